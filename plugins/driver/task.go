@@ -1,0 +1,236 @@
+package driver
+
+import (
+	"time"
+)
+
+// TaskConfig is everything a driver is told about one start of a task
+// (plugin-protocol 2.2). A start has an ID of its own: a restarted task is a
+// new start.
+type TaskConfig struct {
+	ID            string // "<alloc id>/<task name>/<8 hex>", new for every start
+	Name          string // task name
+	JobName       string
+	JobID         string
+	ParentJobID   string
+	TaskGroupName string
+	Namespace     string
+	NodeName      string
+	NodeID        string
+	AllocID       string
+
+	// DriverConfig is the task's config block as msgpack, in the shape of the
+	// driver's TaskConfigSchema. It is empty in a handle that is recovered
+	// after an agent restart: a driver keeps what it needs in Handle.State.
+	DriverConfig []byte
+
+	Env       map[string]string // the complete environment of the task
+	DeviceEnv map[string]string // the part of Env that device plugins asked for
+	User      string            // name, uid or uid:gid; empty means the driver's default
+
+	AllocDir   string // host path; its last element is AllocID
+	StdoutPath string // FIFO to open for writing, or the null device
+	StderrPath string
+
+	Resources        *Resources
+	Mounts           []Mount
+	Devices          []Device
+	NetworkIsolation *NetworkIsolation
+	DNS              *DNSConfig
+}
+
+// Resources is what placement granted to the task.
+type Resources struct {
+	CPUShares   int64 // MHz
+	MemoryMB    int64
+	MemoryMaxMB int64 // 0 means no oversubscription
+	Networks    []NetworkResource
+	Linux       LinuxResources
+	Ports       []PortMapping
+}
+
+// LinuxResources are the kernel's units for the same grant.
+type LinuxResources struct {
+	CPUPeriod        int64
+	CPUQuota         int64
+	CPUShares        int64
+	MemoryLimitBytes int64
+	OOMScoreAdj      int64
+	CpusetCpus       string
+	CpusetCgroup     string // directory of the cgroup that the host made; empty without cgroups
+	PercentTicks     float64
+}
+
+// NetworkResource is a legacy task-level network.
+type NetworkResource struct {
+	Device        string
+	CIDR          string
+	IP            string
+	MBits         int32
+	ReservedPorts []NetworkPort
+	DynamicPorts  []NetworkPort
+}
+
+// NetworkPort is one labelled port of a NetworkResource.
+type NetworkPort struct {
+	Label string
+	Value int32
+}
+
+// PortMapping is one group port.
+type PortMapping struct {
+	Label  string
+	Value  int32 // port on the host
+	To     int32 // port inside the task's network; 0 means the same
+	HostIP string
+}
+
+// Mount is one host path that the task sees.
+type Mount struct {
+	TaskPath        string
+	HostPath        string
+	Readonly        bool
+	PropagationMode string
+	SELinuxLabel    string
+	RequestName     string // name of the host volume, if it is one
+}
+
+// Device is one device node that the task sees.
+type Device struct {
+	TaskPath    string
+	HostPath    string
+	Permissions string // cgroup letters: r, w, m
+}
+
+// NetworkMode says which network namespace a task lives in.
+type NetworkMode int32
+
+// The numbers are those of the wire.
+const (
+	NetworkHost NetworkMode = iota
+	NetworkGroup
+	NetworkTask
+	NetworkNone
+)
+
+// NetworkIsolation is the network namespace that the tasks of a group share.
+type NetworkIsolation struct {
+	Mode   NetworkMode
+	Path   string
+	Labels map[string]string
+	Hosts  *HostsConfig
+}
+
+// HostsConfig is the line for the task's /etc/hosts.
+type HostsConfig struct {
+	Hostname string
+	Address  string
+}
+
+// DNSConfig replaces the host's resolver settings.
+type DNSConfig struct {
+	Servers  []string
+	Searches []string
+	Options  []string
+}
+
+// NetworkOverride is the address that a driver gave to a task by itself.
+type NetworkOverride struct {
+	PortMap       map[string]int
+	Addr          string
+	AutoAdvertise bool
+}
+
+// TaskState is the driver's view of one start.
+type TaskState int32
+
+// The numbers are those of the wire.
+const (
+	TaskUnknown TaskState = iota
+	TaskRunning
+	TaskExited
+)
+
+// Handle is all that is needed to find a started task again: the host stores
+// it, and hands it to RecoverTask of another plugin process.
+type Handle struct {
+	Version     int32 // at least 1; chosen by the driver
+	Config      *TaskConfig
+	State       TaskState
+	DriverState []byte // opaque to the host
+}
+
+// ExitResult is how a start ended.
+type ExitResult struct {
+	ExitCode  int
+	Signal    int
+	OOMKilled bool
+	// Err is a problem of the driver, not of the task. A task with Err has failed.
+	Err error
+}
+
+// Successful reports whether the task ended well: code 0, no signal, no error.
+func (r *ExitResult) Successful() bool {
+	return r.ExitCode == 0 && r.Signal == 0 && r.Err == nil
+}
+
+// TaskStatus answers InspectTask.
+type TaskStatus struct {
+	ID               string
+	Name             string
+	State            TaskState
+	StartedAt        time.Time
+	CompletedAt      time.Time // zero while the task runs
+	ExitResult       *ExitResult
+	DriverAttributes map[string]string
+	NetworkOverride  *NetworkOverride
+}
+
+// TaskStats is one sample of what a task uses.
+type TaskStats struct {
+	Timestamp time.Time
+	Total     Usage
+	ByPID     map[string]Usage
+}
+
+// Usage is one set of CPU and memory figures.
+type Usage struct {
+	CPU    CPUUsage
+	Memory MemoryUsage
+}
+
+// CPUUsage is measured since the sample before.
+type CPUUsage struct {
+	System           float64 // percent of one core
+	User             float64 // percent of one core
+	Percent          float64 // percent of one core
+	TotalTicks       float64 // MHz
+	ThrottledPeriods uint64
+	ThrottledTime    uint64   // nanoseconds
+	Measured         []string // which of the fields count, by the names of plugin-protocol 2.2
+}
+
+// MemoryUsage is in bytes.
+type MemoryUsage struct {
+	RSS, Cache, Swap, Usage, MaxUsage, KernelUsage, KernelMaxUsage uint64
+
+	Measured []string
+}
+
+// TaskEvent is something that a driver wants to say about a task; it becomes
+// an event of type Driver.
+type TaskEvent struct {
+	TaskID      string
+	AllocID     string
+	TaskName    string
+	Timestamp   time.Time
+	Message     string
+	Annotations map[string]string
+}
+
+// ExecResult is the outcome of ExecTask.
+type ExecResult struct {
+	Stdout []byte
+	Stderr []byte
+	Exit   ExitResult
+}
