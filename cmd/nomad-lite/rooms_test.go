@@ -1,0 +1,103 @@
+package main
+
+import (
+	"bytes"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+const module = "github.com/nomad-lite/nomad-lite/"
+
+// rooms says which room may import which. A room may always import itself.
+var rooms = map[string][]string{
+	"hclspec":        {},
+	"plugins":        {"hclspec"},
+	"sdk":            {"hclspec", "plugins"},
+	"builtin":        {"hclspec", "sdk"},
+	"runtime":        {"hclspec", "plugins"},
+	"cmd/nomad-lite": {"hclspec", "plugins", "sdk", "builtin", "runtime"},
+}
+
+// generated packages are seen only by the rooms that own the wire.
+var generated = map[string][]string{
+	"plugins/proto":  {"plugins"},
+	"hclspec/specpb": {"hclspec", "plugins"},
+}
+
+func TestRooms(t *testing.T) {
+	seen := map[string]bool{}
+	for _, line := range strings.Split(goList(t), "\n") {
+		importer, imports, _ := strings.Cut(line, " ")
+		importer = strings.TrimPrefix(importer, module)
+		from := room(importer)
+		if from == "" {
+			t.Errorf("package %s is in no room", importer)
+			continue
+		}
+		seen[from] = true
+		for _, imported := range strings.Fields(imports) {
+			imported, ours := strings.CutPrefix(imported, module)
+			if !ours {
+				continue
+			}
+			if to := room(imported); to != from && !slices.Contains(rooms[from], to) {
+				t.Errorf("%s imports %s: %s may import %v", importer, imported, from, rooms[from])
+			}
+			for prefix, users := range generated {
+				if within(imported, prefix) && !slices.Contains(users, from) {
+					t.Errorf("%s imports %s: generated code stays inside %v", importer, imported, users)
+				}
+			}
+		}
+	}
+	for name := range rooms {
+		if !seen[name] {
+			t.Errorf("room %s has no package", name)
+		}
+	}
+}
+
+func room(pkg string) string {
+	for name := range rooms {
+		if within(pkg, name) {
+			return name
+		}
+	}
+	return ""
+}
+
+func within(pkg, dir string) bool {
+	return pkg == dir || strings.HasPrefix(pkg, dir+"/")
+}
+
+func goList(t *testing.T) string {
+	t.Helper()
+	var stderr bytes.Buffer
+	cmd := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}} {{join .TestImports " "}} {{join .XTestImports " "}}`, "./...")
+	cmd.Dir = "../.."
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v\n%s", err, stderr.Bytes())
+	}
+	return strings.TrimSpace(string(out))
+}
+
+var goEnvs = sync.OnceValue(func() map[string]string {
+	values := map[string]string{}
+	out, err := exec.Command("go", "env").Output()
+	if err != nil {
+		return values
+	}
+	for _, line := range strings.Split(string(out), "\n") {
+		if name, value, ok := strings.Cut(line, "="); ok {
+			values[name] = strings.Trim(value, "'")
+		}
+	}
+	return values
+})
+
+func goEnv(name string) string { return goEnvs()[name] }

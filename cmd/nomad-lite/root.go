@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// streams are what a command reads and writes: data goes to out, everything
+// else to err.
+type streams struct {
+	in  io.Reader
+	out io.Writer
+	err io.Writer
+}
+
+// exitError ends the command with an exit code of its own. A nil err prints
+// nothing: the command has said what there was to say.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit code %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+func newRootCommand(s *streams) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "nomad-lite",
+		Short: "Run Nomad job files on one machine",
+		Long: `nomad-lite runs Nomad job files on one machine, from one binary, without servers.
+
+  nomad-lite run web.nomad.hcl      run a job here, until it ends or you press Ctrl-C
+  nomad-lite job validate FILE      say what is wrong with a job file
+  nomad-lite plugin new driver X    begin a task driver of your own`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return unknownCommand(cmd, args[0])
+		},
+	}
+	root.SetIn(s.in)
+	root.SetOut(s.out)
+	root.SetErr(s.err)
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.AddCommand(
+		newVersionCommand(s),
+	)
+	return root
+}
+
+// group is a command that only holds others.
+func group(use, short string, children ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   use,
+		Short: short,
+		Args:  cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return unknownCommand(cmd, args[0])
+		},
+	}
+	cmd.AddCommand(children...)
+	return cmd
+}
+
+func unknownCommand(cmd *cobra.Command, name string) error {
+	text := fmt.Sprintf("%s: there is no command %q", cmd.CommandPath(), name)
+	cmd.SuggestionsMinimumDistance = 2
+	if near := cmd.SuggestionsFor(name); len(near) > 0 {
+		text += fmt.Sprintf("; did you mean %q?", near[0])
+	}
+	return fmt.Errorf("%s\nRun '%s --help' for the commands that there are", text, cmd.CommandPath())
+}
+
+// execute runs one command line and returns its exit code.
+func execute(args []string, s *streams) int {
+	root := newRootCommand(s)
+	root.SetArgs(longFlags(args))
+	err := root.ExecuteContext(context.Background())
+	if err == nil {
+		return 0
+	}
+	var exit *exitError
+	if errors.As(err, &exit) {
+		if exit.err != nil {
+			fmt.Fprintln(s.err, exit.err)
+		}
+		return exit.code
+	}
+	fmt.Fprintln(s.err, err)
+	return 1
+}
+
+// longFlags turns Nomad's single-dash long flags (-var, -plugin-dir) into the
+// double-dash form that cobra reads. It stops at "--".
+func longFlags(args []string) []string {
+	out := make([]string, 0, len(args))
+	for i, arg := range args {
+		if arg == "--" {
+			return append(out, args[i:]...)
+		}
+		if len(arg) > 2 && arg[0] == '-' && arg[1] != '-' && !strings.ContainsAny(arg[1:2], "0123456789.=") {
+			arg = "-" + arg
+		}
+		out = append(out, arg)
+	}
+	return out
+}
