@@ -1,0 +1,94 @@
+package hook
+
+import "context"
+
+// AllocPrerun runs once, before any task of the allocation. The context ends
+// when the allocation is stopped or the agent shuts down. The first error ends
+// the chain and fails the allocation; the restart policy has no say.
+type AllocPrerun interface {
+	Hook
+	Prerun(ctx context.Context, req AllocPrerunRequest) error
+}
+
+// AllocPrerunRequest comes with the environment of the allocation.
+type AllocPrerunRequest struct {
+	Alloc Alloc
+	Env   map[string]string
+}
+
+// AllocUpdate runs for each new version of the allocation that shall go on
+// running. Calls are in order and never overlap each other, but may overlap
+// every other moment. An error is logged.
+type AllocUpdate interface {
+	Hook
+	Update(ctx context.Context, req AllocUpdateRequest) error
+}
+
+// AllocUpdateRequest comes with the new version.
+type AllocUpdateRequest struct {
+	Alloc Alloc
+	Env   map[string]string
+}
+
+// AllocPreTaskRestart runs once before the running tasks, or all tasks, of the
+// allocation are restarted; not for the restart of a single task. An error is
+// logged.
+type AllocPreTaskRestart interface {
+	Hook
+	PreTaskRestart(ctx context.Context, req AllocPreTaskRestartRequest) error
+}
+
+// AllocPreTaskRestartRequest names the allocation.
+type AllocPreTaskRestartRequest struct {
+	Alloc Alloc
+}
+
+// AllocPreKill runs before the first task of the allocation is killed, or when
+// all have ended by themselves. It may come without Prerun, and more than once.
+// An error is logged.
+type AllocPreKill interface {
+	Hook
+	PreKill(ctx context.Context, req AllocPreKillRequest) error
+}
+
+// AllocPreKillRequest names the allocation.
+type AllocPreKillRequest struct {
+	Alloc Alloc
+}
+
+// AllocPostrun runs when all tasks have ended for good, also when Prerun failed
+// or never ran; not when the agent shuts down. An error is logged, and the
+// other hooks still run.
+type AllocPostrun interface {
+	Hook
+	Postrun(ctx context.Context, req AllocPostrunRequest) error
+}
+
+// AllocPostrunRequest names the allocation.
+type AllocPostrunRequest struct {
+	Alloc Alloc
+}
+
+// AllocDestroy runs when the allocation is removed from the node. It may come
+// without Prerun. Errors are joined and returned to who removes it.
+type AllocDestroy interface {
+	Hook
+	Destroy(ctx context.Context, req AllocDestroyRequest) error
+}
+
+// AllocDestroyRequest names the allocation.
+type AllocDestroyRequest struct {
+	Alloc Alloc
+}
+
+// AllocShutdown runs when the agent goes and leaves the tasks running. An
+// error is logged.
+type AllocShutdown interface {
+	Hook
+	Shutdown(ctx context.Context, req AllocShutdownRequest) error
+}
+
+// AllocShutdownRequest names the allocation.
+type AllocShutdownRequest struct {
+	Alloc Alloc
+}

@@ -1,0 +1,46 @@
+package hook
+
+// Hook is what every hook has: a name, unique among the hooks of its
+// allocation or task. Users see it in events, and its state is kept under it.
+type Hook interface {
+	Name() string
+}
+
+// Alloc says which allocation a request is about.
+type Alloc struct {
+	ID        string
+	Name      string // "<job>.<group>[<index>]"
+	Namespace string
+	JobID     string
+	JobName   string
+	JobType   string
+	TaskGroup string
+	NodeID    string
+	NodeName  string
+}
+
+// Task says which task of the allocation a request is about.
+type Task struct {
+	Name      string
+	Driver    string
+	User      string
+	Lifecycle string // "", "prestart", "poststart" or "poststop"
+	Sidecar   bool
+	Leader    bool
+	Meta      map[string]string // of job, group and task, merged
+}
+
+// TaskDir holds the directories of one task as paths of the host.
+type TaskDir struct {
+	AllocDir         string // <alloc_dir>/<alloc id>
+	Dir              string // <alloc>/<task>
+	SharedAllocDir   string // <alloc>/alloc
+	SharedTaskDir    string // <task>/alloc
+	LocalDir         string // <task>/local
+	LogDir           string // <alloc>/alloc/logs
+	SecretsDir       string // <task>/secrets
+	PrivateDir       string // <task>/private
+	MountsAllocDir   string
+	MountsTaskDir    string
+	MountsSecretsDir string
+}

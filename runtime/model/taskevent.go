@@ -1,0 +1,263 @@
+package model
+
+import (
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// The types of task events for which package api has no constant.
+const (
+	TaskHookFailed            = "Task hook failed"
+	TaskHookMessage           = "Task hook message"
+	TaskMainDead              = "Main Tasks Dead"
+	TaskWaitingShutdownDelay  = "Waiting for shutdown delay"
+	TaskSkippingShutdownDelay = "Skipping shutdown delay"
+)
+
+// The reasons that the restart calls of the API give to their events.
+const (
+	RestartTaskReason    = "User requested task to restart"
+	RestartRunningReason = "User requested running tasks to restart"
+	RestartAllReason     = "User requested all tasks to restart"
+)
+
+// Each of the functions below makes one event as Nomad's clients know it: the
+// flat fields, which old clients read, and Details say the same.
+
+// EventReceived says that the node has taken the task over.
+func EventReceived() *api.TaskEvent {
+	return &api.TaskEvent{Type: api.TaskReceived, Details: map[string]string{}}
+}
+
+// EventSetup says what is done before the first start.
+func EventSetup(message string) *api.TaskEvent {
+	return &api.TaskEvent{Type: api.TaskSetup, Message: message, Details: map[string]string{"message": message}}
+}
+
+// EventSetupFailure fails a task whose allocation could not be set up.
+func EventSetupFailure(cause string) *api.TaskEvent {
+	return &api.TaskEvent{
+		Type: api.TaskSetupFailure, SetupError: cause, FailsTask: true,
+		Details: map[string]string{"setup_error": cause, "fails_task": "true"},
+	}
+}
+
+// EventStarted says that the task runs.
+func EventStarted() *api.TaskEvent {
+	return &api.TaskEvent{Type: api.TaskStarted, Details: map[string]string{}}
+}
+
+// EventDriver carries what the driver itself has to say about the task.
+func EventDriver(message string, annotations map[string]string, at time.Time) *api.TaskEvent {
+	details := maps.Clone(annotations)
+	if details == nil {
+		details = map[string]string{}
+	}
+	event := &api.TaskEvent{
+		Type: api.TaskDriverMessage, DriverMessage: message, DisplayMessage: message, Details: details,
+	}
+	if !at.IsZero() {
+		event.Time = at.UnixNano()
+	}
+	return event
+}
+
+// EventDriverFailure says why the driver could not start the task.
+func EventDriverFailure(cause string) *api.TaskEvent {
+	return &api.TaskEvent{Type: api.TaskDriverFailure, DriverError: cause, Details: map[string]string{"driver_error": cause}}
+}
+
+// EventFailedValidation says what is wrong with the task's configuration.
+func EventFailedValidation(cause string) *api.TaskEvent {
+	return &api.TaskEvent{
+		Type: api.TaskFailedValidation, ValidationError: cause,
+		Details: map[string]string{"validation_error": cause},
+	}
+}
+
+// EventHookFailed reports the error of a hook.
+func EventHookFailed(hook, cause string) *api.TaskEvent {
+	message := hook + ": " + cause
+	return &api.TaskEvent{Type: TaskHookFailed, Message: message, Details: map[string]string{"message": message}}
+}
+
+// EventTerminated reports the end of the task's process.
+func EventTerminated(exitCode, signal int, oomKilled bool, message string) *api.TaskEvent {
+	details := map[string]string{
+		"exit_code":  strconv.Itoa(exitCode),
+		"signal":     strconv.Itoa(signal),
+		"oom_killed": strconv.FormatBool(oomKilled),
+	}
+	if message != "" {
+		details["exit_message"] = message
+	}
+	return &api.TaskEvent{
+		Type: api.TaskTerminated, ExitCode: exitCode, Signal: signal, Message: message, Details: details,
+	}
+}
+
+// EventRestarting says that the task starts again after delay. reason may be
+// empty.
+func EventRestarting(reason string, delay time.Duration) *api.TaskEvent {
+	return &api.TaskEvent{
+		Type: api.TaskRestarting, RestartReason: reason, StartDelay: int64(delay),
+		Details: map[string]string{"restart_reason": reason, "start_delay": strconv.FormatInt(int64(delay), 10)},
+	}
+}
+
+// EventNotRestarting fails the task for good.
+func EventNotRestarting(reason string) *api.TaskEvent {
+	return &api.TaskEvent{
+		Type: api.TaskNotRestarting, RestartReason: reason, FailsTask: true,
+		Details: map[string]string{"restart_reason": reason, "fails_task": "true"},
+	}
+}
+
+// EventRestartSignal says who wants the task to be restarted.
+func EventRestartSignal(reason string) *api.TaskEvent {
+	return &api.TaskEvent{
+		Type: api.TaskRestartSignal, RestartReason: reason,
+		Details: map[string]string{"restart_reason": reason},
+	}
+}
+
+// EventSignaling says that a user sends the task a signal. Its display message
+// does not name the signal, Details do.
+func EventSignaling(signal string) *api.TaskEvent {
+	return &api.TaskEvent{Type: api.TaskSignaling, Details: map[string]string{"signal": signal}}
+}
+
+// EventKilling says that the task gets timeout to end by itself.
+func EventKilling(timeout time.Duration) *api.TaskEvent {
+	return &api.TaskEvent{
+		Type: api.TaskKilling, KillTimeout: timeout,
+		Details: map[string]string{"kill_timeout": timeout.String()},
+	}
+}
+
+// EventKillingReason says why the task is killed; failing makes it a failure of
+// the task.
+func EventKillingReason(reason string, failing bool) *api.TaskEvent {
+	event := &api.TaskEvent{
+		Type: api.TaskKilling, KillReason: reason, FailsTask: failing,
+		Details: map[string]string{"kill_reason": reason},
+	}
+	if failing {
+		event.Details["fails_task"] = "true"
+	}
+	return event
+}
+
+// EventKilled ends a kill; cause is empty unless it went wrong.
+func EventKilled(cause string) *api.TaskEvent {
+	details := map[string]string{}
+	if cause != "" {
+		details["kill_error"] = cause
+	}
+	return &api.TaskEvent{Type: api.TaskKilled, KillError: cause, Details: details}
+}
+
+// EventWaitingShutdownDelay says that the kill waits first.
+func EventWaitingShutdownDelay(delay time.Duration) *api.TaskEvent {
+	return &api.TaskEvent{
+		Type:           TaskWaitingShutdownDelay,
+		DisplayMessage: fmt.Sprintf("Waiting for shutdown_delay of %s before killing the task.", delay),
+		Details:        map[string]string{},
+	}
+}
+
+// EventSkippingShutdownDelay says that the kill was asked not to wait.
+func EventSkippingShutdownDelay(delay time.Duration) *api.TaskEvent {
+	return &api.TaskEvent{
+		Type:           TaskSkippingShutdownDelay,
+		DisplayMessage: fmt.Sprintf("Skipping shutdown_delay of %s before killing the task.", delay),
+		Details:        map[string]string{},
+	}
+}
+
+// EventSiblingFailed says that the task is killed because sibling has failed.
+func EventSiblingFailed(sibling string) *api.TaskEvent {
+	return &api.TaskEvent{
+		Type: api.TaskSiblingFailed, FailedSibling: sibling,
+		Details: map[string]string{"failed_sibling": sibling},
+	}
+}
+
+// EventLeaderDead says that the task is killed because the leader has ended.
+func EventLeaderDead() *api.TaskEvent {
+	return &api.TaskEvent{Type: api.TaskLeaderDead, Details: map[string]string{}}
+}
+
+// EventMainDead says that a sidecar is killed because nothing else is left.
+func EventMainDead() *api.TaskEvent {
+	return &api.TaskEvent{Type: TaskMainDead, Details: map[string]string{}}
+}
+
+// displayMessage says in words what the event says in fields.
+func displayMessage(e *api.TaskEvent) string {
+	switch e.Type {
+	case api.TaskReceived:
+		return "Task received by client"
+	case api.TaskStarted:
+		return "Task started by client"
+	case api.TaskDriverFailure:
+		return or(e.DriverError, "Failed to start task")
+	case api.TaskFailedValidation:
+		return or(e.ValidationError, "Validation of task failed")
+	case api.TaskSetupFailure:
+		return or(e.SetupError, "Task setup failed")
+	case api.TaskTerminated:
+		text := []string{fmt.Sprintf("Exit Code: %d", e.ExitCode)}
+		if e.Signal != 0 {
+			text = append(text, fmt.Sprintf("Signal: %d", e.Signal))
+		}
+		if e.Message != "" {
+			text = append(text, fmt.Sprintf("Exit Message: %q", e.Message))
+		}
+		return strings.Join(text, ", ")
+	case api.TaskRestarting:
+		text := fmt.Sprintf("Task restarting in %s", time.Duration(e.StartDelay))
+		if e.RestartReason != "" && e.RestartReason != api.AllocRestartReasonWithinPolicy {
+			text = e.RestartReason + " - " + text
+		}
+		return text
+	case api.TaskNotRestarting:
+		return or(e.RestartReason, "Task exceeded restart policy")
+	case api.TaskRestartSignal:
+		return or(e.RestartReason, "Task signaled to restart")
+	case api.TaskSignaling:
+		return "Task being sent a signal"
+	case api.TaskKilling:
+		switch {
+		case e.KillReason != "":
+			return e.KillReason
+		case e.KillTimeout != 0:
+			return fmt.Sprintf("Sent interrupt. Waiting %s before force killing", e.KillTimeout)
+		}
+		return "Sent interrupt"
+	case api.TaskKilled:
+		return or(e.KillError, "Task successfully killed")
+	case api.TaskSiblingFailed:
+		if e.FailedSibling == "" {
+			return "Task's sibling failed"
+		}
+		return fmt.Sprintf("Task's sibling %q failed", e.FailedSibling)
+	case api.TaskLeaderDead:
+		return "Leader Task in Group dead"
+	case TaskMainDead:
+		return "Main tasks in the group died"
+	}
+	return e.Message
+}
+
+func or(text, otherwise string) string {
+	if text == "" {
+		return otherwise
+	}
+	return text
+}
