@@ -1,0 +1,92 @@
+package lifecycle
+
+import (
+	"sync"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// Task is one task of the allocation.
+type Task struct {
+	Name  string
+	Stage Stage
+}
+
+// Coordinator holds the phase of one allocation, and one gate per stage. Its
+// methods may be called concurrently, and do not block.
+type Coordinator struct {
+	logger hclog.Logger
+	tasks  []Task
+	gates  map[Stage]*Gate
+
+	mu    sync.Mutex // taken before the lock of a gate
+	phase Phase
+}
+
+// New returns a coordinator in phase Init, with all gates closed. The names of
+// the tasks are unique. It keeps tasks.
+func New(logger hclog.Logger, tasks []Task) *Coordinator {
+	c := &Coordinator{logger: logger, tasks: tasks, gates: make(map[Stage]*Gate)}
+	for _, t := range tasks {
+		if c.gates[t.Stage] == nil {
+			c.gates[t.Stage] = new(Gate)
+		}
+	}
+	return c
+}
+
+// Gate returns what a task of this stage waits for before each start, restarts
+// included. It is nil if the allocation has no such task.
+func (c *Coordinator) Gate(stage Stage) *Gate { return c.gates[stage] }
+
+// Phase returns the current phase.
+func (c *Coordinator) Phase() Phase {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.phase
+}
+
+// Observe tells the states of all tasks as they are now, by task name. A task
+// that is missing counts as pending. Callers keep snapshots in order; a skipped
+// one does no harm.
+func (c *Coordinator) Observe(states map[string]State) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.enterLocked(c.phase.Next(c.snapshot(states)))
+}
+
+// Restart goes back to Init and closes all gates. They open again when every
+// task has been observed pending; the caller brings the tasks there, and gives
+// up on one that does not come.
+func (c *Coordinator) Restart() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.enterLocked(Init)
+}
+
+// Restore finds the phase of an allocation that was running before this agent
+// started. It replaces the first Observe, when tasks need no longer be pending.
+func (c *Coordinator) Restore(states map[string]State) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.enterLocked(Prestart.Next(c.snapshot(states)))
+}
+
+func (c *Coordinator) snapshot(states map[string]State) Tasks {
+	var tasks Tasks
+	for _, t := range c.tasks {
+		tasks.Add(t.Stage, states[t.Name])
+	}
+	return tasks
+}
+
+func (c *Coordinator) enterLocked(next Phase) {
+	if next == c.phase {
+		return
+	}
+	c.logger.Debug("phase changed", "from", c.phase, "to", next)
+	c.phase = next
+	for stage, gate := range c.gates {
+		gate.Set(next.Open(stage))
+	}
+}

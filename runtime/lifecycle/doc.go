@@ -1,0 +1,6 @@
+// Package lifecycle decides when the tasks of one allocation may start.
+//
+// It owns the phase of the allocation and the gates that task runners wait on.
+// It starts no goroutine, reads no clock and talks to no driver: the allocation
+// runner feeds it task states, and it opens or closes gates.
+package lifecycle

@@ -1,0 +1,100 @@
+package lifecycle
+
+import "math/bits"
+
+// Stage is the place of a task in the life of its allocation. Stages are bits,
+// so that a set of them is a Stage as well.
+type Stage uint8
+
+// The stages.
+const (
+	PrestartEphemeral Stage = 1 << iota
+	PrestartSidecar
+	MainTask
+	PoststartEphemeral
+	PoststartSidecar
+	PoststopTask
+
+	allStages Stage = 1<<iota - 1
+)
+
+// StageOf reads a task's lifecycle block. An empty hook is a main task, whatever
+// sidecar says, and sidecar means nothing for poststop. An unknown hook does not
+// pass validation; here it counts as main.
+func StageOf(hook string, sidecar bool) Stage {
+	switch {
+	case hook == "prestart" && sidecar:
+		return PrestartSidecar
+	case hook == "prestart":
+		return PrestartEphemeral
+	case hook == "poststart" && sidecar:
+		return PoststartSidecar
+	case hook == "poststart":
+		return PoststartEphemeral
+	case hook == "poststop":
+		return PoststopTask
+	}
+	return MainTask
+}
+
+// Sidecar reports whether tasks of the stage run beside the main tasks until
+// these have ended.
+func (s Stage) Sidecar() bool { return s&(PrestartSidecar|PoststartSidecar) != 0 }
+
+// State is what the lifecycle must know of one task.
+type State uint8
+
+// The states. A task that waits for its restart is Pending; a dead one is
+// Succeeded or Failed.
+const (
+	Pending State = iota
+	Running
+	Succeeded
+	Failed
+)
+
+// StateOf reads a task state as the API writes it. An unknown state counts as
+// pending.
+func StateOf(state string, failed bool) State {
+	switch {
+	case state == "running":
+		return Running
+	case state == "dead" && failed:
+		return Failed
+	case state == "dead":
+		return Succeeded
+	}
+	return Pending
+}
+
+// Dead reports whether the task has ended.
+func (s State) Dead() bool { return s == Succeeded || s == Failed }
+
+// states is a set of State.
+type states uint8
+
+func in(of ...State) states {
+	var set states
+	for _, s := range of {
+		set |= 1 << s
+	}
+	return set
+}
+
+// Tasks says which states occur in each stage of an allocation. That is all
+// that the phase depends on; the zero value has no tasks.
+type Tasks [6]states
+
+// Add counts one task in.
+func (t *Tasks) Add(stage Stage, s State) { t[bits.TrailingZeros8(uint8(stage))] |= in(s) }
+
+// all reports whether every task of the stages is in one of the states. It
+// holds for a stage without tasks.
+func (t Tasks) all(stages Stage, of states) bool {
+	for i, have := range t {
+		if stages&(1<<i) != 0 && have&^of != 0 {
+			return false
+		}
+	}
+	return true
+}
