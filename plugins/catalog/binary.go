@@ -1,0 +1,133 @@
+package catalog
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// Binary is a plugin file that has passed the checks and is open. The caller
+// closes it.
+type Binary struct {
+	// File is the handle that was checked.
+	File *os.File
+
+	// Path names the file for people, and is executed when Script is set.
+	Path string
+
+	// Argv is the command line, with argv[0].
+	Argv []string
+
+	// Script means that the file is no ELF file: an interpreter opens it again
+	// by its path, so it cannot be executed through the handle.
+	Script bool
+
+	// SHA256 is of the opened file, in hex. It is empty for a builtin.
+	SHA256 string
+}
+
+// Close closes the handle.
+func (b *Binary) Close() error { return b.File.Close() }
+
+// Open opens the plugin's file and checks it. Each call checks again, because
+// files change.
+func (e Entry) Open(logger hclog.Logger) (*Binary, error) {
+	if e.Err != nil {
+		return nil, e.Err
+	}
+	if e.Builtin {
+		// Not by its path: the file there may be a newer build by now.
+		f, err := os.Open("/proc/self/exe")
+		if err != nil {
+			return nil, err
+		}
+		return &Binary{File: f, Path: "/proc/self/exe", Argv: append([]string{argv0}, e.Args...)}, nil
+	}
+
+	root, err := os.OpenRoot(e.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	if err := checkDir(root, e.dir, logger); err != nil {
+		return nil, err
+	}
+	// Without O_NONBLOCK the open of a FIFO would block.
+	f, err := root.OpenFile(e.file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, statError(root, e.file, e.Path, err)
+	}
+	b := &Binary{File: f, Path: e.Path, Argv: append([]string{e.Path}, e.Args...)}
+	if err := b.check(e, logger); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return b, nil
+}
+
+func (b *Binary) check(e Entry, logger hclog.Logger) error {
+	info, err := b.File.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s: not a regular file", b.Path)
+	}
+	if err := checkAccess(info, "file "+b.Path, logger); err != nil {
+		return err
+	}
+
+	sum := sha256.New()
+	var magic [4]byte
+	n, err := io.ReadFull(b.File, magic[:])
+	if err != nil && err != io.ErrUnexpectedEOF && err != io.EOF {
+		return err
+	}
+	sum.Write(magic[:n])
+	if _, err := io.Copy(sum, b.File); err != nil {
+		return err
+	}
+	b.SHA256 = hex.EncodeToString(sum.Sum(nil))
+	b.Script = !bytes.Equal(magic[:n], []byte("\x7fELF"))
+
+	if e.Block != nil && e.Block.SHA256 != "" && !strings.EqualFold(e.Block.SHA256, b.SHA256) {
+		return fmt.Errorf("%s: its sha256 is %s, but %s wants %s", b.Path, b.SHA256, e.Block.Range, e.Block.SHA256)
+	}
+	return nil
+}
+
+// checkDir refuses a directory in which a stranger could exchange a file.
+func checkDir(root *os.Root, dir string, logger hclog.Logger) error {
+	info, err := root.Stat(".")
+	if err != nil {
+		return err
+	}
+	return checkAccess(info, "plugin directory "+dir, logger)
+}
+
+// checkAccess refuses what somebody else than us or root may write.
+func checkAccess(info fs.FileInfo, what string, logger hclog.Logger) error {
+	return checkWriters(what, info.Mode().Perm(), int(info.Sys().(*syscall.Stat_t).Uid), os.Geteuid(), logger)
+}
+
+func checkWriters(what string, mode fs.FileMode, owner, self int, logger hclog.Logger) error {
+	switch {
+	case owner != 0 && owner != self:
+		return fmt.Errorf("%s: belongs to uid %d; it must belong to root or to uid %d, who runs it", what, owner, self)
+	case mode&0o002 != 0:
+		return fmt.Errorf("%s: anybody may write to it (mode %04o); chmod o-w makes it safe", what, mode)
+	case mode&0o020 != 0 && self == 0:
+		return fmt.Errorf("%s: its group may write to it (mode %04o); chmod g-w makes it safe", what, mode)
+	case mode&0o020 != 0 && logger != nil:
+		logger.Warn("its group may write to it", "what", what, "mode", fmt.Sprintf("%04o", mode))
+	}
+	return nil
+}

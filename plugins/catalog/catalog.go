@@ -1,0 +1,289 @@
+package catalog
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// DriverPrefix may stand before the driver name in the name of a plugin file.
+const DriverPrefix = "nomad-driver-"
+
+// DefaultBuiltinVersion is the version of Nomad's own builtin drivers. An
+// external plugin of a lower version does not replace a builtin.
+const DefaultBuiltinVersion = "0.1.0"
+
+// argv0 is what the process list shows for a builtin plugin.
+const argv0 = "nomad-lite"
+
+// id is what a plugin may be called. It has no separator in it, so that it can
+// name a file in a directory and nothing else.
+var id = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+
+// ValidName reports whether name can be the name of a plugin.
+func ValidName(name string) bool { return id.MatchString(name) }
+
+// Builtin is a plugin that this binary serves itself.
+type Builtin struct {
+	Name    string
+	Args    []string // after argv[0]; nil means plugin serve NAME
+	Version string   // what it reports; "" means DefaultBuiltinVersion
+}
+
+// Config says where plugins may come from.
+type Config struct {
+	Builtins []Builtin
+
+	// Dir is the plugin directory; "" means no external plugins.
+	Dir string
+
+	// Blocks are the plugin blocks of the configuration, in their order. Of
+	// two blocks with one name the later one wins, field by field.
+	Blocks []Block
+
+	// Wanted are the names of the drivers and hooks of one job. With it the
+	// catalog holds what that job needs beside what a block names: the builtins
+	// of these names, and the files of these names, with DriverPrefix or
+	// without. Nil means all builtins and no file that no block names.
+	Wanted []string
+
+	Logger hclog.Logger // nil means silence
+}
+
+// Catalog is the set of plugins that may be started. It does not change.
+type Catalog struct {
+	entries []Entry
+}
+
+// Entry is one plugin that may be started, or one that was asked for and may not.
+type Entry struct {
+	Name    string   // the builtin's name, or the file's name
+	Path    string   // the file, for people; "" for a builtin
+	Args    []string // after argv[0]
+	Builtin bool
+	Version string // of a builtin
+	Block   *Block // nil when no block names it
+
+	// Err says why the plugin may not be started, when that is known already.
+	Err error
+
+	dir  string
+	file string // name in dir
+}
+
+// DriverName is the driver that the plugin is expected to contain. What the
+// plugin says about itself counts more.
+func (e Entry) DriverName() string {
+	if e.Builtin {
+		return e.Name
+	}
+	return strings.TrimPrefix(e.Name, DriverPrefix)
+}
+
+// String names the plugin in errors and logs.
+func (e Entry) String() string {
+	if e.Builtin || e.Path == "" {
+		return fmt.Sprintf("plugin %q", e.Name)
+	}
+	return fmt.Sprintf("plugin %q (%s)", e.Name, e.Path)
+}
+
+// New enumerates the plugins. A fault in one plugin is in its Entry; an error
+// is a fault in the configuration itself.
+func New(cfg Config) (*Catalog, error) {
+	logger := cfg.Logger
+	if logger == nil {
+		logger = hclog.NewNullLogger()
+	}
+
+	blocks, order, err := merge(cfg.Blocks)
+	if err != nil {
+		return nil, err
+	}
+	builtins := map[string]bool{}
+	for _, b := range cfg.Builtins {
+		if !ValidName(b.Name) {
+			return nil, fmt.Errorf("builtin plugin %q: not a valid name", b.Name)
+		}
+		if builtins[b.Name] {
+			return nil, fmt.Errorf("builtin plugin %q: named twice", b.Name)
+		}
+		builtins[b.Name] = true
+	}
+
+	c := &Catalog{}
+	used := map[string]bool{}
+	for _, f := range scan(cfg.Dir, logger) {
+		block := blocks[f.name]
+		wanted := slices.Contains(cfg.Wanted, f.name) || slices.Contains(cfg.Wanted, strings.TrimPrefix(f.name, DriverPrefix))
+		switch {
+		case block != nil:
+			used[f.name] = true
+		case !wanted:
+			logger.Debug("plugin file is not named by a plugin block, not started", "plugin", f.name, "path", f.path)
+			continue
+		case builtins[strings.TrimPrefix(f.name, DriverPrefix)]:
+			// A job must not be able to choose a file over what is in the box.
+			logger.Info("plugin file has the name of a builtin and no plugin block, the builtin is used", "plugin", f.name, "path", f.path)
+			continue
+		}
+		e := Entry{Name: f.name, Path: f.path, Block: block, dir: cfg.Dir, file: f.file, Err: f.err}
+		if block != nil {
+			e.Args = block.Args
+		}
+		c.entries = append(c.entries, e)
+	}
+
+	for _, b := range cfg.Builtins {
+		block := blocks[b.Name]
+		if cfg.Wanted != nil && block == nil && !slices.Contains(cfg.Wanted, b.Name) {
+			continue
+		}
+		args, version := b.Args, b.Version
+		if args == nil {
+			args = []string{"plugin", "serve", b.Name}
+		}
+		if version == "" {
+			version = DefaultBuiltinVersion
+		}
+		if block != nil && !used[b.Name] {
+			used[b.Name] = true
+			if len(block.Args) > 0 {
+				logger.Warn("args in the plugin block of a builtin are ignored", "plugin", b.Name, "config", block.Range.String())
+			}
+		}
+		c.entries = append(c.entries, Entry{Name: b.Name, Args: args, Builtin: true, Version: version, Block: block})
+	}
+
+	for _, name := range order {
+		if used[name] {
+			continue
+		}
+		where := "no plugin directory is given"
+		if cfg.Dir != "" {
+			where = "no such file in " + cfg.Dir
+		}
+		c.entries = append(c.entries, Entry{Name: name, Block: blocks[name], Err: fmt.Errorf("named at %s: %s", blocks[name].Range, where)})
+	}
+
+	slices.SortStableFunc(c.entries, func(a, b Entry) int {
+		if n := strings.Compare(a.Name, b.Name); n != 0 {
+			return n
+		}
+		// the builtin of a name first: of equals the later one wins
+		return strings.Compare(a.Path, b.Path)
+	})
+	return c, nil
+}
+
+// Entries returns the plugins ordered by name. An external plugin and a
+// builtin may have the same name; the builtin comes first then.
+func (c *Catalog) Entries() []Entry { return slices.Clone(c.entries) }
+
+// merge folds blocks of one name.
+func merge(blocks []Block) (byName map[string]*Block, order []string, err error) {
+	byName = map[string]*Block{}
+	for _, b := range blocks {
+		if !ValidName(b.Name) {
+			return nil, nil, fmt.Errorf("%s: plugin %q: a plugin name has letters, digits, dots, dashes and underscores, and begins with a letter or digit", b.Range, b.Name)
+		}
+		old := byName[b.Name]
+		if old == nil {
+			order = append(order, b.Name)
+			byName[b.Name] = &b
+			continue
+		}
+		merged := *old
+		merged.Range = b.Range
+		if len(b.Args) > 0 {
+			merged.Args = b.Args
+		}
+		if len(b.Config) > 0 {
+			merged.Config = b.Config
+		}
+		if b.SHA256 != "" {
+			merged.SHA256 = b.SHA256
+		}
+		byName[b.Name] = &merged
+	}
+	return byName, order, nil
+}
+
+// found is one file of the plugin directory.
+type found struct {
+	name string // without .exe
+	file string
+	path string
+	err  error // why it must not be started
+}
+
+// scan lists the files of dir that could be plugins.
+func scan(dir string, logger hclog.Logger) []found {
+	if dir == "" {
+		return nil
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			logger.Warn("plugin directory does not exist, no external plugins", "dir", dir)
+		} else {
+			logger.Error("plugin directory cannot be opened, no external plugins", "dir", dir, "error", err)
+		}
+		return nil
+	}
+	defer root.Close()
+
+	list, err := fs.ReadDir(root.FS(), ".")
+	if err != nil {
+		logger.Error("plugin directory cannot be read", "dir", dir, "error", err)
+	}
+	dirErr := checkDir(root, dir, logger)
+	if dirErr != nil {
+		logger.Error("plugin directory is not safe, its plugins are refused", "error", dirErr)
+	}
+
+	var out []found
+	for _, de := range list {
+		f := found{file: de.Name(), path: filepath.Join(dir, de.Name()), err: dirErr}
+		f.name = strings.TrimSuffix(f.file, ".exe")
+		if !ValidName(f.name) {
+			logger.Warn("file in the plugin directory has a name that no plugin can have, skipped", "path", f.path)
+			continue
+		}
+		info, err := root.Stat(f.file)
+		switch {
+		case err != nil:
+			if f.err == nil {
+				f.err = statError(root, f.file, f.path, err)
+			}
+		case info.IsDir():
+			logger.Debug("sub-directory in the plugin directory, skipped", "path", f.path)
+			continue
+		case info.Mode()&0o111 == 0:
+			if f.err == nil {
+				f.err = fmt.Errorf("%s: not executable (mode %04o); chmod +x makes it so", f.path, info.Mode().Perm())
+			}
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+// statError says what is wrong with a link that leads nowhere or outside.
+func statError(root *os.Root, file, path string, err error) error {
+	target, linkErr := root.Readlink(file)
+	if linkErr != nil {
+		return err
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: the link leads to %s, which does not exist", path, target)
+	}
+	return fmt.Errorf("%s: the link leads out of the plugin directory, to %s", path, target)
+}

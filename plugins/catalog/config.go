@@ -1,0 +1,345 @@
+package catalog
+
+import (
+	"fmt"
+	"math/big"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+)
+
+// Block is what the configuration says about one plugin.
+type Block struct {
+	Name string
+	Args []string
+
+	// Config is the config block in the shape that hclspec decodes: a nested
+	// block is a []map[string]any, an expression that is not a plain value is a
+	// template string. Nil means that there is no config block.
+	Config map[string]any
+
+	// SHA256 pins the file, in hex; "" means any. Nomad ignores the key.
+	SHA256 string
+
+	// Range is where the block stands; it may be zero for a block made in code.
+	Range hcl.Range
+}
+
+// File is what this program reads of an agent's configuration file.
+type File struct {
+	PluginDir string // "" when not given; relative to the working directory
+	Blocks    []Block
+}
+
+const (
+	maxConfigSize  = 1 << 20
+	maxConfigDepth = 200
+)
+
+var sha256Hex = regexp.MustCompile(`^[0-9A-Fa-f]{64}$`)
+
+// LoadConfig reads the configuration file at path. Everything in it that is
+// not about plugins is ignored with a warning.
+func LoadConfig(path string) (*File, hcl.Diagnostics) {
+	src, err := os.ReadFile(path)
+	if err != nil {
+		return nil, hcl.Diagnostics{{Severity: hcl.DiagError, Summary: "Configuration file not readable", Detail: err.Error()}}
+	}
+	if filepath.Ext(path) == ".json" {
+		return nil, hcl.Diagnostics{{Severity: hcl.DiagError, Summary: "JSON configuration is not supported", Detail: path + ": write it in HCL."}}
+	}
+	return ParseConfig(path, src)
+}
+
+// ParseConfig reads the text of a configuration file.
+func ParseConfig(filename string, src []byte) (*File, hcl.Diagnostics) {
+	if diags := tooDeep(filename, src); diags.HasErrors() {
+		return nil, diags
+	}
+	parsed, diags := hclsyntax.ParseConfig(src, filename, hcl.InitialPos)
+	if diags.HasErrors() {
+		return nil, diags
+	}
+	p := &parser{src: src}
+	return p.file(parsed.Body.(*hclsyntax.Body)), append(diags, p.diags...)
+}
+
+// tooDeep refuses what would overflow the stack of the recursive parser.
+func tooDeep(filename string, src []byte) hcl.Diagnostics {
+	refuse := func(rng hcl.Range, detail string) hcl.Diagnostics {
+		return hcl.Diagnostics{{Severity: hcl.DiagError, Summary: "Configuration file refused", Detail: detail, Subject: &rng}}
+	}
+	if len(src) > maxConfigSize {
+		return refuse(hcl.Range{Filename: filename, Start: hcl.InitialPos, End: hcl.InitialPos}, "The file is larger than 1 MiB.")
+	}
+	// the lexer's own errors are reported again by the parser
+	tokens, _ := hclsyntax.LexConfig(src, filename, hcl.InitialPos)
+	depth, prefixes, choices := 0, 0, 0
+	for _, t := range tokens {
+		prefix := false
+		switch t.Type {
+		case hclsyntax.TokenOBrace, hclsyntax.TokenOBrack, hclsyntax.TokenOParen, hclsyntax.TokenOQuote,
+			hclsyntax.TokenOHeredoc, hclsyntax.TokenTemplateInterp, hclsyntax.TokenTemplateControl:
+			depth++
+		case hclsyntax.TokenCBrace, hclsyntax.TokenCBrack, hclsyntax.TokenCParen, hclsyntax.TokenCQuote,
+			hclsyntax.TokenCHeredoc, hclsyntax.TokenTemplateSeqEnd:
+			depth--
+		case hclsyntax.TokenBang, hclsyntax.TokenMinus:
+			prefix = true
+		case hclsyntax.TokenQuestion:
+			choices++
+		case hclsyntax.TokenNewline:
+			choices = 0
+		}
+		if prefix {
+			prefixes++
+		} else {
+			prefixes = 0
+		}
+		if depth > maxConfigDepth || prefixes > maxConfigDepth || choices > maxConfigDepth {
+			return refuse(t.Range, fmt.Sprintf("Expressions are nested deeper than %d.", maxConfigDepth))
+		}
+	}
+	return nil
+}
+
+// parser turns HCL into plain values. It evaluates nothing that needs the
+// functions of a plugin's schema: such an expression stays a template, which
+// hclspec evaluates later.
+type parser struct {
+	src   []byte
+	diags hcl.Diagnostics
+}
+
+func (p *parser) report(severity hcl.DiagnosticSeverity, rng hcl.Range, summary, format string, args ...any) {
+	p.diags = append(p.diags, &hcl.Diagnostic{Severity: severity, Summary: summary, Detail: fmt.Sprintf(format, args...), Subject: &rng})
+}
+
+func (p *parser) file(body *hclsyntax.Body) *File {
+	f := &File{}
+	for _, attr := range sortedAttrs(body) {
+		if attr.Name == "plugin_dir" {
+			f.PluginDir = p.str(attr)
+			continue
+		}
+		p.report(hcl.DiagWarning, attr.NameRange, "Setting ignored", "%q is not used here.", attr.Name)
+	}
+	for _, b := range body.Blocks {
+		if b.Type != "plugin" {
+			p.report(hcl.DiagWarning, b.TypeRange, "Block ignored", "A %q block is not used here.", b.Type)
+			continue
+		}
+		if len(b.Labels) != 1 {
+			p.report(hcl.DiagError, b.DefRange(), "Plugin block without a name", `A plugin block has one label: plugin "NAME" { … }.`)
+			continue
+		}
+		block := p.plugin(b)
+		// of two blocks in one file the later one wins whole
+		for i, old := range f.Blocks {
+			if old.Name == block.Name {
+				p.report(hcl.DiagWarning, b.DefRange(), "Plugin block replaced", "This block replaces the one of the same name at %s.", old.Range)
+				f.Blocks = append(f.Blocks[:i], f.Blocks[i+1:]...)
+				break
+			}
+		}
+		f.Blocks = append(f.Blocks, block)
+	}
+	return f
+}
+
+func (p *parser) plugin(b *hclsyntax.Block) Block {
+	block := Block{Name: b.Labels[0], Range: b.DefRange()}
+	if !ValidName(block.Name) {
+		p.report(hcl.DiagError, b.LabelRanges[0], "Not a plugin name", "A plugin name has letters, digits, dots, dashes and underscores, and begins with a letter or digit.")
+	}
+	for _, attr := range sortedAttrs(b.Body) {
+		switch attr.Name {
+		case "args":
+			block.Args = p.strings(attr)
+		case "sha256":
+			block.SHA256 = p.str(attr)
+			if !sha256Hex.MatchString(block.SHA256) {
+				p.report(hcl.DiagError, attr.Expr.Range(), "Not a checksum", "sha256 has 64 hexadecimal digits.")
+			}
+		case "config":
+			// HCL1, which Nomad reads here, takes config = { … } for a block
+			if m, ok := p.value(attr.Expr).(map[string]any); ok {
+				block.Config = m
+			} else {
+				p.report(hcl.DiagError, attr.Expr.Range(), "Not a config block", "config is a block: config { … }.")
+			}
+		default:
+			p.report(hcl.DiagWarning, attr.NameRange, "Setting ignored", "A plugin block has args and config; %q is not used.", attr.Name)
+		}
+	}
+	for _, inner := range b.Body.Blocks {
+		switch {
+		case inner.Type != "config":
+			p.report(hcl.DiagWarning, inner.TypeRange, "Block ignored", "A plugin block has args and config; %q is not used.", inner.Type)
+		case len(inner.Labels) > 0:
+			p.report(hcl.DiagError, inner.LabelRanges[0], "Label on a config block", "A config block has no label.")
+		case block.Config != nil:
+			p.report(hcl.DiagError, inner.DefRange(), "Two config blocks", "A plugin block has one config.")
+		default:
+			block.Config = p.body(inner.Body)
+		}
+	}
+	return block
+}
+
+func (p *parser) body(body *hclsyntax.Body) map[string]any {
+	out := map[string]any{}
+	for _, attr := range sortedAttrs(body) {
+		out[attr.Name] = p.value(attr.Expr)
+	}
+	for _, b := range body.Blocks {
+		inner := p.body(b.Body)
+		for i := len(b.Labels) - 1; i >= 0; i-- {
+			inner = map[string]any{b.Labels[i]: []map[string]any{inner}}
+		}
+		list, ok := out[b.Type].([]map[string]any)
+		if _, taken := out[b.Type]; taken && !ok {
+			p.report(hcl.DiagError, b.DefRange(), "Setting and block of one name", "%q is a setting already.", b.Type)
+			continue
+		}
+		out[b.Type] = append(list, inner)
+	}
+	return out
+}
+
+// value gives string, bool, int, float64, nil, []any or map[string]any.
+func (p *parser) value(expr hclsyntax.Expression) any {
+	switch e := expr.(type) {
+	case *hclsyntax.ParenthesesExpr:
+		return p.value(e.Expression)
+	case *hclsyntax.TupleConsExpr:
+		out := make([]any, len(e.Exprs))
+		for i, x := range e.Exprs {
+			out[i] = p.value(x)
+		}
+		return out
+	case *hclsyntax.ObjectConsExpr:
+		out := make(map[string]any, len(e.Items))
+		for _, item := range e.Items {
+			key, diags := item.KeyExpr.Value(nil)
+			if diags.HasErrors() || key.IsNull() || !key.Type().Equals(cty.String) {
+				p.report(hcl.DiagError, item.KeyExpr.Range(), "Not a key", "A key is a word or a string.")
+				continue
+			}
+			out[key.AsString()] = p.value(item.ValueExpr)
+		}
+		return out
+	case *hclsyntax.TemplateExpr:
+		var sb strings.Builder
+		for _, part := range e.Parts {
+			if lit, ok := part.(*hclsyntax.LiteralValueExpr); ok && lit.Val.Type().Equals(cty.String) {
+				sb.WriteString(escapeTemplate(lit.Val.AsString()))
+				continue
+			}
+			switch part.(type) {
+			case *hclsyntax.ConditionalExpr, *hclsyntax.TemplateJoinExpr:
+				// may be a %{ } sequence, which has no source text of its own
+				if src := string(e.Range().SliceBytes(p.src)); strings.HasPrefix(src, `"`) && strings.Contains(src, "%{") {
+					p.report(hcl.DiagError, part.Range(), "Template sequence", "A %%{ … } sequence cannot be used in a plugin's configuration.")
+					return ""
+				}
+			}
+			sb.WriteString(p.template(part))
+		}
+		return sb.String()
+	case *hclsyntax.TemplateWrapExpr:
+		return p.template(e.Wrapped)
+	}
+	val, diags := expr.Value(nil)
+	if diags.HasErrors() {
+		return p.template(expr)
+	}
+	return plain(val)
+}
+
+// template is expr as a string that hclspec evaluates.
+func (p *parser) template(expr hclsyntax.Expression) string {
+	return "${" + string(expr.Range().SliceBytes(p.src)) + "}"
+}
+
+// escapeTemplate makes a literal survive another reading as a template.
+func escapeTemplate(s string) string {
+	return strings.NewReplacer("${", "$${", "%{", "%%{").Replace(s)
+}
+
+func plain(val cty.Value) any {
+	switch {
+	case val.IsNull():
+		return nil
+	case val.Type() == cty.String:
+		return escapeTemplate(val.AsString())
+	case val.Type() == cty.Bool:
+		return val.True()
+	case val.Type() == cty.Number:
+		f := val.AsBigFloat()
+		if i, acc := f.Int64(); acc == big.Exact && int64(int(i)) == i {
+			return int(i)
+		}
+		x, _ := f.Float64()
+		return x
+	case val.CanIterateElements() && (val.Type().IsObjectType() || val.Type().IsMapType()):
+		out := map[string]any{}
+		for k, v := range val.Elements() {
+			out[k.AsString()] = plain(v)
+		}
+		return out
+	case val.CanIterateElements():
+		var out []any
+		for _, v := range val.Elements() {
+			out = append(out, plain(v))
+		}
+		return out
+	}
+	return nil
+}
+
+func (p *parser) str(attr *hclsyntax.Attribute) string {
+	val, diags := attr.Expr.Value(nil)
+	if diags.HasErrors() || val.IsNull() || val.Type() != cty.String {
+		p.report(hcl.DiagError, attr.Expr.Range(), "Not a string", "%s is a string.", attr.Name)
+		return ""
+	}
+	return val.AsString()
+}
+
+func (p *parser) strings(attr *hclsyntax.Attribute) []string {
+	val, diags := attr.Expr.Value(nil)
+	wrong := diags.HasErrors() || val.IsNull() || !val.Type().IsTupleType()
+	var out []string
+	if !wrong {
+		for _, v := range val.Elements() {
+			if v.IsNull() || v.Type() != cty.String {
+				wrong = true
+				break
+			}
+			out = append(out, v.AsString())
+		}
+	}
+	if wrong {
+		p.report(hcl.DiagError, attr.Expr.Range(), "Not a list of strings", "%s is a list of strings.", attr.Name)
+		return nil
+	}
+	return out
+}
+
+// sortedAttrs gives the attributes in the order of the text, for reports that
+// are the same at each run.
+func sortedAttrs(body *hclsyntax.Body) []*hclsyntax.Attribute {
+	out := make([]*hclsyntax.Attribute, 0, len(body.Attributes))
+	for _, a := range body.Attributes {
+		out = append(out, a)
+	}
+	slices.SortFunc(out, func(a, b *hclsyntax.Attribute) int { return a.SrcRange.Start.Byte - b.SrcRange.Start.Byte })
+	return out
+}
