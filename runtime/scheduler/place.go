@@ -1,6 +1,10 @@
 package scheduler
 
-import "github.com/hashicorp/nomad/api"
+import (
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
 
 // Node is what placement knows about the machine.
 type Node struct {
@@ -10,17 +14,22 @@ type Node struct {
 	IP string
 }
 
-// Host is how placement asks the machine for what it cannot derive.
+// Host is how placement asks for what cannot be derived from the job and the
+// node. All of its functions must be set.
 type Host struct {
 	// NewID returns a fresh UUID.
 	NewID func() string
-	// PortFree tells whether nothing listens on this port of ip.
-	PortFree func(ip string, port int) bool
+	// PortFree tells whether a task could listen on this port.
+	PortFree func(port int) bool
+	// Pick returns a number in [0, n): where the search for a dynamic port begins.
+	Pick func(n int) int
+	// Now is the time of creation.
+	Now func() time.Time
 }
 
 // Place returns one allocation for each instance of each group of a canonical
 // job, or an error that joins one reason for each group that does not fit.
-// The allocations hold no ids of a store: they are pending and desired to run.
+// The allocations are pending, desired to run, and share job.
 func Place(job *api.Job, node Node, host Host) ([]*api.Allocation, error) {
 	return nil, nil
 }
