@@ -1,0 +1,144 @@
+package hclspec
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/ext/typeexpr"
+	"github.com/hashicorp/hcl/v2/hcldec"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+)
+
+// compiler turns a Spec into that of hcldec, and collects what is wrong with it.
+type compiler struct {
+	diags hcl.Diagnostics
+}
+
+// fault says what is wrong with the part of the spec at path. hcldec panics on
+// most of what is refused here.
+func (c *compiler) fault(path, summary, detail string, args ...any) hcldec.Spec {
+	c.diags = append(c.diags, &hcl.Diagnostic{
+		Severity: hcl.DiagError,
+		Summary:  summary,
+		Detail:   fmt.Sprintf("The schema of the plugin is wrong at %q: ", path) + fmt.Sprintf(detail, args...),
+	})
+	return &hcldec.LiteralSpec{Value: cty.DynamicVal}
+}
+
+// compile gives the part the name key when it has none of its own.
+func (c *compiler) compile(s *Spec, path, key string) hcldec.Spec {
+	if s == nil {
+		return c.fault(path, "nil spec given", "nothing stands there.")
+	}
+	name := s.name
+	if name == "" {
+		name = key
+	}
+	switch s.kind {
+	case kindObject:
+		object := make(hcldec.ObjectSpec, len(s.attributes))
+		for _, key := range slices.Sorted(maps.Keys(s.attributes)) {
+			object[key] = c.compile(s.attributes[key], path+"."+key, key)
+		}
+		return object
+
+	case kindArray:
+		tuple := make(hcldec.TupleSpec, len(s.values))
+		for i, part := range s.values {
+			tuple[i] = c.compile(part, fmt.Sprintf("%s[%d]", path, i), "")
+		}
+		return tuple
+
+	case kindAttr:
+		if name == "" {
+			return c.fault(path, "Missing name in attribute spec", "an argument needs a name.")
+		}
+		return &hcldec.AttrSpec{Name: name, Type: c.typ(s, path), Required: s.required}
+
+	case kindBlockAttrs:
+		if name == "" {
+			return c.fault(path, "Missing name in block_attrs spec", "a block needs a name.")
+		}
+		return &hcldec.BlockAttrsSpec{TypeName: name, ElementType: c.typ(s, path), Required: s.required}
+
+	case kindBlock, kindBlockList, kindBlockSet, kindBlockMap:
+		return c.block(s, path, name)
+
+	case kindDefault:
+		return &hcldec.DefaultSpec{Primary: c.compile(s.nested, path, ""), Default: c.compile(s.fallback, path, "")}
+
+	case kindLiteral:
+		expr := c.expression(s.text, path, "Invalid literal")
+		if expr == nil {
+			return &hcldec.LiteralSpec{Value: cty.DynamicVal}
+		}
+		value, diags := expr.Value(nil)
+		c.diags = append(c.diags, diags...)
+		return &hcldec.LiteralSpec{Value: value}
+
+	default:
+		return c.fault(path, "Invalid spec", "it says neither argument nor block nor literal.")
+	}
+}
+
+func (c *compiler) block(s *Spec, path, name string) hcldec.Spec {
+	if name == "" {
+		return c.fault(path, "Missing name in block spec", "a block needs a name.")
+	}
+	if s.nested == nil {
+		return c.fault(path, "Missing spec block", "a block needs a spec of its content.")
+	}
+	if s.min > math.MaxInt32 || s.max > math.MaxInt32 {
+		return c.fault(path, "Invalid block limits", "%d to %d blocks are out of range.", s.min, s.max)
+	}
+
+	nested := c.compile(s.nested, path, "")
+	switch s.kind {
+	case kindBlock:
+		return &hcldec.BlockSpec{TypeName: name, Nested: nested, Required: s.required}
+	case kindBlockList:
+		return &hcldec.BlockListSpec{TypeName: name, Nested: nested, MinItems: int(s.min), MaxItems: int(s.max)}
+	case kindBlockSet:
+		return &hcldec.BlockSetSpec{TypeName: name, Nested: nested, MinItems: int(s.min), MaxItems: int(s.max)}
+	}
+
+	if len(s.labels) == 0 {
+		return c.fault(path, "Missing labels in block_map spec", "a map of blocks needs at least one label.")
+	}
+	if len(s.labels) > maxSpecDepth {
+		return c.fault(path, "Invalid labels in block_map spec", "%d labels are too many.", len(s.labels))
+	}
+	if len(c.diags) == 0 && hcldec.ImpliedType(nested).HasDynamicTypes() {
+		return c.fault(path, "Invalid type in block_map spec", `the type "any" cannot stand in a map of blocks.`)
+	}
+	return &hcldec.BlockMapSpec{TypeName: name, LabelNames: slices.Clone(s.labels), Nested: nested}
+}
+
+// typ reads the type expression of s.
+func (c *compiler) typ(s *Spec, path string) cty.Type {
+	expr := c.expression(s.text, path, "Invalid type specification")
+	if expr == nil {
+		return cty.DynamicPseudoType
+	}
+	ty, diags := typeexpr.TypeConstraint(expr)
+	c.diags = append(c.diags, diags...)
+	return ty
+}
+
+func (c *compiler) expression(text, path, summary string) hclsyntax.Expression {
+	tokens, _ := hclsyntax.LexExpression([]byte(text), "", hcl.InitialPos)
+	if err := checkNesting(tokens); err != nil {
+		c.fault(path, summary, "%v.", err)
+		return nil
+	}
+	expr, diags := hclsyntax.ParseExpression([]byte(text), "", hcl.InitialPos)
+	c.diags = append(c.diags, diags...)
+	if diags.HasErrors() {
+		return nil
+	}
+	return expr
+}

@@ -1,0 +1,199 @@
+package hclspec
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/go-msgpack/v2/codec"
+	"github.com/zclconf/go-cty/cty"
+	ctymsgpack "github.com/zclconf/go-cty/cty/msgpack"
+)
+
+// Marshal makes the bytes that a plugin gets as its config: modern msgpack of
+// the value in its own type, with all keys, sorted. A number that is neither a
+// whole one of 64 bits nor exactly a float64 becomes its decimal text.
+func Marshal(v cty.Value) ([]byte, error) {
+	if err := cty.Walk(v, checkMarshal); err != nil {
+		return nil, fmt.Errorf("encode config: %w", err)
+	}
+	b, err := ctymsgpack.Marshal(v, v.Type())
+	if err != nil {
+		return nil, fmt.Errorf("encode config: %w", err)
+	}
+	return b, nil
+}
+
+// checkMarshal refuses what has no bytes, and a number whose decimal text
+// would not end.
+func checkMarshal(path cty.Path, v cty.Value) (bool, error) {
+	if !v.IsKnown() {
+		return false, path.NewErrorf("the value is not known")
+	}
+	if v.Type() == cty.Number && !v.IsNull() {
+		f := v.AsBigFloat()
+		if e := f.MantExp(nil); !f.IsInf() && (e > 4*maxExponent || e < -4*maxExponent) {
+			return false, path.NewErrorf("the number is out of range")
+		}
+	}
+	return true, nil
+}
+
+// handle is the codec of both dialects on the plugin's side: what it writes is
+// the old msgpack without str8 and bin, what it reads is either.
+var handle = func() *codec.MsgpackHandle {
+	h := &codec.MsgpackHandle{}
+	h.RawToString = true
+	h.MapType = reflect.TypeFor[map[string]any]()
+	h.TypeInfos = codec.NewTypeInfos([]string{"codec"})
+	h.TimeNotBuiltin = true
+	return h
+}()
+
+// Unmarshal reads config bytes into the struct that dst points to. A field is
+// found by its codec tag, else by its exact name; unknown keys are ignored, and
+// null resets the field. Empty input is io.EOF: a plugin that may be without a
+// config asks for the length first.
+//
+// Two things that the bytes cannot say otherwise are understood as well: a
+// decimal text for a field with a number (Marshal), and a list of maps for a
+// field with a map (Attr), whose later keys win.
+func Unmarshal(b []byte, dst any) error {
+	err := codec.NewDecoderBytes(b, handle).Decode(dst)
+	if err == nil {
+		return nil
+	}
+	var loose any
+	if codec.NewDecoderBytes(b, handle).Decode(&loose) != nil {
+		return err
+	}
+	fitted, changed := fit(loose, reflect.TypeOf(dst))
+	if !changed {
+		return err
+	}
+	again, encodeErr := MarshalState(fitted)
+	if encodeErr != nil {
+		return err
+	}
+	return codec.NewDecoderBytes(again, handle).Decode(dst)
+}
+
+// MarshalState makes the bytes of Handle.DriverState, which only the same
+// driver reads again: old msgpack, structs as maps sorted by name. Bytes and
+// strings are the same in it.
+func MarshalState(v any) ([]byte, error) {
+	var b []byte
+	if err := codec.NewEncoderBytes(&b, handle).Encode(v); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// UnmarshalState reads what MarshalState wrote.
+func UnmarshalState(b []byte, dst any) error {
+	return codec.NewDecoderBytes(b, handle).Decode(dst)
+}
+
+// fit changes v where the type t asks for what msgpack could not carry, and
+// reports whether it did.
+func fit(v any, t reflect.Type) (any, bool) {
+	for t != nil && t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t == nil || v == nil {
+		return v, false
+	}
+	switch t.Kind() {
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		if text, ok := v.(string); ok {
+			n, err := strconv.ParseInt(text, 10, 64)
+			return n, err == nil
+		}
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		if text, ok := v.(string); ok {
+			n, err := strconv.ParseUint(text, 10, 64)
+			return n, err == nil
+		}
+	case reflect.Float32, reflect.Float64:
+		if text, ok := v.(string); ok {
+			n, err := strconv.ParseFloat(text, 64)
+			return n, err == nil || errors.Is(err, strconv.ErrRange)
+		}
+	case reflect.Slice, reflect.Array:
+		return fitList(v, t.Elem())
+	case reflect.Map:
+		merged, changed := mergeMaps(v)
+		m, ok := merged.(map[string]any)
+		if !ok {
+			return v, false
+		}
+		for key, value := range m {
+			fitted, c := fit(value, t.Elem())
+			m[key], changed = fitted, changed || c
+		}
+		return m, changed
+	case reflect.Struct:
+		m, ok := v.(map[string]any)
+		return v, ok && fitStruct(m, t)
+	}
+	return v, false
+}
+
+func fitList(v any, elem reflect.Type) (any, bool) {
+	list, ok := v.([]any)
+	changed := false
+	for i := range list {
+		fitted, c := fit(list[i], elem)
+		list[i], changed = fitted, changed || c
+	}
+	return v, ok && changed
+}
+
+// mergeMaps makes one map of a list of maps.
+func mergeMaps(v any) (any, bool) {
+	list, ok := v.([]any)
+	if !ok {
+		return v, false
+	}
+	merged := map[string]any{}
+	for _, elem := range list {
+		m, ok := elem.(map[string]any)
+		if !ok {
+			return v, false
+		}
+		for key, value := range m {
+			merged[key] = value
+		}
+	}
+	return merged, true
+}
+
+func fitStruct(m map[string]any, t reflect.Type) bool {
+	changed := false
+	for i := range t.NumField() {
+		field := t.Field(i)
+		name, options, _ := strings.Cut(field.Tag.Get("codec"), ",")
+		if name == "-" {
+			continue
+		}
+		if name == "" && (field.Anonymous || strings.Contains(options, "inline")) {
+			if ft := field.Type; ft.Kind() == reflect.Struct {
+				changed = fitStruct(m, ft) || changed
+				continue
+			} else if ft.Kind() == reflect.Pointer && ft.Elem().Kind() == reflect.Struct && ft.Elem() != t {
+				changed = fitStruct(m, ft.Elem()) || changed
+				continue
+			}
+		}
+		if name == "" {
+			name = field.Name
+		}
+		if value, ok := m[name]; ok {
+			fitted, c := fit(value, field.Type)
+			m[name], changed = fitted, changed || c
+		}
+	}
+	return changed
+}

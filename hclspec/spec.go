@@ -1,0 +1,210 @@
+package hclspec
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/nomad-lite/nomad-lite/hclspec/specpb"
+)
+
+// maxSpecDepth is how deep specs may nest in each other. Drivers in the wild
+// stay under ten; the limit keeps a hostile plugin off the host's stack.
+const maxSpecDepth = 100
+
+// Spec says what one part of a config block accepts, and which value results.
+// It is made by the functions of this package and does not change afterwards,
+// so it may be shared. A nil Spec stands for a plugin that takes no
+// configuration.
+type Spec struct {
+	kind     kind
+	name     string // in the block; empty takes the key of the enclosing Object
+	text     string // type expression, or the literal
+	required bool
+	labels   []string
+	min, max uint64
+
+	nested     *Spec // content of a block; first choice of a default
+	fallback   *Spec
+	attributes map[string]*Spec
+	values     []*Spec
+}
+
+type kind uint8
+
+// A Spec without a kind is what a plugin sent without saying what it is.
+const (
+	kindNone kind = iota
+	kindObject
+	kindArray
+	kindAttr
+	kindBlock
+	kindBlockAttrs
+	kindBlockList
+	kindBlockSet
+	kindBlockMap
+	kindDefault
+	kindLiteral
+)
+
+// Object is a body with several parts; the keys are the names in the result,
+// and the names in the block too for parts that have no name of their own.
+func Object(attributes map[string]*Spec) *Spec {
+	return &Spec{kind: kindObject, attributes: maps.Clone(attributes)}
+}
+
+// Array is a body with several parts, which result in a sequence. Each part
+// needs a name.
+func Array(values ...*Spec) *Spec {
+	return &Spec{kind: kindArray, values: slices.Clone(values)}
+}
+
+// Attr is an argument. Its type is an expression: string, number, bool, any,
+// list(T), set(T), map(T), tuple([T, ...]), object({name = T}). Absent means
+// null, or an error if it is required.
+//
+// A map type cannot be written in a job file, where {...} arrives as a list
+// with one object: use list(map(T)) or BlockAttrs.
+func Attr(name, typ string, required bool) *Spec {
+	return &Spec{kind: kindAttr, name: name, text: typ, required: required}
+}
+
+// Block is at most one block with the content nested. Absent means null.
+func Block(name string, nested *Spec, required bool) *Spec {
+	return &Spec{kind: kindBlock, name: name, nested: nested, required: required}
+}
+
+// BlockAttrs is at most one block with arguments of any name and one type,
+// which result in a map. Absent means null.
+func BlockAttrs(name, typ string, required bool) *Spec {
+	return &Spec{kind: kindBlockAttrs, name: name, text: typ, required: required}
+}
+
+// BlockList is min to max blocks in order; a max of 0 means no limit. Absent
+// means an empty list.
+func BlockList(name string, nested *Spec, min, max uint64) *Spec {
+	return &Spec{kind: kindBlockList, name: name, nested: nested, min: min, max: max}
+}
+
+// BlockSet is a BlockList without order and duplicates.
+func BlockSet(name string, nested *Spec, min, max uint64) *Spec {
+	return &Spec{kind: kindBlockSet, name: name, nested: nested, min: min, max: max}
+}
+
+// BlockMap is any number of blocks with as many labels as given here, at least
+// one, which result in a map by label. Absent means an empty map.
+func BlockMap(name string, labels []string, nested *Spec) *Spec {
+	return &Spec{kind: kindBlockMap, name: name, labels: slices.Clone(labels), nested: nested}
+}
+
+// Default is primary, or where that is null, def. Both need a name where they
+// take one.
+func Default(primary, def *Spec) *Spec {
+	return &Spec{kind: kindDefault, nested: primary, fallback: def}
+}
+
+// Literal is a constant, written as an HCL expression: `"text"`, `5`, `["a"]`.
+func Literal(expr string) *Spec {
+	return &Spec{kind: kindLiteral, text: expr}
+}
+
+// FromProto reads the message of a plugin, which may hold anything: what is
+// wrong with it is told by Decode. Only nesting without measure is an error
+// here. A nil message is a nil Spec.
+func FromProto(p *specpb.Spec) (*Spec, error) {
+	return fromProto(p, maxSpecDepth)
+}
+
+func fromProto(p *specpb.Spec, depth int) (*Spec, error) {
+	if p == nil {
+		return nil, nil
+	}
+	if depth == 0 {
+		return nil, fmt.Errorf("spec is nested deeper than %d levels", maxSpecDepth)
+	}
+
+	s := &Spec{}
+	var err error
+	switch b := p.GetBlock().(type) {
+	case *specpb.Spec_Object:
+		s.kind, s.attributes = kindObject, make(map[string]*Spec, len(b.Object.GetAttributes()))
+		for key, part := range b.Object.GetAttributes() {
+			if s.attributes[key], err = fromProto(part, depth-1); err != nil {
+				return nil, err
+			}
+		}
+	case *specpb.Spec_Array:
+		s.kind, s.values = kindArray, make([]*Spec, len(b.Array.GetValues()))
+		for i, part := range b.Array.GetValues() {
+			if s.values[i], err = fromProto(part, depth-1); err != nil {
+				return nil, err
+			}
+		}
+	case *specpb.Spec_Attr:
+		s.kind, s.name, s.text, s.required = kindAttr, b.Attr.GetName(), b.Attr.GetType(), b.Attr.GetRequired()
+	case *specpb.Spec_BlockValue:
+		s.kind, s.name, s.required = kindBlock, b.BlockValue.GetName(), b.BlockValue.GetRequired()
+		s.nested, err = fromProto(b.BlockValue.GetNested(), depth-1)
+	case *specpb.Spec_BlockAttrs:
+		s.kind, s.name, s.text, s.required = kindBlockAttrs, b.BlockAttrs.GetName(), b.BlockAttrs.GetType(), b.BlockAttrs.GetRequired()
+	case *specpb.Spec_BlockList:
+		s.kind, s.name, s.min, s.max = kindBlockList, b.BlockList.GetName(), b.BlockList.GetMinItems(), b.BlockList.GetMaxItems()
+		s.nested, err = fromProto(b.BlockList.GetNested(), depth-1)
+	case *specpb.Spec_BlockSet:
+		s.kind, s.name, s.min, s.max = kindBlockSet, b.BlockSet.GetName(), b.BlockSet.GetMinItems(), b.BlockSet.GetMaxItems()
+		s.nested, err = fromProto(b.BlockSet.GetNested(), depth-1)
+	case *specpb.Spec_BlockMap:
+		s.kind, s.name, s.labels = kindBlockMap, b.BlockMap.GetName(), slices.Clone(b.BlockMap.GetLabels())
+		s.nested, err = fromProto(b.BlockMap.GetNested(), depth-1)
+	case *specpb.Spec_Default:
+		s.kind = kindDefault
+		if s.nested, err = fromProto(b.Default.GetPrimary(), depth-1); err == nil {
+			s.fallback, err = fromProto(b.Default.GetDefault(), depth-1)
+		}
+	case *specpb.Spec_Literal:
+		s.kind, s.text = kindLiteral, b.Literal.GetValue()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Proto is the message that says the same. A nil Spec is a nil message.
+func (s *Spec) Proto() *specpb.Spec {
+	if s == nil {
+		return nil
+	}
+	switch s.kind {
+	case kindObject:
+		attributes := make(map[string]*specpb.Spec, len(s.attributes))
+		for key, part := range s.attributes {
+			attributes[key] = part.Proto()
+		}
+		return &specpb.Spec{Block: &specpb.Spec_Object{Object: &specpb.Object{Attributes: attributes}}}
+	case kindArray:
+		values := make([]*specpb.Spec, len(s.values))
+		for i, part := range s.values {
+			values[i] = part.Proto()
+		}
+		return &specpb.Spec{Block: &specpb.Spec_Array{Array: &specpb.Array{Values: values}}}
+	case kindAttr:
+		return &specpb.Spec{Block: &specpb.Spec_Attr{Attr: &specpb.Attr{Name: s.name, Type: s.text, Required: s.required}}}
+	case kindBlock:
+		return &specpb.Spec{Block: &specpb.Spec_BlockValue{BlockValue: &specpb.Block{Name: s.name, Required: s.required, Nested: s.nested.Proto()}}}
+	case kindBlockAttrs:
+		return &specpb.Spec{Block: &specpb.Spec_BlockAttrs{BlockAttrs: &specpb.BlockAttrs{Name: s.name, Type: s.text, Required: s.required}}}
+	case kindBlockList:
+		return &specpb.Spec{Block: &specpb.Spec_BlockList{BlockList: &specpb.BlockList{Name: s.name, MinItems: s.min, MaxItems: s.max, Nested: s.nested.Proto()}}}
+	case kindBlockSet:
+		return &specpb.Spec{Block: &specpb.Spec_BlockSet{BlockSet: &specpb.BlockSet{Name: s.name, MinItems: s.min, MaxItems: s.max, Nested: s.nested.Proto()}}}
+	case kindBlockMap:
+		return &specpb.Spec{Block: &specpb.Spec_BlockMap{BlockMap: &specpb.BlockMap{Name: s.name, Labels: s.labels, Nested: s.nested.Proto()}}}
+	case kindDefault:
+		return &specpb.Spec{Block: &specpb.Spec_Default{Default: &specpb.Default{Primary: s.nested.Proto(), Default: s.fallback.Proto()}}}
+	case kindLiteral:
+		return &specpb.Spec{Block: &specpb.Spec_Literal{Literal: &specpb.Literal{Value: s.text}}}
+	default:
+		return &specpb.Spec{}
+	}
+}
