@@ -1,0 +1,237 @@
+package taskenv
+
+import (
+	"cmp"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// dirs are the directories that a task is told.
+type dirs struct{ alloc, local, secrets string }
+
+func (in *inputs) hostDirs() dirs {
+	return dirs{alloc: in.dir.SharedAllocDir, local: in.dir.LocalDir, secrets: in.dir.SecretsDir}
+}
+
+// dirs returns the directories as the task sees them.
+func (in *inputs) dirs() dirs {
+	if in.dir.AllocDir == "" {
+		return dirs{} // no task, or none yet
+	}
+	switch in.isolation {
+	case driver.FSIsolationChroot, driver.FSIsolationImage:
+		return dirs{alloc: "/alloc", local: "/local", secrets: "/secrets"}
+	case driver.FSIsolationUnveil:
+		return dirs{alloc: in.dir.MountsAllocDir, local: in.dir.MountsTaskDir, secrets: in.dir.MountsSecretsDir}
+	}
+	return in.hostDirs()
+}
+
+// build fills an environment, from the weakest layer to the strongest.
+func build(in *inputs, d dirs) map[string]string {
+	v := &vars{env: make(map[string]string, 64+len(in.host)), node: &in.node, left: budget}
+	in.builtin(v, d)
+
+	meta := make(map[string]string)
+	for _, kv := range metaVars(in.meta(), func(key string) string { return expand(key, &v.left, v.lookup) }) {
+		meta[kv.key] = kv.value
+	}
+	v.add(meta)
+
+	if in.isolation != driver.FSIsolationImage && len(in.host) > 0 {
+		absent := make(map[string]string, len(in.host))
+		for key, value := range in.host {
+			if _, exists := v.env[cleanKey(key)]; !exists {
+				absent[key] = value
+			}
+		}
+		v.add(absent)
+	}
+	v.add(in.task.Env)
+	for _, h := range in.hooks {
+		v.add(h.env)
+	}
+	for key, value := range cleanKeys(in.template) {
+		v.env[key] = value
+	}
+	return v.env
+}
+
+// builtin sets the variables that come from the job and the placement.
+func (in *inputs) builtin(v *vars, d dirs) {
+	some := func(key, value string) {
+		if value != "" {
+			v.set(key, value)
+		}
+	}
+	number := func(key string, n int64) {
+		if n != 0 {
+			v.set(key, strconv.FormatInt(n, 10))
+		}
+	}
+
+	some("NOMAD_ALLOC_DIR", d.alloc)
+	some("NOMAD_TASK_DIR", d.local)
+	some("NOMAD_SECRETS_DIR", d.secrets)
+
+	a := &in.alloc
+	some("NOMAD_ALLOC_ID", a.ID)
+	some("NOMAD_SHORT_ALLOC_ID", a.ID[:min(8, len(a.ID))])
+	some("NOMAD_ALLOC_NAME", a.Name)
+	some("NOMAD_ALLOC_INDEX", allocIndex(a.Name))
+	some("NOMAD_GROUP_NAME", a.Group)
+	some("NOMAD_JOB_ID", a.JobID)
+	some("NOMAD_JOB_NAME", a.JobName)
+	some("NOMAD_JOB_PARENT_ID", a.ParentJobID)
+	some("NOMAD_NAMESPACE", a.Namespace)
+	some("NOMAD_DC", in.node.Datacenter)
+	some("NOMAD_REGION", in.node.Region)
+	some("NOMAD_PARENT_CGROUP", in.node.ParentCgroup)
+
+	in.groupPorts(v)
+	in.taskPorts(v)
+
+	if t := &in.task; t.Name != "" {
+		v.set("NOMAD_TASK_NAME", t.Name)
+		number("NOMAD_CPU_LIMIT", t.CPU)
+		number("NOMAD_MEMORY_LIMIT", t.MemoryMB)
+		number("NOMAD_MEMORY_MAX_LIMIT", t.MemoryMaxMB)
+		// The blank is Nomad's, and scripts test for it.
+		v.set("NOMAD_CPU_CORES", cmp.Or(t.Cores, " "))
+	}
+}
+
+// allocIndex reads the index from the name of an allocation, "job.group[3]".
+func allocIndex(name string) string {
+	open := strings.LastIndexByte(name, '[')
+	if open < 0 || !strings.HasSuffix(name, "]") {
+		return ""
+	}
+	index := name[open+1 : len(name)-1]
+	if _, err := strconv.ParseUint(index, 10, 31); err != nil {
+		return ""
+	}
+	return index
+}
+
+func (in *inputs) groupPorts(v *vars) {
+	for _, p := range in.alloc.Ports {
+		host := strconv.Itoa(p.Value)
+		inside := host
+		if p.To > 0 {
+			inside = strconv.Itoa(p.To)
+		}
+		addr := net.JoinHostPort(p.HostIP, host)
+
+		v.set("NOMAD_IP_"+p.Label, p.HostIP)
+		v.set("NOMAD_PORT_"+p.Label, inside)
+		v.set("NOMAD_ADDR_"+p.Label, addr)
+		v.set("NOMAD_HOST_PORT_"+p.Label, host)
+		v.setBoth("NOMAD_HOST_IP_"+p.Label, p.HostIP)
+		v.setBoth("NOMAD_HOST_ADDR_"+p.Label, addr)
+		v.setBoth("NOMAD_ALLOC_PORT_"+p.Label, inside)
+		if n := in.alloc.Network; n != nil {
+			v.setBoth("NOMAD_ALLOC_INTERFACE_"+p.Label, n.Interface)
+			v.setBoth("NOMAD_ALLOC_IP_"+p.Label, n.Address)
+			v.setBoth("NOMAD_ALLOC_ADDR_"+p.Label, net.JoinHostPort(n.Address, inside))
+		}
+	}
+}
+
+// taskPorts sets the ports of the deprecated networks that tasks have of their
+// own: those of this task, and under longer names those of the others.
+func (in *inputs) taskPorts(v *vars) {
+	for _, task := range slices.Sorted(maps.Keys(in.alloc.TaskPorts)) {
+		for _, p := range in.alloc.TaskPorts[task] {
+			host := strconv.Itoa(p.Value)
+			addr := net.JoinHostPort(p.HostIP, host)
+			if task != in.task.Name {
+				suffix := task + "_" + p.Label
+				v.set("NOMAD_IP_"+suffix, p.HostIP)
+				v.set("NOMAD_PORT_"+suffix, host)
+				v.set("NOMAD_ADDR_"+suffix, addr)
+				continue
+			}
+			inside := host
+			if mapped := in.driverPorts[p.Label]; mapped > 0 {
+				inside = strconv.Itoa(mapped)
+			}
+			family := "NOMAD_IPv4_"
+			if strings.Contains(p.HostIP, ":") {
+				family = "NOMAD_IPv6_"
+			}
+			v.set("NOMAD_IP_"+p.Label, p.HostIP)
+			v.setBoth(family+p.Label, p.HostIP)
+			v.set("NOMAD_PORT_"+p.Label, inside)
+			v.set("NOMAD_HOST_PORT_"+p.Label, host)
+			v.set("NOMAD_ADDR_"+p.Label, addr)
+		}
+	}
+}
+
+// setBoth sets a variable whose name Nomad does not clean under both spellings.
+func (v *vars) setBoth(key, value string) {
+	v.env[key] = value
+	v.env[clean(key)] = value
+}
+
+// meta merges the meta of job, group and task; the latter wins.
+func (in *inputs) meta() map[string]string {
+	meta := make(map[string]string)
+	for _, key := range in.alloc.OptionalMeta {
+		meta[key] = ""
+	}
+	maps.Copy(meta, in.alloc.JobMeta)
+	maps.Copy(meta, in.alloc.GroupMeta)
+	maps.Copy(meta, in.task.Meta)
+	return meta
+}
+
+type keyValue struct{ key, value string }
+
+// metaVars names each meta key twice, in upper case and as it is written. The
+// weaker come first: a key as written beats one that became the same by upper
+// case.
+func metaVars(meta map[string]string, name func(string) string) []keyValue {
+	keys := slices.Sorted(maps.Keys(meta))
+	list := make([]keyValue, 0, 2*len(keys))
+	for _, key := range keys {
+		list = append(list, keyValue{"NOMAD_META_" + strings.ToUpper(name(key)), meta[key]})
+	}
+	for _, key := range keys {
+		list = append(list, keyValue{"NOMAD_META_" + name(key), meta[key]})
+	}
+	return list
+}
+
+// lookup finds a fact of the node by the name that job files use.
+func (n *Node) lookup(name string) (string, bool) {
+	switch name {
+	case "node.unique.id":
+		return n.ID, true
+	case "node.unique.name":
+		return n.Name, true
+	case "node.datacenter":
+		return n.Datacenter, true
+	case "node.region":
+		return n.Region, true
+	case "node.class":
+		return n.Class, true
+	case "node.pool":
+		return n.Pool, true
+	}
+	if key, ok := strings.CutPrefix(name, "attr."); ok {
+		value, ok := n.Attributes[key]
+		return value, ok
+	}
+	if key, ok := strings.CutPrefix(name, "meta."); ok {
+		value, ok := n.Meta[key]
+		return value, ok
+	}
+	return "", false
+}

@@ -1,0 +1,101 @@
+package taskenv
+
+import (
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+// Builder collects the inputs of a task's environment. Its methods may be
+// called concurrently. Maps and slices that it is given must not be changed
+// afterwards.
+type Builder struct {
+	mu sync.Mutex
+	in inputs // replaced field by field: what a field points to is never changed
+}
+
+type inputs struct {
+	node  Node
+	alloc Alloc
+	task  Task
+
+	dir         hook.TaskDir
+	isolation   driver.FSIsolation
+	host        map[string]string
+	driverPorts map[string]int
+	hooks       []hookEnv
+	template    map[string]string
+}
+
+type hookEnv struct {
+	hook string
+	env  map[string]string
+}
+
+// NewBuilder returns a builder for one task, or for the allocation as a whole
+// if task is zero.
+func NewBuilder(node Node, alloc Alloc, task Task) *Builder {
+	return &Builder{in: inputs{node: node, alloc: alloc, task: task}}
+}
+
+// Build returns the environment as of now.
+func (b *Builder) Build() *Env {
+	b.mu.Lock()
+	in := b.in
+	b.mu.Unlock()
+	return newEnv(&in)
+}
+
+// SetNode replaces the facts of the node.
+func (b *Builder) SetNode(node Node) { b.set(func(in *inputs) { in.node = node }) }
+
+// SetAlloc replaces the facts of the allocation and of the task, after an
+// update or when the network has come up.
+func (b *Builder) SetAlloc(alloc Alloc, task Task) {
+	b.set(func(in *inputs) { in.alloc, in.task = alloc, task })
+}
+
+// SetDirs tells where the task's directories are, and how much of the host's
+// files its driver lets it see.
+func (b *Builder) SetDirs(dir hook.TaskDir, isolation driver.FSIsolation) {
+	b.set(func(in *inputs) { in.dir, in.isolation = dir, isolation })
+}
+
+// SetHostEnv tells what the task inherits from the agent; see [HostEnv]. A task
+// whose driver isolates by image inherits nothing, whatever is set.
+func (b *Builder) SetHostEnv(env map[string]string) { b.set(func(in *inputs) { in.host = env }) }
+
+// SetDriverPorts tells how the driver has mapped the ports of the task's own
+// network, by label.
+func (b *Builder) SetDriverPorts(ports map[string]int) {
+	b.set(func(in *inputs) { in.driverPorts = ports })
+}
+
+// SetHookEnv replaces what one hook contributes; nil takes it back. Hooks count
+// in the order of their first call, the later the stronger.
+func (b *Builder) SetHookEnv(hook string, env map[string]string) {
+	b.set(func(in *inputs) {
+		in.hooks = slices.Clone(in.hooks)
+		i := slices.IndexFunc(in.hooks, func(h hookEnv) bool { return h.hook == hook })
+		if i < 0 {
+			in.hooks = append(in.hooks, hookEnv{hook: hook})
+			i = len(in.hooks) - 1
+		}
+		in.hooks[i].env = maps.Clone(env)
+	})
+}
+
+// SetTemplateEnv replaces the variables that templates contribute. They are the
+// strongest, and are not interpolated.
+func (b *Builder) SetTemplateEnv(env map[string]string) {
+	b.set(func(in *inputs) { in.template = env })
+}
+
+func (b *Builder) set(change func(*inputs)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	change(&b.in)
+}

@@ -1,0 +1,100 @@
+package taskenv
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/zclconf/go-cty/cty"
+)
+
+// ConfigVars returns the variables for the HCL engine, which evaluates a task's
+// config: each variable as a tree along its dots, env with all of them by their
+// full names, and node, attr and meta with the facts of the node.
+//
+// Where one name is both a value and the beginning of others, the tree wins. A
+// name with an empty part ("a..b"), or with more than 100 parts, is reachable
+// through env only.
+func (e *Env) ConfigVars() map[string]cty.Value {
+	root := make(tree)
+	for key, value := range e.vars {
+		root.insert(key, value)
+	}
+	n := &e.in.node
+	for _, name := range []string{"node.unique.id", "node.unique.name", "node.datacenter", "node.region", "node.class", "node.pool"} {
+		value, _ := n.lookup(name)
+		root.insert(name, value)
+	}
+	for key, value := range n.Attributes {
+		root.insert("attr."+key, value)
+		root.insert("node.attr."+key, value)
+	}
+	for key, value := range n.Meta {
+		root.insert("meta."+key, value)
+		root.insert("node.meta."+key, value)
+	}
+
+	config := make(map[string]cty.Value, len(root)+1)
+	for name, node := range root {
+		config[name] = node.value()
+	}
+	env := make(map[string]cty.Value, len(e.vars))
+	for key, value := range e.vars {
+		env[key] = cty.StringVal(value)
+	}
+	config["env"] = mapValue(env)
+	return config
+}
+
+// maxParts bounds the depth of the trees, and with it the stack that they take.
+const maxParts = 100
+
+// tree is a level of names; a branch is a tree or a leaf.
+type tree map[string]*branch
+
+type branch struct {
+	leaf string
+	tree tree // nil for a leaf
+}
+
+// insert adds one dotted name. It ignores a name with an empty part or with an
+// absurd number of parts.
+func (t tree) insert(name, value string) {
+	parts := strings.SplitN(name, ".", maxParts+1)
+	if len(parts) > maxParts || slices.Contains(parts, "") {
+		return
+	}
+	for _, part := range parts[:len(parts)-1] {
+		b := t[part]
+		if b == nil {
+			b = new(branch)
+			t[part] = b
+		}
+		if b.tree == nil {
+			b.tree = make(tree)
+		}
+		t = b.tree
+	}
+	last := parts[len(parts)-1]
+	if t[last] == nil {
+		t[last] = new(branch)
+	}
+	t[last].leaf = value
+}
+
+func (b *branch) value() cty.Value {
+	if b.tree == nil {
+		return cty.StringVal(b.leaf)
+	}
+	object := make(map[string]cty.Value, len(b.tree))
+	for name, child := range b.tree {
+		object[name] = child.value()
+	}
+	return cty.ObjectVal(object)
+}
+
+func mapValue(m map[string]cty.Value) cty.Value {
+	if len(m) == 0 {
+		return cty.MapValEmpty(cty.String)
+	}
+	return cty.MapVal(m)
+}

@@ -1,0 +1,91 @@
+package taskenv
+
+import "strings"
+
+// Node is what tasks may know of the node. The maps are shared by all
+// environments and must not be changed any more; a node that has changed gets
+// new ones.
+type Node struct {
+	ID           string
+	Name         string
+	Datacenter   string
+	Region       string
+	Class        string
+	Pool         string
+	ParentCgroup string // empty if the node has no cgroups
+	Attributes   map[string]string
+	Meta         map[string]string
+}
+
+// Alloc is what tasks may know of their allocation.
+type Alloc struct {
+	ID          string
+	Name        string // "<job>.<group>[<index>]"
+	Namespace   string
+	JobID       string
+	JobName     string
+	ParentJobID string // of a periodic or dispatched job; else empty
+	Group       string
+
+	// OptionalMeta are the meta keys that the dispatch of a parameterized job
+	// may leave out: they are then set, and empty.
+	OptionalMeta []string
+	JobMeta      map[string]string
+	GroupMeta    map[string]string
+
+	Ports     []Port            // of the group
+	Network   *NetworkStatus    // nil unless the allocation has a network of its own
+	TaskPorts map[string][]Port // of the task-level networks, by task; deprecated in job files
+}
+
+// Task is what is known of one task from the job and the placement. The zero
+// value stands for no task: the environment of the allocation.
+type Task struct {
+	Name        string
+	Meta        map[string]string
+	Env         map[string]string
+	CPU         int64  // MHz
+	Cores       string // reserved cores as a cpuset list
+	MemoryMB    int64
+	MemoryMaxMB int64 // -1 for no limit, 0 if not set or oversubscription is off
+}
+
+// Port is one port of a network.
+type Port struct {
+	Label  string
+	Value  int    // port on the host
+	To     int    // port in the allocation's network; 0 or less means the same
+	HostIP string // address on the host
+}
+
+// NetworkStatus is the network namespace of an allocation.
+type NetworkStatus struct {
+	Interface string
+	Address   string
+}
+
+// DefaultDenylist names the variables of the agent that no task inherits.
+func DefaultDenylist() []string {
+	return []string{
+		"CONSUL_TOKEN", "CONSUL_HTTP_TOKEN", "CONSUL_HTTP_TOKEN_FILE", "NOMAD_TOKEN", "VAULT_TOKEN",
+		"CONSUL_LICENSE", "NOMAD_LICENSE", "VAULT_LICENSE",
+		"CONSUL_LICENSE_PATH", "NOMAD_LICENSE_PATH", "VAULT_LICENSE_PATH",
+		"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_METADATA_URL",
+		"GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_OAUTH_ACCESS_TOKEN",
+	}
+}
+
+// HostEnv turns the environment of this process ("key=value") into what tasks
+// may inherit of it. It is made once; all builders share it.
+func HostEnv(environ, denylist []string) map[string]string {
+	env := make(map[string]string, len(environ))
+	for _, kv := range environ {
+		if key, value, ok := strings.Cut(kv, "="); ok && key != "" {
+			env[key] = value
+		}
+	}
+	for _, key := range denylist {
+		delete(env, strings.TrimSpace(key))
+	}
+	return env
+}

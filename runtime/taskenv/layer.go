@@ -1,0 +1,136 @@
+package taskenv
+
+import (
+	"maps"
+	"slices"
+)
+
+// vars is an environment that is being filled, layer upon layer.
+type vars struct {
+	env  map[string]string
+	node *Node
+	left int // of the budget
+}
+
+// set puts one value in, under its clean name.
+func (v *vars) set(key, value string) { v.env[cleanKey(key)] = value }
+
+// lookup finds a variable or a fact of the node.
+func (v *vars) lookup(name string) (string, bool) { return lookup(v.env, v.node, name) }
+
+func lookup(env map[string]string, node *Node, name string) (string, bool) {
+	if value, ok := env[name]; ok {
+		return value, true
+	}
+	if clean := cleanKey(name); clean != name {
+		if value, ok := env[clean]; ok {
+			return value, true
+		}
+	}
+	return node.lookup(name)
+}
+
+// add lays one layer over what is there. Its values may refer to what is there,
+// and to each other in any order. Within a circle of references, each one means
+// what was there before: PATH = "/x:${PATH}" extends the PATH below; where
+// there was nothing, the reference stays as it is.
+func (v *vars) add(layer map[string]string) {
+	layer = cleanKeys(layer)
+	circles := findCircles(layer)
+	resolved := make(map[string]string, len(layer))
+	for _, key := range circles.order {
+		resolved[key] = expand(layer[key], &v.left, func(name string) (string, bool) {
+			if target, ok := entry(layer, name); ok && circles.of[target] != circles.of[key] {
+				return resolved[target], true // order puts it first
+			}
+			return v.lookup(name)
+		})
+	}
+	maps.Copy(v.env, resolved)
+}
+
+// entry returns the key in layer that name refers to.
+func entry(layer map[string]string, name string) (string, bool) {
+	if _, ok := layer[name]; ok {
+		return name, true
+	}
+	clean := cleanKey(name)
+	_, ok := layer[clean]
+	return clean, ok
+}
+
+// cleanKeys cleans all keys. If two become the same, the one that was clean
+// already wins, else the last in order. It does not change layer.
+func cleanKeys(layer map[string]string) map[string]string {
+	var dirty []string
+	for key := range layer {
+		if cleanKey(key) != key {
+			dirty = append(dirty, key)
+		}
+	}
+	if len(dirty) == 0 {
+		return layer
+	}
+	out := maps.Clone(layer)
+	slices.Sort(dirty)
+	for _, key := range dirty {
+		delete(out, key)
+		clean := cleanKey(key)
+		if _, exists := layer[clean]; !exists {
+			out[clean] = layer[key]
+		}
+	}
+	return out
+}
+
+// circles says how the entries of a layer refer to each other.
+type circles struct {
+	order []string       // each entry after those that it refers to, circles aside
+	of    map[string]int // entries with the same number refer to each other
+}
+
+// findCircles is Tarjan's algorithm for strongly connected components. The
+// outcome depends on the layer alone, not on the order of a map.
+func findCircles(layer map[string]string) circles {
+	c := circles{of: make(map[string]int, len(layer))}
+	index := make(map[string]int, len(layer)) // order of the first visit, from 1
+	var stack []string
+
+	var visit func(key string) (low int)
+	visit = func(key string) int {
+		low := len(index) + 1
+		index[key] = low
+		stack = append(stack, key)
+		bottom := len(stack) - 1
+
+		text := layer[key]
+		for name, _, end := nextRef(text, 0); end >= 0; name, _, end = nextRef(text, end) {
+			target, ok := entry(layer, name)
+			if !ok {
+				continue
+			}
+			if index[target] == 0 {
+				low = min(low, visit(target))
+			} else if _, closed := c.of[target]; !closed {
+				low = min(low, index[target])
+			}
+		}
+
+		if low == index[key] { // nothing above key on the stack leads below it
+			for _, member := range stack[bottom:] {
+				c.of[member] = low
+			}
+			members := slices.Clone(stack[bottom:])
+			slices.Sort(members)
+			c.order = append(c.order, members...)
+			stack = stack[:bottom]
+		}
+		return low
+	}
+	for _, key := range slices.Sorted(maps.Keys(layer)) {
+		if index[key] == 0 {
+			visit(key)
+		}
+	}
+	return c
+}
