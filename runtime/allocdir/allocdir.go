@@ -1,0 +1,178 @@
+package allocdir
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+// The names of the layout.
+const (
+	sharedName  = "alloc"
+	dataName    = "data"
+	logsName    = "logs"
+	tmpName     = "tmp"
+	localName   = "local"
+	secretsName = "secrets"
+	privateName = "private"
+)
+
+// Dir is the directory of one allocation:
+//
+//	<root>/<alloc id>/         0755
+//	  alloc/                   0777 nobody   shared by all tasks
+//	    data/ logs/ tmp/       0777 nobody
+//	  <task>/                  0777 nobody
+//	    local/                 0777 nobody
+//	    tmp/                   1777 nobody
+//	    secrets/ private/      0777 nobody   in memory, for root
+//
+// Only root gives directories to nobody. A Dir holds no resource, and its
+// methods may be called concurrently, though not Destroy beside another.
+type Dir struct {
+	root string
+	id   string
+}
+
+// New returns the directory of an allocation below root, an absolute path. It
+// touches nothing.
+func New(root, allocID string) (*Dir, error) {
+	if !filepath.IsAbs(root) {
+		return nil, fmt.Errorf("alloc directory %q: not an absolute path", root)
+	}
+	if err := checkName(allocID); err != nil {
+		return nil, fmt.Errorf("alloc id %q: %w", allocID, err)
+	}
+	return &Dir{root: filepath.Clean(root), id: allocID}, nil
+}
+
+// Path returns the path on the host.
+func (d *Dir) Path() string { return filepath.Join(d.root, d.id) }
+
+// LogDir returns the path of the directory for the tasks' output.
+func (d *Dir) LogDir() string { return filepath.Join(d.Path(), sharedName, logsName) }
+
+// Task returns the paths of one task. It touches nothing.
+func (d *Dir) Task(name string) hook.TaskDir {
+	task := filepath.Join(d.Path(), name)
+	mounts := filepath.Join(d.mountsRoot(), d.id+"-"+name)
+	return hook.TaskDir{
+		AllocDir:         d.Path(),
+		Dir:              task,
+		SharedAllocDir:   filepath.Join(d.Path(), sharedName),
+		SharedTaskDir:    filepath.Join(task, sharedName),
+		LocalDir:         filepath.Join(task, localName),
+		LogDir:           d.LogDir(),
+		SecretsDir:       filepath.Join(task, secretsName),
+		PrivateDir:       filepath.Join(task, privateName),
+		MountsAllocDir:   filepath.Join(mounts, sharedName),
+		MountsTaskDir:    filepath.Join(mounts, localName),
+		MountsSecretsDir: filepath.Join(mounts, secretsName),
+	}
+}
+
+// mountsRoot is where drivers with unveil isolation find the directories of
+// their tasks: beside root, since a task must not see what lies above them.
+func (d *Dir) mountsRoot() string { return d.root + "_mounts" }
+
+// Build makes the directory and the shared part, as far as they are missing.
+func (d *Dir) Build() error {
+	if err := d.build(); err != nil {
+		return fmt.Errorf("build alloc directory %s: %w", d.Path(), err)
+	}
+	return nil
+}
+
+func (d *Dir) build() error {
+	if err := makeRoot(d.root, 0o711); err != nil {
+		return err
+	}
+	root, err := openPath(d.root)
+	if err != nil {
+		return err
+	}
+	defer root.close()
+	alloc, err := root.ensure(d.id, 0o755, ours)
+	if err != nil {
+		return err
+	}
+	defer alloc.close()
+	shared, err := alloc.ensure(sharedName, 0o777, nobodys)
+	if err != nil {
+		return err
+	}
+	defer shared.close()
+	for _, name := range []string{dataName, logsName, tmpName} {
+		if err := shared.provide(name, 0o777); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Open returns a handle for access to the files of the allocation that cannot
+// leave its directory. The caller closes it.
+func (d *Dir) Open() (*os.Root, error) {
+	root, err := os.OpenRoot(d.root)
+	if err != nil {
+		return nil, fmt.Errorf("open alloc directory: %w", err)
+	}
+	defer root.Close()
+	alloc, err := root.OpenRoot(d.id)
+	if err != nil {
+		return nil, fmt.Errorf("open alloc directory: %w", err)
+	}
+	return alloc, nil
+}
+
+// open returns a handle on the directory of the allocation.
+func (d *Dir) open() (*handle, error) {
+	root, err := openPath(d.root)
+	if err != nil {
+		return nil, err
+	}
+	defer root.close()
+	return root.open(d.id)
+}
+
+// Destroy unmounts and removes everything of the allocation, also what tasks
+// have made or mounted there. It goes on after an error and may be called
+// again; what is not there is no error.
+func (d *Dir) Destroy() error {
+	errs := []error{removeBelow(d.root, d.id)}
+
+	entries, err := os.ReadDir(d.mountsRoot())
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		errs = append(errs, err)
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), d.id+"-") {
+			errs = append(errs, removeBelow(d.mountsRoot(), e.Name()))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("destroy alloc directory %s: %w", d.Path(), err)
+	}
+	return nil
+}
+
+// checkName refuses what is not the name of one file.
+func checkName(name string) error {
+	switch {
+	case name == "":
+		return errors.New("empty name")
+	case name == "." || name == "..":
+		return errors.New("not a name of its own")
+	case strings.ContainsAny(name, "/\\\x00"):
+		return errors.New("contains a slash, a backslash or NUL")
+	case len(name) > unix.NAME_MAX:
+		return fmt.Errorf("longer than %d bytes", unix.NAME_MAX)
+	}
+	return nil
+}

@@ -1,0 +1,170 @@
+package allocdir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// errNotDir means that a name is there and is no directory; a link to one is none.
+var errNotDir = errors.New("not a directory")
+
+// handle is an open directory (O_PATH). All work on what tasks can reach goes
+// through one, one name at a time.
+type handle struct {
+	fd   int
+	path string // for messages only
+}
+
+// openPath opens a directory that only we and the operator can bend.
+func openPath(path string) (*handle, error) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return &handle{fd: fd, path: path}, nil
+}
+
+// makeRoot makes the directory that holds all allocations.
+func makeRoot(path string, mode fs.FileMode) error {
+	err := os.Mkdir(path, mode)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			return err
+		}
+	} else if errors.Is(err, fs.ErrExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return os.Chmod(path, mode) // whatever the umask says
+}
+
+func (h *handle) close() { unix.Close(h.fd) }
+
+// proc is a path to exactly what is open, whatever its name leads to by now.
+func (h *handle) proc() string { return "/proc/self/fd/" + strconv.Itoa(h.fd) }
+
+// errorf names what an operation was about; nil stays nil.
+func (h *handle) errorf(op, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &fs.PathError{Op: op, Path: h.path + "/" + name, Err: err}
+}
+
+// open opens the directory called name. The error is errNotDir for a link.
+func (h *handle) open(name string) (*handle, error) {
+	fd, err := openat(h.fd, name, unix.O_PATH|unix.O_DIRECTORY)
+	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+		err = errNotDir
+	}
+	if err != nil {
+		return nil, h.errorf("open", name, err)
+	}
+	return &handle{fd: fd, path: h.path + "/" + name}, nil
+}
+
+// owner says whose a directory is.
+type owner bool
+
+const (
+	ours    owner = false // of the agent: mode and owner are kept up
+	nobodys owner = true  // of the tasks: set once, then theirs to change
+)
+
+// ensure opens the directory called name, and makes it first if nothing is
+// there. A crash between making it and giving it away is healed.
+func (h *handle) ensure(name string, mode fs.FileMode, whose owner) (*handle, error) {
+	err := unix.Mkdirat(h.fd, name, 0o700)
+	made := err == nil
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return nil, h.errorf("mkdir", name, err)
+	}
+	dir, err := h.open(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := dir.settle(made, mode, whose); err != nil {
+		dir.close()
+		return nil, err
+	}
+	return dir, nil
+}
+
+func (h *handle) settle(made bool, mode fs.FileMode, whose owner) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(h.fd, &st); err != nil {
+		return &fs.PathError{Op: "stat", Path: h.path, Err: err}
+	}
+	give := whose == nobodys && privileged() && st.Uid == 0
+	keep := whose == ours && int(st.Uid) == os.Geteuid() && st.Mode&0o7777 != uint32(mode.Perm())
+	if !made && !give && !keep {
+		return nil
+	}
+	if err := os.Chmod(h.proc(), mode); err != nil {
+		return fmt.Errorf("%s: %w", h.path, err)
+	}
+	if give {
+		uid, gid := nobody()
+		err := unix.Fchownat(h.fd, "", uid, gid, unix.AT_EMPTY_PATH)
+		// Some containers cannot give files away. Everybody may write there, so
+		// that does not matter.
+		if err != nil && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EINVAL) {
+			return &fs.PathError{Op: "chown", Path: h.path, Err: err}
+		}
+	}
+	return nil
+}
+
+// provide is ensure for a directory that we have no business with once it is
+// there: whatever the task has put in its place stays.
+func (h *handle) provide(name string, mode fs.FileMode) error {
+	dir, err := h.ensure(name, mode, nobodys)
+	if errors.Is(err, errNotDir) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	dir.close()
+	return nil
+}
+
+// remove removes one name that is no directory.
+func (h *handle) remove(name string) error {
+	return h.errorf("remove", name, unix.Unlinkat(h.fd, name, 0))
+}
+
+// openat opens one name below a directory and follows no link.
+func openat(dir int, name string, flags int) (int, error) {
+	for {
+		fd, err := unix.Openat(dir, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if !errors.Is(err, unix.EINTR) {
+			return fd, err
+		}
+	}
+}
+
+func privileged() bool { return os.Geteuid() == 0 }
+
+// nobody is who owns the directories of tasks.
+var nobody = sync.OnceValues(func() (uid, gid int) {
+	const overflow = 65534
+	u, err := user.Lookup("nobody")
+	if err != nil {
+		return overflow, overflow
+	}
+	uid, uidErr := strconv.Atoi(u.Uid)
+	gid, gidErr := strconv.Atoi(u.Gid)
+	if uidErr != nil || gidErr != nil {
+		return overflow, overflow
+	}
+	return uid, gid
+})

@@ -1,0 +1,136 @@
+package allocdir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// markerName is a file that Nomad leaves in a memory file system.
+const markerName = ".nomad-mount"
+
+// mountSecret mounts a memory file system on the directory called name, unless
+// one is there.
+func (h *handle) mountSecret(name string, sizeMB int) (onDisk, err error) {
+	mounted, err := h.isTmpfs(name)
+	if mounted || err != nil {
+		return nil, err
+	}
+	if err := h.unmount(name); err != nil { // of something that is not ours
+		return nil, err
+	}
+	dir, err := h.open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.close()
+
+	uid, gid := nobody()
+	options := fmt.Sprintf("size=%dm,mode=0777,uid=%d,gid=%d", sizeMB, uid, gid)
+	const flags = unix.MS_NOEXEC | unix.MS_NOSUID | unix.MS_NODEV
+	err = unix.Mount("tmpfs", dir.proc(), "tmpfs", flags, options+",noswap")
+	if errors.Is(err, unix.EINVAL) { // before Linux 6.4, or in a user namespace
+		err = unix.Mount("tmpfs", dir.proc(), "tmpfs", flags, options)
+	}
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENODEV) {
+		return h.errorf("mount tmpfs on", name, err), nil // root, but in a container that may not
+	}
+	if err != nil {
+		return nil, h.errorf("mount tmpfs on", name, err)
+	}
+	return nil, h.mark(name)
+}
+
+func (h *handle) mark(name string) error {
+	dir, err := h.open(name) // now what is mounted there
+	if err != nil {
+		return err
+	}
+	defer dir.close()
+	fd, err := unix.Openat(dir.fd, markerName, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	if errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+	if err != nil {
+		return dir.errorf("create", markerName, err)
+	}
+	unix.Close(fd)
+	return nil
+}
+
+// isTmpfs reports whether a memory file system is mounted on name.
+func (h *handle) isTmpfs(name string) (bool, error) {
+	dir, err := h.open(name)
+	if err != nil {
+		return false, err
+	}
+	defer dir.close()
+	mounted, err := isMount(h.fd, dir.fd)
+	if err != nil || !mounted {
+		return false, err
+	}
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(dir.fd, &st); err != nil {
+		return false, &fs.PathError{Op: "statfs", Path: dir.path, Err: err}
+	}
+	return st.Type == unix.TMPFS_MAGIC, nil
+}
+
+// unmount takes away everything that is mounted on name, at once: whoever has
+// files open there keeps them, but nobody finds them any more.
+func (h *handle) unmount(name string) error {
+	for {
+		fd, err := openat(h.fd, name, unix.O_PATH)
+		if errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		if err != nil {
+			return h.errorf("open", name, err)
+		}
+		mounted, err := isMount(h.fd, fd)
+		if mounted {
+			err = unix.Unmount("/proc/self/fd/"+strconv.Itoa(fd), unix.MNT_DETACH)
+		}
+		unix.Close(fd)
+		if err != nil {
+			return h.errorf("unmount", name, err)
+		}
+		if !mounted {
+			return nil
+		}
+	}
+}
+
+// isMount reports whether child, opened by a name in parent, is on another
+// mount. The device number would not tell: a bind mount has the same.
+func isMount(parent, child int) (bool, error) {
+	p, err := mountID(parent)
+	if err != nil {
+		return false, err
+	}
+	c, err := mountID(child)
+	return p != c, err
+}
+
+func mountID(fd int) (uint64, error) {
+	var st unix.Statx_t
+	err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_NO_AUTOMOUNT, unix.STATX_MNT_ID, &st)
+	if err == nil && st.Mask&unix.STATX_MNT_ID != 0 {
+		return st.Mnt_id, nil
+	}
+	info, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(fd)) // before Linux 5.8
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(info)) {
+		if id, ok := strings.CutPrefix(line, "mnt_id:"); ok {
+			return strconv.ParseUint(strings.TrimSpace(id), 10, 64)
+		}
+	}
+	return 0, errors.New("the kernel does not tell mounts apart")
+}
