@@ -17,7 +17,9 @@ import (
 // effect on the task. A client whose plugin process has died returns
 // ErrPluginDown.
 type Driver interface {
-	// TaskConfigSchema says what the config block of a task accepts.
+	// TaskConfigSchema says what the config block of a task accepts. Nil is an
+	// empty block on the driver's side, and a driver that says nothing on the
+	// host's.
 	TaskConfigSchema(ctx context.Context) (*hclspec.Spec, error)
 
 	// Capabilities says what the driver can do.
@@ -31,7 +33,8 @@ type Driver interface {
 
 	// Fingerprint sends the driver's health at once and on each change. The
 	// channel closes when ctx ends or the stream breaks; a break is told by a
-	// last Fingerprint with Err set.
+	// last Fingerprint with Err set: ErrPluginDown, or ErrChannelClosed when
+	// the driver has closed its channel, or what else it says.
 	Fingerprint(ctx context.Context) (<-chan Fingerprint, error)
 
 	// StartTask blocks until the task runs. An error says by Recoverable
@@ -58,10 +61,14 @@ type Driver interface {
 
 	// TaskStats sends a sample at once and one per interval. The channel
 	// closes when ctx, the stream or the task ends; the caller may ask again.
+	// A client blocks until the first sample, or returns the error that comes
+	// in its place; ErrStatsNotImplemented and an Error that is not Recoverable
+	// mean that there is no point in asking again.
 	TaskStats(ctx context.Context, taskID string, interval time.Duration) (<-chan *TaskStats, error)
 
 	// TaskEvents sends what the driver says about its tasks. The channel
-	// closes when ctx ends or the stream breaks.
+	// closes when ctx ends or the stream breaks. A driver without events may
+	// return a nil channel.
 	TaskEvents(ctx context.Context) (<-chan *TaskEvent, error)
 
 	// SignalTask sends one signal by name.
@@ -70,7 +77,9 @@ type Driver interface {
 	// ExecTask runs a command in the task's surroundings and collects its output.
 	ExecTask(ctx context.Context, taskID string, command []string, timeout time.Duration) (*ExecResult, error)
 
-	// ExecTaskStreaming runs a command with live streams and blocks until it has ended.
+	// ExecTaskStreaming runs a command with live streams and blocks until it
+	// has ended; the end of ctx kills it. A command that ends by itself is no
+	// error, whatever its exit code.
 	ExecTaskStreaming(ctx context.Context, taskID string, exec Exec) (*ExitResult, error)
 
 	// CreateNetwork makes the network namespace of an allocation; created is
@@ -86,7 +95,11 @@ type Exec struct {
 	Command []string
 	TTY     bool
 
-	Stdin  io.Reader           // nil means empty
+	// Stdin is what the command reads; nil means nothing. An error other than
+	// io.EOF ends the call. A Read may still wait when the call has returned:
+	// its owner ends it, and what it gives then is lost.
+	Stdin io.Reader
+
 	Stdout io.Writer           // nil means discard
 	Stderr io.Writer           // nil means discard; unused with TTY
 	Resize <-chan TerminalSize // nil means never; the sender may close it
@@ -115,9 +128,9 @@ type Fingerprint struct {
 	Err               error
 }
 
-// Attribute is one typed value: exactly one of bool, int64, float64 or string.
+// Attribute is one typed value.
 type Attribute struct {
-	Value any
+	Value any    // bool, int64, float64 or string; an int is sent as int64
 	Unit  string // plugin-protocol 2.4; only with int64 and float64
 }
 

@@ -1,16 +1,46 @@
 package driver
 
-import "errors"
+import (
+	"errors"
+	"strings"
 
-// ErrTaskNotFound means that the driver does not know the task id. The text is
-// Nomad's, and is how the error is recognised on the other side of the wire.
-var ErrTaskNotFound = errors.New("task not found for given id")
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/proto/structspb"
+)
 
 // ErrPluginDown means that the plugin process has gone. The caller asks the
 // supervisor for another one, and recovers its task there.
-var ErrPluginDown = errors.New("plugin is shut down")
+var ErrPluginDown = base.ErrPluginDown
 
-// Error is an error of StartTask that says whether another try may help.
+// These errors cross the wire as their text, which is Nomad's, and are
+// recognised by it on the other side.
+var (
+	// ErrTaskNotFound means that the driver does not know the task id.
+	ErrTaskNotFound = errors.New("task not found for given id")
+
+	// ErrStatsNotImplemented means that there is no point in asking again.
+	ErrStatsNotImplemented = errors.New("stats not implemented for driver")
+
+	// ErrChannelClosed means that the driver has given up an answer that it
+	// owed: a fingerprint stream or the end of a task.
+	ErrChannelClosed = errors.New("channel closed")
+)
+
+// What drivers answer to calls that they do not take part in. Users and the
+// tests of drivers know the texts.
+var (
+	ErrSignalNotSupported         = errors.New("SignalTask is not supported by this driver")
+	ErrExecNotSupported           = errors.New("ExecTask is not supported by this driver")
+	ErrExecStreamingNotSupported  = errors.New("driver does not support exec")
+	ErrCreateNetworkNotSupported  = errors.New("CreateNetwork RPC not supported by driver")
+	ErrDestroyNetworkNotSupported = errors.New("DestroyNetwork RPC not supported by driver")
+)
+
+// Error is an error of StartTask or TaskStats that says whether another try may
+// help.
 type Error struct {
 	Err         error
 	Recoverable bool
@@ -33,4 +63,48 @@ func Recoverable(err error) error {
 		return nil
 	}
 	return &Error{Err: err, Recoverable: true}
+}
+
+// statusError is the status for an error that says by an Error whether another
+// try may help. Every other error is one already: grpc sends its text.
+func statusError(err error) error {
+	var e *Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	s, detailErr := status.New(codes.FailedPrecondition, err.Error()).
+		WithDetails(&structspb.RecoverableError{Recoverable: e.Recoverable})
+	if detailErr != nil {
+		return err
+	}
+	return s.Err()
+}
+
+// remoteError is an error of the other side that is known here.
+type remoteError struct {
+	error       // as it came; users read it
+	known error // one of the errors above
+}
+
+func (e *remoteError) Unwrap() []error { return []error{e.error, e.known} }
+
+// known gives a plugin's error back the meaning that it lost on the wire.
+func known(err error) error {
+	s, ok := status.FromError(err)
+	if !ok || err == nil {
+		return err
+	}
+	for _, known := range []error{ErrTaskNotFound, ErrStatsNotImplemented, ErrChannelClosed} {
+		if strings.Contains(s.Message(), known.Error()) {
+			err = &remoteError{err, known}
+			break
+		}
+	}
+	// Only the first detail counts.
+	if details := s.Details(); len(details) > 0 {
+		if d, ok := details[0].(*structspb.RecoverableError); ok {
+			err = &Error{Err: err, Recoverable: d.GetRecoverable()}
+		}
+	}
+	return err
 }

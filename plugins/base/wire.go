@@ -1,0 +1,181 @@
+package base
+
+import (
+	"context"
+	"fmt"
+
+	"google.golang.org/grpc"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/proto/basepb"
+)
+
+// NewClient is the host's end; done is closed when the plugin process has gone.
+// A spec or a configuration that is absent on the wire is nil.
+func NewClient(conn grpc.ClientConnInterface, done <-chan struct{}) Plugin {
+	c := NewConn(conn, done)
+	return &client{conn: c, pb: basepb.NewBasePluginClient(c)}
+}
+
+type client struct {
+	conn *Conn
+	pb   basepb.BasePluginClient
+}
+
+func (c *client) PluginInfo(ctx context.Context) (*Info, error) {
+	resp, err := c.pb.PluginInfo(ctx, &basepb.PluginInfoRequest{})
+	if err != nil {
+		return nil, c.conn.Err(ctx, err)
+	}
+	return &Info{
+		Type:        Type(resp.GetType()),
+		APIVersions: resp.GetPluginApiVersions(),
+		Version:     resp.GetPluginVersion(),
+		Name:        resp.GetName(),
+	}, nil
+}
+
+func (c *client) ConfigSchema(ctx context.Context) (*hclspec.Spec, error) {
+	resp, err := c.pb.ConfigSchema(ctx, &basepb.ConfigSchemaRequest{})
+	if err != nil {
+		return nil, c.conn.Err(ctx, err)
+	}
+	spec, err := hclspec.FromProto(resp.GetSpec())
+	if err != nil {
+		return nil, fmt.Errorf("config schema: %w", err)
+	}
+	return spec, nil
+}
+
+func (c *client) SetConfig(ctx context.Context, config *Config) error {
+	req := &basepb.SetConfigRequest{MsgpackConfig: config.Plugin, PluginApiVersion: config.APIVersion}
+	if config.Driver != nil {
+		req.NomadConfig = &basepb.NomadConfig{Driver: driverConfigProto(config.Driver)}
+	}
+	_, err := c.pb.SetConfig(ctx, req)
+	return c.conn.Err(ctx, err)
+}
+
+// RegisterServer makes a plugin's end.
+func RegisterServer(s grpc.ServiceRegistrar, impl Plugin) {
+	basepb.RegisterBasePluginServer(s, &server{impl: impl})
+}
+
+type server struct {
+	basepb.UnimplementedBasePluginServer
+	impl Plugin
+}
+
+func (s *server) PluginInfo(ctx context.Context, _ *basepb.PluginInfoRequest) (*basepb.PluginInfoResponse, error) {
+	info, err := s.impl.PluginInfo(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &basepb.PluginInfoResponse{
+		Type:              basepb.PluginType(info.Type),
+		PluginApiVersions: info.APIVersions,
+		PluginVersion:     info.Version,
+		Name:              info.Name,
+	}, nil
+}
+
+func (s *server) ConfigSchema(ctx context.Context, _ *basepb.ConfigSchemaRequest) (*basepb.ConfigSchemaResponse, error) {
+	spec, err := s.impl.ConfigSchema(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &basepb.ConfigSchemaResponse{Spec: spec.Proto()}, nil
+}
+
+func (s *server) SetConfig(ctx context.Context, req *basepb.SetConfigRequest) (*basepb.SetConfigResponse, error) {
+	config := &Config{
+		Plugin:     req.GetMsgpackConfig(),
+		APIVersion: req.GetPluginApiVersion(),
+		Driver:     driverConfigFromProto(req.GetNomadConfig().GetDriver()),
+	}
+	if err := s.impl.SetConfig(ctx, config); err != nil {
+		// The text is what hosts and their tests look for.
+		return nil, fmt.Errorf("SetConfig failed: %w", err)
+	}
+	return &basepb.SetConfigResponse{}, nil
+}
+
+func driverConfigProto(c *DriverConfig) *basepb.NomadDriverConfig {
+	return &basepb.NomadDriverConfig{
+		ClientMaxPort: c.ClientMaxPort,
+		ClientMinPort: c.ClientMinPort,
+		Topology:      topologyProto(c.Topology),
+	}
+}
+
+func driverConfigFromProto(p *basepb.NomadDriverConfig) *DriverConfig {
+	if p == nil {
+		return nil
+	}
+	return &DriverConfig{
+		ClientMaxPort: p.GetClientMaxPort(),
+		ClientMinPort: p.GetClientMinPort(),
+		Topology:      topologyFromProto(p.GetTopology()),
+	}
+}
+
+func topologyProto(t *Topology) *basepb.ClientTopology {
+	if t == nil {
+		return nil
+	}
+	p := &basepb.ClientTopology{
+		NodeIds:                t.NodeIDs,
+		Distances:              &basepb.ClientTopologySLIT{Dimension: uint32(len(t.Distances))},
+		OverrideTotalCompute:   t.OverrideTotalCompute,
+		OverrideWitholdCompute: t.OverrideWithholdCompute,
+	}
+	for _, row := range t.Distances {
+		// A short row would shift all that follow.
+		full := make([]uint32, len(t.Distances))
+		copy(full, row)
+		p.Distances.Values = append(p.Distances.Values, full...)
+	}
+	for _, core := range t.Cores {
+		p.Cores = append(p.Cores, &basepb.ClientTopologyCore{
+			SocketId:   core.SocketID,
+			NodeId:     core.NodeID,
+			CoreId:     core.CoreID,
+			CoreGrade:  basepb.CoreGrade(core.Grade),
+			Disable:    core.Disable,
+			BaseSpeed:  core.BaseSpeed,
+			MaxSpeed:   core.MaxSpeed,
+			GuessSpeed: core.GuessSpeed,
+		})
+	}
+	return p
+}
+
+func topologyFromProto(p *basepb.ClientTopology) *Topology {
+	if p == nil {
+		return nil
+	}
+	t := &Topology{
+		NodeIDs:                 p.GetNodeIds(),
+		OverrideTotalCompute:    p.GetOverrideTotalCompute(),
+		OverrideWithholdCompute: p.GetOverrideWitholdCompute(),
+	}
+	// The matrix is as large as its values say, not as its dimension claims.
+	values, width := p.GetDistances().GetValues(), int(p.GetDistances().GetDimension())
+	for width > 0 && len(values) >= width {
+		t.Distances = append(t.Distances, values[:width:width])
+		values = values[width:]
+	}
+	for _, core := range p.GetCores() {
+		t.Cores = append(t.Cores, Core{
+			SocketID:   core.GetSocketId(),
+			NodeID:     core.GetNodeId(),
+			CoreID:     core.GetCoreId(),
+			Grade:      CoreGrade(core.GetCoreGrade()),
+			Disable:    core.GetDisable(),
+			BaseSpeed:  core.GetBaseSpeed(),
+			MaxSpeed:   core.GetMaxSpeed(),
+			GuessSpeed: core.GetGuessSpeed(),
+		})
+	}
+	return t
+}

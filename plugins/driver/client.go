@@ -1,0 +1,279 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
+)
+
+// NewClient is the host's end; done is closed when the plugin process has gone.
+//
+// Errors of the driver keep the text that gRPC gives them, which users know,
+// and are an *Error, ErrTaskNotFound and so on where they can be told. What a
+// driver leaves out of an answer has its zero value, except an exit status: that
+// is an ExitResult with Err.
+func NewClient(conn grpc.ClientConnInterface, done <-chan struct{}) Driver {
+	c := base.NewConn(conn, done)
+	return &client{conn: c, pb: driverpb.NewDriverClient(c)}
+}
+
+type client struct {
+	conn *base.Conn
+	pb   driverpb.DriverClient
+}
+
+// err says what the error of a call means.
+func (c *client) err(ctx context.Context, err error) error {
+	return known(c.conn.Err(ctx, err))
+}
+
+// closed is what it means when the driver ends what it owes. It does so too
+// while its process ends, and that is another matter.
+func (c *client) closed(ctx context.Context, err error) error {
+	if c.conn.Gone(ctx) {
+		return ErrPluginDown
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// optional is the error of a call that older drivers do not have.
+func (c *client) optional(ctx context.Context, err error) error {
+	if status.Code(err) == codes.Unimplemented {
+		return nil
+	}
+	return c.err(ctx, err)
+}
+
+func (c *client) Init(ctx context.Context) error {
+	_, err := c.pb.Init(ctx, &driverpb.InitRequest{})
+	return c.optional(ctx, err)
+}
+
+func (c *client) Shutdown(ctx context.Context) error {
+	_, err := c.pb.Shutdown(ctx, &driverpb.ShutdownRequest{})
+	return c.optional(ctx, err)
+}
+
+func (c *client) TaskConfigSchema(ctx context.Context) (*hclspec.Spec, error) {
+	resp, err := c.pb.TaskConfigSchema(ctx, &driverpb.TaskConfigSchemaRequest{})
+	if err != nil {
+		return nil, c.err(ctx, err)
+	}
+	spec, err := hclspec.FromProto(resp.GetSpec())
+	if err != nil {
+		return nil, fmt.Errorf("task config schema: %w", err)
+	}
+	return spec, nil
+}
+
+func (c *client) Capabilities(ctx context.Context) (*Capabilities, error) {
+	resp, err := c.pb.Capabilities(ctx, &driverpb.CapabilitiesRequest{})
+	if err != nil {
+		return nil, c.err(ctx, err)
+	}
+	return capabilitiesFromProto(resp.GetCapabilities()), nil
+}
+
+func (c *client) Fingerprint(ctx context.Context) (<-chan Fingerprint, error) {
+	stream, err := c.pb.Fingerprint(ctx, &driverpb.FingerprintRequest{})
+	if err != nil {
+		return nil, c.err(ctx, err)
+	}
+	ch := make(chan Fingerprint)
+	go func() {
+		defer close(ch)
+		err := forward(ctx, stream, ch, fingerprintFromProto)
+		if ctx.Err() != nil {
+			return
+		}
+		switch err = known(err); {
+		case err == io.EOF: // how older drivers close the channel
+			err = c.closed(ctx, ErrChannelClosed)
+		case errors.Is(err, ErrChannelClosed):
+			err = c.closed(ctx, err)
+		default:
+			err = c.err(ctx, err)
+		}
+		send(ctx, ch, Fingerprint{Err: err})
+	}()
+	return ch, nil
+}
+
+func (c *client) StartTask(ctx context.Context, config *TaskConfig) (*Handle, *NetworkOverride, error) {
+	if err := checkText(config); err != nil {
+		return nil, nil, err
+	}
+	resp, err := c.pb.StartTask(ctx, &driverpb.StartTaskRequest{Task: taskConfigProto(config)})
+	if err != nil {
+		return nil, nil, c.err(ctx, err)
+	}
+	handle := handleFromProto(resp.GetHandle())
+	if handle == nil {
+		// The task runs, and can be waited for by its id.
+		handle = &Handle{State: TaskRunning}
+	}
+	if handle.Config == nil {
+		handle.Config = config
+	}
+	return handle, overrideFromProto(resp.GetNetworkOverride()), nil
+}
+
+// checkText finds what protobuf refuses to send, and would not name.
+func checkText(config *TaskConfig) error {
+	for _, env := range []map[string]string{config.Env, config.DeviceEnv} {
+		for _, name := range slices.Sorted(maps.Keys(env)) {
+			if !utf8.ValidString(name) || !utf8.ValidString(env[name]) {
+				return fmt.Errorf("environment variable %q is not valid UTF-8", name)
+			}
+		}
+	}
+	return nil
+}
+
+func (c *client) RecoverTask(ctx context.Context, handle *Handle) error {
+	_, err := c.pb.RecoverTask(ctx, &driverpb.RecoverTaskRequest{Handle: handleProto(handle)})
+	return c.err(ctx, err)
+}
+
+func (c *client) WaitTask(ctx context.Context, taskID string) (*ExitResult, error) {
+	resp, err := c.pb.WaitTask(ctx, &driverpb.WaitTaskRequest{TaskId: taskID})
+	if err != nil {
+		if err = c.err(ctx, err); errors.Is(err, ErrChannelClosed) {
+			err = c.closed(ctx, err)
+		}
+		return nil, err
+	}
+	if resp.GetResult() == nil && resp.GetErr() == ErrChannelClosed.Error() {
+		return nil, c.closed(ctx, ErrChannelClosed) // as older drivers say it
+	}
+	exit := exitFromProto(resp.GetResult())
+	if resp.GetErr() != "" {
+		exit.Err = errors.New(resp.GetErr())
+	}
+	return &exit, nil
+}
+
+func (c *client) StopTask(ctx context.Context, taskID string, timeout time.Duration, signal string) error {
+	_, err := c.pb.StopTask(ctx, &driverpb.StopTaskRequest{TaskId: taskID, Timeout: durationpb.New(timeout), Signal: signal})
+	return c.err(ctx, err)
+}
+
+func (c *client) DestroyTask(ctx context.Context, taskID string, force bool) error {
+	_, err := c.pb.DestroyTask(ctx, &driverpb.DestroyTaskRequest{TaskId: taskID, Force: force})
+	return c.err(ctx, err)
+}
+
+func (c *client) InspectTask(ctx context.Context, taskID string) (*TaskStatus, error) {
+	resp, err := c.pb.InspectTask(ctx, &driverpb.InspectTaskRequest{TaskId: taskID})
+	if err != nil {
+		return nil, c.err(ctx, err)
+	}
+	return statusFromProto(resp), nil
+}
+
+func (c *client) TaskStats(ctx context.Context, taskID string, interval time.Duration) (<-chan *TaskStats, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	stream, err := c.pb.TaskStats(ctx, &driverpb.TaskStatsRequest{TaskId: taskID, CollectionInterval: durationpb.New(interval)})
+	if err != nil {
+		cancel()
+		return nil, c.err(ctx, err)
+	}
+	// A stream tells its error only to the first receive.
+	first, err := stream.Recv()
+	if err != nil && err != io.EOF {
+		err = c.err(ctx, err)
+		cancel()
+		return nil, err
+	}
+	ch := make(chan *TaskStats)
+	go func() {
+		defer close(ch)
+		defer cancel()
+		read := func(p *driverpb.TaskStatsResponse) *TaskStats { return statsFromProto(p.GetStats()) }
+		if err == nil && send(ctx, ch, read(first)) {
+			_ = forward(ctx, stream, ch, read) // every end is the end of the stream
+		}
+	}()
+	return ch, nil
+}
+
+func (c *client) TaskEvents(ctx context.Context) (<-chan *TaskEvent, error) {
+	stream, err := c.pb.TaskEvents(ctx, &driverpb.TaskEventsRequest{})
+	if err != nil {
+		return nil, c.err(ctx, err)
+	}
+	ch := make(chan *TaskEvent)
+	go func() {
+		defer close(ch)
+		_ = forward(ctx, stream, ch, eventFromProto) // every end is the end of the stream
+	}()
+	return ch, nil
+}
+
+// forward hands on what the stream sends until it or ctx ends.
+func forward[P, V any](ctx context.Context, stream grpc.ServerStreamingClient[P], ch chan<- V, read func(*P) V) error {
+	for {
+		p, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		if !send(ctx, ch, read(p)) {
+			return ctx.Err()
+		}
+	}
+}
+
+func send[V any](ctx context.Context, ch chan<- V, v V) bool {
+	select {
+	case ch <- v:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (c *client) SignalTask(ctx context.Context, taskID, signal string) error {
+	_, err := c.pb.SignalTask(ctx, &driverpb.SignalTaskRequest{TaskId: taskID, Signal: signal})
+	return c.err(ctx, err)
+}
+
+func (c *client) ExecTask(ctx context.Context, taskID string, command []string, timeout time.Duration) (*ExecResult, error) {
+	resp, err := c.pb.ExecTask(ctx, &driverpb.ExecTaskRequest{TaskId: taskID, Command: command, Timeout: durationpb.New(timeout)})
+	if err != nil {
+		return nil, c.err(ctx, err)
+	}
+	return &ExecResult{Stdout: resp.GetStdout(), Stderr: resp.GetStderr(), Exit: exitFromProto(resp.GetResult())}, nil
+}
+
+func (c *client) CreateNetwork(ctx context.Context, allocID, hostname string) (*NetworkIsolation, bool, error) {
+	resp, err := c.pb.CreateNetwork(ctx, &driverpb.CreateNetworkRequest{AllocId: allocID, Hostname: hostname})
+	if err != nil {
+		return nil, false, c.err(ctx, err)
+	}
+	return isolationFromProto(resp.GetIsolationSpec()), resp.GetCreated(), nil
+}
+
+func (c *client) DestroyNetwork(ctx context.Context, allocID string, isolation *NetworkIsolation) error {
+	if isolation == nil {
+		return nil // nothing was isolated
+	}
+	_, err := c.pb.DestroyNetwork(ctx, &driverpb.DestroyNetworkRequest{AllocId: allocID, IsolationSpec: isolationProto(isolation)})
+	return c.err(ctx, err)
+}

@@ -1,0 +1,592 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
+	"github.com/nomad-lite/nomad-lite/plugins/proto/structspb"
+)
+
+// What goes out is complete: hosts and drivers in the wild look into nested
+// messages without asking whether they are there. What comes in may lack
+// anything.
+
+func taskConfigProto(c *TaskConfig) *driverpb.TaskConfig {
+	if c == nil {
+		return nil
+	}
+	p := &driverpb.TaskConfig{
+		Id:                   c.ID,
+		Name:                 c.Name,
+		MsgpackDriverConfig:  c.DriverConfig,
+		Env:                  c.Env,
+		DeviceEnv:            c.DeviceEnv,
+		Resources:            resourcesProto(c.Resources),
+		User:                 c.User,
+		AllocDir:             c.AllocDir,
+		StdoutPath:           c.StdoutPath,
+		StderrPath:           c.StderrPath,
+		TaskGroupName:        c.TaskGroupName,
+		JobName:              c.JobName,
+		AllocId:              c.AllocID,
+		NetworkIsolationSpec: isolationProto(c.NetworkIsolation),
+		JobId:                c.JobID,
+		Namespace:            c.Namespace,
+		NodeName:             c.NodeName,
+		NodeId:               c.NodeID,
+		ParentJobId:          c.ParentJobID,
+	}
+	for _, m := range c.Mounts {
+		p.Mounts = append(p.Mounts, &driverpb.Mount{
+			TaskPath:        m.TaskPath,
+			HostPath:        m.HostPath,
+			Readonly:        m.Readonly,
+			PropagationMode: m.PropagationMode,
+			SelinuxLabel:    m.SELinuxLabel,
+			RequestName:     m.RequestName,
+		})
+	}
+	for _, d := range c.Devices {
+		p.Devices = append(p.Devices, &driverpb.Device{
+			TaskPath:          d.TaskPath,
+			HostPath:          d.HostPath,
+			CgroupPermissions: d.Permissions,
+		})
+	}
+	if c.DNS != nil {
+		p.Dns = &driverpb.DNSConfig{Servers: c.DNS.Servers, Searches: c.DNS.Searches, Options: c.DNS.Options}
+	}
+	return p
+}
+
+func taskConfigFromProto(p *driverpb.TaskConfig) *TaskConfig {
+	if p == nil {
+		return nil
+	}
+	c := &TaskConfig{
+		ID:               p.GetId(),
+		Name:             p.GetName(),
+		JobName:          p.GetJobName(),
+		JobID:            p.GetJobId(),
+		ParentJobID:      p.GetParentJobId(),
+		TaskGroupName:    p.GetTaskGroupName(),
+		Namespace:        p.GetNamespace(),
+		NodeName:         p.GetNodeName(),
+		NodeID:           p.GetNodeId(),
+		AllocID:          p.GetAllocId(),
+		DriverConfig:     p.GetMsgpackDriverConfig(),
+		Env:              p.GetEnv(),
+		DeviceEnv:        p.GetDeviceEnv(),
+		User:             p.GetUser(),
+		AllocDir:         p.GetAllocDir(),
+		StdoutPath:       p.GetStdoutPath(),
+		StderrPath:       p.GetStderrPath(),
+		Resources:        resourcesFromProto(p.GetResources()),
+		NetworkIsolation: isolationFromProto(p.GetNetworkIsolationSpec()),
+	}
+	for _, m := range p.GetMounts() {
+		c.Mounts = append(c.Mounts, Mount{
+			TaskPath:        m.GetTaskPath(),
+			HostPath:        m.GetHostPath(),
+			Readonly:        m.GetReadonly(),
+			PropagationMode: m.GetPropagationMode(),
+			SELinuxLabel:    m.GetSelinuxLabel(),
+			RequestName:     m.GetRequestName(),
+		})
+	}
+	for _, d := range p.GetDevices() {
+		c.Devices = append(c.Devices, Device{
+			TaskPath:    d.GetTaskPath(),
+			HostPath:    d.GetHostPath(),
+			Permissions: d.GetCgroupPermissions(),
+		})
+	}
+	if dns := p.GetDns(); dns != nil {
+		c.DNS = &DNSConfig{Servers: dns.GetServers(), Searches: dns.GetSearches(), Options: dns.GetOptions()}
+	}
+	return c
+}
+
+// resourcesProto fills in what is not there: a driver reads its limits without
+// asking.
+func resourcesProto(r *Resources) *driverpb.Resources {
+	if r == nil {
+		r = &Resources{}
+	}
+	p := &driverpb.Resources{
+		AllocatedResources: &driverpb.AllocatedTaskResources{
+			Cpu:    &driverpb.AllocatedCpuResources{CpuShares: r.CPUShares},
+			Memory: &driverpb.AllocatedMemoryResources{MemoryMb: r.MemoryMB, MemoryMaxMb: r.MemoryMaxMB},
+		},
+		LinuxResources: &driverpb.LinuxResources{
+			CpuPeriod:        r.Linux.CPUPeriod,
+			CpuQuota:         r.Linux.CPUQuota,
+			CpuShares:        r.Linux.CPUShares,
+			MemoryLimitBytes: r.Linux.MemoryLimitBytes,
+			OomScoreAdj:      r.Linux.OOMScoreAdj,
+			CpusetCpus:       r.Linux.CpusetCpus,
+			PercentTicks:     r.Linux.PercentTicks,
+			CpusetCgroup:     r.Linux.CpusetCgroup,
+		},
+	}
+	for _, n := range r.Networks {
+		p.AllocatedResources.Networks = append(p.AllocatedResources.Networks, &driverpb.NetworkResource{
+			Device:        n.Device,
+			Cidr:          n.CIDR,
+			Ip:            n.IP,
+			Mbits:         n.MBits,
+			ReservedPorts: networkPortsProto(n.ReservedPorts),
+			DynamicPorts:  networkPortsProto(n.DynamicPorts),
+		})
+	}
+	for _, port := range r.Ports {
+		p.Ports = append(p.Ports, &driverpb.PortMapping{Label: port.Label, Value: port.Value, To: port.To, HostIp: port.HostIP})
+	}
+	return p
+}
+
+func resourcesFromProto(p *driverpb.Resources) *Resources {
+	if p == nil {
+		return nil
+	}
+	allocated, linux := p.GetAllocatedResources(), p.GetLinuxResources()
+	r := &Resources{
+		CPUShares:   allocated.GetCpu().GetCpuShares(),
+		MemoryMB:    allocated.GetMemory().GetMemoryMb(),
+		MemoryMaxMB: allocated.GetMemory().GetMemoryMaxMb(),
+		Linux: LinuxResources{
+			CPUPeriod:        linux.GetCpuPeriod(),
+			CPUQuota:         linux.GetCpuQuota(),
+			CPUShares:        linux.GetCpuShares(),
+			MemoryLimitBytes: linux.GetMemoryLimitBytes(),
+			OOMScoreAdj:      linux.GetOomScoreAdj(),
+			CpusetCpus:       linux.GetCpusetCpus(),
+			CpusetCgroup:     linux.GetCpusetCgroup(),
+			PercentTicks:     linux.GetPercentTicks(),
+		},
+	}
+	for _, n := range allocated.GetNetworks() {
+		r.Networks = append(r.Networks, NetworkResource{
+			Device:        n.GetDevice(),
+			CIDR:          n.GetCidr(),
+			IP:            n.GetIp(),
+			MBits:         n.GetMbits(),
+			ReservedPorts: networkPortsFromProto(n.GetReservedPorts()),
+			DynamicPorts:  networkPortsFromProto(n.GetDynamicPorts()),
+		})
+	}
+	for _, port := range p.GetPorts() {
+		r.Ports = append(r.Ports, PortMapping{Label: port.GetLabel(), Value: port.GetValue(), To: port.GetTo(), HostIP: port.GetHostIp()})
+	}
+	return r
+}
+
+func networkPortsProto(ports []NetworkPort) []*driverpb.NetworkPort {
+	var p []*driverpb.NetworkPort
+	for _, port := range ports {
+		p = append(p, &driverpb.NetworkPort{Label: port.Label, Value: port.Value})
+	}
+	return p
+}
+
+func networkPortsFromProto(p []*driverpb.NetworkPort) []NetworkPort {
+	var ports []NetworkPort
+	for _, port := range p {
+		ports = append(ports, NetworkPort{Label: port.GetLabel(), Value: port.GetValue()})
+	}
+	return ports
+}
+
+func isolationProto(n *NetworkIsolation) *driverpb.NetworkIsolationSpec {
+	if n == nil {
+		return nil
+	}
+	p := &driverpb.NetworkIsolationSpec{
+		Mode:   driverpb.NetworkIsolationSpec_NetworkIsolationMode(n.Mode),
+		Path:   n.Path,
+		Labels: n.Labels,
+	}
+	if n.Hosts != nil {
+		p.HostsConfig = &driverpb.HostsConfig{Hostname: n.Hosts.Hostname, Address: n.Hosts.Address}
+	}
+	return p
+}
+
+func isolationFromProto(p *driverpb.NetworkIsolationSpec) *NetworkIsolation {
+	if p == nil {
+		return nil
+	}
+	n := &NetworkIsolation{Mode: NetworkMode(p.GetMode()), Path: p.GetPath(), Labels: p.GetLabels()}
+	if hosts := p.GetHostsConfig(); hosts != nil {
+		n.Hosts = &HostsConfig{Hostname: hosts.GetHostname(), Address: hosts.GetAddress()}
+	}
+	return n
+}
+
+func handleProto(h *Handle) *driverpb.TaskHandle {
+	if h == nil {
+		return nil
+	}
+	return &driverpb.TaskHandle{
+		Version:     h.Version,
+		Config:      taskConfigProto(h.Config),
+		State:       driverpb.TaskState(h.State),
+		DriverState: h.DriverState,
+	}
+}
+
+func handleFromProto(p *driverpb.TaskHandle) *Handle {
+	if p == nil {
+		return nil
+	}
+	return &Handle{
+		Version:     p.GetVersion(),
+		Config:      taskConfigFromProto(p.GetConfig()),
+		State:       TaskState(p.GetState()),
+		DriverState: p.GetDriverState(),
+	}
+}
+
+func overrideProto(o *NetworkOverride) (*driverpb.NetworkOverride, error) {
+	if o == nil {
+		return nil, nil
+	}
+	p := &driverpb.NetworkOverride{Addr: o.Addr, AutoAdvertise: o.AutoAdvertise}
+	if len(o.PortMap) > 0 {
+		p.PortMap = make(map[string]int32, len(o.PortMap))
+	}
+	for label, port := range o.PortMap {
+		if port > math.MaxInt32 || port < math.MinInt32 {
+			return nil, errors.New("port map out of bounds")
+		}
+		p.PortMap[label] = int32(port)
+	}
+	return p, nil
+}
+
+func overrideFromProto(p *driverpb.NetworkOverride) *NetworkOverride {
+	if p == nil {
+		return nil
+	}
+	o := &NetworkOverride{Addr: p.GetAddr(), AutoAdvertise: p.GetAutoAdvertise()}
+	if len(p.GetPortMap()) > 0 {
+		o.PortMap = make(map[string]int, len(p.GetPortMap()))
+	}
+	for label, port := range p.GetPortMap() {
+		o.PortMap[label] = int(port)
+	}
+	return o
+}
+
+// exitProto leaves out Err, which the messages carry elsewhere or not at all.
+func exitProto(r *ExitResult) *driverpb.ExitResult {
+	if r == nil {
+		r = &ExitResult{}
+	}
+	return &driverpb.ExitResult{ExitCode: int32(r.ExitCode), Signal: int32(r.Signal), OomKilled: r.OOMKilled}
+}
+
+// errNoResult stands for an exit status that the driver did not send: that is
+// not a success.
+var errNoResult = errors.New("driver sent no exit status")
+
+func exitFromProto(p *driverpb.ExitResult) ExitResult {
+	if p == nil {
+		return ExitResult{Err: errNoResult}
+	}
+	return ExitResult{ExitCode: int(p.GetExitCode()), Signal: int(p.GetSignal()), OOMKilled: p.GetOomKilled()}
+}
+
+func capabilitiesProto(c *Capabilities) *driverpb.DriverCapabilities {
+	if c == nil {
+		c = &Capabilities{}
+	}
+	p := &driverpb.DriverCapabilities{
+		SendSignals:          c.SendSignals,
+		Exec:                 c.Exec,
+		FsIsolation:          driverpb.DriverCapabilities_FSIsolation(c.FSIsolation),
+		MustCreateNetwork:    c.MustCreateNetwork,
+		MountConfigs:         driverpb.DriverCapabilities_MountConfigs(c.MountConfigs),
+		DisableLogCollection: c.DisableLogCollection,
+		DynamicWorkloadUsers: c.DynamicWorkloadUsers,
+	}
+	for _, mode := range c.NetworkIsolationModes {
+		p.NetworkIsolationModes = append(p.NetworkIsolationModes, driverpb.NetworkIsolationSpec_NetworkIsolationMode(mode))
+	}
+	return p
+}
+
+func capabilitiesFromProto(p *driverpb.DriverCapabilities) *Capabilities {
+	c := &Capabilities{
+		SendSignals:          p.GetSendSignals(),
+		Exec:                 p.GetExec(),
+		FSIsolation:          FSIsolation(p.GetFsIsolation()),
+		MustCreateNetwork:    p.GetMustCreateNetwork(),
+		MountConfigs:         MountConfigs(p.GetMountConfigs()),
+		DisableLogCollection: p.GetDisableLogCollection(),
+		DynamicWorkloadUsers: p.GetDynamicWorkloadUsers(),
+	}
+	if c.FSIsolation < FSIsolationNone || c.FSIsolation > FSIsolationUnveil {
+		c.FSIsolation = FSIsolationNone
+	}
+	for _, mode := range p.GetNetworkIsolationModes() {
+		c.NetworkIsolationModes = append(c.NetworkIsolationModes, NetworkMode(mode))
+	}
+	return c
+}
+
+func fingerprintProto(f Fingerprint) (*driverpb.FingerprintResponse, error) {
+	p := &driverpb.FingerprintResponse{
+		Health:            driverpb.FingerprintResponse_HealthState(f.Health),
+		HealthDescription: f.HealthDescription,
+	}
+	if f.Err != nil {
+		p.Err = f.Err.Error()
+	}
+	if len(f.Attributes) > 0 {
+		p.Attributes = make(map[string]*structspb.Attribute, len(f.Attributes))
+	}
+	for name, a := range f.Attributes {
+		attribute, err := attributeProto(a)
+		if err != nil {
+			return nil, fmt.Errorf("fingerprint attribute %q: %w", name, err)
+		}
+		p.Attributes[name] = attribute
+	}
+	return p, nil
+}
+
+func fingerprintFromProto(p *driverpb.FingerprintResponse) Fingerprint {
+	f := Fingerprint{Health: Health(p.GetHealth()), HealthDescription: p.GetHealthDescription()}
+	if p.GetErr() != "" {
+		f.Err = errors.New(p.GetErr())
+	}
+	if len(p.GetAttributes()) > 0 {
+		f.Attributes = make(map[string]Attribute, len(p.GetAttributes()))
+	}
+	for name, attribute := range p.GetAttributes() {
+		if a, ok := attributeFromProto(attribute); ok {
+			f.Attributes[name] = a
+		}
+	}
+	return f
+}
+
+func attributeProto(a Attribute) (*structspb.Attribute, error) {
+	p := &structspb.Attribute{Unit: a.Unit}
+	switch v := a.Value.(type) {
+	case bool:
+		p.Value = &structspb.Attribute_BoolVal{BoolVal: v}
+	case int64:
+		p.Value = &structspb.Attribute_IntVal{IntVal: v}
+	case int:
+		p.Value = &structspb.Attribute_IntVal{IntVal: int64(v)}
+	case float64:
+		p.Value = &structspb.Attribute_FloatVal{FloatVal: v}
+	case string:
+		p.Value = &structspb.Attribute_StringVal{StringVal: v}
+	default:
+		return nil, fmt.Errorf("a value of type %T is neither bool, int64, float64 nor string", a.Value)
+	}
+	return p, nil
+}
+
+func attributeFromProto(p *structspb.Attribute) (Attribute, bool) {
+	a := Attribute{Unit: p.GetUnit()}
+	switch v := p.GetValue().(type) {
+	case *structspb.Attribute_BoolVal:
+		a.Value = v.BoolVal
+	case *structspb.Attribute_IntVal:
+		a.Value = v.IntVal
+	case *structspb.Attribute_FloatVal:
+		a.Value = v.FloatVal
+	case *structspb.Attribute_StringVal:
+		a.Value = v.StringVal
+	default:
+		return a, false
+	}
+	return a, true
+}
+
+func statusProto(s *TaskStatus) (*driverpb.InspectTaskResponse, error) {
+	if s == nil {
+		s = &TaskStatus{}
+	}
+	override, err := overrideProto(s.NetworkOverride)
+	if err != nil {
+		return nil, err
+	}
+	return &driverpb.InspectTaskResponse{
+		Task: &driverpb.TaskStatus{
+			Id:          s.ID,
+			Name:        s.Name,
+			State:       driverpb.TaskState(s.State),
+			StartedAt:   timestamppb.New(s.StartedAt),
+			CompletedAt: timestamppb.New(s.CompletedAt),
+			Result:      exitProto(s.ExitResult),
+		},
+		Driver:          &driverpb.TaskDriverStatus{Attributes: s.DriverAttributes},
+		NetworkOverride: override,
+	}, nil
+}
+
+func statusFromProto(p *driverpb.InspectTaskResponse) *TaskStatus {
+	task := p.GetTask()
+	s := &TaskStatus{
+		ID:               task.GetId(),
+		Name:             task.GetName(),
+		State:            TaskState(task.GetState()),
+		StartedAt:        timeFromProto(task.GetStartedAt()),
+		CompletedAt:      timeFromProto(task.GetCompletedAt()),
+		DriverAttributes: p.GetDriver().GetAttributes(),
+		NetworkOverride:  overrideFromProto(p.GetNetworkOverride()),
+	}
+	if task.GetResult() != nil {
+		exit := exitFromProto(task.GetResult())
+		s.ExitResult = &exit
+	}
+	return s
+}
+
+// timeFromProto takes an absent timestamp for the zero time, which on the wire
+// is a timestamp too.
+func timeFromProto(p *timestamppb.Timestamp) time.Time {
+	if p == nil {
+		return time.Time{}
+	}
+	return p.AsTime()
+}
+
+func statsProto(id string, s *TaskStats) *driverpb.TaskStats {
+	if s == nil {
+		s = &TaskStats{}
+	}
+	p := &driverpb.TaskStats{
+		Id:               id,
+		Timestamp:        timestamppb.New(s.Timestamp),
+		AggResourceUsage: usageProto(s.Total),
+	}
+	if len(s.ByPID) > 0 {
+		p.ResourceUsageByPid = make(map[string]*driverpb.TaskResourceUsage, len(s.ByPID))
+	}
+	for pid, usage := range s.ByPID {
+		p.ResourceUsageByPid[pid] = usageProto(usage)
+	}
+	return p
+}
+
+func statsFromProto(p *driverpb.TaskStats) *TaskStats {
+	s := &TaskStats{Timestamp: timeFromProto(p.GetTimestamp()), Total: usageFromProto(p.GetAggResourceUsage())}
+	if len(p.GetResourceUsageByPid()) > 0 {
+		s.ByPID = make(map[string]Usage, len(p.GetResourceUsageByPid()))
+	}
+	for pid, usage := range p.GetResourceUsageByPid() {
+		s.ByPID[pid] = usageFromProto(usage)
+	}
+	return s
+}
+
+func usageProto(u Usage) *driverpb.TaskResourceUsage {
+	return &driverpb.TaskResourceUsage{
+		Cpu: &driverpb.CPUUsage{
+			SystemMode:       u.CPU.System,
+			UserMode:         u.CPU.User,
+			TotalTicks:       u.CPU.TotalTicks,
+			ThrottledPeriods: u.CPU.ThrottledPeriods,
+			ThrottledTime:    u.CPU.ThrottledTime,
+			Percent:          u.CPU.Percent,
+			MeasuredFields:   fieldNumbers[driverpb.CPUUsage_Fields](u.CPU.Measured, cpuFields),
+		},
+		Memory: &driverpb.MemoryUsage{
+			Rss:            u.Memory.RSS,
+			Cache:          u.Memory.Cache,
+			MaxUsage:       u.Memory.MaxUsage,
+			KernelUsage:    u.Memory.KernelUsage,
+			KernelMaxUsage: u.Memory.KernelMaxUsage,
+			Usage:          u.Memory.Usage,
+			Swap:           u.Memory.Swap,
+			MeasuredFields: fieldNumbers[driverpb.MemoryUsage_Fields](u.Memory.Measured, memoryFields),
+		},
+	}
+}
+
+func usageFromProto(p *driverpb.TaskResourceUsage) Usage {
+	cpu, memory := p.GetCpu(), p.GetMemory()
+	return Usage{
+		CPU: CPUUsage{
+			System:           cpu.GetSystemMode(),
+			User:             cpu.GetUserMode(),
+			Percent:          cpu.GetPercent(),
+			TotalTicks:       cpu.GetTotalTicks(),
+			ThrottledPeriods: cpu.GetThrottledPeriods(),
+			ThrottledTime:    cpu.GetThrottledTime(),
+			Measured:         fieldNames(cpu.GetMeasuredFields(), cpuFields),
+		},
+		Memory: MemoryUsage{
+			RSS:            memory.GetRss(),
+			Cache:          memory.GetCache(),
+			Swap:           memory.GetSwap(),
+			Usage:          memory.GetUsage(),
+			MaxUsage:       memory.GetMaxUsage(),
+			KernelUsage:    memory.GetKernelUsage(),
+			KernelMaxUsage: memory.GetKernelMaxUsage(),
+			Measured:       fieldNames(memory.GetMeasuredFields(), memoryFields),
+		},
+	}
+}
+
+// The names of measured fields, by their number on the wire. The stats API
+// shows them.
+var (
+	cpuFields    = []string{"System Mode", "User Mode", "Total Ticks", "Throttled Periods", "Throttled Time", "Percent"}
+	memoryFields = []string{"RSS", "Cache", "Max Usage", "Kernel Usage", "Kernel Max Usage", "Usage", "Swap"}
+)
+
+func fieldNumbers[N ~int32](measured, names []string) []N {
+	var numbers []N
+	for _, name := range measured {
+		for n := range names {
+			if names[n] == name {
+				numbers = append(numbers, N(n))
+			}
+		}
+	}
+	return numbers
+}
+
+func fieldNames[N ~int32](numbers []N, names []string) []string {
+	var measured []string
+	for _, n := range numbers {
+		if n >= 0 && int(n) < len(names) {
+			measured = append(measured, names[n])
+		}
+	}
+	return measured
+}
+
+func eventProto(e *TaskEvent) *driverpb.DriverTaskEvent {
+	return &driverpb.DriverTaskEvent{
+		TaskId:      e.TaskID,
+		AllocId:     e.AllocID,
+		TaskName:    e.TaskName,
+		Timestamp:   timestamppb.New(e.Timestamp),
+		Message:     e.Message,
+		Annotations: e.Annotations,
+	}
+}
+
+func eventFromProto(p *driverpb.DriverTaskEvent) *TaskEvent {
+	return &TaskEvent{
+		TaskID:      p.GetTaskId(),
+		AllocID:     p.GetAllocId(),
+		TaskName:    p.GetTaskName(),
+		Timestamp:   timeFromProto(p.GetTimestamp()),
+		Message:     p.GetMessage(),
+		Annotations: p.GetAnnotations(),
+	}
+}

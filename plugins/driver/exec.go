@@ -1,0 +1,298 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
+)
+
+// The frames of a streaming exec (plugin-protocol 3.8): the client sends setup,
+// then stdin, its end, terminal sizes and empty heartbeats in any order; the
+// server sends output, the end of both outputs, and the exit status last.
+
+const (
+	// frameSize is how much output or input one frame carries at most.
+	frameSize = 32 * 1024
+
+	// exitedGrace is how long a server may take to end the stream after it has
+	// told the exit status.
+	exitedGrace = time.Second
+)
+
+type (
+	execClientStream = grpc.BidiStreamingClient[driverpb.ExecTaskStreamingRequest, driverpb.ExecTaskStreamingResponse]
+	execServerStream = grpc.BidiStreamingServer[driverpb.ExecTaskStreamingRequest, driverpb.ExecTaskStreamingResponse]
+)
+
+func (c *client) ExecTaskStreaming(ctx context.Context, taskID string, exec Exec) (*ExitResult, error) {
+	callCtx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stream, err := c.pb.ExecTaskStreaming(callCtx)
+	if err != nil {
+		return nil, c.err(ctx, err)
+	}
+	in := &execInput{stream: stream}
+	in.send(&driverpb.ExecTaskStreamingRequest{
+		Setup: &driverpb.ExecTaskStreamingRequest_Setup{TaskId: taskID, Command: exec.Command, Tty: exec.TTY},
+	})
+
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel(nil)
+	// Nothing waits for this one: only the owner of Stdin can end its Read.
+	go func() {
+		if err := in.copy(exec.Stdin); err != nil {
+			cancel(fmt.Errorf("exec task: read stdin: %w", err))
+		}
+	}()
+	wg.Go(func() { in.resize(callCtx, exec.Resize) })
+
+	exit, err := receiveOutput(stream, exec, cancel)
+	if exit != nil {
+		return exit, nil
+	}
+	if cause := context.Cause(callCtx); cause != nil && ctx.Err() == nil {
+		return nil, cause // Stdin's error
+	}
+	var w *writeError
+	if errors.As(err, &w) {
+		return nil, fmt.Errorf("exec task: %w", err)
+	}
+	if err == io.EOF {
+		return nil, c.closed(ctx, fmt.Errorf("exec task: %w", errNoResult))
+	}
+	return nil, c.err(ctx, err)
+}
+
+// receiveOutput writes what the command says until the stream ends. The exit
+// status is the last frame; a stream that goes on after it is cut.
+func receiveOutput(stream execClientStream, exec Exec, cancel context.CancelCauseFunc) (*ExitResult, error) {
+	var exit *ExitResult
+	for {
+		frame, err := stream.Recv()
+		if err != nil {
+			return exit, err
+		}
+		if err := writeFrame("stdout", exec.Stdout, frame.GetStdout()); err != nil {
+			return exit, err
+		}
+		if err := writeFrame("stderr", exec.Stderr, frame.GetStderr()); err != nil {
+			return exit, err
+		}
+		if frame.GetExited() && exit == nil {
+			result := exitFromProto(frame.GetResult())
+			exit = &result
+			defer time.AfterFunc(exitedGrace, func() { cancel(nil) }).Stop()
+		}
+	}
+}
+
+// writeError is a failure of the caller's writer, not of the plugin.
+type writeError struct {
+	name string
+	err  error
+}
+
+func (e *writeError) Error() string { return fmt.Sprintf("write %s: %v", e.name, e.err) }
+
+func (e *writeError) Unwrap() error { return e.err }
+
+func writeFrame(name string, w io.Writer, op *driverpb.ExecTaskStreamingIOOperation) error {
+	if w == nil || len(op.GetData()) == 0 {
+		return nil
+	}
+	if _, err := w.Write(op.GetData()); err != nil {
+		return &writeError{name, err}
+	}
+	return nil
+}
+
+// execInput is the client's half of a stream, for several senders.
+type execInput struct {
+	mu     sync.Mutex
+	stream execClientStream
+}
+
+// send reports whether the stream still takes frames. Why it does not is told
+// to the receiver.
+func (in *execInput) send(frame *driverpb.ExecTaskStreamingRequest) bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.stream.Send(frame) == nil
+}
+
+// copy sends all of r and its end. The error is r's.
+func (in *execInput) copy(r io.Reader) error {
+	buf := make([]byte, frameSize)
+	for r != nil {
+		n, err := r.Read(buf)
+		if n > 0 && !in.send(stdinFrame(buf[:n], false)) {
+			return nil
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return err
+		}
+	}
+	in.send(stdinFrame(nil, true))
+	return nil
+}
+
+func stdinFrame(data []byte, close bool) *driverpb.ExecTaskStreamingRequest {
+	return &driverpb.ExecTaskStreamingRequest{Stdin: &driverpb.ExecTaskStreamingIOOperation{Data: data, Close: close}}
+}
+
+func (in *execInput) resize(ctx context.Context, sizes <-chan TerminalSize) {
+	for {
+		select {
+		case size, ok := <-sizes:
+			if !ok {
+				return
+			}
+			in.send(&driverpb.ExecTaskStreamingRequest{
+				TtySize: &driverpb.ExecTaskStreamingRequest_TerminalSize{Height: int32(size.Height), Width: int32(size.Width)},
+			})
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (s *server) ExecTaskStreaming(stream execServerStream) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	setup := first.GetSetup()
+	if setup == nil {
+		return errors.New("first message should always be setup")
+	}
+	ctx, cancel := context.WithCancelCause(stream.Context())
+	defer cancel(nil)
+
+	stdin, input := io.Pipe()
+	defer stdin.Close()
+	resize := make(chan TerminalSize, 1)
+	// Recv returns only when the client sends or this function has returned, so
+	// the goroutine ends right after it and nothing can wait for it.
+	go func() {
+		defer close(resize)
+		input.CloseWithError(receiveInput(stream, input, resize, cancel))
+	}()
+
+	out := &execOutput{stream: stream}
+	exec := Exec{
+		Command: setup.GetCommand(),
+		TTY:     setup.GetTty(),
+		Stdin:   stdin,
+		Stdout:  execWriter{out, stdoutFrame},
+		Stderr:  execWriter{out, stderrFrame},
+		Resize:  resize,
+	}
+	exit, err := s.impl.ExecTaskStreaming(ctx, setup.GetTaskId(), exec)
+	if err == nil && exit != nil {
+		err = exit.Err // there is no other place for it
+	}
+	switch cause := context.Cause(ctx); {
+	case stream.Context().Err() == nil && cause != nil:
+		return out.end(cause)
+	case err != nil:
+		return out.end(err)
+	}
+	return out.end(nil,
+		stdoutFrame(nil, true),
+		stderrFrame(nil, true),
+		&driverpb.ExecTaskStreamingResponse{Exited: true, Result: exitProto(exit)})
+}
+
+// receiveInput hands the client's frames to the command until they end, and
+// returns how its stdin ends. A frame that does not belong ends the command.
+func receiveInput(stream execServerStream, stdin *io.PipeWriter, resize chan TerminalSize, cancel context.CancelCauseFunc) error {
+	for {
+		frame, err := stream.Recv()
+		if err != nil {
+			return err // io.EOF when the client has closed its half
+		}
+		switch {
+		case frame.GetSetup() != nil:
+			err := fmt.Errorf("unexpected message type: %T", frame.GetSetup())
+			cancel(err)
+			return err
+		case frame.GetTtySize() != nil:
+			size := TerminalSize{Height: int(frame.GetTtySize().GetHeight()), Width: int(frame.GetTtySize().GetWidth())}
+			select {
+			case <-resize: // nobody has taken the last one
+			default:
+			}
+			resize <- size
+		}
+		// Nobody reads any more when the command has ended: not an error.
+		if data := frame.GetStdin().GetData(); len(data) > 0 {
+			_, _ = stdin.Write(data)
+		}
+		if frame.GetStdin().GetClose() {
+			_ = stdin.Close()
+		}
+	}
+}
+
+func stdoutFrame(data []byte, close bool) *driverpb.ExecTaskStreamingResponse {
+	return &driverpb.ExecTaskStreamingResponse{Stdout: &driverpb.ExecTaskStreamingIOOperation{Data: data, Close: close}}
+}
+
+func stderrFrame(data []byte, close bool) *driverpb.ExecTaskStreamingResponse {
+	return &driverpb.ExecTaskStreamingResponse{Stderr: &driverpb.ExecTaskStreamingIOOperation{Data: data, Close: close}}
+}
+
+// execOutput is the server's half of a stream, for several writers.
+type execOutput struct {
+	mu     sync.Mutex
+	stream execServerStream
+	ended  bool
+}
+
+// end sends the last frames, and returns err or why they cannot be sent. A
+// writer that the driver has left behind is refused from then on.
+func (o *execOutput) end(err error, frames ...*driverpb.ExecTaskStreamingResponse) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.ended = true
+	for _, frame := range frames {
+		if sendErr := o.stream.Send(frame); sendErr != nil {
+			return sendErr
+		}
+	}
+	return err
+}
+
+// execWriter sends what is written as frames of one kind.
+type execWriter struct {
+	out   *execOutput
+	frame func(data []byte, close bool) *driverpb.ExecTaskStreamingResponse
+}
+
+func (w execWriter) Write(p []byte) (int, error) {
+	w.out.mu.Lock()
+	defer w.out.mu.Unlock()
+	written := 0
+	for written < len(p) {
+		if w.out.ended {
+			return written, io.ErrClosedPipe
+		}
+		chunk := p[written:min(len(p), written+frameSize)]
+		if err := w.out.stream.Send(w.frame(chunk, false)); err != nil {
+			return written, err
+		}
+		written += len(chunk)
+	}
+	return written, nil
+}

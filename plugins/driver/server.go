@@ -1,0 +1,224 @@
+package driver
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/grpc"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
+)
+
+// RegisterServer makes a driver's end. Calls reach impl as they come, also
+// several at once for one task; what a host leaves out has its zero value.
+func RegisterServer(s grpc.ServiceRegistrar, impl Driver) {
+	driverpb.RegisterDriverServer(s, &server{impl: impl})
+}
+
+type server struct {
+	driverpb.UnimplementedDriverServer
+	impl Driver
+}
+
+func (s *server) Init(ctx context.Context, _ *driverpb.InitRequest) (*driverpb.InitResponse, error) {
+	return &driverpb.InitResponse{}, s.impl.Init(ctx)
+}
+
+func (s *server) Shutdown(ctx context.Context, _ *driverpb.ShutdownRequest) (*driverpb.ShutdownResponse, error) {
+	return &driverpb.ShutdownResponse{}, s.impl.Shutdown(ctx)
+}
+
+func (s *server) TaskConfigSchema(ctx context.Context, _ *driverpb.TaskConfigSchemaRequest) (*driverpb.TaskConfigSchemaResponse, error) {
+	spec, err := s.impl.TaskConfigSchema(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if spec == nil {
+		spec = hclspec.Object(nil) // a host cannot decode a config without a spec
+	}
+	return &driverpb.TaskConfigSchemaResponse{Spec: spec.Proto()}, nil
+}
+
+func (s *server) Capabilities(ctx context.Context, _ *driverpb.CapabilitiesRequest) (*driverpb.CapabilitiesResponse, error) {
+	capabilities, err := s.impl.Capabilities(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &driverpb.CapabilitiesResponse{Capabilities: capabilitiesProto(capabilities)}, nil
+}
+
+func (s *server) Fingerprint(_ *driverpb.FingerprintRequest, stream grpc.ServerStreamingServer[driverpb.FingerprintResponse]) error {
+	ctx := stream.Context()
+	ch, err := s.impl.Fingerprint(ctx)
+	if err != nil {
+		return err
+	}
+	for {
+		select {
+		case f, ok := <-ch:
+			if !ok {
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				return ErrChannelClosed
+			}
+			p, err := fingerprintProto(f)
+			if err != nil {
+				return err
+			}
+			if err := stream.Send(p); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (s *server) StartTask(ctx context.Context, req *driverpb.StartTaskRequest) (*driverpb.StartTaskResponse, error) {
+	config := taskConfigFromProto(req.GetTask())
+	if config == nil {
+		return nil, errors.New("start task: the request holds no task")
+	}
+	handle, override, err := s.impl.StartTask(ctx, config)
+	if err != nil {
+		return nil, statusError(err)
+	}
+	p, err := overrideProto(override)
+	if err != nil {
+		return nil, err
+	}
+	// The host stores the handle, and looks into all of it.
+	complete := Handle{}
+	if handle != nil {
+		complete = *handle
+	}
+	complete.Version = max(complete.Version, 1)
+	if complete.Config == nil {
+		complete.Config = config
+	}
+	if complete.State == TaskUnknown {
+		complete.State = TaskRunning
+	}
+	return &driverpb.StartTaskResponse{Handle: handleProto(&complete), NetworkOverride: p}, nil
+}
+
+func (s *server) RecoverTask(ctx context.Context, req *driverpb.RecoverTaskRequest) (*driverpb.RecoverTaskResponse, error) {
+	handle := handleFromProto(req.GetHandle())
+	if handle == nil {
+		return nil, errors.New("recover task: the request holds no handle")
+	}
+	if handle.Config == nil {
+		handle.Config = &TaskConfig{}
+	}
+	if handle.Config.ID == "" {
+		handle.Config.ID = req.GetTaskId()
+	}
+	return &driverpb.RecoverTaskResponse{}, s.impl.RecoverTask(ctx, handle)
+}
+
+func (s *server) WaitTask(ctx context.Context, req *driverpb.WaitTaskRequest) (*driverpb.WaitTaskResponse, error) {
+	exit, err := s.impl.WaitTask(ctx, req.GetTaskId())
+	if err != nil {
+		return nil, err
+	}
+	resp := &driverpb.WaitTaskResponse{Result: exitProto(exit)}
+	if exit == nil {
+		resp.Err = errNoResult.Error()
+	} else if exit.Err != nil {
+		resp.Err = exit.Err.Error()
+	}
+	return resp, nil
+}
+
+func (s *server) StopTask(ctx context.Context, req *driverpb.StopTaskRequest) (*driverpb.StopTaskResponse, error) {
+	return &driverpb.StopTaskResponse{}, s.impl.StopTask(ctx, req.GetTaskId(), req.GetTimeout().AsDuration(), req.GetSignal())
+}
+
+func (s *server) DestroyTask(ctx context.Context, req *driverpb.DestroyTaskRequest) (*driverpb.DestroyTaskResponse, error) {
+	return &driverpb.DestroyTaskResponse{}, s.impl.DestroyTask(ctx, req.GetTaskId(), req.GetForce())
+}
+
+func (s *server) InspectTask(ctx context.Context, req *driverpb.InspectTaskRequest) (*driverpb.InspectTaskResponse, error) {
+	status, err := s.impl.InspectTask(ctx, req.GetTaskId())
+	if err != nil {
+		return nil, err
+	}
+	return statusProto(status)
+}
+
+func (s *server) TaskStats(req *driverpb.TaskStatsRequest, stream grpc.ServerStreamingServer[driverpb.TaskStatsResponse]) error {
+	ctx := stream.Context()
+	ch, err := s.impl.TaskStats(ctx, req.GetTaskId(), req.GetCollectionInterval().AsDuration())
+	if err != nil {
+		return statusError(err)
+	}
+	for {
+		select {
+		case stats, ok := <-ch:
+			if !ok {
+				return ctx.Err()
+			}
+			if err := stream.Send(&driverpb.TaskStatsResponse{Stats: statsProto(req.GetTaskId(), stats)}); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (s *server) TaskEvents(_ *driverpb.TaskEventsRequest, stream grpc.ServerStreamingServer[driverpb.DriverTaskEvent]) error {
+	ctx := stream.Context()
+	ch, err := s.impl.TaskEvents(ctx)
+	if err != nil {
+		return err
+	}
+	for {
+		select {
+		case event, ok := <-ch:
+			if !ok {
+				ch = nil // a host opens an ended stream again at once, without end
+				continue
+			}
+			if event == nil {
+				continue
+			}
+			if err := stream.Send(eventProto(event)); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (s *server) SignalTask(ctx context.Context, req *driverpb.SignalTaskRequest) (*driverpb.SignalTaskResponse, error) {
+	return &driverpb.SignalTaskResponse{}, s.impl.SignalTask(ctx, req.GetTaskId(), req.GetSignal())
+}
+
+func (s *server) ExecTask(ctx context.Context, req *driverpb.ExecTaskRequest) (*driverpb.ExecTaskResponse, error) {
+	result, err := s.impl.ExecTask(ctx, req.GetTaskId(), req.GetCommand(), req.GetTimeout().AsDuration())
+	switch {
+	case err != nil:
+		return nil, err
+	case result == nil:
+		return nil, errNoResult
+	case result.Exit.Err != nil:
+		return nil, result.Exit.Err // there is no other place for it
+	}
+	return &driverpb.ExecTaskResponse{Stdout: result.Stdout, Stderr: result.Stderr, Result: exitProto(&result.Exit)}, nil
+}
+
+func (s *server) CreateNetwork(ctx context.Context, req *driverpb.CreateNetworkRequest) (*driverpb.CreateNetworkResponse, error) {
+	isolation, created, err := s.impl.CreateNetwork(ctx, req.GetAllocId(), req.GetHostname())
+	if err != nil {
+		return nil, err
+	}
+	return &driverpb.CreateNetworkResponse{IsolationSpec: isolationProto(isolation), Created: created}, nil
+}
+
+func (s *server) DestroyNetwork(ctx context.Context, req *driverpb.DestroyNetworkRequest) (*driverpb.DestroyNetworkResponse, error) {
+	return &driverpb.DestroyNetworkResponse{}, s.impl.DestroyNetwork(ctx, req.GetAllocId(), isolationFromProto(req.GetIsolationSpec()))
+}
