@@ -1,0 +1,147 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/go-version"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// apiVersions are what is spoken here, by type, highest first.
+var apiVersions = map[base.Type][]string{
+	base.TypeDriver: {"v0.1.0"},
+	base.TypeDevice: {"v0.1.0"},
+}
+
+// reportedName is what a plugin may call itself: jobs, node attributes and
+// file names are made of it.
+var reportedName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+
+// identify asks the plugin what it is and chooses the API version.
+func (p *Plugin) identify(ctx context.Context) error {
+	ctx, cancel := p.callContext(ctx)
+	defer cancel()
+	info, err := base.NewClient(p.conn, p.proc.done).PluginInfo(ctx)
+	if err != nil {
+		return p.explainCall(ctx, "PluginInfo", err)
+	}
+	p.info = *info
+	p.version, err = checkInfo(p.info)
+	return err
+}
+
+// checkInfo says what a host must refuse, and returns the API version to use.
+func checkInfo(info base.Info) (string, error) {
+	offered, ok := apiVersions[info.Type]
+	if !ok {
+		return "", fmt.Errorf("plugin is of unknown type: %q", info.Type)
+	}
+	if !reportedName.MatchString(info.Name) {
+		return "", fmt.Errorf("it calls itself %s, which is not a plugin name", quote(info.Name))
+	}
+	if _, err := version.NewVersion(info.Version); err != nil {
+		return "", fmt.Errorf("failed to parse plugin version %s: malformed version", quote(info.Version))
+	}
+	return chooseAPI(offered, info.APIVersions)
+}
+
+// chooseAPI returns the highest common version, in the plugin's spelling.
+func chooseAPI(host, plugin []string) (string, error) {
+	if len(plugin) == 0 {
+		return "", errors.New("plugin provided no compatible API versions: it names none")
+	}
+	type spelled struct {
+		v    *version.Version
+		text string
+	}
+	var theirs []spelled
+	for _, text := range plugin {
+		v, err := version.NewVersion(text)
+		if err != nil {
+			return "", fmt.Errorf("plugin provided invalid API versions: malformed version: %s", quote(text))
+		}
+		theirs = append(theirs, spelled{v, text})
+	}
+	slices.SortStableFunc(theirs, func(a, b spelled) int { return b.v.Compare(a.v) })
+	for _, text := range host {
+		ours := version.Must(version.NewVersion(text))
+		for _, t := range theirs {
+			if ours.Equal(t.v) {
+				return t.text, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("plugin provided no compatible API versions: it speaks %s, this host %s", quote(strings.Join(plugin, ", ")), strings.Join(host, ", "))
+}
+
+// configure decodes the plugin's settings by its schema and sends them.
+func (p *Plugin) configure(ctx context.Context) error {
+	plug := base.NewClient(p.conn, p.proc.done)
+
+	call, cancel := p.callContext(ctx)
+	defer cancel()
+	schema, err := plug.ConfigSchema(call)
+	if err != nil {
+		return p.explainCall(call, "ConfigSchema", err)
+	}
+	settings, err := encodeSettings(schema, p.cfg.Settings)
+	if err != nil {
+		if p.cfg.SettingsFrom != "" {
+			return fmt.Errorf("%s: %w", p.cfg.SettingsFrom, err)
+		}
+		return err
+	}
+
+	config := &base.Config{Plugin: settings, APIVersion: p.version}
+	if p.info.Type == base.TypeDriver {
+		config.Driver = p.cfg.Host
+	}
+	call, cancel = p.callContext(ctx)
+	defer cancel()
+	if err := plug.SetConfig(call, config); err != nil {
+		return p.explainCall(call, "SetConfig", err)
+	}
+	return nil
+}
+
+// encodeSettings gives the bytes of SetConfig. They depend on nothing but the
+// schema and the settings.
+func encodeSettings(schema *hclspec.Spec, settings map[string]any) ([]byte, error) {
+	if schema == nil {
+		if settings != nil {
+			return nil, errors.New("configuration not allowed but config passed")
+		}
+		return nil, nil
+	}
+	value, diags := schema.Decode(settings, nil)
+	if diags.HasErrors() {
+		return nil, fmt.Errorf("failed to parse config: %s", strings.Join(hclspec.Messages(diags), "; "))
+	}
+	b, err := hclspec.Marshal(value)
+	if err != nil {
+		return nil, fmt.Errorf("encode config: %w", err)
+	}
+	return b, nil
+}
+
+// init makes the driver ready. A driver without Init is ready as it is.
+func (p *Plugin) init(ctx context.Context) error {
+	if p.info.Type != base.TypeDriver {
+		return nil
+	}
+	p.driver = driver.NewClient(p.conn, p.proc.done)
+	ctx, cancel := p.callContext(ctx)
+	defer cancel()
+	if err := p.driver.Init(ctx); err != nil {
+		return p.explainCall(ctx, "Init", err)
+	}
+	return nil
+}

@@ -1,0 +1,138 @@
+package launch
+
+import (
+	"bufio"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// cookieNotice is in what every go-plugin binary says when the cookie is not
+// the one that it expects.
+const cookieNotice = "not meant to be executed directly"
+
+// explainSpawn finds out why the system would not execute the file.
+func explainSpawn(err error, path string, file *os.File) error {
+	switch {
+	case errors.Is(err, unix.ENOEXEC):
+		return fmt.Errorf("%w: %s", err, describeFile(path, file))
+	case errors.Is(err, unix.ENOENT):
+		if name := missingInterpreter(path, file); name != "" {
+			return fmt.Errorf("%w: it needs the interpreter %s, which is not on this machine", err, name)
+		}
+	case errors.Is(err, unix.EACCES):
+		return fmt.Errorf("%w: the file has no execute bit for this user, or its file system is mounted noexec", err)
+	}
+	return err
+}
+
+// describeFile says what kind of file it is that could not be executed.
+func describeFile(path string, file *os.File) string {
+	r, done := reader(path, file)
+	if r == nil {
+		return "the file is not executable on this machine"
+	}
+	defer done()
+	f, err := elf.NewFile(r)
+	if err != nil {
+		head := make([]byte, 2)
+		if n, _ := r.ReadAt(head, 0); n == 0 {
+			return "the file is empty"
+		} else if string(head[:n]) == "MZ" {
+			return "the file is a Windows program"
+		}
+		return "the file is neither an ELF program nor a script that begins with #!"
+	}
+	defer f.Close()
+	if f.Type != elf.ET_EXEC && f.Type != elf.ET_DYN {
+		return "the file is an ELF file but no program"
+	}
+	return fmt.Sprintf("the file is built for %s, this machine is %s", machine(f.Machine), runtime.GOARCH)
+}
+
+func machine(m elf.Machine) string {
+	switch m {
+	case elf.EM_X86_64:
+		return "amd64"
+	case elf.EM_386:
+		return "386"
+	case elf.EM_AARCH64:
+		return "arm64"
+	case elf.EM_ARM:
+		return "arm"
+	case elf.EM_RISCV:
+		return "riscv64"
+	case elf.EM_S390:
+		return "s390x"
+	case elf.EM_PPC64:
+		return "ppc64"
+	}
+	return strings.ToLower(strings.TrimPrefix(m.String(), "EM_"))
+}
+
+// missingInterpreter names the loader of an ELF file or the interpreter of a
+// script, when it does not exist.
+func missingInterpreter(path string, file *os.File) string {
+	r, done := reader(path, file)
+	if r == nil {
+		return ""
+	}
+	defer done()
+	name := ""
+	if f, err := elf.NewFile(r); err == nil {
+		defer f.Close()
+		for _, p := range f.Progs {
+			if p.Type == elf.PT_INTERP && p.Filesz < 4096 {
+				b, _ := io.ReadAll(p.Open())
+				name = strings.TrimRight(string(b), "\x00")
+			}
+		}
+	} else {
+		line, _ := bufio.NewReader(io.NewSectionReader(r, 0, 256)).ReadString('\n')
+		if rest, ok := strings.CutPrefix(line, "#!"); ok {
+			if fields := strings.Fields(rest); len(fields) > 0 {
+				name = fields[0]
+			}
+		}
+	}
+	if name == "" {
+		return ""
+	}
+	if _, err := os.Stat(name); errors.Is(err, os.ErrNotExist) {
+		return name
+	}
+	return ""
+}
+
+func reader(path string, file *os.File) (io.ReaderAt, func()) {
+	if file != nil {
+		return file, func() {}
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, nil
+	}
+	return f, func() { f.Close() }
+}
+
+// withWords adds what the plugin said on its stderr.
+func withWords(what string, t *tail) error {
+	lines, isPanic := t.words()
+	switch {
+	case len(lines) == 0:
+		return errors.New(what)
+	case isPanic:
+		return fmt.Errorf("%s, after a panic:\n\t%s", what, strings.Join(lines, "\n\t"))
+	case strings.Contains(strings.Join(lines, " "), cookieNotice):
+		return fmt.Errorf("%s: it is a plugin of another program than Nomad (it refuses the magic cookie)", what)
+	case len(lines) == 1:
+		return fmt.Errorf("%s, its last words on stderr: %s", what, lines[0])
+	}
+	return fmt.Errorf("%s, its last words on stderr:\n\t%s", what, strings.Join(lines, "\n\t"))
+}

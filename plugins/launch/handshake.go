@@ -1,0 +1,91 @@
+package launch
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+const (
+	coreProtocol = 1
+	appProtocol  = 2
+
+	// maxHandshake is the longest first line that is looked at.
+	maxHandshake = 4096
+)
+
+// handshake is the line that a plugin writes on its stdout
+// (plugin-protocol 1.1), when it is one that can be used.
+type handshake struct {
+	network string // unix or tcp
+	addr    string
+}
+
+// line is the handshake in the form that go-plugin reads. It has no
+// certificate field: go-plugin 1.8 dereferences nil on one that it did not ask for.
+func (h handshake) line() string {
+	return fmt.Sprintf("%d|%d|%s|%s|grpc|\n", coreProtocol, appProtocol, h.network, h.addr)
+}
+
+// parseHandshake reads the first line of a plugin's stdout. The error says
+// what the line says about the plugin.
+func parseHandshake(line string) (handshake, error) {
+	line = strings.TrimSpace(line)
+	parts := strings.Split(line, "|")
+	if len(parts) < 4 {
+		return handshake{}, fmt.Errorf("wrote %s on stdout, where only the handshake line may stand; a plugin logs to stderr", quote(line))
+	}
+	core, err := strconv.Atoi(parts[0])
+	if err != nil {
+		return handshake{}, fmt.Errorf("wrote %s on stdout, where only the handshake line may stand; a plugin logs to stderr", quote(line))
+	}
+	if core != coreProtocol {
+		return handshake{}, fmt.Errorf("incompatible core API version with plugin: it speaks version %d of go-plugin's protocol, not %d; build it again with a current go-plugin", core, coreProtocol)
+	}
+	app, err := strconv.Atoi(parts[1])
+	if err != nil {
+		return handshake{}, fmt.Errorf("handshake line %s: protocol version %s is no number", quote(line), quote(parts[1]))
+	}
+	if app != appProtocol {
+		return handshake{}, fmt.Errorf("incompatible API version with plugin: it speaks version %d of Nomad's plugin protocol, not %d", app, appProtocol)
+	}
+	protocol := "netrpc"
+	if len(parts) >= 5 {
+		protocol = parts[4]
+	}
+	if protocol != "grpc" {
+		return handshake{}, fmt.Errorf("unsupported plugin protocol %s: only grpc is spoken here", quote(protocol))
+	}
+
+	h := handshake{network: parts[2], addr: parts[3]}
+	switch h.network {
+	case "unix":
+		if !strings.HasPrefix(h.addr, "/") {
+			return handshake{}, fmt.Errorf("handshake line %s: socket %s is not an absolute path", quote(line), quote(h.addr))
+		}
+	case "tcp":
+		host, _, err := net.SplitHostPort(h.addr)
+		if err != nil {
+			return handshake{}, fmt.Errorf("handshake line %s: %v", quote(line), err)
+		}
+		// the connection carries every secret of a task in plain text
+		if ip, err := netip.ParseAddr(host); err != nil || !ip.IsLoopback() {
+			return handshake{}, fmt.Errorf("handshake line %s: the plugin listens on %s, which is not a loopback address", quote(line), quote(host))
+		}
+	default:
+		return handshake{}, fmt.Errorf("unknown address type %s in handshake line %s", quote(h.network), quote(line))
+	}
+	return h, nil
+}
+
+// quote shows what a stranger wrote, in bounded length and without control
+// characters.
+func quote(s string) string {
+	const most = 200
+	if len(s) > most {
+		return strconv.Quote(strings.ToValidUTF8(s[:most], "")) + "…"
+	}
+	return strconv.Quote(s)
+}

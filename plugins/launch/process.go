@@ -1,0 +1,113 @@
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+)
+
+// process is a hold on a process that is not our child. A pidfd never means
+// another process, whatever becomes of the pid.
+type process struct {
+	keeper.Process
+	pidfd *os.File
+	done  chan struct{} // closed by watch
+}
+
+var errProcessGone = errors.New("the process has gone")
+
+// openProcess takes hold of a process, if it is still there; a zombie counts.
+func openProcess(kp keeper.Process) (*process, error) {
+	fd, err := unix.PidfdOpen(kp.PID, 0)
+	switch {
+	case errors.Is(err, unix.ESRCH):
+		return nil, errProcessGone
+	case err != nil:
+		return nil, fmt.Errorf("pidfd_open %d: %w", kp.PID, err)
+	}
+	// so that the runtime's poller waits for it, and no thread does
+	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("pidfd of %d: %w", kp.PID, err)
+	}
+	p := &process{Process: kp, pidfd: os.NewFile(uintptr(fd), "pidfd"), done: make(chan struct{})}
+	// asked after the pidfd is open: the answer is about the process behind it
+	if now, err := keeper.ProcessOf(kp.PID); err != nil || now != kp {
+		p.pidfd.Close()
+		return nil, errProcessGone
+	}
+	return p, nil
+}
+
+// goneProcess stands for a process that has ended before it could be opened.
+func goneProcess(kp keeper.Process) *process {
+	return &process{Process: kp, done: make(chan struct{})}
+}
+
+// watch blocks until the process has ended, closes done and returns true, or
+// returns false after close.
+func (p *process) watch() bool {
+	if p.pidfd == nil {
+		close(p.done)
+		return true
+	}
+	rc, err := p.pidfd.SyscallConn()
+	if err != nil {
+		return false
+	}
+	err = rc.Read(func(fd uintptr) bool {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, 0)
+		return err == nil && n > 0
+	})
+	if err != nil {
+		return false
+	}
+	close(p.done)
+	return true
+}
+
+func (p *process) kill() {
+	if p.pidfd == nil {
+		return
+	}
+	rc, err := p.pidfd.SyscallConn()
+	if err != nil {
+		return
+	}
+	// the only error is that there is nothing left to kill
+	_ = rc.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
+}
+
+// killSession kills the process and what it started in its own session. It is
+// for a launch that failed: there is no task yet that could be hit.
+func (p *process) killSession() {
+	p.kill()
+	// While the leader is alive or a zombie, the group's number is its own.
+	if now, err := keeper.ProcessOf(p.PID); err != nil || now != p.Process {
+		return
+	}
+	if pgid, err := unix.Getpgid(p.PID); err == nil && pgid == p.PID {
+		_ = unix.Kill(-pgid, unix.SIGKILL)
+	}
+}
+
+func (p *process) close() {
+	if p.pidfd != nil {
+		p.pidfd.Close()
+	}
+}
+
+// bootID differs after each boot: a pid of another boot is nobody's.
+func bootID() string {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}

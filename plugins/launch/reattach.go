@@ -1,0 +1,130 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	plugin "github.com/hashicorp/go-plugin"
+	"github.com/hashicorp/go-plugin/runner"
+
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+)
+
+// Record is all that is needed to find a running plugin again.
+type Record struct {
+	Protocol  string
+	Network   string
+	Addr      string
+	Pid       int
+	StartTime uint64
+	BootID    string
+	Streams   string // what the keeper holds the plugin's streams under
+}
+
+// ErrNotSame means that the process of a Record is not there any more.
+// Whatever has its pid now was not touched.
+var ErrNotSame = errors.New("the recorded plugin process is gone")
+
+// Record describes the plugin for another agent.
+func (p *Plugin) Record() Record {
+	return Record{
+		Protocol:  string(plugin.ProtocolGRPC),
+		Network:   p.addr.network,
+		Addr:      p.addr.addr,
+		Pid:       p.proc.PID,
+		StartTime: p.proc.StartTime,
+		BootID:    bootID(),
+		Streams:   p.key,
+	}
+}
+
+// Reattach takes over a plugin that runs already, when it is proven to be the
+// process of the record, and not otherwise (ErrNotSame). It is asked who it is
+// and initialised, but not configured again. A process that is the right one
+// and cannot be used is killed.
+func Reattach(ctx context.Context, cfg Config, rec Record) (*Plugin, error) {
+	p := newPlugin(cfg)
+	if err := p.reattach(ctx, rec); err != nil {
+		if p.proc == nil {
+			p.giveBack(true)
+		} else {
+			p.proc.kill()
+			p.Close()
+		}
+		return nil, fmt.Errorf("%s: reattach: %w", cfg.subject(), err)
+	}
+	return p, nil
+}
+
+func (p *Plugin) reattach(ctx context.Context, rec Record) error {
+	if rec.Pid <= 0 || rec.BootID == "" || rec.BootID != bootID() {
+		return ErrNotSame
+	}
+	// through the same eyes as a fresh one, for the record may be damaged
+	h, err := parseHandshake(fmt.Sprintf("%d|%d|%s|%s|%s|", coreProtocol, appProtocol, rec.Network, rec.Addr, rec.Protocol))
+	if err != nil {
+		return fmt.Errorf("%w: %v", ErrNotSame, err)
+	}
+	proc, err := openProcess(keeper.Process{PID: rec.Pid, StartTime: rec.StartTime})
+	if errors.Is(err, errProcessGone) {
+		return ErrNotSame
+	}
+	if err != nil {
+		return err
+	}
+	p.proc, p.addr, p.key = proc, h, rec.Streams
+
+	// A plugin whose streams are lost is still a plugin: it is only silent.
+	for i, stream := range sinkNames {
+		if f, err := p.cfg.Keeper.Take(ctx, p.key+stream); err == nil {
+			p.sinks[i] = f
+		} else {
+			p.logger.Warn("stream of a running plugin is lost", "stream", stream, "error", err)
+		}
+	}
+	p.watch()
+	if p.sinks[0] != nil {
+		p.wg.Go(func() { p.readStdout(make(chan struct{})) })
+	}
+
+	call, cancel := p.callContext(ctx)
+	defer cancel()
+	conn, err := p.open(call)
+	if err != nil {
+		return explainDial(p.addr, err)
+	}
+	p.mu.Lock()
+	p.first = conn
+	p.mu.Unlock()
+
+	p.client = plugin.NewClient(p.clientConfig(&plugin.ClientConfig{
+		Reattach: &plugin.ReattachConfig{
+			Protocol:     plugin.ProtocolGRPC,
+			Addr:         netAddr(h),
+			Pid:          rec.Pid,
+			ReattachFunc: func() (runner.AttachedRunner, error) { return attached{p}, nil },
+		},
+	}))
+	if err := p.connect(ctx); err != nil {
+		return err
+	}
+	if err := p.identify(ctx); err != nil {
+		return err
+	}
+	if err := p.init(ctx); err != nil {
+		return err
+	}
+	p.logger.Debug("plugin reattached", "pid", p.proc.PID, "version", p.info.Version)
+	return nil
+}
+
+func netAddr(h handshake) net.Addr {
+	if h.network == "unix" {
+		return &net.UnixAddr{Name: h.addr, Net: "unix"}
+	}
+	// parsed before; a name that does not resolve is no loopback address
+	addr, _ := net.ResolveTCPAddr("tcp", h.addr)
+	return addr
+}

@@ -1,0 +1,215 @@
+package launch
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+const (
+	// maxLine is how much of a line is held; the rest is counted and dropped.
+	maxLine = 64 << 10
+	// maxText is how much of a line that is no hclog record is logged.
+	maxText = 4 << 10
+
+	tailLines  = 6
+	tailLength = 300
+	panicLines = 10
+)
+
+// relay logs the lines of a plugin's stderr as our own until r ends. Its
+// memory does not depend on what the plugin writes. It is a goroutine's body.
+func relay(r io.Reader, logger hclog.Logger, t *tail) {
+	br := bufio.NewReaderSize(r, maxLine)
+	inPanic := false
+	for {
+		line, err := br.ReadSlice('\n')
+		dropped := 0
+		if err == bufio.ErrBufferFull {
+			// ReadSlice reuses the buffer when it goes on
+			line = slices.Clone(line)
+			for err == bufio.ErrBufferFull {
+				var more []byte
+				more, err = br.ReadSlice('\n')
+				dropped += len(more)
+			}
+		}
+		if len(line) > 0 {
+			inPanic = logLine(strings.TrimRight(string(line), "\r\n"), dropped, inPanic, logger, t)
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// logLine logs one line and reports whether a Go stack trace is running.
+func logLine(line string, dropped int, inPanic bool, logger hclog.Logger, t *tail) bool {
+	if line == "" && dropped == 0 {
+		return inPanic
+	}
+	if dropped == 0 && strings.HasPrefix(line, "{") {
+		if rec, ok := parseRecord(line); ok {
+			t.add(rec.String(), false)
+			logger.Log(rec.level, clean(rec.message), rec.pairs...)
+			return inPanic
+		}
+	}
+
+	if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {
+		inPanic = true
+	}
+	t.add(line, inPanic)
+	level := hclog.Debug
+	if inPanic {
+		level = hclog.Error
+	}
+	for prefix, l := range map[string]hclog.Level{
+		"[TRACE]": hclog.Trace, "[DEBUG]": hclog.Debug, "[INFO]": hclog.Info, "[WARN]": hclog.Warn, "[ERROR]": hclog.Error,
+	} {
+		if strings.HasPrefix(line, prefix) {
+			level = l
+			line = strings.TrimLeft(line[len(prefix):], " ")
+		}
+	}
+	if len(line) > maxText {
+		dropped += len(line) - maxText
+		line = line[:maxText]
+	}
+	if dropped > 0 {
+		logger.Log(level, clean(line), "dropped_bytes", dropped)
+	} else {
+		logger.Log(level, clean(line))
+	}
+	return inPanic
+}
+
+// record is one line in hclog's JSON form.
+type record struct {
+	level   hclog.Level
+	message string
+	pairs   []any
+}
+
+// parseRecord reads a line in hclog's JSON form. Anything else, also JSON with
+// other types than hclog's, is no record.
+func parseRecord(line string) (record, bool) {
+	var raw map[string]any
+	dec := json.NewDecoder(strings.NewReader(line))
+	dec.UseNumber()
+	if dec.Decode(&raw) != nil || dec.InputOffset() != int64(len(line)) {
+		return record{}, false
+	}
+	name, ok := raw["@level"].(string)
+	if !ok {
+		return record{}, false
+	}
+	level := hclog.LevelFromString(name)
+	if level == hclog.NoLevel || level == hclog.Off {
+		return record{}, false
+	}
+	message, ok := raw["@message"].(string)
+	if !ok && raw["@message"] != nil {
+		return record{}, false
+	}
+	rec := record{level: level, message: message}
+	stamp, _ := raw["@timestamp"].(string)
+	delete(raw, "@level")
+	delete(raw, "@message")
+	delete(raw, "@timestamp")
+	for _, k := range slices.Sorted(maps.Keys(raw)) {
+		rec.pairs = append(rec.pairs, clean(k), plainValue(raw[k]))
+	}
+	if stamp != "" {
+		rec.pairs = append(rec.pairs, "timestamp", clean(stamp))
+	}
+	return rec, true
+}
+
+// plainValue keeps what hclog prints well and writes the rest as JSON.
+func plainValue(v any) any {
+	switch v := v.(type) {
+	case string, bool, nil:
+		return v
+	case json.Number:
+		return v.String()
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Sprint(v)
+	}
+	return string(b)
+}
+
+// String is the record as a person would say it.
+func (r record) String() string {
+	s := r.message
+	for i := 0; i+1 < len(r.pairs); i += 2 {
+		if r.pairs[i] == "error" {
+			s = fmt.Sprintf("%s: %v", s, r.pairs[i+1])
+		}
+	}
+	return s
+}
+
+// clean makes text safe for a terminal and a line-based log.
+func clean(s string) string {
+	ok := utf8.ValidString(s)
+	for _, r := range s {
+		if !ok {
+			break
+		}
+		ok = r == '\t' || strconv.IsGraphic(r)
+	}
+	if ok {
+		return s
+	}
+	q := strconv.QuoteToGraphic(s)
+	return strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`)
+}
+
+// tail keeps the last words of a plugin, and the beginning of its panic. It is
+// safe for concurrent use.
+type tail struct {
+	mu    sync.Mutex
+	last  []string
+	panic []string
+}
+
+func (t *tail) add(line string, inPanic bool) {
+	if strings.TrimSpace(line) == "" {
+		return
+	}
+	if len(line) > tailLength {
+		line = line[:tailLength] + "…"
+	}
+	line = clean(strings.TrimRight(line, " \t"))
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if inPanic && len(t.panic) < panicLines {
+		t.panic = append(t.panic, line)
+	}
+	if len(t.last) == tailLines {
+		t.last = slices.Delete(t.last, 0, 1)
+	}
+	t.last = append(t.last, line)
+}
+
+// words returns the panic if there was one, else the last lines.
+func (t *tail) words() (lines []string, isPanic bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.panic) > 0 {
+		return slices.Clone(t.panic), true
+	}
+	return slices.Clone(t.last), false
+}

@@ -1,0 +1,358 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-version"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// manage keeps one plugin alive until ctx ends or the plugin is retired.
+func (s *Supervisor) manage(ctx context.Context, wg *sync.WaitGroup, sl *slot) {
+	if !s.awaitTurn(ctx, sl) {
+		return
+	}
+	if err := sl.entry.Err; err != nil {
+		err = fmt.Errorf("%s: %w", sl.entry, err)
+		s.logger.Error("plugin is not started", "plugin", sl.entry.Name, "error", err)
+		s.fail(sl, err, time.Time{})
+		return
+	}
+	logger := s.logger.With("plugin", sl.entry.Name)
+	for troubles := 0; ; {
+		began := time.Now()
+		inst, err := s.up(ctx, sl)
+		if err == nil {
+			s.serve(ctx, sl, inst)
+			if !ended(inst) {
+				s.update(func() { sl.inst = nil })
+				// ctx has ended, and the plugin deserves its time nevertheless
+				inst.Stop(context.WithoutCancel(ctx))
+				return
+			}
+			err = inst.Exit()
+			// Not at once: a child of the plugin may write to the plugin's stderr.
+			wg.Go(func() {
+				select {
+				case <-inst.Drained():
+				case <-ctx.Done():
+				}
+				inst.Close()
+			})
+			if time.Since(began) >= stableAfter {
+				troubles = 0
+			}
+		} else {
+			troubles = max(troubles, 1) // the same again at once would fail the same
+		}
+		if ctx.Err() != nil {
+			return
+		}
+
+		delay := backoff(troubles)
+		troubles++
+		logger.Error("plugin is down", "error", err, "delay", delay)
+		if delay == 0 {
+			s.update(func() { sl.inst = nil })
+			continue
+		}
+		s.fail(sl, err, time.Now().Add(delay))
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(delay):
+		}
+		s.update(func() { sl.err = nil })
+	}
+}
+
+// awaitTurn holds back a builtin until it is known that the configuration does
+// not replace it. It returns false when the slot is not needed.
+func (s *Supervisor) awaitTurn(ctx context.Context, sl *slot) bool {
+	for {
+		s.mu.Lock()
+		held, moved := s.heldLocked(sl), s.moved
+		s.mu.Unlock()
+		if !held {
+			return ctx.Err() == nil
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// heldLocked reports whether sl is a builtin that a configured plugin of the
+// same name will replace, as far as is known. If that plugin cannot be started
+// the builtin stays back: the configuration wants the other one.
+func (s *Supervisor) heldLocked(sl *slot) bool {
+	if !sl.entry.Builtin {
+		return false
+	}
+	for _, other := range s.slots {
+		if !other.entry.Builtin && other.entry.Path != "" && other.retired == "" &&
+			other.info.Name == "" && other.entry.DriverName() == sl.entry.Name {
+			return true
+		}
+	}
+	return false
+}
+
+// up launches the plugin of a slot and lets it take its driver name.
+func (s *Supervisor) up(ctx context.Context, sl *slot) (instance, error) {
+	inst, err := s.start(ctx, sl.entry)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.admit(sl, inst); err != nil {
+		inst.Stop(context.WithoutCancel(ctx))
+		return nil, err
+	}
+	return inst, nil
+}
+
+// admit decides which driver a new process serves, if any.
+func (s *Supervisor) admit(sl *slot, inst instance) (err error) {
+	info := inst.Info()
+	if info.Type != base.TypeDriver {
+		return fmt.Errorf("%s: it is a %s plugin, not a task driver", sl.entry, info.Type)
+	}
+	s.update(func() {
+		if sl.info.Name != "" && sl.info.Name != info.Name {
+			err = fmt.Errorf("%s: it was driver %q and calls itself %q now; start again to accept that", sl.entry, sl.info.Name, info.Name)
+			return
+		}
+		if err = s.claimLocked(sl, info); err != nil {
+			return
+		}
+		sl.inst, sl.info, sl.err, sl.tried = inst, info, nil, true
+		s.settleLocked()
+	})
+	return err
+}
+
+// claimLocked gives the driver name of info to sl, or retires one of the two
+// plugins that want it.
+func (s *Supervisor) claimLocked(sl *slot, info base.Info) error {
+	for _, other := range s.slots {
+		if other == sl || other.retired != "" {
+			continue
+		}
+		rival := other.info
+		if rival.Name == "" && other.entry.Builtin {
+			// known without asking, and maybe not launched yet
+			rival = base.Info{Name: other.entry.Name, Version: other.entry.Version}
+		}
+		if rival.Name != info.Name {
+			continue
+		}
+		if other.used || !prefer(sl.entry, sl.order, info, other.entry, other.order, rival) {
+			s.retireLocked(sl, other, info, rival)
+			return errRetired
+		}
+		s.retireLocked(other, sl, rival, info)
+	}
+	s.owners[info.Name] = sl
+	return nil
+}
+
+// prefer reports whether plugin a shall serve the driver that plugin b offers
+// too: the higher version does; of equals, an external plugin before a builtin,
+// and a later file before an earlier one.
+func prefer(a catalog.Entry, aOrder int, aInfo base.Info, b catalog.Entry, bOrder int, bInfo base.Info) bool {
+	va, errA := version.NewVersion(aInfo.Version)
+	vb, errB := version.NewVersion(bInfo.Version)
+	if errA == nil && errB == nil {
+		if c := va.Compare(vb); c != 0 {
+			return c > 0
+		}
+	}
+	if a.Builtin != b.Builtin {
+		return b.Builtin
+	}
+	return aOrder > bOrder
+}
+
+func (s *Supervisor) retireLocked(loser, winner *slot, lost, won base.Info) {
+	loser.retired = fmt.Sprintf("driver %q is served by %s, version %s", won.Name, winner.entry, won.Version)
+	loser.err = nil
+	loser.inst = nil
+	loser.cancel(errRetired)
+	s.logger.Info("multiple versions of plugin detected", "driver", won.Name,
+		"used", winner.entry.String(), "used_version", won.Version,
+		"ignored", loser.entry.String(), "ignored_version", lost.Version)
+	s.settleLocked()
+}
+
+// fail records why a slot has no process.
+func (s *Supervisor) fail(sl *slot, err error, retryAt time.Time) {
+	s.update(func() {
+		sl.inst = nil
+		sl.tried = true
+		if sl.retired == "" {
+			sl.err, sl.retryAt = err, retryAt
+		}
+		s.settleLocked()
+	})
+}
+
+// serve reads the streams of a process until it ends, or ctx does.
+func (s *Supervisor) serve(ctx context.Context, sl *slot, inst instance) {
+	name := inst.Info().Name
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	var wg sync.WaitGroup
+	wg.Go(func() { s.fingerprints(ctx, sl, inst, name) })
+	wg.Go(func() { s.taskEvents(ctx, inst, name) })
+	select {
+	case <-inst.Done():
+	case <-ctx.Done():
+	}
+	cancel()
+	wg.Wait()
+	s.setInfo(name, func(info *Info) { info.lost() })
+}
+
+// fingerprints keeps the driver's fingerprint stream open.
+func (s *Supervisor) fingerprints(ctx context.Context, sl *slot, inst instance, name string) {
+	for short := 0; ; {
+		began := time.Now()
+		stream, err := inst.Driver().Fingerprint(ctx)
+		if err == nil {
+			for fp := range stream {
+				if fp.Err != nil {
+					err = fp.Err
+					continue
+				}
+				s.setInfo(name, func(info *Info) {
+					info.apply(fp)
+					sl.printed = true
+				})
+			}
+		}
+		if ctx.Err() != nil || ended(inst) {
+			return
+		}
+		s.logger.Warn("fingerprint stream of driver broke", "driver", name, "plugin", sl.entry.Name, "error", err)
+		s.setInfo(name, func(info *Info) {
+			info.lost()
+			sl.printed = true
+		})
+		if !s.revive(ctx, inst) {
+			return
+		}
+		if short++; time.Since(began) >= reopenStable {
+			short = 0
+		}
+		if !sleep(ctx, reopen(short)) {
+			return
+		}
+	}
+}
+
+// taskEvents keeps the driver's event stream open.
+func (s *Supervisor) taskEvents(ctx context.Context, inst instance, name string) {
+	for short := 0; ; {
+		began := time.Now()
+		stream, err := inst.Driver().TaskEvents(ctx)
+		if err == nil {
+			for event := range stream {
+				if s.cfg.OnTaskEvent != nil && event != nil {
+					s.cfg.OnTaskEvent(name, *event)
+				}
+			}
+		}
+		if ctx.Err() != nil || ended(inst) {
+			return
+		}
+		s.logger.Debug("event stream of driver broke", "driver", name, "error", err)
+		if short++; time.Since(began) >= reopenStable {
+			short = 0
+		}
+		if !sleep(ctx, reopen(short)) {
+			return
+		}
+	}
+}
+
+// revive finds out whether somebody is still on the socket of a plugin whose
+// process lives. If not, the process is of no use: it is killed, and the slot
+// launches another one. It returns false then, and when ctx or the process ends.
+func (s *Supervisor) revive(ctx context.Context, inst instance) bool {
+	const tries, pause = 3, 500 * time.Millisecond
+	for i := range tries {
+		err := inst.Unreachable(ctx)
+		if err == nil {
+			return ctx.Err() == nil && !ended(inst)
+		}
+		if ctx.Err() != nil || ended(inst) {
+			return false
+		}
+		if i == tries-1 {
+			s.logger.Error("plugin lives and cannot be reached, killed", "plugin", inst.Info().Name, "pid", inst.PID(), "error", err)
+			break
+		}
+		if !sleep(ctx, pause) {
+			return false
+		}
+	}
+	inst.Kill()
+	return false
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// setInfo changes what is known of a driver.
+func (s *Supervisor) setInfo(name string, change func(*Info)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	info := s.drivers[name]
+	change(&info)
+	info.UpdatedAt = time.Now()
+	s.drivers[name] = info
+	s.notifyLocked()
+}
+
+// apply takes over a fingerprint: an attribute stays until an empty string
+// takes it back.
+func (i *Info) apply(fp driver.Fingerprint) {
+	i.Detected = fp.Health != driver.HealthUndetected
+	i.Healthy = fp.Health == driver.HealthHealthy
+	i.Description = fp.HealthDescription
+	attributes := make(map[string]driver.Attribute, len(i.Attributes)+len(fp.Attributes))
+	for k, v := range i.Attributes {
+		attributes[k] = v
+	}
+	for k, v := range fp.Attributes {
+		if v.Value == "" {
+			delete(attributes, k)
+		} else {
+			attributes[k] = v
+		}
+	}
+	i.Attributes = attributes
+}
+
+// lost is the state of a driver that does not report.
+func (i *Info) lost() {
+	i.Detected, i.Healthy = false, false
+	i.Description = "failed to fingerprint driver"
+}

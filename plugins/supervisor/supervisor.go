@@ -1,0 +1,411 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/launch"
+)
+
+var (
+	// ErrNoDriver means that no plugin serves a driver of that name. The error
+	// of Driver that wraps it says which drivers there are.
+	ErrNoDriver = errors.New("no such driver")
+
+	// ErrUnavailable means that the plugin of the driver cannot be started at
+	// the moment. The error that wraps it says why, and when it is tried again.
+	ErrUnavailable = errors.New("driver is not available")
+
+	// ErrStopped means that the supervisor has ended.
+	ErrStopped = errors.New("plugin supervisor has stopped")
+)
+
+// errRetired is the cause with which a slot ends that another plugin replaces.
+var errRetired = errors.New("replaced by another plugin")
+
+// readyLimit is how long a node waits for slow plugins before it goes on
+// without them.
+const readyLimit = 2 * time.Second
+
+// Config is what a supervisor needs.
+type Config struct {
+	Catalog *catalog.Catalog
+	Keeper  launch.Keeper
+
+	// KeeperSocket is where drivers find the keeper.
+	KeeperSocket string
+
+	// SocketDir is a private directory (0700) for the plugins' sockets, at most
+	// 80 characters long.
+	SocketDir string
+
+	// Host is what drivers are told about this machine; nil is allowed.
+	Host *base.DriverConfig
+
+	// OnTaskEvent gets what a driver says about its tasks, one event after the
+	// other for each driver. Nil drops it.
+	OnTaskEvent func(driver string, event driver.TaskEvent)
+
+	Logger hclog.Logger // nil means silence
+}
+
+// Info is the state of one driver.
+type Info struct {
+	Detected    bool
+	Healthy     bool
+	Description string
+	// Attributes are all that the driver has reported and not taken back.
+	Attributes map[string]driver.Attribute
+	UpdatedAt  time.Time
+}
+
+// Plugin is the state of one plugin of the catalog.
+type Plugin struct {
+	Name    string // of the file or the builtin
+	Path    string // "" for a builtin
+	Builtin bool
+	Driver  string // the driver that it serves; "" when that is not known yet
+	Version string
+	PID     int    // 0 when no process runs
+	Retired string // why another plugin is used in its place
+	Err     error  // why it does not run
+}
+
+// Supervisor keeps plugins alive. Its methods may be called concurrently.
+type Supervisor struct {
+	cfg    Config
+	logger hclog.Logger
+	start  func(context.Context, catalog.Entry) (instance, error)
+
+	mu      sync.Mutex
+	slots   []*slot
+	owners  map[string]*slot // by driver name
+	drivers map[string]Info
+	settled bool // no first launch is awaited any more
+	stopped bool
+	moved   chan struct{} // closed and replaced when a process comes or goes
+	changed chan struct{} // closed and replaced when drivers or plugins change
+}
+
+// instance is one running plugin. *launch.Plugin is one.
+type instance interface {
+	Info() base.Info
+	Driver() driver.Driver
+	PID() int
+	Done() <-chan struct{}
+	Exit() error
+	Connected() bool
+	Unreachable(context.Context) error
+	Drained() <-chan struct{}
+	Kill()
+	Stop(context.Context)
+	Close()
+}
+
+// slot is the place of one plugin of the catalog. The fields are guarded by
+// Supervisor.mu, except those that never change.
+type slot struct {
+	entry  catalog.Entry
+	order  int
+	cancel context.CancelCauseFunc // of its goroutine; set by Run before that starts
+
+	inst    instance
+	info    base.Info // of the latest process; zero before the first
+	tried   bool      // the first launch has an outcome
+	printed bool      // the first fingerprint is in
+	used    bool      // handed out by Driver
+	err     error     // why there is no process; nil while one is being launched
+	retryAt time.Time
+	retired string
+}
+
+// New makes a supervisor. Run brings it to life.
+func New(cfg Config) *Supervisor {
+	if cfg.Logger == nil {
+		cfg.Logger = hclog.NewNullLogger()
+	}
+	s := &Supervisor{
+		cfg:     cfg,
+		logger:  cfg.Logger,
+		owners:  map[string]*slot{},
+		drivers: map[string]Info{},
+		moved:   make(chan struct{}),
+		changed: make(chan struct{}),
+	}
+	s.start = s.launch
+	if cfg.Catalog != nil {
+		s.setEntries(cfg.Catalog.Entries())
+	}
+	return s
+}
+
+func (s *Supervisor) setEntries(entries []catalog.Entry) {
+	for i, e := range entries {
+		s.slots = append(s.slots, &slot{entry: e, order: i})
+	}
+}
+
+// launch starts the process of one catalog entry.
+func (s *Supervisor) launch(ctx context.Context, e catalog.Entry) (instance, error) {
+	binary, err := e.Open(s.logger)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", e, err)
+	}
+	defer binary.Close()
+	dir, err := os.Getwd()
+	if err != nil {
+		dir = "/"
+	}
+	cfg := launch.Config{
+		Name:      e.Name,
+		Path:      binary.Path,
+		Args:      binary.Argv,
+		Env:       launch.Environ(os.Environ(), s.cfg.KeeperSocket),
+		Dir:       dir,
+		SocketDir: s.cfg.SocketDir,
+		Keeper:    s.cfg.Keeper,
+		Host:      s.cfg.Host,
+		Logger:    s.logger,
+	}
+	if !binary.Script {
+		cfg.Exec = binary.File
+	}
+	if e.Block != nil {
+		cfg.Settings = e.Block.Config
+		cfg.SettingsFrom = e.Block.Range.String()
+	}
+	p, err := launch.Start(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// Run launches the plugins and keeps them alive until ctx ends, then ends them
+// and returns. It is called once. Tasks are not touched.
+func (s *Supervisor) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	contexts := make([]context.Context, len(s.slots))
+	for i, sl := range s.slots {
+		contexts[i], sl.cancel = context.WithCancelCause(ctx)
+		defer sl.cancel(nil)
+	}
+	for i, sl := range s.slots {
+		wg.Go(func() { s.manage(contexts[i], &wg, sl) })
+	}
+	settle := time.AfterFunc(readyLimit, s.settle)
+	defer settle.Stop()
+	s.update(func() { s.settleLocked() }) // there may be no plugin at all
+	wg.Wait()
+	s.update(func() { s.stopped = true })
+	return nil
+}
+
+// Driver returns the driver of that name. While its plugin is being launched,
+// the first time or after its death, Driver waits; when the launch fails, it
+// returns the reason at once (ErrUnavailable), and the launch is tried again
+// later. A name that no plugin serves is ErrNoDriver.
+func (s *Supervisor) Driver(ctx context.Context, name string) (driver.Driver, error) {
+	for {
+		s.mu.Lock()
+		inst, err := s.driverLocked(name)
+		moved := s.moved
+		s.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+		if inst != nil {
+			if inst.Connected() || s.revive(ctx, inst) {
+				return inst.Driver(), nil
+			}
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("driver %q: %w", name, context.Cause(ctx))
+		}
+	}
+}
+
+// driverLocked returns a living instance, or an error, or neither when there
+// is something to wait for.
+func (s *Supervisor) driverLocked(name string) (instance, error) {
+	if s.stopped {
+		return nil, fmt.Errorf("driver %q: %w", name, ErrStopped)
+	}
+	if !s.settled {
+		return nil, nil // a better plugin for this name may be on its way
+	}
+	sl := s.owners[name]
+	if sl == nil {
+		sl = s.expectedLocked(name)
+	}
+	switch {
+	case sl == nil:
+		return nil, s.noDriverLocked(name)
+	case sl.err != nil:
+		if sl.retryAt.IsZero() {
+			return nil, fmt.Errorf("driver %q: %w: %w", name, ErrUnavailable, sl.err)
+		}
+		return nil, fmt.Errorf("driver %q: %w: %w (next try in %s)", name, ErrUnavailable, sl.err, time.Until(sl.retryAt).Round(time.Second))
+	case sl.inst == nil || ended(sl.inst):
+		return nil, nil
+	}
+	sl.used = true
+	return sl.inst, nil
+}
+
+// expectedLocked finds the plugin that should serve a driver and has not said
+// so yet: by its name, or because it has no other.
+func (s *Supervisor) expectedLocked(name string) *slot {
+	for _, sl := range s.slots {
+		if sl.retired == "" && sl.info.Name == "" && sl.entry.DriverName() == name && !s.heldLocked(sl) {
+			return sl
+		}
+	}
+	return nil
+}
+
+func (s *Supervisor) noDriverLocked(name string) error {
+	var have, failed []string
+	for _, n := range slices.Sorted(maps.Keys(s.owners)) {
+		have = append(have, n)
+	}
+	for _, sl := range s.slots {
+		if sl.err != nil && sl.retired == "" {
+			failed = append(failed, sl.err.Error())
+		}
+	}
+	msg := "there is no plugin for any driver"
+	if len(have) > 0 {
+		msg = "there are " + strings.Join(have, ", ")
+	}
+	if len(failed) > 0 {
+		msg += "; " + strings.Join(failed, "; ")
+	}
+	return fmt.Errorf("driver %q: %w: %s", name, ErrNoDriver, msg)
+}
+
+// Drivers is a snapshot of all drivers that have ever been up, by name.
+func (s *Supervisor) Drivers() map[string]Info {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make(map[string]Info, len(s.drivers))
+	for name, info := range s.drivers {
+		info.Attributes = maps.Clone(info.Attributes)
+		out[name] = info
+	}
+	return out
+}
+
+// Plugins is a snapshot of all plugins of the catalog, in its order.
+func (s *Supervisor) Plugins() []Plugin {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []Plugin
+	for _, sl := range s.slots {
+		p := Plugin{
+			Name: sl.entry.Name, Path: sl.entry.Path, Builtin: sl.entry.Builtin,
+			Driver: sl.info.Name, Version: sl.info.Version, Retired: sl.retired, Err: sl.err,
+		}
+		if sl.inst != nil && !ended(sl.inst) {
+			p.PID = sl.inst.PID()
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// Changed is closed when Drivers or Plugins next give another answer. Ask for
+// it before them, or a change in between is missed.
+func (s *Supervisor) Changed() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changed
+}
+
+// Ready waits for the first fingerprint of every driver, two seconds at most:
+// a late one follows as a change. Its only error is the end of ctx.
+func (s *Supervisor) Ready(ctx context.Context) error {
+	limit := time.NewTimer(readyLimit)
+	defer limit.Stop()
+	for {
+		s.mu.Lock()
+		ready := s.stopped || (s.settled && !slices.ContainsFunc(s.slots, func(sl *slot) bool {
+			return sl.retired == "" && sl.err == nil && !sl.printed && !s.heldLocked(sl)
+		}))
+		changed := s.changed
+		s.mu.Unlock()
+		if ready {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-limit.C:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// update changes the state and tells everybody who waits for plugins.
+func (s *Supervisor) update(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
+	close(s.moved)
+	s.moved = make(chan struct{})
+	s.notifyLocked()
+}
+
+func (s *Supervisor) notifyLocked() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// settle ends the wait for slow first launches.
+func (s *Supervisor) settle() {
+	s.update(func() {
+		if s.settled {
+			return
+		}
+		for _, sl := range s.slots {
+			if !sl.tried && sl.retired == "" && !s.heldLocked(sl) {
+				s.logger.Warn("plugin is slow to start, going on without it", "plugin", sl.entry.Name)
+			}
+		}
+		s.settled = true
+	})
+}
+
+// settleLocked ends the wait when nothing is awaited any more.
+func (s *Supervisor) settleLocked() {
+	for _, sl := range s.slots {
+		if !sl.tried && sl.retired == "" && !s.heldLocked(sl) {
+			return
+		}
+	}
+	s.settled = true
+}
+
+func ended(inst instance) bool {
+	select {
+	case <-inst.Done():
+		return true
+	default:
+		return false
+	}
+}
