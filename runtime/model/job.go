@@ -1,24 +1,115 @@
 package model
 
-import "github.com/hashicorp/nomad/api"
+import (
+	"slices"
+	"strings"
 
-// Canonicalize brings job into the form in which it is stored and run: every
-// default filled, everything that groups and tasks inherit written down at the
-// group and the task, empty collections null. It changes job in place, calling
-// it again changes nothing, and null entries of lists are dropped.
-func Canonicalize(job *api.Job) {
-	job.Canonicalize()
-}
+	"github.com/hashicorp/nomad/api"
+)
+
+const (
+	maxPriority      = 100
+	maxUIDescription = 1000
+)
+
+var jobTypes = []string{api.JobTypeService, api.JobTypeBatch, api.JobTypeSystem, api.JobTypeSysbatch}
 
 // Validate checks a canonical job and returns nil or everything that is wrong
 // with it as one error, whose text nests the way Nomad's does. Faults takes such
-// an error apart again.
+// an error apart again. Whether this build can run the job is another question:
+// see Refusals.
 func Validate(job *api.Job) error {
-	return nil
+	if job == nil {
+		return &Fault{Text: "Job must be specified"}
+	}
+	r := newReport()
+	admit(r, job)
+	checkJob(r, job)
+	admitLast(r, job)
+	return r.err()
 }
 
-// Warnings returns what the author of a canonical job should know although the
-// job may run.
-func Warnings(job *api.Job) []string {
-	return nil
+func checkJob(r *report, job *api.Job) {
+	checkJobNames(r, job)
+	checkJobType(r.at("type"), val(job.Type))
+	if p := val(job.Priority); p < 1 || p > maxPriority {
+		r.at("priority").add("job priority must be between [1, %d]", maxPriority)
+	}
+	if slices.Contains(job.Datacenters, "") {
+		r.at("datacenters").add("Job datacenter must be non-empty string")
+	}
+	if len(job.Payload) > 0 && !job.Dispatched {
+		r.add("job can't be submitted with a payload, only dispatched")
+	}
+	checkConstraints(r, job.Constraints)
+	checkAffinities(r, val(job.Type), job.Affinities)
+	checkSpreads(r, val(job.Type), job.Spreads)
+	checkGroups(r, job)
+	checkPeriodic(r.at("periodic"), job)
+	checkParameterized(r.at("parameterized"), job)
+	if job.Multiregion != nil {
+		r.at("multiregion").add("Multiregion jobs are unlicensed.")
+	}
+	if ui := job.UI; ui != nil && len(ui.Description) > maxUIDescription {
+		r.at("ui").add("UI description must be under %d characters, currently %d", maxUIDescription, len(ui.Description))
+	}
+}
+
+func checkJobNames(r *report, job *api.Job) {
+	switch id := val(job.ID); {
+	case id == "":
+		r.add("Missing job ID")
+	case strings.Contains(id, " "):
+		r.add("Job ID contains a space")
+	case strings.Contains(id, "\x00"):
+		r.add("Job ID contains a null character")
+	}
+	switch name := val(job.Name); {
+	case name == "":
+		r.add("Missing job name")
+	case strings.Contains(name, "\x00"):
+		r.add("Job Name contains a null character")
+	}
+}
+
+func checkJobType(r *report, jobType string) {
+	switch {
+	case jobType == "":
+		r.add("Missing job type")
+	case jobType == "_core":
+		r.add("job type cannot be core")
+	case !slices.Contains(jobTypes, jobType):
+		r.add("Invalid job type: %q", jobType)
+	}
+}
+
+// checkGroups is the part of the groups that Nomad reports at the level of the
+// job, followed by the groups themselves.
+func checkGroups(r *report, job *api.Job) {
+	if len(job.TaskGroups) == 0 {
+		r.add("Missing job task groups")
+	}
+	first := map[string]int{}
+	for i, g := range job.TaskGroups {
+		name := val(g.Name)
+		at := r.at("group", name)
+		if before, again := first[name]; name == "" {
+			at.add("Job task group %d missing name", i+1)
+		} else if again {
+			at.add("Job task group %d redefines '%s' from group %d", i+1, name, before)
+		} else {
+			first[name] = i + 1
+		}
+		if val(g.ShutdownDelay) < 0 {
+			at.at("shutdown_delay").add("ShutdownDelay must be a positive value")
+		}
+		if count := val(g.Count); val(job.Type) == api.JobTypeSystem && count > 1 {
+			at.at("count").add("Job task group %s has count %d. Count cannot exceed 1 with system scheduler", name, count)
+		}
+	}
+	for _, g := range job.TaskGroups {
+		at := r.in("group", val(g.Name))
+		checkGroup(at, job, g)
+		r.nest(at, "Task group %s validation failed:", val(g.Name))
+	}
 }

@@ -1,0 +1,113 @@
+package model
+
+import (
+	"math"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// maxCount is the sum of all counts that a server allows by default.
+const maxCount = 50000
+
+// admit is what a server without Vault, Consul and a licence refuses before it
+// looks at the job as such.
+func admit(r *report, job *api.Job) {
+	for _, g := range job.TaskGroups {
+		admitConnect(r.at("group", val(g.Name)), g)
+	}
+	admitVault(r, job)
+	for _, g := range job.TaskGroups {
+		at := r.at("group", val(g.Name))
+		admitConsul(at, g.Consul, g.Services)
+		for _, t := range g.Tasks {
+			admitConsul(at.at("task", t.Name), t.Consul, t.Services)
+		}
+	}
+	if ns := val(job.Namespace); ns != api.DefaultNamespace {
+		r.at("namespace").add("job %q is in nonexistent namespace %q", val(job.ID), ns)
+	}
+	if pool := val(job.NodePool); pool != api.NodePoolDefault && pool != api.NodePoolAll {
+		r.at("node_pool").add("job %q is in nonexistent node pool %q", val(job.ID), pool)
+	}
+	if total := totalCount(job); total > maxCount {
+		r.add("total count was greater than configured job_max_count: %d > %d", total, maxCount)
+	}
+}
+
+// admitLast is what the server refuses after it has looked at the job.
+func admitLast(r *report, job *api.Job) {
+	for _, g := range job.TaskGroups {
+		for _, t := range g.Tasks {
+			at := r.at("group", val(g.Name), "task", t.Name)
+			if t.Resources != nil && t.Resources.NUMA != nil && t.Resources.NUMA.Affinity != "none" {
+				at.at("resources", "numa").add("numa scheduling requires Nomad Enterprise")
+			}
+			if t.Schedule != nil {
+				at.at("schedule").add("task schedules requires Nomad Enterprise")
+			}
+		}
+	}
+}
+
+// admitConnect refuses sidecars in groups whose network they cannot join.
+func admitConnect(r *report, g *api.TaskGroup) {
+	mode := ""
+	if len(g.Networks) > 0 {
+		mode = g.Networks[0].Mode
+	}
+	if mode == "bridge" || strings.HasPrefix(mode, "cni/") {
+		return
+	}
+	for i, s := range g.Services {
+		if s.Connect != nil && s.Connect.SidecarService != nil {
+			r.at("service", index(i), "connect").add(
+				`connect sidecar: invalid network mode for Consul Connect: group %q uses network mode %q; must be "bridge" or "cni/*"`,
+				val(g.Name), mode)
+		}
+	}
+}
+
+func admitVault(r *report, job *api.Job) {
+	missing := false
+	for _, g := range job.TaskGroups {
+		for _, t := range g.Tasks {
+			if t.Vault == nil {
+				continue
+			}
+			at := r.at("group", val(g.Name), "task", t.Name, "vault")
+			if t.Vault.Cluster != defaultCluster {
+				at.add("non-default Vault cluster requires Nomad Enterprise")
+			} else if !missing {
+				missing = true
+				at.add("Vault %q not enabled but used in the job", defaultCluster)
+			}
+		}
+	}
+}
+
+// defaultCluster is the only cluster of Consul and of Vault without a licence.
+const defaultCluster = "default"
+
+func admitConsul(r *report, block *api.Consul, services []*api.Service) {
+	if block != nil && block.Cluster != defaultCluster {
+		r.at("consul").add("non-default Consul cluster requires Nomad Enterprise")
+	}
+	for i, s := range services {
+		if s.Provider == api.ServiceProviderConsul && s.Cluster != defaultCluster {
+			r.at("service", index(i)).add("non-default Consul cluster requires Nomad Enterprise")
+		}
+	}
+}
+
+func totalCount(job *api.Job) int {
+	total := 0
+	for _, g := range job.TaskGroups {
+		count := max(val(g.Count), 0)
+		if count > math.MaxInt-total {
+			return math.MaxInt
+		}
+		total += count
+	}
+	return total
+}

@@ -1,0 +1,72 @@
+package model
+
+import (
+	"crypto/md5"
+	"crypto/sha1"
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/hex"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+var artifactModes = []string{"any", "file", "dir"}
+
+func checkArtifacts(r *report, artifacts []*api.TaskArtifact) {
+	for i, a := range artifacts {
+		at := r.in("artifact", index(i))
+		checkArtifact(at, a)
+		r.nest(at, "Artifact %d validation failed:", i+1)
+	}
+}
+
+func checkArtifact(r *report, a *api.TaskArtifact) {
+	if val(a.GetterSource) == "" {
+		r.add("source must be specified")
+	}
+	if mode := val(a.GetterMode); !slices.Contains(artifactModes, mode) {
+		r.add("invalid artifact mode %q; must be one of: any, file, dir", mode)
+	}
+	if escapes("task", val(a.RelativeDest)) {
+		r.add("destination escapes allocation directory")
+	}
+	if sum, ok := a.GetterOptions["checksum"]; ok {
+		checkChecksum(r.at("options"), sum)
+	}
+}
+
+// checksumSizes are the kinds of checksums and how many bytes each has.
+var checksumSizes = map[string]int{
+	"md5":    md5.Size,
+	"sha1":   sha1.Size,
+	"sha256": sha256.Size,
+	"sha512": sha512.Size,
+}
+
+// checkChecksum leaves a text alone that is only known at run time.
+func checkChecksum(r *report, text string) {
+	if strings.Contains(text, "${") {
+		return
+	}
+	if strings.TrimSpace(text) == "" {
+		r.add("checksum value cannot be empty")
+		return
+	}
+	kind, sum, ok := strings.Cut(text, ":")
+	if !ok {
+		r.add("checksum must be given as \"type:value\"; got %q", text)
+		return
+	}
+	size, ok := checksumSizes[kind]
+	if !ok {
+		r.add("unsupported checksum type: %s", kind)
+		return
+	}
+	if bytes, err := hex.DecodeString(sum); err != nil {
+		r.add("invalid checksum: %v", err)
+	} else if len(bytes) != size {
+		r.add("invalid %s checksum: %s", kind, sum)
+	}
+}

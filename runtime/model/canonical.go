@@ -1,0 +1,245 @@
+package model
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+const defaultIdentity = "default"
+
+// Canonicalize brings job into the form in which it is stored and run: every
+// default filled, everything that groups and tasks inherit written down at the
+// group and the task, implied constraints added, empty collections null. It
+// changes job in place, and calling it again changes nothing. Null entries of
+// lists and maps are dropped.
+//
+// Attributes that Nomad drops without a word (max_client_disconnect and its
+// like) stay, so that Warnings can name them.
+func Canonicalize(job *api.Job) {
+	if job == nil {
+		return
+	}
+	tidy(reflect.ValueOf(job).Elem())
+	job.Canonicalize()
+
+	orDefault(&job.Region, api.GlobalRegion)
+	orDefault(&job.Namespace, api.DefaultNamespace)
+	orDefault(&job.NodePool, api.NodePoolDefault)
+	orDefault(&job.Priority, api.JobDefaultPriority)
+	if len(job.Datacenters) == 0 {
+		job.Datacenters = []string{"*"}
+	}
+	if job.DispatchIdempotencyToken == nil {
+		job.DispatchIdempotencyToken = new("")
+	}
+	canonicalizeConstraints(job.Constraints, job.Affinities)
+	for _, g := range job.TaskGroups {
+		canonicalizeGroup(job, g)
+		imply(g)
+	}
+	// The groups have inherited these; the job itself keeps no more than this.
+	job.Reschedule, job.Migrate = nil, nil
+	job.Update = storedUpdate(job.Update)
+}
+
+// orDefault sets an attribute for which the zero value means the same as none.
+func orDefault[T comparable](p **T, value T) {
+	if *p == nil || **p == *new(T) {
+		*p = &value
+	}
+}
+
+// val is the value of an optional attribute, zero when it is not set.
+func val[T any](p *T) T {
+	if p == nil {
+		return *new(T)
+	}
+	return *p
+}
+
+func storedUpdate(u *api.UpdateStrategy) *api.UpdateStrategy {
+	stored := &api.UpdateStrategy{
+		Stagger:          new(time.Duration(0)),
+		MaxParallel:      new(0),
+		HealthCheck:      new(""),
+		MinHealthyTime:   new(time.Duration(0)),
+		HealthyDeadline:  new(time.Duration(0)),
+		ProgressDeadline: new(time.Duration(0)),
+		Canary:           new(0),
+		AutoRevert:       new(false),
+		AutoPromote:      new(false),
+	}
+	if u != nil {
+		stored.Stagger, stored.MaxParallel = u.Stagger, u.MaxParallel
+	}
+	return stored
+}
+
+func canonicalizeGroup(job *api.Job, g *api.TaskGroup) {
+	canonicalizeConstraints(g.Constraints, g.Affinities)
+	canonicalizePorts(g.Networks)
+	for _, s := range g.Services {
+		canonicalizeService(s, *job.Name, *g.Name, "")
+	}
+	for label, v := range g.Volumes {
+		if v.Name == "" {
+			v.Name = label
+		}
+	}
+	if g.Scaling != nil {
+		g.Scaling.Target = map[string]string{"Namespace": *job.Namespace, "Job": *job.ID, "Group": *g.Name}
+	}
+	for _, t := range g.Tasks {
+		canonicalizeTask(job, g, t)
+	}
+}
+
+func canonicalizeTask(job *api.Job, g *api.TaskGroup, t *api.Task) {
+	canonicalizeConstraints(t.Constraints, t.Affinities)
+	canonicalizePorts(t.Resources.Networks)
+	for _, d := range t.Resources.Devices {
+		canonicalizeConstraints(d.Constraints, d.Affinities)
+	}
+	for _, s := range t.Services {
+		canonicalizeService(s, *job.Name, *g.Name, t.Name)
+		if s.TaskName == "" {
+			s.TaskName = t.Name
+		}
+	}
+	canonicalizeIdentities(t)
+}
+
+// canonicalizeIdentities gives the task its default identity, and moves the one
+// that describes it out of the list of the others.
+func canonicalizeIdentities(t *api.Task) {
+	var others []*api.WorkloadIdentity
+	for _, id := range t.Identities {
+		id.ChangeSignal = strings.ToUpper(id.ChangeSignal)
+		if id.Name == "" || id.Name == defaultIdentity {
+			t.Identity = id
+		} else {
+			others = append(others, id)
+		}
+	}
+	t.Identities = others
+	if t.Identity == nil {
+		t.Identity = &api.WorkloadIdentity{}
+	}
+	t.Identity.Name = defaultIdentity
+	t.Identity.Audience = []string{"nomadproject.io"}
+	t.Identity.ChangeSignal = strings.ToUpper(t.Identity.ChangeSignal)
+}
+
+func canonicalizeConstraints(constraints []*api.Constraint, affinities []*api.Affinity) {
+	for _, c := range constraints {
+		if c.Operand == "" {
+			c.Operand = "="
+		}
+	}
+	for _, a := range affinities {
+		if a.Operand == "" {
+			a.Operand = "="
+		}
+	}
+}
+
+func canonicalizePorts(networks []*api.NetworkResource) {
+	for _, n := range networks {
+		for _, ports := range [][]api.Port{n.ReservedPorts, n.DynamicPorts} {
+			for i := range ports {
+				if ports[i].HostNetwork == "" {
+					ports[i].HostNetwork = "default"
+				}
+			}
+		}
+	}
+}
+
+// canonicalizeService fills in the names, and forgets what its checks have
+// inherited. The task of a service of the group is "".
+func canonicalizeService(s *api.Service, job, group, task string) {
+	s.Name = expandServiceName(s.Name, job, group, task)
+	s.CheckRestart = nil
+	for i := range s.Checks {
+		if s.Checks[i].Name == "" {
+			s.Checks[i].Name = fmt.Sprintf("service: %q check", s.Name)
+		}
+	}
+}
+
+func expandServiceName(name, job, group, task string) string {
+	if task == "" {
+		task = "group"
+	}
+	var pairs []string
+	for _, p := range [][2]string{
+		{"${JOB}", job},
+		{"${TASKGROUP}", group},
+		{"${TASK}", task},
+		{"${BASE}", job + "-" + group + "-" + task},
+	} {
+		// A name that brings a placeholder of its own would be expanded anew each
+		// time that the job is canonicalized.
+		if !strings.Contains(p[1], "${") {
+			pairs = append(pairs, p[0], p[1])
+		}
+	}
+	return strings.NewReplacer(pairs...).Replace(name)
+}
+
+// tidy drops null entries and makes empty collections null, in everything that
+// the API types describe. Free-form values (config, policy) stay as they are.
+func tidy(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			tidy(v.Elem())
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			tidy(v.Field(i))
+		}
+	case reflect.Slice:
+		tidySlice(v)
+	case reflect.Map:
+		tidyMap(v)
+	}
+}
+
+func tidySlice(v reflect.Value) {
+	kept := 0
+	for i := range v.Len() {
+		e := v.Index(i)
+		if e.Kind() == reflect.Pointer && e.IsNil() {
+			continue
+		}
+		tidy(e)
+		v.Index(kept).Set(e)
+		kept++
+	}
+	if kept == 0 {
+		v.SetZero()
+	} else {
+		v.SetLen(kept)
+	}
+}
+
+func tidyMap(v reflect.Value) {
+	for _, key := range v.MapKeys() {
+		e := v.MapIndex(key)
+		if e.Kind() == reflect.Pointer && e.IsNil() {
+			v.SetMapIndex(key, reflect.Value{})
+			continue
+		}
+		if e.Kind() == reflect.Pointer {
+			tidy(e)
+		}
+	}
+	if v.Len() == 0 {
+		v.SetZero()
+	}
+}

@@ -1,0 +1,139 @@
+package model
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+const (
+	minCheckInterval = time.Second
+	minCheckTimeout  = time.Second
+	maxCheckNotes    = 255
+)
+
+var (
+	nomadCheckTypes  = []string{"tcp", "http"}
+	consulCheckTypes = []string{"grpc", "tcp", "http", "script"}
+	initialStatuses  = []string{"", "passing", "warning", "critical"}
+	checkMethods     = []string{
+		"", http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
+		http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace,
+	}
+)
+
+// A faultList collects sentences about one check, which read differently for
+// each provider.
+type faultList []string
+
+func (l *faultList) add(format string, args ...any) { *l = append(*l, fmt.Sprintf(format, args...)) }
+
+// nomadCheckFaults returns what is wrong with a check of a service that Nomad
+// itself registers.
+func nomadCheckFaults(c api.ServiceCheck) []string {
+	var l faultList
+	l.common(c, nomadCheckTypes)
+	if !slices.Contains(checkMethods, strings.ToUpper(c.Method)) {
+		l.add("method type %q not supported in Nomad http check", c.Method)
+	}
+	if c.AddressMode == "driver" {
+		l.add("address_mode = driver may only be set for Consul service checks")
+	}
+	if c.OnUpdate == api.OnUpdateIgnoreWarn {
+		l.add("on_update may only be set to ignore_warnings for Consul service checks")
+	}
+	if c.CheckRestart != nil && c.CheckRestart.IgnoreWarnings {
+		l.add("ignore_warnings on check_restart only supported for Consul service checks")
+	}
+	for _, only := range []struct {
+		name string
+		set  bool
+	}{
+		{"expose", c.Expose},
+		{"success_before_passing", c.SuccessBeforePassing > 0},
+		{"failures_before_critical", c.FailuresBeforeCritical > 0},
+		{"failures_before_warning", c.FailuresBeforeWarning > 0},
+		{"tls_server_name", c.TLSServerName != ""},
+	} {
+		if only.set {
+			l.add("%s may only be set for Consul service checks", only.name)
+		}
+	}
+	return l
+}
+
+func consulCheckFaults(c api.ServiceCheck) []string {
+	var l faultList
+	l.common(c, consulCheckTypes)
+	if len(c.Notes) > maxCheckNotes {
+		l.add("notes must not be longer than %d characters", maxCheckNotes)
+	}
+	return l
+}
+
+func (l *faultList) common(c api.ServiceCheck, types []string) {
+	kind := strings.ToLower(c.Type)
+	if !slices.Contains(types, kind) {
+		l.add("invalid check type (%q), must be one of %s", c.Type, strings.Join(types, ", "))
+	}
+	switch {
+	case c.Interval == 0:
+		l.add("missing required value interval. Interval cannot be less than %v", minCheckInterval)
+	case c.Interval < minCheckInterval:
+		l.add("interval (%v) cannot be lower than %v", c.Interval, minCheckInterval)
+	}
+	switch {
+	case c.Timeout == 0:
+		l.add("missing required value timeout. Timeout cannot be less than %v", minCheckTimeout)
+	case c.Timeout < minCheckTimeout:
+		l.add("timeout (%v) is lower than required minimum timeout %v", c.Timeout, minCheckTimeout)
+	}
+	if kind == "http" {
+		l.path(c.Path)
+	}
+	if c.AddressMode == "auto" {
+		l.add("invalid address_mode %q - auto only valid for services", c.AddressMode)
+	}
+	if !slices.Contains(initialStatuses, c.InitialStatus) {
+		l.add(`invalid initial check state (%s), must be one of "passing", "warning", "critical" or empty`, c.InitialStatus)
+	}
+	if !slices.Contains(onUpdates, c.OnUpdate) {
+		l.add(`on_update must be "require_healthy", "ignore_warnings", or "ignore"; got %q`, c.OnUpdate)
+	}
+	if c.CheckRestart != nil {
+		l.restart(c)
+	}
+}
+
+func (l *faultList) path(path string) {
+	if path == "" {
+		l.add("http type must have http path")
+		return
+	}
+	if u, err := url.Parse(path); err != nil || u.IsAbs() {
+		l.add("http type must have relative http path")
+	}
+}
+
+func (l *faultList) restart(c api.ServiceCheck) {
+	if c.OnUpdate == api.OnUpdateIgnore {
+		l.add("on_update value %q is not compatible with check_restart", c.OnUpdate)
+	}
+	if c.CheckRestart.Limit < 0 {
+		l.add("limit must be greater than or equal to 0 but found %d", c.CheckRestart.Limit)
+	}
+	if grace := val(c.CheckRestart.Grace); grace < 0 {
+		l.add("grace period must be greater than or equal to 0 but found %d", grace)
+	}
+}
+
+func checkHasPort(r *report, s *api.Service, c api.ServiceCheck) {
+	if strings.ToLower(c.Type) != "script" && c.Type != "" && c.PortLabel == "" && s.PortLabel == "" {
+		r.add("Check %s invalid: check requires a port but neither check nor service %q have a port", c.Name, s.Name)
+	}
+}

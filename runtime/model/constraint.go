@@ -1,0 +1,304 @@
+package model
+
+import (
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/go-version"
+	"github.com/hashicorp/nomad/api"
+)
+
+// An operator says how the value of a constraint or an affinity must look, and
+// when the two sides agree.
+type operator struct {
+	// check reports what is wrong with the value.
+	check func(r *report, operand, value string)
+	// holds compares the resolved sides; only set for operators that need both.
+	holds func(left, right string) bool
+}
+
+// operators are those that constraints and affinities share.
+var operators = map[string]operator{
+	"=":                          {checkPresent, equal},
+	"==":                         {checkPresent, equal},
+	"is":                         {checkPresent, equal},
+	"!=":                         {checkPresent, nil},
+	"not":                        {checkPresent, nil},
+	"<":                          {checkPresent, func(l, r string) bool { return compare(l, r) < 0 }},
+	"<=":                         {checkPresent, func(l, r string) bool { return compare(l, r) <= 0 }},
+	">":                          {checkPresent, func(l, r string) bool { return compare(l, r) > 0 }},
+	">=":                         {checkPresent, func(l, r string) bool { return compare(l, r) >= 0 }},
+	api.ConstraintVersion:        {checkVersion, matchesVersion},
+	api.ConstraintSemver:         {checkSemver, matchesSemver},
+	api.ConstraintRegex:          {checkRegexp, matchesRegexp},
+	api.ConstraintSetContains:    {checkSet, containsAll},
+	api.ConstraintSetContainsAll: {checkSet, containsAll},
+	api.ConstraintSetContainsAny: {checkSet, containsAny},
+}
+
+// constraintOperators are those that only constraints have.
+var constraintOperators = map[string]operator{
+	api.ConstraintAttributeIsSet:    {checkAbsent, nil},
+	api.ConstraintAttributeIsNotSet: {checkAbsent, nil},
+	api.ConstraintDistinctHosts:     {func(*report, string, string) {}, nil},
+	api.ConstraintDistinctProperty:  {checkDistinctProperty, nil},
+}
+
+func checkPresent(r *report, operand, value string) {
+	if value == "" {
+		r.add("Operator %q requires an RTarget", operand)
+	}
+}
+
+func checkAbsent(r *report, operand, value string) {
+	if value != "" {
+		r.add("Operator %q does not support an RTarget", operand)
+	}
+}
+
+func checkVersion(r *report, _, value string) {
+	if _, err := version.NewConstraint(value); err != nil {
+		r.add("Version constraint is invalid: %v", err)
+	}
+}
+
+func checkSemver(r *report, _, value string) {
+	if _, err := parseSemverConstraint(value); err != nil {
+		r.add("Semver constraint is invalid: %v", err)
+	}
+}
+
+func checkRegexp(r *report, _, value string) {
+	if _, err := regexp.Compile(value); err != nil {
+		r.add("Regular expression failed to compile: %v", err)
+	}
+}
+
+func checkSet(r *report, _, value string) {
+	if value == "" {
+		r.add("Set contains constraint requires an RTarget")
+	}
+}
+
+func checkDistinctProperty(r *report, _, value string) {
+	if value == "" {
+		return
+	}
+	count, err := strconv.ParseUint(value, 10, 64)
+	if err != nil {
+		r.add("Failed to convert RTarget %q to uint64: %v", value, err)
+	} else if count < 1 {
+		r.add("Distinct Property must have an allowed count of 1 or greater: %d < 1", count)
+	}
+}
+
+// Holds tells whether a canonical constraint holds on a node. resolve returns
+// the value of a target such as "${attr.kernel.name}", and whether there is one.
+// distinct_hosts and distinct_property, which speak of several allocations, are
+// not for Holds: it answers false, as for an operator that does not exist.
+func Holds(c *api.Constraint, resolve func(target string) (string, bool)) bool {
+	left, hasLeft := resolve(c.LTarget)
+	right, hasRight := resolve(c.RTarget)
+	switch c.Operand {
+	case "!=", "not":
+		return left != right || hasLeft != hasRight
+	case api.ConstraintAttributeIsSet:
+		return hasLeft
+	case api.ConstraintAttributeIsNotSet:
+		return !hasLeft
+	}
+	op := operators[c.Operand]
+	return op.holds != nil && hasLeft && hasRight && op.holds(left, right)
+}
+
+func equal(left, right string) bool { return left == right }
+
+// compare orders two texts as integers if both are, else as floating point
+// numbers if both are, else byte by byte.
+func compare(left, right string) int {
+	if l, r, ok := both(left, right, func(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) }); ok {
+		return order(l, r)
+	}
+	if l, r, ok := both(left, right, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }); ok {
+		return order(l, r)
+	}
+	return strings.Compare(left, right)
+}
+
+func both[T any](left, right string, parse func(string) (T, error)) (l, r T, ok bool) {
+	l, errLeft := parse(left)
+	r, errRight := parse(right)
+	return l, r, errLeft == nil && errRight == nil
+}
+
+func order[T int64 | float64](l, r T) int {
+	switch {
+	case l < r:
+		return -1
+	case l > r:
+		return 1
+	}
+	return 0
+}
+
+func matchesVersion(left, right string) bool {
+	v, err := version.NewVersion(left)
+	if err != nil {
+		return false
+	}
+	want, err := version.NewConstraint(right)
+	return err == nil && want.Check(v)
+}
+
+func matchesRegexp(left, right string) bool {
+	re, err := regexp.Compile(right)
+	return err == nil && re.MatchString(left)
+}
+
+func containsAll(left, right string) bool {
+	have := members(left)
+	for _, want := range members(right) {
+		if !slices.Contains(have, want) {
+			return false
+		}
+	}
+	return true
+}
+
+func containsAny(left, right string) bool {
+	have := members(left)
+	return slices.ContainsFunc(members(right), func(want string) bool { return slices.Contains(have, want) })
+}
+
+func members(list string) []string {
+	parts := strings.Split(list, ",")
+	for i := range parts {
+		parts[i] = strings.TrimSpace(parts[i])
+	}
+	return parts
+}
+
+func checkConstraints(r *report, constraints []*api.Constraint) {
+	for i, c := range constraints {
+		at := r.in("constraint", strconv.Itoa(i))
+		checkConstraint(at, c)
+		r.nest(at, "Constraint %d validation failed:", i+1)
+	}
+}
+
+// checkTaskConstraints also refuses the operators that speak of several allocations.
+func checkTaskConstraints(r *report, constraints []*api.Constraint) {
+	checkConstraints(r, constraints)
+	for i, c := range constraints {
+		if distinct(c) {
+			r.at("constraint", strconv.Itoa(i)).add("Constraint %d has disallowed Operand at task level: %s", i+1, c.Operand)
+		}
+	}
+}
+
+func distinct(c *api.Constraint) bool {
+	return c.Operand == api.ConstraintDistinctHosts || c.Operand == api.ConstraintDistinctProperty
+}
+
+func checkConstraint(r *report, c *api.Constraint) {
+	op, ok := operators[c.Operand]
+	if !ok {
+		op, ok = constraintOperators[c.Operand]
+	}
+	if !ok {
+		r.add("Unknown constraint type %q", c.Operand)
+		return
+	}
+	op.check(r, c.Operand, c.RTarget)
+	if c.Operand != api.ConstraintDistinctHosts {
+		checkTarget(r, c.LTarget)
+	}
+}
+
+// nodeTargets are the references to a node that stand for themselves;
+// targetPrefixes those that are followed by a key.
+var (
+	nodeTargets    = []string{"${node.unique.id}", "${node.datacenter}", "${node.unique.name}", "${node.class}", "${node.pool}"}
+	targetPrefixes = []string{"${attr.", "${meta.", "${device."}
+)
+
+func checkTarget(r *report, target string) {
+	switch {
+	case target == "":
+		r.add("no attribute provided but is required by operator")
+	case !strings.HasPrefix(target, "$"), slices.Contains(nodeTargets, target):
+	case !strings.HasPrefix(target, "${"):
+		r.add("attribute %q is missing an opening brace", target)
+	case !strings.HasSuffix(target, "}"):
+		r.add("attribute %q is missing a closing brace", target)
+	case !slices.ContainsFunc(targetPrefixes, func(p string) bool { return strings.HasPrefix(target, p) }):
+		r.add("unsupported attribute %q", target)
+	}
+}
+
+func checkAffinities(r *report, jobType string, affinities []*api.Affinity) {
+	if jobType == api.JobTypeSystem && len(affinities) > 0 {
+		r.at("affinity", "0").add("System jobs may not have an affinity block")
+		return
+	}
+	for i, a := range affinities {
+		at := r.in("affinity", strconv.Itoa(i))
+		checkAffinity(at, a)
+		r.nest(at, "Affinity %d validation failed:", i+1)
+	}
+}
+
+func checkAffinity(r *report, a *api.Affinity) {
+	if op, ok := operators[a.Operand]; ok {
+		op.check(r, a.Operand, a.RTarget)
+	} else {
+		r.add("Unknown affinity operator %q", a.Operand)
+	}
+	if a.LTarget == "" {
+		r.add("No LTarget provided but is required")
+	}
+	switch w := val(a.Weight); {
+	case w < -100 || w > 100:
+		r.add("Affinity weight must be within the range [-100,100]")
+	case w == 0:
+		r.add("Affinity weight cannot be zero")
+	}
+}
+
+func checkSpreads(r *report, jobType string, spreads []*api.Spread) {
+	if jobType == api.JobTypeSystem && len(spreads) > 0 {
+		r.at("spread", "0").add("System jobs may not have a spread block")
+		return
+	}
+	for i, s := range spreads {
+		at := r.in("spread", strconv.Itoa(i))
+		checkSpread(at, s)
+		r.nest(at, "Spread %d validation failed:", i+1)
+	}
+}
+
+func checkSpread(r *report, s *api.Spread) {
+	if s.Attribute == "" {
+		r.add("Missing spread attribute")
+	}
+	if w := val(s.Weight); w <= 0 || w > 100 {
+		r.add("Spread block must have a positive weight from 0 to 100")
+	}
+	seen := map[string]bool{}
+	sum := 0
+	for _, t := range s.SpreadTarget {
+		if seen[t.Value] {
+			r.add("Spread target value %q already defined", t.Value)
+		}
+		seen[t.Value] = true
+		if t.Percent > 100 {
+			r.add("Spread target percentage for value %q must be between 0 and 100", t.Value)
+		}
+		sum += int(t.Percent)
+	}
+	if sum > 100 {
+		r.add("Sum of spread target percentages must not be greater than 100%%; got %d%%", sum)
+	}
+}

@@ -1,0 +1,204 @@
+package model
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+const minDiskMB = 10
+
+func index(i int) string { return strconv.Itoa(i) }
+
+func checkGroup(r *report, job *api.Job, g *api.TaskGroup) {
+	jobType := val(job.Type)
+	switch name := val(g.Name); {
+	case name == "":
+		r.add("Missing task group name")
+	case strings.Contains(name, "\x00"):
+		r.add("Task group name contains null character")
+	}
+	if val(g.Count) < 0 {
+		r.at("count").add("Task group count can't be negative")
+	}
+	if len(g.Tasks) == 0 {
+		r.add("Missing tasks for task group")
+	}
+	checkMaxRunDuration(r.at("max_run_duration"), jobType, g.MaxRunDuration)
+	checkConstraints(r, g.Constraints)
+	checkAffinities(r, jobType, g.Affinities)
+	checkSpreads(r, jobType, g.Spreads)
+	checkRestart(r.at("restart"), g.RestartPolicy)
+	checkReschedule(r.at("reschedule"), jobType, g.ReschedulePolicy)
+	if d := g.EphemeralDisk; d != nil && val(d.SizeMB) < minDiskMB {
+		r.at("ephemeral_disk").add("minimum DiskMB value is %d; got %d", minDiskMB, val(d.SizeMB))
+	}
+	checkUpdate(r.at("update"), jobType, g.Update)
+	checkMigrate(r.at("migrate"), jobType, g.Migrate)
+	checkDisconnect(r.at("disconnect"), jobType, g.Disconnect)
+	checkTaskSet(r, g)
+	checkNetworks(r, g.Networks)
+	checkGroupServices(r, g)
+	checkVolumes(r, jobType, g)
+	checkScaling(r, g)
+	for _, t := range g.Tasks {
+		at := r.in("task", t.Name)
+		checkTask(at, jobType, g, t)
+		r.nest(at, "Task %s validation failed:", t.Name)
+	}
+}
+
+func checkMaxRunDuration(r *report, jobType string, limit *time.Duration) {
+	if limit == nil {
+		return
+	}
+	if jobType != api.JobTypeBatch && jobType != api.JobTypeSysbatch {
+		r.add("Job type %q does not allow max_run_duration", jobType)
+	}
+	if *limit <= 0 {
+		r.add("MaxRunDuration must be greater than zero")
+	}
+}
+
+// checkTaskSet checks what the tasks of a group must agree on.
+func checkTaskSet(r *report, g *api.TaskGroup) {
+	first := map[string]int{}
+	leaders, mains := 0, 0
+	for i, t := range g.Tasks {
+		at := r.at("task", t.Name)
+		if before, again := first[t.Name]; t.Name == "" {
+			at.add("Task %d missing name", i+1)
+		} else if again {
+			at.add("Task %d redefines '%s' from task %d", i+1, t.Name, before)
+		} else {
+			first[t.Name] = i + 1
+		}
+		if t.Leader {
+			leaders++
+		}
+		if t.Lifecycle == nil {
+			mains++
+		}
+	}
+	if leaders > 1 {
+		r.add("Only one task may be marked as leader")
+	}
+	if mains == 0 && len(g.Tasks) > 0 {
+		r.add("Task group %s must have at least one main task", val(g.Name))
+	}
+}
+
+func checkDisconnect(r *report, jobType string, d *api.DisconnectStrategy) {
+	if d == nil {
+		return
+	}
+	if val(d.LostAfter) < 0 {
+		r.add("lost_after cannot be a negative duration")
+	}
+	if val(d.StopOnClientAfter) < 0 {
+		r.add("stop_after cannot be a negative duration")
+	}
+	if d.StopOnClientAfter != nil {
+		if jobType != api.JobTypeService && jobType != api.JobTypeBatch {
+			r.add("stop_after can only be used with service or batch job types")
+		}
+		if val(d.LostAfter) > 0 {
+			r.add("Disconnect cannot be configured with both lost_after and stop_after")
+		}
+	}
+	switch reconcile := val(d.Reconcile); reconcile {
+	case "", api.ReconcileOptionKeepOriginal, api.ReconcileOptionKeepReplacement,
+		api.ReconcileOptionBestScore, api.ReconcileOptionLongestRunning:
+	default:
+		r.add("reconcile option is invalid: %s", reconcile)
+	}
+}
+
+func checkScaling(r *report, g *api.TaskGroup) {
+	s := g.Scaling
+	if s == nil {
+		return
+	}
+	policy := r.in("scaling")
+	if s.Max == nil || *s.Max < 0 {
+		policy.add("maximum count must be specified and non-negative")
+	} else if *s.Max < val(s.Min) {
+		policy.add("maximum count must not be less than minimum count")
+	}
+	if s.Min == nil || *s.Min < 0 {
+		policy.add("minimum count must be specified and non-negative")
+	}
+	at := r.in("scaling")
+	at.nest(policy, "Scaling policy invalid:")
+	count := int64(val(g.Count))
+	if s.Max != nil && *s.Max < count {
+		at.add("task group count must not be greater than maximum count in scaling policy")
+	}
+	if val(s.Min) > count {
+		at.add("task group count must not be less than minimum count in scaling policy")
+	}
+	r.nest(at, "Task group scaling policy validation failed:")
+}
+
+// Volume types.
+const (
+	volumeHost = "host"
+	volumeCSI  = "csi"
+)
+
+func checkVolumes(r *report, jobType string, g *api.TaskGroup) {
+	for _, label := range slices.Sorted(maps.Keys(g.Volumes)) {
+		at := r.in("volume", label)
+		checkVolume(at, jobType, val(g.Update), g.Volumes[label])
+		r.nest(at, "Task group volume validation for %s failed:", label)
+	}
+}
+
+func checkVolume(r *report, jobType string, update api.UpdateStrategy, v *api.VolumeRequest) {
+	if v.Type != volumeHost && v.Type != volumeCSI {
+		r.add("volume has unrecognized type %s", v.Type)
+	}
+	if v.Source == "" {
+		r.add("volume has an empty source")
+	}
+	if v.PerAlloc {
+		if v.Sticky {
+			r.add("volume cannot be per_alloc and sticky at the same time")
+		}
+		if jobType == api.JobTypeSystem || jobType == api.JobTypeSysbatch {
+			r.add("volume cannot be per_alloc for system or sysbatch jobs")
+		}
+		if val(update.Canary) > 0 {
+			r.add("volume cannot be per_alloc when canaries are in use")
+		}
+	}
+	switch v.Type {
+	case volumeHost:
+		checkHostVolume(r, v)
+	case volumeCSI:
+		if v.AttachmentMode == "" {
+			r.add("CSI volumes must have an attachment mode")
+		}
+		if v.AccessMode == "" {
+			r.add("CSI volumes must have an access mode")
+		}
+	}
+}
+
+var hostAccessModes = []string{"", "single-node-reader-only", "single-node-writer", "single-node-single-writer", "single-node-multi-writer"}
+
+func checkHostVolume(r *report, v *api.VolumeRequest) {
+	if v.MountOptions != nil {
+		r.add("host volumes cannot have mount options")
+	}
+	if !slices.Contains(hostAccessModes, v.AccessMode) {
+		r.add("host volumes cannot be mounted with %s access mode", v.AccessMode)
+	}
+	if v.AccessMode == "single-node-reader-only" && !v.ReadOnly {
+		r.add("single-node-reader-only volumes must be read-only")
+	}
+}

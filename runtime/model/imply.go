@@ -1,0 +1,121 @@
+package model
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// imply adds the constraints that follow from what the group uses. They are part
+// of the stored job: inspect, plan and a new registration must agree on them.
+func imply(g *api.TaskGroup) {
+	written := slices.Clone(g.Constraints)
+	has := func(same func(*api.Constraint) bool) bool { return slices.ContainsFunc(written, same) }
+	unlessEqual := func(c *api.Constraint) {
+		if !has(func(w *api.Constraint) bool { return *w == *c }) {
+			g.Constraints = append(g.Constraints, c)
+		}
+	}
+	unlessAttribute := func(c *api.Constraint) {
+		if !has(func(w *api.Constraint) bool { return w.LTarget == c.LTarget }) {
+			g.Constraints = append(g.Constraints, c)
+		}
+	}
+
+	if signals := signalsOf(g); len(signals) > 0 {
+		unlessEqual(api.NewConstraint("${attr.os.signals}", api.ConstraintSetContains, strings.Join(signals, ",")))
+	}
+	use := servicesOf(g)
+	if use.nomad {
+		unlessEqual(api.NewConstraint("${attr.nomad.service_discovery}", "=", "true"))
+	}
+	if use.nomadChecks {
+		unlessEqual(api.NewConstraint("${attr.nomad.version}", api.ConstraintSemver, ">= 1.4.0"))
+	}
+	if use.consulGroup {
+		unlessAttribute(consulConstraint())
+	}
+	for _, t := range use.consulTasks {
+		if !slices.ContainsFunc(t.Constraints, func(c *api.Constraint) bool { return c.LTarget == consulConstraint().LTarget }) {
+			t.Constraints = append(t.Constraints, consulConstraint())
+		}
+	}
+	if len(g.Networks) > 0 && g.Networks[0].Mode == "bridge" {
+		for _, plugin := range []string{"bridge", "firewall", "host-local", "loopback", "portmap"} {
+			unlessAttribute(api.NewConstraint("${attr.plugins.cni.version."+plugin+"}", api.ConstraintSemver, ">= 0.4.0"))
+		}
+	}
+	for _, provider := range secretProvidersOf(g) {
+		unlessAttribute(api.NewConstraint("${attr.plugins.secrets."+provider+".version}", api.ConstraintAttributeIsSet, ""))
+	}
+	if slices.ContainsFunc(g.Tasks, func(t *api.Task) bool { return len(t.Identities) > 0 }) {
+		unlessAttribute(api.NewConstraint("${attr.nomad.version}", api.ConstraintSemver, ">= 1.7.0-a"))
+	}
+	if slices.ContainsFunc(g.Tasks, func(t *api.Task) bool { return t.Vault != nil }) {
+		unlessAttribute(api.NewConstraint("${attr.vault.version}", api.ConstraintSemver, ">= 0.6.1"))
+	}
+}
+
+func consulConstraint() *api.Constraint {
+	return api.NewConstraint("${attr.consul.version}", api.ConstraintSemver, ">= 1.8.0")
+}
+
+// signalsOf returns the signals that may be sent to a task of the group, sorted.
+func signalsOf(g *api.TaskGroup) []string {
+	var signals []string
+	for _, t := range g.Tasks {
+		if t.KillSignal != "" {
+			signals = append(signals, t.KillSignal)
+		}
+		for _, tmpl := range t.Templates {
+			if val(tmpl.ChangeMode) == "signal" {
+				signals = append(signals, val(tmpl.ChangeSignal))
+			}
+		}
+		if t.Vault != nil && val(t.Vault.ChangeMode) == "signal" {
+			signals = append(signals, val(t.Vault.ChangeSignal))
+		}
+	}
+	slices.Sort(signals)
+	return slices.Compact(signals)
+}
+
+type serviceUse struct {
+	nomad, nomadChecks, consulGroup bool
+	consulTasks                     []*api.Task
+}
+
+func servicesOf(g *api.TaskGroup) serviceUse {
+	var use serviceUse
+	note := func(services []*api.Service) (consul bool) {
+		for _, s := range services {
+			switch s.Provider {
+			case providerNomad:
+				use.nomad = true
+				use.nomadChecks = use.nomadChecks || len(s.Checks) > 0
+			case api.ServiceProviderConsul:
+				consul = true
+			}
+		}
+		return consul
+	}
+	use.consulGroup = note(g.Services)
+	for _, t := range g.Tasks {
+		if note(t.Services) {
+			use.consulTasks = append(use.consulTasks, t)
+		}
+	}
+	return use
+}
+
+func secretProvidersOf(g *api.TaskGroup) []string {
+	var providers []string
+	for _, t := range g.Tasks {
+		for _, s := range t.Secrets {
+			providers = append(providers, s.Provider)
+		}
+	}
+	slices.Sort(providers)
+	return slices.Compact(providers)
+}

@@ -1,0 +1,101 @@
+package model
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+const (
+	maxPort     = 65535
+	maxHostname = 254
+)
+
+// hostnamePattern is a name of DNS, underscores included: labels of at most 63
+// characters that begin and end with anything but a dash.
+var hostnamePattern = regexp.MustCompile(`^(?i:[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)(\.(?i:[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?))*\.?$`)
+
+// hostPort is a static port on one of the networks of the host.
+type hostPort struct {
+	network string
+	number  int
+}
+
+func checkNetworks(r *report, networks []*api.NetworkResource) {
+	all := r.in()
+	labels, static, args := map[string]bool{}, map[hostPort]string{}, map[string]bool{}
+	for i, n := range networks {
+		at := all.at("network", index(i))
+		checkHostname(at.at("hostname"), n.Hostname)
+		for _, p := range n.ReservedPorts {
+			at := at.at("port", p.Label)
+			checkPort(at, labels, n.Mode, p)
+			checkStaticPort(at, static, p)
+		}
+		for _, p := range n.DynamicPorts {
+			checkPort(at.at("port", p.Label), labels, n.Mode, p)
+		}
+		checkCNI(at.at("cni"), args, n.CNI)
+	}
+	r.nest(all, "Task group network validation failed:")
+}
+
+func checkHostname(r *report, name string) {
+	if name == "" || strings.Contains(name, "${") {
+		return
+	}
+	if len(name) > maxHostname || !hostnamePattern.MatchString(name) {
+		r.add("Hostname is not a valid DNS name")
+	}
+}
+
+func checkPort(r *report, labels map[string]bool, mode string, p api.Port) {
+	if labels[p.Label] {
+		r.add("Port label %s already in use by taskgroup network", p.Label)
+	}
+	labels[p.Label] = true
+	if p.To > maxPort {
+		r.add("Port %q cannot be mapped to a port (%d) greater than %d", p.Label, p.To, maxPort)
+	}
+	if p.To < -1 {
+		r.add("Port %q cannot be mapped to negative value %d", p.Label, p.To)
+	}
+	if p.IgnoreCollision && !hostNetworking(mode) {
+		r.add("Port %q collision may not be ignored on non-host network mode %q", p.Label, mode)
+	}
+}
+
+func checkStaticPort(r *report, static map[hostPort]string, p api.Port) {
+	key := hostPort{p.HostNetwork, p.Value}
+	if other, taken := static[key]; taken && !p.IgnoreCollision {
+		r.add("Static port %d already reserved by taskgroup network:%s", p.Value, other)
+	} else if !taken {
+		static[key] = p.Label
+	}
+	if p.Value > maxPort {
+		r.add("Port %s (%d) cannot be greater than %d", p.Label, p.Value, maxPort)
+	}
+}
+
+func hostNetworking(mode string) bool { return mode == "" || mode == "host" }
+
+func checkCNI(r *report, args map[string]bool, cni *api.CNIConfig) {
+	if cni == nil {
+		return
+	}
+	for _, key := range slices.Sorted(maps.Keys(cni.Args)) {
+		if strings.Contains(key, ";") {
+			r.add("invalid ';' character in CNI arg key %q", key)
+		}
+		if value := cni.Args[key]; strings.Contains(value, ";") {
+			r.add("invalid ';' character in CNI arg value %q", value)
+		}
+		if args[key] {
+			r.add("duplicate CNI arg %q", key)
+		}
+		args[key] = true
+	}
+}

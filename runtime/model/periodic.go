@@ -1,0 +1,77 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/cronexpr"
+	"github.com/hashicorp/nomad/api"
+)
+
+// checkPeriodic says nothing about a periodic block that is switched off.
+func checkPeriodic(r *report, job *api.Job) {
+	p := job.Periodic
+	if p == nil || !val(p.Enabled) {
+		return
+	}
+	checkBatchOnly(r, job, "Periodic")
+	spec := val(p.Spec)
+	switch {
+	case spec == "" && len(p.Specs) == 0:
+		r.add("Must specify a spec")
+	case spec != "" && len(p.Specs) > 0:
+		r.add("Only cron or crons may be used")
+	}
+	specs := p.Specs
+	if spec != "" {
+		specs = append(slices.Clone(specs), spec)
+	}
+	for _, text := range specs {
+		if err := checkCron(text); err != nil {
+			r.add("Invalid cron spec %q: %v", text, err)
+		}
+	}
+	if _, err := time.LoadLocation(val(p.TimeZone)); err != nil {
+		r.at("time_zone").add("Invalid time zone %q: %v", val(p.TimeZone), err)
+	}
+}
+
+// checkCron parses a cron line. The library panics on some texts.
+func checkCron(text string) (err error) {
+	defer func() {
+		if recover() != nil {
+			err = fmt.Errorf("failed parsing cron expression: %q", text)
+		}
+	}()
+	_, err = cronexpr.Parse(text)
+	return err
+}
+
+var payloads = []string{"", "optional", "required", "forbidden"}
+
+func checkParameterized(r *report, job *api.Job) {
+	p := job.ParameterizedJob
+	if p == nil {
+		return
+	}
+	checkBatchOnly(r, job, "Parameterized job")
+	if !slices.Contains(payloads, p.Payload) {
+		r.add("Unknown payload requirement: %q", p.Payload)
+	}
+	var both []string
+	for _, key := range p.MetaRequired {
+		if slices.Contains(p.MetaOptional, key) {
+			both = append(both, key)
+		}
+	}
+	if len(both) > 0 {
+		r.add("Required and optional meta keys should be disjoint. Following keys exist in both: %v", both)
+	}
+}
+
+func checkBatchOnly(r *report, job *api.Job, subject string) {
+	if t := val(job.Type); t != api.JobTypeBatch && t != api.JobTypeSysbatch {
+		r.add("%s can only be used with %q or %q scheduler", subject, api.JobTypeBatch, api.JobTypeSysbatch)
+	}
+}

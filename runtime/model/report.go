@@ -1,0 +1,120 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Fault is something that is wrong with a job: a sentence, or a block in which
+// there are further faults.
+type Fault struct {
+	// Path leads to the block, as jobspec.File.Range takes it: the block's type,
+	// then its label (if it has one) or its index (if there may be several), and
+	// so on. The last element may be an attribute.
+	Path []string
+	// Text is what Nomad says. With causes below it, it is the prefix of their list.
+	Text string
+
+	causes []*Fault
+}
+
+// Error returns the text, with the causes below it in the list format that
+// clients of Nomad know.
+func (f *Fault) Error() string {
+	if len(f.causes) == 0 {
+		return f.Text
+	}
+	list := listText(f.causes)
+	if f.Text == "" {
+		return list
+	}
+	return f.Text + " " + list
+}
+
+// Unwrap returns the faults one level below.
+func (f *Fault) Unwrap() []error {
+	errs := make([]error, len(f.causes))
+	for i, cause := range f.causes {
+		errs[i] = cause
+	}
+	return errs
+}
+
+// Faults returns the sentences of an error of Validate in the order of the
+// checks, each with the path of its own block.
+func Faults(err error) []*Fault {
+	var f *Fault
+	if !errors.As(err, &f) {
+		return nil
+	}
+	return f.leaves()
+}
+
+func (f *Fault) leaves() []*Fault {
+	if len(f.causes) == 0 {
+		return []*Fault{f}
+	}
+	var leaves []*Fault
+	for _, cause := range f.causes {
+		leaves = append(leaves, cause.leaves()...)
+	}
+	return leaves
+}
+
+// listText is the format of lists that the API of Nomad answers with, and that
+// tools search in.
+func listText(faults []*Fault) string {
+	head := "1 error occurred:"
+	if len(faults) != 1 {
+		head = fmt.Sprintf("%d errors occurred:", len(faults))
+	}
+	var b strings.Builder
+	b.WriteString(head)
+	for _, f := range faults {
+		b.WriteString("\n\t* ")
+		b.WriteString(f.Error())
+	}
+	b.WriteString("\n\n")
+	return b.String()
+}
+
+// A report collects what is wrong with one block.
+type report struct {
+	path   []string
+	faults *[]*Fault
+}
+
+func newReport() *report { return &report{faults: new([]*Fault)} }
+
+// at is the same report, with the address of something inside the block.
+func (r *report) at(path ...string) *report {
+	return &report{slices.Concat(r.path, path), r.faults}
+}
+
+// in starts the report of an inner block, whose faults nest takes over.
+func (r *report) in(path ...string) *report {
+	return &report{slices.Concat(r.path, path), new([]*Fault)}
+}
+
+// add says what is wrong with the block.
+func (r *report) add(format string, args ...any) {
+	*r.faults = append(*r.faults, &Fault{Path: r.path, Text: fmt.Sprintf(format, args...)})
+}
+
+// nest takes over what is wrong with an inner block as a list under a prefix.
+// An empty prefix makes a bare list.
+func (r *report) nest(inner *report, format string, args ...any) {
+	if len(*inner.faults) > 0 {
+		*r.faults = append(*r.faults, &Fault{Path: inner.path, Text: fmt.Sprintf(format, args...), causes: *inner.faults})
+	}
+}
+
+// err returns the whole report as an error, or nil.
+func (r *report) err() error {
+	if len(*r.faults) == 0 {
+		return nil
+	}
+	return &Fault{Path: r.path, causes: *r.faults}
+}

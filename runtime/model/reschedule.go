@@ -1,0 +1,152 @@
+package model
+
+import (
+	"slices"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+const (
+	minRescheduleInterval = 15 * time.Second
+	minRescheduleDelay    = 5 * time.Second
+)
+
+// How the delay between two reschedules grows.
+const (
+	delayConstant    = "constant"
+	delayExponential = "exponential"
+	delayFibonacci   = "fibonacci"
+)
+
+var delayFunctions = []string{delayConstant, delayExponential, delayFibonacci}
+
+func checkReschedule(r *report, jobType string, p *api.ReschedulePolicy) {
+	if p == nil {
+		return
+	}
+	if jobType == api.JobTypeSystem || jobType == api.JobTypeSysbatch {
+		r.add("System or sysbatch jobs should not have a reschedule policy")
+		return
+	}
+	attempts, interval, unlimited := val(p.Attempts), val(p.Interval), val(p.Unlimited)
+	if attempts == 0 && !unlimited {
+		return
+	}
+	before := len(*r.faults)
+	if attempts > 0 && interval <= 0 {
+		r.add("Interval must be a non zero value if Attempts > 0")
+	}
+	if attempts > 0 && unlimited {
+		r.add("Reschedule Policy with Attempts = %d, Interval = %v, and Unlimited = true is ambiguous", attempts, interval)
+		r.add("If Attempts >0, Unlimited cannot also be set to true")
+	}
+	checkRescheduleDelay(r, p)
+	if unlimited {
+		return
+	}
+	if interval < minRescheduleInterval {
+		r.add("Interval cannot be less than %v (got %v)", minRescheduleInterval, interval)
+	}
+	if len(*r.faults) == before {
+		checkRescheduleWindow(r, p)
+	}
+}
+
+func checkRescheduleDelay(r *report, p *api.ReschedulePolicy) {
+	function, delay, ceiling := val(p.DelayFunction), val(p.Delay), val(p.MaxDelay)
+	if !slices.Contains(delayFunctions, function) {
+		r.add("Invalid delay function %q, must be one of %q", function, delayFunctions)
+	}
+	if delay < minRescheduleDelay {
+		r.add("Delay cannot be less than %v (got %v)", minRescheduleDelay, delay)
+	}
+	if function == delayConstant {
+		return
+	}
+	if ceiling < minRescheduleDelay {
+		// The delay where one expects the ceiling is Nomad's.
+		r.add("Max Delay cannot be less than %v (got %v)", minRescheduleDelay, delay)
+	}
+	if ceiling < delay {
+		r.add("Max Delay cannot be less than Delay %v (got %v)", delay, ceiling)
+	}
+}
+
+// checkRescheduleWindow checks that all attempts of a limited policy, sound in
+// itself, fit into its interval.
+func checkRescheduleWindow(r *report, p *api.ReschedulePolicy) {
+	attempts, interval, delay := val(p.Attempts), val(p.Interval), val(p.Delay)
+	if attempts < 0 {
+		return
+	}
+	slots := slotsOf(val(p.DelayFunction), delay, val(p.MaxDelay))
+	limit := interval
+	if val(p.DelayFunction) == delayExponential {
+		limit-- // here an attempt at the very end of the interval is one too many
+	}
+	possible := slots.upTo(limit)
+	if possible >= attempts {
+		return
+	}
+	if val(p.DelayFunction) == delayConstant {
+		r.add("Nomad can only make %d attempts in %v with initial delay %v and delay function %q",
+			possible, interval, delay, delayConstant)
+	} else {
+		r.add("Nomad can only make %d attempts in %v with initial delay %v, delay function %q, and delay ceiling %v",
+			possible, interval, delay, val(p.DelayFunction), val(p.MaxDelay))
+	}
+	r.add("Set the interval to at least %v to accommodate %d attempts", slots.at(attempts-1), attempts)
+}
+
+// slots says when the attempts of a policy take place, as the check of a policy
+// sees it: first as listed, then one every step.
+type slots struct {
+	listed []time.Duration
+	step   time.Duration
+}
+
+func slotsOf(function string, delay, ceiling time.Duration) slots {
+	switch function {
+	case delayExponential:
+		listed := []time.Duration{delay}
+		for last := delay; last <= ceiling/2; {
+			last *= 2
+			listed = append(listed, last)
+		}
+		return slots{listed, ceiling}
+	case delayFibonacci:
+		listed := []time.Duration{delay, delay}
+		for a, b := delay, delay; a <= ceiling-b; {
+			a, b = b, a+b
+			listed = append(listed, b)
+		}
+		return slots{append(listed, ceiling), ceiling}
+	default:
+		return slots{[]time.Duration{delay}, delay}
+	}
+}
+
+// at returns the slot of attempt i, counted from 0.
+func (s slots) at(i int) time.Duration {
+	if i < len(s.listed) {
+		return s.listed[i]
+	}
+	last := s.listed[len(s.listed)-1]
+	rest := times(i-len(s.listed)+1, s.step)
+	if rest > 1<<63-1-last {
+		return 1<<63 - 1
+	}
+	return last + rest
+}
+
+// upTo returns how many slots are not later than limit.
+func (s slots) upTo(limit time.Duration) int {
+	for i, slot := range s.listed {
+		if slot > limit {
+			return i
+		}
+	}
+	last := s.listed[len(s.listed)-1]
+	return len(s.listed) + int((limit-last)/s.step)
+}

@@ -1,0 +1,116 @@
+package model
+
+import (
+	"math"
+	"math/bits"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+const (
+	minCPU      = 1
+	minMemoryMB = 10
+)
+
+func checkResources(r *report, res *api.Resources) {
+	if res == nil {
+		r.add("Missing task resources")
+		return
+	}
+	cpu, cores, memory := val(res.CPU), val(res.Cores), val(res.MemoryMB)
+	if cpu > 0 && cores > 0 {
+		r.add("Task can only ask for 'cpu' or 'cores' resource, not both.")
+	}
+	if cores < 0 {
+		r.add("cores value (%d) cannot be negative", cores)
+	}
+	if cores <= 0 && cpu < minCPU {
+		r.add("minimum CPU value is %d; got %d", minCPU, cpu)
+	}
+	if memory < minMemoryMB {
+		r.add("minimum MemoryMB value is %d; got %d", minMemoryMB, memory)
+	}
+	if limit := val(res.MemoryMaxMB); limit != 0 && limit != -1 && limit < memory {
+		r.add("MemoryMaxMB value (%d) should be larger than MemoryMB value (%d)", limit, memory)
+	}
+	switch secrets := val(res.SecretsMB); {
+	case secrets < 0:
+		r.add("SecretsMB value (%d) cannot be negative", secrets)
+	case secrets > memory:
+		r.add("SecretsMB value (%d) cannot be larger than MemoryMB value (%d)", secrets, memory)
+	}
+	for i, d := range res.Devices {
+		at := r.in("device", d.Name)
+		checkDevice(at, d)
+		r.nest(at, "device %d failed validation:", i+1)
+	}
+	checkNUMA(r.at("numa"), res)
+}
+
+func checkDevice(r *report, d *api.RequestedDevice) {
+	if parts := strings.Split(d.Name, "/"); len(parts) > 3 || slices.Contains(parts, "") {
+		r.add("device name must be given as one of the following: type, vendor/type, or vendor/type/name")
+	}
+	for i, c := range d.Constraints {
+		at := r.in("constraint", index(i))
+		if distinct(c) {
+			at.add("using unsupported operand %q", c.Operand)
+		} else {
+			checkConstraint(at, c)
+		}
+		r.nest(at, "Constraint %d validation failed:", i+1)
+	}
+	for i, a := range d.Affinities {
+		at := r.in("affinity", index(i))
+		checkAffinity(at, a)
+		r.nest(at, "Affinity %d validation failed:", i+1)
+	}
+}
+
+var numaAffinities = []string{"none", "prefer", "require"}
+
+func checkNUMA(r *report, res *api.Resources) {
+	if res.NUMA == nil {
+		return
+	}
+	if !slices.Contains(numaAffinities, res.NUMA.Affinity) {
+		r.add("numa affinity must be one of none, prefer, or require")
+	}
+	for _, name := range res.NUMA.Devices {
+		if !slices.ContainsFunc(res.Devices, func(d *api.RequestedDevice) bool { return d.Name == name }) {
+			r.add("numa device %q not requested as task resource", name)
+		}
+	}
+}
+
+func checkLogs(r *report, g *api.TaskGroup, t *api.Task) {
+	if t.LogConfig == nil {
+		return
+	}
+	files, size := val(t.LogConfig.MaxFiles), val(t.LogConfig.MaxFileSizeMB)
+	logs := r.in("logs")
+	if files < 1 {
+		logs.add("minimum number of files is 1; got %d", files)
+	}
+	if size < 1 {
+		logs.add("minimum file size is 1MB; got %d", size)
+	}
+	r.nest(logs, "")
+	if g.EphemeralDisk == nil || files < 1 || size < 1 {
+		return
+	}
+	if disk := val(g.EphemeralDisk.SizeMB); product(files, size) >= disk {
+		r.at("logs").add("log storage (%d MB) must be less than requested disk capacity (%d MB)", product(files, size), disk)
+	}
+}
+
+// product multiplies two positive numbers without wrapping around.
+func product(a, b int) int {
+	high, low := bits.Mul64(uint64(a), uint64(b))
+	if high > 0 || low > math.MaxInt {
+		return math.MaxInt
+	}
+	return int(low)
+}

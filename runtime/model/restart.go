@@ -1,0 +1,42 @@
+package model
+
+import (
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+const minRestartInterval = 5 * time.Second
+
+func checkRestart(r *report, p *api.RestartPolicy) {
+	if p == nil {
+		r.add("Task Group should have a restart policy")
+		return
+	}
+	mode, attempts := val(p.Mode), val(p.Attempts)
+	if mode != api.RestartPolicyModeDelay && mode != api.RestartPolicyModeFail {
+		r.add("Unsupported restart mode: %q", mode)
+	}
+	if attempts == 0 {
+		if mode == api.RestartPolicyModeDelay {
+			r.add("Restart policy %q with 0 attempts is ambiguous", mode)
+		}
+		return
+	}
+	interval, delay := val(p.Interval), val(p.Delay)
+	if interval < minRestartInterval {
+		r.add("Interval can not be less than %v (got %v)", minRestartInterval, interval)
+	}
+	if times(attempts, delay) > interval {
+		r.add("Nomad can't restart the TaskGroup %d times in an interval of %v with a delay of %v", attempts, interval, delay)
+	}
+}
+
+// times multiplies without wrapping around.
+func times(n int, d time.Duration) time.Duration {
+	const limit = time.Duration(1<<63 - 1)
+	if n > 0 && d > limit/time.Duration(n) {
+		return limit
+	}
+	return time.Duration(n) * d
+}

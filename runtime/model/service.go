@@ -1,0 +1,221 @@
+package model
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+const providerNomad = "nomad"
+
+var (
+	serviceName  = regexp.MustCompile(`^(?i:[a-z0-9]|[a-z0-9][a-z0-9\-]{0,61}[a-z0-9])$`)
+	reference    = regexp.MustCompile(`\$\{[^}]*\}`)
+	addressModes = []string{"", "auto", "host", "driver", "alloc", "alloc_ipv6"}
+	onUpdates    = []string{"", api.OnUpdateRequireHealthy, api.OnUpdateIgnoreWarn, api.OnUpdateIgnore}
+)
+
+// checkGroupServices checks the services of the group, what its tasks' services
+// share with them, and the checks that need a task.
+func checkGroupServices(r *report, g *api.TaskGroup) {
+	all := r.in()
+	unique, providers := map[string]bool{}, map[string]bool{}
+	var repeated []string
+	note := func(owner string, s *api.Service) {
+		providers[s.Provider] = true
+		key := owner + "->" + s.Name + ":" + s.PortLabel
+		if unique[key] {
+			repeated = append(repeated, key)
+		}
+		unique[key] = true
+	}
+	for i, s := range g.Services {
+		note("group", s)
+		at := all.in("service", index(i))
+		checkService(at, s)
+		all.nest(at, "Service[%d] %s validation failed:", i, s.Name)
+		checkGroupService(all.at("service", index(i)), g, s)
+	}
+	for _, t := range g.Tasks {
+		for _, s := range t.Services {
+			note(t.Name, s)
+		}
+	}
+	if len(providers) > 1 {
+		all.add("Multiple service providers used: task group services must use the same provider")
+	}
+	if len(repeated) > 0 {
+		slices.Sort(repeated)
+		all.add("Services are not unique: %v", slices.Compact(repeated))
+	}
+	r.nest(all, "Task group service validation failed:")
+
+	scripts := r.in()
+	for i, s := range g.Services {
+		checkScripts(scripts.at("service", index(i)), val(g.Name), s)
+	}
+	r.nest(scripts, "Task group service check validation failed:")
+}
+
+// checkGroupService is what only services of a group must keep to.
+func checkGroupService(r *report, g *api.TaskGroup, s *api.Service) {
+	if s.AddressMode == "driver" {
+		r.add(`service %q cannot use address_mode="driver", only services defined in a "task" block can use this mode`, s.Name)
+	}
+	for i, c := range s.Checks {
+		at := r.at("check", index(i))
+		checkHasPort(at, s, c)
+		if c.TaskName != "" && !slices.ContainsFunc(g.Tasks, func(t *api.Task) bool { return t.Name == c.TaskName }) {
+			at.add("Check %s invalid: refers to non-existent task %s", c.Name, c.TaskName)
+		}
+	}
+}
+
+func checkScripts(r *report, group string, s *api.Service) {
+	for i, c := range s.Checks {
+		if c.Type == "script" && s.TaskName == "" && c.TaskName == "" {
+			r.at("check", index(i)).add("Service [%s]->%s or Check %s must specify task parameter", group, s.Name, c.Name)
+		}
+	}
+}
+
+// checkTaskServices checks the services of a task against each other and against
+// the ports that the task may use.
+func checkTaskServices(r *report, g *api.TaskGroup, t *api.Task) {
+	names := map[string]bool{}
+	usedBy := map[string][]string{}
+	for i, s := range t.Services {
+		at := r.in("service", index(i))
+		checkService(at, s)
+		r.nest(at, "service[%d] %q validation failed:", i, s.Name)
+
+		at = r.at("service", index(i))
+		if names[s.Name] {
+			at.add("service %q is duplicate", s.Name)
+		}
+		names[s.Name] = true
+		checkTaskService(at, t, s)
+		for _, label := range portsOf(s) {
+			if !slices.Contains(usedBy[label], s.Name) {
+				usedBy[label] = append(usedBy[label], s.Name)
+			}
+		}
+	}
+	known := portLabels(g, t)
+	for _, label := range slices.Sorted(maps.Keys(usedBy)) {
+		if !known[label] {
+			r.add("port label %q referenced by services %s does not exist", label, strings.Join(usedBy[label], ", "))
+		}
+	}
+}
+
+// portsOf returns the port labels that a service and its checks name. A number is
+// one too, unless it is taken literally; those of checks have a rule of their own.
+func portsOf(s *api.Service) []string {
+	var labels []string
+	if s.PortLabel != "" && !(numeric(s.PortLabel) && s.AddressMode == "driver") {
+		labels = append(labels, s.PortLabel)
+	}
+	for _, c := range s.Checks {
+		if c.PortLabel != "" && !numeric(c.PortLabel) {
+			labels = append(labels, c.PortLabel)
+		}
+	}
+	return labels
+}
+
+func numeric(label string) bool {
+	_, err := strconv.Atoi(label)
+	return err == nil
+}
+
+// checkMode is the address mode that a check works with.
+func checkMode(s *api.Service, c api.ServiceCheck) string {
+	if c.AddressMode != "" {
+		return c.AddressMode
+	}
+	return s.AddressMode
+}
+
+func portLabels(g *api.TaskGroup, t *api.Task) map[string]bool {
+	labels := map[string]bool{}
+	var networks []*api.NetworkResource
+	if len(g.Networks) > 0 {
+		networks = append(networks, g.Networks[0])
+	}
+	if t.Resources != nil {
+		networks = append(networks, t.Resources.Networks...)
+	}
+	for _, n := range networks {
+		for _, p := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
+			labels[p.Label] = true
+		}
+	}
+	return labels
+}
+
+// checkTaskService is what only services of a task must keep to.
+func checkTaskService(r *report, t *api.Task, s *api.Service) {
+	if s.AddressMode == "alloc" || s.AddressMode == "alloc_ipv6" {
+		r.add(`service %q cannot use address_mode=%q, only services defined in a "group" block can use this mode`, s.Name, s.AddressMode)
+	}
+	if s.Connect != nil {
+		r.at("connect").add(`service %q cannot have "connect" block, only services defined in a "group" block can`, s.Name)
+	}
+	if s.TaskName != "" && s.TaskName != t.Name {
+		r.add("Service %s is invalid: may only specify task the service belongs to, got %q", s.Name, s.TaskName)
+	}
+	names := map[string]bool{}
+	for i, c := range s.Checks {
+		at := r.at("check", index(i))
+		if names[c.Name] {
+			at.add("check %q is duplicate", c.Name)
+		}
+		names[c.Name] = true
+		checkHasPort(at, s, c)
+		if numeric(c.PortLabel) && checkMode(s, c) != "driver" {
+			at.add(`check %q cannot use a numeric port %s without setting address_mode="driver"`, c.Name, c.PortLabel)
+		}
+	}
+}
+
+func checkService(r *report, s *api.Service) {
+	if name := reference.ReplaceAllString(s.Name, "x"); !serviceName.MatchString(name) {
+		r.add("Service name must be valid per RFC 1123 and can contain only alphanumeric characters or dashes and must be no longer than 63 characters: %q", s.Name)
+	}
+	if !slices.Contains(addressModes, s.AddressMode) {
+		r.add(`Service address_mode must be "auto", "host", or "driver"; not %q`, s.AddressMode)
+	}
+	if s.Address != "" && s.AddressMode != "" && s.AddressMode != "auto" {
+		r.add(`Service address_mode must be "auto" if address is set`)
+	}
+	if !slices.Contains(onUpdates, s.OnUpdate) {
+		r.add(`Service on_update must be "require_healthy", "ignore_warnings", or "ignore"; not %q`, s.OnUpdate)
+	}
+	if s.Identity != nil && len(s.Identity.Audience) == 0 {
+		r.at("identity").add("Service identity must provide at least one target aud value")
+	}
+	switch s.Provider {
+	case providerNomad:
+		if s.Connect != nil {
+			r.at("connect").add("Service with provider nomad cannot include Connect blocks")
+		}
+		for i, c := range s.Checks {
+			for _, fault := range nomadCheckFaults(c) {
+				r.at("check", index(i)).add("%s", fault)
+			}
+		}
+	case api.ServiceProviderConsul:
+		for i, c := range s.Checks {
+			for _, fault := range consulCheckFaults(c) {
+				r.at("check", index(i)).add("Check %s invalid: %s", c.Name, fault)
+			}
+		}
+	default:
+		r.add(`Service provider must be "consul", or "nomad"; not %q`, s.Provider)
+	}
+}

@@ -1,0 +1,272 @@
+package model
+
+import (
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+var (
+	actionName   = regexp.MustCompile(`^[^\x00\s]{1,128}$`)
+	identityName = regexp.MustCompile(`^[a-zA-Z0-9-_]{1,128}$`)
+	secretName   = regexp.MustCompile(`^[a-zA-Z0-9_]{1,128}$`)
+)
+
+func checkTask(r *report, jobType string, g *api.TaskGroup, t *api.Task) {
+	checkTaskName(r, t.Name)
+	if t.Driver == "" {
+		r.add("Missing task driver")
+	}
+	checkTaskTimes(r, jobType, g, t)
+	resources := r.in("resources")
+	checkResources(resources, t.Resources)
+	r.nest(resources, "")
+	checkLogs(r, g, t)
+	checkTaskConstraints(r, t.Constraints)
+	checkAffinities(r, jobType, t.Affinities)
+	services := r.in()
+	checkTaskServices(services, g, t)
+	r.nest(services, "")
+	checkArtifacts(r, t.Artifacts)
+	checkTemplates(r, t.Templates)
+	if t.Vault != nil {
+		at := r.in("vault")
+		checkVault(at, t.Vault)
+		r.nest(at, "Vault validation failed:")
+	}
+	if d := t.DispatchPayload; d != nil && escapes("task/local", d.File) {
+		r.at("dispatch_payload").add("Dispatch Payload validation failed: destination escapes allocation directory")
+	}
+	if t.Lifecycle != nil {
+		checkLifecycle(r.at("lifecycle"), t.Lifecycle)
+	}
+	checkVolumeMounts(r, g, t.VolumeMounts)
+	if t.CSIPluginConfig != nil {
+		checkCSIPlugin(r.at("csi_plugin"), t.CSIPluginConfig)
+	}
+	checkKind(r.at("kind"), g, t)
+	checkIdentities(r, t)
+	checkActions(r, t.Actions)
+	checkSecrets(r, t)
+}
+
+func checkTaskName(r *report, name string) {
+	if name == "" {
+		r.add("Missing task name")
+	}
+	if strings.ContainsAny(name, `/\`) {
+		// The name becomes a directory.
+		r.add("Task name cannot include slashes")
+	}
+	if strings.Contains(name, "\x00") {
+		r.add("Task name cannot include null characters")
+	}
+	if name == "alloc" {
+		r.add(`Task cannot be named "alloc"`)
+	}
+}
+
+func checkTaskTimes(r *report, jobType string, g *api.TaskGroup, t *api.Task) {
+	timeout := val(t.KillTimeout)
+	if timeout < 0 {
+		r.at("kill_timeout").add("KillTimeout must be a positive value")
+	} else if g.Update != nil && jobType == api.JobTypeService {
+		if deadline := val(g.Update.ProgressDeadline); deadline > 0 && timeout > deadline {
+			r.at("kill_timeout").add("KillTimout (%v) longer than the group's ProgressDeadline (%v)", timeout, deadline)
+		}
+	}
+	if t.ShutdownDelay < 0 {
+		r.at("shutdown_delay").add("ShutdownDelay must be a positive value")
+	}
+}
+
+// escapes tells whether a path below dir, itself a path below the allocation
+// directory, leaves the allocation directory. Only the text is looked at.
+func escapes(dir, name string) bool {
+	return !filepath.IsLocal(path.Join(dir, name))
+}
+
+func checkLifecycle(r *report, l *api.TaskLifecycle) {
+	switch l.Hook {
+	case api.TaskLifecycleHookPrestart, api.TaskLifecycleHookPoststart, api.TaskLifecycleHookPoststop:
+	case "":
+		r.add("Lifecycle validation failed: no lifecycle hook provided")
+	default:
+		r.add("Lifecycle validation failed: invalid hook: %s", l.Hook)
+	}
+}
+
+func checkVault(r *report, v *api.Vault) {
+	switch mode := val(v.ChangeMode); mode {
+	case "restart", "noop":
+	case "signal":
+		if val(v.ChangeSignal) == "" {
+			r.add("Signal must be specified when using change mode %q", mode)
+		}
+	default:
+		r.add("Unknown change mode %q", mode)
+	}
+}
+
+var (
+	propagationModes = []string{"", api.VolumeMountPropagationPrivate, api.VolumeMountPropagationHostToTask, api.VolumeMountPropagationBidirectional}
+	selinuxLabels    = []string{"", "z", "Z"}
+)
+
+// emptyMount tells a volume_mount block in which nothing is written. It means
+// nothing and is no mistake.
+func emptyMount(m *api.VolumeMount) bool {
+	return val(m.Volume) == "" && val(m.Destination) == "" && !val(m.ReadOnly) && val(m.SELinuxLabel) == "" &&
+		(m.PropagationMode == nil || *m.PropagationMode == api.VolumeMountPropagationPrivate)
+}
+
+func checkVolumeMounts(r *report, g *api.TaskGroup, mounts []*api.VolumeMount) {
+	for i, m := range mounts {
+		if emptyMount(m) {
+			continue
+		}
+		at := r.at("volume_mount", index(i))
+		if g.Volumes[val(m.Volume)] == nil {
+			at.add("Volume Mount (%d) references undefined volume %s", i, val(m.Volume))
+		}
+		if mode := val(m.PropagationMode); !slices.Contains(propagationModes, mode) {
+			at.add(`Volume Mount (%d) is invalid: "volume mount has an invalid propagation mode: %q"`, i, mode)
+		}
+		if label := val(m.SELinuxLabel); !slices.Contains(selinuxLabels, label) {
+			at.add(`Volume Mount (%d) is invalid: "volume mount has an invalid SELinux label: %q"`, i, label)
+		}
+	}
+}
+
+func checkCSIPlugin(r *report, p *api.TaskCSIPluginConfig) {
+	if p.ID == "" {
+		r.add("CSIPluginConfig must have a non-empty PluginID")
+	}
+	switch p.Type {
+	case api.CSIPluginTypeNode, api.CSIPluginTypeController, api.CSIPluginTypeMonolith:
+	default:
+		r.add("CSIPluginConfig PluginType must be one of 'node', 'controller', or 'monolith', got: %q", string(p.Type))
+	}
+}
+
+const connectProxyPrefix = "connect-proxy:"
+
+// checkKind checks the kind that stands for a Connect proxy. Others mean nothing.
+func checkKind(r *report, g *api.TaskGroup, t *api.Task) {
+	proxied, ok := strings.CutPrefix(t.Kind, connectProxyPrefix)
+	if !ok {
+		return
+	}
+	if t.Leader {
+		r.add("Connect proxy task must not have leader set")
+	}
+	if !slices.ContainsFunc(g.Services, func(s *api.Service) bool { return s.Name == proxied && s.Connect != nil }) {
+		r.add("No Connect services in task group with Connect proxy (%q)", proxied)
+	}
+}
+
+func checkIdentities(r *report, t *api.Task) {
+	// The default identity has left the list, so the index of the others in the
+	// file is not known here.
+	all := t.Identities
+	if t.Identity != nil {
+		all = append([]*api.WorkloadIdentity{t.Identity}, all...)
+	}
+	for _, id := range all {
+		at := r.in("identity")
+		checkIdentity(at, id)
+		r.nest(at, "Identity %q is invalid:", id.Name)
+	}
+}
+
+func checkIdentity(r *report, id *api.WorkloadIdentity) {
+	if !identityName.MatchString(id.Name) {
+		r.add("invalid name %q. Must match regex %s", id.Name, identityName)
+	}
+	for i, audience := range id.Audience {
+		if audience == "" {
+			r.add("an empty string is an invalid audience (%d)", i+1)
+		}
+	}
+	switch id.ChangeMode {
+	case "", "noop", "restart":
+		if id.ChangeSignal != "" {
+			r.add(`can only use change_signal=%q with change_mode="signal"`, id.ChangeSignal)
+		}
+	case "signal":
+		if id.ChangeSignal == "" {
+			r.add(`change_signal must be specified when using change_mode="signal"`)
+		}
+	default:
+		r.add("invalid change_mode: %s", id.ChangeMode)
+	}
+	if id.TTL > 0 && id.Name == defaultIdentity {
+		r.add("ttl for default identity not yet supported")
+	}
+	if id.TTL < 0 {
+		r.add("ttl must be >= 0")
+	}
+	if id.Filepath != "" && !id.File {
+		r.add("file parameter must be true in order to specify filepath")
+	}
+}
+
+func checkActions(r *report, actions []*api.Action) {
+	count := map[string]int{}
+	for _, a := range actions {
+		at := r.at("action", a.Name)
+		count[a.Name]++
+		if count[a.Name] == 2 {
+			at.add("Action %s defined multiple times", a.Name)
+		}
+		if a.Command == "" {
+			at.add("command cannot be empty")
+		}
+		if !actionName.MatchString(a.Name) {
+			at.add("invalid name '%s'", a.Name)
+		}
+	}
+}
+
+func checkSecrets(r *report, t *api.Task) {
+	seen := map[string]bool{}
+	for _, s := range t.Secrets {
+		at := r.in("secret", s.Name)
+		checkSecret(at, s)
+		r.nest(at, "Secret %q is invalid:", s.Name)
+		if seen[s.Name] {
+			r.at("secret", s.Name).add("Duplicate secret %q found", s.Name)
+		}
+		seen[s.Name] = true
+		if s.Provider == "vault" && t.Vault == nil {
+			r.at("secret", s.Name).add("Secret %q has provider \"vault\" but no vault block", s.Name)
+		}
+	}
+}
+
+func checkSecret(r *report, s *api.Secret) {
+	if !secretName.MatchString(s.Name) {
+		r.add("secret name must match regex %s", secretName)
+	}
+	if s.Provider == "" {
+		r.add("secret provider cannot be empty")
+	}
+	if s.Path == "" {
+		r.add("secret path cannot be empty")
+	}
+	switch s.Provider {
+	case "":
+	case "nomad", "vault":
+		if len(s.Env) > 0 {
+			r.add("%s provider cannot use the env block", s.Provider)
+		}
+	default:
+		if len(s.Config) > 0 {
+			r.add("custom plugin provider %s cannot use the config block", s.Provider)
+		}
+	}
+}

@@ -1,0 +1,67 @@
+package model
+
+import (
+	"strconv"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// permBits is the width of a file mode with its setuid, setgid and sticky bits.
+const permBits = 12
+
+func checkTemplates(r *report, templates []*api.Template) {
+	destinations := map[string]int{}
+	for i, t := range templates {
+		at := r.in("template", index(i))
+		checkTemplate(at, t)
+		r.nest(at, "Template %d validation failed:", i+1)
+		dest := val(t.DestPath)
+		if other, taken := destinations[dest]; taken {
+			r.at("template", index(i)).add("Template %d has same destination as %d", i+1, other)
+		} else {
+			destinations[dest] = i + 1
+		}
+	}
+}
+
+func checkTemplate(r *report, t *api.Template) {
+	if val(t.SourcePath) == "" && val(t.EmbeddedTmpl) == "" {
+		r.add("Must specify a source path or have an embedded template")
+	}
+	if dest := val(t.DestPath); dest == "" {
+		r.add("Must specify a destination for the template")
+	} else if escapes("task", dest) {
+		r.add("destination escapes allocation directory")
+	}
+	switch val(t.ChangeMode) {
+	case "noop", "restart":
+	case "signal":
+		if val(t.Envvars) {
+			r.add("cannot use signals with env var templates")
+		}
+	case "script":
+		checkChangeScript(r.at("change_script"), t.ChangeScript)
+	default:
+		r.add("Invalid change mode. Must be one of the following: noop, signal, script, restart")
+	}
+	if val(t.Splay) < 0 {
+		r.add("Must specify positive splay value")
+	}
+	if perms := val(t.Perms); perms != "" {
+		if _, err := strconv.ParseUint(perms, 8, permBits); err != nil {
+			r.add("Failed to parse %q as octal: %v", perms, err)
+		}
+	}
+	if w := t.Wait; w != nil && w.Min != nil && w.Max != nil && *w.Min > *w.Max {
+		r.at("wait").add("wait min %v is greater than max %v", *w.Min, *w.Max)
+	}
+}
+
+func checkChangeScript(r *report, s *api.ChangeScript) {
+	switch {
+	case s == nil:
+		r.add("must specify change script configuration value when change mode is script")
+	case val(s.Command) == "":
+		r.add("must specify script path value when change mode is script")
+	}
+}

@@ -1,0 +1,79 @@
+package model
+
+import (
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+var (
+	updateHealthChecks  = []string{"checks", "task_states", "manual"}
+	migrateHealthChecks = []string{"checks", "task_states"}
+)
+
+func checkUpdate(r *report, jobType string, u *api.UpdateStrategy) {
+	if u == nil {
+		return
+	}
+	if jobType != api.JobTypeService && jobType != api.JobTypeSystem {
+		r.add("Job type %q does not allow update block", jobType)
+	}
+	if n := val(u.MaxParallel); n < 0 {
+		r.add("Max parallel can not be less than zero: %d < 0", n)
+	}
+	if h := val(u.HealthCheck); !slices.Contains(updateHealthChecks, h) {
+		r.add("Invalid health check given: %q", h)
+	}
+	minHealthy, healthy, progress := val(u.MinHealthyTime), val(u.HealthyDeadline), val(u.ProgressDeadline)
+	if minHealthy < 0 {
+		r.add("Minimum healthy time may not be less than zero: %v", minHealthy)
+	}
+	if healthy <= 0 {
+		r.add("Healthy deadline must be greater than zero: %v", healthy)
+	}
+	if progress < 0 {
+		r.add("Progress deadline must be zero or greater: %v", progress)
+	}
+	if minHealthy >= healthy {
+		r.add("Minimum healthy time must be less than healthy deadline: %v > %v", minHealthy, healthy)
+	}
+	if progress != 0 && healthy >= progress {
+		r.add("Healthy deadline must be less than progress deadline: %v > %v", healthy, progress)
+	}
+	if n := val(u.Canary); n < 0 {
+		r.add("Canary count can not be less than zero: %d < 0", n)
+	}
+	if val(u.AutoPromote) && val(u.Canary) == 0 {
+		r.add("Auto Promote requires a Canary count greater than zero")
+	}
+	if s := val(u.Stagger); s <= 0 {
+		r.add("Stagger must be greater than zero: %v", s)
+	}
+}
+
+func checkMigrate(r *report, jobType string, m *api.MigrateStrategy) {
+	if m == nil {
+		return
+	}
+	if jobType != api.JobTypeService {
+		r.add("Job type %q does not allow migrate block", jobType)
+	}
+	if n := val(m.MaxParallel); n < 0 {
+		r.add("MaxParallel must be >= 0 but found %d", n)
+	}
+	switch h := val(m.HealthCheck); {
+	case h == "":
+		r.add("Missing HealthCheck")
+	case !slices.Contains(migrateHealthChecks, h):
+		r.add("Invalid HealthCheck: %q", h)
+	}
+	if d := val(m.MinHealthyTime); d < 0 {
+		r.add("MinHealthyTime is %v and must be >= 0", d)
+	}
+	if d := val(m.HealthyDeadline); d < 0 {
+		r.add("HealthyDeadline is %v and must be >= 0", d)
+	}
+	if val(m.MinHealthyTime) > val(m.HealthyDeadline) {
+		r.add("MinHealthyTime must be less than HealthyDeadline")
+	}
+}

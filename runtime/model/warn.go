@@ -1,0 +1,266 @@
+package model
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// Warnings returns what the author of a canonical job should know although the
+// job is valid: what Nomad warns of, in its words, and what one node cannot
+// heed. What is said of a group or a task is nested under its name and spans
+// several lines.
+func Warnings(job *api.Job) []string {
+	if job == nil {
+		return nil
+	}
+	r := newReport()
+	warnJob(r, job)
+	for _, g := range job.TaskGroups {
+		warnServices(r, g)
+		at := r.in("group", val(g.Name))
+		warnGroup(at, g)
+		for _, t := range g.Tasks {
+			task := at.in("task", t.Name)
+			warnTask(task, g, t)
+			at.nest(task, "Task %q has warnings:", t.Name)
+			if t.Resources != nil && val(t.Resources.MemoryMaxMB) != 0 {
+				r.add("Memory oversubscription is not enabled; Task \"%s.%s\" memory_max value will be ignored. Update the Scheduler Configuration to allow oversubscription.", val(g.Name), t.Name)
+			}
+		}
+		r.nest(at, "Group %q has warnings:", val(g.Name))
+	}
+	warnings := make([]string, 0, len(*r.faults))
+	for _, f := range *r.faults {
+		warnings = append(warnings, strings.TrimSpace(f.Error()))
+	}
+	return warnings
+}
+
+// FormatWarnings makes one text of them, as Nomad's clients print it: empty if
+// there are none.
+func FormatWarnings(warnings []string) string {
+	if len(warnings) == 0 {
+		return ""
+	}
+	head := "1 warning:"
+	if len(warnings) > 1 {
+		head = fmt.Sprintf("%d warnings:", len(warnings))
+	}
+	return head + "\n\n* " + strings.Join(warnings, "\n* ")
+}
+
+// noEffect warns of the blocks and attributes that are set, and mean nothing.
+func noEffect(r *report, why string, set []ignored) {
+	for _, i := range set {
+		if i.set {
+			r.add("%s %s", i.name, why)
+		}
+	}
+}
+
+type ignored struct {
+	name string
+	set  bool
+}
+
+const onOneNode = "has no effect on a single node"
+
+func warnJob(r *report, job *api.Job) {
+	if job.Periodic != nil && val(job.Periodic.Spec) != "" {
+		r.add("cron is deprecated and may be removed in a future release. Use crons instead")
+	}
+	promoting, updating := 0, 0
+	for _, g := range job.TaskGroups {
+		if g.Update != nil {
+			updating++
+			if val(g.Update.AutoPromote) {
+				promoting++
+			}
+		}
+	}
+	if promoting > 0 && promoting < updating {
+		r.add("auto_promote must be true for all groups to enable automatic promotion")
+	}
+	noEffect(r, onOneNode, []ignored{
+		{"all_at_once", val(job.AllAtOnce)},
+		{"affinity", len(job.Affinities) > 0},
+		{"spread", len(job.Spreads) > 0},
+	})
+}
+
+// warnServices warns of services that are still announced while their tasks end.
+func warnServices(r *report, g *api.TaskGroup) {
+	name := val(g.Name)
+	delayed := func(t *api.Task) bool { return t.ShutdownDelay > 0 }
+	if len(g.Services) > 0 && val(g.ShutdownDelay) == 0 {
+		if !slices.ContainsFunc(g.Tasks, delayed) {
+			r.add("group %q defines services, but neither the group nor any of its tasks have shutdown_delay set", name)
+		}
+		for _, s := range g.Services {
+			if slices.ContainsFunc(g.Tasks, func(t *api.Task) bool { return t.Name == s.TaskName && !delayed(t) }) {
+				r.add("group %q references task %q in a service definition, but the task has no shutdown_delay set", name, s.TaskName)
+			}
+		}
+	}
+	for _, t := range g.Tasks {
+		if len(t.Services) > 0 && !delayed(t) {
+			r.add("task %q in group %q defines services, but has no shutdown_delay set", t.Name, name)
+		}
+	}
+}
+
+func warnGroup(r *report, g *api.TaskGroup) {
+	if g.Update != nil {
+		if parallel, count := val(g.Update.MaxParallel), val(g.Count); count > 1 && parallel > count {
+			r.add("Update max parallel count is greater than task group count (%d > %d). A destructive change would result in the simultaneous replacement of all allocations.", parallel, count)
+		}
+	}
+	if len(g.Networks) > 0 {
+		warnNetworks(r, g.Networks)
+	}
+	noEffect(r, onOneNode, []ignored{
+		{"affinity", len(g.Affinities) > 0},
+		{"spread", len(g.Spreads) > 0},
+		{"migrate", g.Migrate != nil && !reflect.DeepEqual(g.Migrate, api.DefaultMigrateStrategy())},
+		{"disconnect", g.Disconnect != nil},
+		{"consul", g.Consul != nil},
+	})
+	noEffect(r, "is deprecated and ignored. Use the disconnect block instead", []ignored{
+		{"max_client_disconnect", g.MaxClientDisconnect != nil},
+		{"stop_after_client_disconnect", g.StopAfterClientDisconnect != nil},
+		{"prevent_reschedule_on_lost", g.PreventRescheduleOnLost != nil},
+	})
+}
+
+func warnNetworks(r *report, networks []*api.NetworkResource) {
+	first := networks[0]
+	if first.MBits != nil {
+		r.add("mbits has been deprecated as of Nomad 0.12.0. Please remove mbits from the network block")
+	}
+	if len(networks) > 1 {
+		r.add("only the first of %d network blocks is used", len(networks))
+	}
+	noEffect(r, "of a network has no effect", []ignored{
+		{"device", first.Device != ""},
+		{"cidr", first.CIDR != ""},
+		{"ip", first.IP != ""},
+		{"dns", first.DNS != nil && hostNetworking(first.Mode)},
+		{"cni", first.CNI != nil && !strings.HasPrefix(first.Mode, "cni/")},
+	})
+}
+
+func warnTask(r *report, g *api.TaskGroup, t *api.Task) {
+	if t.Resources != nil {
+		warnResources(r, t.Resources)
+	}
+	for i, tmpl := range t.Templates {
+		if val(tmpl.VaultGrace) != 0 {
+			r.add("Template[%d] VaultGrace has been deprecated as of Nomad 0.11 and ignored since Vault 0.5. Please remove VaultGrace / vault_grace from template block.", i)
+		}
+	}
+	for _, id := range t.Identities {
+		warnIdentity(r, id)
+		if strings.HasPrefix(id.Name, "vault_") && t.Vault == nil {
+			r.add("Task %s has an identity called %s but no vault block", t.Name, id.Name)
+		}
+	}
+	warnLifecycle(r, t)
+	if p := t.RestartPolicy; p != nil && g.RestartPolicy != nil && !reflect.DeepEqual(p, g.RestartPolicy) {
+		// Nomad takes any policy here, so it cannot be an error.
+		policy := r.in("restart")
+		checkRestart(policy, p)
+		r.nest(policy, "the restart policy of the task is not sound:")
+	}
+	if slices.ContainsFunc(t.VolumeMounts, emptyMount) {
+		r.add("an empty volume_mount has no effect")
+	}
+	noEffect(r, onOneNode, []ignored{
+		{"affinity", len(t.Affinities) > 0},
+		{"consul", t.Consul != nil},
+		{"scaling", len(t.ScalingPolicies) > 0},
+		{"kind", t.Kind != "" && !strings.HasPrefix(t.Kind, connectProxyPrefix)},
+	})
+}
+
+func warnResources(r *report, res *api.Resources) {
+	if val(res.IOPS) != 0 {
+		r.add("IOPS has been deprecated as of Nomad 0.9.0. Please remove IOPS from resource block.")
+	}
+	if len(res.Networks) > 0 {
+		r.add("task network resources have been deprecated as of Nomad 0.12.0. Please configure networking via group network block.")
+	}
+	if val(res.DiskMB) != 0 {
+		r.add("disk of a task has no effect. Use the ephemeral_disk block of the group instead")
+	}
+}
+
+func warnIdentity(r *report, id *api.WorkloadIdentity) {
+	if len(id.Audience) == 0 {
+		r.add("Identity[%s] identities without an audience are insecure", id.Name)
+	}
+	if len(id.Audience) > 1 {
+		r.add("Identity[%s] while multiple audiences is allowed, it is more secure to use 1 audience per identity", id.Name)
+	}
+	if id.TTL == 0 {
+		r.add("Identity[%s] identities without an expiration are insecure", id.Name)
+	}
+	if id.Env && id.ChangeMode != "restart" {
+		r.add(`Identity[%s] using env=true without change_mode="restart" may result in task not getting updated identity`, id.Name)
+	}
+}
+
+// warnLifecycle warns of combinations that Nomad accepts and whose result is
+// hardly what somebody wants.
+func warnLifecycle(r *report, t *api.Task) {
+	if t.LogConfig != nil && t.LogConfig.Enabled != nil {
+		r.add("enabled has no effect in a logs block. Use disabled instead")
+	}
+	if t.Lifecycle == nil {
+		return
+	}
+	switch hook := t.Lifecycle.Hook; {
+	case hook == api.TaskLifecycleHookPoststop && t.Lifecycle.Sidecar:
+		r.add("sidecar has no meaning for a poststop task")
+	case hook == api.TaskLifecycleHookPrestart && t.Leader:
+		r.add("a prestart task is the leader: when it has ended, the other tasks of the group are stopped, even before the main tasks have started")
+	}
+	if t.Lifecycle.Hook == api.TaskLifecycleHookPoststop && t.Leader {
+		r.add("a poststop task cannot lead: it runs when the other tasks have ended")
+	}
+}
+
+// ForegroundWarnings returns what a canonical job asks for that only an agent
+// can give, and that a run in the foreground does without: a new version of the
+// job, another attempt in a new allocation, somebody who scales it.
+func ForegroundWarnings(job *api.Job) []string {
+	if job == nil {
+		return nil
+	}
+	var warnings []string
+	for _, g := range job.TaskGroups {
+		scheduled := g.ReschedulePolicy
+		if val(job.Type) == api.JobTypeService || val(job.Type) == api.JobTypeBatch {
+			if reflect.DeepEqual(scheduled, api.NewDefaultReschedulePolicy(val(job.Type))) {
+				scheduled = nil
+			}
+		}
+		disk := val(g.EphemeralDisk)
+		for _, i := range []ignored{
+			{"update", g.Update != nil && !reflect.DeepEqual(g.Update, api.DefaultUpdateStrategy())},
+			{"reschedule", scheduled != nil},
+			{"scaling", g.Scaling != nil},
+			{"ephemeral_disk sticky", val(disk.Sticky)},
+			{"ephemeral_disk migrate", val(disk.Migrate)},
+			{"action", slices.ContainsFunc(g.Tasks, func(t *api.Task) bool { return len(t.Actions) > 0 })},
+		} {
+			if i.set {
+				warnings = append(warnings, fmt.Sprintf("group %q: %s has no effect for a job that runs in the foreground", val(g.Name), i.name))
+			}
+		}
+	}
+	return warnings
+}
