@@ -1,0 +1,125 @@
+package keeper
+
+import (
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// heldFD is one descriptor in the keeper's hands.
+type heldFD struct {
+	fd    int
+	drain bool     // a sink: read and dropped while no agent is connected
+	sink  *os.File // what drains it at the moment
+}
+
+func (k *server) holdLocked(key string, fd int, drain bool) {
+	k.dropLocked(key)
+	h := &heldFD{fd: fd, drain: drain}
+	k.held[key] = h
+	if k.agents == 0 {
+		k.startDrainLocked(h)
+	}
+}
+
+func (k *server) dropLocked(key string) {
+	h := k.held[key]
+	if h == nil {
+		return
+	}
+	stopDrain(h)
+	unix.Close(h.fd)
+	delete(k.held, key)
+}
+
+// takeLocked returns duplicates of what is held under the keys: all or nothing.
+func (k *server) takeLocked(req *request) ([]int, *response) {
+	resp := &response{ID: req.ID}
+	if len(req.Keys) > maxFiles {
+		resp.Error = fmt.Sprintf("take of %d descriptors at once is over the limit of %d", len(req.Keys), maxFiles)
+		return nil, resp
+	}
+	var fds []int
+	for _, key := range req.Keys {
+		h := k.held[key]
+		if h == nil {
+			closeAll(fds)
+			resp.Code = codeNotHeld
+			return nil, resp
+		}
+		fd, err := duplicateFD(h.fd)
+		if err != nil {
+			closeAll(fds)
+			resp.Error = fmt.Sprintf("take %q: %v", key, err)
+			return nil, resp
+		}
+		fds = append(fds, fd)
+	}
+	return fds, resp
+}
+
+// inUseLocked reports whether a held descriptor has somebody at its other end.
+func (k *server) inUseLocked() bool {
+	for _, h := range k.held {
+		poll := []unix.PollFd{{Fd: int32(h.fd), Events: unix.POLLIN}}
+		if _, err := unix.Poll(poll, 0); err != nil {
+			continue
+		}
+		var st unix.Stat_t
+		if unix.Fstat(h.fd, &st) != nil || st.Mode&unix.S_IFMT == unix.S_IFREG {
+			continue
+		}
+		if poll[0].Revents&(unix.POLLHUP|unix.POLLERR) == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// drainLocked starts to drop what the plugins write, because the agent is gone.
+func (k *server) drainLocked() {
+	for _, h := range k.held {
+		k.startDrainLocked(h)
+	}
+}
+
+// undrainLocked leaves the rest to the agent that has come.
+func (k *server) undrainLocked() {
+	for _, h := range k.held {
+		stopDrain(h)
+	}
+}
+
+func (k *server) startDrainLocked(h *heldFD) {
+	if !h.drain || h.sink != nil {
+		return
+	}
+	fd, err := duplicateFD(h.fd)
+	if err != nil {
+		return // out of descriptors: the plugin waits for the next agent
+	}
+	// The flag belongs to the open file, so the agent sees it too; it reads in
+	// the same way.
+	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return
+	}
+	f := os.NewFile(uintptr(fd), "sink")
+	h.sink = f
+	k.wg.Go(func() {
+		buf := make([]byte, 8<<10)
+		for {
+			if _, err := f.Read(buf); err != nil {
+				return
+			}
+		}
+	})
+}
+
+func stopDrain(h *heldFD) {
+	if h.sink != nil {
+		h.sink.Close()
+		h.sink = nil
+	}
+}

@@ -1,0 +1,699 @@
+package keeper
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestMain is also the programs that the tests start: the keeper itself, an
+// agent that can be killed, and a driver that can die and leave its task.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "keeper":
+			if err := Serve(context.Background()); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+			os.Exit(0)
+		case "agent":
+			os.Exit(agentMain(os.Args[2:]))
+		case "driver":
+			os.Exit(driverMain(os.Args[2:]))
+		}
+	}
+	// Whatever a keeper leaves behind becomes visible here, instead of at init.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	// The runtime opens its poller with the first pipe, and keeps it.
+	if r, w, err := os.Pipe(); err == nil {
+		r.Close()
+		w.Close()
+	}
+	before := openFiles()
+	code := m.Run()
+	if left := children(); len(left) > 0 {
+		fmt.Fprintln(os.Stderr, "processes left behind:", describe(left))
+		code = 1
+	}
+	if after := openFiles(); after > before {
+		fmt.Fprintf(os.Stderr, "%d descriptors at the start, %d at the end\n", before, after)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func openFiles() int {
+	entries, _ := os.ReadDir("/proc/self/fd")
+	return len(entries)
+}
+
+func describe(pids []int) string {
+	var b strings.Builder
+	for _, pid := range pids {
+		line, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+		st, _ := readStat(pid)
+		fmt.Fprintf(&b, "%d %c %s; ", pid, st.state, bytes.ReplaceAll(line, []byte{0}, []byte{' '}))
+	}
+	return b.String()
+}
+
+// driverMain starts a task in its own session, writes its pid, and dies when
+// its stdin ends, like a driver that is killed.
+func driverMain(args []string) int {
+	cmd := exec.Command("/bin/sh", "-c", args[0])
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	fmt.Println(cmd.Process.Pid)
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+	return 1
+}
+
+// agentMain starts a keeper and a long task, and waits to be killed.
+func agentMain(args []string) int {
+	c, err := Start(context.Background(), Config{Dir: args[0], Args: []string{"nomad-lite", "keeper"}, Ephemeral: args[1] == "ephemeral"})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	p, err := c.Spawn(context.Background(), Command{Name: "sh", Path: "/bin/sh", Args: []string{"sh", "-c", "setsid sleep 1000 & sleep 1000"}})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	fmt.Println(p.PID, c.Process().PID)
+	select {}
+}
+
+func start(t *testing.T, cfg Config) *Client {
+	t.Helper()
+	if cfg.Dir == "" {
+		cfg.Dir = filepath.Join(t.TempDir(), "run")
+	}
+	cfg.Args = []string{"nomad-lite", "keeper"}
+	c, err := Start(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { end(t, c) })
+	return c
+}
+
+// end closes a client and makes sure that its keeper and all below it are gone.
+func end(t *testing.T, c *Client) {
+	t.Helper()
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	keeper := c.Process()
+	_ = keeper.Signal(unix.SIGTERM)
+	if !gone(keeper, 10*time.Second) {
+		t.Errorf("keeper %d does not end", keeper.PID)
+		_ = keeper.Signal(unix.SIGKILL)
+	}
+	_, _ = unix.Wait4(keeper.PID, nil, 0, nil)
+}
+
+func sh(script string) Command {
+	return Command{Name: "test", Path: "/bin/sh", Args: []string{"sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin"}}
+}
+
+func pipe(t *testing.T) (r, w *os.File) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close(); w.Close() })
+	return r, w
+}
+
+func TestSpawnAndWait(t *testing.T) {
+	t.Parallel()
+	c := start(t, Config{Ephemeral: true})
+	tests := []struct {
+		name   string
+		script string
+		want   Status
+	}{
+		{"an exit code is remembered", "exit 7", Status{ExitCode: 7}},
+		{"success is remembered", "exit 0", Status{}},
+		{"a signal is remembered", "kill -TERM $$", Status{Signal: 15}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p, err := c.Spawn(t.Context(), sh(tt.script))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 2 { // before or at the exit, and long after it
+				got, err := c.Wait(t.Context(), p)
+				if err != nil || got != tt.want {
+					t.Errorf("Wait = %v, %v; want %v", got, err, tt.want)
+				}
+			}
+		})
+	}
+}
+
+func TestChildGetsWhatTheCommandSaysAndNothingElse(t *testing.T) {
+	t.Parallel()
+	c := start(t, Config{Ephemeral: true})
+	inR, inW := pipe(t)
+	outR, outW := pipe(t)
+	dir := t.TempDir()
+	cmd := sh(`cat; pwd; echo "$A"; env | wc -l; ls /proc/self/fd | wc -l; ps -o sid= -p $$ | tr -d ' '; echo $$`)
+	cmd.Env = append(cmd.Env, "A=b c")
+	cmd.Dir, cmd.Stdin, cmd.Stdout = dir, inR, outW
+	p, err := c.Spawn(t.Context(), cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	outW.Close()
+	inR.Close()
+	fmt.Fprintln(inW, "hello")
+	inW.Close()
+	b, err := io.ReadAll(outR)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// PATH, A and PWD; three standard descriptors and the one that ls opens.
+	want := fmt.Sprintf("hello\n%s\nb c\n3\n4\n%d\n%d\n", dir, p.PID, p.PID)
+	if string(b) != want {
+		t.Errorf("child wrote %q, want %q", b, want)
+	}
+}
+
+func TestSpawnThroughHandleAndOwnProgram(t *testing.T) {
+	t.Parallel()
+	c := start(t, Config{Ephemeral: true})
+	exe, err := os.Open("/bin/true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exe.Close()
+	p, err := c.Spawn(t.Context(), Command{Name: "true", Exec: exe, Args: []string{"true"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, err := c.Wait(t.Context(), p); err != nil || st != (Status{}) {
+		t.Errorf("Wait = %v, %v", st, err)
+	}
+
+	r, w := pipe(t)
+	p, err = c.Spawn(t.Context(), Command{Name: "self", Path: "/proc/self/exe", Args: []string{"x", "-test.run=^$"}, Stdout: w})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	b, _ := io.ReadAll(r)
+	if st, err := c.Wait(t.Context(), p); err != nil || st != (Status{}) || !bytes.Contains(b, []byte("PASS")) {
+		t.Errorf("Wait = %v, %v; output %q", st, err, b)
+	}
+}
+
+func TestSpawnFailures(t *testing.T) {
+	t.Parallel()
+	c := start(t, Config{Ephemeral: true})
+	tests := []struct {
+		name string
+		cmd  Command
+		want error
+	}{
+		{"a missing program is named as such", Command{Name: "x", Path: "/no/such/file"}, os.ErrNotExist},
+		{"a directory cannot be executed", Command{Name: "x", Path: "/tmp"}, os.ErrPermission},
+		{"a missing directory is named as such", Command{Name: "x", Path: "/bin/true", Dir: "/no/such/dir"}, os.ErrNotExist},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if _, err := c.Spawn(t.Context(), tt.cmd); !errors.Is(err, tt.want) {
+				t.Errorf("Spawn error %v, want %v", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestOrphanStatusIsRemembered(t *testing.T) {
+	t.Parallel()
+	for _, when := range []string{"ends after the driver", "has ended before the driver"} {
+		t.Run("a task that "+when, func(t *testing.T) {
+			t.Parallel()
+			c := start(t, Config{Ephemeral: true})
+			taskIn, taskOut := filepath.Join(t.TempDir(), "go"), 9
+			if err := unix.Mkfifo(taskIn, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			inR, inW := pipe(t)
+			outR, outW := pipe(t)
+			driver, err := c.Spawn(t.Context(), Command{
+				Name: "driver", Path: "/proc/self/exe", Args: []string{"x", "driver", fmt.Sprintf("read x < %s; exit %d", taskIn, taskOut)},
+				Stdin: inR, Stdout: outW,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			inR.Close()
+			outW.Close()
+			var pid int
+			if _, err := fmt.Fscan(outR, &pid); err != nil {
+				t.Fatal(err)
+			}
+			task, err := ProcessOf(pid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			release := func() {
+				if err := os.WriteFile(taskIn, []byte("\n"), 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			kill := func() {
+				inW.Close()
+				if st, err := c.Wait(t.Context(), driver); err != nil || st.Signal != 9 {
+					t.Fatalf("driver: %v, %v", st, err)
+				}
+			}
+
+			// What the next driver process uses.
+			plugin, err := Attach(t.Context(), c.Socket())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer plugin.Close()
+			if when == "ends after the driver" {
+				kill()
+				time.AfterFunc(50*time.Millisecond, release)
+			} else {
+				release()
+				for task.Alive() {
+					time.Sleep(time.Millisecond)
+				}
+				// Its parent lives and has not reaped it: the answer is there already.
+				if got, err := plugin.Wait(t.Context(), task); err != nil || got.ExitCode != 9 {
+					t.Errorf("Wait for a zombie of another parent = %v, %v", got, err)
+				}
+				kill()
+			}
+			if got, err := plugin.Wait(t.Context(), task); err != nil || got != (Status{ExitCode: 9}) {
+				t.Errorf("Wait = %v, %v; want exit code 9", got, err)
+			}
+		})
+	}
+}
+
+func TestWaitAnswersUnknown(t *testing.T) {
+	t.Parallel()
+	c := start(t, Config{Ephemeral: true})
+	self, err := ProcessOf(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		name string
+		p    Process
+	}{
+		{"for a pid that is not in use", Process{PID: 1 << 22, StartTime: 5}},
+		{"for a pid that another process has now", Process{PID: self.PID, StartTime: self.StartTime + 1}},
+		{"for nonsense", Process{PID: -1}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if _, err := c.Wait(t.Context(), tt.p); !errors.Is(err, ErrUnknown) {
+				t.Errorf("Wait error %v, want ErrUnknown", err)
+			}
+		})
+	}
+	t.Run("not while the process lives", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if _, err := c.Wait(ctx, self); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Wait error %v, want a deadline", err)
+		}
+	})
+}
+
+func TestHoldTakeDrop(t *testing.T) {
+	t.Parallel()
+	c := start(t, Config{Ephemeral: true})
+	r, w := pipe(t)
+	if err := c.Hold(t.Context(), "a/b", r); err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	if _, err := w.WriteString("kept"); err != nil {
+		t.Fatal(err)
+	}
+	if keys, err := c.Keys(t.Context()); err != nil || len(keys) != 1 || keys[0] != "a/b" {
+		t.Errorf("Keys = %v, %v", keys, err)
+	}
+	f, err := c.Take(t.Context(), "a/b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	buf := make([]byte, 10)
+	if n, err := f.Read(buf); err != nil || string(buf[:n]) != "kept" {
+		t.Errorf("read %q, %v", buf[:n], err)
+	}
+	if err := c.Drop(t.Context(), "a/b"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Take(t.Context(), "a/b"); !errors.Is(err, ErrNotHeld) {
+		t.Errorf("Take error %v, want ErrNotHeld", err)
+	}
+	f.Close()
+	if _, err := w.WriteString("x"); !errors.Is(err, unix.EPIPE) {
+		t.Errorf("write after drop: %v, want a broken pipe", err)
+	}
+}
+
+func TestSinkIsDrainedOnlyWithoutAgent(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "run")
+	c := start(t, Config{Dir: dir})
+	r, w := pipe(t)
+	if err := c.HoldSink(t.Context(), "stderr", r); err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	if _, err := w.WriteString("for the agent"); err != nil {
+		t.Fatal(err)
+	}
+	f, err := c.Take(t.Context(), "stderr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 100)
+	if n, err := f.Read(buf); err != nil || string(buf[:n]) != "for the agent" {
+		t.Errorf("read %q, %v", buf[:n], err)
+	}
+	f.Close()
+	c.Close()
+
+	// Far more than a pipe holds: it goes through only if somebody reads.
+	done := make(chan error, 1)
+	go func() {
+		_, err := w.Write(make([]byte, 1<<20))
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("a plugin that logs waits for an agent that is gone")
+	}
+
+	c = start(t, Config{Dir: dir})
+	if _, err := w.WriteString("next"); err != nil {
+		t.Fatal(err)
+	}
+	f, err = c.Take(t.Context(), "stderr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	got := ""
+	for !strings.HasSuffix(got, "next") {
+		n, err := f.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got += strings.Trim(string(buf[:n]), "\x00")
+	}
+}
+
+func TestKeeperDeathIsRepaired(t *testing.T) {
+	t.Parallel()
+	c := start(t, Config{Ephemeral: true})
+	r, w := pipe(t)
+	if err := c.Hold(t.Context(), "fifo", r); err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	finished, err := c.Spawn(t.Context(), sh("exit 3"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Wait(t.Context(), finished); err != nil {
+		t.Fatal(err)
+	}
+	inR, inW := pipe(t)
+	cmd := sh("read x; exit 5")
+	cmd.Stdin = inR
+	running, err := c.Spawn(t.Context(), cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inR.Close()
+	type answer struct {
+		status Status
+		err    error
+	}
+	waited := make(chan answer, 1)
+	go func() {
+		st, err := c.Wait(context.Background(), running)
+		waited <- answer{st, err}
+	}()
+
+	first := c.Process()
+	for range 3 {
+		old := c.Process()
+		if err := old.Signal(unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		for c.Process() == old || !c.Process().Alive() {
+			time.Sleep(time.Millisecond)
+		}
+		// Nobody has let go of the pipe: no SIGPIPE, nothing lost.
+		if _, err := w.WriteString("x"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c.Process() == first {
+		t.Fatal("the keeper is still the first one")
+	}
+	f, err := c.Take(t.Context(), "fifo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	buf := make([]byte, 10)
+	if n, err := f.Read(buf); err != nil || string(buf[:n]) != "xxx" {
+		t.Errorf("read %q, %v", buf[:n], err)
+	}
+	if _, err := c.Wait(t.Context(), finished); !errors.Is(err, ErrUnknown) {
+		t.Errorf("Wait for what only the dead keeper knew: %v, want ErrUnknown", err)
+	}
+
+	// The child of the dead keeper runs on; the new one watches it.
+	select {
+	case a := <-waited:
+		t.Fatalf("Wait answered %v while the process lives", a)
+	default:
+	}
+	inW.Close()
+	_, _ = unix.Wait4(running.PID, nil, unix.WNOHANG, nil)
+	go func() { _, _ = unix.Wait4(running.PID, nil, 0, nil) }() // as init would
+	a := <-waited
+	if !errors.Is(a.err, ErrUnknown) && a != (answer{status: Status{ExitCode: 5}}) {
+		t.Errorf("Wait = %v; want the truth or ErrUnknown", a)
+	}
+	t.Logf("the status of a child of a dead keeper: %v, %v", a.status, a.err)
+}
+
+func TestKeeperOutlivesAgent(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "run")
+	task, keeper := killedAgent(t, dir, "persistent")
+	if !task.Alive() || !keeper.Alive() {
+		t.Fatalf("task alive: %v, keeper alive: %v", task.Alive(), keeper.Alive())
+	}
+	c := start(t, Config{Dir: dir})
+	if c.Process() != keeper {
+		t.Errorf("the next agent has keeper %v, want %v", c.Process(), keeper)
+	}
+	if err := unix.Kill(-task.PID, unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := c.Wait(t.Context(), task); err != nil || st.Signal != 15 {
+		t.Errorf("Wait = %v, %v", st, err)
+	}
+	for _, pid := range descendants(keeper.PID) {
+		_ = unix.Kill(pid, unix.SIGKILL)
+	}
+}
+
+func TestEphemeralKeeperEndsEverything(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "run")
+	task, keeper := killedAgent(t, dir, "ephemeral")
+	if !gone(keeper, 10*time.Second) {
+		t.Fatal("the keeper is still there")
+	}
+	if task.Alive() {
+		t.Error("its child is still there")
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("directory is left behind: %v", err)
+	}
+	_, _ = unix.Wait4(keeper.PID, nil, 0, nil)
+}
+
+// killedAgent starts an agent with a keeper and a task, and kills it. The task
+// has a child in another session.
+func killedAgent(t *testing.T, dir, mode string) (task, keeper Process) {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe", "agent", dir, mode)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_, scanErr := fmt.Fscan(out, &task.PID, &keeper.PID)
+	if scanErr == nil {
+		task, err = ProcessOf(task.PID)
+		if err == nil {
+			keeper, err = ProcessOf(keeper.PID)
+		}
+	}
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	if err := errors.Join(scanErr, err); err != nil {
+		t.Fatal(err)
+	}
+	return task, keeper
+}
+
+// descendants lists the processes below one.
+func descendants(pid int) []int {
+	var all []int
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		child, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if st, err := readStat(child); err == nil && st.ppid == pid {
+			all = append(append(all, child), descendants(child)...)
+		}
+	}
+	return all
+}
+
+func TestIdleKeeperEnds(t *testing.T) {
+	t.Parallel()
+	c := start(t, Config{Linger: 100 * time.Millisecond})
+	r, w := pipe(t)
+	if err := c.Hold(t.Context(), "fifo", r); err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	keeper := c.Process()
+	c.Close()
+	if gone(keeper, 400*time.Millisecond) {
+		t.Fatal("the keeper ended although a writer holds the other end of its descriptor")
+	}
+	w.Close()
+	if !gone(keeper, 10*time.Second) {
+		t.Fatal("an idle keeper does not end")
+	}
+	if _, err := os.Stat(c.Socket()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its socket is left behind: %v", err)
+	}
+}
+
+func TestManyStartersGetOneKeeper(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "run")
+	const n = 8
+	type started struct {
+		c   *Client
+		err error
+	}
+	ch := make(chan started, n)
+	for range n {
+		go func() {
+			c, err := Start(t.Context(), Config{Dir: dir, Args: []string{"nomad-lite", "keeper"}})
+			ch <- started{c, err}
+		}()
+	}
+	seen := map[Process]bool{}
+	var clients []*Client
+	for range n {
+		s := <-ch
+		if s.err != nil {
+			t.Error(s.err)
+			continue
+		}
+		seen[s.c.Process()] = true
+		clients = append(clients, s.c)
+	}
+	for _, c := range clients[1:] {
+		c.Close()
+	}
+	end(t, clients[0])
+	if len(seen) != 1 {
+		t.Errorf("%d keepers for one directory", len(seen))
+	}
+}
+
+func TestDirectoryThatOthersCanEnterIsRefused(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Start(t.Context(), Config{Dir: dir}); err == nil || !strings.Contains(err.Error(), "0755") {
+		t.Errorf("Start error %v, want one that names the mode", err)
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Start(t.Context(), Config{Dir: link}); err == nil {
+		t.Error("a link is taken for a directory")
+	}
+}
+
+func TestLongDirectoryName(t *testing.T) {
+	t.Parallel()
+	c := start(t, Config{Dir: filepath.Join(t.TempDir(), strings.Repeat("d", 120), "run"), Ephemeral: true})
+	plugin, err := Attach(t.Context(), c.Socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plugin.Close()
+	if _, err := plugin.Spawn(t.Context(), sh("true")); err == nil {
+		t.Error("a plugin may start processes through the keeper")
+	}
+}
+
+func TestServeByHand(t *testing.T) {
+	if err := Serve(t.Context()); err == nil || !strings.Contains(err.Error(), "by hand") {
+		t.Errorf("Serve error %v", err)
+	}
+}

@@ -1,0 +1,147 @@
+package keeper
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Process names one process beyond doubt, until the next boot: a pid is used
+// again, a pid with its start time is not.
+type Process struct {
+	PID       int    `json:"pid"`
+	StartTime uint64 `json:"start"` // field 22 of /proc/<pid>/stat
+}
+
+// ProcessOf returns the process that has this pid now. A zombie counts.
+// The error is os.ErrProcessDone if there is none.
+func ProcessOf(pid int) (Process, error) {
+	st, err := readStat(pid)
+	if err != nil {
+		return Process{}, err
+	}
+	return Process{PID: pid, StartTime: st.start}, nil
+}
+
+// Alive reports whether the process is there and has not ended. A zombie has ended.
+func (p Process) Alive() bool {
+	st, err := readStat(p.PID)
+	return err == nil && st.start == p.StartTime && st.state != 'Z' && st.state != 'X'
+}
+
+// Signal sends a signal to this process and to no other one, even if its pid
+// is in use again. The error is os.ErrProcessDone if the process is gone.
+func (p Process) Signal(sig unix.Signal) error {
+	fd, err := p.open()
+	if err == nil {
+		defer unix.Close(fd)
+		err = unix.PidfdSendSignal(fd, sig, nil, 0)
+	} else if !errors.Is(err, os.ErrProcessDone) {
+		// No pidfd here (an old kernel, a seccomp filter): checking first is the
+		// best there is.
+		if !p.Alive() {
+			return os.ErrProcessDone
+		}
+		err = unix.Kill(p.PID, sig)
+	}
+	if errors.Is(err, unix.ESRCH) {
+		return os.ErrProcessDone
+	}
+	return err
+}
+
+// open returns a pidfd that is proven to be the process's.
+func (p Process) open() (int, error) {
+	fd, err := unix.PidfdOpen(p.PID, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		if errors.Is(err, unix.ESRCH) {
+			return -1, os.ErrProcessDone
+		}
+		return -1, os.NewSyscallError("pidfd_open", err)
+	}
+	// The pid was taken by the pidfd before the start time was read, so a match
+	// cannot be a later user of the same pid.
+	st, err := readStat(p.PID)
+	if err != nil || st.start != p.StartTime {
+		unix.Close(fd)
+		return -1, os.ErrProcessDone
+	}
+	return fd, nil
+}
+
+// stat is the part of /proc/<pid>/stat that matters here.
+type stat struct {
+	state   byte
+	ppid    int
+	session int
+	start   uint64
+	exit    int // wait status; only of a zombie, only for its owner
+}
+
+func readStat(pid int) (stat, error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+			return stat{}, os.ErrProcessDone
+		}
+		return stat{}, err
+	}
+	return parseStat(b)
+}
+
+// parseStat reads the line of /proc/<pid>/stat. The name of the program stands
+// in parentheses and may hold anything, parentheses too, so the last one counts.
+func parseStat(b []byte) (stat, error) {
+	i := bytes.LastIndexByte(b, ')')
+	if i < 0 {
+		return stat{}, errors.New("read process status: no name")
+	}
+	const first, state, ppid, session, start, exit = 3, 3, 4, 6, 22, 52
+	fields := bytes.Fields(b[i+1:])
+	if len(fields) <= start-first || len(fields[0]) != 1 {
+		return stat{}, errors.New("read process status: too few fields")
+	}
+	st := stat{state: fields[state-first][0]}
+	var errs [4]error
+	st.ppid, errs[0] = strconv.Atoi(string(fields[ppid-first]))
+	st.session, errs[1] = strconv.Atoi(string(fields[session-first]))
+	st.start, errs[2] = strconv.ParseUint(string(fields[start-first]), 10, 64)
+	if len(fields) > exit-first {
+		st.exit, errs[3] = strconv.Atoi(string(fields[exit-first]))
+	}
+	if err := errors.Join(errs[:]...); err != nil {
+		return stat{}, fmt.Errorf("read process status: %w", err)
+	}
+	return st, nil
+}
+
+// exited asks for the status of a process that has ended and is no child of
+// ours. Before somebody has reaped it, /proc has the status (for root and for
+// its own user); afterwards a pidfd that was opened before has it (kernel 6.15).
+func exited(p Process, pidfd int) (Status, bool) {
+	if st, err := readStat(p.PID); err == nil && st.start == p.StartTime && st.state == 'Z' && readable(p.PID) {
+		return statusOf(st.exit), true
+	}
+	info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(pidfd), unix.PIDFD_GET_INFO, uintptr(unsafe.Pointer(&info)))
+	if errno == 0 && info.Mask&unix.PIDFD_INFO_EXIT != 0 {
+		return statusOf(int(info.Exit_code)), true
+	}
+	return Status{}, false
+}
+
+// readable reports whether the fields of /proc/<pid>/stat that the kernel hides
+// from strangers are shown to us. It shows zeros to them, which would read as
+// a good exit.
+func readable(pid int) bool {
+	if os.Geteuid() == 0 {
+		return true
+	}
+	var st unix.Stat_t
+	return unix.Stat("/proc/"+strconv.Itoa(pid), &st) == nil && int(st.Uid) == os.Geteuid()
+}

@@ -1,0 +1,59 @@
+package keeper
+
+// How many statuses are remembered. A driver asks for a session leader, because
+// each task has its own session, so these have room of their own that a
+// task which leaves thousands of orphans behind cannot take. In each ring the
+// oldest goes first.
+const (
+	leadersKept = 4096
+	othersKept  = 512
+)
+
+// statuses remembers how processes ended, in bounded memory.
+type statuses struct {
+	leaders, others ring
+}
+
+func (s *statuses) add(p Process, status Status, leader bool) {
+	if leader {
+		s.leaders.add(p, status, leadersKept)
+	} else {
+		s.others.add(p, status, othersKept)
+	}
+}
+
+func (s *statuses) get(p Process) (Status, bool) {
+	if status, ok := s.leaders.get(p); ok {
+		return status, true
+	}
+	return s.others.get(p)
+}
+
+// ring is the newest entries of a list, with an index.
+type ring struct {
+	entries []Process
+	next    int // where the oldest stands once the ring is full
+	byProc  map[Process]Status
+}
+
+func (r *ring) add(p Process, status Status, limit int) {
+	if r.byProc == nil {
+		r.byProc = map[Process]Status{}
+	}
+	if _, ok := r.byProc[p]; ok {
+		return
+	}
+	r.byProc[p] = status
+	if len(r.entries) < limit {
+		r.entries = append(r.entries, p)
+		return
+	}
+	delete(r.byProc, r.entries[r.next])
+	r.entries[r.next] = p
+	r.next = (r.next + 1) % limit
+}
+
+func (r *ring) get(p Process) (Status, bool) {
+	status, ok := r.byProc[p]
+	return status, ok
+}

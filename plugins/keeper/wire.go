@@ -1,0 +1,300 @@
+package keeper
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A frame is four bytes of length, big-endian, then one JSON message.
+// Descriptors travel with the first byte of the frame that they belong to.
+const (
+	maxFrame   = 4 << 20 // twice what the kernel takes as arguments and environment
+	maxFiles   = 64      // descriptors in one frame
+	maxWaiting = 8192    // requests of one connection without an answer
+)
+
+// op says what a request wants.
+type op string
+
+const (
+	opHello  op = "hello"
+	opSpawn  op = "spawn"
+	opWait   op = "wait"
+	opCancel op = "cancel" // ends the wait whose request has the same id; no answer
+	opHold   op = "hold"
+	opTake   op = "take"
+	opDrop   op = "drop"
+	opKeys   op = "keys"
+)
+
+// request is what a client sends.
+type request struct {
+	ID      uint64       `json:"id"`
+	Op      op           `json:"op"`
+	Agent   bool         `json:"agent,omitempty"` // hello
+	Spawn   *spawnParams `json:"spawn,omitempty"`
+	Process Process      `json:"process,omitzero"` // wait
+	Keys    []string     `json:"keys,omitempty"`   // hold, take, drop: one descriptor each
+	Drain   []bool       `json:"drain,omitempty"`  // hold: which of them are sinks
+}
+
+// spawnParams is Command without its files, which follow in the order exec,
+// stdin, stdout, stderr, those that are there.
+type spawnParams struct {
+	Name   string   `json:"name"`
+	Path   string   `json:"path,omitempty"`
+	Args   []string `json:"args"`
+	Env    []string `json:"env"`
+	Dir    string   `json:"dir,omitempty"`
+	Exec   bool     `json:"exec,omitempty"`
+	Stdin  bool     `json:"stdin,omitempty"`
+	Stdout bool     `json:"stdout,omitempty"`
+	Stderr bool     `json:"stderr,omitempty"`
+}
+
+// response is what the keeper answers. The descriptors of a take follow in the
+// order of its keys.
+type response struct {
+	ID      uint64   `json:"id"`
+	Error   string   `json:"error,omitempty"`
+	Code    string   `json:"code,omitempty"`   // of errors that a caller branches on
+	Errno   int      `json:"errno,omitempty"`  // of a spawn that the kernel refused
+	Process Process  `json:"process,omitzero"` // spawn: the child; hello: the keeper
+	Status  Status   `json:"status,omitzero"`
+	Keys    []string `json:"keys,omitempty"`
+	Drain   []bool   `json:"drain,omitempty"`
+
+	Ephemeral bool `json:"ephemeral,omitempty"` // hello
+}
+
+const (
+	codeUnknown = "unknown"
+	codeNotHeld = "not-held"
+)
+
+// err returns the error that the response carries.
+func (r *response) err() error {
+	switch {
+	case r.Error == "" && r.Code == "":
+		return nil
+	case r.Code == codeUnknown:
+		return ErrUnknown
+	case r.Code == codeNotHeld:
+		return ErrNotHeld
+	case r.Errno != 0:
+		return fmt.Errorf("%s: %w", r.Error, unix.Errno(r.Errno))
+	}
+	return errors.New(r.Error)
+}
+
+// wire sends and receives frames on a unix stream socket. One goroutine may
+// receive while others send.
+type wire struct {
+	conn *net.UnixConn
+	mu   sync.Mutex // serialises frames that are sent
+}
+
+// send writes one frame. A peer that does not read for so long has lost its
+// place, so the connection is closed then.
+func (w *wire) send(msg any, fds ...int) error {
+	body, err := json.Marshal(msg)
+	if err != nil {
+		return err
+	}
+	if len(body) > maxFrame {
+		return fmt.Errorf("message of %d bytes is over the limit of %d", len(body), maxFrame)
+	}
+	if len(fds) > maxFiles {
+		return fmt.Errorf("message with %d descriptors is over the limit of %d", len(fds), maxFiles)
+	}
+	frame := binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(body)), uint32(len(body)))
+	frame = append(frame, body...)
+	var oob []byte
+	if len(fds) > 0 {
+		oob = unix.UnixRights(fds...)
+	}
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.conn.SetWriteDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		return err
+	}
+	n, _, err := w.conn.WriteMsgUnix(frame, oob, nil)
+	if err == nil && n < len(frame) {
+		_, err = w.conn.Write(frame[n:])
+	}
+	if err != nil {
+		w.conn.Close()
+	}
+	return err
+}
+
+// receive reads one frame into msg. The caller owns the descriptors; there are
+// none when err is not nil.
+func (w *wire) receive(msg any) ([]int, error) {
+	r := &rights{conn: w.conn}
+	body, err := readFrame(r)
+	if err == nil && r.err != nil {
+		err = r.err
+	}
+	if err == nil {
+		err = json.Unmarshal(body, msg)
+	}
+	if err != nil {
+		closeAll(r.fds)
+		return nil, err
+	}
+	return r.fds, nil
+}
+
+// readFrame reads one frame. It takes memory only as bytes arrive, not as many
+// as the header promises.
+func readFrame(r io.Reader) ([]byte, error) {
+	var header [4]byte
+	if _, err := io.ReadFull(r, header[:]); err != nil {
+		return nil, err
+	}
+	n := binary.BigEndian.Uint32(header[:])
+	if n > maxFrame {
+		return nil, fmt.Errorf("frame of %d bytes is over the limit of %d", n, maxFrame)
+	}
+	var body bytes.Buffer
+	if _, err := io.CopyN(&body, r, int64(n)); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return nil, err
+	}
+	return body.Bytes(), nil
+}
+
+// rights is a reader that collects the descriptors which come with the bytes.
+// They stay plain numbers: an os.File of a FIFO would be watched by this
+// process's poller, which would wake it for every line that a task writes.
+type rights struct {
+	conn *net.UnixConn
+	fds  []int
+	err  error
+}
+
+func (r *rights) Read(p []byte) (int, error) {
+	oob := make([]byte, unix.CmsgSpace(4*maxFiles))
+	n, oobn, flags, _, err := r.conn.ReadMsgUnix(p, oob)
+	if oobn > 0 {
+		if perr := r.collect(oob[:oobn]); perr != nil {
+			r.err = perr
+		}
+	}
+	if flags&unix.MSG_CTRUNC != 0 || len(r.fds) > maxFiles {
+		r.err = fmt.Errorf("frame with more than %d descriptors", maxFiles)
+	}
+	if err == nil && n == 0 {
+		err = io.EOF
+	}
+	return n, err
+}
+
+func (r *rights) collect(oob []byte) error {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return fmt.Errorf("read descriptors: %w", err)
+	}
+	for i := range messages {
+		fds, err := unix.ParseUnixRights(&messages[i])
+		if err != nil {
+			return fmt.Errorf("read descriptors: %w", err)
+		}
+		r.fds = append(r.fds, fds...)
+	}
+	return nil
+}
+
+// duplicate returns another descriptor of the same open file, as a number.
+func duplicate(f *os.File) (int, error) {
+	raw, err := f.SyscallConn() // not f.Fd(), which makes the file blocking for everybody
+	if err != nil {
+		return -1, fmt.Errorf("duplicate descriptor: %w", err)
+	}
+	fd := -1
+	var inner error
+	err = raw.Control(func(n uintptr) { fd, inner = duplicateFD(int(n)) })
+	if err = errors.Join(err, inner); err != nil {
+		return -1, fmt.Errorf("duplicate descriptor: %w", err)
+	}
+	return fd, nil
+}
+
+func duplicateFD(fd int) (int, error) {
+	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+}
+
+// dial connects to the keeper's socket and proves that its owner is our own user.
+func dial(path string) (*net.UnixConn, error) {
+	name, release, err := shortName(path)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: name, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	if err := sameUser(conn); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("keeper socket %s: %w", path, err)
+	}
+	return conn, nil
+}
+
+// shortName returns a name for a socket path that fits into a socket address
+// (108 bytes). A long one is reached through a handle of its directory.
+func shortName(path string) (name string, release func(), err error) {
+	const limit = 100
+	if len(path) <= limit {
+		return path, func() {}, nil
+	}
+	dir, err := os.OpenFile(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return "", nil, err
+	}
+	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path)), func() { dir.Close() }, nil
+}
+
+// sameUser refuses a peer that runs as another user.
+func sameUser(conn *net.UnixConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var cred *unix.Ucred
+	var inner error
+	if err := raw.Control(func(fd uintptr) {
+		cred, inner = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return err
+	}
+	if inner != nil {
+		return fmt.Errorf("peer credentials: %w", inner)
+	}
+	if int(cred.Uid) != os.Geteuid() {
+		return fmt.Errorf("peer is user %d, not %d", cred.Uid, os.Geteuid())
+	}
+	return nil
+}
