@@ -1,0 +1,154 @@
+package lifecycle
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+var update = flag.Bool("update", false, "rewrite the transcripts")
+
+// Each transcript tells lives of allocations: a line per event, and indented
+// below it the phase and the tasks that may start. Tasks keep their state until
+// an event names them again.
+func TestTranscripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no transcripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := replay(t, string(want))
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if got != string(want) {
+				t.Errorf("got:\n%s\nwant:\n%s", got, want)
+			}
+		})
+	}
+}
+
+// replay runs the events of a transcript and writes it with fresh outcomes.
+func replay(t *testing.T, transcript string) string {
+	var (
+		out    strings.Builder
+		tasks  []Task
+		states map[string]State
+		c      *Coordinator
+	)
+	for line := range strings.Lines(transcript) {
+		line = strings.TrimSuffix(line, "\n")
+		if strings.HasPrefix(line, "\t") {
+			continue // an outcome
+		}
+		fmt.Fprintln(&out, line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		event, args, _ := strings.Cut(line, " ")
+		if event == "tasks" {
+			tasks, states = nil, make(map[string]State)
+		}
+		for _, arg := range strings.Fields(args) {
+			name, value, _ := strings.Cut(arg, "=")
+			if event == "tasks" {
+				hook, sidecar := strings.CutSuffix(value, "-sidecar")
+				tasks = append(tasks, Task{name, StageOf(strings.TrimPrefix(hook, "main"), sidecar)})
+				continue
+			}
+			if !slices.ContainsFunc(tasks, func(t Task) bool { return t.Name == name }) {
+				t.Fatalf("%q names no task", line)
+			}
+			state, failed := strings.CutPrefix(value, "failed")
+			if failed {
+				state = "dead"
+			}
+			states[name] = StateOf(state, failed)
+		}
+		switch event {
+		case "tasks":
+			c = New(hclog.NewNullLogger(), tasks)
+		case "observe":
+			c.Observe(maps.Clone(states))
+		case "restore":
+			c.Restore(maps.Clone(states))
+		case "restart":
+			c.Restart()
+		default:
+			t.Fatalf("unknown event %q", line)
+		}
+		fmt.Fprintf(&out, "\t%v:%s\n", c.Phase(), open(c, tasks))
+	}
+	return out.String()
+}
+
+func open(c *Coordinator, tasks []Task) string {
+	var names string
+	for _, t := range tasks {
+		if c.Gate(t.Stage).wait() == nil {
+			names += " " + t.Name
+		}
+	}
+	return names
+}
+
+func TestMissingStateCountsAsPending(t *testing.T) {
+	c := New(hclog.NewNullLogger(), []Task{{"web", MainTask}, {"log", MainTask}})
+	c.Observe(map[string]State{"stranger": Running})
+	if got := c.Phase(); got != Main {
+		t.Errorf("phase with no states = %v, want %v", got, Main)
+	}
+	c.Observe(map[string]State{"web": Running})
+	if got := c.Phase(); got != Main {
+		t.Errorf("phase with one task unknown = %v, want %v", got, Main)
+	}
+}
+
+func TestNoGateForAStageWithoutTasks(t *testing.T) {
+	c := New(hclog.NewNullLogger(), []Task{{"web", MainTask}})
+	if c.Gate(PoststopTask) != nil {
+		t.Error("there is a gate for poststop tasks, and no such task")
+	}
+}
+
+// Whatever order concurrent snapshots take effect in, the gates belong to the
+// phase.
+func TestConcurrentObservers(t *testing.T) {
+	tasks := []Task{{"prep", PrestartEphemeral}, {"web", MainTask}, {"tidy", PoststopTask}}
+	c := New(hclog.NewNullLogger(), tasks)
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			for range 100 {
+				c.Observe(nil)
+				c.Observe(map[string]State{"prep": Succeeded})
+				if i == 0 {
+					c.Restart()
+				}
+				c.Phase()
+			}
+		})
+	}
+	wg.Wait()
+	for _, task := range tasks {
+		if got, want := c.Gate(task.Stage).wait() == nil, c.Phase().Open(task.Stage); got != want {
+			t.Errorf("gate of %s open: %v, want %v in %v", task.Name, got, want, c.Phase())
+		}
+	}
+}

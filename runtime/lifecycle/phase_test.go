@@ -1,0 +1,237 @@
+package lifecycle
+
+import (
+	"math/rand/v2"
+	"sync"
+	"testing"
+)
+
+// The specification below says the same as the table, in other words: as the
+// sentences of the rule, over a plain list of tasks, with one step at a time.
+// It shares nothing with the code under test but the names of the constants.
+
+type specTask struct {
+	stage Stage
+	state State
+}
+
+// specGates is the table of open gates, one column per stage.
+var specGates = map[Phase]string{
+	//           pre-eph pre-side main post-eph post-side poststop
+	Init:      "------",
+	Prestart:  "OO----",
+	Main:      "-OO---",
+	Poststart: "-OOOO-",
+	WaitAlloc: "-OO-O-",
+	Poststop:  "-----O",
+}
+
+var specStages = [...]Stage{PrestartEphemeral, PrestartSidecar, MainTask, PoststartEphemeral, PoststartSidecar, PoststopTask}
+
+// specNext applies the rule until nothing changes.
+func specNext(p Phase, tasks []specTask) Phase {
+	for {
+		next := specStep(p, tasks)
+		if next == p {
+			return p
+		}
+		p = next
+	}
+}
+
+func specStep(p Phase, tasks []specTask) Phase {
+	alive, notPending, mainPending, poststartAlive, prestartUndone := false, false, false, false, false
+	for _, t := range tasks {
+		dead := t.state == Succeeded || t.state == Failed
+		if t.stage != PoststopTask && !dead {
+			alive = true
+		}
+		if t.state != Pending {
+			notPending = true
+		}
+		switch t.stage {
+		case PrestartEphemeral:
+			if t.state != Succeeded {
+				prestartUndone = true
+			}
+		case PrestartSidecar:
+			if t.state != Running {
+				prestartUndone = true
+			}
+		case MainTask:
+			if t.state == Pending {
+				mainPending = true
+			}
+		case PoststartEphemeral:
+			if !dead {
+				poststartAlive = true
+			}
+		}
+	}
+	switch {
+	case !alive:
+		return Poststop
+	case p == Init && !notPending:
+		return Prestart
+	case p == Prestart && !prestartUndone:
+		return Main
+	case p == Main && !mainPending:
+		return Poststart
+	case p == Poststart && !poststartAlive:
+		return WaitAlloc
+	}
+	return p
+}
+
+func check(t *testing.T, p Phase, tasks []specTask) {
+	var set Tasks
+	for _, task := range tasks {
+		set.Add(task.stage, task.state)
+	}
+	if got, want := p.Next(set), specNext(p, tasks); got != want {
+		t.Errorf("%v.Next(%v) = %v, want %v", p, tasks, got, want)
+	}
+}
+
+// Every list of up to six tasks, in every phase. The order of the tasks does
+// not count in either, so one order of each list will do here; the random test
+// shuffles.
+func TestNextAgreesWithSpecificationOnAllSmallAllocations(t *testing.T) {
+	const longest = 6
+	var kinds []specTask
+	for _, stage := range specStages {
+		for state := Pending; state <= Failed; state++ {
+			kinds = append(kinds, specTask{stage, state})
+		}
+	}
+	var walk func(t *testing.T, tasks []specTask, from int) int
+	walk = func(t *testing.T, tasks []specTask, from int) int {
+		for p := Init; p <= Poststop; p++ {
+			check(t, p, tasks)
+		}
+		n := 1
+		if len(tasks) == longest || len(tasks) < 4 && t.Failed() {
+			return n
+		}
+		for i := from; i < len(kinds); i++ {
+			n += walk(t, append(tasks, kinds[i]), i)
+		}
+		return n
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	total := 1 // the empty list
+	for first := range kinds {
+		wg.Go(func() {
+			n := walk(t, append(make([]specTask, 0, longest), kinds[first]), first)
+			mu.Lock()
+			defer mu.Unlock()
+			total += n
+		})
+	}
+	wg.Wait()
+	check(t, Init, nil)
+
+	// Lists without order: choose(24+k-1, k) of each length k.
+	want := 0
+	for k, c := 0, 1; k <= longest; k++ {
+		want += c
+		c = c * (24 + k) / (k + 1)
+	}
+	if total != want {
+		t.Errorf("walked %d lists, want %d", total, want)
+	}
+}
+
+func TestNextAgreesWithSpecificationOnLargeAllocations(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 20_000 {
+		tasks := make([]specTask, rng.IntN(40))
+		// Few kinds per list, or the rules for "all tasks" would hardly ever hold.
+		stages, states := 1+rng.IntN(6), 1+rng.IntN(4)
+		for i := range tasks {
+			tasks[i] = specTask{specStages[rng.IntN(stages)], State(rng.IntN(states))}
+		}
+		check(t, Phase(rng.IntN(6)), tasks)
+	}
+}
+
+func TestGatesAreThoseOfTheReference(t *testing.T) {
+	for p := Init; p <= Poststop; p++ {
+		got := ""
+		for _, stage := range specStages {
+			if p.Open(stage) {
+				got += "O"
+			} else {
+				got += "-"
+			}
+		}
+		if got != specGates[p] {
+			t.Errorf("gates in %v: %s, want %s", p, got, specGates[p])
+		}
+	}
+}
+
+// A phase never goes back by itself, and what is reached is stable.
+func TestNextIsMonotonousAndIdempotent(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for range 20_000 {
+		var tasks Tasks
+		for i := range tasks {
+			tasks[i] = states(rng.IntN(16))
+		}
+		for p := Init; p <= Poststop; p++ {
+			next := p.Next(tasks)
+			if next < p {
+				t.Fatalf("%v.Next(%v) = %v goes back", p, tasks, next)
+			}
+			if again := next.Next(tasks); again != next {
+				t.Fatalf("%v.Next(%v) = %v, and then %v", p, tasks, next, again)
+			}
+		}
+	}
+}
+
+func TestStageOf(t *testing.T) {
+	for _, c := range []struct {
+		hook    string
+		sidecar bool
+		want    Stage
+	}{
+		{"", false, MainTask},
+		{"", true, MainTask},
+		{"prestart", false, PrestartEphemeral},
+		{"prestart", true, PrestartSidecar},
+		{"poststart", false, PoststartEphemeral},
+		{"poststart", true, PoststartSidecar},
+		{"poststop", false, PoststopTask},
+		{"poststop", true, PoststopTask},
+	} {
+		if got := StageOf(c.hook, c.sidecar); got != c.want {
+			t.Errorf("StageOf(%q, %v) = %v, want %v", c.hook, c.sidecar, got, c.want)
+		}
+	}
+	if !PrestartSidecar.Sidecar() || !PoststartSidecar.Sidecar() || MainTask.Sidecar() || PoststopTask.Sidecar() {
+		t.Error("Sidecar is wrong about a stage")
+	}
+}
+
+func TestStateOf(t *testing.T) {
+	for _, c := range []struct {
+		state  string
+		failed bool
+		want   State
+	}{
+		{"pending", false, Pending},
+		{"pending", true, Pending},
+		{"running", false, Running},
+		{"running", true, Running},
+		{"dead", false, Succeeded},
+		{"dead", true, Failed},
+		{"", false, Pending},
+	} {
+		if got := StateOf(c.state, c.failed); got != c.want {
+			t.Errorf("StateOf(%q, %v) = %v, want %v", c.state, c.failed, got, c.want)
+		}
+	}
+}
