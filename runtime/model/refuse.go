@@ -1,12 +1,17 @@
 package model
 
-import "github.com/hashicorp/nomad/api"
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
 
 // Refusal is one part of a job that this build cannot run.
 type Refusal struct {
-	// Path leads to the block or attribute, as jobspec.File.Range takes it:
-	// the block's type, then its label (if it has one) or its index (if there
-	// may be several), and so on: "group", "web", "task", "app", "template", "0".
+	// Path leads to the block or attribute, in the form of Fault.Path.
 	Path []string
 	// Reason says what is refused, why, and what to do instead.
 	Reason string
@@ -15,7 +20,163 @@ type Refusal struct {
 func (r Refusal) Error() string { return r.Reason }
 
 // Refusals returns what of a canonical job this build cannot run, in the order
-// of the job. hasDriver tells whether a task driver of that name is there.
-func Refusals(job *api.Job, hasDriver func(name string) bool) []Refusal {
-	return nil
+// of the job. What Validate refuses is not repeated.
+//
+// hasDriver tells whether there is a task driver of that name; drivers, if
+// given, are the names that a person can choose from.
+func Refusals(job *api.Job, hasDriver func(name string) bool, drivers ...string) []Refusal {
+	if job == nil {
+		return nil
+	}
+	r := &refusals{report: newReport(), hasDriver: hasDriver, drivers: drivers}
+	r.job(job)
+	all := make([]Refusal, 0, len(*r.faults))
+	for _, f := range *r.faults {
+		all = append(all, Refusal{Path: f.Path, Reason: f.Text})
+	}
+	return all
+}
+
+type refusals struct {
+	*report
+	hasDriver func(string) bool
+	drivers   []string
+}
+
+// notBuilt is the reason of every block whose time has not come.
+func notBuilt(r *report, what, instead string) {
+	r.add("%s is not supported by this build of nomad-lite: %s", what, instead)
+}
+
+func (r *refusals) job(job *api.Job) {
+	if region := val(job.Region); region != api.GlobalRegion {
+		r.at("region").add("No path to region %q: there is only the region %q here, remove the attribute", region, api.GlobalRegion)
+	}
+	if val(job.Stop) {
+		r.add("the job is marked as stopped: remove Stop from it")
+	}
+	if job.Periodic != nil {
+		r.at("periodic").add("a periodic job cannot be run: there is no agent that would start it at its times. Remove the periodic block to run the job once, now")
+	}
+	if job.IsParameterized() {
+		r.at("parameterized").add("a parameterized job cannot be run: it only starts when it is dispatched. Remove the parameterized block, and write what would be dispatched into meta")
+	}
+	refuseMeta(r.report, job.Meta)
+	for _, g := range job.TaskGroups {
+		r.group(g)
+	}
+}
+
+// refuseMeta refuses the keys that switch on what nomad-lite adds to Nomad.
+func refuseMeta(r *report, meta map[string]string) {
+	for _, key := range slices.Sorted(maps.Keys(meta)) {
+		if strings.HasPrefix(key, "lite_") {
+			notBuilt(r.at("meta", key), "meta "+key, "keys that begin with lite_ switch on extensions, and this one would be ignored. Remove it")
+		}
+	}
+}
+
+func (r *refusals) group(g *api.TaskGroup) {
+	at := r.at("group", val(g.Name))
+	refuseMeta(at, g.Meta)
+	refuseNetworks(at, g.Networks)
+	refuseServices(at, g.Services)
+	for _, label := range slices.Sorted(maps.Keys(g.Volumes)) {
+		what := "a volume"
+		if g.Volumes[label].Type == volumeCSI {
+			what = "a CSI volume"
+		}
+		notBuilt(at.at("volume", label), what, "use a path on this machine in the configuration of the task")
+	}
+	for _, t := range g.Tasks {
+		r.task(at.at("task", t.Name), t)
+	}
+}
+
+func refuseNetworks(r *report, networks []*api.NetworkResource) {
+	for i, n := range networks {
+		at := r.at("network", index(i))
+		if !hostNetworking(n.Mode) {
+			notBuilt(at.at("mode"), fmt.Sprintf("network mode %q", n.Mode), `remove the mode, or write mode = "host": the tasks then use the network of this machine`)
+		} else if n.Hostname != "" {
+			at.at("hostname").add(`hostname cannot be set on task group using "host" networking mode: remove it`)
+		}
+	}
+}
+
+// refuseServices refuses to run services that nobody would register: whoever
+// waits for one would wait in vain.
+func refuseServices(r *report, services []*api.Service) {
+	for i, s := range services {
+		at := r.at("service", index(i))
+		switch {
+		case s.Connect != nil:
+			notBuilt(at.at("connect"), "Consul Connect", "there is no Consul here, remove the connect block")
+		case s.Provider == api.ServiceProviderConsul:
+			at.add("service %q would be registered with Consul, the provider when none is named, and there is no Consul here: remove the service block, or keep it for a cluster with Consul", s.Name)
+		default:
+			notBuilt(at, fmt.Sprintf("service %q", s.Name), "nothing would be registered or checked. Remove the service block")
+		}
+	}
+}
+
+func (r *refusals) task(at *report, t *api.Task) {
+	if t.Driver != "" && !r.hasDriver(t.Driver) {
+		at.at("driver").add("%s", r.missingDriver(t.Driver))
+	}
+	refuseMeta(at, t.Meta)
+	refuseServices(at, t.Services)
+	for i := range t.Templates {
+		notBuilt(at.at("template", index(i)), "a template", "put the file in place before the job runs, or write it from the task")
+	}
+	for i := range t.Artifacts {
+		notBuilt(at.at("artifact", index(i)), "an artifact", "fetch it in a task with lifecycle hook prestart")
+	}
+	for i, m := range t.VolumeMounts {
+		if !emptyMount(m) {
+			notBuilt(at.at("volume_mount", index(i)), "a volume_mount", "use a path on this machine in the configuration of the task")
+		}
+	}
+	for _, s := range t.Secrets {
+		notBuilt(at.at("secret", s.Name), "a secret", "hand the value over as a variable of the job file (NOMAD_VAR_<name> in the environment)")
+	}
+	if t.CSIPluginConfig != nil {
+		notBuilt(at.at("csi_plugin"), "a CSI plugin", "storage plugins need a cluster, remove the block to run the task as such")
+	}
+	r.identities(at, t)
+	if t.Resources != nil {
+		refuseResources(at.at("resources"), t.Resources)
+	}
+}
+
+func (r *refusals) missingDriver(name string) string {
+	if len(r.drivers) == 0 {
+		return fmt.Sprintf("there is no task driver %q: give the directory of its plugin with -plugin-dir", name)
+	}
+	known := slices.Clone(r.drivers)
+	slices.Sort(known)
+	return fmt.Sprintf("there is no task driver %q, only %s: use one of these, or give the directory of its plugin with -plugin-dir",
+		name, strings.Join(slices.Compact(known), ", "))
+}
+
+// identities are refused where the task would look for its token.
+func (r *refusals) identities(at *report, t *api.Task) {
+	all := t.Identities
+	if t.Identity != nil {
+		all = append([]*api.WorkloadIdentity{t.Identity}, all...)
+	}
+	for _, id := range all {
+		if id.Env || id.File {
+			notBuilt(at.at("identity"), fmt.Sprintf("identity %q with env or file", id.Name), "no token would be issued. Remove the identity block")
+		}
+	}
+}
+
+func refuseResources(r *report, res *api.Resources) {
+	if val(res.Cores) > 0 {
+		notBuilt(r.at("cores"), "cores", "no core would be reserved. Ask for cpu instead")
+	}
+	for _, d := range res.Devices {
+		notBuilt(r.at("device", d.Name), "a device", "remove the block; a driver that runs on this machine sees its devices anyway")
+	}
 }

@@ -1,3 +1,5 @@
+//lint:file-ignore SA1019 deprecated attributes are what this file warns of
+
 package model
 
 import (

@@ -1,6 +1,8 @@
 package scheduler
 
 import (
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -27,9 +29,105 @@ type Host struct {
 	Now func() time.Time
 }
 
-// Place returns one allocation for each instance of each group of a canonical
-// job, or an error that joins one reason for each group that does not fit.
-// The allocations are pending, desired to run, and share job.
+// A GroupError says why no allocation, or not every one, of a group can run here.
+type GroupError struct {
+	Group string
+	Err   error
+}
+
+func (e *GroupError) Error() string { return fmt.Sprintf("group %q: %v", e.Group, e.Err) }
+
+func (e *GroupError) Unwrap() error { return e.Err }
+
+// Place returns one allocation for each instance of each group of a valid
+// canonical job, in the order of the groups and of their indexes, or an error
+// that joins one GroupError for each group that does not fit. The allocations
+// are pending, desired to run, and share job.
+//
+// Ports are chosen once: no two allocations of the job have the same one.
 func Place(job *api.Job, node Node, host Host) ([]*api.Allocation, error) {
-	return nil, nil
+	if err := eligible(job, node); err != nil {
+		return nil, err
+	}
+	p := &placement{
+		job:    job,
+		node:   node,
+		host:   host,
+		evalID: host.NewID(),
+		ports:  reservedPorts(job),
+		left:   capacityOf(node),
+	}
+	var allocs []*api.Allocation
+	var errs []error
+	for _, g := range job.TaskGroups {
+		placed, err := p.group(g)
+		if err != nil {
+			errs = append(errs, &GroupError{*g.Name, err})
+		}
+		allocs = append(allocs, placed...)
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return allocs, nil
+}
+
+// placement is one call of Place.
+type placement struct {
+	job    *api.Job
+	node   Node
+	host   Host
+	evalID string
+	ports  *ports
+	left   capacity
+}
+
+func (p *placement) group(g *api.TaskGroup) ([]*api.Allocation, error) {
+	if err := feasible(p.job, g, p.node); err != nil {
+		return nil, err
+	}
+	var allocs []*api.Allocation
+	for i := range *g.Count {
+		alloc, err := p.instance(g, i)
+		if err != nil {
+			return nil, err
+		}
+		allocs = append(allocs, alloc)
+	}
+	return allocs, nil
+}
+
+func (p *placement) instance(g *api.TaskGroup, i int) (*api.Allocation, error) {
+	if err := p.left.take(needOf(g)); err != nil {
+		return nil, err
+	}
+	resources, err := p.resources(g)
+	if err != nil {
+		return nil, err
+	}
+	now := p.host.Now().UnixNano()
+	alloc := &api.Allocation{
+		ID:                 p.host.NewID(),
+		EvalID:             p.evalID,
+		Name:               fmt.Sprintf("%s.%s[%d]", *p.job.ID, *g.Name, i),
+		Namespace:          *p.job.Namespace,
+		NodeID:             p.node.ID,
+		NodeName:           p.node.Name,
+		JobID:              *p.job.ID,
+		Job:                p.job,
+		TaskGroup:          *g.Name,
+		AllocatedResources: resources,
+		DesiredStatus:      api.AllocDesiredStatusRun,
+		ClientStatus:       api.AllocClientStatusPending,
+		Metrics: &api.AllocationMetric{
+			NodesEvaluated: 1,
+			NodesInPool:    1,
+			NodePool:       *p.job.NodePool,
+			NodesAvailable: map[string]int{p.node.Datacenter: 1},
+		},
+		CreateTime: now,
+		ModifyTime: now,
+	}
+	alloc.Resources, alloc.TaskResources = legacyResources(resources)
+	return alloc, nil
 }

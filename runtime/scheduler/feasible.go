@@ -1,0 +1,143 @@
+package scheduler
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// eligible tells whether the node is one of those that the job may run on.
+func eligible(job *api.Job, node Node) error {
+	if pool := *job.NodePool; pool != api.NodePoolAll && pool != node.Pool {
+		return fmt.Errorf("job %q: node_pool %q: this node is in pool %q", *job.ID, pool, node.Pool)
+	}
+	if !slices.ContainsFunc(job.Datacenters, func(pattern string) bool { return glob(pattern, node.Datacenter) }) {
+		return fmt.Errorf("job %q: datacenters %q: this node is in datacenter %q", *job.ID, job.Datacenters, node.Datacenter)
+	}
+	return nil
+}
+
+// glob matches a pattern in which * stands for any text.
+func glob(pattern, name string) bool {
+	parts := strings.Split(pattern, "*")
+	last := len(parts) - 1
+	if last == 0 {
+		return pattern == name
+	}
+	name, ok := strings.CutPrefix(name, parts[0])
+	if !ok {
+		return false
+	}
+	for _, part := range parts[1:last] {
+		_, after, found := strings.Cut(name, part)
+		if !found {
+			return false
+		}
+		name = after
+	}
+	return strings.HasSuffix(name, parts[last])
+}
+
+// feasible checks the constraints on the job, the group and its tasks against
+// the node, and returns everything that does not hold.
+func feasible(job *api.Job, g *api.TaskGroup, node Node) error {
+	total := 0
+	for _, g := range job.TaskGroups {
+		total += *g.Count
+	}
+	var errs []error
+	check := func(constraints []*api.Constraint, count int) {
+		for _, c := range constraints {
+			errs = append(errs, satisfied(c, node, count))
+		}
+	}
+	check(job.Constraints, total)
+	check(g.Constraints, *g.Count)
+	for _, t := range g.Tasks {
+		check(t.Constraints, 1)
+	}
+	return errors.Join(errs...)
+}
+
+// satisfied checks one constraint for a number of allocations that are all to
+// run on this node.
+func satisfied(c *api.Constraint, node Node, count int) error {
+	allowed := count
+	switch c.Operand {
+	case api.ConstraintDistinctHosts:
+		if on, err := strconv.ParseBool(c.RTarget); on || err != nil {
+			allowed = 1
+		}
+	case api.ConstraintDistinctProperty:
+		if _, ok := node.resolve(c.LTarget); !ok {
+			return unsatisfied(c, node)
+		}
+		allowed = 1
+		if n, err := strconv.ParseUint(c.RTarget, 10, 31); err == nil {
+			allowed = int(n)
+		}
+	default:
+		if !model.Holds(c, node.resolve) {
+			return unsatisfied(c, node)
+		}
+	}
+	if count > allowed {
+		return fmt.Errorf("constraint %q allows %d allocations on one node, not %d", constraintText(c), allowed, count)
+	}
+	return nil
+}
+
+const consulVersion = "${attr.consul.version}"
+
+func unsatisfied(c *api.Constraint, node Node) error {
+	here := "is not set here"
+	if value, ok := node.resolve(c.LTarget); ok {
+		here = fmt.Sprintf("is %q here", value)
+	}
+	hint := ""
+	if c.LTarget == consulVersion {
+		hint = `; a service is registered with Consul unless it says provider = "nomad"`
+	}
+	return fmt.Errorf("constraint %q does not hold: %s %s%s", constraintText(c), c.LTarget, here, hint)
+}
+
+// constraintText is how Nomad names a constraint.
+func constraintText(c *api.Constraint) string {
+	return strings.TrimSpace(c.LTarget + " " + c.Operand + " " + c.RTarget)
+}
+
+// resolve returns the value of a target: a literal, or a reference to the node.
+func (n Node) resolve(target string) (string, bool) {
+	name, ok := strings.CutPrefix(target, "${")
+	if !ok {
+		return target, true
+	}
+	name = strings.TrimSuffix(name, "}")
+	switch name {
+	case "node.unique.id":
+		return n.ID, true
+	case "node.unique.name":
+		return n.Name, true
+	case "node.datacenter":
+		return n.Datacenter, true
+	case "node.class":
+		return n.Class, true
+	case "node.pool":
+		return n.Pool, true
+	}
+	if key, ok := strings.CutPrefix(name, "attr."); ok {
+		value, set := n.Attributes[key]
+		return value, set
+	}
+	if key, ok := strings.CutPrefix(name, "meta."); ok {
+		value, set := n.Meta[key]
+		return value, set
+	}
+	return "", false
+}

@@ -1,0 +1,116 @@
+package scheduler
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// The range of dynamic ports, both ends included.
+const (
+	minDynamicPort = 20000
+	maxDynamicPort = 32000
+
+	maxPort = 65535
+)
+
+// ports are those that the allocations of one job have been given.
+type ports struct {
+	taken map[int]bool
+	// static are the numbers that the job names, whether they are taken yet or
+	// not: no dynamic port may be one of them.
+	static map[int]bool
+}
+
+func reservedPorts(job *api.Job) *ports {
+	p := &ports{taken: map[int]bool{}, static: map[int]bool{}}
+	for _, g := range job.TaskGroups {
+		networks := slices.Clone(g.Networks)
+		for _, t := range g.Tasks {
+			networks = append(networks, t.Resources.Networks...)
+		}
+		for _, n := range networks {
+			for _, port := range n.ReservedPorts {
+				p.static[port.Value] = true
+			}
+		}
+	}
+	return p
+}
+
+// network returns the network with its ports filled in.
+func (p *placement) network(n *api.NetworkResource) (*api.NetworkResource, error) {
+	out := *n
+	out.IP = p.node.IP
+	out.ReservedPorts = slices.Clone(n.ReservedPorts)
+	out.DynamicPorts = slices.Clone(n.DynamicPorts)
+	for _, port := range out.ReservedPorts {
+		if err := p.takeStatic(port); err != nil {
+			return nil, fmt.Errorf("port %q: %w", port.Label, err)
+		}
+	}
+	for i := range out.DynamicPorts {
+		port := &out.DynamicPorts[i]
+		value, err := p.takeDynamic(*port)
+		if err != nil {
+			return nil, fmt.Errorf("port %q: %w", port.Label, err)
+		}
+		port.Value = value
+		if port.To == -1 {
+			port.To = value
+		}
+	}
+	return &out, nil
+}
+
+func (p *placement) takeStatic(port api.Port) error {
+	if err := hostNetwork(port); err != nil {
+		return err
+	}
+	switch {
+	case port.Value < 1 || port.Value > maxPort:
+		return fmt.Errorf("%d is not between 1 and %d", port.Value, maxPort)
+	case port.IgnoreCollision:
+		return nil
+	case p.ports.taken[port.Value]:
+		return fmt.Errorf("another allocation of this job has the static port %d on this node: leave out static, or lower the count", port.Value)
+	case !p.host.PortFree(port.Value):
+		return fmt.Errorf("reserved port collision %s=%d: something listens there. Stop it, or leave out static", port.Label, port.Value)
+	}
+	p.ports.taken[port.Value] = true
+	return nil
+}
+
+func (p *placement) takeDynamic(port api.Port) (int, error) {
+	if err := hostNetwork(port); err != nil {
+		return 0, err
+	}
+	const n = maxDynamicPort - minDynamicPort + 1
+	start := p.host.Pick(n)
+	for i := range n {
+		number := minDynamicPort + (start+i)%n
+		if p.ports.taken[number] || p.ports.static[number] || !p.host.PortFree(number) {
+			continue
+		}
+		p.ports.taken[number] = true
+		return number, nil
+	}
+	return 0, fmt.Errorf("no port between %d and %d is free", minDynamicPort, maxDynamicPort)
+}
+
+func hostNetwork(port api.Port) error {
+	if port.HostNetwork != "default" {
+		return fmt.Errorf("missing host network %q: there is only the network %q", port.HostNetwork, "default")
+	}
+	return nil
+}
+
+// mappings lists the ports of a network as a task finds them.
+func mappings(n *api.NetworkResource) []api.PortMapping {
+	var all []api.PortMapping
+	for _, port := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
+		all = append(all, api.PortMapping{Label: port.Label, Value: port.Value, To: port.To, HostIP: n.IP})
+	}
+	return all
+}

@@ -1,0 +1,62 @@
+package scheduler
+
+import (
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// resources grants the group what it asks for.
+func (p *placement) resources(g *api.TaskGroup) (*api.AllocatedResources, error) {
+	granted := &api.AllocatedResources{
+		Tasks:  make(map[string]*api.AllocatedTaskResources, len(g.Tasks)),
+		Shared: api.AllocatedSharedResources{DiskMB: int64(*g.EphemeralDisk.SizeMB)},
+	}
+	if len(g.Networks) > 0 {
+		n, err := p.network(g.Networks[0])
+		if err != nil {
+			return nil, err
+		}
+		granted.Shared.Networks = []*api.NetworkResource{n}
+		granted.Shared.Ports = mappings(n)
+	}
+	for _, t := range g.Tasks {
+		task := &api.AllocatedTaskResources{
+			Cpu: api.AllocatedCpuResources{CpuShares: int64(*t.Resources.CPU)},
+			// memory_max needs oversubscription, which is off.
+			Memory: api.AllocatedMemoryResources{MemoryMB: int64(*t.Resources.MemoryMB)},
+		}
+		for _, n := range t.Resources.Networks {
+			n, err := p.network(n)
+			if err != nil {
+				return nil, fmt.Errorf("task %q: %w", t.Name, err)
+			}
+			task.Networks = append(task.Networks, n)
+		}
+		granted.Tasks[t.Name] = task
+	}
+	return granted, nil
+}
+
+// legacyResources says the same in the form that clients of Nomad still read:
+// the sum, and each task.
+func legacyResources(granted *api.AllocatedResources) (*api.Resources, map[string]*api.Resources) {
+	var cpu, memory int
+	tasks := make(map[string]*api.Resources, len(granted.Tasks))
+	for name, t := range granted.Tasks {
+		cpu += int(t.Cpu.CpuShares)
+		memory += int(t.Memory.MemoryMB)
+		tasks[name] = &api.Resources{
+			CPU:      new(int(t.Cpu.CpuShares)),
+			MemoryMB: new(int(t.Memory.MemoryMB)),
+			DiskMB:   new(0),
+			Networks: t.Networks,
+		}
+	}
+	return &api.Resources{
+		CPU:      &cpu,
+		MemoryMB: &memory,
+		DiskMB:   new(int(granted.Shared.DiskMB)),
+		Networks: granted.Shared.Networks,
+	}, tasks
+}
