@@ -587,8 +587,7 @@ func (c *Client) start() error {
 	}
 	child, err := os.StartProcess(selfExe, c.cfg.Args, &os.ProcAttr{
 		Dir: "/",
-		// Nothing else: the agent's secrets are not the keeper's.
-		Env:   []string{envSetup + "=" + string(conf), "GOMAXPROCS=1"},
+		Env:   keeperEnv(conf),
 		Files: []*os.File{null, null, log, listenerFD: socket},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})
@@ -600,6 +599,18 @@ func (c *Client) start() error {
 	c.child, c.keeper = child, p
 	c.mu.Unlock()
 	return err
+}
+
+// keeperEnv is the keeper's environment. The agent's secrets are not the
+// keeper's, so it has what Go's runtime looks at and nothing else.
+func keeperEnv(conf []byte) []string {
+	env := []string{envSetup + "=" + string(conf), "GOMAXPROCS=1"}
+	for _, name := range []string{"GODEBUG", "GORACE", "GOTRACEBACK", "GOCOVERDIR"} {
+		if value, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
 }
 
 // prepareDir makes the runtime directory, or refuses one that others can enter.

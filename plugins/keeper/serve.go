@@ -128,9 +128,9 @@ type server struct {
 	wake  chan struct{} // capacity 1: something changed that may be the end
 	wg    sync.WaitGroup
 
-	// forkMu is held from a fork until the child's start time is read, and while
-	// children are reaped: a child that ends at once must not be gone before it
-	// has a name. It is taken before mu.
+	// forkMu is held from a fork until the child's start time is read, and from
+	// before a child is reaped until its status is remembered: nobody may look
+	// for a child in between. It is taken before mu.
 	forkMu  sync.Mutex
 	closing bool // nothing is started any more
 
@@ -468,6 +468,11 @@ func (c *serverConn) handle(req *request, fds []int) bool {
 		return true
 	}
 
+	if req.Op == opWait {
+		// A child that is being reaped is not in /proc any more, and not yet known.
+		k.forkMu.Lock()
+		defer k.forkMu.Unlock()
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var out []int
