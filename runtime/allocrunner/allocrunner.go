@@ -1,0 +1,273 @@
+package allocrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+)
+
+// ErrShutdown as the cause of the context of Run leaves the tasks running. Any
+// other end of that context stops them.
+var ErrShutdown = taskrunner.ErrShutdown
+
+// Config is what a Runner is made of.
+type Config struct {
+	Alloc        *api.Allocation // with its canonical job; must not be changed afterwards
+	Node         taskenv.Node
+	HostEnv      map[string]string // what tasks inherit; see taskenv.HostEnv
+	Drivers      Drivers
+	Logs         hooks.Collector
+	AllocDirRoot string
+	Store        Store        // nil keeps nothing
+	Report       func(Update) // called for each change, one call at a time; should return soon
+	Hooks        HookFactory  // hooks besides the builtin ones; may be nil
+	Limits       Limits
+	Logger       hclog.Logger
+}
+
+// Drivers finds the driver of a name. The call blocks while the driver's plugin
+// is being started. plugins/supervisor does it.
+type Drivers interface {
+	Driver(ctx context.Context, name string) (driver.Driver, error)
+}
+
+// Store keeps the records of tasks for the next agent. See taskrunner.Store for
+// the rules; the methods are called concurrently for different tasks.
+type Store interface {
+	PutTaskLocal(allocID, task string, state taskrunner.LocalState) error
+	PutTaskState(allocID, task string, state *api.TaskState) error
+}
+
+// Runner runs one allocation. Run is called once; all other methods may be
+// called concurrently, before, during and after it.
+type Runner struct {
+	id      string
+	config  Config
+	limits  Limits
+	logger  hclog.Logger
+	dir     *allocdir.Dir
+	network *api.AllocNetworkStatus
+	hooks   []hook.Hook
+
+	tasks       []*taskrunner.Runner // in the order of the job
+	envs        map[string]*taskenv.Builder
+	lifecycle   *lifecycle.Coordinator
+	updates     updates
+	tick        chan struct{} // holds one request to look at the tasks
+	stopping    chan struct{} // closed by the first stop
+	hurried     chan struct{} // closed by the first Kill
+	skipDelay   chan struct{} // closed by the first stop that skips the shutdown delays
+	tasksEnded  chan struct{} // closed by Run when all task runners have returned
+	done        chan struct{} // closed by Run
+	restartTurn chan struct{} // holds the right to restart several tasks
+
+	mu      sync.Mutex
+	alloc   *api.Allocation
+	forced  forced
+	reason  stopReason                   // valid once stopping is closed
+	samples map[string]*driver.TaskStats // latest, by task
+	waiters []chan struct{}              // closed and dropped at the next look at the tasks
+
+	endTasks, endGrace, endLive context.CancelCauseFunc // see contexts; nil outside Run
+}
+
+// New returns a runner for an allocation, which does nothing before Run. An
+// error means that the allocation is not one that can be run.
+func New(c Config) (*Runner, error) {
+	r := &Runner{
+		id:          c.Alloc.ID,
+		config:      c,
+		limits:      c.Limits.orDefault(),
+		logger:      c.Logger.Named("allocrunner").With("alloc_id", c.Alloc.ID),
+		alloc:       c.Alloc,
+		envs:        make(map[string]*taskenv.Builder),
+		tick:        make(chan struct{}, 1),
+		stopping:    make(chan struct{}),
+		hurried:     make(chan struct{}),
+		skipDelay:   make(chan struct{}),
+		tasksEnded:  make(chan struct{}),
+		done:        make(chan struct{}),
+		restartTurn: make(chan struct{}, 1),
+		samples:     make(map[string]*driver.TaskStats),
+	}
+	r.updates.ready = make(chan struct{}, 1)
+	group := c.Alloc.GetTaskGroup()
+	if group == nil {
+		return nil, fmt.Errorf("alloc %s: job %q has no group %q", c.Alloc.ID, c.Alloc.JobID, c.Alloc.TaskGroup)
+	}
+	dir, err := allocdir.New(c.AllocDirRoot, c.Alloc.ID)
+	if err != nil {
+		return nil, fmt.Errorf("alloc %s: %w", c.Alloc.ID, err)
+	}
+	r.dir = dir
+	r.network = networkStatus(group)
+	if err := r.makeTasks(group); err != nil {
+		return nil, fmt.Errorf("alloc %s: %w", c.Alloc.ID, err)
+	}
+	r.hooks = r.makeHooks()
+	return r, nil
+}
+
+// ID returns the id of the allocation.
+func (r *Runner) ID() string { return r.id }
+
+// Done is closed when Run has returned.
+func (r *Runner) Done() <-chan struct{} { return r.done }
+
+// Dir returns the directory of the allocation.
+func (r *Runner) Dir() *allocdir.Dir { return r.dir }
+
+// Run blocks until the allocation is over, its poststop tasks included: all
+// tasks have ended for good, or ctx has ended with the cause ErrShutdown and
+// the tasks are left as they are. When ctx ends with any other cause the
+// allocation is stopped first, as by Stop; that takes as long as its tasks are
+// allowed to take, unless Kill comes.
+func (r *Runner) Run(ctx context.Context) {
+	defer close(r.done)
+	tasks, grace, live := r.contexts(ctx)
+	defer r.endContexts()
+
+	var background sync.WaitGroup
+	watched, endWatch := context.WithCancel(context.WithoutCancel(ctx))
+	background.Go(func() { r.watch(watched) })
+	background.Go(func() { r.applyUpdates(watched) })
+	background.Go(func() { r.obey(ctx) })
+	var stop sync.WaitGroup
+	stop.Go(func() { r.stopWhenAsked(grace) })
+
+	r.changed()
+	r.prepare(live)
+	var running sync.WaitGroup
+	for _, t := range r.tasks {
+		running.Go(func() { t.Run(tasks) })
+	}
+	running.Wait()
+	close(r.tasksEnded)
+	stop.Wait()
+
+	rest := context.WithoutCancel(ctx)
+	if tasks.Err() != nil {
+		r.shutdownHooks(rest)
+	} else {
+		if !r.isStopping() {
+			r.preKill(rest)
+		}
+		r.postrun(rest)
+	}
+	endWatch()
+	background.Wait()
+	r.look() // nobody else does any more, and the last word must be heard
+}
+
+// contexts returns three contexts, each made from the one before. That of the
+// tasks ends when the agent shuts down, and only then; grace ends with Kill as
+// well, and live, which is for what comes before the tasks, with any stop.
+func (r *Runner) contexts(ctx context.Context) (tasks, grace, live context.Context) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	tasks, r.endTasks = context.WithCancelCause(context.WithoutCancel(ctx))
+	grace, r.endGrace = context.WithCancelCause(tasks)
+	live, r.endLive = context.WithCancelCause(grace)
+	if isClosed(r.hurried) {
+		r.endGrace(taskrunner.ErrKilled)
+	}
+	if isClosed(r.stopping) {
+		r.endLive(taskrunner.ErrKilled)
+	}
+	return tasks, grace, live
+}
+
+func (r *Runner) endContexts() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.endTasks(nil) // and with it the others
+	r.endTasks, r.endGrace, r.endLive = nil, nil, nil
+}
+
+// obey does what the end of ctx asks for.
+func (r *Runner) obey(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-r.tasksEnded:
+		return
+	}
+	if !errors.Is(context.Cause(ctx), ErrShutdown) {
+		r.Stop()
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.endTasks(ErrShutdown)
+}
+
+// prepare brings the allocation to where its tasks may run. Tasks of one that
+// does not get there are killed before they begin, poststop tasks included:
+// nothing has run that they could clean up after.
+func (r *Runner) prepare(live context.Context) {
+	if r.currentAlloc().ServerTerminalStatus() {
+		r.forEach(func(t *taskrunner.Runner) { t.Kill(nil) })
+		return
+	}
+	if err := r.askDrivers(live); err != nil && live.Err() == nil {
+		r.logger.Error("alloc not added", "error", err)
+		r.force(forced{api.AllocClientStatusFailed, fmt.Sprintf("Unable to add allocation due to error: %v", err)})
+		r.forEach(func(t *taskrunner.Runner) { t.Kill(nil) })
+		return
+	}
+	err := r.prerun(live)
+	switch {
+	case r.isStopping():
+		r.forEach(func(t *taskrunner.Runner) { t.Kill(r.killing(t)) })
+	case err != nil && live.Err() == nil:
+		r.logger.Error("alloc not set up", "error", err)
+		r.forEach(func(t *taskrunner.Runner) {
+			t.EmitEvent(model.EventSetupFailure(fmt.Sprintf("failed to setup alloc: %v", err)))
+			t.Kill(nil)
+		})
+	}
+}
+
+// askDrivers learns from the drivers what is needed to set the tasks up.
+func (r *Runner) askDrivers(ctx context.Context) error {
+	errs := make([]error, len(r.tasks))
+	var asking sync.WaitGroup
+	for i, t := range r.tasks {
+		asking.Go(func() {
+			if err := t.Prepare(ctx); err != nil {
+				errs[i] = fmt.Errorf("failed creating runner for task %q: %w", t.Name(), err)
+			}
+		})
+	}
+	asking.Wait()
+	return errors.Join(errs...)
+}
+
+func (r *Runner) forEach(f func(*taskrunner.Runner)) {
+	for _, t := range r.tasks {
+		f(t)
+	}
+}
+
+func (r *Runner) currentAlloc() *api.Allocation {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.alloc
+}
+
+// env returns the environment of the allocation as of now.
+func (r *Runner) env() *taskenv.Env {
+	return taskenv.NewBuilder(r.config.Node, envAlloc(r.currentAlloc()), taskenv.Task{}).Build()
+}

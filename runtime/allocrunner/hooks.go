@@ -1,0 +1,113 @@
+package allocrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+// prerun calls the Prerun hooks in order, up to the first error. live ends when
+// the allocation is stopped or the agent shuts down.
+func (r *Runner) prerun(live context.Context) error {
+	for _, h := range r.hooks {
+		h, ok := h.(hook.AllocPrerun)
+		if !ok {
+			continue
+		}
+		if live.Err() != nil {
+			return context.Cause(live)
+		}
+		err := r.callHook(live, "prerun", h, r.limits.PrerunDeadline, func(ctx context.Context) error {
+			return h.Prerun(ctx, hook.AllocPrerunRequest{Alloc: r.forHooks(), Env: r.env().Map()})
+		})
+		if err != nil {
+			return fmt.Errorf("pre-run hook %q failed: %w", h.Name(), err)
+		}
+	}
+	return nil
+}
+
+func (r *Runner) updateHooks(ctx context.Context) {
+	for _, h := range r.hooks {
+		if h, ok := h.(hook.AllocUpdate); ok {
+			r.logHook(ctx, "update", h, func(ctx context.Context) error {
+				return h.Update(ctx, hook.AllocUpdateRequest{Alloc: r.forHooks(), Env: r.env().Map()})
+			})
+		}
+	}
+}
+
+func (r *Runner) preTaskRestart(ctx context.Context) {
+	for _, h := range r.hooks {
+		if h, ok := h.(hook.AllocPreTaskRestart); ok {
+			r.logHook(ctx, "pretaskrestart", h, func(ctx context.Context) error {
+				return h.PreTaskRestart(ctx, hook.AllocPreTaskRestartRequest{Alloc: r.forHooks()})
+			})
+		}
+	}
+}
+
+func (r *Runner) preKill(ctx context.Context) {
+	for _, h := range r.hooks {
+		if h, ok := h.(hook.AllocPreKill); ok {
+			r.logHook(ctx, "prekill", h, func(ctx context.Context) error {
+				return h.PreKill(ctx, hook.AllocPreKillRequest{Alloc: r.forHooks()})
+			})
+		}
+	}
+}
+
+func (r *Runner) postrun(ctx context.Context) {
+	for _, h := range r.hooks {
+		if h, ok := h.(hook.AllocPostrun); ok {
+			r.logHook(ctx, "postrun", h, func(ctx context.Context) error {
+				return h.Postrun(ctx, hook.AllocPostrunRequest{Alloc: r.forHooks()})
+			})
+		}
+	}
+}
+
+func (r *Runner) shutdownHooks(ctx context.Context) {
+	for _, h := range r.hooks {
+		if h, ok := h.(hook.AllocShutdown); ok {
+			r.logHook(ctx, "shutdown", h, func(ctx context.Context) error {
+				return h.Shutdown(ctx, hook.AllocShutdownRequest{Alloc: r.forHooks()})
+			})
+		}
+	}
+}
+
+// Destroy removes what the allocation has left on the node. It must not be
+// called before Run has returned, and may be repeated after an error.
+func (r *Runner) Destroy(ctx context.Context) error {
+	var errs []error
+	for _, h := range r.hooks {
+		if h, ok := h.(hook.AllocDestroy); ok {
+			err := r.callHook(ctx, "destroy", h, r.limits.HookDeadline, func(ctx context.Context) error {
+				return h.Destroy(ctx, hook.AllocDestroyRequest{Alloc: r.forHooks()})
+			})
+			if err != nil {
+				errs = append(errs, fmt.Errorf("destroy alloc %s: hook %q: %w", r.id, h.Name(), err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (r *Runner) logHook(ctx context.Context, moment string, h hook.Hook, call func(context.Context) error) {
+	if err := r.callHook(ctx, moment, h, r.limits.HookDeadline, call); err != nil && ctx.Err() == nil {
+		r.logger.Error("hook failed", "hook", h.Name(), "moment", moment, "error", err)
+	}
+}
+
+func (r *Runner) callHook(ctx context.Context, moment string, h hook.Hook, deadline time.Duration, call func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, deadline)
+	defer cancel()
+	begin := time.Now()
+	err := call(ctx)
+	r.logger.Trace("hook called", "hook", h.Name(), "moment", moment, "duration", time.Since(begin), "error", err)
+	return err
+}

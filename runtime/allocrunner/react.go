@@ -1,0 +1,61 @@
+package allocrunner
+
+import (
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// observed is what matters of a task for the fate of the others.
+type observed struct {
+	name   string
+	stage  lifecycle.Stage
+	leader bool
+	state  lifecycle.State
+}
+
+// reaction is what the states of the tasks ask the allocation to do.
+type reaction struct {
+	// why makes the event that tells a live task why it is killed; nil as long
+	// as the tasks shall live.
+	why func() *api.TaskEvent
+	// finished says that nothing but poststop tasks is left: no dead task will
+	// run again.
+	finished bool
+}
+
+// react looks at the tasks in the order of the job. A failed task, or a leader
+// that has ended well, takes the others with it; sidecars do not outlive what
+// they serve. Poststop tasks have no say and no part in this. A task that waits
+// for its start or its restart lives.
+func react(tasks []observed) reaction {
+	var why func() *api.TaskEvent
+	var live, liveSidecars, sidecars int
+	for _, t := range tasks {
+		if t.stage == lifecycle.PoststopTask {
+			continue
+		}
+		if t.stage.Sidecar() {
+			sidecars++
+		}
+		switch {
+		case !t.state.Dead():
+			live++
+			if t.stage.Sidecar() {
+				liveSidecars++
+			}
+		case t.state == lifecycle.Failed && why == nil:
+			why = func() *api.TaskEvent { return model.EventSiblingFailed(t.name) }
+		case t.state == lifecycle.Succeeded && t.leader:
+			why = model.EventLeaderDead
+		}
+	}
+	switch {
+	case live == 0:
+		return reaction{finished: true}
+	case why == nil && sidecars > 0 && live == liveSidecars:
+		why = model.EventMainDead
+	}
+	return reaction{why: why}
+}

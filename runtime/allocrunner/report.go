@@ -1,0 +1,74 @@
+package allocrunner
+
+import (
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// Update is what an allocation has become: all of it, not a difference to the
+// update before.
+type Update struct {
+	AllocID           string
+	ClientStatus      string
+	ClientDescription string
+	TaskStates        map[string]*api.TaskState
+	NetworkStatus     *api.AllocNetworkStatus
+	Time              time.Time
+}
+
+// Terminal reports whether the client status is final. The runner may still be
+// at work: tasks are being killed, or poststop tasks run. Only the end of Run
+// says that nothing is left.
+func (u Update) Terminal() bool {
+	return u.ClientStatus == api.AllocClientStatusComplete || u.ClientStatus == api.AllocClientStatusFailed
+}
+
+// Status returns the allocation as of now.
+func (r *Runner) Status() Update {
+	states := make(map[string]*api.TaskState, len(r.tasks))
+	for _, t := range r.tasks {
+		states[t.Name()] = t.State()
+	}
+	return r.rollUp(states)
+}
+
+// rollUp adds the states of the tasks up. What was forced upon the allocation
+// comes before what its tasks say.
+func (r *Runner) rollUp(states map[string]*api.TaskState) Update {
+	r.mu.Lock()
+	forced := r.forced
+	r.mu.Unlock()
+
+	u := Update{AllocID: r.id, TaskStates: states, NetworkStatus: r.network, Time: time.Now()}
+	u.ClientStatus, u.ClientDescription = model.ClientStatus(states)
+	if forced.status != "" {
+		u.ClientStatus, u.ClientDescription = forced.status, forced.description
+	}
+	if u.Terminal() {
+		for _, t := range states {
+			if t.FinishedAt.IsZero() {
+				t.FinishedAt = u.Time
+			}
+		}
+	}
+	return u
+}
+
+// forced is a client status that no task can change.
+type forced struct {
+	status, description string
+}
+
+// force sets the client status for good. The first call counts, but running out
+// of max_run_duration counts more.
+func (r *Runner) force(f forced) {
+	r.mu.Lock()
+	if r.forced.status == "" || f.description == model.MaxRunDurationExceeded {
+		r.forced = f
+	}
+	r.mu.Unlock()
+	r.changed()
+}

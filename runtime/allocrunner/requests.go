@@ -1,0 +1,196 @@
+package allocrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+)
+
+// The errors of requests. The HTTP API shows them as they are, and clients
+// match on the texts.
+var (
+	ErrNotRunning     = taskrunner.ErrNotRunning
+	ErrTaskNotFound   = errors.New("Task not found")
+	ErrShouldNotRun   = errors.New("restart of an alloc that should not run")
+	errDeadlinePassed = errors.New("a task did not end in time")
+)
+
+// RestartTask restarts one running task, and returns when its old process is
+// gone.
+func (r *Runner) RestartTask(ctx context.Context, name string) error {
+	if err := r.mayRestart(); err != nil {
+		return err
+	}
+	t, ok := r.task(name)
+	if !ok {
+		return fmt.Errorf("Could not find task runner for task: %s", name) //lint:ignore ST1005 Nomad's clients match on it
+	}
+	return t.Restart(ctx, model.EventRestartSignal(model.RestartTaskReason), false)
+}
+
+// RestartRunning restarts the running tasks, all at once, and returns when the
+// old processes are gone.
+func (r *Runner) RestartRunning(ctx context.Context) error {
+	if err := r.beginRestart(ctx); err != nil {
+		return err
+	}
+	defer r.endRestart()
+	r.preTaskRestart(ctx)
+	r.awaitShutdownDelay(ctx)
+	return together(r.tasks, func(t *taskrunner.Runner) error {
+		return unlessNotRunning(t.Restart(ctx, model.EventRestartSignal(model.RestartRunningReason), false))
+	})
+}
+
+// RestartAll runs all tasks again but the poststop tasks, also those that have
+// ended: it stops them in the order of a kill, and they start in the order of
+// the lifecycle. It returns when the old processes are gone. A task that does
+// not end fails the allocation.
+func (r *Runner) RestartAll(ctx context.Context) error {
+	if err := r.beginRestart(ctx); err != nil {
+		return err
+	}
+	defer r.endRestart()
+	r.lifecycle.Restart()
+	r.preTaskRestart(ctx)
+	r.awaitShutdownDelay(ctx)
+
+	// From here on, going back would leave the tasks in front of closed gates.
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), r.limits.RestartDeadline, errDeadlinePassed)
+	defer cancel()
+	if err := r.restartWaves(ctx); err != nil {
+		err = fmt.Errorf("restart all tasks: %w", err)
+		r.force(forced{api.AllocClientStatusFailed, err.Error()})
+		r.stop(stopReason{})
+		return err
+	}
+	return nil
+}
+
+// restartWaves restarts what runs or is dead, wave by wave, until everything is
+// down at the same time and the lifecycle begins anew. A task that was about to
+// start when its gate closed is found in a later round.
+func (r *Runner) restartWaves(ctx context.Context) error {
+	for {
+		looked := r.nextLook()
+		for _, wave := range waves(r.tasks) {
+			err := together(wave, func(t *taskrunner.Runner) error {
+				return unlessNotRunning(t.ForceRestart(ctx, model.EventRestartSignal(model.RestartAllReason), false))
+			})
+			if err != nil {
+				return err
+			}
+		}
+		r.changed()
+		for again := false; !again; {
+			select {
+			case <-looked:
+			case <-r.stopping:
+				return nil // the stop does the rest
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+			if r.lifecycle.Phase() != lifecycle.Init {
+				return nil
+			}
+			looked = r.nextLook()
+			for _, t := range r.tasks {
+				again = again || t.Running()
+			}
+		}
+	}
+}
+
+// beginRestart takes turns with other restarts of several tasks.
+func (r *Runner) beginRestart(ctx context.Context) error {
+	select {
+	case r.restartTurn <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if err := r.mayRestart(); err != nil {
+		r.endRestart()
+		return err
+	}
+	return nil
+}
+
+func (r *Runner) endRestart() { <-r.restartTurn }
+
+func (r *Runner) mayRestart() error {
+	if r.isStopping() || isClosed(r.done) || r.currentAlloc().ServerTerminalStatus() || r.Status().Terminal() {
+		return ErrShouldNotRun
+	}
+	return nil
+}
+
+func unlessNotRunning(err error) error {
+	if errors.Is(err, ErrNotRunning) {
+		return nil
+	}
+	return err
+}
+
+// Signal sends a signal to one task, or with an empty task to all that run.
+func (r *Runner) Signal(ctx context.Context, task, signal string) error {
+	if task != "" {
+		t, ok := r.task(task)
+		if !ok {
+			return ErrTaskNotFound
+		}
+		return t.Signal(ctx, model.EventSignaling(signal), signal)
+	}
+	var errs []error
+	reached := 0
+	for _, t := range r.tasks {
+		err := t.Signal(ctx, model.EventSignaling(signal), signal)
+		switch {
+		case err == nil:
+			reached++
+		case !errors.Is(err, ErrNotRunning):
+			errs = append(errs, fmt.Errorf("Failed to signal task: %s, err: %w", t.Name(), err)) //lint:ignore ST1005 Nomad's clients match on it
+		}
+	}
+	if reached == 0 && len(errs) == 0 {
+		return ErrNotRunning
+	}
+	return errors.Join(errs...)
+}
+
+// Exec runs a command in the surroundings of a task, and collects its output.
+func (r *Runner) Exec(ctx context.Context, task string, command []string, timeout time.Duration) (*driver.ExecResult, error) {
+	t, ok := r.task(task)
+	if !ok {
+		return nil, ErrTaskNotFound
+	}
+	return t.Exec(ctx, command, timeout)
+}
+
+// ExecStreaming runs a command in the surroundings of a task with live streams,
+// and blocks until it has ended.
+func (r *Runner) ExecStreaming(ctx context.Context, task string, exec driver.Exec) (*driver.ExitResult, error) {
+	t, ok := r.task(task)
+	if !ok {
+		return nil, ErrTaskNotFound
+	}
+	return t.ExecStreaming(ctx, exec)
+}
+
+// TaskEvent adds what a driver says about a task to the task's events. It
+// reports whether the event was for a task of this allocation.
+func (r *Runner) TaskEvent(e driver.TaskEvent) bool {
+	t, ok := r.task(e.TaskName)
+	if !ok || e.AllocID != r.id {
+		return false
+	}
+	t.EmitEvent(model.EventDriver(e.Message, e.Annotations, e.Timestamp))
+	return true
+}

@@ -1,0 +1,159 @@
+package allocrunner
+
+import (
+	"context"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
+	"github.com/nomad-lite/nomad-lite/runtime/logs"
+	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+)
+
+// HookFactory makes hooks besides the builtin ones. They come after the builtin
+// hooks that make directories.
+type HookFactory interface {
+	AllocHooks(hook.Alloc) []hook.Hook
+	TaskHooks(hook.Alloc, hook.Task) []hook.Hook
+}
+
+// makeTasks makes a runner for each task of the group, with a gate in common
+// with the tasks of its stage.
+func (r *Runner) makeTasks(group *api.TaskGroup) error {
+	tasks := make([]taskrunner.Task, len(group.Tasks))
+	stages := make([]lifecycle.Task, len(group.Tasks))
+	for i, t := range group.Tasks {
+		task, err := taskOf(r.alloc, group, t.Name, r.limits)
+		if err != nil {
+			return err
+		}
+		tasks[i] = task
+		stages[i] = lifecycle.Task{Name: t.Name, Stage: task.Stage()}
+	}
+	r.lifecycle = lifecycle.New(r.logger, stages)
+	for i, t := range group.Tasks {
+		r.tasks = append(r.tasks, r.makeTask(tasks[i], t))
+	}
+	return nil
+}
+
+func (r *Runner) makeTask(task taskrunner.Task, t *api.Task) *taskrunner.Runner {
+	group := r.alloc.GetTaskGroup()
+	env := taskenv.NewBuilder(r.config.Node, envAlloc(r.alloc), envTask(r.alloc, group, task.Name))
+	env.SetHostEnv(r.config.HostEnv)
+	r.envs[task.Name] = env
+
+	runner := taskrunner.New(taskrunner.Config{
+		Alloc:   taskAlloc(r.alloc, group),
+		Task:    task,
+		TaskDir: r.dir.Task(task.Name),
+		Env:     env,
+		Gate:    r.lifecycle.Gate(task.Stage()),
+		Driver: func(ctx context.Context) (driver.Driver, error) {
+			return r.config.Drivers.Driver(ctx, task.Driver)
+		},
+		Store:     taskStore{r.config.Store, r.id, task.Name},
+		Notify:    r.changed,
+		Deadlines: taskrunner.Deadlines{Prestart: r.limits.PrerunDeadline, Others: r.limits.HookDeadline},
+		Logger:    r.logger,
+	})
+	runner.SetHooks(r.makeTaskHooks(runner, t))
+	return runner
+}
+
+func (r *Runner) makeTaskHooks(runner *taskrunner.Runner, t *api.Task) []hook.Hook {
+	var secrets *int
+	if t.Resources != nil {
+		secrets = t.Resources.SecretsMB
+	}
+	list := []hook.Hook{
+		hooks.NewValidate(r.limits.UserDenylist, r.limits.UserCheckedDrivers),
+		hooks.NewTaskDir(r.dir, func() allocdir.TaskOptions {
+			return allocdir.TaskOptions{SecretsMB: value(secrets), Isolation: runner.Capabilities().FSIsolation}
+		}, runner.EmitEvent, r.logger),
+	}
+	if factory := r.config.Hooks; factory != nil {
+		list = append(list, factory.TaskHooks(hookAlloc(r.alloc), runner.Task().ForHooks())...)
+	}
+	list = append(list, hooks.NewLogs(r.config.Logs, func() (logs.Task, bool) {
+		return r.logsOf(t), !logsDisabled(t) && !runner.Capabilities().DisableLogCollection
+	}, func(stdout, stderr string) {
+		runner.SetOutput(taskrunner.Output{Stdout: stdout, Stderr: stderr})
+	}))
+	if p := t.DispatchPayload; p != nil && p.File != "" && len(r.alloc.Job.Payload) > 0 {
+		list = append(list, hooks.NewDispatchPayload(r.dir, p.File, r.alloc.Job.Payload))
+	}
+	return append(list, hooks.NewStats(runner.Stats, func(s *driver.TaskStats) {
+		r.recordStats(t.Name, s)
+	}, r.limits.StatsInterval, r.logger))
+}
+
+func (r *Runner) makeHooks() []hook.Hook {
+	list := []hook.Hook{
+		hooks.NewAllocDir(r.dir),
+		hooks.NewMaxRunDuration(func() time.Time { return deadline(r.currentAlloc()) }, r.exceedMaxRunDuration),
+	}
+	if factory := r.config.Hooks; factory != nil {
+		list = append(list, factory.AllocHooks(hookAlloc(r.alloc))...)
+	}
+	return list
+}
+
+// deadline returns when the allocation must have ended, which depends on when it
+// was created and not on when it runs; zero means never. Only jobs that are
+// meant to end have one.
+func deadline(a *api.Allocation) time.Time {
+	limit := a.GetTaskGroup().MaxRunDuration
+	if jobType := value(a.Job.Type); limit == nil || *limit <= 0 || jobType != "batch" && jobType != "sysbatch" {
+		return time.Time{}
+	}
+	return time.Unix(0, a.CreateTime).Add(*limit)
+}
+
+func logsDisabled(t *api.Task) bool {
+	return t.LogConfig != nil && value(t.LogConfig.Disabled)
+}
+
+const (
+	defaultLogFiles = 10
+	defaultLogSize  = 10 // MB
+)
+
+func (r *Runner) logsOf(t *api.Task) logs.Task {
+	limits := logs.Limits{MaxFiles: defaultLogFiles, MaxFileSize: defaultLogSize * mebibyte}
+	if c := t.LogConfig; c != nil {
+		if c.MaxFiles != nil {
+			limits.MaxFiles = *c.MaxFiles
+		}
+		if c.MaxFileSizeMB != nil {
+			limits.MaxFileSize = int64(*c.MaxFileSizeMB) * mebibyte
+		}
+	}
+	return logs.Task{AllocID: r.id, Name: t.Name, Dir: r.dir.LogDir(), Stdout: limits, Stderr: limits}
+}
+
+// taskStore keeps the records of one task, if there is a store at all.
+type taskStore struct {
+	store         Store
+	allocID, task string
+}
+
+func (s taskStore) PutLocal(state taskrunner.LocalState) error {
+	if s.store == nil {
+		return nil
+	}
+	return s.store.PutTaskLocal(s.allocID, s.task, state)
+}
+
+func (s taskStore) PutState(state *api.TaskState) error {
+	if s.store == nil {
+		return nil
+	}
+	return s.store.PutTaskState(s.allocID, s.task, state)
+}

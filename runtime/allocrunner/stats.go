@@ -1,0 +1,76 @@
+package allocrunner
+
+import (
+	"slices"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// Stats is what the tasks of an allocation use.
+type Stats struct {
+	Total     driver.Usage                 // of the tasks that run now
+	Tasks     map[string]*driver.TaskStats // the latest sample of each task that ever gave one
+	Timestamp time.Time                    // of the newest sample in Total
+}
+
+func (r *Runner) recordStats(task string, s *driver.TaskStats) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.samples[task] = s
+}
+
+// Stats returns the latest samples, of one task or with an empty name of all. An
+// unknown name gives an empty answer.
+func (r *Runner) Stats(task string) Stats {
+	s := Stats{Tasks: make(map[string]*driver.TaskStats)}
+	for _, t := range r.tasks {
+		if task != "" && t.Name() != task {
+			continue
+		}
+		r.mu.Lock()
+		sample := r.samples[t.Name()]
+		r.mu.Unlock()
+		if sample == nil {
+			continue
+		}
+		s.Tasks[t.Name()] = sample
+		if !t.Running() {
+			continue
+		}
+		addUsage(&s.Total, sample.Total)
+		if sample.Timestamp.After(s.Timestamp) {
+			s.Timestamp = sample.Timestamp
+		}
+	}
+	return s
+}
+
+func addUsage(sum *driver.Usage, u driver.Usage) {
+	c, m := &sum.CPU, &sum.Memory
+	c.System += u.CPU.System
+	c.User += u.CPU.User
+	c.Percent += u.CPU.Percent
+	c.TotalTicks += u.CPU.TotalTicks
+	c.ThrottledPeriods += u.CPU.ThrottledPeriods
+	c.ThrottledTime += u.CPU.ThrottledTime
+	c.Measured = union(c.Measured, u.CPU.Measured)
+	m.RSS += u.Memory.RSS
+	m.Cache += u.Memory.Cache
+	m.Swap += u.Memory.Swap
+	m.Usage += u.Memory.Usage
+	m.MaxUsage += u.Memory.MaxUsage
+	m.KernelUsage += u.Memory.KernelUsage
+	m.KernelMaxUsage += u.Memory.KernelMaxUsage
+	m.Measured = union(m.Measured, u.Memory.Measured)
+}
+
+// union appends what is new, in order.
+func union(have, more []string) []string {
+	for _, s := range more {
+		if !slices.Contains(have, s) {
+			have = append(have, s)
+		}
+	}
+	return have
+}

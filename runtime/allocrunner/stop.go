@@ -1,0 +1,166 @@
+package allocrunner
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+)
+
+// stopReason is what a stop tells the tasks. The zero value is a stop that
+// somebody asked for.
+type stopReason struct {
+	why  func() *api.TaskEvent // for each live task, before Killing; may be nil
+	text string                // of the Killing events; empty for the one with the timeout
+}
+
+// Stop lets the allocation end: its tasks are killed in their order, and its
+// poststop tasks run. It does not wait.
+func (r *Runner) Stop() { r.stop(stopReason{}) }
+
+// StopNoDelay is Stop without the shutdown delays of the group and its tasks,
+// also for a stop that has begun.
+func (r *Runner) StopNoDelay() {
+	r.SkipShutdownDelay()
+	r.Stop()
+}
+
+// SkipShutdownDelay ends the shutdown delays of a stop, now or later.
+func (r *Runner) SkipShutdownDelay() {
+	r.mu.Lock()
+	closeOnce(r.skipDelay)
+	r.mu.Unlock()
+	r.forEach((*taskrunner.Runner).SkipShutdownDelay)
+}
+
+// Kill ends the allocation without hooks, order or delay; poststop tasks do not
+// run. It does not wait.
+func (r *Runner) Kill() {
+	r.Stop()
+	r.mu.Lock()
+	closeOnce(r.hurried)
+	if r.endGrace != nil {
+		r.endGrace(taskrunner.ErrKilled)
+	}
+	r.mu.Unlock()
+	r.forEach(func(t *taskrunner.Runner) { t.KillNow(r.killing(t)) })
+}
+
+// exceedMaxRunDuration completes the allocation, whatever its tasks did, and
+// without its poststop tasks.
+func (r *Runner) exceedMaxRunDuration() {
+	r.force(forced{api.AllocClientStatusComplete, model.MaxRunDurationExceeded})
+	r.stop(stopReason{text: model.MaxRunDurationExceeded})
+	r.forEach(func(t *taskrunner.Runner) {
+		if t.Task().Stage() == lifecycle.PoststopTask {
+			t.Kill(r.killing(t))
+		}
+	})
+}
+
+// stop begins the one stop that an allocation has. The first reason counts.
+func (r *Runner) stop(reason stopReason) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if isClosed(r.stopping) {
+		return
+	}
+	r.reason = reason
+	close(r.stopping)
+	if r.endLive != nil {
+		r.endLive(taskrunner.ErrKilled)
+	}
+}
+
+func (r *Runner) isStopping() bool { return isClosed(r.stopping) }
+
+// killing makes the event that the stop adds to a task that it kills.
+func (r *Runner) killing(t *taskrunner.Runner) *api.TaskEvent {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.reason.text != "" {
+		return model.EventKillingReason(r.reason.text, false)
+	}
+	return model.EventKilling(t.Task().KillTimeout)
+}
+
+// stopWhenAsked stops the tasks once somebody has asked for it, unless they end
+// before. grace ends with Kill and with a shutdown of the agent.
+func (r *Runner) stopWhenAsked(grace context.Context) {
+	select {
+	case <-r.stopping:
+	case <-r.tasksEnded:
+		return
+	}
+	r.mu.Lock()
+	why := r.reason.why
+	r.mu.Unlock()
+	if why != nil {
+		r.forEach(func(t *taskrunner.Runner) {
+			if t.Task().Stage() != lifecycle.PoststopTask && t.State().State != model.TaskDead {
+				t.EmitEvent(why())
+			}
+		})
+	}
+	r.preKill(grace)
+	r.awaitShutdownDelay(grace)
+	for _, wave := range waves(r.tasks) {
+		if errors.Is(context.Cause(grace), ErrShutdown) {
+			return
+		}
+		for _, t := range wave {
+			t.Kill(r.killing(t))
+		}
+		for _, t := range wave {
+			<-t.Done()
+		}
+	}
+}
+
+// awaitShutdownDelay gives those who use the group time to notice that it goes.
+func (r *Runner) awaitShutdownDelay(ctx context.Context) {
+	delay := r.currentAlloc().GetTaskGroup().ShutdownDelay
+	if delay == nil || *delay == 0 {
+		return
+	}
+	select {
+	case <-time.After(*delay):
+	case <-r.skipDelay:
+	case <-r.tasksEnded:
+	case <-ctx.Done():
+	}
+}
+
+// together calls f for each task of a wave at the same time, and returns the
+// errors.
+func together(wave []*taskrunner.Runner, f func(*taskrunner.Runner) error) error {
+	errs := make([]error, len(wave))
+	var wg sync.WaitGroup
+	for i, t := range wave {
+		wg.Go(func() { errs[i] = f(t) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// closeOnce must be called with a lock held that all its callers share.
+func closeOnce(c chan struct{}) {
+	if !isClosed(c) {
+		close(c)
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

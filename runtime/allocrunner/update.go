@@ -1,0 +1,93 @@
+package allocrunner
+
+import (
+	"context"
+	"sync"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// updates holds the newest version of the allocation that has not been applied.
+type updates struct {
+	ready chan struct{} // holds a tick when there is one
+
+	mu   sync.Mutex
+	next *api.Allocation
+}
+
+// put replaces a waiting version, unless that is the newer one.
+func (u *updates) put(alloc *api.Allocation) {
+	u.mu.Lock()
+	if u.next == nil || u.next.AllocModifyIndex <= alloc.AllocModifyIndex {
+		u.next = alloc
+	}
+	u.mu.Unlock()
+	select {
+	case u.ready <- struct{}{}:
+	default:
+	}
+}
+
+func (u *updates) take() *api.Allocation {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	alloc := u.next
+	u.next = nil
+	return alloc
+}
+
+// Update hands over a newer version of the allocation, and does not wait. A
+// version that is desired to stop stops the tasks. Versions may be skipped, but
+// none is applied after a newer one. The version must not be changed afterwards.
+func (r *Runner) Update(alloc *api.Allocation) {
+	if alloc.DesiredTransition.ShouldIgnoreShutdownDelay() {
+		r.SkipShutdownDelay()
+	}
+	r.updates.put(alloc)
+}
+
+func (r *Runner) applyUpdates(ctx context.Context) {
+	for {
+		select {
+		case <-r.updates.ready:
+		case <-ctx.Done():
+			return
+		}
+		if alloc := r.updates.take(); alloc != nil {
+			r.apply(ctx, alloc)
+		}
+	}
+}
+
+func (r *Runner) apply(ctx context.Context, alloc *api.Allocation) {
+	old := r.currentAlloc()
+	if alloc.AllocModifyIndex < old.AllocModifyIndex {
+		return
+	}
+	group := alloc.GetTaskGroup()
+	if group == nil {
+		r.logger.Error("update ignored: its job lacks the group", "group", alloc.TaskGroup)
+		return
+	}
+	r.mu.Lock()
+	r.alloc = alloc
+	r.mu.Unlock()
+	if !alloc.ServerTerminalStatus() {
+		r.updateHooks(ctx)
+	}
+	for _, t := range r.tasks {
+		task, err := taskOf(alloc, group, t.Name(), r.limits)
+		if err != nil {
+			r.logger.Error("task killed", "task", t.Name(), "error", err)
+			t.Kill(model.EventKillingReason("update missing task", true))
+			continue
+		}
+		r.envs[t.Name()].SetAlloc(envAlloc(alloc), envTask(alloc, group, t.Name()))
+		t.Update(task)
+	}
+	if alloc.ServerTerminalStatus() && !old.ServerTerminalStatus() {
+		r.Stop()
+	}
+}

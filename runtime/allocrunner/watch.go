@@ -1,0 +1,80 @@
+package allocrunner
+
+import (
+	"context"
+
+	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+)
+
+// changed says that something of a task, or of the allocation, is not what it
+// was. It does not block, and may be called from anywhere.
+func (r *Runner) changed() {
+	select {
+	case r.tick <- struct{}{}:
+	default: // somebody will look anyway
+	}
+}
+
+// watch looks at the tasks after each change, until ctx ends.
+func (r *Runner) watch(ctx context.Context) {
+	for {
+		select {
+		case <-r.tick:
+			r.look()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// look draws the consequences of what the tasks are now: who has to go, who may
+// start, and what the allocation is called. It never waits for a task.
+func (r *Runner) look() {
+	status := r.Status()
+	tasks := make([]observed, len(r.tasks))
+	states := make(map[string]lifecycle.State, len(r.tasks))
+	for i, t := range r.tasks {
+		task, state := t.Task(), status.TaskStates[t.Name()]
+		states[t.Name()] = lifecycle.StateOf(state.State, state.Failed)
+		tasks[i] = observed{t.Name(), task.Stage(), task.Leader, states[t.Name()]}
+	}
+
+	switch reaction := react(tasks); {
+	case reaction.finished:
+		for _, t := range r.tasks {
+			if t.Task().Stage() != lifecycle.PoststopTask {
+				t.Kill(nil) // it is dead, and need not wait to be revived
+			}
+		}
+	case reaction.why != nil:
+		r.stop(stopReason{why: reaction.why})
+	}
+	r.lifecycle.Observe(states)
+	r.config.Report(status)
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, w := range r.waiters {
+		close(w)
+	}
+	r.waiters = nil
+}
+
+// nextLook returns a channel that closes when the tasks have been looked at.
+func (r *Runner) nextLook() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := make(chan struct{})
+	r.waiters = append(r.waiters, w)
+	return w
+}
+
+func (r *Runner) task(name string) (*taskrunner.Runner, bool) {
+	for _, t := range r.tasks {
+		if t.Name() == name {
+			return t, true
+		}
+	}
+	return nil, false
+}

@@ -1,0 +1,30 @@
+package hooks
+
+import (
+	"context"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+)
+
+var (
+	_ hook.AllocPrerun  = (*AllocDir)(nil)
+	_ hook.AllocDestroy = (*AllocDir)(nil)
+)
+
+// AllocDir makes and removes the directory of the allocation.
+type AllocDir struct {
+	dir *allocdir.Dir
+}
+
+// NewAllocDir returns the hook for one allocation.
+func NewAllocDir(dir *allocdir.Dir) *AllocDir { return &AllocDir{dir} }
+
+// Name implements hook.Hook.
+func (*AllocDir) Name() string { return "alloc_dir" }
+
+// Prerun implements hook.AllocPrerun.
+func (h *AllocDir) Prerun(context.Context, hook.AllocPrerunRequest) error { return h.dir.Build() }
+
+// Destroy implements hook.AllocDestroy.
+func (h *AllocDir) Destroy(context.Context, hook.AllocDestroyRequest) error { return h.dir.Destroy() }

@@ -1,0 +1,62 @@
+package hooks
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/logs"
+)
+
+var (
+	_ hook.TaskPrestart = (*Logs)(nil)
+	_ hook.TaskStop     = (*Logs)(nil)
+)
+
+// Collector gathers the output of tasks; [logs.Collector] does it.
+type Collector interface {
+	// Start begins to collect, and returns where the task has to write to. It
+	// may be called again for the same task.
+	Start(ctx context.Context, task logs.Task) (stdout, stderr string, err error)
+	// Stop waits a little for what is still on its way, and ends the collection.
+	Stop(ctx context.Context, allocID, task string) error
+}
+
+// Logs has the output of the task collected. Its name in events is Nomad's.
+type Logs struct {
+	collector Collector
+	task      func() (logs.Task, bool)
+	direct    func(stdout, stderr string)
+}
+
+// NewLogs returns the hook for one task. task says what to collect, and false if
+// nothing is to be; direct tells the runner where the next start writes to.
+func NewLogs(collector Collector, task func() (logs.Task, bool), direct func(stdout, stderr string)) *Logs {
+	return &Logs{collector, task, direct}
+}
+
+// Name implements hook.Hook.
+func (*Logs) Name() string { return "logmon" }
+
+// Prestart implements hook.TaskPrestart.
+func (h *Logs) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	task, wanted := h.task()
+	if !wanted {
+		return hook.TaskPrestartResponse{}, nil
+	}
+	stdout, stderr, err := h.collector.Start(ctx, task)
+	if err != nil {
+		return hook.TaskPrestartResponse{}, driver.Recoverable(fmt.Errorf("collect logs: %w", err))
+	}
+	h.direct(stdout, stderr)
+	return hook.TaskPrestartResponse{}, nil
+}
+
+// Stop implements hook.TaskStop.
+func (h *Logs) Stop(ctx context.Context, req hook.TaskStopRequest) error {
+	if _, wanted := h.task(); !wanted {
+		return nil
+	}
+	return h.collector.Stop(ctx, req.Alloc.ID, req.Task.Name)
+}

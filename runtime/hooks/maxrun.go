@@ -1,0 +1,72 @@
+package hooks
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+var (
+	_ hook.AllocPrerun   = (*MaxRunDuration)(nil)
+	_ hook.AllocUpdate   = (*MaxRunDuration)(nil)
+	_ hook.AllocPostrun  = (*MaxRunDuration)(nil)
+	_ hook.AllocShutdown = (*MaxRunDuration)(nil)
+)
+
+// MaxRunDuration ends an allocation that runs for too long.
+type MaxRunDuration struct {
+	deadline func() time.Time
+	exceeded func()
+
+	mu    sync.Mutex
+	timer *time.Timer // nil unless armed
+}
+
+// NewMaxRunDuration returns the hook for one allocation. deadline says when the
+// current version of the allocation must have ended; a zero time means never.
+// exceeded is called then, and must not block.
+func NewMaxRunDuration(deadline func() time.Time, exceeded func()) *MaxRunDuration {
+	return &MaxRunDuration{deadline: deadline, exceeded: exceeded}
+}
+
+// Name implements hook.Hook.
+func (*MaxRunDuration) Name() string { return "max_run_duration" }
+
+// Prerun implements hook.AllocPrerun.
+func (h *MaxRunDuration) Prerun(context.Context, hook.AllocPrerunRequest) error {
+	h.arm(h.deadline())
+	return nil
+}
+
+// Update implements hook.AllocUpdate.
+func (h *MaxRunDuration) Update(context.Context, hook.AllocUpdateRequest) error {
+	h.arm(h.deadline())
+	return nil
+}
+
+// Postrun implements hook.AllocPostrun.
+func (h *MaxRunDuration) Postrun(context.Context, hook.AllocPostrunRequest) error {
+	h.arm(time.Time{})
+	return nil
+}
+
+// Shutdown implements hook.AllocShutdown.
+func (h *MaxRunDuration) Shutdown(context.Context, hook.AllocShutdownRequest) error {
+	h.arm(time.Time{})
+	return nil
+}
+
+// arm replaces the timer; a zero deadline leaves none.
+func (h *MaxRunDuration) arm(deadline time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.timer != nil {
+		h.timer.Stop()
+		h.timer = nil
+	}
+	if !deadline.IsZero() {
+		h.timer = time.AfterFunc(time.Until(deadline), h.exceeded)
+	}
+}

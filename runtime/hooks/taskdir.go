@@ -1,0 +1,61 @@
+package hooks
+
+import (
+	"context"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+var (
+	_ hook.TaskPrestart = (*TaskDir)(nil)
+	_ hook.TaskStop     = (*TaskDir)(nil)
+)
+
+// keyBuilt is in the state of TaskDir once the directory has been built, so that
+// users hear of it once. The hook is never done: what was in memory is gone
+// after a reboot.
+const keyBuilt = "is_done"
+
+// TaskDir makes the directory of the task, and takes the secrets away when the
+// task is over.
+type TaskDir struct {
+	dir     *allocdir.Dir
+	options func() allocdir.TaskOptions
+	emit    func(*api.TaskEvent)
+	logger  hclog.Logger
+}
+
+// NewTaskDir returns the hook for one task.
+func NewTaskDir(dir *allocdir.Dir, options func() allocdir.TaskOptions, emit func(*api.TaskEvent), logger hclog.Logger) *TaskDir {
+	return &TaskDir{dir, options, emit, logger}
+}
+
+// Name implements hook.Hook.
+func (*TaskDir) Name() string { return "task_dir" }
+
+// Prestart implements hook.TaskPrestart.
+func (h *TaskDir) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	built := hook.TaskPrestartResponse{State: map[string]string{keyBuilt: "true"}}
+	first := req.PreviousState[keyBuilt] == ""
+	if first {
+		h.emit(model.EventSetup("Building Task Directory"))
+	}
+	dir, err := h.dir.BuildTask(req.Task.Name, h.options())
+	if err != nil {
+		return hook.TaskPrestartResponse{}, err
+	}
+	if first && dir.SecretsOnDisk != nil {
+		h.logger.Debug("secrets are on disk", "task", req.Task.Name, "error", dir.SecretsOnDisk)
+	}
+	return built, nil
+}
+
+// Stop implements hook.TaskStop.
+func (h *TaskDir) Stop(_ context.Context, req hook.TaskStopRequest) error {
+	return h.dir.DropSecrets(req.Task.Name)
+}

@@ -1,0 +1,180 @@
+package taskrunner
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"reflect"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// prestart calls the Prestart hooks that are not done, in order, and keeps what
+// they answer. An error is an event already, unless live has ended.
+func (r *Runner) prestart(live context.Context) error {
+	for _, h := range r.hooks {
+		h, ok := h.(hook.TaskPrestart)
+		if !ok || r.local.Hooks[h.Name()].Done {
+			continue
+		}
+		if live.Err() != nil {
+			return context.Cause(live)
+		}
+		if err := r.prestartHook(live, h); err != nil {
+			if live.Err() == nil {
+				r.EmitEvent(model.EventHookFailed(h.Name(), err.Error()))
+			}
+			return fmt.Errorf("prestart hook %q failed: %w", h.Name(), err)
+		}
+	}
+	return nil
+}
+
+func (r *Runner) prestartHook(live context.Context, h hook.TaskPrestart) error {
+	before := r.local.Hooks[h.Name()]
+	task := r.Task()
+	request := hook.TaskPrestartRequest{
+		Alloc:         r.alloc.Alloc,
+		Task:          task.ForHooks(),
+		Dir:           r.dir,
+		Env:           r.env.Build().Map(),
+		Resources:     task.Resources,
+		PreviousState: maps.Clone(before.Data),
+	}
+	var response hook.TaskPrestartResponse
+	err := r.callHook(live, "prestart", h, r.deadlines.Prestart, func(ctx context.Context) (err error) {
+		response, err = h.Prestart(ctx, request)
+		return err
+	})
+
+	after := HookState{
+		Done: response.Done, Data: response.State,
+		Env: response.Env, Mounts: response.Mounts, Devices: response.Devices,
+	}
+	if err != nil {
+		// What the hook has achieved so far shall not be lost; what it has to
+		// offer to the task is not valid.
+		after = before
+		if response.State != nil {
+			after.Data = response.State
+		}
+	}
+	if !reflect.DeepEqual(before, after) {
+		r.local.setHook(h.Name(), after)
+		if err := r.storeLocal(); err != nil {
+			return fmt.Errorf("store state of hook: %w", err)
+		}
+		r.env.SetHookEnv(h.Name(), after.Env)
+	}
+	return err
+}
+
+func (r *Runner) poststart(live context.Context, p *process) {
+	for _, h := range r.hooks {
+		if h, ok := h.(hook.TaskPoststart); ok {
+			r.reportHook(live, "poststart", h, func(ctx context.Context) error {
+				return h.Poststart(ctx, hook.TaskPoststartRequest{
+					Alloc:   r.alloc.Alloc,
+					Task:    r.Task().ForHooks(),
+					Dir:     r.dir,
+					Env:     r.env.Build().Map(),
+					Network: p.network,
+				})
+			})
+		}
+	}
+}
+
+func (r *Runner) preKilling(ctx context.Context) {
+	for _, h := range r.hooks {
+		if h, ok := h.(hook.TaskPreKilling); ok {
+			r.reportHook(ctx, "prekilling", h, func(ctx context.Context) error {
+				return h.PreKilling(ctx, hook.TaskPreKillingRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks()})
+			})
+		}
+	}
+}
+
+// exitedHooks run also after a kill, which must not cut them short: they clean
+// up after the process.
+func (r *Runner) exitedHooks(live context.Context) {
+	ctx := context.WithoutCancel(live)
+	for _, h := range r.hooks {
+		if h, ok := h.(hook.TaskExited); ok {
+			r.reportHook(ctx, "exited", h, func(ctx context.Context) error {
+				return h.Exited(ctx, hook.TaskExitedRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks()})
+			})
+		}
+	}
+}
+
+func (r *Runner) stopHooks(ctx context.Context) {
+	for _, h := range r.hooks {
+		if h, ok := h.(hook.TaskStop); ok {
+			r.reportHook(ctx, "stop", h, func(ctx context.Context) error {
+				return h.Stop(ctx, hook.TaskStopRequest{
+					Alloc:         r.alloc.Alloc,
+					Task:          r.Task().ForHooks(),
+					Dir:           r.dir,
+					ExistingState: maps.Clone(r.local.Hooks[h.Name()].Data),
+				})
+			})
+		}
+	}
+}
+
+// shutdownHooks run when the agent goes and the task stays.
+func (r *Runner) shutdownHooks(ctx context.Context) {
+	ctx = context.WithoutCancel(ctx)
+	for _, h := range r.hooks {
+		if h, ok := h.(hook.TaskShutdown); ok {
+			err := r.callHook(ctx, "shutdown", h, r.deadlines.Others, func(ctx context.Context) error {
+				return h.Shutdown(ctx, hook.TaskShutdownRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks()})
+			})
+			if err != nil {
+				r.logger.Warn("shutdown hook failed", "hook", h.Name(), "error", err)
+			}
+		}
+	}
+}
+
+// runUpdateHooks tells the hooks about new versions of the task until live ends.
+func (r *Runner) runUpdateHooks(live context.Context) {
+	for {
+		select {
+		case <-r.updated:
+		case <-live.Done():
+			return
+		}
+		for _, h := range r.hooks {
+			if h, ok := h.(hook.TaskUpdate); ok {
+				r.reportHook(live, "update", h, func(ctx context.Context) error {
+					return h.Update(ctx, hook.TaskUpdateRequest{
+						Alloc: r.alloc.Alloc,
+						Task:  r.Task().ForHooks(),
+						Env:   r.env.Build().Map(),
+					})
+				})
+			}
+		}
+	}
+}
+
+// reportHook makes the error of a hook an event, unless the hook was cut short.
+func (r *Runner) reportHook(ctx context.Context, moment string, h hook.Hook, call func(context.Context) error) {
+	err := r.callHook(ctx, moment, h, r.deadlines.Others, call)
+	if err != nil && ctx.Err() == nil {
+		r.EmitEvent(model.EventHookFailed(h.Name(), err.Error()))
+	}
+}
+
+func (r *Runner) callHook(ctx context.Context, moment string, h hook.Hook, deadline time.Duration, call func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, deadline)
+	defer cancel()
+	begin := time.Now()
+	err := call(ctx)
+	r.logger.Trace("hook called", "hook", h.Name(), "moment", moment, "duration", time.Since(begin), "error", err)
+	return err
+}

@@ -1,0 +1,149 @@
+package taskrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// dispense returns the driver of the task. It blocks while the driver's plugin
+// is being started.
+type dispense func(context.Context) (driver.Driver, error)
+
+// process is one start of the task in its driver. Whoever holds one may use it
+// from any goroutine, also after the process has exited: a late call fails in
+// the driver, and never touches the next start, which has another id.
+type process struct {
+	handle   *driver.Handle
+	network  *driver.NetworkOverride // nil unless the driver gave an address
+	dispense dispense
+
+	exited chan struct{} // closed by the goroutine in watch, which sets result first
+	result exit
+}
+
+// exit is how a process ended.
+type exit struct {
+	driver.ExitResult
+	// lost means that the driver has no answer: its plugin died, and the next
+	// one could not take the task over.
+	lost bool
+}
+
+func newProcess(handle *driver.Handle, network *driver.NetworkOverride, d dispense) *process {
+	return &process{handle: handle, network: network, dispense: d, exited: make(chan struct{})}
+}
+
+func (p *process) id() string { return p.handle.Config.ID }
+
+// call runs f on the driver. When the plugin dies under it, the next plugin
+// takes the task over and f runs once more.
+func (p *process) call(ctx context.Context, f func(driver.Driver) error) error {
+	d, err := p.dispense(ctx)
+	if err != nil {
+		return err
+	}
+	if err = f(d); !errors.Is(err, driver.ErrPluginDown) {
+		return err
+	}
+	if d, err = p.recover(ctx); err != nil {
+		return err
+	}
+	return f(d)
+}
+
+// recover hands the task to a driver that may not know it.
+func (p *process) recover(ctx context.Context) (driver.Driver, error) {
+	d, err := p.dispense(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.RecoverTask(ctx, p.handle); err != nil {
+		return nil, fmt.Errorf("recover task: %w", err)
+	}
+	return d, nil
+}
+
+// watch blocks until the process has exited, through the death of any number of
+// plugins, or until ctx ends; only the former closes exited.
+func (p *process) watch(ctx context.Context) {
+	d, err := p.dispense(ctx)
+	for err == nil {
+		var result *driver.ExitResult
+		result, err = d.WaitTask(ctx, p.id())
+		if err == nil {
+			p.result.ExitResult = *result
+			close(p.exited)
+			return
+		}
+		if !errors.Is(err, driver.ErrPluginDown) {
+			break
+		}
+		if d, err = p.recover(ctx); err != nil {
+			p.result.lost = true
+		}
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	p.result.Err = err
+	close(p.exited)
+}
+
+// destroy makes the driver forget the task, killing what may still run.
+func (p *process) destroy(ctx context.Context) error {
+	return destroy(ctx, p.dispense, p.id())
+}
+
+func destroy(ctx context.Context, dispense dispense, id string) error {
+	d, err := dispense(ctx)
+	if err != nil {
+		return err
+	}
+	err = d.DestroyTask(ctx, id, true)
+	if errors.Is(err, driver.ErrTaskNotFound) {
+		return nil
+	}
+	return err
+}
+
+func (p *process) stop(ctx context.Context, timeout time.Duration, signal string) error {
+	err := p.call(ctx, func(d driver.Driver) error { return d.StopTask(ctx, p.id(), timeout, signal) })
+	if errors.Is(err, driver.ErrTaskNotFound) {
+		return nil
+	}
+	return err
+}
+
+func (p *process) signal(ctx context.Context, name string) error {
+	return p.call(ctx, func(d driver.Driver) error { return d.SignalTask(ctx, p.id(), name) })
+}
+
+func (p *process) exec(ctx context.Context, command []string, timeout time.Duration) (result *driver.ExecResult, err error) {
+	err = p.call(ctx, func(d driver.Driver) (err error) {
+		result, err = d.ExecTask(ctx, p.id(), command, timeout)
+		return err
+	})
+	return result, err
+}
+
+// execStreaming is not repeated after the death of the plugin: part of the
+// input may have gone.
+func (p *process) execStreaming(ctx context.Context, exec driver.Exec) (*driver.ExitResult, error) {
+	d, err := p.dispense(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return d.ExecTaskStreaming(ctx, p.id(), exec)
+}
+
+func (p *process) stats(ctx context.Context, interval time.Duration) (stream <-chan *driver.TaskStats, err error) {
+	err = p.call(ctx, func(d driver.Driver) (err error) {
+		stream, err = d.TaskStats(ctx, p.id(), interval)
+		return err
+	})
+	return stream, err
+}

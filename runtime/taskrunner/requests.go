@@ -1,0 +1,211 @@
+package taskrunner
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// asked is a restart that somebody asked for. It belongs to one process, so
+// that it cannot restart another.
+type asked struct {
+	failure bool // it counts as a failure of the task
+}
+
+// Kill lets the task end for good, and does not wait for it: Done does. The
+// first call decides; its event is added unless the task has finished already
+// or event is nil. Kill may come before Run.
+func (r *Runner) Kill(event *api.TaskEvent) {
+	r.change(func(s *api.TaskState) bool {
+		if r.isKilled() {
+			return false
+		}
+		if event != nil && s.FinishedAt.IsZero() {
+			model.AppendTaskEvent(s, event, time.Now())
+		}
+		close(r.killed)
+		if r.endLive != nil {
+			r.endLive(ErrKilled)
+		}
+		return true
+	})
+}
+
+// KillNow kills the task without hooks, delay or timeout.
+func (r *Runner) KillNow(event *api.TaskEvent) {
+	r.Kill(event)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	closeOnce(r.hurried)
+	if r.endGrace != nil {
+		r.endGrace(errHurry)
+	}
+}
+
+// SkipShutdownDelay ends the shutdown delay of a kill, now or later.
+func (r *Runner) SkipShutdownDelay() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	closeOnce(r.skipDelay)
+}
+
+// closeOnce must be called with a lock held that all its callers share.
+func closeOnce(c chan struct{}) {
+	if !isClosed(c) {
+		close(c)
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+func (r *Runner) isKilled() bool { return isClosed(r.killed) }
+
+// KillError says why the kill of the task's process may have left something
+// behind; it is nil when all went well.
+func (r *Runner) KillError() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.killError
+}
+
+func (r *Runner) setKillError(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.killError = err
+}
+
+func (r *Runner) killErrorText() string {
+	if err := r.KillError(); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// Restart stops the running process and returns when it is gone; the runner
+// then starts the task again. With failure the restart policy counts it. It
+// honours the shutdown delay.
+func (r *Runner) Restart(ctx context.Context, event *api.TaskEvent, failure bool) error {
+	r.mu.Lock()
+	p := r.process
+	if p != nil && r.asked == nil {
+		r.asked = &asked{failure: failure}
+	}
+	r.mu.Unlock()
+	if p == nil || r.isKilled() {
+		return ErrNotRunning
+	}
+	r.EmitEvent(event)
+
+	r.preKilling(ctx)
+	r.awaitShutdownDelay(ctx, p, r.killed)
+	if !r.isKilled() { // else the kill does the rest
+		if err := r.stop(ctx, p); err != nil {
+			return err
+		}
+	}
+	select {
+	case <-p.exited:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// ForceRestart is Restart, but lets a dead task whose allocation still lives run
+// again as well.
+func (r *Runner) ForceRestart(ctx context.Context, event *api.TaskEvent, failure bool) error {
+	r.mu.Lock()
+	dead := r.state.State == model.TaskDead && !r.isKilled() && !isClosed(r.done)
+	r.mu.Unlock()
+	if !dead {
+		return r.Restart(ctx, event, failure)
+	}
+	r.EmitEvent(event)
+	select {
+	case r.again <- struct{}{}:
+	default: // somebody else asked already
+	}
+	return nil
+}
+
+// Signal sends one signal by its name. A name that does not exist is refused
+// before the driver sees it.
+func (r *Runner) Signal(ctx context.Context, event *api.TaskEvent, name string) error {
+	if unix.SignalNum(name) == 0 {
+		return fmt.Errorf("unknown signal %q: use a name like SIGHUP", name)
+	}
+	p := r.currentProcess()
+	if p == nil {
+		return ErrNotRunning
+	}
+	r.EmitEvent(event)
+	return p.signal(ctx, name)
+}
+
+// Exec runs a command in the task's surroundings.
+func (r *Runner) Exec(ctx context.Context, command []string, timeout time.Duration) (*driver.ExecResult, error) {
+	p := r.currentProcess()
+	if p == nil {
+		return nil, ErrNotRunning
+	}
+	return p.exec(ctx, command, timeout)
+}
+
+// ExecStreaming runs a command with live streams, and blocks until it has ended.
+func (r *Runner) ExecStreaming(ctx context.Context, exec driver.Exec) (*driver.ExitResult, error) {
+	p := r.currentProcess()
+	if p == nil {
+		return nil, ErrNotRunning
+	}
+	return p.execStreaming(ctx, exec)
+}
+
+// Stats asks the driver for samples of what the running process uses; the
+// channel closes when ctx or the process ends, or the plugin dies.
+func (r *Runner) Stats(ctx context.Context, interval time.Duration) (<-chan *driver.TaskStats, error) {
+	p := r.currentProcess()
+	if p == nil {
+		return nil, ErrNotRunning
+	}
+	return p.stats(ctx, interval)
+}
+
+// Running reports whether the task has a process.
+func (r *Runner) Running() bool { return r.currentProcess() != nil }
+
+// Update gives the runner a new version of its task: the restart policy and how
+// it is killed count from now on, the rest from the next start. The Update hooks
+// follow.
+func (r *Runner) Update(task Task) {
+	r.mu.Lock()
+	r.task = task
+	r.mu.Unlock()
+	select {
+	case r.updated <- struct{}{}:
+	default: // the hooks have yet to run, and will see this version
+	}
+}
+
+// clearProcess forgets the process that has exited, and returns whether somebody
+// asked for its restart.
+func (r *Runner) clearProcess() *asked {
+	r.local.Handle, r.local.Network = nil, nil
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	asked := r.asked
+	r.process, r.asked = nil, nil
+	return asked
+}

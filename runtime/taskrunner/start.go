@@ -1,0 +1,129 @@
+package taskrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// abandonedStart is how long the driver gets to forget a task whose start took
+// so long that it was given up.
+const abandonedStart = 5 * time.Second
+
+// start starts the task in its driver. The handle is stored before anybody
+// hears that the task runs. An error is an event already, unless live has ended.
+func (r *Runner) start(live, grace context.Context) (*process, error) {
+	if live.Err() != nil {
+		return nil, context.Cause(live)
+	}
+	config, err := r.taskConfig()
+	if err != nil {
+		r.EmitEvent(model.EventFailedValidation(err.Error()))
+		return nil, err
+	}
+
+	// With the id in the store, a process of which the agent's death kept us
+	// from learning can be found.
+	r.local.StartID = config.ID
+	if err := r.storeLocal(); err != nil {
+		r.EmitEvent(model.EventDriverFailure(err.Error()))
+		return nil, driver.Recoverable(err)
+	}
+	handle, network, err := r.startTask(live, grace, config)
+	if err != nil {
+		if live.Err() == nil {
+			r.logger.Error("start failed", "error", err)
+			r.EmitEvent(model.EventDriverFailure(err.Error()))
+		}
+		return nil, err
+	}
+
+	r.local.Handle, r.local.Network = handle, network
+	if err := r.storeLocal(); err != nil {
+		r.logger.Error("handle not stored: another agent will not find the task", "error", err)
+	}
+	if network != nil {
+		r.env.SetDriverPorts(network.PortMap)
+	}
+	p := newProcess(handle, network, r.dispense)
+	r.mu.Lock()
+	r.process, r.asked, r.killError = p, nil, nil
+	r.mu.Unlock()
+	r.logger.Info("task started", "task_id", config.ID)
+	r.transition(model.TaskRunning, model.EventStarted())
+	return p, nil
+}
+
+// startTask calls the driver, and once more if the plugin dies meanwhile. A
+// driver that does not come back is waited for: the kill timeout after a kill or
+// a shutdown, not at all after KillNow. Then the task is destroyed, whatever has
+// become of it.
+func (r *Runner) startTask(live, grace context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(live))
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	defer cancel()
+	watch.Go(func() {
+		select {
+		case <-live.Done():
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-time.After(r.Task().KillTimeout):
+		case <-r.hurried:
+		case <-ctx.Done():
+		}
+		cancel()
+	})
+
+	handle, network, err := r.callStartTask(ctx, config)
+	if err != nil && ctx.Err() != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(grace), abandonedStart)
+		defer cancel()
+		if err := destroy(ctx, r.dispense, config.ID); err != nil {
+			r.logger.Error("task may have leaked: its start was abandoned", "task_id", config.ID, "error", err)
+		}
+	}
+	return handle, network, err
+}
+
+func (r *Runner) callStartTask(ctx context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+	d, err := r.dispense(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	handle, network, err := d.StartTask(ctx, config)
+	if errors.Is(err, driver.ErrPluginDown) && ctx.Err() == nil {
+		r.logger.Warn("plugin died while it started the task", "task_id", config.ID)
+		if d, err = r.dispense(ctx); err != nil {
+			return nil, nil, fmt.Errorf("failed to initialize driver after it exited unexpectedly: %v", err)
+		}
+		if handle, network, err = d.StartTask(ctx, config); errors.Is(err, driver.ErrPluginDown) {
+			return nil, nil, fmt.Errorf("failed to start task after driver exited unexpectedly: %v", err)
+		}
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if handle == nil {
+		return nil, nil, errors.New("driver started the task but returned no handle")
+	}
+	if handle.Config == nil || handle.Config.ID != config.ID {
+		handle.Config = config // the id is how everything else is asked for
+	}
+	return handle, network, nil
+}
+
+// destroy makes the driver forget the process, which has exited or must not
+// live on.
+func (r *Runner) destroy(ctx context.Context, p *process) error {
+	ctx, cancel := context.WithTimeout(ctx, r.deadlines.Others)
+	defer cancel()
+	return p.destroy(ctx)
+}

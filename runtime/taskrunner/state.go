@@ -1,0 +1,76 @@
+package taskrunner
+
+import (
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// State returns a copy of the task's state.
+func (r *Runner) State() *api.TaskState {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return model.CopyTaskState(r.state)
+}
+
+// EmitEvent adds an event to the task. The event belongs to the runner from
+// then on.
+func (r *Runner) EmitEvent(event *api.TaskEvent) {
+	r.change(func(s *api.TaskState) bool {
+		model.AppendTaskEvent(s, event, time.Now())
+		return true
+	})
+}
+
+// transition moves the task into a state, with the event that says why, if
+// there is one.
+func (r *Runner) transition(state string, event *api.TaskEvent) {
+	r.change(func(s *api.TaskState) bool {
+		if s.State == state && event == nil {
+			return false
+		}
+		now := time.Now()
+		model.SetTaskState(s, state, now)
+		if event != nil {
+			model.AppendTaskEvent(s, event, now)
+		}
+		return true
+	})
+}
+
+func (r *Runner) revive() {
+	r.change(func(s *api.TaskState) bool {
+		model.ReviveTask(s)
+		return true
+	})
+}
+
+// change lets f change the state, stores it and tells the allocation, unless f
+// says that nothing has changed.
+func (r *Runner) change(f func(*api.TaskState) bool) {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+
+	r.mu.Lock()
+	changed := f(r.state)
+	snapshot := model.CopyTaskState(r.state)
+	r.mu.Unlock()
+	if !changed {
+		return
+	}
+	if err := r.store.PutState(snapshot); err != nil {
+		r.logger.Error("task state not stored", "error", err)
+	}
+	r.notify()
+}
+
+func terminated(result driver.ExitResult) *api.TaskEvent {
+	message := ""
+	if result.Err != nil {
+		message = result.Err.Error()
+	}
+	return model.EventTerminated(result.ExitCode, result.Signal, result.OOMKilled, message)
+}

@@ -1,0 +1,104 @@
+package taskrunner
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
+)
+
+// taskConfig says to the driver everything about the next start. The config
+// block is evaluated anew each time: it may refer to what hooks have set. An
+// error is the fault of the job.
+func (r *Runner) taskConfig() (*driver.TaskConfig, error) {
+	task := r.Task()
+	env := r.env.Build()
+	config, err := decodeConfig(r.schema, task.Config, env)
+	if err != nil {
+		return nil, err
+	}
+	mounts, devices := r.hookMounts()
+	r.mu.Lock()
+	output := r.output
+	r.mu.Unlock()
+	resources := task.Resources
+	return &driver.TaskConfig{
+		ID:               newStartID(r.alloc.ID, r.name),
+		Name:             r.name,
+		JobName:          r.alloc.JobName,
+		JobID:            r.alloc.JobID,
+		ParentJobID:      r.alloc.ParentJobID,
+		TaskGroupName:    r.alloc.TaskGroup,
+		Namespace:        r.alloc.Namespace,
+		NodeName:         r.alloc.NodeName,
+		NodeID:           r.alloc.NodeID,
+		AllocID:          r.alloc.ID,
+		DriverConfig:     config,
+		Env:              env.Map(),
+		User:             task.User,
+		AllocDir:         r.dir.AllocDir,
+		StdoutPath:       output.Stdout,
+		StderrPath:       output.Stderr,
+		Resources:        &resources,
+		Mounts:           mounts,
+		Devices:          devices,
+		NetworkIsolation: r.alloc.NetworkIsolation,
+		DNS:              r.alloc.DNS,
+	}, nil
+}
+
+// newStartID returns the id of one start of a task. Drivers key their tables by
+// it, so that it must not come back, whatever restarted meanwhile.
+func newStartID(allocID, task string) string {
+	var b [4]byte
+	rand.Read(b[:]) // never fails
+	return fmt.Sprintf("%s/%s/%s", allocID, task, hex.EncodeToString(b[:]))
+}
+
+func decodeConfig(schema *hclspec.Spec, config map[string]any, env *taskenv.Env) ([]byte, error) {
+	value, diags := schema.Decode(config, env.ConfigVars())
+	if diags.HasErrors() {
+		return nil, configError(diags)
+	}
+	b, err := hclspec.Marshal(value)
+	if err != nil {
+		return nil, fmt.Errorf("failed to encode config: %w", err)
+	}
+	return b, nil
+}
+
+// configError words faults of a config block as Nomad's clients know it: a list
+// with its subject as the first item.
+func configError(diags hcl.Diagnostics) error {
+	items := []string{"failed to parse config: "}
+	for _, d := range diags {
+		if d.Severity == hcl.DiagError {
+			items = append(items, d.Summary+": "+d.Detail)
+		}
+	}
+	return fmt.Errorf("%d errors occurred:\n\t* %s\n\n", len(items), strings.Join(items, "\n\t* "))
+}
+
+// hookMounts joins what the hooks want the task to see, in the order of the
+// hooks. For one path in the task the last hook wins.
+func (r *Runner) hookMounts() (mounts []driver.Mount, devices []driver.Device) {
+	for _, h := range r.hooks {
+		record := r.local.Hooks[h.Name()]
+		for _, m := range record.Mounts {
+			mounts = slices.DeleteFunc(mounts, func(o driver.Mount) bool { return o.TaskPath == m.TaskPath })
+			mounts = append(mounts, m)
+		}
+		for _, d := range record.Devices {
+			devices = slices.DeleteFunc(devices, func(o driver.Device) bool { return o.TaskPath == d.TaskPath })
+			devices = append(devices, d)
+		}
+	}
+	return mounts, devices
+}

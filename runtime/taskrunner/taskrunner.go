@@ -1,0 +1,187 @@
+package taskrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner/restart"
+)
+
+// The causes for which the context of a running task ends.
+var (
+	ErrKilled   = errors.New("task killed")         // it shall stop, and stay down
+	ErrShutdown = errors.New("agent shutting down") // it is left running
+
+	errHurry = errors.New("task killed without delay")
+)
+
+// ErrNotRunning answers a call that needs a running task. The HTTP API and its
+// clients match on the text.
+var ErrNotRunning = errors.New("Task not running")
+
+// Config is what a Runner is made of. Everything is required unless it says
+// otherwise.
+type Config struct {
+	Alloc     Alloc
+	Task      Task
+	TaskDir   hook.TaskDir
+	Env       *taskenv.Builder
+	Gate      *lifecycle.Gate
+	Driver    func(ctx context.Context) (driver.Driver, error) // may block while the plugin starts
+	Store     Store
+	Notify    func() // called after each change of the task's state; must not block
+	Deadlines Deadlines
+	Logger    hclog.Logger
+}
+
+// Runner runs one task. Run is called once; all other methods may be called
+// concurrently, before, during and after it.
+type Runner struct {
+	name      string
+	alloc     Alloc
+	dir       hook.TaskDir
+	env       *taskenv.Builder
+	gate      *lifecycle.Gate
+	dispense  dispense
+	store     Store
+	notify    func()
+	deadlines Deadlines
+	logger    hclog.Logger
+	hooks     []hook.Hook // set once, by SetHooks
+
+	schema       *hclspec.Spec // both set once, by Prepare
+	capabilities *driver.Capabilities
+
+	killed    chan struct{} // closed by the first Kill
+	hurried   chan struct{} // closed by the first KillNow
+	skipDelay chan struct{} // closed by the first SkipShutdownDelay
+	again     chan struct{} // holds one request to run a dead task again
+	updated   chan struct{} // holds a tick when the Update hooks must run
+	done      chan struct{} // closed by Run
+
+	// Only the goroutine of Run uses these.
+	tracker *restart.Tracker
+	local   LocalState
+
+	// writing keeps the records of the task state in order. Unlike mu it is held
+	// across the store's write: a later write must not be overtaken by an earlier.
+	writing sync.Mutex // taken before mu
+
+	mu        sync.Mutex
+	task      Task
+	state     *api.TaskState
+	process   *process // nil unless the task runs
+	asked     *asked   // the restart that somebody asked for the process
+	output    Output
+	killError error
+	endLive   context.CancelCauseFunc // ends what a kill ends; nil outside Run
+	endGrace  context.CancelCauseFunc // ends what KillNow ends; nil outside Run
+}
+
+// Output says where the task writes to.
+type Output struct {
+	Stdout, Stderr string
+}
+
+// New returns a runner that has received its task, and does nothing yet.
+func New(c Config) *Runner {
+	r := &Runner{
+		name:      c.Task.Name,
+		alloc:     c.Alloc,
+		dir:       c.TaskDir,
+		env:       c.Env,
+		gate:      c.Gate,
+		dispense:  c.Driver,
+		store:     c.Store,
+		notify:    c.Notify,
+		deadlines: c.Deadlines.orDefault(),
+		logger:    c.Logger.Named("taskrunner").With("task", c.Task.Name),
+
+		killed:    make(chan struct{}),
+		hurried:   make(chan struct{}),
+		skipDelay: make(chan struct{}),
+		again:     make(chan struct{}, 1),
+		updated:   make(chan struct{}, 1),
+		done:      make(chan struct{}),
+
+		tracker: restart.New(c.Task.Restart, time.Now(), rand.Int64N),
+		task:    c.Task,
+		state:   &api.TaskState{State: model.TaskPending},
+		output:  Output{Stdout: nullDevice, Stderr: nullDevice},
+	}
+	model.AppendTaskEvent(r.state, model.EventReceived(), time.Now())
+	return r
+}
+
+// SetHooks gives the runner its hooks, in order. It must be called before Run,
+// at most once; hooks are made after the runner because some of them act on it.
+func (r *Runner) SetHooks(hooks []hook.Hook) { r.hooks = hooks }
+
+// Prepare asks the driver what must be known before the task is set up. It must
+// have returned without an error before Run, or the task must have been killed.
+func (r *Runner) Prepare(ctx context.Context) error {
+	d, err := r.dispense(ctx)
+	if err != nil {
+		return fmt.Errorf("driver %q: %w", r.Task().Driver, err)
+	}
+	schema, err := d.TaskConfigSchema(ctx)
+	if err != nil {
+		return fmt.Errorf("driver %q: task config schema: %w", r.Task().Driver, err)
+	}
+	capabilities, err := d.Capabilities(ctx)
+	if err != nil {
+		return fmt.Errorf("driver %q: capabilities: %w", r.Task().Driver, err)
+	}
+	r.schema, r.capabilities = schema, capabilities
+	r.env.SetDirs(r.dir, capabilities.FSIsolation)
+	return nil
+}
+
+// Capabilities returns what the driver can do. It is the zero value before
+// Prepare.
+func (r *Runner) Capabilities() driver.Capabilities {
+	if r.capabilities == nil {
+		return driver.Capabilities{}
+	}
+	return *r.capabilities
+}
+
+// Name returns the name of the task.
+func (r *Runner) Name() string { return r.name }
+
+// Done is closed when Run has returned.
+func (r *Runner) Done() <-chan struct{} { return r.done }
+
+// SetOutput says where the next start of the task writes to: FIFOs, or the null
+// device, which is what it is until somebody says otherwise.
+func (r *Runner) SetOutput(o Output) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.output = o
+}
+
+// Task returns the current version of the task.
+func (r *Runner) Task() Task {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.task
+}
+
+func (r *Runner) currentProcess() *process {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.process
+}
