@@ -1,0 +1,58 @@
+package jobspec
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// ErrVariablesWithJSON is what Nomad answers to -json with -var or -var-file.
+var ErrVariablesWithJSON = errors.New("cannot use variables with JSON files.") //nolint:staticcheck // Nomad's text
+
+// ParseJSON reads a job in the JSON form of the HTTP API, bare or in a "Job"
+// wrapper. Unknown keys are ignored, and durations are whole nanoseconds.
+func ParseJSON(text []byte) (*api.Job, error) {
+	if len(text) > maxText {
+		return nil, fmt.Errorf("%s", tooLarge(len(text), "input.json")[0].Detail)
+	}
+	if diags := scanJSON(text, "input.json"); diags.HasErrors() {
+		return nil, diags
+	}
+	var wrapper struct{ Job *api.Job }
+	if err := unmarshalJob(text, &wrapper); err != nil {
+		return nil, fmt.Errorf("Failed to parse JSON job: %w", err) //nolint:staticcheck // Nomad's text
+	}
+	if wrapper.Job != nil {
+		return wrapper.Job, nil
+	}
+	job := &api.Job{}
+	if err := unmarshalJob(text, job); err != nil {
+		return nil, fmt.Errorf("Failed to parse JSON job: %w", err) //nolint:staticcheck // Nomad's text
+	}
+	return job, nil
+}
+
+func unmarshalJob(text []byte, into any) error {
+	err := json.Unmarshal(text, into)
+	if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
+		at := byteRange(text, "", min(int(max(0, syntax.Offset-1)), len(text)), min(int(syntax.Offset), len(text))).Start
+		return fmt.Errorf("line %d, column %d: %w", at.Line, at.Column, err)
+	}
+	return err
+}
+
+// Encode writes the job as `job run -output` prints it.
+func Encode(w io.Writer, job *api.Job) error {
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetIndent("", "    ")
+	if err := encoder.Encode(struct{ Job *api.Job }{job}); err != nil {
+		return fmt.Errorf("encode job: %w", err)
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}

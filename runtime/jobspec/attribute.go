@@ -1,0 +1,183 @@
+package jobspec
+
+import (
+	"fmt"
+	"math"
+	"reflect"
+	"time"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/gohcl"
+	"github.com/zclconf/go-cty/cty"
+	"github.com/zclconf/go-cty/cty/convert"
+)
+
+func unsuitable(reason string, expr hcl.Expression) *hcl.Diagnostic {
+	return &hcl.Diagnostic{
+		Severity: hcl.DiagError,
+		Summary:  "Unsuitable value type",
+		Detail:   "Unsuitable value: " + reason,
+		Subject:  expr.StartRange().Ptr(),
+		Context:  expr.Range().Ptr(),
+	}
+}
+
+var durationType = reflect.TypeFor[time.Duration]()
+
+// attribute decodes an expression into a field of a simple type.
+func (d *decoder) attribute(expr hcl.Expression, field reflect.Value) hcl.Diagnostics {
+	switch field.Type() {
+	case durationType:
+		duration, diags := d.duration(expr)
+		field.SetInt(int64(duration))
+		return diags
+	case reflect.PointerTo(durationType):
+		duration, diags := d.duration(expr)
+		field.Set(reflect.ValueOf(&duration))
+		return diags
+	}
+	return gohcl.DecodeExpression(expr, d.ctx, field.Addr().Interface())
+}
+
+// duration accepts the text of a Go duration, or a whole number of
+// nanoseconds.
+func (d *decoder) duration(expr hcl.Expression) (time.Duration, hcl.Diagnostics) {
+	val, diags := expr.Value(d.ctx)
+	duration, diag := durationOf(val)
+	if diag == nil {
+		return duration, diags
+	}
+	diag.Severity = hcl.DiagError
+	diag.Subject = expr.StartRange().Ptr()
+	diag.Context = expr.Range().Ptr()
+	return 0, append(diags, diag)
+}
+
+func durationOf(val cty.Value) (time.Duration, *hcl.Diagnostic) {
+	val, _ = val.Unmark()
+	switch {
+	case !val.IsKnown():
+		return 0, &hcl.Diagnostic{Summary: "Unsuitable value type", Detail: "Unsuitable duration value: value must be known"}
+	case val.IsNull():
+		return 0, &hcl.Diagnostic{Summary: "Unsuitable value", Detail: "Unsuitable duration value: nil"}
+	case val.Type() == cty.String:
+		duration, err := time.ParseDuration(val.AsString())
+		if err != nil {
+			return 0, &hcl.Diagnostic{Summary: "Unsuitable value type", Detail: fmt.Sprintf("Unsuitable duration value: %s", err)}
+		}
+		return duration, nil
+	case val.Type() == cty.Number:
+		n := val.AsBigFloat()
+		if !n.IsInt() || n.MantExp(nil) > 64 {
+			return 0, notWhole()
+		}
+		i, _ := n.Int(nil)
+		if !i.IsInt64() {
+			return 0, notWhole()
+		}
+		return time.Duration(i.Int64()), nil
+	}
+	return 0, &hcl.Diagnostic{Summary: "Unsuitable value type", Detail: "Unsuitable value: expected a string but found " + val.Type().FriendlyName()}
+}
+
+func notWhole() *hcl.Diagnostic {
+	return &hcl.Diagnostic{
+		Summary: "Unsuitable value type",
+		Detail:  fmt.Sprintf("Unsuitable duration value: value must be a whole number, between %d and %d", math.MinInt64, math.MaxInt64),
+	}
+}
+
+// text decodes an expression that must be a string.
+func (d *decoder) text(expr hcl.Expression) (string, hcl.Diagnostics) {
+	var s string
+	diags := gohcl.DecodeExpression(expr, d.ctx, &s)
+	return s, diags
+}
+
+var (
+	textMap = reflect.TypeFor[map[string]string]()
+	listMap = reflect.TypeFor[map[string][]string]()
+)
+
+// openBlock decodes a block without a schema into a map.
+func (d *decoder) openBlock(body hcl.Body, field reflect.Value, path []string) hcl.Diagnostics {
+	scoped, diags := open(body, d.ctx)
+	if diags.HasErrors() {
+		return diags
+	}
+	if field.Type() != textMap && field.Type() != listMap {
+		d.later = append(d.later, func() hcl.Diagnostics {
+			data, diags := scoped.body.data(scoped.ctx)
+			field.Set(reflect.ValueOf(data))
+			return diags
+		})
+		return nil
+	}
+	attrs, diags := scoped.body.JustAttributes()
+	out := reflect.MakeMapWithSize(field.Type(), len(attrs))
+	for _, attr := range attributesInOrder(attrs) {
+		d.ranges.add(join(path, attr.Name), attr.Range)
+		val := reflect.New(field.Type().Elem())
+		diags = append(diags, gohcl.DecodeExpression(attr.Expr, scoped.ctx, val.Interface())...)
+		out.SetMapIndex(reflect.ValueOf(attr.Name), val.Elem())
+	}
+	field.Set(out)
+	return diags
+}
+
+// mapNames are the blocks that may also be written as an attribute.
+var mapNames = map[string]bool{"meta": true, "env": true}
+
+// withMapAttributes adds the attribute form of meta and env to a schema, for
+// the types where Nomad knows it.
+func withMapAttributes(schema *hcl.BodySchema, t reflect.Type) *hcl.BodySchema {
+	if !hasMapAttributes[t] {
+		return schema
+	}
+	out := *schema
+	out.Attributes = schema.Attributes[:len(schema.Attributes):len(schema.Attributes)]
+	for _, block := range schema.Blocks {
+		if mapNames[block.Type] {
+			out.Attributes = append(out.Attributes, hcl.AttributeSchema{Name: block.Type})
+		}
+	}
+	return &out
+}
+
+// mapAttribute decodes meta = { … } or env = { … }.
+func (d *decoder) mapAttribute(attr *hcl.Attribute, blocks hcl.Blocks, field reflect.Value, path []string) hcl.Diagnostics {
+	d.ranges.add(join(path, attr.Name), attr.Range)
+	if len(blocks) > 0 {
+		return hcl.Diagnostics{refused(fmt.Sprintf("Duplicate %s block", attr.Name),
+			fmt.Sprintf("%s may not be defined more than once. Another definition is defined at %s.", attr.Name, attr.Range), blocks[0].DefRange)}
+	}
+	val, diags := attr.Expr.Value(d.ctx)
+	val, _ = val.Unmark()
+	if diags.HasErrors() || val.IsNull() {
+		return diags
+	}
+	if ty := val.Type(); !val.IsKnown() || !ty.IsObjectType() && !ty.IsMapType() {
+		_, err := convert.Convert(val, cty.Map(cty.String))
+		if err == nil {
+			err = fmt.Errorf("map of string required")
+		}
+		return append(diags, unsuitable(err.Error(), attr.Expr))
+	}
+	out := make(map[string]string, val.LengthInt())
+	for it := val.ElementIterator(); it.Next(); {
+		key, element := it.Element()
+		text, err := convert.Convert(element, cty.String)
+		switch {
+		case err != nil:
+			diags = append(diags, unsuitable(err.Error(), attr.Expr))
+		case text.IsNull():
+			diags = append(diags, unsuitable("null value is not allowed", attr.Expr))
+		case !text.IsKnown():
+			diags = append(diags, unsuitable("value must be known", attr.Expr))
+		default:
+			out[key.AsString()] = text.AsString()
+		}
+	}
+	field.Set(reflect.ValueOf(out))
+	return diags
+}

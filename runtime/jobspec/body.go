@@ -1,0 +1,106 @@
+package jobspec
+
+import (
+	"reflect"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+)
+
+// openBody is a body that can be read without a schema: env, meta, config.
+type openBody interface {
+	hcl.Body
+	// data is the content of a body without any schema, as plain values.
+	data(ctx *hcl.EvalContext) (map[string]any, hcl.Diagnostics)
+}
+
+var (
+	_ openBody = (*nativeBody)(nil)
+	_ openBody = (*jsonBody)(nil)
+)
+
+// bodyAttribute is the name of an attribute that no file can contain. Asked
+// for it, a body answers with itself and the context of its expressions. It
+// is how the decoder gets at a body that lies under an expanded dynamic block
+// together with the iterators that are in scope there.
+const bodyAttribute = "\x00body"
+
+// scopedBody is a body and the context in which its expressions mean
+// something.
+type scopedBody struct {
+	body openBody
+	ctx  *hcl.EvalContext
+}
+
+var scopedBodyType = cty.Capsule("body", reflect.TypeFor[scopedBody]())
+
+var bodySchema = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: bodyAttribute}}}
+
+// open finds the body itself, and its context, under what dynamic blocks made
+// of it.
+func open(body hcl.Body, ctx *hcl.EvalContext) (scopedBody, hcl.Diagnostics) {
+	content, diags := body.Content(bodySchema)
+	attr, ok := content.Attributes[bodyAttribute]
+	if !ok {
+		return scopedBody{}, append(diags, refused("Unreadable block", "This block cannot be read here.", body.MissingItemRange()))
+	}
+	val, moreDiags := attr.Expr.Value(ctx)
+	return *val.EncapsulatedValue().(*scopedBody), append(diags, moreDiags...)
+}
+
+// bodyExpr is the value of bodyAttribute.
+type bodyExpr struct{ body openBody }
+
+func (e bodyExpr) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
+	return cty.CapsuleVal(scopedBodyType, &scopedBody{body: e.body, ctx: ctx}), nil
+}
+
+func (e bodyExpr) Variables() []hcl.Traversal { return nil }
+func (e bodyExpr) Range() hcl.Range           { return e.body.MissingItemRange() }
+func (e bodyExpr) StartRange() hcl.Range      { return e.body.MissingItemRange() }
+
+func asksForBody(schema *hcl.BodySchema) bool {
+	for _, attr := range schema.Attributes {
+		if attr.Name == bodyAttribute {
+			return true
+		}
+	}
+	return false
+}
+
+func bodyContent(body openBody) *hcl.BodyContent {
+	rng := body.MissingItemRange()
+	return &hcl.BodyContent{
+		Attributes:       hcl.Attributes{bodyAttribute: {Name: bodyAttribute, Expr: bodyExpr{body}, Range: rng, NameRange: rng}},
+		MissingItemRange: rng,
+	}
+}
+
+// nativeBody is a body in native syntax, its expressions rewritten.
+type nativeBody struct {
+	hcl.Body
+	syntax *hclsyntax.Body
+}
+
+func (b *nativeBody) Content(schema *hcl.BodySchema) (*hcl.BodyContent, hcl.Diagnostics) {
+	if asksForBody(schema) {
+		return bodyContent(b), nil
+	}
+	content, diags := b.Body.Content(schema)
+	wrapNative(content)
+	return content, diags
+}
+
+func (b *nativeBody) PartialContent(schema *hcl.BodySchema) (*hcl.BodyContent, hcl.Body, hcl.Diagnostics) {
+	content, rest, diags := b.Body.PartialContent(schema)
+	wrapNative(content)
+	return content, &nativeBody{Body: rest, syntax: b.syntax}, diags
+}
+
+func wrapNative(content *hcl.BodyContent) {
+	for _, block := range content.Blocks {
+		syntax := block.Body.(*hclsyntax.Body)
+		block.Body = &nativeBody{Body: syntax, syntax: syntax}
+	}
+}

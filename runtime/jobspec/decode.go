@@ -1,0 +1,179 @@
+package jobspec
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/nomad/api"
+)
+
+// decoder fills the types of the API from HCL bodies, driven by their hcl
+// tags. The library's own decoder cannot: it panics on blocks that are maps
+// and on durations.
+type decoder struct {
+	ctx    *hcl.EvalContext
+	meter  *meter
+	ranges ranges
+	// later holds the bodies without a schema. They are evaluated when all
+	// else is right.
+	later []func() hcl.Diagnostics
+}
+
+// job decodes the job block; body is its body with dynamic blocks expanded.
+func (d *decoder) job(block *hcl.Block, body hcl.Body) (*api.Job, hcl.Diagnostics) {
+	d.ranges.add(nil, block.DefRange)
+	job := &api.Job{}
+	diags := d.fill(body, reflect.ValueOf(job).Elem(), nil)
+	if diags.HasErrors() {
+		return nil, diags
+	}
+	finishJob(job, block.Labels[0])
+	var open hcl.Diagnostics
+	for _, evaluate := range d.later {
+		open = append(open, evaluate()...)
+	}
+	return job, append(diags, shorten(open, "")...)
+}
+
+// extension adds to a type what its tags do not say.
+type extension struct {
+	attrs  []hcl.AttributeSchema
+	blocks []hcl.BlockHeaderSchema
+	// own is an attribute of the type that after decodes itself.
+	own string
+	// before runs ahead of the fields of the type, to set defaults.
+	before func(target any)
+	// after runs when the fields are set, with the content of the body.
+	after func(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics
+}
+
+// fill decodes a body into a struct. path is where the body stands in the
+// job.
+func (d *decoder) fill(body hcl.Body, target reflect.Value, path []string) hcl.Diagnostics {
+	if diag := d.meter.spend(blockCost, body.MissingItemRange()); diag != nil {
+		return hcl.Diagnostics{diag}
+	}
+	t := target.Type()
+	p, ext := planOf(t), extensions[t]
+	if ext.before != nil {
+		ext.before(target.Addr().Interface())
+	}
+	schema := p.with(ext.attrs, ext.blocks)
+	content, diags := body.Content(withMapAttributes(schema, t))
+	for _, f := range p.attrs {
+		if attr := content.Attributes[f.name]; attr != nil && f.name != ext.own {
+			d.ranges.add(join(path, f.name), attr.Range)
+			diags = append(diags, d.attribute(attr.Expr, target.Field(f.field))...)
+		}
+	}
+	for _, f := range p.blocks {
+		if extended(ext.blocks, f.name) {
+			continue
+		}
+		blocks := content.Blocks.OfType(f.name)
+		if attr := content.Attributes[f.name]; attr != nil {
+			diags = append(diags, d.mapAttribute(attr, blocks, target.Field(f.field), path)...)
+			continue
+		}
+		diags = append(diags, d.blocks(blocks, target.Field(f.field), join(path, f.name))...)
+	}
+	if ext.after != nil {
+		diags = append(diags, ext.after(d, content, target.Addr().Interface(), path)...)
+	}
+	return diags
+}
+
+func extended(blocks []hcl.BlockHeaderSchema, name string) bool {
+	return slices.ContainsFunc(blocks, func(b hcl.BlockHeaderSchema) bool { return b.Type == name })
+}
+
+// join is a path and more. It never writes into the array of path.
+func join(path []string, more ...string) []string {
+	return append(slices.Clip(path), more...)
+}
+
+// blocks decodes all blocks of one type into a field.
+func (d *decoder) blocks(blocks hcl.Blocks, field reflect.Value, path []string) hcl.Diagnostics {
+	if len(blocks) == 0 {
+		return nil
+	}
+	t := field.Type()
+	switch {
+	case t.Kind() == reflect.Slice:
+		return d.list(blocks, field, path)
+	case t.Kind() == reflect.Map && elementStruct(t) != nil:
+		return d.labelled(blocks, field, path)
+	}
+	d.ranges.add(path, blocks[0].DefRange)
+	var diags hcl.Diagnostics
+	for _, other := range blocks[1:] {
+		diags = append(diags, duplicateBlock(other, blocks[0]))
+	}
+	body := blocks[0].Body
+	if t.Kind() == reflect.Map {
+		return append(diags, d.openBlock(body, field, path)...)
+	}
+	element := reflect.New(t.Elem())
+	diags = append(diags, d.fill(body, element.Elem(), path)...)
+	field.Set(element)
+	return diags
+}
+
+func duplicateBlock(block, first *hcl.Block) *hcl.Diagnostic {
+	return refused(fmt.Sprintf("Duplicate %s block", block.Type),
+		fmt.Sprintf("Only one %s block is allowed. Another was defined at %s.", block.Type, first.DefRange), block.DefRange)
+}
+
+// list decodes repeated blocks into a slice of structs or of pointers.
+func (d *decoder) list(blocks hcl.Blocks, field reflect.Value, path []string) hcl.Diagnostics {
+	var diags hcl.Diagnostics
+	list := reflect.MakeSlice(field.Type(), 0, len(blocks))
+	for i, block := range blocks {
+		element := reflect.New(elementStruct(field.Type()))
+		diags = append(diags, d.element(block, element, path, i)...)
+		if field.Type().Elem().Kind() != reflect.Pointer {
+			element = element.Elem()
+		}
+		list = reflect.Append(list, element)
+	}
+	field.Set(list)
+	return diags
+}
+
+// element decodes one block of a list into *element.
+func (d *decoder) element(block *hcl.Block, element reflect.Value, path []string, i int) hcl.Diagnostics {
+	key := strconv.Itoa(i)
+	if label := planOf(element.Elem().Type()).label; label >= 0 {
+		key = block.Labels[0]
+		setLabel(element.Elem().Field(label), key)
+	} else if i == 0 {
+		d.ranges.add(path, block.DefRange)
+	}
+	path = join(path, key)
+	d.ranges.add(path, block.DefRange)
+	return d.fill(block.Body, element.Elem(), path)
+}
+
+// labelled decodes blocks into a map by label. The last of one label wins.
+func (d *decoder) labelled(blocks hcl.Blocks, field reflect.Value, path []string) hcl.Diagnostics {
+	var diags hcl.Diagnostics
+	out := reflect.MakeMap(field.Type())
+	for i, block := range blocks {
+		element := reflect.New(elementStruct(field.Type()))
+		diags = append(diags, d.element(block, element, path, i)...)
+		out.SetMapIndex(reflect.ValueOf(block.Labels[0]), element)
+	}
+	field.Set(out)
+	return diags
+}
+
+func setLabel(field reflect.Value, label string) {
+	if field.Kind() == reflect.Pointer {
+		field.Set(reflect.ValueOf(&label))
+		return
+	}
+	field.SetString(label)
+}

@@ -1,0 +1,128 @@
+package jobspec
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/hashicorp/hcl/v2"
+)
+
+// stage marks a diagnostic, in its Extra field, with the step that found it.
+// Nomad prints the findings of some steps in a shortened form, and clients
+// show that text.
+type stage struct {
+	// prefix stands in front of the text.
+	prefix string
+}
+
+// shorten marks diagnostics of a step of which only the first is printed,
+// with a count of the others.
+func shorten(diags hcl.Diagnostics, prefix string) hcl.Diagnostics {
+	mark := &stage{prefix: prefix}
+	for _, diag := range diags {
+		diag.Extra = mark
+	}
+	return diags
+}
+
+// Text is the text of an error as Nomad's API and command line print it: one
+// line for each diagnostic, except that syntax errors and errors in bodies
+// without a schema print the first and the number of the others. Warnings are
+// left out.
+func Text(diags hcl.Diagnostics) string {
+	var lines []string
+	for i := 0; i < len(diags); {
+		mark, short := diags[i].Extra.(*stage)
+		n := 1
+		for short && i+n < len(diags) && diags[i+n].Extra == any(mark) {
+			n++
+		}
+		line := hcl.Diagnostics(onlyErrors(diags[i : i+n]))
+		i += n
+		if len(line) == 0 {
+			continue
+		}
+		prefix := ""
+		if short {
+			prefix = mark.prefix
+		}
+		lines = append(lines, prefix+line.Error())
+	}
+	return strings.Join(lines, "\n")
+}
+
+func onlyErrors(diags hcl.Diagnostics) hcl.Diagnostics {
+	var out hcl.Diagnostics
+	for _, diag := range diags {
+		if diag.Severity == hcl.DiagError {
+			out = append(out, diag)
+		}
+	}
+	return out
+}
+
+// Err is the text of the errors in diags as an error, nil when there is none.
+func Err(diags hcl.Diagnostics) error {
+	if !diags.HasErrors() {
+		return nil
+	}
+	return errors.New(Text(diags))
+}
+
+// WriteDiagnostics prints each diagnostic for a person: the line that Nomad
+// prints, and under it the line of the source with the place marked. Texts
+// are the sources by file name, as in File.Texts.
+func WriteDiagnostics(w io.Writer, diags hcl.Diagnostics, texts map[string][]byte) error {
+	var b strings.Builder
+	for _, diag := range diags {
+		if mark, ok := diag.Extra.(*stage); ok {
+			b.WriteString(mark.prefix)
+		}
+		if diag.Severity == hcl.DiagWarning {
+			b.WriteString("Warning: ")
+		}
+		b.WriteString(diag.Error())
+		b.WriteByte('\n')
+		if diag.Subject != nil {
+			writeSnippet(&b, texts[diag.Subject.Filename], *diag.Subject)
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// widestSnippet is the longest source line that is worth printing.
+const widestSnippet = 200
+
+func writeSnippet(b *strings.Builder, text []byte, rng hcl.Range) {
+	if rng.Start.Line < 1 || rng.Start.Byte > len(text) {
+		return
+	}
+	start := bytes.LastIndexByte(text[:rng.Start.Byte], '\n') + 1
+	end := len(text)
+	if n := bytes.IndexByte(text[start:], '\n'); n >= 0 {
+		end = start + n
+	}
+	line := string(bytes.TrimRight(text[start:end], "\r"))
+	if strings.TrimSpace(line) == "" || len(line) > widestSnippet || !utf8.ValidString(line) {
+		return
+	}
+	before := line[:min(rng.Start.Byte-start, len(line))]
+	marked := line[len(before):]
+	if rng.End.Byte >= rng.Start.Byte && rng.End.Byte-start < len(line) {
+		marked = line[len(before):max(rng.End.Byte-start, len(before))]
+	}
+	// Tabs are kept in the indent, so that the marks stand under the text.
+	indent := strings.Map(func(r rune) rune {
+		if r == '\t' {
+			return r
+		}
+		return ' '
+	}, before)
+	number := fmt.Sprintf("%5d", rng.Start.Line)
+	fmt.Fprintf(b, "%s | %s\n%s | %s%s\n", number, line, strings.Repeat(" ", len(number)), indent, strings.Repeat("^", max(1, utf8.RuneCountInString(marked))))
+}

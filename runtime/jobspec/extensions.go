@@ -1,0 +1,276 @@
+package jobspec
+
+import (
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/gohcl"
+	"github.com/hashicorp/nomad/api"
+)
+
+// hasMapAttributes are the types whose meta and env may be attributes.
+var hasMapAttributes = map[reflect.Type]bool{
+	reflect.TypeFor[api.Job]():       true,
+	reflect.TypeFor[api.TaskGroup](): true,
+	reflect.TypeFor[api.Task]():      true,
+}
+
+// extensions is everything about a type that its tags do not say.
+var extensions map[reflect.Type]extension
+
+func init() { // a function, because the extensions use the decoder and it them
+	vault, secret := hcl.BlockHeaderSchema{Type: "vault"}, hcl.BlockHeaderSchema{Type: "secret", LabelNames: []string{"name"}}
+	extensions = map[reflect.Type]extension{
+		reflect.TypeFor[api.Job](): {
+			blocks: []hcl.BlockHeaderSchema{{Type: "task", LabelNames: []string{"name"}}, vault, secret},
+			after:  jobShorthands,
+		},
+		reflect.TypeFor[api.TaskGroup](): {
+			blocks: []hcl.BlockHeaderSchema{vault, secret},
+			after:  groupShorthands,
+		},
+		reflect.TypeFor[api.Task](): {
+			blocks: []hcl.BlockHeaderSchema{{Type: "scaling", LabelNames: []string{"name"}}},
+			after:  finishTask,
+		},
+		reflect.TypeFor[api.Constraint](): {
+			attrs:  optional(constraintShorthands),
+			before: func(target any) { target.(*api.Constraint).Operand = "=" },
+			after:  finishConstraint,
+		},
+		reflect.TypeFor[api.Affinity](): {
+			attrs:  optional(affinityShorthands),
+			own:    "weight",
+			before: func(target any) { target.(*api.Affinity).Operand = "=" },
+			after:  finishAffinity,
+		},
+		reflect.TypeFor[api.NetworkResource](): {after: finishNetwork},
+		reflect.TypeFor[api.PeriodicConfig]():  {after: finishPeriodic},
+		reflect.TypeFor[api.Template]():        {after: finishTemplate},
+		reflect.TypeFor[api.ChangeScript]():    {after: finishChangeScript},
+		reflect.TypeFor[api.Vault]():           {after: finishVault},
+		reflect.TypeFor[api.ScalingPolicy]():   {after: finishScaling},
+	}
+}
+
+func optional(names []string) []hcl.AttributeSchema {
+	out := make([]hcl.AttributeSchema, len(names))
+	for i, name := range names {
+		out[i].Name = name
+	}
+	return out
+}
+
+func setDefault[T any](field **T, value T) {
+	if *field == nil {
+		*field = &value
+	}
+}
+
+// The shorthands of a constraint or affinity each set the operator and the
+// value. Some are in the schema of a constraint, and Nomad does nothing with
+// them.
+var (
+	constraintShorthands = []string{"version", "semver", "regexp", "set_contains", "distinct_hosts", "distinct_property",
+		"set_contains_any", "set_contains_all", "is_set", "is_not_set"}
+	ignoredShorthands  = constraintShorthands[6:]
+	affinityShorthands = []string{"version", "semver", "regexp", "set_contains", "set_contains_any", "set_contains_all"}
+)
+
+func finishConstraint(d *decoder, content *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
+	c := target.(*api.Constraint)
+	var diags hcl.Diagnostics
+	for _, name := range constraintShorthands[:6] {
+		attr := content.Attributes[name]
+		if attr == nil {
+			continue
+		}
+		switch name {
+		case "distinct_hosts":
+			var on bool
+			diags = append(diags, gohcl.DecodeExpression(attr.Expr, d.ctx, &on)...)
+			c.Operand, c.RTarget = name, strconv.FormatBool(on)
+		case "distinct_property":
+			text, moreDiags := d.text(attr.Expr)
+			diags = append(diags, moreDiags...)
+			c.Operand, c.LTarget = name, text
+		default:
+			text, moreDiags := d.text(attr.Expr)
+			diags = append(diags, moreDiags...)
+			c.Operand, c.RTarget = name, text
+		}
+	}
+	for _, name := range ignoredShorthands {
+		if attr := content.Attributes[name]; attr != nil {
+			diags = append(diags, &hcl.Diagnostic{
+				Severity: hcl.DiagWarning,
+				Summary:  "Ignored shorthand",
+				Detail:   fmt.Sprintf("Nomad knows %s in a constraint and does nothing with it. Write operator = %q instead.", name, name),
+				Subject:  attr.Range.Ptr(),
+			})
+		}
+	}
+	return diags
+}
+
+func finishAffinity(d *decoder, content *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
+	a := target.(*api.Affinity)
+	var diags hcl.Diagnostics
+	for _, name := range affinityShorthands {
+		if attr := content.Attributes[name]; attr != nil {
+			text, moreDiags := d.text(attr.Expr)
+			diags = append(diags, moreDiags...)
+			a.Operand, a.RTarget = name, text
+		}
+	}
+	if attr := content.Attributes["weight"]; attr != nil {
+		diags = append(diags, d.affinityWeight(attr, a)...)
+	}
+	return diags
+}
+
+// affinityWeight keeps the low eight bits of the number, as Nomad does, and
+// says so.
+func (d *decoder) affinityWeight(attr *hcl.Attribute, a *api.Affinity) hcl.Diagnostics {
+	var wide *int64
+	diags := gohcl.DecodeExpression(attr.Expr, d.ctx, &wide)
+	if diags.HasErrors() || wide == nil {
+		return diags
+	}
+	weight := int8(*wide)
+	a.Weight = &weight
+	if int64(weight) != *wide {
+		diags = append(diags, &hcl.Diagnostic{
+			Severity: hcl.DiagWarning,
+			Summary:  "Weight out of range",
+			Detail:   fmt.Sprintf("The weight of an affinity lies between -100 and 100. Nomad makes %d of %d.", weight, *wide),
+			Subject:  attr.Range.Ptr(),
+		})
+	}
+	return diags
+}
+
+// finishNetwork sorts ports by whether their number is given. Any port block
+// replaces the literal reserved_ports, as in Nomad.
+func finishNetwork(_ *decoder, content *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
+	n := target.(*api.NetworkResource)
+	if len(n.DynamicPorts) == 0 {
+		return nil
+	}
+	var diags hcl.Diagnostics
+	for _, block := range content.Blocks.OfType("reserved_ports") {
+		diags = append(diags, &hcl.Diagnostic{
+			Severity: hcl.DiagWarning,
+			Summary:  "Ignored block",
+			Detail:   "Nomad ignores reserved_ports where there is a port block. Write a port block with static instead.",
+			Subject:  block.DefRange.Ptr(),
+		})
+	}
+	var reserved, dynamic []api.Port
+	for _, port := range n.DynamicPorts {
+		if port.Value > 0 {
+			reserved = append(reserved, port)
+		} else {
+			dynamic = append(dynamic, port)
+		}
+	}
+	n.ReservedPorts, n.DynamicPorts = reserved, dynamic
+	return diags
+}
+
+func finishPeriodic(_ *decoder, _ *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
+	p := target.(*api.PeriodicConfig)
+	if p.Spec != nil || p.Specs != nil {
+		setDefault(&p.SpecType, api.PeriodicSpecCron)
+	}
+	return nil
+}
+
+func finishTemplate(_ *decoder, _ *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
+	t := target.(*api.Template)
+	setDefault(&t.ChangeMode, "restart")
+	setDefault(&t.Splay, 5*time.Second)
+	setDefault(&t.Perms, "0644")
+	setDefault(&t.ErrMissingKey, false)
+	return nil
+}
+
+func finishChangeScript(_ *decoder, _ *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
+	c := target.(*api.ChangeScript)
+	if c.Args == nil {
+		c.Args = []string{}
+	}
+	setDefault(&c.Timeout, 5*time.Second)
+	setDefault(&c.FailOnError, false)
+	setDefault(&c.RunOnFirstRender, false)
+	return nil
+}
+
+func finishVault(_ *decoder, _ *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
+	v := target.(*api.Vault)
+	setDefault(&v.Env, true)
+	setDefault(&v.DisableFile, false)
+	setDefault(&v.ChangeMode, "restart")
+	return nil
+}
+
+const horizontal = "horizontal"
+
+// finishScaling completes the policy of a group. That of a task is completed
+// by taskScaling, which knows its label.
+func finishScaling(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
+	s := target.(*api.ScalingPolicy)
+	setDefault(&s.Enabled, true)
+	if path[len(path)-1] != "scaling" {
+		return nil
+	}
+	var diags hcl.Diagnostics
+	if content.Attributes["max"] == nil {
+		diags = append(diags, refused("Missing required argument",
+			`The argument "max" is required, but no definition was found.`, content.MissingItemRange))
+	}
+	if s.Type == "" {
+		s.Type = horizontal
+	}
+	if s.Type != horizontal {
+		diags = append(diags, refused("Invalid group scaling type",
+			fmt.Sprintf("task group scaling policy had invalid type: %q", s.Type), content.Attributes["type"].Range))
+	}
+	return diags
+}
+
+// taskScaling decodes scaling "cpu" { } and scaling "mem" { } of a task.
+func (d *decoder) taskScaling(blocks hcl.Blocks, path []string) ([]*api.ScalingPolicy, hcl.Diagnostics) {
+	var policies []*api.ScalingPolicy
+	var diags hcl.Diagnostics
+	seen := map[string]*hcl.Block{}
+	for _, block := range blocks {
+		name := strings.ToLower(block.Labels[0])
+		if name != "cpu" && name != "mem" {
+			diags = append(diags, refused("Invalid scaling policy name", `scaling policy name must be "cpu" or "mem"`, block.LabelRanges[0]))
+			continue
+		}
+		if first := seen[name]; first != nil {
+			diags = append(diags, refused(fmt.Sprintf("Duplicate scaling %q block", name),
+				fmt.Sprintf("Only one scaling %q block is allowed. Another was defined at %s.", name, first.DefRange), block.DefRange))
+			continue
+		}
+		seen[name] = block
+		policy := &api.ScalingPolicy{}
+		at := join(path, "scaling", block.Labels[0])
+		d.ranges.add(at, block.DefRange)
+		diags = append(diags, d.fill(block.Body, reflect.ValueOf(policy).Elem(), at)...)
+		kind := "vertical_" + name
+		if policy.Type != "" && policy.Type != kind {
+			diags = append(diags, refused("Invalid scaling policy type",
+				fmt.Sprintf("Invalid policy type, expected %q but found %q", policy.Type, kind), block.DefRange))
+		}
+		policy.Type = kind
+		policies = append(policies, policy)
+	}
+	return policies, diags
+}

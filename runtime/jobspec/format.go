@@ -1,0 +1,23 @@
+package jobspec
+
+import (
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/hashicorp/hcl/v2/hclwrite"
+)
+
+// Format lays a native HCL text out in the canonical style. A text with
+// syntax errors is not touched.
+func Format(text []byte, name string) ([]byte, hcl.Diagnostics) {
+	if len(text) > maxText {
+		return nil, tooLarge(len(text), name)
+	}
+	tokens, _ := hclsyntax.LexConfig(text, name, hcl.InitialPos)
+	if diags := scanNesting(tokens); diags.HasErrors() {
+		return nil, diags
+	}
+	if _, diags := hclsyntax.ParseConfig(text, name, hcl.InitialPos); diags.HasErrors() {
+		return nil, diags
+	}
+	return hclwrite.Format(text), nil
+}

@@ -1,0 +1,198 @@
+package jobspec
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/hashicorp/go-cty-funcs/cidr"
+	"github.com/hashicorp/go-cty-funcs/crypto"
+	"github.com/hashicorp/go-cty-funcs/encoding"
+	"github.com/hashicorp/go-cty-funcs/filesystem"
+	"github.com/hashicorp/go-cty-funcs/uuid"
+	"github.com/hashicorp/hcl/v2/ext/tryfunc"
+	"github.com/hashicorp/hcl/v2/ext/typeexpr"
+	"github.com/mitchellh/go-homedir"
+	ctyyaml "github.com/zclconf/go-cty-yaml"
+	"github.com/zclconf/go-cty/cty"
+	"github.com/zclconf/go-cty/cty/function"
+	"github.com/zclconf/go-cty/cty/function/stdlib"
+)
+
+// pure are the functions that depend on nothing but their arguments (and, for
+// some, on chance).
+var pure = map[string]function.Function{
+	"abs":             stdlib.AbsoluteFunc,
+	"base64decode":    encoding.Base64DecodeFunc,
+	"base64encode":    encoding.Base64EncodeFunc,
+	"bcrypt":          crypto.BcryptFunc,
+	"can":             tryfunc.CanFunc,
+	"ceil":            stdlib.CeilFunc,
+	"chomp":           stdlib.ChompFunc,
+	"chunklist":       stdlib.ChunklistFunc,
+	"cidrhost":        cidr.HostFunc,
+	"cidrnetmask":     cidr.NetmaskFunc,
+	"cidrsubnet":      cidr.SubnetFunc,
+	"cidrsubnets":     cidr.SubnetsFunc,
+	"coalesce":        stdlib.CoalesceFunc,
+	"coalescelist":    stdlib.CoalesceListFunc,
+	"compact":         stdlib.CompactFunc,
+	"concat":          stdlib.ConcatFunc,
+	"contains":        stdlib.ContainsFunc,
+	"convert":         typeexpr.ConvertFunc,
+	"csvdecode":       stdlib.CSVDecodeFunc,
+	"distinct":        stdlib.DistinctFunc,
+	"element":         stdlib.ElementFunc,
+	"flatten":         stdlib.FlattenFunc,
+	"floor":           stdlib.FloorFunc,
+	"format":          stdlib.FormatFunc,
+	"formatdate":      stdlib.FormatDateFunc,
+	"formatlist":      stdlib.FormatListFunc,
+	"indent":          stdlib.IndentFunc,
+	"index":           stdlib.IndexFunc,
+	"join":            stdlib.JoinFunc,
+	"jsondecode":      stdlib.JSONDecodeFunc,
+	"jsonencode":      stdlib.JSONEncodeFunc,
+	"keys":            stdlib.KeysFunc,
+	"length":          stdlib.LengthFunc,
+	"log":             stdlib.LogFunc,
+	"lookup":          stdlib.LookupFunc,
+	"lower":           stdlib.LowerFunc,
+	"max":             stdlib.MaxFunc,
+	"md5":             crypto.Md5Func,
+	"merge":           stdlib.MergeFunc,
+	"min":             stdlib.MinFunc,
+	"parseint":        stdlib.ParseIntFunc,
+	"pow":             stdlib.PowFunc,
+	"range":           stdlib.RangeFunc,
+	"regex_replace":   stdlib.RegexReplaceFunc,
+	"replace":         stdlib.ReplaceFunc,
+	"reverse":         stdlib.ReverseFunc,
+	"rsadecrypt":      crypto.RsaDecryptFunc,
+	"setintersection": stdlib.SetIntersectionFunc,
+	"setproduct":      stdlib.SetProductFunc,
+	"setunion":        stdlib.SetUnionFunc,
+	"sha1":            crypto.Sha1Func,
+	"sha256":          crypto.Sha256Func,
+	"sha512":          crypto.Sha512Func,
+	"signum":          stdlib.SignumFunc,
+	"slice":           stdlib.SliceFunc,
+	"sort":            stdlib.SortFunc,
+	"split":           stdlib.SplitFunc,
+	"strlen":          stdlib.StrlenFunc,
+	"strrev":          stdlib.ReverseFunc,
+	"substr":          stdlib.SubstrFunc,
+	"timeadd":         stdlib.TimeAddFunc,
+	"title":           stdlib.TitleFunc,
+	"trim":            stdlib.TrimFunc,
+	"trimprefix":      stdlib.TrimPrefixFunc,
+	"trimspace":       stdlib.TrimSpaceFunc,
+	"trimsuffix":      stdlib.TrimSuffixFunc,
+	"try":             tryfunc.TryFunc,
+	"upper":           stdlib.UpperFunc,
+	"urlencode":       encoding.URLEncodeFunc,
+	"uuidv4":          uuid.V4Func,
+	"uuidv5":          uuid.V5Func,
+	"values":          stdlib.ValuesFunc,
+	"yamldecode":      ctyyaml.YAMLDecodeFunc,
+	"yamlencode":      ctyyaml.YAMLEncodeFunc,
+	"zipmap":          stdlib.ZipmapFunc,
+}
+
+// files are the functions that look at the file system. Paths are relative to
+// the working directory, as in Nomad.
+var files = map[string]function.Function{
+	"abspath":    filesystem.AbsPathFunc,
+	"basename":   filesystem.BasenameFunc,
+	"dirname":    filesystem.DirnameFunc,
+	"file":       filesystem.MakeFileFunc(".", false),
+	"filebase64": filesystem.MakeFileFunc(".", true),
+	"fileexists": filesystem.MakeFileExistsFunc("."),
+	"fileset":    filesystem.MakeFileSetFunc("."),
+	"pathexpand": filesystem.PathExpandFunc,
+}
+
+var errNoFiles = errors.New("filesystem function disabled.") //nolint:staticcheck // Nomad's text
+
+// functionTable is the table of functions for one evaluation.
+func functionTable(m *meter, withFiles bool) map[string]function.Function {
+	table := make(map[string]function.Function, len(pure)+len(files))
+	for name, f := range pure {
+		table[name] = guarded(name, f, m)
+	}
+	for name, f := range files {
+		if withFiles {
+			table[name] = guarded(name, f, m)
+		} else {
+			table[name] = disabled(f)
+		}
+	}
+	return table
+}
+
+// guarded is a function whose arguments are charged and checked before it
+// runs, and whose panics are errors without a stack.
+func guarded(name string, f function.Function, m *meter) function.Function {
+	check := guards[name]
+	return function.New(&function.Spec{
+		Description: f.Description(),
+		Params:      f.Params(),
+		VarParam:    f.VarParam(),
+		Type: func(args []cty.Value) (cty.Type, error) {
+			for _, arg := range args {
+				if reason := m.measure(arg, 0); reason != "" {
+					return cty.NilType, errors.New(reason)
+				}
+			}
+			if check != nil {
+				if err := check(args); err != nil {
+					return cty.NilType, err
+				}
+			}
+			ty, err := f.ReturnTypeForValues(args)
+			return ty, withoutStack(err)
+		},
+		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
+			val, err := f.Call(args)
+			return val, withoutStack(err)
+		},
+	})
+}
+
+func withoutStack(err error) error {
+	var panicked function.PanicError
+	if errors.As(err, &panicked) {
+		return fmt.Errorf("cannot be computed for these arguments: %v", panicked.Value)
+	}
+	return err
+}
+
+func disabled(f function.Function) function.Function {
+	return function.New(&function.Spec{
+		Params:   f.Params(),
+		VarParam: f.VarParam(),
+		Type:     func([]cty.Value) (cty.Type, error) { return cty.NilType, errNoFiles },
+		Impl:     func([]cty.Value, cty.Type) (cty.Value, error) { return cty.NilVal, errNoFiles },
+	})
+}
+
+// regularFile refuses a file that may have no end.
+func regularFile(args []cty.Value) error {
+	if !known(args...) {
+		return nil
+	}
+	path, err := homedir.Expand(args[0].AsString())
+	if err != nil {
+		return nil // the function itself says what is wrong
+	}
+	info, err := os.Stat(path)
+	switch {
+	case err != nil || info.IsDir():
+		return nil
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("%s is not a regular file", path)
+	case info.Size() > maxText:
+		return fmt.Errorf("%s has %d bytes, and the limit is %d", path, info.Size(), maxText)
+	}
+	return nil
+}

@@ -1,0 +1,161 @@
+package jobspec
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/zclconf/go-cty/cty"
+)
+
+const (
+	// maxBcryptCost is the greatest cost of bcrypt: each step doubles the
+	// time, and 31 takes days.
+	maxBcryptCost = 16
+	// maxDistinct bounds the list of a function whose time grows with the
+	// square of its length.
+	maxDistinct = 10_000
+)
+
+var errTooLarge = errors.New("the result would be too large")
+
+// guards refuse arguments with which a function would take too long, or too
+// much memory, before its result could be measured.
+var guards = map[string]func(args []cty.Value) error{
+	"bcrypt": func(args []cty.Value) error {
+		if len(args) > 1 && known(args[1]) && args[1].GreaterThan(cty.NumberIntVal(maxBcryptCost)).True() {
+			return fmt.Errorf("the cost may be %d at most", maxBcryptCost)
+		}
+		return nil
+	},
+	"distinct": func(args []cty.Value) error {
+		if known(args[0]) && args[0].CanIterateElements() && args[0].LengthInt() > maxDistinct {
+			return fmt.Errorf("the list may have %d elements at most", maxDistinct)
+		}
+		return nil
+	},
+	"file":       regularFile,
+	"filebase64": regularFile,
+	"format":     checkFormat,
+	"formatlist": checkFormat,
+	"indent": func(args []cty.Value) error {
+		if !known(args...) {
+			return nil
+		}
+		spaces, _ := args[0].AsBigFloat().Int64()
+		return bounded(spaces, int64(strings.Count(args[1].AsString(), "\n")))
+	},
+	"join": func(args []cty.Value) error {
+		if !known(args...) {
+			return nil
+		}
+		elements := 0
+		for _, list := range args[1:] {
+			elements += list.LengthInt()
+		}
+		return bounded(int64(len(args[0].AsString())), int64(elements))
+	},
+	"jsondecode": func(args []cty.Value) error {
+		if !known(args...) {
+			return nil
+		}
+		return Err(scanJSON([]byte(args[0].AsString()), "argument"))
+	},
+	"regex_replace": func(args []cty.Value) error {
+		if !known(args...) {
+			return nil
+		}
+		// Each match is replaced, and at worst each place matches.
+		return bounded(int64(len(args[0].AsString())), int64(1+len(args[2].AsString())))
+	},
+	"replace": func(args []cty.Value) error {
+		if !known(args...) {
+			return nil
+		}
+		return bounded(int64(strings.Count(args[0].AsString(), args[1].AsString())), int64(len(args[2].AsString())))
+	},
+	"setproduct": func(args []cty.Value) error {
+		product := int64(1)
+		for _, set := range args {
+			if !known(set) || !set.CanIterateElements() {
+				return nil
+			}
+			if product *= int64(1 + set.LengthInt()); product > budget/blockCost {
+				return errTooLarge
+			}
+		}
+		return nil
+	},
+	"yamldecode": func(args []cty.Value) error {
+		if !known(args...) {
+			return nil
+		}
+		return checkYAML(args[0].AsString())
+	},
+}
+
+func known(args ...cty.Value) bool {
+	for _, arg := range args {
+		if !arg.IsKnown() || arg.IsNull() {
+			return false
+		}
+	}
+	return true
+}
+
+// bounded refuses a product that is larger than any value may be.
+func bounded(a, b int64) error {
+	if a > 0 && b > 0 && a > budget/b {
+		return errTooLarge
+	}
+	return nil
+}
+
+var (
+	wideVerb  = regexp.MustCompile(`%[^%a-zA-Z]*[0-9]{6}`)
+	hugePower = regexp.MustCompile(`[eE][+-]?0*[1-9][0-9]{4}`)
+)
+
+// checkFormat refuses a width of millions, and text that becomes a number of
+// as many digits.
+func checkFormat(args []cty.Value) error {
+	for i, arg := range args {
+		if !known(arg) || arg.Type() != cty.String {
+			continue
+		}
+		text := arg.AsString()
+		if i == 0 && wideVerb.MatchString(text) {
+			return errors.New("a width or precision may have 5 digits at most")
+		}
+		if i > 0 && len(text) > 0 && strings.IndexByte("+-.0123456789", text[0]) >= 0 && hugePower.MatchString(text) {
+			return errors.New("a number is too large or too small to be written out")
+		}
+	}
+	return nil
+}
+
+// checkYAML refuses text that could nest deeper than the decoder should
+// recurse: by brackets, or by "- - - …" in one line. Nesting by indentation
+// costs its square in text, and needs no bound of its own.
+func checkYAML(text string) error {
+	flow := 0
+	for line := range strings.Lines(text) {
+		block, dashes := 0, true
+		for _, c := range line {
+			switch {
+			case c == '[' || c == '{':
+				flow++
+			case c == ']' || c == '}':
+				flow = max(0, flow-1)
+			case dashes && (c == '-' || c == '?'):
+				block++
+			}
+			dashes = dashes && (c == '-' || c == '?' || c == ' ' || c == '\t')
+			if flow+block > maxNesting {
+				return fmt.Errorf("the text nests more than %d levels deep", maxNesting)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,215 @@
+package jobspec
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/zclconf/go-cty/cty"
+	"github.com/zclconf/go-cty/cty/convert"
+)
+
+// jsonBody is a body in HCL's JSON profile. It exists for its expressions:
+// the library evaluates the templates in JSON strings by itself, and they
+// have to let references survive as native ones do.
+type jsonBody struct {
+	hcl.Body
+	meter *meter
+}
+
+func (b *jsonBody) Content(schema *hcl.BodySchema) (*hcl.BodyContent, hcl.Diagnostics) {
+	if asksForBody(schema) {
+		return bodyContent(b), nil
+	}
+	content, diags := b.Body.Content(blocksFirst(schema))
+	b.wrap(content)
+	return content, diags
+}
+
+func (b *jsonBody) PartialContent(schema *hcl.BodySchema) (*hcl.BodyContent, hcl.Body, hcl.Diagnostics) {
+	content, rest, diags := b.Body.PartialContent(blocksFirst(schema))
+	b.wrap(content)
+	return content, &jsonBody{Body: rest, meter: b.meter}, diags
+}
+
+func (b *jsonBody) JustAttributes() (hcl.Attributes, hcl.Diagnostics) {
+	attrs, diags := b.Body.JustAttributes()
+	for _, attr := range attrs {
+		attr.Expr = &jsonExpr{Expression: attr.Expr, meter: b.meter}
+	}
+	return attrs, diags
+}
+
+func (b *jsonBody) wrap(content *hcl.BodyContent) {
+	for _, attr := range content.Attributes {
+		attr.Expr = &jsonExpr{Expression: attr.Expr, meter: b.meter}
+	}
+	for _, block := range content.Blocks {
+		block.Body = &jsonBody{Body: block.Body, meter: b.meter}
+	}
+}
+
+// blocksFirst drops the attribute form of what may also be a block (env,
+// meta): JSON writes both in the same way.
+func blocksFirst(schema *hcl.BodySchema) *hcl.BodySchema {
+	blocks := make(map[string]bool, len(schema.Blocks))
+	for _, block := range schema.Blocks {
+		blocks[block.Type] = true
+	}
+	out := &hcl.BodySchema{Blocks: schema.Blocks}
+	for _, attr := range schema.Attributes {
+		if !blocks[attr.Name] {
+			out.Attributes = append(out.Attributes, attr)
+		}
+	}
+	return out
+}
+
+// jsonExpr is a JSON value in which every string is a template.
+type jsonExpr struct {
+	hcl.Expression
+	meter *meter
+}
+
+// UnwrapExpression lets static analysis see the JSON value.
+func (e *jsonExpr) UnwrapExpression() hcl.Expression { return e.Expression }
+
+func (e *jsonExpr) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
+	if e.meter.exceeded != nil {
+		return cty.DynamicVal, nil
+	}
+	val, diags := e.value(ctx)
+	if diag := e.meter.charge(val, e.Range()); diag != nil {
+		return cty.DynamicVal, append(diags, diag)
+	}
+	return val, diags
+}
+
+func (e *jsonExpr) child(expr hcl.Expression) *jsonExpr {
+	return &jsonExpr{Expression: expr, meter: e.meter}
+}
+
+// children are the elements of a JSON array, or the members of an object.
+func (e *jsonExpr) children() (list []hcl.Expression, isList bool, members []hcl.KeyValuePair, isObject bool) {
+	if lister, ok := e.Expression.(interface{ ExprList() []hcl.Expression }); ok {
+		if list = lister.ExprList(); list != nil {
+			return list, true, nil, false
+		}
+	}
+	if mapper, ok := e.Expression.(interface{ ExprMap() []hcl.KeyValuePair }); ok {
+		if members = mapper.ExprMap(); members != nil {
+			return nil, false, members, true
+		}
+	}
+	return nil, false, nil, false
+}
+
+func (e *jsonExpr) value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
+	list, isList, members, isObject := e.children()
+	switch {
+	case isList:
+		return e.list(list, ctx)
+	case isObject:
+		return e.object(members, ctx)
+	}
+	// Without a context, the library takes a string as it is.
+	val, diags := e.Expression.Value(nil)
+	if ctx == nil || diags.HasErrors() || val.Type() != cty.String || !isTemplate(val) {
+		return val, diags
+	}
+	expr, diags := e.template(val)
+	if diags.HasErrors() {
+		return cty.DynamicVal, diags
+	}
+	return expr.Value(ctx)
+}
+
+func isTemplate(val cty.Value) bool {
+	if val.IsNull() || !val.IsKnown() {
+		return false
+	}
+	text := val.AsString()
+	return strings.Contains(text, "${") || strings.Contains(text, "%{")
+}
+
+func (e *jsonExpr) template(val cty.Value) (hcl.Expression, hcl.Diagnostics) {
+	rng := e.StartRange()
+	start := rng.Start
+	start.Byte++ // the quote
+	start.Column++
+	return parseTemplate([]byte(val.AsString()), e.meter, rng.Filename, start)
+}
+
+func (e *jsonExpr) list(list []hcl.Expression, ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
+	var diags hcl.Diagnostics
+	vals := make([]cty.Value, 0, len(list))
+	for _, element := range list {
+		val, moreDiags := e.child(element).value(ctx)
+		vals = append(vals, val)
+		diags = append(diags, moreDiags...)
+	}
+	return cty.TupleVal(vals), diags
+}
+
+func (e *jsonExpr) object(members []hcl.KeyValuePair, ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
+	var diags hcl.Diagnostics
+	vals := make(map[string]cty.Value, len(members))
+	for _, member := range members {
+		name, moreDiags := e.memberName(member.Key, ctx)
+		diags = append(diags, moreDiags...)
+		val, moreDiags := e.child(member.Value).value(ctx)
+		diags = append(diags, moreDiags...)
+		if name == nil {
+			continue
+		}
+		if _, taken := vals[*name]; taken {
+			diags = append(diags, refused("Duplicate object attribute", fmt.Sprintf("An attribute named %q was already defined.", *name), member.Key.Range()))
+			continue
+		}
+		vals[*name] = val
+	}
+	return cty.ObjectVal(vals), diags
+}
+
+// memberName is the name of a member, which may be a template too. It is nil
+// when there is no name, and then diags say why.
+func (e *jsonExpr) memberName(key hcl.Expression, ctx *hcl.EvalContext) (*string, hcl.Diagnostics) {
+	val, diags := e.child(key).value(ctx)
+	if diags.HasErrors() {
+		return nil, diags
+	}
+	val, err := convert.Convert(val, cty.String)
+	if err == nil && (val.IsNull() || !val.IsKnown()) {
+		err = fmt.Errorf("a name is required")
+	}
+	if err != nil {
+		return nil, append(diags, refused("Invalid object key expression", fmt.Sprintf("Cannot use this expression as an object key: %s.", err), key.Range()))
+	}
+	name := val.AsString()
+	return &name, diags
+}
+
+// references lists the traversals in the templates of the value.
+func (e *jsonExpr) references() []hcl.Traversal {
+	var found []hcl.Traversal
+	list, _, members, _ := e.children()
+	for _, element := range list {
+		found = append(found, e.child(element).references()...)
+	}
+	for _, member := range members {
+		found = append(found, e.child(member.Key).references()...)
+		found = append(found, e.child(member.Value).references()...)
+	}
+	if list != nil || members != nil {
+		return found
+	}
+	val, diags := e.Expression.Value(nil)
+	if diags.HasErrors() || val.Type() != cty.String || !isTemplate(val) {
+		return nil
+	}
+	expr, diags := e.template(val)
+	if diags.HasErrors() {
+		return nil
+	}
+	return references(expr)
+}

@@ -1,0 +1,155 @@
+package jobspec
+
+import (
+	"fmt"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/ext/dynblock"
+	"github.com/hashicorp/nomad/api"
+	"github.com/zclconf/go-cty/cty"
+	"github.com/zclconf/go-cty/cty/function"
+)
+
+// Source is the text of a job and everything that decides what it means.
+type Source struct {
+	// Name is the file name in diagnostics: the base name of a path, "stdin",
+	// or what the caller finds best.
+	Name string
+	// Text is native HCL, or HCL's JSON profile when its first byte that is
+	// not a space is '{'.
+	Text []byte
+
+	// Vars are the values of -var, each "name=value".
+	Vars []string
+	// VarFiles are the paths of variable files, weakest first.
+	VarFiles []string
+	// VarText is the content of one more variable file, stronger than
+	// VarFiles. The parse endpoint of the HTTP API sends it.
+	VarText string
+	// Environ is where NOMAD_VAR_<name> is looked up, in the form of
+	// os.Environ. It may be nil.
+	Environ []string
+
+	// Files allows the functions that read the file system. Their paths are
+	// relative to the working directory of the process, as in Nomad.
+	Files bool
+	// Strict refuses values for variables that the job does not declare.
+	Strict bool
+}
+
+// File is a parsed job file.
+type File struct {
+	// Job is the job as written. It is nil when there were errors.
+	Job *api.Job
+	// Texts holds every text that a diagnostic may point into, by file name.
+	Texts map[string][]byte
+
+	ranges ranges
+}
+
+// Parse reads a job file. It always returns a File, so that its Texts can
+// show where the diagnostics point; File.Job is set when the diagnostics hold
+// no error. Warnings come back with a good job as well.
+//
+// Parse reads the variable files named in src and, with src.Files, what the
+// file functions ask for. It keeps no state and may be called concurrently.
+func Parse(src Source) (*File, hcl.Diagnostics) {
+	p := &parser{
+		src:   src,
+		file:  &File{Texts: map[string][]byte{src.Name: src.Text}, ranges: ranges{}},
+		meter: &meter{},
+	}
+	job, diags := p.parse()
+	if p.meter.exceeded != nil {
+		// Whatever else was found came from values that were cut short.
+		diags = hcl.Diagnostics{p.meter.exceeded}
+	}
+	if !diags.HasErrors() {
+		p.file.Job = job
+	}
+	return p.file, diags
+}
+
+// parser holds what the steps of one call of Parse share.
+type parser struct {
+	src   Source
+	file  *File
+	meter *meter
+}
+
+var fileSchema = &hcl.BodySchema{
+	Blocks: []hcl.BlockHeaderSchema{
+		{Type: "job", LabelNames: []string{"name"}},
+		{Type: "variable", LabelNames: []string{"name"}},
+		{Type: "variables"},
+		{Type: "locals"},
+	},
+}
+
+// parse is the pipeline. Each step needs the one before it to be free of
+// errors; inside a step all errors are collected.
+func (p *parser) parse() (*api.Job, hcl.Diagnostics) {
+	body, diags := p.syntax(p.src.Text, p.src.Name)
+	given, moreDiags := p.varFiles()
+	diags = append(diags, moreDiags...)
+	if diags.HasErrors() {
+		return nil, diags
+	}
+
+	content, moreDiags := body.Content(fileSchema)
+	diags = append(diags, moreDiags...)
+	vars, moreDiags := p.variables(content.Blocks, given)
+	diags = append(diags, moreDiags...)
+	job, moreDiags := jobBlock(content)
+	diags = append(diags, moreDiags...)
+	if diags.HasErrors() {
+		return nil, diags
+	}
+
+	ctx := &hcl.EvalContext{
+		Functions: p.functions(p.src.Files),
+		Variables: map[string]cty.Value{"var": vars, "local": cty.EmptyObjectVal},
+	}
+	locals, moreDiags := p.locals(content.Blocks, ctx)
+	diags = append(diags, moreDiags...)
+	if diags.HasErrors() {
+		return nil, diags
+	}
+	ctx.Variables["local"] = locals
+
+	d := &decoder{ctx: ctx, meter: p.meter, ranges: p.file.ranges}
+	decoded, moreDiags := d.job(job, dynblock.Expand(job.Body, ctx, dynblock.OptCheckForEach(p.meter.forEach)))
+	return decoded, append(diags, moreDiags...)
+}
+
+// jobBlock finds the one job block of a file.
+func jobBlock(content *hcl.BodyContent) (*hcl.Block, hcl.Diagnostics) {
+	var job *hcl.Block
+	var diags hcl.Diagnostics
+	for _, block := range content.Blocks.OfType("job") {
+		if job != nil {
+			diags = append(diags, &hcl.Diagnostic{
+				Severity: hcl.DiagError,
+				Summary:  "Duplicate job block",
+				Detail:   fmt.Sprintf("Only one block of type \"job\" is allowed. Previous definition was at %s.", job.DefRange),
+				Subject:  block.DefRange.Ptr(),
+			})
+			continue
+		}
+		job = block
+	}
+	if job == nil {
+		diags = append(diags, &hcl.Diagnostic{
+			Severity: hcl.DiagError,
+			Summary:  "Missing job block",
+			Detail:   "A job block is required",
+			Subject:  content.MissingItemRange.Ptr(),
+		})
+	}
+	return job, diags
+}
+
+// functions is the function table of an evaluation.
+func (p *parser) functions(files bool) map[string]function.Function {
+	return functionTable(p.meter, files)
+}

@@ -1,0 +1,162 @@
+package jobspec
+
+import (
+	"fmt"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/zclconf/go-cty/cty"
+)
+
+// local is one entry of the locals blocks.
+type local struct {
+	attr *hcl.Attribute
+	// needs are the names of the locals that the expression mentions; all is
+	// set when it mentions local as a whole.
+	needs []string
+	all   bool
+	state localState
+	val   cty.Value
+}
+
+type localState int
+
+const (
+	pending localState = iota
+	evaluating
+	evaluated
+	failed
+)
+
+// locals evaluates the locals blocks. They may refer to each other in any
+// order; each is evaluated after those that it mentions. The same name in two
+// blocks is no error in Nomad: the later one counts.
+func (p *parser) locals(blocks hcl.Blocks, ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
+	declared, order, diags := declareLocals(blocks)
+	e := &localEvaluation{declared: declared, ctx: ctx, meter: p.meter}
+	for _, name := range order {
+		if !declared[name].all {
+			diags = append(diags, e.evaluate(name)...)
+		}
+	}
+	for _, name := range order {
+		diags = append(diags, e.evaluate(name)...)
+	}
+	return e.object(order), diags
+}
+
+func declareLocals(blocks hcl.Blocks) (declared map[string]*local, order []string, diags hcl.Diagnostics) {
+	declared = map[string]*local{}
+	for _, block := range blocks.OfType("locals") {
+		attrs, moreDiags := block.Body.JustAttributes()
+		diags = append(diags, moreDiags...)
+		for _, attr := range attributesInOrder(attrs) {
+			if first := declared[attr.Name]; first != nil {
+				diags = append(diags, &hcl.Diagnostic{
+					Severity: hcl.DiagWarning,
+					Summary:  "Duplicate local",
+					Detail:   fmt.Sprintf("The local %q was already defined at %s. This later definition counts.", attr.Name, first.attr.Range),
+					Subject:  attr.NameRange.Ptr(),
+				})
+			} else {
+				order = append(order, attr.Name)
+			}
+			declared[attr.Name] = newLocal(attr)
+		}
+	}
+	return declared, order, diags
+}
+
+func newLocal(attr *hcl.Attribute) *local {
+	l := &local{attr: attr}
+	seen := map[string]bool{}
+	for _, traversal := range references(attr.Expr) {
+		if traversal.RootName() != "local" {
+			continue
+		}
+		if len(traversal) == 1 {
+			l.all = true
+			continue
+		}
+		name := stepName(traversal[1])
+		if !seen[name] {
+			seen[name] = true
+			l.needs = append(l.needs, name)
+		}
+	}
+	return l
+}
+
+// stepName is the name in local.name and in local["name"].
+func stepName(step hcl.Traverser) string {
+	switch s := step.(type) {
+	case hcl.TraverseAttr:
+		return s.Name
+	case hcl.TraverseIndex:
+		if s.Key.Type() == cty.String && s.Key.IsKnown() && !s.Key.IsNull() {
+			return s.Key.AsString()
+		}
+	}
+	return ""
+}
+
+type localEvaluation struct {
+	declared map[string]*local
+	ctx      *hcl.EvalContext
+	meter    *meter
+	depth    int
+}
+
+// evaluate evaluates one local after those that it needs. What is missing or
+// runs in a circle is simply not there when the expression looks for it.
+func (e *localEvaluation) evaluate(name string) hcl.Diagnostics {
+	l := e.declared[name]
+	if l == nil || l.state != pending {
+		return nil
+	}
+	if e.depth++; e.depth > maxOperators {
+		e.depth--
+		l.state = failed
+		return hcl.Diagnostics{refused("Locals too deep", fmt.Sprintf("Locals may build on each other %d times at most.", maxOperators), l.attr.Range)}
+	}
+	l.state = evaluating
+	var diags hcl.Diagnostics
+	for _, need := range l.needs {
+		diags = append(diags, e.evaluate(need)...)
+	}
+	e.depth--
+	for _, need := range l.needs {
+		if other := e.declared[need]; other != nil && other.state == failed {
+			l.state = failed
+			return diags
+		}
+	}
+	names := l.needs
+	if l.all {
+		names = nil
+		for other := range e.declared {
+			names = append(names, other)
+		}
+		if diag := e.meter.spend(len(names)*blockCost, l.attr.Range); diag != nil {
+			return append(diags, diag)
+		}
+	}
+	ctx := e.ctx.NewChild()
+	ctx.Variables = map[string]cty.Value{"local": e.object(names)}
+	val, moreDiags := l.attr.Expr.Value(ctx)
+	l.val, l.state = val, evaluated
+	if moreDiags.HasErrors() {
+		l.state = failed
+	}
+	return append(diags, moreDiags...)
+}
+
+// object holds those of the named locals that have a value.
+func (e *localEvaluation) object(names []string) cty.Value {
+	vals := make(map[string]cty.Value, len(names))
+	for _, name := range names {
+		if l := e.declared[name]; l != nil && l.state == evaluated {
+			vals[name] = l.val
+		}
+	}
+	return cty.ObjectVal(vals)
+}

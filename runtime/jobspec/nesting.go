@@ -1,0 +1,247 @@
+package jobspec
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+)
+
+const (
+	// maxNesting is how deep brackets, templates, operators and blocks may
+	// nest. The parsers recurse once per level or more, and a Go stack that
+	// overflows cannot be recovered from.
+	maxNesting = 200
+	// maxText bounds the size of one source text: the lexer needs about a
+	// hundred bytes for each token.
+	maxText = 4 << 20
+	// maxNumber bounds the length of a number, maxExponent the digits of its
+	// exponent: 1e999999999 is a gigabyte of text when it becomes a string.
+	maxNumber   = 4096
+	maxExponent = 4
+)
+
+func refused(summary, detail string, rng hcl.Range) *hcl.Diagnostic {
+	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: summary, Detail: detail, Subject: rng.Ptr()}
+}
+
+func tooDeep(rng hcl.Range) hcl.Diagnostics {
+	return hcl.Diagnostics{refused("Nesting too deep",
+		fmt.Sprintf("Brackets, templates, operators and blocks may be nested %d levels deep at most.", maxNesting), rng)}
+}
+
+func tooLarge(size int, name string) hcl.Diagnostics {
+	start := hcl.Range{Filename: name, Start: hcl.InitialPos, End: hcl.InitialPos}
+	return hcl.Diagnostics{refused("Text too large", fmt.Sprintf("This text has %d bytes. The limit is %d.", size, maxText), start)}
+}
+
+// checkNumber refuses a number that is longer than any value can be used.
+func checkNumber(text []byte, rng hcl.Range) *hcl.Diagnostic {
+	digits := 0
+	if e := bytes.IndexAny(text, "eE"); e >= 0 {
+		digits = len(bytes.TrimLeft(text[e+1:], "+-0"))
+	}
+	if len(text) <= maxNumber && digits <= maxExponent {
+		return nil
+	}
+	return refused("Number out of range", fmt.Sprintf("A number may have %d characters, and %d digits in its exponent, at most.", maxNumber, maxExponent), rng)
+}
+
+// frame is one open bracket, quote, heredoc or template sequence.
+type frame struct {
+	open hclsyntax.TokenType
+	// unary counts the operators in front of the bracket: !(-(!(…
+	unary int
+	// chain counts what recurses to the right without a bracket: a ? b : c ? …,
+	// x[*][*]…; it starts anew with each item of a list or a body.
+	chain int
+	// directives counts open %{ if } and %{ for } in a template.
+	directives int
+	// loop is a { for … } expression: line ends in it end nothing.
+	loop bool
+}
+
+func (f *frame) depth() int { return 1 + f.unary + f.chain + f.directives }
+
+var closers = map[hclsyntax.TokenType][]hclsyntax.TokenType{
+	hclsyntax.TokenCBrace:         {hclsyntax.TokenOBrace},
+	hclsyntax.TokenCBrack:         {hclsyntax.TokenOBrack},
+	hclsyntax.TokenCParen:         {hclsyntax.TokenOParen},
+	hclsyntax.TokenCQuote:         {hclsyntax.TokenOQuote},
+	hclsyntax.TokenCHeredoc:       {hclsyntax.TokenOHeredoc},
+	hclsyntax.TokenTemplateSeqEnd: {hclsyntax.TokenTemplateInterp, hclsyntax.TokenTemplateControl},
+}
+
+// nesting follows the tokens of a text and knows how deep the parser would
+// have to recurse. Where the text is not well formed it errs on the deep side.
+type nesting struct {
+	frames []frame
+	depth  int
+	unary  int
+	// operand is true after something that a minus can subtract from.
+	operand bool
+}
+
+// scanNesting refuses tokens that would take the parser too deep, and numbers
+// out of range.
+func scanNesting(tokens hclsyntax.Tokens) hcl.Diagnostics {
+	n := nesting{frames: []frame{{}}}
+	for i, token := range tokens {
+		if token.Type == hclsyntax.TokenNumberLit {
+			if diag := checkNumber(token.Bytes, token.Range); diag != nil {
+				return hcl.Diagnostics{diag}
+			}
+		}
+		n.token(token, tokens[i+1:])
+		if n.depth+n.unary > maxNesting {
+			return tooDeep(token.Range)
+		}
+	}
+	return nil
+}
+
+// token counts one token; rest are those after it.
+func (n *nesting) token(token hclsyntax.Token, rest hclsyntax.Tokens) {
+	top := &n.frames[len(n.frames)-1]
+	switch token.Type {
+	case hclsyntax.TokenOBrace, hclsyntax.TokenOBrack, hclsyntax.TokenOParen,
+		hclsyntax.TokenOQuote, hclsyntax.TokenOHeredoc, hclsyntax.TokenTemplateInterp, hclsyntax.TokenTemplateControl:
+		n.open(token, rest)
+	case hclsyntax.TokenCBrace, hclsyntax.TokenCBrack, hclsyntax.TokenCParen,
+		hclsyntax.TokenCQuote, hclsyntax.TokenCHeredoc, hclsyntax.TokenTemplateSeqEnd:
+		n.close(token.Type)
+	case hclsyntax.TokenBang:
+		n.unary++
+		n.operand = false
+	case hclsyntax.TokenMinus:
+		if !n.operand {
+			n.unary++
+		}
+		n.operand = false
+	case hclsyntax.TokenQuestion, hclsyntax.TokenDoubleColon:
+		n.chain(top, 1)
+		n.unary, n.operand = 0, false
+	case hclsyntax.TokenComma:
+		n.chain(top, -top.chain)
+		n.unary, n.operand = 0, false
+	case hclsyntax.TokenNewline:
+		if ends := top.open == 0 || top.open == hclsyntax.TokenOBrace && !top.loop; ends {
+			n.chain(top, -top.chain)
+			n.unary, n.operand = 0, false
+		}
+	case hclsyntax.TokenComment:
+		// The parser does not see it.
+	case hclsyntax.TokenIdent, hclsyntax.TokenNumberLit:
+		n.unary, n.operand = 0, true
+	default:
+		n.unary, n.operand = 0, false
+	}
+}
+
+func (n *nesting) chain(f *frame, by int) {
+	f.chain += by
+	n.depth += by
+}
+
+func (n *nesting) open(token hclsyntax.Token, rest hclsyntax.Tokens) {
+	top := &n.frames[len(n.frames)-1]
+	next := firstWord(rest)
+	if token.Type == hclsyntax.TokenOBrack && next.Type == hclsyntax.TokenStar {
+		n.chain(top, 1)
+	}
+	if token.Type == hclsyntax.TokenTemplateControl {
+		n.directive(top, string(next.Bytes))
+	}
+	f := frame{open: token.Type, unary: n.unary, loop: string(next.Bytes) == "for"}
+	n.frames = append(n.frames, f)
+	n.depth += f.depth()
+	n.unary, n.operand = 0, false
+}
+
+// firstWord is the first token that is neither a line end nor a comment.
+func firstWord(tokens hclsyntax.Tokens) hclsyntax.Token {
+	for _, token := range tokens {
+		if token.Type != hclsyntax.TokenNewline && token.Type != hclsyntax.TokenComment {
+			return token
+		}
+	}
+	return hclsyntax.Token{}
+}
+
+// directive counts %{ if } and %{ for } until they end.
+func (n *nesting) directive(f *frame, word string) {
+	by := 0
+	switch word {
+	case "if", "for":
+		by = 1
+	case "endif", "endfor":
+		by = -min(1, f.directives)
+	}
+	f.directives += by
+	n.depth += by
+}
+
+// close ends the innermost frame if the token fits it. One that does not fit
+// ends nothing: the text is refused anyhow, and the count stays on the safe
+// side.
+func (n *nesting) close(token hclsyntax.TokenType) {
+	n.unary, n.operand = 0, true
+	top := n.frames[len(n.frames)-1]
+	for _, open := range closers[token] {
+		if top.open == open {
+			n.frames = n.frames[:len(n.frames)-1]
+			n.depth -= top.depth()
+			return
+		}
+	}
+}
+
+// scanJSON refuses JSON that nests too deep, and numbers out of range. It
+// knows just enough of the syntax for that: strings, brackets and numbers.
+func scanJSON(text []byte, name string) hcl.Diagnostics {
+	depth := 0
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '"':
+			for i++; i < len(text) && text[i] != '"'; i++ {
+				if text[i] == '\\' {
+					i++
+				}
+			}
+		case c == '{' || c == '[':
+			if depth++; depth > maxNesting {
+				return tooDeep(byteRange(text, name, i, i+1))
+			}
+		case c == '}' || c == ']':
+			depth = max(0, depth-1)
+		case c >= '0' && c <= '9':
+			start := i
+			for i+1 < len(text) && isNumberByte(text[i+1]) {
+				i++
+			}
+			if i-start < maxExponent {
+				continue
+			}
+			if diag := checkNumber(text[start:i+1], byteRange(text, name, start, i+1)); diag != nil {
+				return hcl.Diagnostics{diag}
+			}
+		}
+	}
+	return nil
+}
+
+func isNumberByte(c byte) bool {
+	return c >= '0' && c <= '9' || c == 'e' || c == 'E' || c == '+' || c == '-' || c == '.'
+}
+
+// byteRange is the range of text[start:end], which lies in one line.
+func byteRange(text []byte, name string, start, end int) hcl.Range {
+	line := 1 + bytes.Count(text[:start], []byte("\n"))
+	column := start - bytes.LastIndexByte(text[:start], '\n')
+	return hcl.Range{
+		Filename: name,
+		Start:    hcl.Pos{Line: line, Column: column, Byte: start},
+		End:      hcl.Pos{Line: line, Column: column + end - start, Byte: end},
+	}
+}

@@ -1,0 +1,107 @@
+package jobspec
+
+import (
+	"reflect"
+	"strings"
+	"sync"
+
+	"github.com/hashicorp/hcl/v2"
+)
+
+// plan is how a struct type reads from a body, as its hcl tags say.
+type plan struct {
+	schema *hcl.BodySchema
+	attrs  []planned
+	blocks []planned
+	label  int // the field that takes the label, or -1
+}
+
+// planned is one field of a plan: where it is, and its name in the file.
+type planned struct {
+	name  string
+	field int
+}
+
+var plans sync.Map // reflect.Type → *plan
+
+// planOf makes the plan of a struct type, once.
+func planOf(t reflect.Type) *plan {
+	if p, ok := plans.Load(t); ok {
+		return p.(*plan)
+	}
+	p, _ := plans.LoadOrStore(t, newPlan(t))
+	return p.(*plan)
+}
+
+func newPlan(t reflect.Type) *plan {
+	p := &plan{schema: &hcl.BodySchema{}, label: -1}
+	for i := range t.NumField() {
+		field := t.Field(i)
+		name, kind, _ := strings.Cut(field.Tag.Get("hcl"), ",")
+		switch {
+		case kind == "label":
+			p.label = i
+		case name == "" || name == "-":
+			// Set by the server, or by a rule of ours.
+		case kind == "block":
+			p.addBlock(name, i, field.Type)
+		default:
+			// A pointer can say "absent" by itself, so it is never required.
+			required := kind != "optional" && field.Type.Kind() != reflect.Pointer
+			p.attrs = append(p.attrs, planned{name, i})
+			p.schema.Attributes = append(p.schema.Attributes, hcl.AttributeSchema{Name: name, Required: required})
+		}
+	}
+	return p
+}
+
+func (p *plan) addBlock(name string, field int, t reflect.Type) {
+	p.blocks = append(p.blocks, planned{name, field})
+	header := hcl.BlockHeaderSchema{Type: name}
+	if element := elementStruct(t); element != nil {
+		if label := planOf(element).label; label >= 0 {
+			header.LabelNames = []string{labelName(element.Field(label))}
+		}
+	}
+	p.schema.Blocks = append(p.schema.Blocks, header)
+}
+
+// elementStruct is the struct that a block of this field type decodes into,
+// nil when the block is a map.
+func elementStruct(t reflect.Type) reflect.Type {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct {
+		return nil
+	}
+	return t
+}
+
+func labelName(field reflect.StructField) string {
+	if name, _, _ := strings.Cut(field.Tag.Get("hcl"), ","); name != "" {
+		return name
+	}
+	return strings.ToLower(field.Name)
+}
+
+// with is the schema of the plan and more.
+func (p *plan) with(attrs []hcl.AttributeSchema, blocks []hcl.BlockHeaderSchema) *hcl.BodySchema {
+	if len(attrs)+len(blocks) == 0 {
+		return p.schema
+	}
+	out := &hcl.BodySchema{
+		Attributes: append(p.schema.Attributes[:len(p.schema.Attributes):len(p.schema.Attributes)], attrs...),
+		Blocks:     append([]hcl.BlockHeaderSchema{}, blocks...),
+	}
+	replaced := make(map[string]bool, len(blocks))
+	for _, block := range blocks {
+		replaced[block.Type] = true
+	}
+	for _, block := range p.schema.Blocks {
+		if !replaced[block.Type] {
+			out.Blocks = append(out.Blocks, block)
+		}
+	}
+	return out
+}

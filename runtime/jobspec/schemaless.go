@@ -1,0 +1,161 @@
+package jobspec
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math/big"
+	"slices"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+)
+
+// data reads a native body that has no schema, such as config { }. Its rules
+// are section 8.1 of the job specification reference: a block is a list of
+// maps, and so is an object written directly as the value of an attribute.
+// Where an attribute and a block have one name, the block wins.
+func (b *nativeBody) data(ctx *hcl.EvalContext) (map[string]any, hcl.Diagnostics) {
+	return nativeData(b.syntax, ctx, true)
+}
+
+// nativeData is data for a body at any depth. A null is dropped at the top,
+// and kept further inside.
+func nativeData(body *hclsyntax.Body, ctx *hcl.EvalContext, top bool) (map[string]any, hcl.Diagnostics) {
+	out := make(map[string]any, len(body.Attributes)+len(body.Blocks))
+	var diags hcl.Diagnostics
+	for _, name := range inOrder(body.Attributes) {
+		attr := body.Attributes[name]
+		val, moreDiags := plainValue(attr.Expr, ctx)
+		diags = append(diags, moreDiags...)
+		if top && val == nil {
+			continue
+		}
+		if isObjectLiteral(attr.Expr) {
+			val = []any{val}
+		}
+		out[name] = val
+	}
+	blocks := map[string][]any{}
+	for _, block := range body.Blocks {
+		content, moreDiags := nativeData(block.Body, ctx, false)
+		diags = append(diags, moreDiags...)
+		for _, label := range slices.Backward(block.Labels) {
+			content = map[string]any{label: []any{content}}
+		}
+		blocks[block.Type] = append(blocks[block.Type], content)
+	}
+	for name, list := range blocks {
+		out[name] = list
+	}
+	return out, diags
+}
+
+// data reads a JSON body that has no schema: objects stay what they are.
+func (b *jsonBody) data(ctx *hcl.EvalContext) (map[string]any, hcl.Diagnostics) {
+	attrs, diags := b.JustAttributes()
+	out := make(map[string]any, len(attrs))
+	for _, attr := range attributesInOrder(attrs) {
+		val, moreDiags := plainValue(attr.Expr, ctx)
+		diags = append(diags, moreDiags...)
+		if val != nil {
+			out[attr.Name] = val
+		}
+	}
+	return out, diags
+}
+
+// inOrder lists attributes as they stand in the file, so that diagnostics
+// come in one order.
+func inOrder(attrs hclsyntax.Attributes) []string {
+	names := slices.Collect(maps.Keys(attrs))
+	slices.SortFunc(names, func(a, b string) int {
+		return cmp.Compare(attrs[a].SrcRange.Start.Byte, attrs[b].SrcRange.Start.Byte)
+	})
+	return names
+}
+
+func attributesInOrder(attrs hcl.Attributes) []*hcl.Attribute {
+	return slices.SortedFunc(maps.Values(attrs), func(a, b *hcl.Attribute) int {
+		return cmp.Or(cmp.Compare(a.Range.Start.Byte, b.Range.Start.Byte), cmp.Compare(a.Name, b.Name))
+	})
+}
+
+func isObjectLiteral(expr hcl.Expression) bool {
+	if m, ok := expr.(*metered); ok {
+		expr = m.Expression
+	}
+	_, ok := expr.(*hclsyntax.ObjectConsExpr)
+	return ok
+}
+
+// plainValue evaluates an expression into what encoding/json knows: nil,
+// bool, int, float64, string, []any and map[string]any.
+func plainValue(expr hcl.Expression, ctx *hcl.EvalContext) (any, hcl.Diagnostics) {
+	val, diags := expr.Value(ctx)
+	plain, err := plain(val)
+	if err != nil {
+		diags = append(diags, unsuitable(err.Error(), expr))
+	}
+	return plain, diags
+}
+
+func plain(val cty.Value) (any, error) {
+	if !val.IsKnown() {
+		return nil, fmt.Errorf("value must be known")
+	}
+	if val.IsNull() {
+		return nil, nil
+	}
+	switch ty := val.Type(); {
+	case ty == cty.Bool:
+		return val.True(), nil
+	case ty == cty.Number:
+		return plainNumber(val.AsBigFloat()), nil
+	case ty == cty.String:
+		return val.AsString(), nil
+	case ty.IsMapType() && ty.ElementType().IsMapType(), ty.IsListType(), ty.IsSetType(), ty.IsTupleType():
+		// A map of maps loses its keys, as it does in Nomad.
+		return plainList(val)
+	case ty.IsMapType(), ty.IsObjectType():
+		return plainMap(val)
+	default:
+		return nil, fmt.Errorf("a %s cannot be used here", ty.FriendlyName())
+	}
+}
+
+// plainNumber is an int where the number is whole and fits one.
+func plainNumber(n *big.Float) any {
+	if i, accuracy := n.Int64(); accuracy == big.Exact {
+		return int(i)
+	}
+	f, _ := n.Float64()
+	return f
+}
+
+func plainList(val cty.Value) (any, error) {
+	list := make([]any, 0, val.LengthInt())
+	for it := val.ElementIterator(); it.Next(); {
+		_, element := it.Element()
+		p, err := plain(element)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, p)
+	}
+	return list, nil
+}
+
+func plainMap(val cty.Value) (any, error) {
+	out := make(map[string]any, val.LengthInt())
+	for it := val.ElementIterator(); it.Next(); {
+		key, element := it.Element()
+		p, err := plain(element)
+		if err != nil {
+			return nil, err
+		}
+		out[key.AsString()] = p
+	}
+	return out, nil
+}

@@ -1,0 +1,91 @@
+package jobspec
+
+import (
+	"reflect"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/nomad/api"
+)
+
+// finishJob sets what the label of the job says when the job does not.
+func finishJob(job *api.Job, label string) {
+	setDefault(&job.ID, label)
+	setDefault(&job.Name, label)
+}
+
+// jobShorthands gives the blocks that a job may hold for its tasks to them.
+func jobShorthands(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
+	job := target.(*api.Job)
+	alone, diags := d.loneTasks(content.Blocks.OfType("task"))
+	job.TaskGroups = append(alone, job.TaskGroups...)
+	vault, secrets, moreDiags := d.shared(content, path)
+	for _, group := range job.TaskGroups {
+		for _, task := range group.Tasks {
+			shareVault(task, vault)
+			task.Secrets = append(task.Secrets, secrets...)
+		}
+	}
+	return append(diags, moreDiags...)
+}
+
+// loneTasks makes a group of each task that stands in the job itself.
+func (d *decoder) loneTasks(blocks hcl.Blocks) ([]*api.TaskGroup, hcl.Diagnostics) {
+	var groups []*api.TaskGroup
+	var diags hcl.Diagnostics
+	for _, block := range blocks {
+		name := block.Labels[0]
+		task := &api.Task{Name: name}
+		d.ranges.add([]string{"group", name}, block.DefRange)
+		d.ranges.add([]string{"group", name, "task", name}, block.DefRange)
+		diags = append(diags, d.fill(block.Body, reflect.ValueOf(task).Elem(), []string{"group", name, "task", name})...)
+		groups = append(groups, &api.TaskGroup{Name: &name, Tasks: []*api.Task{task}})
+	}
+	return groups, diags
+}
+
+// groupShorthands gives the vault and secret blocks of a group to its tasks.
+func groupShorthands(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
+	group := target.(*api.TaskGroup)
+	vault, secrets, diags := d.shared(content, path)
+	for _, task := range group.Tasks {
+		shareVault(task, vault)
+		// Nomad doubles the secrets of a task that has its own, and then
+		// refuses the job for it.
+		task.Secrets = append(task.Secrets, secrets...)
+	}
+	return diags
+}
+
+// shared decodes the vault and secret blocks of a job or a group.
+func (d *decoder) shared(content *hcl.BodyContent, path []string) (*api.Vault, []*api.Secret, hcl.Diagnostics) {
+	var vault *api.Vault
+	var secrets []*api.Secret
+	diags := d.blocks(content.Blocks.OfType("vault"), reflect.ValueOf(&vault).Elem(), join(path, "vault"))
+	diags = append(diags, d.blocks(content.Blocks.OfType("secret"), reflect.ValueOf(&secrets).Elem(), join(path, "secret"))...)
+	return vault, secrets, diags
+}
+
+func shareVault(task *api.Task, vault *api.Vault) {
+	if task.Vault == nil && vault != nil {
+		shared := *vault
+		task.Vault = &shared
+	}
+}
+
+// defaultIdentity is the name of the identity that every task has.
+const defaultIdentity = "default"
+
+// finishTask completes what a task says about scaling and identities.
+func finishTask(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
+	task := target.(*api.Task)
+	var diags hcl.Diagnostics
+	task.ScalingPolicies, diags = d.taskScaling(content.Blocks.OfType("scaling"), path)
+	for i, identity := range task.Identities {
+		if identity.Name == "" || identity.Name == defaultIdentity {
+			task.Identity = identity
+			task.Identities = append(task.Identities[:i], task.Identities[i+1:]...)
+			break
+		}
+	}
+	return diags
+}

@@ -1,0 +1,87 @@
+package jobspec
+
+import (
+	"bytes"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	hcljson "github.com/hashicorp/hcl/v2/json"
+)
+
+// isJSON chooses the form of a text: Nomad looks at the first byte that is
+// not a space, and skips neither line ends nor tabs.
+func isJSON(text []byte) bool {
+	return bytes.HasPrefix(bytes.TrimLeft(text, " "), []byte("{"))
+}
+
+// syntax parses a text in either form. Only the first of its errors is
+// printed by Nomad.
+func (p *parser) syntax(text []byte, name string) (hcl.Body, hcl.Diagnostics) {
+	if len(text) > maxText {
+		return nil, shorten(tooLarge(len(text), name), "")
+	}
+	parse := p.native
+	if isJSON(text) {
+		parse = p.json
+	}
+	body, diags := parse(text, name)
+	return body, shorten(diags, "")
+}
+
+func (p *parser) native(text []byte, name string) (hcl.Body, hcl.Diagnostics) {
+	// Errors of the lexer alone are found again by the parser.
+	tokens, _ := hclsyntax.LexConfig(text, name, hcl.InitialPos)
+	if diags := scanNesting(tokens); diags.HasErrors() {
+		return nil, diags
+	}
+	file, diags := hclsyntax.ParseConfig(text, name, hcl.InitialPos)
+	if diags.HasErrors() {
+		return nil, diags
+	}
+	body := file.Body.(*hclsyntax.Body)
+	r := &rewriter{text: text, meter: p.meter}
+	r.body(body)
+	return &nativeBody{syntax: body, Body: body}, append(diags, r.diags...)
+}
+
+func (p *parser) json(text []byte, name string) (hcl.Body, hcl.Diagnostics) {
+	if diags := scanJSON(text, name); diags.HasErrors() {
+		return nil, diags
+	}
+	file, diags := hcljson.Parse(text, name)
+	if diags.HasErrors() {
+		return nil, diags
+	}
+	return &jsonBody{Body: file.Body, meter: p.meter}, diags
+}
+
+// expression parses one native expression, such as the text of -var.
+func (p *parser) expression(text []byte, name string) (hcl.Expression, hcl.Diagnostics) {
+	if len(text) > maxText {
+		return nil, tooLarge(len(text), name)
+	}
+	tokens, _ := hclsyntax.LexExpression(text, name, hcl.InitialPos)
+	if diags := scanNesting(tokens); diags.HasErrors() {
+		return nil, diags
+	}
+	expr, diags := hclsyntax.ParseExpression(text, name, hcl.InitialPos)
+	if diags.HasErrors() {
+		return nil, diags
+	}
+	r := &rewriter{text: text, meter: p.meter}
+	return r.attribute(expr), append(diags, r.diags...)
+}
+
+// parseTemplate parses the content of a JSON string, which is a template.
+func parseTemplate(text []byte, m *meter, name string, start hcl.Pos) (hclsyntax.Expression, hcl.Diagnostics) {
+	tokens, _ := hclsyntax.LexTemplate(text, name, start)
+	if diags := scanNesting(tokens); diags.HasErrors() {
+		return nil, diags
+	}
+	expr, diags := hclsyntax.ParseTemplate(text, name, start)
+	if diags.HasErrors() {
+		return nil, diags
+	}
+	r := &rewriter{text: text, base: start.Byte, meter: m}
+	return r.attribute(expr), append(diags, r.diags...)
+}

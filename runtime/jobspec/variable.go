@@ -1,0 +1,239 @@
+package jobspec
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/ext/typeexpr"
+	"github.com/hashicorp/hcl/v2/gohcl"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+	"github.com/zclconf/go-cty/cty/convert"
+)
+
+// variable is one declaration and the value that won.
+type variable struct {
+	name string
+	// ty is the declared type, or that of the default, or DynamicPseudoType:
+	// anything.
+	ty          cty.Type
+	validations []validation
+	value       *value
+}
+
+// value is a value for a variable and where it came from.
+type value struct {
+	val cty.Value
+	// from is the word that Nomad uses for the source: default, env, varfile
+	// or cmd.
+	from string
+	rng  hcl.Range
+}
+
+// validation is a rule that a value must satisfy.
+type validation struct {
+	condition hcl.Expression
+	message   string
+	rng       hcl.Range
+}
+
+// literal reports whether text from -var or the environment is the value
+// itself, and not an expression.
+func (v *variable) literal() bool {
+	return v.ty == cty.String || v.ty == cty.Number || v.ty == cty.DynamicPseudoType
+}
+
+// variables is the object that the job file calls var.
+func (p *parser) variables(blocks hcl.Blocks, files []assignment) (cty.Value, hcl.Diagnostics) {
+	declared, diags := p.declarations(blocks)
+	if diags.HasErrors() {
+		return cty.EmptyObjectVal, diags
+	}
+	byName := make(map[string]*variable, len(declared))
+	for _, v := range declared {
+		byName[v.name] = v
+	}
+	diags = append(diags, p.fromEnvironment(byName)...)
+	diags = append(diags, p.fromFiles(byName, files)...)
+	diags = append(diags, p.fromArguments(byName)...)
+
+	vals := make(map[string]cty.Value, len(declared))
+	for _, v := range declared {
+		if v.value == nil {
+			diags = append(diags, &hcl.Diagnostic{
+				Severity: hcl.DiagError,
+				Summary:  fmt.Sprintf("Unset variable %q", v.name),
+				Detail:   "A used variable must be set or have a default value; see https://developer.hashicorp.com/nomad/docs/reference/hcl2/variables  for details.",
+			})
+			continue
+		}
+		diags = append(diags, p.validate(v)...)
+		vals[v.name] = v.value.val
+	}
+	return cty.ObjectVal(vals), diags
+}
+
+var (
+	variableSchema = &hcl.BodySchema{
+		Attributes: []hcl.AttributeSchema{{Name: "description"}, {Name: "default"}, {Name: "type"}},
+		Blocks:     []hcl.BlockHeaderSchema{{Type: "validation"}},
+	}
+	validationSchema = &hcl.BodySchema{
+		Attributes: []hcl.AttributeSchema{{Name: "condition", Required: true}, {Name: "error_message", Required: true}},
+	}
+)
+
+// declarations reads the variable and variables blocks, which share one name
+// space.
+func (p *parser) declarations(blocks hcl.Blocks) ([]*variable, hcl.Diagnostics) {
+	var declared []*variable
+	var diags hcl.Diagnostics
+	taken := map[string]bool{}
+	add := func(v *variable, rng hcl.Range) {
+		if v == nil {
+			return
+		}
+		if taken[v.name] {
+			diags = append(diags, refused("Duplicate variable", fmt.Sprintf("Duplicate %s variable definition found.", v.name), rng))
+			return
+		}
+		taken[v.name] = true
+		declared = append(declared, v)
+	}
+	for _, block := range blocks {
+		switch block.Type {
+		case "variable":
+			v, moreDiags := p.declaration(block)
+			diags = append(diags, moreDiags...)
+			add(v, block.DefRange)
+		case "variables":
+			attrs, moreDiags := block.Body.JustAttributes()
+			diags = append(diags, moreDiags...)
+			for _, attr := range attributesInOrder(attrs) {
+				val, moreDiags := attr.Expr.Value(nil)
+				diags = append(diags, moreDiags...)
+				add(&variable{name: attr.Name, ty: val.Type(), value: &value{val, "default", attr.Expr.Range()}}, attr.NameRange)
+			}
+		}
+	}
+	return declared, diags
+}
+
+func (p *parser) declaration(block *hcl.Block) (*variable, hcl.Diagnostics) {
+	v := &variable{name: block.Labels[0], ty: cty.DynamicPseudoType}
+	content, diags := block.Body.Content(variableSchema)
+	if !hclsyntax.ValidIdentifier(v.name) {
+		diags = append(diags, refused("Invalid variable name",
+			"A name must start with a letter or underscore and may contain only letters, digits, underscores, and dashes.", block.LabelRanges[0]))
+	}
+	if attr := content.Attributes["description"]; attr != nil {
+		var text string
+		diags = append(diags, gohcl.DecodeExpression(attr.Expr, nil, &text)...)
+	}
+	typeGood := true
+	if attr := content.Attributes["type"]; attr != nil {
+		ty, moreDiags := typeexpr.Type(attr.Expr)
+		diags = append(diags, moreDiags...)
+		typeGood = !moreDiags.HasErrors()
+		v.ty = ty
+	}
+	if attr := content.Attributes["default"]; attr != nil && typeGood {
+		diags = append(diags, v.setDefault(attr.Expr)...)
+	}
+	for _, rule := range content.Blocks {
+		parsed, moreDiags := v.rule(rule)
+		diags = append(diags, moreDiags...)
+		if parsed != nil {
+			v.validations = append(v.validations, *parsed)
+		}
+	}
+	return v, diags
+}
+
+func (v *variable) setDefault(expr hcl.Expression) hcl.Diagnostics {
+	val, diags := expr.Value(nil)
+	if diags.HasErrors() {
+		return diags
+	}
+	val, err := convert.Convert(val, v.ty)
+	if err != nil {
+		return append(diags, refused("Invalid default value for variable",
+			fmt.Sprintf("This default value is not compatible with the variable's type constraint: %s.", err), expr.Range()))
+	}
+	v.value = &value{val, "default", expr.Range()}
+	if v.ty == cty.DynamicPseudoType && !val.IsNull() {
+		v.ty = val.Type()
+	}
+	return diags
+}
+
+// rule reads a validation block.
+func (v *variable) rule(block *hcl.Block) (*validation, hcl.Diagnostics) {
+	content, diags := block.Body.Content(validationSchema)
+	if diags.HasErrors() {
+		return nil, diags
+	}
+	condition, message := content.Attributes["condition"], content.Attributes["error_message"]
+	rule := &validation{condition: condition.Expr, rng: condition.Expr.Range()}
+	diags = append(diags, v.checkReferences(condition.Expr)...)
+	moreDiags := gohcl.DecodeExpression(message.Expr, nil, &rule.message)
+	diags = append(diags, moreDiags...)
+	if !moreDiags.HasErrors() && strings.TrimSpace(rule.message) == "" {
+		diags = append(diags, refused("Invalid validation error message", "An empty or blank string is not a valid nor useful error message.", message.Expr.Range()))
+	}
+	return rule, diags
+}
+
+// checkReferences makes sure that a condition talks about its own variable,
+// and of nothing else.
+func (v *variable) checkReferences(condition hcl.Expression) hcl.Diagnostics {
+	found := false
+	for _, traversal := range references(condition) {
+		var name string
+		if len(traversal) > 1 && traversal.RootName() == "var" {
+			if step, ok := traversal[1].(hcl.TraverseAttr); ok {
+				name = step.Name
+			}
+		}
+		if name != v.name {
+			return hcl.Diagnostics{refused("Invalid reference in variable validation",
+				fmt.Sprintf("The condition for variable %q can only refer to the variable itself, using var.%s.", v.name, v.name), traversal.SourceRange())}
+		}
+		found = true
+	}
+	if found {
+		return nil
+	}
+	return hcl.Diagnostics{refused("Invalid variable validation condition",
+		fmt.Sprintf("The condition for variable %q must refer to var.%s in order to test incoming values.", v.name, v.name), condition.Range())}
+}
+
+// validate checks the value that won against the rules.
+func (p *parser) validate(v *variable) hcl.Diagnostics {
+	if len(v.validations) == 0 {
+		return nil
+	}
+	ctx := &hcl.EvalContext{
+		Functions: p.functions(false),
+		Variables: map[string]cty.Value{"var": cty.ObjectVal(map[string]cty.Value{v.name: v.value.val})},
+	}
+	var diags hcl.Diagnostics
+	for _, rule := range v.validations {
+		result, moreDiags := rule.condition.Value(ctx)
+		diags = append(diags, moreDiags...)
+		if moreDiags.HasErrors() {
+			continue
+		}
+		result, err := convert.Convert(result, cty.Bool)
+		if err != nil || result.IsNull() || !result.IsKnown() {
+			diags = append(diags, refused("Invalid variable validation result", "The condition of a validation must be true or false.", rule.rng))
+			continue
+		}
+		if result.False() {
+			diags = append(diags, refused(fmt.Sprintf("Invalid value for %s variable", v.value.from),
+				fmt.Sprintf("%s\n\nThis was checked by the validation rule at %s.", rule.message, rule.rng), v.value.rng))
+		}
+	}
+	return diags
+}
