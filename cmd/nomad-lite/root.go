@@ -58,6 +58,7 @@ func newRootCommand(s *streams) *cobra.Command {
 	root.SetErr(s.err)
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
+		newPluginCommand(s),
 		newVersionCommand(s),
 	)
 	return root

@@ -1,0 +1,196 @@
+package rawexec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/sdk/process"
+)
+
+// Name is what a job calls the driver.
+const Name = "raw_exec"
+
+// Driver is the driver raw_exec. The zero value is ready to be served.
+type Driver struct {
+	mu     sync.Mutex
+	config config
+}
+
+var (
+	_ sdk.Driver[*task]    = (*Driver)(nil)
+	_ sdk.Recoverer[*task] = (*Driver)(nil)
+	_ sdk.Configurer       = (*Driver)(nil)
+	_ sdk.Fingerprinter    = (*Driver)(nil)
+	_ sdk.Sweeper          = (*Driver)(nil)
+)
+
+// config is the `plugin "raw_exec" { config { … } }` block.
+type config struct {
+	Enabled       *bool    `codec:"enabled"`
+	DeniedUIDs    string   `codec:"denied_host_uids"`
+	DeniedGIDs    string   `codec:"denied_host_gids"`
+	DeniedEnvvars []string `codec:"denied_envvars"`
+
+	uids, gids []idRange
+}
+
+var configSchema = sdk.Object(map[string]*sdk.Spec{
+	// No default: without a word, it depends on who runs the agent.
+	"enabled":          sdk.Attr("enabled", "bool", false),
+	"denied_host_uids": sdk.Attr("denied_host_uids", "string", false),
+	"denied_host_gids": sdk.Attr("denied_host_gids", "string", false),
+	"denied_envvars":   sdk.Attr("denied_envvars", "list(string)", false),
+})
+
+// taskConfig is the `config` block of a task.
+type taskConfig struct {
+	Command       string              `codec:"command"`
+	Args          []string            `codec:"args"`
+	WorkDir       string              `codec:"work_dir"`
+	OOMScoreAdj   int                 `codec:"oom_score_adj"`
+	CgroupV1      []map[string]string `codec:"cgroup_v1_override"`
+	CgroupV2      string              `codec:"cgroup_v2_override"`
+	DeniedEnvvars []string            `codec:"denied_envvars"`
+}
+
+var taskSchema = sdk.Object(map[string]*sdk.Spec{
+	"command":       sdk.Attr("command", "string", true),
+	"args":          sdk.Attr("args", "list(string)", false),
+	"work_dir":      sdk.Attr("work_dir", "string", false),
+	"oom_score_adj": sdk.Attr("oom_score_adj", "number", false),
+	// An object of HCL arrives as a list with one.
+	"cgroup_v1_override": sdk.Attr("cgroup_v1_override", "list(map(string))", false),
+	"cgroup_v2_override": sdk.Attr("cgroup_v2_override", "string", false),
+	"denied_envvars":     sdk.Attr("denied_envvars", "list(string)", false),
+})
+
+// Info says what the driver is.
+func (d *Driver) Info() sdk.Info {
+	return sdk.Info{
+		Name:         Name,
+		Version:      "0.1.0",
+		ConfigSchema: configSchema,
+		TaskSchema:   taskSchema,
+		Capabilities: sdk.Capabilities{
+			FSIsolation:           sdk.FSIsolationNone,
+			NetworkIsolationModes: []sdk.NetworkMode{sdk.NetworkHost},
+			MountConfigs:          sdk.MountConfigsNone,
+		},
+	}
+}
+
+// Configure takes the plugin's configuration.
+func (d *Driver) Configure(_ context.Context, c *sdk.Config) error {
+	var next config
+	if err := c.Decode(&next); err != nil {
+		return err
+	}
+	var err error
+	if next.uids, err = parseRanges(next.DeniedUIDs); err != nil {
+		return fmt.Errorf("denied_host_uids: %w", err)
+	}
+	if next.gids, err = parseRanges(next.DeniedGIDs); err != nil {
+		return fmt.Errorf("denied_host_gids: %w", err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.config = next
+	return nil
+}
+
+func (d *Driver) configured() config {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.config
+}
+
+// enabled reports whether tasks may run: a root shell for everybody who may send
+// a job is what an operator has to ask for. Without root there is less to lose.
+func (c *config) enabled() bool {
+	if c.Enabled != nil {
+		return *c.Enabled
+	}
+	return os.Geteuid() != 0
+}
+
+// Fingerprint tells whether the driver is enabled.
+func (d *Driver) Fingerprint(context.Context) sdk.Fingerprint {
+	c := d.configured()
+	if !c.enabled() {
+		return sdk.Fingerprint{Health: sdk.HealthUndetected, HealthDescription: "disabled"}
+	}
+	return sdk.Fingerprint{
+		Health:     sdk.HealthHealthy,
+		Attributes: map[string]sdk.Attribute{"driver.raw_exec": {Value: true}},
+	}
+}
+
+// Start starts the command of a task.
+func (d *Driver) Start(ctx context.Context, start *sdk.Start) (*task, error) {
+	c := d.configured()
+	// Asked here and not only in the fingerprint: a host may not look at that.
+	if !c.enabled() {
+		return nil, errors.New(`raw_exec is disabled; its operator enables it by plugin "raw_exec" { config { enabled = true } }`)
+	}
+	var tc taskConfig
+	if err := start.Config(&tc); err != nil {
+		return nil, err
+	}
+	if err := c.checkUser(start.User); err != nil {
+		return nil, err
+	}
+	t := &task{denied: append(c.DeniedEnvvars, tc.DeniedEnvvars...)}
+	scrub(start.Env, t.denied)
+	cgroups := map[string]string{}
+	for _, m := range tc.CgroupV1 {
+		for controller, path := range m {
+			cgroups[controller] = path
+		}
+	}
+	var err error
+	t.Process, err = process.Start(ctx, start, process.Command{
+		Path:        tc.Command,
+		Args:        tc.Args,
+		Dir:         tc.WorkDir,
+		OOMScoreAdj: tc.OOMScoreAdj,
+		CgroupV1:    cgroups,
+		CgroupV2:    tc.CgroupV2,
+	})
+	return t, err
+}
+
+// Recover finds the process of a task again.
+func (d *Driver) Recover(ctx context.Context, start *sdk.Start) (*task, error) {
+	var s state
+	if err := start.State(&s); err != nil {
+		return nil, err
+	}
+	t := &task{denied: s.Denied}
+	scrub(start.Env, t.denied) // for commands that are run in the task later
+	var err error
+	t.Process, err = process.Recover(ctx, start, s.Process)
+	return t, err
+}
+
+// Sweep ends what runs of a task that is not known.
+func (d *Driver) Sweep(ctx context.Context, allocID, taskName string) (bool, error) {
+	return process.Sweep(ctx, allocID, taskName)
+}
+
+// task is a process, and what its environment must not hold.
+type task struct {
+	*process.Process
+	denied []string
+}
+
+// state is what recovers a task.
+type state struct {
+	Process process.State `codec:"process"`
+	Denied  []string      `codec:"denied_envvars"`
+}
+
+func (t *task) State() any { return state{Process: t.Snapshot(), Denied: t.denied} }

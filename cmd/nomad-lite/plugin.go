@@ -1,0 +1,9 @@
+package main
+
+import "github.com/spf13/cobra"
+
+func newPluginCommand(s *streams) *cobra.Command {
+	return group("plugin", "Write, check and list plugins",
+		newPluginServeCommand(s),
+	)
+}

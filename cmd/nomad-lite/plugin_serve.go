@@ -1,0 +1,39 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// builtins are the drivers in the box. Each runs in a process of its own, like
+// anybody's: this binary, started again with `plugin serve NAME`.
+var builtins = map[string]func(){
+	rawexec.Name: func() { sdk.Serve(&rawexec.Driver{}) },
+}
+
+// newPluginServeCommand is for hosts: it serves one of the builtin drivers as a
+// plugin process, and says so when a person runs it.
+func newPluginServeCommand(*streams) *cobra.Command {
+	return &cobra.Command{
+		Use:    "serve NAME",
+		Short:  "Serve a builtin driver as a plugin process",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			serve := builtins[args[0]]
+			if serve == nil {
+				names := slices.Sorted(maps.Keys(builtins))
+				return fmt.Errorf("plugin serve: there is no builtin driver %q, only %s", args[0], strings.Join(names, ", "))
+			}
+			serve()
+			return nil
+		},
+	}
+}

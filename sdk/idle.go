@@ -1,0 +1,78 @@
+package sdk
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/stats"
+)
+
+// idle ends a plugin that nobody needs any more: no connection and no task for
+// as long as a host may take to come back.
+type idle struct {
+	busy func() bool
+
+	mu    sync.Mutex
+	conns int
+	timer *time.Timer
+	stop  func()
+}
+
+// start begins to count; stop may be called from another goroutine.
+func (i *idle) start(stop func()) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.stop = stop
+	i.timer = time.AfterFunc(linger, i.expired)
+}
+
+func (i *idle) expired() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	switch {
+	case i.conns > 0:
+	case i.busy():
+		i.timer.Reset(linger)
+	default:
+		go i.stop() // it waits for connections, whose end takes mu
+	}
+}
+
+func (i *idle) opened() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.conns++
+	i.timer.Stop()
+}
+
+func (i *idle) closed() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.conns--
+	if i.conns == 0 {
+		i.timer.Reset(linger)
+	}
+}
+
+// connections tells idle about connections; first runs at the first one.
+type connections struct {
+	idle  *idle
+	first func()
+}
+
+var _ stats.Handler = (*connections)(nil)
+
+func (c *connections) HandleConn(_ context.Context, s stats.ConnStats) {
+	switch s.(type) {
+	case *stats.ConnBegin:
+		c.idle.opened()
+		c.first()
+	case *stats.ConnEnd:
+		c.idle.closed()
+	}
+}
+
+func (c *connections) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (c *connections) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
+func (c *connections) HandleRPC(context.Context, stats.RPCStats)                         {}

@@ -1,0 +1,173 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// lookPath finds the program of a task. The plugin's own PATH and directory do
+// not count.
+func lookPath(start *sdk.Start, name string) (string, error) {
+	if name == "" {
+		return "", errors.New("no command given")
+	}
+	if filepath.IsAbs(name) {
+		if err := executable(name); err != nil {
+			return "", fmt.Errorf("command %s: %w", name, err)
+		}
+		return name, nil
+	}
+	dir := start.TaskDir()
+	for _, rel := range []string{filepath.Join("local", name), filepath.Clean(name)} {
+		path := filepath.Join(dir, rel)
+		err := executable(path)
+		if errors.Is(err, os.ErrPermission) {
+			// What was downloaded into the task's directory is often not marked.
+			err = markExecutable(dir, rel)
+		}
+		switch {
+		case err == nil:
+			return path, nil
+		case !errors.Is(err, os.ErrNotExist):
+			return "", fmt.Errorf("command %s: %w", path, err)
+		}
+	}
+	if strings.Contains(name, "/") {
+		return "", fmt.Errorf("command %q: neither in %s nor in %s", name, filepath.Join(dir, "local"), dir)
+	}
+	for _, in := range filepath.SplitList(start.Env["PATH"]) {
+		if path := filepath.Join(in, name); filepath.IsAbs(path) && executable(path) == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("command %q: neither in %s nor in the task's PATH (%s)", name, dir, start.Env["PATH"])
+}
+
+func executable(path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return err
+	case info.IsDir():
+		return errors.New("is a directory")
+	case info.Mode()&0o111 == 0:
+		return os.ErrPermission
+	}
+	return nil
+}
+
+// markExecutable does not follow a link out of the task's directory, which the
+// task may write to.
+func markExecutable(dir, rel string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return root.Chmod(rel, 0o755)
+}
+
+// Credential finds out who a task runs as: a name, uid, uid:gid, or nomad-<uid>
+// for a user that the host has made up. Empty means the plugin's own user.
+func Credential(name string) (*syscall.Credential, error) {
+	if name == "" {
+		groups, err := os.Getgroups()
+		if err != nil {
+			return nil, fmt.Errorf("look up the plugin's own groups: %w", err)
+		}
+		cred := &syscall.Credential{Uid: uint32(os.Geteuid()), Gid: uint32(os.Getegid())}
+		for _, g := range groups {
+			cred.Groups = append(cred.Groups, uint32(g))
+		}
+		return cred, nil
+	}
+	cred, err := lookupUser(name)
+	if err != nil {
+		return nil, fmt.Errorf("user %q: %w", name, err)
+	}
+	return cred, nil
+}
+
+// change is what must change for a task of the user; nil if nothing, which also
+// spares an unprivileged plugin what it may not do.
+func change(name string) (*syscall.Credential, error) {
+	if name == "" {
+		return nil, nil
+	}
+	cred, err := Credential(name)
+	if err != nil {
+		return nil, err
+	}
+	if os.Geteuid() != 0 && int(cred.Uid) == os.Geteuid() && int(cred.Gid) == os.Getegid() {
+		return nil, nil
+	}
+	return cred, nil
+}
+
+func lookupUser(name string) (*syscall.Credential, error) {
+	if text, ok := strings.CutPrefix(name, "nomad-"); ok {
+		if uid, err := parseID(text); err == nil {
+			return &syscall.Credential{Uid: uid, Gid: uid}, nil
+		}
+	}
+	userPart, groupPart, hasGroup := strings.Cut(name, ":")
+	cred := &syscall.Credential{}
+	u, err := user.Lookup(userPart)
+	if err != nil {
+		uid, idErr := parseID(userPart)
+		if idErr != nil {
+			return nil, err
+		}
+		cred.Uid, cred.Gid = uid, uid // somebody without an entry has no group but this
+		u, err = user.LookupId(userPart)
+	}
+	if err == nil {
+		if cred.Uid, err = parseID(u.Uid); err != nil {
+			return nil, err
+		}
+		if cred.Gid, err = parseID(u.Gid); err != nil {
+			return nil, err
+		}
+		groups, err := u.GroupIds()
+		if err != nil {
+			return nil, fmt.Errorf("look up the groups: %w", err)
+		}
+		for _, g := range groups {
+			gid, err := parseID(g)
+			if err != nil {
+				return nil, err
+			}
+			cred.Groups = append(cred.Groups, gid)
+		}
+	}
+	if hasGroup {
+		gid, err := parseID(groupPart)
+		if err != nil {
+			g, lookupErr := user.LookupGroup(groupPart)
+			if lookupErr != nil {
+				return nil, lookupErr
+			}
+			if gid, err = parseID(g.Gid); err != nil {
+				return nil, err
+			}
+		}
+		cred.Gid = gid
+	}
+	return cred, nil
+}
+
+func parseID(text string) (uint32, error) {
+	id, err := strconv.ParseUint(text, 10, 32)
+	if err != nil || id == 1<<32-1 { // -1 means "leave it" to the kernel
+		return 0, fmt.Errorf("%q is no id", text)
+	}
+	return uint32(id), nil
+}

@@ -1,0 +1,116 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// output is the standard streams of a task.
+type output struct {
+	stdin, stdout, stderr int
+}
+
+// openOutput opens what the host has prepared for the output of the task.
+func openOutput(ctx context.Context, start *sdk.Start) (*output, error) {
+	o := &output{stdin: -1, stdout: -1, stderr: -1}
+	var err error
+	if o.stdin, err = unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+		return nil, sdk.Recoverable(fmt.Errorf("open %s: %w", os.DevNull, err))
+	}
+	if o.stdout, err = openSink(ctx, start.AllocDir, start.StdoutPath); err != nil {
+		o.close()
+		return nil, fmt.Errorf("open the task's standard output: %w", err)
+	}
+	if o.stderr, err = openSink(ctx, start.AllocDir, start.StderrPath); err != nil {
+		o.close()
+		return nil, fmt.Errorf("open the task's standard error: %w", err)
+	}
+	return o, nil
+}
+
+func (o *output) fds() []uintptr {
+	return []uintptr{uintptr(o.stdin), uintptr(o.stdout), uintptr(o.stderr)}
+}
+
+func (o *output) close() {
+	for _, fd := range []int{o.stdin, o.stdout, o.stderr} {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+}
+
+// openSink opens a FIFO or the null device for writing. A FIFO has no reader
+// until the host has opened it, so that is tried until ctx ends.
+//
+// The directory of the FIFO belongs to the tasks, one of which may have put a
+// link or a file of somebody's there: nothing outside of the allocation's
+// directory is opened, and nothing that is not a FIFO.
+func openSink(ctx context.Context, allocDir, path string) (int, error) {
+	if path == "" || path == os.DevNull {
+		return unix.Open(os.DevNull, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	}
+	for delay := 200 * time.Microsecond; ; delay = min(2*delay, 20*time.Millisecond) {
+		fd, err := openOnce(allocDir, path)
+		if !errors.Is(err, unix.ENXIO) {
+			return fd, err
+		}
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+			return -1, sdk.Recoverable(fmt.Errorf("%s: nobody reads it: %w", path, ctx.Err()))
+		}
+	}
+}
+
+func openOnce(allocDir, path string) (int, error) {
+	const flags = unix.O_WRONLY | unix.O_NONBLOCK | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	rel, err := filepath.Rel(allocDir, path)
+	if err != nil || !filepath.IsLocal(rel) {
+		return openFIFO(unix.AT_FDCWD, path, flags)
+	}
+	root, err := os.OpenRoot(allocDir)
+	if err != nil {
+		return -1, err
+	}
+	defer root.Close()
+	dir, err := root.Open(filepath.Dir(rel))
+	if err != nil {
+		return -1, err
+	}
+	defer dir.Close()
+	return openFIFO(int(dir.Fd()), filepath.Base(rel), flags)
+}
+
+func openFIFO(dir int, name string, flags int) (int, error) {
+	fd, err := unix.Openat(dir, name, flags, 0)
+	if err != nil {
+		if errors.Is(err, unix.ELOOP) {
+			return -1, fmt.Errorf("%s is a symbolic link", name)
+		}
+		return -1, &os.PathError{Op: "open", Path: name, Err: err}
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		unix.Close(fd)
+		return -1, &os.PathError{Op: "stat", Path: name, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFIFO {
+		unix.Close(fd)
+		return -1, fmt.Errorf("%s is not a FIFO", name)
+	}
+	// The task expects to block while the reader is slow.
+	if err := unix.SetNonblock(fd, false); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}

@@ -1,0 +1,374 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// Command says which program a task runs. What else there is to know (user,
+// environment, output, directories) is in the sdk.Start.
+type Command struct {
+	// Path is the program: absolute, or relative to the task's "local" directory
+	// or to the task's directory, or a name to be found in the PATH of the task.
+	Path string
+
+	Args []string // without the name of the program
+
+	// Dir is the working directory, an absolute path; empty means the task's
+	// directory.
+	Dir string
+
+	// OOMScoreAdj makes the process a likelier victim when memory runs out, up
+	// to 1000.
+	OOMScoreAdj int
+
+	// CgroupV1 places the process in cgroups of the user's own, by controller,
+	// and CgroupV2 in one, all relative to the mount. They are neither made nor
+	// removed, and nothing but the process group is killed in them.
+	CgroupV1 map[string]string
+	CgroupV2 string
+}
+
+// Process is a task that is a process: its own session and group, and all that
+// they start. It satisfies sdk.Task, sdk.Signaler, sdk.Execer, sdk.Statser,
+// sdk.Stater, sdk.Attributed and sdk.Destroyer.
+type Process struct {
+	id     keeper.Process
+	start  *sdk.Start
+	dir    string
+	cred   *syscall.Credential
+	cgroup *cgroup // nil if there is none
+	child  bool    // of this process, so that we reap it
+	logger hclog.Logger
+	meter  meter
+
+	// fd is nil on kernels without pidfds.
+	fd *pidfd
+
+	// waiting is held by the one who waits; the others wait for it.
+	waiting sync.Mutex
+	ended   bool           // guarded by waiting
+	result  sdk.ExitResult // guarded by waiting
+}
+
+var (
+	_ sdk.Task       = (*Process)(nil)
+	_ sdk.Signaler   = (*Process)(nil)
+	_ sdk.Execer     = (*Process)(nil)
+	_ sdk.Statser    = (*Process)(nil)
+	_ sdk.Stater     = (*Process)(nil)
+	_ sdk.Attributed = (*Process)(nil)
+	_ sdk.Destroyer  = (*Process)(nil)
+)
+
+// State is what another process of the driver needs to find a Process again,
+// beside the sdk.Start. A driver's own state may hold it in a field.
+type State struct {
+	PID       int    `codec:"pid"`
+	StartTime uint64 `codec:"start_time"` // field 22 of /proc/<pid>/stat
+	BootID    string `codec:"boot_id"`
+	Dir       string `codec:"dir"`
+	Cgroup    string `codec:"cgroup"` // empty if there is none
+}
+
+// Start starts a process and returns when its program has been executed. It
+// opens the task's output, which blocks until somebody reads it or ctx ends, and
+// first ends what an earlier start of the same task has left in its cgroup.
+//
+// That there are no cgroups, or none may be made, fails no start.
+func Start(ctx context.Context, start *sdk.Start, c Command) (*Process, error) {
+	p := &Process{start: start, dir: c.Dir, child: true, logger: start.Logger()}
+	if p.dir == "" {
+		p.dir = start.TaskDir()
+	}
+	if err := checkDir(p.dir); err != nil {
+		return nil, err
+	}
+	if c.OOMScoreAdj < 0 || c.OOMScoreAdj > 1000 {
+		return nil, fmt.Errorf("oom_score_adj is %d; 0 to 1000 is possible", c.OOMScoreAdj)
+	}
+	path, err := lookPath(start, c.Path)
+	if err != nil {
+		return nil, err
+	}
+	p.cred, err = change(start.User)
+	if err != nil {
+		return nil, err
+	}
+
+	files, err := openOutput(ctx, start)
+	if err != nil {
+		return nil, err
+	}
+	defer files.close()
+
+	place, err := p.place(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.spawn(path, c, files, place); err != nil {
+		if p.cgroup != nil {
+			err = errors.Join(err, p.cgroup.release(p))
+		}
+		return nil, err
+	}
+	p.logger = p.logger.With("pid", p.id.PID)
+	p.setOOMScore(c.OOMScoreAdj)
+	return p, nil
+}
+
+// spawn forks and executes. A text file that is busy is so for a moment only:
+// another thread of ours has forked while somebody wrote it.
+func (p *Process) spawn(path string, c Command, files *output, place place) error {
+	attr := &syscall.ProcAttr{
+		Dir:   p.dir,
+		Env:   environ(p.start.Env),
+		Files: files.fds(),
+		Sys:   &syscall.SysProcAttr{Setsid: true, Credential: p.cred},
+	}
+	argv := append([]string{path}, c.Args...)
+	for delay := time.Millisecond; ; delay *= 2 {
+		fd := -1
+		attr.Sys.PidFD = &fd
+		var pid int
+		err := place.run(attr.Sys, func() (err error) {
+			pid, err = syscall.ForkExec(path, argv, attr)
+			return err
+		})
+		if errors.Is(err, unix.ETXTBSY) && delay < 200*time.Millisecond {
+			time.Sleep(delay)
+			continue
+		}
+		if err != nil {
+			return p.execError(path, err)
+		}
+		p.fd, err = newPidfd(fd)
+		if err == nil {
+			p.id, err = keeper.ProcessOf(pid)
+		}
+		if err != nil {
+			// Ours and unreaped, so the number is still its own.
+			unix.Kill(-pid, unix.SIGKILL)
+			unix.Wait4(pid, nil, 0, nil)
+			return fmt.Errorf("take hold of process %d: %w", pid, err)
+		}
+		return nil
+	}
+}
+
+func (p *Process) execError(path string, err error) error {
+	switch {
+	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ETXTBSY), errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		return sdk.Recoverable(fmt.Errorf("execute %s: %w", path, err))
+	case errors.Is(err, unix.ENOENT):
+		return fmt.Errorf("execute %s: the interpreter or loader that it names does not exist", path)
+	case errors.Is(err, unix.ENOEXEC):
+		return fmt.Errorf("execute %s: not a program for this machine, and no #! line names an interpreter", path)
+	case errors.Is(err, unix.EPERM) && p.cred != nil && os.Geteuid() != 0:
+		return fmt.Errorf("execute %s as user %q: only root may run tasks as another user", path, p.start.User)
+	case errors.Is(err, unix.EACCES):
+		return fmt.Errorf("execute %s in %s: %w for user %q", path, p.dir, err, p.start.User)
+	}
+	return fmt.Errorf("execute %s: %w", path, err)
+}
+
+// setOOMScore also undoes the protection that a service manager gives to the
+// plugin and that a task must not inherit.
+func (p *Process) setOOMScore(score int) {
+	if score == 0 && ownOOMScore() >= 0 {
+		return
+	}
+	file := fmt.Sprintf("/proc/%d/oom_score_adj", p.id.PID)
+	if err := os.WriteFile(file, fmt.Appendf(nil, "%d", score), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
+		p.logger.Warn("out-of-memory score not set", "score", score, "error", err)
+	}
+}
+
+var ownOOMScore = sync.OnceValue(func() (score int) {
+	if text, err := os.ReadFile("/proc/self/oom_score_adj"); err == nil {
+		fmt.Sscan(string(text), &score)
+	}
+	return score
+})
+
+// PID returns the process id, which is also that of the session and the group.
+func (p *Process) PID() int { return p.id.PID }
+
+// State is what Recover needs, in the same boot.
+func (p *Process) State() any { return p.Snapshot() }
+
+// Snapshot is State with its type, for drivers with a state of their own.
+func (p *Process) Snapshot() State {
+	s := State{PID: p.id.PID, StartTime: p.id.StartTime, BootID: bootID(), Dir: p.dir}
+	if p.cgroup != nil {
+		s.Cgroup = p.cgroup.path
+	}
+	return s
+}
+
+// Attributes tells the pid.
+func (p *Process) Attributes() map[string]string {
+	return map[string]string{"pid": fmt.Sprint(p.id.PID)}
+}
+
+// Wait blocks until the process has ended. The status is left in the kernel
+// until Destroy, so that it outlives a plugin that dies now. It may be called
+// more than once.
+func (p *Process) Wait(ctx context.Context) (sdk.ExitResult, error) {
+	p.waiting.Lock()
+	defer p.waiting.Unlock()
+	if p.ended {
+		return p.result, nil
+	}
+	var status keeper.Status
+	var err error
+	if p.child {
+		status, err = p.waitChild(ctx)
+	} else {
+		status, err = p.waitOrphan(ctx)
+	}
+	if ctx.Err() != nil {
+		return sdk.ExitResult{}, ctx.Err()
+	}
+	p.ended = true
+	p.result = resultOf(status, err)
+	p.result.OOMKilled = p.result.Signal == int(unix.SIGKILL) && p.cgroup != nil && p.cgroup.oomKilled()
+	return p.result, nil
+}
+
+// Signal sends a signal to the process itself, not to what it has started. An
+// empty name is SIGINT.
+func (p *Process) Signal(_ context.Context, name string) error {
+	sig, err := ParseSignal(name)
+	if err != nil {
+		return err
+	}
+	if p.fd != nil {
+		err = p.fd.signal(sig, 0)
+	} else {
+		err = p.id.Signal(sig)
+	}
+	if err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("send %s to process %d: %w", unix.SignalName(sig), p.id.PID, err)
+	}
+	return nil
+}
+
+// ParseSignal turns the name of a signal, with or without SIG, into its number.
+// An empty name is SIGINT, which is how Nomad's drivers for processes stop a
+// task by default.
+func ParseSignal(name string) (syscall.Signal, error) {
+	if name == "" {
+		return unix.SIGINT, nil
+	}
+	full := strings.ToUpper(name)
+	if !strings.HasPrefix(full, "SIG") {
+		full = "SIG" + full
+	}
+	sig := unix.SignalNum(full)
+	if sig == 0 {
+		return 0, fmt.Errorf("there is no signal %q", name)
+	}
+	return sig, nil
+}
+
+// Kill ends the process and everything that it has started: its group, and all
+// that is in its cgroup.
+func (p *Process) Kill(ctx context.Context) error {
+	err := p.killGroup()
+	if p.cgroup == nil {
+		p.killMarked(ctx)
+	} else if p.cgroup.owned(p) {
+		err = errors.Join(err, p.cgroup.kill(ctx))
+	}
+	return err
+}
+
+// killGroup kills the process group, and no stranger that has inherited its number.
+func (p *Process) killGroup() error {
+	err := unix.ENOSYS
+	if p.fd != nil {
+		if err := p.fd.signal(unix.SIGKILL, unix.PIDFD_SIGNAL_PROCESS_GROUP); err == nil || errors.Is(err, os.ErrProcessDone) {
+			return nil
+		}
+	}
+	// An older kernel. An unreaped child keeps its number. Of an orphan it can
+	// only be said that its number has not been given to another process.
+	if now, statErr := keeper.ProcessOf(p.id.PID); p.child || errors.Is(statErr, os.ErrProcessDone) || statErr == nil && now == p.id {
+		if killErr := unix.Kill(-p.id.PID, unix.SIGKILL); killErr != nil && killErr != unix.ESRCH {
+			err = killErr.(syscall.Errno)
+			return fmt.Errorf("kill process group %d: %w", p.id.PID, err)
+		}
+	}
+	return nil
+}
+
+// Destroy kills what the process has left running, forgets its exit status and
+// removes its cgroup. The process itself must have ended.
+func (p *Process) Destroy(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	errs := []error{p.killGroup()}
+	if p.cgroup == nil {
+		p.killMarked(ctx)
+	} else if p.cgroup.owned(p) {
+		errs = append(errs, p.cgroup.kill(ctx))
+	}
+	if p.child {
+		errs = append(errs, p.reap())
+	}
+	if p.cgroup != nil {
+		errs = append(errs, p.cgroup.release(p))
+	}
+	if p.fd != nil {
+		p.fd.close()
+	}
+	return errors.Join(errs...)
+}
+
+// environ is the environment in the kernel's form, in a steady order.
+func environ(env map[string]string) []string {
+	list := make([]string, 0, len(env))
+	for k, v := range env {
+		list = append(list, k+"="+v)
+	}
+	sort.Strings(list)
+	return list
+}
+
+func checkDir(dir string) error {
+	if !filepath.IsAbs(dir) {
+		return fmt.Errorf("work_dir %q is not an absolute path", dir)
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return fmt.Errorf("working directory: %w", err)
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("working directory %s is not a directory", dir)
+	}
+	return nil
+}
+
+// bootID tells this boot from others: a reboot means that no pid is ours.
+var bootID = sync.OnceValue(func() string {
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(text))
+})

@@ -1,0 +1,200 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// errUnknown is the honest answer when a process has ended and nobody who could
+// know its exit status is left.
+var errUnknown = errors.New("exit status unknown: the process ended while nobody watched it")
+
+// Recover finds a process that another plugin process has started, from the
+// State of it. One that has ended in the meantime is found too if its exit
+// status is known; else that is an error, and what it left running is killed.
+func Recover(ctx context.Context, start *sdk.Start, s State) (*Process, error) {
+	if s.PID <= 1 {
+		return nil, fmt.Errorf("recover task %q: its state names no process", start.Name)
+	}
+	p := &Process{
+		id:     keeper.Process{PID: s.PID, StartTime: s.StartTime},
+		start:  start,
+		dir:    s.Dir,
+		logger: start.Logger().With("pid", s.PID),
+	}
+	if s.BootID != bootID() {
+		return nil, fmt.Errorf("process %d has ended: the machine was started again since", s.PID)
+	}
+	var err error
+	if p.cred, err = change(start.User); err != nil {
+		p.logger.Warn("no command can be run in the recovered task", "error", err)
+	}
+	if s.Cgroup != "" {
+		p.cgroup = adoptCgroup(p, s.Cgroup)
+	}
+	if p.fd, err = openPidfd(p.id); err == nil {
+		p.child = isChild(p.id.PID)
+		return p, nil
+	}
+	if !errors.Is(err, os.ErrProcessDone) {
+		return nil, fmt.Errorf("recover process %d: %w", s.PID, err)
+	}
+	status, err := askKeeper(ctx, p.id)
+	if err != nil {
+		err = fmt.Errorf("process %d: %w", s.PID, errUnknown)
+		return nil, errors.Join(err, p.Destroy(context.WithoutCancel(ctx)))
+	}
+	p.ended, p.result = true, resultOf(status, nil)
+	return p, nil
+}
+
+// openPidfd takes hold of a process that is no child, or is os.ErrProcessDone.
+func openPidfd(id keeper.Process) (*pidfd, error) {
+	fd, err := unix.PidfdOpen(id.PID, unix.PIDFD_NONBLOCK)
+	switch {
+	case errors.Is(err, unix.ESRCH):
+		return nil, os.ErrProcessDone
+	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
+		if !id.Alive() {
+			return nil, os.ErrProcessDone
+		}
+		return nil, nil
+	case err != nil:
+		return nil, os.NewSyscallError("pidfd_open", err)
+	}
+	// Whatever has this number now is held. Is it the one that is meant?
+	if now, err := keeper.ProcessOf(id.PID); err != nil || now != id {
+		unix.Close(fd)
+		return nil, os.ErrProcessDone
+	}
+	return newPidfd(fd)
+}
+
+func isChild(pid int) bool {
+	_, _, err := waitid(unix.P_PID, pid, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG)
+	return err == nil
+}
+
+// waitOrphan waits for a process whose parent was another plugin process. Its
+// parent is now the keeper, or init.
+func (p *Process) waitOrphan(ctx context.Context) (keeper.Status, error) {
+	if err := p.awaitOrphan(ctx); err != nil {
+		return keeper.Status{}, fmt.Errorf("wait for process %d: %w", p.id.PID, err)
+	}
+	if status, err := askKeeper(ctx, p.id); err == nil {
+		return status, nil
+	}
+	// The kernel shows the status of a zombie to those who may look, and that of
+	// one that was reaped through a pidfd (6.15). In between one must wait for
+	// whoever reaps.
+	deadline := time.Now().Add(2 * time.Second)
+	for {
+		if status, ok := p.askKernel(); ok {
+			return status, nil
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return keeper.Status{}, ctx.Err()
+		}
+		if _, err := keeper.ProcessOf(p.id.PID); err != nil || time.Now().After(deadline) {
+			if status, ok := p.askKernel(); ok {
+				return status, nil
+			}
+			return keeper.Status{}, fmt.Errorf("process %d: %w", p.id.PID, errUnknown)
+		}
+	}
+}
+
+// awaitOrphan returns when the process has ended.
+func (p *Process) awaitOrphan(ctx context.Context) error {
+	if p.fd != nil {
+		return p.fd.poll(ctx, readable)
+	}
+	for p.id.Alive() { // a kernel without pidfds leaves nothing better
+		select {
+		case <-time.After(250 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// askKernel asks for the exit status of a process that has ended.
+func (p *Process) askKernel() (keeper.Status, bool) {
+	if p.fd != nil {
+		info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
+		err := p.fd.control(func(fd int) error {
+			_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.PIDFD_GET_INFO, uintptr(unsafe.Pointer(&info)))
+			if errno != 0 {
+				return errno
+			}
+			return nil
+		})
+		if err == nil && info.Mask&unix.PIDFD_INFO_EXIT != 0 {
+			return decode(int(info.Exit_code)), true
+		}
+	}
+	if st, err := readStat(p.id.PID); err == nil && st.start == p.id.StartTime && st.state == 'Z' && mayLook(p.id.PID) {
+		return decode(st.exit), true
+	}
+	return keeper.Status{}, false
+}
+
+// mayLook reports whether the kernel shows us the exit code of a zombie: to
+// strangers it shows 0, which would read as success.
+func mayLook(pid int) bool {
+	if os.Geteuid() == 0 {
+		return true
+	}
+	var st unix.Stat_t
+	err := unix.Stat(fmt.Sprintf("/proc/%d", pid), &st)
+	return err == nil && int(st.Uid) == os.Geteuid()
+}
+
+func decode(word int) keeper.Status {
+	w := unix.WaitStatus(word)
+	if w.Signaled() {
+		return keeper.Status{Signal: int(w.Signal())}
+	}
+	return keeper.Status{ExitCode: w.ExitStatus()}
+}
+
+// keeperClient is this process's connection to the keeper, made when it is
+// first needed. Under Nomad there is none.
+var keeperClient struct {
+	mu     sync.Mutex
+	client *keeper.Client
+}
+
+func askKeeper(ctx context.Context, id keeper.Process) (keeper.Status, error) {
+	socket := os.Getenv(keeper.EnvSocket)
+	if socket == "" {
+		return keeper.Status{}, keeper.ErrUnknown
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	keeperClient.mu.Lock()
+	if keeperClient.client == nil {
+		client, err := keeper.Attach(ctx, socket)
+		if err != nil {
+			keeperClient.mu.Unlock()
+			return keeper.Status{}, err
+		}
+		keeperClient.client = client
+	}
+	client := keeperClient.client
+	keeperClient.mu.Unlock()
+	return client.Wait(ctx, id)
+}

@@ -1,0 +1,158 @@
+package process
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// ticksPerSecond is USER_HZ, which is 100 on every Linux that Go runs on.
+const ticksPerSecond = 100
+
+// shortest is the least time over which a rate is worth telling.
+const shortest = 50 * time.Millisecond
+
+// meter turns counters of CPU time into rates. Several streams of samples may
+// share it: a rate is always since the last sample of any of them.
+type meter struct {
+	mu   sync.Mutex
+	at   time.Time
+	last map[int]cpuTime // by pid; 0 is the whole
+	rate map[int]sdk.CPUUsage
+}
+
+type cpuTime struct {
+	user, system time.Duration
+}
+
+var (
+	cpuFields    = []string{"System Mode", "User Mode", "Total Ticks", "Percent"}
+	memoryFields = []string{"RSS"}
+)
+
+// Stats samples the CPU time and memory of the process and all that it has
+// started. The whole is the sum of them; on cgroups v2 it is what the kernel
+// counts for the task, which also knows of those that have ended.
+func (p *Process) Stats(context.Context) (sdk.TaskStats, error) {
+	pids := descendants(p.id.PID)
+	if p.cgroup != nil {
+		pids = p.cgroup.pids()
+	}
+	used := map[int]cpuTime{}
+	memory := map[int]sdk.MemoryUsage{}
+	var whole sdk.MemoryUsage
+	var sum cpuTime
+	for _, pid := range pids {
+		st, err := readStat(pid)
+		if err != nil || pid == p.id.PID && st.start != p.id.StartTime {
+			continue
+		}
+		t := cpuTime{user: ticks(st.user), system: ticks(st.system)}
+		used[pid] = t
+		sum.user += t.user
+		sum.system += t.system
+		m := sdk.MemoryUsage{RSS: st.rss * uint64(os.Getpagesize()), Measured: memoryFields}
+		memory[pid] = m
+		whole.RSS += m.RSS
+	}
+	if len(used) == 0 {
+		return sdk.TaskStats{}, fmt.Errorf("process %d has ended", p.id.PID)
+	}
+	whole.Measured = memoryFields
+	used[0] = sum
+	if p.cgroup != nil {
+		p.cgroup.measure(&whole, used)
+	}
+
+	stats := sdk.TaskStats{Timestamp: time.Now(), ByPID: map[string]sdk.Usage{}}
+	rates := p.meter.rates(stats.Timestamp, used)
+	stats.Total = sdk.Usage{CPU: rates[0], Memory: whole}
+	for pid, m := range memory {
+		stats.ByPID[strconv.Itoa(pid)] = sdk.Usage{CPU: rates[pid], Memory: m}
+	}
+	return stats, nil
+}
+
+// measure asks cgroup v2 for the whole.
+func (g *cgroup) measure(memory *sdk.MemoryUsage, used map[int]cpuTime) {
+	if usec := g.counter("cpu.stat", "usage_usec"); usec > 0 {
+		used[0] = cpuTime{
+			user:   time.Duration(g.counter("cpu.stat", "user_usec")) * time.Microsecond,
+			system: time.Duration(g.counter("cpu.stat", "system_usec")) * time.Microsecond,
+		}
+	}
+	current, ok := g.value("memory.current")
+	if !ok {
+		return
+	}
+	memory.Usage = current
+	memory.Cache = g.counter("memory.stat", "file")
+	memory.KernelUsage = g.counter("memory.stat", "kernel")
+	memory.Measured = append([]string{"Cache", "Usage", "Kernel Usage"}, memoryFields...)
+	if swap, ok := g.value("memory.swap.current"); ok {
+		memory.Swap = swap
+		memory.Measured = append(memory.Measured, "Swap")
+	}
+	if peak, ok := g.value("memory.peak"); ok {
+		memory.MaxUsage = peak
+		memory.Measured = append(memory.Measured, "Max Usage")
+	}
+}
+
+func ticks(n uint64) time.Duration { return time.Duration(n) * time.Second / ticksPerSecond }
+
+// rates is the CPU usage since the sample before; the first one says 0.
+func (m *meter) rates(now time.Time, used map[int]cpuTime) map[int]sdk.CPUUsage {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	passed := now.Sub(m.at)
+	if m.last != nil && passed < shortest {
+		return m.rate
+	}
+	rate := make(map[int]sdk.CPUUsage, len(used))
+	for pid, t := range used {
+		u := sdk.CPUUsage{Measured: cpuFields}
+		// A new process has used all that it has in the time that has passed.
+		if before, ok := m.last[pid]; m.last != nil && (ok || pid != 0) {
+			u.User = percent(t.user-before.user, passed)
+			u.System = percent(t.system-before.system, passed)
+			u.Percent = u.User + u.System
+			u.TotalTicks = u.Percent / 100 * megahertz()
+		}
+		rate[pid] = u
+	}
+	m.at, m.last, m.rate = now, used, rate
+	return rate
+}
+
+// percent of one core; the sum over processes falls when one ends.
+func percent(used, passed time.Duration) float64 {
+	return max(0, 100*float64(used)/float64(passed))
+}
+
+// megahertz is the speed of a core.
+var megahertz = sync.OnceValue(func() float64 {
+	if text, err := os.ReadFile("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"); err == nil {
+		if khz, err := strconv.ParseFloat(strings.TrimSpace(string(text)), 64); err == nil {
+			return khz / 1000
+		}
+	}
+	text, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(text)) {
+		name, value, ok := strings.Cut(line, ":")
+		if ok && strings.TrimSpace(name) == "cpu MHz" {
+			mhz, _ := strconv.ParseFloat(strings.TrimSpace(value), 64)
+			return mhz
+		}
+	}
+	return 0
+})

@@ -1,0 +1,148 @@
+package sdk
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/go-plugin"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// linger is how long a plugin without tasks waits for a host to come back.
+const linger = 10 * time.Minute
+
+// Serve is the whole main of a driver. It returns when the host has ended the
+// plugin, or when no task is left and no host has come for ten minutes. It ends
+// the process with an error message if it cannot serve.
+//
+// While it serves, hclog.Default() and package log write to the host's log, and
+// so does what the driver prints to standard output and standard error. Tasks
+// are left running whatever ends the process.
+//
+// To keep a driver up under a debugger, start it by hand with
+// NOMAD_LITE_PLUGIN_DEBUG=NAME=SOCKET, and the host with the same variable: the
+// process that the host starts then passes everything on to the one that you
+// started. This works with any host.
+func Serve[T Task](impl Driver[T]) {
+	if err := serve(impl); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(os.Args[0]), err)
+		os.Exit(1)
+	}
+}
+
+func serve[T Task](impl Driver[T]) error {
+	info := impl.Info()
+	if err := info.check(); err != nil {
+		return fmt.Errorf("serve a task driver: %w", err)
+	}
+	byHand := os.Getenv(base.Handshake.MagicCookieKey) != base.Handshake.MagicCookieValue
+	socket := debugSocket(os.Getenv(EnvDebug), info.Name)
+	if byHand && socket == "" {
+		return fmt.Errorf("this is the task driver plugin %q, which a host such as nomad-lite or Nomad starts: try \"nomad-lite plugin test %s\"", info.Name, os.Args[0])
+	}
+	shield()
+	if byHand {
+		return debug(impl, socket)
+	}
+	logger := hclog.New(&hclog.LoggerOptions{
+		Name:       info.Name,
+		Level:      hclog.Trace,
+		Output:     os.Stderr,
+		JSONFormat: true,
+		// The layout that hosts parse.
+		TimeFormat: "2006-01-02T15:04:05.000000Z07:00",
+	})
+	redirectLogs(logger)
+	if socket != "" {
+		return attach(socket, logger)
+	}
+	s := newServer(impl, logger)
+	servePlugin(context.Background(), s, s, s.busy, logger)
+	return nil
+}
+
+// servePlugin speaks the plugin protocol until the host, the lack of one, or ctx
+// ends it.
+func servePlugin(ctx context.Context, b base.Plugin, d driver.Driver, busy func() bool, logger hclog.Logger) {
+	i := &idle{busy: busy}
+	prints := sync.OnceFunc(func() { redirectPrints(logger) })
+	plugin.Serve(&plugin.ServeConfig{
+		HandshakeConfig: base.Handshake,
+		Plugins: plugin.PluginSet{
+			base.PluginName:   &base.GRPCPlugin{Impl: b},
+			driver.PluginName: &driver.GRPCPlugin{Impl: d},
+		},
+		Logger: logger,
+		GRPCServer: func(opts []grpc.ServerOption) *grpc.Server {
+			server := base.NewServer(append(opts, grpc.StatsHandler(&connections{idle: i, first: prints})))
+			i.start(server.Stop)
+			context.AfterFunc(ctx, server.Stop)
+			return server
+		},
+	})
+}
+
+// shield keeps what this process inherited from reaching the tasks, and a lost
+// host from ending this process.
+func shield() {
+	// Whatever the host forgot to close on exec.
+	if err := unix.CloseRange(3, ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		for fd := 3; fd < 1024; fd++ { // an old kernel
+			unix.CloseOnExec(fd)
+		}
+	}
+	// After the host's death a line on stderr must not be the end. A handler and
+	// not SIG_IGN, which tasks would inherit; nor should they inherit what a shell
+	// or nohup has set to be ignored.
+	caught := []os.Signal{syscall.SIGPIPE}
+	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT} {
+		if signal.Ignored(s) {
+			caught = append(caught, s)
+		}
+	}
+	signal.Notify(make(chan os.Signal, 1), caught...)
+}
+
+// redirectLogs makes the packages that log by themselves log to the host.
+func redirectLogs(logger hclog.Logger) {
+	hclog.SetDefault(logger)
+	log.SetFlags(0)
+	log.SetOutput(logger.StandardWriter(&hclog.StandardLoggerOptions{InferLevels: true}))
+}
+
+// redirectPrints turns what the driver prints into log lines. It must run after
+// go-plugin has set os.Stdout and os.Stderr to pipes of its own: what goes into
+// those is thrown away by Nomad, and blocks once no host reads it.
+func redirectPrints(logger hclog.Logger) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		logger.Warn("prints of the driver are not logged", "error", err)
+		return
+	}
+	os.Stdout, os.Stderr = w, w
+	go func() { // lives as long as the process, like what it reads
+		lines := bufio.NewReaderSize(r, 64<<10)
+		for {
+			line, _, err := lines.ReadLine()
+			if err != nil {
+				return
+			}
+			if len(line) > 0 {
+				logger.Info(string(line))
+			}
+		}
+	}()
+}

@@ -1,0 +1,721 @@
+package sdk
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+const defaultFingerprintInterval = 30 * time.Second
+
+// server turns an author's driver into the whole contract. It satisfies
+// driver.Driver and base.Plugin.
+type server[T Task] struct {
+	impl   Driver[T]
+	info   Info
+	caps   Capabilities
+	logger hclog.Logger
+	events events
+
+	configMu sync.Mutex
+	config   *base.Config // the last one that the author took
+
+	mu    sync.Mutex
+	tasks map[string]*task[T] // by start id
+}
+
+var _ driver.Driver = (*server[Task])(nil)
+var _ base.Plugin = (*server[Task])(nil)
+
+// task is one start that the server knows. Fields below ready are set when ready
+// is closed; those below done when done is closed.
+type task[T Task] struct {
+	start  *Start
+	cancel context.CancelCauseFunc // gives up a Start that is under way
+
+	ready   chan struct{} // closed by whoever made the task known
+	err     error         // why there is no author's task
+	author  T
+	started time.Time
+	network *NetworkOverride
+	unwait  context.CancelFunc // ends the author's Wait
+
+	done      chan struct{} // closed when the author's Wait has returned
+	result    ExitResult
+	completed time.Time
+
+	destroy   sync.Mutex // one DestroyTask at a time
+	destroyed bool       // guarded by destroy
+}
+
+var errDestroyed = errors.New("task was destroyed while it started")
+
+// newServer expects an Info that has been checked.
+func newServer[T Task](impl Driver[T], logger hclog.Logger) *server[T] {
+	info := impl.Info()
+	if info.Version == "" {
+		info.Version = "0.1.0"
+	}
+	if info.StateVersion == 0 {
+		info.StateVersion = 1
+	}
+	if info.FingerprintInterval == 0 {
+		info.FingerprintInterval = defaultFingerprintInterval
+	}
+	if info.TaskSchema == nil {
+		info.TaskSchema = Object(nil)
+	}
+	s := &server[T]{
+		impl:   impl,
+		info:   info,
+		caps:   info.Capabilities,
+		logger: logger,
+		tasks:  map[string]*task[T]{},
+	}
+	s.caps.SendSignals = has[T, Signaler]()
+	s.caps.Exec = has[T, Execer]()
+	_, s.caps.MustCreateNetwork = any(impl).(Networker)
+	return s
+}
+
+// has reports whether every T is an I, so that it can be said before there is a task.
+func has[T, I any]() bool {
+	return reflect.TypeFor[T]().Implements(reflect.TypeFor[I]())
+}
+
+func (i *Info) check() error {
+	if i.Name == "" {
+		return errors.New("Info has no Name")
+	}
+	for _, r := range i.Name {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' || r == '.' {
+			continue
+		}
+		return fmt.Errorf("name %q of the driver has the character %q; letters, digits, _, - and . are possible", i.Name, r)
+	}
+	return nil
+}
+
+func (s *server[T]) PluginInfo(context.Context) (*base.Info, error) {
+	return &base.Info{
+		Type:        base.TypeDriver,
+		APIVersions: []string{driver.APIVersion},
+		Version:     s.info.Version,
+		Name:        s.info.Name,
+	}, nil
+}
+
+func (s *server[T]) ConfigSchema(context.Context) (*hclspec.Spec, error) {
+	return s.info.ConfigSchema, nil
+}
+
+// SetConfig hands a configuration to the author once: hosts repeat themselves.
+func (s *server[T]) SetConfig(ctx context.Context, config *base.Config) error {
+	configurer, ok := s.impl.(Configurer)
+	if !ok {
+		return nil
+	}
+	s.configMu.Lock()
+	defer s.configMu.Unlock()
+	if s.config != nil && bytes.Equal(s.config.Plugin, config.Plugin) && reflect.DeepEqual(s.config.Driver, config.Driver) {
+		return nil
+	}
+	c := &Config{body: config.Plugin}
+	if config.Driver != nil {
+		c.MinPort, c.MaxPort = config.Driver.ClientMinPort, config.Driver.ClientMaxPort
+	}
+	if err := configurer.Configure(ctx, c); err != nil {
+		return err
+	}
+	s.config = config
+	return nil
+}
+
+func (s *server[T]) Init(ctx context.Context) error {
+	if initer, ok := s.impl.(Initer); ok {
+		return initer.Init(ctx)
+	}
+	return nil
+}
+
+func (s *server[T]) Shutdown(ctx context.Context) error {
+	if shutdowner, ok := s.impl.(Shutdowner); ok {
+		return shutdowner.Shutdown(ctx)
+	}
+	return nil
+}
+
+func (s *server[T]) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
+	return s.info.TaskSchema, nil
+}
+
+func (s *server[T]) Capabilities(context.Context) (*Capabilities, error) {
+	caps := s.caps
+	return &caps, nil
+}
+
+func (s *server[T]) Fingerprint(ctx context.Context) (<-chan Fingerprint, error) {
+	out := make(chan Fingerprint)
+	go func() {
+		defer close(out)
+		ticker := time.NewTicker(s.info.FingerprintInterval)
+		defer ticker.Stop()
+		var last *Fingerprint
+		for {
+			now := s.fingerprint(ctx)
+			if last == nil || !reflect.DeepEqual(*last, now) {
+				select {
+				case out <- now:
+				case <-ctx.Done():
+					return
+				}
+				last = &now
+			}
+			select {
+			case <-ticker.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out, nil
+}
+
+func (s *server[T]) fingerprint(ctx context.Context) Fingerprint {
+	f := Fingerprint{Health: HealthHealthy}
+	if fingerprinter, ok := s.impl.(Fingerprinter); ok {
+		f = fingerprinter.Fingerprint(ctx)
+	}
+	if f.Health == HealthHealthy && f.HealthDescription == "" {
+		f.HealthDescription = "Healthy"
+	}
+	return f
+}
+
+func (s *server[T]) TaskEvents(ctx context.Context) (<-chan *driver.TaskEvent, error) {
+	in, stop := s.events.listen()
+	out := make(chan *driver.TaskEvent)
+	go func() {
+		defer close(out)
+		defer stop()
+		for {
+			select {
+			case event := <-in:
+				select {
+				case out <- event:
+				case <-ctx.Done():
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out, nil
+}
+
+func (s *server[T]) StartTask(ctx context.Context, config *TaskConfig) (*driver.Handle, *NetworkOverride, error) {
+	if config == nil || config.ID == "" {
+		return nil, nil, errors.New("start task: no task id given")
+	}
+	start := s.newStart(*config)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	t := &task[T]{start: start, cancel: cancel, ready: make(chan struct{}), done: make(chan struct{})}
+	s.mu.Lock()
+	if s.tasks[config.ID] != nil {
+		s.mu.Unlock()
+		return nil, nil, fmt.Errorf("task with ID %q already started", config.ID)
+	}
+	s.tasks[config.ID] = t
+	s.mu.Unlock()
+
+	author, err := s.impl.Start(ctx, start)
+	if err == nil && ctx.Err() != nil {
+		// Nobody hears of this start, so nobody would ever stop it.
+		err = errors.Join(context.Cause(ctx), s.undo(context.WithoutCancel(ctx), author))
+	}
+	var handle *driver.Handle
+	if err == nil {
+		handle, err = s.handle(config, author)
+		if err != nil {
+			err = errors.Join(err, s.undo(context.WithoutCancel(ctx), author))
+		}
+	}
+	if err != nil {
+		s.fail(t, err)
+		return nil, nil, err
+	}
+	s.run(t, author)
+	return handle, t.network, nil
+}
+
+func (s *server[T]) newStart(config TaskConfig) *Start {
+	config.Env = maps.Clone(config.Env) // the author may change it, the handle must not
+	return &Start{
+		TaskConfig: config,
+		events:     &s.events,
+		logger:     s.logger.With("alloc_id", config.AllocID, "task", config.Name),
+	}
+}
+
+// handle is what the host stores.
+func (s *server[T]) handle(config *TaskConfig, author T) (*driver.Handle, error) {
+	h := &driver.Handle{
+		Version: s.info.StateVersion,
+		Config:  config,
+		State:   driver.TaskRunning,
+	}
+	if stater, ok := any(author).(Stater); ok {
+		state, err := hclspec.MarshalState(stater.State())
+		if err != nil {
+			return nil, fmt.Errorf("encode the state of task %q: %w", config.Name, err)
+		}
+		h.DriverState = state
+	}
+	return h, nil
+}
+
+// undo ends a task that was started but is not wanted.
+func (s *server[T]) undo(ctx context.Context, author T) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := author.Kill(ctx); err != nil {
+		return fmt.Errorf("kill the task again: %w", err)
+	}
+	if _, err := author.Wait(ctx); err != nil {
+		return fmt.Errorf("wait for the killed task: %w", err)
+	}
+	if destroyer, ok := any(author).(Destroyer); ok {
+		return destroyer.Destroy(ctx)
+	}
+	return nil
+}
+
+// fail forgets a start that came to nothing.
+func (s *server[T]) fail(t *task[T], err error) {
+	s.mu.Lock()
+	delete(s.tasks, t.start.ID)
+	s.mu.Unlock()
+	t.err = err
+	close(t.ready)
+}
+
+// run begins to wait for a task. The goroutine ends with the task, or when it
+// is destroyed.
+func (s *server[T]) run(t *task[T], author T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	t.author, t.unwait, t.started = author, cancel, time.Now()
+	if networked, ok := any(author).(Networked); ok {
+		t.network = networked.Network()
+	}
+	close(t.ready)
+	go func() {
+		defer cancel()
+		result, err := author.Wait(ctx)
+		if err != nil {
+			result.Err = errors.Join(err, result.Err)
+		}
+		t.result, t.completed = result, time.Now()
+		close(t.done)
+		t.start.Logger().Debug("task ended", "exit_code", result.ExitCode, "signal", result.Signal, "error", result.Err)
+	}()
+}
+
+func (s *server[T]) RecoverTask(ctx context.Context, handle *driver.Handle) error {
+	if handle == nil || handle.Config == nil || handle.Config.ID == "" {
+		return errors.New("recover task: no task id given")
+	}
+	if handle.Version < 1 || handle.Version > s.info.StateVersion {
+		return fmt.Errorf("recover task %q: its state has version %d, this driver knows 1 to %d", handle.Config.ID, handle.Version, s.info.StateVersion)
+	}
+	recoverer, ok := s.impl.(Recoverer[T])
+
+	s.mu.Lock()
+	if t := s.tasks[handle.Config.ID]; t != nil {
+		s.mu.Unlock()
+		_, err := t.wait(ctx)
+		return err
+	}
+	if !ok {
+		s.mu.Unlock()
+		return fmt.Errorf("recover task %q: tasks of driver %q end with its process", handle.Config.ID, s.info.Name)
+	}
+	start := s.newStart(*handle.Config)
+	start.StateVersion, start.state = handle.Version, handle.DriverState
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	t := &task[T]{start: start, cancel: cancel, ready: make(chan struct{}), done: make(chan struct{})}
+	s.tasks[start.ID] = t
+	s.mu.Unlock()
+
+	author, err := recoverer.Recover(ctx, start)
+	if err != nil {
+		s.fail(t, err)
+		return err
+	}
+	s.run(t, author)
+	return nil
+}
+
+// find returns a task that has started.
+func (s *server[T]) find(ctx context.Context, id string) (*task[T], error) {
+	s.mu.Lock()
+	t := s.tasks[id]
+	s.mu.Unlock()
+	if t == nil {
+		return nil, ErrTaskNotFound
+	}
+	return t.wait(ctx)
+}
+
+// wait blocks until the task has started.
+func (t *task[T]) wait(ctx context.Context) (*task[T], error) {
+	select {
+	case <-t.ready:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if t.err != nil {
+		return nil, ErrTaskNotFound
+	}
+	return t, nil
+}
+
+func (t *task[T]) ended() bool {
+	select {
+	case <-t.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *server[T]) WaitTask(ctx context.Context, id string) (*ExitResult, error) {
+	t, err := s.find(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-t.done:
+		result := t.result
+		return &result, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (s *server[T]) StopTask(ctx context.Context, id string, timeout time.Duration, signal string) error {
+	t, err := s.find(ctx, id)
+	if err != nil || t.ended() {
+		return err
+	}
+	if stopper, ok := any(t.author).(Stopper); ok {
+		err := stopper.Stop(ctx, timeout, signal)
+		if err != nil && !t.ended() {
+			return err
+		}
+		return t.await(ctx)
+	}
+	if signaler, ok := any(t.author).(Signaler); ok && timeout > 0 && t.interrupt(ctx, signaler, signal) {
+		timer := time.NewTimer(timeout)
+		defer timer.Stop()
+		select {
+		case <-t.done:
+			return nil
+		case <-timer.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return t.kill(ctx)
+}
+
+// interrupt asks the task to end, and reports whether it was asked.
+func (t *task[T]) interrupt(ctx context.Context, signaler Signaler, signal string) bool {
+	err := signaler.Signal(ctx, signal)
+	if err != nil && signal != "" && !t.ended() {
+		t.start.Logger().Warn("stop signal not sent, sending the default one", "signal", signal, "error", err)
+		err = signaler.Signal(ctx, "")
+	}
+	if err != nil && !t.ended() {
+		t.start.Logger().Warn("stop signal not sent, killing the task", "error", err)
+		return false
+	}
+	return true
+}
+
+func (t *task[T]) kill(ctx context.Context) error {
+	if err := t.author.Kill(ctx); err != nil && !t.ended() {
+		return fmt.Errorf("kill task %q: %w", t.start.ID, err)
+	}
+	return t.await(ctx)
+}
+
+func (t *task[T]) await(ctx context.Context) error {
+	select {
+	case <-t.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *server[T]) DestroyTask(ctx context.Context, id string, force bool) error {
+	s.mu.Lock()
+	t := s.tasks[id]
+	s.mu.Unlock()
+	if t == nil {
+		return s.sweep(ctx, id, force)
+	}
+	if force {
+		t.cancel(errDestroyed)
+	}
+	if _, err := t.wait(ctx); err != nil {
+		return err
+	}
+
+	t.destroy.Lock()
+	defer t.destroy.Unlock()
+	if t.destroyed {
+		return ErrTaskNotFound
+	}
+	if !t.ended() {
+		if !force {
+			return fmt.Errorf("destroy task %q: it is running, and destroying it is not forced", id)
+		}
+		if err := t.kill(ctx); err != nil {
+			return err
+		}
+	}
+	t.destroyed = true
+	t.unwait()
+	// What is left behind is cleaned up even when the host goes away, and the id
+	// is free in any case: a second try would find nothing else to do.
+	var err error
+	if destroyer, ok := any(t.author).(Destroyer); ok {
+		if err = destroyer.Destroy(context.WithoutCancel(ctx)); err != nil {
+			err = fmt.Errorf("destroy task %q: %w", id, err)
+		}
+	}
+	s.mu.Lock()
+	delete(s.tasks, id)
+	s.mu.Unlock()
+	return err
+}
+
+// sweep ends what may be left of an unknown start.
+func (s *server[T]) sweep(ctx context.Context, id string, force bool) error {
+	sweeper, ok := s.impl.(Sweeper)
+	if !ok || !force {
+		return ErrTaskNotFound
+	}
+	allocID, name, ok := splitID(id)
+	if !ok || s.knows(allocID, name) {
+		return ErrTaskNotFound
+	}
+	found, err := sweeper.Sweep(ctx, allocID, name)
+	if err != nil {
+		return fmt.Errorf("destroy task %q: %w", id, err)
+	}
+	if !found {
+		return ErrTaskNotFound
+	}
+	return nil
+}
+
+// splitID takes apart "<alloc id>/<task name>/<8 hex>".
+func splitID(id string) (allocID, name string, ok bool) {
+	parts := strings.Split(id, "/")
+	if len(parts) != 3 || slices.Contains(parts, "") {
+		return "", "", false
+	}
+	return parts[0], parts[1], true
+}
+
+// knows reports whether there is any start of this task.
+func (s *server[T]) knows(allocID, name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.tasks {
+		if t.start.AllocID == allocID && t.start.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *server[T]) InspectTask(ctx context.Context, id string) (*driver.TaskStatus, error) {
+	t, err := s.find(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	status := &driver.TaskStatus{
+		ID:              id,
+		Name:            t.start.Name,
+		State:           driver.TaskRunning,
+		StartedAt:       t.started,
+		ExitResult:      &ExitResult{},
+		NetworkOverride: t.network,
+	}
+	if t.ended() {
+		result := t.result
+		status.State, status.CompletedAt, status.ExitResult = driver.TaskExited, t.completed, &result
+	}
+	if attributed, ok := any(t.author).(Attributed); ok {
+		status.DriverAttributes = attributed.Attributes()
+	}
+	return status, nil
+}
+
+func (s *server[T]) TaskStats(ctx context.Context, id string, interval time.Duration) (<-chan *TaskStats, error) {
+	t, err := s.find(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	statser, ok := any(t.author).(Statser)
+	if !ok {
+		return nil, &driver.Error{Err: errors.New("stats not implemented for driver"), Recoverable: false}
+	}
+	if interval <= 0 {
+		interval = time.Second
+	}
+	out := make(chan *TaskStats)
+	go func() {
+		defer close(out)
+		ticker := time.NewTicker(interval)
+		defer ticker.Stop()
+		for {
+			sample, err := statser.Stats(ctx)
+			switch {
+			case err == nil:
+				if sample.Timestamp.IsZero() {
+					sample.Timestamp = time.Now()
+				}
+				select {
+				case out <- &sample:
+				case <-t.done:
+					return
+				case <-ctx.Done():
+					return
+				}
+			case !t.ended() && ctx.Err() == nil:
+				t.start.Logger().Debug("no statistics this time", "error", err)
+			}
+			select {
+			case <-ticker.C:
+			case <-t.done:
+				return
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out, nil
+}
+
+func (s *server[T]) SignalTask(ctx context.Context, id, signal string) error {
+	t, err := s.find(ctx, id)
+	if err != nil {
+		return err
+	}
+	signaler, ok := any(t.author).(Signaler)
+	if !ok {
+		return errors.New("SignalTask is not supported by this driver")
+	}
+	if signal == "" {
+		return errors.New("no signal given")
+	}
+	if t.ended() {
+		return errors.New("task has ended")
+	}
+	return signaler.Signal(ctx, signal)
+}
+
+func (s *server[T]) ExecTask(ctx context.Context, id string, command []string, timeout time.Duration) (*driver.ExecResult, error) {
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("command %q did not end within %v", firstOf(command), timeout))
+		defer cancel()
+	}
+	// Both streams in their order, as the shell would show them: hosts show
+	// Stdout alone as the output of a check.
+	var output tail
+	exit, err := s.exec(ctx, id, Exec{Command: command, Stdout: &output, Stderr: &output})
+	if err != nil {
+		return nil, err
+	}
+	return &driver.ExecResult{Stdout: output.bytes(), Exit: exit}, nil
+}
+
+func (s *server[T]) ExecTaskStreaming(ctx context.Context, id string, exec driver.Exec) (*ExitResult, error) {
+	result, err := s.exec(ctx, id, exec)
+	if err != nil {
+		return nil, err
+	}
+	return &result, nil
+}
+
+func (s *server[T]) exec(ctx context.Context, id string, exec Exec) (ExitResult, error) {
+	t, err := s.find(ctx, id)
+	if err != nil {
+		return ExitResult{}, err
+	}
+	execer, ok := any(t.author).(Execer)
+	switch {
+	case !ok:
+		return ExitResult{}, errors.New("ExecTask is not supported by this driver")
+	case len(exec.Command) == 0:
+		return ExitResult{}, errors.New("no command given")
+	case t.ended():
+		return ExitResult{}, errors.New("task has ended")
+	}
+	result, err := execer.Exec(ctx, exec)
+	if ctx.Err() != nil {
+		return ExitResult{}, context.Cause(ctx) // the command was killed for this, and its status says nothing
+	}
+	return result, err
+}
+
+func firstOf(command []string) string {
+	if len(command) == 0 {
+		return ""
+	}
+	return command[0]
+}
+
+func (s *server[T]) CreateNetwork(ctx context.Context, allocID, hostname string) (*NetworkIsolation, bool, error) {
+	networker, ok := s.impl.(Networker)
+	if !ok {
+		return nil, false, errors.New("CreateNetwork RPC not supported by driver")
+	}
+	return networker.CreateNetwork(ctx, allocID, hostname)
+}
+
+func (s *server[T]) DestroyNetwork(ctx context.Context, allocID string, isolation *NetworkIsolation) error {
+	networker, ok := s.impl.(Networker)
+	if !ok {
+		return errors.New("DestroyNetwork RPC not supported by driver")
+	}
+	return networker.DestroyNetwork(ctx, allocID, isolation)
+}
+
+// busy reports whether there are tasks that somebody may still ask about.
+func (s *server[T]) busy() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.tasks) > 0
+}

@@ -1,0 +1,100 @@
+package sdk
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// Start is one start of a task, as the host asks for it, or as it remembers it
+// when the task is to be recovered. A restarted task is a new start with a new ID.
+type Start struct {
+	TaskConfig
+
+	// StateVersion is the Info.StateVersion of the process that started the
+	// task; 0 if this is not a recovery.
+	StateVersion int32
+
+	state  []byte
+	events *events
+	logger hclog.Logger
+}
+
+// Config decodes the task's config block into dst, a pointer to a struct whose
+// fields are matched by the tag `codec`. An empty block leaves dst as it is.
+func (s *Start) Config(dst any) error {
+	if len(s.DriverConfig) == 0 {
+		return nil
+	}
+	if err := hclspec.Unmarshal(s.DriverConfig, dst); err != nil {
+		return fmt.Errorf("decode the config of task %q: %w", s.Name, err)
+	}
+	return nil
+}
+
+// State decodes what [Stater] returned when the task was started into dst.
+func (s *Start) State(dst any) error {
+	if len(s.state) == 0 {
+		return errors.New("the handle of the task carries no state")
+	}
+	if err := hclspec.UnmarshalState(s.state, dst); err != nil {
+		return fmt.Errorf("decode the state of task %q: %w", s.Name, err)
+	}
+	return nil
+}
+
+// TaskDir is the task's own directory on the host.
+func (s *Start) TaskDir() string { return filepath.Join(s.AllocDir, s.Name) }
+
+// Event tells the user something about the task, such as "pulling image": it
+// becomes one of the task's events. It may be called as long as the process
+// lives, and never blocks.
+func (s *Start) Event(message string, annotations map[string]string) {
+	if s.events == nil {
+		return // made by hand, in a test of the author's
+	}
+	s.events.send(&driver.TaskEvent{
+		TaskID:      s.ID,
+		AllocID:     s.AllocID,
+		TaskName:    s.Name,
+		Timestamp:   time.Now(),
+		Message:     message,
+		Annotations: annotations,
+	})
+}
+
+// Logger logs to the host, with the task's names attached.
+func (s *Start) Logger() hclog.Logger {
+	if s.logger == nil {
+		return hclog.NewNullLogger()
+	}
+	return s.logger
+}
+
+// Config is the configuration of the driver.
+type Config struct {
+	// MinPort and MaxPort are the ports that Nomad leaves to helper processes of
+	// drivers; both are 0 if the host did not say.
+	MinPort, MaxPort uint32
+
+	body []byte
+}
+
+// Decode decodes the body of the host's `plugin` block into dst, a pointer to a
+// struct whose fields are matched by the tag `codec`. Without a body dst stays
+// as it is.
+func (c *Config) Decode(dst any) error {
+	if len(c.body) == 0 {
+		return nil
+	}
+	if err := hclspec.Unmarshal(c.body, dst); err != nil {
+		return fmt.Errorf("decode the configuration of the plugin: %w", err)
+	}
+	return nil
+}

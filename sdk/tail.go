@@ -1,0 +1,37 @@
+package sdk
+
+import "sync"
+
+// tailSize is how much output of a command a host is told: the end of it, far
+// below the 4 MiB that a message may have.
+const tailSize = 64 << 10
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	mu  sync.Mutex
+	buf []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := len(p)
+	if len(p) > tailSize {
+		p = p[len(p)-tailSize:]
+	}
+	t.buf = append(t.buf, p...)
+	// Cutting only at twice the size keeps the copying linear.
+	if len(t.buf) > 2*tailSize {
+		t.buf = append(t.buf[:0], t.buf[len(t.buf)-tailSize:]...)
+	}
+	return n, nil
+}
+
+func (t *tail) bytes() []byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.buf) > tailSize {
+		return t.buf[len(t.buf)-tailSize:]
+	}
+	return t.buf
+}
