@@ -63,6 +63,41 @@ func (h *handle) mark(name string) error {
 	return nil
 }
 
+// access says what may be done through a bind mount.
+type access bool
+
+const (
+	readWrite access = false
+	readOnly  access = true
+)
+
+// bind makes the directory source appear under name, unless something is
+// mounted there.
+func (h *handle) bind(name string, source *handle, a access) error {
+	target, err := h.ensure(name, 0o777, nobodys)
+	if err != nil {
+		return err
+	}
+	defer target.close()
+	mounted, err := isMount(h.fd, target.fd)
+	if mounted || err != nil {
+		return err
+	}
+	if err := unix.Mount(source.proc(), target.proc(), "", unix.MS_BIND, ""); err != nil {
+		return h.errorf("bind mount on", name, err)
+	}
+	if a == readWrite {
+		return nil
+	}
+	bound, err := h.open(name) // now what is mounted there
+	if err != nil {
+		return err
+	}
+	defer bound.close()
+	err = unix.Mount("", bound.proc(), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, "")
+	return h.errorf("make read-only", name, err)
+}
+
 // isTmpfs reports whether a memory file system is mounted on name.
 func (h *handle) isTmpfs(name string) (bool, error) {
 	dir, err := h.open(name)

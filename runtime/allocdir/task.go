@@ -76,6 +76,76 @@ func (d *Dir) buildTask(t *TaskDir, name string, o TaskOptions) error {
 			t.SecretsOnDisk = onDisk
 		}
 	}
+	if !privileged() {
+		return nil // a driver that needs what follows needs root itself
+	}
+	switch o.Isolation {
+	case driver.FSIsolationChroot:
+		return alloc.showShared(task)
+	case driver.FSIsolationUnveil:
+		return d.showAll(alloc, task, name)
+	}
+	return nil
+}
+
+// showShared makes the shared directory appear in that of a task that is
+// confined to it, with the logs read-only.
+func (h *handle) showShared(task *handle) error {
+	shared, err := h.open(sharedName)
+	if err != nil {
+		return err
+	}
+	defer shared.close()
+	if err := task.bind(sharedName, shared, readWrite); err != nil {
+		return err
+	}
+	shown, err := task.open(sharedName)
+	if err != nil {
+		return err
+	}
+	defer shown.close()
+	logs, err := shown.open(logsName)
+	if err != nil {
+		return err
+	}
+	defer logs.close()
+	return shown.bind(logsName, logs, readOnly)
+}
+
+// showAll makes the directories of a task appear beside the root of all
+// allocations.
+func (d *Dir) showAll(alloc, task *handle, name string) error {
+	place := d.id + "-" + name
+	if err := checkName(place); err != nil {
+		return err
+	}
+	if err := makeRoot(d.mountsRoot(), 0o711); err != nil {
+		return err
+	}
+	root, err := openPath(d.mountsRoot())
+	if err != nil {
+		return err
+	}
+	defer root.close()
+	mounts, err := root.ensure(place, 0o755, ours)
+	if err != nil {
+		return err
+	}
+	defer mounts.close()
+	for _, m := range []struct {
+		parent *handle
+		name   string
+	}{{alloc, sharedName}, {task, localName}, {task, secretsName}} {
+		source, err := m.parent.open(m.name)
+		if err != nil {
+			return err
+		}
+		err = mounts.bind(m.name, source, readWrite)
+		source.close()
+		if err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -102,13 +172,14 @@ func (h *handle) ensureSecret(name string, sizeMB int) (onDisk, err error) {
 }
 
 // DropSecrets takes the secrets of a task away: it unmounts them, or empties
-// the directories if they are on disk. The runner calls it when the task will
-// not start again. It may be called again, and for a task that was never built.
+// the directories if they are on disk. What else was mounted for the task goes
+// as well. The runner calls it when the task will not start again. It may be
+// called again, and for a task that was never built.
 func (d *Dir) DropSecrets(name string) error {
 	if err := checkTaskName(name); err != nil {
 		return fmt.Errorf("drop secrets of task %q: %w", name, err)
 	}
-	if err := d.dropSecrets(name); err != nil {
+	if err := errors.Join(d.hideAll(name), d.dropSecrets(name)); err != nil {
 		return fmt.Errorf("drop secrets of task %q: %w", name, err)
 	}
 	return nil
@@ -125,11 +196,20 @@ func (d *Dir) dropSecrets(name string) error {
 		return ignoreMissing(err)
 	}
 	defer task.close()
-	var errs []error
+	errs := []error{task.unmount(sharedName)}
 	for _, name := range []string{secretsName, privateName} {
 		errs = append(errs, task.unmount(name), task.removeAll(name, keepTop))
 	}
 	return errors.Join(errs...)
+}
+
+// hideAll undoes showAll.
+func (d *Dir) hideAll(name string) error {
+	place := d.id + "-" + name
+	if checkName(place) != nil {
+		return nil // so showAll was refused
+	}
+	return removeBelow(d.mountsRoot(), place)
 }
 
 // WriteLocal writes one file for the task, as 0755, to a path that is relative

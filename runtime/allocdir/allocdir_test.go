@@ -1,0 +1,661 @@
+package allocdir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+const allocID = "5a1ad3b8-0c2c-7d5e-3f4d-8d4f2a1b9c0e"
+
+// newDir returns a built directory that is destroyed with the test.
+func newDir(t *testing.T) *Dir {
+	t.Helper()
+	d, err := New(filepath.Join(t.TempDir(), "alloc"), allocID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Destroy(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := d.Build(); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func buildTask(t *testing.T, d *Dir, name string) *TaskDir {
+	t.Helper()
+	task, err := d.BuildTask(name, TaskOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return task
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount")
+	}
+}
+
+// mounts returns the mount points at or below path.
+func mounts(t *testing.T, path string) []string {
+	t.Helper()
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for line := range strings.Lines(string(table)) {
+		point := strings.Fields(line)[4]
+		if point == path || strings.HasPrefix(point, path+"/") {
+			found = append(found, point)
+		}
+	}
+	return found
+}
+
+func stat(t *testing.T, path string) unix.Stat_t {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	return st
+}
+
+// RS-076: the layout, its modes and its owners, whatever the umask is.
+func TestLayout(t *testing.T) {
+	for _, umask := range []int{0o022, 0o077, 0} {
+		t.Run(fmt.Sprintf("umask %03o", umask), func(t *testing.T) {
+			defer unix.Umask(unix.Umask(umask))
+			d := newDir(t)
+			task := buildTask(t, d, "web")
+
+			uid, gid := os.Geteuid(), os.Getegid()
+			if privileged() {
+				uid, gid = nobody()
+			}
+			for _, c := range []struct {
+				path  string
+				mode  uint32
+				owner int
+			}{
+				{filepath.Dir(d.Path()), 0o711, os.Geteuid()},
+				{d.Path(), 0o755, os.Geteuid()},
+				{task.SharedAllocDir, 0o777, uid},
+				{filepath.Join(task.SharedAllocDir, "data"), 0o777, uid},
+				{task.LogDir, 0o777, uid},
+				{filepath.Join(task.SharedAllocDir, "tmp"), 0o777, uid},
+				{task.Dir, 0o777, uid},
+				{task.LocalDir, 0o777, uid},
+				{filepath.Join(task.Dir, "tmp"), 0o1777, uid},
+				{task.SecretsDir, 0o777, uid},
+				{task.PrivateDir, 0o777, uid},
+			} {
+				st := stat(t, c.path)
+				if st.Mode != unix.S_IFDIR|c.mode || int(st.Uid) != c.owner {
+					t.Errorf("%s: mode %o of user %d, want directory %o of %d", c.path, st.Mode, st.Uid, c.mode, c.owner)
+				}
+				if c.owner != os.Geteuid() && int(st.Gid) != gid {
+					t.Errorf("%s: group %d, want %d", c.path, st.Gid, gid)
+				}
+			}
+		})
+	}
+}
+
+func TestPaths(t *testing.T) {
+	d, err := New("/var/lib/x/alloc/", allocID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	task := d.Task("web")
+	base := "/var/lib/x/alloc/" + allocID
+	for got, want := range map[string]string{
+		d.Path():               base,
+		d.LogDir():             base + "/alloc/logs",
+		task.AllocDir:          base,
+		task.Dir:               base + "/web",
+		task.SharedAllocDir:    base + "/alloc",
+		task.SharedTaskDir:     base + "/web/alloc",
+		task.LocalDir:          base + "/web/local",
+		task.LogDir:            base + "/alloc/logs",
+		task.SecretsDir:        base + "/web/secrets",
+		task.PrivateDir:        base + "/web/private",
+		task.MountsAllocDir:    "/var/lib/x/alloc_mounts/" + allocID + "-web/alloc",
+		task.MountsTaskDir:     "/var/lib/x/alloc_mounts/" + allocID + "-web/local",
+		task.MountsSecretsDir:  "/var/lib/x/alloc_mounts/" + allocID + "-web/secrets",
+		filepath.Dir(d.Path()): "/var/lib/x/alloc",
+	} {
+		if got != want {
+			t.Errorf("path %s, want %s", got, want)
+		}
+	}
+}
+
+// R10: names that would not be a directory of their own.
+func TestEvilNames(t *testing.T) {
+	d := newDir(t)
+	for _, name := range []string{"", ".", "..", "a/b", "../x", "/etc", `a\b`, "a\x00b", strings.Repeat("x", 256)} {
+		if _, err := New("/var/lib", name); err == nil {
+			t.Errorf("New took the alloc id %q", name)
+		}
+		if _, err := d.BuildTask(name, TaskOptions{}); err == nil {
+			t.Errorf("BuildTask took the name %q", name)
+		}
+		if err := d.DropSecrets(name); err == nil {
+			t.Errorf("DropSecrets took the name %q", name)
+		}
+		if err := d.WriteLocal(name, "x", nil); err == nil {
+			t.Errorf("WriteLocal took the task name %q", name)
+		}
+	}
+	if _, err := d.BuildTask("alloc", TaskOptions{}); err == nil || !strings.Contains(err.Error(), "reserved") {
+		t.Errorf("BuildTask of the name alloc: %v", err)
+	}
+	if _, err := New("relative", allocID); err == nil {
+		t.Error("New took a relative root")
+	}
+	for _, name := range []string{strings.Repeat("x", 255), "a b", "a\nb", "-rf", "...", "Alloc", "ünï"} {
+		buildTask(t, d, name)
+		if err := d.DropSecrets(name); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestBuildAgainChangesNothingOfTheTasks(t *testing.T) {
+	d := newDir(t)
+	task := buildTask(t, d, "web")
+	file := filepath.Join(task.LocalDir, "file")
+	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if privileged() { // as the task would: it has taken its directory for itself
+		if err := os.Chown(task.LocalDir, 1234, 1234); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(task.LocalDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Build(); err != nil {
+		t.Fatal(err)
+	}
+	buildTask(t, d, "web")
+	if st := stat(t, task.LocalDir); st.Mode&0o7777 != 0o700 {
+		t.Errorf("mode of local is %o, and the task has set 700", st.Mode&0o7777)
+	}
+	if _, err := os.Stat(file); err != nil {
+		t.Error(err)
+	}
+}
+
+// A crash between mkdir and chmod leaves a directory that no task can use.
+func TestBuildHealsWhatIsHalfBuilt(t *testing.T) {
+	d, err := New(filepath.Join(t.TempDir(), "alloc"), allocID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{d.Path(), filepath.Join(d.Path(), "alloc"), filepath.Join(d.Path(), "web")} {
+		if err := os.MkdirAll(path, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.Build(); err != nil {
+		t.Fatal(err)
+	}
+	defer d.Destroy()
+	if st := stat(t, d.Path()); st.Mode&0o777 != 0o755 {
+		t.Errorf("mode %o, want 755", st.Mode&0o777)
+	}
+	needRoot(t) // without owners to give away nobody else needs the rest
+	buildTask(t, d, "web")
+	for _, name := range []string{"alloc", "web"} {
+		if st := stat(t, filepath.Join(d.Path(), name)); st.Mode&0o777 != 0o777 || st.Uid == 0 {
+			t.Errorf("%s: mode %o of user %d", name, st.Mode&0o777, st.Uid)
+		}
+	}
+}
+
+func TestBuildTaskNeedsTheAllocation(t *testing.T) {
+	d, err := New(t.TempDir(), allocID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.BuildTask("web", TaskOptions{}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("BuildTask without Build: %v", err)
+	}
+}
+
+func TestDestroyTwiceAndNever(t *testing.T) {
+	d := newDir(t)
+	buildTask(t, d, "web")
+	for range 2 {
+		if err := d.Destroy(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Lstat(d.Path()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the directory is still there: %v", err)
+	}
+	never, err := New(filepath.Join(t.TempDir(), "nothing", "here"), allocID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := never.Destroy(); err != nil {
+		t.Error(err)
+	}
+}
+
+// What a task may leave behind goes as well, and nothing else does.
+func TestDestroyRemovesAnything(t *testing.T) {
+	d := newDir(t)
+	task := buildTask(t, d, "web")
+	outside := t.TempDir()
+	keep := filepath.Join(outside, "keep")
+	if err := os.WriteFile(keep, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	locked := filepath.Join(task.LocalDir, "mod", "cache")
+	must(os.MkdirAll(locked, 0o755))
+	must(os.WriteFile(filepath.Join(locked, "file"), nil, 0o444))
+	must(os.Chmod(locked, 0o555))
+	must(os.Chmod(filepath.Dir(locked), 0))
+	must(unix.Mkfifo(filepath.Join(task.LocalDir, "fifo"), 0o600))
+	must(os.Symlink(outside, filepath.Join(task.LocalDir, "dir-link")))
+	must(os.Symlink(keep, filepath.Join(task.LocalDir, "file-link")))
+	must(os.Symlink("loop", filepath.Join(task.LocalDir, "loop")))
+	must(os.Link(keep, filepath.Join(task.LocalDir, "hard-link")))
+	must(os.WriteFile(filepath.Join(task.LocalDir, "new\nline\xff"), nil, 0))
+	for i := range 1100 { // more than one read of the directory
+		must(os.WriteFile(filepath.Join(task.LocalDir, fmt.Sprint("many-", i)), nil, 0o600))
+	}
+
+	must(d.Destroy())
+	if _, err := os.Lstat(d.Path()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the directory is still there: %v", err)
+	}
+	if _, err := os.Stat(keep); err != nil {
+		t.Errorf("a file outside is gone: %v", err)
+	}
+}
+
+// Deeper than there may be open files, and with paths longer than PATH_MAX.
+func TestDestroyDeepTrees(t *testing.T) {
+	d := newDir(t)
+	task := buildTask(t, d, "web")
+	const depth = 600
+	dir, err := unix.Open(task.LocalDir, unix.O_PATH, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The name that removal moves deep directories to is taken already.
+	if err := os.MkdirAll(filepath.Join(d.Path(), ".removed-1", "x"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for range depth {
+		if err := unix.Mkdirat(dir, "a-name-of-some-length", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		next, err := unix.Openat(dir, "a-name-of-some-length", unix.O_PATH, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		unix.Close(dir)
+		dir = next
+	}
+	unix.Close(dir)
+
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 200, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Destroy(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(d.Path()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the directory is still there: %v", err)
+	}
+}
+
+// R10: a task puts links where directories were. None of our steps may touch
+// what they lead to.
+func TestLinksAreNotFollowed(t *testing.T) {
+	for _, name := range []string{"local", "tmp", "secrets", "private"} {
+		for _, target := range []string{"outside", "inside"} {
+			t.Run(name+" leads "+target, func(t *testing.T) {
+				d := newDir(t)
+				task := buildTask(t, d, "web")
+				if err := d.DropSecrets("web"); err != nil {
+					t.Fatal(err)
+				}
+				victim := t.TempDir()
+				if target == "inside" { // another task's
+					victim = buildTask(t, d, "other").LocalDir
+				}
+				if err := os.Chmod(victim, 0o700); err != nil {
+					t.Fatal(err)
+				}
+				file := filepath.Join(victim, "file")
+				if err := os.WriteFile(file, nil, 0o600); err != nil {
+					t.Fatal(err)
+				}
+				before := stat(t, victim)
+
+				swapped := filepath.Join(task.Dir, name)
+				if err := os.Remove(swapped); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.Symlink(victim, swapped); err != nil {
+					t.Fatal(err)
+				}
+
+				buildTask(t, d, "web")
+				if name == "secrets" || name == "private" {
+					if st := stat(t, swapped); st.Mode&unix.S_IFMT != unix.S_IFDIR {
+						t.Errorf("%s is still no directory", name)
+					}
+				}
+				if err := d.DropSecrets("web"); err != nil {
+					t.Fatal(err)
+				}
+				if points := mounts(t, victim); len(points) > 0 {
+					t.Errorf("mounted on %s", points)
+				}
+				if after := stat(t, victim); after.Mode != before.Mode || after.Uid != before.Uid {
+					t.Errorf("victim changed from %o of %d to %o of %d", before.Mode, before.Uid, after.Mode, after.Uid)
+				}
+				if _, err := os.Stat(file); err != nil {
+					t.Error(err)
+				}
+				if target == "outside" {
+					if err := d.Destroy(); err != nil {
+						t.Fatal(err)
+					}
+					if _, err := os.Stat(file); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// A task that is a link as a whole, or a file, is refused.
+func TestTaskDirectoryMustBeADirectory(t *testing.T) {
+	d := newDir(t)
+	victim := t.TempDir()
+	if err := os.Symlink(victim, filepath.Join(d.Path(), "web")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.BuildTask("web", TaskOptions{}); err == nil {
+		t.Error("BuildTask followed a link")
+	}
+	if entries, _ := os.ReadDir(victim); len(entries) > 0 {
+		t.Errorf("it has made %v", entries)
+	}
+}
+
+// The links change while we work.
+func TestLinksThatChangeWhileWeWork(t *testing.T) {
+	d := newDir(t)
+	task := buildTask(t, d, "web")
+	if err := d.DropSecrets("web"); err != nil {
+		t.Fatal(err)
+	}
+	victim := t.TempDir()
+	file := filepath.Join(victim, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before := stat(t, victim)
+
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		link, dir := filepath.Join(task.Dir, "link"), filepath.Join(task.Dir, "dir")
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			for _, name := range []string{"local", "secrets"} {
+				path := filepath.Join(task.Dir, name)
+				os.Symlink(victim, link)
+				os.Remove(path)
+				os.Rename(link, path)
+				os.Mkdir(dir, 0o755)
+				os.Remove(path)
+				os.Rename(dir, path)
+			}
+		}
+	}()
+	for range 200 {
+		d.BuildTask("web", TaskOptions{}) // may fail, may not follow
+		d.DropSecrets("web")
+	}
+	close(stop)
+	<-stopped
+	if points := mounts(t, victim); len(points) > 0 {
+		t.Errorf("mounted on %s", points)
+		unix.Unmount(victim, unix.MNT_DETACH)
+	}
+	if after := stat(t, victim); after.Mode != before.Mode || after.Uid != before.Uid {
+		t.Errorf("victim changed from %o of %d to %o of %d", before.Mode, before.Uid, after.Mode, after.Uid)
+	}
+	if _, err := os.Stat(file); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWriteLocal(t *testing.T) {
+	defer unix.Umask(unix.Umask(0o077))
+	d := newDir(t)
+	task := buildTask(t, d, "web")
+	for range 2 {
+		if err := d.WriteLocal("web", "a/b/payload", []byte("data\x00")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := filepath.Join(task.LocalDir, "a/b/payload")
+	if got, err := os.ReadFile(path); err != nil || string(got) != "data\x00" {
+		t.Errorf("read %q, %v", got, err)
+	}
+	for _, p := range []string{path, filepath.Dir(path), filepath.Dir(filepath.Dir(path))} {
+		if st := stat(t, p); st.Mode&0o7777 != 0o755 {
+			t.Errorf("mode of %s is %o, want 755", p, st.Mode&0o7777)
+		}
+	}
+	if err := d.WriteLocal("web", "../../note", nil); err != nil {
+		t.Errorf("a path within the allocation: %v", err)
+	}
+
+	victim := filepath.Join(t.TempDir(), "victim")
+	if err := os.WriteFile(victim, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Dir(victim), filepath.Join(task.LocalDir, "out")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(victim, filepath.Join(task.LocalDir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(filepath.Join(task.LocalDir, "fifo"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"../../../x", "/../../../x", "out/victim", "out/new", "", ".", ".."} {
+		if err := d.WriteLocal("web", name, []byte("new")); err == nil {
+			t.Errorf("WriteLocal took the path %q", name)
+		}
+	}
+	for _, name := range []string{"link", "fifo", "/abs"} { // replaced, or taken as relative
+		if err := d.WriteLocal("web", name, []byte("new")); err != nil {
+			t.Error(err)
+		}
+	}
+	if got, err := os.ReadFile(victim); err != nil || string(got) != "old" {
+		t.Errorf("outside: read %q, %v", got, err)
+	}
+}
+
+func TestOpenConfines(t *testing.T) {
+	d := newDir(t)
+	buildTask(t, d, "web")
+	root, err := d.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	if _, err := root.Stat("web/local"); err != nil {
+		t.Error(err)
+	}
+	if err := os.Symlink("/etc", filepath.Join(d.Path(), "web", "etc")); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"web/etc/passwd", "../x", "/etc/passwd"} {
+		if _, err := root.Stat(path); err == nil {
+			t.Errorf("the handle leads to %s", path)
+		}
+	}
+}
+
+func TestSweep(t *testing.T) {
+	base := filepath.Join(t.TempDir(), "run-1")
+	d, err := New(filepath.Join(base, "alloc"), allocID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Build(); err != nil {
+		t.Fatal(err)
+	}
+	buildTask(t, d, "web")
+	for range 2 {
+		if err := Sweep(base); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Lstat(base); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it is still there: %v", err)
+	}
+	if points := mounts(t, base); len(points) > 0 {
+		t.Errorf("still mounted: %s", points)
+	}
+
+	link := filepath.Join(t.TempDir(), "link")
+	victim := t.TempDir()
+	if err := os.Symlink(victim, link); err != nil {
+		t.Fatal(err)
+	}
+	if err := Sweep(link); err == nil {
+		t.Error("Sweep took a link")
+	}
+	if _, err := os.Stat(victim); err != nil {
+		t.Error(err)
+	}
+	if privileged() {
+		foreign := t.TempDir()
+		if err := os.Chown(foreign, 1234, 1234); err != nil {
+			t.Fatal(err)
+		}
+		if err := Sweep(foreign); err == nil {
+			t.Error("Sweep took a directory of another user")
+		}
+	}
+}
+
+func TestDestroyTellsWhatIsLeft(t *testing.T) {
+	needRoot(t)
+	d := newDir(t)
+	task := buildTask(t, d, "web")
+	var files []string
+	for i := range 20 {
+		path := filepath.Join(task.LocalDir, fmt.Sprint("immutable-", i))
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if !setImmutable(t, path, true) {
+			t.Skip("this file system has no immutable files")
+		}
+		files = append(files, path)
+	}
+	err := d.Destroy()
+	for _, path := range files {
+		setImmutable(t, path, false)
+	}
+	if err == nil || !strings.Contains(err.Error(), "immutable-") || !strings.Contains(err.Error(), "more") {
+		t.Errorf("Destroy = %v, want some of the files and that there are more", err)
+	}
+	if n := strings.Count(fmt.Sprint(err), "\n"); n > maxErrors {
+		t.Errorf("%d lines of errors", n)
+	}
+	if points := mounts(t, d.Path()); len(points) > 0 {
+		t.Errorf("it has stopped at the error, and left %s", points)
+	}
+}
+
+func setImmutable(t *testing.T, path string, on bool) bool {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	flags := 0
+	if on {
+		flags = unix.STATX_ATTR_IMMUTABLE // the same bit as FS_IMMUTABLE_FL
+	}
+	return unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags) == nil
+}
+
+func TestNoHandleStaysOpen(t *testing.T) {
+	before := openFiles(t)
+	d := newDir(t)
+	buildTask(t, d, "web")
+	buildTask(t, d, "web")
+	d.WriteLocal("web", "x", nil)
+	d.DropSecrets("web")
+	d.Destroy()
+	if after := openFiles(t); !slices.Equal(before, after) {
+		t.Errorf("open files before: %v, after: %v", before, after)
+	}
+}
+
+func openFiles(t *testing.T) []string {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		if target, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && !strings.HasPrefix(target, "anon_inode") {
+			names = append(names, e.Name()+" "+target)
+		}
+	}
+	return names
+}

@@ -1,0 +1,299 @@
+package allocdir
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// RS-076: secrets and private are in memory, and nothing there can be executed.
+func TestSecretsAreInMemory(t *testing.T) {
+	needRoot(t)
+	d := newDir(t)
+	task, err := d.BuildTask("web", TaskOptions{SecretsMB: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if task.SecretsOnDisk != nil {
+		t.Skipf("memory file systems are not possible here: %v", task.SecretsOnDisk)
+	}
+	for path, sizeMB := range map[string]uint64{task.SecretsDir: 3, task.PrivateDir: 1} {
+		var st unix.Statfs_t
+		if err := unix.Statfs(path, &st); err != nil {
+			t.Fatal(err)
+		}
+		if st.Type != unix.TMPFS_MAGIC {
+			t.Errorf("%s is of type %x, want tmpfs", path, st.Type)
+		}
+		if got := st.Blocks * uint64(st.Bsize) >> 20; got != sizeMB {
+			t.Errorf("%s has %d MB, want %d", path, got, sizeMB)
+		}
+		const want = unix.ST_NOEXEC | unix.ST_NOSUID | unix.ST_NODEV
+		if st.Flags&want != want {
+			t.Errorf("%s has the flags %x, want noexec, nosuid and nodev", path, st.Flags)
+		}
+		if _, err := os.Stat(filepath.Join(path, ".nomad-mount")); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// The mount is there once, however often a task starts, and comes back after
+// whatever has taken it away: a reboot, say.
+func TestSecretsAreCheckedAtEachStart(t *testing.T) {
+	needRoot(t)
+	d := newDir(t)
+	task := buildTask(t, d, "web")
+	if task.SecretsOnDisk != nil {
+		t.Skip(task.SecretsOnDisk)
+	}
+	token := filepath.Join(task.SecretsDir, "token")
+	if err := os.WriteFile(token, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	os.Remove(filepath.Join(task.SecretsDir, ".nomad-mount")) // a task may
+	buildTask(t, d, "web")
+	if got := mounts(t, d.Path()); len(got) != 2 {
+		t.Errorf("mounts after the second start: %s", got)
+	}
+	if _, err := os.Stat(token); err != nil {
+		t.Errorf("secrets did not survive a second start: %v", err)
+	}
+
+	// RS-072
+	if err := unix.Unmount(task.SecretsDir, 0); err != nil {
+		t.Fatal(err)
+	}
+	// a marker from below the mount must not fool us
+	if err := os.WriteFile(filepath.Join(task.SecretsDir, ".nomad-mount"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	buildTask(t, d, "web")
+	if got := mounts(t, d.Path()); len(got) != 2 {
+		t.Errorf("mounts after a reboot: %s", got)
+	}
+
+	// something else is mounted over it
+	if err := unix.Mount(task.LocalDir, task.SecretsDir, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	buildTask(t, d, "web")
+	if got := mounts(t, d.Path()); len(got) != 2 {
+		t.Errorf("mounts after one was covered: %s", got)
+	}
+}
+
+// A task in a chroot sees the shared directory in its own, and cannot write logs.
+func TestChrootTasksSeeTheSharedDirectory(t *testing.T) {
+	needRoot(t)
+	d := newDir(t)
+	for range 2 {
+		task, err := d.BuildTask("web", TaskOptions{Isolation: driver.FSIsolationChroot})
+		if err != nil {
+			t.Skipf("bind mounts are not possible here: %v", err)
+		}
+		if err := os.WriteFile(filepath.Join(task.SharedTaskDir, "data", "file"), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(filepath.Join(task.SharedAllocDir, "data", "file")); string(got) != "x" {
+			t.Errorf("read %q, %v", got, err)
+		}
+		if err := os.WriteFile(filepath.Join(task.SharedTaskDir, "logs", "file"), nil, 0o600); !errors.Is(err, unix.EROFS) {
+			t.Errorf("write to the logs: %v, want a read-only file system", err)
+		}
+		if got := mounts(t, task.SharedTaskDir); len(got) != 2 {
+			t.Errorf("mounts: %s", got)
+		}
+	}
+	if err := d.DropSecrets("web"); err != nil {
+		t.Fatal(err)
+	}
+	if got := mounts(t, d.Path()); len(got) > 0 {
+		t.Errorf("still mounted: %s", got)
+	}
+}
+
+// A task under unveil finds its directories beside the root of all allocations.
+func TestUnveilTasksHaveMounts(t *testing.T) {
+	needRoot(t)
+	d := newDir(t)
+	options := TaskOptions{Isolation: driver.FSIsolationUnveil}
+	for range 2 {
+		task, err := d.BuildTask("web", options)
+		if err != nil {
+			t.Skipf("bind mounts are not possible here: %v", err)
+		}
+		for shown, source := range map[string]string{
+			task.MountsAllocDir: task.SharedAllocDir, task.MountsTaskDir: task.LocalDir, task.MountsSecretsDir: task.SecretsDir,
+		} {
+			if err := os.WriteFile(filepath.Join(shown, "file"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Stat(filepath.Join(source, "file")); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	place := filepath.Dir(d.Task("web").MountsAllocDir)
+	if got := mounts(t, place); len(got) != 3 {
+		t.Errorf("mounts: %s", got)
+	}
+	if err := d.DropSecrets("web"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(d.Task("web").LocalDir, "file")); err != nil {
+		t.Errorf("a file went with the mount: %v", err)
+	}
+	if _, err := d.BuildTask("web", options); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Destroy(); err != nil {
+		t.Fatal(err)
+	}
+	if got := mounts(t, filepath.Dir(place)); len(got) > 0 {
+		t.Errorf("still mounted: %s", got)
+	}
+	if _, err := os.Lstat(place); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%s is still there: %v", place, err)
+	}
+}
+
+// O8: nothing stays mounted when a task has ended.
+func TestDropSecrets(t *testing.T) {
+	d := newDir(t)
+	task := buildTask(t, d, "web")
+	buildTask(t, d, "other")
+	for _, dir := range []string{task.SecretsDir, task.PrivateDir} {
+		if err := os.WriteFile(filepath.Join(dir, "token"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	busy, err := os.Open(task.SecretsDir) // a process may still be in there
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	for range 2 {
+		if err := d.DropSecrets("web"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := mounts(t, task.Dir); len(got) > 0 {
+		t.Errorf("still mounted: %s", got)
+	}
+	for _, dir := range []string{task.SecretsDir, task.PrivateDir} {
+		if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+			t.Errorf("%s: %v, %v", dir, entries, err)
+		}
+	}
+	if privileged() && len(mounts(t, filepath.Join(d.Path(), "other"))) != 2 {
+		t.Error("the secrets of another task are gone")
+	}
+	if err := d.DropSecrets("never-built"); err != nil {
+		t.Error(err)
+	}
+}
+
+// A task that is root can mount what it likes in its directory. We unmount it,
+// and never remove what is behind.
+func TestDestroyNeverGoesThroughAMount(t *testing.T) {
+	needRoot(t)
+	d := newDir(t)
+	task := buildTask(t, d, "web")
+	if task.SecretsOnDisk != nil {
+		t.Skip(task.SecretsOnDisk)
+	}
+	victim := t.TempDir()
+	file := filepath.Join(victim, "sub", "file")
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	bind := func(source, name string, dir bool) {
+		t.Helper()
+		target := filepath.Join(task.Dir, name)
+		if dir {
+			os.MkdirAll(target, 0o755)
+		} else {
+			os.WriteFile(target, nil, 0o600)
+		}
+		if err := unix.Mount(source, target, "", unix.MS_BIND, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bind(victim, "local/bind", true) // on the same file system: the device number is the same
+	bind(victim, "local/bind", true) // twice
+	bind(file, "local/file", false)
+	bind(victim, "deep/er/bind", true)
+	bind(task.SharedAllocDir, "alloc", true) // a tree into itself
+	bind(victim, "", true)                   // the task's directory as a whole
+
+	if err := d.Destroy(); err != nil {
+		t.Fatal(err)
+	}
+	if got := mounts(t, d.Path()); len(got) > 0 {
+		t.Errorf("still mounted: %s", got)
+	}
+	if got, err := os.ReadFile(file); err != nil || string(got) != "x" {
+		t.Errorf("behind the mount: read %q, %v", got, err)
+	}
+}
+
+// What a dead agent has left is swept with its mounts, and open files in there
+// do not stop us.
+func TestSweepUnmounts(t *testing.T) {
+	needRoot(t)
+	base := filepath.Join(t.TempDir(), "run-1")
+	d, err := New(filepath.Join(base, "alloc"), allocID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Build(); err != nil {
+		t.Fatal(err)
+	}
+	task := buildTask(t, d, "web")
+	f, err := os.Create(filepath.Join(task.SecretsDir, "open"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := Sweep(base); err != nil {
+		t.Fatal(err)
+	}
+	if got := mounts(t, base); len(got) > 0 {
+		t.Errorf("still mounted: %s", got)
+	}
+}
+
+// Where the kernel can keep a memory file system out of the swap, ours are.
+func TestSecretsDoNotSwap(t *testing.T) {
+	needRoot(t)
+	probe := t.TempDir()
+	if err := unix.Mount("tmpfs", probe, "tmpfs", 0, "noswap"); err != nil {
+		t.Skip("this kernel has no noswap")
+	}
+	defer unix.Unmount(probe, 0)
+
+	d := newDir(t)
+	task := buildTask(t, d, "web")
+	table, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(strings.Split(string(table), "\n"), func(line string) bool {
+		return strings.Contains(line, task.SecretsDir+" ") && strings.Contains(line, "noswap")
+	}) {
+		t.Error("secrets may be swapped out")
+	}
+}
