@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
+	"strconv"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hcldec"
@@ -42,7 +44,7 @@ func (s *Spec) Decode(config map[string]any, vars map[string]cty.Value) (value c
 	if config == nil {
 		config = map[string]any{}
 	}
-	text, err := json.Marshal(config)
+	text, err := json.Marshal(exact(config))
 	if err == nil {
 		err = checkConfig(text)
 	}
@@ -65,6 +67,46 @@ func (s *Spec) Decode(config map[string]any, vars map[string]cty.Value) (value c
 		}
 	}
 	return value, diags
+}
+
+// exact writes whole numbers that were JSON before, and so are float64, with
+// all their digits. encoding/json ends them with zeros where float64 is not
+// exact any more.
+func exact(v any) any {
+	switch v := v.(type) {
+	case float64:
+		if v == math.Trunc(v) && math.Abs(v) < 1e21 {
+			return json.Number(strconv.FormatFloat(v, 'f', 0, 64))
+		}
+	case map[string]any:
+		if v == nil {
+			return nil
+		}
+		m := make(map[string]any, len(v))
+		for key, elem := range v {
+			m[key] = exact(elem)
+		}
+		return m
+	case []any:
+		if v == nil {
+			return nil
+		}
+		list := make([]any, len(v))
+		for i, elem := range v {
+			list[i] = exact(elem)
+		}
+		return list
+	case []map[string]any:
+		if v == nil {
+			return nil
+		}
+		list := make([]any, len(v))
+		for i, elem := range v {
+			list[i] = exact(elem)
+		}
+		return list
+	}
+	return v
 }
 
 // Messages renders the errors among diags as users see them: "Summary: detail".

@@ -3,6 +3,7 @@ package hclspec
 import (
 	"errors"
 	"fmt"
+	"io"
 	"reflect"
 	"strconv"
 	"strings"
@@ -61,12 +62,12 @@ var handle = func() *codec.MsgpackHandle {
 // decimal text for a field with a number (Marshal), and a list of maps for a
 // field with a map (Attr), whose later keys win.
 func Unmarshal(b []byte, dst any) error {
-	err := codec.NewDecoderBytes(b, handle).Decode(dst)
-	if err == nil {
-		return nil
+	err := UnmarshalState(b, dst)
+	if err == nil || len(b) == 0 {
+		return err
 	}
 	var loose any
-	if codec.NewDecoderBytes(b, handle).Decode(&loose) != nil {
+	if UnmarshalState(b, &loose) != nil {
 		return err
 	}
 	fitted, changed := fit(loose, reflect.TypeOf(dst))
@@ -77,7 +78,7 @@ func Unmarshal(b []byte, dst any) error {
 	if encodeErr != nil {
 		return err
 	}
-	return codec.NewDecoderBytes(again, handle).Decode(dst)
+	return UnmarshalState(again, dst)
 }
 
 // MarshalState makes the bytes of Handle.DriverState, which only the same
@@ -91,8 +92,11 @@ func MarshalState(v any) ([]byte, error) {
 	return b, nil
 }
 
-// UnmarshalState reads what MarshalState wrote.
+// UnmarshalState reads what MarshalState wrote. Empty input is io.EOF.
 func UnmarshalState(b []byte, dst any) error {
+	if len(b) == 0 {
+		return io.EOF // the decoder knows it only of a slice that is not nil
+	}
 	return codec.NewDecoderBytes(b, handle).Decode(dst)
 }
 

@@ -1,0 +1,119 @@
+package hclspec
+
+import (
+	"bytes"
+	"encoding/json"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/zclconf/go-cty/cty"
+	ctymsgpack "github.com/zclconf/go-cty/cty/msgpack"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nomad-lite/nomad-lite/hclspec/specpb"
+)
+
+// FuzzConfig: any spec and any config either give a value that survives the
+// wire, or messages.
+func FuzzConfig(f *testing.F) {
+	for _, s := range []*Spec{greeting, number, exec, defaults, blocks, types, job, everything} {
+		b, err := proto.Marshal(s.Proto())
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b, []byte(`{"n":1.5,"gc":[{"delay":"${FOO}"}],"bm":[{"one":[{"v":1}]},{"two":[{"v":2}]}]}`))
+	}
+	f.Fuzz(func(t *testing.T, spec, text []byte) {
+		p := &specpb.Spec{}
+		if proto.Unmarshal(spec, p) != nil {
+			return
+		}
+		s, err := FromProto(p)
+		if err != nil {
+			return
+		}
+		if back, err := FromProto(s.Proto()); err != nil || !proto.Equal(back.Proto(), s.Proto()) {
+			t.Fatalf("%v became %v, %v", s.Proto(), back.Proto(), err)
+		}
+		var config map[string]any
+		if json.Unmarshal(text, &config) != nil {
+			return
+		}
+		value, diags := s.Decode(config, vars)
+		if diags.HasErrors() {
+			if len(Messages(diags)) == 0 {
+				t.Fatal("an error without a message")
+			}
+			return
+		}
+		b, err := Marshal(value)
+		if err != nil {
+			return
+		}
+		back, err := ctymsgpack.Unmarshal(b, value.Type())
+		if err != nil {
+			t.Fatalf("%#v does not come back: %v", value, err)
+		}
+		if again, err := Marshal(back); err != nil || !bytes.Equal(again, b) {
+			t.Fatalf("%x became %x, %v", b, again, err)
+		}
+		var loose any
+		if err := Unmarshal(b, &loose); err != nil && value.Type() != cty.DynamicPseudoType {
+			t.Fatalf("a driver cannot read %x: %v", b, err)
+		}
+	})
+}
+
+// FuzzUnmarshal: no bytes bring down a driver, and what it has read it writes
+// and reads again.
+func FuzzUnmarshal(f *testing.F) {
+	f.Add([]byte("\x82\xa7command\xa1x\xa4args\x91\xa11"))
+	f.Add([]byte("\x81\xadoom_score_adj\xa3100"))
+	f.Add([]byte("\x81\xa3Env\x92\x81\xa1k\xa1v\x80"))
+	f.Add([]byte("\xdd\xff\xff\xff\xff"))
+	f.Add([]byte("\xdf\xff\xff\xff\xff"))
+	f.Add([]byte("\xdb\xff\xff\xff\xff"))
+	type all struct {
+		taskConfig
+		U8   uint8           `codec:"u8"`
+		F    float64         `codec:"f"`
+		B    *bool           `codec:"b"`
+		Any  any             `codec:"any"`
+		Deep map[string]all0 `codec:"deep"`
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var got all
+		if Unmarshal(b, &got) == nil {
+			if _, err := MarshalState(got); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var state fuzzState
+		if UnmarshalState(b, &state) != nil {
+			return
+		}
+		b, err := MarshalState(state)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var again fuzzState
+		if err := UnmarshalState(b, &again); err != nil || !reflect.DeepEqual(again, state) {
+			t.Fatalf("%+v became %+v, %v", state, again, err)
+		}
+	})
+}
+
+type all0 struct {
+	List []map[string]string `codec:"list"`
+	N    int64               `codec:"n"`
+}
+
+type fuzzState struct {
+	Pid     int
+	Started int64
+	Timeout time.Duration
+	Name    string
+	Labels  map[string]string
+	Args    []string
+}
