@@ -1,0 +1,129 @@
+package fingerprint
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const cgroupRoot = "/sys/fs/cgroup"
+
+func uname() (release, machine string) {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return "", ""
+	}
+	return unix.ByteSliceToString(u.Release[:]), unix.ByteSliceToString(u.Machine[:])
+}
+
+// landlock returns the version of the kernel's sandbox for files, "v7" say, or
+// nothing if it has none.
+func landlock() string {
+	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 {
+		return ""
+	}
+	return "v" + strconv.Itoa(int(version))
+}
+
+// signals returns the names of the signals that a task can be sent.
+func signals() []string {
+	names := []string{"SIGIOT"} // another name of SIGABRT
+	for n := unix.Signal(1); n < 32; n++ {
+		if name := unix.SignalName(n); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// hostID makes an id of the machine's own, which must not be shown.
+func hostID(machineID string) string {
+	if machineID == "" {
+		return ""
+	}
+	h := sha256.Sum256([]byte("nomad-lite\n" + machineID))
+	return fmt.Sprintf("%x-%x-%x-%x-%x", h[:4], h[4:6], h[6:8], h[8:10], h[10:16])
+}
+
+func memory() int64 {
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) != nil {
+		return 0
+	}
+	return int64(info.Totalram) * int64(info.Unit)
+}
+
+// cgroups returns the version that the host uses. Hybrid hosts have version 2
+// too, without controllers: there the first counts.
+func cgroups() int {
+	fsType := func(path string) int64 {
+		var st unix.Statfs_t
+		if unix.Statfs(path, &st) != nil {
+			return 0
+		}
+		return int64(st.Type)
+	}
+	switch fsType(cgroupRoot) {
+	case unix.CGROUP2_SUPER_MAGIC:
+		return 2
+	case unix.TMPFS_MAGIC:
+		if fsType(cgroupRoot+"/memory") == unix.CGROUP_SUPER_MAGIC || fsType(cgroupRoot+"/freezer") == unix.CGROUP_SUPER_MAGIC {
+			return 1
+		}
+	}
+	return 0
+}
+
+// storage looks at the file system that the data directory is on, or will be.
+func (p *probe) storage() {
+	dir := filepath.Clean(p.options.DataDir)
+	if abs, err := filepath.Abs(dir); err == nil {
+		dir = abs
+	}
+	var st unix.Statfs_t
+	for unix.Statfs(dir, &st) != nil {
+		if dir == "/" {
+			p.degraded("the size of the storage is unknown: disk is not limited by what the machine has")
+			return
+		}
+		dir = filepath.Dir(dir)
+	}
+	if resolved, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = resolved
+	}
+	block := uint64(st.Bsize)
+	if st.Frsize > 0 {
+		block = uint64(st.Frsize)
+	}
+	p.number("unique.storage.bytestotal", int64(st.Blocks*block))
+	p.number("unique.storage.bytesfree", int64(st.Bavail*block))
+	p.host.DiskMB = int(st.Blocks * block >> 20)
+	p.set("unique.storage.volume", volume(p.text("proc/self/mountinfo"), dir))
+}
+
+// volume finds in the mount table the device that a path is on.
+func volume(table, path string) string {
+	best, device := "", ""
+	for line := range strings.Lines(table) {
+		before, after, ok := strings.Cut(line, " - ")
+		fields, source := strings.Fields(before), strings.Fields(after)
+		if !ok || len(fields) < 5 || len(source) < 2 {
+			continue
+		}
+		point := unescape.Replace(fields[4])
+		inside := point == "/" || path == point || strings.HasPrefix(path, point+"/")
+		if inside && len(point) >= len(best) { // the later one covers an earlier one
+			best, device = point, unescape.Replace(source[1])
+		}
+	}
+	return device
+}
+
+// unescape undoes what the kernel does to blanks in its mount table.
+var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+
