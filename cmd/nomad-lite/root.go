@@ -58,6 +58,8 @@ func newRootCommand(s *streams) *cobra.Command {
 	root.SetErr(s.err)
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
+		newFmtCommand(s),
+		newJobCommand(s),
 		newPluginCommand(s),
 		newVersionCommand(s),
 	)

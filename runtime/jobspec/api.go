@@ -16,7 +16,7 @@ var ErrVariablesWithJSON = errors.New("cannot use variables with JSON files.") /
 // ParseJSON reads a job in the JSON form of the HTTP API, bare or in a "Job"
 // wrapper. Unknown keys are ignored, and durations are whole nanoseconds.
 func ParseJSON(text []byte) (*api.Job, error) {
-	if len(text) > maxText {
+	if len(text) > MaxText {
 		return nil, fmt.Errorf("%s", tooLarge(len(text), "input.json")[0].Detail)
 	}
 	if diags := scanJSON(text, "input.json"); diags.HasErrors() {

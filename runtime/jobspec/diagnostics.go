@@ -85,7 +85,7 @@ func WriteDiagnostics(w io.Writer, diags hcl.Diagnostics, texts map[string][]byt
 		if diag.Severity == hcl.DiagWarning {
 			b.WriteString("Warning: ")
 		}
-		b.WriteString(diag.Error())
+		b.WriteString(line(diag))
 		b.WriteByte('\n')
 		if diag.Subject != nil {
 			writeSnippet(&b, texts[diag.Subject.Filename], *diag.Subject)
@@ -93,6 +93,14 @@ func WriteDiagnostics(w io.Writer, diags hcl.Diagnostics, texts map[string][]byt
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// line is a diagnostic in Nomad's one line: place, summary, detail.
+func line(diag *hcl.Diagnostic) string {
+	if diag.Detail == "" {
+		return fmt.Sprintf("%s: %s", diag.Subject, diag.Summary)
+	}
+	return diag.Error()
 }
 
 // widestSnippet is the longest source line that is worth printing.

@@ -9,7 +9,7 @@ import (
 // Format lays a native HCL text out in the canonical style. A text with
 // syntax errors is not touched.
 func Format(text []byte, name string) ([]byte, hcl.Diagnostics) {
-	if len(text) > maxText {
+	if len(text) > MaxText {
 		return nil, tooLarge(len(text), name)
 	}
 	tokens, _ := hclsyntax.LexConfig(text, name, hcl.InitialPos)

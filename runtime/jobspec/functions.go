@@ -191,8 +191,8 @@ func regularFile(args []cty.Value) error {
 		return nil
 	case !info.Mode().IsRegular():
 		return fmt.Errorf("%s is not a regular file", path)
-	case info.Size() > maxText:
-		return fmt.Errorf("%s has %d bytes, and the limit is %d", path, info.Size(), maxText)
+	case info.Size() > MaxText:
+		return fmt.Errorf("%s has %d bytes, and the limit is %d", path, info.Size(), MaxText)
 	}
 	return nil
 }

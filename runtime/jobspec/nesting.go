@@ -13,14 +13,15 @@ const (
 	// nest. The parsers recurse once per level or more, and a Go stack that
 	// overflows cannot be recovered from.
 	maxNesting = 200
-	// maxText bounds the size of one source text: the lexer needs about a
-	// hundred bytes for each token.
-	maxText = 4 << 20
 	// maxNumber bounds the length of a number, maxExponent the digits of its
 	// exponent: 1e999999999 is a gigabyte of text when it becomes a string.
 	maxNumber   = 4096
 	maxExponent = 4
 )
+
+// MaxText is how many bytes one source text may have: the lexer needs about a
+// hundred bytes for each token.
+const MaxText = 4 << 20
 
 func refused(summary, detail string, rng hcl.Range) *hcl.Diagnostic {
 	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: summary, Detail: detail, Subject: rng.Ptr()}
@@ -33,7 +34,7 @@ func tooDeep(rng hcl.Range) hcl.Diagnostics {
 
 func tooLarge(size int, name string) hcl.Diagnostics {
 	start := hcl.Range{Filename: name, Start: hcl.InitialPos, End: hcl.InitialPos}
-	return hcl.Diagnostics{refused("Text too large", fmt.Sprintf("This text has %d bytes. The limit is %d.", size, maxText), start)}
+	return hcl.Diagnostics{refused("Text too large", fmt.Sprintf("This text has %d bytes. The limit is %d.", size, MaxText), start)}
 }
 
 // checkNumber refuses a number that is longer than any value can be used.

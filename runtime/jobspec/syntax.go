@@ -17,7 +17,7 @@ func isJSON(text []byte) bool {
 // syntax parses a text in either form. Only the first of its errors is
 // printed by Nomad.
 func (p *parser) syntax(text []byte, name string) (hcl.Body, hcl.Diagnostics) {
-	if len(text) > maxText {
+	if len(text) > MaxText {
 		return nil, shorten(tooLarge(len(text), name), "")
 	}
 	parse := p.native
@@ -57,7 +57,7 @@ func (p *parser) json(text []byte, name string) (hcl.Body, hcl.Diagnostics) {
 
 // expression parses one native expression, such as the text of -var.
 func (p *parser) expression(text []byte, name string) (hcl.Expression, hcl.Diagnostics) {
-	if len(text) > maxText {
+	if len(text) > MaxText {
 		return nil, tooLarge(len(text), name)
 	}
 	tokens, _ := hclsyntax.LexExpression(text, name, hcl.InitialPos)

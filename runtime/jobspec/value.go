@@ -62,7 +62,7 @@ func readText(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, err := io.ReadAll(io.LimitReader(f, maxText+1))
+	text, err := io.ReadAll(io.LimitReader(f, MaxText+1))
 	return text, errors.Join(err, f.Close())
 }
 

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// jobFileFlags are how a command line says what a job file means. They are
+// Nomad's.
+type jobFileFlags struct {
+	vars     []string
+	varFiles []string
+	json     bool
+	strict   bool
+}
+
+func (f *jobFileFlags) register(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringArrayVar(&f.vars, "var", nil, "set a variable of the job file, as `name=value`; may be repeated")
+	flags.StringArrayVar(&f.varFiles, "var-file", nil, "read variables from this `file`; may be repeated")
+	flags.BoolVar(&f.json, "json", false, "the file is a job in the JSON form of the HTTP API")
+	flags.BoolVar(&f.strict, "hcl2-strict", true, "refuse values for variables that the job file does not declare")
+}
+
+// oneJobFile is the arguments of a command that reads one job file.
+func oneJobFile(cmd *cobra.Command, args []string) error {
+	if len(args) == 1 {
+		return nil
+	}
+	return fmt.Errorf("%s takes one argument: the path of a job file, or - for standard input\nRun '%s --help' for more", cmd.CommandPath(), cmd.CommandPath())
+}
+
+// jobFile is a job that was read, and where its parts were written.
+type jobFile struct {
+	job  *api.Job
+	file *jobspec.File
+}
+
+// read reads and parses a job file. Diagnostics go to standard error; after
+// an error there is nothing more to say than the exit code.
+func (f *jobFileFlags) read(s *streams, path string, code int) (*jobFile, error) {
+	fail := func(err error) error {
+		return &exitError{code, fmt.Errorf("Error getting job struct: %w", err)} //nolint:staticcheck // Nomad's text
+	}
+	if f.json && len(f.vars)+len(f.varFiles) > 0 {
+		return nil, &exitError{code, fmt.Errorf("Invalid job options: %w", jobspec.ErrVariablesWithJSON)} //nolint:staticcheck // Nomad's text
+	}
+	text, name, err := readSource(s, path)
+	if err != nil {
+		return nil, fail(fmt.Errorf("Error reading job file from %s: %w", path, err)) //nolint:staticcheck // Nomad's text
+	}
+	if f.json {
+		job, err := jobspec.ParseJSON(text)
+		if err != nil {
+			return nil, fail(fmt.Errorf("Error parsing job file from %s:\n%w", path, err)) //nolint:staticcheck // Nomad's text
+		}
+		return &jobFile{job, &jobspec.File{}}, nil
+	}
+	file, diags := jobspec.Parse(jobspec.Source{
+		Name: name, Text: text, Vars: f.vars, VarFiles: f.varFiles, Environ: os.Environ(), Files: true, Strict: f.strict,
+	})
+	if diags.HasErrors() {
+		fmt.Fprintf(s.err, "Error getting job struct: Error parsing job file from %s:\n", path)
+	}
+	if err := jobspec.WriteDiagnostics(s.err, diags, file.Texts); err != nil {
+		return nil, err
+	}
+	if diags.HasErrors() {
+		return nil, &exitError{code: code}
+	}
+	return &jobFile{file.Job, file}, nil
+}
+
+// readSource reads the text of a job file, and knows its name in diagnostics.
+func readSource(s *streams, path string) (text []byte, name string, err error) {
+	if path == "-" {
+		text, err = io.ReadAll(io.LimitReader(s.in, jobspec.MaxText+1))
+		return text, "stdin", err
+	}
+	if strings.Contains(path, "://") {
+		return nil, "", errors.New("only files of this machine can be read: download it first, or pipe it in and name it -")
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, "", errors.Unwrap(err)
+	}
+	text, err = io.ReadAll(io.LimitReader(f, jobspec.MaxText+1))
+	return text, filepath.Base(path), errors.Join(err, f.Close())
+}
+
+// check brings the job into canonical form and says everything that is wrong
+// with it, and everything in it that this build cannot run, each with its
+// place in the file. The answer is whether the job can run.
+func (j *jobFile) check(s *streams, drivers []string) (bool, error) {
+	model.Canonicalize(j.job)
+	if warnings := model.Warnings(j.job); len(warnings) > 0 {
+		fmt.Fprintf(s.err, "Job Warnings:\n%s\n", strings.TrimRight(model.FormatWarnings(warnings), "\n"))
+	}
+	invalid := model.Validate(j.job)
+	if invalid != nil {
+		fmt.Fprintf(s.err, "Job validation errors:\n%s\n", strings.TrimRight(invalid.Error(), "\n"))
+		faults := model.Faults(invalid)
+		places := make(hcl.Diagnostics, 0, len(faults))
+		for _, fault := range faults {
+			places = append(places, j.at(fault.Path, fault.Text))
+		}
+		if err := j.writePlaces(s, places); err != nil {
+			return false, err
+		}
+	}
+	known := func(name string) bool {
+		for _, driver := range drivers {
+			if driver == name {
+				return true
+			}
+		}
+		return false
+	}
+	refusals := model.Refusals(j.job, known, drivers...)
+	if len(refusals) > 0 {
+		fmt.Fprintln(s.err, "This job cannot run here:")
+		places := make(hcl.Diagnostics, 0, len(refusals))
+		for _, refusal := range refusals {
+			places = append(places, j.at(refusal.Path, refusal.Reason))
+		}
+		if err := jobspec.WriteDiagnostics(s.err, places, j.file.Texts); err != nil {
+			return false, err
+		}
+	}
+	return invalid == nil && len(refusals) == 0, nil
+}
+
+// at is a diagnostic at a part of the job.
+func (j *jobFile) at(path []string, text string) *hcl.Diagnostic {
+	diag := &hcl.Diagnostic{Severity: hcl.DiagError, Summary: text}
+	if rng, ok := j.file.Range(path...); ok {
+		diag.Subject = &rng
+	}
+	return diag
+}
+
+// writePlaces prints where the faults are that a list without places has
+// named. A job without source text has none.
+func (j *jobFile) writePlaces(s *streams, diags hcl.Diagnostics) error {
+	var placed hcl.Diagnostics
+	for _, diag := range diags {
+		if diag.Subject != nil {
+			placed = append(placed, diag)
+		}
+	}
+	return jobspec.WriteDiagnostics(s.err, placed, j.file.Texts)
+}
