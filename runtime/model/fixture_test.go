@@ -1,0 +1,59 @@
+package model
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// A fixture is a valid job with one group and one task, for a case to spoil.
+type fixture struct {
+	job   *api.Job
+	group *api.TaskGroup
+	task  *api.Task
+}
+
+func newFixture(edits ...func(*fixture)) *fixture {
+	task := &api.Task{Name: "t", Driver: "d"}
+	group := &api.TaskGroup{Name: new("g"), Tasks: []*api.Task{task}}
+	f := &fixture{&api.Job{ID: new("j"), TaskGroups: []*api.TaskGroup{group}}, group, task}
+	for _, edit := range edits {
+		edit(f)
+	}
+	Canonicalize(f.job)
+	return f
+}
+
+func (f *fixture) jobType(name string) { f.job.Type = &name }
+
+// second adds a group like the first.
+func (f *fixture) second(name string) *api.TaskGroup {
+	g := &api.TaskGroup{Name: &name, Tasks: []*api.Task{{Name: "t", Driver: "d"}}}
+	f.job.TaskGroups = append(f.job.TaskGroups, g)
+	return g
+}
+
+// A faultCase is a job and all the sentences that Validate has for it.
+type faultCase struct {
+	name string
+	edit func(*fixture)
+	want []string
+}
+
+func runFaults(t *testing.T, cases []faultCase) {
+	t.Helper()
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			var got []string
+			for _, fault := range Faults(Validate(newFixture(c.edit).job)) {
+				got = append(got, fault.Text)
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("faults\n got %q\nwant %q", got, c.want)
+			}
+		})
+	}
+}
+
+func one(text string) []string { return []string{text} }
