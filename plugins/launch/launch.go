@@ -32,7 +32,7 @@ import (
 type Keeper interface {
 	Spawn(context.Context, keeper.Command) (keeper.Process, error)
 	Wait(context.Context, keeper.Process) (keeper.Status, error)
-	Hold(ctx context.Context, key string, f *os.File) error
+	HoldSink(ctx context.Context, key string, f *os.File) error
 	Take(ctx context.Context, key string) (*os.File, error)
 	Drop(ctx context.Context, key string) error
 }
@@ -120,10 +120,23 @@ type Plugin struct {
 // plugin and says what it did; nothing is left of it then. The context bounds
 // the launch, not the life of the plugin.
 func Start(ctx context.Context, cfg Config) (*Plugin, error) {
+	p, err := startOnce(ctx, cfg)
+	if errors.Is(err, keeper.ErrLost) {
+		// the keeper died over it; the next one knows nothing of a first try,
+		// and what that may have started has nobody to talk to
+		p, err = startOnce(ctx, cfg)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", cfg.subject(), err)
+	}
+	return p, nil
+}
+
+func startOnce(ctx context.Context, cfg Config) (*Plugin, error) {
 	p := newPlugin(cfg)
 	if err := p.start(ctx); err != nil {
 		p.abort()
-		return nil, fmt.Errorf("%s: %w", cfg.subject(), err)
+		return nil, err
 	}
 	return p, nil
 }
@@ -320,8 +333,14 @@ func (p *Plugin) waitDone(ctx context.Context, d time.Duration) bool {
 func (p *Plugin) Drained() <-chan struct{} { return p.relayed }
 
 // Close kills the process if it is alive, and gives back everything. It may be
-// called twice, and blocks until all is given back.
+// called twice, also after Detach, and blocks until all is given back.
 func (p *Plugin) Close() {
+	select {
+	case <-p.left:
+		p.wg.Wait()
+		return
+	default:
+	}
 	p.proc.kill()
 	if !p.waitDone(context.Background(), exitGrace) {
 		p.logger.Error("plugin process does not die", "pid", p.proc.PID)
@@ -438,10 +457,12 @@ var errNoAnswer = errors.New("no answer")
 
 // explainCall says why a call of the handshake phase failed.
 func (p *Plugin) explainCall(ctx context.Context, call string, err error) error {
-	if cause := context.Cause(ctx); cause != nil {
-		if errors.Is(cause, errNoAnswer) {
-			return fmt.Errorf("%s: no answer within %s", call, p.cfg.CallTimeout)
-		}
+	cause := context.Cause(ctx)
+	switch {
+	// the plugin knows the deadline too, and may be the first to notice
+	case errors.Is(cause, errNoAnswer), cause == nil && errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%s: no answer within %s", call, p.cfg.CallTimeout)
+	case cause != nil:
 		return fmt.Errorf("%s: %w", call, cause)
 	}
 	if status.Code(err) == codes.Unavailable || errors.Is(err, driver.ErrPluginDown) {

@@ -73,13 +73,16 @@ func logLine(line string, dropped int, inPanic bool, logger hclog.Logger, t *tai
 	if inPanic {
 		level = hclog.Error
 	}
-	for prefix, l := range map[string]hclog.Level{
-		"[TRACE]": hclog.Trace, "[DEBUG]": hclog.Debug, "[INFO]": hclog.Info, "[WARN]": hclog.Warn, "[ERROR]": hclog.Error,
-	} {
-		if strings.HasPrefix(line, prefix) {
-			level = l
-			line = strings.TrimLeft(line[len(prefix):], " ")
+	if strings.HasPrefix(line, "[") {
+		for _, p := range levelPrefixes {
+			if rest, ok := strings.CutPrefix(line, p.text); ok {
+				level, line = p.level, strings.TrimLeft(rest, " ")
+				break
+			}
 		}
+	}
+	if level < logger.GetLevel() {
+		return inPanic
 	}
 	if len(line) > maxText {
 		dropped += len(line) - maxText
@@ -91,6 +94,13 @@ func logLine(line string, dropped int, inPanic bool, logger hclog.Logger, t *tai
 		logger.Log(level, clean(line))
 	}
 	return inPanic
+}
+
+var levelPrefixes = []struct {
+	text  string
+	level hclog.Level
+}{
+	{"[TRACE]", hclog.Trace}, {"[DEBUG]", hclog.Debug}, {"[INFO]", hclog.Info}, {"[WARN]", hclog.Warn}, {"[ERROR]", hclog.Error},
 }
 
 // record is one line in hclog's JSON form.

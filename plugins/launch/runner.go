@@ -109,7 +109,7 @@ func (l *launcher) spawn(ctx context.Context) error {
 	// Before the start: a plugin that writes when no reader is left dies of SIGPIPE.
 	p.key = fmt.Sprintf("plugin/%s/%s/", p.cfg.Name, rand.Text()[:8])
 	for i, stream := range sinkNames {
-		if err := p.cfg.Keeper.Hold(ctx, p.key+stream, p.sinks[i]); err != nil {
+		if err := p.cfg.Keeper.HoldSink(ctx, p.key+stream, p.sinks[i]); err != nil {
 			return fmt.Errorf("hold %s: %w", stream, err)
 		}
 	}

@@ -1,0 +1,310 @@
+package launch
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	plugin "github.com/hashicorp/go-plugin"
+	"google.golang.org/grpc"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// hostile is the body of the plugin process in one of its modes.
+func hostile(mode string) {
+	name, arg, _ := strings.Cut(mode, "=")
+	switch name {
+	case "text":
+		fmt.Println("Starting up, please wait …")
+		park()
+	case "text-exit":
+		fmt.Println("usage: hello [flags]")
+		os.Exit(2)
+	case "partial":
+		fmt.Print("1|2|un")
+		park()
+	case "line":
+		fmt.Println(arg)
+		park()
+	case "closed-stdout":
+		os.Stdout.Close()
+		park()
+	case "silent":
+		fmt.Fprintln(os.Stderr, "waiting for the moon")
+		park()
+	case "exit":
+		fmt.Fprintln(os.Stderr, `{"@level":"error","@message":"cannot read licence","error":"no such file"}`)
+		os.Exit(3)
+	case "killed":
+		p, _ := os.FindProcess(os.Getpid())
+		_ = p.Kill()
+		park()
+	case "panic":
+		panic("the licence is void")
+	case "cookie":
+		handshake := base.Handshake
+		handshake.MagicCookieValue = "another"
+		plugin.Serve(&plugin.ServeConfig{HandshakeConfig: handshake, Plugins: plugin.PluginSet{}, GRPCServer: plugin.DefaultGRPCServer})
+	case "handshake-exit":
+		l := listen()
+		fmt.Printf("1|2|unix|%s|grpc|\n", l.Addr())
+		fmt.Fprintln(os.Stderr, "I have changed my mind")
+		os.Exit(7)
+	case "no-socket":
+		fmt.Printf("1|2|unix|%s|grpc|\n", filepath.Join(os.Getenv(plugin.EnvUnixSocketDir), "nothing"))
+		park()
+	case "not-listening":
+		l := listen()
+		l.(*net.UnixListener).SetUnlinkOnClose(false)
+		l.Close()
+		fmt.Printf("1|2|unix|%s|grpc|\n", l.Addr())
+		defer os.Remove(l.Addr().String())
+		park()
+	case "mute":
+		l := listen()
+		fmt.Printf("1|2|unix|%s|grpc|\n", l.Addr())
+		for {
+			if _, err := l.Accept(); err != nil {
+				park()
+			}
+		}
+	case "cert":
+		own(nil, strings.Repeat("QUJD", 40), &testDriver{})
+	case "more-fields":
+		own(nil, "|true|what", &testDriver{})
+	case "no-services":
+		l := listen()
+		fmt.Printf("1|2|unix|%s|grpc|\n", l.Addr())
+		_ = grpc.NewServer().Serve(l)
+	case "info":
+		parts := strings.Split(arg, ";")
+		var versions []string
+		if parts[2] != "" {
+			versions = strings.Split(parts[2], ",")
+		}
+		t := base.TypeDriver
+		if parts[3] == "device" {
+			t = base.TypeDevice
+		} else if parts[3] != "" {
+			t = 9
+		}
+		serve(&testDriver{info: &base.Info{Type: t, Name: parts[0], Version: parts[1], APIVersions: versions}})
+	case "hang", "exit-in":
+		serve(&testDriver{trouble: name, in: arg})
+	case "stderr-first":
+		chunk := bytes.Repeat([]byte(strings.Repeat("0123456789abcdef", 63)+"0123456789abcde\n"), 64)
+		for range 1600 { // 100 MiB
+			_, _ = os.Stderr.Write(chunk)
+		}
+		serve(&testDriver{})
+	case "long-line":
+		chunk := bytes.Repeat([]byte{'x'}, 1<<20)
+		for range 64 {
+			_, _ = os.Stderr.Write(chunk)
+		}
+		fmt.Fprintln(os.Stderr, "\nafter the long line")
+		serve(&testDriver{})
+	case "storm":
+		d := &testDriver{}
+		go func() {
+			for i := 0; ; i++ {
+				fmt.Fprintf(stderr, `{"@level":"info","@message":"storm","n":%d}`+"\n", i)
+			}
+		}()
+		serve(d)
+	case "log":
+		fmt.Fprint(os.Stderr, strings.ReplaceAll(arg, "\\n", "\n"))
+		serve(&testDriver{})
+	case "holder":
+		// a child that outlives it and keeps stdout and stderr open
+		cmd := exec.Command("/proc/self/exe", "test-plugin", "held="+arg)
+		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+		if err := cmd.Start(); err != nil {
+			panic(err)
+		}
+		if arg == "serve" {
+			serve(&testDriver{})
+		}
+		os.Exit(4)
+	case "held":
+		time.Sleep(2 * time.Second)
+		fmt.Fprintln(os.Stderr, "the child still writes")
+		if arg == "serve" {
+			time.Sleep(20 * time.Second)
+		}
+		time.Sleep(20 * time.Second)
+	case "stubborn":
+		// neither Shutdown, nor the controller, nor a closed connection ends it
+		l := listen()
+		s := grpc.NewServer()
+		base.RegisterServer(s, &testDriver{})
+		driver.RegisterServer(s, &testDriver{trouble: "hang", in: "Shutdown"})
+		fmt.Printf("1|2|unix|%s|grpc|\n", l.Addr())
+		_ = s.Serve(l)
+		park()
+	case "deaf":
+		// stops to listen, drops the connection and lives on
+		d := &testDriver{}
+		l := listen()
+		s := grpc.NewServer()
+		base.RegisterServer(s, d)
+		driver.RegisterServer(s, d)
+		d.onInit = func() {
+			go func() {
+				time.Sleep(200 * time.Millisecond)
+				s.Stop()
+			}()
+		}
+		fmt.Printf("1|2|unix|%s|grpc|\n", l.Addr())
+		_ = s.Serve(l)
+		park()
+	case "schema":
+		serve(&testDriver{schema: hclspec.Object(map[string]*hclspec.Spec{
+			"root":  hclspec.Attr("root", "string", false),
+			"count": hclspec.Default(hclspec.Attr("count", "number", false), hclspec.Literal("3")),
+		})})
+	case "config-error":
+		serve(&testDriver{configErr: "the root is full"})
+	case "env":
+		for _, v := range os.Environ() {
+			fmt.Fprintln(os.Stderr, "env "+v)
+		}
+		fmt.Fprintf(os.Stderr, "argv0 %s\n", os.Args[0])
+		serve(&testDriver{})
+	case "stdout-later":
+		serve(&testDriver{onInit: func() {
+			line := strings.Repeat("y", 200<<10) + "\n"
+			for range 50 {
+				_, _ = io.WriteString(stdout, line)
+			}
+			fmt.Fprintln(stderr, `{"@level":"info","@message":"stdout is written"}`)
+		}})
+	case "good":
+		serve(&testDriver{})
+	default:
+		panic("unknown mode " + mode)
+	}
+}
+
+// go-plugin replaces these variables when it serves.
+var stdout, stderr = os.Stdout, os.Stderr
+
+// park waits for the end; long enough for any test, short enough to leave nothing.
+func park() { time.Sleep(time.Minute) }
+
+func listen() net.Listener {
+	l, err := net.Listen("unix", filepath.Join(os.Getenv(plugin.EnvUnixSocketDir), fmt.Sprintf("own%d", os.Getpid())))
+	if err != nil {
+		panic(err)
+	}
+	return l
+}
+
+// own serves with a handshake line of our own.
+func own(opts []grpc.ServerOption, rest string, d *testDriver) {
+	l := listen()
+	s := grpc.NewServer(opts...)
+	base.RegisterServer(s, d)
+	driver.RegisterServer(s, d)
+	fmt.Printf("1|2|unix|%s|grpc|%s\n", l.Addr(), rest)
+	_ = s.Serve(l)
+}
+
+// serve serves as the SDK does.
+func serve(d *testDriver) {
+	plugin.Serve(&plugin.ServeConfig{
+		HandshakeConfig: base.Handshake,
+		Plugins: plugin.PluginSet{
+			base.PluginName:   &base.GRPCPlugin{Impl: d},
+			driver.PluginName: &driver.GRPCPlugin{Impl: d},
+		},
+		GRPCServer: plugin.DefaultGRPCServer,
+		Logger:     hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, JSONFormat: true, Output: stderr}),
+	})
+}
+
+// testDriver is a driver without tasks.
+type testDriver struct {
+	driver.Driver // the rest is not called
+
+	info      *base.Info
+	schema    *hclspec.Spec
+	configErr string
+	trouble   string
+	in        string
+	onInit    func()
+	configs   int
+}
+
+func (d *testDriver) step(ctx context.Context, call string) {
+	if d.in != call {
+		return
+	}
+	switch d.trouble {
+	case "hang":
+		park()
+	case "exit-in":
+		fmt.Fprintf(stderr, "leaving in %s\n", call)
+		os.Exit(5)
+	}
+}
+
+func (d *testDriver) PluginInfo(ctx context.Context) (*base.Info, error) {
+	d.step(ctx, "PluginInfo")
+	if d.info != nil {
+		return d.info, nil
+	}
+	return &base.Info{Type: base.TypeDriver, Name: "good", Version: "1.2.3", APIVersions: []string{"v0.3.0", "0.1.0"}}, nil
+}
+
+func (d *testDriver) ConfigSchema(ctx context.Context) (*hclspec.Spec, error) {
+	d.step(ctx, "ConfigSchema")
+	return d.schema, nil
+}
+
+func (d *testDriver) SetConfig(ctx context.Context, c *base.Config) error {
+	d.step(ctx, "SetConfig")
+	d.configs++
+	ports := ""
+	if c.Driver != nil {
+		ports = fmt.Sprint(c.Driver.ClientMinPort, "-", c.Driver.ClientMaxPort)
+	}
+	fmt.Fprintf(stderr, "config %d %x %s %s\n", d.configs, c.Plugin, c.APIVersion, ports)
+	if d.configErr != "" {
+		return fmt.Errorf("%s", d.configErr)
+	}
+	return nil
+}
+
+func (d *testDriver) Init(ctx context.Context) error {
+	d.step(ctx, "Init")
+	if d.onInit != nil {
+		d.onInit()
+	}
+	fmt.Fprintln(stderr, "init")
+	return nil
+}
+
+func (d *testDriver) Shutdown(ctx context.Context) error {
+	d.step(ctx, "Shutdown")
+	fmt.Fprintln(stderr, "shutdown")
+	return nil
+}
+
+func (d *testDriver) Capabilities(ctx context.Context) (*driver.Capabilities, error) {
+	d.step(ctx, "Capabilities")
+	return &driver.Capabilities{Exec: true}, nil
+}
+
+func (d *testDriver) TaskConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, nil }

@@ -1,0 +1,593 @@
+package launch
+
+import (
+	"bytes"
+	"context"
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+)
+
+// logs collects what a logger writes.
+type logs struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logs) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(b)
+}
+
+func (l *logs) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// await waits for a line with all the parts.
+func (l *logs) await(t *testing.T, parts ...string) {
+	t.Helper()
+	for range 200 {
+		for line := range strings.SplitSeq(l.String(), "\n") {
+			found := true
+			for _, p := range parts {
+				found = found && strings.Contains(line, p)
+			}
+			if found {
+				return
+			}
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Errorf("no log line with %q in:\n%.4000s", parts, l.String())
+}
+
+// noRaceSleep keeps a binary with the race detector from sleeping at its end.
+const noRaceSleep = "GORACE=atexit_sleep_ms=0"
+
+// newConfig starts the test binary in a mode.
+func newConfig(t testing.TB, mode string) (Config, *logs) {
+	exe, err := os.Open("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { exe.Close() })
+	out := &logs{}
+	dir, err := os.MkdirTemp("", "launch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		left, _ := os.ReadDir(dir)
+		for _, e := range left {
+			if !t.Failed() && !strings.HasPrefix(e.Name(), "own") {
+				t.Errorf("left in the socket directory: %s", e.Name())
+			}
+		}
+		os.RemoveAll(dir)
+	})
+	return Config{
+		Name:         "tester",
+		Path:         "/plugins/tester",
+		Exec:         exe,
+		Args:         []string{"/plugins/tester", "test-plugin", mode},
+		Env:          append(Environ(os.Environ(), ""), noRaceSleep),
+		SocketDir:    dir,
+		Keeper:       newDirect(t),
+		Logger:       hclog.New(&hclog.LoggerOptions{Output: out, Level: hclog.Trace, Name: "host"}),
+		StartTimeout: 20 * time.Second,
+		CallTimeout:  20 * time.Second,
+	}, out
+}
+
+func mustStart(t testing.TB, cfg Config) *Plugin {
+	t.Helper()
+	p, err := Start(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// R2, classes Launch, Identity and Life: what a plugin can do wrong before it
+// is ready, and the error that names it.
+func TestLaunchErrors(t *testing.T) {
+	t.Parallel()
+	short := func(c *Config) { c.StartTimeout, c.CallTimeout = 700*time.Millisecond, 700*time.Millisecond }
+	tests := []struct {
+		mode  string
+		want  []string // in the error, after the plugin's name and file
+		setup func(*Config)
+	}{
+		{"text", []string{`wrote "Starting up, please wait …" on stdout`, "logs to stderr"}, nil},
+		{"text-exit", []string{`wrote "usage: hello [flags]" on stdout`}, nil},
+		{"partial", []string{"timeout while waiting for plugin to start", "700ms", `only "1|2|un" without a line end`}, short},
+		{"silent", []string{"timeout while waiting for plugin to start", "last words on stderr: waiting for the moon"}, short},
+		{"closed-stdout", []string{"closed its stdout without a handshake line"}, nil},
+		{"line=9|2|unix|/x|grpc|", []string{"incompatible core API version", "version 9"}, nil},
+		{"line=1|1|unix|/x|grpc|", []string{"incompatible API version", "version 1 of Nomad's plugin protocol"}, nil},
+		{"line=1|2|unix|/x", []string{`unsupported plugin protocol "netrpc"`}, nil},
+		{"line=1|2|udp|/x|grpc|", []string{`unknown address type "udp"`}, nil},
+		{"line=1|2|tcp|192.0.2.7:80|grpc|", []string{"not a loopback address"}, nil},
+		{"line=1|2|unix|relative|grpc|", []string{"not an absolute path"}, nil},
+		{"exit", []string{"wrote no handshake line and exited with code 3", "cannot read licence: no such file"}, nil},
+		{"killed", []string{"was killed by signal 9"}, nil},
+		{"panic", []string{"exited with code 2, after a panic", "the licence is void", "goroutine 1"}, nil},
+		{"cookie", []string{"exited with code 1", "a plugin of another program than Nomad"}, nil},
+		{"handshake-exit", []string{"exited with code 7", "I have changed my mind"}, nil},
+		{"no-socket", []string{"its socket", "does not exist"}, nil},
+		{"not-listening", []string{"nobody listens on its socket"}, nil},
+		{"mute", []string{"connect: no answer within 700ms"}, short},
+		{"no-services", []string{"PluginInfo", "unknown service"}, nil},
+		{"info=;1;v0.1.0;", []string{`calls itself ""`}, nil},
+		{"info=../x;1;v0.1.0;", []string{`calls itself "../x"`}, nil},
+		{"info=x;one;v0.1.0;", []string{`plugin version "one"`, "malformed version"}, nil},
+		{"info=x;1;;", []string{"provided no compatible API versions"}, nil},
+		{"info=x;1;v0.2.0,v3;", []string{"no compatible API versions", "v0.2.0, v3"}, nil},
+		{"info=x;1;xyz;", []string{`malformed version: "xyz"`}, nil},
+		{"info=x;1;v0.1.0;other", []string{"plugin is of unknown type"}, nil},
+		{"hang=PluginInfo", []string{"PluginInfo: no answer within 700ms"}, short},
+		{"hang=ConfigSchema", []string{"ConfigSchema: no answer within 700ms"}, short},
+		{"hang=SetConfig", []string{"SetConfig: no answer within 700ms"}, short},
+		{"hang=Init", []string{"Init: no answer within 700ms"}, short},
+		{"exit-in=PluginInfo", []string{"PluginInfo: exited with code 5", "leaving in PluginInfo"}, nil},
+		{"exit-in=SetConfig", []string{"SetConfig: exited with code 5"}, nil},
+		{"exit-in=Init", []string{"Init: exited with code 5"}, nil},
+		{"holder=exit", []string{"wrote no handshake line and exited with code 4"}, nil},
+		{"config-error", []string{"SetConfig", "the root is full"}, nil},
+		{"good", []string{"agent.hcl:3,1-9: configuration not allowed but config passed"}, func(c *Config) {
+			c.Settings, c.SettingsFrom = map[string]any{}, "agent.hcl:3,1-9"
+		}},
+		{"schema", []string{`agent.hcl:3,1-9: failed to parse config: Invalid label: No argument or block type is named "bogus"`}, func(c *Config) {
+			c.Settings, c.SettingsFrom = map[string]any{"bogus": 1}, "agent.hcl:3,1-9"
+		}},
+		{"schema", []string{"Variables not allowed"}, func(c *Config) {
+			c.Settings = map[string]any{"root": "${env.HOME}"}
+		}},
+		{"good", []string{"a unix socket in it cannot be named"}, func(c *Config) {
+			c.SocketDir = "/" + strings.Repeat("long", 30)
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.mode, func(t *testing.T) {
+			t.Parallel()
+			cfg, _ := newConfig(t, tt.mode)
+			if tt.setup != nil {
+				tt.setup(&cfg)
+			}
+			p, err := Start(t.Context(), cfg)
+			if err == nil {
+				p.Close()
+				t.Fatal("started")
+			}
+			if !strings.HasPrefix(err.Error(), `plugin "tester" (/plugins/tester): `) {
+				t.Errorf("error does not name the plugin: %v", err)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %q\nhas no %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestStartContextEnds(t *testing.T) {
+	t.Parallel()
+	stop := errors.New("the agent goes")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	time.AfterFunc(300*time.Millisecond, func() { cancel(stop) })
+	cfg, _ := newConfig(t, "silent")
+	if _, err := Start(ctx, cfg); !errors.Is(err, stop) {
+		t.Errorf("got %v, want %v", err, stop)
+	}
+}
+
+// a file that the system cannot execute
+func TestExecutableErrors(t *testing.T) {
+	t.Parallel()
+	if runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {
+		t.Skip("made for amd64 and arm64")
+	}
+	other, otherName := elf.EM_AARCH64, "arm64"
+	if runtime.GOARCH == "arm64" {
+		other, otherName = elf.EM_X86_64, "amd64"
+	}
+	var foreign bytes.Buffer
+	_ = binary.Write(&foreign, binary.LittleEndian, elf.Header64{
+		Ident: [16]byte{0x7f, 'E', 'L', 'F', 2, 1, 1}, Type: uint16(elf.ET_EXEC), Machine: uint16(other),
+		Version: 1, Ehsize: 64, Phentsize: 56, Shentsize: 64,
+	})
+
+	tests := []struct {
+		name   string
+		bytes  []byte
+		mode   os.FileMode
+		script bool
+		want   string
+	}{
+		{"another architecture", foreign.Bytes(), 0o755, false, "built for " + otherName + ", this machine is " + runtime.GOARCH},
+		{"no program at all", []byte("hello, I am text\n"), 0o755, true, "neither an ELF program nor a script"},
+		{"an empty file", nil, 0o755, true, "the file is empty"},
+		{"a Windows program", []byte("MZ\x00\x00"), 0o755, true, "a Windows program"},
+		{"a script without its interpreter", []byte("#!/no/such/sh -e\n"), 0o755, true, "needs the interpreter /no/such/sh"},
+		{"no execute bit", []byte("#!/bin/sh\n"), 0o644, true, "no execute bit"},
+		{"a script that fails", []byte("#!/bin/sh\necho no luck >&2\nexit 9\n"), 0o755, true, "exited with code 9, its last words on stderr: no luck"},
+		{"a loader that is not there", patched(t, "/lib64/ld-linux-x86-64.so.2", "/lib64/ld-linux-x86-64.so.X"), 0o755, false, "needs the interpreter /lib64/ld-linux-x86-64.so.X"},
+		{"a library that is not there", patched(t, "libc.so.6", "libX.so.6"), 0o755, false, "libX.so.6: cannot open shared object file"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if tt.bytes == nil && tt.name != "an empty file" {
+				t.Skip("/bin/true is not a dynamic program of this kind here")
+			}
+			cfg, _ := newConfig(t, "")
+			cfg.Path = filepath.Join(t.TempDir(), "plugin")
+			if err := os.WriteFile(cfg.Path, tt.bytes, tt.mode); err != nil {
+				t.Fatal(err)
+			}
+			cfg.Args = []string{cfg.Path}
+			cfg.Exec = nil
+			if !tt.script {
+				f, err := os.Open(cfg.Path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer f.Close()
+				cfg.Exec = f
+			}
+			p, err := Start(t.Context(), cfg)
+			if err == nil {
+				p.Close()
+				t.Fatal("started")
+			}
+			if !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), cfg.Path) {
+				t.Errorf("error %q\nhas no %q", err, tt.want)
+			}
+		})
+	}
+}
+
+// patched is /bin/true with a string replaced by one of the same length; nil
+// if the string is not in it.
+func patched(t *testing.T, from, to string) []byte {
+	b, err := os.ReadFile("/bin/true")
+	if err != nil || runtime.GOARCH != "amd64" || !bytes.Contains(b, []byte(from)) {
+		return nil
+	}
+	return bytes.ReplaceAll(b, []byte(from), []byte(to))
+}
+
+func TestStart(t *testing.T) {
+	t.Parallel()
+	cfg, out := newConfig(t, "schema")
+	cfg.Settings = map[string]any{"root": "${upper(\"/srv\")}"}
+	cfg.Host = &base.DriverConfig{ClientMinPort: 14000, ClientMaxPort: 14512}
+	p := mustStart(t, cfg)
+
+	if got := p.Info(); got.Name != "good" || got.Type != base.TypeDriver || got.Version != "1.2.3" {
+		t.Errorf("info %+v", got)
+	}
+	if got := p.APIVersion(); got != "0.1.0" {
+		t.Errorf("API version %q, want the plugin's own spelling 0.1.0", got)
+	}
+	// {"count": 3, "root": "/SRV"}, keys in order, strings as str
+	out.await(t, "host.tester", "config 1 82a5636f756e7403a4726f6f74a42f535256 0.1.0 14000-14512")
+	out.await(t, "host.tester", "init")
+	if c, err := p.Driver().Capabilities(t.Context()); err != nil || !c.Exec {
+		t.Errorf("capabilities %+v, %v", c, err)
+	}
+	if err := p.Unreachable(t.Context()); err != nil {
+		t.Errorf("unreachable: %v", err)
+	}
+
+	began := time.Now()
+	p.Stop(t.Context())
+	if d := time.Since(began); d > time.Second {
+		t.Errorf("an orderly stop took %v", d)
+	}
+	out.await(t, "host.tester", "shutdown")
+	if err := p.Exit(); !strings.Contains(err.Error(), "exited with code 0") {
+		t.Errorf("exit: %v", err)
+	}
+	if _, err := p.Driver().Capabilities(t.Context()); !errors.Is(err, driver.ErrPluginDown) {
+		t.Errorf("call after the end: %v, want %v", err, driver.ErrPluginDown)
+	}
+	p.Stop(t.Context())
+	p.Close()
+}
+
+// A certificate that nobody asked for, or fields of later versions, do no harm.
+func TestHandshakeLineVariants(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"cert", "more-fields"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			cfg, _ := newConfig(t, mode)
+			mustStart(t, cfg)
+		})
+	}
+}
+
+func TestDeviceHasNoDriver(t *testing.T) {
+	t.Parallel()
+	cfg, _ := newConfig(t, "info=gpu;1;v0.1.0;device")
+	if p := mustStart(t, cfg); p.Info().Type != base.TypeDevice || p.Driver() != nil {
+		t.Errorf("info %+v, driver %v", p.Info(), p.Driver())
+	}
+}
+
+func TestKeeperDiesOverSpawn(t *testing.T) {
+	t.Parallel()
+	cfg, _ := newConfig(t, "good")
+	cfg.Keeper = &lost{direct: newDirect(t)}
+	mustStart(t, cfg)
+}
+
+// The end of the process is known at once, although its child holds stdout and
+// stderr; the child's words are still logged, and it does not get SIGPIPE.
+func TestChildHoldsStreams(t *testing.T) {
+	t.Parallel()
+	cfg, out := newConfig(t, "holder=serve")
+	p := mustStart(t, cfg)
+	began := time.Now()
+	p.Kill()
+	<-p.Done()
+	if d := time.Since(began); d > time.Second {
+		t.Errorf("the end was known after %v", d)
+	}
+	if err := p.Exit(); !strings.Contains(err.Error(), "killed by signal 9") {
+		t.Errorf("exit: %v", err)
+	}
+	select {
+	case <-p.Drained():
+		t.Error("drained while the child lives")
+	default:
+	}
+	out.await(t, "the child still writes")
+	killByArg(t, "held=serve", cfg.SocketDir)
+	select {
+	case <-p.Drained():
+	case <-time.After(5 * time.Second):
+		t.Error("not drained after the child's end")
+	}
+}
+
+// killByArg kills our own grandchild: it is nobody's child any more.
+func killByArg(t *testing.T, arg, socketDir string) {
+	t.Helper()
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		args, _ := os.ReadFile(dir + "/cmdline")
+		env, _ := os.ReadFile(dir + "/environ")
+		if strings.Contains(string(args), arg) && strings.Contains(string(env), socketDir) {
+			var pid int
+			_, _ = fmt.Sscanf(filepath.Base(dir), "%d", &pid)
+			p, _ := os.FindProcess(pid)
+			_ = p.Kill()
+			return
+		}
+	}
+	t.Errorf("no process with %s", arg)
+}
+
+func TestStubbornPluginIsKilled(t *testing.T) {
+	t.Parallel()
+	cfg, out := newConfig(t, "stubborn")
+	p := mustStart(t, cfg)
+	began := time.Now()
+	p.Stop(t.Context())
+	if d := time.Since(began); d < 3900*time.Millisecond || d > 8*time.Second {
+		t.Errorf("stop took %v, want 2s for Shutdown and 2s of grace", d)
+	}
+	out.await(t, "failed to exit gracefully")
+
+	cfg, _ = newConfig(t, "stubborn")
+	p = mustStart(t, cfg)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	began = time.Now()
+	p.Stop(ctx)
+	if d := time.Since(began); d > time.Second {
+		t.Errorf("stop with an ended context took %v", d)
+	}
+}
+
+func TestDeafPlugin(t *testing.T) {
+	t.Parallel()
+	cfg, _ := newConfig(t, "deaf")
+	p := mustStart(t, cfg)
+	var err error
+	for range 100 {
+		if err = p.Unreachable(t.Context()); err != nil {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if err == nil || !strings.Contains(err.Error(), "does not answer on its socket any more") {
+		t.Errorf("unreachable: %v", err)
+	}
+	select {
+	case <-p.Done():
+		t.Error("it was to live on")
+	default:
+	}
+}
+
+// R2, class Logs: memory stays, the plugin comes up, the next line is read.
+func TestHostileLogs(t *testing.T) {
+	t.Parallel()
+	for mode, want := range map[string]string{
+		"stderr-first": "",
+		"long-line":    "after the long line",
+		"storm":        "storm",
+		"stdout-later": "stdout is written",
+	} {
+		t.Run(mode, func(t *testing.T) {
+			cfg, out := newConfig(t, mode)
+			if mode != "long-line" && mode != "stdout-later" {
+				// millions of lines: let the level drop them, except for a look
+				cfg.Logger.SetLevel(hclog.Info)
+			}
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			p := mustStart(t, cfg)
+			if want != "" {
+				out.await(t, want)
+			}
+			p.Stop(t.Context())
+			logged := uint64(len(out.String()))
+			out.mu.Lock()
+			logged = max(logged, uint64(out.buf.Cap()))
+			out.mu.Unlock()
+			runtime.GC()
+			runtime.ReadMemStats(&after)
+			// two times what this test's own buffer holds, and some room for the others
+			if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc) - int64(2*logged); grown > 24<<20 {
+				t.Errorf("the heap has grown by %d MiB", grown>>20)
+			}
+		})
+	}
+}
+
+func TestLogRelay(t *testing.T) {
+	t.Parallel()
+	lines := []string{
+		`{"@level":"warn","@message":"disk","@module":"hello.disk","@timestamp":"2026-01-02T03:04:05.000000Z","free":12,"dirs":["a","b"]}`,
+		`{"@level":"error","@message":7,"error":"no text"}`,
+		`{"@level":"loud","@message":"unknown level"}`,
+		`{"@level":["info"],"@message":"wrong type"}`,
+		`{"message":"no level"}`,
+		`[INFO] old style`,
+		`plain words`,
+		"bell \x07 and \x1b[31mred",
+		"panic: it is over",
+		"goroutine 1 [running]:",
+	}
+	cfg, out := newConfig(t, "log="+strings.Join(lines, "\n")+"\n")
+	mustStart(t, cfg)
+	for _, want := range [][]string{
+		{"[WARN]", "host.tester: disk:", "@module=hello.disk", `dirs="[\"a\",\"b\"]"`, "free=12", "timestamp=2026-01-02T03:04:05.000000Z"},
+		{"[DEBUG]", `"@message":7`},
+		{"[DEBUG]", "unknown level"},
+		{"[DEBUG]", "wrong type"},
+		{"[DEBUG]", "no level"},
+		{"[INFO]", "host.tester: old style"},
+		{"[DEBUG]", "plain words"},
+		{"[DEBUG]", `bell \a and \x1b[31mred`},
+		{"[ERROR]", "panic: it is over"},
+		{"[ERROR]", "goroutine 1 [running]:"},
+	} {
+		out.await(t, want...)
+	}
+}
+
+func TestPluginEnvironment(t *testing.T) {
+	t.Parallel()
+	cfg, out := newConfig(t, "env")
+	cfg.Env = Environ([]string{
+		"HOME=/root", "NOMAD_TOKEN=secret1", "AWS_SECRET_ACCESS_KEY=secret2", "NOMAD_LITE_TOKEN=secret3",
+		"PLUGIN_CLIENT_CERT=secret4", "NOMAD_PLUGIN_MAGIC_COOKIE=secret5", "NOMAD_ADDR=http://here",
+	}, "/run/keeper.sock")
+	mustStart(t, cfg)
+	for _, want := range []string{
+		"env HOME=/root", "env NOMAD_ADDR=http://here", "env NOMAD_LITE_KEEPER=/run/keeper.sock",
+		"env NOMAD_PLUGIN_MAGIC_COOKIE=e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255",
+		"env PLUGIN_MIN_PORT=10000", "env PLUGIN_MAX_PORT=25000", "env PLUGIN_PROTOCOL_VERSIONS=2",
+		"env PLUGIN_UNIX_SOCKET_DIR=" + cfg.SocketDir, "argv0 /plugins/tester",
+	} {
+		out.await(t, want)
+	}
+	if regexp.MustCompile(`secret\d`).MatchString(out.String()) {
+		t.Error("a secret reached the plugin")
+	}
+}
+
+func TestReattach(t *testing.T) {
+	t.Parallel()
+	cfg, _ := newConfig(t, "schema")
+	first := mustStart(t, cfg)
+	rec := first.Record()
+	first.Detach()
+
+	out := &logs{}
+	cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: out, Level: hclog.Trace, Name: "second"})
+	p, err := Reattach(t.Context(), cfg, rec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	if p.PID() != rec.Pid || p.Info().Name != "good" || p.APIVersion() != "0.1.0" {
+		t.Errorf("reattached to pid %d, %+v", p.PID(), p.Info())
+	}
+	out.await(t, "second.tester", "init")
+	if strings.Contains(out.String(), "config 2") {
+		t.Error("SetConfig after a reattach")
+	}
+	if got := p.Record(); got != rec {
+		t.Errorf("record %+v, want %+v", got, rec)
+	}
+	p.Stop(t.Context())
+	out.await(t, "second.tester", "shutdown")
+	if err := p.Exit(); !strings.Contains(err.Error(), "exited with code 0") {
+		t.Errorf("exit: %v", err)
+	}
+
+	if _, err := Reattach(t.Context(), cfg, rec); !errors.Is(err, ErrNotSame) {
+		t.Errorf("reattach to a dead plugin: %v, want %v", err, ErrNotSame)
+	}
+}
+
+// Whoever has the pid of a record now is not touched.
+func TestReattachStranger(t *testing.T) {
+	t.Parallel()
+	stranger := exec.Command("/bin/sleep", "60")
+	if err := stranger.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = stranger.Process.Kill(); _ = stranger.Wait() }()
+	real, err := keeper.ProcessOf(stranger.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := Record{Protocol: "grpc", Network: "unix", Addr: "/tmp/none", Pid: real.PID, StartTime: real.StartTime, BootID: bootID()}
+	for name, change := range map[string]func(*Record){
+		"another start time": func(r *Record) { r.StartTime-- },
+		"another boot":       func(r *Record) { r.BootID = "x" },
+		"no boot id":         func(r *Record) { r.BootID = "" },
+		"no pid":             func(r *Record) { r.Pid = 0 },
+		"negative pid":       func(r *Record) { r.Pid = -1 },
+		"no address":         func(r *Record) { r.Addr = "" },
+		"another protocol":   func(r *Record) { r.Protocol = "netrpc" },
+	} {
+		rec := good
+		change(&rec)
+		cfg, _ := newConfig(t, "good")
+		if _, err := Reattach(t.Context(), cfg, rec); !errors.Is(err, ErrNotSame) {
+			t.Errorf("%s: %v, want %v", name, err, ErrNotSame)
+		}
+	}
+	if !real.Alive() {
+		t.Error("the stranger is dead")
+	}
+}

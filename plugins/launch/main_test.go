@@ -1,0 +1,205 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 2 && os.Args[1] == "test-plugin" {
+		hostile(os.Args[2])
+		os.Exit(0)
+	}
+	if len(os.Args) > 1 && os.Args[1] == "test-keeper" {
+		if err := keeper.Serve(context.Background()); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	code := m.Run()
+	if left := leftovers(); code == 0 && left != "" {
+		fmt.Fprintln(os.Stderr, "left behind:\n"+left)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// leftovers waits until nothing of the tests runs any more, or says what does.
+func leftovers() string {
+	var left string
+	for range 100 {
+		left = ""
+		buf := make([]byte, 1<<20)
+		for g := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+			if strings.Contains(g, "leftovers") {
+				continue
+			}
+			for _, ours := range []string{"nomad-lite/plugins", "go-plugin", "google.golang.org/grpc"} {
+				if strings.Contains(g, ours) {
+					left += g + "\n\n"
+					break
+				}
+			}
+		}
+		tasks, _ := os.ReadDir("/proc/self/task")
+		for _, task := range tasks {
+			b, _ := os.ReadFile("/proc/self/task/" + task.Name() + "/children")
+			if len(b) > 0 {
+				left += "children: " + string(b) + "\n"
+			}
+		}
+		if left == "" {
+			return ""
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return left
+}
+
+// direct is a Keeper whose children are the test's own.
+type direct struct {
+	mu    sync.Mutex
+	kids  map[keeper.Process]*kid
+	held  map[string]*os.File
+	total int
+}
+
+type kid struct {
+	done   chan struct{}
+	status keeper.Status
+}
+
+func newDirect(t testing.TB) *direct {
+	d := &direct{kids: map[keeper.Process]*kid{}, held: map[string]*os.File{}}
+	t.Cleanup(func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		for key := range d.held {
+			t.Errorf("the keeper still holds %s", key)
+		}
+	})
+	return d
+}
+
+func (d *direct) Spawn(_ context.Context, c keeper.Command) (keeper.Process, error) {
+	path := c.Path
+	if c.Exec != nil {
+		path = "/proc/self/fd/" + strconv.Itoa(int(c.Exec.Fd()))
+	}
+	cmd := &exec.Cmd{Path: path, Args: c.Args, Env: c.Env, Dir: c.Dir, SysProcAttr: &syscall.SysProcAttr{Setsid: true}}
+	// no typed nil: a nil file is the null device
+	if c.Stdout != nil {
+		cmd.Stdout = c.Stdout
+	}
+	if c.Stderr != nil {
+		cmd.Stderr = c.Stderr
+	}
+	if err := cmd.Start(); err != nil {
+		return keeper.Process{}, err
+	}
+	p, err := keeper.ProcessOf(cmd.Process.Pid)
+	if err != nil {
+		return keeper.Process{}, err
+	}
+	k := &kid{done: make(chan struct{})}
+	d.mu.Lock()
+	d.kids[p] = k
+	d.total++
+	d.mu.Unlock()
+	go func() {
+		_ = cmd.Wait()
+		ws := cmd.ProcessState.Sys().(syscall.WaitStatus)
+		if ws.Signaled() {
+			k.status.Signal = int(ws.Signal())
+		} else {
+			k.status.ExitCode = ws.ExitStatus()
+		}
+		close(k.done)
+	}()
+	return p, nil
+}
+
+func (d *direct) Wait(ctx context.Context, p keeper.Process) (keeper.Status, error) {
+	d.mu.Lock()
+	k := d.kids[p]
+	d.mu.Unlock()
+	if k == nil {
+		return keeper.Status{}, keeper.ErrUnknown
+	}
+	select {
+	case <-k.done:
+		return k.status, nil
+	case <-ctx.Done():
+		return keeper.Status{}, ctx.Err()
+	}
+}
+
+func (d *direct) HoldSink(_ context.Context, key string, f *os.File) error {
+	fd, err := syscall.Dup(int(f.Fd()))
+	if err != nil {
+		return err
+	}
+	// Fd has made the description blocking
+	if err := syscall.SetNonblock(fd, true); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.held[key] = os.NewFile(uintptr(fd), key)
+	return nil
+}
+
+func (d *direct) Take(_ context.Context, key string) (*os.File, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f := d.held[key]
+	if f == nil {
+		return nil, keeper.ErrNotHeld
+	}
+	fd, err := syscall.Dup(int(f.Fd()))
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.SetNonblock(fd, true); err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), key), nil
+}
+
+func (d *direct) Drop(_ context.Context, key string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if f := d.held[key]; f != nil {
+		delete(d.held, key)
+		return f.Close()
+	}
+	return nil
+}
+
+// lost is a keeper that dies over its first spawn.
+type lost struct {
+	*direct
+	once sync.Once
+}
+
+func (l *lost) Spawn(ctx context.Context, c keeper.Command) (keeper.Process, error) {
+	err := errors.New("")
+	l.once.Do(func() { err = fmt.Errorf("spawn: %w", keeper.ErrLost) })
+	if errors.Is(err, keeper.ErrLost) {
+		return keeper.Process{}, err
+	}
+	return l.direct.Spawn(ctx, c)
+}
