@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"time"
 
@@ -133,6 +134,10 @@ type Attribute struct {
 	Value any    // bool, int64, float64 or string; an int is sent as int64
 	Unit  string // plugin-protocol 2.4; only with int64 and float64
 }
+
+// String renders the attribute as the node shows it: the value in decimal, with
+// the unit right behind it (plugin-protocol 2.4).
+func (a Attribute) String() string { return fmt.Sprint(a.Value) + a.Unit }
 
 // FSIsolation says how much of the host's files a task sees.
 type FSIsolation int32
