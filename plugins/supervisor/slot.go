@@ -20,7 +20,7 @@ func (s *Supervisor) manage(ctx context.Context, wg *sync.WaitGroup, sl *slot) {
 	}
 	if err := sl.entry.Err; err != nil {
 		err = fmt.Errorf("%s: %w", sl.entry, err)
-		s.logger.Error("plugin is not started", "plugin", sl.entry.Name, "error", err)
+		s.logger.Warn("plugin is not started", "plugin", sl.entry.Name, "error", err)
 		s.fail(sl, err, time.Time{})
 		return
 	}
@@ -57,7 +57,7 @@ func (s *Supervisor) manage(ctx context.Context, wg *sync.WaitGroup, sl *slot) {
 
 		delay := backoff(troubles)
 		troubles++
-		logger.Error("plugin is down", "error", err, "delay", delay)
+		logger.Warn("plugin is down", "error", err, "delay", delay)
 		if delay == 0 {
 			s.update(func() { sl.inst = nil })
 			continue
@@ -219,7 +219,7 @@ func (s *Supervisor) serve(ctx context.Context, sl *slot, inst instance) {
 	}
 	cancel()
 	wg.Wait()
-	s.setInfo(name, func(info *Info) { info.lost() })
+	s.setInfo(sl, name, func(info *Info) { info.lost() })
 }
 
 // fingerprints keeps the driver's fingerprint stream open.
@@ -233,20 +233,14 @@ func (s *Supervisor) fingerprints(ctx context.Context, sl *slot, inst instance, 
 					err = fp.Err
 					continue
 				}
-				s.setInfo(name, func(info *Info) {
-					info.apply(fp)
-					sl.printed = true
-				})
+				s.setInfo(sl, name, func(info *Info) { info.apply(fp) })
 			}
 		}
 		if ctx.Err() != nil || ended(inst) {
 			return
 		}
 		s.logger.Warn("fingerprint stream of driver broke", "driver", name, "plugin", sl.entry.Name, "error", err)
-		s.setInfo(name, func(info *Info) {
-			info.lost()
-			sl.printed = true
-		})
+		s.setInfo(sl, name, func(info *Info) { info.lost() })
 		if !s.revive(ctx, inst) {
 			return
 		}
@@ -298,7 +292,7 @@ func (s *Supervisor) revive(ctx context.Context, inst instance) bool {
 			return false
 		}
 		if i == tries-1 {
-			s.logger.Error("plugin lives and cannot be reached, killed", "plugin", inst.Info().Name, "pid", inst.PID(), "error", err)
+			s.logger.Warn("plugin lives and cannot be reached, killed", "plugin", inst.Info().Name, "pid", inst.PID(), "error", err)
 			break
 		}
 		if !sleep(ctx, pause) {
@@ -320,10 +314,15 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// setInfo changes what is known of a driver.
-func (s *Supervisor) setInfo(name string, change func(*Info)) {
+// setInfo changes what is known of the driver that sl serves. A plugin that
+// another one has replaced has no say any more.
+func (s *Supervisor) setInfo(sl *slot, name string, change func(*Info)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.owners[name] != sl {
+		return
+	}
+	sl.printed = true
 	info := s.drivers[name]
 	change(&info)
 	info.UpdatedAt = time.Now()

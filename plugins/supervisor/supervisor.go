@@ -208,6 +208,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	settle := time.AfterFunc(readyLimit, s.settle)
 	defer settle.Stop()
 	s.update(func() { s.settleLocked() }) // there may be no plugin at all
+	<-ctx.Done()                          // every plugin may be refused, and Driver still says so
 	wg.Wait()
 	s.update(func() { s.stopped = true })
 	return nil
@@ -253,6 +254,8 @@ func (s *Supervisor) driverLocked(name string) (instance, error) {
 		sl = s.expectedLocked(name)
 	}
 	switch {
+	case sl == nil && s.unnamedLocked():
+		return nil, nil
 	case sl == nil:
 		return nil, s.noDriverLocked(name)
 	case sl.err != nil:
@@ -278,11 +281,17 @@ func (s *Supervisor) expectedLocked(name string) *slot {
 	return nil
 }
 
+// unnamedLocked reports whether a plugin is being launched that may serve any
+// driver, because its file's name says nothing.
+func (s *Supervisor) unnamedLocked() bool {
+	return slices.ContainsFunc(s.slots, func(sl *slot) bool {
+		return !sl.entry.Builtin && sl.retired == "" && sl.info.Name == "" && sl.err == nil
+	})
+}
+
 func (s *Supervisor) noDriverLocked(name string) error {
-	var have, failed []string
-	for _, n := range slices.Sorted(maps.Keys(s.owners)) {
-		have = append(have, n)
-	}
+	have := slices.Sorted(maps.Keys(s.owners))
+	var failed []string
 	for _, sl := range s.slots {
 		if sl.err != nil && sl.retired == "" {
 			failed = append(failed, sl.err.Error())

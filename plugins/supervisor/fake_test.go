@@ -1,0 +1,159 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// fakePlugin is an instance without a process.
+type fakePlugin struct {
+	info base.Info
+	done chan struct{}
+	once sync.Once
+	drv  *fakeDriver
+
+	mu      sync.Mutex
+	stopped bool
+	closed  bool
+	deaf    bool // nobody is on its socket
+}
+
+func newFake(name, version string) *fakePlugin {
+	f := &fakePlugin{
+		info: base.Info{Type: base.TypeDriver, Name: name, Version: version, APIVersions: []string{"v0.1.0"}},
+		done: make(chan struct{}),
+	}
+	f.drv = &fakeDriver{plugin: f, prints: make(chan driver.Fingerprint), events: make(chan *driver.TaskEvent)}
+	return f
+}
+
+func (f *fakePlugin) Info() base.Info       { return f.info }
+func (f *fakePlugin) Driver() driver.Driver { return f.drv }
+func (f *fakePlugin) PID() int              { return 42 }
+func (f *fakePlugin) Done() <-chan struct{} { return f.done }
+func (f *fakePlugin) Exit() error {
+	<-f.done
+	return fmt.Errorf("plugin %q: exited", f.info.Name)
+}
+func (f *fakePlugin) Drained() <-chan struct{} { return f.done }
+func (f *fakePlugin) Kill()                    { f.die() }
+func (f *fakePlugin) die()                     { f.once.Do(func() { close(f.done) }) }
+func (f *fakePlugin) Stop(context.Context) {
+	f.mu.Lock()
+	f.stopped = true
+	f.mu.Unlock()
+	f.die()
+}
+func (f *fakePlugin) Close() {
+	f.mu.Lock()
+	f.closed = true
+	f.mu.Unlock()
+}
+func (f *fakePlugin) Connected() bool { return f.Unreachable(context.Background()) == nil }
+func (f *fakePlugin) Unreachable(context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.deaf {
+		return errors.New("connection refused")
+	}
+	return nil
+}
+func (f *fakePlugin) goDeaf() {
+	f.mu.Lock()
+	f.deaf = true
+	f.mu.Unlock()
+}
+
+// fakeDriver passes on what a test puts into its channels. A closed stream is
+// broken by the value of brk.
+type fakeDriver struct {
+	driver.Driver
+	plugin *fakePlugin
+	prints chan driver.Fingerprint
+	events chan *driver.TaskEvent
+
+	mu     sync.Mutex
+	opened int  // fingerprint streams
+	broken bool // streams end at once
+	silent bool // no first fingerprint
+}
+
+func (d *fakeDriver) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
+	d.mu.Lock()
+	d.opened++
+	broken, silent := d.broken, d.silent
+	d.mu.Unlock()
+	out := make(chan driver.Fingerprint)
+	go func() {
+		defer close(out)
+		send := func(fp driver.Fingerprint) {
+			select {
+			case out <- fp:
+			case <-ctx.Done():
+			}
+		}
+		if broken {
+			send(driver.Fingerprint{Err: errors.New("stream broke")})
+			return
+		}
+		if !silent {
+			send(driver.Fingerprint{Health: driver.HealthHealthy, HealthDescription: "Healthy"})
+		}
+		for {
+			select {
+			case fp := <-d.prints:
+				send(fp)
+				if fp.Err != nil {
+					return
+				}
+			case <-d.plugin.done:
+				send(driver.Fingerprint{Err: driver.ErrPluginDown})
+				return
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out, nil
+}
+
+func (d *fakeDriver) TaskEvents(ctx context.Context) (<-chan *driver.TaskEvent, error) {
+	out := make(chan *driver.TaskEvent)
+	go func() {
+		defer close(out)
+		for {
+			select {
+			case ev := <-d.events:
+				select {
+				case out <- ev:
+				case <-ctx.Done():
+				}
+			case <-d.plugin.done:
+				return
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out, nil
+}
+
+func (d *fakeDriver) set(change func(*fakeDriver)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	change(d)
+}
+
+func builtin(name string) catalog.Entry {
+	return catalog.Entry{Name: name, Builtin: true, Version: "0.1.0"}
+}
+
+func external(name string) catalog.Entry {
+	return catalog.Entry{Name: name, Path: "/plugins/" + name, Block: &catalog.Block{Name: name}}
+}

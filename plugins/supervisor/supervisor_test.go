@@ -1,0 +1,496 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// start makes a supervisor whose launches are answered by open; the launch is
+// counted from 1 for each entry. The test ends with the end of Run.
+func start(t *testing.T, cfg Config, entries []catalog.Entry, open func(ctx context.Context, name string, n int) (*fakePlugin, error)) *Supervisor {
+	s := New(cfg)
+	s.setEntries(entries)
+	var mu sync.Mutex
+	counts := map[string]int{}
+	var all []*fakePlugin
+	s.start = func(ctx context.Context, e catalog.Entry) (instance, error) {
+		key := e.Name
+		if e.Builtin {
+			key = "builtin " + key
+		}
+		mu.Lock()
+		counts[key]++
+		n := counts[key]
+		mu.Unlock()
+		f, err := open(ctx, key, n)
+		if err != nil {
+			return nil, err
+		}
+		mu.Lock()
+		all = append(all, f)
+		mu.Unlock()
+		return f, nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := s.Run(ctx); err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+		for _, f := range all {
+			if !ended(f) {
+				t.Errorf("plugin %q lives on", f.info.Name)
+			}
+			if !f.stopped && !f.closed {
+				t.Errorf("plugin %q was not released", f.info.Name)
+			}
+		}
+		if _, err := s.Driver(context.Background(), "any"); !errors.Is(err, ErrStopped) {
+			t.Errorf("driver after the end: %v", err)
+		}
+	})
+	return s
+}
+
+func mustDriver(t *testing.T, s *Supervisor, name string) *fakeDriver {
+	t.Helper()
+	d, err := s.Driver(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.(*fakeDriver)
+}
+
+func TestBackoff(t *testing.T) {
+	want := []time.Duration{0, 5, 10, 20, 40, 80, 120, 120}
+	for n, w := range want {
+		if got := backoff(n); got != w*time.Second {
+			t.Errorf("after %d troubles %v, want %v", n, got, w*time.Second)
+		}
+	}
+	if got := backoff(1 << 30); got != 2*time.Minute {
+		t.Errorf("after very many troubles %v", got)
+	}
+	if a, b := reopen(0), reopen(40); a != 250*time.Millisecond || b != 30*time.Second {
+		t.Errorf("reopen: %v and %v", a, b)
+	}
+}
+
+func TestOneProcessForAllCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		launches := 0
+		s := start(t, Config{}, []catalog.Entry{builtin("raw_exec")}, func(context.Context, string, int) (*fakePlugin, error) {
+			launches++
+			time.Sleep(time.Second)
+			return newFake("raw_exec", "0.1.0"), nil
+		})
+		var got [8]driver.Driver
+		var wg sync.WaitGroup
+		for i := range got {
+			wg.Go(func() { got[i] = mustDriver(t, s, "raw_exec") })
+		}
+		wg.Wait()
+		for _, d := range got {
+			if d != got[0] {
+				t.Error("two callers have two drivers")
+			}
+		}
+		if launches != 1 {
+			t.Errorf("%d launches, want 1", launches)
+		}
+	})
+}
+
+func TestRelaunchThenBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		var at []time.Duration
+		s := start(t, Config{}, []catalog.Entry{builtin("x")}, func(_ context.Context, _ string, n int) (*fakePlugin, error) {
+			at = append(at, time.Since(began))
+			f := newFake("x", "1")
+			switch {
+			case n <= 3: // dies twice before the back-off begins, then once more
+				time.AfterFunc(time.Second, f.die)
+			case n == 4 || n == 5:
+				return nil, errors.New("no licence")
+			case n == 6: // lives long enough
+				time.AfterFunc(stableAfter, f.die)
+			}
+			return f, nil
+		})
+		first := mustDriver(t, s, "x")
+		<-first.plugin.done
+		synctest.Wait()
+		if second := mustDriver(t, s, "x"); second == first {
+			t.Error("got the dead driver")
+		}
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		// lives 1 s, 0 s later again, lives 1 s, 5 s, lives 1 s, 10 s, fails, 20 s, fails, 40 s, lives 60 s, at once
+		want := []time.Duration{0, 1, 7, 18, 38, 78, 138}
+		for i := range want {
+			want[i] *= time.Second
+		}
+		if !slices.Equal(at, want) {
+			t.Errorf("launches at\n%v, want\n%v", at, want)
+		}
+	})
+}
+
+func TestDriverDuringBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, Config{}, []catalog.Entry{external("x")}, func(_ context.Context, _ string, n int) (*fakePlugin, error) {
+			if n == 1 {
+				return nil, errors.New(`plugin "x" (/plugins/x): exited with code 3`)
+			}
+			time.Sleep(time.Second)
+			return newFake("x", "1"), nil
+		})
+		_, err := s.Driver(t.Context(), "x")
+		if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), `driver "x": driver is not available: plugin "x" (/plugins/x): exited with code 3 (next try in 5s)`) {
+			t.Errorf("got %v", err)
+		}
+		time.Sleep(5500 * time.Millisecond) // a launch is under way: it is waited for
+		mustDriver(t, s, "x")
+	})
+}
+
+func TestUnknownDriver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := external("broken")
+		broken.Err = errors.New("anybody may write to it")
+		s := start(t, Config{}, []catalog.Entry{builtin("mock"), builtin("raw_exec"), broken}, func(_ context.Context, name string, _ int) (*fakePlugin, error) {
+			return newFake(strings.TrimPrefix(name, "builtin "), "1"), nil
+		})
+		_, err := s.Driver(t.Context(), "docker")
+		want := `driver "docker": no such driver: there are mock, raw_exec; plugin "broken" (/plugins/broken): anybody may write to it`
+		if !errors.Is(err, ErrNoDriver) || err.Error() != want {
+			t.Errorf("got  %v\nwant %s", err, want)
+		}
+		if _, err := s.Driver(t.Context(), "broken"); !errors.Is(err, ErrUnavailable) || strings.Contains(err.Error(), "next try") {
+			t.Errorf("a plugin that may not be started: %v", err)
+		}
+	})
+}
+
+func TestDriverContextEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, Config{}, []catalog.Entry{external("x")}, func(ctx context.Context, _ string, _ int) (*fakePlugin, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		killed := errors.New("task killed")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, killed)
+		defer cancel()
+		if _, err := s.Driver(ctx, "x"); !errors.Is(err, killed) {
+			t.Errorf("got %v, want %v", err, killed)
+		}
+	})
+}
+
+// who serves a driver that several plugins offer
+func TestChoice(t *testing.T) {
+	type offer struct {
+		entry   catalog.Entry
+		name    string
+		version string
+		err     error
+		delay   time.Duration
+	}
+	tests := []struct {
+		name   string
+		offers []offer
+		driver string
+		want   string // file or builtin
+		err    string
+		unused []string // never launched
+	}{
+		{"an external plugin of a builtin's name replaces it", []offer{
+			{entry: builtin("raw_exec")}, {entry: external("raw_exec"), name: "raw_exec", version: "0.1.0"},
+		}, "raw_exec", "raw_exec", "", []string{"builtin raw_exec"}},
+		{"one of a lower version does not", []offer{
+			{entry: builtin("raw_exec"), name: "raw_exec", version: "0.1.0"}, {entry: external("raw_exec"), name: "raw_exec", version: "0.0.9"},
+		}, "raw_exec", "builtin raw_exec", "", nil},
+		{"nor one that is another driver after all", []offer{
+			{entry: builtin("raw_exec"), name: "raw_exec", version: "0.1.0"}, {entry: external("raw_exec"), name: "other", version: "9"},
+		}, "raw_exec", "builtin raw_exec", "", nil},
+		{"the file's name does not matter", []offer{
+			{entry: builtin("raw_exec"), name: "raw_exec", version: "0.1.0"}, {entry: external("zz"), name: "raw_exec", version: "1.0.0", delay: 300 * time.Millisecond},
+		}, "raw_exec", "zz", "", nil},
+		{"a configured plugin that does not start is not replaced by the builtin", []offer{
+			{entry: builtin("raw_exec")}, {entry: external("nomad-driver-raw_exec"), err: errors.New("no licence")},
+		}, "raw_exec", "", "no licence", []string{"builtin raw_exec"}},
+		{"the highest version of two files", []offer{
+			{entry: external("a"), name: "hello", version: "v1.10.0"}, {entry: external("b"), name: "hello", version: "1.9.0", delay: time.Second},
+		}, "hello", "a", "", nil},
+		{"the highest version, although it is slower", []offer{
+			{entry: external("a"), name: "hello", version: "2", delay: time.Second}, {entry: external("b"), name: "hello", version: "1"},
+		}, "hello", "a", "", nil},
+		{"of equal versions the later file", []offer{
+			{entry: external("a"), name: "hello", version: "1.0.0", delay: time.Second}, {entry: external("b"), name: "hello", version: "1.0"},
+		}, "hello", "b", "", nil},
+		{"a file that comes too late does not take over", []offer{
+			{entry: builtin("raw_exec"), name: "raw_exec", version: "0.1.0"}, {entry: external("zz"), name: "raw_exec", version: "1.0.0", delay: 5 * time.Second},
+		}, "raw_exec", "builtin raw_exec", "", nil},
+		{"a slow file of an unknown driver is waited for", []offer{
+			{entry: external("zz"), name: "hello", version: "1.0.0", delay: 5 * time.Second},
+		}, "hello", "zz", "", nil},
+		{"a device is no driver", []offer{
+			{entry: external("gpu"), name: "gpu", version: "device"},
+		}, "gpu", "", "it is a device plugin, not a task driver", nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var entries []catalog.Entry
+				offers := map[string]offer{}
+				for _, o := range tt.offers {
+					entries = append(entries, o.entry)
+					key := o.entry.Name
+					if o.entry.Builtin {
+						key = "builtin " + key
+					}
+					offers[key] = o
+				}
+				plugins := map[string]*fakePlugin{}
+				var mu sync.Mutex
+				s := start(t, Config{}, entries, func(_ context.Context, key string, _ int) (*fakePlugin, error) {
+					o := offers[key]
+					time.Sleep(o.delay)
+					if o.err != nil {
+						return nil, o.err
+					}
+					f := newFake(o.name, o.version)
+					if o.version == "device" {
+						f.info.Type = base.TypeDevice
+					}
+					mu.Lock()
+					plugins[key] = f
+					mu.Unlock()
+					return f, nil
+				})
+				d, err := s.Driver(t.Context(), tt.driver)
+				if tt.err != "" {
+					if err == nil || !strings.Contains(err.Error(), tt.err) {
+						t.Fatalf("got %v, want %q", err, tt.err)
+					}
+				} else if err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(10 * time.Second)
+				synctest.Wait()
+				mu.Lock()
+				defer mu.Unlock()
+				for key, f := range plugins {
+					served := d != nil && d.(*fakeDriver).plugin == f
+					if served != (key == tt.want) {
+						t.Errorf("%s serves: %v, want %s to", key, served, tt.want)
+					}
+					if o := offers[key]; o.name == tt.driver && !served && !ended(f) {
+						t.Errorf("%s is not used and runs", key)
+					}
+				}
+				for _, key := range tt.unused {
+					if plugins[key] != nil {
+						t.Errorf("%s was launched", key)
+					}
+				}
+				if tt.want != "" && !s.Drivers()[tt.driver].Healthy {
+					t.Errorf("driver info %+v", s.Drivers()[tt.driver])
+				}
+			})
+		})
+	}
+}
+
+func TestNameChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, Config{}, []catalog.Entry{external("x")}, func(_ context.Context, _ string, n int) (*fakePlugin, error) {
+			if n == 1 {
+				return newFake("hello", "1"), nil
+			}
+			return newFake("raw_exec", "1"), nil
+		})
+		mustDriver(t, s, "hello").plugin.die()
+		synctest.Wait()
+		if _, err := s.Driver(t.Context(), "hello"); err == nil || !strings.Contains(err.Error(), `it was driver "hello" and calls itself "raw_exec" now`) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestFingerprints(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, Config{}, []catalog.Entry{builtin("x")}, func(context.Context, string, int) (*fakePlugin, error) {
+			return newFake("x", "1"), nil
+		})
+		changed := s.Changed()
+		if err := s.Ready(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		<-changed
+		d := mustDriver(t, s, "x")
+		expect := func(what string, detected, healthy bool, description string, attributes ...string) {
+			t.Helper()
+			synctest.Wait()
+			info := s.Drivers()["x"]
+			var have []string
+			for k, v := range info.Attributes {
+				have = append(have, fmt.Sprint(k, "=", v.Value))
+			}
+			slices.Sort(have)
+			if info.Detected != detected || info.Healthy != healthy || info.Description != description || !slices.Equal(have, attributes) {
+				t.Errorf("%s: %+v", what, info)
+			}
+		}
+		expect("first", true, true, "Healthy")
+		d.prints <- driver.Fingerprint{Health: driver.HealthUnhealthy, HealthDescription: "no daemon", Attributes: map[string]driver.Attribute{"driver.x": {Value: true}, "driver.x.version": {Value: "1"}}}
+		expect("unhealthy", true, false, "no daemon", "driver.x.version=1", "driver.x=true")
+		d.prints <- driver.Fingerprint{Health: driver.HealthUndetected, Attributes: map[string]driver.Attribute{"driver.x.version": {Value: ""}}}
+		expect("an attribute taken back, another one left out", false, false, "", "driver.x=true")
+
+		opened := d.opened
+		d.prints <- driver.Fingerprint{Err: errors.New("channel closed")}
+		expect("broken stream", false, false, "failed to fingerprint driver", "driver.x=true")
+		time.Sleep(time.Second)
+		expect("stream reopened", true, true, "Healthy", "driver.x=true")
+		if d.opened != opened+1 || ended(d.plugin) {
+			t.Errorf("%d streams opened, want one more than %d, and the plugin alive", d.opened, opened)
+		}
+
+		d.plugin.die()
+		synctest.Wait()
+		expect("plugin replaced", true, true, "Healthy", "driver.x=true")
+	})
+}
+
+// A driver whose streams end at once is not asked in a busy loop.
+func TestStreamsEndAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake("x", "1")
+		f.drv.broken = true
+		s := start(t, Config{}, []catalog.Entry{builtin("x")}, func(context.Context, string, int) (*fakePlugin, error) { return f, nil })
+		mustDriver(t, s, "x")
+		time.Sleep(time.Minute)
+		f.drv.set(func(d *fakeDriver) {
+			if d.opened > 12 {
+				t.Errorf("%d streams in a minute", d.opened)
+			}
+			d.broken = false
+		})
+		time.Sleep(reopenMost)
+		synctest.Wait()
+		if !s.Drivers()["x"].Healthy {
+			t.Error("not healthy after the stream has recovered")
+		}
+	})
+}
+
+// A process that lives and cannot be reached is replaced.
+func TestUnreachable(t *testing.T) {
+	for name, notice := range map[string]func(*Supervisor, *fakeDriver){
+		"its stream breaks":  func(_ *Supervisor, d *fakeDriver) { d.prints <- driver.Fingerprint{Err: errors.New("broke")} },
+		"its driver is used": func(*Supervisor, *fakeDriver) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := start(t, Config{}, []catalog.Entry{builtin("x")}, func(context.Context, string, int) (*fakePlugin, error) {
+					return newFake("x", "1"), nil
+				})
+				first := mustDriver(t, s, "x")
+				first.plugin.goDeaf()
+				notice(s, first)
+				began := time.Now()
+				second := mustDriver(t, s, "x")
+				if second == first || !ended(first.plugin) {
+					t.Error("the deaf plugin is still there")
+				}
+				if d := time.Since(began); d > 2*time.Second {
+					t.Errorf("replaced after %v", d)
+				}
+			})
+		})
+	}
+}
+
+func TestTaskEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var got []string
+		cfg := Config{OnTaskEvent: func(name string, ev driver.TaskEvent) { got = append(got, name+" "+ev.TaskID+" "+ev.Message) }}
+		s := start(t, cfg, []catalog.Entry{builtin("x")}, func(context.Context, string, int) (*fakePlugin, error) {
+			return newFake("x", "1"), nil
+		})
+		d := mustDriver(t, s, "x")
+		d.events <- &driver.TaskEvent{TaskID: "1", Message: "image pulled"}
+		d.plugin.die()
+		synctest.Wait()
+		d = mustDriver(t, s, "x")
+		d.events <- nil
+		d.events <- &driver.TaskEvent{TaskID: "2", Message: "image pulled again"}
+		synctest.Wait()
+		if want := []string{"x 1 image pulled", "x 2 image pulled again"}; !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
+}
+
+func TestReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, Config{}, []catalog.Entry{builtin("a"), builtin("b"), external("c")}, func(_ context.Context, key string, _ int) (*fakePlugin, error) {
+			switch key {
+			case "builtin b":
+				time.Sleep(300 * time.Millisecond)
+			case "c":
+				return nil, errors.New("does not start")
+			}
+			return newFake(strings.TrimPrefix(key, "builtin "), "1"), nil
+		})
+		began := time.Now()
+		if err := s.Ready(t.Context()); err != nil || time.Since(began) != 300*time.Millisecond {
+			t.Errorf("ready after %v, %v; want the slowest that starts", time.Since(began), err)
+		}
+		if len(s.Drivers()) != 2 {
+			t.Errorf("drivers %v", s.Drivers())
+		}
+		if got := s.Plugins()[2]; got.Err == nil || got.PID != 0 || got.Name != "c" {
+			t.Errorf("plugin %+v", got)
+		}
+		if got := s.Plugins()[0]; got.PID != 42 || got.Driver != "a" || !got.Builtin {
+			t.Errorf("plugin %+v", got)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake("a", "1")
+		f.drv.silent = true
+		s := start(t, Config{}, []catalog.Entry{builtin("a")}, func(context.Context, string, int) (*fakePlugin, error) { return f, nil })
+		began := time.Now()
+		if err := s.Ready(t.Context()); err != nil || time.Since(began) != readyLimit {
+			t.Errorf("ready after %v, %v; want %v", time.Since(began), err, readyLimit)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, Config{}, nil, nil)
+		began := time.Now()
+		if err := s.Ready(t.Context()); err != nil || time.Since(began) != 0 {
+			t.Errorf("ready without plugins after %v, %v", time.Since(began), err)
+		}
+		if _, err := s.Driver(t.Context(), "x"); !errors.Is(err, ErrNoDriver) || !strings.Contains(err.Error(), "no plugin for any driver") {
+			t.Errorf("driver without plugins: %v", err)
+		}
+	})
+}
