@@ -1,0 +1,454 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	plugin "github.com/hashicorp/go-plugin"
+	"google.golang.org/grpc"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/proto/basepb"
+	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
+)
+
+func TestMain(m *testing.M) {
+	switch args := strings.Join(os.Args[1:], " "); {
+	case args == "test-keeper":
+		if err := keeper.Serve(context.Background()); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	case strings.HasPrefix(args, "plugin serve "):
+		servePlugin(os.Args[3])
+		os.Exit(0)
+	}
+	// a binary with the race detector sleeps at its end otherwise
+	os.Setenv("GORACE", "atexit_sleep_ms=0")
+	code := m.Run()
+	if left := leftovers(); code == 0 && left != "" {
+		fmt.Fprintln(os.Stderr, "left behind:\n"+left)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// leftovers waits until nothing of the tests runs any more, or says what does.
+func leftovers() string {
+	var left string
+	for range 100 {
+		left = ""
+		buf := make([]byte, 1<<20)
+		for g := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+			if strings.Contains(g, "leftovers") {
+				continue
+			}
+			if strings.Contains(g, "nomad-lite/plugins") || strings.Contains(g, "go-plugin") || strings.Contains(g, "google.golang.org/grpc") {
+				left += g + "\n\n"
+			}
+		}
+		if left == "" {
+			return ""
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return left
+}
+
+// servePlugin is the body of a plugin process.
+func servePlugin(mode string) {
+	stderr := os.Stderr
+	d := &procDriver{name: mode}
+	switch mode {
+	case "legacy":
+		serveLegacy()
+		return
+	case "deaf":
+		l := listen()
+		s := grpc.NewServer()
+		base.RegisterServer(s, d)
+		driver.RegisterServer(s, d)
+		go func() {
+			time.Sleep(500 * time.Millisecond)
+			s.Stop()
+		}()
+		_ = s.Serve(l)
+		time.Sleep(time.Minute)
+		return
+	case "storm":
+		go func() {
+			for i := 0; ; i++ {
+				fmt.Fprintf(stderr, `{"@level":"info","@message":"storm","n":%d}`+"\n", i)
+			}
+		}()
+	case "broken":
+		fmt.Fprintln(os.Stderr, "no licence")
+		os.Exit(3)
+	}
+	plugin.Serve(&plugin.ServeConfig{
+		HandshakeConfig: base.Handshake,
+		Plugins: plugin.PluginSet{
+			base.PluginName:   &base.GRPCPlugin{Impl: d},
+			driver.PluginName: &driver.GRPCPlugin{Impl: d},
+		},
+		GRPCServer: plugin.DefaultGRPCServer,
+		Logger:     hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, JSONFormat: true, Output: stderr}),
+	})
+}
+
+func listen() net.Listener {
+	l, err := net.Listen("unix", filepath.Join(os.Getenv(plugin.EnvUnixSocketDir), fmt.Sprintf("own%d", os.Getpid())))
+	if err != nil {
+		panic(err)
+	}
+	fmt.Printf("1|2|unix|%s|grpc|\n", l.Addr())
+	return l
+}
+
+// procDriver is a driver without tasks.
+type procDriver struct {
+	driver.Driver
+	name string
+}
+
+func (d *procDriver) PluginInfo(context.Context) (*base.Info, error) {
+	return &base.Info{Type: base.TypeDriver, Name: d.name, Version: "0.1.0", APIVersions: []string{"v0.1.0"}}, nil
+}
+func (d *procDriver) ConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, nil }
+func (d *procDriver) SetConfig(context.Context, *base.Config) error       { return nil }
+func (d *procDriver) Init(context.Context) error                          { return nil }
+func (d *procDriver) Shutdown(context.Context) error                      { return nil }
+func (d *procDriver) Capabilities(context.Context) (*driver.Capabilities, error) {
+	return &driver.Capabilities{Exec: true}, nil
+}
+func (d *procDriver) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
+	ch := make(chan driver.Fingerprint, 1)
+	ch <- driver.Fingerprint{
+		Health: driver.HealthHealthy, HealthDescription: "Healthy",
+		Attributes: map[string]driver.Attribute{"driver." + d.name + ".pid": {Value: int64(os.Getpid())}},
+	}
+	return ch, nil
+}
+func (d *procDriver) TaskEvents(ctx context.Context) (<-chan *driver.TaskEvent, error) {
+	ch := make(chan *driver.TaskEvent, 1)
+	ch <- &driver.TaskEvent{TaskID: "id", AllocID: "alloc", TaskName: "task", Message: "hello", Timestamp: time.Now()}
+	return ch, nil
+}
+
+// legacyDriver answers as the first drivers did: no Init, no Shutdown, and
+// nothing in an answer that may be left out. Its server has none of
+// go-plugin's services.
+type legacyDriver struct {
+	driverpb.UnimplementedDriverServer
+	basepb.UnimplementedBasePluginServer
+}
+
+func serveLegacy() {
+	l := listen()
+	s := grpc.NewServer()
+	driverpb.RegisterDriverServer(s, legacyDriver{})
+	basepb.RegisterBasePluginServer(s, legacyDriver{})
+	_ = s.Serve(l)
+}
+
+func (legacyDriver) PluginInfo(context.Context, *basepb.PluginInfoRequest) (*basepb.PluginInfoResponse, error) {
+	return &basepb.PluginInfoResponse{Type: 2, Name: "hello-world-example", PluginVersion: "v0.1.0", PluginApiVersions: []string{"v0.1.0"}}, nil
+}
+
+func (legacyDriver) ConfigSchema(context.Context, *basepb.ConfigSchemaRequest) (*basepb.ConfigSchemaResponse, error) {
+	return &basepb.ConfigSchemaResponse{}, nil
+}
+
+func (legacyDriver) SetConfig(context.Context, *basepb.SetConfigRequest) (*basepb.SetConfigResponse, error) {
+	return &basepb.SetConfigResponse{}, nil
+}
+
+func (legacyDriver) Capabilities(context.Context, *driverpb.CapabilitiesRequest) (*driverpb.CapabilitiesResponse, error) {
+	return &driverpb.CapabilitiesResponse{}, nil
+}
+
+func (legacyDriver) Fingerprint(_ *driverpb.FingerprintRequest, stream grpc.ServerStreamingServer[driverpb.FingerprintResponse]) error {
+	if err := stream.Send(&driverpb.FingerprintResponse{Health: 2}); err != nil {
+		return err
+	}
+	<-stream.Context().Done()
+	return nil
+}
+
+func (legacyDriver) TaskEvents(_ *driverpb.TaskEventsRequest, stream grpc.ServerStreamingServer[driverpb.DriverTaskEvent]) error {
+	if err := stream.Send(&driverpb.DriverTaskEvent{Message: "bare"}); err != nil {
+		return err
+	}
+	<-stream.Context().Done()
+	return nil
+}
+
+// newNode starts a keeper and a supervisor over it. The test fails when
+// something of it is left.
+func newNode(t testing.TB, cc catalog.Config, onEvent func(string, driver.TaskEvent)) *Supervisor {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := keeper.Start(t.Context(), keeper.Config{Dir: filepath.Join(dir, "keeper"), Args: []string{"nomad-lite-keeper", "test-keeper"}, Ephemeral: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sockets := filepath.Join(dir, "sockets")
+	if err := os.Mkdir(sockets, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	c, err := catalog.New(cc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(Config{Catalog: c, Keeper: k, KeeperSocket: k.Socket(), SocketDir: sockets, OnTaskEvent: onEvent})
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = s.Run(ctx) })
+	t.Cleanup(func() {
+		began := time.Now()
+		cancel()
+		wg.Wait()
+		if d := time.Since(began); d > 7*time.Second {
+			t.Errorf("the end took %v", d)
+		}
+		if keys, err := k.Keys(context.Background()); err != nil || len(keys) > 0 {
+			t.Errorf("the keeper still holds %v, %v", keys, err)
+		}
+		procs, _ := filepath.Glob("/proc/[0-9]*/environ")
+		for _, p := range procs {
+			env, _ := os.ReadFile(p)
+			if strings.Contains(string(env), sockets) {
+				t.Errorf("process %s is left", p)
+			}
+		}
+		if left, _ := os.ReadDir(sockets); len(left) > 0 && !strings.HasPrefix(left[0].Name(), "own") {
+			t.Errorf("sockets are left: %v", left)
+		}
+		if err := k.Close(); err != nil {
+			t.Error(err)
+		}
+		os.RemoveAll(dir)
+	})
+	return s
+}
+
+func builtins(names ...string) (out []catalog.Builtin) {
+	for _, n := range names {
+		out = append(out, catalog.Builtin{Name: n})
+	}
+	return out
+}
+
+// install puts this test binary into a plugin directory.
+func install(t testing.TB, names ...string) string {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		to := filepath.Join(dir, name)
+		if os.Link(self, to) == nil {
+			continue
+		}
+		src, err := os.Open(self)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dst, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY, 0o755)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = io.Copy(dst, src)
+		if err := errors.Join(err, src.Close(), dst.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestNode(t *testing.T) {
+	t.Parallel()
+	dir := install(t, "strange-file")
+	var events atomic.Int32
+	s := newNode(t, catalog.Config{
+		Builtins: builtins("one", "two", "broken"),
+		Dir:      dir,
+		Blocks:   []catalog.Block{{Name: "strange-file", Args: []string{"plugin", "serve", "legacy"}}},
+	}, func(name string, ev driver.TaskEvent) {
+		if (name == "hello-world-example" && ev.Message == "bare") || ev.Message == "hello" {
+			events.Add(1)
+		}
+	})
+	if err := s.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	drivers := s.Drivers()
+	for _, name := range []string{"one", "two", "hello-world-example"} {
+		if !drivers[name].Healthy {
+			t.Errorf("driver %s: %+v; plugins %+v", name, drivers[name], s.Plugins())
+		}
+		d, err := s.Driver(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.Capabilities(t.Context()); err != nil {
+			t.Errorf("driver %s: %v", name, err)
+		}
+	}
+	if _, err := s.Driver(t.Context(), "broken"); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "exited with code 3, its last words on stderr: no licence") {
+		t.Errorf("broken driver: %v", err)
+	}
+	for range 100 {
+		if events.Load() == 3 {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if got := events.Load(); got != 3 {
+		t.Errorf("%d task events, want one of each driver", got)
+	}
+}
+
+// kill -9 of a plugin: calls fail with ErrPluginDown, the next Driver is
+// another process, at once.
+func TestPluginKilled(t *testing.T) {
+	t.Parallel()
+	s := newNode(t, catalog.Config{Builtins: builtins("one")}, nil)
+	d, err := s.Driver(t.Context(), "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	pid := s.Plugins()[0].PID
+	began := time.Now()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err = d.Capabilities(t.Context()); err != nil {
+			break
+		}
+	}
+	if !errors.Is(err, driver.ErrPluginDown) {
+		t.Errorf("call at a dead plugin: %v", err)
+	}
+	d, err = s.Driver(t.Context(), "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Capabilities(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if now := s.Plugins()[0].PID; now == pid || now == 0 {
+		t.Errorf("pid %d, was %d", now, pid)
+	}
+	if d := time.Since(began); d > 2*time.Second {
+		t.Errorf("replaced after %v", d)
+	}
+	for range 100 {
+		if s.Drivers()["one"].Healthy {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Error("not healthy again")
+}
+
+func TestDeafPluginIsReplaced(t *testing.T) {
+	t.Parallel()
+	s := newNode(t, catalog.Config{Builtins: builtins("deaf")}, nil)
+	if err := s.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	pid := s.Plugins()[0].PID
+	for range 400 {
+		if now := s.Plugins()[0].PID; now != pid && now != 0 {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Errorf("still process %d", pid)
+}
+
+func TestLogStormAtTheEnd(t *testing.T) {
+	t.Parallel()
+	s := newNode(t, catalog.Config{Builtins: builtins("storm")}, nil)
+	if _, err := s.Driver(t.Context(), "storm"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The time from nothing to the first fingerprint, beside the time that the
+// kernel takes for any process.
+func BenchmarkLaunchToFingerprint(b *testing.B) {
+	dir := b.TempDir()
+	k, err := keeper.Start(b.Context(), keeper.Config{Dir: filepath.Join(dir, "k"), Args: []string{"nomad-lite-keeper", "test-keeper"}, Ephemeral: true})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer k.Close()
+	c, err := catalog.New(catalog.Config{Builtins: builtins("one")})
+	if err != nil {
+		b.Fatal(err)
+	}
+	sockets, err := os.MkdirTemp("", "bench")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer os.RemoveAll(sockets)
+	var spent time.Duration
+	for b.Loop() {
+		s := New(Config{Catalog: c, Keeper: k, SocketDir: sockets})
+		ctx, cancel := context.WithCancel(b.Context())
+		var wg sync.WaitGroup
+		began := time.Now()
+		wg.Go(func() { _ = s.Run(ctx) })
+		if err := s.Ready(ctx); err != nil {
+			b.Fatal(err)
+		}
+		spent += time.Since(began)
+		if !s.Drivers()["one"].Healthy {
+			b.Fatal("not healthy")
+		}
+		cancel()
+		wg.Wait()
+	}
+	b.ReportMetric(float64(spent.Microseconds())/1000/float64(b.N), "ms/launch")
+}
+
+func BenchmarkFloorForkExec(b *testing.B) {
+	for b.Loop() {
+		if err := exec.Command("/bin/true").Run(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Microseconds())/1000/float64(b.N), "ms/launch")
+}
