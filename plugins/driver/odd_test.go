@@ -1,0 +1,344 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/hclspec/specpb"
+	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
+	"github.com/nomad-lite/nomad-lite/plugins/proto/structspb"
+)
+
+// odd is a server as it is found in the wild: it knows neither Init nor
+// Shutdown, and answers every call with nothing in it.
+type odd struct {
+	driverpb.UnimplementedDriverServer
+
+	spec         *specpb.Spec
+	start        driverpb.StartTaskResponse_Result
+	startErr     error
+	wait         *driverpb.WaitTaskResponse
+	waitErr      error
+	fingerprints []*driverpb.FingerprintResponse
+	fingerErr    error
+	exec         func(execServerStream) error
+}
+
+func (o *odd) TaskConfigSchema(context.Context, *driverpb.TaskConfigSchemaRequest) (*driverpb.TaskConfigSchemaResponse, error) {
+	return &driverpb.TaskConfigSchemaResponse{Spec: o.spec}, nil
+}
+
+func (o *odd) Capabilities(context.Context, *driverpb.CapabilitiesRequest) (*driverpb.CapabilitiesResponse, error) {
+	return &driverpb.CapabilitiesResponse{}, nil
+}
+
+func (o *odd) Fingerprint(_ *driverpb.FingerprintRequest, stream grpc.ServerStreamingServer[driverpb.FingerprintResponse]) error {
+	for _, f := range o.fingerprints {
+		if err := stream.Send(f); err != nil {
+			return err
+		}
+	}
+	return o.fingerErr
+}
+
+func (o *odd) StartTask(context.Context, *driverpb.StartTaskRequest) (*driverpb.StartTaskResponse, error) {
+	return &driverpb.StartTaskResponse{Result: o.start, DriverErrorMsg: "nobody reads this"}, o.startErr
+}
+
+func (o *odd) RecoverTask(context.Context, *driverpb.RecoverTaskRequest) (*driverpb.RecoverTaskResponse, error) {
+	return &driverpb.RecoverTaskResponse{}, nil
+}
+
+func (o *odd) WaitTask(context.Context, *driverpb.WaitTaskRequest) (*driverpb.WaitTaskResponse, error) {
+	return o.wait, o.waitErr
+}
+
+func (o *odd) InspectTask(context.Context, *driverpb.InspectTaskRequest) (*driverpb.InspectTaskResponse, error) {
+	return &driverpb.InspectTaskResponse{}, nil
+}
+
+func (o *odd) TaskStats(_ *driverpb.TaskStatsRequest, stream grpc.ServerStreamingServer[driverpb.TaskStatsResponse]) error {
+	for _, r := range []*driverpb.TaskStatsResponse{
+		{},
+		{Stats: &driverpb.TaskStats{}},
+		{Stats: &driverpb.TaskStats{
+			AggResourceUsage:   &driverpb.TaskResourceUsage{Cpu: &driverpb.CPUUsage{MeasuredFields: []driverpb.CPUUsage_Fields{-1, 99, 5}}},
+			ResourceUsageByPid: map[string]*driverpb.TaskResourceUsage{"1": nil},
+		}},
+	} {
+		if err := stream.Send(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o *odd) TaskEvents(_ *driverpb.TaskEventsRequest, stream grpc.ServerStreamingServer[driverpb.DriverTaskEvent]) error {
+	return stream.Send(&driverpb.DriverTaskEvent{})
+}
+
+func (o *odd) ExecTask(context.Context, *driverpb.ExecTaskRequest) (*driverpb.ExecTaskResponse, error) {
+	return &driverpb.ExecTaskResponse{}, nil
+}
+
+func (o *odd) ExecTaskStreaming(stream execServerStream) error { return o.exec(stream) }
+
+func (o *odd) CreateNetwork(context.Context, *driverpb.CreateNetworkRequest) (*driverpb.CreateNetworkResponse, error) {
+	return &driverpb.CreateNetworkResponse{}, nil
+}
+
+func openOdd(t *testing.T, o *odd) (Driver, *process) {
+	t.Helper()
+	p := serve(t, func(s grpc.ServiceRegistrar) { driverpb.RegisterDriverServer(s, o) })
+	return NewClient(p.conn, p.done), p
+}
+
+func TestOddServer(t *testing.T) {
+	d, _ := openOdd(t, &odd{wait: &driverpb.WaitTaskResponse{}, start: driverpb.StartTaskResponse_FATAL})
+	ctx := t.Context()
+
+	same(t, "Init", d.Init(ctx), nil)
+	same(t, "Shutdown", d.Shutdown(ctx), nil)
+	spec, err := d.TaskConfigSchema(ctx)
+	same(t, "TaskConfigSchema", []any{spec, err}, []any{(*hclspec.Spec)(nil), nil})
+	capabilities, err := d.Capabilities(ctx)
+	same(t, "Capabilities", []any{capabilities, err}, []any{&Capabilities{}, nil})
+
+	config := &TaskConfig{ID: "id"}
+	handle, override, err := d.StartTask(ctx, config)
+	same(t, "StartTask", []any{handle, override, err}, []any{&Handle{Config: config, State: TaskRunning}, (*NetworkOverride)(nil), nil})
+
+	exit, err := d.WaitTask(ctx, "id")
+	if err != nil || exit.Successful() {
+		t.Errorf("WaitTask: got %+v, %v, want no success", exit, err)
+	}
+	status, err := d.InspectTask(ctx, "id")
+	same(t, "InspectTask", []any{status, err}, []any{&TaskStatus{}, nil})
+
+	stats, err := d.TaskStats(ctx, "id", time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []*TaskStats
+	for s := range stats {
+		got = append(got, s)
+	}
+	same(t, "TaskStats", got, []*TaskStats{
+		{}, {},
+		{Total: Usage{CPU: CPUUsage{Measured: []string{"Percent"}}}, ByPID: map[string]Usage{"1": {}}},
+	})
+
+	events, err := d.TaskEvents(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, "TaskEvents", <-events, &TaskEvent{})
+	if _, ok := <-events; ok {
+		t.Error("the event stream goes on after its end")
+	}
+
+	result, err := d.ExecTask(ctx, "id", nil, 0)
+	if err != nil || result.Exit.Successful() {
+		t.Errorf("ExecTask: got %+v, %v, want no success", result, err)
+	}
+	isolation, created, err := d.CreateNetwork(ctx, "", "")
+	same(t, "CreateNetwork", []any{isolation, created, err}, []any{(*NetworkIsolation)(nil), false, nil})
+	if err := d.SignalTask(ctx, "id", ""); err == nil {
+		t.Error("SignalTask: a call that does not exist is no success")
+	}
+}
+
+func TestOddWaitTask(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		odd  odd
+	}{
+		{"as older servers say that the channel is closed", odd{wait: &driverpb.WaitTaskResponse{Err: "channel closed"}}},
+		{"as newer servers say it", odd{waitErr: errors.New("channel closed")}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			d, _ := openOdd(t, &tt.odd)
+			if _, err := d.WaitTask(t.Context(), "id"); !errors.Is(err, ErrChannelClosed) {
+				t.Errorf("got %v", err)
+			}
+		})
+		t.Run(tt.name+" while the plugin ends", func(t *testing.T) {
+			t.Parallel()
+			d, p := openOdd(t, &tt.odd)
+			errs := make(chan error)
+			go func() { _, err := d.WaitTask(t.Context(), "id"); errs <- err }()
+			time.Sleep(20 * time.Millisecond)
+			p.die()
+			if err := <-errs; err != ErrPluginDown {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	t.Run("an error of the driver beside a result", func(t *testing.T) {
+		d, _ := openOdd(t, &odd{wait: &driverpb.WaitTaskResponse{Result: &driverpb.ExitResult{ExitCode: 7}, Err: "lost it"}})
+		exit, err := d.WaitTask(t.Context(), "id")
+		same(t, "WaitTask", []any{exit, err}, []any{&ExitResult{ExitCode: 7, Err: errors.New("lost it")}, nil})
+	})
+}
+
+func TestOddFingerprints(t *testing.T) {
+	t.Parallel()
+	some := []*driverpb.FingerprintResponse{{
+		Health: 99,
+		Attributes: map[string]*structspb.Attribute{
+			"nil":   nil,
+			"empty": {Unit: "GiB"},
+			"good":  {Value: &structspb.Attribute_StringVal{StringVal: "x"}},
+		},
+	}}
+	for name, end := range map[string]error{"a clean end": nil, "channel closed": errors.New("channel closed")} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d, _ := openOdd(t, &odd{fingerprints: some, fingerErr: end})
+			ch, err := d.Fingerprint(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			same(t, "first", <-ch, Fingerprint{Health: 99, Attributes: map[string]Attribute{"good": {Value: "x"}}})
+			if last := <-ch; !errors.Is(last.Err, ErrChannelClosed) {
+				t.Errorf("last: got %v", last.Err)
+			}
+			if _, ok := <-ch; ok {
+				t.Error("the channel goes on")
+			}
+		})
+	}
+}
+
+func TestOddStatus(t *testing.T) {
+	t.Parallel()
+	recoverable, err := anypb.New(&structspb.RecoverableError{Recoverable: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := anypb.New(durationpb.New(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		name    string
+		details []*anypb.Any
+		want    bool
+	}{
+		{"no detail", nil, false},
+		{"the first detail", []*anypb.Any{recoverable, other}, true},
+		{"the second detail does not count", []*anypb.Any{other, recoverable}, false},
+		{"a detail that nobody knows", []*anypb.Any{{TypeUrl: "type.googleapis.com/x.Y", Value: []byte{1}}}, false},
+		{"a detail that does not parse", []*anypb.Any{{TypeUrl: recoverable.TypeUrl, Value: []byte{0xff}}}, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := status.New(codes.FailedPrecondition, "x").Proto()
+			s.Details = tt.details
+			d, _ := openOdd(t, &odd{startErr: status.FromProto(s).Err()})
+			_, _, err := d.StartTask(t.Context(), &TaskConfig{})
+			if err == nil || IsRecoverable(err) != tt.want {
+				t.Errorf("got %v, recoverable %v, want %v", err, IsRecoverable(err), tt.want)
+			}
+		})
+	}
+	t.Run("Unavailable from a live plugin is not its death", func(t *testing.T) {
+		t.Parallel()
+		d, _ := openOdd(t, &odd{startErr: status.Error(codes.Unavailable, "containerd is away")})
+		_, _, err := d.StartTask(t.Context(), &TaskConfig{})
+		if got, want := err.Error(), "rpc error: code = Unavailable desc = containerd is away"; got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
+	t.Run("a spec without end", func(t *testing.T) {
+		spec := &specpb.Spec{}
+		for range 200 {
+			spec = &specpb.Spec{Block: &specpb.Spec_BlockValue{BlockValue: &specpb.Block{Name: "b", Nested: spec}}}
+		}
+		d, _ := openOdd(t, &odd{spec: spec})
+		_, err := d.TaskConfigSchema(t.Context())
+		if got, want := err.Error(), "task config schema: spec is nested deeper than 100 levels"; got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
+}
+
+// TestOddClient sends our server what hosts leave out.
+func TestOddClient(t *testing.T) {
+	f := &fake{
+		handle: &Handle{Version: 3},
+		result: &ExecResult{Exit: ExitResult{ExitCode: 1, Err: errors.New("the driver's own")}},
+	}
+	p := serve(t, func(s grpc.ServiceRegistrar) { RegisterServer(s, f) })
+	c := driverpb.NewDriverClient(p.conn)
+	ctx := t.Context()
+
+	if _, err := c.StartTask(ctx, &driverpb.StartTaskRequest{}); err == nil {
+		t.Error("StartTask without a task is no success")
+	}
+	start, err := c.StartTask(ctx, &driverpb.StartTaskRequest{Task: &driverpb.TaskConfig{
+		Id: "id", Mounts: []*driverpb.Mount{nil}, Devices: []*driverpb.Device{nil},
+		Resources: &driverpb.Resources{Ports: []*driverpb.PortMapping{nil}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h := start.Handle; h.Version != 3 || h.State != driverpb.TaskState_RUNNING || h.Config.GetId() != "id" {
+		t.Errorf("StartTask: got %v", h)
+	}
+	if _, err := c.RecoverTask(ctx, &driverpb.RecoverTaskRequest{}); err == nil {
+		t.Error("RecoverTask without a handle is no success")
+	}
+	if _, err := c.RecoverTask(ctx, &driverpb.RecoverTaskRequest{TaskId: "id", Handle: &driverpb.TaskHandle{}}); err != nil {
+		t.Error(err)
+	}
+	same(t, "RecoverTask's call", f.last(), []any{"RecoverTask", &Handle{Config: &TaskConfig{ID: "id"}}})
+	if _, err := c.StopTask(ctx, &driverpb.StopTaskRequest{}); err != nil {
+		t.Error(err)
+	}
+	same(t, "StopTask's call", f.last(), []any{"StopTask", "", time.Duration(0), ""})
+	if _, err := c.DestroyNetwork(ctx, &driverpb.DestroyNetworkRequest{}); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.ExecTask(ctx, &driverpb.ExecTaskRequest{}); status.Convert(err).Message() != "the driver's own" {
+		t.Errorf("ExecTask: got %v", err)
+	}
+}
+
+// TestOddClosedChannel checks what older and newer hosts expect of our server.
+func TestOddClosedChannel(t *testing.T) {
+	f := &fake{fingerprints: make(chan Fingerprint), stats: make(chan *TaskStats)}
+	close(f.fingerprints)
+	close(f.stats)
+	p := serve(t, func(s grpc.ServiceRegistrar) { RegisterServer(s, f) })
+	c := driverpb.NewDriverClient(p.conn)
+
+	fingerprint, err := c.Fingerprint(t.Context(), &driverpb.FingerprintRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = fingerprint.Recv()
+	if got, want := err.Error(), "rpc error: code = Unknown desc = channel closed"; got != want {
+		t.Errorf("fingerprint: got %q, want %q", got, want)
+	}
+	stats, err := c.TaskStats(t.Context(), &driverpb.TaskStatsRequest{TaskId: "id"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stats.Recv(); err != io.EOF {
+		t.Errorf("stats: got %v, want a clean end", err)
+	}
+}

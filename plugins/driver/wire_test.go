@@ -1,0 +1,745 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"os"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+)
+
+// process is one plugin process, as far as a client can tell.
+type process struct {
+	server *grpc.Server
+	conn   *grpc.ClientConn
+	done   chan struct{}
+	once   sync.Once
+}
+
+// die ends the connections first and the process after a moment, as a kill
+// looks from outside.
+func (p *process) die() {
+	p.once.Do(func() {
+		p.server.Stop()
+		time.Sleep(10 * time.Millisecond)
+		close(p.done)
+	})
+}
+
+// serve runs a server on a unix socket until the test ends.
+func serve(t testing.TB, register func(grpc.ServiceRegistrar)) *process {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "wire")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("unix", filepath.Join(dir, "sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{server: base.NewServer(nil), done: make(chan struct{})}
+	register(p.server)
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = p.server.Serve(listener)
+	}()
+	p.conn, err = grpc.NewClient("unix://"+listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = p.conn.Close()
+		p.die()
+		<-served
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// TestMain checks that the tests have left no goroutine of this package behind.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if left := goroutines(); len(left) > 0 {
+		fmt.Fprintf(os.Stderr, "goroutines are left:\n%s\n", strings.Join(left, "\n\n"))
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// goroutines waits a moment for the last goroutines to end, and returns the
+// stacks of those that do not.
+func goroutines() []string {
+	var left []string
+	for range 200 {
+		buf := make([]byte, 1<<20)
+		left = left[:0]
+		for stack := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+			if strings.Contains(stack, "plugins/driver.") && !strings.Contains(stack, "plugins/driver.TestMain") {
+				left = append(left, stack)
+			}
+		}
+		if len(left) == 0 {
+			return nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return left
+}
+
+func open(t testing.TB, impl Driver) (Driver, *process) {
+	t.Helper()
+	p := serve(t, func(s grpc.ServiceRegistrar) { RegisterServer(s, impl) })
+	return NewClient(p.conn, p.done), p
+}
+
+// fake is a driver that records what it is asked, and answers what its fields
+// say.
+type fake struct {
+	mu    sync.Mutex
+	calls []any
+
+	spec         *hclspec.Spec
+	capabilities *Capabilities
+	fingerprints chan Fingerprint
+	handle       *Handle
+	override     *NetworkOverride
+	exit         *ExitResult
+	status       *TaskStatus
+	stats        chan *TaskStats
+	events       chan *TaskEvent
+	result       *ExecResult
+	isolation    *NetworkIsolation
+	created      bool
+	exec         func(context.Context, Exec) (*ExitResult, error)
+	wait         func(context.Context) (*ExitResult, error)
+	err          error
+}
+
+func (f *fake) record(call ...any) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls = append(f.calls, call)
+	return f.err
+}
+
+func (f *fake) last() any {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.calls[len(f.calls)-1]
+}
+
+func (f *fake) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
+	return f.spec, f.record("TaskConfigSchema")
+}
+
+func (f *fake) Capabilities(context.Context) (*Capabilities, error) {
+	return f.capabilities, f.record("Capabilities")
+}
+
+func (f *fake) Init(context.Context) error { return f.record("Init") }
+
+func (f *fake) Shutdown(context.Context) error { return f.record("Shutdown") }
+
+func (f *fake) Fingerprint(context.Context) (<-chan Fingerprint, error) {
+	return f.fingerprints, f.record("Fingerprint")
+}
+
+func (f *fake) StartTask(_ context.Context, c *TaskConfig) (*Handle, *NetworkOverride, error) {
+	return f.handle, f.override, f.record("StartTask", c)
+}
+
+func (f *fake) RecoverTask(_ context.Context, h *Handle) error { return f.record("RecoverTask", h) }
+
+func (f *fake) WaitTask(ctx context.Context, id string) (*ExitResult, error) {
+	err := f.record("WaitTask", id)
+	if f.wait != nil {
+		return f.wait(ctx)
+	}
+	return f.exit, err
+}
+
+func (f *fake) StopTask(_ context.Context, id string, timeout time.Duration, signal string) error {
+	return f.record("StopTask", id, timeout, signal)
+}
+
+func (f *fake) DestroyTask(_ context.Context, id string, force bool) error {
+	return f.record("DestroyTask", id, force)
+}
+
+func (f *fake) InspectTask(_ context.Context, id string) (*TaskStatus, error) {
+	return f.status, f.record("InspectTask", id)
+}
+
+func (f *fake) TaskStats(_ context.Context, id string, interval time.Duration) (<-chan *TaskStats, error) {
+	return f.stats, f.record("TaskStats", id, interval)
+}
+
+func (f *fake) TaskEvents(context.Context) (<-chan *TaskEvent, error) {
+	return f.events, f.record("TaskEvents")
+}
+
+func (f *fake) SignalTask(_ context.Context, id, signal string) error {
+	return f.record("SignalTask", id, signal)
+}
+
+func (f *fake) ExecTask(_ context.Context, id string, command []string, timeout time.Duration) (*ExecResult, error) {
+	return f.result, f.record("ExecTask", id, command, timeout)
+}
+
+func (f *fake) ExecTaskStreaming(ctx context.Context, id string, exec Exec) (*ExitResult, error) {
+	if err := f.record("ExecTaskStreaming", id, exec.Command, exec.TTY); err != nil {
+		return nil, err
+	}
+	return f.exec(ctx, exec)
+}
+
+func (f *fake) CreateNetwork(_ context.Context, allocID, hostname string) (*NetworkIsolation, bool, error) {
+	return f.isolation, f.created, f.record("CreateNetwork", allocID, hostname)
+}
+
+func (f *fake) DestroyNetwork(_ context.Context, allocID string, isolation *NetworkIsolation) error {
+	return f.record("DestroyNetwork", allocID, isolation)
+}
+
+// filled makes a value in which no field is zero, so that a field that a
+// conversion forgets is seen.
+func filled[T any](t testing.TB) T {
+	t.Helper()
+	var v T
+	n := 0
+	fill(t, reflect.ValueOf(&v).Elem(), &n)
+	return v
+}
+
+func fill(t testing.TB, v reflect.Value, n *int) {
+	t.Helper()
+	*n++
+	switch v.Interface().(type) {
+	case time.Time:
+		v.Set(reflect.ValueOf(time.Unix(int64(*n), 5).UTC()))
+		return
+	case error:
+		return
+	case FSIsolation, MountConfigs, Health, TaskState, NetworkMode:
+		v.SetInt(1)
+		return
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(t, v.Elem(), n)
+	case reflect.Struct:
+		for i := range v.NumField() {
+			fill(t, v.Field(i), n)
+		}
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
+		for i := range 2 {
+			fill(t, v.Index(i), n)
+		}
+	case reflect.Map:
+		v.Set(reflect.MakeMap(v.Type()))
+		for range 2 {
+			key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+			fill(t, key, n)
+			fill(t, value, n)
+			v.SetMapIndex(key, value)
+		}
+	case reflect.String:
+		v.SetString(fmt.Sprint("text", *n))
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Int, reflect.Int32, reflect.Int64:
+		v.SetInt(int64(*n))
+	case reflect.Uint8, reflect.Uint64:
+		v.SetUint(uint64(*n % 256))
+	case reflect.Float64:
+		v.SetFloat(float64(*n) + 0.5)
+	case reflect.Interface:
+		if v.Type() != reflect.TypeFor[error]() {
+			v.Set(reflect.ValueOf(int64(*n)))
+		}
+	default:
+		t.Fatalf("no way to fill a %s", v.Type())
+	}
+}
+
+func same(t *testing.T, what string, got, want any) {
+	t.Helper()
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%s:\ngot  %+v\nwant %+v", what, got, want)
+	}
+}
+
+// TestEveryFieldBothWays sends values in which every field is set.
+func TestEveryFieldBothWays(t *testing.T) {
+	stats := filled[TaskStats](t)
+	for _, usage := range stats.ByPID {
+		copy(usage.CPU.Measured, cpuFields)
+		copy(usage.Memory.Measured, memoryFields)
+	}
+	stats.Total.CPU.Measured, stats.Total.Memory.Measured = cpuFields, memoryFields
+	event := filled[TaskEvent](t)
+	exit := filled[ExitResult](t)
+	exit.Err = errors.New("the driver's own")
+	handle, override, inspect := filled[Handle](t), filled[NetworkOverride](t), filled[TaskStatus](t)
+	capabilities, isolation, result := filled[Capabilities](t), filled[NetworkIsolation](t), filled[ExecResult](t)
+	fingerprint := Fingerprint{
+		Attributes: map[string]Attribute{
+			"bool": {Value: true}, "int": {Value: int64(5), Unit: "GiB"}, "float": {Value: 1.5, Unit: "MHz"}, "string": {Value: "s"},
+		},
+		Health:            HealthHealthy,
+		HealthDescription: "Healthy",
+		Err:               errors.New("but not quite"),
+	}
+	f := &fake{
+		spec:         hclspec.Object(map[string]*hclspec.Spec{"x": hclspec.Attr("x", "string", true)}),
+		capabilities: &capabilities,
+		fingerprints: make(chan Fingerprint, 1),
+		handle:       &handle,
+		override:     &override,
+		exit:         &exit,
+		status:       &inspect,
+		stats:        make(chan *TaskStats, 1),
+		events:       make(chan *TaskEvent, 1),
+		result:       &result,
+		isolation:    &isolation,
+		created:      true,
+	}
+	f.fingerprints <- fingerprint
+	f.stats <- &stats
+	close(f.stats)
+	f.events <- &event
+
+	d, _ := open(t, f)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+
+	spec, err := d.TaskConfigSchema(ctx)
+	same(t, "TaskConfigSchema", []any{spec, err}, []any{f.spec, nil})
+	gotCapabilities, err := d.Capabilities(ctx)
+	same(t, "Capabilities", []any{gotCapabilities, err}, []any{&capabilities, nil})
+	same(t, "Init", d.Init(ctx), nil)
+	same(t, "Init's call", f.last(), []any{"Init"})
+
+	fingerprints, err := d.Fingerprint(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, "Fingerprint", <-fingerprints, fingerprint)
+
+	config := filled[TaskConfig](t)
+	gotHandle, gotOverride, err := d.StartTask(ctx, &config)
+	same(t, "StartTask", []any{gotHandle, gotOverride, err}, []any{&handle, &override, nil})
+	same(t, "StartTask's call", f.last(), []any{"StartTask", &config})
+
+	same(t, "RecoverTask", d.RecoverTask(ctx, &handle), nil)
+	same(t, "RecoverTask's call", f.last(), []any{"RecoverTask", &handle})
+
+	gotExit, err := d.WaitTask(ctx, "id")
+	same(t, "WaitTask", []any{gotExit, err}, []any{&exit, nil})
+	same(t, "WaitTask's call", f.last(), []any{"WaitTask", "id"})
+
+	same(t, "StopTask", d.StopTask(ctx, "id", 5*time.Second, "SIGHUP"), nil)
+	same(t, "StopTask's call", f.last(), []any{"StopTask", "id", 5 * time.Second, "SIGHUP"})
+
+	same(t, "DestroyTask", d.DestroyTask(ctx, "id", true), nil)
+	same(t, "DestroyTask's call", f.last(), []any{"DestroyTask", "id", true})
+
+	gotStatus, err := d.InspectTask(ctx, "id")
+	same(t, "InspectTask", []any{gotStatus, err}, []any{&inspect, nil})
+
+	statsStream, err := d.TaskStats(ctx, "id", time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, "TaskStats", <-statsStream, &stats)
+	same(t, "TaskStats' call", f.last(), []any{"TaskStats", "id", time.Second})
+	if _, ok := <-statsStream; ok {
+		t.Error("the stats stream goes on after its end")
+	}
+
+	events, err := d.TaskEvents(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, "TaskEvents", <-events, &event)
+
+	same(t, "SignalTask", d.SignalTask(ctx, "id", "SIGUSR1"), nil)
+	same(t, "SignalTask's call", f.last(), []any{"SignalTask", "id", "SIGUSR1"})
+
+	gotResult, err := d.ExecTask(ctx, "id", []string{"a", "b"}, time.Minute)
+	same(t, "ExecTask", []any{gotResult, err}, []any{&result, nil})
+	same(t, "ExecTask's call", f.last(), []any{"ExecTask", "id", []string{"a", "b"}, time.Minute})
+
+	gotIsolation, created, err := d.CreateNetwork(ctx, "alloc", "host")
+	same(t, "CreateNetwork", []any{gotIsolation, created, err}, []any{&isolation, true, nil})
+	same(t, "CreateNetwork's call", f.last(), []any{"CreateNetwork", "alloc", "host"})
+	same(t, "DestroyNetwork", d.DestroyNetwork(ctx, "alloc", &isolation), nil)
+	same(t, "DestroyNetwork's call", f.last(), []any{"DestroyNetwork", "alloc", &isolation})
+
+	same(t, "Shutdown", d.Shutdown(ctx), nil)
+
+	cancel()
+	if _, ok := <-events; ok {
+		t.Error("an event after the end")
+	}
+	if f, ok := <-fingerprints; ok {
+		t.Errorf("a fingerprint after the end: %v", f)
+	}
+}
+
+// TestNothing answers every call with as little as Go allows, on both ends.
+func TestNothing(t *testing.T) {
+	f := &fake{stats: make(chan *TaskStats, 1)}
+	f.stats <- nil
+	close(f.stats)
+	d, _ := open(t, f)
+	ctx := t.Context()
+
+	spec, err := d.TaskConfigSchema(ctx)
+	same(t, "TaskConfigSchema", []any{spec, err}, []any{hclspec.Object(map[string]*hclspec.Spec{}), nil})
+	capabilities, err := d.Capabilities(ctx)
+	same(t, "Capabilities", []any{capabilities, err}, []any{&Capabilities{}, nil})
+
+	handle, override, err := d.StartTask(ctx, &TaskConfig{ID: "id"})
+	want := &Handle{Version: 1, Config: &TaskConfig{ID: "id", Resources: &Resources{}}, State: TaskRunning}
+	same(t, "StartTask", []any{handle, override, err}, []any{want, (*NetworkOverride)(nil), nil})
+
+	same(t, "RecoverTask", d.RecoverTask(ctx, &Handle{}), nil)
+	same(t, "RecoverTask's call", f.last(), []any{"RecoverTask", &Handle{Config: &TaskConfig{}}})
+	if err := d.RecoverTask(ctx, nil); err == nil {
+		t.Error("RecoverTask takes no handle for one")
+	}
+
+	exit, err := d.WaitTask(ctx, "id")
+	if err != nil || exit.Err == nil || exit.Successful() {
+		t.Errorf("WaitTask: got %+v, %v, want no success", exit, err)
+	}
+	status, err := d.InspectTask(ctx, "id")
+	same(t, "InspectTask", []any{status, err}, []any{&TaskStatus{ExitResult: &ExitResult{}}, nil})
+	stats, err := d.TaskStats(ctx, "id", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, "TaskStats", <-stats, &TaskStats{})
+	if _, err := d.ExecTask(ctx, "id", nil, 0); err == nil {
+		t.Error("ExecTask takes no result for one")
+	}
+	isolation, created, err := d.CreateNetwork(ctx, "", "")
+	same(t, "CreateNetwork", []any{isolation, created, err}, []any{(*NetworkIsolation)(nil), false, nil})
+	before := f.last()
+	same(t, "DestroyNetwork", d.DestroyNetwork(ctx, "alloc", nil), nil)
+	same(t, "DestroyNetwork makes no call", f.last(), before)
+}
+
+func TestWhatIsSentIsComplete(t *testing.T) {
+	// What drivers and hosts in the wild look into without asking.
+	config := taskConfigProto(&TaskConfig{})
+	if r := config.Resources; r == nil || r.AllocatedResources == nil || r.AllocatedResources.Cpu == nil ||
+		r.AllocatedResources.Memory == nil || r.LinuxResources == nil {
+		t.Errorf("the resources have holes: %v", r)
+	}
+	stats := statsProto("id", &TaskStats{})
+	if u := stats.AggResourceUsage; u == nil || u.Cpu == nil || u.Memory == nil || stats.Timestamp == nil {
+		t.Errorf("the stats have holes: %v", stats)
+	}
+	inspect, err := statusProto(&TaskStatus{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := inspect.Task; s.StartedAt == nil || s.CompletedAt == nil || s.Result == nil {
+		t.Errorf("the status has holes: %v", s)
+	}
+	if got, want := inspect.Task.CompletedAt.Seconds, int64(-62135596800); got != want {
+		t.Errorf("not completed is %d, want %d", got, want)
+	}
+	if !timeFromProto(inspect.Task.CompletedAt).IsZero() {
+		t.Error("not completed does not come back as the zero time")
+	}
+}
+
+func TestErrors(t *testing.T) {
+	plain := errors.New("plain failure")
+	tests := []struct {
+		name        string
+		err         error
+		text        string
+		code        codes.Code
+		recoverable bool
+		is          error
+	}{
+		{"a plain error", plain, "rpc error: code = Unknown desc = plain failure", codes.Unknown, false, nil},
+		{"a recoverable error", Recoverable(plain), "rpc error: code = FailedPrecondition desc = plain failure", codes.FailedPrecondition, true, nil},
+		{"a wrapped recoverable error", fmt.Errorf("pull: %w", Recoverable(plain)), "rpc error: code = FailedPrecondition desc = pull: plain failure", codes.FailedPrecondition, true, nil},
+		{"a declared unrecoverable error", &Error{Err: plain}, "rpc error: code = FailedPrecondition desc = plain failure", codes.FailedPrecondition, false, nil},
+		{"task not found", ErrTaskNotFound, "rpc error: code = Unknown desc = task not found for given id", codes.Unknown, false, ErrTaskNotFound},
+		{"task not found, with words", fmt.Errorf("stop: %w", ErrTaskNotFound), "rpc error: code = Unknown desc = stop: task not found for given id", codes.Unknown, false, ErrTaskNotFound},
+		{"a recoverable task not found", Recoverable(ErrTaskNotFound), "rpc error: code = FailedPrecondition desc = task not found for given id", codes.FailedPrecondition, true, ErrTaskNotFound},
+		{"no stats", ErrStatsNotImplemented, "rpc error: code = Unknown desc = stats not implemented for driver", codes.Unknown, false, ErrStatsNotImplemented},
+		{"a status of something behind the driver", status.Error(codes.NotFound, "no such image"), "rpc error: code = NotFound desc = no such image", codes.NotFound, false, nil},
+	}
+	f := &fake{}
+	d, _ := open(t, f)
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			f.err = tt.err
+			_, _, startErr := d.StartTask(t.Context(), &TaskConfig{})
+			_, statsErr := d.TaskStats(t.Context(), "id", time.Second)
+			for call, err := range map[string]error{"StartTask": startErr, "TaskStats": statsErr} {
+				if err == nil {
+					t.Fatalf("%s: no error", call)
+				}
+				if err.Error() != tt.text {
+					t.Errorf("%s: got text %q, want %q", call, err, tt.text)
+				}
+				if got := status.Code(err); got != tt.code {
+					t.Errorf("%s: got code %v, want %v", call, got, tt.code)
+				}
+				if IsRecoverable(err) != tt.recoverable {
+					t.Errorf("%s: got recoverable %v, want %v", call, !tt.recoverable, tt.recoverable)
+				}
+				if tt.is != nil && !errors.Is(err, tt.is) {
+					t.Errorf("%s: %v is not %v", call, err, tt.is)
+				}
+				if errors.Is(err, ErrPluginDown) {
+					t.Errorf("%s: a live plugin is said to be down", call)
+				}
+			}
+		})
+	}
+	t.Run("every call tells a missing task", func(t *testing.T) {
+		f.err = ErrTaskNotFound
+		ctx := t.Context()
+		_, waitErr := d.WaitTask(ctx, "id")
+		_, inspectErr := d.InspectTask(ctx, "id")
+		_, execErr := d.ExecTask(ctx, "id", nil, 0)
+		_, streamErr := d.ExecTaskStreaming(ctx, "id", Exec{})
+		for call, err := range map[string]error{
+			"WaitTask": waitErr, "InspectTask": inspectErr, "ExecTask": execErr, "ExecTaskStreaming": streamErr,
+			"StopTask":    d.StopTask(ctx, "id", 0, ""),
+			"DestroyTask": d.DestroyTask(ctx, "id", false),
+			"SignalTask":  d.SignalTask(ctx, "id", "SIGHUP"),
+			"RecoverTask": d.RecoverTask(ctx, &Handle{}),
+		} {
+			if !errors.Is(err, ErrTaskNotFound) {
+				t.Errorf("%s: got %v", call, err)
+			}
+		}
+	})
+	t.Run("a port that is none", func(t *testing.T) {
+		f.err, f.override = nil, &NetworkOverride{PortMap: map[string]int{"http": math.MaxInt32 + 1}}
+		_, _, err := d.StartTask(t.Context(), &TaskConfig{})
+		if err == nil || !strings.Contains(err.Error(), "port map out of bounds") {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("an environment that cannot be sent", func(t *testing.T) {
+		_, _, err := d.StartTask(t.Context(), &TaskConfig{Env: map[string]string{"BAD": "\xff"}})
+		if err == nil || !strings.Contains(err.Error(), `environment variable "BAD" is not valid UTF-8`) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// TestRecoverableBytes is the status of plugin-protocol 3.1.
+func TestRecoverableBytes(t *testing.T) {
+	s, _ := status.FromError(statusError(Recoverable(errors.New("rec failure"))))
+	b, err := proto.Marshal(s.Proto())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "0809120b726563206661696c7572651a510a4b747970652e676f6f676c65617069732e636f6d2f6861736869636f72702e6e6f6d61642e706c7567696e732e7368617265642e737472756374732e5265636f76657261626c654572726f7212020801"
+	if got := fmt.Sprintf("%x", b); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// TestLargeMessages goes over gRPC's limit of 4 MiB in both directions.
+func TestLargeMessages(t *testing.T) {
+	large := strings.Repeat("x", 5<<20)
+	f := &fake{handle: &Handle{Version: 1, DriverState: []byte(large)}}
+	d, _ := open(t, f)
+	handle, _, err := d.StartTask(t.Context(), &TaskConfig{Env: map[string]string{"LARGE": large}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(handle.DriverState) != len(large) || len(handle.Config.Env["LARGE"]) != len(large) {
+		t.Error("something is lost")
+	}
+}
+
+func TestPluginDown(t *testing.T) {
+	block := func(ctx context.Context) (*ExitResult, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	t.Run("during every kind of call", func(t *testing.T) {
+		f := &fake{
+			wait:         block,
+			exec:         func(ctx context.Context, _ Exec) (*ExitResult, error) { return block(ctx) },
+			fingerprints: make(chan Fingerprint, 1),
+			stats:        make(chan *TaskStats, 1),
+		}
+		f.fingerprints <- Fingerprint{Health: HealthHealthy}
+		f.stats <- &TaskStats{}
+		d, p := open(t, f)
+		ctx := t.Context()
+		fingerprints, err := d.Fingerprint(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-fingerprints
+		stats, err := d.TaskStats(ctx, "id", time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-stats
+		events, err := d.TaskEvents(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		errs := make(chan error, 2)
+		go func() { _, err := d.WaitTask(ctx, "id"); errs <- err }()
+		go func() { _, err := d.ExecTaskStreaming(ctx, "id", Exec{}); errs <- err }()
+		for !f.called("WaitTask") || !f.called("ExecTaskStreaming") {
+			time.Sleep(time.Millisecond)
+		}
+		p.die()
+		for range 2 {
+			if err := <-errs; !errors.Is(err, ErrPluginDown) {
+				t.Errorf("got %v", err)
+			}
+		}
+		last := <-fingerprints
+		if !errors.Is(last.Err, ErrPluginDown) {
+			t.Errorf("fingerprint: got %v", last.Err)
+		}
+		for range stats {
+		}
+		for range events {
+		}
+		if _, _, err := d.StartTask(ctx, &TaskConfig{}); !errors.Is(err, ErrPluginDown) {
+			t.Errorf("StartTask afterwards: got %v", err)
+		}
+		if got, want := d.Init(ctx).Error(), "plugin is shut down"; got != want {
+			t.Errorf("got text %q, want %q", got, want)
+		}
+	})
+	t.Run("but not by the caller's own end", func(t *testing.T) {
+		f := &fake{wait: block}
+		d, _ := open(t, f)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			for !f.called("WaitTask") {
+				time.Sleep(time.Millisecond)
+			}
+			cancel()
+		}()
+		if _, err := d.WaitTask(ctx, "id"); err != context.Canceled {
+			t.Errorf("got %v", err)
+		}
+		ctx, cancel = context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		if _, err := d.WaitTask(ctx, "id"); err != context.DeadlineExceeded {
+			t.Errorf("got %v", err)
+		}
+		if err := d.Init(ctx); err != context.DeadlineExceeded {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func (f *fake) called(name string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, call := range f.calls {
+		if call.([]any)[0] == name {
+			return true
+		}
+	}
+	return false
+}
+
+func TestFingerprintEnds(t *testing.T) {
+	t.Run("when the driver closes its channel", func(t *testing.T) {
+		f := &fake{fingerprints: make(chan Fingerprint)}
+		close(f.fingerprints)
+		d, p := open(t, f)
+		ch, err := d.Fingerprint(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		go p.die()
+		if last := <-ch; !errors.Is(last.Err, ErrPluginDown) {
+			t.Errorf("the end of a dying plugin: got %v", last.Err)
+		}
+		if _, ok := <-ch; ok {
+			t.Error("the channel goes on")
+		}
+	})
+	t.Run("when an attribute is of no known type", func(t *testing.T) {
+		f := &fake{fingerprints: make(chan Fingerprint, 1)}
+		f.fingerprints <- Fingerprint{Attributes: map[string]Attribute{"x": {Value: []int{1}}}}
+		d, _ := open(t, f)
+		ch, err := d.Fingerprint(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if last := <-ch; last.Err == nil || !strings.Contains(last.Err.Error(), `fingerprint attribute "x"`) {
+			t.Errorf("got %v", last.Err)
+		}
+	})
+	t.Run("an abandoned stream", func(t *testing.T) {
+		f := &fake{fingerprints: make(chan Fingerprint, 2)}
+		f.fingerprints <- Fingerprint{}
+		f.fingerprints <- Fingerprint{}
+		d, _ := open(t, f)
+		ctx, cancel := context.WithCancel(t.Context())
+		if _, err := d.Fingerprint(ctx); err != nil {
+			t.Fatal(err)
+		}
+		cancel() // and the check at the end of the test
+	})
+}
+
+// TestTaskEventsStayOpen: a host opens an ended stream again at once.
+func TestTaskEventsStayOpen(t *testing.T) {
+	for name, events := range map[string]chan *TaskEvent{"closed": make(chan *TaskEvent), "nil": nil} {
+		t.Run(name, func(t *testing.T) {
+			if events != nil {
+				close(events)
+			}
+			d, _ := open(t, &fake{events: events})
+			ch, err := d.TaskEvents(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case <-ch:
+				t.Error("the stream ended before its context")
+			case <-time.After(50 * time.Millisecond):
+			}
+		})
+	}
+}
