@@ -162,6 +162,7 @@ func (p *probe) cpu() {
 
 	info := p.text("proc/cpuinfo")
 	p.set("cpu.modelname", cpuinfo(info, "model name"))
+	p.numa()
 	mhz := p.mhz(info)
 	if mhz == 0 {
 		p.degraded("the frequency of the CPU is unknown: CPU shares are not limited by what the machine has")
@@ -171,8 +172,6 @@ func (p *probe) cpu() {
 	p.number("cpu.frequency", int64(mhz))
 	p.number("cpu.totalcompute", int64(online)*int64(mhz))
 	p.number("cpu.usablecompute", int64(usable)*int64(mhz))
-
-	p.numa()
 }
 
 // mhz returns the frequency of the first core: the one it is made for, else the
@@ -212,8 +211,10 @@ func (p *probe) numa() {
 	}
 }
 
-// countList counts the members of a list such as "0-3,8".
+// countList counts the members of a list such as "0-3,8". It is 0 for one that
+// makes no sense.
 func countList(list string) int {
+	const most = 1 << 20
 	total := 0
 	for part := range strings.SplitSeq(list, ",") {
 		first, last, isRange := strings.Cut(strings.TrimSpace(part), "-")
@@ -226,6 +227,9 @@ func countList(list string) int {
 			if b, err = strconv.Atoi(last); err != nil || b < a {
 				return 0
 			}
+		}
+		if b-a >= most || total >= most {
+			return 0
 		}
 		total += b - a + 1
 	}

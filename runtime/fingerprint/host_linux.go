@@ -126,4 +126,3 @@ func volume(table, path string) string {
 
 // unescape undoes what the kernel does to blanks in its mount table.
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
-

@@ -1,0 +1,280 @@
+package fingerprint
+
+import (
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+func TestRead(t *testing.T) {
+	h := Read(Options{DataDir: filepath.Join(t.TempDir(), "not", "made", "yet"), Version: "1.2.3"})
+	hostname, _ := os.Hostname()
+	for name, pattern := range map[string]string{
+		"kernel.name":               runtime.GOOS,
+		"kernel.version":            `\d+\.\d+.*`,
+		"kernel.arch":               `\w+`,
+		"cpu.arch":                  runtime.GOARCH,
+		"arch":                      runtime.GOARCH,
+		"os.name":                   `[a-z][a-z0-9._-]*`,
+		"os.signals":                `SIGABRT,.*SIGHUP,.*SIGINT,.*SIGKILL,.*SIGUSR1,.*SIGXFSZ`,
+		"cpu.numcores":              `[1-9]\d*`,
+		"cpu.reservablecores":       strconv.Itoa(runtime.NumCPU()),
+		"memory.totalbytes":         `[1-9]\d{7,}`,
+		"unique.hostname":           regexp.QuoteMeta(hostname),
+		"unique.storage.bytestotal": `[1-9]\d*`,
+		"unique.storage.bytesfree":  `[1-9]\d*`,
+		"unique.network.ip-address": `[0-9a-f.:]+`,
+		"nomad.version":             `\d+\.\d+\.\d+`,
+		"nomad.service_discovery":   "true",
+		"nomad-lite.version":        "1.2.3",
+	} {
+		if got := h.Attributes[name]; !regexp.MustCompile("^(" + pattern + ")$").MatchString(got) {
+			t.Errorf("%s = %q, want %s", name, got, pattern)
+		}
+	}
+	for name, value := range h.Attributes {
+		if value == "" || strings.TrimSpace(value) != value {
+			t.Errorf("%s = %q", name, value)
+		}
+	}
+	if h.Hostname != hostname || h.Cores != runtime.NumCPU() || h.MemoryMB < 10 || h.DiskMB < 10 {
+		t.Errorf("%+v", h)
+	}
+	if _, err := netip.ParseAddr(h.IP); err != nil {
+		t.Error(err)
+	}
+	if mhz := h.Attributes["cpu.frequency"]; mhz != "" && h.Attributes["cpu.totalcompute"] == "" {
+		t.Error("there is a frequency and no total")
+	}
+	if (h.Cgroups == 0) != (h.Attributes["os.cgroups.version"] == "") {
+		t.Errorf("cgroups %d, attribute %q", h.Cgroups, h.Attributes["os.cgroups.version"])
+	}
+}
+
+// R13: a machine of which nothing can be read is fingerprinted all the same,
+// and says what it lacks.
+func TestBareMachine(t *testing.T) {
+	p := probe{files: fstest.MapFS{}, host: Host{Attributes: map[string]string{}}}
+	p.agent()
+	p.kernel()
+	p.system()
+	p.cpu()
+	p.memory()
+	p.storage()
+	p.network()
+	if p.host.Hostname == "" || p.host.Cores < 1 || p.host.IP == "" {
+		t.Errorf("%+v", p.host)
+	}
+	if got := p.host.Attributes["os.name"]; got != runtime.GOOS {
+		t.Errorf("os.name = %q, want %s", got, runtime.GOOS)
+	}
+	if p.host.CPUMHz != 0 || len(p.host.Degraded) == 0 || !strings.Contains(p.host.Degraded[0], "CPU") {
+		t.Errorf("CPU %d MHz, degraded: %q", p.host.CPUMHz, p.host.Degraded)
+	}
+}
+
+func TestFiles(t *testing.T) {
+	const cpuinfo = "processor\t: 0\nmodel name\t: AMD EPYC\ncpu MHz\t\t: 2596.120\n\nprocessor\t: 1\nmodel name\t: other\ncpu MHz\t\t: 1.5\n"
+	for _, c := range []struct {
+		name  string
+		files map[string]string
+		want  map[string]string
+	}{
+		{
+			"debian has its full version elsewhere",
+			map[string]string{"etc/os-release": "NAME=\"Debian\"\nVERSION_ID=\"12\"\nID=debian\n", "etc/debian_version": "12.11\n"},
+			map[string]string{"os.name": "debian", "os.version": "12.11"},
+		},
+		{
+			"an unstable debian has no number there",
+			map[string]string{"etc/os-release": "ID=debian\nVERSION_ID='13'", "etc/debian_version": "trixie/sid\n"},
+			map[string]string{"os.name": "debian", "os.version": "13"},
+		},
+		{
+			"the other place of os-release",
+			map[string]string{"usr/lib/os-release": "ID=\"alpine\"\nVERSION_ID=3.20\n"},
+			map[string]string{"os.name": "alpine", "os.version": "3.20"},
+		},
+		{
+			"the frequency of the first core",
+			map[string]string{"proc/cpuinfo": cpuinfo},
+			map[string]string{"cpu.frequency": "2596", "cpu.modelname": "AMD EPYC"},
+		},
+		{
+			"the base frequency is stronger than what the core does now",
+			map[string]string{"proc/cpuinfo": cpuinfo, "sys/devices/system/cpu/cpu0/cpufreq/base_frequency": "3100000\n"},
+			map[string]string{"cpu.frequency": "3100"},
+		},
+		{
+			"so is the highest",
+			map[string]string{"proc/cpuinfo": cpuinfo, "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq": "3200000\n"},
+			map[string]string{"cpu.frequency": "3200"},
+		},
+		{
+			"nonsense is not a frequency",
+			map[string]string{"proc/cpuinfo": "cpu MHz : NaN\n", "sys/devices/system/cpu/cpu0/cpufreq/base_frequency": "-1"},
+			map[string]string{"cpu.frequency": "", "cpu.totalcompute": ""},
+		},
+		{
+			"cores that are online, and memory nodes",
+			map[string]string{
+				"sys/devices/system/cpu/online": "0-3,8\n", "proc/cpuinfo": cpuinfo,
+				"sys/devices/system/node/node0/cpulist": "0-3\n", "sys/devices/system/node/node1/cpulist": "8\n",
+			},
+			map[string]string{
+				"cpu.numcores": "5", "cpu.totalcompute": "12980",
+				"numa.node.count": "2", "numa.node0.cores": "0-3", "numa.node1.cores": "8",
+			},
+		},
+		{
+			"a list of cores that makes no sense is ignored",
+			map[string]string{"sys/devices/system/cpu/online": "0-3,0-9223372036854775807"},
+			map[string]string{"cpu.numcores": strconv.Itoa(runtime.NumCPU())},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			files := fstest.MapFS{}
+			for path, text := range c.files {
+				files[path] = &fstest.MapFile{Data: []byte(text)}
+			}
+			p := probe{files: files, host: Host{Attributes: map[string]string{}}}
+			p.system()
+			p.cpu()
+			for name, want := range c.want {
+				if got := p.host.Attributes[name]; got != want {
+					t.Errorf("%s = %q, want %q", name, got, want)
+				}
+			}
+		})
+	}
+}
+
+func TestVolume(t *testing.T) {
+	const table = `22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+23 22 0:5 / /dev rw - devtmpfs devtmpfs rw
+24 22 254:1 / /var/lib rw - xfs /dev/vdb rw
+25 24 254:2 / /var/lib/no\040mad rw - btrfs /dev/mapper/x\040y rw
+26 22 254:3 / /srv rw - ext4 /dev/vdc rw
+27 26 254:4 / /srv rw - ext4 /dev/vdd rw
+nonsense
+28 - x
+`
+	for path, want := range map[string]string{
+		"/":                   "/dev/vda",
+		"/home/x":             "/dev/vda",
+		"/var/lib":            "/dev/vdb",
+		"/var/library":        "/dev/vda",
+		"/var/lib/no mad/dir": "/dev/mapper/x y",
+		"/srv/x":              "/dev/vdd",
+	} {
+		if got := volume(table, path); got != want {
+			t.Errorf("volume of %s = %q, want %q", path, got, want)
+		}
+	}
+	if got := volume("", "/"); got != "" {
+		t.Errorf("volume without a table = %q", got)
+	}
+}
+
+func TestDefaultInterface(t *testing.T) {
+	const head = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
+	for _, c := range []struct{ name, route, ipv6, want string }{
+		{"none", head, "", ""},
+		{"one", head + "eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\neth1\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n", "", "eth0"},
+		{"the lower metric", "a\t00000000\t0\t0003\t0\t0\t600\t00000000\t0\t0\t0\nb\t00000000\t0\t0003\t0\t0\t100\t00000000\t0\t0\t0\n", "", "b"},
+		{"one that is down", "a\t00000000\t0\t0002\t0\t0\t0\t00000000\t0\t0\t0\n", "", ""},
+		{"half of the world is no default", "tun0\t00000000\t0\t0003\t0\t0\t0\t00000080\t0\t0\t0\n", "", ""},
+		{
+			"version 6 only", head,
+			"00000000000000000000000000000000 00 00000000000000000000000000000000 00 00000000000000000000000000000000 ffffffff 00000001 00000000 00200200       lo\n" +
+				"00000000000000000000000000000000 00 00000000000000000000000000000000 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003     eth6\n", "eth6",
+		},
+		{"nonsense", "x\ny z\n\n", "q\n", ""},
+	} {
+		if got := defaultInterface(c.route, c.ipv6); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestDefaultAddr(t *testing.T) {
+	list := func(text ...string) (addrs []netip.Addr) {
+		for _, a := range text {
+			addrs = append(addrs, netip.MustParseAddr(a))
+		}
+		return addrs
+	}
+	two := []iface{{"a", list("fe80::1", "10.0.0.1")}, {"b", list("fe80::2", "2001:db8::2", "10.0.0.2")}}
+	for _, c := range []struct {
+		name  string
+		list  []iface
+		iface string
+		want  string
+		found bool
+	}{
+		{"the default interface", two, "b", "10.0.0.2", true},
+		{"no default: the first with an address", two, "", "10.0.0.1", true},
+		{"a default without an address: another", append([]iface{{"c", list("fe80::3")}}, two...), "c", "10.0.0.1", true},
+		{"version 6 if there is nothing else", []iface{{"a", list("fe80::1", "2001:db8::1")}}, "a", "2001:db8::1", true},
+		{"nothing: the loopback address", nil, "", "127.0.0.1", false},
+		{"link-local only: the loopback address", []iface{{"a", list("fe80::1", "169.254.0.9")}}, "a", "127.0.0.1", false},
+	} {
+		got, found := defaultAddr(c.list, c.iface)
+		if got.String() != c.want || found != c.found {
+			t.Errorf("%s: %v, %v, want %s, %v", c.name, got, found, c.want, c.found)
+		}
+	}
+}
+
+func TestHostIDHidesTheMachineID(t *testing.T) {
+	const machine = "3d1219c7c4c5404aaa1f6d2a48adfda4"
+	id := hostID(machine)
+	if !regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`).MatchString(id) || strings.Contains(strings.ReplaceAll(id, "-", ""), machine) {
+		t.Errorf("host id %q", id)
+	}
+	if id != hostID(machine) || id == hostID(machine+"x") || hostID("") != "" {
+		t.Error("the id does not follow from the machine's")
+	}
+}
+
+// No file of the machine may be able to stop the agent.
+func FuzzFiles(f *testing.F) {
+	f.Add("processor\t: 0\ncpu MHz\t\t: 2596.120\n", "0-3,8", "ID=debian\nVERSION_ID=\"12\"", "22 1 254:0 / / rw - ext4 /dev/vda rw\n")
+	f.Fuzz(func(t *testing.T, cpuinfo, list, release, table string) {
+		files := fstest.MapFS{}
+		for path, text := range map[string]string{
+			"proc/cpuinfo": cpuinfo, "sys/devices/system/cpu/online": list, "etc/os-release": release, "proc/self/mountinfo": table,
+			"proc/net/route": table, "proc/net/ipv6_route": table, "sys/devices/system/node/node0/cpulist": list,
+		} {
+			files[path] = &fstest.MapFile{Data: []byte(text), Mode: fs.ModePerm}
+		}
+		p := probe{files: files, host: Host{Attributes: map[string]string{}}}
+		p.system()
+		p.cpu()
+		p.storage()
+		p.network()
+		for _, name := range []string{"cpu.numcores", "cpu.totalcompute"} {
+			if value, ok := p.host.Attributes[name]; ok {
+				if n, err := strconv.ParseInt(value, 10, 64); err != nil || n <= 0 {
+					t.Errorf("%s = %q", name, value)
+				}
+			}
+		}
+		if p.host.CPUMHz < 0 || p.host.Cores < 1 || p.host.IP == "" {
+			t.Errorf("%+v", p.host)
+		}
+	})
+}
+
+func BenchmarkRead(b *testing.B) {
+	for b.Loop() {
+		Read(Options{DataDir: "/"})
+	}
+}
