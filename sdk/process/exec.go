@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"reflect"
 	"sync"
 	"syscall"
 	"time"
@@ -128,7 +129,7 @@ func (s *execStreams) pipes(cmd *exec.Cmd, e sdk.Exec) error {
 			continue
 		}
 		// One pipe for both keeps them in order, if the caller wants them in one.
-		if out.set == &cmd.Stderr && cmd.Stdout != nil && e.Stdout == e.Stderr {
+		if out.set == &cmd.Stderr && cmd.Stdout != nil && same(e.Stdout, e.Stderr) {
 			cmd.Stderr = cmd.Stdout
 			continue
 		}
@@ -141,6 +142,12 @@ func (s *execStreams) pipes(cmd *exec.Cmd, e sdk.Exec) error {
 		*out.set = w
 	}
 	return nil
+}
+
+// same is a == b for writers of any type: comparing two of some types panics.
+func same(a, b io.Writer) bool {
+	t := reflect.TypeOf(a)
+	return t == reflect.TypeOf(b) && t.Comparable() && a == b
 }
 
 func (s *execStreams) terminal(cmd *exec.Cmd, e sdk.Exec, cred *syscall.Credential) error {

@@ -1,0 +1,498 @@
+package sdktest
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// cases is the suite, in the order of a driver's life.
+func cases() []testCase {
+	return append([]testCase{
+		{"says in words what it is when a person starts it", saysWhatItIs},
+		{"names itself as a driver of a known protocol version", namesItself},
+		{"takes its configuration twice, from a host that only checks it", takesConfigurationTwice},
+		{"has a schema that fits its tasks", hasSchema},
+		{"sends its first fingerprint at once, and keeps the stream open", fingerprints},
+		{"keeps the stream of task events open", keepsEventsOpen},
+		{"returns a complete handle", returnsHandle},
+		{"refuses to start an id that it knows", refusesKnownID},
+		{"tells every waiter the same, also later", tellsEveryWaiter},
+		{"a waiter that goes away does not end the task", survivesWaiter},
+		{"a failed task is no success", reportsFailure},
+		{"stops a running task, and says so to waiters", stops},
+		{"stopping a task that has ended is no error", stopsEnded},
+		{"destroys a running task only by force", destroysByForce},
+		{"forgets a destroyed task", forgets},
+		{"does not know an unknown task", knowsNoUnknown},
+		{"inspects a task before and after its end", inspects},
+		{"samples statistics at once and once per interval", samples},
+		{"runs many tasks at once", runsMany},
+		{"recovering a task that it knows changes nothing", recoversKnown},
+		{"a task survives the death of the plugin", survivesPlugin},
+		{"an orderly end of the plugin stops no task", survivesShutdown},
+		{"does not claim to have recovered what is gone", refusesGone},
+	}, shellCases()...)
+}
+
+func saysWhatItIs(t tb, h *host) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	stdout, stderr, code, err := h.byHand(ctx)
+	switch {
+	case ctx.Err() != nil:
+		t.Errorf("it does not end when it is started without a host")
+	case err != nil:
+		t.Errorf("start it by hand: %v", err)
+	case code == 0:
+		t.Errorf("exit code 0, want a failure")
+	}
+	if stdout != "" {
+		t.Errorf("it writes to standard output, where hosts expect the handshake: %q", stdout)
+	}
+	if strings.TrimSpace(stderr) == "" {
+		t.Errorf("it says nothing on standard error")
+	}
+}
+
+var version = regexp.MustCompile(`^v?\d+(\.\d+)*([-+].*)?$`)
+
+func namesItself(t tb, h *host) {
+	p, err := h.launch()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	defer p.client.Kill()
+	info, err := p.base.PluginInfo(t.Context())
+	if err != nil {
+		t.Fatalf("PluginInfo: %v", err)
+	}
+	if info.Type != base.TypeDriver {
+		t.Errorf("its type is %v, want %v", info.Type, base.TypeDriver)
+	}
+	if !slices.ContainsFunc(info.APIVersions, func(v string) bool { return strings.TrimPrefix(v, "v") == "0.1.0" }) {
+		t.Errorf("its protocol versions are %q, want %q among them", info.APIVersions, driver.APIVersion)
+	}
+	if info.Name == "" {
+		t.Errorf("it has no name")
+	}
+	if !version.MatchString(info.Version) {
+		t.Errorf("its version %q is not one", info.Version)
+	}
+	if _, err := p.base.ConfigSchema(t.Context()); err != nil {
+		t.Errorf("ConfigSchema: %v", err)
+	}
+}
+
+func takesConfigurationTwice(t tb, h *host) {
+	p, err := h.launch()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	defer p.client.Kill()
+	config, err := h.config(t.Context(), p)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	for range 2 {
+		if err := p.base.SetConfig(t.Context(), config); err != nil {
+			t.Errorf("SetConfig without a word about the host: %v", err)
+		}
+	}
+}
+
+func hasSchema(t tb, h *host) {
+	p := h.use(t)
+	schema, err := p.driver.TaskConfigSchema(t.Context())
+	if err != nil {
+		t.Fatalf("TaskConfigSchema: %v", err)
+	}
+	if schema == nil {
+		t.Fatalf("it has no schema: no host can read a config block for it")
+	}
+	for name, body := range map[string]map[string]any{"runs": h.plugin.Tasks.Runs, "ends": h.plugin.Tasks.Ends, "fails": h.plugin.Tasks.Fails} {
+		if body == nil {
+			continue
+		}
+		if _, err := encode(schema, body); err != nil {
+			t.Errorf("the config of the task that %s: %v", name, err)
+		}
+	}
+}
+
+func fingerprints(t tb, h *host) {
+	p := h.use(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for range 2 { // a host that comes back while the old stream is open
+		c, err := p.driver.Fingerprint(ctx)
+		if err != nil {
+			t.Fatalf("Fingerprint: %v", err)
+		}
+		select {
+		case f, ok := <-c:
+			switch {
+			case !ok || f.Err != nil:
+				t.Fatalf("the stream of fingerprints broke: %v", f.Err)
+			case f.Health != driver.HealthHealthy:
+				t.Errorf("it is not healthy: %s", f.HealthDescription)
+			}
+		case <-time.After(patience):
+			t.Fatalf("no fingerprint within %v", patience)
+		}
+		stays(t, "fingerprints", c, func(f driver.Fingerprint) bool { return f.Err == nil })
+	}
+}
+
+func keepsEventsOpen(t tb, h *host) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	c, err := h.use(t).driver.TaskEvents(ctx)
+	if err != nil {
+		t.Fatalf("TaskEvents: %v", err)
+	}
+	stays(t, "task events", c, func(*driver.TaskEvent) bool { return true })
+}
+
+// stays looks for a moment whether a stream ends: hosts open it again at once,
+// and would be busy with that.
+func stays[V any](t tb, what string, c <-chan V, good func(V) bool) {
+	t.Helper()
+	timer := time.NewTimer(150 * time.Millisecond)
+	defer timer.Stop()
+	for {
+		select {
+		case v, ok := <-c:
+			if !ok || !good(v) {
+				t.Fatalf("the stream of %s ends by itself", what)
+			}
+		case <-timer.C:
+			return
+		}
+	}
+}
+
+func returnsHandle(t tb, h *host) {
+	s := h.start(t, h.plugin.Tasks.Runs)
+	switch {
+	case s.handle == nil:
+		t.Fatalf("no handle")
+	case s.handle.Config == nil:
+		t.Fatalf("the handle carries no task config")
+	}
+	if s.handle.Version < 1 {
+		t.Errorf("its version is %d, want at least 1", s.handle.Version)
+	}
+	if s.handle.State != driver.TaskRunning {
+		t.Errorf("its state is %v, want running", s.handle.State)
+	}
+	if got, want := s.handle.Config.ID, s.config.ID; got != want {
+		t.Errorf("its task has the id %q, want %q", got, want)
+	}
+	if got, want := s.handle.Config.Env["ODD"], s.config.Env["ODD"]; got != want {
+		t.Errorf("the environment in it was changed: %q, want %q", got, want)
+	}
+}
+
+func refusesKnownID(t tb, h *host) {
+	s := h.start(t, h.plugin.Tasks.Runs)
+	if _, _, err := s.driver().StartTask(t.Context(), s.config); err == nil {
+		t.Errorf("a second StartTask with the same id succeeds")
+	}
+	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
+		t.Errorf("the first one does not run any more: %+v, %v", status, err)
+	}
+}
+
+func tellsEveryWaiter(t tb, h *host) {
+	s := h.start(t, h.plugin.Tasks.Ends)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			exit, err := s.driver().WaitTask(t.Context(), s.config.ID)
+			if err != nil {
+				t.Errorf("WaitTask: %v", err)
+			} else if !exit.Successful() {
+				t.Errorf("a task that ends well ended with %+v", *exit)
+			}
+		})
+	}
+	wg.Wait()
+	if exit := s.wait(); !exit.Successful() {
+		t.Errorf("asked later, it ended with %+v", *exit)
+	}
+}
+
+func survivesWaiter(t tb, h *host) {
+	s := h.start(t, h.plugin.Tasks.Runs)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if exit, err := s.driver().WaitTask(ctx, s.config.ID); err == nil {
+		t.Fatalf("a task that runs ended with %+v", *exit)
+	}
+	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
+		t.Errorf("the task does not run any more: %+v, %v", status, err)
+	}
+}
+
+func reportsFailure(t tb, h *host) {
+	s := h.start(t, h.plugin.Tasks.Fails)
+	if exit := s.wait(); exit.Successful() {
+		t.Errorf("a task that fails ended with %+v", *exit)
+	}
+}
+
+func stops(t tb, h *host) {
+	s := h.start(t, h.plugin.Tasks.Runs)
+	waited := make(chan error, 1)
+	go func() {
+		_, err := s.driver().WaitTask(t.Context(), s.config.ID)
+		waited <- err
+	}()
+	if err := s.driver().StopTask(t.Context(), s.config.ID, 5*time.Second, ""); err != nil {
+		t.Fatalf("StopTask: %v", err)
+	}
+	select {
+	case err := <-waited:
+		if err != nil {
+			t.Errorf("WaitTask: %v", err)
+		}
+	case <-time.After(patience):
+		t.Fatalf("StopTask has returned, and WaitTask still waits")
+	}
+	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskExited {
+		t.Errorf("a stopped task is %+v, %v", status, err)
+	}
+}
+
+func stopsEnded(t tb, h *host) {
+	s := h.start(t, h.plugin.Tasks.Ends)
+	s.wait()
+	if err := s.driver().StopTask(t.Context(), s.config.ID, time.Second, ""); err != nil {
+		t.Errorf("StopTask: %v", err)
+	}
+	if exit := s.wait(); !exit.Successful() {
+		t.Errorf("it changed how the task ended: %+v", *exit)
+	}
+}
+
+func destroysByForce(t tb, h *host) {
+	s := h.start(t, h.plugin.Tasks.Runs)
+	if err := s.driver().DestroyTask(t.Context(), s.config.ID, false); err == nil {
+		t.Fatalf("DestroyTask without force destroys a running task")
+	}
+	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
+		t.Fatalf("the refusal has harmed the task: %+v, %v", status, err)
+	}
+	if err := s.driver().DestroyTask(t.Context(), s.config.ID, true); err != nil {
+		t.Errorf("DestroyTask with force: %v", err)
+	}
+}
+
+func forgets(t tb, h *host) {
+	s := h.start(t, h.plugin.Tasks.Ends)
+	s.wait()
+	if err := s.driver().DestroyTask(t.Context(), s.config.ID, false); err != nil {
+		t.Errorf("DestroyTask of a task that has ended: %v", err)
+	}
+	if _, err := s.driver().WaitTask(t.Context(), s.config.ID); !errors.Is(err, driver.ErrTaskNotFound) {
+		t.Errorf("WaitTask of a destroyed task: %v, want %v", err, driver.ErrTaskNotFound)
+	}
+	if err := s.driver().DestroyTask(t.Context(), s.config.ID, true); err != nil && !errors.Is(err, driver.ErrTaskNotFound) {
+		t.Errorf("a second DestroyTask: %v, want %v", err, driver.ErrTaskNotFound)
+	}
+}
+
+func knowsNoUnknown(t tb, h *host) {
+	d := h.use(t).driver
+	id := newID() + "/task/00000000"
+	for name, call := range map[string]func() error{
+		"WaitTask":    func() error { _, err := d.WaitTask(t.Context(), id); return err },
+		"StopTask":    func() error { return d.StopTask(t.Context(), id, time.Second, "") },
+		"DestroyTask": func() error { return d.DestroyTask(t.Context(), id, true) },
+		"InspectTask": func() error { _, err := d.InspectTask(t.Context(), id); return err },
+		"SignalTask":  func() error { return d.SignalTask(t.Context(), id, "SIGHUP") },
+		"ExecTask":    func() error { _, err := d.ExecTask(t.Context(), id, []string{"true"}, time.Second); return err },
+	} {
+		err := call()
+		if err == nil {
+			t.Errorf("%s of an unknown id succeeds", name)
+		} else if !errors.Is(err, driver.ErrTaskNotFound) && !strings.Contains(err.Error(), "not supported") {
+			t.Errorf("%s of an unknown id: %v, want %v", name, err, driver.ErrTaskNotFound)
+		}
+	}
+}
+
+func inspects(t tb, h *host) {
+	before := time.Now().Add(-time.Second)
+	s := h.start(t, h.plugin.Tasks.Fails)
+	exit := s.wait()
+	status, err := s.driver().InspectTask(t.Context(), s.config.ID)
+	if err != nil {
+		t.Fatalf("InspectTask: %v", err)
+	}
+	if status.ID != s.config.ID || status.Name != s.config.Name {
+		t.Errorf("it is about task %q with id %q, want %q and %q", status.Name, status.ID, s.config.Name, s.config.ID)
+	}
+	if status.State != driver.TaskExited {
+		t.Errorf("a task that has ended has the state %v", status.State)
+	}
+	if status.StartedAt.Before(before) || status.CompletedAt.Before(status.StartedAt) {
+		t.Errorf("it started at %v and ended at %v", status.StartedAt, status.CompletedAt)
+	}
+	if status.ExitResult == nil || status.ExitResult.ExitCode != exit.ExitCode || status.ExitResult.Signal != exit.Signal {
+		t.Errorf("it ended with %+v, and WaitTask says %+v", status.ExitResult, exit)
+	}
+}
+
+func samples(t tb, h *host) {
+	s := h.start(t, h.plugin.Tasks.Runs)
+	const interval = 50 * time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	c, err := s.driver().TaskStats(ctx, s.config.ID, interval)
+	if err != nil {
+		t.Skipf("it has no statistics: %v", err)
+	}
+	var last time.Time
+	for i := range 3 {
+		select {
+		case sample, ok := <-c:
+			if !ok && i == 0 {
+				t.Skipf("it has no statistics")
+			}
+			if !ok {
+				t.Fatalf("the stream of statistics ends while the task runs")
+			}
+			if sample == nil || !sample.Timestamp.After(last) {
+				t.Fatalf("sample %d is %+v, after one at %v", i, sample, last)
+			}
+			last = sample.Timestamp
+		case <-time.After(patience):
+			t.Fatalf("no sample within %v", patience)
+		}
+	}
+	if err := s.driver().StopTask(t.Context(), s.config.ID, time.Second, ""); err != nil {
+		t.Fatalf("StopTask: %v", err)
+	}
+	until(t, "the stream of statistics ends with the task", func() bool {
+		select {
+		case _, ok := <-c:
+			return !ok
+		default:
+			return false
+		}
+	})
+}
+
+func runsMany(t tb, h *host) {
+	const many = 12
+	var tasks []*started
+	for i := range many {
+		body := h.plugin.Tasks.Runs
+		if i%2 == 0 && h.plugin.Tasks.Ends != nil {
+			body = h.plugin.Tasks.Ends
+		}
+		config, s := h.newConfig(t, body)
+		t.Cleanup(s.remove)
+		s.config = config
+		tasks = append(tasks, s)
+	}
+	d := h.use(t).driver
+	var wg sync.WaitGroup
+	for _, s := range tasks {
+		wg.Go(func() {
+			if _, _, err := d.StartTask(t.Context(), s.config); err != nil {
+				t.Errorf("StartTask: %v", err)
+				return
+			}
+			var inner sync.WaitGroup
+			for range 2 {
+				inner.Go(func() {
+					if _, err := d.WaitTask(t.Context(), s.config.ID); err != nil {
+						t.Errorf("WaitTask: %v", err)
+					}
+				})
+			}
+			if c, err := d.TaskStats(t.Context(), s.config.ID, 10*time.Millisecond); err == nil {
+				inner.Go(func() {
+					for range c {
+					}
+				})
+			}
+			if err := d.StopTask(t.Context(), s.config.ID, 5*time.Second, ""); err != nil {
+				t.Errorf("StopTask: %v", err)
+			}
+			inner.Wait()
+			if err := d.DestroyTask(t.Context(), s.config.ID, true); err != nil {
+				t.Errorf("DestroyTask: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func recoversKnown(t tb, h *host) {
+	s := h.start(t, h.plugin.Tasks.Runs)
+	if err := s.recover(); err != nil {
+		t.Errorf("RecoverTask: %v", err)
+	}
+	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
+		t.Errorf("the task does not run any more: %+v, %v", status, err)
+	}
+}
+
+func survivesPlugin(t tb, h *host) {
+	s := h.start(t, h.plugin.Tasks.Runs)
+	h.crash(t)
+	if err := s.recover(); err != nil {
+		t.Skipf("its tasks cannot be recovered, hosts start them again: %v", err)
+	}
+	status, err := s.driver().InspectTask(t.Context(), s.config.ID)
+	if err != nil || status.State != driver.TaskRunning {
+		t.Fatalf("the recovered task is %+v, %v", status, err)
+	}
+	if err := s.driver().StopTask(t.Context(), s.config.ID, 5*time.Second, ""); err != nil {
+		t.Errorf("StopTask of a recovered task: %v", err)
+	}
+	s.wait()
+	s.destroy()
+}
+
+func survivesShutdown(t tb, h *host) {
+	s := h.start(t, h.plugin.Tasks.Runs)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if err := s.driver().Shutdown(ctx); err != nil {
+		t.Errorf("Shutdown: %v", err)
+	}
+	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
+		t.Fatalf("after Shutdown the task is %+v, %v", status, err)
+	}
+	h.close()
+	if err := s.recover(); err != nil {
+		t.Skipf("its tasks cannot be recovered, hosts start them again: %v", err)
+	}
+	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
+		t.Fatalf("the recovered task is %+v, %v", status, err)
+	}
+}
+
+func refusesGone(t tb, h *host) {
+	s := h.start(t, h.plugin.Tasks.Runs)
+	s.destroy()
+	h.crash(t)
+	if err := s.recover(); err != nil {
+		return
+	}
+	if exit := s.wait(); exit.Successful() {
+		t.Errorf("a task that was killed is recovered, and ended well")
+	}
+}

@@ -1,0 +1,460 @@
+package sdktest
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/go-plugin"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// patience is how long the suite waits for what should come at once.
+const patience = 20 * time.Second
+
+// host is what Nomad is to a driver, as far as the suite needs it. Cases run one
+// after the other and share its plugin process, which is started when needed.
+type host struct {
+	plugin  Plugin
+	running *process
+}
+
+func newHost(p Plugin) *host {
+	shell := p.Tasks.Shell
+	if shell != nil {
+		for body, script := range map[*map[string]any]string{
+			&p.Tasks.Runs:  "exec sleep 3600",
+			&p.Tasks.Ends:  "exit 0",
+			&p.Tasks.Fails: "exit 3",
+		} {
+			if *body == nil {
+				*body = shell(script)
+			}
+		}
+	}
+	return &host{plugin: p}
+}
+
+func (h *host) close() {
+	if h.running != nil {
+		h.running.client.Kill()
+		h.running = nil
+	}
+}
+
+// process is one plugin process.
+type process struct {
+	base   base.Plugin
+	driver driver.Driver
+	pid    int
+	client *plugin.Client
+	stderr *lockedBuffer
+}
+
+// launch starts a plugin process as Nomad does, and configures nothing.
+func (h *host) launch() (*process, error) {
+	path, err := filepath.Abs(h.plugin.Path)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(path, h.plugin.Args...)
+	cmd.Env = append(os.Environ(), h.plugin.Env...)
+	stderr := &lockedBuffer{}
+	client := plugin.NewClient(&plugin.ClientConfig{
+		HandshakeConfig: base.Handshake,
+		Plugins: plugin.PluginSet{
+			base.PluginName:   &base.GRPCPlugin{},
+			driver.PluginName: &driver.GRPCPlugin{},
+		},
+		Cmd:              cmd,
+		SkipHostEnv:      true, // it is in there, below the plugin's own
+		AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC},
+		Logger:           hclog.NewNullLogger(),
+		Stderr:           stderr,
+		StartTimeout:     patience,
+	})
+	p := &process{client: client, stderr: stderr}
+	rpc, err := client.Client()
+	if err != nil {
+		client.Kill()
+		text := strings.TrimSpace(stderr.String())
+		if text != "" {
+			return nil, fmt.Errorf("launch %s: %w\nits standard error says:\n%s", path, err, text)
+		}
+		return nil, fmt.Errorf("launch %s: %w", path, err)
+	}
+	b, err := rpc.Dispense(base.PluginName)
+	if err == nil {
+		p.base = b.(base.Plugin)
+		b, err = rpc.Dispense(driver.PluginName)
+	}
+	if err != nil {
+		client.Kill()
+		return nil, err
+	}
+	p.driver = b.(driver.Driver)
+	p.pid = client.ReattachConfig().Pid
+	return p, nil
+}
+
+// configure sends what a host sends before it uses a driver.
+func (h *host) configure(ctx context.Context, p *process) error {
+	config, err := h.config(ctx, p)
+	if err != nil {
+		return err
+	}
+	config.Driver = &base.DriverConfig{ClientMinPort: 14000, ClientMaxPort: 14512}
+	if err := p.base.SetConfig(ctx, config); err != nil {
+		return fmt.Errorf("configure the plugin: %w", err)
+	}
+	if err := p.driver.Init(ctx); err != nil {
+		return fmt.Errorf("Init: %w", err)
+	}
+	return nil
+}
+
+func (h *host) config(ctx context.Context, p *process) (*base.Config, error) {
+	info, err := p.base.PluginInfo(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("PluginInfo: %w", err)
+	}
+	schema, err := p.base.ConfigSchema(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("ConfigSchema: %w", err)
+	}
+	c := &base.Config{APIVersion: driver.APIVersion}
+	if len(info.APIVersions) > 0 {
+		c.APIVersion = info.APIVersions[0]
+	}
+	if schema == nil {
+		if len(h.plugin.Config) > 0 {
+			return nil, errors.New("a configuration is given, and the plugin takes none")
+		}
+		return c, nil
+	}
+	if c.Plugin, err = encode(schema, h.plugin.Config); err != nil {
+		return nil, fmt.Errorf("the configuration of the plugin: %w", err)
+	}
+	return c, nil
+}
+
+func encode(schema *hclspec.Spec, config map[string]any) ([]byte, error) {
+	value, diags := schema.Decode(config, nil)
+	if diags.HasErrors() {
+		return nil, errors.New(strings.Join(hclspec.Messages(diags), "; "))
+	}
+	return hclspec.Marshal(value)
+}
+
+// use returns the plugin process that cases share.
+func (h *host) use(t tb) *process {
+	t.Helper()
+	if h.running != nil {
+		if !h.running.client.Exited() {
+			return h.running
+		}
+		died := h.running
+		h.close()
+		t.Errorf("the plugin has died by itself; the end of its standard error:\n%s", died.lastWords())
+	}
+	p, err := h.launch()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := h.configure(ctx, p); err != nil {
+		p.client.Kill()
+		t.Fatalf("%v", err)
+	}
+	h.running = p
+	return p
+}
+
+// crash kills the shared plugin process and waits until it is noticed.
+func (h *host) crash(t tb) {
+	t.Helper()
+	p := h.running
+	h.running = nil
+	if err := unix.Kill(p.pid, unix.SIGKILL); err != nil {
+		t.Fatalf("kill the plugin: %v", err)
+	}
+	until(t, "the host notices that the plugin has died; does a task hold its standard output or error?", p.client.Exited)
+	p.client.Kill()
+}
+
+// lastWords is where a panic would be.
+func (p *process) lastWords() string {
+	text := strings.TrimSpace(p.stderr.String())
+	if i := strings.Index(text, "panic: "); i >= 0 {
+		text = text[i:]
+	}
+	lines := strings.Split(text, "\n")
+	return strings.Join(lines[max(0, len(lines)-40):], "\n")
+}
+
+// started is one start of a task.
+type started struct {
+	t      tb
+	h      *host
+	config *driver.TaskConfig
+	handle *driver.Handle
+	stdout *lockedBuffer
+	stderr *lockedBuffer
+	ended  sync.WaitGroup // both outputs
+}
+
+// newConfig makes everything that a host makes before a start.
+func (h *host) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *started) {
+	t.Helper()
+	if body == nil {
+		t.Skipf("no such task is known for this driver")
+	}
+	p := h.use(t)
+	schema, err := p.driver.TaskConfigSchema(t.Context())
+	if err != nil {
+		t.Fatalf("TaskConfigSchema: %v", err)
+	}
+	encoded, err := encode(schema, body)
+	if err != nil {
+		t.Fatalf("the config of a task does not fit the driver's schema: %v", err)
+	}
+	allocID := newID()
+	dir := filepath.Join(t.TempDir(), allocID)
+	const task = "task"
+	for _, sub := range []string{"alloc/data", "alloc/logs", "alloc/tmp", task + "/local", task + "/secrets", task + "/tmp"} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o777); err != nil {
+			t.Fatalf("%v", err)
+		}
+	}
+	config := &driver.TaskConfig{
+		ID:            allocID + "/" + task + "/" + newID()[:8],
+		Name:          task,
+		JobName:       "suite",
+		JobID:         "suite",
+		TaskGroupName: "group",
+		Namespace:     "default",
+		NodeName:      "node",
+		NodeID:        newID(),
+		AllocID:       allocID,
+		DriverConfig:  encoded,
+		Env: map[string]string{
+			"PATH":              "/usr/local/bin:/usr/bin:/bin",
+			"NOMAD_ALLOC_ID":    allocID,
+			"NOMAD_TASK_NAME":   task,
+			"NOMAD_ALLOC_DIR":   filepath.Join(dir, "alloc"),
+			"NOMAD_TASK_DIR":    filepath.Join(dir, task, "local"),
+			"NOMAD_SECRETS_DIR": filepath.Join(dir, task, "secrets"),
+			"ODD":               "two\nlines and $signs",
+		},
+		AllocDir:   dir,
+		StdoutPath: filepath.Join(dir, "alloc/logs/.task.stdout.fifo"),
+		StderrPath: filepath.Join(dir, "alloc/logs/.task.stderr.fifo"),
+		Resources: &driver.Resources{
+			CPUShares: 100,
+			MemoryMB:  64,
+			Linux:     driver.LinuxResources{CPUShares: 100, MemoryLimitBytes: 64 << 20},
+		},
+	}
+	s := &started{t: t, h: h, config: config, stdout: &lockedBuffer{}, stderr: &lockedBuffer{}}
+	for path, to := range map[string]*lockedBuffer{config.StdoutPath: s.stdout, config.StderrPath: s.stderr} {
+		if err := unix.Mkfifo(path, 0o600); err != nil {
+			t.Fatalf("make FIFO: %v", err)
+		}
+		s.read(path, to)
+	}
+	return config, s
+}
+
+// read copies a FIFO until all its writers have closed it.
+func (s *started) read(path string, to io.Writer) {
+	opened := make(chan struct{})
+	s.ended.Go(func() {
+		f, err := os.Open(path) // waits for a writer
+		close(opened)
+		if err != nil {
+			return
+		}
+		defer f.Close()
+		io.Copy(to, f)
+	})
+	s.t.Cleanup(func() {
+		// Nobody may ever have written.
+		for {
+			select {
+			case <-opened:
+				return
+			case <-time.After(time.Millisecond):
+			}
+			if fd, err := unix.Open(path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
+				unix.Close(fd)
+			}
+		}
+	})
+}
+
+// start starts a task and sees to it that it is gone when the case is over.
+func (h *host) start(t tb, body map[string]any) *started {
+	t.Helper()
+	config, s := h.newConfig(t, body)
+	s.begin(config)
+	return s
+}
+
+func (s *started) begin(config *driver.TaskConfig) {
+	s.t.Helper()
+	s.t.Cleanup(s.remove)
+	handle, _, err := s.h.use(s.t).driver.StartTask(s.t.Context(), config)
+	if err != nil {
+		s.t.Fatalf("StartTask: %v", err)
+	}
+	s.handle = handle
+}
+
+// remove destroys what a case has left, wherever the plugin is by now.
+func (s *started) remove() {
+	if s.h.running == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	err := s.h.running.driver.DestroyTask(ctx, s.config.ID, true)
+	if errors.Is(err, driver.ErrPluginDown) {
+		s.t.Errorf("the plugin has died by itself; the end of its standard error:\n%s", s.h.running.lastWords())
+		return
+	}
+	if err != nil && !errors.Is(err, driver.ErrTaskNotFound) {
+		s.t.Errorf("DestroyTask at the end of the case: %v", err)
+	}
+}
+
+func (s *started) driver() driver.Driver {
+	s.t.Helper()
+	return s.h.use(s.t).driver
+}
+
+// wait returns how the task has ended.
+func (s *started) wait() *driver.ExitResult {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	exit, err := s.driver().WaitTask(ctx, s.config.ID)
+	if err != nil {
+		s.t.Fatalf("WaitTask: %v", err)
+	}
+	return exit
+}
+
+func (s *started) destroy() {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	if err := s.driver().DestroyTask(ctx, s.config.ID, true); err != nil {
+		s.t.Fatalf("DestroyTask: %v", err)
+	}
+}
+
+// says waits until the task has written a line with the text, and returns what follows in it.
+func (s *started) says(prefix string) string {
+	s.t.Helper()
+	var rest string
+	until(s.t, fmt.Sprintf("the task writes %q; it has written %q", prefix, s.stdout.String()), func() bool {
+		for line := range strings.Lines(s.stdout.String()) {
+			if text, ok := strings.CutPrefix(line, prefix); ok && strings.HasSuffix(line, "\n") {
+				rest = strings.TrimSpace(text)
+				return true
+			}
+		}
+		return false
+	})
+	return rest
+}
+
+// recover hands the task to the plugin process that runs now, as a host does
+// that was itself started again.
+func (s *started) recover() error {
+	handle := *s.handle
+	config := *handle.Config
+	config.DriverConfig = nil
+	handle.Config = &config
+	return s.driver().RecoverTask(s.t.Context(), &handle)
+}
+
+// until waits for a condition.
+func until(t tb, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited %v in vain until %s", patience, what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// alive reports whether a process runs.
+func alive(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, rest, ok := bytes.Cut(stat, []byte(") "))
+	return ok && len(rest) > 0 && rest[0] != 'Z' && rest[0] != 'X'
+}
+
+// newID has the form of a UUID.
+func newID() string {
+	b := make([]byte, 16)
+	rand.Read(b)
+	text := hex.EncodeToString(b)
+	return text[:8] + "-" + text[8:12] + "-" + text[12:16] + "-" + text[16:20] + "-" + text[20:]
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// byHand runs the plugin as a person would.
+func (h *host) byHand(ctx context.Context) (stdout, stderr string, code int, err error) {
+	cmd := exec.CommandContext(ctx, h.plugin.Path, h.plugin.Args...)
+	cmd.Env = append(os.Environ(), envByHand+"=1")
+	cmd.Env = append(cmd.Env, h.plugin.Env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	err = cmd.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		err = nil
+	}
+	return out.String(), errOut.String(), cmd.ProcessState.ExitCode(), err
+}

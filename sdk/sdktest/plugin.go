@@ -1,0 +1,83 @@
+package sdktest
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+)
+
+// Plugin is a driver to be tested.
+type Plugin struct {
+	Path string   // of the program
+	Args []string // what it is started with
+	Env  []string // KEY=value, added to the environment of this process
+
+	// Config is the body of the plugin block.
+	Config map[string]any
+
+	// Tasks are what the driver is made to run.
+	Tasks Tasks
+}
+
+// Tasks are bodies of a task's config block. What is nil is not tested.
+type Tasks struct {
+	Runs  map[string]any // a task that runs until it is stopped
+	Ends  map[string]any // one that ends by itself within seconds, and well
+	Fails map[string]any // one that ends by itself within seconds, and not well
+
+	// Shell makes a task of a script for /bin/sh, for a driver that runs
+	// commands: most of the suite is for these. What of the above is nil is then
+	// made by it.
+	Shell func(script string) map[string]any
+}
+
+// Main is for TestMain: it makes the test binary serve as the plugin, by serve,
+// when the suite starts it again, and runs the tests otherwise. The Plugin's Path
+// is then os.Args[0].
+func Main(m *testing.M, serve func()) {
+	if os.Getenv(base.Handshake.MagicCookieKey) == base.Handshake.MagicCookieValue || os.Getenv(envByHand) != "" {
+		serve()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// envByHand makes a test binary serve without the cookie, as if a person had
+// started the plugin.
+const envByHand = "NOMAD_LITE_SDKTEST_BY_HAND"
+
+// Driver runs the suite as subtests of t.
+func Driver(t *testing.T, p Plugin) {
+	h := newHost(p)
+	t.Cleanup(h.close)
+	for _, c := range cases() {
+		t.Run(c.name, func(t *testing.T) { c.run(t, h) })
+	}
+}
+
+// Check runs the suite and writes a line per case to out: PASS, FAIL or SKIP,
+// the name, and the reasons. The error counts what has failed, or says what
+// ended the suite early.
+func Check(ctx context.Context, out io.Writer, p Plugin) error {
+	h := newHost(p)
+	defer h.close()
+	failed := 0
+	for _, c := range cases() {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		r := runCase(ctx, c, h)
+		r.write(out)
+		if r.failed {
+			failed++
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d cases failed", failed, len(cases()))
+	}
+	return nil
+}

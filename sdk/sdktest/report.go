@@ -1,0 +1,131 @@
+package sdktest
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+)
+
+// tb is the part of *testing.T that cases use.
+type tb interface {
+	Helper()
+	Context() context.Context
+	Cleanup(func())
+	TempDir() string
+	Logf(format string, args ...any)
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
+	Skipf(format string, args ...any)
+}
+
+// testCase is one sentence about drivers, and its proof.
+type testCase struct {
+	name string
+	run  func(t tb, h *host)
+}
+
+// result is the outcome of a case outside of go test. It is the tb of the case.
+type result struct {
+	name string
+	ctx  context.Context
+	took time.Duration
+
+	mu       sync.Mutex
+	lines    []string
+	failed   bool
+	skipped  bool
+	cleanups []func()
+}
+
+var _ tb = (*result)(nil)
+
+// runCase runs one case in a goroutine of its own, which Fatalf ends.
+func runCase(ctx context.Context, c testCase, h *host) *result {
+	ctx, cancel := context.WithCancel(ctx)
+	r := &result{name: c.name, ctx: ctx}
+	began := time.Now()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer r.cleanUp()
+		defer cancel() // before the cleanups, as in package testing
+		defer func() {
+			if p := recover(); p != nil {
+				r.Errorf("panic: %v", p)
+			}
+		}()
+		c.run(r, h)
+	}()
+	<-done
+	r.took = time.Since(began)
+	return r
+}
+
+func (r *result) cleanUp() {
+	for i := len(r.cleanups) - 1; i >= 0; i-- {
+		r.cleanups[i]()
+	}
+}
+
+func (r *result) write(out io.Writer) {
+	verdict := "PASS"
+	switch {
+	case r.failed:
+		verdict = "FAIL"
+	case r.skipped:
+		verdict = "SKIP"
+	}
+	fmt.Fprintf(out, "%s  %s (%.2fs)\n", verdict, r.name, r.took.Seconds())
+	if !r.failed && !r.skipped {
+		return
+	}
+	for _, line := range r.lines {
+		fmt.Fprintf(out, "      %s\n", strings.ReplaceAll(line, "\n", "\n      "))
+	}
+}
+
+func (r *result) Helper() {}
+
+func (r *result) Context() context.Context { return r.ctx }
+
+func (r *result) Cleanup(f func()) { r.cleanups = append(r.cleanups, f) }
+
+func (r *result) TempDir() string {
+	dir, err := os.MkdirTemp("", "plugin-test")
+	if err != nil {
+		r.Fatalf("make a directory: %v", err)
+	}
+	r.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+func (r *result) Logf(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lines = append(r.lines, fmt.Sprintf(format, args...))
+}
+
+func (r *result) Errorf(format string, args ...any) {
+	r.Logf(format, args...)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failed = true
+}
+
+func (r *result) Fatalf(format string, args ...any) {
+	r.Errorf(format, args...)
+	runtime.Goexit()
+}
+
+func (r *result) Skipf(format string, args ...any) {
+	r.Logf(format, args...)
+	r.mu.Lock()
+	r.skipped = true
+	r.mu.Unlock()
+	runtime.Goexit()
+}

@@ -1,0 +1,470 @@
+package sdktest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// shellCases are for drivers that run commands: what can only be seen from
+// inside of a task.
+func shellCases() []testCase {
+	return []testCase{
+		{"command: output of both streams arrives, and ends with the task", bringsOutput},
+		{"command: the null device will do for output", writesToNull},
+		{"command: the environment is exactly what the host gives", givesEnvironment},
+		{"command: starts in the task's directory", startsInTaskDir},
+		{"command: has no descriptor but the standard three", leaksNoDescriptor},
+		{"command: is in a session of its own", hasOwnSession},
+		{"command: exit code and signal are told truly", tellsExit},
+		{"command: the stop signal is the one that the job names", stopsBySignal},
+		{"command: what ignores the stop signal is killed after the timeout", killsStubborn},
+		{"command: children that are left running die with the task", killsChildren},
+		{"command: a command that does not exist fails for good", refusesMissing},
+		{"command: a signal arrives, an unknown one is refused", signals},
+		{"command: exec collects output and exit code", execs},
+		{"command: exec ends at its timeout", execTimesOut},
+		{"command: streaming exec passes everything on", execStreams},
+		{"command: streaming exec has a terminal", execTerminal},
+		{"command: streaming exec ends with its caller", execCancelled},
+		{"command: keeps its process when the plugin is replaced, and its exit code is true", keepsProcess},
+		{"command: an exit while no plugin lives is told truly or not at all", exitsUnwatched},
+		{"command: an exit that the plugin has seen and not told survives it", exitsUntold},
+	}
+}
+
+func (h *host) shell(t tb, script string) *started {
+	t.Helper()
+	if h.plugin.Tasks.Shell == nil {
+		t.Skipf("it runs no commands, as far as is known")
+	}
+	return h.start(t, h.plugin.Tasks.Shell(script))
+}
+
+func (h *host) capabilities(t tb) *driver.Capabilities {
+	t.Helper()
+	caps, err := h.use(t).driver.Capabilities(t.Context())
+	if err != nil {
+		t.Fatalf("Capabilities: %v", err)
+	}
+	return caps
+}
+
+// local skips the case for drivers whose tasks do not see the host's files.
+func (h *host) local(t tb) {
+	t.Helper()
+	if h.capabilities(t).FSIsolation != driver.FSIsolationNone {
+		t.Skipf("its tasks do not see the host's files")
+	}
+}
+
+func bringsOutput(t tb, h *host) {
+	s := h.shell(t, "echo out; echo err >&2; i=0; while [ $i -lt 2000 ]; do echo line $i of many; i=$((i+1)); done; exec sleep 0.05")
+	s.wait()
+	s.destroy()
+	done := make(chan struct{})
+	go func() { s.ended.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		t.Fatalf("the task is destroyed, and somebody holds its output open")
+	}
+	if got := s.stdout.String(); !strings.HasPrefix(got, "out\nline 0 ") || !strings.HasSuffix(got, "line 1999 of many\n") {
+		t.Errorf("standard output is %d bytes, from %.20q", len(got), got)
+	}
+	if got, want := s.stderr.String(), "err\n"; got != want {
+		t.Errorf("standard error is %q, want %q", got, want)
+	}
+}
+
+func writesToNull(t tb, h *host) {
+	if h.plugin.Tasks.Shell == nil {
+		t.Skipf("it runs no commands, as far as is known")
+	}
+	config, s := h.newConfig(t, h.plugin.Tasks.Shell("echo lost; exit 4"))
+	config.StdoutPath, config.StderrPath = os.DevNull, os.DevNull
+	s.begin(config)
+	if exit := s.wait(); exit.ExitCode != 4 {
+		t.Errorf("it ended with %+v, want exit code 4", *exit)
+	}
+}
+
+func givesEnvironment(t tb, h *host) {
+	h.local(t)
+	s := h.shell(t, `cat /proc/$$/environ; exit 0`)
+	s.wait()
+	s.destroy()
+	s.ended.Wait()
+	got := map[string]string{}
+	for _, entry := range strings.Split(strings.TrimSuffix(s.stdout.String(), "\x00"), "\x00") {
+		name, value, _ := strings.Cut(entry, "=")
+		if _, twice := got[name]; twice {
+			t.Errorf("%s is there twice", name)
+		}
+		got[name] = value
+	}
+	for name, want := range s.config.Env {
+		if got[name] != want {
+			t.Errorf("%s is %q, want %q", name, got[name], want)
+		}
+	}
+	for name := range got {
+		if _, ok := s.config.Env[name]; !ok {
+			t.Errorf("%s=%q comes from somewhere else", name, got[name])
+		}
+	}
+}
+
+func startsInTaskDir(t tb, h *host) {
+	h.local(t)
+	s := h.shell(t, `pwd -P; exec sleep 60`)
+	want, err := filepath.EvalSymlinks(filepath.Join(s.config.AllocDir, s.config.Name))
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	if got := s.says("/"); "/"+got != want {
+		t.Errorf("it starts in /%s, want %s", got, want)
+	}
+}
+
+func leaksNoDescriptor(t tb, h *host) {
+	h.local(t)
+	s := h.shell(t, `echo pid $$; exec sleep 60`)
+	pid := s.says("pid ")
+	entries, err := os.ReadDir("/proc/" + pid + "/fd")
+	if err != nil {
+		t.Skipf("its descriptors cannot be seen: %v", err)
+	}
+	for _, e := range entries {
+		if fd, _ := strconv.Atoi(e.Name()); fd > 2 {
+			target, _ := os.Readlink("/proc/" + pid + "/fd/" + e.Name())
+			t.Errorf("descriptor %s is open: %s", e.Name(), target)
+		}
+	}
+	if target, _ := os.Readlink("/proc/" + pid + "/fd/0"); target != os.DevNull {
+		t.Errorf("standard input is %s", target)
+	}
+}
+
+func hasOwnSession(t tb, h *host) {
+	h.local(t)
+	s := h.shell(t, `echo pid $$; exec sleep 60`)
+	pid, err := strconv.Atoi(s.says("pid "))
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	session, err := unix.Getsid(pid)
+	if err != nil {
+		t.Skipf("its session cannot be seen: %v", err)
+	}
+	if of, err := unix.Getsid(h.use(t).pid); err == nil && session == of {
+		t.Errorf("it is in the session of the plugin, and gets its signals")
+	}
+}
+
+func tellsExit(t tb, h *host) {
+	s := h.shell(t, "exit 7")
+	if got, want := *s.wait(), (driver.ExitResult{ExitCode: 7}); got != want {
+		t.Errorf("exit 7: %+v, want %+v", got, want)
+	}
+	s = h.shell(t, "kill -TERM $$")
+	if got := s.wait(); got.Signal != int(unix.SIGTERM) || got.Successful() {
+		t.Errorf("ended by SIGTERM: %+v, want signal 15", *got)
+	}
+}
+
+func stopsBySignal(t tb, h *host) {
+	s := h.shell(t, `trap "exit 9" USR1; echo ready; while :; do sleep 0.02; done`)
+	s.says("ready")
+	if err := s.driver().StopTask(t.Context(), s.config.ID, patience, "SIGUSR1"); err != nil {
+		t.Fatalf("StopTask: %v", err)
+	}
+	if got := s.wait(); got.ExitCode != 9 {
+		t.Errorf("it ended with %+v, want exit code 9 of its handler", *got)
+	}
+}
+
+func killsStubborn(t tb, h *host) {
+	s := h.shell(t, `trap "" INT TERM; echo ready; while :; do sleep 0.02; done`)
+	s.says("ready")
+	const timeout = 200 * time.Millisecond
+	began := time.Now()
+	if err := s.driver().StopTask(t.Context(), s.config.ID, timeout, ""); err != nil {
+		t.Fatalf("StopTask: %v", err)
+	}
+	if took := time.Since(began); took < timeout {
+		t.Errorf("it was stopped after %v, before its timeout of %v", took, timeout)
+	}
+	if got := s.wait(); got.Signal != int(unix.SIGKILL) {
+		t.Errorf("it ended with %+v, want signal 9", *got)
+	}
+}
+
+func killsChildren(t tb, h *host) {
+	h.local(t)
+	s := h.shell(t, `trap "" HUP; (trap "" INT TERM HUP; echo child $(exec sh -c 'echo $PPID'); exec sleep 3600) & `+
+		`setsid sh -c 'echo own $$; exec sleep 3600' & sleep 0.1; exit 0`)
+	child, err := strconv.Atoi(s.says("child "))
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	own, err := strconv.Atoi(s.says("own "))
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	if exit := s.wait(); !exit.Successful() {
+		t.Errorf("it ended with %+v", *exit)
+	}
+	s.destroy()
+	until(t, "a child in the task's process group is gone", func() bool { return !alive(child) })
+	until(t, "a child in a session of its own is gone", func() bool { return !alive(own) })
+}
+
+func refusesMissing(t tb, h *host) {
+	if h.plugin.Tasks.Shell == nil {
+		t.Skipf("it runs no commands, as far as is known")
+	}
+	body := h.plugin.Tasks.Shell("true")
+	if _, ok := body["command"]; !ok {
+		t.Skipf("its config has no command")
+	}
+	body["command"] = "/no/such/command"
+	config, s := h.newConfig(t, body)
+	s.config = config
+	t.Cleanup(s.remove)
+	_, _, err := s.driver().StartTask(t.Context(), config)
+	switch {
+	case err == nil:
+		t.Fatalf("StartTask succeeds")
+	case !strings.Contains(err.Error(), "/no/such/command"):
+		t.Errorf("the error does not name the command: %v", err)
+	case driver.IsRecoverable(err):
+		t.Errorf("the error says that another try may help: %v", err)
+	}
+}
+
+func signals(t tb, h *host) {
+	if !h.capabilities(t).SendSignals {
+		t.Skipf("it sends no signals")
+	}
+	s := h.shell(t, `trap "echo got hup" HUP; echo ready; while :; do sleep 0.02; done`)
+	s.says("ready")
+	if err := s.driver().SignalTask(t.Context(), s.config.ID, "SIGHUP"); err != nil {
+		t.Fatalf("SignalTask: %v", err)
+	}
+	s.says("got hup")
+	if err := s.driver().SignalTask(t.Context(), s.config.ID, "SIGFOO"); err == nil {
+		t.Errorf("SignalTask with SIGFOO succeeds")
+	}
+	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
+		t.Errorf("the task does not run any more: %+v, %v", status, err)
+	}
+}
+
+func (h *host) execShell(t tb, script string) *started {
+	t.Helper()
+	if !h.capabilities(t).Exec {
+		t.Skipf("it cannot exec")
+	}
+	return h.shell(t, script)
+}
+
+func execs(t tb, h *host) {
+	s := h.execShell(t, "exec sleep 3600")
+	result, err := s.driver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", `echo "$NOMAD_ALLOC_ID"; exit 7`}, patience)
+	if err != nil {
+		t.Fatalf("ExecTask: %v", err)
+	}
+	if got, want := string(result.Stdout), s.config.AllocID+"\n"; got != want {
+		t.Errorf("it wrote %q, want %q", got, want)
+	}
+	if got := result.Exit; got.ExitCode != 7 {
+		t.Errorf("it ended with %+v, want exit code 7", got)
+	}
+	// A host takes no message of any size: the end of the output must be enough.
+	result, err = s.driver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", `head -c 6000000 /dev/zero | tr '\0' x; echo end`}, patience)
+	if err != nil {
+		t.Fatalf("ExecTask with much output: %v", err)
+	}
+	if n := len(result.Stdout); n > 4<<20 || !bytes.HasSuffix(result.Stdout, []byte("xend\n")) {
+		t.Errorf("much output is cut to %d bytes that end in %q", n, result.Stdout[max(0, n-10):])
+	}
+	if _, err := s.driver().ExecTask(t.Context(), s.config.ID, []string{"/no/such/command"}, patience); err == nil {
+		t.Errorf("ExecTask of a command that does not exist succeeds")
+	}
+}
+
+func execTimesOut(t tb, h *host) {
+	s := h.execShell(t, "exec sleep 3600")
+	began := time.Now()
+	result, err := s.driver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", "sleep 60"}, 100*time.Millisecond)
+	if err == nil && result.Exit.Successful() {
+		t.Errorf("a command that takes too long ends well")
+	}
+	if took := time.Since(began); took > patience/2 {
+		t.Errorf("it took %v to end after 100 ms", took)
+	}
+}
+
+func execStreams(t tb, h *host) {
+	s := h.execShell(t, "exec sleep 3600")
+	var stdout, stderr lockedBuffer
+	exit, err := s.driver().ExecTaskStreaming(t.Context(), s.config.ID, driver.Exec{
+		Command: []string{"/bin/sh", "-c", "cat; echo oops >&2; exit 7"},
+		Stdin:   strings.NewReader(strings.Repeat("0123456789\n", 20000)),
+		Stdout:  &stdout,
+		Stderr:  &stderr,
+	})
+	if err != nil {
+		t.Fatalf("ExecTaskStreaming: %v", err)
+	}
+	if got := stdout.String(); got != strings.Repeat("0123456789\n", 20000) {
+		t.Errorf("of 220000 bytes of input, %d came back", len(got))
+	}
+	if got, want := stderr.String(), "oops\n"; got != want {
+		t.Errorf("standard error is %q, want %q", got, want)
+	}
+	if exit.ExitCode != 7 {
+		t.Errorf("it ended with %+v, want exit code 7", *exit)
+	}
+	if _, err := s.driver().ExecTaskStreaming(t.Context(), s.config.ID, driver.Exec{Command: []string{"/no/such/command"}}); err == nil {
+		t.Errorf("a command that does not exist succeeds")
+	}
+}
+
+func execTerminal(t tb, h *host) {
+	s := h.execShell(t, "exec sleep 3600")
+	resize := make(chan driver.TerminalSize, 1)
+	resize <- driver.TerminalSize{Height: 33, Width: 77}
+	var stdout lockedBuffer
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	exit, err := s.driver().ExecTaskStreaming(ctx, s.config.ID, driver.Exec{
+		Command: []string{"/bin/sh", "-c", `until [ "$(stty size)" = "33 77" ]; do sleep 0.01; done; stty size; test -t 0 && test -t 1 && test -t 2 && echo terminal >&2; exit 5`},
+		TTY:     true,
+		Stdout:  &stdout,
+		Resize:  resize,
+	})
+	if err != nil {
+		t.Fatalf("ExecTaskStreaming: %v; it wrote %q", err, stdout.String())
+	}
+	if got, want := stdout.String(), "33 77\r\nterminal\r\n"; got != want {
+		t.Errorf("it wrote %q, want %q", got, want)
+	}
+	if exit.ExitCode != 5 {
+		t.Errorf("it ended with %+v, want exit code 5", *exit)
+	}
+}
+
+func execCancelled(t tb, h *host) {
+	h.local(t)
+	s := h.execShell(t, "exec sleep 3600")
+	var stdout lockedBuffer
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.driver().ExecTaskStreaming(ctx, s.config.ID, driver.Exec{
+			Command: []string{"/bin/sh", "-c", `echo $$; exec sleep 3600`},
+			Stdout:  &stdout,
+		})
+		done <- err
+	}()
+	until(t, "the command says its pid", func() bool { return strings.HasSuffix(stdout.String(), "\n") })
+	pid, err := strconv.Atoi(strings.TrimSpace(stdout.String()))
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	cancel()
+	if err := <-done; err == nil {
+		t.Errorf("a cancelled exec succeeds")
+	}
+	until(t, "the command is gone", func() bool { return !alive(pid) })
+}
+
+// toldToExit is a script that says its pid and ends with the code that it finds
+// in the file "code" in its directory.
+const toldToExit = `echo pid $$; until [ -s local/code ]; do sleep 0.01; done; exit $(cat local/code)`
+
+func (s *started) tellToExit(code int) {
+	s.t.Helper()
+	path := filepath.Join(s.config.AllocDir, s.config.Name, "local", "code")
+	if err := os.WriteFile(path+".new", fmt.Appendf(nil, "%d\n", code), 0o644); err != nil {
+		s.t.Fatalf("%v", err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		s.t.Fatalf("%v", err)
+	}
+}
+
+func keepsProcess(t tb, h *host) {
+	h.local(t)
+	s := h.shell(t, toldToExit)
+	pid, err := strconv.Atoi(s.says("pid "))
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	h.crash(t)
+	if !alive(pid) {
+		t.Fatalf("the task died with the plugin")
+	}
+	if err := s.recover(); err != nil {
+		t.Skipf("its tasks cannot be recovered, hosts start them again: %v", err)
+	}
+	if !alive(pid) {
+		t.Fatalf("the task does not run any more")
+	}
+	s.tellToExit(7)
+	exit := s.wait()
+	switch {
+	case exit.Err != nil && strings.Contains(exit.Err.Error(), "unknown"):
+		t.Logf("the exit code of a recovered task is lost, and the driver says so: %v", exit.Err)
+	case exit.ExitCode != 7 || exit.Signal != 0:
+		t.Errorf("it ended with %+v, want exit code 7", *exit)
+	}
+	s.destroy()
+}
+
+func exitsUnwatched(t tb, h *host) {
+	h.local(t)
+	s := h.shell(t, toldToExit)
+	pid, err := strconv.Atoi(s.says("pid "))
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	h.crash(t)
+	s.tellToExit(7)
+	until(t, "the task has ended", func() bool { return !alive(pid) })
+	s.neverALie()
+}
+
+func exitsUntold(t tb, h *host) {
+	h.local(t)
+	s := h.shell(t, toldToExit)
+	s.says("pid ")
+	s.tellToExit(7)
+	s.wait()
+	h.crash(t)
+	s.neverALie()
+}
+
+// neverALie recovers a task that has ended with code 7.
+func (s *started) neverALie() {
+	s.t.Helper()
+	if err := s.recover(); err != nil {
+		return // the host starts it again, and says so
+	}
+	if exit := s.wait(); exit.Err == nil && (exit.ExitCode != 7 || exit.Signal != 0) {
+		s.t.Errorf("a task that ended with code 7 is said to have ended with %+v", *exit)
+	}
+	s.destroy()
+}
