@@ -36,6 +36,10 @@ func lookup(env map[string]string, node *Node, name string) (string, bool) {
 // there was nothing, the reference stays as it is.
 func (v *vars) add(layer map[string]string) {
 	layer = cleanKeys(layer)
+	if !refers(layer) { // most do not, the host's variables above all
+		maps.Copy(v.env, layer)
+		return
+	}
 	circles := findCircles(layer)
 	resolved := make(map[string]string, len(layer))
 	for _, key := range circles.order {
@@ -47,6 +51,16 @@ func (v *vars) add(layer map[string]string) {
 		})
 	}
 	maps.Copy(v.env, resolved)
+}
+
+// refers reports whether any value has a reference.
+func refers(layer map[string]string) bool {
+	for _, value := range layer {
+		if _, _, end := nextRef(value, 0); end >= 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // entry returns the key in layer that name refers to.
