@@ -230,7 +230,6 @@ func TestExecFrames(t *testing.T) {
 			{TtySize: &driverpb.ExecTaskStreamingRequest_TerminalSize{Height: 3, Width: 4}},
 			{Stdin: op("", false)},
 			{Stdin: op("", true)},
-			{},
 		} {
 			if err := stream.Send(frame); err != nil {
 				t.Fatal(err)
@@ -299,7 +298,6 @@ func TestExecFrames(t *testing.T) {
 
 // TestExecOddServers are the streams that our client must survive.
 func TestExecOddServers(t *testing.T) {
-	t.Parallel()
 	exited := &driverpb.ExecTaskStreamingResponse{Exited: true, Result: &driverpb.ExitResult{ExitCode: 1}}
 	out := &driverpb.ExecTaskStreamingResponse{Stdout: &driverpb.ExecTaskStreamingIOOperation{Data: []byte("x")}}
 	tests := []struct {
@@ -328,9 +326,7 @@ func TestExecOddServers(t *testing.T) {
 		{"an end without an exit", func(execServerStream) error { return nil }, nil, ""},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			d, _ := openOdd(t, &odd{exec: tt.exec})
+		withOdd(t, tt.name, &odd{exec: tt.exec}, func(t *testing.T, d Driver, _ *process) {
 			var stdout bytes.Buffer
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()

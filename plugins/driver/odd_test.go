@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -97,14 +98,26 @@ func (o *odd) CreateNetwork(context.Context, *driverpb.CreateNetworkRequest) (*d
 	return &driverpb.CreateNetworkResponse{}, nil
 }
 
-func openOdd(t *testing.T, o *odd) (Driver, *process) {
+func openOdd(t *testing.T, o *odd) Driver {
 	t.Helper()
 	p := serve(t, func(s grpc.ServiceRegistrar) { driverpb.RegisterDriverServer(s, o) })
-	return NewClient(p.conn, p.done), p
+	return NewClient(p.conn, p.done)
+}
+
+// withOdd runs a test in which time is fake: a client that sees something end
+// waits for the news that the process has ended.
+func withOdd(t *testing.T, name string, o *odd, test func(*testing.T, Driver, *process)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p := serveInMemory(t, func(s grpc.ServiceRegistrar) { driverpb.RegisterDriverServer(s, o) })
+			test(t, NewClient(p.conn, p.done), p)
+		})
+	})
 }
 
 func TestOddServer(t *testing.T) {
-	d, _ := openOdd(t, &odd{wait: &driverpb.WaitTaskResponse{}, start: driverpb.StartTaskResponse_FATAL})
+	d := openOdd(t, &odd{wait: &driverpb.WaitTaskResponse{}, start: driverpb.StartTaskResponse_FATAL})
 	ctx := t.Context()
 
 	same(t, "Init", d.Init(ctx), nil)
@@ -159,7 +172,6 @@ func TestOddServer(t *testing.T) {
 }
 
 func TestOddWaitTask(t *testing.T) {
-	t.Parallel()
 	tests := []struct {
 		name string
 		odd  odd
@@ -168,19 +180,15 @@ func TestOddWaitTask(t *testing.T) {
 		{"as newer servers say it", odd{waitErr: errors.New("channel closed")}},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			d, _ := openOdd(t, &tt.odd)
+		withOdd(t, tt.name, &tt.odd, func(t *testing.T, d Driver, _ *process) {
 			if _, err := d.WaitTask(t.Context(), "id"); !errors.Is(err, ErrChannelClosed) {
 				t.Errorf("got %v", err)
 			}
 		})
-		t.Run(tt.name+" while the plugin ends", func(t *testing.T) {
-			t.Parallel()
-			d, p := openOdd(t, &tt.odd)
+		withOdd(t, tt.name+" while the plugin ends", &tt.odd, func(t *testing.T, d Driver, p *process) {
 			errs := make(chan error)
 			go func() { _, err := d.WaitTask(t.Context(), "id"); errs <- err }()
-			time.Sleep(20 * time.Millisecond)
+			time.Sleep(time.Second)
 			p.die()
 			if err := <-errs; err != ErrPluginDown {
 				t.Errorf("got %v", err)
@@ -188,14 +196,13 @@ func TestOddWaitTask(t *testing.T) {
 		})
 	}
 	t.Run("an error of the driver beside a result", func(t *testing.T) {
-		d, _ := openOdd(t, &odd{wait: &driverpb.WaitTaskResponse{Result: &driverpb.ExitResult{ExitCode: 7}, Err: "lost it"}})
+		d := openOdd(t, &odd{wait: &driverpb.WaitTaskResponse{Result: &driverpb.ExitResult{ExitCode: 7}, Err: "lost it"}})
 		exit, err := d.WaitTask(t.Context(), "id")
 		same(t, "WaitTask", []any{exit, err}, []any{&ExitResult{ExitCode: 7, Err: errors.New("lost it")}, nil})
 	})
 }
 
 func TestOddFingerprints(t *testing.T) {
-	t.Parallel()
 	some := []*driverpb.FingerprintResponse{{
 		Health: 99,
 		Attributes: map[string]*structspb.Attribute{
@@ -205,9 +212,7 @@ func TestOddFingerprints(t *testing.T) {
 		},
 	}}
 	for name, end := range map[string]error{"a clean end": nil, "channel closed": errors.New("channel closed")} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			d, _ := openOdd(t, &odd{fingerprints: some, fingerErr: end})
+		withOdd(t, name, &odd{fingerprints: some, fingerErr: end}, func(t *testing.T, d Driver, _ *process) {
 			ch, err := d.Fingerprint(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -224,7 +229,6 @@ func TestOddFingerprints(t *testing.T) {
 }
 
 func TestOddStatus(t *testing.T) {
-	t.Parallel()
 	recoverable, err := anypb.New(&structspb.RecoverableError{Recoverable: true})
 	if err != nil {
 		t.Fatal(err)
@@ -248,16 +252,15 @@ func TestOddStatus(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			s := status.New(codes.FailedPrecondition, "x").Proto()
 			s.Details = tt.details
-			d, _ := openOdd(t, &odd{startErr: status.FromProto(s).Err()})
+			d := openOdd(t, &odd{startErr: status.FromProto(s).Err()})
 			_, _, err := d.StartTask(t.Context(), &TaskConfig{})
 			if err == nil || IsRecoverable(err) != tt.want {
 				t.Errorf("got %v, recoverable %v, want %v", err, IsRecoverable(err), tt.want)
 			}
 		})
 	}
-	t.Run("Unavailable from a live plugin is not its death", func(t *testing.T) {
-		t.Parallel()
-		d, _ := openOdd(t, &odd{startErr: status.Error(codes.Unavailable, "containerd is away")})
+	away := &odd{startErr: status.Error(codes.Unavailable, "containerd is away")}
+	withOdd(t, "Unavailable from a live plugin is not its death", away, func(t *testing.T, d Driver, _ *process) {
 		_, _, err := d.StartTask(t.Context(), &TaskConfig{})
 		if got, want := err.Error(), "rpc error: code = Unavailable desc = containerd is away"; got != want {
 			t.Errorf("got %q, want %q", got, want)
@@ -268,7 +271,7 @@ func TestOddStatus(t *testing.T) {
 		for range 200 {
 			spec = &specpb.Spec{Block: &specpb.Spec_BlockValue{BlockValue: &specpb.Block{Name: "b", Nested: spec}}}
 		}
-		d, _ := openOdd(t, &odd{spec: spec})
+		d := openOdd(t, &odd{spec: spec})
 		_, err := d.TaskConfigSchema(t.Context())
 		if got, want := err.Error(), "task config schema: spec is nested deeper than 100 levels"; got != want {
 			t.Errorf("got %q, want %q", got, want)

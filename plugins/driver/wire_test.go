@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
@@ -50,10 +51,28 @@ func serve(t testing.TB, register func(grpc.ServiceRegistrar)) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
 	listener, err := net.Listen("unix", filepath.Join(dir, "sock"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	return serveOn(t, listener, "unix://"+listener.Addr().String(), register)
+}
+
+// serveInMemory is serve for a test whose time is fake.
+func serveInMemory(t testing.TB, register func(grpc.ServiceRegistrar)) *process {
+	t.Helper()
+	listener := bufconn.Listen(1 << 16)
+	return serveOn(t, listener, "passthrough:memory", register,
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
+}
+
+func serveOn(t testing.TB, listener net.Listener, target string, register func(grpc.ServiceRegistrar), opts ...grpc.DialOption) *process {
+	t.Helper()
 	p := &process{server: base.NewServer(nil), done: make(chan struct{})}
 	register(p.server)
 	served := make(chan struct{})
@@ -61,7 +80,8 @@ func serve(t testing.TB, register func(grpc.ServiceRegistrar)) *process {
 		defer close(served)
 		_ = p.server.Serve(listener)
 	}()
-	p.conn, err = grpc.NewClient("unix://"+listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	var err error
+	p.conn, err = grpc.NewClient(target, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,9 +89,6 @@ func serve(t testing.TB, register func(grpc.ServiceRegistrar)) *process {
 		_ = p.conn.Close()
 		p.die()
 		<-served
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
 	})
 	return p
 }
