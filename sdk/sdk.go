@@ -12,7 +12,7 @@ import (
 // All methods of a driver and of its tasks may be called concurrently.
 type Driver[T Task] interface {
 	// Info says what the driver is. It is called before any configuration is
-	// known and must always answer the same.
+	// known, and again later; only Capabilities may depend on the configuration.
 	Info() Info
 
 	// Start starts a task and returns when it runs. It may take its time (to

@@ -26,7 +26,6 @@ const defaultFingerprintInterval = 30 * time.Second
 type server[T Task] struct {
 	impl   Driver[T]
 	info   Info
-	caps   Capabilities
 	logger hclog.Logger
 	events events
 
@@ -78,17 +77,12 @@ func newServer[T Task](impl Driver[T], logger hclog.Logger) *server[T] {
 	if info.TaskSchema == nil {
 		info.TaskSchema = Object(nil)
 	}
-	s := &server[T]{
+	return &server[T]{
 		impl:   impl,
 		info:   info,
-		caps:   info.Capabilities,
 		logger: logger,
 		tasks:  map[string]*task[T]{},
 	}
-	s.caps.SendSignals = has[T, Signaler]()
-	s.caps.Exec = has[T, Execer]()
-	_, s.caps.MustCreateNetwork = any(impl).(Networker)
-	return s
 }
 
 // has reports whether every T is an I, so that it can be said before there is a task.
@@ -163,7 +157,10 @@ func (s *server[T]) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
 }
 
 func (s *server[T]) Capabilities(context.Context) (*Capabilities, error) {
-	caps := s.caps
+	caps := s.impl.Info().Capabilities // they may depend on the configuration
+	caps.SendSignals = has[T, Signaler]()
+	caps.Exec = has[T, Execer]()
+	_, caps.MustCreateNetwork = s.impl.(Networker)
 	return &caps, nil
 }
 

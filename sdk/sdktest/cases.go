@@ -409,10 +409,12 @@ func runsMany(t tb, h *host) {
 	var wg sync.WaitGroup
 	for _, s := range tasks {
 		wg.Go(func() {
-			if _, _, err := d.StartTask(t.Context(), s.config); err != nil {
+			handle, _, err := d.StartTask(t.Context(), s.config)
+			if err != nil {
 				t.Errorf("StartTask: %v", err)
 				return
 			}
+			s.handle = handle
 			var inner sync.WaitGroup
 			for range 2 {
 				inner.Go(func() {
@@ -476,7 +478,7 @@ func survivesShutdown(t tb, h *host) {
 	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
 		t.Fatalf("after Shutdown the task is %+v, %v", status, err)
 	}
-	h.close()
+	h.end()
 	if err := s.recover(); err != nil {
 		t.Skipf("its tasks cannot be recovered, hosts start them again: %v", err)
 	}

@@ -32,6 +32,7 @@ const patience = 20 * time.Second
 // after the other and share its plugin process, which is started when needed.
 type host struct {
 	plugin  Plugin
+	dir     string // for the sockets of plugins, which one that is killed leaves behind
 	running *process
 }
 
@@ -52,6 +53,14 @@ func newHost(p Plugin) *host {
 }
 
 func (h *host) close() {
+	h.end()
+	if h.dir != "" {
+		os.RemoveAll(h.dir)
+	}
+}
+
+// end ends the shared plugin process orderly.
+func (h *host) end() {
 	if h.running != nil {
 		h.running.client.Kill()
 		h.running = nil
@@ -73,8 +82,13 @@ func (h *host) launch() (*process, error) {
 	if err != nil {
 		return nil, err
 	}
+	if h.dir == "" {
+		if h.dir, err = os.MkdirTemp("", "sdktest"); err != nil {
+			return nil, err
+		}
+	}
 	cmd := exec.Command(path, h.plugin.Args...)
-	cmd.Env = append(os.Environ(), h.plugin.Env...)
+	cmd.Env = append(append(os.Environ(), "TMPDIR="+h.dir), h.plugin.Env...)
 	stderr := &lockedBuffer{}
 	client := plugin.NewClient(&plugin.ClientConfig{
 		HandshakeConfig: base.Handshake,
@@ -170,7 +184,7 @@ func (h *host) use(t tb) *process {
 			return h.running
 		}
 		died := h.running
-		h.close()
+		h.end()
 		t.Errorf("the plugin has died by itself; the end of its standard error:\n%s", died.lastWords())
 	}
 	p, err := h.launch()
@@ -218,6 +232,8 @@ type started struct {
 	stdout *lockedBuffer
 	stderr *lockedBuffer
 	ended  sync.WaitGroup // both outputs
+
+	destroyed bool
 }
 
 // newConfig makes everything that a host makes before a start.
@@ -329,20 +345,28 @@ func (s *started) begin(config *driver.TaskConfig) {
 
 // remove destroys what a case has left, wherever the plugin is by now.
 func (s *started) remove() {
-	if s.h.running == nil {
+	if s.handle == nil || s.destroyed {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	err := s.h.running.driver.DestroyTask(ctx, s.config.ID, true)
-	if errors.Is(err, driver.ErrPluginDown) {
-		s.t.Errorf("the plugin has died by itself; the end of its standard error:\n%s", s.h.running.lastWords())
-		return
+	d := s.h.use(&lateTB{s.t, ctx}).driver
+	err := d.DestroyTask(ctx, s.config.ID, true)
+	if errors.Is(err, driver.ErrTaskNotFound) && d.RecoverTask(ctx, s.handle) == nil {
+		err = d.DestroyTask(ctx, s.config.ID, true) // another process has started it
 	}
 	if err != nil && !errors.Is(err, driver.ErrTaskNotFound) {
 		s.t.Errorf("DestroyTask at the end of the case: %v", err)
 	}
 }
+
+// lateTB is for cleanups, when the context of the case has ended.
+type lateTB struct {
+	tb
+	ctx context.Context
+}
+
+func (l *lateTB) Context() context.Context { return l.ctx }
 
 func (s *started) driver() driver.Driver {
 	s.t.Helper()
@@ -368,6 +392,7 @@ func (s *started) destroy() {
 	if err := s.driver().DestroyTask(ctx, s.config.ID, true); err != nil {
 		s.t.Fatalf("DestroyTask: %v", err)
 	}
+	s.destroyed = true
 }
 
 // says waits until the task has written a line with the text, and returns what follows in it.

@@ -241,7 +241,8 @@ func refusesMissing(t tb, h *host) {
 	config, s := h.newConfig(t, body)
 	s.config = config
 	t.Cleanup(s.remove)
-	_, _, err := s.driver().StartTask(t.Context(), config)
+	handle, _, err := s.driver().StartTask(t.Context(), config)
+	s.handle = handle
 	switch {
 	case err == nil:
 		t.Fatalf("StartTask succeeds")
