@@ -161,7 +161,7 @@ func topologyFromProto(p *basepb.ClientTopology) *Topology {
 	}
 	// The matrix is as large as its values say, not as its dimension claims.
 	values, width := p.GetDistances().GetValues(), int(p.GetDistances().GetDimension())
-	for width > 0 && len(values) >= width {
+	for len(t.Distances) < width && len(values) >= width {
 		t.Distances = append(t.Distances, values[:width:width])
 		values = values[width:]
 	}
