@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/hcl/v2"
@@ -100,45 +101,57 @@ func readSource(s *streams, path string) (text []byte, name string, err error) {
 }
 
 // check brings the job into canonical form and says everything that is wrong
-// with it, and everything in it that this build cannot run, each with its
-// place in the file. The answer is whether the job can run.
-func (j *jobFile) check(s *streams, drivers []string) (bool, error) {
+// with it, with its place in the file. The answer is whether the job is valid.
+func (j *jobFile) check(s *streams) (bool, error) {
 	model.Canonicalize(j.job)
 	if warnings := model.Warnings(j.job); len(warnings) > 0 {
 		fmt.Fprintf(s.err, "Job Warnings:\n%s\n", strings.TrimRight(model.FormatWarnings(warnings), "\n"))
 	}
 	invalid := model.Validate(j.job)
-	if invalid != nil {
-		fmt.Fprintf(s.err, "Job validation errors:\n%s\n", strings.TrimRight(invalid.Error(), "\n"))
-		faults := model.Faults(invalid)
-		places := make(hcl.Diagnostics, 0, len(faults))
-		for _, fault := range faults {
-			places = append(places, j.at(fault.Path, fault.Text))
-		}
-		if err := j.writePlaces(s, places); err != nil {
-			return false, err
-		}
+	if invalid == nil {
+		return true, nil
 	}
-	known := func(name string) bool {
-		for _, driver := range drivers {
-			if driver == name {
-				return true
+	fmt.Fprintf(s.err, "Job validation errors:\n%s\n", strings.TrimRight(invalid.Error(), "\n"))
+	faults := model.Faults(invalid)
+	places := make(hcl.Diagnostics, 0, len(faults))
+	for _, fault := range faults {
+		places = append(places, j.at(fault.Path, fault.Text))
+	}
+	return false, j.writePlaces(s, places)
+}
+
+// refuse says everything in a canonical job that this build cannot run, with
+// its place in the file. The drivers are the names of those that there are; nil
+// means that they are not known yet. The answer is whether the job can run.
+func (j *jobFile) refuse(s *streams, drivers []string) (bool, error) {
+	known := func(name string) bool { return drivers == nil || slices.Contains(drivers, name) }
+	refusals := model.Refusals(j.job, known, drivers...)
+	if len(refusals) == 0 {
+		return true, nil
+	}
+	fmt.Fprintln(s.err, "This job cannot run here:")
+	places := make(hcl.Diagnostics, 0, len(refusals))
+	for _, refusal := range refusals {
+		places = append(places, j.at(refusal.Path, refusal.Reason))
+	}
+	return false, jobspec.WriteDiagnostics(s.err, places, j.file.Texts)
+}
+
+// drivers are the names of the drivers that the tasks ask for.
+func (j *jobFile) drivers() []string {
+	var names []string
+	for _, group := range j.job.TaskGroups {
+		if group == nil {
+			continue // validation says so
+		}
+		for _, task := range group.Tasks {
+			if task != nil {
+				names = append(names, task.Driver)
 			}
 		}
-		return false
 	}
-	refusals := model.Refusals(j.job, known, drivers...)
-	if len(refusals) > 0 {
-		fmt.Fprintln(s.err, "This job cannot run here:")
-		places := make(hcl.Diagnostics, 0, len(refusals))
-		for _, refusal := range refusals {
-			places = append(places, j.at(refusal.Path, refusal.Reason))
-		}
-		if err := jobspec.WriteDiagnostics(s.err, places, j.file.Texts); err != nil {
-			return false, err
-		}
-	}
-	return invalid == nil && len(refusals) == 0, nil
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // at is a diagnostic at a part of the job.

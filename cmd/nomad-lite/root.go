@@ -60,7 +60,10 @@ func newRootCommand(s *streams) *cobra.Command {
 	root.AddCommand(
 		newFmtCommand(s),
 		newJobCommand(s),
+		newKeeperCommand(),
+		newLogCollectorCommand(),
 		newPluginCommand(s),
+		newRunCommand(s),
 		newVersionCommand(s),
 	)
 	return root

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/agent"
+)
+
+const pluginListHelp = `List the plugins that a job could use, with their health.
+
+Each is started and asked. Plugins come from the box, and from -plugin-dir or
+the configuration file if a plugin block names them.
+
+Exit codes: 0, or 1 when a plugin could not be started.`
+
+func newPluginListCommand(s *streams) *cobra.Command {
+	var plugins pluginFlags
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "list [flags]",
+		Short: "List the plugins that a job could use",
+		Long:  pluginListHelp,
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			list, err := listPlugins(cmd.Context(), plugins, s)
+			if err != nil {
+				return err
+			}
+			return printPlugins(s, list, asJSON)
+		},
+	}
+	plugins.register(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// pluginRow is one plugin as the list shows it.
+type pluginRow struct {
+	Name    string
+	Driver  string
+	Version string
+	Health  string
+	Path    string `json:",omitempty"`
+	Note    string `json:",omitempty"` // why it does not run, or what it says of its health
+	failed  bool
+}
+
+func listPlugins(ctx context.Context, plugins pluginFlags, s *streams) (rows []pluginRow, err error) {
+	logger := hclog.New(&hclog.LoggerOptions{Name: "nomad-lite", Level: hclog.Error, Output: s.err})
+	known, err := plugins.catalog(s, nil, logger)
+	if err != nil {
+		return nil, err
+	}
+	a, err := agent.Open(ctx, agent.Config{Plugins: known, Version: buildVersion(), Logger: logger})
+	if err != nil {
+		return nil, err
+	}
+	if err := a.Ready(ctx); err == nil {
+		drivers := a.Drivers()
+		for _, p := range a.Plugins() {
+			rows = append(rows, pluginRowOf(p, drivers[p.Driver]))
+		}
+	}
+	return rows, a.Close()
+}
+
+func pluginRowOf(p supervisor.Plugin, info supervisor.Info) pluginRow {
+	row := pluginRow{Name: p.Name, Driver: p.Driver, Version: p.Version, Path: p.Path, Note: info.Description}
+	switch {
+	case p.Err != nil:
+		row.Health, row.Note, row.failed = "failed", p.Err.Error(), true
+	case p.Retired != "":
+		row.Health, row.Note = "unused", p.Retired
+	case !info.Detected:
+		row.Health = "undetected"
+	case !info.Healthy:
+		row.Health = "unhealthy"
+	default:
+		row.Health = "healthy"
+	}
+	return row
+}
+
+func printPlugins(s *streams, rows []pluginRow, asJSON bool) error {
+	var failed error
+	for _, row := range rows {
+		if row.failed {
+			failed = &exitError{code: 1}
+		}
+	}
+	if asJSON {
+		encoder := json.NewEncoder(s.out)
+		encoder.SetIndent("", "    ")
+		if err := encoder.Encode(rows); err != nil {
+			return err
+		}
+		return failed
+	}
+	table := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "Plugin\tDriver\tVersion\tHealth\tNote")
+	for _, row := range rows {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", row.Name, row.Driver, row.Version, row.Health, row.Note)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	return failed
+}

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+)
+
+const runHelp = `Run a job here, in the foreground, until it ends.
+
+Every group runs, with as many instances as its count says. What the tasks
+write goes to stdout and stderr, with the name of the task in front of each
+line; where the tasks are in their life goes to stderr. The first Ctrl-C (or
+SIGTERM, or SIGHUP) stops the job as Nomad does: leader first, sidecars last,
+then the poststop tasks. A second one kills.
+
+Without -data-dir everything is kept in a temporary directory, which is removed
+at the end; if nomad-lite itself is killed, so is the job.
+
+Exit codes: 0 the job completed, or was a service and you stopped it; 1 it
+failed, or was stopped before it was complete; 2 it was refused, and nothing
+of it has run.`
+
+type runOptions struct {
+	file     jobFileFlags
+	plugins  pluginFlags
+	dataDir  string
+	logLevel string
+}
+
+func newRunCommand(s *streams) *cobra.Command {
+	var o runOptions
+	cmd := &cobra.Command{
+		Use:   "run [flags] FILE",
+		Short: "Run a job here, in the foreground",
+		Long:  runHelp,
+		Args:  oneJobFile,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return run(cmd.Context(), o, args[0], s)
+		},
+	}
+	o.file.register(cmd)
+	o.plugins.register(cmd)
+	cmd.Flags().StringVar(&o.dataDir, "data-dir", "", "keep logs and task directories in this `directory` after the run")
+	cmd.Flags().StringVar(&o.logLevel, "log-level", "warn", "how much nomad-lite says about itself: trace, debug, info, warn or error")
+	return cmd
+}
+
+// errRefused is how a run ends that never began, and that has said why.
+var errRefused = &exitError{code: 2}
+
+// refused is how a run ends that never began.
+func refused(err error) error {
+	var said *exitError
+	if errors.As(err, &said) {
+		return &exitError{code: 2, err: said.err}
+	}
+	return &exitError{code: 2, err: err}
+}
+
+func run(ctx context.Context, o runOptions, path string, s *streams) error {
+	level := hclog.LevelFromString(o.logLevel)
+	if level == hclog.NoLevel {
+		return refused(fmt.Errorf("log-level %q: use trace, debug, info, warn or error", o.logLevel))
+	}
+	file, err := o.file.read(s, path, 2)
+	if err != nil {
+		return err
+	}
+	if good, err := file.check(s); err != nil || !good {
+		return errors.Join(errRefused, err)
+	}
+	if good, err := file.refuse(s, nil); err != nil || !good {
+		return errors.Join(errRefused, err)
+	}
+	for _, warning := range model.ForegroundWarnings(file.job) {
+		fmt.Fprintln(s.err, "warning:", warning)
+	}
+	if o.dataDir != "" {
+		if o.dataDir, err = filepath.Abs(o.dataDir); err != nil {
+			return refused(err)
+		}
+	}
+	v := newView(s)
+	defer v.close()
+	logger := hclog.New(&hclog.LoggerOptions{Name: "nomad-lite", Level: level, Output: v})
+	plugins, err := o.plugins.catalog(s, file.drivers(), logger)
+	if err != nil {
+		return refused(err)
+	}
+
+	// From here on a signal must end in order what has been started. That
+	// includes SIGPIPE: whoever read the output has gone.
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer signal.Stop(signals)
+	pipe := make(chan os.Signal, 1)
+	signal.Notify(pipe, syscall.SIGPIPE)
+	defer signal.Stop(pipe)
+
+	a, err := agent.Open(ctx, agent.Config{DataDir: o.dataDir, Plugins: plugins, Version: buildVersion(), Logger: logger})
+	if err != nil {
+		return refused(err)
+	}
+	r := &foregroundRun{agent: a, file: file, view: v, streams: s, signals: signals, pipe: pipe}
+	return errors.Join(r.run(ctx), a.Close())
+}
+
+// foregroundRun is one job on an agent that is open.
+type foregroundRun struct {
+	agent   *agent.Agent
+	file    *jobFile
+	view    *view
+	streams *streams
+	signals <-chan os.Signal
+	pipe    <-chan os.Signal
+}
+
+func (r *foregroundRun) run(ctx context.Context) error {
+	if err := r.agent.Ready(ctx); err != nil {
+		return err
+	}
+	if good, err := r.file.refuse(r.streams, r.drivers()); err != nil || !good {
+		return errors.Join(errRefused, err)
+	}
+	node := r.agent.Node()
+	allocs, err := scheduler.Place(r.file.job, scheduler.Node{
+		ID:         node.ID,
+		Name:       node.Name,
+		Datacenter: node.Datacenter,
+		Class:      node.Class,
+		Pool:       node.Pool,
+		Attributes: node.Attributes,
+		Meta:       node.Meta,
+		IP:         r.agent.Host().IP,
+	}, scheduler.Host{
+		NewID:    uuid.NewString,
+		PortFree: scheduler.PortFree,
+		Pick:     rand.IntN,
+		Now:      time.Now,
+	})
+	if err != nil {
+		return refused(fmt.Errorf("job %q does not fit on this machine:\n%w", *r.file.job.ID, err))
+	}
+
+	r.view.show(allocs, r.agent.LogDir)
+	source := newForeground(allocs, r.view.update)
+
+	var background sync.WaitGroup
+	defer background.Wait()
+	nodeCtx, endNode := context.WithCancel(ctx)
+	defer endNode()
+	background.Go(func() { r.agent.Run(nodeCtx, source) })
+	background.Go(func() { r.obey(source) })
+	var output sync.WaitGroup
+	for _, task := range r.view.tasks {
+		output.Go(func() { r.follow(ctx, task, source.ended) })
+	}
+
+	<-source.ended
+	output.Wait()
+	verdict := source.verdict(r.file.job, allocs)
+	if r.agent.Temporary() {
+		source.withdraw()
+		<-source.removed
+	}
+	return verdict
+}
+
+// drivers are the names of those that there are, also of those that a job
+// needs and that cannot be started: why, they say when a task asks for them.
+func (r *foregroundRun) drivers() []string {
+	names := []string{}
+	for name := range r.agent.Drivers() {
+		names = append(names, name)
+	}
+	return names
+}
+
+// obey turns the first signal into a stop and the second into a kill.
+func (r *foregroundRun) obey(source *foreground) {
+	select {
+	case <-r.signals:
+	case <-r.pipe:
+	case <-source.ended:
+		return
+	}
+	r.view.note("stopping the job; once more to kill it")
+	source.stop()
+	select {
+	case <-r.signals:
+	case <-source.ended:
+		return
+	}
+	r.view.note("killing the job")
+	r.agent.Kill()
+}

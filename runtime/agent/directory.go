@@ -1,0 +1,96 @@
+package agent
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrInUse means that another nomad-lite works on the data directory.
+var ErrInUse = errors.New("data directory is in use by another nomad-lite")
+
+// The names in a data directory.
+const (
+	lockFile = "lock"
+	allocDir = "alloc"
+)
+
+// lock takes the data directory for whoever holds the file, and for no other,
+// until all its copies are closed. With unix.LOCK_NB it does not wait.
+func lock(dataDir string, flags int) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dataDir, lockFile), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock data directory: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|flags); err != nil {
+		f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("%s: %w", dataDir, ErrInUse)
+		}
+		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	return f, nil
+}
+
+// makeRuntimeDir makes the private directory for the sockets of a data
+// directory: always the same one, and a short one, because the path of a unix
+// socket has room for 107 characters and a data directory may lie deep.
+func makeRuntimeDir(dataDir string) (string, error) {
+	sum := sha256.Sum256([]byte(dataDir))
+	name := hex.EncodeToString(sum[:6])
+	var errs []error
+	for _, base := range runtimeBases() {
+		err := ensureDir(base, 0o700)
+		if err == nil {
+			dir := filepath.Join(base, name)
+			if err = ensureDir(dir, 0o700); err == nil {
+				return dir, nil
+			}
+		}
+		errs = append(errs, err)
+	}
+	return "", fmt.Errorf("make a directory for sockets: %w", errors.Join(errs...))
+}
+
+// runtimeBases are the places for sockets, best first.
+func runtimeBases() []string {
+	var bases []string
+	if os.Geteuid() == 0 {
+		bases = append(bases, "/run/nomad-lite")
+	} else if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
+		bases = append(bases, filepath.Join(dir, "nomad-lite"))
+	}
+	return append(bases, "/tmp/nomad-lite-"+strconv.Itoa(os.Geteuid())+"-run")
+}
+
+// ensureDir makes one directory, or proves that the one that is there is ours:
+// below /tmp anybody may have been first.
+func ensureDir(dir string, mode fs.FileMode) error {
+	err := os.Mkdir(dir, mode)
+	if err == nil {
+		return os.Chmod(dir, mode) // whatever the umask is
+	}
+	if !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	var stat unix.Stat_t
+	if err := unix.Lstat(dir, &stat); err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	switch {
+	case stat.Mode&unix.S_IFMT != unix.S_IFDIR:
+		return fmt.Errorf("%s: not a directory", dir)
+	case int(stat.Uid) != os.Geteuid():
+		return fmt.Errorf("%s: belongs to user %d, not to us", dir, stat.Uid)
+	case stat.Mode&0o022 != 0:
+		return fmt.Errorf("%s: others may write to it (mode %04o)", dir, stat.Mode&0o7777)
+	}
+	return nil
+}

@@ -1,0 +1,114 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+)
+
+const temporaryPrefix = "run-"
+
+// makeTemporary makes a data directory for one run, locked, and removes those
+// of runs whose processes have all ended, the keeper included: it holds the lock
+// as well.
+func makeTemporary(logger hclog.Logger) (string, *os.File, error) {
+	base := filepath.Join(os.TempDir(), "nomad-lite-"+strconv.Itoa(os.Geteuid()))
+	// Tasks of other users pass through it to their own directories.
+	if err := ensureDir(base, 0o711); err != nil {
+		return "", nil, fmt.Errorf("make temporary data directory: %w", err)
+	}
+	turn, err := lock(base, 0)
+	if err != nil {
+		return "", nil, err
+	}
+	defer turn.Close()
+	sweep(base, logger)
+	dir, err := os.MkdirTemp(base, temporaryPrefix)
+	if err != nil {
+		return "", nil, fmt.Errorf("make temporary data directory: %w", err)
+	}
+	f, err := lock(dir, unix.LOCK_NB)
+	if err != nil {
+		return "", nil, errors.Join(err, os.Remove(dir))
+	}
+	if err := os.Chmod(dir, 0o711); err != nil {
+		return "", nil, errors.Join(err, f.Close(), os.RemoveAll(dir))
+	}
+	return dir, f, nil
+}
+
+// sweep removes what runs that were killed have left in base. What cannot be
+// removed is for the next one: it must not stop this run.
+func sweep(base string, logger hclog.Logger) {
+	dirs, err := filepath.Glob(filepath.Join(base, temporaryPrefix+"*"))
+	if err != nil {
+		return
+	}
+	for _, dir := range dirs {
+		f, err := lock(dir, unix.LOCK_NB)
+		if errors.Is(err, ErrInUse) {
+			continue
+		}
+		if err != nil {
+			logger.Warn("cannot look into a left-over directory", "dir", dir, "error", err)
+			continue
+		}
+		logger.Info("removing what a killed run has left", "dir", dir)
+		if err := removeTemporary(dir); err != nil {
+			logger.Warn("left-over directory cannot be removed", "dir", dir, "error", err)
+		}
+		f.Close()
+	}
+}
+
+// removeTemporary removes all that belongs to the data directory of one run
+// whose processes have ended.
+func removeTemporary(dir string) error {
+	runtimeDir, err := makeRuntimeDir(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		removeCgroups(filepath.Join(dir, allocDir)),
+		allocdir.Sweep(dir),
+		os.RemoveAll(runtimeDir),
+	)
+}
+
+// removeCgroups removes the empty cgroups of the allocations in dir, which are
+// named <alloc id>.<task>. A cgroup that still has a process stays.
+func removeCgroups(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		for _, pattern := range cgroupPatterns {
+			groups, _ := filepath.Glob(fmt.Sprintf(pattern, e.Name()))
+			for _, group := range groups {
+				if err := os.Remove(group); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// cgroupPatterns are where drivers make the cgroups of a task
+// (plugin-protocol 7.5), on version 1 and 2.
+var cgroupPatterns = []string{
+	"/sys/fs/cgroup/*/nomad/%s.*",
+	"/sys/fs/cgroup/*/nomad/reserve/%s.*",
+	"/sys/fs/cgroup/nomad.slice/*/%s.*.scope",
+}
