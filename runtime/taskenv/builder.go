@@ -49,9 +49,6 @@ func (b *Builder) Build() *Env {
 	return newEnv(&in)
 }
 
-// SetNode replaces the facts of the node.
-func (b *Builder) SetNode(node Node) { b.set(func(in *inputs) { in.node = node }) }
-
 // SetAlloc replaces the facts of the allocation and of the task, after an
 // update or when the network has come up.
 func (b *Builder) SetAlloc(alloc Alloc, task Task) {

@@ -43,32 +43,10 @@ func (e *Env) List() []string {
 	return list
 }
 
-// Get returns one variable. A name that is made from a label or a meta key is
-// found under both its raw and its clean spelling.
-func (e *Env) Get(name string) (string, bool) {
-	if value, ok := e.vars[name]; ok {
-		return value, true
-	}
-	value, ok := e.vars[cleanKey(name)]
-	return value, ok
-}
-
 // Replace replaces every ${name} in s that is a variable or a fact of the node
 // (node.*, attr.*, meta.*); everything else stays as it is. This is the text
 // engine, for all fields but a task's config (see [Env.ConfigVars]).
 func (e *Env) Replace(s string) string { return e.replace(s, e.vars) }
-
-// ReplaceAll is Replace for each element of a list.
-func (e *Env) ReplaceAll(list []string) []string {
-	if list == nil {
-		return nil
-	}
-	out := make([]string, len(list))
-	for i, s := range list {
-		out[i] = e.Replace(s)
-	}
-	return out
-}
 
 func (e *Env) replace(s string, env map[string]string) string {
 	left := budget

@@ -10,6 +10,7 @@ import (
 
 	"github.com/zclconf/go-cty/cty"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
@@ -270,9 +271,6 @@ func TestReplace(t *testing.T) {
 			t.Errorf("Replace(%q) = %q, want %q", text, got, want)
 		}
 	}
-	if got := e.ReplaceAll([]string{"${X}", "y"}); !slices.Equal(got, []string{"x", "y"}) || e.ReplaceAll(nil) != nil {
-		t.Errorf("ReplaceAll = %q", got)
-	}
 }
 
 // Entries of one block may refer to each other in any order; a circle means
@@ -502,6 +500,48 @@ func TestConfigVars(t *testing.T) {
 	bare := NewBuilder(Node{}, Alloc{}, Task{}).Build().ConfigVars()
 	if !bare["env"].Type().IsMapType() || bare["env"].LengthInt() != 0 {
 		t.Errorf("env without variables = %#v", bare["env"])
+	}
+}
+
+// The HCL engine with these variables: jobspec 7.3, JS-31, JS-32 and JS-33.
+func TestConfigEngine(t *testing.T) {
+	alloc := testAlloc()
+	alloc.Ports = []Port{{Label: "http", Value: 20446, HostIP: "192.0.2.2"}, {Label: "my-port", Value: 20447, HostIP: "192.0.2.2"}}
+	b := NewBuilder(testNode(), alloc, Task{Name: "app", Env: map[string]string{"X": "x", "..bad": "dots", "F": "${UNKNOWN}"}})
+	b.SetHostEnv(map[string]string{"PATH": "/bin"})
+	e := b.Build()
+	spec := hclspec.Object(map[string]*hclspec.Spec{"arg": hclspec.Attr("arg", "string", false)})
+	for _, c := range []struct{ text, want, fault string }{
+		{text: "${X}", want: "x"},
+		{text: "${ X }", want: "x"},
+		{text: `${env["X"]}${env["..bad"]}`, want: "xdots"},
+		{text: "${PATH}", want: "/bin"},
+		{text: "$${X}", want: "${X}"},
+		{text: "${2+3}", want: "5"},
+		{text: `${upper("abc")}`, want: "ABC"},
+		{text: "${NOMAD_PORT_http + 1}", want: "20447"},
+		{text: "${NOMAD_PORT_my_port}", want: "20447"},
+		{text: "${node.unique.name} ${attr.kernel.name} ${node.attr.kernel.name} ${meta.rack} ${node.meta.rack}", want: "box linux linux r1 r1"},
+		{text: "${F}", want: "${UNKNOWN}"}, // the value of a variable is not looked at again
+		{text: "${UNKNOWN}", fault: `Unknown variable: There is no variable named "UNKNOWN".`},
+		{text: "${attr.nope}", fault: `Unsupported attribute: This object does not have an attribute named "nope".`},
+		{text: "${NOMAD_PORT_my-port}", fault: `Did you mean "NOMAD_PORT_my_port"?`},
+		{text: "${attr.driver.mock}", fault: "string required, but have object"},
+	} {
+		value, diags := spec.Decode(map[string]any{"arg": c.text}, e.ConfigVars())
+		var faults []string
+		for _, d := range diags {
+			faults = append(faults, d.Summary+": "+d.Detail)
+		}
+		fault := strings.Join(faults, "\n")
+		switch {
+		case c.fault != "" && !strings.Contains(fault, c.fault):
+			t.Errorf("%s: fault %q, want %q", c.text, fault, c.fault)
+		case c.fault == "" && fault != "":
+			t.Errorf("%s: %s", c.text, fault)
+		case c.fault == "" && value.GetAttr("arg").AsString() != c.want:
+			t.Errorf("%s = %#v, want %q", c.text, value.GetAttr("arg"), c.want)
+		}
 	}
 }
 
