@@ -1,6 +1,7 @@
 package jobspec
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -63,6 +64,7 @@ func (d *decoder) fill(body hcl.Body, target reflect.Value, path []string) hcl.D
 	}
 	schema := p.with(ext.attrs, ext.blocks)
 	content, diags := body.Content(withMapAttributes(schema, t))
+	inFileOrder(diags)
 	for _, f := range p.attrs {
 		if attr := content.Attributes[f.name]; attr != nil && f.name != ext.own {
 			d.ranges.add(join(path, f.name), attr.Range)
@@ -84,6 +86,17 @@ func (d *decoder) fill(body hcl.Body, target reflect.Value, path []string) hcl.D
 		diags = append(diags, ext.after(d, content, target.Addr().Interface(), path)...)
 	}
 	return diags
+}
+
+// inFileOrder sorts what the library found in one body: it goes through the
+// attributes in the order of a map.
+func inFileOrder(diags hcl.Diagnostics) {
+	slices.SortStableFunc(diags, func(a, b *hcl.Diagnostic) int {
+		if a.Subject == nil || b.Subject == nil {
+			return 0
+		}
+		return cmp.Compare(a.Subject.Start.Byte, b.Subject.Start.Byte)
+	})
 }
 
 func extended(blocks []hcl.BlockHeaderSchema, name string) bool {

@@ -12,8 +12,7 @@ func Format(text []byte, name string) ([]byte, hcl.Diagnostics) {
 	if len(text) > MaxText {
 		return nil, tooLarge(len(text), name)
 	}
-	tokens, _ := hclsyntax.LexConfig(text, name, hcl.InitialPos)
-	if diags := scanNesting(tokens); diags.HasErrors() {
+	if diags := scan(hclsyntax.LexConfig, text, name, hcl.InitialPos); diags.HasErrors() {
 		return nil, diags
 	}
 	if _, diags := hclsyntax.ParseConfig(text, name, hcl.InitialPos); diags.HasErrors() {

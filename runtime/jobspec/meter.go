@@ -9,12 +9,14 @@ import (
 )
 
 const (
-	// budget is how much one parse may evaluate, counted in elements and
-	// bytes of the values that it makes on the way. An ordinary job needs a
-	// few thousand.
+	// budget is how much one parse may evaluate, counted in bytes of the
+	// values that it makes on the way. An ordinary job needs some ten
+	// thousand.
 	budget = 64 << 20
-	// blockCost is what a decoded block counts.
-	blockCost = 256
+	// valueCost is what a value counts beside its text, blockCost what a
+	// decoded block counts: about their share of the time.
+	valueCost = 32
+	blockCost = 1024
 	// maxValueDepth bounds how deep values nest: locals can build on each
 	// other, so that short expressions make deep values.
 	maxValueDepth = 500
@@ -60,7 +62,7 @@ const spentReason = "The expressions of this file make values that are too large
 // measure adds the size of a value to the account. The answer is why the
 // value is refused, or nothing.
 func (m *meter) measure(val cty.Value, depth int) string {
-	m.used++
+	m.used += valueCost
 	switch {
 	case m.used > budget:
 		return spentReason

@@ -32,6 +32,10 @@ func tooDeep(rng hcl.Range) hcl.Diagnostics {
 		fmt.Sprintf("Brackets, templates, operators and blocks may be nested %d levels deep at most.", maxNesting), rng)}
 }
 
+func tooLong(rng hcl.Range) *hcl.Diagnostic {
+	return refused("Expression too long", fmt.Sprintf("An expression may chain %d operators at most.", maxOperators), rng)
+}
+
 func tooLarge(size int, name string) hcl.Diagnostics {
 	start := hcl.Range{Filename: name, Start: hcl.InitialPos, End: hcl.InitialPos}
 	return hcl.Diagnostics{refused("Text too large", fmt.Sprintf("This text has %d bytes. The limit is %d.", size, MaxText), start)}
@@ -57,6 +61,9 @@ type frame struct {
 	// chain counts what recurses to the right without a bracket: a ? b : c ? …,
 	// x[*][*]…; it starts anew with each item of a list or a body.
 	chain int
+	// operators counts what makes the tree of one expression deeper without
+	// making the parser recurse: 1 + 1 + 1 + …, x[a][b]…
+	operators int
 	// directives counts open %{ if } and %{ for } in a template.
 	directives int
 	// loop is a { for … } expression: line ends in it end nothing.
@@ -84,6 +91,25 @@ type nesting struct {
 	operand bool
 }
 
+// firstScan is how much of a text is scanned by itself, before the rest costs
+// anything: what nests too deep mostly does so from the start.
+const firstScan = 64 << 10
+
+type lexer func(text []byte, name string, start hcl.Pos) (hclsyntax.Tokens, hcl.Diagnostics)
+
+// scan refuses a text that would take the parser too deep. What else is wrong
+// with it, the parser finds.
+func scan(lex lexer, text []byte, name string, start hcl.Pos) hcl.Diagnostics {
+	if len(text) > firstScan {
+		tokens, _ := lex(text[:firstScan], name, start)
+		if diags := scanNesting(tokens); diags.HasErrors() {
+			return diags
+		}
+	}
+	tokens, _ := lex(text, name, start)
+	return scanNesting(tokens)
+}
+
 // scanNesting refuses tokens that would take the parser too deep, and numbers
 // out of range.
 func scanNesting(tokens hclsyntax.Tokens) hcl.Diagnostics {
@@ -97,6 +123,9 @@ func scanNesting(tokens hclsyntax.Tokens) hcl.Diagnostics {
 		n.token(token, tokens[i+1:])
 		if n.depth+n.unary > maxNesting {
 			return tooDeep(token.Range)
+		}
+		if n.frames[len(n.frames)-1].operators > maxOperators {
+			return hcl.Diagnostics{tooLong(token.Range)}
 		}
 	}
 	return nil
@@ -118,18 +147,23 @@ func (n *nesting) token(token hclsyntax.Token, rest hclsyntax.Tokens) {
 	case hclsyntax.TokenMinus:
 		if !n.operand {
 			n.unary++
+			return
 		}
-		n.operand = false
+		top.operators++
+		n.unary, n.operand = 0, false
+	case hclsyntax.TokenPlus, hclsyntax.TokenStar, hclsyntax.TokenSlash, hclsyntax.TokenPercent,
+		hclsyntax.TokenEqualOp, hclsyntax.TokenNotEqual, hclsyntax.TokenLessThan, hclsyntax.TokenLessThanEq,
+		hclsyntax.TokenGreaterThan, hclsyntax.TokenGreaterThanEq, hclsyntax.TokenAnd, hclsyntax.TokenOr:
+		top.operators++
+		n.unary, n.operand = 0, false
 	case hclsyntax.TokenQuestion, hclsyntax.TokenDoubleColon:
 		n.chain(top, 1)
 		n.unary, n.operand = 0, false
 	case hclsyntax.TokenComma:
-		n.chain(top, -top.chain)
-		n.unary, n.operand = 0, false
+		n.item(top)
 	case hclsyntax.TokenNewline:
 		if ends := top.open == 0 || top.open == hclsyntax.TokenOBrace && !top.loop; ends {
-			n.chain(top, -top.chain)
-			n.unary, n.operand = 0, false
+			n.item(top)
 		}
 	case hclsyntax.TokenComment:
 		// The parser does not see it.
@@ -145,11 +179,21 @@ func (n *nesting) chain(f *frame, by int) {
 	n.depth += by
 }
 
+// item starts a new item of a list or a body.
+func (n *nesting) item(f *frame) {
+	n.chain(f, -f.chain)
+	f.operators = 0
+	n.unary, n.operand = 0, false
+}
+
 func (n *nesting) open(token hclsyntax.Token, rest hclsyntax.Tokens) {
 	top := &n.frames[len(n.frames)-1]
 	next := firstWord(rest)
 	if token.Type == hclsyntax.TokenOBrack && next.Type == hclsyntax.TokenStar {
 		n.chain(top, 1)
+	}
+	if token.Type == hclsyntax.TokenOBrack && n.operand {
+		top.operators++
 	}
 	if token.Type == hclsyntax.TokenTemplateControl {
 		n.directive(top, string(next.Bytes))

@@ -1,8 +1,6 @@
 package jobspec
 
 import (
-	"fmt"
-
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/zclconf/go-cty/cty"
@@ -10,6 +8,7 @@ import (
 
 // maxOperators bounds the depth of an expression tree where no bracket shows
 // it: 1 + 1 + 1 + … is a tree as deep as it is long, and evaluation recurses.
+// The scan refuses most of these before they are parsed.
 const maxOperators = 2000
 
 // reference is a traversal such as attr.kernel.name. When nothing of its root
@@ -69,7 +68,7 @@ func (r *rewriter) metered(expr hclsyntax.Expression) hclsyntax.Expression {
 func (r *rewriter) expr(expr hclsyntax.Expression, depth int) hclsyntax.Expression {
 	if depth++; depth > maxOperators {
 		if len(r.diags) == 0 {
-			r.diags = append(r.diags, refused("Expression too long", fmt.Sprintf("An expression may chain %d operators at most.", maxOperators), expr.Range()))
+			r.diags = append(r.diags, tooLong(expr.Range()))
 		}
 		return expr
 	}

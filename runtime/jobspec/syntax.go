@@ -29,9 +29,7 @@ func (p *parser) syntax(text []byte, name string) (hcl.Body, hcl.Diagnostics) {
 }
 
 func (p *parser) native(text []byte, name string) (hcl.Body, hcl.Diagnostics) {
-	// Errors of the lexer alone are found again by the parser.
-	tokens, _ := hclsyntax.LexConfig(text, name, hcl.InitialPos)
-	if diags := scanNesting(tokens); diags.HasErrors() {
+	if diags := scan(hclsyntax.LexConfig, text, name, hcl.InitialPos); diags.HasErrors() {
 		return nil, diags
 	}
 	file, diags := hclsyntax.ParseConfig(text, name, hcl.InitialPos)
@@ -60,8 +58,7 @@ func (p *parser) expression(text []byte, name string) (hcl.Expression, hcl.Diagn
 	if len(text) > MaxText {
 		return nil, tooLarge(len(text), name)
 	}
-	tokens, _ := hclsyntax.LexExpression(text, name, hcl.InitialPos)
-	if diags := scanNesting(tokens); diags.HasErrors() {
+	if diags := scan(hclsyntax.LexExpression, text, name, hcl.InitialPos); diags.HasErrors() {
 		return nil, diags
 	}
 	expr, diags := hclsyntax.ParseExpression(text, name, hcl.InitialPos)
@@ -74,8 +71,7 @@ func (p *parser) expression(text []byte, name string) (hcl.Expression, hcl.Diagn
 
 // parseTemplate parses the content of a JSON string, which is a template.
 func parseTemplate(text []byte, m *meter, name string, start hcl.Pos) (hclsyntax.Expression, hcl.Diagnostics) {
-	tokens, _ := hclsyntax.LexTemplate(text, name, start)
-	if diags := scanNesting(tokens); diags.HasErrors() {
+	if diags := scan(hclsyntax.LexTemplate, text, name, start); diags.HasErrors() {
 		return nil, diags
 	}
 	expr, diags := hclsyntax.ParseTemplate(text, name, start)

@@ -1,0 +1,531 @@
+package jobspec
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/hcl/v2"
+)
+
+// jobWith is the skeleton J(x) of the reference: a job with one task.
+func jobWith(x string) string {
+	return "job \"j\" {\ngroup \"g\" {\ntask \"t\" {\ndriver = \"d\"\n" + x + "\n}\n}\n}\n"
+}
+
+func configOf(x string) string { return jobWith("config {\n" + x + "\n}") }
+
+// edge is a row of a table about the language. The name begins with its
+// number or section in the reference.
+type edge struct {
+	name string
+	text string
+	// vars, environ and files are the sources of variables; files are texts.
+	vars, environ, files []string
+	lax                  bool // not strict
+	// at is where to look in the output, as "TaskGroups.0.Tasks.0.Config".
+	at   string
+	want string // JSON
+	// errors are the diagnostics in Nomad's form; the file and the position
+	// are left out where they do not matter.
+	errors []string
+	// warnings are what has to be in the warnings.
+	warnings []string
+}
+
+const (
+	task   = "TaskGroups.0.Tasks.0"
+	config = task + ".Config"
+	env    = task + ".Env"
+)
+
+func (e edge) parse(t *testing.T) (*File, hcl.Diagnostics) {
+	t.Helper()
+	src := Source{Name: "in.hcl", Text: []byte(e.text), Vars: e.vars, Environ: e.environ, Files: true, Strict: !e.lax}
+	for i, text := range e.files {
+		path := filepath.Join(t.TempDir(), []string{"one.hcl", "two.hcl"}[i])
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		src.VarFiles = append(src.VarFiles, path)
+	}
+	return Parse(src)
+}
+
+func (e edge) run(t *testing.T) {
+	file, diags := e.parse(t)
+	for _, want := range e.warnings {
+		if !slices.ContainsFunc(diags, func(d *hcl.Diagnostic) bool {
+			return d.Severity == hcl.DiagWarning && strings.Contains(d.Error(), want)
+		}) {
+			t.Errorf("no warning %q in %v", want, diags.Error())
+		}
+	}
+	if len(e.errors) > 0 {
+		e.checkErrors(t, diags)
+		return
+	}
+	if diags.HasErrors() {
+		t.Fatal(Text(diags))
+	}
+	if e.at == "" {
+		return
+	}
+	var b bytes.Buffer
+	if err := Encode(&b, file.Job); err != nil {
+		t.Fatal(err)
+	}
+	got := lookUp(t, b.Bytes(), e.at)
+	var want any
+	if err := json.Unmarshal([]byte(e.want), &want); err != nil {
+		t.Fatalf("want %s: %v", e.want, err)
+	}
+	if !reflect.DeepEqual(got, want) {
+		text, err := json.Marshal(got)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Errorf("%s is %s, want %s", e.at, text, e.want)
+	}
+}
+
+// checkErrors compares the lines of Nomad's text with those that are wanted.
+// The order between them is of no account.
+func (e edge) checkErrors(t *testing.T, diags hcl.Diagnostics) {
+	t.Helper()
+	text := Text(diags)
+	for _, want := range e.errors {
+		if !strings.Contains(text, want) {
+			t.Errorf("got %s\nwant %s", text, want)
+		}
+	}
+	if n := len(onlyErrors(diags)); n == 0 {
+		t.Error("accepted")
+	}
+}
+
+func lookUp(t *testing.T, text []byte, at string) any {
+	t.Helper()
+	var v struct{ Job any }
+	if err := json.Unmarshal(text, &v); err != nil {
+		t.Fatal(err)
+	}
+	found := v.Job
+	for step := range strings.SplitSeq(at, ".") {
+		switch in := found.(type) {
+		case map[string]any:
+			next, ok := in[step]
+			if !ok {
+				return "absent"
+			}
+			found = next
+		case []any:
+			i := int(step[0] - '0')
+			if i >= len(in) {
+				return "absent"
+			}
+			found = in[i]
+		default:
+			return "absent"
+		}
+	}
+	return found
+}
+
+func runEdges(t *testing.T, edges []edge) {
+	t.Helper()
+	for _, e := range edges {
+		t.Run(e.name, func(t *testing.T) { t.Parallel(); e.run(t) })
+	}
+}
+
+// TestNumberedEdgeCases are the rows of section 10 of the reference that are
+// about parsing. Rows about validation are tested in package model; those
+// about a running job, plan and the HTTP API where these are.
+func TestNumberedEdgeCases(t *testing.T) {
+	runEdges(t, []edge{
+		{name: "JS-01 HCL JSON that begins with a line end is native", text: "\n{\"job\":{\"j\":{}}}",
+			errors: []string{"in.hcl:2,1-2: Argument or block definition required; An argument or block definition is required here."}},
+		{name: "JS-02 references survive in HCL JSON", text: `{"job":{"j":{"group":{"g":{"task":{"t":{"driver":"d","config":{"args":["-c","${attr.kernel.name}"]}}}}}}}}`,
+			at: config + ".args", want: `["-c","${attr.kernel.name}"]`},
+		{name: "JS-03 an object in HCL JSON stays an object", text: `{"job":{"j":{"group":{"g":{"task":{"t":{"config":{"m":{"a":1}}}}}}}}}`,
+			at: config, want: `{"m":{"a":1}}`},
+		{name: "JS-03 an object literal in native syntax is a list", text: configOf("m = { a = 1 }"), at: config, want: `{"m":[{"a":1}]}`},
+		{name: "JS-04 labels in config nest", text: configOf("lab \"two\" \"three\" { a = 2 }"), at: config, want: `{"lab":[{"two":[{"three":[{"a":2}]}]}]}`},
+		{name: "JS-05 a null in config is dropped at the top", text: configOf("a = null\nb = [null]"), at: config, want: `{"b":[null]}`},
+		{name: "JS-06 a block in config wins over an attribute", text: configOf("a = 1\na { b = 1 }"), at: config, want: `{"a":[{"b":1}]}`},
+		{name: "JS-07 a dynamic block in config is data", text: configOf("dynamic \"port\" {\nfor_each = [1,2]\ncontent { x = port.value }\n}"),
+			at: config, want: `{"dynamic":[{"port":[{"content":[{"x":"${port.value}"}],"for_each":[1,2]}]}]}`},
+		{name: "JS-08 functions act on the text of a reference", text: configOf(`a = "${upper(attr.kernel.name)}"`), at: config, want: `{"a":"${ATTR.KERNEL.NAME}"}`},
+		{name: "JS-09 an escaped reference looks like a surviving one", text: configOf("a = \"$${attr.foo}\"\nb = \"${attr.foo}\""), at: config, want: `{"a":"${attr.foo}","b":"${attr.foo}"}`},
+		{name: "JS-10 arithmetic on a reference", text: configOf(`a = "${NOMAD_PORT_http + 1}"`),
+			errors: []string{"Invalid operand; Unsuitable value for left operand: a number is required., and 1 other diagnostic(s)"}},
+		{name: "JS-11 a bare number is nanoseconds", text: jobWith("kill_timeout = 10"), at: task + ".KillTimeout", want: `10`},
+		{name: "JS-12 days are no duration", text: jobWith(`kill_timeout = "1d"`),
+			errors: []string{`Unsuitable value type; Unsuitable duration value: time: unknown unit "d" in duration "1d"`}},
+		{name: "JS-13 any is no type", text: "variable \"x\" {\n type = any\n}\njob \"j\" {}\n",
+			errors: []string{`Invalid type specification; The keyword "any" cannot be used in this type specification: an exact type is required.`}},
+		{name: "JS-14 an unset variable", text: "variable \"x\" {}\njob \"j\" {}\n",
+			errors: []string{`<nil>: Unset variable "x"; A used variable must be set or have a default value; see https://developer.hashicorp.com/nomad/docs/reference/hcl2/variables  for details.`}},
+		{name: "JS-15 text for a bool is an expression", text: "variable \"x\" {\n type = bool\n}\njob \"j\" {}\n", vars: []string{"x=yes"},
+			errors: []string{"<value for var.x from arguments>:1,1-4: Variables not allowed; Variables may not be used here."}},
+		{name: "JS-16 the command line wins", text: "variable \"x\" {}\njob \"j\" {\nmeta {\n a = var.x\n}\n}\n", environ: []string{"NOMAD_VAR_x=e"}, files: []string{`x = "f"`}, vars: []string{"x=c"}, at: "Meta.a", want: `"c"`},
+		{name: "JS-16 a variable file wins over the environment", text: "variable \"x\" {}\njob \"j\" {\nmeta {\n a = var.x\n}\n}\n", environ: []string{"NOMAD_VAR_x=e"}, files: []string{`x = "f"`}, at: "Meta.a", want: `"f"`},
+		{name: "JS-16 a later variable file wins", text: "variable \"x\" {}\njob \"j\" {\nmeta {\n a = var.x\n}\n}\n", files: []string{`x = "f"`, `x = "g"`}, at: "Meta.a", want: `"g"`},
+		{name: "JS-17 -var without an equals sign is dropped", text: "variable \"x\" {\n default = 1\n}\njob \"j\" {\nmeta {\n a = var.x\n}\n}\n", vars: []string{"x"}, at: "Meta.a", want: `"1"`},
+		{name: "JS-18 a later local wins", text: "locals {\n b = 1\n}\nlocals {\n b = 2\n}\njob \"j\" {\nmeta {\n a = local.b\n}\n}\n", at: "Meta.a", want: `"2"`, warnings: []string{"Duplicate local"}},
+		{name: "JS-19 the weight of an affinity keeps eight bits", text: "job \"j\" {\naffinity {\nattribute = \"x\"\nvalue = \"y\"\nweight = 300\n}\n}\n", at: "Affinities.0.Weight", want: `44`, warnings: []string{"Nomad makes 44 of 300"}},
+		{name: "JS-20 a shorthand that Nomad ignores", text: "job \"j\" {\nconstraint {\nattribute = \"${attr.x}\"\nset_contains_any = \"a\"\n}\n}\n",
+			at: "Constraints.0", want: `{"LTarget":"${attr.x}","RTarget":"","Operand":"="}`, warnings: []string{`Write operator = "set_contains_any" instead`}},
+		{name: "JS-21 reserved_ports is lost beside a port", text: "job \"j\" {\ngroup \"g\" {\nnetwork {\nport \"a\" {}\nreserved_ports \"q\" { static = 1 }\n}\n}\n}\n",
+			at: "TaskGroups.0.Networks.0.ReservedPorts", want: `null`, warnings: []string{"reserved_ports"}},
+		{name: "JS-21 the port stays", text: "job \"j\" {\ngroup \"g\" {\nnetwork {\nport \"a\" {}\nreserved_ports \"q\" { static = 1 }\n}\n}\n}\n",
+			at: "TaskGroups.0.Networks.0.DynamicPorts.0.Label", want: `"a"`},
+		{name: "JS-22 a task in the job comes before the groups", text: "job \"j\" {\ngroup \"g\" {}\ntask \"solo\" {}\n}\n", at: "TaskGroups.0.Name", want: `"solo"`},
+		{name: "JS-22 and its group holds it", text: "job \"j\" {\ngroup \"g\" {}\ntask \"solo\" {}\n}\n", at: "TaskGroups.0.Tasks.0.Name", want: `"solo"`},
+		{name: "JS-38 a file is looked up in the working directory", text: configOf(`a = file("only-in-sub.txt")`), errors: []string{"no file exists at only-in-sub.txt"}},
+		{name: "JS-39 without strictness an undeclared variable is skipped", text: "job \"j\" {}\n", files: []string{"zz = 1"}, lax: true, at: "ID", want: `"j"`},
+		{name: "JS-40 two arguments in one line", text: jobWith(`env { A = "x" B = "y" }`),
+			errors: []string{"Invalid single-argument block definition; A single-line block definition must end with a closing brace immediately after its single argument definition."}},
+	})
+}
+
+// TestForms is section 1.1 to 1.3.
+func TestForms(t *testing.T) {
+	runEdges(t, []edge{
+		{name: "1.1 spaces before the brace are skipped", text: `   {"job":{"j":{}}}`, at: "ID", want: `"j"`},
+		{name: "1.1 a tab is not", text: "\t{\"job\":{\"j\":{}}}", errors: []string{"Argument or block definition required"}},
+		{name: "1.1 API JSON is not HCL JSON", text: `{"Job":{"ID":"j"}}`, errors: []string{`Extraneous JSON object property; No argument or block type is named "Job". Did you mean "job"?`}},
+		{name: "1.2 comments", text: "# a\n// b\n/* c */\njob \"j\" {}\n", at: "ID", want: `"j"`},
+		{name: "1.2 bare labels", text: "job j {\n group g {}\n}\n", at: "TaskGroups.0.Name", want: `"g"`},
+		{name: "1.2 no template in a label", text: "job \"${x}\" {}\n", errors: []string{`Invalid string literal; Template sequences are not allowed in this string. To include a literal "$", double it (as "$$") to escape it.`}},
+		{name: "1.2 one attribute in one line", text: jobWith(`env { A = "x" }`), at: env, want: `{"A":"x"}`},
+		{name: "1.2 no block in one line", text: "job \"j\" { group \"g\" { } }\n", errors: []string{"Argument definition required"}},
+		{name: "1.2 no quoted argument name", text: jobWith("env {\n \"a.b\" = 1\n}"), errors: []string{"Invalid argument name; Argument names must not be quoted."}},
+		{name: "1.2 an attribute twice", text: "job \"j\" {\n type = \"a\"\n type = \"b\"\n}\n", errors: []string{`in.hcl:3,2-6: Attribute redefined; The argument "type" was already set at in.hcl:2,2-6. Each argument may be set only once.`}},
+		{name: "1.2 byte order mark and CRLF", text: "\xef\xbb\xbfjob \"j\" {\r\n\ttype = \"batch\"\r\n}\r\n", at: "Type", want: `"batch"`},
+		{name: "1.2 escapes", text: configOf(`a = "\n\r\t\"\\\u00e9\U0001F600$${x}%%{y}"`), at: config + ".a", want: `"\n\r\t\"\\é😀${x}%{y}"`},
+		{name: "1.2 heredoc", text: configOf("a = <<EOF\n  x\\n ${attr.y} $${z}\nEOF"), at: config + ".a", want: `"  x\\n ${attr.y} ${z}\n"`},
+		{name: "1.2 flush heredoc", text: configOf("a = <<-EOF\n    x\n      y\n    EOF"), at: config + ".a", want: `"x\n  y\n"`},
+		{name: "1.2 a percent brace that is no directive", text: configOf("a = <<EOF\n%{http_code}\nEOF"), errors: []string{"Invalid template control keyword"}},
+		{name: "1.2 consul-template is text", text: configOf(`a = "{{ env \"X\" }}"`), at: config + ".a", want: `"{{ env \"X\" }}"`},
+		{name: "1.3 no job", text: "variable \"x\" {\n default = 1\n}\n", errors: []string{"Missing job block; A job block is required"}},
+		{name: "1.3 two jobs", text: "job \"a\" {}\njob \"b\" {}\n", errors: []string{`in.hcl:2,1-8: Duplicate job block; Only one block of type "job" is allowed. Previous definition was at in.hcl:1,1-8`}},
+		{name: "1.3 an unknown block", text: "jib \"a\" {}\n", errors: []string{`Unsupported block type; Blocks of type "jib" are not expected here. Did you mean "job"?`}},
+		{name: "1.3 an unknown argument", text: "foo = 1\njob \"j\" {}\n", errors: []string{`Unsupported argument; An argument named "foo" is not expected here.`}},
+		{name: "1.3 no label", text: "job {}\n", errors: []string{"Missing name for job; All job blocks must have 1 labels (name)."}},
+		{name: "1.3 two labels", text: "job \"a\" \"b\" {}\n", errors: []string{"Extraneous label for job; Only 1 labels (name) are expected for job blocks."}},
+		{name: "1.3 an empty label parses", text: "job \"\" {}\n", at: "ID", want: `""`},
+		{name: "1.3 an empty file", text: "", errors: []string{"Missing job block"}},
+	})
+}
+
+// TestVariables is section 1.4.
+func TestVariables(t *testing.T) {
+	with := func(decl string) string {
+		return "variable \"x\" {\n" + decl + "\n}\njob \"j\" {\n meta {\n a = jsonencode(var.x)\n}\n}\n"
+	}
+	const a = "Meta.a"
+	runEdges(t, []edge{
+		{name: "an unknown attribute of a declaration", text: with("sensitive = true"), errors: []string{`An argument named "sensitive" is not expected here.`}},
+		{name: "a name that is no identifier", text: "variable \"a b\" {\n default = 1\n}\njob \"j\" {}\n", errors: []string{"Invalid variable name; A name must start with a letter or underscore and may contain only letters, digits, underscores, and dashes."}},
+		{name: "optional is no type", text: with("type = object({a = optional(string)})"), errors: []string{"Optional attribute modifier is only for type constraints, not for exact types."}},
+		{name: "a quoted type", text: with(`type = "string"`), errors: []string{"A type specification is either a primitive type keyword (bool, number, string) or a complex type constructor call, like list(string)."}},
+		{name: "an unknown type", text: with("type = strin"), errors: []string{`The keyword "strin" is not a valid type specification.`}},
+		{name: "a default may not call functions", text: with(`default = upper("x")`), errors: []string{"Function calls not allowed; Functions may not be called here."}},
+		{name: "a default may not refer", text: with("default = attr.x"), errors: []string{"Variables not allowed; Variables may not be used here."}},
+		{name: "a default that does not fit", text: with("type = number\ndefault = \"x\""), errors: []string{"Invalid default value for variable; This default value is not compatible with the variable's type constraint: a number is required."}},
+		{name: "a default gives the type", text: with("default = 5"), vars: []string{"x=12"}, at: a, want: `"12"`},
+		{name: "text that does not fit the type of the default", text: with("default = 5"), vars: []string{"x=a"}, errors: []string{":0,0-0: Invalid argument value for -var variable; The received arg value for x is not compatible with the variable's type constraint: a number is required."}},
+		{name: "without type and default text is text", text: with(""), vars: []string{"x=[1]"}, at: a, want: `"\"[1]\""`},
+		{name: "null is a value", text: with("default = null"), at: a, want: `"null"`},
+		{name: "declared twice", text: "variable \"x\" {\n default = 1\n}\nvariables {\n x = 1\n}\njob \"j\" {}\n", errors: []string{"Duplicate variable; Duplicate x variable definition found."}},
+		{name: "a variables block", text: "variables {\n a = 1\n b = [2]\n}\njob \"j\" {\n meta {\n a = jsonencode(var)\n}\n}\n", at: a, want: `"{\"a\":1,\"b\":[2]}"`},
+		{name: "a value for one of a variables block is converted", text: "variables {\n a = 1\n}\njob \"j\" {\n meta {\n a = jsonencode(var.a)\n}\n}\n", vars: []string{"a=7"}, at: a, want: `"7"`},
+		{name: "the environment is looked at for declared names only", text: with("default = 1"), environ: []string{"NOMAD_VAR_y=2", "NOMAD_VAR_x=3", "OTHER=4"}, at: a, want: `"3"`},
+		{name: "the environment with a wrong value", text: with("type = number"), environ: []string{"NOMAD_VAR_x=z"}, errors: []string{":0,0-0: Invalid value for variable; The value for x is not compatible with the variable's type constraint: a number is required."}},
+		{name: "an expression from the environment", text: with("type = list(string)"), environ: []string{"NOMAD_VAR_x=[y]"}, errors: []string{"<value for var.x from env>:1,2-3: Variables not allowed; Variables may not be used here."}},
+		{name: "the last -var of a name wins", text: with(""), vars: []string{"x=1", "x=2"}, at: a, want: `"\"2\""`},
+		{name: "-var is split at the first equals sign", text: with(""), vars: []string{"x=a=b"}, at: a, want: `"\"a=b\""`},
+		{name: "-var for a list", text: with("type = list(number)"), vars: []string{`x=[1,"2"]`}, at: a, want: `"[1,2]"`},
+		{name: "-var for a bool", text: with("type = bool"), vars: []string{`x="true"`}, at: a, want: `"true"`},
+		{name: "-var with more after the expression", text: with("type = bool"), vars: []string{"x=true true"}, errors: []string{"Extra characters after expression"}},
+		{name: "a variable file with a function", text: with(""), files: []string{`x = upper("a")`}, errors: []string{"Function calls not allowed"}},
+		{name: "a variable file with a reference", text: with(""), files: []string{"x = attr.y"}, errors: []string{"Variables not allowed"}},
+		{name: "a variable file in JSON", text: with("type = list(number)"), files: []string{`{"x":[1]}`}, at: a, want: `"[1]"`},
+		{name: "a variable file that declares", text: with(""), files: []string{"variable \"x\" {}\n"}, errors: []string{"Variable declaration in a .var file; A .var file is used to assign values to variables that have already been declared in job files, not to declare new variables. "}},
+		{name: "a variable file with a wrong value", text: with("type = number"), files: []string{`x = "z"`}, errors: []string{"Invalid value for variable; The value for x is not compatible with the variable's type constraint: a number is required."}},
+		{name: "a variable file with an undeclared name", text: "job \"j\" {}\n", files: []string{"y = 1"}, errors: []string{`<nil>: Undefined variable; A "y" variable was set but was not found in known variables. To declare variable "y", place this block in your job files`}},
+		{name: "-var with an undeclared name", text: "job \"j\" {}\n", vars: []string{"zz=1"}, errors: []string{`<nil>: Undefined -var variable; A "zz" variable was passed in the command line but was not found in known variables. To declare variable "zz", place this block in your job file`}},
+		{name: "-var with an undeclared name and no strictness", text: "job \"j\" {}\n", vars: []string{"zz=1"}, lax: true, at: "ID", want: `"j"`, warnings: []string{"Undefined -var variable"}},
+		{name: "a rule that holds", text: with("default = 3\nvalidation {\n condition = var.x > 2\n error_message = \"too small\"\n}"), at: a, want: `"3"`},
+		{name: "a rule that does not", text: with("default = 3\nvalidation {\n condition = var.x > 5\n error_message = \"Zu klein\"\n}"),
+			errors: []string{"in.hcl:2,11-12: Invalid value for default variable; Zu klein\n\nThis was checked by the validation rule at in.hcl:4,14-23."}},
+		{name: "a rule is for the winning value", text: with("default = 3\nvalidation {\n condition = var.x > 5\n error_message = \"no\"\n}"), vars: []string{"x=9"}, at: a, want: `"9"`},
+		{name: "a rule names the command line", text: with("default = 9\nvalidation {\n condition = var.x > 5\n error_message = \"no\"\n}"), vars: []string{"x=1"}, errors: []string{"Invalid value for cmd variable; no"}},
+		{name: "a rule names the environment", text: with("default = 9\nvalidation {\n condition = var.x > 5\n error_message = \"no\"\n}"), environ: []string{"NOMAD_VAR_x=1"}, errors: []string{"Invalid value for env variable; no"}},
+		{name: "a rule names the variable file", text: with("default = 9\nvalidation {\n condition = var.x > 5\n error_message = \"no\"\n}"), files: []string{"x = 1"}, errors: []string{"Invalid value for varfile variable; no"}},
+		{name: "a rule about another variable", text: with("default = 3\nvalidation {\n condition = var.y > 5\n error_message = \"no\"\n}"), errors: []string{`Invalid reference in variable validation; The condition for variable "x" can only refer to the variable itself, using var.x.`}},
+		{name: "a rule about nothing", text: with("default = 3\nvalidation {\n condition = true\n error_message = \"no\"\n}"), errors: []string{`Invalid variable validation condition; The condition for variable "x" must refer to var.x in order to test incoming values.`}},
+		{name: "a rule with a loop", text: with("default = [3]\nvalidation {\n condition = length([for v in var.x : v if v > 2]) == 1\n error_message = \"no\"\n}"), at: a, want: `"[3]"`},
+		{name: "a rule with a blank message", text: with("default = 3\nvalidation {\n condition = var.x > 2\n error_message = \" \"\n}"), errors: []string{"Invalid validation error message; An empty or blank string is not a valid nor useful error message."}},
+		{name: "a rule without a message", text: with("default = 3\nvalidation {\n condition = var.x > 2\n}"), errors: []string{`The argument "error_message" is required, but no definition was found.`}},
+		{name: "a rule may not read files", text: with("default = \"x\"\nvalidation {\n condition = fileexists(var.x)\n error_message = \"no\"\n}"), errors: []string{`Call to function "fileexists" failed: filesystem function disabled.`}},
+	})
+	_, diags := Parse(Source{Name: "in.hcl", Text: []byte("job \"j\" {}\n"), VarFiles: []string{"nope.hcl"}})
+	if got, want := Text(diags), `unable to parse var file: <nil>: Failed to read file; failed to read "nope.hcl": open nope.hcl: no such file or directory`; got != want {
+		t.Errorf("missing variable file: got %s, want %s", got, want)
+	}
+}
+
+// TestLocalsAndDynamic is sections 1.5 to 1.7.
+func TestLocalsAndDynamic(t *testing.T) {
+	meta := func(head, a string) string { return head + "job \"j\" {\n meta {\n a = " + a + "\n}\n}\n" }
+	runEdges(t, []edge{
+		{name: "1.5 locals in any order", text: meta("locals {\n a = local.b\n b = \"${local.c}!\"\n}\nlocals {\n c = upper(\"x\")\n}\n", "local.a"), at: "Meta.a", want: `"X!"`},
+		{name: "1.5 a circle of locals", text: meta("locals {\n a = local.b\n b = local.a\n}\n", "1"), errors: []string{`Unsupported attribute; This object does not have an attribute named "`}},
+		{name: "1.5 an undefined local", text: meta("locals {\n a = local.b\n}\n", "1"), errors: []string{`Unsupported attribute; This object does not have an attribute named "b".`}},
+		{name: "1.5 references survive in locals", text: meta("locals {\n a = attr.x\n}\n", `"<${local.a}>"`), at: "Meta.a", want: `"<${attr.x}>"`},
+		{name: "1.5 local as a whole", text: meta("locals {\n a = 1\n b = length(keys(local))\n}\n", "local.b"), at: "Meta.a", want: `"1"`},
+		{name: "1.5 a local by index", text: meta("locals {\n a = local[\"b\"]\n b = 2\n}\n", "local.a"), at: "Meta.a", want: `"2"`},
+		{name: "1.6 a list", text: "job \"j\" {\n dynamic \"group\" {\n for_each = [\"x\", \"y\"]\n labels = [\"g${group.key}\"]\n content {\n meta {\n v = group.value\n}\n}\n}\n}\n", at: "TaskGroups.1", want: dynamicGroup(`"g1"`, `{"v":"y"}`)},
+		{name: "1.6 a map comes sorted, the iterator renamed", text: "job \"j\" {\n dynamic \"group\" {\n for_each = {b = 1, a = 2}\n iterator = it\n labels = [it.key]\n content {\n meta = { v = it.value }\n}\n}\n}\n", at: "TaskGroups.0", want: dynamicGroup(`"a"`, `{"v":"2"}`)},
+		{name: "1.6 nested, with config and env", text: "job \"j\" {\n dynamic \"group\" {\n for_each = [1]\n labels = [\"g\"]\n content {\n dynamic \"task\" {\n for_each = [2, 3]\n labels = [\"t${task.value}\"]\n content {\n config {\n a = [group.value, task.value]\n b { c = task.key }\n}\n env {\n E = \"${group.value}-${task.value}\"\n}\n}\n}\n}\n}\n}\n",
+			at: "TaskGroups.0.Tasks.1.Config", want: `{"a":[1,3],"b":[{"c":1}]}`},
+		{name: "1.6 nested env", text: "job \"j\" {\n dynamic \"group\" {\n for_each = [1]\n labels = [\"g\"]\n content {\n dynamic \"task\" {\n for_each = [2]\n labels = [\"t\"]\n content {\n env {\n E = \"${group.value}-${task.value}\"\n}\n}\n}\n}\n}\n}\n", at: env, want: `{"E":"1-2"}`},
+		{name: "1.6 config as a whole", text: jobWith("dynamic \"config\" {\n for_each = [7]\n content {\n a = config.value\n b { c = config.value }\n}\n}"), at: config, want: `{"a":7,"b":[{"c":7}]}`},
+		{name: "1.6 env as a whole", text: jobWith("dynamic \"env\" {\n for_each = [7]\n content {\n A = env.value\n}\n}"), at: env, want: `{"A":"7"}`},
+		{name: "1.6 ports", text: "job \"j\" {\n group \"g\" {\n network {\n dynamic \"port\" {\n for_each = [80, 0]\n labels = [\"p${port.key}\"]\n content {\n static = port.value\n}\n}\n}\n}\n}\n", at: "TaskGroups.0.Networks.0.ReservedPorts.0.Label", want: `"p0"`},
+		{name: "1.6 for_each of a reference", text: jobWith("dynamic \"template\" {\n for_each = attr.x\n content {}\n}"), errors: []string{"Invalid dynamic for_each value; Cannot use a string value in for_each. An iterable collection is required."}},
+		{name: "1.6 a block that is not known", text: jobWith("dynamic \"nope\" {\n for_each = []\n content {}\n}"), errors: []string{`Blocks of type "nope" are not expected here.`}},
+		{name: "1.6 dynamic in HCL JSON", text: `{"job":{"j":{"dynamic":{"group":{"for_each":["x"],"labels":["${group.value}"],"content":{"meta":{"v":"${group.value}!"}}}}}}}`, at: "TaskGroups.0", want: dynamicGroup(`"x"`, `{"v":"x!"}`)},
+		{name: "1.7 length refuses text", text: meta("", `length("abc")`), errors: []string{`Call to function "length" failed: collection must be a list, a map or a tuple.`}},
+		{name: "1.7 strrev", text: meta("", `"${strrev("abc")}${reverse("abc")}${strlen("abc")}"`), at: "Meta.a", want: `"cbacba3"`},
+		{name: "1.7 an unknown function", text: meta("", "nope(1)"), errors: []string{`Call to unknown function; There is no function named "nope".`}},
+		{name: "1.7 try, can and convert", text: meta("", `"${try(local.nope, "t")} ${can(local.nope)} ${convert("5", number) + 1}"`), at: "Meta.a", want: `"t false 6"`},
+	})
+}
+
+func dynamicGroup(name, meta string) string {
+	return `{"Name":` + name + `,"Count":null,"Constraints":null,"Affinities":null,"Tasks":null,"Spreads":null,"Volumes":null,"RestartPolicy":null,"Disconnect":null,"ReschedulePolicy":null,"EphemeralDisk":null,"Update":null,"Migrate":null,"Networks":null,"Meta":` + meta +
+		`,"Services":null,"ShutdownDelay":null,"MaxRunDuration":null,"StopAfterClientDisconnect":null,"MaxClientDisconnect":null,"Scaling":null,"Consul":null,"PreventRescheduleOnLost":null}`
+}
+
+// TestReferencesSurvive is the table of section 1.9.
+func TestReferencesSurvive(t *testing.T) {
+	value := func(name, written, want string) edge {
+		return edge{name: "1.9 " + name, text: configOf("v = " + written), at: config + ".v", want: want}
+	}
+	fails := func(name, written, want string) edge {
+		return edge{name: "1.9 " + name, text: configOf("v = " + written), errors: []string{want}}
+	}
+	runEdges(t, []edge{
+		value("quoted", `"${attr.kernel.name}"`, `"${attr.kernel.name}"`),
+		value("bare", `attr.kernel.name`, `"${attr.kernel.name}"`),
+		value("spaces are kept", `"${ attr.kernel.name }"`, `"${ attr.kernel.name }"`),
+		value("in text", `"a-${node.unique.id}-b"`, `"a-${node.unique.id}-b"`),
+		value("an index", `"${env["X"]}"`, `"${env[\"X\"]}"`),
+		value("mixed indexes", `"${x.0[3]["F"].5}"`, `"${x.0[3][\"F\"].5}"`),
+		value("dashes", `"${attr.network.dev-us-east1.external-ip.0}"`, `"${attr.network.dev-us-east1.external-ip.0}"`),
+		value("escaped", `"$${attr.foo}"`, `"${attr.foo}"`),
+		value("a function", `"${upper(attr.kernel.name)}"`, `"${ATTR.KERNEL.NAME}"`),
+		value("a comparison", `"${attr.kernel.name == "linux" ? "a" : "b"}"`, `"b"`),
+		fails("arithmetic", `"${NOMAD_PORT_http + 1}"`, "Invalid operand; Unsuitable value for left operand: a number is required."),
+		fails("a splat", `"${attr.*.x}"`, "Unsupported attribute; Can't access attributes on a primitive-typed value (string)."),
+		fails("var is reserved", `var.nope`, `Unsupported attribute; This object does not have an attribute named "nope".`),
+		fails("local is reserved", `local.nope`, `Unsupported attribute; This object does not have an attribute named "nope".`),
+		value("var alone", `[var]`, `[{}]`),
+		value("a brace after it (Nomad doubles it)", `"${attr.foo}}"`, `"${attr.foo}}"`),
+		value("braces and blanks after it", `"x ${attr.foo} } y"`, `"x ${attr.foo} } y"`),
+		{name: "1.9 in env", text: jobWith("env {\n A = attr.x\n B = \"<${meta.y}>\"\n}"), at: env, want: `{"A":"${attr.x}","B":"<${meta.y}>"}`},
+		{name: "1.9 in HCL JSON", text: `{"job":{"j":{"meta":{"a":"${ attr.x } $${y} ${upper(meta.z)}"}}}}`, at: "Meta.a", want: `"${ attr.x } ${y} ${META.Z}"`},
+		value("a name that a loop binds", `[for x in [1] : "${x}${y}"]`, `["1${y}"]`),
+		value("a name after the loop", `["${[for x in [1] : x][0]}", x.y]`, `[1,"${x.y}"]`),
+		value("a path and a longer one", `["${attr.a}", "${attr.a.b}"]`, `["${attr.a}","${attr.a.b}"]`),
+	})
+}
+
+// TestMorePointsOfTheDialect is section 1.9.1.
+func TestMorePointsOfTheDialect(t *testing.T) {
+	value := func(name, written, want string) edge {
+		return edge{name: "1.9.1 " + name, text: "variable \"m\" {\n type = map(map(string))\n default = {\n b = {\n k = \"2\"\n}\n a = {\n k = \"1\"\n}\n}\n}\nlocals {\n o = {\n a = 1\n}\n k = \"x\"\n}\n" + configOf("v = "+written), at: config + ".v", want: want}
+	}
+	fails := func(name, written, want string) edge {
+		e := value(name, written, "")
+		e.at, e.errors = "", []string{want}
+		return e
+	}
+	runEdges(t, []edge{
+		value("an object literal", `{ a = 1 }`, `[{"a":1}]`),
+		value("in parentheses", `({ a = 1 })`, `{"a":1}`),
+		value("in a conditional", `true ? { a = 1 } : { a = 2 }`, `{"a":1}`),
+		value("from a local", `local.o`, `{"a":1}`),
+		value("from a for", `{ for k in ["a"] : k => 1 }`, `{"a":1}`),
+		value("from a function", `merge({ a = 1 }, {})`, `{"a":1}`),
+		value("a map of maps loses its keys", `var.m`, `[{"k":"1"},{"k":"2"}]`),
+		value("tabs are dropped", "\"${\tattr.x\t}\"", `"${attr.x}"`),
+		value("line ends are dropped", "\"${\nattr.x\n}\"", `"${attr.x}"`),
+		value("a comment eats the blank before it", `"${ attr.x /* c */}"`, `"${ attr.x}"`),
+		value("an index survives", `"${attr[0]}"`, `"${attr[0]}"`),
+		value("a splat makes a list", `attr[*]`, `["${attr}"]`),
+		fails("an index that is computed", `env[local.k]`, "Invalid index"),
+		fails("a path after parentheses", `(attr).x`, "Unsupported attribute"),
+		fails("length of an object literal", `length({ a = 1 })`, `Call to function "length" failed: collection must be a list, a map or a tuple.`),
+		{name: "1.9.1 a division by zero in env", text: jobWith("env {\n A = 1/0\n}"), at: env, want: `{"A":"+Inf"}`},
+		{name: "1.9.1 a division by zero in meta", text: jobWith("meta = {\n A = 1/0\n}"), at: task + ".Meta", want: `{"A":"+Inf"}`},
+		{name: "1.9.1 extra claims are a list", text: jobWith("identity {\n name = \"a\"\n extra_claims = [\"x\"]\n}"), at: task + ".Identities.0.ExtraClaims", want: `["x"]`},
+		{name: "1.9.1 a change script without a command", text: jobWith("template {\n change_script {}\n}"), at: task + ".Templates.0.ChangeScript.Args", want: `[]`},
+		{name: "1.9.1 the keys of a JSON config are no templates", text: `{"job":{"j":{"task":{"t":{"config":{"${attr.x}":"${attr.y}"}}}}}}`, at: config, want: `{"${attr.x}":"${attr.y}"}`},
+		{name: "1.9.1 a comment in JSON", text: `{"job":{"j":{"//":"c","task":{"t":{"//":"c","config":{"//":"c","a":1}}}}}}`, at: config, want: `{"a":1}`},
+		{name: "1.9.1 a comment in JSON where a label is expected", text: `{"job":{"//":{}}}`, at: "ID", want: `"//"`},
+		{name: "1.9.1 a follow-up diagnostic", text: configOf("a = local.nope"), errors: []string{", and 1 other diagnostic(s)"}},
+		{name: "1.9.1 a flush heredoc with directives that are indented", text: configOf("a = <<-EOF\n    %{ if true }\n    x\n    %{ endif }\n    EOF"), at: config + ".a", want: `"\nx\n\n"`},
+		{name: "1.9.1 a flush heredoc with directives at the margin", text: configOf("a = <<-EOF\n%{ if true }\n    x\n%{ endif }\n    EOF"), at: config + ".a", want: `"\n    x\n\n"`},
+	})
+
+	file, diags := Parse(Source{Name: "in.hcl", Text: []byte(configOf("a = 1/0"))})
+	if diags.HasErrors() {
+		t.Fatal(Text(diags))
+	}
+	if err := Encode(&bytes.Buffer{}, file.Job); err == nil || !strings.Contains(err.Error(), "+Inf") {
+		t.Errorf("an infinite number in config: got %v, want an error of the output", err)
+	}
+}
+
+// TestBlockForms is section 1.10 and the head of section 2.
+func TestBlockForms(t *testing.T) {
+	runEdges(t, []edge{
+		{name: "1.10 attribute form", text: jobWith(`env = { "a.b" = 1, c = true, d = 1.50, e = 1e3 }`), at: env, want: `{"a.b":"1","c":"true","d":"1.5","e":"1000"}`},
+		{name: "1.10 block form", text: jobWith("env {\n a = 1\n c = true\n d = 1.50\n e = 1e3\n}"), at: env, want: `{"a":"1","c":"true","d":"1.5","e":"1000"}`},
+		{name: "1.10 meta of a job and a group", text: "job \"j\" {\n meta = { \"a.b\" = 1 }\n group \"g\" {\n meta = { \"c.d\" = 2 }\n}\n}\n", at: "TaskGroups.0.Meta", want: `{"c.d":"2"}`},
+		{name: "1.10 both forms", text: jobWith("env = { A = 1 }\nenv {\n B = 1\n}"), errors: []string{"Duplicate env block; env may not be defined more than once. Another definition is defined at in.hcl:5,1-16"}},
+		{name: "1.10 two blocks", text: jobWith("env {\n A = 1\n}\nenv {\n B = 1\n}"), errors: []string{"Duplicate env block; Only one env block is allowed. Another was defined at in.hcl:5,1-4."}},
+		{name: "1.10 null in a block", text: jobWith("env {\n A = null\n}"), errors: []string{"Unsuitable value type; Unsuitable value: null value is not allowed"}},
+		{name: "1.10 null in an attribute", text: jobWith("env = { A = null }"), errors: []string{"Unsuitable value type; Unsuitable value: null value is not allowed"}},
+		{name: "1.10 a list in a block", text: jobWith("env {\n A = [1]\n}"), errors: []string{"Unsuitable value type; Unsuitable value: string required, but have tuple"}},
+		{name: "1.10 a list in an attribute", text: jobWith("env = { A = [1] }"), errors: []string{"Unsuitable value type; Unsuitable value: string required, but have tuple"}},
+		{name: "1.10 an attribute that is a list", text: jobWith("env = [1]"), errors: []string{"Unsuitable value type; Unsuitable value: map of string required"}},
+		{name: "1.10 an attribute that is null", text: jobWith("env = null"), at: env, want: `null`},
+		{name: "1.10 an empty block", text: jobWith("env {}"), at: env, want: `{}`},
+		{name: "1.10 config has no attribute form", text: jobWith("config = {}"), errors: []string{`Unsupported argument; An argument named "config" is not expected here. Did you mean to define a block of type "config"?`}},
+		{name: "1.10 no env in a group", text: "job \"j\" {\n group \"g\" {\n env {}\n}\n}\n", errors: []string{`Blocks of type "env" are not expected here.`}},
+		{name: "1.10 meta of a service has no attribute form", text: jobWith("service {\n meta = {}\n}"), errors: []string{"Did you mean to define a block of type \"meta\"?"}},
+		{name: "2 no restart in a job", text: "job \"j\" {\n restart {}\n}\n", errors: []string{`Blocks of type "restart" are not expected here.`}},
+		{name: "2 null for a pointer is absent", text: "job \"j\" {\n type = null\n datacenters = null\n namespace = null\n group \"g\" {\n count = null\n}\n}\n", at: "Type", want: `null`},
+		{name: "2 null for a string", text: jobWith("user = null"), errors: []string{"Unsuitable value type; Unsuitable value: null value is not allowed"}},
+		{name: "2 null for a bool", text: jobWith("leader = null"), errors: []string{"Unsuitable value type; Unsuitable value: null value is not allowed"}},
+		{name: "2 null for a duration", text: jobWith("kill_timeout = null"), errors: []string{"Unsuitable value; Unsuitable duration value: nil"}},
+		{name: "2 a block twice", text: jobWith("lifecycle {\n hook = \"a\"\n}\nlifecycle {\n hook = \"b\"\n}"), errors: []string{"in.hcl:8,1-10: Duplicate lifecycle block; Only one lifecycle block is allowed. Another was defined at in.hcl:5,1-10."}},
+		{name: "2.2 a volume twice: the last wins", text: "job \"j\" {\n group \"g\" {\n volume \"v\" {\n source = \"a\"\n}\n volume \"v\" {\n source = \"b\"\n}\n}\n}\n", at: "TaskGroups.0.Volumes.v.Source", want: `"b"`},
+		{name: "2.3 an action without a command", text: jobWith("action \"a\" {}"), errors: []string{`Missing required argument; The argument "command" is required, but no definition was found.`}},
+		{name: "2.17 header values are lists", text: jobWith("service {\n check {\n header {\n A = \"x\"\n}\n}\n}"), errors: []string{"list of string required, but have string"}},
+		{name: "2.17 headers", text: jobWith("service {\n check {\n header {\n A = [\"x\", 1]\n}\n}\n}"), at: task + ".Services.0.Checks.0.Header", want: `{"A":["x","1"]}`},
+		{name: "2.23 scaling without max", text: "job \"j\" {\n group \"g\" {\n scaling {}\n}\n}\n", errors: []string{`Missing required argument; The argument "max" is required, but no definition was found.`}},
+		{name: "2.23 scaling of a wrong type", text: "job \"j\" {\n group \"g\" {\n scaling {\n max = 1\n type = \"x\"\n}\n}\n}\n", errors: []string{`Invalid group scaling type; task group scaling policy had invalid type: "x"`}},
+		{name: "2.23 scaling of a task", text: jobWith("scaling \"CPU\" {\n max = 1\n policy {\n a = 1\n}\n}"), at: task + ".ScalingPolicies.0.Type", want: `"vertical_cpu"`},
+		{name: "2.23 scaling of a task by another name", text: jobWith("scaling \"disk\" {\n max = 1\n}"), errors: []string{`Invalid scaling policy name; scaling policy name must be "cpu" or "mem"`}},
+		{name: "2.23 scaling of a task twice", text: jobWith("scaling \"mem\" {\n max = 1\n}\nscaling \"mem\" {\n max = 1\n}"), errors: []string{`Duplicate scaling "mem" block; `}},
+		{name: "2.23 scaling of a task with another type", text: jobWith("scaling \"mem\" {\n max = 1\n type = \"foo\"\n}"), errors: []string{`Invalid scaling policy type; Invalid policy type, expected "foo" but found "vertical_mem"`}},
+		{name: "5 a lifecycle without a hook", text: jobWith("lifecycle {}"), errors: []string{`Missing required argument; The argument "hook" is required, but no definition was found.`}},
+	})
+}
+
+// TestNormalisation is section 1.11.
+func TestNormalisation(t *testing.T) {
+	network := func(ports string) string { return "job \"j\" {\n group \"g\" {\n network {\n" + ports + "\n}\n}\n}\n" }
+	const net = "TaskGroups.0.Networks.0"
+	runEdges(t, []edge{
+		{name: "the id of a job", text: "job \"l\" {\n id = \"i\"\n}\n", at: "ID", want: `"i"`},
+		{name: "the name of a job", text: "job \"l\" {\n id = \"i\"\n}\n", at: "Name", want: `"l"`},
+		{name: "cron", text: "job \"j\" {\n periodic {\n cron = \"x\"\n}\n}\n", at: "Periodic.SpecType", want: `"cron"`},
+		{name: "crons", text: "job \"j\" {\n periodic {\n crons = [\"x\"]\n}\n}\n", at: "Periodic.SpecType", want: `"cron"`},
+		{name: "no cron", text: "job \"j\" {\n periodic {}\n}\n", at: "Periodic.SpecType", want: `null`},
+		{name: "vault of the job", text: "job \"j\" {\n vault {\n role = \"r\"\n}\n task \"t\" {}\n}\n", at: task + ".Vault.Role", want: `"r"`},
+		{name: "vault of the group", text: "job \"j\" {\n vault {\n role = \"r\"\n}\n group \"g\" {\n vault {\n role = \"s\"\n}\n task \"t\" {}\n}\n}\n", at: task + ".Vault.Role", want: `"s"`},
+		{name: "vault of the task", text: "job \"j\" {\n group \"g\" {\n vault {\n role = \"s\"\n}\n task \"t\" {\n vault {}\n}\n}\n}\n", at: task + ".Vault", want: `{"Policies":null,"Role":"","Namespace":null,"Cluster":"","Env":true,"DisableFile":false,"ChangeMode":"restart","ChangeSignal":null,"AllowTokenExpiration":null}`},
+		{name: "secrets of the job come after the task's", text: "job \"j\" {\n secret \"a\" {\n config {\n x = 1\n}\n}\n group \"g\" {\n task \"t\" {\n secret \"b\" {}\n}\n}\n}\n", at: task + ".Secrets.1", want: `{"Name":"a","Provider":"","Path":"","Config":{"x":1},"Env":null}`},
+		{name: "secrets of the group (Nomad doubles the task's)", text: "job \"j\" {\n group \"g\" {\n secret \"a\" {}\n task \"t\" {\n secret \"b\" {}\n}\n}\n}\n", at: task + ".Secrets.1.Name", want: `"a"`},
+		{name: "a static port is reserved", text: network("port \"a\" {\n static = 80\n}"), at: net + ".ReservedPorts.0.Value", want: `80`},
+		{name: "a port that is static and not", text: network("port \"a\" {\n static = 0\n}\nport \"b\" {\n static = -1\n}"), at: net + ".DynamicPorts.1.Label", want: `"b"`},
+		{name: "reserved_ports alone", text: network("reserved_ports \"a\" {\n static = 80\n}"), at: net + ".ReservedPorts.0.Value", want: `80`},
+		{name: "ports of resources", text: jobWith("resources {\n network {\n port \"a\" {\n static = 80\n}\n}\n}"), at: task + ".Resources.Networks.0.ReservedPorts.0.Value", want: `80`},
+		{name: "a template", text: jobWith("template {}"), at: task + ".Templates.0", want: `{"SourcePath":null,"DestPath":null,"EmbeddedTmpl":null,"ChangeMode":"restart","ChangeScript":null,"ChangeSignal":null,"Once":null,"Splay":5000000000,"Perms":"0644","Uid":null,"Gid":null,"LeftDelim":null,"RightDelim":null,"Envvars":null,"VaultGrace":null,"Wait":null,"ErrMissingKey":false}`},
+		{name: "a change script", text: jobWith("template {\n change_script {\n command = \"c\"\n}\n}"), at: task + ".Templates.0.ChangeScript", want: `{"Command":"c","Args":[],"Timeout":5000000000,"FailOnError":false,"RunOnFirstRender":false}`},
+		{name: "the perms of a template may be a number", text: jobWith("template {\n perms = 755\n}"), at: task + ".Templates.0.Perms", want: `"755"`},
+		{name: "one bound of a wait", text: jobWith("template {\n wait {\n min = \"1s\"\n}\n}"), at: task + ".Templates.0.Wait", want: `{"Min":1000000000,"Max":null}`},
+		{name: "an identity without a name", text: jobWith("identity {\n env = true\n}"), at: task + ".Identity.Env", want: `true`},
+		{name: "the first default identity moves, the rest stay", text: jobWith("identity {\n name = \"a\"\n}\nidentity {\n name = \"default\"\n file = true\n}\nidentity {}"), at: task + ".Identities.1.Name", want: `""`},
+		{name: "shorthands of a constraint", text: "job \"j\" {\n constraint {\n attribute = \"a\"\n version = \">= 1\"\n}\n}\n", at: "Constraints.0", want: `{"LTarget":"a","RTarget":">= 1","Operand":"version"}`},
+		{name: "distinct_hosts", text: "job \"j\" {\n constraint {\n distinct_hosts = false\n}\n}\n", at: "Constraints.0", want: `{"LTarget":"","RTarget":"false","Operand":"distinct_hosts"}`},
+		{name: "distinct_property", text: "job \"j\" {\n constraint {\n distinct_property = \"${meta.rack}\"\n value = 2\n}\n}\n", at: "Constraints.0", want: `{"LTarget":"${meta.rack}","RTarget":"2","Operand":"distinct_property"}`},
+		{name: "a shorthand of an affinity", text: "job \"j\" {\n affinity {\n attribute = \"a\"\n set_contains_any = \"x\"\n weight = -50\n}\n}\n", at: "Affinities.0", want: `{"LTarget":"a","RTarget":"x","Operand":"set_contains_any","Weight":-50}`},
+	})
+}
+
+// TestScalars is section 4.
+func TestScalars(t *testing.T) {
+	runEdges(t, []edge{
+		{name: "a duration of parts", text: jobWith(`kill_timeout = "1h2m3.5s"`), at: task + ".KillTimeout", want: `3723500000000`},
+		{name: "a negative duration", text: jobWith(`kill_timeout = "-5us"`), at: task + ".KillTimeout", want: `-5000`},
+		{name: "a duration without a unit", text: jobWith(`kill_timeout = "10"`), errors: []string{`time: missing unit in duration "10"`}},
+		{name: "a duration that is not whole", text: jobWith("kill_timeout = 1.5"), errors: []string{"value must be a whole number, "}},
+		{name: "a duration beyond all", text: jobWith("kill_timeout = 1e300"), errors: []string{"value must be a whole number, "}},
+		{name: "a duration that is a bool", text: jobWith("kill_timeout = true"), errors: []string{"Unsuitable value: expected a string but found bool"}},
+		{name: "a pointer to a duration", text: "job \"j\" {\n group \"g\" {\n shutdown_delay = \"1s\"\n}\n}\n", at: "TaskGroups.0.ShutdownDelay", want: `1000000000`},
+		{name: "an int from text", text: "job \"j\" {\n group \"g\" {\n count = \"3\"\n}\n}\n", at: "TaskGroups.0.Count", want: `3`},
+		{name: "an int that is not whole", text: "job \"j\" {\n group \"g\" {\n count = 1.5\n}\n}\n", errors: []string{"Unsuitable value type; Unsuitable value: value must be a whole number, between -9223372036854775808 and 9223372036854775807"}},
+		{name: "eight bits", text: "job \"j\" {\n spread {\n target \"x\" {\n percent = 256\n}\n}\n}\n", errors: []string{"between 0 and 255 inclusive"}},
+		{name: "eight bits with a sign", text: "job \"j\" {\n spread {\n weight = 128\n}\n}\n", errors: []string{"between -128 and 127"}},
+		{name: "a bool from text", text: jobWith(`leader = "1"`), at: task + ".Leader", want: `true`},
+		{name: "a string from a bool", text: jobWith("user = true"), at: task + ".User", want: `"true"`},
+		{name: "a list from a string", text: "job \"j\" {\n datacenters = \"dc1\"\n}\n", errors: []string{"list of string required, but have string"}},
+		{name: "a list of numbers", text: "job \"j\" {\n datacenters = [1, \"b\"]\n}\n", at: "Datacenters", want: `["1","b"]`},
+	})
+}
+
+// TestSchemaless is section 8.1.
+func TestSchemaless(t *testing.T) {
+	value := func(written, want string) edge {
+		return edge{name: "8.1 " + strings.ReplaceAll(written, "\n", " "), text: configOf(written), at: config, want: want}
+	}
+	runEdges(t, []edge{
+		value("", `{}`),
+		value("a = 1\nb = 1.0\nc = 1e3", `{"a":1,"b":1,"c":1000}`),
+		value("a = 9223372036854775807", `{"a":9223372036854775807}`),
+		value("a = 18446744073709551616", `{"a":18446744073709552000}`),
+		value("a = 1.5\nb = true\nc = \"s\"", `{"a":1.5,"b":true,"c":"s"}`),
+		value("a = { b = null }", `{"a":[{"b":null}]}`),
+		value("blk {\n a = null\n}", `{"blk":[{"a":null}]}`),
+		value("a = [1, \"b\"]\nb = []", `{"a":[1,"b"],"b":[]}`),
+		value("m = {}", `{"m":[{}]}`),
+		value("a = [{ b = { c = 1 } }]", `{"a":[{"b":{"c":1}}]}`),
+		value("m = { n = { k = 1 } }", `{"m":[{"n":{"k":1}}]}`),
+		value("blk {\n x = 1\n}", `{"blk":[{"x":1}]}`),
+		value("blk {}", `{"blk":[{}]}`),
+		value("blk {\n x = 1\n}\nblk {\n x = 2\n}", `{"blk":[{"x":1},{"x":2}]}`),
+		value("blk \"a\" {\n x = 1\n}\nblk \"b\" {\n x = 2\n}", `{"blk":[{"a":[{"x":1}]},{"b":[{"x":2}]}]}`),
+		value("blk {\n m = { a = 1 }\n in {\n y = 2\n}\n}", `{"blk":[{"m":[{"a":1}],"in":[{"y":2}]}]}`),
+		{name: "8.1 two blocks", text: jobWith("config {}\nconfig {}"), errors: []string{"Duplicate config block; Only one config block is allowed. Another was defined at in.hcl:5,1-7."}},
+		{name: "8.1 null in JSON", text: `{"job":{"j":{"task":{"t":{"config":{"a":null,"b":[null],"c":{"d":null}}}}}}}`, at: config, want: `{"b":[null],"c":{"d":null}}`},
+	})
+}
+
+// TestDiagnosticText is section 1.12.
+func TestDiagnosticText(t *testing.T) {
+	tests := []struct{ name, text, want string }{
+		{"errors of a body are lines", "job \"j\" {\n aaaa = 1\n bbbb = 2\n}\n", "in.hcl:2,2-6: Unsupported argument; An argument named \"aaaa\" is not expected here.\nin.hcl:3,2-6: Unsupported argument; An argument named \"bbbb\" is not expected here."},
+		{"of syntax errors the first is printed", "job \"j\" {\n a = 1\n a = 2\n a = 3\n}\n", "in.hcl:3,2-3: Attribute redefined; The argument \"a\" was already set at in.hcl:2,2-3. Each argument may be set only once., and 1 other diagnostic(s)"},
+		{"of errors in config too", configOf("a = local.x\nb = local.y"), `in.hcl:6,10-12: Unsupported attribute; This object does not have an attribute named "x"., and 3 other diagnostic(s)`},
+	}
+	for _, test := range tests {
+		_, diags := Parse(Source{Name: "in.hcl", Text: []byte(test.text)})
+		if got := Text(diags); got != test.want {
+			t.Errorf("%s:\ngot  %s\nwant %s", test.name, got, test.want)
+		}
+	}
+}
