@@ -182,9 +182,9 @@ func expandServiceName(name, job, group, task string) string {
 		{"${TASK}", task},
 		{"${BASE}", job + "-" + group + "-" + task},
 	} {
-		// A name that brings a placeholder of its own would be expanded anew each
-		// time that the job is canonicalized.
-		if !strings.Contains(p[1], "${") {
+		// A value that brings a placeholder of its own, or leaves no name at all,
+		// would make another name each time that the job is canonicalized.
+		if p[1] != "" && !strings.Contains(p[1], "${") {
 			pairs = append(pairs, p[0], p[1])
 		}
 	}

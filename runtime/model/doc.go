@@ -6,6 +6,6 @@
 // node: the job comes in as a value and the answer is a value. Everything here
 // may be called from several goroutines for different jobs.
 //
-// The order is always the same: Canonicalize once, then Validate, Warnings and
-// Refusals in any order. No function panics, whatever the job holds.
+// The order is always the same: Canonicalize once, which takes any job at all,
+// then Validate, Warnings and Refusals in any order, which take what it left.
 package model

@@ -25,7 +25,7 @@ func checkGroup(r *report, job *api.Job, g *api.TaskGroup) {
 	if val(g.Count) < 0 {
 		r.at("count").add("Task group count can't be negative")
 	}
-	if len(g.Tasks) == 0 {
+	if len(g.Tasks) == 0 && !hasGateway(g) {
 		r.add("Missing tasks for task group")
 	}
 	checkMaxRunDuration(r.at("max_run_duration"), jobType, g.MaxRunDuration)
@@ -50,6 +50,12 @@ func checkGroup(r *report, job *api.Job, g *api.TaskGroup) {
 		checkTask(at, jobType, g, t)
 		r.nest(at, "Task %s validation failed:", t.Name)
 	}
+}
+
+// hasGateway tells whether a server would give the group a task, the proxy of a
+// Connect gateway.
+func hasGateway(g *api.TaskGroup) bool {
+	return slices.ContainsFunc(g.Services, func(s *api.Service) bool { return s.Connect != nil && s.Connect.Gateway != nil })
 }
 
 func checkMaxRunDuration(r *report, jobType string, limit *time.Duration) {

@@ -19,6 +19,10 @@ func TestValidateGroup(t *testing.T) {
 		{"a name with a slash", func(f *fixture) { f.group.Name = new("a/b") }, nil},
 		{"a negative count", func(f *fixture) { f.group.Count = new(-1) }, one("Task group count can't be negative")},
 		{"no tasks", func(f *fixture) { f.group.Tasks = nil }, one("Missing tasks for task group")},
+		{"no tasks but a gateway", func(f *fixture) {
+			f.group.Tasks = nil
+			f.group.Services = []*api.Service{{Name: "a", Connect: &api.ConsulConnect{Gateway: &api.ConsulGateway{}}}}
+		}, nil},
 		{"a task without name", func(f *fixture) { f.task.Name = "" }, []string{"Task 1 missing name", "Missing task name"}},
 		{"two tasks of one name", func(f *fixture) { f.group.Tasks = append(f.group.Tasks, &api.Task{Name: "t", Driver: "d"}) }, one("Task 2 redefines 't' from task 1")},
 		{"JS-23 only a prestart task", func(f *fixture) { f.task.Lifecycle = &api.TaskLifecycle{Hook: "prestart"} }, one("Task group g must have at least one main task")},

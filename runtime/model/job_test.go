@@ -42,7 +42,10 @@ func TestValidateJob(t *testing.T) {
 		{"two instances in a sysbatch job", func(f *fixture) { f.jobType("sysbatch"); f.group.Count = new(2) }, nil},
 		{"more instances than a server allows", func(f *fixture) { f.group.Count = new(50000); f.second("h") }, one("total count was greater than configured job_max_count: 50001 > 50000")},
 		{"counts that overflow", func(f *fixture) { f.group.Count = new(1<<63 - 1); f.second("h").Count = new(1<<63 - 1) }, one("total count was greater than configured job_max_count: 9223372036854775807 > 50000")},
-		{"affinity in a system job", func(f *fixture) { f.jobType("system"); f.job.Affinities = []*api.Affinity{{LTarget: "x", RTarget: "y"}} }, one("System jobs may not have an affinity block")},
+		{"affinity in a system job", func(f *fixture) {
+			f.jobType("system")
+			f.job.Affinities = []*api.Affinity{{LTarget: "x", RTarget: "y"}}
+		}, one("System jobs may not have an affinity block")},
 		{"affinity in a sysbatch job", func(f *fixture) {
 			f.jobType("sysbatch")
 			f.job.Affinities = []*api.Affinity{{LTarget: "x", RTarget: "y"}}
