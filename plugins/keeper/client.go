@@ -109,6 +109,13 @@ func (c *Client) Process() Process {
 	return c.keeper
 }
 
+// Ephemeral reports whether the keeper ends everything when its agent is gone.
+func (c *Client) Ephemeral() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ephemeral
+}
+
 // Close ends the connection. A keeper that is not ephemeral lives on; of an
 // ephemeral one, Close waits until it has ended everything, for ten seconds at
 // most. Close may be called twice.
@@ -586,8 +593,8 @@ func (c *Client) start() error {
 		return err
 	}
 	child, err := os.StartProcess(selfExe, c.cfg.Args, &os.ProcAttr{
-		Dir: "/",
-		Env:   keeperEnv(conf),
+		Dir:   "/",
+		Env:   append(RuntimeEnv(), envSetup+"="+string(conf), "GOMAXPROCS=1"),
 		Files: []*os.File{null, null, log, listenerFD: socket},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})
@@ -601,10 +608,10 @@ func (c *Client) start() error {
 	return err
 }
 
-// keeperEnv is the keeper's environment. The agent's secrets are not the
-// keeper's, so it has what Go's runtime looks at and nothing else.
-func keeperEnv(conf []byte) []string {
-	env := []string{envSetup + "=" + string(conf), "GOMAXPROCS=1"}
+// RuntimeEnv returns those variables of this process that Go's runtime looks at.
+// It is the environment of a helper process: the agent's secrets are not its.
+func RuntimeEnv() []string {
+	env := []string{}
 	for _, name := range []string{"GODEBUG", "GORACE", "GOTRACEBACK", "GOCOVERDIR"} {
 		if value, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+value)

@@ -1,0 +1,535 @@
+package logs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+)
+
+// grace is how long Stop waits for the writers of a stream.
+const grace = 2 * time.Second
+
+// ErrClosed means that the Collector was closed.
+var ErrClosed = errors.New("log collector client is closed")
+
+// holder is the part of the keeper that a Collector uses; *keeper.Client is one.
+type holder interface {
+	Spawn(context.Context, keeper.Command) (keeper.Process, error)
+	Hold(ctx context.Context, key string, f *os.File) error
+	Take(ctx context.Context, key string) (*os.File, error)
+	Drop(ctx context.Context, key string) error
+	Ephemeral() bool
+}
+
+// Config says how a Collector finds and starts its process.
+type Config struct {
+	Keeper holder
+	Dir    string   // the runtime directory, which the keeper has made private
+	Args   []string // start this program again as a collector, with argv[0]
+
+	// Linger is how long a collector process without work waits for an agent; ten
+	// minutes if it is 0.
+	Linger time.Duration
+
+	// OnLoss is told when output of a task cannot be written, and when it can
+	// again. It must not block.
+	OnLoss func(Loss)
+
+	Logger hclog.Logger
+}
+
+// Collector is the agent's side: it makes the FIFOs, keeps a collector process
+// alive that reads them, and tells followers of new output. All methods may be
+// called concurrently.
+type Collector struct {
+	conf Config
+	stop chan struct{}
+	once sync.Once
+	wg   sync.WaitGroup
+
+	mu      sync.Mutex
+	link    *link         // nil while there is none
+	changed chan struct{} // closed and replaced when link changes
+	err     error         // why there is no link
+	process keeper.Process
+	tasks   map[taskKey]*taskState
+	streams map[key]*streamState
+}
+
+type taskKey struct{ allocID, name string }
+
+// taskState is a task that is collected.
+type taskState struct {
+	mu  sync.Mutex // held during Start and Stop of this task; taken before Collector.mu
+	dir int        // the log directory, -1 when the task is stopped; guarded by Collector.mu
+	Task
+}
+
+// streamState is what followers look at. Guarded by Collector.mu.
+type streamState struct {
+	index   int64         // the newest file, as far as the collector said
+	changed chan struct{} // closed and replaced when there is news
+	ended   bool
+}
+
+func (s *streamState) wake() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// New makes a Collector and has it find or start its process, without waiting
+// for that.
+func New(conf Config) (*Collector, error) {
+	if conf.Keeper == nil || conf.Dir == "" || len(conf.Args) == 0 {
+		return nil, errors.New("log collector: keeper, directory and arguments are needed")
+	}
+	if conf.Linger == 0 {
+		conf.Linger = 10 * time.Minute
+	}
+	if conf.Logger == nil {
+		conf.Logger = hclog.NewNullLogger()
+	}
+	if conf.OnLoss == nil {
+		conf.OnLoss = func(Loss) {}
+	}
+	c := &Collector{
+		conf:    conf,
+		stop:    make(chan struct{}),
+		changed: make(chan struct{}),
+		tasks:   map[taskKey]*taskState{},
+		streams: map[key]*streamState{},
+	}
+	c.wg.Go(c.maintain)
+	return c, nil
+}
+
+// Close ends the connection; the process goes on, with what it has, as long as
+// tasks write (but not that of an ephemeral keeper). Followers end with ErrClosed.
+// Close may be called twice.
+func (c *Collector) Close() error {
+	c.once.Do(func() { close(c.stop) })
+	c.wg.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, t := range c.tasks {
+		if t.dir >= 0 {
+			unix.Close(t.dir)
+			t.dir = -1
+		}
+	}
+	return nil
+}
+
+// Process returns the collector process that was connected last.
+func (c *Collector) Process() keeper.Process {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.process
+}
+
+// Start begins to collect the output of a task, and returns the FIFOs that it
+// writes to. It is to be called before each start of the task, and by an agent
+// that has taken over a running one; called again it only makes sure that all
+// is in place. A FIFO that a task has replaced by something else is made anew.
+func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string, err error) {
+	wrap := func(err error) error {
+		return fmt.Errorf("collect logs of task %q: %w", task.Name, err)
+	}
+	if err := task.check(); err != nil {
+		return "", "", wrap(err)
+	}
+	t := c.task(task)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	dir, err := openDir(task.Dir)
+	if err != nil {
+		return "", "", wrap(err)
+	}
+	c.mu.Lock()
+	if t.dir >= 0 {
+		unix.Close(t.dir)
+	}
+	t.dir, t.Task = dir, task
+	c.mu.Unlock()
+
+	var paths [len(streams)]string
+	for i, s := range streams {
+		k := key{task.AllocID, task.Name, s}
+		if err := c.ensure(ctx, dir, k); err != nil {
+			return "", "", wrap(err)
+		}
+		paths[i] = filepath.Join(task.Dir, k.fifoName())
+		c.mu.Lock()
+		if st := c.streams[k]; st == nil || st.ended {
+			c.streams[k] = &streamState{index: -1, changed: make(chan struct{})}
+		}
+		c.mu.Unlock()
+		for {
+			l, err := c.current(ctx)
+			if err != nil {
+				return "", "", wrap(err)
+			}
+			err = c.handOver(ctx, l, t, k)
+			if errors.Is(err, errDown) {
+				continue
+			}
+			if err != nil {
+				return "", "", wrap(err)
+			}
+			break
+		}
+	}
+	return paths[0], paths[1], nil
+}
+
+// task returns the record of a task, which is made if there is none.
+func (c *Collector) task(task Task) *taskState {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := taskKey{task.AllocID, task.Name}
+	t := c.tasks[k]
+	if t == nil {
+		t = &taskState{dir: -1, Task: task}
+		c.tasks[k] = t
+	}
+	return t
+}
+
+// ensure makes sure that the FIFO lies under its name and that the keeper holds it.
+func (c *Collector) ensure(ctx context.Context, dir int, k key) error {
+	f, err := c.conf.Keeper.Take(ctx, k.held())
+	if err == nil {
+		same := sameFile(dir, k.fifoName(), int(f.Fd()))
+		f.Close()
+		if same {
+			return nil
+		}
+		c.conf.Logger.Warn("FIFO was replaced, making a new one", "alloc_id", k.AllocID, "task", k.Task, "file", k.fifoName())
+	} else if !errors.Is(err, keeper.ErrNotHeld) {
+		return err
+	}
+	fd, err := openFIFO(dir, k.fifoName())
+	if err != nil {
+		return err
+	}
+	// Blocking, so that Go's poller leaves it alone: it would wake this process
+	// for each line. Who reads it says for each call that it does not want to wait.
+	if err := unix.SetNonblock(fd, false); err != nil {
+		unix.Close(fd)
+		return err
+	}
+	fifo := os.NewFile(uintptr(fd), k.fifoName())
+	defer fifo.Close()
+	return c.conf.Keeper.Hold(ctx, k.held(), fifo)
+}
+
+// handOver gives one stream to the collector process. That it may have it
+// already does no harm.
+func (c *Collector) handOver(ctx context.Context, l *link, t *taskState, k key) error {
+	fifo, err := c.conf.Keeper.Take(ctx, k.held())
+	if err != nil {
+		return err
+	}
+	defer fifo.Close()
+	c.mu.Lock()
+	limits := t.limits(k.Stream)
+	dir, err := -1, error(nil)
+	if t.dir >= 0 {
+		dir, err = unix.FcntlInt(uintptr(t.dir), unix.F_DUPFD_CLOEXEC, 3)
+	}
+	c.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("duplicate descriptor: %w", err)
+	}
+	if dir < 0 {
+		return nil // stopped meanwhile
+	}
+	defer unix.Close(dir)
+	_, err = l.call(ctx, &message{Op: opStart, Key: k, Limits: limits}, int(fifo.Fd()), dir)
+	return err
+}
+
+// Stop ends the collection of a task's output. It waits up to two seconds for
+// all writers to be gone, takes what is in the FIFOs then, and lets go of them;
+// whoever still writes gets SIGPIPE. Followers end after the last byte. The FIFOs
+// stay in the directory. A task that is not collected is no error.
+func (c *Collector) Stop(ctx context.Context, allocID, task string) error {
+	c.mu.Lock()
+	t := c.tasks[taskKey{allocID, task}]
+	c.mu.Unlock()
+	if t == nil {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	deadline := time.Now().Add(grace)
+	var wg sync.WaitGroup
+	errs := make([]error, len(streams))
+	for i, s := range streams {
+		k := key{allocID, task, s}
+		wg.Go(func() { errs[i] = c.stopStream(ctx, t, k, deadline) })
+	}
+	wg.Wait()
+	err := errors.Join(errs...)
+	if err == nil {
+		c.mu.Lock()
+		if t.dir >= 0 {
+			unix.Close(t.dir)
+			t.dir = -1
+		}
+		delete(c.tasks, taskKey{allocID, task})
+		c.mu.Unlock()
+		return nil
+	}
+	return fmt.Errorf("end the logs of task %q: %w", task, err)
+}
+
+func (c *Collector) stopStream(ctx context.Context, t *taskState, k key, deadline time.Time) error {
+	for {
+		l, err := c.current(ctx)
+		if err != nil {
+			return err
+		}
+		left := max(0, time.Until(deadline))
+		reply, err := l.call(ctx, &message{Op: opStop, Key: k, Grace: left.Milliseconds()})
+		if errors.Is(err, errDown) {
+			continue // the next process gets the stream, and the rest of the time
+		}
+		if err != nil {
+			return err
+		}
+		c.mu.Lock()
+		if st := c.streams[k]; st != nil {
+			st.ended = true
+			st.index = max(st.index, reply.Index)
+			st.wake()
+			delete(c.streams, k)
+		}
+		c.mu.Unlock()
+		return c.conf.Keeper.Drop(ctx, k.held())
+	}
+}
+
+// current returns the connection, and waits for one while there is none.
+func (c *Collector) current(ctx context.Context) (*link, error) {
+	for {
+		c.mu.Lock()
+		l, changed, last := c.link, c.changed, c.err
+		c.mu.Unlock()
+		if l != nil {
+			return l, nil
+		}
+		select {
+		case <-changed:
+		case <-c.stop:
+			return nil, ErrClosed
+		case <-ctx.Done():
+			return nil, errors.Join(context.Cause(ctx), last)
+		}
+	}
+}
+
+func (c *Collector) publish(l *link, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.link, c.err = l, err
+	if l != nil {
+		c.process = l.process
+	}
+	close(c.changed)
+	c.changed = make(chan struct{})
+	for _, st := range c.streams {
+		st.wake() // followers ask the new process for news
+	}
+}
+
+// maintain keeps a connection to a collector process until Close.
+func (c *Collector) maintain() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	c.wg.Go(func() {
+		select {
+		case <-c.stop:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	for ctx.Err() == nil {
+		l := c.connect(ctx)
+		if l == nil {
+			break
+		}
+		c.publish(l, nil)
+		select {
+		case <-l.done:
+			c.conf.Logger.Warn("log collector is gone", "pid", l.process.PID)
+		case <-ctx.Done():
+		}
+		c.publish(nil, nil)
+		l.close()
+	}
+	c.publish(nil, ErrClosed)
+}
+
+// connect returns a connection to a process that has all streams. It tries
+// until ctx ends, and returns nil then.
+func (c *Collector) connect(ctx context.Context) *link {
+	for delay := 20 * time.Millisecond; ctx.Err() == nil; delay = min(2*delay, 2*time.Second) {
+		l, err := c.join(ctx)
+		if err == nil {
+			err = c.handOverAll(ctx, l)
+			if err == nil {
+				return l
+			}
+			l.close()
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		c.conf.Logger.Error("no log collector", "error", err)
+		c.publish(nil, err)
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+func (c *Collector) handOverAll(ctx context.Context, l *link) error {
+	c.mu.Lock()
+	tasks := make([]*taskState, 0, len(c.tasks))
+	for _, t := range c.tasks {
+		if t.dir >= 0 {
+			tasks = append(tasks, t)
+		}
+	}
+	c.mu.Unlock()
+	for _, t := range tasks {
+		for _, s := range streams {
+			c.mu.Lock()
+			k := key{t.AllocID, t.Name, s}
+			wanted := c.streams[k] != nil
+			c.mu.Unlock()
+			if !wanted {
+				continue
+			}
+			err := c.handOver(ctx, l, t, k)
+			if errors.Is(err, errDown) || ctx.Err() != nil {
+				return err
+			}
+			if err != nil && !errors.Is(err, keeper.ErrNotHeld) {
+				c.conf.Logger.Error("output of a task is not collected", "alloc_id", k.AllocID, "task", k.Task, "error", err)
+			}
+		}
+	}
+	return nil
+}
+
+// join connects to the collector process, and starts one if there is none.
+func (c *Collector) join(ctx context.Context) (*link, error) {
+	f, err := lock(filepath.Join(c.conf.Dir, lockName), unix.LOCK_EX)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	path := filepath.Join(c.conf.Dir, socketName)
+	dir, err := os.OpenFile(c.conf.Dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	// Through a handle: the path of a data directory may be longer than a socket
+	// address can be.
+	address := &net.UnixAddr{Net: "unixpacket", Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), socketName)}
+
+	l, err := c.dial(ctx, address)
+	if err == nil {
+		return l, nil
+	}
+	if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, errDown) {
+		return nil, fmt.Errorf("connect to log collector: %w", err)
+	}
+	if b, err := os.ReadFile(filepath.Join(c.conf.Dir, logName)); err == nil && len(b) > 0 {
+		c.conf.Logger.Error("the last log collector crashed", "stderr", strings.TrimSpace(string(b[:min(len(b), 4<<10)])))
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("remove stale socket: %w", err)
+	}
+	if err := c.spawn(ctx, address, path); err != nil {
+		return nil, err
+	}
+	if l, err = c.dial(ctx, address); err != nil {
+		return nil, fmt.Errorf("connect to log collector: %w", err)
+	}
+	return l, nil
+}
+
+// spawn starts a collector process through the keeper. It gets a socket that
+// listens already, so that nobody has to wait for it.
+func (c *Collector) spawn(ctx context.Context, address *net.UnixAddr, path string) error {
+	listener, err := net.ListenUnix("unixpacket", address)
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", path, err)
+	}
+	listener.SetUnlinkOnClose(false)
+	defer listener.Close()
+	if err := os.Chmod(path, 0o600); err != nil {
+		return err
+	}
+	socket, err := listener.File()
+	if err != nil {
+		return err
+	}
+	defer socket.Close()
+	stderr, err := os.OpenFile(filepath.Join(c.conf.Dir, logName), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	defer stderr.Close()
+	conf, err := json.Marshal(setup{Dir: c.conf.Dir, Ephemeral: c.conf.Keeper.Ephemeral(), Linger: c.conf.Linger})
+	if err != nil {
+		return err
+	}
+	_, err = c.conf.Keeper.Spawn(ctx, keeper.Command{
+		Name:   "log collector",
+		Path:   "/proc/self/exe",
+		Args:   c.conf.Args,
+		Env:    append(keeper.RuntimeEnv(), envSetup+"="+string(conf)),
+		Stdin:  socket,
+		Stderr: stderr,
+	})
+	return err
+}
+
+// event handles what the process says on its own accord.
+func (c *Collector) event(m *message) {
+	switch m.Op {
+	case opOutput:
+		c.mu.Lock()
+		if st := c.streams[m.Key]; st != nil {
+			st.index = max(st.index, m.Index)
+			st.wake()
+		}
+		c.mu.Unlock()
+	case opLoss:
+		loss := Loss{AllocID: m.Key.AllocID, Task: m.Key.Task, Stream: m.Key.Stream, Bytes: m.Bytes, Reason: m.Error, Over: m.Over}
+		c.conf.Logger.Warn("output of a task is lost", "alloc_id", loss.AllocID, "task", loss.Task,
+			"stream", loss.Stream, "bytes", loss.Bytes, "over", loss.Over, "error", loss.Reason)
+		c.conf.OnLoss(loss)
+	}
+}

@@ -1,0 +1,165 @@
+package logs
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+)
+
+const flood = 100 << 20
+
+// kills is how often something is killed while a task writes.
+const kills = 20
+
+func TestNothingIsLostWhenTheCollectorIsKilled(t *testing.T) {
+	s := newSetting(t, Config{})
+	stdout, _ := s.start(Limits{MaxFiles: 1000, MaxFileSize: 1 << 20})
+	killWhileWriting(t, stdout, func() {
+		s.replaced(s.collector.Process, s.collector.Process())
+	})
+	s.stop()
+	_, b := s.files(Stdout)
+	checkLines(t, b, flood)
+}
+
+func TestNothingIsLostWhenTheKeeperIsKilled(t *testing.T) {
+	s := newSetting(t, Config{})
+	stdout, _ := s.start(Limits{MaxFiles: 1000, MaxFileSize: 1 << 20})
+	collector := s.collector.Process()
+	killWhileWriting(t, stdout, func() {
+		s.replaced(s.keeper.Process, s.keeper.Process())
+	})
+	s.stop()
+	_, b := s.files(Stdout)
+	checkLines(t, b, flood)
+	defer waitGone(t, collector)
+	defer s.collector.Close() // it is ephemeral: without an agent it ends
+	if now := s.collector.Process(); now != collector {
+		t.Errorf("the collector was %v and is %v: it has nothing to do with the keeper's death", collector, now)
+	}
+}
+
+func TestNothingIsLostWhenTheAgentAndTheCollectorAreKilled(t *testing.T) {
+	s := newSetting(t, Config{})
+	// The agent is another process here; this one only looks.
+	s.collector.Close()
+	endKeeper(t, s.keeper)
+
+	first := startAgent(t, s)
+	stdout := s.dir + "/.web.stdout.fifo"
+	agent := first
+	killWhileWriting(t, stdout, func() {
+		kill(t, agent.process)
+		kill(t, agent.collector)
+		if !agent.keeper.Alive() {
+			t.Error("the keeper died with its agent")
+		}
+		agent = startAgent(t, s)
+	})
+	kill(t, agent.process)
+	if agent.keeper != first.keeper {
+		t.Errorf("the keeper was %v and is %v", first.keeper, agent.keeper)
+	}
+	if !agent.collector.Alive() {
+		t.Error("the collector died with its agent")
+	}
+	s.connect(Config{}, false)
+	s.start(Limits{MaxFiles: 1000, MaxFileSize: 1 << 20})
+	if s.collector.Process() != agent.collector {
+		t.Errorf("the next agent has collector %v, want %v", s.collector.Process(), agent.collector)
+	}
+	s.stop()
+	_, b := s.files(Stdout)
+	checkLines(t, b, flood)
+	s.collector.Close()
+	kill(t, agent.collector)
+	_, _ = s.keeper.Wait(t.Context(), agent.collector)
+}
+
+// killWhileWriting lets a task write, kills something again and again, and
+// expects the task to end well.
+func killWhileWriting(t *testing.T, path string, strike func()) {
+	t.Helper()
+	task := exec.Command("/proc/self/exe", "lines", path, fmt.Sprint(flood))
+	task.Stderr = os.Stderr
+	if err := task.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- task.Wait() }()
+	struck := 0
+	for ; struck < kills; struck++ {
+		select {
+		case err := <-done:
+			done <- err
+		case <-time.After(time.Duration(struck%5) * 3 * time.Millisecond):
+			strike()
+			continue
+		}
+		break
+	}
+	if err := <-done; err != nil {
+		t.Errorf("the task: %v", err)
+	}
+	t.Logf("killed %d times", struck)
+	if struck < kills/2 {
+		t.Errorf("the task was done after %d kills: too few for a test", struck)
+	}
+}
+
+// replaced kills a process and waits for the next one.
+func (s *setting) replaced(now func() keeper.Process, old keeper.Process) {
+	s.t.Helper()
+	kill(s.t, old)
+	for end := time.Now().Add(10 * time.Second); now() == old; time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(end) {
+			s.t.Fatalf("nobody replaces process %d", old.PID)
+		}
+	}
+}
+
+func kill(t *testing.T, p keeper.Process) {
+	t.Helper()
+	if err := p.Signal(unix.SIGKILL); err != nil {
+		t.Fatalf("kill %d: %v", p.PID, err)
+	}
+}
+
+// agent is an agent in a process of its own.
+type agent struct {
+	process, keeper, collector keeper.Process
+}
+
+func startAgent(t *testing.T, s *setting) agent {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe", "agent", s.run, s.dir)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	var a agent
+	var pids [2]int
+	if _, err := fmt.Fscan(out, &pids[0], &pids[1]); err != nil {
+		t.Fatal(err)
+	}
+	for i, to := range []*keeper.Process{&a.keeper, &a.collector} {
+		if *to, err = keeper.ProcessOf(pids[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if a.process, err = keeper.ProcessOf(cmd.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}

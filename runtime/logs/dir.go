@@ -1,0 +1,188 @@
+package logs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// openDir opens a log directory. What lies above the allocation's shared
+// directory is ours; the last two steps are not, and are taken without links.
+func openDir(path string) (int, error) {
+	path = filepath.Clean(path)
+	shared := filepath.Dir(path)
+	fd, err := unix.Open(filepath.Dir(shared), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, &os.PathError{Op: "open", Path: filepath.Dir(shared), Err: err}
+	}
+	for _, step := range [...]struct {
+		path  string
+		flags int
+	}{{shared, unix.O_PATH}, {path, unix.O_RDONLY}} {
+		next, err := unix.Openat(fd, filepath.Base(step.path), step.flags|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		unix.Close(fd)
+		if err != nil {
+			return -1, &os.PathError{Op: "open", Path: step.path, Err: err}
+		}
+		fd = next
+	}
+	return fd, nil
+}
+
+// openFIFO opens the reading end of a FIFO in dir, and makes the FIFO if it is
+// not there. Anything else under its name was put there by a task, is not
+// followed, and is removed.
+func openFIFO(dir int, name string) (int, error) {
+	for range 10 {
+		err := unix.Mkfifoat(dir, name, 0o600)
+		if err != nil && !errors.Is(err, unix.EEXIST) {
+			return -1, fmt.Errorf("make FIFO %s: %w", name, err)
+		}
+		// O_NONBLOCK: there is no writer yet, and what lies there may be a device.
+		fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err == nil {
+			if err = checkFIFO(fd); err == nil {
+				err = touchWriter(fd)
+			}
+			if err == nil {
+				return fd, nil
+			}
+			unix.Close(fd)
+			if !errors.Is(err, errNotOurs) {
+				return -1, fmt.Errorf("open FIFO %s: %w", name, err)
+			}
+		} else if !errors.Is(err, unix.ELOOP) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.ENXIO) {
+			return -1, fmt.Errorf("open FIFO %s: %w", name, err)
+		}
+		if err := removeAt(dir, name); err != nil && !errors.Is(err, unix.ENOENT) {
+			return -1, fmt.Errorf("remove what stands in the place of FIFO %s: %w", name, err)
+		}
+	}
+	return -1, fmt.Errorf("make FIFO %s: somebody replaces it all the time", name)
+}
+
+var errNotOurs = errors.New("not a FIFO of ours")
+
+func checkFIFO(fd int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFIFO || int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
+		return errNotOurs
+	}
+	return nil
+}
+
+// touchWriter opens and closes a write end. A FIFO that never had a writer does
+// not report a hang-up, and stopping a task that was never started would wait
+// for it in vain.
+func touchWriter(fd int) error {
+	w, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	return unix.Close(w)
+}
+
+// removeAt removes a name, whatever it is.
+func removeAt(dir int, name string) error {
+	err := unix.Unlinkat(dir, name, 0)
+	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
+		return err
+	}
+	root, err := os.OpenRoot("/proc/self/fd/" + strconv.Itoa(dir))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return root.RemoveAll(name)
+}
+
+// sameFile reports whether a name in dir is the open file, without a link.
+func sameFile(dir int, name string, fd int) bool {
+	var a, b unix.Stat_t
+	return unix.Fstatat(dir, name, &a, unix.AT_SYMLINK_NOFOLLOW) == nil &&
+		unix.Fstat(fd, &b) == nil && a.Dev == b.Dev && a.Ino == b.Ino
+}
+
+// indexes lists the numbers of a stream's files, in order. Any kind of file
+// counts: a number that is taken cannot be used.
+func indexes(dir int, prefix string) ([]int64, error) {
+	fd, err := unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("list log directory: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "logs")
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	if err != nil {
+		return nil, fmt.Errorf("list log directory: %w", err)
+	}
+	var all []int64
+	for _, name := range names {
+		if n, ok := parseIndex(name, prefix); ok {
+			all = append(all, n)
+		}
+	}
+	slices.Sort(all)
+	return all, nil
+}
+
+// parseIndex returns the number in the name of a log file. Only what we would
+// write ourselves counts, and nothing that is close to an overflow.
+func parseIndex(name, prefix string) (int64, bool) {
+	digits, ok := strings.CutPrefix(name, prefix)
+	if !ok || len(digits) == 0 || len(digits) > 15 || digits[0] == '0' && digits != "0" {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(digits, 10, 63)
+	return int64(n), err == nil
+}
+
+func fileName(prefix string, index int64) string { return prefix + strconv.FormatInt(index, 10) }
+
+// openLog opens an existing log file. It is errNotOurs if a task has put
+// something else there: a link, a device, a hard link to another file.
+func openLog(dir int, name string, flags int) (fd int, size int64, err error) {
+	var st unix.Stat_t
+	// Before the open: opening some devices does something already.
+	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return -1, 0, err
+	}
+	if !isLog(&st) {
+		return -1, 0, errNotOurs
+	}
+	fd, err = unix.Openat(dir, name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, 0, err
+	}
+	if err := unix.Fstat(fd, &st); err != nil || !isLog(&st) {
+		unix.Close(fd)
+		return -1, 0, errors.Join(err, errNotOurs)
+	}
+	return fd, st.Size, nil
+}
+
+func isLog(st *unix.Stat_t) bool {
+	return st.Mode&unix.S_IFMT == unix.S_IFREG && int(st.Uid) == os.Geteuid() && st.Nlink <= 1
+}
+
+// createLog makes a new log file, and fails with EEXIST if the name is taken.
+func createLog(dir int, name string) (int, error) {
+	fd, err := unix.Openat(dir, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return -1, err
+	}
+	if err := unix.Fchmod(fd, 0o644); err != nil { // whatever the umask
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}

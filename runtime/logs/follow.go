@@ -1,0 +1,249 @@
+package logs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Origin says from where a Follow counts its offset.
+type Origin int
+
+const (
+	FromStart Origin = iota // of the oldest file that is kept
+	FromEnd                 // of what is there now
+)
+
+// FollowRequest says what to read.
+type FollowRequest struct {
+	AllocID string
+	Task    string
+	Dir     string // as in Task
+	Stream  Stream
+
+	Origin Origin
+	Offset int64 // bytes after the start or before the end; beyond is as far as there is
+
+	// Once ends at the end of what is there, instead of waiting for more.
+	Once bool
+}
+
+// Chunk is a piece of a stream. Data is valid until the function returns that
+// was given it.
+type Chunk struct {
+	File   string // name of the file in the log directory
+	Offset int64  // of Data in the file
+	Data   []byte
+}
+
+var buffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+
+// Follow reads the files of a stream and passes on what is in them, in order
+// and without gaps as long as the reader is not max_files behind the task; then
+// it goes on with the oldest file that is left. It returns nil after the last
+// byte when the stream is stopped, or was never started here, and with Once;
+// else with the error of emit or the cause of ctx. Any number of followers may
+// read one stream, and none of them slows the task down.
+func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chunk) error) error {
+	k := key{req.AllocID, req.Task, req.Stream}
+	dir, err := openDir(req.Dir)
+	if err != nil {
+		return fmt.Errorf("follow %s of task %q: %w", req.Stream, req.Task, err)
+	}
+	defer unix.Close(dir)
+	r := &reader{dir: dir, prefix: k.prefix(), fd: -1}
+	defer r.close()
+	if err := r.seek(req.Origin, req.Offset); err != nil {
+		return fmt.Errorf("follow %s of task %q: %w", req.Stream, req.Task, err)
+	}
+
+	for {
+		// The state first, then the files: what changes in between is in the files,
+		// or closes the channel.
+		c.mu.Lock()
+		st := c.streams[k]
+		var changed <-chan struct{}
+		newest := int64(-1)
+		if st != nil {
+			changed, newest = st.changed, st.index
+		}
+		c.mu.Unlock()
+
+		if err := r.read(ctx, newest, emit); err != nil {
+			return err
+		}
+		if req.Once || st == nil {
+			return nil
+		}
+		c.mu.Lock()
+		l := c.link
+		ended := st.ended
+		c.mu.Unlock()
+		if ended {
+			// It may have ended while we read; then there may be more.
+			return r.read(ctx, -1, emit)
+		}
+		if l != nil {
+			// A failure ends the connection, which wakes us once there is a new one.
+			_ = l.send(&message{Op: opArm, Key: k, Index: r.index, Offset: r.offset})
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-c.stop:
+			return ErrClosed
+		}
+	}
+}
+
+// reader is a place in the files of a stream.
+type reader struct {
+	dir    int
+	prefix string
+	fd     int   // the open file, or -1
+	index  int64 // its number, or the number from which to look for one
+	offset int64
+}
+
+func (r *reader) close() {
+	if r.fd >= 0 {
+		unix.Close(r.fd)
+		r.fd = -1
+	}
+}
+
+// seek goes to the place that an origin and an offset name.
+func (r *reader) seek(origin Origin, offset int64) error {
+	all, err := indexes(r.dir, r.prefix)
+	if err != nil {
+		return err
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	sizes := make([]int64, len(all))
+	for i, index := range all {
+		var st unix.Stat_t
+		if unix.Fstatat(r.dir, fileName(r.prefix, index), &st, unix.AT_SYMLINK_NOFOLLOW) == nil && isLog(&st) {
+			sizes[i] = st.Size
+		}
+	}
+	if origin == FromEnd {
+		for i, size := range slices.Backward(sizes) {
+			r.index, r.offset = all[i], max(0, size-offset)
+			offset -= size
+			if offset <= 0 {
+				return nil
+			}
+		}
+		return nil
+	}
+	for i, size := range sizes {
+		r.index, r.offset = all[i], min(offset, size)
+		if offset < size {
+			return nil
+		}
+		offset -= size
+	}
+	return nil
+}
+
+// read passes on what is in the files, up to the end of the newest. Which one
+// that is costs a look at the directory, unless somebody has said; -1 is unknown.
+func (r *reader) read(ctx context.Context, newest int64, emit func(Chunk) error) error {
+	buf := buffers.Get().(*[32 << 10]byte)
+	defer buffers.Put(buf)
+	for {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if r.fd < 0 {
+			next, ok, err := r.after(r.index - 1)
+			if err != nil || !ok {
+				return err
+			}
+			if err := r.open(next); err != nil {
+				return err
+			}
+			continue
+		}
+		n, err := r.drain(ctx, buf[:], emit)
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			continue
+		}
+		if newest >= 0 && newest <= r.index {
+			return nil
+		}
+		// At the end. If there is a newer file, this one is complete, but more may
+		// have come to it before the newer one was made.
+		next, ok, err := r.after(r.index)
+		if err != nil || !ok {
+			return err
+		}
+		if _, err := r.drain(ctx, buf[:], emit); err != nil {
+			return err
+		}
+		r.close()
+		r.index, r.offset = next, 0
+	}
+}
+
+// after returns the number of the oldest file above index.
+func (r *reader) after(index int64) (int64, bool, error) {
+	all, err := indexes(r.dir, r.prefix)
+	if err != nil {
+		return 0, false, err
+	}
+	i, _ := slices.BinarySearch(all, index+1)
+	if i == len(all) {
+		return 0, false, nil
+	}
+	return all[i], true, nil
+}
+
+// open opens a file, or passes over one that is no log of ours or gone.
+func (r *reader) open(index int64) error {
+	if index != r.index {
+		r.index, r.offset = index, 0
+	}
+	fd, _, err := openLog(r.dir, fileName(r.prefix, index), unix.O_RDONLY)
+	switch {
+	case err == nil:
+		r.fd = fd
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ELOOP), errors.Is(err, errNotOurs):
+		r.index, r.offset = index+1, 0
+	default:
+		return fmt.Errorf("open %s: %w", fileName(r.prefix, index), err)
+	}
+	return nil
+}
+
+// drain reads the open file to its end.
+func (r *reader) drain(ctx context.Context, buf []byte, emit func(Chunk) error) (total int64, err error) {
+	for ctx.Err() == nil {
+		n, err := unix.Pread(r.fd, buf, r.offset)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return total, fmt.Errorf("read %s: %w", fileName(r.prefix, r.index), err)
+		}
+		if n == 0 {
+			return total, nil
+		}
+		if err := emit(Chunk{File: fileName(r.prefix, r.index), Offset: r.offset, Data: buf[:n]}); err != nil {
+			return total, err
+		}
+		r.offset += int64(n)
+		total += int64(n)
+	}
+	return total, context.Cause(ctx)
+}

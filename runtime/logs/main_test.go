@@ -1,0 +1,286 @@
+package logs
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+)
+
+// TestMain is also the programs that the tests start: keeper, collector, a task
+// that writes numbered lines, and an agent that can be killed.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		var err error
+		switch os.Args[1] {
+		case "keeper":
+			err = keeper.Serve(context.Background())
+		case "log-collector":
+			err = Serve(context.Background())
+		case "lines":
+			err = writeLines(os.Args[2:])
+		case "agent":
+			err = agentMain(os.Args[2:])
+		default:
+			os.Exit(runTests(m))
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(runTests(m))
+}
+
+func runTests(m *testing.M) int {
+	// A race-enabled process otherwise sleeps for a second before it exits.
+	os.Setenv("GORACE", "atexit_sleep_ms=0")
+	// Whatever is left behind becomes visible here, instead of at init.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	// The runtime opens its poller with the first pipe, and keeps it.
+	if r, w, err := os.Pipe(); err == nil {
+		r.Close()
+		w.Close()
+	}
+	before := openFiles()
+	code := m.Run()
+	if err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != unix.ECHILD {
+		b, _ := os.ReadFile("/proc/self/task/" + strconv.Itoa(os.Getpid()) + "/children")
+		for _, pid := range strings.Fields(string(b)) {
+			args, _ := os.ReadFile("/proc/" + pid + "/cmdline")
+			fmt.Fprintf(os.Stderr, "process %s is left behind: %q\n", pid, args)
+		}
+		code = 1
+	}
+	if after := openFiles(); after > before {
+		fmt.Fprintf(os.Stderr, "%d descriptors at the start, %d at the end\n", before, after)
+		code = 1
+	}
+	return code
+}
+
+func openFiles() int {
+	entries, _ := os.ReadDir("/proc/self/fd")
+	return len(entries)
+}
+
+// line is the n-th line of a writer: numbered, of a length that depends on the
+// number, and made of that number.
+func line(n int) string {
+	text := strconv.Itoa(n)
+	return text + " " + strings.Repeat(text[len(text)-1:], n*7919%190) + "\n"
+}
+
+// writeLines writes numbered lines until enough bytes are out. It says so when
+// somebody wants to kill it for that.
+func writeLines(args []string) error {
+	path, limit := args[0], args[1]
+	bytes, err := strconv.Atoi(limit)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	w := bufio.NewWriterSize(f, 4096)
+	total := 0
+	for n := 0; total < bytes; n++ {
+		m, err := w.WriteString(line(n))
+		if err != nil {
+			return err
+		}
+		total += m
+	}
+	return w.Flush()
+}
+
+// agentMain is an agent that takes over one task's logs and waits to be killed.
+func agentMain(args []string) error {
+	run, dir := args[0], args[1]
+	k, err := keeper.Start(context.Background(), keeper.Config{Dir: run, Args: []string{"nomad-lite", "keeper"}})
+	if err != nil {
+		return err
+	}
+	c, err := New(Config{Keeper: k, Dir: run, Args: []string{"nomad-lite", "log-collector"}})
+	if err != nil {
+		return err
+	}
+	if _, _, err := c.Start(context.Background(), task(dir, Limits{MaxFiles: 1000, MaxFileSize: 1 << 20})); err != nil {
+		return err
+	}
+	fmt.Println(k.Process().PID, c.Process().PID)
+	select {}
+}
+
+func task(dir string, limits Limits) Task {
+	return Task{AllocID: "a1", Name: "web", Dir: dir, Stdout: limits, Stderr: limits}
+}
+
+// setting is a keeper, a collector and an allocation's log directory.
+type setting struct {
+	t         *testing.T
+	run, dir  string
+	keeper    *keeper.Client
+	collector *Collector
+}
+
+func newSetting(t *testing.T, conf Config) *setting {
+	t.Helper()
+	base := t.TempDir()
+	s := &setting{t: t, run: filepath.Join(base, "run"), dir: filepath.Join(base, "alloc", "alloc", "logs")}
+	if err := os.MkdirAll(s.dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	s.connect(conf, true)
+	return s
+}
+
+// connect makes the agent's side.
+func (s *setting) connect(conf Config, ephemeral bool) {
+	s.t.Helper()
+	k, err := keeper.Start(s.t.Context(), keeper.Config{Dir: s.run, Args: []string{"nomad-lite", "keeper"}, Ephemeral: ephemeral})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.keeper = k
+	s.t.Cleanup(func() { endKeeper(s.t, k) })
+	if testing.Verbose() {
+		conf.Logger = hclog.New(&hclog.LoggerOptions{Output: os.Stderr, Level: hclog.Trace, TimeFormat: "05.000"})
+	}
+	conf.Keeper, conf.Dir, conf.Args = k, s.run, []string{"nomad-lite", "log-collector"}
+	c, err := New(conf)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.collector = c
+	s.t.Cleanup(func() { c.Close() })
+}
+
+// endKeeper makes sure that a keeper and all below it are gone.
+func endKeeper(t *testing.T, k *keeper.Client) {
+	if err := k.Close(); err != nil {
+		t.Error(err)
+	}
+	_ = k.Process().Signal(unix.SIGTERM)
+	waitGone(t, k.Process())
+}
+
+func waitGone(t *testing.T, p keeper.Process) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); p.Alive(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Errorf("process %d does not end", p.PID)
+			_ = p.Signal(unix.SIGKILL)
+			return
+		}
+	}
+	_, _ = unix.Wait4(p.PID, nil, 0, nil)
+}
+
+func (s *setting) start(limits Limits) (stdout, stderr string) {
+	s.t.Helper()
+	stdout, stderr, err := s.collector.Start(s.t.Context(), task(s.dir, limits))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return stdout, stderr
+}
+
+func (s *setting) stop() {
+	s.t.Helper()
+	if err := s.collector.Stop(s.t.Context(), "a1", "web"); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// open opens a FIFO for writing, as a driver does.
+func (s *setting) open(path string) *os.File {
+	s.t.Helper()
+	// Not Go's poller: a task's descriptor is blocking.
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		s.t.Fatalf("open %s: %v", path, err)
+	}
+	f := os.NewFile(uintptr(fd), path)
+	s.t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func (s *setting) write(f *os.File, text string) {
+	s.t.Helper()
+	if _, err := f.WriteString(text); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// files returns the names of a stream's files and what is in all of them.
+func (s *setting) files(stream Stream) (names []string, all []byte) {
+	s.t.Helper()
+	dir, err := openDir(s.dir)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer unix.Close(dir)
+	prefix := key{Task: "web", Stream: stream}.prefix()
+	list, err := indexes(dir, prefix)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, index := range list {
+		name := fileName(prefix, index)
+		names = append(names, name)
+		b, err := os.ReadFile(filepath.Join(s.dir, name))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		all = append(all, b...)
+	}
+	return names, all
+}
+
+// await waits until the stream's files hold what is wanted.
+func (s *setting) await(stream Stream, want string) {
+	s.t.Helper()
+	var got []byte
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if _, got = s.files(stream); string(got) == want {
+			return
+		}
+	}
+	s.t.Fatalf("%s holds %.200q, want %.200q", stream, got, want)
+}
+
+// checkLines checks that b is the lines of a writer, without one lost or twice,
+// up to at least so many bytes.
+func checkLines(t *testing.T, b []byte, atLeast int) {
+	t.Helper()
+	if len(b) < atLeast {
+		t.Errorf("%d bytes arrived, want %d", len(b), atLeast)
+	}
+	n := 0
+	for len(b) > 0 {
+		want := line(n)
+		if !bytes.HasPrefix(b, []byte(want)) {
+			t.Fatalf("line %d is %.60q, want %.60q", n, b[:min(len(b), 60)], want)
+		}
+		b = b[len(want):]
+		n++
+	}
+}

@@ -1,0 +1,670 @@
+package logs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+)
+
+const envSetup = "NOMAD_LITE_COLLECTOR_SETUP"
+
+const (
+	socketName = "collector.sock"
+	lockName   = "collector.lock" // held while somebody starts a collector, or one ends
+	aliveName  = "collector.pid"  // locked by the collector as long as it lives
+	logName    = "collector.log"  // its stderr: empty unless it crashed
+)
+
+// setup is what a collector process has to know at its start.
+type setup struct {
+	Dir       string        `json:"dir"`
+	Ephemeral bool          `json:"ephemeral"`
+	Linger    time.Duration `json:"linger"`
+}
+
+// Serve is the collector process: the body of the hidden command. It returns
+// when no stream has a writer and no agent is there, or when ctx ends. It is
+// started by a Collector, never by hand.
+func Serve(ctx context.Context) error {
+	var conf setup
+	text := os.Getenv(envSetup)
+	if text == "" {
+		return errors.New("the log collector is started by nomad-lite itself; it is not run by hand")
+	}
+	if err := json.Unmarshal([]byte(text), &conf); err != nil {
+		return fmt.Errorf("read collector setup: %w", err)
+	}
+	debug.SetGCPercent(25)
+	_ = os.WriteFile("/proc/self/comm", []byte("nomad-lite"), 0) // the name that a person looks for
+
+	// Two collectors would write to the same place in the same file. The one
+	// before us may still be on its way out.
+	alive, err := lock(filepath.Join(conf.Dir, aliveName), unix.LOCK_EX)
+	if err != nil {
+		return err
+	}
+	defer alive.Close()
+
+	p, err := newProcess(conf)
+	if err != nil {
+		return err
+	}
+	return p.run(ctx)
+}
+
+// process is the collector: one thread, one loop, no state that matters.
+type process struct {
+	conf    setup
+	self    keeper.Process
+	poll    int
+	wake    int // an eventfd for signals
+	listen  int
+	tools   *tools
+	streams map[key]*entry
+	fifos   map[int32]*entry
+	peers   map[int32]*peer
+	ready   map[*entry]bool // may have output
+	timed   map[*entry]bool // has a deadline
+	served  bool            // an agent was here
+	idle    time.Time       // when to look whether there is anything left to do
+	msg     []byte
+	oob     []byte
+}
+
+// entry is a stream and what the process does with it.
+type entry struct {
+	stream
+	armed    []*peer
+	stopping []waiter
+	deadline time.Time // when stopping
+}
+
+// waiter is a request that is answered later.
+type waiter struct {
+	peer *peer
+	id   uint64
+}
+
+// peer is a connected agent.
+type peer struct {
+	fd     int
+	queue  [][]byte // what the socket did not take yet
+	closed bool
+}
+
+// maxQueue is how many messages wait for an agent that does not read; one that
+// is further behind is disconnected, and asks again when it comes back.
+const maxQueue = 4096
+
+func newProcess(conf setup) (*process, error) {
+	self, err := keeper.ProcessOf(os.Getpid())
+	if err != nil {
+		return nil, err
+	}
+	p := &process{
+		conf:    conf,
+		self:    self,
+		listen:  0, // stdin
+		streams: map[key]*entry{},
+		fifos:   map[int32]*entry{},
+		peers:   map[int32]*peer{},
+		ready:   map[*entry]bool{},
+		timed:   map[*entry]bool{},
+		idle:    time.Now().Add(conf.Linger),
+		msg:     make([]byte, maxMessage),
+		oob:     make([]byte, unix.CmsgSpace(4*maxFDs)),
+	}
+	if p.tools, err = newTools(); err != nil {
+		return nil, err
+	}
+	if p.poll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("make epoll: %w", err)
+	}
+	if p.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return nil, fmt.Errorf("make eventfd: %w", err)
+	}
+	unix.CloseOnExec(p.listen)
+	if err := unix.SetNonblock(p.listen, true); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(p.watch(p.listen, unix.EPOLLIN), p.watch(p.wake, unix.EPOLLIN)); err != nil {
+		return nil, fmt.Errorf("watch socket: %w", err)
+	}
+	return p, nil
+}
+
+func (p *process) watch(fd int, events uint32) error {
+	return unix.EpollCtl(p.poll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
+}
+
+// run is the loop.
+func (p *process) run(ctx context.Context) error {
+	defer p.close()
+	// A terminal's signals are not for us; SIGTERM is, once no agent is there.
+	sigs := make(chan os.Signal, 4)
+	signal.Notify(sigs, unix.SIGHUP, unix.SIGINT, unix.SIGTERM)
+	defer signal.Stop(sigs)
+	stop := make(chan struct{})
+	term := make(chan struct{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case s := <-sigs:
+				if s != unix.SIGTERM {
+					continue
+				}
+			case <-ctx.Done():
+			case <-stop:
+				return
+			}
+			close(term)
+			_, _ = unix.Write(p.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+			return
+		}
+	}()
+	defer func() { close(stop); <-done }()
+
+	events := make([]unix.EpollEvent, 128)
+	for {
+		n, err := unix.EpollWait(p.poll, events, p.timeout())
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("wait for output: %w", err)
+		}
+		for _, ev := range events[:max(n, 0)] {
+			p.handle(ev)
+		}
+		now := time.Now()
+		for e := range p.timed {
+			p.ready[e] = true
+		}
+		for e := range p.ready {
+			p.turn(e, now)
+		}
+		if p.finished(now, closed(term)) && p.leave(closed(term)) {
+			return nil
+		}
+	}
+}
+
+func closed(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}
+
+// timeout returns how long the loop may sleep, in milliseconds.
+func (p *process) timeout() int {
+	if len(p.ready) > 0 {
+		return 0
+	}
+	var next time.Time
+	earlier := func(t time.Time) {
+		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
+			next = t
+		}
+	}
+	for e := range p.timed {
+		earlier(e.deadline)
+		if e.fail.err != nil {
+			earlier(e.fail.retry)
+		}
+	}
+	if len(p.peers) == 0 {
+		earlier(p.idle)
+	}
+	if next.IsZero() {
+		return -1
+	}
+	return int(max(0, time.Until(next)).Milliseconds()) + 1
+}
+
+// handle takes note of one event.
+func (p *process) handle(ev unix.EpollEvent) {
+	if e := p.fifos[ev.Fd]; e != nil {
+		p.ready[e] = true
+		return
+	}
+	if peer := p.peers[ev.Fd]; peer != nil {
+		if ev.Events&unix.EPOLLOUT != 0 {
+			p.flush(peer)
+		}
+		if ev.Events&^unix.EPOLLOUT != 0 {
+			p.receive(peer)
+		}
+		return
+	}
+	if int(ev.Fd) == p.wake {
+		var b [8]byte
+		_, _ = unix.Read(p.wake, b[:])
+		return
+	}
+	if int(ev.Fd) == p.listen {
+		p.accept()
+	}
+}
+
+// turn moves output of one stream, tells about it, and ends the stream when it
+// is time.
+func (p *process) turn(e *entry, now time.Time) {
+	index, size, dropping := e.index, e.size, e.fail.dropping
+	more := e.pump(p.tools, now)
+	if !more {
+		delete(p.ready, e)
+	}
+	if e.index != index || e.size != size {
+		p.tell(e)
+	}
+	if e.fail.dropping != dropping {
+		p.broadcast(e.loss())
+	}
+	if len(e.stopping) > 0 && (!more && e.ended() || !now.Before(e.deadline)) {
+		p.end(e, now)
+		return
+	}
+	if len(e.stopping) > 0 || e.fail.err != nil {
+		p.timed[e] = true
+	} else {
+		delete(p.timed, e)
+	}
+}
+
+// tell wakes the followers of a stream.
+func (p *process) tell(e *entry) {
+	armed := e.armed
+	e.armed = nil // before sending, which may disconnect a peer
+	for _, peer := range armed {
+		p.send(peer, &message{Op: opOutput, Key: e.key, Index: e.index, Offset: e.size})
+	}
+}
+
+func (e *entry) loss() *message {
+	m := &message{Op: opLoss, Key: e.key, Bytes: e.lost, Over: !e.fail.dropping}
+	if e.fail.err != nil {
+		m.Error = e.fail.err.Error()
+	}
+	return m
+}
+
+// end takes what is in the FIFO at this moment and closes the stream. What a
+// task that lives on writes later is refused to it (SIGPIPE), as is
+// documented for output after a stop.
+func (p *process) end(e *entry, now time.Time) {
+	if e.fail.err != nil {
+		e.fail.retry = now // a last try, then what is left is lost
+		e.fail.dropping = true
+	}
+	lost, moved := e.lost, e.moved
+	inside, _ := unix.IoctlGetInt(e.fifo, unix.TIOCINQ)
+	for e.moved-moved < int64(inside) && e.pump(p.tools, now) {
+	}
+	if e.lost != lost {
+		p.broadcast(e.loss())
+	}
+	p.remove(e, "")
+}
+
+// remove forgets a stream and answers those who wait for that.
+func (p *process) remove(e *entry, problem string) {
+	p.tell(e)
+	for _, w := range e.stopping {
+		p.send(w.peer, &message{Op: opReply, ID: w.id, Index: e.index, Offset: e.size, Error: problem})
+	}
+	// Closing is not enough: the keeper has the same open file.
+	_ = unix.EpollCtl(p.poll, unix.EPOLL_CTL_DEL, e.fifo, nil)
+	delete(p.fifos, int32(e.fifo))
+	delete(p.streams, e.key)
+	delete(p.ready, e)
+	delete(p.timed, e)
+	e.close()
+}
+
+// accept takes the connections that wait.
+func (p *process) accept() {
+	for {
+		fd, _, err := unix.Accept4(p.listen, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+		if err != nil {
+			return
+		}
+		cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+		if err != nil || int(cred.Uid) != os.Geteuid() || p.watch(fd, unix.EPOLLIN) != nil {
+			unix.Close(fd)
+			continue
+		}
+		p.peers[int32(fd)] = &peer{fd: fd}
+	}
+}
+
+// receive handles what an agent has sent.
+func (p *process) receive(peer *peer) {
+	for !peer.closed {
+		n, oobn, flags, _, err := unix.Recvmsg(peer.fd, p.msg, p.oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if errors.Is(err, unix.EAGAIN) {
+			return
+		}
+		fds := parseRights(p.oob[:max(oobn, 0)])
+		if err != nil || n == 0 || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
+			closeAll(fds)
+			p.disconnect(peer)
+			return
+		}
+		m, err := decode(p.msg[:n])
+		if err != nil {
+			closeAll(fds)
+			p.disconnect(peer)
+			return
+		}
+		p.request(peer, m, fds)
+	}
+}
+
+// request does what an agent wants. It owns fds.
+func (p *process) request(peer *peer, m *message, fds []int) {
+	reply := &message{Op: opReply, ID: m.ID}
+	switch m.Op {
+	case opHello:
+		p.served = true
+		reply.Process = p.self
+		p.send(peer, reply)
+		for _, e := range p.streams {
+			if e.fail.dropping {
+				p.send(peer, e.loss())
+			}
+		}
+	case opStart:
+		if len(fds) != maxFDs {
+			reply.Error = fmt.Sprintf("%d descriptors came with a stream", len(fds))
+		} else {
+			if err := p.start(m, fds[0], fds[1]); err != nil {
+				reply.Error = err.Error()
+			}
+			fds = nil
+		}
+		p.send(peer, reply)
+	case opStop:
+		e := p.streams[m.Key]
+		if e == nil {
+			p.send(peer, reply)
+			break
+		}
+		deadline := time.Now().Add(time.Duration(m.Grace) * time.Millisecond)
+		if len(e.stopping) == 0 || deadline.Before(e.deadline) {
+			e.deadline = deadline
+		}
+		e.stopping = append(e.stopping, waiter{peer, m.ID})
+		p.ready[e] = true
+	case opArm:
+		e := p.streams[m.Key]
+		if e == nil || e.index > m.Index || e.index == m.Index && e.size > m.Offset {
+			reply = &message{Op: opOutput, Key: m.Key}
+			if e != nil {
+				reply.Index, reply.Offset = e.index, e.size
+			}
+			if e != nil { // a stream that is not there has no news
+				p.send(peer, reply)
+			}
+			break
+		}
+		for _, have := range e.armed {
+			if have == peer {
+				closeAll(fds)
+				return
+			}
+		}
+		e.armed = append(e.armed, peer)
+	default:
+		reply.Error = fmt.Sprintf("operation %q is unknown", m.Op)
+		p.send(peer, reply)
+	}
+	closeAll(fds)
+}
+
+// start takes on a stream. It owns both descriptors. The same FIFO may be
+// handed over again: by a client that came back, or with other limits.
+func (p *process) start(m *message, fifo, dir int) error {
+	if old := p.streams[m.Key]; old != nil {
+		if sameOpen(old.fifo, fifo) {
+			unix.Close(fifo)
+			unix.Close(old.dir)
+			old.dir = dir
+			old.limits = m.Limits
+			for _, w := range old.stopping {
+				p.send(w.peer, &message{Op: opReply, ID: w.id, Error: "started again"})
+			}
+			old.stopping = nil
+			p.ready[old] = true
+			return nil
+		}
+		p.end(old, time.Now())
+	}
+	e := &entry{stream: stream{key: m.Key, limits: m.Limits, fifo: fifo, dir: dir, file: -1}}
+	if err := e.check(); err != nil {
+		e.close()
+		return err
+	}
+	if err := e.open(); err != nil {
+		// Not a reason to let the task wait for ever: the same retries and drops as
+		// for a full disk.
+		e.failed(err, time.Now())
+	}
+	if err := p.watch(fifo, unix.EPOLLIN|unix.EPOLLET); err != nil {
+		e.close()
+		return fmt.Errorf("watch FIFO: %w", err)
+	}
+	p.streams[m.Key] = e
+	p.fifos[int32(fifo)] = e
+	p.ready[e] = true // output may be there already, which no event will tell
+	return nil
+}
+
+// check refuses what a client of ours never sends.
+func (e *entry) check() error {
+	var st unix.Stat_t
+	if err := unix.Fstat(e.fifo, &st); err != nil {
+		return fmt.Errorf("look at FIFO: %w", err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFIFO {
+		return errors.New("what came is not a FIFO")
+	}
+	t := Task{AllocID: e.key.AllocID, Name: e.key.Task, Stdout: e.limits, Stderr: e.limits}
+	return t.check()
+}
+
+func sameOpen(a, b int) bool {
+	var x, y unix.Stat_t
+	return unix.Fstat(a, &x) == nil && unix.Fstat(b, &y) == nil && x.Dev == y.Dev && x.Ino == y.Ino
+}
+
+// send sends a message, or queues it. It never blocks.
+func (p *process) send(peer *peer, m *message) {
+	if peer.closed {
+		return
+	}
+	b, err := json.Marshal(m)
+	if err != nil {
+		panic("log collector: message does not encode: " + err.Error()) // plain data of ours
+	}
+	peer.queue = append(peer.queue, b)
+	if len(peer.queue) > maxQueue {
+		p.disconnect(peer)
+		return
+	}
+	if len(peer.queue) == 1 {
+		p.flush(peer)
+	}
+}
+
+func (p *process) broadcast(m *message) {
+	for _, peer := range p.peers {
+		p.send(peer, m)
+	}
+}
+
+// flush sends what is queued, as far as the socket takes it.
+func (p *process) flush(peer *peer) {
+	waited := len(peer.queue)
+	for len(peer.queue) > 0 {
+		err := unix.Sendto(peer.fd, peer.queue[0], unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS) {
+			break
+		}
+		if err != nil {
+			p.disconnect(peer)
+			return
+		}
+		peer.queue = peer.queue[1:]
+	}
+	if waited == 0 {
+		return
+	}
+	events := uint32(unix.EPOLLIN)
+	if len(peer.queue) > 0 {
+		events |= unix.EPOLLOUT
+	} else {
+		peer.queue = nil
+		if waited == 1 {
+			return // it went through at once: nothing was changed
+		}
+	}
+	_ = unix.EpollCtl(p.poll, unix.EPOLL_CTL_MOD, peer.fd, &unix.EpollEvent{Events: events, Fd: int32(peer.fd)})
+}
+
+// disconnect forgets an agent. Its streams go on.
+func (p *process) disconnect(gone *peer) {
+	if gone.closed {
+		return
+	}
+	gone.closed = true
+	gone.queue = nil
+	unix.Close(gone.fd)
+	delete(p.peers, int32(gone.fd))
+	for _, e := range p.streams {
+		armed := e.armed[:0]
+		for _, peer := range e.armed {
+			if peer != gone {
+				armed = append(armed, peer)
+			}
+		}
+		e.armed = armed
+	}
+	if len(p.peers) == 0 {
+		p.idle = time.Now().Add(p.conf.Linger)
+	}
+}
+
+// finished reports whether there is nothing left to do.
+func (p *process) finished(now time.Time, terminated bool) bool {
+	if len(p.peers) > 0 {
+		return false
+	}
+	if terminated || p.conf.Ephemeral && p.served {
+		return true
+	}
+	if now.Before(p.idle) {
+		return false
+	}
+	for _, e := range p.streams {
+		if !e.ended() {
+			p.idle = now.Add(p.conf.Linger)
+			return false
+		}
+	}
+	return true
+}
+
+// leave removes the socket, so that nobody connects to a collector that ends.
+// It is false when an agent is about to connect: that one is served.
+func (p *process) leave(terminated bool) bool {
+	f, err := lock(filepath.Join(p.conf.Dir, lockName), unix.LOCK_EX|unix.LOCK_NB)
+	p.accept() // whoever came before we had the lock
+	if len(p.peers) > 0 && !terminated {
+		if err == nil {
+			f.Close()
+		}
+		return false
+	}
+	if err != nil {
+		p.idle = time.Now().Add(100 * time.Millisecond)
+		return terminated || errors.Is(err, os.ErrNotExist) // without a directory nobody can come
+	}
+	defer f.Close()
+	_ = os.Remove(filepath.Join(p.conf.Dir, socketName))
+	if p.conf.Ephemeral {
+		for _, name := range []string{lockName, aliveName, logName} {
+			_ = os.Remove(filepath.Join(p.conf.Dir, name))
+		}
+	}
+	return true
+}
+
+func (p *process) close() {
+	for _, peer := range p.peers {
+		unix.Close(peer.fd)
+	}
+	for _, e := range p.streams {
+		e.close()
+	}
+	p.tools.close()
+	unix.Close(p.poll)
+	unix.Close(p.wake)
+	unix.Close(p.listen)
+}
+
+// lock takes the lock of a file, which closing the file releases.
+func lock(path string, how int) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err = unix.Flock(int(f.Fd()), how)
+		if err == nil {
+			return f, nil
+		}
+		if !errors.Is(err, unix.EINTR) {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+	}
+}
+
+func parseRights(oob []byte) []int {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil
+	}
+	var fds []int
+	for i := range messages {
+		got, err := unix.ParseUnixRights(&messages[i])
+		if err == nil {
+			fds = append(fds, got...)
+		}
+	}
+	return fds
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+}

@@ -1,0 +1,405 @@
+package logs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// zone is the end of a file in which lines are not split.
+	zone = 32 << 10
+
+	// turn is how much of one stream is moved before another one has its turn.
+	turn = 4 << 20
+
+	// hotPipe is the capacity of the FIFO of a task that writes faster than it
+	// is read.
+	hotPipe = 1 << 20
+
+	// patience is how long a task waits for a file system that refuses its
+	// output, before output is dropped.
+	patience = 2 * time.Second
+
+	retryWhileWaiting  = 100 * time.Millisecond
+	retryWhileDropping = time.Second
+)
+
+// tools are what all streams of a process share, one use at a time.
+type tools struct {
+	null    int    // /dev/null
+	scratch [2]int // a pipe for copies
+	buf     []byte // of zone bytes
+}
+
+func newTools() (*tools, error) {
+	t := &tools{buf: make([]byte, zone)}
+	var err error
+	if t.null, err = unix.Open("/dev/null", unix.O_WRONLY|unix.O_CLOEXEC, 0); err != nil {
+		return nil, fmt.Errorf("open /dev/null: %w", err)
+	}
+	if err := unix.Pipe2(t.scratch[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		unix.Close(t.null)
+		return nil, fmt.Errorf("make pipe: %w", err)
+	}
+	return t, nil
+}
+
+func (t *tools) close() {
+	for _, fd := range [...]int{t.null, t.scratch[0], t.scratch[1]} {
+		unix.Close(fd)
+	}
+}
+
+// stream moves the output of one task from its FIFO into files. What it knows
+// can be found out again from the FIFO and the files, so that the process may
+// be killed between any two instructions.
+type stream struct {
+	key    key
+	limits Limits
+	fifo   int
+	dir    int
+
+	file      int // -1 while none is open
+	index     int64
+	size      int64
+	files     []int64 // numbers of the files that are there, oldest first
+	lineStart bool    // the file ends with a line end; meaningful if tailKnown
+	tailKnown bool
+
+	widened bool // the FIFO was made larger, or cannot be
+	copies  bool // the file system cannot splice
+	fail    failure
+	lost    int64 // bytes dropped in the failure that is, or was last
+	moved   int64 // bytes taken from the FIFO, whatever became of them
+}
+
+// failure is the state of a stream whose output the file system refuses.
+type failure struct {
+	err      error // nil while all is well
+	since    time.Time
+	retry    time.Time
+	dropping bool
+	dropped  int64
+}
+
+// open finds the place where a stream continues: the end of its newest file.
+func (s *stream) open() error {
+	files, err := indexes(s.dir, s.key.prefix())
+	if err != nil {
+		return err
+	}
+	s.files = files
+	if len(files) > 0 {
+		s.index = files[len(files)-1]
+		fd, size, err := openLog(s.dir, fileName(s.key.prefix(), s.index), unix.O_RDWR)
+		if err == nil {
+			s.file, s.size, s.tailKnown = fd, size, false
+			s.prune()
+			return nil
+		}
+		if !errors.Is(err, errNotOurs) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ELOOP) {
+			return fmt.Errorf("open %s: %w", fileName(s.key.prefix(), s.index), err)
+		}
+	} else {
+		s.index = -1
+	}
+	return s.rotate()
+}
+
+// rotate goes on in a new file.
+func (s *stream) rotate() error {
+	for index := s.index + 1; ; index++ {
+		name := fileName(s.key.prefix(), index)
+		fd, err := createLog(s.dir, name)
+		if errors.Is(err, unix.EEXIST) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("create %s: %w", name, err)
+		}
+		if s.file >= 0 {
+			unix.Close(s.file)
+		}
+		s.file, s.index, s.size = fd, index, 0
+		s.files = append(s.files, index)
+		s.tailKnown, s.lineStart = true, true
+		s.prune()
+		return nil
+	}
+}
+
+// prune removes the oldest files until no more than the limit are there.
+func (s *stream) prune() {
+	for len(s.files) > s.limits.MaxFiles {
+		_ = unix.Unlinkat(s.dir, fileName(s.key.prefix(), s.files[0]), 0) // gone already, or not a file
+		s.files = s.files[1:]
+	}
+}
+
+func (s *stream) close() {
+	for _, fd := range [...]int{s.fifo, s.dir, s.file} {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+	s.fifo, s.dir, s.file = -1, -1, -1
+}
+
+// pump moves what is in the FIFO, for one turn. It reports whether there may
+// be more now. While the file system refuses the output, pump is to be called
+// again at s.fail.retry.
+func (s *stream) pump(t *tools, now time.Time) (more bool) {
+	if s.fail.err != nil {
+		if now.Before(s.fail.retry) {
+			return s.drop(t)
+		}
+		if err := s.mark(); err != nil {
+			s.failed(err, now)
+			return s.drop(t)
+		}
+	}
+	for left := int64(turn); left > 0; {
+		n, err := s.step(t, left)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			return false
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			s.failed(err, now)
+			return s.drop(t)
+		case n > 0:
+			s.fail = failure{}
+		}
+		left -= n
+	}
+	return true
+}
+
+// step moves one piece, or rotates. EAGAIN means that the FIFO is empty.
+func (s *stream) step(t *tools, limit int64) (int64, error) {
+	if s.file < 0 {
+		return 0, s.open()
+	}
+	room := s.limits.MaxFileSize - s.size
+	if room > zone {
+		n, err := s.move(t, min(room-zone, limit))
+		s.tailKnown = false
+		return n, err
+	}
+
+	// The end of a file is near: whole lines go in, as long as they fit. The rest
+	// waits for nothing, it begins the next file.
+	avail, err := unix.IoctlGetInt(s.fifo, unix.TIOCINQ)
+	if err != nil {
+		return 0, fmt.Errorf("look into FIFO: %w", err)
+	}
+	if avail == 0 {
+		return 0, unix.EAGAIN
+	}
+	if room <= 0 {
+		return 0, s.rotate()
+	}
+	copied, err := t.peek(s.fifo, min(room, int64(avail)))
+	if err != nil {
+		return 0, err
+	}
+	n := int64(bytes.LastIndexByte(copied, '\n') + 1)
+	if n == 0 {
+		atStart, err := s.atLineStart()
+		if err != nil {
+			return 0, err
+		}
+		if atStart && s.size > 0 {
+			return 0, s.rotate()
+		}
+		// The line began before the zone, or fills the whole file: it is longer
+		// than what is promised not to be split.
+		n = int64(len(copied))
+	}
+	lineStart := copied[n-1] == '\n'
+	moved, err := s.move(t, n)
+	s.lineStart, s.tailKnown = lineStart, moved == n
+	return moved, err
+}
+
+// move moves up to n bytes from the FIFO to the end of the file.
+func (s *stream) move(t *tools, n int64) (int64, error) {
+	if s.copies {
+		return s.copy(t, n)
+	}
+	off := s.size
+	moved, err := unix.Splice(s.fifo, nil, s.file, &off, int(n), unix.SPLICE_F_NONBLOCK)
+	if errors.Is(err, unix.EINVAL) {
+		s.copies = true
+		return s.copy(t, n)
+	}
+	if err != nil {
+		return 0, err
+	}
+	if moved == 0 {
+		return 0, unix.EAGAIN // no writer, and nothing left
+	}
+	s.size += moved
+	s.moved += moved
+	if !s.widened && moved >= zone && moved <= 64<<10 {
+		s.widen()
+	}
+	return moved, nil
+}
+
+// copy is move for a file system without splice. Should the process be killed
+// between the write and the removal from the FIFO, up to 32 KiB are there twice.
+func (s *stream) copy(t *tools, n int64) (int64, error) {
+	b, err := t.peek(s.fifo, n)
+	if err != nil {
+		return 0, err
+	}
+	written, err := unix.Pwrite(s.file, b, s.size)
+	if err != nil {
+		return 0, err
+	}
+	s.size += int64(written)
+	for left := written; left > 0; {
+		m, err := unix.Splice(s.fifo, nil, t.null, nil, left, unix.SPLICE_F_NONBLOCK)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return int64(written), fmt.Errorf("remove copied output: %w", err)
+		}
+		left -= int(max(m, 0))
+	}
+	s.moved += int64(written)
+	return int64(written), nil
+}
+
+// widen makes the FIFO of a task larger that has filled it.
+func (s *stream) widen() {
+	avail, err := unix.IoctlGetInt(s.fifo, unix.TIOCINQ)
+	if err == nil && avail >= zone {
+		s.widened = true
+		_, _ = unix.FcntlInt(uintptr(s.fifo), unix.F_SETPIPE_SZ, hotPipe) // a limit of the user's may forbid it
+	}
+}
+
+// peek returns a copy of the first bytes in a FIFO, which stay there. It is
+// valid until the next call. It may be shorter than n, and is not empty.
+func (t *tools) peek(fifo int, n int64) ([]byte, error) {
+	n, err := unix.Tee(fifo, t.scratch[1], int(min(n, int64(len(t.buf)))), unix.SPLICE_F_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	if n == 0 {
+		return nil, unix.EAGAIN
+	}
+	for got := 0; got < int(n); {
+		m, err := unix.Read(t.scratch[0], t.buf[got:n])
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || m == 0 {
+			return nil, fmt.Errorf("read copied output: %w", errors.Join(err, unix.EIO))
+		}
+		got += m
+	}
+	return t.buf[:n], nil
+}
+
+// atLineStart reports whether the file ends with a line end, or is empty.
+func (s *stream) atLineStart() (bool, error) {
+	if !s.tailKnown {
+		s.lineStart = true
+		if s.size > 0 {
+			var last [1]byte
+			n, err := unix.Pread(s.file, last[:], s.size-1)
+			if err != nil {
+				return false, fmt.Errorf("read the end of %s: %w", fileName(s.key.prefix(), s.index), err)
+			}
+			s.lineStart = n == 1 && last[0] == '\n'
+		}
+		s.tailKnown = true
+	}
+	return s.lineStart, nil
+}
+
+// failed notes that the file system refused output.
+func (s *stream) failed(err error, now time.Time) {
+	if s.fail.err == nil {
+		s.fail.since = now
+		s.lost = 0
+	}
+	s.fail.err = err
+	if s.fail.dropping || now.Sub(s.fail.since) >= patience {
+		s.fail.dropping = true
+		s.fail.retry = now.Add(retryWhileDropping)
+	} else {
+		s.fail.retry = now.Add(retryWhileWaiting)
+	}
+}
+
+// drop throws away what is in the FIFO, if it has come to that.
+func (s *stream) drop(t *tools) (more bool) {
+	if !s.fail.dropping {
+		return false
+	}
+	for left := int64(turn); left > 0; {
+		n, err := unix.Splice(s.fifo, nil, t.null, nil, int(left), unix.SPLICE_F_NONBLOCK)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || n == 0 {
+			return false
+		}
+		s.fail.dropped += n
+		s.lost += n
+		s.moved += n
+		left -= n
+	}
+	return true
+}
+
+// mark writes a line that tells how much is missing, before output goes on.
+func (s *stream) mark() error {
+	if s.fail.dropped == 0 {
+		return nil
+	}
+	if s.file < 0 {
+		if err := s.open(); err != nil {
+			return err
+		}
+	}
+	line := fmt.Sprintf("[nomad-lite: %d bytes of output lost: %v]\n", s.fail.dropped, s.fail.err)
+	atStart, err := s.atLineStart()
+	if err != nil {
+		return err
+	}
+	if !atStart {
+		line = "\n" + line
+	}
+	n, err := unix.Pwrite(s.file, []byte(line), s.size)
+	if err == nil && n < len(line) {
+		err = unix.ENOSPC
+	}
+	if err != nil {
+		_ = unix.Ftruncate(s.file, s.size) // no half line
+		return err
+	}
+	s.size += int64(n)
+	s.lineStart, s.tailKnown = true, true
+	s.fail.dropped = 0
+	return nil
+}
+
+// ended reports whether the FIFO is empty and has no writer.
+func (s *stream) ended() bool {
+	avail, err := unix.IoctlGetInt(s.fifo, unix.TIOCINQ)
+	return err == nil && avail == 0 && !hasWriter(s.fifo)
+}
+
+func hasWriter(fifo int) bool {
+	poll := []unix.PollFd{{Fd: int32(fifo), Events: unix.POLLIN}}
+	_, err := unix.Poll(poll, 0)
+	return err == nil && poll[0].Revents&unix.POLLHUP == 0
+}
