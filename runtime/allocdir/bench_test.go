@@ -1,0 +1,27 @@
+package allocdir
+
+import (
+	"path/filepath"
+	"testing"
+)
+
+func BenchmarkTask(b *testing.B) {
+	d, err := New(filepath.Join(b.TempDir(), "alloc"), allocID)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if err := d.Build(); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := d.BuildTask("web", TaskOptions{}); err != nil {
+			b.Fatal(err)
+		}
+		if err := d.DropSecrets("web"); err != nil {
+			b.Fatal(err)
+		}
+		if err := d.Destroy(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
