@@ -108,7 +108,8 @@ func (f *formatter) format(text []byte, name string) ([]byte, error) {
 	return formatted, nil
 }
 
-var errNotHCL = errors.New("Only .nomad and .hcl files can be processed using nomad fmt") //nolint:staticcheck // Nomad's text
+//lint:ignore ST1005 Nomad's text
+var errNotHCL = errors.New("Only .nomad and .hcl files can be processed using nomad fmt")
 
 func isHCLName(name string) bool {
 	ext := filepath.Ext(name)

@@ -52,19 +52,19 @@ type jobFile struct {
 // an error there is nothing more to say than the exit code.
 func (f *jobFileFlags) read(s *streams, path string, code int) (*jobFile, error) {
 	fail := func(err error) error {
-		return &exitError{code, fmt.Errorf("Error getting job struct: %w", err)} //nolint:staticcheck // Nomad's text
+		return &exitError{code, fmt.Errorf("Error getting job struct: %w", err)}
 	}
 	if f.json && len(f.vars)+len(f.varFiles) > 0 {
-		return nil, &exitError{code, fmt.Errorf("Invalid job options: %w", jobspec.ErrVariablesWithJSON)} //nolint:staticcheck // Nomad's text
+		return nil, &exitError{code, fmt.Errorf("Invalid job options: %w", jobspec.ErrVariablesWithJSON)}
 	}
 	text, name, err := readSource(s, path)
 	if err != nil {
-		return nil, fail(fmt.Errorf("Error reading job file from %s: %w", path, err)) //nolint:staticcheck // Nomad's text
+		return nil, fail(fmt.Errorf("Error reading job file from %s: %w", path, err))
 	}
 	if f.json {
 		job, err := jobspec.ParseJSON(text)
 		if err != nil {
-			return nil, fail(fmt.Errorf("Error parsing job file from %s:\n%w", path, err)) //nolint:staticcheck // Nomad's text
+			return nil, fail(fmt.Errorf("Error parsing job file from %s:\n%w", path, err))
 		}
 		return &jobFile{job, &jobspec.File{}}, nil
 	}

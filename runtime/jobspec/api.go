@@ -11,7 +11,9 @@ import (
 )
 
 // ErrVariablesWithJSON is what Nomad answers to -json with -var or -var-file.
-var ErrVariablesWithJSON = errors.New("cannot use variables with JSON files.") //nolint:staticcheck // Nomad's text
+//
+//lint:ignore ST1005 Nomad's text
+var ErrVariablesWithJSON = errors.New("cannot use variables with JSON files.")
 
 // ParseJSON reads a job in the JSON form of the HTTP API, bare or in a "Job"
 // wrapper. Unknown keys are ignored, and durations are whole nanoseconds.
@@ -24,14 +26,16 @@ func ParseJSON(text []byte) (*api.Job, error) {
 	}
 	var wrapper struct{ Job *api.Job }
 	if err := unmarshalJob(text, &wrapper); err != nil {
-		return nil, fmt.Errorf("Failed to parse JSON job: %w", err) //nolint:staticcheck // Nomad's text
+		//lint:ignore ST1005 Nomad's text
+		return nil, fmt.Errorf("Failed to parse JSON job: %w", err)
 	}
 	if wrapper.Job != nil {
 		return wrapper.Job, nil
 	}
 	job := &api.Job{}
 	if err := unmarshalJob(text, job); err != nil {
-		return nil, fmt.Errorf("Failed to parse JSON job: %w", err) //nolint:staticcheck // Nomad's text
+		//lint:ignore ST1005 Nomad's text
+		return nil, fmt.Errorf("Failed to parse JSON job: %w", err)
 	}
 	return job, nil
 }

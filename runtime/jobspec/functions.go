@@ -112,7 +112,8 @@ var files = map[string]function.Function{
 	"pathexpand": filesystem.PathExpandFunc,
 }
 
-var errNoFiles = errors.New("filesystem function disabled.") //nolint:staticcheck // Nomad's text
+//lint:ignore ST1005 Nomad's text
+var errNoFiles = errors.New("filesystem function disabled.")
 
 // functionTable is the table of functions for one evaluation.
 func functionTable(m *meter, withFiles bool) map[string]function.Function {

@@ -201,4 +201,3 @@ func TestEvaluationIsBounded(t *testing.T) {
 		})
 	}
 }
-
