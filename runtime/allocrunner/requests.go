@@ -17,7 +17,8 @@ import (
 // The errors of requests. The HTTP API shows them as they are, and clients
 // match on the texts.
 var (
-	ErrNotRunning     = taskrunner.ErrNotRunning
+	ErrNotRunning = taskrunner.ErrNotRunning
+	//lint:ignore ST1005 Nomad's clients match on the text
 	ErrTaskNotFound   = errors.New("Task not found")
 	ErrShouldNotRun   = errors.New("restart of an alloc that should not run")
 	errDeadlinePassed = errors.New("a task did not end in time")
@@ -26,12 +27,16 @@ var (
 // RestartTask restarts one running task, and returns when its old process is
 // gone.
 func (r *Runner) RestartTask(ctx context.Context, name string) error {
-	if err := r.mayRestart(); err != nil {
-		return err
-	}
 	t, ok := r.task(name)
 	if !ok {
-		return fmt.Errorf("Could not find task runner for task: %s", name) //lint:ignore ST1005 Nomad's clients match on it
+		//lint:ignore ST1005 Nomad's clients match on the text
+		return fmt.Errorf("Could not find task runner for task: %s", name)
+	}
+	if !isClosed(r.done) && !t.Running() {
+		return ErrNotRunning // whatever becomes of the allocation
+	}
+	if err := r.mayRestart(); err != nil {
+		return err
 	}
 	return t.Restart(ctx, model.EventRestartSignal(model.RestartTaskReason), false)
 }
@@ -98,12 +103,13 @@ func (r *Runner) restartWaves(ctx context.Context) error {
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}
-			if r.lifecycle.Phase() != lifecycle.Init {
-				return nil
-			}
 			looked = r.nextLook()
 			for _, t := range r.tasks {
 				again = again || t.Running()
+			}
+			// In this order: a gate that has opened since may have let them start.
+			if r.lifecycle.Phase() != lifecycle.Init {
+				return nil
 			}
 		}
 	}
@@ -156,7 +162,8 @@ func (r *Runner) Signal(ctx context.Context, task, signal string) error {
 		case err == nil:
 			reached++
 		case !errors.Is(err, ErrNotRunning):
-			errs = append(errs, fmt.Errorf("Failed to signal task: %s, err: %w", t.Name(), err)) //lint:ignore ST1005 Nomad's clients match on it
+			//lint:ignore ST1005 Nomad's clients match on the text
+			errs = append(errs, fmt.Errorf("Failed to signal task: %s, err: %w", t.Name(), err))
 		}
 	}
 	if reached == 0 && len(errs) == 0 {

@@ -96,23 +96,24 @@ func (r *Runner) killErrorText() string {
 
 // Restart stops the running process and returns when it is gone; the runner
 // then starts the task again. With failure the restart policy counts it. It
-// honours the shutdown delay.
+// honours the shutdown delay. Who comes second, while another restart waits for
+// the same process, waits with it.
 func (r *Runner) Restart(ctx context.Context, event *api.TaskEvent, failure bool) error {
 	r.mu.Lock()
 	p := r.process
-	if p != nil && r.asked == nil {
+	if p == nil || isClosed(p.exited) || r.isKilled() {
+		r.mu.Unlock()
+		return ErrNotRunning
+	}
+	first := r.asked == nil
+	if first {
 		r.asked = &asked{failure: failure}
 	}
 	r.mu.Unlock()
-	if p == nil || r.isKilled() {
-		return ErrNotRunning
-	}
-	r.EmitEvent(event)
 
-	r.preKilling(ctx)
-	r.awaitShutdownDelay(ctx, p, r.killed)
-	if !r.isKilled() { // else the kill does the rest
-		if err := r.stop(ctx, p); err != nil {
+	if first {
+		r.EmitEvent(event)
+		if err := r.stopForRestart(ctx, p); err != nil {
 			return err
 		}
 	}
@@ -124,19 +125,29 @@ func (r *Runner) Restart(ctx context.Context, event *api.TaskEvent, failure bool
 	}
 }
 
+func (r *Runner) stopForRestart(ctx context.Context, p *process) error {
+	r.preKilling(ctx)
+	r.awaitShutdownDelay(ctx, p, r.killed)
+	if r.isKilled() {
+		return nil // the kill does the rest
+	}
+	return r.stop(ctx, p)
+}
+
 // ForceRestart is Restart, but lets a dead task whose allocation still lives run
 // again as well.
 func (r *Runner) ForceRestart(ctx context.Context, event *api.TaskEvent, failure bool) error {
 	r.mu.Lock()
 	dead := r.state.State == model.TaskDead && !r.isKilled() && !isClosed(r.done)
+	first := dead && !r.askedAgain
+	r.askedAgain = dead
 	r.mu.Unlock()
-	if !dead {
+	switch {
+	case !dead:
 		return r.Restart(ctx, event, failure)
-	}
-	r.EmitEvent(event)
-	select {
-	case r.again <- struct{}{}:
-	default: // somebody else asked already
+	case first:
+		r.EmitEvent(event)
+		r.again <- struct{}{} // has room: it is empty unless somebody has asked
 	}
 	return nil
 }
@@ -183,8 +194,11 @@ func (r *Runner) Stats(ctx context.Context, interval time.Duration) (<-chan *dri
 	return p.stats(ctx, interval)
 }
 
-// Running reports whether the task has a process.
-func (r *Runner) Running() bool { return r.currentProcess() != nil }
+// Running reports whether the task has a process that has not exited.
+func (r *Runner) Running() bool {
+	p := r.currentProcess()
+	return p != nil && !isClosed(p.exited)
+}
 
 // Update gives the runner a new version of its task: the restart policy and how
 // it is killed count from now on, the rest from the next start. The Update hooks

@@ -17,11 +17,10 @@ import (
 // runs nothing but its Stop hooks.
 func (r *Runner) Run(ctx context.Context) {
 	defer close(r.done)
-	grace, live := r.contexts(ctx)
-	defer r.endContexts()
-
 	var updates sync.WaitGroup
 	defer updates.Wait()
+	grace, live := r.contexts(ctx)
+	defer r.endContexts()
 	updates.Go(func() { r.runUpdateHooks(live) })
 
 	for {

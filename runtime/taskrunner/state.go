@@ -41,8 +41,10 @@ func (r *Runner) transition(state string, event *api.TaskEvent) {
 	})
 }
 
+// revive answers the one who asked for a dead task to run again.
 func (r *Runner) revive() {
 	r.change(func(s *api.TaskState) bool {
+		r.askedAgain = false
 		model.ReviveTask(s)
 		return true
 	})

@@ -26,6 +26,7 @@ func (r *Runner) kill(ctx context.Context, p *process) {
 	if err != nil && ctx.Err() == nil {
 		r.logger.Error("task may have leaked", "task_id", p.id(), "error", err)
 		r.setKillError(err)
+		r.EmitEvent(model.EventDriver(fmt.Sprintf("failed to kill task. Resources may have been leaked: %v", err), nil, time.Time{}))
 	}
 	select {
 	case <-p.exited:
@@ -87,7 +88,7 @@ func (r *Runner) stop(ctx context.Context, p *process) error {
 			return context.Cause(ctx)
 		}
 	}
-	return fmt.Errorf("stop task %q: %w", r.name, err)
+	return fmt.Errorf("stop task: %w", err)
 }
 
 // awaitShutdownDelay gives those who use the task time to notice that it goes.

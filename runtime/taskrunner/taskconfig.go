@@ -3,6 +3,7 @@ package taskrunner
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -83,7 +84,7 @@ func configError(diags hcl.Diagnostics) error {
 			items = append(items, d.Summary+": "+d.Detail)
 		}
 	}
-	return fmt.Errorf("%d errors occurred:\n\t* %s\n\n", len(items), strings.Join(items, "\n\t* "))
+	return errors.New(fmt.Sprintf("%d errors occurred:\n\t* %s\n\n", len(items), strings.Join(items, "\n\t* ")))
 }
 
 // hookMounts joins what the hooks want the task to see, in the order of the

@@ -68,7 +68,7 @@ type Runner struct {
 	killed    chan struct{} // closed by the first Kill
 	hurried   chan struct{} // closed by the first KillNow
 	skipDelay chan struct{} // closed by the first SkipShutdownDelay
-	again     chan struct{} // holds one request to run a dead task again
+	again     chan struct{} // holds the request to run a dead task again, see askedAgain
 	updated   chan struct{} // holds a tick when the Update hooks must run
 	done      chan struct{} // closed by Run
 
@@ -80,15 +80,16 @@ type Runner struct {
 	// across the store's write: a later write must not be overtaken by an earlier.
 	writing sync.Mutex // taken before mu
 
-	mu        sync.Mutex
-	task      Task
-	state     *api.TaskState
-	process   *process // nil unless the task runs
-	asked     *asked   // the restart that somebody asked for the process
-	output    Output
-	killError error
-	endLive   context.CancelCauseFunc // ends what a kill ends; nil outside Run
-	endGrace  context.CancelCauseFunc // ends what KillNow ends; nil outside Run
+	mu         sync.Mutex
+	task       Task
+	state      *api.TaskState
+	process    *process // nil unless the task runs
+	asked      *asked   // the restart that somebody asked for the process
+	askedAgain bool     // somebody asked for a dead task to run again
+	output     Output
+	killError  error
+	endLive    context.CancelCauseFunc // ends what a kill ends; nil outside Run
+	endGrace   context.CancelCauseFunc // ends what KillNow ends; nil outside Run
 }
 
 // Output says where the task writes to.

@@ -1,0 +1,221 @@
+package allocrunner
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
+)
+
+const testAllocID = "11111111-2222-3333-4444-555555555555"
+
+// parseJob reads a job whose tasks are for the fake driver.
+func parseJob(t *testing.T, text string) *api.Job {
+	t.Helper()
+	file, diags := jobspec.Parse(jobspec.Source{Name: "job.nomad.hcl", Text: []byte(text)})
+	if diags.HasErrors() {
+		t.Fatalf("parse job: %v\n%s", diags, text)
+	}
+	model.Canonicalize(file.Job)
+	return file.Job
+}
+
+// place makes the allocation for the first group of a job.
+func place(job *api.Job) *api.Allocation {
+	group := job.TaskGroups[0]
+	alloc := &api.Allocation{
+		ID:            testAllocID,
+		Name:          fmt.Sprintf("%s.%s[0]", *job.ID, *group.Name),
+		Namespace:     "default",
+		NodeID:        "node-id",
+		NodeName:      "node-name",
+		JobID:         *job.ID,
+		Job:           job,
+		TaskGroup:     *group.Name,
+		DesiredStatus: api.AllocDesiredStatusRun,
+		ClientStatus:  api.AllocClientStatusPending,
+		CreateTime:    time.Now().UnixNano(),
+		AllocatedResources: &api.AllocatedResources{
+			Tasks: make(map[string]*api.AllocatedTaskResources),
+		},
+	}
+	for _, t := range group.Tasks {
+		alloc.AllocatedResources.Tasks[t.Name] = &api.AllocatedTaskResources{
+			Cpu:    api.AllocatedCpuResources{CpuShares: int64(*t.Resources.CPU)},
+			Memory: api.AllocatedMemoryResources{MemoryMB: int64(*t.Resources.MemoryMB)},
+		}
+	}
+	return alloc
+}
+
+// harness runs one allocation in a world of its own.
+type harness struct {
+	*Runner
+	t     *testing.T
+	world *world
+	logs  *fakeLogs
+	begin time.Time
+
+	cancel context.CancelCauseFunc // of the context of Run
+
+	mu      sync.Mutex
+	reports []Update
+}
+
+// start runs the allocation of a job inside a synctest bubble. mangle may change
+// the configuration. The runner ends with the test, at the latest.
+func start(t *testing.T, job *api.Job, mangle func(*Config)) *harness {
+	t.Helper()
+	h := &harness{t: t, world: newWorld(), logs: newFakeLogs(), begin: time.Now()}
+	c := Config{
+		Alloc: place(job),
+		Node: taskenv.Node{
+			ID: "node-id", Name: "node-name", Datacenter: "dc1", Region: "global", Pool: "default",
+			Attributes: map[string]string{"kernel.name": "linux"},
+		},
+		Drivers:      h.world,
+		Logs:         h.logs,
+		AllocDirRoot: t.TempDir() + "/allocs",
+		Report:       h.report,
+		Logger:       hclog.NewNullLogger(),
+	}
+	if mangle != nil {
+		mangle(&c)
+	}
+	r, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Runner = r
+	ctx, cancel := context.WithCancelCause(context.Background())
+	h.cancel = cancel
+	go r.Run(ctx)
+	t.Cleanup(func() {
+		r.Kill()
+		<-r.Done()
+		cancel(nil)
+		if err := r.Destroy(context.Background()); err != nil {
+			t.Error(err)
+		}
+		if alive := h.world.alive(); len(alive) > 0 && context.Cause(ctx) != ErrShutdown {
+			t.Errorf("processes left: %v", alive)
+		}
+	})
+	return h
+}
+
+func (h *harness) report(u Update) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.reports = append(h.reports, u)
+}
+
+// after lets d pass, and then everything that follows from it at once.
+func (h *harness) after(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func (h *harness) wait() {
+	<-h.Done()
+	synctest.Wait()
+}
+
+func (h *harness) last() Update {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.reports[len(h.reports)-1]
+}
+
+// transcript tells what became of the allocation and of each task. Of all that
+// happened to the allocation at one instant it tells the last.
+func (h *harness) transcript() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var b strings.Builder
+	fmt.Fprintln(&b, "alloc")
+	said := ""
+	for i, u := range h.reports {
+		if i+1 < len(h.reports) && h.reports[i+1].Time.Equal(u.Time) {
+			continue
+		}
+		if text := u.ClientStatus + ", " + u.ClientDescription; text != said {
+			fmt.Fprintf(&b, "  %-6s %s\n", h.at(u.Time), text)
+			said = text
+		}
+	}
+	last := h.reports[len(h.reports)-1]
+	for _, t := range h.tasks {
+		h.describe(&b, t.Name(), last.TaskStates[t.Name()])
+	}
+	if calls := append(h.world.noted("StopTask"), h.world.noted("SignalTask")...); len(calls) > 0 {
+		fmt.Fprintf(&b, "driver\n  %s\n", strings.Join(calls, "\n  "))
+	}
+	return b.String()
+}
+
+func (h *harness) describe(b *strings.Builder, name string, s *api.TaskState) {
+	facts := []string{s.State}
+	if s.Failed {
+		facts = append(facts, "failed")
+	}
+	if s.Restarts > 0 {
+		facts = append(facts, fmt.Sprintf("restarts %d", s.Restarts))
+	}
+	if !s.StartedAt.IsZero() {
+		facts = append(facts, "started "+h.at(s.StartedAt))
+	}
+	if !s.FinishedAt.IsZero() {
+		facts = append(facts, "finished "+h.at(s.FinishedAt))
+	}
+	fmt.Fprintf(b, "%s (%s)\n", name, strings.Join(facts, ", "))
+	for _, e := range s.Events {
+		text := strings.TrimRight(e.DisplayMessage, "\n")
+		fmt.Fprintf(b, "  %-6s %s: %s\n", h.at(time.Unix(0, e.Time)), e.Type, strings.ReplaceAll(text, "\n", "\n         "))
+	}
+}
+
+func (h *harness) at(t time.Time) string {
+	return "+" + t.Sub(h.begin).Round(time.Millisecond).String()
+}
+
+// events returns the types of a task's events.
+func (h *harness) events(task string) []string {
+	t, ok := h.task(task)
+	if !ok {
+		h.t.Fatalf("no task %q", task)
+	}
+	var types []string
+	for _, e := range t.State().Events {
+		types = append(types, e.Type)
+	}
+	return types
+}
+
+func (h *harness) state(task string) *api.TaskState {
+	t, ok := h.task(task)
+	if !ok {
+		h.t.Fatalf("no task %q", task)
+	}
+	return t.State()
+}
+
+// extraHooks is a HookFactory of fixed hooks.
+type extraHooks struct {
+	alloc []hook.Hook
+	task  []hook.Hook
+}
+
+func (e extraHooks) AllocHooks(hook.Alloc) []hook.Hook           { return e.alloc }
+func (e extraHooks) TaskHooks(hook.Alloc, hook.Task) []hook.Hook { return e.task }

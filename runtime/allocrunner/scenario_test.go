@@ -1,0 +1,129 @@
+package allocrunner
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rogpeppe/go-internal/txtar"
+)
+
+var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
+
+// TestScenarios runs whole allocations and compares what happened to them. A
+// file in testdata is one case of the behaviour catalogue: a job, what is done
+// to it and when, and the transcript.
+func TestScenarios(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			t.Parallel()
+			runScenario(t, file)
+		})
+	}
+}
+
+func runScenario(t *testing.T, file string) {
+	archive, err := txtar.ParseFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := func(name string) *txtar.File {
+		for i := range archive.Files {
+			if archive.Files[i].Name == name {
+				return &archive.Files[i]
+			}
+		}
+		return nil
+	}
+	if part("job.nomad.hcl") == nil || part("want") == nil {
+		t.Fatalf("%s: needs job.nomad.hcl and want", file)
+	}
+	job := parseJob(t, string(part("job.nomad.hcl").Data))
+	var got string
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, job, nil)
+		var acts strings.Builder
+		if script := part("script"); script != nil {
+			for line := range strings.Lines(string(script.Data)) {
+				h.act(&acts, strings.Fields(line))
+			}
+		}
+		h.wait()
+		got = acts.String() + h.transcript()
+	})
+	if *update {
+		part("want").Data = []byte(got)
+		if err := os.WriteFile(file, txtar.Format(archive), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if want := part("want").Data; !bytes.Equal([]byte(got), want) {
+		t.Errorf("transcript differs\n--- got\n%s--- want\n%s", got, want)
+	}
+}
+
+// act does one line of a script: a moment, a verb, its argument. Verbs that
+// answer leave a line in the transcript.
+func (h *harness) act(out *strings.Builder, words []string) {
+	at := duration(words[0])
+	h.after(at - time.Since(h.begin))
+	arg := ""
+	if len(words) > 2 {
+		arg = words[2]
+	}
+	ctx := context.Background()
+	answer := func(err error) {
+		took := ""
+		if d := time.Since(h.begin) - at; d > 0 {
+			took = fmt.Sprintf(" after %v", d)
+		}
+		text := "ok"
+		if err != nil {
+			text = err.Error()
+		}
+		fmt.Fprintf(out, "%s: %s%s\n", strings.Join(words, " "), text, took)
+	}
+	switch words[1] {
+	case "stop":
+		h.Stop()
+	case "stop-no-delay":
+		h.StopNoDelay()
+	case "kill":
+		h.Kill()
+	case "shutdown":
+		h.cancel(ErrShutdown)
+	case "cancel":
+		h.cancel(nil)
+	case "plugin-dies":
+		h.world.killPlugin()
+	case "restart":
+		answer(h.RestartTask(ctx, arg))
+	case "restart-running":
+		answer(h.RestartRunning(ctx))
+	case "restart-all":
+		answer(h.RestartAll(ctx))
+	case "signal":
+		task := ""
+		if len(words) > 3 {
+			task = words[3]
+		}
+		answer(h.Signal(ctx, task, arg))
+	case "look":
+		fmt.Fprintf(out, "%s: %s\n", strings.Join(words, " "), strings.Join(h.events(arg), ", "))
+	default:
+		h.t.Fatalf("unknown verb %q", words[1])
+	}
+	synctest.Wait()
+}
