@@ -1,0 +1,151 @@
+package driver
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
+)
+
+// FuzzMessages: whatever the other side sends is read, and says the same when
+// it is sent on.
+func FuzzMessages(f *testing.F) {
+	for _, m := range []proto.Message{
+		taskConfigProto(&TaskConfig{ID: "id", Env: map[string]string{"A": "1"}, Mounts: []Mount{{}}, DNS: &DNSConfig{}}),
+		handleProto(&Handle{Version: 1, Config: &TaskConfig{NetworkIsolation: &NetworkIsolation{Hosts: &HostsConfig{}}}}),
+		statsProto("id", &TaskStats{ByPID: map[string]Usage{"1": {CPU: CPUUsage{Measured: cpuFields}}}}),
+		capabilitiesProto(&Capabilities{NetworkIsolationModes: []NetworkMode{NetworkNone}}),
+		&driverpb.FingerprintResponse{Err: "x"},
+	} {
+		b, err := proto.Marshal(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		settles(t, b, &driverpb.TaskConfig{}, func(p *driverpb.TaskConfig) *driverpb.TaskConfig {
+			return taskConfigProto(taskConfigFromProto(p))
+		})
+		settles(t, b, &driverpb.TaskHandle{}, func(p *driverpb.TaskHandle) *driverpb.TaskHandle {
+			return handleProto(handleFromProto(p))
+		})
+		settles(t, b, &driverpb.TaskStats{}, func(p *driverpb.TaskStats) *driverpb.TaskStats {
+			return statsProto("", statsFromProto(p))
+		})
+		settles(t, b, &driverpb.DriverCapabilities{}, func(p *driverpb.DriverCapabilities) *driverpb.DriverCapabilities {
+			return capabilitiesProto(capabilitiesFromProto(p))
+		})
+		settles(t, b, &driverpb.DriverTaskEvent{}, func(p *driverpb.DriverTaskEvent) *driverpb.DriverTaskEvent {
+			return eventProto(eventFromProto(p))
+		})
+		settles(t, b, &driverpb.FingerprintResponse{}, func(p *driverpb.FingerprintResponse) *driverpb.FingerprintResponse {
+			p, err := fingerprintProto(fingerprintFromProto(p))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
+		})
+		settles(t, b, &driverpb.InspectTaskResponse{}, func(p *driverpb.InspectTaskResponse) *driverpb.InspectTaskResponse {
+			p, err := statusProto(statusFromProto(p))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
+		})
+	})
+}
+
+// settles checks that a message that has been read and sent once does not
+// change any more.
+func settles[M proto.Message](t *testing.T, b []byte, m M, again func(M) M) {
+	t.Helper()
+	if proto.Unmarshal(b, m) != nil {
+		return
+	}
+	// Bytes, because a NaN is not equal to itself.
+	opts := proto.MarshalOptions{Deterministic: true}
+	once, err := opts.Marshal(again(m))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := proto.Unmarshal(once, m); err != nil {
+		t.Fatal(err)
+	}
+	twice, err := opts.Marshal(again(m))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(once, twice) {
+		t.Fatalf("%T:\n%x became\n%x", m, once, twice)
+	}
+}
+
+// frameStream is the server's end of a stream of frames that has them all.
+type frameStream struct {
+	grpc.ServerStream
+	ctx    context.Context
+	frames []*driverpb.ExecTaskStreamingRequest
+	last   *driverpb.ExecTaskStreamingResponse
+}
+
+func (s *frameStream) Context() context.Context { return s.ctx }
+
+func (s *frameStream) Recv() (*driverpb.ExecTaskStreamingRequest, error) {
+	if len(s.frames) == 0 {
+		return nil, io.EOF
+	}
+	frame := s.frames[0]
+	s.frames = s.frames[1:]
+	return frame, nil
+}
+
+func (s *frameStream) Send(frame *driverpb.ExecTaskStreamingResponse) error {
+	s.last = frame
+	return nil
+}
+
+// FuzzExecFrames: a session ends with a status or with an error, whatever the
+// client sends.
+func FuzzExecFrames(f *testing.F) {
+	for _, frames := range [][]*driverpb.ExecTaskStreamingRequest{
+		{{Setup: &driverpb.ExecTaskStreamingRequest_Setup{TaskId: "id"}}, stdinFrame([]byte("x"), false), {}, stdinFrame(nil, true), stdinFrame([]byte("y"), true)},
+		{{Setup: &driverpb.ExecTaskStreamingRequest_Setup{}}, {TtySize: &driverpb.ExecTaskStreamingRequest_TerminalSize{Height: -1}}, {Setup: &driverpb.ExecTaskStreamingRequest_Setup{}}},
+		{{}},
+	} {
+		var all []byte
+		for _, frame := range frames {
+			b, err := proto.Marshal(frame)
+			if err != nil {
+				f.Fatal(err)
+			}
+			all = append(append(all, byte(len(b))), b...)
+		}
+		f.Add(all)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		stream := &frameStream{ctx: t.Context()}
+		for len(b) > 0 {
+			n := min(int(b[0]), len(b)-1)
+			frame := &driverpb.ExecTaskStreamingRequest{}
+			if proto.Unmarshal(b[1:1+n], frame) == nil {
+				stream.frames = append(stream.frames, frame)
+			}
+			b = b[1+n:]
+		}
+		s := &server{impl: &fake{exec: func(_ context.Context, e Exec) (*ExitResult, error) {
+			_, err := io.Copy(e.Stdout, e.Stdin)
+			for range e.Resize {
+			}
+			return &ExitResult{}, err
+		}}}
+		if err := s.ExecTaskStreaming(stream); err == nil && !stream.last.GetExited() {
+			t.Fatalf("the last frame is %v", stream.last)
+		}
+	})
+}
