@@ -88,7 +88,7 @@ func satisfied(c *api.Constraint, node Node, count int) error {
 		}
 	}
 	if count > allowed {
-		return fmt.Errorf("constraint %q allows %d allocations on one node, not %d", constraintText(c), allowed, count)
+		return fmt.Errorf("constraint %q allows %d on one node, not %d", constraintText(c), allowed, count)
 	}
 	return nil
 }

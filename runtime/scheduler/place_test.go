@@ -1,0 +1,331 @@
+package scheduler
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// A fixture is a job with one group of one task.
+type fixture struct {
+	job   *api.Job
+	group *api.TaskGroup
+	task  *api.Task
+}
+
+func newFixture(edit func(*fixture)) *fixture {
+	task := &api.Task{Name: "t", Driver: "d"}
+	group := &api.TaskGroup{Name: new("g"), Tasks: []*api.Task{task}}
+	f := &fixture{&api.Job{ID: new("j"), TaskGroups: []*api.TaskGroup{group}}, group, task}
+	edit(f)
+	model.Canonicalize(f.job)
+	return f
+}
+
+func testNode() Node {
+	return Node{
+		ID: "node", Name: "box", Datacenter: "dc1", Pool: "default", IP: "10.0.0.1",
+		Attributes: map[string]string{"kernel.name": "linux", "nomad.version": "2.0.6-dev"},
+		Meta:       map[string]string{"rack": "r1"},
+	}
+}
+
+// testHost counts ids, and begins every search for a port at the first one.
+func testHost(inUse ...int) Host {
+	ids := 0
+	return Host{
+		NewID:    func() string { ids++; return fmt.Sprintf("id-%d", ids) },
+		PortFree: func(port int) bool { return !slices.Contains(inUse, port) },
+		Pick:     func(int) int { return 0 },
+		Now:      func() time.Time { return time.Unix(1, 0) },
+	}
+}
+
+func TestPlace(t *testing.T) {
+	f := newFixture(func(f *fixture) {
+		f.group.Count = new(2)
+		f.group.Networks = []*api.NetworkResource{{
+			DynamicPorts:  []api.Port{{Label: "http", To: -1}, {Label: "rpc", To: 80}},
+			ReservedPorts: []api.Port{{Label: "ssh", Value: 20001, IgnoreCollision: true}},
+		}}
+		f.task.Resources = &api.Resources{CPU: new(10), MemoryMB: new(20), Networks: []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "own"}}}}}
+		f.group.Tasks = append(f.group.Tasks, &api.Task{Name: "u", Driver: "d"})
+		f.job.TaskGroups = append(f.job.TaskGroups, &api.TaskGroup{Name: new("h"), Tasks: []*api.Task{{Name: "t", Driver: "d"}}})
+	})
+	allocs, err := Place(f.job, testNode(), testHost(20000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, a := range allocs {
+		got = append(got, fmt.Sprintf("%s %s %s %s %s", a.Name, a.ID, a.EvalID, a.TaskGroup, a.ClientStatus))
+		if a.Job != f.job || a.NodeID != "node" || a.NodeName != "box" || a.Namespace != "default" || a.JobID != "j" || a.DesiredStatus != "run" || a.CreateTime != int64(time.Second) {
+			t.Errorf("allocation %+v", a)
+		}
+	}
+	want := []string{"j.g[0] id-2 id-1 g pending", "j.g[1] id-3 id-1 g pending", "j.h[0] id-4 id-1 h pending"}
+	if !slices.Equal(got, want) {
+		t.Errorf("allocations\n got %q\nwant %q", got, want)
+	}
+
+	// 20000 is in use on the host, 20001 is static in the job.
+	second := allocs[1].AllocatedResources
+	for _, c := range []struct {
+		what      string
+		got, want any
+	}{
+		{"ports of the first", allocs[0].AllocatedResources.Shared.Ports, []api.PortMapping{
+			{Label: "ssh", Value: 20001, HostIP: "10.0.0.1"}, {Label: "http", Value: 20002, To: 20002, HostIP: "10.0.0.1"}, {Label: "rpc", Value: 20003, To: 80, HostIP: "10.0.0.1"}}},
+		{"ports of the second", second.Shared.Ports, []api.PortMapping{
+			{Label: "ssh", Value: 20001, HostIP: "10.0.0.1"}, {Label: "http", Value: 20005, To: 20005, HostIP: "10.0.0.1"}, {Label: "rpc", Value: 20006, To: 80, HostIP: "10.0.0.1"}}},
+		{"ports of the second's task", second.Tasks["t"].Networks[0].DynamicPorts, []api.Port{{Label: "own", Value: 20007, HostNetwork: "default"}}},
+		{"network", second.Shared.Networks[0].IP, "10.0.0.1"},
+		{"cpu", second.Tasks["t"].Cpu.CpuShares, 10},
+		{"memory", second.Tasks["u"].Memory.MemoryMB, 300},
+		{"disk", second.Shared.DiskMB, 300},
+		{"sum", []*int{allocs[1].Resources.CPU, allocs[1].Resources.MemoryMB, allocs[1].Resources.DiskMB}, []int{110, 320, 300}},
+		{"each", []*int{allocs[1].TaskResources["t"].CPU, allocs[1].TaskResources["t"].MemoryMB}, []int{10, 20}},
+		{"metrics", []any{allocs[0].Metrics.NodesEvaluated, allocs[0].Metrics.NodesAvailable, allocs[0].Metrics.NodePool}, []any{1, map[string]int{"dc1": 1}, "default"}},
+		{"the job is not changed", f.group.Networks[0].DynamicPorts[0], api.Port{Label: "http", To: -1, HostNetwork: "default"}},
+	} {
+		g, _ := json.Marshal(c.got)
+		w, _ := json.Marshal(c.want)
+		if string(g) != string(w) {
+			t.Errorf("%s: %s, want %s", c.what, g, w)
+		}
+	}
+}
+
+func TestPlaceRefuses(t *testing.T) {
+	constraint := func(left, operand, right string) func(*fixture) {
+		return func(f *fixture) { f.group.Constraints = []*api.Constraint{api.NewConstraint(left, operand, right)} }
+	}
+	static := func(port int) *api.NetworkResource {
+		return &api.NetworkResource{ReservedPorts: []api.Port{{Label: "web", Value: port}}}
+	}
+	for _, c := range []struct {
+		name string
+		edit func(*fixture)
+		want string // "" if there is a place
+	}{
+		{"a datacenter by pattern", func(f *fixture) { f.job.Datacenters = []string{"x", "d*1"} }, ""},
+		{"another datacenter", func(f *fixture) { f.job.Datacenters = []string{"dc2"} }, `job "j": datacenters ["dc2"]: this node is in datacenter "dc1"`},
+		{"the pool of all", func(f *fixture) { f.job.NodePool = new("all") }, ""},
+		{"another pool", func(f *fixture) { f.job.NodePool = new("gpu") }, `job "j": node_pool "gpu": this node is in pool "default"`},
+		{"a constraint that holds", constraint("${attr.kernel.name}", "=", "linux"), ""},
+		{"a constraint that does not hold", constraint("${attr.kernel.name}", "=", "windows"), `group "g": constraint "${attr.kernel.name} = windows" does not hold: ${attr.kernel.name} is "linux" here`},
+		{"a constraint on nothing", constraint("${attr.nope}", "is_set", ""), `group "g": constraint "${attr.nope} is_set" does not hold: ${attr.nope} is not set here`},
+		{"a constraint on meta", constraint("${meta.rack}", "regexp", "^r"), ""},
+		{"a constraint against a reference", constraint("${node.unique.name}", "!=", "${node.unique.id}"), ""},
+		{"a constraint on an empty class", constraint("${node.class}", "is_set", ""), ""},
+		{"a constraint on the pool and the datacenter", func(f *fixture) {
+			f.job.Constraints = []*api.Constraint{api.NewConstraint("${node.pool}", "=", "default"), api.NewConstraint("${node.datacenter}", "=", "dc1")}
+		}, ""},
+		{"a constraint on a device", constraint("${device.model}", "is_set", ""), `group "g": constraint "${device.model} is_set" does not hold: ${device.model} is not set here`},
+		{"constraints on the job and on a task", func(f *fixture) {
+			f.job.Constraints = []*api.Constraint{api.NewConstraint("${meta.a}", "is_set", "")}
+			f.task.Constraints = []*api.Constraint{api.NewConstraint("${meta.b}", "is_set", "")}
+		}, "group \"g\": constraint \"${meta.a} is_set\" does not hold: ${meta.a} is not set here\nconstraint \"${meta.b} is_set\" does not hold: ${meta.b} is not set here"},
+		{"a service of consul", func(f *fixture) { f.group.Services = []*api.Service{{}} },
+			`group "g": constraint "${attr.consul.version} semver >= 1.8.0" does not hold: ${attr.consul.version} is not set here; a service is registered with Consul unless it says provider = "nomad"`},
+
+		{"distinct_hosts, once", constraint("", "distinct_hosts", ""), ""},
+		{"distinct_hosts, twice", func(f *fixture) { f.group.Count = new(2); constraint("", "distinct_hosts", "yes")(f) },
+			`group "g": constraint "distinct_hosts yes" allows 1 on one node, not 2`},
+		{"distinct_hosts, switched off", func(f *fixture) { f.group.Count = new(2); constraint("", "distinct_hosts", "false")(f) }, ""},
+		{"distinct_hosts of the job", func(f *fixture) {
+			f.job.Constraints = []*api.Constraint{{Operand: "distinct_hosts"}}
+			f.group.Count = new(2)
+		}, `group "g": constraint "distinct_hosts" allows 1 on one node, not 2`},
+		{"distinct_property, as often as allowed", func(f *fixture) {
+			f.group.Count = new(2)
+			constraint("${meta.rack}", "distinct_property", "2")(f)
+		}, ""},
+		{"distinct_property, too often", func(f *fixture) {
+			f.group.Count = new(2)
+			constraint("${meta.rack}", "distinct_property", "")(f)
+		}, `group "g": constraint "${meta.rack} distinct_property" allows 1 on one node, not 2`},
+		{"distinct_property of nothing", constraint("${meta.nope}", "distinct_property", ""), `group "g": constraint "${meta.nope} distinct_property" does not hold: ${meta.nope} is not set here`},
+
+		{"a static port", func(f *fixture) { f.group.Networks = []*api.NetworkResource{static(8080)} }, ""},
+		{"a static port in use", func(f *fixture) { f.group.Networks = []*api.NetworkResource{static(80)} },
+			`group "g": port "web": reserved port collision web=80: something listens there. Stop it, or leave out static`},
+		{"a static port, twice", func(f *fixture) { f.group.Count, f.group.Networks = new(2), []*api.NetworkResource{static(8080)} },
+			`group "g": port "web": another allocation of this job has the static port 8080 on this node: leave out static, or lower the count`},
+		{"a port that is none", func(f *fixture) { f.group.Networks = []*api.NetworkResource{static(-1)} }, `group "g": port "web": -1 is not between 1 and 65535`},
+		{"a static port of a task", func(f *fixture) { f.task.Resources = &api.Resources{Networks: []*api.NetworkResource{static(80)}} },
+			`group "g": task "t": port "web": reserved port collision web=80: something listens there. Stop it, or leave out static`},
+		{"a network of the host that is not there", func(f *fixture) {
+			f.group.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "a", HostNetwork: "zz"}}}}
+		}, `group "g": port "a": missing host network "zz": there is only the network "default"`},
+		{"ports of the second network", func(f *fixture) { f.group.Networks = []*api.NetworkResource{{}, static(80)} }, ""},
+
+		{"all the memory", func(f *fixture) { f.task.Resources = &api.Resources{MemoryMB: new(1000)} }, ""},
+		{"more than the memory", func(f *fixture) { f.task.Resources = &api.Resources{MemoryMB: new(600)}; f.group.Count = new(2) },
+			`group "g": memory exhausted: an allocation needs 600 MB and 400 MB are left on this node: ask for less in the resources of its tasks, or lower the count`},
+		{"tasks that run one after the other", func(f *fixture) {
+			f.task.Resources = &api.Resources{MemoryMB: new(600)}
+			for _, hook := range []string{"prestart", "poststop"} {
+				f.group.Tasks = append(f.group.Tasks, &api.Task{Name: hook, Driver: "d", Lifecycle: &api.TaskLifecycle{Hook: hook}, Resources: &api.Resources{MemoryMB: new(600)}})
+			}
+		}, ""},
+		{"a sidecar that runs beside them", func(f *fixture) {
+			f.task.Resources = &api.Resources{MemoryMB: new(600)}
+			f.group.Tasks = append(f.group.Tasks, &api.Task{Name: "s", Driver: "d", Lifecycle: &api.TaskLifecycle{Hook: "prestart", Sidecar: true}, Resources: &api.Resources{MemoryMB: new(600)}})
+		}, `group "g": memory exhausted: an allocation needs 1200 MB and 1000 MB are left on this node: ask for less in the resources of its tasks, or lower the count`},
+		{"every group that does not fit is named", func(f *fixture) {
+			constraint("${meta.a}", "is_set", "")(f)
+			f.job.TaskGroups = append(f.job.TaskGroups, &api.TaskGroup{Name: new("h"), Networks: []*api.NetworkResource{static(80)}, Tasks: []*api.Task{{Name: "t", Driver: "d"}}})
+		}, "group \"g\": constraint \"${meta.a} is_set\" does not hold: ${meta.a} is not set here\ngroup \"h\": port \"web\": reserved port collision web=80: something listens there. Stop it, or leave out static"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			node := testNode()
+			node.Attributes["memory.totalbytes"] = "1048576000"
+			allocs, err := Place(newFixture(c.edit).job, node, testHost(80))
+			got := ""
+			if err != nil {
+				got = err.Error()
+			}
+			if got != c.want {
+				t.Errorf("error\n got %s\nwant %s", got, c.want)
+			}
+			if (err == nil) == (len(allocs) == 0) {
+				t.Errorf("%d allocations, error %v", len(allocs), err)
+			}
+		})
+	}
+}
+
+func TestPlaceNamesTheGroup(t *testing.T) {
+	f := newFixture(func(f *fixture) { f.group.Constraints = []*api.Constraint{api.NewConstraint("a", "=", "b")} })
+	_, err := Place(f.job, testNode(), testHost())
+	var group *GroupError
+	if !errors.As(err, &group) || group.Group != "g" {
+		t.Errorf("error %v does not lead to the group", err)
+	}
+}
+
+// The search for a dynamic port begins anywhere and sees every port once.
+func TestDynamicPortSearch(t *testing.T) {
+	port := func(f *fixture) { f.group.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "a"}}}} }
+	host := testHost(maxDynamicPort)
+	host.Pick = func(n int) int { return n - 1 }
+	allocs, err := Place(newFixture(port).job, testNode(), host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := allocs[0].AllocatedResources.Shared.Ports[0].Value; got != minDynamicPort {
+		t.Errorf("port %d after the last, want the first, %d", got, minDynamicPort)
+	}
+
+	asked := 0
+	host.PortFree = func(int) bool { asked++; return false }
+	_, err = Place(newFixture(port).job, testNode(), host)
+	if err == nil || !strings.Contains(err.Error(), "no port between 20000 and 32000 is free") {
+		t.Errorf("error %v", err)
+	}
+	if asked != maxDynamicPort-minDynamicPort+1 {
+		t.Errorf("asked for %d ports", asked)
+	}
+}
+
+func TestGlob(t *testing.T) {
+	for _, c := range []struct {
+		pattern, name string
+		want          bool
+	}{
+		{"dc1", "dc1", true},
+		{"dc1", "dc2", false},
+		{"*", "", true},
+		{"d*1", "dc1", true},
+		{"d*1", "dc12", false},
+		{"*c*c*", "acbc", true},
+		{"*c*c*", "acb", false},
+		{"a*a", "a", false},
+		{"a**b", "ab", true},
+	} {
+		if got := glob(c.pattern, c.name); got != c.want {
+			t.Errorf("glob %q on %q: %v, want %v", c.pattern, c.name, got, c.want)
+		}
+	}
+}
+
+func TestPortFree(t *testing.T) {
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := tcp.Addr().(*net.TCPAddr).Port
+	if PortFree(port) {
+		t.Errorf("port %d is free while this test listens on one address of it", port)
+	}
+	tcp.Close()
+	if !PortFree(port) {
+		t.Errorf("port %d is not free after this test has let it go", port)
+	}
+	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer udp.Close()
+	if port := udp.LocalAddr().(*net.UDPAddr).Port; PortFree(port) {
+		t.Errorf("UDP port %d is free while this test listens on it", port)
+	}
+}
+
+// FuzzPlace: a valid job is placed or refused, and no port is given away twice.
+func FuzzPlace(f *testing.F) {
+	full := newFixture(func(f *fixture) {
+		f.group.Count = new(3)
+		f.group.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "a"}}, ReservedPorts: []api.Port{{Label: "b", Value: 20000, IgnoreCollision: true}}}}
+		f.group.Constraints = []*api.Constraint{api.NewConstraint("${attr.nomad.version}", "semver", ">= 1.4.0")}
+		f.task.Lifecycle = &api.TaskLifecycle{Hook: "prestart", Sidecar: true}
+		f.group.Tasks = append(f.group.Tasks, &api.Task{Name: "u", Driver: "d"})
+	})
+	text, err := json.Marshal(full.job)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text)
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var job api.Job
+		if json.Unmarshal(text, &job) != nil {
+			return
+		}
+		model.Canonicalize(&job)
+		total := 0
+		for _, g := range job.TaskGroups {
+			total += *g.Count
+		}
+		if model.Validate(&job) != nil || total > 100 {
+			return
+		}
+		allocs, err := Place(&job, testNode(), testHost())
+		if err != nil {
+			return
+		}
+		if len(allocs) != total {
+			t.Errorf("%d allocations, want %d", len(allocs), total)
+		}
+		given := map[int]bool{}
+		for _, a := range allocs {
+			for _, n := range a.AllocatedResources.Shared.Networks {
+				for _, p := range n.DynamicPorts {
+					if given[p.Value] {
+						t.Errorf("port %d twice", p.Value)
+					}
+					given[p.Value] = true
+				}
+			}
+		}
+	})
+}
