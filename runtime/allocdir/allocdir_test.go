@@ -287,7 +287,7 @@ func TestDestroyRemovesAnything(t *testing.T) {
 	must(os.Symlink("loop", filepath.Join(task.LocalDir, "loop")))
 	must(os.Link(keep, filepath.Join(task.LocalDir, "hard-link")))
 	must(os.WriteFile(filepath.Join(task.LocalDir, "new\nline\xff"), nil, 0))
-	for i := range 1100 { // more than one read of the directory
+	for i := range 300 { // more than one read of the directory
 		must(os.WriteFile(filepath.Join(task.LocalDir, fmt.Sprint("many-", i)), nil, 0o600))
 	}
 
@@ -304,7 +304,7 @@ func TestDestroyRemovesAnything(t *testing.T) {
 func TestDestroyDeepTrees(t *testing.T) {
 	d := newDir(t)
 	task := buildTask(t, d, "web")
-	const depth = 600
+	const depth = 250
 	dir, err := unix.Open(task.LocalDir, unix.O_PATH, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -331,7 +331,7 @@ func TestDestroyDeepTrees(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 200, Max: limit.Max}); err != nil {
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 100, Max: limit.Max}); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.Destroy(); err != nil {

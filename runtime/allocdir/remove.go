@@ -138,7 +138,7 @@ func (r *remover) empty(dir *os.File, depth int) {
 			return
 		}
 		for {
-			names, err := dir.Readdirnames(1024)
+			names, err := dir.Readdirnames(256)
 			for _, name := range names {
 				found = true
 				r.one(dir, name, depth)
