@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nomad-lite/nomad-lite/builtin/mock"
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
@@ -15,6 +16,7 @@ import (
 // builtins are the drivers in the box. Each runs in a process of its own, like
 // anybody's: this binary, started again with `plugin serve NAME`.
 var builtins = map[string]func(){
+	mock.Name:    func() { sdk.Serve(&mock.Driver{}) },
 	rawexec.Name: func() { sdk.Serve(&rawexec.Driver{}) },
 }
 

@@ -13,8 +13,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// cases is the suite, in the order of a driver's life.
-func cases() []testCase {
+// cases is the suite for a plugin, in the order of a driver's life.
+func cases(p Plugin) []testCase {
+	shell := shellCases()
+	if p.Tasks.Shell == nil {
+		shell = []testCase{{"command: what is only seen from inside of a command", func(t tb, _ *host) {
+			t.Skipf("it runs no commands, as far as is known")
+		}}}
+	}
 	return append([]testCase{
 		{"says in words what it is when a person starts it", saysWhatItIs},
 		{"names itself as a driver of a known protocol version", namesItself},
@@ -39,7 +45,7 @@ func cases() []testCase {
 		{"a task survives the death of the plugin", survivesPlugin},
 		{"an orderly end of the plugin stops no task", survivesShutdown},
 		{"does not claim to have recovered what is gone", refusesGone},
-	}, shellCases()...)
+	}, shell...)
 }
 
 func saysWhatItIs(t tb, h *host) {

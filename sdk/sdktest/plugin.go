@@ -54,7 +54,7 @@ const envByHand = "NOMAD_LITE_SDKTEST_BY_HAND"
 func Driver(t *testing.T, p Plugin) {
 	h := newHost(p)
 	t.Cleanup(h.close)
-	for _, c := range cases() {
+	for _, c := range cases(p) {
 		t.Run(c.name, func(t *testing.T) { c.run(t, h) })
 	}
 }
@@ -66,7 +66,7 @@ func Check(ctx context.Context, out io.Writer, p Plugin) error {
 	h := newHost(p)
 	defer h.close()
 	failed := 0
-	for _, c := range cases() {
+	for _, c := range cases(p) {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -77,7 +77,7 @@ func Check(ctx context.Context, out io.Writer, p Plugin) error {
 		}
 	}
 	if failed > 0 {
-		return fmt.Errorf("%d of %d cases failed", failed, len(cases()))
+		return fmt.Errorf("%d of %d cases failed", failed, len(cases(p)))
 	}
 	return nil
 }

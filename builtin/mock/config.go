@@ -1,0 +1,207 @@
+package mock
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// config is the `plugin "mock_driver" { config { … } }` block.
+type config struct {
+	ConfigError string `codec:"config_error"` // refuses the configuration
+	InitError   string `codec:"init_error"`   // fails Init
+
+	Health            string   `codec:"health"`             // healthy, unhealthy or undetected
+	HealthDescription string   `codec:"health_description"` // goes with it
+	UnhealthyAfter    duration `codec:"unhealthy_after"`    // since the process started; 0 means never
+	UnhealthyFor      duration `codec:"unhealthy_for"`      // 0 means for ever
+
+	FSIsolation          string `codec:"fs_isolation"` // none, chroot, image or unveil
+	DisableLogCollection bool   `codec:"disable_log_collection"`
+	NoMounts             bool   `codec:"no_mounts"`
+}
+
+var configSchema = sdk.Object(map[string]*sdk.Spec{
+	"config_error":           sdk.Attr("config_error", "string", false),
+	"init_error":             sdk.Attr("init_error", "string", false),
+	"health":                 sdk.Default(sdk.Attr("health", "string", false), sdk.Literal(`"healthy"`)),
+	"health_description":     sdk.Attr("health_description", "string", false),
+	"unhealthy_after":        sdk.Attr("unhealthy_after", "string", false),
+	"unhealthy_for":          sdk.Attr("unhealthy_for", "string", false),
+	"fs_isolation":           sdk.Default(sdk.Attr("fs_isolation", "string", false), sdk.Literal(`"none"`)),
+	"disable_log_collection": sdk.Attr("disable_log_collection", "bool", false),
+	"no_mounts":              sdk.Attr("no_mounts", "bool", false),
+})
+
+var healths = map[string]sdk.Health{
+	"healthy":    sdk.HealthHealthy,
+	"unhealthy":  sdk.HealthUnhealthy,
+	"undetected": sdk.HealthUndetected,
+}
+
+var isolations = map[string]sdk.FSIsolation{
+	"none":   sdk.FSIsolationNone,
+	"chroot": sdk.FSIsolationChroot,
+	"image":  sdk.FSIsolationImage,
+	"unveil": sdk.FSIsolationUnveil,
+}
+
+// taskConfig is the `config` block of a task. All durations are texts like "2s".
+type taskConfig struct {
+	// The start.
+	StartBlockFor         duration `codec:"start_block_for"` // StartTask takes that long
+	StartError            string   `codec:"start_error"`     // and then fails
+	StartErrorRecoverable bool     `codec:"start_error_recoverable"`
+	StartErrors           int      `codec:"start_errors"` // this many times in this alloc; 0 means always
+
+	// The run.
+	RunFor duration `codec:"run_for"` // 0 means that it ends at once
+	Events []string `codec:"events"`  // said at the start, as events of the task
+
+	// The end.
+	ExitCode   int    `codec:"exit_code"`
+	ExitSignal int    `codec:"exit_signal"`
+	ExitErrMsg string `codec:"exit_err_msg"`
+	OOMKilled  bool   `codec:"oom_killed"`
+
+	// The stop.
+	KillAfter      duration `codec:"kill_after"` // how long the task goes on after it was asked to stop
+	StopError      string   `codec:"stop_error"` // StopTask fails
+	StopErrors     int      `codec:"stop_errors"`
+	DestroyError   string   `codec:"destroy_error"`
+	SignalError    string   `codec:"signal_error"`
+	RecoverError   string   `codec:"recover_error"`
+	BadRecover     bool     `codec:"bad_recover"`       // the task is recovered, and has just ended by an error
+	PluginExitAt   duration `codec:"plugin_exit_after"` // the plugin process ends, that long after the start
+	PluginExitOnce bool     `codec:"plugin_exit_once"`  // but not again in a process that has recovered the task
+
+	// The output.
+	StdoutString         string   `codec:"stdout_string"`
+	StdoutRepeat         int      `codec:"stdout_repeat"` // again, this many times
+	StdoutRepeatDuration duration `codec:"stdout_repeat_duration"`
+	StderrString         string   `codec:"stderr_string"`
+	StderrRepeat         int      `codec:"stderr_repeat"`
+	StderrRepeatDuration duration `codec:"stderr_repeat_duration"`
+
+	// The network.
+	DriverIP        string `codec:"driver_ip"`
+	DriverAdvertise bool   `codec:"driver_advertise"`
+	DriverPortMap   string `codec:"driver_port_map"` // "http:80 db:5432"
+
+	// What statistics say.
+	StatsCPUPercent float64 `codec:"stats_cpu_percent"`
+	StatsRSS        uint64  `codec:"stats_rss"`
+
+	// Any command that is run in the task.
+	Exec execConfig `codec:"exec_command"`
+}
+
+type execConfig struct {
+	RunFor       duration `codec:"run_for"`
+	ExitCode     int      `codec:"exit_code"`
+	ExitSignal   int      `codec:"exit_signal"`
+	ExitErrMsg   string   `codec:"exit_err_msg"`
+	StdoutString string   `codec:"stdout_string"`
+	StderrString string   `codec:"stderr_string"`
+}
+
+var taskSchema = func() *sdk.Spec {
+	parts := map[string]*sdk.Spec{
+		"events": sdk.Attr("events", "list(string)", false),
+		"exec_command": sdk.Block("exec_command", attrs(map[string]string{
+			"run_for": "string", "exit_code": "number", "exit_signal": "number", "exit_err_msg": "string",
+			"stdout_string": "string", "stderr_string": "string",
+		}), false),
+	}
+	for typ, names := range map[string][]string{
+		"string": {
+			"start_block_for", "start_error", "run_for", "exit_err_msg", "kill_after", "stop_error",
+			"destroy_error", "signal_error", "recover_error", "plugin_exit_after", "stdout_string",
+			"stdout_repeat_duration", "stderr_string", "stderr_repeat_duration", "driver_ip", "driver_port_map",
+		},
+		"number": {
+			"start_errors", "exit_code", "exit_signal", "stop_errors", "stdout_repeat", "stderr_repeat",
+			"stats_cpu_percent", "stats_rss",
+		},
+		"bool": {"start_error_recoverable", "oom_killed", "bad_recover", "plugin_exit_once", "driver_advertise"},
+	} {
+		for _, name := range names {
+			parts[name] = sdk.Attr(name, typ, false)
+		}
+	}
+	return sdk.Object(parts)
+}()
+
+func attrs(types map[string]string) *sdk.Spec {
+	parts := map[string]*sdk.Spec{}
+	for name, typ := range types {
+		parts[name] = sdk.Attr(name, typ, false)
+	}
+	return sdk.Object(parts)
+}
+
+// duration is a text like "2s"; empty is 0.
+type duration string
+
+func (d duration) parse() (time.Duration, error) {
+	if d == "" {
+		return 0, nil
+	}
+	return time.ParseDuration(string(d))
+}
+
+// value is for texts that check has seen.
+func (d duration) value() time.Duration {
+	v, _ := d.parse()
+	return v
+}
+
+func checkDurations(durations map[string]duration) error {
+	for name, d := range durations {
+		if _, err := d.parse(); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func (c *config) check() error {
+	if _, ok := healths[c.Health]; !ok && c.Health != "" {
+		return fmt.Errorf("health: %q is none of healthy, unhealthy, undetected", c.Health)
+	}
+	if _, ok := isolations[c.FSIsolation]; !ok && c.FSIsolation != "" {
+		return fmt.Errorf("fs_isolation: %q is none of none, chroot, image, unveil", c.FSIsolation)
+	}
+	return checkDurations(map[string]duration{"unhealthy_after": c.UnhealthyAfter, "unhealthy_for": c.UnhealthyFor})
+}
+
+func (c *taskConfig) check() error {
+	if _, err := c.portMap(); err != nil {
+		return err
+	}
+	return checkDurations(map[string]duration{
+		"start_block_for":        c.StartBlockFor,
+		"run_for":                c.RunFor,
+		"kill_after":             c.KillAfter,
+		"plugin_exit_after":      c.PluginExitAt,
+		"stdout_repeat_duration": c.StdoutRepeatDuration,
+		"stderr_repeat_duration": c.StderrRepeatDuration,
+		"exec_command.run_for":   c.Exec.RunFor,
+	})
+}
+
+func (c *taskConfig) portMap() (map[string]int, error) {
+	ports := map[string]int{}
+	for entry := range strings.FieldsSeq(strings.ReplaceAll(c.DriverPortMap, ",", " ")) {
+		label, text, ok := strings.Cut(entry, ":")
+		port, err := strconv.Atoi(text)
+		if !ok || err != nil {
+			return nil, fmt.Errorf("driver_port_map: %q is not label:port", entry)
+		}
+		ports[label] = port
+	}
+	return ports, nil
+}

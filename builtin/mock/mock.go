@@ -1,0 +1,398 @@
+package mock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// Name is what a job calls the driver.
+const Name = "mock_driver"
+
+// Driver is the driver mock_driver. The zero value is ready to be served.
+type Driver struct {
+	mu      sync.Mutex
+	config  config
+	since   time.Time      // the configuration
+	refused map[string]int // starts that have failed, by alloc and task
+}
+
+var (
+	_ sdk.Driver[*task]    = (*Driver)(nil)
+	_ sdk.Recoverer[*task] = (*Driver)(nil)
+	_ sdk.Configurer       = (*Driver)(nil)
+	_ sdk.Fingerprinter    = (*Driver)(nil)
+	_ sdk.Initer           = (*Driver)(nil)
+)
+
+// Info says what the driver is.
+func (d *Driver) Info() sdk.Info {
+	c, _ := d.configured()
+	info := sdk.Info{
+		Name:         Name,
+		Version:      "0.1.0",
+		ConfigSchema: configSchema,
+		TaskSchema:   taskSchema,
+		Capabilities: sdk.Capabilities{
+			FSIsolation:          isolations[c.FSIsolation],
+			DisableLogCollection: c.DisableLogCollection,
+		},
+		// Health that changes on demand is no use half a minute later.
+		FingerprintInterval: 20 * time.Millisecond,
+	}
+	if c.NoMounts {
+		info.Capabilities.MountConfigs = sdk.MountConfigsNone
+	}
+	return info
+}
+
+// Configure takes the plugin's configuration.
+func (d *Driver) Configure(_ context.Context, c *sdk.Config) error {
+	var next config
+	if err := c.Decode(&next); err != nil {
+		return err
+	}
+	if err := next.check(); err != nil {
+		return err
+	}
+	if next.ConfigError != "" {
+		return errors.New(next.ConfigError)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.config, d.since = next, time.Now()
+	return nil
+}
+
+func (d *Driver) configured() (config, time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.config, d.since
+}
+
+// Init fails if it is told to.
+func (d *Driver) Init(context.Context) error {
+	if c, _ := d.configured(); c.InitError != "" {
+		return errors.New(c.InitError)
+	}
+	return nil
+}
+
+// Fingerprint is as the configuration says.
+func (d *Driver) Fingerprint(context.Context) sdk.Fingerprint {
+	c, since := d.configured()
+	f := sdk.Fingerprint{
+		Health:            sdk.HealthHealthy,
+		HealthDescription: c.HealthDescription,
+		Attributes:        map[string]sdk.Attribute{"driver.mock": {Value: true}},
+	}
+	if h, ok := healths[c.Health]; ok {
+		f.Health = h
+	}
+	if after := c.UnhealthyAfter.value(); after > 0 {
+		past := time.Since(since) - after
+		if past >= 0 && (c.UnhealthyFor == "" || past < c.UnhealthyFor.value()) {
+			f.Health, f.HealthDescription = sdk.HealthUnhealthy, "unhealthy as configured"
+		}
+	}
+	return f
+}
+
+// Start begins a task that runs in the books only.
+func (d *Driver) Start(ctx context.Context, start *sdk.Start) (*task, error) {
+	t := newTask(start)
+	if err := start.Config(&t.Config); err != nil {
+		return nil, err
+	}
+	c := &t.Config
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	if err := sleep(ctx, c.StartBlockFor.value()); err != nil {
+		return nil, err
+	}
+	if c.StartError != "" && d.refuse(start, c.StartErrors) {
+		err := errors.New(c.StartError)
+		if c.StartErrorRecoverable {
+			return nil, sdk.Recoverable(err)
+		}
+		return nil, err
+	}
+	for _, message := range c.Events {
+		start.Event(message, map[string]string{"driver": Name})
+	}
+	t.Started = time.Now()
+	// The file is what there is of the task outside of this process.
+	t.Marker = filepath.Join(start.TaskDir(), ".mock_driver-"+filepath.Base(start.ID))
+	if err := os.WriteFile(t.Marker, nil, 0o600); err != nil {
+		return nil, sdk.Recoverable(fmt.Errorf("mark the task as started: %w", err))
+	}
+	t.exitPlugin()
+	return t, nil
+}
+
+// refuse reports whether a start has to fail, at most times times for one task;
+// 0 means always.
+func (d *Driver) refuse(start *sdk.Start, times int) bool {
+	if times == 0 {
+		return true
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.refused == nil {
+		d.refused = map[string]int{}
+	}
+	key := start.AllocID + "/" + start.Name
+	d.refused[key]++
+	return d.refused[key] <= times
+}
+
+// Recover takes up the books of another process.
+func (d *Driver) Recover(_ context.Context, start *sdk.Start) (*task, error) {
+	t := newTask(start)
+	if err := start.State(&t.state); err != nil {
+		return nil, err
+	}
+	t.recovered = true
+	if t.Config.RecoverError != "" {
+		return nil, errors.New(t.Config.RecoverError)
+	}
+	if _, err := os.Stat(t.Marker); err != nil {
+		return nil, fmt.Errorf("the task is gone: %w", err)
+	}
+	if !t.Config.PluginExitOnce {
+		t.exitPlugin()
+	}
+	return t, nil
+}
+
+// task runs until its time is over, or it is told to end.
+type task struct {
+	state
+	start     *sdk.Start
+	recovered bool
+
+	mu         sync.Mutex
+	stopErrors int // that were told
+
+	end  chan sdk.ExitResult // one at most: how it was made to end
+	over chan struct{}       // closed when the task has ended
+}
+
+// state is all that another process needs to know.
+type state struct {
+	Config  taskConfig `codec:"config"`
+	Started time.Time  `codec:"started"`
+	Marker  string     `codec:"marker"`
+}
+
+func newTask(start *sdk.Start) *task {
+	return &task{start: start, end: make(chan sdk.ExitResult, 1), over: make(chan struct{})}
+}
+
+// exitPlugin ends this process in time, as a crash does.
+func (t *task) exitPlugin() {
+	if after := t.Config.PluginExitAt.value(); after > 0 {
+		time.AfterFunc(time.Until(t.Started.Add(after)), func() { os.Exit(1) })
+	}
+}
+
+// Wait is the life of the task.
+func (t *task) Wait(ctx context.Context) (sdk.ExitResult, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	var output sync.WaitGroup
+	defer close(t.over)
+	defer output.Wait()
+	defer cancel()
+	c := &t.Config
+	output.Go(func() {
+		print(ctx, t.start.StdoutPath, c.StdoutString, c.StdoutRepeat, c.StdoutRepeatDuration.value())
+	})
+	output.Go(func() {
+		print(ctx, t.start.StderrPath, c.StderrString, c.StderrRepeat, c.StderrRepeatDuration.value())
+	})
+	if t.recovered && c.BadRecover {
+		return sdk.ExitResult{}, errors.New("the task is lost, as configured by bad_recover")
+	}
+	timer := time.NewTimer(time.Until(t.Started.Add(c.RunFor.value())))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		if c.RunFor == "" {
+			output.Wait() // it says all that it has to say
+		}
+		result := sdk.ExitResult{ExitCode: c.ExitCode, Signal: c.ExitSignal, OOMKilled: c.OOMKilled}
+		if c.ExitErrMsg != "" {
+			result.Err = errors.New(c.ExitErrMsg)
+		}
+		return result, nil
+	case result := <-t.end:
+		return result, nil
+	case <-ctx.Done():
+		return sdk.ExitResult{}, ctx.Err()
+	}
+}
+
+// print writes text, and again so many times, to the file that a host reads.
+func print(ctx context.Context, path, text string, repeat int, every time.Duration) {
+	if text == "" || path == "" {
+		return
+	}
+	out, err := open(ctx, path)
+	if err != nil {
+		return
+	}
+	defer out.Close()
+	for i := 0; ; i++ {
+		if _, err := io.WriteString(out, text); err != nil || i >= repeat {
+			return
+		}
+		if sleep(ctx, every) != nil {
+			return
+		}
+	}
+}
+
+// open waits for the reader of a FIFO, or for the end of ctx.
+func open(ctx context.Context, path string) (*os.File, error) {
+	for {
+		f, err := os.OpenFile(path, os.O_WRONLY|unix.O_NONBLOCK, 0)
+		if !errors.Is(err, unix.ENXIO) {
+			return f, err
+		}
+		if err := sleep(ctx, 2*time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// finish makes the task end; only the first time counts.
+func (t *task) finish(result sdk.ExitResult) {
+	select {
+	case t.end <- result:
+	default:
+	}
+}
+
+// Kill ends the task as SIGKILL would.
+func (t *task) Kill(context.Context) error {
+	t.finish(sdk.ExitResult{ExitCode: 128 + int(unix.SIGKILL), Signal: int(unix.SIGKILL)})
+	return nil
+}
+
+// Stop ends the task well after kill_after, or by force after the timeout.
+func (t *task) Stop(ctx context.Context, timeout time.Duration, _ string) error {
+	if t.Config.StopError != "" && t.refuseStop() {
+		return errors.New(t.Config.StopError)
+	}
+	after := t.Config.KillAfter.value()
+	timer := time.NewTimer(min(after, timeout))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-t.over:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if after > timeout {
+		return t.Kill(ctx)
+	}
+	t.finish(sdk.ExitResult{})
+	return nil
+}
+
+func (t *task) refuseStop() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.stopErrors++
+	return t.Config.StopErrors == 0 || t.stopErrors <= t.Config.StopErrors
+}
+
+// Signal tells of the signal in an event.
+func (t *task) Signal(_ context.Context, name string) error {
+	if t.Config.SignalError != "" {
+		return errors.New(t.Config.SignalError)
+	}
+	t.start.Event("got signal "+name, map[string]string{"signal": name})
+	return nil
+}
+
+// Exec pretends to run a command as exec_command says.
+func (t *task) Exec(ctx context.Context, e sdk.Exec) (sdk.ExitResult, error) {
+	c := &t.Config.Exec
+	for _, out := range []struct {
+		to   io.Writer
+		text string
+	}{{e.Stdout, c.StdoutString}, {e.Stderr, c.StderrString}} {
+		if out.to == nil || out.text == "" {
+			continue
+		}
+		if _, err := io.WriteString(out.to, out.text); err != nil {
+			return sdk.ExitResult{}, fmt.Errorf("write the output of %q: %w", e.Command, err)
+		}
+	}
+	if err := sleep(ctx, c.RunFor.value()); err != nil {
+		return sdk.ExitResult{}, err
+	}
+	if c.ExitErrMsg != "" {
+		return sdk.ExitResult{}, errors.New(c.ExitErrMsg)
+	}
+	return sdk.ExitResult{ExitCode: c.ExitCode, Signal: c.ExitSignal}, nil
+}
+
+// Stats are what the config says.
+func (t *task) Stats(context.Context) (sdk.TaskStats, error) {
+	return sdk.TaskStats{Total: sdk.Usage{
+		CPU:    sdk.CPUUsage{Percent: t.Config.StatsCPUPercent, Measured: []string{"Percent"}},
+		Memory: sdk.MemoryUsage{RSS: t.Config.StatsRSS, Measured: []string{"RSS"}},
+	}}, nil
+}
+
+// State lets another process take up the books.
+func (t *task) State() any { return t.state }
+
+// Network is what the config says.
+func (t *task) Network() *sdk.NetworkOverride {
+	c := &t.Config
+	if c.DriverIP == "" && c.DriverPortMap == "" {
+		return nil
+	}
+	ports, _ := c.portMap() // checked at the start
+	return &sdk.NetworkOverride{Addr: c.DriverIP, AutoAdvertise: c.DriverAdvertise, PortMap: ports}
+}
+
+// Destroy removes the task, or fails if it is told to.
+func (t *task) Destroy(context.Context) error {
+	if err := os.Remove(t.Marker); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if t.Config.DestroyError != "" {
+		return errors.New(t.Config.DestroyError)
+	}
+	return nil
+}
+
+// sleep waits for a while, or for the end of ctx.
+func sleep(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,24 @@
+package mock
+
+import (
+	"os"
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
+)
+
+func TestMain(m *testing.M) {
+	sdktest.Main(m, func() { sdk.Serve(&Driver{}) })
+}
+
+func TestContract(t *testing.T) {
+	sdktest.Driver(t, sdktest.Plugin{
+		Path: os.Args[0],
+		Tasks: sdktest.Tasks{
+			Runs:  map[string]any{"run_for": "1h"},
+			Ends:  map[string]any{"run_for": "10ms", "stdout_string": "done\n"},
+			Fails: map[string]any{"run_for": "10ms", "exit_code": 3},
+		},
+	})
+}
