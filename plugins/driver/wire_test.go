@@ -95,6 +95,10 @@ func serveOn(t testing.TB, listener net.Listener, target string, register func(g
 
 // TestMain checks that the tests have left no goroutine of this package behind.
 func TestMain(m *testing.M) {
+	if os.Getenv(asPlugin) != "" {
+		servePlugin()
+		return
+	}
 	code := m.Run()
 	if left := goroutines(); len(left) > 0 {
 		fmt.Fprintf(os.Stderr, "goroutines are left:\n%s\n", strings.Join(left, "\n\n"))

@@ -1,0 +1,102 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/go-plugin"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+)
+
+// asPlugin makes the test binary a plugin.
+const asPlugin = "DRIVER_TEST_AS_PLUGIN"
+
+// servePlugin is the life of the plugin process.
+func servePlugin() {
+	f := &fake{wait: func(ctx context.Context) (*ExitResult, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}}
+	plugin.Serve(&plugin.ServeConfig{
+		HandshakeConfig: base.Handshake,
+		Plugins: plugin.PluginSet{
+			base.PluginName: &base.GRPCPlugin{Impl: named{}},
+			PluginName:      &GRPCPlugin{Impl: f},
+		},
+		GRPCServer: base.NewServer,
+		Logger:     hclog.NewNullLogger(),
+	})
+}
+
+type named struct{}
+
+func (named) PluginInfo(context.Context) (*base.Info, error) {
+	return &base.Info{Type: base.TypeDriver, APIVersions: []string{APIVersion}, Version: "0.1.0", Name: "real"}, nil
+}
+
+func (named) ConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, nil }
+
+func (named) SetConfig(context.Context, *base.Config) error { return errors.New("not now") }
+
+// TestProcess runs both services over go-plugin in a process of their own, and
+// kills it.
+func TestProcess(t *testing.T) {
+	command := exec.Command(os.Args[0])
+	command.Env = append(os.Environ(), asPlugin+"=1", "TMPDIR="+t.TempDir()) // a killed plugin leaves its socket
+	client := plugin.NewClient(&plugin.ClientConfig{
+		HandshakeConfig:  base.Handshake,
+		Plugins:          plugin.PluginSet{base.PluginName: &base.GRPCPlugin{}, PluginName: &GRPCPlugin{}},
+		Cmd:              command,
+		AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC},
+		Logger:           hclog.NewNullLogger(),
+	})
+	defer client.Kill()
+	protocol, err := client.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dispense := func(name string) any {
+		raw, err := protocol.Dispense(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return raw
+	}
+	p, d := dispense(base.PluginName).(base.Plugin), dispense(PluginName).(Driver)
+
+	info, err := p.PluginInfo(t.Context())
+	if err != nil || info.Name != "real" {
+		t.Errorf("PluginInfo: got %+v, %v", info, err)
+	}
+	if err := p.SetConfig(t.Context(), &base.Config{}); err == nil || err.Error() != "rpc error: code = Unknown desc = SetConfig failed: not now" {
+		t.Errorf("SetConfig: got %v", err)
+	}
+	if err := d.Init(t.Context()); err != nil {
+		t.Errorf("Init: %v", err)
+	}
+
+	fingerprints, err := d.Fingerprint(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	errs := make(chan error)
+	go func() { _, err := d.WaitTask(t.Context(), "id"); errs <- err }()
+	if err := command.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-errs; err != ErrPluginDown {
+		t.Errorf("WaitTask: got %v", err)
+	}
+	if last := <-fingerprints; last.Err != ErrPluginDown {
+		t.Errorf("Fingerprint: got %v", last.Err)
+	}
+	if _, err := p.PluginInfo(t.Context()); err != base.ErrPluginDown {
+		t.Errorf("PluginInfo afterwards: got %v", err)
+	}
+}
