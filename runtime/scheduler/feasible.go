@@ -93,18 +93,18 @@ func satisfied(c *api.Constraint, node Node, count int) error {
 	return nil
 }
 
-const consulVersion = "${attr.consul.version}"
+// origins says where constraints come from that nobody has written.
+var origins = map[string]string{
+	"${attr.consul.version}": `; a service is registered with Consul unless it says provider = "nomad"`,
+	"${attr.os.signals}":     "; it follows from the kill_signal or change_signal of a task",
+}
 
 func unsatisfied(c *api.Constraint, node Node) error {
 	here := "is not set here"
 	if value, ok := node.resolve(c.LTarget); ok {
 		here = fmt.Sprintf("is %q here", value)
 	}
-	hint := ""
-	if c.LTarget == consulVersion {
-		hint = `; a service is registered with Consul unless it says provider = "nomad"`
-	}
-	return fmt.Errorf("constraint %q does not hold: %s %s%s", constraintText(c), c.LTarget, here, hint)
+	return fmt.Errorf("constraint %q does not hold: %s %s%s", constraintText(c), c.LTarget, here, origins[c.LTarget])
 }
 
 // constraintText is how Nomad names a constraint.

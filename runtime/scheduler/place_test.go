@@ -138,6 +138,9 @@ func TestPlaceRefuses(t *testing.T) {
 		{"a service of consul", func(f *fixture) { f.group.Services = []*api.Service{{}} },
 			`group "g": constraint "${attr.consul.version} semver >= 1.8.0" does not hold: ${attr.consul.version} is not set here; a service is registered with Consul unless it says provider = "nomad"`},
 
+		{"a signal that there is not", func(f *fixture) { f.task.KillSignal = "SIGFOO" },
+			`group "g": constraint "${attr.os.signals} set_contains SIGFOO" does not hold: ${attr.os.signals} is not set here; it follows from the kill_signal or change_signal of a task`},
+
 		{"distinct_hosts, once", constraint("", "distinct_hosts", ""), ""},
 		{"distinct_hosts, twice", func(f *fixture) { f.group.Count = new(2); constraint("", "distinct_hosts", "yes")(f) },
 			`group "g": constraint "distinct_hosts yes" allows 1 on one node, not 2`},
