@@ -104,11 +104,12 @@ func run(ctx context.Context, o runOptions, path string, s *streams) error {
 		return refused(err)
 	}
 
-	// From here on a signal must end in order what has been started. That
-	// includes SIGPIPE: whoever read the output has gone.
+	// From here on a signal must end in order what has been started.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
+	// Without a receiver SIGPIPE is an error of the write, which the view sees. To
+	// ignore it would make the tasks ignore it, too.
 	pipe := make(chan os.Signal, 1)
 	signal.Notify(pipe, syscall.SIGPIPE)
 	defer signal.Stop(pipe)
@@ -117,7 +118,7 @@ func run(ctx context.Context, o runOptions, path string, s *streams) error {
 	if err != nil {
 		return refused(err)
 	}
-	r := &foregroundRun{agent: a, file: file, view: v, streams: s, signals: signals, pipe: pipe}
+	r := &foregroundRun{agent: a, file: file, view: v, streams: s, signals: signals}
 	return errors.Join(r.run(ctx), a.Close())
 }
 
@@ -128,7 +129,6 @@ type foregroundRun struct {
 	view    *view
 	streams *streams
 	signals <-chan os.Signal
-	pipe    <-chan os.Signal
 }
 
 func (r *foregroundRun) run(ctx context.Context) error {
@@ -196,7 +196,7 @@ func (r *foregroundRun) drivers() []string {
 func (r *foregroundRun) obey(source *foreground) {
 	select {
 	case <-r.signals:
-	case <-r.pipe:
+	case <-r.view.unheard:
 	case <-source.ended:
 		return
 	}

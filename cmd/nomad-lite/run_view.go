@@ -2,11 +2,13 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/term"
@@ -25,6 +27,8 @@ type view struct {
 	out, err io.Writer
 	terminal *os.File // nil unless err is a terminal
 	colour   bool
+
+	unheard chan struct{} // closed when whoever read the output has gone
 
 	mu    sync.Mutex
 	tasks []*taskLine // in the order of the job
@@ -56,7 +60,7 @@ const (
 )
 
 func newView(s *streams) *view {
-	v := &view{out: s.out, err: s.err}
+	v := &view{out: s.out, err: s.err, unheard: make(chan struct{})}
 	if file, ok := s.err.(*os.File); ok && term.IsTerminal(int(file.Fd())) && os.Getenv("TERM") != "dumb" {
 		v.terminal = file
 		v.colour = os.Getenv("NO_COLOR") == ""
@@ -203,8 +207,9 @@ func (v *view) above(w io.Writer, text []byte) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.eraseLocked()
-	// A closed pipe is the reader's decision; the job goes on.
-	w.Write(text)
+	if _, err := w.Write(text); errors.Is(err, syscall.EPIPE) && !closed(v.unheard) {
+		close(v.unheard)
+	}
 	v.drawLocked()
 }
 

@@ -39,7 +39,7 @@ func (g leakGate) Run() int {
 // directory.
 func traces() []string {
 	var all []string
-	for _, pattern := range []string{"/run/nomad-lite/*", "/tmp/nomad-lite-*-run/*", "/sys/fs/cgroup/*/nomad/*.*", "/sys/fs/cgroup/nomad.slice/*/*.scope"} {
+	for _, pattern := range []string{"/run/nomad-lite/*", "/tmp/nomad-lite-*-run/*", "/sys/fs/cgroup/*/nomad/*-*-*-*-*.*", "/sys/fs/cgroup/nomad.slice/*/*.scope"} {
 		found, _ := filepath.Glob(pattern)
 		all = append(all, found...)
 	}
@@ -121,8 +121,9 @@ func slay(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 // alone proves that no process of this script runs any more, and that none of
-// its directories is left. "! alone" proves that some process does.
-func alone(ts *testscript.TestScript, neg bool, _ []string) {
+// its directories is left; "alone processes" leaves out the latter. "! alone"
+// proves that some process runs.
+func alone(ts *testscript.TestScript, neg bool, args []string) {
 	work := ts.Getenv("WORK")
 	if neg {
 		if len(processes(work)) == 0 {
@@ -139,24 +140,44 @@ func alone(ts *testscript.TestScript, neg bool, _ []string) {
 			ts.Fatalf("processes are left: %v", left)
 		}
 	}
+	if len(args) > 0 {
+		return
+	}
 	if dirs, _ := filepath.Glob(filepath.Join(ts.Getenv("TMPDIR"), "nomad-lite-*", "run-*")); len(dirs) > 0 {
 		ts.Fatalf("directories are left: %v", dirs)
 	}
 }
 
-// processes are those that have the script's directory in their environment.
+// processes are those that have the script's directory in their environment,
+// and their children.
 func processes(work string) map[int]string {
 	found := map[int]string{}
-	files, _ := filepath.Glob("/proc/[0-9]*/environ")
-	for _, file := range files {
-		environ, _ := os.ReadFile(file)
-		if !bytes.Contains(environ, []byte("WORK="+work+"\x00")) {
-			continue
-		}
-		dir := filepath.Dir(file)
+	parents := map[int]int{}
+	commands := map[int]string{}
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
 		pid, _ := strconv.Atoi(filepath.Base(dir))
 		command, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
-		found[pid] = strings.ReplaceAll(strings.TrimRight(string(command), "\x00"), "\x00", " ")
+		stat, _ := os.ReadFile(filepath.Join(dir, "stat"))
+		environ, _ := os.ReadFile(filepath.Join(dir, "environ"))
+		if len(command) == 0 {
+			continue // gone, or a zombie
+		}
+		// The name in parentheses may hold anything.
+		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		parents[pid], _ = strconv.Atoi(fields[1])
+		commands[pid] = strings.ReplaceAll(strings.TrimRight(string(command), "\x00"), "\x00", " ")
+		if bytes.Contains(environ, []byte("WORK="+work+"\x00")) {
+			found[pid] = commands[pid]
+		}
+	}
+	for grown := true; grown; {
+		grown = false
+		for pid, parent := range parents {
+			if found[parent] != "" && found[pid] == "" {
+				found[pid], grown = commands[pid], true
+			}
+		}
 	}
 	return found
 }
