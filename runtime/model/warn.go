@@ -177,6 +177,9 @@ func warnTask(r *report, g *api.TaskGroup, t *api.Task) {
 		checkRestart(policy, p)
 		r.nest(policy, "the restart policy of the task is not sound:")
 	}
+	if t.LogConfig != nil && t.LogConfig.Enabled != nil {
+		r.add("enabled has no effect in a logs block. Use disabled instead")
+	}
 	if slices.ContainsFunc(t.VolumeMounts, emptyMount) {
 		r.add("an empty volume_mount has no effect")
 	}
@@ -218,9 +221,6 @@ func warnIdentity(r *report, id *api.WorkloadIdentity) {
 // warnLifecycle warns of combinations that Nomad accepts and whose result is
 // hardly what somebody wants.
 func warnLifecycle(r *report, t *api.Task) {
-	if t.LogConfig != nil && t.LogConfig.Enabled != nil {
-		r.add("enabled has no effect in a logs block. Use disabled instead")
-	}
 	if t.Lifecycle == nil {
 		return
 	}
