@@ -17,8 +17,6 @@ type Refusal struct {
 	Reason string
 }
 
-func (r Refusal) Error() string { return r.Reason }
-
 // Refusals returns what of a canonical job this build cannot run, in the order
 // of the job. What Validate refuses is not repeated.
 //
