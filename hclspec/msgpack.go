@@ -18,28 +18,34 @@ import (
 // whole one of 64 bits nor exactly a float64 becomes its decimal text.
 func Marshal(v cty.Value) ([]byte, error) {
 	if err := cty.Walk(v, checkMarshal); err != nil {
-		return nil, fmt.Errorf("encode config: %w", err)
+		return nil, err
 	}
-	b, err := ctymsgpack.Marshal(v, v.Type())
-	if err != nil {
-		return nil, fmt.Errorf("encode config: %w", err)
-	}
-	return b, nil
+	return ctymsgpack.Marshal(v, v.Type())
 }
 
 // checkMarshal refuses what has no bytes, and a number whose decimal text
 // would not end.
 func checkMarshal(path cty.Path, v cty.Value) (bool, error) {
 	if !v.IsKnown() {
-		return false, path.NewErrorf("the value is not known")
+		return false, fmt.Errorf("%sthe value is not known", subject(path))
 	}
 	if v.Type() == cty.Number && !v.IsNull() {
 		f := v.AsBigFloat()
 		if e := f.MantExp(nil); !f.IsInf() && (e > 4*maxExponent || e < -4*maxExponent) {
-			return false, path.NewErrorf("the number is out of range")
+			return false, fmt.Errorf("%sthe number is out of range", subject(path))
 		}
 	}
 	return true, nil
+}
+
+// subject names the argument or block that path leads into.
+func subject(path cty.Path) string {
+	if len(path) > 0 {
+		if step, ok := path[0].(cty.GetAttrStep); ok {
+			return fmt.Sprintf("%q: ", step.Name)
+		}
+	}
+	return ""
 }
 
 // handle is the codec of both dialects on the plugin's side: what it writes is
@@ -178,18 +184,13 @@ func fitStruct(m map[string]any, t reflect.Type) bool {
 	changed := false
 	for i := range t.NumField() {
 		field := t.Field(i)
-		name, options, _ := strings.Cut(field.Tag.Get("codec"), ",")
+		name, _, _ := strings.Cut(field.Tag.Get("codec"), ",")
 		if name == "-" {
 			continue
 		}
-		if name == "" && (field.Anonymous || strings.Contains(options, "inline")) {
-			if ft := field.Type; ft.Kind() == reflect.Struct {
-				changed = fitStruct(m, ft) || changed
-				continue
-			} else if ft.Kind() == reflect.Pointer && ft.Elem().Kind() == reflect.Struct && ft.Elem() != t {
-				changed = fitStruct(m, ft.Elem()) || changed
-				continue
-			}
+		if name == "" && field.Anonymous && field.Type.Kind() == reflect.Struct {
+			changed = fitStruct(m, field.Type) || changed
+			continue
 		}
 		if name == "" {
 			name = field.Name
