@@ -95,12 +95,16 @@ func WriteDiagnostics(w io.Writer, diags hcl.Diagnostics, texts map[string][]byt
 	return err
 }
 
-// line is a diagnostic in Nomad's one line: place, summary, detail.
+// line is a diagnostic in Nomad's one line: place, summary, detail. What has no
+// detail is ours, and says nothing of a place that it does not have.
 func line(diag *hcl.Diagnostic) string {
-	if diag.Detail == "" {
-		return fmt.Sprintf("%s: %s", diag.Subject, diag.Summary)
+	switch {
+	case diag.Detail != "":
+		return diag.Error()
+	case diag.Subject == nil:
+		return diag.Summary
 	}
-	return diag.Error()
+	return fmt.Sprintf("%s: %s", diag.Subject, diag.Summary)
 }
 
 // widestSnippet is the longest source line that is worth printing.

@@ -1,0 +1,111 @@
+package jobspec
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+)
+
+// sixtyLines is a job of ordinary size.
+var sixtyLines = []byte(`variable "image" {
+  type    = string
+  default = "redis:7"
+}
+
+locals {
+  name = "cache-${var.image}"
+}
+
+job "cache" {
+  datacenters = ["dc1"]
+  type        = "service"
+
+  update {
+    max_parallel     = 1
+    min_healthy_time = "10s"
+    healthy_deadline = "3m"
+  }
+
+  group "cache" {
+    count = 1
+
+    restart {
+      attempts = 2
+      interval = "30m"
+      delay    = "15s"
+      mode     = "fail"
+    }
+
+    network {
+      port "db" {
+        to = 6379
+      }
+    }
+
+    task "redis" {
+      driver = "docker"
+
+      config {
+        image = var.image
+        ports = ["db"]
+        args  = ["--name", local.name, "--host", "${attr.unique.hostname}"]
+      }
+
+      env {
+        PORT = "${NOMAD_PORT_db}"
+        HOME = "${NOMAD_TASK_DIR}/home"
+      }
+
+      template {
+        data        = "port={{ env \"NOMAD_PORT_db\" }}"
+        destination = "local/redis.conf"
+      }
+
+      resources {
+        cpu    = 500
+        memory = 256
+      }
+    }
+  }
+}
+`)
+
+func TestBenchmarkJobIsSixtyLines(t *testing.T) {
+	if n := bytes.Count(sixtyLines, []byte("\n")); n < 58 || n > 64 {
+		t.Errorf("it has %d lines", n)
+	}
+}
+
+// BenchmarkParse is the budget "parse of a 60-line job file: 1 ms"; its floor
+// is what the library's own parser takes for the text alone.
+func BenchmarkParse(b *testing.B) {
+	b.Run("job", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, diags := Parse(Source{Name: "in.hcl", Text: sixtyLines, Files: true, Strict: true}); diags.HasErrors() {
+				b.Fatal(Text(diags))
+			}
+		}
+	})
+	b.Run("floor", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, diags := hclsyntax.ParseConfig(sixtyLines, "in.hcl", hcl.InitialPos); diags.HasErrors() {
+				b.Fatal(diags)
+			}
+		}
+	})
+}
+
+// BenchmarkRefuse is the time to refuse a mebibyte of brackets.
+func BenchmarkRefuse(b *testing.B) {
+	text := []byte("job \"j\" {\n  meta {\n    a = " + repeat("["))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, diags := Parse(Source{Name: "in.hcl", Text: text}); !diags.HasErrors() {
+			b.Fatal("accepted")
+		}
+	}
+}

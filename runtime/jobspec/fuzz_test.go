@@ -1,0 +1,174 @@
+package jobspec
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The fuzz targets ask for the same of every text: an answer, no panic, and a
+// diagnostic that points into a text that exists. What parses comes back from
+// its own JSON unchanged.
+
+func seedFiles(f *testing.F, pattern string) {
+	f.Helper()
+	files, err := filepath.Glob(filepath.Join("testdata", pattern))
+	if err != nil || len(files) == 0 {
+		f.Fatalf("no seeds: %v", err)
+	}
+	for _, path := range files {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+}
+
+func checkParse(t *testing.T, src Source) {
+	t.Helper()
+	file, diags := Parse(src)
+	for _, diag := range diags {
+		if strings.Contains(diag.Detail, "goroutine ") {
+			t.Fatalf("a stack: %s", diag.Detail)
+		}
+		if at := diag.Subject; at != nil && at.Start.Line > 0 {
+			text, ok := file.Texts[at.Filename]
+			if !ok || at.Start.Byte > len(text) && !isJSON(text) {
+				t.Fatalf("%s is in no text", at)
+			}
+		}
+	}
+	var shown bytes.Buffer
+	if err := WriteDiagnostics(&shown, diags, file.Texts); err != nil {
+		t.Fatal(err)
+	}
+	if (file.Job == nil) != diags.HasErrors() {
+		t.Fatalf("job %v with %v", file.Job, diags)
+	}
+	if file.Job == nil {
+		return
+	}
+	var first, second bytes.Buffer
+	if err := Encode(&first, file.Job); err != nil {
+		return // an infinite number
+	}
+	job, err := ParseJSON(first.Bytes())
+	if err != nil {
+		if strings.Contains(err.Error(), "Nesting too deep") || strings.Contains(err.Error(), "out of range") {
+			return
+		}
+		t.Fatal(err)
+	}
+	if err := Encode(&second, job); err != nil {
+		t.Fatal(err)
+	}
+	if !sameJSON(t, first.Bytes(), second.Bytes()) {
+		t.Fatalf("comes back from its JSON as\n%s\nwas\n%s", second.Bytes(), first.Bytes())
+	}
+}
+
+// sameJSON compares by value: numbers beyond 2^53 lose digits on the way.
+func sameJSON(t *testing.T, a, b []byte) bool {
+	t.Helper()
+	var texts [2]string
+	for i, text := range [][]byte{a, b} {
+		var v any
+		if err := json.Unmarshal(text, &v); err != nil {
+			t.Fatal(err)
+		}
+		out, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[i] = string(out)
+	}
+	return texts[0] == texts[1]
+}
+
+func FuzzHCL(f *testing.F) {
+	seedFiles(f, "*.nomad.hcl")
+	f.Add([]byte("job \"j\" {\n  dynamic \"group\" {\n    for_each = [1]\n    labels = [\"a\"]\n    content {}\n  }\n}\n"))
+	f.Add([]byte("locals {\n  a = local.b\n  b = [for x in local.a : x...]\n}\njob j {}\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		checkParse(t, Source{Name: "in.hcl", Text: text})
+	})
+}
+
+func FuzzHCLJSON(f *testing.F) {
+	seedFiles(f, "*.nomad.json")
+	f.Add([]byte(`{"job":[{"a":[{"meta":{"x":"${y}"}}]}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if !isJSON(text) {
+			text = append([]byte("{"), text...)
+		}
+		checkParse(t, Source{Name: "in.hcl", Text: text})
+	})
+}
+
+func FuzzAPIJSON(f *testing.F) {
+	seedFiles(f, "*.golden.json")
+	f.Add([]byte(`{"ID":"a"}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		job, err := ParseJSON(text)
+		if err != nil {
+			return
+		}
+		if err := Encode(&bytes.Buffer{}, job); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func FuzzVariableFile(f *testing.F) {
+	job := []byte("variable \"x\" {\n  type = list(object({ a = number }))\n}\nvariable \"y\" {}\njob \"j\" {\n  meta {\n    a = jsonencode(var.x)\n    b = var.y\n  }\n}\n")
+	for _, seed := range []string{"x = [{ a = 1 }]\ny = 2", `{"x":[{"a":"1"}],"y":null}`, "variable \"x\" {}", "x = f(a)", "y = <<A\n\nA\n"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		checkParse(t, Source{Name: "in.hcl", Text: job, VarText: text})
+		if !strings.Contains(text, "\x00") {
+			checkParse(t, Source{Name: "in.hcl", Text: job, Vars: []string{"x=" + text, "y=" + text}, Environ: []string{"NOMAD_VAR_x=" + text}, Strict: true})
+		}
+	})
+}
+
+func FuzzDuration(f *testing.F) {
+	for _, seed := range []string{`"1h2m3.5s"`, `"1d"`, "10", "1.5", "true", "null", `"-5us"`, "1e300", `"${a}"`} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		checkParse(t, Source{Name: "in.hcl", Text: []byte(jobWith("kill_timeout = " + text))})
+	})
+}
+
+func FuzzSize(f *testing.F) {
+	for _, seed := range []string{"300", `"300"`, "1.5", "1e3", "-1", "9223372036854775808", `"10 MB"`, "null", "[1]"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		checkParse(t, Source{Name: "in.hcl", Text: []byte(jobWith("resources {\nmemory = " + text + "\n}\nlogs {\nmax_file_size = " + text + "\n}"))})
+	})
+}
+
+func FuzzInterpolation(f *testing.F) {
+	for _, seed := range []string{"${attr.kernel.name}", "$${x}", "${ env[\"X\"] }", "${x.0[3][\"F\"].5}", "%{ if a }b%{ endif }", "${upper(a.b)}", "${a}}", "${~ a ~}", "${[for x in y : x]}", "${a.*.b}", "a\nb ${\tc}"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		quoted, err := json.Marshal(text)
+		if err != nil {
+			t.Skip()
+		}
+		for _, job := range []string{
+			configOf("a = <<END\n" + text + "\nEND\n"),
+			configOf(`a = "` + text + `"`),
+			`{"job":{"j":{"task":{"t":{"config":{"a":` + string(quoted) + `},"env":{"A":` + string(quoted) + `}}}}}}`,
+		} {
+			checkParse(t, Source{Name: "in.hcl", Text: []byte(job)})
+		}
+	})
+}
