@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -301,6 +302,11 @@ func TestOddClient(t *testing.T) {
 	}
 	if h := start.Handle; h.Version != 3 || h.State != driverpb.TaskState_RUNNING || h.Config.GetId() != "id" {
 		t.Errorf("StartTask: got %v", h)
+	}
+	newer := &driverpb.TaskConfig{Id: "id"}
+	newer.ProtoReflect().SetUnknown([]byte("\xca\x3e\x01x")) // field 1001
+	if start, err := c.StartTask(ctx, &driverpb.StartTaskRequest{Task: newer}); err != nil || !proto.Equal(start.Handle.Config, newer) {
+		t.Errorf("StartTask of a newer host: got %v, %v", start, err)
 	}
 	if _, err := c.RecoverTask(ctx, &driverpb.RecoverTaskRequest{}); err == nil {
 		t.Error("RecoverTask without a handle is no success")

@@ -89,19 +89,26 @@ func (s *server) StartTask(ctx context.Context, req *driverpb.StartTaskRequest) 
 	if err != nil {
 		return nil, err
 	}
+	if handle == nil {
+		handle = &Handle{}
+	}
 	// The host stores the handle, and looks into all of it.
-	complete := Handle{}
-	if handle != nil {
-		complete = *handle
+	resp := &driverpb.StartTaskResponse{
+		Handle: &driverpb.TaskHandle{
+			Version:     max(handle.Version, 1),
+			Config:      req.GetTask(), // unchanged, also in what a newer host has added
+			State:       driverpb.TaskState(handle.State),
+			DriverState: handle.DriverState,
+		},
+		NetworkOverride: p,
 	}
-	complete.Version = max(complete.Version, 1)
-	if complete.Config == nil {
-		complete.Config = config
+	if handle.Config != nil && handle.Config != config {
+		resp.Handle.Config = taskConfigProto(handle.Config)
 	}
-	if complete.State == TaskUnknown {
-		complete.State = TaskRunning
+	if handle.State == TaskUnknown {
+		resp.Handle.State = driverpb.TaskState_RUNNING
 	}
-	return &driverpb.StartTaskResponse{Handle: handleProto(&complete), NetworkOverride: p}, nil
+	return resp, nil
 }
 
 func (s *server) RecoverTask(ctx context.Context, req *driverpb.RecoverTaskRequest) (*driverpb.RecoverTaskResponse, error) {
