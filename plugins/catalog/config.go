@@ -38,8 +38,9 @@ type File struct {
 }
 
 const (
-	maxConfigSize  = 1 << 20
-	maxConfigDepth = 200
+	maxConfigSize   = 1 << 20
+	maxConfigDepth  = 200
+	maxConfigTokens = 20000 // a chain of operators is a tree as deep as it is long
 )
 
 var sha256Hex = regexp.MustCompile(`^[0-9A-Fa-f]{64}$`)
@@ -80,6 +81,9 @@ func tooDeep(filename string, src []byte) hcl.Diagnostics {
 	}
 	// the lexer's own errors are reported again by the parser
 	tokens, _ := hclsyntax.LexConfig(src, filename, hcl.InitialPos)
+	if len(tokens) > maxConfigTokens {
+		return refuse(tokens[maxConfigTokens].Range, fmt.Sprintf("The file has more than %d words and signs.", maxConfigTokens))
+	}
 	depth, prefixes, choices := 0, 0, 0
 	for _, t := range tokens {
 		prefix := false

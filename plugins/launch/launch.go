@@ -302,6 +302,7 @@ func (p *Plugin) Stop(ctx context.Context) {
 	// its error is ignored: a server that stops at once cannot always answer
 	_ = p.conn.Invoke(call, "/plugin.GRPCController/Shutdown", &emptypb.Empty{}, &emptypb.Empty{})
 	cancel()
+	p.conn.Close() // a server without that service may end with its last client
 
 	if !p.waitDone(ctx, exitGrace) {
 		p.logger.Warn("plugin failed to exit gracefully, killed", "pid", p.proc.PID)

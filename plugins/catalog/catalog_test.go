@@ -1,0 +1,366 @@
+package catalog
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/hcl/v2"
+)
+
+// makeDir makes a plugin directory with scripts of these names.
+func makeDir(t *testing.T, names ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// list shows the entries in short: a builtin in brackets, a refused one with a
+// question mark.
+func list(c *Catalog) []string {
+	var out []string
+	for _, e := range c.Entries() {
+		s := e.Name
+		if e.Builtin {
+			s = "[" + s + "]"
+		}
+		if e.Err != nil {
+			s += "?"
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func TestWhoMayBeStarted(t *testing.T) {
+	files := []string{"hello", "nomad-driver-podman", "other", "raw_exec", "tool.exe", ".hidden", "with space", "README.md"}
+	builtins := []Builtin{{Name: "mock"}, {Name: "raw_exec"}}
+	block := func(names ...string) (out []Block) {
+		for _, n := range names {
+			out = append(out, Block{Name: n})
+		}
+		return out
+	}
+	tests := []struct {
+		name   string
+		blocks []Block
+		wanted []string
+		noDir  bool
+		want   []string
+	}{
+		{"an agent without blocks has the builtins", nil, nil, false, []string{"[mock]", "[raw_exec]"}},
+		{"a block starts a file", block("hello"), nil, false, []string{"hello", "[mock]", "[raw_exec]"}},
+		{"a block is matched with the whole file name", block("podman"), nil, false, []string{"[mock]", "podman?", "[raw_exec]"}},
+		{".exe does not count", block("tool"), nil, false, []string{"[mock]", "[raw_exec]", "tool"}},
+		{"a job starts the driver of its name", nil, []string{"hello"}, false, []string{"hello"}},
+		{"a job starts the driver of its name with the prefix", nil, []string{"podman"}, false, []string{"nomad-driver-podman"}},
+		{"a job starts nothing else", nil, []string{"mock"}, false, []string{"[mock]"}},
+		{"a job does not choose a file over a builtin", nil, []string{"raw_exec"}, false, []string{"[raw_exec]"}},
+		{"a block does", block("raw_exec"), []string{"raw_exec"}, false, []string{"[raw_exec]", "raw_exec"}},
+		{"a job and a block", block("other"), []string{"hello"}, false, []string{"hello", "other"}},
+		{"a job's driver is no path", nil, []string{"../other", "/bin/sh", "with space", ".hidden", ""}, false, []string{}},
+		{"a block for a builtin", block("mock"), nil, false, []string{"[mock]", "[raw_exec]"}},
+		{"a block for nothing", block("docker"), nil, false, []string{"docker?", "[mock]", "[raw_exec]"}},
+		{"a block without a directory", block("hello"), []string{"mock"}, true, []string{"hello?", "[mock]"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			cfg := Config{Builtins: builtins, Dir: makeDir(t, files...), Blocks: tt.blocks, Wanted: tt.wanted}
+			if tt.noDir {
+				cfg.Dir = ""
+			}
+			c, err := New(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := list(c); !slices.Equal(got, tt.want) {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestBadNames(t *testing.T) {
+	for _, name := range []string{"", "..", "../x", "a/b", "/bin/sh", "-x", ".x", "a b", "a\x00", "ä", strings.Repeat("a", 129)} {
+		if _, err := New(Config{Blocks: []Block{{Name: name, Range: hcl.Range{Filename: "agent.hcl", Start: hcl.Pos{Line: 3}}}}}); err == nil || !strings.Contains(err.Error(), "agent.hcl:3") {
+			t.Errorf("block %q: %v", name, err)
+		}
+		if _, err := New(Config{Builtins: []Builtin{{Name: name}}}); err == nil {
+			t.Errorf("builtin %q was taken", name)
+		}
+	}
+	if _, err := New(Config{Builtins: []Builtin{{Name: "a"}, {Name: "a"}}}); err == nil {
+		t.Error("two builtins of one name")
+	}
+}
+
+func TestEntry(t *testing.T) {
+	dir := makeDir(t, "nomad-driver-hello")
+	c, err := New(Config{
+		Dir:      dir,
+		Builtins: []Builtin{{Name: "mock"}, {Name: "raw_exec", Args: []string{"x"}, Version: "2.0"}},
+		Blocks: []Block{
+			{Name: "nomad-driver-hello", Args: []string{"-v"}, Config: map[string]any{"a": 1}},
+			{Name: "nomad-driver-hello", Config: map[string]any{"b": 2}},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mock, hello, raw := c.Entries()[0], c.Entries()[1], c.Entries()[2]
+	if mock.Version != "0.1.0" || mock.DriverName() != "mock" || mock.String() != `plugin "mock"` {
+		t.Errorf("%+v", mock)
+	}
+	if raw.Version != "2.0" || !slices.Equal(raw.Args, []string{"x"}) {
+		t.Errorf("%+v", raw)
+	}
+	path := filepath.Join(dir, "nomad-driver-hello")
+	if hello.DriverName() != "hello" || hello.String() != fmt.Sprintf(`plugin "nomad-driver-hello" (%s)`, path) {
+		t.Errorf("%+v", hello)
+	}
+	// of two blocks the later one wins, field by field
+	if !slices.Equal(hello.Args, []string{"-v"}) || hello.Block.Config["b"] != 2 || hello.Block.Config["a"] != nil {
+		t.Errorf("merged block %+v", hello.Block)
+	}
+
+	b, err := mock.Open(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if got := strings.Join(b.Argv, " "); got != "nomad-lite plugin serve mock" || b.Script {
+		t.Errorf("builtin: %s, script %v", got, b.Script)
+	}
+	self, _ := os.Stat("/proc/self/exe")
+	if info, _ := b.File.Stat(); !os.SameFile(info, self) {
+		t.Error("a builtin is not this program")
+	}
+	b, err = hello.Open(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if got := strings.Join(b.Argv, " "); got != path+" -v" || !b.Script || b.Path != path {
+		t.Errorf("external: %s, script %v", got, b.Script)
+	}
+	sum := sha256.Sum256([]byte("#!/bin/sh\n"))
+	if b.SHA256 != hex.EncodeToString(sum[:]) {
+		t.Errorf("sha256 %s", b.SHA256)
+	}
+}
+
+func TestElfIsExecutedByHandle(t *testing.T) {
+	dir := makeDir(t)
+	if err := os.WriteFile(filepath.Join(dir, "x"), []byte("\x7fELF and so on"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c, err := New(Config{Dir: dir, Wanted: []string{"x"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := c.Entries()[0].Open(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if b.Script {
+		t.Error("an ELF file is taken for a script")
+	}
+	// what is executed is what was checked, also when the file is exchanged now
+	if err := os.Rename(filepath.Join(dir, "x"), filepath.Join(dir, "y")); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 4)
+	if _, err := b.File.ReadAt(got, 0); err != nil || string(got) != "\x7fELF" {
+		t.Errorf("the handle reads %q, %v", got, err)
+	}
+}
+
+// R12: what must not be started, and why.
+func TestRefused(t *testing.T) {
+	outside := makeDir(t, "evil")
+	tests := []struct {
+		name  string
+		setup func(t *testing.T, dir, file string)
+		want  string // "" means that it may be started
+		root  bool   // only as root
+	}{
+		{"a sound file", func(*testing.T, string, string) {}, "", false},
+		{"writable for all", func(t *testing.T, _, file string) { chmod(t, file, 0o757) }, "anybody may write to it (mode 0757)", false},
+		{"writable for its group", func(t *testing.T, _, file string) { chmod(t, file, 0o775) }, "its group may write to it", true},
+		{"directory writable for all", func(t *testing.T, dir, _ string) { chmod(t, dir, 0o777) }, "plugin directory", false},
+		{"directory with sticky bit", func(t *testing.T, dir, _ string) { chmod(t, dir, 0o777|fs.ModeSticky) }, "anybody may write to it", false},
+		{"directory writable for its group", func(t *testing.T, dir, _ string) { chmod(t, dir, 0o775) }, "its group may write to it", true},
+		{"of another user", func(t *testing.T, _, file string) { chown(t, file) }, "belongs to uid 4242", true},
+		{"directory of another user", func(t *testing.T, dir, _ string) { chown(t, dir) }, "belongs to uid 4242", true},
+		{"not executable", func(t *testing.T, _, file string) { chmod(t, file, 0o644) }, "not executable (mode 0644)", false},
+		{"a link out of the directory", func(t *testing.T, _, file string) { symlink(t, filepath.Join(outside, "evil"), file) }, "leads out of the plugin directory, to " + outside, false},
+		{"a relative link out of the directory", func(t *testing.T, dir, file string) {
+			rel, _ := filepath.Rel(dir, filepath.Join(outside, "evil"))
+			symlink(t, rel, file)
+		}, "leads out of the plugin directory", false},
+		{"a link inside the directory", func(t *testing.T, _, file string) { symlink(t, "target", file) }, "", false},
+		{"a link to nothing", func(t *testing.T, _, file string) { symlink(t, "nothing", file) }, "leads to nothing, which does not exist", false},
+		{"a FIFO", func(t *testing.T, _, file string) {
+			if err := os.Remove(file); err != nil {
+				t.Fatal(err)
+			}
+			if err := syscall.Mkfifo(file, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}, "not a regular file", false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if tt.root && os.Geteuid() != 0 {
+				t.Skip("needs root")
+			}
+			dir := makeDir(t, "x", "target")
+			tt.setup(t, dir, filepath.Join(dir, "x"))
+			err := openX(t, dir)
+			checkRefusal(t, err, tt.want)
+
+			// the same when it happens between the scan and the launch
+			dir = makeDir(t, "x", "target")
+			c, newErr := New(Config{Dir: dir, Wanted: []string{"x"}})
+			if newErr != nil {
+				t.Fatal(newErr)
+			}
+			tt.setup(t, dir, filepath.Join(dir, "x"))
+			if tt.name == "not executable" {
+				return // the kernel says so
+			}
+			b, err := c.Entries()[0].Open(nil)
+			if err == nil {
+				b.Close()
+			}
+			checkRefusal(t, err, tt.want)
+		})
+	}
+}
+
+func openX(t *testing.T, dir string) error {
+	t.Helper()
+	c, err := New(Config{Dir: dir, Wanted: []string{"x"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Entries(); len(got) != 1 {
+		t.Fatalf("entries %v", got)
+	}
+	b, err := c.Entries()[0].Open(nil)
+	if err == nil {
+		b.Close()
+	}
+	return err
+}
+
+func checkRefusal(t *testing.T, err error, want string) {
+	t.Helper()
+	switch {
+	case want == "" && err != nil:
+		t.Errorf("refused: %v", err)
+	case want != "" && err == nil:
+		t.Error("accepted")
+	case want != "" && !strings.Contains(err.Error(), want):
+		t.Errorf("refused with %q, want %q", err, want)
+	}
+}
+
+func TestWriters(t *testing.T) {
+	tests := []struct {
+		mode        fs.FileMode
+		owner, self int
+		want        string
+	}{
+		{0o755, 0, 0, ""},
+		{0o755, 0, 1000, ""},
+		{0o755, 1000, 1000, ""},
+		{0o755, 1000, 0, "belongs to uid 1000"},
+		{0o755, 1001, 1000, "belongs to uid 1001"},
+		{0o775, 1000, 1000, "warn"},
+		{0o775, 0, 0, "its group may write"},
+		{0o757, 1000, 1000, "anybody may write"},
+	}
+	for _, tt := range tests {
+		var out strings.Builder
+		err := checkWriters("file /x", tt.mode, tt.owner, tt.self, hclog.New(&hclog.LoggerOptions{Output: &out}))
+		if warned := out.Len() > 0; warned != (tt.want == "warn") {
+			t.Errorf("%o by %d for %d: warned %v", tt.mode, tt.owner, tt.self, warned)
+		}
+		if tt.want != "warn" {
+			checkRefusal(t, err, tt.want)
+		}
+	}
+}
+
+func TestPin(t *testing.T) {
+	dir := makeDir(t, "x")
+	sum := sha256.Sum256([]byte("#!/bin/sh\n"))
+	for pin, want := range map[string]string{
+		strings.ToUpper(hex.EncodeToString(sum[:])): "",
+		strings.Repeat("0", 64):                     "agent.hcl:7,1-2 wants 000",
+	} {
+		c, err := New(Config{Dir: dir, Blocks: []Block{{Name: "x", SHA256: pin, Range: hcl.Range{Filename: "agent.hcl", Start: hcl.Pos{Line: 7, Column: 1}, End: hcl.Pos{Line: 7, Column: 2}}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := c.Entries()[0].Open(nil)
+		if err == nil {
+			b.Close()
+		}
+		checkRefusal(t, err, want)
+	}
+}
+
+func TestNoDirectory(t *testing.T) {
+	var out strings.Builder
+	logger := hclog.New(&hclog.LoggerOptions{Output: &out})
+	c, err := New(Config{Dir: filepath.Join(t.TempDir(), "none"), Builtins: []Builtin{{Name: "mock"}}, Logger: logger})
+	if err != nil || len(c.Entries()) != 1 {
+		t.Errorf("%v, %v", c, err)
+	}
+	if !strings.Contains(out.String(), "does not exist, no external plugins") {
+		t.Errorf("log: %s", out.String())
+	}
+}
+
+func chmod(t *testing.T, path string, mode fs.FileMode) {
+	t.Helper()
+	if err := os.Chmod(path, mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func chown(t *testing.T, path string) {
+	t.Helper()
+	if err := os.Chown(path, 4242, -1); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func symlink(t *testing.T, target, link string) {
+	t.Helper()
+	if err := os.Remove(link); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(target, link); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,196 @@
+package catalog
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/hcl/v2"
+)
+
+func TestParseConfig(t *testing.T) {
+	text := `
+data_dir   = "/var/lib/x"
+plugin_dir = "plugins"
+client {
+  enabled = true
+}
+plugin "docker" {
+  args = ["-old"]
+}
+plugin "hello" {
+  args   = ["-v", "x"]
+  sha256 = "` + strings.Repeat("aB", 32) + `"
+  shell  = "zsh"
+  config {
+    text    = "plain $${not} %%{if}"
+    expr    = "pre ${upper("x")} post"
+    whole   = "${lower("Y")}"
+    call    = min(1, 2)
+    ref     = env.HOME
+    count   = 3
+    ratio   = 0.5
+    minus   = -7
+    sum     = 2 + 3
+    yes     = true
+    none    = null
+    list    = ["a", 1, [true]]
+    object  = { a = 1, "b c" = "${x}" }
+    heredoc = <<-END
+      one
+      ${two}
+    END
+    auth {
+      user = "me"
+    }
+    auth {
+      user = "you"
+    }
+    volume "data" "rw" {
+      path = "/d"
+    }
+  }
+}
+plugin "docker" {
+  config = { gc = false }
+}
+`
+	file, diags := ParseConfig("agent.hcl", []byte(text))
+	if diags.HasErrors() {
+		t.Fatal(diags)
+	}
+	var warnings []string
+	for _, d := range diags {
+		warnings = append(warnings, fmt.Sprintf("%d: %s", d.Subject.Start.Line, d.Detail))
+	}
+	wantWarnings := []string{
+		`2: "data_dir" is not used here.`,
+		`4: A "client" block is not used here.`,
+		`13: A plugin block has args and config; "shell" is not used.`,
+		`43: This block replaces the one of the same name at agent.hcl:7,1-16.`,
+	}
+	if !reflect.DeepEqual(warnings, wantWarnings) {
+		t.Errorf("warnings\n%q, want\n%q", warnings, wantWarnings)
+	}
+
+	if file.PluginDir != "plugins" || len(file.Blocks) != 2 {
+		t.Fatalf("%+v", file)
+	}
+	hello, docker := file.Blocks[0], file.Blocks[1]
+	if docker.Args != nil || !reflect.DeepEqual(docker.Config, map[string]any{"gc": false}) {
+		t.Errorf("of two blocks the later one wins whole: %+v", docker)
+	}
+	if got := hello.Range.String(); got != "agent.hcl:10,1-15" {
+		t.Errorf("range %s", got)
+	}
+	if !reflect.DeepEqual(hello.Args, []string{"-v", "x"}) || len(hello.SHA256) != 64 {
+		t.Errorf("%+v", hello)
+	}
+	want := map[string]any{
+		"text":    "plain $${not} %%{if}",
+		"expr":    `pre ${upper("x")} post`,
+		"whole":   `${lower("Y")}`,
+		"call":    `${min(1, 2)}`,
+		"ref":     `${env.HOME}`,
+		"count":   3,
+		"ratio":   0.5,
+		"minus":   -7,
+		"sum":     5,
+		"yes":     true,
+		"none":    nil,
+		"list":    []any{"a", 1, []any{true}},
+		"object":  map[string]any{"a": 1, "b c": "${x}"},
+		"heredoc": "one\n${two}\n",
+		"auth":    []map[string]any{{"user": "me"}, {"user": "you"}},
+		"volume":  []map[string]any{{"data": []map[string]any{{"rw": []map[string]any{{"path": "/d"}}}}}},
+	}
+	for k := range want {
+		if !reflect.DeepEqual(hello.Config[k], want[k]) {
+			t.Errorf("%s = %#v, want %#v", k, hello.Config[k], want[k])
+		}
+	}
+	if len(hello.Config) != len(want) {
+		t.Errorf("config has %d keys, want %d", len(hello.Config), len(want))
+	}
+}
+
+func TestConfigErrors(t *testing.T) {
+	tests := []struct{ text, want string }{
+		{`plugin {}`, `agent.hcl:1,1-7: Plugin block without a name`},
+		{`plugin "a" "b" {}`, "Plugin block without a name"},
+		{`plugin "../../bin/sh" {}`, `agent.hcl:1,8-22: Not a plugin name`},
+		{"plugin \"a\" {\n  args = \"x\"\n}", "agent.hcl:2,10-13: Not a list of strings"},
+		{"plugin \"a\" {\n  args = [1]\n}", "agent.hcl:2,10-13: Not a list of strings"},
+		{"plugin \"a\" {\n  args = [x]\n}", "agent.hcl:2,10-13: Not a list of strings"},
+		{"plugin \"a\" {\n  config = 1\n}", "agent.hcl:2,12-13: Not a config block"},
+		{"plugin \"a\" {\n  config \"x\" {}\n}", "agent.hcl:2,10-13: Label on a config block"},
+		{"plugin \"a\" {\n  config {}\n  config {}\n}", "agent.hcl:3,3-9: Two config blocks"},
+		{"plugin \"a\" {\n  sha256 = \"12\"\n}", "agent.hcl:2,12-16: Not a checksum"},
+		{"plugin \"a\" {\n  config {\n    x = 1\n    x {}\n  }\n}", "Setting and block of one name"},
+		{"plugin \"a\" {\n  config {\n    x = { (y) = 1 }\n  }\n}", "Not a key"},
+		{"plugin \"a\" {\n  config {\n    x = \"%{if true}a%{endif}\"\n  }\n}", "Template sequence"},
+		{`plugin_dir = 7`, "agent.hcl:1,14-15: Not a string"},
+		{`plugin "a" {`, "agent.hcl:1"},
+	}
+	for _, tt := range tests {
+		_, diags := ParseConfig("agent.hcl", []byte(tt.text))
+		if !diags.HasErrors() || !strings.Contains(diags.Error(), tt.want) {
+			t.Errorf("%s\ngives %v, want %s", tt.text, diags, tt.want)
+		}
+	}
+	if _, diags := LoadConfig("/no/such/agent.hcl"); !diags.HasErrors() || !strings.Contains(diags.Error(), "/no/such/agent.hcl") {
+		t.Errorf("missing file: %v", diags)
+	}
+}
+
+// The parser recurses: a hostile file must not reach it.
+func TestDeepConfig(t *testing.T) {
+	for name, text := range map[string]string{
+		"brackets":     "x = " + strings.Repeat("[", 1<<16),
+		"parentheses":  "x = " + strings.Repeat("(", 1<<16),
+		"braces":       strings.Repeat("a {\n", 1<<15),
+		"negations":    "x = " + strings.Repeat("!", 1<<16),
+		"minus":        "x = " + strings.Repeat("- ", 1<<15),
+		"templates":    "x = " + strings.Repeat(`"${`, 1<<15),
+		"conditionals": "x = " + strings.Repeat("a?b:", 1<<15),
+		"operators":    "x = 1" + strings.Repeat("+1", 1<<15),
+		"indexes":      "x = a" + strings.Repeat("[b]", 1<<15),
+		"size":         strings.Repeat("#", 1<<20+1),
+	} {
+		began := time.Now()
+		_, diags := ParseConfig("agent.hcl", []byte(text))
+		if !diags.HasErrors() {
+			t.Errorf("%s: accepted", name)
+		}
+		if d := time.Since(began); d > 5*time.Second {
+			t.Errorf("%s: refused after %v", name, d)
+		}
+	}
+}
+
+func FuzzConfig(f *testing.F) {
+	f.Add(`plugin "a" { args = ["x"] config { a = "${b}" c { d = 1 } } }`)
+	f.Add("plugin_dir = \"x\"\nplugin \"a\" {\n config = { a = <<E\n%{if x}\nE\n } }")
+	f.Add(`plugin "a" { config { a = [for x in y : x] b = x ? 1 : 2 c = "${~ x ~}" } }`)
+	f.Fuzz(func(t *testing.T, text string) {
+		file, diags := ParseConfig("fuzz.hcl", []byte(text))
+		if diags.HasErrors() {
+			for _, d := range diags {
+				if d.Severity == hcl.DiagError && d.Subject == nil {
+					t.Errorf("error without a place: %v", d)
+				}
+			}
+			return
+		}
+		for _, b := range file.Blocks {
+			if !ValidName(b.Name) {
+				t.Errorf("name %q", b.Name)
+			}
+		}
+		if _, err := New(Config{Blocks: file.Blocks}); err != nil {
+			t.Errorf("what was parsed is refused: %v", err)
+		}
+	})
+}

@@ -1,0 +1,71 @@
+package launch
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+func FuzzHandshake(f *testing.F) {
+	for _, s := range []string{
+		"1|2|unix|/tmp/plugin1|grpc|", "1|2|tcp|127.0.0.1:10000|grpc|", "1|2|unix|/x", "1|2|unix|/x|grpc||true",
+		"1|2|unix|/x|grpc|" + strings.Repeat("A", 60), "||||", "1|99999999999999999999|unix|/x|grpc|", "hello", "1|2|tcp|[::1]:1|grpc|",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, line string) {
+		h, err := parseHandshake(line)
+		if err != nil {
+			if len(err.Error()) > 2000 {
+				t.Errorf("error of %d bytes", len(err.Error()))
+			}
+			if strings.ContainsAny(err.Error(), "\n\x1b\x07") {
+				t.Errorf("error %q carries control characters", err)
+			}
+			return
+		}
+		// what go-plugin gets is one line, and says the same
+		if strings.Count(h.line(), "\n") != 1 {
+			t.Errorf("%q has several lines", h.line())
+		}
+		again, err := parseHandshake(h.line())
+		if err != nil || again != h {
+			t.Errorf("%+v read again is %+v, %v", h, again, err)
+		}
+		if netAddr(h) == nil {
+			t.Errorf("%+v has no address", h)
+		}
+	})
+}
+
+func FuzzLogLine(f *testing.F) {
+	for _, s := range []string{
+		`{"@level":"warn","@message":"disk","@timestamp":"2026-01-02T03:04:05.000000Z","n":1}`,
+		`{"@level":1,"@message":2,"@timestamp":3}`, `{"@level":"info","@message":null,"":{}}`, `{`, `{}`, `{"@level":"info"}{}`,
+		"[WARN] x", "panic: x", "\x00\xff\x1b[2J", strings.Repeat("x", maxText+1), strings.Repeat(`{"a":`, 500),
+	} {
+		f.Add(s)
+	}
+	out := &logs{}
+	logger := hclog.New(&hclog.LoggerOptions{Output: out, Level: hclog.Trace})
+	f.Fuzz(func(t *testing.T, line string) {
+		out.buf.Reset()
+		words := &tail{}
+		logLine(line, 0, false, logger, words)
+		got := out.String()
+		if len(got) > 10*len(line)+10*maxText {
+			t.Errorf("%d bytes make %d in the log", len(line), len(got))
+		}
+		if strings.ContainsAny(got, "\x1b\x00\x07") || !utf8.ValidString(got) {
+			t.Errorf("the log gets %q", got)
+		}
+		last, _ := words.words()
+		for _, l := range last {
+			if strings.ContainsAny(l, "\n\x1b") || len(l) > 20*tailLength {
+				t.Errorf("last words %q", l)
+			}
+		}
+	})
+}
