@@ -18,6 +18,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
+var nullLogger = hclog.NewNullLogger()
+
 const testAllocID = "11111111-2222-3333-4444-555555555555"
 
 // parseJob reads a job whose tasks are for the fake driver.
@@ -88,7 +90,7 @@ func start(t *testing.T, job *api.Job, mangle func(*Config)) *harness {
 		Logs:         h.logs,
 		AllocDirRoot: t.TempDir() + "/allocs",
 		Report:       h.report,
-		Logger:       hclog.NewNullLogger(),
+		Logger:       nullLogger,
 	}
 	if mangle != nil {
 		mangle(&c)

@@ -39,20 +39,27 @@ func newProcess(handle *driver.Handle, network *driver.NetworkOverride, d dispen
 
 func (p *process) id() string { return p.handle.Config.ID }
 
-// call runs f on the driver. When the plugin dies under it, the next plugin
-// takes the task over and f runs once more.
+// call runs f on the driver. When the plugin has died, before or during f, the
+// next plugin takes the task over and f runs once more.
 func (p *process) call(ctx context.Context, f func(driver.Driver) error) error {
 	d, err := p.dispense(ctx)
 	if err != nil {
 		return err
 	}
-	if err = f(d); !errors.Is(err, driver.ErrPluginDown) {
+	err = f(d)
+	down := errors.Is(err, driver.ErrPluginDown)
+	unknown := errors.Is(err, driver.ErrTaskNotFound) && !isClosed(p.exited)
+	if !down && !unknown {
 		return err
 	}
-	if d, err = p.recover(ctx); err != nil {
+	d, recoverErr := p.recover(ctx)
+	switch {
+	case recoverErr == nil:
+		return f(d)
+	case unknown:
 		return err
 	}
-	return f(d)
+	return recoverErr
 }
 
 // recover hands the task to a driver that may not know it.
@@ -70,27 +77,31 @@ func (p *process) recover(ctx context.Context) (driver.Driver, error) {
 // watch blocks until the process has exited, through the death of any number of
 // plugins, or until ctx ends; only the former closes exited.
 func (p *process) watch(ctx context.Context) {
-	d, err := p.dispense(ctx)
-	for err == nil {
-		var result *driver.ExitResult
-		result, err = d.WaitTask(ctx, p.id())
-		if err == nil {
-			p.result.ExitResult = *result
-			close(p.exited)
-			return
-		}
-		if !errors.Is(err, driver.ErrPluginDown) {
-			break
-		}
-		if d, err = p.recover(ctx); err != nil {
-			p.result.lost = true
-		}
-	}
-	if ctx.Err() != nil {
+	result := p.wait(ctx)
+	if result.Err != nil && ctx.Err() != nil {
 		return
 	}
-	p.result.Err = err
+	p.result = result
 	close(p.exited)
+}
+
+func (p *process) wait(ctx context.Context) exit {
+	d, err := p.dispense(ctx)
+	recovered := false
+	for err == nil {
+		var result *driver.ExitResult
+		if result, err = d.WaitTask(ctx, p.id()); err == nil {
+			return exit{ExitResult: *result}
+		}
+		down := errors.Is(err, driver.ErrPluginDown)
+		unknown := errors.Is(err, driver.ErrTaskNotFound) && !recovered // by a plugin younger than the task
+		if !down && !unknown {
+			return exit{ExitResult: driver.ExitResult{Err: err}}
+		}
+		d, err = p.recover(ctx)
+		recovered = true
+	}
+	return exit{ExitResult: driver.ExitResult{Err: err}, lost: true}
 }
 
 // destroy makes the driver forget the task, killing what may still run.

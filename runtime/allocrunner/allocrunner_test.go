@@ -1,0 +1,654 @@
+package allocrunner
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
+)
+
+func TestRS005_RestartDelayHasJitter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		task := `task %q {
+			driver = "fake"
+			config {
+				run_for    = "1s"
+				exit_codes = [1]
+			}
+		}
+		`
+		h := start(t, parseJob(t, job("service", "restart {\n attempts = 1000\n delay = \"8s\"\n interval = \"24h\"\n}\n"+
+			fmt.Sprintf(task, "a")+fmt.Sprintf(task, "b"))), nil)
+		h.after(10 * time.Minute)
+		h.Stop()
+		h.wait()
+		delays := make(map[string][]time.Duration)
+		for _, name := range []string{"a", "b"} {
+			for _, e := range h.state(name).Events {
+				if e.Type != api.TaskRestarting {
+					continue
+				}
+				d := time.Duration(e.StartDelay)
+				if d < 8*time.Second || d >= 10*time.Second {
+					t.Errorf("%s: delay of %v", name, d)
+				}
+				delays[name] = append(delays[name], d)
+			}
+			if n := h.state(name).Restarts; n < 50 {
+				t.Errorf("%s: %d restarts", name, n)
+			}
+		}
+		if slices.Equal(delays["a"], delays["b"]) {
+			t.Error("two tasks have the same delays")
+		}
+	})
+}
+
+func TestTaskConfig(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := parseJob(t, `job "j" {
+			type      = "service"
+			group "g" {
+				network {
+					dns { servers = ["10.0.0.1"] }
+					port "http" {}
+				}
+				task "web" {
+					driver = "fake"
+					user   = "nobody"
+					resources {
+						cpu        = 200
+						memory     = 64
+						memory_max = 128
+					}
+					config {
+						args = ["${NOMAD_ALLOC_ID}", "${NOMAD_TASK_NAME}", "${attr.kernel.name}", "${node.unique.name}", "$${upper(NOMAD_JOB_ID)}"]
+					}
+				}
+			}
+		}`)
+		h := start(t, j, func(c *Config) {
+			c.Limits.NodeCPU = 4000
+			c.Alloc.Job.ParentID = new("parent")
+			granted := c.Alloc.AllocatedResources
+			granted.Tasks["web"].Memory.MemoryMaxMB = 128
+			granted.Shared.Ports = []api.PortMapping{{Label: "http", Value: 20000, To: 80, HostIP: "192.0.2.1"}}
+		})
+		h.after(time.Second)
+		c := h.world.config("web")
+		if !strings.HasPrefix(c.ID, testAllocID+"/web/") || len(c.ID) != len(testAllocID+"/web/")+8 {
+			t.Errorf("id %q", c.ID)
+		}
+		want(t, "identity", []string{c.Name, c.JobName, c.JobID, c.ParentJobID, c.TaskGroupName, c.Namespace, c.NodeName, c.NodeID, c.AllocID, c.User},
+			[]string{"web", "j", "j", "parent", "g", "default", "node-name", "node-id", testAllocID, "nobody"})
+		want(t, "alloc dir", filepath.Base(c.AllocDir), testAllocID)
+		want(t, "output", []string{c.StdoutPath, c.StderrPath},
+			[]string{h.Dir().LogDir() + "/.web.stdout.fifo", h.Dir().LogDir() + "/.web.stderr.fifo"})
+		r := *c.Resources
+		want(t, "resources", r, driver.Resources{CPUShares: 200, MemoryMB: 64, MemoryMaxMB: 128,
+			Ports: []driver.PortMapping{{Label: "http", Value: 20000, To: 80, HostIP: "192.0.2.1"}},
+			Linux: driver.LinuxResources{CPUShares: 200, MemoryLimitBytes: 128 << 20, PercentTicks: 0.05}})
+		want(t, "dns", c.DNS.Servers, "[10.0.0.1]")
+		want(t, "network status", h.last().NetworkStatus.DNS.Servers, "[10.0.0.1]")
+		want(t, "network", c.NetworkIsolation == nil, true)
+		want(t, "port", c.Env["NOMAD_PORT_http"], "80")
+		want(t, "memory", c.Env["NOMAD_MEMORY_MAX_LIMIT"], "128")
+
+		var args []string
+		for id, task := range h.world.tasks {
+			want(t, "id of the process", id, c.ID)
+			args = task.Args
+		}
+		want(t, "args", args, []string{testAllocID, "web", "linux", "node-name", "J"})
+
+		before := c.ID
+		if err := h.RestartTask(t.Context(), "web"); err != nil {
+			t.Fatal(err)
+		}
+		h.after(time.Second)
+		if h.world.config("web").ID == before {
+			t.Error("the id of a start came back")
+		}
+	})
+}
+
+// The rules are taskenv's; this is the end of the chain, from the job to the
+// driver.
+func TestRS073_RS074_RS075_Environment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, parseJob(t, job("service", `task "web" {
+			driver = "fake"
+			meta { my-key = "v" }
+			env {
+				ID   = "${NOMAD_ALLOC_ID}"
+				NODE = "${node.unique.name}"
+				KERN = "${attr.kernel.name}"
+				NOPE = "${nope.nope}"
+				HOST = "of ${HOSTVAR}"
+			}
+		}`)), func(c *Config) {
+			c.HostEnv = taskenv.HostEnv([]string{"HOSTVAR=host", "AWS_SECRET_ACCESS_KEY=x"}, taskenv.DefaultDenylist())
+		})
+		h.after(time.Second)
+		env := h.world.config("web").Env
+		for key, value := range map[string]string{
+			"ID": testAllocID, "NODE": "node-name", "KERN": "linux", "NOPE": "${nope.nope}", // RS-073
+			"HOSTVAR": "host", "HOST": "of host", // RS-074
+			"NOMAD_META_my_key": "v", "NOMAD_META_MY_KEY": "v", // RS-075
+			"NOMAD_TASK_DIR": h.Dir().Task("web").LocalDir,
+		} {
+			if env[key] != value {
+				t.Errorf("%s: got %q, want %q", key, env[key], value)
+			}
+		}
+		if _, there := env["AWS_SECRET_ACCESS_KEY"]; there {
+			t.Error("a denied variable came through")
+		}
+	})
+}
+
+func TestIsolationDecidesAboutDirectories(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, parseJob(t, job("service", sleeper)), func(c *Config) {
+			c.HostEnv = map[string]string{"HOSTVAR": "host"}
+			c.Drivers.(*world).capabilities.FSIsolation = driver.FSIsolationImage
+		})
+		h.after(time.Second)
+		env := h.world.config("web").Env
+		_, inherited := env["HOSTVAR"]
+		want(t, "env", []any{env["NOMAD_TASK_DIR"], env["NOMAD_SECRETS_DIR"], inherited}, "[/local /secrets false]")
+	})
+}
+
+func TestRS076_TaskDirectoryIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, parseJob(t, job("service", sleeper)), nil)
+		h.after(time.Second)
+		dir := h.Dir().Task("web")
+		for _, d := range []string{dir.SharedAllocDir, dir.LogDir, dir.LocalDir, dir.SecretsDir, dir.PrivateDir} {
+			if s, err := os.Stat(d); err != nil || !s.IsDir() {
+				t.Errorf("%s: %v", d, err)
+			}
+		}
+		secret := filepath.Join(dir.SecretsDir, "token")
+		if err := os.WriteFile(secret, []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		h.Stop()
+		h.wait()
+		if _, err := os.Stat(secret); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("secret after the end of the task: %v", err)
+		}
+		if err := h.Destroy(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(h.Dir().Path()); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("directory after destroy: %v", err)
+		}
+	})
+}
+
+func TestRS078_Logs(t *testing.T) {
+	logs := func(h *harness) string {
+		c := h.world.config("web")
+		return filepath.Base(c.StdoutPath) + " " + filepath.Base(c.StderrPath)
+	}
+	t.Run("limits reach the collector", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			h := start(t, parseJob(t, job("batch", `task "web" {
+				driver = "fake"
+				logs {
+					max_files     = 3
+					max_file_size = 1
+				}
+				config { run_for = "1s" }
+			}`)), nil)
+			h.wait()
+			started, stopped := h.logs.snapshot()
+			task := started["web"]
+			want(t, "task", []any{task.AllocID, task.Name, task.Dir, task.Stdout, task.Stderr},
+				[]any{testAllocID, "web", h.Dir().LogDir(), "{3 1048576}", "{3 1048576}"})
+			want(t, "stopped", stopped, "map[web:1]")
+			want(t, "paths", logs(h), ".web.stdout.fifo .web.stderr.fifo")
+		})
+	})
+	t.Run("a task can do without", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			h := start(t, parseJob(t, job("batch", `task "web" {
+				driver = "fake"
+				logs { disabled = true }
+				config { run_for = "1s" }
+			}`)), nil)
+			h.wait()
+			want(t, "collector", fmt.Sprint(h.logs.snapshot()), "map[] map[]")
+			want(t, "paths", logs(h), "null null")
+		})
+	})
+	t.Run("a driver can do without", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			h := start(t, parseJob(t, job("batch", shortRun)), func(c *Config) {
+				c.Drivers.(*world).capabilities.DisableLogCollection = true
+			})
+			h.wait()
+			want(t, "collector", fmt.Sprint(h.logs.snapshot()), "map[] map[]")
+			want(t, "paths", logs(h), "null null")
+		})
+	})
+	t.Run("a collector that does not start is tried again", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			h := start(t, parseJob(t, job("batch", oneTry+shortRun)), func(c *Config) { c.Logs.(*fakeLogs).fail = 1 })
+			h.wait()
+			want(t, "events", h.events("web"), "[Received Task Setup Task hook failed Restarting Started Terminated]")
+			want(t, "message", h.state("web").Events[2].DisplayMessage, "logmon: collect logs: no collector")
+		})
+	})
+}
+
+func TestDispatchPayload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, parseJob(t, job("batch", `task "web" {
+			driver = "fake"
+			dispatch_payload { file = "in/config.json" }
+		}`)), func(c *Config) { c.Alloc.Job.Payload = []byte("{}") })
+		h.after(time.Second)
+		got, err := os.ReadFile(filepath.Join(h.Dir().Task("web").LocalDir, "in/config.json"))
+		if err != nil || string(got) != "{}" {
+			t.Errorf("payload %q, %v", got, err)
+		}
+	})
+}
+
+func TestDeniedUser(t *testing.T) {
+	for _, c := range []struct{ name, user, driver, want string }{
+		{"root is denied to a checked driver", "root", "fake", "failed"},
+		{"others are not", "nobody", "fake", "complete"},
+		{"a driver that is not checked takes anybody", "root", "other", "complete"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := start(t, parseJob(t, job("batch", oneTry+fmt.Sprintf(`task "web" {
+					driver = "fake"
+					user   = %q
+					config { run_for = "1s" }
+				}`, c.user))), func(cfg *Config) { cfg.Limits.UserCheckedDrivers = []string{c.driver} })
+				h.wait()
+				want(t, "status", h.last().ClientStatus, c.want)
+				if c.want == "failed" {
+					want(t, "events", h.events("web"), "[Received Task hook failed Not Restarting]")
+					want(t, "message", h.state("web").Events[1].DisplayMessage, `validate: running as user "root" is disallowed`)
+				}
+			})
+		})
+	}
+}
+
+func TestStatsAreSampledWhileTheTaskRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, parseJob(t, job("batch", `
+			task "a" {
+				driver = "fake"
+				config { run_for = "5s" }
+			}
+			task "b" {
+				driver = "fake"
+				config { run_for = "20s" }
+			}`)), nil)
+		h.after(3500 * time.Millisecond)
+		s := h.Stats("")
+		want(t, "total", []any{len(s.Tasks), s.Total.Memory.RSS, s.Timestamp.Sub(h.begin)}, "[2 8 3s]")
+		want(t, "one", len(h.Stats("a").Tasks), 1)
+		want(t, "unknown", len(h.Stats("nope").Tasks), 0)
+
+		h.after(4 * time.Second) // a has ended
+		s = h.Stats("")
+		want(t, "total after a", []any{len(s.Tasks), s.Total.Memory.RSS}, "[2 8]")
+
+		h.world.killPlugin()
+		h.after(2500 * time.Millisecond) // sampling goes on with the next plugin
+		if got := h.Stats("b").Timestamp.Sub(h.begin); got < 8*time.Second {
+			t.Errorf("last sample at %v", got)
+		}
+	})
+}
+
+func TestExec(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		h := start(t, parseJob(t, job("batch", `
+			task "init" {
+				driver = "fake"
+				lifecycle { hook = "prestart" }
+				config { run_for = "1s" }
+			}
+			`+sleeper)), nil)
+		h.after(2 * time.Second)
+		h.world.killPlugin() // the next one takes the task over
+		result, err := h.Exec(ctx, "web", []string{"ls", "-la"}, time.Minute)
+		if err != nil || string(result.Stdout) != "ls -la" || result.Exit.ExitCode != 3 {
+			t.Errorf("exec: %v, %v", result, err)
+		}
+		var out bytes.Buffer
+		exit, err := h.ExecStreaming(ctx, "web", driver.Exec{Command: []string{"ps"}, Stdout: &out})
+		if err != nil || out.String() != "ps" || exit.ExitCode != 4 {
+			t.Errorf("exec streaming: %v, %v, %q", exit, err, out.String())
+		}
+		for task, want := range map[string]error{"nope": ErrTaskNotFound, "init": ErrNotRunning} {
+			if _, err := h.Exec(ctx, task, []string{"ls"}, time.Minute); !errors.Is(err, want) {
+				t.Errorf("exec in %s: %v", task, err)
+			}
+			if _, err := h.ExecStreaming(ctx, task, driver.Exec{Command: []string{"ls"}}); !errors.Is(err, want) {
+				t.Errorf("exec streaming in %s: %v", task, err)
+			}
+		}
+	})
+}
+
+func TestTaskEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, parseJob(t, job("batch", sleeper)), nil)
+		h.after(2 * time.Second)
+		e := driver.TaskEvent{AllocID: testAllocID, TaskName: "web", Timestamp: h.begin.Add(time.Second),
+			Message: "pulling", Annotations: map[string]string{"image": "x"}}
+		want(t, "taken", h.TaskEvent(e), true)
+		events := h.state("web").Events
+		got := events[len(events)-1]
+		want(t, "event", []any{got.Type, got.DisplayMessage, got.DriverMessage, got.Details, h.at(time.Unix(0, got.Time))},
+			"[Driver pulling pulling map[image:x] +1s]")
+		e.TaskName = "nope"
+		want(t, "unknown task", h.TaskEvent(e), false)
+		e.TaskName, e.AllocID = "web", "other"
+		want(t, "other allocation", h.TaskEvent(e), false)
+	})
+}
+
+func TestUnknownDriverFailsTheAllocation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, parseJob(t, job("batch", `task "web" { driver = "nope" }`)), nil)
+		h.wait()
+		u := h.last()
+		want(t, "status", u.ClientStatus+": "+u.ClientDescription,
+			`failed: Unable to add allocation due to error: failed creating runner for task "web": driver "nope": no driver "nope"`)
+		want(t, "finished", u.TaskStates["web"].FinishedAt.IsZero(), false)
+	})
+}
+
+func TestNewRefuses(t *testing.T) {
+	j := parseJob(t, job("batch", sleeper))
+	for name, c := range map[string]struct {
+		mangle func(*api.Allocation)
+		want   string
+	}{
+		"an unknown group":         {func(a *api.Allocation) { a.TaskGroup = "x" }, `has no group "x"`},
+		"a task without resources": {func(a *api.Allocation) { a.AllocatedResources.Tasks = nil }, "no task resources found on allocation"},
+		"an id with a slash":       {func(a *api.Allocation) { a.ID = "../x" }, "slash"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			alloc := place(j)
+			c.mangle(alloc)
+			_, err := New(Config{Alloc: alloc, AllocDirRoot: "/nowhere", Logger: nullLogger})
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+func TestUpdateStopsAndRemoves(t *testing.T) {
+	two := func(rest string) string {
+		return job("service", rest+`
+			task "a" { driver = "fake" }
+			task "b" {
+				driver         = "fake"
+				shutdown_delay = "30s"
+			}`)
+	}
+	newer := func(t *testing.T, text string, mangle func(*api.Allocation)) *api.Allocation {
+		a := place(parseJob(t, text))
+		a.AllocModifyIndex = 2
+		if mangle != nil {
+			mangle(a)
+		}
+		return a
+	}
+	t.Run("desired to stop", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			h := start(t, parseJob(t, two("")), nil)
+			h.after(time.Second)
+			h.Update(newer(t, two(""), func(a *api.Allocation) { a.DesiredStatus = "stop" }))
+			h.wait()
+			want(t, "took", time.Since(h.begin), "31s")
+			want(t, "status", h.last().ClientStatus, "complete")
+		})
+	})
+	t.Run("desired to stop without delay", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			h := start(t, parseJob(t, two("")), nil)
+			h.after(time.Second)
+			h.Update(newer(t, two(""), func(a *api.Allocation) {
+				a.DesiredStatus = "stop"
+				a.DesiredTransition.NoShutdownDelay = new(true)
+			}))
+			h.wait()
+			want(t, "took", time.Since(h.begin), "1s")
+			want(t, "b", slices.Contains(h.events("b"), "Skipping shutdown delay"), true)
+		})
+	})
+	t.Run("a missing task is killed and fails", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			h := start(t, parseJob(t, two("")), nil)
+			h.after(time.Second)
+			h.Update(newer(t, job("service", `task "b" { driver = "fake" }`), nil))
+			h.wait()
+			s := h.state("a")
+			want(t, "a", []any{s.Failed, s.Events[3].Type, s.Events[3].DisplayMessage}, "[true Killing update missing task]")
+			want(t, "status", h.last().ClientStatus, "failed")
+		})
+	})
+}
+
+func TestUpdateInPlace(t *testing.T) {
+	web := func(attempts int, kill, signal string) string {
+		return job("service", fmt.Sprintf(`
+			restart {
+				attempts = %d
+				delay    = "0s"
+				mode     = "fail"
+			}
+			task "web" {
+				driver       = "fake"
+				kill_timeout = %q
+				kill_signal  = %q
+				config {
+					run_for    = "10s"
+					exit_codes = [1]
+				}
+			}`, attempts, kill, signal))
+	}
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, parseJob(t, web(0, "5s", "SIGINT")), nil)
+		h.after(time.Second)
+		next := place(parseJob(t, web(1, "7s", "SIGTERM")))
+		next.AllocModifyIndex = 1
+		h.Update(next)
+		h.after(12 * time.Second)
+		want(t, "the new policy lets it restart", []any{h.state("web").State, h.state("web").Restarts}, "[running 1]")
+		h.Stop()
+		h.wait()
+		want(t, "the new way to stop", h.world.noted("StopTask"), `[+13s StopTask web timeout=7s signal="SIGTERM"]`)
+		for _, e := range h.state("web").Events {
+			if e.Type == api.TaskKilling {
+				want(t, "event", e.DisplayMessage, "Sent interrupt. Waiting 7s before force killing")
+			}
+		}
+	})
+}
+
+func TestMaxRunDuration(t *testing.T) {
+	limited := func(d string) string { return job("batch", "max_run_duration = \""+d+"\"\n"+sleeper) }
+	t.Run("counts from the creation", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			h := start(t, parseJob(t, limited("10s")), func(c *Config) { c.Alloc.CreateTime -= int64(7 * time.Second) })
+			h.wait()
+			want(t, "took", time.Since(h.begin), "3s")
+		})
+	})
+	t.Run("can be changed", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			h := start(t, parseJob(t, limited("10s")), nil)
+			h.after(5 * time.Second)
+			next := place(parseJob(t, limited("20s")))
+			next.AllocModifyIndex = 1
+			next.CreateTime = h.begin.UnixNano()
+			h.Update(next)
+			h.wait()
+			want(t, "took", time.Since(h.begin), "20s")
+			want(t, "status", h.last().ClientDescription, "allocation exceeded max_run_duration")
+		})
+	})
+	t.Run("also ends a poststop task", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			h := start(t, parseJob(t, limited("10s")+""), nil)
+			h.after(time.Second)
+			h.Stop()
+			h.wait()
+			want(t, "status", h.last().ClientDescription, "All tasks have completed")
+			h.after(time.Hour) // no timer is left
+		})
+	})
+	t.Run("is nothing to a service", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			h := start(t, parseJob(t, job("service", "max_run_duration = \"10s\"\n"+sleeper)), nil)
+			h.after(time.Minute)
+			want(t, "state", h.state("web").State, "running")
+		})
+	})
+}
+
+func TestRestartAllFailsTheAllocationWhenATaskDoesNotEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, parseJob(t, job("service", `
+			task "stuck" {
+				driver = "fake"
+				config {
+					stop_errors = 7
+				}
+			}
+			`+sleeper)), nil)
+		h.after(time.Second)
+		err := h.RestartAll(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "restart all tasks: stop task: cannot stop") {
+			t.Errorf("got %v", err)
+		}
+		h.wait()
+		want(t, "status", h.last().ClientStatus, "failed")
+	})
+}
+
+// A task that comes up while the others are being stopped is stopped as well; it
+// would keep them waiting for ever otherwise.
+func TestRestartAllFindsATaskThatWasStarting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, parseJob(t, job("service", `
+			task "web" {
+				driver       = "fake"
+				kill_timeout = "5s"
+				config { ignore_signals = true }
+			}
+			task "slow" {
+				driver = "fake"
+				config { start_for = "3s" }
+			}`)), nil)
+		h.after(time.Second)
+		if err := h.RestartAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		want(t, "took", time.Since(h.begin), "6s")
+		h.after(time.Minute)
+		want(t, "web", []any{h.state("web").State, h.state("web").Restarts}, "[running 1]")
+		want(t, "slow", []any{h.state("slow").State, h.state("slow").Restarts}, "[running 1]")
+	})
+}
+
+func TestTwoRestartsOfOneProcessAreOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, parseJob(t, job("service", `task "web" {
+			driver       = "fake"
+			kill_timeout = "3s"
+			config { ignore_signals = true }
+		}`)), nil)
+		h.after(time.Second)
+		errs := make(chan error, 2)
+		for range cap(errs) {
+			go func() { errs <- h.RestartTask(context.Background(), "web") }()
+		}
+		h.after(10 * time.Second)
+		want(t, "errors", []error{<-errs, <-errs}, "[<nil> <nil>]")
+		want(t, "restarts", h.state("web").Restarts, 1)
+		want(t, "events", h.events("web"), "[Received Task Setup Started Restart Signaled Terminated Restarting Started]")
+	})
+}
+
+func TestKillDuringTheShutdownDelayOfARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, parseJob(t, job("service", `task "web" {
+			driver         = "fake"
+			shutdown_delay = "10s"
+		}`)), nil)
+		h.after(time.Second)
+		restarted := make(chan error, 1)
+		go func() { restarted <- h.RestartTask(context.Background(), "web") }()
+		h.after(5 * time.Second)
+		h.Stop()
+		h.wait()
+		want(t, "took", time.Since(h.begin), "16s")
+		want(t, "restart", <-restarted, "<nil>")
+		want(t, "stops", h.world.noted("StopTask"), `[+16s StopTask web timeout=5s signal=""]`)
+		want(t, "restarts", h.state("web").Restarts, 0)
+	})
+}
+
+func TestStatusNeverGoesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, parseJob(t, job("service", noTry+`
+			task "web" {
+				driver = "fake"
+				config {
+					run_for    = "1s"
+					exit_codes = [1]
+				}
+			}
+			task "cleanup" {
+				driver = "fake"
+				lifecycle { hook = "poststop" }
+				config { run_for = "5s" }
+			}`)), nil)
+		h.wait()
+		final := ""
+		for _, u := range h.reports {
+			if final != "" && u.ClientStatus != final {
+				t.Errorf("from %s to %s", final, u.ClientStatus)
+			}
+			if u.Terminal() {
+				final = u.ClientStatus
+				for name, s := range u.TaskStates {
+					if s.FinishedAt.IsZero() {
+						t.Errorf("%s: terminal without an end of task %s", u.Time.Sub(h.begin), name)
+					}
+				}
+			}
+		}
+		want(t, "final", final, "failed")
+	})
+}

@@ -1,0 +1,590 @@
+package allocrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+)
+
+// script is a hook for all moments, of an allocation or of a task, that notes
+// which of them it has seen.
+type script struct {
+	name string
+
+	mu   sync.Mutex
+	seen []string
+	errs map[string]error         // by moment
+	hang map[string]bool          // moments that wait for the end of their context
+	last hook.TaskPrestartRequest // of Prestart
+	stop hook.TaskStopRequest
+	give func(n int) (hook.TaskPrestartResponse, error) // of the n-th Prestart
+	n    int
+}
+
+func (s *script) Name() string { return s.name }
+
+func (s *script) moment(ctx context.Context, name string) error {
+	s.mu.Lock()
+	s.seen = append(s.seen, name)
+	err, hang := s.errs[name], s.hang[name]
+	s.mu.Unlock()
+	if hang {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return err
+}
+
+func (s *script) moments() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.seen)
+}
+
+// allocScript is a script for the moments of an allocation.
+type allocScript struct{ *script }
+
+func (s allocScript) Prerun(ctx context.Context, _ hook.AllocPrerunRequest) error {
+	return s.moment(ctx, "prerun")
+}
+func (s allocScript) Update(ctx context.Context, r hook.AllocUpdateRequest) error {
+	return s.moment(ctx, "update "+r.Env["NOMAD_META_version"])
+}
+func (s allocScript) PreTaskRestart(ctx context.Context, _ hook.AllocPreTaskRestartRequest) error {
+	return s.moment(ctx, "pretaskrestart")
+}
+func (s allocScript) PreKill(ctx context.Context, _ hook.AllocPreKillRequest) error {
+	return s.moment(ctx, "prekill")
+}
+func (s allocScript) Postrun(ctx context.Context, _ hook.AllocPostrunRequest) error {
+	return s.moment(ctx, "postrun")
+}
+func (s allocScript) Destroy(ctx context.Context, _ hook.AllocDestroyRequest) error {
+	return s.moment(ctx, "destroy")
+}
+func (s allocScript) Shutdown(ctx context.Context, _ hook.AllocShutdownRequest) error {
+	return s.moment(ctx, "shutdown")
+}
+
+// taskScript is a script for the moments of a task.
+type taskScript struct{ *script }
+
+func (s taskScript) Prestart(ctx context.Context, r hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	s.mu.Lock()
+	s.last = r
+	n, give := s.n, s.give
+	s.n++
+	s.mu.Unlock()
+	if err := s.moment(ctx, "prestart"); err != nil || give == nil {
+		return hook.TaskPrestartResponse{}, err
+	}
+	return give(n)
+}
+func (s taskScript) Poststart(ctx context.Context, _ hook.TaskPoststartRequest) error {
+	return s.moment(ctx, "poststart")
+}
+func (s taskScript) Update(ctx context.Context, _ hook.TaskUpdateRequest) error {
+	return s.moment(ctx, "update")
+}
+func (s taskScript) PreKilling(ctx context.Context, _ hook.TaskPreKillingRequest) error {
+	return s.moment(ctx, "prekilling")
+}
+func (s taskScript) Exited(ctx context.Context, _ hook.TaskExitedRequest) error {
+	return s.moment(ctx, "exited")
+}
+func (s taskScript) Stop(ctx context.Context, r hook.TaskStopRequest) error {
+	s.mu.Lock()
+	s.stop = r
+	s.mu.Unlock()
+	if ctx.Err() != nil {
+		return s.moment(ctx, "stop too late")
+	}
+	return s.moment(ctx, "stop")
+}
+func (s taskScript) Shutdown(ctx context.Context, _ hook.TaskShutdownRequest) error {
+	return s.moment(ctx, "shutdown")
+}
+
+func withHooks(alloc, task []hook.Hook) func(*Config) {
+	return func(c *Config) { c.Hooks = extraHooks{alloc: alloc, task: task} }
+}
+
+// job returns a job of one group; tasks are HCL.
+func job(typ, group string) string {
+	return fmt.Sprintf("job \"j\" {\n type = %q\n group \"g\" {\n%s\n}\n}\n", typ, group)
+}
+
+const (
+	sleeper  = `task "web" { driver = "fake" }`
+	shortRun = "task \"web\" {\n driver = \"fake\"\n config { run_for = \"1s\" }\n}"
+	noTry    = "restart { attempts = 0 }\n"
+	oneTry   = "restart {\n attempts = 1\n delay = \"0s\"\n mode = \"fail\" \n}\n"
+)
+
+func want(t *testing.T, what string, got, want any) {
+	t.Helper()
+	if g, w := fmt.Sprint(got), fmt.Sprint(want); g != w {
+		t.Errorf("%s:\n got %s\nwant %s", what, g, w)
+	}
+}
+
+func TestRS052_RS053_PrerunFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first := allocScript{&script{name: "first"}}
+		bad := allocScript{&script{name: "bad", errs: map[string]error{"prerun": errors.New("no network")}}}
+		last := allocScript{&script{name: "last", errs: map[string]error{"postrun": errors.New("bad day")}}}
+		task := taskScript{&script{name: "task"}}
+		h := start(t, parseJob(t, job("service", noTry+sleeper+`
+			task "cleanup" {
+				driver = "fake"
+				lifecycle { hook = "poststop" }
+			}`)),
+			withHooks([]hook.Hook{first, bad, last}, []hook.Hook{task}))
+		h.wait()
+
+		u := h.last()
+		want(t, "status", u.ClientStatus+", "+u.ClientDescription, "failed, Failed tasks")
+		for _, name := range []string{"web", "cleanup"} {
+			s := u.TaskStates[name]
+			e := s.Events[len(s.Events)-1]
+			want(t, name, []any{s.State, s.Failed, s.StartedAt.IsZero(), len(s.Events), e.Type, e.DisplayMessage, e.FailsTask},
+				[]any{"dead", true, true, 2, "Setup Failure", `failed to setup alloc: pre-run hook "bad" failed: no network`, true})
+		}
+		want(t, "hook before", first.moments(), "[prerun prekill postrun]")
+		want(t, "hook that failed", bad.moments(), "[prerun prekill postrun]")
+		want(t, "hook after", last.moments(), "[prekill postrun]")
+		want(t, "task hook", task.moments(), "[stop stop]")
+		want(t, "starts", h.world.noted("StartTask"), "[]")
+	})
+}
+
+func TestPrerunIsCutShort(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		end    func(*harness)
+		moment string
+		state  string
+	}{
+		{"by a stop", func(h *harness) { h.Stop() }, "postrun", "dead [Received Killing]"},
+		{"by a kill", func(h *harness) { h.Kill() }, "postrun", "dead [Received Killing]"},
+		{"by a cancelled context", func(h *harness) { h.cancel(nil) }, "postrun", "dead [Received Killing]"},
+		{"by the shutdown of the agent", func(h *harness) { h.cancel(ErrShutdown) }, "shutdown", "pending [Received]"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				slow := allocScript{&script{name: "slow", hang: map[string]bool{"prerun": true}}}
+				h := start(t, parseJob(t, job("service", sleeper+`
+					task "cleanup" {
+						driver = "fake"
+						lifecycle { hook = "poststop" }
+					}`)), withHooks([]hook.Hook{slow}, nil))
+				h.after(5 * time.Second)
+				c.end(h)
+				h.wait()
+				want(t, "took", time.Since(h.begin), "5s")
+				moments := slow.moments()
+				want(t, "last moment", moments[len(moments)-1], c.moment)
+				for _, name := range []string{"web", "cleanup"} {
+					s := h.state(name)
+					want(t, name, fmt.Sprint(s.State, " ", h.events(name)), c.state)
+					want(t, name+" failed", s.Failed, false)
+				}
+				want(t, "starts", h.world.noted("StartTask"), "[]")
+			})
+		})
+	}
+}
+
+func TestPrerunHasADeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := allocScript{&script{name: "slow", hang: map[string]bool{"prerun": true, "postrun": true}}}
+		h := start(t, parseJob(t, job("service", sleeper)), withHooks([]hook.Hook{slow}, nil))
+		h.wait()
+		want(t, "took", time.Since(h.begin), "1m10s")
+		want(t, "status", h.last().ClientStatus, "failed")
+	})
+}
+
+func TestRS054_DoneHookIsNotCalledAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		done := taskScript{&script{name: "done", give: func(int) (hook.TaskPrestartResponse, error) {
+			return hook.TaskPrestartResponse{Env: map[string]string{"X": "1"}, Done: true}, nil
+		}}}
+		again := taskScript{&script{name: "again"}}
+		h := start(t, parseJob(t, job("service", oneTry+sleeper)), withHooks(nil, []hook.Hook{done, again}))
+		h.after(time.Second)
+		if err := h.RestartTask(t.Context(), "web"); err != nil {
+			t.Fatal(err)
+		}
+		h.after(time.Second)
+		h.Stop()
+		h.wait()
+		want(t, "done hook", done.moments(), "[prestart poststart prekilling exited poststart prekilling exited stop]")
+		want(t, "other hook", again.moments(), "[prestart poststart prekilling exited prestart poststart prekilling exited stop]")
+		want(t, "X", h.world.config("web").Env["X"], "1")
+	})
+}
+
+func TestRS055_HookState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := taskScript{&script{name: "counter", give: func(n int) (hook.TaskPrestartResponse, error) {
+			r := hook.TaskPrestartResponse{State: map[string]string{"n": fmt.Sprint(n)}}
+			if n == 1 {
+				return r, driver.Recoverable(errors.New("half done")) // its progress is kept all the same
+			}
+			return r, nil
+		}}}
+		store := &memory{}
+		h := start(t, parseJob(t, job("service", "restart {\n attempts = 3\n delay = \"0s\"\n}\n"+sleeper)), func(c *Config) {
+			c.Hooks = extraHooks{task: []hook.Hook{s}}
+			c.Store = store
+		})
+		h.after(time.Second)
+		want(t, "stored before the start", store.hookData("web", "counter"), "map[n:0]")
+		if err := h.RestartTask(t.Context(), "web"); err != nil {
+			t.Fatal(err)
+		}
+		h.after(time.Minute)
+		want(t, "previous state after an error", s.last.PreviousState, "map[n:1]")
+		h.Stop()
+		h.wait()
+		want(t, "existing state", s.stop.ExistingState, "map[n:2]")
+	})
+}
+
+// memory is a Store that remembers the last of each record, and what was known
+// when a task was first said to run.
+type memory struct {
+	mu     sync.Mutex
+	local  map[string]taskrunner.LocalState
+	states map[string]*api.TaskState
+	atRun  map[string]taskrunner.LocalState
+	fail   error
+}
+
+func (m *memory) PutTaskLocal(_, task string, s taskrunner.LocalState) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.local == nil {
+		m.local = make(map[string]taskrunner.LocalState)
+	}
+	if m.fail != nil {
+		return m.fail
+	}
+	m.local[task] = s
+	return nil
+}
+
+func (m *memory) PutTaskState(_, task string, s *api.TaskState) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.states == nil {
+		m.states = make(map[string]*api.TaskState)
+		m.atRun = make(map[string]taskrunner.LocalState)
+	}
+	if m.states[task] != nil && m.states[task].State != "running" && s.State == "running" {
+		m.atRun[task] = m.local[task]
+	}
+	m.states[task] = s
+	return nil
+}
+
+func (m *memory) hookData(task, hook string) map[string]string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.local[task].Hooks[hook].Data
+}
+
+func TestHandleIsStoredBeforeTheTaskIsSaidToRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &memory{}
+		h := start(t, parseJob(t, job("service", sleeper)), func(c *Config) { c.Store = store })
+		h.after(time.Second)
+		store.mu.Lock()
+		at := store.atRun["web"]
+		store.mu.Unlock()
+		if at.Handle == nil || at.Handle.Config.ID != at.StartID || !strings.HasPrefix(at.StartID, testAllocID+"/web/") {
+			t.Errorf("record at the moment of running: %+v", at)
+		}
+		h.Stop()
+		h.wait()
+		last := store.local["web"]
+		want(t, "afterwards", []any{last.Handle == nil, last.RunComplete, store.states["web"].State}, "[true true dead]")
+	})
+}
+
+func TestNothingStartsWithoutARecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &memory{fail: errors.New("disk full")}
+		h := start(t, parseJob(t, job("service", oneTry+sleeper)), func(c *Config) { c.Store = store })
+		h.wait()
+		want(t, "starts", h.world.noted("StartTask"), "[]")
+		want(t, "status", h.last().ClientStatus, "failed")
+	})
+}
+
+func TestRS056_HookEnvMerges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := taskScript{&script{name: "a", give: func(int) (hook.TaskPrestartResponse, error) {
+			return hook.TaskPrestartResponse{Env: map[string]string{"X": "1", "A": "a"}}, nil
+		}}}
+		b := taskScript{&script{name: "b", give: func(n int) (hook.TaskPrestartResponse, error) {
+			if n > 0 {
+				return hook.TaskPrestartResponse{}, nil
+			}
+			return hook.TaskPrestartResponse{Env: map[string]string{"X": "2", "B": "b"}}, nil
+		}}}
+		h := start(t, parseJob(t, job("service", oneTry+`task "web" {
+			driver = "fake"
+			env { X = "0" }
+		}`)), withHooks(nil, []hook.Hook{a, b}))
+		h.after(time.Second)
+		env := h.world.config("web").Env
+		want(t, "first start", []string{env["X"], env["A"], env["B"]}, "[2 a b]")
+		want(t, "b saw", b.last.Env["X"], "1")
+		if err := h.RestartTask(t.Context(), "web"); err != nil {
+			t.Fatal(err)
+		}
+		h.after(time.Second)
+		env = h.world.config("web").Env
+		_, has := env["B"]
+		want(t, "second start", []any{env["X"], env["A"], has}, "[1 a false]")
+	})
+}
+
+func TestHookMountsMerge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		give := func(r hook.TaskPrestartResponse) func(int) (hook.TaskPrestartResponse, error) {
+			return func(int) (hook.TaskPrestartResponse, error) { return r, nil }
+		}
+		volumes := taskScript{&script{name: "volumes", give: give(hook.TaskPrestartResponse{Mounts: []driver.Mount{
+			{TaskPath: "/data", HostPath: "/srv/data"}, {TaskPath: "/both", HostPath: "/srv/volume"}}})}}
+		devices := taskScript{&script{name: "devices", give: give(hook.TaskPrestartResponse{Done: true,
+			Mounts:  []driver.Mount{{TaskPath: "/both", HostPath: "/srv/device"}, {TaskPath: "/lib", HostPath: "/srv/lib"}},
+			Devices: []driver.Device{{TaskPath: "/dev/x", HostPath: "/dev/x0", Permissions: "rw"}}})}}
+		h := start(t, parseJob(t, job("service", sleeper)), withHooks(nil, []hook.Hook{volumes, devices}))
+		h.after(time.Second)
+		for _, when := range []string{"first start", "after a restart"} {
+			c := h.world.config("web")
+			var mounts []string
+			for _, m := range c.Mounts {
+				mounts = append(mounts, m.TaskPath+"="+m.HostPath)
+			}
+			want(t, when, mounts, "[/data=/srv/data /both=/srv/device /lib=/srv/lib]")
+			want(t, when, len(c.Devices), 1)
+			if err := h.RestartTask(t.Context(), "web"); err != nil {
+				t.Fatal(err)
+			}
+			h.after(time.Second)
+		}
+	})
+}
+
+func TestRS057_HookErrorsAreEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bad := taskScript{&script{name: "bad", errs: map[string]error{
+			"poststart": errors.New("p"), "prekilling": errors.New("k"), "exited": errors.New("e"), "stop": errors.New("s"), "update": errors.New("u"),
+		}}}
+		good := taskScript{&script{name: "good"}}
+		badAlloc := allocScript{&script{name: "bad", errs: map[string]error{"postrun": errors.New("x"), "prekill": errors.New("x")}}}
+		goodAlloc := allocScript{&script{name: "good"}}
+		j := parseJob(t, job("service", sleeper))
+		h := start(t, j, withHooks([]hook.Hook{badAlloc, goodAlloc}, []hook.Hook{bad, good}))
+		h.after(time.Second)
+		want(t, "state", h.state("web").State, "running")
+		h.Update(place(j))
+		h.after(time.Second)
+		h.Stop()
+		h.wait()
+		want(t, "events", h.events("web"), "[Task Setup Started Task hook failed Task hook failed Killing Task hook failed Terminated Task hook failed Killed Task hook failed]")
+		var texts []string
+		for _, e := range h.state("web").Events {
+			if e.Type == "Task hook failed" {
+				texts = append(texts, e.DisplayMessage)
+			}
+		}
+		want(t, "texts", texts, "[bad: p bad: u bad: k bad: e bad: s]")
+		want(t, "good hook", good.moments(), "[prestart poststart update prekilling exited stop]")
+		want(t, "good alloc hook", goodAlloc.moments(), "[prerun update  prekill postrun]")
+		want(t, "failed", h.state("web").Failed, false)
+	})
+}
+
+func TestRS058_StoppedBeforeItBegan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		alloc := allocScript{&script{name: "alloc"}}
+		task := taskScript{&script{name: "task"}}
+		h := start(t, parseJob(t, job("service", sleeper)), func(c *Config) {
+			c.Hooks = extraHooks{alloc: []hook.Hook{alloc}, task: []hook.Hook{task}}
+			c.Alloc.DesiredStatus = api.AllocDesiredStatusStop
+		})
+		h.wait()
+		want(t, "alloc hook", alloc.moments(), "[prekill postrun]")
+		want(t, "task hook", task.moments(), "[stop]")
+		want(t, "status", h.last().ClientStatus, "complete")
+		want(t, "starts", h.world.noted("StartTask"), "[]")
+	})
+}
+
+func TestRS059_UpdatesAreInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		alloc := allocScript{&script{name: "alloc"}}
+		h := start(t, parseJob(t, job("service", sleeper)), withHooks([]hook.Hook{alloc}, nil))
+		h.after(time.Second)
+		version := func(n int) *api.Allocation {
+			a := place(parseJob(t, job("service", fmt.Sprintf("meta { version = \"%d\" }\n", n)+sleeper)))
+			a.AllocModifyIndex = uint64(n)
+			return a
+		}
+		versions := []*api.Allocation{version(1), version(2), version(3)}
+		for _, v := range versions {
+			h.Update(v)
+		}
+		h.Update(versions[1]) // late
+		h.after(time.Second)
+		moments := alloc.moments()
+		if !slices.IsSorted(moments[1:]) || moments[len(moments)-1] != "update 3" || len(moments) > 4 {
+			t.Errorf("updates: %v", moments)
+		}
+		h.Update(version(1)) // an older one does not come after a newer one
+		h.after(time.Second)
+		want(t, "after an old version", alloc.moments(), moments)
+	})
+}
+
+func TestRS061_KillDuringPrestart(t *testing.T) {
+	for name, kill := range map[string]func(*harness){
+		"stop": func(h *harness) { h.Stop() },
+		"kill": func(h *harness) { h.Kill() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				slow := taskScript{&script{name: "slow", hang: map[string]bool{"prestart": true}}}
+				h := start(t, parseJob(t, job("service", sleeper)), withHooks(nil, []hook.Hook{slow}))
+				h.after(5 * time.Second)
+				kill(h)
+				h.wait()
+				want(t, "took", time.Since(h.begin), "5s")
+				s := h.state("web")
+				want(t, "web", []any{s.State, s.Failed, h.events("web")}, "[dead false [Received Task Setup Killing]]")
+				want(t, "status", h.last().ClientStatus, "complete")
+				want(t, "hook", slow.moments(), "[prestart stop]")
+			})
+		})
+	}
+}
+
+func TestPrestartErrors(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		err  error
+		want string
+	}{
+		{"a plain error is final", errors.New("bad"), "[Received Task Setup Task hook failed Not Restarting]"},
+		{"a recoverable error is for the restart policy", driver.Recoverable(errors.New("bad")),
+			"[Received Task Setup Task hook failed Restarting Task hook failed Not Restarting]"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				bad := taskScript{&script{name: "bad", errs: map[string]error{"prestart": c.err}}}
+				after := taskScript{&script{name: "after"}}
+				h := start(t, parseJob(t, job("service", oneTry+sleeper)), withHooks(nil, []hook.Hook{bad, after}))
+				h.wait()
+				want(t, "events", h.events("web"), c.want)
+				want(t, "message", h.state("web").Events[2].DisplayMessage, "bad: bad")
+				want(t, "the hook after", after.moments(), "[stop]")
+				want(t, "failed", h.state("web").Failed, true)
+			})
+		})
+	}
+}
+
+func TestHookRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := taskScript{&script{name: "s"}}
+		h := start(t, parseJob(t, `job "j" {
+			type = "service"
+			meta { a = "job" }
+			group "g" {
+				meta { b = "group" }
+				task "web" {
+					driver = "fake"
+					user   = "nobody"
+					leader = true
+					meta { c = "task" }
+				}
+			}
+		}`), withHooks(nil, []hook.Hook{s}))
+		h.after(time.Second)
+		r := s.last
+		want(t, "alloc", r.Alloc, hook.Alloc{ID: testAllocID, Name: "j.g[0]", Namespace: "default", JobID: "j", JobName: "j",
+			JobType: "service", TaskGroup: "g", NodeID: "node-id", NodeName: "node-name"})
+		want(t, "meta", slices.Sorted(maps.Keys(r.Task.Meta)), "[a b c]")
+		r.Task.Meta = nil
+		want(t, "task", r.Task, hook.Task{Name: "web", Driver: "fake", User: "nobody", Leader: true})
+		want(t, "dir", r.Dir, h.Dir().Task("web"))
+		want(t, "memory", r.Resources.MemoryMB, 300)
+	})
+}
+
+func TestShutdownLeavesTheTaskAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		alloc := allocScript{&script{name: "alloc"}}
+		task := taskScript{&script{name: "task"}}
+		h := start(t, parseJob(t, job("service", sleeper)), withHooks([]hook.Hook{alloc}, []hook.Hook{task}))
+		h.after(time.Second)
+		h.cancel(ErrShutdown)
+		h.wait()
+		want(t, "took", time.Since(h.begin), "1s")
+		want(t, "processes", len(h.world.alive()), 1)
+		want(t, "state", h.state("web").State, "running")
+		want(t, "alloc hook", alloc.moments(), "[prerun shutdown]")
+		want(t, "task hook", task.moments(), "[prestart poststart shutdown]")
+		want(t, "stops", h.world.noted("StopTask"), "[]")
+	})
+}
+
+func TestShutdownDuringAStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, parseJob(t, job("service", `task "web" {
+			driver       = "fake"
+			kill_timeout = "30s"
+			config { ignore_signals = true }
+		}`)), nil)
+		h.after(time.Second)
+		h.Stop()
+		h.after(time.Second)
+		h.cancel(ErrShutdown)
+		h.wait()
+		want(t, "took", time.Since(h.begin), "2s")
+		want(t, "events", h.events("web"), "[Received Task Setup Started Killing]")
+		want(t, "processes", len(h.world.alive()), 1)
+	})
+}
+
+func TestPreTaskRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		alloc := allocScript{&script{name: "alloc"}}
+		h := start(t, parseJob(t, job("service", "shutdown_delay = \"4s\"\n"+sleeper)), withHooks([]hook.Hook{alloc}, nil))
+		h.after(time.Second)
+		ctx := context.Background()
+		if err := errors.Join(h.RestartTask(ctx, "web"), h.RestartRunning(ctx), h.RestartAll(ctx)); err != nil {
+			t.Fatal(err)
+		}
+		want(t, "took", time.Since(h.begin), "9s") // the delay of the group twice, not for one task
+		want(t, "alloc hook", alloc.moments(), "[prerun pretaskrestart pretaskrestart]")
+	})
+}

@@ -1,0 +1,136 @@
+package taskrunner
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// answers is a driver that gives the next answer to each call, and the last one
+// for ever.
+type answers struct {
+	driver.Driver // nil: the rest is not called
+	wait          []error
+	signal        []error
+	recover       []error
+	calls         []string
+}
+
+func next(list *[]error) error {
+	err := (*list)[0]
+	if len(*list) > 1 {
+		*list = (*list)[1:]
+	}
+	return err
+}
+
+func (a *answers) WaitTask(context.Context, string) (*driver.ExitResult, error) {
+	a.calls = append(a.calls, "wait")
+	if err := next(&a.wait); err != nil {
+		return nil, err
+	}
+	return &driver.ExitResult{ExitCode: 7}, nil
+}
+
+func (a *answers) SignalTask(context.Context, string, string) error {
+	a.calls = append(a.calls, "signal")
+	return next(&a.signal)
+}
+
+func (a *answers) RecoverTask(context.Context, *driver.Handle) error {
+	a.calls = append(a.calls, "recover")
+	return next(&a.recover)
+}
+
+func (a *answers) process() *process {
+	return newProcess(&driver.Handle{Config: &driver.TaskConfig{ID: "a/t/1"}}, nil,
+		func(context.Context) (driver.Driver, error) { return a, nil })
+}
+
+var (
+	errGone = errors.New("gone")
+	down    = driver.ErrPluginDown
+	unknown = driver.ErrTaskNotFound
+)
+
+func TestWait(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		wait, recover []error
+		code          int
+		err           error
+		lost          bool
+		calls         []string
+	}{
+		{"the exit is told", []error{nil}, nil, 7, nil, false, []string{"wait"}},
+		{"RS-050: the plugin dies twice", []error{down, down, nil}, []error{nil}, 7, nil, false,
+			[]string{"wait", "recover", "wait", "recover", "wait"}},
+		{"the plugin died before anybody asked", []error{unknown, nil}, []error{nil}, 7, nil, false,
+			[]string{"wait", "recover", "wait"}},
+		{"the next plugin does not find the task", []error{down}, []error{errGone}, 0, errGone, true,
+			[]string{"wait", "recover"}},
+		{"a plugin that forgets is not asked for ever", []error{unknown}, []error{nil}, 0, unknown, false,
+			[]string{"wait", "recover", "wait"}},
+		{"any other error is the end of the task", []error{errGone}, nil, 0, errGone, false, []string{"wait"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a := &answers{wait: c.wait, recover: c.recover}
+			p := a.process()
+			p.watch(t.Context())
+			<-p.exited
+			r := p.result
+			if r.ExitCode != c.code || !errors.Is(r.Err, c.err) || r.lost != c.lost {
+				t.Errorf("got %+v, want code %d, error %v, lost %v", r, c.code, c.err, c.lost)
+			}
+			if !slices.Equal(a.calls, c.calls) {
+				t.Errorf("calls %v, want %v", a.calls, c.calls)
+			}
+		})
+	}
+}
+
+func TestWatchEndsWithoutAnExit(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	p := (&answers{wait: []error{context.Canceled}}).process()
+	p.watch(ctx)
+	if isClosed(p.exited) {
+		t.Error("a process that was no longer watched has exited")
+	}
+}
+
+func TestCallAcrossPlugins(t *testing.T) {
+	for _, c := range []struct {
+		name            string
+		signal, recover []error
+		exited          bool
+		want            error
+		calls           []string
+	}{
+		{"nothing happens", []error{nil}, nil, false, nil, []string{"signal"}},
+		{"an error is an answer", []error{errGone}, nil, false, errGone, []string{"signal"}},
+		{"the plugin dies", []error{down, nil}, []error{nil}, false, nil, []string{"signal", "recover", "signal"}},
+		{"the plugin dies twice", []error{down}, []error{nil}, false, down, []string{"signal", "recover", "signal"}},
+		{"the next plugin does not find the task", []error{down}, []error{errGone}, false, errGone, []string{"signal", "recover"}},
+		{"a plugin younger than the task", []error{unknown, nil}, []error{nil}, false, nil, []string{"signal", "recover", "signal"}},
+		{"a plugin that cannot know the task", []error{unknown}, []error{errGone}, false, unknown, []string{"signal", "recover"}},
+		{"a process that has exited is not recovered", []error{unknown}, nil, true, unknown, []string{"signal"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a := &answers{signal: c.signal, recover: c.recover}
+			p := a.process()
+			if c.exited {
+				close(p.exited)
+			}
+			if err := p.signal(t.Context(), "SIGHUP"); !errors.Is(err, c.want) {
+				t.Errorf("got %v, want %v", err, c.want)
+			}
+			if !slices.Equal(a.calls, c.calls) {
+				t.Errorf("calls %v, want %v", a.calls, c.calls)
+			}
+		})
+	}
+}
