@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-const module = "github.com/nomad-lite/nomad-lite/"
+
+const repositoryPath = "github.com/nomad-lite/nomad-lite/"
 
 // rooms says which room may import which. A room may always import itself.
 var rooms = map[string][]string{
@@ -31,7 +32,7 @@ func TestRooms(t *testing.T) {
 	seen := map[string]bool{}
 	for _, line := range strings.Split(goList(t), "\n") {
 		importer, imports, _ := strings.Cut(line, " ")
-		importer = strings.TrimPrefix(importer, module)
+		importer = strings.TrimPrefix(importer, repositoryPath)
 		from := room(importer)
 		if from == "" {
 			t.Errorf("package %s is in no room", importer)
@@ -39,7 +40,7 @@ func TestRooms(t *testing.T) {
 		}
 		seen[from] = true
 		for _, imported := range strings.Fields(imports) {
-			imported, ours := strings.CutPrefix(imported, module)
+			imported, ours := strings.CutPrefix(imported, repositoryPath)
 			if !ours {
 				continue
 			}
