@@ -338,7 +338,11 @@ func knowsNoUnknown(t tb, h *host) {
 
 func inspects(t tb, h *host) {
 	before := time.Now().Add(-time.Second)
-	s := h.start(t, h.plugin.Tasks.Fails)
+	body := h.plugin.Tasks.Fails
+	if body == nil {
+		body = h.plugin.Tasks.Ends
+	}
+	s := h.start(t, body)
 	exit := s.wait()
 	status, err := s.driver().InspectTask(t.Context(), s.config.ID)
 	if err != nil {

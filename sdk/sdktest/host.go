@@ -37,19 +37,49 @@ type host struct {
 }
 
 func newHost(p Plugin) *host {
-	shell := p.Tasks.Shell
-	if shell != nil {
-		for body, script := range map[*map[string]any]string{
-			&p.Tasks.Runs:  "exec sleep 3600",
-			&p.Tasks.Ends:  "exit 0",
-			&p.Tasks.Fails: "exit 3",
-		} {
-			if *body == nil {
-				*body = shell(script)
-			}
+	p.Tasks.complete()
+	return &host{plugin: p}
+}
+
+// complete makes by the shell what was not given.
+func (t *Tasks) complete() {
+	if t.Shell == nil {
+		return
+	}
+	for body, script := range map[*map[string]any]string{
+		&t.Runs:  "exec sleep 3600",
+		&t.Ends:  "exit 0",
+		&t.Fails: "exit 3",
+	} {
+		if *body == nil {
+			*body = t.Shell(script)
 		}
 	}
-	return &host{plugin: p}
+}
+
+// guess finds out whether a driver of which nothing is said runs commands. What
+// goes wrong here goes wrong again in a case, which tells it.
+func (h *host) guess(ctx context.Context) {
+	t := &h.plugin.Tasks
+	if t.Runs != nil || t.Ends != nil || t.Fails != nil || t.Shell != nil {
+		return
+	}
+	p, err := h.launch()
+	if err != nil {
+		return
+	}
+	defer p.client.Kill()
+	schema, err := p.driver.TaskConfigSchema(ctx)
+	if err != nil || schema == nil {
+		return
+	}
+	shell := func(script string) map[string]any {
+		return map[string]any{"command": "/bin/sh", "args": []any{"-c", script}}
+	}
+	if _, err := encode(schema, shell("exit 0")); err == nil {
+		t.Shell = shell
+		t.complete()
+	}
 }
 
 func (h *host) close() {
@@ -240,7 +270,7 @@ type started struct {
 func (h *host) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *started) {
 	t.Helper()
 	if body == nil {
-		t.Skipf("no such task is known for this driver")
+		t.Skipf("nobody has said which task does that: see Tasks, or plugin_test.hcl")
 	}
 	p := h.use(t)
 	schema, err := p.driver.TaskConfigSchema(t.Context())

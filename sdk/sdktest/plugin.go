@@ -60,24 +60,34 @@ func Driver(t *testing.T, p Plugin) {
 }
 
 // Check runs the suite and writes a line per case to out: PASS, FAIL or SKIP,
-// the name, and the reasons. The error counts what has failed, or says what
-// ended the suite early.
+// the name, and the reasons; then a sum. The error counts what has failed. When
+// ctx ends, the suite ends after the case that runs, and the error is its cause.
+//
+// Of a Plugin without Tasks, a driver whose task config has command and args is
+// taken for one that runs commands.
 func Check(ctx context.Context, out io.Writer, p Plugin) error {
 	h := newHost(p)
 	defer h.close()
-	failed := 0
-	for _, c := range cases(p) {
+	h.guess(ctx)
+	var passed, failed, skipped int
+	for _, c := range cases(h.plugin) {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		r := runCase(ctx, c, h)
+		r := runCase(context.WithoutCancel(ctx), c, h)
 		r.write(out)
-		if r.failed {
+		switch {
+		case r.failed:
 			failed++
+		case r.skipped:
+			skipped++
+		default:
+			passed++
 		}
 	}
+	fmt.Fprintf(out, "\n%d passed, %d failed, %d skipped\n", passed, failed, skipped)
 	if failed > 0 {
-		return fmt.Errorf("%d of %d cases failed", failed, len(cases(p)))
+		return fmt.Errorf("%d of %d cases failed", failed, passed+failed)
 	}
 	return nil
 }

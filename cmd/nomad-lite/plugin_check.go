@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclparse"
+	"github.com/spf13/cobra"
+	"github.com/zclconf/go-cty/cty"
+	ctyjson "github.com/zclconf/go-cty/cty/json"
+
+	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
+	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
+)
+
+const pluginTestHelp = `Prove a task driver against the contract that hosts rely on.
+
+The driver is started as Nomad starts it, made to run, stop, recover and lose
+tasks, and killed while they run. Each case prints PASS, FAIL or SKIP.
+
+What the driver can be made to run is said in a file, by default
+plugin_test.hcl beside PATH:
+
+  runs  = { message = "again and again" }  # a task that runs until it is stopped
+  ends  = { times = 1 }                    # one that ends by itself, and well
+  fails = { exit_code = 3 }                # one that ends by itself, and not well
+
+  # or, for a driver that runs commands, this alone: most cases are for these
+  shell = { command = "/bin/sh", args = ["-c", script] }
+
+  config = { enabled = true }              # the body of the plugin block, if any
+
+Each is the body of a task's config block. Without a file, a driver that takes
+a command and args is made to run /bin/sh.
+
+Exit codes: 0 when nothing failed, else 1.`
+
+// pluginTestFile is looked for beside the plugin.
+const pluginTestFile = "plugin_test.hcl"
+
+func newPluginTestCommand(s *streams) *cobra.Command {
+	var tasks string
+	cmd := &cobra.Command{
+		Use:   "test [flags] PATH [-- ARGS...]",
+		Short: "Prove a task driver against the contract",
+		Long:  pluginTestHelp,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("plugin test: which plugin? Give the path of its program, such as ./hello")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return testPlugin(cmd.Context(), s, args[0], args[1:], tasks)
+		},
+	}
+	cmd.Flags().StringVar(&tasks, "tasks", "", "read what the driver is made to run from this `file`")
+	return cmd
+}
+
+func testPlugin(ctx context.Context, s *streams, path string, args []string, tasks string) error {
+	p := sdktest.Plugin{Path: path, Args: args}
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return fmt.Errorf("plugin test %s: there is no such file; is the plugin built?", path)
+	case err != nil:
+		return fmt.Errorf("plugin test: %w", err)
+	case info.IsDir():
+		return fmt.Errorf("plugin test %s: that is a directory; give the path of the program in it", path)
+	case info.Mode()&0o111 == 0:
+		return fmt.Errorf("plugin test %s: that file is not executable", path)
+	}
+	if tasks == "" {
+		beside := filepath.Join(filepath.Dir(path), pluginTestFile)
+		if _, err := os.Stat(beside); err == nil {
+			tasks = beside
+		}
+	}
+	if tasks != "" {
+		if err := readTasks(s, tasks, &p); err != nil {
+			return err
+		}
+	}
+	// The first interrupt ends the suite after the case that runs, so that its
+	// tasks are not left behind.
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := sdktest.Check(ctx, s.out, p); err != nil {
+		return &exitError{code: 1, err: fmt.Errorf("plugin test %s: %w", path, err)}
+	}
+	return nil
+}
+
+// readTasks fills in what the file says.
+func readTasks(s *streams, path string, p *sdktest.Plugin) error {
+	parser := hclparse.NewParser()
+	file, diags := parser.ParseHCLFile(path)
+	refuse := func(diags hcl.Diagnostics) error {
+		if err := jobspec.WriteDiagnostics(s.err, diags, parser.Sources()); err != nil {
+			return err
+		}
+		return &exitError{code: 1}
+	}
+	if diags.HasErrors() {
+		return refuse(diags)
+	}
+	attributes, diags := file.Body.JustAttributes()
+	if diags.HasErrors() {
+		return refuse(diags)
+	}
+	for name, attribute := range attributes {
+		switch name {
+		case "runs":
+			p.Tasks.Runs, diags = body(attribute, "")
+		case "ends":
+			p.Tasks.Ends, diags = body(attribute, "")
+		case "fails":
+			p.Tasks.Fails, diags = body(attribute, "")
+		case "config":
+			p.Config, diags = body(attribute, "")
+		case "shell":
+			_, diags = body(attribute, "exit 0")
+			p.Tasks.Shell = func(script string) map[string]any {
+				b, _ := body(attribute, script) // it has worked with another text
+				return b
+			}
+		default:
+			diags = hcl.Diagnostics{{
+				Severity: hcl.DiagError,
+				Summary:  "Unknown argument",
+				Detail:   fmt.Sprintf("There is no %q here; runs, ends, fails, shell and config are possible.", name),
+				Subject:  &attribute.NameRange,
+			}}
+		}
+		if diags.HasErrors() {
+			return refuse(diags)
+		}
+	}
+	return nil
+}
+
+// body is the value of an argument in the form of a config block. A script
+// stands for the variable of that name.
+func body(attribute *hcl.Attribute, script string) (map[string]any, hcl.Diagnostics) {
+	var variables map[string]cty.Value
+	if script != "" {
+		// What the value becomes is a template once more, as in any config block.
+		escaped := strings.NewReplacer("${", "$${", "%{", "%%{").Replace(script)
+		variables = map[string]cty.Value{"script": cty.StringVal(escaped)}
+	}
+	value, diags := attribute.Expr.Value(&hcl.EvalContext{Variables: variables})
+	if diags.HasErrors() {
+		return nil, diags
+	}
+	var b map[string]any
+	text, err := ctyjson.Marshal(value, value.Type())
+	if err == nil {
+		err = json.Unmarshal(text, &b)
+	}
+	if err != nil || b == nil {
+		return nil, hcl.Diagnostics{{
+			Severity: hcl.DiagError,
+			Summary:  "Not a config block",
+			Detail:   fmt.Sprintf("%s must be an object: { name = value, … }.", attribute.Name),
+			Subject:  attribute.Expr.Range().Ptr(),
+		}}
+	}
+	return b, nil
+}

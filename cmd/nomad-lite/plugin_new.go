@@ -1,0 +1,237 @@
+package main
+
+import (
+	"bytes"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	goversion "go/version"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"text/template"
+
+	"github.com/spf13/cobra"
+)
+
+const pluginNewHelp = `Begin a task driver of your own: a directory NAME with a Go program that works.
+
+It needs Go to build. With a released nomad-lite the sdk comes from the module
+proxy; one that was built from a checkout uses that checkout, and -replace names
+another.
+
+Exit codes: 0, or 1 when nothing was made.`
+
+//go:embed template/driver
+var driverTemplate embed.FS
+
+const sdkModule = "github.com/nomad-lite/nomad-lite"
+
+func newPluginNewCommand(s *streams) *cobra.Command {
+	var replace string
+	driver := &cobra.Command{
+		Use:   "driver [flags] NAME",
+		Short: "Begin a task driver",
+		Long:  pluginNewHelp,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return errors.New("plugin new driver: give the driver one name, such as hello")
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := newDriver(s, args[0], replace); err != nil {
+				return fmt.Errorf("plugin new driver: %w", err)
+			}
+			return nil
+		},
+	}
+	driver.Flags().StringVar(&replace, "replace", "", "build with the nomad-lite checkout in this `directory`")
+	return group("new", "Begin a plugin of your own", driver)
+}
+
+var driverName = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,62}$`)
+
+func newDriver(s *streams, name, replace string) error {
+	if !driverName.MatchString(name) {
+		return fmt.Errorf("%q is not a good name for a driver: a lower case letter, then letters, digits, - and _", name)
+	}
+	if slices.Contains(builtinNames(), name) {
+		return fmt.Errorf("%q is the name of a driver in the box; choose another", name)
+	}
+	if _, err := os.Lstat(name); err == nil {
+		return fmt.Errorf("%s exists already; choose another name, or move it away", name)
+	}
+	mod, err := describeModule(name, replace)
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(name, 0o755); err != nil {
+		return err
+	}
+	files, err := render(mod)
+	if err == nil {
+		err = mod.write(files, name)
+	}
+	if err != nil {
+		return errors.Join(err, os.RemoveAll(name))
+	}
+	for _, file := range files {
+		fmt.Fprintf(s.out, "%s/%s\n", name, file.name)
+	}
+	fmt.Fprintf(s.err, `
+Next:
+  cd %[1]s
+  go build
+  nomad-lite plugin test ./%[1]s
+  nomad-lite run -plugin-dir . %[1]s.nomad.hcl
+`, name)
+	if mod.Replace == "" {
+		if err := tidy(name); err != nil {
+			fmt.Fprintf(s.err, "\nBefore you build, run go mod tidy in %s; it did not work now: %v\n", name, err)
+		}
+	}
+	return nil
+}
+
+// newModule is what a new Go module has to say.
+type newModule struct {
+	Name    string
+	Go      string
+	Version string // of nomad-lite
+	Replace string // directory of a checkout, or empty
+
+	Indirect []requirement
+	sum      []byte
+}
+
+type requirement struct {
+	Path, Version string
+}
+
+func describeModule(name, replace string) (*newModule, error) {
+	m := &newModule{Name: name, Go: strings.TrimPrefix(runtime.Version(), "go"), Version: buildVersion(), Replace: replace}
+	if m.Replace == "" && version == "" {
+		m.Replace = checkout()
+		if m.Replace == "" && m.Version == "devel" {
+			return nil, errors.New("this nomad-lite is no release, and the checkout that it was built from is not there; name one with -replace DIR")
+		}
+	}
+	if m.Replace == "" {
+		return m, nil
+	}
+	dir, err := filepath.Abs(m.Replace)
+	if err != nil {
+		return nil, err
+	}
+	m.Replace, m.Version = dir, "v0.0.0"
+	return m, m.follow()
+}
+
+// follow makes the module depend on what the checkout depends on, so that it
+// builds without asking anybody for versions or checksums.
+func (m *newModule) follow() error {
+	cmd := exec.Command("go", "mod", "edit", "-json", filepath.Join(m.Replace, "go.mod"))
+	out, err := cmd.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			err = errors.New(strings.TrimSpace(string(exit.Stderr)))
+		}
+		return fmt.Errorf("read the module in %s: %w", m.Replace, err)
+	}
+	var from struct {
+		Module  struct{ Path string }
+		Go      string
+		Require []requirement
+	}
+	if err := json.Unmarshal(out, &from); err != nil {
+		return fmt.Errorf("read the module in %s: %w", m.Replace, err)
+	}
+	if from.Module.Path != sdkModule {
+		return fmt.Errorf("%s is module %s, not a checkout of %s", m.Replace, from.Module.Path, sdkModule)
+	}
+	m.Indirect, m.Go = from.Require, from.Go
+	m.sum, err = os.ReadFile(filepath.Join(m.Replace, "go.sum"))
+	return err
+}
+
+// checkout is the directory that this program was built from, if it is there.
+func checkout() string {
+	_, file, _, ok := runtime.Caller(0)
+	dir := filepath.Dir(filepath.Dir(filepath.Dir(file)))
+	if !ok || !filepath.IsAbs(dir) { // built with -trimpath
+		return ""
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+	if err != nil || !bytes.HasPrefix(text, []byte("module "+sdkModule+"\n")) {
+		return ""
+	}
+	return dir
+}
+
+type renderedFile struct {
+	name string
+	text []byte
+}
+
+// render fills in the templates. "NAME" in the name of one stands for the driver.
+func render(m *newModule) (files []renderedFile, err error) {
+	err = fs.WalkDir(driverTemplate, "template/driver", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		t, err := template.ParseFS(driverTemplate, path)
+		if err != nil {
+			return err
+		}
+		var text bytes.Buffer
+		if err := t.Execute(&text, m); err != nil {
+			return err
+		}
+		name := strings.ReplaceAll(strings.TrimSuffix(filepath.Base(path), ".tmpl"), "NAME", m.Name)
+		if name == "gitignore" {
+			name = ".gitignore" // which would be in force here, and is not embedded
+		}
+		files = append(files, renderedFile{name, text.Bytes()})
+		return nil
+	})
+	return files, err
+}
+
+func (m *newModule) write(files []renderedFile, dir string) error {
+	if len(m.sum) > 0 {
+		files = append(files, renderedFile{"go.sum", m.sum})
+	}
+	for _, file := range files {
+		if err := os.WriteFile(filepath.Join(dir, file.name), file.text, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tidy finds the versions and checksums of a module that follows no checkout.
+func tidy(dir string) error {
+	cmd := exec.Command("go", "mod", "tidy")
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// GoLine is what a go.mod may say of the language: a development version of Go
+// is none that the go command takes.
+func (m *newModule) GoLine() string {
+	if goversion.IsValid("go" + m.Go) {
+		return m.Go
+	}
+	return "1.26"
+}
