@@ -9,7 +9,6 @@ import (
 	"testing"
 )
 
-
 const repositoryPath = "github.com/nomad-lite/nomad-lite/"
 
 // rooms says which room may import which. A room may always import itself.
