@@ -35,6 +35,9 @@ type Builtin struct {
 	Name    string
 	Args    []string // after argv[0]; nil means plugin serve NAME
 	Version string   // what it reports; "" means DefaultBuiltinVersion
+
+	// Config is its configuration where no plugin block has one.
+	Config map[string]any
 }
 
 // Config says where plugins may come from.
@@ -49,9 +52,9 @@ type Config struct {
 	Blocks []Block
 
 	// Wanted are the names of the drivers and hooks of one job. With it the
-	// catalog holds what that job needs beside what a block names: the builtins
-	// of these names, and the files of these names, with DriverPrefix or
-	// without. Nil means all builtins and no file that no block names.
+	// catalog holds the builtins of these names, the files that a block names,
+	// and the files of these names, with DriverPrefix or without. Nil means all
+	// builtins and no file that no block names.
 	Wanted []string
 
 	Logger hclog.Logger // nil means silence
@@ -69,7 +72,7 @@ type Entry struct {
 	Args    []string // after argv[0]
 	Builtin bool
 	Version string // of a builtin
-	Block   *Block // nil when no block names it
+	Block   *Block // its configuration; nil when it has none
 
 	// Err says why the plugin may not be started, when that is known already.
 	Err error
@@ -143,9 +146,6 @@ func New(cfg Config) (*Catalog, error) {
 
 	for _, b := range cfg.Builtins {
 		block := blocks[b.Name]
-		if cfg.Wanted != nil && block == nil && !slices.Contains(cfg.Wanted, b.Name) {
-			continue
-		}
 		args, version := b.Args, b.Version
 		if args == nil {
 			args = []string{"plugin", "serve", b.Name}
@@ -158,6 +158,17 @@ func New(cfg Config) (*Catalog, error) {
 			if len(block.Args) > 0 {
 				logger.Warn("args in the plugin block of a builtin are ignored", "plugin", b.Name, "config", block.Range.String())
 			}
+		}
+		if cfg.Wanted != nil && !slices.Contains(cfg.Wanted, b.Name) {
+			continue
+		}
+		if b.Config != nil && (block == nil || block.Config == nil) {
+			with := Block{Name: b.Name}
+			if block != nil {
+				with = *block
+			}
+			with.Config = b.Config
+			block = &with
 		}
 		c.entries = append(c.entries, Entry{Name: b.Name, Args: args, Builtin: true, Version: version, Block: block})
 	}

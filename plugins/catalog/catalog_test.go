@@ -76,6 +76,7 @@ func TestWhoMayBeStarted(t *testing.T) {
 		{"a job and a block", block("other"), []string{"hello"}, false, []string{"hello", "other"}},
 		{"a job's driver is no path", nil, []string{"../other", "/bin/sh", "with space", ".hidden", ""}, false, []string{}},
 		{"a block for a builtin", block("mock"), nil, false, []string{"[mock]", "[raw_exec]"}},
+		{"a job does not start a builtin for its block", block("mock"), []string{"raw_exec"}, false, []string{"[raw_exec]"}},
 		{"a block for nothing", block("docker"), nil, false, []string{"docker?", "[mock]", "[raw_exec]"}},
 		{"a block without a directory", block("hello"), []string{"mock"}, true, []string{"hello?", "[mock]"}},
 	}
@@ -162,6 +163,29 @@ func TestEntry(t *testing.T) {
 	sum := sha256.Sum256([]byte("#!/bin/sh\n"))
 	if b.SHA256 != hex.EncodeToString(sum[:]) {
 		t.Errorf("sha256 %s", b.SHA256)
+	}
+}
+
+func TestBuiltinConfig(t *testing.T) {
+	own := map[string]any{"enabled": true}
+	for name, tt := range map[string]struct {
+		blocks []Block
+		want   string
+	}{
+		"no block":               {nil, "map[enabled:true]"},
+		"a block without config": {[]Block{{Name: "raw_exec", Args: []string{"x"}}}, "map[enabled:true]"},
+		"a block with config":    {[]Block{{Name: "raw_exec", Config: map[string]any{}}}, "map[]"},
+	} {
+		c, err := New(Config{Builtins: []Builtin{{Name: "raw_exec", Config: own}}, Blocks: tt.blocks, Dir: makeDir(t, "raw_exec"), Wanted: []string{"raw_exec"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(c.Entries()[0].Block.Config); got != tt.want {
+			t.Errorf("%s: %s, want %s", name, got, tt.want)
+		}
+		if n := len(c.Entries()); n != 1+len(tt.blocks) {
+			t.Errorf("%s: %d entries, a file is there for its block only", name, n)
+		}
 	}
 }
 

@@ -28,8 +28,12 @@ var ours = []string{
 	plugin.EnvUnixSocketDir, plugin.EnvUnixSocketGroup,
 }
 
-// ownPrefix begins the variables of this program. Some of them are secret.
-const ownPrefix = "NOMAD_LITE_"
+// Variables of this program are its own, and some are secret, except those that
+// are meant for plugins.
+const (
+	ownPrefix    = "NOMAD_LITE_"
+	pluginPrefix = "NOMAD_LITE_PLUGIN_"
+)
 
 // Environ is the environment of a plugin: environ, which is the agent's, less
 // what a plugin must not see, and the address of the keeper.
@@ -37,7 +41,8 @@ func Environ(environ []string, keeperSocket string) []string {
 	var env []string
 	for _, v := range environ {
 		name, _, _ := strings.Cut(v, "=")
-		if slices.Contains(denied, name) || slices.Contains(ours, name) || strings.HasPrefix(name, ownPrefix) {
+		own := strings.HasPrefix(name, ownPrefix) && !strings.HasPrefix(name, pluginPrefix)
+		if own || slices.Contains(denied, name) || slices.Contains(ours, name) {
 			continue
 		}
 		env = append(env, v)

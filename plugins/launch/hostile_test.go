@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -70,6 +71,28 @@ func hostile(mode string) {
 		l.Close()
 		fmt.Printf("1|2|unix|%s|grpc|\n", l.Addr())
 		defer os.Remove(l.Addr().String())
+		park()
+	case "foreign":
+		// somebody else listens where the handshake line points to
+		socket := filepath.Join(arg, "s")
+		cmd := exec.Command("/proc/self/exe", "test-plugin", "listen="+socket)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		out, _ := cmd.StdoutPipe()
+		if err := cmd.Start(); err != nil {
+			panic(err)
+		}
+		_, _ = out.Read(make([]byte, 1))
+		fmt.Printf("1|2|unix|%s|grpc|\n", socket)
+		_, _ = out.Read(make([]byte, 1))
+	case "listen":
+		l, err := net.Listen("unix", arg)
+		if err != nil {
+			panic(err)
+		}
+		fmt.Print("!")
+		if conn, err := l.Accept(); err == nil {
+			conn.Close()
+		}
 		park()
 	case "mute":
 		l := listen()

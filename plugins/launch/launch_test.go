@@ -136,6 +136,17 @@ func TestLaunchErrors(t *testing.T) {
 		{"handshake-exit", []string{"exited with code 7", "I have changed my mind"}, nil},
 		{"no-socket", []string{"its socket", "does not exist"}, nil},
 		{"not-listening", []string{"nobody listens on its socket"}, nil},
+		{"foreign", []string{"uid 65534 listens on it, not the plugin"}, func(c *Config) {
+			dir, err := os.MkdirTemp("", "foreign")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { os.RemoveAll(dir) })
+			if err := os.Chmod(dir, 0o777); err != nil {
+				t.Fatal(err)
+			}
+			c.Args[2] += "=" + dir
+		}},
 		{"mute", []string{"connect: no answer within 700ms"}, short},
 		{"no-services", []string{"PluginInfo", "unknown service"}, nil},
 		{"info=;1;v0.1.0;", []string{`calls itself ""`}, nil},
@@ -170,6 +181,9 @@ func TestLaunchErrors(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.mode, func(t *testing.T) {
 			t.Parallel()
+			if tt.mode == "foreign" && os.Geteuid() != 0 {
+				t.Skip("needs root")
+			}
 			cfg, _ := newConfig(t, tt.mode)
 			if tt.setup != nil {
 				tt.setup(&cfg)
@@ -508,10 +522,11 @@ func TestPluginEnvironment(t *testing.T) {
 	cfg.Env = Environ([]string{
 		"HOME=/root", "NOMAD_TOKEN=secret1", "AWS_SECRET_ACCESS_KEY=secret2", "NOMAD_LITE_TOKEN=secret3",
 		"PLUGIN_CLIENT_CERT=secret4", "NOMAD_PLUGIN_MAGIC_COOKIE=secret5", "NOMAD_ADDR=http://here",
+		"NOMAD_LITE_PLUGIN_DEBUG=x=/y",
 	}, "/run/keeper.sock")
 	mustStart(t, cfg)
 	for _, want := range []string{
-		"env HOME=/root", "env NOMAD_ADDR=http://here", "env NOMAD_LITE_KEEPER=/run/keeper.sock",
+		"env HOME=/root", "env NOMAD_ADDR=http://here", "env NOMAD_LITE_PLUGIN_DEBUG=x=/y", "env NOMAD_LITE_KEEPER=/run/keeper.sock",
 		"env NOMAD_PLUGIN_MAGIC_COOKIE=e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255",
 		"env PLUGIN_MIN_PORT=10000", "env PLUGIN_MAX_PORT=25000", "env PLUGIN_PROTOCOL_VERSIONS=2",
 		"env PLUGIN_UNIX_SOCKET_DIR=" + cfg.SocketDir, "argv0 /plugins/tester",
@@ -520,6 +535,38 @@ func TestPluginEnvironment(t *testing.T) {
 	}
 	if regexp.MustCompile(`secret\d`).MatchString(out.String()) {
 		t.Error("a secret reached the plugin")
+	}
+}
+
+// A zombie has ended, whether or not its parent knows.
+func TestZombieHasEnded(t *testing.T) {
+	t.Parallel()
+	cmd := exec.Command("/bin/sleep", "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Wait() }()
+	kp, err := keeper.ProcessOf(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := openProcess(kp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	go p.kill()
+	if !p.watch() {
+		t.Error("the end was not seen")
+	}
+	<-p.done
+	if again, err := openProcess(kp); err != nil {
+		t.Errorf("a zombie cannot be opened: %v", err)
+	} else {
+		again.close()
+	}
+	if _, err := openProcess(keeper.Process{PID: kp.PID, StartTime: kp.StartTime + 1}); !errors.Is(err, errProcessGone) {
+		t.Errorf("another start time: %v", err)
 	}
 }
 

@@ -3,6 +3,7 @@ package launch
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -29,6 +30,8 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	// The tests wait for processes more than they work.
+	_ = flag.Set("test.parallel", "8")
 	code := m.Run()
 	if left := leftovers(); code == 0 && left != "" {
 		fmt.Fprintln(os.Stderr, "left behind:\n"+left)

@@ -128,9 +128,12 @@ func (l *launcher) spawn(ctx context.Context) error {
 		return explainSpawn(err, p.cfg.Path, p.cfg.Exec)
 	}
 	p.proc, err = openProcess(kp)
-	if errors.Is(err, errProcessGone) {
+	switch {
+	case errors.Is(err, errProcessGone):
 		// it has died already, and the keeper has reaped it
 		p.proc, err = goneProcess(kp), nil
+	case err != nil:
+		_ = kp.Signal(unix.SIGKILL) // it may be gone by now
 	}
 	return err
 }

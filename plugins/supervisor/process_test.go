@@ -3,6 +3,7 @@ package supervisor
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -44,6 +45,8 @@ func TestMain(m *testing.M) {
 	}
 	// a binary with the race detector sleeps at its end otherwise
 	os.Setenv("GORACE", "atexit_sleep_ms=0")
+	// The tests wait for processes more than they work.
+	_ = flag.Set("test.parallel", "8")
 	code := m.Run()
 	if left := leftovers(); code == 0 && left != "" {
 		fmt.Fprintln(os.Stderr, "left behind:\n"+left)
@@ -88,7 +91,7 @@ func servePlugin(mode string) {
 		base.RegisterServer(s, d)
 		driver.RegisterServer(s, d)
 		go func() {
-			time.Sleep(500 * time.Millisecond)
+			time.Sleep(200 * time.Millisecond)
 			s.Stop()
 		}()
 		_ = s.Serve(l)
@@ -380,6 +383,44 @@ func TestPluginKilled(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	t.Error("not healthy again")
+}
+
+// kill -9 of the keeper: the plugin lives on and is not launched again, and
+// when it dies the next keeper starts another.
+func TestKeeperKilled(t *testing.T) {
+	t.Parallel()
+	s := newNode(t, catalog.Config{Builtins: builtins("one")}, nil)
+	d, err := s.Driver(t.Context(), "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := s.Plugins()[0].PID
+	k := s.cfg.Keeper.(*keeper.Client)
+	old := k.Process()
+	if err := old.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for k.Process() == old {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if _, err := d.Capabilities(t.Context()); err != nil || s.Plugins()[0].PID != pid {
+		t.Errorf("after the death of the keeper: %v, pid %d, was %d", err, s.Plugins()[0].PID, pid)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err = d.Capabilities(t.Context()); err != nil {
+			break
+		}
+	}
+	d, err = s.Driver(t.Context(), "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Capabilities(t.Context()); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestDeafPluginIsReplaced(t *testing.T) {

@@ -184,7 +184,9 @@ func (s *Supervisor) launch(ctx context.Context, e catalog.Entry) (instance, err
 	}
 	if e.Block != nil {
 		cfg.Settings = e.Block.Config
-		cfg.SettingsFrom = e.Block.Range.String()
+		if e.Block.Range.Filename != "" {
+			cfg.SettingsFrom = e.Block.Range.String()
+		}
 	}
 	p, err := launch.Start(ctx, cfg)
 	if err != nil {
