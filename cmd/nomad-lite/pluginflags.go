@@ -44,14 +44,14 @@ func (f *pluginFlags) catalog(s *streams, wanted []string, logger hclog.Logger) 
 		config.Dir = f.dir
 	}
 	for _, name := range builtinNames() {
-		config.Builtins = append(config.Builtins, catalog.Builtin{Name: name})
+		builtin := catalog.Builtin{Name: name}
+		if name == rawexec.Name {
+			// Who runs a job in the foreground has switched its driver on by that.
+			// A plugin block of their own has the last word.
+			builtin.Config = map[string]any{"enabled": true}
+		}
+		config.Builtins = append(config.Builtins, builtin)
 	}
-	// Who runs a job in the foreground has switched its driver on by that. A
-	// plugin block of their own has the last word.
-	config.Blocks = slices.Insert(config.Blocks, 0, catalog.Block{
-		Name:   rawexec.Name,
-		Config: map[string]any{"enabled": true},
-	})
 	return catalog.New(config)
 }
 
