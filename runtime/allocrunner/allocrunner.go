@@ -146,7 +146,8 @@ func (r *Runner) Run(ctx context.Context) {
 	background.Go(func() { r.applyUpdates(watched) })
 	background.Go(func() { r.obey(ctx) })
 	var stop sync.WaitGroup
-	stop.Go(func() { r.stopWhenAsked(grace) })
+	preKilled := false
+	stop.Go(func() { preKilled = r.stopWhenAsked(grace) })
 
 	r.changed()
 	r.prepare(live)
@@ -162,7 +163,7 @@ func (r *Runner) Run(ctx context.Context) {
 	if tasks.Err() != nil {
 		r.shutdownHooks(rest)
 	} else {
-		if !r.isStopping() {
+		if !preKilled {
 			r.preKill(rest)
 		}
 		r.postrun(rest)

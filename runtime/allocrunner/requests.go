@@ -81,8 +81,7 @@ func (r *Runner) RestartAll(ctx context.Context) error {
 }
 
 // restartWaves restarts what runs or is dead, wave by wave, until everything is
-// down at the same time and the lifecycle begins anew. A task that was about to
-// start when its gate closed is found in a later round.
+// down at the same time and the lifecycle begins anew.
 func (r *Runner) restartWaves(ctx context.Context) error {
 	for {
 		looked := r.nextLook()
@@ -95,24 +94,36 @@ func (r *Runner) restartWaves(ctx context.Context) error {
 			}
 		}
 		r.changed()
-		for again := false; !again; {
-			select {
-			case <-looked:
-			case <-r.stopping:
-				return nil // the stop does the rest
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
-			looked = r.nextLook()
-			for _, t := range r.tasks {
-				again = again || t.Running()
-			}
-			// In this order: a gate that has opened since may have let them start.
-			if r.lifecycle.Phase() != lifecycle.Init {
-				return nil
-			}
+		if again, err := r.awaitNewLife(ctx, looked); !again {
+			return err
 		}
 	}
+}
+
+// awaitNewLife waits until the lifecycle has begun anew, or the allocation is
+// over. It returns true when a task has come up that was about to start when its
+// gate was closed: it has to go down as well.
+func (r *Runner) awaitNewLife(ctx context.Context, looked <-chan struct{}) (again bool, err error) {
+	for !again {
+		select {
+		case <-looked:
+		case <-r.stopping:
+			return false, nil // the stop does the rest
+		case <-r.done:
+			return false, nil
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		}
+		looked = r.nextLook()
+		for _, t := range r.tasks {
+			again = again || t.Running()
+		}
+		// In this order: a gate that has opened since may have let them start.
+		if r.lifecycle.Phase() != lifecycle.Init {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // beginRestart takes turns with other restarts of several tasks.
@@ -132,7 +143,9 @@ func (r *Runner) beginRestart(ctx context.Context) error {
 func (r *Runner) endRestart() { <-r.restartTurn }
 
 func (r *Runner) mayRestart() error {
-	if r.isStopping() || isClosed(r.done) || r.currentAlloc().ServerTerminalStatus() || r.Status().Terminal() {
+	status := r.Status()
+	over := status.Terminal() || react(r.observe(status)).finished
+	if over || r.isStopping() || r.currentAlloc().ServerTerminalStatus() {
 		return ErrShouldNotRun
 	}
 	return nil

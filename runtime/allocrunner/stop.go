@@ -91,12 +91,13 @@ func (r *Runner) killing(t *taskrunner.Runner) *api.TaskEvent {
 }
 
 // stopWhenAsked stops the tasks once somebody has asked for it, unless they end
-// before. grace ends with Kill and with a shutdown of the agent.
-func (r *Runner) stopWhenAsked(grace context.Context) {
+// before; it reports whether it has called the PreKill hooks. grace ends with
+// Kill and with a shutdown of the agent.
+func (r *Runner) stopWhenAsked(grace context.Context) (preKilled bool) {
 	select {
 	case <-r.stopping:
 	case <-r.tasksEnded:
-		return
+		return false
 	}
 	r.mu.Lock()
 	why := r.reason.why
@@ -112,7 +113,7 @@ func (r *Runner) stopWhenAsked(grace context.Context) {
 	r.awaitShutdownDelay(grace)
 	for _, wave := range waves(r.tasks) {
 		if errors.Is(context.Cause(grace), ErrShutdown) {
-			return
+			return true
 		}
 		for _, t := range wave {
 			t.Kill(r.killing(t))
@@ -121,6 +122,7 @@ func (r *Runner) stopWhenAsked(grace context.Context) {
 			<-t.Done()
 		}
 	}
+	return true
 }
 
 // awaitShutdownDelay gives those who use the group time to notice that it goes.

@@ -32,14 +32,11 @@ func (r *Runner) watch(ctx context.Context) {
 // start, and what the allocation is called. It never waits for a task.
 func (r *Runner) look() {
 	status := r.Status()
-	tasks := make([]observed, len(r.tasks))
-	states := make(map[string]lifecycle.State, len(r.tasks))
-	for i, t := range r.tasks {
-		task, state := t.Task(), status.TaskStates[t.Name()]
-		states[t.Name()] = lifecycle.StateOf(state.State, state.Failed)
-		tasks[i] = observed{t.Name(), task.Stage(), task.Leader, states[t.Name()]}
+	tasks := r.observe(status)
+	states := make(map[string]lifecycle.State, len(tasks))
+	for _, t := range tasks {
+		states[t.name] = t.state
 	}
-
 	switch reaction := react(tasks); {
 	case reaction.finished:
 		for _, t := range r.tasks {
@@ -59,6 +56,15 @@ func (r *Runner) look() {
 		close(w)
 	}
 	r.waiters = nil
+}
+
+func (r *Runner) observe(status Update) []observed {
+	tasks := make([]observed, len(r.tasks))
+	for i, t := range r.tasks {
+		task, state := t.Task(), status.TaskStates[t.Name()]
+		tasks[i] = observed{t.Name(), task.Stage(), task.Leader, lifecycle.StateOf(state.State, state.Failed)}
+	}
+	return tasks
 }
 
 // nextLook returns a channel that closes when the tasks have been looked at.

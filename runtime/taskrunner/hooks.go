@@ -89,7 +89,7 @@ func (r *Runner) poststart(live context.Context, p *process) {
 
 func (r *Runner) preKilling(ctx context.Context) {
 	for _, h := range r.hooks {
-		if h, ok := h.(hook.TaskPreKilling); ok {
+		if h, ok := h.(hook.TaskPreKilling); ok && ctx.Err() == nil {
 			r.reportHook(ctx, "prekilling", h, func(ctx context.Context) error {
 				return h.PreKilling(ctx, hook.TaskPreKillingRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks()})
 			})

@@ -101,7 +101,7 @@ func (r *Runner) killErrorText() string {
 func (r *Runner) Restart(ctx context.Context, event *api.TaskEvent, failure bool) error {
 	r.mu.Lock()
 	p := r.process
-	if p == nil || isClosed(p.exited) || r.isKilled() {
+	if p == nil || isClosed(p.exited) || r.isKilled() || isClosed(r.done) {
 		r.mu.Unlock()
 		return ErrNotRunning
 	}

@@ -188,6 +188,8 @@ func (r *Runner) awaitRevival(live context.Context) bool {
 	select {
 	case <-r.again:
 	case <-live.Done():
+	}
+	if live.Err() != nil {
 		return false
 	}
 	r.revive()

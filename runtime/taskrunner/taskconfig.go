@@ -3,7 +3,6 @@ package taskrunner
 import (
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -66,7 +65,7 @@ func newStartID(allocID, task string) string {
 func decodeConfig(schema *hclspec.Spec, config map[string]any, env *taskenv.Env) ([]byte, error) {
 	value, diags := schema.Decode(config, env.ConfigVars())
 	if diags.HasErrors() {
-		return nil, configError(diags)
+		return nil, newConfigError(diags)
 	}
 	b, err := hclspec.Marshal(value)
 	if err != nil {
@@ -75,16 +74,22 @@ func decodeConfig(schema *hclspec.Spec, config map[string]any, env *taskenv.Env)
 	return b, nil
 }
 
-// configError words faults of a config block as Nomad's clients know it: a list
-// with its subject as the first item.
-func configError(diags hcl.Diagnostics) error {
-	items := []string{"failed to parse config: "}
+// configError is what is wrong with a config block, in the words that Nomad's
+// clients know: a list with its subject as the first item.
+type configError []string
+
+func newConfigError(diags hcl.Diagnostics) configError {
+	e := configError{"failed to parse config: "}
 	for _, d := range diags {
 		if d.Severity == hcl.DiagError {
-			items = append(items, d.Summary+": "+d.Detail)
+			e = append(e, d.Summary+": "+d.Detail)
 		}
 	}
-	return errors.New(fmt.Sprintf("%d errors occurred:\n\t* %s\n\n", len(items), strings.Join(items, "\n\t* ")))
+	return e
+}
+
+func (e configError) Error() string {
+	return fmt.Sprintf("%d errors occurred:\n\t* %s\n\n", len(e), strings.Join(e, "\n\t* "))
 }
 
 // hookMounts joins what the hooks want the task to see, in the order of the

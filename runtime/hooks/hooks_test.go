@@ -1,0 +1,158 @@
+package hooks
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/logs"
+)
+
+func TestMaxRunDuration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		deadline := begin.Add(10 * time.Second)
+		var exceeded []time.Duration
+		h := NewMaxRunDuration(func() time.Time { return deadline }, func() { exceeded = append(exceeded, time.Since(begin)) })
+		ctx := t.Context()
+		if err := h.Prerun(ctx, hook.AllocPrerunRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		deadline = begin.Add(15 * time.Second)
+		if err := h.Update(ctx, hook.AllocUpdateRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(exceeded) != 1 || exceeded[0] != 15*time.Second {
+			t.Errorf("exceeded at %v, want once at 15s", exceeded)
+		}
+		for name, end := range map[string]func() error{
+			"postrun":  func() error { return h.Postrun(ctx, hook.AllocPostrunRequest{}) },
+			"shutdown": func() error { return h.Shutdown(ctx, hook.AllocShutdownRequest{}) },
+			"no deadline any more": func() error {
+				deadline = time.Time{}
+				return h.Update(ctx, hook.AllocUpdateRequest{})
+			},
+		} {
+			deadline = time.Now().Add(time.Second)
+			if err := errors.Join(h.Prerun(ctx, hook.AllocPrerunRequest{}), end()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			synctest.Wait()
+			if len(exceeded) != 1 {
+				t.Errorf("exceeded after %s", name)
+			}
+		}
+	})
+}
+
+func TestValidate(t *testing.T) {
+	h := NewValidate([]string{"root"}, []string{"exec"})
+	for _, c := range []struct {
+		user, driver string
+		err          string
+	}{
+		{"root", "exec", `running as user "root" is disallowed`},
+		{"root", "docker", ""},
+		{"", "exec", ""},
+		{"nobody", "exec", ""},
+	} {
+		r, err := h.Prestart(t.Context(), hook.TaskPrestartRequest{Task: hook.Task{User: c.user, Driver: c.driver}})
+		got := ""
+		if err != nil {
+			got = err.Error()
+		}
+		if got != c.err || r.Done != (err == nil) || driver.IsRecoverable(err) {
+			t.Errorf("user %q, driver %q: %v, %v; want %q", c.user, c.driver, r, err, c.err)
+		}
+	}
+}
+
+func TestTaskDirSpeaksOnce(t *testing.T) {
+	dir, err := allocdir.New(t.TempDir(), "alloc-id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := NewAllocDir(dir).Prerun(t.Context(), hook.AllocPrerunRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	var events []string
+	h := NewTaskDir(dir, func() allocdir.TaskOptions { return allocdir.TaskOptions{} },
+		func(e *api.TaskEvent) { events = append(events, e.Type+": "+e.Message) }, hclog.NewNullLogger())
+	state := map[string]string(nil)
+	for range 2 {
+		r, err := h.Prestart(t.Context(), hook.TaskPrestartRequest{Task: hook.Task{Name: "web"}, PreviousState: state})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Done {
+			t.Error("the hook is done, and secrets would be gone after a reboot")
+		}
+		state = r.State
+	}
+	if len(events) != 1 || events[0] != "Task Setup: Building Task Directory" {
+		t.Errorf("events %q", events)
+	}
+	if err := h.Stop(t.Context(), hook.TaskStopRequest{Task: hook.Task{Name: "web"}}); err != nil {
+		t.Error(err)
+	}
+	for range 2 { // it may be repeated
+		if err := NewAllocDir(dir).Destroy(t.Context(), hook.AllocDestroyRequest{}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// collector answers Start with an error, if it has one.
+type collector struct {
+	err     error
+	stopped []string
+}
+
+func (c *collector) Start(_ context.Context, t logs.Task) (string, string, error) {
+	return t.Name + ".out", t.Name + ".err", c.err
+}
+
+func (c *collector) Stop(_ context.Context, alloc, task string) error {
+	c.stopped = append(c.stopped, alloc+"/"+task)
+	return nil
+}
+
+func TestLogs(t *testing.T) {
+	c, paths, wanted := &collector{}, "", true
+	h := NewLogs(c, func() (logs.Task, bool) { return logs.Task{Name: "web"}, wanted },
+		func(stdout, stderr string) { paths = stdout + " " + stderr })
+	stop := hook.TaskStopRequest{Alloc: hook.Alloc{ID: "a"}, Task: hook.Task{Name: "web"}}
+
+	r, err := h.Prestart(t.Context(), hook.TaskPrestartRequest{})
+	if err != nil || r.Done || paths != "web.out web.err" {
+		t.Errorf("prestart: %v, %v, paths %q", r, err, paths)
+	}
+	if err := h.Stop(t.Context(), stop); err != nil || len(c.stopped) != 1 || c.stopped[0] != "a/web" {
+		t.Errorf("stop: %v, %q", err, c.stopped)
+	}
+
+	c.err = errors.New("no pipe")
+	if _, err = h.Prestart(t.Context(), hook.TaskPrestartRequest{}); !driver.IsRecoverable(err) {
+		t.Errorf("an error that another try may heal is %v", err)
+	}
+
+	wanted, paths = false, ""
+	if _, err = h.Prestart(t.Context(), hook.TaskPrestartRequest{}); err != nil || paths != "" {
+		t.Errorf("without logs: %v, paths %q", err, paths)
+	}
+	if err := h.Stop(t.Context(), stop); err != nil || len(c.stopped) != 1 {
+		t.Errorf("without logs: %v, %q", err, c.stopped)
+	}
+}
