@@ -23,7 +23,7 @@ var nullLogger = hclog.NewNullLogger()
 const testAllocID = "11111111-2222-3333-4444-555555555555"
 
 // parseJob reads a job whose tasks are for the fake driver.
-func parseJob(t *testing.T, text string) *api.Job {
+func parseJob(t testing.TB, text string) *api.Job {
 	t.Helper()
 	file, diags := jobspec.Parse(jobspec.Source{Name: "job.nomad.hcl", Text: []byte(text)})
 	if diags.HasErrors() {

@@ -1,0 +1,41 @@
+package allocrunner
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
+)
+
+// BenchmarkNoOpAlloc is what an allocation of one task costs beside the driver:
+// directories, hooks, environment, events.
+func BenchmarkNoOpAlloc(b *testing.B) {
+	job := parseJob(b, job("batch", `task "web" {
+		driver = "fake"
+		config { run_for = "0s" }
+	}`))
+	root := b.TempDir() + "/allocs"
+	w := newWorld()
+	n := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		alloc := place(job)
+		alloc.ID = fmt.Sprintf("%08d-2222-3333-4444-555555555555", n)
+		n++
+		r, err := New(Config{
+			Alloc: alloc, Node: taskenv.Node{ID: "node-id", Name: "node-name"}, Drivers: w, Logs: newFakeLogs(),
+			AllocDirRoot: root, Report: func(Update) {}, Logger: nullLogger,
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+		r.Run(context.Background())
+		if r.Status().ClientStatus != "complete" {
+			b.Fatal(r.Status().ClientDescription)
+		}
+		if err := r.Destroy(context.Background()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
