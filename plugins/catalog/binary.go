@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -63,7 +64,7 @@ func (e Entry) Open(logger hclog.Logger) (*Binary, error) {
 	// Without O_NONBLOCK the open of a FIFO would block.
 	f, err := root.OpenFile(e.file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, statError(root, e.file, e.Path, err)
+		return nil, statError(root, e.file, err)
 	}
 	b := &Binary{File: f, Path: e.Path, Argv: append([]string{e.Path}, e.Args...)}
 	if err := b.check(e, logger); err != nil {
@@ -79,9 +80,9 @@ func (b *Binary) check(e Entry, logger hclog.Logger) error {
 		return err
 	}
 	if !info.Mode().IsRegular() {
-		return fmt.Errorf("%s: not a regular file", b.Path)
+		return errors.New("not a regular file")
 	}
-	if err := checkAccess(info, "file "+b.Path, logger); err != nil {
+	if err := checkAccess(info, "the file", logger); err != nil {
 		return err
 	}
 
@@ -99,7 +100,7 @@ func (b *Binary) check(e Entry, logger hclog.Logger) error {
 	b.Script = !bytes.Equal(magic[:n], []byte("\x7fELF"))
 
 	if e.Block != nil && e.Block.SHA256 != "" && !strings.EqualFold(e.Block.SHA256, b.SHA256) {
-		return fmt.Errorf("%s: its sha256 is %s, but %s wants %s", b.Path, b.SHA256, e.Block.Range, e.Block.SHA256)
+		return fmt.Errorf("its sha256 is %s, but %s wants %s", b.SHA256, e.Block.Range, e.Block.SHA256)
 	}
 	return nil
 }
@@ -110,7 +111,7 @@ func checkDir(root *os.Root, dir string, logger hclog.Logger) error {
 	if err != nil {
 		return err
 	}
-	return checkAccess(info, "plugin directory "+dir, logger)
+	return checkAccess(info, "the plugin directory "+dir, logger)
 }
 
 // checkAccess refuses what somebody else than us or root may write.
@@ -121,13 +122,13 @@ func checkAccess(info fs.FileInfo, what string, logger hclog.Logger) error {
 func checkWriters(what string, mode fs.FileMode, owner, self int, logger hclog.Logger) error {
 	switch {
 	case owner != 0 && owner != self:
-		return fmt.Errorf("%s: belongs to uid %d; it must belong to root or to uid %d, who runs it", what, owner, self)
+		return fmt.Errorf("%s belongs to uid %d; it must belong to root or to uid %d, who runs it", what, owner, self)
 	case mode&0o002 != 0:
-		return fmt.Errorf("%s: anybody may write to it (mode %04o); chmod o-w makes it safe", what, mode)
+		return fmt.Errorf("anybody may write to %s (mode %04o); chmod o-w makes it safe", what, mode)
 	case mode&0o020 != 0 && self == 0:
-		return fmt.Errorf("%s: its group may write to it (mode %04o); chmod g-w makes it safe", what, mode)
+		return fmt.Errorf("its group may write to %s (mode %04o); chmod g-w makes it safe", what, mode)
 	case mode&0o020 != 0 && logger != nil:
-		logger.Warn("its group may write to it", "what", what, "mode", fmt.Sprintf("%04o", mode))
+		logger.Warn("a group may write where plugins come from", "what", what, "mode", fmt.Sprintf("%04o", mode))
 	}
 	return nil
 }

@@ -272,14 +272,14 @@ func scan(dir string, logger hclog.Logger) []found {
 		switch {
 		case err != nil:
 			if f.err == nil {
-				f.err = statError(root, f.file, f.path, err)
+				f.err = statError(root, f.file, err)
 			}
 		case info.IsDir():
 			logger.Debug("sub-directory in the plugin directory, skipped", "path", f.path)
 			continue
 		case info.Mode()&0o111 == 0:
 			if f.err == nil {
-				f.err = fmt.Errorf("%s: not executable (mode %04o); chmod +x makes it so", f.path, info.Mode().Perm())
+				f.err = fmt.Errorf("not executable (mode %04o); chmod +x makes it so", info.Mode().Perm())
 			}
 		}
 		out = append(out, f)
@@ -288,13 +288,13 @@ func scan(dir string, logger hclog.Logger) []found {
 }
 
 // statError says what is wrong with a link that leads nowhere or outside.
-func statError(root *os.Root, file, path string, err error) error {
+func statError(root *os.Root, file string, err error) error {
 	target, linkErr := root.Readlink(file)
 	if linkErr != nil {
 		return err
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s: the link leads to %s, which does not exist", path, target)
+		return fmt.Errorf("the link leads to %s, which does not exist", target)
 	}
-	return fmt.Errorf("%s: the link leads out of the plugin directory, to %s", path, target)
+	return fmt.Errorf("the link leads out of the plugin directory, to %s", target)
 }

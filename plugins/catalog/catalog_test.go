@@ -226,11 +226,11 @@ func TestRefused(t *testing.T) {
 		root  bool   // only as root
 	}{
 		{"a sound file", func(*testing.T, string, string) {}, "", false},
-		{"writable for all", func(t *testing.T, _, file string) { chmod(t, file, 0o757) }, "anybody may write to it (mode 0757)", false},
-		{"writable for its group", func(t *testing.T, _, file string) { chmod(t, file, 0o775) }, "its group may write to it", true},
-		{"directory writable for all", func(t *testing.T, dir, _ string) { chmod(t, dir, 0o777) }, "plugin directory", false},
-		{"directory with sticky bit", func(t *testing.T, dir, _ string) { chmod(t, dir, 0o777|fs.ModeSticky) }, "anybody may write to it", false},
-		{"directory writable for its group", func(t *testing.T, dir, _ string) { chmod(t, dir, 0o775) }, "its group may write to it", true},
+		{"writable for all", func(t *testing.T, _, file string) { chmod(t, file, 0o757) }, "anybody may write to the file (mode 0757)", false},
+		{"writable for its group", func(t *testing.T, _, file string) { chmod(t, file, 0o775) }, "its group may write to the ", true},
+		{"directory writable for all", func(t *testing.T, dir, _ string) { chmod(t, dir, 0o777) }, "anybody may write to the plugin directory", false},
+		{"directory with sticky bit", func(t *testing.T, dir, _ string) { chmod(t, dir, 0o777|fs.ModeSticky) }, "anybody may write to the plugin directory", false},
+		{"directory writable for its group", func(t *testing.T, dir, _ string) { chmod(t, dir, 0o775) }, "its group may write to the ", true},
 		{"of another user", func(t *testing.T, _, file string) { chown(t, file) }, "belongs to uid 4242", true},
 		{"directory of another user", func(t *testing.T, dir, _ string) { chown(t, dir) }, "belongs to uid 4242", true},
 		{"not executable", func(t *testing.T, _, file string) { chmod(t, file, 0o644) }, "not executable (mode 0644)", false},
@@ -324,7 +324,7 @@ func TestWriters(t *testing.T) {
 	}
 	for _, tt := range tests {
 		var out strings.Builder
-		err := checkWriters("file /x", tt.mode, tt.owner, tt.self, hclog.New(&hclog.LoggerOptions{Output: &out}))
+		err := checkWriters("the file", tt.mode, tt.owner, tt.self, hclog.New(&hclog.LoggerOptions{Output: &out}))
 		if warned := out.Len() > 0; warned != (tt.want == "warn") {
 			t.Errorf("%o by %d for %d: warned %v", tt.mode, tt.owner, tt.self, warned)
 		}

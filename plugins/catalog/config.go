@@ -58,11 +58,27 @@ func LoadConfig(path string) (*File, hcl.Diagnostics) {
 	return ParseConfig(path, src)
 }
 
-// ParseConfig reads the text of a configuration file.
+// ParseConfig reads the text of a configuration file. The file is nil when the
+// text is no HCL.
 func ParseConfig(filename string, src []byte) (*File, hcl.Diagnostics) {
 	if diags := tooDeep(filename, src); diags.HasErrors() {
 		return nil, diags
 	}
+	file, diags := parse(filename, src)
+	if file != nil {
+		return file, diags
+	}
+	text, s := spread(filename, src)
+	if len(s.inserted) == 0 {
+		return nil, diags
+	}
+	file, diags = parse(filename, text)
+	s.restore(file, diags)
+	return file, diags
+}
+
+// parse gives no file when src is no HCL.
+func parse(filename string, src []byte) (*File, hcl.Diagnostics) {
 	parsed, diags := hclsyntax.ParseConfig(src, filename, hcl.InitialPos)
 	if diags.HasErrors() {
 		return nil, diags

@@ -145,6 +145,38 @@ func TestConfigErrors(t *testing.T) {
 	}
 }
 
+// HCL1, which Nomad reads here, is more generous about lines.
+func TestOneLine(t *testing.T) {
+	tests := []struct {
+		text string
+		want string // name, config and range of each block, or the error
+	}{
+		{`plugin "raw_exec" { config { enabled = true } }`, "raw_exec map[enabled:true] agent.hcl:1,1-18"},
+		{`plugin "a" { args = ["-v"] config { x { y = { z = 1 } } } } plugin "b" {}`, "a map[x:[map[y:map[z:1]]]] agent.hcl:1,1-11; b map[] agent.hcl:1,61-71"},
+		{"# ü\nplugin \"a\" { config { x = \"${f({})}\" } } # end\nplugin \"b\" {\n}", "a map[x:${f({})}] agent.hcl:2,1-11; b map[] agent.hcl:3,1-11"},
+		{`plugin "a" { config { x = 1 } config { y = 2 } }`, "agent.hcl:1,31-37: Two config blocks"},
+		{`plugin "a" { config { x = } }`, "agent.hcl:1,27-27: Invalid expression"},
+		{`plugin "a" { config { `, "agent.hcl:1,"},
+		{`} plugin "a" { config { x = 1 } }`, "agent.hcl:1,1-2"},
+	}
+	for _, tt := range tests {
+		file, diags := ParseConfig("agent.hcl", []byte(tt.text))
+		if diags.HasErrors() {
+			if !strings.Contains(diags.Error(), tt.want) {
+				t.Errorf("%s\ngives %v, want %s", tt.text, diags, tt.want)
+			}
+			continue
+		}
+		var got []string
+		for _, b := range file.Blocks {
+			got = append(got, fmt.Sprintf("%s %v %s", b.Name, b.Config, b.Range))
+		}
+		if s := strings.Join(got, "; "); s != tt.want {
+			t.Errorf("%s\ngives %s, want %s", tt.text, s, tt.want)
+		}
+	}
+}
+
 // The parser recurses: a hostile file must not reach it.
 func TestDeepConfig(t *testing.T) {
 	for name, text := range map[string]string{
@@ -172,6 +204,7 @@ func TestDeepConfig(t *testing.T) {
 
 func FuzzConfig(f *testing.F) {
 	f.Add(`plugin "a" { args = ["x"] config { a = "${b}" c { d = 1 } } }`)
+	f.Add(`plugin "a" { config { x { y = { z = 1 } } } } } plugin "b" {}`)
 	f.Add("plugin_dir = \"x\"\nplugin \"a\" {\n config = { a = <<E\n%{if x}\nE\n } }")
 	f.Add(`plugin "a" { config { a = [for x in y : x] b = x ? 1 : 2 c = "${~ x ~}" } }`)
 	f.Fuzz(func(t *testing.T, text string) {

@@ -1,0 +1,136 @@
+package catalog
+
+import (
+	"bytes"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+)
+
+// Agent configuration files are written in HCL1, which allows
+//
+//	plugin "raw_exec" { config { enabled = true } }
+//
+// HCL2 does not take a block inside a block of one line. So a file that does
+// not parse is tried again with line breaks around its blocks, and the places
+// in it are translated back.
+
+// spreader knows where line breaks were put into a text.
+type spreader struct {
+	filename string
+	original []byte
+	inserted []int // offsets in the new text, ascending
+}
+
+// spread puts every block of src onto lines of its own. It returns src itself
+// when there is nothing to do.
+func spread(filename string, src []byte) ([]byte, *spreader) {
+	tokens, _ := hclsyntax.LexConfig(src, filename, hcl.InitialPos)
+	var breaks []int // offsets in src
+	var blocks []bool
+	for i, t := range tokens {
+		switch t.Type {
+		case hclsyntax.TokenOBrack, hclsyntax.TokenOParen, hclsyntax.TokenTemplateInterp, hclsyntax.TokenTemplateControl:
+			blocks = append(blocks, false)
+		case hclsyntax.TokenCBrack, hclsyntax.TokenCParen, hclsyntax.TokenTemplateSeqEnd:
+			blocks = blocks[:max(0, len(blocks)-1)]
+		case hclsyntax.TokenOBrace:
+			inBody := len(blocks) == 0 || blocks[len(blocks)-1]
+			header := -1
+			if inBody {
+				header = headerOf(tokens, i)
+			}
+			blocks = append(blocks, header >= 0)
+			if header < 0 {
+				continue
+			}
+			if header > 0 && tokens[header-1].Type != hclsyntax.TokenIdent && !endsLine(tokens[header-1]) {
+				breaks = append(breaks, tokens[header].Range.Start.Byte)
+			}
+			if !startsLine(tokens, i+1) {
+				breaks = append(breaks, t.Range.End.Byte)
+			}
+		case hclsyntax.TokenCBrace:
+			block := len(blocks) > 0 && blocks[len(blocks)-1]
+			blocks = blocks[:max(0, len(blocks)-1)]
+			if !block {
+				continue
+			}
+			if i > 0 && !endsLine(tokens[i-1]) {
+				breaks = append(breaks, t.Range.Start.Byte)
+			}
+			if !startsLine(tokens, i+1) {
+				breaks = append(breaks, t.Range.End.Byte)
+			}
+		}
+	}
+	slices.Sort(breaks)
+	breaks = slices.Compact(breaks)
+
+	s := &spreader{filename: filename, original: src}
+	var out []byte
+	last := 0
+	for _, b := range breaks {
+		out = append(out, src[last:b]...)
+		s.inserted = append(s.inserted, len(out))
+		out = append(out, '\n')
+		last = b
+	}
+	return append(out, src[last:]...), s
+}
+
+// headerOf returns the index of the word that begins the block which opens at
+// token i, or -1 if no block opens there.
+func headerOf(tokens hclsyntax.Tokens, i int) int {
+	for i--; i >= 0; i-- {
+		switch tokens[i].Type {
+		case hclsyntax.TokenIdent:
+			return i
+		case hclsyntax.TokenOQuote, hclsyntax.TokenQuotedLit, hclsyntax.TokenCQuote:
+		default:
+			return -1
+		}
+	}
+	return -1
+}
+
+func endsLine(t hclsyntax.Token) bool {
+	return t.Type == hclsyntax.TokenNewline || bytes.HasSuffix(t.Bytes, []byte("\n"))
+}
+
+func startsLine(tokens hclsyntax.Tokens, i int) bool {
+	return i >= len(tokens) || tokens[i].Type == hclsyntax.TokenNewline || tokens[i].Type == hclsyntax.TokenEOF || tokens[i].Type == hclsyntax.TokenComment
+}
+
+// restore translates the places of diags back, and those of the blocks of file.
+func (s *spreader) restore(file *File, diags hcl.Diagnostics) {
+	for _, d := range diags {
+		d.Subject, d.Context = s.back(d.Subject), s.back(d.Context)
+	}
+	if file == nil {
+		return
+	}
+	for i := range file.Blocks {
+		file.Blocks[i].Range = *s.back(&file.Blocks[i].Range)
+	}
+}
+
+func (s *spreader) back(r *hcl.Range) *hcl.Range {
+	if r == nil {
+		return nil
+	}
+	return &hcl.Range{Filename: s.filename, Start: s.pos(r.Start), End: s.pos(r.End)}
+}
+
+func (s *spreader) pos(p hcl.Pos) hcl.Pos {
+	before, _ := slices.BinarySearch(s.inserted, p.Byte)
+	at := min(max(p.Byte-before, 0), len(s.original))
+	text := s.original[:at]
+	return hcl.Pos{
+		Byte:   at,
+		Line:   1 + bytes.Count(text, []byte("\n")),
+		Column: 1 + utf8.RuneCount(text[bytes.LastIndexByte(text, '\n')+1:]),
+	}
+}
