@@ -53,12 +53,16 @@ func traces() []string {
 }
 
 func TestScripts(t *testing.T) {
+	testscript.Run(t, scriptParams(t, "testdata/script"))
+}
+
+func scriptParams(t *testing.T, dir string) testscript.Params {
 	repository, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
+	return testscript.Params{
+		Dir:                 dir,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		UpdateScripts:       os.Getenv("UPDATE_SCRIPTS") != "",
@@ -75,7 +79,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("REPOSITORY", repository)
 			return nil
 		},
-	})
+	}
 }
 
 // await FILE [REGEXP] waits until a file exists, or until a line of it matches:
@@ -180,4 +184,46 @@ func processes(work string) map[int]string {
 		}
 	}
 	return found
+}
+
+// TestDocs runs the commands of the documents, in their order: each block that
+// is marked sh is executed by a shell that stops at the first error, and each
+// block that is marked with a language and a name is a file.
+func TestDocs(t *testing.T) {
+	documents, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(documents) == 0 {
+		t.Fatalf("no documents: %v", err)
+	}
+	scripts := t.TempDir()
+	for _, document := range documents {
+		text, err := os.ReadFile(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := strings.TrimSuffix(filepath.Base(document), ".md") + ".txtar"
+		if err := os.WriteFile(filepath.Join(scripts, name), docScript(string(text)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	testscript.Run(t, scriptParams(t, scripts))
+}
+
+// docScript turns a document into a script.
+func docScript(document string) []byte {
+	var script, files strings.Builder
+	for i, block := range strings.Split("\n"+document, "\n```") {
+		mark, text, _ := strings.Cut(block, "\n")
+		language, name, _ := strings.Cut(mark, " ")
+		switch {
+		case i%2 == 0:
+			continue // between two blocks
+		case name != "":
+			fmt.Fprintf(&files, "-- %s --\n%s\n", name, text)
+		case language == "sh":
+			fmt.Fprintf(&script, "exec sh -ex step%d.sh\n", i)
+			fmt.Fprintf(&files, "-- step%d.sh --\n%s\n", i, text)
+		}
+	}
+	script.WriteString("alone\n")
+	return []byte(script.String() + files.String())
 }

@@ -315,6 +315,18 @@ func (c *Client) Keys(ctx context.Context) ([]string, error) {
 	return resp.Keys, nil
 }
 
+// EndWithAgent makes a keeper ephemeral that was not (see Config.Ephemeral):
+// what runs now ends with the agent, and Close waits for that.
+func (c *Client) EndWithAgent(ctx context.Context) error {
+	if _, _, err := c.repeat(ctx, &request{Op: opEphemeral}); err != nil {
+		return fmt.Errorf("end with the agent: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cfg.Ephemeral, c.ephemeral = true, true
+	return nil
+}
+
 // repeat makes a request that does no harm when a dead keeper has done it already.
 func (c *Client) repeat(ctx context.Context, req *request, fds ...int) (*response, []int, error) {
 	for {

@@ -564,6 +564,29 @@ func TestEphemeralKeeperEndsEverything(t *testing.T) {
 	_, _ = unix.Wait4(keeper.PID, nil, 0, nil)
 }
 
+func TestKeeperThatShallEndWithItsAgent(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "run")
+	c := start(t, Config{Dir: dir})
+	task, err := c.Spawn(t.Context(), Command{Path: "/bin/sleep", Args: []string{"sleep", "1000"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.EndWithAgent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	keeper := c.Process()
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if keeper.Alive() || task.Alive() {
+		t.Errorf("after Close, keeper alive: %v, its child: %v", keeper.Alive(), task.Alive())
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("directory is left behind: %v", err)
+	}
+}
+
 // killedAgent starts an agent with a keeper and a task, and kills it. The task
 // has a child in another session.
 func killedAgent(t *testing.T, dir, mode string) (task, keeper Process) {

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -128,6 +129,8 @@ type server struct {
 	wake  chan struct{} // capacity 1: something changed that may be the end
 	wg    sync.WaitGroup
 
+	ephemeral atomic.Bool // set once, at the start or by opEphemeral
+
 	// forkMu is held from a fork until the child's start time is read, and from
 	// before a child is reaped until its status is remembered: nobody may look
 	// for a child in between. It is taken before mu.
@@ -152,7 +155,7 @@ type waiter struct {
 }
 
 func newServer(s setup, self Process) *server {
-	return &server{
+	k := &server{
 		setup:   s,
 		self:    self,
 		wake:    make(chan struct{}, 1),
@@ -162,6 +165,8 @@ func newServer(s setup, self Process) *server {
 		waiters: map[Process][]waiter{},
 		watches: map[Process]*os.File{},
 	}
+	k.ephemeral.Store(s.Ephemeral)
+	return k
 }
 
 // run serves until the keeper's work is done.
@@ -217,7 +222,7 @@ func (k *server) done(terminated bool) bool {
 		return false
 	}
 	idle := time.Since(k.since) >= k.patience()
-	if k.setup.Ephemeral {
+	if k.ephemeral.Load() {
 		return k.joined || terminated || idle
 	}
 	return terminated || idle && !hasChildren() && !k.inUseLocked()
@@ -226,7 +231,7 @@ func (k *server) done(terminated bool) bool {
 // patience is how long the keeper waits for an agent. The agent of an ephemeral
 // one is there at once or not at all.
 func (k *server) patience() time.Duration {
-	if k.setup.Ephemeral {
+	if k.ephemeral.Load() {
 		return min(k.setup.Linger, 10*time.Second)
 	}
 	return k.setup.Linger
@@ -237,7 +242,7 @@ func (k *server) patience() time.Duration {
 func (k *server) leave(listener *net.UnixListener, locked bool) {
 	k.forkMu.Lock()
 	k.closing = true
-	if k.setup.Ephemeral {
+	if k.ephemeral.Load() {
 		killDescendants()
 	}
 	k.forkMu.Unlock()
@@ -254,7 +259,7 @@ func (k *server) leave(listener *net.UnixListener, locked bool) {
 	}
 	k.mu.Unlock()
 	k.wg.Wait()
-	if k.setup.Ephemeral && locked {
+	if k.ephemeral.Load() && locked {
 		for _, name := range []string{lockName, logName} {
 			_ = os.Remove(filepath.Join(k.setup.Dir, name))
 		}
@@ -478,13 +483,15 @@ func (c *serverConn) handle(req *request, fds []int) bool {
 	var out []int
 	switch req.Op {
 	case opHello:
-		resp.Process, resp.Ephemeral = k.self, k.setup.Ephemeral
+		resp.Process, resp.Ephemeral = k.self, k.ephemeral.Load()
 		if req.Agent && !c.agent {
 			c.agent = true
 			k.agents++
 			k.joined = true
 			k.undrainLocked()
 		}
+	case opEphemeral:
+		k.ephemeral.Store(true)
 	case opWait:
 		if len(c.waits) >= maxWaiting {
 			fail("more than %d waits on one connection", maxWaiting)

@@ -28,14 +28,15 @@ const (
 type op string
 
 const (
-	opHello  op = "hello"
-	opSpawn  op = "spawn"
-	opWait   op = "wait"
-	opCancel op = "cancel" // ends the wait whose request has the same id; no answer
-	opHold   op = "hold"
-	opTake   op = "take"
-	opDrop   op = "drop"
-	opKeys   op = "keys"
+	opHello     op = "hello"
+	opSpawn     op = "spawn"
+	opWait      op = "wait"
+	opCancel    op = "cancel" // ends the wait whose request has the same id; no answer
+	opHold      op = "hold"
+	opTake      op = "take"
+	opDrop      op = "drop"
+	opKeys      op = "keys"
+	opEphemeral op = "ephemeral"
 )
 
 // request is what a client sends.

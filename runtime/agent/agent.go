@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
@@ -57,6 +58,8 @@ type Agent struct {
 
 	endPlugins context.CancelFunc // nil before the supervisor runs
 	plugins    sync.WaitGroup     // the supervisor
+
+	leftRunning bool // set by Run: tasks go on without us
 
 	mu    sync.Mutex
 	nodes *noderunner.Runner // nil before Run
@@ -219,6 +222,7 @@ func (a *Agent) Run(ctx context.Context, source noderunner.Source) {
 	a.nodes = nodes
 	a.mu.Unlock()
 	nodes.Run(ctx)
+	a.leftRunning = errors.Is(context.Cause(ctx), allocrunner.ErrShutdown)
 }
 
 // Kill ends all allocations at once, without order and without their poststop
@@ -254,6 +258,12 @@ func (a *Agent) Close() error {
 		errs = append(errs, a.collector.Close())
 	}
 	if a.keeper != nil {
+		if !a.leftRunning {
+			// Nothing is left that the helper processes could be there for.
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			defer cancel()
+			errs = append(errs, a.keeper.EndWithAgent(ctx))
+		}
 		errs = append(errs, a.keeper.Close())
 	}
 	if a.lock == nil {
