@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"strings"
 	"syscall"
@@ -30,9 +31,6 @@ type Binary struct {
 	// Script means that the file is no ELF file: an interpreter opens it again
 	// by its path, so it cannot be executed through the handle.
 	Script bool
-
-	// SHA256 is of the opened file, in hex. It is empty for a builtin.
-	SHA256 string
 }
 
 // Close closes the handle.
@@ -86,23 +84,34 @@ func (b *Binary) check(e Entry, logger hclog.Logger) error {
 		return err
 	}
 
-	sum := sha256.New()
 	var magic [4]byte
-	n, err := io.ReadFull(b.File, magic[:])
-	if err != nil && err != io.ErrUnexpectedEOF && err != io.EOF {
+	n, err := b.File.ReadAt(magic[:], 0)
+	if err != nil && err != io.EOF {
 		return err
 	}
-	sum.Write(magic[:n])
-	if _, err := io.Copy(sum, b.File); err != nil {
-		return err
-	}
-	b.SHA256 = hex.EncodeToString(sum.Sum(nil))
 	b.Script = !bytes.Equal(magic[:n], []byte("\x7fELF"))
 
-	if e.Block != nil && e.Block.SHA256 != "" && !strings.EqualFold(e.Block.SHA256, b.SHA256) {
-		return fmt.Errorf("its sha256 is %s, but %s wants %s", b.SHA256, e.Block.Range, e.Block.SHA256)
+	if e.Block == nil || e.Block.SHA256 == "" {
+		return nil
+	}
+	sum, err := b.SHA256()
+	if err != nil {
+		return err
+	}
+	if !strings.EqualFold(e.Block.SHA256, sum) {
+		return fmt.Errorf("its sha256 is %s, but %s wants %s", sum, e.Block.Range, e.Block.SHA256)
 	}
 	return nil
+}
+
+// SHA256 is the checksum of what the handle reads, in hex. It reads all of the
+// file.
+func (b *Binary) SHA256() (string, error) {
+	sum := sha256.New()
+	if _, err := io.Copy(sum, io.NewSectionReader(b.File, 0, math.MaxInt64)); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
 // checkDir refuses a directory in which a stranger could exchange a file.

@@ -44,7 +44,8 @@ type Builtin struct {
 type Config struct {
 	Builtins []Builtin
 
-	// Dir is the plugin directory; "" means no external plugins.
+	// Dir is the plugin directory; "" means no external plugins. A relative one
+	// counts from the working directory of this moment.
 	Dir string
 
 	// Blocks are the plugin blocks of the configuration, in their order. Of
@@ -119,6 +120,13 @@ func New(cfg Config) (*Catalog, error) {
 			return nil, fmt.Errorf("builtin plugin %q: named twice", b.Name)
 		}
 		builtins[b.Name] = true
+	}
+
+	if cfg.Dir != "" {
+		// what is executed by its path must not depend on a working directory
+		if cfg.Dir, err = filepath.Abs(cfg.Dir); err != nil {
+			return nil, fmt.Errorf("plugin directory: %w", err)
+		}
 	}
 
 	c := &Catalog{}

@@ -161,8 +161,8 @@ func TestEntry(t *testing.T) {
 		t.Errorf("external: %s, script %v", got, b.Script)
 	}
 	sum := sha256.Sum256([]byte("#!/bin/sh\n"))
-	if b.SHA256 != hex.EncodeToString(sum[:]) {
-		t.Errorf("sha256 %s", b.SHA256)
+	if got, err := b.SHA256(); err != nil || got != hex.EncodeToString(sum[:]) {
+		t.Errorf("sha256 %s, %v", got, err)
 	}
 }
 
@@ -186,6 +186,24 @@ func TestBuiltinConfig(t *testing.T) {
 		if n := len(c.Entries()); n != 1+len(tt.blocks) {
 			t.Errorf("%s: %d entries, a file is there for its block only", name, n)
 		}
+	}
+}
+
+func TestRelativeDirectory(t *testing.T) {
+	dir := makeDir(t, "x")
+	t.Chdir(dir)
+	c, err := New(Config{Dir: ".", Wanted: []string{"x"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir("/")
+	b, err := c.Entries()[0].Open(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if want := filepath.Join(dir, "x"); b.Path != want || b.Argv[0] != want {
+		t.Errorf("path %s, argv %v, want %s", b.Path, b.Argv, want)
 	}
 }
 
