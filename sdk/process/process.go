@@ -59,6 +59,11 @@ type Process struct {
 	// fd is nil on kernels without pidfds.
 	fd *pidfd
 
+	// hold is locked while the process is let go: from then on its number may be
+	// a stranger's. It is held for reading by whoever signals.
+	hold  sync.RWMutex
+	letGo bool // guarded by hold
+
 	// waiting is held by the one who waits; the others wait for it.
 	waiting sync.Mutex
 	ended   bool           // guarded by waiting
@@ -257,9 +262,14 @@ func (p *Process) Signal(_ context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if p.fd != nil {
+	p.hold.RLock()
+	defer p.hold.RUnlock()
+	switch {
+	case p.letGo:
+		return nil
+	case p.fd != nil:
 		err = p.fd.signal(sig, 0)
-	} else {
+	default:
 		err = p.id.Signal(sig)
 	}
 	if err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -289,6 +299,11 @@ func ParseSignal(name string) (syscall.Signal, error) {
 // Kill ends the process and everything that it has started: its group, and all
 // that is in its cgroup.
 func (p *Process) Kill(ctx context.Context) error {
+	p.hold.RLock()
+	defer p.hold.RUnlock()
+	if p.letGo {
+		return nil
+	}
 	err := p.killGroup()
 	if p.cgroup == nil {
 		p.killMarked(ctx)
@@ -318,8 +333,15 @@ func (p *Process) killGroup() error {
 }
 
 // Destroy kills what the process has left running, forgets its exit status and
-// removes its cgroup. The process itself must have ended.
+// removes its cgroup. The process itself must have ended. A second Destroy does
+// nothing.
 func (p *Process) Destroy(ctx context.Context) error {
+	p.hold.Lock()
+	defer p.hold.Unlock()
+	if p.letGo {
+		return nil
+	}
+	p.letGo = true
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	errs := []error{p.killGroup()}

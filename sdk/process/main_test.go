@@ -1,0 +1,260 @@
+package process
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// TestMain is also the keeper, and a plugin that starts a task and can be killed.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "keeper":
+			if err := keeper.Serve(context.Background()); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+			os.Exit(0)
+		case "plugin":
+			pluginMain(os.Args[2])
+		}
+	}
+	os.Setenv("GORACE", "atexit_sleep_ms=0")
+	code := m.Run()
+	for _, pattern := range []string{"/sys/fs/cgroup/freezer/nomad/*.task", "/sys/fs/cgroup/unified/nomad.slice/*/*"} {
+		left, _ := filepath.Glob(pattern)
+		for _, dir := range left {
+			if procs, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs")); mine(dir) {
+				fmt.Fprintf(os.Stderr, "left behind: %s with processes %q\n", dir, procs)
+				code = 1
+			}
+		}
+	}
+	os.Exit(code)
+}
+
+// mine reports whether a cgroup is of these tests: others run on this machine.
+func mine(dir string) bool { return strings.HasPrefix(filepath.Base(dir), "process-test-") }
+
+// plugin is what pluginMain has to know and what it answers.
+type plugin struct {
+	Config  sdk.TaskConfig
+	Command Command
+	Await   bool // waits until the task has ended before it answers
+	State   State
+	Error   string
+}
+
+// pluginMain starts a task, says so in the file, and stays until it is killed.
+func pluginMain(file string) {
+	var p plugin
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = json.Unmarshal(text, &p)
+	}
+	var task *Process
+	if err == nil {
+		task, err = Start(context.Background(), &sdk.Start{TaskConfig: p.Config}, p.Command)
+	}
+	if err != nil {
+		p.Error = err.Error()
+	} else {
+		if p.Await {
+			task.Wait(context.Background())
+		}
+		p.State = task.Snapshot()
+	}
+	text, _ = json.Marshal(p)
+	os.WriteFile(file+".new", text, 0o600)
+	os.Rename(file+".new", file+".answer")
+	select {}
+}
+
+// newStart makes the directories of a task.
+func newStart(t *testing.T) *sdk.Start {
+	t.Helper()
+	id := fmt.Sprintf("process-test-%d-%d", os.Getpid(), time.Now().UnixNano())
+	dir := filepath.Join(t.TempDir(), id)
+	for _, sub := range []string{"alloc/logs", "task/local"} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &sdk.Start{TaskConfig: sdk.TaskConfig{
+		ID:       id + "/task/00000000",
+		Name:     "task",
+		AllocID:  id,
+		AllocDir: dir,
+		Env:      map[string]string{"PATH": "/usr/bin:/bin", "NOMAD_ALLOC_ID": id, "NOMAD_TASK_NAME": "task"},
+	}}
+}
+
+// shell runs a script; its output goes to files of the task's directory.
+func shell(script string) Command {
+	return Command{Path: "/bin/sh", Args: []string{"-c", script}}
+}
+
+func start(t *testing.T, s *sdk.Start, c Command) *Process {
+	t.Helper()
+	p, err := Start(t.Context(), s, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { destroy(t, p) })
+	return p
+}
+
+func destroy(t *testing.T, p *Process) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if err := p.Kill(ctx); err != nil {
+		t.Errorf("kill: %v", err)
+	}
+	if _, err := p.Wait(ctx); err != nil {
+		t.Errorf("wait: %v", err)
+	}
+	if err := p.Destroy(ctx); err != nil {
+		t.Errorf("destroy: %v", err)
+	}
+}
+
+func wait(t *testing.T, p *Process) sdk.ExitResult {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	result, err := p.Wait(ctx)
+	if err != nil {
+		t.Fatalf("wait: %v", err)
+	}
+	return result
+}
+
+// content waits until a task has written a file in its directory.
+func content(t *testing.T, s *sdk.Start, name string) string {
+	t.Helper()
+	var text string
+	until(t, "the task writes "+name, func() bool {
+		b, err := os.ReadFile(filepath.Join(s.TaskDir(), name))
+		text = strings.TrimSpace(string(b))
+		return err == nil && bytes.HasSuffix(b, []byte("\n"))
+	})
+	return text
+}
+
+func number(t *testing.T, text string) int {
+	t.Helper()
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain until %s", what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func gone(pid int) bool {
+	st, err := readStat(pid)
+	return err != nil || st.state == 'Z' || st.state == 'X'
+}
+
+// without makes the test run on a machine without cgroups.
+func without(t *testing.T) { use(t, hierarchy{}) }
+
+func use(t *testing.T, h hierarchy) {
+	old := cgroups
+	cgroups = func() hierarchy { return h }
+	t.Cleanup(func() { cgroups = old })
+}
+
+// startKeeper makes a keeper for this test and lets the package find it.
+func startKeeper(t *testing.T) *keeper.Client {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "keeper") // short: it holds a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	c, err := keeper.Start(t.Context(), keeper.Config{Dir: dir, Args: []string{"nomad-lite", "keeper"}, Ephemeral: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	t.Setenv(keeper.EnvSocket, c.Socket())
+	t.Cleanup(func() {
+		keeperClient.mu.Lock()
+		defer keeperClient.mu.Unlock()
+		if keeperClient.client != nil {
+			keeperClient.client.Close()
+			keeperClient.client = nil
+		}
+	})
+	return c
+}
+
+// orphan makes another process start a task, and kills that process. Without a
+// keeper it is init that adopts the task.
+func orphan(t *testing.T, k *keeper.Client, p plugin) State {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "plugin")
+	text, err := json.Marshal(p)
+	if err == nil {
+		err = os.WriteFile(file, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	if k != nil {
+		child, err := k.Spawn(t.Context(), keeper.Command{Name: "plugin", Path: "/proc/self/exe", Args: []string{"nomad-lite", "plugin", file}, Env: os.Environ()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pid = child.PID
+	} else {
+		cmd := exec.Command("/proc/self/exe", "plugin", file)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer cmd.Wait()
+		pid = cmd.Process.Pid
+	}
+	until(t, "the plugin has answered", func() bool {
+		text, err = os.ReadFile(file + ".answer")
+		return err == nil
+	})
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &p); err != nil {
+		t.Fatal(err)
+	}
+	if p.Error != "" {
+		t.Fatal(p.Error)
+	}
+	until(t, "the plugin has gone", func() bool { return gone(pid) })
+	return p.State
+}

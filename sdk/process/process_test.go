@@ -1,0 +1,565 @@
+package process
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// unified is the v2 hierarchy of this machine, wherever it is mounted.
+func unified(t *testing.T) hierarchy {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("making cgroups needs root")
+	}
+	for _, mount := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+		if h := detect(mount); h.version == 2 {
+			return h
+		}
+	}
+	t.Skip("there is no cgroup v2 here")
+	return hierarchy{}
+}
+
+func TestEverythingDiesWithTheTask(t *testing.T) {
+	// One child in the group, one that has left it, both deaf.
+	const script = `trap "" INT TERM HUP; (echo $(exec sh -c 'echo $PPID') >child; exec sleep 3600) & ` +
+		`setsid sh -c 'echo $$ >own; exec sleep 3600' & until [ -s child ] && [ -s own ]; do sleep 0.01; done; `
+	for name, machine := range map[string]func(*testing.T) hierarchy{
+		"with the cgroups of this machine": func(*testing.T) hierarchy { return cgroups() },
+		"with cgroups v2":                  unified,
+		"without cgroups":                  func(*testing.T) hierarchy { return hierarchy{} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			use(t, machine(t))
+			for name, end := range map[string]string{"that ends": "exit 0", "that is killed": "exec sleep 3600"} {
+				t.Run(name, func(t *testing.T) {
+					s := newStart(t)
+					p := start(t, s, shell(script+end))
+					child, own := number(t, content(t, s, "child")), number(t, content(t, s, "own"))
+					if end != "exit 0" {
+						if err := p.Kill(t.Context()); err != nil {
+							t.Fatal(err)
+						}
+					}
+					wait(t, p)
+					if err := p.Destroy(t.Context()); err != nil {
+						t.Error(err)
+					}
+					for _, pid := range []int{child, own} {
+						until(t, "every child is dead", func() bool { return gone(pid) })
+					}
+					if p.cgroup != nil {
+						if _, err := os.Stat(p.cgroup.path); err == nil {
+							t.Errorf("%s is still there", p.cgroup.path)
+						}
+					}
+				})
+			}
+		})
+	}
+}
+
+func TestCgroupHoldsTheProcessFromItsBirth(t *testing.T) {
+	for name, h := range map[string]hierarchy{"v1 or what there is": cgroups(), "v2": unified(t)} {
+		t.Run(name, func(t *testing.T) {
+			use(t, h)
+			s := newStart(t)
+			p := start(t, s, shell("cat /proc/self/cgroup >where.new; mv where.new where; exec sleep 3600"))
+			if p.cgroup == nil {
+				t.Skip("no cgroup can be made here")
+			}
+			want := s.AllocID + ".task"
+			if h.version == 2 {
+				want = "/nomad.slice/share.slice/" + want + ".scope"
+			}
+			until(t, "the task has looked", func() bool { _, err := os.Stat(filepath.Join(s.TaskDir(), "where")); return err == nil })
+			text, _ := os.ReadFile(filepath.Join(s.TaskDir(), "where"))
+			if !strings.Contains(string(text), want) {
+				t.Errorf("the first child of the task is in\n%swant %s", text, want)
+			}
+			if own, _ := os.ReadFile("/proc/self/cgroup"); strings.Contains(string(own), s.AllocID) {
+				t.Errorf("the plugin is in the task's cgroup:\n%s", own)
+			}
+			var out bytes.Buffer
+			if _, err := p.Exec(t.Context(), sdk.Exec{Command: []string{"/bin/cat", "/proc/self/cgroup"}, Stdout: &out}); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("a command in the task is in\n%swant %s", out.String(), want)
+			}
+			stats, err := p.Stats(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if stats.Total.Memory.RSS == 0 || len(stats.ByPID) == 0 {
+				t.Errorf("statistics are %+v", stats)
+			}
+		})
+	}
+}
+
+func TestCgroupsOfTheUser(t *testing.T) {
+	h := unified(t)
+	use(t, h)
+	dir := filepath.Join(h.mount, fmt.Sprintf("process-test-%d", os.Getpid()))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := (&cgroup{path: dir}).remove(); err != nil {
+			t.Error(err)
+		}
+	})
+	c := shell("exec sleep 3600")
+	c.CgroupV2 = filepath.Base(dir)
+	p := start(t, newStart(t), c)
+	if p.cgroup != nil {
+		t.Errorf("the process also has %s", p.cgroup.path)
+	}
+	if got := (&cgroup{path: dir}).pids(); len(got) != 1 || got[0] != p.PID() {
+		t.Errorf("in the cgroup are %v, want %d", got, p.PID())
+	}
+	for _, bad := range []string{"no/such/cgroup", "../../etc"} {
+		c.CgroupV2 = bad
+		if p, err := Start(t.Context(), newStart(t), c); err == nil {
+			destroy(t, p)
+			t.Errorf("cgroup %q is taken", bad)
+		}
+	}
+}
+
+func TestEarlierStartOfTheSameTask(t *testing.T) {
+	if cgroups().version == 0 {
+		t.Skip("what an earlier start has left is found by its cgroup")
+	}
+	s := newStart(t)
+	// A plugin that died has left it, and nobody recovers it.
+	state := orphan(t, nil, plugin{Config: s.TaskConfig, Command: shell("exec sleep 3600")})
+	second := start(t, s, shell("exec sleep 3600"))
+	until(t, "the earlier one is dead", func() bool { return gone(state.PID) })
+	if _, err := Start(t.Context(), s, shell("exec sleep 3600")); err == nil || !strings.Contains(err.Error(), strconv.Itoa(second.PID())) {
+		t.Errorf("a third start beside the second: %v, want an error that names process %d", err, second.PID())
+	}
+	if gone(second.PID()) {
+		t.Error("and it has killed the second")
+	}
+}
+
+func TestSweep(t *testing.T) {
+	for name, h := range map[string]hierarchy{"with cgroups": cgroups(), "without": {}} {
+		t.Run(name, func(t *testing.T) {
+			s := newStart(t)
+			// The plugin has a cgroup in any case: it sees the machine as it is.
+			t.Cleanup(func() { Sweep(context.Background(), s.AllocID, "task") })
+			use(t, h)
+			state := orphan(t, nil, plugin{Config: s.TaskConfig, Command: shell("exec sleep 3600")})
+			if found, err := Sweep(t.Context(), s.AllocID, "other"); found || err != nil {
+				t.Errorf("sweep of another task: %v, %v", found, err)
+			}
+			if gone(state.PID) {
+				t.Fatal("the sweep of another task has killed this one")
+			}
+			if found, err := Sweep(t.Context(), s.AllocID, "task"); !found || err != nil {
+				t.Errorf("sweep: %v, %v", found, err)
+			}
+			until(t, "the task is dead", func() bool { return gone(state.PID) })
+			if found, err := Sweep(t.Context(), s.AllocID, "task"); found || err != nil {
+				t.Errorf("a second sweep: %v, %v", found, err)
+			}
+		})
+	}
+}
+
+func TestOutputIsOnlyForFIFOs(t *testing.T) {
+	s := newStart(t)
+	logs := filepath.Join(s.AllocDir, "alloc/logs")
+	outside := filepath.Join(t.TempDir(), "precious")
+	if err := os.WriteFile(outside, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(filepath.Join(filepath.Dir(outside), "fifo"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, make := range map[string]func(path string) error{
+		"a link to a file":           func(p string) error { return os.Symlink(outside, p) },
+		"a link to a FIFO elsewhere": func(p string) error { return os.Symlink(filepath.Join(filepath.Dir(outside), "fifo"), p) },
+		"a hard link to a file":      func(p string) error { return os.Link(outside, p) },
+		"a directory":                func(p string) error { return os.Mkdir(p, 0o700) },
+		"nothing":                    func(string) error { return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s.StdoutPath = filepath.Join(logs, strings.ReplaceAll(name, " ", "_"))
+			if err := make(s.StdoutPath); err != nil {
+				t.Fatal(err)
+			}
+			if p, err := Start(t.Context(), s, shell("echo damaged")); err == nil {
+				destroy(t, p)
+				t.Error("the task starts")
+			}
+		})
+	}
+	t.Run("a directory that is a link to elsewhere", func(t *testing.T) {
+		if err := os.Symlink(filepath.Dir(outside), filepath.Join(s.AllocDir, "link")); err != nil {
+			t.Fatal(err)
+		}
+		s.StdoutPath = filepath.Join(s.AllocDir, "link", "fifo")
+		if p, err := Start(t.Context(), s, shell("echo damaged")); err == nil {
+			destroy(t, p)
+			t.Error("the task starts")
+		}
+	})
+	if text, err := os.ReadFile(outside); err != nil || string(text) != "precious" {
+		t.Errorf("the file is now %q, %v", text, err)
+	}
+}
+
+func TestOutputWaitsForAReader(t *testing.T) {
+	s := newStart(t)
+	s.StdoutPath = filepath.Join(s.AllocDir, "alloc/logs/fifo")
+	if err := unix.Mkfifo(s.StdoutPath, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+	defer cancel()
+	if _, err := Start(ctx, s, shell("echo hello")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("without a reader: %v, want %v", err, context.DeadlineExceeded)
+	}
+	type answer struct {
+		text []byte
+		err  error
+	}
+	c := make(chan answer)
+	go func() {
+		text, err := os.ReadFile(s.StdoutPath)
+		c <- answer{text, err}
+	}()
+	wait(t, start(t, s, shell("echo hello")))
+	if a := <-c; string(a.text) != "hello\n" || a.err != nil {
+		t.Errorf("read %q, %v", a.text, a.err)
+	}
+}
+
+func TestLookPath(t *testing.T) {
+	s := newStart(t)
+	dir := s.TaskDir()
+	bin := t.TempDir()
+	for path, mode := range map[string]os.FileMode{
+		filepath.Join(dir, "local/tool"):    0o755,
+		filepath.Join(dir, "local/fetched"): 0o644,
+		filepath.Join(dir, "other"):         0o755,
+		filepath.Join(bin, "tool"):          0o755,
+		filepath.Join(bin, "there"):         0o755,
+		filepath.Join(bin, "plain"):         0o644,
+	} {
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n"), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	outside := filepath.Join(t.TempDir(), "outside")
+	if err := os.WriteFile(outside, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(outside, filepath.Join(dir, "local/link")); err != nil {
+		t.Fatal(err)
+	}
+	s.Env["PATH"] = "relative:" + bin
+	for _, test := range []struct{ name, command, want, fault string }{
+		{"an absolute path is taken as it is", "/bin/sh", "/bin/sh", ""},
+		{"the task's local directory comes first", "tool", dir + "/local/tool", ""},
+		{"then the task's directory", "other", dir + "/other", ""},
+		{"a path is relative to the task's directory", "local/tool", dir + "/local/tool", ""},
+		{"then the PATH of the task", "there", bin + "/there", ""},
+		{"what was downloaded is made executable", "fetched", dir + "/local/fetched", ""},
+		{"a link out of the directory is not", "link", "", "link"},
+		{"what is in PATH and not executable is not", "plain", "", bin},
+		{"the PATH of the plugin does not count", "sh", "", "PATH"},
+		{"a missing path says where it was looked for", "local/nothing", "", dir},
+		{"a missing absolute path", "/no/such", "", "/no/such"},
+		{"a directory is no program", "/bin", "", "directory"},
+		{"nothing", "", "", "no command"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := lookPath(s, test.command)
+			if got != test.want {
+				t.Errorf("%q is %q, want %q", test.command, got, test.want)
+			}
+			if test.fault == "" && err != nil || test.fault != "" && (err == nil || !strings.Contains(err.Error(), test.fault)) {
+				t.Errorf("error %v, want one with %q", err, test.fault)
+			}
+		})
+	}
+	if info, _ := os.Stat(outside); info.Mode().Perm() != 0o600 {
+		t.Errorf("the mode of a file outside is now %v", info.Mode())
+	}
+}
+
+func TestStartFailures(t *testing.T) {
+	script := func(t *testing.T, s *sdk.Start, text string) string {
+		path := filepath.Join(s.TaskDir(), "program")
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for name, test := range map[string]struct {
+		change func(t *testing.T, s *sdk.Start, c *Command)
+		want   string
+	}{
+		"an interpreter that is not there": {func(t *testing.T, s *sdk.Start, c *Command) { c.Path = script(t, s, "#!/no/such\n") }, "interpreter"},
+		"a file that is no program":        {func(t *testing.T, s *sdk.Start, c *Command) { c.Path = script(t, s, "what?") }, "not a program"},
+		"a work_dir that is not there":     {func(_ *testing.T, _ *sdk.Start, c *Command) { c.Dir = "/no/such" }, "/no/such"},
+		"a work_dir that is a file":        {func(_ *testing.T, _ *sdk.Start, c *Command) { c.Dir = "/bin/sh" }, "not a directory"},
+		"a work_dir that is relative":      {func(_ *testing.T, _ *sdk.Start, c *Command) { c.Dir = "local" }, "absolute"},
+		"a user that does not exist":       {func(_ *testing.T, s *sdk.Start, _ *Command) { s.User = "nobody-of-that-name" }, "nobody-of-that-name"},
+		"a score that is negative":         {func(_ *testing.T, _ *sdk.Start, c *Command) { c.OOMScoreAdj = -1 }, "oom_score_adj"},
+		"a score that is too high":         {func(_ *testing.T, _ *sdk.Start, c *Command) { c.OOMScoreAdj = 1001 }, "oom_score_adj"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, c := newStart(t), shell("exit 0")
+			test.change(t, s, &c)
+			p, err := Start(t.Context(), s, c)
+			if err == nil {
+				destroy(t, p)
+				t.Fatal("it starts")
+			}
+			if !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%v, want an error with %q", err, test.want)
+			}
+			for _, path := range cgroupPaths(s.AllocID, s.Name) {
+				if _, err := os.Stat(path); err == nil {
+					t.Errorf("%s is left behind", path)
+				}
+			}
+		})
+	}
+}
+
+func TestUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("running as others needs root")
+	}
+	nobody, err := user.Lookup("nobody")
+	if err != nil {
+		t.Skip(err)
+	}
+	for _, test := range []struct{ user, want string }{
+		{"", "0:" + strconv.Itoa(os.Getegid())},
+		{"nobody", nobody.Uid + ":" + nobody.Gid},
+		{nobody.Uid, nobody.Uid + ":" + nobody.Gid},
+		{nobody.Uid + ":12345", nobody.Uid + ":12345"},
+		{"54321:12345", "54321:12345"},
+		{"54321", "54321:54321"},
+		{"nomad-80123", "80123:80123"},
+	} {
+		t.Run("user "+test.user, func(t *testing.T) {
+			s := newStart(t)
+			s.User = test.user
+			if err := os.Chmod(s.TaskDir(), 0o777); err != nil {
+				t.Fatal(err)
+			}
+			for dir := s.AllocDir; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+				if err := os.Chmod(dir, 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p := start(t, s, shell("echo $(id -u):$(id -g) >who; exec sleep 3600"))
+			if got := content(t, s, "who"); got != test.want {
+				t.Errorf("the task is %s, want %s", got, test.want)
+			}
+			var out bytes.Buffer
+			exit, err := p.Exec(t.Context(), sdk.Exec{Command: []string{"/bin/sh", "-c", "echo $(id -u):$(id -g)"}, Stdout: &out, TTY: true})
+			if err != nil || !exit.Successful() {
+				t.Fatalf("exec: %+v, %v", exit, err)
+			}
+			if got := strings.TrimSpace(out.String()); got != test.want {
+				t.Errorf("a command in it is %s, want %s", got, test.want)
+			}
+		})
+	}
+	for _, bad := range []string{"-1", "4294967295", "0:nogroup-of-that-name", ":", "a:b:c"} {
+		if cred, err := Credential(bad); err == nil {
+			t.Errorf("user %q is %+v", bad, cred)
+		}
+	}
+}
+
+func TestOOMScore(t *testing.T) {
+	c := shell("exec sleep 3600")
+	c.OOMScoreAdj = 321
+	p := start(t, newStart(t), c)
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", p.PID()))
+	if got := strings.TrimSpace(string(text)); got != "321" || err != nil {
+		t.Errorf("score %q, %v, want 321", got, err)
+	}
+}
+
+func TestParseSignal(t *testing.T) {
+	for name, want := range map[string]unix.Signal{
+		"": unix.SIGINT, "SIGHUP": unix.SIGHUP, "HUP": unix.SIGHUP, "sigusr1": unix.SIGUSR1, "SIGKILL": unix.SIGKILL,
+	} {
+		if got, err := ParseSignal(name); got != want || err != nil {
+			t.Errorf("%q is %v, %v, want %v", name, got, err, want)
+		}
+	}
+	for _, bad := range []string{"SIGFOO", "9", "SIG", "SIGSIGHUP", "HUP "} {
+		if got, err := ParseSignal(bad); err == nil {
+			t.Errorf("%q is %v", bad, got)
+		}
+	}
+}
+
+func TestWaitIsRepeatableAndCancellable(t *testing.T) {
+	s := newStart(t)
+	p := start(t, s, shell(exitsWhenTold))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := p.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a cancelled wait says %v", err)
+	}
+	tell(t, s)
+	for range 3 {
+		if got := wait(t, p); got != seven {
+			t.Errorf("exit result %+v, want %+v", got, seven)
+		}
+	}
+	if st, err := readStat(p.PID()); err != nil || st.state != 'Z' {
+		t.Errorf("before it is destroyed the process must be a zombie, which keeps the status: %+v, %v", st, err)
+	}
+	if err := p.Signal(t.Context(), "SIGHUP"); err != nil {
+		t.Errorf("signal to a process that has ended: %v", err)
+	}
+}
+
+func TestOldKernel(t *testing.T) {
+	// A kernel without pidfds: nothing may depend on them.
+	s := newStart(t)
+	p := start(t, s, shell(exitsWhenTold))
+	p.fd.close()
+	p.fd = nil
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := p.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a cancelled wait says %v", err)
+	}
+	if err := p.Signal(t.Context(), "SIGCONT"); err != nil {
+		t.Error(err)
+	}
+	tell(t, s)
+	if got := wait(t, p); got != seven {
+		t.Errorf("exit result %+v, want %+v", got, seven)
+	}
+}
+
+func TestExecOutputThatIsHeldOpen(t *testing.T) {
+	p := start(t, newStart(t), shell("exec sleep 3600"))
+	var out bytes.Buffer
+	began := time.Now()
+	exit, err := p.Exec(t.Context(), sdk.Exec{Command: []string{"/bin/sh", "-c", "sleep 3600 & echo $!"}, Stdout: &out})
+	if err != nil || !exit.Successful() {
+		t.Fatalf("%+v, %v", exit, err)
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("it took %v, for a child that holds the output", took)
+	}
+	child := number(t, strings.TrimSpace(out.String()))
+	if err := p.Kill(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if p.cgroup != nil {
+		until(t, "what the command left running dies with the task", func() bool { return gone(child) })
+	}
+}
+
+func TestExecWriterThatFails(t *testing.T) {
+	p := start(t, newStart(t), shell("exec sleep 3600"))
+	r, w := io.Pipe()
+	r.Close()
+	exit, err := p.Exec(t.Context(), sdk.Exec{Command: []string{"/bin/sh", "-c", "head -c 1000000 /dev/zero; exit 3"}, Stdout: w})
+	if err != nil || exit.ExitCode != 3 {
+		t.Errorf("%+v, %v, want exit code 3", exit, err)
+	}
+}
+
+func TestRates(t *testing.T) {
+	var m meter
+	at := time.Unix(1000, 0)
+	first := m.rates(at, map[int]cpuTime{0: {user: time.Second}, 7: {user: time.Second}})
+	if got := first[0].Percent; got != 0 {
+		t.Errorf("the first sample says %v percent, want 0", got)
+	}
+	second := m.rates(at.Add(2*time.Second), map[int]cpuTime{0: {user: 2 * time.Second, system: time.Second}, 8: {system: time.Second}})
+	if got := second[0]; got.User != 50 || got.System != 50 || got.Percent != 100 {
+		t.Errorf("one second each in two: %+v", got)
+	}
+	if got := second[8].Percent; got != 50 {
+		t.Errorf("a new process that has used one second of two: %v percent", got)
+	}
+	again := m.rates(at.Add(2*time.Second+time.Millisecond), map[int]cpuTime{0: {user: 3 * time.Second}})
+	if got := again[0].Percent; got != 100 {
+		t.Errorf("asked again at once: %v percent, want the last rate", got)
+	}
+	third := m.rates(at.Add(4*time.Second), map[int]cpuTime{0: {}})
+	if got := third[0].Percent; got != 0 {
+		t.Errorf("a sum that has shrunk: %v percent, want 0", got)
+	}
+}
+
+func TestMarkedNeedsBothNames(t *testing.T) {
+	s := newStart(t)
+	without(t)
+	p := start(t, s, shell("exec sleep 3600"))
+	for _, test := range []struct {
+		alloc, task string
+		want        bool
+	}{{s.AllocID, "task", true}, {s.AllocID, "tas", false}, {s.AllocID[1:], "task", false}, {"", "task", false}} {
+		found := false
+		for _, id := range marked(test.alloc, test.task) {
+			found = found || id == (keeper.Process{PID: p.id.PID, StartTime: p.id.StartTime})
+		}
+		if found != test.want {
+			t.Errorf("marked(%q, %q) finds it: %v, want %v", test.alloc, test.task, found, test.want)
+		}
+	}
+}
+
+func BenchmarkStart(b *testing.B) {
+	for name, h := range map[string]hierarchy{"cgroup": cgroups(), "none": {}} {
+		b.Run(name, func(b *testing.B) {
+			old := cgroups
+			cgroups = func() hierarchy { return h }
+			defer func() { cgroups = old }()
+			dir := b.TempDir()
+			if err := os.MkdirAll(filepath.Join(dir, "process-test-bench", "task"), 0o755); err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				s := &sdk.Start{TaskConfig: sdk.TaskConfig{Name: "task", AllocID: "process-test-bench", AllocDir: filepath.Join(dir, "process-test-bench")}}
+				p, err := Start(b.Context(), s, Command{Path: "/bin/true"})
+				if err != nil {
+					b.Fatal(err)
+				}
+				if _, err := p.Wait(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+				if err := p.Destroy(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

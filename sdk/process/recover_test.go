@@ -1,0 +1,161 @@
+package process
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// exitsWhenTold ends with code 7 once there is a file "go".
+const exitsWhenTold = `until [ -e go ]; do sleep 0.01; done; exit 7`
+
+func tell(t *testing.T, s *sdk.Start) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(s.TaskDir(), "go"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var seven = sdk.ExitResult{ExitCode: 7}
+
+func TestExitStatusSurvivesThePlugin(t *testing.T) {
+	for name, test := range map[string]struct {
+		script string
+		await  bool // the first plugin sees the end and leaves the zombie
+		before bool // the task ends before it is recovered
+		want   sdk.ExitResult
+	}{
+		"the task ends after it is recovered":                   {exitsWhenTold, false, false, seven},
+		"the task ends while no plugin lives":                   {exitsWhenTold, false, true, seven},
+		"the task ended under a plugin that then died":          {"exit 7", true, false, seven},
+		"the task was killed under a plugin that then died":     {"kill -9 $$", true, false, sdk.ExitResult{ExitCode: 137, Signal: 9}},
+		"the task ended well under a plugin that could not say": {"exit 0", true, false, sdk.ExitResult{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := startKeeper(t)
+			s := newStart(t)
+			state := orphan(t, k, plugin{Config: s.TaskConfig, Command: shell(test.script), Await: test.await})
+			if test.before {
+				tell(t, s)
+				until(t, "the task has ended", func() bool { return gone(state.PID) })
+			}
+			p, err := Recover(t.Context(), s, state)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer destroy(t, p)
+			if got, want := p.PID(), state.PID; got != want {
+				t.Errorf("recovered process %d, want %d", got, want)
+			}
+			if !test.before && !test.await {
+				tell(t, s)
+			}
+			if got := wait(t, p); got != test.want {
+				t.Errorf("exit result %+v, want %+v", got, test.want)
+			}
+		})
+	}
+}
+
+func TestExitStatusWithoutKeeper(t *testing.T) {
+	t.Setenv(keeper.EnvSocket, "")
+	s := newStart(t)
+	state := orphan(t, nil, plugin{Config: s.TaskConfig, Command: shell(exitsWhenTold)})
+	p, err := Recover(t.Context(), s, state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer destroy(t, p)
+	tell(t, s)
+	// Since Linux 6.15 a pidfd tells; before that a zombie may be seen in time.
+	if got := wait(t, p); got != seven && !errors.Is(got.Err, errUnknown) {
+		t.Errorf("exit result %+v, want exit code 7, or that it is unknown", got)
+	} else if got != seven {
+		t.Logf("the kernel does not tell: %v", got.Err)
+	}
+}
+
+func TestExitStatusThatNobodyKnows(t *testing.T) {
+	t.Setenv(keeper.EnvSocket, "")
+	s := newStart(t)
+	state := orphan(t, nil, plugin{Config: s.TaskConfig, Command: shell("sleep 3600 & echo $! >child; " + exitsWhenTold)})
+	child := number(t, content(t, s, "child"))
+	tell(t, s)
+	until(t, "the task has ended", func() bool { return gone(state.PID) })
+	until(t, "somebody has reaped it", func() bool {
+		_, err := readStat(state.PID)
+		return err != nil
+	})
+	if _, err := Recover(t.Context(), s, state); !errors.Is(err, errUnknown) {
+		t.Errorf("recovered with %v, want %v", err, errUnknown)
+	}
+	until(t, "what it left running is killed", func() bool { return gone(child) })
+}
+
+func TestRecoverTouchesNoStranger(t *testing.T) {
+	stranger := exec.Command("sleep", "3600")
+	if err := stranger.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer stranger.Wait()
+	defer stranger.Process.Kill()
+	id, err := keeper.ProcessOf(stranger.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := State{PID: id.PID, StartTime: id.StartTime, BootID: bootID(), Dir: "/"}
+	for name, change := range map[string]func(*State){
+		"the pid is in use again":         func(s *State) { s.StartTime-- },
+		"the machine was started again":   func(s *State) { s.BootID = "another" },
+		"the state names no process":      func(s *State) { s.PID = 0 },
+		"the state names the first one":   func(s *State) { s.PID = 1 },
+		"the state is of a negative pid":  func(s *State) { s.PID = -s.PID },
+		"the cgroup of the state is gone": func(s *State) { s.StartTime--; s.Cgroup = "/sys/fs/cgroup/none" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			state := good
+			change(&state)
+			if p, err := Recover(t.Context(), newStart(t), state); err == nil {
+				t.Errorf("recovered process %d", p.PID())
+			}
+			if !id.Alive() {
+				t.Fatal("the stranger was killed")
+			}
+		})
+	}
+}
+
+func TestRecoverOwnChild(t *testing.T) {
+	s := newStart(t)
+	first := start(t, s, shell(exitsWhenTold))
+	second, err := Recover(t.Context(), s, first.Snapshot())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.fd.close()
+	tell(t, s)
+	if got := wait(t, second); got != seven {
+		t.Errorf("exit result %+v, want %+v", got, seven)
+	}
+}
+
+func TestParseStat(t *testing.T) {
+	line := "42 (a) b (c)) S 1 42 42 0 -1 4194560 100 0 0 0 11 12 0 0 20 0 1 0 12345 1000000 77 " +
+		strings.Repeat("0 ", 27) + "1792"
+	got, err := parseStat([]byte(line))
+	want := stat{state: 'S', user: 11, system: 12, start: 12345, rss: 77, exit: 1792}
+	if err != nil || got != want {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+	for _, bad := range []string{"", "42 (a", "42 (a) S", "42 (a) S x x"} {
+		if _, err := parseStat([]byte(bad)); err == nil {
+			t.Errorf("%q is read", bad)
+		}
+	}
+}
