@@ -48,7 +48,9 @@ func TestMain(m *testing.M) {
 }
 
 // mine reports whether a cgroup is of these tests: others run on this machine.
-func mine(dir string) bool { return strings.HasPrefix(filepath.Base(dir), "process-test-") }
+func mine(dir string) bool {
+	return strings.HasPrefix(filepath.Base(dir), fmt.Sprintf("process-test-%d-", os.Getpid()))
+}
 
 // plugin is what pluginMain has to know and what it answers.
 type plugin struct {
