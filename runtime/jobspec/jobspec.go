@@ -54,10 +54,15 @@ type File struct {
 // Parse reads the variable files named in src and, with src.Files, what the
 // file functions ask for. It keeps no state and may be called concurrently.
 func Parse(src Source) (*File, hcl.Diagnostics) {
+	return parseWithin(budget, src)
+}
+
+// parseWithin is Parse with a budget of its own.
+func parseWithin(limit int, src Source) (*File, hcl.Diagnostics) {
 	p := &parser{
 		src:   src,
 		file:  &File{Texts: map[string][]byte{src.Name: src.Text}, ranges: ranges{}},
-		meter: &meter{},
+		meter: &meter{limit: limit},
 	}
 	job, diags := p.parse()
 	if p.meter.exceeded != nil {

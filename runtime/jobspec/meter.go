@@ -13,10 +13,12 @@ const (
 	// values that it makes on the way. An ordinary job needs some ten
 	// thousand.
 	budget = 64 << 20
-	// valueCost is what a value counts beside its text, blockCost what a
+	// valueCost is what a value counts beside its text, numberCost what a
+	// number counts, whose decimal text is slow to make, and blockCost what a
 	// decoded block counts: about their share of the time.
-	valueCost = 32
-	blockCost = 1024
+	valueCost  = 32
+	numberCost = 256
+	blockCost  = 1024
 	// maxValueDepth bounds how deep values nest: locals can build on each
 	// other, so that short expressions make deep values.
 	maxValueDepth = 500
@@ -31,6 +33,7 @@ const (
 // stop, so every metered expression asks first, and once the budget is spent
 // each of them answers at once.
 type meter struct {
+	limit    int
 	used     int
 	exceeded *hcl.Diagnostic
 }
@@ -51,7 +54,7 @@ func (m *meter) spend(n int, rng hcl.Range) *hcl.Diagnostic {
 	if m.exceeded != nil {
 		return nil
 	}
-	if m.used += n; m.used > budget {
+	if m.used += n; m.used > m.limit {
 		m.exceeded = refused("Evaluation too large", spentReason, rng)
 	}
 	return m.exceeded
@@ -64,7 +67,7 @@ const spentReason = "The expressions of this file make values that are too large
 func (m *meter) measure(val cty.Value, depth int) string {
 	m.used += valueCost
 	switch {
-	case m.used > budget:
+	case m.used > m.limit:
 		return spentReason
 	case depth > maxValueDepth:
 		return fmt.Sprintf("A value may nest %d levels deep at most.", maxValueDepth)
@@ -76,7 +79,7 @@ func (m *meter) measure(val cty.Value, depth int) string {
 	case ty == cty.String:
 		m.used += len(val.AsString())
 	case ty == cty.Number:
-		return checkMagnitude(val)
+		return m.number(val)
 	case ty.IsCollectionType() || ty.IsTupleType() || ty.IsObjectType():
 		for it := val.ElementIterator(); it.Next(); {
 			key, element := it.Element()
@@ -91,15 +94,21 @@ func (m *meter) measure(val cty.Value, depth int) string {
 	return ""
 }
 
-// checkMagnitude refuses a number whose decimal text would be enormous.
-func checkMagnitude(number cty.Value) string {
-	f := number.AsBigFloat()
+// number refuses a number whose decimal text would be enormous, and counts the
+// length of that of others.
+func (m *meter) number(val cty.Value) string {
+	f := val.AsBigFloat()
 	if f.IsInf() {
 		return ""
 	}
-	if exp := f.MantExp(nil); exp > maxNumberBits || exp < -maxNumberBits {
+	exp := f.MantExp(nil)
+	if exp < 0 {
+		exp = -exp
+	}
+	if exp > maxNumberBits {
 		return "A number is too large or too small to be written out."
 	}
+	m.used += numberCost + exp
 	return ""
 }
 

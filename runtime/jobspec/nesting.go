@@ -21,7 +21,7 @@ const (
 
 // MaxText is how many bytes one source text may have: the lexer needs about a
 // hundred bytes for each token.
-const MaxText = 4 << 20
+const MaxText = 2 << 20
 
 func refused(summary, detail string, rng hcl.Range) *hcl.Diagnostic {
 	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: summary, Detail: detail, Subject: rng.Ptr()}
