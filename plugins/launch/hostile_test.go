@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -35,6 +36,9 @@ func hostile(mode string) {
 	case "partial":
 		fmt.Print("1|2|un")
 		park()
+	case "partial-exit":
+		fmt.Print("1|2|un")
+		os.Exit(6)
 	case "line":
 		fmt.Println(arg)
 		park()
@@ -76,7 +80,10 @@ func hostile(mode string) {
 		// somebody else listens where the handshake line points to
 		socket := filepath.Join(arg, "s")
 		cmd := exec.Command("/proc/self/exe", "test-plugin", "listen="+socket)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		runtime.LockOSThread() // the signal comes with the death of the thread
+		cmd.SysProcAttr = &syscall.SysProcAttr{
+			Credential: &syscall.Credential{Uid: 65534, Gid: 65534}, Setsid: true, Pdeathsig: syscall.SIGKILL,
+		}
 		out, _ := cmd.StdoutPipe()
 		if err := cmd.Start(); err != nil {
 			panic(err)

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -96,6 +97,7 @@ type Plugin struct {
 	conn    *grpc.ClientConn
 	proc    *process
 	addr    handshake
+	proven  atomic.Bool // the plugin itself listens on addr, which is a unix socket
 	info    base.Info
 	version string
 	driver  driver.Driver
@@ -387,7 +389,7 @@ func (p *Plugin) giveBack(leave bool) {
 			}
 			// Only the plugin's own socket: processes that the plugin started
 			// may have theirs in the same directory, and outlive it.
-			if p.addr.network == "unix" && filepath.Dir(p.addr.addr) == p.cfg.SocketDir {
+			if p.proven.Load() && filepath.Dir(p.addr.addr) == p.cfg.SocketDir {
 				_ = os.Remove(p.addr.addr)
 			}
 			if p.client != nil {
@@ -500,6 +502,7 @@ func (p *Plugin) open(ctx context.Context) (net.Conn, error) {
 			conn.Close()
 			return nil, fmt.Errorf("socket %s: %w", p.addr.addr, err)
 		}
+		p.proven.Store(true)
 	}
 	return conn, nil
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -89,7 +90,7 @@ func newConfig(t testing.TB, mode string) (Config, *logs) {
 		Path:         "/plugins/tester",
 		Exec:         exe,
 		Args:         []string{"/plugins/tester", "test-plugin", mode},
-		Env:          append(Environ(os.Environ(), ""), noRaceSleep),
+		Env:          append(Environ(os.Environ(), ""), noRaceSleep, mark),
 		SocketDir:    dir,
 		Keeper:       newDirect(t),
 		Logger:       hclog.New(&hclog.LoggerOptions{Output: out, Level: hclog.Trace, Name: "host"}),
@@ -119,7 +120,8 @@ func TestLaunchErrors(t *testing.T) {
 		setup func(*Config)
 	}{
 		{"text", []string{`wrote "Starting up, please wait …" on stdout`, "logs to stderr"}, nil},
-		{"text-exit", []string{`wrote "usage: hello [flags]" on stdout`}, nil},
+		{"text-exit", []string{`wrote "usage: hello [flags]" on stdout`, "it exited with code 2"}, nil},
+		{"partial-exit", []string{`wrote "1|2|un" on stdout`, "it exited with code 6"}, nil},
 		{"partial", []string{"timeout while waiting for plugin to start", "700ms", `only "1|2|un" without a line end`}, short},
 		{"silent", []string{"timeout while waiting for plugin to start", "last words on stderr: waiting for the moon"}, short},
 		{"closed-stdout", []string{"closed its stdout without a handshake line"}, nil},
@@ -136,7 +138,7 @@ func TestLaunchErrors(t *testing.T) {
 		{"handshake-exit", []string{"exited with code 7", "I have changed my mind"}, nil},
 		{"no-socket", []string{"its socket", "does not exist"}, nil},
 		{"not-listening", []string{"nobody listens on its socket"}, nil},
-		{"foreign", []string{"uid 65534 listens on it, not the plugin"}, func(c *Config) {
+		{"foreign", []string{"of uid 65534 listens on it, not the plugin"}, func(c *Config) {
 			dir, err := os.MkdirTemp("", "foreign")
 			if err != nil {
 				t.Fatal(err)
@@ -348,6 +350,29 @@ func TestDeviceHasNoDriver(t *testing.T) {
 	cfg, _ := newConfig(t, "info=gpu;1;v0.1.0;device")
 	if p := mustStart(t, cfg); p.Info().Type != base.TypeDevice || p.Driver() != nil {
 		t.Errorf("info %+v, driver %v", p.Info(), p.Driver())
+	}
+}
+
+// A plugin must not pass off another socket in the directory as its own: it
+// would be removed with the plugin.
+func TestSocketOfAnother(t *testing.T) {
+	t.Parallel()
+	cfg, _ := newConfig(t, "")
+	socket := filepath.Join(cfg.SocketDir, "own-keeper.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	cfg.Args[2] = "line=1|2|unix|" + socket + "|grpc|"
+	if p, err := Start(t.Context(), cfg); err == nil {
+		p.Close()
+		t.Error("started")
+	} else if !strings.Contains(err.Error(), "listens on it, not the plugin") {
+		t.Error(err)
+	}
+	if _, err := os.Stat(socket); err != nil {
+		t.Errorf("the socket is gone: %v", err)
 	}
 }
 

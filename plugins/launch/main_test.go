@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -40,6 +41,9 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// mark is in the environment of every process that these tests start.
+var mark = fmt.Sprintf("LAUNCH_TEST=%d.%d", os.Getpid(), time.Now().UnixNano())
+
 // leftovers waits until nothing of the tests runs any more, or says what does.
 func leftovers() string {
 	var left string
@@ -57,11 +61,11 @@ func leftovers() string {
 				}
 			}
 		}
-		tasks, _ := os.ReadDir("/proc/self/task")
-		for _, task := range tasks {
-			b, _ := os.ReadFile("/proc/self/task/" + task.Name() + "/children")
-			if len(b) > 0 {
-				left += "children: " + string(b) + "\n"
+		// by the environment: who was orphaned is nobody's child
+		procs, _ := filepath.Glob("/proc/[0-9]*/environ")
+		for _, proc := range procs {
+			if env, _ := os.ReadFile(proc); strings.Contains(string(env), mark) {
+				left += proc + "\n"
 			}
 		}
 		if left == "" {

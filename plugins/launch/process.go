@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -84,17 +85,31 @@ func (p *process) kill() {
 	_ = rc.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
 }
 
-// killSession kills the process and what it started in its own session. It is
+// killSession kills the process and what it has started in its session. It is
 // for a launch that failed: there is no task yet that could be hit.
 func (p *process) killSession() {
 	p.kill()
-	// While the leader is alive or a zombie, the group's number is its own.
-	if now, err := keeper.ProcessOf(p.PID); err != nil || now != p.Process {
+	all, err := os.ReadDir("/proc")
+	if err != nil {
 		return
 	}
-	if pgid, err := unix.Getpgid(p.PID); err == nil && pgid == p.PID {
-		_ = unix.Kill(-pgid, unix.SIGKILL)
+	// The number of a session is not given away while the session has a member,
+	// so those who have it are the plugin's, although their leader may be gone.
+	for _, entry := range all {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil || pid == p.PID || !inSession(pid, p.PID) {
+			continue
+		}
+		member, err := keeper.ProcessOf(pid)
+		if err == nil && member.StartTime >= p.StartTime && inSession(pid, p.PID) {
+			_ = member.Signal(unix.SIGKILL) // or it is gone
+		}
 	}
+}
+
+func inSession(pid, session int) bool {
+	sid, err := unix.Getsid(pid)
+	return err == nil && sid == session
 }
 
 func (p *process) close() {

@@ -79,6 +79,10 @@ func (l *launcher) Start(context.Context) error {
 		return err
 	}
 	if p.addr, err = parseHandshake(line); err != nil {
+		if p.waitDone(ctx, 100*time.Millisecond) {
+			<-p.ended
+			return fmt.Errorf("%w; it %w", err, p.exit)
+		}
 		return err
 	}
 	conn, err := p.open(ctx)
@@ -260,7 +264,8 @@ func explainDial(h handshake, err error) error {
 	return fmt.Errorf("connect: %w", err)
 }
 
-// checkPeer refuses a socket on which a stranger listens.
+// checkPeer refuses a socket on which a stranger listens. The plugin is whatever
+// runs in its session: a script may have started the program that listens.
 func checkPeer(conn *net.UnixConn, pid int) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -276,9 +281,14 @@ func checkPeer(conn *net.UnixConn, pid int) error {
 	if credErr != nil {
 		return fmt.Errorf("peer credentials: %w", credErr)
 	}
-	uid := int(cred.Uid)
-	if uid == os.Geteuid() || uid == 0 || int(cred.Pid) == pid {
+	if cred.Pid == 0 { // in another pid namespace
+		if uid := int(cred.Uid); uid != os.Geteuid() {
+			return fmt.Errorf("a process of uid %d listens on it, not the plugin", uid)
+		}
 		return nil
 	}
-	return fmt.Errorf("uid %d listens on it, not the plugin", uid)
+	if int(cred.Pid) != pid && !inSession(int(cred.Pid), pid) {
+		return fmt.Errorf("process %d of uid %d listens on it, not the plugin", cred.Pid, cred.Uid)
+	}
+	return nil
 }

@@ -297,12 +297,19 @@ func install(t testing.TB, names ...string) string {
 
 func TestNode(t *testing.T) {
 	t.Parallel()
-	dir := install(t, "strange-file")
+	dir := install(t, "strange-file", "scripted.real")
+	script := "#!/bin/sh\nexec \"$0.real\" plugin serve \"$1\"\n"
+	if err := os.WriteFile(filepath.Join(dir, "scripted"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	var events atomic.Int32
 	s := newNode(t, catalog.Config{
 		Builtins: builtins("one", "two", "broken"),
 		Dir:      dir,
-		Blocks:   []catalog.Block{{Name: "strange-file", Args: []string{"plugin", "serve", "legacy"}}},
+		Blocks: []catalog.Block{
+			{Name: "strange-file", Args: []string{"plugin", "serve", "legacy"}},
+			{Name: "scripted", Args: []string{"three"}},
+		},
 	}, func(name string, ev driver.TaskEvent) {
 		if (name == "hello-world-example" && ev.Message == "bare") || ev.Message == "hello" {
 			events.Add(1)
@@ -312,7 +319,7 @@ func TestNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	drivers := s.Drivers()
-	for _, name := range []string{"one", "two", "hello-world-example"} {
+	for _, name := range []string{"one", "two", "three", "hello-world-example"} {
 		if !drivers[name].Healthy {
 			t.Errorf("driver %s: %+v; plugins %+v", name, drivers[name], s.Plugins())
 		}
@@ -328,12 +335,12 @@ func TestNode(t *testing.T) {
 		t.Errorf("broken driver: %v", err)
 	}
 	for range 100 {
-		if events.Load() == 3 {
+		if events.Load() == 4 {
 			break
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	if got := events.Load(); got != 3 {
+	if got := events.Load(); got != 4 {
 		t.Errorf("%d task events, want one of each driver", got)
 	}
 }
