@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -16,6 +19,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
@@ -135,8 +139,8 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	if err := r.agent.Ready(ctx); err != nil {
 		return err
 	}
-	if good, err := r.file.refuse(r.streams, r.drivers()); err != nil || !good {
-		return errors.Join(errRefused, err)
+	if err := r.checkDrivers(); err != nil {
+		return err
 	}
 	node := r.agent.Node()
 	allocs, err := scheduler.Place(r.file.job, scheduler.Node{
@@ -182,14 +186,24 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	return verdict
 }
 
-// drivers are the names of those that there are, also of those that a job
-// needs and that cannot be started: why, they say when a task asks for them.
-func (r *foregroundRun) drivers() []string {
-	names := []string{}
-	for name := range r.agent.Drivers() {
-		names = append(names, name)
+// checkDrivers refuses the job when a driver that it needs is not there, or has a
+// plugin that cannot be started.
+func (r *foregroundRun) checkDrivers() error {
+	wanted := r.file.drivers()
+	var broken []error
+	for _, p := range r.agent.Plugins() {
+		if p.Err != nil && slices.Contains(wanted, strings.TrimPrefix(p.Name, catalog.DriverPrefix)) {
+			broken = append(broken, p.Err)
+		}
 	}
-	return names
+	if len(broken) > 0 {
+		return refused(errors.Join(broken...))
+	}
+	names := slices.AppendSeq(builtinNames(), maps.Keys(r.agent.Drivers()))
+	if good, err := r.file.refuse(r.streams, names); err != nil || !good {
+		return errors.Join(errRefused, err)
+	}
+	return nil
 }
 
 // obey turns the first signal into a stop and the second into a kill.

@@ -49,6 +49,7 @@ type Agent struct {
 	dataDir   string
 	temporary bool
 	lock      *os.File
+	sockets   string // the runtime directory
 	nodeID    string
 
 	keeper     *keeper.Client
@@ -80,12 +81,12 @@ func (a *Agent) open(ctx context.Context, c Config) error {
 	if err := a.openDirectory(); err != nil {
 		return err
 	}
-	runtimeDir, err := makeRuntimeDir(a.dataDir)
-	if err != nil {
+	var err error
+	if a.sockets, err = makeRuntimeDir(a.dataDir); err != nil {
 		return err
 	}
 	a.keeper, err = keeper.Start(ctx, keeper.Config{
-		Dir:       runtimeDir,
+		Dir:       a.sockets,
 		Args:      []string{argv0, "keeper"},
 		Ephemeral: a.temporary,
 		Logger:    a.logger,
@@ -102,7 +103,7 @@ func (a *Agent) open(ctx context.Context, c Config) error {
 	}
 	a.collector, err = logs.New(logs.Config{
 		Keeper: a.keeper,
-		Dir:    runtimeDir,
+		Dir:    a.sockets,
 		Args:   []string{argv0, "log-collector"},
 		Logger: a.logger,
 	})
@@ -117,7 +118,7 @@ func (a *Agent) open(ctx context.Context, c Config) error {
 		Catalog:      c.Plugins,
 		Keeper:       a.keeper,
 		KeeperSocket: a.keeper.Socket(),
-		SocketDir:    runtimeDir,
+		SocketDir:    a.sockets,
 		OnTaskEvent:  a.taskEvent,
 		Logger:       a.logger,
 	})
@@ -269,8 +270,11 @@ func (a *Agent) Close() error {
 	if a.lock == nil {
 		return errors.Join(errs...)
 	}
-	if a.temporary {
+	switch {
+	case a.temporary:
 		errs = append(errs, removeTemporary(a.dataDir))
+	case !a.leftRunning && a.sockets != "":
+		errs = append(errs, os.RemoveAll(a.sockets))
 	}
 	errs = append(errs, a.lock.Close())
 	a.lock = nil
