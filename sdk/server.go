@@ -32,8 +32,9 @@ type server[T Task] struct {
 	configMu sync.Mutex
 	config   *base.Config // the last one that the author took
 
-	mu    sync.Mutex
-	tasks map[string]*task[T] // by start id
+	mu     sync.Mutex
+	tasks  map[string]*task[T]      // by start id
+	sweeps map[string]chan struct{} // by alloc and task; closed when the sweep is over
 }
 
 var _ driver.Driver = (*server[Task])(nil)
@@ -82,6 +83,7 @@ func newServer[T Task](impl Driver[T], logger hclog.Logger) *server[T] {
 		info:   info,
 		logger: logger,
 		tasks:  map[string]*task[T]{},
+		sweeps: map[string]chan struct{}{},
 	}
 }
 
@@ -238,7 +240,11 @@ func (s *server[T]) StartTask(ctx context.Context, config *TaskConfig) (*driver.
 		return nil, nil, fmt.Errorf("task with ID %q already started", config.ID)
 	}
 	s.tasks[config.ID] = t
+	sweep := s.sweeps[config.AllocID+"/"+config.Name]
 	s.mu.Unlock()
+	if sweep != nil {
+		<-sweep // it could take this start for remains
+	}
 
 	author, err := s.impl.Start(ctx, start)
 	if err == nil && ctx.Err() != nil {
@@ -521,10 +527,31 @@ func (s *server[T]) sweep(ctx context.Context, id string, force bool) error {
 		return ErrTaskNotFound
 	}
 	allocID, name, ok := splitID(id)
-	if !ok || s.knows(allocID, name) {
+	if !ok {
 		return ErrTaskNotFound
 	}
+	key := allocID + "/" + name
+	over := make(chan struct{})
+	s.mu.Lock()
+	for _, t := range s.tasks {
+		if t.start.AllocID == allocID && t.start.Name == name {
+			s.mu.Unlock()
+			return ErrTaskNotFound // what there is belongs to another start
+		}
+	}
+	if s.sweeps[key] != nil {
+		s.mu.Unlock()
+		return ErrTaskNotFound // another call is at it
+	}
+	s.sweeps[key] = over
+	s.mu.Unlock()
+
 	found, err := sweeper.Sweep(ctx, allocID, name)
+
+	s.mu.Lock()
+	delete(s.sweeps, key)
+	s.mu.Unlock()
+	close(over)
 	if err != nil {
 		return fmt.Errorf("destroy task %q: %w", id, err)
 	}
@@ -541,18 +568,6 @@ func splitID(id string) (allocID, name string, ok bool) {
 		return "", "", false
 	}
 	return parts[0], parts[1], true
-}
-
-// knows reports whether there is any start of this task.
-func (s *server[T]) knows(allocID, name string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, t := range s.tasks {
-		if t.start.AllocID == allocID && t.start.Name == name {
-			return true
-		}
-	}
-	return false
 }
 
 func (s *server[T]) InspectTask(ctx context.Context, id string) (*driver.TaskStatus, error) {

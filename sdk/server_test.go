@@ -1,0 +1,758 @@
+package sdk
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// nap is the least task: it can be waited for and killed.
+type nap struct {
+	ended  chan struct{}
+	once   sync.Once
+	result ExitResult
+	kills  int
+}
+
+func newNap() *nap { return &nap{ended: make(chan struct{})} }
+
+func (n *nap) end(r ExitResult) {
+	n.once.Do(func() {
+		n.result = r
+		close(n.ended)
+	})
+}
+
+func (n *nap) Wait(ctx context.Context) (ExitResult, error) {
+	select {
+	case <-n.ended:
+		return n.result, nil
+	case <-ctx.Done():
+		return ExitResult{}, ctx.Err()
+	}
+}
+
+func (n *nap) Kill(context.Context) error {
+	n.kills++
+	n.end(ExitResult{ExitCode: 137, Signal: 9})
+	return nil
+}
+
+// napper is the least driver.
+type napper struct {
+	block chan struct{} // Start waits for it, if it is there
+	err   error
+
+	mu   sync.Mutex
+	naps []*nap
+}
+
+func (*napper) Info() Info { return Info{Name: "napper"} }
+
+func (d *napper) Start(ctx context.Context, _ *Start) (*nap, error) {
+	if d.block != nil {
+		select {
+		case <-d.block:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	if d.err != nil {
+		return nil, d.err
+	}
+	n := newNap()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.naps = append(d.naps, n)
+	return n, nil
+}
+
+// full is a task with everything that is optional.
+type full struct {
+	*nap
+	mu        sync.Mutex
+	signals   []string
+	refuse    string // a signal that it does not know
+	deaf      bool   // signals do not end it
+	state     any
+	destroyed int
+}
+
+func (f *full) Signal(_ context.Context, name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if name == f.refuse && name != "" {
+		return errors.New("unknown signal")
+	}
+	f.signals = append(f.signals, name)
+	if !f.deaf {
+		f.end(ExitResult{ExitCode: 130, Signal: 2})
+	}
+	return nil
+}
+
+func (f *full) Exec(ctx context.Context, e Exec) (ExitResult, error) {
+	if e.Command[0] == "hang" {
+		<-ctx.Done()
+		return ExitResult{}, errors.New("killed")
+	}
+	e.Stdout.Write([]byte("out "))
+	e.Stderr.Write([]byte("err "))
+	return ExitResult{ExitCode: 7}, nil
+}
+
+func (f *full) Stats(context.Context) (TaskStats, error) {
+	return TaskStats{Total: Usage{Memory: MemoryUsage{RSS: 1}}}, nil
+}
+
+func (f *full) State() any                    { return f.state }
+func (f *full) Network() *NetworkOverride     { return &NetworkOverride{Addr: "10.0.0.1"} }
+func (f *full) Attributes() map[string]string { return map[string]string{"k": "v"} }
+
+func (f *full) Destroy(context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.destroyed++
+	return nil
+}
+
+type fullDriver struct {
+	make func() *full
+
+	mu        sync.Mutex
+	recovered []any
+	swept     []string
+	sweeping  chan struct{} // stops a sweep half-way, if it is there
+	configs   []string
+	health    []Fingerprint
+	schema    *Spec
+}
+
+type fullState struct {
+	N int `codec:"n"`
+}
+
+func (d *fullDriver) Info() Info {
+	return Info{Name: "full", Version: "1.2.3", StateVersion: 2, FingerprintInterval: time.Minute, ConfigSchema: d.schema}
+}
+
+func (d *fullDriver) Start(_ context.Context, start *Start) (*full, error) {
+	start.Env["CHANGED"] = "by the author"
+	start.Event("hello", map[string]string{"a": "b"})
+	if d.make != nil {
+		return d.make(), nil
+	}
+	return &full{nap: newNap(), state: fullState{N: 5}}, nil
+}
+
+func (d *fullDriver) Recover(_ context.Context, start *Start) (*full, error) {
+	var s fullState
+	if err := start.State(&s); err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.recovered = append(d.recovered, s, start.StateVersion)
+	return &full{nap: newNap()}, nil
+}
+
+func (d *fullDriver) Configure(_ context.Context, c *Config) error {
+	var body struct {
+		Name string `codec:"name"`
+	}
+	if err := c.Decode(&body); err != nil {
+		return err
+	}
+	d.configs = append(d.configs, body.Name)
+	if body.Name == "bad" {
+		return errors.New("bad name")
+	}
+	return nil
+}
+
+func (d *fullDriver) Fingerprint(context.Context) Fingerprint {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f := d.health[0]
+	if len(d.health) > 1 {
+		d.health = d.health[1:]
+	}
+	return f
+}
+
+func (d *fullDriver) Sweep(_ context.Context, allocID, task string) (bool, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.swept = append(d.swept, allocID+" "+task)
+	if d.sweeping != nil {
+		d.sweeping <- struct{}{}
+		<-d.sweeping
+	}
+	return allocID == "remains", nil
+}
+
+func serverOf[T Task](d Driver[T]) *server[T] { return newServer(d, hclog.NewNullLogger()) }
+
+const id = "alloc/task/00000001"
+
+func config() *TaskConfig {
+	return &TaskConfig{ID: id, Name: "task", AllocID: "alloc", Env: map[string]string{"A": "b"}}
+}
+
+func begin[T Task](t *testing.T, s *server[T]) *driver.Handle {
+	t.Helper()
+	handle, _, err := s.StartTask(t.Context(), config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.DestroyTask(context.Background(), id, true) })
+	return handle
+}
+
+func TestCapabilitiesFollowFromMethods(t *testing.T) {
+	least, err := serverOf(&napper{}).Capabilities(t.Context())
+	if err != nil || least.SendSignals || least.Exec || least.MustCreateNetwork {
+		t.Errorf("of the least driver: %+v, %v", least, err)
+	}
+	most, err := serverOf(&fullDriver{}).Capabilities(t.Context())
+	if err != nil || !most.SendSignals || !most.Exec {
+		t.Errorf("of a full driver: %+v, %v", most, err)
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	s := serverOf(&napper{})
+	info, err := s.PluginInfo(t.Context())
+	if err != nil || info.Name != "napper" || info.Version != "0.1.0" || !slices.Equal(info.APIVersions, []string{"v0.1.0"}) || info.Type != base.TypeDriver {
+		t.Errorf("info %+v, %v", info, err)
+	}
+	if schema, err := s.TaskConfigSchema(t.Context()); schema == nil || err != nil {
+		t.Errorf("task schema %v, %v, want an empty object", schema, err)
+	}
+	if schema, err := s.ConfigSchema(t.Context()); schema != nil || err != nil {
+		t.Errorf("config schema %v, %v, want none", schema, err)
+	}
+	for _, bad := range []string{"", "a b", "a/b", "ä"} {
+		if err := (&Info{Name: bad}).check(); err == nil {
+			t.Errorf("name %q is taken", bad)
+		}
+	}
+}
+
+func TestHandle(t *testing.T) {
+	handle := begin(t, serverOf(&fullDriver{}))
+	var state fullState
+	if err := hclspec.UnmarshalState(handle.DriverState, &state); err != nil || state.N != 5 {
+		t.Errorf("state %+v, %v", state, err)
+	}
+	if handle.Version != 2 || handle.State != driver.TaskRunning {
+		t.Errorf("handle %+v", handle)
+	}
+	if !reflect.DeepEqual(handle.Config, config()) {
+		t.Errorf("the config in the handle is %+v, which the author has changed", handle.Config)
+	}
+}
+
+type unencodable struct{}
+
+func (unencodable) MarshalBinary() ([]byte, error) { return nil, errors.New("no") }
+func (*unencodable) UnmarshalBinary([]byte) error  { return nil }
+
+func TestStateThatCannotBeEncodedEndsTheTask(t *testing.T) {
+	f := &full{nap: newNap(), state: unencodable{}}
+	s := serverOf(&fullDriver{make: func() *full { return f }})
+	if _, _, err := s.StartTask(t.Context(), config()); err == nil {
+		t.Fatal("the task starts")
+	}
+	if f.kills != 1 || f.destroyed != 1 {
+		t.Errorf("killed %d times, destroyed %d times, want once", f.kills, f.destroyed)
+	}
+	if _, err := s.WaitTask(t.Context(), id); !errors.Is(err, ErrTaskNotFound) {
+		t.Errorf("the task is known: %v", err)
+	}
+}
+
+func TestStartThatNobodyHearsOfIsUndone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &napper{}
+		s := serverOf(d)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, _, err := s.StartTask(ctx, config()); !errors.Is(err, context.Canceled) {
+			t.Fatalf("StartTask says %v", err)
+		}
+		if len(d.naps) != 1 || d.naps[0].kills != 1 {
+			t.Fatalf("the task runs, and nobody knows of it")
+		}
+	})
+}
+
+func TestFailedStart(t *testing.T) {
+	d := &napper{err: Recoverable(errors.New("busy"))}
+	s := serverOf(d)
+	if _, _, err := s.StartTask(t.Context(), config()); !driver.IsRecoverable(err) {
+		t.Errorf("%v is not recoverable", err)
+	}
+	d.err = nil
+	begin(t, s) // the id is free again
+	if _, _, err := s.StartTask(t.Context(), config()); err == nil || err.Error() != `task with ID "alloc/task/00000001" already started` {
+		t.Errorf("a known id: %v", err)
+	}
+	if _, _, err := s.StartTask(t.Context(), &TaskConfig{}); err == nil {
+		t.Error("a start without an id succeeds")
+	}
+}
+
+func TestDestroyDuringStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serverOf(&napper{block: make(chan struct{})})
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if _, _, err := s.StartTask(t.Context(), config()); !errors.Is(err, errDestroyed) {
+				t.Errorf("StartTask says %v, want %v", err, errDestroyed)
+			}
+		})
+		synctest.Wait()
+		if err := s.DestroyTask(t.Context(), id, true); !errors.Is(err, ErrTaskNotFound) {
+			t.Errorf("DestroyTask says %v, want %v", err, ErrTaskNotFound)
+		}
+		wg.Wait()
+	})
+}
+
+func TestCallsDuringStartWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &napper{block: make(chan struct{})}
+		s := serverOf(d)
+		var wg sync.WaitGroup
+		wg.Go(func() { begin(t, s) })
+		synctest.Wait()
+		wg.Go(func() {
+			if _, err := s.WaitTask(t.Context(), id); err != nil {
+				t.Errorf("WaitTask: %v", err)
+			}
+		})
+		synctest.Wait()
+		close(d.block)
+		synctest.Wait()
+		d.naps[0].end(ExitResult{})
+		wg.Wait()
+	})
+}
+
+func TestStop(t *testing.T) {
+	const timeout = 10 * time.Second
+	for _, test := range []struct {
+		name    string
+		task    *full
+		signal  string
+		signals []string
+		kills   int
+		took    time.Duration
+	}{
+		{"a signal ends it at once", &full{}, "", []string{""}, 0, 0},
+		{"the signal of the job is sent", &full{}, "SIGUSR1", []string{"SIGUSR1"}, 0, 0},
+		{"an unknown signal gives way to the default", &full{refuse: "SIGFOO"}, "SIGFOO", []string{""}, 0, 0},
+		{"a deaf task is killed after the timeout", &full{deaf: true}, "", []string{""}, 1, timeout},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				test.task.nap = newNap()
+				s := serverOf(&fullDriver{make: func() *full { return test.task }})
+				begin(t, s)
+				began := time.Now()
+				if err := s.StopTask(t.Context(), id, timeout, test.signal); err != nil {
+					t.Fatal(err)
+				}
+				if took := time.Since(began); took != test.took {
+					t.Errorf("it took %v, want %v", took, test.took)
+				}
+				if !slices.Equal(test.task.signals, test.signals) || test.task.kills != test.kills {
+					t.Errorf("signals %q and %d kills, want %q and %d", test.task.signals, test.task.kills, test.signals, test.kills)
+				}
+			})
+		})
+	}
+	t.Run("a task that knows no signals is killed at once", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := serverOf(&napper{})
+			begin(t, s)
+			began := time.Now()
+			if err := s.StopTask(t.Context(), id, timeout, "SIGTERM"); err != nil || time.Since(began) != 0 {
+				t.Errorf("%v after %v", err, time.Since(began))
+			}
+		})
+	})
+}
+
+func TestDestroy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &full{nap: newNap()}
+		s := serverOf(&fullDriver{make: func() *full { return f }})
+		begin(t, s)
+		if err := s.DestroyTask(t.Context(), id, false); err == nil || f.kills != 0 {
+			t.Errorf("without force: %v, %d kills", err, f.kills)
+		}
+		var wg sync.WaitGroup
+		var errs [4]error
+		for i := range errs {
+			wg.Go(func() { errs[i] = s.DestroyTask(t.Context(), id, true) })
+		}
+		wg.Wait()
+		done := 0
+		for _, err := range errs {
+			if err == nil {
+				done++
+			} else if !errors.Is(err, ErrTaskNotFound) {
+				t.Error(err)
+			}
+		}
+		if done != 1 || f.destroyed != 1 {
+			t.Errorf("destroyed by %d calls, %d times by the author, want once", done, f.destroyed)
+		}
+	})
+}
+
+func TestSweep(t *testing.T) {
+	d := &fullDriver{}
+	s := serverOf(d)
+	begin(t, s)
+	for _, test := range []struct {
+		name, id string
+		force    bool
+		found    bool
+	}{
+		{"remains are found", "remains/task/00000000", true, true},
+		{"nothing is found", "nothing/task/00000000", true, false},
+		{"not without force", "remains/task/00000000", false, false},
+		{"another start of the same task is known", "alloc/task/00000000", true, false},
+		{"the id has another form", "remains", true, false},
+	} {
+		err := s.DestroyTask(t.Context(), test.id, test.force)
+		if test.found && err != nil || !test.found && !errors.Is(err, ErrTaskNotFound) {
+			t.Errorf("%s: %v", test.name, err)
+		}
+	}
+	if want := []string{"remains task", "nothing task"}; !slices.Equal(d.swept, want) {
+		t.Errorf("swept %q, want %q", d.swept, want)
+	}
+}
+
+func TestStartWaitsForASweepOfTheSameTask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fullDriver{sweeping: make(chan struct{})}
+		s := serverOf(d)
+		var wg sync.WaitGroup
+		wg.Go(func() { s.DestroyTask(t.Context(), "alloc/task/00000000", true) })
+		<-d.sweeping
+		started := false
+		wg.Go(func() {
+			begin(t, s)
+			started = true
+		})
+		synctest.Wait()
+		if started {
+			t.Error("the task starts under the sweep, which may take it for remains")
+		}
+		d.sweeping <- struct{}{}
+		wg.Wait()
+	})
+}
+
+func TestRecover(t *testing.T) {
+	handle := begin(t, serverOf(&fullDriver{}))
+	d := &fullDriver{}
+	s := serverOf(d)
+	for range 2 { // the second one finds it known
+		if err := s.RecoverTask(t.Context(), handle); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := []any{fullState{N: 5}, int32(2)}; !reflect.DeepEqual(d.recovered, want) {
+		t.Errorf("recovered %v, want %v", d.recovered, want)
+	}
+	status, err := s.InspectTask(t.Context(), id)
+	if err != nil || status.State != driver.TaskRunning || status.DriverAttributes["k"] != "v" {
+		t.Errorf("status %+v, %v", status, err)
+	}
+	for _, version := range []int32{0, 3} {
+		other := *handle
+		other.Version = version
+		other.Config = &TaskConfig{ID: "other/task/00000000"}
+		if err := s.RecoverTask(t.Context(), &other); err == nil {
+			t.Errorf("a state of version %d is recovered", version)
+		}
+	}
+	if err := serverOf(&napper{}).RecoverTask(t.Context(), &driver.Handle{Version: 1, Config: config()}); err == nil {
+		t.Error("a driver that cannot recover does")
+	}
+	if err := s.RecoverTask(t.Context(), nil); err == nil {
+		t.Error("no handle is recovered")
+	}
+}
+
+func TestConfiguration(t *testing.T) {
+	d := &fullDriver{}
+	s := serverOf(d)
+	body := func(name string) []byte {
+		b, err := hclspec.MarshalState(map[string]string{"name": name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	steps := []struct {
+		config *base.Config
+		ok     bool
+	}{
+		{&base.Config{}, true},
+		{&base.Config{}, true}, // said again
+		{&base.Config{Plugin: body("bad")}, false},
+		{&base.Config{Plugin: body("bad")}, false}, // still bad
+		{&base.Config{Plugin: body("good")}, true},
+		{&base.Config{Plugin: body("good")}, true}, // said again
+		{&base.Config{Plugin: body("good"), Driver: &base.DriverConfig{ClientMinPort: 1}}, true},
+	}
+	for i, step := range steps {
+		if err := s.SetConfig(t.Context(), step.config); (err == nil) != step.ok {
+			t.Errorf("step %d: %v", i, err)
+		}
+	}
+	if want := []string{"", "bad", "bad", "good", "good"}; !slices.Equal(d.configs, want) {
+		t.Errorf("the author was given %q, want %q", d.configs, want)
+	}
+	if err := serverOf(&napper{}).SetConfig(t.Context(), &base.Config{Plugin: body("x")}); err != nil {
+		t.Errorf("a driver without configuration: %v", err)
+	}
+}
+
+func TestFingerprintStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		good := Fingerprint{Health: HealthHealthy}
+		bad := Fingerprint{Health: HealthUnhealthy, HealthDescription: "no daemon"}
+		s := serverOf(&fullDriver{health: []Fingerprint{good, good, bad, good}})
+		ctx, cancel := context.WithCancel(t.Context())
+		c, err := s.Fingerprint(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		for _, want := range []struct {
+			after time.Duration
+			f     Fingerprint
+		}{
+			{0, Fingerprint{Health: HealthHealthy, HealthDescription: "Healthy"}},
+			{2 * time.Minute, bad}, // what has not changed is not said again
+			{3 * time.Minute, Fingerprint{Health: HealthHealthy, HealthDescription: "Healthy"}},
+		} {
+			if got := <-c; !reflect.DeepEqual(got, want.f) || time.Since(began) != want.after {
+				t.Errorf("after %v: %+v, want %+v after %v", time.Since(began), got, want.f, want.after)
+			}
+		}
+		cancel()
+		if _, ok := <-c; ok {
+			t.Error("a fingerprint after the end")
+		}
+	})
+}
+
+func TestStatsStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &full{nap: newNap()}
+		s := serverOf(&fullDriver{make: func() *full { return f }})
+		begin(t, s)
+		c, err := s.TaskStats(t.Context(), id, 5*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		for i := range 3 {
+			sample := <-c
+			if want := time.Duration(i) * 5 * time.Second; time.Since(began) != want || sample.Timestamp != time.Now() {
+				t.Errorf("sample %d after %v says %v, want it after %v", i, time.Since(began), sample.Timestamp, want)
+			}
+		}
+		f.end(ExitResult{})
+		synctest.Wait()
+		if _, ok := <-c; ok {
+			t.Error("a sample after the end of the task")
+		}
+	})
+	s := serverOf(&napper{})
+	begin(t, s)
+	if _, err := s.TaskStats(t.Context(), id, time.Second); err == nil || driver.IsRecoverable(err) {
+		t.Errorf("a task without statistics: %v", err)
+	}
+}
+
+func TestExec(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &full{nap: newNap()}
+		s := serverOf(&fullDriver{make: func() *full { return f }})
+		begin(t, s)
+		result, err := s.ExecTask(t.Context(), id, []string{"x"}, time.Minute)
+		if err != nil || string(result.Stdout) != "out err " || result.Exit.ExitCode != 7 {
+			t.Errorf("%+v, %v", result, err)
+		}
+		began := time.Now()
+		_, err = s.ExecTask(t.Context(), id, []string{"hang"}, time.Minute)
+		if err == nil || !strings.Contains(err.Error(), `"hang" did not end within 1m0s`) || time.Since(began) != time.Minute {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		if _, err := s.ExecTask(t.Context(), id, nil, time.Minute); err == nil {
+			t.Error("no command is run")
+		}
+		f.end(ExitResult{})
+		synctest.Wait()
+		if _, err := s.ExecTask(t.Context(), id, []string{"x"}, time.Minute); err == nil {
+			t.Error("a command is run in a task that has ended")
+		}
+		if err := s.SignalTask(t.Context(), id, "SIGHUP"); err == nil {
+			t.Error("a signal is sent to a task that has ended")
+		}
+	})
+	s := serverOf(&napper{})
+	begin(t, s)
+	for name, err := range map[string]error{
+		"SignalTask":     s.SignalTask(t.Context(), id, "SIGHUP"),
+		"ExecTask":       second(s.ExecTask(t.Context(), id, []string{"x"}, 0)),
+		"DestroyNetwork": s.DestroyNetwork(t.Context(), "alloc", nil),
+	} {
+		if err == nil || !strings.HasPrefix(err.Error(), name) || !strings.Contains(err.Error(), "not supported by") {
+			t.Errorf("%s of a driver that cannot: %v", name, err)
+		}
+	}
+}
+
+func second[A any](_ A, err error) error { return err }
+
+func TestEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serverOf(&fullDriver{})
+		begin(t, s) // says hello, and nobody listens
+		ctx, cancel := context.WithCancel(t.Context())
+		first, err := s.TaskEvents(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := <-first; got.Message != "hello" || got.TaskID != id || got.AllocID != "alloc" || got.TaskName != "task" || got.Annotations["a"] != "b" {
+			t.Errorf("event %+v", got)
+		}
+		other, err := s.TaskEvents(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.events.send(&driver.TaskEvent{Message: "second"})
+		for _, c := range []<-chan *driver.TaskEvent{first, other} {
+			if got := <-c; got.Message != "second" {
+				t.Errorf("event %+v", got)
+			}
+		}
+		// A host that does not read blocks nobody, and misses the oldest.
+		for range eventBuffer + 10 {
+			s.events.send(&driver.TaskEvent{Message: "many"})
+		}
+		s.events.send(&driver.TaskEvent{Message: "last"})
+		n := 0
+		for (<-first).Message != "last" {
+			n++
+		}
+		if n < eventBuffer-2 || n > eventBuffer+2 {
+			t.Errorf("%d events were kept, want about %d", n, eventBuffer)
+		}
+		cancel()
+		synctest.Wait()
+		if len(s.events.listeners) != 0 {
+			t.Error("a listener that has gone is still listed")
+		}
+	})
+}
+
+func TestEventsWhileNobodyListens(t *testing.T) {
+	var e events
+	for range 2 * eventBuffer {
+		e.send(&driver.TaskEvent{})
+	}
+	if len(e.unheard) != eventBuffer {
+		t.Errorf("%d events are kept, want %d", len(e.unheard), eventBuffer)
+	}
+}
+
+func TestTail(t *testing.T) {
+	for _, size := range []int{0, 1, 10, tailSize - 1, tailSize, tailSize + 1, 3 * tailSize, 5*tailSize + 3} {
+		for _, chunk := range []int{1 << 20, 1000} {
+			text := make([]byte, size)
+			for i := range text {
+				text[i] = byte(i * 7)
+			}
+			var out tail
+			for rest := text; len(rest) > 0; {
+				n := min(chunk, len(rest))
+				if w, err := out.Write(rest[:n]); w != n || err != nil {
+					t.Fatalf("wrote %d of %d, %v", w, n, err)
+				}
+				rest = rest[n:]
+			}
+			if got, want := out.bytes(), text[max(0, size-tailSize):]; string(got) != string(want) {
+				t.Errorf("of %d bytes in chunks of %d the tail is wrong: %d bytes", size, chunk, len(got))
+			}
+		}
+	}
+}
+
+func TestIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		busy := true
+		stopped := make(chan struct{})
+		i := &idle{busy: func() bool { return busy }}
+		i.start(func() { close(stopped) })
+		over := func() bool {
+			synctest.Wait()
+			select {
+			case <-stopped:
+				return true
+			default:
+				return false
+			}
+		}
+		time.Sleep(3 * linger)
+		if over() {
+			t.Fatal("a plugin with tasks ends")
+		}
+		busy = false
+		i.opened()
+		time.Sleep(3 * linger)
+		if over() {
+			t.Fatal("a plugin with a host ends")
+		}
+		i.closed()
+		time.Sleep(linger - time.Second)
+		if over() {
+			t.Fatal("a plugin ends before the host could come back")
+		}
+		time.Sleep(2 * time.Second)
+		if !over() {
+			t.Fatal("a plugin without host and tasks stays")
+		}
+	})
+}
+
+func TestDebugSocket(t *testing.T) {
+	for value, want := range map[string]string{"": "", "hello=/x": "/x", "other=/x": "", "hello": "", "hello=/a=b": "/a=b"} {
+		if got := debugSocket(value, "hello"); got != want {
+			t.Errorf("%q is %q, want %q", value, got, want)
+		}
+	}
+}
