@@ -40,6 +40,7 @@ const rangesJob = `job "j" {
   task "solo" {
     driver = "y"
   }
+  vault {}
 }
 `
 
@@ -71,6 +72,7 @@ func TestRange(t *testing.T) {
 		{"group g task t env A", "in.hcl:27,7-22"},
 		{"group g task t artifact 3", "in.hcl:17,5-13"},
 		{"group solo task solo driver", "in.hcl:31,5-17"},
+		{"group solo task solo vault", "in.hcl:33,3-8"},
 		{"group none", "in.hcl:1,1-8"},
 	}
 	for _, test := range tests {

@@ -18,6 +18,13 @@ func (r ranges) add(path []string, rng hcl.Range) {
 	}
 }
 
+// alias says that a part of the job was written at another path.
+func (r ranges) alias(path, written []string) {
+	if rng, ok := r[rangeKey(written)]; ok {
+		r.add(path, rng)
+	}
+}
+
 // Range says where a part of the job was written: the header of a block, or
 // an attribute. The path alternates as in the file: the type of a block, then
 // its label or, for a block without label that may be repeated, its number

@@ -20,10 +20,7 @@ func jobShorthands(d *decoder, content *hcl.BodyContent, target any, path []stri
 	job.TaskGroups = append(alone, job.TaskGroups...)
 	vault, secrets, moreDiags := d.shared(content, path)
 	for _, group := range job.TaskGroups {
-		for _, task := range group.Tasks {
-			shareVault(task, vault)
-			task.Secrets = append(task.Secrets, secrets...)
-		}
+		d.share(group, vault, secrets, path)
 	}
 	return append(diags, moreDiags...)
 }
@@ -47,12 +44,7 @@ func (d *decoder) loneTasks(blocks hcl.Blocks) ([]*api.TaskGroup, hcl.Diagnostic
 func groupShorthands(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
 	group := target.(*api.TaskGroup)
 	vault, secrets, diags := d.shared(content, path)
-	for _, task := range group.Tasks {
-		shareVault(task, vault)
-		// Nomad doubles the secrets of a task that has its own, and then
-		// refuses the job for it.
-		task.Secrets = append(task.Secrets, secrets...)
-	}
+	d.share(group, vault, secrets, path)
 	return diags
 }
 
@@ -65,10 +57,21 @@ func (d *decoder) shared(content *hcl.BodyContent, path []string) (*api.Vault, [
 	return vault, secrets, diags
 }
 
-func shareVault(task *api.Task, vault *api.Vault) {
-	if task.Vault == nil && vault != nil {
-		shared := *vault
-		task.Vault = &shared
+// share gives the vault and the secrets that were written at path to the tasks
+// of a group. Secrets come after the task's own. (Where a group has secrets
+// and the task too, Nomad doubles the task's, and then refuses the job for it.)
+func (d *decoder) share(group *api.TaskGroup, vault *api.Vault, secrets []*api.Secret, path []string) {
+	for _, task := range group.Tasks {
+		at := []string{"group", *group.Name, "task", task.Name}
+		if task.Vault == nil && vault != nil {
+			shared := *vault
+			task.Vault = &shared
+			d.ranges.alias(join(at, "vault"), join(path, "vault"))
+		}
+		for _, secret := range secrets {
+			task.Secrets = append(task.Secrets, secret)
+			d.ranges.alias(join(at, "secret", secret.Name), join(path, "secret", secret.Name))
+		}
 	}
 }
 
