@@ -437,6 +437,7 @@ func TestTaskEvents(t *testing.T) {
 		})
 		d := mustDriver(t, s, "x")
 		d.events <- &driver.TaskEvent{TaskID: "1", Message: "image pulled"}
+		synctest.Wait()
 		d.plugin.die()
 		synctest.Wait()
 		d = mustDriver(t, s, "x")
