@@ -17,7 +17,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(leakGate{m}, map[string]func(){"nomad-lite": main})
+	testscript.Main(leakGate{m}, map[string]func(){"nomad-lite": main, "old-driver": oldDriver})
 }
 
 // leakGate fails the package when a script has left something on the machine.
