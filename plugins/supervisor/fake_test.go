@@ -157,3 +157,8 @@ func builtin(name string) catalog.Entry {
 func external(name string) catalog.Entry {
 	return catalog.Entry{Name: name, Path: "/plugins/" + name, Block: &catalog.Block{Name: name}}
 }
+
+// unnamed is a file that a job has chosen by its name.
+func unnamed(name string) catalog.Entry {
+	return catalog.Entry{Name: name, Path: "/plugins/" + name}
+}

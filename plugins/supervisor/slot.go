@@ -166,8 +166,12 @@ func (s *Supervisor) claimLocked(sl *slot, info base.Info) error {
 
 // prefer reports whether plugin a shall serve the driver that plugin b offers
 // too: the higher version does; of equals, an external plugin before a builtin,
-// and a later file before an earlier one.
+// and a later file before an earlier one. A file that no block names never goes
+// before a builtin.
 func prefer(a catalog.Entry, aOrder int, aInfo base.Info, b catalog.Entry, bOrder int, bInfo base.Info) bool {
+	if a.Builtin != b.Builtin && (a.Builtin && b.Block == nil || b.Builtin && a.Block == nil) {
+		return a.Builtin
+	}
 	va, errA := version.NewVersion(aInfo.Version)
 	vb, errB := version.NewVersion(bInfo.Version)
 	if errA == nil && errB == nil {

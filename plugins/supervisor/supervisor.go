@@ -293,10 +293,14 @@ func (s *Supervisor) unnamedLocked() bool {
 
 func (s *Supervisor) noDriverLocked(name string) error {
 	have := slices.Sorted(maps.Keys(s.owners))
-	var failed []string
+	var failed []string // what could have been it
 	for _, sl := range s.slots {
-		if sl.err != nil && sl.retired == "" {
+		switch {
+		case sl.retired != "":
+		case sl.err != nil:
 			failed = append(failed, sl.err.Error())
+		case sl.entry.DriverName() == name:
+			failed = append(failed, fmt.Sprintf("%s calls itself %q", sl.entry, sl.info.Name))
 		}
 	}
 	msg := "there is no plugin for any driver"

@@ -235,6 +235,15 @@ func TestChoice(t *testing.T) {
 		{"a configured plugin that does not start is not replaced by the builtin", []offer{
 			{entry: builtin("raw_exec")}, {entry: external("nomad-driver-raw_exec"), err: errors.New("no licence")},
 		}, "raw_exec", "", "no licence", []string{"builtin raw_exec"}},
+		{"a file that no block names does not replace a builtin", []offer{
+			{entry: builtin("raw_exec"), name: "raw_exec", version: "0.1.0"}, {entry: unnamed("hello"), name: "raw_exec", version: "9.0.0"},
+		}, "raw_exec", "builtin raw_exec", "", nil},
+		{"nor when it comes first", []offer{
+			{entry: builtin("raw_exec"), name: "raw_exec", version: "0.1.0", delay: time.Second}, {entry: unnamed("hello"), name: "raw_exec", version: "9.0.0"},
+		}, "raw_exec", "builtin raw_exec", "", nil},
+		{"a file that is another driver than its name says", []offer{
+			{entry: external("hello"), name: "other", version: "1"},
+		}, "hello", "", `there are other; plugin "hello" (/plugins/hello) calls itself "other"`, nil},
 		{"the highest version of two files", []offer{
 			{entry: external("a"), name: "hello", version: "v1.10.0"}, {entry: external("b"), name: "hello", version: "1.9.0", delay: time.Second},
 		}, "hello", "a", "", nil},
