@@ -83,11 +83,10 @@ func openFiles() int {
 // number, and made of that number.
 func line(n int) string {
 	text := strconv.Itoa(n)
-	return text + " " + strings.Repeat(text[len(text)-1:], n*7919%190) + "\n"
+	return text + " " + strings.Repeat(text[len(text)-1:], n*7919%990) + "\n"
 }
 
-// writeLines writes numbered lines until enough bytes are out. It says so when
-// somebody wants to kill it for that.
+// writeLines writes numbered lines: so many bytes for each byte on stdin.
 func writeLines(args []string) error {
 	path, limit := args[0], args[1]
 	bytes, err := strconv.Atoi(limit)
@@ -101,14 +100,18 @@ func writeLines(args []string) error {
 	defer f.Close()
 	w := bufio.NewWriterSize(f, 4096)
 	total := 0
-	for n := 0; total < bytes; n++ {
-		m, err := w.WriteString(line(n))
-		if err != nil {
-			return err
+	for n, round := 0, 1; ; round++ {
+		if _, err := os.Stdin.Read(make([]byte, 1)); err != nil {
+			return w.Flush()
 		}
-		total += m
+		for ; total < round*bytes; n++ {
+			m, err := w.WriteString(line(n))
+			if err != nil {
+				return err
+			}
+			total += m
+		}
 	}
-	return w.Flush()
 }
 
 // agentMain is an agent that takes over one task's logs and waits to be killed.

@@ -166,6 +166,7 @@ func (s *stream) pump(t *tools, now time.Time) (more bool) {
 		n, err := s.step(t, left)
 		switch {
 		case errors.Is(err, unix.EAGAIN):
+			s.fail = failure{} // nothing is refused any more
 			return false
 		case errors.Is(err, unix.EINTR):
 			continue

@@ -1,0 +1,641 @@
+package logs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+)
+
+func TestOutputOfSeveralRuns(t *testing.T) {
+	t.Parallel()
+	s := newSetting(t, Config{})
+	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
+	stdout, stderr := s.start(limits)
+	if want := filepath.Join(s.dir, ".web.stdout.fifo"); stdout != want {
+		t.Errorf("stdout goes to %s, want %s", stdout, want)
+	}
+	for _, path := range []string{stdout, stderr} {
+		if st, err := os.Lstat(path); err != nil || st.Mode() != os.ModeNamedPipe|0o600 {
+			t.Errorf("%s is %v, %v; want a FIFO with mode 0600", path, st.Mode(), err)
+		}
+	}
+	out, errs := s.open(stdout), s.open(stderr)
+	s.write(out, "first run\n")
+	s.write(errs, "complaint\n")
+	out.Close()
+	errs.Close()
+	s.await(Stdout, "first run\n")
+
+	// A restart: the FIFOs are there, and are read.
+	if again, _ := s.start(limits); again != stdout {
+		t.Errorf("stdout goes to %s after a restart", again)
+	}
+	out = s.open(stdout)
+	s.write(out, "second run\n")
+	out.Close()
+	s.stop()
+	names, b := s.files(Stdout)
+	if string(b) != "first run\nsecond run\n" || len(names) != 1 {
+		t.Errorf("%v hold %q", names, b)
+	}
+	if _, b := s.files(Stderr); string(b) != "complaint\n" {
+		t.Errorf("stderr holds %q", b)
+	}
+	if st, err := os.Stat(filepath.Join(s.dir, names[0])); err != nil || st.Mode() != 0o644 {
+		t.Errorf("log file has mode %v, %v", st.Mode(), err)
+	}
+	if keys, err := s.keeper.Keys(t.Context()); err != nil || len(keys) != 0 {
+		t.Errorf("the keeper still holds %v, %v", keys, err)
+	}
+
+	// Started once more after the end: the same files go on.
+	stdout, _ = s.start(limits)
+	out = s.open(stdout)
+	s.write(out, "third\n")
+	out.Close()
+	s.stop()
+	if _, b := s.files(Stdout); string(b) != "first run\nsecond run\nthird\n" {
+		t.Errorf("stdout holds %q", b)
+	}
+}
+
+// RS-078.
+func TestOnlyTheNewestFilesAreKept(t *testing.T) {
+	t.Parallel()
+	s := newSetting(t, Config{})
+	stdout, _ := s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	out := s.open(stdout)
+	var all bytes.Buffer
+	for n := 0; all.Len() < 6<<20; n++ {
+		all.WriteString(line(n))
+	}
+	s.write(out, all.String())
+	out.Close()
+	s.stop()
+	names, b := s.files(Stdout)
+	if len(names) != 3 {
+		t.Fatalf("files %v, want three", names)
+	}
+	if !bytes.HasSuffix(all.Bytes(), b) || len(b) < 2<<20 {
+		t.Errorf("the files hold %d bytes, and not the last ones that were written", len(b))
+	}
+	if names[2] != "web.stdout.6" && names[2] != "web.stdout.5" {
+		t.Errorf("files %v", names)
+	}
+	for _, name := range names[:2] {
+		f, err := os.ReadFile(filepath.Join(s.dir, name))
+		if err != nil || f[len(f)-1] != '\n' || len(f) > 1<<20 || len(f) < 1<<20-zone {
+			t.Errorf("%s: %d bytes, last one %q, %v", name, len(f), f[len(f)-1], err)
+		}
+	}
+}
+
+func TestNoLineEndForManyMegabytes(t *testing.T) {
+	t.Parallel()
+	s := newSetting(t, Config{})
+	stdout, _ := s.start(Limits{MaxFiles: 100, MaxFileSize: 1 << 20})
+	out := s.open(stdout)
+	data := bytes.Repeat([]byte{0, 'a', 0xff}, 7<<20)
+	if _, err := out.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	out.Close()
+	s.stop()
+	names, b := s.files(Stdout)
+	if !bytes.Equal(b, data) || len(names) != 21 {
+		t.Errorf("%d files hold %d bytes, want 21 with %d", len(names), len(b), len(data))
+	}
+}
+
+func TestStoppedCollectorHoldsTheTaskButLosesNothing(t *testing.T) {
+	t.Parallel()
+	s := newSetting(t, Config{})
+	stdout, _ := s.start(Limits{MaxFiles: 100, MaxFileSize: 1 << 20})
+	if err := s.collector.Process().Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	// Opens at once although nobody reads: the keeper holds the other end.
+	out := s.open(stdout)
+	data := bytes.Repeat([]byte("flood\n"), 1<<18)
+	var wrote sync.WaitGroup
+	wrote.Go(func() { s.write(out, string(data)) })
+	time.Sleep(20 * time.Millisecond)
+	if _, b := s.files(Stdout); len(b) != 0 {
+		t.Errorf("%d bytes were collected by a stopped process", len(b))
+	}
+	if err := s.collector.Process().Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	wrote.Wait()
+	out.Close()
+	s.stop()
+	if _, b := s.files(Stdout); !bytes.Equal(b, data) {
+		t.Errorf("%d bytes arrived, want %d", len(b), len(data))
+	}
+}
+
+func TestKindsOfWriters(t *testing.T) {
+	t.Parallel()
+	for name, flags := range map[string]int{
+		"non-blocking":        unix.O_WRONLY | unix.O_NONBLOCK,
+		"reading and writing": unix.O_RDWR,
+		"appending":           unix.O_WRONLY | unix.O_APPEND,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSetting(t, Config{})
+			stdout, _ := s.start(Limits{MaxFiles: 10, MaxFileSize: 10 << 20})
+			var want bytes.Buffer
+			for i := range 20 {
+				fd, err := unix.Open(stdout, flags|unix.O_CLOEXEC, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for left := bytes.Repeat(fmt.Appendf(nil, "%d\n", i), 20<<10); len(left) > 0; {
+					n, err := unix.Write(fd, left)
+					if errors.Is(err, unix.EAGAIN) {
+						time.Sleep(100 * time.Microsecond)
+						continue
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					want.Write(left[:n])
+					left = left[n:]
+				}
+				unix.Close(fd) // and open again
+			}
+			s.stop()
+			if _, b := s.files(Stdout); !bytes.Equal(b, want.Bytes()) {
+				t.Errorf("%d bytes arrived, want %d", len(b), want.Len())
+			}
+		})
+	}
+}
+
+// CVE-2026-6959: a task puts something in the place of its FIFO.
+func TestReplacedFIFO(t *testing.T) {
+	t.Parallel()
+	for name, place := range map[string]func(target, path string) error{
+		"a symbolic link": os.Symlink,
+		"a hard link":     os.Link,
+		"a file":          func(_, path string) error { return os.WriteFile(path, []byte("x"), 0o600) },
+		"a directory":     func(_, path string) error { return os.MkdirAll(filepath.Join(path, "sub"), 0o700) },
+		"another FIFO":    func(_, path string) error { return unix.Mkfifo(path, 0o666) },
+		"nothing":         func(_, path string) error { return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSetting(t, Config{})
+			target := filepath.Join(t.TempDir(), "target")
+			if err := os.WriteFile(target, []byte("precious"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
+			stdout := filepath.Join(s.dir, ".web.stdout.fifo")
+			want := ""
+			for _, when := range []string{"before the first start\n", "before the second\n"} {
+				if err := os.RemoveAll(stdout); err != nil {
+					t.Fatal(err)
+				}
+				if err := place(target, stdout); err != nil {
+					t.Fatal(err)
+				}
+				if got, _ := s.start(limits); got != stdout {
+					t.Errorf("stdout goes to %s", got)
+				}
+				if st, err := os.Lstat(stdout); err != nil || st.Mode() != os.ModeNamedPipe|0o600 {
+					t.Fatalf("the FIFO is %v, %v", st.Mode(), err)
+				}
+				out := s.open(stdout)
+				s.write(out, when)
+				out.Close()
+				want += when
+				s.await(Stdout, want)
+			}
+			s.stop()
+			if b, _ := os.ReadFile(target); string(b) != "precious" {
+				t.Errorf("the target holds %q", b)
+			}
+		})
+	}
+}
+
+func TestStopOfATaskThatNeverWrote(t *testing.T) {
+	t.Parallel()
+	s := newSetting(t, Config{})
+	s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	begin := time.Now()
+	s.stop()
+	if took := time.Since(begin); took > grace/2 {
+		t.Errorf("took %v: it waited for a writer that never was", took)
+	}
+	s.stop() // twice is no error
+}
+
+func TestStopWaitsForWritersAndThenLetsGo(t *testing.T) {
+	t.Parallel()
+	s := newSetting(t, Config{})
+	stdout, _ := s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+
+	// A writer that ends during the wait ends the wait.
+	out := s.open(stdout)
+	s.write(out, "a")
+	time.AfterFunc(50*time.Millisecond, func() {
+		_, _ = out.WriteString("b\n")
+		out.Close()
+	})
+	begin := time.Now()
+	s.stop()
+	if took := time.Since(begin); took > grace/2 {
+		t.Errorf("took %v", took)
+	}
+	if _, b := s.files(Stdout); string(b) != "ab\n" {
+		t.Errorf("stdout holds %q", b)
+	}
+
+	// One that stays does not; the collector may die meanwhile.
+	stdout, stderr := s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	out, errs := s.open(stdout), s.open(stderr)
+	s.write(out, "c\n")
+	old := s.collector.Process()
+	time.AfterFunc(100*time.Millisecond, func() {
+		_ = old.Signal(unix.SIGKILL)
+		_, _ = errs.WriteString("last words\n")
+	})
+	begin = time.Now()
+	s.stop()
+	if took := time.Since(begin); took < grace*9/10 {
+		t.Errorf("took only %v", took)
+	}
+	if _, b := s.files(Stdout); string(b) != "ab\nc\n" {
+		t.Errorf("stdout holds %q", b)
+	}
+	if _, b := s.files(Stderr); string(b) != "last words\n" {
+		t.Errorf("stderr holds %q", b)
+	}
+	if _, err := out.WriteString("late"); !errors.Is(err, unix.EPIPE) {
+		t.Errorf("write after the stop: %v, want a broken pipe", err)
+	}
+}
+
+// A flood that never ends does not hold up a stop.
+func TestStopOfAFlood(t *testing.T) {
+	t.Parallel()
+	s := newSetting(t, Config{})
+	stdout, _ := s.start(Limits{MaxFiles: 2, MaxFileSize: 1 << 20})
+	out := s.open(stdout)
+	done := make(chan error, 1)
+	go func() {
+		data := bytes.Repeat([]byte("flood\n"), 5000)
+		for {
+			if _, err := out.Write(data); err != nil {
+				done <- err
+				return
+			}
+		}
+	}()
+	begin := time.Now()
+	s.stop()
+	if took := time.Since(begin); took > grace+5*time.Second {
+		t.Errorf("took %v", took)
+	}
+	if err := <-done; !errors.Is(err, unix.EPIPE) {
+		t.Errorf("the writer got %v", err)
+	}
+}
+
+// On a real full file system: the task goes on, the loss is told, and output
+// comes again once there is room.
+func TestFullFileSystem(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("mounts a tmpfs: needs root")
+	}
+	losses := make(chan Loss, 10)
+	s := newSetting(t, Config{OnLoss: func(l Loss) { losses <- l }})
+	if err := unix.Mount("tmpfs", s.dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Skip("cannot mount a tmpfs:", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(s.dir, unix.MNT_DETACH) })
+	stdout, _ := s.start(Limits{MaxFiles: 10, MaxFileSize: 10 << 20})
+	out := s.open(stdout)
+	data := bytes.Repeat([]byte("0123456\n"), 1<<18) // 2 MiB
+	if _, err := out.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	first := nextLoss(t, losses)
+	if first.Over || first.Task != "web" || first.Stream != Stdout || !strings.Contains(first.Reason, "no space left") {
+		t.Errorf("loss %+v", first)
+	}
+	name := filepath.Join(s.dir, "web.stdout.0")
+	st, err := os.Stat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := st.Size()
+	if err := unix.Mount("tmpfs", s.dir, "tmpfs", unix.MS_REMOUNT, "size=8m"); err != nil {
+		t.Fatal(err)
+	}
+	last := nextLoss(t, losses)
+	s.write(out, "again\n")
+	out.Close()
+	s.stop()
+	if !last.Over || last.Bytes != int64(len(data))-kept {
+		t.Errorf("loss %+v; %d bytes were written and %d kept", last, len(data), kept)
+	}
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("[nomad-lite: %d bytes of output lost: no space left on device]\nagain\n", last.Bytes)
+	if !bytes.HasPrefix(b, data[:kept]) || !bytes.HasSuffix(b, []byte(want)) {
+		t.Errorf("the file ends with %q, want %q", b[max(0, len(b)-100):], want)
+	}
+}
+
+func nextLoss(t *testing.T, losses <-chan Loss) Loss {
+	t.Helper()
+	select {
+	case l := <-losses:
+		return l
+	case <-time.After(10 * time.Second):
+		t.Fatal("no loss is told")
+		return Loss{}
+	}
+}
+
+func TestTwoTasksDoNotMix(t *testing.T) {
+	t.Parallel()
+	s := newSetting(t, Config{})
+	var wg sync.WaitGroup
+	for _, name := range []string{"one", "two", "one.stdout"} {
+		stdout, stderr, err := s.collector.Start(t.Context(), Task{
+			AllocID: "a1", Name: name, Dir: s.dir,
+			Stdout: Limits{MaxFiles: 5, MaxFileSize: 1 << 20}, Stderr: Limits{MaxFiles: 5, MaxFileSize: 1 << 20},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range []string{stdout, stderr} {
+			out := s.open(path)
+			wg.Go(func() {
+				for i := range 1000 {
+					fmt.Fprintf(out, "%s %d\n", path, i)
+				}
+				out.Close()
+			})
+		}
+	}
+	wg.Wait()
+	for _, name := range []string{"one", "two", "one.stdout"} {
+		if err := s.collector.Stop(t.Context(), "a1", name); err != nil {
+			t.Fatal(err)
+		}
+		for _, stream := range streams {
+			b, err := os.ReadFile(filepath.Join(s.dir, name+"."+string(stream)+".0"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var want strings.Builder
+			for i := range 1000 {
+				fmt.Fprintf(&want, "%s/.%s.%s.fifo %d\n", s.dir, name, stream, i)
+			}
+			if string(b) != want.String() {
+				t.Errorf("%s of %s is not what it wrote", stream, name)
+			}
+		}
+	}
+}
+
+func TestIdleCollectorEnds(t *testing.T) {
+	t.Parallel()
+	base := t.TempDir()
+	s := &setting{t: t, run: filepath.Join(base, "run"), dir: filepath.Join(base, "alloc", "alloc", "logs")}
+	if err := os.MkdirAll(s.dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	s.connect(Config{Linger: 100 * time.Millisecond}, false)
+	stdout, _ := s.start(Limits{MaxFiles: 5, MaxFileSize: 1 << 20})
+	out := s.open(stdout)
+	p := s.collector.Process()
+	s.collector.Close()
+	s.write(out, "nobody looks\n")
+	s.await(Stdout, "nobody looks\n")
+	time.Sleep(300 * time.Millisecond)
+	if !p.Alive() {
+		t.Fatal("the collector ended although a task can write")
+	}
+	out.Close()
+	if st, err := s.keeper.Wait(t.Context(), p); err != nil || st != (keeper.Status{}) {
+		t.Errorf("the collector ended with %v, %v", st, err)
+	}
+	if _, err := os.Stat(filepath.Join(s.run, socketName)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its socket is left behind: %v", err)
+	}
+}
+
+func TestServeByHand(t *testing.T) {
+	if err := Serve(t.Context()); err == nil || !strings.Contains(err.Error(), "by hand") {
+		t.Errorf("Serve error %v", err)
+	}
+}
+
+// follow collects what a follower sees.
+type follow struct {
+	mu   sync.Mutex
+	data []byte
+	done chan error
+}
+
+func (s *setting) follow(req FollowRequest) *follow {
+	f := &follow{done: make(chan error, 1)}
+	req.AllocID, req.Task, req.Dir = "a1", "web", s.dir
+	if req.Stream == "" {
+		req.Stream = Stdout
+	}
+	go func() {
+		f.done <- s.collector.Follow(s.t.Context(), req, func(c Chunk) error {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.data = append(f.data, c.Data...)
+			return nil
+		})
+	}()
+	return f
+}
+
+func (f *follow) String() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return string(f.data)
+}
+
+func (f *follow) await(t *testing.T, want string) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); f.String() != want; time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(end) {
+			t.Fatalf("the follower has %.200q, want %.200q", f.String(), want)
+		}
+	}
+}
+
+func TestFollow(t *testing.T) {
+	t.Parallel()
+	s := newSetting(t, Config{})
+	stdout, _ := s.start(Limits{MaxFiles: 1000, MaxFileSize: 64 << 10})
+	out := s.open(stdout)
+	followers := []*follow{s.follow(FollowRequest{}), s.follow(FollowRequest{})}
+	want := ""
+	write := func(text string) {
+		t.Helper()
+		s.write(out, text)
+		want += text
+	}
+	write("no line end yet")
+	followers[0].await(t, want)
+	write(", now there is\n")
+	for _, f := range followers {
+		f.await(t, want)
+	}
+	for i := range 5 { // over many files, and the death of the collector
+		for range 300 {
+			write(strings.Repeat(string(rune('a'+i)), 500) + "\n")
+		}
+		kill(t, s.collector.Process())
+		write("after a death\n")
+		for _, f := range followers {
+			f.await(t, want)
+		}
+	}
+	followers = append(followers, s.follow(FollowRequest{}))
+	write("last byte")
+	out.Close()
+	s.stop()
+	for i, f := range followers {
+		if err := <-f.done; err != nil {
+			t.Errorf("follower %d: %v", i, err)
+		}
+		if f.String() != want {
+			t.Errorf("follower %d has %d bytes, want %d", i, len(f.String()), len(want))
+		}
+	}
+	late := s.follow(FollowRequest{}) // after the end
+	if err := <-late.done; err != nil || late.String() != want {
+		t.Errorf("a late follower has %d bytes and %v", len(late.String()), err)
+	}
+}
+
+func TestFollowFromAnOffset(t *testing.T) {
+	t.Parallel()
+	s := newSetting(t, Config{})
+	for i, text := range []string{"01234", "56789", "abcde"} {
+		if err := os.WriteFile(filepath.Join(s.dir, fmt.Sprintf("web.stdout.%d", i+3)), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tests := []struct {
+		name   string
+		origin Origin
+		offset int64
+		want   string
+	}{
+		{"all of it", FromStart, 0, "0123456789abcde"},
+		{"from within the first file", FromStart, 2, "23456789abcde"},
+		{"from the start of the second file", FromStart, 5, "56789abcde"},
+		{"from within the last file", FromStart, 13, "de"},
+		{"from beyond the end", FromStart, 100, ""},
+		{"the end alone", FromEnd, 0, ""},
+		{"the last bytes", FromEnd, 3, "cde"},
+		{"the last file", FromEnd, 5, "abcde"},
+		{"across files", FromEnd, 7, "89abcde"},
+		{"more than there is", FromEnd, 100, "0123456789abcde"},
+	}
+	for _, tt := range tests {
+		f := s.follow(FollowRequest{Origin: tt.origin, Offset: tt.offset, Once: true})
+		if err := <-f.done; err != nil || f.String() != tt.want {
+			t.Errorf("%s: %q, %v; want %q", tt.name, f.String(), err, tt.want)
+		}
+	}
+}
+
+// A follower never leaves the directory, whatever a task puts there.
+func TestFollowPassesOverForeignFiles(t *testing.T) {
+	t.Parallel()
+	s := newSetting(t, Config{})
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := errors.Join(
+		os.WriteFile(filepath.Join(s.dir, "web.stdout.0"), []byte("one "), 0o644),
+		os.Symlink(secret, filepath.Join(s.dir, "web.stdout.1")),
+		os.Link(secret, filepath.Join(s.dir, "web.stdout.2")),
+		unix.Mkfifo(filepath.Join(s.dir, "web.stdout.3"), 0o644),
+		os.Mkdir(filepath.Join(s.dir, "web.stdout.4"), 0o755),
+		os.WriteFile(filepath.Join(s.dir, "web.stdout.9"), []byte("two"), 0o644),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := s.follow(FollowRequest{Once: true})
+	if err := <-f.done; err != nil || f.String() != "one two" {
+		t.Errorf("the follower has %q and %v", f.String(), err)
+	}
+}
+
+// A slow follower misses what is deleted, gets the rest in order, and slows
+// nobody down.
+func TestSlowFollower(t *testing.T) {
+	t.Parallel()
+	s := newSetting(t, Config{})
+	stdout, _ := s.start(Limits{MaxFiles: 2, MaxFileSize: 64 << 10})
+	out := s.open(stdout)
+	hold := make(chan struct{})
+	var seen []string
+	done := make(chan error, 1)
+	go func() {
+		done <- s.collector.Follow(t.Context(), FollowRequest{AllocID: "a1", Task: "web", Dir: s.dir, Stream: Stdout}, func(c Chunk) error {
+			<-hold
+			if len(seen) == 0 || seen[len(seen)-1] != c.File {
+				seen = append(seen, c.File)
+			}
+			return nil
+		})
+	}()
+	for i := range 1 << 14 {
+		s.write(out, fmt.Sprintf("%099d\n", i))
+	}
+	out.Close()
+	s.stop()
+	close(hold)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	names, _ := s.files(Stdout)
+	if len(seen) > 3 || seen[len(seen)-1] != names[1] || !slices.IsSorted(seen[1:]) {
+		t.Errorf("saw %v, and %v are left", seen, names)
+	}
+}
+
+func TestFollowEndsWithTheErrorOfItsReader(t *testing.T) {
+	t.Parallel()
+	s := newSetting(t, Config{})
+	stdout, _ := s.start(Limits{MaxFiles: 2, MaxFileSize: 64 << 10})
+	s.write(s.open(stdout), "x")
+	err := s.collector.Follow(t.Context(), FollowRequest{AllocID: "a1", Task: "web", Dir: s.dir, Stream: Stdout}, func(Chunk) error { return io.ErrClosedPipe })
+	if !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("Follow error %v", err)
+	}
+}

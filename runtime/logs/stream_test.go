@@ -1,0 +1,359 @@
+package logs
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// newStream returns a stream over a FIFO, and the FIFO's other end.
+func newTestStream(t *testing.T, limits Limits) (s *stream, w *os.File, dir string, tl *tools) {
+	t.Helper()
+	dir = t.TempDir()
+	d, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := openFIFO(d, ".web.stdout.fifo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err = os.OpenFile(filepath.Join(dir, ".web.stdout.fifo"), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tl, err = newTools()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s = &stream{key: key{"a1", "web", Stdout}, limits: limits, fifo: fd, dir: d, file: -1}
+	t.Cleanup(func() { s.close(); w.Close(); tl.close() })
+	return s, w, dir, tl
+}
+
+// feed writes pieces, each of which is collected before the next one comes.
+func feed(t *testing.T, s *stream, w *os.File, tl *tools, pieces ...string) {
+	t.Helper()
+	for _, piece := range pieces {
+		for len(piece) > 0 {
+			n := min(len(piece), 64<<10)
+			if _, err := w.WriteString(piece[:n]); err != nil {
+				t.Fatal(err)
+			}
+			for s.pump(tl, time.Now()) {
+			}
+			if s.fail.err != nil {
+				t.Fatal(s.fail.err)
+			}
+			piece = piece[n:]
+		}
+	}
+}
+
+// sizesOf returns what is in each file, oldest first.
+func contents(t *testing.T, s *stream, dir string) []string {
+	t.Helper()
+	list, err := indexes(s.dir, s.key.prefix())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, index := range list {
+		b, err := os.ReadFile(filepath.Join(dir, fileName(s.key.prefix(), index)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, string(b))
+	}
+	return all
+}
+
+func TestRotation(t *testing.T) {
+	t.Parallel()
+	const limit = 100 << 10
+	x := func(n int) string { return strings.Repeat("x", n) }
+	row := x(999) + "\n" // a thousand bytes
+	tests := []struct {
+		name   string
+		limit  int64
+		pieces []string
+		want   []int // sizes of the files
+	}{
+		{"nothing is written: one empty file", limit, nil, []int{0}},
+		{"a file that is filled to the last byte is not followed by an empty one", limit, []string{x(limit-1) + "\n"}, []int{limit}},
+		{"one byte more begins the next file", limit, []string{x(limit-1) + "\n", "y"}, []int{limit, 1}},
+		{"a line that does not fit moves to the next file", limit, []string{strings.Repeat(row, 102), row}, []int{102_000, 1000}},
+		{"a line that does not fit is found in the middle of a write", limit, []string{strings.Repeat(row, 60), strings.Repeat(row, 60)}, []int{102_000, 18_000}},
+		{"a write that ends within a line near the end begins the next file early", limit, []string{strings.Repeat(row, 60), strings.Repeat(row, 40) + x(500), x(499) + "\n"}, []int{100_000, 1000}},
+		{"a line that ends with the file stays in it", limit, []string{strings.Repeat(row, 102) + x(399) + "\n", "z\n"}, []int{limit, 2}},
+		{"a line written in pieces near the end is kept whole", limit, []string{strings.Repeat(row, 80), x(500), x(499) + "\n"}, []int{80_000, 1000}},
+		{"a line written in pieces far from the end stays where it is", limit, []string{strings.Repeat(row, 40), x(500), x(499) + "\n"}, []int{41_000}},
+		{"a line of 32 KiB that began in time is kept whole", limit, []string{strings.Repeat(row, 69), x(32<<10-1) + "\n"}, []int{69_000 + 32<<10}},
+		{"a line just shorter than 32 KiB at the worst place is kept whole", limit, []string{strings.Repeat(row, 70), x(32<<10-2) + "\n"}, []int{70_000, 32<<10 - 1}},
+		{"no line end at all: files are filled to the limit", limit, []string{x(3*limit + 7)}, []int{limit, limit, limit, 7}},
+		{"NUL bytes are bytes", limit, []string{strings.Repeat("\x00", limit+1)}, []int{limit, 1}},
+		{"a file smaller than a line takes what fits", 10, []string{x(25) + "\n"}, []int{10, 10, 6}},
+		{"small files hold whole lines", 10, []string{"aaaa\nbbbb\ncc\n", "dddddddd\n"}, []int{10, 3, 9}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 100, MaxFileSize: tt.limit})
+			if err := s.open(); err != nil {
+				t.Fatal(err)
+			}
+			feed(t, s, w, tl, tt.pieces...)
+			files := contents(t, s, dir)
+			var sizes []int
+			for _, f := range files {
+				sizes = append(sizes, len(f))
+			}
+			if got, want := sizes, tt.want; !equal(got, want) {
+				t.Errorf("sizes %v, want %v", got, want)
+			}
+			if strings.Join(files, "") != strings.Join(tt.pieces, "") {
+				t.Error("the files together are not what was written")
+			}
+		})
+	}
+}
+
+func equal(a, b []int) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// Lines shorter than 32 KiB are whole, whatever their lengths and however they
+// are cut into writes, also when the process is replaced in between.
+func TestShortLinesAreNeverSplit(t *testing.T) {
+	t.Parallel()
+	seed := time.Now().UnixNano()
+	r := rand.New(rand.NewPCG(uint64(seed), 0))
+	const limit = 128 << 10
+	s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 1000, MaxFileSize: limit})
+	var text bytes.Buffer
+	for text.Len() < 4<<20 {
+		n := r.IntN(200)
+		if r.IntN(10) == 0 {
+			n = r.IntN(zone - 1)
+		}
+		text.WriteString(strings.Repeat(string(rune('a'+r.IntN(26))), n) + "\n")
+	}
+	all := text.String()
+	for left := all; len(left) > 0; {
+		n := min(len(left), 1+r.IntN(40<<10))
+		feed(t, s, w, tl, left[:n])
+		left = left[n:]
+		if r.IntN(5) == 0 { // as a new process would see it
+			unix.Close(s.file)
+			*s = stream{key: s.key, limits: s.limits, fifo: s.fifo, dir: s.dir, file: -1}
+		}
+	}
+	files := contents(t, s, dir)
+	if strings.Join(files, "") != all {
+		t.Errorf("the files together are not what was written (seed %d)", seed)
+	}
+	for i, f := range files {
+		if len(f) > limit {
+			t.Errorf("file %d has %d bytes, the limit is %d (seed %d)", i, len(f), limit, seed)
+		}
+		if i < len(files)-1 && !strings.HasSuffix(f, "\n") {
+			t.Errorf("file %d ends in the middle of a line (seed %d)", i, seed)
+		}
+		if i < len(files)-1 && len(f) < limit-zone {
+			t.Errorf("file %d has only %d bytes (seed %d)", i, len(f), seed)
+		}
+	}
+}
+
+func TestNewestFilesAreKept(t *testing.T) {
+	t.Parallel()
+	s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 3, MaxFileSize: 10})
+	for _, stray := range []string{"web.stdout.x", "web.stderr.0", "web.stdout.01", "web.stdout.99999999999999999999"} {
+		if err := os.WriteFile(filepath.Join(dir, stray), []byte("stays"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	feed(t, s, w, tl, "0\n", "111111111\n", "222222222\n", "333333333\n", "4\n")
+	if got := strings.Join(contents(t, s, dir), "|"); got != "222222222\n|333333333\n|4\n" {
+		t.Errorf("files hold %q", got)
+	}
+	// A new process goes on where this one stopped, in the same file.
+	unix.Close(s.file)
+	*s = stream{key: s.key, limits: Limits{MaxFiles: 2, MaxFileSize: 10}, fifo: s.fifo, dir: s.dir, file: -1}
+	feed(t, s, w, tl, "4\n", "555555555\n")
+	if got := strings.Join(contents(t, s, dir), "|"); got != "4\n4\n|555555555\n" {
+		t.Errorf("files hold %q", got)
+	}
+	if s.index != 5 {
+		t.Errorf("newest file is %d, want 5", s.index)
+	}
+}
+
+// What a task puts in the place of a log file is neither followed nor written to.
+func TestForeignFilesAreNotWrittenTo(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name  string
+		place func(target, path string) error
+	}{
+		{"a symbolic link", os.Symlink},
+		{"a dangling symbolic link", func(target, path string) error { return os.Symlink(target+"2", path) }},
+		{"a hard link", os.Link},
+		{"a directory", func(_, path string) error { return os.Mkdir(path, 0o755) }},
+		{"a FIFO", func(_, path string) error { return unix.Mkfifo(path, 0o644) }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+			target := filepath.Join(t.TempDir(), "passwd")
+			if err := os.WriteFile(target, []byte("root"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := tt.place(target, filepath.Join(dir, "web.stdout.7")); err != nil {
+				t.Fatal(err)
+			}
+			feed(t, s, w, tl, "hello\n")
+			b, err := os.ReadFile(filepath.Join(dir, "web.stdout.8"))
+			if err != nil || string(b) != "hello\n" {
+				t.Errorf("the next file holds %q, %v", b, err)
+			}
+			if b, _ := os.ReadFile(target); string(b) != "root" {
+				t.Errorf("the target holds %q", b)
+			}
+			if _, err := os.Stat(target + "2"); !errors.Is(err, os.ErrNotExist) {
+				t.Error("the target of the link was made")
+			}
+		})
+	}
+}
+
+func TestFileSystemWithoutSplice(t *testing.T) {
+	t.Parallel()
+	s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 100, MaxFileSize: 100 << 10})
+	s.copies = true
+	text := strings.Repeat(strings.Repeat("y", 700)+"\n", 1000)
+	feed(t, s, w, tl, text)
+	if strings.Join(contents(t, s, dir), "") != text {
+		t.Error("the files together are not what was written")
+	}
+}
+
+// A full disk makes the task wait for a while, then output is dropped, and a
+// line tells how much once there is room again.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 3, MaxFileSize: 20})
+	now := time.Now()
+	feed(t, s, w, tl, "before\n", "half")
+	full := s.dir
+	s.dir = -1 // no new file can be made
+	step := func(wantDropping bool, wantDropped int64) {
+		t.Helper()
+		s.pump(tl, now)
+		if s.fail.err == nil || s.fail.dropping != wantDropping || s.lost != wantDropped {
+			t.Fatalf("after the failure: %+v, lost %d; want dropping %v, lost %d", s.fail, s.lost, wantDropping, wantDropped)
+		}
+	}
+	if _, err := w.WriteString(" of a line that is longer than the file\n"); err != nil {
+		t.Fatal(err)
+	}
+	step(false, 0) // fills the file first
+	now = now.Add(retryWhileWaiting)
+	step(false, 0)
+	now = now.Add(patience)
+	step(true, 24)
+	now = now.Add(time.Millisecond)
+	if _, err := w.WriteString("gone\n"); err != nil {
+		t.Fatal(err)
+	}
+	step(true, 29)
+
+	s.dir = full
+	s.pump(tl, now.Add(time.Millisecond))
+	if s.fail.err == nil {
+		t.Error("tried again before it was time")
+	}
+	now = now.Add(retryWhileDropping)
+	if _, err := w.WriteString("after\n"); err != nil {
+		t.Fatal(err)
+	}
+	s.pump(tl, now)
+	if s.fail.err != nil || s.lost != 29 {
+		t.Errorf("still failing: %+v, lost %d", s.fail, s.lost)
+	}
+	want := "before\nhalf of a line that \n[nomad-lite: 29 bytes of output lost: "
+	got := strings.Join(contents(t, s, dir), "")
+	if !strings.HasPrefix(got, want) || !strings.HasSuffix(got, "]\nafter\n") {
+		t.Errorf("files hold %q", got)
+	}
+}
+
+func TestOpenDirTakesNoLinks(t *testing.T) {
+	t.Parallel()
+	base := t.TempDir()
+	real := filepath.Join(base, "a1", "alloc", "logs")
+	for _, dir := range []string{real, filepath.Join(base, "elsewhere", "logs"), filepath.Join(base, "a2", "alloc")} {
+		if err := os.MkdirAll(dir, 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for link, target := range map[string]string{
+		"a2/alloc/logs": "../../elsewhere/logs", // made by a task
+		"a3":            "a1",                   // above the shared directory: an operator's
+	} {
+		if err := os.Symlink(target, filepath.Join(base, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(base, "a4"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("../elsewhere", filepath.Join(base, "a4", "alloc")); err != nil {
+		t.Fatal(err)
+	}
+	for alloc, ok := range map[string]bool{"a1": true, "a2": false, "a3": true, "a4": false} {
+		fd, err := openDir(filepath.Join(base, alloc, "alloc", "logs"))
+		if (err == nil) != ok {
+			t.Errorf("open logs of %s: %v, want success %v", alloc, err, ok)
+		}
+		if err == nil {
+			unix.Close(fd)
+		}
+	}
+}
+
+func TestCheckTask(t *testing.T) {
+	t.Parallel()
+	good := Limits{MaxFiles: 1, MaxFileSize: 1}
+	tests := []struct {
+		name string
+		task Task
+		ok   bool
+	}{
+		{"all is well", Task{AllocID: "a", Name: "web", Stdout: good, Stderr: good}, true},
+		{"a name with a slash would leave the directory", Task{AllocID: "a", Name: "../web", Stdout: good, Stderr: good}, false},
+		{"a name is needed", Task{AllocID: "a", Stdout: good, Stderr: good}, false},
+		{"no files", Task{AllocID: "a", Name: "web", Stdout: good}, false},
+		{"an id with a slash", Task{AllocID: "a/b", Name: "web", Stdout: good, Stderr: good}, false},
+		{"a name that no file can have", Task{AllocID: "a", Name: strings.Repeat("n", 201), Stdout: good, Stderr: good}, false},
+	}
+	for _, tt := range tests {
+		if err := tt.task.check(); (err == nil) != tt.ok {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
+}
