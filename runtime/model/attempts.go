@@ -1,0 +1,126 @@
+package model
+
+import (
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// NextReschedule says when an allocation that failed at that time may be
+// replaced; false means never.
+func NextReschedule(p *api.ReschedulePolicy, tracker *api.RescheduleTracker, failed time.Time) (time.Time, bool) {
+	if p == nil || val(p.Attempts) <= 0 && !val(p.Unlimited) {
+		return time.Time{}, false
+	}
+	var events []*api.RescheduleEvent
+	if tracker != nil {
+		events = tracker.Events
+	}
+	if !val(p.Unlimited) && attemptsSince(events, failed.Add(-val(p.Interval))) >= val(p.Attempts) {
+		return time.Time{}, false
+	}
+	steps := 0
+	if n := len(events); n > 0 && !outlived(p, failed.Sub(time.Unix(0, events[n-1].RescheduleTime))) {
+		steps = stepsAfter(p, events)
+	}
+	return failed.Add(rescheduleDelay(p, steps)), true
+}
+
+// RescheduleInfo returns how many attempts were made in the interval before that
+// time, and how many are allowed in it.
+func RescheduleInfo(p *api.ReschedulePolicy, tracker *api.RescheduleTracker, at time.Time) (made, allowed int) {
+	if p == nil {
+		return 0, 0
+	}
+	if tracker != nil {
+		made = attemptsSince(tracker.Events, at.Add(-val(p.Interval)))
+	}
+	return made, val(p.Attempts)
+}
+
+// RescheduleDelays returns the delay that was before each event.
+func RescheduleDelays(p *api.ReschedulePolicy, events []*api.RescheduleEvent) []time.Duration {
+	delays := make([]time.Duration, len(events))
+	for i := range events {
+		delays[i] = rescheduleDelay(p, stepsAfter(p, events[:i+1])-1)
+	}
+	return delays
+}
+
+// ExtendTracker returns the tracker of an allocation that replaces another. It
+// keeps as many events as anybody will ever ask for.
+func ExtendTracker(p *api.ReschedulePolicy, tracker *api.RescheduleTracker, event api.RescheduleEvent) *api.RescheduleTracker {
+	var events []*api.RescheduleEvent
+	if tracker != nil {
+		events = tracker.Events
+	}
+	keep := 1
+	if p != nil {
+		keep = max(len(slotsOf(val(p.DelayFunction), val(p.Delay), val(p.MaxDelay)).listed)+1, val(p.Attempts))
+	}
+	if n := len(events) + 1 - keep; n > 0 {
+		events = events[n:]
+	}
+	// The old events are shared, their list is not.
+	all := make([]*api.RescheduleEvent, 0, len(events)+1)
+	all = append(append(all, events...), &event)
+	return &api.RescheduleTracker{Events: all, LastReschedule: "ok"}
+}
+
+func attemptsSince(events []*api.RescheduleEvent, start time.Time) int {
+	n := 0
+	for _, e := range events {
+		if time.Unix(0, e.RescheduleTime).After(start) {
+			n++
+		}
+	}
+	return n
+}
+
+// outlived tells whether an allocation lived long enough for the delay to begin
+// at its base again.
+func outlived(p *api.ReschedulePolicy, life time.Duration) bool {
+	return val(p.DelayFunction) != delayConstant && life > val(p.MaxDelay)
+}
+
+// stepsAfter returns how many delays of a series have passed with these events.
+// How long the allocations between them lived follows from the times: what lies
+// between two events is a life and a delay.
+func stepsAfter(p *api.ReschedulePolicy, events []*api.RescheduleEvent) int {
+	steps := 0
+	for i := range events {
+		if i > 0 {
+			gap := time.Duration(events[i].RescheduleTime - events[i-1].RescheduleTime)
+			if outlived(p, gap-rescheduleDelay(p, steps)) {
+				steps = 0
+			}
+		}
+		steps++
+	}
+	return steps
+}
+
+// rescheduleDelay returns the delay after so many others of a series.
+func rescheduleDelay(p *api.ReschedulePolicy, steps int) time.Duration {
+	delay, ceiling := val(p.Delay), val(p.MaxDelay)
+	switch val(p.DelayFunction) {
+	case delayExponential:
+		for range steps {
+			if delay > ceiling/2 {
+				return ceiling
+			}
+			delay *= 2
+		}
+	case delayFibonacci:
+		before := time.Duration(0)
+		for range steps {
+			if delay > ceiling-before {
+				return ceiling
+			}
+			before, delay = delay, before+delay
+		}
+	default:
+		return delay
+	}
+	return min(delay, ceiling)
+}

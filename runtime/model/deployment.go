@@ -1,0 +1,92 @@
+package model
+
+import "github.com/hashicorp/nomad/api"
+
+// The descriptions of a deployment's status. Clients of Nomad show them, and
+// some look for them.
+const (
+	DeploymentRunning         = "Deployment is running"
+	DeploymentNeedsPromotion  = "Deployment is running but requires manual promotion"
+	DeploymentAutoPromotes    = "Deployment is running pending automatic promotion"
+	DeploymentPaused          = "Deployment is paused"
+	DeploymentSuccessful      = "Deployment completed successfully"
+	DeploymentStopped         = "Cancelled because job is stopped"
+	DeploymentNewer           = "Cancelled due to newer version of job"
+	DeploymentUnhealthy       = "Failed due to unhealthy allocations"
+	DeploymentDeadline        = "Failed due to progress deadline"
+	DeploymentMarkedAsFailed  = "Deployment marked as failed"
+	DeploymentRollsBack       = "%s - rolling back to job version %d"
+	DeploymentSameSpec        = "%s - not rolling back to stable job version %d as current job has same specification"
+	DeploymentNothingToRevert = "%s - no stable job version to auto revert to"
+)
+
+// The descriptions of an allocation's desired status.
+const (
+	AllocNotNeeded   = "alloc not needed due to job update"
+	AllocUpdating    = "alloc is being updated due to job update"
+	AllocMigrating   = "alloc is being migrated"
+	AllocRescheduled = "alloc was rescheduled because it failed"
+)
+
+// DeploymentActive tells whether a deployment has not come to its end.
+func DeploymentActive(d *api.Deployment) bool {
+	switch d.Status {
+	case api.DeploymentStatusRunning, api.DeploymentStatusPaused, api.DeploymentStatusPending,
+		api.DeploymentStatusBlocked, api.DeploymentStatusUnblocking:
+		return true
+	}
+	return false
+}
+
+// EvalActive tells whether an evaluation has not come to its end.
+func EvalActive(e *api.Evaluation) bool {
+	return e.Status == api.EvalStatusPending || e.Status == api.EvalStatusBlocked
+}
+
+// ClientTerminal tells whether the tasks of an allocation are said to be through.
+// The allocation may still be at work: see what the runner says about its end.
+func ClientTerminal(a *api.Allocation) bool {
+	switch a.ClientStatus {
+	case api.AllocClientStatusComplete, api.AllocClientStatusFailed, api.AllocClientStatusLost:
+		return true
+	}
+	return false
+}
+
+// Terminal tells whether an allocation is through, or is not wanted any more.
+func Terminal(a *api.Allocation) bool { return a.ServerTerminalStatus() || ClientTerminal(a) }
+
+// The states of a job.
+const (
+	JobPending = "pending"
+	JobRunning = "running"
+	JobDead    = "dead"
+)
+
+// JobStatus derives the status of a job from all that belongs to it. The first
+// line that holds decides.
+func JobStatus(job *api.Job, allocs []*api.Allocation, evals []*api.Evaluation, deployments []*api.Deployment) string {
+	switch {
+	case val(job.Type) == api.JobTypeSystem || job.Periodic != nil || job.IsParameterized():
+		if val(job.Stop) {
+			return JobDead
+		}
+		return JobRunning
+	case some(deployments, DeploymentActive) || some(allocs, func(a *api.Allocation) bool { return !Terminal(a) }):
+		return JobRunning
+	case some(evals, EvalActive):
+		return JobPending
+	case len(evals) > 0 || val(job.Stop):
+		return JobDead
+	}
+	return JobPending
+}
+
+func some[T any](list []T, holds func(T) bool) bool {
+	for _, e := range list {
+		if holds(e) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,205 @@
+package model
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// SameSpec tells whether two canonical jobs are the same but for what the agent
+// writes into a job: status, version, stability, indexes, times, tag. Whether a
+// job is stopped is part of what is compared.
+func SameSpec(a, b *api.Job) bool { return sameText(specOf(a), specOf(b)) }
+
+func specOf(job *api.Job) *api.Job {
+	c := *job
+	c.Status, c.StatusDescription = nil, nil
+	c.Stable, c.Version, c.VersionTag = nil, nil, nil
+	c.SubmitTime, c.CreateIndex, c.ModifyIndex, c.JobModifyIndex = nil, nil, nil, nil
+	c.NomadTokenID = nil
+	stop := val(job.Stop)
+	c.Stop = &stop
+	c.TaskGroups = slices.Clone(job.TaskGroups)
+	for i, g := range c.TaskGroups {
+		group := *g
+		group.Scaling = scalingOf(g.Scaling)
+		group.Tasks = slices.Clone(g.Tasks)
+		for k, t := range group.Tasks {
+			task := *t
+			task.ScalingPolicies = slices.Clone(t.ScalingPolicies)
+			for n, p := range task.ScalingPolicies {
+				task.ScalingPolicies[n] = scalingOf(p)
+			}
+			group.Tasks[k] = &task
+		}
+		c.TaskGroups[i] = &group
+	}
+	return &c
+}
+
+func scalingOf(p *api.ScalingPolicy) *api.ScalingPolicy {
+	if p == nil {
+		return nil
+	}
+	c := *p
+	c.ID, c.Namespace, c.CreateIndex, c.ModifyIndex = "", "", 0, 0
+	return &c
+}
+
+// sameText compares two values by their JSON form: there the number 1 of a job
+// that was read from HCL is the number 1 of one that comes from the disk.
+func sameText(a, b any) bool {
+	x, errX := json.Marshal(a)
+	y, errY := json.Marshal(b)
+	return errX == nil && errY == nil && bytes.Equal(x, y)
+}
+
+// TransitionFault says why a job cannot become the other, canonical one, or
+// returns nil. The texts are those that clients of Nomad know.
+func TransitionFault(from, to *api.Job) error {
+	periodic := func(j *api.Job) bool { return j.Periodic != nil }
+	parameterized := func(j *api.Job) bool { return j.ParameterizedJob != nil }
+	switch {
+	case val(from.Type) != val(to.Type):
+		return fmt.Errorf("cannot update job from type %q to %q", val(from.Type), val(to.Type))
+	case periodic(from) && !periodic(to):
+		return fmt.Errorf("cannot update periodic job to being non-periodic")
+	case !periodic(from) && periodic(to):
+		return fmt.Errorf("cannot update non-periodic job to being periodic")
+	case parameterized(from) && !parameterized(to):
+		return fmt.Errorf("cannot update parameterized job to being non-parameterized")
+	case !parameterized(from) && parameterized(to):
+		return fmt.Errorf("cannot update non-parameterized job to being parameterized")
+	}
+	return nil
+}
+
+// Destructive tells whether allocations of the named group of the one canonical
+// job must be replaced to become allocations of the other. If not, they can be
+// updated in place, unless the node does not satisfy the other job.
+func Destructive(from, to *api.Job, group string) bool {
+	a, b := Group(from, group), Group(to, group)
+	if a == nil || b == nil {
+		return true
+	}
+	return a != b && !sameText(identityOf(from, a), identityOf(to, b))
+}
+
+// Group returns a group of the job by its name, nil if there is none.
+func Group(job *api.Job, name string) *api.TaskGroup {
+	for _, g := range job.TaskGroups {
+		if val(g.Name) == name {
+			return g
+		}
+	}
+	return nil
+}
+
+// groupIdentity is what an allocation cannot change while it runs.
+type groupIdentity struct {
+	Disk     *api.EphemeralDisk
+	Networks []networkIdentity
+	Consul   *api.Consul
+	Connect  []any
+	Volumes  map[string]*api.VolumeRequest
+	Tasks    map[string]taskIdentity
+}
+
+type networkIdentity struct {
+	Mode, Hostname string
+	MBits          int
+	DNS            *api.DNSConfig
+	CNI            *api.CNIConfig
+	Static         []api.Port
+	Dynamic        []api.Port
+}
+
+type taskIdentity struct {
+	Driver, User    string
+	Config          map[string]any
+	Env, Meta       map[string]string
+	Artifacts       []*api.TaskArtifact
+	Templates       []*api.Template
+	RenderTemplates bool
+	Vault           *api.Vault
+	Consul          *api.Consul
+	Secrets         []*api.Secret
+	CSI             *api.TaskCSIPluginConfig
+	Mounts          []*api.VolumeMount
+	Identity        *api.WorkloadIdentity
+	Identities      []*api.WorkloadIdentity
+	Lifecycle       *api.TaskLifecycle
+	LogsDisabled    bool
+	Networks        []networkIdentity
+
+	CPU, Cores, Memory, MemoryMax, SecretsMB int
+
+	Devices []*api.RequestedDevice
+	NUMA    *api.NUMAResource
+}
+
+func identityOf(job *api.Job, g *api.TaskGroup) groupIdentity {
+	id := groupIdentity{
+		Disk:     g.EphemeralDisk,
+		Networks: networkIdentities(g.Networks),
+		Consul:   g.Consul,
+		Volumes:  g.Volumes,
+		Tasks:    make(map[string]taskIdentity, len(g.Tasks)),
+	}
+	for _, s := range g.Services {
+		if s.Connect != nil {
+			id.Connect = append(id.Connect, s.Name, s.Connect)
+		}
+	}
+	for _, t := range g.Tasks {
+		id.Tasks[t.Name] = taskIdentityOf(job, g, t)
+	}
+	return id
+}
+
+func taskIdentityOf(job *api.Job, g *api.TaskGroup, t *api.Task) taskIdentity {
+	// The same key of an inner block wins, so that moving one changes nothing.
+	meta := map[string]string{}
+	for _, m := range []map[string]string{job.Meta, g.Meta, t.Meta} {
+		maps.Copy(meta, m)
+	}
+	id := taskIdentity{
+		Driver: t.Driver, User: t.User,
+		Config: t.Config, Env: t.Env, Meta: meta,
+		Artifacts: t.Artifacts, Templates: t.Templates,
+		Vault: t.Vault, Consul: t.Consul, Secrets: t.Secrets, CSI: t.CSIPluginConfig,
+		Mounts:   t.VolumeMounts,
+		Identity: t.Identity, Identities: t.Identities,
+		// Nomad goes on with the old one until the agent is started again.
+		Lifecycle:    t.Lifecycle,
+		LogsDisabled: t.LogConfig != nil && val(t.LogConfig.Disabled),
+	}
+	if t.RestartPolicy != nil {
+		id.RenderTemplates = val(t.RestartPolicy.RenderTemplates)
+	}
+	if r := t.Resources; r != nil {
+		id.CPU, id.Cores, id.Memory, id.MemoryMax, id.SecretsMB = val(r.CPU), val(r.Cores), val(r.MemoryMB), val(r.MemoryMaxMB), val(r.SecretsMB)
+		id.Devices, id.NUMA = r.Devices, r.NUMA
+		id.Networks = networkIdentities(r.Networks)
+	}
+	return id
+}
+
+func networkIdentities(networks []*api.NetworkResource) []networkIdentity {
+	var ids []networkIdentity
+	for _, n := range networks {
+		id := networkIdentity{
+			Mode: n.Mode, Hostname: n.Hostname, MBits: val(n.MBits), DNS: n.DNS, CNI: n.CNI,
+			Static: slices.Clone(n.ReservedPorts), Dynamic: slices.Clone(n.DynamicPorts),
+		}
+		for i := range id.Dynamic {
+			id.Dynamic[i].Value = 0
+		}
+		ids = append(ids, id)
+	}
+	return ids
+}

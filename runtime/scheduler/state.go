@@ -1,0 +1,96 @@
+package scheduler
+
+import (
+	"context"
+	"iter"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// JobKey names a job.
+type JobKey struct{ Namespace, ID string }
+
+// KeyOf returns the name of a stored job.
+func KeyOf(job *api.Job) JobKey { return JobKey{*job.Namespace, *job.ID} }
+
+// State is what the scheduler reads: one consistent view. What it returns is
+// shared and is never changed by anybody. What is not there is nil, or empty.
+type State interface {
+	// Node returns this node.
+	Node() *api.Node
+
+	Job(JobKey) *api.Job
+	Jobs() iter.Seq[*api.Job]
+	// Children returns the jobs that were dispatched or launched from this one.
+	Children(parent JobKey) []*api.Job
+	// JobVersions returns the current version of a job and the older ones that
+	// are kept, newest first.
+	JobVersions(JobKey) []*api.Job
+	Submission(JobKey, uint64) *api.JobSubmission
+	// LastLaunch returns the latest launch of a periodic job, zero if there is none.
+	LastLaunch(JobKey) time.Time
+
+	Alloc(id string) *api.Allocation
+	Allocs() iter.Seq[*api.Allocation]
+	AllocsOfJob(JobKey) []*api.Allocation
+	// Ended reports whether nothing of the allocation runs any more: its runner
+	// has been told to the end. An allocation that is terminal may not have ended.
+	Ended(allocID string) bool
+	// AllocsIndex returns the index of the last change of any allocation, its end
+	// included.
+	AllocsIndex() uint64
+
+	Eval(id string) *api.Evaluation
+	Evals() iter.Seq[*api.Evaluation]
+	EvalsOfJob(JobKey) []*api.Evaluation
+
+	Deployment(id string) *api.Deployment
+	Deployments() iter.Seq[*api.Deployment]
+	DeploymentsOfJob(JobKey) []*api.Deployment
+}
+
+// Tx is one atomic change. It sees what it has written itself. It may keep what
+// it is given, so that nobody may change it afterwards.
+type Tx interface {
+	State
+
+	// Index is the index of this change. The scheduler writes it into all that it
+	// puts.
+	Index() uint64
+
+	// PutJob makes job the current version of its job. A version that is there
+	// already is replaced.
+	PutJob(*api.Job) error
+	// PutJobVersion replaces a version of a job, which need not be the current one.
+	PutJobVersion(*api.Job) error
+	// DeleteJob removes a job with its versions, submissions, launches and
+	// scaling events.
+	DeleteJob(JobKey) error
+	DeleteJobVersion(JobKey, uint64) error
+	PutSubmission(JobKey, uint64, *api.JobSubmission) error
+	PutLaunch(JobKey, time.Time) error
+	PutScalingEvent(JobKey, string, *api.ScalingEvent) error
+
+	PutAlloc(*api.Allocation) error
+	// PutEnded remembers that the allocation has ended.
+	PutEnded(allocID string) error
+	DeleteAlloc(id string) error
+
+	PutEval(*api.Evaluation) error
+	DeleteEval(id string) error
+
+	PutDeployment(*api.Deployment) error
+	DeleteDeployment(id string) error
+}
+
+// Store keeps the state.
+type Store interface {
+	// View returns the newest state.
+	View() State
+	// Update calls change, and returns when what it wrote is durable, with the
+	// index of the change. Changes run one after the other. If change returns an
+	// error, nothing is written and the error is returned. A change that writes
+	// nothing takes no index.
+	Update(ctx context.Context, change func(Tx) error) (uint64, error)
+}
