@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"fmt"
 	"math"
 	"strconv"
 
@@ -29,24 +28,17 @@ func capacityOf(node Node) capacity {
 	for i, d := range dimensions {
 		c[i] = math.Inf(1)
 		if n, err := strconv.ParseFloat(node.Attributes[d.attribute], 64); err == nil && n > 0 {
-			c[i] = n / d.scale
+			c[i] = n/d.scale - node.Reserved[i]
 		}
 	}
 	return c
 }
 
-// take subtracts what is needed, or says which dimension is exhausted.
-func (c *capacity) take(need capacity) error {
-	for i, d := range dimensions {
-		if need[i] > c[i] {
-			return fmt.Errorf("%s exhausted: an allocation needs %.0f %s and %.0f %s are left on this node: ask for less in the resources of its tasks, or lower the count",
-				d.name, need[i], d.unit, c[i], d.unit)
-		}
+// add adds an amount so many times.
+func (c *capacity) add(amount capacity, times float64) {
+	for i := range c {
+		c[i] += times * amount[i]
 	}
-	for i := range dimensions {
-		c[i] -= need[i]
-	}
-	return nil
 }
 
 // needOf is the most that the tasks of a group use at one time: those of one

@@ -45,20 +45,24 @@ func glob(pattern, name string) bool {
 }
 
 // feasible checks the constraints on the job, the group and its tasks against
-// the node, and returns everything that does not hold.
-func feasible(job *api.Job, g *api.TaskGroup, node Node) error {
-	total := 0
-	for _, g := range job.TaskGroups {
-		total += *g.Count
-	}
+// the node, and returns everything that does not hold. jobCount and groupCount
+// say how many allocations of the job and of the group would be there.
+func feasible(job *api.Job, g *api.TaskGroup, node Node, jobCount, groupCount int) error {
 	var errs []error
-	check := func(constraints []*api.Constraint, count int) {
-		for _, c := range constraints {
-			errs = append(errs, satisfied(c, node, count))
+	for _, t := range g.Tasks {
+		if node.Drivers != nil && !node.Drivers[t.Driver] {
+			errs = append(errs, &filteredError{"missing drivers", fmt.Errorf("task %q: driver %q is not there, or is not healthy", t.Name, t.Driver)})
 		}
 	}
-	check(job.Constraints, total)
-	check(g.Constraints, *g.Count)
+	check := func(constraints []*api.Constraint, count int) {
+		for _, c := range constraints {
+			if err := satisfied(c, node, count); err != nil {
+				errs = append(errs, &filteredError{constraintText(c), err})
+			}
+		}
+	}
+	check(job.Constraints, jobCount)
+	check(g.Constraints, groupCount)
 	for _, t := range g.Tasks {
 		check(t.Constraints, 1)
 	}

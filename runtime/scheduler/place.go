@@ -3,6 +3,7 @@ package scheduler
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -14,6 +15,16 @@ type Node struct {
 	Attributes, Meta                  map[string]string
 	// IP is the address that port mappings name.
 	IP string
+
+	// Drivers are those that are there and healthy. Nil means that it does not
+	// matter.
+	Drivers map[string]bool
+	// Ineligible says that nothing new may be placed.
+	Ineligible bool
+	// Reserved is what is kept from allocations: CPU in MHz, memory and disk in MB.
+	Reserved [3]float64
+	// ReservedPorts are kept from allocations, too.
+	ReservedPorts []int
 }
 
 // Host is how placement asks for what cannot be derived from the job and the
@@ -39,6 +50,18 @@ func (e *GroupError) Error() string { return fmt.Sprintf("group %q: %v", e.Group
 
 func (e *GroupError) Unwrap() error { return e.Err }
 
+// filteredError says that the node cannot run a group, whatever else runs there.
+type filteredError struct {
+	constraint string // as the metrics name it
+	error
+}
+
+// exhaustedError says that the node has too little left.
+type exhaustedError struct {
+	dimension string // as the metrics name it
+	error
+}
+
 // Place returns one allocation for each instance of each group of a valid
 // canonical job, in the order of the groups and of their indexes, or an error
 // that joins one GroupError for each group that does not fit. The allocations
@@ -49,18 +72,17 @@ func Place(job *api.Job, node Node, host Host) ([]*api.Allocation, error) {
 	if err := eligible(job, node); err != nil {
 		return nil, err
 	}
-	p := &placement{
-		job:    job,
-		node:   node,
-		host:   host,
-		evalID: host.NewID(),
-		ports:  reservedPorts(job),
-		left:   capacityOf(node),
+	p := newPlacement(job, node, host, NewRoom(node))
+	p.evalID = host.NewID()
+	p.now = host.Now()
+	total := 0
+	for _, g := range job.TaskGroups {
+		total += *g.Count
 	}
 	var allocs []*api.Allocation
 	var errs []error
 	for _, g := range job.TaskGroups {
-		placed, err := p.group(g)
+		placed, err := p.group(g, total)
 		if err != nil {
 			errs = append(errs, &GroupError{*g.Name, err})
 		}
@@ -72,23 +94,32 @@ func Place(job *api.Job, node Node, host Host) ([]*api.Allocation, error) {
 	return allocs, nil
 }
 
-// placement is one call of Place.
+// placement places allocations of one version of a job.
 type placement struct {
 	job    *api.Job
 	node   Node
 	host   Host
+	now    time.Time
 	evalID string
-	ports  *ports
-	left   capacity
+	room   *Room
+	static map[int]bool
+
+	// The allocation that is being placed.
+	seat   seatKey
+	chosen map[int]bool
 }
 
-func (p *placement) group(g *api.TaskGroup) ([]*api.Allocation, error) {
-	if err := feasible(p.job, g, p.node); err != nil {
+func newPlacement(job *api.Job, node Node, host Host, room *Room) *placement {
+	return &placement{job: job, node: node, host: host, room: room, static: staticPorts(job)}
+}
+
+func (p *placement) group(g *api.TaskGroup, total int) ([]*api.Allocation, error) {
+	if err := feasible(p.job, g, p.node, total, *g.Count); err != nil {
 		return nil, err
 	}
 	var allocs []*api.Allocation
 	for i := range *g.Count {
-		alloc, err := p.instance(g, i)
+		alloc, err := p.instance(g, allocName(p.job, g, i))
 		if err != nil {
 			return nil, err
 		}
@@ -97,19 +128,25 @@ func (p *placement) group(g *api.TaskGroup) ([]*api.Allocation, error) {
 	return allocs, nil
 }
 
-func (p *placement) instance(g *api.TaskGroup, i int) (*api.Allocation, error) {
-	if err := p.left.take(needOf(g)); err != nil {
+func allocName(job *api.Job, g *api.TaskGroup, i int) string {
+	return *job.ID + "." + *g.Name + "[" + strconv.Itoa(i) + "]"
+}
+
+// instance makes the allocation and takes the room for it.
+func (p *placement) instance(g *api.TaskGroup, name string) (*api.Allocation, error) {
+	p.seat = seatKey{*p.job.Namespace, *p.job.ID, name}
+	if err := p.room.take(p.seat, needOf(g)); err != nil {
 		return nil, err
 	}
 	resources, err := p.resources(g)
 	if err != nil {
 		return nil, err
 	}
-	now := p.host.Now().UnixNano()
+	now := p.now.UnixNano()
 	alloc := &api.Allocation{
 		ID:                 p.host.NewID(),
 		EvalID:             p.evalID,
-		Name:               fmt.Sprintf("%s.%s[%d]", *p.job.ID, *g.Name, i),
+		Name:               name,
 		Namespace:          *p.job.Namespace,
 		NodeID:             p.node.ID,
 		NodeName:           p.node.Name,
@@ -129,5 +166,6 @@ func (p *placement) instance(g *api.TaskGroup, i int) (*api.Allocation, error) {
 		ModifyTime: now,
 	}
 	alloc.Resources, alloc.TaskResources = legacyResources(resources)
+	p.room.Put(alloc)
 	return alloc, nil
 }

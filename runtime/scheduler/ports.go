@@ -15,16 +15,10 @@ const (
 	maxPort = 65535
 )
 
-// ports are those that the allocations of one job have been given.
-type ports struct {
-	taken map[int]bool
-	// static are the numbers that the job names, whether they are taken yet or
-	// not: no dynamic port may be one of them.
-	static map[int]bool
-}
-
-func reservedPorts(job *api.Job) *ports {
-	p := &ports{taken: map[int]bool{}, static: map[int]bool{}}
+// staticPorts are the numbers that the job names, whether they are taken yet or
+// not: no dynamic port may be one of them.
+func staticPorts(job *api.Job) map[int]bool {
+	static := map[int]bool{}
 	for _, g := range job.TaskGroups {
 		networks := slices.Clone(g.Networks)
 		for _, t := range g.Tasks {
@@ -32,11 +26,11 @@ func reservedPorts(job *api.Job) *ports {
 		}
 		for _, n := range networks {
 			for _, port := range n.ReservedPorts {
-				p.static[port.Value] = true
+				static[port.Value] = true
 			}
 		}
 	}
-	return p
+	return static
 }
 
 // network returns the network with its ports filled in.
@@ -73,12 +67,23 @@ func (p *placement) takeStatic(port api.Port) error {
 		return fmt.Errorf("%d is not between 1 and %d", port.Value, maxPort)
 	case port.IgnoreCollision:
 		return nil
-	case p.ports.taken[port.Value]:
-		return fmt.Errorf("another allocation of this job has the static port %d on this node: leave out static, or lower the count", port.Value)
-	case !p.host.PortFree(port.Value):
-		return fmt.Errorf("reserved port collision %s=%d: something listens there. Stop it, or leave out static", port.Label, port.Value)
 	}
-	p.ports.taken[port.Value] = true
+	collision := func(format string, args ...any) error {
+		dimension := fmt.Sprintf("network: reserved port collision %s=%d", port.Label, port.Value)
+		return &exhaustedError{dimension, fmt.Errorf(format, args...)}
+	}
+	by, own := p.room.holder(p.seat, port.Value)
+	switch {
+	case by != nil && by.key.job == p.seat.job && by.key.namespace == p.seat.namespace, p.chosen[port.Value]:
+		return collision("another allocation of this job has the static port %d on this node: leave out static, or lower the count", port.Value)
+	case by != nil:
+		return collision("reserved port collision %s=%d: allocation %q of job %q has it. Stop it, or leave out static", port.Label, port.Value, by.key.name, by.key.job)
+	case p.room.reserved[port.Value]:
+		return collision("reserved port collision %s=%d: the configuration of the agent reserves it", port.Label, port.Value)
+	case !own && !p.host.PortFree(port.Value):
+		return collision("reserved port collision %s=%d: something listens there. Stop it, or leave out static", port.Label, port.Value)
+	}
+	p.chosen[port.Value] = true
 	return nil
 }
 
@@ -90,13 +95,13 @@ func (p *placement) takeDynamic(port api.Port) (int, error) {
 	start := p.host.Pick(n)
 	for i := range n {
 		number := minDynamicPort + (start+i)%n
-		if p.ports.taken[number] || p.ports.static[number] || !p.host.PortFree(number) {
+		if p.chosen[number] || p.static[number] || p.room.taken(number) || !p.host.PortFree(number) {
 			continue
 		}
-		p.ports.taken[number] = true
+		p.chosen[number] = true
 		return number, nil
 	}
-	return 0, fmt.Errorf("no port between %d and %d is free", minDynamicPort, maxDynamicPort)
+	return 0, &exhaustedError{"network: dynamic port selection failed", fmt.Errorf("no port between %d and %d is free", minDynamicPort, maxDynamicPort)}
 }
 
 func hostNetwork(port api.Port) error {

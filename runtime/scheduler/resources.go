@@ -8,6 +8,7 @@ import (
 
 // resources grants the group what it asks for.
 func (p *placement) resources(g *api.TaskGroup) (*api.AllocatedResources, error) {
+	p.chosen = map[int]bool{}
 	granted := &api.AllocatedResources{
 		Tasks:  make(map[string]*api.AllocatedTaskResources, len(g.Tasks)),
 		Shared: api.AllocatedSharedResources{DiskMB: int64(*g.EphemeralDisk.SizeMB)},
