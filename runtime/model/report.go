@@ -63,18 +63,26 @@ func (f *Fault) leaves() []*Fault {
 	return leaves
 }
 
-// listText is the format of lists that the API of Nomad answers with, and that
-// tools search in.
 func listText(faults []*Fault) string {
+	lines := make([]string, len(faults))
+	for i, f := range faults {
+		lines[i] = f.Error()
+	}
+	return ListText(lines)
+}
+
+// ListText is the format of lists of errors that the API of Nomad answers with,
+// and that tools search in.
+func ListText(lines []string) string {
 	head := "1 error occurred:"
-	if len(faults) != 1 {
-		head = fmt.Sprintf("%d errors occurred:", len(faults))
+	if len(lines) != 1 {
+		head = fmt.Sprintf("%d errors occurred:", len(lines))
 	}
 	var b strings.Builder
 	b.WriteString(head)
-	for _, f := range faults {
+	for _, line := range lines {
 		b.WriteString("\n\t* ")
-		b.WriteString(f.Error())
+		b.WriteString(line)
 	}
 	b.WriteString("\n\n")
 	return b.String()

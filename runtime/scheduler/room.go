@@ -246,3 +246,9 @@ func Startable(state State, a *api.Allocation) bool {
 	}
 	return true
 }
+
+// has tells whether an allocation still holds something.
+func (r *Room) has(a *api.Allocation) bool {
+	s := r.seats[seatOf(a)]
+	return s != nil && slices.ContainsFunc(s.held, func(h holding) bool { return h.id == a.ID })
+}

@@ -50,38 +50,42 @@ type State interface {
 	DeploymentsOfJob(JobKey) []*api.Deployment
 }
 
-// Tx is one atomic change. It sees what it has written itself. It may keep what
-// it is given, so that nobody may change it afterwards.
+// Tx is one atomic change. It sees what it has written itself. What it is given
+// belongs to it: it may set CreateIndex and ModifyIndex, and nobody may change it
+// afterwards. A fault in it fails the whole change.
 type Tx interface {
 	State
 
-	// Index is the index of this change. The scheduler writes it into all that it
-	// puts.
+	// Index is the index that this change will have.
 	Index() uint64
 
 	// PutJob makes job the current version of its job. A version that is there
 	// already is replaced.
-	PutJob(*api.Job) error
+	PutJob(*api.Job)
 	// PutJobVersion replaces a version of a job, which need not be the current one.
-	PutJobVersion(*api.Job) error
+	PutJobVersion(*api.Job)
 	// DeleteJob removes a job with its versions, submissions, launches and
 	// scaling events.
-	DeleteJob(JobKey) error
-	DeleteJobVersion(JobKey, uint64) error
-	PutSubmission(JobKey, uint64, *api.JobSubmission) error
-	PutLaunch(JobKey, time.Time) error
-	PutScalingEvent(JobKey, string, *api.ScalingEvent) error
+	DeleteJob(JobKey)
+	DeleteJobVersion(JobKey, uint64)
+	PutSubmission(JobKey, uint64, *api.JobSubmission)
+	PutLaunch(JobKey, time.Time)
+	PutScalingEvent(JobKey, string, api.ScalingEvent)
 
-	PutAlloc(*api.Allocation) error
+	// PutAlloc stores an allocation as the scheduler wants it.
+	PutAlloc(*api.Allocation)
+	// ReportAlloc stores what the node has said about an allocation. It is not a
+	// reason for the node to act.
+	ReportAlloc(*api.Allocation)
 	// PutEnded remembers that the allocation has ended.
-	PutEnded(allocID string) error
-	DeleteAlloc(id string) error
+	PutEnded(allocID string)
+	DeleteAlloc(id string)
 
-	PutEval(*api.Evaluation) error
-	DeleteEval(id string) error
+	PutEval(*api.Evaluation)
+	DeleteEval(id string)
 
-	PutDeployment(*api.Deployment) error
-	DeleteDeployment(id string) error
+	PutDeployment(*api.Deployment)
+	DeleteDeployment(id string)
 }
 
 // Store keeps the state.

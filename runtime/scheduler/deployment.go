@@ -1,0 +1,155 @@
+package scheduler
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// findDeployment takes the deployment that belongs to this version of the job,
+// and ends one that does not.
+func (p *planner) findDeployment() {
+	d := p.Deployment
+	if d == nil {
+		return
+	}
+	d = copyDeployment(d)
+	end := ""
+	switch {
+	case p.Job == nil || *p.Job.Stop:
+		end = model.DeploymentStopped
+	case d.JobVersion != *p.Job.Version || d.JobCreateIndex != *p.Job.CreateIndex:
+		end = model.DeploymentNewer
+	default:
+		p.deployment = d
+		return
+	}
+	if model.DeploymentActive(d) {
+		d.Status, d.StatusDescription = api.DeploymentStatusCancelled, end
+		d.ModifyTime = p.Now.UnixNano()
+		p.cancelled = d
+	}
+}
+
+func copyDeployment(d *api.Deployment) *api.Deployment {
+	c := *d
+	c.TaskGroups = make(map[string]*api.DeploymentState, len(d.TaskGroups))
+	for name, state := range d.TaskGroups {
+		s := *state
+		s.PlacedCanaries = slices.Clone(state.PlacedCanaries)
+		c.TaskGroups[name] = &s
+	}
+	return &c
+}
+
+// deploy makes the group part of a deployment, if what happens to it is the
+// arrival of a version: a plain replacement is not.
+func (g *group) deploy(changing, destructive bool) {
+	if g.rolling == nil || *g.spec.Count == 0 || g.deployment != nil && !g.isNew || g.hadVersion && !changing {
+		return
+	}
+	d := g.deployment
+	if d == nil {
+		d = g.newDeployment()
+		g.deployment, g.isNew = d, true
+	}
+	state := &api.DeploymentState{
+		DesiredTotal:     *g.spec.Count,
+		ProgressDeadline: deref(g.rolling.ProgressDeadline),
+		AutoRevert:       deref(g.rolling.AutoRevert),
+	}
+	// A canary beside the one allocation of a system job would be a second one.
+	if destructive && *g.Job.Type == api.JobTypeService {
+		state.DesiredCanaries = deref(g.rolling.Canary)
+	}
+	d.TaskGroups[g.name] = state
+	d.StatusDescription = runningText(d, g.Job)
+}
+
+func (p *planner) newDeployment() *api.Deployment {
+	now := p.Now.UnixNano()
+	return &api.Deployment{
+		ID:                 p.Host.NewID(),
+		Namespace:          *p.Job.Namespace,
+		JobID:              *p.Job.ID,
+		JobVersion:         *p.Job.Version,
+		JobModifyIndex:     *p.Job.ModifyIndex,
+		JobSpecModifyIndex: *p.Job.JobModifyIndex,
+		JobCreateIndex:     *p.Job.CreateIndex,
+		TaskGroups:         make(map[string]*api.DeploymentState),
+		Status:             api.DeploymentStatusRunning,
+		CreateTime:         now,
+		ModifyTime:         now,
+	}
+}
+
+// runningText describes a running deployment of a version of a job.
+func runningText(d *api.Deployment, job *api.Job) string {
+	text := model.DeploymentRunning
+	for name, state := range d.TaskGroups {
+		switch {
+		case state.DesiredCanaries == 0 || state.Promoted:
+		case !autoPromotes(job, name):
+			return model.DeploymentNeedsPromotion
+		default:
+			text = model.DeploymentAutoPromotes
+		}
+	}
+	return text
+}
+
+// autoPromotes tells whether the canaries of a group are promoted without anybody
+// saying so.
+func autoPromotes(job *api.Job, group string) bool {
+	g := model.Group(job, group)
+	return g != nil && g.Update != nil && deref(g.Update.AutoPromote)
+}
+
+func deref[T any](p *T) T {
+	if p == nil {
+		return *new(T)
+	}
+	return *p
+}
+
+func (p *planner) stateOf(group string) *api.DeploymentState { return p.deployment.TaskGroups[group] }
+
+// activeState is the group's part of a deployment that has not come to its end.
+func (g *group) activeState() *api.DeploymentState {
+	if g.deployment == nil || !model.DeploymentActive(g.deployment) {
+		return nil
+	}
+	return g.stateOf(g.name)
+}
+
+// canarying tells whether the group waits for canaries to be promoted.
+func (g *group) canarying() bool {
+	state := g.activeState()
+	return state != nil && state.DesiredCanaries > 0 && !state.Promoted
+}
+
+// frozen tells whether the deployment keeps new allocations from being placed.
+func (g *group) frozen() bool {
+	d := g.deployment
+	return d != nil && (d.Status == api.DeploymentStatusPaused || d.Status == api.DeploymentStatusFailed)
+}
+
+// armDeadline sets the time of the first progress.
+func (p *planner) armDeadline(state *api.DeploymentState) {
+	if state.ProgressDeadline > 0 && state.RequireProgressBy.IsZero() {
+		state.RequireProgressBy = p.Now.Add(state.ProgressDeadline)
+	}
+}
+
+// touched tells whether the plan has changed the deployment, and notes the time.
+func (p *planner) touched(d *api.Deployment) bool {
+	if maps.EqualFunc(d.TaskGroups, p.Deployment.TaskGroups, func(a, b *api.DeploymentState) bool { return reflect.DeepEqual(a, b) }) {
+		return false
+	}
+	d.ModifyTime = p.Now.UnixNano()
+	return true
+}

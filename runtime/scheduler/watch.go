@@ -1,0 +1,282 @@
+package scheduler
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// Verdict is what is to be done about a deployment.
+type Verdict struct {
+	// Deployment is its new version, nil if nothing about it has changed.
+	Deployment *api.Deployment
+	// Allocs are new versions of allocations: released for a reschedule, or
+	// promoted.
+	Allocs []*api.Allocation
+	// Evaluate says that the job can go on.
+	Evaluate bool
+	// Deadline is when to look again, zero if only a change can matter.
+	Deadline time.Time
+}
+
+// watch is a deployment seen with its allocations.
+type watch struct {
+	d      *api.Deployment // a copy
+	job    *api.Job        // the version that is deployed
+	now    time.Time
+	allocs map[string][]*api.Allocation // those of the deployment, by group
+}
+
+// endings is how a running deployment ends: the first that holds.
+var endings = [...]struct {
+	holds        func(*watch) bool
+	status, text string
+}{
+	{(*watch).beyondHelp, api.DeploymentStatusFailed, model.DeploymentUnhealthy},
+	{(*watch).complete, api.DeploymentStatusSuccessful, model.DeploymentSuccessful},
+	{(*watch).tooSlow, api.DeploymentStatusFailed, model.DeploymentDeadline},
+}
+
+// Judge looks at an active deployment of a version of a job, with all allocations
+// of the job.
+func Judge(d *api.Deployment, job *api.Job, allocs []*api.Allocation, now time.Time) Verdict {
+	w := newWatch(d, job, allocs, now)
+	var v Verdict
+	progress := w.count()
+	v.Evaluate = progress
+	if w.d.Status == api.DeploymentStatusRunning {
+		w.conclude(&v)
+	}
+	if w.d.Status != d.Status || w.d.StatusDescription != d.StatusDescription || progress || !sameStates(d, w.d) {
+		w.d.ModifyTime = now.UnixNano()
+		v.Deployment = w.d
+	}
+	return v
+}
+
+func newWatch(d *api.Deployment, job *api.Job, allocs []*api.Allocation, now time.Time) *watch {
+	w := &watch{d: copyDeployment(d), job: job, now: now, allocs: make(map[string][]*api.Allocation)}
+	for _, a := range allocs {
+		if a.DeploymentID == d.ID {
+			w.allocs[a.TaskGroup] = append(w.allocs[a.TaskGroup], a)
+		}
+	}
+	return w
+}
+
+// conclude ends the deployment, or says what keeps it going.
+func (w *watch) conclude(v *Verdict) {
+	for _, e := range endings {
+		if e.holds(w) {
+			w.d.Status, w.d.StatusDescription = e.status, e.text
+			v.Evaluate = true
+			return
+		}
+	}
+	if w.canPromoteItself() {
+		v.Allocs = w.promote(nil)
+		v.Evaluate = true
+	}
+	for _, a := range w.failing() {
+		if released := a.DesiredTransition.Reschedule; a.ClientStatus == api.AllocClientStatusFailed && (released == nil || !*released) {
+			c := *a
+			c.DesiredTransition.Reschedule = new(true)
+			v.Allocs = append(v.Allocs, &c)
+			v.Evaluate = true
+		}
+	}
+	for name, state := range w.d.TaskGroups {
+		if at := state.RequireProgressBy; w.mustProgress(name) && (v.Deadline.IsZero() || at.Before(v.Deadline)) {
+			v.Deadline = at
+		}
+	}
+}
+
+func sameStates(a, b *api.Deployment) bool {
+	for name, x := range a.TaskGroups {
+		y := b.TaskGroups[name]
+		if x.HealthyAllocs != y.HealthyAllocs || x.UnhealthyAllocs != y.UnhealthyAllocs || x.Promoted != y.Promoted || !x.RequireProgressBy.Equal(y.RequireProgressBy) {
+			return false
+		}
+	}
+	return true
+}
+
+// count takes over what is known about the health of the allocations, and tells
+// whether one more is healthy.
+func (w *watch) count() (progress bool) {
+	for name, state := range w.d.TaskGroups {
+		healthy, unhealthy := 0, 0
+		for _, a := range w.allocs[name] {
+			switch s := a.DeploymentStatus; {
+			case s == nil || s.Healthy == nil:
+			case *s.Healthy:
+				healthy++
+				if by := s.Timestamp.Add(state.ProgressDeadline); state.ProgressDeadline > 0 && by.After(state.RequireProgressBy) {
+					state.RequireProgressBy = by
+				}
+			default:
+				unhealthy++
+			}
+		}
+		progress = progress || healthy > state.HealthyAllocs
+		state.HealthyAllocs, state.UnhealthyAllocs = healthy, unhealthy
+	}
+	return progress
+}
+
+// failing returns the allocations that will not become healthy and that nothing
+// has replaced yet.
+func (w *watch) failing() []*api.Allocation {
+	var failing []*api.Allocation
+	for _, allocs := range w.allocs {
+		for _, a := range allocs {
+			if a.DesiredStatus == api.AllocDesiredStatusRun && a.NextAllocation == "" &&
+				(a.ClientStatus == api.AllocClientStatusFailed || isUnhealthy(a)) {
+				failing = append(failing, a)
+			}
+		}
+	}
+	slices.SortFunc(failing, func(a, b *api.Allocation) int { return strings.Compare(a.ID, b.ID) })
+	return failing
+}
+
+func isHealthy(a *api.Allocation) bool {
+	return a.DeploymentStatus != nil && a.DeploymentStatus.Healthy != nil && *a.DeploymentStatus.Healthy
+}
+
+func isUnhealthy(a *api.Allocation) bool {
+	return a.DeploymentStatus != nil && a.DeploymentStatus.Healthy != nil && !*a.DeploymentStatus.Healthy
+}
+
+// beyondHelp tells whether an allocation failed that may not be replaced.
+func (w *watch) beyondHelp() bool {
+	return slices.ContainsFunc(w.failing(), func(a *api.Allocation) bool {
+		if w.d.TaskGroups[a.TaskGroup] == nil || w.d.TaskGroups[a.TaskGroup].ProgressDeadline == 0 {
+			return true
+		}
+		_, again := model.NextReschedule(policyOf(a), a.RescheduleTracker, failedAt(a))
+		return !again
+	})
+}
+
+func (w *watch) complete() bool {
+	for name := range w.d.TaskGroups {
+		if !w.groupComplete(name) {
+			return false
+		}
+	}
+	return true
+}
+
+func (w *watch) groupComplete(name string) bool {
+	state := w.d.TaskGroups[name]
+	return w.healthy(name, func(*api.Allocation) bool { return true }) >= state.DesiredTotal &&
+		(state.DesiredCanaries == 0 || state.Promoted)
+}
+
+// healthy counts the healthy ones among the allocations that are wanted.
+func (w *watch) healthy(group string, which func(*api.Allocation) bool) int {
+	n := 0
+	for _, a := range w.allocs[group] {
+		if !model.Terminal(a) && isHealthy(a) && which(a) {
+			n++
+		}
+	}
+	return n
+}
+
+// mustProgress tells whether the deadline counts for a group. It does not while
+// everything waits for a person to promote the canaries.
+func (w *watch) mustProgress(name string) bool {
+	state := w.d.TaskGroups[name]
+	waits := state.DesiredCanaries > 0 && !state.Promoted && w.healthy(name, isCanary) >= state.DesiredCanaries
+	return !state.RequireProgressBy.IsZero() && !waits && !w.groupComplete(name)
+}
+
+func (w *watch) tooSlow() bool {
+	for name, state := range w.d.TaskGroups {
+		if w.mustProgress(name) && !w.now.Before(state.RequireProgressBy) {
+			return true
+		}
+	}
+	return false
+}
+
+// canPromoteItself tells whether all canaries are healthy and all groups that
+// have some wait for no person.
+func (w *watch) canPromoteItself() bool {
+	some := false
+	for name, state := range w.d.TaskGroups {
+		if state.DesiredCanaries == 0 || state.Promoted {
+			continue
+		}
+		if !autoPromotes(w.job, name) || w.healthy(name, isCanary) < state.DesiredCanaries {
+			return false
+		}
+		some = true
+	}
+	return some
+}
+
+// promote makes the canaries of the groups (nil: all) ordinary allocations.
+func (w *watch) promote(groups []string) []*api.Allocation {
+	var promoted []*api.Allocation
+	for name, state := range w.d.TaskGroups {
+		if state.DesiredCanaries == 0 || groups != nil && !slices.Contains(groups, name) {
+			continue
+		}
+		state.Promoted = true
+		if by := w.now.Add(state.ProgressDeadline); state.ProgressDeadline > 0 {
+			state.RequireProgressBy = by
+		}
+		for _, a := range w.allocs[name] {
+			if isCanary(a) {
+				c, status := *a, *a.DeploymentStatus
+				status.Canary = false
+				c.DeploymentStatus = &status
+				promoted = append(promoted, &c)
+			}
+		}
+	}
+	slices.SortFunc(promoted, func(a, b *api.Allocation) int { return strings.Compare(a.ID, b.ID) })
+	w.d.StatusDescription = runningText(w.d, w.job)
+	if w.d.Status == api.DeploymentStatusPaused {
+		w.d.StatusDescription = model.DeploymentPaused
+	}
+	return promoted
+}
+
+// Promote promotes the canaries of the groups of a deployment (nil: of all), or
+// says which of them are not healthy.
+func Promote(d *api.Deployment, job *api.Job, allocs []*api.Allocation, groups []string, now time.Time) (Verdict, error) {
+	w := newWatch(d, job, allocs, now)
+	w.count()
+	var lines []string
+	canaries := 0
+	for name, state := range w.d.TaskGroups {
+		if groups != nil && !slices.Contains(groups, name) || state.DesiredCanaries == 0 {
+			continue
+		}
+		canaries++
+		if n := w.healthy(name, isCanary); !state.Promoted && n < state.DesiredCanaries {
+			lines = append(lines, fmt.Sprintf("Task group %q has %d/%d healthy allocations", name, n, state.DesiredCanaries))
+		}
+	}
+	if canaries == 0 {
+		return Verdict{}, errors.New("no canaries to promote")
+	}
+	if len(lines) > 0 {
+		slices.Sort(lines)
+		return Verdict{}, errors.New(model.ListText(lines))
+	}
+	v := Verdict{Allocs: w.promote(groups), Deployment: w.d, Evaluate: true}
+	w.d.ModifyTime = now.UnixNano()
+	return v, nil
+}
