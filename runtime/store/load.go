@@ -1,0 +1,365 @@
+package store
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/go-memdb"
+	"github.com/hashicorp/nomad/api"
+)
+
+const (
+	// everything is the row of tableIndexes for the whole state.
+	everything Table = "everything"
+
+	metaBucket       = "meta"
+	indexKey         = "index"
+	quarantineBucket = "quarantine"
+
+	// lostIndex is how far the index jumps when the record of it is lost:
+	// clients who have seen a higher one would wait for ever.
+	lostIndex = 1 << 20
+)
+
+// Damage is one thing that could not be read when the store was opened.
+type Damage struct {
+	Table Table  // empty if it concerns the file
+	Key   string // empty if it concerns more than one record
+	Cause string
+	Kept  string // where the bytes are now: "quarantine" or the name of a file; empty if they are lost
+	Time  time.Time
+}
+
+func (d Damage) String() string {
+	what := "state file"
+	if d.Table != "" {
+		what = string(d.Table)
+	}
+	if d.Key != "" {
+		what = fmt.Sprintf("%s %q", d.Table, d.Key)
+	}
+	text := fmt.Sprintf("%s: %s", what, d.Cause)
+	if d.Kept != "" {
+		text += "; kept in " + d.Kept
+	}
+	return text
+}
+
+func (d Damage) nodeEvent() *api.NodeEvent {
+	return &api.NodeEvent{
+		Message:   "State could not be read: " + d.String(),
+		Subsystem: "Storage",
+		Details:   map[string]string{"table": string(d.Table), "key": d.Key},
+		Timestamp: d.Time,
+	}
+}
+
+// keptNodeEvents is how many damages become events of the node. All are logged.
+const keptNodeEvents = 8
+
+// quarantined is a record of the quarantine.
+type quarantined struct {
+	Cause string
+	Time  time.Time
+	Value []byte
+}
+
+// indexes is the record of all indexes.
+type indexes struct {
+	Index  uint64
+	Tables map[string]uint64
+}
+
+// Open opens a state file, or makes one, and reads it. Damage does not make it
+// fail: see [Store.Damage]. It does fail if the file is in use ([LockedError])
+// or may not be written to. A full disk fails only the making of a new file.
+func Open(c Config) (*Store, error) {
+	s := &Store{
+		logger:     c.Logger.Named("store"),
+		feed:       newFeed(cmp.Or(c.Events, 100)),
+		done:       make(chan struct{}),
+		wake:       make(chan struct{}, 1),
+		file:       &file{path: c.Path},
+		specs:      newSpecs(),
+		quarantine: make(map[string][]byte),
+	}
+	var err error
+	if s.mem, err = memdb.NewMemDB(schema()); err != nil {
+		return nil, fmt.Errorf("open state store: %w", err)
+	}
+	for {
+		err = s.open()
+		if !errors.Is(err, fs.ErrExist) { // else somebody else has just made the file
+			break
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range s.damage {
+		s.logger.Error("state could not be read", "table", d.Table, "key", d.Key, "error", d.Cause, "kept", d.Kept)
+	}
+	for _, d := range s.damage[:min(len(s.damage), keptNodeEvents)] {
+		s.nodeEvents = append(s.nodeEvents, d.nodeEvent())
+	}
+	if n := len(s.damage) - keptNodeEvents; n > 0 {
+		s.nodeEvents = append(s.nodeEvents, Damage{Cause: fmt.Sprintf("%d more things, see the log", n), Time: s.damage[0].Time}.nodeEvent())
+	}
+	go s.run()
+	return s, nil
+}
+
+func (s *Store) open() error {
+	handle, err := openLocked(s.file.path, true)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := s.file.rebuild(s.all(s.mem.Txn(false))); err != nil {
+			return fmt.Errorf("make state file %s: %w", s.file.path, err)
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	s.file.handle = handle
+	faults, err := s.load(handle)
+	if err != nil {
+		handle.Close()
+		return err
+	}
+	if len(s.damage) == 0 {
+		err := s.file.use(handle)
+		if err == nil {
+			return nil
+		}
+		faults = append(faults, fault{cause: err.Error()})
+		s.damaged(Damage{Cause: err.Error()})
+	}
+	s.repair(faults)
+	return nil
+}
+
+// repair writes a new file with what was read. If that is not possible now, it
+// is tried again with each update.
+func (s *Store) repair(faults []fault) {
+	if len(faults) > 0 { // else the quarantine has all that there was
+		name, err := keepDamaged(s.file.path, time.Now())
+		if err != nil {
+			s.logger.Error("damaged state file cannot be kept", "error", err)
+		}
+		for i := range s.damage {
+			s.damage[i].Kept = cmp.Or(s.damage[i].Kept, name)
+		}
+	}
+	if err := s.file.rebuild(s.all(s.mem.Txn(false))); err != nil {
+		s.logger.Error("state file cannot be written anew, all updates fail until it can", "error", err)
+	}
+}
+
+func (s *Store) damaged(d Damage) {
+	d.Time = time.Now()
+	d.Key = readable(d.Key)
+	s.damage = append(s.damage, d)
+}
+
+// loader collects what is in the file.
+type loader struct {
+	store   *Store
+	mem     *memdb.Txn
+	specs   map[string]*api.Job
+	rows    map[string]row // allocations, which need the others first
+	indexes *indexes
+	highest uint64 // index in any record
+}
+
+type row struct {
+	allocRow
+	sealed []byte
+}
+
+// load reads the file into memory.
+func (s *Store) load(handle *os.File) ([]fault, error) {
+	l := &loader{
+		store: s,
+		mem:   s.mem.Txn(true),
+		specs: make(map[string]*api.Job),
+		rows:  make(map[string]row),
+	}
+	faults, err := scanFile(handle, l.record)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range faults {
+		s.damaged(Damage{Table: Table(f.bucket), Cause: f.String()})
+	}
+	l.allocations()
+	l.setIndexes(len(s.damage) > 0)
+	l.mem.Commit()
+	return faults, nil
+}
+
+// record takes one record of the file.
+func (l *loader) record(bucket string, k, value []byte) {
+	key := string(k)
+	kind := kindOf[Table(bucket)]
+	if kind == nil && bucket != metaBucket && bucket != specBucket && bucket != quarantineBucket {
+		l.store.foreign = append(l.store.foreign, op{bucket, key, slices.Clone(value)})
+		return
+	}
+	r, err := unseal(bucket, key, value)
+	if err == nil {
+		err = l.take(bucket, key, kind, r, value)
+	}
+	if err != nil {
+		l.bad(bucket, key, value, err)
+		return
+	}
+	l.highest = max(l.highest, r.index)
+}
+
+// take puts a good record where it belongs.
+func (l *loader) take(bucket, key string, k *kind, r record, value []byte) error {
+	payload := slices.Clone(r.payload)
+	switch {
+	case bucket == metaBucket:
+		if key != indexKey {
+			return fmt.Errorf("unknown key")
+		}
+		x := new(indexes)
+		if err := decode(payload, x); err != nil {
+			return err
+		}
+		l.indexes = x
+		return nil
+	case bucket == quarantineBucket:
+		l.store.quarantine[key] = slices.Clone(value)
+		return nil
+	case bucket == specBucket:
+		job := new(api.Job)
+		if err := decode(payload, job); err != nil {
+			return err
+		}
+		l.specs[key] = job
+		return nil
+	case k.table == Allocations:
+		var a allocRow
+		if err := decode(payload, &a); err != nil {
+			return err
+		}
+		if a.Alloc == nil || a.Alloc.ID != key {
+			return errOtherKey
+		}
+		l.rows[key] = row{a, slices.Clone(value)}
+		return nil
+	}
+	obj, err := k.decode(key, payload)
+	if err != nil {
+		return err
+	}
+	if k.key(obj) != key {
+		return errOtherKey
+	}
+	return l.mem.Insert(string(k.table), obj)
+}
+
+var errOtherKey = errors.New("it is the record of another key")
+
+// bad puts a record into the quarantine.
+func (l *loader) bad(bucket, key string, value []byte, cause error) {
+	d := Damage{Table: Table(bucket), Key: key, Cause: cause.Error()}
+	if bucket != quarantineBucket && bucket != metaBucket {
+		name := bucket + "\x00" + key
+		if payload, err := encode(quarantined{Cause: d.Cause, Time: time.Now(), Value: slices.Clone(value)}); err == nil {
+			l.store.quarantine[name] = seal(quarantineBucket, name, l.highest, payload)
+			d.Kept = "quarantine"
+		}
+	}
+	l.store.damaged(d)
+}
+
+// allocations gives each allocation its job.
+func (l *loader) allocations() {
+	versions := Reader{begin: func() *memdb.Txn { return l.mem }}
+	known := l.store.specs
+	for _, id := range slices.Sorted(maps.Keys(l.rows)) {
+		r := l.rows[id]
+		a := r.Alloc
+		if r.Spec != "" {
+			a.Job = l.specs[r.Spec]
+			if a.Job == nil {
+				v := versions.JobVersion(nil, a.Namespace, a.JobID, r.JobVersion)
+				if v == nil || num(v.CreateIndex) != r.JobCreateIndex {
+					l.bad(string(Allocations), id, r.sealed, errors.New("its job does not read"))
+					continue
+				}
+				l.store.damaged(Damage{Table: Allocations, Key: id, Cause: fmt.Sprintf("the job that it runs does not read; version %d from the list of versions takes its place", r.JobVersion)})
+				hash, _, err := encodeSpec(v)
+				if err != nil {
+					l.bad(string(Allocations), id, r.sealed, err)
+					continue
+				}
+				a.Job, r.Spec = v, hash
+			}
+			if known.byHash[r.Spec] == nil {
+				known.byHash[r.Spec] = &spec{job: a.Job}
+				known.byJob[a.Job] = r.Spec
+			}
+			a.Job = known.byHash[r.Spec].job
+			known.byHash[r.Spec].refs++
+		}
+		if err := l.mem.Insert(string(Allocations), a); err != nil {
+			l.bad(string(Allocations), id, r.sealed, err)
+		}
+	}
+}
+
+// setIndexes continues where the last agent was, or higher.
+func (l *loader) setIndexes(damaged bool) {
+	s := l.store
+	tables := make(map[Table]uint64)
+	if l.indexes != nil && l.indexes.Index >= l.highest {
+		s.index = l.indexes.Index
+		for name, index := range l.indexes.Tables {
+			tables[Table(name)] = index
+		}
+	} else if damaged || l.highest > 0 {
+		// No agent makes a change per second for fifty years.
+		s.index = max(l.highest+lostIndex, uint64(time.Now().Unix()))
+		for _, k := range kinds {
+			if k.public {
+				tables[k.table] = s.index
+			}
+		}
+		if !damaged {
+			s.damaged(Damage{Table: metaBucket, Key: indexKey, Cause: fmt.Sprintf("the record of the index is missing; it goes on at %d", s.index)})
+		}
+	}
+	tables[everything] = s.index
+	for table, index := range tables {
+		if err := l.mem.Insert(tableIndexes, &indexRow{table, index}); err != nil {
+			s.damaged(Damage{Table: metaBucket, Cause: err.Error()})
+		}
+	}
+}
+
+// indexRecord is the record of all indexes as they are in mem.
+func indexRecord(mem *memdb.Txn) (op, error) {
+	x := indexes{Tables: make(map[string]uint64)}
+	for _, row := range list[indexRow](Reader{begin: func() *memdb.Txn { return mem }}, nil, tableIndexes, "id_prefix", "") {
+		if row.table == everything {
+			x.Index = row.index
+		} else {
+			x.Tables[string(row.table)] = row.index
+		}
+	}
+	payload, err := encode(x)
+	if err != nil {
+		return op{}, fmt.Errorf("encode indexes: %w", err)
+	}
+	return op{metaBucket, indexKey, seal(metaBucket, indexKey, x.Index, payload)}, nil
+}

@@ -1,0 +1,240 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+)
+
+// ErrForgotten means that the records of an allocation were removed: its
+// runner writes too late.
+var ErrForgotten = errors.New("allocation has been forgotten")
+
+// allocState is what is kept for a whole allocation besides its tasks.
+type allocState struct {
+	Network *api.AllocNetworkStatus
+	Health  *api.AllocDeploymentStatus
+	Checks  map[string]*api.AllocCheckStatus
+}
+
+// PutTaskLocal stores what the next agent must know to go on with a task. It is
+// on the disk when the method returns; the same as before is not written again.
+func (s *Store) PutTaskLocal(allocID, task string, state taskrunner.LocalState) error {
+	return s.putLocal(taskLocals, allocID, allocID+"\x00"+task, state)
+}
+
+// PutTaskState stores the state of a task with its events. It is on the disk
+// when the method returns; the same as before is not written again.
+func (s *Store) PutTaskState(allocID, task string, state *api.TaskState) error {
+	return s.putLocal(taskStates, allocID, allocID+"\x00"+task, state)
+}
+
+func (s *Store) putLocal(t Table, allocID, key string, v any) error {
+	payload, err := encode(v)
+	if err != nil {
+		return fmt.Errorf("store %s %q: %w", t, readable(key), err)
+	}
+	// What a snapshot has is on the disk.
+	if old := first[localRecord](s.Snapshot().Reader, nil, t, key); old != nil && bytes.Equal(old.payload, payload) {
+		return nil
+	}
+	_, err = s.Update(context.Background(), func(tx *Txn) error {
+		tx.putLocal(t, allocID, key, payload)
+		return nil
+	})
+	return err
+}
+
+// PutTaskLocal is [Store.PutTaskLocal] as a part of a larger change.
+func (tx *Txn) PutTaskLocal(allocID, task string, state taskrunner.LocalState) {
+	tx.encodeLocal(taskLocals, allocID, allocID+"\x00"+task, state)
+}
+
+// PutAllocationNetwork stores what the node knows of the network of an
+// allocation. It takes no index: nobody waits for it.
+func (tx *Txn) PutAllocationNetwork(allocID string, n *api.AllocNetworkStatus) {
+	tx.changeAllocState(allocID, func(s *allocState) { s.Network = n })
+}
+
+// PutAllocationHealth stores what the node has found out about the health of an
+// allocation. It takes no index.
+func (tx *Txn) PutAllocationHealth(allocID string, h *api.AllocDeploymentStatus) {
+	tx.changeAllocState(allocID, func(s *allocState) { s.Health = h })
+}
+
+// PutCheckResult stores the last result of one check. It takes no index.
+func (tx *Txn) PutCheckResult(allocID string, c *api.AllocCheckStatus) {
+	tx.changeAllocState(allocID, func(s *allocState) {
+		if s.Checks == nil {
+			s.Checks = make(map[string]*api.AllocCheckStatus)
+		}
+		s.Checks[c.ID] = c
+	})
+}
+
+func (tx *Txn) changeAllocState(allocID string, f func(*allocState)) {
+	state, err := tx.allocState(allocID)
+	if err != nil {
+		tx.fail(err)
+		return
+	}
+	f(&state)
+	tx.encodeLocal(allocLocals, allocID, allocID, state)
+}
+
+func (tx *Txn) encodeLocal(t Table, allocID, key string, v any) {
+	payload, err := encode(v)
+	if err != nil {
+		tx.fail(fmt.Errorf("store %s %q: %w", t, readable(key), err))
+		return
+	}
+	tx.putLocal(t, allocID, key, payload)
+}
+
+func (tx *Txn) putLocal(t Table, allocID, key string, payload []byte) {
+	if tx.Allocation(nil, allocID) == nil && !tx.hasLocal(allocID) {
+		tx.fail(fmt.Errorf("store %s %q: %w", t, readable(key), ErrForgotten))
+		return
+	}
+	tx.putRecord(t, key, payload)
+}
+
+func (tx *Txn) putRecord(t Table, key string, payload []byte) {
+	if old := first[localRecord](tx.Reader, nil, t, key); old != nil && bytes.Equal(old.payload, payload) {
+		return
+	}
+	tx.insert(kindOf[t], &localRecord{key: key, payload: payload})
+}
+
+// ForgetAllocation removes the records of an allocation's runner and its
+// tasks, when nothing of it runs any more.
+func (tx *Txn) ForgetAllocation(allocID string) {
+	for _, t := range []Table{taskLocals, taskStates} {
+		for _, r := range list[localRecord](tx.Reader, nil, t, "id_prefix", allocID+"\x00") {
+			tx.delete(t, r.key)
+		}
+	}
+	tx.delete(allocLocals, allocID)
+}
+
+func (r Reader) hasLocal(allocID string) bool {
+	return first[localRecord](r, nil, allocLocals, allocID) != nil ||
+		len(list[localRecord](r, nil, taskLocals, "id_prefix", allocID+"\x00")) > 0 ||
+		len(list[localRecord](r, nil, taskStates, "id_prefix", allocID+"\x00")) > 0
+}
+
+// TaskLocal returns what PutTaskLocal has stored, and false if there is nothing.
+func (r Reader) TaskLocal(allocID, task string) (taskrunner.LocalState, bool, error) {
+	var state taskrunner.LocalState
+	ok, err := r.local(taskLocals, allocID+"\x00"+task, &state)
+	return state, ok, err
+}
+
+// TaskState returns what PutTaskState has stored, nil if there is nothing.
+func (r Reader) TaskState(allocID, task string) (*api.TaskState, error) {
+	state := new(api.TaskState)
+	if ok, err := r.local(taskStates, allocID+"\x00"+task, state); !ok {
+		return nil, err
+	}
+	return state, nil
+}
+
+// AllocationNetwork returns what PutAllocationNetwork has stored.
+func (r Reader) AllocationNetwork(allocID string) (*api.AllocNetworkStatus, error) {
+	s, err := r.allocState(allocID)
+	return s.Network, err
+}
+
+// AllocationHealth returns what PutAllocationHealth has stored.
+func (r Reader) AllocationHealth(allocID string) (*api.AllocDeploymentStatus, error) {
+	s, err := r.allocState(allocID)
+	return s.Health, err
+}
+
+// CheckResults returns what PutCheckResult has stored, by the id of the check.
+func (r Reader) CheckResults(allocID string) (map[string]*api.AllocCheckStatus, error) {
+	s, err := r.allocState(allocID)
+	return s.Checks, err
+}
+
+func (r Reader) allocState(allocID string) (allocState, error) {
+	var s allocState
+	_, err := r.local(allocLocals, allocID, &s)
+	return s, err
+}
+
+// LocalAllocations returns the ids of the allocations whose runners have
+// records, also those whose allocation is gone: something of them may still be
+// there.
+func (r Reader) LocalAllocations() []string {
+	var ids []string
+	for _, t := range []Table{taskLocals, taskStates, allocLocals} {
+		for _, record := range list[localRecord](r, nil, t, "id_prefix", "") {
+			id, _, _ := strings.Cut(record.key, "\x00")
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// LocalTasks returns the names of the tasks of an allocation that have a record.
+func (r Reader) LocalTasks(allocID string) []string {
+	var names []string
+	for _, t := range []Table{taskLocals, taskStates} {
+		for _, record := range list[localRecord](r, nil, t, "id_prefix", allocID+"\x00") {
+			_, name, _ := strings.Cut(record.key, "\x00")
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// PutFact stores something that the agent must know when it starts again, under
+// a name of its own: the boot id, how to find a plugin, dynamic metadata. The
+// value is anything whose exported fields say all. It takes no index.
+func (tx *Txn) PutFact(name string, value any) {
+	payload, err := encode(value)
+	if err != nil {
+		tx.fail(fmt.Errorf("store fact %q: %w", name, err))
+		return
+	}
+	tx.putRecord(agentFacts, name, payload)
+}
+
+// DeleteFact removes a fact, if there is one.
+func (tx *Txn) DeleteFact(name string) { tx.delete(agentFacts, name) }
+
+// Fact reads a fact into value, a pointer to a zero value. It returns false if
+// there is none.
+func (r Reader) Fact(name string, value any) (bool, error) {
+	return r.local(agentFacts, name, value)
+}
+
+// Facts returns the names of the facts that begin with the prefix.
+func (r Reader) Facts(prefix string) []string {
+	var names []string
+	for _, record := range list[localRecord](r, nil, agentFacts, "id_prefix", prefix) {
+		names = append(names, record.key)
+	}
+	return names
+}
+
+func (r Reader) local(t Table, key string, v any) (bool, error) {
+	record := first[localRecord](r, nil, t, key)
+	if record == nil {
+		return false, nil
+	}
+	if err := decode(record.payload, v); err != nil {
+		return false, fmt.Errorf("read %s %q: %w", t, readable(key), err)
+	}
+	return true, nil
+}

@@ -1,0 +1,263 @@
+package store
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+)
+
+// The layout of a bbolt file. bbolt trusts what it maps: a damaged page makes it
+// panic, or worse. So all is read here first, where nothing is believed.
+const (
+	pageSize      = 4096
+	pageHeader    = 16 // id u64, flags u16, count u16, overflow u32
+	elementHeader = 16 // of a leaf: flags u32, pos u32, key size u32, value size u32; of a branch: pos u32, key size u32, page u64
+	bucketHeader  = 16 // root page u64, sequence u64
+	metaSize      = 64
+
+	branchPage = 0x01
+	leafPage   = 0x02
+	metaPage   = 0x04
+
+	bucketElement = 0x01
+
+	metaMagic   = 0xED0CDAED
+	metaVersion = 2
+
+	noFreelist = 1<<64 - 1
+	maxDepth   = 32
+)
+
+// fault is a part of the file that cannot be read.
+type fault struct {
+	bucket string // empty for the list of buckets itself
+	page   uint64
+	cause  string
+}
+
+func (f fault) String() string {
+	where := "the list of tables"
+	if f.bucket != "" {
+		where = f.bucket
+	}
+	return fmt.Sprintf("page %d (%s): %s", f.page, where, f.cause)
+}
+
+// head is what the newest valid meta page says.
+type head struct {
+	root  uint64
+	pages uint64 // the first page that is not used
+	txid  uint64
+}
+
+var errNoHead = errors.New("neither of its two heads is valid")
+
+// readHead finds the newest valid meta page.
+func readHead(f io.ReaderAt) (head, error) {
+	var best head
+	found := false
+	buf := make([]byte, pageHeader+metaSize)
+	for id := range int64(2) {
+		if _, err := f.ReadAt(buf, id*pageSize); err != nil {
+			continue
+		}
+		le, m := binary.LittleEndian, buf[pageHeader:]
+		checksum := fnv.New64a()
+		checksum.Write(m[:56])
+		if le.Uint16(buf[8:]) != metaPage || le.Uint32(m) != metaMagic || le.Uint32(m[4:]) != metaVersion ||
+			le.Uint32(m[8:]) != pageSize || le.Uint64(m[56:]) != checksum.Sum64() {
+			continue
+		}
+		if txid := le.Uint64(m[48:]); !found || txid > best.txid {
+			best, found = head{root: le.Uint64(m[16:]), pages: le.Uint64(m[40:]), txid: txid}, true
+		}
+	}
+	if !found {
+		return head{}, errNoHead
+	}
+	return best, nil
+}
+
+// scanner walks over all pages that are in use.
+type scanner struct {
+	f      io.ReaderAt
+	pages  uint64 // that the file has
+	seen   map[uint64]bool
+	faults []fault
+	visit  func(bucket string, key, value []byte)
+}
+
+// scan calls visit for every record that can be reached. Without a fault, bbolt
+// can be trusted with the file. The slices are only valid during the call.
+func scan(f io.ReaderAt, size int64, visit func(bucket string, key, value []byte)) []fault {
+	h, err := readHead(f)
+	if err != nil {
+		return []fault{{cause: err.Error()}}
+	}
+	s := &scanner{f: f, pages: uint64(size) / pageSize, seen: map[uint64]bool{0: true, 1: true}, visit: visit}
+	if h.pages > s.pages {
+		s.faults = append(s.faults, fault{page: s.pages, cause: fmt.Sprintf("the file ends here, %d pages are missing", h.pages-s.pages)})
+	}
+	s.pages = min(s.pages, h.pages)
+	s.walk("", h.root, 0, nil, nil)
+	return s.faults
+}
+
+func (s *scanner) fault(bucket string, page uint64, format string, args ...any) {
+	s.faults = append(s.faults, fault{bucket, page, fmt.Sprintf(format, args...)})
+}
+
+// walk visits the records below a page. Their keys are at least low and less
+// than high; nil is no limit.
+func (s *scanner) walk(bucket string, id uint64, depth int, low, high []byte) {
+	page, err := s.read(id)
+	if err != nil {
+		s.fault(bucket, id, "%v", err)
+		return
+	}
+	if depth > maxDepth {
+		s.fault(bucket, id, "too deep")
+		return
+	}
+	le := binary.LittleEndian
+	count := int(le.Uint16(page[10:]))
+	if le.Uint16(page[8:]) == leafPage {
+		s.leaf(bucket, id, page, low, high)
+		return
+	}
+	if count == 0 || pageHeader+count*elementHeader > len(page) {
+		s.fault(bucket, id, "branch with %d elements", count)
+		return
+	}
+	keys := make([][]byte, count)
+	for i := range count {
+		at := pageHeader + i*elementHeader
+		keys[i] = span(page, at, le.Uint32(page[at:]), le.Uint32(page[at+4:]))
+	}
+	for i := range count {
+		next := high
+		if i+1 < count {
+			next = keys[i+1]
+		}
+		if !inOrder(low, keys[i], next) {
+			s.fault(bucket, id, "element %d is out of order", i)
+			continue
+		}
+		s.walk(bucket, le.Uint64(page[pageHeader+i*elementHeader+8:]), depth+1, keys[i], next)
+		low = keys[i]
+	}
+}
+
+// leaf visits the records of one page.
+func (s *scanner) leaf(bucket string, id uint64, page []byte, low, high []byte) {
+	le := binary.LittleEndian
+	count := int(le.Uint16(page[10:]))
+	if pageHeader+count*elementHeader > len(page) {
+		s.fault(bucket, id, "leaf with %d elements", count)
+		return
+	}
+	for i := range count {
+		at := pageHeader + i*elementHeader
+		flags, pos, keySize, valueSize := le.Uint32(page[at:]), le.Uint32(page[at+4:]), le.Uint32(page[at+8:]), le.Uint32(page[at+12:])
+		key := span(page, at, pos, keySize)
+		value := span(page, at+int(keySize), pos, valueSize)
+		if key == nil || value == nil && valueSize > 0 {
+			s.fault(bucket, id, "element %d reaches out of the page", i)
+			continue
+		}
+		if !inOrder(low, key, high) || i > 0 && bytes.Equal(low, key) {
+			s.fault(bucket, id, "element %d is out of order", i)
+			if bucket == "" {
+				continue
+			}
+			// A record says itself whether its key is right.
+		} else {
+			low = key
+		}
+		isBucket := flags == bucketElement
+		switch {
+		case flags != 0 && !isBucket, isBucket != (bucket == ""):
+			s.fault(bucket, id, "element %d has flags %#x", i, flags)
+		case isBucket:
+			s.bucket(string(key), id, value)
+		default:
+			s.visit(bucket, key, value)
+		}
+	}
+}
+
+// bucket visits the records of one table.
+func (s *scanner) bucket(name string, id uint64, value []byte) {
+	if len(value) < bucketHeader {
+		s.fault(name, id, "table without a root")
+		return
+	}
+	if root := binary.LittleEndian.Uint64(value); root != 0 {
+		s.walk(name, root, 0, nil, nil)
+		return
+	}
+	page := value[bucketHeader:] // a small table lies where its root would be
+	if len(page) < pageHeader || binary.LittleEndian.Uint16(page[8:]) != leafPage {
+		s.fault(name, id, "small table is not a leaf")
+		return
+	}
+	s.leaf(name, id, page, nil, nil)
+}
+
+// read returns a page with those that it overflows into.
+func (s *scanner) read(id uint64) ([]byte, error) {
+	if id >= s.pages {
+		return nil, errors.New("not in the file")
+	}
+	if s.seen[id] {
+		return nil, errors.New("used twice")
+	}
+	s.seen[id] = true
+	page := make([]byte, pageSize)
+	if _, err := s.f.ReadAt(page, int64(id)*pageSize); err != nil {
+		return nil, err
+	}
+	le := binary.LittleEndian
+	if have := le.Uint64(page); have != id {
+		return nil, fmt.Errorf("its number is %d", have)
+	}
+	if flags := le.Uint16(page[8:]); flags != leafPage && flags != branchPage {
+		return nil, fmt.Errorf("it has flags %#x", flags)
+	}
+	overflow := uint64(le.Uint32(page[12:]))
+	if overflow == 0 {
+		return page, nil
+	}
+	if overflow >= s.pages-id {
+		return nil, fmt.Errorf("%d pages that follow are not in the file", overflow)
+	}
+	for i := id + 1; i <= id+overflow; i++ {
+		if s.seen[i] {
+			return nil, fmt.Errorf("page %d is used twice", i)
+		}
+		s.seen[i] = true
+	}
+	whole := make([]byte, (overflow+1)*pageSize)
+	copy(whole, page)
+	if _, err := s.f.ReadAt(whole[pageSize:], int64(id+1)*pageSize); err != nil {
+		return nil, err
+	}
+	return whole, nil
+}
+
+// span is a part of a page, or nil if it reaches out of it.
+func span(page []byte, at int, pos, size uint32) []byte {
+	from := uint64(at) + uint64(pos)
+	to := from + uint64(size)
+	if from > uint64(len(page)) || to > uint64(len(page)) {
+		return nil
+	}
+	return page[from:to]
+}
+
+func inOrder(low, key, high []byte) bool {
+	return len(key) > 0 && (low == nil || bytes.Compare(low, key) <= 0) && (high == nil || bytes.Compare(key, high) < 0)
+}

@@ -1,0 +1,301 @@
+package store
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/go-memdb"
+	"github.com/hashicorp/nomad/api"
+)
+
+// WatchSet collects channels of which one closes when an answer may be
+// different. See [Snapshot].
+type WatchSet = memdb.WatchSet
+
+// NewWatchSet returns an empty set.
+func NewWatchSet() WatchSet { return memdb.NewWatchSet() }
+
+// AnyNamespace asks a list for the objects of all namespaces.
+const AnyNamespace = "*"
+
+// Reader is the part that a Snapshot and a Txn have in common. Each method
+// takes a WatchSet, which may be nil, and adds to it what tells that the same
+// call on a later snapshot may have another answer. What is returned is shared:
+// nobody may change it. What is missing is nil. Lists are in the order of their
+// keys, unless the method says otherwise.
+type Reader struct {
+	begin func() *memdb.Txn
+}
+
+// Snapshot is the state at one index, for ever. Its methods may be called
+// concurrently.
+type Snapshot struct {
+	Reader
+	index uint64
+}
+
+// Index returns the index of the last change that is in the snapshot.
+func (s *Snapshot) Index() uint64 { return s.index }
+
+// Snapshot returns the present state.
+func (s *Store) Snapshot() *Snapshot {
+	db := s.mem.Snapshot()
+	r := Reader{begin: func() *memdb.Txn { return db.Txn(false) }}
+	return &Snapshot{Reader: r, index: r.TableIndex(nil, everything)}
+}
+
+func first[T any](r Reader, ws WatchSet, t Table, key string) *T {
+	if key == "" {
+		return nil
+	}
+	watch, obj, err := r.begin().FirstWatch(string(t), "id", key)
+	if err != nil {
+		panic(fmt.Sprintf("store: read %s: %v", t, err)) // the schema and this file disagree
+	}
+	ws.Add(watch)
+	found, _ := obj.(*T)
+	return found
+}
+
+func list[T any](r Reader, ws WatchSet, t Table, index, arg string) []*T {
+	it, err := r.begin().Get(string(t), index, arg)
+	if err != nil {
+		panic(fmt.Sprintf("store: list %s by %s: %v", t, index, err))
+	}
+	ws.Add(it.WatchCh())
+	var found []*T
+	for obj := it.Next(); obj != nil; obj = it.Next() {
+		found = append(found, obj.(*T))
+	}
+	return found
+}
+
+// inNamespace lists what has a key within a namespace and a prefix.
+func inNamespace[T any](r Reader, ws WatchSet, t Table, namespace, prefix string, name func(*T) string) []*T {
+	if namespace != AnyNamespace {
+		return list[T](r, ws, t, "id_prefix", namespace+"\x00"+prefix)
+	}
+	found := list[T](r, ws, t, "id_prefix", "")
+	return slices.DeleteFunc(found, func(o *T) bool { return !strings.HasPrefix(name(o), prefix) })
+}
+
+// byID lists what has an id that begins so.
+func byID[T any](r Reader, ws WatchSet, t Table, prefix string) []*T {
+	return list[T](r, ws, t, "id_prefix", uuidPrefix(prefix))
+}
+
+// uuidPrefix puts the hyphens of a UUID where they belong, wherever they were.
+func uuidPrefix(s string) string {
+	s = strings.ToLower(strings.ReplaceAll(s, "-", ""))
+	var b strings.Builder
+	for i, c := range s {
+		if i == 8 || i == 12 || i == 16 || i == 20 {
+			b.WriteByte('-')
+		}
+		b.WriteRune(c)
+	}
+	return b.String()
+}
+
+// TableIndex returns the last index that changed one of the tables.
+func (r Reader) TableIndex(ws WatchSet, tables ...Table) uint64 {
+	var last uint64
+	for _, t := range tables {
+		if row := first[indexRow](r, ws, tableIndexes, string(t)); row != nil {
+			last = max(last, row.index)
+		}
+	}
+	return last
+}
+
+// Job returns the latest version of a job.
+func (r Reader) Job(ws WatchSet, namespace, id string) *api.Job {
+	return first[api.Job](r, ws, Jobs, scoped(namespace, id))
+}
+
+// Jobs returns the jobs of a namespace, or of [AnyNamespace], whose id has the
+// prefix.
+func (r Reader) Jobs(ws WatchSet, namespace, prefix string) []*api.Job {
+	return inNamespace(r, ws, Jobs, namespace, prefix, func(j *api.Job) string { return str(j.ID) })
+}
+
+// JobChildren returns the jobs that a periodic or parameterized job has made.
+func (r Reader) JobChildren(ws WatchSet, namespace, parentID string) []*api.Job {
+	return list[api.Job](r, ws, Jobs, "parent", scoped(namespace, parentID))
+}
+
+// JobVersion returns one version of a job, the latest included.
+func (r Reader) JobVersion(ws WatchSet, namespace, id string, version uint64) *api.Job {
+	return first[api.Job](r, ws, JobVersions, versionKey(namespace, id, version))
+}
+
+// JobVersions returns all versions of a job that are kept, newest first.
+func (r Reader) JobVersions(ws WatchSet, namespace, id string) []*api.Job {
+	versions := list[api.Job](r, ws, JobVersions, "id_prefix", scoped(namespace, id)+"\x00")
+	slices.Reverse(versions)
+	return versions
+}
+
+// JobSubmission returns the source of one version of a job.
+func (r Reader) JobSubmission(ws WatchSet, namespace, id string, version uint64) *api.JobSubmission {
+	if s := first[submission](r, ws, JobSubmissions, versionKey(namespace, id, version)); s != nil {
+		return s.Submission
+	}
+	return nil
+}
+
+// Evaluation returns an evaluation.
+func (r Reader) Evaluation(ws WatchSet, id string) *api.Evaluation {
+	return first[api.Evaluation](r, ws, Evaluations, id)
+}
+
+// Evaluations returns the evaluations whose id has the prefix.
+func (r Reader) Evaluations(ws WatchSet, prefix string) []*api.Evaluation {
+	return byID[api.Evaluation](r, ws, Evaluations, prefix)
+}
+
+// EvaluationsByJob returns the evaluations of a job, oldest first.
+func (r Reader) EvaluationsByJob(ws WatchSet, namespace, jobID string) []*api.Evaluation {
+	found := list[api.Evaluation](r, ws, Evaluations, "job", scoped(namespace, jobID))
+	slices.SortStableFunc(found, func(a, b *api.Evaluation) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
+	return found
+}
+
+// Allocation returns an allocation, with the job version that it runs.
+func (r Reader) Allocation(ws WatchSet, id string) *api.Allocation {
+	return first[api.Allocation](r, ws, Allocations, id)
+}
+
+// Allocations returns the allocations whose id has the prefix.
+func (r Reader) Allocations(ws WatchSet, prefix string) []*api.Allocation {
+	return byID[api.Allocation](r, ws, Allocations, prefix)
+}
+
+// AllocationsByJob returns the allocations of all versions of a job, oldest first.
+func (r Reader) AllocationsByJob(ws WatchSet, namespace, jobID string) []*api.Allocation {
+	found := list[api.Allocation](r, ws, Allocations, "job", scoped(namespace, jobID))
+	slices.SortStableFunc(found, func(a, b *api.Allocation) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
+	return found
+}
+
+// AllocationsByNamespace returns the allocations of a namespace.
+func (r Reader) AllocationsByNamespace(ws WatchSet, namespace string) []*api.Allocation {
+	return list[api.Allocation](r, ws, Allocations, "job_prefix", namespace+"\x00")
+}
+
+// AllocationsByEvaluation returns the allocations that an evaluation has placed.
+func (r Reader) AllocationsByEvaluation(ws WatchSet, evalID string) []*api.Allocation {
+	return list[api.Allocation](r, ws, Allocations, "eval", evalID)
+}
+
+// AllocationsByDeployment returns the allocations of a deployment.
+func (r Reader) AllocationsByDeployment(ws WatchSet, deploymentID string) []*api.Allocation {
+	return list[api.Allocation](r, ws, Allocations, "deployment", deploymentID)
+}
+
+// AllocationsByNode returns the allocations of a node.
+func (r Reader) AllocationsByNode(ws WatchSet, nodeID string) []*api.Allocation {
+	return list[api.Allocation](r, ws, Allocations, "node", nodeID)
+}
+
+// AllocationsByPrevious returns the allocations that replace one.
+func (r Reader) AllocationsByPrevious(ws WatchSet, allocID string) []*api.Allocation {
+	return list[api.Allocation](r, ws, Allocations, "previous", allocID)
+}
+
+// Deployment returns a deployment.
+func (r Reader) Deployment(ws WatchSet, id string) *api.Deployment {
+	return first[api.Deployment](r, ws, Deployments, id)
+}
+
+// Deployments returns the deployments whose id has the prefix.
+func (r Reader) Deployments(ws WatchSet, prefix string) []*api.Deployment {
+	return byID[api.Deployment](r, ws, Deployments, prefix)
+}
+
+// DeploymentsByJob returns the deployments of a job, oldest first.
+func (r Reader) DeploymentsByJob(ws WatchSet, namespace, jobID string) []*api.Deployment {
+	found := list[api.Deployment](r, ws, Deployments, "job", scoped(namespace, jobID))
+	slices.SortStableFunc(found, func(a, b *api.Deployment) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
+	return found
+}
+
+// LatestDeployment returns the newest deployment of a job.
+func (r Reader) LatestDeployment(ws WatchSet, namespace, jobID string) *api.Deployment {
+	all := r.DeploymentsByJob(ws, namespace, jobID)
+	if len(all) == 0 {
+		return nil
+	}
+	return all[len(all)-1]
+}
+
+// Node returns a node.
+func (r Reader) Node(ws WatchSet, id string) *api.Node {
+	return first[api.Node](r, ws, Nodes, id)
+}
+
+// Nodes returns the nodes whose id has the prefix.
+func (r Reader) Nodes(ws WatchSet, prefix string) []*api.Node {
+	return byID[api.Node](r, ws, Nodes, prefix)
+}
+
+// Service returns one registration of a service.
+func (r Reader) Service(ws WatchSet, namespace, id string) *api.ServiceRegistration {
+	return first[api.ServiceRegistration](r, ws, Services, scoped(namespace, id))
+}
+
+// Services returns the registrations in a namespace, or in [AnyNamespace].
+func (r Reader) Services(ws WatchSet, namespace string) []*api.ServiceRegistration {
+	return inNamespace(r, ws, Services, namespace, "", func(*api.ServiceRegistration) string { return "" })
+}
+
+// ServicesByName returns the registrations of one service.
+func (r Reader) ServicesByName(ws WatchSet, namespace, name string) []*api.ServiceRegistration {
+	return list[api.ServiceRegistration](r, ws, Services, "name", scoped(namespace, name))
+}
+
+// ServicesByJob returns the registrations that belong to a job.
+func (r Reader) ServicesByJob(ws WatchSet, namespace, jobID string) []*api.ServiceRegistration {
+	return list[api.ServiceRegistration](r, ws, Services, "job", scoped(namespace, jobID))
+}
+
+// ServicesByAllocation returns the registrations that belong to an allocation.
+func (r Reader) ServicesByAllocation(ws WatchSet, allocID string) []*api.ServiceRegistration {
+	return list[api.ServiceRegistration](r, ws, Services, "alloc", allocID)
+}
+
+// Variable returns a variable with its items.
+func (r Reader) Variable(ws WatchSet, namespace, path string) *api.Variable {
+	return first[api.Variable](r, ws, Variables, scoped(namespace, path))
+}
+
+// Variables returns the variables of a namespace, or of [AnyNamespace], whose
+// path has the prefix.
+func (r Reader) Variables(ws WatchSet, namespace, prefix string) []*api.Variable {
+	return inNamespace(r, ws, Variables, namespace, prefix, func(v *api.Variable) string { return v.Path })
+}
+
+// Namespace returns a namespace.
+func (r Reader) Namespace(ws WatchSet, name string) *api.Namespace {
+	return first[api.Namespace](r, ws, Namespaces, name)
+}
+
+// Namespaces returns the namespaces whose name has the prefix.
+func (r Reader) Namespaces(ws WatchSet, prefix string) []*api.Namespace {
+	return list[api.Namespace](r, ws, Namespaces, "id_prefix", prefix)
+}
+
+// ScalingEvents returns the scaling events of a job by group, newest first.
+func (r Reader) ScalingEvents(ws WatchSet, namespace, jobID string) map[string][]api.ScalingEvent {
+	if s := first[scaling](r, ws, ScalingEvents, scoped(namespace, jobID)); s != nil {
+		return s.Groups
+	}
+	return nil
+}
+
+// PeriodicLaunch returns when a periodic job was launched last.
+func (r Reader) PeriodicLaunch(ws WatchSet, namespace, jobID string) *PeriodicLaunch {
+	return first[PeriodicLaunch](r, ws, PeriodicLaunches, scoped(namespace, jobID))
+}

@@ -1,0 +1,157 @@
+package store
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// specBucket holds the jobs that allocations run, each once, by the hash of its
+// bytes: a hundred allocations of one job share one record and one object.
+const specBucket = "specs"
+
+// specs knows the jobs of all allocations. Only the writer uses it.
+type specs struct {
+	byHash map[string]*spec
+	byJob  map[*api.Job]string
+}
+
+type spec struct {
+	job  *api.Job
+	refs int // how many allocations have it
+}
+
+func newSpecs() *specs {
+	return &specs{byHash: make(map[string]*spec), byJob: make(map[*api.Job]string)}
+}
+
+// allocRow is what is stored for an allocation.
+type allocRow struct {
+	Alloc *api.Allocation // without its job
+	Spec  string          // hash of its job, empty if it has none
+
+	// The version record to use if the other does not read.
+	JobVersion     uint64
+	JobCreateIndex uint64
+}
+
+// specBatch is what a batch of changes does to the jobs of the allocations. It
+// has no effect before done.
+type specBatch struct {
+	specs  *specs
+	hashes map[*api.Job]string // jobs that byJob does not have
+	fresh  map[string]*spec
+	bytes  map[string][]byte
+	delta  map[string]int
+}
+
+func (s *specs) begin() *specBatch {
+	return &specBatch{
+		specs:  s,
+		hashes: make(map[*api.Job]string),
+		fresh:  make(map[string]*spec),
+		bytes:  make(map[string][]byte),
+		delta:  make(map[string]int),
+	}
+}
+
+// payload encodes an allocation, which from now on shares its job with others.
+func (b *specBatch) payload(a *api.Allocation) ([]byte, error) {
+	if a.Job == nil {
+		return encodeAllocation(a, "")
+	}
+	hash, err := b.hash(a.Job)
+	if err != nil {
+		return nil, err
+	}
+	known := b.specs.byHash[hash]
+	if known == nil {
+		known = b.fresh[hash]
+	}
+	if known == nil {
+		known = &spec{job: a.Job}
+		b.fresh[hash] = known
+	}
+	a.Job = known.job
+	return encodeAllocation(a, hash)
+}
+
+func encodeAllocation(a *api.Allocation, hash string) ([]byte, error) {
+	bare := *a
+	bare.Job = nil
+	row := allocRow{Alloc: &bare, Spec: hash}
+	if a.Job != nil {
+		row.JobVersion, row.JobCreateIndex = num(a.Job.Version), num(a.Job.CreateIndex)
+	}
+	return encode(row)
+}
+
+func (b *specBatch) hash(job *api.Job) (string, error) {
+	if hash, ok := b.specs.byJob[job]; ok {
+		return hash, nil
+	}
+	if hash, ok := b.hashes[job]; ok {
+		return hash, nil
+	}
+	hash, payload, err := encodeSpec(job)
+	if err != nil {
+		return "", err
+	}
+	b.hashes[job], b.bytes[hash] = hash, payload
+	return hash, nil
+}
+
+func encodeSpec(job *api.Job) (hash string, payload []byte, err error) {
+	if payload, err = encode(job); err != nil {
+		return "", nil, fmt.Errorf("encode job %q: %w", str(job.ID), err)
+	}
+	digest := sha256.Sum256(payload)
+	return hex.EncodeToString(digest[:16]), payload, nil
+}
+
+// count takes note of an allocation that comes (+1) or goes (-1).
+func (b *specBatch) count(a *api.Allocation, n int) {
+	if a.Job == nil {
+		return
+	}
+	hash, ok := b.specs.byJob[a.Job]
+	if !ok {
+		hash = b.hashes[a.Job]
+	}
+	b.delta[hash] += n
+}
+
+// ops are the writes that follow.
+func (b *specBatch) ops(index uint64) []op {
+	var ops []op
+	for hash, delta := range b.delta {
+		known := b.specs.byHash[hash]
+		switch {
+		case known == nil && delta > 0:
+			ops = append(ops, op{specBucket, hash, seal(specBucket, hash, index, b.bytes[hash])})
+		case known != nil && known.refs+delta == 0:
+			ops = append(ops, op{specBucket, hash, nil})
+		}
+	}
+	return ops
+}
+
+// done makes the changes effective.
+func (b *specBatch) done() {
+	for hash, delta := range b.delta {
+		known := b.specs.byHash[hash]
+		if known == nil {
+			if known = b.fresh[hash]; known == nil || delta == 0 {
+				continue
+			}
+			b.specs.byHash[hash] = known
+			b.specs.byJob[known.job] = hash
+		}
+		if known.refs += delta; known.refs == 0 {
+			delete(b.specs.byHash, hash)
+			delete(b.specs.byJob, known.job)
+		}
+	}
+}

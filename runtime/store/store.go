@@ -1,0 +1,425 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/go-memdb"
+	"github.com/hashicorp/nomad/api"
+)
+
+// ErrClosed means that the store has been closed.
+var ErrClosed = errors.New("state store is closed")
+
+// Config is what a Store is made of.
+type Config struct {
+	// Path is the state file. Its directory must be there. A missing file is
+	// made, with mode 0600.
+	Path   string
+	Logger hclog.Logger
+	// Events is how many changes the feed keeps for those who come late; 0
+	// means 100.
+	Events int
+}
+
+// Store is the state of one node, in a file and in memory. Its methods may be
+// called concurrently.
+type Store struct {
+	logger hclog.Logger
+	feed   *feed
+	damage []Damage
+	mem    *memdb.MemDB  // what is on the disk
+	done   chan struct{} // closed by the writer when it has ended
+
+	commits atomic.Int64
+
+	mu       sync.Mutex
+	requests []*request
+	closed   bool
+	wake     chan struct{} // holds one request to look at the two above
+
+	// Only the writer uses these.
+	file       *file
+	specs      *specs
+	index      uint64
+	quarantine map[string][]byte // records of the quarantine as they are in the file
+	foreign    []op              // records of tables that this build does not know
+	nodeEvents []*api.NodeEvent  // see [Txn.PutNode]
+}
+
+// request is one call of Update.
+type request struct {
+	fn       func(*Txn) error
+	state    atomic.Int32
+	index    uint64
+	err      error
+	panicked any
+	done     chan struct{} // closed by the writer
+}
+
+// The states of a request.
+const (
+	queued = iota
+	taken
+	withdrawn
+)
+
+// maxBatch limits what one commit holds.
+const maxBatch = 1024
+
+// Index returns the index of the last visible change.
+func (s *Store) Index() uint64 { return s.Snapshot().Index() }
+
+// Wait returns when the index of the store is at least min, or ctx has ended.
+func (s *Store) Wait(ctx context.Context, min uint64) error {
+	for {
+		ws := NewWatchSet()
+		if s.Snapshot().TableIndex(ws, everything) >= min {
+			return nil
+		}
+		if err := ws.WatchCtx(ctx); err != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// Commits returns how many transactions have been written to the file.
+func (s *Store) Commits() int64 { return s.commits.Load() }
+
+// Damage returns what could not be read when the store was opened.
+func (s *Store) Damage() []Damage { return s.damage }
+
+// Update makes one atomic change: all that fn has put is stored under one new
+// index, or nothing is, if fn returns an error, which Update returns as it is.
+// It returns when the change is on the disk, and only then do others see it.
+// The index is that of the change; if nothing visible has changed, it is that of
+// the state that fn has seen. Updates that come at the same time share a write
+// to the disk.
+//
+// fn runs in a goroutine of the store, one at a time: it must not block, nor
+// call Update. If ctx ends before fn was called, fn is not called.
+func (s *Store) Update(ctx context.Context, fn func(*Txn) error) (uint64, error) {
+	if err := context.Cause(ctx); err != nil {
+		return 0, err
+	}
+	r := &request{fn: fn, done: make(chan struct{})}
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return 0, ErrClosed
+	}
+	s.requests = append(s.requests, r)
+	s.mu.Unlock()
+	s.nudge()
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+		if r.state.CompareAndSwap(queued, withdrawn) {
+			return 0, context.Cause(ctx)
+		}
+		<-r.done
+	}
+	if r.panicked != nil {
+		panic(r.panicked)
+	}
+	return r.index, r.err
+}
+
+// Close waits for the updates that have been called, and closes the file.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return ErrClosed
+	}
+	s.closed = true
+	s.mu.Unlock()
+	s.nudge()
+	<-s.done
+	return s.file.close()
+}
+
+func (s *Store) nudge() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run is the writer.
+func (s *Store) run() {
+	defer close(s.done)
+	for range s.wake {
+		for {
+			requests, closed := s.take()
+			if len(requests) == 0 {
+				if closed {
+					return
+				}
+				break
+			}
+			s.commit(requests)
+		}
+	}
+}
+
+func (s *Store) take() (requests []*request, closed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := min(len(s.requests), maxBatch)
+	requests = s.requests[:n:n]
+	if s.requests = s.requests[n:]; len(s.requests) == 0 {
+		s.requests = nil
+	}
+	return requests, s.closed
+}
+
+// commit runs the requests, writes what they have changed in one transaction,
+// shows it to the readers, and answers.
+func (s *Store) commit(requests []*request) {
+	b := s.newBatch()
+	for _, r := range requests {
+		if r.state.CompareAndSwap(queued, taken) {
+			b.run(r)
+		}
+	}
+	err := b.write()
+	if err == nil {
+		b.publish()
+	}
+	for _, r := range b.requests {
+		if err != nil && r.err == nil && r.panicked == nil {
+			r.index, r.err = 0, err
+		}
+		close(r.done)
+	}
+}
+
+// batch is what one transaction in the file holds.
+type batch struct {
+	store    *Store
+	mem      *memdb.Txn
+	index    uint64
+	requests []*request
+	net      map[recordKey]*change // what becomes of each record in all
+	specs    *specBatch
+	events   [][]Event
+}
+
+type recordKey struct {
+	table Table
+	key   string
+}
+
+func (s *Store) newBatch() *batch {
+	return &batch{
+		store: s,
+		mem:   s.mem.Txn(true),
+		index: s.index,
+		net:   make(map[recordKey]*change),
+		specs: s.specs.begin(),
+	}
+}
+
+// run lets one request make its change, or none.
+func (b *batch) run(r *request) {
+	b.requests = append(b.requests, r)
+	tx := &Txn{
+		Reader:     Reader{begin: func() *memdb.Txn { return b.mem }},
+		mem:        b.mem,
+		index:      b.index + 1,
+		tables:     make(map[Table]bool),
+		nodeEvents: b.store.nodeEvents,
+	}
+	r.panicked = tx.try(r.fn)
+	var payloads [][]byte
+	if tx.err == nil && r.panicked == nil {
+		tx.finish()
+		payloads = b.encode(tx)
+	}
+	if tx.err != nil || r.panicked != nil {
+		r.err = tx.err
+		if err := tx.undo(); err != nil {
+			r.err = errors.Join(r.err, err)
+		}
+		return
+	}
+	if tx.public {
+		b.index = tx.index
+	}
+	r.index = b.index
+	for i, c := range tx.changes {
+		c.payload = payloads[i]
+		key := recordKey{c.kind.table, c.key}
+		if net := b.net[key]; net != nil {
+			net.after, net.payload = c.after, c.payload
+		} else {
+			b.net[key] = &c
+		}
+	}
+	if len(tx.events) > 0 {
+		b.events = append(b.events, tx.events)
+	}
+}
+
+// try returns what fn has panicked with, for its caller.
+func (tx *Txn) try(fn func(*Txn) error) (panicked any) {
+	defer func() {
+		if p := recover(); p != nil {
+			panicked = fmt.Sprintf("%v\n\n%s", p, debug.Stack())
+		}
+	}()
+	if err := fn(tx); err != nil {
+		tx.err = err
+	}
+	return nil
+}
+
+// write makes the batch durable.
+func (b *batch) write() error {
+	if len(b.net) == 0 {
+		return nil
+	}
+	ops := make([]op, 0, len(b.net)+2)
+	for key, c := range b.net {
+		if c.before == nil && c.after == nil {
+			continue
+		}
+		o := op{bucket: string(key.table), key: key.key}
+		if c.after != nil {
+			o.value = seal(o.bucket, o.key, b.index, c.payload)
+		}
+		if a, ok := c.after.(*api.Allocation); ok {
+			b.specs.count(a, +1)
+		}
+		if a, ok := c.before.(*api.Allocation); ok {
+			b.specs.count(a, -1)
+		}
+		ops = append(ops, o)
+	}
+	ops = append(ops, b.specs.ops(b.index)...)
+	if b.index != b.store.index {
+		if err := b.mem.Insert(tableIndexes, &indexRow{everything, b.index}); err != nil {
+			return err
+		}
+		o, err := indexRecord(b.mem)
+		if err != nil {
+			return err
+		}
+		ops = append(ops, o)
+	}
+	if err := b.store.file.write(ops, b.store.all(b.mem)); err != nil {
+		b.mem.Abort()
+		return err
+	}
+	return nil
+}
+
+// encode makes the bytes of all that a request has put.
+func (b *batch) encode(tx *Txn) [][]byte {
+	payloads := make([][]byte, len(tx.changes))
+	for i, c := range tx.changes {
+		var err error
+		switch obj := c.after.(type) {
+		case nil:
+		case *api.Allocation:
+			payloads[i], err = b.specs.payload(obj)
+		case *localRecord:
+			payloads[i] = obj.payload
+		default:
+			payloads[i], err = encode(obj)
+		}
+		if err != nil {
+			tx.fail(fmt.Errorf("encode %s %q: %w", c.kind.table, readable(c.key), err))
+		}
+	}
+	return payloads
+}
+
+// all yields every record of the state in mem, for a new file.
+func (s *Store) all(mem *memdb.Txn) func(yield func(op) bool) {
+	return func(yield func(op) bool) {
+		o, err := indexRecord(mem)
+		if err != nil {
+			s.logger.Error("record cannot be written anew", "error", err)
+		} else if !yield(o) {
+			return
+		}
+		for key, value := range s.quarantine {
+			if !yield(op{quarantineBucket, key, value}) {
+				return
+			}
+		}
+		for _, o := range s.foreign {
+			if !yield(o) {
+				return
+			}
+		}
+		hashes := newSpecs().begin()
+		for _, k := range kinds {
+			it, err := mem.Get(string(k.table), "id_prefix", "")
+			if err != nil {
+				panic(fmt.Sprintf("store: list %s: %v", k.table, err)) // the schema and this file disagree
+			}
+			for obj := it.Next(); obj != nil; obj = it.Next() {
+				for _, o := range s.records(k, obj, hashes) {
+					if !yield(o) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// records are what is stored for an object, with the job of an allocation when
+// it is the first that has it.
+func (s *Store) records(k *kind, obj any, hashes *specBatch) []op {
+	var ops []op
+	var payload []byte
+	var err error
+	switch o := obj.(type) {
+	case *api.Allocation:
+		var hash string
+		if o.Job != nil {
+			if hash, err = hashes.hash(o.Job); err == nil {
+				if spec := hashes.bytes[hash]; spec != nil {
+					ops = append(ops, op{specBucket, hash, seal(specBucket, hash, s.index, spec)})
+					hashes.bytes[hash] = nil
+				}
+			}
+		}
+		if err == nil {
+			payload, err = encodeAllocation(o, hash)
+		}
+	case *localRecord:
+		payload = o.payload
+	default:
+		payload, err = encode(obj)
+	}
+	key := k.key(obj)
+	if err != nil { // it was encoded before, or decoded
+		s.logger.Error("record cannot be written anew", "table", k.table, "key", readable(key), "error", err)
+		return nil
+	}
+	return append(ops, op{string(k.table), key, seal(string(k.table), key, s.index, payload)})
+}
+
+// publish shows the batch to the readers.
+func (b *batch) publish() {
+	s := b.store
+	if len(b.net) == 0 {
+		b.mem.Abort()
+		return
+	}
+	s.commits.Add(1)
+	s.index = b.index
+	b.specs.done()
+	b.mem.Commit()
+	s.feed.add(b.events)
+}

@@ -1,0 +1,329 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/hashicorp/go-memdb"
+	"github.com/hashicorp/nomad/api"
+)
+
+// Table names the objects of one kind. It is also the name of their bucket in
+// the state file.
+type Table string
+
+// The tables that have an index of their own.
+const (
+	Jobs             Table = "jobs"
+	JobVersions      Table = "job_versions"
+	JobSubmissions   Table = "job_submissions"
+	Evaluations      Table = "evaluations"
+	Allocations      Table = "allocations"
+	Deployments      Table = "deployments"
+	Nodes            Table = "nodes"
+	Services         Table = "services"
+	Variables        Table = "variables"
+	Namespaces       Table = "namespaces"
+	ScalingEvents    Table = "scaling_events"
+	PeriodicLaunches Table = "periodic_launches"
+)
+
+// The tables of this node's own affairs: nobody waits for them, and writing to
+// them takes no index.
+const (
+	taskLocals  Table = "task_local"
+	taskStates  Table = "task_state"
+	allocLocals Table = "alloc_local"
+	agentFacts  Table = "agent"
+)
+
+// tableIndexes holds the last index of each table; it is kept in memory only,
+// the file has it in one record.
+const tableIndexes = "index"
+
+// indexRow is a row of tableIndexes.
+type indexRow struct {
+	table Table
+	index uint64
+}
+
+// kind is what the store knows of the objects of one table.
+type kind struct {
+	table   Table
+	public  bool // has an index, stamps and watchers
+	key     func(any) string
+	indexes map[string]memdb.Indexer
+	stamp   func(obj, old any, index uint64) // old is nil for a new object
+	payload func(any) any                    // what is encoded for an object
+	decode  func(key string, payload []byte) (any, error)
+	event   func(any) Event // nil if there are no events of this kind
+}
+
+// kinds has all tables, in the order in which they are read from the file.
+var kinds = []*kind{
+	define(Jobs, jobKey, fields[api.Job]{
+		"parent": func(j *api.Job) string { return optional(scoped(str(j.Namespace), str(j.ParentID)), j.ParentID) },
+	}, stampJob, func(j *api.Job) Event {
+		return Event{Topic: api.TopicJob, Type: "JobRegistered", Key: str(j.ID), Namespace: str(j.Namespace)}
+	}),
+	define(JobVersions, func(j *api.Job) string { return versionKey(str(j.Namespace), str(j.ID), num(j.Version)) },
+		nil, stampJob, nil),
+	define(JobSubmissions, func(s *submission) string { return versionKey(s.Namespace, s.JobID, s.Version) },
+		nil, nil, nil),
+	define(Evaluations, func(e *api.Evaluation) string { return e.ID }, fields[api.Evaluation]{
+		"job": func(e *api.Evaluation) string { return scoped(e.Namespace, e.JobID) },
+	}, func(e, old *api.Evaluation, index uint64) {
+		e.CreateIndex, e.ModifyIndex = index, index
+		if old != nil {
+			e.CreateIndex = old.CreateIndex
+		}
+	}, func(e *api.Evaluation) Event {
+		return Event{Topic: api.TopicEvaluation, Type: "EvaluationUpdated", Key: e.ID, Namespace: e.Namespace, FilterKeys: []string{e.JobID, e.DeploymentID}}
+	}),
+	allocations(),
+	define(Deployments, func(d *api.Deployment) string { return d.ID }, fields[api.Deployment]{
+		"job": func(d *api.Deployment) string { return scoped(d.Namespace, d.JobID) },
+	}, func(d, old *api.Deployment, index uint64) {
+		d.CreateIndex, d.ModifyIndex = index, index
+		if old != nil {
+			d.CreateIndex = old.CreateIndex
+		}
+	}, func(d *api.Deployment) Event {
+		return Event{Topic: api.TopicDeployment, Type: "DeploymentStatusUpdate", Key: d.ID, Namespace: d.Namespace, FilterKeys: []string{d.JobID}}
+	}),
+	define(Nodes, func(n *api.Node) string { return n.ID }, nil, func(n, old *api.Node, index uint64) {
+		n.CreateIndex, n.ModifyIndex = index, index
+		if old != nil {
+			n.CreateIndex = old.CreateIndex
+		}
+	}, func(n *api.Node) Event {
+		return Event{Topic: api.TopicNode, Type: "NodeRegistration", Key: n.ID}
+	}),
+	define(Services, func(s *api.ServiceRegistration) string { return scoped(s.Namespace, s.ID) }, fields[api.ServiceRegistration]{
+		"name":  func(s *api.ServiceRegistration) string { return scoped(s.Namespace, s.ServiceName) },
+		"job":   func(s *api.ServiceRegistration) string { return scoped(s.Namespace, s.JobID) },
+		"alloc": func(s *api.ServiceRegistration) string { return s.AllocID },
+	}, func(s, old *api.ServiceRegistration, index uint64) {
+		s.CreateIndex, s.ModifyIndex = index, index
+		if old != nil {
+			s.CreateIndex = old.CreateIndex
+		}
+	}, func(s *api.ServiceRegistration) Event {
+		return Event{Topic: api.TopicService, Type: "ServiceRegistration", Key: s.ID, Namespace: s.Namespace, FilterKeys: []string{s.JobID, s.ServiceName}}
+	}),
+	define(Variables, func(v *api.Variable) string { return scoped(v.Namespace, v.Path) }, nil, func(v, old *api.Variable, index uint64) {
+		v.CreateIndex, v.ModifyIndex = index, index
+		if old != nil {
+			v.CreateIndex = old.CreateIndex
+		}
+	}, func(v *api.Variable) Event {
+		return Event{Topic: "Variable", Type: "VariableUpdated", Key: v.Path, Namespace: v.Namespace}
+	}),
+	define(Namespaces, func(n *api.Namespace) string { return n.Name }, nil, func(n, old *api.Namespace, index uint64) {
+		n.CreateIndex, n.ModifyIndex = index, index
+		if old != nil {
+			n.CreateIndex = old.CreateIndex
+		}
+	}, nil),
+	define(ScalingEvents, func(s *scaling) string { return scoped(s.Namespace, s.JobID) }, nil, nil, nil),
+	define(PeriodicLaunches, func(p *PeriodicLaunch) string { return scoped(p.Namespace, p.JobID) }, nil,
+		func(p, _ *PeriodicLaunch, index uint64) { p.ModifyIndex = index }, nil),
+	local(taskLocals),
+	local(taskStates),
+	local(allocLocals),
+	local(agentFacts),
+}
+
+// kindOf finds the kind of a table.
+var kindOf = func() map[Table]*kind {
+	m := make(map[Table]*kind, len(kinds))
+	for _, k := range kinds {
+		m[k.table] = k
+	}
+	return m
+}()
+
+// fields are the indexes of a kind besides its key. An object whose function
+// returns "" is not in that index.
+type fields[T any] map[string]func(*T) string
+
+// define makes the kind of a public table.
+func define[T any](table Table, key func(*T) string, indexes fields[T], stamp func(obj, old *T, index uint64), event func(*T) Event) *kind {
+	k := &kind{
+		table:   table,
+		public:  true,
+		key:     func(o any) string { return key(o.(*T)) },
+		indexes: map[string]memdb.Indexer{"id": indexer[T]{value: key, key: true}},
+		payload: func(o any) any { return o },
+		decode: func(_ string, payload []byte) (any, error) {
+			obj := new(T)
+			return obj, decode(payload, obj)
+		},
+	}
+	for name, value := range indexes {
+		k.indexes[name] = indexer[T]{value: value}
+	}
+	if stamp != nil {
+		k.stamp = func(obj, old any, index uint64) {
+			before, _ := old.(*T)
+			stamp(obj.(*T), before, index)
+		}
+	}
+	if event != nil {
+		k.event = func(o any) Event { return event(o.(*T)) }
+	}
+	return k
+}
+
+// allocations are stored without their job: most share it with many others.
+func allocations() *kind {
+	k := define(Allocations, func(a *api.Allocation) string { return a.ID }, fields[api.Allocation]{
+		"job":        func(a *api.Allocation) string { return scoped(a.Namespace, a.JobID) },
+		"eval":       func(a *api.Allocation) string { return a.EvalID },
+		"deployment": func(a *api.Allocation) string { return a.DeploymentID },
+		"node":       func(a *api.Allocation) string { return a.NodeID },
+		"previous":   func(a *api.Allocation) string { return a.PreviousAllocation },
+	}, func(a, old *api.Allocation, index uint64) {
+		a.CreateIndex, a.ModifyIndex = index, index
+		if old != nil {
+			a.CreateIndex = old.CreateIndex
+		}
+	}, func(a *api.Allocation) Event {
+		return Event{Topic: api.TopicAllocation, Type: "AllocationUpdated", Key: a.ID, Namespace: a.Namespace, FilterKeys: []string{a.JobID, a.DeploymentID}}
+	})
+	k.payload = nil // see specs
+	k.decode = nil
+	return k
+}
+
+// localRecord is a record that readers decode themselves, when they ask.
+type localRecord struct {
+	key     string
+	payload []byte
+}
+
+func local(table Table) *kind {
+	key := func(r *localRecord) string { return r.key }
+	return &kind{
+		table:   table,
+		key:     func(o any) string { return o.(*localRecord).key },
+		indexes: map[string]memdb.Indexer{"id": indexer[localRecord]{value: key, key: true}},
+		decode: func(key string, payload []byte) (any, error) {
+			return &localRecord{key: key, payload: payload}, nil
+		},
+	}
+}
+
+// submission is a row of JobSubmissions.
+type submission struct {
+	Namespace, JobID string
+	Version          uint64
+	Submission       *api.JobSubmission
+}
+
+// scaling is a row of ScalingEvents: all of one job, newest first in each group.
+type scaling struct {
+	Namespace, JobID string
+	Groups           map[string][]api.ScalingEvent
+}
+
+func jobKey(j *api.Job) string { return scoped(str(j.Namespace), str(j.ID)) }
+
+func stampJob(j, old *api.Job, index uint64) {
+	create := index
+	if old != nil && old.CreateIndex != nil {
+		create = *old.CreateIndex
+	}
+	modify := index
+	j.CreateIndex, j.ModifyIndex = &create, &modify
+}
+
+// scoped is the key of what has a name within a namespace. It is empty, and so
+// no key, without a name.
+func scoped(namespace, name string) string {
+	if name == "" {
+		return ""
+	}
+	return namespace + "\x00" + name
+}
+
+// versionKey sorts by version within a job.
+func versionKey(namespace, id string, version uint64) string {
+	if id == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s\x00%s\x00%016x", namespace, id, version)
+}
+
+// optional is key if the field that it is made of is there.
+func optional(key string, field *string) string {
+	if str(field) == "" {
+		return ""
+	}
+	return key
+}
+
+func str(p *string) string {
+	if p == nil {
+		return ""
+	}
+	return *p
+}
+
+func num(p *uint64) uint64 {
+	if p == nil {
+		return 0
+	}
+	return *p
+}
+
+// indexer is an index of go-memdb over a string of the object.
+type indexer[T any] struct {
+	value func(*T) string
+	key   bool // the unique one, without which there is no object
+}
+
+var errNoKey = errors.New("object without a key")
+
+func (x indexer[T]) FromObject(o any) (bool, []byte, error) {
+	v := x.value(o.(*T))
+	if v == "" {
+		if x.key {
+			return false, nil, errNoKey
+		}
+		return false, nil, nil
+	}
+	return true, append([]byte(v), 0), nil
+}
+
+func (x indexer[T]) FromArgs(args ...any) ([]byte, error) {
+	return append([]byte(args[0].(string)), 0), nil
+}
+
+func (x indexer[T]) PrefixFromArgs(args ...any) ([]byte, error) {
+	return []byte(args[0].(string)), nil
+}
+
+func schema() *memdb.DBSchema {
+	s := &memdb.DBSchema{Tables: map[string]*memdb.TableSchema{
+		tableIndexes: {
+			Name: tableIndexes,
+			Indexes: map[string]*memdb.IndexSchema{"id": {
+				Name: "id", Unique: true,
+				Indexer: indexer[indexRow]{value: func(r *indexRow) string { return string(r.table) }, key: true},
+			}},
+		},
+	}}
+	for _, k := range kinds {
+		t := &memdb.TableSchema{Name: string(k.table), Indexes: make(map[string]*memdb.IndexSchema)}
+		for name, indexer := range k.indexes {
+			t.Indexes[name] = &memdb.IndexSchema{Name: name, Indexer: indexer, Unique: name == "id", AllowMissing: name != "id"}
+		}
+		s.Tables[string(k.table)] = t
+	}
+	return s
+}
+
+// readable is a key as a person writes it.
+func readable(key string) string { return strings.ReplaceAll(key, "\x00", "/") }

@@ -1,0 +1,319 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/go-memdb"
+	"github.com/hashicorp/nomad/api"
+)
+
+// maxKey is what bbolt allows, with room for its own overhead.
+const maxKey = 32 << 10
+
+// keptScalingEvents is how many are kept for each group, as in Nomad.
+const keptScalingEvents = 20
+
+// Txn is one change in the making: see [Store.Update]. It reads what it has
+// written. It must not be used after the function that it was given to.
+//
+// What is put belongs to the store: its CreateIndex and ModifyIndex are set,
+// and nobody may change it any more. To change an object that was read, put a
+// copy. A fault (no id, an object that is in the store already and was changed
+// in place) fails the whole update.
+type Txn struct {
+	Reader
+	mem        *memdb.Txn
+	nodeEvents []*api.NodeEvent
+	index      uint64
+	op         string
+	public     bool // something visible has changed
+	tables     map[Table]bool
+	changes    []change
+	events     []Event
+	err        error
+}
+
+// change is one step of a Txn. before or after is nil if there is nothing.
+type change struct {
+	kind          *kind
+	key           string
+	before, after any
+	payload       []byte // of after
+}
+
+// Index returns the index that the change will have if it changes anything
+// that others see.
+func (tx *Txn) Index() uint64 { return tx.index }
+
+// Operation names the change for the event stream: it becomes the type of all
+// its events (JobRegistered, PlanResult, AllocationUpdated …). Without it each
+// event has the usual type of its topic.
+func (tx *Txn) Operation(name string) { tx.op = name }
+
+// PutJob makes a job the latest version, and stores it under its Version among
+// the versions.
+func (tx *Txn) PutJob(job *api.Job) {
+	if job.Version == nil {
+		tx.fail(fmt.Errorf("put job %s: it has no version", str(job.ID)))
+		return
+	}
+	tx.put(kindOf[Jobs], job)
+	if tx.err == nil {
+		tx.insert(kindOf[JobVersions], job)
+	}
+}
+
+// PutJobVersion replaces one version of a job, for a stable mark or a tag. If
+// it is the latest version, the job is replaced too.
+func (tx *Txn) PutJobVersion(job *api.Job) {
+	if latest := tx.Job(nil, str(job.Namespace), str(job.ID)); latest != nil && num(latest.Version) == num(job.Version) {
+		tx.PutJob(job)
+		return
+	}
+	tx.put(kindOf[JobVersions], job)
+}
+
+// DeleteJob removes a job with its versions, their sources, its scaling events
+// and its launch time. Evaluations, allocations and deployments stay.
+func (tx *Txn) DeleteJob(namespace, id string) {
+	for _, version := range tx.JobVersions(nil, namespace, id) {
+		tx.DeleteJobVersion(namespace, id, num(version.Version))
+	}
+	tx.delete(ScalingEvents, scoped(namespace, id))
+	tx.delete(PeriodicLaunches, scoped(namespace, id))
+	tx.delete(Jobs, scoped(namespace, id))
+}
+
+// DeleteJobVersion removes one version of a job and its source.
+func (tx *Txn) DeleteJobVersion(namespace, id string, version uint64) {
+	tx.delete(JobVersions, versionKey(namespace, id, version))
+	tx.delete(JobSubmissions, versionKey(namespace, id, version))
+}
+
+// PutJobSubmission stores the source of one version of a job.
+func (tx *Txn) PutJobSubmission(namespace, id string, version uint64, s *api.JobSubmission) {
+	tx.put(kindOf[JobSubmissions], &submission{Namespace: namespace, JobID: id, Version: version, Submission: s})
+}
+
+// PutEvaluation stores an evaluation.
+func (tx *Txn) PutEvaluation(e *api.Evaluation) { tx.put(kindOf[Evaluations], e) }
+
+// DeleteEvaluation removes an evaluation, if there is one.
+func (tx *Txn) DeleteEvaluation(id string) { tx.delete(Evaluations, id) }
+
+// PutAllocation stores an allocation as the scheduler wants it: its
+// AllocModifyIndex is set too, by which the node sees that it must act.
+func (tx *Txn) PutAllocation(a *api.Allocation) {
+	a.AllocModifyIndex = tx.index
+	tx.put(kindOf[Allocations], a)
+}
+
+// ReportAllocation stores what the node says of an allocation. It leaves the
+// AllocModifyIndex alone.
+func (tx *Txn) ReportAllocation(a *api.Allocation) { tx.put(kindOf[Allocations], a) }
+
+// DeleteAllocation removes an allocation, if there is one. The records of its
+// runner stay until [Txn.ForgetAllocation].
+func (tx *Txn) DeleteAllocation(id string) { tx.delete(Allocations, id) }
+
+// PutDeployment stores a deployment.
+func (tx *Txn) PutDeployment(d *api.Deployment) { tx.put(kindOf[Deployments], d) }
+
+// DeleteDeployment removes a deployment, if there is one.
+func (tx *Txn) DeleteDeployment(id string) { tx.delete(Deployments, id) }
+
+// PutNode stores a node. What was found damaged when the store was opened is
+// among its events, whatever the caller has put there.
+func (tx *Txn) PutNode(n *api.Node) {
+	for _, event := range tx.nodeEvents {
+		if !slices.ContainsFunc(n.Events, func(e *api.NodeEvent) bool {
+			return e.Message == event.Message && e.Timestamp.Equal(event.Timestamp)
+		}) {
+			told := *event
+			told.CreateIndex = tx.index
+			n.Events = append(n.Events[:len(n.Events):len(n.Events)], &told)
+		}
+	}
+	tx.put(kindOf[Nodes], n)
+}
+
+// DeleteNode removes a node, if there is one.
+func (tx *Txn) DeleteNode(id string) { tx.delete(Nodes, id) }
+
+// PutService stores the registration of a service.
+func (tx *Txn) PutService(s *api.ServiceRegistration) { tx.put(kindOf[Services], s) }
+
+// DeleteService removes the registration of a service, if there is one.
+func (tx *Txn) DeleteService(namespace, id string) { tx.delete(Services, scoped(namespace, id)) }
+
+// PutVariable stores a variable.
+func (tx *Txn) PutVariable(v *api.Variable) { tx.put(kindOf[Variables], v) }
+
+// DeleteVariable removes a variable, if there is one.
+func (tx *Txn) DeleteVariable(namespace, path string) { tx.delete(Variables, scoped(namespace, path)) }
+
+// PutNamespace stores a namespace.
+func (tx *Txn) PutNamespace(n *api.Namespace) { tx.put(kindOf[Namespaces], n) }
+
+// DeleteNamespace removes a namespace, if there is one.
+func (tx *Txn) DeleteNamespace(name string) { tx.delete(Namespaces, name) }
+
+// AddScalingEvent adds an event to those of a group and sets its CreateIndex.
+// The last 20 of each group are kept.
+func (tx *Txn) AddScalingEvent(namespace, jobID, group string, event api.ScalingEvent) {
+	event.CreateIndex = tx.index
+	row := &scaling{Namespace: namespace, JobID: jobID, Groups: make(map[string][]api.ScalingEvent)}
+	for name, events := range tx.ScalingEvents(nil, namespace, jobID) {
+		row.Groups[name] = events
+	}
+	events := append([]api.ScalingEvent{event}, row.Groups[group]...)
+	row.Groups[group] = events[:min(len(events), keptScalingEvents)]
+	tx.put(kindOf[ScalingEvents], row)
+}
+
+// PeriodicLaunch says when a periodic job was launched last.
+type PeriodicLaunch struct {
+	Namespace, JobID string
+	Launch           time.Time
+	ModifyIndex      uint64
+}
+
+// PutPeriodicLaunch stores the last launch of a periodic job.
+func (tx *Txn) PutPeriodicLaunch(p *PeriodicLaunch) { tx.put(kindOf[PeriodicLaunches], p) }
+
+// fail keeps the first fault.
+func (tx *Txn) fail(err error) {
+	if tx.err == nil {
+		tx.err = err
+	}
+}
+
+func (tx *Txn) get(k *kind, key string) any {
+	obj, err := tx.mem.First(string(k.table), "id", key)
+	if err != nil {
+		tx.fail(fmt.Errorf("read %s %q: %w", k.table, readable(key), err))
+	}
+	return obj
+}
+
+// put stamps an object and stores it.
+func (tx *Txn) put(k *kind, obj any) {
+	if k.stamp != nil && tx.err == nil {
+		old := tx.get(k, k.key(obj))
+		if old == obj && !slices.ContainsFunc(tx.changes, func(c change) bool { return c.after == obj }) {
+			tx.fail(fmt.Errorf("put %s %q: it was changed in place", k.table, readable(k.key(obj))))
+			return
+		}
+		k.stamp(obj, old, tx.index)
+	}
+	tx.insert(k, obj)
+}
+
+func (tx *Txn) insert(k *kind, obj any) {
+	if tx.err != nil {
+		return
+	}
+	key := k.key(obj)
+	switch {
+	case key == "":
+		tx.fail(fmt.Errorf("put %s: %w", k.table, errNoKey))
+		return
+	case len(key) > maxKey:
+		tx.fail(fmt.Errorf("put %s %.40q…: the key has %d bytes, at most %d are possible", k.table, key, len(key), maxKey))
+		return
+	}
+	before := tx.get(k, key)
+	if err := tx.mem.Insert(string(k.table), obj); err != nil {
+		tx.fail(fmt.Errorf("put %s %q: %w", k.table, readable(key), err))
+		return
+	}
+	tx.changed(change{kind: k, key: key, before: before, after: obj})
+}
+
+func (tx *Txn) delete(t Table, key string) {
+	if tx.err != nil || key == "" {
+		return
+	}
+	k := kindOf[t]
+	before := tx.get(k, key)
+	if before == nil {
+		return
+	}
+	if err := tx.mem.Delete(string(t), before); err != nil {
+		tx.fail(fmt.Errorf("delete %s %q: %w", t, readable(key), err))
+		return
+	}
+	tx.changed(change{kind: k, key: key, before: before})
+}
+
+func (tx *Txn) changed(c change) {
+	tx.changes = append(tx.changes, c)
+	if c.kind.public {
+		tx.public = true
+		tx.tables[c.kind.table] = true
+	}
+	if c.kind.event != nil {
+		tx.addEvent(c)
+	}
+}
+
+// deletions are the types of the events about what is gone. The end of the
+// other objects is no event.
+var deletions = map[Table]string{
+	Jobs:      "JobDeregistered",
+	Services:  "ServiceDeregistration",
+	Variables: "VariableUpdated",
+}
+
+// addEvent keeps one event for each object of the change, the last.
+func (tx *Txn) addEvent(c change) {
+	obj := c.after
+	if obj == nil {
+		obj = c.before
+	}
+	e := c.kind.event(obj)
+	e.Object, e.Index = obj, tx.index
+	tx.events = slices.DeleteFunc(tx.events, func(other Event) bool {
+		return other.Topic == e.Topic && other.Key == e.Key && other.Namespace == e.Namespace
+	})
+	if c.after == nil {
+		e.Deleted, e.Type = true, deletions[c.kind.table]
+		if e.Type == "" {
+			return
+		}
+	}
+	tx.events = append(tx.events, e)
+}
+
+// finish makes the change complete.
+func (tx *Txn) finish() {
+	if !tx.public {
+		return
+	}
+	for i := range tx.events {
+		if tx.op != "" {
+			tx.events[i].Type = tx.op
+		}
+	}
+	for table := range tx.tables {
+		if err := tx.mem.Insert(tableIndexes, &indexRow{table, tx.index}); err != nil {
+			tx.fail(fmt.Errorf("set index of %s: %w", table, err))
+		}
+	}
+}
+
+// undo takes all steps back.
+func (tx *Txn) undo() error {
+	var errs []error
+	for _, c := range slices.Backward(tx.changes) {
+		if c.before != nil {
+			errs = append(errs, tx.mem.Insert(string(c.kind.table), c.before))
+		} else {
+			errs = append(errs, tx.mem.Delete(string(c.kind.table), c.after))
+		}
+	}
+	return errors.Join(errs...)
+}
