@@ -51,8 +51,9 @@ type Client struct {
 	link      *link         // nil while there is none
 	changed   chan struct{} // closed and replaced when link changes
 	held      map[string]copyFD
-	child     *os.Process // the keeper, if this process has started it
-	keeper    Process
+	child     *os.Process // the keeper that this process has started last, to be reaped
+	born      Process     // the same
+	keeper    Process     // the one that we were connected to last
 	ephemeral bool
 	err       error // why the last try to get a keeper failed
 }
@@ -125,19 +126,13 @@ func (c *Client) Close() error {
 	c.drop()
 
 	c.mu.Lock()
-	child, keeper, ephemeral := c.child, c.keeper, c.ephemeral
+	child, born, keeper, ephemeral := c.child, c.born, c.keeper, c.ephemeral
 	c.child = nil
 	c.mu.Unlock()
 	if c.agent && ephemeral && !gone(keeper, 10*time.Second) {
 		return fmt.Errorf("keeper with pid %d has not ended everything in 10 seconds", keeper.PID)
 	}
-	if child != nil {
-		if gone(keeper, 0) {
-			_, _ = child.Wait()
-		} else {
-			_ = child.Release()
-		}
-	}
+	reapChild(child, born, 0)
 	return nil
 }
 
@@ -551,16 +546,10 @@ const selfExe = "/proc/self/exe"
 // start starts a keeper process. The lock of the directory is held.
 func (c *Client) start() error {
 	c.mu.Lock()
-	old, last := c.child, c.keeper
+	old, born := c.child, c.born
 	c.child = nil
 	c.mu.Unlock()
-	if old != nil {
-		if gone(last, 2*time.Second) {
-			_, _ = old.Wait()
-		} else {
-			_ = old.Release()
-		}
-	}
+	reapChild(old, born, 2*time.Second)
 	if tail := readTail(filepath.Join(c.cfg.Dir, logName)); tail != "" {
 		c.cfg.Logger.Error("the last keeper crashed", "stderr", tail)
 	}
@@ -615,7 +604,7 @@ func (c *Client) start() error {
 	}
 	p, err := ProcessOf(child.Pid)
 	c.mu.Lock()
-	c.child, c.keeper = child, p
+	c.child, c.born = child, p
 	c.mu.Unlock()
 	return err
 }
@@ -630,6 +619,18 @@ func RuntimeEnv() []string {
 		}
 	}
 	return env
+}
+
+// reapChild reaps a keeper of ours that is about to end, if it does so in time.
+// One that lives on is left to init, or to the exit of this process.
+func reapChild(child *os.Process, p Process, patience time.Duration) {
+	switch {
+	case child == nil:
+	case gone(p, patience):
+		_, _ = child.Wait()
+	default:
+		_ = child.Release()
+	}
 }
 
 // prepareDir makes the runtime directory, or refuses one that others can enter.
