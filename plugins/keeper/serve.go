@@ -144,6 +144,7 @@ type server struct {
 	joined  bool      // an agent has been here
 	held    map[string]*heldFD
 	known   statuses
+	tidy    *time.Timer // gives memory back after a burst of requests
 	waiters map[Process][]waiter
 	watches map[Process]*os.File // a pidfd for each process that is waited for
 }
@@ -176,11 +177,12 @@ func (k *server) run(ctx context.Context, listener *net.UnixListener) error {
 	signal.Notify(sigs, unix.SIGCHLD, unix.SIGHUP, unix.SIGINT, unix.SIGTERM)
 	defer signal.Stop(sigs)
 
-	k.wg.Go(func() { k.accept(listener) })
-	k.reap() // children may have come before the handler
-
+	k.tidy = time.AfterFunc(time.Second, debug.FreeOSMemory)
+	defer k.tidy.Stop()
 	timer := time.NewTimer(k.patience())
 	defer timer.Stop()
+	k.wg.Go(func() { k.accept(listener) })
+	k.reap() // children may have come before the handler
 	terminated := false
 	for {
 		if k.done(terminated) {
@@ -453,6 +455,7 @@ func (c *serverConn) handle(req *request, fds []int) bool {
 	k := c.server
 	resp := &response{ID: req.ID}
 	fail := func(format string, args ...any) { resp.Error = fmt.Sprintf(format, args...) }
+	k.tidy.Reset(time.Second)
 
 	k.mu.Lock()
 	agent := c.agent

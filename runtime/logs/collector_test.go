@@ -268,8 +268,8 @@ func TestStopWaitsForWritersAndThenLetsGo(t *testing.T) {
 
 	// One that stays does not; the collector may die meanwhile.
 	stdout, stderr := s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
-	out, errs := s.open(stdout), s.open(stderr)
-	s.write(out, "c\n")
+	stays, errs := s.open(stdout), s.open(stderr)
+	s.write(stays, "c\n")
 	old := s.collector.Process()
 	time.AfterFunc(100*time.Millisecond, func() {
 		_ = old.Signal(unix.SIGKILL)
@@ -286,7 +286,7 @@ func TestStopWaitsForWritersAndThenLetsGo(t *testing.T) {
 	if _, b := s.files(Stderr); string(b) != "last words\n" {
 		t.Errorf("stderr holds %q", b)
 	}
-	if _, err := out.WriteString("late"); !errors.Is(err, unix.EPIPE) {
+	if _, err := stays.WriteString("late"); !errors.Is(err, unix.EPIPE) {
 		t.Errorf("write after the stop: %v, want a broken pipe", err)
 	}
 }

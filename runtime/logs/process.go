@@ -79,6 +79,7 @@ type process struct {
 	idle    time.Time       // when to look whether there is anything left to do
 	msg     []byte
 	oob     []byte
+	tidy    *time.Timer // gives memory back after a burst of starts or stops
 }
 
 // entry is a stream and what the process does with it.
@@ -123,6 +124,7 @@ func newProcess(conf setup) (*process, error) {
 		idle:    time.Now().Add(conf.Linger),
 		msg:     make([]byte, maxMessage),
 		oob:     make([]byte, unix.CmsgSpace(4*maxFDs)),
+		tidy:    time.AfterFunc(time.Second, debug.FreeOSMemory),
 	}
 	if p.tools, err = newTools(); err != nil {
 		return nil, err
@@ -389,6 +391,7 @@ func (p *process) request(peer *peer, m *message, fds []int) {
 			}
 		}
 	case opStart:
+		p.tidy.Reset(time.Second)
 		if len(fds) != maxFDs {
 			reply.Error = fmt.Sprintf("%d descriptors came with a stream", len(fds))
 		} else {
@@ -399,6 +402,7 @@ func (p *process) request(peer *peer, m *message, fds []int) {
 		}
 		p.send(peer, reply)
 	case opStop:
+		p.tidy.Reset(time.Second)
 		e := p.streams[m.Key]
 		if e == nil {
 			p.send(peer, reply)
@@ -624,6 +628,7 @@ func (p *process) close() {
 	for _, e := range p.streams {
 		e.close()
 	}
+	p.tidy.Stop()
 	p.tools.close()
 	unix.Close(p.poll)
 	unix.Close(p.wake)
