@@ -55,6 +55,11 @@ func TestMain(m *testing.M) {
 	}
 	if after := openFiles(); after > before {
 		fmt.Fprintf(os.Stderr, "%d descriptors at the start, %d at the end\n", before, after)
+		for fd := range 64 {
+			if to, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); err == nil {
+				fmt.Fprintln(os.Stderr, fd, to)
+			}
+		}
 		code = 1
 	}
 	os.Exit(code)

@@ -501,6 +501,7 @@ func (c *serverConn) handle(req *request, fds []int) bool {
 			break
 		}
 		if k.waitLocked(c, req.ID, req.Process) {
+			closeAll(fds)
 			return true // answered later
 		}
 		if status, ok := k.known.get(req.Process); ok {
@@ -512,6 +513,7 @@ func (c *serverConn) handle(req *request, fds []int) bool {
 		if p, ok := c.waits[req.ID]; ok {
 			k.unwaitLocked(c, req.ID, p)
 		}
+		closeAll(fds)
 		return true
 	case opHold:
 		if len(req.Keys) != len(fds) || len(req.Drain) > len(fds) {
