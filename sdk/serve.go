@@ -54,6 +54,7 @@ func serve[T Task](impl Driver[T]) error {
 		return fmt.Errorf("this is the task driver plugin %q, which a host such as nomad-lite or Nomad starts: try \"nomad-lite plugin test %s\"", info.Name, os.Args[0])
 	}
 	shield()
+	nameProcess()
 	if byHand {
 		return debug(impl, socket)
 	}
@@ -93,6 +94,12 @@ func servePlugin(ctx context.Context, b base.Plugin, d driver.Driver, busy func(
 			return server
 		},
 	})
+}
+
+// nameProcess gives the process the name of its program. A host that executes a
+// file through its descriptor has left it with the number of that.
+func nameProcess() {
+	_ = os.WriteFile("/proc/self/comm", []byte(filepath.Base(os.Args[0])), 0)
 }
 
 // shield keeps what this process inherited from reaching the tasks, and a lost
