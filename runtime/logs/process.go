@@ -55,7 +55,7 @@ func Serve(ctx context.Context) error {
 	}
 	defer alive.Close()
 
-	p, err := newProcess(conf)
+	p, err := newProcess(conf, stdin)
 	if err != nil {
 		return err
 	}
@@ -103,11 +103,15 @@ type peer struct {
 	closed bool
 }
 
+// stdin is where the collector finds its listening socket.
+const stdin = 0
+
 // maxQueue is how many messages wait for an agent that does not read; one that
 // is further behind is disconnected, and asks again when it comes back.
 const maxQueue = 4096
 
-func newProcess(conf setup) (*process, error) {
+// newProcess makes a process that listens on a socket, which it owns.
+func newProcess(conf setup, listen int) (*process, error) {
 	self, err := keeper.ProcessOf(os.Getpid())
 	if err != nil {
 		return nil, err
@@ -115,7 +119,7 @@ func newProcess(conf setup) (*process, error) {
 	p := &process{
 		conf:    conf,
 		self:    self,
-		listen:  0, // stdin
+		listen:  listen,
 		streams: map[key]*entry{},
 		fifos:   map[int32]*entry{},
 		peers:   map[int32]*peer{},
