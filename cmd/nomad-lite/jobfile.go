@@ -55,6 +55,7 @@ func (f *jobFileFlags) read(s *streams, path string, code int) (*jobFile, error)
 		return &exitError{code, fmt.Errorf("Error getting job struct: %w", err)}
 	}
 	if f.json && len(f.vars)+len(f.varFiles) > 0 {
+		//lint:ignore ST1005 the text is Nomad's
 		return nil, &exitError{code, fmt.Errorf("Invalid job options: %w", jobspec.ErrVariablesWithJSON)}
 	}
 	text, name, err := readSource(s, path)

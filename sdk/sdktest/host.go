@@ -168,7 +168,7 @@ func (h *host) configure(ctx context.Context, p *process) error {
 		return fmt.Errorf("configure the plugin: %w", err)
 	}
 	if err := p.driver.Init(ctx); err != nil {
-		return fmt.Errorf("Init: %w", err)
+		return fmt.Errorf("call Init: %w", err)
 	}
 	return nil
 }
