@@ -491,6 +491,9 @@ func (e *entry) check() error {
 	if st.Mode&unix.S_IFMT != unix.S_IFIFO {
 		return errors.New("what came is not a FIFO")
 	}
+	if err := e.key.check(); err != nil {
+		return err
+	}
 	t := Task{AllocID: e.key.AllocID, Name: e.key.Task, Stdout: e.limits, Stderr: e.limits}
 	return t.check()
 }

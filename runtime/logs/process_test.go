@@ -60,10 +60,11 @@ func TestHostileClients(t *testing.T) {
 	}
 	limits := Limits{MaxFiles: 1, MaxFileSize: 1}
 	for name, in := range map[string]message{
-		"an operation that nobody knows":   {Op: "reboot"},
-		"a start with no FIFO":             {Op: opStart, Key: key{"a", "b", Stdout}, Limits: limits},
-		"a name that leaves the directory": {Op: opStart, Key: key{"a", "../b", Stdout}, Limits: limits},
-		"limits without room":              {Op: opStart, Key: key{"a", "b", Stdout}},
+		"an operation that nobody knows":     {Op: "reboot"},
+		"a start with no FIFO":               {Op: opStart, Key: key{"a", "b", Stdout}, Limits: limits},
+		"a name that leaves the directory":   {Op: opStart, Key: key{"a", "../b", Stdout}, Limits: limits},
+		"a stream that leaves the directory": {Op: opStart, Key: key{"a", "b", "/../../c"}, Limits: limits},
+		"limits without room":                {Op: opStart, Key: key{"a", "b", Stdout}},
 	} {
 		conn := connect()
 		in.ID = 7
