@@ -64,7 +64,9 @@ func openPidfd(id keeper.Process) (*pidfd, error) {
 	switch {
 	case errors.Is(err, unix.ESRCH):
 		return nil, os.ErrProcessDone
-	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
+	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM), errors.Is(err, unix.EINVAL):
+		// EINVAL is an older kernel, too: for the number of a process that has gone
+		// and has left its group or session, or for the flag.
 		if !id.Alive() {
 			return nil, os.ErrProcessDone
 		}
