@@ -47,7 +47,7 @@ type taskLine struct {
 	state   string
 	detail  string
 	colour  string
-	seen    int64 // time of the last event that was shown
+	seen    *api.TaskEvent // the last one that was shown
 }
 
 // The colours tell tasks apart; red is kept for failures.
@@ -105,19 +105,29 @@ func (v *view) update(alloc *api.Allocation, update allocrunner.Update) {
 			continue
 		}
 		detail := ""
-		for _, e := range state.Events {
-			detail = eventText(e)
-			if e.Time <= t.seen {
-				continue
-			}
-			t.seen = e.Time
+		for _, e := range unseen(state.Events, t.seen) {
+			t.seen = e
 			if e.Type == api.TaskStarted && !closed(t.started) {
 				close(t.started)
 			}
-			v.event(t, detail, isBad(e))
+			v.event(t, eventText(e), isBad(e))
+		}
+		if t.seen != nil {
+			detail = eventText(t.seen)
 		}
 		v.status(t, state.State, detail)
 	}
+}
+
+// unseen are the events after the last one that was seen. Their times would not
+// tell: a coarse clock gives one to several, and any clock may be set back.
+func unseen(events []*api.TaskEvent, last *api.TaskEvent) []*api.TaskEvent {
+	for i := len(events) - 1; last != nil && i >= 0; i-- {
+		if e := events[i]; e.Time == last.Time && e.Type == last.Type && e.DisplayMessage == last.DisplayMessage {
+			return events[i+1:]
+		}
+	}
+	return events // all that was seen has gone from the ring meanwhile
 }
 
 // eventText is an event in one line.
