@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
@@ -597,6 +598,23 @@ func TestTwoRestartsOfOneProcessAreOne(t *testing.T) {
 		want(t, "errors", []error{<-errs, <-errs}, "[<nil> <nil>]")
 		want(t, "restarts", h.state("web").Restarts, 1)
 		want(t, "events", h.events("web"), "[Received Task Setup Started Restart Signaled Terminated Restarting Started]")
+	})
+}
+
+// A check that asks for a restart does so because the task has failed.
+func TestRestartAsAFailureCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, parseJob(t, job("service", oneTry+sleeper)), nil)
+		web, _ := h.task("web")
+		for range 2 {
+			h.after(time.Second)
+			if err := web.Restart(t.Context(), model.EventRestartSignal("unhealthy"), true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		h.wait()
+		want(t, "events", h.events("web"), "[Received Task Setup Started Restart Signaled Terminated Restarting Started Restart Signaled Terminated Not Restarting]")
+		want(t, "status", h.last().ClientStatus, "failed")
 	})
 }
 
