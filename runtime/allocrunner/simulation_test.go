@@ -82,7 +82,8 @@ func simulate(t *testing.T, random *rand.Rand) {
 				case 13:
 					h.Stop()
 				case 14:
-					h.StopNoDelay()
+					h.skipShutdownDelay()
+					h.Stop()
 				case 15:
 					h.Kill()
 				case 16:
