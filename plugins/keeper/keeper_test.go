@@ -553,6 +553,41 @@ func TestKeeperOutlivesAgent(t *testing.T) {
 	}
 }
 
+// The death of the first keeper does not change what the next one ends.
+func TestEphemeralKeeperEndsWhatAnotherOneStarted(t *testing.T) {
+	t.Parallel()
+	c := start(t, Config{Ephemeral: true})
+	p, err := c.Spawn(t.Context(), sh("setsid sleep 1000 & echo; wait"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var below []int
+	for len(below) == 0 {
+		below = descendants(p.PID)
+	}
+	old := c.Process()
+	if err := old.Signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for c.Process() == old {
+		time.Sleep(time.Millisecond)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range append(below, p.PID) {
+		for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // as init would
+			if _, err := ProcessOf(pid); err != nil {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("process %d is still there", pid)
+			}
+		}
+	}
+}
+
 func TestEphemeralKeeperEndsEverything(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "run")
