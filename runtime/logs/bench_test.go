@@ -195,31 +195,32 @@ func BenchmarkLineToFollower(b *testing.B) {
 	b.ReportMetric(float64(total.Microseconds())/float64(n)/1000, "mean-ms")
 }
 
-// What one idle stream costs in the collector, the keeper and this process.
+// What the processes cost, and what one more idle stream costs in each.
 func BenchmarkIdleStreams(b *testing.B) {
-	const tasks = 200
+	const first, more = 200, 400 // the first ones fill the gaps of the heap
 	for b.Loop() {
 		s := benchSetting(b)
-		limits := Limits{MaxFiles: 10, MaxFileSize: 10 << 20}
-		if _, _, err := s.collector.Start(b.Context(), task(s.dir, limits)); err != nil {
-			b.Fatal(err)
-		}
-		time.Sleep(1500 * time.Millisecond) // both give memory back after a second of quiet
-		b.ReportMetric(float64(pss(b, s.keeper.Process().PID)), "keeper-KiB")
-		b.ReportMetric(float64(pss(b, s.collector.Process().PID)), "collector-KiB")
-		b.ReportMetric(float64(anonymous(b, s.keeper.Process().PID)), "keeper-private-KiB")
-		b.ReportMetric(float64(anonymous(b, s.collector.Process().PID)), "collector-private-KiB")
-		before := anonymous(b, s.keeper.Process().PID) + anonymous(b, s.collector.Process().PID)
-		for i := range tasks {
-			t := task(s.dir, limits)
-			t.Name = fmt.Sprintf("web%d", i)
-			if _, _, err := s.collector.Start(b.Context(), t); err != nil {
-				b.Fatal(err)
+		k, c := s.keeper.Process, s.collector.Process
+		start := func(from, to int) {
+			for i := range to - from {
+				t := task(s.dir, Limits{MaxFiles: 10, MaxFileSize: 10 << 20})
+				t.Name = fmt.Sprintf("web%d", from+i)
+				if _, _, err := s.collector.Start(b.Context(), t); err != nil {
+					b.Fatal(err)
+				}
 			}
+			time.Sleep(1500 * time.Millisecond) // memory is given back after a second of quiet
 		}
-		time.Sleep(1500 * time.Millisecond)
-		after := anonymous(b, s.keeper.Process().PID) + anonymous(b, s.collector.Process().PID)
-		b.ReportMetric(float64(after-before)/(2*tasks), "KiB/stream")
+		start(0, 1)
+		b.ReportMetric(float64(pss(b, k().PID)), "keeper-PSS-KiB")
+		b.ReportMetric(float64(pss(b, c().PID)), "collector-PSS-KiB")
+		b.ReportMetric(float64(anonymous(b, k().PID)), "keeper-private-KiB")
+		b.ReportMetric(float64(anonymous(b, c().PID)), "collector-private-KiB")
+		start(1, first)
+		keeperBefore, collectorBefore := anonymous(b, k().PID), anonymous(b, c().PID)
+		start(first, first+more)
+		b.ReportMetric(float64(anonymous(b, k().PID)-keeperBefore)/(2*more), "keeper-KiB/stream")
+		b.ReportMetric(float64(anonymous(b, c().PID)-collectorBefore)/(2*more), "collector-KiB/stream")
 		s.collector.Close()
 		if err := s.keeper.Close(); err != nil {
 			b.Fatal(err)

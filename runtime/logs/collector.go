@@ -18,9 +18,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
 
-// grace is how long Stop waits for the writers of a stream.
-const grace = 2 * time.Second
-
 // ErrClosed means that the Collector was closed.
 var ErrClosed = errors.New("log collector client is closed")
 
@@ -48,6 +45,8 @@ type Config struct {
 	OnLoss func(Loss)
 
 	Logger hclog.Logger
+
+	grace time.Duration // how long Stop waits for the writers; a test sets it
 }
 
 // Collector is the agent's side: it makes the FIFOs, keeps a collector process
@@ -97,6 +96,9 @@ func New(conf Config) (*Collector, error) {
 	}
 	if conf.Linger == 0 {
 		conf.Linger = 10 * time.Minute
+	}
+	if conf.grace == 0 {
+		conf.grace = 2 * time.Second
 	}
 	if conf.Logger == nil {
 		conf.Logger = hclog.NewNullLogger()
@@ -276,7 +278,7 @@ func (c *Collector) Stop(ctx context.Context, allocID, task string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	deadline := time.Now().Add(grace)
+	deadline := time.Now().Add(c.conf.grace)
 	var wg sync.WaitGroup
 	errs := make([]error, len(streams))
 	for i, s := range streams {
