@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -51,7 +52,7 @@ func serve[T Task](impl Driver[T]) error {
 	byHand := os.Getenv(base.Handshake.MagicCookieKey) != base.Handshake.MagicCookieValue
 	socket := debugSocket(os.Getenv(EnvDebug), info.Name)
 	if byHand && socket == "" {
-		return fmt.Errorf("this is the task driver plugin %q, which a host such as nomad-lite or Nomad starts: try \"nomad-lite plugin test %s\"", info.Name, os.Args[0])
+		return fmt.Errorf("this is the task driver plugin %q, which a host such as nomad-lite or Nomad starts: try \"nomad-lite plugin test %s\"", info.Name, commandLine())
 	}
 	shield()
 	nameProcess()
@@ -73,6 +74,15 @@ func serve[T Task](impl Driver[T]) error {
 	s := newServer(impl, logger)
 	servePlugin(context.Background(), s, s, s.busy, logger)
 	return nil
+}
+
+// commandLine is how this process was started, for `plugin test`.
+func commandLine() string {
+	line := os.Args[0]
+	if len(os.Args) > 1 {
+		line += " -- " + strings.Join(os.Args[1:], " ")
+	}
+	return line
 }
 
 // servePlugin speaks the plugin protocol until the host, the lack of one, or ctx

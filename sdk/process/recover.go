@@ -36,9 +36,7 @@ func Recover(ctx context.Context, start *sdk.Start, s State) (*Process, error) {
 		return nil, fmt.Errorf("process %d has ended: the machine was started again since", s.PID)
 	}
 	var err error
-	if p.cred, err = change(start.User); err != nil {
-		p.logger.Warn("no command can be run in the recovered task", "error", err)
-	}
+	p.cred, p.userErr = change(start.User) // of use for commands only
 	if s.Cgroup != "" {
 		p.cgroup = adoptCgroup(p, s.Cgroup)
 	}

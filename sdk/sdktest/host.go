@@ -26,7 +26,7 @@ import (
 )
 
 // patience is how long the suite waits for what should come at once.
-const patience = 20 * time.Second
+var patience = 20 * time.Second
 
 // host is what Nomad is to a driver, as far as the suite needs it. Cases run one
 // after the other and share its plugin process, which is started when needed.
@@ -34,6 +34,7 @@ type host struct {
 	plugin  Plugin
 	dir     string // for the sockets of plugins, which one that is killed leaves behind
 	running *process
+	streams *streams // nil until they are opened
 }
 
 func newHost(p Plugin) *host {
@@ -84,6 +85,10 @@ func (h *host) guess(ctx context.Context) {
 
 func (h *host) close() {
 	h.end()
+	if h.streams != nil {
+		h.streams.cancel()
+		h.streams.process.client.Kill()
+	}
 	if h.dir != "" {
 		os.RemoveAll(h.dir)
 	}
