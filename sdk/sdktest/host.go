@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -378,8 +380,10 @@ func (s *started) begin(config *driver.TaskConfig) {
 	s.handle = handle
 }
 
-// remove destroys what a case has left, wherever the plugin is by now.
+// remove destroys what a case has left, wherever the plugin is by now, and ends
+// what a driver that is not as it should be has left running.
 func (s *started) remove() {
+	defer killMarked("NOMAD_ALLOC_ID=" + s.config.AllocID)
 	if s.handle == nil || s.destroyed {
 		return
 	}
@@ -392,6 +396,29 @@ func (s *started) remove() {
 	}
 	if err != nil && !errors.Is(err, driver.ErrTaskNotFound) {
 		s.t.Errorf("DestroyTask at the end of the case: %v", err)
+	}
+}
+
+// killMarked kills every process that has the entry in its environment.
+func killMarked(entry string) {
+	paths, err := filepath.Glob("/proc/[0-9]*/environ")
+	if err != nil {
+		return
+	}
+	for _, path := range paths {
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		fd, err := unix.PidfdOpen(pid, 0) // before the look, so that it means the one that was looked at
+		if err != nil {
+			continue
+		}
+		env, err := os.ReadFile(path)
+		if err == nil && slices.Contains(strings.Split(string(env), "\x00"), entry) {
+			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) // it may have ended
+		}
+		unix.Close(fd)
 	}
 }
 
