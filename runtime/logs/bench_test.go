@@ -249,3 +249,32 @@ func rollup(b *testing.B, pid int, field string) int {
 	b.Fatalf("no %s in smaps_rollup", field)
 	return 0
 }
+
+// What collecting adds to the start and the end of a task.
+func BenchmarkStartAndStop(b *testing.B) {
+	s := benchSetting(b)
+	t := task(s.dir, Limits{MaxFiles: 10, MaxFileSize: 10 << 20})
+	if _, _, err := s.collector.Start(b.Context(), t); err != nil { // the process is there
+		b.Fatal(err)
+	}
+	var start, stop time.Duration
+	n := 0
+	for b.Loop() {
+		t.AllocID = fmt.Sprintf("a%d", n) // each in a directory of its own
+		t.Dir = filepath.Join(filepath.Dir(s.dir), t.AllocID, "alloc", "logs")
+		if err := os.MkdirAll(t.Dir, 0o777); err != nil {
+			b.Fatal(err)
+		}
+		begin := time.Now()
+		if _, _, err := s.collector.Start(b.Context(), t); err != nil {
+			b.Fatal(err)
+		}
+		started := time.Now()
+		if err := s.collector.Stop(b.Context(), t.AllocID, t.Name); err != nil {
+			b.Fatal(err)
+		}
+		start, stop, n = start+started.Sub(begin), stop+time.Since(started), n+1
+	}
+	b.ReportMetric(start.Seconds()*1e3/float64(n), "start-ms")
+	b.ReportMetric(stop.Seconds()*1e3/float64(n), "stop-ms")
+}

@@ -179,22 +179,31 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string
 			c.streams[k] = &streamState{index: -1, changed: make(chan struct{})}
 		}
 		c.mu.Unlock()
-		for {
-			l, err := c.current(ctx)
-			if err != nil {
-				return "", "", wrap(err)
-			}
-			err = c.handOver(ctx, l, t, k)
-			if errors.Is(err, errDown) {
-				continue
-			}
-			if err != nil {
-				return "", "", wrap(err)
-			}
-			break
-		}
+	}
+	// Together, so that the second one does not wait for the first one's file.
+	var wg sync.WaitGroup
+	var errs [len(streams)]error
+	for i, s := range streams {
+		wg.Go(func() { errs[i] = c.startStream(ctx, t, key{task.AllocID, task.Name, s}) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs[:]...); err != nil {
+		return "", "", wrap(err)
 	}
 	return paths[0], paths[1], nil
+}
+
+// startStream gives one stream to the collector process that is there, or comes.
+func (c *Collector) startStream(ctx context.Context, t *taskState, k key) error {
+	for {
+		l, err := c.current(ctx)
+		if err != nil {
+			return err
+		}
+		if err := c.handOver(ctx, l, t, k); !errors.Is(err, errDown) {
+			return err
+		}
+	}
 }
 
 // task returns the record of a task, which is made if there is none.

@@ -467,18 +467,15 @@ func (p *process) start(m *message, fifo, dir int) error {
 		e.close()
 		return err
 	}
-	if err := e.open(); err != nil {
-		// Not a reason to let the task wait for ever: the same retries and drops as
-		// for a full disk.
-		e.failed(err, time.Now())
-	}
 	if err := p.watch(fifo, unix.EPOLLIN|unix.EPOLLET); err != nil {
 		e.close()
 		return fmt.Errorf("watch FIFO: %w", err)
 	}
 	p.streams[m.Key] = e
 	p.fifos[int32(fifo)] = e
-	p.ready[e] = true // output may be there already, which no event will tell
+	// Its turn opens the file, which nobody has to wait for, and takes output that
+	// is there already, which no event will tell.
+	p.ready[e] = true
 	return nil
 }
 
