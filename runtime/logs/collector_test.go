@@ -126,6 +126,7 @@ func TestStoppedCollectorHoldsTheTaskButLosesNothing(t *testing.T) {
 	if err := s.collector.Process().Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	waitStopped(t, s.collector.Process().PID)
 	// Opens at once although nobody reads: the keeper holds the other end.
 	out := s.open(stdout)
 	data := bytes.Repeat([]byte("flood\n"), 1<<18)
@@ -144,6 +145,25 @@ func TestStoppedCollectorHoldsTheTaskButLosesNothing(t *testing.T) {
 	if _, b := s.files(Stdout); !bytes.Equal(b, data) {
 		t.Errorf("%d bytes arrived, want %d", len(b), len(data))
 	}
+}
+
+// waitStopped waits until no thread of a process runs any more: each stops when
+// it gets to see the signal.
+func waitStopped(t *testing.T, pid int) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(stats, func(path string) bool {
+			line, err := os.ReadFile(path)
+			return err == nil && !bytes.Contains(line, []byte(") T "))
+		}) {
+			return
+		}
+	}
+	t.Fatalf("process %d does not stop", pid)
 }
 
 func TestKindsOfWriters(t *testing.T) {
