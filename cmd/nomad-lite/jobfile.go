@@ -39,7 +39,7 @@ func oneJobFile(cmd *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return nil
 	}
-	return fmt.Errorf("%s takes one argument: the path of a job file, or - for standard input\nRun '%s --help' for more", cmd.CommandPath(), cmd.CommandPath())
+	return usageError(cmd, errors.New("takes one argument: the path of a job file, or - for standard input"))
 }
 
 // jobFile is a job that was read, and where its parts were written.
