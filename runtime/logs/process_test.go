@@ -20,6 +20,16 @@ func TestHostileClients(t *testing.T) {
 	s := newSetting(t, Config{})
 	stdout, _ := s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
 	out := s.open(stdout)
+	for _, name := range []string{"web.stdout.0", "web.stderr.0"} { // made after Start has returned
+		for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			if _, err := os.Stat(filepath.Join(s.dir, name)); err == nil {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s does not come", name)
+			}
+		}
+	}
 	first := s.collector.Process()
 	open := func() int {
 		entries, err := os.ReadDir(filepath.Join("/proc", jsonText(t, first.PID), "fd"))
