@@ -59,14 +59,7 @@ func serve[T Task](impl Driver[T]) error {
 	if byHand {
 		return debug(impl, socket)
 	}
-	logger := hclog.New(&hclog.LoggerOptions{
-		Name:       info.Name,
-		Level:      hclog.Trace,
-		Output:     os.Stderr,
-		JSONFormat: true,
-		// The layout that hosts parse.
-		TimeFormat: "2006-01-02T15:04:05.000000Z07:00",
-	})
+	logger := newLogger(info.Name)
 	redirectLogs(logger)
 	if socket != "" {
 		return attach(socket, logger)
@@ -74,6 +67,17 @@ func serve[T Task](impl Driver[T]) error {
 	s := newServer(impl, logger)
 	servePlugin(context.Background(), s, s, s.busy, logger)
 	return nil
+}
+
+// newLogger logs everything, in the form that hosts parse: they filter.
+func newLogger(name string) hclog.Logger {
+	return hclog.New(&hclog.LoggerOptions{
+		Name:       name,
+		Level:      hclog.Trace,
+		Output:     os.Stderr,
+		JSONFormat: true,
+		TimeFormat: "2006-01-02T15:04:05.000000Z07:00",
+	})
 }
 
 // commandLine is how this process was started, for `plugin test`.
@@ -89,6 +93,10 @@ func commandLine() string {
 // ends it.
 func servePlugin(ctx context.Context, b base.Plugin, d driver.Driver, busy func() bool, logger hclog.Logger) {
 	i := &idle{busy: busy}
+	// What the library says of itself at lower levels helps nobody, and would be
+	// the last words of a plugin that has died.
+	quiet := newLogger("go-plugin")
+	quiet.SetLevel(hclog.Warn)
 	prints := sync.OnceFunc(func() { redirectPrints(logger) })
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: base.Handshake,
@@ -96,7 +104,7 @@ func servePlugin(ctx context.Context, b base.Plugin, d driver.Driver, busy func(
 			base.PluginName:   &base.GRPCPlugin{Impl: b},
 			driver.PluginName: &driver.GRPCPlugin{Impl: d},
 		},
-		Logger: logger,
+		Logger: quiet,
 		GRPCServer: func(opts []grpc.ServerOption) *grpc.Server {
 			server := base.NewServer(append(opts, grpc.StatsHandler(&connections{idle: i, first: prints})))
 			i.start(server.Stop)
