@@ -168,7 +168,7 @@ type streams struct {
 }
 
 // streamsStay is more than a host needs to notice.
-const streamsStay = 3500 * time.Millisecond
+var streamsStay = 3500 * time.Millisecond
 
 func opensStreams(t tb, h *host) {
 	p, err := h.launch()

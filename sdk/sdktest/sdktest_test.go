@@ -450,8 +450,8 @@ func TestEachCaseCanFail(t *testing.T) {
 // TestCheck looks at what a person reads.
 func TestCheck(t *testing.T) {
 	// One case waits in vain for what the driver never does.
-	defer func(old time.Duration) { patience = old }(patience)
-	patience = 3 * time.Second
+	defer func(old, stay time.Duration) { patience, streamsStay = old, stay }(patience, streamsStay)
+	patience, streamsStay = 3*time.Second, 0
 	var out bytes.Buffer
 	p := naivePlugin("")
 	p.Tasks = Tasks{} // to be guessed
