@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -272,7 +273,25 @@ func (g *cgroup) make() error {
 			break
 		}
 	}
+	if err == nil && cgroups().version == 2 {
+		g.countMemory()
+	}
 	return err
+}
+
+// countMemory makes the kernel count the memory of a new cgroup v2, where it may be
+// asked to: each cgroup above must allow that. Without, memory is the sum of what
+// the processes use.
+func (g *cgroup) countMemory() {
+	if _, err := os.Stat(filepath.Join(g.path, "memory.current")); err == nil {
+		return
+	}
+	parent := filepath.Dir(g.path) // share.slice, in nomad.slice, in the root or what is delegated to us
+	for _, dir := range []string{filepath.Dir(filepath.Dir(parent)), filepath.Dir(parent), parent} {
+		if os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+memory"), 0) != nil {
+			return
+		}
+	}
 }
 
 // release lets go of a cgroup in which nothing runs any more.
@@ -283,7 +302,8 @@ func (g *cgroup) release(p *Process) error {
 	return g.remove()
 }
 
-// remove also removes the parents that are empty now.
+// remove also removes what the task has made in the cgroup, and the parents that
+// are empty now.
 func (g *cgroup) remove() error {
 	for delay := 50 * time.Microsecond; ; delay *= 2 {
 		err := unix.Rmdir(g.path)
@@ -293,7 +313,13 @@ func (g *cgroup) remove() error {
 		if delay > 200*time.Millisecond {
 			return &os.PathError{Op: "remove cgroup", Path: g.path, Err: err}
 		}
-		time.Sleep(delay) // the last process is still on its way out
+		below := g.below()
+		for _, dir := range slices.Backward(below) {
+			unix.Rmdir(dir)
+		}
+		if len(below) == 0 {
+			time.Sleep(delay) // the last process is still on its way out
+		}
 	}
 	parent := filepath.Dir(g.path)
 	if unix.Rmdir(parent) == nil && filepath.Base(filepath.Dir(parent)) == "nomad.slice" {
@@ -302,16 +328,40 @@ func (g *cgroup) remove() error {
 	return nil
 }
 
-// pids are the processes in the cgroup, except this one.
-func (g *cgroup) pids() []int {
-	text, err := os.ReadFile(filepath.Join(g.path, "cgroup.procs"))
-	if err != nil {
-		return nil
+// below are the cgroups that the task has made in its own, those above first.
+func (g *cgroup) below() []string {
+	dirs := []string{g.path}
+	for i := 0; i < len(dirs); i++ {
+		// The kernel counts a link for each, and most have none.
+		var st unix.Stat_t
+		if unix.Stat(dirs[i], &st) != nil || st.Nlink <= 2 {
+			continue
+		}
+		entries, err := os.ReadDir(dirs[i])
+		if err != nil {
+			continue
+		}
+		for _, e := range entries {
+			if e.IsDir() {
+				dirs = append(dirs, filepath.Join(dirs[i], e.Name()))
+			}
+		}
 	}
+	return dirs[1:]
+}
+
+// pids are the processes in the cgroup and in those below, except this one.
+func (g *cgroup) pids() []int {
 	var pids []int
-	for _, field := range bytes.Fields(text) {
-		if pid, err := strconv.Atoi(string(field)); err == nil && pid > 0 && pid != os.Getpid() {
-			pids = append(pids, pid)
+	for _, dir := range append([]string{g.path}, g.below()...) {
+		text, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		if err != nil {
+			continue
+		}
+		for _, field := range bytes.Fields(text) {
+			if pid, err := strconv.Atoi(string(field)); err == nil && pid > 0 && pid != os.Getpid() {
+				pids = append(pids, pid)
+			}
 		}
 	}
 	return pids

@@ -10,6 +10,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -109,6 +110,36 @@ func TestCgroupHoldsTheProcessFromItsBirth(t *testing.T) {
 			}
 			if stats.Total.Memory.RSS == 0 || len(stats.ByPID) == 0 {
 				t.Errorf("statistics are %+v", stats)
+			}
+			controllers, _ := os.ReadFile(filepath.Join(h.mount, "cgroup.controllers"))
+			if m := stats.Total.Memory; slices.Contains(strings.Fields(string(controllers)), "memory") && (m.Usage == 0 || !slices.Contains(m.Measured, "Usage")) {
+				t.Errorf("the kernel could count the memory, and did not: %+v", m)
+			}
+		})
+	}
+}
+
+func TestCgroupsThatTheTaskMakes(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("making cgroups needs root")
+	}
+	for name, h := range map[string]hierarchy{"with the cgroups of this machine": cgroups(), "with cgroups v2": unified(t)} {
+		t.Run(name, func(t *testing.T) {
+			use(t, h)
+			s := newStart(t)
+			// In its environment nothing tells whose it is.
+			s.Env["OWN"] = cgroupPaths(s.AllocID, s.Name)[0]
+			p := start(t, s, shell(`mkdir -p $OWN/a/b && env -i setsid sh -c "echo \$\$ >$OWN/a/b/cgroup.procs; echo \$\$ >child; exec sleep 3600" & exec sleep 3600`))
+			child := number(t, content(t, s, "child"))
+			if stats, err := p.Stats(t.Context()); err != nil || stats.ByPID[strconv.Itoa(child)].Memory.RSS == 0 {
+				t.Errorf("statistics without process %d: %+v, %v", child, stats, err)
+			}
+			destroy(t, p)
+			if !gone(child) {
+				t.Errorf("process %d is still there", child)
+			}
+			if _, err := os.Stat(s.Env["OWN"]); err == nil {
+				t.Errorf("%s is still there", s.Env["OWN"])
 			}
 		})
 	}
