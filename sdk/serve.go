@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -51,20 +52,14 @@ func serve[T Task](impl Driver[T]) error {
 	byHand := os.Getenv(base.Handshake.MagicCookieKey) != base.Handshake.MagicCookieValue
 	socket := debugSocket(os.Getenv(EnvDebug), info.Name)
 	if byHand && socket == "" {
-		return fmt.Errorf("this is the task driver plugin %q, which a host such as nomad-lite or Nomad starts: try \"nomad-lite plugin test %s\"", info.Name, os.Args[0])
+		return fmt.Errorf("this is the task driver plugin %q, which a host such as nomad-lite or Nomad starts: try \"nomad-lite plugin test %s\"", info.Name, commandLine())
 	}
 	shield()
+	nameProcess()
 	if byHand {
 		return debug(impl, socket)
 	}
-	logger := hclog.New(&hclog.LoggerOptions{
-		Name:       info.Name,
-		Level:      hclog.Trace,
-		Output:     os.Stderr,
-		JSONFormat: true,
-		// The layout that hosts parse.
-		TimeFormat: "2006-01-02T15:04:05.000000Z07:00",
-	})
+	logger := newLogger(info.Name)
 	redirectLogs(logger)
 	if socket != "" {
 		return attach(socket, logger)
@@ -74,10 +69,34 @@ func serve[T Task](impl Driver[T]) error {
 	return nil
 }
 
+// newLogger logs everything, in the form that hosts parse: they filter.
+func newLogger(name string) hclog.Logger {
+	return hclog.New(&hclog.LoggerOptions{
+		Name:       name,
+		Level:      hclog.Trace,
+		Output:     os.Stderr,
+		JSONFormat: true,
+		TimeFormat: "2006-01-02T15:04:05.000000Z07:00",
+	})
+}
+
+// commandLine is how this process was started, for `plugin test`.
+func commandLine() string {
+	line := os.Args[0]
+	if len(os.Args) > 1 {
+		line += " -- " + strings.Join(os.Args[1:], " ")
+	}
+	return line
+}
+
 // servePlugin speaks the plugin protocol until the host, the lack of one, or ctx
 // ends it.
 func servePlugin(ctx context.Context, b base.Plugin, d driver.Driver, busy func() bool, logger hclog.Logger) {
 	i := &idle{busy: busy}
+	// What the library says of itself at lower levels helps nobody, and would be
+	// the last words of a plugin that has died.
+	quiet := newLogger("go-plugin")
+	quiet.SetLevel(hclog.Warn)
 	prints := sync.OnceFunc(func() { redirectPrints(logger) })
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: base.Handshake,
@@ -85,7 +104,7 @@ func servePlugin(ctx context.Context, b base.Plugin, d driver.Driver, busy func(
 			base.PluginName:   &base.GRPCPlugin{Impl: b},
 			driver.PluginName: &driver.GRPCPlugin{Impl: d},
 		},
-		Logger: logger,
+		Logger: quiet,
 		GRPCServer: func(opts []grpc.ServerOption) *grpc.Server {
 			server := base.NewServer(append(opts, grpc.StatsHandler(&connections{idle: i, first: prints})))
 			i.start(server.Stop)
@@ -93,6 +112,12 @@ func servePlugin(ctx context.Context, b base.Plugin, d driver.Driver, busy func(
 			return server
 		},
 	})
+}
+
+// nameProcess gives the process the name of its program. A host that executes a
+// file through its descriptor has left it with the number of that.
+func nameProcess() {
+	_ = os.WriteFile("/proc/self/comm", []byte(filepath.Base(os.Args[0])), 0)
 }
 
 // shield keeps what this process inherited from reaching the tasks, and a lost

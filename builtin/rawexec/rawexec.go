@@ -77,7 +77,7 @@ func (d *Driver) Info() sdk.Info {
 		TaskSchema:   taskSchema,
 		Capabilities: sdk.Capabilities{
 			FSIsolation:           sdk.FSIsolationNone,
-			NetworkIsolationModes: []sdk.NetworkMode{sdk.NetworkHost},
+			NetworkIsolationModes: []sdk.NetworkMode{sdk.NetworkHost, sdk.NetworkGroup},
 			MountConfigs:          sdk.MountConfigsNone,
 		},
 	}

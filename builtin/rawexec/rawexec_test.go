@@ -1,9 +1,17 @@
 package rawexec
 
 import (
+	"bytes"
+	"io"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"syscall"
 	"testing"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
 )
@@ -12,12 +20,243 @@ func TestMain(m *testing.M) {
 	sdktest.Main(m, func() { sdk.Serve(&Driver{}) })
 }
 
-func TestContract(t *testing.T) {
-	sdktest.Driver(t, sdktest.Plugin{
+func underTest() sdktest.Plugin {
+	return sdktest.Plugin{
 		Path:   os.Args[0],
 		Config: map[string]any{"enabled": true},
 		Tasks: sdktest.Tasks{Shell: func(script string) map[string]any {
 			return map[string]any{"command": "/bin/sh", "args": []any{"-c", script}}
 		}},
+	}
+}
+
+func TestContract(t *testing.T) { sdktest.Driver(t, underTest()) }
+
+func BenchmarkDriver(b *testing.B) { sdktest.Benchmark(b, underTest()) }
+
+// TestContractUnprivileged runs the suite once more, as a user who may do little.
+func TestContractUnprivileged(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("TestContract runs unprivileged already")
+	}
+	const nobody = 65534
+	dir := t.TempDir()
+	for _, d := range []string{dir, filepath.Dir(dir)} {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tmp := filepath.Join(dir, "tmp")
+	if err := os.Mkdir(tmp, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(tmp, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(dir, "rawexec.test")
+	if err := copyProgram(program); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, "-test.run=^TestContract$", "-test.v")
+	cmd.Dir = tmp
+	cmd.Env = append(os.Environ(), "TMPDIR="+tmp, "HOME="+tmp)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if !bytes.Contains(out, []byte("--- PASS: TestContract/")) {
+		t.Errorf("no case has passed:\n%s", out)
+	}
+}
+
+func copyProgram(to string) error {
+	from, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	f, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY, 0o755)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(f, from); err != nil {
+		f.Close()
+		return err
+	}
+	return f.Close()
+}
+
+// configured is a driver with a plugin block.
+func configured(body map[string]any) *Driver {
+	d := &Driver{}
+	d.config = decode[config](configSchema, body)
+	d.config.uids, _ = parseRanges(d.config.DeniedUIDs)
+	d.config.gids, _ = parseRanges(d.config.DeniedGIDs)
+	return d
+}
+
+func decode[C any](schema *sdk.Spec, body map[string]any) (c C) {
+	if err := hclspec.Unmarshal(encode(schema, body), &c); err != nil {
+		panic(err)
+	}
+	return c
+}
+
+func encode(schema *sdk.Spec, body map[string]any) []byte {
+	value, diags := schema.Decode(body, nil)
+	if diags.HasErrors() {
+		panic(diags)
+	}
+	b, err := hclspec.Marshal(value)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+func newStart(t *testing.T, body map[string]any) *sdk.Start {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "task"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return &sdk.Start{TaskConfig: sdk.TaskConfig{
+		Name: "task", AllocID: filepath.Base(t.TempDir()) + "rawexec-test", AllocDir: dir,
+		DriverConfig: encode(taskSchema, body),
+		Env:          map[string]string{"KEEP": "1", "SECRET_KEY": "2", "TOKEN": "3"},
+	}}
+}
+
+var sleeps = map[string]any{"command": "/bin/sleep", "args": []any{"3600"}}
+
+func TestEnablement(t *testing.T) {
+	for name, test := range map[string]struct {
+		body map[string]any
+		on   bool
+	}{
+		"nothing is said":    {nil, os.Geteuid() != 0},
+		"enabled by config":  {map[string]any{"enabled": true}, true},
+		"disabled by config": {map[string]any{"enabled": false}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := configured(test.body)
+			want := sdk.HealthUndetected
+			if test.on {
+				want = sdk.HealthHealthy
+			}
+			if got := d.Fingerprint(t.Context()); got.Health != want {
+				t.Errorf("fingerprint %+v, want health %v", got, want)
+			}
+			// CVE-2019-15928: a start must ask again.
+			task, err := d.Start(t.Context(), newStart(t, sleeps))
+			if err == nil {
+				end(t, task)
+			}
+			if test.on != (err == nil) || err != nil && !strings.Contains(err.Error(), "disabled") {
+				t.Errorf("start: %v", err)
+			}
+		})
+	}
+}
+
+func end(t *testing.T, task *task) {
+	t.Helper()
+	if err := task.Kill(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := task.Wait(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := task.Destroy(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDeniedUsers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("running as others needs root")
+	}
+	for _, test := range []struct {
+		name, uids, gids, user string
+		denied                 bool
+	}{
+		{"nothing is denied", "", "", "nobody", false},
+		{"another user is denied", "1-99", "", "nobody", false},
+		{"the user is denied by name", "0-99,65534", "", "nobody", true},
+		{"the user is denied by uid", "1, 12345-12346", "", "12345:12345", true},
+		{"the group is denied", "", "12346", "12345:12346", true},
+		{"no user is named, and the plugin's own is denied", "0", "", "", true},
+		{"a user that does not exist", "0", "", "nobody-of-that-name", true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := configured(map[string]any{"denied_host_uids": test.uids, "denied_host_gids": test.gids}).config
+			if err := c.checkUser(test.user); (err != nil) != test.denied {
+				t.Errorf("%v, want denied: %v", err, test.denied)
+			}
+		})
+	}
+}
+
+func TestParseRanges(t *testing.T) {
+	for text, want := range map[string][]idRange{
+		"":                nil,
+		"0":               {{0, 0}},
+		"0,10-15, 22 ":    {{0, 0}, {10, 15}, {22, 22}},
+		"4294967295":      {{4294967295, 4294967295}},
+		"5 - 7":           {{5, 7}},
+		"1000-4294967294": {{1000, 4294967294}},
+	} {
+		if got, err := parseRanges(text); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%q is %v, %v, want %v", text, got, err, want)
+		}
+	}
+	for _, bad := range []string{"root", "1-", "-1", "5-3", "1-2-3", "4294967296", "1;2"} {
+		if got, err := parseRanges(bad); err == nil {
+			t.Errorf("%q is %v", bad, got)
+		}
+		if err := (&Driver{}).Configure(t.Context(), &sdk.Config{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestDeniedVariables(t *testing.T) {
+	d := configured(map[string]any{"enabled": true, "denied_envvars": []any{"*_KEY"}})
+	s := newStart(t, map[string]any{"command": "/bin/sleep", "args": []any{"3600"}, "denied_envvars": []any{"TOK*"}})
+	first, err := d.Start(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer end(t, first)
+	env := func(task *task) string {
+		var out bytes.Buffer
+		if _, err := task.Exec(t.Context(), sdk.Exec{Command: []string{"/usr/bin/env"}, Stdout: &out}); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	if got, want := env(first), "KEEP=1\n"; got != want {
+		t.Errorf("the environment is %q, want %q", got, want)
+	}
+	if got, want := first.State().(state).Denied, []string{"*_KEY", "TOK*"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("for the next process it remembers %q, want %q", got, want)
+	}
+	if got := d.config.DeniedEnvvars; len(got) != 1 {
+		t.Errorf("a task has changed the plugin's own list: %q", got)
+	}
+}
+
+func TestTaskConfig(t *testing.T) {
+	got := decode[taskConfig](taskSchema, map[string]any{
+		"command": 5, "args": []any{1, true, "x"}, "work_dir": "/tmp", "oom_score_adj": 100,
+		"cgroup_v1_override": []any{map[string]any{"pids": "a/b", "cpuset": "c"}}, "cgroup_v2_override": "x.slice",
 	})
+	want := taskConfig{
+		Command: "5", Args: []string{"1", "true", "x"}, WorkDir: "/tmp", OOMScoreAdj: 100,
+		CgroupV1: []map[string]string{{"pids": "a/b", "cpuset": "c"}}, CgroupV2: "x.slice",
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
 }

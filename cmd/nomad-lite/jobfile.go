@@ -39,7 +39,7 @@ func oneJobFile(cmd *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return nil
 	}
-	return fmt.Errorf("%s takes one argument: the path of a job file, or - for standard input\nRun '%s --help' for more", cmd.CommandPath(), cmd.CommandPath())
+	return usageError(cmd, errors.New("takes one argument: the path of a job file, or - for standard input"))
 }
 
 // jobFile is a job that was read, and where its parts were written.
@@ -55,6 +55,7 @@ func (f *jobFileFlags) read(s *streams, path string, code int) (*jobFile, error)
 		return &exitError{code, fmt.Errorf("Error getting job struct: %w", err)}
 	}
 	if f.json && len(f.vars)+len(f.varFiles) > 0 {
+		//lint:ignore ST1005 the text is Nomad's
 		return nil, &exitError{code, fmt.Errorf("Invalid job options: %w", jobspec.ErrVariablesWithJSON)}
 	}
 	text, name, err := readSource(s, path)

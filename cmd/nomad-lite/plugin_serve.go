@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"maps"
+	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -34,6 +35,8 @@ func newPluginServeCommand(*streams) *cobra.Command {
 				names := slices.Sorted(maps.Keys(builtins))
 				return fmt.Errorf("plugin serve: there is no builtin driver %q, only %s", args[0], strings.Join(names, ", "))
 			}
+			// Such a process idles beside every task: its memory counts, its speed does not.
+			debug.SetGCPercent(25)
 			serve()
 			return nil
 		},

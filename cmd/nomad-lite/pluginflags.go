@@ -1,7 +1,9 @@
 package main
 
 import (
+	"fmt"
 	"maps"
+	"os"
 	"slices"
 
 	"github.com/hashicorp/go-hclog"
@@ -41,6 +43,10 @@ func (f *pluginFlags) catalog(s *streams, wanted []string, logger hclog.Logger) 
 	}
 	config := catalog.Config{Dir: file.PluginDir, Blocks: file.Blocks, Wanted: wanted, Logger: logger}
 	if f.dir != "" {
+		// A directory that a file names may come later; one that is typed is meant.
+		if _, err := os.ReadDir(f.dir); err != nil {
+			return nil, fmt.Errorf("plugin-dir: %w", err)
+		}
 		config.Dir = f.dir
 	}
 	for _, name := range builtinNames() {

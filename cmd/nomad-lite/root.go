@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -42,7 +43,10 @@ func newRootCommand(s *streams) *cobra.Command {
 
   nomad-lite run web.nomad.hcl      run a job here, until it ends or you press Ctrl-C
   nomad-lite job validate FILE      say what is wrong with a job file
-  nomad-lite plugin new driver X    begin a task driver of your own`,
+  nomad-lite plugin new driver X    begin a task driver of your own
+
+A flag may have one dash, as Nomad's have, or two.`,
+		Version:       buildVersion(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.ArbitraryArgs,
@@ -56,6 +60,8 @@ func newRootCommand(s *streams) *cobra.Command {
 	root.SetIn(s.in)
 	root.SetOut(s.out)
 	root.SetErr(s.err)
+	root.SetVersionTemplate("nomad-lite {{.Version}}\n")
+	root.SetFlagErrorFunc(flagError)
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
 		newFmtCommand(s),
@@ -89,10 +95,40 @@ func group(use, short string, children ...*cobra.Command) *cobra.Command {
 func unknownCommand(cmd *cobra.Command, name string) error {
 	text := fmt.Sprintf("%s: there is no command %q", cmd.CommandPath(), name)
 	cmd.SuggestionsMinimumDistance = 2
-	if near := cmd.SuggestionsFor(name); len(near) > 0 {
+	if info, err := os.Stat(name); err == nil && !info.IsDir() {
+		text += fmt.Sprintf("; to run a job file: %s run %s", cmd.Root().Name(), name)
+	} else if near := suggestions(cmd, name); len(near) > 0 {
 		text += fmt.Sprintf("; did you mean %q?", near[0])
 	}
 	return fmt.Errorf("%s\nRun '%s --help' for the commands that there are", text, cmd.CommandPath())
+}
+
+// suggestions are commands with a similar name, and those of the same name below
+// another command.
+func suggestions(cmd *cobra.Command, name string) []string {
+	near := cmd.SuggestionsFor(name)
+	for _, child := range cmd.Commands() {
+		for _, c := range child.Commands() {
+			if c.Name() == name {
+				near = append(near, child.Name()+" "+name)
+			}
+		}
+	}
+	return near
+}
+
+// flagError says which command does not take a flag. Before a command that does
+// not exist is asked for its flags, it is said that it does not exist.
+func flagError(cmd *cobra.Command, err error) error {
+	if args := cmd.Flags().Args(); cmd.HasSubCommands() && len(args) > 0 {
+		return unknownCommand(cmd, args[0])
+	}
+	return usageError(cmd, err)
+}
+
+// usageError is a command line that the command cannot make sense of.
+func usageError(cmd *cobra.Command, err error) error {
+	return fmt.Errorf("%s: %w\nRun '%s --help' for its flags and arguments", cmd.CommandPath(), err, cmd.CommandPath())
 }
 
 // execute runs one command line and returns its exit code.

@@ -53,11 +53,21 @@ func newRunCommand(s *streams) *cobra.Command {
 		Use:   "run [flags] FILE",
 		Short: "Run a job here, in the foreground",
 		Long:  runHelp,
-		Args:  oneJobFile,
+		Example: `  nomad-lite run web.nomad.hcl
+  nomad-lite run -var image=web:2 -var-file prod.hcl web.nomad.hcl
+  nomad-lite run -data-dir ./state web.nomad.hcl   keep logs and task directories
+  nomad-lite run -plugin-dir ./plugins web.nomad.hcl`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if err := oneJobFile(cmd, args); err != nil {
+				return refused(err)
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return run(cmd.Context(), o, args[0], s)
 		},
 	}
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return refused(flagError(cmd, err)) })
 	o.file.register(cmd)
 	o.plugins.register(cmd)
 	cmd.Flags().StringVar(&o.dataDir, "data-dir", "", "keep logs and task directories in this `directory` after the run")
@@ -110,7 +120,13 @@ func run(ctx context.Context, o runOptions, path string, s *streams) error {
 
 	// From here on a signal must end in order what has been started.
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+		// nohup(1), and shells with a job in the background, ignore what is not meant
+		// for it.
+		if !signal.Ignored(s) {
+			signal.Notify(signals, s)
+		}
+	}
 	defer signal.Stop(signals)
 	// Without a receiver SIGPIPE is an error of the write, which the view sees. To
 	// ignore it would make the tasks ignore it, too.
@@ -162,6 +178,10 @@ func (r *foregroundRun) run(ctx context.Context) error {
 		return refused(fmt.Errorf("job %q does not fit on this machine:\n%w", *r.file.job.ID, err))
 	}
 
+	if len(allocs) == 0 {
+		r.view.note(fmt.Sprintf("job %q has nothing to run: the count of each group is 0", *r.file.job.ID))
+		return nil
+	}
 	r.view.show(allocs, r.agent.LogDir)
 	source := newForeground(allocs, r.view.update)
 
@@ -171,12 +191,15 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	defer endNode()
 	background.Go(func() { r.agent.Run(nodeCtx, source) })
 	background.Go(func() { r.obey(source) })
+	shown := make(chan struct{}) // closed when the view has seen all that happens
 	var output sync.WaitGroup
 	for _, task := range r.view.tasks {
-		output.Go(func() { r.follow(ctx, task, source.ended) })
+		output.Go(func() { r.follow(ctx, task, shown) })
 	}
 
 	<-source.ended
+	r.view.showUpdates()
+	close(shown)
 	output.Wait()
 	verdict := source.verdict(r.file.job, allocs)
 	if r.agent.Temporary() {
@@ -190,7 +213,13 @@ func (r *foregroundRun) run(ctx context.Context) error {
 // plugin that cannot be started.
 func (r *foregroundRun) checkDrivers() error {
 	wanted := r.file.drivers()
+	drivers := r.agent.Drivers()
 	var broken []error
+	for _, name := range wanted {
+		if d, ok := drivers[name]; ok && !(d.Detected && d.Healthy) {
+			broken = append(broken, fmt.Errorf("driver %q cannot be used: %s", name, d.Description))
+		}
+	}
 	for _, p := range r.agent.Plugins() {
 		if p.Err != nil && slices.Contains(wanted, strings.TrimPrefix(p.Name, catalog.DriverPrefix)) {
 			broken = append(broken, p.Err)
@@ -199,14 +228,19 @@ func (r *foregroundRun) checkDrivers() error {
 	if len(broken) > 0 {
 		return refused(errors.Join(broken...))
 	}
-	names := slices.AppendSeq(builtinNames(), maps.Keys(r.agent.Drivers()))
+	names := slices.AppendSeq(builtinNames(), maps.Keys(drivers))
 	if good, err := r.file.refuse(r.streams, names); err != nil || !good {
 		return errors.Join(errRefused, err)
 	}
 	return nil
 }
 
-// obey turns the first signal into a stop and the second into a kill.
+// echo is how long one signal may take to arrive twice: timeout(1) sends it to a
+// process and to its group, and a shell passes on the SIGHUP of its terminal.
+const echo = 100 * time.Millisecond
+
+// obey turns the first signal into a stop and the second into a kill. The third
+// ends nomad-lite, should the kill be held up.
 func (r *foregroundRun) obey(source *foreground) {
 	select {
 	case <-r.signals:
@@ -214,13 +248,22 @@ func (r *foregroundRun) obey(source *foreground) {
 	case <-source.ended:
 		return
 	}
-	r.view.note("stopping the job; once more to kill it")
 	source.stop()
+	r.view.note("stopping the job; once more to kill it")
+	select {
+	case <-time.After(echo):
+	case <-source.ended:
+		return
+	}
+	for len(r.signals) > 0 {
+		<-r.signals
+	}
 	select {
 	case <-r.signals:
 	case <-source.ended:
 		return
 	}
-	r.view.note("killing the job")
+	signal.Reset(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	r.agent.Kill()
+	r.view.note("killing the job")
 }

@@ -11,11 +11,12 @@ import (
 // maxLine is where a line without an end is shown all the same.
 const maxLine = 64 << 10
 
-// follow shows what a task writes, from its first start to its last byte.
-func (r *foregroundRun) follow(ctx context.Context, t *taskLine, ended <-chan struct{}) {
+// follow shows what a task writes, from its first start to its last byte. A task
+// that has not started when all is shown never will.
+func (r *foregroundRun) follow(ctx context.Context, t *taskLine, shown <-chan struct{}) {
 	select {
 	case <-t.started:
-	case <-ended:
+	case <-shown:
 		if !closed(t.started) {
 			return
 		}
@@ -24,7 +25,7 @@ func (r *foregroundRun) follow(ctx context.Context, t *taskLine, ended <-chan st
 	for _, stream := range []logs.Stream{logs.Stdout, logs.Stderr} {
 		streams.Go(func() {
 			var lines lineBuffer
-			show := func(line []byte) { r.view.line(t, stream == logs.Stderr, line) }
+			show := func(text []byte) { r.view.lines(t, stream == logs.Stderr, text) }
 			err := r.agent.Logs().Follow(ctx, logs.FollowRequest{
 				AllocID: t.alloc.ID,
 				Task:    t.name,
@@ -43,22 +44,16 @@ func (r *foregroundRun) follow(ctx context.Context, t *taskLine, ended <-chan st
 	streams.Wait()
 }
 
-// lineBuffer cuts a stream into lines.
+// lineBuffer cuts a stream after whole lines.
 type lineBuffer struct{ rest []byte }
 
 func (b *lineBuffer) add(data []byte, show func([]byte)) {
-	for len(data) > 0 {
-		end := bytes.IndexByte(data, '\n') + 1
-		if end == 0 {
-			b.rest = append(b.rest, data...)
-			if len(b.rest) >= maxLine {
-				b.flush(show)
-			}
-			return
-		}
+	if end := bytes.LastIndexByte(data, '\n') + 1; end > 0 {
 		show(append(b.rest, data[:end]...))
-		b.rest = b.rest[:0]
-		data = data[end:]
+		b.rest, data = b.rest[:0], data[end:]
+	}
+	if b.rest = append(b.rest, data...); len(b.rest) >= maxLine {
+		b.flush(show)
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -17,7 +18,7 @@ import (
 // foreground is where the allocations of a run come from: it wants all of them,
 // until somebody stops the job. It remembers what becomes of them.
 type foreground struct {
-	report func(*api.Allocation, allocrunner.Update)
+	report func(allocrunner.Update)
 
 	mu      sync.Mutex
 	wanted  []*api.Allocation
@@ -34,7 +35,7 @@ type foreground struct {
 
 var _ noderunner.Source = (*foreground)(nil)
 
-func newForeground(allocs []*api.Allocation, report func(*api.Allocation, allocrunner.Update)) *foreground {
+func newForeground(allocs []*api.Allocation, report func(allocrunner.Update)) *foreground {
 	return &foreground{
 		report:  report,
 		wanted:  allocs,
@@ -59,15 +60,8 @@ func (f *foreground) Allocs() ([]*api.Allocation, <-chan struct{}) {
 func (f *foreground) Report(update allocrunner.Update) {
 	f.mu.Lock()
 	f.latest[update.AllocID] = update
-	i := slices.IndexFunc(f.wanted, func(a *api.Allocation) bool { return a.ID == update.AllocID })
-	var alloc *api.Allocation
-	if i >= 0 {
-		alloc = f.wanted[i]
-	}
 	f.mu.Unlock()
-	if alloc != nil {
-		f.report(alloc, update)
-	}
+	f.report(update)
 }
 
 // Ended implements noderunner.Source.
@@ -169,10 +163,16 @@ func failure(alloc *api.Allocation, update allocrunner.Update) []error {
 		if state == nil || !state.Failed {
 			continue
 		}
+		events := state.Events
+		for i, e := range events {
+			if e.Type == api.TaskRestarting {
+				events = state.Events[i:] // what was before did not end the task
+			}
+		}
 		var parts []string
 		for _, kind := range []string{api.TaskSetupFailure, api.TaskFailedValidation, api.TaskDriverFailure, model.TaskHookFailed, api.TaskTerminated, api.TaskNotRestarting} {
-			if e := lastEvent(state, kind); e != nil && e.DisplayMessage != "" {
-				parts = append(parts, e.DisplayMessage)
+			if e := lastEvent(events, kind); e != nil && e.DisplayMessage != "" {
+				parts = append(parts, cause(e.DisplayMessage))
 			}
 		}
 		errs = append(errs, fmt.Errorf("task %q of alloc %s: %s", task.Name, alloc.Name, strings.Join(parts, ": ")))
@@ -183,8 +183,15 @@ func failure(alloc *api.Allocation, update allocrunner.Update) []error {
 	return errs
 }
 
-func lastEvent(state *api.TaskState, kind string) *api.TaskEvent {
-	for _, e := range slices.Backward(state.Events) {
+// cause is an event's message in one line, without what it says of the wire.
+func cause(message string) string {
+	return strings.Join(strings.Fields(rpcError.ReplaceAllString(message, "")), " ")
+}
+
+var rpcError = regexp.MustCompile(`^rpc error: code = \w+ desc = `)
+
+func lastEvent(events []*api.TaskEvent, kind string) *api.TaskEvent {
+	for _, e := range slices.Backward(events) {
 		if e.Type == kind {
 			return e
 		}

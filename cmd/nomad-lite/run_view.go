@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"strings"
 	"sync"
 	"syscall"
 
 	"github.com/hashicorp/nomad/api"
-	"golang.org/x/term"
 
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
@@ -24,16 +24,29 @@ import (
 //
 // All methods may be called concurrently.
 type view struct {
-	out, err io.Writer
-	terminal *os.File // nil unless err is a terminal
-	colour   bool
+	out, err output
+	live     *screen       // nil unless err is a terminal
+	unheard  chan struct{} // closed when whoever read the output has gone
+	news     chan struct{} // has something when there are updates to show
+	end      chan struct{} // closed by close
+	showing  sync.WaitGroup
 
-	unheard chan struct{} // closed when whoever read the output has gone
+	showMu    sync.Mutex // held while updates are shown
+	updatesMu sync.Mutex
+	updates   []allocrunner.Update // not shown yet
 
-	mu    sync.Mutex
+	mu    sync.Mutex  // guards what follows, the outputs and the screen
 	tasks []*taskLine // in the order of the job
 	width int         // of the widest label
-	drawn int         // live lines on the screen
+}
+
+// output is one of the two streams.
+type output struct {
+	w        io.Writer
+	live     bool // it goes to the terminal that has the live lines
+	terminal bool
+	colour   bool
+	failed   bool
 }
 
 // taskLine is what the view knows of one task.
@@ -47,7 +60,7 @@ type taskLine struct {
 	state   string
 	detail  string
 	colour  string
-	seen    int64 // time of the last event that was shown
+	seen    *api.TaskEvent // the last one that was shown
 }
 
 // The colours tell tasks apart; red is kept for failures.
@@ -59,13 +72,59 @@ const (
 	colourReset = "\x1b[0m"
 )
 
+// newView returns a view that is to be closed.
 func newView(s *streams) *view {
-	v := &view{out: s.out, err: s.err, unheard: make(chan struct{})}
-	if file, ok := s.err.(*os.File); ok && term.IsTerminal(int(file.Fd())) && os.Getenv("TERM") != "dumb" {
-		v.terminal = file
-		v.colour = os.Getenv("NO_COLOR") == ""
+	v := &view{
+		live:    newScreen(s.err),
+		unheard: make(chan struct{}),
+		news:    make(chan struct{}, 1),
+		end:     make(chan struct{}),
 	}
+	v.out, v.err = v.output(s.out), v.output(s.err)
+	v.showing.Go(v.run)
 	return v
+}
+
+func (v *view) output(w io.Writer) output {
+	terminal := newScreen(w) != nil
+	return output{
+		w:        w,
+		live:     v.live != nil && v.live.is(w),
+		terminal: terminal,
+		colour:   terminal && os.Getenv("NO_COLOR") == "",
+	}
+}
+
+// run shows updates until the view is closed, and keeps the live lines in order
+// when the terminal changes.
+func (v *view) run() {
+	changes := make(chan os.Signal, 2)
+	if v.live != nil {
+		signal.Notify(changes, syscall.SIGWINCH, syscall.SIGCONT)
+		defer signal.Stop(changes)
+	}
+	for {
+		select {
+		case <-v.news:
+			v.showUpdates()
+		case change := <-changes:
+			v.refresh(change == syscall.SIGCONT)
+		case <-v.end:
+			v.showUpdates()
+			return
+		}
+	}
+}
+
+// refresh draws the live lines anew. After a stop (Ctrl-Z) the shell has written
+// below the old ones.
+func (v *view) refresh(stopped bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if stopped {
+		v.live.forget()
+	}
+	v.writeLocked(&v.err, nil)
 }
 
 // show gives the view the tasks to show, and where their output will be. It is
@@ -83,6 +142,7 @@ func (v *view) show(allocs []*api.Allocation, logDir func(allocID string) string
 				label:   task.Name,
 				stage:   "main",
 				state:   model.TaskPending,
+				colour:  taskColours[len(v.tasks)%len(taskColours)],
 			}
 			if len(allocs) > 1 {
 				t.label = strings.TrimPrefix(alloc.Name, alloc.JobID+".") + "." + task.Name
@@ -90,34 +150,65 @@ func (v *view) show(allocs []*api.Allocation, logDir func(allocID string) string
 			if task.Lifecycle != nil && task.Lifecycle.Hook != "" {
 				t.stage = task.Lifecycle.Hook
 			}
-			t.colour = taskColours[len(v.tasks)%len(taskColours)]
 			v.width = max(v.width, len(t.label))
 			v.tasks = append(v.tasks, t)
 		}
 	}
 }
 
-// update shows what has become of an allocation.
-func (v *view) update(alloc *api.Allocation, update allocrunner.Update) {
-	for _, t := range v.tasks {
-		state := update.TaskStates[t.name]
-		if t.alloc.ID != alloc.ID || state == nil {
-			continue
-		}
-		detail := ""
-		for _, e := range state.Events {
-			detail = eventText(e)
-			if e.Time <= t.seen {
-				continue
-			}
-			t.seen = e.Time
-			if e.Type == api.TaskStarted && !closed(t.started) {
-				close(t.started)
-			}
-			v.event(t, detail, isBad(e))
-		}
-		v.status(t, state.State, detail)
+// update shows what has become of an allocation, soon: whoever reports it does
+// not wait for a terminal or a pager that holds the output.
+func (v *view) update(update allocrunner.Update) {
+	v.updatesMu.Lock()
+	v.updates = append(v.updates, update)
+	v.updatesMu.Unlock()
+	select {
+	case v.news <- struct{}{}:
+	default:
 	}
+}
+
+// showUpdates shows what is reported so far, and returns when that is done.
+func (v *view) showUpdates() {
+	v.showMu.Lock()
+	defer v.showMu.Unlock()
+	v.updatesMu.Lock()
+	updates := v.updates
+	v.updates = nil
+	v.updatesMu.Unlock()
+	for _, update := range updates {
+		for _, t := range v.tasks {
+			if state := update.TaskStates[t.name]; t.alloc.ID == update.AllocID && state != nil {
+				v.showState(t, state)
+			}
+		}
+	}
+}
+
+func (v *view) showState(t *taskLine, state *api.TaskState) {
+	for _, e := range unseen(state.Events, t.seen) {
+		t.seen = e
+		if e.Type == api.TaskStarted && !closed(t.started) {
+			close(t.started)
+		}
+		v.event(t, eventText(e), isBad(e))
+	}
+	detail := ""
+	if t.seen != nil {
+		detail = eventText(t.seen)
+	}
+	v.status(t, state.State, detail)
+}
+
+// unseen are the events after the last one that was seen. Their times would not
+// tell: a coarse clock gives one to several, and any clock may be set back.
+func unseen(events []*api.TaskEvent, last *api.TaskEvent) []*api.TaskEvent {
+	for i := len(events) - 1; last != nil && i >= 0; i-- {
+		if e := events[i]; e.Time == last.Time && e.Type == last.Type && e.DisplayMessage == last.DisplayMessage {
+			return events[i+1:]
+		}
+	}
+	return events // all that was seen has gone from the ring meanwhile
 }
 
 // eventText is an event in one line.
@@ -141,21 +232,18 @@ func isBad(e *api.TaskEvent) bool {
 
 // Write shows what nomad-lite says about itself.
 func (v *view) Write(text []byte) (int, error) {
-	v.above(v.err, text)
+	v.write(&v.err, text)
 	return len(text), nil
 }
 
-// line shows one line of a task's output; a task's stderr goes to stderr.
-func (v *view) line(t *taskLine, stderr bool, text []byte) {
-	w := v.out
+// lines shows whole lines of a task's output, of which only the last may have no
+// end; a task's stderr goes to stderr.
+func (v *view) lines(t *taskLine, stderr bool, text []byte) {
+	o := &v.out
 	if stderr {
-		w = v.err
+		o = &v.err
 	}
-	var b bytes.Buffer
-	b.WriteString(v.prefix(t, "|"))
-	b.Write(bytes.TrimSuffix(text, []byte("\n")))
-	b.WriteByte('\n')
-	v.above(w, b.Bytes())
+	v.write(o, v.prefixed(o, t, "|", text))
 }
 
 // event shows a step in the life of a task.
@@ -164,7 +252,13 @@ func (v *view) event(t *taskLine, text string, bad bool) {
 	if bad {
 		colour = colourRed
 	}
-	v.above(v.err, []byte(v.prefix(t, "*")+v.paint(colour, text)+"\n"))
+	var lines []byte
+	for line := range strings.Lines(text) {
+		if line = strings.TrimRight(line, " \n"); line != "" {
+			lines = append(append(lines, v.err.paint(colour, line)...), '\n')
+		}
+	}
+	v.write(&v.err, v.prefixed(&v.err, t, "*", lines))
 }
 
 // status sets the live line of a task.
@@ -175,70 +269,98 @@ func (v *view) status(t *taskLine, state, detail string) {
 		return
 	}
 	t.state, t.detail = state, detail
-	v.eraseLocked()
-	v.drawLocked()
+	if v.live != nil {
+		v.writeLocked(&v.err, nil)
+	}
 }
 
 // note says something about the job as a whole.
 func (v *view) note(text string) {
-	v.above(v.err, []byte(text+"\n"))
+	v.write(&v.err, []byte(text+"\n"))
 }
 
-// close removes the live lines.
+// close shows the last updates and removes the live lines. Notes may follow.
 func (v *view) close() {
+	close(v.end)
+	v.showing.Wait()
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.eraseLocked()
-	v.terminal = nil
+	v.tasks = nil
+	if v.live != nil {
+		v.writeLocked(&v.err, nil)
+	}
 }
 
-func (v *view) prefix(t *taskLine, mark string) string {
-	return v.paint(t.colour, fmt.Sprintf("%-*s %s ", v.width, t.label, mark))
+// prefixed puts the name of a task in front of each line.
+func (v *view) prefixed(o *output, t *taskLine, mark string, text []byte) []byte {
+	prefix := o.paint(t.colour, fmt.Sprintf("%-*s %s ", v.width, t.label, mark))
+	if o.terminal {
+		text = printable(text, true)
+	}
+	b := make([]byte, 0, len(text)+2*len(prefix))
+	for line := range bytes.Lines(text) {
+		b = append(b, prefix...)
+		b = append(b, bytes.TrimSuffix(line, []byte("\n"))...)
+		b = append(b, '\n')
+	}
+	return b
 }
 
-func (v *view) paint(colour, text string) string {
-	if !v.colour {
+func (o *output) paint(colour, text string) string {
+	if !o.colour {
 		return text
 	}
 	return colour + text + colourReset
 }
 
-func (v *view) above(w io.Writer, text []byte) {
+func (v *view) write(o *output, text []byte) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.eraseLocked()
-	if _, err := w.Write(text); errors.Is(err, syscall.EPIPE) && !closed(v.unheard) {
-		close(v.unheard)
-	}
-	v.drawLocked()
+	v.writeLocked(o, text)
 }
 
-func (v *view) eraseLocked() {
-	if v.drawn > 0 {
-		fmt.Fprintf(v.terminal, "\x1b[%dA\r\x1b[J", v.drawn)
-		v.drawn = 0
+func (v *view) writeLocked(o *output, text []byte) {
+	var err error
+	if o.live {
+		err = v.live.show(text, v.liveLines)
+	} else {
+		_, err = o.w.Write(text)
 	}
-}
-
-func (v *view) drawLocked() {
-	if v.terminal == nil {
-		return
-	}
-	columns, rows, err := term.GetSize(int(v.terminal.Fd()))
-	if err != nil || rows <= len(v.tasks)+1 {
-		return // no room for the live lines: the events have said it all
-	}
-	var b strings.Builder
-	for _, t := range v.tasks {
-		text := fmt.Sprintf(" %-*s  %-9s  %-8s  %s", v.width, t.label, t.stage, t.state, t.detail)
-		if runes := []rune(text); len(runes) >= columns {
-			text = string(runes[:columns-1])
+	switch {
+	case err == nil:
+		o.failed = false
+	case errors.Is(err, syscall.EPIPE):
+		if !closed(v.unheard) {
+			close(v.unheard)
 		}
-		b.WriteString(v.paint(t.colour, text))
-		b.WriteByte('\n')
+	case !o.failed:
+		o.failed = true
+		if o == &v.out {
+			v.writeLocked(&v.err, []byte("output is lost: "+err.Error()+"\n"))
+		}
 	}
-	io.WriteString(v.terminal, b.String())
-	v.drawn = len(v.tasks)
+}
+
+// liveLines are one line for each task, or one for all if that would leave less
+// than half of the terminal to what the tasks write.
+func (v *view) liveLines(columns, rows int) []string {
+	var lines []string
+	if len(v.tasks) > rows/2 {
+		states := map[string]int{}
+		for _, t := range v.tasks {
+			states[t.state]++
+		}
+		text := fmt.Sprintf(" %d tasks:", len(v.tasks))
+		for _, state := range []string{model.TaskPending, model.TaskRunning, model.TaskDead} {
+			text += fmt.Sprintf("  %d %s", states[state], state)
+		}
+		return append(lines, v.err.paint(colourDim, cut(text, columns-1)))
+	}
+	for _, t := range v.tasks {
+		text := fmt.Sprintf(" %-*s  %-9s  %-7s  %s", v.width, t.label, t.stage, t.state, firstLine(t.detail))
+		lines = append(lines, v.err.paint(t.colour, cut(string(printable([]byte(text), false)), columns-1)))
+	}
+	return lines
 }
 
 func closed(c <-chan struct{}) bool {

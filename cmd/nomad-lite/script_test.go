@@ -17,6 +17,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getpid() == 1 && os.Getenv(vmVariable) == vmGuest {
+		vmInit()
+	}
 	testscript.Main(leakGate{m}, map[string]func(){"nomad-lite": main, "old-driver": oldDriver})
 }
 

@@ -50,10 +50,10 @@ var sha256Hex = regexp.MustCompile(`^[0-9A-Fa-f]{64}$`)
 func LoadConfig(path string) (*File, hcl.Diagnostics) {
 	src, err := os.ReadFile(path)
 	if err != nil {
-		return nil, hcl.Diagnostics{{Severity: hcl.DiagError, Summary: "Configuration file not readable", Detail: err.Error()}}
+		return nil, hcl.Diagnostics{{Severity: hcl.DiagError, Summary: "configuration file: " + err.Error()}}
 	}
 	if filepath.Ext(path) == ".json" {
-		return nil, hcl.Diagnostics{{Severity: hcl.DiagError, Summary: "JSON configuration is not supported", Detail: path + ": write it in HCL."}}
+		return nil, hcl.Diagnostics{{Severity: hcl.DiagError, Summary: path + ": JSON configuration is not supported: write it in HCL"}}
 	}
 	return ParseConfig(path, src)
 }

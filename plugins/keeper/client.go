@@ -20,6 +20,8 @@ import (
 // Config says where a keeper is and how to start it.
 type Config struct {
 	// Dir is the runtime directory: ours, mode 0700. It is made if it is missing.
+	// It is for sockets and the like: an ephemeral keeper removes in the end what
+	// is a socket, or is named *.lock, *.pid or *.log, and then what is empty.
 	Dir string
 
 	// Args start the program of this process again as a keeper, with argv[0].
@@ -41,8 +43,8 @@ type Config struct {
 // keeper dies, an agent's client starts another one, hands it everything that was
 // held, and repeats what can be repeated; callers notice only that they waited.
 type Client struct {
-	cfg   Config
-	agent bool // may start keepers
+	cfg   Config // Ephemeral is guarded by mu: see EndWithAgent
+	agent bool   // may start keepers
 	stop  chan struct{}
 	once  sync.Once
 	wg    sync.WaitGroup
@@ -51,8 +53,10 @@ type Client struct {
 	link      *link         // nil while there is none
 	changed   chan struct{} // closed and replaced when link changes
 	held      map[string]copyFD
-	child     *os.Process // the keeper, if this process has started it
-	keeper    Process
+	spawned   map[Process]bool // what a next keeper has to know of
+	child     *os.Process      // the keeper that this process has started last, to be reaped
+	born      Process          // the same
+	keeper    Process          // the one that we were connected to last
 	ephemeral bool
 	err       error // why the last try to get a keeper failed
 }
@@ -88,6 +92,7 @@ func open(ctx context.Context, cfg Config, agent bool) (*Client, error) {
 		stop:    make(chan struct{}),
 		changed: make(chan struct{}),
 		held:    map[string]copyFD{},
+		spawned: map[Process]bool{},
 	}
 	l, err := c.connect(ctx)
 	if err != nil {
@@ -125,19 +130,13 @@ func (c *Client) Close() error {
 	c.drop()
 
 	c.mu.Lock()
-	child, keeper, ephemeral := c.child, c.keeper, c.ephemeral
+	child, born, keeper, ephemeral := c.child, c.born, c.keeper, c.ephemeral
 	c.child = nil
 	c.mu.Unlock()
 	if c.agent && ephemeral && !gone(keeper, 10*time.Second) {
 		return fmt.Errorf("keeper with pid %d has not ended everything in 10 seconds", keeper.PID)
 	}
-	if child != nil {
-		if gone(keeper, 0) {
-			_, _ = child.Wait()
-		} else {
-			_ = child.Release()
-		}
-	}
+	reapChild(child, born, 0)
 	return nil
 }
 
@@ -197,7 +196,28 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (Process, error) {
 	if err != nil {
 		return Process{}, fmt.Errorf("spawn %q: %w", cmd.Name, err)
 	}
-	return resp.Process, resp.err()
+	if err := resp.err(); err != nil {
+		return Process{}, err
+	}
+	c.mu.Lock()
+	c.spawned[resp.Process] = true
+	c.mu.Unlock()
+	return resp.Process, nil
+}
+
+// wards returns what was spawned and is still there.
+func (c *Client) wards() []Process {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var alive []Process
+	for p := range c.spawned {
+		if p.Alive() {
+			alive = append(alive, p)
+		} else {
+			delete(c.spawned, p)
+		}
+	}
+	return alive
 }
 
 // Wait returns how a process ended, and waits for that if it still runs. It
@@ -217,7 +237,13 @@ func (c *Client) Wait(ctx context.Context, p Process) (Status, error) {
 		if err != nil {
 			return Status{}, err
 		}
-		return resp.Status, resp.err()
+		if err := resp.err(); err != nil {
+			return Status{}, err
+		}
+		c.mu.Lock()
+		delete(c.spawned, p)
+		c.mu.Unlock()
+		return resp.Status, nil
 	}
 }
 
@@ -472,9 +498,14 @@ func (c *Client) connect(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-// handOver gives a keeper what it does not hold yet, and takes a copy of what
-// it holds for somebody before us.
+// handOver tells a keeper what was started before it, gives it what it does not
+// hold yet, and takes a copy of what it holds for somebody before us.
 func (c *Client) handOver(ctx context.Context, l *link) error {
+	if wards := c.wards(); len(wards) > 0 {
+		if _, _, err := l.call(ctx, &request{Op: opAdopt, Wards: wards}); err != nil {
+			return err
+		}
+	}
 	resp, _, err := l.call(ctx, &request{Op: opKeys})
 	if err != nil {
 		return err
@@ -551,16 +582,10 @@ const selfExe = "/proc/self/exe"
 // start starts a keeper process. The lock of the directory is held.
 func (c *Client) start() error {
 	c.mu.Lock()
-	old, last := c.child, c.keeper
+	old, born, ephemeral := c.child, c.born, c.cfg.Ephemeral
 	c.child = nil
 	c.mu.Unlock()
-	if old != nil {
-		if gone(last, 2*time.Second) {
-			_, _ = old.Wait()
-		} else {
-			_ = old.Release()
-		}
-	}
+	reapChild(old, born, 2*time.Second)
 	if tail := readTail(filepath.Join(c.cfg.Dir, logName)); tail != "" {
 		c.cfg.Logger.Error("the last keeper crashed", "stderr", tail)
 	}
@@ -600,7 +625,7 @@ func (c *Client) start() error {
 	}
 	defer log.Close()
 
-	conf, err := json.Marshal(setup{Dir: c.cfg.Dir, Ephemeral: c.cfg.Ephemeral, Linger: c.cfg.Linger})
+	conf, err := json.Marshal(setup{Dir: c.cfg.Dir, Ephemeral: ephemeral, Linger: c.cfg.Linger})
 	if err != nil {
 		return err
 	}
@@ -615,7 +640,7 @@ func (c *Client) start() error {
 	}
 	p, err := ProcessOf(child.Pid)
 	c.mu.Lock()
-	c.child, c.keeper = child, p
+	c.child, c.born = child, p
 	c.mu.Unlock()
 	return err
 }
@@ -630,6 +655,18 @@ func RuntimeEnv() []string {
 		}
 	}
 	return env
+}
+
+// reapChild reaps a keeper of ours that is about to end, if it does so in time.
+// One that lives on is left to init, or to the exit of this process.
+func reapChild(child *os.Process, p Process, patience time.Duration) {
+	switch {
+	case child == nil:
+	case gone(p, patience):
+		_, _ = child.Wait()
+	default:
+		_ = child.Release()
+	}
 }
 
 // prepareDir makes the runtime directory, or refuses one that others can enter.

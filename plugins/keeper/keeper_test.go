@@ -55,6 +55,11 @@ func TestMain(m *testing.M) {
 	}
 	if after := openFiles(); after > before {
 		fmt.Fprintf(os.Stderr, "%d descriptors at the start, %d at the end\n", before, after)
+		for fd := range 64 {
+			if to, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); err == nil {
+				fmt.Fprintln(os.Stderr, fd, to)
+			}
+		}
 		code = 1
 	}
 	os.Exit(code)
@@ -544,6 +549,41 @@ func TestKeeperOutlivesAgent(t *testing.T) {
 	for _, pid := range descendants(keeper.PID) {
 		if p, err := ProcessOf(pid); err == nil && p.Signal(unix.SIGKILL) == nil {
 			_, _ = c.Wait(t.Context(), p)
+		}
+	}
+}
+
+// The death of the first keeper does not change what the next one ends.
+func TestEphemeralKeeperEndsWhatAnotherOneStarted(t *testing.T) {
+	t.Parallel()
+	c := start(t, Config{Ephemeral: true})
+	p, err := c.Spawn(t.Context(), sh("setsid sleep 1000 & echo; wait"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var below []int
+	for len(below) == 0 {
+		below = descendants(p.PID)
+	}
+	old := c.Process()
+	if err := old.Signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for c.Process() == old {
+		time.Sleep(time.Millisecond)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range append(below, p.PID) {
+		for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // as init would
+			if _, err := ProcessOf(pid); err != nil {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("process %d is still there", pid)
+			}
 		}
 	}
 }

@@ -143,7 +143,9 @@ type server struct {
 	since   time.Time // since when agents is 0
 	joined  bool      // an agent has been here
 	held    map[string]*heldFD
+	wards   []Process // started by a keeper before this one, and still there
 	known   statuses
+	tidy    *time.Timer // gives memory back after a burst of requests
 	waiters map[Process][]waiter
 	watches map[Process]*os.File // a pidfd for each process that is waited for
 }
@@ -176,11 +178,12 @@ func (k *server) run(ctx context.Context, listener *net.UnixListener) error {
 	signal.Notify(sigs, unix.SIGCHLD, unix.SIGHUP, unix.SIGINT, unix.SIGTERM)
 	defer signal.Stop(sigs)
 
-	k.wg.Go(func() { k.accept(listener) })
-	k.reap() // children may have come before the handler
-
+	k.tidy = time.AfterFunc(time.Second, debug.FreeOSMemory)
+	defer k.tidy.Stop()
 	timer := time.NewTimer(k.patience())
 	defer timer.Stop()
+	k.wg.Go(func() { k.accept(listener) })
+	k.reap() // children may have come before the handler
 	terminated := false
 	for {
 		if k.done(terminated) {
@@ -243,6 +246,12 @@ func (k *server) leave(listener *net.UnixListener, locked bool) {
 	k.forkMu.Lock()
 	k.closing = true
 	if k.ephemeral.Load() {
+		k.mu.Lock()
+		wards := k.wards
+		k.mu.Unlock()
+		for _, p := range wards {
+			killTree(p)
+		}
 		killDescendants()
 	}
 	k.forkMu.Unlock()
@@ -260,11 +269,26 @@ func (k *server) leave(listener *net.UnixListener, locked bool) {
 	k.mu.Unlock()
 	k.wg.Wait()
 	if k.ephemeral.Load() && locked {
-		for _, name := range []string{lockName, logName} {
-			_ = os.Remove(filepath.Join(k.setup.Dir, name))
-		}
-		_ = os.Remove(k.setup.Dir) // stays if somebody else's files are in it
+		removeLeftovers(k.setup.Dir)
 	}
+}
+
+// removeLeftovers removes what the dead leave in a runtime directory: sockets,
+// and files that are named as locks, pids or logs. The directory stays if there is
+// anything else in it.
+func removeLeftovers(dir string) {
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		switch ext := filepath.Ext(e.Name()); {
+		case e.IsDir():
+			removeLeftovers(path)
+		case e.Type()&os.ModeSocket != 0,
+			e.Type().IsRegular() && (ext == ".lock" || ext == ".pid" || ext == ".log"):
+			_ = os.Remove(path)
+		}
+	}
+	_ = os.Remove(dir)
 }
 
 func (k *server) poke() {
@@ -453,6 +477,7 @@ func (c *serverConn) handle(req *request, fds []int) bool {
 	k := c.server
 	resp := &response{ID: req.ID}
 	fail := func(format string, args ...any) { resp.Error = fmt.Sprintf(format, args...) }
+	k.tidy.Reset(time.Second)
 
 	k.mu.Lock()
 	agent := c.agent
@@ -498,6 +523,7 @@ func (c *serverConn) handle(req *request, fds []int) bool {
 			break
 		}
 		if k.waitLocked(c, req.ID, req.Process) {
+			closeAll(fds)
 			return true // answered later
 		}
 		if status, ok := k.known.get(req.Process); ok {
@@ -509,6 +535,7 @@ func (c *serverConn) handle(req *request, fds []int) bool {
 		if p, ok := c.waits[req.ID]; ok {
 			k.unwaitLocked(c, req.ID, p)
 		}
+		closeAll(fds)
 		return true
 	case opHold:
 		if len(req.Keys) != len(fds) || len(req.Drain) > len(fds) {
@@ -525,6 +552,8 @@ func (c *serverConn) handle(req *request, fds []int) bool {
 		for _, key := range req.Keys {
 			k.dropLocked(key)
 		}
+	case opAdopt:
+		k.wards = req.Wards
 	case opKeys:
 		for key := range k.held {
 			resp.Keys = append(resp.Keys, key)
@@ -720,12 +749,18 @@ func hasChildren() bool {
 
 // children lists the children of this process.
 func children() []int {
+	return childrenOf(os.Getpid())
+}
+
+// childrenOf lists the children of a process.
+func childrenOf(parent int) []int {
 	var pids []int
-	tasks, _ := os.ReadDir("/proc/self/task")
+	dir := "/proc/" + strconv.Itoa(parent) + "/task"
+	tasks, _ := os.ReadDir(dir)
 	for _, t := range tasks {
-		b, err := os.ReadFile("/proc/self/task/" + t.Name() + "/children")
+		b, err := os.ReadFile(dir + "/" + t.Name() + "/children")
 		if errors.Is(err, os.ErrNotExist) {
-			return scanChildren() // a kernel without CONFIG_PROC_CHILDREN, or a thread that ended just now
+			return scanChildren(parent) // a kernel without CONFIG_PROC_CHILDREN, or a thread that ended just now
 		}
 		for _, field := range strings.Fields(string(b)) {
 			if pid, err := strconv.Atoi(field); err == nil {
@@ -736,7 +771,7 @@ func children() []int {
 	return pids
 }
 
-func scanChildren() []int {
+func scanChildren(parent int) []int {
 	var pids []int
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
@@ -744,7 +779,7 @@ func scanChildren() []int {
 		if err != nil {
 			continue
 		}
-		if st, err := readStat(pid); err == nil && st.ppid == os.Getpid() {
+		if st, err := readStat(pid); err == nil && st.ppid == parent {
 			pids = append(pids, pid)
 		}
 	}
@@ -777,4 +812,18 @@ func killDescendants() {
 			return // not ours to kill
 		}
 	}
+}
+
+// killTree kills a process that is no child of ours, and what is below it. Each
+// is stopped before its children are listed, so that none is forked meanwhile.
+func killTree(p Process) {
+	if p.Signal(unix.SIGSTOP) != nil {
+		return
+	}
+	for _, pid := range childrenOf(p.PID) {
+		if child, err := ProcessOf(pid); err == nil {
+			killTree(child)
+		}
+	}
+	_ = p.Signal(unix.SIGKILL)
 }

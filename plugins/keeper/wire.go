@@ -36,6 +36,7 @@ const (
 	opTake      op = "take"
 	opDrop      op = "drop"
 	opKeys      op = "keys"
+	opAdopt     op = "adopt" // names what a dead keeper has started
 	opEphemeral op = "ephemeral"
 )
 
@@ -48,6 +49,7 @@ type request struct {
 	Process Process      `json:"process,omitzero"` // wait
 	Keys    []string     `json:"keys,omitempty"`   // hold, take, drop: one descriptor each
 	Drain   []bool       `json:"drain,omitempty"`  // hold: which of them are sinks
+	Wards   []Process    `json:"wards,omitempty"`  // adopt
 }
 
 // spawnParams is Command without its files, which follow in the order exec,

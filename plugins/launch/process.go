@@ -26,7 +26,9 @@ var errProcessGone = errors.New("the process has gone")
 func openProcess(kp keeper.Process) (*process, error) {
 	fd, err := unix.PidfdOpen(kp.PID, 0)
 	switch {
-	case errors.Is(err, unix.ESRCH):
+	case errors.Is(err, unix.ESRCH), errors.Is(err, unix.EINVAL) && !kp.Alive():
+		// EINVAL is what older kernels say for the number of a process that has gone
+		// and has left its group or session.
 		return nil, errProcessGone
 	case err != nil:
 		return nil, fmt.Errorf("pidfd_open %d: %w", kp.PID, err)

@@ -64,6 +64,7 @@ type Runner struct {
 
 	tasks       []*taskrunner.Runner // in the order of the job
 	envs        map[string]*taskenv.Builder
+	stats       map[string]*hooks.Stats
 	lifecycle   *lifecycle.Coordinator
 	updates     updates
 	tick        chan struct{} // holds one request to look at the tasks
@@ -77,9 +78,8 @@ type Runner struct {
 	mu      sync.Mutex
 	alloc   *api.Allocation
 	forced  forced
-	reason  stopReason                   // valid once stopping is closed
-	samples map[string]*driver.TaskStats // latest, by task
-	waiters []chan struct{}              // closed and dropped at the next look at the tasks
+	reason  stopReason      // valid once stopping is closed
+	waiters []chan struct{} // closed and dropped at the next look at the tasks
 
 	endTasks, endGrace, endLive context.CancelCauseFunc // see contexts; nil outside Run
 }
@@ -94,6 +94,7 @@ func New(c Config) (*Runner, error) {
 		logger:      c.Logger.Named("allocrunner").With("alloc_id", c.Alloc.ID),
 		alloc:       c.Alloc,
 		envs:        make(map[string]*taskenv.Builder),
+		stats:       make(map[string]*hooks.Stats),
 		tick:        make(chan struct{}, 1),
 		stopping:    make(chan struct{}),
 		hurried:     make(chan struct{}),
@@ -101,7 +102,6 @@ func New(c Config) (*Runner, error) {
 		tasksEnded:  make(chan struct{}),
 		done:        make(chan struct{}),
 		restartTurn: make(chan struct{}, 1),
-		samples:     make(map[string]*driver.TaskStats),
 	}
 	r.updates.ready = make(chan struct{}, 1)
 	group := c.Alloc.GetTaskGroup()

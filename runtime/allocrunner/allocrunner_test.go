@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
@@ -294,8 +295,9 @@ func TestDeniedUser(t *testing.T) {
 	}
 }
 
-func TestStatsAreSampledWhileTheTaskRuns(t *testing.T) {
+func TestStatsAreTakenWhileSomebodyAsks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
 		h := start(t, parseJob(t, job("batch", `
 			task "a" {
 				driver = "fake"
@@ -305,19 +307,22 @@ func TestStatsAreSampledWhileTheTaskRuns(t *testing.T) {
 				driver = "fake"
 				config { run_for = "20s" }
 			}`)), nil)
-		h.after(3500 * time.Millisecond)
-		s := h.Stats("")
-		want(t, "total", []any{len(s.Tasks), s.Total.Memory.RSS, s.Timestamp.Sub(h.begin)}, "[2 8 3s]")
-		want(t, "one", len(h.Stats("a").Tasks), 1)
-		want(t, "unknown", len(h.Stats("nope").Tasks), 0)
+		h.after(500 * time.Millisecond)
+		s := h.Stats(ctx, "") // the first question has an answer of this moment
+		want(t, "total at once", []any{len(s.Tasks), s.Total.Memory.RSS, s.Timestamp.Sub(h.begin)}, "[2 2 500ms]")
+		h.after(3 * time.Second)
+		s = h.Stats(ctx, "")
+		want(t, "total", []any{len(s.Tasks), s.Total.Memory.RSS, s.Timestamp.Sub(h.begin)}, "[2 8 3.5s]")
+		want(t, "one", len(h.Stats(ctx, "a").Tasks), 1)
+		want(t, "unknown", len(h.Stats(ctx, "nope").Tasks), 0)
 
 		h.after(4 * time.Second) // a has ended
-		s = h.Stats("")
+		s = h.Stats(ctx, "")
 		want(t, "total after a", []any{len(s.Tasks), s.Total.Memory.RSS}, "[2 8]")
 
 		h.world.killPlugin()
 		h.after(2500 * time.Millisecond) // sampling goes on with the next plugin
-		if got := h.Stats("b").Timestamp.Sub(h.begin); got < 8*time.Second {
+		if got := h.Stats(ctx, "b").Timestamp.Sub(h.begin); got < 8*time.Second {
 			t.Errorf("last sample at %v", got)
 		}
 	})
@@ -597,6 +602,23 @@ func TestTwoRestartsOfOneProcessAreOne(t *testing.T) {
 		want(t, "errors", []error{<-errs, <-errs}, "[<nil> <nil>]")
 		want(t, "restarts", h.state("web").Restarts, 1)
 		want(t, "events", h.events("web"), "[Received Task Setup Started Restart Signaled Terminated Restarting Started]")
+	})
+}
+
+// A check that asks for a restart does so because the task has failed.
+func TestRestartAsAFailureCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, parseJob(t, job("service", oneTry+sleeper)), nil)
+		web, _ := h.task("web")
+		for range 2 {
+			h.after(time.Second)
+			if err := web.Restart(t.Context(), model.EventRestartSignal("unhealthy"), true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		h.wait()
+		want(t, "events", h.events("web"), "[Received Task Setup Started Restart Signaled Terminated Restarting Started Restart Signaled Terminated Not Restarting]")
+		want(t, "status", h.last().ClientStatus, "failed")
 	})
 }
 

@@ -59,6 +59,11 @@ type world struct {
 	configs map[string]*driver.TaskConfig // the last of each task
 	calls   []call                        // of StopTask, DestroyTask and others
 	begin   time.Time
+
+	// checkStart, if set, is asked with mu held before a task starts, and tells
+	// what is wrong with that.
+	checkStart func(task string, alive []string) string
+	wrong      []string
 }
 
 func newWorld() *world {
@@ -226,6 +231,17 @@ func (p *plugin) StartTask(ctx context.Context, config *driver.TaskConfig) (*dri
 		time.AfterFunc(duration(b.RunFor), func() { t.exit(result) })
 	}
 	w.mu.Lock()
+	if w.checkStart != nil {
+		var alive []string
+		for id, t := range w.tasks {
+			if !isClosed(t.exited) {
+				alive = append(alive, strings.Split(id, "/")[1])
+			}
+		}
+		if wrong := w.checkStart(config.Name, alive); wrong != "" {
+			w.wrong = append(w.wrong, wrong)
+		}
+	}
 	w.tasks[config.ID] = t
 	p.known[config.ID] = true
 	w.mu.Unlock()

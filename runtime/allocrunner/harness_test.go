@@ -105,7 +105,7 @@ func start(t *testing.T, job *api.Job, mangle func(*Config)) *harness {
 	go r.Run(ctx)
 	t.Cleanup(func() {
 		r.Kill()
-		<-r.Done()
+		h.wait()
 		cancel(nil)
 		if err := r.Destroy(context.Background()); err != nil {
 			t.Error(err)
@@ -129,9 +129,16 @@ func (h *harness) after(d time.Duration) {
 	synctest.Wait()
 }
 
+// wait waits for the end of Run. What hooks do every second keeps time going, so
+// that an allocation that never ends is no deadlock that synctest would find.
 func (h *harness) wait() {
-	<-h.Done()
-	synctest.Wait()
+	h.t.Helper()
+	select {
+	case <-h.Done():
+		synctest.Wait()
+	case <-time.After(2 * time.Hour):
+		h.t.Fatalf("the allocation does not end\n%s", h.transcript())
+	}
 }
 
 func (h *harness) last() Update {

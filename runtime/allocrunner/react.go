@@ -15,22 +15,14 @@ type observed struct {
 	state  lifecycle.State
 }
 
-// reaction is what the states of the tasks ask the allocation to do.
-type reaction struct {
-	// why makes the event that tells a live task why it is killed; nil as long
-	// as the tasks shall live.
-	why func() *api.TaskEvent
-	// finished says that nothing but poststop tasks is left: no dead task will
-	// run again.
-	finished bool
-}
-
-// react looks at the tasks in the order of the job. A failed task, or a leader
-// that has ended well, takes the others with it; sidecars do not outlive what
-// they serve. Poststop tasks have no say and no part in this. A task that waits
-// for its start or its restart lives.
-func react(tasks []observed) reaction {
-	var why func() *api.TaskEvent
+// react says what the states of the tasks ask for, given in the order of the job.
+// why makes the event that tells a live task why it has to go; it is nil as long
+// as the tasks shall live. finished means that nothing but poststop tasks is left.
+//
+// A failed task, or a leader that has ended well, takes the others with it;
+// sidecars do not outlive what they serve. Poststop tasks have no say and no
+// part in this. A task that waits for its start or its restart lives.
+func react(tasks []observed) (why func() *api.TaskEvent, finished bool) {
 	var live, liveSidecars, sidecars int
 	for _, t := range tasks {
 		if t.stage == lifecycle.PoststopTask {
@@ -53,9 +45,9 @@ func react(tasks []observed) reaction {
 	}
 	switch {
 	case live == 0:
-		return reaction{finished: true}
+		return nil, true
 	case why == nil && sidecars > 0 && live == liveSidecars:
 		why = model.EventMainDead
 	}
-	return reaction{why: why}
+	return why, false
 }

@@ -43,11 +43,11 @@ func TestReact(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := ""
-			switch r := react(c.tasks); {
-			case r.finished:
+			switch why, finished := react(c.tasks); {
+			case finished:
 				got = "finished"
-			case r.why != nil:
-				e := r.why()
+			case why != nil:
+				e := why()
 				got = e.Type + " " + e.FailedSibling
 			}
 			if got != c.want {

@@ -50,6 +50,9 @@ func (r *Runner) RestartRunning(ctx context.Context) error {
 	defer r.endRestart()
 	r.preTaskRestart(ctx)
 	r.awaitShutdownDelay(ctx)
+	if r.isStopping() {
+		return ErrShouldNotRun
+	}
 	return together(r.tasks, func(t *taskrunner.Runner) error {
 		return unlessNotRunning(t.Restart(ctx, model.EventRestartSignal(model.RestartRunningReason), false))
 	})
@@ -67,6 +70,9 @@ func (r *Runner) RestartAll(ctx context.Context) error {
 	r.lifecycle.Restart()
 	r.preTaskRestart(ctx)
 	r.awaitShutdownDelay(ctx)
+	if r.isStopping() {
+		return ErrShouldNotRun
+	}
 
 	// From here on, going back would leave the tasks in front of closed gates.
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), r.limits.RestartDeadline, errDeadlinePassed)
@@ -144,8 +150,8 @@ func (r *Runner) endRestart() { <-r.restartTurn }
 
 func (r *Runner) mayRestart() error {
 	status := r.Status()
-	over := status.Terminal() || react(r.observe(status)).finished
-	if over || r.isStopping() || r.currentAlloc().ServerTerminalStatus() {
+	_, finished := react(r.observe(status))
+	if finished || status.Terminal() || r.isStopping() || r.currentAlloc().ServerTerminalStatus() {
 		return ErrShouldNotRun
 	}
 	return nil

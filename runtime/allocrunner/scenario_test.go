@@ -99,7 +99,8 @@ func (h *harness) act(out *strings.Builder, words []string) {
 	case "stop":
 		h.Stop()
 	case "stop-no-delay":
-		h.StopNoDelay()
+		h.skipShutdownDelay()
+		h.Stop()
 	case "kill":
 		h.Kill()
 	case "shutdown":

@@ -89,9 +89,9 @@ func (r *Runner) makeTaskHooks(runner *taskrunner.Runner, t *api.Task) []hook.Ho
 	if p := t.DispatchPayload; p != nil && p.File != "" && len(r.alloc.Job.Payload) > 0 {
 		list = append(list, hooks.NewDispatchPayload(r.dir, p.File, r.alloc.Job.Payload))
 	}
-	return append(list, hooks.NewStats(runner.Stats, func(s *driver.TaskStats) {
-		r.recordStats(t.Name, s)
-	}, r.limits.StatsInterval, r.logger))
+	stats := hooks.NewStats(runner.Stats, r.limits.StatsInterval, r.logger)
+	r.stats[t.Name] = stats
+	return append(list, stats)
 }
 
 func (r *Runner) makeHooks() []hook.Hook {

@@ -1,7 +1,9 @@
 package allocrunner
 
 import (
+	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
@@ -14,23 +16,23 @@ type Stats struct {
 	Timestamp time.Time                    // of the newest sample in Total
 }
 
-func (r *Runner) recordStats(task string, s *driver.TaskStats) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.samples[task] = s
-}
-
 // Stats returns the latest samples, of one task or with an empty name of all. An
-// unknown name gives an empty answer.
-func (r *Runner) Stats(task string) Stats {
-	s := Stats{Tasks: make(map[string]*driver.TaskStats)}
-	for _, t := range r.tasks {
-		if task != "" && t.Name() != task {
-			continue
+// unknown name gives an empty answer. Samples are taken while somebody asks, see
+// hooks.Stats: the first question in a while waits for the drivers, two seconds
+// at most.
+func (r *Runner) Stats(ctx context.Context, task string) Stats {
+	samples := make([]*driver.TaskStats, len(r.tasks))
+	var asking sync.WaitGroup
+	for i, t := range r.tasks {
+		if task == "" || t.Name() == task {
+			asking.Go(func() { samples[i] = r.stats[t.Name()].Latest(ctx) })
 		}
-		r.mu.Lock()
-		sample := r.samples[t.Name()]
-		r.mu.Unlock()
+	}
+	asking.Wait()
+
+	s := Stats{Tasks: make(map[string]*driver.TaskStats)}
+	for i, t := range r.tasks {
+		sample := samples[i]
 		if sample == nil {
 			continue
 		}

@@ -24,15 +24,8 @@ type stopReason struct {
 // poststop tasks run. It does not wait.
 func (r *Runner) Stop() { r.stop(stopReason{}) }
 
-// StopNoDelay is Stop without the shutdown delays of the group and its tasks,
-// also for a stop that has begun.
-func (r *Runner) StopNoDelay() {
-	r.SkipShutdownDelay()
-	r.Stop()
-}
-
-// SkipShutdownDelay ends the shutdown delays of a stop, now or later.
-func (r *Runner) SkipShutdownDelay() {
+// skipShutdownDelay ends the shutdown delays of a stop, now or later.
+func (r *Runner) skipShutdownDelay() {
 	r.mu.Lock()
 	closeOnce(r.skipDelay)
 	r.mu.Unlock()

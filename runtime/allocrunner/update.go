@@ -43,7 +43,7 @@ func (u *updates) take() *api.Allocation {
 // none is applied after a newer one. The version must not be changed afterwards.
 func (r *Runner) Update(alloc *api.Allocation) {
 	if alloc.DesiredTransition.ShouldIgnoreShutdownDelay() {
-		r.SkipShutdownDelay()
+		r.skipShutdownDelay()
 	}
 	r.updates.put(alloc)
 }

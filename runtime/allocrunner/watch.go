@@ -37,17 +37,21 @@ func (r *Runner) look() {
 	for _, t := range tasks {
 		states[t.name] = t.state
 	}
-	switch reaction := react(tasks); {
-	case reaction.finished:
+	why, finished := react(tasks)
+	if why != nil {
+		r.stop(stopReason{why: why})
+	}
+	if finished {
 		for _, t := range r.tasks {
 			if t.Task().Stage() != lifecycle.PoststopTask {
 				t.Kill(nil) // it is dead, and need not wait to be revived
 			}
 		}
-	case reaction.why != nil:
-		r.stop(stopReason{why: reaction.why})
 	}
-	r.lifecycle.Observe(states)
+	// A stop opens no gate, or what it has not reached yet would start.
+	if !r.isStopping() || finished {
+		r.lifecycle.Observe(states)
+	}
 	r.config.Report(status)
 
 	r.mu.Lock()

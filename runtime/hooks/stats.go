@@ -13,6 +13,7 @@ import (
 )
 
 var (
+	_ hook.Hook          = (*Stats)(nil)
 	_ hook.TaskPoststart = (*Stats)(nil)
 	_ hook.TaskExited    = (*Stats)(nil)
 	_ hook.TaskStop      = (*Stats)(nil)
@@ -25,35 +26,88 @@ const (
 	maxStatsPause = 5 * time.Second
 )
 
+const (
+	// statsLinger is how long sampling goes on when nobody asks any more.
+	statsLinger = 10 * time.Second
+	// statsPatience is how long a question waits for a driver that says nothing.
+	statsPatience = 2 * time.Second
+)
+
 // StatsSource asks the driver for samples of what the running task uses. The
 // channel may close at any time; then the hook asks again.
 type StatsSource func(ctx context.Context, interval time.Duration) (<-chan *driver.TaskStats, error)
 
-// Stats samples what the task uses as long as it runs.
+// Stats samples what the task uses as long as somebody asks for it.
 type Stats struct {
 	source   StatsSource
-	record   func(*driver.TaskStats)
 	interval time.Duration
 	logger   hclog.Logger
 
-	// One moment of a hook follows the other, so nobody else uses these.
-	cancel   context.CancelFunc // nil unless sampling
-	sampling sync.WaitGroup
+	mu       sync.Mutex
+	latest   *driver.TaskStats // nil before the first sample
+	running  bool              // from Poststart until the process ends or is left
+	sampling *sampling         // nil before anybody has asked about this process
+	wg       sync.WaitGroup    // all samplings; grows only while running
 }
 
-// NewStats returns the hook for one task. record gets each sample.
-func NewStats(source StatsSource, record func(*driver.TaskStats), interval time.Duration, logger hclog.Logger) *Stats {
-	return &Stats{source: source, record: record, interval: interval, logger: logger}
+// sampling is one stream of samples, renewed when it breaks.
+type sampling struct {
+	cancel context.CancelFunc
+	idle   *time.Timer   // cancels it when nobody asks any more
+	first  chan struct{} // closed by sample when there is an answer, be it none
+	final  bool          // the driver has no samples of this process; guarded by Stats.mu
+}
+
+// NewStats returns the hook for one task.
+func NewStats(source StatsSource, interval time.Duration, logger hclog.Logger) *Stats {
+	return &Stats{source: source, interval: interval, logger: logger}
 }
 
 // Name implements hook.Hook.
 func (*Stats) Name() string { return "stats_hook" }
 
+// Latest returns the newest sample, or nil if there never was one. It may be
+// called at any time. Only the first question in a while has to wait: for the
+// driver to take a sample, not for an interval. Then samples are taken in
+// intervals, until nobody has asked for ten seconds.
+func (h *Stats) Latest(ctx context.Context) *driver.TaskStats {
+	if first := h.ask(ctx); first != nil {
+		patience := time.NewTimer(statsPatience)
+		defer patience.Stop()
+		select {
+		case <-first:
+		case <-patience.C:
+		case <-ctx.Done():
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.latest
+}
+
+// ask lets samples be taken from now on and for some time. The channel closes
+// when the first is there; it is nil when there is nothing to wait for.
+func (h *Stats) ask(ctx context.Context) <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.running || h.sampling != nil && h.sampling.final {
+		return nil
+	}
+	if h.sampling == nil || !h.sampling.idle.Stop() {
+		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		s := &sampling{cancel: cancel, idle: time.AfterFunc(statsLinger, cancel), first: make(chan struct{})}
+		h.sampling = s
+		h.wg.Go(func() { h.sample(ctx, s) })
+	}
+	h.sampling.idle.Reset(statsLinger)
+	return h.sampling.first
+}
+
 // Poststart implements hook.TaskPoststart.
-func (h *Stats) Poststart(ctx context.Context, _ hook.TaskPoststartRequest) error {
-	h.end()
-	ctx, h.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	h.sampling.Go(func() { h.sample(ctx) })
+func (h *Stats) Poststart(context.Context, hook.TaskPoststartRequest) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.running = true
 	return nil
 }
 
@@ -76,19 +130,28 @@ func (h *Stats) Shutdown(context.Context, hook.TaskShutdownRequest) error {
 }
 
 func (h *Stats) end() {
-	if h.cancel != nil {
-		h.cancel()
-		h.cancel = nil
+	h.mu.Lock()
+	if h.sampling != nil {
+		h.sampling.idle.Stop()
+		h.sampling.cancel()
 	}
-	h.sampling.Wait()
+	h.running, h.sampling = false, nil
+	h.mu.Unlock()
+	h.wg.Wait()
 }
 
-func (h *Stats) sample(ctx context.Context) {
+// sample takes samples until ctx ends or the driver says that it has none.
+func (h *Stats) sample(ctx context.Context, s *sampling) {
+	answered := sync.OnceFunc(func() { close(s.first) })
+	defer answered()
 	pause := minStatsPause
 	for {
 		samples, err := h.source(ctx, h.interval)
 		if isFinal(err) {
 			h.logger.Debug("driver has no stats", "error", err)
+			h.mu.Lock()
+			s.final = true
+			h.mu.Unlock()
 			return
 		}
 		wait := h.interval
@@ -97,10 +160,14 @@ func (h *Stats) sample(ctx context.Context) {
 			wait, pause = pause, min(2*pause, maxStatsPause)
 		} else {
 			pause = minStatsPause
-			for s := range samples {
-				h.record(s)
+			for sample := range samples {
+				h.mu.Lock()
+				h.latest = sample
+				h.mu.Unlock()
+				answered()
 			}
 		}
+		answered()
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():

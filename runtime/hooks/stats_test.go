@@ -15,6 +15,183 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
+func poststart(t *testing.T, h *Stats) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel() // the call is over, the sampling must not be
+	if err := h.Poststart(ctx, hook.TaskPoststartRequest{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func exited(t *testing.T, h *Stats) {
+	t.Helper()
+	if err := h.Exited(t.Context(), hook.TaskExitedRequest{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sampler is a driver that takes a sample at once, and then in intervals. Samples
+// are numbered by their memory.
+type sampler struct {
+	begin time.Time
+
+	mute bool // says nothing at all
+
+	mu   sync.Mutex
+	n    uint64 // samples
+	open int    // streams
+}
+
+func (s *sampler) source(ctx context.Context, interval time.Duration) (<-chan *driver.TaskStats, error) {
+	if s.mute {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	stream := make(chan *driver.TaskStats)
+	s.mu.Lock()
+	s.open++
+	s.mu.Unlock()
+	go func() {
+		defer close(stream)
+		defer func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.open--
+		}()
+		for {
+			s.mu.Lock()
+			s.n++
+			sample := &driver.TaskStats{}
+			sample.Total.Memory.RSS = s.n
+			s.mu.Unlock()
+			select {
+			case stream <- sample:
+			case <-ctx.Done():
+				return
+			}
+			select {
+			case <-time.After(interval):
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return stream, nil
+}
+
+func (s *sampler) wantOpen(t *testing.T, want int) {
+	t.Helper()
+	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open != want {
+		t.Errorf("after %v %d streams are open, want %d", time.Since(s.begin), s.open, want)
+	}
+}
+
+// latest asks, and wants the sample of the number without waiting; 0 is none.
+func latest(t *testing.T, h *Stats, want uint64) {
+	t.Helper()
+	begin := time.Now()
+	ctx, cancel := context.WithCancel(t.Context())
+	sample := h.Latest(ctx)
+	cancel() // the question is over, the sampling must not be
+	var got uint64
+	if sample != nil {
+		got = sample.Total.Memory.RSS
+	}
+	if took := time.Since(begin); got != want || took != 0 {
+		t.Errorf("sample %d after %v, want %d at once", got, took, want)
+	}
+	synctest.Wait()
+}
+
+func TestStatsAreTakenWhileSomebodyAsks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &sampler{begin: time.Now()}
+		h := NewStats(s.source, time.Second, hclog.NewNullLogger())
+		latest(t, h, 0) // there is no process yet
+		poststart(t, h)
+		time.Sleep(time.Hour)
+		s.wantOpen(t, 0) // nobody has asked
+
+		latest(t, h, 1)
+		s.wantOpen(t, 1)
+		latest(t, h, 1)
+		time.Sleep(5500 * time.Millisecond)
+		latest(t, h, 6)
+		s.wantOpen(t, 1) // the same stream serves all
+		time.Sleep(statsLinger - time.Millisecond)
+		s.wantOpen(t, 1)
+		time.Sleep(2 * time.Millisecond)
+		s.wantOpen(t, 0)
+		if got := s.n; got != 16 {
+			t.Errorf("%d samples, want 16", got)
+		}
+
+		time.Sleep(time.Hour)
+		latest(t, h, 17) // a new one, and not what was true an hour ago
+		s.wantOpen(t, 1)
+		exited(t, h)
+		s.wantOpen(t, 0)
+		latest(t, h, 17) // the last one is kept, and no more are taken
+		s.wantOpen(t, 0)
+
+		poststart(t, h)
+		latest(t, h, 18)
+		if err := h.Shutdown(t.Context(), hook.TaskShutdownRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		s.wantOpen(t, 0)
+		poststart(t, h)
+		latest(t, h, 19)
+		if err := h.Stop(t.Context(), hook.TaskStopRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		s.wantOpen(t, 0)
+	})
+}
+
+func TestStatsAskersShareAStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &sampler{begin: time.Now()}
+		h := NewStats(s.source, time.Second, hclog.NewNullLogger())
+		poststart(t, h)
+		var askers sync.WaitGroup
+		for range 20 {
+			askers.Go(func() {
+				if h.Latest(t.Context()) == nil {
+					t.Error("no sample")
+				}
+			})
+		}
+		askers.Wait()
+		s.wantOpen(t, 1)
+		exited(t, h)
+	})
+}
+
+func TestStatsDoNotWaitForAMuteDriver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &sampler{begin: time.Now()}
+		s.mute = true
+		h := NewStats(s.source, time.Second, hclog.NewNullLogger())
+		poststart(t, h)
+		begin := time.Now()
+		if got := h.Latest(t.Context()); got != nil || time.Since(begin) != statsPatience {
+			t.Errorf("got %v after %v, want nothing after %v", got, time.Since(begin), statsPatience)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		begin = time.Now()
+		if got := h.Latest(ctx); got != nil || time.Since(begin) != time.Second {
+			t.Errorf("got %v after %v, want nothing when the question ends", got, time.Since(begin))
+		}
+		exited(t, h)
+	})
+}
+
 func TestStatsAsksAgain(t *testing.T) {
 	final := &driver.Error{Err: errors.New("stats not implemented for driver")}
 	for _, c := range []struct {
@@ -38,7 +215,6 @@ func TestStatsAsksAgain(t *testing.T) {
 				begin := time.Now()
 				var mu sync.Mutex
 				var asked []time.Duration
-				samples := 0
 				source := func(context.Context, time.Duration) (<-chan *driver.TaskStats, error) {
 					mu.Lock()
 					defer mu.Unlock()
@@ -51,14 +227,18 @@ func TestStatsAsksAgain(t *testing.T) {
 					close(stream)
 					return stream, nil
 				}
-				h := NewStats(source, func(*driver.TaskStats) { samples++ }, 5*time.Second, hclog.NewNullLogger())
-				if err := h.Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil {
-					t.Fatal(err)
+				h := NewStats(source, 5*time.Second, hclog.NewNullLogger())
+				poststart(t, h)
+				for range 20 {
+					before := time.Now()
+					h.Latest(t.Context())
+					if took := time.Since(before); took != 0 {
+						t.Errorf("an answer, or that there is none, took %v", took)
+					}
+					time.Sleep(time.Second)
 				}
-				time.Sleep(20*time.Second + time.Millisecond)
-				if err := h.Exited(t.Context(), hook.TaskExitedRequest{}); err != nil {
-					t.Fatal(err)
-				}
+				time.Sleep(time.Millisecond)
+				exited(t, h)
 				at := len(asked)
 				time.Sleep(time.Minute)
 				if got := fmt.Sprint(asked[:at]); got != c.want || len(asked) != at {
@@ -69,25 +249,21 @@ func TestStatsAsksAgain(t *testing.T) {
 	}
 }
 
-func TestStatsOutlivesTheContextOfPoststart(t *testing.T) {
+func TestStatsAskTheNextProcessAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		stream := make(chan *driver.TaskStats)
-		recorded := make(chan *driver.TaskStats, 1)
-		source := func(ctx context.Context, _ time.Duration) (<-chan *driver.TaskStats, error) {
-			context.AfterFunc(ctx, func() { close(stream) })
-			return stream, nil
+		asked := 0
+		h := NewStats(func(context.Context, time.Duration) (<-chan *driver.TaskStats, error) {
+			asked++
+			return nil, &driver.Error{Err: errors.New("not of this process")}
+		}, time.Second, hclog.NewNullLogger())
+		for range 2 {
+			poststart(t, h)
+			latest(t, h, 0)
+			latest(t, h, 0)
+			exited(t, h)
 		}
-		h := NewStats(source, func(s *driver.TaskStats) { recorded <- s }, time.Second, hclog.NewNullLogger())
-		ctx, cancel := context.WithCancel(t.Context())
-		if err := h.Poststart(ctx, hook.TaskPoststartRequest{}); err != nil {
-			t.Fatal(err)
-		}
-		cancel() // the call is over
-		synctest.Wait()
-		stream <- &driver.TaskStats{}
-		<-recorded
-		if err := h.Shutdown(t.Context(), hook.TaskShutdownRequest{}); err != nil {
-			t.Fatal(err)
+		if asked != 2 {
+			t.Errorf("asked %d times about two processes, want once each", asked)
 		}
 	})
 }

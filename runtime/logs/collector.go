@@ -18,9 +18,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
 
-// grace is how long Stop waits for the writers of a stream.
-const grace = 2 * time.Second
-
 // ErrClosed means that the Collector was closed.
 var ErrClosed = errors.New("log collector client is closed")
 
@@ -48,6 +45,8 @@ type Config struct {
 	OnLoss func(Loss)
 
 	Logger hclog.Logger
+
+	grace time.Duration // how long Stop waits for the writers; a test sets it
 }
 
 // Collector is the agent's side: it makes the FIFOs, keeps a collector process
@@ -97,6 +96,9 @@ func New(conf Config) (*Collector, error) {
 	}
 	if conf.Linger == 0 {
 		conf.Linger = 10 * time.Minute
+	}
+	if conf.grace == 0 {
+		conf.grace = 2 * time.Second
 	}
 	if conf.Logger == nil {
 		conf.Logger = hclog.NewNullLogger()
@@ -177,22 +179,31 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string
 			c.streams[k] = &streamState{index: -1, changed: make(chan struct{})}
 		}
 		c.mu.Unlock()
-		for {
-			l, err := c.current(ctx)
-			if err != nil {
-				return "", "", wrap(err)
-			}
-			err = c.handOver(ctx, l, t, k)
-			if errors.Is(err, errDown) {
-				continue
-			}
-			if err != nil {
-				return "", "", wrap(err)
-			}
-			break
-		}
+	}
+	// Together, so that the second one does not wait for the first one's file.
+	var wg sync.WaitGroup
+	var errs [len(streams)]error
+	for i, s := range streams {
+		wg.Go(func() { errs[i] = c.startStream(ctx, t, key{task.AllocID, task.Name, s}) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs[:]...); err != nil {
+		return "", "", wrap(err)
 	}
 	return paths[0], paths[1], nil
+}
+
+// startStream gives one stream to the collector process that is there, or comes.
+func (c *Collector) startStream(ctx context.Context, t *taskState, k key) error {
+	for {
+		l, err := c.current(ctx)
+		if err != nil {
+			return err
+		}
+		if err := c.handOver(ctx, l, t, k); !errors.Is(err, errDown) {
+			return err
+		}
+	}
 }
 
 // task returns the record of a task, which is made if there is none.
@@ -276,7 +287,7 @@ func (c *Collector) Stop(ctx context.Context, allocID, task string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	deadline := time.Now().Add(grace)
+	deadline := time.Now().Add(c.conf.grace)
 	var wg sync.WaitGroup
 	errs := make([]error, len(streams))
 	for i, s := range streams {

@@ -61,6 +61,14 @@ func (k key) fifoName() string { return "." + k.Task + "." + string(k.Stream) + 
 // prefix is what the names of the stream's files begin with; a number follows.
 func (k key) prefix() string { return k.Task + "." + string(k.Stream) + "." }
 
+// check refuses a stream that does not exist, whose name would be part of a path.
+func (k key) check() error {
+	if k.Stream != Stdout && k.Stream != Stderr {
+		return fmt.Errorf("stream %q is unknown", k.Stream)
+	}
+	return nil
+}
+
 // check refuses names that would not stay in the log directory.
 func (t *Task) check() error {
 	switch {

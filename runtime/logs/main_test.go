@@ -30,6 +30,8 @@ func TestMain(m *testing.M) {
 			err = Serve(context.Background())
 		case "lines":
 			err = writeLines(os.Args[2:])
+		case "blocks":
+			err = writeBlocks(os.Args[2:])
 		case "agent":
 			err = agentMain(os.Args[2:])
 		default:

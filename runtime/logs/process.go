@@ -55,7 +55,7 @@ func Serve(ctx context.Context) error {
 	}
 	defer alive.Close()
 
-	p, err := newProcess(conf)
+	p, err := newProcess(conf, stdin)
 	if err != nil {
 		return err
 	}
@@ -79,6 +79,7 @@ type process struct {
 	idle    time.Time       // when to look whether there is anything left to do
 	msg     []byte
 	oob     []byte
+	tidy    *time.Timer // gives memory back after a burst of starts or stops
 }
 
 // entry is a stream and what the process does with it.
@@ -102,11 +103,15 @@ type peer struct {
 	closed bool
 }
 
+// stdin is where the collector finds its listening socket.
+const stdin = 0
+
 // maxQueue is how many messages wait for an agent that does not read; one that
 // is further behind is disconnected, and asks again when it comes back.
 const maxQueue = 4096
 
-func newProcess(conf setup) (*process, error) {
+// newProcess makes a process that listens on a socket, which it owns.
+func newProcess(conf setup, listen int) (*process, error) {
 	self, err := keeper.ProcessOf(os.Getpid())
 	if err != nil {
 		return nil, err
@@ -114,7 +119,7 @@ func newProcess(conf setup) (*process, error) {
 	p := &process{
 		conf:    conf,
 		self:    self,
-		listen:  0, // stdin
+		listen:  listen,
 		streams: map[key]*entry{},
 		fifos:   map[int32]*entry{},
 		peers:   map[int32]*peer{},
@@ -123,6 +128,7 @@ func newProcess(conf setup) (*process, error) {
 		idle:    time.Now().Add(conf.Linger),
 		msg:     make([]byte, maxMessage),
 		oob:     make([]byte, unix.CmsgSpace(4*maxFDs)),
+		tidy:    time.AfterFunc(time.Second, debug.FreeOSMemory),
 	}
 	if p.tools, err = newTools(); err != nil {
 		return nil, err
@@ -389,6 +395,7 @@ func (p *process) request(peer *peer, m *message, fds []int) {
 			}
 		}
 	case opStart:
+		p.tidy.Reset(time.Second)
 		if len(fds) != maxFDs {
 			reply.Error = fmt.Sprintf("%d descriptors came with a stream", len(fds))
 		} else {
@@ -399,6 +406,7 @@ func (p *process) request(peer *peer, m *message, fds []int) {
 		}
 		p.send(peer, reply)
 	case opStop:
+		p.tidy.Reset(time.Second)
 		e := p.streams[m.Key]
 		if e == nil {
 			p.send(peer, reply)
@@ -459,18 +467,15 @@ func (p *process) start(m *message, fifo, dir int) error {
 		e.close()
 		return err
 	}
-	if err := e.open(); err != nil {
-		// Not a reason to let the task wait for ever: the same retries and drops as
-		// for a full disk.
-		e.failed(err, time.Now())
-	}
 	if err := p.watch(fifo, unix.EPOLLIN|unix.EPOLLET); err != nil {
 		e.close()
 		return fmt.Errorf("watch FIFO: %w", err)
 	}
 	p.streams[m.Key] = e
 	p.fifos[int32(fifo)] = e
-	p.ready[e] = true // output may be there already, which no event will tell
+	// Its turn opens the file, which nobody has to wait for, and takes output that
+	// is there already, which no event will tell.
+	p.ready[e] = true
 	return nil
 }
 
@@ -482,6 +487,9 @@ func (e *entry) check() error {
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFIFO {
 		return errors.New("what came is not a FIFO")
+	}
+	if err := e.key.check(); err != nil {
+		return err
 	}
 	t := Task{AllocID: e.key.AllocID, Name: e.key.Task, Stdout: e.limits, Stderr: e.limits}
 	return t.check()
@@ -624,6 +632,7 @@ func (p *process) close() {
 	for _, e := range p.streams {
 		e.close()
 	}
+	p.tidy.Stop()
 	p.tools.close()
 	unix.Close(p.poll)
 	unix.Close(p.wake)

@@ -112,10 +112,14 @@ func (s *stream) open() error {
 
 // rotate goes on in a new file.
 func (s *stream) rotate() error {
-	for index := s.index + 1; ; index++ {
+	for index, tries := s.index+1, 0; ; index, tries = index+1, tries+1 {
 		name := fileName(s.key.prefix(), index)
 		fd, err := createLog(s.dir, name)
-		if errors.Is(err, unix.EEXIST) {
+		if errors.Is(err, unix.EEXIST) && tries < 10 {
+			// A task has made files of our names: go on after the last of them.
+			if files, err := indexes(s.dir, s.key.prefix()); err == nil && len(files) > 0 {
+				index = max(index, files[len(files)-1])
+			}
 			continue
 		}
 		if err != nil {

@@ -241,6 +241,21 @@ func TestForeignFilesAreNotWrittenTo(t *testing.T) {
 	}
 }
 
+func TestNamesThatATaskHasTaken(t *testing.T) {
+	t.Parallel()
+	s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 1000, MaxFileSize: 10})
+	feed(t, s, w, tl, "000000000\n")
+	for i := 1; i < 100; i++ {
+		if err := os.WriteFile(filepath.Join(dir, fileName("web.stdout.", int64(i))), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	feed(t, s, w, tl, "next\n")
+	if s.index != 100 {
+		t.Errorf("went on in file %d, want 100", s.index)
+	}
+}
+
 func TestFileSystemWithoutSplice(t *testing.T) {
 	t.Parallel()
 	s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 100, MaxFileSize: 100 << 10})

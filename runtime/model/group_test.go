@@ -25,12 +25,12 @@ func TestValidateGroup(t *testing.T) {
 		}, nil},
 		{"a task without name", func(f *fixture) { f.task.Name = "" }, []string{"Task 1 missing name", "Missing task name"}},
 		{"two tasks of one name", func(f *fixture) { f.group.Tasks = append(f.group.Tasks, &api.Task{Name: "t", Driver: "d"}) }, one("Task 2 redefines 't' from task 1")},
-		{"JS-23 only a prestart task", func(f *fixture) { f.task.Lifecycle = &api.TaskLifecycle{Hook: "prestart"} }, one("Task group g must have at least one main task")},
+		{"JS-23, RS-022 only a prestart task", func(f *fixture) { f.task.Lifecycle = &api.TaskLifecycle{Hook: "prestart"} }, one("Task group g must have at least one main task")},
 		{"two leaders", func(f *fixture) {
 			f.task.Leader = true
 			f.group.Tasks = append(f.group.Tasks, &api.Task{Name: "u", Driver: "d", Leader: true})
 		}, one("Only one task may be marked as leader")},
-		{"a leader that is a poststop task", func(f *fixture) {
+		{"RS-026 a leader that is a poststop task", func(f *fixture) {
 			f.group.Tasks = append(f.group.Tasks, &api.Task{Name: "u", Driver: "d", Leader: true, Lifecycle: &api.TaskLifecycle{Hook: "poststop"}})
 		}, nil},
 		{"max_run_duration in a batch job", func(f *fixture) { f.jobType("batch"); f.group.MaxRunDuration = new(time.Second) }, nil},

@@ -134,11 +134,12 @@ func (r *Runner) stopForRestart(ctx context.Context, p *process) error {
 	return r.stop(ctx, p)
 }
 
-// ForceRestart is Restart, but lets a dead task whose allocation still lives run
-// again as well.
+// ForceRestart is Restart, but lets a task that has ended well, and whose
+// allocation still lives, run again as well. One that has failed for good takes
+// its allocation with it, and does not come back.
 func (r *Runner) ForceRestart(ctx context.Context, event *api.TaskEvent, failure bool) error {
 	r.mu.Lock()
-	dead := r.state.State == model.TaskDead && !r.isKilled() && !isClosed(r.done)
+	dead := r.state.State == model.TaskDead && !r.state.Failed && !r.isKilled() && !isClosed(r.done)
 	first := dead && !r.askedAgain
 	r.askedAgain = dead
 	r.mu.Unlock()

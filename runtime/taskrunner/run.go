@@ -23,15 +23,11 @@ func (r *Runner) Run(ctx context.Context) {
 	defer r.endContexts()
 	updates.Go(func() { r.runUpdateHooks(live) })
 
-	for {
+	for again := true; again && ctx.Err() == nil; {
 		r.runToDeath(live, grace)
-		if ctx.Err() != nil {
-			r.shutdownHooks(ctx)
-			return
-		}
-		r.transition(model.TaskDead, nil)
-		if !r.awaitRevival(live) {
-			break
+		if ctx.Err() == nil {
+			r.transition(model.TaskDead, nil)
+			again = r.awaitRevival(live)
 		}
 	}
 	if ctx.Err() != nil {
@@ -39,7 +35,7 @@ func (r *Runner) Run(ctx context.Context) {
 		return
 	}
 	r.local.RunComplete = true
-	r.storeLocal()
+	r.keepLocal()
 	r.stopHooks(context.WithoutCancel(ctx))
 }
 
@@ -163,7 +159,7 @@ func (r *Runner) decide(outcome restart.Outcome) restart.Decision {
 	r.tracker.SetPolicy(r.Task().Restart)
 	decision := r.tracker.Next(time.Now(), outcome)
 	r.local.Restart = r.tracker.State()
-	r.storeLocal()
+	r.keepLocal()
 
 	switch decision.Action {
 	case restart.Kill:

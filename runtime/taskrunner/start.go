@@ -37,7 +37,7 @@ func (r *Runner) start(live, grace context.Context) (*process, error) {
 	handle, network, err := r.startTask(live, grace, config)
 	if err != nil {
 		if live.Err() == nil {
-			r.logger.Error("start failed", "error", err)
+			r.logger.Info("start failed", "error", err)
 			r.EmitEvent(model.EventDriverFailure(err.Error()))
 		}
 		return nil, err

@@ -79,7 +79,9 @@ func (r *Runner) stop(ctx context.Context, p *process) error {
 		if err = p.stop(ctx, task.KillTimeout, task.KillSignal); err == nil {
 			return nil
 		}
-		r.logger.Warn("stop failed", "task_id", p.id(), "error", err, "delay", wait)
+		if ctx.Err() == nil {
+			r.logger.Warn("stop failed", "task_id", p.id(), "error", err, "delay", wait)
+		}
 		select {
 		case <-p.exited:
 			return nil

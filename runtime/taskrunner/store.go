@@ -43,6 +43,13 @@ func (r *Runner) storeLocal() error {
 	return r.store.PutLocal(r.local)
 }
 
+// keepLocal is storeLocal for what is no reason to stop if it gets lost.
+func (r *Runner) keepLocal() {
+	if err := r.storeLocal(); err != nil {
+		r.logger.Error("local state not stored", "error", err)
+	}
+}
+
 // setHook leaves the map alone that a store may still hold.
 func (s *LocalState) setHook(name string, state HookState) {
 	hooks := maps.Clone(s.Hooks)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -104,8 +105,9 @@ var owners = struct {
 // place says where a process is put when it is forked.
 type place struct {
 	dir   string  // v2: cloned into
-	tasks []entry // v1: entered by the thread that forks
 	must  bool    // dir was asked for by the user
+	tasks []entry // v1: entered by the thread that forks
+	netns string  // entered by the thread that forks; empty means the plugin's own
 }
 
 // entry is the file by which a thread enters a cgroup v1.
@@ -119,12 +121,13 @@ func enter(dir string, must bool) entry { return entry{filepath.Join(dir, "tasks
 // place prepares the cgroups of a process that is about to start.
 func (p *Process) place(ctx context.Context, c Command) (place, error) {
 	h := cgroups()
-	var pl place
+	pl := place{netns: p.netns()}
 	switch h.version {
 	case 2:
 		if c.CgroupV2 != "" {
 			dir, err := existing(h.mount, c.CgroupV2)
-			return place{dir: dir, must: true}, err
+			pl.dir, pl.must = dir, true
+			return pl, err
 		}
 		if err := p.makeCgroup(ctx); err != nil {
 			return place{}, err
@@ -153,6 +156,14 @@ func (p *Process) place(ctx context.Context, c Command) (place, error) {
 		}
 	}
 	return pl, nil
+}
+
+// netns is the network namespace that the tasks of the group share, if there is one.
+func (p *Process) netns() string {
+	if p.start.NetworkIsolation == nil {
+		return ""
+	}
+	return p.start.NetworkIsolation.Path
 }
 
 // existing is the directory of a cgroup that the user has named.
@@ -262,7 +273,25 @@ func (g *cgroup) make() error {
 			break
 		}
 	}
+	if err == nil && cgroups().version == 2 {
+		g.countMemory()
+	}
 	return err
+}
+
+// countMemory makes the kernel count the memory of a new cgroup v2, where it may be
+// asked to: each cgroup above must allow that. Without, memory is the sum of what
+// the processes use.
+func (g *cgroup) countMemory() {
+	if _, err := os.Stat(filepath.Join(g.path, "memory.current")); err == nil {
+		return
+	}
+	parent := filepath.Dir(g.path) // share.slice, in nomad.slice, in the root or what is delegated to us
+	for _, dir := range []string{filepath.Dir(filepath.Dir(parent)), filepath.Dir(parent), parent} {
+		if os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+memory"), 0) != nil {
+			return
+		}
+	}
 }
 
 // release lets go of a cgroup in which nothing runs any more.
@@ -273,7 +302,8 @@ func (g *cgroup) release(p *Process) error {
 	return g.remove()
 }
 
-// remove also removes the parents that are empty now.
+// remove also removes what the task has made in the cgroup, and the parents that
+// are empty now.
 func (g *cgroup) remove() error {
 	for delay := 50 * time.Microsecond; ; delay *= 2 {
 		err := unix.Rmdir(g.path)
@@ -283,7 +313,13 @@ func (g *cgroup) remove() error {
 		if delay > 200*time.Millisecond {
 			return &os.PathError{Op: "remove cgroup", Path: g.path, Err: err}
 		}
-		time.Sleep(delay) // the last process is still on its way out
+		below := g.below()
+		for _, dir := range slices.Backward(below) {
+			unix.Rmdir(dir)
+		}
+		if len(below) == 0 {
+			time.Sleep(delay) // the last process is still on its way out
+		}
 	}
 	parent := filepath.Dir(g.path)
 	if unix.Rmdir(parent) == nil && filepath.Base(filepath.Dir(parent)) == "nomad.slice" {
@@ -292,16 +328,40 @@ func (g *cgroup) remove() error {
 	return nil
 }
 
-// pids are the processes in the cgroup, except this one.
-func (g *cgroup) pids() []int {
-	text, err := os.ReadFile(filepath.Join(g.path, "cgroup.procs"))
-	if err != nil {
-		return nil
+// below are the cgroups that the task has made in its own, those above first.
+func (g *cgroup) below() []string {
+	dirs := []string{g.path}
+	for i := 0; i < len(dirs); i++ {
+		// The kernel counts a link for each, and most have none.
+		var st unix.Stat_t
+		if unix.Stat(dirs[i], &st) != nil || st.Nlink <= 2 {
+			continue
+		}
+		entries, err := os.ReadDir(dirs[i])
+		if err != nil {
+			continue
+		}
+		for _, e := range entries {
+			if e.IsDir() {
+				dirs = append(dirs, filepath.Join(dirs[i], e.Name()))
+			}
+		}
 	}
+	return dirs[1:]
+}
+
+// pids are the processes in the cgroup and in those below, except this one.
+func (g *cgroup) pids() []int {
 	var pids []int
-	for _, field := range bytes.Fields(text) {
-		if pid, err := strconv.Atoi(string(field)); err == nil && pid > 0 && pid != os.Getpid() {
-			pids = append(pids, pid)
+	for _, dir := range append([]string{g.path}, g.below()...) {
+		text, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		if err != nil {
+			continue
+		}
+		for _, field := range bytes.Fields(text) {
+			if pid, err := strconv.Atoi(string(field)); err == nil && pid > 0 && pid != os.Getpid() {
+				pids = append(pids, pid)
+			}
 		}
 	}
 	return pids
@@ -375,25 +435,33 @@ func (g *cgroup) value(file string) (uint64, bool) {
 }
 
 // run forks in the right place, so that the new process cannot start anything
-// outside of it. A cgroup that the user has not asked for is not worth a failure.
+// outside of it.
 func (pl place) run(sys *syscall.SysProcAttr, fork func() error) error {
-	switch {
-	case pl.dir != "":
-		dir, err := os.Open(pl.dir)
-		if err == nil {
-			defer dir.Close()
-			sys.UseCgroupFD, sys.CgroupFD = true, int(dir.Fd())
-			if err = fork(); err == nil || pl.must || !noCgroup(err) {
-				return err
-			}
-			sys.UseCgroupFD = false
-		} else if pl.must {
+	if len(pl.tasks) == 0 && pl.netns == "" {
+		return pl.clone(sys, fork)
+	}
+	done := make(chan error)
+	go func() { done <- pl.forkInside(sys, fork) }()
+	return <-done
+}
+
+// clone forks into a cgroup v2. One that the user has not asked for is not worth
+// a failure.
+func (pl place) clone(sys *syscall.SysProcAttr, fork func() error) error {
+	if pl.dir == "" {
+		return fork()
+	}
+	dir, err := os.Open(pl.dir)
+	if err == nil {
+		defer dir.Close()
+		sys.UseCgroupFD, sys.CgroupFD = true, int(dir.Fd())
+		err = fork()
+		if err == nil || pl.must || !noCgroup(err) {
 			return err
 		}
-	case len(pl.tasks) > 0:
-		done := make(chan error)
-		go func() { done <- forkInside(pl.tasks, fork) }()
-		return <-done
+		sys.UseCgroupFD = false
+	} else if pl.must {
+		return err
 	}
 	return fork()
 }
@@ -408,23 +476,37 @@ func noCgroup(err error) bool {
 	return false
 }
 
-// forkInside enters cgroups v1 with one thread, forks, and ends the thread. It
-// must run in a goroutine of its own.
-func forkInside(tasks []entry, fork func() error) error {
+// forkInside enters cgroups v1 and a network namespace with one thread, forks,
+// and ends the thread. It must run in a goroutine of its own.
+func (pl place) forkInside(sys *syscall.SysProcAttr, fork func() error) error {
 	runtime.LockOSThread() // for good: the thread ends with the goroutine
 	if unix.Gettid() == os.Getpid() {
 		// The main thread cannot end. While it is held here, another goroutine gets
 		// another thread.
 		defer runtime.UnlockOSThread()
 		done := make(chan error)
-		go func() { done <- forkInside(tasks, fork) }()
+		go func() { done <- pl.forkInside(sys, fork) }()
 		return <-done
 	}
 	tid := []byte(strconv.Itoa(unix.Gettid()))
-	for _, t := range tasks {
+	for _, t := range pl.tasks {
 		if err := os.WriteFile(t.file, tid, 0); err != nil && t.must {
 			return fmt.Errorf("enter cgroup: %w", err)
 		}
 	}
-	return fork()
+	if pl.netns != "" {
+		if err := enterNetwork(pl.netns); err != nil {
+			return fmt.Errorf("enter the network of the task: %w", err)
+		}
+	}
+	return pl.clone(sys, fork)
+}
+
+func enterNetwork(path string) error {
+	ns, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	return os.NewSyscallError("setns", unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET))
 }

@@ -23,9 +23,12 @@ import (
 const outputGrace = 500 * time.Millisecond
 
 // Exec runs a command where the process runs: its user, environment, working
-// directory and cgroup, but a session of its own. A terminal's output is all
-// Stdout. When ctx ends, the command and its process group are killed.
+// directory, cgroup and network, but a session of its own. A terminal's output is
+// all Stdout, and TERM is set if the task's environment has none. When ctx ends, the command and its process group are killed.
 func (p *Process) Exec(ctx context.Context, e sdk.Exec) (sdk.ExitResult, error) {
+	if p.userErr != nil {
+		return sdk.ExitResult{}, p.userErr
+	}
 	path, err := lookPath(p.start, e.Command[0])
 	if err != nil {
 		return sdk.ExitResult{}, err
@@ -39,6 +42,9 @@ func (p *Process) Exec(ctx context.Context, e sdk.Exec) (sdk.ExitResult, error) 
 	}
 	var streams execStreams
 	if e.TTY {
+		if _, ok := p.start.Env["TERM"]; !ok {
+			cmd.Env = append(cmd.Env, "TERM=xterm") // what asks for a terminal asks for its kind
+		}
 		err = streams.terminal(cmd, e, p.cred)
 	} else {
 		err = streams.pipes(cmd, e)
@@ -83,15 +89,16 @@ func awaitExit(cmd *exec.Cmd) error {
 
 // inside is where a command of a task goes: where its process is.
 func (p *Process) inside() place {
+	pl := place{netns: p.netns()}
 	switch {
 	case p.cgroup == nil:
-		return place{}
 	case cgroups().version == 2:
-		return place{dir: p.cgroup.path}
-	}
-	pl := place{tasks: []entry{enter(p.cgroup.path, false)}}
-	if dir := p.cpuset(); dir != "" {
-		pl.tasks = append(pl.tasks, enter(dir, false))
+		pl.dir = p.cgroup.path
+	default:
+		pl.tasks = append(pl.tasks, enter(p.cgroup.path, false))
+		if dir := p.cpuset(); dir != "" {
+			pl.tasks = append(pl.tasks, enter(dir, false))
+		}
 	}
 	return pl
 }

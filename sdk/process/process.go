@@ -56,6 +56,10 @@ type Process struct {
 	logger hclog.Logger
 	meter  meter
 
+	// userErr says that the user of a recovered process is not known any more, and
+	// so nothing can be run as that user.
+	userErr error
+
 	// fd is nil on kernels without pidfds.
 	fd *pidfd
 

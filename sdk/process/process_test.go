@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -108,6 +110,36 @@ func TestCgroupHoldsTheProcessFromItsBirth(t *testing.T) {
 			}
 			if stats.Total.Memory.RSS == 0 || len(stats.ByPID) == 0 {
 				t.Errorf("statistics are %+v", stats)
+			}
+			controllers, _ := os.ReadFile(filepath.Join(h.mount, "cgroup.controllers"))
+			if m := stats.Total.Memory; slices.Contains(strings.Fields(string(controllers)), "memory") && (m.Usage == 0 || !slices.Contains(m.Measured, "Usage")) {
+				t.Errorf("the kernel could count the memory, and did not: %+v", m)
+			}
+		})
+	}
+}
+
+func TestCgroupsThatTheTaskMakes(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("making cgroups needs root")
+	}
+	for name, h := range map[string]hierarchy{"with the cgroups of this machine": cgroups(), "with cgroups v2": unified(t)} {
+		t.Run(name, func(t *testing.T) {
+			use(t, h)
+			s := newStart(t)
+			// In its environment nothing tells whose it is.
+			s.Env["OWN"] = cgroupPaths(s.AllocID, s.Name)[0]
+			p := start(t, s, shell(`mkdir -p $OWN/a/b && env -i setsid sh -c "echo \$\$ >$OWN/a/b/cgroup.procs; echo \$\$ >child; exec sleep 3600" & exec sleep 3600`))
+			child := number(t, content(t, s, "child"))
+			if stats, err := p.Stats(t.Context()); err != nil || stats.ByPID[strconv.Itoa(child)].Memory.RSS == 0 {
+				t.Errorf("statistics without process %d: %+v, %v", child, stats, err)
+			}
+			destroy(t, p)
+			if !gone(child) {
+				t.Errorf("process %d is still there", child)
+			}
+			if _, err := os.Stat(s.Env["OWN"]); err == nil {
+				t.Errorf("%s is still there", s.Env["OWN"])
 			}
 		})
 	}
@@ -561,5 +593,73 @@ func BenchmarkStart(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+func TestNetworkOfTheGroup(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("making a network namespace needs root")
+	}
+	ns := filepath.Join(t.TempDir(), "ns")
+	if err := os.WriteFile(ns, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	made := make(chan error)
+	go func() {
+		runtime.LockOSThread() // the thread ends with the goroutine
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			made <- err
+			return
+		}
+		made <- unix.Mount(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()), ns, "", unix.MS_BIND, "")
+	}()
+	if err := <-made; err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(ns, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	var want, own unix.Stat_t
+	if err := errors.Join(unix.Stat(ns, &want), unix.Stat("/proc/self/ns/net", &own)); err != nil {
+		t.Fatal(err)
+	}
+	s := newStart(t)
+	s.NetworkIsolation = &sdk.NetworkIsolation{Mode: sdk.NetworkGroup, Path: ns}
+	p := start(t, s, shell("exec sleep 3600"))
+	var got unix.Stat_t
+	if err := unix.Stat(fmt.Sprintf("/proc/%d/ns/net", p.PID()), &got); err != nil || got.Ino != want.Ino {
+		t.Errorf("the task is in network %d, %v, want %d", got.Ino, err, want.Ino)
+	}
+	var out bytes.Buffer
+	if _, err := p.Exec(t.Context(), sdk.Exec{Command: []string{"/bin/sh", "-c", "stat -L -c %i /proc/self/ns/net"}, Stdout: &out}); err != nil || strings.TrimSpace(out.String()) != fmt.Sprint(want.Ino) {
+		t.Errorf("a command in it is in network %s, %v, want %d", out.String(), err, want.Ino)
+	}
+	if err := unix.Stat("/proc/self/ns/net", &got); err != nil || got.Ino != own.Ino {
+		t.Errorf("the plugin is in network %d, %v, want %d", got.Ino, err, own.Ino)
+	}
+	s.NetworkIsolation.Path = "/no/such/network"
+	other := newStart(t)
+	other.NetworkIsolation = s.NetworkIsolation
+	if p, err := Start(t.Context(), other, shell("exit 0")); err == nil {
+		destroy(t, p)
+		t.Error("a task starts in the plugin's network, when its own is not there")
+	}
+}
+
+func TestCommandAsAUserWhoHasGone(t *testing.T) {
+	s := newStart(t)
+	first := start(t, s, shell("exec sleep 3600"))
+	other := *s
+	other.User = "nobody-of-that-name"
+	second, err := Recover(t.Context(), &other, first.Snapshot())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.fd.close()
+	var out bytes.Buffer
+	if _, err := second.Exec(t.Context(), sdk.Exec{Command: []string{"/usr/bin/id", "-u"}, Stdout: &out}); err == nil {
+		t.Errorf("the command has run as user %s", out.String())
 	}
 }

@@ -36,9 +36,7 @@ func Recover(ctx context.Context, start *sdk.Start, s State) (*Process, error) {
 		return nil, fmt.Errorf("process %d has ended: the machine was started again since", s.PID)
 	}
 	var err error
-	if p.cred, err = change(start.User); err != nil {
-		p.logger.Warn("no command can be run in the recovered task", "error", err)
-	}
+	p.cred, p.userErr = change(start.User) // of use for commands only
 	if s.Cgroup != "" {
 		p.cgroup = adoptCgroup(p, s.Cgroup)
 	}
@@ -64,7 +62,9 @@ func openPidfd(id keeper.Process) (*pidfd, error) {
 	switch {
 	case errors.Is(err, unix.ESRCH):
 		return nil, os.ErrProcessDone
-	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
+	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM), errors.Is(err, unix.EINVAL):
+		// EINVAL is an older kernel, too: for the number of a process that has gone
+		// and has left its group or session, or for the flag.
 		if !id.Alive() {
 			return nil, os.ErrProcessDone
 		}

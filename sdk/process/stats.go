@@ -66,7 +66,7 @@ func (p *Process) Stats(context.Context) (sdk.TaskStats, error) {
 	}
 	whole.Measured = memoryFields
 	used[0] = sum
-	if p.cgroup != nil {
+	if p.cgroup != nil && cgroups().version == 2 {
 		p.cgroup.measure(&whole, used)
 	}
 

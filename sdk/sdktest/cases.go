@@ -21,13 +21,13 @@ func cases(p Plugin) []testCase {
 			t.Skipf("it runs no commands, as far as is known")
 		}}}
 	}
-	return append([]testCase{
+	all := append([]testCase{
 		{"says in words what it is when a person starts it", saysWhatItIs},
 		{"names itself as a driver of a known protocol version", namesItself},
 		{"takes its configuration twice, from a host that only checks it", takesConfigurationTwice},
 		{"has a schema that fits its tasks", hasSchema},
-		{"sends its first fingerprint at once, and keeps the stream open", fingerprints},
-		{"keeps the stream of task events open", keepsEventsOpen},
+		{"opens its streams as often as a host asks", opensStreams},
+		{"sends its first fingerprint at once", fingerprints},
 		{"returns a complete handle", returnsHandle},
 		{"refuses to start an id that it knows", refusesKnownID},
 		{"tells every waiter the same, also later", tellsEveryWaiter},
@@ -46,6 +46,7 @@ func cases(p Plugin) []testCase {
 		{"an orderly end of the plugin stops no task", survivesShutdown},
 		{"does not claim to have recovered what is gone", refusesGone},
 	}, shell...)
+	return append(all, testCase{"keeps its streams open until the host ends them", keepsStreams})
 }
 
 func saysWhatItIs(t tb, h *host) {
@@ -134,54 +135,94 @@ func hasSchema(t tb, h *host) {
 }
 
 func fingerprints(t tb, h *host) {
-	p := h.use(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	for range 2 { // a host that comes back while the old stream is open
-		c, err := p.driver.Fingerprint(ctx)
+	c, err := h.use(t).driver.Fingerprint(ctx)
+	if err != nil {
+		t.Fatalf("Fingerprint: %v", err)
+	}
+	select {
+	case f, ok := <-c:
+		switch {
+		case !ok || f.Err != nil:
+			t.Fatalf("the stream of fingerprints broke: %v", f.Err)
+		case f.Health != driver.HealthHealthy:
+			t.Errorf("it is not healthy: %s", f.HealthDescription)
+		}
+	case <-time.After(patience):
+		t.Fatalf("no fingerprint within %v", patience)
+	}
+}
+
+// streams are those that a driver must not end: hosts open them again at once,
+// and would be busy with that. They are watched beside the other cases, in a
+// plugin process of their own, because it takes a host some time to tell the end
+// of a stream from the end of the process.
+type streams struct {
+	process *process
+	cancel  context.CancelFunc
+	opened  time.Time
+
+	mu    sync.Mutex
+	ended []string
+}
+
+// streamsStay is more than a host needs to notice.
+var streamsStay = 3500 * time.Millisecond
+
+func opensStreams(t tb, h *host) {
+	p, err := h.launch()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	s := &streams{process: p, opened: time.Now()}
+	h.streams = s
+	ctx, cancel := context.WithCancel(context.Background())
+	s.cancel = cancel
+	if err := h.configure(t.Context(), p); err != nil {
+		t.Fatalf("%v", err)
+	}
+	for range 2 { // a host that comes back while its old streams are open
+		fingerprints, err := p.driver.Fingerprint(ctx)
 		if err != nil {
 			t.Fatalf("Fingerprint: %v", err)
 		}
-		select {
-		case f, ok := <-c:
-			switch {
-			case !ok || f.Err != nil:
-				t.Fatalf("the stream of fingerprints broke: %v", f.Err)
-			case f.Health != driver.HealthHealthy:
-				t.Errorf("it is not healthy: %s", f.HealthDescription)
-			}
-		case <-time.After(patience):
-			t.Fatalf("no fingerprint within %v", patience)
+		go watch(s, ctx, "fingerprints", fingerprints, func(f driver.Fingerprint) bool { return f.Err == nil })
+		events, err := p.driver.TaskEvents(ctx)
+		if err != nil {
+			t.Fatalf("TaskEvents: %v", err)
 		}
-		stays(t, "fingerprints", c, func(f driver.Fingerprint) bool { return f.Err == nil })
+		go watch(s, ctx, "task events", events, func(*driver.TaskEvent) bool { return true })
 	}
 }
 
-func keepsEventsOpen(t tb, h *host) {
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	c, err := h.use(t).driver.TaskEvents(ctx)
-	if err != nil {
-		t.Fatalf("TaskEvents: %v", err)
+// watch ends with its stream, which the end of ctx ends.
+func watch[V any](s *streams, ctx context.Context, what string, c <-chan V, good func(V) bool) {
+	for v := range c {
+		if !good(v) {
+			break
+		}
 	}
-	stays(t, "task events", c, func(*driver.TaskEvent) bool { return true })
+	if ctx.Err() == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.ended = append(s.ended, what)
+	}
 }
 
-// stays looks for a moment whether a stream ends: hosts open it again at once,
-// and would be busy with that.
-func stays[V any](t tb, what string, c <-chan V, good func(V) bool) {
-	t.Helper()
-	timer := time.NewTimer(150 * time.Millisecond)
-	defer timer.Stop()
-	for {
-		select {
-		case v, ok := <-c:
-			if !ok || !good(v) {
-				t.Fatalf("the stream of %s ends by itself", what)
-			}
-		case <-timer.C:
-			return
-		}
+func keepsStreams(t tb, h *host) {
+	s := h.streams
+	if s == nil {
+		t.Skipf("there are none")
+	}
+	time.Sleep(time.Until(s.opened.Add(streamsStay)))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process.client.Exited() {
+		t.Fatalf("the plugin has died by itself; the end of its standard error:\n%s", s.process.lastWords())
+	}
+	for _, what := range s.ended {
+		t.Errorf("a stream of %s ends by itself", what)
 	}
 }
 
@@ -238,10 +279,13 @@ func tellsEveryWaiter(t tb, h *host) {
 
 func survivesWaiter(t tb, h *host) {
 	s := h.start(t, h.plugin.Tasks.Runs)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if exit, err := s.driver().WaitTask(ctx, s.config.ID); err == nil {
-		t.Fatalf("a task that runs ended with %+v", *exit)
+	for _, patience := range []time.Duration{50 * time.Millisecond, 100 * time.Millisecond} {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		exit, err := s.driver().WaitTask(ctx, s.config.ID)
+		cancel()
+		if err == nil {
+			t.Fatalf("it does not run any more, it ended with %+v", *exit)
+		}
 	}
 	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
 		t.Errorf("the task does not run any more: %+v, %v", status, err)

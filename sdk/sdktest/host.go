@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -26,7 +28,7 @@ import (
 )
 
 // patience is how long the suite waits for what should come at once.
-const patience = 20 * time.Second
+var patience = 20 * time.Second
 
 // host is what Nomad is to a driver, as far as the suite needs it. Cases run one
 // after the other and share its plugin process, which is started when needed.
@@ -34,6 +36,7 @@ type host struct {
 	plugin  Plugin
 	dir     string // for the sockets of plugins, which one that is killed leaves behind
 	running *process
+	streams *streams // nil until they are opened
 }
 
 func newHost(p Plugin) *host {
@@ -84,6 +87,10 @@ func (h *host) guess(ctx context.Context) {
 
 func (h *host) close() {
 	h.end()
+	if h.streams != nil {
+		h.streams.cancel()
+		h.streams.process.client.Kill()
+	}
 	if h.dir != "" {
 		os.RemoveAll(h.dir)
 	}
@@ -168,7 +175,7 @@ func (h *host) configure(ctx context.Context, p *process) error {
 		return fmt.Errorf("configure the plugin: %w", err)
 	}
 	if err := p.driver.Init(ctx); err != nil {
-		return fmt.Errorf("Init: %w", err)
+		return fmt.Errorf("call Init: %w", err)
 	}
 	return nil
 }
@@ -373,8 +380,10 @@ func (s *started) begin(config *driver.TaskConfig) {
 	s.handle = handle
 }
 
-// remove destroys what a case has left, wherever the plugin is by now.
+// remove destroys what a case has left, wherever the plugin is by now, and ends
+// what a driver that is not as it should be has left running.
 func (s *started) remove() {
+	defer killMarked("NOMAD_ALLOC_ID=" + s.config.AllocID)
 	if s.handle == nil || s.destroyed {
 		return
 	}
@@ -387,6 +396,29 @@ func (s *started) remove() {
 	}
 	if err != nil && !errors.Is(err, driver.ErrTaskNotFound) {
 		s.t.Errorf("DestroyTask at the end of the case: %v", err)
+	}
+}
+
+// killMarked kills every process that has the entry in its environment.
+func killMarked(entry string) {
+	paths, err := filepath.Glob("/proc/[0-9]*/environ")
+	if err != nil {
+		return
+	}
+	for _, path := range paths {
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		fd, err := unix.PidfdOpen(pid, 0) // before the look, so that it means the one that was looked at
+		if err != nil {
+			continue
+		}
+		env, err := os.ReadFile(path)
+		if err == nil && slices.Contains(strings.Split(string(env), "\x00"), entry) {
+			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) // it may have ended
+		}
+		unix.Close(fd)
 	}
 }
 

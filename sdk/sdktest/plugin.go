@@ -43,6 +43,11 @@ func Main(m *testing.M, serve func()) {
 		serve()
 		os.Exit(0)
 	}
+	// A program built with -race otherwise sleeps for a second before it exits, and
+	// the suite ends many.
+	if os.Getenv("GORACE") == "" {
+		os.Setenv("GORACE", "atexit_sleep_ms=0")
+	}
 	os.Exit(m.Run())
 }
 

@@ -196,7 +196,7 @@ func killsStubborn(t tb, h *host) {
 		t.Fatalf("StopTask: %v", err)
 	}
 	if took := time.Since(began); took < timeout {
-		t.Errorf("it was stopped after %v, before its timeout of %v", took, timeout)
+		t.Fatalf("it was stopped after %v, before its timeout of %v", took, timeout)
 	}
 	if got := s.wait(); got.Signal != int(unix.SIGKILL) {
 		t.Errorf("it ended with %+v, want signal 9", *got)

@@ -181,8 +181,10 @@ func (t *Tracker) delay() time.Duration {
 	return saturate(d, time.Duration(t.jitter(int64(d))/4))
 }
 
+// restOfWindow is at least 1 ns: a task that ends at the very end of a window
+// starts again in the next one.
 func (t *Tracker) restOfWindow(now time.Time) time.Duration {
-	return max(t.policy.Interval-now.Sub(t.state.WindowStart), 0)
+	return max(t.policy.Interval-now.Sub(t.state.WindowStart), 1)
 }
 
 // saturate adds durations that are not negative.

@@ -319,3 +319,19 @@ func TestRandomSequences(t *testing.T) {
 		}
 	}
 }
+
+// Without the nanosecond, the next end at the same moment would still be in the
+// window, and the task would start again and again in no time.
+func TestDelayLeavesTheWindow(t *testing.T) {
+	now := time.Unix(0, 0)
+	tracker := New(Policy{Attempts: 1, Interval: 10 * time.Second, Mode: Delay}, now, func(int64) int64 { return 0 })
+	tracker.Next(now, Outcome{})
+	now = now.Add(10 * time.Second) // the very end
+	d := tracker.Next(now, Outcome{})
+	if d.Reason != ReasonDelay || d.Delay <= 0 {
+		t.Fatalf("at the end of the window: %+v", d)
+	}
+	if d = tracker.Next(now.Add(d.Delay), Outcome{}); d.Reason != ReasonWithinPolicy {
+		t.Errorf("after the delay: %+v", d)
+	}
+}

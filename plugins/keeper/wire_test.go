@@ -1,0 +1,286 @@
+package keeper
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func frame(body string) []byte {
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
+}
+
+func TestReadFrame(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		in   []byte
+		want string
+		err  error // nil with a want, else what it is or wraps; io.EOF only between frames
+	}{
+		{"a frame is read", frame(`{"id":1}`), `{"id":1}`, nil},
+		{"an empty frame is read", frame(""), "", nil},
+		{"the end between frames is an end", nil, "", io.EOF},
+		{"the end within a header is not", []byte{0, 0}, "", io.ErrUnexpectedEOF},
+		{"the end within a body is not", frame("hello")[:7], "", io.ErrUnexpectedEOF},
+	}
+	for _, tt := range tests {
+		got, err := readFrame(iotest.OneByteReader(bytes.NewReader(tt.in)))
+		if !errors.Is(err, tt.err) || string(got) != tt.want {
+			t.Errorf("%s: %q, %v", tt.name, got, err)
+		}
+	}
+	if _, err := readFrame(bytes.NewReader([]byte{0xff, 0xff, 0xff, 0xff})); err == nil || !strings.Contains(err.Error(), "limit") {
+		t.Errorf("a frame of 4 GiB: %v", err)
+	}
+}
+
+// A promise of many bytes must not cost memory before they are there.
+func TestReadFrameTakesMemoryForWhatComes(t *testing.T) {
+	in := binary.BigEndian.AppendUint32(nil, maxFrame)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range 10 {
+		if _, err := readFrame(bytes.NewReader(in)); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Fatal(err)
+		}
+	}
+	runtime.ReadMemStats(&after)
+	if per := (after.TotalAlloc - before.TotalAlloc) / 10; per > 64<<10 {
+		t.Errorf("%d bytes for an empty body", per)
+	}
+}
+
+// A stranger with our own user id sends what it likes; the keeper goes on, and
+// keeps none of its descriptors.
+func TestHostileClients(t *testing.T) {
+	t.Parallel()
+	c := start(t, Config{Ephemeral: true})
+	open := func() int {
+		entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", c.Process().PID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	connect := func() *net.UnixConn {
+		conn, err := dial(c.Socket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return conn
+	}
+	before := open()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	many := make([]int, 200)
+	for i := range many {
+		many[i] = int(null.Fd())
+	}
+
+	t.Run("garbage ends the connection", func(t *testing.T) {
+		for name, in := range map[string][]byte{
+			"huge header":   {0xff, 0xff, 0xff, 0xff, 1},
+			"no JSON":       frame("hello"),
+			"another JSON":  frame(`[1,2]`),
+			"deep nesting":  frame(strings.Repeat(`{"spawn":`, 20000)),
+			"wrong types":   frame(`{"id":"x","op":7}`),
+			"negative id":   frame(`{"id":-1}`),
+			"many zeros":    make([]byte, 3), // then the end
+			"pid too large": frame(`{"op":"wait","process":{"pid":99999999999999999999}}`),
+		} {
+			conn := connect()
+			if _, _, err := conn.WriteMsgUnix(in, unix.UnixRights(many[:3]...), nil); err != nil {
+				t.Fatal(err)
+			}
+			if err := conn.CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+			_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+			if n, err := conn.Read(make([]byte, 100)); err == nil {
+				t.Errorf("%s: got %d bytes as an answer", name, n)
+			} else if errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("%s: the connection stays", name)
+			}
+			conn.Close()
+		}
+	})
+	t.Run("too many descriptors end the connection", func(t *testing.T) {
+		conn := connect()
+		defer conn.Close()
+		if _, _, err := conn.WriteMsgUnix(frame(`{"op":"hello"}`), unix.UnixRights(many...), nil); err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if _, err := conn.Read(make([]byte, 100)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("read: %v", err)
+		}
+	})
+	t.Run("requests that make no sense are answered", func(t *testing.T) {
+		conn := connect()
+		l, err := newLink(t.Context(), conn, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.close()
+		for name, req := range map[string]*request{
+			"spawn without a command":            {Op: opSpawn},
+			"spawn without announced files":      {Op: opSpawn, Spawn: &spawnParams{Path: "/bin/true", Stdin: true}},
+			"hold without a descriptor":          {Op: opHold, Keys: []string{"a"}},
+			"hold of one under two keys":         {Op: opHold, Keys: []string{"a", "b"}},
+			"take of nothing that is there":      {Op: opTake, Keys: []string{"no"}},
+			"take of too many":                   {Op: opTake, Keys: make([]string, maxFiles+1)},
+			"an operation that nobody knows":     {Op: "reboot"},
+			"spawn with descriptors to spare":    {Op: opSpawn, Spawn: &spawnParams{Path: "/bin/true"}},
+			"spawn of a path with a NUL in it":   {Op: opSpawn, Spawn: &spawnParams{Path: "/bin/true\x00"}},
+			"spawn with a NUL in an environment": {Op: opSpawn, Spawn: &spawnParams{Path: "/bin/true", Env: []string{"A=\x00"}}},
+		} {
+			var fds []int
+			if strings.Contains(name, "to spare") || strings.Contains(name, "two keys") {
+				fds = many[:1]
+			}
+			resp, got, err := l.call(t.Context(), req, fds...)
+			if err != nil || resp.err() == nil || len(got) != 0 {
+				t.Errorf("%s: %+v, %v", name, resp, err)
+			}
+		}
+	})
+	for end := time.Now().Add(5 * time.Second); open() > before; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("the keeper had %d descriptors and has %d", before, open())
+		}
+	}
+	p, err := c.Spawn(t.Context(), sh("exit 4"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, err := c.Wait(t.Context(), p); err != nil || st.ExitCode != 4 {
+		t.Errorf("Wait = %v, %v", st, err)
+	}
+}
+
+func mustJSON(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+func TestStatuses(t *testing.T) {
+	t.Parallel()
+	var s statuses
+	s.add(Process{PID: 1}, Status{ExitCode: 1}, true)
+	for i := range 10 * othersKept { // what one task may leave behind
+		s.add(Process{PID: 100 + i}, Status{}, false)
+	}
+	if st, ok := s.get(Process{PID: 1}); !ok || st.ExitCode != 1 {
+		t.Error("orphans push out the status of a session leader")
+	}
+	if _, ok := s.get(Process{PID: 100}); ok {
+		t.Error("orphans are remembered without a limit")
+	}
+	if _, ok := s.get(Process{PID: 100 + 10*othersKept - 1}); !ok {
+		t.Error("the last orphan is forgotten")
+	}
+	for i := range leadersKept {
+		s.add(Process{PID: 100_000 + i}, Status{}, true)
+	}
+	if _, ok := s.get(Process{PID: 1}); ok {
+		t.Error("leaders are remembered without a limit")
+	}
+	if n := len(s.leaders.byProc) + len(s.others.byProc); n != leadersKept+othersKept {
+		t.Errorf("%d statuses are kept, want %d", n, leadersKept+othersKept)
+	}
+}
+
+func TestParseStat(t *testing.T) {
+	t.Parallel()
+	const rest = " Z 12 34 56 0 -1 4228100 103 0 0 0 0 0 0 0 20 0 1 0 7890 0 0 18446744073709551615 0 0 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0 0 0 0 0 0 0 0 2304"
+	want := stat{state: 'Z', ppid: 12, session: 56, start: 7890, exit: 2304}
+	for _, name := range []string{"sleep", "a b", ") R 1 1 1", "((", ""} {
+		got, err := parseStat([]byte("99 (" + name + ")" + rest + "\n"))
+		if err != nil || got != want {
+			t.Errorf("program named %q: %+v, %v", name, got, err)
+		}
+	}
+	for _, text := range []string{"", "99", "99 (x)", "99 (x) Z 1 2", "99 (x)" + strings.Replace(rest, "7890", "x", 1)} {
+		if got, err := parseStat([]byte(text)); err == nil {
+			t.Errorf("%q is read as %+v", text, got)
+		}
+	}
+}
+
+func FuzzReadFrame(f *testing.F) {
+	f.Add(frame(`{"id":1,"op":"wait","process":{"pid":1,"start":2}}`))
+	f.Add([]byte{0, 0, 0, 4, 'a'})
+	f.Add([]byte{0xff, 0xff, 0xff, 0xff})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		body, err := readFrame(bytes.NewReader(b))
+		if err != nil {
+			return
+		}
+		if !bytes.HasPrefix(b, frame(string(body))) {
+			t.Errorf("%q was read as %q", b, body)
+		}
+	})
+}
+
+// FuzzRequests feeds a server that is not a process of its own.
+func FuzzRequests(f *testing.F) {
+	for _, req := range []request{
+		{Op: opHello, Agent: true}, {Op: opWait, Process: Process{PID: 1, StartTime: 2}}, {Op: opCancel, ID: 3},
+		{Op: opHold, Keys: []string{"a"}, Drain: []bool{true}}, {Op: opTake, Keys: []string{"a"}}, {Op: opDrop, Keys: []string{"a"}}, {Op: opKeys}, {Op: opSpawn},
+	} {
+		f.Add(mustJSON(req), 1)
+	}
+	f.Fuzz(func(t *testing.T, b []byte, files int) {
+		var req request
+		if json.Unmarshal(b, &req) != nil {
+			return
+		}
+		if req.Op == opSpawn {
+			req.Spawn = nil // not whatever program the fuzzer thinks of
+		}
+		k := newServer(setup{Linger: time.Minute}, Process{})
+		k.tidy = time.NewTimer(time.Hour)
+		defer k.tidy.Stop()
+		c := &serverConn{server: k, agent: true, waits: map[uint64]Process{}, ready: make(chan struct{}, 1)}
+		var fds []int
+		for range files % 4 {
+			fd, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fds = append(fds, fd)
+		}
+		c.handle(&req, fds)
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		for _, a := range c.queue {
+			mustJSON(a.msg)
+			closeAll(a.fds)
+		}
+		for id, p := range c.waits {
+			k.unwaitLocked(c, id, p)
+		}
+		for key := range k.held {
+			k.dropLocked(key)
+		}
+	})
+}

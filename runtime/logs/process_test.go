@@ -1,0 +1,192 @@
+package logs
+
+import (
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A stranger with our own user id sends what it likes; the collector goes on,
+// and keeps none of its descriptors.
+func TestHostileClients(t *testing.T) {
+	t.Parallel()
+	s := newSetting(t, Config{})
+	stdout, _ := s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	out := s.open(stdout)
+	for _, name := range []string{"web.stdout.0", "web.stderr.0"} { // made after Start has returned
+		for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			if _, err := os.Stat(filepath.Join(s.dir, name)); err == nil {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s does not come", name)
+			}
+		}
+	}
+	first := s.collector.Process()
+	open := func() int {
+		entries, err := os.ReadDir(filepath.Join("/proc", jsonText(t, first.PID), "fd"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	before := open()
+	null, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(null)
+	connect := func() *net.UnixConn {
+		conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Net: "unixpacket", Name: filepath.Join(s.run, socketName)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		return conn
+	}
+	for name, in := range map[string]string{
+		"no JSON":      "hello",
+		"another JSON": "[1]",
+		"wrong types":  `{"op":1}`,
+		"too large":    `{"op":"` + strings.Repeat("x", maxMessage) + `"}`,
+		"deep nesting": strings.Repeat(`{"key":`, 4000),
+	} {
+		conn := connect()
+		if _, _, err := conn.WriteMsgUnix([]byte(in), unix.UnixRights(null, null), nil); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := conn.Read(make([]byte, 100)); err == nil && n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: read %d bytes, %v; want the end", name, n, err)
+		}
+		conn.Close()
+	}
+	limits := Limits{MaxFiles: 1, MaxFileSize: 1}
+	for name, in := range map[string]message{
+		"an operation that nobody knows":     {Op: "reboot"},
+		"a start with no FIFO":               {Op: opStart, Key: key{"a", "b", Stdout}, Limits: limits},
+		"a name that leaves the directory":   {Op: opStart, Key: key{"a", "../b", Stdout}, Limits: limits},
+		"a stream that leaves the directory": {Op: opStart, Key: key{"a", "b", "/../../c"}, Limits: limits},
+		"limits without room":                {Op: opStart, Key: key{"a", "b", Stdout}},
+	} {
+		conn := connect()
+		in.ID = 7
+		if _, _, err := conn.WriteMsgUnix([]byte(jsonText(t, in)), unix.UnixRights(null, null), nil); err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, maxMessage)
+		n, err := conn.Read(b)
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		if reply, err := decode(b[:n]); err != nil || reply.ID != 7 || reply.Error == "" {
+			t.Errorf("%s: %s, %v", name, b[:n], err)
+		}
+		conn.Close()
+	}
+	// One that connects and asks for news without ever reading it.
+	deaf := connect()
+	defer deaf.Close()
+	want := ""
+	for range 3000 {
+		_, err := deaf.Write([]byte(jsonText(t, message{Op: opArm, Key: key{"a1", "web", Stdout}, Index: -1})))
+		if err != nil {
+			break
+		}
+		s.write(out, "line\n")
+		want += "line\n"
+	}
+	s.await(Stdout, want)
+	deaf.Close()
+	for end := time.Now().Add(5 * time.Second); open() > before; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("the collector had %d descriptors and has %d", before, open())
+		}
+	}
+	if now := s.collector.Process(); now != first {
+		t.Error("the collector was replaced")
+	}
+}
+
+func jsonText(t *testing.T, v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func FuzzRequests(f *testing.F) {
+	k := key{"a1", "web", Stdout}
+	for _, m := range []message{
+		{Op: opHello, ID: 1}, {Op: opStart, ID: 2, Key: k, Limits: Limits{MaxFiles: 2, MaxFileSize: 3}},
+		{Op: opStop, ID: 3, Key: k, Grace: 5}, {Op: opArm, Key: k, Index: 1, Offset: 2}, {Op: opReply, ID: 1},
+	} {
+		b, err := json.Marshal(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b, b)
+	}
+	dir := f.TempDir()
+	f.Fuzz(func(t *testing.T, first, second []byte) {
+		listen, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := newProcess(setup{Dir: dir, Linger: time.Minute}, listen)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.close()
+		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(pair[1])
+		client := &peer{fd: pair[0]}
+		p.peers[int32(pair[0])] = client
+		for _, b := range [][]byte{first, second} {
+			m, err := decode(b)
+			if err != nil {
+				continue
+			}
+			m.Key.Task = "web" // not thousands of files in one directory
+			m.Limits.MaxFiles = min(m.Limits.MaxFiles, 4)
+			fifo := make([]int, 2)
+			if err := unix.Pipe2(fifo, unix.O_CLOEXEC); err != nil {
+				t.Fatal(err)
+			}
+			_, _ = unix.Write(fifo[1], b[:min(len(b), 4096)])
+			unix.Close(fifo[1])
+			d, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.request(client, m, []int{fifo[0], d})
+			for e := range p.ready {
+				p.turn(e, time.Now())
+			}
+			p.timeout()
+		}
+	})
+}
+
+func FuzzParseIndex(f *testing.F) {
+	f.Add("web.stdout.0")
+	f.Add("web.stdout.007")
+	f.Add("web.stdout.18446744073709551616")
+	f.Fuzz(func(t *testing.T, name string) {
+		n, ok := parseIndex(name, "web.stdout.")
+		if ok && (n < 0 || fileName("web.stdout.", n) != name) {
+			t.Errorf("%q is read as %d", name, n)
+		}
+	})
+}

@@ -1,0 +1,174 @@
+package sdk_test
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// kettle is a driver whose tasks boil water.
+type kettle struct{ watts int }
+
+// pot is one task of it.
+type pot struct {
+	start  *sdk.Start
+	boiled chan struct{}
+}
+
+var (
+	_ sdk.Driver[*pot]    = (*kettle)(nil)
+	_ sdk.Recoverer[*pot] = (*kettle)(nil)
+	_ sdk.Configurer      = (*kettle)(nil)
+	_ sdk.Fingerprinter   = (*kettle)(nil)
+	_ sdk.Task            = (*pot)(nil)
+	_ sdk.Stater          = (*pot)(nil)
+	_ sdk.Execer          = (*pot)(nil)
+	_ sdk.Statser         = (*pot)(nil)
+)
+
+func (k *kettle) Info() sdk.Info {
+	return sdk.Info{Name: "kettle", ConfigSchema: kettleSchema, TaskSchema: potSchema}
+}
+
+// A driver is one line of main.
+func ExampleServe() {
+	main := func() { sdk.Serve(&kettle{}) }
+	_ = main
+}
+
+var potSchema = sdk.Object(map[string]*sdk.Spec{
+	"litres": sdk.Attr("litres", "number", true),
+	"tea":    sdk.Block("tea", sdk.Object(map[string]*sdk.Spec{"kind": sdk.Attr("kind", "string", true)}), false),
+})
+
+// Start decodes what the job asks for, and says what goes on by events.
+func ExampleStart() {
+	start := func(ctx context.Context, start *sdk.Start) (*pot, error) {
+		var config struct {
+			Litres float64 `codec:"litres"`
+			Tea    *struct {
+				Kind string `codec:"kind"`
+			} `codec:"tea"`
+		}
+		if err := start.Config(&config); err != nil {
+			return nil, err
+		}
+		if config.Litres > 2 {
+			return nil, errors.New("the kettle holds 2 litres")
+		}
+		start.Event("filling the kettle", nil)
+		return &pot{start: start, boiled: make(chan struct{})}, nil
+	}
+	_ = start
+}
+
+func (k *kettle) Start(context.Context, *sdk.Start) (*pot, error) {
+	// Somebody else uses the socket: the restart policy may try again.
+	return nil, sdk.Recoverable(errors.New("no socket is free"))
+}
+
+// A task that can be found again carries a state, and the driver has Recover.
+func ExampleRecoverer() {
+	recover := func(ctx context.Context, start *sdk.Start) (*pot, error) {
+		var s potState
+		if err := start.State(&s); err != nil {
+			return nil, err
+		}
+		if time.Since(s.Began) > time.Hour {
+			return nil, errors.New("the water has long gone cold")
+		}
+		return &pot{start: start, boiled: make(chan struct{})}, nil
+	}
+	_ = recover
+}
+
+type potState struct {
+	Began time.Time `codec:"began"`
+}
+
+func (p *pot) State() any { return potState{Began: time.Now()} }
+
+func (k *kettle) Recover(context.Context, *sdk.Start) (*pot, error) { return nil, errors.New("gone") }
+
+var kettleSchema = sdk.Object(map[string]*sdk.Spec{
+	"watts": sdk.Default(sdk.Attr("watts", "number", false), sdk.Literal("2000")),
+})
+
+// The driver's own configuration stands in the host's plugin block. It may be
+// set more than once, by hosts that only check it.
+func ExampleConfigurer() {
+	k := &kettle{}
+	configure := func(_ context.Context, c *sdk.Config) error {
+		var config struct {
+			Watts int `codec:"watts"`
+		}
+		if err := c.Decode(&config); err != nil {
+			return err
+		}
+		if config.Watts > 3500 {
+			return errors.New("watts: the fuse is for 3500")
+		}
+		k.watts = config.Watts
+		return nil
+	}
+	_ = configure
+}
+
+func (k *kettle) Configure(context.Context, *sdk.Config) error { return nil }
+
+// Fingerprint is asked again and again; a host hears of what changes.
+func ExampleFingerprinter() {
+	plugged := func() bool { return true }
+	fingerprint := func(context.Context) sdk.Fingerprint {
+		if !plugged() {
+			return sdk.Fingerprint{Health: sdk.HealthUnhealthy, HealthDescription: "the kettle is not plugged in"}
+		}
+		return sdk.Fingerprint{
+			Health:     sdk.HealthHealthy,
+			Attributes: map[string]sdk.Attribute{"driver.kettle.litres": {Value: 2.0}},
+		}
+	}
+	_ = fingerprint
+}
+
+func (k *kettle) Fingerprint(context.Context) sdk.Fingerprint {
+	return sdk.Fingerprint{Health: sdk.HealthHealthy}
+}
+
+func (p *pot) Wait(ctx context.Context) (sdk.ExitResult, error) {
+	select {
+	case <-p.boiled:
+		return sdk.ExitResult{}, nil
+	case <-ctx.Done():
+		return sdk.ExitResult{}, ctx.Err()
+	}
+}
+
+func (p *pot) Kill(context.Context) error { return nil }
+
+func (p *pot) Exec(_ context.Context, e sdk.Exec) (sdk.ExitResult, error) {
+	if _, err := e.Stdout.Write([]byte("stirring\n")); err != nil {
+		return sdk.ExitResult{}, err
+	}
+	return sdk.ExitResult{ExitCode: 0}, nil
+}
+
+func (p *pot) Stats(context.Context) (sdk.TaskStats, error) {
+	return sdk.TaskStats{Total: sdk.Usage{Memory: sdk.MemoryUsage{RSS: 1 << 20, Measured: []string{"RSS"}}}}, nil
+}
+
+// A schema says what a config block accepts; the tag codec finds it again.
+func ExampleObject() {
+	schema := sdk.Object(map[string]*sdk.Spec{
+		"image":  sdk.Attr("image", "string", true),
+		"labels": sdk.BlockAttrs("labels", "string", false),
+		"pull":   sdk.Default(sdk.Attr("pull", "bool", false), sdk.Literal("true")),
+		"mount": sdk.BlockList("mount", sdk.Object(map[string]*sdk.Spec{
+			"source": sdk.Attr("source", "string", true),
+			"target": sdk.Attr("target", "string", true),
+		}), 0, 0),
+	})
+	_ = schema
+}

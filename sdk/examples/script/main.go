@@ -1,0 +1,73 @@
+// Command script is a task driver whose tasks are scripts in the job file. It
+// shows how little a driver that runs processes has to write: signals, exec,
+// statistics, recovery and cleaning up are those of package sdk/process.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/sdk/process"
+)
+
+func main() { sdk.Serve(&driver{}) }
+
+type driver struct{}
+
+var (
+	_ sdk.Driver[*process.Process]    = (*driver)(nil)
+	_ sdk.Recoverer[*process.Process] = (*driver)(nil)
+	_ sdk.Sweeper                     = (*driver)(nil)
+)
+
+type taskConfig struct {
+	Interpreter []string `codec:"interpreter"`
+	Script      string   `codec:"script"`
+}
+
+var taskSchema = sdk.Object(map[string]*sdk.Spec{
+	"interpreter": sdk.Default(sdk.Attr("interpreter", "list(string)", false), sdk.Literal(`["/bin/sh", "-e"]`)),
+	"script":      sdk.Attr("script", "string", true),
+})
+
+func (*driver) Info() sdk.Info {
+	return sdk.Info{Name: "script", Version: "0.1.0", TaskSchema: taskSchema}
+}
+
+func (*driver) Start(ctx context.Context, start *sdk.Start) (*process.Process, error) {
+	var config taskConfig
+	if err := start.Config(&config); err != nil {
+		return nil, err
+	}
+	if len(config.Interpreter) == 0 {
+		return nil, fmt.Errorf("interpreter is empty")
+	}
+	// Below the task's own directory only: what lies there is the task's.
+	dir, err := os.OpenRoot(start.TaskDir())
+	if err != nil {
+		return nil, sdk.Recoverable(err)
+	}
+	defer dir.Close()
+	if err := dir.WriteFile("local/script", []byte(config.Script), 0o644); err != nil {
+		return nil, sdk.Recoverable(fmt.Errorf("write the script: %w", err))
+	}
+	return process.Start(ctx, start, process.Command{
+		Path: config.Interpreter[0],
+		Args: append(config.Interpreter[1:], filepath.Join(start.TaskDir(), "local", "script")),
+	})
+}
+
+func (*driver) Recover(ctx context.Context, start *sdk.Start) (*process.Process, error) {
+	var s process.State
+	if err := start.State(&s); err != nil {
+		return nil, err
+	}
+	return process.Recover(ctx, start, s)
+}
+
+func (*driver) Sweep(ctx context.Context, allocID, taskName string) (bool, error) {
+	return process.Sweep(ctx, allocID, taskName)
+}

@@ -1,0 +1,22 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
+)
+
+func TestMain(m *testing.M) { sdktest.Main(m, main) }
+
+func TestContract(t *testing.T) {
+	sdktest.Driver(t, sdktest.Plugin{
+		Path: os.Args[0],
+		Tasks: sdktest.Tasks{Shell: func(script string) map[string]any {
+			// The config of a task is a template.
+			script = strings.NewReplacer("${", "$${", "%{", "%%{").Replace(script)
+			return map[string]any{"interpreter": []any{"/bin/sh"}, "script": script}
+		}},
+	})
+}

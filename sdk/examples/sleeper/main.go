@@ -1,0 +1,87 @@
+// Command sleeper is about the smallest task driver that there can be: its tasks
+// sleep, in the process of the driver, and end with it. It shows what a driver
+// has to write, and how it adds what it may.
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+func main() { sdk.Serve(&sleeper{}) }
+
+type sleeper struct{}
+
+var _ sdk.Driver[*nap] = (*sleeper)(nil)
+
+var taskSchema = sdk.Object(map[string]*sdk.Spec{
+	"duration": sdk.Attr("duration", "string", true),
+})
+
+func (*sleeper) Info() sdk.Info {
+	return sdk.Info{Name: "sleeper", Version: "0.1.0", TaskSchema: taskSchema}
+}
+
+func (*sleeper) Start(_ context.Context, start *sdk.Start) (*nap, error) {
+	var config struct {
+		Duration string `codec:"duration"`
+	}
+	if err := start.Config(&config); err != nil {
+		return nil, err
+	}
+	duration, err := time.ParseDuration(config.Duration)
+	if err != nil {
+		return nil, fmt.Errorf("duration: %w", err)
+	}
+	start.Event("going to bed", nil)
+	return &nap{until: time.Now().Add(duration), woken: make(chan struct{})}, nil
+}
+
+// nap is a running task.
+type nap struct {
+	until  time.Time
+	once   sync.Once
+	woken  chan struct{}
+	result sdk.ExitResult // set before woken is closed
+}
+
+var (
+	_ sdk.Task     = (*nap)(nil)
+	_ sdk.Signaler = (*nap)(nil) // optional
+)
+
+func (n *nap) Wait(ctx context.Context) (sdk.ExitResult, error) {
+	timer := time.NewTimer(time.Until(n.until))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return sdk.ExitResult{}, nil
+	case <-n.woken:
+		return n.result, nil
+	case <-ctx.Done():
+		return sdk.ExitResult{}, ctx.Err()
+	}
+}
+
+// wake ends the nap; only the first time counts.
+func (n *nap) wake(result sdk.ExitResult) {
+	n.once.Do(func() {
+		n.result = result
+		close(n.woken)
+	})
+}
+
+func (n *nap) Kill(context.Context) error {
+	n.wake(sdk.ExitResult{ExitCode: 137, Signal: 9})
+	return nil
+}
+
+// Signal wakes the sleeper, who takes it well. Stopping a task begins with it.
+func (n *nap) Signal(context.Context, string) error {
+	n.wake(sdk.ExitResult{})
+	return nil
+}

@@ -1,0 +1,20 @@
+package main
+
+import (
+	"os"
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
+)
+
+func TestMain(m *testing.M) { sdktest.Main(m, main) }
+
+func TestContract(t *testing.T) {
+	sdktest.Driver(t, sdktest.Plugin{
+		Path: os.Args[0],
+		Tasks: sdktest.Tasks{
+			Runs: map[string]any{"duration": "1h"},
+			Ends: map[string]any{"duration": "10ms"},
+		},
+	})
+}

@@ -1,0 +1,41 @@
+package process_test
+
+import (
+	"context"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/sdk/process"
+)
+
+// pythonDriver runs Python programs.
+type pythonDriver struct{}
+
+func (pythonDriver) Info() sdk.Info {
+	return sdk.Info{Name: "python", TaskSchema: sdk.Object(map[string]*sdk.Spec{
+		"program": sdk.Attr("program", "string", true),
+	})}
+}
+
+func (pythonDriver) Start(ctx context.Context, start *sdk.Start) (*process.Process, error) {
+	var config struct {
+		Program string `codec:"program"`
+	}
+	if err := start.Config(&config); err != nil {
+		return nil, err
+	}
+	return process.Start(ctx, start, process.Command{Path: "python3", Args: []string{config.Program}})
+}
+
+func (pythonDriver) Recover(ctx context.Context, start *sdk.Start) (*process.Process, error) {
+	var state process.State
+	if err := start.State(&state); err != nil {
+		return nil, err
+	}
+	return process.Recover(ctx, start, state)
+}
+
+// A driver that runs processes returns a Process from Start and from Recover.
+func Example() {
+	main := func() { sdk.Serve(pythonDriver{}) }
+	_ = main
+}

@@ -1,0 +1,124 @@
+package sdktest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// Benchmark measures a driver, beside the floor of this machine where there is one:
+//
+//	fork+exec  starting and waiting for /bin/true, the floor of drivers that run commands
+//	launch     from exec of the plugin to its first fingerprint
+//	unary      the round trip of a call that does nothing, the floor of StartTask
+//	StartTask  the round trip of StartTask, for a task that runs
+//	memory     what 100 running tasks add to the plugin, in KB of PSS per task
+func Benchmark(b *testing.B, p Plugin) {
+	b.Run("fork+exec", func(b *testing.B) {
+		for b.Loop() {
+			if err := exec.Command("/bin/true").Run(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("launch", func(b *testing.B) {
+		for b.Loop() {
+			h := newHost(p)
+			c, err := h.use(b).driver.Fingerprint(b.Context())
+			if err != nil {
+				b.Fatal(err)
+			}
+			if f := <-c; f.Health != driver.HealthHealthy {
+				b.Fatalf("fingerprint %+v", f)
+			}
+			b.StopTimer()
+			h.close()
+			b.StartTimer()
+		}
+	})
+	h := newHost(p)
+	b.Cleanup(h.close)
+	b.Run("unary", func(b *testing.B) {
+		d := h.use(b).driver
+		for b.Loop() {
+			if _, err := d.Capabilities(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("StartTask", func(b *testing.B) {
+		config, s := h.quiet(b)
+		for i := 0; b.Loop(); i++ {
+			config.ID = fmt.Sprintf("%s/task/%08x", config.AllocID, i)
+			s.begin(config)
+			b.StopTimer()
+			s.destroy()
+			b.StartTimer()
+		}
+	})
+	b.Run("memory", func(b *testing.B) {
+		const many = 100
+		for b.Loop() {
+			before := pss(b, h.use(b).pid)
+			ctx, cancel := context.WithCancel(b.Context())
+			var tasks []*started
+			for range many {
+				config, s := h.quiet(b)
+				s.begin(config)
+				// As a host would: it waits, and looks at statistics.
+				go s.h.running.driver.WaitTask(ctx, config.ID)
+				if c, err := s.h.running.driver.TaskStats(ctx, config.ID, time.Second); err == nil {
+					go func() {
+						for range c {
+						}
+					}()
+				}
+				tasks = append(tasks, s)
+			}
+			time.Sleep(2 * time.Second) // some samples
+			after := pss(b, h.use(b).pid)
+			b.ReportMetric(float64(after-before)/many, "KB/task")
+			b.ReportMetric(float64(before), "KB/plugin")
+			cancel()
+			for _, s := range tasks {
+				s.destroy()
+			}
+		}
+	})
+}
+
+// quiet is a task that runs and says nothing.
+func (h *host) quiet(t tb) (*driver.TaskConfig, *started) {
+	t.Helper()
+	config, s := h.newConfig(t, h.plugin.Tasks.Runs)
+	config.StdoutPath, config.StderrPath = os.DevNull, os.DevNull
+	return config, s
+}
+
+// pss is the proportional memory of a process in KB.
+func pss(t tb, pid int) int {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "smaps_rollup"))
+	if err != nil {
+		t.Skipf("memory cannot be seen: %v", err)
+	}
+	for line := range bytes.Lines(text) {
+		if fields := bytes.Fields(line); len(fields) > 1 && string(fields[0]) == "Pss:" {
+			n, err := strconv.Atoi(string(fields[1]))
+			if err != nil {
+				t.Fatalf("%v", err)
+			}
+			return n
+		}
+	}
+	t.Fatalf("no Pss in smaps_rollup of process %d", pid)
+	return 0
+}

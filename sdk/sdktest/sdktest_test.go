@@ -1,0 +1,487 @@
+package sdktest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-plugin"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// envFault says what is wrong with the driver that this binary serves.
+const envFault = "SDKTEST_FAULT"
+
+func TestMain(m *testing.M) {
+	Main(m, func() {
+		if os.Getenv(base.Handshake.MagicCookieKey) == "" {
+			fmt.Fprintln(os.Stderr, "this is a plugin")
+			os.Exit(1)
+		}
+		n := &naive{fault: os.Getenv(envFault), tasks: map[string]*naiveTask{}}
+		if n.fault == "talks before the handshake" {
+			fmt.Println("welcome")
+		}
+		if n.fault == "panics" {
+			panic("at the start")
+		}
+		if n.fault != "leaks a descriptor" {
+			// What this test inherited is not what a task should.
+			unix.CloseRange(3, ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC)
+		}
+		plugin.Serve(&plugin.ServeConfig{
+			HandshakeConfig: base.Handshake,
+			Plugins: plugin.PluginSet{
+				base.PluginName:   &base.GRPCPlugin{Impl: n},
+				driver.PluginName: &driver.GRPCPlugin{Impl: n},
+			},
+			GRPCServer: base.NewServer,
+		})
+	})
+}
+
+// naive is a driver without the sdk, as one writes it on a first afternoon. It
+// has the fault that it is told to have.
+type naive struct {
+	fault string
+
+	mu    sync.Mutex
+	set   int
+	tasks map[string]*naiveTask
+}
+
+type naiveTask struct {
+	config  *driver.TaskConfig
+	cmd     *exec.Cmd
+	started time.Time
+	done    chan struct{}
+	exit    driver.ExitResult
+	ended   time.Time
+	waits   int
+}
+
+func (n *naive) PluginInfo(context.Context) (*base.Info, error) {
+	info := &base.Info{Type: base.TypeDriver, APIVersions: []string{"v0.1.0"}, Version: "0.1.0", Name: "naive"}
+	switch n.fault {
+	case "has an odd version":
+		info.Version = "new"
+	case "speaks another version":
+		info.APIVersions = []string{"v9.0.0"}
+	}
+	return info, nil
+}
+
+func (n *naive) ConfigSchema(context.Context) (*hclspec.Spec, error) { return hclspec.Object(nil), nil }
+
+func (n *naive) SetConfig(context.Context, *base.Config) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.set++
+	if n.fault == "takes its configuration once" && n.set > 1 {
+		return errors.New("configured already")
+	}
+	return nil
+}
+
+func (n *naive) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
+	name := "command"
+	if n.fault == "has another schema" {
+		name = "program"
+	}
+	return hclspec.Object(map[string]*hclspec.Spec{name: hclspec.Attr(name, "string", true), "args": hclspec.Attr("args", "list(string)", false)}), nil
+}
+
+func (n *naive) Capabilities(context.Context) (*driver.Capabilities, error) {
+	return &driver.Capabilities{SendSignals: true}, nil
+}
+
+func (n *naive) Init(context.Context) error { return nil }
+
+func (n *naive) Shutdown(context.Context) error {
+	if n.fault == "stops its tasks when it is shut down" {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		for _, t := range n.tasks {
+			t.cmd.Process.Kill()
+			<-t.done
+		}
+	}
+	return nil
+}
+
+func (n *naive) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
+	c := make(chan driver.Fingerprint, 1)
+	c <- driver.Fingerprint{Health: driver.HealthHealthy}
+	if n.fault == "ends its fingerprints" {
+		close(c)
+	}
+	return c, nil
+}
+
+func (n *naive) TaskEvents(ctx context.Context) (<-chan *driver.TaskEvent, error) {
+	return make(chan *driver.TaskEvent), nil
+}
+
+func (n *naive) StartTask(_ context.Context, c *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.tasks[c.ID] != nil && n.fault != "starts twice" {
+		return nil, nil, errors.New("already started")
+	}
+	var config struct {
+		Command string   `codec:"command"`
+		Args    []string `codec:"args"`
+	}
+	if err := hclspec.Unmarshal(c.DriverConfig, &config); err != nil {
+		return nil, nil, err
+	}
+	cmd := exec.Command(config.Command, config.Args...)
+	cmd.Dir = c.AllocDir + "/" + c.Name
+	for k, v := range c.Env {
+		cmd.Env = append(cmd.Env, k+"="+v)
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	stdout, err := os.OpenFile(c.StdoutPath, os.O_WRONLY, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	stderr, err := os.OpenFile(c.StderrPath, os.O_WRONLY, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	cmd.Stdout, cmd.Stderr = stdout, stderr
+	switch n.fault {
+	case "starts elsewhere":
+		cmd.Dir = "/"
+	case "passes its environment on":
+		cmd.Env = append(os.Environ(), cmd.Env...)
+	case "leaks a descriptor":
+		cmd.ExtraFiles = []*os.File{os.Stdin}
+	case "shares its session":
+		cmd.SysProcAttr = nil
+	case "says that another try helps":
+		if _, err := exec.LookPath(config.Command); err != nil {
+			return nil, nil, driver.Recoverable(err)
+		}
+	case "lets its tasks die with it":
+		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, nil, err
+	}
+	if n.fault != "holds the output" {
+		stdout.Close()
+		stderr.Close()
+	}
+	t := &naiveTask{config: c, cmd: cmd, started: time.Now(), done: make(chan struct{})}
+	n.tasks[c.ID] = t
+	go func() {
+		cmd.Wait()
+		ws := cmd.ProcessState.Sys().(syscall.WaitStatus)
+		t.exit = driver.ExitResult{ExitCode: ws.ExitStatus()}
+		if ws.Signaled() {
+			t.exit = driver.ExitResult{ExitCode: 128 + int(ws.Signal()), Signal: int(ws.Signal())}
+		}
+		if n.fault == "forgets the exit code" {
+			t.exit = driver.ExitResult{}
+		}
+		t.ended = time.Now()
+		close(t.done)
+	}()
+	handle := &driver.Handle{Version: 1, Config: c, State: driver.TaskRunning}
+	if n.fault == "returns another handle" {
+		handle.Config = &driver.TaskConfig{ID: "other"}
+	}
+	return handle, nil, nil
+}
+
+func (n *naive) find(id string) (*naiveTask, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if t := n.tasks[id]; t != nil {
+		return t, nil
+	}
+	if n.fault == "has its own words" {
+		return nil, errors.New("never heard of it")
+	}
+	return nil, driver.ErrTaskNotFound
+}
+
+func (n *naive) RecoverTask(_ context.Context, handle *driver.Handle) error {
+	if _, err := n.find(handle.Config.ID); err == nil || n.fault != "recovers what is gone" {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	t := &naiveTask{config: handle.Config, done: make(chan struct{}), started: time.Now(), ended: time.Now()}
+	close(t.done)
+	n.tasks[handle.Config.ID] = t
+	return nil
+}
+
+func (n *naive) WaitTask(ctx context.Context, id string) (*driver.ExitResult, error) {
+	t, err := n.find(id)
+	if err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	t.waits++
+	waits := t.waits
+	n.mu.Unlock()
+	if n.fault == "is waited for once" && waits > 1 {
+		return nil, errors.New("somebody waits already")
+	}
+	select {
+	case <-t.done:
+		return &t.exit, nil
+	case <-ctx.Done():
+		if n.fault == "ends with its waiter" {
+			t.cmd.Process.Kill()
+		}
+		return nil, ctx.Err()
+	}
+}
+
+func (n *naive) StopTask(_ context.Context, id string, timeout time.Duration, signal string) error {
+	t, err := n.find(id)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-t.done:
+		if n.fault == "cannot stop what has ended" {
+			return os.ErrProcessDone
+		}
+		return nil
+	default:
+	}
+	sig := syscall.SIGINT
+	if signal == "SIGUSR1" && n.fault != "stops by its own signal" {
+		sig = syscall.SIGUSR1
+	}
+	t.cmd.Process.Signal(sig)
+	if n.fault == "stops early" {
+		return nil
+	}
+	if n.fault == "has no patience" {
+		timeout = 0
+	}
+	select {
+	case <-t.done:
+	case <-time.After(timeout):
+		t.cmd.Process.Kill()
+		<-t.done
+	}
+	return nil
+}
+
+func (n *naive) DestroyTask(_ context.Context, id string, force bool) error {
+	t, err := n.find(id)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-t.done:
+	default:
+		if !force && n.fault != "destroys without force" {
+			return errors.New("it runs")
+		}
+		if n.fault == "leaves children" {
+			t.cmd.Process.Kill()
+		} else {
+			syscall.Kill(-t.cmd.Process.Pid, syscall.SIGKILL)
+			t.cmd.Process.Kill()
+		}
+		<-t.done
+	}
+	if n.fault != "remembers what was destroyed" {
+		n.mu.Lock()
+		delete(n.tasks, id)
+		n.mu.Unlock()
+	}
+	return nil
+}
+
+func (n *naive) InspectTask(_ context.Context, id string) (*driver.TaskStatus, error) {
+	t, err := n.find(id)
+	if err != nil {
+		return nil, err
+	}
+	s := &driver.TaskStatus{ID: id, Name: t.config.Name, State: driver.TaskRunning, StartedAt: t.started}
+	select {
+	case <-t.done:
+		if n.fault != "does not see the end" {
+			s.State, s.CompletedAt, s.ExitResult = driver.TaskExited, t.ended, &t.exit
+		}
+	default:
+	}
+	return s, nil
+}
+
+func (n *naive) TaskStats(ctx context.Context, id string, interval time.Duration) (<-chan *driver.TaskStats, error) {
+	t, err := n.find(id)
+	if err != nil {
+		return nil, err
+	}
+	c := make(chan *driver.TaskStats)
+	go func() {
+		defer close(c)
+		for i := 0; ; i++ {
+			if n.fault == "is measured once" && i == 1 {
+				return
+			}
+			select {
+			case c <- &driver.TaskStats{Timestamp: time.Now()}:
+			case <-t.done:
+				return
+			}
+			time.Sleep(interval)
+		}
+	}()
+	return c, nil
+}
+
+func (n *naive) SignalTask(_ context.Context, id, signal string) error {
+	t, err := n.find(id)
+	if err != nil {
+		return err
+	}
+	switch {
+	case signal == "SIGHUP":
+		return t.cmd.Process.Signal(syscall.SIGHUP)
+	case n.fault == "knows every signal":
+		return t.cmd.Process.Signal(syscall.SIGINT)
+	}
+	return errors.New("unknown signal")
+}
+
+func (n *naive) ExecTask(context.Context, string, []string, time.Duration) (*driver.ExecResult, error) {
+	return nil, errors.New("ExecTask is not supported by this driver")
+}
+
+func (n *naive) ExecTaskStreaming(context.Context, string, driver.Exec) (*driver.ExitResult, error) {
+	return nil, errors.New("driver does not support exec")
+}
+
+func (n *naive) CreateNetwork(context.Context, string, string) (*driver.NetworkIsolation, bool, error) {
+	return nil, false, errors.New("CreateNetwork RPC not supported by driver")
+}
+
+func (n *naive) DestroyNetwork(context.Context, string, *driver.NetworkIsolation) error {
+	return errors.New("DestroyNetwork RPC not supported by driver")
+}
+
+func naivePlugin(fault string) Plugin {
+	return Plugin{
+		Path: os.Args[0],
+		Env:  []string{envFault + "=" + fault},
+		Tasks: Tasks{Shell: func(script string) map[string]any {
+			return map[string]any{"command": "/bin/sh", "args": []any{"-c", script}}
+		}},
+	}
+}
+
+// TestEachCaseCanFail gives the suite a driver with one fault at a time, and
+// looks whether the case that is about it finds it.
+func TestEachCaseCanFail(t *testing.T) {
+	for _, test := range []struct {
+		fault string
+		run   func(tb, *host)
+		says  string
+	}{
+		{"talks before the handshake", namesItself, "welcome"},
+		{"panics", namesItself, "at the start"},
+		{"has an odd version", namesItself, "version"},
+		{"speaks another version", namesItself, "v9.0.0"},
+		{"takes its configuration once", takesConfigurationTwice, "configured already"},
+		{"has another schema", hasSchema, "program"},
+		{"ends its fingerprints", func(t tb, h *host) { opensStreams(t, h); keepsStreams(t, h) }, "a stream of fingerprints ends by itself"},
+		{"returns another handle", returnsHandle, "other"},
+		{"starts twice", refusesKnownID, "succeeds"},
+		{"is waited for once", tellsEveryWaiter, "somebody waits already"},
+		{"ends with its waiter", survivesWaiter, "does not run any more"},
+		{"forgets the exit code", reportsFailure, "ended with"},
+		{"stops early", killsStubborn, "before its timeout"},
+		{"does not see the end", stops, "a stopped task is"},
+		{"cannot stop what has ended", stopsEnded, "StopTask"},
+		{"destroys without force", destroysByForce, "without force"},
+		{"remembers what was destroyed", forgets, "want task not found"},
+		{"has its own words", knowsNoUnknown, "never heard of it"},
+		{"does not see the end", inspects, "state"},
+		{"is measured once", samples, "ends while the task runs"},
+		{"starts twice", refusesKnownID, "succeeds"},
+		{"stops its tasks when it is shut down", survivesShutdown, "after Shutdown"},
+		{"recovers what is gone", refusesGone, "ended well"},
+		{"starts elsewhere", startsInTaskDir, "it starts in /"},
+		{"passes its environment on", givesEnvironment, "somewhere else"},
+		{"leaks a descriptor", leaksNoDescriptor, "descriptor 3"},
+		{"shares its session", hasOwnSession, "session of the plugin"},
+		{"forgets the exit code", tellsExit, "exit 7"},
+		{"stops by its own signal", stopsBySignal, "exit code 9"},
+		{"has no patience", killsStubborn, "before its timeout"},
+		{"says that another try helps", refusesMissing, "another try may help"},
+		{"knows every signal", signals, "SIGFOO succeeds"},
+		{"lets its tasks die with it", keepsProcess, "died with the plugin"},
+	} {
+		t.Run(test.fault, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(naivePlugin(test.fault))
+			defer h.close()
+			r := runCase(t.Context(), testCase{test.fault, test.run}, h)
+			if got := strings.Join(r.lines, "\n"); !r.failed || !strings.Contains(got, test.says) {
+				t.Errorf("failed: %v, it says:\n%s\nwant a failure that says %q", r.failed, got, test.says)
+			}
+		})
+	}
+}
+
+// TestCheck looks at what a person reads.
+func TestCheck(t *testing.T) {
+	// One case waits in vain for what the driver never does.
+	defer func(old, stay time.Duration) { patience, streamsStay = old, stay }(patience, streamsStay)
+	patience, streamsStay = 3*time.Second, 0
+	var out bytes.Buffer
+	p := naivePlugin("")
+	p.Tasks = Tasks{} // to be guessed
+	err := Check(t.Context(), &out, p)
+	text := out.String()
+	for _, want := range []string{
+		"PASS  runs many tasks at once (",
+		"SKIP  a task survives the death of the plugin (",
+		"FAIL  command: children that are left running die with the task (",
+		"PASS  command: exit code and signal are told truly (",
+		" passed, 1 failed, ",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("it does not say %q", want)
+		}
+	}
+	if err == nil || !strings.Contains(err.Error(), "1 of ") {
+		t.Errorf("error %v", err)
+	}
+	if t.Failed() {
+		t.Logf("%s", text)
+	}
+}
+
+func TestCheckEnds(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	why := errors.New("enough")
+	cancel(why)
+	var out bytes.Buffer
+	if err := Check(ctx, &out, naivePlugin("")); !errors.Is(err, why) || out.Len() > 0 {
+		t.Errorf("%v, %q", err, out.String())
+	}
+}

@@ -1,0 +1,252 @@
+package sdk_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/go-plugin"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
+)
+
+func TestMain(m *testing.M) { sdktest.Main(m, func() { sdk.Serve(&talker{}) }) }
+
+// talker says what it does in every way that there is.
+type talker struct{}
+
+func (*talker) Info() sdk.Info { return sdk.Info{Name: "talker"} }
+
+func (*talker) Start(_ context.Context, start *sdk.Start) (*talk, error) {
+	fmt.Println("printed")
+	fmt.Fprintln(os.Stderr, "printed as an error")
+	log.Print("[WARN] logged by package log")
+	hclog.L().Info("logged by hclog")
+	start.Logger().Info("logged for the task")
+	return &talk{make(chan struct{})}, nil
+}
+
+type talk struct{ over chan struct{} }
+
+func (t *talk) Wait(ctx context.Context) (sdk.ExitResult, error) {
+	select {
+	case <-t.over:
+	case <-ctx.Done():
+	}
+	return sdk.ExitResult{}, ctx.Err()
+}
+
+func (t *talk) Kill(context.Context) error {
+	close(t.over)
+	return nil
+}
+
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain until %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// launch starts the plugin as a host does.
+func launch(t *testing.T, stderr io.Writer, env ...string) (driver.Driver, *plugin.Client) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), append(env, "TMPDIR="+socketDir(t))...)
+	client := plugin.NewClient(&plugin.ClientConfig{
+		HandshakeConfig:  base.Handshake,
+		Plugins:          plugin.PluginSet{driver.PluginName: &driver.GRPCPlugin{}},
+		Cmd:              cmd,
+		SkipHostEnv:      true,
+		AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC},
+		Logger:           hclog.NewNullLogger(),
+		Stderr:           stderr,
+	})
+	t.Cleanup(client.Kill)
+	rpc, err := client.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := rpc.Dispense(driver.PluginName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.(driver.Driver), client
+}
+
+// socketDir is short: the path of a socket must be.
+func socketDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "sdk")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+func TestEverythingSaidIsLogged(t *testing.T) {
+	var stderr buffer
+	d, _ := launch(t, &stderr)
+	if _, _, err := d.StartTask(t.Context(), &driver.TaskConfig{ID: "a/t/0", AllocID: "a", Name: "t"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`"@level":"info","@message":"printed"`,
+		`"@level":"info","@message":"printed as an error"`,
+		`"@level":"warn","@message":"logged by package log"`,
+		`"@level":"info","@message":"logged by hclog"`,
+		`"@level":"info","@message":"logged for the task","@module":"talker"`,
+		`"alloc_id":"a","task":"t"`,
+	} {
+		until(t, "the host reads "+want+" in "+stderr.String(), func() bool { return strings.Contains(stderr.String(), want) })
+	}
+}
+
+func TestLostHostDoesNotEndThePlugin(t *testing.T) {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), base.Handshake.MagicCookieKey+"="+base.Handshake.MagicCookieValue, "PLUGIN_PROTOCOL_VERSIONS=2", "TMPDIR="+socketDir(t))
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The host is gone, and with it the readers of both pipes.
+	stdout.Close()
+	stderr.Close()
+
+	conn, err := grpc.NewClient("unix:"+strings.Split(line, "|")[3], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	d := driver.NewClient(conn, make(chan struct{}))
+	for i := range 300 { // more than a pipe holds
+		id := fmt.Sprintf("a/t/%d", i)
+		if _, _, err := d.StartTask(t.Context(), &driver.TaskConfig{ID: id, AllocID: "a", Name: "t"}); err != nil {
+			t.Fatalf("start %d: %v", i, err)
+		}
+	}
+	if err := cmd.Process.Signal(unix.Signal(0)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestLargeMessages(t *testing.T) {
+	d, _ := launch(t, io.Discard)
+	config := &driver.TaskConfig{ID: "a/t/0", AllocID: "a", Name: "t", DeviceEnv: map[string]string{"BIG": strings.Repeat("x", 6<<20)}}
+	handle, _, err := d.StartTask(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := len(handle.Config.DeviceEnv["BIG"]); got != 6<<20 {
+		t.Errorf("%d bytes came back, want 6 MiB", got)
+	}
+}
+
+func TestDebug(t *testing.T) {
+	socket := filepath.Join(socketDir(t), "debug.sock")
+	env := sdk.EnvDebug + "=talker=" + socket
+	var says buffer
+	debugged := exec.Command(os.Args[0])
+	debugged.Env = append(os.Environ(), env, "NOMAD_LITE_SDKTEST_BY_HAND=1")
+	debugged.Stderr = &says
+	if err := debugged.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer debugged.Wait()
+	defer debugged.Process.Kill()
+	until(t, "it says that it waits", func() bool { return strings.Contains(says.String(), "waiting for a host") })
+	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the socket is %v, %v, want mode 0600", info, err)
+	}
+
+	first, client := launch(t, io.Discard, env)
+	if _, _, err := first.StartTask(t.Context(), &driver.TaskConfig{ID: "a/t/0", AllocID: "a", Name: "t"}); err != nil {
+		t.Fatal(err)
+	}
+	client.Kill()
+	// The process that a host starts passes on; the one under debug is the plugin.
+	second, client := launch(t, io.Discard, env)
+	if status, err := second.InspectTask(t.Context(), "a/t/0"); err != nil || status.State != driver.TaskRunning {
+		t.Errorf("after the host has come back the task is %+v, %v", status, err)
+	}
+	if _, err := second.InspectTask(t.Context(), "a/t/1"); !errors.Is(err, driver.ErrTaskNotFound) {
+		t.Errorf("an unknown task: %v, want %v", err, driver.ErrTaskNotFound)
+	}
+
+	another := exec.Command(os.Args[0])
+	another.Env = debugged.Env
+	if out, err := another.CombinedOutput(); err == nil || !strings.Contains(string(out), "another process listens there") {
+		t.Errorf("a second one under debug: %v, %s", err, out)
+	}
+
+	if err := debugged.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := debugged.Wait(); err != nil {
+		t.Errorf("after an interrupt: %v", err)
+	}
+	until(t, "the host notices that the plugin is gone", client.Exited)
+	if _, err := os.Stat(socket); err == nil {
+		t.Error("the socket is left behind")
+	}
+
+	// And nobody to attach to is said.
+	stub := exec.Command(os.Args[0])
+	stub.Env = append(os.Environ(), env, base.Handshake.MagicCookieKey+"="+base.Handshake.MagicCookieValue, "PLUGIN_PROTOCOL_VERSIONS=2")
+	if out, err := stub.CombinedOutput(); err == nil || !strings.Contains(string(out), "nobody listens there") {
+		t.Errorf("nobody to attach to: %v, %s", err, out)
+	}
+}
