@@ -48,6 +48,45 @@ func checkCron(text string) (err error) {
 	return err
 }
 
+// NextLaunch returns the first time after another at which a valid periodic job
+// is due: the earliest of all its cron lines in its time zone. The zero time
+// means never.
+func NextLaunch(job *api.Job, after time.Time) time.Time {
+	p := job.Periodic
+	if p == nil {
+		return time.Time{}
+	}
+	zone, err := time.LoadLocation(val(p.TimeZone))
+	if err != nil {
+		return time.Time{}
+	}
+	specs := p.Specs
+	if spec := val(p.Spec); spec != "" {
+		specs = append(slices.Clone(specs), spec)
+	}
+	var first time.Time
+	for _, text := range specs {
+		if at := nextTime(text, after.In(zone)); !at.IsZero() && (first.IsZero() || at.Before(first)) {
+			first = at
+		}
+	}
+	return first
+}
+
+// nextTime is zero if the line has no time any more, or does not read.
+func nextTime(text string, after time.Time) (at time.Time) {
+	defer func() {
+		if recover() != nil {
+			at = time.Time{}
+		}
+	}()
+	line, err := cronexpr.Parse(text)
+	if err != nil {
+		return time.Time{}
+	}
+	return line.Next(after)
+}
+
 var payloads = []string{"", "optional", "required", "forbidden"}
 
 func checkParameterized(r *report, job *api.Job) {

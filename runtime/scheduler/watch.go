@@ -229,7 +229,7 @@ func (w *watch) canPromoteItself() bool {
 func (w *watch) promote(groups []string) []*api.Allocation {
 	var promoted []*api.Allocation
 	for name, state := range w.d.TaskGroups {
-		if state.DesiredCanaries == 0 || groups != nil && !slices.Contains(groups, name) {
+		if state.DesiredCanaries == 0 || state.Promoted || groups != nil && !slices.Contains(groups, name) {
 			continue
 		}
 		state.Promoted = true

@@ -1,0 +1,97 @@
+package scheduler
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+// agenda says what is to be done when. It may be used concurrently.
+type agenda[K comparable] struct {
+	changed chan struct{} // holds a tick when there is something new to wait for
+
+	mu sync.Mutex
+	at map[K]time.Time
+}
+
+func newAgenda[K comparable]() *agenda[K] {
+	return &agenda[K]{changed: make(chan struct{}, 1), at: make(map[K]time.Time)}
+}
+
+// set notes when to do something, in place of what was noted before. The zero
+// time means never.
+func (a *agenda[K]) set(key K, at time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if at.IsZero() {
+		delete(a.at, key)
+		return
+	}
+	if !a.at[key].Equal(at) {
+		a.at[key] = at
+		tick(a.changed)
+	}
+}
+
+// due returns what should be done by now, in the order of the times. It stays
+// noted.
+func (a *agenda[K]) due(now time.Time) []K {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var due []K
+	for key, at := range a.at {
+		if !at.After(now) {
+			due = append(due, key)
+		}
+	}
+	slices.SortFunc(due, func(x, y K) int { return a.at[x].Compare(a.at[y]) })
+	return due
+}
+
+// next returns the first of the times.
+func (a *agenda[K]) next() (first time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, at := range a.at {
+		if first.IsZero() || at.Before(first) {
+			first = at
+		}
+	}
+	return first
+}
+
+// longest is how long a wait may be: the clock of the machine may be set.
+const longest = time.Minute
+
+// wait returns when something is due, when also ticks, or when ctx ends.
+func (a *agenda[K]) wait(ctx context.Context, now func() time.Time, also <-chan struct{}) {
+	for {
+		delay := longest
+		if at := a.next(); !at.IsZero() {
+			if delay = min(delay, at.Sub(now())); delay <= 0 {
+				return
+			}
+		}
+		timer := time.NewTimer(delay)
+		select {
+		case <-timer.C:
+		case <-a.changed:
+		case <-also:
+			timer.Stop()
+			return
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+		timer.Stop()
+	}
+}
+
+// tick leaves a tick in a channel that holds one.
+func tick(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

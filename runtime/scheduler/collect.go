@@ -1,0 +1,209 @@
+package scheduler
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// GCConfig says how long records are kept that nobody needs any more. Zero values
+// mean the defaults.
+type GCConfig struct {
+	// Interval is the time between two sweeps. 5 minutes.
+	Interval time.Duration
+	// Jobs is the age of dead jobs. 4 hours.
+	Jobs time.Duration
+	// Evals is the age of evaluations and allocations. 1 hour.
+	Evals time.Duration
+	// BatchEvals is the same for batch jobs that are not dead. 24 hours.
+	BatchEvals time.Duration
+	// Deployments is the age of deployments. 1 hour.
+	Deployments time.Duration
+	// MaxAllocs and MaxEvals are how many of those that nobody needs are kept,
+	// whatever their age. 5000 and 10000.
+	MaxAllocs, MaxEvals int
+}
+
+func (g GCConfig) orDefault() GCConfig {
+	return GCConfig{
+		Interval:    cmp.Or(g.Interval, 5*time.Minute),
+		Jobs:        cmp.Or(g.Jobs, 4*time.Hour),
+		Evals:       cmp.Or(g.Evals, time.Hour),
+		BatchEvals:  cmp.Or(g.BatchEvals, 24*time.Hour),
+		Deployments: cmp.Or(g.Deployments, time.Hour),
+		MaxAllocs:   cmp.Or(g.MaxAllocs, 5000),
+		MaxEvals:    cmp.Or(g.MaxEvals, 10000),
+	}
+}
+
+// runCollection removes old records from time to time.
+func (s *Scheduler) runCollection(ctx context.Context) {
+	ticker := time.NewTicker(s.gc.Interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			s.persist(ctx, "collection of records", func(c *change) error {
+				c.collect(s.gc)
+				return nil
+			})
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// CollectGarbage removes at once all records that nobody needs.
+func (s *Scheduler) CollectGarbage(ctx context.Context) (index uint64, err error) {
+	return s.update(ctx, func(c *change) error {
+		c.collect(GCConfig{})
+		return nil
+	})
+}
+
+// collect removes what is older than that. It never removes an allocation of
+// which something may still run.
+func (c *change) collect(g GCConfig) {
+	var done []*api.Job
+	for job := range c.Jobs() {
+		if c.jobDone(job, g.Jobs) {
+			done = append(done, job)
+		}
+	}
+	for _, job := range done {
+		c.removeJob(job)
+	}
+	c.collectAllocs(g)
+	c.collectEvals(g)
+	c.collectDeployments(g)
+}
+
+func (c *change) old(nanoseconds int64, age time.Duration) bool {
+	return c.now.Sub(time.Unix(0, nanoseconds)) >= age
+}
+
+// jobDone tells whether a job has been dead for so long, with all that belongs to
+// it.
+func (c *change) jobDone(job *api.Job, age time.Duration) bool {
+	template := job.Periodic != nil || job.IsParameterized()
+	if deref(job.Status) != model.JobDead || !deref(job.Stop) && (template || !batchLike(job)) || !c.old(deref(job.SubmitTime), age) {
+		return false
+	}
+	key := KeyOf(job)
+	for _, a := range c.AllocsOfJob(key) {
+		if !model.Terminal(a) || !c.Ended(a.ID) || !c.old(a.ModifyTime, age) {
+			return false
+		}
+	}
+	for _, e := range c.EvalsOfJob(key) {
+		if model.EvalActive(e) || !c.old(e.ModifyTime, age) {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *change) removeJob(job *api.Job) {
+	key := KeyOf(job)
+	for _, a := range c.AllocsOfJob(key) {
+		c.deleteAlloc(a)
+	}
+	for _, e := range c.EvalsOfJob(key) {
+		c.DeleteEval(e.ID)
+	}
+	for _, d := range c.DeploymentsOfJob(key) {
+		c.DeleteDeployment(d.ID)
+	}
+	c.DeleteJob(key)
+	c.later(func() { c.s.launches.set(key, noTime) })
+}
+
+// needless tells whether no plan will ask for an allocation again.
+func (c *change) needless(a *api.Allocation) bool {
+	if !model.Terminal(a) || !c.Ended(a.ID) {
+		return false
+	}
+	job := c.Job(JobKey{a.Namespace, a.JobID})
+	switch {
+	case job == nil || deref(job.Stop):
+		return true
+	case *a.Job.CreateIndex != *job.CreateIndex:
+		return true
+	}
+	if d := c.Deployment(a.DeploymentID); a.DeploymentID != "" && d != nil && model.DeploymentActive(d) {
+		return false
+	}
+	if batchLike(job) && *a.Job.Version != *job.Version {
+		return true
+	}
+	if a.DesiredStatus != api.AllocDesiredStatusRun || a.NextAllocation != "" {
+		return true
+	}
+	// What it has done, or that it failed for good, still counts.
+	return fates[*job.Type][a.ClientStatus] == refill
+}
+
+func (c *change) collectAllocs(g GCConfig) {
+	var kept []*api.Allocation
+	for a := range c.Allocs() {
+		if c.needless(a) {
+			kept = append(kept, a)
+		}
+	}
+	slices.SortFunc(kept, func(a, b *api.Allocation) int { return cmp.Compare(a.ModifyTime, b.ModifyTime) })
+	for i, a := range kept {
+		if c.old(a.ModifyTime, c.ageOf(a.Namespace, a.JobID, g)) || g.MaxAllocs > 0 && len(kept)-i > g.MaxAllocs {
+			c.deleteAlloc(a)
+		}
+	}
+}
+
+// ageOf is the age at which evaluations and allocations of a job may go.
+func (c *change) ageOf(namespace, id string, g GCConfig) time.Duration {
+	if job := c.Job(JobKey{namespace, id}); job != nil && batchLike(job) && deref(job.Status) != model.JobDead {
+		return g.BatchEvals
+	}
+	return g.Evals
+}
+
+// collectEvals removes evaluations whose allocations are gone.
+func (c *change) collectEvals(g GCConfig) {
+	placed := make(map[string]bool)
+	for a := range c.Allocs() {
+		placed[a.EvalID] = true
+		placed[a.FollowupEvalID] = true
+	}
+	var kept []*api.Evaluation
+	for e := range c.Evals() {
+		if !model.EvalActive(e) && !placed[e.ID] {
+			kept = append(kept, e)
+		}
+	}
+	slices.SortFunc(kept, func(a, b *api.Evaluation) int { return cmp.Compare(a.ModifyTime, b.ModifyTime) })
+	for i, e := range kept {
+		if c.old(e.ModifyTime, c.ageOf(e.Namespace, e.JobID, g)) || g.MaxEvals > 0 && len(kept)-i > g.MaxEvals {
+			c.DeleteEval(e.ID)
+		}
+	}
+}
+
+// collectDeployments removes deployments that are neither active nor the newest
+// of a job.
+func (c *change) collectDeployments(g GCConfig) {
+	var useless []*api.Deployment
+	for d := range c.Deployments() {
+		key := JobKey{d.Namespace, d.JobID}
+		newest := c.Job(key) != nil && LatestDeployment(c, key).ID == d.ID
+		if !model.DeploymentActive(d) && !newest && c.old(d.ModifyTime, g.Deployments) {
+			useless = append(useless, d)
+		}
+	}
+	for _, d := range useless {
+		c.DeleteDeployment(d.ID)
+	}
+}

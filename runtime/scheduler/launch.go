@@ -1,0 +1,222 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+var noTime time.Time
+
+// periodic tells whether a job is launched by the clock.
+func periodic(job *api.Job) bool {
+	p := job.Periodic
+	return p != nil && deref(p.Enabled) && !deref(job.Stop) && !job.IsParameterized()
+}
+
+// noteLaunch sees to it that a job is launched at its next time. What was missed
+// while nobody looked is launched once, now.
+func (c *change) noteLaunch(job *api.Job) {
+	key, at := KeyOf(job), noTime
+	if periodic(job) {
+		last := c.LastLaunch(key)
+		if last.IsZero() {
+			last = c.now
+		}
+		at = model.NextLaunch(job, last)
+	}
+	c.later(func() { c.s.launches.set(key, at) })
+}
+
+// runLaunches launches periodic jobs.
+func (s *Scheduler) runLaunches(ctx context.Context) {
+	for {
+		s.launches.wait(ctx, s.host.Now, nil)
+		if ctx.Err() != nil {
+			return
+		}
+		s.persist(ctx, "periodic launch", func(c *change) error {
+			for _, key := range s.launches.due(c.now) {
+				c.launchDue(key)
+			}
+			return nil
+		})
+	}
+}
+
+func (c *change) launchDue(key JobKey) {
+	job := c.Job(key)
+	if job == nil || !periodic(job) {
+		c.later(func() { c.s.launches.set(key, noTime) })
+		return
+	}
+	if !deref(job.Periodic.ProhibitOverlap) || !c.childrenActive(key) {
+		c.launch(job)
+	} else {
+		c.s.logger.Info("periodic launch skipped: the one before is still at work", "job_id", key.ID)
+	}
+	c.PutLaunch(key, c.now)
+	next := model.NextLaunch(job, c.now)
+	c.later(func() { c.s.launches.set(key, next) })
+}
+
+// childrenActive tells whether a child has something to do or is at work.
+func (c *change) childrenActive(key JobKey) bool {
+	return slices.ContainsFunc(c.Children(key), func(child *api.Job) bool {
+		key := KeyOf(child)
+		return slices.ContainsFunc(c.EvalsOfJob(key), model.EvalActive) ||
+			slices.ContainsFunc(c.AllocsOfJob(key), func(a *api.Allocation) bool { return !model.Terminal(a) })
+	})
+}
+
+// launch makes the child of this second, or of the next one that has none.
+func (c *change) launch(job *api.Job) (evalID string) {
+	at := c.now.Unix()
+	id := func() string { return fmt.Sprintf("%s/periodic-%d", *job.ID, at) }
+	for c.Job(JobKey{*job.Namespace, id()}) != nil {
+		at++
+	}
+	next := child(job, id())
+	next.Periodic = nil
+	var out Outcome
+	c.outcome(&out, c.putVersion(next, nil, nil), triggerPeriodic, 0)
+	return out.EvalID
+}
+
+// ForceLaunch launches a periodic job now, whatever its times say and whether or
+// not the one before is still at work.
+func (s *Scheduler) ForceLaunch(ctx context.Context, key JobKey) (out Outcome, err error) {
+	out.Index, err = s.update(ctx, func(c *change) error {
+		job := c.Job(key)
+		switch {
+		case job == nil:
+			return refuse(NotFound, "job not found")
+		case job.Periodic == nil || job.IsParameterized():
+			return refuse(Refused, "can't force launch non-periodic job")
+		}
+		out.EvalID, out.EvalCreateIndex = c.launch(job), c.Index()
+		return nil
+	})
+	return out, err
+}
+
+// maxPayload is the largest payload of a dispatch.
+const maxPayload = 16 << 10
+
+// DispatchRequest asks for a child of a parameterized job.
+type DispatchRequest struct {
+	Payload          []byte
+	Meta             map[string]string
+	IDPrefix         string
+	Priority         int // zero for that of the job
+	IdempotencyToken string
+}
+
+// Dispatch makes a child of a parameterized job.
+func (s *Scheduler) Dispatch(ctx context.Context, key JobKey, r DispatchRequest) (out Outcome, err error) {
+	index, err := s.update(ctx, func(c *change) error {
+		out = Outcome{}
+		parent := c.Job(key)
+		if err := checkDispatch(parent, key, r); err != nil {
+			return err
+		}
+		if known := c.dispatched(key, r.IdempotencyToken); known != nil {
+			out.JobID, out.JobCreateIndex = *known.ID, *known.CreateIndex
+			return nil
+		}
+		job := c.putVersion(c.dispatchChild(parent, r), nil, nil)
+		c.outcome(&out, job, triggerRegister, 0)
+		out.JobID, out.JobCreateIndex = *job.ID, c.Index()
+		return nil
+	})
+	out.Index = index
+	return out, err
+}
+
+func checkDispatch(job *api.Job, key JobKey, r DispatchRequest) error {
+	switch {
+	case job == nil:
+		return refuse(NotFound, "parameterized job not found")
+	case !job.IsParameterized():
+		return refuse(Refused, "Specified job %q is not a parameterized job", key.ID)
+	case deref(job.Stop):
+		return refuse(Refused, "Specified job %q is stopped", key.ID)
+	case r.Priority != 0 && (r.Priority < 1 || r.Priority > 100):
+		return refuse(Refused, "dispatch job priority must be between [1, 100]")
+	}
+	p := job.ParameterizedJob
+	switch {
+	case p.Payload == "required" && len(r.Payload) == 0:
+		return refuse(Refused, "Payload is not provided but required by parameterized job")
+	case p.Payload == "forbidden" && len(r.Payload) > 0:
+		return refuse(Refused, "Payload provided but forbidden by parameterized job")
+	case len(r.Payload) > maxPayload:
+		return refuse(Refused, "Payload exceeds maximum size; %d > %d", len(r.Payload), maxPayload)
+	}
+	var unknown, missing []string
+	for name := range r.Meta {
+		if !slices.Contains(p.MetaRequired, name) && !slices.Contains(p.MetaOptional, name) {
+			unknown = append(unknown, name)
+		}
+	}
+	for _, name := range p.MetaRequired {
+		if _, ok := r.Meta[name]; !ok {
+			missing = append(missing, name)
+		}
+	}
+	slices.Sort(unknown)
+	switch {
+	case len(unknown) > 0:
+		return refuse(Refused, "Dispatch request included unpermitted metadata keys: %v", unknown)
+	case len(missing) > 0:
+		return refuse(Refused, "Dispatch did not provide required meta keys: %v", missing)
+	}
+	return nil
+}
+
+// dispatched returns the child that was made for the same token and still works.
+func (c *change) dispatched(parent JobKey, token string) *api.Job {
+	if token == "" {
+		return nil
+	}
+	for _, job := range c.Children(parent) {
+		if deref(job.DispatchIdempotencyToken) == token && deref(job.Status) != model.JobDead {
+			return job
+		}
+	}
+	return nil
+}
+
+func (c *change) dispatchChild(parent *api.Job, r DispatchRequest) *api.Job {
+	var job *api.Job
+	for {
+		parts := []string{"dispatch"}
+		if r.IDPrefix != "" {
+			parts = append(parts, r.IDPrefix)
+		}
+		parts = append(parts, fmt.Sprint(c.now.Unix()), c.s.host.NewID()[:8])
+		job = child(parent, *parent.ID+"/"+strings.Join(parts, "-"))
+		if c.Job(KeyOf(job)) == nil {
+			break
+		}
+	}
+	job.Dispatched = true
+	job.Payload = r.Payload
+	job.DispatchIdempotencyToken = &r.IdempotencyToken
+	if r.Priority != 0 {
+		job.Priority = &r.Priority
+	}
+	if job.Meta == nil && len(r.Meta) > 0 {
+		job.Meta = make(map[string]string, len(r.Meta))
+	}
+	for name, value := range r.Meta {
+		job.Meta[name] = value
+	}
+	return job
+}

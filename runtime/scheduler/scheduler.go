@@ -1,0 +1,150 @@
+package scheduler
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+)
+
+// Config is what a Scheduler is made of.
+type Config struct {
+	Store  Store
+	Host   Host
+	GC     GCConfig
+	Logger hclog.Logger
+}
+
+// Scheduler decides what runs on the node, and when.
+//
+// All changes of jobs, evaluations, allocations and deployments go through its
+// methods. Each is one change of the store: what follows from it (allocations,
+// the status of the job, the progress of a deployment) is in the same one. What
+// follows from the passing of time is done by Run. The methods may be called
+// concurrently, and before Run.
+type Scheduler struct {
+	store  Store
+	host   Host
+	gc     GCConfig
+	logger hclog.Logger
+
+	delayed   *agenda[string] // evaluations
+	deadlines *agenda[string] // deployments
+	launches  *agenda[JobKey] // periodic jobs
+	retry     chan struct{}   // holds a tick when blocked evaluations are worth a try
+
+	mu sync.Mutex
+	// room is that of the state with roomIndex and node; nil while a change has it.
+	room      *Room
+	roomIndex uint64
+	node      *api.Node
+	facts     Node
+	blocked   map[string]bool // evaluations
+}
+
+// New returns a scheduler that has not looked at the store yet.
+func New(c Config) *Scheduler {
+	return &Scheduler{
+		store:     c.Store,
+		host:      c.Host,
+		gc:        c.GC.orDefault(),
+		logger:    c.Logger.Named("scheduler"),
+		delayed:   newAgenda[string](),
+		deadlines: newAgenda[string](),
+		launches:  newAgenda[JobKey](),
+		retry:     make(chan struct{}, 1),
+		blocked:   make(map[string]bool),
+	}
+}
+
+// NodeChanged says that the node in the store is another one now. It does not
+// wait.
+func (s *Scheduler) NodeChanged() { tick(s.retry) }
+
+// Run brings everything up to date with the store, and then does what is due
+// until ctx ends. It is called once.
+func (s *Scheduler) Run(ctx context.Context) {
+	s.persist(ctx, "catch up", s.catchUp)
+	var loops sync.WaitGroup
+	loops.Go(func() { s.runEvaluations(ctx) })
+	loops.Go(func() { s.runDeployments(ctx) })
+	loops.Go(func() { s.runLaunches(ctx) })
+	loops.Go(func() { s.runCollection(ctx) })
+	loops.Wait()
+}
+
+// pause between two tries of a change that the store has refused.
+const pause = time.Second
+
+// persist makes a change of its own accord, again and again until the store takes
+// it. What cannot be written now is still to be done.
+func (s *Scheduler) persist(ctx context.Context, what string, change func(*change) error) {
+	for ctx.Err() == nil {
+		_, err := s.update(ctx, change)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		s.logger.Error("change not stored", "change", what, "error", err)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// catchUp makes good for the time when nobody looked.
+func (s *Scheduler) catchUp(c *change) error {
+	for e := range c.Evals() {
+		c.note(e)
+	}
+	for job := range c.Jobs() {
+		c.touch(KeyOf(job))
+		c.noteLaunch(job)
+	}
+	for a := range c.Allocs() {
+		if key := (JobKey{a.Namespace, a.JobID}); c.Job(key) == nil {
+			c.touch(key)
+		}
+	}
+	c.freed = true
+	return nil
+}
+
+// runEvaluations processes evaluations whose time has come, and tries the blocked
+// ones when there may be room for them.
+func (s *Scheduler) runEvaluations(ctx context.Context) {
+	for {
+		s.delayed.wait(ctx, s.host.Now, s.retry)
+		if ctx.Err() != nil {
+			return
+		}
+		s.persist(ctx, "evaluations", func(c *change) error {
+			for _, id := range s.delayed.due(c.now) {
+				c.evaluateDue(id)
+			}
+			c.retryBlocked()
+			return nil
+		})
+	}
+}
+
+// runDeployments looks at deployments when they run out of time.
+func (s *Scheduler) runDeployments(ctx context.Context) {
+	for {
+		s.deadlines.wait(ctx, s.host.Now, nil)
+		if ctx.Err() != nil {
+			return
+		}
+		s.persist(ctx, "deployments", func(c *change) error {
+			for _, id := range s.deadlines.due(c.now) {
+				if d := c.Deployment(id); d != nil {
+					c.touch(JobKey{d.Namespace, d.JobID})
+				}
+				c.later(func() { s.deadlines.set(id, time.Time{}) })
+			}
+			return nil
+		})
+	}
+}
