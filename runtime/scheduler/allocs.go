@@ -42,10 +42,6 @@ func (s *Scheduler) Report(ctx context.Context, reports ...Report) (index uint64
 func (c *change) report(r Report) {
 	old := c.Alloc(r.AllocID)
 	if old == nil {
-		if r.Ended && !c.Ended(r.AllocID) {
-			c.wroteAllocs = true
-			c.PutEnded(r.AllocID)
-		}
 		return
 	}
 	a := *old

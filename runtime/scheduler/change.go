@@ -57,6 +57,9 @@ func (s *Scheduler) update(ctx context.Context, edit func(*change) error) (uint6
 		return nil
 	})
 	if err != nil {
+		s.mu.Lock()
+		s.room = nil // it may have what was not stored
+		s.mu.Unlock()
 		return 0, err
 	}
 	for _, f := range c.after {
@@ -68,8 +71,7 @@ func (s *Scheduler) update(ctx context.Context, edit func(*change) error) (uint6
 	return index, nil
 }
 
-// takeRoom takes what is known about the room. When the change fails it is not
-// given back, and the next one reads it from the state again.
+// takeRoom takes what is known about the room, or reads it from the state.
 func (c *change) takeRoom() {
 	s := c.s
 	s.mu.Lock()
@@ -108,6 +110,9 @@ func (c *change) touch(key JobKey) {
 func (c *change) putAlloc(a *api.Allocation) {
 	c.wroteAllocs = true
 	c.PutAlloc(a)
+	if !c.Ended(a.ID) {
+		c.room.Put(a)
+	}
 }
 
 func (c *change) putEval(e *api.Evaluation) {

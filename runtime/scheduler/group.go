@@ -196,24 +196,36 @@ func (g *group) drop(a *api.Allocation) {
 // been promoted.
 func (g *group) dedupe() {
 	best := make(map[string]*api.Allocation, len(g.live))
-	for _, a := range g.live {
-		if b := best[a.Name]; b == nil || g.better(a, b) {
-			best[a.Name] = a
+	n := 0
+	for _, list := range [][]*api.Allocation{g.live, g.migrate, g.now} {
+		for _, a := range list {
+			if isCanary(a) {
+				continue
+			}
+			n++
+			if b := best[a.Name]; b == nil || g.better(a, b) {
+				best[a.Name] = a
+			}
 		}
 	}
-	if len(best) == len(g.live) {
-		return
+	if len(best) < n {
+		g.remove(func(a *api.Allocation) bool { return !isCanary(a) && best[a.Name] != a })
 	}
-	g.live = slices.DeleteFunc(g.live, func(a *api.Allocation) bool {
-		if best[a.Name] == a {
+}
+
+// remove stops allocations that have lost their place, those that have failed
+// included: nothing must call them back to life.
+func (g *group) remove(lost func(*api.Allocation) bool) {
+	for _, list := range []*[]*api.Allocation{&g.live, &g.migrate, &g.now} {
+		*list = slices.DeleteFunc(*list, func(a *api.Allocation) bool {
+			if lost(a) {
+				g.drop(a)
+				return true
+			}
 			return false
-		}
-		if !model.Terminal(a) {
-			g.drop(a)
-		}
-		return true
-	})
-	g.forgetLater()
+		})
+	}
+	g.later = slices.DeleteFunc(g.later, func(l *delayed) bool { return !isCanary(l.alloc) && lost(l.alloc) })
 }
 
 func (g *group) better(a, b *api.Allocation) bool {
@@ -248,21 +260,9 @@ func (g *group) cut() {
 	cut := make(map[*api.Allocation]bool, excess)
 	for _, p := range places[:excess] {
 		cut[p.alloc] = true
-		if !model.Terminal(p.alloc) {
-			g.drop(p.alloc)
-		}
 	}
-	for _, list := range []*[]*api.Allocation{&g.live, &g.migrate, &g.now, &g.done} {
-		*list = slices.DeleteFunc(*list, func(a *api.Allocation) bool { return cut[a] })
-	}
-	g.forgetLater()
-}
-
-// forgetLater drops the times of allocations that have lost their place.
-func (g *group) forgetLater() {
-	g.later = slices.DeleteFunc(g.later, func(l *delayed) bool {
-		return !slices.Contains(g.live, l.alloc) && !slices.Contains(g.canaries, l.alloc)
-	})
+	g.remove(func(a *api.Allocation) bool { return cut[a] })
+	g.done = slices.DeleteFunc(g.done, func(a *api.Allocation) bool { return cut[a] })
 }
 
 // indexOf reads the number at the end of an allocation's name.

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"errors"
 	"maps"
 	"slices"
@@ -181,7 +182,7 @@ func (p *planner) stop(a *api.Allocation, description string) {
 	}
 	// What it holds stays held until its runner has ended.
 	if p.Room.has(a) {
-		p.Room.Put(c)
+		p.Room.Leave(c)
 	}
 }
 
@@ -236,17 +237,15 @@ func (p *planner) tryPlace(job *api.Job, g *api.TaskGroup, name string, previous
 		at.evalID, at.now = p.Eval.ID, p.Now
 		p.places[job] = at
 	}
-	if !stays || !p.Room.has(previous) {
+	if previous == nil || !p.Room.has(previous) {
 		return at.instance(g, name)
 	}
 	// It may have what the one before leaves behind, which is stopped only if
 	// there is room for it.
-	leaving := *previous
-	leaving.DesiredStatus = api.AllocDesiredStatusStop
-	p.Room.Put(&leaving)
+	p.Room.Leave(previous)
 	alloc, err := at.instance(g, name)
 	if err != nil {
-		p.Room.Put(previous)
+		p.Room.Put(cmp.Or(p.updates[previous.ID], previous))
 	}
 	return alloc, err
 }

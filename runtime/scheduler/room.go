@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/hashicorp/nomad/api"
@@ -38,6 +39,21 @@ type holding struct {
 	ports   []int
 	leaving bool // terminal, at work for a while yet
 	started bool
+
+	// One that has not been started waits for the one that it replaces, and for
+	// those that had been stopped when it was placed. It may have been handed to
+	// the node before another of its name came to its end.
+	placed   uint64 // index, justNow if it is being placed
+	stopped  uint64 // index, 0 if nobody has stopped it
+	previous string // id
+}
+
+// justNow is the index of a change in the making.
+const justNow = math.MaxUint64
+
+func (h *holding) waitsFor(other *holding) bool {
+	return !h.started && !h.leaving && other.leaving &&
+		(h.previous == other.id || other.stopped != 0 && other.stopped <= h.placed)
 }
 
 // NewRoom returns the room of a node on which nothing runs.
@@ -84,11 +100,28 @@ func (r *Room) Clone() *Room {
 // Put notes an allocation that has not ended, or what has become of it.
 func (r *Room) Put(a *api.Allocation) {
 	h := holding{
-		id:      a.ID,
-		leaving: model.Terminal(a),
-		started: started(a),
-		ports:   portsOf(a),
+		id:       a.ID,
+		leaving:  model.Terminal(a),
+		started:  started(a),
+		ports:    portsOf(a),
+		placed:   a.CreateIndex,
+		previous: a.PreviousAllocation,
 	}
+	if a.ServerTerminalStatus() {
+		h.stopped = a.AllocModifyIndex
+	}
+	if h.placed == 0 {
+		h.placed = justNow
+	}
+	r.put(a, h)
+}
+
+// Leave notes that an allocation is being stopped.
+func (r *Room) Leave(a *api.Allocation) {
+	r.put(a, holding{id: a.ID, leaving: true, started: started(a), ports: portsOf(a), placed: a.CreateIndex, stopped: justNow})
+}
+
+func (r *Room) put(a *api.Allocation, h holding) {
 	if g := model.Group(a.Job, a.TaskGroup); g != nil {
 		h.need = needOf(g)
 	}
@@ -142,22 +175,22 @@ func (r *Room) forget(s *seat, id string) {
 }
 
 // used is the most that the allocations of a seat hold at one time: those that
-// wait take the place of those that leave.
+// wait take the place of those that they wait for.
 func (s *seat) used() capacity {
-	var leaving, waiting, running capacity
-	someLeave := slices.ContainsFunc(s.held, func(h holding) bool { return h.leaving })
-	for _, h := range s.held {
+	var awaited, waiting, running capacity
+	for i := range s.held {
+		h := &s.held[i]
 		switch {
-		case h.leaving:
-			leaving.add(h.need, 1)
-		case someLeave && !h.started:
+		case slices.ContainsFunc(s.held, func(o holding) bool { return o.waitsFor(h) }):
+			awaited.add(h.need, 1)
+		case slices.ContainsFunc(s.held, func(o holding) bool { return h.waitsFor(&o) }):
 			waiting.add(h.need, 1)
 		default:
 			running.add(h.need, 1)
 		}
 	}
 	for i := range running {
-		running[i] += max(leaving[i], waiting[i])
+		running[i] += max(awaited[i], waiting[i])
 	}
 	return running
 }
@@ -171,7 +204,7 @@ func (r *Room) take(key seatKey, need capacity) error {
 		before = s.used()
 		after.held = slices.Clone(s.held)
 	}
-	after.held = append(after.held, holding{need: need})
+	after.held = append(after.held, holding{need: need, placed: justNow})
 	grow := after.used()
 	for i, d := range dimensions {
 		if left := r.total[i] - r.used[i]; grow[i]-before[i] > left {
@@ -240,7 +273,7 @@ func Startable(state State, a *api.Allocation) bool {
 		return true
 	}
 	for _, other := range state.AllocsOfJob(JobKey{a.Namespace, a.JobID}) {
-		if other.ID != a.ID && other.Name == a.Name && model.Terminal(other) && !state.Ended(other.ID) {
+		if other.ID != a.ID && other.Name == a.Name && other.CreateIndex <= a.CreateIndex && model.Terminal(other) && !state.Ended(other.ID) {
 			return false
 		}
 	}

@@ -1,0 +1,273 @@
+package scheduler_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// bench is a scheduler with a store and a node that pretends, under the clock of
+// a synctest bubble.
+type bench struct {
+	*scheduler.Scheduler
+	t     *testing.T
+	store *schedtest.Memory
+	node  *schedtest.Node
+	log   *schedtest.Transcript
+}
+
+func newHost() scheduler.Host {
+	ids := 0
+	return scheduler.Host{
+		NewID:    func() string { ids++; return fmt.Sprintf("%08x-0000-4000-8000-000000000000", ids) },
+		PortFree: func(int) bool { return true },
+		Pick:     func(int) int { return 0 },
+		Now:      time.Now,
+	}
+}
+
+// newBench makes a bench whose loops run until the test ends.
+func newBench(t *testing.T, life func(*api.Allocation) schedtest.Life) *bench {
+	b := &bench{t: t, store: schedtest.NewMemory(schedtest.NewNode(1000))}
+	b.Scheduler = scheduler.New(scheduler.Config{Store: b.store, Host: newHost(), Logger: hclog.NewNullLogger()})
+	b.node = &schedtest.Node{Store: b.store, Scheduler: b.Scheduler, Life: func(a *api.Allocation) schedtest.Life {
+		// No two of one group do anything at the same time, so that the order of
+		// events is always the same.
+		l, index := life(a), time.Duration(a.Name[len(a.Name)-2]-'0')*10*time.Millisecond
+		l.Start, l.Healthy, l.Stop = l.Start+index, l.Healthy+index, l.Stop+index
+		return l
+	}}
+	b.log = schedtest.NewTranscript(b.store)
+	b.start()
+	return b
+}
+
+func (b *bench) start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		b.Run(ctx)
+	}()
+	nodeEnded := make(chan struct{})
+	go func() {
+		defer close(nodeEnded)
+		b.node.Run(ctx)
+	}()
+	b.t.Cleanup(func() {
+		cancel()
+		<-ended
+		<-nodeEnded
+	})
+}
+
+// after lets time pass, and then all that follows from it.
+func (b *bench) after(d time.Duration) {
+	synctest.Wait()
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+var web = scheduler.JobKey{Namespace: "default", ID: "web"}
+
+// serviceJob returns a service with one group of three, which is told to be
+// healthy after a second.
+func serviceJob(edit func(*api.Job, *api.TaskGroup, *api.Task)) *api.Job {
+	task := &api.Task{Name: "t", Driver: "mock", Env: map[string]string{"V": "0"}, Resources: &api.Resources{CPU: new(10), MemoryMB: new(20)}}
+	group := &api.TaskGroup{Name: new("g"), Count: new(3), Tasks: []*api.Task{task}}
+	job := &api.Job{ID: new("web"), Type: new(api.JobTypeService), TaskGroups: []*api.TaskGroup{group}}
+	if edit != nil {
+		edit(job, group, task)
+	}
+	return job
+}
+
+func (b *bench) register(job *api.Job) scheduler.Outcome {
+	b.t.Helper()
+	b.log.Say("register")
+	out, err := b.Register(b.t.Context(), job, scheduler.RegisterOptions{})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	synctest.Wait()
+	return out
+}
+
+// compare compares the transcript with the golden file of the test.
+func (b *bench) compare() {
+	b.t.Helper()
+	file := filepath.Join("testdata", strings.ToLower(strings.TrimPrefix(b.t.Name(), "Test"))+".golden")
+	got := b.log.String()
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			b.t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if got != string(want) {
+		b.t.Errorf("the transcript is not that of %s\n got:\n%s\nwant:\n%s", file, got, want)
+	}
+}
+
+func env(value string) func(*api.Job, *api.TaskGroup, *api.Task) {
+	return func(_ *api.Job, _ *api.TaskGroup, t *api.Task) { t.Env["V"] = value }
+}
+
+func edits(all ...func(*api.Job, *api.TaskGroup, *api.Task)) func(*api.Job, *api.TaskGroup, *api.Task) {
+	return func(j *api.Job, g *api.TaskGroup, t *api.Task) {
+		for _, f := range all {
+			f(j, g, t)
+		}
+	}
+}
+
+func rolling(edit func(*api.UpdateStrategy)) func(*api.Job, *api.TaskGroup, *api.Task) {
+	return func(_ *api.Job, g *api.TaskGroup, _ *api.Task) {
+		g.Update = &api.UpdateStrategy{MinHealthyTime: new(time.Second)}
+		if edit != nil {
+			edit(g.Update)
+		}
+	}
+}
+
+func healthyAfter(d time.Duration) func(*api.Allocation) schedtest.Life {
+	return func(*api.Allocation) schedtest.Life {
+		return schedtest.Life{Healthy: d, Stop: time.Second, Linger: time.Second}
+	}
+}
+
+// RS-089: a change of env, count 3, max_parallel 1: one at a time, each after the
+// one before is healthy; the old ones complete. RS-032: the replacement starts
+// when the old one has ended, not when its status says so.
+func TestRollingUpdate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, healthyAfter(5*time.Second))
+		b.register(serviceJob(nil))
+		b.after(10 * time.Second)
+		b.register(serviceJob(env("1")))
+		b.after(time.Minute)
+		b.compare()
+	})
+}
+
+// RS-088: a change of kill_timeout keeps the allocations, and the deployment of
+// the new version succeeds.
+func TestInPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, healthyAfter(5*time.Second))
+		b.register(serviceJob(nil))
+		b.after(10 * time.Second)
+		b.register(serviceJob(func(_ *api.Job, _ *api.TaskGroup, t *api.Task) { t.KillTimeout = new(9 * time.Second) }))
+		b.after(time.Minute)
+		b.compare()
+	})
+}
+
+// RS-091: canary 1, count 2: three allocations until somebody promotes.
+func TestCanary(t *testing.T) {
+	canary := rolling(func(u *api.UpdateStrategy) { u.Canary = new(1) })
+	two := func(_ *api.Job, g *api.TaskGroup, _ *api.Task) { g.Count = new(2) }
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, healthyAfter(5*time.Second))
+		b.register(serviceJob(edits(two, canary)))
+		b.after(10 * time.Second)
+		b.register(serviceJob(edits(two, canary, env("1"))))
+		d := scheduler.LatestDeployment(b.store.View(), web)
+		_, err := b.PromoteDeployment(t.Context(), d.ID, nil)
+		if want := "1 error occurred:\n\t* Task group \"g\" has 0/1 healthy allocations\n\n"; err == nil || err.Error() != want {
+			t.Errorf("promotion of a canary that is not healthy: %v, want %s", err, want)
+		}
+		b.after(time.Hour) // nobody fails for want of a person
+		b.log.Say("promote")
+		if _, err := b.PromoteDeployment(t.Context(), d.ID, nil); err != nil {
+			t.Fatal(err)
+		}
+		b.after(time.Minute)
+		b.compare()
+	})
+}
+
+// Canaries that are promoted without anybody.
+func TestAutoPromote(t *testing.T) {
+	canary := rolling(func(u *api.UpdateStrategy) { u.Canary, u.AutoPromote, u.MaxParallel = new(2), new(true), new(2) })
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, healthyAfter(5*time.Second))
+		b.register(serviceJob(canary))
+		b.after(10 * time.Second)
+		b.register(serviceJob(edits(canary, env("1"))))
+		b.after(time.Minute)
+		b.compare()
+	})
+}
+
+// RS-090: a bad version is rolled back, as a new version that becomes stable.
+func TestAutoRevert(t *testing.T) {
+	revert := rolling(func(u *api.UpdateStrategy) { u.AutoRevert = new(true) })
+	once := func(_ *api.Job, g *api.TaskGroup, _ *api.Task) {
+		g.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, func(a *api.Allocation) schedtest.Life {
+			if a.Job.TaskGroups[0].Tasks[0].Env["V"] == "bad" {
+				return schedtest.Life{Healthy: 5 * time.Second, Run: 2 * time.Second, Fail: true}
+			}
+			return schedtest.Life{Healthy: 5 * time.Second}
+		})
+		b.register(serviceJob(edits(revert, once)))
+		b.after(10 * time.Second)
+		b.register(serviceJob(edits(revert, once, env("bad"))))
+		b.after(time.Minute)
+		b.compare()
+	})
+}
+
+// RS-093: attempts 2, constant 5 s: exactly two replacements, then the job is
+// dead.
+func TestRescheduleUntilExhausted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, func(*api.Allocation) schedtest.Life { return schedtest.Life{Run: time.Second, Fail: true, Linger: 7 * time.Second} })
+		b.register(serviceJob(func(j *api.Job, g *api.TaskGroup, _ *api.Task) {
+			j.Type = new(api.JobTypeBatch)
+			g.Count = new(1)
+			g.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(2), Interval: new(time.Hour), Delay: new(5 * time.Second), DelayFunction: new("constant"), Unlimited: new(false)}
+		}))
+		b.after(time.Hour)
+		b.compare()
+	})
+}
+
+// What does not fit is blocked with the reason, and placed when another job has
+// ended, not when it is told to.
+func TestBlockedThenUnblocked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, func(*api.Allocation) schedtest.Life { return schedtest.Life{Stop: 3 * time.Second, Linger: 2 * time.Second} })
+		big := func(j *api.Job, g *api.TaskGroup, t *api.Task) { t.Resources.MemoryMB = new(400); g.Count = new(2) }
+		b.register(serviceJob(big))
+		b.register(serviceJob(edits(big, func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.ID = new("second") })))
+		b.after(time.Minute)
+		b.log.Say("stop web")
+		if _, err := b.Deregister(t.Context(), web, scheduler.DeregisterOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		b.after(time.Minute)
+		b.compare()
+	})
+}

@@ -1,0 +1,244 @@
+package schedtest
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+)
+
+// Life is how an allocation pretends to run. The zero value starts at once, is
+// healthy at once, and runs until it is stopped, which it does at once.
+type Life struct {
+	// Start is the time until it runs.
+	Start time.Duration
+	// Healthy is the time from then on until it is healthy. Sick says that it
+	// turns out not to be.
+	Healthy time.Duration
+	Sick    bool
+	// Run is how long it runs; zero means until it is stopped. Fail says that it
+	// fails at the end.
+	Run  time.Duration
+	Fail bool
+	// Stop is how long it takes to end when it is told to.
+	Stop time.Duration
+	// Linger is how long it is at work after its status has become terminal.
+	Linger time.Duration
+}
+
+// Node pretends to run what the scheduler wants.
+type Node struct {
+	Store     *Memory
+	Scheduler *scheduler.Scheduler
+	// Life says how an allocation runs. Nil means the zero value for all.
+	Life func(*api.Allocation) Life
+	mu sync.Mutex // guards Scheduler once the node runs
+
+	// Started and Ended are called when the first task of an allocation would be
+	// started, and when nothing of it runs any more. They may be nil.
+	Started, Ended func(*api.Allocation)
+}
+
+// NewNode returns the facts of a node with that much memory, on which the driver
+// "mock" is healthy.
+func NewNode(memoryMB int) *api.Node {
+	return &api.Node{
+		ID: "node", Name: "box", Datacenter: "dc1", NodePool: api.NodePoolDefault,
+		Attributes: map[string]string{
+			"kernel.name":               "linux",
+			"nomad.version":             "2.0.6-dev",
+			"memory.totalbytes":         bytesText(memoryMB),
+			"unique.network.ip-address": "10.0.0.1",
+		},
+		Drivers:               map[string]*api.DriverInfo{"mock": {Detected: true, Healthy: true}},
+		SchedulingEligibility: api.NodeSchedulingEligible,
+		Status:                "ready",
+	}
+}
+
+// Use makes the node report to another scheduler.
+func (n *Node) Use(s *scheduler.Scheduler) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.Scheduler = s
+}
+
+func (n *Node) scheduler() *scheduler.Scheduler {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.Scheduler
+}
+
+// actor is one allocation that pretends to run.
+type actor struct {
+	node *Node
+	id   string
+	wake chan struct{} // holds a tick when the allocation has changed
+}
+
+// Run runs what is desired until ctx ends.
+func (n *Node) Run(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	actors := make(map[string]*actor)
+	for {
+		changed := n.Store.Changed()
+		state := n.Store.View()
+		for _, a := range scheduler.Desired(state) {
+			if act := actors[a.ID]; act != nil {
+				act.tick()
+			} else if !state.Ended(a.ID) {
+				act = &actor{node: n, id: a.ID, wake: make(chan struct{}, 1)}
+				actors[a.ID] = act
+				running.Go(func() { act.run(ctx, a) })
+			}
+		}
+		for id, act := range actors {
+			if state.Alloc(id) == nil {
+				act.tick()
+			}
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (a *actor) tick() {
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run plays the life of one allocation.
+func (a *actor) run(ctx context.Context, alloc *api.Allocation) {
+	life := Life{}
+	if a.node.Life != nil {
+		life = a.node.Life(alloc)
+	}
+	status := api.AllocClientStatusComplete
+	if !alloc.ServerTerminalStatus() && alloc.ClientStatus == api.AllocClientStatusPending {
+		if a.node.Started != nil {
+			a.node.Started(alloc)
+		}
+		status = a.live(ctx, life)
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	now := time.Now()
+	text := "All tasks have completed"
+	if status == api.AllocClientStatusFailed {
+		text = "Failed tasks"
+	}
+	a.report(ctx, scheduler.Report{ClientStatus: status, ClientDescription: text,
+		TaskStates: map[string]*api.TaskState{"t": {State: "dead", Failed: status == api.AllocClientStatusFailed, FinishedAt: now}}})
+	a.sleep(ctx, life.Linger)
+	if a.node.Ended != nil && ctx.Err() == nil {
+		a.node.Ended(alloc)
+	}
+	a.report(ctx, scheduler.Report{Ended: true})
+}
+
+// live returns the status at the end.
+func (a *actor) live(ctx context.Context, life Life) string {
+	if a.until(ctx, time.Now().Add(life.Start), nil) {
+		return a.stopped(ctx, life)
+	}
+	start := time.Now()
+	a.report(ctx, scheduler.Report{ClientStatus: api.AllocClientStatusRunning, ClientDescription: "Tasks are running",
+		TaskStates: map[string]*api.TaskState{"t": {State: "running", StartedAt: start}}})
+	end := time.Time{}
+	if life.Run > 0 {
+		end = start.Add(life.Run)
+	}
+	if a.until(ctx, end, func(alloc *api.Allocation) time.Duration { return a.health(ctx, alloc, life) }) {
+		return a.stopped(ctx, life)
+	}
+	if life.Fail {
+		return api.AllocClientStatusFailed
+	}
+	return api.AllocClientStatusComplete
+}
+
+func (a *actor) stopped(ctx context.Context, life Life) string {
+	a.sleep(ctx, life.Stop)
+	return api.AllocClientStatusComplete
+}
+
+// health reports the health of the allocation in its deployment, and returns how
+// long it takes until it is known.
+func (a *actor) health(ctx context.Context, alloc *api.Allocation, life Life) time.Duration {
+	if alloc.DeploymentID == "" || alloc.DeploymentStatus != nil && alloc.DeploymentStatus.Healthy != nil {
+		return 0
+	}
+	since := time.Unix(0, alloc.ModifyTime)
+	for _, t := range alloc.TaskStates {
+		if t.StartedAt.After(since) {
+			since = t.StartedAt
+		}
+	}
+	if left := life.Healthy - time.Since(since); left > 0 {
+		return left
+	}
+	healthy := !life.Sick
+	a.report(ctx, scheduler.Report{Healthy: &healthy, HealthyTime: time.Now(), DeploymentID: alloc.DeploymentID})
+	return 0
+}
+
+// until waits for a time, zero for ever, and returns whether the allocation shall
+// stop before it.
+func (a *actor) until(ctx context.Context, end time.Time, check func(*api.Allocation) time.Duration) (stop bool) {
+	for ctx.Err() == nil {
+		alloc := a.node.Store.View().Alloc(a.id)
+		if alloc == nil || alloc.ServerTerminalStatus() {
+			return true
+		}
+		wait := time.Duration(1 << 62)
+		if !end.IsZero() {
+			if wait = time.Until(end); wait <= 0 {
+				return false
+			}
+		}
+		if check != nil {
+			if d := check(alloc); d > 0 {
+				wait = min(wait, d)
+			}
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-a.wake:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+	return true
+}
+
+func (a *actor) sleep(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// report tells the scheduler, until it listens.
+func (a *actor) report(ctx context.Context, r scheduler.Report) {
+	r.AllocID = a.id
+	for ctx.Err() == nil {
+		if _, err := a.node.scheduler().Report(ctx, r); err == nil {
+			return
+		}
+		a.sleep(ctx, time.Second)
+	}
+}

@@ -1,0 +1,142 @@
+package schedtest
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+)
+
+func bytesText(megabytes int) string { return strconv.Itoa(megabytes << 20) }
+
+// Transcript writes down what changes, one line for each object, with the time
+// since its beginning. Ids are replaced by numbers in the order of their
+// appearance.
+type Transcript struct {
+	start  time.Time
+	lines  strings.Builder
+	last   map[string]string
+	number map[string]int
+}
+
+// NewTranscript starts to write down the changes of a store.
+func NewTranscript(m *Memory) *Transcript {
+	t := &Transcript{start: time.Now(), last: make(map[string]string), number: make(map[string]int)}
+	m.Committed = func(_ uint64, state scheduler.State) { t.note(state) }
+	return t
+}
+
+// String returns what was written down.
+func (t *Transcript) String() string { return t.lines.String() }
+
+// Say adds a line of the test itself.
+func (t *Transcript) Say(format string, args ...any) {
+	fmt.Fprintf(&t.lines, "-- "+format+"\n", args...)
+}
+
+func (t *Transcript) note(state scheduler.State) {
+	for job := range state.Jobs() {
+		stop, stable := "", ""
+		if *job.Stop {
+			stop = " stop"
+		}
+		if *job.Stable {
+			stable = " stable"
+		}
+		t.line("job "+*job.ID, "v%d %s%s%s", *job.Version, *job.Status, stop, stable)
+	}
+	for e := range state.Evals() {
+		t.line("eval "+t.id(e.ID), "%s %s%s", e.TriggeredBy, e.Status, t.evalText(e))
+	}
+	for d := range state.Deployments() {
+		t.line("deployment "+t.id(d.ID), "v%d %s: %s%s", d.JobVersion, d.Status, d.StatusDescription, groupsText(d))
+	}
+	for a := range state.Allocs() {
+		t.line("alloc "+a.Name+" "+t.id(a.ID), "v%d %s %s%s", *a.Job.Version, a.DesiredStatus, a.ClientStatus, t.allocText(a, state.Ended(a.ID)))
+	}
+}
+
+func (t *Transcript) id(id string) string {
+	if id == "" {
+		return "-"
+	}
+	if t.number[id] == 0 {
+		t.number[id] = len(t.number) + 1
+	}
+	return "#" + strconv.Itoa(t.number[id])
+}
+
+// line writes a line if it says something new.
+func (t *Transcript) line(subject, format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if t.last[subject] == text {
+		return
+	}
+	t.last[subject] = text
+	fmt.Fprintf(&t.lines, "%-7s %s: %s\n", "+"+strconv.FormatFloat(time.Since(t.start).Seconds(), 'f', -1, 64)+"s", subject, text)
+}
+
+func (t *Transcript) evalText(e *api.Evaluation) string {
+	text := ""
+	if !e.WaitUntil.IsZero() {
+		text += fmt.Sprintf(", at +%vs", e.WaitUntil.Sub(t.start).Seconds())
+	}
+	if e.BlockedEval != "" {
+		text += ", then " + t.id(e.BlockedEval)
+	}
+	for _, group := range slices.Sorted(maps.Keys(e.FailedTGAllocs)) {
+		m := e.FailedTGAllocs[group]
+		text += fmt.Sprintf(", %s lacks %d: %v%v", group, e.QueuedAllocations[group], m.ConstraintFiltered, m.DimensionExhausted)
+	}
+	return text
+}
+
+func groupsText(d *api.Deployment) string {
+	text := ""
+	for _, name := range slices.Sorted(maps.Keys(d.TaskGroups)) {
+		s := d.TaskGroups[name]
+		text += fmt.Sprintf(", %s placed %d healthy %d unhealthy %d of %d", name, s.PlacedAllocs, s.HealthyAllocs, s.UnhealthyAllocs, s.DesiredTotal)
+		if s.DesiredCanaries > 0 {
+			text += fmt.Sprintf(", canaries %d of %d promoted %v", len(s.PlacedCanaries), s.DesiredCanaries, s.Promoted)
+		}
+	}
+	return text
+}
+
+func (t *Transcript) allocText(a *api.Allocation, ended bool) string {
+	var text strings.Builder
+	if s := a.DeploymentStatus; s != nil {
+		if s.Canary {
+			text.WriteString(" canary")
+		}
+		switch {
+		case s.Healthy == nil:
+		case *s.Healthy:
+			text.WriteString(" healthy")
+		default:
+			text.WriteString(" unhealthy")
+		}
+	}
+	if ended {
+		text.WriteString(" ended")
+	}
+	if a.DesiredDescription != "" {
+		fmt.Fprintf(&text, " (%s)", a.DesiredDescription)
+	}
+	if a.PreviousAllocation != "" {
+		text.WriteString(" after " + t.id(a.PreviousAllocation))
+	}
+	if a.NextAllocation != "" {
+		text.WriteString(" next " + t.id(a.NextAllocation))
+	}
+	if a.FollowupEvalID != "" {
+		text.WriteString(" follow-up " + t.id(a.FollowupEvalID))
+	}
+	return text.String()
+}

@@ -1,0 +1,459 @@
+package scheduler_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
+)
+
+var (
+	seeds = flag.Int("seeds", 300, "how many simulations to run")
+	seed  = flag.Uint64("seed", 0, "the only simulation to run, with its transcript")
+)
+
+// TestSimulation lets random jobs, requests and faults happen to a scheduler and
+// a node under virtual time, and checks what must always hold after each change
+// of the store, and what must hold when all is quiet.
+func TestSimulation(t *testing.T) {
+	if *seed != 0 {
+		simulate(t, *seed, os.Stderr)
+		return
+	}
+	var next uint64
+	var mu sync.Mutex
+	var workers sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			for {
+				mu.Lock()
+				next++
+				n := next
+				mu.Unlock()
+				if n > uint64(*seeds) || t.Failed() {
+					return
+				}
+				simulate(t, n, nil)
+			}
+		})
+	}
+	workers.Wait()
+}
+
+// simulation is one run.
+type simulation struct {
+	rand  *rand.Rand // what is done
+	luck  *rand.Rand // which changes fail
+	store *schedtest.Memory
+	sched *scheduler.Scheduler
+	node  *schedtest.Node
+
+	mu      sync.Mutex
+	faults  bool
+	running map[string]*api.Allocation // started and not ended
+	seen    map[string]string          // client status that was terminal
+	errs    []error
+}
+
+func simulate(t *testing.T, seed uint64, out *os.File) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &simulation{
+			rand:    rand.New(rand.NewPCG(seed, 0)),
+			luck:    rand.New(rand.NewPCG(seed, 1)),
+			store:   schedtest.NewMemory(schedtest.NewNode(1000)),
+			running: make(map[string]*api.Allocation),
+			seen:    make(map[string]string),
+		}
+		host := newHost()
+		s.sched = scheduler.New(scheduler.Config{Store: s.store, Host: host, Logger: hclog.NewNullLogger()})
+		s.node = &schedtest.Node{Store: s.store, Scheduler: s.sched, Life: life, Started: s.started, Ended: s.ended}
+		var transcript *schedtest.Transcript
+		if out != nil {
+			transcript = schedtest.NewTranscript(s.store)
+		}
+		note := s.store.Committed
+		s.store.Committed = func(index uint64, state scheduler.State) {
+			if note != nil {
+				note(index, state)
+			}
+			s.check(state)
+		}
+		s.store.Fault = s.fault
+
+		ctx, cancel := context.WithCancel(t.Context())
+		var loops sync.WaitGroup
+		loops.Go(func() { s.node.Run(ctx) })
+		generation, end := context.WithCancel(ctx)
+		var scheduling sync.WaitGroup
+		scheduling.Go(func() { s.sched.Run(generation) })
+		s.mu.Lock()
+		s.faults = true
+		s.mu.Unlock()
+		for range 20 + s.rand.IntN(20) {
+			s.step(ctx, transcript)
+			time.Sleep(time.Duration(s.rand.IntN(40)) * time.Second)
+			if s.rand.IntN(20) == 0 {
+				// The loops are started anew, by a scheduler that knows nothing.
+				end()
+				scheduling.Wait()
+				s.sched = scheduler.New(scheduler.Config{Store: s.store, Host: host, Logger: hclog.NewNullLogger()})
+				s.node.Use(s.sched)
+				generation, end = context.WithCancel(ctx)
+				scheduling.Go(func() { s.sched.Run(generation) })
+			}
+		}
+		s.mu.Lock()
+		s.faults = false
+		s.mu.Unlock()
+		time.Sleep(3 * time.Hour)
+		synctest.Wait()
+		s.quiet()
+		end()
+		cancel()
+		scheduling.Wait()
+		loops.Wait()
+		if err := errors.Join(s.errs...); err != nil {
+			t.Errorf("seed %d: %v", seed, err)
+		}
+		if out != nil {
+			fmt.Fprintln(out, transcript)
+		}
+	})
+}
+
+// life reads how an allocation runs from its job.
+func life(a *api.Allocation) schedtest.Life {
+	env := a.Job.TaskGroups[0].Tasks[0].Env
+	seconds := func(name string) time.Duration {
+		n, _ := strconv.Atoi(env[name])
+		return time.Duration(n) * time.Second
+	}
+	// No two do anything in the same moment, so that a seed means one order of events.
+	h := fnv.New32a()
+	h.Write([]byte(a.ID))
+	jitter := time.Duration(h.Sum32()%1e6) * time.Microsecond
+	return schedtest.Life{
+		Start: seconds("start") + jitter, Healthy: seconds("healthy") + jitter/3, Sick: env["sick"] == "1",
+		Run: seconds("run"), Fail: env["fail"] == "1", Stop: seconds("stop") + jitter, Linger: seconds("linger") + jitter/7,
+	}
+}
+
+func (s *simulation) fault() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.faults && s.luck.IntN(30) == 0 {
+		return schedtest.ErrFault
+	}
+	return nil
+}
+
+func (s *simulation) fail(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.errs) < 5 {
+		s.errs = append(s.errs, fmt.Errorf(format, args...))
+	}
+}
+
+// started checks that nothing of this name runs already, but for a canary and
+// the one beside it, and that the node can bear it.
+func (s *simulation) started(a *api.Allocation) {
+	s.mu.Lock()
+	s.running[a.ID] = a
+	memory, ports := 0, make(map[int]string)
+	var problems []string
+	for _, id := range slices.Sorted(maps.Keys(s.running)) {
+		b := s.running[id]
+		memory += *b.Resources.MemoryMB
+		for _, port := range b.AllocatedResources.Shared.Ports {
+			if other := ports[port.Value]; other != "" {
+				problems = append(problems, fmt.Sprintf("%s and %s both have port %d", other, b.Name, port.Value))
+			}
+			ports[port.Value] = b.Name
+		}
+		if b.ID != a.ID && b.Name == a.Name && b.JobID == a.JobID && *b.Job.Version == *a.Job.Version && *b.Job.CreateIndex == *a.Job.CreateIndex {
+			problems = append(problems, fmt.Sprintf("%s is started while %s is at work", a.Name, b.ID))
+		}
+	}
+	s.mu.Unlock()
+	if memory > 1000 {
+		problems = append(problems, fmt.Sprintf("%d MB are used when %s %s starts: %v", memory, a.Name, a.ID, s.workers()))
+	}
+	for _, p := range problems {
+		s.fail("%s", p)
+	}
+}
+
+// workers lists what is at work.
+func (s *simulation) workers() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []string
+	for _, a := range s.running {
+		list = append(list, fmt.Sprintf("%s %s v%d %d MB", a.Name, a.ID[:8], *a.Job.Version, *a.Resources.MemoryMB))
+	}
+	slices.Sort(list)
+	return list
+}
+
+func (s *simulation) ended(a *api.Allocation) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.running, a.ID)
+}
+
+// step is one thing that somebody does.
+func (s *simulation) step(ctx context.Context, transcript *schedtest.Transcript) {
+	id := "job" + strconv.Itoa(s.rand.IntN(3))
+	key := scheduler.JobKey{Namespace: "default", ID: id}
+	var what string
+	var err error
+	switch n := s.rand.IntN(20); {
+	case n < 9:
+		what = "register"
+		_, err = s.sched.Register(ctx, s.job(id), scheduler.RegisterOptions{})
+	case n < 10:
+		what = "stop"
+		_, err = s.sched.Deregister(ctx, key, scheduler.DeregisterOptions{Purge: s.rand.IntN(2) == 0})
+	case n < 12:
+		what = "evaluate"
+		_, err = s.sched.Evaluate(ctx, key, s.rand.IntN(2) == 0)
+	case n < 13:
+		what = "scale"
+		_, err = s.sched.Scale(ctx, key, scheduler.ScaleRequest{Group: "g", Count: new(int64(s.rand.IntN(5)))})
+	case n < 14:
+		what = "revert"
+		_, err = s.sched.Revert(ctx, key, uint64(s.rand.IntN(4)), nil)
+	case n < 15:
+		what = "collect"
+		_, err = s.sched.CollectGarbage(ctx)
+	case n < 17:
+		what, err = s.stopSomething(ctx)
+	default:
+		what, err = s.deploymentVerb(ctx, key)
+	}
+	if transcript != nil {
+		transcript.Say("%s %s: %v", what, id, err)
+	}
+	var refused *scheduler.RequestError
+	if err != nil && !errors.As(err, &refused) && !errors.Is(err, schedtest.ErrFault) {
+		s.fail("%s %s: %v", what, id, err)
+	}
+}
+
+func (s *simulation) stopSomething(ctx context.Context) (string, error) {
+	allocs := slices.Collect(s.store.View().Allocs())
+	if len(allocs) == 0 {
+		return "stop nothing", nil
+	}
+	_, err := s.sched.StopAlloc(ctx, allocs[s.rand.IntN(len(allocs))].ID, scheduler.StopOptions{Reschedule: s.rand.IntN(2) == 0})
+	return "stop alloc", err
+}
+
+func (s *simulation) deploymentVerb(ctx context.Context, key scheduler.JobKey) (string, error) {
+	d := scheduler.LatestDeployment(s.store.View(), key)
+	if d == nil {
+		return "no deployment", nil
+	}
+	var err error
+	switch s.rand.IntN(4) {
+	case 0, 1:
+		_, err = s.sched.PromoteDeployment(ctx, d.ID, nil)
+		return "promote", err
+	case 2:
+		_, err = s.sched.FailDeployment(ctx, d.ID)
+		return "fail deployment", err
+	default:
+		_, err = s.sched.PauseDeployment(ctx, d.ID, d.Status != api.DeploymentStatusPaused)
+		return "pause", err
+	}
+}
+
+// job makes a random job. Jobs of the same id are of one type, or else a
+// registration would be refused.
+func (s *simulation) job(id string) *api.Job {
+	r := s.rand
+	kind := map[string]string{"job0": api.JobTypeService, "job1": api.JobTypeService, "job2": api.JobTypeBatch}[id]
+	if id == "job2" {
+		switch s.rand.IntN(8) {
+		case 0:
+			id, kind = "job3", api.JobTypeSystem
+		case 1:
+			id, kind = "job4", api.JobTypeSysbatch
+		}
+	}
+	env := map[string]string{
+		"start": strconv.Itoa(r.IntN(5)), "healthy": strconv.Itoa(r.IntN(15)),
+		"stop": strconv.Itoa(r.IntN(10)), "linger": strconv.Itoa(r.IntN(10)),
+	}
+	if r.IntN(4) == 0 || kind == api.JobTypeBatch || kind == api.JobTypeSysbatch {
+		env["run"] = strconv.Itoa(1 + r.IntN(100))
+	}
+	// A service that ends well is not replaced before somebody asks.
+	if r.IntN(3) == 0 || kind == api.JobTypeService {
+		env["fail"] = "1"
+	}
+	if r.IntN(8) == 0 {
+		env["sick"] = "1"
+	}
+	task := &api.Task{Name: "t", Driver: "mock", Env: env, Resources: &api.Resources{MemoryMB: new(50 + 50*r.IntN(4))}}
+	group := &api.TaskGroup{Name: new("g"), Count: new(r.IntN(5)), Tasks: []*api.Task{task}}
+	job := &api.Job{ID: &id, Type: &kind, TaskGroups: []*api.TaskGroup{group}}
+	switch r.IntN(4) {
+	case 0:
+		group.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "a"}}}}
+	case 1:
+		group.Networks = []*api.NetworkResource{{ReservedPorts: []api.Port{{Label: "a", Value: 8000 + r.IntN(2)}}}}
+	}
+	if kind == api.JobTypeSystem {
+		group.Count = new(r.IntN(2))
+	}
+	if kind == api.JobTypeService {
+		group.Update = &api.UpdateStrategy{
+			MaxParallel: new(r.IntN(3)), MinHealthyTime: new(time.Second),
+			HealthyDeadline: new(time.Minute), ProgressDeadline: new(2 * time.Minute), AutoRevert: new(r.IntN(2) == 0),
+		}
+		if *group.Update.MaxParallel > 0 && r.IntN(2) == 0 {
+			group.Update.Canary = new(1 + r.IntN(2))
+			group.Update.AutoPromote = new(r.IntN(2) == 0)
+		}
+	}
+	if kind == api.JobTypeService || kind == api.JobTypeBatch {
+		group.ReschedulePolicy = &api.ReschedulePolicy{
+			Attempts: new(r.IntN(3)), Interval: new(time.Hour), Delay: new(5 * time.Second),
+			DelayFunction: new([]string{"constant", "exponential", "fibonacci"}[r.IntN(3)]), MaxDelay: new(time.Minute), Unlimited: new(false),
+		}
+	}
+	return job
+}
+
+// check is called after each change of the store.
+func (s *simulation) check(state scheduler.State) {
+	wanted := make(map[string]int)
+	canaries := make(map[string]int)
+	names := make(map[string]int)
+	for a := range state.Allocs() {
+		s.checkStatus(a)
+		if model.Terminal(a) {
+			continue
+		}
+		if a.DeploymentStatus != nil && a.DeploymentStatus.Canary {
+			canaries[a.JobID]++
+			continue
+		}
+		wanted[a.JobID]++
+		if names[a.JobID+a.Name]++; names[a.JobID+a.Name] > 1 {
+			s.fail("two of %s are wanted", a.Name)
+		}
+	}
+	for job := range state.Jobs() {
+		limit := *job.TaskGroups[0].Count
+		if *job.Stop {
+			limit = 0
+		}
+		if n := wanted[*job.ID]; n > limit {
+			s.fail("%d of job %s are wanted, more than %d", n, *job.ID, limit)
+		}
+		if u := job.TaskGroups[0].Update; canaries[*job.ID] > 0 && (u == nil || canaries[*job.ID] > *u.Canary) {
+			s.fail("%d canaries of job %s", canaries[*job.ID], *job.ID)
+		}
+	}
+}
+
+// checkStatus checks that no terminal state goes back.
+func (s *simulation) checkStatus(a *api.Allocation) {
+	s.mu.Lock()
+	before := s.seen[a.ID]
+	if model.ClientTerminal(a) {
+		s.seen[a.ID] = a.ClientStatus
+	}
+	if a.ServerTerminalStatus() {
+		s.seen["stop "+a.ID] = "stop"
+	}
+	stopped := s.seen["stop "+a.ID]
+	s.mu.Unlock()
+	if before != "" && before != a.ClientStatus {
+		s.fail("%s went from %s to %s", a.Name, before, a.ClientStatus)
+	}
+	if stopped != "" && !a.ServerTerminalStatus() {
+		s.fail("%s is wanted again after it was stopped", a.Name)
+	}
+}
+
+// quiet checks what must hold when nothing has happened for a long time.
+func (s *simulation) quiet() {
+	state := s.store.View()
+	for job := range state.Jobs() {
+		key := scheduler.KeyOf(job)
+		var live, failed, done int
+		for _, a := range state.AllocsOfJob(key) {
+			switch {
+			case !model.Terminal(a):
+				live++
+				if a.ClientStatus == api.AllocClientStatusPending {
+					s.fail("%s never started", a.Name)
+				}
+			case !state.Ended(a.ID):
+				s.fail("%s never ended", a.Name)
+			case a.DesiredStatus == api.AllocDesiredStatusRun && a.ClientStatus == api.AllocClientStatusFailed && a.NextAllocation == "":
+				failed++
+			case a.DesiredStatus == api.AllocDesiredStatusRun && a.ClientStatus == api.AllocClientStatusComplete:
+				done++
+			}
+		}
+		blocked := false
+		for _, e := range state.EvalsOfJob(key) {
+			blocked = blocked || e.Status == api.EvalStatusBlocked
+			if e.Status == api.EvalStatusPending && !e.WaitUntil.After(time.Now()) {
+				s.fail("evaluation %s (%s) of job %s was never processed", e.ID, e.TriggeredBy, key.ID)
+			}
+		}
+		held := false
+		if d := scheduler.LatestDeployment(state, key); d != nil {
+			held = model.DeploymentActive(d) || d.Status == api.DeploymentStatusFailed
+			if s.stuck(d, state) {
+				s.fail("deployment of job %s is still running: %s", key.ID, d.StatusDescription)
+			}
+		}
+		// A system allocation that has ended is replaced by the next evaluation, too.
+		ends := *job.Type == api.JobTypeSystem && job.TaskGroups[0].Tasks[0].Env["run"] != ""
+		if count := *job.TaskGroups[0].Count; !ends && !*job.Stop && !blocked && !held && live+failed+done < count {
+			s.fail("job %s has %d of %d, %d failed, %d done", key.ID, live, count, failed, done)
+		}
+		if want := model.JobStatus(job, state.AllocsOfJob(key), state.EvalsOfJob(key), state.DeploymentsOfJob(key)); *job.Status != want && len(state.EvalsOfJob(key)) > 0 {
+			s.fail("job %s is %s, should be %s", key.ID, *job.Status, want)
+		}
+	}
+}
+
+// stuck tells whether a deployment runs though nobody has to do anything for it
+// to end: nothing of it waits for promotion or for room.
+func (s *simulation) stuck(d *api.Deployment, state scheduler.State) bool {
+	if d.Status != api.DeploymentStatusRunning || d.StatusDescription == model.DeploymentNeedsPromotion {
+		return false
+	}
+	for _, g := range d.TaskGroups {
+		if g.PlacedAllocs == 0 && g.DesiredTotal > 0 {
+			return false
+		}
+	}
+	return true
+}
