@@ -21,6 +21,8 @@ var msgpack = func() *codec.MsgpackHandle {
 	h.SignedInteger = true
 	h.MapType = reflect.TypeFor[map[string]any]()
 	h.SliceType = reflect.TypeFor[[]any]()
+	h.MapValueReset = true
+	h.SliceElementReset = true
 	h.MaxInitLen = 1 << 10 // a damaged length is not believed
 	h.MaxDepth = 200
 	h.TypeInfos = codec.NewTypeInfos([]string{"store"})
@@ -107,6 +109,28 @@ func findAny(t reflect.Type, seen map[reflect.Type]bool) bool {
 	case reflect.Struct:
 		for i := range t.NumField() {
 			if f := t.Field(i); f.IsExported() && findAny(f.Type, seen) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// mixes reports whether the type is one that the decoder of go-msgpack gets
+// wrong: the struct values of a map get parts of each other.
+func mixes(t reflect.Type, seen map[reflect.Type]bool) bool {
+	if seen[t] {
+		return false
+	}
+	seen[t] = true
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Slice, reflect.Array:
+		return mixes(t.Elem(), seen)
+	case reflect.Map:
+		return t.Elem().Kind() == reflect.Struct || mixes(t.Elem(), seen)
+	case reflect.Struct:
+		for i := range t.NumField() {
+			if f := t.Field(i); f.IsExported() && mixes(f.Type, seen) {
 				return true
 			}
 		}

@@ -114,13 +114,12 @@ func (f *file) use(handle *os.File) (err error) {
 		}
 	}()
 	db, err := bolt.Open(f.path, 0o600, &bolt.Options{
-		Timeout:         time.Second, // the lock is ours already
-		PageSize:        pageSize,
-		NoFreelistSync:  true, // all is read at the start anyway, and what is not stored cannot be damaged
-		FreelistType:    bolt.FreelistMapType,
-		InitialMmapSize: 16 << 20,
-		NoStatistics:    true,
-		OpenFile:        func(string, int, os.FileMode) (*os.File, error) { return handle, nil },
+		Timeout:        time.Second, // the lock is ours already
+		PageSize:       pageSize,
+		NoFreelistSync: true, // all is read at the start anyway, and what is not stored cannot be damaged
+		FreelistType:   bolt.FreelistMapType,
+		NoStatistics:   true,
+		OpenFile:       func(string, int, os.FileMode) (*os.File, error) { return handle, nil },
 	})
 	if err != nil {
 		return err

@@ -80,18 +80,9 @@ type indexes struct {
 // fail: see [Store.Damage]. It does fail if the file is in use ([LockedError])
 // or may not be written to. A full disk fails only the making of a new file.
 func Open(c Config) (*Store, error) {
-	s := &Store{
-		logger:     c.Logger.Named("store"),
-		feed:       newFeed(cmp.Or(c.Events, 100)),
-		done:       make(chan struct{}),
-		wake:       make(chan struct{}, 1),
-		file:       &file{path: c.Path},
-		specs:      newSpecs(),
-		quarantine: make(map[string][]byte),
-	}
-	var err error
-	if s.mem, err = memdb.NewMemDB(schema()); err != nil {
-		return nil, fmt.Errorf("open state store: %w", err)
+	s, err := newStore(c)
+	if err != nil {
+		return nil, err
 	}
 	for {
 		err = s.open()
@@ -112,6 +103,23 @@ func Open(c Config) (*Store, error) {
 		s.nodeEvents = append(s.nodeEvents, Damage{Cause: fmt.Sprintf("%d more things, see the log", n), Time: s.damage[0].Time}.nodeEvent())
 	}
 	go s.run()
+	return s, nil
+}
+
+func newStore(c Config) (*Store, error) {
+	s := &Store{
+		logger:     c.Logger.Named("store"),
+		feed:       newFeed(cmp.Or(c.Events, 100)),
+		done:       make(chan struct{}),
+		wake:       make(chan struct{}, 1),
+		file:       &file{path: c.Path},
+		specs:      newSpecs(),
+		quarantine: make(map[string][]byte),
+	}
+	var err error
+	if s.mem, err = memdb.NewMemDB(schema()); err != nil {
+		return nil, fmt.Errorf("open state store: %w", err)
+	}
 	return s, nil
 }
 
@@ -198,7 +206,7 @@ func (s *Store) load(handle *os.File) ([]fault, error) {
 		s.damaged(Damage{Table: Table(f.bucket), Cause: f.String()})
 	}
 	l.allocations()
-	l.setIndexes(len(s.damage) > 0)
+	l.setIndexes(len(faults) == 0)
 	l.mem.Commit()
 	return faults, nil
 }
@@ -318,24 +326,25 @@ func (l *loader) allocations() {
 	}
 }
 
-// setIndexes continues where the last agent was, or higher.
-func (l *loader) setIndexes(damaged bool) {
+// setIndexes continues where the last agent was, or higher if that is not
+// certain.
+func (l *loader) setIndexes(sound bool) {
 	s := l.store
 	tables := make(map[Table]uint64)
-	if l.indexes != nil && l.indexes.Index >= l.highest {
+	if sound && l.indexes != nil && l.indexes.Index >= l.highest {
 		s.index = l.indexes.Index
 		for name, index := range l.indexes.Tables {
 			tables[Table(name)] = index
 		}
-	} else if damaged || l.highest > 0 {
-		// No agent makes a change per second for fifty years.
-		s.index = max(l.highest+lostIndex, uint64(time.Now().Unix()))
+	} else if !sound || l.highest > 0 || len(s.damage) > 0 {
+		// No agent makes a thousand changes per second for fifty years.
+		s.index = max(l.highest+lostIndex, uint64(time.Now().UnixMilli()))
 		for _, k := range kinds {
 			if k.public {
 				tables[k.table] = s.index
 			}
 		}
-		if !damaged {
+		if len(s.damage) == 0 {
 			s.damaged(Damage{Table: metaBucket, Key: indexKey, Cause: fmt.Sprintf("the record of the index is missing; it goes on at %d", s.index)})
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -24,10 +25,41 @@ type allocState struct {
 	Checks  map[string]*api.AllocCheckStatus
 }
 
+// taskLocal is a taskrunner.LocalState as it is stored. The decoder of go-msgpack
+// mixes up the values of a map that are structs; pointers it reads well.
+type taskLocal struct {
+	taskrunner.LocalState
+	Hooks map[string]*taskrunner.HookState // in the place of that of LocalState
+}
+
+func newTaskLocal(state taskrunner.LocalState) taskLocal {
+	l := taskLocal{LocalState: state}
+	if state.Hooks != nil {
+		l.Hooks = make(map[string]*taskrunner.HookState, len(state.Hooks))
+	}
+	for name, hook := range state.Hooks {
+		l.Hooks[name] = &hook
+	}
+	return l
+}
+
+func (l taskLocal) state() taskrunner.LocalState {
+	state := l.LocalState
+	if l.Hooks != nil {
+		state.Hooks = make(map[string]taskrunner.HookState, len(l.Hooks))
+	}
+	for name, hook := range l.Hooks {
+		if hook != nil {
+			state.Hooks[name] = *hook
+		}
+	}
+	return state
+}
+
 // PutTaskLocal stores what the next agent must know to go on with a task. It is
 // on the disk when the method returns; the same as before is not written again.
 func (s *Store) PutTaskLocal(allocID, task string, state taskrunner.LocalState) error {
-	return s.putLocal(taskLocals, allocID, allocID+"\x00"+task, state)
+	return s.putLocal(taskLocals, allocID, allocID+"\x00"+task, newTaskLocal(state))
 }
 
 // PutTaskState stores the state of a task with its events. It is on the disk
@@ -54,7 +86,7 @@ func (s *Store) putLocal(t Table, allocID, key string, v any) error {
 
 // PutTaskLocal is [Store.PutTaskLocal] as a part of a larger change.
 func (tx *Txn) PutTaskLocal(allocID, task string, state taskrunner.LocalState) {
-	tx.encodeLocal(taskLocals, allocID, allocID+"\x00"+task, state)
+	tx.encodeLocal(taskLocals, allocID, allocID+"\x00"+task, newTaskLocal(state))
 }
 
 // PutAllocationNetwork stores what the node knows of the network of an
@@ -132,9 +164,9 @@ func (r Reader) hasLocal(allocID string) bool {
 
 // TaskLocal returns what PutTaskLocal has stored, and false if there is nothing.
 func (r Reader) TaskLocal(allocID, task string) (taskrunner.LocalState, bool, error) {
-	var state taskrunner.LocalState
-	ok, err := r.local(taskLocals, allocID+"\x00"+task, &state)
-	return state, ok, err
+	var l taskLocal
+	ok, err := r.local(taskLocals, allocID+"\x00"+task, &l)
+	return l.state(), ok, err
 }
 
 // TaskState returns what PutTaskState has stored, nil if there is nothing.
@@ -200,8 +232,13 @@ func (r Reader) LocalTasks(allocID string) []string {
 
 // PutFact stores something that the agent must know when it starts again, under
 // a name of its own: the boot id, how to find a plugin, dynamic metadata. The
-// value is anything whose exported fields say all. It takes no index.
+// value is anything whose exported fields say all, without a map whose values
+// are structs: pointers to them are stored well. It takes no index.
 func (tx *Txn) PutFact(name string, value any) {
+	if mixes(reflect.TypeOf(value), make(map[reflect.Type]bool)) {
+		tx.fail(fmt.Errorf("store fact %q: %T has a map of structs; use pointers", name, value))
+		return
+	}
 	payload, err := encode(value)
 	if err != nil {
 		tx.fail(fmt.Errorf("store fact %q: %w", name, err))

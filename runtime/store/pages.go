@@ -51,6 +51,7 @@ type head struct {
 	root  uint64
 	pages uint64 // the first page that is not used
 	txid  uint64
+	alone bool // the other one is not valid: this may not be the newest that was written
 }
 
 var errNoHead = errors.New("neither of its two heads is valid")
@@ -58,7 +59,7 @@ var errNoHead = errors.New("neither of its two heads is valid")
 // readHead finds the newest valid meta page.
 func readHead(f io.ReaderAt) (head, error) {
 	var best head
-	found := false
+	valid := 0
 	buf := make([]byte, pageHeader+metaSize)
 	for id := range int64(2) {
 		if _, err := f.ReadAt(buf, id*pageSize); err != nil {
@@ -71,13 +72,15 @@ func readHead(f io.ReaderAt) (head, error) {
 			le.Uint32(m[8:]) != pageSize || le.Uint64(m[56:]) != checksum.Sum64() {
 			continue
 		}
-		if txid := le.Uint64(m[48:]); !found || txid > best.txid {
-			best, found = head{root: le.Uint64(m[16:]), pages: le.Uint64(m[40:]), txid: txid}, true
+		valid++
+		if txid := le.Uint64(m[48:]); valid == 1 || txid > best.txid {
+			best = head{root: le.Uint64(m[16:]), pages: le.Uint64(m[40:]), txid: txid}
 		}
 	}
-	if !found {
+	if valid == 0 {
 		return head{}, errNoHead
 	}
+	best.alone = valid == 1
 	return best, nil
 }
 
@@ -98,6 +101,9 @@ func scan(f io.ReaderAt, size int64, visit func(bucket string, key, value []byte
 		return []fault{{cause: err.Error()}}
 	}
 	s := &scanner{f: f, pages: uint64(size) / pageSize, seen: map[uint64]bool{0: true, 1: true}, visit: visit}
+	if h.alone {
+		s.faults = append(s.faults, fault{page: (h.txid + 1) % 2, cause: "one of the two heads is not valid, the last change may be lost"})
+	}
 	if h.pages > s.pages {
 		s.faults = append(s.faults, fault{page: s.pages, cause: fmt.Sprintf("the file ends here, %d pages are missing", h.pages-s.pages)})
 	}

@@ -1,11 +1,26 @@
 package store
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
+	"reflect"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
 func open(t testing.TB, path string) *Store {
@@ -49,13 +64,561 @@ func testJob(id string, version uint64) *api.Job {
 	}
 }
 
-func TestSmoke(t *testing.T) {
+func TestChangeIsStampedAndStays(t *testing.T) {
+	t.Parallel()
 	s := open(t, temp(t))
-	if got := update(t, s, func(tx *Txn) { tx.PutJob(testJob("a", 0)) }); got != 1 {
-		t.Errorf("index %d, want 1", got)
+	job := testJob("a", 0)
+	first := update(t, s, func(tx *Txn) {
+		tx.PutJob(job)
+		tx.PutEvaluation(&api.Evaluation{ID: "e", JobID: "a", Namespace: "default"})
+		if tx.Job(nil, "default", "a") != job || tx.Index() != 1 {
+			t.Errorf("the change does not see itself: %v at %d", tx.Job(nil, "default", "a"), tx.Index())
+		}
+	})
+	second := update(t, s, func(tx *Txn) {
+		newer := *tx.Job(nil, "default", "a")
+		newer.Version = new(uint64(1))
+		tx.PutJob(&newer)
+		tx.PutAllocation(&api.Allocation{ID: "x", Namespace: "default", JobID: "a", Job: &newer})
+	})
+	third := update(t, s, func(tx *Txn) {
+		alloc := *tx.Allocation(nil, "x")
+		alloc.ClientStatus = "running"
+		tx.ReportAllocation(&alloc)
+	})
+	if first != 1 || second != 2 || third != 3 {
+		t.Errorf("indexes %d, %d, %d", first, second, third)
+	}
+	for range 2 {
+		snap := s.Snapshot()
+		j, e, a := snap.Job(nil, "default", "a"), snap.Evaluation(nil, "e"), snap.Allocation(nil, "x")
+		if *j.CreateIndex != 1 || *j.ModifyIndex != 2 || *j.Version != 1 {
+			t.Errorf("job created at %d, modified at %d, version %d", *j.CreateIndex, *j.ModifyIndex, *j.Version)
+		}
+		if e.CreateIndex != 1 || e.ModifyIndex != 1 {
+			t.Errorf("evaluation created at %d, modified at %d", e.CreateIndex, e.ModifyIndex)
+		}
+		if a.CreateIndex != 2 || a.ModifyIndex != 3 || a.AllocModifyIndex != 2 || a.ClientStatus != "running" {
+			t.Errorf("allocation %+v", a)
+		}
+		if versions := snap.JobVersions(nil, "default", "a"); len(versions) != 2 || *versions[0].Version != 1 || *versions[1].ModifyIndex != 1 {
+			t.Errorf("versions %v", versions)
+		}
+		for table, want := range map[Table]uint64{Jobs: 2, Evaluations: 1, Allocations: 3, Nodes: 0} {
+			if got := snap.TableIndex(nil, table); got != want {
+				t.Errorf("index of %s is %d, want %d", table, got, want)
+			}
+		}
+		if got := snap.TableIndex(nil, Jobs, Evaluations, Nodes); got != 2 || snap.Index() != 3 {
+			t.Errorf("index of several tables %d, of all %d", got, snap.Index())
+		}
+		s = reopen(t, s)
+	}
+}
+
+func TestFailedChangeLeavesNothing(t *testing.T) {
+	t.Parallel()
+	s := open(t, temp(t))
+	update(t, s, func(tx *Txn) {
+		tx.PutJob(testJob("a", 0))
+		tx.PutEvaluation(&api.Evaluation{ID: "old"})
+	})
+	before, commits := content(s), s.Commits()
+	refused := errors.New("refused")
+	_, err := s.Update(t.Context(), func(tx *Txn) error {
+		tx.PutJob(testJob("b", 0))
+		tx.DeleteJob("default", "a")
+		tx.PutJob(testJob("a", 7))
+		tx.DeleteEvaluation("old")
+		tx.PutAllocation(&api.Allocation{ID: "x", Job: testJob("b", 0)})
+		return refused
+	})
+	if err != refused {
+		t.Errorf("error %v", err)
+	}
+	if got := content(s); !reflect.DeepEqual(got, before) || s.Index() != 1 || s.Commits() != commits {
+		t.Errorf("at index %d: %v", s.Index(), got)
+	}
+	if got := update(t, s, func(tx *Txn) { tx.DeleteEvaluation("old") }); got != 2 {
+		t.Errorf("next index %d", got)
+	}
+}
+
+func TestFaultsOfTheCaller(t *testing.T) {
+	t.Parallel()
+	s := open(t, temp(t))
+	update(t, s, func(tx *Txn) { tx.PutEvaluation(&api.Evaluation{ID: "e"}) })
+	for want, fn := range map[string]func(*Txn){
+		`put evaluations: object without a key`: func(tx *Txn) { tx.PutEvaluation(&api.Evaluation{}) },
+		`put job a: it has no version`:          func(tx *Txn) { tx.PutJob(&api.Job{ID: new("a")}) },
+		`put evaluations "e": it was changed in place`: func(tx *Txn) {
+			e := tx.Evaluation(nil, "e")
+			tx.PutEvaluation(e)
+		},
+		`the key has 40000 bytes, at most 32768 are possible`: func(tx *Txn) { tx.PutEvaluation(&api.Evaluation{ID: strings.Repeat("x", 40_000)}) },
+		`store task_local "x/web": allocation has been forgotten`: func(tx *Txn) {
+			tx.PutTaskLocal("x", "web", taskrunner.LocalState{})
+		},
+		`store fact "f": map[string]struct { A int } has a map of structs; use pointers`: func(tx *Txn) { tx.PutFact("f", map[string]struct{ A int }{}) },
+	} {
+		_, err := s.Update(t.Context(), func(tx *Txn) error {
+			tx.PutNamespace(&api.Namespace{Name: "first"})
+			fn(tx)
+			tx.PutNamespace(&api.Namespace{Name: "last"})
+			return nil
+		})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+	if s.Index() != 1 || len(s.Snapshot().Namespaces(nil, "")) > 0 {
+		t.Errorf("index %d, namespaces %v", s.Index(), s.Snapshot().Namespaces(nil, ""))
+	}
+}
+
+func TestPanicIsTheCallersOwn(t *testing.T) {
+	t.Parallel()
+	s := open(t, temp(t))
+	func() {
+		defer func() {
+			if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), "a bug") || !strings.Contains(fmt.Sprint(p), "store_test.go") {
+				t.Errorf("panicked with %v", p)
+			}
+		}()
+		s.Update(t.Context(), func(tx *Txn) error {
+			tx.PutNamespace(&api.Namespace{Name: "a"})
+			panic("a bug")
+		})
+	}()
+	if got := update(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "b"}) }); got != 1 || len(s.Snapshot().Namespaces(nil, "")) != 1 {
+		t.Errorf("index %d, namespaces %v", got, s.Snapshot().Namespaces(nil, ""))
+	}
+}
+
+// stall blocks the writer in the middle of an update until the function that it
+// returns is called.
+func stall(t *testing.T, s *Store) (resume func()) {
+	started, end := make(chan struct{}), make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if _, err := s.Update(t.Context(), func(*Txn) error { close(started); <-end; return nil }); err != nil {
+			t.Error(err)
+		}
+	})
+	<-started
+	return func() { close(end); wg.Wait() }
+}
+
+// waitQueued waits until n updates wait for the writer.
+func waitQueued(s *Store, n int) {
+	for {
+		s.mu.Lock()
+		have := len(s.requests)
+		s.mu.Unlock()
+		if have == n {
+			return
+		}
+		runtime.Gosched()
+	}
+}
+
+func TestConcurrentUpdatesShareACommit(t *testing.T) {
+	t.Parallel()
+	s := open(t, temp(t))
+	const n = 500
+	resume := stall(t, s)
+	var wg sync.WaitGroup
+	indexes := make([]uint64, n)
+	var failed atomic.Int64
+	for i := range n {
+		wg.Go(func() {
+			index, err := s.Update(t.Context(), func(tx *Txn) error {
+				tx.PutEvaluation(&api.Evaluation{ID: fmt.Sprintf("e-%d", i)})
+				if i%10 == 0 {
+					return errors.New("no")
+				}
+				return nil
+			})
+			if err != nil {
+				failed.Add(1)
+			}
+			indexes[i] = index
+		})
+	}
+	waitQueued(s, n)
+	resume()
+	wg.Wait()
+	if got := s.Commits(); got != 1 {
+		t.Errorf("%d commits for %d updates", got, n)
+	}
+	if failed.Load() != n/10 || s.Index() != n*9/10 {
+		t.Errorf("%d failed, index %d", failed.Load(), s.Index())
+	}
+	slices.Sort(indexes)
+	for i, index := range indexes[n/10:] {
+		if index != uint64(i+1) {
+			t.Fatalf("indexes %v", indexes)
+		}
 	}
 	s = reopen(t, s)
-	if s.Snapshot().Job(nil, "default", "a") == nil || s.Index() != 1 {
-		t.Errorf("not there, index %d", s.Index())
+	for _, e := range s.Snapshot().Evaluations(nil, "") {
+		if !slices.Contains(indexes, e.CreateIndex) {
+			t.Errorf("evaluation %s has the index %d", e.ID, e.CreateIndex)
+		}
+	}
+	if got := len(s.Snapshot().Evaluations(nil, "")); got != n*9/10 {
+		t.Errorf("%d evaluations", got)
+	}
+}
+
+// Nobody sees a change before it is on the disk.
+func TestChangeIsSeenWhenItIsDurable(t *testing.T) {
+	t.Parallel()
+	s := open(t, temp(t))
+	resume := stall(t, s)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.Update(t.Context(), func(tx *Txn) error {
+			tx.PutNamespace(&api.Namespace{Name: "a"})
+			if s.Snapshot().Namespace(nil, "a") != nil || s.Index() != 0 {
+				t.Error("a reader sees what is not on the disk")
+			}
+			return nil
+		})
+	}()
+	waitQueued(s, 1)
+	resume()
+	<-done
+	if s.Snapshot().Namespace(nil, "a") == nil {
+		t.Error("nobody sees it")
+	}
+}
+
+func TestUpdateIsWithdrawnInTheQueue(t *testing.T) {
+	t.Parallel()
+	s := open(t, temp(t))
+	resume := stall(t, s)
+	reason := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	errs := make(chan error)
+	go func() {
+		_, err := s.Update(ctx, func(*Txn) error { t.Error("called"); return nil })
+		errs <- err
+	}()
+	waitQueued(s, 1)
+	cancel(reason)
+	if err := <-errs; err != reason {
+		t.Errorf("error %v", err)
+	}
+	resume()
+	if _, err := s.Update(ctx, func(*Txn) error { t.Error("called"); return nil }); err != reason {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestClosedStore(t *testing.T) {
+	t.Parallel()
+	s := open(t, temp(t))
+	resume := stall(t, s)
+	errs := make(chan error)
+	go func() {
+		_, err := s.Update(t.Context(), func(tx *Txn) error { tx.PutNamespace(&api.Namespace{Name: "a"}); return nil })
+		errs <- err
+	}()
+	waitQueued(s, 1)
+	closed := make(chan error)
+	go func() { closed <- s.Close() }()
+	resume()
+	if err := <-errs; err != nil && err != ErrClosed {
+		t.Error(err)
+	}
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Update(t.Context(), func(*Txn) error { return nil }); err != ErrClosed {
+		t.Errorf("update: %v", err)
+	}
+	if err := s.Close(); err != ErrClosed {
+		t.Errorf("close: %v", err)
+	}
+}
+
+func TestAllocationsShareTheirJob(t *testing.T) {
+	t.Parallel()
+	s := open(t, temp(t))
+	count := func() int {
+		s.Close()
+		contents, err := Inspect(s.file.path)
+		if err != nil || len(contents.Damage) > 0 {
+			t.Fatal(err, contents.Damage)
+		}
+		f, err := os.Open(s.file.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		n := 0
+		if _, err := scanFile(f, func(bucket string, _, _ []byte) {
+			if bucket == specBucket {
+				n++
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		s = open(t, s.file.path)
+		return n
+	}
+	alloc := func(i int, job *api.Job) *api.Allocation {
+		return &api.Allocation{ID: fmt.Sprintf("alloc-%d", i), Namespace: "default", JobID: "a", Job: job}
+	}
+	update(t, s, func(tx *Txn) {
+		for i := range 10 {
+			tx.PutAllocation(alloc(i, testJob("a", 0))) // the same, but not the same object
+		}
+	})
+	snap := s.Snapshot()
+	if snap.Allocation(nil, "alloc-0").Job != snap.Allocation(nil, "alloc-9").Job {
+		t.Error("ten objects for one job")
+	}
+	if got := count(); got != 1 {
+		t.Errorf("%d jobs in the file, want 1", got)
+	}
+	snap = s.Snapshot()
+	if job := snap.Allocation(nil, "alloc-0").Job; job != snap.Allocation(nil, "alloc-9").Job || !reflect.DeepEqual(job, testJob("a", 0)) {
+		t.Error("ten objects for one job, or another job, after a restart")
+	}
+	update(t, s, func(tx *Txn) {
+		for i := range 5 {
+			tx.PutAllocation(alloc(i, testJob("a", 1)))
+		}
+		tx.PutAllocation(alloc(99, testJob("b", 1)))
+		tx.DeleteAllocation("alloc-99")
+	})
+	if got := count(); got != 2 {
+		t.Errorf("%d jobs in the file, want 2", got)
+	}
+	update(t, s, func(tx *Txn) {
+		for i := range 5 {
+			tx.PutAllocation(alloc(i, nil))
+		}
+	})
+	update(t, s, func(tx *Txn) {
+		for i := range 9 {
+			tx.DeleteAllocation(fmt.Sprintf("alloc-%d", i))
+		}
+	})
+	if got := count(); got != 1 || s.Snapshot().Allocation(nil, "alloc-9").Job == nil {
+		t.Errorf("%d jobs in the file, want 1", got)
+	}
+	update(t, s, func(tx *Txn) { tx.DeleteAllocation("alloc-9") })
+	if got := count(); got != 0 || len(s.specs.byHash) != 0 || len(s.specs.byJob) != 0 {
+		t.Errorf("%d jobs in the file, want none; in memory %v", got, s.specs)
+	}
+}
+
+func TestRunnersRecords(t *testing.T) {
+	t.Parallel()
+	s := open(t, temp(t))
+	local := taskrunner.LocalState{
+		StartID: "x/web/1", Handle: &driver.Handle{Version: 1, DriverState: []byte{1, 2}, Config: &driver.TaskConfig{ID: "x/web/1"}},
+		Hooks: map[string]taskrunner.HookState{"a": {Done: true, Env: map[string]string{"A": "1"}}, "b": {Data: map[string]string{"k": "v"}}},
+	}
+	state := &api.TaskState{State: "running", Events: []*api.TaskEvent{{Type: "Started", Time: 5}}}
+	if err := s.PutTaskLocal("x", "web", local); !errors.Is(err, ErrForgotten) {
+		t.Errorf("record of an allocation that is not there: %v", err)
+	}
+	update(t, s, func(tx *Txn) {
+		tx.PutAllocation(&api.Allocation{ID: "x"})
+		tx.PutTaskLocal("x", "web", taskrunner.LocalState{StartID: "x/web/1"}) // shares the commit
+	})
+	commits := s.Commits()
+	for range 3 {
+		if err := errors.Join(s.PutTaskLocal("x", "web", local), s.PutTaskState("x", "web", state)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := s.Commits() - commits; n != 2 {
+		t.Errorf("%d commits, want 2: the same is not written again", n)
+	}
+	update(t, s, func(tx *Txn) {
+		tx.PutAllocationNetwork("x", &api.AllocNetworkStatus{Address: "10.0.0.1"})
+		tx.PutAllocationHealth("x", &api.AllocDeploymentStatus{Healthy: new(true)})
+		tx.PutCheckResult("x", &api.AllocCheckStatus{ID: "c", Status: "success"})
+		tx.PutFact("boot", "id")
+		tx.PutFact("plugin/raw_exec", map[string]*driver.Handle{"a": {Version: 7}})
+	})
+	if s.Index() != 1 {
+		t.Errorf("records of runners took an index: %d", s.Index())
+	}
+	for range 2 {
+		snap := s.Snapshot()
+		if got, ok, err := snap.TaskLocal("x", "web"); !ok || err != nil || !reflect.DeepEqual(got, local) {
+			t.Errorf("local state %+v, %v, %v", got, ok, err)
+		}
+		if got, err := snap.TaskState("x", "web"); err != nil || !reflect.DeepEqual(got, state) {
+			t.Errorf("task state %+v, %v", got, err)
+		}
+		network, err1 := snap.AllocationNetwork("x")
+		health, err2 := snap.AllocationHealth("x")
+		checks, err3 := snap.CheckResults("x")
+		if err := errors.Join(err1, err2, err3); err != nil || network.Address != "10.0.0.1" || !*health.Healthy || checks["c"].Status != "success" {
+			t.Errorf("network %v, health %v, checks %v, %v", network, health, checks, err)
+		}
+		var boot string
+		var plugins map[string]*driver.Handle
+		ok1, err1 := snap.Fact("boot", &boot)
+		ok2, err2 := snap.Fact("plugin/raw_exec", &plugins)
+		if err := errors.Join(err1, err2); err != nil || !ok1 || !ok2 || boot != "id" || plugins["a"].Version != 7 {
+			t.Errorf("facts %q, %v, %v", boot, plugins, err)
+		}
+		if got := snap.Facts("plugin/"); !slices.Equal(got, []string{"plugin/raw_exec"}) {
+			t.Errorf("facts %v", got)
+		}
+		s = reopen(t, s)
+	}
+	// A purged allocation may still run its last tasks.
+	update(t, s, func(tx *Txn) { tx.DeleteAllocation("x") })
+	if err := s.PutTaskState("x", "web", &api.TaskState{State: "dead"}); err != nil {
+		t.Error(err)
+	}
+	if got := s.Snapshot().LocalAllocations(); !slices.Equal(got, []string{"x"}) {
+		t.Errorf("allocations with records: %v", got)
+	}
+	if got := s.Snapshot().LocalTasks("x"); !slices.Equal(got, []string{"web"}) {
+		t.Errorf("tasks with records: %v", got)
+	}
+	update(t, s, func(tx *Txn) { tx.ForgetAllocation("x"); tx.DeleteFact("boot") })
+	if err := s.PutTaskState("x", "web", state); !errors.Is(err, ErrForgotten) {
+		t.Errorf("a forgotten record came back: %v", err)
+	}
+	if got := s.Snapshot().LocalAllocations(); len(got) > 0 {
+		t.Errorf("allocations with records: %v", got)
+	}
+}
+
+func TestListsAndPrefixes(t *testing.T) {
+	t.Parallel()
+	s := open(t, temp(t))
+	ids := []string{"0a000000-1111-2222-3333-444444444444", "0a0b0000-1111-2222-3333-444444444444", "ff000000-1111-2222-3333-444444444444"}
+	update(t, s, func(tx *Txn) {
+		for _, ns := range []string{"default", "default2", "other"} {
+			for _, id := range []string{"web", "web2", "db"} {
+				job := testJob(id, 0)
+				job.Namespace = new(ns)
+				job.ParentID = new("parent")
+				tx.PutJob(job)
+			}
+		}
+		for i, id := range ids {
+			tx.PutAllocation(&api.Allocation{ID: id, Namespace: "default", JobID: "web", EvalID: "e", DeploymentID: "d", NodeID: "n", PreviousAllocation: strings.Repeat("p", i)})
+		}
+		tx.PutAllocation(&api.Allocation{ID: "ee000000-1111-2222-3333-444444444444", Namespace: "default2", JobID: "web"})
+		for i := range 3 {
+			tx.PutDeployment(&api.Deployment{ID: fmt.Sprint("d", 9-i), Namespace: "default", JobID: "web"})
+		}
+		tx.PutService(&api.ServiceRegistration{ID: "s1", ServiceName: "http", Namespace: "default", AllocID: ids[0], JobID: "web"})
+		tx.PutService(&api.ServiceRegistration{ID: "s2", ServiceName: "http2", Namespace: "default", AllocID: ids[0], JobID: "web2"})
+		tx.PutVariable(&api.Variable{Namespace: "default", Path: "a/b"})
+		tx.PutVariable(&api.Variable{Namespace: "other", Path: "a/c"})
+		tx.PutPeriodicLaunch(&PeriodicLaunch{Namespace: "default", JobID: "web", Launch: time.Unix(7, 0)})
+		for i := range 25 {
+			tx.AddScalingEvent("default", "web", "app", api.ScalingEvent{Time: uint64(i)})
+		}
+		tx.PutJobVersion(func() *api.Job { j := testJob("web", 5); j.Stable = new(true); return j }())
+	})
+	snap := s.Snapshot()
+	for name, tc := range map[string]struct{ got, want int }{
+		"jobs of a namespace":                 {len(snap.Jobs(nil, "default", "")), 3},
+		"jobs with a prefix":                  {len(snap.Jobs(nil, "default", "web")), 2},
+		"jobs of all":                         {len(snap.Jobs(nil, AnyNamespace, "")), 9},
+		"jobs of all with a prefix":           {len(snap.Jobs(nil, AnyNamespace, "web")), 6},
+		"children":                            {len(snap.JobChildren(nil, "default", "parent")), 3},
+		"versions":                            {len(snap.JobVersions(nil, "default", "web")), 2},
+		"versions of another":                 {len(snap.JobVersions(nil, "default", "web2")), 1},
+		"allocations":                         {len(snap.Allocations(nil, "")), 4},
+		"allocations with a prefix":           {len(snap.Allocations(nil, "0a")), 2},
+		"allocations with an odd prefix":      {len(snap.Allocations(nil, "0a0")), 2},
+		"allocations, hyphens anywhere":       {len(snap.Allocations(nil, "0a0-b00001111-22")), 1},
+		"allocations of a job":                {len(snap.AllocationsByJob(nil, "default", "web")), 3},
+		"allocations of a namespace":          {len(snap.AllocationsByNamespace(nil, "default")), 3},
+		"allocations of an evaluation":        {len(snap.AllocationsByEvaluation(nil, "e")), 3},
+		"allocations of a deployment":         {len(snap.AllocationsByDeployment(nil, "d")), 3},
+		"allocations of a node":               {len(snap.AllocationsByNode(nil, "n")), 3},
+		"allocations that replace":            {len(snap.AllocationsByPrevious(nil, "pp")), 1},
+		"services of a namespace":             {len(snap.Services(nil, "default")), 2},
+		"services of all":                     {len(snap.Services(nil, AnyNamespace)), 2},
+		"services of a name":                  {len(snap.ServicesByName(nil, "default", "http")), 1},
+		"services of a job":                   {len(snap.ServicesByJob(nil, "default", "web")), 1},
+		"services of an allocation":           {len(snap.ServicesByAllocation(nil, ids[0])), 2},
+		"variables of all":                    {len(snap.Variables(nil, AnyNamespace, "a/")), 2},
+		"variables of a namespace":            {len(snap.Variables(nil, "other", "a/b")), 0},
+		"scaling events, the last of them":    {len(snap.ScalingEvents(nil, "default", "web")["app"]), 20},
+		"scaling events of a job without any": {len(snap.ScalingEvents(nil, "default", "db")), 0},
+	} {
+		if tc.got != tc.want {
+			t.Errorf("%s: got %d, want %d", name, tc.got, tc.want)
+		}
+	}
+	if e := snap.ScalingEvents(nil, "default", "web")["app"][0]; e.Time != 24 || e.CreateIndex != 1 {
+		t.Errorf("newest scaling event %+v", e)
+	}
+	if d := snap.LatestDeployment(nil, "default", "web"); d == nil || snap.LatestDeployment(nil, "default", "db") != nil {
+		t.Errorf("latest deployment %v", d)
+	}
+	update(t, s, func(tx *Txn) { tx.DeleteJob("default", "web") })
+	snap = s.Snapshot()
+	if snap.Job(nil, "default", "web") != nil || len(snap.JobVersions(nil, "default", "web")) > 0 || snap.PeriodicLaunch(nil, "default", "web") != nil ||
+		snap.ScalingEvents(nil, "default", "web") != nil || len(snap.AllocationsByJob(nil, "default", "web")) != 3 || snap.Job(nil, "default", "web2") == nil {
+		t.Error("a purge leaves too much, or too little")
+	}
+}
+
+func TestStressUnderReaders(t *testing.T) {
+	t.Parallel()
+	s := open(t, temp(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	var readers, updates sync.WaitGroup
+	for range 3 {
+		readers.Go(func() {
+			var last uint64
+			for ctx.Err() == nil {
+				snap := s.Snapshot()
+				if snap.Index() < last {
+					t.Errorf("index %d after %d", snap.Index(), last)
+				}
+				last = snap.Index()
+				var sum int
+				for _, v := range snap.Variables(nil, "default", "") {
+					n, _ := strconv.Atoi(v.Items["n"])
+					if sum += n; v.ModifyIndex > snap.Index() {
+						t.Errorf("variable of index %d in a snapshot of %d", v.ModifyIndex, snap.Index())
+					}
+				}
+				if sum != 0 {
+					t.Errorf("half a change: the sum is %d", sum)
+				}
+			}
+		})
+	}
+	for w := range 8 {
+		updates.Go(func() {
+			for i := range 40 {
+				if _, err := s.Update(ctx, func(tx *Txn) error {
+					for path, n := range map[string]int{"a": i, "b": -i} { // always 0 together
+						tx.PutVariable(&api.Variable{Namespace: "default", Path: fmt.Sprint(path, w), Items: api.VariableItems{"n": strconv.Itoa(n)}})
+					}
+					return nil
+				}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	updates.Wait()
+	cancel()
+	readers.Wait()
+	if s.Index() != 8*40 {
+		t.Errorf("index %d", s.Index())
 	}
 }

@@ -1,0 +1,286 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+)
+
+// stored has one value of each type that is encoded.
+var stored = []any{
+	api.Job{}, api.Evaluation{}, api.Allocation{}, api.Deployment{}, api.Node{}, api.ServiceRegistration{},
+	api.Variable{}, api.Namespace{}, api.TaskState{}, submission{}, scaling{}, PeriodicLaunch{},
+	allocRow{}, allocState{}, indexes{}, quarantined{}, taskLocal{},
+}
+
+// filler makes values: with 0 every pointer, list and map is nil, with 1 all are
+// there but what they hold is zero or empty, above that they hold something.
+type filler struct {
+	*rand.Rand
+	choices []int
+}
+
+func (f filler) choice() int { return f.choices[f.IntN(len(f.choices))] }
+
+func (f filler) fill(v reflect.Value, depth int) {
+	choice := f.choice()
+	if depth > 12 {
+		choice = 0
+	}
+	switch v.Interface().(type) {
+	case time.Time:
+		if choice > 0 {
+			v.Set(reflect.ValueOf(time.Unix(f.Int64N(4e9)-2e9, f.Int64N(1e9)).UTC()))
+		}
+		return
+	}
+	switch v.Kind() {
+	case reflect.Bool:
+		v.SetBool(choice > 1)
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		if choice > 1 {
+			v.SetInt(int64(f.Uint64()) >> (64 - v.Type().Bits()))
+		}
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		if choice > 1 {
+			v.SetUint(f.Uint64() >> (64 - v.Type().Bits()))
+		}
+	case reflect.Float32, reflect.Float64:
+		if choice > 1 {
+			v.SetFloat(float64(f.IntN(100)) / 2)
+		}
+	case reflect.String:
+		if choice > 1 {
+			v.SetString(fmt.Sprintf("größe-%d", f.IntN(1000)))
+		}
+	case reflect.Pointer:
+		if choice > 0 {
+			v.Set(reflect.New(v.Type().Elem()))
+			f.fill(v.Elem(), depth+1)
+		}
+	case reflect.Slice:
+		if choice > 0 {
+			v.Set(reflect.MakeSlice(v.Type(), choice-1, choice-1))
+			for i := range v.Len() {
+				f.fill(v.Index(i), depth+1)
+			}
+		}
+	case reflect.Array:
+		for i := range v.Len() {
+			f.fill(v.Index(i), depth+1)
+		}
+	case reflect.Map:
+		if choice > 0 {
+			v.Set(reflect.MakeMap(v.Type()))
+			for range choice - 1 {
+				key, element := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+				f.fill(key, depth+1)
+				f.fill(element, depth+1)
+				v.SetMapIndex(key, element)
+			}
+		}
+	case reflect.Interface: // what job files and JSON have in them
+		values := []any{nil, true, 5, -3, 5.0, 0.5, "x", "", []any{1, "a", nil}, []any{}, map[string]any{"k": 1, "m": map[string]any{"f": 2.0}}}
+		if x := values[f.IntN(len(values))]; x != nil {
+			v.Set(reflect.ValueOf(x))
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() {
+				f.fill(v.Field(i), depth+1)
+			}
+		}
+	default:
+		panic("a value of type " + v.Type().String() + " cannot be stored")
+	}
+}
+
+func TestEveryNounComesBackExactly(t *testing.T) {
+	for _, zero := range stored {
+		typ := reflect.TypeOf(zero)
+		t.Run(typ.String(), func(t *testing.T) {
+			t.Parallel()
+			for seed, choices := range [][]int{{0}, {1}, {2}, {3}, {0, 2}, {0, 1, 2}, {0, 1, 2, 3}, {0, 0, 1, 2, 3}} {
+				f := filler{rand.New(rand.NewPCG(uint64(seed), 1)), choices}
+				want := reflect.New(typ)
+				f.fill(want.Elem(), 0)
+				if l, ok := want.Interface().(*taskLocal); ok {
+					l.LocalState.Hooks = nil
+				}
+				payload, err := encode(want.Interface())
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := reflect.New(typ)
+				if err := decode(payload, got.Interface()); err != nil {
+					t.Fatalf("choices %v: %v", choices, err)
+				}
+				if !reflect.DeepEqual(got.Interface(), want.Interface()) {
+					t.Fatalf("choices %v: %s", choices, difference(typ.Name(), got.Elem(), want.Elem()))
+				}
+				again, err := encode(got.Interface())
+				if err != nil || !bytes.Equal(again, payload) {
+					t.Errorf("choices %v: other bytes at the second time (%v)", choices, err)
+				}
+			}
+		})
+	}
+}
+
+func TestNoStoredTypeIsReadWrong(t *testing.T) {
+	for _, zero := range stored {
+		if _, ok := zero.(taskLocal); ok {
+			continue // the field that is wrong is nil there
+		}
+		if mixes(reflect.TypeOf(zero), make(map[reflect.Type]bool)) {
+			t.Errorf("%T has a map of structs", zero)
+		}
+	}
+}
+
+func TestTaskLocalLosesNothing(t *testing.T) {
+	for seed, choices := range [][]int{{0}, {1}, {2}, {3}, {0, 1, 2, 3}} {
+		var want taskrunner.LocalState
+		filler{rand.New(rand.NewPCG(uint64(seed), 1)), choices}.fill(reflect.ValueOf(&want).Elem(), 0)
+		payload, err := encode(newTaskLocal(want))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var l taskLocal
+		if err := decode(payload, &l); err != nil {
+			t.Fatal(err)
+		}
+		if got := l.state(); !reflect.DeepEqual(got, want) {
+			t.Error(difference("LocalState", reflect.ValueOf(got), reflect.ValueOf(want)))
+		}
+	}
+}
+
+// difference names the first place where two values differ.
+func difference(path string, got, want reflect.Value) string {
+	if got.Kind() == want.Kind() && got.IsValid() {
+		switch got.Kind() {
+		case reflect.Struct:
+			for i := range got.NumField() {
+				if f := got.Type().Field(i); f.IsExported() && !reflect.DeepEqual(got.Field(i).Interface(), want.Field(i).Interface()) {
+					return difference(path+"."+f.Name, got.Field(i), want.Field(i))
+				}
+			}
+		case reflect.Pointer, reflect.Interface:
+			if !got.IsNil() && !want.IsNil() {
+				return difference(path, got.Elem(), want.Elem())
+			}
+		case reflect.Slice:
+			for i := range min(got.Len(), want.Len()) {
+				if !reflect.DeepEqual(got.Index(i).Interface(), want.Index(i).Interface()) {
+					return difference(fmt.Sprintf("%s[%d]", path, i), got.Index(i), want.Index(i))
+				}
+			}
+		case reflect.Map:
+			for _, key := range want.MapKeys() {
+				if g := got.MapIndex(key); g.IsValid() && !reflect.DeepEqual(g.Interface(), want.MapIndex(key).Interface()) {
+					return difference(fmt.Sprintf("%s[%v]", path, key), g, want.MapIndex(key))
+				}
+			}
+		}
+	}
+	return fmt.Sprintf("%s: got %#v, want %#v", path, got, want)
+}
+
+// newer is a type of a later release, older the same type of this one.
+type newer struct {
+	ID    string
+	Added map[string]any
+	Count int64
+}
+
+type older struct {
+	Count int64
+	ID    string
+	Gone  string
+}
+
+func TestTypesMayGrow(t *testing.T) {
+	payload, err := encode(newer{"a", map[string]any{"x": []any{1, map[string]any{"y": 2.5}}}, 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got older
+	if err := decode(payload, &got); err != nil || got != (older{Count: 7, ID: "a"}) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+func TestRecordKnowsItsPlace(t *testing.T) {
+	good := seal("jobs", "default\x00a", 7, []byte("payload"))
+	if r, err := unseal("jobs", "default\x00a", good); err != nil || r.index != 7 || string(r.payload) != "payload" {
+		t.Fatalf("got %+v, %v", r, err)
+	}
+	if _, err := unseal("jobs", "default\x00b", good); !errors.Is(err, errChecksum) {
+		t.Errorf("other key: %v", err)
+	}
+	if _, err := unseal("variables", "default\x00a", good); !errors.Is(err, errChecksum) {
+		t.Errorf("other table: %v", err)
+	}
+	for i := range len(good) * 8 {
+		bad := bytes.Clone(good)
+		bad[i/8] ^= 1 << (i % 8)
+		if _, err := unseal("jobs", "default\x00a", bad); err == nil {
+			t.Errorf("bit %d changed, and nobody saw it", i)
+		}
+	}
+	for n := range good {
+		if _, err := unseal("jobs", "default\x00a", good[:n]); err == nil {
+			t.Errorf("cut to %d bytes, and nobody saw it", n)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for i, zero := range stored {
+		v := reflect.New(reflect.TypeOf(zero))
+		filler{rand.New(rand.NewPCG(1, 1)), []int{0, 2}}.fill(v.Elem(), 6)
+		payload, err := encode(v.Interface())
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(uint8(i), payload)
+	}
+	f.Add(uint8(0), bytes.Repeat([]byte{0x91}, 100_000)) // lists in lists
+	f.Add(uint8(0), []byte{0xdf, 0xff, 0xff, 0xff, 0xff})
+	f.Add(uint8(0), []byte{0xdd, 0xff, 0xff, 0xff, 0xff})
+	f.Fuzz(func(t *testing.T, which uint8, payload []byte) {
+		typ := reflect.TypeOf(stored[int(which)%len(stored)])
+		v := reflect.New(typ)
+		if decode(payload, v.Interface()) != nil {
+			return
+		}
+		again, err := encode(v.Interface())
+		if err != nil {
+			t.Fatalf("what was read cannot be written: %v", err)
+		}
+		second := reflect.New(typ)
+		if err := decode(again, second.Interface()); err != nil {
+			t.Fatalf("what was written cannot be read: %v", err)
+		}
+	})
+}
+
+func FuzzUnseal(f *testing.F) {
+	f.Add(seal("jobs", "a", 1, []byte("x")))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, err := unseal("jobs", "a", b)
+		if err == nil && !bytes.Equal(seal("jobs", "a", r.index, r.payload), b) {
+			t.Errorf("other bytes at the second time: %x", b)
+		}
+	})
+}

@@ -1,0 +1,113 @@
+package store
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+	"time"
+)
+
+var testContext = context.Background()
+
+// child starts the test binary again in a role.
+func child(t *testing.T, role, path string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), roleEnv+"="+role, pathEnv+"="+path)
+	cmd.Stderr = new(bytes.Buffer)
+	return cmd
+}
+
+func TestKilledWriterLosesNothing(t *testing.T) {
+	t.Parallel()
+	path := temp(t)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	told := make(map[int]int)
+	var index uint64
+	rounds := 12
+	if testing.Short() {
+		rounds = 4
+	}
+	for range rounds {
+		cmd := child(t, "write", path)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		// From the first change on, death may come at any moment.
+		kill := time.AfterFunc(30*time.Second, func() { cmd.Process.Kill() })
+		first := true
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			var w, n int
+			var i uint64
+			if _, err := fmt.Sscan(lines.Text(), &w, &n, &i); err != nil {
+				t.Errorf("the writer says %q", lines.Text())
+			}
+			told[w], index = max(told[w], n), max(index, i)
+			if first {
+				first = false
+				kill.Reset(time.Duration(random.IntN(50_000)) * time.Microsecond)
+			}
+		}
+		cmd.Wait()
+		kill.Stop()
+		if text := cmd.Stderr.(*bytes.Buffer).String(); text != "" {
+			t.Fatalf("the writer says: %s", text)
+		}
+		check(t, path, told, index)
+	}
+	if index < uint64(rounds) {
+		t.Errorf("only %d changes in all", index)
+	}
+}
+
+// check looks at what a killed writer has left. At most one change of each
+// writer may be there that it had no time to tell.
+func check(t *testing.T, path string, told map[int]int, index uint64) {
+	t.Helper()
+	s := open(t, path)
+	defer s.Close()
+	if d := s.Damage(); len(d) > 0 {
+		t.Fatalf("damage: %v", d)
+	}
+	if s.Index() < index {
+		t.Errorf("index %d, but %d was told", s.Index(), index)
+	}
+	snap := s.Snapshot()
+	for w := range writers {
+		name := strconv.Itoa(w)
+		a, b := snap.Variable(nil, "default", name+"/a"), snap.Variable(nil, "default", name+"/b")
+		alloc := snap.Allocation(nil, "alloc-"+name)
+		if a == nil || b == nil {
+			if told[w] > 0 || a != nil || b != nil || alloc != nil {
+				t.Errorf("writer %d: change %d was told, but half of it is there: %v %v %v", w, told[w], a, b, alloc)
+			}
+			continue
+		}
+		n, err := strconv.Atoi(a.Items["n"])
+		if err != nil || b.Items["n"] != a.Items["n"] || a.ModifyIndex != b.ModifyIndex {
+			t.Errorf("writer %d: half a change: %v and %v", w, a, b)
+		}
+		if n < told[w] || n > told[w]+1 {
+			t.Errorf("writer %d: state of change %d, but %d was told", w, n, told[w])
+		}
+		told[w] = n // the next process knows it
+		if (alloc != nil) != (n%2 == 1) {
+			t.Errorf("writer %d: half of change %d: alloc %v", w, n, alloc)
+		}
+		if alloc != nil && (alloc.Job == nil || *alloc.Job.ID != "job"+a.Items["n"]) {
+			t.Errorf("writer %d: alloc of change %d has the job %v", w, n, alloc.Job)
+		}
+	}
+}

@@ -1,0 +1,645 @@
+package store
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+)
+
+// sample makes a state file with something of everything, and returns its
+// bytes and what is in it.
+func sample(t testing.TB) ([]byte, map[recordKey]any) {
+	t.Helper()
+	s := open(t, temp(t))
+	for i := range 6 {
+		update(t, s, func(tx *Txn) {
+			job := testJob(fmt.Sprintf("job-%d", i), 0)
+			tx.PutJob(job)
+			tx.PutJobSubmission("default", *job.ID, 0, &api.JobSubmission{Source: strings.Repeat("# text\n", 1000), Format: "hcl2"})
+			for n := range 4 {
+				id := fmt.Sprintf("%08d-0000-0000-0000-00000000000%d", i, n)
+				tx.PutAllocation(&api.Allocation{ID: id, Namespace: "default", JobID: *job.ID, Job: job, EvalID: "eval"})
+				tx.PutTaskLocal(id, "web", taskrunner.LocalState{StartID: "start", RunComplete: n == 0})
+			}
+			tx.PutEvaluation(&api.Evaluation{ID: fmt.Sprintf("eval-%d", i), Namespace: "default", JobID: *job.ID})
+			tx.PutVariable(&api.Variable{Namespace: "default", Path: *job.ID, Items: api.VariableItems{"password": "hunter2"}})
+			tx.AddScalingEvent("default", *job.ID, "app", api.ScalingEvent{Message: "more"})
+			tx.PutFact("boot", "b0071d")
+		})
+	}
+	for i := range 3 { // holes
+		update(t, s, func(tx *Txn) { tx.DeleteEvaluation(fmt.Sprintf("eval-%d", i)) })
+	}
+	have := content(s)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(s.file.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text, have
+}
+
+// content is all that is in a store.
+func content(s *Store) map[recordKey]any {
+	all := make(map[recordKey]any)
+	txn := s.mem.Txn(false)
+	for _, k := range kinds {
+		it, err := txn.Get(string(k.table), "id_prefix", "")
+		if err != nil {
+			panic(err)
+		}
+		for obj := it.Next(); obj != nil; obj = it.Next() {
+			all[recordKey{k.table, k.key(obj)}] = obj
+		}
+	}
+	return all
+}
+
+// survives opens a damaged file, and checks that nothing is there that was not
+// there before, that what is missing is named, and that the store works.
+func survives(t *testing.T, name string, text []byte, want map[recordKey]any) (missing int) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "state.db")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(Config{Path: path, Logger: hclog.NewNullLogger()})
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	have := content(s)
+	if strings.Contains(fmt.Sprint(s.Damage()), "one of the two heads") {
+		want = have // the state before the last change, and we are told
+	}
+	for key, obj := range have {
+		if !reflect.DeepEqual(obj, want[key]) {
+			t.Errorf("%s: %s %q is not what it was: %s", name, key.table, key.key, difference("", reflect.ValueOf(obj), reflect.ValueOf(want[key])))
+		}
+	}
+	missing = len(want) - len(have)
+	if missing > 0 && len(s.Damage()) == 0 {
+		t.Errorf("%s: %d records are missing, and nobody says so", name, missing)
+	}
+	before := s.Index()
+	index := update(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "after"}) })
+	if index != before+1 {
+		t.Errorf("%s: index %d after %d", name, index, before)
+	}
+	if err := s.Close(); err != nil {
+		t.Errorf("%s: close: %v", name, err)
+	}
+	again, err := Open(Config{Path: path, Logger: hclog.NewNullLogger()})
+	if err != nil {
+		t.Fatalf("%s: second time: %v", name, err)
+	}
+	defer again.Close()
+	if d := again.Damage(); len(d) > 0 {
+		t.Errorf("%s: damage is still there at the second time: %v", name, d)
+	}
+	if got := len(content(again)); got != len(have)+1 {
+		t.Errorf("%s: %d records at the second time, want %d", name, got, len(have)+1)
+	}
+	return missing
+}
+
+func TestTruncatedFile(t *testing.T) {
+	t.Parallel()
+	text, want := sample(t)
+	if len(text) < 20*pageSize {
+		t.Fatalf("the sample has only %d bytes", len(text))
+	}
+	for cut := 0; cut < len(text); cut += pageSize {
+		survives(t, fmt.Sprintf("cut to %d of %d", cut, len(text)), text[:cut], want)
+	}
+	survives(t, "cut within a page", text[:5*pageSize+17], want)
+}
+
+func TestFlippedBits(t *testing.T) {
+	t.Parallel()
+	text, want := sample(t)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	rounds := 100
+	if testing.Short() {
+		rounds = 20
+	}
+	lost := 0
+	for range rounds {
+		bad := bytes.Clone(text)
+		var bits []int
+		for range 1 + random.IntN(3) {
+			bit := random.IntN(len(bad) * 8)
+			if random.IntN(2) == 0 { // the first bytes of a page say most
+				bit = bit/(8*pageSize)*8*pageSize + random.IntN(8*200)
+			}
+			bad[bit/8] ^= 1 << (bit % 8)
+			bits = append(bits, bit)
+		}
+		lost += survives(t, fmt.Sprintf("seed %d, bits %v", seed, bits), bad, want)
+	}
+	if lost == 0 {
+		t.Error("nothing was lost at all, so nothing was tested")
+	}
+}
+
+func TestNonsense(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string][]byte{
+		"zero length": {},
+		"text":        []byte("hello"),
+		"zeros":       make([]byte, 10*pageSize),
+		"ones":        bytes.Repeat([]byte{0xff}, 10*pageSize),
+	} {
+		survives(t, name, text, nil)
+	}
+}
+
+// A damaged file is kept for a person to look at, and its index is not used
+// again.
+func TestDamagedFileIsKept(t *testing.T) {
+	t.Parallel()
+	path := temp(t)
+	s := open(t, path)
+	update(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "a"}) })
+	for range 5 {
+		s.Close()
+		if err := os.Truncate(path, 0); err != nil {
+			t.Fatal(err)
+		}
+		before := s.Index()
+		s = open(t, path)
+		if s.Index() <= before || s.Index() < lostIndex {
+			t.Errorf("index %d after %d", s.Index(), before)
+		}
+		d := s.Damage()
+		if len(d) != 1 || !strings.HasPrefix(d[0].Kept, path+".damaged-") {
+			t.Fatalf("damage %v", d)
+		}
+		if _, err := os.Stat(d[0].Kept); err != nil {
+			t.Error(err)
+		}
+		update(t, s, func(tx *Txn) { tx.PutNode(&api.Node{ID: "n"}) })
+		events := s.Snapshot().Node(nil, "n").Events
+		if len(events) != 1 || events[0].Subsystem != "Storage" || !strings.Contains(events[0].Message, "neither of its two heads is valid") {
+			t.Errorf("events %v", events)
+		}
+	}
+	if kept, _ := filepath.Glob(path + ".damaged-*"); len(kept) != 3 {
+		t.Errorf("kept %v, want the last three", kept)
+	}
+}
+
+// edit changes one record of a state file with bbolt.
+func edit(t *testing.T, path, bucket, key string, f func([]byte) []byte) {
+	t.Helper()
+	db, err := bolt.Open(path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := db.Update(func(tx *bolt.Tx) error {
+		b := tx.Bucket([]byte(bucket))
+		if key == "*" {
+			k, _ := b.Cursor().First()
+			key = string(k)
+		}
+		value := b.Get([]byte(key))
+		if value == nil {
+			return fmt.Errorf("no %s %q", bucket, key)
+		}
+		return b.Put([]byte(key), f(bytes.Clone(value)))
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// otherSchema gives a record another schema version, with a right checksum.
+func otherSchema(bucket, key string, version byte) func([]byte) []byte {
+	return func(b []byte) []byte {
+		b[0] = version
+		binary.BigEndian.PutUint32(b[1:], sum(bucket, key, version, b[5:headerSize], b[headerSize:]))
+		return b
+	}
+}
+
+func TestBadRecordGoesToQuarantine(t *testing.T) {
+	t.Parallel()
+	const eval = "eval-1"
+	for name, tc := range map[string]struct {
+		edit  func([]byte) []byte
+		cause string
+	}{
+		"next schema version":     {otherSchema("evaluations", eval, schemaVersion+1), "record has schema version 2, this build reads 1"},
+		"previous schema version": {otherSchema("evaluations", eval, schemaVersion-1), "record has schema version 0, this build reads 1"},
+		"flipped bit":             {func(b []byte) []byte { b[len(b)-1] ^= 4; return b }, "checksum does not match"},
+		"too short":               {func(b []byte) []byte { return b[:5] }, "record is too short"},
+		"other content": {func([]byte) []byte {
+			payload, _ := encode("a string")
+			return seal("evaluations", eval, 1, payload)
+		}, "only encoded map or array"},
+		"content of another": {func([]byte) []byte {
+			payload, _ := encode(&api.Evaluation{ID: "other"})
+			return seal("evaluations", eval, 1, payload)
+		}, errOtherKey.Error()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := open(t, temp(t))
+			update(t, s, func(tx *Txn) {
+				for i := range 3 {
+					tx.PutEvaluation(&api.Evaluation{ID: fmt.Sprintf("eval-%d", i)})
+				}
+			})
+			s.Close()
+			path, bad := s.file.path, []byte(nil)
+			edit(t, path, "evaluations", eval, func(b []byte) []byte { bad = tc.edit(b); return bad })
+			s = open(t, path)
+			d := s.Damage()
+			if len(d) != 1 || d[0].Table != Evaluations || d[0].Key != eval || !strings.Contains(d[0].Cause, tc.cause) || d[0].Kept != "quarantine" {
+				t.Fatalf("damage %+v, want %q", d, tc.cause)
+			}
+			snap := s.Snapshot()
+			if snap.Evaluation(nil, eval) != nil || len(snap.Evaluations(nil, "")) != 2 {
+				t.Error("not exactly the bad one is gone")
+			}
+			s = reopen(t, s)
+			if d := s.Damage(); len(d) > 0 {
+				t.Errorf("damage at the second time: %v", d)
+			}
+			if s.Index() != 1 {
+				t.Errorf("index %d", s.Index())
+			}
+			s.Close()
+			contents, err := Inspect(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(contents.Quarantine) != 1 || !bytes.Equal(contents.Quarantine[0].Value, bad) || !strings.Contains(contents.Quarantine[0].Cause, tc.cause) {
+				t.Errorf("quarantine %+v", contents.Quarantine)
+			}
+			if kept, _ := filepath.Glob(path + ".*"); len(kept) != 0 {
+				t.Errorf("files %v beside a file whose structure was good", kept)
+			}
+		})
+	}
+}
+
+// The record of a job that many allocations share is there a second time, in
+// the list of versions.
+func TestSharedJobDoesNotRead(t *testing.T) {
+	t.Parallel()
+	s := open(t, temp(t))
+	job := testJob("a", 3)
+	update(t, s, func(tx *Txn) {
+		tx.PutJob(job)
+		for i := range 3 {
+			tx.PutAllocation(&api.Allocation{ID: fmt.Sprintf("alloc-%d", i), Namespace: "default", JobID: "a", Job: job})
+		}
+		tx.PutAllocation(&api.Allocation{ID: "purged", Namespace: "default", JobID: "b", Job: testJob("b", 0)})
+	})
+	s.Close()
+	path := s.file.path
+	for _, id := range []string{"alloc-0", "purged"} {
+		hash := s.specs.byJob[s.Snapshot().Allocation(nil, id).Job]
+		edit(t, path, specBucket, hash, func(b []byte) []byte { b[20] ^= 1; return b })
+	}
+	s = open(t, path)
+	if a := s.Snapshot().Allocation(nil, "purged"); a != nil {
+		t.Errorf("an allocation has the job %v from nowhere", a.Job)
+	}
+	for range 2 {
+		for i := range 3 {
+			if a := s.Snapshot().Allocation(nil, fmt.Sprintf("alloc-%d", i)); a == nil || !reflect.DeepEqual(a.Job, job) {
+				t.Errorf("alloc %d: %+v", i, a)
+			}
+		}
+		s = reopen(t, s)
+	}
+	if d := s.Damage(); len(d) > 0 {
+		t.Errorf("damage at the second time: %v", d)
+	}
+}
+
+func TestLostIndexNeverGoesBack(t *testing.T) {
+	t.Parallel()
+	s := open(t, temp(t))
+	for range 3 {
+		update(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "a"}) })
+	}
+	s.Close()
+	edit(t, s.file.path, metaBucket, indexKey, func(b []byte) []byte { b[20] ^= 1; return b })
+	s = open(t, s.file.path)
+	if s.Index() < lostIndex || s.Snapshot().TableIndex(nil, Jobs) != s.Index() {
+		t.Errorf("index %d, of jobs %d", s.Index(), s.Snapshot().TableIndex(nil, Jobs))
+	}
+	was := s.Index()
+	s = reopen(t, s)
+	if s.Index() != was || len(s.Damage()) > 0 {
+		t.Errorf("index %d after %d, damage %v", s.Index(), was, s.Damage())
+	}
+}
+
+func TestUnknownTableIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	s := open(t, temp(t))
+	update(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "a"}) })
+	s.Close()
+	path := s.file.path
+	db, err := bolt.Open(path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Update(func(tx *bolt.Tx) error {
+		b, err := tx.CreateBucket([]byte("of a newer build"))
+		if err != nil {
+			return err
+		}
+		return b.Put([]byte("k"), []byte("v"))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	db.Close()
+	edit(t, path, "namespaces", "a", func(b []byte) []byte { b[20] ^= 1; return b }) // so that all is written anew
+	s = open(t, path)
+	if d := s.Damage(); len(d) != 1 {
+		t.Errorf("damage %v", d)
+	}
+	s = reopen(t, s)
+	if len(s.foreign) != 1 || string(s.foreign[0].value) != "v" || len(s.Damage()) > 0 {
+		t.Errorf("have %v, damage %v", s.foreign, s.Damage())
+	}
+}
+
+func TestFileInUse(t *testing.T) {
+	t.Parallel()
+	path := temp(t)
+	cmd := child(t, "hold", path)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 4)); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Open(Config{Path: path, Logger: hclog.NewNullLogger()})
+	var locked *LockedError
+	if !errors.As(err, &locked) || locked.PID != cmd.Process.Pid {
+		t.Errorf("error %v, want one that names process %d", err, cmd.Process.Pid)
+	}
+	if want := fmt.Sprintf("state file %s is in use by process %d", path, cmd.Process.Pid); err == nil || err.Error() != want {
+		t.Errorf("error %q, want %q", err, want)
+	}
+	if _, err := Inspect(path); !errors.As(err, &locked) || locked.PID != cmd.Process.Pid {
+		t.Errorf("inspect: %v", err)
+	}
+	in.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	open(t, path)
+}
+
+func TestFileDeletedWhileOpen(t *testing.T) {
+	t.Parallel()
+	s := open(t, temp(t))
+	path := s.file.path
+	update(t, s, func(tx *Txn) { tx.PutJob(testJob("a", 0)) })
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	update(t, s, func(tx *Txn) { tx.PutJob(testJob("b", 0)) })
+	update(t, s, func(tx *Txn) { tx.PutJob(testJob("c", 0)) })
+	if _, err := Open(Config{Path: path, Logger: hclog.NewNullLogger()}); !errors.As(err, new(*LockedError)) {
+		t.Errorf("the new file is not locked: %v", err)
+	}
+	s = reopen(t, s)
+	if got := len(s.Snapshot().Jobs(nil, "default", "")); got != 3 || len(s.Damage()) > 0 {
+		t.Errorf("%d jobs, want 3; damage %v", got, s.Damage())
+	}
+}
+
+func TestFileReplacedWhileOpen(t *testing.T) {
+	t.Parallel()
+	s := open(t, temp(t))
+	path := s.file.path
+	update(t, s, func(tx *Txn) { tx.PutJob(testJob("a", 0)) })
+	if err := os.WriteFile(path+".other", []byte("somebody else's"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".other", path); err != nil {
+		t.Fatal(err)
+	}
+	put := func(tx *Txn) error { tx.PutJob(testJob("b", 0)); return nil }
+	if _, err := s.Update(t.Context(), put); !errors.Is(err, errReplaced) {
+		t.Errorf("error %v", err)
+	}
+	if s.Snapshot().Job(nil, "default", "b") != nil {
+		t.Error("readers see a change that failed")
+	}
+	if text, err := os.ReadFile(path); err != nil || string(text) != "somebody else's" {
+		t.Errorf("the other file now holds %q, %v", text, err)
+	}
+	os.Remove(path)
+	if _, err := s.Update(t.Context(), put); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNotAFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("elsewhere", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{".", "fifo", "link", "missing/state.db"} {
+		path := filepath.Join(dir, name)
+		if _, err := Open(Config{Path: path, Logger: hclog.NewNullLogger()}); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+}
+
+// small mounts a tmpfs of a few pages.
+func small(t *testing.T, size string) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("mounting a tmpfs needs root")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
+		t.Skipf("mount a tmpfs: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+func TestDiskFull(t *testing.T) {
+	dir := small(t, "512k")
+	s := open(t, filepath.Join(dir, "state.db"))
+	put := func(i int) error {
+		_, err := s.Update(t.Context(), func(tx *Txn) error {
+			for _, half := range []string{"a", "b"} {
+				tx.PutJobSubmission("default", fmt.Sprintf("job-%d-%s", i, half), 0, &api.JobSubmission{Source: strings.Repeat(half, 7000)})
+			}
+			return nil
+		})
+		return err
+	}
+	full := -1
+	for i := range 100 {
+		if err := put(i); err != nil {
+			if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), s.file.path) {
+				t.Fatalf("error %v", err)
+			}
+			full = i
+			break
+		}
+	}
+	if full < 5 {
+		t.Fatalf("full after %d changes", full)
+	}
+	index := s.Index()
+	for range 3 {
+		if err := put(full); !errors.Is(err, unix.ENOSPC) {
+			t.Fatalf("still full, but: %v", err)
+		}
+	}
+	if s.Index() != index || s.Snapshot().JobSubmission(nil, "default", fmt.Sprintf("job-%d-a", full), 0) != nil {
+		t.Error("readers see a part of what failed")
+	}
+	check := func(n int) {
+		t.Helper()
+		if got := len(content(s)); got != 2*n || len(s.Damage()) > 0 {
+			t.Errorf("%d records, want %d; damage %v", got, 2*n, s.Damage())
+		}
+	}
+	s = reopen(t, s) // works on the full disk
+	check(full)
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, "size=4m"); err != nil {
+		t.Fatal(err)
+	}
+	if err := put(full); err != nil {
+		t.Errorf("there is room again, but: %v", err)
+	}
+	s = reopen(t, s)
+	check(full + 1)
+	s.Close()
+}
+
+// On a full disk a damaged file is read, and written anew when there is room.
+func TestDamageOnAFullDisk(t *testing.T) {
+	text, want := sample(t)
+	dir := small(t, "4m")
+	path := filepath.Join(dir, "state.db")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	edit(t, path, "evaluations", "*", func(b []byte) []byte { b[7] ^= 1; return b })
+	filler := filepath.Join(dir, "filler")
+	if err := os.WriteFile(filler, make([]byte, 8<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatal(err)
+	}
+	s := open(t, path)
+	have := len(content(s))
+	if have != len(want)-1 || len(s.Damage()) != 1 {
+		t.Errorf("%d of %d records, damage %v", have, len(want), s.Damage())
+	}
+	put := func(tx *Txn) error { tx.PutNamespace(&api.Namespace{Name: "a"}); return nil }
+	if _, err := s.Update(t.Context(), put); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("error %v", err)
+	}
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Update(t.Context(), put); err != nil {
+		t.Errorf("there is room, but: %v", err)
+	}
+	s = reopen(t, s)
+	if got := len(content(s)); got != have+1 || len(s.Damage()) > 0 {
+		t.Errorf("%d records, want %d; damage %v", got, have+1, s.Damage())
+	}
+	s.Close()
+}
+
+func TestReadOnlyDisk(t *testing.T) {
+	dir := small(t, "4m")
+	s := open(t, filepath.Join(dir, "state.db"))
+	update(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "a"}) })
+	s.Close()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(Config{Path: s.file.path, Logger: hclog.NewNullLogger()}); !errors.Is(err, unix.EROFS) {
+		t.Errorf("error %v", err)
+	}
+	if _, err := Inspect(s.file.path); err != nil {
+		t.Errorf("inspect: %v", err)
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, ""); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, s.file.path)
+	update(t, s, func(tx *Txn) { tx.DeleteNamespace("a") })
+	s.Close()
+}
+
+// After what bbolt cannot bear, the file is written anew from memory.
+func TestGivenUpFileIsWrittenAnew(t *testing.T) {
+	t.Parallel()
+	s := open(t, temp(t))
+	update(t, s, func(tx *Txn) { tx.PutJob(testJob("a", 0)) })
+	// Somebody writes nonsense over the pages, between two updates.
+	f, err := os.OpenFile(s.file.path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt(bytes.Repeat([]byte{0xee}, int(info.Size())-2*pageSize), 2*pageSize); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	_, err = s.Update(t.Context(), func(tx *Txn) error { tx.PutJob(testJob("b", 0)); return nil })
+	if err == nil {
+		t.Fatal("no error; the page was not read")
+	}
+	update(t, s, func(tx *Txn) { tx.PutJob(testJob("c", 0)) })
+	s = reopen(t, s)
+	jobs := s.Snapshot().Jobs(nil, "default", "")
+	if len(jobs) != 2 || *jobs[0].ID != "a" || *jobs[1].ID != "c" || len(s.Damage()) > 0 {
+		t.Errorf("jobs %v, damage %v", jobs, s.Damage())
+	}
+}

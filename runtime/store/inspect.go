@@ -1,0 +1,237 @@
+package store
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+)
+
+// Contents is what Inspect finds in a state file.
+type Contents struct {
+	Size       int64
+	Index      uint64 // of the last visible change
+	Records    []Record
+	Quarantine []Quarantined
+	Damage     []Damage // what Open would report
+}
+
+// Record is one record that reads.
+type Record struct {
+	Table Table
+	Key   string // a slash separates its parts
+	Index uint64 // of the change that wrote it, or of the last one before if it takes no index
+	Bytes int    // in the file, without the job of an allocation
+
+	object any
+}
+
+// Quarantined is a record that did not read.
+type Quarantined struct {
+	Table Table
+	Key   string
+	Cause string
+	Time  time.Time
+	Value []byte // as it was
+}
+
+// Inspect reads a state file that no agent uses, and leaves it as it is,
+// however damaged. It fails like [Open], but for a missing file.
+func Inspect(path string) (*Contents, error) {
+	handle, err := openLocked(path, false)
+	if err != nil {
+		return nil, err
+	}
+	defer handle.Close()
+	s, err := newStore(Config{Path: path, Logger: hclog.NewNullLogger()})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.load(handle); err != nil {
+		return nil, err
+	}
+	c := &Contents{Index: s.index, Damage: s.damage}
+	if info, err := handle.Stat(); err == nil {
+		c.Size = info.Size()
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.quarantine)) {
+		c.Quarantine = append(c.Quarantine, inQuarantine(name, s.quarantine[name]))
+	}
+	txn := s.mem.Txn(false)
+	_, err = scanFile(handle, func(bucket string, k, value []byte) {
+		kind := kindOf[Table(bucket)]
+		if kind == nil {
+			return
+		}
+		object, err := txn.First(bucket, "id", string(k))
+		if err != nil || object == nil {
+			return
+		}
+		r, err := unseal(bucket, string(k), value)
+		if err != nil {
+			return
+		}
+		c.Records = append(c.Records, Record{
+			Table: kind.table, Key: readable(string(k)), Index: r.index, Bytes: len(value), object: object,
+		})
+	})
+	slices.SortStableFunc(c.Records, func(a, b Record) int {
+		return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.Key, b.Key))
+	})
+	return c, err
+}
+
+func inQuarantine(name string, sealed []byte) Quarantined {
+	table, key, _ := strings.Cut(name, "\x00")
+	q := Quarantined{Table: Table(table), Key: readable(key)}
+	var stored quarantined
+	r, err := unseal(quarantineBucket, name, sealed)
+	if err == nil {
+		err = decode(r.payload, &stored)
+	}
+	if err != nil {
+		q.Cause = err.Error()
+		return q
+	}
+	q.Cause, q.Time, q.Value = stored.Cause, stored.Time, stored.Value
+	return q
+}
+
+// Redacted returns the object of the record as encoding/json knows values,
+// without what is empty, and with [Redaction] in the place of secrets.
+func (r Record) Redacted() (any, error) {
+	object := r.object
+	switch o := object.(type) {
+	case *localRecord:
+		var v any
+		switch r.Table {
+		case taskLocals:
+			v = new(taskLocal)
+		case taskStates:
+			v = new(api.TaskState)
+		case allocLocals:
+			v = new(allocState)
+		default:
+			v = new(any)
+		}
+		if err := decode(o.payload, v); err != nil {
+			return nil, fmt.Errorf("read %s %q: %w", r.Table, r.Key, err)
+		}
+		if l, ok := v.(*taskLocal); ok {
+			v = l.state()
+		}
+		object = v
+	}
+	return redact(reflect.ValueOf(object)), nil
+}
+
+// Redaction stands for a value that may be a secret.
+const Redaction = "(redacted)"
+
+// secretFields are the fields, of all types that are stored, that hold secrets
+// or what may have some in it: the environment, the items of a variable, the
+// answers of hooks, texts of jobs and templates, what a driver has encoded.
+var secretFields = map[string]bool{
+	"Env": true, "DeviceEnv": true, "Items": true, "Data": true, "Payload": true,
+	"Source": true, "Variables": true, "VariableFlags": true, "EmbeddedTmpl": true,
+	"GetterHeaders": true, "GetterOptions": true, "Header": true,
+	"DriverConfig": true, "DriverState": true,
+}
+
+// secretName matches the names of other fields and keys that hold secrets.
+var secretName = regexp.MustCompile(`(?i)passw|secret|token|credential|private_?key|api_?key|^auth`)
+
+func isSecret(name string) bool { return secretFields[name] || secretName.MatchString(name) }
+
+// redact returns nil for what is empty.
+func redact(v reflect.Value) any {
+	if t, ok := timeOf(v); ok {
+		if t.IsZero() {
+			return nil
+		}
+		return t.Format(time.RFC3339Nano)
+	}
+	switch v.Kind() {
+	case reflect.Invalid:
+		return nil
+	case reflect.Pointer, reflect.Interface:
+		if v.IsNil() {
+			return nil
+		}
+		return redact(v.Elem())
+	case reflect.Struct:
+		fields := make(map[string]any)
+		for i := range v.NumField() {
+			if f := v.Type().Field(i); f.IsExported() {
+				add(fields, f.Name, v.Field(i))
+			}
+		}
+		return orNil(fields, len(fields))
+	case reflect.Map:
+		fields := make(map[string]any)
+		for _, key := range v.MapKeys() {
+			add(fields, fmt.Sprint(key.Interface()), v.MapIndex(key))
+		}
+		return orNil(fields, len(fields))
+	case reflect.Slice:
+		if v.Type().Elem().Kind() == reflect.Uint8 {
+			return orNil(fmt.Sprintf("%d bytes", v.Len()), v.Len())
+		}
+		elements := make([]any, 0, v.Len())
+		for i := range v.Len() {
+			elements = append(elements, redact(v.Index(i)))
+		}
+		return orNil(elements, len(elements))
+	case reflect.String:
+		return orNil(v.String(), v.Len())
+	}
+	if v.IsZero() {
+		return nil
+	}
+	return v.Interface()
+}
+
+func timeOf(v reflect.Value) (time.Time, bool) {
+	if !v.IsValid() || v.Kind() != reflect.Struct {
+		return time.Time{}, false
+	}
+	t, ok := v.Interface().(time.Time)
+	return t, ok
+}
+
+func orNil(v any, n int) any {
+	if n == 0 {
+		return nil
+	}
+	return v
+}
+
+// add puts a value into fields, unless it is empty. The names of what is secret
+// are none: of a map only its values are hidden.
+func add(fields map[string]any, name string, v reflect.Value) {
+	plain := redact(v)
+	if plain == nil {
+		return
+	}
+	if isSecret(name) {
+		plain = hide(plain)
+	}
+	fields[name] = plain
+}
+
+func hide(plain any) any {
+	if m, ok := plain.(map[string]any); ok {
+		for key, value := range m {
+			m[key] = hide(value)
+		}
+		return m
+	}
+	return Redaction
+}

@@ -1,0 +1,89 @@
+package store
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+)
+
+// What the test binary does instead of testing, when it is a process that a
+// test has started.
+const (
+	roleEnv = "NOMAD_LITE_STORE_TEST"
+	pathEnv = "NOMAD_LITE_STORE_PATH"
+)
+
+func TestMain(m *testing.M) {
+	switch os.Getenv(roleEnv) {
+	case "":
+		os.Exit(m.Run())
+	case "write":
+		write(os.Getenv(pathEnv))
+	case "hold":
+		hold(os.Getenv(pathEnv))
+	}
+}
+
+// hold opens the file, says so and waits for its end.
+func hold(path string) {
+	if _, err := Open(Config{Path: path, Logger: hclog.NewNullLogger()}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	fmt.Println("open")
+	os.Stdin.Read(make([]byte, 1)) // until the test ends
+}
+
+// writers is how many goroutines of the victim write at the same time.
+const writers = 8
+
+// write changes the state as fast as it can, and says which changes are there.
+// Writer w makes change n: the variables w/a and w/b get the value n, and an
+// allocation is added, or removed that was added by change n-1.
+func write(path string) {
+	s, err := Open(Config{Path: path, Logger: hclog.NewNullLogger()})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	if d := s.Damage(); len(d) > 0 {
+		fmt.Fprintln(os.Stderr, d)
+		os.Exit(1)
+	}
+	var wg sync.WaitGroup
+	for w := range writers {
+		wg.Go(func() {
+			name := strconv.Itoa(w)
+			n := 1
+			if v := s.Snapshot().Variable(nil, "default", name+"/a"); v != nil {
+				n, _ = strconv.Atoi(v.Items["n"])
+				n++
+			}
+			for ; ; n++ {
+				index, err := s.Update(testContext, func(tx *Txn) error {
+					value := strconv.Itoa(n)
+					tx.PutVariable(&api.Variable{Namespace: "default", Path: name + "/a", Items: api.VariableItems{"n": value}})
+					if n%2 == 1 {
+						tx.PutAllocation(&api.Allocation{ID: "alloc-" + name, Namespace: "default", JobID: "job" + value, Job: testJob("job"+value, uint64(n))})
+					} else {
+						tx.DeleteAllocation("alloc-" + name)
+					}
+					tx.PutVariable(&api.Variable{Namespace: "default", Path: name + "/b", Items: api.VariableItems{"n": value, "pad": strings.Repeat("x", n*97%5000)}})
+					return nil
+				})
+				if err != nil {
+					fmt.Fprintln(os.Stderr, err)
+					os.Exit(1)
+				}
+				fmt.Printf("%d %d %d\n", w, n, index)
+			}
+		})
+	}
+	wg.Wait()
+}

@@ -1,0 +1,252 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+func setVariable(tx *Txn, path string, n int) {
+	tx.PutVariable(&api.Variable{Namespace: "default", Path: path, Items: api.VariableItems{"n": strconv.Itoa(n)}})
+}
+
+// woken reports whether a watch set fires within a moment that is long for what
+// has happened already.
+func woken(t *testing.T, ws WatchSet) bool {
+	t.Helper()
+	return !ws.Watch(time.After(20 * time.Millisecond))
+}
+
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	const id = "0a000000-1111-2222-3333-444444444444"
+	reads := map[string]func(Reader, WatchSet){
+		"object":           func(r Reader, ws WatchSet) { r.Allocation(ws, id) },
+		"missing object":   func(r Reader, ws WatchSet) { r.Allocation(ws, "ff") },
+		"list of a job":    func(r Reader, ws WatchSet) { r.AllocationsByJob(ws, "default", "web") },
+		"list of another":  func(r Reader, ws WatchSet) { r.AllocationsByJob(ws, "default", "db") },
+		"whole list":       func(r Reader, ws WatchSet) { r.Allocations(ws, "") },
+		"index of a table": func(r Reader, ws WatchSet) { r.TableIndex(ws, Allocations) },
+		"index of another": func(r Reader, ws WatchSet) { r.TableIndex(ws, Jobs) },
+		"other table":      func(r Reader, ws WatchSet) { r.Variable(ws, "default", "a") },
+	}
+	alloc := func(id, job string) *api.Allocation {
+		return &api.Allocation{ID: id, Namespace: "default", JobID: job}
+	}
+	for name, tc := range map[string]struct {
+		change func(*Txn)
+		woken  []string
+	}{
+		"change of the object": {
+			func(tx *Txn) { tx.PutAllocation(alloc(id, "web")) },
+			[]string{"object", "list of a job", "whole list", "index of a table"},
+		},
+		"end of the object": {
+			func(tx *Txn) { tx.DeleteAllocation(id) },
+			[]string{"object", "list of a job", "whole list", "index of a table"},
+		},
+		"the missing one comes": {
+			func(tx *Txn) { tx.PutAllocation(alloc("ff", "db")) },
+			[]string{"missing object", "list of another", "whole list", "index of a table"},
+		},
+		"a record of a runner": {
+			func(tx *Txn) { tx.PutAllocationNetwork(id, &api.AllocNetworkStatus{Address: "1"}) },
+			nil,
+		},
+		"nothing": {func(tx *Txn) { tx.DeleteAllocation("not there") }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := open(t, temp(t))
+			update(t, s, func(tx *Txn) {
+				tx.PutAllocation(alloc(id, "web"))
+				tx.PutAllocation(alloc("0b", "db"))
+				tx.PutJob(testJob("web", 0))
+				setVariable(tx, "a", 1)
+			})
+			watches := make(map[string]WatchSet)
+			snap := s.Snapshot()
+			for name, read := range reads {
+				watches[name] = NewWatchSet()
+				read(snap.Reader, watches[name])
+			}
+			update(t, s, tc.change)
+			want := make(map[string]bool)
+			for _, name := range tc.woken {
+				want[name] = true
+			}
+			var wg sync.WaitGroup
+			for name, ws := range watches {
+				wg.Go(func() {
+					// Who must not miss it, must not be told too often either; lists
+					// that are near in the tree may be.
+					if got := woken(t, ws); got != want[name] && !(got && (name == "missing object" || name == "list of another" || name == "list of a job")) {
+						t.Errorf("%s: woken %v, want %v", name, got, want[name])
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
+}
+
+// Each waiter sees the last change, and no wake-up is without a change.
+func TestNoWakeUpIsLostOrEmpty(t *testing.T) {
+	t.Parallel()
+	s := open(t, temp(t))
+	const last = 150
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	update(t, s, func(tx *Txn) { setVariable(tx, "a", 0) })
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			seen := uint64(0)
+			for {
+				ws := NewWatchSet()
+				v := s.Snapshot().Variable(ws, "default", "a")
+				if v.ModifyIndex <= seen {
+					t.Errorf("woken at index %d, which was seen before", seen)
+				}
+				seen = v.ModifyIndex
+				if v.Items["n"] == strconv.Itoa(last) {
+					return
+				}
+				if err := ws.WatchCtx(ctx); err != nil {
+					t.Errorf("asleep at %v: %v", v.Items, err)
+					return
+				}
+			}
+		})
+	}
+	for range 2 {
+		wg.Go(func() { // its changes wake nobody
+			for i := range last {
+				if _, err := s.Update(ctx, func(tx *Txn) error { setVariable(tx, "b", i); return nil }); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for i := range last {
+		update(t, s, func(tx *Txn) { setVariable(tx, "a", i+1) })
+	}
+	wg.Wait()
+}
+
+func TestWaitForIndex(t *testing.T) {
+	t.Parallel()
+	s := open(t, temp(t))
+	var wg sync.WaitGroup
+	for want := range uint64(6) {
+		wg.Go(func() {
+			if err := s.Wait(t.Context(), want); err != nil || s.Index() < want {
+				t.Errorf("waited for %d, got %v at %d", want, err, s.Index())
+			}
+		})
+	}
+	for i := range 5 {
+		update(t, s, func(tx *Txn) { setVariable(tx, "a", i) })
+	}
+	wg.Wait()
+	reason := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(reason)
+	if err := s.Wait(ctx, 6); err != reason {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestEvents(t *testing.T) {
+	t.Parallel()
+	s := open(t, temp(t))
+	live := s.Subscribe(0)
+	update(t, s, func(tx *Txn) {
+		tx.Operation("JobRegistered")
+		job := testJob("web", 0)
+		tx.PutJob(job)
+		tx.PutEvaluation(&api.Evaluation{ID: "e", Namespace: "default", JobID: "web"})
+		again := *tx.Evaluation(nil, "e")
+		again.Status = "complete"
+		tx.PutEvaluation(&again)
+	})
+	update(t, s, func(tx *Txn) { tx.PutFact("boot", "x") }) // is no event
+	update(t, s, func(tx *Txn) {
+		tx.PutAllocation(&api.Allocation{ID: "a", Namespace: "default", JobID: "web", DeploymentID: "d"})
+		tx.PutDeployment(&api.Deployment{ID: "d", Namespace: "default", JobID: "web"})
+		tx.PutNode(&api.Node{ID: "n"})
+		tx.PutService(&api.ServiceRegistration{ID: "s", Namespace: "default", JobID: "web", ServiceName: "http"})
+		setVariable(tx, "v", 1)
+	})
+	update(t, s, func(tx *Txn) {
+		tx.DeleteJob("default", "web")
+		tx.DeleteService("default", "s")
+		tx.DeleteVariable("default", "v")
+		tx.DeleteAllocation("a")
+	})
+	want := []string{
+		"1 Job JobRegistered web default [] false",
+		"1 Evaluation JobRegistered e default [web ] false",
+		"2 Allocation AllocationUpdated a default [web d] false",
+		"2 Deployment DeploymentStatusUpdate d default [web] false",
+		"2 Node NodeRegistration n  [] false",
+		"2 Service ServiceRegistration s default [web http] false",
+		"2 Variable VariableUpdated v default [] false",
+		"3 Job JobDeregistered web default [] true",
+		"3 Service ServiceDeregistration s default [web http] true",
+		"3 Variable VariableUpdated v default [] true",
+	}
+	read := func(sub *Subscription, want []string) {
+		t.Helper()
+		for len(want) > 0 {
+			events, err := sub.Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range events {
+				got := fmt.Sprint(e.Index, " ", e.Topic, " ", e.Type, " ", e.Key, " ", e.Namespace, " ", e.FilterKeys, " ", e.Deleted)
+				if e.Index != events[0].Index || e.Object == nil || len(want) == 0 || got != want[0] {
+					t.Fatalf("event %q, want %q", got, want)
+				}
+				want = want[1:]
+			}
+		}
+	}
+	read(live, want)
+	read(s.Subscribe(0), want)
+	read(s.Subscribe(2), want[2:])
+	if e, err := s.Subscribe(1).Next(t.Context()); err != nil || e[1].Object.(*api.Evaluation).Status != "complete" {
+		t.Errorf("the event has not the last state: %v, %v", e, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if e, err := s.Subscribe(4).Next(ctx); err == nil {
+		t.Errorf("an event from nowhere: %v", e)
+	}
+}
+
+func TestSlowSubscriber(t *testing.T) {
+	t.Parallel()
+	s := open(t, temp(t))
+	slow := s.Subscribe(0)
+	for i := range 120 {
+		update(t, s, func(tx *Txn) { setVariable(tx, "v", i) })
+	}
+	if _, err := slow.Next(t.Context()); err != ErrLagged {
+		t.Errorf("error %v", err)
+	}
+	for i := range uint64(100) {
+		if e, err := slow.Next(t.Context()); err != nil || e[0].Index != 21+i {
+			t.Fatalf("event %v, %v, want index %d", e, err, 21+i)
+		}
+	}
+	if e, err := s.Subscribe(5).Next(t.Context()); err != nil || e[0].Index != 21 {
+		t.Errorf("event %v, %v: not the oldest that is kept", e, err)
+	}
+}
