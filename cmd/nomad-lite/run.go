@@ -9,20 +9,24 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 const runHelp = `Run a job here, in the foreground, until it ends.
@@ -134,11 +138,15 @@ func run(ctx context.Context, o runOptions, path string, s *streams) error {
 	signal.Notify(pipe, syscall.SIGPIPE)
 	defer signal.Stop(pipe)
 
-	a, err := agent.Open(ctx, agent.Config{DataDir: o.dataDir, Plugins: plugins, Version: buildVersion(), Logger: logger})
+	a, err := agent.Open(ctx, agent.Config{DataDir: o.dataDir, Forget: true, Plugins: plugins, Version: buildVersion(), Logger: logger})
 	if err != nil {
 		return refused(err)
 	}
-	r := &foregroundRun{agent: a, file: file, view: v, streams: s, signals: signals}
+	r := &foregroundRun{
+		agent: a, file: file, view: v, streams: s, signals: signals,
+		seen:  make(map[string]uint64),
+		ended: make(chan struct{}),
+	}
 	return errors.Join(r.run(ctx), a.Close())
 }
 
@@ -149,6 +157,10 @@ type foregroundRun struct {
 	view    *view
 	streams *streams
 	signals <-chan os.Signal
+
+	seen    map[string]uint64 // the last version of each allocation that was shown
+	stopped atomic.Bool
+	ended   chan struct{} // closed when nothing of the job runs any more
 }
 
 func (r *foregroundRun) run(ctx context.Context) error {
@@ -158,8 +170,37 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	if err := r.checkDrivers(); err != nil {
 		return err
 	}
+	job := r.file.job
+	if err := r.checkRoom(); err != nil {
+		return err
+	}
+	if instances(job) == 0 {
+		r.view.note(fmt.Sprintf("job %q has nothing to run: the count of each group is 0", *job.ID))
+		return nil
+	}
+
+	var background sync.WaitGroup
+	defer background.Wait()
+	agentCtx, endAgent := context.WithCancel(ctx)
+	defer endAgent()
+	background.Go(func() { r.agent.Run(agentCtx) })
+	select {
+	case <-r.agent.Registered():
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if _, err := r.agent.Scheduler().Register(ctx, inForeground(job), scheduler.RegisterOptions{}); err != nil {
+		return refused(err)
+	}
+	background.Go(func() { r.obey(ctx) })
+	return r.watch(ctx)
+}
+
+// checkRoom refuses a job of which not all fits on this machine: in the
+// foreground nobody would come back to the rest.
+func (r *foregroundRun) checkRoom() error {
 	node := r.agent.Node()
-	allocs, err := scheduler.Place(r.file.job, scheduler.Node{
+	_, err := scheduler.Place(r.file.job, scheduler.Node{
 		ID:         node.ID,
 		Name:       node.Name,
 		Datacenter: node.Datacenter,
@@ -177,36 +218,97 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	if err != nil {
 		return refused(fmt.Errorf("job %q does not fit on this machine:\n%w", *r.file.job.ID, err))
 	}
+	return nil
+}
 
-	if len(allocs) == 0 {
-		r.view.note(fmt.Sprintf("job %q has nothing to run: the count of each group is 0", *r.file.job.ID))
-		return nil
+func instances(job *api.Job) int {
+	n := 0
+	for _, g := range job.TaskGroups {
+		n += *g.Count
 	}
-	r.view.show(allocs, r.agent.LogDir)
-	source := newForeground(allocs, r.view.update)
+	return n
+}
 
-	var background sync.WaitGroup
-	defer background.Wait()
-	nodeCtx, endNode := context.WithCancel(ctx)
-	defer endNode()
-	background.Go(func() { r.agent.Run(nodeCtx, source) })
-	background.Go(func() { r.obey(source) })
+// inForeground returns the job as it is run here: a failed allocation is
+// replaced only if the file says so, in words of its own. Whoever waits for the
+// end of a job wants to hear of its failure, not to wait for Nomad's default of
+// one more attempt, or of attempts for ever.
+func inForeground(job *api.Job) *api.Job {
+	next := *job
+	next.TaskGroups = slices.Clone(job.TaskGroups)
+	for i, g := range next.TaskGroups {
+		if p := g.ReschedulePolicy; p == nil || !reflect.DeepEqual(p, api.NewDefaultReschedulePolicy(*job.Type)) {
+			continue
+		}
+		group, never := *g, *g.ReschedulePolicy
+		never.Attempts, never.Unlimited = new(0), new(false)
+		group.ReschedulePolicy = &never
+		next.TaskGroups[i] = &group
+	}
+	return &next
+}
+
+// watch shows what becomes of the job until nothing of it runs any more and
+// nothing will, and says how it ended.
+func (r *foregroundRun) watch(ctx context.Context) error {
+	job := r.file.job
 	shown := make(chan struct{}) // closed when the view has seen all that happens
 	var output sync.WaitGroup
-	for _, task := range r.view.tasks {
-		output.Go(func() { r.follow(ctx, task, shown) })
+	for {
+		ws := store.NewWatchSet()
+		state := r.agent.Store().Snapshot()
+		allocs := state.AllocationsByJob(ws, *job.Namespace, *job.ID)
+		evals := state.EvaluationsByJob(ws, *job.Namespace, *job.ID)
+		var news []*api.Allocation
+		for _, a := range allocs {
+			if _, known := r.seen[a.ID]; !known {
+				news = append(news, a)
+			}
+		}
+		for _, task := range r.view.show(news, instances(job), r.agent.LogDir) {
+			output.Go(func() { r.follow(ctx, task, shown) })
+		}
+		over := true
+		for _, a := range allocs {
+			if r.seen[a.ID] != a.ModifyIndex {
+				r.seen[a.ID] = a.ModifyIndex
+				r.view.update(a.ID, a.TaskStates)
+			}
+			over = over && agent.Ended(state.Reader, a.ID)
+		}
+		var queued error
+		for _, e := range evals {
+			over = over && e.Status != api.EvalStatusPending
+			if e.Status == api.EvalStatusBlocked {
+				queued = fmt.Errorf("job %q does not fit on this machine: %s", *job.ID, state.Evaluation(nil, e.PreviousEval).StatusDescription)
+			}
+		}
+		if queued != nil && !r.stopped.Load() {
+			// Something has taken the room since it was looked for.
+			r.stop(ctx)
+			continue
+		}
+		if !over {
+			if err := ws.WatchCtx(ctx); err != nil {
+				return context.Cause(ctx)
+			}
+			continue
+		}
+		close(r.ended)
+		r.view.showUpdates()
+		close(shown)
+		output.Wait()
+		return errors.Join(queued, verdict(job, allocs, r.stopped.Load()))
 	}
+}
 
-	<-source.ended
-	r.view.showUpdates()
-	close(shown)
-	output.Wait()
-	verdict := source.verdict(r.file.job, allocs)
-	if r.agent.Temporary() {
-		source.withdraw()
-		<-source.removed
+// stop wants all allocations to stop.
+func (r *foregroundRun) stop(ctx context.Context) {
+	r.stopped.Store(true)
+	if _, err := r.agent.Scheduler().Deregister(ctx, scheduler.KeyOf(r.file.job), scheduler.DeregisterOptions{}); err != nil {
+		r.view.note("the job cannot be stopped in order: " + err.Error())
+		r.agent.Kill()
 	}
-	return verdict
 }
 
 // checkDrivers refuses the job when a driver that it needs is not there, or has a
@@ -241,18 +343,18 @@ const echo = 100 * time.Millisecond
 
 // obey turns the first signal into a stop and the second into a kill. The third
 // ends nomad-lite, should the kill be held up.
-func (r *foregroundRun) obey(source *foreground) {
+func (r *foregroundRun) obey(ctx context.Context) {
 	select {
 	case <-r.signals:
 	case <-r.view.unheard:
-	case <-source.ended:
+	case <-r.ended:
 		return
 	}
-	source.stop()
+	r.stop(ctx)
 	r.view.note("stopping the job; once more to kill it")
 	select {
 	case <-time.After(echo):
-	case <-source.ended:
+	case <-r.ended:
 		return
 	}
 	for len(r.signals) > 0 {
@@ -260,7 +362,7 @@ func (r *foregroundRun) obey(source *foreground) {
 	}
 	select {
 	case <-r.signals:
-	case <-source.ended:
+	case <-r.ended:
 		return
 	}
 	signal.Reset(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)

@@ -10,7 +10,6 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
@@ -127,7 +126,7 @@ func fakeView(t *testing.T, terminal *fakeTerminal, tasks ...string) *view {
 		group.Tasks = append(group.Tasks, &api.Task{Name: name})
 	}
 	job := &api.Job{ID: new("j"), TaskGroups: []*api.TaskGroup{group}}
-	v.show([]*api.Allocation{{ID: "a", JobID: "j", Name: "j.g[0]", TaskGroup: "g", Job: job}}, func(string) string { return "" })
+	v.show([]*api.Allocation{{ID: "a", JobID: "j", Name: "j.g[0]", TaskGroup: "g", Job: job}}, 1, func(string) string { return "" })
 	v.showing.Go(v.run)
 	return v
 }
@@ -137,7 +136,7 @@ func (v *view) happen(task, state string, events ...*api.TaskEvent) {
 	for i, e := range events {
 		e.Time = int64(i + 1)
 	}
-	v.update(allocrunner.Update{AllocID: "a", TaskStates: map[string]*api.TaskState{task: {State: state, Events: events}}})
+	v.update("a", map[string]*api.TaskState{task: {State: state, Events: events}})
 	v.showUpdates()
 }
 
@@ -335,9 +334,9 @@ func TestUpdateDoesNotWaitForTheTerminal(t *testing.T) {
 	go func() {
 		defer close(done)
 		for range 3 {
-			v.update(allocrunner.Update{AllocID: "a", TaskStates: map[string]*api.TaskState{
+			v.update("a", map[string]*api.TaskState{
 				"a": {State: model.TaskRunning, Events: []*api.TaskEvent{{Type: api.TaskStarted}}},
-			}})
+			})
 		}
 	}()
 	select {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
@@ -33,7 +32,7 @@ type view struct {
 
 	showMu    sync.Mutex // held while updates are shown
 	updatesMu sync.Mutex
-	updates   []allocrunner.Update // not shown yet
+	updates   []taskStates // not shown yet
 
 	mu    sync.Mutex  // guards what follows, the outputs and the screen
 	tasks []*taskLine // in the order of the job
@@ -127,11 +126,19 @@ func (v *view) refresh(stopped bool) {
 	v.writeLocked(&v.err, nil)
 }
 
-// show gives the view the tasks to show, and where their output will be. It is
-// called once, before the other methods that know of tasks.
-func (v *view) show(allocs []*api.Allocation, logDir func(allocID string) string) {
+// taskStates are those of one allocation, by task.
+type taskStates struct {
+	allocID string
+	tasks   map[string]*api.TaskState
+}
+
+// show gives the view more tasks to show, and where their output will be. Of a
+// job with several instances each line says from which one it is. It returns the
+// tasks.
+func (v *view) show(allocs []*api.Allocation, instances int, logDir func(allocID string) string) []*taskLine {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	before := len(v.tasks)
 	for _, alloc := range allocs {
 		for _, task := range alloc.GetTaskGroup().Tasks {
 			t := &taskLine{
@@ -144,7 +151,7 @@ func (v *view) show(allocs []*api.Allocation, logDir func(allocID string) string
 				state:   model.TaskPending,
 				colour:  taskColours[len(v.tasks)%len(taskColours)],
 			}
-			if len(allocs) > 1 {
+			if instances > 1 {
 				t.label = strings.TrimPrefix(alloc.Name, alloc.JobID+".") + "." + task.Name
 			}
 			if task.Lifecycle != nil && task.Lifecycle.Hook != "" {
@@ -154,13 +161,14 @@ func (v *view) show(allocs []*api.Allocation, logDir func(allocID string) string
 			v.tasks = append(v.tasks, t)
 		}
 	}
+	return v.tasks[before:len(v.tasks):len(v.tasks)]
 }
 
 // update shows what has become of an allocation, soon: whoever reports it does
 // not wait for a terminal or a pager that holds the output.
-func (v *view) update(update allocrunner.Update) {
+func (v *view) update(allocID string, tasks map[string]*api.TaskState) {
 	v.updatesMu.Lock()
-	v.updates = append(v.updates, update)
+	v.updates = append(v.updates, taskStates{allocID, tasks})
 	v.updatesMu.Unlock()
 	select {
 	case v.news <- struct{}{}:
@@ -176,9 +184,12 @@ func (v *view) showUpdates() {
 	updates := v.updates
 	v.updates = nil
 	v.updatesMu.Unlock()
+	v.mu.Lock()
+	tasks := v.tasks
+	v.mu.Unlock()
 	for _, update := range updates {
-		for _, t := range v.tasks {
-			if state := update.TaskStates[t.name]; t.alloc.ID == update.AllocID && state != nil {
+		for _, t := range tasks {
+			if state := update.tasks[t.name]; t.alloc.ID == update.allocID && state != nil {
 				v.showState(t, state)
 			}
 		}

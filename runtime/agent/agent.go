@@ -4,15 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
-	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
@@ -23,6 +23,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
@@ -37,6 +39,14 @@ type Config struct {
 	// the agent is killed, the keeper ends all processes, and the next agent
 	// removes the directory.
 	DataDir string
+	// Forget begins with an empty state, and throws it away at the end; what the
+	// tasks have written stays. It is implied by a temporary directory.
+	Forget bool
+
+	Node    NodeConfig
+	Limits  allocrunner.Limits // NodeCPU is filled in
+	GC      noderunner.GC
+	Records scheduler.GCConfig
 
 	Plugins *catalog.Catalog
 	Version string // of nomad-lite
@@ -48,10 +58,14 @@ type Agent struct {
 	logger    hclog.Logger
 	dataDir   string
 	temporary bool
+	forget    bool
 	lock      *os.File
 	sockets   string // the runtime directory
 	nodeID    string
 
+	store      *store.Store
+	scheduler  *scheduler.Scheduler
+	ring       *ring
 	keeper     *keeper.Client
 	collector  *logs.Collector
 	supervisor *supervisor.Supervisor
@@ -60,17 +74,31 @@ type Agent struct {
 	endPlugins context.CancelFunc // nil before the supervisor runs
 	plugins    sync.WaitGroup     // the supervisor
 
+	registeredOnce sync.Once
+	registered     chan struct{} // closed when the node is in the store
+	nodeChanged    chan struct{} // holds a tick when its configuration is another
+	rebooted       bool          // no process of an earlier agent can be left
+
 	leftRunning bool // set by Run: tasks go on without us
 
-	mu    sync.Mutex
-	nodes *noderunner.Runner // nil before Run
+	mu     sync.Mutex
+	config Config
+	nodes  *noderunner.Runner // nil before Run
 }
 
-// Open takes the data directory, looks at the machine and starts the helper
-// processes and the plugins, without waiting for the latter. The caller calls
-// Run at most once, and Close at the end.
+// Open takes the data directory, reads the state, looks at the machine and
+// starts the helper processes and the plugins, without waiting for the latter.
+// The caller calls Run at most once, and Close at the end.
 func Open(ctx context.Context, c Config) (*Agent, error) {
-	a := &Agent{logger: c.Logger, dataDir: c.DataDir, temporary: c.DataDir == "", nodeID: uuid.NewString()}
+	a := &Agent{
+		logger:      c.Logger,
+		dataDir:     c.DataDir,
+		temporary:   c.DataDir == "",
+		forget:      c.Forget || c.DataDir == "",
+		registered:  make(chan struct{}),
+		nodeChanged: make(chan struct{}, 1),
+		config:      c,
+	}
 	if err := a.open(ctx, c); err != nil {
 		return nil, errors.Join(err, a.Close())
 	}
@@ -79,6 +107,9 @@ func Open(ctx context.Context, c Config) (*Agent, error) {
 
 func (a *Agent) open(ctx context.Context, c Config) error {
 	if err := a.openDirectory(); err != nil {
+		return err
+	}
+	if err := a.openStore(); err != nil {
 		return err
 	}
 	var err error
@@ -110,10 +141,7 @@ func (a *Agent) open(ctx context.Context, c Config) error {
 	if err != nil {
 		return fmt.Errorf("start log collector: %w", err)
 	}
-	a.host = fingerprint.Read(fingerprint.Options{DataDir: a.dataDir, Version: c.Version})
-	for _, lack := range a.host.Degraded {
-		a.logger.Info("degraded", "reason", lack)
-	}
+	a.look(c)
 	a.supervisor = supervisor.New(supervisor.Config{
 		Catalog:      c.Plugins,
 		Keeper:       a.keeper,
@@ -152,8 +180,112 @@ func (a *Agent) openDirectory() error {
 	return ensureDir(a.AllocDirs(), 0o711)
 }
 
+// statePath is where the state is. That of a foreground run is beside the one of
+// an agent.
+func (a *Agent) statePath() string {
+	if a.forget {
+		return filepath.Join(a.dataDir, "run.db")
+	}
+	return filepath.Join(a.dataDir, "state.db")
+}
+
+func (a *Agent) openStore() error {
+	if a.forget {
+		if err := os.Remove(a.statePath()); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("remove old state: %w", err)
+		}
+	}
+	var err error
+	if a.store, err = store.Open(store.Config{Path: a.statePath(), Logger: a.logger}); err != nil {
+		return fmt.Errorf("open state: %w", err)
+	}
+	a.nodeID = identify(a.store)
+	a.ring = &ring{
+		store:   a.store,
+		nodeID:  a.nodeID,
+		logger:  a.logger.Named("ring"),
+		wake:    make(chan struct{}, 1),
+		changed: make(chan struct{}),
+		reports: make(map[string]scheduler.Report),
+	}
+	a.scheduler = scheduler.New(scheduler.Config{
+		Store: &records{store: a.store, nodeID: a.nodeID, desired: a.ring.desired},
+		Host: scheduler.Host{
+			NewID:    uuid.NewString,
+			PortFree: scheduler.PortFree,
+			Pick:     rand.IntN,
+			Now:      time.Now,
+		},
+		GC:     a.config.Records,
+		Logger: a.logger,
+	})
+	a.ring.scheduler = a.scheduler
+	return a.noteBoot()
+}
+
+// bootFact is the record of the boot during which the state was written last.
+const bootFact = "boot_id"
+
+// noteBoot finds out whether the machine has been booted since the last agent.
+func (a *Agent) noteBoot() error {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		a.logger.Warn("a reboot cannot be told from a restart of the agent", "error", err)
+		return nil
+	}
+	now, before := strings.TrimSpace(string(id)), ""
+	known, err := a.store.Snapshot().Fact(bootFact, &before)
+	if err == nil && known && before == now {
+		return nil
+	}
+	a.rebooted = known
+	_, err = a.store.Update(context.Background(), func(tx *store.Txn) error {
+		tx.PutFact(bootFact, now)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("note the boot: %w", err)
+	}
+	return nil
+}
+
+// look finds out about the machine. What the operator says counts more.
+func (a *Agent) look(c Config) {
+	a.host = fingerprint.Read(fingerprint.Options{DataDir: a.dataDir, Version: c.Version})
+	if name := c.Node.NetworkInterface; name != "" {
+		if ip, err := interfaceIP(name); err != nil {
+			a.host.Degraded = append(a.host.Degraded, err.Error())
+		} else {
+			a.host.IP = ip
+			a.host.Attributes["unique.network.ip-address"] = ip
+		}
+	}
+	for _, o := range []struct {
+		value     int
+		field     *int
+		attribute string
+		unit      int
+	}{
+		{c.Node.CPU, &a.host.CPUMHz, "cpu.usablecompute", 1},
+		{c.Node.MemoryMB, &a.host.MemoryMB, "memory.totalbytes", 1 << 20},
+		{c.Node.DiskMB, &a.host.DiskMB, "unique.storage.bytestotal", 1 << 20},
+	} {
+		if o.value > 0 {
+			*o.field = o.value
+			a.host.Attributes[o.attribute] = fmt.Sprint(o.value * o.unit)
+		}
+	}
+	for _, lack := range a.host.Degraded {
+		a.logger.Info("degraded", "reason", lack)
+	}
+	a.config.Node.fill(a.host.Hostname)
+}
+
 // AllocDirs returns the directory that holds those of the allocations.
 func (a *Agent) AllocDirs() string { return filepath.Join(a.dataDir, allocDir) }
+
+// DataDir returns the data directory, that of a temporary agent too.
+func (a *Agent) DataDir() string { return a.dataDir }
 
 // LogDir returns the directory that holds the output of an allocation's tasks,
 // for logs.FollowRequest.
@@ -163,6 +295,16 @@ func (a *Agent) LogDir(allocID string) string {
 
 // Temporary reports whether the data directory ends with the agent.
 func (a *Agent) Temporary() bool { return a.temporary }
+
+// Store returns the state. Jobs, evaluations, allocations and deployments are
+// changed through the scheduler.
+func (a *Agent) Store() *store.Store { return a.store }
+
+// Scheduler returns what decides about jobs.
+func (a *Agent) Scheduler() *scheduler.Scheduler { return a.scheduler }
+
+// NodeID returns the id of the node, which stays the same for a data directory.
+func (a *Agent) NodeID() string { return a.nodeID }
 
 // Logs returns the collector of the tasks' output.
 func (a *Agent) Logs() *logs.Collector { return a.collector }
@@ -179,51 +321,91 @@ func (a *Agent) Plugins() []supervisor.Plugin { return a.supervisor.Plugins() }
 // Ready waits until the drivers have said how they are; two seconds at most.
 func (a *Agent) Ready(ctx context.Context) error { return a.supervisor.Ready(ctx) }
 
-// Node returns the facts about the node: those of the machine, and those of the
-// drivers that are up.
-func (a *Agent) Node() taskenv.Node {
-	node := taskenv.Node{
-		ID:           a.nodeID,
-		Name:         a.host.Hostname,
-		Datacenter:   "dc1",
-		Region:       api.GlobalRegion,
-		Pool:         "default",
-		ParentCgroup: a.host.ParentCgroup,
-		Attributes:   maps.Clone(a.host.Attributes),
-	}
-	for name, info := range a.Drivers() {
-		for key, value := range info.Attributes {
-			node.Attributes[key] = value.String()
-		}
-		if info.Detected {
-			node.Attributes["driver."+name] = "1"
-		}
-	}
-	return node
-}
+// Registered is closed when the node is in the state with its drivers: jobs that
+// come can be placed.
+func (a *Agent) Registered() <-chan struct{} { return a.registered }
 
-// Run runs what the source wants until ctx ends. If the cause of that is
+// Run runs what the state says until ctx ends. If the cause of that is
 // allocrunner.ErrShutdown, tasks are left running; otherwise they are stopped,
 // and Run returns when all have ended.
-func (a *Agent) Run(ctx context.Context, source noderunner.Source) {
+func (a *Agent) Run(ctx context.Context) {
+	limits := a.config.Limits
+	limits.NodeCPU = int64(a.host.CPUMHz)
 	nodes := noderunner.New(noderunner.Config{
-		Source: source,
+		Source: a.ring,
 		Alloc: allocrunner.Config{
 			Node:         a.Node(),
 			HostEnv:      taskenv.HostEnv(os.Environ(), taskenv.DefaultDenylist()),
 			Drivers:      a.supervisor,
 			Logs:         a.collector,
 			AllocDirRoot: a.AllocDirs(),
-			Limits:       allocrunner.Limits{NodeCPU: int64(a.host.CPUMHz)},
+			Store:        a.store,
+			Limits:       limits,
 			Logger:       a.logger,
 		},
+		GC:     a.config.GC,
 		Logger: a.logger,
 	})
 	a.mu.Lock()
 	a.nodes = nodes
 	a.mu.Unlock()
+
+	// The node reports to the end, and plans go on until nothing can follow them.
+	reporting, endReports := context.WithCancel(context.WithoutCancel(ctx))
+	var background, reports sync.WaitGroup
+	reports.Go(func() { a.ring.run(reporting) })
+	background.Go(func() { a.keepNode(ctx) })
+	background.Go(func() {
+		select {
+		case <-a.registered:
+			a.scheduler.Run(ctx)
+		case <-ctx.Done():
+		}
+	})
 	nodes.Run(ctx)
+	background.Wait()
+	endReports()
+	reports.Wait()
 	a.leftRunning = errors.Is(context.Cause(ctx), allocrunner.ErrShutdown)
+}
+
+// Alloc returns the runner of an allocation, nil if nothing of it is here.
+func (a *Agent) Alloc(id string) *allocrunner.Runner {
+	if nodes := a.running(); nodes != nil {
+		return nodes.Alloc(id)
+	}
+	return nil
+}
+
+// CollectAlloc takes one ended allocation off the disk.
+func (a *Agent) CollectAlloc(id string) error {
+	if nodes := a.running(); nodes != nil {
+		return nodes.Collect(id)
+	}
+	return noderunner.ErrNotCollectable
+}
+
+// CollectAllocs takes all ended allocations off the disk.
+func (a *Agent) CollectAllocs() {
+	if nodes := a.running(); nodes != nil {
+		nodes.CollectAll()
+	}
+}
+
+// Reload takes over what may change while the agent runs: the metadata and the
+// reservations of the node, and how much may lie on the disk.
+func (a *Agent) Reload(node NodeConfig, gc noderunner.GC) {
+	a.mu.Lock()
+	a.config.Node.Meta, a.config.Node.Reserved = node.Meta, node.Reserved
+	nodes := a.nodes
+	a.mu.Unlock()
+	if nodes != nil {
+		nodes.SetGC(gc)
+	}
+	select {
+	case a.nodeChanged <- struct{}{}:
+	default:
+	}
 }
 
 // Kill ends all allocations at once, without order and without their poststop
@@ -269,6 +451,13 @@ func (a *Agent) Close() error {
 	}
 	if a.lock == nil {
 		return errors.Join(errs...)
+	}
+	if a.store != nil {
+		errs = append(errs, a.store.Close())
+		if a.forget {
+			errs = append(errs, os.Remove(a.statePath()))
+		}
+		a.store = nil
 	}
 	switch {
 	case a.temporary:

@@ -237,23 +237,16 @@ func warnLifecycle(r *report, t *api.Task) {
 
 // ForegroundWarnings returns what a canonical job asks for that only an agent
 // can give, and that a run in the foreground does without: a new version of the
-// job, another attempt in a new allocation, somebody who scales it.
+// job, somebody who scales it.
 func ForegroundWarnings(job *api.Job) []string {
 	if job == nil {
 		return nil
 	}
 	var warnings []string
 	for _, g := range job.TaskGroups {
-		scheduled := g.ReschedulePolicy
-		if val(job.Type) == api.JobTypeService || val(job.Type) == api.JobTypeBatch {
-			if reflect.DeepEqual(scheduled, api.NewDefaultReschedulePolicy(val(job.Type))) {
-				scheduled = nil
-			}
-		}
 		disk := val(g.EphemeralDisk)
 		for _, i := range []ignored{
 			{"update", g.Update != nil && !reflect.DeepEqual(g.Update, api.DefaultUpdateStrategy())},
-			{"reschedule", scheduled != nil},
 			{"scaling", g.Scaling != nil},
 			{"ephemeral_disk sticky", val(disk.Sticky)},
 			{"ephemeral_disk migrate", val(disk.Migrate)},

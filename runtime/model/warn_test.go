@@ -130,10 +130,6 @@ func TestForegroundWarnings(t *testing.T) {
 		{"a plain system job", func(f *fixture) { f.jobType("system") }, ""},
 		{"a plain batch job", func(f *fixture) { f.jobType("batch") }, ""},
 		{"update", func(f *fixture) { f.job.Update = &api.UpdateStrategy{MaxParallel: new(2)} }, "update"},
-		{"reschedule", func(f *fixture) {
-			f.jobType("batch")
-			f.group.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0)}
-		}, "reschedule"},
 		{"scaling", func(f *fixture) { f.group.Scaling = &api.ScalingPolicy{} }, "scaling"},
 		{"a sticky disk", func(f *fixture) { f.group.EphemeralDisk = &api.EphemeralDisk{Sticky: new(true)} }, "ephemeral_disk sticky"},
 		{"an action", func(f *fixture) { f.task.Actions = []*api.Action{{}} }, "action"},

@@ -2,12 +2,15 @@ package noderunner
 
 import (
 	"context"
+	"errors"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 )
 
@@ -18,20 +21,37 @@ type Source interface {
 	// is the same but newer has a higher AllocModifyIndex; one that shall stop
 	// and be kept has a DesiredStatus that says so; one that is missing is
 	// stopped and removed from the disk.
-	Allocs() ([]*api.Allocation, <-chan struct{})
+	Allocs() ([]Assignment, <-chan struct{})
 
 	// Report is called for each change of an allocation, one call at a time for
 	// each. It should return soon.
-	Report(allocrunner.Update)
+	Report(Status)
 
 	// Ended is called once for an allocation, after its last Report: nothing of
 	// it runs any more. err says why it could not be run at all; it is nil for
-	// one that was.
+	// one that was. It is not called when the agent leaves the tasks running.
 	Ended(allocID string, err error)
 
 	// Removed is called once for an allocation that was missing from Allocs,
 	// when it is off the disk.
 	Removed(allocID string)
+}
+
+// Assignment is an allocation that shall be on this node.
+type Assignment struct {
+	Alloc *api.Allocation
+	// Ended says that nothing of it runs any more and that nothing shall: what it
+	// has left on the disk is all that there is.
+	Ended bool
+	// Started says that an earlier agent has started it: what runs of it is taken
+	// over.
+	Started bool
+}
+
+// Status is what has become of an allocation.
+type Status struct {
+	allocrunner.Update
+	Health
 }
 
 // Config is what a Runner is made of.
@@ -40,13 +60,15 @@ type Config struct {
 	// Alloc is the pattern for the runner of each allocation; Alloc.Alloc and
 	// Alloc.Report are filled in.
 	Alloc  allocrunner.Config
+	GC     GC
 	Logger hclog.Logger
 }
 
 // Runner is the set of allocations on this node.
 type Runner struct {
-	config Config
-	logger hclog.Logger
+	config  Config
+	logger  hclog.Logger
+	collect chan struct{} // holds a tick when there may be too much on the disk
 
 	mu      sync.Mutex
 	entries map[string]*entry
@@ -54,9 +76,12 @@ type Runner struct {
 
 // entry is one allocation of the set.
 type entry struct {
-	index  uint64              // AllocModifyIndex of the newest version that the runner has
-	runner *allocrunner.Runner // nil if it could not be made
-	gone   bool                // it is being removed
+	alloc  *api.Allocation     // the newest version that the runner has
+	runner *allocrunner.Runner // nil if it could not be made, or ended under an earlier agent
+	health *tracker            // nil without a runner
+	ended  time.Time           // zero while something may run
+	gone   bool                // it is being removed, or has been
+	off    bool                // it is off the disk
 }
 
 // New returns a runner that has no allocation yet.
@@ -64,6 +89,7 @@ func New(c Config) *Runner {
 	return &Runner{
 		config:  c,
 		logger:  c.Logger.Named("noderunner"),
+		collect: make(chan struct{}, 1),
 		entries: make(map[string]*entry),
 	}
 }
@@ -75,6 +101,7 @@ func New(c Config) *Runner {
 func (r *Runner) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
+	running.Go(func() { r.runCollection(ctx) })
 	for {
 		wanted, changed := r.config.Source.Allocs()
 		r.reconcile(ctx, wanted, &running)
@@ -87,16 +114,17 @@ func (r *Runner) Run(ctx context.Context) {
 }
 
 // reconcile acts on the difference between what is wanted and what there is.
-func (r *Runner) reconcile(ctx context.Context, wanted []*api.Allocation, running *sync.WaitGroup) {
+func (r *Runner) reconcile(ctx context.Context, wanted []Assignment, running *sync.WaitGroup) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	change := compare(wanted, r.entries)
-	for _, alloc := range change.start {
-		r.startLocked(ctx, alloc, running)
+	for _, a := range change.start {
+		r.startLocked(ctx, a, running)
 	}
 	for _, alloc := range change.update {
 		e := r.entries[alloc.ID]
-		e.index = alloc.AllocModifyIndex
+		e.alloc = alloc
+		e.health.begin(alloc)
 		e.runner.Update(alloc)
 	}
 	for _, id := range change.remove {
@@ -104,23 +132,48 @@ func (r *Runner) reconcile(ctx context.Context, wanted []*api.Allocation, runnin
 		e.gone = true
 		running.Go(func() { r.remove(id, e) })
 	}
+	if len(change.start) > 0 {
+		tick(r.collect)
+	}
 }
 
-func (r *Runner) startLocked(ctx context.Context, alloc *api.Allocation, running *sync.WaitGroup) {
-	config := r.config.Alloc
-	config.Alloc = alloc
-	config.Report = r.config.Source.Report
-	runner, err := allocrunner.New(config)
-	r.entries[alloc.ID] = &entry{index: alloc.AllocModifyIndex, runner: runner}
-	if err != nil {
-		r.logger.Error("alloc cannot be run", "alloc_id", alloc.ID, "error", err)
-		running.Go(func() { r.config.Source.Ended(alloc.ID, err) })
+func (r *Runner) startLocked(ctx context.Context, a Assignment, running *sync.WaitGroup) {
+	e := &entry{alloc: a.Alloc}
+	r.entries[a.Alloc.ID] = e
+	if a.Ended {
+		e.ended = time.Unix(0, a.Alloc.ModifyTime)
+		e.off = !r.onDisk(a.Alloc.ID)
 		return
 	}
+	e.health = newTracker(a.Alloc, r.config.Source.Report)
+	config := r.config.Alloc
+	config.Alloc = a.Alloc
+	config.Report = e.health.observe
+	runner, err := allocrunner.New(config)
+	if err != nil {
+		r.logger.Error("alloc cannot be run", "alloc_id", a.Alloc.ID, "error", err)
+		running.Go(func() { r.ended(e, err) })
+		return
+	}
+	e.runner = runner
 	running.Go(func() {
 		runner.Run(ctx)
-		r.config.Source.Ended(alloc.ID, nil)
+		e.health.end()
+		if errors.Is(context.Cause(ctx), allocrunner.ErrShutdown) {
+			// Tasks may be left running. If there are none, the next agent finds out.
+			return
+		}
+		r.ended(e, nil)
 	})
+}
+
+// ended notes that nothing of an allocation runs any more.
+func (r *Runner) ended(e *entry, err error) {
+	r.mu.Lock()
+	e.ended = time.Now()
+	r.mu.Unlock()
+	r.config.Source.Ended(e.alloc.ID, err)
+	tick(r.collect)
 }
 
 // remove stops an allocation and takes it off the disk. It does not end early:
@@ -129,14 +182,57 @@ func (r *Runner) remove(id string, e *entry) {
 	if e.runner != nil {
 		e.runner.Stop()
 		<-e.runner.Done()
-		if err := e.runner.Destroy(context.Background()); err != nil {
-			r.logger.Error("alloc left something behind", "alloc_id", id, "error", err)
-		}
+	}
+	if err := r.destroy(e); err != nil {
+		r.logger.Error("alloc left something behind", "alloc_id", id, "error", err)
 	}
 	r.mu.Lock()
 	delete(r.entries, id)
 	r.mu.Unlock()
 	r.config.Source.Removed(id)
+}
+
+// destroy takes an allocation off the disk that has ended.
+func (r *Runner) destroy(e *entry) error {
+	runner := e.runner
+	if runner == nil {
+		config := r.config.Alloc
+		config.Alloc, config.Report = e.alloc, func(allocrunner.Update) {}
+		var err error
+		if runner, err = allocrunner.New(config); err != nil {
+			// It was never run, by this agent at least. Its directory is all we know of.
+			dir, err := allocdir.New(r.config.Alloc.AllocDirRoot, e.alloc.ID)
+			if err != nil {
+				return err
+			}
+			return dir.Destroy()
+		}
+	}
+	return runner.Destroy(context.Background())
+}
+
+func (r *Runner) onDisk(allocID string) bool {
+	dir, err := allocdir.New(r.config.Alloc.AllocDirRoot, allocID)
+	if err != nil {
+		return false
+	}
+	root, err := dir.Open()
+	if err != nil {
+		return false
+	}
+	root.Close()
+	return true
+}
+
+// Alloc returns the runner of an allocation, nil if it has none: it is not here,
+// or had ended when this agent began.
+func (r *Runner) Alloc(id string) *allocrunner.Runner {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e := r.entries[id]; e != nil {
+		return e.runner
+	}
+	return nil
 }
 
 // Kill ends all allocations at once, without order and without their poststop
@@ -153,34 +249,33 @@ func (r *Runner) Kill() {
 
 // TaskEvent passes what a driver says about a task on to the allocation.
 func (r *Runner) TaskEvent(driverName string, event driver.TaskEvent) {
-	r.mu.Lock()
-	e := r.entries[event.AllocID]
-	r.mu.Unlock()
-	if e == nil || e.runner == nil || !e.runner.TaskEvent(event) {
+	runner := r.Alloc(event.AllocID)
+	if runner == nil || !runner.TaskEvent(event) {
 		r.logger.Debug("event for a task that is not here", "driver", driverName, "alloc_id", event.AllocID, "task", event.TaskName)
 	}
 }
 
 // difference is what separates the node from what is wanted.
 type difference struct {
-	start  []*api.Allocation
+	start  []Assignment
 	update []*api.Allocation
 	remove []string
 }
 
 // compare has no side effects. A runner is never given an older version, and an
 // allocation that is being removed is started again only when it is gone.
-func compare(wanted []*api.Allocation, have map[string]*entry) difference {
+func compare(wanted []Assignment, have map[string]*entry) difference {
 	var d difference
 	keep := make(map[string]bool, len(wanted))
-	for _, alloc := range wanted {
-		keep[alloc.ID] = true
-		e := have[alloc.ID]
+	for _, a := range wanted {
+		id := a.Alloc.ID
+		keep[id] = true
+		e := have[id]
 		switch {
 		case e == nil:
-			d.start = append(d.start, alloc)
-		case e.runner != nil && !e.gone && alloc.AllocModifyIndex > e.index:
-			d.update = append(d.update, alloc)
+			d.start = append(d.start, a)
+		case e.runner != nil && !e.gone && a.Alloc.AllocModifyIndex > e.alloc.AllocModifyIndex:
+			d.update = append(d.update, a.Alloc)
 		}
 	}
 	for id, e := range have {
@@ -189,4 +284,11 @@ func compare(wanted []*api.Allocation, have map[string]*entry) difference {
 		}
 	}
 	return d
+}
+
+func tick(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// verdict says how a job ended, when all its allocations have: nil for a job
+// that did what it was for. An allocation that another has replaced does not
+// count.
+func verdict(job *api.Job, allocs []*api.Allocation, stopped bool) error {
+	var reasons []error
+	for _, alloc := range allocs {
+		switch {
+		case alloc.NextAllocation != "":
+		case alloc.ClientStatus == api.AllocClientStatusFailed:
+			reasons = append(reasons, failure(alloc)...)
+		case stopped && !endsByItself(job):
+			// A service is stopped by its user; that is how it ends.
+		case stopped && !allSucceeded(alloc):
+			reasons = append(reasons, fmt.Errorf("alloc %s: stopped before it was complete", alloc.Name))
+		}
+	}
+	if len(reasons) == 0 {
+		return nil
+	}
+	return fmt.Errorf("job %q failed:\n%w", *job.ID, errors.Join(reasons...))
+}
+
+func endsByItself(job *api.Job) bool {
+	return *job.Type == api.JobTypeBatch || *job.Type == api.JobTypeSysbatch
+}
+
+// allSucceeded reports whether each main task came to its own good end.
+func allSucceeded(alloc *api.Allocation) bool {
+	for _, state := range alloc.TaskStates {
+		if state.Failed || slices.ContainsFunc(state.Events, func(e *api.TaskEvent) bool { return e.Type == api.TaskKilling }) {
+			return false
+		}
+	}
+	return true
+}
+
+// failure names the tasks for which an allocation failed, with how they ended
+// and why they were given up.
+func failure(alloc *api.Allocation) []error {
+	var errs []error
+	for _, task := range alloc.GetTaskGroup().Tasks {
+		state := alloc.TaskStates[task.Name]
+		if state == nil || !state.Failed {
+			continue
+		}
+		events := state.Events
+		for i, e := range events {
+			if e.Type == api.TaskRestarting {
+				events = state.Events[i:] // what was before did not end the task
+			}
+		}
+		var parts []string
+		for _, kind := range []string{api.TaskSetupFailure, api.TaskFailedValidation, api.TaskDriverFailure, model.TaskHookFailed, api.TaskTerminated, api.TaskNotRestarting} {
+			if e := lastEvent(events, kind); e != nil && e.DisplayMessage != "" {
+				parts = append(parts, cause(e.DisplayMessage))
+			}
+		}
+		errs = append(errs, fmt.Errorf("task %q of alloc %s: %s", task.Name, alloc.Name, strings.Join(parts, ": ")))
+	}
+	if len(errs) == 0 {
+		errs = append(errs, fmt.Errorf("alloc %s: %s", alloc.Name, alloc.ClientDescription))
+	}
+	return errs
+}
+
+// cause is an event's message in one line, without what it says of the wire.
+func cause(message string) string {
+	return strings.Join(strings.Fields(rpcError.ReplaceAllString(message, "")), " ")
+}
+
+var rpcError = regexp.MustCompile(`^rpc error: code = \w+ desc = `)
+
+func lastEvent(events []*api.TaskEvent, kind string) *api.TaskEvent {
+	for _, e := range slices.Backward(events) {
+		if e.Type == kind {
+			return e
+		}
+	}
+	return nil
+}

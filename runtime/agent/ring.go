@@ -1,0 +1,189 @@
+package agent
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// ring is where the node gets its allocations from, and where their states go:
+// the store, by way of the scheduler.
+//
+// Reports are written as fast as the disk takes them. What comes while a write is
+// under way goes with the next one, and of one allocation only the latest state.
+type ring struct {
+	store     *store.Store
+	scheduler *scheduler.Scheduler
+	nodeID    string
+	logger    hclog.Logger
+
+	wake chan struct{} // holds a tick when there are reports
+
+	mu      sync.Mutex
+	changed chan struct{} // closed and replaced when other allocations are desired
+	reports map[string]scheduler.Report
+	order   []string // of the reports
+	removed []string
+}
+
+var _ noderunner.Source = (*ring)(nil)
+
+// Allocs implements noderunner.Source.
+func (r *ring) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
+	r.mu.Lock()
+	changed := r.changed
+	r.mu.Unlock()
+	s := state{r.store.Snapshot().Reader, r.nodeID}
+	started := make(map[string]bool)
+	for _, id := range s.r.LocalAllocations() {
+		started[id] = true
+	}
+	var assignments []noderunner.Assignment
+	for _, a := range scheduler.Desired(s) {
+		assignments = append(assignments, noderunner.Assignment{Alloc: a, Ended: s.Ended(a.ID), Started: started[a.ID]})
+	}
+	return assignments, changed
+}
+
+// desired tells the node that it has to look again.
+func (r *ring) desired() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// Report implements noderunner.Source.
+func (r *ring) Report(s noderunner.Status) {
+	r.add(s.AllocID, func(report *scheduler.Report) {
+		report.ClientStatus, report.ClientDescription = s.ClientStatus, s.ClientDescription
+		report.TaskStates, report.NetworkStatus = s.TaskStates, s.NetworkStatus
+		report.Healthy, report.HealthyTime, report.DeploymentID = s.Healthy, s.HealthyTime, s.DeploymentID
+	})
+}
+
+// Ended implements noderunner.Source.
+func (r *ring) Ended(allocID string, err error) {
+	r.add(allocID, func(report *scheduler.Report) {
+		report.Ended = true
+		if err != nil {
+			report.ClientStatus = api.AllocClientStatusFailed
+			report.ClientDescription = "Unable to add allocation due to error: " + err.Error()
+		}
+	})
+}
+
+// Removed implements noderunner.Source.
+func (r *ring) Removed(allocID string) {
+	r.mu.Lock()
+	r.removed = append(r.removed, allocID)
+	r.mu.Unlock()
+	r.tick()
+}
+
+func (r *ring) add(allocID string, edit func(*scheduler.Report)) {
+	r.mu.Lock()
+	report, waits := r.reports[allocID]
+	if !waits {
+		report.AllocID = allocID
+		r.order = append(r.order, allocID)
+	}
+	edit(&report)
+	r.reports[allocID] = report
+	r.mu.Unlock()
+	r.tick()
+}
+
+func (r *ring) tick() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// pause between two tries to write what the disk has refused.
+const pause = time.Second
+
+// run writes reports until ctx ends, and those that are there then.
+func (r *ring) run(ctx context.Context) {
+	for {
+		select {
+		case <-r.wake:
+		case <-ctx.Done():
+			if err := r.write(context.WithoutCancel(ctx)); err != nil {
+				r.logger.Error("last states of allocations not stored", "error", err)
+			}
+			return
+		}
+		for {
+			err := r.write(ctx)
+			if err == nil || ctx.Err() != nil {
+				break
+			}
+			r.logger.Error("states of allocations not stored", "error", err)
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// write stores all reports. Those that cannot be stored are kept, unless newer
+// ones have come.
+func (r *ring) write(ctx context.Context) error {
+	r.mu.Lock()
+	reports := make([]scheduler.Report, 0, len(r.order))
+	for _, id := range r.order {
+		reports = append(reports, r.reports[id])
+	}
+	removed := r.removed
+	r.reports, r.order, r.removed = make(map[string]scheduler.Report), nil, nil
+	r.mu.Unlock()
+	if len(reports) > 0 {
+		if _, err := r.scheduler.Report(ctx, reports...); err != nil {
+			r.putBack(reports, removed)
+			return err
+		}
+	}
+	if len(removed) > 0 {
+		_, err := r.store.Update(ctx, func(tx *store.Txn) error {
+			for _, id := range removed {
+				if tx.Allocation(nil, id) == nil {
+					tx.ForgetAllocation(id)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			r.putBack(nil, removed)
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *ring) putBack(reports []scheduler.Report, removed []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.removed = append(removed, r.removed...)
+	var order []string
+	for _, old := range reports {
+		id := old.AllocID
+		if newer, ok := r.reports[id]; ok {
+			newer.Ended = newer.Ended || old.Ended
+			r.reports[id] = newer
+			continue
+		}
+		r.reports[id] = old
+		order = append(order, id)
+	}
+	r.order = append(order, r.order...)
+}

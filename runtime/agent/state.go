@@ -1,0 +1,178 @@
+package agent
+
+import (
+	"context"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// endedFact names the record that an allocation has ended.
+const endedFact = "ended/"
+
+// records is the store as the scheduler sees it.
+type records struct {
+	store  *store.Store
+	nodeID string
+	// desired is called after a change of what shall be on the node.
+	desired func()
+}
+
+var _ scheduler.Store = (*records)(nil)
+
+// View implements scheduler.Store.
+func (r *records) View() scheduler.State { return state{r.store.Snapshot().Reader, r.nodeID} }
+
+// Update implements scheduler.Store.
+func (r *records) Update(ctx context.Context, change func(scheduler.Tx) error) (uint64, error) {
+	acts := false
+	index, err := r.store.Update(ctx, func(tx *store.Txn) error {
+		t := &transaction{state: state{tx.Reader, r.nodeID}, tx: tx}
+		err := change(t)
+		acts = t.acts
+		return err
+	})
+	if err == nil && acts {
+		r.desired()
+	}
+	return index, err
+}
+
+// state is one consistent view.
+type state struct {
+	r      store.Reader
+	nodeID string
+}
+
+func (s state) Node() *api.Node { return s.r.Node(nil, s.nodeID) }
+
+func (s state) Job(k scheduler.JobKey) *api.Job { return s.r.Job(nil, k.Namespace, k.ID) }
+
+func (s state) Jobs() iter.Seq[*api.Job] {
+	return slices.Values(s.r.Jobs(nil, store.AnyNamespace, ""))
+}
+
+func (s state) Children(k scheduler.JobKey) []*api.Job {
+	return s.r.JobChildren(nil, k.Namespace, k.ID)
+}
+
+func (s state) JobVersions(k scheduler.JobKey) []*api.Job {
+	return s.r.JobVersions(nil, k.Namespace, k.ID)
+}
+
+func (s state) Submission(k scheduler.JobKey, version uint64) *api.JobSubmission {
+	return s.r.JobSubmission(nil, k.Namespace, k.ID, version)
+}
+
+func (s state) LastLaunch(k scheduler.JobKey) time.Time {
+	if launch := s.r.PeriodicLaunch(nil, k.Namespace, k.ID); launch != nil {
+		return launch.Launch
+	}
+	return time.Time{}
+}
+
+func (s state) Alloc(id string) *api.Allocation { return s.r.Allocation(nil, id) }
+
+func (s state) Allocs() iter.Seq[*api.Allocation] { return slices.Values(s.r.Allocations(nil, "")) }
+
+func (s state) AllocsOfJob(k scheduler.JobKey) []*api.Allocation {
+	return s.r.AllocationsByJob(nil, k.Namespace, k.ID)
+}
+
+func (s state) Ended(allocID string) bool { return Ended(s.r, allocID) }
+
+// Ended reports whether nothing of an allocation runs any more, and nothing will.
+func Ended(r store.Reader, allocID string) bool {
+	var yes bool
+	// A record that does not read is as good as none: the runner tells it again.
+	known, err := r.Fact(endedFact+allocID, &yes)
+	return err == nil && known && yes
+}
+
+func (s state) AllocsIndex() uint64 { return s.r.TableIndex(nil, store.Allocations) }
+
+func (s state) Eval(id string) *api.Evaluation { return s.r.Evaluation(nil, id) }
+
+func (s state) Evals() iter.Seq[*api.Evaluation] { return slices.Values(s.r.Evaluations(nil, "")) }
+
+func (s state) EvalsOfJob(k scheduler.JobKey) []*api.Evaluation {
+	return s.r.EvaluationsByJob(nil, k.Namespace, k.ID)
+}
+
+func (s state) Deployment(id string) *api.Deployment { return s.r.Deployment(nil, id) }
+
+func (s state) Deployments() iter.Seq[*api.Deployment] {
+	return slices.Values(s.r.Deployments(nil, ""))
+}
+
+func (s state) DeploymentsOfJob(k scheduler.JobKey) []*api.Deployment {
+	return s.r.DeploymentsByJob(nil, k.Namespace, k.ID)
+}
+
+// transaction is one change.
+type transaction struct {
+	state
+	tx   *store.Txn
+	acts bool // the node must act
+}
+
+func (t *transaction) Index() uint64 { return t.tx.Index() }
+
+func (t *transaction) PutJob(j *api.Job) { t.tx.PutJob(j) }
+
+func (t *transaction) PutJobVersion(j *api.Job) { t.tx.PutJobVersion(j) }
+
+func (t *transaction) DeleteJob(k scheduler.JobKey) { t.tx.DeleteJob(k.Namespace, k.ID) }
+
+func (t *transaction) DeleteJobVersion(k scheduler.JobKey, version uint64) {
+	t.tx.DeleteJobVersion(k.Namespace, k.ID, version)
+}
+
+func (t *transaction) PutSubmission(k scheduler.JobKey, version uint64, s *api.JobSubmission) {
+	t.tx.PutJobSubmission(k.Namespace, k.ID, version, s)
+}
+
+func (t *transaction) PutLaunch(k scheduler.JobKey, at time.Time) {
+	t.tx.PutPeriodicLaunch(&store.PeriodicLaunch{Namespace: k.Namespace, JobID: k.ID, Launch: at})
+}
+
+func (t *transaction) PutScalingEvent(k scheduler.JobKey, group string, e api.ScalingEvent) {
+	t.tx.AddScalingEvent(k.Namespace, k.ID, group, e)
+}
+
+func (t *transaction) PutAlloc(a *api.Allocation) {
+	t.tx.PutAllocation(a)
+	t.acts = true
+}
+
+func (t *transaction) ReportAlloc(a *api.Allocation) { t.tx.ReportAllocation(a) }
+
+// PutEnded forgets what only the runner of the allocation needed to know. That
+// it has ended may let another one start.
+func (t *transaction) PutEnded(allocID string) {
+	if t.Alloc(allocID) == nil {
+		return // there is nobody left who would ask
+	}
+	t.tx.PutFact(endedFact+allocID, true)
+	t.tx.ForgetAllocation(allocID)
+	t.acts = true
+}
+
+func (t *transaction) DeleteAlloc(id string) {
+	t.tx.DeleteAllocation(id)
+	t.tx.DeleteFact(endedFact + id)
+	t.acts = true
+}
+
+func (t *transaction) PutEval(e *api.Evaluation) { t.tx.PutEvaluation(e) }
+
+func (t *transaction) DeleteEval(id string) { t.tx.DeleteEvaluation(id) }
+
+func (t *transaction) PutDeployment(d *api.Deployment) { t.tx.PutDeployment(d) }
+
+func (t *transaction) DeleteDeployment(id string) { t.tx.DeleteDeployment(id) }
