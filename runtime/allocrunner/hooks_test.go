@@ -302,6 +302,13 @@ func (m *memory) PutTaskState(_, task string, s *api.TaskState) error {
 	return nil
 }
 
+func (m *memory) PutTask(alloc, task string, local taskrunner.LocalState, s *api.TaskState) error {
+	if err := m.PutTaskLocal(alloc, task, local); err != nil {
+		return err
+	}
+	return m.PutTaskState(alloc, task, s)
+}
+
 func (m *memory) hookData(task, hook string) map[string]string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -48,6 +48,7 @@ func (r *Runner) RestartRunning(ctx context.Context) error {
 		return err
 	}
 	defer r.endRestart()
+	defer r.readmit()
 	r.preTaskRestart(ctx)
 	r.awaitShutdownDelay(ctx)
 	if r.isStopping() {
@@ -68,6 +69,7 @@ func (r *Runner) RestartAll(ctx context.Context) error {
 	}
 	defer r.endRestart()
 	r.lifecycle.Restart()
+	defer r.readmit()
 	r.preTaskRestart(ctx)
 	r.awaitShutdownDelay(ctx)
 	if r.isStopping() {
@@ -89,9 +91,9 @@ func (r *Runner) RestartAll(ctx context.Context) error {
 // restartWaves restarts what runs or is dead, wave by wave, until everything is
 // down at the same time and the lifecycle begins anew.
 func (r *Runner) restartWaves(ctx context.Context) error {
-	for {
+	for tasks := r.tasks; ; {
 		looked := r.nextLook()
-		for _, wave := range waves(r.tasks) {
+		for _, wave := range waves(tasks) {
 			err := together(wave, func(t *taskrunner.Runner) error {
 				return unlessNotRunning(t.ForceRestart(ctx, model.EventRestartSignal(model.RestartAllReason), false))
 			})
@@ -100,36 +102,40 @@ func (r *Runner) restartWaves(ctx context.Context) error {
 			}
 		}
 		r.changed()
-		if again, err := r.awaitNewLife(ctx, looked); !again {
+		var err error
+		if tasks, err = r.awaitNewLife(ctx, looked); len(tasks) == 0 {
 			return err
 		}
 	}
 }
 
 // awaitNewLife waits until the lifecycle has begun anew, or the allocation is
-// over. It returns true when a task has come up that was about to start when its
-// gate was closed: it has to go down as well.
-func (r *Runner) awaitNewLife(ctx context.Context, looked <-chan struct{}) (again bool, err error) {
-	for !again {
+// over. It returns the tasks that have come up because they were about to start
+// when their gates were closed: they have to go down as well, and nobody else,
+// for with them the others may start again.
+func (r *Runner) awaitNewLife(ctx context.Context, looked <-chan struct{}) (again []*taskrunner.Runner, err error) {
+	for len(again) == 0 {
 		select {
 		case <-looked:
 		case <-r.stopping:
-			return false, nil // the stop does the rest
+			return nil, nil // the stop does the rest
 		case <-r.done:
-			return false, nil
+			return nil, nil
 		case <-ctx.Done():
-			return false, context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		}
 		looked = r.nextLook()
 		for _, t := range r.tasks {
-			again = again || t.Running()
+			if t.Running() {
+				again = append(again, t)
+			}
 		}
 		// In this order: a gate that has opened since may have let them start.
 		if r.lifecycle.Phase() != lifecycle.Init {
-			return false, nil
+			return nil, nil
 		}
 	}
-	return true, nil
+	return again, nil
 }
 
 // beginRestart takes turns with other restarts of several tasks.

@@ -18,6 +18,8 @@ import (
 type stopReason struct {
 	why  func() *api.TaskEvent // for each live task, before Killing; may be nil
 	text string                // of the Killing events; empty for the one with the timeout
+	// quiet adds no event: an earlier agent was told to stop the allocation.
+	quiet bool
 }
 
 // Stop lets the allocation end: its tasks are killed in their order, and its
@@ -50,6 +52,10 @@ func (r *Runner) Kill() {
 func (r *Runner) exceedMaxRunDuration() {
 	r.force(forced{api.AllocClientStatusComplete, model.MaxRunDurationExceeded})
 	r.stop(stopReason{text: model.MaxRunDurationExceeded})
+	r.killPoststop()
+}
+
+func (r *Runner) killPoststop() {
 	r.forEach(func(t *taskrunner.Runner) {
 		if t.Task().Stage() == lifecycle.PoststopTask {
 			t.Kill(r.killing(t))
@@ -77,6 +83,9 @@ func (r *Runner) isStopping() bool { return isClosed(r.stopping) }
 func (r *Runner) killing(t *taskrunner.Runner) *api.TaskEvent {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.reason.quiet {
+		return nil
+	}
 	if r.reason.text != "" {
 		return model.EventKillingReason(r.reason.text, false)
 	}

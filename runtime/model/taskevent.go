@@ -15,8 +15,10 @@ const (
 	TaskHookFailed            = "Task hook failed"
 	TaskHookMessage           = "Task hook message"
 	TaskMainDead              = "Main Tasks Dead"
+	TaskAllocUnhealthy        = "Alloc Unhealthy"
 	TaskWaitingShutdownDelay  = "Waiting for shutdown delay"
 	TaskSkippingShutdownDelay = "Skipping shutdown delay"
+	TaskRestoreFailed         = "Failed Restoring Task"
 )
 
 // The reasons that the restart calls of the API give to their events.
@@ -50,6 +52,12 @@ func EventSetupFailure(cause string) *api.TaskEvent {
 // EventStarted says that the task runs.
 func EventStarted() *api.TaskEvent {
 	return &api.TaskEvent{Type: api.TaskStarted, Details: map[string]string{}}
+}
+
+// EventRestoreFailed says that an agent that was started again has not found the
+// task.
+func EventRestoreFailed() *api.TaskEvent {
+	return &api.TaskEvent{Type: TaskRestoreFailed, Message: "failed to restore task; it is started again", Details: map[string]string{}}
 }
 
 // EventDriver carries what the driver itself has to say about the task.
@@ -196,6 +204,12 @@ func EventLeaderDead() *api.TaskEvent {
 // EventMainDead says that a sidecar is killed because nothing else is left.
 func EventMainDead() *api.TaskEvent {
 	return &api.TaskEvent{Type: TaskMainDead, Details: map[string]string{}}
+}
+
+// EventAllocUnhealthy says why a deployment counts the task's allocation as
+// unhealthy.
+func EventAllocUnhealthy(reason string) *api.TaskEvent {
+	return &api.TaskEvent{Type: TaskAllocUnhealthy, Message: reason, Details: map[string]string{"message": reason}}
 }
 
 // displayMessage says in words what the event says in fields.

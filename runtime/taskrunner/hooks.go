@@ -12,8 +12,10 @@ import (
 )
 
 // prestart calls the Prestart hooks that are not done, in order, and keeps what
-// they answer. An error is an event already, unless live has ended.
-func (r *Runner) prestart(live context.Context) error {
+// they answer. An error is an event already, unless live has ended. It ends the
+// chain unless the task runs already: that task is not stopped because something
+// could not be done a second time.
+func (r *Runner) prestart(live context.Context, running bool) error {
 	for _, h := range r.hooks {
 		h, ok := h.(hook.TaskPrestart)
 		if !ok || r.local.Hooks[h.Name()].Done {
@@ -22,9 +24,12 @@ func (r *Runner) prestart(live context.Context) error {
 		if live.Err() != nil {
 			return context.Cause(live)
 		}
-		if err := r.prestartHook(live, h); err != nil {
+		if err := r.prestartHook(live, h, running); err != nil {
 			if live.Err() == nil {
 				r.EmitEvent(model.EventHookFailed(h.Name(), err.Error()))
+			}
+			if running {
+				continue
 			}
 			return fmt.Errorf("prestart hook %q failed: %w", h.Name(), err)
 		}
@@ -32,7 +37,7 @@ func (r *Runner) prestart(live context.Context) error {
 	return nil
 }
 
-func (r *Runner) prestartHook(live context.Context, h hook.TaskPrestart) error {
+func (r *Runner) prestartHook(live context.Context, h hook.TaskPrestart, running bool) error {
 	before := r.local.Hooks[h.Name()]
 	task := r.Task()
 	request := hook.TaskPrestartRequest{
@@ -42,6 +47,7 @@ func (r *Runner) prestartHook(live context.Context, h hook.TaskPrestart) error {
 		Env:           r.env.Build().Map(),
 		Resources:     task.Resources,
 		PreviousState: maps.Clone(before.Data),
+		Running:       running,
 	}
 	var response hook.TaskPrestartResponse
 	err := r.callHook(live, "prestart", h, r.deadlines.Prestart, func(ctx context.Context) (err error) {
@@ -73,7 +79,7 @@ func (r *Runner) prestartHook(live context.Context, h hook.TaskPrestart) error {
 
 func (r *Runner) poststart(live context.Context, p *process) {
 	for _, h := range r.hooks {
-		if h, ok := h.(hook.TaskPoststart); ok {
+		if h, ok := h.(hook.TaskPoststart); ok && live.Err() == nil {
 			r.reportHook(live, "poststart", h, func(ctx context.Context) error {
 				return h.Poststart(ctx, hook.TaskPoststartRequest{
 					Alloc:   r.alloc.Alloc,

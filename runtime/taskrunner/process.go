@@ -110,15 +110,19 @@ func (p *process) destroy(ctx context.Context) error {
 }
 
 func destroy(ctx context.Context, dispense dispense, id string) error {
+	if err := destroyKnown(ctx, dispense, id); !errors.Is(err, driver.ErrTaskNotFound) {
+		return err
+	}
+	return nil
+}
+
+// destroyKnown is destroy for who must hear that the driver knows no such task.
+func destroyKnown(ctx context.Context, dispense dispense, id string) error {
 	d, err := dispense(ctx)
 	if err != nil {
 		return err
 	}
-	err = d.DestroyTask(ctx, id, true)
-	if errors.Is(err, driver.ErrTaskNotFound) {
-		return nil
-	}
-	return err
+	return d.DestroyTask(ctx, id, true)
 }
 
 func (p *process) stop(ctx context.Context, timeout time.Duration, signal string) error {

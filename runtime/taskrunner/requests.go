@@ -26,9 +26,11 @@ func (r *Runner) Kill(event *api.TaskEvent) {
 		if r.isKilled() {
 			return false
 		}
-		if event != nil && s.FinishedAt.IsZero() {
+		// One that is there already is of an agent that did not live to do it.
+		if event != nil && s.FinishedAt.IsZero() && sinceStart(s, event.Type) == nil {
 			model.AppendTaskEvent(s, event, time.Now())
 		}
+		r.quiet = event == nil
 		close(r.killed)
 		if r.endLive != nil {
 			r.endLive(ErrKilled)
@@ -87,11 +89,17 @@ func (r *Runner) setKillError(err error) {
 	r.killError = err
 }
 
-func (r *Runner) killErrorText() string {
-	if err := r.KillError(); err != nil {
-		return err.Error()
+// killedEvent is the end of a kill that began with an event.
+func (r *Runner) killedEvent() *api.TaskEvent {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.quiet:
+		return nil
+	case r.killError != nil:
+		return model.EventKilled(r.killError.Error())
 	}
-	return ""
+	return model.EventKilled("")
 }
 
 // Restart stops the running process and returns when it is gone; the runner
@@ -214,13 +222,9 @@ func (r *Runner) Update(task Task) {
 	}
 }
 
-// clearProcess forgets the process that has exited, and returns whether somebody
-// asked for its restart.
-func (r *Runner) clearProcess() *asked {
-	r.local.Handle, r.local.Network = nil, nil
+// clearProcess forgets the process that has exited.
+func (r *Runner) clearProcess() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	asked := r.asked
 	r.process, r.asked = nil, nil
-	return asked
 }

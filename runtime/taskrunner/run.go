@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
+
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
@@ -23,8 +25,11 @@ func (r *Runner) Run(ctx context.Context) {
 	defer r.endContexts()
 	updates.Go(func() { r.runUpdateHooks(live) })
 
-	for again := true; again && ctx.Err() == nil; {
-		r.runToDeath(live, grace)
+	dead := r.State().State == model.TaskDead // under an earlier agent
+	for again := !r.local.RunComplete; again && ctx.Err() == nil; dead = false {
+		if !dead {
+			r.runToDeath(live, grace)
+		}
 		if ctx.Err() == nil {
 			r.transition(model.TaskDead, nil)
 			again = r.awaitRevival(live)
@@ -34,8 +39,12 @@ func (r *Runner) Run(ctx context.Context) {
 		r.shutdownHooks(ctx)
 		return
 	}
-	r.local.RunComplete = true
-	r.keepLocal()
+	if !r.local.RunComplete {
+		r.local.RunComplete = true
+		if err := r.storeLocal(); err != nil {
+			r.logger.Error("end of the task not stored", "error", err)
+		}
+	}
 	r.stopHooks(context.WithoutCancel(ctx))
 }
 
@@ -67,23 +76,24 @@ func (r *Runner) endContexts() {
 // runToDeath starts the task again and again, until the restart policy, a kill
 // or a shutdown has the last word.
 func (r *Runner) runToDeath(live, grace context.Context) {
-	for {
-		if r.gate.Wait(live) != nil {
-			return
+	next := r.resume(live)
+	for next.Action == restart.Restart {
+		// A process that was taken over runs already, whatever the gate.
+		if r.currentProcess() == nil {
+			select {
+			case <-time.After(next.Delay):
+			case <-live.Done():
+				return
+			}
+			if r.gate.Wait(live) != nil {
+				return
+			}
 		}
 		outcome, ended := r.runOnce(live, grace)
 		if !ended {
 			return
 		}
-		decision := r.decide(outcome)
-		if decision.Action != restart.Restart {
-			return
-		}
-		select {
-		case <-time.After(decision.Delay):
-		case <-live.Done():
-			return
-		}
+		next = r.decide(outcome)
 	}
 }
 
@@ -91,12 +101,17 @@ func (r *Runner) runToDeath(live, grace context.Context) {
 // no outcome to ask the restart policy about: the task was killed before it
 // started, or the agent shuts down.
 func (r *Runner) runOnce(live, grace context.Context) (restart.Outcome, bool) {
-	if err := r.prestart(live); err != nil {
-		return startError(err), live.Err() == nil
-	}
-	p, err := r.start(live, grace)
-	if err != nil {
-		return startError(err), live.Err() == nil
+	p := r.currentProcess()
+	if p != nil {
+		r.takeOver(live, p)
+	} else {
+		if err := r.prestart(live, false); err != nil {
+			return startError(err), live.Err() == nil
+		}
+		var err error
+		if p, err = r.start(live, grace); err != nil {
+			return startError(err), live.Err() == nil
+		}
 	}
 
 	var watch sync.WaitGroup
@@ -105,6 +120,7 @@ func (r *Runner) runOnce(live, grace context.Context) (restart.Outcome, bool) {
 	defer stopWatch()
 	watch.Go(func() { p.watch(watched) })
 
+	r.finishRestart(watched, &watch, p)
 	r.poststart(live, p)
 	select {
 	case <-p.exited:
@@ -127,7 +143,8 @@ func isShutdown(live, grace context.Context) bool {
 	return live.Err() != nil && !errors.Is(context.Cause(live), ErrKilled)
 }
 
-// ended tells everybody that the process is gone, and what it was worth.
+// ended tells everybody that the process is gone, and what it was worth. That is
+// stored before the driver forgets it: nobody could be asked again.
 func (r *Runner) ended(live context.Context, p *process) restart.Outcome {
 	var result exit
 	select {
@@ -136,20 +153,31 @@ func (r *Runner) ended(live context.Context, p *process) restart.Outcome {
 	default:
 		result.lost = true // it was killed in a hurry, and nobody knows
 	}
-	if !result.lost {
-		r.EmitEvent(terminated(result.ExitResult))
-	}
+	r.local.Exit = &Exit{Lost: result.lost, Success: !result.lost && result.Successful()}
+	r.record(func(s *api.TaskState) bool {
+		if asked := r.asked; asked != nil {
+			r.local.Exit.Asked, r.local.Exit.Failure = true, asked.failure
+		}
+		if !result.lost {
+			model.AppendTaskEvent(s, terminated(result.ExitResult), time.Now())
+		}
+		return !result.lost
+	})
 	// live may be over; the driver must forget the task all the same.
 	if err := r.destroy(context.WithoutCancel(live), p); err != nil {
 		r.logger.Warn("driver did not forget the task", "task_id", p.id(), "error", err)
 	}
-	asked := r.clearProcess()
+	r.clearProcess()
 	r.exitedHooks(live)
+	return r.local.Exit.outcome()
+}
 
+// outcome is what the restart policy is asked about.
+func (e *Exit) outcome() restart.Outcome {
 	return restart.Outcome{
-		Requested: asked != nil && !asked.failure,
-		Unhealthy: asked != nil && asked.failure,
-		Success:   !result.lost && result.Successful(),
+		Requested: e.Asked && !e.Failure,
+		Unhealthy: e.Asked && e.Failure,
+		Success:   e.Success,
 	}
 }
 
@@ -159,11 +187,13 @@ func (r *Runner) decide(outcome restart.Outcome) restart.Decision {
 	r.tracker.SetPolicy(r.Task().Restart)
 	decision := r.tracker.Next(time.Now(), outcome)
 	r.local.Restart = r.tracker.State()
-	r.keepLocal()
+	r.local.StartID, r.local.Handle, r.local.Network, r.local.Exit = "", nil, nil, nil
 
 	switch decision.Action {
+	case restart.Finish:
+		r.transition(model.TaskDead, nil)
 	case restart.Kill:
-		r.transition(model.TaskDead, model.EventKilled(r.killErrorText()))
+		r.transition(model.TaskDead, r.killedEvent())
 	case restart.GiveUp:
 		r.logger.Info("not restarting", "reason", decision.Reason)
 		r.transition(model.TaskDead, model.EventNotRestarting(decision.Reason))

@@ -29,13 +29,15 @@ func (r *Runner) start(live, grace context.Context) (*process, error) {
 
 	// With the id in the store, a process of which the agent's death kept us
 	// from learning can be found.
-	r.local.StartID = config.ID
+	r.tracker.Started()
+	r.local.StartID, r.local.Restart = config.ID, r.tracker.State()
 	if err := r.storeLocal(); err != nil {
 		r.EmitEvent(model.EventDriverFailure(err.Error()))
 		return nil, driver.Recoverable(err)
 	}
 	handle, network, err := r.startTask(live, grace, config)
 	if err != nil {
+		r.local.StartID = "" // not stored yet: who reads it now asks the driver to make sure
 		if live.Err() == nil {
 			r.logger.Info("start failed", "error", err)
 			r.EmitEvent(model.EventDriverFailure(err.Error()))
@@ -43,10 +45,7 @@ func (r *Runner) start(live, grace context.Context) (*process, error) {
 		return nil, err
 	}
 
-	r.local.Handle, r.local.Network = handle, network
-	if err := r.storeLocal(); err != nil {
-		r.logger.Error("handle not stored: another agent will not find the task", "error", err)
-	}
+	r.local.Handle, r.local.Network = storedHandle(handle), network
 	if network != nil {
 		r.env.SetDriverPorts(network.PortMap)
 	}
@@ -57,6 +56,15 @@ func (r *Runner) start(live, grace context.Context) (*process, error) {
 	r.logger.Info("task started", "task_id", config.ID)
 	r.transition(model.TaskRunning, model.EventStarted())
 	return p, nil
+}
+
+// storedHandle leaves out what a driver must not need to find a task again, and
+// what may hold passwords.
+func storedHandle(h *driver.Handle) *driver.Handle {
+	stored, config := *h, *h.Config
+	config.DriverConfig = nil
+	stored.Config = &config
+	return &stored
 }
 
 // startTask calls the driver, and once more if the plugin dies meanwhile. A
@@ -103,6 +111,10 @@ func (r *Runner) callStartTask(ctx context.Context, config *driver.TaskConfig) (
 		r.logger.Warn("plugin died while it started the task", "task_id", config.ID)
 		if d, err = r.dispense(ctx); err != nil {
 			return nil, nil, fmt.Errorf("failed to initialize driver after it exited unexpectedly: %v", err)
+		}
+		// What the dead plugin may have started must not run beside the next try.
+		if err := destroy(ctx, r.dispense, config.ID); err != nil {
+			r.logger.Warn("remains of a start that was cut short", "task_id", config.ID, "error", err)
 		}
 		if handle, network, err = d.StartTask(ctx, config); errors.Is(err, driver.ErrPluginDown) {
 			return nil, nil, fmt.Errorf("failed to start task after driver exited unexpectedly: %v", err)

@@ -26,9 +26,9 @@ func (r *Runner) EmitEvent(event *api.TaskEvent) {
 }
 
 // transition moves the task into a state, with the event that says why, if
-// there is one.
+// there is one, and stores the local state with it.
 func (r *Runner) transition(state string, event *api.TaskEvent) {
-	r.change(func(s *api.TaskState) bool {
+	r.record(func(s *api.TaskState) bool {
 		if s.State == state && event == nil {
 			return false
 		}
@@ -55,11 +55,7 @@ func (r *Runner) revive() {
 func (r *Runner) change(f func(*api.TaskState) bool) {
 	r.writing.Lock()
 	defer r.writing.Unlock()
-
-	r.mu.Lock()
-	changed := f(r.state)
-	snapshot := model.CopyTaskState(r.state)
-	r.mu.Unlock()
+	snapshot, changed := r.changeState(f)
 	if !changed {
 		return
 	}
@@ -67,6 +63,27 @@ func (r *Runner) change(f func(*api.TaskState) bool) {
 		r.logger.Error("task state not stored", "error", err)
 	}
 	r.notify()
+}
+
+// record is change for the goroutine of Run: the local state is stored with the
+// state in one, also when only the local state has changed.
+func (r *Runner) record(f func(*api.TaskState) bool) {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	snapshot, changed := r.changeState(f)
+	if err := r.store.Put(r.local, snapshot); err != nil {
+		r.logger.Error("task not stored: another agent will not find it as it is", "error", err)
+	}
+	if changed {
+		r.notify()
+	}
+}
+
+func (r *Runner) changeState(f func(*api.TaskState) bool) (snapshot *api.TaskState, changed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	changed = f(r.state)
+	return model.CopyTaskState(r.state), changed
 }
 
 func terminated(result driver.ExitResult) *api.TaskEvent {

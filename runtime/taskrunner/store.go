@@ -13,11 +13,20 @@ import (
 // one left it.
 type LocalState struct {
 	Hooks       map[string]HookState // by the hook's name
-	StartID     string               // of the latest start, set before the driver is called
-	Handle      *driver.Handle       // nil unless the task runs
+	StartID     string               // set before the driver is called; empty once the end is dealt with
+	Handle      *driver.Handle       // nil unless the task runs, or its end is not dealt with
 	Network     *driver.NetworkOverride
+	Exit        *Exit // how the process of Handle has ended, until the restart policy has decided
 	Restart     restart.State
 	RunComplete bool // the task will never run again
+}
+
+// Exit is the end of a process, for the restart policy.
+type Exit struct {
+	Lost    bool // nobody knows how it ended
+	Success bool
+	Asked   bool // somebody had asked for a restart
+	Failure bool // and wanted it to count as a failure
 }
 
 // HookState is what one Prestart hook has answered.
@@ -31,23 +40,18 @@ type HookState struct {
 
 // Store keeps the records of one task. A write has happened when the method
 // returns. The runner does not change what it has handed over, nor may the
-// store. PutLocal and PutState may be called at the same time, neither overlaps
-// itself.
+// store. PutLocal may be called at the same time as PutState; no two others of
+// these calls overlap. Put stores both or neither: what has become of a process
+// and the state of the task must not contradict each other after a crash.
 type Store interface {
 	PutLocal(LocalState) error
 	PutState(*api.TaskState) error
+	Put(LocalState, *api.TaskState) error
 }
 
 // storeLocal keeps what only the goroutine of Run changes.
 func (r *Runner) storeLocal() error {
 	return r.store.PutLocal(r.local)
-}
-
-// keepLocal is storeLocal for what is no reason to stop if it gets lost.
-func (r *Runner) keepLocal() {
-	if err := r.storeLocal(); err != nil {
-		r.logger.Error("local state not stored", "error", err)
-	}
 }
 
 // setHook leaves the map alone that a store may still hold.

@@ -44,6 +44,7 @@ type Config struct {
 	Store     Store
 	Notify    func() // called after each change of the task's state; must not block
 	Deadlines Deadlines
+	Restored  *Restored // what an earlier agent has left of the task; nil if it is new
 	Logger    hclog.Logger
 }
 
@@ -72,9 +73,10 @@ type Runner struct {
 	updated   chan struct{} // holds a tick when the Update hooks must run
 	done      chan struct{} // closed by Run
 
-	// Only the goroutine of Run uses these.
-	tracker *restart.Tracker
-	local   LocalState
+	// Only the goroutine of Run uses these, and before it those who prepare Run.
+	tracker    *restart.Tracker
+	local      LocalState
+	unfinished bool // a restart was asked for under an earlier agent, see finishRestart
 
 	// writing keeps the records of the task state in order. Unlike mu it is held
 	// across the store's write: a later write must not be overtaken by an earlier.
@@ -88,6 +90,7 @@ type Runner struct {
 	askedAgain bool     // somebody asked for a dead task to run again
 	output     Output
 	killError  error
+	quiet      bool                    // the kill has no event, and gets none at its end
 	endLive    context.CancelCauseFunc // ends what a kill ends; nil outside Run
 	endGrace   context.CancelCauseFunc // ends what KillNow ends; nil outside Run
 }
@@ -123,13 +126,24 @@ func New(c Config) *Runner {
 		state:   &api.TaskState{State: model.TaskPending},
 		output:  Output{Stdout: nullDevice, Stderr: nullDevice},
 	}
-	model.AppendTaskEvent(r.state, model.EventReceived(), time.Now())
+	if c.Restored == nil {
+		model.AppendTaskEvent(r.state, model.EventReceived(), time.Now())
+	} else {
+		r.restore(*c.Restored)
+	}
 	return r
 }
 
 // SetHooks gives the runner its hooks, in order. It must be called before Run,
 // at most once; hooks are made after the runner because some of them act on it.
-func (r *Runner) SetHooks(hooks []hook.Hook) { r.hooks = hooks }
+func (r *Runner) SetHooks(hooks []hook.Hook) {
+	r.hooks = hooks
+	for _, h := range hooks {
+		if env := r.local.Hooks[h.Name()].Env; env != nil {
+			r.env.SetHookEnv(h.Name(), env) // what an earlier agent was told
+		}
+	}
+}
 
 // Prepare asks the driver what must be known before the task is set up. It must
 // have returned without an error before Run, or the task must have been killed.

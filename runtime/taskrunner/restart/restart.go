@@ -109,6 +109,9 @@ func (t *Tracker) Resume(s State) { t.state = s }
 // stays counted.
 func (t *Tracker) SetPolicy(p Policy) { t.policy = p }
 
+// Started tells that the task has started again: nothing remains of its delay.
+func (t *Tracker) Started() { t.state.NextStart = time.Time{} }
+
 // Remaining returns how long the task has still to wait for its next start: the
 // rest of the last delay. It never exceeds what the policy can ask for, however
 // the clock was set meanwhile.

@@ -1,0 +1,213 @@
+package allocrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+)
+
+// Records is where the records of an earlier agent are read. A snapshot of
+// runtime/store is one.
+type Records interface {
+	TaskLocal(allocID, task string) (taskrunner.LocalState, bool, error)
+	TaskState(allocID, task string) (*api.TaskState, error)
+}
+
+// HasRecords reports whether an earlier agent has done anything for an
+// allocation that must be taken over.
+func HasRecords(records Records, alloc *api.Allocation) bool {
+	group := alloc.GetTaskGroup()
+	if group == nil {
+		return false
+	}
+	for _, t := range group.Tasks {
+		_, local, localErr := records.TaskLocal(alloc.ID, t.Name)
+		state, stateErr := records.TaskState(alloc.ID, t.Name)
+		if local || state != nil || localErr != nil || stateErr != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// rememberer is what Drivers may be: it knows whether the plugin of a driver
+// would know a task that an earlier agent was starting when it ended.
+type rememberer interface {
+	Remembers(driver string) bool
+}
+
+// restoredTask reads what there is of one task, nil if it is new. A record that
+// cannot be read is as good as none: what may run of the task is found by its
+// names.
+func (r *Runner) restoredTask(name string) *taskrunner.Restored {
+	if !r.config.Restored {
+		return nil
+	}
+	local, found, err := r.config.Records.TaskLocal(r.id, name)
+	if err != nil {
+		r.logger.Error("record of task lost", "task", name, "error", err)
+		local, found = taskrunner.LocalState{}, false
+	}
+	state, err := r.config.Records.TaskState(r.id, name)
+	if err != nil {
+		r.logger.Error("record of task state lost", "task", name, "error", err)
+		state = nil
+	}
+	if state == nil {
+		// What was last reported: a task that had only been received has no record.
+		state = r.alloc.TaskStates[name]
+	}
+	if !found && state == nil {
+		return nil
+	}
+	return &taskrunner.Restored{Local: local, State: state}
+}
+
+// restore is the part of New for an allocation that is not new.
+func (r *Runner) restore() {
+	for _, t := range r.tasks {
+		r.begun = r.begun || t.Begun()
+	}
+	if !r.begun {
+		return
+	}
+	// Terminal states do not go back, whatever the tasks say now.
+	if r.alloc.ClientTerminalStatus() {
+		r.forced = forced{r.alloc.ClientStatus, r.alloc.ClientDescription}
+	}
+	if r.alloc.ServerTerminalStatus() || r.alloc.ClientTerminalStatus() {
+		r.stop(stopReason{quiet: true})
+	}
+}
+
+// takeOver finds out what has become of the tasks that an earlier agent has run.
+// It returns false if the allocation cannot go on; its tasks have been killed then.
+func (r *Runner) takeOver(grace context.Context) bool {
+	if !r.begun {
+		return true
+	}
+	if err := r.awaitDrivers(grace); err != nil {
+		if grace.Err() == nil {
+			r.forEach(func(t *taskrunner.Runner) { t.Abandon(err) })
+			r.cannotRun(err)
+		}
+		return false
+	}
+	r.recoverTasks(grace)
+	if err := r.checkDir(); err != nil {
+		r.logger.Error("alloc not restored", "error", err)
+		r.force(forced{api.AllocClientStatusFailed, err.Error()})
+		r.forEach(func(t *taskrunner.Runner) {
+			if t.State().State != model.TaskDead {
+				t.EmitEvent(model.EventSetupFailure(err.Error()))
+			}
+			t.Kill(nil)
+		})
+		return false
+	}
+	if r.isStopping() {
+		if r.forced.description == model.MaxRunDurationExceeded {
+			r.killPoststop()
+		}
+		return true // a stop opens no gate
+	}
+	states := make(map[string]lifecycle.State, len(r.tasks))
+	for _, t := range r.observe(r.Status()) {
+		states[t.name] = t.state
+	}
+	r.lifecycle.Restore(states)
+	return true
+}
+
+// The pauses between questions to a driver whose plugin cannot be started.
+const (
+	firstDriverPause = time.Second
+	mostDriverPause  = 30 * time.Second
+)
+
+// awaitDrivers is askDrivers for tasks that may run: as long as a plugin cannot be
+// started there is nobody who could say, and a second start may be one too many.
+func (r *Runner) awaitDrivers(ctx context.Context) error {
+	for pause := firstDriverPause; ; pause = min(2*pause, mostDriverPause) {
+		err := r.askDrivers(ctx)
+		if err == nil || !errors.Is(err, supervisor.ErrUnavailable) {
+			return err
+		}
+		r.logger.Warn("tasks cannot be taken over yet", "delay", pause, "error", err)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (r *Runner) recoverTasks(ctx context.Context) {
+	limited, cancel := context.WithTimeout(ctx, r.limits.PrerunDeadline)
+	defer cancel()
+	memory, _ := r.config.Drivers.(rememberer)
+	var recovering sync.WaitGroup
+	for _, t := range r.tasks {
+		past := taskrunner.Past{
+			Rebooted: r.config.Rebooted,
+			Certain:  memory != nil && memory.Remembers(t.Task().Driver),
+		}
+		recovering.Go(func() { t.Recover(limited, past) })
+	}
+	recovering.Wait()
+}
+
+// checkDir makes sure that the directory of the allocation is there. If a reboot
+// has taken it, the tasks begin anew, and with them those that had prepared it.
+func (r *Runner) checkDir() error {
+	over := true
+	for _, t := range r.tasks {
+		over = over && t.State().State == model.TaskDead
+	}
+	if over {
+		return nil
+	}
+	dir, err := r.dir.Open()
+	if err == nil {
+		dir.Close()
+	}
+	gone := errors.Is(err, fs.ErrNotExist)
+	if r.config.Rebooted && !r.isStopping() && (err == nil || gone) {
+		for _, t := range r.tasks {
+			task, state := t.Task(), t.State()
+			ephemeral := task.Stage() == lifecycle.PrestartEphemeral || task.Stage() == lifecycle.PoststartEphemeral
+			switch {
+			case state.State != model.TaskDead && gone,
+				state.State == model.TaskDead && !state.Failed && ephemeral && (gone || task.RerunsAfterReboot()):
+				t.Renew()
+			}
+		}
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("allocation directory is inaccessible: %w", err)
+	}
+	return nil
+}
+
+// LeftRunning returns the names of the drivers of the tasks that run, after a Run
+// that a shutdown of the agent has ended: their plugins are needed.
+func (r *Runner) LeftRunning() []string {
+	var drivers []string
+	for _, t := range r.tasks {
+		if t.Running() {
+			drivers = append(drivers, t.Task().Driver)
+		}
+	}
+	return drivers
+}
