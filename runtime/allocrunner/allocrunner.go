@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
@@ -15,6 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/services"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
@@ -31,11 +33,24 @@ type Config struct {
 	Drivers      Drivers
 	Logs         hooks.Collector
 	AllocDirRoot string
-	Store        Store        // nil keeps nothing
-	Report       func(Update) // called for each change, one call at a time; should return soon
-	Hooks        HookFactory  // hooks besides the builtin ones; may be nil
+	Store        Store             // nil keeps nothing
+	Services     services.Registry // nil keeps the registrations of each allocation for itself
+	Checks       services.Results  // nil keeps the results of checks in memory
+	Report       func(Update)      // called for each change, one call at a time; should return soon
+	Hooks        HookFactory       // hooks besides the builtin ones; may be nil
 	Limits       Limits
 	Logger       hclog.Logger
+
+	// Restored says that an earlier agent has had the allocation: what there are
+	// records of is taken over. Without a single record the allocation is new.
+	Restored bool
+	Records  Records // of the earlier agent; required with Restored
+	Rebooted bool    // the machine was started again since
+
+	// Previous returns a channel that is closed when nothing of another
+	// allocation runs on this node any more, at once if it is not known. An
+	// allocation waits for the one that it replaces. May be nil.
+	Previous func(allocID string) <-chan struct{}
 }
 
 // Drivers finds the driver of a name. The call blocks while the driver's plugin
@@ -49,6 +64,7 @@ type Drivers interface {
 type Store interface {
 	PutTaskLocal(allocID, task string, state taskrunner.LocalState) error
 	PutTaskState(allocID, task string, state *api.TaskState) error
+	PutTask(allocID, task string, local taskrunner.LocalState, state *api.TaskState) error // both or neither
 }
 
 // Runner runs one allocation. Run is called once; all other methods may be
@@ -62,22 +78,27 @@ type Runner struct {
 	network *api.AllocNetworkStatus
 	hooks   []hook.Hook
 
-	tasks       []*taskrunner.Runner // in the order of the job
-	envs        map[string]*taskenv.Builder
-	stats       map[string]*hooks.Stats
-	lifecycle   *lifecycle.Coordinator
-	updates     updates
-	tick        chan struct{} // holds one request to look at the tasks
-	stopping    chan struct{} // closed by the first stop
-	hurried     chan struct{} // closed by the first Kill
-	skipDelay   chan struct{} // closed by the first stop that skips the shutdown delays
-	tasksEnded  chan struct{} // closed by Run when all task runners have returned
-	done        chan struct{} // closed by Run
-	restartTurn chan struct{} // holds the right to restart several tasks
+	tasks         []*taskrunner.Runner // in the order of the job
+	envs          map[string]*taskenv.Builder
+	stats         map[string]*hooks.Stats
+	services      *services.Set
+	groupServices *hooks.GroupServices
+	lifecycle     *lifecycle.Coordinator
+	updates       updates
+	tick          chan struct{} // holds one request to look at the tasks
+	stopping      chan struct{} // closed by the first stop
+	hurried       chan struct{} // closed by the first Kill
+	skipDelay     chan struct{} // closed by the first stop that skips the shutdown delays
+	tasksEnded    chan struct{} // closed by Run when all task runners have returned
+	done          chan struct{} // closed by Run
+	restartTurn   chan struct{} // holds the right to restart several tasks
+	begun         bool          // an earlier agent has begun to run it
+	finished      atomic.Bool   // set by Run when nothing is left to do
 
 	mu      sync.Mutex
 	alloc   *api.Allocation
 	forced  forced
+	health  *Health         // nil as long as it is not known
 	reason  stopReason      // valid once stopping is closed
 	waiters []chan struct{} // closed and dropped at the next look at the tasks
 
@@ -108,14 +129,21 @@ func New(c Config) (*Runner, error) {
 	if group == nil {
 		return nil, fmt.Errorf("alloc %s: job %q has no group %q", c.Alloc.ID, c.Alloc.JobID, c.Alloc.TaskGroup)
 	}
+	if c.Restored && c.Records == nil {
+		return nil, fmt.Errorf("alloc %s: no records to restore it from", c.Alloc.ID)
+	}
 	dir, err := allocdir.New(c.AllocDirRoot, c.Alloc.ID)
 	if err != nil {
 		return nil, fmt.Errorf("alloc %s: %w", c.Alloc.ID, err)
 	}
 	r.dir = dir
 	r.network = networkStatus(group)
+	r.makeServices()
 	if err := r.makeTasks(group); err != nil {
 		return nil, fmt.Errorf("alloc %s: %w", c.Alloc.ID, err)
+	}
+	if c.Restored {
+		r.restore()
 	}
 	r.hooks = r.makeHooks()
 	return r, nil
@@ -126,6 +154,10 @@ func (r *Runner) ID() string { return r.id }
 
 // Done is closed when Run has returned.
 func (r *Runner) Done() <-chan struct{} { return r.done }
+
+// Finished reports whether Run has ended because nothing of the allocation is
+// left to be done, and not because the agent goes and leaves it running.
+func (r *Runner) Finished() bool { return r.finished.Load() }
 
 // Dir returns the directory of the allocation.
 func (r *Runner) Dir() *allocdir.Dir { return r.dir }
@@ -142,15 +174,20 @@ func (r *Runner) Run(ctx context.Context) {
 
 	var background sync.WaitGroup
 	watched, endWatch := context.WithCancel(context.WithoutCancel(ctx))
-	background.Go(func() { r.watch(watched) })
 	background.Go(func() { r.applyUpdates(watched) })
 	background.Go(func() { r.obey(ctx) })
 	var stop sync.WaitGroup
 	preKilled := false
 	stop.Go(func() { preKilled = r.stopWhenAsked(grace) })
 
+	// Before the first look at the tasks: the lifecycle would wait for those that
+	// run already to be pending.
+	ready := r.takeOver(grace)
+	background.Go(func() { r.watch(watched) })
 	r.changed()
-	r.prepare(live)
+	if ready {
+		r.prepare(live)
+	}
 	var running sync.WaitGroup
 	for _, t := range r.tasks {
 		running.Go(func() { t.Run(tasks) })
@@ -163,6 +200,7 @@ func (r *Runner) Run(ctx context.Context) {
 	if tasks.Err() != nil {
 		r.shutdownHooks(rest)
 	} else {
+		r.finished.Store(true)
 		if !preKilled {
 			r.preKill(rest)
 		}
@@ -218,18 +256,22 @@ func (r *Runner) obey(ctx context.Context) {
 // does not get there are killed before they begin, poststop tasks included:
 // nothing has run that they could clean up after.
 func (r *Runner) prepare(live context.Context) {
+	if r.begun && (r.isStopping() || r.onlyPoststop()) {
+		return // there is nothing to be set up, and a stop takes its course
+	}
 	if r.currentAlloc().ServerTerminalStatus() {
 		r.forEach(func(t *taskrunner.Runner) { t.Kill(nil) })
 		return
 	}
-	if err := r.askDrivers(live); err != nil && live.Err() == nil {
-		r.logger.Error("alloc not added", "error", err)
-		r.force(forced{api.AllocClientStatusFailed, fmt.Sprintf("Unable to add allocation due to error: %v", err)})
-		r.forEach(func(t *taskrunner.Runner) { t.Kill(nil) })
-		return
+	if !r.begun {
+		if err := r.askDrivers(live); err != nil && live.Err() == nil {
+			r.cannotRun(err)
+			return
+		}
 	}
 	err := r.prerun(live)
 	switch {
+	case r.isStopping() && r.begun:
 	case r.isStopping():
 		r.forEach(func(t *taskrunner.Runner) { t.Kill(r.killing(t)) })
 	case err != nil && live.Err() == nil:
@@ -241,11 +283,21 @@ func (r *Runner) prepare(live context.Context) {
 	}
 }
 
+// cannotRun fails an allocation before any of its tasks is begun.
+func (r *Runner) cannotRun(err error) {
+	r.logger.Error("alloc not added", "error", err)
+	r.force(forced{api.AllocClientStatusFailed, fmt.Sprintf("Unable to add allocation due to error: %v", err)})
+	r.forEach(func(t *taskrunner.Runner) { t.Kill(nil) })
+}
+
 // askDrivers learns from the drivers what is needed to set the tasks up.
 func (r *Runner) askDrivers(ctx context.Context) error {
 	errs := make([]error, len(r.tasks))
 	var asking sync.WaitGroup
 	for i, t := range r.tasks {
+		if r.begun && t.Over() {
+			continue
+		}
 		asking.Go(func() {
 			if err := t.Prepare(ctx); err != nil {
 				errs[i] = fmt.Errorf("failed creating runner for task %q: %w", t.Name(), err)
@@ -254,6 +306,12 @@ func (r *Runner) askDrivers(ctx context.Context) error {
 	}
 	asking.Wait()
 	return errors.Join(errs...)
+}
+
+// onlyPoststop reports whether nothing is left but poststop tasks.
+func (r *Runner) onlyPoststop() bool {
+	_, finished := react(r.observe(r.Status()))
+	return finished
 }
 
 func (r *Runner) forEach(f func(*taskrunner.Runner)) {

@@ -16,6 +16,7 @@ type Update struct {
 	ClientDescription string
 	TaskStates        map[string]*api.TaskState
 	NetworkStatus     *api.AllocNetworkStatus
+	Health            *Health // nil as long as it is not known
 	Time              time.Time
 }
 
@@ -47,6 +48,7 @@ func (r *Runner) rollUp(states map[string]*api.TaskState) Update {
 	if forced.status != "" {
 		u.ClientStatus, u.ClientDescription = forced.status, forced.description
 	}
+	u.Health = r.reportedHealth(u.ClientStatus)
 	if u.Terminal() {
 		for _, t := range states {
 			if t.FinishedAt.IsZero() {

@@ -61,6 +61,7 @@ func (r *Runner) makeTask(task taskrunner.Task, t *api.Task) *taskrunner.Runner 
 		Store:     taskStore{r.config.Store, r.id, task.Name},
 		Notify:    r.changed,
 		Deadlines: taskrunner.Deadlines{Prestart: r.limits.PrerunDeadline, Others: r.limits.HookDeadline},
+		Restored:  r.restoredTask(task.Name),
 		Logger:    r.logger,
 	})
 	runner.SetHooks(r.makeTaskHooks(runner, t))
@@ -91,18 +92,19 @@ func (r *Runner) makeTaskHooks(runner *taskrunner.Runner, t *api.Task) []hook.Ho
 	}
 	stats := hooks.NewStats(runner.Stats, r.limits.StatsInterval, r.logger)
 	r.stats[t.Name] = stats
-	return append(list, stats)
+	return append(list, stats, hooks.NewTaskServices(r.services, t.Name))
 }
 
 func (r *Runner) makeHooks() []hook.Hook {
 	list := []hook.Hook{
 		hooks.NewAllocDir(r.dir),
 		hooks.NewMaxRunDuration(func() time.Time { return deadline(r.currentAlloc()) }, r.exceedMaxRunDuration),
+		r.makeHealth(),
 	}
 	if factory := r.config.Hooks; factory != nil {
 		list = append(list, factory.AllocHooks(hookAlloc(r.alloc))...)
 	}
-	return list
+	return append(list, r.groupServices, hooks.NewChecks(r.services))
 }
 
 // deadline returns when the allocation must have ended, which depends on when it
@@ -149,6 +151,13 @@ func (s taskStore) PutLocal(state taskrunner.LocalState) error {
 		return nil
 	}
 	return s.store.PutTaskLocal(s.allocID, s.task, state)
+}
+
+func (s taskStore) Put(local taskrunner.LocalState, state *api.TaskState) error {
+	if s.store == nil {
+		return nil
+	}
+	return s.store.PutTask(s.allocID, s.task, local, state)
 }
 
 func (s taskStore) PutState(state *api.TaskState) error {

@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
 // updates holds the newest version of the allocation that has not been applied.
@@ -74,18 +75,23 @@ func (r *Runner) apply(ctx context.Context, alloc *api.Allocation) {
 	r.mu.Lock()
 	r.alloc = alloc
 	r.mu.Unlock()
-	if !alloc.ServerTerminalStatus() {
-		r.updateHooks(ctx)
+	tasks := make([]taskrunner.Task, len(r.tasks))
+	missing := make([]error, len(r.tasks))
+	for i, t := range r.tasks {
+		if tasks[i], missing[i] = taskOf(alloc, group, t.Name(), r.limits); missing[i] == nil {
+			r.envs[t.Name()].SetAlloc(envAlloc(alloc), envTask(alloc, group, t.Name()))
+		}
 	}
-	for _, t := range r.tasks {
-		task, err := taskOf(alloc, group, t.Name(), r.limits)
-		if err != nil {
+	if !alloc.ServerTerminalStatus() {
+		r.updateHooks(ctx) // with the new environments
+	}
+	for i, t := range r.tasks {
+		if err := missing[i]; err != nil {
 			r.logger.Error("task killed", "task", t.Name(), "error", err)
 			t.Kill(model.EventKillingReason("update missing task", true))
 			continue
 		}
-		r.envs[t.Name()].SetAlloc(envAlloc(alloc), envTask(alloc, group, t.Name()))
-		t.Update(task)
+		t.Update(tasks[i])
 	}
 	if alloc.ServerTerminalStatus() && !old.ServerTerminalStatus() {
 		r.Stop()

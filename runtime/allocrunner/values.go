@@ -3,12 +3,15 @@ package allocrunner
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/health"
+	"github.com/nomad-lite/nomad-lite/runtime/services"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner/restart"
@@ -234,4 +237,124 @@ func envTask(a *api.Allocation, group *api.TaskGroup, name string) taskenv.Task 
 	env.MemoryMB = granted.Memory.MemoryMB
 	env.MemoryMaxMB = granted.Memory.MemoryMaxMB
 	return env
+}
+
+// servicesOf returns what the allocation offers under provider nomad.
+func servicesOf(a *api.Allocation, node taskenv.Node, network *api.AllocNetworkStatus) *services.Spec {
+	spec := &services.Spec{
+		AllocID:    a.ID,
+		AllocName:  a.Name,
+		Namespace:  a.Namespace,
+		JobID:      a.JobID,
+		Group:      a.TaskGroup,
+		NodeID:     a.NodeID,
+		Datacenter: node.Datacenter,
+		Canary:     a.DeploymentStatus != nil && a.DeploymentStatus.Canary,
+	}
+	if network != nil {
+		spec.Address, spec.AddressIPv6 = network.Address, network.AddressIPv6
+	}
+	env := envAlloc(a)
+	spec.Ports = env.Ports
+	if granted := a.AllocatedResources; granted != nil {
+		if len(granted.Shared.Networks) == 1 {
+			spec.HostIP = granted.Shared.Networks[0].IP
+		}
+		for name, task := range granted.Tasks {
+			if len(task.Networks) == 1 {
+				if spec.TaskNets == nil {
+					spec.TaskNets = make(map[string]services.TaskNetwork)
+				}
+				spec.TaskNets[name] = services.TaskNetwork{IP: task.Networks[0].IP, Ports: env.TaskPorts[name]}
+			}
+		}
+	}
+	group := a.GetTaskGroup()
+	for _, s := range group.Services {
+		if s.Provider == providerNomad {
+			spec.Services = append(spec.Services, serviceOf(s, ""))
+		}
+	}
+	for _, t := range group.Tasks {
+		for _, s := range t.Services {
+			if s.Provider == providerNomad {
+				spec.Services = append(spec.Services, serviceOf(s, t.Name))
+			}
+		}
+	}
+	return spec
+}
+
+const providerNomad = "nomad"
+
+func serviceOf(s *api.Service, task string) services.Service {
+	service := services.Service{
+		Task:        task,
+		Name:        s.Name,
+		Port:        s.PortLabel,
+		Address:     s.Address,
+		AddressMode: s.AddressMode,
+		Tags:        s.Tags,
+		CanaryTags:  s.CanaryTags,
+	}
+	for _, c := range s.Checks {
+		check := services.Check{
+			Name:          c.Name,
+			Type:          c.Type,
+			Port:          c.PortLabel,
+			AddressMode:   c.AddressMode,
+			OnUpdate:      c.OnUpdate,
+			Interval:      c.Interval,
+			Timeout:       c.Timeout,
+			Protocol:      c.Protocol,
+			Method:        c.Method,
+			Path:          c.Path,
+			Header:        c.Header,
+			Body:          c.Body,
+			TLSSkipVerify: c.TLSSkipVerify,
+		}
+		if check.OnUpdate == "" {
+			check.OnUpdate = s.OnUpdate
+		}
+		if r := c.CheckRestart; r != nil {
+			check.Restart = services.Restart{Limit: r.Limit, Grace: value(r.Grace)}
+		}
+		service.Checks = append(service.Checks, check)
+	}
+	return service
+}
+
+func hasChecks(a *api.Allocation) bool {
+	group := a.GetTaskGroup()
+	has := func(list []*api.Service) bool {
+		return slices.ContainsFunc(list, func(s *api.Service) bool { return s.Provider == providerNomad && len(s.Checks) > 0 })
+	}
+	return has(group.Services) || slices.ContainsFunc(group.Tasks, func(t *api.Task) bool { return has(t.Services) })
+}
+
+// healthParams returns what the health of an allocation depends on: in a
+// deployment the update block says it, else the migrate block. It returns false
+// if nobody wants to know, or a person decides.
+func healthParams(a *api.Allocation) (health.Params, bool) {
+	if jobType := value(a.Job.Type); jobType != api.JobTypeService && jobType != api.JobTypeSystem {
+		return health.Params{}, false
+	}
+	group := a.GetTaskGroup()
+	if a.DeploymentID != "" {
+		u := group.Update
+		if u == nil || u.Empty() || value(u.HealthCheck) == "manual" {
+			return health.Params{}, false
+		}
+		return health.Params{
+			MinHealthyTime:  value(u.MinHealthyTime),
+			HealthyDeadline: value(u.HealthyDeadline),
+			UseChecks:       value(u.HealthCheck) == "checks",
+		}, true
+	}
+	p := health.Params{MinHealthyTime: 10 * time.Second, HealthyDeadline: 5 * time.Minute, UseChecks: true}
+	if m := group.Migrate; m != nil {
+		p.MinHealthyTime, p.HealthyDeadline = value(m.MinHealthyTime), value(m.HealthyDeadline)
+		p.UseChecks = value(m.HealthCheck) == "checks"
+	}
+	return p, true
 }

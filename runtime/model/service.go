@@ -19,6 +19,10 @@ var (
 	onUpdates    = []string{"", api.OnUpdateRequireHealthy, api.OnUpdateIgnoreWarn, api.OnUpdateIgnore}
 )
 
+// ValidServiceName tells whether a service may have the name, in which nothing is
+// left to be resolved.
+func ValidServiceName(name string) bool { return serviceName.MatchString(name) }
+
 // checkGroupServices checks the services of the group, what its tasks' services
 // share with them, and the checks that need a task.
 func checkGroupServices(r *report, g *api.TaskGroup) {
@@ -184,7 +188,7 @@ func checkTaskService(r *report, t *api.Task, s *api.Service) {
 }
 
 func checkService(r *report, s *api.Service) {
-	if name := reference.ReplaceAllString(s.Name, "x"); !serviceName.MatchString(name) {
+	if name := reference.ReplaceAllString(s.Name, "x"); !ValidServiceName(name) {
 		r.add("Service name must be valid per RFC 1123 and can contain only alphanumeric characters or dashes and must be no longer than 63 characters: %q", s.Name)
 	}
 	if !slices.Contains(addressModes, s.AddressMode) {

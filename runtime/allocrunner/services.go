@@ -1,0 +1,216 @@
+package allocrunner
+
+import (
+	"context"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/health"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/services"
+	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+)
+
+// Health is what a deployment wants to know of an allocation. Whoever keeps it
+// takes Healthy and Time over into the DeploymentStatus of the allocation, as
+// long as that belongs to the deployment: a canary is none of the node's
+// business.
+type Health struct {
+	DeploymentID string // empty for an allocation without a deployment
+	Healthy      bool
+	Time         time.Time
+}
+
+// Checks returns the results of the allocation's checks, in a fixed order.
+func (r *Runner) Checks() []api.AllocCheckStatus {
+	results, _, _ := r.services.Checks()
+	list := make([]api.AllocCheckStatus, len(results))
+	for i, result := range results {
+		list[i] = result.AllocCheckStatus
+	}
+	return list
+}
+
+func (r *Runner) makeServices() {
+	r.services = services.New(services.Config{
+		AllocID:   r.id,
+		AllocName: r.alloc.Name,
+		Spec:      func() *services.Spec { return servicesOf(r.currentAlloc(), r.config.Node, r.network) },
+		Env:       r.envOf,
+		Restart:   r.restartForCheck,
+		Registry:  r.config.Services,
+		Results:   r.config.Checks,
+		Logger:    r.logger,
+	})
+	r.groupServices = hooks.NewGroupServices(r.services)
+}
+
+// envOf returns the environment of a task, or of the allocation.
+func (r *Runner) envOf(task string) *taskenv.Env {
+	if env := r.envs[task]; env != nil {
+		return env.Build()
+	}
+	return r.env()
+}
+
+// restartForCheck restarts what a failed check belongs to, as a failure: one
+// task, or all that run.
+func (r *Runner) restartForCheck(ctx context.Context, task, reason string) error {
+	if task != services.Group {
+		t, ok := r.task(task)
+		if !ok {
+			return ErrTaskNotFound
+		}
+		return unlessNotRunning(t.Restart(ctx, model.EventRestartSignal(reason), true))
+	}
+	return together(r.tasks, func(t *taskrunner.Runner) error {
+		return unlessNotRunning(t.Restart(ctx, model.EventRestartSignal(reason), true))
+	})
+}
+
+// readmit registers the services of the group again, after a restart of tasks
+// for which the hooks have taken them away.
+func (r *Runner) readmit() {
+	if r.isStopping() {
+		return
+	}
+	if err := r.groupServices.Restarted(); err != nil {
+		r.logger.Error("services of the group not registered again", "error", err)
+	}
+	if r.isStopping() { // the stop may have come before us, or after
+		_ = r.services.Deregister(canceled, services.Group) // once; Postrun clears what is left
+	}
+}
+
+// canceled is for a call that shall try once.
+var canceled = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+// makeHealth makes the hook that watches the health.
+func (r *Runner) makeHealth() *hooks.Health {
+	var looked <-chan struct{}
+	return hooks.NewHealth(hooks.HealthConfig{
+		Params: func() (health.Params, bool) {
+			alloc := r.currentAlloc()
+			if r.healthOf(alloc) != nil || alloc.DeploymentStatus != nil && alloc.DeploymentStatus.Healthy != nil {
+				return health.Params{}, false
+			}
+			return healthParams(alloc)
+		},
+		Look: func() (health.Snapshot, <-chan struct{}, <-chan struct{}) {
+			if looked == nil || isClosed(looked) {
+				looked = r.nextLook()
+			}
+			snapshot, checks := r.healthSnapshot()
+			return snapshot, looked, checks
+		},
+		Decided: r.setHealth,
+	})
+}
+
+// healthSnapshot returns what is known of the health, and a channel that closes
+// when there is news of the checks.
+func (r *Runner) healthSnapshot() (health.Snapshot, <-chan struct{}) {
+	alloc, status := r.currentAlloc(), r.Status()
+	s := health.Snapshot{
+		Now:      time.Now(),
+		Stopping: alloc.ServerTerminalStatus() || r.askedToStop(),
+		Failed:   status.ClientStatus == api.AllocClientStatusFailed,
+	}
+	for _, t := range r.tasks {
+		task, state := t.Task(), status.TaskStates[t.Name()]
+		s.Tasks = append(s.Tasks, health.Task{
+			Name:    task.Name,
+			Hook:    task.Hook,
+			Sidecar: task.Sidecar,
+			Pending: state.State == model.TaskPending,
+			Dead:    state.State == model.TaskDead || !state.FinishedAt.IsZero(),
+			Failed:  state.Failed,
+			Started: state.StartedAt,
+		})
+	}
+	results, ready, changed := r.services.Checks()
+	s.Missing = !ready && hasChecks(alloc)
+	for _, c := range results {
+		s.Checks = append(s.Checks, health.Check{
+			Task:      c.Task,
+			Service:   c.Service,
+			Name:      c.Check,
+			Readiness: c.Readiness(),
+			Passing:   c.Status == services.StatusSuccess,
+			Pending:   c.Began.IsZero(),
+			Output:    c.Output,
+			Began:     c.Began,
+			Since:     c.Since,
+		})
+	}
+	return s, changed
+}
+
+// askedToStop reports whether somebody wants the allocation to stop, and not one
+// of its tasks.
+func (r *Runner) askedToStop() bool {
+	if !r.isStopping() {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.reason.why == nil
+}
+
+// setHealth takes a verdict over. One that was stopped before it was healthy
+// counts as unhealthy in its deployment, without blame.
+func (r *Runner) setHealth(v health.Verdict) {
+	deployment := r.currentAlloc().DeploymentID
+	if v.State == health.Stopped && deployment == "" {
+		return
+	}
+	r.mu.Lock()
+	r.health = &Health{DeploymentID: deployment, Healthy: v.State == health.Healthy, Time: time.Now()}
+	r.mu.Unlock()
+	if v.State == health.Unhealthy && deployment != "" {
+		r.logger.Info("alloc unhealthy", "deployment_id", deployment)
+		for _, t := range r.tasks {
+			if reason := v.Why[t.Name()]; reason != "" {
+				t.EmitEvent(model.EventAllocUnhealthy(reason))
+			}
+		}
+	}
+	r.changed()
+}
+
+// healthOf returns what was found out about a version of the allocation, nil if
+// nothing was.
+func (r *Runner) healthOf(alloc *api.Allocation) *Health {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.health == nil || r.health.DeploymentID != alloc.DeploymentID {
+		return nil
+	}
+	return r.health
+}
+
+// reportedHealth returns the health of an allocation with a client status. One
+// that has failed before it was watched is unhealthy.
+func (r *Runner) reportedHealth(clientStatus string) *Health {
+	alloc := r.currentAlloc()
+	if h := r.healthOf(alloc); h != nil {
+		return h
+	}
+	known := alloc.DeploymentStatus != nil && alloc.DeploymentStatus.Healthy != nil
+	if clientStatus != api.AllocClientStatusFailed || alloc.DeploymentID == "" || known {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.health == nil || r.health.DeploymentID != alloc.DeploymentID {
+		r.health = &Health{DeploymentID: alloc.DeploymentID, Time: time.Now()}
+	}
+	return r.health
+}

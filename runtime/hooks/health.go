@@ -1,0 +1,151 @@
+package hooks
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/health"
+)
+
+var (
+	_ hook.AllocPrerun   = (*Health)(nil)
+	_ hook.AllocUpdate   = (*Health)(nil)
+	_ hook.AllocPostrun  = (*Health)(nil)
+	_ hook.AllocShutdown = (*Health)(nil)
+)
+
+// HealthConfig is what a Health hook is made of.
+type HealthConfig struct {
+	// Params returns what the current version of the allocation asks for, but
+	// the Deadline. It returns false if there is nothing to find out.
+	Params func() (health.Params, bool)
+	// Look returns what is known now, and two channels of which one closes when
+	// there is something new: about the tasks, or about the checks.
+	Look func() (now health.Snapshot, tasks, checks <-chan struct{})
+	// Decided is called at most once for each version, with a final verdict.
+	Decided func(health.Verdict)
+}
+
+// Health watches an allocation until it is clear whether it is healthy.
+type Health struct {
+	config HealthConfig
+
+	mu    sync.Mutex
+	watch *healthWatch // nil before the first
+	ended bool
+}
+
+// healthWatch is the watch over one version of the allocation.
+type healthWatch struct {
+	params health.Params
+	cancel context.CancelFunc
+
+	done    chan struct{} // closed by the watch
+	decided bool          // there was a verdict, or none is wanted; valid once done is closed
+}
+
+// NewHealth returns the hook for one allocation.
+func NewHealth(c HealthConfig) *Health { return &Health{config: c} }
+
+// Name implements hook.Hook.
+func (*Health) Name() string { return "alloc_health_watcher" }
+
+// Prerun implements hook.AllocPrerun. If Update came first, it has begun already.
+func (h *Health) Prerun(context.Context, hook.AllocPrerunRequest) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.watch == nil {
+		h.beginLocked()
+	}
+	return nil
+}
+
+// Update implements hook.AllocUpdate: what is undecided begins anew.
+func (h *Health) Update(context.Context, hook.AllocUpdateRequest) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stopLocked()
+	h.beginLocked()
+	return nil
+}
+
+// Postrun implements hook.AllocPostrun. What can be said at the end is said.
+func (h *Health) Postrun(context.Context, hook.AllocPostrunRequest) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ended = true
+	h.stopLocked()
+	if w := h.watch; w != nil && !w.decided {
+		w.decided = true
+		now, _, _ := h.config.Look()
+		h.decide(health.Judge(w.params, now))
+	}
+	return nil
+}
+
+// Shutdown implements hook.AllocShutdown.
+func (h *Health) Shutdown(context.Context, hook.AllocShutdownRequest) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ended = true
+	h.stopLocked()
+	return nil
+}
+
+func (h *Health) beginLocked() {
+	params, wanted := h.config.Params()
+	params.Deadline = time.Now().Add(params.HealthyDeadline)
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &healthWatch{params: params, cancel: cancel, done: make(chan struct{}), decided: true}
+	h.watch = w
+	if h.ended || !wanted {
+		close(w.done)
+		return
+	}
+	go func() {
+		defer close(w.done)
+		w.decided = h.run(ctx, params)
+	}()
+}
+
+// stopLocked ends the watch and waits for it. It may be repeated.
+func (h *Health) stopLocked() {
+	if h.watch != nil {
+		h.watch.cancel()
+		<-h.watch.done
+	}
+}
+
+// run looks after each change, until there is a verdict or ctx ends.
+func (h *Health) run(ctx context.Context, params health.Params) (decided bool) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		now, tasks, checks := h.config.Look()
+		verdict := health.Judge(params, now)
+		if ctx.Err() != nil {
+			return false
+		}
+		if h.decide(verdict) {
+			return true
+		}
+		timer.Reset(time.Until(verdict.Next))
+		select {
+		case <-timer.C:
+		case <-tasks:
+		case <-checks:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+func (h *Health) decide(v health.Verdict) bool {
+	if v.State == health.Undecided {
+		return false
+	}
+	h.config.Decided(v)
+	return true
+}

@@ -1,0 +1,150 @@
+package hooks
+
+import (
+	"context"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/services"
+)
+
+var (
+	_ hook.AllocPrerun         = (*GroupServices)(nil)
+	_ hook.AllocUpdate         = (*GroupServices)(nil)
+	_ hook.AllocPreTaskRestart = (*GroupServices)(nil)
+	_ hook.AllocPreKill        = (*GroupServices)(nil)
+	_ hook.AllocPostrun        = (*GroupServices)(nil)
+
+	_ hook.AllocPrerun   = (*Checks)(nil)
+	_ hook.AllocUpdate   = (*Checks)(nil)
+	_ hook.AllocPreKill  = (*Checks)(nil)
+	_ hook.AllocPostrun  = (*Checks)(nil)
+	_ hook.AllocShutdown = (*Checks)(nil)
+
+	_ hook.TaskPoststart  = (*TaskServices)(nil)
+	_ hook.TaskUpdate     = (*TaskServices)(nil)
+	_ hook.TaskPreKilling = (*TaskServices)(nil)
+	_ hook.TaskExited     = (*TaskServices)(nil)
+	_ hook.TaskStop       = (*TaskServices)(nil)
+)
+
+// GroupServices registers the services of the group. The runner waits for the
+// shutdown_delay of the group after PreKill and PreTaskRestart have taken them
+// away.
+type GroupServices struct {
+	set *services.Set
+}
+
+// NewGroupServices returns the hook for one allocation.
+func NewGroupServices(set *services.Set) *GroupServices { return &GroupServices{set} }
+
+// Name implements hook.Hook.
+func (*GroupServices) Name() string { return "group_services" }
+
+// Prerun implements hook.AllocPrerun. An error fails the allocation.
+func (h *GroupServices) Prerun(context.Context, hook.AllocPrerunRequest) error {
+	return h.set.Register(services.Group, nil)
+}
+
+// Update implements hook.AllocUpdate.
+func (h *GroupServices) Update(context.Context, hook.AllocUpdateRequest) error {
+	return h.set.Update(services.Group)
+}
+
+// PreTaskRestart implements hook.AllocPreTaskRestart. Restarted undoes it.
+func (h *GroupServices) PreTaskRestart(ctx context.Context, _ hook.AllocPreTaskRestartRequest) error {
+	return h.set.Deregister(ctx, services.Group)
+}
+
+// Restarted registers the services again, when the old processes are gone.
+func (h *GroupServices) Restarted() error { return h.set.Register(services.Group, nil) }
+
+// PreKill implements hook.AllocPreKill.
+func (h *GroupServices) PreKill(ctx context.Context, _ hook.AllocPreKillRequest) error {
+	return h.set.Deregister(ctx, services.Group)
+}
+
+// Postrun implements hook.AllocPostrun. Nothing runs any more, so nothing of
+// the allocation may stay registered.
+func (h *GroupServices) Postrun(ctx context.Context, _ hook.AllocPostrunRequest) error {
+	return h.set.Clear(ctx)
+}
+
+// TaskServices registers the services of one task while it runs.
+type TaskServices struct {
+	set  *services.Set
+	task string
+}
+
+// NewTaskServices returns the hook for one task.
+func NewTaskServices(set *services.Set, task string) *TaskServices { return &TaskServices{set, task} }
+
+// Name implements hook.Hook.
+func (*TaskServices) Name() string { return "task_services" }
+
+// Poststart implements hook.TaskPoststart.
+func (h *TaskServices) Poststart(_ context.Context, req hook.TaskPoststartRequest) error {
+	return h.set.Register(h.task, req.Network)
+}
+
+// Update implements hook.TaskUpdate.
+func (h *TaskServices) Update(context.Context, hook.TaskUpdateRequest) error {
+	return h.set.Update(h.task)
+}
+
+// PreKilling implements hook.TaskPreKilling.
+func (h *TaskServices) PreKilling(ctx context.Context, _ hook.TaskPreKillingRequest) error {
+	return h.set.Deregister(ctx, h.task)
+}
+
+// Exited implements hook.TaskExited.
+func (h *TaskServices) Exited(ctx context.Context, _ hook.TaskExitedRequest) error {
+	return h.set.Deregister(ctx, h.task)
+}
+
+// Stop implements hook.TaskStop.
+func (h *TaskServices) Stop(ctx context.Context, _ hook.TaskStopRequest) error {
+	return h.set.Deregister(ctx, h.task)
+}
+
+// Checks runs the checks of all services of the allocation.
+type Checks struct {
+	set *services.Set
+}
+
+// NewChecks returns the hook for one allocation.
+func NewChecks(set *services.Set) *Checks { return &Checks{set} }
+
+// Name implements hook.Hook.
+func (*Checks) Name() string { return "checks_hook" }
+
+// Prerun implements hook.AllocPrerun.
+func (h *Checks) Prerun(context.Context, hook.AllocPrerunRequest) error {
+	h.set.StartChecks()
+	return nil
+}
+
+// Update implements hook.AllocUpdate.
+func (h *Checks) Update(context.Context, hook.AllocUpdateRequest) error {
+	h.set.UpdateChecks()
+	return nil
+}
+
+// PreKill implements hook.AllocPreKill.
+func (h *Checks) PreKill(context.Context, hook.AllocPreKillRequest) error {
+	h.set.StopChecks(true)
+	return nil
+}
+
+// Postrun implements hook.AllocPostrun, for an allocation whose Prerun was
+// still at work when it was killed.
+func (h *Checks) Postrun(context.Context, hook.AllocPostrunRequest) error {
+	h.set.StopChecks(true)
+	return nil
+}
+
+// Shutdown implements hook.AllocShutdown. The next agent goes on from the
+// results.
+func (h *Checks) Shutdown(context.Context, hook.AllocShutdownRequest) error {
+	h.set.StopChecks(false)
+	return nil
+}

@@ -1,0 +1,405 @@
+package services
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
+)
+
+// Group is the name of the workload that is the group as a whole; every other is
+// a task.
+const Group = ""
+
+// The pauses between attempts to remove a registration grow from one to the
+// other.
+const (
+	minRemovePause = 100 * time.Millisecond
+	maxRemovePause = time.Second
+)
+
+// restartDeadline bounds a call of Config.Restart.
+const restartDeadline = 10 * time.Second
+
+// Config is what a Set is made of. Spec, Env and Logger are required.
+type Config struct {
+	AllocID   string
+	AllocName string
+
+	// Spec returns what the current version of the allocation says. It must not
+	// block.
+	Spec func() *Spec
+	// Env returns the present environment of a task, or of the allocation for
+	// Group.
+	Env func(task string) *taskenv.Env
+	// Restart restarts a task, or all that run for Group, because a check has
+	// failed: it counts as a failure. ctx bounds the call. May be nil.
+	Restart func(ctx context.Context, task, reason string) error
+
+	Registry Registry // nil keeps the registrations in memory
+	Results  Results  // nil keeps the results in memory
+	Dial     Dial     // nil for the real network
+	Logger   hclog.Logger
+}
+
+// Set is the services and checks of one allocation. All methods may be called
+// concurrently.
+type Set struct {
+	config   Config
+	registry Registry
+	checker  *checker
+	logger   hclog.Logger
+
+	// writing keeps the changes of registrations in order. Unlike mu it is held
+	// across a change.
+	writing    sync.Mutex                                     // taken before mu
+	registered map[string]map[string]*api.ServiceRegistration // by workload and id; guarded by writing
+
+	// refreshing keeps an older version of the checks from taking the place of a
+	// newer one, or of none. It is held across a change of results.
+	refreshing sync.Mutex // taken before mu
+	checking   bool       // from StartChecks to StopChecks; guarded by refreshing
+
+	mu sync.Mutex
+	up map[string]*workload // by name
+}
+
+// workload is a task, or the group, that is registered.
+type workload struct {
+	network *driver.NetworkOverride // of a task whose driver made one
+}
+
+// New returns a set that has registered nothing yet.
+func New(c Config) *Set {
+	if c.Registry == nil {
+		c.Registry = new(Memory)
+	}
+	if c.Dial == nil {
+		c.Dial = new(net.Dialer).DialContext
+	}
+	s := &Set{
+		config:     c,
+		registry:   c.Registry,
+		logger:     c.Logger.Named("services"),
+		registered: make(map[string]map[string]*api.ServiceRegistration),
+		up:         make(map[string]*workload),
+	}
+	s.checker = &checker{
+		allocID:   c.AllocID,
+		allocName: c.AllocName,
+		dial:      c.Dial,
+		results:   c.Results,
+		restart:   s.restart,
+		logger:    s.logger,
+		changed:   make(chan struct{}),
+		restarts:  make(map[int]context.CancelFunc),
+	}
+	return s
+}
+
+func (s *Set) restart(ctx context.Context, task, reason string) {
+	if s.config.Restart == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, restartDeadline)
+	defer cancel()
+	if err := s.config.Restart(ctx, task, reason); err != nil && ctx.Err() == nil {
+		s.logger.Warn("restart for a check", "task", task, "error", err)
+	}
+}
+
+// Validate says what is wrong with the names of a workload's services in the
+// present environment.
+func (s *Set) Validate(task string) error {
+	env := s.config.Env(task)
+	var errs []error
+	for _, service := range s.config.Spec().Services {
+		if service.Task == task {
+			errs = append(errs, checkName(service.Interpolate(env).Name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Register registers the services of a workload that has come up, with the
+// network that the driver has made for a task. From now on its check_restart
+// counts. On an error nothing is registered that was not before.
+func (s *Set) Register(task string, network *driver.NetworkOverride) error {
+	s.mu.Lock()
+	s.up[task] = &workload{network}
+	s.mu.Unlock()
+	err := s.sync(task)
+	// Only now is everything known that the checks of a task depend on.
+	s.UpdateChecks()
+	s.checker.arm(task)
+	if task != Group && s.isUp(Group) {
+		s.checker.arm(Group) // it has been restarted, at least in part
+	}
+	return err
+}
+
+// Update takes a new version of the allocation, or of the environment, over for
+// a workload, if it is registered: what is new is registered first, what has
+// vanished is removed then.
+func (s *Set) Update(task string) error {
+	return s.sync(task)
+}
+
+// Deregister removes the registrations of a workload, also those that an earlier
+// agent has made. It tries again until ctx ends, and at least once. It may be
+// repeated, and come without Register.
+func (s *Set) Deregister(ctx context.Context, task string) error {
+	s.mu.Lock()
+	delete(s.up, task)
+	s.mu.Unlock()
+	s.checker.disarm(task)
+	return s.retry(ctx, func() error { return s.sync(task) })
+}
+
+// Clear removes all registrations of the allocation, whoever has made them.
+func (s *Set) Clear(ctx context.Context) error {
+	s.mu.Lock()
+	clear(s.up)
+	s.mu.Unlock()
+	return s.retry(ctx, func() error {
+		s.writing.Lock()
+		defer s.writing.Unlock()
+		left := s.registry.ServicesByAllocation(s.config.AllocID)
+		if len(left) == 0 {
+			return nil
+		}
+		if err := s.registry.ChangeServices(nil, left); err != nil {
+			return fmt.Errorf("deregister services: %w", err)
+		}
+		clear(s.registered)
+		return nil
+	})
+}
+
+func (s *Set) retry(ctx context.Context, f func() error) error {
+	for pause := minRemovePause; ; pause = min(2*pause, maxRemovePause) {
+		err := f()
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+func (s *Set) isUp(task string) bool { return s.workload(task) != nil }
+
+func (s *Set) workload(task string) *workload {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.up[task]
+}
+
+// sync makes the registrations of a workload what they have to be.
+func (s *Set) sync(task string) error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	spec := s.config.Spec()
+	var wanted []*api.ServiceRegistration
+	if w := s.workload(task); w != nil {
+		var err error
+		if wanted, err = s.build(spec, task, w.network); err != nil {
+			return fmt.Errorf("register services: %w", err)
+		}
+	}
+	have := s.have(spec, task)
+	ids := make(map[string]*api.ServiceRegistration, len(wanted))
+	var put, remove []*api.ServiceRegistration
+	for _, r := range wanted {
+		ids[r.ID] = r
+		if old := have[r.ID]; old == nil || !sameRegistration(old, r) {
+			put = append(put, r)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(have)) {
+		if ids[id] == nil {
+			remove = append(remove, have[id])
+		}
+	}
+	if len(put) == 0 && len(remove) == 0 {
+		return nil
+	}
+	if err := s.registry.ChangeServices(put, remove); err != nil {
+		verb := "register"
+		if len(put) == 0 {
+			verb = "deregister"
+		}
+		return fmt.Errorf("%s services: %w", verb, err)
+	}
+	s.registered[task] = ids
+	return nil
+}
+
+// have returns what is registered for a workload. The first time it asks the
+// registry, where an earlier agent may have left something.
+func (s *Set) have(spec *Spec, task string) map[string]*api.ServiceRegistration {
+	if have, ok := s.registered[task]; ok {
+		return have
+	}
+	have := make(map[string]*api.ServiceRegistration)
+	for _, r := range s.registry.ServicesByAllocation(spec.AllocID) {
+		if ownerOf(spec, r.ID) == task {
+			have[r.ID] = r
+		}
+	}
+	s.registered[task] = have
+	return have
+}
+
+// build makes the registrations of a workload.
+func (s *Set) build(spec *Spec, task string, network *driver.NetworkOverride) ([]*api.ServiceRegistration, error) {
+	env := s.config.Env(task)
+	var list []*api.ServiceRegistration
+	var errs []error
+	for _, raw := range spec.Services {
+		if raw.Task != task {
+			continue
+		}
+		r, err := register(spec, raw.Interpolate(env), network)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("service %q: %w", raw.Name, err))
+			continue
+		}
+		list = append(list, r)
+	}
+	return list, errors.Join(errs...)
+}
+
+func register(spec *Spec, service Service, network *driver.NetworkOverride) (*api.ServiceRegistration, error) {
+	if err := checkName(service.Name); err != nil {
+		return nil, err
+	}
+	where := place{spec: spec, task: service.Task, network: network, custom: service.Address}
+	ip, port, err := where.address(service.AddressMode, service.Port)
+	if err != nil {
+		return nil, err
+	}
+	tags := service.Tags
+	if spec.Canary && len(service.CanaryTags) > 0 {
+		tags = service.CanaryTags
+	}
+	return &api.ServiceRegistration{
+		ID:          registrationPrefix(spec, service.Task) + service.Name + "-" + service.Port,
+		ServiceName: service.Name,
+		Namespace:   spec.Namespace,
+		NodeID:      spec.NodeID,
+		Datacenter:  spec.Datacenter,
+		JobID:       spec.JobID,
+		AllocID:     spec.AllocID,
+		Tags:        slices.Clone(tags),
+		Address:     ip,
+		Port:        port,
+	}, nil
+}
+
+// registrationPrefix begins the ids of all registrations of a workload.
+func registrationPrefix(spec *Spec, task string) string {
+	owner := task
+	if task == Group {
+		owner = "group-" + spec.Group
+	}
+	return "_nomad-task-" + spec.AllocID + "-" + owner + "-"
+}
+
+// ownerOf returns the workload that a registration belongs to, which is that
+// with the longest prefix; Group if there is none any more.
+func ownerOf(spec *Spec, id string) string {
+	owner, length := Group, 0
+	for _, service := range spec.Services {
+		prefix := registrationPrefix(spec, service.Task)
+		if strings.HasPrefix(id, prefix) && len(prefix) > length {
+			owner, length = service.Task, len(prefix)
+		}
+	}
+	return owner
+}
+
+// sameRegistration compares all but what is the registry's.
+func sameRegistration(a, b *api.ServiceRegistration) bool {
+	x, y := *a, *b
+	x.CreateIndex, x.ModifyIndex, x.Tags = 0, 0, nil
+	y.CreateIndex, y.ModifyIndex, y.Tags = 0, 0, nil
+	return reflect.DeepEqual(x, y) && slices.Equal(a.Tags, b.Tags)
+}
+
+// StartChecks begins to run the checks of all services. The results of an
+// earlier agent stand until there are newer ones.
+func (s *Set) StartChecks() {
+	s.refreshing.Lock()
+	defer s.refreshing.Unlock()
+	s.checking = true
+	s.refreshLocked()
+}
+
+// UpdateChecks takes a new version of the allocation over. A check that has not
+// changed goes on undisturbed.
+func (s *Set) UpdateChecks() {
+	s.refreshing.Lock()
+	defer s.refreshing.Unlock()
+	s.refreshLocked()
+}
+
+// StopChecks ends all checks and returns when nothing of them runs any more.
+// purge also forgets their results. It may be repeated.
+func (s *Set) StopChecks(purge bool) {
+	s.refreshing.Lock()
+	defer s.refreshing.Unlock()
+	s.checking = false
+	s.checker.stop(purge)
+}
+
+// refreshLocked makes the checks those of the present version.
+func (s *Set) refreshLocked() {
+	if !s.checking {
+		return
+	}
+	spec := s.config.Spec()
+	var targets []target
+	envs := make(map[string]*taskenv.Env)
+	for _, raw := range spec.Services {
+		if len(raw.Checks) == 0 {
+			continue
+		}
+		env := envs[raw.Task]
+		if env == nil {
+			env = s.config.Env(raw.Task)
+			envs[raw.Task] = env
+		}
+		service := raw.Interpolate(env)
+		where := place{spec: spec, task: service.Task, custom: service.Address}
+		if w := s.workload(service.Task); w != nil {
+			where.network = w.network
+		}
+		for _, check := range service.Checks {
+			targets = append(targets, newTarget(where, &service, check))
+		}
+	}
+	s.checker.set(targets, s.isUp)
+}
+
+// Checks returns the results of all checks, in a fixed order, and a channel that
+// closes when they are others. ready is false as long as no check is known,
+// which is before StartChecks and after StopChecks.
+func (s *Set) Checks() (results []Result, ready bool, changed <-chan struct{}) {
+	return s.checker.snapshot()
+}

@@ -1,0 +1,125 @@
+package services
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
+)
+
+// Spec is what one version of an allocation says about its services. Maps and
+// slices are shared and never changed.
+type Spec struct {
+	AllocID    string
+	AllocName  string // "<job>.<group>[<index>]"
+	Namespace  string
+	JobID      string
+	Group      string
+	NodeID     string
+	Datacenter string
+	Canary     bool // it is one now, and not promoted
+
+	HostIP      string                 // of the one network of the group, if it has one
+	Ports       []taskenv.Port         // of the group
+	TaskNets    map[string]TaskNetwork // deprecated in job files
+	Address     string                 // of the allocation's own network; empty without
+	AddressIPv6 string
+
+	Services []Service // only those of provider nomad
+}
+
+// TaskNetwork is the network of one task's own.
+type TaskNetwork struct {
+	IP    string
+	Ports []taskenv.Port
+}
+
+// Service is one service as the job has it.
+type Service struct {
+	Task        string // empty for a service of the group
+	Name        string
+	Port        string // a label, a number or empty
+	Address     string
+	AddressMode string
+	Tags        []string
+	CanaryTags  []string
+	Checks      []Check
+}
+
+// Check is one check as the job has it, with what it inherits from its service.
+type Check struct {
+	Name          string
+	Type          string // "tcp" or "http"
+	Port          string // empty for that of the service
+	AddressMode   string // empty for what the service leads to
+	OnUpdate      string
+	Interval      time.Duration
+	Timeout       time.Duration
+	Protocol      string
+	Method        string
+	Path          string
+	Header        map[string][]string
+	Body          string
+	TLSSkipVerify bool
+	Restart       Restart
+}
+
+// Restart is the check_restart block. A zero Limit is none.
+type Restart struct {
+	Limit int
+	Grace time.Duration
+}
+
+// Interpolate returns the service with everything resolved that may refer to
+// the environment. It is the one rule for registrations and checks, at the
+// start and at each update: a service of a task is resolved with the
+// environment of that task, one of the group with that of the allocation.
+func (s Service) Interpolate(env *taskenv.Env) Service {
+	s.Name = env.Replace(s.Name)
+	s.Port = env.Replace(s.Port)
+	s.Address = env.Replace(s.Address)
+	s.Tags = replaceAll(env, s.Tags)
+	s.CanaryTags = replaceAll(env, s.CanaryTags)
+	s.Checks = slices.Clone(s.Checks)
+	for i := range s.Checks {
+		s.Checks[i] = s.Checks[i].interpolate(env)
+	}
+	return s
+}
+
+func (c Check) interpolate(env *taskenv.Env) Check {
+	for _, field := range []*string{&c.Name, &c.Type, &c.Port, &c.Protocol, &c.Method, &c.Path} {
+		*field = env.Replace(*field)
+	}
+	if c.Header != nil {
+		header := make(map[string][]string, len(c.Header))
+		for _, key := range slices.Sorted(maps.Keys(c.Header)) {
+			name := env.Replace(key)
+			header[name] = append(header[name], replaceAll(env, c.Header[key])...)
+		}
+		c.Header = header
+	}
+	return c
+}
+
+func replaceAll(env *taskenv.Env, list []string) []string {
+	if list == nil {
+		return nil
+	}
+	out := make([]string, len(list))
+	for i, s := range list {
+		out[i] = env.Replace(s)
+	}
+	return out
+}
+
+// checkName refuses a name that the environment has made illegal.
+func checkName(name string) error {
+	if model.ValidServiceName(name) {
+		return nil
+	}
+	return fmt.Errorf("service name must be valid per RFC 1123 and can contain only alphanumeric characters or dashes and must be no longer than 63 characters: %q", name)
+}
