@@ -70,9 +70,10 @@ func scriptParams(t *testing.T, dir string) testscript.Params {
 		RequireUniqueNames:  true,
 		UpdateScripts:       os.Getenv("UPDATE_SCRIPTS") != "",
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"await": await,
-			"slay":  slay,
-			"alone": alone,
+			"await":     await,
+			"slay":      slay,
+			"statefile": statefile,
+			"alone":     alone,
 		},
 		Setup: func(env *testscript.Env) error {
 			// What a script builds with Go comes from this checkout and the caches of the machine.

@@ -37,6 +37,14 @@ type Damage struct {
 }
 
 func (d Damage) String() string {
+	if d.Kept != "" {
+		return d.What() + "; kept in " + d.Kept
+	}
+	return d.What()
+}
+
+// What says what could not be read, and why.
+func (d Damage) What() string {
 	what := "state file"
 	if d.Table != "" {
 		what = string(d.Table)
@@ -44,11 +52,7 @@ func (d Damage) String() string {
 	if d.Key != "" {
 		what = fmt.Sprintf("%s %q", d.Table, d.Key)
 	}
-	text := fmt.Sprintf("%s: %s", what, d.Cause)
-	if d.Kept != "" {
-		text += "; kept in " + d.Kept
-	}
-	return text
+	return fmt.Sprintf("%s: %s", what, d.Cause)
 }
 
 func (d Damage) nodeEvent() *api.NodeEvent {

@@ -16,6 +16,9 @@ import (
 // ErrClosed means that the store has been closed.
 var ErrClosed = errors.New("state store is closed")
 
+// FileName is the name of the state file in a data directory.
+const FileName = "state.db"
+
 // Config is what a Store is made of.
 type Config struct {
 	// Path is the state file. Its directory must be there. A missing file is
