@@ -70,6 +70,7 @@ type simulation struct {
 	faults  bool
 	running map[string]*api.Allocation // started and not ended
 	seen    map[string]string          // client status that was terminal
+	canary  map[string]bool            // born as one
 	errs    []error
 }
 
@@ -81,6 +82,7 @@ func simulate(t *testing.T, seed uint64, out *os.File) {
 			store:   schedtest.NewMemory(schedtest.NewNode(1000)),
 			running: make(map[string]*api.Allocation),
 			seen:    make(map[string]string),
+			canary:  make(map[string]bool),
 		}
 		host := newHost()
 		s.sched = scheduler.New(scheduler.Config{Store: s.store, Host: host, Logger: hclog.NewNullLogger()})
@@ -178,7 +180,7 @@ func (s *simulation) fail(format string, args ...any) {
 func (s *simulation) started(a *api.Allocation) {
 	s.mu.Lock()
 	s.running[a.ID] = a
-	memory, ports := 0, make(map[int]string)
+	memory, beside, ports := 0, 0, make(map[int]string)
 	var problems []string
 	for _, id := range slices.Sorted(maps.Keys(s.running)) {
 		b := s.running[id]
@@ -189,8 +191,10 @@ func (s *simulation) started(a *api.Allocation) {
 			}
 			ports[port.Value] = b.Name
 		}
-		if b.ID != a.ID && b.Name == a.Name && b.JobID == a.JobID && *b.Job.Version == *a.Job.Version && *b.Job.CreateIndex == *a.Job.CreateIndex {
-			problems = append(problems, fmt.Sprintf("%s is started while %s is at work", a.Name, b.ID))
+		if b.ID != a.ID && b.Name == a.Name && b.JobID == a.JobID {
+			if beside++; beside > 1 || !s.canary[b.ID] && !s.canary[a.ID] {
+				problems = append(problems, fmt.Sprintf("%s is started while %s is at work", a.Name, b.ID))
+			}
 		}
 	}
 	s.mu.Unlock()
@@ -382,6 +386,7 @@ func (s *simulation) check(state scheduler.State) {
 func (s *simulation) checkStatus(a *api.Allocation) {
 	s.mu.Lock()
 	before := s.seen[a.ID]
+	s.canary[a.ID] = s.canary[a.ID] || a.DeploymentStatus != nil && a.DeploymentStatus.Canary
 	if model.ClientTerminal(a) {
 		s.seen[a.ID] = a.ClientStatus
 	}
