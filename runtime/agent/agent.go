@@ -340,6 +340,8 @@ func (a *Agent) Run(ctx context.Context) {
 			Logs:         a.collector,
 			AllocDirRoot: a.AllocDirs(),
 			Store:        a.store,
+			Services:     a.store,
+			Checks:       a.store,
 			Limits:       limits,
 			Logger:       a.logger,
 		},

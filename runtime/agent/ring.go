@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -61,11 +62,13 @@ func (r *ring) desired() {
 }
 
 // Report implements noderunner.Source.
-func (r *ring) Report(s noderunner.Status) {
-	r.add(s.AllocID, func(report *scheduler.Report) {
-		report.ClientStatus, report.ClientDescription = s.ClientStatus, s.ClientDescription
-		report.TaskStates, report.NetworkStatus = s.TaskStates, s.NetworkStatus
-		report.Healthy, report.HealthyTime, report.DeploymentID = s.Healthy, s.HealthyTime, s.DeploymentID
+func (r *ring) Report(u allocrunner.Update) {
+	r.add(u.AllocID, func(report *scheduler.Report) {
+		report.ClientStatus, report.ClientDescription = u.ClientStatus, u.ClientDescription
+		report.TaskStates, report.NetworkStatus = u.TaskStates, u.NetworkStatus
+		if h := u.Health; h != nil {
+			report.Healthy, report.HealthyTime, report.DeploymentID = &h.Healthy, h.Time, h.DeploymentID
+		}
 	})
 }
 

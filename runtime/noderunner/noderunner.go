@@ -25,7 +25,7 @@ type Source interface {
 
 	// Report is called for each change of an allocation, one call at a time for
 	// each. It should return soon.
-	Report(Status)
+	Report(allocrunner.Update)
 
 	// Ended is called once for an allocation, after its last Report: nothing of
 	// it runs any more. err says why it could not be run at all; it is nil for
@@ -46,12 +46,6 @@ type Assignment struct {
 	// Started says that an earlier agent has started it: what runs of it is taken
 	// over.
 	Started bool
-}
-
-// Status is what has become of an allocation.
-type Status struct {
-	allocrunner.Update
-	Health
 }
 
 // Config is what a Runner is made of.
@@ -78,7 +72,6 @@ type Runner struct {
 type entry struct {
 	alloc  *api.Allocation     // the newest version that the runner has
 	runner *allocrunner.Runner // nil if it could not be made, or ended under an earlier agent
-	health *tracker            // nil without a runner
 	ended  time.Time           // zero while something may run
 	gone   bool                // it is being removed, or has been
 	off    bool                // it is off the disk
@@ -124,7 +117,6 @@ func (r *Runner) reconcile(ctx context.Context, wanted []Assignment, running *sy
 	for _, alloc := range change.update {
 		e := r.entries[alloc.ID]
 		e.alloc = alloc
-		e.health.begin(alloc)
 		e.runner.Update(alloc)
 	}
 	for _, id := range change.remove {
@@ -145,10 +137,9 @@ func (r *Runner) startLocked(ctx context.Context, a Assignment, running *sync.Wa
 		e.off = !r.onDisk(a.Alloc.ID)
 		return
 	}
-	e.health = newTracker(a.Alloc, r.config.Source.Report)
 	config := r.config.Alloc
 	config.Alloc = a.Alloc
-	config.Report = e.health.observe
+	config.Report = r.config.Source.Report
 	runner, err := allocrunner.New(config)
 	if err != nil {
 		r.logger.Error("alloc cannot be run", "alloc_id", a.Alloc.ID, "error", err)
@@ -158,7 +149,6 @@ func (r *Runner) startLocked(ctx context.Context, a Assignment, running *sync.Wa
 	e.runner = runner
 	running.Go(func() {
 		runner.Run(ctx)
-		e.health.end()
 		if errors.Is(context.Cause(ctx), allocrunner.ErrShutdown) {
 			// Tasks may be left running. If there are none, the next agent finds out.
 			return

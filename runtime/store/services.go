@@ -1,0 +1,82 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// The methods of this file are what runtime/services asks of a store, in one
+// call each.
+
+// ServicesByAllocation returns the present registrations of an allocation.
+func (s *Store) ServicesByAllocation(allocID string) []*api.ServiceRegistration {
+	return s.Snapshot().ServicesByAllocation(nil, allocID)
+}
+
+// ChangeServices stores some registrations and then removes others, in one
+// change that is on the disk when the method returns.
+func (s *Store) ChangeServices(put, remove []*api.ServiceRegistration) error {
+	_, err := s.Update(context.Background(), func(tx *Txn) error {
+		for _, r := range put {
+			tx.PutService(r)
+		}
+		for _, r := range remove {
+			tx.DeleteService(r.Namespace, r.ID)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("store services: %w", err)
+	}
+	return nil
+}
+
+// CheckResults returns what PutCheckResult has stored for an allocation, by the
+// id of the check.
+func (s *Store) CheckResults(allocID string) (map[string]*api.AllocCheckStatus, error) {
+	return s.Snapshot().CheckResults(allocID)
+}
+
+// PutCheckResult stores the last result of one check.
+func (s *Store) PutCheckResult(allocID string, result *api.AllocCheckStatus) error {
+	_, err := s.Update(context.Background(), func(tx *Txn) error {
+		tx.PutCheckResult(allocID, result)
+		return nil
+	})
+	return err
+}
+
+// DeleteCheckResults removes the results of some checks. It does nothing for
+// what is not there.
+func (s *Store) DeleteCheckResults(allocID string, ids []string) error {
+	_, err := s.Update(context.Background(), func(tx *Txn) error {
+		tx.DeleteCheckResults(allocID, ids)
+		return nil
+	})
+	return err
+}
+
+// DeleteCheckResults removes the results of some checks, as far as there are
+// any. It takes no index.
+func (tx *Txn) DeleteCheckResults(allocID string, ids []string) {
+	have, err := tx.CheckResults(allocID)
+	if err != nil {
+		tx.fail(err)
+		return
+	}
+	some := false
+	for _, id := range ids {
+		_, ok := have[id]
+		some = some || ok
+	}
+	if !some {
+		return
+	}
+	tx.changeAllocState(allocID, func(s *allocState) {
+		for _, id := range ids {
+			delete(s.Checks, id)
+		}
+	})
+}
