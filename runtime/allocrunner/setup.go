@@ -74,7 +74,7 @@ func (r *Runner) makeTaskHooks(runner *taskrunner.Runner, t *api.Task) []hook.Ho
 		secrets = t.Resources.SecretsMB
 	}
 	list := []hook.Hook{
-		hooks.NewValidate(r.limits.UserDenylist, r.limits.UserCheckedDrivers),
+		hooks.NewValidate(r.limits.UserDenylist, r.limits.UserCheckedDrivers, func() error { return r.services.Validate(t.Name) }),
 		hooks.NewTaskDir(r.dir, func() allocdir.TaskOptions {
 			return allocdir.TaskOptions{SecretsMB: value(secrets), Isolation: runner.Capabilities().FSIsolation}
 		}, runner.EmitEvent, r.logger),
@@ -99,12 +99,41 @@ func (r *Runner) makeHooks() []hook.Hook {
 	list := []hook.Hook{
 		hooks.NewAllocDir(r.dir),
 		hooks.NewMaxRunDuration(func() time.Time { return deadline(r.currentAlloc()) }, r.exceedMaxRunDuration),
-		r.makeHealth(),
 	}
+	list = append(list, r.makePrevious()...)
+	list = append(list, r.makeHealth())
 	if factory := r.config.Hooks; factory != nil {
 		list = append(list, factory.AllocHooks(hookAlloc(r.alloc))...)
 	}
 	return append(list, r.groupServices, hooks.NewChecks(r.services))
+}
+
+// makePrevious makes the hooks for what the allocation takes over from the one
+// that it replaces, unless that has happened under an earlier agent.
+func (r *Runner) makePrevious() []hook.Hook {
+	id := r.alloc.PreviousAllocation
+	if id == "" || r.begun {
+		return nil
+	}
+	var list []hook.Hook
+	if previous := r.config.Previous; previous != nil {
+		list = append(list, hooks.NewAwaitPrevious(func() <-chan struct{} { return previous(id) }))
+	}
+	group := r.alloc.GetTaskGroup()
+	disk := group.EphemeralDisk
+	if disk == nil || !value(disk.Sticky) && !value(disk.Migrate) {
+		return list
+	}
+	dir, err := allocdir.New(r.config.AllocDirRoot, id)
+	if err != nil {
+		r.logger.Error("data of the allocation before is left behind", "error", err)
+		return list
+	}
+	var tasks []string
+	for _, t := range group.Tasks {
+		tasks = append(tasks, t.Name)
+	}
+	return append(list, hooks.NewMigrateDisk(r.dir, dir, tasks, r.logger))
 }
 
 // deadline returns when the allocation must have ended, which depends on when it

@@ -58,16 +58,18 @@ func TestMaxRunDuration(t *testing.T) {
 }
 
 func TestValidate(t *testing.T) {
-	h := NewValidate([]string{"root"}, []string{"exec"})
 	for _, c := range []struct {
 		user, driver string
+		services     error
 		err          string
 	}{
-		{"root", "exec", `running as user "root" is disallowed`},
-		{"root", "docker", ""},
-		{"", "exec", ""},
-		{"nobody", "exec", ""},
+		{"root", "exec", nil, `running as user "root" is disallowed`},
+		{"root", "docker", nil, ""},
+		{"", "exec", nil, ""},
+		{"nobody", "exec", nil, ""},
+		{"", "exec", errors.New("bad name"), "bad name"},
 	} {
+		h := NewValidate([]string{"root"}, []string{"exec"}, func() error { return c.services })
 		r, err := h.Prestart(t.Context(), hook.TaskPrestartRequest{Task: hook.Task{User: c.user, Driver: c.driver}})
 		got := ""
 		if err != nil {

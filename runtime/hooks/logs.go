@@ -3,6 +3,7 @@ package hooks
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -21,6 +22,9 @@ type Collector interface {
 	Start(ctx context.Context, task logs.Task) (stdout, stderr string, err error)
 	// Stop waits a little for what is still on its way, and ends the collection.
 	Stop(ctx context.Context, allocID, task string) error
+	// Finish is Stop for a task for which Start was not called, but maybe by an
+	// agent before this one.
+	Finish(ctx context.Context, task logs.Task) error
 }
 
 // Logs has the output of the task collected. Its name in events is Nomad's.
@@ -28,12 +32,13 @@ type Logs struct {
 	collector Collector
 	task      func() (logs.Task, bool)
 	direct    func(stdout, stderr string)
+	started   atomic.Bool // by this agent
 }
 
 // NewLogs returns the hook for one task. task says what to collect, and false if
 // nothing is to be; direct tells the runner where the next start writes to.
 func NewLogs(collector Collector, task func() (logs.Task, bool), direct func(stdout, stderr string)) *Logs {
-	return &Logs{collector, task, direct}
+	return &Logs{collector: collector, task: task, direct: direct}
 }
 
 // Name implements hook.Hook.
@@ -49,14 +54,19 @@ func (h *Logs) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.T
 	if err != nil {
 		return hook.TaskPrestartResponse{}, driver.Recoverable(fmt.Errorf("collect logs: %w", err))
 	}
+	h.started.Store(true)
 	h.direct(stdout, stderr)
 	return hook.TaskPrestartResponse{}, nil
 }
 
 // Stop implements hook.TaskStop.
 func (h *Logs) Stop(ctx context.Context, req hook.TaskStopRequest) error {
-	if _, wanted := h.task(); !wanted {
+	task, wanted := h.task()
+	switch {
+	case !wanted:
 		return nil
+	case !h.started.Load():
+		return h.collector.Finish(ctx, task)
 	}
 	return h.collector.Stop(ctx, req.Alloc.ID, req.Task.Name)
 }

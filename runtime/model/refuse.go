@@ -103,7 +103,8 @@ func refuseNetworks(r *report, networks []*api.NetworkResource) {
 }
 
 // refuseServices refuses to run services that nobody would register: whoever
-// waits for one would wait in vain.
+// waits for one would wait in vain. They are never registered with another
+// provider than the one that the job names.
 func refuseServices(r *report, services []*api.Service) {
 	for i, s := range services {
 		at := r.at("service", index(i))
@@ -111,9 +112,7 @@ func refuseServices(r *report, services []*api.Service) {
 		case s.Connect != nil:
 			notBuilt(at.at("connect"), "Consul Connect", "there is no Consul here, remove the connect block")
 		case s.Provider == api.ServiceProviderConsul:
-			at.add("service %q would be registered with Consul, the provider when none is named, and there is no Consul here: remove the service block, or keep it for a cluster with Consul", s.Name)
-		default:
-			notBuilt(at, fmt.Sprintf("service %q", s.Name), "nothing would be registered or checked. Remove the service block")
+			at.add("service %q would be registered with Consul, the provider when none is named, and there is no Consul here: write provider = \"nomad\" to have it registered here, or remove the service block", s.Name)
 		}
 	}
 }

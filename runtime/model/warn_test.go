@@ -182,7 +182,10 @@ func TestRefusals(t *testing.T) {
 		{"the second network", func(f *fixture) { f.group.Networks = []*api.NetworkResource{{}, {Mode: "cni/x"}} }, "group g network 1 mode", `network mode "cni/x"`},
 		{"a hostname", func(f *fixture) { f.group.Networks = []*api.NetworkResource{{Hostname: "x"}} }, "group g network 0 hostname", `hostname cannot be set on task group using "host" networking mode`},
 		{"a service of consul", func(f *fixture) { f.group.Services = []*api.Service{{Name: "a"}} }, "group g service 0", `service "a" would be registered with Consul`},
-		{"a service of nomad", func(f *fixture) { f.group.Services = []*api.Service{{Name: "a", Provider: "nomad"}} }, "group g service 0", `service "a" is not supported`},
+		{"services of nomad are run", func(f *fixture) {
+			f.group.Services = []*api.Service{{Name: "a", Provider: "nomad"}}
+			f.task.Services = []*api.Service{{Name: "b", Provider: "nomad", Checks: []api.ServiceCheck{{Type: "tcp"}}}}
+		}, "", ""},
 		{"a service of a task", func(f *fixture) { f.task.Services = []*api.Service{{Name: "a"}} }, "group g task t service 0", `service "a" would be`},
 		{"connect", func(f *fixture) { f.group.Services = []*api.Service{{Connect: &api.ConsulConnect{}}} }, "group g service 0 connect", "Consul Connect"},
 		{"a volume", func(f *fixture) { f.group.Volumes = map[string]*api.VolumeRequest{"v": {Type: "host"}} }, "group g volume v", "a volume"},
