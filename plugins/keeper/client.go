@@ -479,6 +479,11 @@ func (c *Client) connect(ctx context.Context) (*link, error) {
 	} else if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ECONNREFUSED) {
 		return nil, err
 	}
+	if l != nil {
+		if l, err = c.upgrade(ctx, l); err != nil {
+			return nil, err
+		}
+	}
 	if l == nil {
 		if err := c.start(); err != nil {
 			return nil, err
@@ -494,6 +499,39 @@ func (c *Client) connect(ctx context.Context) (*link, error) {
 	if err := c.handOver(ctx, l); err != nil {
 		l.close()
 		return nil, fmt.Errorf("hand over descriptors: %w", err)
+	}
+	return l, nil
+}
+
+// upgrade has a keeper of another build execute our program in its place. It
+// returns the connection to whoever is there then, nil if that is nobody. One
+// that cannot do it stays as it is.
+func (c *Client) upgrade(ctx context.Context, l *link) (*link, error) {
+	exe, err := os.Open(selfExe)
+	if err != nil {
+		return l, nil
+	}
+	defer exe.Close()
+	if same, err := l.keeper.Runs(exe); same || err != nil {
+		return l, nil
+	}
+	logger := c.cfg.Logger.With("pid", l.keeper.PID, "dir", c.cfg.Dir)
+	resp, _, err := l.call(ctx, &request{Op: opReplace, Args: c.cfg.Args}, int(exe.Fd()))
+	if !errors.Is(err, errDown) {
+		if err == nil {
+			err = resp.err()
+		}
+		logger.Warn("keeper stays another build", "error", err)
+		return l, ctx.Err()
+	}
+	l.close()
+	logger.Info("keeper was replaced by this build")
+	conn, err := dial(c.Socket())
+	if err != nil {
+		return nil, nil // it has not survived that
+	}
+	if l, err = newLink(ctx, conn, true); err != nil {
+		return nil, nil
 	}
 	return l, nil
 }

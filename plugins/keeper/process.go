@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"unsafe"
@@ -32,6 +33,56 @@ func ProcessOf(pid int) (Process, error) {
 func (p Process) Alive() bool {
 	st, err := readStat(p.PID)
 	return err == nil && st.start == p.StartTime && st.state != 'Z' && st.state != 'X'
+}
+
+// Runs reports whether the process executes this very file, or one with the same
+// content. The file may have lost its name, and the name another file by now. The
+// error is os.ErrProcessDone if the process is gone.
+func (p Process) Runs(file *os.File) (bool, error) {
+	running, err := os.Open("/proc/" + strconv.Itoa(p.PID) + "/exe")
+	if err != nil {
+		if !p.Alive() {
+			return false, os.ErrProcessDone
+		}
+		return false, fmt.Errorf("program of process %d: %w", p.PID, err)
+	}
+	defer running.Close()
+	if !p.Alive() { // asked after the open: it was this process's file
+		return false, os.ErrProcessDone
+	}
+	a, err := running.Stat()
+	if err != nil {
+		return false, err
+	}
+	b, err := file.Stat()
+	if err != nil {
+		return false, err
+	}
+	if os.SameFile(a, b) {
+		return true, nil
+	}
+	if a.Size() != b.Size() {
+		return false, nil
+	}
+	return sameContent(running, file)
+}
+
+func sameContent(a, b *os.File) (bool, error) {
+	const block = 256 << 10
+	bufA, bufB := make([]byte, block), make([]byte, block)
+	for offset := int64(0); ; offset += block {
+		n, errA := a.ReadAt(bufA, offset)
+		m, errB := b.ReadAt(bufB, offset)
+		if n != m || !bytes.Equal(bufA[:n], bufB[:m]) {
+			return false, nil
+		}
+		if errA == io.EOF && errB == io.EOF {
+			return true, nil
+		}
+		if err := errors.Join(errA, errB); err != nil {
+			return false, err
+		}
+	}
 }
 
 // Signal sends a signal to this process and to no other one, even if its pid

@@ -40,6 +40,7 @@ type setup struct {
 	Dir       string        `json:"dir"`
 	Ephemeral bool          `json:"ephemeral"`
 	Linger    time.Duration `json:"linger"`
+	Legacy    *legacy       `json:"legacy,omitempty"` // of a keeper that has executed us in its place
 }
 
 // Serve is the keeper process: the body of the hidden command. It returns when
@@ -60,7 +61,11 @@ func Serve(ctx context.Context) error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become child subreaper: %w", err)
 	}
-	listener, err := takeListener()
+	estate, err := s.Legacy.take()
+	if err != nil {
+		return err
+	}
+	listener, err := takeListener(s.Legacy.listener())
 	if err != nil {
 		return err
 	}
@@ -77,18 +82,20 @@ func Serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return newServer(s, self).run(ctx, listener)
+	k := newServer(s, self)
+	estate.restore(k)
+	return k.run(ctx, listener)
 }
 
 // takeListener takes the inherited socket and closes whatever else leaked in:
 // the programs between a login shell and us are not all careful, and a pipe
 // that stays open here keeps its reader waiting for ever.
-func takeListener() (*net.UnixListener, error) {
-	unix.CloseOnExec(listenerFD)
+func takeListener(fd int) (*net.UnixListener, error) {
+	unix.CloseOnExec(fd)
 	if err := closeInherited(); err != nil {
 		return nil, err
 	}
-	f := os.NewFile(listenerFD, "listener")
+	f := os.NewFile(uintptr(fd), "listener")
 	defer f.Close()
 	l, err := net.FileListener(f)
 	if err != nil {
@@ -137,6 +144,8 @@ type server struct {
 	forkMu  sync.Mutex
 	closing bool // nothing is started any more
 
+	listener *net.UnixListener // set by run
+
 	mu      sync.Mutex
 	conns   map[*serverConn]bool
 	agents  int       // connections that said they are an agent's
@@ -178,6 +187,7 @@ func (k *server) run(ctx context.Context, listener *net.UnixListener) error {
 	signal.Notify(sigs, unix.SIGCHLD, unix.SIGHUP, unix.SIGINT, unix.SIGTERM)
 	defer signal.Stop(sigs)
 
+	k.listener = listener
 	k.tidy = time.AfterFunc(time.Second, debug.FreeOSMemory)
 	defer k.tidy.Stop()
 	timer := time.NewTimer(k.patience())
@@ -492,6 +502,15 @@ func (c *serverConn) handle(req *request, fds []int) bool {
 	}
 	if req.Op == opSpawn {
 		resp = k.spawn(req, fds)
+		k.mu.Lock()
+		c.answer(resp, nil)
+		k.mu.Unlock()
+		return true
+	}
+
+	if req.Op == opReplace {
+		resp.Error = k.replace(req.Args, fds).Error()
+		closeAll(fds)
 		k.mu.Lock()
 		c.answer(resp, nil)
 		k.mu.Unlock()

@@ -38,6 +38,7 @@ const (
 	opKeys      op = "keys"
 	opAdopt     op = "adopt" // names what a dead keeper has started
 	opEphemeral op = "ephemeral"
+	opReplace   op = "replace" // with the program to execute; no answer when it works
 )
 
 // request is what a client sends.
@@ -50,6 +51,7 @@ type request struct {
 	Keys    []string     `json:"keys,omitempty"`   // hold, take, drop: one descriptor each
 	Drain   []bool       `json:"drain,omitempty"`  // hold: which of them are sinks
 	Wards   []Process    `json:"wards,omitempty"`  // adopt
+	Args    []string     `json:"args,omitempty"`   // replace: argv
 }
 
 // spawnParams is Command without its files, which follow in the order exec,

@@ -23,6 +23,10 @@ type Record struct {
 	Streams   string // what the keeper holds the plugin's streams under
 }
 
+// ThisBoot reports whether the record is of the time since the machine was
+// started: if not, its pid is a stranger's.
+func (r Record) ThisBoot() bool { return r.BootID != "" && r.BootID == bootID() }
+
 // ErrNotSame means that the process of a Record is not there any more.
 // Whatever has its pid now was not touched.
 var ErrNotSame = errors.New("the recorded plugin process is gone")
@@ -59,7 +63,7 @@ func Reattach(ctx context.Context, cfg Config, rec Record) (*Plugin, error) {
 }
 
 func (p *Plugin) reattach(ctx context.Context, rec Record) error {
-	if rec.Pid <= 0 || rec.BootID == "" || rec.BootID != bootID() {
+	if rec.Pid <= 0 || !rec.ThisBoot() {
 		return ErrNotSame
 	}
 	// through the same eyes as a fresh one, for the record may be damaged

@@ -50,6 +50,7 @@ func (f *fakePlugin) Stop(context.Context) {
 	f.mu.Unlock()
 	f.die()
 }
+func (f *fakePlugin) Detach() {}
 func (f *fakePlugin) Close() {
 	f.mu.Lock()
 	f.closed = true

@@ -32,8 +32,7 @@ func (s *Supervisor) manage(ctx context.Context, wg *sync.WaitGroup, sl *slot) {
 			s.serve(ctx, sl, inst)
 			if !ended(inst) {
 				s.update(func() { sl.inst = nil })
-				// ctx has ended, and the plugin deserves its time nevertheless
-				inst.Stop(context.WithoutCancel(ctx))
+				s.leave(context.WithoutCancel(ctx), sl, inst)
 				return
 			}
 			err = inst.Exit()
@@ -113,7 +112,7 @@ func (s *Supervisor) up(ctx context.Context, sl *slot) (instance, error) {
 		return nil, err
 	}
 	if err := s.admit(sl, inst); err != nil {
-		inst.Stop(context.WithoutCancel(ctx))
+		s.end(context.WithoutCancel(ctx), sl, inst)
 		return nil, err
 	}
 	return inst, nil
@@ -134,6 +133,7 @@ func (s *Supervisor) admit(sl *slot, inst instance) (err error) {
 			return
 		}
 		sl.inst, sl.info, sl.err, sl.tried = inst, info, nil, true
+		_, sl.old = inst.(survivor)
 		s.settleLocked()
 	})
 	return err

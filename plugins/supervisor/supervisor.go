@@ -54,6 +54,15 @@ type Config struct {
 	// Host is what drivers are told about this machine; nil is allowed.
 	Host *base.DriverConfig
 
+	// Records is where it is kept how the running plugins are found again. They
+	// are taken over from there, and outlive the supervisor where Keep says so. Nil
+	// keeps nothing.
+	Records Records
+
+	// Keep is asked at the end of Run whether the plugin of a driver has tasks and
+	// must go on running. Nil means that none must.
+	Keep func(driver string) bool
+
 	// OnTaskEvent gets what a driver says about its tasks, one event after the
 	// other for each driver. Nil drops it.
 	OnTaskEvent func(driver string, event driver.TaskEvent)
@@ -89,6 +98,8 @@ type Supervisor struct {
 	logger hclog.Logger
 	start  func(context.Context, catalog.Entry) (instance, error)
 
+	replacing sync.Mutex // held while a plugin of another build is replaced: one at a time
+
 	mu      sync.Mutex
 	slots   []*slot
 	owners  map[string]*slot // by driver name
@@ -111,6 +122,7 @@ type instance interface {
 	Drained() <-chan struct{}
 	Kill()
 	Stop(context.Context)
+	Detach()
 	Close()
 }
 
@@ -126,6 +138,7 @@ type slot struct {
 	tried   bool      // the first launch has an outcome
 	printed bool      // the first fingerprint is in
 	used    bool      // handed out by Driver
+	old     bool      // inst is a process that another supervisor has started
 	err     error     // why there is no process; nil while one is being launched
 	retryAt time.Time
 	retired string
@@ -188,16 +201,35 @@ func (s *Supervisor) launch(ctx context.Context, e catalog.Entry) (instance, err
 			cfg.SettingsFrom = e.Block.Range.String()
 		}
 	}
+	if s.cfg.Records == nil {
+		p, err := launch.Start(ctx, cfg)
+		if err != nil {
+			return nil, err
+		}
+		return p, nil
+	}
+	identity, err := identify(e, binary)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", e, err)
+	}
+	if p := s.takeOver(ctx, e, cfg, binary, identity); p != nil {
+		return survivor{p}, nil
+	}
 	p, err := launch.Start(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
+	if err := s.cfg.Records.PutPlugin(key(e), Record{Record: p.Record(), Identity: identity}); err != nil {
+		s.logger.Error("plugin will not be found again", "plugin", e.Name, "error", err)
+	}
 	return p, nil
 }
 
-// Run launches the plugins and keeps them alive until ctx ends, then ends them
-// and returns. It is called once. Tasks are not touched.
+// Run launches the plugins, or takes them over, and keeps them alive until ctx
+// ends, then ends them, but for those to be kept, and returns. It is called once.
+// Tasks are not touched.
 func (s *Supervisor) Run(ctx context.Context) error {
+	s.endUnwanted()
 	var wg sync.WaitGroup
 	contexts := make([]context.Context, len(s.slots))
 	for i, sl := range s.slots {

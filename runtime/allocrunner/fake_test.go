@@ -429,6 +429,10 @@ func (l *fakeLogs) Stop(_ context.Context, _, task string) error {
 	return nil
 }
 
+func (l *fakeLogs) Finish(ctx context.Context, t logs.Task) error {
+	return l.Stop(ctx, t.AllocID, t.Name)
+}
+
 func (l *fakeLogs) snapshot() (started map[string]logs.Task, stopped map[string]int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

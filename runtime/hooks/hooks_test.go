@@ -131,6 +131,11 @@ func (c *collector) Stop(_ context.Context, alloc, task string) error {
 	return nil
 }
 
+func (c *collector) Finish(_ context.Context, t logs.Task) error {
+	c.stopped = append(c.stopped, t.Name+" of an earlier agent")
+	return nil
+}
+
 func TestLogs(t *testing.T) {
 	c, paths, wanted := &collector{}, "", true
 	h := NewLogs(c, func() (logs.Task, bool) { return logs.Task{Name: "web"}, wanted },
@@ -143,6 +148,13 @@ func TestLogs(t *testing.T) {
 	}
 	if err := h.Stop(t.Context(), stop); err != nil || len(c.stopped) != 1 || c.stopped[0] != "a/web" {
 		t.Errorf("stop: %v, %q", err, c.stopped)
+	}
+
+	// Under an agent that has not started the task, an earlier one may have.
+	later := &collector{}
+	again := NewLogs(later, func() (logs.Task, bool) { return logs.Task{Name: "web"}, true }, nil)
+	if err := again.Stop(t.Context(), stop); err != nil || len(later.stopped) != 1 || later.stopped[0] != "web of an earlier agent" {
+		t.Errorf("stop under another agent: %v, %q", err, later.stopped)
 	}
 
 	c.err = errors.New("no pipe")

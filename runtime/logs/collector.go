@@ -284,6 +284,74 @@ func (c *Collector) Stop(ctx context.Context, allocID, task string) error {
 	if t == nil {
 		return nil
 	}
+	return c.stopTask(ctx, t, allocID, task)
+}
+
+// Finish is Stop for a task that an earlier agent may have had collected, and
+// that will not be started again: what is left of its output is collected first.
+func (c *Collector) Finish(ctx context.Context, task Task) error {
+	c.mu.Lock()
+	known := c.tasks[taskKey{task.AllocID, task.Name}] != nil
+	c.mu.Unlock()
+	if known {
+		return c.Stop(ctx, task.AllocID, task.Name)
+	}
+	left, err := c.leftOver(ctx, task)
+	if err != nil {
+		return fmt.Errorf("end the logs of task %q: %w", task.Name, err)
+	}
+	switch left {
+	case nothingLeft:
+		return nil
+	case outputLeft:
+		if _, _, err := c.Start(ctx, task); err != nil {
+			return err
+		}
+		return c.Stop(ctx, task.AllocID, task.Name)
+	}
+	return c.stopTask(ctx, c.task(task), task.AllocID, task.Name)
+}
+
+// leftOver is what an earlier agent may have left of a task's collection.
+type leftOver int
+
+const (
+	nothingLeft leftOver = iota
+	outputLeft           // there is a FIFO to read from, and a place for it
+	holdLeft             // nothing but descriptors in other processes
+)
+
+func (c *Collector) leftOver(ctx context.Context, task Task) (leftOver, error) {
+	held := false
+	dir, err := openDir(task.Dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nothingLeft, err
+	}
+	if err == nil {
+		defer unix.Close(dir)
+	}
+	for _, s := range streams {
+		k := key{task.AllocID, task.Name, s}
+		var st unix.Stat_t
+		if err == nil && unix.Fstatat(dir, k.fifoName(), &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
+			return outputLeft, nil
+		}
+		f, err := c.conf.Keeper.Take(ctx, k.held())
+		switch {
+		case err == nil:
+			f.Close()
+			held = true
+		case !errors.Is(err, keeper.ErrNotHeld):
+			return nothingLeft, err
+		}
+	}
+	if held {
+		return holdLeft, nil
+	}
+	return nothingLeft, nil
+}
+
+func (c *Collector) stopTask(ctx context.Context, t *taskState, allocID, task string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
@@ -470,7 +538,10 @@ func (c *Collector) join(ctx context.Context) (*link, error) {
 
 	l, err := c.dial(ctx, address)
 	if err == nil {
-		return l, nil
+		if !replace(l, c.conf.Logger) {
+			return l, nil
+		}
+		err = errDown
 	}
 	if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, errDown) {
 		return nil, fmt.Errorf("connect to log collector: %w", err)
@@ -488,6 +559,28 @@ func (c *Collector) join(ctx context.Context) (*link, error) {
 		return nil, fmt.Errorf("connect to log collector: %w", err)
 	}
 	return l, nil
+}
+
+// replace ends a process that runs another build than ours. What it has not
+// moved is in the FIFOs, for the next one.
+func replace(l *link, logger hclog.Logger) bool {
+	exe, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return false
+	}
+	defer exe.Close()
+	if same, err := l.process.Runs(exe); same || err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return false
+	}
+	logger.Info("replacing the log collector, which is another build", "pid", l.process.PID)
+	_ = l.send(&message{Op: opQuit})
+	select {
+	case <-l.done:
+	case <-time.After(time.Second):
+		_ = l.process.Signal(unix.SIGKILL) // nothing is lost by that, either
+	}
+	l.close()
+	return true
 }
 
 // spawn starts a collector process through the keeper. It gets a socket that

@@ -76,6 +76,7 @@ type process struct {
 	ready   map[*entry]bool // may have output
 	timed   map[*entry]bool // has a deadline
 	served  bool            // an agent was here
+	quit    bool            // another process takes over
 	idle    time.Time       // when to look whether there is anything left to do
 	msg     []byte
 	oob     []byte
@@ -197,6 +198,9 @@ func (p *process) run(ctx context.Context) error {
 		}
 		for e := range p.ready {
 			p.turn(e, now)
+		}
+		if p.quit {
+			return nil // with the socket as it is: who asked for it sees to that
 		}
 		if p.finished(now, closed(term)) && p.leave(closed(term)) {
 			return nil
@@ -418,6 +422,8 @@ func (p *process) request(peer *peer, m *message, fds []int) {
 		}
 		e.stopping = append(e.stopping, waiter{peer, m.ID})
 		p.ready[e] = true
+	case opQuit:
+		p.quit = true
 	case opArm:
 		e := p.streams[m.Key]
 		if e == nil || e.index > m.Index || e.index == m.Index && e.size > m.Offset {

@@ -1,0 +1,171 @@
+package supervisor
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/launch"
+)
+
+// Record is how another supervisor finds a running plugin again.
+type Record struct {
+	launch.Record
+	// Identity changes with the command line, the configuration and, of a script,
+	// the content of the plugin: with all that makes a process another one and
+	// cannot be seen from outside.
+	Identity string
+}
+
+// Records keeps records for the next supervisor. A record is kept when the
+// method returns. The keys are the supervisor's.
+type Records interface {
+	Plugins() (map[string]Record, error)
+	PutPlugin(key string, r Record) error
+	DeletePlugin(key string) error
+}
+
+// survivor is a plugin that another supervisor has started.
+type survivor struct{ *launch.Plugin }
+
+// key names a plugin in the records.
+func key(e catalog.Entry) string {
+	if e.Builtin {
+		return "builtin " + e.Name
+	}
+	return e.Path
+}
+
+// identify makes the Identity of a plugin as it would be started now. The program
+// itself is compared with what the process runs, see keeper.Process.Runs.
+func identify(e catalog.Entry, binary *catalog.Binary) (string, error) {
+	what := struct {
+		Argv   []string
+		Config map[string]any
+		Script string
+	}{Argv: binary.Argv}
+	if e.Block != nil {
+		what.Config = e.Block.Config
+	}
+	if binary.Script {
+		sum, err := binary.SHA256()
+		if err != nil {
+			return "", err
+		}
+		what.Script = sum
+	}
+	b, err := json.Marshal(what)
+	if err != nil {
+		return "", fmt.Errorf("describe plugin: %w", err)
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// takeOver returns the process that an earlier supervisor has started, if it is
+// there and is what would be started now. One that is not is ended: its tasks go
+// on, and the next process recovers them.
+func (s *Supervisor) takeOver(ctx context.Context, e catalog.Entry, cfg launch.Config, binary *catalog.Binary, identity string) *launch.Plugin {
+	records, err := s.cfg.Records.Plugins()
+	if err != nil {
+		s.logger.Error("running plugins are not known", "plugin", e.Name, "error", err)
+		return nil
+	}
+	rec, found := records[key(e)]
+	if !found {
+		return nil
+	}
+	logger := s.logger.With("plugin", e.Name, "pid", rec.Pid)
+	same := rec.Identity == identity
+	if same && !binary.Script {
+		process := keeper.Process{PID: rec.Pid, StartTime: rec.StartTime}
+		if same, err = process.Runs(binary.File); err != nil {
+			logger.Debug("program of a running plugin is not known", "error", err)
+		}
+	}
+	if !same {
+		s.replacing.Lock()
+		defer s.replacing.Unlock()
+	}
+	p, err := launch.Reattach(ctx, cfg, rec.Record)
+	switch {
+	case errors.Is(err, launch.ErrNotSame):
+		return nil
+	case err != nil:
+		logger.Warn("running plugin cannot be used, starting another", "error", err)
+		return nil
+	case same:
+		return p
+	}
+	logger.Info("replacing a running plugin, which is another build or has another configuration")
+	p.Stop(ctx)
+	return nil
+}
+
+// endUnwanted ends plugins of an earlier supervisor that are in the catalog no
+// more.
+func (s *Supervisor) endUnwanted() {
+	if s.cfg.Records == nil {
+		return
+	}
+	records, err := s.cfg.Records.Plugins()
+	if err != nil {
+		return // takeOver says so
+	}
+	for _, sl := range s.slots {
+		delete(records, key(sl.entry))
+	}
+	for key, rec := range records {
+		if !rec.ThisBoot() {
+			continue
+		}
+		process := keeper.Process{PID: rec.Pid, StartTime: rec.StartTime}
+		if process.Signal(unix.SIGKILL) == nil {
+			s.logger.Info("ended a plugin that is not wanted any more", "plugin", key, "pid", rec.Pid)
+		}
+		s.forget(key)
+	}
+}
+
+// leave lets a plugin go at the end of the supervisor: one with tasks goes on.
+func (s *Supervisor) leave(ctx context.Context, sl *slot, inst instance) {
+	s.mu.Lock()
+	name, retired := sl.info.Name, sl.retired != ""
+	s.mu.Unlock()
+	if s.cfg.Records != nil && s.cfg.Keep != nil && !retired && s.cfg.Keep(name) {
+		inst.Detach()
+		return
+	}
+	s.end(ctx, sl, inst)
+}
+
+// end stops a plugin in good order.
+func (s *Supervisor) end(ctx context.Context, sl *slot, inst instance) {
+	inst.Stop(ctx)
+	if s.cfg.Records != nil {
+		s.forget(key(sl.entry))
+	}
+}
+
+func (s *Supervisor) forget(key string) {
+	if err := s.cfg.Records.DeletePlugin(key); err != nil {
+		s.logger.Warn("record of a plugin stays", "plugin", key, "error", err)
+	}
+}
+
+// Remembers reports whether the plugin of a driver would know a task that was
+// being started when the agent before this one ended: it is still the same
+// process, or it is ours and looks for what may run.
+func (s *Supervisor) Remembers(driver string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sl := s.owners[driver]
+	return sl != nil && (sl.entry.Builtin || sl.old && sl.inst != nil && !ended(sl.inst))
+}

@@ -1,0 +1,67 @@
+package hooks
+
+import (
+	"context"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+)
+
+var (
+	_ hook.AllocPrerun = (*AwaitPrevious)(nil)
+	_ hook.AllocPrerun = (*MigrateDisk)(nil)
+)
+
+// AwaitPrevious holds an allocation back until nothing of the one that it
+// replaces runs any more, however long that takes.
+type AwaitPrevious struct {
+	ended func() <-chan struct{}
+}
+
+// NewAwaitPrevious returns the hook for one allocation. ended is called when the
+// wait begins; its channel is closed when the allocation before has ended.
+func NewAwaitPrevious(ended func() <-chan struct{}) *AwaitPrevious { return &AwaitPrevious{ended} }
+
+// Name implements hook.Hook.
+func (*AwaitPrevious) Name() string { return "await_previous_allocations" }
+
+// Prerun implements hook.AllocPrerun.
+func (h *AwaitPrevious) Prerun(ctx context.Context, _ hook.AllocPrerunRequest) error {
+	select {
+	case <-h.ended():
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Patient keeps the deadlines of hooks from this one: the old allocation may take
+// its time to end.
+func (*AwaitPrevious) Patient() {}
+
+// MigrateDisk takes over the data of the allocation before, which must have
+// ended. What cannot be taken over is left behind, and the allocation begins
+// without it.
+type MigrateDisk struct {
+	dir, previous *allocdir.Dir
+	tasks         []string
+	logger        hclog.Logger
+}
+
+// NewMigrateDisk returns the hook for one allocation with the named tasks.
+func NewMigrateDisk(dir, previous *allocdir.Dir, tasks []string, logger hclog.Logger) *MigrateDisk {
+	return &MigrateDisk{dir, previous, tasks, logger}
+}
+
+// Name implements hook.Hook.
+func (*MigrateDisk) Name() string { return "migrate_disk" }
+
+// Prerun implements hook.AllocPrerun.
+func (h *MigrateDisk) Prerun(context.Context, hook.AllocPrerunRequest) error {
+	if err := h.dir.Inherit(h.previous, h.tasks); err != nil {
+		h.logger.Error("data of the allocation before is left behind", "error", err)
+	}
+	return nil
+}
