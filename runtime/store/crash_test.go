@@ -19,7 +19,7 @@ var testContext = context.Background()
 func child(t *testing.T, role, path string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), roleEnv+"="+role, pathEnv+"="+path)
+	cmd.Env = append(os.Environ(), roleEnv+"="+role, pathEnv+"="+path, "GORACE=atexit_sleep_ms=0")
 	cmd.Stderr = new(bytes.Buffer)
 	return cmd
 }

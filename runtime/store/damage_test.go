@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
@@ -136,7 +138,7 @@ func TestFlippedBits(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	rounds := 100
+	rounds := 60
 	if testing.Short() {
 		rounds = 20
 	}
@@ -469,6 +471,47 @@ func TestFileReplacedWhileOpen(t *testing.T) {
 	}
 }
 
+func TestUnfinishedFilesAreRemoved(t *testing.T) {
+	t.Parallel()
+	s := open(t, temp(t))
+	update(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "a"}) })
+	s.Close()
+	path := s.file.path
+	// A crash between the two names of a new file, and one in the middle of it.
+	if err := errors.Join(os.Link(path, path+unfinished+"1"), os.WriteFile(path+unfinished+"2", nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, path)
+	if left, _ := filepath.Glob(path + ".*"); len(left) > 0 || s.Snapshot().Namespace(nil, "a") == nil {
+		t.Errorf("left %v; namespaces %v", left, s.Snapshot().Namespaces(nil, ""))
+	}
+}
+
+func TestTwoMakeTheFileAtOnce(t *testing.T) {
+	t.Parallel()
+	path := temp(t)
+	var wg sync.WaitGroup
+	var made, locked atomic.Int64
+	for range 8 {
+		wg.Go(func() {
+			s, err := Open(Config{Path: path, Logger: hclog.NewNullLogger()})
+			switch {
+			case err == nil:
+				made.Add(1)
+				t.Cleanup(func() { s.Close() })
+			case errors.As(err, new(*LockedError)):
+				locked.Add(1)
+			default:
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if made.Load() != 1 || locked.Load() != 7 {
+		t.Errorf("%d have the file, %d were told that it is in use", made.Load(), locked.Load())
+	}
+}
+
 func TestNotAFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -617,29 +660,38 @@ func TestReadOnlyDisk(t *testing.T) {
 // After what bbolt cannot bear, the file is written anew from memory.
 func TestGivenUpFileIsWrittenAnew(t *testing.T) {
 	t.Parallel()
-	s := open(t, temp(t))
-	update(t, s, func(tx *Txn) { tx.PutJob(testJob("a", 0)) })
-	// Somebody writes nonsense over the pages, between two updates.
-	f, err := os.OpenFile(s.file.path, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	info, err := f.Stat()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.WriteAt(bytes.Repeat([]byte{0xee}, int(info.Size())-2*pageSize), 2*pageSize); err != nil {
-		t.Fatal(err)
-	}
-	f.Close()
-	_, err = s.Update(t.Context(), func(tx *Txn) error { tx.PutJob(testJob("b", 0)); return nil })
-	if err == nil {
-		t.Fatal("no error; the page was not read")
-	}
-	update(t, s, func(tx *Txn) { tx.PutJob(testJob("c", 0)) })
-	s = reopen(t, s)
-	jobs := s.Snapshot().Jobs(nil, "default", "")
-	if len(jobs) != 2 || *jobs[0].ID != "a" || *jobs[1].ID != "c" || len(s.Damage()) > 0 {
-		t.Errorf("jobs %v, damage %v", jobs, s.Damage())
+	for name, spoil := range map[string]func(f *os.File, size int64) error{
+		"nonsense over the pages": func(f *os.File, size int64) error {
+			_, err := f.WriteAt(bytes.Repeat([]byte{0xee}, int(size)-2*pageSize), 2*pageSize)
+			return err
+		},
+		"truncated under the map": func(f *os.File, _ int64) error { return f.Truncate(pageSize) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := open(t, temp(t))
+			update(t, s, func(tx *Txn) { tx.PutJob(testJob("a", 0)) })
+			f, err := os.OpenFile(s.file.path, os.O_WRONLY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			info, err := f.Stat()
+			if err == nil {
+				err = spoil(f, info.Size())
+			}
+			if err := errors.Join(err, f.Close()); err != nil {
+				t.Fatal(err)
+			}
+			_, err = s.Update(t.Context(), func(tx *Txn) error { tx.PutJob(testJob("b", 0)); return nil })
+			if err == nil || !strings.Contains(err.Error(), s.file.path) {
+				t.Fatalf("error %v", err)
+			}
+			update(t, s, func(tx *Txn) { tx.PutJob(testJob("c", 0)) })
+			s = reopen(t, s)
+			jobs := s.Snapshot().Jobs(nil, "default", "")
+			if len(jobs) != 2 || *jobs[0].ID != "a" || *jobs[1].ID != "c" || len(s.Damage()) > 0 {
+				t.Errorf("jobs %v, damage %v", jobs, s.Damage())
+			}
+		})
 	}
 }

@@ -225,18 +225,26 @@ func put(tx *bolt.Tx, o op) error {
 	return nil
 }
 
+// unfinished is in the names of files that a crash may leave.
+const unfinished = ".new-"
+
+// tidy removes what a crash has left. The file must be locked.
+func (f *file) tidy() error {
+	names, err := filepath.Glob(escapeGlob(f.path) + unfinished + "*")
+	for _, name := range names {
+		err = errors.Join(err, os.Remove(name))
+	}
+	return err
+}
+
 // rebuild writes all records into a new file, and puts it in the place of the
 // old one, which stays as it is until then.
 func (f *file) rebuild(all func(yield func(op) bool)) (err error) {
-	temporary := f.path + ".new"
-	handle, err := os.OpenFile(temporary, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	handle, err := os.CreateTemp(filepath.Dir(f.path), filepath.Base(f.path)+unfinished+"*")
 	if err != nil {
 		return err
 	}
-	if err := unix.Flock(int(handle.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		handle.Close()
-		return fmt.Errorf("lock %s: %w", temporary, err)
-	}
+	temporary := handle.Name()
 	fresh := &file{path: f.path}
 	defer func() {
 		if err != nil {
@@ -246,9 +254,6 @@ func (f *file) rebuild(all func(yield func(op) bool)) (err error) {
 			}
 		}
 	}()
-	if err := handle.Truncate(0); err != nil { // what a crash has left
-		return err
-	}
 	if err := fresh.use(handle); err != nil {
 		return err
 	}

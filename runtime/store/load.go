@@ -88,11 +88,9 @@ func Open(c Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	for {
+	err = s.open()
+	for errors.Is(err, errMade) {
 		err = s.open()
-		if !errors.Is(err, fs.ErrExist) { // else somebody else has just made the file
-			break
-		}
 	}
 	if err != nil {
 		return nil, err
@@ -127,10 +125,16 @@ func newStore(c Config) (*Store, error) {
 	return s, nil
 }
 
+// errMade means that somebody else has made the file at the same time.
+var errMade = errors.New("state file has just been made")
+
 func (s *Store) open() error {
 	handle, err := openLocked(s.file.path, true)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := s.file.rebuild(s.all(s.mem.Txn(false))); err != nil {
+			if _, there := os.Lstat(s.file.path); there == nil {
+				return errMade
+			}
 			return fmt.Errorf("make state file %s: %w", s.file.path, err)
 		}
 		return nil
@@ -139,6 +143,9 @@ func (s *Store) open() error {
 		return err
 	}
 	s.file.handle = handle
+	if err := s.file.tidy(); err != nil {
+		s.logger.Warn("unfinished state file cannot be removed", "error", err)
+	}
 	faults, err := s.load(handle)
 	if err != nil {
 		handle.Close()

@@ -107,8 +107,10 @@ func (tx *Txn) DeleteEvaluation(id string) { tx.delete(Evaluations, id) }
 // PutAllocation stores an allocation as the scheduler wants it: its
 // AllocModifyIndex is set too, by which the node sees that it must act.
 func (tx *Txn) PutAllocation(a *api.Allocation) {
-	a.AllocModifyIndex = tx.index
-	tx.put(kindOf[Allocations], a)
+	if tx.owned(kindOf[Allocations], a) {
+		a.AllocModifyIndex = tx.index
+		tx.put(kindOf[Allocations], a)
+	}
 }
 
 // ReportAllocation stores what the node says of an allocation. It leaves the
@@ -128,6 +130,9 @@ func (tx *Txn) DeleteDeployment(id string) { tx.delete(Deployments, id) }
 // PutNode stores a node. What was found damaged when the store was opened is
 // among its events, whatever the caller has put there.
 func (tx *Txn) PutNode(n *api.Node) {
+	if !tx.owned(kindOf[Nodes], n) {
+		return
+	}
 	for _, event := range tx.nodeEvents {
 		if !slices.ContainsFunc(n.Events, func(e *api.NodeEvent) bool {
 			return e.Message == event.Message && e.Timestamp.Equal(event.Timestamp)
@@ -199,15 +204,26 @@ func (tx *Txn) get(k *kind, key string) any {
 	return obj
 }
 
+// owned reports whether the store may change an object that is put: not if
+// readers may have it already.
+func (tx *Txn) owned(k *kind, obj any) bool {
+	if tx.err != nil {
+		return false
+	}
+	key := k.key(obj)
+	if old := tx.get(k, key); old == obj && !slices.ContainsFunc(tx.changes, func(c change) bool { return c.after == obj }) {
+		tx.fail(fmt.Errorf("put %s %q: it was changed in place", k.table, readable(key)))
+	}
+	return tx.err == nil
+}
+
 // put stamps an object and stores it.
 func (tx *Txn) put(k *kind, obj any) {
-	if k.stamp != nil && tx.err == nil {
-		old := tx.get(k, k.key(obj))
-		if old == obj && !slices.ContainsFunc(tx.changes, func(c change) bool { return c.after == obj }) {
-			tx.fail(fmt.Errorf("put %s %q: it was changed in place", k.table, readable(k.key(obj))))
-			return
-		}
-		k.stamp(obj, old, tx.index)
+	if !tx.owned(k, obj) {
+		return
+	}
+	if k.stamp != nil {
+		k.stamp(obj, tx.get(k, k.key(obj)), tx.index)
 	}
 	tx.insert(k, obj)
 }

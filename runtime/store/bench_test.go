@@ -1,0 +1,178 @@
+package store
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+)
+
+// report adds the middle and the end of latencies to a benchmark.
+func report(b *testing.B, took []time.Duration) {
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
+}
+
+// benchState is a task state as it is after a start.
+func benchState(n int) *api.TaskState {
+	return &api.TaskState{State: "running", Restarts: uint64(n), Events: []*api.TaskEvent{
+		{Type: "Received", Time: int64(n), DisplayMessage: "Task received by client"},
+		{Type: "Task Setup", Time: int64(n), DisplayMessage: "Building Task Directory"},
+		{Type: "Started", Time: int64(n), DisplayMessage: "Task started by client"},
+	}}
+}
+
+// The floor: what the disk needs for the same bytes, without a store.
+func BenchmarkFloor(b *testing.B) {
+	payload, err := encode(benchState(1))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, syncs := range []int{1, 2} { // a commit of bbolt has two
+		b.Run(fmt.Sprintf("fdatasync=%d", syncs), func(b *testing.B) {
+			f, err := os.Create(temp(b))
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer f.Close()
+			if _, err := f.Write(make([]byte, 1<<20)); err != nil {
+				b.Fatal(err)
+			}
+			if err := f.Sync(); err != nil {
+				b.Fatal(err)
+			}
+			var took []time.Duration
+			b.SetBytes(int64(len(payload)))
+			for b.Loop() {
+				start := time.Now()
+				for range syncs {
+					if _, err := f.WriteAt(payload, 0); err != nil {
+						b.Fatal(err)
+					}
+					if err := unix.Fdatasync(int(f.Fd())); err != nil {
+						b.Fatal(err)
+					}
+				}
+				took = append(took, time.Since(start))
+			}
+			report(b, took)
+		})
+	}
+}
+
+func BenchmarkPutTaskState(b *testing.B) {
+	for _, writers := range []int{1, 10, 100} {
+		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
+			s := open(b, temp(b))
+			update(b, s, func(tx *Txn) {
+				for w := range writers {
+					tx.PutAllocation(&api.Allocation{ID: fmt.Sprint(w)})
+				}
+			})
+			took := make([][]time.Duration, writers)
+			commits := s.Commits()
+			b.ResetTimer()
+			var wg sync.WaitGroup
+			for w := range writers {
+				wg.Go(func() {
+					for i := w; i < b.N; i += writers {
+						start := time.Now()
+						if err := s.PutTaskState(fmt.Sprint(w), "web", benchState(i)); err != nil {
+							b.Error(err)
+						}
+						took[w] = append(took[w], time.Since(start))
+					}
+				})
+			}
+			wg.Wait()
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "writes/s")
+			b.ReportMetric(float64(s.Commits()-commits)/b.Elapsed().Seconds(), "commits/s")
+			report(b, slices.Concat(took...))
+		})
+	}
+}
+
+// fillStore stores n running allocations of one job, with the records of their
+// runners.
+func fillStore(b *testing.B, s *Store, n int) {
+	job := testJob("web", 0)
+	update(b, s, func(tx *Txn) {
+		tx.PutJob(job)
+		for i := range n {
+			id := fmt.Sprintf("%08x-0000-0000-0000-000000000000", i)
+			tx.PutAllocation(&api.Allocation{
+				ID: id, Namespace: "default", JobID: "web", Job: job, NodeID: "n", EvalID: "e", ClientStatus: "running",
+				TaskStates:         map[string]*api.TaskState{"web": benchState(i)},
+				AllocatedResources: &api.AllocatedResources{Tasks: map[string]*api.AllocatedTaskResources{"web": {}}},
+			})
+			state, err := encode(benchState(i))
+			if err != nil {
+				b.Fatal(err)
+			}
+			tx.putLocal(taskStates, id, id+"\x00web", state)
+		}
+	})
+}
+
+func BenchmarkOpen(b *testing.B) {
+	const n = 1000
+	s := open(b, temp(b))
+	fillStore(b, s, n)
+	if err := s.Close(); err != nil {
+		b.Fatal(err)
+	}
+	path := s.file.path
+	s = nil
+	var before, after runtime.MemStats
+	live := func(m *runtime.MemStats) {
+		runtime.GC()
+		runtime.GC() // what a pool has kept is gone at the second time
+		runtime.ReadMemStats(m)
+	}
+	live(&before)
+	opened := open(b, path)
+	live(&after)
+	if err := opened.Close(); err != nil {
+		b.Fatal(err)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if err := open(b, path).Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/n, "heap-B/alloc")
+	b.ReportMetric(float64(info.Size())/n, "file-B/alloc")
+	runtime.KeepAlive(opened)
+}
+
+// What the writer does besides waiting for the disk.
+func BenchmarkEncode(b *testing.B) {
+	alloc := &api.Allocation{ID: "a", Namespace: "default", TaskStates: map[string]*api.TaskState{"web": benchState(1)}}
+	for name, v := range map[string]any{"job": testJob("web", 0), "allocation": allocRow{Alloc: alloc}, "task state": benchState(1)} {
+		payload, err := encode(v)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(payload)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := encode(v); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(len(payload)), "bytes")
+		})
+	}
+}
