@@ -61,30 +61,12 @@ func LoadConfig(path string) (*File, hcl.Diagnostics) {
 // ParseConfig reads the text of a configuration file. The file is nil when the
 // text is no HCL.
 func ParseConfig(filename string, src []byte) (*File, hcl.Diagnostics) {
-	if diags := tooDeep(filename, src); diags.HasErrors() {
+	d, diags := ParseDocument(filename, src)
+	if d == nil {
 		return nil, diags
 	}
-	file, diags := parse(filename, src)
-	if file != nil {
-		return file, diags
-	}
-	text, s := spread(filename, src)
-	if len(s.inserted) == 0 {
-		return nil, diags
-	}
-	file, diags = parse(filename, text)
-	s.restore(file, diags)
-	return file, diags
-}
-
-// parse gives no file when src is no HCL.
-func parse(filename string, src []byte) (*File, hcl.Diagnostics) {
-	parsed, diags := hclsyntax.ParseConfig(src, filename, hcl.InitialPos)
-	if diags.HasErrors() {
-		return nil, diags
-	}
-	p := &parser{src: src}
-	return p.file(parsed.Body.(*hclsyntax.Body)), append(diags, p.diags...)
+	file, more := d.file()
+	return file, append(diags, more...)
 }
 
 // tooDeep refuses what would overflow the stack of the recursive parser.
@@ -134,6 +116,7 @@ func tooDeep(filename string, src []byte) hcl.Diagnostics {
 // hclspec evaluates later.
 type parser struct {
 	src   []byte
+	name  func(*hclsyntax.Attribute) string
 	diags hcl.Diagnostics
 }
 
@@ -141,36 +124,50 @@ func (p *parser) report(severity hcl.DiagnosticSeverity, rng hcl.Range, summary,
 	p.diags = append(p.diags, &hcl.Diagnostic{Severity: severity, Summary: summary, Detail: fmt.Sprintf(format, args...), Subject: &rng})
 }
 
-func (p *parser) file(body *hclsyntax.Body) *File {
-	f := &File{}
-	for _, attr := range sortedAttrs(body) {
+// file reads what is about plugins.
+func (d *Document) file() (*File, hcl.Diagnostics) {
+	f, p := &File{}, &parser{src: d.src, name: d.Name}
+	for _, attr := range sortedAttrs(d.Body) {
 		if attr.Name == "plugin_dir" {
 			f.PluginDir = p.str(attr)
 			continue
 		}
-		p.report(hcl.DiagWarning, attr.NameRange, "Setting ignored", "%q is not used here.", attr.Name)
+		p.report(hcl.DiagWarning, attr.NameRange, "Setting ignored", "%q is not used here.", d.Name(attr))
 	}
-	for _, b := range body.Blocks {
+	var blocks hcl.Diagnostics
+	for _, b := range d.Body.Blocks {
 		if b.Type != "plugin" {
 			p.report(hcl.DiagWarning, b.TypeRange, "Block ignored", "A %q block is not used here.", b.Type)
 			continue
 		}
-		if len(b.Labels) != 1 {
-			p.report(hcl.DiagError, b.DefRange(), "Plugin block without a name", `A plugin block has one label: plugin "NAME" { … }.`)
-			continue
+		block, diags := d.Plugin(b)
+		blocks = append(blocks, diags...)
+		if len(b.Labels) == 1 {
+			blocks = append(blocks, f.Add(block)...)
 		}
-		block := p.plugin(b)
-		// of two blocks in one file the later one wins whole
-		for i, old := range f.Blocks {
-			if old.Name == block.Name {
-				p.report(hcl.DiagWarning, b.DefRange(), "Plugin block replaced", "This block replaces the one of the same name at %s.", old.Range)
-				f.Blocks = append(f.Blocks[:i], f.Blocks[i+1:]...)
-				break
-			}
-		}
-		f.Blocks = append(f.Blocks, block)
 	}
-	return f
+	if d.lines != nil {
+		d.lines.restore(p.diags)
+	}
+	return f, append(p.diags, blocks...)
+}
+
+// Add takes one more plugin block. Of two blocks in one file the later one wins
+// whole.
+func (f *File) Add(block Block) hcl.Diagnostics {
+	var diags hcl.Diagnostics
+	for i, old := range f.Blocks {
+		if old.Name == block.Name {
+			diags = append(diags, &hcl.Diagnostic{
+				Severity: hcl.DiagWarning, Summary: "Plugin block replaced", Subject: &block.Range,
+				Detail: fmt.Sprintf("This block replaces the one of the same name at %s.", old.Range),
+			})
+			f.Blocks = append(f.Blocks[:i], f.Blocks[i+1:]...)
+			break
+		}
+	}
+	f.Blocks = append(f.Blocks, block)
+	return diags
 }
 
 func (p *parser) plugin(b *hclsyntax.Block) Block {
@@ -179,7 +176,7 @@ func (p *parser) plugin(b *hclsyntax.Block) Block {
 		p.report(hcl.DiagError, b.LabelRanges[0], "Not a plugin name", "A plugin name has letters, digits, dots, dashes and underscores, and begins with a letter or digit.")
 	}
 	for _, attr := range sortedAttrs(b.Body) {
-		switch attr.Name {
+		switch p.name(attr) {
 		case "args":
 			block.Args = p.strings(attr)
 		case "sha256":
@@ -195,7 +192,7 @@ func (p *parser) plugin(b *hclsyntax.Block) Block {
 				p.report(hcl.DiagError, attr.Expr.Range(), "Not a config block", "config is a block: config { … }.")
 			}
 		default:
-			p.report(hcl.DiagWarning, attr.NameRange, "Setting ignored", "A plugin block has args and config; %q is not used.", attr.Name)
+			p.report(hcl.DiagWarning, attr.NameRange, "Setting ignored", "A plugin block has args and config; %q is not used.", p.name(attr))
 		}
 	}
 	for _, inner := range b.Body.Blocks {
@@ -216,7 +213,7 @@ func (p *parser) plugin(b *hclsyntax.Block) Block {
 func (p *parser) body(body *hclsyntax.Body) map[string]any {
 	out := map[string]any{}
 	for _, attr := range sortedAttrs(body) {
-		out[attr.Name] = p.value(attr.Expr)
+		out[p.name(attr)] = p.value(attr.Expr)
 	}
 	for _, b := range body.Blocks {
 		inner := p.body(b.Body)

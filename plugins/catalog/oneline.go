@@ -104,16 +104,10 @@ func startsLine(tokens hclsyntax.Tokens, i int) bool {
 	return i >= len(tokens) || tokens[i].Type == hclsyntax.TokenNewline || tokens[i].Type == hclsyntax.TokenEOF || tokens[i].Type == hclsyntax.TokenComment
 }
 
-// restore translates the places of diags back, and those of the blocks of file.
-func (s *spreader) restore(file *File, diags hcl.Diagnostics) {
+// restore translates the places of diags back.
+func (s *spreader) restore(diags hcl.Diagnostics) {
 	for _, d := range diags {
 		d.Subject, d.Context = s.back(d.Subject), s.back(d.Context)
-	}
-	if file == nil {
-		return
-	}
-	for i := range file.Blocks {
-		file.Blocks[i].Range = *s.back(&file.Blocks[i].Range)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -79,7 +80,9 @@ type Agent struct {
 	nodeChanged    chan struct{} // holds a tick when its configuration is another
 	rebooted       bool          // no process of an earlier agent can be left
 
-	leftRunning bool // set by Run: tasks go on without us
+	before      *store.Snapshot // what an earlier agent has left
+	leftRunning bool            // set by Run: tasks go on without us
+	needed      []string        // set by Run: the drivers of these tasks
 
 	mu     sync.Mutex
 	config Config
@@ -142,14 +145,19 @@ func (a *Agent) open(ctx context.Context, c Config) error {
 		return fmt.Errorf("start log collector: %w", err)
 	}
 	a.look(c)
-	a.supervisor = supervisor.New(supervisor.Config{
+	plugins := supervisor.Config{
 		Catalog:      c.Plugins,
 		Keeper:       a.keeper,
 		KeeperSocket: a.keeper.Socket(),
 		SocketDir:    a.sockets,
 		OnTaskEvent:  a.taskEvent,
 		Logger:       a.logger,
-	})
+	}
+	if !a.forget {
+		plugins.Records = pluginRecords{a.store}
+		plugins.Keep = func(driver string) bool { return slices.Contains(a.needed, driver) }
+	}
+	a.supervisor = supervisor.New(plugins)
 	// Tasks that are being stopped need their drivers to the last: plugins end in
 	// Close, whatever becomes of ctx.
 	running, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -200,7 +208,13 @@ func (a *Agent) openStore() error {
 		return fmt.Errorf("open state: %w", err)
 	}
 	a.nodeID = identify(a.store)
+	a.before = a.store.Snapshot()
+	started := make(map[string]bool)
+	for _, id := range a.before.LocalAllocations() {
+		started[id] = true
+	}
 	a.ring = &ring{
+		started: started,
 		store:   a.store,
 		nodeID:  a.nodeID,
 		logger:  a.logger.Named("ring"),
@@ -343,6 +357,8 @@ func (a *Agent) Run(ctx context.Context) {
 			Services:     a.store,
 			Checks:       a.store,
 			Limits:       limits,
+			Records:      a.before,
+			Rebooted:     a.rebooted,
 			Logger:       a.logger,
 		},
 		GC:     a.config.GC,
@@ -360,6 +376,7 @@ func (a *Agent) Run(ctx context.Context) {
 	background.Go(func() {
 		select {
 		case <-a.registered:
+			a.clearOrphans(ctx)
 			a.scheduler.Run(ctx)
 		case <-ctx.Done():
 		}
@@ -368,7 +385,11 @@ func (a *Agent) Run(ctx context.Context) {
 	background.Wait()
 	endReports()
 	reports.Wait()
-	a.leftRunning = errors.Is(context.Cause(ctx), allocrunner.ErrShutdown)
+	a.needed = nodes.LeftRunning()
+	a.leftRunning = len(a.needed) > 0
+	if a.temporary {
+		nodes.CollectAll() // what hooks have made besides the directories
+	}
 }
 
 // Alloc returns the runner of an allocation, nil if nothing of it is here.

@@ -23,6 +23,7 @@ type ring struct {
 	store     *store.Store
 	scheduler *scheduler.Scheduler
 	nodeID    string
+	started   map[string]bool // allocations that an earlier agent has begun to run
 	logger    hclog.Logger
 
 	wake chan struct{} // holds a tick when there are reports
@@ -42,13 +43,9 @@ func (r *ring) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
 	changed := r.changed
 	r.mu.Unlock()
 	s := state{r.store.Snapshot().Reader, r.nodeID}
-	started := make(map[string]bool)
-	for _, id := range s.r.LocalAllocations() {
-		started[id] = true
-	}
 	var assignments []noderunner.Assignment
 	for _, a := range scheduler.Desired(s) {
-		assignments = append(assignments, noderunner.Assignment{Alloc: a, Ended: s.Ended(a.ID), Started: started[a.ID]})
+		assignments = append(assignments, noderunner.Assignment{Alloc: a, Ended: s.Ended(a.ID), Started: r.started[a.ID]})
 	}
 	return assignments, changed
 }

@@ -3,6 +3,7 @@ package noderunner
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -51,8 +52,8 @@ type Assignment struct {
 // Config is what a Runner is made of.
 type Config struct {
 	Source Source
-	// Alloc is the pattern for the runner of each allocation; Alloc.Alloc and
-	// Alloc.Report are filled in.
+	// Alloc is the pattern for the runner of each allocation; Alloc.Alloc,
+	// Alloc.Restored, Alloc.Previous and Alloc.Report are filled in.
 	Alloc  allocrunner.Config
 	GC     GC
 	Logger hclog.Logger
@@ -139,8 +140,13 @@ func (r *Runner) startLocked(ctx context.Context, a Assignment, running *sync.Wa
 	}
 	config := r.config.Alloc
 	config.Alloc = a.Alloc
+	config.Restored = a.Started
+	config.Previous = r.over
 	config.Report = r.config.Source.Report
 	runner, err := allocrunner.New(config)
+	if err == nil && !a.Started && a.Alloc.ClientStatus != api.AllocClientStatusPending {
+		err = errLost
+	}
 	if err != nil {
 		r.logger.Error("alloc cannot be run", "alloc_id", a.Alloc.ID, "error", err)
 		running.Go(func() { r.ended(e, err) })
@@ -149,12 +155,42 @@ func (r *Runner) startLocked(ctx context.Context, a Assignment, running *sync.Wa
 	e.runner = runner
 	running.Go(func() {
 		runner.Run(ctx)
-		if errors.Is(context.Cause(ctx), allocrunner.ErrShutdown) {
-			// Tasks may be left running. If there are none, the next agent finds out.
-			return
+		if runner.Finished() {
+			r.ended(e, nil)
 		}
-		r.ended(e, nil)
 	})
+}
+
+// errLost is about an allocation that was started, says the state, and of whose
+// tasks there is no record: nobody can tell what of it runs, so it is not run on.
+var errLost = errors.New("the records of its tasks are lost")
+
+// over returns a channel that is closed when nothing of an allocation runs on
+// this node.
+func (r *Runner) over(id string) <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e := r.entries[id]; e != nil && e.runner != nil {
+		return e.runner.Done()
+	}
+	none := make(chan struct{})
+	close(none)
+	return none
+}
+
+// LeftRunning returns the names of the drivers that have tasks after the end of
+// Run.
+func (r *Runner) LeftRunning() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var drivers []string
+	for _, e := range r.entries {
+		if e.runner != nil {
+			drivers = append(drivers, e.runner.LeftRunning()...)
+		}
+	}
+	slices.Sort(drivers)
+	return slices.Compact(drivers)
 }
 
 // ended notes that nothing of an allocation runs any more.

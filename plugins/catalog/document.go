@@ -1,0 +1,142 @@
+package catalog
+
+import (
+	"bytes"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+)
+
+// Document is the text of an agent's configuration file. It is HCL2, with two
+// things that HCL1 allows, because such files are written in it: a block within
+// a block of one line, and quotes around the name of a setting.
+type Document struct {
+	Body *hclsyntax.Body
+
+	src   []byte
+	names map[string]string // what was quoted, by the name that stands in Body
+	lines *spreader         // nil if no line was broken
+}
+
+// ParseDocument parses the text of a configuration file. The document is nil if
+// the text is no HCL, or so large or deep that it is refused.
+func ParseDocument(filename string, src []byte) (*Document, hcl.Diagnostics) {
+	if diags := tooDeep(filename, src); diags.HasErrors() {
+		return nil, diags
+	}
+	d := &Document{names: make(map[string]string)}
+	d.src = d.unquote(filename, src)
+	parsed, diags := hclsyntax.ParseConfig(d.src, filename, hcl.InitialPos)
+	if diags.HasErrors() {
+		text, lines := spread(filename, d.src)
+		if len(lines.inserted) == 0 {
+			return nil, diags
+		}
+		d.src, d.lines = text, lines
+		parsed, diags = hclsyntax.ParseConfig(text, filename, hcl.InitialPos)
+		lines.restore(diags)
+		if diags.HasErrors() {
+			return nil, diags
+		}
+	}
+	d.Body = parsed.Body.(*hclsyntax.Body)
+	return d, diags
+}
+
+// Name returns the name of a setting as it was written.
+func (d *Document) Name(attr *hclsyntax.Attribute) string {
+	if name, quoted := d.names[attr.Name]; quoted {
+		return name
+	}
+	return attr.Name
+}
+
+// Range returns a place in Body as it is in the file.
+func (d *Document) Range(r hcl.Range) hcl.Range {
+	if d.lines == nil {
+		return r
+	}
+	return *d.lines.back(&r)
+}
+
+// Plugin reads one plugin block of Body.
+func (d *Document) Plugin(b *hclsyntax.Block) (Block, hcl.Diagnostics) {
+	p := &parser{src: d.src, name: d.Name}
+	var block Block
+	if len(b.Labels) != 1 {
+		p.report(hcl.DiagError, b.DefRange(), "Plugin block without a name", `A plugin block has one label: plugin "NAME" { … }.`)
+	} else {
+		block = p.plugin(b)
+		block.Range = d.Range(block.Range)
+	}
+	if d.lines != nil {
+		d.lines.restore(p.diags)
+	}
+	return block, p.diags
+}
+
+// unquote puts a word of the same length in the place of each name in quotes that
+// a setting has.
+func (d *Document) unquote(filename string, src []byte) []byte {
+	tokens, _ := hclsyntax.LexConfig(src, filename, hcl.InitialPos)
+	var out []byte
+	for i := 0; i+3 < len(tokens); i++ {
+		if tokens[i].Type != hclsyntax.TokenOQuote || tokens[i+1].Type != hclsyntax.TokenQuotedLit ||
+			tokens[i+2].Type != hclsyntax.TokenCQuote || tokens[i+3].Type != hclsyntax.TokenEqual || !beginsSetting(tokens, i) {
+			continue
+		}
+		if out == nil {
+			out = bytes.Clone(src)
+		}
+		from, to := tokens[i].Range.Start.Byte, tokens[i+2].Range.End.Byte
+		word, ok := d.word(src, to-from)
+		if !ok {
+			continue // the parser will say what is wrong
+		}
+		d.names[word] = string(tokens[i+1].Bytes)
+		copy(out[from:to], word)
+	}
+	if out == nil {
+		return src
+	}
+	return out
+}
+
+// word makes a word of that length that is nowhere in the text.
+func (d *Document) word(src []byte, length int) (string, bool) {
+	for n := len(d.names); ; n++ {
+		word := "_" + strconv.FormatInt(int64(n), 36)
+		if len(word) > length {
+			return "", false
+		}
+		word += strings.Repeat("_", length-len(word))
+		if _, taken := d.names[word]; !taken && !bytes.Contains(src, []byte(word)) {
+			return word, true
+		}
+	}
+}
+
+// beginsSetting tells whether token i begins a setting of a block, and not a key
+// of an object, which may have quotes.
+func beginsSetting(tokens hclsyntax.Tokens, i int) bool {
+	depth := 0
+	for k := i - 1; k >= 0; k-- {
+		switch tokens[k].Type {
+		case hclsyntax.TokenCBrace, hclsyntax.TokenCBrack, hclsyntax.TokenCParen, hclsyntax.TokenTemplateSeqEnd:
+			depth++
+		case hclsyntax.TokenOBrack, hclsyntax.TokenOParen, hclsyntax.TokenTemplateInterp, hclsyntax.TokenTemplateControl:
+			if depth == 0 {
+				return false
+			}
+			depth--
+		case hclsyntax.TokenOBrace:
+			if depth == 0 {
+				return headerOf(tokens, k) >= 0
+			}
+			depth--
+		}
+	}
+	return true
+}

@@ -1,0 +1,204 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/hcl/v2"
+)
+
+// said are the diagnostics, each in one line with its place.
+func said(diags hcl.Diagnostics) []string {
+	var all []string
+	for _, d := range diags {
+		place := ""
+		if d.Subject != nil {
+			place = strings.SplitN(d.Subject.String(), ",", 2)[0] + ": "
+		}
+		all = append(all, place+d.Summary)
+	}
+	return all
+}
+
+func TestNomadsFile(t *testing.T) {
+	const text = `
+datacenter = "east"
+data_dir   = "/srv/nomad"
+bind_addr  = "10.0.0.1"
+log_level  = "DEBUG"
+leave_on_terminate = true
+
+ports { http = 5656 }
+advertise { http = "10.0.0.1" }
+
+server {
+  enabled          = true
+  bootstrap_expect = 3
+  job_gc_threshold = "2h"
+}
+
+client {
+  enabled    = true
+  node_class = "big"
+  servers    = ["10.0.0.2:4647"]
+  meta { "rack" = "r1" }
+  options {
+    "driver.raw_exec.enable" = "1"
+    "user.denylist"          = "root, admin"
+    "docker.cleanup.image"   = "false"
+  }
+  reserved {
+    cpu            = 500
+    reserved_ports = "22,80-90"
+  }
+  gc_max_allocs    = 7
+  gc_interval      = "10s"
+  max_kill_timeout = "2m"
+  drain_on_shutdown { deadline = "1m" }
+}
+
+plugin "raw_exec" { config { enabled = true } }
+
+consul { address = "127.0.0.1:8500" }
+tls {
+  http    = true
+  ca_file = "ca.pem"
+}
+no_such = 1
+`
+	var c Config
+	got := said(c.Parse("n.hcl", []byte(text)))
+	want := []string{
+		`n.hcl:13: server.bootstrap_expect is ignored: ` + noServers,
+		`n.hcl:20: client.servers is ignored: ` + noServers,
+		`n.hcl:25: option "docker.cleanup.image" is ignored: it has no meaning here`,
+		`n.hcl:39: consul is ignored: ` + noConsul,
+		`n.hcl:42: tls.ca_file is ignored: ` + notYet,
+		`n.hcl:44: no_such is not a setting that is known here, and is ignored`,
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("warnings\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	for _, check := range []struct {
+		what      string
+		got, want any
+	}{
+		{"datacenter", c.Node.Datacenter, "east"},
+		{"data_dir", c.DataDir, "/srv/nomad"},
+		{"bind_addr", c.BindAddr, "10.0.0.1"},
+		{"log_level", c.LogLevel, "DEBUG"},
+		{"leave_on_terminate", c.LeaveOnTerminate, true},
+		{"ports.http", c.HTTPPort, 5656},
+		{"advertise.http", c.HTTPAdvertise, "10.0.0.1"},
+		{"job_gc_threshold", c.Records.Jobs, 2 * time.Hour},
+		{"node_class", c.Node.Class, "big"},
+		{"meta", c.Node.Meta["rack"], "r1"},
+		{"raw_exec option", c.RawExec, true},
+		{"user.denylist", strings.Join(c.UserDenylist, "+"), "root+admin"},
+		{"reserved.cpu", c.Node.Reserved.CPU, uint64(500)},
+		{"reserved_ports", c.Node.Reserved.Ports, "22,80-90"},
+		{"gc_max_allocs", c.GC.MaxAllocs, 7},
+		{"gc_interval", c.GC.Interval, 10 * time.Second},
+		{"max_kill_timeout", c.MaxKillTimeout, 2 * time.Minute},
+		{"drain deadline", c.Drain.Deadline, time.Minute},
+		{"plugins", c.Plugins[0].Name, "raw_exec"},
+		{"plugin config", c.Plugins[0].Config["enabled"], true},
+		{"tls", c.TLS, true},
+	} {
+		if check.got != check.want {
+			t.Errorf("%s is %v, want %v", check.what, check.got, check.want)
+		}
+	}
+}
+
+func TestJSON(t *testing.T) {
+	const text = `{
+  "datacenter": "east",
+  "client": {
+    "meta": {"a": "b"},
+    "options": [{"driver.allowlist": "raw_exec"}],
+    "gc_max_allocs": 3,
+    "servers": ["x"]
+  },
+  "plugin": [{"raw_exec": [{"config": [{"enabled": true, "n": 3}], "args": ["-x"]}]}]
+}`
+	var c Config
+	got := said(c.Parse("n.json", []byte(text)))
+	if want := []string{"n.json:7: client.servers is ignored: " + noServers}; !slices.Equal(got, want) {
+		t.Errorf("warnings %q, want %q", got, want)
+	}
+	p := c.Plugins[0]
+	if c.Node.Datacenter != "east" || c.Node.Meta["a"] != "b" || c.GC.MaxAllocs != 3 || !slices.Equal(c.DriverAllow, []string{"raw_exec"}) ||
+		p.Name != "raw_exec" || p.Config["enabled"] != true || p.Config["n"] != 3 || !slices.Equal(p.Args, []string{"-x"}) {
+		t.Errorf("read %+v", c)
+	}
+}
+
+func TestWrongValues(t *testing.T) {
+	for _, c := range []struct{ name, file, text, want string }{
+		{"a level that there is not", "c.hcl", `log_level = "loud"`, `c.hcl:1: log_level: must be trace, debug, info, warn or error`},
+		{"a port that is none", "c.hcl", "\nports {\n http = 70000\n}", `c.hcl:3: http: must be a whole number from 0 to 65535`},
+		{"a word for a number", "c.hcl", `client { gc_max_allocs = "many" }`, `c.hcl:1: gc_max_allocs: must be a number`},
+		{"a duration without unit", "c.hcl", `client { gc_interval = "10" }`, `c.hcl:1: gc_interval: must be a duration, such as "90s"`},
+		{"a setting in the place of a block", "c.hcl", `client = "yes"`, `c.hcl:1: client is a block: client { … }`},
+		{"an agent that does nothing", "c.hcl", `client { enabled = false }`, `c.hcl:1: enabled: cannot be false here: running tasks is all that an agent does`},
+		{"an expression", "c.hcl", `name = var.x`, `c.hcl:1: name: the value must be written out: Variables may not be used here.`},
+		{"broken JSON", "c.json", "{\n\"name\": }", `c.json:2: not a JSON object: invalid character '}' looking for beginning of value`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var config Config
+			diags := config.Parse(c.file, []byte(c.text))
+			if got := said(diags); !diags.HasErrors() || len(got) != 1 || got[0] != c.want {
+				t.Errorf("got  %q\nwant %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestLaterFilesWin(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"a.hcl":      `name = "a" client { meta { one = "1" two = "2" } }`,
+		"b.json":     `{"name": "b", "client": {"meta": {"two": "3"}}}`,
+		".#c.hcl":    `name = "an editor"`,
+		"readme.txt": `name = `,
+	} {
+		text = strings.ReplaceAll(text, "{ ", "{\n")
+		text = strings.NewReplacer(`" client`, "\"\nclient", `" two`, "\"\ntwo").Replace(text)
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, diags := Load([]string{dir})
+	if len(diags) > 0 {
+		t.Fatalf("diagnostics %q", said(diags))
+	}
+	if c.Node.Name != "b" || c.Node.Meta["one"] != "1" || c.Node.Meta["two"] != "3" {
+		t.Errorf("read %+v", c.Node)
+	}
+	if _, diags := Load([]string{t.TempDir()}); !diags.HasErrors() {
+		t.Error("an empty directory is no error")
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("client {\n meta { \"a.b\" = 1 }\n}", false)
+	f.Add(`{"client": [{"meta": {"a": null}}]}`, true)
+	f.Add(`plugin "x" { config { "y" = [1, {"z" = 2}] } }`, false)
+	f.Fuzz(func(t *testing.T, text string, json bool) {
+		name := "c.hcl"
+		if json {
+			name = "c.json"
+		}
+		var c Config
+		for _, d := range c.Parse(name, []byte(text)) {
+			if d.Subject != nil && (d.Subject.Start.Byte < 0 || d.Subject.Start.Byte > len(text)) {
+				t.Errorf("place %v is not in the text", d.Subject)
+			}
+		}
+	})
+}

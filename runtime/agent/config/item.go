@@ -1,0 +1,304 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+)
+
+// item is one setting or block, whatever it was written in.
+type item struct {
+	name  string
+	rng   hcl.Range
+	value any    // string, float64, bool, []any or nil
+	body  []item // of a block or an object; not nil for these
+}
+
+// place is where a setting of the block stands.
+func (i item) place(name string) hcl.Range {
+	for _, child := range i.body {
+		if child.name == name && child.rng.Filename != "" {
+			return child.rng
+		}
+	}
+	return i.rng
+}
+
+func (i item) isBlock() bool { return i.body != nil }
+
+// native reads HCL. Plugin blocks go to the reader's file.
+func (r *reader) native(filename string, src []byte) []item {
+	d, diags := catalog.ParseDocument(filename, src)
+	r.diags = append(r.diags, diags...)
+	if d == nil {
+		return nil
+	}
+	items := r.body(d, d.Body, true)
+	r.config.Plugins = append(r.config.Plugins, r.file.Blocks...)
+	return items
+}
+
+func (r *reader) body(d *catalog.Document, body *hclsyntax.Body, top bool) []item {
+	items := []item{}
+	for _, attr := range body.Attributes {
+		value, diags := attr.Expr.Value(nil)
+		if diags.HasErrors() {
+			r.report(hcl.DiagError, d.Range(attr.Expr.Range()), "%s: the value must be written out: %s", d.Name(attr), diags[0].Detail)
+			continue
+		}
+		i := fromValue(value)
+		i.name, i.rng = d.Name(attr), d.Range(attr.NameRange)
+		items = append(items, i)
+	}
+	for _, b := range body.Blocks {
+		if top && b.Type == "plugin" {
+			block, diags := d.Plugin(b)
+			r.diags = append(r.diags, diags...)
+			if !diags.HasErrors() {
+				r.diags = append(r.diags, r.file.Add(block)...)
+			}
+			continue
+		}
+		i := item{name: b.Type, rng: d.Range(b.DefRange()), body: r.body(d, b.Body, false)}
+		for _, label := range slices.Backward(b.Labels) {
+			i = item{name: b.Type, rng: i.rng, body: []item{{name: label, rng: i.rng, body: i.body}}}
+		}
+		items = append(items, i)
+	}
+	slices.SortStableFunc(items, func(a, b item) int { return a.rng.Start.Byte - b.rng.Start.Byte })
+	return items
+}
+
+// fromValue makes an item of a value of HCL; of an object, a block.
+func fromValue(v cty.Value) item {
+	switch {
+	case v.IsNull() || !v.IsKnown():
+		return item{}
+	case v.Type() == cty.String:
+		return item{value: v.AsString()}
+	case v.Type() == cty.Bool:
+		return item{value: v.True()}
+	case v.Type() == cty.Number:
+		f, _ := v.AsBigFloat().Float64()
+		return item{value: f}
+	case v.Type().IsObjectType() || v.Type().IsMapType():
+		i := item{body: []item{}}
+		for key, element := range v.Elements() {
+			child := fromValue(element)
+			child.name = key.AsString()
+			i.body = append(i.body, child)
+		}
+		return i
+	}
+	list := []any{}
+	for _, element := range v.Elements() {
+		list = append(list, fromValue(element).value)
+	}
+	return item{value: list}
+}
+
+// json reads JSON, where a block is an object, or a list of them. Settings are
+// found at the line of their name.
+func (r *reader) json(filename string, src []byte) []item {
+	d := json.NewDecoder(bytes.NewReader(src))
+	var top map[string]any
+	err := d.Decode(&top)
+	if err == nil && d.More() {
+		err = errors.New("there is something after the object")
+	}
+	if err != nil {
+		pos := hcl.InitialPos
+		var syntax *json.SyntaxError
+		if errors.As(err, &syntax) {
+			pos = position(src, int(syntax.Offset))
+		}
+		r.report(hcl.DiagError, hcl.Range{Filename: filename, Start: pos, End: pos}, "not a JSON object: %v", err)
+		return nil
+	}
+	place := func(name string) hcl.Range {
+		at := max(bytes.Index(src, []byte(strconv.Quote(name))), 0)
+		return hcl.Range{Filename: filename, Start: position(src, at), End: position(src, at)}
+	}
+	if plugins, ok := top["plugin"]; ok {
+		delete(top, "plugin")
+		r.jsonPlugins(plugins, place)
+	}
+	return objectItems(top, place)
+}
+
+// jsonPlugins reads {"NAME": {"args": […], "config": {…}}}, or a list of such
+// objects.
+func (r *reader) jsonPlugins(v any, place func(string) hcl.Range) {
+	for _, plugins := range objects(v) {
+		for _, name := range slices.Sorted(maps.Keys(plugins)) {
+			block := catalog.Block{Name: name, Range: place(name)}
+			for _, content := range objects(plugins[name]) {
+				for _, arg := range list(content["args"]) {
+					block.Args = append(block.Args, fmt.Sprint(arg))
+				}
+				for _, config := range objects(content["config"]) {
+					block.Config = whole(config).(map[string]any)
+				}
+			}
+			r.config.Plugins = append(r.config.Plugins, block)
+		}
+	}
+}
+
+// whole turns the numbers of JSON that are whole into integers, as HCL has them.
+func whole(v any) any {
+	switch v := v.(type) {
+	case float64:
+		if n := int(v); float64(n) == v {
+			return n
+		}
+	case map[string]any:
+		for key := range v {
+			v[key] = whole(v[key])
+		}
+	case []any:
+		for i := range v {
+			v[i] = whole(v[i])
+		}
+	}
+	return v
+}
+
+func objectItems(m map[string]any, place func(string) hcl.Range) []item {
+	items := []item{}
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		i := item{name: name, rng: place(name), value: m[name]}
+		if blocks := objects(m[name]); blocks != nil {
+			i.value, i.body = nil, []item{}
+			for _, b := range blocks {
+				i.body = append(i.body, objectItems(b, place)...)
+			}
+		}
+		items = append(items, i)
+	}
+	slices.SortStableFunc(items, func(a, b item) int { return a.rng.Start.Byte - b.rng.Start.Byte })
+	return items
+}
+
+// objects returns an object, or those of a list that has nothing else.
+func objects(v any) []map[string]any {
+	switch v := v.(type) {
+	case map[string]any:
+		return []map[string]any{v}
+	case []any:
+		var all []map[string]any
+		for _, element := range v {
+			m, ok := element.(map[string]any)
+			if !ok {
+				return nil
+			}
+			all = append(all, m)
+		}
+		return all
+	}
+	return nil
+}
+
+func list(v any) []any {
+	l, _ := v.([]any)
+	return l
+}
+
+func position(src []byte, at int) hcl.Pos {
+	text := src[:min(at, len(src))]
+	return hcl.Pos{
+		Byte:   len(text),
+		Line:   1 + bytes.Count(text, []byte("\n")),
+		Column: len(text) - bytes.LastIndexByte(text, '\n'),
+	}
+}
+
+func (i item) text() (string, error) {
+	switch v := i.value.(type) {
+	case string:
+		return v, nil
+	case float64:
+		return strconv.FormatFloat(v, 'f', -1, 64), nil
+	case bool:
+		return strconv.FormatBool(v), nil
+	}
+	return "", errors.New("must be a string")
+}
+
+func (i item) boolean() (bool, error) {
+	switch v := i.value.(type) {
+	case bool:
+		return v, nil
+	case string:
+		if b, err := strconv.ParseBool(v); err == nil {
+			return b, nil
+		}
+	case float64:
+		return v != 0, nil
+	}
+	return false, errors.New("must be true or false")
+}
+
+func (i item) number() (float64, error) {
+	switch v := i.value.(type) {
+	case float64:
+		return v, nil
+	case string:
+		if f, err := strconv.ParseFloat(v, 64); err == nil {
+			return f, nil
+		}
+	}
+	return 0, errors.New("must be a number")
+}
+
+// duration is "90s", or a number of nanoseconds.
+func (i item) duration() (time.Duration, error) {
+	switch v := i.value.(type) {
+	case float64:
+		return time.Duration(v), nil
+	case string:
+		if d, err := time.ParseDuration(v); err == nil && d >= 0 {
+			return d, nil
+		}
+	}
+	return 0, errors.New(`must be a duration, such as "90s"`)
+}
+
+// texts are the settings of a block whose names are free.
+func (i item) texts() (map[string]string, error) {
+	if !i.isBlock() {
+		return nil, errors.New("must be a block or an object")
+	}
+	all := make(map[string]string)
+	for _, child := range i.body {
+		text, err := child.text()
+		if err != nil {
+			return nil, fmt.Errorf("%s %w", child.name, err)
+		}
+		all[child.name] = text
+	}
+	return all, nil
+}
+
+// words are a list that is written with commas, as options are.
+func words(text string) []string {
+	var all []string
+	for word := range strings.SplitSeq(text, ",") {
+		if word = strings.TrimSpace(word); word != "" {
+			all = append(all, word)
+		}
+	}
+	return all
+}

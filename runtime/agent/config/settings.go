@@ -1,0 +1,337 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// setting is what is known of a name in a file: exactly one of set, block and
+// ignored.
+type setting struct {
+	set     func(*Config, item) error
+	block   map[string]setting
+	begin   func(*Config) // the block is there, if only it
+	ignored string        // why
+}
+
+// The reasons.
+const (
+	noServers  = "there are no servers here, this agent decides for itself"
+	noConsul   = "there is no Consul here"
+	noVault    = "there is no Vault here"
+	enterprise = "it belongs to Nomad Enterprise"
+	notYet     = "this build of nomad-lite cannot do that"
+	needless   = "nomad-lite does not need it"
+)
+
+func ignored(why string) setting { return setting{ignored: why} }
+
+func set[T any](read func(item) (T, error), field func(*Config) *T) setting {
+	return setting{set: func(c *Config, i item) error {
+		v, err := read(i)
+		if err == nil {
+			*field(c) = v
+		}
+		return err
+	}}
+}
+
+func text(field func(*Config) *string) setting     { return set(item.text, field) }
+func boolean(field func(*Config) *bool) setting    { return set(item.boolean, field) }
+func percent(field func(*Config) *float64) setting { return set(item.number, field) }
+
+func duration(field func(*Config) *time.Duration) setting { return set(item.duration, field) }
+
+// count is a whole number in a range.
+func count[T int | uint64](low, high float64, field func(*Config) *T) setting {
+	return setting{set: func(c *Config, i item) error {
+		f, err := i.number()
+		switch {
+		case err != nil:
+			return err
+		case f != float64(int64(f)) || f < low || f > high:
+			return fmt.Errorf("must be a whole number from %.0f to %.0f", low, high)
+		}
+		*field(c) = T(f)
+		return nil
+	}}
+}
+
+// table merges names that are free.
+func table(field func(*Config) *map[string]string) setting {
+	return setting{set: func(c *Config, i item) error {
+		texts, err := i.texts()
+		if err != nil {
+			return err
+		}
+		if m := field(c); *m == nil {
+			*m = texts
+		} else {
+			maps.Copy(*m, texts)
+		}
+		return nil
+	}}
+}
+
+const lots = 1 << 53
+
+// settings are those of the file itself.
+var settings = map[string]setting{
+	"region":     text(func(c *Config) *string { return &c.Node.Region }),
+	"datacenter": text(func(c *Config) *string { return &c.Node.Datacenter }),
+	"name":       text(func(c *Config) *string { return &c.Node.Name }),
+	"data_dir":   text(func(c *Config) *string { return &c.DataDir }),
+	"plugin_dir": text(func(c *Config) *string { return &c.PluginDir }),
+	"bind_addr":  text(func(c *Config) *string { return &c.BindAddr }),
+	"log_level": {set: func(c *Config, i item) error {
+		level, err := i.text()
+		if err == nil && hclog.LevelFromString(level) == hclog.NoLevel {
+			err = errors.New("must be trace, debug, info, warn or error")
+		}
+		c.LogLevel = level
+		return err
+	}},
+	"log_json":           boolean(func(c *Config) *bool { return &c.LogJSON }),
+	"leave_on_interrupt": boolean(func(c *Config) *bool { return &c.LeaveOnInterrupt }),
+	"leave_on_terminate": boolean(func(c *Config) *bool { return &c.LeaveOnTerminate }),
+
+	"http_api_response_headers": table(func(c *Config) *map[string]string { return &c.HTTPHeaders }),
+
+	"ports": {block: map[string]setting{
+		"http": count(0, 65535, func(c *Config) *int { return &c.HTTPPort }),
+		"rpc":  ignored(noServers),
+		"serf": ignored(noServers),
+	}},
+	"addresses": {block: map[string]setting{
+		"http": text(func(c *Config) *string { return &c.HTTPAddr }),
+		"rpc":  ignored(noServers),
+		"serf": ignored(noServers),
+	}},
+	"advertise": {block: map[string]setting{
+		"http": text(func(c *Config) *string { return &c.HTTPAdvertise }),
+		"rpc":  ignored(noServers),
+		"serf": ignored(noServers),
+	}},
+	"acl": {block: map[string]setting{
+		"enabled": {set: func(c *Config, i item) error {
+			on, err := i.boolean()
+			c.NoTokens = err == nil && !on
+			return err
+		}},
+		"token_ttl":                    ignored(needless),
+		"policy_ttl":                   ignored(needless),
+		"role_ttl":                     ignored(needless),
+		"replication_token":            ignored(noServers),
+		"token_min_expiration_ttl":     ignored(needless),
+		"token_max_expiration_ttl":     ignored(needless),
+		"authentication_burst_limit":   ignored(needless),
+		"authentication_rate_limit":    ignored(needless),
+		"oidc_disable_pkce":            ignored(needless),
+		"max_auth_token_requests":      ignored(needless),
+		"max_auth_token_requests_time": ignored(needless),
+	}},
+	"tls": {
+		block: map[string]setting{
+			"http": {set: func(c *Config, i item) error {
+				on, err := i.boolean()
+				c.TLS = on
+				return err
+			}},
+			"rpc":                             ignored(noServers),
+			"ca_file":                         ignored(notYet),
+			"cert_file":                       ignored(notYet),
+			"key_file":                        ignored(notYet),
+			"verify_https_client":             ignored(notYet),
+			"verify_server_hostname":          ignored(noServers),
+			"rpc_upgrade_mode":                ignored(noServers),
+			"tls_cipher_suites":               ignored(notYet),
+			"tls_min_version":                 ignored(notYet),
+			"tls_prefer_server_cipher_suites": ignored(needless),
+		},
+	},
+
+	"client": {block: client},
+	"server": {block: server},
+
+	"audit":                        ignored(enterprise),
+	"autopilot":                    ignored(noServers),
+	"consul":                       ignored(noConsul),
+	"disable_anonymous_signature":  ignored(needless),
+	"disable_update_check":         ignored(needless),
+	"enable_debug":                 ignored(notYet),
+	"enable_syslog":                ignored("the log goes to standard error, for the journal or whoever started the agent"),
+	"keyring":                      ignored(noServers),
+	"license_path":                 ignored(enterprise),
+	"limits":                       ignored(notYet),
+	"log_file":                     ignored("the log goes to standard error, for the journal or whoever started the agent"),
+	"log_include_location":         ignored(notYet),
+	"log_rotate_bytes":             ignored("the log goes to standard error, for the journal or whoever started the agent"),
+	"log_rotate_duration":          ignored("the log goes to standard error, for the journal or whoever started the agent"),
+	"log_rotate_max_files":         ignored("the log goes to standard error, for the journal or whoever started the agent"),
+	"reporting":                    ignored(enterprise),
+	"rpc":                          ignored(noServers),
+	"sentinel":                     ignored(enterprise),
+	"syslog_facility":              ignored("the log goes to standard error, for the journal or whoever started the agent"),
+	"telemetry":                    ignored(notYet),
+	"ui":                           ignored(notYet),
+	"eventlog":                     ignored(needless),
+	"vault":                        ignored(noVault),
+	"enable_template_token_lookup": ignored(noVault),
+}
+
+// client are those of the client block. All that is not about placement in a
+// cluster applies: each agent is a client.
+var client = map[string]setting{
+	"enabled": {set: func(_ *Config, i item) error {
+		on, err := i.boolean()
+		if err == nil && !on {
+			// An agent without it would do nothing at all.
+			return errors.New("cannot be false here: running tasks is all that an agent does")
+		}
+		return err
+	}},
+	"node_class":        text(func(c *Config) *string { return &c.Node.Class }),
+	"node_pool":         text(func(c *Config) *string { return &c.Node.Pool }),
+	"meta":              table(func(c *Config) *map[string]string { return &c.Node.Meta }),
+	"network_interface": text(func(c *Config) *string { return &c.Node.NetworkInterface }),
+	"cpu_total_compute": count(0, lots, func(c *Config) *int { return &c.Node.CPU }),
+	"memory_total_mb":   count(0, lots, func(c *Config) *int { return &c.Node.MemoryMB }),
+	"disk_total_mb":     count(0, lots, func(c *Config) *int { return &c.Node.DiskMB }),
+	"min_dynamic_port":  count(1, 65535, func(c *Config) *int { return &c.Node.MinDynamicPort }),
+	"max_dynamic_port":  count(1, 65535, func(c *Config) *int { return &c.Node.MaxDynamicPort }),
+	"max_kill_timeout":  duration(func(c *Config) *time.Duration { return &c.MaxKillTimeout }),
+	"gc_interval":       duration(func(c *Config) *time.Duration { return &c.GC.Interval }),
+	"gc_max_allocs":     count(1, lots, func(c *Config) *int { return &c.GC.MaxAllocs }),
+	"gc_parallel_destroys": count(1, 1000, func(c *Config) *int {
+		return &c.GC.Parallelism
+	}),
+	"gc_disk_usage_threshold":  percent(func(c *Config) *float64 { return &c.GC.DiskUsage }),
+	"gc_inode_usage_threshold": percent(func(c *Config) *float64 { return &c.GC.InodeUsage }),
+	"reserved": {block: map[string]setting{
+		"cpu":            count(0, lots, func(c *Config) *uint64 { return &c.Node.Reserved.CPU }),
+		"memory":         count(0, lots, func(c *Config) *uint64 { return &c.Node.Reserved.MemoryMB }),
+		"disk":           count(0, lots, func(c *Config) *uint64 { return &c.Node.Reserved.DiskMB }),
+		"reserved_ports": text(func(c *Config) *string { return &c.Node.Reserved.Ports }),
+		"cores":          ignored(notYet),
+	}},
+	"options": {set: setOptions},
+	"drain_on_shutdown": {
+		begin: func(c *Config) { c.Drain = &Drain{} },
+		block: map[string]setting{
+			"deadline":           duration(func(c *Config) *time.Duration { return &c.Drain.Deadline }),
+			"force":              boolean(func(c *Config) *bool { return &c.Drain.Force }),
+			"ignore_system_jobs": ignored("all jobs are stopped with the agent"),
+		},
+	},
+
+	"alloc_dir":                       ignored("allocations are in the data directory"),
+	"alloc_mounts_dir":                ignored("allocations are in the data directory"),
+	"artifact":                        ignored(notYet),
+	"bridge_network_hairpin_mode":     ignored(notYet),
+	"bridge_network_name":             ignored(notYet),
+	"bridge_network_subnet":           ignored(notYet),
+	"bridge_network_subnet_ipv6":      ignored(notYet),
+	"cgroup_parent":                   ignored(notYet),
+	"chroot_env":                      ignored(notYet),
+	"cni_config_dir":                  ignored(notYet),
+	"cni_path":                        ignored(notYet),
+	"cpu_disable_dmidecode":           ignored(needless),
+	"disable_remote_exec":             ignored(notYet),
+	"fingerprint":                     ignored(needless),
+	"gc_volumes_on_node_gc":           ignored(noServers),
+	"host_network":                    ignored(notYet),
+	"host_volume":                     ignored(notYet),
+	"host_volume_plugin_dir":          ignored(notYet),
+	"host_volumes_dir":                ignored(notYet),
+	"intro_token":                     ignored(noServers),
+	"log_rotate_max_files":            ignored(needless),
+	"network_speed":                   ignored("bandwidth is not reserved, as in Nomad"),
+	"no_host_uuid":                    ignored(needless),
+	"node_max_allocs":                 ignored(notYet),
+	"nomad_service_discovery":         ignored("services of this machine are always registered here"),
+	"preferred_address_family":        ignored(notYet),
+	"publish_node_metrics":            ignored(notYet),
+	"reserveable_cores":               ignored(notYet),
+	"reservable_cores":                ignored(notYet),
+	"retry_interval":                  ignored(noServers),
+	"retry_join":                      ignored(noServers),
+	"retry_max":                       ignored(noServers),
+	"server_join":                     ignored(noServers),
+	"servers":                         ignored(noServers),
+	"start_join":                      ignored(noServers),
+	"state_dir":                       ignored("the state is in the data directory"),
+	"template":                        ignored(notYet),
+	"users":                           ignored(notYet),
+	"allow_unsafe_driver_reattach":    ignored(needless),
+	"disable_allocation_hook_metrics": ignored(needless),
+}
+
+// server are those of the server block: what this agent does itself of what
+// servers do.
+var server = map[string]setting{
+	"enabled":                 {set: func(_ *Config, i item) error { _, err := i.boolean(); return err }},
+	"job_gc_interval":         duration(func(c *Config) *time.Duration { return &c.Records.Interval }),
+	"job_gc_threshold":        duration(func(c *Config) *time.Duration { return &c.Records.Jobs }),
+	"eval_gc_threshold":       duration(func(c *Config) *time.Duration { return &c.Records.Evals }),
+	"batch_eval_gc_threshold": duration(func(c *Config) *time.Duration { return &c.Records.BatchEvals }),
+	"deployment_gc_threshold": duration(func(c *Config) *time.Duration { return &c.Records.Deployments }),
+}
+
+func init() {
+	for _, name := range []string{
+		"acl_token_gc_threshold", "authoritative_region", "bootstrap_expect", "client_introduction", "csi_plugin_gc_threshold",
+		"csi_volume_claim_gc_interval", "csi_volume_claim_gc_threshold", "data_dir", "default_scheduler_config", "deployment_query_rate_limit",
+		"enable_event_broker", "enabled_schedulers", "encrypt", "event_buffer_size", "failover_heartbeat_ttl", "heartbeat_grace",
+		"job_default_priority", "job_max_count", "job_max_priority", "job_max_source_size", "job_tracked_versions", "license_path",
+		"license_env", "max_client_disconnect", "max_heartbeats_per_second", "min_heartbeat_ttl", "node_gc_threshold",
+		"node_threshold", "node_window", "non_voting_server", "num_schedulers", "oidc_issuer", "plan_rejection_tracker", "protocol_version",
+		"raft_boltdb", "raft_logstore", "raft_multiplier", "raft_protocol", "raft_snapshot_interval", "raft_snapshot_threshold",
+		"raft_trailing_logs", "redundancy_zone", "rejoin_after_leave", "retry_interval", "retry_join", "retry_max",
+		"root_key_gc_interval", "root_key_gc_threshold", "root_key_rotation_threshold", "search", "server_join", "start_join",
+		"start_timeout", "system_scheduler_enabled", "upgrade_version", "volumes_gc_threshold", "deregistration_gc_threshold",
+	} {
+		server[name] = ignored(noServers)
+	}
+}
+
+// setOptions reads the options of old that still mean something.
+func setOptions(c *Config, i item) error {
+	options, err := i.texts()
+	if err != nil {
+		return err
+	}
+	var unknown []string
+	for _, name := range slices.Sorted(maps.Keys(options)) {
+		value := options[name]
+		switch name {
+		case "driver.raw_exec.enable":
+			c.RawExec = value == "1" || strings.EqualFold(value, "true")
+		case "driver.allowlist", "driver.whitelist":
+			c.DriverAllow = words(value)
+		case "driver.denylist", "driver.blacklist":
+			c.DriverDeny = words(value)
+		case "user.denylist", "user.blacklist":
+			c.UserDenylist = words(value)
+		case "user.checked_drivers":
+			c.UserDrivers = words(value)
+		default:
+			unknown = append(unknown, name)
+		}
+	}
+	if len(unknown) > 0 {
+		return &unusedError{unknown}
+	}
+	return nil
+}
+
+// unusedError names options that have no meaning here. It is worth no more than
+// a warning for each.
+type unusedError struct{ names []string }
+
+func (e *unusedError) Error() string { return "no such option: " + strings.Join(e.names, ", ") }

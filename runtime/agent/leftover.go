@@ -1,0 +1,111 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// pluginFact begins the names of the records of running plugins.
+const pluginFact = "plugin/"
+
+// pluginRecords keeps in the state how running plugins are found again.
+type pluginRecords struct{ store *store.Store }
+
+var _ supervisor.Records = pluginRecords{}
+
+// Plugins implements supervisor.Records. A record that does not read is left out:
+// the process is replaced.
+func (p pluginRecords) Plugins() (map[string]supervisor.Record, error) {
+	snapshot := p.store.Snapshot()
+	all := make(map[string]supervisor.Record)
+	for _, name := range snapshot.Facts(pluginFact) {
+		var r supervisor.Record
+		if known, err := snapshot.Fact(name, &r); err == nil && known {
+			all[strings.TrimPrefix(name, pluginFact)] = r
+		}
+	}
+	return all, nil
+}
+
+// PutPlugin implements supervisor.Records.
+func (p pluginRecords) PutPlugin(key string, r supervisor.Record) error {
+	_, err := p.store.Update(context.Background(), func(tx *store.Txn) error {
+		tx.PutFact(pluginFact+key, r)
+		return nil
+	})
+	return err
+}
+
+// DeletePlugin implements supervisor.Records.
+func (p pluginRecords) DeletePlugin(key string) error {
+	_, err := p.store.Update(context.Background(), func(tx *store.Txn) error {
+		tx.DeleteFact(pluginFact + key)
+		return nil
+	})
+	return err
+}
+
+// orphanDeadline is how long the end of one orphan may take.
+const orphanDeadline = 10 * time.Second
+
+// clearOrphans ends what runs of allocations whose records do not read any more,
+// although those of their tasks do. The scheduler would start others beside them.
+func (a *Agent) clearOrphans(ctx context.Context) {
+	for _, id := range a.before.LocalAllocations() {
+		if a.before.Allocation(nil, id) != nil {
+			continue
+		}
+		if err := a.clearOrphan(ctx, id); err != nil {
+			a.logger.Error("tasks of a lost allocation may still run", "alloc_id", id, "error", err)
+			continue
+		}
+		a.logger.Warn("tasks of a lost allocation are ended", "alloc_id", id)
+	}
+}
+
+func (a *Agent) clearOrphan(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, orphanDeadline)
+	defer cancel()
+	var errs []error
+	for _, task := range a.before.LocalTasks(id) {
+		local, known, err := a.before.TaskLocal(id, task)
+		if err != nil || !known || local.StartID == "" {
+			errs = append(errs, err)
+			continue
+		}
+		// Nobody knows any more whose task it was; others do not know it.
+		for name := range a.Drivers() {
+			d, err := a.supervisor.Driver(ctx, name)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			if !a.rebooted && local.Handle != nil && d.RecoverTask(ctx, local.Handle) != nil {
+				continue
+			}
+			if err := d.DestroyTask(ctx, local.StartID, true); err != nil {
+				a.logger.Debug("orphan is not a task of this driver", "driver", name, "task", task, "error", err)
+			}
+		}
+	}
+	if dir, err := allocdir.New(a.AllocDirs(), id); err != nil {
+		errs = append(errs, err)
+	} else {
+		errs = append(errs, dir.Destroy())
+	}
+	_, err := a.store.Update(ctx, func(tx *store.Txn) error {
+		tx.ForgetAllocation(id)
+		return nil
+	})
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return fmt.Errorf("clear what is left of alloc %s: %w", id, err)
+	}
+	return nil
+}
