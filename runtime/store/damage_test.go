@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -211,7 +212,7 @@ func TestDamagedFileIsKept(t *testing.T) {
 // edit changes one record of a state file with bbolt.
 func edit(t *testing.T, path, bucket, key string, f func([]byte) []byte) {
 	t.Helper()
-	db, err := bolt.Open(path, 0o600, nil)
+	db, err := bolt.Open(path, 0o600, &bolt.Options{NoFreelistSync: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -364,7 +365,7 @@ func TestUnknownTableIsLeftAlone(t *testing.T) {
 	update(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "a"}) })
 	s.Close()
 	path := s.file.path
-	db, err := bolt.Open(path, 0o600, nil)
+	db, err := bolt.Open(path, 0o600, &bolt.Options{NoFreelistSync: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -694,4 +695,65 @@ func TestGivenUpFileIsWrittenAnew(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Nothing in a file makes the scan panic, or read without end.
+func FuzzScan(f *testing.F) {
+	s := open(f, temp(f))
+	for i := range 30 {
+		update(f, s, func(tx *Txn) {
+			tx.PutJobSubmission("default", fmt.Sprint(i), 0, &api.JobSubmission{Source: strings.Repeat("x", 300*i)})
+		})
+	}
+	s.Close()
+	text, err := os.ReadFile(s.file.path)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(uint32(0), []byte{})
+	f.Add(uint32(pageSize+16), []byte{1, 2, 3})
+	f.Add(uint32(5*pageSize), bytes.Repeat([]byte{0xff}, 16))
+	f.Fuzz(func(t *testing.T, at uint32, patch []byte) {
+		bad := bytes.Clone(text)
+		copy(bad[int(at)%len(bad):], patch)
+		// With right checksums, so that the fuzzer comes past the heads.
+		for id := range 2 {
+			m := bad[id*pageSize+pageHeader:]
+			checksum := fnv.New64a()
+			checksum.Write(m[:56])
+			binary.LittleEndian.PutUint64(m[56:], checksum.Sum64())
+		}
+		visited := 0
+		faults := scan(bytes.NewReader(bad), int64(len(bad)), func(string, []byte, []byte) { visited++ })
+		if visited > len(bad)/elementHeader {
+			t.Errorf("%d records in %d bytes", visited, len(bad))
+		}
+		if len(faults) > 0 {
+			return
+		}
+		// What has no fault is safe for bbolt.
+		path := filepath.Join(t.TempDir(), "state.db")
+		if err := os.WriteFile(path, bad, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		db, err := bolt.Open(path, 0o600, &bolt.Options{NoFreelistSync: true, NoSync: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Update(func(tx *bolt.Tx) error {
+			for err := range tx.Check() {
+				return err
+			}
+			b, err := tx.CreateBucketIfNotExists([]byte("more"))
+			if err != nil {
+				return err
+			}
+			return b.Put([]byte("k"), []byte("v"))
+		}); err != nil {
+			t.Error(err)
+		}
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -48,10 +48,11 @@ func (f fault) String() string {
 
 // head is what the newest valid meta page says.
 type head struct {
-	root  uint64
-	pages uint64 // the first page that is not used
-	txid  uint64
-	alone bool // the other one is not valid: this may not be the newest that was written
+	root     uint64
+	freelist uint64
+	pages    uint64 // the first page that is not used
+	txid     uint64
+	alone    bool // the other one is not valid: this may not be the newest that was written
 }
 
 var errNoHead = errors.New("neither of its two heads is valid")
@@ -68,13 +69,13 @@ func readHead(f io.ReaderAt) (head, error) {
 		le, m := binary.LittleEndian, buf[pageHeader:]
 		checksum := fnv.New64a()
 		checksum.Write(m[:56])
-		if le.Uint16(buf[8:]) != metaPage || le.Uint32(m) != metaMagic || le.Uint32(m[4:]) != metaVersion ||
+		if le.Uint64(buf) != uint64(id) || le.Uint16(buf[8:]) != metaPage || le.Uint32(m) != metaMagic || le.Uint32(m[4:]) != metaVersion ||
 			le.Uint32(m[8:]) != pageSize || le.Uint64(m[56:]) != checksum.Sum64() {
 			continue
 		}
 		valid++
 		if txid := le.Uint64(m[48:]); valid == 1 || txid > best.txid {
-			best = head{root: le.Uint64(m[16:]), pages: le.Uint64(m[40:]), txid: txid}
+			best = head{root: le.Uint64(m[16:]), freelist: le.Uint64(m[32:]), pages: le.Uint64(m[40:]), txid: txid}
 		}
 	}
 	if valid == 0 {
@@ -103,6 +104,9 @@ func scan(f io.ReaderAt, size int64, visit func(bucket string, key, value []byte
 	s := &scanner{f: f, pages: uint64(size) / pageSize, seen: map[uint64]bool{0: true, 1: true}, visit: visit}
 	if h.alone {
 		s.faults = append(s.faults, fault{page: (h.txid + 1) % 2, cause: "one of the two heads is not valid, the last change may be lost"})
+	}
+	if h.freelist != noFreelist {
+		s.faults = append(s.faults, fault{page: h.freelist, cause: "a list of free pages, which no build of this program stores"})
 	}
 	if h.pages > s.pages {
 		s.faults = append(s.faults, fault{page: s.pages, cause: fmt.Sprintf("the file ends here, %d pages are missing", h.pages-s.pages)})
