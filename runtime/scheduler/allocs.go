@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -132,26 +133,30 @@ func (s *Scheduler) StopAlloc(ctx context.Context, id string, o StopOptions) (ou
 	return out, err
 }
 
-// Desired returns the allocations that shall be on the node: all that are wanted
-// and may be started, and all that have been started until they have ended and
-// beyond, as long as their records are kept.
+// Desired returns the allocations that shall be on the node, oldest first: all
+// that are wanted and may be started, and all that have been started until they
+// have ended and beyond, as long as their records are kept.
 func Desired(state State) []*api.Allocation {
-	var desired []*api.Allocation
-	for a := range state.Allocs() {
-		if Startable(state, a) {
-			desired = append(desired, a)
+	all := slices.Collect(state.Allocs())
+	// The oldest of each name that is at work though it is terminal.
+	leaving := make(map[seatKey]uint64)
+	for _, a := range all {
+		if !model.Terminal(a) || state.Ended(a.ID) {
+			continue
+		}
+		if first, some := leaving[seatOf(a)]; !some || a.CreateIndex < first {
+			leaving[seatOf(a)] = a.CreateIndex
 		}
 	}
-	slices.SortFunc(desired, func(a, b *api.Allocation) int {
-		if a.CreateIndex != b.CreateIndex {
-			return int(int64(a.CreateIndex) - int64(b.CreateIndex))
-		}
-		return indexOf(a) - indexOf(b)
+	desired := slices.DeleteFunc(all, func(a *api.Allocation) bool {
+		first, some := leaving[seatOf(a)]
+		return some && first <= a.CreateIndex && !model.Terminal(a) && !started(a)
+	})
+	slices.SortStableFunc(desired, func(a, b *api.Allocation) int {
+		return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), cmp.Compare(indexOf(a), indexOf(b)))
 	})
 	return desired
 }
-
-// deployment verbs
 
 // verb is an edit of an active deployment by a person.
 func (s *Scheduler) verb(ctx context.Context, id, name string, edit func(c *change, d *api.Deployment, job *api.Job) (Verdict, error)) (out Outcome, err error) {

@@ -14,7 +14,7 @@ import (
 // their runners have ended.
 //
 // An allocation starts when those of the same name before it have ended (see
-// Startable), so it may be placed on what these still hold. It is not safe for
+// Desired), so it may be placed on what these still hold. It is not safe for
 // concurrent use.
 type Room struct {
 	total, used capacity
@@ -263,21 +263,6 @@ func portsOf(a *api.Allocation) []int {
 		note(t.Networks)
 	}
 	return ports
-}
-
-// Startable tells whether an allocation may be started: no older one of its name
-// is at work any more, however terminal its status is. One that has been started,
-// or that shall not run, is none of our business: its runner knows what to do.
-func Startable(state State, a *api.Allocation) bool {
-	if model.Terminal(a) || started(a) {
-		return true
-	}
-	for _, other := range state.AllocsOfJob(JobKey{a.Namespace, a.JobID}) {
-		if other.ID != a.ID && other.Name == a.Name && other.CreateIndex <= a.CreateIndex && model.Terminal(other) && !state.Ended(other.ID) {
-			return false
-		}
-	}
-	return true
 }
 
 // has tells whether an allocation still holds something.

@@ -26,7 +26,7 @@ import (
 )
 
 var (
-	seeds = flag.Int("seeds", 300, "how many simulations to run")
+	seeds = flag.Int("seeds", 150, "how many simulations to run")
 	seed  = flag.Uint64("seed", 0, "the only simulation to run, with its transcript")
 )
 

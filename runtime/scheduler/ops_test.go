@@ -1,0 +1,528 @@
+package scheduler_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
+)
+
+func forever(*api.Allocation) schedtest.Life { return schedtest.Life{} }
+
+func batchJob(edit func(*api.Job, *api.TaskGroup, *api.Task)) *api.Job {
+	return serviceJob(func(j *api.Job, g *api.TaskGroup, t *api.Task) {
+		j.Type, g.Count = new(api.JobTypeBatch), new(1)
+		if edit != nil {
+			edit(j, g, t)
+		}
+	})
+}
+
+func (b *bench) job(id string) *api.Job {
+	return b.store.View().Job(scheduler.JobKey{Namespace: "default", ID: id})
+}
+
+// allocs lists the allocations of a job in the order in which they were placed.
+func (b *bench) allocs(id string) []*api.Allocation {
+	return b.store.View().AllocsOfJob(scheduler.JobKey{Namespace: "default", ID: id})
+}
+
+func (b *bench) refused(err error, want string) {
+	b.t.Helper()
+	var refused *scheduler.RequestError
+	if !errors.As(err, &refused) || err.Error() != want {
+		b.t.Errorf("error %v, want the refusal %s", err, want)
+	}
+}
+
+// An unchanged job is evaluated and keeps its version; a changed one gets a new
+// one (9.3).
+func TestRegister(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, forever)
+		first := b.register(serviceJob(nil))
+		again := b.register(serviceJob(nil))
+		if again.EvalID == "" || again.EvalID == first.EvalID || *b.job("web").Version != 0 || *b.job("web").JobModifyIndex != first.JobModifyIndex {
+			t.Errorf("unchanged job: %+v, version %d", again, *b.job("web").Version)
+		}
+		changed := b.register(serviceJob(env("1")))
+		if *b.job("web").Version != 1 || *b.job("web").JobModifyIndex != changed.Index {
+			t.Errorf("changed job: version %d, %+v", *b.job("web").Version, changed)
+		}
+		eval := b.store.View().Eval(changed.EvalID)
+		if eval.Status != "complete" || eval.CreateIndex != changed.Index || eval.DeploymentID == "" || eval.TriggeredBy != "job-register" {
+			t.Errorf("evaluation %+v", eval)
+		}
+		for i := range 10 {
+			b.register(serviceJob(env(fmt.Sprint(i + 2))))
+		}
+		if got := len(b.store.View().JobVersions(web)); got != 6 {
+			t.Errorf("%d versions are kept", got)
+		}
+
+		try := func(o scheduler.RegisterOptions, edit func(*api.Job, *api.TaskGroup, *api.Task)) error {
+			_, err := b.Register(t.Context(), serviceJob(edit), o)
+			return err
+		}
+		index := *b.job("web").JobModifyIndex
+		other := func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.ID = new("other") }
+		b.refused(try(scheduler.RegisterOptions{EnforceIndex: true}, nil), "Enforcing job modify index 0: job already exists")
+		b.refused(try(scheduler.RegisterOptions{EnforceIndex: true, JobModifyIndex: 1}, nil), fmt.Sprintf("Enforcing job modify index 1: job exists with conflicting job modify index: %d", index))
+		b.refused(try(scheduler.RegisterOptions{EnforceIndex: true, JobModifyIndex: 5}, other), "Enforcing job modify index 5: job does not exist")
+		b.refused(try(scheduler.RegisterOptions{}, func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.Type = new("batch") }), `cannot update job from type "service" to "batch"`)
+		b.refused(try(scheduler.RegisterOptions{EvalPriority: 101}, nil), "eval priority must be between 1 and 100 inclusively")
+		if err := try(scheduler.RegisterOptions{PreserveCounts: true}, func(_ *api.Job, g *api.TaskGroup, _ *api.Task) { g.Count = new(9) }); err != nil || *b.job("web").TaskGroups[0].Count != 3 {
+			t.Errorf("counts preserved: %v, count %d", err, *b.job("web").TaskGroups[0].Count)
+		}
+		if err := try(scheduler.RegisterOptions{}, func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.TaskGroups = nil }); err == nil || !strings.Contains(err.Error(), "Missing job task groups") {
+			t.Errorf("invalid job: %v", err)
+		}
+	})
+}
+
+// RS-033: a purged job is gone at once, while its allocations stop as they should;
+// their records go when they have ended.
+func TestPurge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, func(*api.Allocation) schedtest.Life { return schedtest.Life{Stop: 5 * time.Second, Linger: 5 * time.Second} })
+		b.register(serviceJob(nil))
+		b.after(time.Minute)
+		if _, err := b.Deregister(t.Context(), web, scheduler.DeregisterOptions{Purge: true, NoShutdownDelay: true}); err != nil {
+			t.Fatal(err)
+		}
+		b.after(time.Second)
+		if b.job("web") != nil || len(b.store.View().JobVersions(web)) != 0 {
+			t.Error("the job is still there")
+		}
+		if got := b.allocs("web"); len(got) != 3 || got[0].DesiredStatus != "stop" || got[0].ClientStatus != "running" || !got[0].DesiredTransition.ShouldIgnoreShutdownDelay() {
+			t.Errorf("allocations %+v", got)
+		}
+		b.after(20 * time.Second)
+		if got := b.allocs("web"); len(got) != 0 {
+			t.Errorf("%d allocations have ended and are still there", len(got))
+		}
+		out, err := b.Deregister(t.Context(), web, scheduler.DeregisterOptions{})
+		if err != nil || out.EvalID != "" || out.Index != 0 {
+			t.Errorf("stop of a job that is not there: %+v, %v", out, err)
+		}
+	})
+}
+
+// RS-035, the part that is the scheduler's: an allocation that ran out of its
+// max_run_duration is complete and is not replaced.
+func TestMaxRunDuration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, forever)
+		b.register(batchJob(func(_ *api.Job, g *api.TaskGroup, _ *api.Task) { g.MaxRunDuration = new(4 * time.Second) }))
+		_, err := b.Report(t.Context(), scheduler.Report{AllocID: b.allocs("web")[0].ID, ClientStatus: "complete", ClientDescription: "allocation exceeded max_run_duration"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.after(time.Hour)
+		if got := b.allocs("web"); len(got) != 1 || got[0].ClientDescription != "allocation exceeded max_run_duration" || *b.job("web").Status != "dead" {
+			t.Errorf("%d allocations, %q, job %s", len(got), got[0].ClientDescription, *b.job("web").Status)
+		}
+	})
+}
+
+// RS-049: a missing driver is a reason to be blocked; when it is there, the job is
+// placed.
+func TestMissingDriver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, forever)
+		out := b.register(batchJob(func(_ *api.Job, _ *api.TaskGroup, task *api.Task) { task.Driver = "nope" }))
+		eval := b.store.View().Eval(out.EvalID)
+		if eval.FailedTGAllocs["g"].ConstraintFiltered["missing drivers"] != 1 || len(b.allocs("web")) != 0 || *b.job("web").Status != "pending" {
+			t.Errorf("evaluation %+v, job %s", eval, *b.job("web").Status)
+		}
+		node := schedtest.NewNode(1000)
+		node.Drivers["nope"] = &api.DriverInfo{Detected: true, Healthy: true}
+		b.store.SetNode(node)
+		b.NodeChanged()
+		b.after(0)
+		if blocked := b.store.View().Eval(eval.BlockedEval); len(b.allocs("web")) != 1 || blocked.Status != "complete" {
+			t.Errorf("%d allocations, evaluation %s", len(b.allocs("web")), blocked.Status)
+		}
+	})
+}
+
+func every(line string, edit func(*api.PeriodicConfig)) func(*api.Job, *api.TaskGroup, *api.Task) {
+	return func(j *api.Job, _ *api.TaskGroup, _ *api.Task) {
+		j.Periodic = &api.PeriodicConfig{Enabled: new(true), Spec: &line, SpecType: new("cron")}
+		if edit != nil {
+			edit(j.Periodic)
+		}
+	}
+}
+
+func (b *bench) children(id string) []string {
+	var ids []string
+	for _, j := range b.store.View().Children(scheduler.JobKey{Namespace: "default", ID: id}) {
+		ids = append(ids, *j.ID)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// RS-095: launches by the clock and by force; the parent stays running.
+func TestPeriodic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, func(*api.Allocation) schedtest.Life { return schedtest.Life{Run: 150 * time.Second} })
+		out := b.register(batchJob(every("* * * * *", func(p *api.PeriodicConfig) { p.ProhibitOverlap = new(true) })))
+		if out.EvalID != "" || *b.job("web").Status != "running" {
+			t.Errorf("registration %+v, job %s", out, *b.job("web").Status)
+		}
+		start := time.Now().Unix()
+		b.after(60*time.Second + time.Millisecond)
+		want := []string{fmt.Sprintf("web/periodic-%d", start+60)}
+		if got := b.children("web"); !slices.Equal(got, want) {
+			t.Errorf("after a minute %v, want %v", got, want)
+		}
+		child := b.job(want[0])
+		if child.Periodic != nil || *child.ParentID != "web" || *child.Name != want[0] || *child.Status != "running" {
+			t.Errorf("child %+v", child)
+		}
+		// It takes two minutes and a half: two launches are skipped.
+		b.after(180 * time.Second)
+		if got := b.children("web"); len(got) != 2 {
+			t.Errorf("after four minutes %v", got)
+		}
+		forced, err := b.ForceLaunch(t.Context(), web)
+		if err != nil || b.store.View().Eval(forced.EvalID).TriggeredBy != "periodic-job" || len(b.children("web")) != 3 {
+			t.Errorf("forced: %+v, %v, children %v", forced, err, b.children("web"))
+		}
+		if _, err := b.ForceLaunch(t.Context(), web); err != nil || len(b.children("web")) != 4 {
+			t.Errorf("forced twice in a second: %v, children %v", err, b.children("web"))
+		}
+		b.log.Say("stop")
+		if out, err := b.Deregister(t.Context(), web, scheduler.DeregisterOptions{}); err != nil || out.EvalID != "" {
+			t.Errorf("stop of the parent: %+v, %v", out, err)
+		}
+		b.after(time.Hour)
+		if got := b.children("web"); len(got) != 4 || *b.job("web").Status != "dead" || *b.job(got[3]).Status != "dead" || b.allocs(got[3])[0].DesiredStatus != "run" {
+			t.Errorf("an hour after the stop: %v, parent %s", got, *b.job("web").Status)
+		}
+		_, err = b.Evaluate(t.Context(), web, false)
+		b.refused(err, "can't evaluate periodic job")
+		_, err = b.ForceLaunch(t.Context(), scheduler.JobKey{Namespace: "default", ID: b.children("web")[0]})
+		b.refused(err, "can't force launch non-periodic job")
+	})
+}
+
+// What was missed while nobody looked is launched once.
+func TestMissedLaunch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := schedtest.NewMemory(schedtest.NewNode(1000))
+		config := scheduler.Config{Store: store, Host: newHost(), Logger: hclog.NewNullLogger()}
+		if _, err := scheduler.New(config).Register(t.Context(), batchJob(every("*/10 * * * *", nil)), scheduler.RegisterOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(65 * time.Minute)
+		b := &bench{t: t, store: store, Scheduler: scheduler.New(config)}
+		b.node = &schedtest.Node{Store: store, Scheduler: b.Scheduler}
+		b.start()
+		b.after(time.Second)
+		if got := b.children("web"); len(got) != 1 {
+			t.Errorf("six launches were missed, %v were made good", got)
+		}
+		b.after(6 * time.Minute)
+		if got := b.children("web"); len(got) != 2 {
+			t.Errorf("the next one is launched in time: %v", got)
+		}
+	})
+}
+
+// RS-096
+func TestDispatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, forever)
+		b.register(batchJob(func(j *api.Job, _ *api.TaskGroup, _ *api.Task) {
+			j.Meta = map[string]string{"a": "parent", "opt": "parent"}
+			j.ParameterizedJob = &api.ParameterizedJobConfig{Payload: "required", MetaRequired: []string{"req"}, MetaOptional: []string{"opt"}}
+		}))
+		dispatch := func(payload string, meta map[string]string, edit func(*scheduler.DispatchRequest)) (scheduler.Outcome, error) {
+			r := scheduler.DispatchRequest{Payload: []byte(payload), Meta: meta}
+			if edit != nil {
+				edit(&r)
+			}
+			return b.Dispatch(t.Context(), web, r)
+		}
+		meta := map[string]string{"req": "1", "opt": "2"}
+		for _, c := range []struct {
+			payload string
+			meta    map[string]string
+			edit    func(*scheduler.DispatchRequest)
+			want    string
+		}{
+			{"", meta, nil, "Payload is not provided but required by parameterized job"},
+			{strings.Repeat("x", 16385), meta, nil, "Payload exceeds maximum size; 16385 > 16384"},
+			{"x", nil, nil, "Dispatch did not provide required meta keys: [req]"},
+			{"x", map[string]string{"req": "", "zzz": ""}, nil, "Dispatch request included unpermitted metadata keys: [zzz]"},
+			{"x", meta, func(r *scheduler.DispatchRequest) { r.Priority = 101 }, "dispatch job priority must be between [1, 100]"},
+		} {
+			_, err := dispatch(c.payload, c.meta, c.edit)
+			b.refused(err, c.want)
+		}
+		prefixed := func(r *scheduler.DispatchRequest) { r.IDPrefix, r.IdempotencyToken, r.Priority = "p", "token", 7 }
+		out, err := dispatch("content", meta, prefixed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		child := b.job(out.JobID)
+		if want := fmt.Sprintf("web/dispatch-p-%d-", time.Now().Unix()); !strings.HasPrefix(out.JobID, want) || len(out.JobID) != len(want)+8 {
+			t.Errorf("id %s, want %s and eight digits", out.JobID, want)
+		}
+		wantMeta := map[string]string{"a": "parent", "opt": "2", "req": "1"}
+		if !child.Dispatched || string(child.Payload) != "content" || !maps.Equal(child.Meta, wantMeta) || *child.ParentID != "web" || *child.Priority != 7 || len(b.allocs(out.JobID)) != 1 {
+			t.Errorf("child %+v", child)
+		}
+		if b.job("web").Meta["opt"] != "parent" || len(b.allocs("web")) != 0 || *b.job("web").Status != "running" {
+			t.Errorf("the parent has changed: %+v", b.job("web"))
+		}
+		again, err := dispatch("other", meta, prefixed)
+		if err != nil || again.JobID != out.JobID || again.EvalID != "" {
+			t.Errorf("the same token: %+v, %v", again, err)
+		}
+		_, err = b.Dispatch(t.Context(), scheduler.JobKey{Namespace: "default", ID: "nope"}, scheduler.DispatchRequest{})
+		b.refused(err, "parameterized job not found")
+		_, err = b.Dispatch(t.Context(), scheduler.JobKey{Namespace: "default", ID: out.JobID}, scheduler.DispatchRequest{})
+		b.refused(err, fmt.Sprintf("Specified job %q is not a parameterized job", out.JobID))
+		if _, err := b.Deregister(t.Context(), web, scheduler.DeregisterOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		_, err = dispatch("x", meta, nil)
+		b.refused(err, `Specified job "web" is stopped`)
+	})
+}
+
+func TestRevertScaleAndStable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, forever)
+		revert := func(id string, version uint64, prior *uint64) error {
+			_, err := b.Revert(t.Context(), scheduler.JobKey{Namespace: "default", ID: id}, version, prior)
+			return err
+		}
+		b.register(serviceJob(nil))
+		b.refused(func() error {
+			_, err := b.Scale(t.Context(), web, scheduler.ScaleRequest{Group: "g", Count: new(int64(1))})
+			return err
+		}(), "job scaling blocked due to active deployment")
+		b.after(time.Minute)
+		b.register(serviceJob(env("1")))
+		b.after(time.Minute)
+		b.refused(revert("nope", 0, nil), `job "nope" not found`)
+		b.refused(revert("web", 1, nil), "can't revert to current version")
+		b.refused(revert("web", 9, nil), `job "web" in namespace "default" at version 9 not found`)
+		b.refused(revert("web", 0, new(uint64(4))), "Current job has version 1; enforcing version 4")
+		if err := revert("web", 0, new(uint64(1))); err != nil || *b.job("web").Version != 2 || b.job("web").TaskGroups[0].Tasks[0].Env["V"] != "0" || *b.job("web").Stable {
+			t.Errorf("reverted: %v, %+v", err, b.job("web"))
+		}
+		b.after(time.Minute)
+
+		scale := func(r scheduler.ScaleRequest) error {
+			_, err := b.Scale(t.Context(), web, r)
+			return err
+		}
+		b.refused(scale(scheduler.ScaleRequest{Group: "nope", Count: new(int64(1))}), `task group "nope" specified for scaling does not exist in job`)
+		if err := scale(scheduler.ScaleRequest{Group: "g", Message: "only said"}); err != nil || *b.job("web").Version != 2 {
+			t.Errorf("an event without a count: %v, version %d", err, *b.job("web").Version)
+		}
+		if err := scale(scheduler.ScaleRequest{Group: "g", Count: new(int64(1))}); err != nil || *b.job("web").TaskGroups[0].Count != 1 {
+			t.Errorf("scaled: %v", err)
+		}
+		b.after(time.Minute)
+		live := 0
+		for _, a := range b.allocs("web") {
+			if a.DesiredStatus == "run" {
+				live++
+			}
+		}
+		if events := b.store.ScalingEvents(web); live != 1 || len(events) != 2 || events[1].PreviousCount != 3 || events[1].EvalID == nil {
+			t.Errorf("%d are wanted, events %+v", live, events)
+		}
+		if _, err := b.SetStable(t.Context(), web, 3, false); err != nil || *b.job("web").Stable {
+			t.Errorf("marked as not stable: %v", err)
+		}
+		_, err := b.SetStable(t.Context(), web, 30, true)
+		b.refused(err, `job "web" in namespace "default" at version 30 not found`)
+	})
+}
+
+func TestDeploymentVerbs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, healthyAfter(time.Hour)) // nobody is healthy unless it is said
+		slow := rolling(func(u *api.UpdateStrategy) { u.ProgressDeadline, u.HealthyDeadline = new(2*time.Hour), new(time.Hour) })
+		b.register(serviceJob(slow))
+		b.after(time.Second)
+		latest := func() *api.Deployment { return scheduler.LatestDeployment(b.store.View(), web) }
+		ids := []string{b.allocs("web")[0].ID, b.allocs("web")[1].ID, b.allocs("web")[2].ID}
+		if _, err := b.SetAllocHealth(t.Context(), latest().ID, ids, nil); err != nil || latest().Status != "successful" {
+			t.Errorf("health set: %v, %s", err, latest().Status)
+		}
+		_, err := b.FailDeployment(t.Context(), latest().ID)
+		b.refused(err, "can't fail terminal deployment")
+		_, err = b.PauseDeployment(t.Context(), "nope", true)
+		b.refused(err, "deployment not found")
+		_, err = b.PromoteDeployment(t.Context(), latest().ID, nil)
+		b.refused(err, "can't promote terminal deployment")
+
+		b.register(serviceJob(edits(slow, env("1"))))
+		b.after(time.Second)
+		_, err = b.PromoteDeployment(t.Context(), latest().ID, nil)
+		b.refused(err, "no canaries to promote")
+		if _, err := b.PauseDeployment(t.Context(), latest().ID, true); err != nil || latest().StatusDescription != "Deployment is paused" {
+			t.Errorf("paused: %v, %s", err, latest().StatusDescription)
+		}
+		if _, err := b.SetAllocHealth(t.Context(), latest().ID, []string{b.allocs("web")[3].ID}, nil); err != nil {
+			t.Fatal(err)
+		}
+		b.after(time.Minute)
+		if n := len(b.allocs("web")); n != 4 {
+			t.Errorf("%d allocations while the deployment is paused", n)
+		}
+		if _, err := b.PauseDeployment(t.Context(), latest().ID, false); err != nil || latest().Status != "running" || len(b.allocs("web")) != 5 {
+			t.Errorf("resumed: %v, %s, %d allocations", err, latest().Status, len(b.allocs("web")))
+		}
+		out, err := b.FailDeployment(t.Context(), latest().ID)
+		if err != nil || out.EvalID == "" || latest().StatusDescription != "Deployment marked as failed" || len(b.allocs("web")) != 5 {
+			t.Errorf("failed: %+v, %v, %s", out, err, latest().StatusDescription)
+		}
+	})
+}
+
+// A deployment that makes no progress fails at its deadline; each newly healthy
+// allocation sets it anew.
+func TestProgressDeadline(t *testing.T) {
+	deadline := rolling(func(u *api.UpdateStrategy) { u.ProgressDeadline, u.HealthyDeadline = new(2*time.Minute), new(time.Minute) })
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, func(a *api.Allocation) schedtest.Life {
+			switch a.Name {
+			case "web.g[0]":
+				return schedtest.Life{Healthy: 110 * time.Second}
+			default:
+				return schedtest.Life{Healthy: time.Hour}
+			}
+		})
+		b.register(serviceJob(deadline))
+		b.after(200 * time.Second)
+		d := scheduler.LatestDeployment(b.store.View(), web)
+		if d.Status != "running" {
+			t.Errorf("deployment %s after 200 s", d.Status)
+		}
+		b.after(31 * time.Second)
+		d = scheduler.LatestDeployment(b.store.View(), web)
+		if d.Status != "failed" || d.StatusDescription != "Failed due to progress deadline" {
+			t.Errorf("deployment %s: %s", d.Status, d.StatusDescription)
+		}
+	})
+}
+
+// RS-097 and 15.2: nothing of which something runs is ever removed, what somebody
+// needs stays, and the rest goes by age or at once.
+func TestCollection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, func(a *api.Allocation) schedtest.Life {
+			if a.JobID == "work" {
+				return schedtest.Life{Run: time.Second, Linger: 10 * time.Hour}
+			}
+			return schedtest.Life{}
+		})
+		b.register(serviceJob(nil))
+		b.after(time.Minute)
+		b.register(serviceJob(env("1")))
+		b.register(batchJob(func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.ID = new("work") }))
+		b.after(time.Minute)
+		if got := len(b.allocs("web")); got != 6 {
+			t.Fatalf("%d allocations of web", got)
+		}
+		b.after(50 * time.Minute)
+		if got := len(b.allocs("web")); got != 6 {
+			t.Errorf("%d allocations of web before an hour has passed", got)
+		}
+		b.after(20 * time.Minute)
+		if got := b.allocs("web"); len(got) != 3 || got[0].DesiredStatus != "run" {
+			t.Errorf("%d allocations of web after an hour", len(got))
+		}
+		b.after(8 * time.Hour)
+		if _, err := b.CollectGarbage(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if b.job("work") == nil || len(b.allocs("work")) != 1 {
+			t.Error("a job was removed though its runner is at work")
+		}
+		if d := b.store.View().DeploymentsOfJob(web); len(d) != 1 {
+			t.Errorf("%d deployments are kept", len(d))
+		}
+		b.after(3 * time.Hour) // ended, but not for four hours
+		if b.job("work") == nil {
+			t.Error("a job was removed before its time")
+		}
+		if _, err := b.CollectGarbage(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if b.job("work") != nil || len(b.allocs("work")) != 0 || b.job("web") == nil || len(b.allocs("web")) != 3 {
+			t.Error("a forced collection did not remove what has ended, or more")
+		}
+	})
+}
+
+// A refusal of the store changes nothing, and what the scheduler wanted of its own
+// accord is done when the store takes it.
+func TestStoreFaults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, func(*api.Allocation) schedtest.Life { return schedtest.Life{Run: time.Second, Fail: true} })
+		full := false
+		synctest.Wait()
+		b.store.Fault = func() error {
+			if full {
+				return schedtest.ErrFault
+			}
+			return nil
+		}
+		b.register(batchJob(func(_ *api.Job, g *api.TaskGroup, _ *api.Task) {
+			g.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(1), Interval: new(time.Hour), Delay: new(10 * time.Second), DelayFunction: new("constant"), Unlimited: new(false)}
+		}))
+		b.after(5 * time.Second)
+		full = true
+		before := b.log.String()
+		if _, err := b.Register(t.Context(), serviceJob(func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.ID = new("other") }), scheduler.RegisterOptions{}); !errors.Is(err, schedtest.ErrFault) {
+			t.Errorf("error %v", err)
+		}
+		b.after(time.Minute)
+		if after := b.log.String(); after != before {
+			t.Errorf("something has changed:\n%s", strings.TrimPrefix(after, before))
+		}
+		full = false
+		b.after(5 * time.Second)
+		if got := b.allocs("web"); len(got) != 2 || got[0].NextAllocation != got[1].ID {
+			t.Errorf("%d allocations when there is room on the disk again", len(got))
+		}
+	})
+}
+
+// A dry run says what would happen, and nothing happens.
+func TestDryRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, forever)
+		b.register(serviceJob(nil))
+		b.after(time.Minute)
+		before := b.log.String()
+		out, err := b.DryRun(serviceJob(env("1")))
+		if err != nil || out.Eval.PlanAnnotations.DesiredTGUpdates["g"].DestructiveUpdate != 1 {
+			t.Errorf("dry run %+v, %v", out.Eval, err)
+		}
+		if b.log.String() != before {
+			t.Error("a dry run has changed something")
+		}
+	})
+}
