@@ -169,6 +169,9 @@ func checkURL(protocol, address, path string) (*url.URL, error) {
 		return nil, fmt.Errorf("invalid path: %w", err)
 	}
 	u.Path, u.RawPath = unescaped, path
+	if _, err := url.Parse(u.String()); err != nil {
+		return nil, fmt.Errorf("invalid path: %w", err)
+	}
 	return u, nil
 }
 
