@@ -1,0 +1,306 @@
+package services
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+const webAddress = "10.0.0.1:20000"
+
+// after lets time pass, and what follows from it happen.
+func after(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func wantList[T comparable](t *testing.T, what string, got []T, want ...T) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
+func TestCheckTiming(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, testService(Group, tcpCheck("alive", 10*time.Second)))
+		w.net.serve(webAddress, status(200, ""))
+		w.StartChecks()
+		wantList(t, "at first", w.statuses(), "alive pending 0 nomad: waiting to run")
+		after(4999 * time.Millisecond)
+		wantList(t, "before half an interval", w.statuses(), "alive pending 0 nomad: waiting to run")
+		after(time.Millisecond)
+		wantList(t, "after half an interval", w.statuses(), "alive success 0 nomad: tcp ok")
+
+		// An interval begins when a run has ended.
+		w.net.mu.Lock()
+		w.net.slow = 900 * time.Millisecond
+		w.net.mu.Unlock()
+		after(25 * time.Second)
+		wantList(t, "runs", w.net.dialed(webAddress), 5*time.Second, 15*time.Second, 25900*time.Millisecond)
+	})
+}
+
+func TestCheckResult(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ready := httpCheck("ready", "/ready", 4*time.Second)
+		ready.OnUpdate = "ignore"
+		w := newWorld(t, testService(Group, httpCheck("alive", "/", 4*time.Second)), testService("t", ready))
+		w.net.serve(webAddress, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/" {
+				http.Error(rw, "not yet", http.StatusNotFound)
+			}
+		}))
+		w.StartChecks()
+		after(2 * time.Second)
+		results, ok, _ := w.Checks()
+		if !ok || len(results) != 2 {
+			t.Fatalf("%d results, ready %v", len(results), ok)
+		}
+		id := regexp.MustCompile(`^[0-9a-f]{64}$`)
+		for i, want := range []string{
+			"alive j.g[0]  web healthiness success 200 nomad: http ok",
+			"ready j.g[0] t web readiness failure 404 not yet\n",
+		} {
+			r := results[i]
+			got := fmt.Sprintf("%s %s %s %s %s %s %d %s", r.Check, r.Group, r.Task, r.Service, r.Mode, r.Status, r.StatusCode, r.Output)
+			if got != want {
+				t.Errorf("result %d: %q, want %q", i, got, want)
+			}
+			if !id.MatchString(r.ID) || r.Timestamp != time.Now().Unix() || !r.Began.Equal(time.Now()) || r.Readiness() != (i == 1) {
+				t.Errorf("result %d: %+v", i, r)
+			}
+		}
+	})
+}
+
+func TestCheckID(t *testing.T) {
+	base := httpCheck("c", "/", time.Second)
+	of := func(edit func(*Spec, *Service, *Check)) string {
+		spec, service, check := testSpec(), testService("t"), base
+		edit(spec, &service, &check)
+		return checkID(spec, &service, &check)
+	}
+	same := of(func(*Spec, *Service, *Check) {})
+	for name, edit := range map[string]func(*Spec, *Service, *Check){
+		"body":          func(_ *Spec, _ *Service, c *Check) { c.Body = "x" },
+		"header":        func(_ *Spec, _ *Service, c *Check) { c.Header = map[string][]string{"a": {"b"}} },
+		"check_restart": func(_ *Spec, _ *Service, c *Check) { c.Restart.Limit = 3 },
+		"tags":          func(_ *Spec, s *Service, _ *Check) { s.Tags = []string{"x"} },
+		"explicit port": func(_ *Spec, _ *Service, c *Check) { c.Port = "http" },
+	} {
+		if of(edit) != same {
+			t.Errorf("%s makes another id", name)
+		}
+	}
+	seen := map[string]string{same: "nothing"}
+	for name, edit := range map[string]func(*Spec, *Service, *Check){
+		"alloc":           func(s *Spec, _ *Service, _ *Check) { s.AllocID = "x" },
+		"group":           func(s *Spec, _ *Service, _ *Check) { s.Group = "x" },
+		"task":            func(_ *Spec, s *Service, _ *Check) { s.Task = "x" },
+		"service":         func(_ *Spec, s *Service, _ *Check) { s.Name = "x" },
+		"name":            func(_ *Spec, _ *Service, c *Check) { c.Name = "x" },
+		"type":            func(_ *Spec, _ *Service, c *Check) { c.Type = "tcp" },
+		"port":            func(_ *Spec, _ *Service, c *Check) { c.Port = "admin" },
+		"on_update":       func(_ *Spec, _ *Service, c *Check) { c.OnUpdate = "ignore" },
+		"address_mode":    func(_ *Spec, _ *Service, c *Check) { c.AddressMode = "alloc" },
+		"interval":        func(_ *Spec, _ *Service, c *Check) { c.Interval = time.Minute },
+		"timeout":         func(_ *Spec, _ *Service, c *Check) { c.Timeout = time.Minute },
+		"protocol":        func(_ *Spec, _ *Service, c *Check) { c.Protocol = "https" },
+		"path":            func(_ *Spec, _ *Service, c *Check) { c.Path = "/x" },
+		"method":          func(_ *Spec, _ *Service, c *Check) { c.Method = "PUT" },
+		"tls_skip_verify": func(_ *Spec, _ *Service, c *Check) { c.TLSSkipVerify = true },
+		"a shifted border": func(_ *Spec, s *Service, c *Check) {
+			s.Name, c.Name = s.Name+c.Name[:1], c.Name[1:]
+		},
+	} {
+		id := of(edit)
+		if other, ok := seen[id]; ok {
+			t.Errorf("%s has the id of %s", name, other)
+		}
+		seen[id] = name
+	}
+}
+
+// RS-087: however often the job is updated, a check runs once per interval.
+func TestUpdatesDoNotMultiplyRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, testService(Group, tcpCheck("alive", 2*time.Second)))
+		w.net.serve(webAddress, status(200, ""))
+		if err := w.Register(Group, nil); err != nil {
+			t.Fatal(err)
+		}
+		w.StartChecks()
+		for range 5 {
+			after(700 * time.Millisecond)
+			w.setServices(testService(Group, tcpCheck("alive", 2*time.Second)))
+			w.UpdateChecks()
+			if err := errors.Join(w.Update(Group), w.Register(Group, nil)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		after(10*time.Second - 3500*time.Millisecond)
+		wantList(t, "runs in 10 s", w.net.dialed(webAddress), time.Second, 3*time.Second, 5*time.Second, 7*time.Second, 9*time.Second)
+	})
+}
+
+// A check that is not the same any more begins anew, at once and alone; the
+// bubble of the test would not end if its old observer went on.
+func TestChangedCheckIsReplaced(t *testing.T) {
+	base := httpCheck("alive", "/", 4*time.Second)
+	for _, c := range []struct {
+		name string
+		edit func(*Service)
+	}{
+		{"body", func(s *Service) { s.Checks[0].Body = "new" }},
+		{"header", func(s *Service) { s.Checks[0].Header = map[string][]string{"x": {"new"}} }},
+		{"check_restart", func(s *Service) { s.Checks[0].Restart = Restart{Limit: 9} }},
+		{"path", func(s *Service) { s.Checks[0].Path = "/new" }},
+		{"address", func(s *Service) { s.Address = "10.0.0.1" }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, testService(Group, base))
+				w.net.serve(webAddress, status(200, ""))
+				w.StartChecks()
+				after(3 * time.Second)
+				next := testService(Group, base)
+				next.Checks = slices.Clone(next.Checks)
+				c.edit(&next)
+				w.setServices(next)
+				w.UpdateChecks()
+				replaced := c.name != "address"
+				after(0)
+				if got := w.statuses(); strings.Contains(got[0], "pending") != replaced {
+					t.Errorf("after the update: %q", got)
+				}
+				after(7 * time.Second)
+				if replaced {
+					wantList(t, "runs", w.net.dialed(webAddress), 2*time.Second, 5*time.Second, 9*time.Second)
+				} else { // it is the same address as before
+					wantList(t, "runs", w.net.dialed(webAddress), 2*time.Second, 6*time.Second, 10*time.Second)
+				}
+				if len(w.results.by) != 1 {
+					t.Errorf("%d results are kept", len(w.results.by))
+				}
+			})
+		})
+	}
+}
+
+func TestChecksComeAndGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, testService(Group, tcpCheck("a", 2*time.Second)))
+		if _, ready, _ := w.Checks(); ready {
+			t.Error("ready before the start")
+		}
+		w.UpdateChecks()
+		if _, ready, _ := w.Checks(); ready {
+			t.Error("an update starts the checks")
+		}
+		w.StartChecks()
+		after(time.Second)
+		w.setServices(testService(Group, tcpCheck("b", 2*time.Second)))
+		_, _, changed := w.Checks()
+		w.UpdateChecks()
+		select {
+		case <-changed:
+		default:
+			t.Error("nobody is told of other checks")
+		}
+		wantList(t, "after the update", w.statuses(), "b pending 0 nomad: waiting to run")
+		_, _, changed = w.Checks()
+		after(time.Second)
+		select {
+		case <-changed:
+		default:
+			t.Error("nobody is told of a result")
+		}
+		w.StopChecks(true)
+		w.StopChecks(true)
+		w.UpdateChecks()
+		if list, ready, _ := w.Checks(); ready || len(list) > 0 || len(w.results.by) > 0 {
+			t.Errorf("after the end: %v %v, kept %v", list, ready, w.results.by)
+		}
+		runs := len(w.net.dialed(webAddress))
+		after(time.Minute)
+		if got := len(w.net.dialed(webAddress)); got != runs {
+			t.Errorf("%d more runs after the end", got-runs)
+		}
+	})
+}
+
+// A result is written when it says something new, and not at each run.
+func TestResultsAreKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, testService(Group, tcpCheck("alive", 2*time.Second)))
+		stop := w.net.serve(webAddress, status(200, ""))
+		w.StartChecks()
+		after(100 * time.Second)
+		if runs := len(w.net.dialed(webAddress)); runs != 50 || w.results.puts != 2 {
+			t.Errorf("%d runs, %d writes; want 50 and 2", runs, w.results.puts)
+		}
+		w.StopChecks(false)
+
+		// The next agent goes on from what it finds.
+		next := w.newSet()
+		next.StartChecks()
+		defer next.StopChecks(true)
+		got, _, _ := next.Checks()
+		if len(got) != 1 || got[0].Status != StatusSuccess || !got[0].Began.IsZero() {
+			t.Errorf("after a restart: %+v", got)
+		}
+		stop()
+		after(time.Second)
+		if w.results.puts != 3 || w.results.by[got[0].ID].Status != StatusFailure {
+			t.Errorf("%d writes, kept %+v", w.results.puts, w.results.by[got[0].ID])
+		}
+	})
+}
+
+// The environment of a task is complete when it has started: then its checks are
+// looked at again, by the same rule as at each update.
+func TestChecksAreInterpolated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := httpCheck("${NAME}", "/${NAME}", 2*time.Second)
+		c.Header = map[string][]string{"X-${NAME}": {"${attr.kernel.name}"}}
+		c.Body = "${NAME}"
+		w := newWorld(t, Service{Task: "t", Name: "svc-${NAME}", Port: "http", Checks: []Check{c}})
+		var asked []string
+		w.net.serve(webAddress, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			body := make([]byte, 20)
+			n, _ := r.Body.Read(body)
+			asked = append(asked, fmt.Sprintf("%s %s%s%s %s", r.URL.Path, r.Header.Get("X-one"), r.Header.Get("X-two"), r.Header.Get("X-three"), body[:n]))
+		}))
+		w.setVar("t", "NAME", "one")
+		w.StartChecks()
+		after(time.Second)
+		w.setVar("t", "NAME", "two")
+		if err := w.Register("t", nil); err != nil {
+			t.Fatal(err)
+		}
+		after(time.Second)
+		w.setVar("t", "NAME", "three")
+		w.UpdateChecks()
+		after(time.Second)
+		wantList(t, "requests", asked, "/one linux ${NAME}", "/two linux ${NAME}", "/three linux ${NAME}")
+		wantList(t, "results", w.statuses(), "three success 200 nomad: http ok")
+	})
+}
+
+func TestCheckWithoutAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := tcpCheck("alive", 2*time.Second)
+		c.Port = "nope"
+		w := newWorld(t, testService(Group, c))
+		w.StartChecks()
+		after(time.Second)
+		wantList(t, "result", w.statuses(), `alive failure 0 nomad: invalid port "nope": port label not found`)
+	})
+}

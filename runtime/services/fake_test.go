@@ -1,0 +1,327 @@
+package services
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
+)
+
+// nullLog is for servers whose complaints are expected.
+var nullLog = log.New(io.Discard, "", 0)
+
+const testAllocID = "11111111-2222-3333-4444-555555555555"
+
+// testSpec is an allocation with two ports and the services.
+func testSpec(services ...Service) *Spec {
+	return &Spec{
+		AllocID: testAllocID, AllocName: "j.g[0]", Namespace: "default", JobID: "j", Group: "g",
+		NodeID: "node-id", Datacenter: "dc1",
+		HostIP: "10.0.0.1",
+		Ports: []taskenv.Port{
+			{Label: "http", Value: 20000, To: 8080, HostIP: "10.0.0.1"},
+			{Label: "admin", Value: 20001, HostIP: "10.0.0.2"},
+		},
+		Services: services,
+	}
+}
+
+func testService(task string, checks ...Check) Service {
+	return Service{Task: task, Name: "web", Port: "http", AddressMode: "auto", Checks: checks}
+}
+
+func tcpCheck(name string, interval time.Duration) Check {
+	return Check{Name: name, Type: "tcp", Interval: interval, Timeout: time.Second, OnUpdate: "require_healthy"}
+}
+
+func httpCheck(name, path string, interval time.Duration) Check {
+	c := tcpCheck(name, interval)
+	c.Type, c.Path = "http", path
+	return c
+}
+
+// fakeNet is a network in memory. What it connects with lives in the bubble of
+// the test.
+type fakeNet struct {
+	t       *testing.T
+	slow    time.Duration // how long a connection takes
+	begin   time.Time
+	serving sync.WaitGroup
+
+	mu        sync.Mutex
+	listeners map[string]*listener
+	dials     map[string][]time.Duration // by address
+}
+
+func newFakeNet(t *testing.T) *fakeNet {
+	return &fakeNet{t: t, begin: time.Now(), listeners: make(map[string]*listener), dials: make(map[string][]time.Duration)}
+}
+
+func (n *fakeNet) dial(ctx context.Context, _, address string) (net.Conn, error) {
+	n.mu.Lock()
+	n.dials[address] = append(n.dials[address], time.Since(n.begin))
+	l, slow := n.listeners[address], n.slow
+	n.mu.Unlock()
+	if slow > 0 {
+		select {
+		case <-time.After(slow):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	if l == nil {
+		return nil, fmt.Errorf("dial tcp %s: connect: connection refused", address)
+	}
+	ours, theirs := net.Pipe()
+	select {
+	case l.conns <- theirs:
+		return ours, nil
+	case <-l.closed:
+		return nil, fmt.Errorf("dial tcp %s: connect: connection refused", address)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// serve answers at an address until close, or until the end of the test.
+func (n *fakeNet) serve(address string, h http.Handler) (close func()) {
+	l := &listener{address: address, conns: make(chan net.Conn), closed: make(chan struct{})}
+	n.mu.Lock()
+	n.listeners[address] = l
+	n.mu.Unlock()
+	server := &http.Server{Handler: h}
+	n.serving.Go(func() { _ = server.Serve(l) })
+	close = sync.OnceFunc(func() {
+		n.mu.Lock()
+		if n.listeners[address] == l {
+			delete(n.listeners, address)
+		}
+		n.mu.Unlock()
+		_ = server.Close()
+		n.serving.Wait()
+	})
+	n.t.Cleanup(close)
+	return close
+}
+
+func (n *fakeNet) dialed(address string) []time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return append([]time.Duration(nil), n.dials[address]...)
+}
+
+type listener struct {
+	address string
+	conns   chan net.Conn
+	once    sync.Once
+	closed  chan struct{}
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *listener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *listener) Addr() net.Addr { return &net.TCPAddr{} }
+
+// status answers every request with a code and a body.
+func status(code int, body string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(code)
+		_, _ = w.Write([]byte(body))
+	})
+}
+
+// recorder is a Registry that remembers each change, and fails as often as it
+// is told to.
+type recorder struct {
+	Memory
+	mu    sync.Mutex
+	fails int
+	calls []string
+}
+
+func (r *recorder) ChangeServices(put, remove []*api.ServiceRegistration) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.fails > 0 {
+		r.fails--
+		r.calls = append(r.calls, "fail")
+		return errors.New("disk full")
+	}
+	var words []string
+	for _, s := range put {
+		words = append(words, "+"+strings.TrimPrefix(s.ID, "_nomad-task-"+testAllocID+"-"))
+	}
+	for _, s := range remove {
+		words = append(words, "-"+strings.TrimPrefix(s.ID, "_nomad-task-"+testAllocID+"-"))
+	}
+	r.calls = append(r.calls, strings.Join(words, " "))
+	return r.Memory.ChangeServices(put, remove)
+}
+
+// taken returns the changes since the last call.
+func (r *recorder) taken() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	calls := r.calls
+	r.calls = nil
+	return calls
+}
+
+// kept is a Results in memory.
+type kept struct {
+	mu   sync.Mutex
+	puts int
+	by   map[string]*api.AllocCheckStatus
+}
+
+func (k *kept) CheckResults(string) (map[string]*api.AllocCheckStatus, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	found := make(map[string]*api.AllocCheckStatus, len(k.by))
+	for id, r := range k.by {
+		found[id] = r
+	}
+	return found, nil
+}
+
+func (k *kept) PutCheckResult(_ string, r *api.AllocCheckStatus) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.by == nil {
+		k.by = make(map[string]*api.AllocCheckStatus)
+	}
+	k.by[r.ID] = r
+	k.puts++
+	return nil
+}
+
+func (k *kept) DeleteCheckResults(_ string, ids []string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, id := range ids {
+		delete(k.by, id)
+	}
+	return nil
+}
+
+// restarts remembers what a set wants to be restarted.
+type restarts struct {
+	begin time.Time
+	mu    sync.Mutex
+	asked []string
+}
+
+func (r *restarts) restart(_ context.Context, task, reason string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked = append(r.asked, fmt.Sprintf("+%v %s: %s", time.Since(r.begin), task, reason))
+	return nil
+}
+
+func (r *restarts) all() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]string(nil), r.asked...)
+}
+
+// world is a set with all that is around it. Spec and vars may be changed
+// between two calls of the set.
+type world struct {
+	*Set
+	net      *fakeNet
+	registry *recorder
+	results  *kept
+	restarts *restarts
+
+	mu   sync.Mutex
+	spec *Spec
+	vars map[string]map[string]string // env of each task
+}
+
+func newWorld(t *testing.T, services ...Service) *world {
+	w := &world{
+		net:      newFakeNet(t),
+		registry: new(recorder),
+		results:  new(kept),
+		restarts: &restarts{begin: time.Now()},
+		spec:     testSpec(services...),
+		vars:     make(map[string]map[string]string),
+	}
+	w.Set = w.newSet()
+	t.Cleanup(func() { w.StopChecks(true) })
+	return w
+}
+
+// newSet makes a set as another agent would.
+func (w *world) newSet() *Set {
+	return New(Config{
+		AllocID: testAllocID, AllocName: "j.g[0]",
+		Spec: func() *Spec {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.spec
+		},
+		Env:      w.env,
+		Restart:  w.restarts.restart,
+		Registry: w.registry,
+		Results:  w.results,
+		Dial:     w.net.dial,
+		Logger:   hclog.NewNullLogger(),
+	})
+}
+
+func (w *world) env(task string) *taskenv.Env {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	node := taskenv.Node{Attributes: map[string]string{"kernel.name": "linux"}, Datacenter: "dc1"}
+	alloc := taskenv.Alloc{ID: testAllocID, Name: "j.g[0]", JobName: "j", Group: "g", Ports: w.spec.Ports}
+	return taskenv.NewBuilder(node, alloc, taskenv.Task{Name: task, Env: w.vars[task]}).Build()
+}
+
+// setServices is a new version of the job.
+func (w *world) setServices(services ...Service) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	next := *w.spec
+	next.Services = services
+	w.spec = &next
+}
+
+func (w *world) setVar(task, key, value string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.vars[task] = map[string]string{key: value}
+}
+
+// statuses tells what the checks say, as "name status code output".
+func (w *world) statuses() []string {
+	results, _, _ := w.Checks()
+	var list []string
+	for _, r := range results {
+		list = append(list, fmt.Sprintf("%s %s %d %s", r.Check, r.Status, r.StatusCode, r.Output))
+	}
+	return list
+}

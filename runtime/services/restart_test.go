@@ -1,0 +1,166 @@
+package services
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestRestartWatch feeds the machine with looks at given seconds, and tells what
+// it answers: "-" for nothing, "!" for a restart, else when to look again.
+func TestRestartWatch(t *testing.T) {
+	type look struct {
+		at        int
+		unhealthy bool
+		want      string
+	}
+	for _, c := range []struct {
+		name     string
+		restart  Restart
+		interval int
+		looks    []look
+	}{
+		{"without a limit nothing happens", Restart{}, 1, []look{{0, true, "-"}, {100, true, "-"}}},
+		{"nothing counts in the grace period", Restart{Limit: 1, Grace: 5 * time.Second}, 10, []look{{0, true, "5s"}, {4, true, "5s"}, {5, true, "!"}}},
+		{"RS-086: limit 2, interval 1 s, grace 2 s", Restart{Limit: 2, Grace: 2 * time.Second}, 1, []look{{0, false, "2s"}, {2, true, "3s"}, {3, true, "!"}, {4, true, "-"}}},
+		{"a good result takes the deadline back", Restart{Limit: 3}, 10, []look{{0, true, "20s"}, {19, false, "-"}, {21, true, "41s"}, {40, true, "41s"}, {41, true, "!"}}},
+		{"healthy for ever", Restart{Limit: 1}, 10, []look{{0, false, "-"}, {10, false, "-"}}},
+	} {
+		begin := time.Now()
+		var w restartWatch
+		w.arm(begin, c.restart)
+		for _, l := range c.looks {
+			due, next := w.look(begin.Add(time.Duration(l.at)*time.Second), l.unhealthy, time.Duration(c.interval)*time.Second, c.restart.Limit)
+			got := "-"
+			switch {
+			case due:
+				got = "!"
+			case !next.IsZero():
+				got = next.Sub(begin).String()
+			}
+			if got != l.want {
+				t.Errorf("%s: at %d s: %s, want %s", c.name, l.at, got, l.want)
+			}
+		}
+	}
+}
+
+func restarting(c Check, limit int, grace time.Duration) Check {
+	c.Restart = Restart{Limit: limit, Grace: grace}
+	return c
+}
+
+// RS-086, as far as the checks go: the restart comes 3 s after the start, and
+// again when the task is back.
+func TestCheckRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, testService("t", restarting(tcpCheck("alive", time.Second), 2, 2*time.Second)))
+		w.StartChecks()
+		after(time.Minute)
+		wantList(t, "before the task is registered", w.restarts.all())
+
+		w.restarts.begin = time.Now()
+		if err := w.Register("t", nil); err != nil {
+			t.Fatal(err)
+		}
+		after(10 * time.Second)
+		const first = `+3s t: healthcheck: check "alive" unhealthy`
+		wantList(t, "once", w.restarts.all(), first)
+		if err := errors.Join(w.Deregister(t.Context(), "t"), w.Register("t", nil)); err != nil {
+			t.Fatal(err)
+		}
+		after(10 * time.Second)
+		const second = `+13s t: healthcheck: check "alive" unhealthy`
+		wantList(t, "again when it is back", w.restarts.all(), first, second)
+
+		// What is up again is left alone, and so is what was taken away.
+		if err := w.Register("t", nil); err != nil {
+			t.Fatal(err)
+		}
+		w.net.serve(webAddress, status(200, ""))
+		after(10 * time.Second)
+		if err := w.Register("t", nil); err != nil {
+			t.Fatal(err)
+		}
+		after(time.Second)
+		if err := w.Deregister(t.Context(), "t"); err != nil {
+			t.Fatal(err)
+		}
+		after(time.Minute)
+		wantList(t, "in the end", w.restarts.all(), first, second)
+	})
+}
+
+// Of several checks of a task one restart comes; those of others go on.
+func TestOneRestartPerRound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fast := restarting(tcpCheck("fast", 2*time.Second), 1, 3*time.Second)
+		slow := restarting(tcpCheck("slow", 4*time.Second), 2, 3*time.Second)
+		w := newWorld(t, testService("t", fast, slow), testService("u", slow), testService(Group, restarting(tcpCheck("g", 6*time.Second), 3, time.Second)))
+		w.StartChecks()
+		for _, task := range []string{Group, "t", "u"} {
+			if err := w.Register(task, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		after(14 * time.Second)
+		wantList(t, "restarts", w.restarts.all(), `+3s t: healthcheck: check "fast" unhealthy`, `+7s u: healthcheck: check "slow" unhealthy`)
+		after(2 * time.Second) // the group's first result is at 3 s
+		wantList(t, "restarts", w.restarts.all()[2:], `+15s : healthcheck: check "g" unhealthy`)
+
+		// A task that is back gives the group its grace again.
+		if err := w.Register("t", nil); err != nil {
+			t.Fatal(err)
+		}
+		after(13500 * time.Millisecond)
+		all := w.restarts.all()
+		wantList(t, "a new round", all[3:], `+19s t: healthcheck: check "fast" unhealthy`, `+29s : healthcheck: check "g" unhealthy`)
+	})
+}
+
+// A check that has not run yet says nothing: a limit of 1 would restart each
+// task before anybody has looked at it.
+func TestPendingIsNotUnhealthy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, testService("t", restarting(tcpCheck("alive", 10*time.Second), 1, time.Second)))
+		w.net.serve(webAddress, status(200, ""))
+		w.StartChecks()
+		if err := w.Register("t", nil); err != nil {
+			t.Fatal(err)
+		}
+		after(time.Minute)
+		wantList(t, "restarts", w.restarts.all())
+	})
+}
+
+// A restart that hangs does not hold up the end, and is not repeated meanwhile.
+func TestStopEndsRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, testService("t", restarting(tcpCheck("alive", time.Second), 1, 0)))
+		var causes []time.Duration
+		w.Set.config.Restart = func(ctx context.Context, _, _ string) error {
+			begin := time.Now()
+			<-ctx.Done()
+			causes = append(causes, time.Since(begin))
+			return ctx.Err()
+		}
+		w.StartChecks()
+		if err := w.Register("t", nil); err != nil {
+			t.Fatal(err)
+		}
+		after(12 * time.Second)
+		wantList(t, "given up", causes, 10*time.Second)
+		if err := w.Register("t", nil); err != nil {
+			t.Fatal(err)
+		}
+		after(time.Second)
+		begin := time.Now()
+		w.StopChecks(true)
+		if took := time.Since(begin); took != 0 {
+			t.Errorf("the stop took %v", took)
+		}
+		wantList(t, "cut short", causes, 10*time.Second, time.Second)
+	})
+}

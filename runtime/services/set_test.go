@@ -1,0 +1,245 @@
+package services
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+func wantCalls(t *testing.T, r *recorder, when string, want ...string) {
+	t.Helper()
+	if got := r.taken(); !slices.Equal(got, want) {
+		t.Errorf("%s: %q, want %q", when, got, want)
+	}
+}
+
+func TestRegistration(t *testing.T) {
+	group := Service{Name: "${NOMAD_JOB_NAME}-api", Port: "http", Tags: []string{"${attr.kernel.name}", "b"}}
+	task := Service{Task: "t", Name: "db", Port: "5432", AddressMode: "driver", Tags: []string{"${COLOUR}"}, CanaryTags: []string{"canary-${COLOUR}"}}
+	w := newWorld(t, group, task)
+	w.setVar("t", "COLOUR", "red")
+
+	if err := w.Register(Group, nil); err != nil {
+		t.Fatal(err)
+	}
+	wantCalls(t, w.registry, "the group", "+group-g-j-api-http")
+	if err := w.Register("t", &driver.NetworkOverride{Addr: "172.17.0.5"}); err != nil {
+		t.Fatal(err)
+	}
+	wantCalls(t, w.registry, "the task", "+t-db-5432")
+
+	got := w.registry.ServicesByAllocation(testAllocID)
+	if len(got) != 2 {
+		t.Fatalf("%d registrations, want 2", len(got))
+	}
+	api := got[0]
+	if api.ID != "_nomad-task-"+testAllocID+"-group-g-j-api-http" || api.ServiceName != "j-api" || api.Namespace != "default" ||
+		api.NodeID != "node-id" || api.Datacenter != "dc1" || api.JobID != "j" || api.AllocID != testAllocID ||
+		api.Address != "10.0.0.1" || api.Port != 20000 || !slices.Equal(api.Tags, []string{"linux", "b"}) {
+		t.Errorf("group service: %+v", api)
+	}
+	if db := got[1]; db.Address != "172.17.0.5" || db.Port != 5432 || !slices.Equal(db.Tags, []string{"red"}) {
+		t.Errorf("task service: %+v", db)
+	}
+}
+
+func TestCanaryTags(t *testing.T) {
+	tagged := Service{Task: "t", Name: "db", Port: "http", Tags: []string{"a"}, CanaryTags: []string{"c"}}
+	untagged := Service{Task: "t", Name: "web", Port: "http", Tags: []string{"a"}}
+	w := newWorld(t, tagged, untagged)
+	w.spec.Canary = true
+	tags := func() string {
+		var all []string
+		for _, s := range w.registry.ServicesByAllocation(testAllocID) {
+			all = append(all, s.ServiceName+"="+strings.Join(s.Tags, ","))
+		}
+		return strings.Join(all, " ")
+	}
+	if err := w.Register("t", nil); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := tags(), "db=c web=a"; got != want {
+		t.Errorf("canary: %s, want %s", got, want)
+	}
+	wantCalls(t, w.registry, "start", "+t-db-http +t-web-http")
+
+	promoted := *w.spec
+	promoted.Canary = false
+	w.spec = &promoted
+	if err := w.Update("t"); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := tags(), "db=a web=a"; got != want {
+		t.Errorf("promoted: %s, want %s", got, want)
+	}
+	wantCalls(t, w.registry, "promotion", "+t-db-http")
+}
+
+// What is new is registered before what has vanished is removed, and what is as
+// it was is left alone.
+func TestUpdateOfRegistrations(t *testing.T) {
+	w := newWorld(t, Service{Name: "a", Port: "http"}, Service{Name: "b", Port: "http"})
+	if err := w.Update(Group); err != nil {
+		t.Fatal(err)
+	}
+	wantCalls(t, w.registry, "before it is up")
+	if err := w.Register(Group, nil); err != nil {
+		t.Fatal(err)
+	}
+	wantCalls(t, w.registry, "start", "+group-g-a-http +group-g-b-http")
+	if err := w.Update(Group); err != nil {
+		t.Fatal(err)
+	}
+	wantCalls(t, w.registry, "nothing new")
+
+	w.setServices(Service{Name: "b", Port: "http", Tags: []string{"new"}}, Service{Name: "c", Port: "http"})
+	if err := w.Update(Group); err != nil {
+		t.Fatal(err)
+	}
+	wantCalls(t, w.registry, "a new version", "+group-g-b-http +group-g-c-http -group-g-a-http")
+
+	w.setServices(Service{Name: "b", Port: "nope"})
+	if err := w.Update(Group); err == nil || err.Error() != `register services: service "b": invalid port "nope": port label not found` {
+		t.Errorf("a wrong port: %v", err)
+	}
+	wantCalls(t, w.registry, "a wrong version changes nothing")
+
+	if err := w.Deregister(t.Context(), Group); err != nil {
+		t.Fatal(err)
+	}
+	wantCalls(t, w.registry, "end", "-group-g-b-http -group-g-c-http")
+	if err := errors.Join(w.Deregister(t.Context(), Group), w.Update(Group), w.Clear(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	wantCalls(t, w.registry, "after the end")
+}
+
+// RS-043: before a task is restarted its services go, and they are back with the
+// new process.
+func TestCycleOfTask(t *testing.T) {
+	w := newWorld(t, testService("t"), testService("u"))
+	for range 2 {
+		if err := w.Register("t", nil); err != nil {
+			t.Fatal(err)
+		}
+		wantCalls(t, w.registry, "start", "+t-web-http")
+		if err := errors.Join(w.Deregister(t.Context(), "t"), w.Deregister(t.Context(), "t")); err != nil {
+			t.Fatal(err)
+		}
+		wantCalls(t, w.registry, "end, once each cycle", "-t-web-http")
+	}
+}
+
+func TestRegistrationErrors(t *testing.T) {
+	bad := Service{Task: "t", Name: "svc-${BAD}", Port: "http"}
+	w := newWorld(t, bad, Service{Name: "a", Port: "http", AddressMode: "alloc"})
+	w.setVar("t", "BAD", "a_b")
+	const name = `service name must be valid per RFC 1123 and can contain only alphanumeric characters or dashes and must be no longer than 63 characters: "svc-a_b"`
+	if err := w.Validate("t"); err == nil || err.Error() != name {
+		t.Errorf("validate: %v", err)
+	}
+	if err := w.Validate(Group); err != nil {
+		t.Errorf("validate group: %v", err)
+	}
+	if err := w.Register("t", nil); err == nil || err.Error() != `register services: service "svc-${BAD}": `+name {
+		t.Errorf("register: %v", err)
+	}
+	if err := w.Register(Group, nil); err == nil || err.Error() != `register services: service "a": cannot use address_mode="alloc": no allocation network status reported` {
+		t.Errorf("register group: %v", err)
+	}
+	w.registry.fails = 1
+	w.setServices(Service{Name: "a", Port: "http"})
+	if err := w.Register(Group, nil); err == nil || err.Error() != "register services: disk full" {
+		t.Errorf("register with a full disk: %v", err)
+	}
+	wantCalls(t, w.registry, "errors", "fail")
+	// What could not be registered is, at the next occasion.
+	if err := w.Update(Group); err != nil {
+		t.Fatal(err)
+	}
+	wantCalls(t, w.registry, "update", "+group-g-a-http")
+}
+
+func TestRemovalIsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, testService(Group))
+		if err := w.Register(Group, nil); err != nil {
+			t.Fatal(err)
+		}
+		w.registry.fails = 6
+		begin := time.Now()
+		if err := w.Deregister(t.Context(), Group); err != nil {
+			t.Fatal(err)
+		}
+		// 100 ms, 200, 400, 800, 1 s, 1 s
+		if got, want := time.Since(begin), 3500*time.Millisecond; got != want {
+			t.Errorf("removed after %v, want %v", got, want)
+		}
+
+		// At least one attempt, whatever the context; the next moment tries again.
+		if err := w.Register(Group, nil); err != nil {
+			t.Fatal(err)
+		}
+		w.registry.taken()
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		w.registry.fails = 1
+		if err := w.Deregister(over, Group); err == nil || err.Error() != "deregister services: disk full" {
+			t.Errorf("deregister: %v", err)
+		}
+		wantCalls(t, w.registry, "one attempt", "fail")
+		if err := w.Clear(over); err != nil {
+			t.Fatal(err)
+		}
+		wantCalls(t, w.registry, "clear", "-group-g-web-http")
+	})
+}
+
+// What an earlier agent has registered is taken over, or removed.
+func TestRegistrationsOfAnEarlierAgent(t *testing.T) {
+	w := newWorld(t, testService(Group), testService("t"), Service{Task: "gone", Name: "x", Port: "http"})
+	for _, task := range []string{Group, "t", "gone"} {
+		if err := w.Register(task, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.registry.taken()
+
+	next := w.newSet()
+	if err := errors.Join(next.Register(Group, nil), next.Register("t", nil)); err != nil {
+		t.Fatal(err)
+	}
+	wantCalls(t, w.registry, "nothing has changed")
+
+	w.setServices(Service{Name: "new", Port: "http"}, testService("t"))
+	next = w.newSet()
+	if err := next.Register(Group, nil); err != nil {
+		t.Fatal(err)
+	}
+	wantCalls(t, w.registry, "another version", "+group-g-new-http -gone-x-http -group-g-web-http")
+	if err := next.Deregister(t.Context(), "t"); err != nil {
+		t.Fatal(err)
+	}
+	wantCalls(t, w.registry, "a task that has died meanwhile", "-t-web-http")
+}
+
+// A prefix may be that of two workloads; the longer one counts.
+func TestOwner(t *testing.T) {
+	spec := testSpec(Service{Task: "a", Name: "x"}, Service{Task: "a-b", Name: "x"}, Service{Name: "y"})
+	for id, want := range map[string]string{
+		"a-x-http":       "a",
+		"a-b-x-http":     "a-b",
+		"group-g-y-http": Group,
+		"z-x-http":       Group,
+	} {
+		if got := ownerOf(spec, "_nomad-task-"+testAllocID+"-"+id); got != want {
+			t.Errorf("%s belongs to %q, want %q", id, got, want)
+		}
+	}
+}
