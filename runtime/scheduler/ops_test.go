@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -94,7 +95,9 @@ func TestRegister(t *testing.T) {
 // their records go when they have ended.
 func TestPurge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(*api.Allocation) schedtest.Life { return schedtest.Life{Stop: 5 * time.Second, Linger: 5 * time.Second} })
+		b := newBench(t, func(*api.Allocation) schedtest.Life {
+			return schedtest.Life{Stop: 5 * time.Second, Linger: 5 * time.Second}
+		})
 		b.register(serviceJob(nil))
 		b.after(time.Minute)
 		if _, err := b.Deregister(t.Context(), web, scheduler.DeregisterOptions{Purge: true, NoShutdownDelay: true}); err != nil {
@@ -403,7 +406,9 @@ func TestDeploymentVerbs(t *testing.T) {
 // A deployment that makes no progress fails at its deadline; each newly healthy
 // allocation sets it anew.
 func TestProgressDeadline(t *testing.T) {
-	deadline := rolling(func(u *api.UpdateStrategy) { u.ProgressDeadline, u.HealthyDeadline = new(2*time.Minute), new(time.Minute) })
+	deadline := rolling(func(u *api.UpdateStrategy) {
+		u.ProgressDeadline, u.HealthyDeadline = new(2*time.Minute), new(time.Minute)
+	})
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, func(a *api.Allocation) schedtest.Life {
 			switch a.Name {
@@ -481,10 +486,10 @@ func TestCollection(t *testing.T) {
 func TestStoreFaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, func(*api.Allocation) schedtest.Life { return schedtest.Life{Run: time.Second, Fail: true} })
-		full := false
+		var full atomic.Bool
 		synctest.Wait()
 		b.store.Fault = func() error {
-			if full {
+			if full.Load() {
 				return schedtest.ErrFault
 			}
 			return nil
@@ -493,7 +498,7 @@ func TestStoreFaults(t *testing.T) {
 			g.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(1), Interval: new(time.Hour), Delay: new(10 * time.Second), DelayFunction: new("constant"), Unlimited: new(false)}
 		}))
 		b.after(5 * time.Second)
-		full = true
+		full.Store(true)
 		before := b.log.String()
 		if _, err := b.Register(t.Context(), serviceJob(func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.ID = new("other") }), scheduler.RegisterOptions{}); !errors.Is(err, schedtest.ErrFault) {
 			t.Errorf("error %v", err)
@@ -502,7 +507,7 @@ func TestStoreFaults(t *testing.T) {
 		if after := b.log.String(); after != before {
 			t.Errorf("something has changed:\n%s", strings.TrimPrefix(after, before))
 		}
-		full = false
+		full.Store(false)
 		b.after(5 * time.Second)
 		if got := b.allocs("web"); len(got) != 2 || got[0].NextAllocation != got[1].ID {
 			t.Errorf("%d allocations when there is room on the disk again", len(got))

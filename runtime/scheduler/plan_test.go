@@ -463,7 +463,10 @@ func BenchmarkPlan(b *testing.B) {
 	b.Run("jobs-1000", func(b *testing.B) {
 		var cases []*planCase
 		for i := range 1000 {
-			p := newCase("service", func(f *fixture) { f.group.Count = new(1); f.task.Resources = &api.Resources{CPU: new(1), MemoryMB: new(10)} })
+			p := newCase("service", func(f *fixture) {
+				f.group.Count = new(1)
+				f.task.Resources = &api.Resources{CPU: new(1), MemoryMB: new(10)}
+			})
 			p.in.Job.ID = new(fmt.Sprint("job", i))
 			cases = append(cases, p)
 		}

@@ -243,7 +243,9 @@ func TestAutoRevert(t *testing.T) {
 // dead.
 func TestRescheduleUntilExhausted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(*api.Allocation) schedtest.Life { return schedtest.Life{Run: time.Second, Fail: true, Linger: 7 * time.Second} })
+		b := newBench(t, func(*api.Allocation) schedtest.Life {
+			return schedtest.Life{Run: time.Second, Fail: true, Linger: 7 * time.Second}
+		})
 		b.register(serviceJob(func(j *api.Job, g *api.TaskGroup, _ *api.Task) {
 			j.Type = new(api.JobTypeBatch)
 			g.Count = new(1)
@@ -258,7 +260,9 @@ func TestRescheduleUntilExhausted(t *testing.T) {
 // ended, not when it is told to.
 func TestBlockedThenUnblocked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(*api.Allocation) schedtest.Life { return schedtest.Life{Stop: 3 * time.Second, Linger: 2 * time.Second} })
+		b := newBench(t, func(*api.Allocation) schedtest.Life {
+			return schedtest.Life{Stop: 3 * time.Second, Linger: 2 * time.Second}
+		})
 		big := func(j *api.Job, g *api.TaskGroup, t *api.Task) { t.Resources.MemoryMB = new(400); g.Count = new(2) }
 		b.register(serviceJob(big))
 		b.register(serviceJob(edits(big, func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.ID = new("second") })))

@@ -30,9 +30,12 @@ var (
 	seed  = flag.Uint64("seed", 0, "the only simulation to run, with its transcript")
 )
 
-// TestSimulation lets random jobs, requests and faults happen to a scheduler and
-// a node under virtual time, and checks what must always hold after each change
-// of the store, and what must hold when all is quiet.
+// TestSimulation lets random jobs, requests, refusals of the store and restarts
+// of the scheduler happen under virtual time, and checks what must always hold
+// after each change of the store, and what must hold when all is quiet.
+//
+//	go test -run Simulation ./runtime/scheduler -seeds 10000   a minute or less
+//	go test -run Simulation ./runtime/scheduler -seed 42       one, with its transcript
 func TestSimulation(t *testing.T) {
 	if *seed != 0 {
 		simulate(t, *seed, os.Stderr)
@@ -128,6 +131,7 @@ func simulate(t *testing.T, seed uint64, out *os.File) {
 		time.Sleep(3 * time.Hour)
 		synctest.Wait()
 		s.quiet()
+		s.fixed(ctx)
 		end()
 		cancel()
 		scheduling.Wait()
@@ -445,6 +449,24 @@ func (s *simulation) quiet() {
 		}
 		if want := model.JobStatus(job, state.AllocsOfJob(key), state.EvalsOfJob(key), state.DeploymentsOfJob(key)); *job.Status != want && len(state.EvalsOfJob(key)) > 0 {
 			s.fail("job %s is %s, should be %s", key.ID, *job.Status, want)
+		}
+	}
+}
+
+// fixed checks that there is nothing left to do: to look at a job again places
+// nothing. What waits for room really has none.
+func (s *simulation) fixed(ctx context.Context) {
+	state := s.store.View()
+	for job := range state.Jobs() {
+		if *job.Type == api.JobTypeSystem {
+			continue // each evaluation replaces what has ended
+		}
+		key := scheduler.KeyOf(job)
+		if _, err := s.sched.Evaluate(ctx, key, false); err != nil {
+			s.fail("evaluate %s: %v", key.ID, err)
+		}
+		if before, after := len(state.AllocsOfJob(key)), len(s.store.View().AllocsOfJob(key)); before != after {
+			s.fail("another look at job %s places %d", key.ID, after-before)
 		}
 	}
 }

@@ -35,7 +35,7 @@ type Node struct {
 	Scheduler *scheduler.Scheduler
 	// Life says how an allocation runs. Nil means the zero value for all.
 	Life func(*api.Allocation) Life
-	mu sync.Mutex // guards Scheduler once the node runs
+	mu   sync.Mutex // guards Scheduler once the node runs
 
 	// Started and Ended are called when the first task of an allocation would be
 	// started, and when nothing of it runs any more. They may be nil.
