@@ -348,8 +348,8 @@ func (l *loader) setIndexes(sound bool) {
 			tables[Table(name)] = index
 		}
 	} else if !sound || l.highest > 0 || len(s.damage) > 0 {
-		// No agent makes a thousand changes per second for fifty years.
-		s.index = max(l.highest+lostIndex, uint64(time.Now().UnixMilli()))
+		// No agent makes a million changes per second for fifty years.
+		s.index = max(l.highest+lostIndex, uint64(time.Now().UnixMicro()))
 		for _, k := range kinds {
 			if k.public {
 				tables[k.table] = s.index
