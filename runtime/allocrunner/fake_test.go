@@ -50,6 +50,8 @@ var behaviourSpec = hclspec.Object(map[string]*hclspec.Spec{
 // world is where fake processes live; it outlives the plugins.
 type world struct {
 	capabilities driver.Capabilities
+	sweeps       bool // its plugins look for processes that they have not started
+	deaf         bool // its plugins do not remember what was started before
 
 	mu      sync.Mutex
 	plugin  *plugin
@@ -88,6 +90,9 @@ func (w *world) Driver(_ context.Context, name string) (driver.Driver, error) {
 	}
 	return w.plugin, nil
 }
+
+// Remembers implements rememberer.
+func (w *world) Remembers(string) bool { return !w.deaf }
 
 // killPlugin is kill -9 of the plugin process. What nobody can recover dies with
 // it.
@@ -326,6 +331,9 @@ func (p *plugin) StopTask(ctx context.Context, id string, timeout time.Duration,
 
 func (p *plugin) DestroyTask(_ context.Context, id string, force bool) error {
 	t, err := p.find(id)
+	if errors.Is(err, driver.ErrTaskNotFound) && p.world.sweeps {
+		return p.sweep(id)
+	}
 	if err != nil {
 		return err
 	}
@@ -340,6 +348,21 @@ func (p *plugin) DestroyTask(_ context.Context, id string, force bool) error {
 	defer p.world.mu.Unlock()
 	delete(p.world.tasks, id)
 	return nil
+}
+
+// sweep ends all starts of a task, whatever their ids.
+func (p *plugin) sweep(id string) error {
+	p.world.mu.Lock()
+	defer p.world.mu.Unlock()
+	err := driver.ErrTaskNotFound
+	for other, t := range p.world.tasks {
+		if strings.HasPrefix(other, id[:strings.LastIndexByte(id, '/')+1]) {
+			t.exit(driver.ExitResult{ExitCode: 137, Signal: 9})
+			delete(p.world.tasks, other)
+			err = nil
+		}
+	}
+	return err
 }
 
 func (p *plugin) SignalTask(_ context.Context, id, signal string) error {

@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
+
+// patient is a hook that waits for what has no deadline.
+type patient interface{ Patient() }
 
 // prerun calls the Prerun hooks in order, up to the first error. live ends when
 // the allocation is stopped or the agent shuts down.
@@ -20,7 +24,11 @@ func (r *Runner) prerun(live context.Context) error {
 		if live.Err() != nil {
 			return context.Cause(live)
 		}
-		err := r.callHook(live, "prerun", h, r.limits.PrerunDeadline, func(ctx context.Context) error {
+		deadline := r.limits.PrerunDeadline
+		if _, ok := h.(patient); ok {
+			deadline = math.MaxInt64
+		}
+		err := r.callHook(live, "prerun", h, deadline, func(ctx context.Context) error {
 			return h.Prerun(ctx, hook.AllocPrerunRequest{Alloc: r.forHooks(), Env: r.env().Map()})
 		})
 		if err != nil {

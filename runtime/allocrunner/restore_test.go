@@ -1,0 +1,958 @@
+package allocrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner/restart"
+)
+
+// ledger is a Store and the Records of the next agent. When its agent dies,
+// because somebody says so or because a number of writes is reached, it writes no
+// more, and whoever tries to ends on the spot.
+type ledger struct {
+	mu     sync.Mutex
+	locals map[string]taskrunner.LocalState
+	states map[string]*api.TaskState
+	broken map[string]bool // tasks whose local records do not read
+	writes int
+	limit  int           // of writes; 0 means none
+	buried bool          // what still stirs is of no interest
+	dead   chan struct{} // closed at the limit
+	ended  chan struct{} // closed when the agent has been told
+}
+
+func newLedger() *ledger {
+	return &ledger{
+		locals: make(map[string]taskrunner.LocalState),
+		states: make(map[string]*api.TaskState),
+		dead:   make(chan struct{}),
+		ended:  make(chan struct{}),
+	}
+}
+
+func (l *ledger) write(f func()) error {
+	l.mu.Lock()
+	if !isClosed(l.dead) && (l.limit == 0 || l.writes < l.limit) {
+		l.writes++
+		f()
+		l.mu.Unlock()
+		return nil
+	}
+	closeOnce(l.dead)
+	buried := l.buried
+	l.mu.Unlock()
+	if buried {
+		return errors.New("the agent is dead")
+	}
+	<-l.ended
+	runtime.Goexit()
+	return nil
+}
+
+func (l *ledger) PutTaskLocal(_, task string, s taskrunner.LocalState) error {
+	return l.write(func() { l.locals[task] = s })
+}
+
+func (l *ledger) PutTaskState(_, task string, s *api.TaskState) error {
+	return l.write(func() { l.states[task] = s })
+}
+
+func (l *ledger) PutTask(_, task string, local taskrunner.LocalState, s *api.TaskState) error {
+	return l.write(func() { l.locals[task], l.states[task] = local, s })
+}
+
+func (l *ledger) TaskLocal(_, task string) (taskrunner.LocalState, bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.broken[task] {
+		return taskrunner.LocalState{}, true, errors.New("checksum is wrong")
+	}
+	s, ok := l.locals[task]
+	return s, ok, nil
+}
+
+func (l *ledger) TaskState(_, task string) (*api.TaskState, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.states[task], nil
+}
+
+// next is the ledger as the next agent finds it.
+func (l *ledger) next() *ledger {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := newLedger()
+	n.locals, n.states, n.broken = maps.Clone(l.locals), maps.Clone(l.states), l.broken
+	return n
+}
+
+// agent runs one allocation with a ledger.
+type agent struct {
+	*harness
+	ledger *ledger
+	config Config
+}
+
+func startAgent(t *testing.T, job *api.Job, mangle func(*Config)) *agent {
+	t.Helper()
+	return startMortal(t, job, 0, mangle)
+}
+
+// startMortal starts an agent that dies instead of a write.
+func startMortal(t *testing.T, job *api.Job, writes int, mangle func(*Config)) *agent {
+	t.Helper()
+	a := &agent{ledger: newLedger()}
+	a.ledger.limit = writes
+	a.harness = start(t, job, func(c *Config) {
+		c.Store = a.ledger
+		if mangle != nil {
+			mangle(c)
+		}
+		a.config = *c
+	})
+	a.awaitDeath()
+	return a
+}
+
+// awaitDeath ends the agent when its ledger does.
+func (a *agent) awaitDeath() {
+	go func() {
+		select {
+		case <-a.ledger.dead:
+			a.cancel(ErrShutdown)
+			close(a.ledger.ended)
+		case <-a.Done():
+		}
+	}()
+}
+
+// die is kill -9 of the agent: nothing is written any more.
+func (a *agent) die() {
+	a.ledger.mu.Lock()
+	closeOnce(a.ledger.dead)
+	a.ledger.mu.Unlock()
+	synctest.Wait()
+	a.ledger.mu.Lock()
+	a.ledger.buried = true
+	a.ledger.mu.Unlock()
+}
+
+// again starts the next agent, on what is in the world and in the ledger.
+// mangle may change the configuration, and the allocation in it.
+func (a *agent) again(mangle func(*Config)) *agent {
+	a.t.Helper()
+	if !isClosed(a.ledger.dead) {
+		a.t.Fatal("the agent before lives")
+	}
+	next := &agent{ledger: a.ledger.next()}
+	next.harness = start(a.t, a.config.Alloc.Job, func(c *Config) {
+		alloc, report := *a.config.Alloc, c.Report
+		*c = a.config
+		c.Alloc, c.Store, c.Report = &alloc, next.ledger, report
+		c.Records, c.Restored = next.ledger, true
+		if mangle != nil {
+			mangle(c)
+		}
+		next.config = *c
+	})
+	next.world, next.logs, next.begin = a.world, a.logs, a.begin
+	next.awaitDeath()
+	return next
+}
+
+// restarted runs a job for a while, kills the agent, lets something happen, and
+// starts another.
+func restarted(t *testing.T, job *api.Job, after time.Duration, meanwhile func(*agent), mangle func(*Config)) *agent {
+	t.Helper()
+	a := startAgent(t, job, nil)
+	a.after(after)
+	a.die()
+	if meanwhile != nil {
+		meanwhile(a)
+	}
+	b := a.again(mangle)
+	synctest.Wait()
+	return b
+}
+
+func (a *agent) exit(task string, r driver.ExitResult) {
+	a.world.mu.Lock()
+	defer a.world.mu.Unlock()
+	for id, t := range a.world.tasks {
+		if strings.Split(id, "/")[1] == task {
+			t.exit(r)
+		}
+	}
+}
+
+// vanish ends a process so that no driver knows of it any more.
+func (a *agent) vanish(task string) {
+	a.exit(task, driver.ExitResult{})
+	a.world.mu.Lock()
+	defer a.world.mu.Unlock()
+	maps.DeleteFunc(a.world.tasks, func(id string, _ *fakeTask) bool { return strings.Split(id, "/")[1] == task })
+	if a.world.plugin != nil {
+		close(a.world.plugin.down)
+		a.world.plugin = nil
+	}
+}
+
+func (a *agent) starts(task string) int {
+	a.world.mu.Lock()
+	defer a.world.mu.Unlock()
+	return a.world.starts[task]
+}
+
+const (
+	prestartTask = `
+		task "init" {
+			driver = "fake"
+			lifecycle { hook = "prestart" }
+			config { run_for = "1s" }
+		}`
+	sidecarTask = `
+		task "side" {
+			driver = "fake"
+			lifecycle {
+				hook    = "prestart"
+				sidecar = true
+			}
+		}`
+	poststopTask = `
+		task "after" {
+			driver = "fake"
+			lifecycle { hook = "poststop" }
+			config { run_for = "1s" }
+		}`
+)
+
+func jobOf(typ string, parts ...string) string { return job(typ, strings.Join(parts, "\n")) }
+
+func sticky() string {
+	return `
+		ephemeral_disk { sticky = true }`
+}
+
+func TestRS062_RunningTasksAreTakenOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var events []string
+		a := restarted(t, parseJob(t, jobOf("service", prestartTask, sidecarTask, sleeper)), 5*time.Second, func(a *agent) {
+			events = slices.Concat(a.events("init"), a.events("side"), a.events("web"))
+		}, nil)
+		a.after(time.Minute)
+		want(t, "starts", []int{a.starts("init"), a.starts("side"), a.starts("web")}, "[1 1 1]")
+		want(t, "events", slices.Concat(a.events("init"), a.events("side"), a.events("web")), fmt.Sprint(events))
+		want(t, "status", a.last().ClientStatus, "running")
+		if !a.state("web").StartedAt.Equal(a.begin.Add(time.Second)) {
+			t.Errorf("web started at %v", a.state("web").StartedAt)
+		}
+	})
+}
+
+func TestRS063_OrderlyStopLeavesTasksRunning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := startAgent(t, parseJob(t, jobOf("service", sleeper)), nil)
+		a.after(time.Second)
+		a.cancel(ErrShutdown)
+		a.wait()
+		want(t, "left running", a.LeftRunning(), "[fake]")
+		want(t, "finished", a.Finished(), "false")
+		a.die()
+		b := a.again(nil)
+		b.after(time.Second)
+		want(t, "starts", b.starts("web"), "1")
+		want(t, "state", b.state("web").State, "running")
+		b.Stop()
+		b.wait()
+		want(t, "finished", b.Finished(), "true")
+		want(t, "left running", b.LeftRunning(), "[]")
+	})
+}
+
+func TestRS064_TaskKilledWhileNobodyWasThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := restarted(t, parseJob(t, jobOf("service", sleeper)), 5*time.Second, func(a *agent) {
+			a.exit("web", driver.ExitResult{ExitCode: 137, Signal: 9})
+		}, nil)
+		a.after(time.Minute)
+		want(t, "events", a.events("web"), "[Received Task Setup Started Terminated Restarting Started]")
+		e := a.state("web").Events[3]
+		want(t, "end", []any{e.DisplayMessage, a.state("web").Restarts}, "[Exit Code: 137, Signal: 9 1]")
+	})
+}
+
+func TestRS065_EndsAreFollowedUp(t *testing.T) {
+	t.Run("main of a batch job", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			a := restarted(t, parseJob(t, jobOf("batch", `
+				restart { attempts = 0 }`, sleeper, poststopTask)), 5*time.Second, func(a *agent) {
+				a.exit("web", driver.ExitResult{ExitCode: 4})
+			}, nil)
+			a.wait()
+			want(t, "events", a.events("web"), "[Received Task Setup Started Terminated Not Restarting]")
+			want(t, "end", a.state("web").Events[3].DisplayMessage, "Exit Code: 4")
+			want(t, "poststop", a.events("after"), "[Received Task Setup Started Terminated]")
+			want(t, "status", a.last().ClientStatus, "failed")
+		})
+	})
+	t.Run("prestart", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			a := restarted(t, parseJob(t, jobOf("service", prestartTask, sleeper)), 500*time.Millisecond, func(a *agent) {
+				time.Sleep(time.Minute) // it ends in good order
+				synctest.Wait()
+			}, nil)
+			a.after(time.Second)
+			want(t, "prestart", a.events("init"), "[Received Task Setup Started Terminated]")
+			want(t, "main", a.events("web"), "[Received Task Setup Started]")
+		})
+	})
+}
+
+func TestRS066_TaskThatNobodyKnowsStartsAgainAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := restarted(t, parseJob(t, jobOf("service", sleeper)), 5*time.Second, func(a *agent) { a.vanish("web") }, nil)
+		want(t, "events", a.events("web"), "[Received Task Setup Started Failed Restoring Task Started]")
+		want(t, "state", []any{a.state("web").State, a.state("web").Restarts, a.starts("web")}, "[running 0 2]")
+		want(t, "at", a.state("web").StartedAt.Sub(a.begin), "5s")
+	})
+}
+
+func TestRS067_WhatIsOverIsNotRunAgain(t *testing.T) {
+	t.Run("complete allocation", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			text := jobOf("batch", `task "web" {
+				driver = "fake"
+				config { run_for = "1s" }
+			}`)
+			a := startAgent(t, parseJob(t, text), nil)
+			a.wait()
+			events := fmt.Sprint(a.events("web"))
+			a.die()
+			for range 2 {
+				a = a.again(func(c *Config) { c.Alloc.ClientStatus = "complete" })
+				a.wait()
+				want(t, "events", a.events("web"), events)
+				want(t, "starts", a.starts("web"), "1")
+				want(t, "status", a.last().ClientStatus, "complete")
+				a.die()
+			}
+		})
+	})
+	t.Run("dead task of a live allocation", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			a := restarted(t, parseJob(t, jobOf("batch", sleeper, `
+				task "short" {
+					driver = "fake"
+					config { run_for = "1s" }
+				}`)), 5*time.Second, nil, nil)
+			a.after(time.Minute)
+			want(t, "starts", []int{a.starts("web"), a.starts("short")}, "[1 1]")
+			want(t, "short", a.state("short").State, "dead")
+			if err := a.RestartAll(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			a.after(time.Minute)
+			want(t, "starts", []int{a.starts("web"), a.starts("short")}, "[2 2]")
+		})
+	})
+}
+
+func TestRS068_StopThatNobodyHasActedUpon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		task, alloc := &script{name: "task"}, &script{name: "alloc"}
+		a := restarted(t, parseJob(t, jobOf("service", sleeper, poststopTask)), 5*time.Second, nil, func(c *Config) {
+			c.Alloc.DesiredStatus = api.AllocDesiredStatusStop
+			c.Hooks = extraHooks{task: []hook.Hook{taskScript{task}}, alloc: []hook.Hook{allocScript{alloc}}}
+		})
+		a.wait()
+		want(t, "events", a.events("web"), "[Received Task Setup Started Terminated]")
+		want(t, "poststop", a.state("after").State, "dead")
+		want(t, "poststop starts", a.starts("after"), "1")
+		if strings.Contains(strings.Join(alloc.moments(), " "), "prerun") {
+			t.Errorf("alloc hooks: %v", alloc.moments())
+		}
+		if calls := strings.Join(task.moments(), " "); !strings.Contains(calls, "stop") {
+			t.Errorf("task hooks: %v", calls)
+		}
+		_, stopped := a.logs.snapshot()
+		want(t, "logs", stopped["web"], "1")
+		want(t, "status", a.last().ClientStatus, "complete")
+	})
+}
+
+func TestRS069_DelaysAndCountsGoOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := restarted(t, parseJob(t, jobOf("service", `
+			restart {
+				attempts = 2
+				delay    = "50s"
+				interval = "1h"
+				mode     = "fail"
+			}`, `task "web" {
+				driver = "fake"
+				config {
+					run_for    = "1s"
+					exit_codes = [3]
+				}
+			}`, poststopTask)), 11*time.Second, func(*agent) { time.Sleep(10 * time.Second) }, nil)
+		due := time.Unix(0, a.state("web").Events[4].Time).Add(time.Duration(a.state("web").Events[4].StartDelay))
+		want(t, "events", a.events("web"), "[Received Task Setup Started Terminated Restarting]")
+		want(t, "state", a.state("web").State, "pending")
+		want(t, "poststop", a.events("after"), "[Received]")
+		a.after(time.Until(due) - time.Millisecond)
+		want(t, "starts before the delay is over", a.starts("web"), "1")
+		a.after(time.Millisecond)
+		want(t, "starts", a.starts("web"), "2")
+		a.wait()
+		last := a.state("web").Events[len(a.state("web").Events)-1]
+		want(t, "end", []any{last.Type, a.state("web").Restarts}, "[Not Restarting 2]")
+	})
+}
+
+func TestRS070_DirectoryIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := restarted(t, parseJob(t, jobOf("service", sleeper, sidecarTask, poststopTask)), 5*time.Second, func(a *agent) {
+			if err := a.Dir().Destroy(); err != nil {
+				t.Fatal(err)
+			}
+		}, nil)
+		a.wait()
+		want(t, "alive", a.world.alive(), "[]")
+		want(t, "status", a.last().ClientStatus, "failed")
+		if d := a.last().ClientDescription; !strings.HasPrefix(d, "allocation directory is inaccessible: ") {
+			t.Errorf("description %q", d)
+		}
+		want(t, "events", a.events("web"), "[Received Task Setup Started Setup Failure Terminated]")
+		want(t, "starts", []int{a.starts("web"), a.starts("side"), a.starts("after")}, "[1 1 0]")
+		if _, err := os.Stat(a.Dir().Path()); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the directory was made again: %v", err)
+		}
+	})
+}
+
+func TestRS071_WithoutARecordItIsNew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := startAgent(t, parseJob(t, jobOf("service", sleeper)), func(c *Config) {
+			c.Restored, c.Records = true, newLedger()
+			want(t, "records", HasRecords(c.Records, c.Alloc), "false")
+		})
+		a.after(time.Second)
+		want(t, "events", a.events("web"), "[Received Task Setup Started]")
+		want(t, "records", HasRecords(a.ledger, a.config.Alloc), "true")
+	})
+}
+
+func TestRS072_Reboot(t *testing.T) {
+	reboot := func(t *testing.T, text string, meanwhile func(*agent)) *agent {
+		return restarted(t, parseJob(t, text), 5*time.Second, func(a *agent) {
+			a.world.mu.Lock()
+			for _, task := range a.world.tasks {
+				task.exit(driver.ExitResult{})
+			}
+			clear(a.world.tasks)
+			close(a.world.plugin.down)
+			a.world.plugin = nil
+			a.world.mu.Unlock()
+			if meanwhile != nil {
+				meanwhile(a)
+			}
+		}, func(c *Config) { c.Rebooted = true })
+	}
+	t.Run("tasks start again, in memory is built again", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			a := reboot(t, jobOf("service", prestartTask, sleeper), func(a *agent) {
+				if err := a.Dir().DropSecrets("web"); err != nil { // as the kernel did
+					t.Fatal(err)
+				}
+			})
+			want(t, "events", a.events("web"), "[Received Task Setup Started Failed Restoring Task Started]")
+			want(t, "starts", []int{a.starts("init"), a.starts("web")}, "[1 2]")
+			if os.Geteuid() == 0 {
+				if _, err := os.Stat(a.Dir().Path() + "/web/secrets/.nomad-mount"); err != nil {
+					t.Errorf("secrets are not in memory again: %v", err)
+				}
+			}
+		})
+	})
+	t.Run("prestart that wants to run again", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			a := reboot(t, jobOf("service", strings.Replace(prestartTask, "config", `meta { lite_rerun = "restart, reboot" }
+				config`, 1), sleeper), nil)
+			want(t, "web waits", a.state("web").State, "pending")
+			a.after(time.Second)
+			want(t, "starts", []int{a.starts("init"), a.starts("web")}, "[2 2]")
+		})
+	})
+	t.Run("with the directory everything begins anew", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			a := reboot(t, jobOf("service", prestartTask, sleeper), func(a *agent) {
+				if err := a.Dir().Destroy(); err != nil {
+					t.Fatal(err)
+				}
+			})
+			a.after(time.Second)
+			want(t, "starts", []int{a.starts("init"), a.starts("web")}, "[2 2]")
+			want(t, "status", a.last().ClientStatus, "running")
+		})
+	})
+}
+
+func TestRS077_StickyDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := startAgent(t, parseJob(t, jobOf("service", sticky(), sleeper)), nil)
+		a.after(time.Second)
+		old := a.Dir().Path()
+		for _, file := range []string{"alloc/data/a", "web/local/b", "alloc/tmp/c", "alloc/logs/d"} {
+			if err := os.WriteFile(old+"/"+file, []byte(file), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		const id = "66666666-2222-3333-4444-555555555555"
+		b := start(t, a.config.Alloc.Job, func(c *Config) {
+			c.AllocDirRoot = a.config.AllocDirRoot
+			c.Alloc.ID, c.Alloc.PreviousAllocation = id, testAllocID
+			c.Previous = func(allocID string) <-chan struct{} {
+				want(t, "previous", allocID, testAllocID)
+				return a.Done()
+			}
+		})
+		b.after(time.Hour) // no deadline cuts the wait short
+		want(t, "while the old one runs", b.state("web").State, "pending")
+		a.Stop()
+		a.wait()
+		b.after(time.Second)
+		want(t, "afterwards", b.state("web").State, "running")
+		for file, there := range map[string]bool{"alloc/data/a": true, "web/local/b": true, "alloc/tmp/c": false, "alloc/logs/d": false} {
+			text, err := os.ReadFile(b.Dir().Path() + "/" + file)
+			if there && string(text) != file || !there && !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("%s: %q, %v", file, text, err)
+			}
+		}
+		if _, err := os.Stat(old + "/alloc/data"); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("data was copied: %v", err)
+		}
+		b.Stop()
+		b.wait()
+	})
+}
+
+func TestRS088_NewKillTimeoutCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		text := jobOf("service", `
+			task "web" {
+				driver       = "fake"
+				kill_timeout = "20s"
+				config { ignore_signals = true }
+			}`)
+		a := startAgent(t, parseJob(t, text), nil)
+		a.after(time.Second)
+		next := place(parseJob(t, strings.Replace(text, "20s", "3s", 1)))
+		next.AllocModifyIndex = 7
+		a.Update(next)
+		a.after(0)
+		want(t, "starts", a.starts("web"), "1")
+
+		// An update counts for a task that was taken over, too.
+		a.die()
+		b := a.again(func(c *Config) { c.Alloc = next })
+		b.after(time.Second)
+		last := place(parseJob(t, strings.Replace(text, "20s", "4s", 1)))
+		last.AllocModifyIndex = 8
+		b.Update(last)
+		b.after(0)
+		b.Stop()
+		b.wait()
+		want(t, "stop", b.world.noted("StopTask"), `[+2s StopTask web timeout=4s signal=""]`)
+	})
+}
+
+// Each of these is a restore test of the reference, restated.
+func TestRestore(t *testing.T) {
+	t.Run("batch that has completed waits for its allocation", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			a := restarted(t, parseJob(t, jobOf("batch", sleeper, `
+				task "short" {
+					driver = "fake"
+					config { run_for = "1s" }
+				}`)), 5*time.Second, nil, nil)
+			short, _ := a.task("short")
+			want(t, "over", isClosed(short.Done()), "false")
+			a.Stop()
+			a.wait()
+			a.die()
+			b := a.again(nil)
+			b.wait()
+			short, _ = b.task("short")
+			if err := short.ForceRestart(t.Context(), model.EventRestartSignal("x"), false); !errors.Is(err, ErrNotRunning) {
+				t.Errorf("restart of a task that is over: %v", err)
+			}
+		})
+	})
+	t.Run("gates stand where they stood", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			a := restarted(t, parseJob(t, jobOf("service", prestartTask, sidecarTask, sleeper, `
+				task "up" {
+					driver = "fake"
+					lifecycle { hook = "poststart" }
+				}`)), 5*time.Second, nil, nil)
+			want(t, "phase", a.lifecycle.Phase(), "poststart")
+			for stage, open := range map[lifecycle.Stage]bool{
+				lifecycle.PrestartEphemeral: false, lifecycle.PrestartSidecar: true,
+				lifecycle.MainTask: true, lifecycle.PoststartEphemeral: true,
+			} {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				want(t, fmt.Sprint("gate ", stage), a.lifecycle.Gate(stage).Wait(ctx) == nil, fmt.Sprint(open))
+				cancel()
+			}
+		})
+	})
+	t.Run("leader and follower of a restored group are stopped", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			a := restarted(t, parseJob(t, jobOf("service", sleeper, `
+				task "lead" {
+					driver = "fake"
+					leader = true
+				}`)), time.Second, nil, nil)
+			a.Stop()
+			a.wait()
+			want(t, "alive", a.world.alive(), "[]")
+			want(t, "status", a.last().ClientStatus, "complete")
+		})
+	})
+	t.Run("environment of a hook that is done", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			env := &script{name: "env", give: func(int) (hook.TaskPrestartResponse, error) {
+				return hook.TaskPrestartResponse{Done: true, Env: map[string]string{"FROM_HOOK": "1"}}, nil
+			}}
+			a := startAgent(t, parseJob(t, jobOf("service", sleeper)), func(c *Config) {
+				c.Hooks = extraHooks{task: []hook.Hook{taskScript{env}}}
+			})
+			a.after(time.Second)
+			a.die()
+			a.vanish("web")
+			before := len(env.moments())
+			b := a.again(nil)
+			b.after(time.Second)
+			want(t, "starts", b.starts("web"), "2")
+			want(t, "env", b.world.config("web").Env["FROM_HOOK"], "1")
+			for _, call := range env.moments()[before:] {
+				if strings.Contains(call, "prestart") {
+					t.Errorf("called again: %v", call)
+				}
+			}
+		})
+	})
+	t.Run("hooks run again beside a running task", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			h := &script{name: "h", give: func(n int) (hook.TaskPrestartResponse, error) {
+				if n > 0 {
+					return hook.TaskPrestartResponse{}, errors.New("cannot do it twice")
+				}
+				return hook.TaskPrestartResponse{State: map[string]string{"n": "1"}}, nil
+			}}
+			a := startAgent(t, parseJob(t, jobOf("service", sleeper)), func(c *Config) {
+				c.Hooks = extraHooks{task: []hook.Hook{taskScript{h}}}
+			})
+			a.after(time.Second)
+			a.die()
+			b := a.again(nil)
+			b.after(time.Second)
+			want(t, "request", []any{h.last.Running, h.last.PreviousState}, "[true map[n:1]]")
+			want(t, "starts", b.starts("web"), "1")
+			want(t, "events", b.events("web"), "[Received Task Setup Started Task hook failed]")
+			want(t, "state", b.state("web").State, "running")
+		})
+	})
+	t.Run("prerun fails on restore", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			failing := &script{name: "failing", errs: map[string]error{"prerun": errors.New("no")}}
+			a := restarted(t, parseJob(t, jobOf("service", sleeper)), time.Second, nil, func(c *Config) {
+				c.Hooks = extraHooks{alloc: []hook.Hook{allocScript{failing}}}
+			})
+			a.wait()
+			want(t, "status", a.last().ClientStatus, "failed")
+			want(t, "alive", a.world.alive(), "[]")
+			want(t, "events", a.events("web"), "[Received Task Setup Started Setup Failure Terminated]")
+		})
+	})
+	t.Run("deadline counts from the creation", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			a := restarted(t, parseJob(t, jobOf("batch", `
+				max_run_duration = "60s"`, sleeper, poststopTask)), 20*time.Second, nil, nil)
+			a.wait()
+			want(t, "end", time.Since(a.begin), "1m0s")
+			want(t, "status", a.last().ClientDescription, model.MaxRunDurationExceeded)
+			a.die()
+			b := a.again(func(c *Config) {
+				c.Alloc.ClientStatus, c.Alloc.ClientDescription = a.last().ClientStatus, a.last().ClientDescription
+			})
+			b.wait()
+			want(t, "poststop", b.starts("after"), "0")
+			want(t, "status", b.last().ClientDescription, model.MaxRunDurationExceeded)
+		})
+	})
+	t.Run("the plugin dies with the agent", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			a := restarted(t, parseJob(t, jobOf("service", sleeper)), time.Second, func(a *agent) { a.world.killPlugin() }, nil)
+			a.after(time.Second)
+			want(t, "starts", a.starts("web"), "1")
+			a.exit("web", driver.ExitResult{ExitCode: 5})
+			a.after(time.Minute)
+			want(t, "events", a.events("web"), "[Received Task Setup Started Terminated Restarting Started]")
+		})
+	})
+	t.Run("a restart that was asked for is finished, and is no failure", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			a := startAgent(t, parseJob(t, jobOf("service", `
+				restart { attempts = 0 }`, `
+				task "web" {
+					driver       = "fake"
+					kill_timeout = "10s"
+					config { ignore_signals = true }
+				}`)), nil)
+			a.after(time.Second)
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() { _ = a.RestartTask(ctx, "web") }()
+			a.after(time.Second)
+			a.die()
+			cancel()
+			b := a.again(nil)
+			b.after(time.Minute)
+			want(t, "events", b.events("web"), "[Received Task Setup Started Restart Signaled Terminated Restarting Started]")
+			want(t, "state", []any{b.state("web").State, b.starts("web")}, "[running 2]")
+		})
+	})
+	t.Run("a lost record starts no second process", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			a := restarted(t, parseJob(t, jobOf("service", sleeper)), time.Second, func(a *agent) {
+				a.ledger.broken = map[string]bool{"web": true}
+				a.world.sweeps = true
+				a.world.killPlugin()
+			}, nil)
+			a.after(time.Second)
+			want(t, "alive", len(a.world.alive()), "1")
+			want(t, "events", a.events("web"), "[Received Task Setup Started Failed Restoring Task Task Setup Started]")
+		})
+	})
+	t.Run("a driver that is not there yet is waited for", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var w *world
+			a := restarted(t, parseJob(t, jobOf("service", sleeper)), time.Second, func(a *agent) { w = a.world }, func(c *Config) {
+				c.Drivers = &late{world: w, from: time.Now().Add(40 * time.Second)}
+			})
+			a.after(time.Minute + 10*time.Second)
+			want(t, "events", a.events("web"), "[Received Task Setup Started]")
+			want(t, "starts", a.starts("web"), "1")
+		})
+	})
+}
+
+// A start that nobody knows the outcome of.
+func TestStartThatTheAgentDidNotSee(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		world  func(*world)
+		alive  int
+		events string
+	}{
+		{"the plugin has survived, and destroys it", func(*world) {}, 1, "[Received Task Setup Started]"},
+		{"the next plugin looks for it", func(w *world) { w.sweeps = true; w.killPlugin() }, 1, "[Received Task Setup Started]"},
+		{"nobody can know", func(w *world) { w.deaf = true; w.killPlugin() }, 2, "[Received Task Setup Driver Started]"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := startAgent(t, parseJob(t, jobOf("service", `
+					task "web" {
+						driver = "fake"
+						config { start_for = "2s" }
+					}`)), nil)
+				a.after(time.Second)
+				// What is under way comes to its end in the driver, and is not written.
+				a.die()
+				a.after(2 * time.Second)
+				if a.ledger.locals["web"].Handle != nil || a.ledger.locals["web"].StartID == "" || len(a.world.alive()) != 1 {
+					t.Fatalf("record %+v, alive %v", a.ledger.locals["web"], a.world.alive())
+				}
+				test.world(a.world)
+				b := a.again(nil)
+				b.after(5 * time.Second)
+				want(t, "events", b.events("web"), test.events)
+				want(t, "alive", len(b.world.alive()), fmt.Sprint(test.alive))
+				for _, id := range b.world.alive() { // what nobody could know of
+					b.exit(strings.Split(id, "/")[1], driver.ExitResult{})
+				}
+				b.Stop()
+			})
+		})
+	}
+}
+
+// late is a driver whose plugin cannot be started for a while.
+type late struct {
+	world *world
+	from  time.Time
+}
+
+func (l *late) Driver(ctx context.Context, name string) (driver.Driver, error) {
+	if time.Now().Before(l.from) {
+		return nil, fmt.Errorf("driver %q: %w", name, supervisor.ErrUnavailable)
+	}
+	return l.world.Driver(ctx, name)
+}
+
+// TestEveryMomentOfDeath kills the agent at each of its writes, once with the
+// plugin and once without, and has the next agent finish the job. Whatever the
+// moment, no task runs twice at once, no work that was done is done again, and
+// each process is told of once.
+func TestEveryMomentOfDeath(t *testing.T) {
+	text := jobOf("batch", prestartTask, `
+		restart {
+			attempts = 1
+			delay    = "3s"
+			mode     = "fail"
+		}`, `
+		task "web" {
+			driver = "fake"
+			config {
+				run_for    = "2s"
+				exit_codes = [1, 0]
+			}
+		}`, poststopTask)
+	j := parseJob(t, text)
+	total := 0
+	synctest.Test(t, func(t *testing.T) {
+		a := startAgent(t, j, nil)
+		a.wait()
+		total = a.ledger.writes
+	})
+	if total < 10 {
+		t.Fatalf("%d writes", total)
+	}
+	t.Logf("%d writes in the life of three tasks with four starts", total)
+	for _, pluginDies := range []bool{false, true} {
+		for n := 2; n <= total; n++ { // the first one is that the task is there
+			t.Run(fmt.Sprintf("write %d, plugin dies %v", n, pluginDies), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					a := startMortal(t, j, n-1, func(c *Config) {
+						w := c.Drivers.(*world)
+						w.sweeps = true
+						w.checkStart = func(task string, alive []string) string {
+							if slices.Contains(alive, task) {
+								return task + " runs twice"
+							}
+							return ""
+						}
+					})
+					<-a.ledger.dead
+					a.die()
+					if pluginDies {
+						a.world.killPlugin()
+					}
+					b := a.again(nil)
+					b.wait()
+					if len(b.world.wrong) > 0 {
+						t.Errorf("%v", b.world.wrong)
+					}
+					want(t, "alive", b.world.alive(), "[]")
+					for _, task := range []string{"init", "web", "after"} {
+						s := b.state(task)
+						want(t, task, []any{s.State, s.Failed}, "[dead false]")
+						var started, ended int
+						for _, e := range s.Events {
+							switch e.Type {
+							case api.TaskStarted:
+								started++
+							case api.TaskTerminated, model.TaskRestoreFailed:
+								ended++
+							}
+						}
+						if started != ended {
+							t.Errorf("%s: %d starts and %d ends: %v", task, started, ended, b.events(task))
+						}
+					}
+					want(t, "status", b.last().ClientStatus, "complete")
+					// One that was cut short in the driver is started once more.
+					if n := b.starts("init"); n > 2 {
+						t.Errorf("init was started %d times", n)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestDelayIsNotKeptPastAStart(t *testing.T) {
+	tracker := restart.New(restart.Policy{Attempts: 3, Interval: time.Hour, Delay: time.Minute}, time.Now(), func(int64) int64 { return 0 })
+	tracker.Next(time.Now(), restart.Outcome{})
+	if tracker.Remaining(time.Now()) == 0 {
+		t.Fatal("no delay")
+	}
+	tracker.Started()
+	if d := tracker.Remaining(time.Now()); d != 0 {
+		t.Errorf("%v remain", d)
+	}
+}
+
+func TestInheritGoesOnWhereItWas(t *testing.T) {
+	root := t.TempDir()
+	dirs := make([]*allocdir.Dir, 2)
+	for i, id := range []string{"old", "new"} {
+		dir, err := allocdir.New(root, id)
+		if err == nil {
+			err = dir.Build()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		dirs[i] = dir
+	}
+	if err := os.WriteFile(dirs[0].Path()+"/alloc/data/x", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := dirs[1].Inherit(dirs[0], []string{"web"}); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat(dirs[1].Path() + "/alloc/data/x"); err != nil {
+			t.Error(err)
+		}
+	}
+	// What is in use already is not replaced.
+	if err := os.MkdirAll(dirs[0].Path()+"/alloc/data/y", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := dirs[1].Inherit(dirs[0], nil); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(dirs[1].Path() + "/alloc/data/x"); err != nil {
+		t.Error(err)
+	}
+	gone, err := allocdir.New(root, "gone")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dirs[1].Inherit(gone, []string{"web"}); err != nil {
+		t.Errorf("from a directory that is not there: %v", err)
+	}
+}
