@@ -58,6 +58,7 @@ type world struct {
 	plugins int                           // how many there were
 	tasks   map[string]*fakeTask          // by id, until destroyed
 	starts  map[string]int                // by task
+	done    map[string]int                // by task: how often it has come to a good end by itself
 	configs map[string]*driver.TaskConfig // the last of each task
 	calls   []call                        // of StopTask, DestroyTask and others
 	begin   time.Time
@@ -72,6 +73,7 @@ func newWorld() *world {
 	return &world{
 		tasks:   make(map[string]*fakeTask),
 		starts:  make(map[string]int),
+		done:    make(map[string]int),
 		configs: make(map[string]*driver.TaskConfig),
 		begin:   time.Now(),
 	}
@@ -233,7 +235,14 @@ func (p *plugin) StartTask(ctx context.Context, config *driver.TaskConfig) (*dri
 		if b.ExitError != "" {
 			result.Err = errors.New(b.ExitError)
 		}
-		time.AfterFunc(duration(b.RunFor), func() { t.exit(result) })
+		time.AfterFunc(duration(b.RunFor), func() {
+			if !isClosed(t.exited) && result.Successful() {
+				w.mu.Lock()
+				w.done[config.Name]++
+				w.mu.Unlock()
+			}
+			t.exit(result)
+		})
 	}
 	w.mu.Lock()
 	if w.checkStart != nil {
