@@ -31,6 +31,8 @@ func TestMain(m *testing.M) {
 			os.Exit(0)
 		case "agent":
 			os.Exit(agentMain(os.Args[2:]))
+		case "old-agent":
+			os.Exit(oldAgentMain(os.Args[2]))
 		case "driver":
 			os.Exit(driverMain(os.Args[2:]))
 		}
