@@ -64,6 +64,7 @@ A flag may have one dash, as Nomad's have, or two.`,
 	root.SetFlagErrorFunc(flagError)
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
+		newAgentCommand(s),
 		newFmtCommand(s),
 		newJobCommand(s),
 		newKeeperCommand(),

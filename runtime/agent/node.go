@@ -106,7 +106,7 @@ func interfaceIP(name string) (string, error) {
 // attributes are the facts about the machine and its drivers.
 func (a *Agent) attributes(drivers map[string]supervisor.Info) map[string]string {
 	attributes := maps.Clone(a.host.Attributes)
-	if c := a.config.Node; c.HTTPAddr != "" {
+	if c := a.nodeConfig(); c.HTTPAddr != "" {
 		attributes["unique.advertise.address"] = c.HTTPAddr
 	}
 	for name, info := range drivers {
@@ -302,4 +302,11 @@ func (a *Agent) storeNode(ctx context.Context) error {
 		a.scheduler.NodeChanged()
 	}
 	return err
+}
+
+// Advertise says where clients reach the API, if that was not known at Open.
+func (a *Agent) Advertise(address string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.config.Node.HTTPAddr = address
 }

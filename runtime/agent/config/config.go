@@ -30,7 +30,7 @@ type Config struct {
 	BindAddr      string // for all addresses that are not named
 	HTTPAddr      string // that the API listens on
 	HTTPAdvertise string // by which others reach it, with a port or without
-	HTTPPort      int
+	HTTPPort      *int   // nil: not said; 0: any that is free
 	HTTPHeaders   map[string]string
 	TLS           bool // the API must not be served in the clear
 	NoTokens      bool // access control is switched off in so many words

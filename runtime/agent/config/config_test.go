@@ -92,7 +92,7 @@ no_such = 1
 		{"bind_addr", c.BindAddr, "10.0.0.1"},
 		{"log_level", c.LogLevel, "DEBUG"},
 		{"leave_on_terminate", c.LeaveOnTerminate, true},
-		{"ports.http", c.HTTPPort, 5656},
+		{"ports.http", *c.HTTPPort, 5656},
 		{"advertise.http", c.HTTPAdvertise, "10.0.0.1"},
 		{"job_gc_threshold", c.Records.Jobs, 2 * time.Hour},
 		{"node_class", c.Node.Class, "big"},

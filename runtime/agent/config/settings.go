@@ -104,7 +104,7 @@ var settings = map[string]setting{
 	"http_api_response_headers": table(func(c *Config) *map[string]string { return &c.HTTPHeaders }),
 
 	"ports": {block: map[string]setting{
-		"http": count(0, 65535, func(c *Config) *int { return &c.HTTPPort }),
+		"http": count(0, 65535, func(c *Config) *int { c.HTTPPort = new(int); return c.HTTPPort }),
 		"rpc":  ignored(noServers),
 		"serf": ignored(noServers),
 	}},

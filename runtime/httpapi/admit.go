@@ -1,0 +1,99 @@
+package httpapi
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// statusError is an answer that is not the usual one. Its text is all of the
+// body.
+type statusError struct {
+	code int
+	text string
+}
+
+func (e *statusError) Error() string { return e.text }
+
+func bad(text string) error { return &statusError{http.StatusBadRequest, text} }
+
+func notFound(text string) error { return &statusError{http.StatusNotFound, text} }
+
+var errDenied = &statusError{http.StatusForbidden, "Permission denied"}
+
+// admit decides who may ask at all. The file mode of a unix socket has decided
+// about those who come through it.
+func (a *API) admit(r *http.Request) error {
+	local := r.Context().Value(unixKey{}) != nil
+	if !local && !a.knownHost(r.Host) {
+		return &statusError{http.StatusForbidden, "Host " + printable(r.Host) + " is not a name of this agent"}
+	}
+	if !sameOrigin(r) {
+		return &statusError{http.StatusForbidden, "requests of other web sites are not answered"}
+	}
+	if local || a.config.Token == "" || open[r.URL.Path] {
+		return nil
+	}
+	if !sameSecret(tokenOf(r), a.config.Token) {
+		return errDenied
+	}
+	return nil
+}
+
+// knownHost refuses names that somebody else may have pointed at our address: a
+// web page of theirs would be of our origin.
+func (a *API) knownHost(host string) bool {
+	name := host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		name = h
+	}
+	name = strings.Trim(name, "[]")
+	return net.ParseIP(name) != nil || strings.EqualFold(name, "localhost") ||
+		slices.ContainsFunc(a.config.Names, func(known string) bool { return strings.EqualFold(name, known) })
+}
+
+// sameOrigin refuses what a browser sends on behalf of another site. Other
+// clients send neither header.
+func sameOrigin(r *http.Request) bool {
+	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {
+		return false
+	}
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return true
+	}
+	u, err := url.Parse(origin)
+	return err == nil && strings.EqualFold(u.Host, r.Host)
+}
+
+// tokenOf returns the token that a request shows. Basic authentication is left
+// to proxies.
+func tokenOf(r *http.Request) string {
+	if token := r.Header.Get("X-Nomad-Token"); token != "" {
+		return token
+	}
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	return strings.TrimSpace(token)
+}
+
+// sameSecret takes as long for any wrong answer.
+func sameSecret(got, want string) bool {
+	a, b := sha256.Sum256([]byte(got)), sha256.Sum256([]byte(want))
+	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
+}
+
+func printable(s string) string {
+	return strings.Map(func(c rune) rune {
+		if c < ' ' || c > '~' {
+			return -1
+		}
+		return c
+	}, s)
+}

@@ -1,0 +1,158 @@
+package httpapi
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// stubOf is an allocation in a list.
+func stubOf(a *api.Allocation, states, resources bool) *api.AllocationListStub {
+	stub := a.Stub()
+	if !states {
+		stub.TaskStates = nil
+	}
+	if resources {
+		stub.AllocatedResources = a.AllocatedResources
+	}
+	return stub
+}
+
+// wholeID refuses what cannot be an id, in the words that clients know.
+func wholeID(what, id string) error {
+	if len(id) != 36 || uuid.Validate(id) != nil {
+		return fmt.Errorf("%s lookup failed: index error: UUID must be 36 characters", what)
+	}
+	return nil
+}
+
+func (a *API) listAllocations(r *request) (any, error) {
+	states := r.query.Get("task_states") != "false"
+	resources := r.query.Get("resources") == "true"
+	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		stubs := []*api.AllocationListStub{}
+		for _, alloc := range byCreation(s.Allocations(ws, r.query.Get("prefix"))) {
+			if r.namespace == store.AnyNamespace || alloc.Namespace == r.namespace {
+				stubs = append(stubs, stubOf(alloc, states, resources))
+			}
+		}
+		if r.query.Get("reverse") == "true" {
+			slices.Reverse(stubs)
+		}
+		return stubs, s.TableIndex(ws, store.Allocations), nil
+	})
+}
+
+// byCreation puts allocations into the order in which they were made.
+func byCreation(allocs []*api.Allocation) []*api.Allocation {
+	slices.SortStableFunc(allocs, func(a, b *api.Allocation) int { return int(int64(a.CreateIndex) - int64(b.CreateIndex)) })
+	return allocs
+}
+
+func (a *API) readAllocation(r *request) (any, error) {
+	if err := wholeID("alloc", r.id); err != nil {
+		return nil, err
+	}
+	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		alloc := s.Allocation(ws, r.id)
+		if alloc == nil {
+			return nil, s.TableIndex(ws, store.Allocations), notFound("alloc not found")
+		}
+		return alloc, alloc.ModifyIndex, nil
+	})
+}
+
+func (a *API) stopAllocation(r *request) (any, error) {
+	reschedule, err := r.flag("reschedule")
+	if err != nil {
+		return nil, err
+	}
+	skipDelay, err := r.flag("no_shutdown_delay")
+	if err != nil {
+		return nil, err
+	}
+	out, err := a.config.Scheduler.StopAlloc(r.Context(), r.id, scheduler.StopOptions{Reschedule: reschedule, NoShutdownDelay: skipDelay})
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		EvalID string
+		meta
+	}{out.EvalID, r.meta(out.Index)}, nil
+}
+
+// runner returns the runner of an allocation for a call that needs one.
+func (a *API) runner(id string, ended error) (*allocrunner.Runner, error) {
+	if a.config.Store.Snapshot().Allocation(nil, id) == nil {
+		return nil, notFound(fmt.Sprintf("Unknown allocation %q", id))
+	}
+	if runner := a.config.Node.Alloc(id); runner != nil {
+		return runner, nil
+	}
+	return nil, ended
+}
+
+func (a *API) restartAllocation(r *request) (any, error) {
+	var body struct {
+		TaskName string
+		AllTasks bool
+	}
+	if err := r.body(&body, maxBody, true); err != nil {
+		return nil, err
+	}
+	runner, err := a.runner(r.id, allocrunner.ErrShouldNotRun)
+	switch {
+	case err != nil:
+	case body.AllTasks && body.TaskName != "":
+		err = errors.New("task name cannot be set when restarting all tasks")
+	case body.AllTasks:
+		err = runner.RestartAll(r.Context())
+	case body.TaskName != "":
+		err = runner.RestartTask(r.Context(), body.TaskName)
+	default:
+		err = runner.RestartRunning(r.Context())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return meta{}, nil
+}
+
+func (a *API) signalAllocation(r *request) (any, error) {
+	var body struct{ Task, Signal string }
+	if err := r.body(&body, maxBody, true); err != nil {
+		return nil, err
+	}
+	runner, err := a.runner(r.id, allocrunner.ErrNotRunning)
+	if err == nil {
+		err = runner.Signal(r.Context(), body.Task, body.Signal)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return meta{}, nil
+}
+
+// collectAllocation answers with an object: Nomad's answer is empty, on which its
+// own client fails.
+func (a *API) collectAllocation(r *request) (any, error) {
+	if a.config.Store.Snapshot().Allocation(nil, r.id) == nil {
+		return nil, notFound(fmt.Sprintf("Unknown allocation %q", r.id))
+	}
+	if err := a.config.Node.CollectAlloc(r.id); err != nil {
+		return nil, err
+	}
+	return struct{}{}, nil
+}
+
+func (a *API) collectAllocations(*request) (any, error) {
+	a.config.Node.CollectAllocs()
+	return nothing{}, nil
+}

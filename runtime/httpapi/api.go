@@ -1,0 +1,165 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// Node is what runs on this node. runtime/agent is one.
+type Node interface {
+	// Alloc returns the runner of an allocation, nil if there is none.
+	Alloc(id string) *allocrunner.Runner
+	// CollectAlloc takes an ended allocation off the disk, CollectAllocs all of them.
+	CollectAlloc(id string) error
+	CollectAllocs()
+}
+
+// Config is what an API is made of.
+type Config struct {
+	Store     *store.Store
+	Scheduler *scheduler.Scheduler
+	Node      Node
+	NodeID    string
+	Region    string
+	Advertise string // host:port by which the node is known
+	// Self is the configuration of the agent for everybody to see; it has no
+	// secrets.
+	Self map[string]any
+	// Version is that of Nomad whose API this is.
+	Version string
+
+	// Token is what a client must show that does not come over a unix socket.
+	// Empty lets everybody in.
+	Token string
+	// Names are the host names under which the API may be reached, besides
+	// localhost and any address.
+	Names []string
+	// Headers are added to all answers.
+	Headers map[string]string
+
+	Logger hclog.Logger
+}
+
+// API serves the HTTP API.
+type API struct {
+	config Config
+	logger hclog.Logger
+}
+
+// New returns an API that listens nowhere yet.
+func New(c Config) *API {
+	return &API{config: c, logger: c.Logger.Named("http")}
+}
+
+// The limits of a connection. Answers that wait have none for the whole, but each
+// write of theirs has one.
+const (
+	headerTimeout = 10 * time.Second
+	bodyTimeout   = time.Minute
+	writeTimeout  = time.Minute
+	idleTimeout   = 2 * time.Minute
+	maxHeader     = 64 << 10
+	maxBody       = 1 << 20
+	maxJob        = 16 << 20
+	stopTimeout   = time.Second
+)
+
+// unixKey marks the context of a request that came over a unix socket.
+type unixKey struct{}
+
+// Serve answers on the listeners until ctx ends, and closes them. Requests that
+// wait are answered at the end.
+func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
+	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	server := &http.Server{
+		Handler:           a,
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		BaseContext:       func(net.Listener) context.Context { return base },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			if c.LocalAddr().Network() == "unix" {
+				ctx = context.WithValue(ctx, unixKey{}, true)
+			}
+			return ctx
+		},
+		ErrorLog: a.logger.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
+	}
+	errs := make([]error, len(listeners))
+	var serving sync.WaitGroup
+	for i, l := range listeners {
+		serving.Go(func() {
+			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				errs[i] = fmt.Errorf("serve %s: %w", l.Addr(), err)
+			}
+		})
+	}
+	<-ctx.Done()
+	cancel() // wakes those that wait
+	grace, end := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer end()
+	if err := server.Shutdown(grace); err != nil {
+		server.Close()
+	}
+	serving.Wait()
+	return errors.Join(errs...)
+}
+
+// ServeHTTP implements http.Handler: it is what all requests go through.
+func (a *API) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
+	begin := time.Now()
+	h := w.Header()
+	for name, value := range a.config.Headers {
+		h.Set(name, value)
+	}
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Vary", "Accept-Encoding, Origin")
+	r := &request{Request: hr, w: w, query: hr.URL.Query()}
+	value, err := a.answer(r)
+	control := http.NewResponseController(w)
+	// A connection that has no deadlines serves as well.
+	_ = control.SetWriteDeadline(time.Now().Add(writeTimeout))
+	switch {
+	case r.answered:
+	case err != nil:
+		a.refuse(r, err)
+	default:
+		a.reply(r, value)
+	}
+	_ = control.SetWriteDeadline(time.Time{})
+	a.logger.Debug("request complete", "method", hr.Method, "path", hr.URL.Path, "duration", time.Since(begin))
+}
+
+func (a *API) answer(r *request) (any, error) {
+	if err := a.admit(r.Request); err != nil {
+		return nil, err
+	}
+	rt, id, found, otherMethod := find(r.Method, r.URL.Path)
+	switch {
+	case otherMethod && !found:
+		return nil, &statusError{http.StatusMethodNotAllowed, "Invalid method"}
+	case !found:
+		return nil, &statusError{http.StatusNotFound, ""}
+	}
+	r.id = id
+	if err := r.parse(a.config.Region); err != nil {
+		return nil, err
+	}
+	if r.Body != nil {
+		// A client that sends byte by byte must not hold what it gets.
+		_ = http.NewResponseController(r.w).SetReadDeadline(time.Now().Add(bodyTimeout))
+	}
+	return rt.serve(a, r)
+}

@@ -1,0 +1,315 @@
+package httpapi
+
+import (
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"encoding"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// nothing is the answer that has no body.
+type nothing struct{}
+
+// compressFrom is the size from which on an answer is compressed.
+const compressFrom = 1 << 10
+
+// reply writes a value as JSON.
+func (a *API) reply(r *request, value any) {
+	r.setHeaders()
+	if _, empty := value.(nothing); empty {
+		r.w.Header().Set("Content-Length", "0")
+		return
+	}
+	text, err := Encode(value)
+	if err != nil {
+		a.logger.Error("answer cannot be encoded", "path", r.URL.Path, "error", err)
+		a.refuse(r, err)
+		return
+	}
+	if pretty, ok := r.query["pretty"]; ok && pretty[0] != "0" {
+		var b bytes.Buffer
+		if json.Indent(&b, text, "", "    ") == nil {
+			b.WriteByte('\n')
+			text = b.Bytes()
+		}
+	}
+	h := r.w.Header()
+	h.Set("Content-Type", "application/json")
+	if len(text) >= compressFrom && acceptsGzip(r.Request) {
+		h.Set("Content-Encoding", "gzip")
+		z := gzip.NewWriter(r.w)
+		_, err = z.Write(text)
+		err = cmp.Or(err, z.Close())
+	} else {
+		h.Set("Content-Length", strconv.Itoa(len(text)))
+		_, err = r.w.Write(text)
+	}
+	if err != nil {
+		a.logger.Debug("answer not written", "path", r.URL.Path, "error", err)
+	}
+}
+
+func acceptsGzip(r *http.Request) bool {
+	for coding := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
+		name, quality, _ := strings.Cut(strings.TrimSpace(coding), ";")
+		if strings.TrimSpace(name) == "gzip" {
+			return strings.ReplaceAll(quality, " ", "") != "q=0"
+		}
+	}
+	return false
+}
+
+// Encode returns the JSON of a value as Nomad's API has it, which is not that of
+// encoding/json: names are sorted, a time that is not set is null, what is empty
+// is there (but for a few types), numbers that are not whole by nature have a
+// point, and nothing is escaped for HTML.
+func Encode(value any) ([]byte, error) {
+	return appendValue(nil, reflect.ValueOf(value))
+}
+
+var (
+	timeType      = reflect.TypeFor[time.Time]()
+	jsonType      = reflect.TypeFor[json.Marshaler]()
+	textType      = reflect.TypeFor[encoding.TextMarshaler]()
+	sparse        = []reflect.Type{reflect.TypeFor[api.Evaluation](), reflect.TypeFor[api.Allocation](), reflect.TypeFor[api.NetworkResource](), reflect.TypeFor[api.Port](), reflect.TypeFor[api.PortMapping]()}
+	knownStructs  sync.Map // reflect.Type -> []field
+	maxEncodeDeep = 200
+)
+
+// field is one field of a struct as it is encoded.
+type field struct {
+	name      string
+	index     []int
+	omitEmpty bool
+	quoted    bool
+}
+
+// fieldsOf returns the fields of a struct in the order of their names.
+func fieldsOf(t reflect.Type) []field {
+	if known, ok := knownStructs.Load(t); ok {
+		return known.([]field)
+	}
+	var fields []field
+	for _, f := range reflect.VisibleFields(t) {
+		tag, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		embedded := f.Anonymous && tag == "" && deref(f.Type).Kind() == reflect.Struct
+		if !f.IsExported() || tag == "-" || embedded {
+			continue
+		}
+		fields = append(fields, field{
+			name:      cmp.Or(tag, f.Name),
+			index:     f.Index,
+			omitEmpty: strings.Contains(options, "omitempty") || slices.Contains(sparse, t),
+			quoted:    strings.Contains(options, "string"),
+		})
+	}
+	slices.SortStableFunc(fields, func(a, b field) int { return strings.Compare(a.name, b.name) })
+	knownStructs.Store(t, fields)
+	return fields
+}
+
+func deref(t reflect.Type) reflect.Type {
+	if t.Kind() == reflect.Pointer {
+		return t.Elem()
+	}
+	return t
+}
+
+func appendValue(b []byte, v reflect.Value) ([]byte, error) { return appendDeep(b, v, 0) }
+
+func appendDeep(b []byte, v reflect.Value, depth int) ([]byte, error) {
+	if !v.IsValid() {
+		return append(b, "null"...), nil
+	}
+	if depth > maxEncodeDeep {
+		return b, fmt.Errorf("encode %s: nested too deep", v.Type())
+	}
+	if v.Type() == timeType {
+		t := v.Interface().(time.Time)
+		if t.IsZero() {
+			return append(b, "null"...), nil
+		}
+		return appendString(b, t.UTC().Format(time.RFC3339Nano)), nil
+	}
+	if (v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface) && v.IsNil() {
+		return append(b, "null"...), nil
+	}
+	if v.Type().Implements(jsonType) {
+		text, err := v.Interface().(json.Marshaler).MarshalJSON()
+		return append(b, text...), err
+	}
+	if v.Type().Implements(textType) && v.Kind() != reflect.Pointer {
+		text, err := v.Interface().(encoding.TextMarshaler).MarshalText()
+		return appendString(b, string(text)), err
+	}
+	switch v.Kind() {
+	case reflect.Pointer, reflect.Interface:
+		return appendDeep(b, v.Elem(), depth+1)
+	case reflect.Bool:
+		return strconv.AppendBool(b, v.Bool()), nil
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		return strconv.AppendInt(b, v.Int(), 10), nil
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr:
+		return strconv.AppendUint(b, v.Uint(), 10), nil
+	case reflect.Float32, reflect.Float64:
+		return appendFloat(b, v.Float()), nil
+	case reflect.String:
+		return appendString(b, v.String()), nil
+	case reflect.Struct:
+		return appendStruct(b, v, depth)
+	case reflect.Map:
+		return appendMap(b, v, depth)
+	case reflect.Slice, reflect.Array:
+		return appendList(b, v, depth)
+	}
+	return b, fmt.Errorf("encode %s: there is no JSON of it", v.Type())
+}
+
+func appendStruct(b []byte, v reflect.Value, depth int) ([]byte, error) {
+	b = append(b, '{')
+	first := true
+	for _, f := range fieldsOf(v.Type()) {
+		value, err := v.FieldByIndexErr(f.index)
+		if err != nil || f.omitEmpty && isEmpty(value) {
+			continue
+		}
+		if !first {
+			b = append(b, ',')
+		}
+		first = false
+		b = append(appendString(b, f.name), ':')
+		if f.quoted {
+			b = append(b, '"')
+		}
+		if b, err = appendDeep(b, value, depth+1); err != nil {
+			return b, err
+		}
+		if f.quoted {
+			b = append(b, '"')
+		}
+	}
+	return append(b, '}'), nil
+}
+
+func isEmpty(v reflect.Value) bool {
+	switch v.Kind() {
+	case reflect.Map, reflect.Slice:
+		return v.Len() == 0
+	}
+	return v.IsZero()
+}
+
+func appendMap(b []byte, v reflect.Value, depth int) ([]byte, error) {
+	if v.IsNil() {
+		return append(b, "null"...), nil
+	}
+	type entry struct {
+		name  string
+		value reflect.Value
+	}
+	entries := make([]entry, 0, v.Len())
+	for key, value := range v.Seq2() {
+		entries = append(entries, entry{fmt.Sprint(key.Interface()), value})
+	}
+	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.name, b.name) })
+	b = append(b, '{')
+	for i, e := range entries {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(appendString(b, e.name), ':')
+		var err error
+		if b, err = appendDeep(b, e.value, depth+1); err != nil {
+			return b, err
+		}
+	}
+	return append(b, '}'), nil
+}
+
+func appendList(b []byte, v reflect.Value, depth int) ([]byte, error) {
+	if v.Kind() == reflect.Slice && v.IsNil() {
+		return append(b, "null"...), nil
+	}
+	if v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Uint8 {
+		b = append(b, '"')
+		b = base64.StdEncoding.AppendEncode(b, v.Bytes())
+		return append(b, '"'), nil
+	}
+	b = append(b, '[')
+	for i := range v.Len() {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		var err error
+		if b, err = appendDeep(b, v.Index(i), depth+1); err != nil {
+			return b, err
+		}
+	}
+	return append(b, ']'), nil
+}
+
+// appendFloat writes a number with a point. What JSON has no number for is null.
+func appendFloat(b []byte, f float64) []byte {
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return append(b, "null"...)
+	}
+	text := strconv.FormatFloat(f, 'g', -1, 64)
+	if !strings.ContainsAny(text, ".e") {
+		text += ".0"
+	}
+	return append(b, text...)
+}
+
+const hexDigits = "0123456789abcdef"
+
+func appendString(b []byte, s string) []byte {
+	b = append(b, '"')
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c >= utf8.RuneSelf {
+			r, size := utf8.DecodeRuneInString(s[i:])
+			switch {
+			case r == utf8.RuneError && size == 1:
+				b = append(b, `\ufffd`...)
+			case r == '\u2028' || r == '\u2029':
+				b = append(b, `\u202`...)
+				b = append(b, hexDigits[r&0xf])
+			default:
+				b = append(b, s[i:i+size]...)
+			}
+			i += size
+			continue
+		}
+		switch {
+		case c == '"' || c == '\\':
+			b = append(b, '\\', c)
+		case c == '\n':
+			b = append(b, `\n`...)
+		case c == '\r':
+			b = append(b, `\r`...)
+		case c == '\t':
+			b = append(b, `\t`...)
+		case c < ' ':
+			b = append(b, `\u00`...)
+			b = append(b, hexDigits[c>>4], hexDigits[c&0xf])
+		default:
+			b = append(b, c)
+		}
+		i++
+	}
+	return append(b, '"')
+}

@@ -1,0 +1,179 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// request is one request, as far as it is common to all routes.
+type request struct {
+	*http.Request
+	w         http.ResponseWriter
+	query     url.Values
+	id        string
+	namespace string
+	minIndex  uint64
+	wait      time.Duration
+	index     uint64 // of the answer; 0 sets no header
+	read      bool   // the answer is a read of the state
+	answered  bool   // the route has written the answer itself
+}
+
+const (
+	defaultWait = 5 * time.Minute
+	maxWait     = 5 * time.Minute
+)
+
+// parse reads the parameters that all routes have.
+func (r *request) parse(region string) error {
+	if other := r.query.Get("region"); other != "" && other != region && other != api.GlobalRegion && !strings.HasPrefix(r.URL.Path, "/v1/client/") {
+		//lint:ignore ST1005 Nomad's clients match on the text
+		return errors.New("No path to region")
+	}
+	r.namespace = r.query.Get("namespace")
+	if r.namespace == "" {
+		r.namespace = api.DefaultNamespace
+	}
+	if stale, ok := r.query["stale"]; ok && stale[0] != "" {
+		if _, err := strconv.ParseBool(stale[0]); err != nil {
+			return bad("Expect `true` or `false` for `stale` query string parameter")
+		}
+	}
+	if text := r.query.Get("wait"); text != "" {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			return bad("Invalid wait time")
+		}
+		r.wait = d
+	}
+	if text := r.query.Get("index"); text != "" {
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			return bad("Invalid index")
+		}
+		r.minIndex = n
+	}
+	if r.wait <= 0 {
+		r.wait = defaultWait
+	}
+	r.wait = min(r.wait, maxWait)
+	r.wait += rand.N(r.wait/16 + 1)
+	return nil
+}
+
+// key is the job that the path names.
+func (r *request) key() scheduler.JobKey { return scheduler.JobKey{Namespace: r.namespace, ID: r.id} }
+
+// flag reads a parameter that is true or false.
+func (r *request) flag(name string) (bool, error) {
+	text := r.query.Get(name)
+	if text == "" {
+		return false, nil
+	}
+	b, err := strconv.ParseBool(text)
+	if err != nil {
+		//lint:ignore ST1005 the text is Nomad's
+		return false, fmt.Errorf("Failed to parse value of %q (%v) as a bool: %v", name, text, err)
+	}
+	return b, nil
+}
+
+// body reads the JSON of a request. An empty one is an error unless it may be
+// empty.
+func (r *request) body(into any, limit int64, mayBeEmpty bool) error {
+	text, err := io.ReadAll(http.MaxBytesReader(r.w, r.Body, limit))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return &statusError{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body of the request is larger than %d bytes", tooLarge.Limit)}
+	case err != nil:
+		return bad("read the body of the request: " + err.Error())
+	case len(text) == 0 && mayBeEmpty:
+		return nil
+	case len(text) == 0:
+		return bad("Request body is empty")
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return bad(err.Error())
+	}
+	return nil
+}
+
+// reader makes an answer from a state. It adds to the set, which may be nil, what
+// tells that the answer may have changed; an object that is missing is watched
+// too. The index is given with an error as well.
+type reader func(s *store.Snapshot, ws store.WatchSet) (value any, index uint64, err error)
+
+// state answers from the state, when it has an index that is higher than the one
+// that the client has seen. It waits for that, but not for ever.
+func (r *request) state(a *API, read reader) (any, error) {
+	r.read = true
+	ctx, cancel := context.WithTimeout(r.Context(), r.wait)
+	defer cancel()
+	for {
+		var ws store.WatchSet
+		if r.minIndex > 0 {
+			ws = store.NewWatchSet()
+		}
+		value, index, err := read(a.config.Store.Snapshot(), ws)
+		r.index = max(index, 1)
+		if r.minIndex == 0 || r.index > r.minIndex {
+			return value, err
+		}
+		if ws.WatchCtx(ctx) != nil {
+			return value, err
+		}
+	}
+}
+
+// refuse writes an error: text, and nothing but the text.
+func (a *API) refuse(r *request, err error) {
+	r.setHeaders()
+	code := http.StatusInternalServerError
+	var status *statusError
+	var requested *scheduler.RequestError
+	switch {
+	case errors.As(err, &status):
+		code = status.code
+	case errors.As(err, &requested) && requested.Kind == scheduler.Invalid:
+		code = http.StatusBadRequest
+	case errors.As(err, &requested) && requested.Kind == scheduler.NotFound && r.notFoundIs404():
+		code = http.StatusNotFound
+	case len(model.Faults(err)) > 0:
+	default:
+		a.logger.Debug("request failed", "method", r.Method, "path", r.URL.Path, "error", err)
+	}
+	r.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	r.w.WriteHeader(code)
+	_, _ = io.WriteString(r.w, err.Error()) // who has gone does not read it
+}
+
+// notFoundIs404 is false where Nomad says 500.
+func (r *request) notFoundIs404() bool { return strings.HasPrefix(r.URL.Path, "/v1/allocation/") }
+
+// setHeaders sets those by which clients poll.
+func (r *request) setHeaders() {
+	h := r.w.Header()
+	if r.index > 0 {
+		h.Set("X-Nomad-Index", strconv.FormatUint(r.index, 10))
+	}
+	if r.read {
+		h.Set("X-Nomad-Lastcontact", "0")
+		h.Set("X-Nomad-Knownleader", "true")
+	}
+}
