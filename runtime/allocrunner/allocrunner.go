@@ -36,6 +36,7 @@ type Config struct {
 	Store        Store             // nil keeps nothing
 	Services     services.Registry // nil keeps the registrations of each allocation for itself
 	Checks       services.Results  // nil keeps the results of checks in memory
+	Dial         services.Dial     // how checks reach what they check; nil for the network of the host
 	Report       func(Update)      // called for each change, one call at a time; should return soon
 	Hooks        HookFactory       // hooks besides the builtin ones; may be nil
 	Limits       Limits

@@ -43,6 +43,7 @@ func (r *Runner) makeServices() {
 		Restart:   r.restartForCheck,
 		Registry:  r.config.Services,
 		Results:   r.config.Checks,
+		Dial:      r.config.Dial,
 		Logger:    r.logger,
 	})
 	r.groupServices = hooks.NewGroupServices(r.services)

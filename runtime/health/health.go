@@ -168,9 +168,10 @@ func (s Snapshot) started() (latest time.Time, all bool) {
 // why.
 func blame(p Params, s Snapshot) map[string]string {
 	why := make(map[string]string)
+	failed := s.failed()
 	for _, t := range s.Tasks {
-		if !t.counts() {
-			continue
+		if !t.counts() || failed && !t.Failed {
+			continue // what has failed may have taken the others with it
 		}
 		if text := t.fault(p, s); text != "" {
 			why[t.Name] = text

@@ -56,7 +56,7 @@ func TestJudge(t *testing.T) {
 		{"one waits", 13, Snapshot{Tasks: []Task{up("b", 1), pending}}, "undecided until 60"},
 		{"a task has failed", 5, Snapshot{Tasks: []Task{with(down("a"), failed), up("b", 1)}}, "unhealthy a: Unhealthy because of failed task"},
 		{"a task has failed, and the others are stopped for it", 5, Snapshot{Tasks: []Task{with(down("a"), failed), down("b")}, Failed: true},
-			"unhealthy a: Unhealthy because of failed task; b: Unhealthy because of dead task"},
+			"unhealthy a: Unhealthy because of failed task"},
 		{"a task has failed, and somebody stops the rest", 5, Snapshot{Stopping: true, Tasks: []Task{with(down("a"), failed)}}, "unhealthy a: Unhealthy because of failed task"},
 		{"a main task has ended", 5, Snapshot{Tasks: []Task{down("a")}}, "unhealthy a: Unhealthy because of dead task"},
 		{"a sidecar has ended", 5, Snapshot{Tasks: []Task{with(down("a"), hook("prestart", true)), up("b", 1)}}, "unhealthy a: Unhealthy because of dead task"},

@@ -1,0 +1,357 @@
+package allocrunner
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"github.com/nomad-lite/nomad-lite/runtime/services"
+	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
+)
+
+// TestServices runs whole allocations with services and compares what others
+// saw of them: registrations, check results, health and events. A file in
+// testdata/services has what one of testdata has; job2.nomad.hcl is for the
+// verb update.
+func TestServices(t *testing.T) {
+	files, err := filepath.Glob("testdata/services/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			t.Parallel()
+			runServices(t, file)
+		})
+	}
+}
+
+func runServices(t *testing.T, file string) {
+	archive, err := txtar.ParseFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts := make(map[string]*txtar.File)
+	for i := range archive.Files {
+		parts[archive.Files[i].Name] = &archive.Files[i]
+	}
+	job := parseJob(t, string(parts["job.nomad.hcl"].Data))
+	next := job
+	if p := parts["job2.nomad.hcl"]; p != nil {
+		next = parseJob(t, string(p.Data))
+	}
+	var got string
+	synctest.Test(t, func(t *testing.T) {
+		offer := &offer{begin: time.Now(), listeners: make(map[string]*pipeListener)}
+		defer offer.closeAll()
+		h := start(t, job, func(c *Config) {
+			grantPorts(c.Alloc)
+			c.Alloc.DeploymentID = "deployment-1"
+			c.Services, c.Dial = offer, offer.dial
+		})
+		var acts strings.Builder
+		for line := range strings.Lines(string(parts["script"].Data)) {
+			words := strings.Fields(line)
+			if !offer.act(h, &acts, words, next) {
+				h.act(&acts, words)
+			}
+		}
+		h.wait()
+		got = acts.String() + h.transcript() + "health\n" + h.healths() + "services\n" + offer.transcript()
+		if left := offer.ServicesByAllocation(testAllocID); len(left) > 0 {
+			t.Errorf("still registered: %v", left)
+		}
+	})
+	if *update {
+		parts["want"].Data = []byte(got)
+		if err := os.WriteFile(file, txtar.Format(archive), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if want := parts["want"].Data; !bytes.Equal([]byte(got), want) {
+		t.Errorf("transcript differs\n--- got\n%s--- want\n%s", got, want)
+	}
+}
+
+// grantPorts gives the ports of the group numbers from 20000 up.
+func grantPorts(alloc *api.Allocation) {
+	shared := &alloc.AllocatedResources.Shared
+	for _, n := range alloc.GetTaskGroup().Networks {
+		granted := &api.NetworkResource{IP: "10.0.0.1"}
+		shared.Networks = append(shared.Networks, granted)
+		for _, p := range append(n.ReservedPorts, n.DynamicPorts...) {
+			shared.Ports = append(shared.Ports, api.PortMapping{Label: p.Label, Value: 20000 + len(shared.Ports), To: p.To, HostIP: granted.IP})
+		}
+	}
+}
+
+// offer is what the world sees of an allocation: its registrations, and the
+// servers that answer its checks.
+type offer struct {
+	services.Memory
+	begin   time.Time
+	serving sync.WaitGroup
+
+	mu        sync.Mutex
+	listeners map[string]*pipeListener // by port
+	log       []string
+	dials     int
+}
+
+func (o *offer) ChangeServices(put, remove []*api.ServiceRegistration) error {
+	o.mu.Lock()
+	var words []string
+	for _, s := range put {
+		words = append(words, fmt.Sprintf("+%s=%s:%d%v", shortID(s), s.Address, s.Port, s.Tags))
+	}
+	for _, s := range remove {
+		words = append(words, "-"+shortID(s))
+	}
+	o.log = append(o.log, fmt.Sprintf("  +%-5v %s\n", time.Since(o.begin).Round(time.Millisecond), strings.Join(words, " ")))
+	o.mu.Unlock()
+	return o.Memory.ChangeServices(put, remove)
+}
+
+func shortID(s *api.ServiceRegistration) string {
+	return strings.TrimPrefix(s.ID, "_nomad-task-"+testAllocID+"-")
+}
+
+func (o *offer) transcript() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return strings.Join(o.log, "")
+}
+
+// act does a line of a script if it has one of these verbs: serve PORT [CODE],
+// close PORT, checks, dials, update.
+func (o *offer) act(h *harness, out *strings.Builder, words []string, next *api.Job) bool {
+	switch words[1] {
+	case "serve", "close", "checks", "dials", "update":
+	default:
+		return false
+	}
+	h.after(duration(words[0]) - time.Since(h.begin))
+	switch words[1] {
+	case "serve":
+		code := http.StatusOK
+		if len(words) > 3 {
+			code, _ = strconv.Atoi(words[3])
+		}
+		o.serve(words[2], code)
+	case "close":
+		o.mu.Lock()
+		l := o.listeners[words[2]]
+		delete(o.listeners, words[2])
+		o.mu.Unlock()
+		l.end()
+	case "checks":
+		fmt.Fprintf(out, "%s checks:\n", words[0])
+		for _, c := range h.Checks() {
+			fmt.Fprintf(out, "  %s/%s of %s%s, %s: %s %d %s\n", c.Service, c.Check, c.Group, prefixed(" ", c.Task), c.Mode, c.Status, c.StatusCode, strings.TrimSpace(c.Output))
+		}
+	case "dials":
+		o.mu.Lock()
+		fmt.Fprintf(out, "%s dials: %d\n", words[0], o.dials)
+		o.dials = 0
+		o.mu.Unlock()
+	case "update":
+		alloc := *h.currentAlloc()
+		alloc.AllocModifyIndex++
+		alloc.Job = next
+		alloc.DeploymentID = fmt.Sprintf("deployment-%d", alloc.AllocModifyIndex+1)
+		h.Update(&alloc)
+	}
+	synctest.Wait()
+	return true
+}
+
+func prefixed(prefix, s string) string {
+	if s == "" {
+		return ""
+	}
+	return prefix + s
+}
+
+// healths tells what the health was said to be, and when that changed.
+func (h *harness) healths() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var b strings.Builder
+	var last *Health
+	for _, u := range h.reports {
+		if u.Health == nil && last != nil {
+			fmt.Fprintf(&b, "  %-6s unknown\n", h.at(u.Time))
+		}
+		if u.Health != nil && (last == nil || *u.Health != *last) {
+			fmt.Fprintf(&b, "  %-6s healthy %v in %s\n", h.at(u.Health.Time), u.Health.Healthy, u.Health.DeploymentID)
+		}
+		last = u.Health
+	}
+	return b.String()
+}
+
+func (o *offer) dial(ctx context.Context, _, address string) (net.Conn, error) {
+	_, port, _ := net.SplitHostPort(address)
+	o.mu.Lock()
+	o.dials++
+	l := o.listeners[port]
+	o.mu.Unlock()
+	if l == nil {
+		return nil, fmt.Errorf("dial tcp %s: connect: connection refused", address)
+	}
+	ours, theirs := net.Pipe()
+	select {
+	case l.conns <- theirs:
+		return ours, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (o *offer) serve(port string, code int) {
+	l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/missing" {
+			http.NotFound(w, r)
+			return
+		}
+		w.WriteHeader(code)
+		fmt.Fprintf(w, "answer %d", code)
+	})}
+	l.end = func() { _ = server.Close() }
+	o.serving.Go(func() { _ = server.Serve(l) })
+	o.mu.Lock()
+	o.listeners[port] = l
+	o.mu.Unlock()
+}
+
+func (o *offer) closeAll() {
+	o.mu.Lock()
+	for _, l := range o.listeners {
+		l.end()
+	}
+	o.mu.Unlock()
+	o.serving.Wait()
+}
+
+type pipeListener struct {
+	conns  chan net.Conn
+	once   sync.Once
+	closed chan struct{}
+	end    func()
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
+
+func TestServicesOf(t *testing.T) {
+	job := parseJob(t, `
+job "j" {
+  group "g" {
+    network {
+      port "http" {
+        to = 8080
+      }
+    }
+    service {
+      provider    = "nomad"
+      port        = "http"
+      address     = "example.com"
+      tags        = ["a"]
+      canary_tags = ["b"]
+      on_update   = "ignore"
+      check {
+        type            = "http"
+        port            = "http"
+        address_mode    = "alloc"
+        protocol        = "https"
+        method          = "POST"
+        path            = "/x"
+        body            = "y"
+        interval        = "3s"
+        timeout         = "2s"
+        tls_skip_verify = true
+        header {
+          K = ["v"]
+        }
+      }
+      check_restart {
+        limit = 3
+        grace = "4s"
+      }
+    }
+    task "web" {
+      driver = "fake"
+      config {}
+      service {
+        name     = "own"
+        provider = "nomad"
+        port     = "db"
+      }
+    }
+    task "other" {
+      driver = "fake"
+      config {}
+    }
+  }
+}`)
+	consul := *job.TaskGroups[0].Services[0]
+	consul.Provider = "consul"
+	job.TaskGroups[0].Services = append(job.TaskGroups[0].Services, &consul)
+	alloc := place(job)
+	grantPorts(alloc)
+	alloc.DeploymentStatus = &api.AllocDeploymentStatus{Canary: true}
+	alloc.AllocatedResources.Tasks["web"].Networks = []*api.NetworkResource{{IP: "10.0.0.2", DynamicPorts: []api.Port{{Label: "db", Value: 30000}}}}
+	port := taskenv.Port{Label: "http", Value: 20000, To: 8080, HostIP: "10.0.0.1"}
+	want := &services.Spec{
+		AllocID: testAllocID, AllocName: "j.g[0]", Namespace: "default", JobID: "j", Group: "g",
+		NodeID: "node-id", Datacenter: "dc1", Canary: true,
+		HostIP: "10.0.0.1", Ports: []taskenv.Port{port},
+		TaskNets: map[string]services.TaskNetwork{"web": {IP: "10.0.0.2", Ports: []taskenv.Port{{Label: "db", Value: 30000, HostIP: "10.0.0.2"}}}},
+		Address:  "172.26.0.2", AddressIPv6: "fd00::2",
+		Services: []services.Service{
+			{
+				Name: "j-g", Port: "http", Address: "example.com", AddressMode: "auto", Tags: []string{"a"}, CanaryTags: []string{"b"},
+				Checks: []services.Check{{
+					Name: `service: "j-g" check`, Type: "http", Port: "http", AddressMode: "alloc", OnUpdate: "ignore",
+					Interval: 3 * time.Second, Timeout: 2 * time.Second, Protocol: "https", Method: "POST", Path: "/x", Body: "y",
+					Header: map[string][]string{"K": {"v"}}, TLSSkipVerify: true,
+					Restart: services.Restart{Limit: 3, Grace: 4 * time.Second},
+				}},
+			},
+			{Task: "web", Name: "own", Port: "db", AddressMode: "auto"},
+		},
+	}
+	got := servicesOf(alloc, taskenv.Node{Datacenter: "dc1"}, &api.AllocNetworkStatus{Address: "172.26.0.2", AddressIPv6: "fd00::2"})
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
