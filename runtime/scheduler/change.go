@@ -48,11 +48,7 @@ func (s *Scheduler) update(ctx context.Context, edit func(*change) error) (uint6
 		if err := edit(c); err != nil {
 			return err
 		}
-		for len(c.touched) > 0 {
-			key := c.touched[0]
-			c.touched = c.touched[1:]
-			c.settle(key)
-		}
+		c.settleAll()
 		c.giveRoom()
 		return nil
 	})
@@ -248,7 +244,7 @@ func (c *change) watchDeployment(d *api.Deployment) {
 // evaluateDue processes a pending evaluation whose time has come.
 func (c *change) evaluateDue(id string) {
 	if e := c.Eval(id); e != nil && e.Status == api.EvalStatusPending && !e.WaitUntil.After(c.now) {
-		c.evaluate(e)
+		c.resume(e)
 	} else {
 		c.later(func() { c.s.delayed.set(id, time.Time{}) })
 	}
@@ -272,8 +268,39 @@ func (c *change) retryBlocked() {
 	})
 	for _, e := range evals {
 		if e = c.Eval(e.ID); e.Status == api.EvalStatusBlocked {
-			c.evaluate(e)
+			c.resume(e)
 		}
+	}
+}
+
+// resume processes an evaluation that has waited. Its job may be gone, but not
+// because somebody has purged it: that has ended its evaluations.
+func (c *change) resume(e *api.Evaluation) {
+	if c.Job(JobKey{e.Namespace, e.JobID}) != nil {
+		c.evaluate(e)
+		return
+	}
+	ended := *e
+	ended.Status, ended.StatusDescription = api.EvalStatusCancelled, "the job is gone"
+	ended.ModifyTime = c.now.UnixNano()
+	c.putEval(&ended)
+}
+
+// maxRounds is how often a job may be brought up to date in one change. Each time
+// leads to less that is left to do; three are the most that simulations have seen.
+// A plan that does not come to an end would stop everything else.
+const maxRounds = 20
+
+func (c *change) settleAll() {
+	rounds := make(map[JobKey]int)
+	for len(c.touched) > 0 {
+		key := c.touched[0]
+		c.touched = c.touched[1:]
+		if rounds[key]++; rounds[key] > maxRounds {
+			c.s.logger.Error("job does not settle", "job_id", key.ID)
+			continue
+		}
+		c.settle(key)
 	}
 }
 

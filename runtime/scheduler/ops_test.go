@@ -515,6 +515,39 @@ func TestStoreFaults(t *testing.T) {
 	})
 }
 
+// A job whose record did not read comes back from its versions; nothing of it is
+// stopped.
+func TestRecoverJob(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := schedtest.NewMemory(schedtest.NewNode(1000))
+		config := scheduler.Config{Store: store, Host: newHost(), Logger: hclog.NewNullLogger()}
+		if _, err := scheduler.New(config).Register(t.Context(), serviceJob(nil), scheduler.RegisterOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		_, err := store.Update(t.Context(), func(tx scheduler.Tx) error {
+			version := *tx.Job(web)
+			tx.DeleteJob(web)
+			tx.PutJobVersion(&version)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := &bench{t: t, store: store, Scheduler: scheduler.New(config)}
+		b.node = &schedtest.Node{Store: store, Scheduler: b.Scheduler}
+		b.start()
+		b.after(time.Minute)
+		if job := b.job("web"); job == nil || *job.Version != 0 || *job.Status != "running" {
+			t.Errorf("job %+v", job)
+		}
+		for _, a := range b.allocs("web") {
+			if a.DesiredStatus != "run" || a.ClientStatus != "running" {
+				t.Errorf("%s is %s, %s", a.Name, a.DesiredStatus, a.ClientStatus)
+			}
+		}
+	})
+}
+
 // A dry run says what would happen, and nothing happens.
 func TestDryRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -105,11 +105,25 @@ func (s *Scheduler) catchUp(c *change) error {
 	}
 	for a := range c.Allocs() {
 		if key := (JobKey{a.Namespace, a.JobID}); c.Job(key) == nil {
+			c.recoverJob(key)
 			c.touch(key)
 		}
 	}
 	c.freed = true
 	return nil
+}
+
+// recoverJob makes good for a job whose record did not read. One that was purged
+// has no versions either; without its versions a job that is gone for another
+// reason cannot be told from it, and what runs of it is left alone until somebody
+// says more.
+func (c *change) recoverJob(key JobKey) {
+	if versions := c.JobVersions(key); len(versions) > 0 {
+		c.s.logger.Warn("job recovered from its versions", "job_id", key.ID, "version", *versions[0].Version)
+		copied := *versions[0]
+		c.PutJob(&copied)
+		c.noteLaunch(&copied)
+	}
 }
 
 // runEvaluations processes evaluations whose time has come, and tries the blocked
