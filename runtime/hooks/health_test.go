@@ -1,0 +1,121 @@
+package hooks
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/health"
+)
+
+// patientOne is an allocation whose health a test decides.
+type patientOne struct {
+	begin time.Time
+
+	mu       sync.Mutex
+	wanted   bool
+	snapshot health.Snapshot
+	tasks    chan struct{}
+	checks   chan struct{}
+	verdicts []string
+}
+
+func newPatient() *patientOne {
+	return &patientOne{
+		begin: time.Now(), wanted: true, tasks: make(chan struct{}), checks: make(chan struct{}),
+		snapshot: health.Snapshot{Tasks: []health.Task{{Name: "t", Pending: true}}},
+	}
+}
+
+func (p *patientOne) hook() *Health {
+	return NewHealth(HealthConfig{
+		Params: func() (health.Params, bool) {
+			return health.Params{MinHealthyTime: 10 * time.Second, HealthyDeadline: time.Minute, UseChecks: true}, p.wanted
+		},
+		Look: func() (health.Snapshot, <-chan struct{}, <-chan struct{}) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			s := p.snapshot
+			s.Now = time.Now()
+			return s, p.tasks, p.checks
+		},
+		Decided: func(v health.Verdict) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.verdicts = append(p.verdicts, fmt.Sprintf("+%v %d", time.Since(p.begin), v.State))
+		},
+	})
+}
+
+// started lets the task run from now on.
+func (p *patientOne) started() {
+	p.snapshot.Tasks = []health.Task{{Name: "t", Started: time.Now()}}
+	close(p.tasks)
+	p.tasks = make(chan struct{})
+}
+
+func TestHealth(t *testing.T) {
+	var (
+		prerun   = func(t *testing.T, h *Health) error { return h.Prerun(t.Context(), hook.AllocPrerunRequest{}) }
+		update   = func(t *testing.T, h *Health) error { return h.Update(t.Context(), hook.AllocUpdateRequest{}) }
+		postrun  = func(t *testing.T, h *Health) error { return h.Postrun(t.Context(), hook.AllocPostrunRequest{}) }
+		shutdown = func(t *testing.T, h *Health) error { return h.Shutdown(t.Context(), hook.AllocShutdownRequest{}) }
+		healthy  = fmt.Sprint(health.Healthy)
+	)
+	type step struct {
+		at int
+		do func(*testing.T, *Health, *patientOne) error
+	}
+	moment := func(at int, f func(*testing.T, *Health) error) step {
+		return step{at, func(t *testing.T, h *Health, _ *patientOne) error { return f(t, h) }}
+	}
+	change := func(at int, f func(*patientOne)) step {
+		return step{at, func(_ *testing.T, _ *Health, p *patientOne) error {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			f(p)
+			return nil
+		}}
+	}
+	for _, c := range []struct {
+		name  string
+		steps []step
+		want  []string
+	}{
+		{"a task that starts is healthy after its time", []step{moment(0, prerun), change(5, (*patientOne).started), moment(90, postrun)}, []string{"+15s " + healthy}},
+		{"nothing starts", []step{moment(0, prerun), moment(90, postrun)}, []string{fmt.Sprintf("+1m0s %d", health.Unhealthy)}},
+		{"an update begins anew", []step{moment(0, prerun), moment(50, update), moment(200, postrun)}, []string{fmt.Sprintf("+1m50s %d", health.Unhealthy)}},
+		{"after an update comes no other beginning", []step{moment(0, update), moment(50, prerun), moment(90, postrun)}, []string{fmt.Sprintf("+1m0s %d", health.Unhealthy)}},
+		{"each version has its verdict", []step{moment(0, prerun), change(0, (*patientOne).started), moment(20, update), moment(90, postrun)}, []string{"+10s " + healthy, "+20s " + healthy}},
+		{"what can be said at the end is said", []step{moment(0, prerun), change(5, (*patientOne).started), change(7, func(p *patientOne) { p.snapshot.Stopping = true }), moment(8, postrun), moment(9, postrun), moment(9, update)}, []string{fmt.Sprintf("+8s %d", health.Stopped)}},
+		{"a shutdown leaves it open", []step{moment(0, prerun), change(5, (*patientOne).started), moment(8, shutdown), moment(90, update)}, nil},
+		{"nobody wants to know", []step{change(0, func(p *patientOne) { p.wanted = false }), moment(0, prerun), moment(90, postrun)}, nil},
+		{"it was never watched", []step{moment(0, postrun)}, nil},
+		{"news of the checks", []step{
+			change(0, func(p *patientOne) { p.snapshot.Missing = true }), moment(0, prerun), change(5, (*patientOne).started),
+			change(30, func(p *patientOne) { p.snapshot.Missing = false; close(p.checks); p.checks = make(chan struct{}) }), moment(90, postrun),
+		}, []string{"+30s " + healthy}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPatient()
+				h := p.hook()
+				for _, s := range c.steps {
+					time.Sleep(time.Duration(s.at)*time.Second - time.Since(p.begin))
+					synctest.Wait()
+					if err := s.do(t, h, p); err != nil {
+						t.Fatal(err)
+					}
+					synctest.Wait()
+				}
+				if !slices.Equal(p.verdicts, c.want) {
+					t.Errorf("verdicts %q, want %q", p.verdicts, c.want)
+				}
+			})
+		})
+	}
+}

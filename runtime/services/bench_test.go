@@ -1,0 +1,88 @@
+package services
+
+import (
+	"net"
+	"net/http/httptest"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
+)
+
+// BenchmarkRun is one run of one check over the loopback, with what is done
+// about its result. The server is in the same process and counts too.
+func BenchmarkRun(b *testing.B) {
+	server := httptest.NewServer(status(200, ""))
+	defer server.Close()
+	for _, kind := range []string{"tcp", "http"} {
+		b.Run(kind, func(b *testing.B) {
+			c := &checker{allocID: testAllocID, logger: hclog.NewNullLogger(), dial: new(net.Dialer).DialContext, changed: make(chan struct{})}
+			check := Check{Name: "c", Type: kind, Path: "/", Interval: time.Hour, Timeout: time.Second}
+			c.set([]target{{id: "x", check: check, address: server.Listener.Addr().String()}}, func(string) bool { return true })
+			defer c.stop(true)
+			o := c.observers["x"]
+			run := o.target.probe(c.dial)
+			before := cpuTime()
+			for b.Loop() {
+				began := time.Now()
+				if found := run(b.Context()); found.status != StatusSuccess || !c.report(o, began, found) {
+					b.Fatal(found)
+				}
+			}
+			// 100 runs a second take so much of one processor.
+			b.ReportMetric(float64(cpuTime()-before)/float64(b.N)*100/float64(time.Second)*100, "%cpu@100/s")
+		})
+	}
+}
+
+func cpuTime() time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		panic(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkIdle is what a check costs that waits for its turn.
+func BenchmarkIdle(b *testing.B) {
+	const n = 1000
+	spec := testSpec()
+	for range n {
+		s := testService(Group, httpCheck("c", "/", time.Hour))
+		s.Name += string(rune('a'+len(spec.Services)/26%26)) + string(rune('a'+len(spec.Services)%26)) + string(rune('a'+len(spec.Services)/676))
+		spec.Services = append(spec.Services, s)
+	}
+	var sets []*Set
+	before := memory()
+	for b.Loop() {
+		s := New(Config{
+			AllocID: testAllocID,
+			Spec:    func() *Spec { return spec },
+			Env: func(string) *taskenv.Env {
+				return taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{}, taskenv.Task{}).Build()
+			},
+			Logger: hclog.NewNullLogger(),
+		})
+		s.StartChecks()
+		sets = append(sets, s)
+	}
+	if list, _, _ := sets[0].Checks(); len(list) != n {
+		b.Fatalf("%d checks", len(list))
+	}
+	time.Sleep(100 * time.Millisecond) // until all observers wait
+	b.ReportMetric(float64(memory()-before)/float64(len(sets)*n), "B/check")
+	for _, s := range sets {
+		s.StopChecks(true)
+	}
+}
+
+func memory() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc + m.StackInuse
+}
