@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 	if os.Getpid() == 1 && os.Getenv(vmVariable) == vmGuest {
 		vmInit()
 	}
-	testscript.Main(leakGate{m}, map[string]func(){"nomad-lite": main, "old-driver": oldDriver})
+	testscript.Main(leakGate{m}, map[string]func(){"nomad-lite": main, "old-driver": oldDriver, "mortal-agent": mortalAgent})
 }
 
 // leakGate fails the package when a script has left something on the machine.

@@ -205,6 +205,23 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (Process, error) {
 	return resp.Process, nil
 }
 
+// Adopt makes a process that a lost keeper has started, for another agent, the
+// business of this one: it ends with the agent if what the keeper has started
+// does. A process that is known already, or gone, is no error.
+func (c *Client) Adopt(ctx context.Context, p Process) error {
+	c.mu.Lock()
+	known := c.spawned[p]
+	c.spawned[p] = true
+	c.mu.Unlock()
+	if known {
+		return nil
+	}
+	if _, _, err := c.repeat(ctx, &request{Op: opAdopt, Wards: c.wards()}); err != nil {
+		return fmt.Errorf("adopt process %d: %w", p.PID, err)
+	}
+	return nil
+}
+
 // wards returns what was spawned and is still there.
 func (c *Client) wards() []Process {
 	c.mu.Lock()

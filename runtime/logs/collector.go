@@ -27,6 +27,7 @@ type holder interface {
 	Hold(ctx context.Context, key string, f *os.File) error
 	Take(ctx context.Context, key string) (*os.File, error)
 	Drop(ctx context.Context, key string) error
+	Adopt(context.Context, keeper.Process) error
 	Ephemeral() bool
 }
 
@@ -539,6 +540,11 @@ func (c *Collector) join(ctx context.Context) (*link, error) {
 	l, err := c.dial(ctx, address)
 	if err == nil {
 		if !replace(l, c.conf.Logger) {
+			// The keeper that started it may be gone.
+			if err := c.conf.Keeper.Adopt(ctx, l.process); err != nil {
+				l.close()
+				return nil, err
+			}
 			return l, nil
 		}
 		err = errDown

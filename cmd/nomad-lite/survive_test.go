@@ -1,0 +1,575 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+)
+
+// mortalAgent is an agent that does what it is told on its standard input, until
+// it is killed.
+func mortalAgent() {
+	if err := serveMortal(os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func serveMortal(dir string) error {
+	plugins, err := catalog.New(catalog.Config{Builtins: []catalog.Builtin{{Name: rawexec.Name, Config: map[string]any{"enabled": true}}}})
+	if err != nil {
+		return err
+	}
+	level := hclog.Warn
+	if os.Getenv("MORTAL_DEBUG") != "" {
+		level = hclog.Trace
+	}
+	ctx, end := context.WithCancelCause(context.Background())
+	defer end(nil)
+	a, err := agent.Open(ctx, agent.Config{
+		DataDir: dir,
+		Node:    agent.NodeConfig{CPU: 100_000, MemoryMB: 1_000_000, DiskMB: 1_000_000},
+		Plugins: plugins,
+		Logger:  hclog.New(&hclog.LoggerOptions{Level: level, Output: os.Stderr}),
+	})
+	if err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	go func() {
+		a.Run(ctx)
+		close(ended)
+	}()
+	answer := json.NewEncoder(os.Stdout)
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		verb, arg, _ := strings.Cut(lines.Text(), " ")
+		switch verb {
+		case "run":
+			<-a.Registered()
+			text, err := os.ReadFile(arg)
+			if err != nil {
+				return err
+			}
+			file, diags := jobspec.Parse(jobspec.Source{Name: arg, Text: text})
+			if diags.HasErrors() {
+				return diags
+			}
+			model.Canonicalize(file.Job)
+			if _, err := a.Scheduler().Register(ctx, file.Job, scheduler.RegisterOptions{}); err != nil {
+				return err
+			}
+			err = answer.Encode("ok")
+			if err != nil {
+				return err
+			}
+		case "states":
+			states := map[string]*api.Allocation{}
+			owned := 0
+			for _, alloc := range a.Store().Snapshot().Allocations(nil, "") {
+				states[alloc.ID] = &api.Allocation{ID: alloc.ID, Name: alloc.Name, JobID: alloc.JobID, ClientStatus: alloc.ClientStatus, TaskStates: alloc.TaskStates}
+				if runner := a.Alloc(alloc.ID); runner != nil {
+					owned += len(runner.LeftRunning())
+				}
+			}
+			if err := answer.Encode(survivors{owned, states}); err != nil {
+				return err
+			}
+		case "leave":
+			end(allocrunner.ErrShutdown)
+		case "stop":
+			end(nil)
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	<-ended
+	return a.Close()
+}
+
+// survivors is what an agent says about its allocations.
+type survivors struct {
+	Owned  int // tasks with a process
+	Allocs map[string]*api.Allocation
+}
+
+// running counts the tasks that are said to run.
+func (v survivors) running() (n int) {
+	for _, alloc := range v.Allocs {
+		for _, s := range alloc.TaskStates {
+			if s.State == model.TaskRunning {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// mortal is an agent in a process of its own.
+type mortal struct {
+	t   *testing.T
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *json.Decoder
+}
+
+func startMortal(t *testing.T, program, dir string) *mortal {
+	t.Helper()
+	m := &mortal{t: t, cmd: exec.Command(program, dir)}
+	m.cmd.Args[0] = "mortal-agent"
+	m.cmd.Stderr = os.Stderr
+	in, err := m.cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := m.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.in, m.out = in, json.NewDecoder(out)
+	if err := m.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func (m *mortal) ask(what string, answer any) {
+	m.t.Helper()
+	if _, err := fmt.Fprintln(m.in, what); err != nil {
+		m.t.Fatal(err)
+	}
+	if answer == nil {
+		return
+	}
+	if err := m.out.Decode(answer); err != nil {
+		m.t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// await asks for the states until they are as wanted.
+func (m *mortal) await(what string, ok func(survivors) bool) survivors {
+	m.t.Helper()
+	var v survivors
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		v = survivors{}
+		m.ask("states", &v)
+		if ok(v) {
+			return v
+		}
+	}
+	text, _ := json.MarshalIndent(v, "", " ")
+	m.t.Fatalf("%s: not within 30 seconds: %s", what, text)
+	return v
+}
+
+func (m *mortal) kill() {
+	_ = m.cmd.Process.Kill()
+	_ = m.cmd.Wait()
+}
+
+func (m *mortal) end(how string) {
+	m.t.Helper()
+	m.ask(how, nil)
+	m.in.Close()
+	if err := m.cmd.Wait(); err != nil {
+		m.t.Errorf("%s: %v", how, err)
+	}
+}
+
+// process is one process of a node.
+type nodeProcess struct {
+	keeper.Process
+	kind string // "keeper", "log-collector", "plugin", or "ALLOC/TASK"
+}
+
+// nodeProcesses finds what belongs to a data directory.
+func nodeProcesses(data string) (found []nodeProcess) {
+	// Helpers know the directory of their sockets, which is named after it.
+	sum := sha256.Sum256([]byte(data))
+	runtime := []byte(hex.EncodeToString(sum[:6]))
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		environ, err := os.ReadFile("/proc/" + e.Name() + "/environ")
+		if err != nil || !bytes.Contains(environ, []byte(data)) && !bytes.Contains(environ, runtime) {
+			continue
+		}
+		args, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
+		p, err := keeper.ProcessOf(pid)
+		if err != nil || !p.Alive() {
+			continue
+		}
+		var alloc, task string
+		for v := range bytes.SplitSeq(environ, []byte{0}) {
+			if rest, ok := bytes.CutPrefix(v, []byte("NOMAD_ALLOC_ID=")); ok {
+				alloc = string(rest)
+			}
+			if rest, ok := bytes.CutPrefix(v, []byte("NOMAD_TASK_NAME=")); ok {
+				task = string(rest)
+			}
+		}
+		kind := alloc + "/" + task
+		if argv := strings.Split(string(args), "\x00"); argv[0] == "nomad-lite" {
+			kind = argv[1]
+		} else if sid, _, _ := syscall.Syscall(syscall.SYS_GETSID, uintptr(pid), 0, 0); int(sid) != pid {
+			continue // a child of a task
+		}
+		found = append(found, nodeProcess{p, kind})
+	}
+	return found
+}
+
+func byKind(processes []nodeProcess) map[string][]keeper.Process {
+	all := map[string][]keeper.Process{}
+	for _, p := range processes {
+		all[p.kind] = append(all[p.kind], p.Process)
+	}
+	return all
+}
+
+const manyJob = `
+job "many" {
+  group "g" {
+    count = %d
+    restart {
+      attempts = 3
+      delay    = "0s"
+    }
+    task "loop" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "i=0; while :; do i=$((i+1)); echo $i; sleep 0.03; done"]
+      }
+      resources {
+        cpu    = 20
+        memory = 10
+      }
+    }
+  }
+}
+`
+
+const endsJob = `
+job "ends" {
+  type = "batch"
+  group "g" {
+    count = 3
+    restart {
+      attempts = 0
+      mode     = "fail"
+    }
+    reschedule {
+      attempts  = 0
+      unlimited = false
+    }
+    task "wait" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "while [ ! -e %s ]; do sleep 0.02; done; exit 4"]
+      }
+      resources {
+        cpu    = 20
+        memory = 10
+      }
+    }
+    task "after" {
+      driver = "raw_exec"
+      lifecycle { hook = "poststop" }
+      config {
+        command = "/bin/true"
+      }
+      resources {
+        cpu    = 20
+        memory = 10
+      }
+    }
+  }
+}
+`
+
+const stagesJob = `
+job "stages" {
+  group "g" {
+    task "before" {
+      driver = "raw_exec"
+      lifecycle { hook = "prestart" }
+      config { command = "/bin/true" }
+      resources {
+        cpu    = 20
+        memory = 10
+      }
+    }
+    task "side" {
+      driver = "raw_exec"
+      lifecycle {
+        hook    = "prestart"
+        sidecar = true
+      }
+      config {
+        command = "/bin/sleep"
+        args    = ["1000"]
+      }
+      resources {
+        cpu    = 20
+        memory = 10
+      }
+    }
+    task "main" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/sleep"
+        args    = ["1000"]
+      }
+      resources {
+        cpu    = 20
+        memory = 10
+      }
+    }
+  }
+}
+`
+
+// anotherBuild is this program with other content.
+func anotherBuild(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "another")
+	if err := os.WriteFile(path, append(b, "another build"...), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestTasksOutliveEverybody kills the agent and some of its helpers, lets things
+// happen while nobody is there, and looks at what the next agent makes of it.
+func TestTasksOutliveEverybody(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to have task directories like an agent's")
+	}
+	self := "/proc/self/exe"
+	for _, test := range []struct {
+		name    string
+		victims []string // besides the agent
+		leave   bool     // the agent ends in good order
+		upgrade bool     // the next agent is another build
+		tasks   int
+	}{
+		{name: "agent", tasks: 15},
+		{name: "agent and plugin", victims: []string{"plugin"}, tasks: 3},
+		{name: "agent and collector", victims: []string{"log-collector"}, tasks: 3},
+		{name: "agent and keeper", victims: []string{"keeper"}, tasks: 3},
+		{name: "agent in good order", leave: true, tasks: 3},
+		{name: "another build", leave: true, upgrade: true, tasks: 3},
+		{name: "another build after a crash", upgrade: true, tasks: 3},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			dir, err := os.MkdirTemp("", "survive")
+			if err != nil {
+				t.Fatal(err)
+			}
+			data, flag := filepath.Join(dir, "data"), filepath.Join(dir, "go")
+			t.Cleanup(func() {
+				for _, p := range nodeProcesses(data) {
+					t.Errorf("%s is left behind: %d", p.kind, p.PID)
+					_ = p.Signal(syscall.SIGKILL)
+				}
+				if err := os.RemoveAll(dir); err != nil {
+					t.Error(err)
+				}
+			})
+			a := startMortal(t, self, data)
+			for i, text := range []string{fmt.Sprintf(manyJob, test.tasks), fmt.Sprintf(endsJob, flag), stagesJob} {
+				file := filepath.Join(dir, fmt.Sprint(i, ".nomad.hcl"))
+				if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				a.ask("run "+file, new(string))
+			}
+			running := test.tasks + 3 + 2
+			before := a.await("all tasks run", func(v survivors) bool {
+				return v.Owned == running && v.running() == running && done(v, "stages", "before")
+			})
+			processes := byKind(nodeProcesses(data))
+
+			if test.leave {
+				a.end("leave")
+			} else {
+				a.kill()
+			}
+			for _, kind := range test.victims {
+				for _, p := range processes[kind] {
+					if err := p.Signal(syscall.SIGKILL); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			var victim string
+			for id, alloc := range before.Allocs {
+				if alloc.JobID == "many" {
+					victim = id
+				}
+			}
+			if err := processes[victim+"/loop"][0].Signal(syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(flag, nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(200 * time.Millisecond)
+
+			program := self
+			if test.upgrade {
+				program = anotherBuild(t)
+			}
+			begin := time.Now()
+			b := startMortal(t, program, data)
+			after := b.await("all is as it should be", func(v survivors) bool {
+				return v.Owned == running-3 && v.running() == running-3 && done(v, "ends", "after") && v.Allocs[victim].TaskStates["loop"].Restarts == 1
+			})
+			t.Logf("all tasks owned after %v", time.Since(begin))
+			now := byKind(nodeProcesses(data))
+			for kind, was := range processes {
+				id, task, isTask := strings.Cut(kind, "/")
+				if !isTask || before.Allocs[id].JobID == "ends" {
+					continue
+				}
+				is, events := now[kind], after.Allocs[id].TaskStates[task].Events
+				switch {
+				case len(is) != 1:
+					t.Errorf("%s has processes %v", kind, is)
+				case id == victim:
+					want := "[Received Task Setup Started Terminated Restarting Started]"
+					if got := fmt.Sprint(types(events)); got != want || events[3].DisplayMessage != "Exit Code: 137, Signal: 9" {
+						t.Errorf("killed task: %s, %q", got, events[3].DisplayMessage)
+					}
+				case is[0] != was[0]:
+					t.Errorf("%s is process %v, was %v", kind, is, was)
+				case fmt.Sprint(types(events)) != fmt.Sprint(types(before.Allocs[id].TaskStates[task].Events)):
+					t.Errorf("%s has new events: %v", kind, types(events))
+				}
+			}
+			for id, alloc := range after.Allocs {
+				switch alloc.JobID {
+				case "ends":
+					events := alloc.TaskStates["wait"].Events
+					if got := fmt.Sprint(types(events)); got != "[Received Task Setup Started Terminated Not Restarting]" || events[3].DisplayMessage != "Exit Code: 4" {
+						t.Errorf("task that ended: %s, %q", got, events[min(3, len(events)-1)].DisplayMessage)
+					}
+					if alloc.ClientStatus != api.AllocClientStatusFailed {
+						t.Errorf("alloc whose task failed is %s", alloc.ClientStatus)
+					}
+				case "many":
+					if id != victim {
+						checkCount(t, filepath.Join(data, "alloc", id, "alloc", "logs"))
+					}
+				}
+			}
+			if test.upgrade {
+				file, err := os.Open(program)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer file.Close()
+				for _, kind := range []string{"keeper", "log-collector", "plugin"} {
+					for _, p := range now[kind] {
+						if same, err := p.Runs(file); !same || err != nil {
+							t.Errorf("%s is not of the new build: %v", kind, err)
+						}
+					}
+				}
+				if fmt.Sprint(now["keeper"]) != fmt.Sprint(processes["keeper"]) {
+					t.Errorf("keeper is %v, was %v", now["keeper"], processes["keeper"])
+				}
+			} else {
+				for _, kind := range []string{"keeper", "log-collector", "plugin"} {
+					if survives := !slices.Contains(test.victims, kind); len(now[kind]) != 1 || survives != (now[kind][0] == processes[kind][0]) {
+						t.Errorf("%s is %v, was %v", kind, now[kind], processes[kind])
+					}
+				}
+			}
+			b.end("stop")
+		})
+	}
+}
+
+// done reports whether a task of all allocations of a job is dead.
+func done(v survivors, job, task string) bool {
+	found := false
+	for _, alloc := range v.Allocs {
+		if alloc.JobID == job {
+			found = true
+			if s := alloc.TaskStates[task]; s == nil || s.State != model.TaskDead {
+				return false
+			}
+		}
+	}
+	return found
+}
+
+func types(events []*api.TaskEvent) (list []string) {
+	for _, e := range events {
+		list = append(list, e.Type)
+	}
+	return list
+}
+
+// checkCount makes sure that a task's output is 1, 2, 3 … and still grows.
+func checkCount(t *testing.T, dir string) {
+	t.Helper()
+	read := func() int {
+		text, err := os.ReadFile(filepath.Join(dir, "loop.stdout.0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
+		for i, line := range lines {
+			if line != strconv.Itoa(i+1) {
+				t.Fatalf("%s: line %d is %q", dir, i+1, line)
+			}
+		}
+		return len(lines)
+	}
+	begin := read()
+	for range 200 {
+		if read() > begin+3 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("%s: the output does not grow", dir)
+}
