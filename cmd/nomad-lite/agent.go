@@ -357,24 +357,22 @@ func (r *runningAgent) hurry(ended <-chan struct{}) {
 			deadline = timer.C
 		}
 	}
-	echoed := time.After(echo)
-	for {
-		select {
-		case <-r.signals:
-			select {
-			case <-echoed:
-				echoed = time.After(0)
-			default:
-				continue // the same one, by another way
-			}
-		case <-deadline:
-		case <-ended:
-			return
-		}
-		r.agent.Kill()
-		<-ended
+	select {
+	case <-time.After(echo): // the same one, by another way
+	case <-ended:
 		return
 	}
+	for len(r.signals) > 0 {
+		<-r.signals
+	}
+	select {
+	case <-r.signals:
+	case <-deadline:
+	case <-ended:
+		return
+	}
+	r.agent.Kill()
+	<-ended
 }
 
 // reload takes over what may change while the agent runs.

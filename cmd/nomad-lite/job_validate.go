@@ -8,9 +8,11 @@ import (
 
 // newJobCommand holds the commands about job files.
 func newJobCommand(s *streams) *cobra.Command {
-	return group("job", "Check and convert job files",
-		newJobValidateCommand(s),
+	return group("job", "Check job files, and run them on an agent",
 		newJobRunCommand(s),
+		newJobStatusCommand(s),
+		newJobStopCommand(s),
+		newJobValidateCommand(s),
 	)
 }
 

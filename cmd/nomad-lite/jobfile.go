@@ -44,8 +44,9 @@ func oneJobFile(cmd *cobra.Command, args []string) error {
 
 // jobFile is a job that was read, and where its parts were written.
 type jobFile struct {
-	job  *api.Job
-	file *jobspec.File
+	job    *api.Job
+	file   *jobspec.File
+	source []byte
 }
 
 // read reads and parses a job file. Diagnostics go to standard error; after
@@ -67,7 +68,7 @@ func (f *jobFileFlags) read(s *streams, path string, code int) (*jobFile, error)
 		if err != nil {
 			return nil, fail(fmt.Errorf("Error parsing job file from %s:\n%w", path, err))
 		}
-		return &jobFile{job, &jobspec.File{}}, nil
+		return &jobFile{job, &jobspec.File{}, text}, nil
 	}
 	file, diags := jobspec.Parse(jobspec.Source{
 		Name: name, Text: text, Vars: f.vars, VarFiles: f.varFiles, Environ: os.Environ(), Files: true, Strict: f.strict,
@@ -81,7 +82,7 @@ func (f *jobFileFlags) read(s *streams, path string, code int) (*jobFile, error)
 	if diags.HasErrors() {
 		return nil, &exitError{code: code}
 	}
-	return &jobFile{file.Job, file}, nil
+	return &jobFile{file.Job, file, text}, nil
 }
 
 // readSource reads the text of a job file, and knows its name in diagnostics.
