@@ -133,13 +133,13 @@ func (v survivors) running() (n int) {
 
 // mortal is an agent in a process of its own.
 type mortal struct {
-	t   *testing.T
+	t   testing.TB
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *json.Decoder
 }
 
-func startMortal(t *testing.T, program, dir string) *mortal {
+func startMortal(t testing.TB, program, dir string) *mortal {
 	t.Helper()
 	m := &mortal{t: t, cmd: exec.Command(program, dir)}
 	m.cmd.Args[0] = "mortal-agent"
@@ -361,7 +361,7 @@ job "stages" {
 `
 
 // anotherBuild is this program with other content.
-func anotherBuild(t *testing.T) string {
+func anotherBuild(t testing.TB) string {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
@@ -572,4 +572,47 @@ func checkCount(t *testing.T, dir string) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	t.Errorf("%s: the output does not grow", dir)
+}
+
+// BenchmarkRecovery kills an agent with 100 tasks. An iteration is from the start
+// of the next agent until it owns all of them.
+func BenchmarkRecovery(b *testing.B) {
+	const tasks = 100
+	dir, err := os.MkdirTemp("", "recover")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	data, file := filepath.Join(dir, "data"), filepath.Join(dir, "job.nomad.hcl")
+	text := strings.Replace(fmt.Sprintf(manyJob, tasks), "i=0; while :; do i=$((i+1)); echo $i; sleep 0.03; done", "exec sleep 1000", 1)
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		b.Fatal(err)
+	}
+	for _, victim := range []string{"", "plugin", "log-collector", "another build"} {
+		b.Run("agent "+victim, func(b *testing.B) {
+			programs := []string{"/proc/self/exe", "/proc/self/exe"}
+			m := startMortal(b, programs[0], data)
+			m.ask("run "+file, new(string))
+			all := func(v survivors) bool { return v.Owned == tasks && v.running() == tasks }
+			m.await("all tasks run", all)
+			if victim == "another build" {
+				programs[1] = anotherBuild(b)
+			}
+			for b.Loop() {
+				b.StopTimer()
+				slices.Reverse(programs)
+				m.kill()
+				for _, p := range byKind(nodeProcesses(data))[victim] {
+					_ = p.Signal(syscall.SIGKILL)
+				}
+				b.StartTimer()
+				m = startMortal(b, programs[0], data)
+				m.await("all tasks are owned", all)
+			}
+			m.end("stop")
+			if err := os.RemoveAll(data); err != nil {
+				b.Fatal(err)
+			}
+		})
+	}
 }

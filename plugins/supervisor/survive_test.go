@@ -1,0 +1,206 @@
+package supervisor
+
+import (
+	"context"
+	"maps"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+)
+
+// ledger keeps records in memory.
+type ledger struct {
+	mu      sync.Mutex
+	records map[string]Record
+}
+
+func (l *ledger) Plugins() (map[string]Record, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.records), nil
+}
+
+func (l *ledger) PutPlugin(key string, r Record) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.records == nil {
+		l.records = map[string]Record{}
+	}
+	l.records[key] = r
+	return nil
+}
+
+func (l *ledger) DeletePlugin(key string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.records, key)
+	return nil
+}
+
+// node is what several supervisors have in common.
+type node struct {
+	t       *testing.T
+	keeper  *keeper.Client
+	sockets string
+	ledger  ledger
+}
+
+func newSharedNode(t *testing.T) *node {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := keeper.Start(t.Context(), keeper.Config{Dir: filepath.Join(dir, "keeper"), Args: []string{"nomad-lite-keeper", "test-keeper"}, Ephemeral: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sockets := filepath.Join(dir, "sockets")
+	if err := os.Mkdir(sockets, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := k.Close(); err != nil {
+			t.Error(err)
+		}
+		os.RemoveAll(dir)
+	})
+	return &node{t: t, keeper: k, sockets: sockets}
+}
+
+// run has a supervisor for as long as f runs, and keeps its plugins if keep says so.
+func (n *node) run(cc catalog.Config, keep bool, f func(*Supervisor)) {
+	n.t.Helper()
+	c, err := catalog.New(cc)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	s := New(Config{
+		Catalog: c, Keeper: n.keeper, KeeperSocket: n.keeper.Socket(), SocketDir: n.sockets,
+		Records: &n.ledger, Keep: func(string) bool { return keep },
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = s.Run(ctx) })
+	defer wg.Wait()
+	defer cancel()
+	if err := s.Ready(n.t.Context()); err != nil {
+		n.t.Fatal(err)
+	}
+	f(s)
+}
+
+func (n *node) pid(s *Supervisor, name string) int {
+	n.t.Helper()
+	d, err := s.Driver(n.t.Context(), name)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if _, err := d.Capabilities(n.t.Context()); err != nil {
+		n.t.Fatal(err)
+	}
+	return s.Plugins()[0].PID
+}
+
+func TestPluginWithTasksOutlivesTheSupervisor(t *testing.T) {
+	t.Parallel()
+	n := newSharedNode(t)
+	cc := catalog.Config{Builtins: builtins("one")}
+	first := 0
+	n.run(cc, true, func(s *Supervisor) { first = n.pid(s, "one") })
+	n.run(cc, true, func(s *Supervisor) {
+		if pid := n.pid(s, "one"); pid != first || !s.Drivers()["one"].Healthy {
+			t.Errorf("pid %d, was %d, healthy %v", pid, first, s.Drivers()["one"].Healthy)
+		}
+		if !s.Remembers("one") || s.Remembers("other") {
+			t.Error("what is remembered")
+		}
+		// Its death is noticed as ever.
+		if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		p := keeper.Process{PID: first, StartTime: n.ledger.records["builtin one"].StartTime}
+		if status, err := n.keeper.Wait(t.Context(), p); err != nil || status.Signal != 9 {
+			t.Errorf("status %v, %v", status, err)
+		}
+		for n.pid(s, "one") == first {
+		}
+		first = n.pid(s, "one")
+	})
+	// Nobody needs it at the end of this one.
+	n.run(cc, false, func(s *Supervisor) {
+		if pid := n.pid(s, "one"); pid != first {
+			t.Errorf("pid %d, was %d", pid, first)
+		}
+	})
+	if records, _ := n.ledger.Plugins(); len(records) > 0 {
+		t.Errorf("records stay: %v", records)
+	}
+	n.run(cc, false, func(s *Supervisor) {
+		if pid := n.pid(s, "one"); pid == first {
+			t.Error("the plugin was not ended")
+		}
+	})
+}
+
+func TestPluginThatWouldBeAnotherOneIsReplaced(t *testing.T) {
+	t.Parallel()
+	n := newSharedNode(t)
+	cc := catalog.Config{Builtins: builtins("one")}
+	first := 0
+	n.run(cc, true, func(s *Supervisor) { first = n.pid(s, "one") })
+	old := keeper.Process{PID: first, StartTime: n.ledger.records["builtin one"].StartTime}
+
+	// Another configuration; another file is TestTasksOutliveEverybody.
+	changed := n.ledger.records["builtin one"]
+	changed.Identity = "of another configuration"
+	_ = n.ledger.PutPlugin("builtin one", changed)
+	second := 0
+	n.run(cc, true, func(s *Supervisor) { second = n.pid(s, "one") })
+	if second == first || old.Alive() {
+		t.Errorf("pid %d, was %d; alive: %v", second, first, old.Alive())
+	}
+
+	// A stranger has the number: it is left alone.
+	stranger := n.ledger.records["builtin one"]
+	stranger.StartTime++
+	_ = n.ledger.PutPlugin("builtin one", stranger)
+	n.run(cc, false, func(s *Supervisor) {
+		if pid := n.pid(s, "one"); pid == second {
+			t.Error("a process was taken over that is not the recorded one")
+		}
+	})
+	if err := syscall.Kill(second, 0); err != nil {
+		t.Errorf("a stranger was killed: %v", err)
+	}
+	_ = syscall.Kill(second, syscall.SIGKILL)
+}
+
+func TestPluginThatIsNotWantedAnyMoreIsEnded(t *testing.T) {
+	t.Parallel()
+	n := newSharedNode(t)
+	n.run(catalog.Config{Builtins: builtins("one")}, true, func(s *Supervisor) { n.pid(s, "one") })
+	rec := n.ledger.records["builtin one"]
+	// That of another boot is a stranger's.
+	other := rec
+	other.BootID = "another"
+	_ = n.ledger.PutPlugin("builtin one", other)
+	n.run(catalog.Config{Builtins: builtins("two")}, false, func(s *Supervisor) { n.pid(s, "two") })
+	p := keeper.Process{PID: rec.Pid, StartTime: rec.StartTime}
+	if !p.Alive() {
+		t.Fatal("a process of another boot was killed")
+	}
+	_ = n.ledger.PutPlugin("builtin one", rec)
+	n.run(catalog.Config{Builtins: builtins("two")}, false, func(s *Supervisor) { n.pid(s, "two") })
+	if status, err := n.keeper.Wait(t.Context(), p); err != nil || status.Signal != 9 {
+		t.Errorf("status %v, %v", status, err)
+	}
+	if len(n.ledger.records) > 0 {
+		t.Errorf("records stay: %v", n.ledger.records)
+	}
+}
