@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -26,10 +27,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 // mortalAgent is an agent that does what it is told on its standard input, until
@@ -109,6 +112,7 @@ func serveMortal(dir string) error {
 			break
 		}
 	}
+	end(nil) // the test is over, whatever became of it
 	<-ended
 	return a.Close()
 }
@@ -408,7 +412,7 @@ func TestTasksOutliveEverybody(t *testing.T) {
 					t.Errorf("%s is left behind: %d", p.kind, p.PID)
 					_ = p.Signal(syscall.SIGKILL)
 				}
-				if err := os.RemoveAll(dir); err != nil {
+				if err := allocdir.Sweep(dir); err != nil {
 					t.Error(err)
 				}
 			})
@@ -523,6 +527,79 @@ func TestTasksOutliveEverybody(t *testing.T) {
 				}
 			}
 			b.end("stop")
+		})
+	}
+}
+
+// TestStartThatTheAgentDidNotSee takes the handle of a running task from the
+// state, as if the agent had been killed before it could store it.
+func TestStartThatTheAgentDidNotSee(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to have task directories like an agent's")
+	}
+	for _, victim := range []string{"", "plugin"} {
+		t.Run("victim "+victim, func(t *testing.T) {
+			t.Parallel()
+			dir, err := os.MkdirTemp("", "survive")
+			if err != nil {
+				t.Fatal(err)
+			}
+			data, file := filepath.Join(dir, "data"), filepath.Join(dir, "many.nomad.hcl")
+			t.Cleanup(func() {
+				for _, p := range nodeProcesses(data) {
+					t.Errorf("%s is left behind: %d", p.kind, p.PID)
+					_ = p.Signal(syscall.SIGKILL)
+				}
+				if err := allocdir.Sweep(dir); err != nil {
+					t.Error(err)
+				}
+			})
+			if err := os.WriteFile(file, fmt.Appendf(nil, manyJob, 1), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			m := startMortal(t, "/proc/self/exe", data)
+			m.ask("run "+file, new(string))
+			runs := func(v survivors) bool { return v.Owned == 1 && v.running() == 1 }
+			before := m.await("the task runs", runs)
+			m.kill()
+			processes := byKind(nodeProcesses(data))
+			for _, p := range processes[victim] {
+				_ = p.Signal(syscall.SIGKILL)
+			}
+
+			s, err := store.Open(store.Config{Path: filepath.Join(data, "state.db"), Logger: hclog.NewNullLogger()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			id := ""
+			for id = range before.Allocs {
+			}
+			local, _, err := s.Snapshot().TaskLocal(id, "loop")
+			if err != nil {
+				t.Fatal(err)
+			}
+			state, err := s.Snapshot().TaskState(id, "loop")
+			if err != nil {
+				t.Fatal(err)
+			}
+			local.Handle = nil
+			state.State, state.Events = model.TaskPending, state.Events[:2]
+			if err := errors.Join(s.PutTask(id, "loop", local, state), s.Close()); err != nil {
+				t.Fatal(err)
+			}
+
+			m = startMortal(t, "/proc/self/exe", data)
+			after := m.await("the task runs again", func(v survivors) bool {
+				return runs(v) && len(v.Allocs[id].TaskStates["loop"].Events) > 2
+			})
+			if got := fmt.Sprint(types(after.Allocs[id].TaskStates["loop"].Events)); got != "[Received Task Setup Started]" {
+				t.Errorf("events %s", got)
+			}
+			kind := id + "/loop"
+			if now := byKind(nodeProcesses(data))[kind]; len(now) != 1 || now[0] == processes[kind][0] {
+				t.Errorf("processes %v, before %v", now, processes[kind])
+			}
+			m.end("stop")
 		})
 	}
 }

@@ -21,7 +21,7 @@ const (
 	opStart op = "start" // with two descriptors: the FIFO and the log directory
 	opStop  op = "stop"  // answered once the stream has ended
 	opArm   op = "arm"   // no answer; opOutput follows when there is more than said
-	opQuit  op = "quit" // no answer: the process ends, and another one goes on
+	opQuit  op = "quit"  // no answer: the process ends, and another one goes on
 	opReply op = "reply"
 
 	// From the collector, on its own accord.
