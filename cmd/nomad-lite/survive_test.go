@@ -397,8 +397,7 @@ func TestTasksOutliveEverybody(t *testing.T) {
 		{name: "agent and collector", victims: []string{"log-collector"}, tasks: 3},
 		{name: "agent and keeper", victims: []string{"keeper"}, tasks: 3},
 		{name: "agent in good order", leave: true, tasks: 3},
-		{name: "another build", leave: true, upgrade: true, tasks: 3},
-		{name: "another build after a crash", upgrade: true, tasks: 3},
+		{name: "another build", upgrade: true, tasks: 3},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
