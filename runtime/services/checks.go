@@ -377,7 +377,7 @@ func (c *checker) eachOf(task string, f func(*observer)) {
 // back: one restart is enough.
 func (c *checker) lookLocked(o *observer) {
 	r := o.target.check.Restart
-	unhealthy := o.result.Status == StatusFailure && !o.result.Began.IsZero()
+	unhealthy := o.result.Status == StatusFailure && !o.result.Began.IsZero() && !o.result.Began.Before(o.watch.since)
 	due, next := o.watch.look(time.Now(), unhealthy, o.target.check.Interval, r.Limit)
 	o.setTimerLocked(next, func(attempt int) { c.lookAgain(o, attempt) })
 	if !due {

@@ -55,10 +55,9 @@ func httpCheck(name, path string, interval time.Duration) Check {
 // fakeNet is a network in memory. What it connects with lives in the bubble of
 // the test.
 type fakeNet struct {
-	t       *testing.T
-	slow    time.Duration // how long a connection takes
-	begin   time.Time
-	serving sync.WaitGroup
+	t     *testing.T
+	slow  time.Duration // how long a connection takes
+	begin time.Time
 
 	mu        sync.Mutex
 	listeners map[string]*listener
@@ -102,7 +101,8 @@ func (n *fakeNet) serve(address string, h http.Handler) (close func()) {
 	n.listeners[address] = l
 	n.mu.Unlock()
 	server := &http.Server{Handler: h}
-	n.serving.Go(func() { _ = server.Serve(l) })
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = server.Serve(l) })
 	close = sync.OnceFunc(func() {
 		n.mu.Lock()
 		if n.listeners[address] == l {
@@ -110,7 +110,7 @@ func (n *fakeNet) serve(address string, h http.Handler) (close func()) {
 		}
 		n.mu.Unlock()
 		_ = server.Close()
-		n.serving.Wait()
+		serving.Wait()
 	})
 	n.t.Cleanup(close)
 	return close

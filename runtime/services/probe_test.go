@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 	"unicode/utf8"
+
+	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
 func TestProbeHTTP(t *testing.T) {
@@ -142,6 +144,7 @@ func FuzzProbeHTTP(f *testing.F) {
 	f.Add("/%00\x00", "A B", "Transfer-Encoding", "chunked", "ws")
 	f.Add(":@[::1]", "TRACE", "Connection", "Upgrade", "http")
 	f.Add("?\x19", "GET", "", "", "")
+	f.Add("/a${X}", "${X}", "X-${X}", "${X}${attr.a}", "http")
 	f.Fuzz(func(t *testing.T, path, method, name, value, protocol string) {
 		const address = "10.0.0.1:20000"
 		if u, err := checkURL(protocol, address, path); err == nil {
@@ -153,6 +156,12 @@ func FuzzProbeHTTP(f *testing.F) {
 		check := Check{
 			Type: "http", Path: path, Method: method, Protocol: protocol, Timeout: time.Second,
 			Header: map[string][]string{name: {value}},
+		}
+		// What the environment puts in is as strange as the rest.
+		env := taskenv.NewBuilder(taskenv.Node{Attributes: map[string]string{"a": name}}, taskenv.Alloc{}, taskenv.Task{Env: map[string]string{"X": value}}).Build()
+		check = check.interpolate(env)
+		if u, err := checkURL(check.Protocol, address, check.Path); err == nil && u.Host != address {
+			t.Fatalf("path %q leads to %q", check.Path, u)
 		}
 		dial := func(_ context.Context, _, to string) (net.Conn, error) {
 			if to != address {

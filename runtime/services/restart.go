@@ -12,12 +12,13 @@ import "time"
 // workload is to be restarted, and the watch is over until it is armed again.
 type restartWatch struct {
 	armed    bool
+	since    time.Time // what was found in an earlier run is about another process
 	grace    time.Time // nothing counts before
 	deadline time.Time // zero unless the check is unhealthy
 }
 
 func (w *restartWatch) arm(now time.Time, r Restart) {
-	*w = restartWatch{armed: r.Limit > 0, grace: now.Add(r.Grace)}
+	*w = restartWatch{armed: r.Limit > 0, since: now, grace: now.Add(r.Grace)}
 }
 
 func (w *restartWatch) disarm() { *w = restartWatch{} }

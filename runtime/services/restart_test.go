@@ -114,24 +114,37 @@ func TestOneRestartPerRound(t *testing.T) {
 		if err := w.Register("t", nil); err != nil {
 			t.Fatal(err)
 		}
-		after(13500 * time.Millisecond)
+		after(17500 * time.Millisecond)
 		all := w.restarts.all()
-		wantList(t, "a new round", all[3:], `+19s t: healthcheck: check "fast" unhealthy`, `+29s : healthcheck: check "g" unhealthy`)
+		wantList(t, "a new round", all[3:], `+19s t: healthcheck: check "fast" unhealthy`, `+33s : healthcheck: check "g" unhealthy`)
 	})
 }
 
-// A check that has not run yet says nothing: a limit of 1 would restart each
-// task before anybody has looked at it.
+// A check says nothing of a task that it has not looked at: a limit of 1 would
+// restart each task before its first run, and again for what was found before
+// the restart.
 func TestPendingIsNotUnhealthy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, testService("t", restarting(tcpCheck("alive", 10*time.Second), 1, time.Second)))
-		w.net.serve(webAddress, status(200, ""))
+		stop := w.net.serve(webAddress, status(200, ""))
 		w.StartChecks()
 		if err := w.Register("t", nil); err != nil {
 			t.Fatal(err)
 		}
 		after(time.Minute)
 		wantList(t, "restarts", w.restarts.all())
+
+		stop()
+		after(10 * time.Second)
+		wantList(t, "restarts", w.restarts.all(), `+1m5s t: healthcheck: check "alive" unhealthy`)
+		w.net.serve(webAddress, status(200, ""))
+		if err := w.Register("t", nil); err != nil {
+			t.Fatal(err)
+		}
+		after(time.Minute)
+		if got := w.restarts.all(); len(got) != 1 {
+			t.Errorf("restarted for an old result: %v", got)
+		}
 	})
 }
 
@@ -161,6 +174,6 @@ func TestStopEndsRestart(t *testing.T) {
 		if took := time.Since(begin); took != 0 {
 			t.Errorf("the stop took %v", took)
 		}
-		wantList(t, "cut short", causes, 10*time.Second, time.Second)
+		wantList(t, "cut short", causes, 10*time.Second, 500*time.Millisecond)
 	})
 }
