@@ -1,7 +1,7 @@
 package allocrunner
 
 import (
-	"context"
+	"slices"
 
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
@@ -16,16 +16,20 @@ func (r *Runner) changed() {
 	}
 }
 
-// watch looks at the tasks after each change, until ctx ends.
-func (r *Runner) watch(ctx context.Context) {
+// watch looks at the tasks after each change, until all have ended.
+func (r *Runner) watch() {
 	for {
-		select {
-		case <-r.tick:
-			r.look()
-		case <-ctx.Done():
+		ended := r.ended() // first, so that the last look sees how
+		r.look()
+		if ended {
 			return
 		}
+		<-r.tick
 	}
+}
+
+func (r *Runner) ended() bool {
+	return !slices.ContainsFunc(r.tasks, func(t *taskrunner.Runner) bool { return !isClosed(t.Done()) })
 }
 
 // look draws the consequences of what the tasks are now: who has to go, who may

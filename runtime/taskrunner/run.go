@@ -21,7 +21,9 @@ func (r *Runner) Run(ctx context.Context) {
 	defer updates.Wait()
 	grace, live := r.contexts(ctx)
 	defer r.endContexts()
-	updates.Go(func() { r.runUpdateHooks(live) })
+	if r.hasUpdateHooks() {
+		updates.Go(func() { r.runUpdateHooks(live) })
+	}
 
 	for again := true; again && ctx.Err() == nil; {
 		r.runToDeath(live, grace)
