@@ -21,6 +21,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
@@ -194,7 +195,9 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	shown := make(chan struct{}) // closed when the view has seen all that happens
 	var output sync.WaitGroup
 	for _, task := range r.view.tasks {
-		output.Go(func() { r.follow(ctx, task, shown) })
+		for _, stream := range []logs.Stream{logs.Stdout, logs.Stderr} {
+			output.Go(func() { r.follow(ctx, task, stream, shown) })
+		}
 	}
 
 	<-source.ended

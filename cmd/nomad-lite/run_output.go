@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"sync"
 
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 )
@@ -11,9 +10,9 @@ import (
 // maxLine is where a line without an end is shown all the same.
 const maxLine = 64 << 10
 
-// follow shows what a task writes, from its first start to its last byte. A task
-// that has not started when all is shown never will.
-func (r *foregroundRun) follow(ctx context.Context, t *taskLine, shown <-chan struct{}) {
+// follow shows what a task writes to one stream, from its first start to its last
+// byte. A task that has not started when all is shown never will.
+func (r *foregroundRun) follow(ctx context.Context, t *taskLine, stream logs.Stream, shown <-chan struct{}) {
 	select {
 	case <-t.started:
 	case <-shown:
@@ -21,27 +20,21 @@ func (r *foregroundRun) follow(ctx context.Context, t *taskLine, shown <-chan st
 			return
 		}
 	}
-	var streams sync.WaitGroup
-	for _, stream := range []logs.Stream{logs.Stdout, logs.Stderr} {
-		streams.Go(func() {
-			var lines lineBuffer
-			show := func(text []byte) { r.view.lines(t, stream == logs.Stderr, text) }
-			err := r.agent.Logs().Follow(ctx, logs.FollowRequest{
-				AllocID: t.alloc.ID,
-				Task:    t.name,
-				Dir:     t.logDir,
-				Stream:  stream,
-			}, func(c logs.Chunk) error {
-				lines.add(c.Data, show)
-				return nil
-			})
-			lines.flush(show)
-			if err != nil {
-				r.view.note("output of task " + t.label + " is not shown any more: " + err.Error())
-			}
-		})
+	var lines lineBuffer
+	show := func(text []byte) { r.view.lines(t, stream == logs.Stderr, text) }
+	err := r.agent.Logs().Follow(ctx, logs.FollowRequest{
+		AllocID: t.alloc.ID,
+		Task:    t.name,
+		Dir:     t.logDir,
+		Stream:  stream,
+	}, func(c logs.Chunk) error {
+		lines.add(c.Data, show)
+		return nil
+	})
+	lines.flush(show)
+	if err != nil {
+		r.view.note("output of task " + t.label + " is not shown any more: " + err.Error())
 	}
-	streams.Wait()
 }
 
 // lineBuffer cuts a stream after whole lines.
