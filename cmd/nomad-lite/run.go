@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -156,6 +157,9 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	if err := r.agent.Ready(ctx); err != nil {
 		return err
 	}
+	if err := r.awaitDrivers(ctx); err != nil {
+		return err
+	}
 	if err := r.checkDrivers(); err != nil {
 		return err
 	}
@@ -210,6 +214,44 @@ func (r *foregroundRun) run(ctx context.Context) error {
 		<-source.removed
 	}
 	return verdict
+}
+
+// awaitDrivers waits for plugins of this job that are slower than a node would
+// wait for. Each has the time that its launch gives it.
+func (r *foregroundRun) awaitDrivers(ctx context.Context) error {
+	said := false
+	for {
+		changed := r.agent.Changed()
+		slow := r.slowPlugins()
+		if len(slow) == 0 {
+			return nil
+		}
+		if !said {
+			r.view.note("waiting for plugin " + strings.Join(slow, ", "))
+			said = true
+		}
+		select {
+		case <-changed:
+		case <-r.signals:
+			return fmt.Errorf("stopped while it waited for plugin %s: nothing has run", strings.Join(slow, ", "))
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// slowPlugins are those that this job needs, and of which nothing is known yet.
+func (r *foregroundRun) slowPlugins() []string {
+	wanted := r.file.drivers()
+	drivers := r.agent.Drivers()
+	var slow []string
+	for _, p := range r.agent.Plugins() {
+		name := strings.TrimPrefix(p.Name, catalog.DriverPrefix)
+		if _, up := drivers[cmp.Or(p.Driver, name)]; !up && p.Err == nil && p.Retired == "" && slices.Contains(wanted, name) {
+			slow = append(slow, p.Name)
+		}
+	}
+	return slow
 }
 
 // checkDrivers refuses the job when a driver that it needs is not there, or has a

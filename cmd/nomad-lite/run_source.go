@@ -128,9 +128,7 @@ func (f *foreground) verdict(job *api.Job, allocs []*api.Allocation) error {
 		switch {
 		case update.ClientStatus == api.AllocClientStatusFailed:
 			reasons = append(reasons, failure(alloc, update)...)
-		case f.stopped && !endsByItself(job):
-			// A service is stopped by its user; that is how it ends.
-		case f.stopped && !allSucceeded(update):
+		case f.stopped && endsByItself(job) && !succeeded(alloc, update):
 			reasons = append(reasons, fmt.Errorf("alloc %s: stopped before it was complete", alloc.Name))
 		}
 	}
@@ -140,14 +138,23 @@ func (f *foreground) verdict(job *api.Job, allocs []*api.Allocation) error {
 	return fmt.Errorf("job %q failed:\n%w", *job.ID, errors.Join(reasons...))
 }
 
+// endsByItself tells jobs that shall complete from those that end when their user
+// stops them.
 func endsByItself(job *api.Job) bool {
 	return *job.Type == api.JobTypeBatch || *job.Type == api.JobTypeSysbatch
 }
 
-// allSucceeded reports whether each main task came to its own good end.
-func allSucceeded(update allocrunner.Update) bool {
-	for _, state := range update.TaskStates {
-		if state.Failed || slices.ContainsFunc(state.Events, func(e *api.TaskEvent) bool { return e.Type == api.TaskKilling }) {
+// succeeded reports whether each main task came to its own good end.
+func succeeded(alloc *api.Allocation, update allocrunner.Update) bool {
+	for _, task := range alloc.GetTaskGroup().Tasks {
+		if task.Lifecycle != nil && task.Lifecycle.Hook != "" {
+			continue
+		}
+		state := update.TaskStates[task.Name]
+		if state == nil || state.Failed || lastEvent(state.Events, api.TaskKilling) != nil {
+			return false
+		}
+		if end := lastEvent(state.Events, api.TaskTerminated); end == nil || end.ExitCode != 0 {
 			return false
 		}
 	}

@@ -7,9 +7,11 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -62,6 +64,10 @@ type taskLine struct {
 	colour  string
 	seen    *api.TaskEvent // the last one that was shown
 }
+
+// lastWords is how long the end of a task is held back. What it wrote before comes
+// by way of another process, and a person reads it better in its order.
+const lastWords = 10 * time.Millisecond
 
 // The colours tell tasks apart; red is kept for failures.
 var taskColours = []string{"\x1b[36m", "\x1b[33m", "\x1b[32m", "\x1b[35m", "\x1b[34m", "\x1b[96m", "\x1b[93m", "\x1b[92m"}
@@ -176,6 +182,9 @@ func (v *view) showUpdates() {
 	updates := v.updates
 	v.updates = nil
 	v.updatesMu.Unlock()
+	if slices.ContainsFunc(updates, v.hasEnd) {
+		time.Sleep(lastWords)
+	}
 	for _, update := range updates {
 		for _, t := range v.tasks {
 			if state := update.TaskStates[t.name]; t.alloc.ID == update.AllocID && state != nil {
@@ -183,6 +192,16 @@ func (v *view) showUpdates() {
 			}
 		}
 	}
+}
+
+// hasEnd reports whether the end of a task is new in an update.
+func (v *view) hasEnd(update allocrunner.Update) bool {
+	return slices.ContainsFunc(v.tasks, func(t *taskLine) bool {
+		state := update.TaskStates[t.name]
+		return t.alloc.ID == update.AllocID && state != nil && slices.ContainsFunc(unseen(state.Events, t.seen), func(e *api.TaskEvent) bool {
+			return e.Type == api.TaskTerminated
+		})
+	})
 }
 
 func (v *view) showState(t *taskLine, state *api.TaskState) {

@@ -176,6 +176,10 @@ func (a *Agent) Drivers() map[string]supervisor.Info { return a.supervisor.Drive
 // Plugins returns the state of all plugins.
 func (a *Agent) Plugins() []supervisor.Plugin { return a.supervisor.Plugins() }
 
+// Changed returns a channel that is closed when Drivers or Plugins has another
+// answer.
+func (a *Agent) Changed() <-chan struct{} { return a.supervisor.Changed() }
+
 // Ready waits until the drivers have said how they are; two seconds at most.
 func (a *Agent) Ready(ctx context.Context) error { return a.supervisor.Ready(ctx) }
 
