@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -92,6 +93,9 @@ func (r *Runner) restartWaves(ctx context.Context) error {
 	for {
 		looked := r.nextLook()
 		for _, wave := range waves(r.tasks) {
+			// Whoever waits at a gate is not asked: the last one to go down may open
+			// it, and a task that has just come up would be restarted once more.
+			wave = slices.DeleteFunc(slices.Clone(wave), (*taskrunner.Runner).Pending)
 			err := together(wave, func(t *taskrunner.Runner) error {
 				return unlessNotRunning(t.ForceRestart(ctx, model.EventRestartSignal(model.RestartAllReason), false))
 			})

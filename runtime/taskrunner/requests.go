@@ -201,6 +201,14 @@ func (r *Runner) Running() bool {
 	return p != nil && !isClosed(p.exited)
 }
 
+// Pending reports whether the task has no process, and may still get one without
+// being asked: it waits at its gate or for its restart, or is starting.
+func (r *Runner) Pending() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return (r.process == nil || isClosed(r.process.exited)) && r.state.State != model.TaskDead
+}
+
 // Update gives the runner a new version of its task: the restart policy and how
 // it is killed count from now on, the rest from the next start. The Update hooks
 // follow.
