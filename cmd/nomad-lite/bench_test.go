@@ -75,7 +75,7 @@ func memoryOf(b *testing.B, count int) (total int, parts map[string]int) {
 			started++
 		}
 	}
-	time.Sleep(time.Second) // let the start-up's garbage go
+	time.Sleep(2 * time.Second) // let the start-up's garbage go
 
 	parts = map[string]int{}
 	for pid, command := range processes(work) {

@@ -2,7 +2,9 @@ package noderunner
 
 import (
 	"context"
+	"runtime/debug"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
@@ -34,6 +36,11 @@ type Source interface {
 	Removed(allocID string)
 }
 
+// quiet is how long nothing must have changed before memory is given back. The
+// start of an allocation needs several times what its life needs, most of it
+// the stacks of the calls that start it.
+const quiet = time.Second
+
 // Config is what a Runner is made of.
 type Config struct {
 	Source Source
@@ -47,6 +54,7 @@ type Config struct {
 type Runner struct {
 	config Config
 	logger hclog.Logger
+	tidy   *time.Timer // gives memory back after a burst of changes
 
 	mu      sync.Mutex
 	entries map[string]*entry
@@ -64,6 +72,7 @@ func New(c Config) *Runner {
 	return &Runner{
 		config:  c,
 		logger:  c.Logger.Named("noderunner"),
+		tidy:    time.AfterFunc(quiet, debug.FreeOSMemory),
 		entries: make(map[string]*entry),
 	}
 }
@@ -73,6 +82,7 @@ func New(c Config) *Runner {
 // allocrunner.ErrShutdown their tasks are left running, else they are stopped.
 // It is called once.
 func (r *Runner) Run(ctx context.Context) {
+	defer r.tidy.Stop()
 	var running sync.WaitGroup
 	defer running.Wait()
 	for {
@@ -109,7 +119,10 @@ func (r *Runner) reconcile(ctx context.Context, wanted []*api.Allocation, runnin
 func (r *Runner) startLocked(ctx context.Context, alloc *api.Allocation, running *sync.WaitGroup) {
 	config := r.config.Alloc
 	config.Alloc = alloc
-	config.Report = r.config.Source.Report
+	config.Report = func(u allocrunner.Update) {
+		r.tidy.Reset(quiet)
+		r.config.Source.Report(u)
+	}
 	runner, err := allocrunner.New(config)
 	r.entries[alloc.ID] = &entry{index: alloc.AllocModifyIndex, runner: runner}
 	if err != nil {
