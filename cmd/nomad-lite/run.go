@@ -77,6 +77,10 @@ func newRunCommand(s *streams) *cobra.Command {
 	return cmd
 }
 
+// stopSignals stop the job. SIGQUIT (Ctrl-\\) is one of them because its default
+// would leave a person with the stacks of all goroutines.
+var stopSignals = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT}
+
 // errRefused is how a run ends that never began, and that has said why.
 var errRefused = &exitError{code: 2}
 
@@ -122,7 +126,7 @@ func run(ctx context.Context, o runOptions, path string, s *streams) error {
 
 	// From here on a signal must end in order what has been started.
 	signals := make(chan os.Signal, 2)
-	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+	for _, s := range stopSignals {
 		// nohup(1), and shells with a job in the background, ignore what is not meant
 		// for it.
 		if !signal.Ignored(s) {
@@ -308,7 +312,7 @@ func (r *foregroundRun) obey(source *foreground) {
 	case <-source.ended:
 		return
 	}
-	signal.Reset(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Reset(stopSignals...)
 	r.agent.Kill()
 	r.view.note("killing the job")
 }

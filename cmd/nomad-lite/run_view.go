@@ -81,7 +81,7 @@ const (
 // newView returns a view that is to be closed.
 func newView(s *streams) *view {
 	v := &view{
-		live:    newScreen(s.err),
+		live:    newScreen(s),
 		unheard: make(chan struct{}),
 		news:    make(chan struct{}, 1),
 		end:     make(chan struct{}),
@@ -92,7 +92,7 @@ func newView(s *streams) *view {
 }
 
 func (v *view) output(w io.Writer) output {
-	terminal := newScreen(w) != nil
+	terminal := isScreen(w)
 	return output{
 		w:        w,
 		live:     v.live != nil && v.live.is(w),
@@ -363,6 +363,9 @@ func (v *view) writeLocked(o *output, text []byte) {
 // liveLines are one line for each task, or one for all if that would leave less
 // than half of the terminal to what the tasks write.
 func (v *view) liveLines(columns, rows int) []string {
+	if rows < 3 || len(v.tasks) == 0 {
+		return nil
+	}
 	var lines []string
 	if len(v.tasks) > rows/2 {
 		states := map[string]int{}
