@@ -178,8 +178,9 @@ func failure(alloc *api.Allocation, update allocrunner.Update) []error {
 		}
 		var parts []string
 		for _, kind := range []string{api.TaskSetupFailure, api.TaskFailedValidation, api.TaskDriverFailure, model.TaskHookFailed, api.TaskTerminated, api.TaskNotRestarting} {
-			if e := lastEvent(events, kind); e != nil && e.DisplayMessage != "" {
-				parts = append(parts, cause(e.DisplayMessage))
+			i := slices.IndexFunc(events, func(e *api.TaskEvent) bool { return e.Type == kind })
+			if i >= 0 && events[i].DisplayMessage != "" {
+				parts = append(parts, cause(events[i].DisplayMessage))
 			}
 		}
 		errs = append(errs, fmt.Errorf("task %q of alloc %s: %s", task.Name, alloc.Name, strings.Join(parts, ": ")))

@@ -40,6 +40,11 @@ func TestVerdict(t *testing.T) {
 			`task "main" of alloc j.g[0]: Exit Code: 1: Exceeded`,
 		},
 		{
+			"what failed first is why", api.JobTypeBatch, false, api.AllocClientStatusFailed,
+			map[string]*api.TaskState{"main": done(true, event(model.TaskHookFailed, "no directory", 0), event(api.TaskNotRestarting, "Policy", 0), event(model.TaskHookFailed, "no clean-up", 0))},
+			`task "main" of alloc j.g[0]: no directory: Policy`,
+		},
+		{
 			"one line, without the wire", api.JobTypeBatch, false, api.AllocClientStatusFailed,
 			map[string]*api.TaskState{"main": done(true, event(api.TaskDriverFailure, "rpc error: code = Unknown desc = two\n\t* lines\n", 0))},
 			`task "main" of alloc j.g[0]: two * lines`,

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -64,6 +65,9 @@ type taskLine struct {
 	colour  string
 	seen    *api.TaskEvent // the last one that was shown
 }
+
+// widestLabel is how far shorter labels are filled up.
+const widestLabel = 40
 
 // lastWords is how long the end of a task is held back. What it wrote before comes
 // by way of another process, and a person reads it better in its order.
@@ -156,7 +160,7 @@ func (v *view) show(allocs []*api.Allocation, logDir func(allocID string) string
 			if task.Lifecycle != nil && task.Lifecycle.Hook != "" {
 				t.stage = task.Lifecycle.Hook
 			}
-			v.width = max(v.width, len(t.label))
+			v.width = max(v.width, min(utf8.RuneCountInString(t.label), widestLabel))
 			v.tasks = append(v.tasks, t)
 		}
 	}
