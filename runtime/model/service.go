@@ -13,7 +13,7 @@ import (
 const providerNomad = "nomad"
 
 var (
-	serviceName  = regexp.MustCompile(`^(?i:[a-z0-9]|[a-z0-9][a-z0-9\-]{0,61}[a-z0-9])$`)
+	serviceName  = lazily(`^(?i:[a-z0-9]|[a-z0-9][a-z0-9\-]{0,61}[a-z0-9])$`)
 	reference    = regexp.MustCompile(`\$\{[^}]*\}`)
 	addressModes = []string{"", "auto", "host", "driver", "alloc", "alloc_ipv6"}
 	onUpdates    = []string{"", api.OnUpdateRequireHealthy, api.OnUpdateIgnoreWarn, api.OnUpdateIgnore}
@@ -184,7 +184,7 @@ func checkTaskService(r *report, t *api.Task, s *api.Service) {
 }
 
 func checkService(r *report, s *api.Service) {
-	if name := reference.ReplaceAllString(s.Name, "x"); !serviceName.MatchString(name) {
+	if name := reference.ReplaceAllString(s.Name, "x"); !serviceName().MatchString(name) {
 		r.add("Service name must be valid per RFC 1123 and can contain only alphanumeric characters or dashes and must be no longer than 63 characters: %q", s.Name)
 	}
 	if !slices.Contains(addressModes, s.AddressMode) {
