@@ -85,16 +85,13 @@ func (f *jobFileFlags) read(s *streams, path string, code int) (*jobFile, error)
 		return nil, err
 	}
 	if diags.HasErrors() {
-		if apiForm.Match(text) {
+		if regexp.MustCompile(`^\s*\{\s*"(Job|ID)"\s*:`).Match(text) {
 			fmt.Fprintln(s.err, "This looks like the JSON form of the HTTP API: add -json")
 		}
 		return nil, &exitError{code: code}
 	}
 	return &jobFile{file.Job, file}, nil
 }
-
-// apiForm is how a job in the JSON form of the HTTP API begins.
-var apiForm = regexp.MustCompile(`^\s*\{\s*"(Job|ID)"\s*:`)
 
 // readSource reads the text of a job file, and knows its name in diagnostics.
 func readSource(s *streams, path string) (text []byte, name string, err error) {

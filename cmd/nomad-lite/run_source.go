@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -193,10 +192,11 @@ func failure(alloc *api.Allocation, update allocrunner.Update) []error {
 
 // cause is an event's message in one line, without what it says of the wire.
 func cause(message string) string {
-	return strings.Join(strings.Fields(rpcError.ReplaceAllString(message, "")), " ")
+	if _, text, ok := strings.Cut(message, " desc = "); ok && strings.HasPrefix(message, "rpc error: ") {
+		message = text
+	}
+	return strings.Join(strings.Fields(message), " ")
 }
-
-var rpcError = regexp.MustCompile(`^rpc error: code = \w+ desc = `)
 
 func lastEvent(events []*api.TaskEvent, kind string) *api.TaskEvent {
 	for _, e := range slices.Backward(events) {
