@@ -41,9 +41,14 @@ func (r *foregroundRun) follow(ctx context.Context, t *taskLine, stream logs.Str
 type lineBuffer struct{ rest []byte }
 
 func (b *lineBuffer) add(data []byte, show func([]byte)) {
+	if first := bytes.IndexByte(data, '\n') + 1; first > 0 && len(b.rest) > 0 {
+		b.rest = append(b.rest, data[:first]...)
+		b.flush(show)
+		data = data[first:]
+	}
 	if end := bytes.LastIndexByte(data, '\n') + 1; end > 0 {
-		show(append(b.rest, data[:end]...))
-		b.rest, data = b.rest[:0], data[end:]
+		show(data[:end])
+		data = data[end:]
 	}
 	if b.rest = append(b.rest, data...); len(b.rest) >= maxLine {
 		b.flush(show)
