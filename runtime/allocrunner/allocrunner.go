@@ -144,24 +144,22 @@ func (r *Runner) Run(ctx context.Context) {
 	defer context.AfterFunc(ctx, func() { r.obey(context.Cause(ctx)) })()
 	preKilled := make(chan bool, 1)
 	unstopped := context.AfterFunc(live, func() { preKilled <- r.stopTasks(grace) })
-	updated, endUpdates := context.WithCancel(context.WithoutCancel(ctx))
-	var updates sync.WaitGroup
-	updates.Go(func() { r.applyUpdates(updated) })
 
-	r.look()
-	r.prepare(live)
 	var running sync.WaitGroup
-	for _, t := range r.tasks {
-		running.Go(func() {
-			t.Run(tasks)
-			r.changed()
-		})
-	}
-	r.watch()
+	running.Go(func() {
+		r.prepare(live)
+		for _, t := range r.tasks {
+			running.Go(func() {
+				t.Run(tasks)
+				r.changed()
+			})
+		}
+	})
+	rest := context.WithoutCancel(ctx)
+	r.watch(rest)
 	running.Wait()
 	close(r.tasksEnded)
 
-	rest := context.WithoutCancel(ctx)
 	told := !unstopped() && <-preKilled
 	if tasks.Err() != nil {
 		r.shutdownHooks(rest)
@@ -171,8 +169,6 @@ func (r *Runner) Run(ctx context.Context) {
 		}
 		r.postrun(rest)
 	}
-	endUpdates()
-	updates.Wait()
 	r.look() // nobody else does any more, and the last word must be heard
 }
 

@@ -1,7 +1,9 @@
 package allocrunner
 
 import (
+	"context"
 	"slices"
+	"sync"
 
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
@@ -16,15 +18,36 @@ func (r *Runner) changed() {
 	}
 }
 
-// watch looks at the tasks after each change, until all have ended.
-func (r *Runner) watch() {
+// watch looks at the tasks after each change, and has new versions of the
+// allocation applied, until all tasks have ended. The hooks of an update must not
+// keep it from looking, so they have a goroutine for as long as they take.
+func (r *Runner) watch(ctx context.Context) {
+	var applying sync.WaitGroup
+	defer applying.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	updated := r.updates.ready
+	var applied chan struct{}
+	r.changed()
 	for {
-		ended := r.ended() // first, so that the last look sees how
-		r.look()
-		if ended {
-			return
+		select {
+		case <-r.tick:
+			ended := r.ended() // first, so that the last look sees how
+			r.look()
+			if ended {
+				return
+			}
+		case <-updated:
+			done := make(chan struct{})
+			updated, applied = nil, done // one version at a time
+			applying.Go(func() {
+				defer close(done)
+				r.applyUpdate(ctx)
+			})
+		case <-applied:
+			updated, applied = r.updates.ready, nil
 		}
-		<-r.tick
 	}
 }
 
