@@ -44,6 +44,8 @@ var vmSteps = []vmStep{
 	{"keeper", []string{"/tests/keeper.test"}, vmRoot},
 	// Those that are left out move 100 MB; what they prove does not depend on the machine.
 	{"logs", []string{"/tests/logs.test", "-test.skip=^TestNothingIsLostWhenThe(Agent|Keeper)"}, vmRoot},
+	{"sweep", []string{"/tests/agent.test"}, vmRoot},
+	{"sweep in delegated cgroups", []string{"/tests/agent.test"}, vmDelegated},
 	{"run", []string{"/tests/nomad-lite.test", `-test.run=^TestScripts$/^run_(batch|killed|pipe|restart|survives)$`}, vmRoot},
 	{"run in cgroups", []string{"/tests/nomad-lite.test", "-test.run=^TestVMScripts$"}, vmRoot},
 	{"run unprivileged", []string{"/tests/nomad-lite.test", `-test.run=^TestScripts$/^run_(batch|killed)$`}, vmPlain},
