@@ -209,9 +209,11 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	}
 
 	<-source.ended
-	r.view.showUpdates()
-	close(shown)
-	output.Wait()
+	r.await(func() {
+		r.view.showNews()
+		close(shown)
+		output.Wait()
+	})
 	verdict := source.verdict(r.file.job, allocs)
 	if r.agent.Temporary() {
 		source.withdraw()
@@ -258,6 +260,33 @@ func (r *foregroundRun) slowPlugins() []string {
 	return slow
 }
 
+// patience is how long the last output may take before Ctrl-C gives it up. A
+// signal that comes earlier was meant for the job.
+const patience = time.Second
+
+// await waits until the last output is read, or until a signal says that it never
+// will be: a terminal or a pager may hold it up.
+func (r *foregroundRun) await(output func()) {
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		output()
+	}()
+	select {
+	case <-read:
+		return
+	case <-time.After(patience):
+	}
+	for len(r.signals) > 0 {
+		<-r.signals
+	}
+	select {
+	case <-read:
+	case <-r.signals:
+		r.view.abandon()
+	}
+}
+
 // checkDrivers refuses the job when a driver that it needs is not there, or has a
 // plugin that cannot be started.
 func (r *foregroundRun) checkDrivers() error {
@@ -297,8 +326,8 @@ func (r *foregroundRun) obey(source *foreground) {
 	case <-source.ended:
 		return
 	}
-	source.stop()
 	r.view.note("stopping the job; once more to kill it")
+	source.stop()
 	select {
 	case <-time.After(echo):
 	case <-source.ended:
@@ -313,6 +342,6 @@ func (r *foregroundRun) obey(source *foreground) {
 		return
 	}
 	signal.Reset(stopSignals...)
-	r.agent.Kill()
 	r.view.note("killing the job")
+	r.agent.Kill()
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"strconv"
+	"strings"
 
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 )
@@ -21,6 +23,7 @@ func (r *foregroundRun) follow(ctx context.Context, t *taskLine, stream logs.Str
 		}
 	}
 	var lines lineBuffer
+	last := int64(-1) // number of the file
 	show := func(text []byte) { r.view.lines(t, stream == logs.Stderr, text) }
 	err := r.agent.Logs().Follow(ctx, logs.FollowRequest{
 		AllocID: t.alloc.ID,
@@ -28,6 +31,11 @@ func (r *foregroundRun) follow(ctx context.Context, t *taskLine, stream logs.Str
 		Dir:     t.logDir,
 		Stream:  stream,
 	}, func(c logs.Chunk) error {
+		file, _ := strconv.ParseInt(c.File[strings.LastIndexByte(c.File, '.')+1:], 10, 64)
+		if file > last+1 {
+			r.view.note("a part of what task " + t.label + " wrote is not shown: it was rotated away before it was read")
+		}
+		last = file
 		lines.add(c.Data, show)
 		return nil
 	})

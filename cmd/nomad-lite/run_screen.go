@@ -63,16 +63,16 @@ func newScreen(s *streams) *screen {
 	}}
 }
 
-// is reports whether w writes to this terminal.
-func (s *screen) is(w io.Writer) bool {
-	file, ok := w.(*os.File)
-	own, mine := s.w.(*os.File)
-	if !ok || !mine {
-		return w == s.w
+// sameFile reports whether two streams end in the same place.
+func sameFile(a, b io.Writer) bool {
+	fileA, okA := a.(*os.File)
+	fileB, okB := b.(*os.File)
+	if !okA || !okB {
+		return a == b
 	}
-	a, errA := file.Stat()
-	b, errB := own.Stat()
-	return errA == nil && errB == nil && os.SameFile(a, b)
+	infoA, errA := fileA.Stat()
+	infoB, errB := fileB.Stat()
+	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
 }
 
 // show writes whole lines of text, and draws what live returns for the room that
