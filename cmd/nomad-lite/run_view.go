@@ -43,7 +43,7 @@ type view struct {
 	news   []news // not shown yet
 
 	mu    sync.Mutex  // guards what follows, standard error and the screen
-	tasks []*taskLine // in the order of the job
+	tasks []*taskLine // in the order of the job; written with showMu as well
 	width int         // of the widest label
 }
 
@@ -159,6 +159,8 @@ func (v *view) refresh(stopped bool) {
 // show gives the view the tasks to show, and where their output will be. It is
 // called once, before the other methods that know of tasks.
 func (v *view) show(allocs []*api.Allocation, logDir func(allocID string) string) {
+	v.showMu.Lock()
+	defer v.showMu.Unlock()
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, alloc := range allocs {
