@@ -39,8 +39,8 @@ Without -data-dir everything is kept in a temporary directory, which is removed
 at the end; if nomad-lite itself is killed, so is the job.
 
 Exit codes: 0 the job completed, or was a service and you stopped it; 1 it
-failed, or was stopped before it was complete; 2 it was refused, and nothing
-of it has run.`
+failed, or was stopped before it was complete; 2 it was refused, or the command
+line made no sense, and nothing of it has run.`
 
 type runOptions struct {
 	file     jobFileFlags
