@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -59,6 +60,11 @@ func (f *jobFileFlags) read(s *streams, path string, code int) (*jobFile, error)
 		//lint:ignore ST1005 the text is Nomad's
 		return nil, &exitError{code, fmt.Errorf("Invalid job options: %w", jobspec.ErrVariablesWithJSON)}
 	}
+	for _, v := range f.vars {
+		if !strings.Contains(v, "=") {
+			fmt.Fprintf(s.err, "warning: -var %s is ignored: it has no value; write -var %s=value\n", v, v)
+		}
+	}
 	text, name, err := readSource(s, path)
 	if err != nil {
 		return nil, fail(fmt.Errorf("Error reading job file from %s: %w", path, err))
@@ -80,6 +86,9 @@ func (f *jobFileFlags) read(s *streams, path string, code int) (*jobFile, error)
 		return nil, err
 	}
 	if diags.HasErrors() {
+		if regexp.MustCompile(`^\s*\{\s*"(Job|ID)"\s*:`).Match(text) {
+			fmt.Fprintln(s.err, "This looks like the JSON form of the HTTP API: add -json")
+		}
 		return nil, &exitError{code: code}
 	}
 	return &jobFile{file.Job, file, text}, nil

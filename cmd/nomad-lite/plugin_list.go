@@ -78,6 +78,8 @@ func pluginRowOf(p supervisor.Plugin, info supervisor.Info) pluginRow {
 		row.Health, row.Note, row.failed = "failed", p.Err.Error(), true
 	case p.Retired != "":
 		row.Health, row.Note = "unused", p.Retired
+	case p.Driver == "":
+		row.Health, row.Note = "starting", "has not answered yet"
 	case !info.Detected:
 		row.Health = "undetected"
 	case !info.Healthy:

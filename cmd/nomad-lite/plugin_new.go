@@ -56,10 +56,10 @@ func newPluginNewCommand(s *streams) *cobra.Command {
 	return group("new", "Begin a plugin of your own", driver)
 }
 
-var driverName = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,62}$`)
+var driverName = regexp.MustCompile(`^[a-z][a-z0-9_-]*$`)
 
 func newDriver(s *streams, name, replace string) error {
-	if !driverName.MatchString(name) {
+	if len(name) > 63 || !driverName.MatchString(name) {
 		return fmt.Errorf("%q is not a good name for a driver: a lower case letter, then letters, digits, - and _", name)
 	}
 	if slices.Contains(builtinNames(), name) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -41,8 +43,8 @@ Without -data-dir everything is kept in a temporary directory, which is removed
 at the end; if nomad-lite itself is killed, so is the job.
 
 Exit codes: 0 the job completed, or was a service and you stopped it; 1 it
-failed, or was stopped before it was complete; 2 it was refused, and nothing
-of it has run.`
+failed, or was stopped before it was complete; 2 it was refused, or the command
+line made no sense, and nothing of it has run.`
 
 type runOptions struct {
 	file     jobFileFlags
@@ -78,6 +80,10 @@ func newRunCommand(s *streams) *cobra.Command {
 	cmd.Flags().StringVar(&o.logLevel, "log-level", "warn", "how much nomad-lite says about itself: trace, debug, info, warn or error")
 	return cmd
 }
+
+// stopSignals stop the job. SIGQUIT (Ctrl-\\) is one of them because its default
+// would leave a person with the stacks of all goroutines.
+var stopSignals = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT}
 
 // errRefused is how a run ends that never began, and that has said why.
 var errRefused = &exitError{code: 2}
@@ -124,7 +130,7 @@ func run(ctx context.Context, o runOptions, path string, s *streams) error {
 
 	// From here on a signal must end in order what has been started.
 	signals := make(chan os.Signal, 2)
-	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+	for _, s := range stopSignals {
 		// nohup(1), and shells with a job in the background, ignore what is not meant
 		// for it.
 		if !signal.Ignored(s) {
@@ -165,6 +171,9 @@ type foregroundRun struct {
 
 func (r *foregroundRun) run(ctx context.Context) error {
 	if err := r.agent.Ready(ctx); err != nil {
+		return err
+	}
+	if err := r.awaitDrivers(ctx); err != nil {
 		return err
 	}
 	if err := r.checkDrivers(); err != nil {
@@ -266,7 +275,9 @@ func (r *foregroundRun) watch(ctx context.Context) error {
 			}
 		}
 		for _, task := range r.view.show(news, instances(job), r.agent.LogDir) {
-			output.Go(func() { r.follow(ctx, task, shown) })
+			for _, stream := range []logs.Stream{logs.Stdout, logs.Stderr} {
+				output.Go(func() { r.follow(ctx, task, stream, shown) })
+			}
 		}
 		over := true
 		for _, a := range allocs {
@@ -295,9 +306,11 @@ func (r *foregroundRun) watch(ctx context.Context) error {
 			continue
 		}
 		close(r.ended)
-		r.view.showUpdates()
-		close(shown)
-		output.Wait()
+		r.await(func() {
+			r.view.showNews()
+			close(shown)
+			output.Wait()
+		})
 		return errors.Join(queued, verdict(job, allocs, r.stopped.Load()))
 	}
 }
@@ -308,6 +321,71 @@ func (r *foregroundRun) stop(ctx context.Context) {
 	if _, err := r.agent.Scheduler().Deregister(ctx, scheduler.KeyOf(r.file.job), scheduler.DeregisterOptions{}); err != nil {
 		r.view.note("the job cannot be stopped in order: " + err.Error())
 		r.agent.Kill()
+	}
+}
+
+// awaitDrivers waits for plugins of this job that are slower than a node would
+// wait for. Each has the time that its launch gives it.
+func (r *foregroundRun) awaitDrivers(ctx context.Context) error {
+	said := false
+	for {
+		changed := r.agent.Changed()
+		slow := r.slowPlugins()
+		if len(slow) == 0 {
+			return nil
+		}
+		if !said {
+			r.view.note("waiting for plugin " + strings.Join(slow, ", "))
+			said = true
+		}
+		select {
+		case <-changed:
+		case <-r.signals:
+			return fmt.Errorf("stopped while it waited for plugin %s: nothing has run", strings.Join(slow, ", "))
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// slowPlugins are those that this job needs, and of which nothing is known yet.
+func (r *foregroundRun) slowPlugins() []string {
+	wanted := r.file.drivers()
+	drivers := r.agent.Drivers()
+	var slow []string
+	for _, p := range r.agent.Plugins() {
+		name := strings.TrimPrefix(p.Name, catalog.DriverPrefix)
+		if _, up := drivers[cmp.Or(p.Driver, name)]; !up && p.Err == nil && p.Retired == "" && slices.Contains(wanted, name) {
+			slow = append(slow, p.Name)
+		}
+	}
+	return slow
+}
+
+// patience is how long the last output may take before Ctrl-C gives it up. A
+// signal that comes earlier was meant for the job.
+const patience = time.Second
+
+// await waits until the last output is read, or until a signal says that it never
+// will be: a terminal or a pager may hold it up.
+func (r *foregroundRun) await(output func()) {
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		output()
+	}()
+	select {
+	case <-read:
+		return
+	case <-time.After(patience):
+	}
+	for len(r.signals) > 0 {
+		<-r.signals
+	}
+	select {
+	case <-read:
+	case <-r.signals:
+		r.view.abandon()
 	}
 }
 
@@ -350,8 +428,8 @@ func (r *foregroundRun) obey(ctx context.Context) {
 	case <-r.ended:
 		return
 	}
-	r.stop(ctx)
 	r.view.note("stopping the job; once more to kill it")
+	r.stop(ctx)
 	select {
 	case <-time.After(echo):
 	case <-r.ended:
@@ -365,7 +443,7 @@ func (r *foregroundRun) obey(ctx context.Context) {
 	case <-r.ended:
 		return
 	}
-	signal.Reset(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	r.agent.Kill()
+	signal.Reset(stopSignals...)
 	r.view.note("killing the job")
+	r.agent.Kill()
 }

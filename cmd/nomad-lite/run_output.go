@@ -3,7 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
-	"sync"
+	"strconv"
+	"strings"
 
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 )
@@ -11,9 +12,9 @@ import (
 // maxLine is where a line without an end is shown all the same.
 const maxLine = 64 << 10
 
-// follow shows what a task writes, from its first start to its last byte. A task
-// that has not started when all is shown never will.
-func (r *foregroundRun) follow(ctx context.Context, t *taskLine, shown <-chan struct{}) {
+// follow shows what a task writes to one stream, from its first start to its last
+// byte. A task that has not started when all is shown never will.
+func (r *foregroundRun) follow(ctx context.Context, t *taskLine, stream logs.Stream, shown <-chan struct{}) {
 	select {
 	case <-t.started:
 	case <-shown:
@@ -21,36 +22,41 @@ func (r *foregroundRun) follow(ctx context.Context, t *taskLine, shown <-chan st
 			return
 		}
 	}
-	var streams sync.WaitGroup
-	for _, stream := range []logs.Stream{logs.Stdout, logs.Stderr} {
-		streams.Go(func() {
-			var lines lineBuffer
-			show := func(text []byte) { r.view.lines(t, stream == logs.Stderr, text) }
-			err := r.agent.Logs().Follow(ctx, logs.FollowRequest{
-				AllocID: t.alloc.ID,
-				Task:    t.name,
-				Dir:     t.logDir,
-				Stream:  stream,
-			}, func(c logs.Chunk) error {
-				lines.add(c.Data, show)
-				return nil
-			})
-			lines.flush(show)
-			if err != nil {
-				r.view.note("output of task " + t.label + " is not shown any more: " + err.Error())
-			}
-		})
+	var lines lineBuffer
+	last := int64(-1) // number of the file
+	show := func(text []byte) { r.view.lines(t, stream == logs.Stderr, text) }
+	err := r.agent.Logs().Follow(ctx, logs.FollowRequest{
+		AllocID: t.alloc.ID,
+		Task:    t.name,
+		Dir:     t.logDir,
+		Stream:  stream,
+	}, func(c logs.Chunk) error {
+		file, _ := strconv.ParseInt(c.File[strings.LastIndexByte(c.File, '.')+1:], 10, 64)
+		if file > last+1 {
+			r.view.note("a part of what task " + t.label + " wrote is not shown: it was rotated away before it was read")
+		}
+		last = file
+		lines.add(c.Data, show)
+		return nil
+	})
+	lines.flush(show)
+	if err != nil {
+		r.view.note("output of task " + t.label + " is not shown any more: " + err.Error())
 	}
-	streams.Wait()
 }
 
 // lineBuffer cuts a stream after whole lines.
 type lineBuffer struct{ rest []byte }
 
 func (b *lineBuffer) add(data []byte, show func([]byte)) {
+	if first := bytes.IndexByte(data, '\n') + 1; first > 0 && len(b.rest) > 0 {
+		b.rest = append(b.rest, data[:first]...)
+		b.flush(show)
+		data = data[first:]
+	}
 	if end := bytes.LastIndexByte(data, '\n') + 1; end > 0 {
-		show(append(b.rest, data[:end]...))
-		b.rest, data = b.rest[:0], data[end:]
+		show(data[:end])
+		data = data[end:]
 	}
 	if b.rest = append(b.rest, data...); len(b.rest) >= maxLine {
 		b.flush(show)

@@ -30,13 +30,23 @@ const (
 	wrapOn  = "\x1b[?7h"
 )
 
-// newScreen returns the screen that a file is, or nil if it is none.
-func newScreen(w io.Writer) *screen {
+// isScreen reports whether a stream is a terminal that can do more than a printer.
+func isScreen(w io.Writer) bool {
 	file, ok := w.(*os.File)
-	if !ok || !term.IsTerminal(int(file.Fd())) {
+	name := os.Getenv("TERM")
+	return ok && term.IsTerminal(int(file.Fd())) && name != "" && name != "dumb"
+}
+
+// newScreen returns the screen that standard error is, or nil. If standard output
+// is a pipe there is none: whoever reads it may write to the same terminal, and
+// would be erased.
+func newScreen(s *streams) *screen {
+	file, _ := s.err.(*os.File)
+	out, ok := s.out.(*os.File)
+	if !isScreen(s.err) || !ok {
 		return nil
 	}
-	if name := os.Getenv("TERM"); name == "" || name == "dumb" {
+	if info, err := out.Stat(); err != nil || info.Mode()&(os.ModeNamedPipe|os.ModeSocket) != 0 {
 		return nil
 	}
 	return &screen{w: file, size: func() (columns, rows int) {
@@ -53,16 +63,16 @@ func newScreen(w io.Writer) *screen {
 	}}
 }
 
-// is reports whether w writes to this terminal.
-func (s *screen) is(w io.Writer) bool {
-	file, ok := w.(*os.File)
-	own, mine := s.w.(*os.File)
-	if !ok || !mine {
-		return w == s.w
+// sameFile reports whether two streams end in the same place.
+func sameFile(a, b io.Writer) bool {
+	fileA, okA := a.(*os.File)
+	fileB, okB := b.(*os.File)
+	if !okA || !okB {
+		return a == b
 	}
-	a, errA := file.Stat()
-	b, errB := own.Stat()
-	return errA == nil && errB == nil && os.SameFile(a, b)
+	infoA, errA := fileA.Stat()
+	infoB, errB := fileB.Stat()
+	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
 }
 
 // show writes whole lines of text, and draws what live returns for the room that

@@ -114,12 +114,11 @@ func (f *fakeTerminal) String() string { return strings.Join(f.lines, "\n") }
 // fakeView is a view on a fake terminal, of a job with these tasks.
 func fakeView(t *testing.T, terminal *fakeTerminal, tasks ...string) *view {
 	v := &view{
-		live:    &screen{w: terminal, size: func() (int, int) { return terminal.columns, terminal.rows }},
-		unheard: make(chan struct{}),
-		news:    make(chan struct{}, 1),
-		end:     make(chan struct{}),
+		live: &screen{w: terminal, size: func() (int, int) { return terminal.columns, terminal.rows }},
+		wake: make(chan struct{}, 1),
+		end:  make(chan struct{}),
 	}
-	v.out = output{w: terminal, live: true, terminal: true, colour: true}
+	v.out = output{w: terminal, mu: &v.mu, live: true, terminal: true, colour: true}
 	v.err = v.out
 	group := &api.TaskGroup{Name: new("g")}
 	for _, name := range tasks {
@@ -137,7 +136,7 @@ func (v *view) happen(task, state string, events ...*api.TaskEvent) {
 		e.Time = int64(i + 1)
 	}
 	v.update("a", map[string]*api.TaskState{task: {State: state, Events: events}})
-	v.showUpdates()
+	v.showNews()
 }
 
 func TestViewOnATerminal(t *testing.T) {
@@ -171,8 +170,8 @@ func TestViewOnATerminal(t *testing.T) {
 	terminal.resize(60, 3)
 	v.refresh(false)
 	step("low")
-	v.close()
 	v.note("the end")
+	v.close()
 	step("closed")
 
 	const want = `== received
@@ -326,7 +325,7 @@ func (w blockedWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestUpdateDoesNotWaitForTheTerminal(t *testing.T) {
+func TestNewsDoNotWaitForTheTerminal(t *testing.T) {
 	v := fakeView(t, newFakeTerminal(t, 80, 24), "a")
 	blocked := blockedWriter{make(chan struct{})}
 	v.live.w = blocked
@@ -334,6 +333,8 @@ func TestUpdateDoesNotWaitForTheTerminal(t *testing.T) {
 	go func() {
 		defer close(done)
 		for range 3 {
+			v.note("note")
+			fmt.Fprintln(v, "log")
 			v.update("a", map[string]*api.TaskState{
 				"a": {State: model.TaskRunning, Events: []*api.TaskEvent{{Type: api.TaskStarted}}},
 			})
@@ -342,7 +343,7 @@ func TestUpdateDoesNotWaitForTheTerminal(t *testing.T) {
 	select {
 	case <-done:
 	case <-time.After(10 * time.Second):
-		t.Error("an update waits for a terminal that holds its output")
+		t.Error("news wait for a terminal that holds its output")
 	}
 	close(blocked.release)
 	started := v.tasks[0].started

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -22,9 +21,7 @@ func verdict(job *api.Job, allocs []*api.Allocation, stopped bool) error {
 		case alloc.NextAllocation != "":
 		case alloc.ClientStatus == api.AllocClientStatusFailed:
 			reasons = append(reasons, failure(alloc)...)
-		case stopped && !endsByItself(job):
-			// A service is stopped by its user; that is how it ends.
-		case stopped && !allSucceeded(alloc):
+		case stopped && endsByItself(job) && !succeeded(alloc):
 			reasons = append(reasons, fmt.Errorf("alloc %s: stopped before it was complete", alloc.Name))
 		}
 	}
@@ -34,14 +31,23 @@ func verdict(job *api.Job, allocs []*api.Allocation, stopped bool) error {
 	return fmt.Errorf("job %q failed:\n%w", *job.ID, errors.Join(reasons...))
 }
 
+// endsByItself tells jobs that shall complete from those that end when their user
+// stops them.
 func endsByItself(job *api.Job) bool {
 	return *job.Type == api.JobTypeBatch || *job.Type == api.JobTypeSysbatch
 }
 
-// allSucceeded reports whether each main task came to its own good end.
-func allSucceeded(alloc *api.Allocation) bool {
-	for _, state := range alloc.TaskStates {
-		if state.Failed || slices.ContainsFunc(state.Events, func(e *api.TaskEvent) bool { return e.Type == api.TaskKilling }) {
+// succeeded reports whether each main task came to its own good end.
+func succeeded(alloc *api.Allocation) bool {
+	for _, task := range alloc.GetTaskGroup().Tasks {
+		if task.Lifecycle != nil && task.Lifecycle.Hook != "" {
+			continue
+		}
+		state := alloc.TaskStates[task.Name]
+		if state == nil || state.Failed || lastEvent(state.Events, api.TaskKilling) != nil {
+			return false
+		}
+		if end := lastEvent(state.Events, api.TaskTerminated); end == nil || end.ExitCode != 0 {
 			return false
 		}
 	}
@@ -65,8 +71,9 @@ func failure(alloc *api.Allocation) []error {
 		}
 		var parts []string
 		for _, kind := range []string{api.TaskSetupFailure, api.TaskFailedValidation, api.TaskDriverFailure, model.TaskHookFailed, api.TaskTerminated, api.TaskNotRestarting} {
-			if e := lastEvent(events, kind); e != nil && e.DisplayMessage != "" {
-				parts = append(parts, cause(e.DisplayMessage))
+			i := slices.IndexFunc(events, func(e *api.TaskEvent) bool { return e.Type == kind })
+			if i >= 0 && events[i].DisplayMessage != "" {
+				parts = append(parts, cause(events[i].DisplayMessage))
 			}
 		}
 		errs = append(errs, fmt.Errorf("task %q of alloc %s: %s", task.Name, alloc.Name, strings.Join(parts, ": ")))
@@ -79,10 +86,11 @@ func failure(alloc *api.Allocation) []error {
 
 // cause is an event's message in one line, without what it says of the wire.
 func cause(message string) string {
-	return strings.Join(strings.Fields(rpcError.ReplaceAllString(message, "")), " ")
+	if _, text, ok := strings.Cut(message, " desc = "); ok && strings.HasPrefix(message, "rpc error: ") {
+		message = text
+	}
+	return strings.Join(strings.Fields(message), " ")
 }
-
-var rpcError = regexp.MustCompile(`^rpc error: code = \w+ desc = `)
 
 func lastEvent(events []*api.TaskEvent, kind string) *api.TaskEvent {
 	for _, e := range slices.Backward(events) {

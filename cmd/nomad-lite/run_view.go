@@ -7,9 +7,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
+	"unicode/utf8"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -25,24 +29,36 @@ import (
 type view struct {
 	out, err output
 	live     *screen       // nil unless err is a terminal
-	unheard  chan struct{} // closed when whoever read the output has gone
-	news     chan struct{} // has something when there are updates to show
+	unheard  chan struct{} // closed by unhear: whoever read the output has gone
+	unhear   func()
+	wake     chan struct{} // has something when there is news
 	end      chan struct{} // closed by close
 	showing  sync.WaitGroup
 
-	showMu    sync.Mutex // held while updates are shown
-	updatesMu sync.Mutex
-	updates   []taskStates // not shown yet
+	deaf atomic.Bool // nobody will read what is still written
 
-	mu    sync.Mutex  // guards what follows, the outputs and the screen
-	tasks []*taskLine // in the order of the job
+	showMu sync.Mutex // held while news are shown
+	newsMu sync.Mutex
+	news   []news // not shown yet
+
+	mu    sync.Mutex  // guards what follows, standard error and the screen
+	tasks []*taskLine // in the order of the job; written with showMu as well
 	width int         // of the widest label
+}
+
+// news is an update of an allocation, or a text for standard error. Whoever has
+// some does not wait for a terminal or a pager that holds the output.
+type news struct {
+	allocID string
+	tasks   map[string]*api.TaskState
+	text    string
 }
 
 // output is one of the two streams.
 type output struct {
 	w        io.Writer
-	live     bool // it goes to the terminal that has the live lines
+	mu       *sync.Mutex // one for both if they are the same file
+	live     bool        // it goes to the terminal that has the live lines
 	terminal bool
 	colour   bool
 	failed   bool
@@ -62,6 +78,13 @@ type taskLine struct {
 	seen    *api.TaskEvent // the last one that was shown
 }
 
+// widestLabel is how far shorter labels are filled up.
+const widestLabel = 40
+
+// lastWords is how long the end of a task is held back. What it wrote before comes
+// by way of another process, and a person reads it better in its order.
+const lastWords = 10 * time.Millisecond
+
 // The colours tell tasks apart; red is kept for failures.
 var taskColours = []string{"\x1b[36m", "\x1b[33m", "\x1b[32m", "\x1b[35m", "\x1b[34m", "\x1b[96m", "\x1b[93m", "\x1b[92m"}
 
@@ -73,28 +96,35 @@ const (
 
 // newView returns a view that is to be closed.
 func newView(s *streams) *view {
+	unheard := make(chan struct{})
 	v := &view{
-		live:    newScreen(s.err),
-		unheard: make(chan struct{}),
-		news:    make(chan struct{}, 1),
+		live:    newScreen(s),
+		unheard: unheard,
+		unhear:  sync.OnceFunc(func() { close(unheard) }),
+		wake:    make(chan struct{}, 1),
 		end:     make(chan struct{}),
 	}
-	v.out, v.err = v.output(s.out), v.output(s.err)
+	v.err = v.output(s.err, &v.mu)
+	v.out = v.output(s.out, &v.mu)
+	if !sameFile(s.out, s.err) {
+		v.out.mu = new(sync.Mutex) // one that is held up does not hold up the other
+	}
 	v.showing.Go(v.run)
 	return v
 }
 
-func (v *view) output(w io.Writer) output {
-	terminal := newScreen(w) != nil
+func (v *view) output(w io.Writer, mu *sync.Mutex) output {
+	terminal := isScreen(w)
 	return output{
 		w:        w,
-		live:     v.live != nil && v.live.is(w),
+		mu:       mu,
+		live:     v.live != nil && sameFile(w, v.live.w),
 		terminal: terminal,
 		colour:   terminal && os.Getenv("NO_COLOR") == "",
 	}
 }
 
-// run shows updates until the view is closed, and keeps the live lines in order
+// run shows news until the view is closed, and keeps the live lines in order
 // when the terminal changes.
 func (v *view) run() {
 	changes := make(chan os.Signal, 2)
@@ -104,12 +134,12 @@ func (v *view) run() {
 	}
 	for {
 		select {
-		case <-v.news:
-			v.showUpdates()
+		case <-v.wake:
+			v.showNews()
 		case change := <-changes:
 			v.refresh(change == syscall.SIGCONT)
 		case <-v.end:
-			v.showUpdates()
+			v.showNews()
 			return
 		}
 	}
@@ -126,16 +156,12 @@ func (v *view) refresh(stopped bool) {
 	v.writeLocked(&v.err, nil)
 }
 
-// taskStates are those of one allocation, by task.
-type taskStates struct {
-	allocID string
-	tasks   map[string]*api.TaskState
-}
-
 // show gives the view more tasks to show, and where their output will be. Of a
 // job with several instances each line says from which one it is. It returns the
 // tasks.
 func (v *view) show(allocs []*api.Allocation, instances int, logDir func(allocID string) string) []*taskLine {
+	v.showMu.Lock()
+	defer v.showMu.Unlock()
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	before := len(v.tasks)
@@ -157,43 +183,68 @@ func (v *view) show(allocs []*api.Allocation, instances int, logDir func(allocID
 			if task.Lifecycle != nil && task.Lifecycle.Hook != "" {
 				t.stage = task.Lifecycle.Hook
 			}
-			v.width = max(v.width, len(t.label))
+			v.width = max(v.width, min(utf8.RuneCountInString(t.label), widestLabel))
 			v.tasks = append(v.tasks, t)
 		}
 	}
 	return v.tasks[before:len(v.tasks):len(v.tasks)]
 }
 
-// update shows what has become of an allocation, soon: whoever reports it does
-// not wait for a terminal or a pager that holds the output.
+// update shows what has become of an allocation, soon.
 func (v *view) update(allocID string, tasks map[string]*api.TaskState) {
-	v.updatesMu.Lock()
-	v.updates = append(v.updates, taskStates{allocID, tasks})
-	v.updatesMu.Unlock()
+	v.add(news{allocID: allocID, tasks: tasks})
+}
+
+// note says something about the job as a whole, soon.
+func (v *view) note(text string) { v.add(news{text: text + "\n"}) }
+
+// Write shows what nomad-lite says about itself, soon.
+func (v *view) Write(text []byte) (int, error) {
+	v.add(news{text: string(text)})
+	return len(text), nil
+}
+
+func (v *view) add(n news) {
+	v.newsMu.Lock()
+	v.news = append(v.news, n)
+	v.newsMu.Unlock()
 	select {
-	case v.news <- struct{}{}:
+	case v.wake <- struct{}{}:
 	default:
 	}
 }
 
-// showUpdates shows what is reported so far, and returns when that is done.
-func (v *view) showUpdates() {
+// showNews shows what there is so far, and returns when that is done.
+func (v *view) showNews() {
 	v.showMu.Lock()
 	defer v.showMu.Unlock()
-	v.updatesMu.Lock()
-	updates := v.updates
-	v.updates = nil
-	v.updatesMu.Unlock()
-	v.mu.Lock()
-	tasks := v.tasks
-	v.mu.Unlock()
-	for _, update := range updates {
-		for _, t := range tasks {
-			if state := update.tasks[t.name]; t.alloc.ID == update.allocID && state != nil {
+	v.newsMu.Lock()
+	all := v.news
+	v.news = nil
+	v.newsMu.Unlock()
+	if slices.ContainsFunc(all, v.hasEnd) {
+		time.Sleep(lastWords)
+	}
+	for _, n := range all {
+		if n.text != "" {
+			v.write(&v.err, []byte(n.text))
+		}
+		for _, t := range v.tasks {
+			if state := n.tasks[t.name]; t.alloc.ID == n.allocID && state != nil {
 				v.showState(t, state)
 			}
 		}
 	}
+}
+
+// hasEnd reports whether the end of a task is among the news.
+func (v *view) hasEnd(n news) bool {
+	return slices.ContainsFunc(v.tasks, func(t *taskLine) bool {
+		state := n.tasks[t.name]
+		return t.alloc.ID == n.allocID && state != nil && slices.ContainsFunc(unseen(state.Events, t.seen), func(e *api.TaskEvent) bool {
+			return e.Type == api.TaskTerminated
+		})
+	})
 }
 
 func (v *view) showState(t *taskLine, state *api.TaskState) {
@@ -241,12 +292,6 @@ func isBad(e *api.TaskEvent) bool {
 	return e.FailsTask
 }
 
-// Write shows what nomad-lite says about itself.
-func (v *view) Write(text []byte) (int, error) {
-	v.write(&v.err, text)
-	return len(text), nil
-}
-
 // lines shows whole lines of a task's output, of which only the last may have no
 // end; a task's stderr goes to stderr.
 func (v *view) lines(t *taskLine, stderr bool, text []byte) {
@@ -285,14 +330,16 @@ func (v *view) status(t *taskLine, state, detail string) {
 	}
 }
 
-// note says something about the job as a whole.
-func (v *view) note(text string) {
-	v.write(&v.err, []byte(text+"\n"))
-}
+// abandon gives up all output: whoever holds it up is not going to read it. No
+// other method waits any more.
+func (v *view) abandon() { v.deaf.Store(true) }
 
-// close shows the last updates and removes the live lines. Notes may follow.
+// close shows the last news and removes the live lines.
 func (v *view) close() {
 	close(v.end)
+	if v.deaf.Load() {
+		return
+	}
 	v.showing.Wait()
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -308,7 +355,7 @@ func (v *view) prefixed(o *output, t *taskLine, mark string, text []byte) []byte
 	if o.terminal {
 		text = printable(text, true)
 	}
-	b := make([]byte, 0, len(text)+2*len(prefix))
+	b := make([]byte, 0, len(text)+(bytes.Count(text, []byte("\n"))+1)*len(prefix)+1)
 	for line := range bytes.Lines(text) {
 		b = append(b, prefix...)
 		b = append(b, bytes.TrimSuffix(line, []byte("\n"))...)
@@ -325,8 +372,11 @@ func (o *output) paint(colour, text string) string {
 }
 
 func (v *view) write(o *output, text []byte) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
+	if v.deaf.Load() {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	v.writeLocked(o, text)
 }
 
@@ -337,24 +387,20 @@ func (v *view) writeLocked(o *output, text []byte) {
 	} else {
 		_, err = o.w.Write(text)
 	}
-	switch {
-	case err == nil:
-		o.failed = false
-	case errors.Is(err, syscall.EPIPE):
-		if !closed(v.unheard) {
-			close(v.unheard)
-		}
-	case !o.failed:
-		o.failed = true
-		if o == &v.out {
-			v.writeLocked(&v.err, []byte("output is lost: "+err.Error()+"\n"))
-		}
+	if errors.Is(err, syscall.EPIPE) {
+		v.unhear()
+	} else if err != nil && !o.failed && o == &v.out {
+		v.note("output is lost: " + err.Error())
 	}
+	o.failed = err != nil
 }
 
 // liveLines are one line for each task, or one for all if that would leave less
 // than half of the terminal to what the tasks write.
 func (v *view) liveLines(columns, rows int) []string {
+	if rows < 3 || len(v.tasks) == 0 {
+		return nil
+	}
 	var lines []string
 	if len(v.tasks) > rows/2 {
 		states := map[string]int{}

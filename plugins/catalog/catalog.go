@@ -25,10 +25,10 @@ const argv0 = "nomad-lite"
 
 // id is what a plugin may be called. It has no separator in it, so that it can
 // name a file in a directory and nothing else.
-var id = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+var id = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
 // ValidName reports whether name can be the name of a plugin.
-func ValidName(name string) bool { return id.MatchString(name) }
+func ValidName(name string) bool { return len(name) <= 128 && id.MatchString(name) }
 
 // Builtin is a plugin that this binary serves itself.
 type Builtin struct {
@@ -273,6 +273,9 @@ func scan(dir string, logger hclog.Logger) []found {
 		f := found{file: de.Name(), path: filepath.Join(dir, de.Name()), err: dirErr}
 		f.name = strings.TrimSuffix(f.file, ".exe")
 		if !ValidName(f.name) {
+			if strings.HasPrefix(f.name, ".") {
+				continue // nobody puts a plugin into a hidden file
+			}
 			logger.Warn("file in the plugin directory has a name that no plugin can have, skipped", "path", f.path)
 			continue
 		}

@@ -1,11 +1,12 @@
 package catalog
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"math/big"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -42,8 +43,6 @@ const (
 	maxConfigDepth  = 200
 	maxConfigTokens = 20000 // a chain of operators is a tree as deep as it is long
 )
-
-var sha256Hex = regexp.MustCompile(`^[0-9A-Fa-f]{64}$`)
 
 // LoadConfig reads the configuration file at path. Everything in it that is
 // not about plugins is ignored with a warning.
@@ -181,7 +180,7 @@ func (p *parser) plugin(b *hclsyntax.Block) Block {
 			block.Args = p.strings(attr)
 		case "sha256":
 			block.SHA256 = p.str(attr)
-			if !sha256Hex.MatchString(block.SHA256) {
+			if sum, err := hex.DecodeString(block.SHA256); err != nil || len(sum) != sha256.Size {
 				p.report(hcl.DiagError, attr.Expr.Range(), "Not a checksum", "sha256 has 64 hexadecimal digits.")
 			}
 		case "config":

@@ -7,12 +7,14 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
@@ -32,8 +34,9 @@ func NewClient(conn grpc.ClientConnInterface, done <-chan struct{}) Driver {
 }
 
 type client struct {
-	conn *base.Conn
-	pb   driverpb.DriverClient
+	conn   *base.Conn
+	pb     driverpb.DriverClient
+	schema atomic.Pointer[hclspec.Spec] // of the tasks, once the driver has told it
 }
 
 // err says what the error of a call means.
@@ -71,7 +74,12 @@ func (c *client) Shutdown(ctx context.Context) error {
 	return c.optional(ctx, err)
 }
 
+// TaskConfigSchema asks a process once: the answer is part of its program, and
+// each task keeps it.
 func (c *client) TaskConfigSchema(ctx context.Context) (*hclspec.Spec, error) {
+	if spec := c.schema.Load(); spec != nil {
+		return spec, nil
+	}
 	resp, err := c.pb.TaskConfigSchema(ctx, &driverpb.TaskConfigSchemaRequest{})
 	if err != nil {
 		return nil, c.err(ctx, err)
@@ -80,6 +88,7 @@ func (c *client) TaskConfigSchema(ctx context.Context) (*hclspec.Spec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("task config schema: %w", err)
 	}
+	c.schema.Store(spec)
 	return spec, nil
 }
 
@@ -120,7 +129,8 @@ func (c *client) StartTask(ctx context.Context, config *TaskConfig) (*Handle, *N
 	if err := checkText(config); err != nil {
 		return nil, nil, err
 	}
-	resp, err := c.pb.StartTask(ctx, &driverpb.StartTaskRequest{Task: taskConfigProto(config)})
+	task := taskConfigProto(config)
+	resp, err := c.pb.StartTask(ctx, &driverpb.StartTaskRequest{Task: task})
 	if err != nil {
 		return nil, nil, c.err(ctx, err)
 	}
@@ -129,8 +139,8 @@ func (c *client) StartTask(ctx context.Context, config *TaskConfig) (*Handle, *N
 		// The task runs, and can be waited for by its id.
 		handle = &Handle{State: TaskRunning}
 	}
-	if handle.Config == nil {
-		handle.Config = config
+	if sent := resp.GetHandle().GetConfig(); sent == nil || proto.Equal(sent, task) {
+		handle.Config = config // its strings are shared, and the handle is kept as long as the task runs
 	}
 	return handle, overrideFromProto(resp.GetNetworkOverride()), nil
 }

@@ -443,9 +443,12 @@ func TestNothing(t *testing.T) {
 	capabilities, err := d.Capabilities(ctx)
 	same(t, "Capabilities", []any{capabilities, err}, []any{&Capabilities{}, nil})
 
-	handle, override, err := d.StartTask(ctx, &TaskConfig{ID: "id"})
-	want := &Handle{Version: 1, Config: &TaskConfig{ID: "id", Resources: &Resources{}}, State: TaskRunning}
-	same(t, "StartTask", []any{handle, override, err}, []any{want, (*NetworkOverride)(nil), nil})
+	config := &TaskConfig{ID: "id"}
+	handle, override, err := d.StartTask(ctx, config)
+	same(t, "StartTask", []any{handle, override, err}, []any{&Handle{Version: 1, Config: config, State: TaskRunning}, (*NetworkOverride)(nil), nil})
+	if handle.Config != config {
+		t.Error("the handle has a second copy of the config")
+	}
 
 	same(t, "RecoverTask", d.RecoverTask(ctx, &Handle{}), nil)
 	same(t, "RecoverTask's call", f.last(), []any{"RecoverTask", &Handle{Config: &TaskConfig{}}})

@@ -378,7 +378,7 @@ func (k *server) accept(listener *net.UnixListener) {
 			time.Sleep(50 * time.Millisecond)
 			continue
 		}
-		if sameUser(conn) != nil {
+		if SameUser(conn) != nil {
 			conn.Close()
 			continue
 		}

@@ -261,7 +261,7 @@ func dial(path string) (*net.UnixConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := sameUser(conn); err != nil {
+	if err := SameUser(conn); err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("keeper socket %s: %w", path, err)
 	}
@@ -282,8 +282,9 @@ func shortName(path string) (name string, release func(), err error) {
 	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path)), func() { dir.Close() }, nil
 }
 
-// sameUser refuses a peer that runs as another user.
-func sameUser(conn *net.UnixConn) error {
+// SameUser returns an error unless the process at the other end of a unix socket
+// runs as our own user, or did when it connected.
+func SameUser(conn *net.UnixConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return err

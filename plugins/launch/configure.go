@@ -23,7 +23,7 @@ var apiVersions = map[base.Type][]string{
 
 // reportedName is what a plugin may call itself: jobs, node attributes and
 // file names are made of it.
-var reportedName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+var reportedName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
 // identify asks the plugin what it is and chooses the API version.
 func (p *Plugin) identify(ctx context.Context) error {
@@ -44,7 +44,7 @@ func checkInfo(info base.Info) (string, error) {
 	if !ok {
 		return "", fmt.Errorf("plugin is of unknown type: %q", info.Type)
 	}
-	if !reportedName.MatchString(info.Name) {
+	if len(info.Name) > 128 || !reportedName.MatchString(info.Name) {
 		return "", fmt.Errorf("it calls itself %s, which is not a plugin name", quote(info.Name))
 	}
 	if _, err := version.NewVersion(info.Version); err != nil {

@@ -113,7 +113,7 @@ func mustStart(t testing.TB, cfg Config) *Plugin {
 // is ready, and the error that names it.
 func TestLaunchErrors(t *testing.T) {
 	t.Parallel()
-	short := func(c *Config) { c.StartTimeout, c.CallTimeout = 700*time.Millisecond, 700*time.Millisecond }
+	short := func(c *Config) { c.StartTimeout, c.CallTimeout = 2*time.Second, 2*time.Second }
 	tests := []struct {
 		mode  string
 		want  []string // in the error, after the plugin's name and file
@@ -122,7 +122,7 @@ func TestLaunchErrors(t *testing.T) {
 		{"text", []string{`wrote "Starting up, please wait …" on stdout`, "logs to stderr"}, nil},
 		{"text-exit", []string{`wrote "usage: hello [flags]" on stdout`, "it exited with code 2"}, nil},
 		{"partial-exit", []string{`wrote "1|2|un" on stdout`, "it exited with code 6"}, nil},
-		{"partial", []string{"timeout while waiting for plugin to start", "700ms", `only "1|2|un" without a line end`}, short},
+		{"partial", []string{"timeout while waiting for plugin to start", "2s", `only "1|2|un" without a line end`}, short},
 		{"silent", []string{"timeout while waiting for plugin to start", "last words on stderr: waiting for the moon"}, short},
 		{"closed-stdout", []string{"closed its stdout without a handshake line"}, nil},
 		{"line=9|2|unix|/x|grpc|", []string{"incompatible core API version", "version 9"}, nil},
@@ -149,7 +149,7 @@ func TestLaunchErrors(t *testing.T) {
 			}
 			c.Args[2] += "=" + dir
 		}},
-		{"mute", []string{"connect: no answer within 700ms"}, short},
+		{"mute", []string{"connect: no answer within 2s"}, short},
 		{"no-services", []string{"PluginInfo", "unknown service"}, nil},
 		{"info=;1;v0.1.0;", []string{`calls itself ""`}, nil},
 		{"info=../x;1;v0.1.0;", []string{`calls itself "../x"`}, nil},
@@ -158,10 +158,10 @@ func TestLaunchErrors(t *testing.T) {
 		{"info=x;1;v0.2.0,v3;", []string{"no compatible API versions", "v0.2.0, v3"}, nil},
 		{"info=x;1;xyz;", []string{`malformed version: "xyz"`}, nil},
 		{"info=x;1;v0.1.0;other", []string{"plugin is of unknown type"}, nil},
-		{"hang=PluginInfo", []string{"PluginInfo: no answer within 700ms"}, short},
-		{"hang=ConfigSchema", []string{"ConfigSchema: no answer within 700ms"}, short},
-		{"hang=SetConfig", []string{"SetConfig: no answer within 700ms"}, short},
-		{"hang=Init", []string{"Init: no answer within 700ms"}, short},
+		{"hang=PluginInfo", []string{"PluginInfo: no answer within 2s"}, short},
+		{"hang=ConfigSchema", []string{"ConfigSchema: no answer within 2s"}, short},
+		{"hang=SetConfig", []string{"SetConfig: no answer within 2s"}, short},
+		{"hang=Init", []string{"Init: no answer within 2s"}, short},
 		{"exit-in=PluginInfo", []string{"PluginInfo: exited with code 5", "leaving in PluginInfo"}, nil},
 		{"exit-in=SetConfig", []string{"SetConfig: exited with code 5"}, nil},
 		{"exit-in=Init", []string{"Init: exited with code 5"}, nil},

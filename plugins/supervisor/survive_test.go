@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
 
@@ -95,14 +97,21 @@ func (n *node) run(cc catalog.Config, keep bool, f func(*Supervisor)) {
 	f(s)
 }
 
+// pid is that of the plugin that answers for a driver.
 func (n *node) pid(s *Supervisor, name string) int {
 	n.t.Helper()
-	d, err := s.Driver(n.t.Context(), name)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	if _, err := d.Capabilities(n.t.Context()); err != nil {
-		n.t.Fatal(err)
+	for {
+		d, err := s.Driver(n.t.Context(), name)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		_, err = d.Capabilities(n.t.Context())
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, driver.ErrPluginDown) {
+			n.t.Fatal(err)
+		}
 	}
 	return s.Plugins()[0].PID
 }

@@ -81,34 +81,3 @@ func removeTemporary(dir string) error {
 		os.RemoveAll(runtimeDir),
 	)
 }
-
-// removeCgroups removes the empty cgroups of the allocations in dir, which are
-// named <alloc id>.<task>. A cgroup that still has a process stays.
-func removeCgroups(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		for _, pattern := range cgroupPatterns {
-			groups, _ := filepath.Glob(fmt.Sprintf(pattern, e.Name()))
-			for _, group := range groups {
-				if err := os.Remove(group); err != nil {
-					return err
-				}
-			}
-		}
-	}
-	return nil
-}
-
-// cgroupPatterns are where drivers make the cgroups of a task
-// (plugin-protocol 7.5), on version 1 and 2.
-var cgroupPatterns = []string{
-	"/sys/fs/cgroup/*/nomad/%s.*",
-	"/sys/fs/cgroup/*/nomad/reserve/%s.*",
-	"/sys/fs/cgroup/nomad.slice/*/%s.*.scope",
-}

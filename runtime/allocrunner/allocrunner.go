@@ -173,42 +173,41 @@ func (r *Runner) Run(ctx context.Context) {
 	tasks, grace, live := r.contexts(ctx)
 	defer r.endContexts()
 
-	var background sync.WaitGroup
-	watched, endWatch := context.WithCancel(context.WithoutCancel(ctx))
-	background.Go(func() { r.applyUpdates(watched) })
-	background.Go(func() { r.obey(ctx) })
-	var stop sync.WaitGroup
-	preKilled := false
-	stop.Go(func() { preKilled = r.stopWhenAsked(grace) })
+	// Most allocations are never stopped: nobody waits for it.
+	defer context.AfterFunc(ctx, func() { r.obey(context.Cause(ctx)) })()
+	preKilled := make(chan bool, 1)
+	unstopped := context.AfterFunc(live, func() { preKilled <- r.stopTasks(grace) })
 
-	// Before the first look at the tasks: the lifecycle would wait for those that
-	// run already to be pending.
-	ready := r.takeOver(grace)
-	background.Go(func() { r.watch(watched) })
-	r.changed()
-	if ready {
-		r.prepare(live)
-	}
+	taken := make(chan struct{})
 	var running sync.WaitGroup
-	for _, t := range r.tasks {
-		running.Go(func() { t.Run(tasks) })
-	}
+	running.Go(func() {
+		ready := r.takeOver(grace)
+		close(taken)
+		if ready {
+			r.prepare(live)
+		}
+		for _, t := range r.tasks {
+			running.Go(func() {
+				t.Run(tasks)
+				r.changed()
+			})
+		}
+	})
+	rest := context.WithoutCancel(ctx)
+	r.watch(rest, taken)
 	running.Wait()
 	close(r.tasksEnded)
-	stop.Wait()
 
-	rest := context.WithoutCancel(ctx)
+	told := !unstopped() && <-preKilled
 	if tasks.Err() != nil {
 		r.shutdownHooks(rest)
 	} else {
 		r.finished.Store(true)
-		if !preKilled {
+		if !told {
 			r.preKill(rest)
 		}
 		r.postrun(rest)
 	}
-	endWatch()
-	background.Wait()
 	r.look() // nobody else does any more, and the last word must be heard
 }
 
@@ -237,20 +236,17 @@ func (r *Runner) endContexts() {
 	r.endTasks, r.endGrace, r.endLive = nil, nil, nil
 }
 
-// obey does what the end of ctx asks for.
-func (r *Runner) obey(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-	case <-r.tasksEnded:
-		return
-	}
-	if !errors.Is(context.Cause(ctx), ErrShutdown) {
+// obey does what the end of the context of Run asks for.
+func (r *Runner) obey(cause error) {
+	if !errors.Is(cause, ErrShutdown) {
 		r.Stop()
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.endTasks(ErrShutdown)
+	if r.endTasks != nil {
+		r.endTasks(ErrShutdown)
+	}
 }
 
 // prepare brings the allocation to where its tasks may run. Tasks of one that

@@ -107,6 +107,7 @@ func (r *Runner) takeOver(grace context.Context) bool {
 	if err := r.checkDir(); err != nil {
 		r.logger.Error("alloc not restored", "error", err)
 		r.force(forced{api.AllocClientStatusFailed, err.Error()})
+		r.stop(stopReason{quiet: true}) // or the first to go would be the reason of the others
 		r.forEach(func(t *taskrunner.Runner) {
 			if t.State().State != model.TaskDead {
 				t.EmitEvent(model.EventSetupFailure(err.Error()))

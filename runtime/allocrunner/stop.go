@@ -92,13 +92,11 @@ func (r *Runner) killing(t *taskrunner.Runner) *api.TaskEvent {
 	return model.EventKilling(t.Task().KillTimeout)
 }
 
-// stopWhenAsked stops the tasks once somebody has asked for it, unless they end
-// before; it reports whether it has called the PreKill hooks. grace ends with
-// Kill and with a shutdown of the agent.
-func (r *Runner) stopWhenAsked(grace context.Context) (preKilled bool) {
-	select {
-	case <-r.stopping:
-	case <-r.tasksEnded:
+// stopTasks is the stop that somebody has asked for; it does nothing when the
+// agent shuts down instead. It reports whether it has called the PreKill hooks.
+// grace ends with Kill and with a shutdown of the agent.
+func (r *Runner) stopTasks(grace context.Context) (preKilled bool) {
+	if !r.isStopping() {
 		return false
 	}
 	r.mu.Lock()

@@ -49,16 +49,9 @@ func (r *Runner) Update(alloc *api.Allocation) {
 	r.updates.put(alloc)
 }
 
-func (r *Runner) applyUpdates(ctx context.Context) {
-	for {
-		select {
-		case <-r.updates.ready:
-		case <-ctx.Done():
-			return
-		}
-		if alloc := r.updates.take(); alloc != nil {
-			r.apply(ctx, alloc)
-		}
+func (r *Runner) applyUpdate(ctx context.Context) {
+	if alloc := r.updates.take(); alloc != nil {
+		r.apply(ctx, alloc)
 	}
 }
 

@@ -2,6 +2,8 @@ package allocrunner
 
 import (
 	"context"
+	"slices"
+	"sync"
 
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
@@ -16,16 +18,46 @@ func (r *Runner) changed() {
 	}
 }
 
-// watch looks at the tasks after each change, until ctx ends.
-func (r *Runner) watch(ctx context.Context) {
+// watch looks at the tasks after each change, and has new versions of the
+// allocation applied, until all tasks have ended. The hooks of an update must not
+// keep it from looking, so they have a goroutine for as long as they take.
+//
+// It looks at nothing before the tasks of an earlier agent are taken over: the
+// lifecycle would wait for those that run already to be pending.
+func (r *Runner) watch(ctx context.Context, taken <-chan struct{}) {
+	var applying sync.WaitGroup
+	defer applying.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	updated := r.updates.ready
+	var applied, tick chan struct{}
+	r.changed()
 	for {
 		select {
-		case <-r.tick:
+		case <-taken:
+			taken, tick = nil, r.tick
+		case <-tick:
+			ended := r.ended() // first, so that the last look sees how
 			r.look()
-		case <-ctx.Done():
-			return
+			if ended {
+				return
+			}
+		case <-updated:
+			done := make(chan struct{})
+			updated, applied = nil, done // one version at a time
+			applying.Go(func() {
+				defer close(done)
+				r.applyUpdate(ctx)
+			})
+		case <-applied:
+			updated, applied = r.updates.ready, nil
 		}
 	}
+}
+
+func (r *Runner) ended() bool {
+	return !slices.ContainsFunc(r.tasks, func(t *taskrunner.Runner) bool { return !isClosed(t.Done()) })
 }
 
 // look draws the consequences of what the tasks are now: who has to go, who may

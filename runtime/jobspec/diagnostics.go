@@ -73,12 +73,19 @@ func Err(diags hcl.Diagnostics) error {
 	return errors.New(Text(diags))
 }
 
+const maxShown = 20
+
 // WriteDiagnostics prints each diagnostic for a person: the line that Nomad
 // prints, and under it the line of the source with the place marked. Texts
-// are the sources by file name, as in File.Texts.
+// are the sources by file name, as in File.Texts. Nobody reads more than
+// maxShown of them: of the rest there is only the number.
 func WriteDiagnostics(w io.Writer, diags hcl.Diagnostics, texts map[string][]byte) error {
 	var b strings.Builder
-	for _, diag := range diags {
+	for i, diag := range diags {
+		if i == maxShown {
+			fmt.Fprintf(&b, "and %d more\n", len(diags)-i)
+			break
+		}
 		if mark, ok := diag.Extra.(*stage); ok {
 			b.WriteString(mark.prefix)
 		}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"sync"
 	"time"
 
@@ -37,7 +36,7 @@ func (c *Collector) dial(ctx context.Context, address *net.UnixAddr) (*link, err
 	if err != nil {
 		return nil, err
 	}
-	if err := sameUser(conn); err != nil {
+	if err := keeper.SameUser(conn); err != nil {
 		conn.Close()
 		return nil, err
 	}
@@ -146,26 +145,4 @@ func (l *link) read() {
 		close(ch)
 	}
 	l.pending = nil
-}
-
-// sameUser refuses a process that runs as another user.
-func sameUser(conn *net.UnixConn) error {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var cred *unix.Ucred
-	var inner error
-	if err := raw.Control(func(fd uintptr) {
-		cred, inner = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil {
-		return err
-	}
-	if inner != nil {
-		return fmt.Errorf("peer credentials: %w", inner)
-	}
-	if int(cred.Uid) != os.Geteuid() {
-		return fmt.Errorf("log collector runs as user %d, not %d", cred.Uid, os.Geteuid())
-	}
-	return nil
 }

@@ -2,7 +2,6 @@ package model
 
 import (
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -16,7 +15,7 @@ const (
 
 // hostnamePattern is a name of DNS, underscores included: labels of at most 63
 // characters that begin and end with anything but a dash.
-var hostnamePattern = regexp.MustCompile(`^(?i:[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)(\.(?i:[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?))*\.?$`)
+var hostnamePattern = lazily(`^(?i:[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)(\.(?i:[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?))*\.?$`)
 
 // hostPort is a static port on one of the networks of the host.
 type hostPort struct {
@@ -47,7 +46,7 @@ func checkHostname(r *report, name string) {
 	if name == "" || strings.Contains(name, "${") {
 		return
 	}
-	if len(name) > maxHostname || !hostnamePattern.MatchString(name) {
+	if len(name) > maxHostname || !hostnamePattern().MatchString(name) {
 		r.add("Hostname is not a valid DNS name")
 	}
 }

@@ -13,7 +13,7 @@ import (
 const providerNomad = "nomad"
 
 var (
-	serviceName  = regexp.MustCompile(`^(?i:[a-z0-9]|[a-z0-9][a-z0-9\-]{0,61}[a-z0-9])$`)
+	serviceName  = lazily(`^(?i:[a-z0-9]|[a-z0-9][a-z0-9\-]{0,61}[a-z0-9])$`)
 	reference    = regexp.MustCompile(`\$\{[^}]*\}`)
 	addressModes = []string{"", "auto", "host", "driver", "alloc", "alloc_ipv6"}
 	onUpdates    = []string{"", api.OnUpdateRequireHealthy, api.OnUpdateIgnoreWarn, api.OnUpdateIgnore}
@@ -21,7 +21,7 @@ var (
 
 // ValidServiceName tells whether a service may have the name, in which nothing is
 // left to be resolved.
-func ValidServiceName(name string) bool { return serviceName.MatchString(name) }
+func ValidServiceName(name string) bool { return serviceName().MatchString(name) }
 
 // checkGroupServices checks the services of the group, what its tasks' services
 // share with them, and the checks that need a task.

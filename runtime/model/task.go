@@ -3,7 +3,6 @@ package model
 import (
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -11,9 +10,9 @@ import (
 )
 
 var (
-	actionName   = regexp.MustCompile(`^[^\x00\s]{1,128}$`)
-	identityName = regexp.MustCompile(`^[a-zA-Z0-9-_]{1,128}$`)
-	secretName   = regexp.MustCompile(`^[a-zA-Z0-9_]{1,128}$`)
+	actionName   = lazily(`^[^\x00\s]{1,128}$`)
+	identityName = lazily(`^[a-zA-Z0-9-_]{1,128}$`)
+	secretName   = lazily(`^[a-zA-Z0-9_]{1,128}$`)
 )
 
 func checkTask(r *report, jobType string, g *api.TaskGroup, t *api.Task) {
@@ -184,8 +183,8 @@ func checkIdentities(r *report, t *api.Task) {
 }
 
 func checkIdentity(r *report, id *api.WorkloadIdentity) {
-	if !identityName.MatchString(id.Name) {
-		r.add("invalid name %q. Must match regex %s", id.Name, identityName)
+	if !identityName().MatchString(id.Name) {
+		r.add("invalid name %q. Must match regex %s", id.Name, identityName())
 	}
 	for i, audience := range id.Audience {
 		if audience == "" {
@@ -226,7 +225,7 @@ func checkActions(r *report, actions []*api.Action) {
 		if a.Command == "" {
 			at.add("command cannot be empty")
 		}
-		if !actionName.MatchString(a.Name) {
+		if !actionName().MatchString(a.Name) {
 			at.add("invalid name '%s'", a.Name)
 		}
 	}
@@ -249,8 +248,8 @@ func checkSecrets(r *report, t *api.Task) {
 }
 
 func checkSecret(r *report, s *api.Secret) {
-	if !secretName.MatchString(s.Name) {
-		r.add("secret name must match regex %s", secretName)
+	if !secretName().MatchString(s.Name) {
+		r.add("secret name must match regex %s", secretName())
 	}
 	if s.Provider == "" {
 		r.add("secret provider cannot be empty")

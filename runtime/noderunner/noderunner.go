@@ -3,6 +3,7 @@ package noderunner
 import (
 	"context"
 	"errors"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -49,6 +50,11 @@ type Assignment struct {
 	Started bool
 }
 
+// quiet is how long nothing must have changed before memory is given back. The
+// start of an allocation needs several times what its life needs, most of it
+// the stacks of the calls that start it.
+const quiet = time.Second
+
 // Config is what a Runner is made of.
 type Config struct {
 	Source Source
@@ -64,6 +70,7 @@ type Runner struct {
 	config  Config
 	logger  hclog.Logger
 	collect chan struct{} // holds a tick when there may be too much on the disk
+	tidy    *time.Timer   // gives memory back after a burst of changes
 
 	mu      sync.Mutex
 	entries map[string]*entry
@@ -84,6 +91,7 @@ func New(c Config) *Runner {
 		config:  c,
 		logger:  c.Logger.Named("noderunner"),
 		collect: make(chan struct{}, 1),
+		tidy:    time.AfterFunc(quiet, debug.FreeOSMemory),
 		entries: make(map[string]*entry),
 	}
 }
@@ -93,6 +101,7 @@ func New(c Config) *Runner {
 // allocrunner.ErrShutdown their tasks are left running, else they are stopped.
 // It is called once.
 func (r *Runner) Run(ctx context.Context) {
+	defer r.tidy.Stop()
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() { r.runCollection(ctx) })
@@ -142,7 +151,10 @@ func (r *Runner) startLocked(ctx context.Context, a Assignment, running *sync.Wa
 	config.Alloc = a.Alloc
 	config.Restored = a.Started
 	config.Previous = r.over
-	config.Report = r.config.Source.Report
+	config.Report = func(u allocrunner.Update) {
+		r.tidy.Reset(quiet)
+		r.config.Source.Report(u)
+	}
 	runner, err := allocrunner.New(config)
 	if err == nil && !a.Started && a.Alloc.ClientStatus != api.AllocClientStatusPending {
 		err = errLost

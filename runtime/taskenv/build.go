@@ -34,7 +34,7 @@ func (in *inputs) dirs() dirs {
 
 // build fills an environment, from the weakest layer to the strongest.
 func build(in *inputs, d dirs) map[string]string {
-	v := &vars{env: make(map[string]string, 64+len(in.host)), node: &in.node, left: budget}
+	v := &vars{env: make(map[string]string, 24+len(in.host)+len(in.task.Env)), node: &in.node, left: budget}
 	in.builtin(v, d)
 
 	meta := make(map[string]string)

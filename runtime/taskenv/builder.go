@@ -13,8 +13,9 @@ import (
 // called concurrently. Maps and slices that it is given must not be changed
 // afterwards.
 type Builder struct {
-	mu sync.Mutex
-	in inputs // replaced field by field: what a field points to is never changed
+	mu  sync.Mutex
+	in  inputs // replaced field by field: what a field points to is never changed
+	env *Env   // made from in; nil since that has changed
 }
 
 type inputs struct {
@@ -44,9 +45,12 @@ func NewBuilder(node Node, alloc Alloc, task Task) *Builder {
 // Build returns the environment as of now.
 func (b *Builder) Build() *Env {
 	b.mu.Lock()
-	in := b.in
-	b.mu.Unlock()
-	return newEnv(&in)
+	defer b.mu.Unlock()
+	if b.env == nil {
+		in := b.in
+		b.env = newEnv(&in)
+	}
+	return b.env
 }
 
 // SetAlloc replaces the facts of the allocation and of the task, after an
@@ -95,4 +99,5 @@ func (b *Builder) set(change func(*inputs)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	change(&b.in)
+	b.env = nil
 }

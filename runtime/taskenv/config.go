@@ -1,7 +1,6 @@
 package taskenv
 
 import (
-	"slices"
 	"strings"
 
 	"github.com/zclconf/go-cty/cty"
@@ -59,26 +58,25 @@ type branch struct {
 // insert adds one dotted name. It ignores a name with an empty part or with an
 // absurd number of parts.
 func (t tree) insert(name, value string) {
-	parts := strings.SplitN(name, ".", maxParts+1)
-	if len(parts) > maxParts || slices.Contains(parts, "") {
+	if strings.Count(name, ".") >= maxParts || strings.Contains("."+name+".", "..") {
 		return
 	}
-	for _, part := range parts[:len(parts)-1] {
+	for {
+		part, rest, more := strings.Cut(name, ".")
 		b := t[part]
 		if b == nil {
 			b = new(branch)
 			t[part] = b
 		}
+		if !more {
+			b.leaf = value
+			return
+		}
 		if b.tree == nil {
 			b.tree = make(tree)
 		}
-		t = b.tree
+		t, name = b.tree, rest
 	}
-	last := parts[len(parts)-1]
-	if t[last] == nil {
-		t[last] = new(branch)
-	}
-	t[last].leaf = value
 }
 
 func (b *branch) value() cty.Value {

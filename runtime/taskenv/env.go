@@ -33,6 +33,9 @@ func newEnv(in *inputs) *Env {
 // Map returns a copy of all variables.
 func (e *Env) Map() map[string]string { return maps.Clone(e.vars) }
 
+// Vars returns all variables. The map is the one of e and must not be changed.
+func (e *Env) Vars() map[string]string { return e.vars }
+
 // List returns all variables as "key=value", sorted.
 func (e *Env) List() []string {
 	list := make([]string, 0, len(e.vars))

@@ -606,6 +606,7 @@ func BenchmarkBuild(b *testing.B) {
 	builder.SetHostEnv(host)
 	b.Run("env", func(b *testing.B) {
 		for b.Loop() {
+			builder.SetHostEnv(host)
 			builder.Build()
 		}
 	})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -144,6 +145,10 @@ func (r *Runner) shutdownHooks(ctx context.Context) {
 			}
 		}
 	}
+}
+
+func (r *Runner) hasUpdateHooks() bool {
+	return slices.ContainsFunc(r.hooks, func(h hook.Hook) bool { _, ok := h.(hook.TaskUpdate); return ok })
 }
 
 // runUpdateHooks tells the hooks about new versions of the task until live ends.

@@ -23,7 +23,9 @@ func (r *Runner) Run(ctx context.Context) {
 	defer updates.Wait()
 	grace, live := r.contexts(ctx)
 	defer r.endContexts()
-	updates.Go(func() { r.runUpdateHooks(live) })
+	if r.hasUpdateHooks() {
+		updates.Go(func() { r.runUpdateHooks(live) })
+	}
 
 	dead := r.State().State == model.TaskDead // under an earlier agent
 	for again := !r.local.RunComplete; again && ctx.Err() == nil; dead = false {

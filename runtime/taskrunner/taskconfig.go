@@ -41,7 +41,7 @@ func (r *Runner) taskConfig() (*driver.TaskConfig, error) {
 		NodeID:           r.alloc.NodeID,
 		AllocID:          r.alloc.ID,
 		DriverConfig:     config,
-		Env:              env.Map(),
+		Env:              env.Vars(),
 		User:             task.User,
 		AllocDir:         r.dir.AllocDir,
 		StdoutPath:       output.Stdout,

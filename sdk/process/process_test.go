@@ -554,7 +554,8 @@ func TestRates(t *testing.T) {
 func TestMarkedNeedsBothNames(t *testing.T) {
 	s := newStart(t)
 	without(t)
-	p := start(t, s, shell("exec sleep 3600"))
+	p := start(t, s, shell("echo >ready; sleep 3600; true"))
+	content(t, s, "ready") // a program that was executed a moment ago has no environment yet
 	for _, test := range []struct {
 		alloc, task string
 		want        bool
