@@ -108,7 +108,7 @@ func (r *Runner) healthSnapshot() (health.Snapshot, <-chan struct{}) {
 	alloc, status := r.currentAlloc(), r.Status()
 	s := health.Snapshot{
 		Now:      time.Now(),
-		Stopping: alloc.ServerTerminalStatus() || r.askedToStop(),
+		Stopping: alloc.ServerTerminalStatus() || r.isStopping(),
 		Failed:   status.ClientStatus == api.AllocClientStatusFailed,
 	}
 	for _, t := range r.tasks {
@@ -139,17 +139,6 @@ func (r *Runner) healthSnapshot() (health.Snapshot, <-chan struct{}) {
 		})
 	}
 	return s, changed
-}
-
-// askedToStop reports whether somebody wants the allocation to stop, and not one
-// of its tasks.
-func (r *Runner) askedToStop() bool {
-	if !r.isStopping() {
-		return false
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.reason.why == nil
 }
 
 // setHealth takes a verdict over. One that was stopped before it was healthy

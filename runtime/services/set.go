@@ -191,8 +191,8 @@ func (s *Set) Clear(ctx context.Context) error {
 func (s *Set) retry(ctx context.Context, f func() error) error {
 	for pause := minRemovePause; ; pause = min(2*pause, maxRemovePause) {
 		err := f()
-		if err == nil || ctx.Err() != nil {
-			return err
+		if err == nil {
+			return nil
 		}
 		select {
 		case <-time.After(pause):
