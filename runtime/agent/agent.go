@@ -348,7 +348,6 @@ func (a *Agent) Run(ctx context.Context) {
 	nodes := noderunner.New(noderunner.Config{
 		Source: a.ring,
 		Alloc: allocrunner.Config{
-			Node:         a.Node(),
 			HostEnv:      taskenv.HostEnv(os.Environ(), taskenv.DefaultDenylist()),
 			Drivers:      a.supervisor,
 			Logs:         a.collector,
@@ -361,6 +360,7 @@ func (a *Agent) Run(ctx context.Context) {
 			Rebooted:     a.rebooted,
 			Logger:       a.logger,
 		},
+		Node:   a.Node,
 		GC:     a.config.GC,
 		Logger: a.logger,
 	})

@@ -8,6 +8,7 @@ import (
 	"net"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -120,9 +121,22 @@ func (a *Agent) attributes(drivers map[string]supervisor.Info) map[string]string
 	return attributes
 }
 
-// Node returns the facts about the node as tasks see them.
+// Node returns the facts about the node as tasks see them. As long as drivers
+// have not said how they are, that is what they have said to the agent before.
 func (a *Agent) Node() taskenv.Node {
 	c := a.nodeConfig()
+	attributes := a.attributes(a.Drivers())
+	select {
+	case <-a.registered:
+	default:
+		if old := a.before.Node(nil, a.nodeID); old != nil {
+			for key, value := range old.Attributes {
+				if _, known := attributes[key]; !known && strings.HasPrefix(key, "driver.") {
+					attributes[key] = value
+				}
+			}
+		}
+	}
 	return taskenv.Node{
 		ID:           a.nodeID,
 		Name:         c.Name,
@@ -131,7 +145,7 @@ func (a *Agent) Node() taskenv.Node {
 		Class:        c.Class,
 		Pool:         c.Pool,
 		ParentCgroup: a.host.ParentCgroup,
-		Attributes:   a.attributes(a.Drivers()),
+		Attributes:   attributes,
 		Meta:         maps.Clone(c.Meta),
 	}
 }

@@ -142,7 +142,7 @@ func (noLogs) Start(context.Context, logs.Task) (string, string, error) {
 	return "", "", errors.New("no logs")
 }
 func (noLogs) Stop(context.Context, string, string) error { return nil }
-func (noLogs) Finish(context.Context, logs.Task) error      { return nil }
+func (noLogs) Finish(context.Context, logs.Task) error    { return nil }
 
 // start runs a node with a source until the end of the test.
 func start(t *testing.T, gc GC, wanted ...Assignment) (*Runner, *list, string) {
