@@ -221,7 +221,7 @@ func processes(work string) map[int]string {
 		command, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
 		stat, _ := os.ReadFile(filepath.Join(dir, "stat"))
 		environ, _ := os.ReadFile(filepath.Join(dir, "environ"))
-		if len(command) == 0 {
+		if len(command) == 0 || len(stat) == 0 {
 			continue // gone, or a zombie
 		}
 		// The name in parentheses may hold anything.

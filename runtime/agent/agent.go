@@ -80,6 +80,8 @@ type Agent struct {
 	nodeChanged    chan struct{} // holds a tick when its configuration is another
 	rebooted       bool          // no process of an earlier agent can be left
 
+	damageTold bool // only keepNode uses it
+
 	before      *store.Snapshot // what an earlier agent has left
 	leftRunning bool            // set by Run: tasks go on without us
 	needed      []string        // set by Run: the drivers of these tasks

@@ -298,7 +298,8 @@ func (a *Agent) storeNode(ctx context.Context) error {
 	_, err := a.store.Update(ctx, func(tx *store.Txn) error {
 		old := tx.Node(nil, a.nodeID)
 		n := a.record(old)
-		if same(n, old) {
+		// What was found damaged becomes an event with the first change of the node.
+		if same(n, old) && (a.damageTold || len(a.store.Damage()) == 0) {
 			return errSame
 		}
 		now := time.Now()
@@ -313,6 +314,7 @@ func (a *Agent) storeNode(ctx context.Context) error {
 		return nil
 	}
 	if err == nil {
+		a.damageTold = true
 		a.scheduler.NodeChanged()
 	}
 	return err
