@@ -82,9 +82,9 @@ type Agent struct {
 
 	damageTold bool // only keepNode uses it
 
-	before      *store.Snapshot // what an earlier agent has left
-	leftRunning bool            // set by Run: tasks go on without us
-	needed      []string        // set by Run: the drivers of these tasks
+	orphans     []string // allocations of which an earlier agent has left only the records of their tasks
+	leftRunning bool     // set by Run: tasks go on without us
+	needed      []string // set by Run: the drivers of these tasks
 
 	mu     sync.Mutex
 	config Config
@@ -210,10 +210,12 @@ func (a *Agent) openStore() error {
 		return fmt.Errorf("open state: %w", err)
 	}
 	a.nodeID = identify(a.store)
-	a.before = a.store.Snapshot()
-	started := make(map[string]bool)
-	for _, id := range a.before.LocalAllocations() {
+	before, started := a.store.Snapshot(), make(map[string]bool)
+	for _, id := range before.LocalAllocations() {
 		started[id] = true
+		if before.Allocation(nil, id) == nil {
+			a.orphans = append(a.orphans, id)
+		}
 	}
 	a.ring = &ring{
 		started: started,
@@ -358,7 +360,7 @@ func (a *Agent) Run(ctx context.Context) {
 			Services:     a.store,
 			Checks:       a.store,
 			Limits:       limits,
-			Records:      a.before,
+			Records:      taskRecords{a.store},
 			Rebooted:     a.rebooted,
 			Logger:       a.logger,
 		},

@@ -129,7 +129,7 @@ func (a *Agent) Node() taskenv.Node {
 	select {
 	case <-a.registered:
 	default:
-		if old := a.before.Node(nil, a.nodeID); old != nil {
+		if old := a.store.Snapshot().Node(nil, a.nodeID); old != nil {
 			for key, value := range old.Attributes {
 				if _, known := attributes[key]; !known && strings.HasPrefix(key, "driver.") {
 					attributes[key] = value
