@@ -130,9 +130,9 @@ func (m *monitor) deployment(ctx context.Context, id string) error {
 			return failed(fmt.Sprintf("read deployment %q", short(id)), err)
 		}
 		index = meta.LastIndex
-		if table := deploymentTable(d); table != shown {
-			shown = table
-			m.say("Deployment %q: %s\n%s", short(id), d.StatusDescription, table)
+		if news := d.StatusDescription + "\n" + deploymentTable(d); news != shown {
+			shown = news
+			m.say("Deployment %q: %s", short(id), news)
 		}
 		switch d.Status {
 		case api.DeploymentStatusSuccessful:

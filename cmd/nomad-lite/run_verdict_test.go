@@ -9,6 +9,31 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
+func TestForegroundIsNotRescheduled(t *testing.T) {
+	newJob := func(kind string, policy *api.ReschedulePolicy) *api.Job {
+		job := &api.Job{ID: new("j"), Type: &kind, TaskGroups: []*api.TaskGroup{{
+			Name: new("g"), ReschedulePolicy: policy,
+			Tasks: []*api.Task{{Name: "t", Driver: "raw_exec", Config: map[string]any{"command": "true"}}},
+		}}}
+		model.Canonicalize(job)
+		return job
+	}
+	for _, kind := range []string{api.JobTypeService, api.JobTypeBatch} {
+		job := newJob(kind, nil)
+		p := inForeground(job).TaskGroups[0].ReschedulePolicy
+		if *p.Attempts != 0 || *p.Unlimited {
+			t.Errorf("%s: the default is kept: %+v", kind, p)
+		}
+		if p := job.TaskGroups[0].ReschedulePolicy; *p.Attempts == 0 && !*p.Unlimited {
+			t.Errorf("%s: the job of the file was changed", kind)
+		}
+		p = inForeground(newJob(kind, &api.ReschedulePolicy{Attempts: new(3), Unlimited: new(false)})).TaskGroups[0].ReschedulePolicy
+		if *p.Attempts != 3 {
+			t.Errorf("%s: what the file says is not kept: %+v", kind, p)
+		}
+	}
+}
+
 func TestVerdict(t *testing.T) {
 	event := func(kind, message string, exit int) *api.TaskEvent {
 		return &api.TaskEvent{Type: kind, DisplayMessage: message, ExitCode: exit}
@@ -62,4 +87,12 @@ func TestVerdict(t *testing.T) {
 			}
 		})
 	}
+
+	t.Run("a failure that was replaced does not count", func(t *testing.T) {
+		job := &api.Job{ID: new("j"), Type: new(api.JobTypeBatch)}
+		replaced := &api.Allocation{Name: "j.g[0]", ClientStatus: api.AllocClientStatusFailed, NextAllocation: "b"}
+		if err := verdict(job, []*api.Allocation{replaced}, false); err != nil {
+			t.Error(err)
+		}
+	})
 }

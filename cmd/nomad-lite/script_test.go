@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -14,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
@@ -21,7 +24,7 @@ func TestMain(m *testing.M) {
 	if os.Getpid() == 1 && os.Getenv(vmVariable) == vmGuest {
 		vmInit()
 	}
-	testscript.Main(leakGate{m}, map[string]func(){"nomad-lite": main, "old-driver": oldDriver, "mortal-agent": mortalAgent})
+	testscript.Main(leakGate{m}, map[string]func(){"nomad-lite": main, "old-driver": oldDriver, "mortal-agent": mortalAgent, "ask": ask})
 }
 
 // leakGate fails the package when a script has left something on the machine.
@@ -70,6 +73,28 @@ func traces() []string {
 	return all
 }
 
+// ask METHOD PATH [BODY] talks to the agent of NOMAD_ADDR as any client would, and
+// prints the answer.
+func ask() {
+	client, err := api.NewClient(api.DefaultConfig())
+	if err == nil && len(os.Args) < 3 {
+		err = errors.New("usage: ask method path [body]")
+	}
+	var answer json.RawMessage
+	switch {
+	case err != nil:
+	case os.Args[1] == "GET":
+		_, err = client.Raw().Query(os.Args[2], &answer, nil)
+	default:
+		_, err = client.Raw().Write(os.Args[2], json.RawMessage(os.Args[3]), &answer, nil)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	fmt.Println(string(answer))
+}
+
 func TestScripts(t *testing.T) {
 	testscript.Run(t, scriptParams(t, "testdata/script"))
 }
@@ -89,8 +114,16 @@ func scriptParams(t *testing.T, dir string) testscript.Params {
 			"slay":      slay,
 			"statefile": statefile,
 			"alone":     alone,
+			"soon":      soon,
 		},
 		Setup: func(env *testscript.Env) error {
+			// A script that fails leaves an agent with tasks that would go on.
+			work := env.Getenv("WORK")
+			env.Defer(func() {
+				for pid := range processes(work) {
+					_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended meanwhile
+				}
+			})
 			// What a script builds with Go comes from this checkout and the caches of the machine.
 			for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOFLAGS", "GOPROXY", "GONOSUMDB", "GOTOOLCHAIN"} {
 				env.Setenv(name, goEnv(name))
@@ -121,6 +154,24 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		if time.Now().After(deadline) {
 			ts.Fatalf("await: no %s in %s within 30 s:\n%s", pattern, args[0], text)
+		}
+	}
+}
+
+// soon REGEXP PROGRAM [ARGUMENT...] runs a program again and again until its output
+// matches.
+func soon(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: soon regexp program [argument...]")
+	}
+	pattern := regexp.MustCompile("(?m)" + args[0])
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		err := ts.Exec(args[1], args[2:]...)
+		if err == nil && pattern.MatchString(ts.ReadFile("stdout")) {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("soon: no %s within 30 s: %v", pattern, err)
 		}
 	}
 }

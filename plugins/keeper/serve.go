@@ -815,6 +815,7 @@ func killDescendants() {
 		for _, pid := range children() {
 			if unix.Kill(pid, unix.SIGKILL) == nil {
 				killed++
+				thaw(strconv.Itoa(pid))
 			}
 		}
 		var word unix.WaitStatus

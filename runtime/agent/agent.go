@@ -81,9 +81,11 @@ type Agent struct {
 	nodeChanged    chan struct{} // holds a tick when its configuration is another
 	rebooted       bool          // no process of an earlier agent can be left
 
-	before      *store.Snapshot // what an earlier agent has left
-	leftRunning bool            // set by Run: tasks go on without us
-	needed      []string        // set by Run: the drivers of these tasks
+	damageTold bool // only keepNode uses it
+
+	orphans     []string // allocations of which an earlier agent has left only the records of their tasks
+	leftRunning bool     // set by Run: tasks go on without us
+	needed      []string // set by Run: the drivers of these tasks
 
 	mu     sync.Mutex
 	config Config
@@ -212,10 +214,12 @@ func (a *Agent) openStore() error {
 		return fmt.Errorf("open state: %w", err)
 	}
 	a.nodeID = identify(a.store)
-	a.before = a.store.Snapshot()
-	started := make(map[string]bool)
-	for _, id := range a.before.LocalAllocations() {
+	before, started := a.store.Snapshot(), make(map[string]bool)
+	for _, id := range before.LocalAllocations() {
 		started[id] = true
+		if before.Allocation(nil, id) == nil {
+			a.orphans = append(a.orphans, id)
+		}
 	}
 	a.ring = &ring{
 		started: started,
@@ -356,7 +360,6 @@ func (a *Agent) Run(ctx context.Context) {
 	nodes := noderunner.New(noderunner.Config{
 		Source: a.ring,
 		Alloc: allocrunner.Config{
-			Node:         a.Node(),
 			HostEnv:      taskenv.HostEnv(os.Environ(), taskenv.DefaultDenylist()),
 			Drivers:      a.supervisor,
 			Logs:         a.collector,
@@ -365,10 +368,11 @@ func (a *Agent) Run(ctx context.Context) {
 			Services:     a.store,
 			Checks:       a.store,
 			Limits:       limits,
-			Records:      a.before,
+			Records:      taskRecords{a.store},
 			Rebooted:     a.rebooted,
 			Logger:       a.logger,
 		},
+		Node:   a.Node,
 		GC:     a.config.GC,
 		Logger: a.logger,
 	})

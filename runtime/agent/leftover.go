@@ -7,9 +7,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
+
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
 // pluginFact begins the names of the records of running plugins.
@@ -52,16 +56,29 @@ func (p pluginRecords) DeletePlugin(key string) error {
 	return err
 }
 
+// taskRecords are the records of tasks as they are when they are asked for: a
+// snapshot would be kept in memory as long as the agent runs.
+type taskRecords struct{ store *store.Store }
+
+var _ allocrunner.Records = taskRecords{}
+
+// TaskLocal implements allocrunner.Records.
+func (r taskRecords) TaskLocal(allocID, task string) (taskrunner.LocalState, bool, error) {
+	return r.store.Snapshot().TaskLocal(allocID, task)
+}
+
+// TaskState implements allocrunner.Records.
+func (r taskRecords) TaskState(allocID, task string) (*api.TaskState, error) {
+	return r.store.Snapshot().TaskState(allocID, task)
+}
+
 // orphanDeadline is how long the end of one orphan may take.
 const orphanDeadline = 10 * time.Second
 
 // clearOrphans ends what runs of allocations whose records do not read any more,
 // although those of their tasks do. The scheduler would start others beside them.
 func (a *Agent) clearOrphans(ctx context.Context) {
-	for _, id := range a.before.LocalAllocations() {
-		if a.before.Allocation(nil, id) != nil {
-			continue
-		}
+	for _, id := range a.orphans {
 		if err := a.clearOrphan(ctx, id); err != nil {
 			a.logger.Error("tasks of a lost allocation may still run", "alloc_id", id, "error", err)
 			continue
@@ -74,8 +91,9 @@ func (a *Agent) clearOrphan(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, orphanDeadline)
 	defer cancel()
 	var errs []error
-	for _, task := range a.before.LocalTasks(id) {
-		local, known, err := a.before.TaskLocal(id, task)
+	records := a.store.Snapshot()
+	for _, task := range records.LocalTasks(id) {
+		local, known, err := records.TaskLocal(id, task)
 		if err != nil || !known || local.StartID == "" {
 			errs = append(errs, err)
 			continue

@@ -8,6 +8,7 @@ import (
 	"net"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -120,9 +121,22 @@ func (a *Agent) attributes(drivers map[string]supervisor.Info) map[string]string
 	return attributes
 }
 
-// Node returns the facts about the node as tasks see them.
+// Node returns the facts about the node as tasks see them. As long as drivers
+// have not said how they are, that is what they have said to the agent before.
 func (a *Agent) Node() taskenv.Node {
 	c := a.nodeConfig()
+	attributes := a.attributes(a.Drivers())
+	select {
+	case <-a.registered:
+	default:
+		if old := a.store.Snapshot().Node(nil, a.nodeID); old != nil {
+			for key, value := range old.Attributes {
+				if _, known := attributes[key]; !known && strings.HasPrefix(key, "driver.") {
+					attributes[key] = value
+				}
+			}
+		}
+	}
 	return taskenv.Node{
 		ID:           a.nodeID,
 		Name:         c.Name,
@@ -131,7 +145,7 @@ func (a *Agent) Node() taskenv.Node {
 		Class:        c.Class,
 		Pool:         c.Pool,
 		ParentCgroup: a.host.ParentCgroup,
-		Attributes:   a.attributes(a.Drivers()),
+		Attributes:   attributes,
 		Meta:         maps.Clone(c.Meta),
 	}
 }
@@ -284,7 +298,8 @@ func (a *Agent) storeNode(ctx context.Context) error {
 	_, err := a.store.Update(ctx, func(tx *store.Txn) error {
 		old := tx.Node(nil, a.nodeID)
 		n := a.record(old)
-		if same(n, old) {
+		// What was found damaged becomes an event with the first change of the node.
+		if same(n, old) && (a.damageTold || len(a.store.Damage()) == 0) {
 			return errSame
 		}
 		now := time.Now()
@@ -299,6 +314,7 @@ func (a *Agent) storeNode(ctx context.Context) error {
 		return nil
 	}
 	if err == nil {
+		a.damageTold = true
 		a.scheduler.NodeChanged()
 	}
 	return err

@@ -75,23 +75,10 @@ func (r *Runner) restartForCheck(ctx context.Context, task, reason string) error
 // readmit registers the services of the group again, after a restart of tasks
 // for which the hooks have taken them away.
 func (r *Runner) readmit() {
-	if r.isStopping() {
-		return
-	}
 	if err := r.groupServices.Restarted(); err != nil {
 		r.logger.Error("services of the group not registered again", "error", err)
 	}
-	if r.isStopping() { // the stop may have come before us, or after
-		_ = r.services.Deregister(canceled, services.Group) // once; Postrun clears what is left
-	}
 }
-
-// canceled is for a call that shall try once.
-var canceled = func() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}()
 
 // makeHealth makes the hook that watches the health.
 func (r *Runner) makeHealth() *hooks.Health {
@@ -121,7 +108,7 @@ func (r *Runner) healthSnapshot() (health.Snapshot, <-chan struct{}) {
 	alloc, status := r.currentAlloc(), r.Status()
 	s := health.Snapshot{
 		Now:      time.Now(),
-		Stopping: alloc.ServerTerminalStatus() || r.askedToStop(),
+		Stopping: alloc.ServerTerminalStatus() || r.isStopping(),
 		Failed:   status.ClientStatus == api.AllocClientStatusFailed,
 	}
 	for _, t := range r.tasks {
@@ -152,17 +139,6 @@ func (r *Runner) healthSnapshot() (health.Snapshot, <-chan struct{}) {
 		})
 	}
 	return s, changed
-}
-
-// askedToStop reports whether somebody wants the allocation to stop, and not one
-// of its tasks.
-func (r *Runner) askedToStop() bool {
-	if !r.isStopping() {
-		return false
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.reason.why == nil
 }
 
 // setHealth takes a verdict over. One that was stopped before it was healthy

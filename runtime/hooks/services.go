@@ -2,6 +2,7 @@ package hooks
 
 import (
 	"context"
+	"sync"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/services"
@@ -20,6 +21,7 @@ var (
 	_ hook.AllocPostrun  = (*Checks)(nil)
 	_ hook.AllocShutdown = (*Checks)(nil)
 
+	_ hook.TaskPrestart   = (*TaskServices)(nil)
 	_ hook.TaskPoststart  = (*TaskServices)(nil)
 	_ hook.TaskUpdate     = (*TaskServices)(nil)
 	_ hook.TaskPreKilling = (*TaskServices)(nil)
@@ -32,16 +34,30 @@ var (
 // away.
 type GroupServices struct {
 	set *services.Set
+
+	// mu is held while the services are registered: what PreKill takes away must
+	// not come back.
+	mu     sync.Mutex
+	killed bool
 }
 
 // NewGroupServices returns the hook for one allocation.
-func NewGroupServices(set *services.Set) *GroupServices { return &GroupServices{set} }
+func NewGroupServices(set *services.Set) *GroupServices { return &GroupServices{set: set} }
 
 // Name implements hook.Hook.
 func (*GroupServices) Name() string { return "group_services" }
 
 // Prerun implements hook.AllocPrerun. An error fails the allocation.
 func (h *GroupServices) Prerun(context.Context, hook.AllocPrerunRequest) error {
+	return h.register()
+}
+
+func (h *GroupServices) register() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.killed {
+		return nil
+	}
 	return h.set.Register(services.Group, nil)
 }
 
@@ -56,10 +72,13 @@ func (h *GroupServices) PreTaskRestart(ctx context.Context, _ hook.AllocPreTaskR
 }
 
 // Restarted registers the services again, when the old processes are gone.
-func (h *GroupServices) Restarted() error { return h.set.Register(services.Group, nil) }
+func (h *GroupServices) Restarted() error { return h.register() }
 
 // PreKill implements hook.AllocPreKill.
 func (h *GroupServices) PreKill(ctx context.Context, _ hook.AllocPreKillRequest) error {
+	h.mu.Lock()
+	h.killed = true
+	h.mu.Unlock()
 	return h.set.Deregister(ctx, services.Group)
 }
 
@@ -80,6 +99,18 @@ func NewTaskServices(set *services.Set, task string) *TaskServices { return &Tas
 
 // Name implements hook.Hook.
 func (*TaskServices) Name() string { return "task_services" }
+
+// Prestart implements hook.TaskPrestart. A task that does not run offers nothing,
+// whatever an agent has left that was killed together with it.
+func (h *TaskServices) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	if !req.Running {
+		once, cancel := context.WithCancel(ctx)
+		cancel()
+		// It is tried again after the start, for which nobody shall have to wait.
+		_ = h.set.Deregister(once, h.task)
+	}
+	return hook.TaskPrestartResponse{}, nil
+}
 
 // Poststart implements hook.TaskPoststart.
 func (h *TaskServices) Poststart(_ context.Context, req hook.TaskPoststartRequest) error {

@@ -41,9 +41,14 @@ var ErrNotCollectable = errors.New("No such allocation on client, or allocation 
 // usage is how full the disk is, in percent.
 type usage struct{ disk, inodes float64 }
 
-// tooMuch tells whether something has to go from the disk.
-func (g GC) tooMuch(onDisk int, u usage) bool {
-	return onDisk > g.MaxAllocs || u.disk > g.DiskUsage || u.inodes > g.InodeUsage
+// tooMany returns how many allocations have to go from the disk, as far as is
+// known before the first of them has gone.
+func (g GC) tooMany(onDisk int, u usage) int {
+	surplus := max(0, onDisk-g.MaxAllocs)
+	if u.disk > g.DiskUsage || u.inodes > g.InodeUsage {
+		return max(1, surplus)
+	}
+	return surplus
 }
 
 // SetGC replaces the limits.
@@ -78,10 +83,11 @@ func (r *Runner) runCollection(ctx context.Context) {
 func (r *Runner) collectOldest(ctx context.Context, gc GC) {
 	for ctx.Err() == nil {
 		victims, onDisk := r.collectable()
-		if len(victims) == 0 || !gc.tooMuch(onDisk, r.diskUsage()) {
+		n := min(gc.tooMany(onDisk, r.diskUsage()), gc.Parallelism, len(victims))
+		if n == 0 {
 			return
 		}
-		r.collectThese(victims[:min(gc.Parallelism, len(victims))])
+		r.collectThese(victims[:n])
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
 // Source is where allocations come from, and where their states go.
@@ -59,8 +60,12 @@ const quiet = time.Second
 type Config struct {
 	Source Source
 	// Alloc is the pattern for the runner of each allocation; Alloc.Alloc,
-	// Alloc.Restored, Alloc.Previous and Alloc.Report are filled in.
-	Alloc  allocrunner.Config
+	// Alloc.Restored, Alloc.Previous and Alloc.Report are filled in, and Alloc.Node
+	// if there is a Node.
+	Alloc allocrunner.Config
+	// Node returns what tasks may know of the node when they are started; may be
+	// nil.
+	Node   func() taskenv.Node
 	GC     GC
 	Logger hclog.Logger
 }
@@ -149,6 +154,9 @@ func (r *Runner) startLocked(ctx context.Context, a Assignment, running *sync.Wa
 	}
 	config := r.config.Alloc
 	config.Alloc = a.Alloc
+	if r.config.Node != nil {
+		config.Node = r.config.Node()
+	}
 	config.Restored = a.Started
 	config.Previous = r.over
 	config.Report = func(u allocrunner.Update) {

@@ -256,8 +256,12 @@ func TestResultsAreKept(t *testing.T) {
 		if len(got) != 1 || got[0].Status != StatusSuccess || !got[0].Began.IsZero() {
 			t.Errorf("after a restart: %+v", got)
 		}
-		stop()
 		after(time.Second)
+		if got, _, _ := next.Checks(); !got[0].Since.Equal(time.Now()) {
+			t.Errorf("passes since %v, want %v: nobody knows what was before", got[0].Since, time.Now())
+		}
+		stop()
+		after(2 * time.Second)
 		if w.results.puts != 3 || w.results.by[got[0].ID].Status != StatusFailure {
 			t.Errorf("%d writes, kept %+v", w.results.puts, w.results.by[got[0].ID])
 		}

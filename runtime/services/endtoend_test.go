@@ -98,6 +98,20 @@ func TestEndToEnd(t *testing.T) {
 	if left := db.ServicesByAllocation(allocID); len(left) > 0 || len(results) > 0 || err != nil {
 		t.Errorf("left: %v, %v, %v", left, results, err)
 	}
+
+	// What a runner did not come to take away goes with its records.
+	if err := newSet().Register("t", nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Update(t.Context(), func(tx *store.Txn) error {
+		tx.ForgetAllocation(allocID)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if left := db.ServicesByAllocation(allocID); len(left) > 0 {
+		t.Errorf("left of a forgotten allocation: %v", left)
+	}
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}

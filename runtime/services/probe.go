@@ -105,10 +105,9 @@ func probeHTTP(c *Check, address string, dial Dial) probe {
 		method = http.MethodGet
 	}
 	client := &http.Client{Transport: &http.Transport{
-		DialContext:         dial,
-		DisableKeepAlives:   true, // each run shows whether the service takes connections
-		TLSClientConfig:     &tls.Config{InsecureSkipVerify: c.TLSSkipVerify},
-		MaxIdleConnsPerHost: -1,
+		DialContext:       dial,
+		DisableKeepAlives: true, // each run shows whether the service takes connections
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: c.TLSSkipVerify},
 	}}
 	return func(ctx context.Context) outcome {
 		req, err := http.NewRequestWithContext(ctx, method, target.String(), strings.NewReader(c.Body))

@@ -98,6 +98,22 @@ func TestProbeTCP(t *testing.T) {
 	})
 }
 
+// Each run shows whether the service takes connections, and none is left open.
+func TestProbeHTTPConnectsAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newFakeNet(t)
+		n.serve("a:1", status(200, ""))
+		check := Check{Type: "http", Path: "/", Timeout: time.Second}
+		run := newProbe(&check, "a:1", n.dial)
+		for range 3 {
+			run(t.Context())
+		}
+		if got := len(n.dialed("a:1")); got != 3 {
+			t.Errorf("%d connections for 3 runs", got)
+		}
+	})
+}
+
 func TestProbeHTTPTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newFakeNet(t)

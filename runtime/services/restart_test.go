@@ -148,7 +148,8 @@ func TestPendingIsNotUnhealthy(t *testing.T) {
 	})
 }
 
-// A restart that hangs does not hold up the end, and is not repeated meanwhile.
+// A restart may take long, for a task has its shutdown_delay. It is not repeated
+// meanwhile, and does not hold up the end.
 func TestStopEndsRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, testService("t", restarting(tcpCheck("alive", time.Second), 1, 0)))
@@ -163,17 +164,13 @@ func TestStopEndsRestart(t *testing.T) {
 		if err := w.Register("t", nil); err != nil {
 			t.Fatal(err)
 		}
-		after(12 * time.Second)
-		wantList(t, "given up", causes, 10*time.Second)
-		if err := w.Register("t", nil); err != nil {
-			t.Fatal(err)
-		}
-		after(time.Second)
+		after(100 * time.Second)
+		wantList(t, "given up", causes)
 		begin := time.Now()
 		w.StopChecks(true)
 		if took := time.Since(begin); took != 0 {
 			t.Errorf("the stop took %v", took)
 		}
-		wantList(t, "cut short", causes, 10*time.Second, 500*time.Millisecond)
+		wantList(t, "cut short", causes, 99500*time.Millisecond)
 	})
 }

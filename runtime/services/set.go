@@ -30,9 +30,6 @@ const (
 	maxRemovePause = time.Second
 )
 
-// restartDeadline bounds a call of Config.Restart.
-const restartDeadline = 10 * time.Second
-
 // Config is what a Set is made of. Spec, Env and Logger are required.
 type Config struct {
 	AllocID   string
@@ -45,7 +42,8 @@ type Config struct {
 	// Group.
 	Env func(task string) *taskenv.Env
 	// Restart restarts a task, or all that run for Group, because a check has
-	// failed: it counts as a failure. ctx bounds the call. May be nil.
+	// failed: it counts as a failure. It may take as long as that takes; ctx ends
+	// when the checks are stopped. May be nil.
 	Restart func(ctx context.Context, task, reason string) error
 
 	Registry Registry // nil keeps the registrations in memory
@@ -113,8 +111,6 @@ func (s *Set) restart(ctx context.Context, task, reason string) {
 	if s.config.Restart == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, restartDeadline)
-	defer cancel()
 	if err := s.config.Restart(ctx, task, reason); err != nil && ctx.Err() == nil {
 		s.logger.Warn("restart for a check", "task", task, "error", err)
 	}
@@ -191,8 +187,8 @@ func (s *Set) Clear(ctx context.Context) error {
 func (s *Set) retry(ctx context.Context, f func() error) error {
 	for pause := minRemovePause; ; pause = min(2*pause, maxRemovePause) {
 		err := f()
-		if err == nil || ctx.Err() != nil {
-			return err
+		if err == nil {
+			return nil
 		}
 		select {
 		case <-time.After(pause):

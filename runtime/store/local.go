@@ -146,8 +146,12 @@ func (tx *Txn) putRecord(t Table, key string, payload []byte) {
 }
 
 // ForgetAllocation removes the records of an allocation's runner and its
-// tasks, when nothing of it runs any more.
+// tasks, when nothing of it runs any more. What is still registered for it goes
+// too: its runner may not have come to that.
 func (tx *Txn) ForgetAllocation(allocID string) {
+	for _, s := range tx.ServicesByAllocation(nil, allocID) {
+		tx.DeleteService(s.Namespace, s.ID)
+	}
 	for _, t := range []Table{taskLocals, taskStates} {
 		for _, r := range list[localRecord](tx.Reader, nil, t, "id_prefix", allocID+"\x00") {
 			tx.delete(t, r.key)

@@ -1,0 +1,90 @@
+package agent
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/launch"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+func openStore(t *testing.T, path string) *store.Store {
+	t.Helper()
+	s, err := store.Open(store.Config{Path: path, Logger: hclog.NewNullLogger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestPluginRecordsSurvive(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.db")
+	s := openStore(t, path)
+	want := supervisor.Record{Record: launch.Record{Network: "unix", Addr: "/x", Pid: 7, StartTime: 8, BootID: "b", Streams: "k"}, Identity: "i"}
+	for _, key := range []string{"builtin raw_exec", "/plugins/x"} {
+		if err := (pluginRecords{s}).PutPlugin(key, want); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := (pluginRecords{s}).DeletePlugin("/plugins/x"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openStore(t, path)
+	defer s.Close()
+	got, err := pluginRecords{s}.Plugins()
+	if err != nil || len(got) != 1 || got["builtin raw_exec"] != want {
+		t.Errorf("read %+v, %v", got, err)
+	}
+}
+
+func TestNodeKeepsItsID(t *testing.T) {
+	s := openStore(t, filepath.Join(t.TempDir(), "state.db"))
+	defer s.Close()
+	if a, b := identify(s), identify(s); a == b || a == "" {
+		t.Errorf("ids of an empty state: %q and %q", a, b)
+	}
+	put := func(f func(*store.Txn)) {
+		t.Helper()
+		if _, err := s.Update(t.Context(), func(tx *store.Txn) error { f(tx); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A node whose record was lost is known by its allocations.
+	put(func(tx *store.Txn) { tx.PutAllocation(&api.Allocation{ID: "a", NodeID: "n1", Job: &api.Job{}}) })
+	if got := identify(s); got != "n1" {
+		t.Errorf("id %q, want that of the allocations", got)
+	}
+	put(func(tx *store.Txn) { tx.PutNode(&api.Node{ID: "n2"}) })
+	if got := identify(s); got != "n2" {
+		t.Errorf("id %q, want that of the node", got)
+	}
+}
+
+func TestSameNode(t *testing.T) {
+	node := func() *api.Node {
+		return &api.Node{ID: "n", Drivers: map[string]*api.DriverInfo{"d": {Detected: true, Healthy: true}}}
+	}
+	later, sick := node(), node()
+	later.Drivers["d"].UpdateTime = later.Drivers["d"].UpdateTime.AddDate(1, 0, 0)
+	sick.Drivers["d"].Healthy = false
+	switch {
+	case !same(node(), later):
+		t.Error("a driver that says the same again makes another node")
+	case same(node(), sick):
+		t.Error("a driver that is unhealthy makes no other node")
+	case same(node(), nil), !same(nil, nil):
+		t.Error("no node")
+	}
+	n := sick
+	addEvents(n, node(), later.Drivers["d"].UpdateTime)
+	if len(n.Events) != 1 || n.Events[0].Details["driver"] != "d" || n.Events[0].Subsystem != "Driver" {
+		t.Errorf("events %+v", n.Events)
+	}
+}

@@ -1,0 +1,238 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// flaky is the store as the scheduler sees it, when the disk takes nothing.
+type flaky struct {
+	records
+	full atomic.Bool
+}
+
+func (f *flaky) Update(ctx context.Context, change func(scheduler.Tx) error) (uint64, error) {
+	if f.full.Load() {
+		return 0, errors.New("no space left on device")
+	}
+	return f.records.Update(ctx, change)
+}
+
+// newRing is a ring without a node, on which a job of count instances is placed.
+func newRing(t testing.TB, count int) (*ring, *flaky) {
+	t.Helper()
+	s, err := store.Open(store.Config{Path: filepath.Join(t.TempDir(), "state.db"), Logger: hclog.NewNullLogger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	r := &ring{
+		store: s, nodeID: uuid.NewString(), logger: hclog.NewNullLogger(), wake: make(chan struct{}, 1),
+		changed: make(chan struct{}), reports: make(map[string]scheduler.Report),
+	}
+	f := &flaky{records: records{store: s, nodeID: r.nodeID, desired: r.desired}}
+	r.scheduler = scheduler.New(scheduler.Config{
+		Store:  f,
+		Host:   scheduler.Host{NewID: uuid.NewString, PortFree: func(int) bool { return true }, Pick: func(int) int { return 0 }, Now: time.Now},
+		Logger: hclog.NewNullLogger(),
+	})
+	_, err = s.Update(t.Context(), func(tx *store.Txn) error {
+		tx.PutNode(&api.Node{
+			ID: r.nodeID, Name: "n", Datacenter: "dc1", NodePool: "default", Status: api.NodeStatusReady,
+			SchedulingEligibility: api.NodeSchedulingEligible, Attributes: map[string]string{"kernel.name": "linux"},
+			Drivers: map[string]*api.DriverInfo{"d": {Detected: true, Healthy: true}},
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	job := &api.Job{ID: new("job"), Type: new("batch"), TaskGroups: []*api.TaskGroup{{
+		Name: new("g"), Count: &count,
+		Tasks: []*api.Task{{Name: "t", Driver: "d", Config: map[string]any{}}},
+	}}}
+	if _, err := r.scheduler.Register(t.Context(), job, scheduler.RegisterOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return r, f
+}
+
+// running starts the writer until the returned function is called.
+func (r *ring) running(t testing.TB) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var writing sync.WaitGroup
+	writing.Go(func() { r.run(ctx) })
+	return func() {
+		cancel()
+		writing.Wait()
+	}
+}
+
+func (r *ring) ids(t testing.TB) []string {
+	t.Helper()
+	wanted, _ := r.Allocs()
+	var ids []string
+	for _, a := range wanted {
+		if a.Started {
+			t.Errorf("alloc %s counts as started", a.Alloc.ID)
+		}
+		ids = append(ids, a.Alloc.ID)
+	}
+	return ids
+}
+
+func update(id, status string) allocrunner.Update {
+	state := map[string]string{api.AllocClientStatusRunning: model.TaskRunning, api.AllocClientStatusComplete: model.TaskDead}[status]
+	return allocrunner.Update{AllocID: id, ClientStatus: status, TaskStates: map[string]*api.TaskState{"t": {State: state}}, Time: time.Now()}
+}
+
+func TestReportsShareWrites(t *testing.T) {
+	const count = 200
+	r, _ := newRing(t, count)
+	ids := r.ids(t)
+	if len(ids) != count {
+		t.Fatalf("%d allocations", len(ids))
+	}
+	before := r.store.Commits()
+	stop := r.running(t)
+	for _, status := range []string{api.AllocClientStatusRunning, api.AllocClientStatusComplete} {
+		for _, id := range ids {
+			r.Report(update(id, status))
+		}
+	}
+	for _, id := range ids {
+		r.Ended(id, nil)
+	}
+	stop()
+	for _, id := range ids {
+		a := r.store.Snapshot().Allocation(nil, id)
+		if a.ClientStatus != api.AllocClientStatusComplete || !Ended(r.store.Snapshot().Reader, id) {
+			t.Fatalf("alloc %s is %s", id, a.ClientStatus)
+		}
+	}
+	if writes := r.store.Commits() - before; writes > count/4 {
+		t.Errorf("%d reports took %d writes", 3*count, writes)
+	}
+	if job := r.store.Snapshot().Job(nil, "default", "job"); *job.Status != model.JobDead {
+		t.Errorf("job is %s", *job.Status)
+	}
+}
+
+func TestReportsSurviveAFullDisk(t *testing.T) {
+	r, f := newRing(t, 1)
+	id := r.ids(t)[0]
+	f.full.Store(true)
+	r.Report(update(id, api.AllocClientStatusRunning))
+	if err := r.write(t.Context()); err == nil {
+		t.Fatal("a full disk is no error")
+	}
+	r.Report(update(id, api.AllocClientStatusComplete)) // newer
+	r.Ended(id, nil)
+	if err := r.write(t.Context()); err == nil {
+		t.Fatal("a full disk is no error")
+	}
+	f.full.Store(false)
+	if err := r.write(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	snapshot := r.store.Snapshot()
+	if a := snapshot.Allocation(nil, id); a.ClientStatus != api.AllocClientStatusComplete || !Ended(snapshot.Reader, id) {
+		t.Errorf("alloc is %s, ended %v", a.ClientStatus, Ended(snapshot.Reader, id))
+	}
+	if len(r.reports) > 0 {
+		t.Errorf("still to write: %v", r.reports)
+	}
+}
+
+func TestReportsDoNotWakeTheNode(t *testing.T) {
+	r, _ := newRing(t, 1)
+	wanted, changed := r.Allocs()
+	id := wanted[0].Alloc.ID
+	r.Report(update(id, api.AllocClientStatusRunning))
+	if err := r.write(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-changed:
+		t.Fatal("a report of the node makes it look again")
+	default:
+	}
+	if _, err := r.scheduler.Deregister(t.Context(), scheduler.JobKey{Namespace: "default", ID: "job"}, scheduler.DeregisterOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-changed:
+	default:
+		t.Fatal("a stop does not")
+	}
+	if wanted, _ := r.Allocs(); wanted[0].Alloc.DesiredStatus != api.AllocDesiredStatusStop {
+		t.Errorf("desired %s", wanted[0].Alloc.DesiredStatus)
+	}
+}
+
+func TestPurgedIsForgottenWhenItHasEnded(t *testing.T) {
+	r, _ := newRing(t, 1)
+	id := r.ids(t)[0]
+	if err := r.store.PutTaskState(id, "t", &api.TaskState{State: model.TaskRunning}); err != nil {
+		t.Fatal(err)
+	}
+	r.Report(update(id, api.AllocClientStatusRunning))
+	if err := r.write(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.scheduler.Deregister(t.Context(), scheduler.JobKey{Namespace: "default", ID: "job"}, scheduler.DeregisterOptions{Purge: true}); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.ids(t); !slices.Equal(got, []string{id}) {
+		t.Fatalf("allocations %q: one runs", got)
+	}
+	r.Report(update(id, api.AllocClientStatusComplete))
+	r.Ended(id, nil)
+	if err := r.write(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.ids(t); len(got) > 0 {
+		t.Errorf("allocations %q", got)
+	}
+	r.Removed(id)
+	if err := r.write(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.store.Snapshot().LocalAllocations(); len(got) > 0 || len(r.store.Snapshot().Facts(endedFact)) > 0 {
+		t.Errorf("records of %q are left", got)
+	}
+}
+
+func BenchmarkReports(b *testing.B) {
+	for _, count := range []int{100, 500} {
+		b.Run(fmt.Sprint(count), func(b *testing.B) {
+			r, _ := newRing(b, count)
+			ids := r.ids(b)
+			for b.Loop() {
+				before := r.store.Commits()
+				stop := r.running(b)
+				for _, id := range ids {
+					r.Report(update(id, api.AllocClientStatusRunning))
+				}
+				stop()
+				b.ReportMetric(float64(r.store.Commits()-before), "writes")
+			}
+		})
+	}
+}

@@ -1,0 +1,296 @@
+package noderunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/logs"
+)
+
+func assignment(id string, index uint64) Assignment {
+	return Assignment{Alloc: &api.Allocation{
+		ID: id, JobID: "job", TaskGroup: "g", AllocModifyIndex: index,
+		DesiredStatus: api.AllocDesiredStatusRun, ClientStatus: api.AllocClientStatusPending,
+		Job: &api.Job{ID: new("job"), Name: new("job"), Type: new("batch"), TaskGroups: []*api.TaskGroup{{
+			Name:  new("g"),
+			Tasks: []*api.Task{{Name: "t", Driver: "none"}},
+		}}},
+		AllocatedResources: &api.AllocatedResources{Tasks: map[string]*api.AllocatedTaskResources{"t": {}}},
+	}}
+}
+
+func TestCompare(t *testing.T) {
+	has := func(index uint64, gone bool) *entry {
+		return &entry{alloc: &api.Allocation{AllocModifyIndex: index}, runner: new(allocrunner.Runner), gone: gone}
+	}
+	for _, c := range []struct {
+		name                  string
+		wanted                []Assignment
+		have                  map[string]*entry
+		start, update, remove []string
+	}{
+		{"what is missing is started", []Assignment{assignment("a", 1)}, nil, []string{"a"}, nil, nil},
+		{"what is the same is left alone", []Assignment{assignment("a", 1)}, map[string]*entry{"a": has(1, false)}, nil, nil, nil},
+		{"what is newer is an update", []Assignment{assignment("a", 2)}, map[string]*entry{"a": has(1, false)}, nil, []string{"a"}, nil},
+		{"what is older is not", []Assignment{assignment("a", 1)}, map[string]*entry{"a": has(2, false)}, nil, nil, nil},
+		{"what is not wanted is removed", nil, map[string]*entry{"a": has(1, false)}, nil, nil, []string{"a"}},
+		{"but once only", nil, map[string]*entry{"a": has(1, true)}, nil, nil, nil},
+		{"what is being removed gets no update", []Assignment{assignment("a", 2)}, map[string]*entry{"a": has(1, true)}, nil, nil, nil},
+		{"what has no runner gets no update", []Assignment{assignment("a", 2)}, map[string]*entry{"a": {alloc: &api.Allocation{}}}, nil, nil, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := compare(c.wanted, c.have)
+			var start, update []string
+			for _, a := range d.start {
+				start = append(start, a.Alloc.ID)
+			}
+			for _, a := range d.update {
+				update = append(update, a.ID)
+			}
+			if !slices.Equal(start, c.start) || !slices.Equal(update, c.update) || !slices.Equal(d.remove, c.remove) {
+				t.Errorf("start %q update %q remove %q", start, update, d.remove)
+			}
+		})
+	}
+}
+
+func TestTooMany(t *testing.T) {
+	g := GC{}.orDefault()
+	for _, c := range []struct {
+		name   string
+		onDisk int
+		usage  usage
+		want   int
+	}{
+		{"a full house", 50, usage{80, 70}, 0},
+		{"three more allocations", 53, usage{}, 3},
+		{"a full disk", 1, usage{disk: 80.1}, 1},
+		{"no inodes", 1, usage{inodes: 70.1}, 1},
+		{"all of that", 52, usage{90, 90}, 2},
+	} {
+		if got := g.tooMany(c.onDisk, c.usage); got != c.want {
+			t.Errorf("%s: %d, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+// list is a source that has all allocations from the beginning, and notes what it
+// is told.
+type list struct {
+	mu      sync.Mutex
+	wanted  []Assignment
+	changed chan struct{}
+	ended   map[string]error
+	removed []string
+}
+
+func (l *list) Allocs() ([]Assignment, <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.wanted, l.changed
+}
+
+func (l *list) Report(allocrunner.Update) {}
+
+func (l *list) Ended(id string, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, twice := l.ended[id]; twice {
+		err = errors.New("told twice")
+	}
+	l.ended[id] = err
+}
+
+func (l *list) Removed(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.removed = append(l.removed, id)
+}
+
+// want replaces the allocations that are wanted.
+func (l *list) want(wanted ...Assignment) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.wanted = wanted
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// noDrivers has no driver, so that every allocation fails at once.
+type noDrivers struct{}
+
+func (noDrivers) Driver(context.Context, string) (driver.Driver, error) {
+	return nil, errors.New("there is no driver")
+}
+
+// noLogs collects nothing.
+type noLogs struct{}
+
+func (noLogs) Start(context.Context, logs.Task) (string, string, error) {
+	return "", "", errors.New("no logs")
+}
+func (noLogs) Stop(context.Context, string, string) error { return nil }
+func (noLogs) Finish(context.Context, logs.Task) error    { return nil }
+
+// start runs a node with a source until the end of the test.
+func start(t *testing.T, gc GC, wanted ...Assignment) (*Runner, *list, string) {
+	t.Helper()
+	root := t.TempDir()
+	source := &list{wanted: wanted, changed: make(chan struct{}), ended: make(map[string]error)}
+	for _, a := range wanted {
+		if a.Ended {
+			if err := os.Mkdir(filepath.Join(root, a.Alloc.ID), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	r := New(Config{
+		Source: source,
+		Alloc:  allocrunner.Config{AllocDirRoot: root, Drivers: noDrivers{}, Logs: noLogs{}, Logger: hclog.NewNullLogger()},
+		GC:     gc,
+		Logger: hclog.NewNullLogger(),
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		r.Run(ctx)
+		close(done)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return r, source, root
+}
+
+// eventually waits for what happens in other goroutines.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal(what + ": not within 10 s")
+		}
+	}
+}
+
+func onDisk(t *testing.T, root string) []string {
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func (l *list) hasEnded(id string) (err error, yes bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	err, yes = l.ended[id]
+	return err, yes
+}
+
+func ended(id string, age time.Duration) Assignment {
+	a := assignment(id, 1)
+	a.Ended = true
+	a.Alloc.ClientStatus = api.AllocClientStatusComplete
+	a.Alloc.ModifyTime = time.Now().Add(-age).UnixNano()
+	return a
+}
+
+func TestOldestGoFirst(t *testing.T) {
+	var wanted []Assignment
+	for i := range 6 {
+		wanted = append(wanted, ended(fmt.Sprint("a", i), time.Duration(i)*time.Minute))
+	}
+	_, _, root := start(t, GC{MaxAllocs: 3, DiskUsage: 101, InodeUsage: 101}, wanted...)
+	eventually(t, "three are left", func() bool { return slices.Equal(onDisk(t, root), []string{"a0", "a1", "a2"}) })
+}
+
+func TestNothingGoesWithoutNeed(t *testing.T) {
+	r, _, root := start(t, GC{DiskUsage: 101, InodeUsage: 101}, ended("a", time.Hour))
+	eventually(t, "it is known", func() bool { return r.Collect("b") != nil && len(r.snapshot()) == 1 })
+	time.Sleep(20 * time.Millisecond)
+	if got := onDisk(t, root); len(got) != 1 {
+		t.Errorf("on disk: %q", got)
+	}
+	// Until somebody wants it.
+	if err := r.Collect("a"); err != nil || len(onDisk(t, root)) != 0 {
+		t.Errorf("collect: %v", err)
+	}
+	if err := r.Collect("a"); err != nil {
+		t.Errorf("collect again: %v", err)
+	}
+	if err := r.Collect("nope"); !errors.Is(err, ErrNotCollectable) {
+		t.Errorf("collect what is not here: %v", err)
+	}
+}
+
+// snapshot returns the ids of the allocations.
+func (r *Runner) snapshot() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var ids []string
+	for id := range r.entries {
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+func TestEndedIsToldOnceAndRemovedAtLast(t *testing.T) {
+	r, source, root := start(t, GC{DiskUsage: 101, InodeUsage: 101}, assignment("a", 1))
+	eventually(t, "it has failed", func() bool { _, yes := source.hasEnded("a"); return yes })
+	if err, _ := source.hasEnded("a"); err != nil {
+		t.Errorf("it was run, and ended with %v", err)
+	}
+	if r.Alloc("a") == nil || r.Alloc("b") != nil {
+		t.Error("its runner is not found")
+	}
+	source.want()
+	eventually(t, "it is removed", func() bool {
+		source.mu.Lock()
+		defer source.mu.Unlock()
+		return slices.Equal(source.removed, []string{"a"})
+	})
+	if got := onDisk(t, root); len(got) != 0 {
+		t.Errorf("on disk: %q", got)
+	}
+}
+
+// RS-071
+func TestStartedWithoutRecordsIsNotRun(t *testing.T) {
+	lost := assignment("a", 1)
+	lost.Alloc.ClientStatus = api.AllocClientStatusRunning
+	_, source, _ := start(t, GC{DiskUsage: 101, InodeUsage: 101}, lost)
+	eventually(t, "it is given up", func() bool { _, yes := source.hasEnded("a"); return yes })
+	if err, _ := source.hasEnded("a"); !errors.Is(err, errLost) {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
+func TestOneThatCannotBeMade(t *testing.T) {
+	bad := assignment("a", 1)
+	bad.Alloc.TaskGroup = "nope"
+	_, source, _ := start(t, GC{DiskUsage: 101, InodeUsage: 101}, bad)
+	eventually(t, "it is told", func() bool { err, _ := source.hasEnded("a"); return err != nil })
+	source.want()
+	eventually(t, "it is removed", func() bool {
+		source.mu.Lock()
+		defer source.mu.Unlock()
+		return len(source.removed) == 1
+	})
+}
