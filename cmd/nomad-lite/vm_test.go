@@ -62,8 +62,9 @@ func TestVM(t *testing.T) {
 	writeVMImage(t, image, buildVMTests(t, dir))
 	t.Logf("image made in %v", time.Since(began).Round(100*time.Millisecond))
 
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 9*time.Minute)
 	defer cancel()
+	// A processor without AVX is quicker to emulate by a quarter.
 	// The machine "microvm" is ready sooner, but has no timer that a kernel could
 	// calibrate another one by: on a busy host it often hung.
 	cmd := exec.CommandContext(ctx, qemu,
