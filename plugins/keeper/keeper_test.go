@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -604,6 +605,30 @@ func TestEphemeralKeeperEndsEverything(t *testing.T) {
 		t.Errorf("directory is left behind: %v", err)
 	}
 	_, _ = unix.Wait4(keeper.PID, nil, 0, nil)
+}
+
+func TestManyWaitForOneProcess(t *testing.T) {
+	t.Parallel()
+	c := start(t, Config{Ephemeral: true})
+	p, err := c.Spawn(t.Context(), Command{Path: "/bin/sleep", Args: []string{"sleep", "1000"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var waiting sync.WaitGroup
+	for range 20 {
+		waiting.Go(func() {
+			if status, err := c.Wait(ctx, p); err != nil || status.Signal != int(unix.SIGKILL) {
+				t.Errorf("got %v, %v", status, err)
+			}
+		})
+	}
+	time.Sleep(50 * time.Millisecond) // most of them wait by now
+	if err := p.Signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	waiting.Wait()
 }
 
 func TestKeeperThatShallEndWithItsAgent(t *testing.T) {

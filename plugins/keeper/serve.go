@@ -349,8 +349,9 @@ func (k *server) ended(p Process, status Status, leader bool) {
 // answerWaitsLocked gives all who wait for p the same answer.
 func (k *server) answerWaitsLocked(p Process, resp response) {
 	for _, w := range k.waiters[p] {
-		resp.ID = w.id
-		w.conn.answer(&resp, nil)
+		own := resp // it is queued, and each waiter's has an id of its own
+		own.ID = w.id
+		w.conn.answer(&own, nil)
 		delete(w.conn.waits, w.id)
 	}
 	k.forgetWaitsLocked(p)
