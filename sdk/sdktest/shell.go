@@ -134,6 +134,11 @@ func leaksNoDescriptor(t tb, h *host) {
 	h.local(t)
 	s := h.shell(t, `echo pid $$; exec sleep 60`)
 	pid := s.says("pid ")
+	// The shell may have its script open until it gives way to the command.
+	until(t, "the shell gives way to its command", func() bool {
+		name, err := os.ReadFile("/proc/" + pid + "/comm")
+		return err != nil || string(name) == "sleep\n"
+	})
 	entries, err := os.ReadDir("/proc/" + pid + "/fd")
 	if err != nil {
 		t.Skipf("its descriptors cannot be seen: %v", err)
