@@ -1,0 +1,140 @@
+package taskfiles
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Origin says from where a Follow counts its offset.
+type Origin int
+
+const (
+	FromStart Origin = iota
+	FromEnd
+)
+
+// FollowRequest says what to read of a file.
+type FollowRequest struct {
+	Origin Origin
+	Offset int64 // bytes after the start or before the end
+	// Once ends at the end of what is there, instead of waiting for more.
+	Once bool
+}
+
+// The events of a file that is followed. The texts are Nomad's.
+const (
+	EventTruncated = "file truncated"
+	EventDeleted   = "file deleted"
+)
+
+// Chunk is a piece of a file, or an event. Data is valid until the function
+// returns that was given it.
+type Chunk struct {
+	Offset int64 // behind Data
+	Data   []byte
+	Event  string // one of the events, then without Data
+}
+
+// again is how often a file is looked at that says nothing of its changes: the
+// kernel may have no watch left to give, and network file systems know none.
+const again = time.Second
+
+var buffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
+
+// Path returns the path by which the file was asked for, relative to the
+// directory of the allocation.
+func (f *File) Path() string { return f.path }
+
+// Follow passes on what is in the file, and what comes to it. One that becomes
+// shorter is read from its start again. Follow returns nil when the file is
+// deleted, and with Once at its end; else the error of emit or the cause of ctx.
+func (f *File) Follow(ctx context.Context, r FollowRequest, emit func(Chunk) error) error {
+	offset := max(r.Offset, 0)
+	if r.Origin == FromEnd {
+		size, err := f.size()
+		if err != nil {
+			return err
+		}
+		offset = max(0, size-offset)
+	}
+	if r.Once {
+		_, err := f.read(ctx, offset, emit)
+		return err
+	}
+	next, stop, err := f.files.watcher.watch(f.File)
+	if err != nil {
+		next, stop = func() <-chan struct{} { return nil }, func() {}
+	}
+	defer stop()
+	for {
+		changed := next() // before the look, so that nothing is missed
+		var st unix.Stat_t
+		if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+			return fmt.Errorf("stat %s: %w", f.path, err)
+		}
+		if st.Size < offset {
+			offset = 0
+			if err := emit(Chunk{Event: EventTruncated}); err != nil {
+				return err
+			}
+		}
+		if offset, err = f.read(ctx, offset, emit); err != nil {
+			return err
+		}
+		if st.Nlink == 0 {
+			return emit(Chunk{Event: EventDeleted, Offset: offset})
+		}
+		if err := wait(ctx, changed); err != nil {
+			return err
+		}
+	}
+}
+
+func wait(ctx context.Context, changed <-chan struct{}) error {
+	timer := time.NewTimer(again)
+	defer timer.Stop()
+	select {
+	case <-changed:
+	case <-timer.C:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// size is where the file ends now.
+func (f *File) size() (int64, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}
+
+// read passes on what is there from offset, and returns where it ends.
+func (f *File) read(ctx context.Context, offset int64, emit func(Chunk) error) (int64, error) {
+	buf := buffers.Get().(*[64 << 10]byte)
+	defer buffers.Put(buf)
+	for ctx.Err() == nil {
+		n, err := f.ReadAt(buf[:], offset)
+		if n > 0 {
+			offset += int64(n)
+			if err := emit(Chunk{Offset: offset, Data: buf[:n]}); err != nil {
+				return offset, err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return offset, nil
+		}
+		if err != nil {
+			return offset, fmt.Errorf("read %s: %w", f.path, err)
+		}
+	}
+	return offset, context.Cause(ctx)
+}

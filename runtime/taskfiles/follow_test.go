@@ -1,0 +1,204 @@
+package taskfiles
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// follower collects what a Follow passes on.
+type follower struct {
+	chunks chan Chunk
+	ended  chan error
+	cancel context.CancelFunc
+}
+
+func follow(t testing.TB, d *Dir, path string, r FollowRequest) *follower {
+	t.Helper()
+	f, err := d.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	follower := &follower{make(chan Chunk, 100), make(chan error, 1), cancel}
+	go func() {
+		defer f.Close()
+		follower.ended <- f.Follow(ctx, r, func(c Chunk) error {
+			c.Data = append([]byte(nil), c.Data...)
+			select {
+			case follower.chunks <- c:
+			case <-ctx.Done():
+			}
+			return nil
+		})
+	}()
+	return follower
+}
+
+func (f *follower) expect(t testing.TB, data, event string, offset int64) {
+	t.Helper()
+	select {
+	case c := <-f.chunks:
+		if string(c.Data) != data || c.Event != event || c.Offset != offset {
+			t.Fatalf("%q %q up to %d, want %q %q up to %d", c.Data, c.Event, c.Offset, data, event, offset)
+		}
+	case err := <-f.ended:
+		t.Fatalf("ended with %v, want %q %q", err, data, event)
+	case <-time.After(30 * time.Second):
+		t.Fatalf("nothing comes, want %q %q", data, event)
+	}
+}
+
+func (f *follower) end(t testing.TB) error {
+	t.Helper()
+	f.cancel()
+	select {
+	case err := <-f.ended:
+		return err
+	case <-time.After(30 * time.Second):
+		t.Fatal("it goes on")
+		return nil
+	}
+}
+
+func appendTo(t testing.TB, path, text string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString(text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestFollow(t *testing.T) {
+	d, base := newDir(t)
+	path := filepath.Join(base, "alloc/data/a")
+	f := follow(t, d, "alloc/data/a", FollowRequest{})
+	f.expect(t, "a", "", 1)
+	appendTo(t, path, "bcd")
+	f.expect(t, "bcd", "", 4)
+
+	// A file that becomes shorter is another one.
+	if err := os.WriteFile(path, []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	f.expect(t, "", EventTruncated, 0)
+	f.expect(t, "x", "", 1)
+
+	// What came before the end is still passed on.
+	appendTo(t, path, "y")
+	f.expect(t, "y", "", 2)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	f.expect(t, "", EventDeleted, 2)
+	if err := f.end(t); err != nil {
+		t.Errorf("deleted: %v", err)
+	}
+}
+
+func TestFollowFrom(t *testing.T) {
+	d, base := newDir(t)
+	if err := os.WriteFile(filepath.Join(base, "alloc/data/a"), []byte("0123456789"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		FollowRequest
+		want string
+	}{
+		{"the start", FollowRequest{Once: true}, "0123456789"},
+		{"behind the start", FollowRequest{Offset: 4, Once: true}, "456789"},
+		{"behind the end", FollowRequest{Offset: 40, Once: true}, ""},
+		{"the end", FollowRequest{Origin: FromEnd, Once: true}, ""},
+		{"before the end", FollowRequest{Origin: FromEnd, Offset: 3, Once: true}, "789"},
+		{"before the start", FollowRequest{Origin: FromEnd, Offset: 30, Once: true}, "0123456789"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := follow(t, d, "alloc/data/a", c.FollowRequest)
+			if err := <-f.ended; err != nil {
+				t.Fatal(err)
+			}
+			close(f.chunks)
+			got := ""
+			for chunk := range f.chunks {
+				got += string(chunk.Data)
+			}
+			if got != c.want {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+		})
+	}
+	f := follow(t, d, "alloc/data/a", FollowRequest{})
+	f.expect(t, "0123456789", "", 10)
+	if err := f.end(t); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	file, err := d.Open("alloc/data/a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	gone := errors.New("gone")
+	if err := file.Follow(t.Context(), FollowRequest{}, func(Chunk) error { return gone }); err != gone {
+		t.Errorf("the reader has gone: %v", err)
+	}
+}
+
+// Many followers of many files share one queue, and leave nothing.
+func TestManyFollowers(t *testing.T) {
+	d, base := newDir(t)
+	goroutines, open := runtime.NumGoroutine(), descriptors(t)
+	const count = 200
+	var followers []*follower
+	for i := range count {
+		path := []string{"alloc/data/a", "alloc/logs/b"}[i%2]
+		followers = append(followers, follow(t, d, path, FollowRequest{Origin: FromEnd}))
+	}
+	var seen sync.WaitGroup
+	for _, f := range followers {
+		seen.Go(func() {
+			var text strings.Builder
+			for !strings.HasSuffix(text.String(), "end\n") {
+				text.Write((<-f.chunks).Data)
+			}
+		})
+	}
+	stop := make(chan struct{})
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for {
+			appendTo(t, filepath.Join(base, "alloc/data/a"), "end\n")
+			appendTo(t, filepath.Join(base, "alloc/logs/b"), "end\n")
+			select {
+			case <-stop:
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	})
+	seen.Wait()
+	close(stop)
+	writing.Wait()
+	for _, f := range followers {
+		_ = f.end(t)
+	}
+	for deadline := time.Now().Add(30 * time.Second); runtime.NumGoroutine() > goroutines || descriptors(t) > open; {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d goroutines, %d before; %d descriptors, %d before", runtime.NumGoroutine(), goroutines, descriptors(t), open)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if d.files.watcher.inotify != nil || len(d.files.watcher.watched) > 0 {
+		t.Error("somebody is still watched")
+	}
+}

@@ -1,0 +1,159 @@
+package taskfiles
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// What a path may ask for: a task could make us follow links for ever, or keep
+// as many directories open as it likes.
+const (
+	maxLinks = 40
+	maxDepth = 100
+)
+
+// place is where a walk has come to. It holds all directories on the way there,
+// so that ".." is a step back on our own way, and never one that somebody else
+// has chosen.
+type place struct {
+	root  int      // the directory of the allocation, which is not ours to close
+	fds   []int    // O_PATH, one per name
+	names []string // the way from the root, without links
+}
+
+// walk goes where a path leads. Links are followed, as long as they stay inside;
+// absolute ones are those that a task makes from its environment.
+func (d *Dir) walk(path string) (_ *place, err error) {
+	p := &place{root: d.fd}
+	defer func() {
+		if err != nil {
+			p.close()
+		}
+	}()
+	links := 0
+	for rest := path; rest != ""; {
+		var name string
+		name, rest, _ = strings.Cut(rest, "/")
+		switch name {
+		case "", ".":
+			continue
+		case "..":
+			if len(p.fds) == 0 {
+				return nil, ErrEscapes
+			}
+			p.back()
+			continue
+		}
+		fd, err := openat(p.fd(), name, 0)
+		if err != nil {
+			return nil, err
+		}
+		target, isLink, err := linkTarget(fd)
+		if err != nil || isLink {
+			unix.Close(fd)
+		}
+		switch {
+		case err != nil:
+			return nil, err
+		case !isLink && len(p.fds) == maxDepth:
+			unix.Close(fd)
+			return nil, unix.ENAMETOOLONG
+		case !isLink:
+			p.fds, p.names = append(p.fds, fd), append(p.names, name)
+			continue
+		}
+		if links++; links > maxLinks {
+			return nil, unix.ELOOP
+		}
+		if filepath.IsAbs(target) {
+			inside, ok := strings.CutPrefix(target+"/", d.path+"/")
+			if !ok {
+				return nil, ErrEscapes
+			}
+			for len(p.fds) > 0 {
+				p.back()
+			}
+			target = inside
+		}
+		rest = target + "/" + rest
+	}
+	return p, nil
+}
+
+// linkTarget reads what is open, if it is a link. That of a link in /proc, which
+// leads where no path does, is a mere text.
+func linkTarget(fd int) (target string, isLink bool, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return "", false, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFLNK {
+		return "", false, nil
+	}
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(fd, "", buf)
+	return string(buf[:max(n, 0)]), true, err
+}
+
+func (p *place) back() {
+	last := len(p.fds) - 1
+	unix.Close(p.fds[last])
+	p.fds, p.names = p.fds[:last], p.names[:last]
+}
+
+func (p *place) close() {
+	for len(p.fds) > 0 {
+		p.back()
+	}
+}
+
+// fd is a handle (O_PATH) on what is here.
+func (p *place) fd() int {
+	if len(p.fds) == 0 {
+		return p.root
+	}
+	return p.fds[len(p.fds)-1]
+}
+
+// protection says what keeps the content of this place from being read. Below a
+// task, the names of Nomad are taken in any case, as Nomad does.
+func (p *place) protection() string {
+	if len(p.names) < 2 {
+		return ""
+	}
+	switch name := p.names[1]; {
+	case strings.EqualFold(name, "secrets"):
+		return "secret"
+	case strings.EqualFold(name, "private"):
+		return "private"
+	}
+	return ""
+}
+
+// reopen opens what is here, and nothing else, to be read.
+func (p *place) reopen() (*os.File, error) {
+	fd, err := unix.Open(procPath(p.fd()), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	// Blocking again: a regular file is never waited for, and the poller cannot.
+	if err := unix.SetNonblock(fd, false); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), strings.Join(p.names, "/")), nil
+}
+
+// openat opens one name below a directory as a handle, and follows no link.
+func openat(dir int, name string, flags int) (int, error) {
+	for {
+		fd, err := unix.Openat(dir, name, flags|unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if !errors.Is(err, unix.EINTR) {
+			return fd, err
+		}
+	}
+}
