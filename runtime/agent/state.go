@@ -51,6 +51,14 @@ type state struct {
 
 func (s state) Node() *api.Node { return s.r.Node(nil, s.nodeID) }
 
+func (s state) Namespaces() []string {
+	var names []string
+	for _, n := range s.r.Namespaces(nil, "") {
+		names = append(names, n.Name)
+	}
+	return names
+}
+
 func (s state) Job(k scheduler.JobKey) *api.Job { return s.r.Job(nil, k.Namespace, k.ID) }
 
 func (s state) Jobs() iter.Seq[*api.Job] {
@@ -122,6 +130,8 @@ type transaction struct {
 }
 
 func (t *transaction) Index() uint64 { return t.tx.Index() }
+
+func (t *transaction) Operation(name string) { t.tx.Operation(name) }
 
 func (t *transaction) PutJob(j *api.Job) { t.tx.PutJob(j) }
 

@@ -176,7 +176,7 @@ func (a *API) registerJob(r *request) (any, error) {
 		job.Namespace = &body.Namespace
 	}
 	model.Canonicalize(job)
-	if err := model.Validate(job); err != nil {
+	if err := model.Validate(job, a.namespaceNames()...); err != nil {
 		return nil, err
 	}
 	if err := a.supported(job); err != nil {

@@ -2,6 +2,7 @@ package model
 
 import (
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
@@ -12,7 +13,7 @@ const maxCount = 50000
 
 // admit is what a server without Vault, Consul and a licence refuses before it
 // looks at the job as such.
-func admit(r *report, job *api.Job) {
+func admit(r *report, job *api.Job, namespaces []string) {
 	for _, g := range job.TaskGroups {
 		admitConnect(r.at("group", val(g.Name)), g)
 	}
@@ -24,7 +25,7 @@ func admit(r *report, job *api.Job) {
 			admitConsul(at.at("task", t.Name), t.Consul, t.Services)
 		}
 	}
-	if ns := val(job.Namespace); ns != api.DefaultNamespace {
+	if ns := val(job.Namespace); ns != api.DefaultNamespace && !slices.Contains(namespaces, ns) {
 		r.at("namespace").add("job %q is in nonexistent namespace %q", val(job.ID), ns)
 	}
 	if pool := val(job.NodePool); pool != api.NodePoolDefault && pool != api.NodePoolAll {

@@ -16,14 +16,15 @@ var jobTypes = []string{api.JobTypeService, api.JobTypeBatch, api.JobTypeSystem,
 
 // Validate checks a canonical job and returns nil or everything that is wrong
 // with it as one error, whose text nests the way Nomad's does. Faults takes such
-// an error apart again. Whether this build can run the job is another question:
-// see Refusals.
-func Validate(job *api.Job) error {
+// an error apart again. The namespaces are those that there are besides the
+// default one. Whether this build can run the job is another question: see
+// Refusals.
+func Validate(job *api.Job, namespaces ...string) error {
 	if job == nil {
 		return &Fault{Text: "Job must be specified"}
 	}
 	r := newReport()
-	admit(r, job)
+	admit(r, job, namespaces)
 	checkJob(r, job)
 	admitLast(r, job)
 	return r.err()

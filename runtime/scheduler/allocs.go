@@ -33,6 +33,7 @@ type Report struct {
 // An allocation that is not there any more is passed over.
 func (s *Scheduler) Report(ctx context.Context, reports ...Report) (index uint64, err error) {
 	return s.update(ctx, func(c *change) error {
+		c.Operation(opAllocReport)
 		for _, r := range reports {
 			c.report(r)
 		}
@@ -111,6 +112,7 @@ func (s *Scheduler) StopAlloc(ctx context.Context, id string, o StopOptions) (ou
 		if old == nil {
 			return refuse(NotFound, "allocation not found")
 		}
+		c.Operation(opAllocStop)
 		a := *old
 		if o.Reschedule {
 			a.DesiredTransition.Reschedule = new(true)
@@ -173,6 +175,7 @@ func (s *Scheduler) verb(ctx context.Context, id, name string, edit func(c *chan
 		if job == nil {
 			return refuse(NotFound, "job not found")
 		}
+		c.Operation(opDeployment)
 		v, err := edit(c, d, job)
 		if err != nil {
 			return err
@@ -205,6 +208,7 @@ func (c *change) revertedFrom(key JobKey, version uint64) *uint64 {
 // means all.
 func (s *Scheduler) PromoteDeployment(ctx context.Context, id string, groups []string) (Outcome, error) {
 	return s.verb(ctx, id, "promote", func(c *change, d *api.Deployment, job *api.Job) (Verdict, error) {
+		c.Operation(opPromotion)
 		v, err := Promote(d, job, c.AllocsOfJob(KeyOf(job)), groups, c.now)
 		if err != nil {
 			return Verdict{}, refuse(Refused, "%v", err)
@@ -250,6 +254,7 @@ func (s *Scheduler) PauseDeployment(ctx context.Context, id string, pause bool) 
 // health_check is "manual" or not.
 func (s *Scheduler) SetAllocHealth(ctx context.Context, id string, healthy, unhealthy []string) (Outcome, error) {
 	return s.verb(ctx, id, "set health of allocations for a", func(c *change, d *api.Deployment, job *api.Job) (Verdict, error) {
+		c.Operation(opAllocHealth)
 		for _, set := range []struct {
 			ids     []string
 			healthy bool

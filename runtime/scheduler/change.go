@@ -44,6 +44,7 @@ func (s *Scheduler) update(ctx context.Context, edit func(*change) error) (uint6
 	var c *change
 	index, err := s.store.Update(ctx, func(tx Tx) error {
 		c = &change{Tx: tx, s: s, now: s.host.Now()}
+		c.Operation(opEvaluation)
 		c.takeRoom()
 		if err := edit(c); err != nil {
 			return err
@@ -203,6 +204,7 @@ func LatestDeployment(state State, key JobKey) *api.Deployment {
 }
 
 func (c *change) apply(out Changes) {
+	c.Operation(opPlan)
 	for _, d := range out.Deployments {
 		c.PutDeployment(d)
 		c.watchDeployment(d)

@@ -69,6 +69,7 @@ func (s *Scheduler) CollectGarbage(ctx context.Context) (index uint64, err error
 // collect removes what is older than that. It never removes an allocation of
 // which something may still run.
 func (c *change) collect(g GCConfig) {
+	c.Operation(opJobsCollected)
 	var done []*api.Job
 	for job := range c.Jobs() {
 		if c.jobDone(job, g.Jobs) {

@@ -72,7 +72,7 @@ type Outcome struct {
 // job may be in any form; it belongs to the scheduler from now on. The error is
 // that of model.Validate, or a RequestError.
 func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOptions) (Outcome, error) {
-	if err := prepare(job); err != nil {
+	if err := prepare(job, s.store.View()); err != nil {
 		return Outcome{}, err
 	}
 	if o.EvalPriority != 0 && (o.EvalPriority < 1 || o.EvalPriority > 100) {
@@ -86,8 +86,8 @@ func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOption
 			return err
 		}
 		next := preserve(job, old, o)
-		if next != job {
-			if err := prepare(next); err != nil {
+		if next != job || *job.Namespace != api.DefaultNamespace { // it may be gone by now
+			if err := prepare(next, c); err != nil {
 				return err
 			}
 		}
@@ -103,9 +103,9 @@ func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOption
 	return out, err
 }
 
-func prepare(job *api.Job) error {
+func prepare(job *api.Job, state State) error {
 	model.Canonicalize(job)
-	return model.Validate(job)
+	return model.Validate(job, state.Namespaces()...)
 }
 
 func enforce(old *api.Job, o RegisterOptions) error {
@@ -175,6 +175,11 @@ func (c *change) putVersion(job, old *api.Job, submission *api.JobSubmission) *a
 	next.ModifyIndex, next.JobModifyIndex = new(c.Index()), new(c.Index())
 	next.SubmitTime = new(c.now.UnixNano())
 	next.Stable, next.Status, next.VersionTag = new(false), &status, nil
+	if deref(next.Stop) {
+		c.Operation(opJobDeregistered)
+	} else {
+		c.Operation(opJobRegistered)
+	}
 	c.PutJob(&next)
 	key := KeyOf(&next)
 	if submission != nil {
@@ -249,6 +254,7 @@ func (s *Scheduler) Deregister(ctx context.Context, key JobKey, o DeregisterOpti
 		job := old
 		switch {
 		case o.Purge:
+			c.Operation(opJobDeregistered)
 			c.DeleteJob(key)
 			c.later(func() { s.launches.set(key, noTime) })
 		case !deref(old.Stop):
@@ -394,7 +400,7 @@ func (s *Scheduler) Scale(ctx context.Context, key JobKey, r ScaleRequest) (out 
 		out.JobModifyIndex = *job.ModifyIndex
 		if r.Count != nil {
 			scaled := withCount(job, r.Group, int(*r.Count))
-			if err := prepare(scaled); err != nil {
+			if err := prepare(scaled, c); err != nil {
 				return err
 			}
 			c.outcome(&out, c.putVersion(scaled, job, c.Submission(key, *job.Version)), triggerScaling, 0)
@@ -452,10 +458,10 @@ func withCount(job *api.Job, group string, count int) *api.Job {
 
 // DryRun says what the registration of a job would lead to. Nothing is changed.
 func (s *Scheduler) DryRun(job *api.Job) (Changes, error) {
-	if err := prepare(job); err != nil {
+	state := s.store.View()
+	if err := prepare(job, state); err != nil {
 		return Changes{}, err
 	}
-	state := s.store.View()
 	key := KeyOf(job)
 	node := NodeOf(state.Node())
 	version, created, index := uint64(0), state.AllocsIndex()+1, state.AllocsIndex()+1

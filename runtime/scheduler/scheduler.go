@@ -152,6 +152,7 @@ func (s *Scheduler) runDeployments(ctx context.Context) {
 			return
 		}
 		s.persist(ctx, "deployments", func(c *change) error {
+			c.Operation(opDeployment)
 			for _, id := range s.deadlines.due(c.now) {
 				if d := c.Deployment(id); d != nil {
 					c.touch(JobKey{d.Namespace, d.JobID})

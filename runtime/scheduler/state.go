@@ -19,6 +19,9 @@ func KeyOf(job *api.Job) JobKey { return JobKey{*job.Namespace, *job.ID} }
 type State interface {
 	// Node returns this node.
 	Node() *api.Node
+	// Namespaces returns the names of the namespaces that were made. The default
+	// one need not be among them.
+	Namespaces() []string
 
 	Job(JobKey) *api.Job
 	Jobs() iter.Seq[*api.Job]
@@ -58,6 +61,8 @@ type Tx interface {
 
 	// Index is the index that this change will have.
 	Index() uint64
+	// Operation names what is written from now on for those who follow events.
+	Operation(name string)
 
 	// PutJob makes job the current version of its job. A version that is there
 	// already is replaced.

@@ -48,9 +48,9 @@ type change struct {
 // that others see.
 func (tx *Txn) Index() uint64 { return tx.index }
 
-// Operation names the change for the event stream: it becomes the type of all
-// its events (JobRegistered, PlanResult, AllocationUpdated …). Without it each
-// event has the usual type of its topic.
+// Operation names what is put from now on for the event stream: it becomes the
+// type of the events (JobRegistered, PlanResult, AllocationUpdated …). Without it
+// each event has the usual type of its topic.
 func (tx *Txn) Operation(name string) { tx.op = name }
 
 // PutJob makes a job the latest version, and stores it under its Version among
@@ -284,35 +284,34 @@ var deletions = map[Table]string{
 	Variables: "VariableUpdated",
 }
 
-// addEvent keeps one event for each object of the change, the last.
+// addEvent keeps one event for what an operation has done to an object, the last.
 func (tx *Txn) addEvent(c change) {
 	obj := c.after
 	if obj == nil {
 		obj = c.before
 	}
 	e := c.kind.event(obj)
-	e.Object, e.Index = obj, tx.index
-	tx.events = slices.DeleteFunc(tx.events, func(other Event) bool {
-		return other.Topic == e.Topic && other.Key == e.Key && other.Namespace == e.Namespace
-	})
-	if c.after == nil {
-		e.Deleted, e.Type = true, deletions[c.kind.table]
-		if e.Type == "" {
-			return
-		}
+	e.Object, e.Index, e.Deleted = obj, tx.index, c.after == nil
+	if e.Deleted {
+		e.Type = deletions[c.kind.table]
 	}
-	tx.events = append(tx.events, e)
+	silent := e.Type == ""
+	if tx.op != "" {
+		e.Type = tx.op
+	}
+	tx.events = slices.DeleteFunc(tx.events, func(other Event) bool {
+		same := other.Topic == e.Topic && other.Key == e.Key && other.Namespace == e.Namespace
+		return same && (other.Type == e.Type || silent)
+	})
+	if !silent {
+		tx.events = append(tx.events, e)
+	}
 }
 
 // finish makes the change complete.
 func (tx *Txn) finish() {
 	if !tx.public {
 		return
-	}
-	for i := range tx.events {
-		if tx.op != "" {
-			tx.events[i].Type = tx.op
-		}
 	}
 	for table := range tx.tables {
 		if err := tx.mem.Insert(tableIndexes, &indexRow{table, tx.index}); err != nil {

@@ -175,6 +175,10 @@ func TestEvents(t *testing.T) {
 		again := *tx.Evaluation(nil, "e")
 		again.Status = "complete"
 		tx.PutEvaluation(&again)
+		tx.Operation("PlanResult")
+		running := *job
+		running.Status = new("running")
+		tx.PutJob(&running)
 	})
 	update(t, s, func(tx *Txn) { tx.PutFact("boot", "x") }) // is no event
 	update(t, s, func(tx *Txn) {
@@ -193,6 +197,7 @@ func TestEvents(t *testing.T) {
 	want := []string{
 		"1 Job JobRegistered web default [] false",
 		"1 Evaluation JobRegistered e default [web ] false",
+		"1 Job PlanResult web default [] false",
 		"2 Allocation AllocationUpdated a default [web d] false",
 		"2 Deployment DeploymentStatusUpdate d default [web] false",
 		"2 Node NodeRegistration n  [] false",
@@ -220,7 +225,7 @@ func TestEvents(t *testing.T) {
 	}
 	read(live, want)
 	read(s.Subscribe(0), want)
-	read(s.Subscribe(2), want[2:])
+	read(s.Subscribe(2), want[3:])
 	if e, err := s.Subscribe(1).Next(t.Context()); err != nil || e[1].Object.(*api.Evaluation).Status != "complete" {
 		t.Errorf("the event has not the last state: %v, %v", e, err)
 	}

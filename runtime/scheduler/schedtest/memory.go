@@ -132,6 +132,7 @@ func (s *state) clone() *state {
 }
 
 func (s *state) Node() *api.Node                           { return s.node }
+func (s *state) Namespaces() []string                      { return nil }
 func (s *state) Job(key scheduler.JobKey) *api.Job         { return s.jobs.rows[key] }
 func (s *state) Jobs() iter.Seq[*api.Job]                  { return s.jobs.all() }
 func (s *state) Alloc(id string) *api.Allocation           { return s.allocs.rows[id] }
@@ -175,6 +176,9 @@ type tx struct {
 }
 
 func (t *tx) Index() uint64 { return t.index }
+
+// Operation implements scheduler.Tx: nobody follows events here.
+func (*tx) Operation(string) {}
 
 func (t *tx) PutJob(job *api.Job) {
 	t.wrote = true
