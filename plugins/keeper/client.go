@@ -401,7 +401,7 @@ func (c *Client) current(ctx context.Context) (*link, error) {
 		c.mu.Lock()
 		l, changed, last := c.link, c.changed, c.err
 		c.mu.Unlock()
-		if l != nil {
+		if l != nil && !l.ended() {
 			return l, nil
 		}
 		select {

@@ -62,7 +62,7 @@ func (l *link) call(ctx context.Context, req *request, fds ...int) (*response, [
 	l.mu.Lock()
 	if l.pending == nil {
 		l.mu.Unlock()
-		return nil, nil, errDown
+		return nil, nil, l.down()
 	}
 	l.last++
 	r.ID = l.last
@@ -73,20 +73,37 @@ func (l *link) call(ctx context.Context, req *request, fds ...int) (*response, [
 		l.forget(r.ID, ch)
 		var op *net.OpError
 		if errors.As(err, &op) {
-			return nil, nil, errDown
+			return nil, nil, l.down()
 		}
 		return nil, nil, err // the request itself is at fault
 	}
 	select {
 	case res, ok := <-ch:
 		if !ok {
-			return nil, nil, errDown
+			return nil, nil, l.down()
 		}
 		return res.resp, res.fds, nil
 	case <-ctx.Done():
 		l.forget(r.ID, ch)
 		_ = l.wire.send(&request{ID: r.ID, Op: opCancel})
 		return nil, nil, context.Cause(ctx)
+	}
+}
+
+// down is the error of a call on a connection that has ended, or is about to:
+// once it is returned, ended says so too.
+func (l *link) down() error {
+	<-l.done
+	return errDown
+}
+
+// ended reports whether no answer will come any more.
+func (l *link) ended() bool {
+	select {
+	case <-l.done:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -73,17 +73,17 @@ func (k *server) replace(args []string, fds []int) error {
 		kept = append(kept, fd)
 		return nil
 	}
-	socket, err := k.listener.File()
+	socket, err := duplicate(k.listener) // not File, which makes it blocking for who accepts
 	if err != nil {
 		return fmt.Errorf("replace keeper: %w", err)
 	}
-	defer socket.Close()
+	defer unix.Close(socket)
 	will, err := k.estateLocked().write()
 	if err != nil {
 		return fmt.Errorf("replace keeper: %w", err)
 	}
 	defer will.Close()
-	next := legacy{Listener: int(socket.Fd()), Estate: int(will.Fd())}
+	next := legacy{Listener: socket, Estate: int(will.Fd())}
 	errs := []error{keep(next.Listener), keep(next.Estate)}
 	for _, h := range k.held {
 		errs = append(errs, keep(h.fd))

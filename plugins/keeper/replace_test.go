@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -74,6 +75,10 @@ func anotherBuild(t *testing.T) string {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "another")
+	// A child that another test starts must not inherit it while it is open for
+	// writing: nobody can execute it as long as the child does not execute either.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	if err := os.WriteFile(path, append(b, "another build"...), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -182,6 +187,11 @@ func TestKeeperThatCannotBeReplacedGoesOn(t *testing.T) {
 	if err != nil || !strings.Contains(resp.Error, "replace keeper: execute") {
 		t.Fatalf("answer %+v, %v", resp, err)
 	}
+	plugin, err := Attach(t.Context(), c.Socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plugin.Close()
 	p, err := c.Spawn(t.Context(), sh("exit 3"))
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -225,8 +226,8 @@ func (r *rights) collect(oob []byte) error {
 	return nil
 }
 
-// duplicate returns another descriptor of the same open file, as a number.
-func duplicate(f *os.File) (int, error) {
+// duplicate returns another descriptor of the same open file or socket, as a number.
+func duplicate(f syscall.Conn) (int, error) {
 	raw, err := f.SyscallConn() // not f.Fd(), which makes the file blocking for everybody
 	if err != nil {
 		return -1, fmt.Errorf("duplicate descriptor: %w", err)
