@@ -176,6 +176,18 @@ func (m *mortal) ask(what string, answer any) {
 	}
 }
 
+// submit has jobs run.
+func (m *mortal) submit(dir string, jobs ...string) {
+	m.t.Helper()
+	file := filepath.Join(dir, "job.nomad.hcl")
+	for _, text := range jobs {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			m.t.Fatal(err)
+		}
+		m.ask("run "+file, new(string))
+	}
+}
+
 // await asks for the states until they are as wanted.
 func (m *mortal) await(what string, ok func(survivors) bool) survivors {
 	m.t.Helper()
@@ -206,7 +218,7 @@ func (m *mortal) end(how string) {
 	}
 }
 
-// process is one process of a node.
+// nodeProcess is one process of a node.
 type nodeProcess struct {
 	keeper.Process
 	kind string // "keeper", "log-collector", "plugin", or "ALLOC/TASK"
@@ -271,8 +283,8 @@ job "many" {
     task "loop" {
       driver = "raw_exec"
       config {
-        command = "/bin/sh"
-        args    = ["-c", "i=0; while :; do i=$((i+1)); echo $i; sleep 0.03; done"]
+        command = "/bin/bash"
+        args    = ["-c", "exec 3<> <(:); while :; do echo $((++i)); read -t 0.1 -u 3; done"]
       }
       resources {
         cpu    = 20
@@ -284,7 +296,7 @@ job "many" {
 `
 
 const endsJob = `
-job "ends" {
+job %q {
   type = "batch"
   group "g" {
     count = 3
@@ -372,162 +384,190 @@ func anotherBuild(t testing.TB) string {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "another")
+	// A child that is started meanwhile must not inherit it while it is open for
+	// writing: nobody can execute it as long as the child does not execute either.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	if err := os.WriteFile(path, append(b, "another build"...), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return path
 }
 
-// TestTasksOutliveEverybody kills the agent and some of its helpers, lets things
-// happen while nobody is there, and looks at what the next agent makes of it.
+// death is what happens to a node besides the end of its agent.
+type death struct {
+	name    string
+	victims []string // besides the agent
+	leave   bool     // the agent ends in good order
+	upgrade bool     // the next agent is another build
+}
+
+var helpers = []string{"keeper", "log-collector", "plugin"}
+
+// TestTasksOutliveEverybody has services go through one death after the other: things
+// happen while nobody is there, and it looks at what the next agent makes of them.
 func TestTasksOutliveEverybody(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have task directories like an agent's")
 	}
-	self := "/proc/self/exe"
 	for _, test := range []struct {
-		name    string
-		victims []string // besides the agent
-		leave   bool     // the agent ends in good order
-		upgrade bool     // the next agent is another build
-		tasks   int
+		name     string
+		services int
+		deaths   []death
 	}{
-		{name: "agent", tasks: 15},
-		{name: "agent and plugin", victims: []string{"plugin"}, tasks: 3},
-		{name: "agent and collector", victims: []string{"log-collector"}, tasks: 3},
-		{name: "agent and keeper", victims: []string{"keeper"}, tasks: 3},
-		{name: "agent in good order", leave: true, tasks: 3},
-		{name: "another build", upgrade: true, tasks: 3},
+		{"of a hundred", 100, []death{
+			{name: "agent"},
+			{name: "agent and collector", victims: []string{"log-collector"}},
+			{name: "agent in good order", leave: true},
+			{name: "agent and plugin", victims: []string{"plugin"}},
+			{name: "agent, and the next one is another build", upgrade: true},
+		}},
+		// With it goes what only it could know: how a task ends whose plugin dies later.
+		{"with the keeper", 3, []death{{name: "agent and keeper", victims: []string{"keeper"}}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			dir, err := os.MkdirTemp("", "survive")
+			outlive(t, test.services, test.deaths)
+		})
+	}
+}
+
+func outlive(t *testing.T, services int, deaths []death) {
+	dir := survivalDir(t)
+	data, program := filepath.Join(dir, "data"), "/proc/self/exe"
+	m := startMortal(t, program, data)
+	m.submit(dir, fmt.Sprintf(manyJob, services), stagesJob)
+	stay := services + 2 // with those of the job with stages
+	killed := map[string]bool{}
+	for round, death := range deaths {
+		ends, flag := fmt.Sprint("ends-", round), filepath.Join(dir, fmt.Sprint("go-", round))
+		m.submit(dir, fmt.Sprintf(endsJob, ends, flag))
+		before := m.await("all tasks run", func(v survivors) bool {
+			return v.Owned == stay+3 && v.running() == stay+3 && done(v, "stages", "before")
+		})
+		processes := byKind(nodeProcesses(data))
+
+		if death.leave {
+			m.end("leave")
+		} else {
+			m.kill()
+		}
+		for _, kind := range death.victims {
+			for _, p := range processes[kind] {
+				if err := p.Signal(syscall.SIGKILL); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		var victim string
+		for id, alloc := range before.Allocs {
+			if alloc.JobID == "many" && !killed[id] {
+				victim = id
+			}
+		}
+		killed[victim] = true
+		if err := processes[victim+"/loop"][0].Signal(syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(flag, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(200 * time.Millisecond)
+
+		if death.upgrade {
+			program = anotherBuild(t)
+		}
+		begin := time.Now()
+		m = startMortal(t, program, data)
+		after := m.await("all is as it should be", func(v survivors) bool {
+			return v.Owned == stay && v.running() == stay && done(v, ends, "after") && v.Allocs[victim].TaskStates["loop"].Restarts == 1
+		})
+		t.Logf("%s: all tasks owned after %v", death.name, time.Since(begin))
+		now := byKind(nodeProcesses(data))
+		if len(after.Allocs) != len(before.Allocs) {
+			t.Errorf("%s: %d allocations, before %d", death.name, len(after.Allocs), len(before.Allocs))
+		}
+		for kind, was := range processes {
+			id, task, isTask := strings.Cut(kind, "/")
+			if !isTask || before.Allocs[id].JobID == ends {
+				continue
+			}
+			is, events := now[kind], after.Allocs[id].TaskStates[task].Events
+			switch {
+			case len(is) != 1:
+				t.Errorf("%s: %s has processes %v", death.name, kind, is)
+			case id == victim:
+				want := "[Received Task Setup Started Terminated Restarting Started]"
+				if got := fmt.Sprint(types(events)); got != want || events[3].DisplayMessage != "Exit Code: 137, Signal: 9" {
+					t.Errorf("%s: killed task: %s, %q", death.name, got, events[min(3, len(events)-1)].DisplayMessage)
+				}
+			case is[0] != was[0]:
+				t.Errorf("%s: %s is process %v, was %v", death.name, kind, is, was)
+			case fmt.Sprint(types(events)) != fmt.Sprint(types(before.Allocs[id].TaskStates[task].Events)):
+				t.Errorf("%s: %s has new events: %v", death.name, kind, types(events))
+			}
+		}
+		var logs []string
+		for id, alloc := range after.Allocs {
+			want := api.AllocClientStatusRunning
+			switch {
+			case alloc.JobID == ends:
+				want = api.AllocClientStatusFailed
+				events := alloc.TaskStates["wait"].Events
+				if got := fmt.Sprint(types(events)); got != "[Received Task Setup Started Terminated Not Restarting]" || events[3].DisplayMessage != "Exit Code: 4" {
+					t.Errorf("%s: task that ended: %s, %q", death.name, got, events[min(3, len(events)-1)].DisplayMessage)
+				}
+			case strings.HasPrefix(alloc.JobID, "ends"):
+				want = api.AllocClientStatusFailed
+			case alloc.JobID == "many" && !killed[id]:
+				logs = append(logs, filepath.Join(data, "alloc", id, "alloc", "logs", "loop.stdout.0"))
+			}
+			if alloc.ClientStatus != want {
+				t.Errorf("%s: allocation %s is %s, want %s", death.name, alloc.Name, alloc.ClientStatus, want)
+			}
+		}
+		checkCounts(t, logs)
+		for _, kind := range helpers {
+			if len(now[kind]) != 1 {
+				t.Fatalf("%s: %s is %v, was %v", death.name, kind, now[kind], processes[kind])
+			}
+			survives := !slices.Contains(death.victims, kind) && (!death.upgrade || kind == "keeper")
+			if survives != (now[kind][0] == processes[kind][0]) {
+				t.Errorf("%s: %s is %v, was %v", death.name, kind, now[kind], processes[kind])
+			}
+			if !death.upgrade {
+				continue
+			}
+			file, err := os.Open(program)
 			if err != nil {
 				t.Fatal(err)
 			}
-			data, flag := filepath.Join(dir, "data"), filepath.Join(dir, "go")
-			t.Cleanup(func() {
-				for _, p := range nodeProcesses(data) {
-					t.Errorf("%s is left behind: %d", p.kind, p.PID)
-					_ = p.Signal(syscall.SIGKILL)
-				}
-				if err := allocdir.Sweep(dir); err != nil {
-					t.Error(err)
-				}
-			})
-			a := startMortal(t, self, data)
-			for i, text := range []string{fmt.Sprintf(manyJob, test.tasks), fmt.Sprintf(endsJob, flag), stagesJob} {
-				file := filepath.Join(dir, fmt.Sprint(i, ".nomad.hcl"))
-				if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				a.ask("run "+file, new(string))
+			if same, err := now[kind][0].Runs(file); !same || err != nil {
+				t.Errorf("%s is not of the new build: %v", kind, err)
 			}
-			running := test.tasks + 3 + 2
-			before := a.await("all tasks run", func(v survivors) bool {
-				return v.Owned == running && v.running() == running && done(v, "stages", "before")
-			})
-			processes := byKind(nodeProcesses(data))
-
-			if test.leave {
-				a.end("leave")
-			} else {
-				a.kill()
-			}
-			for _, kind := range test.victims {
-				for _, p := range processes[kind] {
-					if err := p.Signal(syscall.SIGKILL); err != nil {
-						t.Fatal(err)
-					}
-				}
-			}
-			var victim string
-			for id, alloc := range before.Allocs {
-				if alloc.JobID == "many" {
-					victim = id
-				}
-			}
-			if err := processes[victim+"/loop"][0].Signal(syscall.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(flag, nil, 0o644); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(200 * time.Millisecond)
-
-			program := self
-			if test.upgrade {
-				program = anotherBuild(t)
-			}
-			begin := time.Now()
-			b := startMortal(t, program, data)
-			after := b.await("all is as it should be", func(v survivors) bool {
-				return v.Owned == running-3 && v.running() == running-3 && done(v, "ends", "after") && v.Allocs[victim].TaskStates["loop"].Restarts == 1
-			})
-			t.Logf("all tasks owned after %v", time.Since(begin))
-			now := byKind(nodeProcesses(data))
-			for kind, was := range processes {
-				id, task, isTask := strings.Cut(kind, "/")
-				if !isTask || before.Allocs[id].JobID == "ends" {
-					continue
-				}
-				is, events := now[kind], after.Allocs[id].TaskStates[task].Events
-				switch {
-				case len(is) != 1:
-					t.Errorf("%s has processes %v", kind, is)
-				case id == victim:
-					want := "[Received Task Setup Started Terminated Restarting Started]"
-					if got := fmt.Sprint(types(events)); got != want || events[3].DisplayMessage != "Exit Code: 137, Signal: 9" {
-						t.Errorf("killed task: %s, %q", got, events[3].DisplayMessage)
-					}
-				case is[0] != was[0]:
-					t.Errorf("%s is process %v, was %v", kind, is, was)
-				case fmt.Sprint(types(events)) != fmt.Sprint(types(before.Allocs[id].TaskStates[task].Events)):
-					t.Errorf("%s has new events: %v", kind, types(events))
-				}
-			}
-			for id, alloc := range after.Allocs {
-				switch alloc.JobID {
-				case "ends":
-					events := alloc.TaskStates["wait"].Events
-					if got := fmt.Sprint(types(events)); got != "[Received Task Setup Started Terminated Not Restarting]" || events[3].DisplayMessage != "Exit Code: 4" {
-						t.Errorf("task that ended: %s, %q", got, events[min(3, len(events)-1)].DisplayMessage)
-					}
-					if alloc.ClientStatus != api.AllocClientStatusFailed {
-						t.Errorf("alloc whose task failed is %s", alloc.ClientStatus)
-					}
-				case "many":
-					if id != victim {
-						checkCount(t, filepath.Join(data, "alloc", id, "alloc", "logs"))
-					}
-				}
-			}
-			if test.upgrade {
-				file, err := os.Open(program)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer file.Close()
-				for _, kind := range []string{"keeper", "log-collector", "plugin"} {
-					for _, p := range now[kind] {
-						if same, err := p.Runs(file); !same || err != nil {
-							t.Errorf("%s is not of the new build: %v", kind, err)
-						}
-					}
-				}
-				if fmt.Sprint(now["keeper"]) != fmt.Sprint(processes["keeper"]) {
-					t.Errorf("keeper is %v, was %v", now["keeper"], processes["keeper"])
-				}
-			} else {
-				for _, kind := range []string{"keeper", "log-collector", "plugin"} {
-					if survives := !slices.Contains(test.victims, kind); len(now[kind]) != 1 || survives != (now[kind][0] == processes[kind][0]) {
-						t.Errorf("%s is %v, was %v", kind, now[kind], processes[kind])
-					}
-				}
-			}
-			b.end("stop")
-		})
+			file.Close()
+		}
 	}
+	m.end("stop")
+}
+
+// survivalDir is a directory for a node, with nothing left behind in the end.
+func survivalDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "survive")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, p := range nodeProcesses(filepath.Join(dir, "data")) {
+			t.Errorf("%s is left behind: %d", p.kind, p.PID)
+			_ = p.Signal(syscall.SIGKILL)
+		}
+		if err := allocdir.Sweep(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
 }
 
 // TestStartThatTheAgentDidNotSee takes the handle of a running task from the
@@ -539,25 +579,10 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 	for _, victim := range []string{"", "plugin"} {
 		t.Run("victim "+victim, func(t *testing.T) {
 			t.Parallel()
-			dir, err := os.MkdirTemp("", "survive")
-			if err != nil {
-				t.Fatal(err)
-			}
-			data, file := filepath.Join(dir, "data"), filepath.Join(dir, "many.nomad.hcl")
-			t.Cleanup(func() {
-				for _, p := range nodeProcesses(data) {
-					t.Errorf("%s is left behind: %d", p.kind, p.PID)
-					_ = p.Signal(syscall.SIGKILL)
-				}
-				if err := allocdir.Sweep(dir); err != nil {
-					t.Error(err)
-				}
-			})
-			if err := os.WriteFile(file, fmt.Appendf(nil, manyJob, 1), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			dir := survivalDir(t)
+			data := filepath.Join(dir, "data")
 			m := startMortal(t, "/proc/self/exe", data)
-			m.ask("run "+file, new(string))
+			m.submit(dir, fmt.Sprintf(manyJob, 1))
 			runs := func(v survivors) bool { return v.Owned == 1 && v.running() == 1 }
 			before := m.await("the task runs", runs)
 			m.kill()
@@ -624,30 +649,35 @@ func types(events []*api.TaskEvent) (list []string) {
 	return list
 }
 
-// checkCount makes sure that a task's output is 1, 2, 3 … and still grows.
-func checkCount(t *testing.T, dir string) {
+// checkCounts makes sure that the output of tasks is 1, 2, 3 … and still grows.
+func checkCounts(t *testing.T, files []string) {
 	t.Helper()
-	read := func() int {
-		text, err := os.ReadFile(filepath.Join(dir, "loop.stdout.0"))
+	read := func(file string) int {
+		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
 		lines := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 		for i, line := range lines {
 			if line != strconv.Itoa(i+1) {
-				t.Fatalf("%s: line %d is %q", dir, i+1, line)
+				t.Fatalf("%s: line %d is %q", file, i+1, line)
 			}
 		}
 		return len(lines)
 	}
-	begin := read()
-	for range 200 {
-		if read() > begin+3 {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
+	begin := map[string]int{}
+	for _, file := range files {
+		begin[file] = read(file)
 	}
-	t.Errorf("%s: the output does not grow", dir)
+	deadline := time.Now().Add(10 * time.Second)
+	for file, lines := range begin {
+		for read(file) < lines+2 {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: the output does not grow", file)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
 }
 
 // BenchmarkRecovery kills an agent with 100 tasks. An iteration is from the start
@@ -659,16 +689,12 @@ func BenchmarkRecovery(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	data, file := filepath.Join(dir, "data"), filepath.Join(dir, "job.nomad.hcl")
-	text := strings.Replace(fmt.Sprintf(manyJob, tasks), "i=0; while :; do i=$((i+1)); echo $i; sleep 0.03; done", "exec sleep 1000", 1)
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		b.Fatal(err)
-	}
+	data := filepath.Join(dir, "data")
 	for _, victim := range []string{"", "plugin", "log-collector", "another build"} {
 		b.Run("agent "+victim, func(b *testing.B) {
 			programs := []string{"/proc/self/exe", "/proc/self/exe"}
 			m := startMortal(b, programs[0], data)
-			m.ask("run "+file, new(string))
+			m.submit(dir, strings.Replace(fmt.Sprintf(manyJob, tasks), "exec 3<> <(:); while", "exec sleep 1000; while", 1))
 			all := func(v survivors) bool { return v.Owned == tasks && v.running() == tasks }
 			m.await("all tasks run", all)
 			if victim == "another build" {
