@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,14 +21,30 @@ type clientFlags struct {
 	region    string
 	namespace string
 	token     string
+	tls       api.TLSConfig
 }
+
+// connection marks the flags of a client, which help lists last.
+const connection = "connection"
 
 func (f *clientFlags) register(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.address, "address", "", "`address` of the agent (NOMAD_ADDR); without it the unix socket of an agent on this machine, else http://127.0.0.1:4646")
-	flags.StringVar(&f.region, "region", "", "`region` of the agent (NOMAD_REGION)")
-	flags.StringVar(&f.namespace, "namespace", "", "`namespace` of the job (NOMAD_NAMESPACE)")
+	flags.StringVar(&f.region, "region", "", "`region` to ask (NOMAD_REGION)")
+	flags.StringVar(&f.namespace, "namespace", "", "`namespace` to look in, or * for all (NOMAD_NAMESPACE)")
 	flags.StringVar(&f.token, "token", "", "`token` to show (NOMAD_TOKEN)")
+	flags.StringVar(&f.tls.CACert, "ca-cert", "", "PEM `file` of the authority that signed the certificate of the agent (NOMAD_CACERT)")
+	flags.StringVar(&f.tls.CAPath, "ca-path", "", "`directory` with PEM files of such authorities (NOMAD_CAPATH)")
+	flags.StringVar(&f.tls.ClientCert, "client-cert", "", "PEM `file` of the certificate to show (NOMAD_CLIENT_CERT)")
+	flags.StringVar(&f.tls.ClientKey, "client-key", "", "PEM `file` of the key for it (NOMAD_CLIENT_KEY)")
+	flags.StringVar(&f.tls.TLSServerName, "tls-server-name", "", "`name` that the certificate of the agent must bear (NOMAD_TLS_SERVER_NAME)")
+	flags.BoolVar(&f.tls.Insecure, "tls-skip-verify", false, "believe any certificate of the agent (NOMAD_SKIP_VERIFY)")
+	for _, name := range []string{
+		"address", "region", "namespace", "token", "ca-cert", "ca-path", "client-cert", "client-key", "tls-server-name", "tls-skip-verify",
+	} {
+		_ = flags.SetAnnotation(name, connection, nil) // fails only for a flag that is not there
+	}
+	_ = cmd.RegisterFlagCompletionFunc("namespace", f.completeNamespaces)
 }
 
 func (f *clientFlags) client() (*api.Client, error) {
@@ -42,11 +60,21 @@ func (f *clientFlags) client() (*api.Client, error) {
 	for _, flag := range []struct {
 		value string
 		field *string
-	}{{f.region, &config.Region}, {f.namespace, &config.Namespace}, {f.token, &config.SecretID}} {
+	}{
+		{f.region, &config.Region},
+		{f.namespace, &config.Namespace},
+		{f.token, &config.SecretID},
+		{f.tls.CACert, &config.TLSConfig.CACert},
+		{f.tls.CAPath, &config.TLSConfig.CAPath},
+		{f.tls.ClientCert, &config.TLSConfig.ClientCert},
+		{f.tls.ClientKey, &config.TLSConfig.ClientKey},
+		{f.tls.TLSServerName, &config.TLSConfig.TLSServerName},
+	} {
 		if flag.value != "" {
 			*flag.field = flag.value
 		}
 	}
+	config.TLSConfig.Insecure = config.TLSConfig.Insecure || f.tls.Insecure
 	client, err := api.NewClient(config)
 	if err != nil {
 		return nil, fmt.Errorf("address %q: %w", config.Address, err)
@@ -71,18 +99,50 @@ func localSocket() string {
 	return ""
 }
 
-// failed explains an error of the client: what was tried, and what to do next.
-func failed(what string, err error) error {
-	var refused net.Error
-	text := err.Error()
-	switch {
-	case strings.Contains(text, "Permission denied"):
-		return fmt.Errorf("%s: %w\nShow the token of the agent: export NOMAD_TOKEN=$(cat <data dir>/token)", what, err)
-	case errors.As(err, &refused), strings.Contains(text, "connection refused"), strings.Contains(text, "no such file"):
-		return fmt.Errorf("%s: %w\nIs an agent running? Start one with 'nomad-lite agent', or name its address with -address or NOMAD_ADDR", what, err)
-	}
-	return fmt.Errorf("%s: %w", what, err)
+// query are the options of a read. No namespace means that of the client.
+func query(ctx context.Context, namespace string) *api.QueryOptions {
+	return (&api.QueryOptions{Namespace: namespace}).WithContext(ctx)
 }
 
-// short is the part of an id that people read.
-func short(id string) string { return id[:min(8, len(id))] }
+// write are the options of a write. No namespace means that of the client.
+func write(ctx context.Context, namespace string) *api.WriteOptions {
+	return (&api.WriteOptions{Namespace: namespace}).WithContext(ctx)
+}
+
+// failed explains an error of the client: what was tried, and what to do next.
+func failed(what string, err error) error {
+	if reason := new(url.Error); errors.As(err, &reason) {
+		return fmt.Errorf("%s: %w\n%s", what, err, unreachable(err))
+	}
+	answer := new(api.UnexpectedResponseError)
+	if !errors.As(err, answer) || answer.Body() == "" {
+		if answer.StatusCode() == 404 {
+			return fmt.Errorf("%s: %w\nThe agent does not know this request: is something else listening at its address, or is it an older one?", what, err)
+		}
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	text := strings.TrimSpace(answer.Body())
+	switch {
+	case strings.Contains(text, "Permission denied"):
+		text += "\nShow the token of the agent: export NOMAD_TOKEN=$(cat <data dir>/token)"
+	case strings.Contains(text, "HTTP request to an HTTPS server"):
+		text += "\nThe agent wants TLS: write https:// in -address or NOMAD_ADDR"
+	}
+	return fmt.Errorf("%s: %s", what, text)
+}
+
+// unreachable is what to do when an agent could not be asked.
+func unreachable(err error) string {
+	text := err.Error()
+	switch {
+	case strings.Contains(text, "certificate required"), strings.Contains(text, "bad certificate"):
+		return "The agent wants a certificate: name one with -client-cert and -client-key"
+	case strings.Contains(text, "unknown authority"):
+		return "Name the authority that signed the certificate of the agent with -ca-cert"
+	case strings.Contains(text, "x509"):
+		return "Name what the certificate of the agent was made for with -tls-server-name"
+	case strings.Contains(text, "HTTP response to HTTPS client"):
+		return "The agent does not speak TLS: write http:// in -address or NOMAD_ADDR"
+	}
+	return "Is an agent running? Start one with 'nomad-lite agent', or name its address with -address or NOMAD_ADDR"
+}

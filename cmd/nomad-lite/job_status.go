@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"text/tabwriter"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
@@ -61,8 +60,6 @@ func statusText(status string, stopped bool) string {
 	}
 	return status
 }
-
-func date(nanoseconds int64) string { return time.Unix(0, nanoseconds).Format(time.RFC3339) }
 
 func showJob(ctx context.Context, c *api.Client, id string, out io.Writer) error {
 	query := (&api.QueryOptions{}).WithContext(ctx)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -17,6 +16,8 @@ type streams struct {
 	in  io.Reader
 	out io.Writer
 	err io.Writer
+
+	noColour, forceColour bool
 }
 
 // exitError ends the command with an exit code of its own. A nil err prints
@@ -62,7 +63,9 @@ A flag may have one dash, as Nomad's have, or two.`,
 	root.SetErr(s.err)
 	root.SetVersionTemplate("nomad-lite {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
-	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetUsageFunc(usage)
+	root.PersistentFlags().BoolVar(&s.noColour, "no-color", false, "print no colours (NO_COLOR, NOMAD_CLI_NO_COLOR)")
+	root.PersistentFlags().BoolVar(&s.forceColour, "force-color", false, "print colours also when the output is no terminal (NOMAD_CLI_FORCE_COLOR)")
 	root.AddCommand(
 		newAgentCommand(s),
 		newFmtCommand(s),
@@ -136,7 +139,10 @@ func usageError(cmd *cobra.Command, err error) error {
 // execute runs one command line and returns its exit code.
 func execute(args []string, s *streams) int {
 	root := newRootCommand(s)
-	root.SetArgs(longFlags(args))
+	root.SetArgs(longFlags(root, args))
+	if begunWithOneDash(args) {
+		root.SetOut(dashes{s.out})
+	}
 	err := root.ExecuteContext(context.Background())
 	if err == nil {
 		return 0
@@ -150,20 +156,4 @@ func execute(args []string, s *streams) int {
 	}
 	fmt.Fprintln(s.err, err)
 	return 1
-}
-
-// longFlags turns Nomad's single-dash long flags (-var, -plugin-dir) into the
-// double-dash form that cobra reads. It stops at "--".
-func longFlags(args []string) []string {
-	out := make([]string, 0, len(args))
-	for i, arg := range args {
-		if arg == "--" {
-			return append(out, args[i:]...)
-		}
-		if len(arg) > 2 && arg[0] == '-' && arg[1] != '-' && !strings.ContainsAny(arg[1:2], "0123456789.=") {
-			arg = "-" + arg
-		}
-		out = append(out, arg)
-	}
-	return out
 }

@@ -104,8 +104,8 @@ func newView(s *streams) *view {
 		wake:    make(chan struct{}, 1),
 		end:     make(chan struct{}),
 	}
-	v.err = v.output(s.err, &v.mu)
-	v.out = v.output(s.out, &v.mu)
+	v.err = v.output(s, s.err, &v.mu)
+	v.out = v.output(s, s.out, &v.mu)
 	if !sameFile(s.out, s.err) {
 		v.out.mu = new(sync.Mutex) // one that is held up does not hold up the other
 	}
@@ -113,14 +113,13 @@ func newView(s *streams) *view {
 	return v
 }
 
-func (v *view) output(w io.Writer, mu *sync.Mutex) output {
-	terminal := isScreen(w)
+func (v *view) output(s *streams, w io.Writer, mu *sync.Mutex) output {
 	return output{
 		w:        w,
 		mu:       mu,
 		live:     v.live != nil && sameFile(w, v.live.w),
-		terminal: terminal,
-		colour:   terminal && os.Getenv("NO_COLOR") == "",
+		terminal: isScreen(w),
+		colour:   s.colours(w),
 	}
 }
 

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// longFlags turns Nomad's single-dash long flags (-var, -plugin-dir) into the
+// double-dash form that cobra reads. It leaves alone what is not meant for us: the
+// value of a flag, all after "--", and for a command that runs the program of
+// somebody else all after its first argument.
+func longFlags(root *cobra.Command, args []string) []string {
+	cmd := root
+	completes := len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd)
+	out := make([]string, 0, len(args))
+	for i := 0; i < len(args); i++ {
+		arg := args[i]
+		switch {
+		case arg == "--":
+			return append(out, args[i:]...)
+		case arg == "" || arg == "-" || arg[0] != '-':
+			child := childOf(cmd, arg)
+			if child == nil && cmd.Annotations[runsProgram] != "" {
+				return append(out, args[i:]...)
+			}
+			if child != nil {
+				cmd = child
+			}
+			out = append(out, arg)
+			continue
+		case isLongFlag(cmd, arg), completes && i == len(args)-1 && arg[1] != '-':
+			arg = "-" + arg
+		}
+		out = append(out, arg)
+		if i+1 < len(args) && wantsValue(cmd, arg) {
+			i++
+			out = append(out, args[i])
+		}
+	}
+	return out
+}
+
+// runsProgram marks a command whose arguments after the first are the command line
+// of a program: a flag there is the program's.
+const runsProgram = "runs a program"
+
+// runProgram marks a command so.
+func runProgram(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().SetInterspersed(false)
+	cmd.Annotations = map[string]string{runsProgram: "yes"}
+	return cmd
+}
+
+func childOf(cmd *cobra.Command, name string) *cobra.Command {
+	for _, c := range cmd.Commands() {
+		if c.Name() == name || c.HasAlias(name) {
+			return c
+		}
+	}
+	return nil
+}
+
+// isLongFlag reports whether a word with one dash is a flag of several letters,
+// not several flags (-it) nor a flag with its value (-n5).
+func isLongFlag(cmd *cobra.Command, arg string) bool {
+	if len(arg) < 3 || arg[1] == '-' || strings.ContainsAny(arg[1:2], "0123456789.=") {
+		return false
+	}
+	name, _, _ := strings.Cut(arg[1:], "=")
+	if cmd.Flag(name) != nil {
+		return true
+	}
+	for _, letter := range name {
+		f := shorthand(cmd, letter)
+		if f == nil {
+			return true
+		}
+		if f.NoOptDefVal == "" {
+			return false
+		}
+	}
+	return false
+}
+
+// wantsValue reports whether the word after this one is the value of a flag.
+func wantsValue(cmd *cobra.Command, arg string) bool {
+	var f *pflag.Flag
+	if name, long := strings.CutPrefix(arg, "--"); long {
+		f = cmd.Flag(name) // none, if the name has a value of its own
+	} else if len(arg) == 2 {
+		f = shorthand(cmd, rune(arg[1]))
+	}
+	return f != nil && f.NoOptDefVal == ""
+}
+
+func shorthand(cmd *cobra.Command, letter rune) *pflag.Flag {
+	if letter > 0x7f {
+		return nil
+	}
+	return cmd.Flags().ShorthandLookup(string(letter))
+}
+
+// dashes writes the flags that a shell completes with the one dash that they were
+// begun with.
+type dashes struct{ io.Writer }
+
+// begunWithOneDash reports whether a shell wants a flag completed that has one
+// dash so far.
+func begunWithOneDash(args []string) bool {
+	if len(args) < 2 || !strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
+		return false
+	}
+	last := args[len(args)-1]
+	return len(last) > 1 && last[0] == '-' && last[1] != '-'
+}
+
+func (d dashes) Write(line []byte) (int, error) {
+	if !bytes.HasPrefix(line, []byte("--")) {
+		return d.Writer.Write(line)
+	}
+	n, err := d.Writer.Write(line[1:])
+	return n + 1, err
+}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+)
+
+// findJob returns the id and the namespace of the one job with this id, or whose
+// id begins with it. A filter leaves out jobs that a command is not for.
+func findJob(ctx context.Context, c *api.Client, prefix, filter string) (id, namespace string, err error) {
+	prefix = strings.TrimSpace(prefix)
+	q := query(ctx, "")
+	q.Prefix, q.Filter, q.PerPage = prefix, filter, 20
+	jobs, _, err := c.Jobs().List(q)
+	if err != nil {
+		if strings.Contains(err.Error(), "Permission denied") {
+			return prefix, "", nil // who may not list jobs may have a right to this one
+		}
+		return "", "", failed(fmt.Sprintf("look for job %q", prefix), err)
+	}
+	at := slices.IndexFunc(jobs, func(j *api.JobListStub) bool { return j.ID == prefix })
+	// The same id may be in several namespaces.
+	again := at >= 0 && slices.ContainsFunc(jobs[at+1:], func(j *api.JobListStub) bool { return j.ID == prefix })
+	switch {
+	case at >= 0 && !again:
+		return jobs[at].ID, namespaceOf(jobs[at]), nil
+	case len(jobs) == 1:
+		return jobs[0].ID, namespaceOf(jobs[0]), nil
+	case len(jobs) == 0 && filter == "":
+		return "", "", fmt.Errorf("there is no job whose id begins with %q\nSee the jobs: nomad-lite job status%s", prefix, everywhere)
+	case len(jobs) == 0:
+		return "", "", fmt.Errorf("there is no such job whose id begins with %q\nSee the jobs and their types: nomad-lite job status%s", prefix, everywhere)
+	}
+	t := newTable("ID", "Namespace", "Type", "Status")
+	for _, j := range jobs {
+		t.row(j.ID, namespaceOf(j), jobType(j), j.Status)
+	}
+	return "", "", ambiguous("job", prefix, t)
+}
+
+// everywhere is how to see what is in other namespaces.
+const everywhere = " -namespace '*'"
+
+// namespaceOf is the namespace of a job in a list, of which older agents tell
+// only in the summary.
+func namespaceOf(j *api.JobListStub) string {
+	if j.Namespace == "" && j.JobSummary != nil {
+		return j.JobSummary.Namespace
+	}
+	return j.Namespace
+}
+
+// jobType is the type of a job in a list, with what it is beside that.
+func jobType(j *api.JobListStub) string {
+	kind := j.Type
+	if j.Periodic {
+		kind += "/periodic"
+	}
+	if j.ParameterizedJob {
+		kind += "/parameterized"
+	}
+	return kind
+}
+
+func ambiguous(noun, prefix string, t *table) error {
+	p := new(page)
+	p.table(t)
+	return fmt.Errorf("%q is the beginning of several ids: which %s is meant?\n\n%s", prefix, noun, strings.TrimRight(p.text.String(), "\n"))
+}
+
+// kind is one kind of thing with an id.
+type kind[T any] struct {
+	noun string
+	list func(*api.Client, *api.QueryOptions) ([]T, *api.QueryMeta, error)
+	id   func(T) string
+	// head and row are what tells one from another, beside the id.
+	head []string
+	row  func(T) []any
+}
+
+var allocKind = kind[*api.AllocationListStub]{
+	noun: "allocation",
+	list: func(c *api.Client, q *api.QueryOptions) ([]*api.AllocationListStub, *api.QueryMeta, error) {
+		return c.Allocations().List(q)
+	},
+	id:   func(a *api.AllocationListStub) string { return a.ID },
+	head: []string{"Name", "Version", "Desired", "Status", "Created"},
+	row: func(a *api.AllocationListStub) []any {
+		return []any{a.Name, a.JobVersion, a.DesiredStatus, a.ClientStatus, when(a.CreateTime, false)}
+	},
+}
+
+var evalKind = kind[*api.Evaluation]{
+	noun: "evaluation",
+	list: func(c *api.Client, q *api.QueryOptions) ([]*api.Evaluation, *api.QueryMeta, error) {
+		return c.Evaluations().List(q)
+	},
+	id:   func(e *api.Evaluation) string { return e.ID },
+	head: []string{"Job", "Triggered By", "Status"},
+	row:  func(e *api.Evaluation) []any { return []any{e.JobID, e.TriggeredBy, e.Status} },
+}
+
+var deploymentKind = kind[*api.Deployment]{
+	noun: "deployment",
+	list: func(c *api.Client, q *api.QueryOptions) ([]*api.Deployment, *api.QueryMeta, error) {
+		return c.Deployments().List(q)
+	},
+	id:   func(d *api.Deployment) string { return d.ID },
+	head: []string{"Job", "Version", "Status"},
+	row:  func(d *api.Deployment) []any { return []any{d.JobID, d.JobVersion, d.Status} },
+}
+
+var nodeKind = kind[*api.NodeListStub]{
+	noun: "node",
+	list: func(c *api.Client, q *api.QueryOptions) ([]*api.NodeListStub, *api.QueryMeta, error) {
+		return c.Nodes().List(q)
+	},
+	id:   func(n *api.NodeListStub) string { return n.ID },
+	head: []string{"Name", "Datacenter", "Eligibility", "Status"},
+	row:  func(n *api.NodeListStub) []any { return []any{n.Name, n.Datacenter, n.SchedulingEligibility, n.Status} },
+}
+
+// find returns the one thing with this id, or whose id begins with it.
+func (k kind[T]) find(ctx context.Context, c *api.Client, prefix string) (T, error) {
+	var nothing T
+	digits := hexDigits(prefix)
+	if len(digits) < 2 {
+		return nothing, fmt.Errorf("%q is too short: give at least two characters of the id of the %s", prefix, k.noun)
+	}
+	all, err := k.begin(ctx, c, digits)
+	if err != nil {
+		return nothing, failed(fmt.Sprintf("look for %s %q", k.noun, prefix), err)
+	}
+	switch len(all) {
+	case 0:
+		return nothing, fmt.Errorf("there is no %s whose id begins with %q\nIn another namespace? Add%s", k.noun, prefix, everywhere)
+	case 1:
+		return all[0], nil
+	}
+	t := newTable(append([]string{"ID"}, k.head...)...)
+	for _, one := range all {
+		t.row(append([]any{k.id(one)}, k.row(one)...)...)
+	}
+	return nothing, ambiguous(k.noun, prefix, t)
+}
+
+// begin returns what has an id that begins with these digits.
+func (k kind[T]) begin(ctx context.Context, c *api.Client, digits string) ([]T, error) {
+	q := query(ctx, "")
+	q.Prefix = digits[:len(digits)&^1] // servers refuse half a byte
+	all, _, err := k.list(c, q)
+	return slices.DeleteFunc(all, func(one T) bool { return !strings.HasPrefix(hexDigits(k.id(one)), digits) }), err
+}
+
+// complete suggests ids.
+func (k kind[T]) complete(f *clientFlags) completer {
+	return func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+		return f.suggest(cmd.Context(), func(ctx context.Context, c *api.Client) (ids []string, err error) {
+			all, err := k.begin(ctx, c, hexDigits(begun))
+			for _, one := range all {
+				about := fmt.Sprintln(k.row(one)...)
+				ids = append(ids, cobra.CompletionWithDesc(k.id(one), strings.TrimSpace(about)))
+			}
+			return ids, err
+		})
+	}
+}
+
+func hexDigits(id string) string {
+	return strings.ToLower(strings.ReplaceAll(strings.TrimSpace(id), "-", ""))
+}
