@@ -1,0 +1,239 @@
+package model
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// The types of a difference.
+const (
+	DiffNone    = "None"
+	DiffAdded   = "Added"
+	DiffDeleted = "Deleted"
+	DiffEdited  = "Edited"
+)
+
+// Diff compares two canonical jobs, of which one may be nil. Groups and tasks are
+// listed whether or not they differ; a block that differs shows its other
+// attributes too. What the agent writes into a job is left out.
+func Diff(old, new *api.Job) *api.JobDiff {
+	from, to := partOf(old), partOf(new)
+	diff := &api.JobDiff{
+		Type: typeOf(from, to), Fields: changedOnly(fields(from, to)), Objects: objects(from, to),
+		TaskGroups: pairByName(groupsOf(old), groupsOf(new), func(g *api.TaskGroup) string { return val(g.Name) }, diffGroup),
+	}
+	for _, job := range []*api.Job{old, new} {
+		if job != nil {
+			diff.ID = val(job.ID)
+		}
+	}
+	if diff.Type == DiffNone && slices.ContainsFunc(diff.TaskGroups, func(g *api.TaskGroupDiff) bool { return g.Type != DiffNone }) {
+		diff.Type = DiffEdited
+	}
+	return diff
+}
+
+func groupsOf(job *api.Job) []*api.TaskGroup {
+	if job == nil {
+		return nil
+	}
+	return job.TaskGroups
+}
+
+func diffGroup(name string, old, new *api.TaskGroup) *api.TaskGroupDiff {
+	from, to := partOf(old), partOf(new)
+	diff := &api.TaskGroupDiff{
+		Type: typeOf(from, to), Name: name, Fields: changedOnly(fields(from, to)), Objects: objects(from, to),
+		Tasks: pairByName(tasksOf(old), tasksOf(new), func(t *api.Task) string { return t.Name }, diffTask),
+	}
+	if diff.Type == DiffNone && slices.ContainsFunc(diff.Tasks, func(t *api.TaskDiff) bool { return t.Type != DiffNone }) {
+		diff.Type = DiffEdited
+	}
+	return diff
+}
+
+func tasksOf(g *api.TaskGroup) []*api.Task {
+	if g == nil {
+		return nil
+	}
+	return g.Tasks
+}
+
+func diffTask(name string, old, new *api.Task) *api.TaskDiff {
+	from, to := partOf(old), partOf(new)
+	return &api.TaskDiff{Type: typeOf(from, to), Name: name, Fields: changedOnly(fields(from, to)), Objects: objects(from, to)}
+}
+
+// pairByName compares what has the same name, in the order of the names.
+func pairByName[T, D any](old, new []*T, name func(*T) string, diff func(name string, old, new *T) D) []D {
+	before, after := make(map[string]*T), make(map[string]*T)
+	for _, v := range old {
+		before[name(v)] = v
+	}
+	for _, v := range new {
+		after[name(v)] = v
+	}
+	names := maps.Clone(before)
+	maps.Copy(names, after)
+	var diffs []D
+	for _, n := range slices.Sorted(maps.Keys(names)) {
+		diffs = append(diffs, diff(n, before[n], after[n]))
+	}
+	return diffs
+}
+
+func typeOf(old, new *part) string {
+	switch {
+	case old == nil && new == nil, old != nil && new != nil && old.text == new.text:
+		return DiffNone
+	case old == nil:
+		return DiffAdded
+	case new == nil:
+		return DiffDeleted
+	}
+	return DiffEdited
+}
+
+// fields compares the attributes of two parts, of which one may be nil.
+func fields(old, new *part) []*api.FieldDiff {
+	before, after := old.attributes(), new.attributes()
+	keys := make(map[string]attribute)
+	maps.Copy(keys, before)
+	maps.Copy(keys, after)
+	var diffs []*api.FieldDiff
+	for key, attribute := range keys {
+		a, inOld := before[key]
+		b, inNew := after[key]
+		diff := &api.FieldDiff{Type: DiffEdited, Name: attribute.name, Old: a.text, New: b.text}
+		switch {
+		// An attribute that says nothing is no difference to a block that is not
+		// there; an entry without text is one to an entry that is not there.
+		case a.text == b.text && (inOld == inNew || old == nil || new == nil):
+			diff.Type = DiffNone
+		case a.text == "" && !(inOld && b.text == ""):
+			diff.Type = DiffAdded
+		case b.text == "":
+			diff.Type = DiffDeleted
+		}
+		diffs = append(diffs, diff)
+	}
+	slices.SortFunc(diffs, func(a, b *api.FieldDiff) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Old, b.Old), strings.Compare(a.New, b.New))
+	})
+	return diffs
+}
+
+func changedOnly(diffs []*api.FieldDiff) []*api.FieldDiff {
+	return slices.DeleteFunc(diffs, func(f *api.FieldDiff) bool { return f.Type == DiffNone })
+}
+
+// objects compares the blocks of two parts, of which one may be nil. What has its
+// counterpart on the other side is not listed.
+func objects(old, new *part) []*api.ObjectDiff {
+	deleted, added := unmatched(old.blocks(), new.blocks()), unmatched(new.blocks(), old.blocks())
+	var diffs []*api.ObjectDiff
+	for _, to := range added {
+		var from *part
+		if to.key != "" {
+			same := func(p *part) bool { return p.name == to.name && p.key == to.key }
+			if at := slices.IndexFunc(deleted, same); at >= 0 {
+				from = deleted[at]
+				deleted = slices.Delete(deleted, at, at+1)
+			}
+		}
+		diffs = append(diffs, diffObject(from, to))
+	}
+	for _, from := range deleted {
+		diffs = append(diffs, diffObject(from, nil))
+	}
+	slices.SortStableFunc(diffs, func(a, b *api.ObjectDiff) int { return strings.Compare(a.Name, b.Name) })
+	return diffs
+}
+
+func diffObject(old, new *part) *api.ObjectDiff {
+	return &api.ObjectDiff{Type: typeOf(old, new), Name: cmp.Or(old, new).name, Fields: fields(old, new), Objects: objects(old, new)}
+}
+
+// unmatched returns the parts that have no equal among the others. Each other one
+// is the equal of one.
+func unmatched(parts, others []*part) []*part {
+	left := make(map[string]int)
+	for _, p := range others {
+		left[p.name+p.text]++
+	}
+	var out []*part
+	for _, p := range parts {
+		if left[p.name+p.text]--; left[p.name+p.text] < 0 {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// Annotate writes into the difference between two jobs what it means for their
+// allocations. The updates are those of the plan, by group.
+func Annotate(diff *api.JobDiff, old, new *api.Job, updates map[string]*api.DesiredUpdates) {
+	for _, g := range diff.TaskGroups {
+		g.Updates = updateCounts(updates[g.Name])
+		for _, f := range g.Fields {
+			if f.Name == "Count" {
+				f.Annotations = countAnnotation(f)
+			}
+		}
+		for _, t := range g.Tasks {
+			if note := taskAnnotation(g, t, old, new); note != "" {
+				t.Annotations = []string{note}
+			}
+		}
+	}
+}
+
+func updateCounts(u *api.DesiredUpdates) map[string]uint64 {
+	if u == nil {
+		return nil
+	}
+	counts := map[string]uint64{
+		"ignore": u.Ignore, "create": u.Place, "destroy": u.Stop, "migrate": u.Migrate, "canary": u.Canary,
+		"in-place update": u.InPlaceUpdate, "create/destroy update": u.DestructiveUpdate,
+	}
+	maps.DeleteFunc(counts, func(_ string, n uint64) bool { return n == 0 })
+	return counts
+}
+
+func countAnnotation(f *api.FieldDiff) []string {
+	// Counts are not negative: the longer number is the larger one.
+	grows := cmp.Or(cmp.Compare(len(f.Old), len(f.New)), strings.Compare(f.Old, f.New)) < 0
+	switch {
+	case f.Type == DiffNone:
+		return nil
+	case grows:
+		return []string{"forces create"}
+	}
+	return []string{"forces destroy"}
+}
+
+// taskAnnotation says what really becomes of the task. Nomad guesses it from the
+// names of what differs.
+func taskAnnotation(g *api.TaskGroupDiff, t *api.TaskDiff, old, new *api.Job) string {
+	switch {
+	case t.Type == DiffNone:
+		return ""
+	case g.Type == DiffAdded:
+		return "forces create"
+	case g.Type == DiffDeleted:
+		return "forces destroy"
+	case t.Type == DiffEdited && sameText(taskIdentityIn(old, g.Name, t.Name), taskIdentityIn(new, g.Name, t.Name)):
+		return "forces in-place update"
+	}
+	return "forces create/destroy update"
+}
+
+func taskIdentityIn(job *api.Job, group, task string) taskIdentity {
+	g := Group(job, group)
+	at := slices.IndexFunc(g.Tasks, func(t *api.Task) bool { return t.Name == task })
+	return taskIdentityOf(job, g, g.Tasks[at])
+}

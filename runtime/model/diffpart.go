@@ -1,0 +1,247 @@
+package model
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// part is a block of a job as a diff shows it: attributes as text, and further
+// blocks.
+type part struct {
+	name string
+	// key tells the part from others of the same name. Parts without one are a
+	// set: they are there or not, but do not become others.
+	key   string
+	attrs map[string]attribute
+	parts []*part
+	// text is the same for parts that do not differ.
+	text string
+}
+
+type attribute struct{ name, text string }
+
+func (p *part) attributes() map[string]attribute {
+	if p == nil {
+		return nil
+	}
+	return p.attrs
+}
+
+func (p *part) blocks() []*part {
+	if p == nil {
+		return nil
+	}
+	return p.parts
+}
+
+// diffNames are the names by which diffs call the blocks of a field.
+var diffNames = map[string]string{
+	"Actions": "Action", "Affinities": "Affinity", "Artifacts": "Artifact", "CNI": "CNIConfig", "Checks": "Check",
+	"Connect": "ConsulConnect", "Constraints": "Constraint", "Devices": "Device", "DynamicPorts": "Dynamic Port",
+	"Identities": "Identity", "Links": "Link", "Networks": "Network", "Regions": "Region", "ReservedPorts": "Static Port",
+	"ScalingPolicies": "Scaling", "Secrets": "Secret", "Services": "Service", "Spreads": "Spread", "Templates": "Template",
+	"VolumeMounts": "VolumeMount", "Volumes": "Volume", "Wait": "Template",
+}
+
+// diffHidden are the fields that diffs do not show: what the agent writes, what
+// is listed elsewhere, and what the canonical form has only for the client.
+var diffHidden = map[reflect.Type][]string{
+	reflect.TypeFor[api.Job](): {
+		"CreateIndex", "ID", "JobModifyIndex", "Migrate", "ModifyIndex", "NomadTokenID", "Payload", "Reschedule", "Stable", "Status",
+		"StatusDescription", "SubmitTime", "TaskGroups", "Update", "Version", "VersionTag",
+	},
+	reflect.TypeFor[api.TaskGroup]():       {"MaxClientDisconnect", "Name", "PreventRescheduleOnLost", "StopAfterClientDisconnect", "Tasks"},
+	reflect.TypeFor[api.Task]():            {"Name"},
+	reflect.TypeFor[api.UpdateStrategy]():  {"Stagger"},
+	reflect.TypeFor[api.ScalingPolicy]():   {"CreateIndex", "ID", "ModifyIndex", "Namespace", "Target"},
+	reflect.TypeFor[api.LogConfig]():       {"Enabled"},
+	reflect.TypeFor[api.CSIMountOptions](): {"MountFlags"}, // they may hold a password
+}
+
+// diffKeys are the fields by which one of several blocks is found again.
+var diffKeys = map[reflect.Type]string{
+	reflect.TypeFor[api.Action]():           "Name",
+	reflect.TypeFor[api.Secret]():           "Name",
+	reflect.TypeFor[api.Service]():          "Name",
+	reflect.TypeFor[api.ServiceCheck]():     "Name",
+	reflect.TypeFor[api.Template]():         "DestPath",
+	reflect.TypeFor[api.VolumeRequest]():    "Name",
+	reflect.TypeFor[api.WorkloadIdentity](): "Name",
+}
+
+// theOnly is the key of a block of which there is one at most.
+const theOnly = "the only"
+
+// partOf makes the part of a job, a group or a task; nil is none.
+func partOf[T any](v *T) *part {
+	if v == nil {
+		return nil
+	}
+	return structPart("", theOnly, reflect.ValueOf(v).Elem())
+}
+
+func structPart(name, key string, v reflect.Value) *part {
+	p := &part{name: name, key: key, attrs: make(map[string]attribute)}
+	hidden := diffHidden[v.Type()]
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		if f.IsExported() && f.Tag.Get("json") != "-" && !slices.Contains(hidden, f.Name) {
+			p.add(f.Name, v.Field(i))
+		}
+	}
+	return p.seal()
+}
+
+// add shows one field of a struct.
+func (p *part) add(name string, v reflect.Value) {
+	kind := v.Kind()
+	if kind == reflect.Pointer {
+		kind = v.Type().Elem().Kind()
+	}
+	switch kind {
+	case reflect.Struct:
+		if v = reflect.Indirect(v); v.IsValid() {
+			p.parts = append(p.parts, structPart(diffName(name), theOnly, v))
+		}
+	case reflect.Slice:
+		p.addList(name, v)
+	case reflect.Map:
+		p.addMap(name, v)
+	default:
+		p.set(name, scalarText(v))
+	}
+}
+
+func (p *part) set(name, text string) { p.attrs[name] = attribute{name, text} }
+
+func diffName(field string) string {
+	if name, ok := diffNames[field]; ok {
+		return name
+	}
+	return field
+}
+
+// addList shows a list of blocks, or of texts: those are a block of their own, in
+// which all attributes have the name of the list.
+func (p *part) addList(name string, v reflect.Value) {
+	if v.Len() == 0 {
+		return
+	}
+	set := &part{name: name, key: theOnly, attrs: make(map[string]attribute)}
+	for i := range v.Len() {
+		e := v.Index(i)
+		for e.Kind() == reflect.Pointer {
+			e = e.Elem()
+		}
+		if e.Kind() == reflect.Struct {
+			p.parts = append(p.parts, structPart(diffName(name), keyOf(e), e))
+			continue
+		}
+		text := scalarText(e)
+		set.attrs[text] = attribute{name, text}
+	}
+	if len(set.attrs) > 0 {
+		p.parts = append(p.parts, set.seal())
+	}
+}
+
+func keyOf(v reflect.Value) string {
+	field, ok := diffKeys[v.Type()]
+	if !ok {
+		return ""
+	}
+	return "of " + scalarText(v.FieldByName(field))
+}
+
+// addMap shows a map of texts as attributes with an index, one of blocks as those,
+// and one of anything as a block.
+func (p *part) addMap(name string, v reflect.Value) {
+	switch elem := v.Type().Elem(); elem.Kind() {
+	case reflect.String:
+		for key, value := range v.Seq2() {
+			p.set(name+"["+key.String()+"]", value.String())
+		}
+	case reflect.Pointer:
+		for _, value := range v.Seq2() {
+			p.parts = append(p.parts, structPart(diffName(name), keyOf(value.Elem()), value.Elem()))
+		}
+	default:
+		if v.Len() == 0 {
+			return
+		}
+		free := &part{name: name, key: theOnly, attrs: make(map[string]attribute)}
+		for key, value := range v.Seq2() {
+			free.flatten(key.String(), value)
+		}
+		p.parts = append(p.parts, free.seal())
+	}
+}
+
+// flatten shows a value of a configuration that has no schema.
+func (p *part) flatten(path string, v reflect.Value) {
+	for v.Kind() == reflect.Interface || v.Kind() == reflect.Pointer {
+		v = v.Elem()
+	}
+	switch {
+	case !v.IsValid():
+		p.set(path, "")
+	case v.Kind() == reflect.Map:
+		for key, value := range v.Seq2() {
+			p.flatten(fmt.Sprintf("%s[%v]", path, key), value)
+		}
+	case v.Kind() == reflect.Slice:
+		for i := range v.Len() {
+			p.flatten(fmt.Sprintf("%s[%d]", path, i), v.Index(i))
+		}
+	default:
+		p.set(path, scalarText(v))
+	}
+}
+
+// scalarText writes a value as diffs do. A number that is not set is zero, as it
+// is in Nomad's own form of a job; a duration that is not set is none.
+func scalarText(v reflect.Value) string {
+	if v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			if v.Type().Elem() == reflect.TypeFor[time.Duration]() {
+				return ""
+			}
+			return scalarText(reflect.Zero(v.Type().Elem()))
+		}
+		v = v.Elem()
+	}
+	if v.CanFloat() {
+		return strconv.FormatFloat(v.Float(), 'f', -1, 64) // as HCL and JSON have whole numbers
+	}
+	switch {
+	case v.CanInt():
+		return strconv.FormatInt(v.Int(), 10) // a duration too
+	case v.CanUint():
+		return strconv.FormatUint(v.Uint(), 10)
+	}
+	return fmt.Sprint(v.Interface())
+}
+
+// seal writes the text of the part, and puts its parts in order.
+func (p *part) seal() *part {
+	slices.SortStableFunc(p.parts, func(a, b *part) int { return strings.Compare(a.name+"\x00"+a.text, b.name+"\x00"+b.text) })
+	lines := make([]string, 0, len(p.attrs))
+	for key, a := range p.attrs {
+		lines = append(lines, strconv.Quote(key)+"="+strconv.Quote(a.text))
+	}
+	slices.Sort(lines)
+	var b strings.Builder
+	b.WriteString("{" + strings.Join(lines, ","))
+	for _, child := range p.parts {
+		b.WriteString(";" + child.name + child.text)
+	}
+	b.WriteString("}")
+	p.text = b.String()
+	return p
+}
