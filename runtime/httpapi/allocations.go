@@ -37,16 +37,10 @@ func (a *API) listAllocations(r *request) (any, error) {
 	states := r.query.Get("task_states") != "false"
 	resources := r.query.Get("resources") == "true"
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		stubs := []*api.AllocationListStub{}
-		for _, alloc := range byCreation(s.Allocations(ws, r.query.Get("prefix"))) {
-			if r.namespace == store.AnyNamespace || alloc.Namespace == r.namespace {
-				stubs = append(stubs, stubOf(alloc, states, resources))
-			}
-		}
-		if r.query.Get("reverse") == "true" {
-			slices.Reverse(stubs)
-		}
-		return stubs, s.TableIndex(ws, store.Allocations), nil
+		found := slices.DeleteFunc(s.Allocations(ws, r.query.Get("prefix")), func(alloc *api.Allocation) bool { return !r.sees(alloc.Namespace) })
+		stubs, err := page(r, found, func(alloc *api.Allocation) place { return r.created(alloc.CreateIndex, alloc.ID) },
+			func(alloc *api.Allocation) *api.AllocationListStub { return stubOf(alloc, states, resources) })
+		return stubs, s.TableIndex(ws, store.Allocations), err
 	})
 }
 

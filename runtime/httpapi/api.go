@@ -157,9 +157,5 @@ func (a *API) answer(r *request) (any, error) {
 	if err := r.parse(a.config.Region); err != nil {
 		return nil, err
 	}
-	if r.Body != nil {
-		// A client that sends byte by byte must not hold what it gets.
-		_ = http.NewResponseController(r.w).SetReadDeadline(time.Now().Add(bodyTimeout))
-	}
 	return rt.serve(a, r)
 }

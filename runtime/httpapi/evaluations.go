@@ -11,16 +11,15 @@ import (
 
 func (a *API) listEvaluations(r *request) (any, error) {
 	status, job := r.query.Get("status"), r.query.Get("job")
+	if (status != "" || job != "") && r.query.Get("filter") != "" {
+		return nil, bad("Filter expression cannot be used with other filter parameters")
+	}
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(s.Evaluations(ws, r.query.Get("prefix")), func(e *api.Evaluation) bool {
-			return r.namespace != store.AnyNamespace && e.Namespace != r.namespace ||
-				status != "" && e.Status != status || job != "" && e.JobID != job
+			return !r.sees(e.Namespace) || status != "" && e.Status != status || job != "" && e.JobID != job
 		})
-		slices.SortStableFunc(found, func(a, b *api.Evaluation) int { return int(int64(a.CreateIndex) - int64(b.CreateIndex)) })
-		if r.query.Get("reverse") == "true" {
-			slices.Reverse(found)
-		}
-		return list(found), s.TableIndex(ws, store.Evaluations), nil
+		evals, err := page(r, found, func(e *api.Evaluation) place { return r.created(e.CreateIndex, e.ID) }, asIs)
+		return evals, s.TableIndex(ws, store.Evaluations), err
 	})
 }
 
@@ -65,13 +64,10 @@ func (a *API) evaluationAllocations(r *request) (any, error) {
 func (a *API) listDeployments(r *request) (any, error) {
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(s.Deployments(ws, r.query.Get("prefix")), func(d *api.Deployment) bool {
-			return r.namespace != store.AnyNamespace && d.Namespace != r.namespace
+			return !r.sees(d.Namespace)
 		})
-		slices.SortStableFunc(found, func(a, b *api.Deployment) int { return int(int64(a.CreateIndex) - int64(b.CreateIndex)) })
-		if r.query.Get("reverse") == "true" {
-			slices.Reverse(found)
-		}
-		return list(found), s.TableIndex(ws, store.Deployments), nil
+		deployments, err := page(r, found, func(d *api.Deployment) place { return r.created(d.CreateIndex, d.ID) }, asIs)
+		return deployments, s.TableIndex(ws, store.Deployments), err
 	})
 }
 

@@ -66,8 +66,8 @@ func val[T any](p *T) (v T) {
 
 func (a *API) listJobs(r *request) (any, error) {
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		stubs := []jobStub{}
-		for _, j := range s.Jobs(ws, r.namespace, r.query.Get("prefix")) {
+		byName := func(j *api.Job) place { return named(val(j.Namespace), val(j.ID)) }
+		stubs, err := page(r, s.Jobs(ws, r.namespace, r.query.Get("prefix")), byName, func(j *api.Job) jobStub {
 			stub := jobStub{
 				ID: val(j.ID), ParentID: val(j.ParentID), Name: val(j.Name), Namespace: val(j.Namespace), NodePool: val(j.NodePool),
 				Type: val(j.Type), Status: val(j.Status), StatusDescription: val(j.StatusDescription), Datacenters: j.Datacenters,
@@ -78,12 +78,9 @@ func (a *API) listJobs(r *request) (any, error) {
 			if r.query.Get("meta") == "true" {
 				stub.Meta = j.Meta
 			}
-			stubs = append(stubs, stub)
-		}
-		if r.query.Get("reverse") == "true" {
-			slices.Reverse(stubs)
-		}
-		return stubs, s.TableIndex(ws, store.Jobs, store.Allocations), nil
+			return stub
+		})
+		return stubs, s.TableIndex(ws, store.Jobs, store.Allocations), err
 	})
 }
 

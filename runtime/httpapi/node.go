@@ -20,8 +20,7 @@ func (a *API) listNodes(r *request) (any, error) {
 		return nil, bad(err.Error())
 	}
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		stubs := []*api.NodeListStub{}
-		for _, n := range s.Nodes(ws, r.query.Get("prefix")) {
+		stubs, err := page(r, s.Nodes(ws, r.query.Get("prefix")), func(n *api.Node) place { return named("", n.ID) }, func(n *api.Node) *api.NodeListStub {
 			address, _, err := net.SplitHostPort(n.HTTPAddr)
 			if err != nil {
 				address = n.HTTPAddr
@@ -38,9 +37,9 @@ func (a *API) listNodes(r *request) (any, error) {
 			if withResources {
 				stub.NodeResources, stub.ReservedResources = n.NodeResources, n.ReservedResources
 			}
-			stubs = append(stubs, stub)
-		}
-		return stubs, s.TableIndex(ws, store.Nodes), nil
+			return stub
+		})
+		return stubs, s.TableIndex(ws, store.Nodes), err
 	})
 }
 

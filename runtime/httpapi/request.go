@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hashicorp/go-bexpr"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/model"
@@ -31,7 +32,10 @@ type request struct {
 	wait      time.Duration
 	index     uint64 // of the answer; 0 sets no header
 	read      bool   // the answer is a read of the state
-	answered  bool   // the route has written the answer itself
+	perPage   int    // 0 is all
+	nextToken string // of the page after the answer
+	filter    *bexpr.Evaluator
+	answered  bool // the route has written the answer itself
 }
 
 const (
@@ -68,12 +72,24 @@ func (r *request) parse(region string) error {
 		}
 		r.minIndex = n
 	}
+	if text := r.query.Get("per_page"); text != "" {
+		n, err := strconv.ParseInt(text, 10, 32)
+		if err != nil {
+			return bad("Expect a number for `per_page` query string parameter")
+		}
+		r.perPage = int(n)
+	}
 	if r.wait <= 0 {
 		r.wait = defaultWait
 	}
 	r.wait = min(r.wait, maxWait)
 	r.wait += rand.N(r.wait/16 + 1)
 	return nil
+}
+
+// sees tells whether the namespace is one of those that a list is asked for.
+func (r *request) sees(namespace string) bool {
+	return r.namespace == store.AnyNamespace || r.namespace == namespace
 }
 
 // key is the job that the path names.
@@ -96,7 +112,12 @@ func (r *request) flag(name string) (bool, error) {
 // body reads the JSON of a request. An empty one is an error unless it may be
 // empty.
 func (r *request) body(into any, limit int64, mayBeEmpty bool) error {
+	control := http.NewResponseController(r.w)
+	// A client that sends byte by byte must not hold what it gets. The deadline is
+	// taken away again: it would end the request, however long that may wait.
+	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout))
 	text, err := io.ReadAll(http.MaxBytesReader(r.w, r.Body, limit))
+	_ = control.SetReadDeadline(time.Time{})
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
@@ -132,13 +153,19 @@ func (r *request) state(a *API, read reader) (any, error) {
 		}
 		value, index, err := read(a.config.Store.Snapshot(), ws)
 		r.index = max(index, 1)
-		if r.minIndex == 0 || r.index > r.minIndex {
+		if r.minIndex == 0 || r.index > r.minIndex || wrong(err) {
 			return value, err
 		}
 		if ws.WatchCtx(ctx) != nil {
 			return value, err
 		}
 	}
+}
+
+// wrong tells whether waiting does not help: the request is wrong.
+func wrong(err error) bool {
+	var status *statusError
+	return errors.As(err, &status) && status.code == http.StatusBadRequest
 }
 
 // refuse writes an error: text, and nothing but the text.
@@ -175,5 +202,8 @@ func (r *request) setHeaders() {
 	if r.read {
 		h.Set("X-Nomad-Lastcontact", "0")
 		h.Set("X-Nomad-Knownleader", "true")
+	}
+	if r.nextToken != "" {
+		h.Set("X-Nomad-Nexttoken", r.nextToken)
 	}
 }

@@ -1,0 +1,162 @@
+package httpapi
+
+import (
+	"cmp"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/go-bexpr"
+)
+
+// place says where an object stands in a list: by the index at which it was
+// made, then by namespace, then by name. What a kind of object does not go by is
+// empty. A place is what the token of a page names.
+type place struct {
+	created         uint64
+	namespace, name string
+}
+
+// created is the place of what lists go through in the order of creation, or,
+// when a prefix is asked for, in the order of ids.
+func (r *request) created(index uint64, id string) place {
+	if r.query.Get("prefix") != "" {
+		return place{name: id}
+	}
+	return place{created: index, name: id}
+}
+
+// named is the place of what lists go through by name. The namespace may be
+// empty.
+func named(namespace, name string) place { return place{namespace: namespace, name: name} }
+
+func (p place) compare(q place) int {
+	return cmp.Or(cmp.Compare(p.created, q.created), strings.Compare(p.namespace, q.namespace), strings.Compare(p.name, q.name))
+}
+
+func (p place) token() string {
+	switch {
+	case p.created > 0:
+		return strconv.FormatUint(p.created, 10) + "." + p.name
+	case p.namespace != "":
+		return p.namespace + "." + p.name
+	}
+	return p.name
+}
+
+// parse reads a token of the same kind of place. What is not one is taken for a
+// name.
+func (p place) parse(token string) place {
+	before, name, cut := strings.Cut(token, ".")
+	switch {
+	case !cut:
+	case p.created > 0:
+		if index, err := strconv.ParseUint(before, 10, 64); err == nil {
+			return place{created: index, name: name}
+		}
+	case p.namespace != "":
+		return place{namespace: before, name: name}
+	}
+	return place{name: token}
+}
+
+// page makes a list of stored objects into the answer to a request: in order,
+// filtered by the expression, from the token on, and not more than a page. The
+// filter is applied to the objects as they are stored, and only what is on the
+// page becomes a stub. The answer is never nil. It sets the token of the next
+// page, and sorts the objects in place.
+func page[T, S any](r *request, objects []T, key func(T) place, stub func(T) S) ([]S, error) {
+	matches, err := r.matcher()
+	if err != nil {
+		return nil, err
+	}
+	direction := 1
+	if r.query.Get("reverse") == "true" {
+		direction = -1
+	}
+	slices.SortStableFunc(objects, func(a, b T) int { return direction * key(a).compare(key(b)) })
+	if token := r.query.Get("next_token"); token != "" && len(objects) > 0 {
+		from := key(objects[0]).parse(token)
+		first, _ := slices.BinarySearchFunc(objects, from, func(o T, from place) int { return direction * key(o).compare(from) })
+		objects = objects[first:]
+	}
+	r.nextToken = ""
+	stubs := []S{}
+	for _, o := range objects {
+		if ok, err := matches(o); err != nil {
+			return nil, err
+		} else if !ok {
+			continue
+		}
+		if r.perPage > 0 && len(stubs) == r.perPage {
+			r.nextToken = key(o).token()
+			break
+		}
+		stubs = append(stubs, stub(o))
+	}
+	return stubs, nil
+}
+
+// asIs is the stub of what is listed whole.
+func asIs[T any](o T) T { return o }
+
+// The limits of a filter. The parser's time doubles with each parenthesis within
+// another; one expression of a whole filter's length takes 100,000 steps.
+const (
+	maxFilter      = 8 << 10
+	maxFilterSteps = 200_000
+)
+
+// matcher returns what tells whether an object is one of those that the filter
+// asks for.
+func (r *request) matcher() (func(object any) (bool, error), error) {
+	text := r.query.Get("filter")
+	if text == "" {
+		return func(any) (bool, error) { return true, nil }, nil
+	}
+	if len(text) > maxFilter {
+		return nil, bad(fmt.Sprintf("failed to create result paginator: failed to read filter expression: longer than %d bytes", maxFilter))
+	}
+	if r.filter == nil {
+		filter, err := bexpr.CreateEvaluator(text, bexpr.WithMaxExpressions(maxFilterSteps), bexpr.WithHookFn(reached))
+		if err != nil {
+			// The first words make Nomad's client go on without the filter.
+			return nil, bad("failed to create result paginator: failed to read filter expression: " + err.Error())
+		}
+		r.filter = filter
+	}
+	return func(object any) (bool, error) {
+		if err := r.Context().Err(); err != nil {
+			return false, err // nobody waits for the rest
+		}
+		ok, err := evaluate(r.filter, object)
+		if err != nil {
+			return false, bad("failed to read result page: " + err.Error())
+		}
+		return ok, nil
+	}, nil
+}
+
+// evaluate makes an error of a panic: the library compares values of kinds that
+// it has not looked at.
+func evaluate(filter *bexpr.Evaluator, object any) (ok bool, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			ok, err = false, fmt.Errorf("filter %q does not fit: %v", filter.Expression(), p)
+		}
+	}()
+	return filter.Evaluate(object)
+}
+
+// reached shows a filter a value as Nomad has it: scalars are not pointers there.
+func reached(v reflect.Value) reflect.Value {
+	if v.Kind() != reflect.Pointer || v.Type().Elem().Kind() == reflect.Struct {
+		return v
+	}
+	if v.IsNil() {
+		return reflect.Zero(v.Type().Elem())
+	}
+	return v.Elem()
+}
