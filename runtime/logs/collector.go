@@ -66,6 +66,7 @@ type Collector struct {
 	process keeper.Process
 	tasks   map[taskKey]*taskState
 	streams map[key]*streamState
+	started chan struct{} // closed and replaced when there is another stream
 }
 
 type taskKey struct{ allocID, name string }
@@ -113,6 +114,7 @@ func New(conf Config) (*Collector, error) {
 		changed: make(chan struct{}),
 		tasks:   map[taskKey]*taskState{},
 		streams: map[key]*streamState{},
+		started: make(chan struct{}),
 	}
 	c.wg.Go(c.maintain)
 	return c, nil
@@ -178,6 +180,8 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string
 		c.mu.Lock()
 		if st := c.streams[k]; st == nil || st.ended {
 			c.streams[k] = &streamState{index: -1, changed: make(chan struct{})}
+			close(c.started)
+			c.started = make(chan struct{})
 		}
 		c.mu.Unlock()
 	}
@@ -190,6 +194,14 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string
 	wg.Wait()
 	if err := errors.Join(errs[:]...); err != nil {
 		return "", "", wrap(err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range streams {
+		// Who has asked for news before the process had the stream gets no answer.
+		if st := c.streams[key{task.AllocID, task.Name, s}]; st != nil {
+			st.wake()
+		}
 	}
 	return paths[0], paths[1], nil
 }

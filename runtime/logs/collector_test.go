@@ -2,6 +2,7 @@ package logs
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -488,16 +489,19 @@ type follow struct {
 	mu   sync.Mutex
 	data []byte
 	done chan error
+
+	cancel context.CancelFunc
 }
 
 func (s *setting) follow(req FollowRequest) *follow {
-	f := &follow{done: make(chan error, 1)}
+	ctx, cancel := context.WithCancel(s.t.Context())
+	f := &follow{done: make(chan error, 1), cancel: cancel}
 	req.AllocID, req.Task, req.Dir = "a1", "web", s.dir
 	if req.Stream == "" {
 		req.Stream = Stdout
 	}
 	go func() {
-		f.done <- s.collector.Follow(s.t.Context(), req, func(c Chunk) error {
+		f.done <- s.collector.Follow(ctx, req, func(c Chunk) error {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.data = append(f.data, c.Data...)
@@ -568,6 +572,41 @@ func TestFollow(t *testing.T) {
 	}
 }
 
+// Who wants to see all runs of a task waits for the next one.
+func TestFollowOverRestarts(t *testing.T) {
+	t.Parallel()
+	s := newSetting(t, Config{})
+	ask := FollowRequest{AllocID: "a1", Task: "web", Stream: Stdout, Dir: s.dir}
+	if kept, err := s.collector.Kept(ask); kept || err != nil {
+		t.Errorf("a task that was never started has logs: %v, %v", kept, err)
+	}
+	f := s.follow(FollowRequest{Restarts: true})
+	want := ""
+	for run := range 3 {
+		stdout, _ := s.start(Limits{MaxFiles: 1000, MaxFileSize: 64 << 10})
+		if kept, err := s.collector.Kept(ask); !kept || err != nil {
+			t.Errorf("a task that runs has no logs: %v", err)
+		}
+		out := s.open(stdout)
+		text := fmt.Sprintf("run %d\n", run)
+		s.write(out, text)
+		want += text
+		f.await(t, want)
+		s.write(out, "end\n")
+		want += "end\n"
+		out.Close()
+		s.stop()
+		f.await(t, want)
+	}
+	if kept, err := s.collector.Kept(ask); !kept || err != nil {
+		t.Errorf("a task that has ended has no logs: %v", err)
+	}
+	f.cancel()
+	if err := <-f.done; !errors.Is(err, context.Canceled) {
+		t.Errorf("ended with %v", err)
+	}
+}
+
 func TestFollowFromAnOffset(t *testing.T) {
 	t.Parallel()
 	s := newSetting(t, Config{})
@@ -592,6 +631,7 @@ func TestFollowFromAnOffset(t *testing.T) {
 		{"the last file", FromEnd, 5, "abcde"},
 		{"across files", FromEnd, 7, "89abcde"},
 		{"more than there is", FromEnd, 100, "0123456789abcde"},
+		{"the newest file", FromNewest, 0, "abcde"},
 	}
 	for _, tt := range tests {
 		f := s.follow(FollowRequest{Origin: tt.origin, Offset: tt.offset, Once: true})

@@ -14,8 +14,9 @@ import (
 type Origin int
 
 const (
-	FromStart Origin = iota // of the oldest file that is kept
-	FromEnd                 // of what is there now
+	FromStart  Origin = iota // of the oldest file that is kept
+	FromEnd                  // of what is there now
+	FromNewest               // the start of the newest file, without an offset
 )
 
 // FollowRequest says what to read.
@@ -30,6 +31,8 @@ type FollowRequest struct {
 
 	// Once ends at the end of what is there, instead of waiting for more.
 	Once bool
+	// Restarts goes on when the stream is stopped: the task may be started again.
+	Restarts bool
 }
 
 // Chunk is a piece of a stream. Data is valid until the function returns that
@@ -46,8 +49,8 @@ var buffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 // and without gaps as long as the reader is not max_files behind the task; then
 // it goes on with the oldest file that is left. It returns nil after the last
 // byte when the stream is stopped, or was never started here, and with Once;
-// else with the error of emit or the cause of ctx. Any number of followers may
-// read one stream, and none of them slows the task down.
+// else, and always with Restarts, the error of emit or the cause of ctx. Any
+// number of followers may read one stream, and none of them slows the task down.
 func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chunk) error) error {
 	k := key{req.AllocID, req.Task, req.Stream}
 	dir, err := openDir(req.Dir)
@@ -66,8 +69,7 @@ func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chu
 		// or closes the channel.
 		c.mu.Lock()
 		st := c.streams[k]
-		var changed <-chan struct{}
-		newest := int64(-1)
+		changed, newest := c.started, int64(-1)
 		if st != nil {
 			changed, newest = st.changed, st.index
 		}
@@ -76,18 +78,21 @@ func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chu
 		if err := r.read(ctx, newest, emit); err != nil {
 			return err
 		}
-		if req.Once || st == nil {
+		if req.Once || st == nil && !req.Restarts {
 			return nil
 		}
 		c.mu.Lock()
 		l := c.link
-		ended := st.ended
+		ended := st != nil && st.ended
 		c.mu.Unlock()
 		if ended {
 			// It may have ended while we read; then there may be more.
-			return r.read(ctx, -1, emit)
+			if err := r.read(ctx, -1, emit); err != nil || !req.Restarts {
+				return err
+			}
+			continue
 		}
-		if l != nil {
+		if l != nil && st != nil {
 			// A failure ends the connection, which wakes us once there is a new one.
 			_ = l.send(&message{Op: opArm, Key: k, Index: r.index, Offset: r.offset})
 		}
@@ -99,6 +104,25 @@ func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chu
 			return ErrClosed
 		}
 	}
+}
+
+// Kept reports whether there is anything that Follow could show: a file, or a
+// stream that will have one.
+func (c *Collector) Kept(req FollowRequest) (bool, error) {
+	k := key{req.AllocID, req.Task, req.Stream}
+	c.mu.Lock()
+	collected := c.streams[k] != nil
+	c.mu.Unlock()
+	if collected {
+		return true, nil
+	}
+	dir, err := openDir(req.Dir)
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(dir)
+	all, err := indexes(dir, k.prefix())
+	return len(all) > 0, err
 }
 
 // reader is a place in the files of a stream.
@@ -132,6 +156,10 @@ func (r *reader) seek(origin Origin, offset int64) error {
 		if unix.Fstatat(r.dir, fileName(r.prefix, index), &st, unix.AT_SYMLINK_NOFOLLOW) == nil && isLog(&st) {
 			sizes[i] = st.Size
 		}
+	}
+	if origin == FromNewest {
+		r.index = all[len(all)-1]
+		return nil
 	}
 	if origin == FromEnd {
 		for i, size := range slices.Backward(sizes) {
