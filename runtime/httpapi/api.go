@@ -54,12 +54,13 @@ type Config struct {
 // API serves the HTTP API.
 type API struct {
 	config Config
+	routes []route
 	logger hclog.Logger
 }
 
 // New returns an API that listens nowhere yet.
 func New(c Config) *API {
-	return &API{config: c, logger: c.Logger.Named("http")}
+	return &API{config: c, routes: routes, logger: c.Logger.Named("http")}
 }
 
 // The limits of a connection. Answers that wait have none for the whole, but each
@@ -146,7 +147,7 @@ func (a *API) answer(r *request) (any, error) {
 	if err := a.admit(r.Request); err != nil {
 		return nil, err
 	}
-	rt, id, found, otherMethod := find(r.Method, r.URL.Path)
+	rt, id, found, otherMethod := find(a.routes, r.Method, r.URL.Path)
 	switch {
 	case otherMethod && !found:
 		return nil, &statusError{http.StatusMethodNotAllowed, "Invalid method"}

@@ -98,7 +98,7 @@ func TestEachRouteIsFound(t *testing.T) {
 	for _, rt := range routes {
 		path := strings.NewReplacer("{id...}", "a/b", "{id}", "x").Replace(rt.pattern)
 		for method := range strings.FieldsSeq(rt.methods) {
-			got, id, found, _ := find(method, path)
+			got, id, found, _ := find(routes, method, path)
 			if !found || got.pattern != rt.pattern {
 				t.Errorf("%s %s leads to %q", method, path, got.pattern)
 			}

@@ -1,6 +1,10 @@
 package httpapi
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
 
 // route is one row of the table.
 type route struct {
@@ -9,58 +13,60 @@ type route struct {
 	// there are: the ids of jobs have slashes.
 	pattern string
 	serve   func(*API, *request) (any, error)
+	about
 }
 
 // routes are all that there is to ask for. A path that fits several patterns is
 // meant by the most particular one.
 var routes = []route{
-	{"GET", "/v1/jobs", (*API).listJobs},
-	{"PUT POST", "/v1/jobs", (*API).registerJob},
-	{"GET", "/v1/job/{id...}", (*API).readJob},
-	{"PUT POST", "/v1/job/{id...}", (*API).registerJob},
-	{"DELETE", "/v1/job/{id...}", (*API).deregisterJob},
-	{"GET", "/v1/job/{id...}/allocations", (*API).jobAllocations},
-	{"GET", "/v1/job/{id...}/deployment", (*API).jobDeployment},
-	{"GET", "/v1/job/{id...}/deployments", (*API).jobDeployments},
-	{"PUT POST", "/v1/job/{id...}/dispatch", (*API).dispatchJob},
-	{"PUT POST", "/v1/job/{id...}/evaluate", (*API).evaluateJob},
-	{"GET", "/v1/job/{id...}/evaluations", (*API).jobEvaluations},
-	{"PUT POST", "/v1/job/{id...}/periodic/force", (*API).forceJob},
-	{"PUT POST", "/v1/job/{id...}/revert", (*API).revertJob},
-	{"PUT POST", "/v1/job/{id...}/stable", (*API).stableJob},
-	{"GET", "/v1/job/{id...}/submission", (*API).jobSubmission},
-	{"GET", "/v1/job/{id...}/summary", (*API).jobSummary},
-	{"GET", "/v1/job/{id...}/versions", (*API).jobVersions},
+	{"GET", "/v1/jobs", (*API).listJobs, reads[[]jobStub]("list jobs", paged, "meta")},
+	{"PUT POST", "/v1/jobs", (*API).registerJob, takes[registration, jobWritten]("register a job")},
+	{"GET", "/v1/job/{id...}", (*API).readJob, reads[api.Job]("read a job")},
+	{"PUT POST", "/v1/job/{id...}", (*API).registerJob, takes[registration, jobWritten]("register a job")},
+	{"DELETE", "/v1/job/{id...}", (*API).deregisterJob, gives[api.JobDeregisterResponse]("stop a job", "purge global eval_priority no_shutdown_delay")},
+	{"GET", "/v1/job/{id...}/allocations", (*API).jobAllocations, reads[[]api.AllocationListStub]("list the allocations of a job", "all")},
+	{"GET", "/v1/job/{id...}/deployment", (*API).jobDeployment, reads[*api.Deployment]("read the latest deployment of a job")},
+	{"GET", "/v1/job/{id...}/deployments", (*API).jobDeployments, reads[[]api.Deployment]("list the deployments of a job", "all")},
+	{"PUT POST", "/v1/job/{id...}/dispatch", (*API).dispatchJob, takes[api.JobDispatchRequest, api.JobDispatchResponse]("dispatch a parameterized job", "idempotency_token")},
+	{"PUT POST", "/v1/job/{id...}/evaluate", (*API).evaluateJob, takes[api.JobEvaluateRequest, jobWritten]("evaluate a job")},
+	{"GET", "/v1/job/{id...}/evaluations", (*API).jobEvaluations, reads[[]api.Evaluation]("list the evaluations of a job")},
+	{"PUT POST", "/v1/job/{id...}/periodic/force", (*API).forceJob, gives[any]("launch a periodic job now")},
+	{"PUT POST", "/v1/job/{id...}/revert", (*API).revertJob, takes[api.JobRevertRequest, jobWritten]("register an earlier version of a job again")},
+	{"PUT POST", "/v1/job/{id...}/stable", (*API).stableJob, takes[api.JobStabilityRequest, meta]("say that a version of a job is stable, or is not")},
+	{"GET", "/v1/job/{id...}/submission", (*API).jobSubmission, reads[api.JobSubmission]("read the text that a version of a job was made of", "version")},
+	{"GET", "/v1/job/{id...}/summary", (*API).jobSummary, reads[api.JobSummary]("count the allocations of a job")},
+	{"GET", "/v1/job/{id...}/versions", (*API).jobVersions, reads[any]("list the versions of a job")},
 
-	{"GET", "/v1/allocations", (*API).listAllocations},
-	{"GET", "/v1/allocation/{id}", (*API).readAllocation},
-	{"PUT POST", "/v1/allocation/{id}/stop", (*API).stopAllocation},
-	{"GET PUT POST", "/v1/client/allocation/{id}/gc", (*API).collectAllocation},
-	{"PUT POST", "/v1/client/allocation/{id}/restart", (*API).restartAllocation},
-	{"PUT POST", "/v1/client/allocation/{id}/signal", (*API).signalAllocation},
-	{"GET PUT", "/v1/client/gc", (*API).collectAllocations},
+	{"GET", "/v1/allocations", (*API).listAllocations, reads[[]api.AllocationListStub]("list allocations", paged, "resources task_states")},
+	{"GET", "/v1/allocation/{id}", (*API).readAllocation, reads[api.Allocation]("read an allocation")},
+	{"PUT POST", "/v1/allocation/{id}/stop", (*API).stopAllocation, gives[api.AllocStopResponse]("stop an allocation", "reschedule no_shutdown_delay")},
+	{"GET PUT POST", "/v1/client/allocation/{id}/gc", (*API).collectAllocation, gives[any]("take an ended allocation off the disk")},
+	{"PUT POST", "/v1/client/allocation/{id}/restart", (*API).restartAllocation, takes[api.AllocationRestartRequest, meta]("restart tasks of an allocation")},
+	{"PUT POST", "/v1/client/allocation/{id}/signal", (*API).signalAllocation, takes[api.AllocSignalRequest, meta]("send a signal to tasks of an allocation")},
+	{"GET PUT", "/v1/client/gc", (*API).collectAllocations, gives[nothing]("take all ended allocations off the disk")},
 
-	{"GET", "/v1/evaluations", (*API).listEvaluations},
-	{"GET", "/v1/evaluation/{id}", (*API).readEvaluation},
-	{"GET", "/v1/evaluation/{id}/allocations", (*API).evaluationAllocations},
+	{"GET", "/v1/evaluations", (*API).listEvaluations, reads[[]api.Evaluation]("list evaluations", paged, "status job")},
+	{"GET", "/v1/evaluation/{id}", (*API).readEvaluation, reads[api.Evaluation]("read an evaluation", "related")},
+	{"GET", "/v1/evaluation/{id}/allocations", (*API).evaluationAllocations, reads[[]api.AllocationListStub]("list the allocations of an evaluation")},
 
-	{"GET", "/v1/deployments", (*API).listDeployments},
-	{"GET", "/v1/deployment/{id}", (*API).readDeployment},
-	{"GET", "/v1/deployment/allocations/{id}", (*API).deploymentAllocations},
-	{"PUT POST", "/v1/deployment/fail/{id}", (*API).failDeployment},
-	{"PUT POST", "/v1/deployment/pause/{id}", (*API).pauseDeployment},
-	{"PUT POST", "/v1/deployment/promote/{id}", (*API).promoteDeployment},
+	{"GET", "/v1/deployments", (*API).listDeployments, reads[[]api.Deployment]("list deployments", paged)},
+	{"GET", "/v1/deployment/{id}", (*API).readDeployment, reads[api.Deployment]("read a deployment")},
+	{"GET", "/v1/deployment/allocations/{id}", (*API).deploymentAllocations, reads[[]api.AllocationListStub]("list the allocations of a deployment")},
+	{"PUT POST", "/v1/deployment/fail/{id}", (*API).failDeployment, gives[api.DeploymentUpdateResponse]("make a deployment fail")},
+	{"PUT POST", "/v1/deployment/pause/{id}", (*API).pauseDeployment, takes[api.DeploymentPauseRequest, api.DeploymentUpdateResponse]("pause a deployment, or let it go on")},
+	{"PUT POST", "/v1/deployment/promote/{id}", (*API).promoteDeployment, takes[api.DeploymentPromoteRequest, api.DeploymentUpdateResponse]("promote the canaries of a deployment")},
 
-	{"GET", "/v1/nodes", (*API).listNodes},
-	{"GET", "/v1/node/{id}", (*API).readNode},
-	{"GET", "/v1/node/{id}/allocations", (*API).nodeAllocations},
+	{"GET", "/v1/nodes", (*API).listNodes, reads[[]api.NodeListStub]("list nodes", paged, "os resources")},
+	{"GET", "/v1/node/{id}", (*API).readNode, reads[api.Node]("read a node")},
+	{"GET", "/v1/node/{id}/allocations", (*API).nodeAllocations, reads[[]api.Allocation]("list the allocations of a node")},
 
-	{"GET", "/v1/agent/health", (*API).agentHealth},
-	{"GET", "/v1/agent/self", (*API).agentSelf},
-	{"GET", "/v1/regions", (*API).regions},
-	{"GET", "/v1/status/leader", (*API).leader},
-	{"GET", "/v1/status/peers", (*API).peers},
-	{"PUT", "/v1/system/gc", (*API).collectRecords},
+	{"GET", "/v1/agent/health", (*API).agentHealth, gives[any]("tell whether the agent works", "type")},
+	{"GET", "/v1/agent/self", (*API).agentSelf, gives[any]("show the configuration and some facts of the agent")},
+	{"GET", "/v1/openapi.json", (*API).describe, gives[any]("describe the API")},
+	{"GET", "/v1/regions", (*API).regions, gives[[]string]("list regions")},
+	{"GET", "/v1/status/leader", (*API).leader, gives[string]("show the address of the leader")},
+	{"GET", "/v1/status/peers", (*API).peers, gives[[]string]("list the addresses of the servers")},
+	{"PUT", "/v1/system/gc", (*API).collectRecords, gives[nothing]("remove what has ended from the state and from the disk")},
 }
 
 // open are the paths that tell nothing and that nobody needs a token for.
@@ -83,7 +89,7 @@ func (rt route) match(path string) (id string, ok bool) {
 
 // find returns the route for a request, and whether there is one for another
 // method.
-func find(method, path string) (best route, id string, found, otherMethod bool) {
+func find(routes []route, method, path string) (best route, id string, found, otherMethod bool) {
 	for _, rt := range routes {
 		value, ok := rt.match(path)
 		if !ok {

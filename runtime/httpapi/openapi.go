@@ -1,0 +1,181 @@
+package httpapi
+
+import (
+	"encoding"
+	"encoding/json"
+	"reflect"
+	"strings"
+	"time"
+)
+
+// parameters are all that may be asked for in the query of a route: their types
+// and what they mean.
+var parameters = map[string]struct{ kind, means string }{
+	"region":    {"string", "the region; any other than that of the agent is an error"},
+	"namespace": {"string", "the namespace; * is all of them in lists"},
+	"pretty":    {"boolean", "indent the answer"},
+
+	"index": {"integer", "wait until the answer has a higher index than this one"},
+	"wait":  {"string", "how long to wait, such as 30s; at most 5m"},
+	"stale": {"boolean", "accepted for the sake of clients; no answer is stale"},
+
+	"prefix":     {"string", "what names or ids begin with; hyphens of ids do not count"},
+	"filter":     {"string", "an expression of go-bexpr about the whole object"},
+	"per_page":   {"integer", "how many objects there are on a page"},
+	"next_token": {"string", "where the page begins: X-Nomad-Nexttoken of the page before"},
+	"reverse":    {"boolean", "the other order"},
+
+	"all":               {"boolean", "also what belongs to earlier jobs of the same name"},
+	"eval_priority":     {"integer", "the priority of the evaluation"},
+	"global":            {"boolean", "accepted for the sake of clients"},
+	"idempotency_token": {"string", "the same token dispatches once"},
+	"job":               {"string", "only those of this job"},
+	"meta":              {"boolean", "with the metadata of each job"},
+	"no_shutdown_delay": {"boolean", "leave out the shutdown delay of groups and tasks"},
+	"os":                {"boolean", "with the name of the operating system"},
+	"purge":             {"boolean", "remove it from the state, too"},
+	"related":           {"boolean", "with what came before and after it"},
+	"reschedule":        {"boolean", "place it again as if it had failed"},
+	"resources":         {"boolean", "with the resources"},
+	"status":            {"string", "only those that are in this state"},
+	"task_states":       {"boolean", "false leaves the states of tasks out"},
+	"type":              {"string", "only what is of this type"},
+	"version":           {"integer", "the version of the job"},
+}
+
+// object is one of JSON.
+type object = map[string]any
+
+// openapi is the description of an API that has these routes.
+func openapi(routes []route) object {
+	s := schemas{}
+	paths := object{}
+	for _, rt := range routes {
+		path := strings.ReplaceAll(rt.pattern, "...}", "}")
+		item, ok := paths[path].(object)
+		if !ok {
+			item = object{}
+			paths[path] = item
+		}
+		for method := range strings.FieldsSeq(rt.methods) {
+			item[strings.ToLower(method)] = s.operation(rt)
+		}
+	}
+	return object{
+		"openapi": "3.1.0",
+		"info": object{
+			"title":       "nomad-lite",
+			"description": "Nomad's HTTP API, as an agent that runs jobs on one machine serves it. Errors are plain text.",
+			"version":     "1",
+		},
+		"paths": paths,
+		"components": object{
+			"schemas": s,
+			"securitySchemes": object{
+				"token":  object{"type": "apiKey", "in": "header", "name": "X-Nomad-Token"},
+				"bearer": object{"type": "http", "scheme": "bearer"},
+			},
+		},
+		"security": []object{{"token": []string{}}, {"bearer": []string{}}, {}},
+	}
+}
+
+func (a *API) describe(*request) (any, error) { return openapi(a.routes), nil }
+
+// schemas are those of the named types that have been met.
+type schemas object
+
+func (s schemas) operation(rt route) object {
+	var params []object
+	for rest := rt.pattern; strings.Contains(rest, "{"); {
+		_, after, _ := strings.Cut(rest, "{")
+		name, end, _ := strings.Cut(after, "}")
+		rest = end
+		name, many := strings.CutSuffix(name, "...")
+		p := object{"name": name, "in": "path", "required": true, "schema": object{"type": "string"}}
+		if many {
+			p["description"] = "may have slashes"
+		}
+		params = append(params, p)
+	}
+	for _, name := range strings.Fields("region namespace pretty " + strings.Join(rt.params, " ")) {
+		known := parameters[name]
+		params = append(params, object{"name": name, "in": "query", "description": known.means, "schema": object{"type": known.kind}})
+	}
+	answer := object{"description": "the answer"}
+	switch {
+	case rt.kind != "":
+		answer["content"] = object{rt.kind: object{}}
+	case rt.gives != reflect.TypeFor[nothing]():
+		answer["content"] = object{"application/json": object{"schema": s.of(rt.gives)}}
+	}
+	op := object{
+		"summary": rt.summary, "parameters": params,
+		"responses": object{"200": answer, "default": object{"description": "an error", "content": object{"text/plain": object{}}}},
+	}
+	if rt.takes != nil {
+		op["requestBody"] = object{"content": object{"application/json": object{"schema": s.of(rt.takes)}}}
+	}
+	return op
+}
+
+// of returns the schema of what [Encode] makes of a value of the type.
+func (s schemas) of(t reflect.Type) object {
+	switch {
+	case t == timeType:
+		return object{"type": []string{"string", "null"}, "format": "date-time"}
+	case t == reflect.TypeFor[time.Duration]():
+		return object{"type": "integer", "description": "nanoseconds"}
+	case t.Implements(reflect.TypeFor[json.Marshaler]()):
+		return object{}
+	case t.Implements(reflect.TypeFor[encoding.TextMarshaler]()):
+		return object{"type": "string"}
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return object{"oneOf": []object{s.of(t.Elem()), {"type": "null"}}}
+	case reflect.Bool:
+		return object{"type": "boolean"}
+	case reflect.String:
+		return object{"type": "string"}
+	case reflect.Float32, reflect.Float64:
+		return object{"type": "number"}
+	case reflect.Slice, reflect.Array:
+		if t.Elem().Kind() == reflect.Uint8 {
+			return object{"type": []string{"string", "null"}, "contentEncoding": "base64"}
+		}
+		return object{"type": []string{"array", "null"}, "items": s.of(t.Elem())}
+	case reflect.Map:
+		return object{"type": []string{"object", "null"}, "additionalProperties": s.of(t.Elem())}
+	case reflect.Struct:
+		return s.structure(t)
+	case reflect.Interface:
+		return object{}
+	}
+	return object{"type": "integer"}
+}
+
+// structure describes a struct once, under its name, because some contain
+// themselves.
+func (s schemas) structure(t reflect.Type) object {
+	name := t.Name()
+	if name != "" {
+		name = strings.TrimPrefix(t.String(), "api.")
+	}
+	reference := object{"$ref": "#/components/schemas/" + name}
+	if _, known := s[name]; known && name != "" {
+		return reference
+	}
+	properties := object{}
+	schema := object{"type": "object", "properties": properties}
+	if name != "" {
+		s[name] = schema
+	}
+	for _, f := range fieldsOf(t) {
+		properties[f.name] = s.of(t.FieldByIndex(f.index).Type)
+	}
+	if name == "" {
+		return schema
+	}
+	return reference
+}
