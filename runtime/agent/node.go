@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
@@ -219,15 +220,10 @@ func (a *Agent) record(old *api.Node) *api.Node {
 	return n
 }
 
-// keptEvents is how many events a node keeps.
-const keptEvents = 10
-
 // addEvents notes what is different about the drivers.
 func addEvents(n, old *api.Node, now time.Time) {
 	add := func(subsystem, message string, details map[string]string) {
-		n.Events = append(slices.Clone(n.Events), &api.NodeEvent{
-			Message: message, Subsystem: subsystem, Details: details, Timestamp: now,
-		})
+		model.AppendNodeEvent(n, subsystem, message, details, now)
 	}
 	if old == nil {
 		add("Cluster", "Node registered", nil)
@@ -239,9 +235,6 @@ func addEvents(n, old *api.Node, now time.Time) {
 			continue
 		}
 		add("Driver", "Driver "+name+": "+is.HealthDescription, map[string]string{"driver": name})
-	}
-	if surplus := len(n.Events) - keptEvents; surplus > 0 {
-		n.Events = n.Events[surplus:]
 	}
 }
 

@@ -183,6 +183,8 @@ func (t *transaction) PutEval(e *api.Evaluation) { t.tx.PutEvaluation(e) }
 
 func (t *transaction) DeleteEval(id string) { t.tx.DeleteEvaluation(id) }
 
+func (t *transaction) PutNode(n *api.Node) { t.tx.PutNode(n) }
+
 func (t *transaction) PutDeployment(d *api.Deployment) { t.tx.PutDeployment(d) }
 
 func (t *transaction) DeleteDeployment(id string) { t.tx.DeleteDeployment(id) }

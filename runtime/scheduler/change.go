@@ -22,6 +22,7 @@ const (
 	triggerAllocFailed = "alloc-failure"
 	triggerDeployment  = "deployment-watcher"
 	triggerScaling     = "job-scaling"
+	triggerDrain       = "node-drain"
 )
 
 // change is one change of the store in the making, with what follows from it.
@@ -49,6 +50,7 @@ func (s *Scheduler) update(ctx context.Context, edit func(*change) error) (uint6
 		if err := edit(c); err != nil {
 			return err
 		}
+		c.drain()
 		c.settleAll()
 		c.giveRoom()
 		return nil

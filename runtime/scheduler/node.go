@@ -19,6 +19,7 @@ func NodeOf(n *api.Node) Node {
 		IP:         n.Attributes["unique.network.ip-address"],
 		Drivers:    make(map[string]bool, len(n.Drivers)),
 		Ineligible: n.SchedulingEligibility == api.NodeSchedulingIneligible,
+		Draining:   n.DrainStrategy != nil,
 	}
 	for name, d := range n.Drivers {
 		node.Drivers[name] = d != nil && d.Detected && d.Healthy

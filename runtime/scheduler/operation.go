@@ -13,4 +13,6 @@ const (
 	opDeployment      = "DeploymentStatusUpdate"
 	opPromotion       = "DeploymentPromotion"
 	opAllocHealth     = "DeploymentAllocHealth"
+	opNodeDrain       = "NodeDrain"
+	opNodeEligibility = "NodeEligibility"
 )

@@ -21,6 +21,8 @@ type Node struct {
 	Drivers map[string]bool
 	// Ineligible says that nothing new may be placed.
 	Ineligible bool
+	// Draining says that the node is being emptied.
+	Draining bool
 	// Reserved is what is kept from allocations: CPU in MHz, memory and disk in MB.
 	Reserved [3]float64
 	// ReservedPorts are kept from allocations, too.

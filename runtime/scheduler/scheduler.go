@@ -33,6 +33,7 @@ type Scheduler struct {
 	delayed   *agenda[string] // evaluations
 	deadlines *agenda[string] // deployments
 	launches  *agenda[JobKey] // periodic jobs
+	drains    *agenda[string] // of the node
 	retry     chan struct{}   // holds a tick when blocked evaluations are worth a try
 
 	mu sync.Mutex
@@ -54,6 +55,7 @@ func New(c Config) *Scheduler {
 		delayed:   newAgenda[string](),
 		deadlines: newAgenda[string](),
 		launches:  newAgenda[JobKey](),
+		drains:    newAgenda[string](),
 		retry:     make(chan struct{}, 1),
 		blocked:   make(map[string]bool),
 	}
@@ -71,6 +73,7 @@ func (s *Scheduler) Run(ctx context.Context) {
 	loops.Go(func() { s.runEvaluations(ctx) })
 	loops.Go(func() { s.runDeployments(ctx) })
 	loops.Go(func() { s.runLaunches(ctx) })
+	loops.Go(func() { s.runDrains(ctx) })
 	loops.Go(func() { s.runCollection(ctx) })
 	loops.Wait()
 }
@@ -109,6 +112,7 @@ func (s *Scheduler) catchUp(c *change) error {
 			c.touch(key)
 		}
 	}
+	c.noteDrain(c.Node())
 	c.freed = true
 	return nil
 }

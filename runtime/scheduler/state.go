@@ -89,6 +89,9 @@ type Tx interface {
 	PutEval(*api.Evaluation)
 	DeleteEval(id string)
 
+	// PutNode stores this node.
+	PutNode(*api.Node)
+
 	PutDeployment(*api.Deployment)
 	DeleteDeployment(id string)
 }

@@ -287,6 +287,12 @@ func (t *tx) DeleteEval(id string) {
 	t.evals.delete(id)
 }
 
+func (t *tx) PutNode(n *api.Node) {
+	t.wrote = true
+	n.ModifyIndex = t.index
+	t.node = n
+}
+
 func (t *tx) PutDeployment(d *api.Deployment) {
 	t.wrote = true
 	d.CreateIndex, d.ModifyIndex = t.index, t.index

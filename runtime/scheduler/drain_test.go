@@ -1,0 +1,185 @@
+package scheduler_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
+)
+
+// slowly is a life that takes a second to stop. Batch jobs end by themselves.
+func slowly(a *api.Allocation) schedtest.Life {
+	l := schedtest.Life{Stop: time.Second}
+	if *a.Job.Type == api.JobTypeBatch {
+		l.Run = time.Minute
+	}
+	return l
+}
+
+// work registers one job of each kind: a service of three, of which two may be
+// stopped at once, a batch job that takes a minute, and a system job.
+func (b *bench) work() {
+	b.register(serviceJob(func(_ *api.Job, g *api.TaskGroup, _ *api.Task) {
+		g.Migrate = &api.MigrateStrategy{MaxParallel: new(2)}
+	}))
+	b.register(batchJob(func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.ID = new("batch") }))
+	b.register(serviceJob(func(j *api.Job, g *api.TaskGroup, _ *api.Task) {
+		j.ID, j.Type, g.Count = new("system"), new(api.JobTypeSystem), nil
+	}))
+	b.after(2 * time.Second)
+}
+
+// runs counts what is not through.
+func (b *bench) runs() string {
+	var all []string
+	for _, id := range []string{"web", "batch", "system"} {
+		n := 0
+		for _, a := range b.allocs(id) {
+			if a.ClientStatus == api.AllocClientStatusRunning || a.ClientStatus == api.AllocClientStatusPending {
+				n++
+			}
+		}
+		all = append(all, fmt.Sprintf("%s %d", id, n))
+	}
+	return strings.Join(all, ", ")
+}
+
+func (b *bench) expectRuns(when, want string) {
+	b.t.Helper()
+	if got := b.runs(); got != want {
+		b.t.Errorf("%s: %s, want %s", when, got, want)
+	}
+}
+
+func (b *bench) drain(r scheduler.DrainRequest) scheduler.NodeOutcome {
+	b.t.Helper()
+	out, err := b.Drain(b.t.Context(), r)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return out
+}
+
+func spec(deadline time.Duration, ignoreSystem bool) scheduler.DrainRequest {
+	return scheduler.DrainRequest{Spec: &api.DrainSpec{Deadline: deadline, IgnoreSystemJobs: ignoreSystem}, Meta: map[string]string{"why": "test"}}
+}
+
+// Services go as their migrate block says, batch jobs when they are done or out
+// of time, system jobs last; then the drain is complete, and the jobs wait.
+func TestDrain(t *testing.T) {
+	type step struct {
+		after time.Duration
+		want  string
+	}
+	for _, c := range []struct {
+		name    string
+		request scheduler.DrainRequest
+		steps   []step
+		back    string // what runs when the node is eligible again
+	}{
+		{"with a deadline", spec(10*time.Second, false), []step{
+			{500 * time.Millisecond, "web 3, batch 1, system 1"},
+			{time.Second, "web 1, batch 1, system 1"},
+			{time.Second, "web 0, batch 1, system 1"},
+			{6 * time.Second, "web 0, batch 1, system 1"},
+			{3 * time.Second, "web 0, batch 0, system 0"},
+		}, "web 3, batch 1, system 1"},
+		{"without a deadline", spec(0, false), []step{
+			{10 * time.Second, "web 0, batch 1, system 1"},
+			{55 * time.Second, "web 0, batch 0, system 0"},
+		}, "web 3, batch 0, system 1"},
+		{"at once", spec(-1, false), []step{
+			{500 * time.Millisecond, "web 3, batch 1, system 1"},
+			{time.Second, "web 0, batch 0, system 0"},
+		}, "web 3, batch 1, system 1"},
+		{"without system jobs", spec(-1, true), []step{
+			{2 * time.Second, "web 0, batch 0, system 1"},
+		}, "web 3, batch 1, system 1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, slowly)
+				b.work()
+				out := b.drain(c.request)
+				n := b.store.View().Node()
+				if n.DrainStrategy == nil || !n.Drain || n.SchedulingEligibility != api.NodeSchedulingIneligible || n.LastDrain.Status != api.DrainStatusDraining ||
+					n.LastDrain.Meta["why"] != "test" || out.NodeModifyIndex != out.Index || len(out.EvalIDs) == 0 {
+					t.Fatalf("node %+v, outcome %+v", n, out)
+				}
+				for _, step := range c.steps {
+					b.after(step.after)
+					b.expectRuns(step.after.String()+" later", step.want)
+				}
+				n = b.store.View().Node()
+				if n.DrainStrategy != nil || n.Drain || n.SchedulingEligibility != api.NodeSchedulingIneligible || n.LastDrain.Status != api.DrainStatusComplete ||
+					n.Events[len(n.Events)-1].Message != "Node drain complete" {
+					t.Errorf("after the drain: %+v, last drain %+v", n, n.LastDrain)
+				}
+				for _, a := range b.allocs("web") {
+					if a.DesiredStatus != api.AllocDesiredStatusStop || a.DesiredDescription != "alloc is being migrated" {
+						t.Errorf("alloc %s: %s, %s", a.Name, a.DesiredStatus, a.DesiredDescription)
+					}
+				}
+				if status := *b.job("web").Status; status != "pending" {
+					t.Errorf("the job is %s", status)
+				}
+				if got, err := b.SetEligibility(t.Context(), "eligible"); err != nil || got.Index == 0 {
+					t.Fatal(err)
+				}
+				b.after(time.Second)
+				b.expectRuns("eligible again", c.back)
+			})
+		})
+	}
+}
+
+// A drain that is cancelled leaves what runs, and one that an earlier agent has
+// begun goes on.
+func TestDrainCancelledAndTakenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, slowly)
+		b.work()
+		b.drain(spec(time.Hour, false))
+		_, err := b.SetEligibility(t.Context(), "eligible")
+		b.refused(err, "can not set node's scheduling eligibility to eligible while it is draining")
+		_, err = b.SetEligibility(t.Context(), "maybe")
+		b.refused(err, `invalid scheduling eligibility "maybe"`)
+		b.drain(scheduler.DrainRequest{MarkEligible: true})
+		n := b.store.View().Node()
+		if n.DrainStrategy != nil || n.SchedulingEligibility != api.NodeSchedulingEligible || n.LastDrain.Status != api.DrainStatusCanceled {
+			t.Errorf("cancelled: %+v", n)
+		}
+		b.after(5 * time.Second)
+		b.expectRuns("cancelled", "web 3, batch 1, system 1")
+
+		b.drain(spec(3*time.Second, false))
+		started := b.store.View().Node().DrainStrategy.StartedAt
+		b.after(time.Second)
+		b.drain(spec(4*time.Second, false))
+		if again := b.store.View().Node().DrainStrategy; !again.StartedAt.Equal(started) || !again.ForceDeadline.Equal(started.Add(4*time.Second)) {
+			t.Errorf("changed on the way: %+v", again)
+		}
+		b.after(2 * time.Second)
+		b.drain(scheduler.DrainRequest{})
+		if n := b.store.View().Node(); n.SchedulingEligibility != api.NodeSchedulingIneligible {
+			t.Errorf("eligible, though nobody has said so")
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, slowly)
+		b.work()
+		taken := *b.store.View().Node()
+		taken.DrainStrategy = &api.DrainStrategy{StartedAt: time.Now()}
+		taken.SchedulingEligibility = api.NodeSchedulingIneligible
+		b.store.SetNode(&taken)
+		b.NodeChanged()
+		b.after(5 * time.Second)
+		b.expectRuns("taken up", "web 0, batch 1, system 1")
+	})
+}
