@@ -1,0 +1,31 @@
+package model
+
+import (
+	"fmt"
+	"regexp"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+const maxNamespaceText = 256
+
+var namespaceName = regexp.MustCompile(`^[a-zA-Z0-9-]{1,128}$`)
+
+// NamespaceFault returns what is wrong with a namespace, nil if nothing is.
+func NamespaceFault(n *api.Namespace) error {
+	caps := n.Capabilities
+	switch {
+	case !namespaceName.MatchString(n.Name):
+		return fmt.Errorf("invalid name %q. Must match regex %s", n.Name, namespaceName)
+	case len(n.Description) > maxNamespaceText:
+		return fmt.Errorf("description longer than %d", maxNamespaceText)
+	case n.Quota != "":
+		return fmt.Errorf("quota %q: quotas are a feature of Nomad Enterprise", n.Quota)
+	case caps != nil && len(caps.EnabledTaskDrivers)+len(caps.DisabledTaskDrivers)+len(caps.EnabledNetworkModes)+len(caps.DisabledNetworkModes) > 0:
+		return fmt.Errorf("capabilities: drivers and network modes are enabled for the whole node, not for a namespace")
+	}
+	return nil
+}
+
+// NamespaceNameFault refuses a name that no namespace can have.
+func NamespaceNameFault(name string) error { return NamespaceFault(&api.Namespace{Name: name}) }

@@ -1,0 +1,230 @@
+package variables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// Invalid is what is wrong with a request, whatever is stored.
+type Invalid string
+
+func (e Invalid) Error() string { return string(e) }
+
+// Conflict means that a request does not fit what is stored.
+type Conflict struct {
+	Text string
+	// Current is what is stored, with nothing but its name if there is nothing.
+	Current *api.Variable
+}
+
+func (e *Conflict) Error() string { return e.Text }
+
+// The texts of conflicts are Nomad's.
+const (
+	textIndex    = "cas error: the index of the variable is another one"
+	textLocked   = "attempting to modify locked variable"
+	textUnlocked = "variable doesn't hold a lock"
+)
+
+// Check is the ModifyIndex that a variable must have to be changed. 0 means that
+// it must not be there, nil that it does not matter.
+type Check = *uint64
+
+// Variables changes what is stored. Its methods may be called concurrently.
+type Variables struct {
+	store  *store.Store
+	logger hclog.Logger
+	wake   chan struct{} // holds one word that there is a new lease
+
+	mu     sync.Mutex
+	leases map[key]lease
+}
+
+type key struct{ namespace, path string }
+
+func keyOf(v *api.Variable) key { return key{v.Namespace, v.Path} }
+
+// New returns the variables of a store. Locks end only while Run runs.
+func New(s *store.Store, logger hclog.Logger) *Variables {
+	return &Variables{store: s, logger: logger.Named("variables"), wake: make(chan struct{}, 1), leases: make(map[key]lease)}
+}
+
+// Put stores the items of a variable. If it is locked, it takes the lock's ID to
+// change it, and it stays locked.
+func (vs *Variables) Put(ctx context.Context, v *api.Variable, check Check) (*api.Variable, error) {
+	if v.Items == nil {
+		return nil, Invalid("variable missing required Items object")
+	}
+	return vs.change(ctx, v, check, func(old *api.Variable) (*api.Variable, error) {
+		if old.Lock != nil && old.LockID() != v.LockID() {
+			return nil, &Conflict{textLocked, old}
+		}
+		return &api.Variable{Items: v.Items, Lock: old.Lock}, nil
+	})
+}
+
+// Delete removes a variable, if there is one.
+func (vs *Variables) Delete(ctx context.Context, namespace, path string, check Check) (index uint64, err error) {
+	return vs.store.Update(ctx, func(tx *store.Txn) error {
+		old, err := current(tx, key{namespace, path}, check)
+		switch {
+		case err != nil:
+			return err
+		case old.Lock != nil:
+			return &Conflict{textLocked, old}
+		}
+		tx.DeleteVariable(namespace, path)
+		return nil
+	})
+}
+
+// Acquire locks a variable, which is made if it is not there. Its items, if there
+// are some, are stored. The ID of the lock that is returned is what its holder
+// must show.
+func (vs *Variables) Acquire(ctx context.Context, v *api.Variable) (*api.Variable, error) {
+	lock, err := newLock(v.Lock)
+	if err != nil {
+		return nil, err
+	}
+	got, err := vs.change(ctx, v, nil, func(old *api.Variable) (*api.Variable, error) {
+		if old.Lock != nil {
+			return nil, &Conflict{textLocked, old}
+		}
+		next := &api.Variable{Items: v.Items, Lock: lock}
+		if next.Items == nil {
+			next.Items = old.Items
+		}
+		return next, nil
+	})
+	if err == nil {
+		vs.lease(keyOf(got), lock)
+	}
+	return got, err
+}
+
+// Renew gives the holder of a lock its whole time again. Nothing is stored, and
+// the answer is without items.
+func (vs *Variables) Renew(_ context.Context, v *api.Variable) (*api.Variable, error) {
+	at := keyOf(v)
+	old := vs.store.Snapshot().Variable(nil, at.namespace, at.path)
+	if err := held(old, v); err != nil {
+		return nil, err
+	}
+	if !vs.renew(at, old.Lock) {
+		return nil, &Conflict{textUnlocked, old}
+	}
+	c := *old
+	c.Items = nil
+	return &c, nil
+}
+
+// Release ends a lock.
+func (vs *Variables) Release(ctx context.Context, v *api.Variable) (*api.Variable, error) {
+	return vs.change(ctx, v, nil, func(old *api.Variable) (*api.Variable, error) {
+		if err := held(old, v); err != nil {
+			return nil, err
+		}
+		return &api.Variable{Items: old.Items}, nil
+	})
+}
+
+func held(old, by *api.Variable) error {
+	switch {
+	case old == nil || old.Lock == nil:
+		return &Conflict{textUnlocked, old}
+	case old.LockID() != by.LockID():
+		return &Conflict{textLocked, old}
+	}
+	return nil
+}
+
+// change stores what edit makes of a variable. The names, indexes and times of
+// the answer of edit are filled in.
+func (vs *Variables) change(ctx context.Context, v *api.Variable, check Check, edit func(old *api.Variable) (*api.Variable, error)) (*api.Variable, error) {
+	if err := errors.Join(model.VariablePathFault(v.Path), model.NamespaceNameFault(v.Namespace), model.VariableItemsFault(v.Items)); err != nil {
+		return nil, Invalid(err.Error())
+	}
+	var next *api.Variable
+	_, err := vs.store.Update(ctx, func(tx *store.Txn) error {
+		old, err := current(tx, keyOf(v), check)
+		if err == nil {
+			next, err = edit(old)
+		}
+		if err != nil {
+			return err
+		}
+		next.Namespace, next.Path = v.Namespace, v.Path
+		next.ModifyTime = time.Now().UnixNano()
+		next.CreateTime = next.ModifyTime
+		if old.CreateIndex != 0 {
+			next.CreateTime = old.CreateTime
+		}
+		tx.PutVariable(next)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return next, nil
+}
+
+// current returns what is stored, or a variable that has nothing but its name.
+func current(tx *store.Txn, at key, check Check) (*api.Variable, error) {
+	old := tx.Variable(nil, at.namespace, at.path)
+	if old == nil {
+		old = &api.Variable{Namespace: at.namespace, Path: at.path}
+	}
+	if check != nil && *check != old.ModifyIndex {
+		return nil, &Conflict{textIndex, old}
+	}
+	return old, nil
+}
+
+// The times of a lock.
+const (
+	minTTL     = 10 * time.Second
+	maxTTL     = 24 * time.Hour
+	defaultTTL = 15 * time.Second
+)
+
+// newLock returns the lock that somebody asks for.
+func newLock(want *api.VariableLock) (*api.VariableLock, error) {
+	lock := &api.VariableLock{ID: uuid.NewString(), TTL: defaultTTL.String(), LockDelay: defaultTTL.String()}
+	if want == nil {
+		return lock, nil
+	}
+	if want.ID != "" {
+		return nil, Invalid("variable already holds a lock")
+	}
+	for _, t := range []struct {
+		name, want string
+		min        time.Duration
+		field      *string
+	}{
+		{"TTL", want.TTL, minTTL, &lock.TTL},
+		{"LockDelay", want.LockDelay, 0, &lock.LockDelay},
+	} {
+		if t.want == "" {
+			continue
+		}
+		d, err := time.ParseDuration(t.want)
+		switch {
+		case err != nil:
+			return nil, Invalid(fmt.Sprintf("lock %s: %v", t.name, err))
+		case d < t.min || d > maxTTL:
+			return nil, Invalid(fmt.Sprintf("lock %s %s: it must be between %s and %s", t.name, t.want, t.min, maxTTL))
+		}
+		*t.field = d.String()
+	}
+	return lock, nil
+}
