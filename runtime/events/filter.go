@@ -1,0 +1,53 @@
+package events
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// anything stands for each topic, each key and each namespace.
+const anything = "*"
+
+// Filter says which events a follower gets.
+type Filter struct {
+	topics    map[api.Topic][]string // keys
+	namespace string
+}
+
+// ParseFilter reads topics as they are in a query: "Job", "Job:*" or "Job:web".
+// Without any, all topics are meant.
+func ParseFilter(topics []string, namespace string) (Filter, error) {
+	f := Filter{make(map[api.Topic][]string), namespace}
+	for _, text := range topics {
+		parts := strings.Split(text, ":")
+		switch {
+		case text == "":
+		case len(parts) > 2:
+			return f, fmt.Errorf("error parsing topics: Invalid key value pair for topic, topic: %s", text)
+		default:
+			topic, key := api.Topic(parts[0]), append(parts, anything)[1]
+			f.topics[topic] = append(f.topics[topic], key)
+		}
+	}
+	if len(f.topics) == 0 {
+		f.topics[anything] = []string{anything}
+	}
+	return f, nil
+}
+
+// matches reports whether an event is one for this follower. Nodes are in no
+// namespace, and in all.
+func (f Filter) matches(e store.Event) bool {
+	if e.Namespace != "" && f.namespace != anything && f.namespace != e.Namespace {
+		return false
+	}
+	wanted := func(key string) bool {
+		return key == anything || key == e.Key || slices.Contains(e.FilterKeys, key)
+	}
+	return slices.ContainsFunc(f.topics[e.Topic], wanted) || slices.ContainsFunc(f.topics[anything], wanted)
+}
