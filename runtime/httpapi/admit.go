@@ -23,6 +23,8 @@ func bad(text string) error { return &statusError{http.StatusBadRequest, text} }
 
 func notFound(text string) error { return &statusError{http.StatusNotFound, text} }
 
+var errMethod = &statusError{http.StatusMethodNotAllowed, "Invalid method"}
+
 var errDenied = &statusError{http.StatusForbidden, "Permission denied"}
 
 // admit decides who may ask at all. The file mode of a unix socket has decided

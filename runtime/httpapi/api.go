@@ -14,6 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/variables"
 )
 
 // Node is what runs on this node. runtime/agent is one.
@@ -53,14 +54,16 @@ type Config struct {
 
 // API serves the HTTP API.
 type API struct {
-	config Config
-	routes []route
-	logger hclog.Logger
+	config    Config
+	routes    []route
+	logger    hclog.Logger
+	variables *variables.Variables
 }
 
 // New returns an API that listens nowhere yet.
 func New(c Config) *API {
-	return &API{config: c, routes: routes, logger: c.Logger.Named("http")}
+	logger := c.Logger.Named("http")
+	return &API{config: c, routes: routes, logger: logger, variables: variables.New(c.Store, logger)}
 }
 
 // The limits of a connection. Answers that wait have none for the whole, but each
@@ -100,6 +103,7 @@ func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 	}
 	errs := make([]error, len(listeners))
 	var serving sync.WaitGroup
+	serving.Go(func() { a.variables.Run(base) })
 	for i, l := range listeners {
 		serving.Go(func() {
 			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -150,7 +154,7 @@ func (a *API) answer(r *request) (any, error) {
 	rt, id, found, otherMethod := find(a.routes, r.Method, r.URL.Path)
 	switch {
 	case otherMethod && !found:
-		return nil, &statusError{http.StatusMethodNotAllowed, "Invalid method"}
+		return nil, errMethod
 	case !found:
 		return nil, &statusError{http.StatusNotFound, ""}
 	}

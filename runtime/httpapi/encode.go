@@ -31,7 +31,10 @@ const compressFrom = 1 << 10
 func (a *API) reply(r *request, value any) {
 	r.setHeaders()
 	if _, empty := value.(nothing); empty {
-		r.w.Header().Set("Content-Length", "0")
+		if r.code != http.StatusNoContent {
+			r.w.Header().Set("Content-Length", "0")
+		}
+		r.w.WriteHeader(cmp.Or(r.code, http.StatusOK))
 		return
 	}
 	text, err := Encode(value)
@@ -51,11 +54,13 @@ func (a *API) reply(r *request, value any) {
 	h.Set("Content-Type", "application/json")
 	if len(text) >= compressFrom && acceptsGzip(r.Request) {
 		h.Set("Content-Encoding", "gzip")
+		r.w.WriteHeader(cmp.Or(r.code, http.StatusOK))
 		z := gzip.NewWriter(r.w)
 		_, err = z.Write(text)
 		err = cmp.Or(err, z.Close())
 	} else {
 		h.Set("Content-Length", strconv.Itoa(len(text)))
+		r.w.WriteHeader(cmp.Or(r.code, http.StatusOK))
 		_, err = r.w.Write(text)
 	}
 	if err != nil {

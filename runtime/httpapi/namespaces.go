@@ -1,5 +1,37 @@
 package httpapi
 
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// defaultNamespace is there although nobody has made it.
+var defaultNamespace = &api.Namespace{Name: api.DefaultNamespace, Description: "Default shared namespace", CreateIndex: 1, ModifyIndex: 1}
+
+// namespace returns what is stored, or the default.
+func namespace(s store.Reader, ws store.WatchSet, name string) *api.Namespace {
+	if n := s.Namespace(ws, name); n != nil || name != api.DefaultNamespace {
+		return n
+	}
+	return defaultNamespace
+}
+
+// namespaces returns those whose names begin so, the default one among them.
+func namespaces(s store.Reader, ws store.WatchSet, prefix string) []*api.Namespace {
+	found := s.Namespaces(ws, prefix)
+	if strings.HasPrefix(api.DefaultNamespace, prefix) && s.Namespace(ws, api.DefaultNamespace) == nil {
+		found = append(found, defaultNamespace)
+	}
+	return found
+}
+
 // namespaceNames are the namespaces that were made, for the rules about jobs.
 func (a *API) namespaceNames() []string {
 	var names []string
@@ -7,4 +39,78 @@ func (a *API) namespaceNames() []string {
 		names = append(names, n.Name)
 	}
 	return names
+}
+
+func (a *API) listNamespaces(r *request) (any, error) {
+	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		byName := func(n *api.Namespace) place { return named("", n.Name) }
+		list, err := page(r, namespaces(s.Reader, ws, r.query.Get("prefix")), byName, asIs)
+		return list, s.TableIndex(ws, store.Namespaces), err
+	})
+}
+
+func (a *API) readNamespace(r *request) (any, error) {
+	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		n := namespace(s.Reader, ws, r.id)
+		if n == nil {
+			return nil, s.TableIndex(ws, store.Namespaces), notFound("Namespace not found")
+		}
+		return n, n.ModifyIndex, nil
+	})
+}
+
+func (a *API) putNamespace(r *request) (any, error) {
+	var n api.Namespace
+	if err := r.body(&n, maxBody, false); err != nil {
+		return nil, err
+	}
+	if r.id != "" && n.Name != r.id {
+		return nil, bad("Namespace name does not match request path")
+	}
+	if err := model.NamespaceFault(&n); err != nil {
+		return nil, bad(err.Error())
+	}
+	index, err := a.config.Store.Update(r.Context(), func(tx *store.Txn) error {
+		tx.PutNamespace(&n)
+		return nil
+	})
+	r.index = index
+	return nothing{}, err
+}
+
+func (a *API) deleteNamespace(r *request) (any, error) {
+	if r.id == api.DefaultNamespace {
+		return nil, bad("can not delete default namespace")
+	}
+	index, err := a.config.Store.Update(r.Context(), func(tx *store.Txn) error {
+		if tx.Namespace(nil, r.id) == nil {
+			return notFound("Namespace not found")
+		}
+		if use := inUse(tx.Reader, r.id); use != "" {
+			return &statusError{http.StatusInternalServerError, fmt.Sprintf("namespace %q has %s", r.id, use)}
+		}
+		tx.DeleteNamespace(r.id)
+		return nil
+	})
+	r.index = index
+	return nothing{}, err
+}
+
+// inUse says what there is in a namespace that still counts, and what to do about
+// it.
+func inUse(s store.Reader, name string) string {
+	for _, job := range s.Jobs(nil, name, "") {
+		if val(job.Status) != model.JobDead {
+			return fmt.Sprintf("a job that is %s, %q: stop it first", val(job.Status), val(job.ID))
+		}
+	}
+	for _, alloc := range s.AllocationsByNamespace(nil, name) {
+		if !model.ClientTerminal(alloc) {
+			return fmt.Sprintf("an allocation that is %s, %s: stop it first", alloc.ClientStatus, alloc.ID)
+		}
+	}
+	if found := s.Variables(nil, name, ""); len(found) > 0 {
+		return fmt.Sprintf("a variable, %q: purge it first", slices.MinFunc(found, func(a, b *api.Variable) int { return strings.Compare(a.Path, b.Path) }).Path)
+	}
+	return ""
 }

@@ -26,10 +26,15 @@ var parameters = map[string]struct{ kind, means string }{
 	"reverse":    {"boolean", "the other order"},
 
 	"all":               {"boolean", "also what belongs to earlier jobs of the same name"},
+	"cas":               {"integer", "the ModifyIndex that it must have; 0 means that it must not be there"},
+	"choose":            {"string", "a number, | and a key: so many of them, the same for the same key"},
 	"eval_priority":     {"integer", "the priority of the evaluation"},
 	"global":            {"boolean", "accepted for the sake of clients"},
 	"idempotency_token": {"string", "the same token dispatches once"},
 	"job":               {"string", "only those of this job"},
+	"lock-acquire":      {"string", "lock it"},
+	"lock-release":      {"string", "end its lock"},
+	"lock-renew":        {"string", "keep its lock"},
 	"meta":              {"boolean", "with the metadata of each job"},
 	"no_shutdown_delay": {"boolean", "leave out the shutdown delay of groups and tasks"},
 	"os":                {"boolean", "with the name of the operating system"},
@@ -39,6 +44,7 @@ var parameters = map[string]struct{ kind, means string }{
 	"resources":         {"boolean", "with the resources"},
 	"status":            {"string", "only those that are in this state"},
 	"task_states":       {"boolean", "false leaves the states of tasks out"},
+	"topic":             {"string", "Topic, Topic:* or Topic:key; may be repeated"},
 	"type":              {"string", "only what is of this type"},
 	"version":           {"integer", "the version of the job"},
 }

@@ -35,6 +35,7 @@ type request struct {
 	perPage   int    // 0 is all
 	nextToken string // of the page after the answer
 	filter    *bexpr.Evaluator
+	code      int  // of an answer that is no error; 0 is 200
 	answered  bool // the route has written the answer itself
 }
 
@@ -68,6 +69,9 @@ func (r *request) parse(region string) error {
 	if text := r.query.Get("index"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
+			if r.URL.Path == eventsPath {
+				return bad("Unable to parse index: " + err.Error())
+			}
 			return bad("Invalid index")
 		}
 		r.minIndex = n

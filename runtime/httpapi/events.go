@@ -1,0 +1,31 @@
+package httpapi
+
+import (
+	"github.com/nomad-lite/nomad-lite/runtime/events"
+)
+
+// eventsPath is where events are followed. Nomad has words of its own there for an
+// index that is none.
+const eventsPath = "/v1/event/stream"
+
+// followEvents goes on until the client has gone, the agent stops, or the client
+// reads so slowly that it has missed something.
+func (a *API) followEvents(r *request) (any, error) {
+	filter, err := events.ParseFilter(r.query["topic"], r.namespace)
+	if err != nil {
+		return nil, bad("Invalid topic query: " + err.Error())
+	}
+	r.w.Header().Set("Cache-Control", "no-cache")
+	s := r.stream("application/json")
+	err = events.Follow(r.Context(), a.config.Store.Subscribe(r.minIndex), filter, func(c events.Change) error {
+		line, err := Encode(c)
+		if err == nil {
+			_, err = s.Write(append(line, '\n'))
+		}
+		return err
+	})
+	if r.Context().Err() == nil {
+		a.logger.Info("event stream cut off", "client", r.RemoteAddr, "error", err)
+	}
+	return nil, nil
+}

@@ -1,0 +1,133 @@
+package httpapi
+
+import (
+	"cmp"
+	"errors"
+	"hash/fnv"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// listServices is a list of names by namespace. Nomad ignores the prefix, and
+// shows other services to those who look for one that is not there.
+func (a *API) listServices(r *request) (any, error) {
+	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		known := slices.DeleteFunc(s.Services(ws, r.namespace), func(reg *api.ServiceRegistration) bool {
+			return !strings.HasPrefix(reg.ServiceName, r.query.Get("prefix"))
+		})
+		slices.SortStableFunc(known, func(a, b *api.ServiceRegistration) int {
+			return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.ServiceName, b.ServiceName))
+		})
+		lists := []*api.ServiceRegistrationListStub{}
+		for _, reg := range known {
+			if n := len(lists); n == 0 || lists[n-1].Namespace != reg.Namespace {
+				lists = append(lists, &api.ServiceRegistrationListStub{Namespace: reg.Namespace})
+			}
+			list := lists[len(lists)-1]
+			if n := len(list.Services); n == 0 || list.Services[n-1].ServiceName != reg.ServiceName {
+				list.Services = append(list.Services, &api.ServiceRegistrationStub{ServiceName: reg.ServiceName, Tags: []string{}})
+			}
+			service := list.Services[len(list.Services)-1]
+			service.Tags = append(service.Tags, reg.Tags...)
+			slices.Sort(service.Tags)
+			service.Tags = slices.Compact(service.Tags)
+		}
+		return lists, s.TableIndex(ws, store.Services), nil
+	})
+}
+
+func (a *API) noServiceName(*request) (any, error) { return nil, bad("missing service name") }
+
+func (a *API) readService(r *request) (any, error) {
+	if strings.Contains(r.id, "/") {
+		return nil, bad("invalid URI")
+	}
+	choose, err := parseChoice(r.query.Get("choose"))
+	if err != nil {
+		return nil, err
+	}
+	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		found, err := page(r, s.ServicesByName(ws, r.namespace, r.id), byServiceID, asIs)
+		return choose.from(found), s.TableIndex(ws, store.Services), err
+	})
+}
+
+func byServiceID(reg *api.ServiceRegistration) place { return named(reg.Namespace, reg.ID) }
+
+// listedServices are those of a job or of an allocation.
+func listedServices(r *request, found []*api.ServiceRegistration) ([]*api.ServiceRegistration, error) {
+	return page(r, found, byServiceID, asIs)
+}
+
+// choice asks for some instances of a service: the same ones for the same key, as
+// far as they are still there.
+type choice struct {
+	count int // 0 is all
+	key   string
+}
+
+func parseChoice(text string) (choice, error) {
+	if text == "" {
+		return choice{}, nil
+	}
+	number, key, both := strings.Cut(text, "|")
+	count, err := strconv.Atoi(number)
+	if !both || strings.Contains(key, "|") || err != nil || count < 1 {
+		return choice{}, bad("Parameter for choose must be in form '<number>|<key>'")
+	}
+	return choice{count, key}, nil
+}
+
+// from gives each instance a rank that depends on it and the key only: one that
+// comes or goes moves no other.
+func (c choice) from(found []*api.ServiceRegistration) []*api.ServiceRegistration {
+	if c.count == 0 {
+		return found
+	}
+	rank := func(reg *api.ServiceRegistration) uint64 {
+		h := fnv.New64a()
+		_, _ = h.Write([]byte(c.key + "\x00" + reg.AllocID + "\x00" + reg.ID)) // never fails
+		return mix(h.Sum64())
+	}
+	slices.SortStableFunc(found, func(a, b *api.ServiceRegistration) int { return cmp.Compare(rank(b), rank(a)) })
+	return found[:min(c.count, len(found))]
+}
+
+// mix lets each bit of a hash depend on all: ids that begin alike would have ranks
+// that are alike.
+func mix(h uint64) uint64 {
+	h ^= h >> 33
+	h *= 0xff51afd7ed558ccd
+	h ^= h >> 33
+	h *= 0xc4ceb9fe1a85ec53
+	return h ^ h>>33
+}
+
+//lint:ignore ST1005 the text is Nomad's
+var errNoService = errors.New("service registration not found")
+
+func (a *API) deleteService(r *request) (any, error) {
+	name, id, _ := strings.Cut(r.id, "/")
+	switch {
+	case strings.Contains(id, "/"):
+		return nil, bad("invalid URI")
+	case name == "":
+		return nil, bad("missing service name")
+	case id == "":
+		return nil, bad("missing service id")
+	}
+	index, err := a.config.Store.Update(r.Context(), func(tx *store.Txn) error {
+		if reg := tx.Service(nil, r.namespace, id); reg == nil || reg.ServiceName != name {
+			return errNoService
+		}
+		tx.DeleteService(r.namespace, id)
+		return nil
+	})
+	r.index = index
+	return nothing{}, err
+}

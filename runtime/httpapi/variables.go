@@ -1,0 +1,141 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/variables"
+)
+
+// listVariables filters what everybody may know: a filter on items would tell
+// what is in them, bit by bit.
+func (a *API) listVariables(r *request) (any, error) {
+	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		found := []*api.VariableMetadata{}
+		for _, v := range s.Variables(ws, r.namespace, r.query.Get("prefix")) {
+			found = append(found, model.VariableMetadata(v))
+		}
+		list, err := page(r, found, func(m *api.VariableMetadata) place { return named(m.Namespace, m.Path) }, asIs)
+		return list, s.TableIndex(ws, store.Variables), err
+	})
+}
+
+func (a *API) noVariablePath(*request) (any, error) { return nil, bad("missing variable path") }
+
+// otherMethod is what Nomad says here, with a code of its own.
+func (a *API) otherMethod(*request) (any, error) { return nil, bad(errMethod.text) }
+
+func (a *API) readVariable(r *request) (any, error) {
+	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		v := s.Variable(ws, r.namespace, r.id)
+		if v == nil {
+			return nil, s.TableIndex(ws, store.Variables), notFound("variable not found")
+		}
+		return v, v.ModifyIndex, nil
+	})
+}
+
+// maxVariableBody has room for the largest variable with each character escaped.
+const maxVariableBody = 8 * model.MaxVariable
+
+func (a *API) putVariable(r *request) (any, error) {
+	check, err := r.check()
+	if err != nil {
+		return nil, err
+	}
+	lock, err := r.lockOperation()
+	if err != nil {
+		return nil, err
+	}
+	var v *api.Variable
+	if err := r.body(&v, maxVariableBody, false); err != nil {
+		return nil, err
+	}
+	if v == nil {
+		v = &api.Variable{} // the body was null
+	}
+	v.Path = r.id
+	if v.Namespace == "" {
+		v.Namespace = r.namespace
+	}
+	if lock != nil {
+		v, err = lock(a.variables, r.Context(), v)
+	} else {
+		v, err = a.variables.Put(r.Context(), v, check)
+	}
+	if err != nil {
+		return r.notChanged(err, check)
+	}
+	r.index = v.ModifyIndex
+	return v, nil
+}
+
+func (a *API) deleteVariable(r *request) (any, error) {
+	check, err := r.check()
+	if err != nil {
+		return nil, err
+	}
+	r.index, err = a.variables.Delete(r.Context(), r.namespace, r.id, check)
+	if err != nil {
+		return r.notChanged(err, check)
+	}
+	r.code = http.StatusNoContent
+	return nothing{}, nil
+}
+
+func (r *request) check() (variables.Check, error) {
+	text, asked := r.query["cas"]
+	if !asked {
+		return nil, nil
+	}
+	index, err := strconv.ParseUint(text[0], 10, 64)
+	if err != nil {
+		return nil, bad(fmt.Sprintf("can not parse cas: %v", err))
+	}
+	return &index, nil
+}
+
+var lockOperations = map[string]func(*variables.Variables, context.Context, *api.Variable) (*api.Variable, error){
+	"lock-acquire": (*variables.Variables).Acquire,
+	"lock-renew":   (*variables.Variables).Renew,
+	"lock-release": (*variables.Variables).Release,
+}
+
+// lockOperation returns what is to be done with the lock of a variable, nil if
+// that is not what the request is about.
+func (r *request) lockOperation() (do func(*variables.Variables, context.Context, *api.Variable) (*api.Variable, error), err error) {
+	for name, operation := range lockOperations {
+		if _, asked := r.query[name]; !asked {
+			continue
+		}
+		if do != nil {
+			return nil, bad("multiple lock operations")
+		}
+		do = operation
+	}
+	return do, nil
+}
+
+// notChanged says why a variable was not changed. Who has asked for an index gets
+// the variable that there is: clients decode it.
+func (r *request) notChanged(err error, check variables.Check) (any, error) {
+	var invalid variables.Invalid
+	var conflict *variables.Conflict
+	switch {
+	case errors.As(err, &invalid):
+		return nil, bad(invalid.Error())
+	case errors.As(err, &conflict) && check != nil:
+		r.index, r.code = conflict.Current.ModifyIndex, http.StatusConflict
+		return model.VariableForOthers(conflict.Current), nil
+	case errors.As(err, &conflict):
+		return nil, &statusError{http.StatusConflict, conflict.Text}
+	}
+	return nil, err
+}
