@@ -71,6 +71,10 @@ func TestContractUnprivileged(t *testing.T) {
 }
 
 func copyProgram(to string) error {
+	// A child that is started meanwhile must not inherit it while it is open for
+	// writing: nobody can execute it as long as the child does not execute either.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	from, err := os.Open("/proc/self/exe")
 	if err != nil {
 		return err

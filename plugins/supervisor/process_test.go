@@ -274,6 +274,10 @@ func install(t testing.TB, names ...string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// A child that is started meanwhile must not inherit a program while it is open for
+	// writing: nobody can execute it as long as the child does not execute either.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	for _, name := range names {
 		to := filepath.Join(dir, name)
 		if os.Link(self, to) == nil {
@@ -299,7 +303,10 @@ func TestNode(t *testing.T) {
 	t.Parallel()
 	dir := install(t, "strange-file", "scripted.real")
 	script := "#!/bin/sh\nexec \"$0.real\" plugin serve \"$1\"\n"
-	if err := os.WriteFile(filepath.Join(dir, "scripted"), []byte(script), 0o755); err != nil {
+	syscall.ForkLock.RLock() // see install
+	err := os.WriteFile(filepath.Join(dir, "scripted"), []byte(script), 0o755)
+	syscall.ForkLock.RUnlock()
+	if err != nil {
 		t.Fatal(err)
 	}
 	var events atomic.Int32
