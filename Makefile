@@ -1,10 +1,13 @@
-.PHONY: check generate bench
+.PHONY: check generate test-vm bench
 
 check: ## what CI runs
 	bash .ci/run
 
 generate: ## protobuf code, after a change of a .proto file
 	go generate ./...
+
+test-vm: ## in emulated machines with cgroups v2: what touches processes, and power that is lost
+	NOMAD_LITE_VM=1 go test -count=1 -timeout=20m -run '^TestVM$$' ./cmd/nomad-lite
 
 bench: ## every figure of the design's budgets, beside its floor
 	go test -run '^$$' -bench . -benchtime 1x ./...

@@ -57,23 +57,28 @@ var vmSteps = []vmStep{
 }
 
 // vmInit is the first process of the machine. When it returns, the kernel stops.
-func vmInit() {
+func vmInit(guest string) {
 	if err := prepareVM(); err != nil {
 		fmt.Println("prepare the machine:", err)
+	} else if guest == vmPower {
+		tellVM(powerStep, beNode)
 	} else {
 		for _, step := range vmSteps {
-			fmt.Println(vmBegin + step.name)
-			began := time.Now()
-			err := step.run()
-			took := time.Since(began).Round(10 * time.Millisecond)
-			if err != nil {
-				fmt.Printf("\n%s%s after %v\n", vmEnd, strings.ReplaceAll(err.Error(), "\n", "; "), took)
-			} else {
-				fmt.Printf("\n%sok after %v\n", vmEnd, took)
-			}
+			tellVM(step.name, step.run)
 		}
 	}
 	unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART)
+}
+
+// tellVM does one thing, and says how it went.
+func tellVM(name string, do func() error) {
+	fmt.Println(vmBegin + name)
+	began := time.Now()
+	verdict := "ok"
+	if err := do(); err != nil {
+		verdict = strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	fmt.Printf("\n%s%s after %v\n", vmEnd, verdict, time.Since(began).Round(10*time.Millisecond))
 }
 
 func prepareVM() error {
