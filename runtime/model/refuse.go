@@ -15,10 +15,14 @@ type Refusal struct {
 	Path []string
 	// Reason says what is refused, why, and what to do instead.
 	Reason string
+	// Foreground says that the job is at home on an agent, which waits: for the
+	// clock, for a dispatch, for the node to become another one.
+	Foreground bool
 }
 
-// Refusals returns what of a canonical job this build cannot run, in the order
-// of the job. What Validate refuses is not repeated.
+// Refusals returns what of a canonical job a run in the foreground cannot do, in
+// the order of the job: mostly what this build cannot do at all. What Validate
+// refuses is not repeated.
 //
 // hasDriver tells whether there is a task driver of that name; drivers, if
 // given, are the names that a person can choose from.
@@ -30,7 +34,7 @@ func Refusals(job *api.Job, hasDriver func(name string) bool, drivers ...string)
 	r.job(job)
 	all := make([]Refusal, 0, len(*r.faults))
 	for _, f := range *r.faults {
-		all = append(all, Refusal{Path: f.Path, Reason: f.Text})
+		all = append(all, Refusal{Path: f.Path, Reason: f.Text, Foreground: f.foreground})
 	}
 	return all
 }
@@ -48,16 +52,16 @@ func notBuilt(r *report, what, instead string) {
 
 func (r *refusals) job(job *api.Job) {
 	if region := val(job.Region); region != api.GlobalRegion {
-		r.at("region").add("No path to region %q: there is only the region %q here, remove the attribute", region, api.GlobalRegion)
+		r.at("region").add("No path to region %q: there is only the region %q here, remove the attribute", region, api.GlobalRegion).foreground = true
 	}
 	if val(job.Stop) {
-		r.add("the job is marked as stopped: remove Stop from it")
+		r.add("the job is marked as stopped: remove Stop from it").foreground = true
 	}
 	if job.Periodic != nil {
-		r.at("periodic").add("a periodic job cannot be run: there is no agent that would start it at its times. Remove the periodic block to run the job once, now")
+		r.at("periodic").add("a periodic job cannot be run: there is no agent that would start it at its times. Remove the periodic block to run the job once, now").foreground = true
 	}
 	if job.IsParameterized() {
-		r.at("parameterized").add("a parameterized job cannot be run: it only starts when it is dispatched. Remove the parameterized block, and write what would be dispatched into meta")
+		r.at("parameterized").add("a parameterized job cannot be run: it only starts when it is dispatched. Remove the parameterized block, and write what would be dispatched into meta").foreground = true
 	}
 	refuseMeta(r.report, job.Meta)
 	for _, g := range job.TaskGroups {
@@ -112,7 +116,7 @@ func refuseServices(r *report, services []*api.Service) {
 		case s.Connect != nil:
 			notBuilt(at.at("connect"), "Consul Connect", "there is no Consul here, remove the connect block")
 		case s.Provider == api.ServiceProviderConsul:
-			at.add("service %q would be registered with Consul, the provider when none is named, and there is no Consul here: write provider = \"nomad\" to have it registered here, or remove the service block", s.Name)
+			at.add("service %q would be registered with Consul, the provider when none is named, and there is no Consul here: write provider = \"nomad\" to have it registered here, or remove the service block", s.Name).foreground = true
 		}
 	}
 }

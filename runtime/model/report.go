@@ -17,7 +17,8 @@ type Fault struct {
 	// Text is what Nomad says. With causes below it, it is the prefix of their list.
 	Text string
 
-	causes []*Fault
+	causes     []*Fault
+	foreground bool // see Refusal
 }
 
 // Error returns the text, with the causes below it in the list format that
@@ -107,8 +108,10 @@ func (r *report) in(path ...string) *report {
 }
 
 // add says what is wrong with the block.
-func (r *report) add(format string, args ...any) {
-	*r.faults = append(*r.faults, &Fault{Path: r.path, Text: fmt.Sprintf(format, args...)})
+func (r *report) add(format string, args ...any) *Fault {
+	f := &Fault{Path: r.path, Text: fmt.Sprintf(format, args...)}
+	*r.faults = append(*r.faults, f)
+	return f
 }
 
 // nest takes over what is wrong with an inner block as a list under a prefix.

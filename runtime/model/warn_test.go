@@ -205,16 +205,16 @@ func TestRefusals(t *testing.T) {
 			got := Refusals(newFixture(c.edit).job, hasDriver, "e", "d")
 			if c.text == "" {
 				if len(got) > 0 {
-					t.Errorf("refused: %q", got)
+					t.Errorf("refused: %+v", got)
 				}
 				return
 			}
 			if len(got) != 1 || strings.Join(got[0].Path, " ") != c.path || !strings.Contains(got[0].Reason, c.text) {
-				t.Errorf("refusals %q, want one at %q that contains %q", got, c.path, c.text)
+				t.Errorf("refusals %+v, want one at %q that contains %q", got, c.path, c.text)
 			}
 		})
 	}
 	if got := Refusals(newFixture().job, func(string) bool { return false }); len(got) != 1 || strings.Contains(got[0].Reason, "only") {
-		t.Errorf("without names to offer: %q", got)
+		t.Errorf("without names to offer: %+v", got)
 	}
 }
