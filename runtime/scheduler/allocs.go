@@ -233,14 +233,14 @@ func (s *Scheduler) PauseDeployment(ctx context.Context, id string, pause bool) 
 	if pause {
 		name = "pause"
 	}
-	return s.verb(ctx, id, name, func(c *change, d *api.Deployment, job *api.Job) (Verdict, error) {
+	return s.verb(ctx, id, name, func(c *change, d *api.Deployment, _ *api.Job) (Verdict, error) {
 		next := copyDeployment(d)
 		next.ModifyTime = c.now.UnixNano()
 		if pause {
 			next.Status, next.StatusDescription = api.DeploymentStatusPaused, model.DeploymentPaused
 			return Verdict{Deployment: next}, nil
 		}
-		next.Status, next.StatusDescription = api.DeploymentStatusRunning, runningText(next, job)
+		next.Status, next.StatusDescription = api.DeploymentStatusRunning, model.DeploymentRunning
 		for _, state := range next.TaskGroups {
 			if !state.RequireProgressBy.IsZero() {
 				state.RequireProgressBy = c.now.Add(state.ProgressDeadline)
@@ -248,6 +248,12 @@ func (s *Scheduler) PauseDeployment(ctx context.Context, id string, pause bool) 
 		}
 		return Verdict{Deployment: next, Evaluate: true}, nil
 	})
+}
+
+// UnblockDeployment lets a deployment go on that waits for those of other regions,
+// which none does here.
+func (s *Scheduler) UnblockDeployment(ctx context.Context, id string) (Outcome, error) {
+	return s.verb(ctx, id, "unblock", func(*change, *api.Deployment, *api.Job) (Verdict, error) { return Verdict{}, nil })
 }
 
 // SetAllocHealth decides the health of allocations of a deployment, whose

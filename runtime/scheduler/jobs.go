@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 
 	"github.com/hashicorp/nomad/api"
@@ -157,6 +158,10 @@ func preserve(job, old *api.Job, o RegisterOptions) *api.Job {
 // returns what is stored.
 func (c *change) register(job, old *api.Job, submission *api.JobSubmission) *api.Job {
 	if old != nil && model.SameSpec(old, job) {
+		// The same job may be written in another way.
+		if key := KeyOf(old); submission != nil && !reflect.DeepEqual(submission, c.Submission(key, *old.Version)) {
+			c.PutSubmission(key, *old.Version, submission)
+		}
 		return old
 	}
 	return c.putVersion(job, old, submission)
@@ -339,6 +344,64 @@ func (s *Scheduler) SetStable(ctx context.Context, key JobKey, version uint64, s
 	})
 }
 
+// TagVersion gives a version of a job a name, which keeps it from being forgotten.
+// A nil version is the current one.
+func (s *Scheduler) TagVersion(ctx context.Context, key JobKey, version *uint64, tag api.JobVersionTag) (api.JobVersionTag, uint64, error) {
+	if len(tag.Description) > maxTagDescription {
+		return tag, 0, refuse(Invalid, "version tag description must be under %d characters, currently %d", maxTagDescription, len(tag.Description))
+	}
+	index, err := s.update(ctx, func(c *change) error {
+		job := c.Job(key)
+		if job == nil {
+			return refuse(NotFound, "job %q not found", key.ID)
+		}
+		if version != nil {
+			if job = c.version(key, *version); job == nil {
+				return refuse(NotFound, "job %q version %d not found", key.ID, *version)
+			}
+		}
+		if other := c.tagged(key, tag.Name); other != nil && *other.Version != *job.Version {
+			return refuse(Refused, "tag %q already exists on a different version of job %q", tag.Name, key.ID)
+		}
+		tag.TaggedTime = c.now.UnixNano()
+		c.putTag(job, &tag)
+		return nil
+	})
+	return tag, index, err
+}
+
+// maxTagDescription is the longest description of a version tag.
+const maxTagDescription = 1000
+
+// UntagVersion takes a name away from a version of a job.
+func (s *Scheduler) UntagVersion(ctx context.Context, key JobKey, name string) (uint64, error) {
+	return s.update(ctx, func(c *change) error {
+		job := c.tagged(key, name)
+		if job == nil {
+			return refuse(NotFound, "tag %q not found on job %q", name, key.ID)
+		}
+		c.putTag(job, nil)
+		c.trimVersions(key)
+		return nil
+	})
+}
+
+// tagged returns the version of a job that has the tag.
+func (c *change) tagged(key JobKey, name string) *api.Job {
+	for _, v := range c.JobVersions(key) {
+		if v.VersionTag != nil && v.VersionTag.Name == name {
+			return v
+		}
+	}
+	return nil
+}
+
+func (c *change) putTag(version *api.Job, tag *api.JobVersionTag) {
+	copied := *version
+	copied.VersionTag = tag
+	c.PutJobVersion(&copied)
+}
+
 // Evaluate looks at a job again. With force, allocations that failed are replaced
 // whatever their policy says.
 func (s *Scheduler) Evaluate(ctx context.Context, key JobKey, force bool) (out Outcome, err error) {
@@ -456,17 +519,18 @@ func withCount(job *api.Job, group string, count int) *api.Job {
 	return &c
 }
 
-// DryRun says what the registration of a job would lead to. Nothing is changed.
-func (s *Scheduler) DryRun(job *api.Job) (Changes, error) {
+// DryRun says what the registration of a job would lead to, and which job is
+// stored now, if any. Nothing is changed.
+func (s *Scheduler) DryRun(job *api.Job) (changes Changes, stored *api.Job, err error) {
 	state := s.store.View()
 	if err := prepare(job, state); err != nil {
-		return Changes{}, err
+		return Changes{}, nil, err
 	}
 	key := KeyOf(job)
 	node := NodeOf(state.Node())
 	version, created, index := uint64(0), state.AllocsIndex()+1, state.AllocsIndex()+1
-	next := *job
-	if old := state.Job(key); old != nil {
+	next, old := *job, state.Job(key)
+	if old != nil {
 		version, created = *old.Version, *old.CreateIndex
 		if !model.SameSpec(old, job) {
 			version++
@@ -486,7 +550,7 @@ func (s *Scheduler) DryRun(job *api.Job) (Changes, error) {
 		Room:       RoomOf(state, node),
 		Host:       s.host,
 		Now:        s.host.Now(),
-	}), nil
+	}), old, nil
 }
 
 // child returns a job made from a parent, which nobody else has.

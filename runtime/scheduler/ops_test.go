@@ -432,35 +432,6 @@ func TestProgressDeadline(t *testing.T) {
 	})
 }
 
-// RS-094: a sysbatch job of which one allocation succeeds and one fails is dead, and
-// no evaluation runs it again.
-func TestSysbatchIsRunOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(a *api.Allocation) schedtest.Life {
-			return schedtest.Life{Run: time.Second, Fail: a.TaskGroup == "h"}
-		})
-		b.register(batchJob(func(j *api.Job, g *api.TaskGroup, _ *api.Task) {
-			j.Type = new(api.JobTypeSysbatch)
-			h := *g
-			h.Name = new("h")
-			j.TaskGroups = append(j.TaskGroups, &h)
-		}))
-		b.after(time.Minute)
-		if _, err := b.Evaluate(t.Context(), web, false); err != nil {
-			t.Fatal(err)
-		}
-		b.after(time.Hour)
-		var ends []string
-		for _, a := range b.allocs("web") {
-			ends = append(ends, a.TaskGroup+" "+a.ClientStatus)
-		}
-		slices.Sort(ends)
-		if want := []string{"g complete", "h failed"}; *b.job("web").Status != "dead" || !slices.Equal(ends, want) {
-			t.Errorf("job %s, allocations %q, want %q", *b.job("web").Status, ends, want)
-		}
-	})
-}
-
 // RS-097 and 15.2: nothing of which something runs is ever removed, what somebody
 // needs stays, and the rest goes by age or at once.
 func TestCollection(t *testing.T) {
@@ -584,7 +555,7 @@ func TestDryRun(t *testing.T) {
 		b.register(serviceJob(nil))
 		b.after(time.Minute)
 		before := b.log.String()
-		out, err := b.DryRun(serviceJob(env("1")))
+		out, _, err := b.DryRun(serviceJob(env("1")))
 		if err != nil || out.Eval.PlanAnnotations.DesiredTGUpdates["g"].DestructiveUpdate != 1 {
 			t.Errorf("dry run %+v, %v", out.Eval, err)
 		}
