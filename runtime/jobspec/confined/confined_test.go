@@ -1,0 +1,122 @@
+package confined
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
+)
+
+// TestMain is also the children: one with the usual limits, one with next to
+// none, one that never answers, and one that breaks.
+func TestMain(m *testing.M) {
+	if len(os.Args) < 2 {
+		os.Exit(m.Run())
+	}
+	switch os.Args[1] {
+	case "serve":
+	case "small":
+		maxMemory = 1 << 20
+	case "slow":
+		time.Sleep(time.Hour)
+	case "broken":
+		fmt.Fprintln(os.Stderr, "no good")
+		os.Exit(exitBroken)
+	default:
+		os.Exit(m.Run())
+	}
+	os.Exit(Serve(os.Stdin, os.Stdout, os.Stderr))
+}
+
+const text = `
+variable "n" { default = 1 }
+job "web" {
+  datacenters = []
+  group "app" {
+    count = var.n
+    task "main" {
+      driver = "raw_exec"
+      leader = false
+      config {
+        whole = 1
+        part  = 1.5
+        list  = ["a", true, null]
+        block { x = 10000000000000001 }
+      }
+      env { KERNEL = "${attr.kernel.name}" }
+    }
+  }
+}`
+
+// What comes out of the child is what would have come out here.
+func TestParse(t *testing.T) {
+	file, diags := jobspec.Parse(jobspec.Source{Name: "input.hcl", Text: []byte(text), VarText: "n = 3\nother = 1"})
+	if diags.HasErrors() {
+		t.Fatal(diags)
+	}
+	job, err := New("serve").Parse(t.Context(), text, "n = 3\nother = 1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, gotErr := json.Marshal(job)
+	want, wantErr := json.Marshal(file.Job)
+	if gotErr != nil || wantErr != nil || string(got) != string(want) || *job.TaskGroups[0].Count != 3 {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	large := `job "x" { meta { a = "` + strings.Repeat("x", 900<<10) + `" } }`
+	for _, c := range []struct{ name, child, text, want string }{
+		{"a fault", "serve", "bad", "input.hcl:1,1-4: Argument or block definition required; An argument or block definition is required here. To set an argument, use the equals sign \"=\" to introduce the argument value."},
+		{"a file of the host", "serve", `job "x" { name = file("/etc/passwd") }`, "filesystem function disabled"},
+		{"too much memory", "small", large, errTooMuch.Text},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			job, err := New(c.child).Parse(t.Context(), c.text, "")
+			var fault *TextError
+			if !errors.As(err, &fault) || !strings.Contains(fault.Text, c.want) {
+				t.Errorf("%v, %v, want %q", job, err, c.want)
+			}
+		})
+	}
+}
+
+func TestChildBreaks(t *testing.T) {
+	_, err := New("broken").Parse(t.Context(), text, "")
+	var fault *TextError
+	if err == nil || errors.As(err, &fault) || !strings.Contains(err.Error(), "no good") {
+		t.Error(err)
+	}
+}
+
+// A child ends with the time that it has, and with the one who waits for it.
+func TestChildIsEnded(t *testing.T) {
+	p := New("slow")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	for range atOnce + 1 {
+		go func() {
+			_, err := p.Parse(ctx, text, "")
+			ended <- err
+		}()
+	}
+	time.AfterFunc(100*time.Millisecond, cancel)
+	for range atOnce + 1 {
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	}
+	defer func(d time.Duration) { maxTime = d }(maxTime)
+	maxTime = 50 * time.Millisecond
+	var fault *TextError
+	if _, err := p.Parse(t.Context(), text, ""); !errors.As(err, &fault) {
+		t.Error(err)
+	}
+}
