@@ -25,6 +25,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
+	"github.com/nomad-lite/nomad-lite/runtime/jobspec/confined"
 )
 
 const agentHelp = `Run jobs on this machine, and keep them running.
@@ -252,12 +253,13 @@ func runAgent(ctx context.Context, o agentOptions, s *streams) (err error) {
 		Store:     a.Store(),
 		Scheduler: a.Scheduler(),
 		Node:      a,
+		Parser:    confined.New(jobParser),
 		NodeID:    a.NodeID(),
 		Region:    a.Node().Region,
 		Advertise: open.Node.HTTPAddr,
-		Self:      r.self,
+		Self:      r.self(),
 		Version:   fingerprint.NomadVersion,
-		Token:     httpapi.Secret(token),
+		Token:     token,
 		Names:     l.names(c, a.Host().Hostname),
 		Headers:   c.HTTPHeaders,
 		Logger:    logger,

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -32,23 +31,19 @@ type Config struct {
 	Store     *store.Store
 	Scheduler *scheduler.Scheduler
 	Node      Node
+	Parser    parser
 	NodeID    string
 	Region    string
 	Advertise string // host:port by which the node is known
-	// Self returns the configuration of the agent for everybody to see; it has no
-	// secrets. Reload reads the configuration again. Both may be nil.
-	Self   func() map[string]any
-	Reload func() error
-	// Log is what the monitor shows; nil shows nothing.
-	Log hclog.InterceptLogger
-	// Debug gives away profiles and facts about the host.
-	Debug bool
+	// Self is the configuration of the agent for everybody to see; it has no
+	// secrets.
+	Self map[string]any
 	// Version is that of Nomad whose API this is.
 	Version string
 
 	// Token is what a client must show that does not come over a unix socket.
 	// Empty lets everybody in.
-	Token Secret
+	Token string
 	// Names are the host names under which the API may be reached, besides
 	// localhost and any address.
 	Names []string
@@ -64,16 +59,12 @@ type API struct {
 	routes    []route
 	logger    hclog.Logger
 	variables *variables.Variables
-	started   time.Time
-	telemetry atomic.Pointer[Telemetry]
 }
 
 // New returns an API that listens nowhere yet.
 func New(c Config) *API {
 	logger := c.Logger.Named("http")
-	a := &API{config: c, routes: routes, logger: logger, variables: variables.New(c.Store, logger), started: time.Now()}
-	a.SetTelemetry(Telemetry{})
-	return a
+	return &API{config: c, routes: routes, logger: logger, variables: variables.New(c.Store, logger)}
 }
 
 // The limits of a connection. Answers that wait have none for the whole, but each
@@ -161,11 +152,7 @@ func (a *API) answer(r *request) (any, error) {
 	if err := a.admit(r.Request); err != nil {
 		return nil, err
 	}
-	method := r.Method
-	if method == http.MethodHead {
-		method = http.MethodGet // net/http leaves the body out
-	}
-	rt, id, found, otherMethod := find(a.routes, method, r.URL.Path)
+	rt, id, found, otherMethod := find(a.routes, r.Method, r.URL.Path)
 	switch {
 	case otherMethod && !found:
 		return nil, errMethod

@@ -1,30 +1,78 @@
 package httpapi
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-func (a *API) listEvaluations(r *request) (any, error) {
+// evaluations returns those that a list is asked for.
+func (r *request) evaluations(s *store.Snapshot, ws store.WatchSet) ([]*api.Evaluation, error) {
 	status, job := r.query.Get("status"), r.query.Get("job")
 	if (status != "" || job != "") && r.query.Get("filter") != "" {
 		return nil, bad("Filter expression cannot be used with other filter parameters")
 	}
+	return slices.DeleteFunc(s.Evaluations(ws, r.query.Get("prefix")), func(e *api.Evaluation) bool {
+		return !r.sees(e.Namespace) || status != "" && e.Status != status || job != "" && e.JobID != job
+	}), nil
+}
+
+func (a *API) listEvaluations(r *request) (any, error) {
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		found := slices.DeleteFunc(s.Evaluations(ws, r.query.Get("prefix")), func(e *api.Evaluation) bool {
-			return !r.sees(e.Namespace) || status != "" && e.Status != status || job != "" && e.JobID != job
-		})
+		index := s.TableIndex(ws, store.Evaluations)
+		found, err := r.evaluations(s, ws)
+		if err != nil {
+			return nil, index, err
+		}
 		evals, err := page(r, found, func(e *api.Evaluation) place { return r.created(e.CreateIndex, e.ID) }, asIs)
-		return evals, s.TableIndex(ws, store.Evaluations), err
+		return evals, index, err
 	})
+}
+
+type evaluationCount struct {
+	Count int
+	meta
+}
+
+// countEvaluations counts what a list would have, on all of its pages.
+func (a *API) countEvaluations(r *request) (any, error) {
+	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		index := s.TableIndex(ws, store.Evaluations)
+		found, err := r.evaluations(s, ws)
+		if err != nil {
+			return nil, index, err
+		}
+		matches, err := r.matcher()
+		if err != nil {
+			return nil, index, err
+		}
+		answer := evaluationCount{meta: meta{Index: index, KnownLeader: true}}
+		for _, e := range found {
+			ok, err := matches(e)
+			if err != nil {
+				return nil, index, err
+			}
+			if ok {
+				answer.Count++
+			}
+		}
+		return answer, index, nil
+	})
+}
+
+func (a *API) deleteEvaluations(*request) (any, error) {
+	return nil, errors.New("eval broker is enabled; eval broker must be paused to delete evals")
 }
 
 func (a *API) readEvaluation(r *request) (any, error) {
 	if err := wholeID("eval", r.id); err != nil {
+		return nil, err
+	}
+	related, err := r.flag("related")
+	if err != nil {
 		return nil, err
 	}
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
@@ -32,109 +80,41 @@ func (a *API) readEvaluation(r *request) (any, error) {
 		if e == nil {
 			return nil, s.TableIndex(ws, store.Evaluations), notFound("eval not found")
 		}
-		if r.query.Get("related") == "true" {
+		if related {
 			copied := *e
-			for _, other := range s.EvaluationsByJob(ws, e.Namespace, e.JobID) {
-				if other.PreviousEval == e.ID || e.PreviousEval == other.ID {
-					copied.RelatedEvals = append(copied.RelatedEvals, &api.EvaluationStub{
-						ID: other.ID, Priority: other.Priority, Type: other.Type, TriggeredBy: other.TriggeredBy, Namespace: other.Namespace,
-						JobID: other.JobID, NodeID: other.NodeID, DeploymentID: other.DeploymentID, Status: other.Status,
-						StatusDescription: other.StatusDescription, WaitUntil: other.WaitUntil, NextEval: other.NextEval,
-						PreviousEval: other.PreviousEval, BlockedEval: other.BlockedEval, CreateIndex: other.CreateIndex,
-						ModifyIndex: other.ModifyIndex, CreateTime: other.CreateTime, ModifyTime: other.ModifyTime,
-					})
-				}
-			}
-			return &copied, e.ModifyIndex, nil
+			copied.RelatedEvals = relatedTo(e, s.EvaluationsByJob(ws, e.Namespace, e.JobID))
+			e = &copied
 		}
 		return e, e.ModifyIndex, nil
 	})
 }
 
+// relatedTo returns the evaluations that this one has come from and has led to,
+// over any number of steps.
+func relatedTo(e *api.Evaluation, all []*api.Evaluation) (stubs []*api.EvaluationStub) {
+	near := func(a, b *api.Evaluation) bool {
+		return a.PreviousEval == b.ID || a.NextEval == b.ID || a.BlockedEval == b.ID
+	}
+	family, known := []*api.Evaluation{e}, map[string]bool{e.ID: true}
+	for i := 0; i < len(family); i++ {
+		for _, other := range all {
+			if !known[other.ID] && (near(family[i], other) || near(other, family[i])) {
+				family, known[other.ID] = append(family, other), true
+				stubs = append(stubs, &api.EvaluationStub{
+					ID: other.ID, Priority: other.Priority, Type: other.Type, TriggeredBy: other.TriggeredBy, Namespace: other.Namespace,
+					JobID: other.JobID, NodeID: other.NodeID, DeploymentID: other.DeploymentID, Status: other.Status,
+					StatusDescription: other.StatusDescription, WaitUntil: other.WaitUntil, NextEval: other.NextEval,
+					PreviousEval: other.PreviousEval, BlockedEval: other.BlockedEval, CreateIndex: other.CreateIndex,
+					ModifyIndex: other.ModifyIndex, CreateTime: other.CreateTime, ModifyTime: other.ModifyTime,
+				})
+			}
+		}
+	}
+	return stubs
+}
+
 func (a *API) evaluationAllocations(r *request) (any, error) {
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		stubs := []*api.AllocationListStub{}
-		for _, alloc := range byCreation(s.AllocationsByEvaluation(ws, r.id)) {
-			stubs = append(stubs, stubOf(alloc, true, false))
-		}
-		return stubs, s.TableIndex(ws, store.Allocations), nil
+		return stubsOf(s.AllocationsByEvaluation(ws, r.id)), s.TableIndex(ws, store.Allocations), nil
 	})
-}
-
-func (a *API) listDeployments(r *request) (any, error) {
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		found := slices.DeleteFunc(s.Deployments(ws, r.query.Get("prefix")), func(d *api.Deployment) bool {
-			return !r.sees(d.Namespace)
-		})
-		deployments, err := page(r, found, func(d *api.Deployment) place { return r.created(d.CreateIndex, d.ID) }, asIs)
-		return deployments, s.TableIndex(ws, store.Deployments), err
-	})
-}
-
-func (a *API) readDeployment(r *request) (any, error) {
-	if err := wholeID("deployment", r.id); err != nil {
-		return nil, err
-	}
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		d := s.Deployment(ws, r.id)
-		if d == nil {
-			return nil, s.TableIndex(ws, store.Deployments), notFound("deployment not found")
-		}
-		return d, d.ModifyIndex, nil
-	})
-}
-
-func (a *API) deploymentAllocations(r *request) (any, error) {
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		stubs := []*api.AllocationListStub{}
-		for _, alloc := range byCreation(s.AllocationsByDeployment(ws, r.id)) {
-			stubs = append(stubs, stubOf(alloc, true, false))
-		}
-		return stubs, s.TableIndex(ws, store.Allocations), nil
-	})
-}
-
-// deploymentWritten is the answer to a change of a deployment.
-func (r *request) deploymentWritten(o scheduler.Outcome, err error) (any, error) {
-	if err != nil {
-		return nil, err
-	}
-	return struct {
-		EvalID                string
-		EvalCreateIndex       uint64
-		DeploymentModifyIndex uint64
-		RevertedJobVersion    *uint64
-		meta
-	}{o.EvalID, o.EvalCreateIndex, o.DeploymentModifyIndex, o.RevertedJobVersion, r.meta(o.Index)}, nil
-}
-
-func (a *API) failDeployment(r *request) (any, error) {
-	return r.deploymentWritten(a.config.Scheduler.FailDeployment(r.Context(), r.id))
-}
-
-func (a *API) pauseDeployment(r *request) (any, error) {
-	var body struct{ Pause bool }
-	if err := r.body(&body, maxBody, false); err != nil {
-		return nil, err
-	}
-	return r.deploymentWritten(a.config.Scheduler.PauseDeployment(r.Context(), r.id, body.Pause))
-}
-
-func (a *API) promoteDeployment(r *request) (any, error) {
-	var body struct {
-		All    bool
-		Groups []string
-	}
-	if err := r.body(&body, maxBody, false); err != nil {
-		return nil, err
-	}
-	switch {
-	case body.All && len(body.Groups) > 0:
-		return nil, bad("all and groups cannot be used together")
-	case !body.All && len(body.Groups) == 0:
-		return nil, bad("Must specify at least one group to promote, or all")
-	case body.All:
-		body.Groups = nil
-	}
-	return r.deploymentWritten(a.config.Scheduler.PromoteDeployment(r.Context(), r.id, body.Groups))
 }

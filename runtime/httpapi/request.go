@@ -44,11 +44,15 @@ const (
 	maxWait     = 5 * time.Minute
 )
 
+// errNoRegion is what is said of a region that is not ours.
+//
+//lint:ignore ST1005 Nomad's clients match on the text
+var errNoRegion = errors.New("No path to region")
+
 // parse reads the parameters that all routes have.
 func (r *request) parse(region string) error {
 	if other := r.query.Get("region"); other != "" && other != region && other != api.GlobalRegion && !strings.HasPrefix(r.URL.Path, "/v1/client/") {
-		//lint:ignore ST1005 Nomad's clients match on the text
-		return errors.New("No path to region")
+		return errNoRegion
 	}
 	r.namespace = r.query.Get("namespace")
 	if r.namespace == "" {

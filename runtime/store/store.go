@@ -40,7 +40,6 @@ type Store struct {
 	done   chan struct{} // closed by the writer when it has ended
 
 	commits atomic.Int64
-	fault   atomic.Pointer[error]
 
 	mu       sync.Mutex
 	requests []*request
@@ -94,15 +93,6 @@ func (s *Store) Wait(ctx context.Context, min uint64) error {
 
 // Commits returns how many transactions have been written to the file.
 func (s *Store) Commits() int64 { return s.commits.Load() }
-
-// Fault returns why the last change could not be written: the disk is full, say.
-// It is nil as soon as one could be.
-func (s *Store) Fault() error {
-	if err := s.fault.Load(); err != nil {
-		return *err
-	}
-	return nil
-}
 
 // Damage returns what could not be read when the store was opened.
 func (s *Store) Damage() []Damage { return s.damage }
@@ -202,14 +192,8 @@ func (s *Store) commit(requests []*request) {
 		}
 	}
 	err := b.write()
-	switch {
-	case err != nil:
-		s.fault.Store(&err)
-	default:
+	if err == nil {
 		b.publish()
-		if len(b.net) > 0 {
-			s.fault.Store(nil)
-		}
 	}
 	for _, r := range b.requests {
 		if err != nil && r.err == nil && r.panicked == nil {

@@ -1,0 +1,141 @@
+package httpapi
+
+import (
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+func (a *API) listDeployments(r *request) (any, error) {
+	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		found := slices.DeleteFunc(s.Deployments(ws, r.query.Get("prefix")), func(d *api.Deployment) bool {
+			return !r.sees(d.Namespace)
+		})
+		deployments, err := page(r, found, func(d *api.Deployment) place { return r.created(d.CreateIndex, d.ID) }, asIs)
+		return deployments, s.TableIndex(ws, store.Deployments), err
+	})
+}
+
+func (a *API) readDeployment(r *request) (any, error) {
+	if err := wholeID("deployment", r.id); err != nil {
+		return nil, err
+	}
+	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		d := s.Deployment(ws, r.id)
+		if d == nil {
+			return nil, s.TableIndex(ws, store.Deployments), notFound("deployment not found")
+		}
+		return d, d.ModifyIndex, nil
+	})
+}
+
+func (a *API) deploymentAllocations(r *request) (any, error) {
+	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		return stubsOf(s.AllocationsByDeployment(ws, r.id)), s.TableIndex(ws, store.Allocations), nil
+	})
+}
+
+// deploymentWritten is the answer to a change of a deployment.
+func (r *request) deploymentWritten(o scheduler.Outcome, err error) (any, error) {
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		EvalID                string
+		EvalCreateIndex       uint64
+		DeploymentModifyIndex uint64
+		RevertedJobVersion    *uint64
+		meta
+	}{o.EvalID, o.EvalCreateIndex, o.DeploymentModifyIndex, o.RevertedJobVersion, r.meta(o.Index)}, nil
+}
+
+// deploymentBody is the part that the bodies of all changes have.
+type deploymentBody struct{ DeploymentID string }
+
+// of checks that the body is about the deployment that the path names.
+func (b deploymentBody) of(r *request) error {
+	switch b.DeploymentID {
+	case "":
+		return bad("DeploymentID must be specified")
+	case r.id:
+		return nil
+	}
+	return bad("Deployment ID does not match")
+}
+
+func (a *API) failDeployment(r *request) (any, error) {
+	var body deploymentBody
+	if err := r.body(&body, maxBody, true); err != nil {
+		return nil, err
+	}
+	if body.DeploymentID != "" && body.DeploymentID != r.id {
+		return nil, body.of(r)
+	}
+	return r.deploymentWritten(a.config.Scheduler.FailDeployment(r.Context(), r.id))
+}
+
+// unblockDeployment does nothing: no other region waits for this one.
+func (a *API) unblockDeployment(r *request) (any, error) {
+	var body deploymentBody
+	if err := r.body(&body, maxBody, false); err != nil {
+		return nil, err
+	}
+	if err := body.of(r); err != nil {
+		return nil, err
+	}
+	return r.deploymentWritten(a.config.Scheduler.UnblockDeployment(r.Context(), r.id))
+}
+
+func (a *API) pauseDeployment(r *request) (any, error) {
+	var body struct {
+		deploymentBody
+		Pause bool
+	}
+	if err := r.body(&body, maxBody, false); err != nil {
+		return nil, err
+	}
+	if err := body.of(r); err != nil {
+		return nil, err
+	}
+	return r.deploymentWritten(a.config.Scheduler.PauseDeployment(r.Context(), r.id, body.Pause))
+}
+
+func (a *API) promoteDeployment(r *request) (any, error) {
+	var body struct {
+		deploymentBody
+		All    bool
+		Groups []string
+	}
+	if err := r.body(&body, maxBody, false); err != nil {
+		return nil, err
+	}
+	if err := body.of(r); err != nil {
+		return nil, err
+	}
+	switch {
+	case body.All && len(body.Groups) > 0:
+		return nil, bad("all and groups cannot be used together")
+	case !body.All && len(body.Groups) == 0:
+		return nil, bad("Must specify at least one group to promote, or all")
+	case body.All:
+		body.Groups = nil
+	}
+	return r.deploymentWritten(a.config.Scheduler.PromoteDeployment(r.Context(), r.id, body.Groups))
+}
+
+func (a *API) setAllocationHealth(r *request) (any, error) {
+	var body struct {
+		deploymentBody
+		HealthyAllocationIDs, UnhealthyAllocationIDs []string
+	}
+	if err := r.body(&body, maxBody, false); err != nil {
+		return nil, err
+	}
+	if err := body.of(r); err != nil {
+		return nil, err
+	}
+	return r.deploymentWritten(a.config.Scheduler.SetAllocHealth(r.Context(), r.id, body.HealthyAllocationIDs, body.UnhealthyAllocationIDs))
+}

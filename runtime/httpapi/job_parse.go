@@ -1,0 +1,41 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/jobspec/confined"
+)
+
+// parser reads the text of a job file. What is wrong with the text is a
+// confined.TextError. confined.Parser is one.
+type parser interface {
+	Parse(ctx context.Context, text, variables string) (*api.Job, error)
+}
+
+func (a *API) parseJob(r *request) (any, error) {
+	var body struct {
+		JobHCL, Variables string
+		Canonicalize      bool
+	}
+	if err := r.body(&body, maxJob, false); err != nil {
+		return nil, err
+	}
+	if body.JobHCL == "" {
+		return nil, bad("Job spec is empty")
+	}
+	job, err := a.config.Parser.Parse(r.Context(), body.JobHCL, body.Variables)
+	var text *confined.TextError
+	if errors.As(err, &text) {
+		return nil, bad("Failed to parse job: " + text.Error())
+	}
+	if err != nil {
+		return nil, err
+	}
+	if body.Canonicalize {
+		job.Canonicalize()
+	}
+	return job, nil
+}

@@ -1,0 +1,65 @@
+package httpapi
+
+import (
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// planRequest is the body of a plan.
+type planRequest struct {
+	sentJob
+	Diff bool
+}
+
+// planJob says what a registration would lead to, and changes nothing.
+func (a *API) planJob(r *request) (any, error) {
+	var body planRequest
+	if err := r.body(&body, maxJob, false); err != nil {
+		return nil, err
+	}
+	job, err := a.take(r, body.sentJob)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.acceptable(job); err != nil {
+		return nil, err
+	}
+	index := max(a.config.Store.Snapshot().TableIndex(nil, store.Jobs), 1)
+	plan, current, err := a.config.Scheduler.DryRun(job)
+	if err != nil {
+		return nil, err
+	}
+	answer := struct {
+		Annotations        *api.PlanAnnotations
+		FailedTGAllocs     map[string]*api.AllocationMetric
+		JobModifyIndex     uint64
+		CreatedEvals       []*api.Evaluation
+		Diff               *api.JobDiff
+		NextPeriodicLaunch time.Time
+		Warnings           string
+		meta
+	}{
+		Annotations: plan.Eval.PlanAnnotations, FailedTGAllocs: plan.Eval.FailedTGAllocs, CreatedEvals: plan.Evals,
+		meta: r.meta(index),
+	}
+	warnings := model.Warnings(job)
+	if current != nil {
+		answer.JobModifyIndex = val(current.JobModifyIndex)
+		if fault := model.TransitionFault(current, job); fault != nil {
+			warnings = append(warnings, "This job will be refused when it is submitted: "+fault.Error())
+		}
+	}
+	if body.Diff {
+		answer.Diff = model.Diff(current, job)
+		model.Annotate(answer.Diff, current, job, answer.Annotations.DesiredTGUpdates)
+	}
+	if job.Periodic != nil && val(job.Periodic.Enabled) {
+		answer.NextPeriodicLaunch = model.NextLaunch(job, time.Now())
+	}
+	answer.Warnings = model.FormatWarnings(warnings)
+	return answer, nil
+}

@@ -1,0 +1,142 @@
+package httpapi
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// job answers from a job that must be there.
+func (a *API) job(r *request, missing string, read func(s *store.Snapshot, ws store.WatchSet, j *api.Job) (any, uint64)) (any, error) {
+	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		j := s.Job(ws, r.namespace, r.id)
+		if j == nil {
+			return nil, s.TableIndex(ws, store.Jobs), notFound(missing)
+		}
+		value, index := read(s, ws, j)
+		return value, index, nil
+	})
+}
+
+func (a *API) readJob(r *request) (any, error) {
+	return a.job(r, "job not found", func(_ *store.Snapshot, _ store.WatchSet, j *api.Job) (any, uint64) {
+		return j, val(j.ModifyIndex)
+	})
+}
+
+func (a *API) jobSummary(r *request) (any, error) {
+	return a.job(r, "job not found", func(s *store.Snapshot, ws store.WatchSet, j *api.Job) (any, uint64) {
+		sum := summarize(s, ws, j)
+		return sum, sum.ModifyIndex
+	})
+}
+
+func (a *API) jobSubmission(r *request) (any, error) {
+	version, err := strconv.ParseUint(r.query.Get("version"), 10, 64)
+	if err != nil {
+		return nil, bad("Unable to parse job submission version parameter")
+	}
+	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		index := s.TableIndex(ws, store.JobSubmissions)
+		submission := s.JobSubmission(ws, r.namespace, r.id, version)
+		if submission == nil {
+			return nil, index, notFound("job source not found")
+		}
+		answer := struct {
+			api.JobSubmission
+			Namespace, JobID        string
+			Version, JobModifyIndex uint64
+		}{JobSubmission: *submission, Namespace: r.namespace, JobID: r.id, Version: version}
+		if j := s.JobVersion(ws, r.namespace, r.id, version); j != nil {
+			answer.JobModifyIndex = val(j.JobModifyIndex)
+		}
+		return answer, index, nil
+	})
+}
+
+// ofThisJob tells whether what was made for a job of this name is to be listed: if
+// it is not asked for all, only what belongs to the job that has the name now.
+func (r *request) ofThisJob(j *api.Job, jobCreateIndex uint64) bool {
+	all, err := strconv.ParseBool(r.query.Get("all"))
+	return err == nil && all || j != nil && jobCreateIndex == val(j.CreateIndex)
+}
+
+func (a *API) jobAllocations(r *request) (any, error) {
+	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		j := s.Job(ws, r.namespace, r.id)
+		found := slices.DeleteFunc(s.AllocationsByJob(ws, r.namespace, r.id), func(alloc *api.Allocation) bool {
+			return !r.ofThisJob(j, val(alloc.Job.CreateIndex))
+		})
+		return stubsOf(found), s.TableIndex(ws, store.Allocations), nil
+	})
+}
+
+// stubsOf lists allocations in the order in which they were made.
+func stubsOf(allocs []*api.Allocation) []*api.AllocationListStub {
+	stubs := []*api.AllocationListStub{}
+	for _, alloc := range byCreation(allocs) {
+		stubs = append(stubs, stubOf(alloc, true, false))
+	}
+	return stubs
+}
+
+func (a *API) jobEvaluations(r *request) (any, error) {
+	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		return list(s.EvaluationsByJob(ws, r.namespace, r.id)), s.TableIndex(ws, store.Evaluations), nil
+	})
+}
+
+func (a *API) jobDeployments(r *request) (any, error) {
+	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		j := s.Job(ws, r.namespace, r.id)
+		found := slices.DeleteFunc(s.DeploymentsByJob(ws, r.namespace, r.id), func(d *api.Deployment) bool {
+			return !r.ofThisJob(j, d.JobCreateIndex)
+		})
+		return list(found), s.TableIndex(ws, store.Deployments), nil
+	})
+}
+
+func (a *API) jobDeployment(r *request) (any, error) {
+	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		d := s.LatestDeployment(ws, r.namespace, r.id)
+		if d == nil {
+			return nil, s.TableIndex(ws, store.Deployments), nil
+		}
+		return d, d.ModifyIndex, nil
+	})
+}
+
+func (a *API) jobServices(r *request) (any, error) {
+	return a.job(r, "job not found", func(s *store.Snapshot, ws store.WatchSet, _ *api.Job) (any, uint64) {
+		return list(s.ServicesByJob(ws, r.namespace, r.id)), s.TableIndex(ws, store.Services)
+	})
+}
+
+// jobAction is an action with the task that it runs in.
+type jobAction struct {
+	api.Action
+	TaskName, TaskGroupName string
+}
+
+func (a *API) jobActions(r *request) (any, error) {
+	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		j := s.Job(ws, r.namespace, r.id)
+		if j == nil {
+			//lint:ignore ST1005 the text is Nomad's
+			return nil, s.TableIndex(ws, store.Jobs), fmt.Errorf("Unknown job %q", r.id)
+		}
+		actions := []jobAction{}
+		for _, g := range j.TaskGroups {
+			for _, t := range g.Tasks {
+				for _, action := range t.Actions {
+					actions = append(actions, jobAction{*action, t.Name, val(g.Name)})
+				}
+			}
+		}
+		return actions, val(j.ModifyIndex), nil
+	})
+}

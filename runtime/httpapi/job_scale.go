@@ -1,0 +1,128 @@
+package httpapi
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+func (a *API) jobScale(r *request) (any, error) {
+	return a.job(r, "job not found", func(s *store.Snapshot, ws store.WatchSet, j *api.Job) (any, uint64) {
+		status := &api.JobScaleStatusResponse{
+			JobID: r.id, Namespace: r.namespace, JobCreateIndex: val(j.CreateIndex), JobModifyIndex: val(j.JobModifyIndex), JobStopped: val(j.Stop),
+			TaskGroups: make(map[string]api.TaskGroupScaleStatus),
+		}
+		events := s.ScalingEvents(ws, r.namespace, r.id)
+		for _, g := range j.TaskGroups {
+			status.TaskGroups[val(g.Name)] = api.TaskGroupScaleStatus{Desired: val(g.Count), Events: list(events[val(g.Name)])}
+		}
+		index := max(val(j.ModifyIndex), s.TableIndex(ws, store.ScalingEvents))
+		for _, alloc := range allocationsOf(s, ws, j) {
+			index = max(index, alloc.ModifyIndex)
+			g, known := status.TaskGroups[alloc.TaskGroup]
+			if !known || model.Terminal(alloc) {
+				continue
+			}
+			g.Placed++
+			if alloc.ClientStatus == api.AllocClientStatusRunning {
+				g.Running++
+			}
+			if health := alloc.DeploymentStatus; health != nil && health.Healthy != nil {
+				if *health.Healthy {
+					g.Healthy++
+				} else {
+					g.Unhealthy++
+				}
+			}
+			status.TaskGroups[alloc.TaskGroup] = g
+		}
+		return status, index
+	})
+}
+
+func (a *API) scaleJob(r *request) (any, error) {
+	var body struct {
+		Count          *int64
+		Target         map[string]string
+		Message        string
+		Error          bool
+		Meta           map[string]any
+		JobModifyIndex uint64
+	}
+	if err := r.body(&body, maxBody, false); err != nil {
+		return nil, err
+	}
+	if job := body.Target["Job"]; job != "" && job != r.id {
+		return nil, bad("job ID in payload did not match URL")
+	}
+	if body.Target["Group"] == "" {
+		return nil, bad("missing task group name for scaling action")
+	}
+	out, err := a.config.Scheduler.Scale(r.Context(), r.key(), scheduler.ScaleRequest{
+		Group: body.Target["Group"], Count: body.Count, Message: body.Message, Error: body.Error, Meta: body.Meta,
+		JobModifyIndex: body.JobModifyIndex,
+	})
+	var refused *scheduler.RequestError
+	if errors.As(err, &refused) && refused.Kind == scheduler.NotFound {
+		return nil, notFound(refused.Text)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r.written(out), nil
+}
+
+// policy is the scaling block of a group, with an id that it always has.
+func policy(j *api.Job, g *api.TaskGroup) *api.ScalingPolicy {
+	p := *g.Scaling
+	p.ID = uuid.NewSHA1(uuid.Nil, []byte("scaling\x00"+val(j.Namespace)+"\x00"+val(j.ID)+"\x00"+val(g.Name))).String()
+	p.Namespace, p.CreateIndex, p.ModifyIndex = val(j.Namespace), val(j.CreateIndex), val(j.JobModifyIndex)
+	if p.Type == "" {
+		p.Type = "horizontal"
+	}
+	return &p
+}
+
+func policies(s *store.Snapshot, ws store.WatchSet, namespace string) (all []*api.ScalingPolicy) {
+	for _, j := range s.Jobs(ws, namespace, "") {
+		for _, g := range j.TaskGroups {
+			if g.Scaling != nil {
+				all = append(all, policy(j, g))
+			}
+		}
+	}
+	return all
+}
+
+func (a *API) listPolicies(r *request) (any, error) {
+	job, kind, prefix := r.query.Get("job"), r.query.Get("type"), r.query.Get("prefix")
+	bare := func(id string) string { return strings.ReplaceAll(strings.ToLower(id), "-", "") }
+	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		stubs := []*api.ScalingPolicyListStub{}
+		for _, p := range policies(s, ws, r.namespace) {
+			if (job == "" || p.Target["Job"] == job) && (kind == "" || p.Type == kind) && strings.HasPrefix(bare(p.ID), bare(prefix)) {
+				stubs = append(stubs, &api.ScalingPolicyListStub{
+					ID: p.ID, Enabled: val(p.Enabled), Type: p.Type, Target: p.Target, CreateIndex: p.CreateIndex, ModifyIndex: p.ModifyIndex,
+				})
+			}
+		}
+		return stubs, s.TableIndex(ws, store.Jobs), nil
+	})
+}
+
+func (a *API) readPolicy(r *request) (any, error) {
+	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		for _, p := range policies(s, ws, store.AnyNamespace) {
+			if p.ID == r.id {
+				return p, p.ModifyIndex, nil
+			}
+		}
+		return nil, s.TableIndex(ws, store.Jobs), notFound("policy not found")
+	})
+}

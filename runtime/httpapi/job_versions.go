@@ -1,0 +1,136 @@
+package httpapi
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+func (a *API) jobVersions(r *request) (any, error) {
+	diffs, err := r.flag("diffs")
+	if err != nil {
+		return nil, err
+	}
+	base, err := r.diffBase()
+	if err != nil {
+		return nil, err
+	}
+	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		versions := s.JobVersions(ws, r.namespace, r.id)
+		if len(versions) == 0 {
+			return nil, s.TableIndex(ws, store.Jobs), notFound("job versions not found")
+		}
+		answer := struct {
+			Versions []*api.Job
+			Diffs    []*api.JobDiff
+			meta
+		}{Versions: versions}
+		for _, v := range versions {
+			answer.Index = max(answer.Index, val(v.ModifyIndex))
+		}
+		answer.KnownLeader = true
+		if diffs {
+			if answer.Diffs, err = versionDiffs(versions, base); err != nil {
+				return nil, answer.Index, err
+			}
+		}
+		return answer, answer.Index, nil
+	})
+}
+
+// diffBase returns what picks the version that all are compared with, nil if each
+// is compared with the one before it.
+func (r *request) diffBase() (func(*api.Job) bool, error) {
+	number, tag := r.query.Get("diff_version"), r.query.Get("diff_tag")
+	switch {
+	case number != "" && tag != "":
+		return nil, bad("diff_version and diff_tag cannot be used together")
+	case tag != "":
+		return func(j *api.Job) bool { return j.VersionTag != nil && j.VersionTag.Name == tag }, nil
+	case number != "":
+		n, err := strconv.ParseUint(number, 10, 64)
+		if err != nil {
+			//lint:ignore ST1005 the text is Nomad's
+			return nil, fmt.Errorf("Failed to parse value of %q (%v) as a uint64: %v", "diff_version", number, err)
+		}
+		return func(j *api.Job) bool { return val(j.Version) == n }, nil
+	}
+	return nil, nil
+}
+
+// versionDiffs compares all versions but the oldest, which are newest first, each
+// with the one before it, or with the one that base picks.
+func versionDiffs(versions []*api.Job, base func(*api.Job) bool) ([]*api.JobDiff, error) {
+	at := -1
+	if base != nil {
+		if at = slices.IndexFunc(versions, base); at < 0 {
+			return nil, notFound("the version of the job to compare with was not found")
+		}
+	}
+	diffs := []*api.JobDiff{}
+	for i, v := range versions[:len(versions)-1] {
+		old := versions[i+1]
+		if at >= 0 {
+			old = versions[at]
+		}
+		diffs = append(diffs, model.Diff(old, v))
+	}
+	return diffs, nil
+}
+
+// versionTag splits the end of the path of a tag off the id of its job.
+func (r *request) versionTag() (key scheduler.JobKey, name string, err error) {
+	id, name, found := strings.Cut(r.id, "/versions/")
+	if !found || name == "" || strings.Contains(name, "/") {
+		return key, "", notFound("")
+	}
+	return scheduler.JobKey{Namespace: r.namespace, ID: id}, name, nil
+}
+
+func (a *API) tagVersion(r *request) (any, error) {
+	key, name, err := r.versionTag()
+	if err != nil {
+		return nil, err
+	}
+	var body struct {
+		Version     *uint64
+		Latest      bool
+		Description string
+	}
+	if err := r.body(&body, maxBody, false); err != nil {
+		return nil, err
+	}
+	if body.Latest && val(body.Version) == 0 {
+		body.Version = nil
+	} else if body.Version == nil {
+		body.Version = new(uint64(0)) // as for a client that leaves out what is zero
+	}
+	tag, index, err := a.config.Scheduler.TagVersion(r.Context(), key, body.Version, api.JobVersionTag{Name: name, Description: body.Description})
+	return r.tagged(tag, index, err)
+}
+
+func (a *API) untagVersion(r *request) (any, error) {
+	key, name, err := r.versionTag()
+	if err != nil {
+		return nil, err
+	}
+	index, err := a.config.Scheduler.UntagVersion(r.Context(), key, name)
+	return r.tagged(api.JobVersionTag{}, index, err)
+}
+
+func (r *request) tagged(tag api.JobVersionTag, index uint64, err error) (any, error) {
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		api.JobVersionTag
+		meta
+	}{tag, r.meta(index)}, nil
+}

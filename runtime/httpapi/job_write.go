@@ -1,0 +1,320 @@
+package httpapi
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+)
+
+// jobWritten is the answer to a change of a job.
+type jobWritten struct {
+	EvalID          string
+	EvalCreateIndex uint64
+	JobModifyIndex  uint64
+	Warnings        string
+	meta
+}
+
+func (r *request) written(o scheduler.Outcome) jobWritten {
+	return jobWritten{
+		EvalID: o.EvalID, EvalCreateIndex: o.EvalCreateIndex, JobModifyIndex: o.JobModifyIndex,
+		Warnings: model.FormatWarnings(o.Warnings), meta: r.meta(o.Index),
+	}
+}
+
+// sentJob is a job in the body of a request, and where it shall be.
+type sentJob struct {
+	Job       *api.Job
+	Region    string
+	Namespace string
+}
+
+// take returns the canonical form of a job that a request has brought.
+func (a *API) take(r *request, sent sentJob) (*api.Job, error) {
+	job := sent.Job
+	switch {
+	case job == nil:
+		return nil, bad("Job must be specified")
+	case val(job.ID) == "":
+		return nil, bad("Job ID hasn't been provided")
+	case r.id != "" && r.id != *job.ID:
+		return nil, bad("Job ID does not match name")
+	}
+	if namespace := cmp.Or(r.query.Get("namespace"), sent.Namespace); namespace != "" {
+		job.Namespace = &namespace
+	}
+	region := cmp.Or(r.query.Get("region"), sent.Region, val(job.Region), api.GlobalRegion)
+	if region == api.GlobalRegion {
+		region = a.config.Region // which may have another name
+	}
+	if region != a.config.Region {
+		return nil, errNoRegion
+	}
+	job.Region = &region
+	model.Canonicalize(job)
+	return job, nil
+}
+
+// acceptable says what is wrong with a job that was taken, or what of it this
+// build cannot run. A driver that is not there may come.
+func (a *API) acceptable(job *api.Job) error {
+	if err := model.Validate(job, a.namespaceNames()...); err != nil {
+		return err
+	}
+	var lines []string
+	for _, refusal := range model.Refusals(job, func(string) bool { return true }) {
+		if !refusal.Foreground {
+			lines = append(lines, strings.Join(refusal.Path, ".")+": "+refusal.Reason)
+		}
+	}
+	if len(lines) == 0 {
+		return nil
+	}
+	return bad("This job cannot run here:\n" + strings.Join(lines, "\n"))
+}
+
+// maxSource is the largest source of a job that is kept.
+const maxSource = 1_000_000
+
+// kept returns the submission as it is to be stored, nil and a warning if it is
+// too large.
+func kept(s *api.JobSubmission) (*api.JobSubmission, []string) {
+	if s == nil {
+		return nil, nil
+	}
+	size := len(s.Source) + len(s.Variables)
+	for name, value := range s.VariableFlags {
+		size += len(name) + len(value)
+	}
+	if size <= maxSource {
+		return s, nil
+	}
+	megabytes := func(n int) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
+	return nil, []string{fmt.Sprintf("job source size of %s exceeds maximum of %s and will be discarded", megabytes(size), megabytes(maxSource))}
+}
+
+// registration is the body of a registration.
+type registration struct {
+	sentJob
+	Submission        *api.JobSubmission
+	EnforceIndex      bool
+	JobModifyIndex    uint64
+	PreserveCounts    bool
+	PreserveResources bool
+	EvalPriority      int
+}
+
+func (a *API) registerJob(r *request) (any, error) {
+	var body registration
+	if err := r.body(&body, maxJob, false); err != nil {
+		return nil, err
+	}
+	job, err := a.take(r, body.sentJob)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.acceptable(job); err != nil {
+		return nil, err
+	}
+	submission, warnings := kept(body.Submission)
+	out, err := a.config.Scheduler.Register(r.Context(), job, scheduler.RegisterOptions{
+		EnforceIndex: body.EnforceIndex, JobModifyIndex: body.JobModifyIndex, PreserveCounts: body.PreserveCounts,
+		PreserveResources: body.PreserveResources, EvalPriority: body.EvalPriority, Submission: submission,
+	})
+	if err != nil {
+		return nil, err
+	}
+	out.Warnings = append(out.Warnings, warnings...)
+	return r.written(out), nil
+}
+
+func (a *API) validateJob(r *request) (any, error) {
+	var body sentJob
+	if err := r.body(&body, maxJob, false); err != nil {
+		return nil, err
+	}
+	job, err := a.take(r, body)
+	if err != nil {
+		return nil, err
+	}
+	answer := api.JobValidateResponse{DriverConfigValidated: true, Warnings: model.FormatWarnings(model.Warnings(job))}
+	if err := a.acceptable(job); err != nil {
+		answer.Error = err.Error()
+		answer.ValidationErrors = []string{answer.Error}
+		var list interface{ Unwrap() []error }
+		if errors.As(err, &list) && len(list.Unwrap()) > 0 {
+			answer.ValidationErrors = nil
+			for _, e := range list.Unwrap() {
+				answer.ValidationErrors = append(answer.ValidationErrors, e.Error())
+			}
+		}
+	}
+	return answer, nil
+}
+
+func (a *API) deregisterJob(r *request) (any, error) {
+	purge, err := r.flag("purge")
+	if err != nil {
+		return nil, err
+	}
+	skipDelay, err := r.flag("no_shutdown_delay")
+	if err != nil {
+		return nil, err
+	}
+	if _, err := r.flag("global"); err != nil {
+		return nil, err
+	}
+	priority := 0
+	if text := r.query.Get("eval_priority"); text != "" {
+		if priority, err = strconv.Atoi(text); err != nil {
+			//lint:ignore ST1005 the text is Nomad's
+			return nil, fmt.Errorf("Failed to parse value of %q (%v) as an int: %v", "eval_priority", text, err)
+		}
+	}
+	out, err := a.config.Scheduler.Deregister(r.Context(), r.key(), scheduler.DeregisterOptions{
+		Purge: purge, EvalPriority: priority, NoShutdownDelay: skipDelay,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		EvalID          string
+		EvalCreateIndex uint64
+		JobModifyIndex  uint64
+		VolumeEvalID    string
+		VolumeEvalIndex uint64
+		meta
+	}{EvalID: out.EvalID, EvalCreateIndex: out.EvalCreateIndex, JobModifyIndex: out.JobModifyIndex, meta: r.meta(out.Index)}, nil
+}
+
+// about checks the id that a body may have besides the path.
+func (r *request) about(jobID string) error {
+	if jobID != "" && jobID != r.id {
+		return bad("Job ID does not match")
+	}
+	return nil
+}
+
+func (a *API) dispatchJob(r *request) (any, error) {
+	var body struct {
+		JobID            string
+		Payload          []byte
+		Meta             map[string]string
+		IdPrefixTemplate string
+		Priority         int
+	}
+	if err := r.body(&body, maxBody, true); err != nil {
+		return nil, err
+	}
+	if err := r.about(body.JobID); err != nil {
+		return nil, err
+	}
+	return a.dispatch(r, scheduler.DispatchRequest{
+		Payload: body.Payload, Meta: body.Meta, IDPrefix: body.IdPrefixTemplate, Priority: body.Priority,
+	})
+}
+
+// dispatchPayload takes the body as it is for the payload.
+func (a *API) dispatchPayload(r *request) (any, error) {
+	payload, err := io.ReadAll(http.MaxBytesReader(r.w, r.Body, maxBody))
+	if err != nil {
+		return nil, bad("read the payload: " + err.Error())
+	}
+	return a.dispatch(r, scheduler.DispatchRequest{Payload: payload})
+}
+
+func (a *API) dispatch(r *request, d scheduler.DispatchRequest) (any, error) {
+	d.IdempotencyToken = r.query.Get("idempotency_token")
+	out, err := a.config.Scheduler.Dispatch(r.Context(), r.key(), d)
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		DispatchedJobID string
+		EvalID          string
+		EvalCreateIndex uint64
+		JobCreateIndex  uint64
+		meta
+	}{out.JobID, out.EvalID, out.EvalCreateIndex, out.JobCreateIndex, r.meta(out.Index)}, nil
+}
+
+func (a *API) evaluateJob(r *request) (any, error) {
+	var body struct {
+		JobID       string
+		EvalOptions api.EvalOptions
+	}
+	if err := r.body(&body, maxBody, true); err != nil {
+		return nil, err
+	}
+	if err := r.about(body.JobID); err != nil {
+		return nil, err
+	}
+	out, err := a.config.Scheduler.Evaluate(r.Context(), r.key(), body.EvalOptions.ForceReschedule)
+	if err != nil {
+		return nil, err
+	}
+	return r.written(out), nil
+}
+
+func (a *API) forceJob(r *request) (any, error) {
+	_, _ = io.Copy(io.Discard, http.MaxBytesReader(r.w, r.Body, maxBody)) // it says nothing
+	out, err := a.config.Scheduler.ForceLaunch(r.Context(), r.key())
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		EvalID          string
+		EvalCreateIndex uint64
+		meta
+	}{out.EvalID, out.EvalCreateIndex, r.meta(out.Index)}, nil
+}
+
+func (a *API) revertJob(r *request) (any, error) {
+	var body struct {
+		JobID               string
+		JobVersion          uint64
+		EnforcePriorVersion *uint64
+	}
+	if err := r.body(&body, maxBody, false); err != nil {
+		return nil, err
+	}
+	if err := r.about(body.JobID); err != nil {
+		return nil, err
+	}
+	out, err := a.config.Scheduler.Revert(r.Context(), r.key(), body.JobVersion, body.EnforcePriorVersion)
+	if err != nil {
+		return nil, err
+	}
+	return r.written(out), nil
+}
+
+func (a *API) stableJob(r *request) (any, error) {
+	var body struct {
+		JobID      string
+		JobVersion uint64
+		Stable     bool
+	}
+	if err := r.body(&body, maxBody, false); err != nil {
+		return nil, err
+	}
+	if err := r.about(body.JobID); err != nil {
+		return nil, err
+	}
+	index, err := a.config.Scheduler.SetStable(r.Context(), r.key(), body.JobVersion, body.Stable)
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		JobModifyIndex uint64
+		meta
+	}{index, r.meta(index)}, nil
+}
