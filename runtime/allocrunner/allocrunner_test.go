@@ -257,7 +257,7 @@ func TestRS078_Logs(t *testing.T) {
 	})
 }
 
-func TestDispatchPayload(t *testing.T) {
+func TestRS096_DispatchPayload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, parseJob(t, job("batch", `task "web" {
 			driver = "fake"
@@ -271,7 +271,7 @@ func TestDispatchPayload(t *testing.T) {
 	})
 }
 
-func TestDeniedUser(t *testing.T) {
+func TestRS051_DeniedUser(t *testing.T) {
 	for _, c := range []struct{ name, user, driver, want string }{
 		{"root is denied to a checked driver", "root", "fake", "failed"},
 		{"others are not", "nobody", "fake", "complete"},

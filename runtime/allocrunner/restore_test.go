@@ -522,7 +522,7 @@ func TestRS077_StickyDisk(t *testing.T) {
 		a := startAgent(t, parseJob(t, jobOf("service", sticky(), sleeper)), nil)
 		a.after(time.Second)
 		old := a.Dir().Path()
-		for _, file := range []string{"alloc/data/a", "web/local/b", "alloc/tmp/c", "alloc/logs/d"} {
+		for _, file := range []string{"alloc/data/a", "web/local/b", "alloc/tmp/c", "alloc/logs/d", "web/secrets/e"} {
 			if err := os.WriteFile(old+"/"+file, []byte(file), 0o644); err != nil {
 				t.Fatal(err)
 			}
@@ -542,7 +542,7 @@ func TestRS077_StickyDisk(t *testing.T) {
 		a.wait()
 		b.after(time.Second)
 		want(t, "afterwards", b.state("web").State, "running")
-		for file, there := range map[string]bool{"alloc/data/a": true, "web/local/b": true, "alloc/tmp/c": false, "alloc/logs/d": false} {
+		for file, there := range map[string]bool{"alloc/data/a": true, "web/local/b": true, "alloc/tmp/c": false, "alloc/logs/d": false, "web/secrets/e": false} {
 			text, err := os.ReadFile(b.Dir().Path() + "/" + file)
 			if there && string(text) != file || !there && !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("%s: %q, %v", file, text, err)

@@ -25,6 +25,15 @@ func notFound(text string) error { return &statusError{http.StatusNotFound, text
 
 var errMethod = &statusError{http.StatusMethodNotAllowed, "Invalid method"}
 
+// Secret is what nobody may see. It shows itself nowhere.
+type Secret string
+
+const redacted = "<redacted>"
+
+func (Secret) String() string               { return redacted }
+func (Secret) GoString() string             { return redacted }
+func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
+
 var errDenied = &statusError{http.StatusForbidden, "Permission denied"}
 
 // admit decides who may ask at all. The file mode of a unix socket has decided
@@ -40,7 +49,7 @@ func (a *API) admit(r *http.Request) error {
 	if local || a.config.Token == "" || open[r.URL.Path] {
 		return nil
 	}
-	if !sameSecret(tokenOf(r), a.config.Token) {
+	if !sameSecret(tokenOf(r), string(a.config.Token)) {
 		return errDenied
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -35,15 +36,20 @@ type Config struct {
 	NodeID    string
 	Region    string
 	Advertise string // host:port by which the node is known
-	// Self is the configuration of the agent for everybody to see; it has no
-	// secrets.
-	Self map[string]any
+	// Self returns the configuration of the agent for everybody to see; it has no
+	// secrets. Reload reads the configuration again. Both may be nil.
+	Self   func() map[string]any
+	Reload func() error
+	// Log is what the monitor shows; nil shows nothing.
+	Log hclog.InterceptLogger
+	// Debug gives away profiles and facts about the host.
+	Debug bool
 	// Version is that of Nomad whose API this is.
 	Version string
 
 	// Token is what a client must show that does not come over a unix socket.
 	// Empty lets everybody in.
-	Token string
+	Token Secret
 	// Names are the host names under which the API may be reached, besides
 	// localhost and any address.
 	Names []string
@@ -59,12 +65,16 @@ type API struct {
 	routes    []route
 	logger    hclog.Logger
 	variables *variables.Variables
+	started   time.Time
+	telemetry atomic.Pointer[Telemetry]
 }
 
 // New returns an API that listens nowhere yet.
 func New(c Config) *API {
 	logger := c.Logger.Named("http")
-	return &API{config: c, routes: routes, logger: logger, variables: variables.New(c.Store, logger)}
+	a := &API{config: c, routes: routes, logger: logger, variables: variables.New(c.Store, logger), started: time.Now()}
+	a.SetTelemetry(Telemetry{})
+	return a
 }
 
 // The limits of a connection. Answers that wait have none for the whole, but each
@@ -152,7 +162,11 @@ func (a *API) answer(r *request) (any, error) {
 	if err := a.admit(r.Request); err != nil {
 		return nil, err
 	}
-	rt, id, found, otherMethod := find(a.routes, r.Method, r.URL.Path)
+	method := r.Method
+	if method == http.MethodHead {
+		method = http.MethodGet // net/http leaves the body out
+	}
+	rt, id, found, otherMethod := find(a.routes, method, r.URL.Path)
 	switch {
 	case otherMethod && !found:
 		return nil, errMethod

@@ -181,7 +181,7 @@ func TestToken(t *testing.T) {
 		{"the right one", "/v1/regions", []string{"X-Nomad-Token", "secret"}, 200},
 		{"as a bearer", "/v1/regions", []string{"Authorization", "bearer secret"}, 200},
 		{"as a password", "/v1/regions", []string{"Authorization", "Basic secret"}, 403},
-		{"none, for the health", "/v1/agent/health", nil, 200},
+		{"none, for the health", "/v1/agent/health?type=server", nil, 200},
 		{"none, for what is not there", "/v1/nope", nil, 403},
 	} {
 		t.Run(c.name, func(t *testing.T) {

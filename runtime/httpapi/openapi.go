@@ -25,6 +25,18 @@ var parameters = map[string]struct{ kind, means string }{
 	"next_token": {"string", "where the page begins: X-Nomad-Nexttoken of the page before"},
 	"reverse":    {"boolean", "the other order"},
 
+	"address":              {"string", "an address"},
+	"debug":                {"integer", "2 is for people"},
+	"format":               {"string", "prometheus is text for Prometheus"},
+	"gc":                   {"integer", "1 collects garbage before"},
+	"log_include_location": {"boolean", "with the place in the program"},
+	"log_json":             {"boolean", "each line is an object of JSON"},
+	"log_level":            {"string", "from where on: trace, debug, info, warn or error"},
+	"node_id":              {"string", "the node; this one if it is left out"},
+	"plain":                {"boolean", "text in place of frames"},
+	"seconds":              {"integer", "how long to look"},
+	"server_id":            {"string", "the server; there is this one only"},
+
 	"all":               {"boolean", "also what belongs to earlier jobs of the same name"},
 	"cas":               {"integer", "the ModifyIndex that it must have; 0 means that it must not be there"},
 	"choose":            {"string", "a number, | and a key: so many of them, the same for the same key"},

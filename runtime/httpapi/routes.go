@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
@@ -97,13 +99,67 @@ var routes = []route{
 	{"PUT POST", "/v1/search/fuzzy", (*API).searchFuzzy, takes[api.FuzzySearchRequest, api.FuzzySearchResponse]("find what has a text in its name")},
 	{"GET", eventsPath, (*API).followEvents, streams("application/json", "follow what changes", "topic index")},
 
-	{"GET", "/v1/agent/health", (*API).agentHealth, gives[any]("tell whether the agent works", "type")},
-	{"GET", "/v1/agent/self", (*API).agentSelf, gives[any]("show the configuration and some facts of the agent")},
+	{"GET", "/v1/agent/health", (*API).agentHealth, gives[map[string]health]("tell whether the agent is well", "type")},
+	{"GET", "/v1/agent/host", (*API).agentHost, gives[api.HostDataResponse]("tell about the machine, when debugging is enabled")},
+	{"GET", "/v1/agent/members", (*API).agentMembers, gives[members]("list the agents of the region")},
+	{"GET", "/v1/agent/monitor", (*API).monitor, streams("application/json", "follow the log of the agent", "log_level log_json log_include_location plain node_id server_id")},
+	{"GET", "/v1/agent/pprof/{id}", (*API).agentProfile, streams("application/octet-stream", "profile the agent, when debugging is enabled", "seconds debug gc node_id server_id")},
+	{"PUT POST", "/v1/agent/reload", (*API).agentReload, gives[nothing]("read the configuration again")},
+	{"GET", "/v1/agent/self", (*API).agentSelf, gives[agentState]("show the configuration and some facts of the agent")},
+	{"GET", "/v1/metrics", (*API).metrics, gives[api.MetricsSummary]("show how much is going on", "format")},
 	{"GET", "/v1/openapi.json", (*API).describe, gives[any]("describe the API")},
 	{"GET", "/v1/regions", (*API).regions, gives[[]string]("list regions")},
 	{"GET", "/v1/status/leader", (*API).leader, gives[string]("show the address of the leader")},
 	{"GET", "/v1/status/peers", (*API).peers, gives[[]string]("list the addresses of the servers")},
 	{"PUT", "/v1/system/gc", (*API).collectRecords, gives[nothing]("remove what has ended from the state and from the disk")},
+	{"PUT", "/v1/system/reconcile/summaries", fixed(nothing{}), gives[nothing]("count allocations again, which is done whenever somebody asks")},
+	{"GET", "/", (*API).redirect, streams("text/html", "go to the page for people")},
+	{"GET", "/ui/", (*API).ui, streams("text/html", "say what this is")},
+	{"GET", "/ui/{id...}", (*API).ui, streams("text/html", "say what this is")},
+
+	// What is the same for all agents that are alone: see alone.go.
+	{"GET PUT POST DELETE", "/v1/acl/{id...}", noACL, gives[nothing]("refuse policies and tokens")},
+	{"GET", "/v1/acl/token/self", fixed(anonymous), gives[api.ACLToken]("show the token of everybody")},
+	{"PUT POST", "/v1/agent/force-leave", noCluster, gives[nothing]("refuse to make others leave")},
+	{"PUT POST", "/v1/agent/join", fixed(joined{Error: "clustering is not supported"}), gives[joined]("refuse to join others")},
+	{"GET PUT POST DELETE", "/v1/agent/keyring/{id...}", noCluster, gives[nothing]("refuse keys of a cluster")},
+	{"GET", "/v1/agent/monitor/export", refused(http.StatusBadRequest, "the log of this agent is not kept: it goes to standard error"), gives[nothing]("refuse the log of before")},
+	{"GET", "/v1/agent/schedulers", (*API).listSchedulers, gives[api.AgentSchedulerWorkersInfo]("list what plans")},
+	{"GET", "/v1/agent/schedulers/config", (*API).configureSchedulers, gives[api.AgentSchedulerWorkerConfigResponse]("show what plans")},
+	{"PUT POST", "/v1/agent/schedulers/config", noCluster, gives[nothing]("refuse another number of planners")},
+	{"GET", "/v1/agent/servers", (*API).agentServers, gives[[]string]("list the servers of this client")},
+	{"PUT POST", "/v1/agent/servers", fixed(nothing{}), gives[nothing]("accept other servers without effect", "address")},
+	{"GET", "/v1/operator/autopilot/configuration", (*API).autopilotConfiguration, gives[any]("show what looks after servers")},
+	{"PUT POST", "/v1/operator/autopilot/configuration", noCluster, gives[nothing]("refuse another")},
+	{"GET", "/v1/operator/autopilot/health", (*API).autopilotHealth, gives[any]("show how the servers are")},
+	{"GET", "/v1/operator/keyring/keys", fixed([]any{}), gives[[]any]("list encryption keys: none")},
+	{"GET PUT POST DELETE", "/v1/operator/keyring/{id...}", noCluster, gives[nothing]("refuse encryption keys")},
+	{"GET", "/v1/operator/license", (*API).noLicense, gives[nothing]("show the license: none")},
+	{"PUT POST", "/v1/operator/license", noEnterprise, gives[nothing]("refuse a license")},
+	{"GET", "/v1/operator/raft/configuration", (*API).raftConfiguration, gives[api.RaftConfiguration]("list the servers")},
+	{"GET PUT POST DELETE", "/v1/operator/raft/{id...}", noCluster, gives[nothing]("refuse other servers")},
+	{"GET", "/v1/operator/scheduler/configuration", (*API).schedulerConfiguration, gives[api.SchedulerConfigurationResponse]("show how allocations are placed")},
+	{"PUT POST", "/v1/operator/scheduler/configuration", refused(http.StatusNotImplemented, "there is one way to place allocations on one machine, and it cannot be changed"), gives[nothing]("refuse another way")},
+	{"GET PUT POST", "/v1/operator/snapshot", refused(http.StatusNotImplemented, "the state cannot be copied through the API: see nomad-lite operator state"), gives[nothing]("refuse copies of the state")},
+	{"GET", "/v1/operator/upgrade-check/vault-workload-identity", fixed(vaultUpgrade{[]string{}, []string{}, []string{}}), gives[vaultUpgrade]("list what stands in the way of an upgrade")},
+	{"GET POST", "/v1/operator/utilization", noEnterprise, gives[nothing]("refuse a report")},
+	{"GET", "/v1/plugins", fixed([]any{}), gives[[]any]("list storage plugins: none", "type")},
+	{"GET", "/v1/plugin/csi/{id...}", refused(http.StatusNotFound, "plugin not found"), gives[nothing]("read a storage plugin")},
+	{"GET PUT POST DELETE", "/v1/quota", noEnterprise, gives[nothing]("refuse quotas")},
+	{"GET PUT POST DELETE", "/v1/quota/{id...}", noEnterprise, gives[nothing]("refuse quotas")},
+	{"GET", "/v1/quota-usages", noEnterprise, gives[nothing]("refuse quotas")},
+	{"GET", "/v1/quotas", noEnterprise, gives[nothing]("refuse quotas")},
+	{"GET PUT POST DELETE", "/v1/recommendation", noEnterprise, gives[nothing]("refuse recommendations")},
+	{"GET PUT POST DELETE", "/v1/recommendation/{id...}", noEnterprise, gives[nothing]("refuse recommendations")},
+	{"GET PUT POST", "/v1/recommendations", noEnterprise, gives[nothing]("refuse recommendations")},
+	{"GET PUT POST", "/v1/recommendations/apply", noEnterprise, gives[nothing]("refuse recommendations")},
+	{"GET PUT POST DELETE", "/v1/sentinel/{id...}", noEnterprise, gives[nothing]("refuse policies")},
+	{"GET", "/v1/volumes", (*API).listVolumes, gives[[]any]("list volumes: none", "type")},
+	{"GET", "/v1/volumes/claims", fixed([]any{}), gives[[]any]("list claims of volumes: none")},
+	{"DELETE", "/v1/volumes/claim/{id}", refused(http.StatusNotFound, "claim not found"), gives[nothing]("remove a claim")},
+	{"GET PUT POST DELETE", "/v1/volumes/{id}", noVolumes, gives[nothing]("refuse volumes of other machines")},
+	{"GET", "/v1/volume/{id...}", refused(http.StatusNotFound, "volume not found"), gives[nothing]("read a volume")},
+	{"PUT POST DELETE", "/v1/volume/{id...}", noVolumes, gives[nothing]("refuse volumes")},
 }
 
 // open are the paths that tell nothing and that nobody needs a token for.
@@ -124,26 +180,28 @@ func (rt route) match(path string) (id string, ok bool) {
 	return id, ok && id != "" && (many || !strings.Contains(id, "/"))
 }
 
+// serves tells whether the route is for the method.
+func (rt route) serves(method string) bool {
+	return slices.Contains(strings.Fields(rt.methods), method)
+}
+
+// fixed returns how much of the pattern is written out.
+func (rt route) fixed() int {
+	before, rest, _ := strings.Cut(rt.pattern, "{")
+	_, after, _ := strings.Cut(rest, "}")
+	return len(before) + len(after)
+}
+
 // find returns the route for a request, and whether there is one for another
 // method.
 func find(routes []route, method, path string) (best route, id string, found, otherMethod bool) {
+	most := -1
 	for _, rt := range routes {
 		value, ok := rt.match(path)
-		if !ok {
+		if !ok || rt.fixed() < most || found && rt.fixed() == most {
 			continue
 		}
-		fits := false
-		for m := range strings.FieldsSeq(rt.methods) {
-			fits = fits || m == method
-		}
-		switch {
-		case found && len(rt.pattern) < len(best.pattern):
-		case otherMethod && len(rt.pattern) < len(best.pattern):
-		case fits:
-			best, id, found = rt, value, true
-		case !found || len(rt.pattern) > len(best.pattern):
-			best, found, otherMethod = rt, false, true
-		}
+		most, best, id, found = rt.fixed(), rt, value, rt.serves(method)
 	}
-	return best, id, found, otherMethod
+	return best, id, found, most >= 0
 }

@@ -221,6 +221,7 @@ func TestOldestGoFirst(t *testing.T) {
 	eventually(t, "three are left", func() bool { return slices.Equal(onDisk(t, root), []string{"a0", "a1", "a2"}) })
 }
 
+// RS-097
 func TestNothingGoesWithoutNeed(t *testing.T) {
 	r, _, root := start(t, GC{DiskUsage: 101, InodeUsage: 101}, ended("a", time.Hour))
 	eventually(t, "it is known", func() bool { return r.Collect("b") != nil && len(r.snapshot()) == 1 })
@@ -237,6 +238,13 @@ func TestNothingGoesWithoutNeed(t *testing.T) {
 	}
 	if err := r.Collect("nope"); !errors.Is(err, ErrNotCollectable) {
 		t.Errorf("collect what is not here: %v", err)
+	}
+	if len(r.snapshot()) != 1 {
+		t.Error("what was collected is not known any more")
+	}
+	live := &Runner{entries: map[string]*entry{"b": {alloc: &api.Allocation{ID: "b"}, runner: new(allocrunner.Runner)}}}
+	if err := live.Collect("b"); !errors.Is(err, ErrNotCollectable) {
+		t.Errorf("collect what runs: %v", err)
 	}
 }
 

@@ -40,6 +40,7 @@ type Store struct {
 	done   chan struct{} // closed by the writer when it has ended
 
 	commits atomic.Int64
+	fault   atomic.Pointer[error]
 
 	mu       sync.Mutex
 	requests []*request
@@ -93,6 +94,15 @@ func (s *Store) Wait(ctx context.Context, min uint64) error {
 
 // Commits returns how many transactions have been written to the file.
 func (s *Store) Commits() int64 { return s.commits.Load() }
+
+// Fault returns why the last change could not be written: the disk is full, say.
+// It is nil as soon as one could be.
+func (s *Store) Fault() error {
+	if err := s.fault.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
 
 // Damage returns what could not be read when the store was opened.
 func (s *Store) Damage() []Damage { return s.damage }
@@ -192,8 +202,14 @@ func (s *Store) commit(requests []*request) {
 		}
 	}
 	err := b.write()
-	if err == nil {
+	switch {
+	case err != nil:
+		s.fault.Store(&err)
+	default:
 		b.publish()
+		if len(b.net) > 0 {
+			s.fault.Store(nil)
+		}
 	}
 	for _, r := range b.requests {
 		if err != nil && r.err == nil && r.panicked == nil {

@@ -1,0 +1,89 @@
+package httpapi
+
+import (
+	"net"
+	"net/http/pprof"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// agentProfile is for those who look for a fault in the agent itself.
+func (a *API) agentProfile(r *request) (any, error) {
+	if !a.config.Debug {
+		return nil, errDenied
+	}
+	if err := r.thisNode(a); err != nil {
+		return nil, err
+	}
+	handler := pprof.Handler(r.id).ServeHTTP
+	switch r.id {
+	case "cmdline":
+		handler = pprof.Cmdline
+	case "profile":
+		handler = pprof.Profile
+	case "trace":
+		handler = pprof.Trace
+	}
+	r.answered = true
+	handler(r.w, r.Request)
+	return nil, nil
+}
+
+// shown are the variables of the environment whose values are no secrets.
+var shown = []string{"GODEBUG", "GOMAXPROCS", "GOMEMLIMIT", "HOME", "LANG", "PATH", "PWD", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
+
+// agentHost tells what a bug report needs.
+func (a *API) agentHost(r *request) (any, error) {
+	if !a.config.Debug {
+		return nil, errDenied
+	}
+	if err := r.thisNode(a); err != nil {
+		return nil, err
+	}
+	n := a.node()
+	host := &api.HostData{
+		OS:          strings.TrimSpace(n.Attributes["os.name"] + " " + n.Attributes["os.version"] + " " + n.Attributes["kernel.version"]),
+		ResolvConf:  fileText("/etc/resolv.conf"),
+		Hosts:       fileText("/etc/hosts"),
+		Environment: make(map[string]string),
+		Disk:        make(map[string]api.DiskUsage),
+	}
+	for _, variable := range os.Environ() {
+		name, value, _ := strings.Cut(variable, "=")
+		if !slices.Contains(shown, name) {
+			value = redacted
+		}
+		host.Environment[name] = value
+	}
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range interfaces {
+		addresses, err := i.Addrs()
+		if err != nil {
+			continue // it has just gone
+		}
+		var texts []string
+		for _, address := range addresses {
+			texts = append(texts, address.String())
+		}
+		host.Network = append(host.Network, map[string]string{"interface": i.Name, "address": strings.Join(texts, " ")})
+	}
+	if n.NodeResources != nil {
+		host.Disk[n.Attributes["unique.storage.volume"]] = api.DiskUsage{DiskMB: n.NodeResources.Disk.DiskMB}
+	}
+	return api.HostDataResponse{AgentID: a.config.NodeID, HostData: host}, nil
+}
+
+// fileText is empty for a file that cannot be read.
+func fileText(path string) string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	return string(text)
+}

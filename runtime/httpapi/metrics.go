@@ -1,0 +1,301 @@
+package httpapi
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// Telemetry is what the operator does not want to be measured. The zero value
+// measures all.
+type Telemetry struct {
+	NoPrometheus  bool // no text for Prometheus
+	NoNode        bool // nothing about the machine
+	NoAllocations bool // nothing about single allocations
+}
+
+// SetTelemetry applies to the next who asks.
+func (a *API) SetTelemetry(t Telemetry) { a.telemetry.Store(&t) }
+
+// sample is one figure, under the name and with the labels that dashboards for
+// Nomad know.
+type sample struct {
+	name   string
+	labels map[string]string
+	value  float64
+	counts bool // it never goes down
+}
+
+// metrics are made when somebody asks for them: nothing is kept.
+func (a *API) metrics(r *request) (any, error) {
+	t := a.telemetry.Load()
+	switch format := r.query.Get("format"); format {
+	case "prometheus":
+		if t.NoPrometheus {
+			return nil, &statusError{http.StatusUnsupportedMediaType, "Prometheus is not enabled"}
+		}
+		r.answered = true
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(scrape(a.measure(r.Context(), t)))
+		sources := prometheus.Gatherers{prometheus.DefaultGatherer, registry}
+		promhttp.HandlerFor(sources, promhttp.HandlerOpts{DisableCompression: true}).ServeHTTP(r.w, r.Request)
+		return nil, nil
+	case "":
+		return summary(a.measure(r.Context(), t), time.Now()), nil
+	default:
+		return nil, bad("format must be prometheus, or be left out")
+	}
+}
+
+// scrape gives samples to Prometheus' library.
+type scrape []sample
+
+// Describe says nothing: what there is to measure depends on the jobs.
+func (scrape) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (s scrape) Collect(metrics chan<- prometheus.Metric) {
+	for _, one := range s {
+		names, values := make([]string, 0, len(one.labels)), make([]string, 0, len(one.labels))
+		for name, value := range one.labels {
+			names, values = append(names, name), append(values, strings.ToValidUTF8(value, "?"))
+		}
+		kind := prometheus.GaugeValue
+		if one.counts {
+			kind = prometheus.CounterValue
+		}
+		name := strings.NewReplacer(".", "_", "-", "_").Replace(one.name)
+		metrics <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, one.name, names, nil), kind, one.value, values...)
+	}
+}
+
+// summary is what Nomad's command line shows.
+func summary(samples []sample, now time.Time) api.MetricsSummary {
+	s := api.MetricsSummary{
+		Timestamp: now.UTC().Truncate(time.Second).Format("2006-01-02 15:04:05 -0700 MST"),
+		Gauges:    []api.GaugeValue{}, Points: []api.PointValue{}, Counters: []api.SampledValue{}, Samples: []api.SampledValue{},
+	}
+	for _, one := range samples {
+		if !one.counts {
+			s.Gauges = append(s.Gauges, api.GaugeValue{Name: one.name, Value: float32(one.value), DisplayLabels: one.labels})
+			continue
+		}
+		s.Counters = append(s.Counters, api.SampledValue{
+			Name: one.name, DisplayLabels: one.labels, Mean: one.value,
+			AggregateSample: &api.AggregateSample{Count: 1, Sum: one.value, Min: one.value, Max: one.value},
+		})
+	}
+	return s
+}
+
+// measure returns all samples, by name.
+func (a *API) measure(ctx context.Context, t *Telemetry) []sample {
+	n := a.node()
+	m := measurement{host: n.Name}
+	m.agent()
+	s := a.config.Store.Snapshot()
+	for _, j := range s.Jobs(nil, "*", "") {
+		m.job(j, summarize(s, nil, j))
+	}
+	m.statuses()
+	allocs := s.AllocationsByNode(nil, n.ID)
+	m.node(n, allocs)
+	if !t.NoAllocations {
+		for _, alloc := range allocs {
+			m.allocation(alloc)
+		}
+		m.usage(a.usage(ctx, allocs))
+	}
+	slices.SortStableFunc(m.samples, func(a, b sample) int { return strings.Compare(a.name, b.name) })
+	return m.samples
+}
+
+// measurement collects samples.
+type measurement struct {
+	host    string
+	samples []sample
+	jobs    struct{ pending, running, dead int }
+}
+
+// add keeps a gauge.
+func (m *measurement) add(name string, value float64, labels map[string]string) {
+	m.samples = append(m.samples, sample{name: "nomad." + name, labels: labels, value: value})
+}
+
+func (m *measurement) agent() {
+	var memory runtime.MemStats
+	runtime.ReadMemStats(&memory)
+	labels := map[string]string{"host": m.host}
+	m.add("runtime.num_goroutines", float64(runtime.NumGoroutine()), labels)
+	m.add("runtime.alloc_bytes", float64(memory.Alloc), labels)
+	m.add("runtime.sys_bytes", float64(memory.Sys), labels)
+	m.add("runtime.heap_objects", float64(memory.HeapObjects), labels)
+	m.add("runtime.malloc_count", float64(memory.Mallocs), labels)
+	m.add("runtime.free_count", float64(memory.Frees), labels)
+	m.add("runtime.total_gc_pause_ns", float64(memory.PauseTotalNs), labels)
+	m.add("runtime.total_gc_runs", float64(memory.NumGC), labels)
+}
+
+func (m *measurement) job(j *api.Job, sum *api.JobSummary) {
+	switch val(j.Status) {
+	case model.JobPending:
+		m.jobs.pending++
+	case model.JobRunning:
+		m.jobs.running++
+	default:
+		m.jobs.dead++
+	}
+	for group, counts := range sum.Summary {
+		labels := map[string]string{"host": m.host, "job": sum.JobID, "namespace": sum.Namespace, "task_group": group}
+		if val(j.ParentID) != "" {
+			labels["parent_id"] = *j.ParentID
+		}
+		for _, c := range []struct {
+			name  string
+			count int
+		}{
+			{"queued", counts.Queued}, {"starting", counts.Starting}, {"running", counts.Running}, {"complete", counts.Complete},
+			{"failed", counts.Failed}, {"lost", counts.Lost}, {"unknown", counts.Unknown},
+		} {
+			m.add("nomad.job_summary."+c.name, float64(c.count), labels)
+		}
+	}
+}
+
+func (m *measurement) statuses() {
+	labels := map[string]string{"host": m.host}
+	m.add("nomad.job_status.pending", float64(m.jobs.pending), labels)
+	m.add("nomad.job_status.running", float64(m.jobs.running), labels)
+	m.add("nomad.job_status.dead", float64(m.jobs.dead), labels)
+}
+
+// node adds what the node has, what of it allocations have been given, and how
+// they are.
+func (m *measurement) node(n *api.Node, allocs []*api.Allocation) {
+	labels := map[string]string{
+		"host": m.host, "node_id": n.ID, "datacenter": n.Datacenter, "node_class": cmp.Or(n.NodeClass, "none"), "node_pool": n.NodePool,
+		"node_status": n.Status, "node_scheduling_eligibility": n.SchedulingEligibility,
+	}
+	var cpu, memory, disk int64
+	var pending, running, terminal int
+	for _, alloc := range allocs {
+		if alloc.ClientTerminalStatus() {
+			terminal++
+			continue
+		}
+		if alloc.ClientStatus == api.AllocClientStatusRunning {
+			running++
+		} else {
+			pending++
+		}
+		if given := alloc.AllocatedResources; given != nil {
+			disk += given.Shared.DiskMB
+			for _, task := range given.Tasks {
+				cpu += task.Cpu.CpuShares
+				memory += task.Memory.MemoryMB
+			}
+		}
+	}
+	m.add("client.allocations.pending", float64(pending), labels)
+	m.add("client.allocations.running", float64(running), labels)
+	m.add("client.allocations.terminal", float64(terminal), labels)
+	m.add("client.allocated.cpu", float64(cpu), labels)
+	m.add("client.allocated.memory", float64(memory), labels)
+	m.add("client.allocated.disk", float64(disk), labels)
+	if has, kept := n.NodeResources, n.ReservedResources; has != nil && kept != nil {
+		m.add("client.unallocated.cpu", float64(has.Cpu.CpuShares-int64(kept.Cpu.CpuShares)-cpu), labels)
+		m.add("client.unallocated.memory", float64(has.Memory.MemoryMB-int64(kept.Memory.MemoryMB)-memory), labels)
+		m.add("client.unallocated.disk", float64(has.Disk.DiskMB-int64(kept.Disk.DiskMB)-disk), labels)
+	}
+}
+
+// allocation adds what a task has been given, and what has become of it.
+func (m *measurement) allocation(alloc *api.Allocation) {
+	for task, state := range alloc.TaskStates {
+		m.samples = append(m.samples, sample{
+			name: "nomad.client.allocs.restart", labels: m.task(alloc, task), value: float64(state.Restarts), counts: true,
+		})
+	}
+	if alloc.ClientTerminalStatus() || alloc.AllocatedResources == nil {
+		return
+	}
+	for task, given := range alloc.AllocatedResources.Tasks {
+		labels := m.task(alloc, task)
+		m.add("client.allocs.cpu.allocated", float64(given.Cpu.CpuShares), labels)
+		m.add("client.allocs.memory.allocated", float64(given.Memory.MemoryMB)*(1<<20), labels)
+		if most := given.Memory.MemoryMaxMB; most > 0 {
+			m.add("client.allocs.memory.max_allocated", float64(most)*(1<<20), labels)
+		}
+	}
+}
+
+func (m *measurement) task(alloc *api.Allocation, task string) map[string]string {
+	return map[string]string{
+		"host": m.host, "alloc_id": alloc.ID, "namespace": alloc.Namespace, "job": alloc.JobID, "task_group": alloc.TaskGroup, "task": task,
+	}
+}
+
+// used is what a task of an allocation uses.
+type used struct {
+	alloc *api.Allocation
+	task  string
+	driver.Usage
+}
+
+// usage asks all tasks at once. Those that do not answer in time are left out.
+func (a *API) usage(ctx context.Context, allocs []*api.Allocation) []used {
+	stats := make([]allocrunner.Stats, len(allocs))
+	var asking sync.WaitGroup
+	for i, alloc := range allocs {
+		if runner := a.config.Node.Alloc(alloc.ID); runner != nil && alloc.ClientStatus == api.AllocClientStatusRunning {
+			asking.Go(func() { stats[i] = runner.Stats(ctx, "") })
+		}
+	}
+	asking.Wait()
+	var all []used
+	for i, alloc := range allocs {
+		for task, sample := range stats[i].Tasks {
+			all = append(all, used{alloc, task, sample.Total})
+		}
+	}
+	return all
+}
+
+func (m *measurement) usage(all []used) {
+	for _, u := range all {
+		labels := m.task(u.alloc, u.task)
+		for _, figure := range []struct {
+			name  string
+			value float64
+		}{
+			{"cpu.system", u.CPU.System},
+			{"cpu.user", u.CPU.User},
+			{"cpu.total_percent", u.CPU.Percent},
+			{"cpu.total_ticks", u.CPU.TotalTicks},
+			{"cpu.throttled_periods", float64(u.CPU.ThrottledPeriods)},
+			{"cpu.throttled_time", float64(u.CPU.ThrottledTime)},
+			{"memory.rss", float64(u.Memory.RSS)},
+			{"memory.cache", float64(u.Memory.Cache)},
+			{"memory.swap", float64(u.Memory.Swap)},
+			{"memory.usage", float64(u.Memory.Usage)},
+			{"memory.max_usage", float64(u.Memory.MaxUsage)},
+			{"memory.kernel_usage", float64(u.Memory.KernelUsage)},
+			{"memory.kernel_max_usage", float64(u.Memory.KernelMaxUsage)},
+		} {
+			m.add("client.allocs."+figure.name, figure.value, labels)
+		}
+	}
+}

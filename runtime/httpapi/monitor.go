@@ -1,0 +1,129 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// The limits of a monitor: a line that does not fit is cut into frames, and lines
+// that a client is too slow for are dropped, and counted.
+const (
+	monitorFrame = 1 << 10
+	monitorLines = 512
+	heartbeat    = time.Second
+)
+
+// logFrame is a piece of a stream, as those of files are.
+type logFrame struct {
+	Data      []byte `json:",omitempty"`
+	FileEvent string `json:",omitempty"`
+}
+
+// follower gets the lines of a log. It never makes the log wait.
+type follower struct {
+	lines   chan []byte
+	dropped chan int // holds the number of lines that were dropped
+}
+
+func (f *follower) Write(line []byte) (int, error) {
+	select {
+	case f.lines <- append([]byte(nil), line...):
+	default:
+		n := 0
+		select {
+		case n = <-f.dropped:
+		default:
+		}
+		f.dropped <- n + 1 // the log writes one line at a time
+	}
+	return len(line), nil
+}
+
+// monitor shows what is logged from now on.
+func (a *API) monitor(r *request) (any, error) {
+	if r.query.Get("node_id") != "" && r.query.Get("server_id") != "" {
+		return nil, bad("Cannot target node and server simultaneously")
+	}
+	if err := r.thisNode(a); err != nil {
+		return nil, err
+	}
+	level := hclog.Info
+	if name := r.query.Get("log_level"); name != "" {
+		if level = hclog.LevelFromString(name); level == hclog.NoLevel {
+			return nil, bad("Unknown log level: " + name)
+		}
+	}
+	inJSON, err := r.flag("log_json")
+	if err != nil {
+		return nil, bad(err.Error())
+	}
+	plain, err := r.flag("plain")
+	if err != nil {
+		return nil, bad(err.Error())
+	}
+	if a.config.Log == nil {
+		return nil, &statusError{http.StatusNotImplemented, "this agent has no log to follow"}
+	}
+
+	f := &follower{lines: make(chan []byte, monitorLines), dropped: make(chan int, 1)}
+	sink := hclog.NewSinkAdapter(&hclog.LoggerOptions{Name: a.config.Log.Name(), Level: level, Output: f, JSONFormat: inJSON})
+	a.config.Log.RegisterSink(sink)
+	defer a.config.Log.DeregisterSink(sink)
+	if plain {
+		s := r.stream("text/plain; charset=utf-8")
+		return nil, f.follow(r.Context(), func(line []byte) error { _, err := s.Write(line); return err }, nil)
+	}
+	frames := json.NewEncoder(r.stream("application/json"))
+	return nil, f.follow(r.Context(), func(line []byte) error {
+		for len(line) > monitorFrame {
+			if err := frames.Encode(logFrame{line[:monitorFrame], "log"}); err != nil {
+				return err
+			}
+			line = line[monitorFrame:]
+		}
+		return frames.Encode(logFrame{line, "log"})
+	}, func() error { return frames.Encode(struct{}{}) })
+}
+
+// follow writes lines until ctx ends or a write fails.
+func (f *follower) follow(ctx context.Context, write func(line []byte) error, beat func() error) error {
+	ticker := time.NewTicker(heartbeat)
+	defer ticker.Stop()
+	for {
+		var err error
+		select {
+		case line := <-f.lines:
+			err = write(line)
+		case n := <-f.dropped:
+			err = write(fmt.Appendf(nil, "[%d lines were dropped: they came faster than they were read]\n", n))
+		case <-ticker.C:
+			if beat != nil {
+				err = beat()
+			}
+		case <-ctx.Done():
+			return nil
+		}
+		if err != nil {
+			return nil // the client has gone
+		}
+	}
+}
+
+// thisNode refuses other nodes and servers than the one that is here.
+func (r *request) thisNode(a *API) error {
+	if id := r.query.Get("node_id"); id != "" && id != a.config.NodeID {
+		return notFound("Unknown node " + strconv.Quote(id))
+	}
+	switch id := r.query.Get("server_id"); id {
+	case "", "leader", a.config.NodeID, a.self().Name:
+		return nil
+	default:
+		return notFound("Unknown server " + strconv.Quote(id))
+	}
+}
