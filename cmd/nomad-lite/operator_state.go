@@ -40,11 +40,22 @@ Exit codes: 0 when all is well, 1 when something is damaged or the file cannot b
 opened.`
 
 func newOperatorCommand(s *streams) *cobra.Command {
+	const noServers = "there are no servers to look after; for a cluster use Nomad's own command line"
 	return group("operator", "Look after a node",
+		newOperatorAPICommand(s),
+		newOperatorMetricsCommand(s),
 		group("state", "Look at a state file",
 			newStateInspectCommand(s),
 			newStateVerifyCommand(s),
-		))
+		),
+		elsewhere("client-state", "'nomad-lite operator state inspect DATA-DIR' shows the state of an agent that does not run"),
+		elsewhere("snapshot", "stop the agent, which leaves the tasks running, and copy its data directory"),
+		elsewhere("raft", noServers),
+		elsewhere("autopilot", noServers),
+		elsewhere("scheduler", noServers),
+		elsewhere("root", noServers),
+		elsewhere("gossip", noServers),
+	)
 }
 
 func newStateInspectCommand(s *streams) *cobra.Command {

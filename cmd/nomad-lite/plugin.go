@@ -7,6 +7,7 @@ func newPluginCommand(s *streams) *cobra.Command {
 		newPluginNewCommand(s),
 		newPluginTestCommand(s),
 		newPluginListCommand(s),
+		newPluginStatusCommand(s),
 		newPluginServeCommand(s),
 	)
 }

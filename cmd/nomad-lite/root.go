@@ -68,15 +68,28 @@ A flag may have one dash, as Nomad's have, or two.`,
 	root.PersistentFlags().BoolVar(&s.forceColour, "force-color", false, "print colours also when the output is no terminal (NOMAD_CLI_FORCE_COLOR)")
 	root.AddCommand(
 		newAgentCommand(s),
+		newAgentInfoCommand(s),
+		newAgentMonitorCommand(s),
+		newAllocCommand(s),
+		newEventCommand(s),
 		newFmtCommand(s),
 		newJobCommand(s),
 		newJobParserCommand(s),
 		newKeeperCommand(),
 		newLogCollectorCommand(),
+		newLogsCommand(s),
+		newNamespaceCommand(s),
+		newNodeCommand(s),
 		newOperatorCommand(s),
 		newPluginCommand(s),
 		newRunCommand(s),
+		newServerCommand(s),
+		newServiceCommand(s),
+		newSystemCommand(s),
+		newUICommand(s),
+		newVarCommand(s),
 		newVersionCommand(s),
+		newVolumeCommand(s),
 	)
 	return root
 }

@@ -120,7 +120,7 @@ func run(ctx context.Context, o runOptions, path string, s *streams) error {
 			return refused(err)
 		}
 	}
-	v := newView(s)
+	v := newView(s, newScreen(s))
 	defer v.close()
 	logger := hclog.New(&hclog.LoggerOptions{Name: "nomad-lite", Level: level, Output: v})
 	plugins, err := o.plugins.catalog(s, file.drivers(), logger)
@@ -233,7 +233,7 @@ func (r *foregroundRun) checkRoom() error {
 func instances(job *api.Job) int {
 	n := 0
 	for _, g := range job.TaskGroups {
-		n += *g.Count
+		n += valueOf(g.Count)
 	}
 	return n
 }

@@ -381,7 +381,7 @@ func (failingWriter) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
 
 func TestOutputThatCannotBeWritten(t *testing.T) {
 	var said bytes.Buffer
-	v := newView(&streams{out: failingWriter{}, err: &said})
+	v := newView(&streams{out: failingWriter{}, err: &said}, nil)
 	task := &taskLine{label: "t"}
 	v.lines(task, false, []byte("one\n"))
 	v.lines(task, false, []byte("two\n"))

@@ -94,11 +94,12 @@ const (
 	colourReset = "\x1b[0m"
 )
 
-// newView returns a view that is to be closed.
-func newView(s *streams) *view {
+// newView returns a view that is to be closed. Without a screen it has no live
+// lines.
+func newView(s *streams, live *screen) *view {
 	unheard := make(chan struct{})
 	v := &view{
-		live:    newScreen(s),
+		live:    live,
 		unheard: unheard,
 		unhear:  sync.OnceFunc(func() { close(unheard) }),
 		wake:    make(chan struct{}, 1),

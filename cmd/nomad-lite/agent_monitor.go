@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+)
+
+const agentMonitorHelp = `Show what the agent logs from now on, whatever its own log level is.
+
+Ctrl-C ends it. Exit codes: 0, or 1 when the agent refuses.`
+
+const agentMonitorExamples = `  nomad-lite monitor
+  nomad-lite monitor -log-level DEBUG
+  nomad-lite monitor -json | jq 'select(.["@level"] == "warn")'`
+
+type agentMonitorOptions struct {
+	client   clientFlags
+	level    string
+	json     bool
+	location bool
+	node     string
+	server   string
+}
+
+func newAgentMonitorCommand(s *streams) *cobra.Command {
+	var o agentMonitorOptions
+	cmd := &cobra.Command{
+		Use:     "monitor [flags]",
+		Short:   "Show what the agent logs",
+		Long:    agentMonitorHelp,
+		Example: agentMonitorExamples,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := untilInterrupted(cmd.Context())
+			defer stop()
+			return monitorAgent(ctx, o, s)
+		},
+	}
+	o.client.register(cmd)
+	cmd.Flags().StringVar(&o.level, "log-level", "INFO", "`level` to show: TRACE, DEBUG, INFO, WARN or ERROR")
+	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&o.location, "log-include-location", false, "say where in the program each line comes from")
+	cmd.Flags().StringVar(&o.node, "node-id", "", "`id` of a node whose log to show")
+	cmd.Flags().StringVar(&o.server, "server-id", "", "`name` of a server whose log to show, or leader")
+	_ = cmd.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]string{"TRACE", "DEBUG", "INFO", "WARN", "ERROR"}, cobra.ShellCompDirectiveNoFileComp)) // it is there
+	_ = cmd.RegisterFlagCompletionFunc("node-id", nodeKind.complete(&o.client))
+	return cmd
+}
+
+func monitorAgent(ctx context.Context, o agentMonitorOptions, s *streams) error {
+	c, err := o.client.client()
+	if err != nil {
+		return err
+	}
+	node := ""
+	if o.node != "" {
+		found, err := nodeKind.find(ctx, c, o.node)
+		if err != nil {
+			return err
+		}
+		node = found.ID
+	}
+	q := query(ctx, "")
+	q.Params = map[string]string{
+		"log_level":            o.level,
+		"log_json":             strconv.FormatBool(o.json),
+		"log_include_location": strconv.FormatBool(o.location),
+		"node_id":              node,
+		"server_id":            o.server,
+	}
+	frames, errs := c.Agent().Monitor(ctx.Done(), q)
+	err = frameReader{each: func(data []byte) error {
+		_, err := s.out.Write(data)
+		return err
+	}}.read(ctx, frames, errs)
+	if err != nil {
+		return failed(fmt.Sprintf("follow the log of the agent at level %s", o.level), err)
+	}
+	return nil
+}

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+)
+
+func newAllocCommand(s *streams) *cobra.Command {
+	return group("alloc", "Look at allocations, and into them",
+		newAllocStatusCommand(s),
+		newAllocLogsCommand(s),
+		newAllocExecCommand(s),
+		newAllocFSCommand(s),
+		newAllocRestartCommand(s),
+		newAllocSignalCommand(s),
+		newAllocStopCommand(s),
+		newAllocChecksCommand(s),
+		newAllocStatsCommand(s),
+		newAllocPauseCommand(s),
+	)
+}
+
+// allocFlags say which allocation a command is about: that with the id, or one
+// of a job.
+type allocFlags struct {
+	job   bool
+	group string
+}
+
+func (f *allocFlags) register(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.job, "job", false, "take an allocation of the job that is named instead, one that runs if there is any")
+	cmd.Flags().StringVar(&f.group, "group", "", "with -job, take one of this `group`")
+}
+
+// find returns the allocation that the argument names.
+func (f *allocFlags) find(ctx context.Context, c *api.Client, name string) (*api.Allocation, error) {
+	if !f.job {
+		return findAlloc(ctx, c, name)
+	}
+	job, namespace, err := findJob(ctx, c, name, "")
+	if err != nil {
+		return nil, err
+	}
+	allocs, _, err := c.Jobs().Allocations(job, false, query(ctx, namespace))
+	if err != nil {
+		return nil, failed(fmt.Sprintf("list allocations of job %q", job), err)
+	}
+	if f.group != "" {
+		allocs = slices.DeleteFunc(allocs, func(a *api.AllocationListStub) bool { return a.TaskGroup != f.group })
+	}
+	if len(allocs) == 0 {
+		return nil, fmt.Errorf("job %q has no such allocation; 'nomad-lite job status %s' says why", job, job)
+	}
+	// They come newest first.
+	chosen := allocs[0]
+	if i := slices.IndexFunc(allocs, func(a *api.AllocationListStub) bool {
+		return a.ClientStatus == api.AllocClientStatusRunning
+	}); i >= 0 {
+		chosen = allocs[i]
+	}
+	return readAlloc(ctx, c, chosen)
+}
+
+// findAlloc returns the one allocation with this id, or whose id begins with it.
+func findAlloc(ctx context.Context, c *api.Client, id string) (*api.Allocation, error) {
+	found, err := allocKind.find(ctx, c, id)
+	if err != nil {
+		return nil, err
+	}
+	return readAlloc(ctx, c, found)
+}
+
+func readAlloc(ctx context.Context, c *api.Client, found *api.AllocationListStub) (*api.Allocation, error) {
+	alloc, _, err := c.Allocations().Info(found.ID, query(ctx, found.Namespace))
+	if err != nil {
+		return nil, failed(fmt.Sprintf("read allocation %q", short(found.ID)), err)
+	}
+	return alloc, nil
+}
+
+// tasksOf are the tasks of an allocation in the order in which they start; those
+// of the same stage by name.
+func tasksOf(alloc *api.Allocation) []*api.Task {
+	var tasks []*api.Task
+	if group := groupOf(alloc); group != nil {
+		tasks = slices.Clone(group.Tasks)
+	}
+	if len(tasks) == 0 { // an answer without the job
+		for _, name := range slices.Sorted(maps.Keys(alloc.TaskStates)) {
+			tasks = append(tasks, &api.Task{Name: name})
+		}
+	}
+	stages := []string{api.TaskLifecycleHookPrestart, "", api.TaskLifecycleHookPoststart, api.TaskLifecycleHookPoststop}
+	slices.SortFunc(tasks, func(a, b *api.Task) int {
+		if d := slices.Index(stages, stageOf(a)) - slices.Index(stages, stageOf(b)); d != 0 {
+			return d
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	return tasks
+}
+
+func groupOf(alloc *api.Allocation) *api.TaskGroup {
+	if alloc.Job == nil {
+		return nil
+	}
+	for _, group := range alloc.Job.TaskGroups {
+		if group != nil && group.Name != nil && *group.Name == alloc.TaskGroup {
+			return group
+		}
+	}
+	return nil
+}
+
+// stageOf is the lifecycle hook of a task; that of a main task is empty.
+func stageOf(task *api.Task) string {
+	if task.Lifecycle == nil {
+		return ""
+	}
+	return task.Lifecycle.Hook
+}
+
+// chooseTask returns the task that is named, or the only one that there is.
+func chooseTask(alloc *api.Allocation, name string) (string, error) {
+	var names []string
+	for _, task := range tasksOf(alloc) {
+		names = append(names, task.Name)
+	}
+	switch {
+	case name != "" && (len(names) == 0 || slices.Contains(names, name)):
+		return name, nil
+	case name != "":
+		return "", fmt.Errorf("allocation %q has no task %q; it has %s", short(alloc.ID), name, strings.Join(names, ", "))
+	case len(names) == 1:
+		return names[0], nil
+	case len(names) == 0:
+		return "", fmt.Errorf("allocation %q does not say which tasks it has; name one with -task", short(alloc.ID))
+	}
+	return "", fmt.Errorf("allocation %q has several tasks; name one with -task: %s", short(alloc.ID), strings.Join(names, ", "))
+}
+
+// taskArgument is the task that was named by the flag or by an argument.
+func taskArgument(flag string, args []string) (string, error) {
+	switch {
+	case len(args) == 0:
+		return flag, nil
+	case flag == "" || flag == args[0]:
+		return args[0], nil
+	}
+	return "", fmt.Errorf("-task says %q and the argument %q; leave one out", flag, args[0])
+}
+
+// allocThenTask checks that there is an allocation and perhaps a task.
+func allocThenTask(cmd *cobra.Command, args []string) error {
+	if len(args) < 1 || len(args) > 2 {
+		return usageError(cmd, errors.New("takes an allocation, and perhaps a task; 'nomad-lite alloc status' lists the allocations"))
+	}
+	return nil
+}
+
+func oneAlloc(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return usageError(cmd, errors.New("takes one argument: the id of an allocation, or the begin of it; 'nomad-lite alloc status' lists them"))
+	}
+	return nil
+}
+
+// valueOf is what a pointer of the API points to, or the zero value.
+func valueOf[T any](p *T) T {
+	var zero T
+	if p == nil {
+		return zero
+	}
+	return *p
+}

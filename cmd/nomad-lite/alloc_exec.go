@@ -1,0 +1,253 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+)
+
+const allocExecHelp = `Run a command inside of a task that runs: in its directory, with its environment,
+and where its driver puts it.
+
+Flags come before ALLOC; all that follows is the command, with its own flags. A
+terminal is used if you have one; leave it out with -t=false.
+
+On a terminal, what you type goes to the command, Ctrl-C too. At the begin of a
+line, ~. ends the session.
+
+Exit codes: that of the command; 1 when it could not be run; 130 when you
+interrupted it without a terminal.`
+
+const allocExecExamples = `  nomad-lite alloc exec 8ba85cef sh              a shell in its only task
+  nomad-lite alloc exec -task server 8ba85cef ls -la local
+  nomad-lite alloc exec -job web cat /etc/hosts  in an allocation of a job
+  echo hello | nomad-lite alloc exec -t=false 8ba85cef cat`
+
+type allocExecOptions struct {
+	client clientFlags
+	alloc  allocFlags
+	task   string
+	stdin  bool
+	tty    bool
+	both   bool
+	escape string
+}
+
+func newAllocExecCommand(s *streams) *cobra.Command {
+	var o allocExecOptions
+	cmd := &cobra.Command{
+		Use:     "exec [flags] ALLOC COMMAND [ARGUMENT...]",
+		Short:   "Run a command inside of a task",
+		Long:    allocExecHelp,
+		Example: allocExecExamples,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) < 2 {
+				return usageError(cmd, errors.New("takes an allocation and a command, such as sh"))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.both {
+				o.stdin, o.tty = true, true
+			} else if !cmd.Flags().Changed("tty") {
+				o.tty = o.stdin && isTerminal(s.in) && isTerminal(s.out)
+			}
+			switch {
+			case o.tty && !o.stdin:
+				return usageError(cmd, errors.New("-t needs -i: a terminal is for typing"))
+			case o.escape != "none" && len(o.escape) > 1:
+				return usageError(cmd, errors.New("-e takes one character, or none"))
+			}
+			return allocExec(cmd.Context(), o, args[0], args[1:], s)
+		},
+		ValidArgsFunction: allocKind.complete(&o.client),
+	}
+	o.client.register(cmd)
+	o.alloc.register(cmd)
+	cmd.Flags().StringVar(&o.task, "task", "", "`task` to run it in; not needed if there is only one")
+	cmd.Flags().BoolVarP(&o.stdin, "stdin", "i", true, "pass standard input to the command")
+	cmd.Flags().BoolVarP(&o.tty, "tty", "t", false, "give the command a terminal; the default if you have one")
+	cmd.Flags().BoolVar(&o.both, "it", false, "the same as -i -t")
+	cmd.Flags().StringVarP(&o.escape, "escape", "e", "~", "`character` that begins an escape at the begin of a line, or none")
+	return runProgram(cmd)
+}
+
+func isTerminal(stream any) bool {
+	file, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd()))
+}
+
+func allocExec(ctx context.Context, o allocExecOptions, name string, command []string, s *streams) error {
+	c, err := o.client.client()
+	if err != nil {
+		return err
+	}
+	alloc, err := o.alloc.find(ctx, c, name)
+	if err != nil {
+		return err
+	}
+	task, err := chooseTask(alloc, o.task)
+	if err != nil {
+		return err
+	}
+	session := execSession{stdin: s.in, stdout: s.out, stderr: s.err}
+	if !o.stdin {
+		session.stdin = noInput{}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if o.tty {
+		restore, err := session.terminal(ctx, s, o.escape, cancel)
+		if err != nil {
+			return err
+		}
+		defer restore()
+	}
+	// On a terminal Ctrl-C is a byte like any other; these come from elsewhere.
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer signal.Stop(signals)
+	go func() { // ends with cancel
+		select {
+		case sig := <-signals:
+			cancel(interrupted{sig.(syscall.Signal)})
+		case <-ctx.Done():
+		}
+	}()
+	code, err := c.Allocations().Exec(ctx, alloc, task, o.tty, command, session.stdin, session.stdout, session.stderr, session.sizes, query(ctx, alloc.Namespace))
+	var stopped interrupted
+	switch {
+	case errors.As(context.Cause(ctx), &stopped):
+		return &exitError{code: 128 + int(stopped.signal)}
+	case errors.Is(context.Cause(ctx), errLeft):
+		return &exitError{code: 1, err: errLeft}
+	case err != nil:
+		return failed(fmt.Sprintf("run %q in task %q of allocation %q", command[0], task, short(alloc.ID)), err)
+	case code != 0:
+		return &exitError{code: code}
+	}
+	return nil
+}
+
+// interrupted is why a session ended before the command.
+type interrupted struct{ signal syscall.Signal }
+
+func (i interrupted) Error() string { return i.signal.String() }
+
+// errLeft says that the user has typed the escape.
+var errLeft = errors.New("session left; the command has been ended")
+
+// noInput is a standard input that has ended already.
+type noInput struct{}
+
+func (noInput) Read([]byte) (int, error) { return 0, io.EOF }
+
+// execSession is what a command that runs elsewhere reads and writes here.
+type execSession struct {
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+	sizes  <-chan api.TerminalSize
+}
+
+// terminal hands all keys of the terminal to the command, which is told its size
+// until ctx ends. The returned function gives the terminal back.
+func (e *execSession) terminal(ctx context.Context, s *streams, escape string, leave context.CancelCauseFunc) (func(), error) {
+	in, ok := s.in.(*os.File)
+	restore := func() {}
+	if ok && term.IsTerminal(int(in.Fd())) {
+		before, err := term.MakeRaw(int(in.Fd()))
+		if err != nil {
+			return nil, fmt.Errorf("prepare the terminal: %w", err)
+		}
+		restore = func() { _ = term.Restore(int(in.Fd()), before) } // it may have gone
+		if escape != "none" && escape != "" {
+			e.stdin = &escapeReader{r: s.in, char: escape[0], atStart: true, leave: func() { leave(errLeft) }}
+		}
+	}
+	out, ok := s.out.(*os.File)
+	if !ok || !term.IsTerminal(int(out.Fd())) {
+		return restore, nil
+	}
+	changes := make(chan os.Signal, 1)
+	signal.Notify(changes, syscall.SIGWINCH)
+	sizes := make(chan api.TerminalSize)
+	e.sizes = sizes
+	go func() { // ends with ctx
+		defer signal.Stop(changes)
+		for {
+			if width, height, err := term.GetSize(int(out.Fd())); err == nil {
+				select {
+				case sizes <- api.TerminalSize{Width: width, Height: height}:
+				case <-ctx.Done():
+					return
+				}
+			}
+			select {
+			case <-changes:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return restore, nil
+}
+
+// escapeReader watches what is typed for an escape at the begin of a line: the
+// character and a dot leave the session, the character twice stands for one.
+type escapeReader struct {
+	r       io.Reader
+	char    byte
+	leave   func()
+	atStart bool   // the next byte begins a line
+	escaped bool   // the last one was the escape character
+	ready   []byte // read and not yet handed on
+}
+
+func (e *escapeReader) Read(p []byte) (int, error) {
+	for len(e.ready) == 0 {
+		typed := make([]byte, len(p))
+		n, err := e.r.Read(typed)
+		for _, c := range typed[:n] {
+			if !e.add(c) {
+				e.leave()
+				return 0, io.EOF
+			}
+		}
+		if err != nil && len(e.ready) == 0 {
+			return 0, err
+		}
+	}
+	n := copy(p, e.ready)
+	e.ready = e.ready[n:]
+	return n, nil
+}
+
+// add reports whether the session goes on after c was typed.
+func (e *escapeReader) add(c byte) bool {
+	switch {
+	case e.escaped && c == '.':
+		return false
+	case e.escaped:
+		e.escaped = false
+		e.ready = append(e.ready, e.char)
+		if c == e.char {
+			e.atStart = false
+			return true
+		}
+	case e.atStart && c == e.char:
+		e.escaped = true
+		return true
+	}
+	e.atStart = c == '\r' || c == '\n'
+	e.ready = append(e.ready, c)
+	return true
+}

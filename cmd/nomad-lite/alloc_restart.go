@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+)
+
+const allocRestartHelp = `Restart an allocation where it is: the tasks that run now, one task, or with
+-all-tasks all tasks in the order of their lifecycle. It does not count against
+the restart policy.
+
+Exit codes: 0, or 1 when a named task does not run.`
+
+const allocRestartExamples = `  nomad-lite alloc restart 8ba85cef          the tasks that run
+  nomad-lite alloc restart 8ba85cef server   one of them
+  nomad-lite alloc restart -all-tasks 8ba85cef`
+
+type allocRestartOptions struct {
+	client   clientFlags
+	task     string
+	allTasks bool
+}
+
+func newAllocRestartCommand(s *streams) *cobra.Command {
+	var o allocRestartOptions
+	cmd := &cobra.Command{
+		Use:     "restart [flags] ALLOC [TASK]",
+		Short:   "Restart the tasks of an allocation",
+		Long:    allocRestartHelp,
+		Example: allocRestartExamples,
+		Args:    allocThenTask,
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if o.task, err = taskArgument(o.task, args[1:]); err != nil {
+				return err
+			}
+			if o.task != "" && o.allTasks {
+				return usageError(cmd, fmt.Errorf("-all-tasks and a task exclude each other"))
+			}
+			return restartAlloc(cmd.Context(), o, args[0], s)
+		},
+		ValidArgsFunction: allocKind.complete(&o.client),
+	}
+	o.client.register(cmd)
+	cmd.Flags().StringVar(&o.task, "task", "", "`task` to restart; may be the last argument as well")
+	cmd.Flags().BoolVar(&o.allTasks, "all-tasks", false, "restart all tasks, those that have ended as well")
+	return cmd
+}
+
+func restartAlloc(ctx context.Context, o allocRestartOptions, id string, s *streams) error {
+	c, err := o.client.client()
+	if err != nil {
+		return err
+	}
+	alloc, err := findAlloc(ctx, c, id)
+	if err != nil {
+		return err
+	}
+	what := fmt.Sprintf("allocation %q", short(alloc.ID))
+	if o.task != "" {
+		if _, err := chooseTask(alloc, o.task); err != nil {
+			return err
+		}
+		what = fmt.Sprintf("task %q of %s", o.task, what)
+	}
+	if alloc.ClientStatus != api.AllocClientStatusRunning && !o.allTasks {
+		return fmt.Errorf("restart %s: it is %s; -all-tasks also starts tasks that have ended", what, alloc.ClientStatus)
+	}
+	if o.allTasks {
+		err = c.Allocations().RestartAllTasks(alloc, query(ctx, alloc.Namespace))
+	} else {
+		err = c.Allocations().Restart(alloc, o.task, query(ctx, alloc.Namespace))
+	}
+	if err != nil {
+		return failed("restart "+what, err)
+	}
+	_, err = fmt.Fprintf(s.out, "Restarted %s\n", what)
+	return err
+}

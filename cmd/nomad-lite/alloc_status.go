@@ -1,0 +1,410 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+)
+
+const allocStatusHelp = `Show an allocation: what it is for, how its tasks are, and what has happened to
+them. Without an argument the allocations are listed.
+
+ALLOC is the id of an allocation, or the begin of it.
+
+Exit codes: 0, or 1 when there is no such allocation, or several.`
+
+const allocStatusExamples = `  nomad-lite alloc status                  all allocations
+  nomad-lite alloc status 8ba85cef         one of them
+  nomad-lite alloc status -stats 8ba85cef  with what its tasks use
+  nomad-lite alloc status -t '{{.ClientStatus}}' 8ba85cef`
+
+type allocStatusOptions struct {
+	client  clientFlags
+	format  formatFlags
+	short   bool
+	stats   bool
+	verbose bool
+}
+
+func newAllocStatusCommand(s *streams) *cobra.Command {
+	var o allocStatusOptions
+	cmd := &cobra.Command{
+		Use:     "status [flags] [ALLOC]",
+		Short:   "Show allocations, or one allocation",
+		Long:    allocStatusHelp,
+		Example: allocStatusExamples,
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.client.client()
+			if err != nil {
+				return err
+			}
+			if len(args) == 0 {
+				return listAllocs(cmd.Context(), c, o, s)
+			}
+			return showAlloc(cmd.Context(), c, args[0], o, s)
+		},
+	}
+	o.client.register(cmd)
+	o.format.register(cmd)
+	cmd.Flags().BoolVar(&o.short, "short", false, "one line per task, without events and resources")
+	cmd.Flags().BoolVar(&o.stats, "stats", false, "show in detail what the tasks use")
+	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "whole ids, points in time, and how the allocation was placed")
+	return cmd
+}
+
+func listAllocs(ctx context.Context, c *api.Client, o allocStatusOptions, s *streams) error {
+	allocs, _, err := c.Allocations().List(query(ctx, ""))
+	if err != nil {
+		return failed("list allocations", err)
+	}
+	if o.format.wanted() {
+		return o.format.print(s, allocs)
+	}
+	p := s.page()
+	if len(allocs) == 0 {
+		p.line("No allocations")
+		return s.show(p)
+	}
+	t := newTable("ID", "Job ID", "Task Group", "Node ID", "Version", "Desired", "Status", "Created", "Modified")
+	for _, a := range allocs {
+		t.row(shortID(a.ID, o.verbose), a.JobID, a.TaskGroup, shortID(a.NodeID, o.verbose), a.JobVersion, a.DesiredStatus,
+			statusCell(a.ClientStatus), when(a.CreateTime, o.verbose), when(a.ModifyTime, o.verbose))
+	}
+	p.table(t)
+	return s.show(p)
+}
+
+func showAlloc(ctx context.Context, c *api.Client, id string, o allocStatusOptions, s *streams) error {
+	alloc, err := findAlloc(ctx, c, id)
+	if err != nil {
+		return err
+	}
+	if o.format.wanted() {
+		return o.format.print(s, alloc)
+	}
+	q := query(ctx, alloc.Namespace)
+	p := s.page()
+	p.pairs(allocHead(ctx, c, alloc, o.verbose))
+	if o.short {
+		p.section("Tasks")
+		p.table(taskTable(alloc, o.verbose))
+		return s.show(p)
+	}
+	p.addresses(alloc)
+
+	// Neither is worth an error: what else there is to say is said.
+	if services, _, err := c.Allocations().Services(alloc.ID, q); err == nil && len(services) > 0 {
+		p.section("Services")
+		p.table(registrations(services, o.verbose))
+	}
+	if checks, err := c.Allocations().Checks(alloc.ID, q); err == nil && len(checks) > 0 {
+		p.section("Nomad Service Checks")
+		t := newTable("Service", "Task", "Name", "Mode", "Status")
+		for _, check := range sortedChecks(checks) {
+			t.row(check.Service, cmp.Or(check.Task, "(group)"), check.Check, check.Mode, statusCell(check.Status))
+		}
+		p.table(t)
+	}
+
+	var usage *api.AllocResourceUsage
+	if alloc.ClientStatus == api.AllocClientStatusRunning && alloc.DesiredStatus == api.AllocDesiredStatusRun {
+		if usage, err = c.Allocations().Stats(alloc, q); err != nil {
+			usage = nil
+			fmt.Fprintf(s.err, "what the tasks use is not known: %v\n", err)
+		}
+	}
+	for _, task := range tasksOf(alloc) {
+		p.task(alloc, task, usage, o)
+	}
+	if o.verbose && alloc.Metrics != nil {
+		p.section("Placement Metrics")
+		p.placement(alloc.Metrics)
+	}
+	return s.show(p)
+}
+
+// allocHead is what is true for an allocation as a whole.
+func allocHead(ctx context.Context, c *api.Client, alloc *api.Allocation, verbose bool) pairs {
+	var version any = "<unknown>"
+	if alloc.Job != nil && alloc.Job.Version != nil {
+		version = *alloc.Job.Version
+	}
+	head := pairs{
+		{"ID", alloc.ID},
+		{"Eval ID", shortID(alloc.EvalID, verbose)},
+		{"Name", alloc.Name},
+		{"Node ID", shortID(alloc.NodeID, verbose)},
+		{"Node Name", alloc.NodeName},
+		{"Job ID", alloc.JobID},
+		{"Job Version", version},
+		{"Client Status", statusCell(alloc.ClientStatus)},
+		{"Client Description", alloc.ClientDescription},
+		{"Desired Status", alloc.DesiredStatus},
+		{"Desired Description", alloc.DesiredDescription},
+		{"Created", when(alloc.CreateTime, verbose)},
+		{"Modified", when(alloc.ModifyTime, verbose)},
+	}
+	add := func(name string, value any) { head = append(head, [2]any{name, value}) }
+	if alloc.DeploymentID != "" {
+		add("Deployment ID", shortID(alloc.DeploymentID, verbose))
+		health := "unset"
+		if d := alloc.DeploymentStatus; d != nil {
+			switch {
+			case d.Healthy != nil && *d.Healthy:
+				health = "healthy"
+			case d.Healthy != nil:
+				health = "unhealthy"
+			}
+			if d.Canary {
+				add("Canary", true)
+			}
+		}
+		add("Deployment Health", health)
+	}
+	if events := alloc.RescheduleTracker; events != nil && len(events.Events) > 0 {
+		add("Reschedule Attempts", rescheduleAttempts(alloc))
+	}
+	if alloc.FollowupEvalID != "" {
+		q := query(ctx, alloc.Namespace)
+		if eval, _, err := c.Evaluations().Info(alloc.FollowupEvalID, q); err == nil && time.Until(eval.WaitUntil) > 0 {
+			add("Reschedule Eligibility", when(eval.WaitUntil.UnixNano(), verbose))
+		}
+	}
+	for _, other := range [][2]string{
+		{"Replacement Alloc ID", alloc.NextAllocation},
+		{"Previous Alloc ID", alloc.PreviousAllocation},
+		{"Preempted by Alloc ID", alloc.PreemptedByAllocation},
+	} {
+		if other[1] != "" {
+			add(other[0], shortID(other[1], verbose))
+		}
+	}
+	return head
+}
+
+// rescheduleAttempts is how often an allocation was tried again, of how many
+// times.
+func rescheduleAttempts(alloc *api.Allocation) string {
+	if group := groupOf(alloc); group != nil && group.ReschedulePolicy != nil {
+		policy := group.ReschedulePolicy
+		if policy.Attempts != nil && policy.Interval != nil && !valueOf(policy.Unlimited) {
+			used, allowed := alloc.RescheduleInfo(time.Now())
+			return fmt.Sprintf("%d/%d", used, allowed)
+		}
+	}
+	return fmt.Sprint(len(alloc.RescheduleTracker.Events))
+}
+
+// addresses are the ports of an allocation.
+func (p *page) addresses(alloc *api.Allocation) {
+	if alloc.AllocatedResources == nil {
+		return
+	}
+	shared := alloc.AllocatedResources.Shared
+	ports, mode := shared.Ports, ""
+	dynamic := map[string]bool{}
+	for _, network := range shared.Networks {
+		if network == nil {
+			continue
+		}
+		mode = network.Mode
+		for _, port := range network.DynamicPorts {
+			dynamic[port.Label] = true
+		}
+		if len(shared.Ports) > 0 {
+			continue
+		}
+		for _, port := range slices.Concat(network.ReservedPorts, network.DynamicPorts) {
+			ports = append(ports, api.PortMapping{Label: port.Label, Value: port.Value, To: port.To, HostIP: network.IP})
+		}
+	}
+	if len(ports) == 0 {
+		return
+	}
+	title := "Allocation Addresses"
+	if mode != "" && mode != "host" {
+		title += fmt.Sprintf(" (mode = %q)", mode)
+	}
+	p.section(title)
+	t := newTable("Label", "Dynamic", "Address")
+	for _, port := range ports {
+		address := fmt.Sprintf("%s:%d", port.HostIP, port.Value)
+		if port.To > 0 {
+			address += fmt.Sprintf(" -> %d", port.To)
+		}
+		t.row(port.Label, yesNo(dynamic[port.Label]), address)
+	}
+	p.table(t)
+}
+
+func yesNo(yes bool) string {
+	if yes {
+		return "yes"
+	}
+	return "no"
+}
+
+// taskTable is a line for each task.
+func taskTable(alloc *api.Allocation, verbose bool) *table {
+	t := newTable("Name", "State", "Last Event", "Time", "Lifecycle")
+	for _, task := range tasksOf(alloc) {
+		state := valueOf(alloc.TaskStates[task.Name])
+		event, at := "", int64(0)
+		if n := len(state.Events); n > 0 {
+			event, at = state.Events[n-1].Type, state.Events[n-1].Time
+		}
+		t.row(task.Name, statusCell(taskState(state)), event, when(at, verbose), cmp.Or(stageOf(task), "main"))
+	}
+	return t
+}
+
+// taskState is the state of a task; a dead one may have failed.
+func taskState(state api.TaskState) string {
+	if state.State == "" {
+		return "pending"
+	}
+	return state.State
+}
+
+// task shows one task: resources, what it uses and what has happened to it.
+func (p *page) task(alloc *api.Allocation, task *api.Task, usage *api.AllocResourceUsage, o allocStatusOptions) {
+	state := valueOf(alloc.TaskStates[task.Name])
+	title := fmt.Sprintf("Task %q is %q", task.Name, taskState(state))
+	if stage := stageOf(task); stage != "" {
+		if task.Lifecycle.Sidecar {
+			stage += " sidecar"
+		}
+		title = fmt.Sprintf("Task %q (%s) is %q", task.Name, stage, taskState(state))
+	}
+	p.section(title)
+
+	var used *api.ResourceUsage
+	if usage != nil && usage.Tasks[task.Name] != nil {
+		used = usage.Tasks[task.Name].ResourceUsage
+	}
+	p.line("Task Resources:")
+	t := newTable("CPU", "Memory", "Disk")
+	row := taskResources(alloc, task.Name, used)
+	if addresses := taskAddresses(alloc, task.Name); addresses != "" {
+		t.head, row = append(t.head, "Addresses"), append(row, addresses)
+	}
+	t.row(row...)
+	p.table(t)
+	p.line("")
+	if o.stats && used != nil {
+		p.usage(used)
+	}
+
+	p.line("Task Events:")
+	p.pairs(pairs{
+		{"Started At", pointInTime(state.StartedAt)},
+		{"Finished At", pointInTime(state.FinishedAt)},
+		{"Total Restarts", state.Restarts},
+		{"Last Restart", pointInTime(state.LastRestart)},
+	})
+	p.line("")
+	p.line("Recent Events:")
+	if len(state.Events) == 0 {
+		p.line("none yet")
+		return
+	}
+	t = newTable("Time", "Type", "Description")
+	for _, e := range slices.Backward(state.Events) {
+		if e != nil {
+			t.row(date(e.Time), e.Type, e.DisplayMessage)
+		}
+	}
+	p.table(t)
+}
+
+// pointInTime is a time of a task.
+func pointInTime(t time.Time) string {
+	if t.IsZero() {
+		return "N/A"
+	}
+	return date(t.UnixNano())
+}
+
+// taskResources are the cells for what a task may use, with what it does use if
+// that is known.
+func taskResources(alloc *api.Allocation, name string, used *api.ResourceUsage) []any {
+	var cpu, memory, memoryMax, disk int64
+	if all := alloc.AllocatedResources; all != nil {
+		disk = all.Shared.DiskMB
+		if r := all.Tasks[name]; r != nil {
+			cpu, memory, memoryMax = r.Cpu.CpuShares, r.Memory.MemoryMB, r.Memory.MemoryMaxMB
+		}
+	} else if r := alloc.TaskResources[name]; r != nil {
+		cpu, memory, memoryMax = int64(valueOf(r.CPU)), int64(valueOf(r.MemoryMB)), int64(valueOf(r.MemoryMaxMB))
+		if alloc.Resources != nil {
+			disk = int64(valueOf(alloc.Resources.DiskMB))
+		}
+	}
+	cpuText, memoryText := fmt.Sprintf("%d MHz", cpu), mebibytes(memory)
+	if used != nil && used.CpuStats != nil {
+		cpuText = fmt.Sprintf("%.0f/%s", used.CpuStats.TotalTicks, cpuText)
+	}
+	if used != nil && used.MemoryStats != nil {
+		memoryText = byteSize(residentMemory(used.MemoryStats)) + "/" + memoryText
+	}
+	if memoryMax > 0 && memoryMax != memory {
+		memoryText += " (max " + mebibytes(memoryMax) + ")"
+	}
+	return []any{cpuText, memoryText, mebibytes(disk)}
+}
+
+// taskAddresses are ports that a task has for itself, as jobs had them once.
+func taskAddresses(alloc *api.Allocation, name string) string {
+	if alloc.AllocatedResources == nil {
+		return ""
+	}
+	var addresses []string
+	for _, network := range valueOf(alloc.AllocatedResources.Tasks[name]).Networks {
+		for _, port := range slices.Concat(network.ReservedPorts, network.DynamicPorts) {
+			addresses = append(addresses, fmt.Sprintf("%s: %s:%d", port.Label, network.IP, port.Value))
+		}
+	}
+	return strings.Join(addresses, ", ")
+}
+
+// placement is how an allocation came to its node, or did not.
+func (p *page) placement(m *api.AllocationMetric) {
+	p.pairs(pairs{
+		{"Nodes Evaluated", m.NodesEvaluated},
+		{"Nodes Filtered", m.NodesFiltered},
+		{"Nodes Exhausted", m.NodesExhausted},
+		{"Allocation Time", m.AllocationTime},
+		{"Failures", m.CoalescedFailures},
+	})
+	for _, line := range shortage(m) {
+		p.line("* %s", line)
+	}
+	if len(m.ScoreMetaData) == 0 {
+		return
+	}
+	scorers := map[string]bool{}
+	for _, node := range m.ScoreMetaData {
+		for name := range node.Scores {
+			scorers[name] = true
+		}
+	}
+	names := slices.Sorted(maps.Keys(scorers))
+	p.line("")
+	t := newTable(append(append([]string{"Node"}, names...), "Final Score")...)
+	for _, node := range m.ScoreMetaData {
+		row := []any{node.NodeID}
+		for _, name := range names {
+			row = append(row, fmt.Sprintf("%.3g", node.Scores[name]))
+		}
+		t.row(append(row, fmt.Sprintf("%.3g", node.NormScore))...)
+	}
+	p.table(t)
+}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+)
+
+const allocStopHelp = `Stop an allocation. Its job is still wanted, so another one takes its place; to
+stop the job: nomad-lite job stop.
+
+What comes of it is watched, as after 'job run'.
+
+Exit codes: 0; 1 when there is no such allocation or a deployment failed; 2 when
+no other one could be placed.`
+
+const allocStopExamples = `  nomad-lite alloc stop 8ba85cef
+  nomad-lite alloc stop -detach 8ba85cef   and do not watch`
+
+type allocStopOptions struct {
+	client          clientFlags
+	detach          bool
+	noShutdownDelay bool
+	verbose         bool
+}
+
+func newAllocStopCommand(s *streams) *cobra.Command {
+	var o allocStopOptions
+	cmd := &cobra.Command{
+		Use:     "stop [flags] ALLOC",
+		Short:   "Stop an allocation, so that another takes its place",
+		Long:    allocStopHelp,
+		Example: allocStopExamples,
+		Args:    oneAlloc,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return stopAlloc(cmd.Context(), o, args[0], s)
+		},
+		ValidArgsFunction: allocKind.complete(&o.client),
+	}
+	o.client.register(cmd)
+	cmd.Flags().BoolVar(&o.detach, "detach", false, "do not watch: print the id of the evaluation and return")
+	cmd.Flags().BoolVar(&o.noShutdownDelay, "no-shutdown-delay", false, "do not wait for the shutdown_delay of the tasks")
+	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show whole ids")
+	return cmd
+}
+
+func stopAlloc(ctx context.Context, o allocStopOptions, id string, s *streams) error {
+	c, err := o.client.client()
+	if err != nil {
+		return err
+	}
+	alloc, err := findAlloc(ctx, c, id)
+	if err != nil {
+		return err
+	}
+	q := query(ctx, alloc.Namespace)
+	q.Params = map[string]string{}
+	if o.noShutdownDelay {
+		q.Params["no_shutdown_delay"] = "true"
+	}
+	if alloc.Job != nil && valueOf(alloc.Job.Type) == api.JobTypeBatch {
+		q.Params["reschedule"] = "true" // a batch job gets no other one without
+	}
+	answer, err := c.Allocations().Stop(alloc, q)
+	if err != nil {
+		return failed(fmt.Sprintf("stop allocation %q", short(alloc.ID)), err)
+	}
+	if o.detach {
+		_, err := fmt.Fprintln(s.out, answer.EvalID)
+		return err
+	}
+	m := &monitor{client: c, out: s.out, namespace: alloc.Namespace}
+	return m.evaluation(ctx, answer.EvalID)
+}

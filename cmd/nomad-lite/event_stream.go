@@ -1,0 +1,188 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+
+	"github.com/hashicorp/go-bexpr"
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+)
+
+const eventStreamHelp = `Show what happens to jobs, allocations, nodes and all else, as it happens: one event
+per line, with -json as JSON.
+
+First come the events that the agent still has; -index leaves out those before it.
+
+A topic is one of Job, Evaluation, Allocation, Deployment, Node, Service and
+Variable, perhaps with the key of what is meant. A filter is an expression about
+the event, as -json shows it.
+
+Ctrl-C ends it. Exit codes: 0; 1 when the agent refuses, or goes.`
+
+const eventStreamExamples = `  nomad-lite event stream
+  nomad-lite event stream -topic Job:web -topic Allocation:web
+  nomad-lite event stream -filter 'Payload.Allocation.ClientStatus == "failed"'
+  nomad-lite event stream -json -topic Node | jq .Payload.Node.Status`
+
+type eventStreamOptions struct {
+	client clientFlags
+	topics []string
+	index  uint64
+	filter string
+	json   bool
+}
+
+func newEventCommand(s *streams) *cobra.Command {
+	return group("event", "See what happens", newEventStreamCommand(s))
+}
+
+func newEventStreamCommand(s *streams) *cobra.Command {
+	var o eventStreamOptions
+	cmd := &cobra.Command{
+		Use:     "stream [flags]",
+		Short:   "Show events as they happen",
+		Long:    eventStreamHelp,
+		Example: eventStreamExamples,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := untilInterrupted(cmd.Context())
+			defer stop()
+			return eventStream(ctx, o, s)
+		},
+	}
+	o.client.register(cmd)
+	cmd.Flags().StringArrayVar(&o.topics, "topic", nil, "show this `topic` only, such as Job or Job:web; may be given several times")
+	cmd.Flags().Uint64Var(&o.index, "index", 0, "begin with the events of this `index`")
+	cmd.Flags().StringVar(&o.filter, "filter", "", "show those only for which this `expression` is true")
+	cmd.Flags().BoolVar(&o.json, "json", false, "print each event as one line of JSON")
+	topics := []string{"Job", "Evaluation", "Allocation", "Deployment", "Node", "Service", "Variable"}
+	_ = cmd.RegisterFlagCompletionFunc("topic", cobra.FixedCompletions(topics, cobra.ShellCompDirectiveNoFileComp)) // it is there
+	return cmd
+}
+
+// event is an event with all that an agent says of it.
+type event struct {
+	Topic      string
+	Type       string
+	Key        string
+	Namespace  string
+	FilterKeys []string
+	Index      uint64
+	Payload    map[string]any
+}
+
+func eventStream(ctx context.Context, o eventStreamOptions, s *streams) error {
+	var filter *bexpr.Evaluator
+	if o.filter != "" {
+		var err error
+		// What an event does not have is not equal to anything.
+		if filter, err = bexpr.CreateEvaluator(o.filter, bexpr.WithUnknownValue("")); err != nil {
+			return fmt.Errorf("-filter: %w", err)
+		}
+	}
+	c, err := o.client.client()
+	if err != nil {
+		return err
+	}
+	params := url.Values{"index": {fmt.Sprint(o.index)}, "topic": o.topics}
+	body, err := c.Raw().Response("/v1/event/stream?"+params.Encode(), query(ctx, ""))
+	if err != nil {
+		return failed("follow events", err)
+	}
+	defer body.Close()
+	lines := bufio.NewReader(body)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			if errors.Is(err, io.EOF) {
+				return errors.New("the agent has ended the stream of events")
+			}
+			return failed("follow events", err)
+		}
+		var change struct{ Events []json.RawMessage }
+		if err := json.Unmarshal(line, &change); err != nil {
+			return fmt.Errorf("follow events: read %q: %w", cut(string(line), 80), err)
+		}
+		for _, text := range change.Events {
+			if err := o.show(s, filter, text); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (o eventStreamOptions) show(s *streams, filter *bexpr.Evaluator, text json.RawMessage) error {
+	var e event
+	if err := json.Unmarshal(text, &e); err != nil {
+		return fmt.Errorf("follow events: read %q: %w", cut(string(text), 80), err)
+	}
+	if filter != nil {
+		if wanted, err := filter.Evaluate(e); err != nil {
+			return fmt.Errorf("-filter: %w", err)
+		} else if !wanted {
+			return nil
+		}
+	}
+	if o.json {
+		_, err := fmt.Fprintf(s.out, "%s\n", text)
+		return err
+	}
+	p := s.page()
+	p.line("%6d  %s  %s  %s  %s", e.Index, painted{colourBold, pad(e.Topic, 10)}, pad(e.Type, 29), shortKey(e.Key), e.summary())
+	return s.show(p)
+}
+
+func pad(text string, to int) string { return fmt.Sprintf("%-*s", to, text) }
+
+// shortKey shortens those keys that are ids.
+func shortKey(key string) string {
+	if len(key) == 36 && strings.Count(key, "-") == 4 {
+		return short(key)
+	}
+	return key
+}
+
+// summary is what is worth to know of the thing that an event is about.
+func (e event) summary() string {
+	thing := func(name string) map[string]any { m, _ := e.Payload[name].(map[string]any); return m }
+	text := func(m map[string]any, name string) string { t, _ := m[name].(string); return t }
+	switch e.Topic {
+	case "Job":
+		j := thing("Job")
+		if e.Payload["Deleted"] == true {
+			return "deleted"
+		}
+		return fmt.Sprintf("version %v %s", j["Version"], text(j, "Status"))
+	case "Allocation":
+		a := thing("Allocation")
+		return fmt.Sprintf("%s %s, wanted %s", text(a, "Name"), text(a, "ClientStatus"), text(a, "DesiredStatus"))
+	case "Evaluation":
+		v := thing("Evaluation")
+		return fmt.Sprintf("%s of job %s %s", text(v, "TriggeredBy"), text(v, "JobID"), text(v, "Status"))
+	case "Deployment":
+		d := thing("Deployment")
+		return fmt.Sprintf("of job %s %s: %s", text(d, "JobID"), text(d, "Status"), text(d, "StatusDescription"))
+	case "Node":
+		n := thing("Node")
+		return fmt.Sprintf("%s %s, %s", text(n, "Name"), text(n, "Status"), text(n, "SchedulingEligibility"))
+	case "Service":
+		r := thing("Service")
+		port, _ := r["Port"].(float64)
+		return hostPort(&api.ServiceRegistration{Address: text(r, "Address"), Port: int(port)})
+	case "Variable":
+		if e.Payload["Deleted"] == true {
+			return "deleted"
+		}
+	}
+	return ""
+}

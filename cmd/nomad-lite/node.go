@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+)
+
+func newNodeCommand(s *streams) *cobra.Command {
+	return group("node", "Look at nodes, and take them out of service",
+		newNodeStatusCommand(s),
+		newNodeDrainCommand(s),
+		newNodeEligibilityCommand(s),
+		newNodeMetaCommand(s),
+	)
+}
+
+// nodeFlags say which node a command is about, beside its argument.
+type nodeFlags struct {
+	self bool
+}
+
+func (f *nodeFlags) register(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.self, "self", false, "take the node of the agent that is asked")
+}
+
+// check wants -self or one argument.
+func (f *nodeFlags) check(cmd *cobra.Command, args []string) error {
+	switch {
+	case f.self && len(args) > 0:
+		return usageError(cmd, errors.New("-self and a node exclude each other"))
+	case !f.self && len(args) != 1:
+		return usageError(cmd, errors.New("takes the id of a node, or -self; 'nomad-lite node status' lists the nodes"))
+	}
+	return nil
+}
+
+// find returns the node that is meant.
+func (f *nodeFlags) find(ctx context.Context, c *api.Client, args []string) (*api.Node, error) {
+	var id string
+	if f.self {
+		var err error
+		if id, err = ownNode(c); err != nil {
+			return nil, err
+		}
+	} else {
+		found, err := nodeKind.find(ctx, c, args[0])
+		if err != nil {
+			return nil, err
+		}
+		id = found.ID
+	}
+	node, _, err := c.Nodes().Info(id, query(ctx, ""))
+	if err != nil {
+		return nil, failed(fmt.Sprintf("read node %q", short(id)), err)
+	}
+	return node, nil
+}
+
+// ownNode is the node of the agent that is asked.
+func ownNode(c *api.Client) (string, error) {
+	self, err := c.Agent().Self()
+	if err != nil {
+		return "", failed("ask the agent which node it is", err)
+	}
+	if id := self.Stats["client"]["node_id"]; id != "" {
+		return id, nil
+	}
+	return "", errors.New("the agent that was asked is not a node itself: name a node instead of -self")
+}

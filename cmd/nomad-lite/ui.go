@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/hashicorp/nomad/api/contexts"
+	"github.com/spf13/cobra"
+)
+
+const uiHelp = `Print the address of the web page of the agent, or of the page about a job, an
+allocation or a node.
+
+Exit codes: 0, or 1 when nothing or several things have this id.`
+
+type uiOptions struct {
+	client clientFlags
+	show   bool
+}
+
+func newUICommand(s *streams) *cobra.Command {
+	var o uiOptions
+	cmd := &cobra.Command{
+		Use:     "ui [flags] [ID]",
+		Short:   "Print the address of the web page",
+		Long:    uiHelp,
+		Example: "  xdg-open $(nomad-lite ui)",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.client.client()
+			if err != nil {
+				return err
+			}
+			base, err := uiAddress(cmd.Context(), o, c)
+			if err != nil {
+				return err
+			}
+			path := ""
+			if len(args) > 0 {
+				if path, err = uiPath(cmd.Context(), c, args[0]); err != nil {
+					return err
+				}
+			}
+			_, err = fmt.Fprintln(s.out, base+"/ui/"+path)
+			return err
+		},
+	}
+	o.client.register(cmd)
+	cmd.Flags().BoolVar(&o.show, "show-url", true, "print the address; nomad-lite does nothing else")
+	_ = cmd.Flags().MarkHidden("show-url") // it is there, for those who know it from Nomad
+	return cmd
+}
+
+// uiAddress is where a browser finds the agent, which does not know sockets.
+func uiAddress(ctx context.Context, o uiOptions, c *api.Client) (string, error) {
+	address := o.client.config().Address
+	if !strings.HasPrefix(address, "unix:") {
+		return strings.TrimSuffix(address, "/"), nil
+	}
+	id, err := ownNode(c)
+	if err != nil {
+		return "", err
+	}
+	node, _, err := c.Nodes().Info(id, query(ctx, ""))
+	if err != nil {
+		return "", failed("ask the agent where it listens", err)
+	}
+	switch {
+	case node.HTTPAddr == "":
+		return "", fmt.Errorf("the agent listens on its socket only, which a browser cannot reach: set ports { http = 4646 } in its configuration")
+	case node.TLSEnabled:
+		return "https://" + node.HTTPAddr, nil
+	}
+	return "http://" + node.HTTPAddr, nil
+}
+
+// uiPages are the pages about things with an id.
+var uiPages = map[contexts.Context]string{
+	contexts.Jobs:   "jobs/",
+	contexts.Allocs: "allocations/",
+	contexts.Nodes:  "clients/",
+}
+
+func uiPath(ctx context.Context, c *api.Client, id string) (string, error) {
+	answer, _, err := c.Search().PrefixSearch(id, contexts.All, query(ctx, ""))
+	if err != nil {
+		return "", failed(fmt.Sprintf("look for %q", id), err)
+	}
+	var found []string
+	for context, page := range uiPages {
+		for _, match := range answer.Matches[context] {
+			if match == id {
+				return page + url.PathEscape(match), nil
+			}
+			found = append(found, page+url.PathEscape(match))
+		}
+	}
+	switch len(found) {
+	case 0:
+		return "", fmt.Errorf("no job, allocation or node has an id that begins with %q", id)
+	case 1:
+		return found[0], nil
+	}
+	return "", fmt.Errorf("%q is the beginning of several ids: give more of it", id)
+}

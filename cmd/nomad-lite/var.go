@@ -1,0 +1,146 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2/hclwrite"
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+	"github.com/zclconf/go-cty/cty"
+)
+
+func newVarCommand(s *streams) *cobra.Command {
+	return group("var", "Keep settings and secrets for jobs",
+		newVarListCommand(s),
+		newVarGetCommand(s),
+		newVarPutCommand(s),
+		newVarPurgeCommand(s),
+		newVarInitCommand(s),
+		elsewhere("lock", "locks are for several machines; on one, use flock(1), and for a cluster 'nomad var lock'"),
+	)
+}
+
+func oneVariable(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return usageError(cmd, errors.New("takes one argument: the path of a variable; 'nomad-lite var list' lists them"))
+	}
+	return nil
+}
+
+// completeVariables suggests paths.
+func (f *clientFlags) completeVariables(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+	return f.suggest(cmd.Context(), func(ctx context.Context, c *api.Client) (paths []string, err error) {
+		all, _, err := c.Variables().PrefixList(begun, query(ctx, ""))
+		for _, v := range all {
+			paths = append(paths, v.Path)
+		}
+		return paths, err
+	})
+}
+
+// varOutput is how a command shows variables. -json and -t are short for what
+// Nomad calls -out json and -out go-template.
+type varOutput struct {
+	format   formatFlags
+	out      string
+	template string
+}
+
+// register adds the flags. A terminal gets one format unless another is asked for,
+// and a pipe gets JSON.
+func (o *varOutput) register(cmd *cobra.Command, formats ...string) {
+	o.format.register(cmd)
+	cmd.Flags().StringVar(&o.out, "out", "", "`format` to print: "+strings.Join(formats, ", "))
+	cmd.Flags().StringVar(&o.template, "template", "", "Go `template` for -out go-template, the same as -t")
+	_ = cmd.RegisterFlagCompletionFunc("out", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)) // it is there
+	check := func(cmd *cobra.Command) error {
+		switch {
+		case o.out != "" && !slices.Contains(formats, o.out):
+			return usageError(cmd, fmt.Errorf("-out takes one of %s", strings.Join(formats, ", ")))
+		case (o.template != "") != (o.out == "go-template"):
+			return usageError(cmd, errors.New("-template and -out go-template belong together; -t TEMPLATE is short for both"))
+		}
+		return nil
+	}
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd); err != nil {
+			return err
+		}
+		return run(cmd, args)
+	}
+}
+
+// chosen is the format to print in.
+func (o *varOutput) chosen(s *streams, onTerminal string) string {
+	switch {
+	case o.format.json:
+		return "json"
+	case o.format.template != "":
+		return "go-template"
+	case o.out != "":
+		return o.out
+	case isTerminal(s.out):
+		return onTerminal
+	}
+	return "json"
+}
+
+func (o *varOutput) execute(s *streams, value any) error {
+	return (&formatFlags{template: cmp.Or(o.template, o.format.template)}).print(s, value)
+}
+
+func (o *varOutput) print(s *streams, v *api.Variable, onTerminal string) error {
+	switch o.chosen(s, onTerminal) {
+	case "none":
+		return nil
+	case "json":
+		return printJSON(s, v)
+	case "hcl":
+		_, err := s.out.Write(variableHCL(v))
+		return err
+	case "go-template":
+		return o.execute(s, v)
+	}
+	p := s.page()
+	rows := pairs{
+		{"Namespace", v.Namespace},
+		{"Path", v.Path},
+		{"Create Time", date(v.CreateTime)},
+	}
+	if v.CreateTime != v.ModifyTime {
+		rows = append(rows, [2]any{"Modify Time", date(v.ModifyTime)})
+	}
+	rows = append(rows, [2]any{"Check Index", v.ModifyIndex})
+	if v.Lock != nil {
+		rows = append(rows, pairs{{"Lock ID", v.Lock.ID}, {"Lock TTL", v.Lock.TTL}, {"Lock Delay", v.Lock.LockDelay}}...)
+	}
+	p.pairs(rows)
+	p.section("Items")
+	p.pairs(sortedPairs(v.Items))
+	return s.show(p)
+}
+
+// variableHCL is a variable in the form that 'var put' reads.
+func variableHCL(v *api.Variable) []byte {
+	file := hclwrite.NewEmptyFile()
+	body := file.Body()
+	body.SetAttributeValue("namespace", cty.StringVal(v.Namespace))
+	body.SetAttributeValue("path", cty.StringVal(v.Path))
+	body.SetAttributeValue("create_index", cty.NumberUIntVal(v.CreateIndex))
+	body.SetAttributeValue("modify_index", cty.NumberUIntVal(v.ModifyIndex))
+	body.SetAttributeValue("create_time", cty.NumberIntVal(v.CreateTime))
+	body.SetAttributeValue("modify_time", cty.NumberIntVal(v.ModifyTime))
+	items := map[string]cty.Value{}
+	for name, value := range v.Items {
+		items[name] = cty.StringVal(value)
+	}
+	body.AppendNewline()
+	body.SetAttributeValue("items", cty.ObjectVal(items))
+	return hclwrite.Format(file.Bytes())
+}
