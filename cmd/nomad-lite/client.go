@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -141,6 +142,13 @@ func failed(what string, err error) error {
 		text += "\nThe agent wants TLS: write https:// in -address or NOMAD_ADDR"
 	}
 	return fmt.Errorf("%s: %s", what, text)
+}
+
+// unknown reports whether an agent has answered that it has no such thing, or does
+// not know such requests at all.
+func unknown(err error) bool {
+	answer := new(api.UnexpectedResponseError)
+	return errors.As(err, answer) && answer.StatusCode() == http.StatusNotFound
 }
 
 // unreachable is what to do when an agent could not be asked.

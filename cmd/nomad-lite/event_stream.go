@@ -138,11 +138,9 @@ func (o eventStreamOptions) show(s *streams, filter *bexpr.Evaluator, text json.
 		return err
 	}
 	p := s.page()
-	p.line("%6d  %s  %s  %s  %s", e.Index, painted{colourBold, pad(e.Topic, 10)}, pad(e.Type, 29), shortKey(e.Key), e.summary())
+	p.line("%6d  %-10s  %-24s  %s", e.Index, e.Topic, e.Type, strings.TrimSpace(shortKey(e.Key)+"  "+e.summary()))
 	return s.show(p)
 }
-
-func pad(text string, to int) string { return fmt.Sprintf("%-*s", to, text) }
 
 // shortKey shortens those keys that are ids.
 func shortKey(key string) string {

@@ -197,7 +197,7 @@ func applyNamespace(cmd *cobra.Command, o namespaceOptions, name string, s *stre
 	if n == nil {
 		// What is not mentioned stays as it is.
 		n, _, err = c.Namespaces().Info(name, query(ctx, ""))
-		if answer := new(api.UnexpectedResponseError); errors.As(err, answer) && answer.StatusCode() == 404 {
+		if unknown(err) {
 			n, err = &api.Namespace{Name: name}, nil
 		}
 		if err != nil {

@@ -62,7 +62,7 @@ func pluginStatus(ctx context.Context, o pluginStatusOptions, name string, s *st
 		return err
 	}
 	csi, _, err := c.CSIPlugins().List(query(ctx, ""))
-	if err != nil {
+	if err != nil && !unknown(err) {
 		return failed("list CSI plugins", err)
 	}
 	csi = slices.DeleteFunc(csi, func(p *api.CSIPluginListStub) bool { return name != "" && p.ID != name })

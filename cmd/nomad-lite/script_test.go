@@ -114,6 +114,7 @@ func scriptParams(t *testing.T, dir string) testscript.Params {
 			"slay":      slay,
 			"statefile": statefile,
 			"alone":     alone,
+			"normal":    normal,
 			"soon":      soon,
 		},
 		Setup: func(env *testscript.Env) error {
@@ -174,6 +175,37 @@ func soon(ts *testscript.TestScript, neg bool, args []string) {
 			ts.Fatalf("soon: no %s within 30 s: %v", pattern, err)
 		}
 	}
+}
+
+// normal writes what the last program has printed to the file "normal", with the
+// same ids, times, addresses and names of hosts on all machines and all days. Columns
+// depend on them, so that one space is left of many.
+func normal(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) > 0 {
+		ts.Fatalf("usage: normal")
+	}
+	host, err := os.Hostname()
+	ts.Check(err)
+	text := ts.ReadFile("stdout")
+	for _, change := range [][2]string{
+		{`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`, "UUID"},
+		{`\b[0-9a-f]{8}\b`, "ID"},
+		{`\b\d{4}-\d\d-\d\dT[0-9:.]+(Z|[+-]\d\d:\d\d)`, "TIME"},
+		{`\b(\d+(mo|[ydhms])){1,2} ago\b`, "AGO"},
+		{`"(\w*Time|Timestamp|\w*Index)": \d+`, `"$1": 0`},
+		{`\b\d+\.\d+\.\d+\.\d+\b`, "IP"},
+		{`IP:\d+`, "IP:PORT"},
+		{`\b` + regexp.QuoteMeta(host) + `\b`, "HOST"},
+		{`[\d.]+/[\d.]+ MHz`, "N/N MHz"},
+		{`[\d.]+ ([KMGT]i)?B/`, "N B/"},
+		{`N B/[\d.]+ [KMGT]iB`, "N B/N B"},
+		{`\(\d+ cores\)`, "(N cores)"},
+		{` +(\n|$)`, "$1"},
+		{`  +`, " "},
+	} {
+		text = regexp.MustCompile(change[0]).ReplaceAllString(text, change[1])
+	}
+	ts.Check(os.WriteFile(ts.MkAbs("normal"), []byte(text), 0o644))
 }
 
 // slay REGEXP kills, with SIGKILL, the processes of this script whose command

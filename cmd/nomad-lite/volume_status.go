@@ -57,7 +57,7 @@ func volumeStatus(ctx context.Context, o volumeStatusOptions, s *streams) error 
 	}
 	if o.kind != "host" {
 		volumes, _, err := c.CSIVolumes().List(query(ctx, ""))
-		if err != nil {
+		if err != nil && !unknown(err) {
 			return failed("list CSI volumes", err)
 		}
 		p.section("Container Storage Interface")
@@ -81,7 +81,7 @@ func (p *page) tableOr(t *table, nothing string) {
 
 func (p *page) hostVolumes(ctx context.Context, c *api.Client, o volumeStatusOptions) error {
 	made, _, err := c.HostVolumes().List(nil, query(ctx, ""))
-	if err != nil {
+	if err != nil && !unknown(err) { // servers before 1.10 have none
 		return failed("list host volumes", err)
 	}
 	t := newTable("ID", "Name", "Namespace", "Plugin ID", "Node ID", "State")
