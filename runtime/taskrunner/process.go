@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 )
 
 // dispense returns the driver of the task. It blocks while the driver's plugin
@@ -104,9 +105,21 @@ func (p *process) wait(ctx context.Context) exit {
 	return exit{ExitResult: driver.ExitResult{Err: err}, lost: true}
 }
 
-// destroy makes the driver forget the task, killing what may still run.
+// destroy makes the driver forget the task, killing what may still run. A plugin
+// that is younger than the task is told of it first, or it would leave alone what
+// the task has left.
 func (p *process) destroy(ctx context.Context) error {
-	return destroy(ctx, p.dispense, p.id())
+	err := destroyKnown(ctx, p.dispense, p.id())
+	down, unknown := errors.Is(err, driver.ErrPluginDown), errors.Is(err, driver.ErrTaskNotFound)
+	if down || unknown {
+		if _, recoverErr := p.recover(ctx); down || recoverErr == nil {
+			err = destroyKnown(ctx, p.dispense, p.id())
+		}
+	}
+	if errors.Is(err, driver.ErrTaskNotFound) {
+		return nil
+	}
+	return err
 }
 
 func destroy(ctx context.Context, dispense dispense, id string) error {
@@ -147,12 +160,13 @@ func (p *process) exec(ctx context.Context, command []string, timeout time.Durat
 
 // execStreaming is not repeated after the death of the plugin: part of the
 // input may have gone.
-func (p *process) execStreaming(ctx context.Context, exec driver.Exec) (*driver.ExitResult, error) {
+func (p *process) execStreaming(ctx context.Context, exec driver.Exec) (result *driver.ExitResult, err error) {
 	d, err := p.dispense(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return d.ExecTaskStreaming(ctx, p.id(), exec)
+	failpoint.Around(failpoint.Running, func() { result, err = d.ExecTaskStreaming(ctx, p.id(), exec) })
+	return result, err
 }
 
 func (p *process) stats(ctx context.Context, interval time.Duration) (stream <-chan *driver.TaskStats, err error) {

@@ -15,6 +15,7 @@ type answers struct {
 	driver.Driver // nil: the rest is not called
 	wait          []error
 	signal        []error
+	destroy       []error
 	recover       []error
 	calls         []string
 }
@@ -38,6 +39,11 @@ func (a *answers) WaitTask(context.Context, string) (*driver.ExitResult, error) 
 func (a *answers) SignalTask(context.Context, string, string) error {
 	a.calls = append(a.calls, "signal")
 	return next(&a.signal)
+}
+
+func (a *answers) DestroyTask(context.Context, string, bool) error {
+	a.calls = append(a.calls, "destroy")
+	return next(&a.destroy)
 }
 
 func (a *answers) RecoverTask(context.Context, *driver.Handle) error {
@@ -84,6 +90,32 @@ func TestWait(t *testing.T) {
 			r := p.result
 			if r.ExitCode != c.code || !errors.Is(r.Err, c.err) || r.lost != c.lost {
 				t.Errorf("got %+v, want code %d, error %v, lost %v", r, c.code, c.err, c.lost)
+			}
+			if !slices.Equal(a.calls, c.calls) {
+				t.Errorf("calls %v, want %v", a.calls, c.calls)
+			}
+		})
+	}
+}
+
+func TestDestroyAcrossPlugins(t *testing.T) {
+	for _, c := range []struct {
+		name             string
+		destroy, recover []error
+		want             error
+		calls            []string
+	}{
+		{"nothing happens", []error{nil}, nil, nil, []string{"destroy"}},
+		{"an error is an answer", []error{errGone}, nil, errGone, []string{"destroy"}},
+		{"the plugin dies", []error{down, nil}, []error{nil}, nil, []string{"destroy", "recover", "destroy"}},
+		{"the next plugin does not find the task, and looks for remains", []error{down, unknown}, []error{errGone}, nil, []string{"destroy", "recover", "destroy"}},
+		{"a plugin younger than the task", []error{unknown, nil}, []error{nil}, nil, []string{"destroy", "recover", "destroy"}},
+		{"nobody knows it any more", []error{unknown}, []error{errGone}, nil, []string{"destroy", "recover"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a := &answers{destroy: c.destroy, recover: c.recover}
+			if err := a.process().destroy(t.Context()); !errors.Is(err, c.want) {
+				t.Errorf("got %v, want %v", err, c.want)
 			}
 			if !slices.Equal(a.calls, c.calls) {
 				t.Errorf("calls %v, want %v", a.calls, c.calls)
