@@ -83,7 +83,7 @@ type Agent struct {
 
 	damageTold bool // only keepNode uses it
 
-	orphans     []string // allocations of which an earlier agent has left only the records of their tasks
+	orphans     []string // allocations of which an earlier agent has left all but their records
 	leftRunning bool     // set by Run: tasks go on without us
 	needed      []string // set by Run: the drivers of these tasks
 
@@ -214,13 +214,11 @@ func (a *Agent) openStore() error {
 		return fmt.Errorf("open state: %w", err)
 	}
 	a.nodeID = identify(a.store)
-	before, started := a.store.Snapshot(), make(map[string]bool)
-	for _, id := range before.LocalAllocations() {
+	started := make(map[string]bool)
+	for _, id := range a.store.Snapshot().LocalAllocations() {
 		started[id] = true
-		if before.Allocation(nil, id) == nil {
-			a.orphans = append(a.orphans, id)
-		}
 	}
+	a.orphans = a.findOrphans()
 	a.ring = &ring{
 		started: started,
 		store:   a.store,

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -70,6 +73,28 @@ func (r taskRecords) TaskLocal(allocID, task string) (taskrunner.LocalState, boo
 // TaskState implements allocrunner.Records.
 func (r taskRecords) TaskState(allocID, task string) (*api.TaskState, error) {
 	return r.store.Snapshot().TaskState(allocID, task)
+}
+
+// findOrphans returns the allocations that are not in the state any more, but of
+// whose tasks there are records, or whose directory is there: an agent was killed
+// while it removed them. Directories are left alone if the state may be at fault.
+func (a *Agent) findOrphans() []string {
+	state := a.store.Snapshot()
+	ids := state.LocalAllocations()
+	dirs, err := os.ReadDir(a.AllocDirs())
+	if err != nil {
+		a.logger.Warn("directories of allocations that are gone stay", "error", err)
+	}
+	sound := len(a.store.Damage()) == 0 && len(state.Nodes(nil, "")) > 0
+	for _, dir := range dirs {
+		if sound {
+			ids = append(ids, dir.Name())
+		} else if state.Allocation(nil, dir.Name()) == nil {
+			a.logger.Warn("directory of an allocation that the state does not have", "dir", filepath.Join(a.AllocDirs(), dir.Name()))
+		}
+	}
+	slices.Sort(ids)
+	return slices.DeleteFunc(slices.Compact(ids), func(id string) bool { return state.Allocation(nil, id) != nil })
 }
 
 // orphanDeadline is how long the end of one orphan may take.

@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
@@ -41,6 +43,38 @@ func TestPluginRecordsSurvive(t *testing.T) {
 	got, err := pluginRecords{s}.Plugins()
 	if err != nil || len(got) != 1 || got["builtin raw_exec"] != want {
 		t.Errorf("read %+v, %v", got, err)
+	}
+}
+
+func TestWhatAKilledAgentWasRemoving(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, filepath.Join(dir, "state.db"))
+	defer s.Close()
+	a := &Agent{logger: hclog.NewNullLogger(), dataDir: dir, store: s}
+	for _, id := range []string{"here", "gone"} {
+		if err := os.MkdirAll(filepath.Join(a.AllocDirs(), id, "alloc"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put := func(f func(*store.Txn)) {
+		t.Helper()
+		if _, err := s.Update(t.Context(), func(tx *store.Txn) error { f(tx); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(func(tx *store.Txn) { tx.PutAllocation(&api.Allocation{ID: "here", Job: &api.Job{}}) })
+	if got := a.findOrphans(); len(got) > 0 {
+		t.Errorf("orphans %q in a state that may be another one", got)
+	}
+	put(func(tx *store.Txn) { tx.PutNode(&api.Node{ID: "n"}) })
+	if got := a.findOrphans(); !slices.Equal(got, []string{"gone"}) {
+		t.Errorf("orphans %q, want the one that has only a directory", got)
+	}
+	if err := a.clearOrphan(t.Context(), "gone"); err != nil {
+		t.Fatal(err)
+	}
+	if got := a.findOrphans(); len(got) > 0 {
+		t.Errorf("orphans %q", got)
 	}
 }
 
