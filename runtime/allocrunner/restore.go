@@ -51,6 +51,11 @@ type rememberer interface {
 // names.
 func (r *Runner) restoredTask(name string) *taskrunner.Restored {
 	if !r.config.Restored {
+		// An agent may have died that had not come further than to say that it was
+		// received.
+		if state := r.alloc.TaskStates[name]; state != nil {
+			return &taskrunner.Restored{State: state}
+		}
 		return nil
 	}
 	local, found, err := r.config.Records.TaskLocal(r.id, name)

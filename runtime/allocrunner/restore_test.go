@@ -901,6 +901,22 @@ func TestEveryMomentOfDeath(t *testing.T) {
 	}
 }
 
+func TestRS069_NoSecondReceivedEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		received := &api.TaskState{State: model.TaskPending}
+		model.AppendTaskEvent(received, model.EventReceived(), time.Now())
+		time.Sleep(time.Minute) // the agent that has said so writes no record, and dies
+		h := start(t, parseJob(t, jobOf("service", sleeper)), func(c *Config) {
+			c.Alloc.TaskStates = map[string]*api.TaskState{"web": received}
+		})
+		h.after(time.Second)
+		want(t, "events", h.events("web"), "[Received Task Setup Started]")
+		if e := h.state("web").Events[0]; e.Time != received.Events[0].Time {
+			t.Error("Received is told anew")
+		}
+	})
+}
+
 func TestDelayIsNotKeptPastAStart(t *testing.T) {
 	tracker := restart.New(restart.Policy{Attempts: 3, Interval: time.Hour, Delay: time.Minute}, time.Now(), func(int64) int64 { return 0 })
 	tracker.Next(time.Now(), restart.Outcome{})
