@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 )
 
 // The names of the layout.
@@ -83,9 +84,11 @@ func (d *Dir) mountsRoot() string { return d.root + "_mounts" }
 
 // Build makes the directory and the shared part, as far as they are missing.
 func (d *Dir) Build() error {
+	failpoint.Reach(failpoint.AllocDir, failpoint.Before)
 	if err := d.build(); err != nil {
 		return fmt.Errorf("build alloc directory %s: %w", d.Path(), err)
 	}
+	failpoint.Reach(failpoint.AllocDir, failpoint.After)
 	return nil
 }
 
@@ -108,6 +111,7 @@ func (d *Dir) build() error {
 		return err
 	}
 	defer shared.close()
+	failpoint.Reach(failpoint.AllocDir, failpoint.During)
 	for _, name := range []string{dataName, logsName, tmpName} {
 		if err := shared.provide(name, 0o777); err != nil {
 			return err
@@ -145,8 +149,8 @@ func (d *Dir) open() (*handle, error) {
 // have made or mounted there. It goes on after an error and may be called
 // again; what is not there is no error.
 func (d *Dir) Destroy() error {
-	errs := []error{removeBelow(d.root, d.id)}
-
+	var errs []error
+	failpoint.Around(failpoint.Collection, func() { errs = append(errs, removeBelow(d.root, d.id)) })
 	entries, err := os.ReadDir(d.mountsRoot())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		errs = append(errs, err)

@@ -13,6 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
@@ -206,7 +207,7 @@ func (r *Runner) Run(ctx context.Context) {
 		if !told {
 			r.preKill(rest)
 		}
-		r.postrun(rest)
+		failpoint.Around(failpoint.Postrun, func() { r.postrun(rest) })
 	}
 	r.look() // nobody else does any more, and the last word must be heard
 }

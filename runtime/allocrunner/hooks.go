@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 )
 
 // patient is a hook that waits for what has no deadline.
@@ -28,8 +29,11 @@ func (r *Runner) prerun(live context.Context) error {
 		if _, ok := h.(patient); ok {
 			deadline = math.MaxInt64
 		}
-		err := r.callHook(live, "prerun", h, deadline, func(ctx context.Context) error {
-			return h.Prerun(ctx, hook.AllocPrerunRequest{Alloc: r.forHooks(), Env: r.env().Map()})
+		var err error
+		failpoint.Around(failpoint.Prerun, func() {
+			err = r.callHook(live, "prerun", h, deadline, func(ctx context.Context) error {
+				return h.Prerun(ctx, hook.AllocPrerunRequest{Alloc: r.forHooks(), Env: r.env().Map()})
+			})
 		})
 		if err != nil {
 			return fmt.Errorf("pre-run hook %q failed: %w", h.Name(), err)

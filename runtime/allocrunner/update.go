@@ -6,6 +6,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
@@ -65,6 +66,11 @@ func (r *Runner) apply(ctx context.Context, alloc *api.Allocation) {
 		r.logger.Error("update ignored: its job lacks the group", "group", alloc.TaskGroup)
 		return
 	}
+	step := failpoint.UpdateInPlace
+	if alloc.ServerTerminalStatus() {
+		step = failpoint.UpdateStop
+	}
+	failpoint.Reach(step, failpoint.Before)
 	r.mu.Lock()
 	r.alloc = alloc
 	r.mu.Unlock()
@@ -78,6 +84,7 @@ func (r *Runner) apply(ctx context.Context, alloc *api.Allocation) {
 	if !alloc.ServerTerminalStatus() {
 		r.updateHooks(ctx) // with the new environments
 	}
+	failpoint.Reach(step, failpoint.During)
 	for i, t := range r.tasks {
 		if err := missing[i]; err != nil {
 			r.logger.Error("task killed", "task", t.Name(), "error", err)
@@ -89,4 +96,5 @@ func (r *Runner) apply(ctx context.Context, alloc *api.Allocation) {
 	if alloc.ServerTerminalStatus() && !old.ServerTerminalStatus() {
 		r.Stop()
 	}
+	failpoint.Reach(step, failpoint.After)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 )
 
@@ -50,10 +51,12 @@ func (h *Logs) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.T
 	if !wanted {
 		return hook.TaskPrestartResponse{}, nil
 	}
+	failpoint.Reach(failpoint.TaskDir, failpoint.During)
 	stdout, stderr, err := h.collector.Start(ctx, task)
 	if err != nil {
 		return hook.TaskPrestartResponse{}, driver.Recoverable(fmt.Errorf("collect logs: %w", err))
 	}
+	failpoint.Reach(failpoint.TaskDir, failpoint.After)
 	h.started.Store(true)
 	h.direct(stdout, stderr)
 	return hook.TaskPrestartResponse{}, nil

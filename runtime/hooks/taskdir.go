@@ -8,6 +8,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
@@ -45,6 +46,7 @@ func (h *TaskDir) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hoo
 	if first {
 		h.emit(model.EventSetup("Building Task Directory"))
 	}
+	failpoint.Reach(failpoint.TaskDir, failpoint.Before)
 	dir, err := h.dir.BuildTask(req.Task.Name, h.options())
 	if err != nil {
 		return hook.TaskPrestartResponse{}, err

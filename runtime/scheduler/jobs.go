@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
@@ -80,6 +81,7 @@ func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOption
 		return Outcome{}, refuse(Invalid, "eval priority must be between 1 and 100 inclusively")
 	}
 	out := Outcome{Warnings: model.Warnings(job)}
+	failpoint.Reach(failpoint.JobAccepted, failpoint.Before)
 	var err error
 	out.Index, err = s.update(ctx, func(c *change) error {
 		old := c.Job(KeyOf(job))
@@ -99,8 +101,10 @@ func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOption
 		}
 		stored := c.register(next, old, o.Submission)
 		c.outcome(&out, stored, triggerRegister, o.EvalPriority)
+		failpoint.Reach(failpoint.JobAccepted, failpoint.During)
 		return nil
 	})
+	failpoint.Reach(failpoint.JobAccepted, failpoint.After)
 	return out, err
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
@@ -52,7 +53,7 @@ func (r *Runner) prestartHook(live context.Context, h hook.TaskPrestart, running
 	}
 	var response hook.TaskPrestartResponse
 	err := r.callHook(live, "prestart", h, r.deadlines.Prestart, func(ctx context.Context) (err error) {
-		response, err = h.Prestart(ctx, request)
+		failpoint.Around(failpoint.Prestart, func() { response, err = h.Prestart(ctx, request) })
 		return err
 	})
 
@@ -81,13 +82,15 @@ func (r *Runner) prestartHook(live context.Context, h hook.TaskPrestart, running
 func (r *Runner) poststart(live context.Context, p *process) {
 	for _, h := range r.hooks {
 		if h, ok := h.(hook.TaskPoststart); ok && live.Err() == nil {
-			r.reportHook(live, "poststart", h, func(ctx context.Context) error {
-				return h.Poststart(ctx, hook.TaskPoststartRequest{
-					Alloc:   r.alloc.Alloc,
-					Task:    r.Task().ForHooks(),
-					Dir:     r.dir,
-					Env:     r.env.Build().Map(),
-					Network: p.network,
+			failpoint.Around(failpoint.Poststart, func() {
+				r.reportHook(live, "poststart", h, func(ctx context.Context) error {
+					return h.Poststart(ctx, hook.TaskPoststartRequest{
+						Alloc:   r.alloc.Alloc,
+						Task:    r.Task().ForHooks(),
+						Dir:     r.dir,
+						Env:     r.env.Build().Map(),
+						Network: p.network,
+					})
 				})
 			})
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner/restart"
@@ -47,7 +48,7 @@ func (r *Runner) Run(ctx context.Context) {
 			r.logger.Error("end of the task not stored", "error", err)
 		}
 	}
-	r.stopHooks(context.WithoutCancel(ctx))
+	failpoint.Around(failpoint.StopHooks, func() { r.stopHooks(context.WithoutCancel(ctx)) })
 }
 
 // contexts returns two contexts for the life of the task. Both end with ctx;
@@ -124,6 +125,7 @@ func (r *Runner) runOnce(live, grace context.Context) (restart.Outcome, bool) {
 
 	r.finishRestart(watched, &watch, p)
 	r.poststart(live, p)
+	failpoint.Reach(failpoint.Running, failpoint.Before)
 	select {
 	case <-p.exited:
 	case <-live.Done():
@@ -156,19 +158,23 @@ func (r *Runner) ended(live context.Context, p *process) restart.Outcome {
 		result.lost = true // it was killed in a hurry, and nobody knows
 	}
 	r.local.Exit = &Exit{Lost: result.lost, Success: !result.lost && result.Successful()}
-	r.record(func(s *api.TaskState) bool {
-		if asked := r.asked; asked != nil {
-			r.local.Exit.Asked, r.local.Exit.Failure = true, asked.failure
-		}
-		if !result.lost {
-			model.AppendTaskEvent(s, terminated(result.ExitResult), time.Now())
-		}
-		return !result.lost
+	failpoint.Around(failpoint.ExitObserved, func() {
+		r.record(func(s *api.TaskState) bool {
+			if asked := r.asked; asked != nil {
+				r.local.Exit.Asked, r.local.Exit.Failure = true, asked.failure
+			}
+			if !result.lost {
+				model.AppendTaskEvent(s, terminated(result.ExitResult), time.Now())
+			}
+			return !result.lost
+		})
 	})
 	// live may be over; the driver must forget the task all the same.
-	if err := r.destroy(context.WithoutCancel(live), p); err != nil {
-		r.logger.Warn("driver did not forget the task", "task_id", p.id(), "error", err)
-	}
+	failpoint.Around(failpoint.DestroyTask, func() {
+		if err := r.destroy(context.WithoutCancel(live), p); err != nil {
+			r.logger.Warn("driver did not forget the task", "task_id", p.id(), "error", err)
+		}
+	})
 	r.clearProcess()
 	r.exitedHooks(live)
 	return r.local.Exit.outcome()
@@ -201,7 +207,9 @@ func (r *Runner) decide(outcome restart.Outcome) restart.Decision {
 		r.transition(model.TaskDead, model.EventNotRestarting(decision.Reason))
 	case restart.Restart:
 		r.logger.Info("restarting", "reason", decision.Reason, "delay", decision.Delay)
-		r.transition(model.TaskPending, model.EventRestarting(decision.Reason, decision.Delay))
+		failpoint.Around(failpoint.RestartDelay, func() {
+			r.transition(model.TaskPending, model.EventRestarting(decision.Reason, decision.Delay))
+		})
 	}
 	return decision
 }

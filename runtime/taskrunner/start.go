@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
@@ -54,7 +55,7 @@ func (r *Runner) start(live, grace context.Context) (*process, error) {
 	r.process, r.asked, r.killError = p, nil, nil
 	r.mu.Unlock()
 	r.logger.Info("task started", "task_id", config.ID)
-	r.transition(model.TaskRunning, model.EventStarted())
+	failpoint.Around(failpoint.HandleStored, func() { r.transition(model.TaskRunning, model.EventStarted()) })
 	return p, nil
 }
 
@@ -106,7 +107,9 @@ func (r *Runner) callStartTask(ctx context.Context, config *driver.TaskConfig) (
 	if err != nil {
 		return nil, nil, err
 	}
-	handle, network, err := d.StartTask(ctx, config)
+	var handle *driver.Handle
+	var network *driver.NetworkOverride
+	failpoint.Around(failpoint.StartTask, func() { handle, network, err = d.StartTask(ctx, config) })
 	if errors.Is(err, driver.ErrPluginDown) && ctx.Err() == nil {
 		r.logger.Warn("plugin died while it started the task", "task_id", config.ID)
 		if d, err = r.dispense(ctx); err != nil {

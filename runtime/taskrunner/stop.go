@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
@@ -20,9 +21,12 @@ const hurriedStop = 5 * time.Second
 // has ended. When ctx ended because of KillNow, the process is killed without
 // any further delay first.
 func (r *Runner) kill(ctx context.Context, p *process) {
-	r.preKilling(ctx)
-	r.awaitShutdownDelay(ctx, p, nil)
-	err := r.stop(ctx, p)
+	failpoint.Around(failpoint.PreKill, func() {
+		r.preKilling(ctx)
+		r.awaitShutdownDelay(ctx, p, nil)
+	})
+	var err error
+	failpoint.Around(failpoint.StopTask, func() { err = r.stop(ctx, p) })
 	if err != nil && ctx.Err() == nil {
 		r.logger.Error("task may have leaked", "task_id", p.id(), "error", err)
 		r.setKillError(err)
