@@ -1,4 +1,4 @@
-.PHONY: check generate test-vm bench
+.PHONY: check generate test-vm test-faults bench
 
 check: ## what CI runs
 	bash .ci/run
@@ -8,6 +8,9 @@ generate: ## protobuf code, after a change of a .proto file
 
 test-vm: ## in emulated machines with cgroups v2: what touches processes, and power that is lost
 	NOMAD_LITE_VM=1 go test -count=1 -timeout=20m -run '^TestVM$$' ./cmd/nomad-lite
+
+test-faults: ## each process killed at each moment of a task's life; some minutes, needs root
+	go test -count=1 -timeout 30m -parallel 4 -run '^TestFaults$$' ./cmd/nomad-lite -faults
 
 bench: ## every figure of the design's budgets, beside its floor
 	go test -run '^$$' -bench . -benchtime 1x ./...

@@ -107,6 +107,10 @@ func serveMortal(dir string) error {
 			end(allocrunner.ErrShutdown)
 		case "stop":
 			end(nil)
+		default:
+			if err := answer.Encode(moreVerbs[verb](ctx, a, arg)); err != nil {
+				return err
+			}
 		}
 		if ctx.Err() != nil {
 			break
