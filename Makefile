@@ -1,4 +1,4 @@
-.PHONY: check generate test-vm test-faults bench
+.PHONY: check generate test-vm test-faults bench bench-all
 
 check: ## what CI runs
 	bash .ci/run
@@ -12,5 +12,8 @@ test-vm: ## in emulated machines with cgroups v2: what touches processes, and po
 test-faults: ## each process killed at each moment of a task's life; some minutes, needs root
 	go test -count=1 -timeout 30m -parallel 4 -run '^TestFaults$$' ./cmd/nomad-lite -faults
 
-bench: ## every figure of the design's budgets, beside its floor
+bench: ## every figure of the design's budgets, beside its floor, as a table; on a machine that does nothing else
+	go test -run '^$$' -bench . -benchtime 5x -timeout 30m ./cmd/nomad-lite
+
+bench-all: ## the benchmarks of all packages
 	go test -run '^$$' -bench . -benchtime 1x ./...

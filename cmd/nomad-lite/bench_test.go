@@ -12,99 +12,177 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/hashicorp/nomad/api"
 )
 
-// BenchmarkRunToFirstInstruction is the time from the start of `nomad-lite run`
-// to the first instruction of a task, beside the floor of the same machine: to
-// fork and execute the same program.
-func BenchmarkRunToFirstInstruction(b *testing.B) {
-	job := benchJob(b, 1, "/bin/date", "+%s%N")
-	var runs, floors []time.Duration
-	for b.Loop() {
-		started := time.Now()
-		out, err := exec.Command("nomad-lite", "run", job).Output()
-		if err != nil {
-			b.Fatal(err)
-		}
-		runs = append(runs, stamp(b, out).Sub(started))
-
-		started = time.Now()
-		if out, err = exec.Command("/bin/date", "+%s%N").Output(); err != nil {
-			b.Fatal(err)
-		}
-		floors = append(floors, stamp(b, out).Sub(started))
+// product builds what is measured: the binary as it is given to people. It is removed
+// after all benchmarks.
+var product = sync.OnceValues(func() (path string, err error) {
+	if productDir, err = os.MkdirTemp("", "nomad-lite-bench"); err != nil {
+		return "", err
 	}
-	b.ReportMetric(0, "ns/op")
-	b.ReportMetric(milliseconds(median(runs)), "ms/run")
-	b.ReportMetric(milliseconds(median(floors)), "ms/fork+exec")
-}
-
-// BenchmarkMemoryPerTask is what 100 running tasks cost beyond themselves: the
-// growth of the memory (PSS) of all our processes between 1 task and 100.
-func BenchmarkMemoryPerTask(b *testing.B) {
-	figures := map[string][]float64{}
-	add := func(unit string, value float64) { figures[unit] = append(figures[unit], value) }
-	for b.Loop() {
-		one, idle := memoryOf(b, 1)
-		hundred, busy := memoryOf(b, 100)
-		add("KiB/task", float64(hundred-one)/99)
-		add("MiB/idle", float64(one)/1024)
-		for name, kib := range busy {
-			add("KiB/task-"+name, float64(kib-idle[name])/99)
-		}
+	path = filepath.Join(productDir, "nomad-lite")
+	if out, err := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, ".").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build: %w\n%s", err, out)
 	}
-	b.ReportMetric(0, "ns/op")
-	for unit, values := range figures {
-		b.ReportMetric(median(values), unit)
-	}
-}
+	return path, nil
+})
 
-// memoryOf runs a job of count sleeping tasks and sums up the memory of our
-// processes, in KiB.
-func memoryOf(b *testing.B, count int) (total int, parts map[string]int) {
-	work := b.TempDir()
-	run := exec.Command("nomad-lite", "run", benchJob(b, count, "/bin/sleep", "1000"))
-	run.Env = append(os.Environ(), "WORK="+work)
-	stderr, err := run.StderrPipe()
+var productDir string
+
+// command starts the program that is measured.
+func command(b *testing.B, args ...string) *exec.Cmd {
+	b.Helper()
+	path, err := product()
 	if err != nil {
 		b.Fatal(err)
 	}
-	if err := run.Start(); err != nil {
-		b.Fatal(err)
-	}
-	lines := bufio.NewScanner(stderr)
-	for started := 0; started < count && lines.Scan(); {
-		if strings.Contains(lines.Text(), "* Started") {
-			started++
-		}
-	}
-	time.Sleep(2 * time.Second) // let the start-up's garbage go
+	cmd := exec.Command(path, args...)
+	cmd.Args[0] = "nomad-lite"
+	return cmd
+}
 
-	parts = map[string]int{}
-	for pid, command := range processes(work) {
-		name := regexp.MustCompile(`nomad-lite (run|keeper|log-collector|plugin)`).FindStringSubmatch(command)
-		if name == nil {
-			continue
+// benchAgent is an agent in a process of its own.
+type benchAgent struct {
+	*exec.Cmd
+	dir    string
+	client *api.Client
+	ready  time.Duration // from the start of the program until jobs can be placed
+	logged chan struct{} // closed when all of its log was read
+}
+
+const benchConfig = `
+ports {
+  http = 0
+}
+client {
+  cpu_total_compute = 1000000
+  memory_total_mb   = 1000000
+  disk_total_mb     = 10000000
+  gc_max_allocs     = 100000
+}
+plugin "raw_exec" {
+  config {
+    enabled = true
+  }
+}
+`
+
+func startAgent(b *testing.B, dir string) *benchAgent {
+	b.Helper()
+	config := filepath.Join(b.TempDir(), "agent.hcl")
+	if err := os.WriteFile(config, []byte(benchConfig), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	a := &benchAgent{Cmd: command(b, "agent", "-config", config, "-data-dir", dir), dir: dir, logged: make(chan struct{})}
+	a.Env = append(os.Environ(), "WORK="+dir)
+	stderr, err := a.StderrPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	began := time.Now()
+	if err := a.Start(); err != nil {
+		b.Fatal(err)
+	}
+	log := bufio.NewScanner(stderr)
+	for log.Scan() {
+		if strings.Contains(log.Text(), "agent is ready") {
+			a.ready = time.Since(began)
+			break
 		}
-		kib := pss(b, pid)
-		parts[name[1]] += kib
-		total += kib
 	}
-	if err := run.Process.Signal(syscall.SIGTERM); err != nil {
+	if a.ready == 0 {
+		b.Fatal("the agent is not ready")
+	}
+	go func() {
+		defer close(a.logged)
+		for log.Scan() {
+		}
+	}()
+	if a.client, err = api.NewClient(&api.Config{Address: "unix://" + filepath.Join(dir, socketFile)}); err != nil {
 		b.Fatal(err)
 	}
-	for lines.Scan() {
-	}
-	if err := run.Wait(); err != nil {
+	return a
+}
+
+// end signals the agent and waits for its end.
+func (a *benchAgent) end(b *testing.B, signal syscall.Signal) {
+	b.Helper()
+	a.client.Close()
+	if err := a.Process.Signal(signal); err != nil {
 		b.Fatal(err)
 	}
-	return total, parts
+	<-a.logged
+	_ = a.Wait() // a killed one has no good end
+}
+
+// run registers a job of one task.
+func (a *benchAgent) run(b *testing.B, kind, id string, count int, argv ...string) {
+	b.Helper()
+	job := api.NewServiceJob(id, id, "global", 50)
+	job.Type = &kind
+	task := api.NewTask("t", "raw_exec").SetConfig("command", argv[0]).SetConfig("args", argv[1:])
+	task.Resources = &api.Resources{CPU: new(1), MemoryMB: new(10)}
+	group := api.NewTaskGroup("g", count).AddTask(task)
+	group.RestartPolicy = &api.RestartPolicy{Attempts: new(1000), Interval: new(time.Hour), Delay: new(time.Duration(0)), Mode: new("fail")}
+	job.AddTaskGroup(group)
+	if _, _, err := a.client.Jobs().Register(job, nil); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// await waits until all allocations of a job have a status, and returns how long
+// that took.
+func (a *benchAgent) await(b *testing.B, id string, count int, status string) time.Duration {
+	b.Helper()
+	began, index := time.Now(), uint64(0)
+	for {
+		summary, meta, err := a.client.Jobs().Summary(id, &api.QueryOptions{WaitIndex: index, WaitTime: time.Minute})
+		if err != nil {
+			b.Fatal(err)
+		}
+		g := summary.Summary["g"]
+		if status == api.AllocClientStatusRunning && g.Running == count || status == api.AllocClientStatusComplete && g.Complete == count {
+			return time.Since(began)
+		}
+		if time.Since(began) > time.Minute {
+			b.Fatalf("after a minute: %+v", g)
+		}
+		index = meta.LastIndex
+	}
+}
+
+// stop stops a job and returns how long that took.
+func (a *benchAgent) stop(b *testing.B, id string, count int) time.Duration {
+	b.Helper()
+	began := time.Now()
+	if _, _, err := a.client.Jobs().Deregister(id, false, nil); err != nil {
+		b.Fatal(err)
+	}
+	a.await(b, id, count, api.AllocClientStatusComplete)
+	return time.Since(began)
+}
+
+// memory is the sum of the memory (PSS) of all our processes, in MB.
+func (a *benchAgent) memory(b *testing.B) float64 {
+	b.Helper()
+	time.Sleep(3 * time.Second) // what the last burst has left behind goes
+	kib := 0
+	for _, p := range nodeProcesses(a.dir) {
+		if !strings.Contains(p.kind, "/") {
+			kib += pss(b, p.PID)
+		}
+	}
+	return float64(kib) / 1000 * 1.024
 }
 
 func pss(b *testing.B, pid int) int {
+	b.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	if err != nil {
 		b.Fatal(err)
@@ -117,40 +195,351 @@ func pss(b *testing.B, pid int) int {
 	return kib
 }
 
-func benchJob(b *testing.B, count int, command, arg string) string {
-	kind := "batch"
-	if count > 1 || command == "/bin/sleep" {
-		kind = "service"
+// forks starts count programs, one after the other, and says how long that took;
+// end ends them, and says the same. It is the floor for what starts and stops tasks.
+func forks(b *testing.B, count int, argv ...string) (took time.Duration, end func() time.Duration) {
+	b.Helper()
+	began := time.Now()
+	var all []*exec.Cmd
+	for range count {
+		cmd := exec.Command(argv[0], argv[1:]...)
+		if err := cmd.Start(); err != nil {
+			b.Fatal(err)
+		}
+		all = append(all, cmd)
 	}
-	job := fmt.Sprintf(`job "bench" {
-  type = %q
+	return time.Since(began), func() time.Duration {
+		began := time.Now()
+		for _, cmd := range all {
+			_ = cmd.Process.Signal(syscall.SIGINT)
+		}
+		for _, cmd := range all {
+			_ = cmd.Wait() // it was signalled
+		}
+		return time.Since(began)
+	}
+}
+
+// BenchmarkAgentReady is the time from exec to a node that takes jobs, with an
+// empty data directory and with one that was used.
+func BenchmarkAgentReady(b *testing.B) {
+	version := func() time.Duration { return duration(b, command(b, "version").Run) }
+	version() // reads the program from the disk
+	for b.Loop() {
+		dir, floor := b.TempDir(), milliseconds(version())
+		for _, name := range []string{"ready, fresh", "ready, warm"} {
+			a := startAgent(b, dir)
+			measured(b, name, milliseconds(a.ready), floor)
+			a.end(b, syscall.SIGINT)
+		}
+	}
+	path, err := product()
+	if err != nil {
+		b.Fatal(err)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		b.Fatal(err)
+	}
+	measured(b, "binary", float64(info.Size())/1e6, noFloor)
+}
+
+// BenchmarkMemory is what a node costs without tasks, and each task beyond itself.
+func BenchmarkMemory(b *testing.B) {
+	for b.Loop() {
+		a := startAgent(b, b.TempDir())
+		idle := a.memory(b)
+		measured(b, "idle memory", idle, noFloor)
+		for _, count := range []int{100, 500} {
+			id := fmt.Sprint("sleep-", count)
+			a.run(b, "service", id, count, "/bin/sleep", "1000")
+			a.await(b, id, count, api.AllocClientStatusRunning)
+			measured(b, fmt.Sprintf("memory per task, %d", count), (a.memory(b)-idle)/float64(count), noFloor)
+			a.stop(b, id, count)
+		}
+		a.end(b, syscall.SIGINT)
+	}
+}
+
+// BenchmarkBursts starts and stops many allocations at once. A figure ends when the
+// API says so.
+func BenchmarkBursts(b *testing.B) {
+	for b.Loop() {
+		for _, count := range []int{100, 500} {
+			rate := func(d time.Duration) float64 { return float64(count) / d.Seconds() }
+			a := startAgent(b, b.TempDir())
+			began := time.Now()
+			a.run(b, "service", "sleep", count, "/bin/sleep", "1000")
+			a.await(b, "sleep", count, api.AllocClientStatusRunning)
+			up := time.Since(began)
+			forked, kill := forks(b, count, "/bin/sleep", "1000")
+			floor := milliseconds(kill())
+			measured(b, fmt.Sprintf("%d sleeping", count), rate(up), rate(forked))
+			fresh := a.stop(b, "sleep", count)
+
+			began = time.Now()
+			a.run(b, "batch", "true", count, "/bin/true")
+			a.await(b, "true", count, api.AllocClientStatusComplete)
+			done := time.Since(began)
+			forked, wait := forks(b, count, "/bin/true")
+			measured(b, fmt.Sprintf("%d complete", count), rate(done), rate(forked+wait()))
+
+			if count == 100 {
+				measured(b, "stop, fresh", milliseconds(fresh), floor)
+				a.run(b, "service", "again", count, "/bin/sleep", "1000")
+				a.await(b, "again", count, api.AllocClientStatusRunning)
+				a.end(b, syscall.SIGKILL)
+				a = startAgent(b, a.dir)
+				measured(b, "stop, re-adopted", milliseconds(a.stop(b, "again", count)), floor)
+			}
+			a.end(b, syscall.SIGINT)
+		}
+	}
+}
+
+// BenchmarkOneTask is what a person sees who waits for one task.
+func BenchmarkOneTask(b *testing.B) {
+	a := startAgent(b, b.TempDir())
+	defer a.end(b, syscall.SIGINT)
+	round := 0
+	for b.Loop() {
+		round++
+		id, file := fmt.Sprint("one-", round), filepath.Join(b.TempDir(), "stamps")
+		began := time.Now()
+		a.run(b, "service", id, 1, "/bin/sh", "-c", "date +%s%N > "+file+"; exec sleep 1000")
+		a.await(b, id, 1, api.AllocClientStatusRunning)
+		running := time.Now()
+		first := stamps(b, file, 1)[0]
+		floor := time.Now()
+		out, err := exec.Command("/bin/sh", "-c", "date +%s%N").Output()
+		if err != nil {
+			b.Fatal(err)
+		}
+		measured(b, "first instruction", milliseconds(first.Sub(began)), milliseconds(stamp(b, out).Sub(floor)))
+		measured(b, "said to run", milliseconds(running.Sub(first)), noFloor)
+		a.stop(b, id, 1)
+
+		id, file = fmt.Sprint("crash-", round), filepath.Join(b.TempDir(), "stamps")
+		a.run(b, "service", id, 1, "/bin/sh", "-c", "date +%s%N >> "+file)
+		times := stamps(b, file, 11)
+		var gaps, floors []float64
+		for i := range times[1:] {
+			gaps = append(gaps, milliseconds(times[i+1].Sub(times[i])))
+			floors = append(floors, milliseconds(duration(b, exec.Command("/bin/sh", "-c", "date +%s%N").Run)))
+		}
+		measured(b, "respawn", median(gaps), median(floors))
+		a.stop(b, id, 1)
+	}
+}
+
+// BenchmarkLogs is what a task's output costs on its way.
+func BenchmarkLogs(b *testing.B) {
+	a := startAgent(b, b.TempDir())
+	defer a.end(b, syscall.SIGINT)
+	a.run(b, "service", "lines", 1, "/bin/sh", "-c", "while :; do date +%s%N; sleep 0.05; done")
+	a.await(b, "lines", 1, api.AllocClientStatusRunning)
+	allocs, _, err := a.client.Jobs().Allocations("lines", false, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	alloc, _, err := a.client.Allocations().Info(allocs[0].ID, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	cancel := make(chan struct{})
+	frames, errs := a.client.AllocFS().Logs(alloc, true, "t", api.FSLogNameStdout, api.OriginEnd, 0, cancel, nil)
+	follow := func() time.Duration {
+		for {
+			select {
+			case f := <-frames:
+				if len(f.Data) > 0 {
+					return time.Since(stamp(b, f.Data))
+				}
+			case err := <-errs:
+				b.Fatal(err)
+			}
+		}
+	}
+	follow() // what is there already
+	round := 0
+	for b.Loop() {
+		round++
+		measured(b, "line to follower", milliseconds(follow()), noFloor)
+
+		const size, id = 1 << 30, "flood"
+		argv := []string{"/bin/dd", "if=/dev/zero", "bs=64k", "count=16384", "status=noFloor"}
+		name := fmt.Sprint(id, round)
+		a.run(b, "batch", name, 1, argv...)
+		a.await(b, name, 1, api.AllocClientStatusComplete)
+		allocs, _, err := a.client.Jobs().Allocations(name, false, nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		state := allocs[0].TaskStates["t"]
+		file := filepath.Join(b.TempDir(), "flood")
+		floor := duration(b, exec.Command(argv[0], append(argv[1:], "of="+file)...).Run)
+		measured(b, "log throughput", size/1e9/state.FinishedAt.Sub(state.StartedAt).Seconds(), size/1e9/floor.Seconds())
+		if err := os.Remove(file); err != nil {
+			b.Fatal(err)
+		}
+	}
+	close(cancel)
+	a.stop(b, "lines", 1)
+}
+
+// BenchmarkRunToFirstInstruction is the time from the start of `nomad-lite run`
+// to the first instruction of a task.
+func BenchmarkRunToFirstInstruction(b *testing.B) {
+	const job = `job "bench" {
+  type = "batch"
+  group "g" {
+    task "t" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/date"
+        args    = ["+%s%N"]
+      }
+    }
+  }
+}
+`
+	file := filepath.Join(b.TempDir(), "bench.nomad.hcl")
+	if err := os.WriteFile(file, []byte(job), 0o644); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		var times []float64
+		for _, cmd := range []*exec.Cmd{command(b, "run", file), exec.Command("/bin/date", "+%s%N")} {
+			began := time.Now()
+			out, err := cmd.Output()
+			if err != nil {
+				b.Fatal(err)
+			}
+			times = append(times, milliseconds(stamp(b, out).Sub(began)))
+		}
+		measured(b, "run", times[0], times[1])
+	}
+}
+
+// BenchmarkRecovery kills an agent with 100 tasks. A figure is the time from the
+// start of the next agent until it owns all of them.
+func BenchmarkRecovery(b *testing.B) {
+	const tasks = 100
+	for _, c := range []struct{ figure, victim string }{
+		{"recovery", ""},
+		{"recovery, plugin", "plugin"},
+		{"recovery, collector", "log-collector"},
+		{"recovery, another build", ""},
+	} {
+		b.Run(c.figure, func(b *testing.B) {
+			dir := b.TempDir()
+			data, programs := filepath.Join(dir, "data"), []string{"/proc/self/exe", "/proc/self/exe"}
+			if strings.HasSuffix(c.figure, "build") {
+				programs[1] = anotherBuild(b)
+			}
+			m := startMortal(b, programs[0], data)
+			m.submit(dir, strings.Replace(fmt.Sprintf(manyJob, tasks), "exec 3<> <(:); while", "exec sleep 1000; while", 1))
+			all := func(v survivors) bool { return v.Owned == tasks && v.running() == tasks }
+			m.await("all tasks run", all)
+			for b.Loop() {
+				slices.Reverse(programs)
+				m.kill()
+				for _, p := range byKind(nodeProcesses(data))[c.victim] {
+					_ = p.Signal(syscall.SIGKILL)
+				}
+				began := time.Now()
+				m = startMortal(b, programs[0], data)
+				m.await("all tasks are owned", all)
+				measured(b, c.figure, milliseconds(time.Since(began)), noFloor)
+			}
+			m.end("stop")
+		})
+	}
+}
+
+// BenchmarkSyncs counts how often the state is written in the life of a task; a write
+// waits for the disk twice.
+func BenchmarkSyncs(b *testing.B) {
+	dir := b.TempDir()
+	m := startMortal(b, "/proc/self/exe", filepath.Join(dir, "data"))
+	round := 0
+	for b.Loop() {
+		round++
+		for _, count := range []int{1, 100} {
+			id := fmt.Sprintf("syncs-%d-%d", round, count)
+			var before, after survivors
+			m.ask("states", &before)
+			m.submit(dir, fmt.Sprintf(trueJob, id, count))
+			m.await("all are complete", func(v survivors) bool {
+				after = v
+				complete := 0
+				for _, alloc := range v.Allocs {
+					if alloc.JobID == id && alloc.ClientStatus == api.AllocClientStatusComplete {
+						complete++
+					}
+				}
+				return complete == count
+			})
+			measured(b, fmt.Sprintf("syncs per life, %d", count), 2*float64(after.Commits-before.Commits)/float64(count), noFloor)
+		}
+	}
+	m.end("stop")
+}
+
+const trueJob = `
+job %q {
+  type = "batch"
   group "g" {
     count = %d
     task "t" {
       driver = "raw_exec"
       config {
-        command = %q
-        args    = [%q]
+        command = "/bin/true"
       }
       resources {
-        cpu    = 10
+        cpu    = 20
         memory = 10
       }
     }
   }
 }
-`, kind, count, command, arg)
-	path := filepath.Join(b.TempDir(), "bench.nomad.hcl")
-	if err := os.WriteFile(path, []byte(job), 0o644); err != nil {
+`
+
+// duration is how long something takes.
+func duration(b *testing.B, do func() error) time.Duration {
+	b.Helper()
+	began := time.Now()
+	if err := do(); err != nil {
 		b.Fatal(err)
 	}
-	return path
+	return time.Since(began)
+}
+
+// stamps waits until a file has so many times.
+func stamps(b *testing.B, file string, count int) (times []time.Time) {
+	b.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		text, _ := os.ReadFile(file)
+		if lines := bytes.SplitAfter(text, []byte("\n")); len(lines) > count {
+			for _, line := range lines[:count] {
+				times = append(times, stamp(b, line))
+			}
+			return times
+		}
+		if time.Now().After(deadline) {
+			b.Fatalf("%s has\n%s", file, text)
+		}
+	}
 }
 
 // stamp finds the nanoseconds since 1970 that a program has written.
 func stamp(b *testing.B, out []byte) time.Time {
-	digits := regexp.MustCompile(`[0-9]{19}`).Find(bytes.TrimSpace(out))
-	ns, err := strconv.ParseInt(string(digits), 10, 64)
+	b.Helper()
+	digits := regexp.MustCompile(`[0-9]{19}`).FindAll(out, -1)
+	if len(digits) == 0 {
+		b.Fatalf("no time in %q", out)
+	}
+	ns, err := strconv.ParseInt(string(digits[len(digits)-1]), 10, 64)
 	if err != nil {
 		b.Fatalf("no time in %q", out)
 	}

@@ -33,6 +33,8 @@ type leakGate struct{ tests testscript.TestingM }
 func (g leakGate) Run() int {
 	before := traces()
 	code := g.tests.Run()
+	printFigures(os.Stdout)
+	_ = os.RemoveAll(productDir)
 	for _, trace := range traces() {
 		if !slices.Contains(before, trace) && !inUse(trace) {
 			fmt.Fprintln(os.Stderr, "left behind:", trace)

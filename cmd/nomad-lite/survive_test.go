@@ -100,7 +100,7 @@ func serveMortal(dir string) error {
 					owned += len(runner.LeftRunning())
 				}
 			}
-			if err := answer.Encode(survivors{owned, states}); err != nil {
+			if err := answer.Encode(survivors{owned, a.Store().Commits(), states}); err != nil {
 				return err
 			}
 		case "leave":
@@ -123,8 +123,9 @@ func serveMortal(dir string) error {
 
 // survivors is what an agent says about its allocations.
 type survivors struct {
-	Owned  int // tasks with a process
-	Allocs map[string]*api.Allocation
+	Owned   int   // tasks with a process
+	Commits int64 // writes of the state
+	Allocs  map[string]*api.Allocation
 }
 
 // running counts the tasks that are said to run.
@@ -681,44 +682,5 @@ func checkCounts(t *testing.T, files []string) {
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
-	}
-}
-
-// BenchmarkRecovery kills an agent with 100 tasks. An iteration is from the start
-// of the next agent until it owns all of them.
-func BenchmarkRecovery(b *testing.B) {
-	const tasks = 100
-	dir, err := os.MkdirTemp("", "recover")
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	data := filepath.Join(dir, "data")
-	for _, victim := range []string{"", "plugin", "log-collector", "another build"} {
-		b.Run("agent "+victim, func(b *testing.B) {
-			programs := []string{"/proc/self/exe", "/proc/self/exe"}
-			m := startMortal(b, programs[0], data)
-			m.submit(dir, strings.Replace(fmt.Sprintf(manyJob, tasks), "exec 3<> <(:); while", "exec sleep 1000; while", 1))
-			all := func(v survivors) bool { return v.Owned == tasks && v.running() == tasks }
-			m.await("all tasks run", all)
-			if victim == "another build" {
-				programs[1] = anotherBuild(b)
-			}
-			for b.Loop() {
-				b.StopTimer()
-				slices.Reverse(programs)
-				m.kill()
-				for _, p := range byKind(nodeProcesses(data))[victim] {
-					_ = p.Signal(syscall.SIGKILL)
-				}
-				b.StartTimer()
-				m = startMortal(b, programs[0], data)
-				m.await("all tasks are owned", all)
-			}
-			m.end("stop")
-			if err := os.RemoveAll(data); err != nil {
-				b.Fatal(err)
-			}
-		})
 	}
 }
