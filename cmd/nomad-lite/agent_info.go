@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 )
 
@@ -22,9 +23,9 @@ func newAgentInfoCommand(s *streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			self, err := c.Agent().Self()
+			self, err := agentSelf(c)
 			if err != nil {
-				return failed("ask the agent", err)
+				return err
 			}
 			if format.wanted() {
 				return format.print(s, self)
@@ -42,4 +43,14 @@ func newAgentInfoCommand(s *streams) *cobra.Command {
 	client.register(cmd)
 	format.register(cmd)
 	return cmd
+}
+
+// agentSelf is what the agent says of itself. The Go client's own method does not
+// survive an answer without it.
+func agentSelf(c *api.Client) (*api.AgentSelf, error) {
+	var self api.AgentSelf
+	if _, err := c.Raw().Query("/v1/agent/self", &self, nil); err != nil {
+		return nil, failed("ask the agent about itself", err)
+	}
+	return &self, nil
 }

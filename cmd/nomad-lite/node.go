@@ -62,9 +62,9 @@ func (f *nodeFlags) find(ctx context.Context, c *api.Client, args []string) (*ap
 
 // ownNode is the node of the agent that is asked.
 func ownNode(c *api.Client) (string, error) {
-	self, err := c.Agent().Self()
+	self, err := agentSelf(c)
 	if err != nil {
-		return "", failed("ask the agent which node it is", err)
+		return "", err
 	}
 	if id := self.Stats["client"]["node_id"]; id != "" {
 		return id, nil
