@@ -1,43 +1,47 @@
 package main
 
 import (
-	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 
-	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
+	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
 )
 
 const (
 	defaultHTTPPort = 4646
 	loopback        = "127.0.0.1"
 	socketFile      = "nomad.sock"
-	tokenFile       = "token"
 )
 
 // listeners are where the API is served.
 type listeners struct {
-	tcp    net.Listener // nil if there is none
-	unix   net.Listener
-	socket string
+	tcp          net.Listener  // nil if there is none
+	certificates *certificates // nil if it speaks in the clear
+	unix         net.Listener
+	socket       string
 }
 
-// listen opens the TCP port, unless it would have to speak in the clear what was
-// meant to be encrypted.
+// mostConnections is how many there may be over TCP. Half of the descriptors
+// that the agent may open are kept for its tasks in any case.
+const mostConnections = 8192
+
+// listen opens the TCP port.
 func listen(c *config.Config, logger hclog.Logger) (*listeners, error) {
-	if c.TLS {
-		logger.Warn("this build cannot serve TLS: the API is served on the unix socket only")
-		return &listeners{}, nil
+	l := &listeners{}
+	if c.TLS.HTTP {
+		l.certificates = &certificates{}
+		if err := l.certificates.load(c.TLS, logger); err != nil {
+			return nil, err
+		}
 	}
 	host, port := loopback, defaultHTTPPort
 	switch {
@@ -57,7 +61,16 @@ func listen(c *config.Config, logger hclog.Logger) (*listeners, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &listeners{tcp: tcp}, nil
+	most := mostConnections
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err == nil {
+		most = int(min(uint64(most), limit.Cur/2))
+	}
+	l.tcp = httpapi.Limit(tcp, most, c.HTTPConns)
+	if l.certificates != nil {
+		l.tcp = tls.NewListener(l.tcp, l.certificates.config())
+	}
+	return l, nil
 }
 
 // addSocket opens the unix socket in the data directory. Nobody else can connect
@@ -113,6 +126,9 @@ func (l *listeners) String() string {
 	if l.tcp == nil {
 		return "unix://" + l.socket
 	}
+	if l.certificates != nil {
+		return "https://" + l.tcp.Addr().String()
+	}
 	return "http://" + l.tcp.Addr().String()
 }
 
@@ -167,64 +183,4 @@ func (l *listeners) isLoopback() bool {
 	}
 	address, ok := l.tcp.Addr().(*net.TCPAddr)
 	return ok && address.IP.IsLoopback()
-}
-
-// token returns what a client over TCP must show: an open port of an agent that
-// runs as root gives root to every user of the machine, or of the network. It is
-// empty where the operator wants none and the port is one of this machine only.
-func (l *listeners) token(c *config.Config, dev bool, dataDir string, s *streams, logger hclog.Logger) (string, error) {
-	if (dev || c.NoTokens) && l.isLoopback() {
-		return "", nil
-	}
-	if c.NoTokens || dev {
-		logger.Warn("clients must show the token: the API listens on more than the loopback address", "address", l.tcp.Addr().String())
-	}
-	path := filepath.Join(dataDir, tokenFile)
-	text, err := os.ReadFile(path)
-	switch token := strings.TrimSpace(string(text)); {
-	case err == nil && token == "":
-		return "", fmt.Errorf("%s is empty: remove it, and the next agent makes another", path)
-	case err == nil:
-		return token, nil
-	case !errors.Is(err, fs.ErrNotExist):
-		return "", fmt.Errorf("read token: %w", err)
-	}
-	id, err := uuid.NewRandomFromReader(rand.Reader)
-	if err != nil {
-		return "", fmt.Errorf("make token: %w", err)
-	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return "", fmt.Errorf("make token: %w", err)
-	}
-	_, err = f.WriteString(id.String() + "\n")
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return "", errors.Join(fmt.Errorf("make token: %w", err), os.Remove(path))
-	}
-	fmt.Fprintf(s.err, "==> over TCP the API wants a token, which is in %s:\n    export NOMAD_TOKEN=%s\n", path, id)
-	return id.String(), nil
-}
-
-// supervised is how systemd is told what becomes of the agent, if it has started
-// us.
-type supervised struct{ socket string }
-
-// supervision takes the address of systemd out of the environment: it is not for
-// the tasks.
-func supervision() supervised {
-	const variable = "NOTIFY_SOCKET"
-	defer os.Unsetenv(variable)
-	return supervised{os.Getenv(variable)}
-}
-
-func (s supervised) tell(state string) {
-	if s.socket == "" {
-		return
-	}
-	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Net: "unixgram", Name: s.socket})
-	if err != nil {
-		return // who has asked for it is not there
-	}
-	defer c.Close()
-	_, _ = c.Write([]byte(state))
 }

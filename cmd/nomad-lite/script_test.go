@@ -24,7 +24,9 @@ func TestMain(m *testing.M) {
 	if guest := os.Getenv(vmVariable); os.Getpid() == 1 && guest != "" {
 		vmInit(guest)
 	}
-	testscript.Main(leakGate{m}, map[string]func(){"nomad-lite": main, "old-driver": oldDriver, "mortal-agent": mortalAgent, "faulty-agent": faultyAgent, "ask": ask})
+	testscript.Main(leakGate{m}, map[string]func(){
+		"nomad-lite": main, "old-driver": oldDriver, "mortal-agent": mortalAgent, "faulty-agent": faultyAgent, "ask": ask, "mint": mint,
+	})
 }
 
 // leakGate fails the package when a script has left something on the machine.

@@ -35,6 +35,7 @@ type NodeConfig struct {
 	MinDynamicPort   int    // 20000
 	MaxDynamicPort   int    // 32000
 	HTTPAddr         string // where clients reach the API; empty if only over the unix socket
+	TLS              bool   // they reach it with TLS
 }
 
 // Reserved is what is kept from allocations.
@@ -166,6 +167,7 @@ func (a *Agent) record(old *api.Node) *api.Node {
 		Datacenter:   c.Datacenter,
 		Name:         c.Name,
 		HTTPAddr:     c.HTTPAddr,
+		TLSEnabled:   c.TLS,
 		Attributes:   a.attributes(drivers),
 		Links:        map[string]string{},
 		Meta:         maps.Clone(c.Meta),

@@ -40,13 +40,14 @@ var errDenied = &statusError{http.StatusForbidden, "Permission denied"}
 // about those who come through it.
 func (a *API) admit(r *http.Request) error {
 	local := r.Context().Value(unixKey{}) != nil
-	if !local && !a.knownHost(r.Host) {
+	// Who speaks TLS has found our certificate good for the name.
+	if !local && r.TLS == nil && !a.knownHost(r.Host) {
 		return &statusError{http.StatusForbidden, "Host " + printable(r.Host) + " is not a name of this agent"}
 	}
 	if !sameOrigin(r) {
 		return &statusError{http.StatusForbidden, "requests of other web sites are not answered"}
 	}
-	if local || a.config.Token == "" || open[r.URL.Path] {
+	if local || a.config.Token == "" || open[r.URL.Path] || r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 		return nil
 	}
 	if !sameSecret(tokenOf(r), string(a.config.Token)) {

@@ -47,8 +47,8 @@ type Config struct {
 	// Version is that of Nomad whose API this is.
 	Version string
 
-	// Token is what a client must show that does not come over a unix socket.
-	// Empty lets everybody in.
+	// Token is what a client must show that comes neither over a unix socket nor
+	// with a certificate. Empty lets everybody in.
 	Token Secret
 	// Names are the host names under which the API may be reached, besides
 	// localhost and any address.
@@ -80,7 +80,7 @@ func New(c Config) *API {
 // The limits of a connection. Answers that wait have none for the whole, but each
 // write of theirs has one.
 const (
-	headerTimeout = 10 * time.Second
+	headerTimeout = 5 * time.Second // and of a TLS handshake
 	bodyTimeout   = time.Minute
 	writeTimeout  = time.Minute
 	idleTimeout   = 2 * time.Minute
@@ -89,6 +89,13 @@ const (
 	maxJob        = 16 << 20
 	stopTimeout   = time.Second
 )
+
+// http1 is what Nomad's clients speak: websockets need it.
+func http1() *http.Protocols {
+	p := new(http.Protocols)
+	p.SetHTTP1(true)
+	return p
+}
 
 // unixKey marks the context of a request that came over a unix socket.
 type unixKey struct{}
@@ -100,6 +107,7 @@ func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 	defer cancel()
 	server := &http.Server{
 		Handler:           a,
+		Protocols:         http1(),
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,

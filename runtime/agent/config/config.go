@@ -14,6 +14,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
@@ -32,8 +33,11 @@ type Config struct {
 	HTTPAdvertise string // by which others reach it, with a port or without
 	HTTPPort      *int   // nil: not said; 0: any that is free
 	HTTPHeaders   map[string]string
-	TLS           bool // the API must not be served in the clear
+	HTTPConns     int // that one client may have open; 0: any number
+	TLS           TLS
 	NoTokens      bool // access control is switched off in so many words
+	Debug         bool // profiles of the agent are given away
+	Telemetry     httpapi.Telemetry
 
 	LeaveOnInterrupt bool
 	LeaveOnTerminate bool
@@ -48,6 +52,16 @@ type Config struct {
 	RawExec        bool // enabled by the old option, not by a plugin block
 	GC             noderunner.GC
 	Records        scheduler.GCConfig
+}
+
+// TLS is how the API is served encrypted.
+type TLS struct {
+	HTTP              bool   // the API must not be served in the clear
+	CAFile            string // that signs the certificates of clients
+	CertFile, KeyFile string
+	VerifyClient      bool     // who has no such certificate is not let in
+	MinVersion        uint16   // of crypto/tls
+	CipherSuites      []uint16 // of TLS 1.2; nil: Go's choice
 }
 
 // Drain is how tasks are stopped when the agent leaves.
@@ -157,7 +171,10 @@ func (r *reader) apply(within string, items []item, known map[string]setting) {
 		default:
 			err := s.set(r.config, i)
 			var unused *unusedError
+			var weak *weakError
 			switch {
+			case errors.As(err, &weak):
+				r.report(hcl.DiagWarning, i.rng, "%s: %v", i.name, weak)
 			case errors.As(err, &unused):
 				for _, name := range unused.names {
 					r.report(hcl.DiagWarning, i.place(name), "option %q is ignored: it has no meaning here", name)

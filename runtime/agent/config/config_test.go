@@ -1,6 +1,7 @@
 package config
 
 import (
+	"crypto/tls"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,6 +10,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/hcl/v2"
+
+	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
 )
 
 // said are the diagnostics, each in one line with its place.
@@ -65,9 +68,18 @@ plugin "raw_exec" { config { enabled = true } }
 
 consul { address = "127.0.0.1:8500" }
 tls {
-  http    = true
-  ca_file = "ca.pem"
+  http                = true
+  ca_file             = "ca.pem"
+  verify_https_client = true
+  tls_min_version     = "tls11"
+  tls_cipher_suites   = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"
 }
+telemetry {
+  prometheus_metrics         = false
+  publish_allocation_metrics = true
+}
+limits { http_max_conns_per_client = 200 }
+enable_debug = true
 no_such = 1
 `
 	var c Config
@@ -77,8 +89,8 @@ no_such = 1
 		`n.hcl:20: client.servers is ignored: ` + noServers,
 		`n.hcl:25: option "docker.cleanup.image" is ignored: it has no meaning here`,
 		`n.hcl:39: consul is ignored: ` + noConsul,
-		`n.hcl:42: tls.ca_file is ignored: ` + notYet,
-		`n.hcl:44: no_such is not a setting that is known here, and is ignored`,
+		`n.hcl:44: tls_min_version: tls11 is not safe, tls12 is the least`,
+		`n.hcl:53: no_such is not a setting that is known here, and is ignored`,
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("warnings\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -107,7 +119,14 @@ no_such = 1
 		{"drain deadline", c.Drain.Deadline, time.Minute},
 		{"plugins", c.Plugins[0].Name, "raw_exec"},
 		{"plugin config", c.Plugins[0].Config["enabled"], true},
-		{"tls", c.TLS, true},
+		{"tls.http", c.TLS.HTTP, true},
+		{"tls.ca_file", c.TLS.CAFile, "ca.pem"},
+		{"tls.verify_https_client", c.TLS.VerifyClient, true},
+		{"tls_min_version", c.TLS.MinVersion, uint16(tls.VersionTLS12)},
+		{"tls_cipher_suites", slices.Equal(c.TLS.CipherSuites, []uint16{tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384}), true},
+		{"telemetry", c.Telemetry, httpapi.Telemetry{NoPrometheus: true}},
+		{"http_max_conns_per_client", c.HTTPConns, 200},
+		{"enable_debug", c.Debug, true},
 	} {
 		if check.got != check.want {
 			t.Errorf("%s is %v, want %v", check.what, check.got, check.want)

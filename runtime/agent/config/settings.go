@@ -1,6 +1,7 @@
 package config
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
@@ -28,6 +29,7 @@ const (
 	enterprise = "it belongs to Nomad Enterprise"
 	notYet     = "this build of nomad-lite cannot do that"
 	needless   = "nomad-lite does not need it"
+	pulled     = "metrics are not sent: they are there to be fetched, from /v1/metrics"
 )
 
 func ignored(why string) setting { return setting{ignored: why} }
@@ -61,6 +63,58 @@ func count[T int | uint64](low, high float64, field func(*Config) *T) setting {
 		*field(c) = T(f)
 		return nil
 	}}
+}
+
+// unless is a boolean that is kept the other way round, because it is true when
+// nobody says anything.
+func unless(field func(*Config) *bool) setting {
+	return setting{set: func(c *Config, i item) error {
+		on, err := i.boolean()
+		*field(c) = err == nil && !on
+		return err
+	}}
+}
+
+// weakError is about a setting that is too weak to be followed: what is used in
+// its place is stronger. It is worth no more than a warning.
+type weakError struct{ text string }
+
+func (e *weakError) Error() string { return e.text }
+
+func setMinVersion(c *Config, i item) error {
+	name, err := i.text()
+	if err != nil {
+		return err
+	}
+	switch name {
+	case "tls10", "tls11":
+		c.TLS.MinVersion = tls.VersionTLS12
+		return &weakError{name + " is not safe, tls12 is the least"}
+	case "tls12":
+		c.TLS.MinVersion = tls.VersionTLS12
+	case "tls13":
+		c.TLS.MinVersion = tls.VersionTLS13
+	default:
+		return errors.New("must be tls12 or tls13")
+	}
+	return nil
+}
+
+// setCipherSuites takes the names of those that are safe. TLS 1.3 has no choice.
+func setCipherSuites(c *Config, i item) error {
+	names, err := i.text()
+	if err != nil {
+		return err
+	}
+	c.TLS.CipherSuites = nil
+	for _, name := range words(names) {
+		at := slices.IndexFunc(tls.CipherSuites(), func(s *tls.CipherSuite) bool { return s.Name == name })
+		if at < 0 {
+			return fmt.Errorf("%s is not known, or not safe", name)
+		}
+		c.TLS.CipherSuites = append(c.TLS.CipherSuites, tls.CipherSuites()[at].ID)
+	}
+	return nil
 }
 
 // table merges names that are free.
@@ -138,23 +192,62 @@ var settings = map[string]setting{
 	}},
 	"tls": {
 		block: map[string]setting{
-			"http": {set: func(c *Config, i item) error {
-				on, err := i.boolean()
-				c.TLS = on
-				return err
-			}},
+			"http":                            boolean(func(c *Config) *bool { return &c.TLS.HTTP }),
+			"ca_file":                         text(func(c *Config) *string { return &c.TLS.CAFile }),
+			"cert_file":                       text(func(c *Config) *string { return &c.TLS.CertFile }),
+			"key_file":                        text(func(c *Config) *string { return &c.TLS.KeyFile }),
+			"verify_https_client":             boolean(func(c *Config) *bool { return &c.TLS.VerifyClient }),
+			"tls_min_version":                 {set: setMinVersion},
+			"tls_cipher_suites":               {set: setCipherSuites},
 			"rpc":                             ignored(noServers),
-			"ca_file":                         ignored(notYet),
-			"cert_file":                       ignored(notYet),
-			"key_file":                        ignored(notYet),
-			"verify_https_client":             ignored(notYet),
 			"verify_server_hostname":          ignored(noServers),
 			"rpc_upgrade_mode":                ignored(noServers),
-			"tls_cipher_suites":               ignored(notYet),
-			"tls_min_version":                 ignored(notYet),
 			"tls_prefer_server_cipher_suites": ignored(needless),
 		},
 	},
+	"limits": {block: map[string]setting{
+		"http_max_conns_per_client": count(0, lots, func(c *Config) *int { return &c.HTTPConns }),
+		"https_handshake_timeout":   ignored("it is five seconds"),
+		"rpc_handshake_timeout":     ignored(noServers),
+		"rpc_max_conns_per_client":  ignored(noServers),
+	}},
+	"telemetry": {block: map[string]setting{
+		"prometheus_metrics":         unless(func(c *Config) *bool { return &c.Telemetry.NoPrometheus }),
+		"publish_allocation_metrics": unless(func(c *Config) *bool { return &c.Telemetry.NoAllocations }),
+		"publish_node_metrics":       unless(func(c *Config) *bool { return &c.Telemetry.NoNode }),
+
+		"circonus_api_app":                       ignored(pulled),
+		"circonus_api_token":                     ignored(pulled),
+		"circonus_api_url":                       ignored(pulled),
+		"circonus_broker_id":                     ignored(pulled),
+		"circonus_broker_select_tag":             ignored(pulled),
+		"circonus_check_display_name":            ignored(pulled),
+		"circonus_check_force_metric_activation": ignored(pulled),
+		"circonus_check_id":                      ignored(pulled),
+		"circonus_check_instance_id":             ignored(pulled),
+		"circonus_check_search_tag":              ignored(pulled),
+		"circonus_check_tags":                    ignored(pulled),
+		"circonus_submission_interval":           ignored(pulled),
+		"circonus_submission_url":                ignored(pulled),
+		"collection_interval":                    ignored("metrics are made when somebody asks for them"),
+		"datadog_address":                        ignored(pulled),
+		"datadog_tags":                           ignored(pulled),
+		"disable_allocation_hook_metrics":        ignored(needless),
+		"disable_dispatched_job_summary_metrics": ignored(needless),
+		"disable_hostname":                       ignored(needless),
+		"disable_quota_utilization_metrics":      ignored(enterprise),
+		"disable_rpc_rate_metrics_labels":        ignored(noServers),
+		"filter_default":                         ignored(needless),
+		"in_memory_collection_interval":          ignored("metrics are made when somebody asks for them"),
+		"in_memory_retention_period":             ignored("metrics are made when somebody asks for them"),
+		"include_alloc_metadata_in_metrics":      ignored(notYet),
+		"prefix_filter":                          ignored(needless),
+		"allowed_metadata_keys_in_metrics":       ignored(notYet),
+		"statsd_address":                         ignored(pulled),
+		"statsite_address":                       ignored(pulled),
+		"use_node_name":                          ignored(needless),
+	}},
+	"enable_debug": boolean(func(c *Config) *bool { return &c.Debug }),
 
 	"client": {block: client},
 	"server": {block: server},
@@ -164,11 +257,9 @@ var settings = map[string]setting{
 	"consul":                       ignored(noConsul),
 	"disable_anonymous_signature":  ignored(needless),
 	"disable_update_check":         ignored(needless),
-	"enable_debug":                 ignored(notYet),
 	"enable_syslog":                ignored("the log goes to standard error, for the journal or whoever started the agent"),
 	"keyring":                      ignored(noServers),
 	"license_path":                 ignored(enterprise),
-	"limits":                       ignored(notYet),
 	"log_file":                     ignored("the log goes to standard error, for the journal or whoever started the agent"),
 	"log_include_location":         ignored(notYet),
 	"log_rotate_bytes":             ignored("the log goes to standard error, for the journal or whoever started the agent"),
@@ -178,7 +269,6 @@ var settings = map[string]setting{
 	"rpc":                          ignored(noServers),
 	"sentinel":                     ignored(enterprise),
 	"syslog_facility":              ignored("the log goes to standard error, for the journal or whoever started the agent"),
-	"telemetry":                    ignored(notYet),
 	"ui":                           ignored(notYet),
 	"eventlog":                     ignored(needless),
 	"vault":                        ignored(noVault),

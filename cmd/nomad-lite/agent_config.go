@@ -1,0 +1,175 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/hcl/v2"
+
+	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
+	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
+)
+
+// load reads the configuration: files first, flags over them.
+func (o agentOptions) load(s *streams) (*config.Config, error) {
+	c, diags := config.Load(o.configs)
+	for _, d := range diags {
+		kind := "warning"
+		if d.Severity == hcl.DiagError {
+			kind = "error"
+		}
+		text := strings.TrimSuffix(d.Summary, ".")
+		if d.Detail != "" {
+			text += ": " + d.Detail
+		}
+		if d.Subject != nil {
+			text = d.Subject.String() + ": " + kind + ": " + text
+		}
+		fmt.Fprintln(s.err, text)
+	}
+	if diags.HasErrors() {
+		return nil, &exitError{code: 1}
+	}
+	for _, flag := range []struct {
+		value string
+		field *string
+	}{
+		{o.dataDir, &c.DataDir},
+		{o.bind, &c.BindAddr},
+		{o.node, &c.Node.Name},
+		{o.dc, &c.Node.Datacenter},
+		{o.region, &c.Node.Region},
+		{o.nodeClass, &c.Node.Class},
+		{o.pluginDir, &c.PluginDir},
+		{o.logLevel, &c.LogLevel},
+	} {
+		if flag.value != "" {
+			*flag.field = flag.value
+		}
+	}
+	c.LogJSON = c.LogJSON || o.logJSON
+	if c.LogLevel == "" {
+		c.LogLevel = "info"
+	}
+	if hclog.LevelFromString(c.LogLevel) == hclog.NoLevel {
+		return nil, fmt.Errorf("log-level %q: use trace, debug, info, warn or error", c.LogLevel)
+	}
+	if o.dev {
+		if o.dataDir != "" {
+			return nil, errors.New("-dev keeps nothing: leave out -data-dir, or -dev")
+		}
+		c.DataDir = ""
+		return c, nil
+	}
+	var err error
+	if c.DataDir == "" {
+		c.DataDir, err = defaultDataDir()
+	}
+	if err == nil {
+		c.DataDir, err = filepath.Abs(c.DataDir)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("data directory: %w", err)
+	}
+	return c, nil
+}
+
+// defaultDataDir is where an agent keeps everything unless somebody says
+// otherwise.
+func defaultDataDir() (string, error) {
+	if os.Geteuid() == 0 {
+		return "/var/lib/nomad-lite", nil
+	}
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "nomad-lite"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(home, ".local", "state", "nomad-lite"), nil
+}
+
+// agentPlugins are the plugins of an agent. What runs commands as they are must
+// be enabled by somebody.
+func agentPlugins(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Catalog, error) {
+	plugins := catalog.Config{Dir: c.PluginDir, Blocks: c.Plugins, Logger: logger}
+	for _, name := range builtinNames() {
+		named := slices.ContainsFunc(c.Plugins, func(b catalog.Block) bool { return b.Name == name })
+		switch {
+		case slices.Contains(c.DriverDeny, name), c.DriverAllow != nil && !slices.Contains(c.DriverAllow, name):
+			continue
+		case name != rawexec.Name && !named:
+			continue // it is there for tests
+		}
+		builtin := catalog.Builtin{Name: name}
+		if name == rawexec.Name && (dev || c.RawExec) {
+			builtin.Config = map[string]any{"enabled": true}
+		}
+		plugins.Builtins = append(plugins.Builtins, builtin)
+	}
+	return catalog.New(plugins)
+}
+
+func agentConfig(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.Config {
+	return agent.Config{
+		DataDir: c.DataDir,
+		Node:    c.Node,
+		Limits: allocrunner.Limits{
+			MaxKillTimeout: c.MaxKillTimeout, UserDenylist: c.UserDenylist, UserCheckedDrivers: c.UserDrivers,
+		},
+		GC:      c.GC,
+		Records: c.Records,
+		Plugins: plugins,
+		Version: buildVersion(),
+		Logger:  logger,
+	}
+}
+
+// self is the configuration for everybody to see: what is named here has no
+// secrets.
+func (r *runningAgent) self() map[string]any {
+	c, node := r.settings(), r.agent.Node()
+	plugins := []map[string]any{}
+	for _, p := range r.agent.Plugins() {
+		plugins = append(plugins, map[string]any{"Name": p.Name})
+	}
+	_, port, _ := net.SplitHostPort(r.address)
+	number, _ := strconv.Atoi(port) // without an address there is no port
+	return map[string]any{
+		"Region": node.Region, "Datacenter": node.Datacenter, "NodeName": node.Name, "BindAddr": c.BindAddr,
+		"DataDir": r.agent.DataDir(), "LogLevel": c.LogLevel, "LogJson": c.LogJSON, "DevMode": r.options.dev,
+		"EnableDebug": c.Debug, "PluginDir": c.PluginDir, "Plugins": plugins,
+		"LeaveOnInt": c.LeaveOnInterrupt, "LeaveOnTerm": c.LeaveOnTerminate,
+		"ACL":            map[string]any{"Enabled": false},
+		"AdvertiseAddrs": map[string]any{"HTTP": r.address, "RPC": "", "Serf": ""},
+		"Client": map[string]any{
+			"Enabled": true, "NodeClass": node.Class, "NodePool": node.Pool, "Meta": node.Meta,
+			"GCInterval": c.GC.Interval, "GCMaxAllocs": c.GC.MaxAllocs, "GCDiskUsageThreshold": c.GC.DiskUsage,
+		},
+		"Ports":  map[string]any{"HTTP": number, "RPC": 0, "Serf": 0},
+		"Server": map[string]any{"Enabled": true},
+		"TLSConfig": map[string]any{
+			"EnableHTTP": c.TLS.HTTP, "VerifyHTTPSClient": c.TLS.VerifyClient, "CAFile": c.TLS.CAFile, "CertFile": c.TLS.CertFile,
+			"KeyFile": c.TLS.KeyFile,
+		},
+		"Telemetry": map[string]any{
+			"PrometheusMetrics":        !c.Telemetry.NoPrometheus,
+			"PublishAllocationMetrics": !c.Telemetry.NoAllocations,
+			"PublishNodeMetrics":       !c.Telemetry.NoNode,
+		},
+		"UI":      map[string]any{"Enabled": false, "ShowCLIHints": false},
+		"Version": map[string]any{"Version": fingerprint.NomadVersion, "VersionPrerelease": "", "VersionMetadata": "lite." + buildVersion(), "Revision": ""},
+	}
+}

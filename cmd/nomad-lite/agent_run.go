@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
+	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
+)
+
+// runningAgent is an agent that is open, and what a person can do to it.
+type runningAgent struct {
+	agent   *agent.Agent
+	api     *httpapi.API
+	options agentOptions
+	address string // by which the API is known
+	listen  *listeners
+	streams *streams
+	logger  hclog.Logger
+	systemd supervised
+	signals <-chan os.Signal
+
+	reloading sync.Mutex // one at a time
+
+	mu     sync.Mutex
+	config *config.Config // is replaced, never changed
+}
+
+// settings is the configuration as it is now.
+func (r *runningAgent) settings() *config.Config {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.config
+}
+
+func (r *runningAgent) run(ctx context.Context) error {
+	running, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	serving, endServing := context.WithCancel(context.WithoutCancel(ctx))
+	defer endServing()
+	ended := make(chan struct{}) // closed when nothing runs any more
+
+	var background sync.WaitGroup
+	var serveErr error
+	background.Go(func() {
+		if serveErr = r.api.Serve(serving, r.listen.all()...); serveErr != nil {
+			stop(allocrunner.ErrShutdown)
+		}
+	})
+	background.Go(func() { r.announce(running) })
+	background.Go(func() { r.obey(stop, ended) })
+	r.agent.Run(running)
+	close(ended)
+	r.systemd.tell("STOPPING=1")
+	endServing()
+	background.Wait()
+	return serveErr
+}
+
+// announce says that the agent is there, once jobs can be placed.
+func (r *runningAgent) announce(ctx context.Context) {
+	select {
+	case <-r.agent.Registered():
+		r.systemd.tell("READY=1")
+		fmt.Fprintf(r.streams.err, "==> agent is ready: %s, data in %s\n", r.listen, r.agent.DataDir())
+	case <-ctx.Done():
+	}
+}
+
+// obey does what signals ask for, until the agent has ended.
+func (r *runningAgent) obey(stop context.CancelCauseFunc, ended <-chan struct{}) {
+	for {
+		select {
+		case s := <-r.signals:
+			if s == syscall.SIGHUP {
+				_ = r.reload() // it has been logged
+				continue
+			}
+			r.systemd.tell("STOPPING=1")
+			if !r.stopsTasks(s) {
+				r.logger.Info("agent is ending, tasks go on", "signal", s.String())
+				stop(allocrunner.ErrShutdown)
+				<-ended
+				return
+			}
+			r.logger.Info("agent is ending, and its tasks with it; once more to kill them", "signal", s.String())
+			stop(errors.New("agent stopped"))
+			r.hurry(ended)
+			return
+		case <-ended:
+			return
+		}
+	}
+}
+
+// stopsTasks decides what becomes of the tasks: they go on, unless nothing is to
+// stay, or the operator wants the node drained when it leaves.
+func (r *runningAgent) stopsTasks(s os.Signal) bool {
+	c := r.settings()
+	leaves := s == syscall.SIGINT && c.LeaveOnInterrupt || s == syscall.SIGTERM && c.LeaveOnTerminate
+	return r.options.dev || leaves && c.Drain != nil
+}
+
+// hurry kills the tasks at the next signal, or when their time is up.
+func (r *runningAgent) hurry(ended <-chan struct{}) {
+	var deadline <-chan time.Time
+	if d := r.settings().Drain; d != nil && !r.options.dev {
+		if d.Force {
+			r.agent.Kill()
+		}
+		if d.Deadline > 0 {
+			timer := time.NewTimer(d.Deadline)
+			defer timer.Stop()
+			deadline = timer.C
+		}
+	}
+	select {
+	case <-time.After(echo): // the same one, by another way
+	case <-ended:
+		return
+	}
+	for len(r.signals) > 0 {
+		<-r.signals
+	}
+	select {
+	case <-r.signals:
+	case <-deadline:
+	case <-ended:
+		return
+	}
+	r.agent.Kill()
+	<-ended
+}
+
+// reload takes over what may change while the agent runs. Nothing does if the
+// configuration, or a certificate, is not right.
+func (r *runningAgent) reload() error {
+	r.reloading.Lock()
+	defer r.reloading.Unlock()
+	c, err := r.options.load(r.streams)
+	if err == nil && r.listen.certificates != nil {
+		err = r.listen.certificates.load(c.TLS, r.logger)
+	}
+	if err != nil {
+		err = fmt.Errorf("configuration not reloaded: %w", err)
+		r.logger.Error(err.Error())
+		return err
+	}
+	changed := *r.settings()
+	changed.LogLevel, changed.Telemetry, changed.GC = c.LogLevel, c.Telemetry, c.GC
+	c.TLS.HTTP = changed.TLS.HTTP // a listener stays what it is
+	changed.TLS = c.TLS
+	r.mu.Lock()
+	r.config = &changed
+	r.mu.Unlock()
+	r.logger.SetLevel(hclog.LevelFromString(c.LogLevel))
+	r.api.SetTelemetry(c.Telemetry)
+	r.agent.Reload(c.Node, c.GC)
+	r.logger.Info("configuration reloaded")
+	return nil
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
+)
+
+// certificates are what the agent shows to clients, and what it asks them for.
+// They can be loaded again while the agent listens.
+type certificates struct {
+	current atomic.Pointer[tls.Config]
+}
+
+// load reads the files. If one is not right, all stays as it is.
+func (c *certificates) load(t config.TLS, logger hclog.Logger) error {
+	if t.CertFile == "" || t.KeyFile == "" {
+		return errors.New("tls: http = true needs cert_file and key_file")
+	}
+	pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+	if err != nil {
+		return fmt.Errorf("tls: load cert_file %s and key_file %s: %w", t.CertFile, t.KeyFile, err)
+	}
+	if now := time.Now(); now.After(pair.Leaf.NotAfter) || now.Before(pair.Leaf.NotBefore) {
+		logger.Warn("the certificate of the agent is not valid now: clients will refuse it", "file", t.CertFile,
+			"from", pair.Leaf.NotBefore, "to", pair.Leaf.NotAfter)
+	}
+	loaded := &tls.Config{
+		Certificates: []tls.Certificate{pair},
+		MinVersion:   max(t.MinVersion, tls.VersionTLS12),
+		CipherSuites: t.CipherSuites,
+		NextProtos:   []string{"http/1.1"},
+		// A session that goes on would go on with a client that is not known any more.
+		SessionTicketsDisabled: true,
+	}
+	switch {
+	case t.CAFile != "":
+		text, err := os.ReadFile(t.CAFile)
+		if err != nil {
+			return fmt.Errorf("tls: ca_file: %w", err)
+		}
+		loaded.ClientCAs = x509.NewCertPool()
+		if !loaded.ClientCAs.AppendCertsFromPEM(text) {
+			return fmt.Errorf("tls: ca_file %s: there is no certificate in it", t.CAFile)
+		}
+		loaded.ClientAuth = tls.VerifyClientCertIfGiven
+		if t.VerifyClient {
+			loaded.ClientAuth = tls.RequireAndVerifyClientCert
+		}
+	case t.VerifyClient:
+		return errors.New("tls: verify_https_client needs the ca_file that signs the certificates of clients")
+	}
+	c.current.Store(loaded)
+	return nil
+}
+
+// config is that of a listener for as long as it listens.
+func (c *certificates) config() *tls.Config {
+	return &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.current.Load(), nil }}
+}
