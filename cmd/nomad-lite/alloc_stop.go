@@ -21,9 +21,8 @@ const allocStopExamples = `  nomad-lite alloc stop 8ba85cef
 
 type allocStopOptions struct {
 	client          clientFlags
-	detach          bool
+	watch           watchFlags
 	noShutdownDelay bool
-	verbose         bool
 }
 
 func newAllocStopCommand(s *streams) *cobra.Command {
@@ -40,9 +39,8 @@ func newAllocStopCommand(s *streams) *cobra.Command {
 		ValidArgsFunction: allocKind.complete(&o.client),
 	}
 	o.client.register(cmd)
-	cmd.Flags().BoolVar(&o.detach, "detach", false, "do not watch: print the id of the evaluation and return")
+	o.watch.register(cmd)
 	cmd.Flags().BoolVar(&o.noShutdownDelay, "no-shutdown-delay", false, "do not wait for the shutdown_delay of the tasks")
-	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show whole ids")
 	return cmd
 }
 
@@ -67,10 +65,5 @@ func stopAlloc(ctx context.Context, o allocStopOptions, id string, s *streams) e
 	if err != nil {
 		return failed(fmt.Sprintf("stop allocation %q", short(alloc.ID)), err)
 	}
-	if o.detach {
-		_, err := fmt.Fprintln(s.out, answer.EvalID)
-		return err
-	}
-	m := &monitor{client: c, out: s.out, namespace: alloc.Namespace}
-	return m.evaluation(ctx, answer.EvalID)
+	return o.watch.watch(ctx, s, c, alloc.Namespace, answer.EvalID)
 }

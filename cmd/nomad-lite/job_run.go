@@ -27,12 +27,11 @@ Exit codes: 0 the job is placed, and deployed if it has deployments; 1 it was
 refused, or the deployment failed; 2 not all of it could be placed.`
 
 type jobRunOptions struct {
-	file       jobFileFlags
-	client     clientFlags
-	output     bool
-	detach     bool
-	checkIndex uint64
-	checks     bool
+	file     jobFileFlags
+	client   clientFlags
+	watch    watchFlags
+	output   bool
+	register api.RegisterOptions
 }
 
 func newJobRunCommand(s *streams) *cobra.Command {
@@ -41,9 +40,13 @@ func newJobRunCommand(s *streams) *cobra.Command {
 		Use:   "run [flags] FILE",
 		Short: "Give a job to an agent, or print its JSON",
 		Long:  jobRunHelp,
-		Args:  oneJobFile,
+		Example: `  nomad-lite job run web.nomad.hcl
+  nomad-lite job run -var image=web:2 -check-index 12 web.nomad.hcl
+  nomad-lite job run -detach - < web.nomad.hcl
+  nomad-lite job run -output web.nomad.hcl > web.json`,
+		Args: oneJobFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.checks = cmd.Flags().Changed("check-index")
+			o.register.EnforceIndex = cmd.Flags().Changed("check-index")
 			job, err := o.file.read(s, args[0], 1)
 			if err != nil {
 				return err
@@ -56,9 +59,14 @@ func newJobRunCommand(s *streams) *cobra.Command {
 	}
 	o.file.register(cmd)
 	o.client.register(cmd)
-	cmd.Flags().BoolVar(&o.output, "output", false, "print the JSON of the job and do not run it")
-	cmd.Flags().BoolVar(&o.detach, "detach", false, "do not watch: print the id of the evaluation and return")
-	cmd.Flags().Uint64Var(&o.checkIndex, "check-index", 0, "refuse the job unless its modify `index` is this one; 0 means that it must be new")
+	o.watch.register(cmd)
+	flags := cmd.Flags()
+	flags.BoolVar(&o.output, "output", false, "print the JSON of the job and do not run it")
+	flags.Uint64Var(&o.register.ModifyIndex, "check-index", 0, "refuse the job unless its modify `index` is this one; 0 means that it must be new")
+	flags.IntVar(&o.register.EvalPriority, "eval-priority", 0, "`priority` of the evaluation, if it is not to be that of the job")
+	flags.BoolVar(&o.register.PreserveCounts, "preserve-counts", false, "keep the counts of groups that run already, whatever the file says")
+	flags.BoolVar(&o.register.PreserveResources, "preserve-resources", false, "keep the resources of tasks that run already, whatever the file says")
+	flags.BoolVar(&o.register.PolicyOverride, "policy-override", false, "override soft policies, where there are any")
 	return cmd
 }
 
@@ -67,11 +75,9 @@ func submit(ctx context.Context, o jobRunOptions, job *jobFile, path string, s *
 	if err != nil {
 		return err
 	}
-	out, _, err := client.Jobs().RegisterOpts(job.job, &api.RegisterOptions{
-		EnforceIndex: o.checks,
-		ModifyIndex:  o.checkIndex,
-		Submission:   o.submission(job),
-	}, (&api.WriteOptions{}).WithContext(ctx))
+	namespace := valueOf(job.job.Namespace)
+	o.register.Submission = o.submission(job)
+	out, _, err := client.Jobs().RegisterOpts(job.job, &o.register, write(ctx, namespace))
 	if err != nil {
 		const conflict = api.RegisterEnforceIndexErrPrefix
 		if _, reason, found := strings.Cut(err.Error(), conflict); found {
@@ -79,22 +85,33 @@ func submit(ctx context.Context, o jobRunOptions, job *jobFile, path string, s *
 		}
 		return failed("submit job "+path, err)
 	}
-	if out.Warnings != "" {
-		fmt.Fprintf(s.err, "Job Warnings:\n%s\n", strings.TrimRight(out.Warnings, "\n"))
+	s.warn(out.Warnings)
+	if out.EvalID == "" {
+		_, err := fmt.Fprintf(s.out, "Job registration successful\n%s", awaits(job.job))
+		return err
 	}
+	if o.watch.detach {
+		fmt.Fprintln(s.out, "Job registration successful")
+	}
+	return o.watch.watch(ctx, s, client, namespace, out.EvalID)
+}
+
+// awaits is what makes a job run that does not run by itself.
+func awaits(job *api.Job) string {
 	switch {
-	case out.EvalID == "":
-		_, err := fmt.Fprintln(s.out, "Job registration successful")
-		return err
-	case o.detach:
-		_, err := fmt.Fprintf(s.out, "Job registration successful\nEvaluation ID: %s\n", out.EvalID)
-		return err
+	case job.Periodic != nil:
+		return fmt.Sprintf("Next launch: %s\n", nextLaunch(job.Periodic))
+	case job.ParameterizedJob != nil:
+		return fmt.Sprintf("To run an instance of it: nomad-lite job dispatch %s\n", valueOf(job.ID))
 	}
-	m := &monitor{client: client, out: s.out}
-	if job.job.Namespace != nil {
-		m.namespace = *job.job.Namespace
+	return ""
+}
+
+// warn shows the warnings of an agent about a job.
+func (s *streams) warn(warnings string) {
+	if warnings != "" {
+		fmt.Fprintf(s.err, "Job Warnings:\n%s\n", strings.TrimRight(warnings, "\n"))
 	}
-	return m.evaluation(ctx, out.EvalID)
 }
 
 // submission is the source of the job, for those who want to read it again.

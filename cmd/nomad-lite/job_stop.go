@@ -2,72 +2,99 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 )
 
-const jobStopHelp = `Stop a job: its tasks end in order, and the agent keeps its record.
+const jobStopHelp = `Stop jobs: their tasks end in order, and the agent keeps the records, so that
+'job start' can run them again.
 
-With -purge the job is forgotten as well.`
+With -purge a job is forgotten as well.`
 
 type jobStopOptions struct {
 	client          clientFlags
+	watch           watchFlags
 	purge           bool
-	detach          bool
+	global          bool
+	yes             bool
 	noShutdownDelay bool
+	evalPriority    int
 }
 
 func newJobStopCommand(s *streams) *cobra.Command {
 	var o jobStopOptions
 	cmd := &cobra.Command{
-		Use:   "stop [flags] JOB",
-		Short: "Stop a job",
+		Use:   "stop [flags] JOB...",
+		Short: "Stop jobs",
 		Long:  jobStopHelp,
-		Args:  oneJob,
+		Example: `  nomad-lite job stop web
+  nomad-lite job stop -purge -yes web db`,
+		Args:              takes(1, -1, "the ids of one or more jobs"),
+		ValidArgsFunction: o.client.completeJobs("Stop == false"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return stopJob(cmd.Context(), o, args[0], s)
+			return stopJobs(cmd.Context(), o, args, s)
 		},
 	}
 	o.client.register(cmd)
+	o.watch.register(cmd)
 	cmd.Flags().BoolVar(&o.purge, "purge", false, "forget the job as well")
-	cmd.Flags().BoolVar(&o.detach, "detach", false, "do not watch: print the id of the evaluation and return")
-	cmd.Flags().BoolVar(&o.noShutdownDelay, "no-shutdown-delay", false, "do not wait for the shutdown_delay of the tasks")
+	cmd.Flags().BoolVar(&o.global, "global", false, "stop a job of several regions in all of them")
+	cmd.Flags().BoolVar(&o.yes, "yes", false, "do not ask when an argument is only the beginning of an id")
+	cmd.Flags().BoolVar(&o.noShutdownDelay, "no-shutdown-delay", false, "do not wait for the shutdown_delay of groups and tasks")
+	cmd.Flags().IntVar(&o.evalPriority, "eval-priority", 0, "`priority` of the evaluation, if it is not to be that of the job")
 	return cmd
 }
 
 func oneJob(cmd *cobra.Command, args []string) error {
-	if len(args) == 1 {
-		return nil
-	}
-	return usageError(cmd, errors.New("takes one argument: the id of a job"))
+	return takes(1, 1, "one argument: the id of a job, or its beginning")(cmd, args)
 }
 
-func stopJob(ctx context.Context, o jobStopOptions, id string, s *streams) error {
-	client, err := o.client.client()
+func stopJobs(ctx context.Context, o jobStopOptions, prefixes []string, s *streams) error {
+	c, err := o.client.client()
 	if err != nil {
 		return err
 	}
-	job, _, err := client.Jobs().Info(id, (&api.QueryOptions{}).WithContext(ctx))
-	if err != nil {
-		return failed(fmt.Sprintf("stop job %q", id), err)
+	// First it is known what is to be stopped, and then it is stopped.
+	var jobs []*api.Job
+	for _, prefix := range slices.Compact(slices.Sorted(slices.Values(prefixes))) {
+		id, namespace, err := findJob(ctx, c, prefix, "")
+		if err != nil {
+			return err
+		}
+		if id != prefix && !o.yes {
+			if err := s.confirm(fmt.Sprintf("Stop job %q?", id)); err != nil {
+				return err
+			}
+		}
+		job, _, err := c.Jobs().Info(id, query(ctx, namespace))
+		if err != nil {
+			return failed(fmt.Sprintf("stop job %q", id), err)
+		}
+		jobs = append(jobs, job)
 	}
-	namespace := *job.Namespace
-	evalID, _, err := client.Jobs().DeregisterOpts(id, &api.DeregisterOptions{
-		Purge: o.purge, NoShutdownDelay: o.noShutdownDelay,
-	}, (&api.WriteOptions{Namespace: namespace}).WithContext(ctx))
-	if err != nil {
-		return failed(fmt.Sprintf("stop job %q", id), err)
+	evals := make([]string, len(jobs))
+	for i, job := range jobs {
+		evals[i], _, err = c.Jobs().DeregisterOpts(valueOf(job.ID), &api.DeregisterOptions{
+			Purge: o.purge, Global: o.global, NoShutdownDelay: o.noShutdownDelay, EvalPriority: o.evalPriority,
+		}, write(ctx, valueOf(job.Namespace)))
+		if err != nil {
+			return failed(fmt.Sprintf("stop job %q", valueOf(job.ID)), err)
+		}
 	}
-	switch {
-	case evalID == "":
-		return nil
-	case o.detach:
-		_, err := fmt.Fprintln(s.out, evalID)
-		return err
+	for i, job := range jobs {
+		switch {
+		case evals[i] == "": // there was nothing to stop
+		case o.watch.detach:
+			_, err = fmt.Fprintln(s.out, evals[i])
+		default:
+			err = newMonitor(s, c, valueOf(job.Namespace), o.watch.verbose).evaluation(ctx, evals[i])
+		}
+		if err != nil {
+			return err
+		}
 	}
-	m := &monitor{client: client, out: s.out, namespace: namespace}
-	return m.evaluation(ctx, evalID)
+	return nil
 }

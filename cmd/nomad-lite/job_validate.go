@@ -8,10 +8,27 @@ import (
 
 // newJobCommand holds the commands about job files.
 func newJobCommand(s *streams) *cobra.Command {
-	return group("job", "Check job files, and run them on an agent",
+	return group("job", "Run jobs on an agent, change them and look at them",
+		newJobAllocsCommand(s),
+		newJobDeploymentsCommand(s),
+		newJobDispatchCommand(s),
+		newJobEvalCommand(s),
+		newJobExportCommand(s),
+		newJobHistoryCommand(s),
+		newJobInitCommand(s),
+		newJobInspectCommand(s),
+		newJobPeriodicCommand(s),
+		newJobPlanCommand(s),
+		newJobPromoteCommand(s),
+		newJobRestartCommand(s),
+		newJobRevertCommand(s),
 		newJobRunCommand(s),
+		newJobScaleCommand(s),
+		newJobScalingEventsCommand(s),
+		newJobStartCommand(s),
 		newJobStatusCommand(s),
 		newJobStopCommand(s),
+		newJobTagCommand(s),
 		newJobValidateCommand(s),
 	)
 }

@@ -43,6 +43,15 @@ func findJob(ctx context.Context, c *api.Client, prefix, filter string) (id, nam
 	return "", "", ambiguous("job", prefix, t)
 }
 
+// findJob returns also the client that has found the job.
+func (f *clientFlags) findJob(ctx context.Context, prefix, filter string) (c *api.Client, id, namespace string, err error) {
+	if c, err = f.client(); err != nil {
+		return nil, "", "", err
+	}
+	id, namespace, err = findJob(ctx, c, prefix, filter)
+	return c, id, namespace, err
+}
+
 // everywhere is how to see what is in other namespaces.
 const everywhere = " -namespace '*'"
 

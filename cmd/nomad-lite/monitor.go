@@ -1,102 +1,189 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
 )
+
+// watchFlags say how a command that has changed something follows what comes of
+// it. They are Nomad's.
+type watchFlags struct {
+	detach  bool
+	verbose bool
+}
+
+func (f *watchFlags) register(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.detach, "detach", false, "do not watch: print the id of the evaluation and return")
+	f.registerVerbose(cmd)
+}
+
+func (f *watchFlags) registerVerbose(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.verbose, "verbose", false, "print whole ids, and more about allocations")
+}
+
+// watch shows what comes of an evaluation, or with -detach says which it is. A
+// job that is only a template for others has none.
+func (f *watchFlags) watch(ctx context.Context, s *streams, c *api.Client, namespace, evalID string) error {
+	if evalID == "" {
+		return nil
+	}
+	if f.detach {
+		_, err := fmt.Fprintln(s.out, "Evaluation ID:", evalID)
+		return err
+	}
+	return newMonitor(s, c, namespace, f.verbose).evaluation(ctx, evalID)
+}
 
 // monitor shows what comes of an evaluation, as Nomad's command line does, until
 // it is settled. With a deployment that is when the deployment has ended.
 type monitor struct {
 	client    *api.Client
-	out       io.Writer
+	streams   *streams
 	namespace string
+	verbose   bool
+	screen    *screen // nil unless standard output is a terminal
 }
 
-func (m *monitor) say(format string, args ...any) {
-	fmt.Fprintf(m.out, "    %s: %s\n", time.Now().Format(time.RFC3339), fmt.Sprintf(format, args...))
+func newMonitor(s *streams, c *api.Client, namespace string, verbose bool) *monitor {
+	m := &monitor{client: c, streams: s, namespace: namespace, verbose: verbose}
+	if screen := newScreen(s); screen != nil && sameFile(screen.w, s.out) {
+		m.screen = screen
+	}
+	return m
 }
 
-func (m *monitor) head(format string, args ...any) {
-	fmt.Fprintf(m.out, "==> %s: %s\n", time.Now().Format(time.RFC3339), fmt.Sprintf(format, args...))
-}
-
-func (m *monitor) query(ctx context.Context, index uint64) *api.QueryOptions {
-	return (&api.QueryOptions{Namespace: m.namespace, WaitIndex: index}).WithContext(ctx)
-}
-
-// evaluation returns an error with the exit code: 2 when not all could be
-// placed, 1 when a deployment failed.
-func (m *monitor) evaluation(ctx context.Context, id string) error {
-	m.head("Monitoring evaluation %q", short(id))
-	seen := make(map[string]string) // client status by alloc
-	told, index := false, uint64(0)
-	for {
-		eval, meta, err := m.client.Evaluations().Info(id, m.query(ctx, index))
-		if err != nil {
-			return failed(fmt.Sprintf("read evaluation %q", short(id)), err)
+// show writes a page. On a terminal the live lines stay below it, until the next.
+func (m *monitor) show(p *page, live string) error {
+	if m.screen == nil {
+		return m.streams.show(p)
+	}
+	return m.screen.show([]byte(p.text.String()), func(_, rows int) []string {
+		lines := strings.Split(strings.TrimSuffix(live, "\n"), "\n")
+		if live == "" || len(lines) >= rows {
+			return nil
 		}
-		index = meta.LastIndex
+		return lines
+	})
+}
+
+func (m *monitor) page() *page { return m.streams.page() }
+
+func (m *monitor) id(id string) string { return shortID(id, m.verbose) }
+
+// head adds the first line about something that is watched, and say the others.
+func (p *page) head(format string, args ...any) {
+	p.line("==> "+time.Now().Format(time.RFC3339)+": "+format, args...)
+}
+
+func (p *page) say(format string, args ...any) {
+	p.line("    "+time.Now().Format(time.RFC3339)+": "+format, args...)
+}
+
+// evaluation returns an error with the exit code: 2 when not all could be placed,
+// 1 when a deployment has not succeeded.
+func (m *monitor) evaluation(ctx context.Context, id string) error {
+	p := m.page()
+	p.head("Monitoring evaluation %q", m.id(id))
+	seen := make(map[string]string) // client status by alloc
+	q, told := query(ctx, m.namespace), false
+	for {
+		eval, meta, err := m.client.Evaluations().Info(id, q)
+		if err != nil {
+			return failed(fmt.Sprintf("read evaluation %q", id), err)
+		}
 		if !told {
 			told = true
-			m.say("Evaluation triggered by job %q", eval.JobID)
+			p.say("Evaluation triggered by job %q", eval.JobID)
 		}
-		if err := m.allocations(ctx, eval, seen); err != nil {
+		if err := m.allocations(ctx, p, eval, seen); err != nil {
 			return err
 		}
 		switch eval.Status {
 		case api.EvalStatusComplete, api.EvalStatusFailed, api.EvalStatusCancelled:
-			return m.settled(ctx, eval)
+			return m.settled(ctx, p, eval)
+		}
+		if err := m.show(p, ""); err != nil {
+			return err
+		}
+		p = m.page()
+		if err := paced(ctx, q, meta); err != nil {
+			return err
 		}
 	}
 }
 
-func (m *monitor) allocations(ctx context.Context, eval *api.Evaluation, seen map[string]string) error {
-	allocs, _, err := m.client.Evaluations().Allocations(eval.ID, m.query(ctx, 0))
+// paced makes a query wait for what comes after the last answer. A server that
+// does not number its answers is asked again after a second.
+func paced(ctx context.Context, q *api.QueryOptions, meta *api.QueryMeta) error {
+	if q.WaitIndex = meta.LastIndex; q.WaitIndex == 0 {
+		return pause(ctx, time.Second)
+	}
+	return nil
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (m *monitor) allocations(ctx context.Context, p *page, eval *api.Evaluation, seen map[string]string) error {
+	allocs, _, err := m.client.Evaluations().Allocations(eval.ID, query(ctx, m.namespace))
 	if err != nil {
-		return failed(fmt.Sprintf("read allocations of evaluation %q", short(eval.ID)), err)
+		return failed(fmt.Sprintf("read allocations of evaluation %q", m.id(eval.ID)), err)
 	}
 	slices.Reverse(allocs) // newest first
 	for _, a := range allocs {
 		before, known := seen[a.ID]
 		seen[a.ID] = a.ClientStatus
 		switch {
+		case !known && a.DesiredStatus != api.AllocDesiredStatusRun:
 		case !known && a.CreateIndex >= eval.CreateIndex:
-			m.say("Allocation %q created: node %q, group %q", short(a.ID), short(a.NodeID), a.TaskGroup)
+			p.say("Allocation %q created: node %q, group %q", m.id(a.ID), m.id(a.NodeID), a.TaskGroup)
 		case !known:
-			m.say("Allocation %q modified: node %q, group %q", short(a.ID), short(a.NodeID), a.TaskGroup)
+			p.say("Allocation %q modified: node %q, group %q", m.id(a.ID), m.id(a.NodeID), a.TaskGroup)
 		case before != a.ClientStatus:
-			m.say("Allocation %q status changed: %q -> %q (%s)", short(a.ID), before, a.ClientStatus, a.ClientDescription)
+			p.say("Allocation %q status changed: %q -> %q (%s)", m.id(a.ID), before, statusCell(a.ClientStatus), a.ClientDescription)
 		}
 	}
 	return nil
 }
 
-func (m *monitor) settled(ctx context.Context, eval *api.Evaluation) error {
-	m.head("Evaluation %q finished with status %q", short(eval.ID), eval.Status)
+func (m *monitor) settled(ctx context.Context, p *page, eval *api.Evaluation) error {
+	p.head("Evaluation %q finished with status %q", m.id(eval.ID), eval.Status)
 	var code error
 	if len(eval.FailedTGAllocs) > 0 {
 		code = &exitError{code: 2}
-		for _, group := range slices.Sorted(maps.Keys(eval.FailedTGAllocs)) {
-			m.say("Task Group %q (failed to place %d allocation(s)):", group, eval.FailedTGAllocs[group].CoalescedFailures+1)
-			for _, line := range shortage(eval.FailedTGAllocs[group]) {
-				fmt.Fprintf(m.out, "      * %s\n", line)
-			}
-		}
+		p.say("Not all could be placed:")
+		p.shortages("    ", eval.FailedTGAllocs)
 		if eval.StatusDescription != "" {
-			m.say("%s", eval.StatusDescription)
+			p.say("%s", eval.StatusDescription)
 		}
 	}
 	if eval.BlockedEval != "" {
-		m.say("Evaluation %q waiting for additional capacity to place remainder", short(eval.BlockedEval))
+		p.say("Evaluation %q waiting for additional capacity to place remainder", m.id(eval.BlockedEval))
+	}
+	if eval.NextEval != "" {
+		p.say("Monitoring next evaluation %q in %s", m.id(eval.NextEval), eval.Wait)
+		if err := cmp.Or(m.show(p, ""), pause(ctx, eval.Wait)); err != nil {
+			return err
+		}
+		return m.evaluation(ctx, eval.NextEval)
+	}
+	if err := m.show(p, ""); err != nil {
+		return err
 	}
 	if eval.DeploymentID == "" {
 		return code
@@ -104,57 +191,137 @@ func (m *monitor) settled(ctx context.Context, eval *api.Evaluation) error {
 	return m.deployment(ctx, eval.DeploymentID)
 }
 
+// shortages adds why groups could not be placed.
+func (p *page) shortages(indent string, groups map[string]*api.AllocationMetric) {
+	for _, name := range slices.Sorted(maps.Keys(groups)) {
+		metric := groups[name]
+		if metric == nil {
+			metric = new(api.AllocationMetric)
+		}
+		n, s := metric.CoalescedFailures+1, "s"
+		if n == 1 {
+			s = ""
+		}
+		p.line(indent+"Task Group %q (failed to place %d allocation"+s+"):", name, n)
+		for _, line := range shortage(metric) {
+			p.line(indent+"  * %s", line)
+		}
+	}
+}
+
 // shortage says why a group could not be placed.
 func shortage(metric *api.AllocationMetric) []string {
 	var lines []string
+	counted := func(format string, counts map[string]int) {
+		for _, name := range slices.Sorted(maps.Keys(counts)) {
+			lines = append(lines, fmt.Sprintf(format, name, counts[name]))
+		}
+	}
 	if metric.NodesEvaluated == 0 {
 		lines = append(lines, "No nodes were eligible for evaluation")
 	}
-	for _, constraint := range slices.Sorted(maps.Keys(metric.ConstraintFiltered)) {
-		lines = append(lines, fmt.Sprintf("Constraint %q: %d nodes excluded by filter", constraint, metric.ConstraintFiltered[constraint]))
+	for _, name := range slices.Sorted(maps.Keys(metric.NodesAvailable)) {
+		if metric.NodesAvailable[name] == 0 {
+			lines = append(lines, fmt.Sprintf("No nodes are available in datacenter %q", name))
+		}
 	}
-	for _, dimension := range slices.Sorted(maps.Keys(metric.DimensionExhausted)) {
-		lines = append(lines, fmt.Sprintf("Dimension %q exhausted on %d nodes", dimension, metric.DimensionExhausted[dimension]))
+	counted("Class %q: %d nodes excluded by filter", metric.ClassFiltered)
+	counted("Constraint %q: %d nodes excluded by filter", metric.ConstraintFiltered)
+	if metric.NodesExhausted > 0 {
+		lines = append(lines, fmt.Sprintf("Resources exhausted on %d nodes", metric.NodesExhausted))
+	}
+	counted("Class %q exhausted on %d nodes", metric.ClassExhausted)
+	counted("Dimension %q exhausted on %d nodes", metric.DimensionExhausted)
+	for _, quota := range metric.QuotaExhausted {
+		lines = append(lines, fmt.Sprintf("Quota limit hit %q", quota))
 	}
 	return lines
 }
 
 // deployment waits for the end of a deployment, and of the one that takes the
-// failed one back.
+// failed one back. On a terminal it is shown as it grows; elsewhere each news is
+// another page.
 func (m *monitor) deployment(ctx context.Context, id string) error {
-	m.head("Monitoring deployment %q", short(id))
-	index, shown := uint64(0), ""
+	p := m.page()
+	p.head("Monitoring deployment %q", m.id(id))
+	q, shown, start := query(ctx, m.namespace), "", time.Now()
+	if m.screen != nil {
+		q.WaitTime = time.Second // the time that it takes is shown
+	}
 	for {
-		d, meta, err := m.client.Deployments().Info(id, m.query(ctx, index))
+		d, meta, err := m.client.Deployments().Info(id, q)
 		if err != nil {
-			return failed(fmt.Sprintf("read deployment %q", short(id)), err)
+			return failed(fmt.Sprintf("read deployment %q", id), err)
 		}
-		index = meta.LastIndex
-		if news := d.StatusDescription + "\n" + deploymentTable(d); news != shown {
-			shown = news
-			m.say("Deployment %q: %s", short(id), news)
+		state := m.page()
+		state.indent("    ", func(p *page) { err = m.state(ctx, p, d) })
+		if err != nil {
+			return err
 		}
-		switch d.Status {
-		case api.DeploymentStatusSuccessful:
+		ended := deploymentEnded(d.Status)
+		live := ""
+		switch {
+		case m.screen != nil && !ended:
+			live = state.text.String() + fmt.Sprintf("    … %s\n", span(time.Since(start)))
+		case shown != state.text.String():
+			shown = state.text.String()
+			p.line("    %s", time.Now().Format(time.RFC3339))
+			p.text.WriteString(shown)
+		}
+		if err := m.show(p, live); err != nil {
+			return err
+		}
+		p = m.page()
+		switch {
+		case d.Status == api.DeploymentStatusSuccessful:
 			return nil
-		case api.DeploymentStatusFailed:
+		case d.Status == api.DeploymentStatusFailed:
 			if err := m.rollback(ctx, d); err != nil {
 				return err
 			}
 			return &exitError{code: 1}
-		case api.DeploymentStatusCancelled, api.DeploymentStatusBlocked:
+		case ended:
 			return &exitError{code: 1}
 		}
+		if err := paced(ctx, q, meta); err != nil {
+			return err
+		}
 	}
+}
+
+func deploymentEnded(status string) bool {
+	switch status {
+	case api.DeploymentStatusSuccessful, api.DeploymentStatusFailed, api.DeploymentStatusCancelled, api.DeploymentStatusBlocked:
+		return true
+	}
+	return false
+}
+
+// state is a deployment and, with -verbose, its allocations.
+func (m *monitor) state(ctx context.Context, p *page, d *api.Deployment) error {
+	p.deployment(d, m.verbose)
+	if !m.verbose {
+		return nil
+	}
+	allocs, _, err := m.client.Deployments().Allocations(d.ID, query(ctx, m.namespace))
+	if err != nil {
+		return failed(fmt.Sprintf("read allocations of deployment %q", d.ID), err)
+	}
+	p.section("Allocations")
+	p.allocations(allocs, true)
+	return nil
 }
 
 // rollback follows the deployment that an auto_revert has begun.
 func (m *monitor) rollback(ctx context.Context, failedOne *api.Deployment) error {
 	for _, group := range failedOne.TaskGroups {
-		if !group.AutoRevert {
+		if group == nil || !group.AutoRevert {
 			continue
 		}
-		next, _, err := m.client.Jobs().LatestDeployment(failedOne.JobID, m.query(ctx, 0))
+		if err := pause(ctx, time.Second); err != nil {
+			return err
+		}
+		next, _, err := m.client.Jobs().LatestDeployment(failedOne.JobID, query(ctx, m.namespace))
 		if err != nil || next == nil || next.ID == failedOne.ID {
 			return err
 		}
@@ -164,18 +331,83 @@ func (m *monitor) rollback(ctx context.Context, failedOne *api.Deployment) error
 	return nil
 }
 
-func deploymentTable(d *api.Deployment) string {
-	var b strings.Builder
-	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "    Task Group\tPromoted\tDesired\tCanaries\tPlaced\tHealthy\tUnhealthy")
-	for _, name := range slices.Sorted(maps.Keys(d.TaskGroups)) {
-		g := d.TaskGroups[name]
-		promoted := "-"
-		if g.DesiredCanaries > 0 {
-			promoted = fmt.Sprint(g.Promoted)
-		}
-		fmt.Fprintf(w, "    %s\t%s\t%d\t%d\t%d\t%d\t%d\n", name, promoted, g.DesiredTotal, g.DesiredCanaries, g.PlacedAllocs, g.HealthyAllocs, g.UnhealthyAllocs)
+// deployment adds a deployment and how far its groups are.
+func (p *page) deployment(d *api.Deployment, verbose bool) {
+	p.pairs(pairs{
+		{"ID", shortID(d.ID, verbose)},
+		{"Job ID", d.JobID},
+		{"Job Version", d.JobVersion},
+		{"Status", statusCell(d.Status)},
+		{"Description", d.StatusDescription},
+	})
+	if len(d.TaskGroups) > 0 {
+		p.section("Deployed")
+		p.deployed(d.TaskGroups)
 	}
-	w.Flush() //nolint:errcheck // a strings.Builder takes everything
-	return b.String()
+}
+
+// deployed adds the table of the groups. What no group has is left out.
+func (p *page) deployed(groups map[string]*api.DeploymentState) {
+	var reverts, canaries bool
+	for _, g := range groups {
+		reverts = reverts || g != nil && g.AutoRevert
+		canaries = canaries || g != nil && g.DesiredCanaries > 0
+	}
+	columns := []struct {
+		title string
+		shown bool
+		cell  func(*api.DeploymentState) any
+	}{
+		{"Auto Revert", reverts, func(g *api.DeploymentState) any { return g.AutoRevert }},
+		{"Promoted", canaries, promoted},
+		{"Desired", true, func(g *api.DeploymentState) any { return g.DesiredTotal }},
+		{"Canaries", canaries, func(g *api.DeploymentState) any { return g.DesiredCanaries }},
+		{"Placed", true, func(g *api.DeploymentState) any { return g.PlacedAllocs }},
+		{"Healthy", true, func(g *api.DeploymentState) any { return g.HealthyAllocs }},
+		{"Unhealthy", true, func(g *api.DeploymentState) any { return g.UnhealthyAllocs }},
+		{"Progress Deadline", true, progressDeadline},
+	}
+	t := newTable("Task Group")
+	for _, c := range columns {
+		if c.shown {
+			t.head = append(t.head, c.title)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(groups)) {
+		row := []any{name}
+		for _, c := range columns {
+			if c.shown && groups[name] != nil {
+				row = append(row, c.cell(groups[name]))
+			}
+		}
+		t.row(row...)
+	}
+	p.table(t)
+}
+
+func promoted(g *api.DeploymentState) any {
+	if g.DesiredCanaries == 0 {
+		return "N/A"
+	}
+	return g.Promoted
+}
+
+func progressDeadline(g *api.DeploymentState) any {
+	if g.RequireProgressBy.IsZero() {
+		return "N/A"
+	}
+	return g.RequireProgressBy.Local().Format(time.RFC3339)
+}
+
+// indent adds what another function adds, with something in front of each line
+// that is not empty.
+func (p *page) indent(indent string, add func(*page)) {
+	inner := &page{colours: p.colours}
+	add(inner)
+	for line := range strings.Lines(inner.text.String()) {
+		if line != "\n" {
+			line = indent + line
+		}
+		_, _ = io.WriteString(&p.text, line) // a strings.Builder takes everything
+	}
 }

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/term"
+)
+
+// errDeclined is how a command ends that somebody has thought better of.
+var errDeclined = &exitError{1, errors.New("Nothing was changed")} //nolint:staticcheck // a sentence for a person
+
+// confirm asks a person. Without one there is nobody to ask.
+func (s *streams) confirm(question string) error {
+	if !s.interactive() {
+		return fmt.Errorf("%s Nobody is there to answer: add -yes", question)
+	}
+	fmt.Fprintf(s.err, "%s [y/N] ", question)
+	answer, err := bufio.NewReader(s.in).ReadString('\n')
+	if err != nil {
+		fmt.Fprintln(s.err)
+		return errDeclined
+	}
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	}
+	return errDeclined
+}
+
+// interactive reports whether somebody can be asked.
+func (s *streams) interactive() bool {
+	file, ok := s.in.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd()))
+}

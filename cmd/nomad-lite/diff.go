@@ -1,0 +1,146 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// What a part of a diff says that has become of it.
+const (
+	diffNone    = "None"
+	diffAdded   = "Added"
+	diffDeleted = "Deleted"
+	diffEdited  = "Edited"
+)
+
+// diffMarks is how each is written, as Nomad does.
+var diffMarks = map[string]painted{
+	diffAdded:   {colourGreen, "+"},
+	diffDeleted: {colourRed, "-"},
+	diffEdited:  {colourYellow, "+/-"},
+}
+
+// updateColours are those of what happens to allocations.
+var updateColours = map[string]string{
+	"create":                colourGreen,
+	"canary":                colourGreen,
+	"destroy":               colourRed,
+	"migrate":               colourYellow,
+	"in-place update":       colourYellow,
+	"create/destroy update": colourYellow,
+}
+
+// differ writes the diff of a job. What is new as a whole or gone as a whole is
+// only named, unless all is wanted.
+type differ struct {
+	*page
+	all bool
+}
+
+func (d differ) job(diff *api.JobDiff) {
+	d.head(0, diff.Type, "Job", diff.ID, "")
+	d.body(2, diff.Type, diff.Fields, diff.Objects)
+	for _, group := range diff.TaskGroups {
+		if group != nil {
+			d.group(group)
+		}
+	}
+}
+
+func (d differ) group(group *api.TaskGroupDiff) {
+	var updates []string
+	for _, name := range slices.Sorted(maps.Keys(group.Updates)) {
+		updates = append(updates, d.paint(updateColours[name], d.cell(fmt.Sprintf("%d %s", group.Updates[name], name))))
+	}
+	d.head(0, group.Type, "Task Group", group.Name, strings.Join(updates, ", "))
+	d.body(2, group.Type, group.Fields, group.Objects)
+	for _, task := range group.Tasks {
+		if task == nil {
+			continue
+		}
+		var notes []string
+		for _, note := range task.Annotations {
+			notes = append(notes, d.paint(updateColours[strings.TrimPrefix(note, "forces ")], d.cell(note)))
+		}
+		d.head(2, task.Type, "Task", task.Name, strings.Join(notes, ", "))
+		d.body(4, task.Type, task.Fields, task.Objects)
+	}
+}
+
+// head writes the line of a job, a group or a task.
+func (d differ) head(indent int, kind, noun, name, notes string) {
+	mark := d.mark(kind, 0)
+	if notes != "" {
+		notes = " (" + notes + ")"
+	}
+	fmt.Fprintf(&d.text, "%s%s%s: %q%s\n", strings.Repeat(" ", indent), mark, d.paint(colourBold, noun), d.cell(name), notes)
+}
+
+// mark is what stands in front of a line. Beside lines with wider marks it is
+// filled up.
+func (d differ) mark(kind string, width int) string {
+	mark, ok := diffMarks[kind]
+	if !ok && width == 0 {
+		return ""
+	}
+	return d.paint(mark.colour, mark.text) + strings.Repeat(" ", max(width, len(mark.text)+1)-len(mark.text))
+}
+
+// body writes what a part consists of.
+func (d differ) body(indent int, kind string, fields []*api.FieldDiff, objects []*api.ObjectDiff) {
+	if kind == diffEdited || d.all {
+		d.parts(indent, fields, objects)
+	}
+}
+
+func (d differ) parts(indent int, fields []*api.FieldDiff, objects []*api.ObjectDiff) {
+	marks, names := 2, 0
+	for _, f := range fields {
+		if f != nil {
+			names = max(names, len(f.Name))
+			if f.Type == diffEdited {
+				marks = 4
+			}
+		}
+	}
+	for _, o := range objects {
+		if o != nil && o.Type == diffEdited {
+			marks = 4
+		}
+	}
+	space := strings.Repeat(" ", indent)
+	for _, f := range fields {
+		if f != nil {
+			fmt.Fprintf(&d.text, "%s%s%-*s %s%s\n", space, d.mark(f.Type, marks), names+1, d.cell(f.Name)+":", d.values(f), d.notes(f.Annotations))
+		}
+	}
+	for _, o := range objects {
+		if o == nil {
+			continue
+		}
+		fmt.Fprintf(&d.text, "%s%s%s {\n", space, d.mark(o.Type, marks), d.cell(o.Name))
+		d.parts(indent+marks, o.Fields, o.Objects)
+		fmt.Fprintf(&d.text, "%s%s}\n", space, strings.Repeat(" ", marks))
+	}
+}
+
+func (d differ) values(f *api.FieldDiff) string {
+	switch f.Type {
+	case diffAdded:
+		return fmt.Sprintf("%q", f.New)
+	case diffEdited:
+		return fmt.Sprintf("%q => %q", f.Old, f.New)
+	}
+	return fmt.Sprintf("%q", f.Old)
+}
+
+func (d differ) notes(notes []string) string {
+	if len(notes) == 0 {
+		return ""
+	}
+	return " (" + d.cell(strings.Join(notes, ", ")) + ")"
+}

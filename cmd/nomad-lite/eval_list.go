@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+)
+
+// newEvalCommand holds the commands about evaluations.
+func newEvalCommand(s *streams) *cobra.Command {
+	return group("eval", "See what the scheduler has decided, and why",
+		newEvalListCommand(s),
+		newEvalStatusCommand(s),
+		newEvalDeleteCommand(s),
+	)
+}
+
+// pageFlags are how a list is read in parts. They are Nomad's.
+type pageFlags struct {
+	filter  string
+	perPage int32
+	token   string
+}
+
+func (f *pageFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.filter, "filter", "", "list only what this `expression` is true of, such as 'JobID == \"web\"'")
+	cmd.Flags().Int32Var(&f.perPage, "per-page", 0, "list at most so `many`")
+	cmd.Flags().StringVar(&f.token, "page-token", "", "list what comes after this `token`, which the page before has named")
+}
+
+func (f *pageFlags) query(ctx context.Context) *api.QueryOptions {
+	q := query(ctx, "")
+	q.Filter, q.PerPage, q.NextToken = f.filter, f.perPage, f.token
+	return q
+}
+
+// more says how to see the rest of a list.
+func (p *page) more(meta *api.QueryMeta) {
+	if meta != nil && meta.NextToken != "" {
+		p.line("")
+		p.line("There are more: add -page-token %s", meta.NextToken)
+	}
+}
+
+type evalListOptions struct {
+	client  clientFlags
+	format  formatFlags
+	page    pageFlags
+	job     string
+	status  string
+	verbose bool
+}
+
+func newEvalListCommand(s *streams) *cobra.Command {
+	var o evalListOptions
+	cmd := &cobra.Command{
+		Use:   "list [flags]",
+		Short: "List evaluations",
+		Long:  `List the evaluations that the scheduler has made, the newest first.`,
+		Example: `  nomad-lite eval list -job web
+  nomad-lite eval list -status blocked`,
+		Args:              takes(0, 0, "no arguments"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return listEvals(cmd.Context(), o, s)
+		},
+	}
+	o.client.register(cmd)
+	o.format.register(cmd)
+	o.page.register(cmd)
+	cmd.Flags().StringVar(&o.job, "job", "", "list only those of the job with this `id`")
+	cmd.Flags().StringVar(&o.status, "status", "", "list only those with this `status`: pending, complete, failed, blocked or canceled")
+	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids")
+	_ = cmd.RegisterFlagCompletionFunc("job", o.client.completeJobs(""))
+	_ = cmd.RegisterFlagCompletionFunc("status", cobra.FixedCompletions([]string{"pending", "complete", "failed", "blocked", "canceled"}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+func listEvals(ctx context.Context, o evalListOptions, s *streams) error {
+	c, err := o.client.client()
+	if err != nil {
+		return err
+	}
+	q := o.page.query(ctx)
+	q.Params = map[string]string{}
+	for name, wanted := range map[string]string{"job": o.job, "status": o.status} {
+		if wanted != "" {
+			q.Params[name] = wanted
+		}
+	}
+	evals, meta, err := c.Evaluations().List(q)
+	if err != nil {
+		return failed("list evaluations", err)
+	}
+	if o.format.wanted() {
+		return o.format.print(s, evals)
+	}
+	p := s.page()
+	if len(evals) == 0 {
+		p.line("No evaluations found")
+		return s.show(p)
+	}
+	t := newTable("ID", "Priority", "Triggered By", "Job ID", "Namespace", "Node ID", "Status", "Placement Failures")
+	for _, e := range evals {
+		t.row(shortID(e.ID, o.verbose), e.Priority, e.TriggeredBy, e.JobID, e.Namespace, shortID(e.NodeID, o.verbose), statusCell(e.Status), placementFailures(e))
+	}
+	p.table(t)
+	p.more(meta)
+	return s.show(p)
+}
+
+// placementFailures says whether all could be placed, as far as that is known.
+func placementFailures(e *api.Evaluation) string {
+	switch {
+	case len(e.FailedTGAllocs) > 0:
+		return "true"
+	case e.Status == api.EvalStatusPending || e.Status == api.EvalStatusBlocked:
+		return "N/A - In Progress"
+	}
+	return "false"
+}
+
+// evaluations adds the evaluations of a job.
+func (p *page) evaluations(evals []*api.Evaluation, verbose bool) {
+	t := newTable("ID", "Priority", "Triggered By", "Status", "Placement Failures")
+	for _, e := range evals {
+		t.row(shortID(e.ID, verbose), e.Priority, e.TriggeredBy, statusCell(e.Status), placementFailures(e))
+	}
+	p.table(t)
+}
+
+// takes is what a command takes as arguments, in words.
+func takes(least, most int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) >= least && (most < 0 || len(args) <= most) {
+			return nil
+		}
+		return usageError(cmd, fmt.Errorf("takes %s; there are %d arguments here: %s", what, len(args), strings.Join(args, " ")))
+	}
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+//go:embed template/job/long.nomad.hcl
+var longJob string
+
+//go:embed template/job/short.nomad.hcl
+var shortJob string
+
+// exampleFile is where an example goes if nothing else is said. It is Nomad's.
+const exampleFile = "example.nomad.hcl"
+
+func newJobInitCommand(s *streams) *cobra.Command {
+	var short bool
+	cmd := &cobra.Command{
+		Use:   "init [flags] [FILE]",
+		Short: "Write an example of a job file, to begin from",
+		Long: `Write an example of a job file, to begin from: ` + exampleFile + `, if no other
+name is given. A file that exists is not overwritten.`,
+		Example: `  nomad-lite job init && nomad-lite run ` + exampleFile + `
+  nomad-lite job init -short web.nomad.hcl`,
+		Args: takes(0, 1, "the name of a file, or nothing for "+exampleFile),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return initJob(append(args, exampleFile)[0], short, s)
+		},
+	}
+	cmd.Flags().BoolVar(&short, "short", false, "without explanations")
+	return cmd
+}
+
+func initJob(path string, short bool, s *streams) (err error) {
+	text := longJob
+	if short {
+		text = shortJob
+	}
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("%s exists already\nGive another name: nomad-lite job init FILE", path)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(text)
+	if err = errors.Join(err, file.Close()); err != nil {
+		return fmt.Errorf("write job file %s: %w", path, err)
+	}
+	_, err = fmt.Fprintf(s.out, "Example job file written to %s\nRun it: nomad-lite run %s\n", path, path)
+	return err
+}

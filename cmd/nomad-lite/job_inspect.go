@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+)
+
+type jobInspectOptions struct {
+	client   clientFlags
+	format   formatFlags
+	version  int64
+	hcl      bool
+	withVars bool
+}
+
+func newJobInspectCommand(s *streams) *cobra.Command {
+	var o jobInspectOptions
+	cmd := &cobra.Command{
+		Use:   "inspect [flags] JOB",
+		Short: "Print a job as the agent has it, or its source",
+		Long: `Print a job as the agent has it: JSON with each default filled in.
+
+With -hcl its source is printed, byte for byte as it was run, if the agent has
+kept it.`,
+		Example: `  nomad-lite job inspect web
+  nomad-lite job inspect -hcl web > web.nomad.hcl
+  nomad-lite job inspect -version 3 -t '{{(index .TaskGroups 0).Count}}' web`,
+		Args:              oneJob,
+		ValidArgsFunction: once(o.client.completeJobs("")),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return inspectJob(cmd.Context(), o, args[0], s)
+		},
+	}
+	o.client.register(cmd)
+	o.format.register(cmd)
+	cmd.Flags().Int64Var(&o.version, "version", -1, "the job as it was in this `version`")
+	cmd.Flags().BoolVar(&o.hcl, "hcl", false, "print the source")
+	cmd.Flags().BoolVar(&o.withVars, "with-vars", false, "with -hcl: print also the values that were given to its variables")
+	return cmd
+}
+
+func inspectJob(ctx context.Context, o jobInspectOptions, prefix string, s *streams) error {
+	c, id, namespace, err := o.client.findJob(ctx, prefix, "")
+	if err != nil {
+		return err
+	}
+	job, err := jobVersion(ctx, c, id, namespace, o.version)
+	if err != nil {
+		return err
+	}
+	switch {
+	case o.hcl:
+		return printSource(ctx, o, c, job, s)
+	case o.format.template != "":
+		return o.format.print(s, job)
+	}
+	return printJSON(s, struct{ Job *api.Job }{job})
+}
+
+// jobVersion reads a job as it is or, with a version from 0 on, as it was.
+func jobVersion(ctx context.Context, c *api.Client, id, namespace string, version int64) (*api.Job, error) {
+	if version < 0 {
+		job, _, err := c.Jobs().Info(id, query(ctx, namespace))
+		if err != nil {
+			return nil, failed(fmt.Sprintf("read job %q", id), err)
+		}
+		return job, nil
+	}
+	versions, _, _, err := c.Jobs().Versions(id, false, query(ctx, namespace))
+	if err != nil {
+		return nil, failed(fmt.Sprintf("read versions of job %q", id), err)
+	}
+	for _, job := range versions {
+		if job != nil && valueOf(job.Version) == uint64(version) {
+			return job, nil
+		}
+	}
+	return nil, fmt.Errorf("job %q has no version %d\nSee those that there are: nomad-lite job history %s", id, version, id)
+}
+
+func printSource(ctx context.Context, o jobInspectOptions, c *api.Client, job *api.Job, s *streams) error {
+	id, version := valueOf(job.ID), valueOf(job.Version)
+	source, _, err := c.Jobs().Submission(id, int(version), query(ctx, valueOf(job.Namespace)))
+	switch answer := new(api.UnexpectedResponseError); {
+	case errors.As(err, answer) && answer.StatusCode() == 404, err == nil && (source == nil || source.Source == ""):
+		return fmt.Errorf("the agent has not kept the source of version %d of job %q: it was not run from a file, or that was too large\nPrint the job without -hcl", version, id)
+	case err != nil:
+		return failed(fmt.Sprintf("read the source of job %q", id), err)
+	}
+	text := source.Source
+	if o.withVars && source.Variables != "" {
+		text += "\n// Variables from files:\n" + commented(source.Variables)
+	}
+	if o.withVars && len(source.VariableFlags) > 0 {
+		text += "\n// Variables from the command line:\n"
+		for _, name := range slices.Sorted(maps.Keys(source.VariableFlags)) {
+			text += commented(fmt.Sprintf("%s = %q", name, source.VariableFlags[name]))
+		}
+	}
+	_, err = io.WriteString(s.out, text)
+	return err
+}
+
+// commented is a text of which each line is a comment.
+func commented(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		b.WriteString("// " + strings.TrimRight(line, "\n") + "\n")
+	}
+	return b.String()
+}

@@ -1,0 +1,382 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+)
+
+const jobRestartHelp = `Restart what runs of a job, one allocation after the other, or in larger batches.
+
+Without flags the tasks that run are restarted in place. With -all-tasks those
+that have ended run again too, in the order of their lifecycle. With -reschedule
+each allocation is replaced by a new one, and the next batch waits until the
+new ones run.
+
+Exit codes: 0 all was restarted, 1 something was not.`
+
+type jobRestartOptions struct {
+	client          clientFlags
+	allTasks        bool
+	reschedule      bool
+	groups, tasks   []string
+	batchSize       string
+	batchWait       string
+	onError         string
+	noShutdownDelay bool
+	yes             bool
+	verbose         bool
+}
+
+func newJobRestartCommand(s *streams) *cobra.Command {
+	var o jobRestartOptions
+	cmd := &cobra.Command{
+		Use:   "restart [flags] JOB",
+		Short: "Restart the tasks of a job, or replace its allocations",
+		Long:  jobRestartHelp,
+		Example: `  nomad-lite job restart web
+  nomad-lite job restart -group frontend -batch-size 25% -batch-wait 30s web
+  nomad-lite job restart -reschedule web`,
+		Args:              oneJob,
+		ValidArgsFunction: once(o.client.completeJobs("Stop == false")),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, err := o.restart(s)
+			if err != nil {
+				return usageError(cmd, err)
+			}
+			return r.run(cmd.Context(), args[0])
+		},
+	}
+	o.client.register(cmd)
+	flags := cmd.Flags()
+	flags.BoolVar(&o.allTasks, "all-tasks", false, "run also tasks again that have ended")
+	flags.BoolVar(&o.reschedule, "reschedule", false, "replace the allocations by new ones")
+	flags.StringArrayVar(&o.groups, "group", nil, "only this `group`; may be repeated")
+	flags.StringArrayVar(&o.tasks, "task", nil, "only this `task`; may be repeated")
+	flags.StringVar(&o.batchSize, "batch-size", "1", "so `many` allocations at once, or so many percent of them, such as 25%")
+	flags.StringVar(&o.batchWait, "batch-wait", "0s", "`time` to wait between two batches, or 'ask' to be asked")
+	flags.StringVar(&o.onError, "on-error", "ask", "'ask' or 'fail' when an allocation could not be restarted")
+	flags.BoolVar(&o.noShutdownDelay, "no-shutdown-delay", false, "with -reschedule: do not wait for the shutdown_delay of groups and tasks")
+	flags.BoolVar(&o.yes, "yes", false, "do not ask when the argument is only the beginning of an id, nor after errors")
+	flags.BoolVar(&o.verbose, "verbose", false, "print whole ids")
+	return cmd
+}
+
+// restart is the restart of a job, in batches.
+type restart struct {
+	jobRestartOptions
+	streams *streams
+	client  *api.Client
+	size    int
+	percent bool
+	wait    time.Duration
+	ask     bool // between two batches
+
+	mu   sync.Mutex // guards the output
+	lost bool       // something could not be restarted
+}
+
+// restart makes sense of the flags.
+func (o jobRestartOptions) restart(s *streams) (*restart, error) {
+	r := &restart{jobRestartOptions: o, streams: s}
+	size, percent := strings.CutSuffix(o.batchSize, "%")
+	n, err := strconv.Atoi(size)
+	if err != nil || n < 1 || percent && n > 100 {
+		return nil, fmt.Errorf("-batch-size %q: use a number from 1 on, or a percentage such as 25%%", o.batchSize)
+	}
+	r.size, r.percent = n, percent
+	if r.ask = o.batchWait == "ask"; !r.ask {
+		if r.wait, err = time.ParseDuration(o.batchWait); err != nil || r.wait < 0 {
+			return nil, fmt.Errorf("-batch-wait %q: use a time such as 30s, or ask", o.batchWait)
+		}
+	}
+	if !slices.Contains([]string{"ask", "fail"}, o.onError) {
+		return nil, fmt.Errorf("-on-error %q: use ask or fail", o.onError)
+	}
+	if !s.interactive() {
+		if r.ask {
+			return nil, errors.New("-batch-wait ask: nobody is there to answer")
+		}
+		r.onError = "fail"
+	}
+	switch {
+	case o.reschedule && (o.allTasks || len(o.tasks) > 0):
+		return nil, errors.New("-reschedule replaces whole allocations: leave out -task and -all-tasks")
+	case o.allTasks && len(o.tasks) > 0:
+		return nil, errors.New("-all-tasks and -task exclude each other")
+	case o.noShutdownDelay && !o.reschedule:
+		return nil, errors.New("-no-shutdown-delay is for -reschedule: a restart in place has no such delay")
+	}
+	return r, nil
+}
+
+// tell writes a line as the monitor does.
+func (r *restart) tell(add func(*page)) {
+	p := r.streams.page()
+	add(p)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_ = r.streams.show(p) // that nobody reads must not leave a restart half done
+}
+
+func (r *restart) run(ctx context.Context, prefix string) error {
+	c, id, namespace, err := r.jobRestartOptions.client.findJob(ctx, prefix, "")
+	if err != nil {
+		return err
+	}
+	r.client = c
+	if id != prefix && !r.yes {
+		if err := r.streams.confirm(fmt.Sprintf("Restart job %q?", id)); err != nil {
+			return err
+		}
+	}
+	job, err := jobVersion(ctx, c, id, namespace, -1)
+	if err != nil {
+		return err
+	}
+	if err := r.checkNames(job); err != nil {
+		return err
+	}
+	allocs, err := r.allocations(ctx, job)
+	if err != nil {
+		return err
+	}
+	if len(allocs) == 0 {
+		r.tell(func(p *page) { p.line("No allocations to restart") })
+		return nil
+	}
+	if r.percent {
+		r.size = max(1, len(allocs)*r.size/100)
+	}
+	r.tell(func(p *page) { p.head("Restarting %d allocations of job %q", len(allocs), id) })
+	if err := r.batches(ctx, job, allocs); err != nil {
+		return err
+	}
+	if r.lost {
+		return &exitError{1, fmt.Errorf("not all of job %q was restarted\nSee what runs: nomad-lite job status %s", id, id)}
+	}
+	r.tell(func(p *page) { p.head("Job restarted") })
+	return nil
+}
+
+// checkNames refuses groups and tasks that the job does not have.
+func (r *restart) checkNames(job *api.Job) error {
+	var groups, tasks []string
+	for _, g := range job.TaskGroups {
+		if g == nil {
+			continue
+		}
+		groups = append(groups, valueOf(g.Name))
+		for _, t := range g.Tasks {
+			if t != nil && r.wants(valueOf(g.Name)) {
+				tasks = append(tasks, t.Name)
+			}
+		}
+	}
+	for _, name := range r.groups {
+		if !slices.Contains(groups, name) {
+			return fmt.Errorf("job %q has no group %q, but %s", valueOf(job.ID), name, strings.Join(groups, ", "))
+		}
+	}
+	for _, name := range r.tasks {
+		if !slices.Contains(tasks, name) {
+			return fmt.Errorf("job %q has no task %q there, but %s", valueOf(job.ID), name, strings.Join(tasks, ", "))
+		}
+	}
+	return nil
+}
+
+func (r *restart) wants(group string) bool {
+	return len(r.groups) == 0 || slices.Contains(r.groups, group)
+}
+
+// allocations are those that run and are meant.
+func (r *restart) allocations(ctx context.Context, job *api.Job) ([]*api.AllocationListStub, error) {
+	all, _, err := r.client.Jobs().Allocations(valueOf(job.ID), true, query(ctx, valueOf(job.Namespace)))
+	if err != nil {
+		return nil, failed(fmt.Sprintf("list allocations of job %q", valueOf(job.ID)), err)
+	}
+	all = slices.DeleteFunc(all, func(a *api.AllocationListStub) bool {
+		return a.ClientStatus != api.AllocClientStatusRunning || a.DesiredStatus != api.AllocDesiredStatusRun || !r.wants(a.TaskGroup)
+	})
+	slices.SortStableFunc(all, func(a, b *api.AllocationListStub) int { return cmp.Compare(a.Name, b.Name) })
+	return all, nil
+}
+
+func (r *restart) batches(ctx context.Context, job *api.Job, allocs []*api.AllocationListStub) error {
+	number := 0
+	for batch := range slices.Chunk(allocs, r.size) {
+		if number++; number > 1 {
+			if err := r.between(ctx); err != nil {
+				return err
+			}
+		}
+		if err := r.noDeployment(ctx, job); err != nil {
+			return err
+		}
+		var wg sync.WaitGroup
+		errs := make([]error, len(batch))
+		for i, a := range batch {
+			wg.Go(func() { errs[i] = r.one(ctx, job, a) })
+		}
+		wg.Wait()
+		err := errors.Join(errs...)
+		if err == nil {
+			continue
+		}
+		r.lost = true
+		if r.onError == "fail" && !r.yes {
+			return err
+		}
+		r.tell(func(p *page) { p.lines(err.Error()) })
+		if !r.yes {
+			if err := r.streams.confirm("Go on with the others?"); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (r *restart) between(ctx context.Context) error {
+	if r.ask {
+		return r.streams.confirm("Go on with the next batch?")
+	}
+	if r.wait > 0 {
+		r.tell(func(p *page) { p.say("Waiting %s before the next batch", r.wait) })
+	}
+	return pause(ctx, r.wait)
+}
+
+// noDeployment refuses to restart what a deployment is replacing.
+func (r *restart) noDeployment(ctx context.Context, job *api.Job) error {
+	all, _, err := r.client.Jobs().Deployments(valueOf(job.ID), true, query(ctx, valueOf(job.Namespace)))
+	if err != nil {
+		return failed(fmt.Sprintf("list deployments of job %q", valueOf(job.ID)), err)
+	}
+	for _, d := range all {
+		switch d.Status {
+		case api.DeploymentStatusSuccessful, api.DeploymentStatusFailed, api.DeploymentStatusCancelled:
+		default:
+			return fmt.Errorf("job %q has an active deployment (%s)\nWait for its end, or end it: nomad-lite deployment fail %s", valueOf(job.ID), d.Status, short(d.ID))
+		}
+	}
+	return nil
+}
+
+// one restarts or replaces one allocation.
+func (r *restart) one(ctx context.Context, job *api.Job, stub *api.AllocationListStub) error {
+	alloc := &api.Allocation{ID: stub.ID, Namespace: stub.Namespace, NodeID: stub.NodeID}
+	q := query(ctx, stub.Namespace)
+	id := shortID(stub.ID, r.verbose)
+	where := fmt.Sprintf("restart allocation %q", id)
+	var err error
+	switch {
+	case r.reschedule:
+		r.tell(func(p *page) { p.say("Rescheduling allocation %q for group %q", id, stub.TaskGroup) })
+		return r.replace(ctx, job, alloc, stub.TaskGroup)
+	case r.allTasks:
+		r.tell(func(p *page) { p.say("Restarting all tasks in allocation %q for group %q", id, stub.TaskGroup) })
+		err = r.client.Allocations().RestartAllTasks(alloc, q)
+	case len(r.tasks) > 0:
+		for _, task := range r.tasks {
+			if state := stub.TaskStates[task]; state == nil || state.State != "running" {
+				continue // it is in another group, or has ended
+			}
+			r.tell(func(p *page) { p.say("Restarting task %q in allocation %q for group %q", task, id, stub.TaskGroup) })
+			if e := r.client.Allocations().Restart(alloc, task, q); e != nil {
+				err = errors.Join(err, failed(fmt.Sprintf("restart task %q of allocation %q", task, id), e))
+			}
+		}
+		return err
+	default:
+		r.tell(func(p *page) { p.say("Restarting running tasks in allocation %q for group %q", id, stub.TaskGroup) })
+		err = r.client.Allocations().Restart(alloc, "", q)
+	}
+	if err != nil {
+		return failed(where, err)
+	}
+	return nil
+}
+
+// replace stops an allocation and waits until the one that follows it runs.
+func (r *restart) replace(ctx context.Context, job *api.Job, alloc *api.Allocation, group string) error {
+	id := shortID(alloc.ID, r.verbose)
+	q := query(ctx, alloc.Namespace)
+	q.Params = map[string]string{}
+	if r.noShutdownDelay {
+		q.Params["no_shutdown_delay"] = "true"
+	}
+	if valueOf(job.Type) == api.JobTypeBatch {
+		q.Params["reschedule"] = "true" // else it counts as done
+	}
+	stopped, err := r.client.Allocations().Stop(alloc, q)
+	if err != nil {
+		return failed(fmt.Sprintf("stop allocation %q", id), err)
+	}
+	if kind := valueOf(job.Type); kind == api.JobTypeSystem || kind == api.JobTypeSysbatch {
+		// Else the scheduler takes the node for one that has had its allocation.
+		if _, _, err := r.client.Jobs().EvaluateWithOpts(valueOf(job.ID), api.EvalOptions{ForceReschedule: true}, write(ctx, alloc.Namespace)); err != nil {
+			return failed(fmt.Sprintf("evaluate job %q", valueOf(job.ID)), err)
+		}
+	}
+	next, err := r.await(ctx, alloc, func(a *api.Allocation) bool { return a.NextAllocation != "" }, stopped.EvalID)
+	if err != nil {
+		return fmt.Errorf("wait for what follows allocation %q: %w", id, err)
+	}
+	follower := &api.Allocation{ID: next.NextAllocation, Namespace: alloc.Namespace}
+	r.tell(func(p *page) {
+		p.say("Allocation %q replaced by %q for group %q", id, shortID(follower.ID, r.verbose), group)
+	})
+	running, err := r.await(ctx, follower, func(a *api.Allocation) bool {
+		return a.ClientStatus != api.AllocClientStatusPending
+	}, "")
+	switch {
+	case err != nil:
+		return fmt.Errorf("wait for allocation %q: %w", shortID(follower.ID, r.verbose), err)
+	case running.ClientStatus == api.AllocClientStatusFailed || running.ClientStatus == api.AllocClientStatusLost:
+		return fmt.Errorf("allocation %q, which replaces %q, is %s\nSee why: nomad-lite alloc status %s", shortID(follower.ID, r.verbose), id, running.ClientStatus, short(follower.ID))
+	}
+	r.tell(func(p *page) {
+		p.say("Allocation %q is %s", shortID(follower.ID, r.verbose), statusCell(running.ClientStatus))
+	})
+	return nil
+}
+
+// patientPoll is how long an allocation is waited for before it is asked whether
+// there is still hope.
+const patientPoll = 10 * time.Second
+
+// await reads an allocation until something is true of it. It gives up when the
+// evaluation says that there is no room.
+func (r *restart) await(ctx context.Context, alloc *api.Allocation, reached func(*api.Allocation) bool, evalID string) (*api.Allocation, error) {
+	q := query(ctx, alloc.Namespace)
+	q.WaitTime = patientPoll
+	for {
+		a, meta, err := r.client.Allocations().Info(alloc.ID, q)
+		if err != nil {
+			return nil, failed(fmt.Sprintf("read allocation %q", alloc.ID), err)
+		}
+		if reached(a) {
+			return a, nil
+		}
+		if evalID != "" {
+			eval, _, err := r.client.Evaluations().Info(evalID, query(ctx, alloc.Namespace))
+			if err == nil && (eval.BlockedEval != "" || len(eval.FailedTGAllocs) > 0) {
+				return nil, fmt.Errorf("there is no room for it\nSee why: nomad-lite eval status %s", short(evalID))
+			}
+		}
+		if err := paced(ctx, q, meta); err != nil {
+			return nil, err
+		}
+	}
+}

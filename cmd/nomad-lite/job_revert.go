@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+)
+
+type jobRevertOptions struct {
+	client clientFlags
+	watch  watchFlags
+}
+
+func newJobRevertCommand(s *streams) *cobra.Command {
+	var o jobRevertOptions
+	cmd := &cobra.Command{
+		Use:   "revert [flags] JOB VERSION",
+		Short: "Go back to an earlier version of a job",
+		Long: `Go back to an earlier version of a job, named by its number or its tag. It runs
+as a new version.
+
+Exit codes: those of 'job run'.`,
+		Example: `  nomad-lite job revert web 3
+  nomad-lite job revert web golden`,
+		Args: takes(2, 2, "two arguments: the id of a job, and a version or a tag"),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 1 {
+				return o.client.completeVersions(cmd, args[0])
+			}
+			return once(o.client.completeJobs(""))(cmd, args, begun)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return revertJob(cmd.Context(), o, args[0], args[1], s)
+		},
+	}
+	o.client.register(cmd)
+	o.watch.register(cmd)
+	return cmd
+}
+
+func revertJob(ctx context.Context, o jobRevertOptions, prefix, to string, s *streams) error {
+	c, id, namespace, err := o.client.findJob(ctx, prefix, "")
+	if err != nil {
+		return err
+	}
+	version, err := strconv.ParseUint(to, 10, 64)
+	if err != nil {
+		if version, err = taggedVersion(ctx, c, id, namespace, to); err != nil {
+			return err
+		}
+	}
+	out, _, err := c.Jobs().Revert(id, version, nil, write(ctx, namespace), "", "")
+	if err != nil {
+		return failed(fmt.Sprintf("revert job %q to version %d", id, version), err)
+	}
+	return o.watch.watch(ctx, s, c, namespace, out.EvalID)
+}
+
+// taggedVersion is the number of the version that has a tag.
+func taggedVersion(ctx context.Context, c *api.Client, id, namespace, tag string) (uint64, error) {
+	versions, _, _, err := c.Jobs().Versions(id, false, query(ctx, namespace))
+	if err != nil {
+		return 0, failed(fmt.Sprintf("read versions of job %q", id), err)
+	}
+	for _, job := range versions {
+		if job != nil && job.VersionTag != nil && job.VersionTag.Name == tag {
+			return valueOf(job.Version), nil
+		}
+	}
+	return 0, fmt.Errorf("job %q has no version with the tag %q, and it is not a number\nSee the versions: nomad-lite job history %s", id, tag, id)
+}
+
+// completeVersions suggests the versions of a job.
+func (f *clientFlags) completeVersions(cmd *cobra.Command, id string) ([]string, cobra.ShellCompDirective) {
+	return f.suggest(cmd.Context(), func(ctx context.Context, c *api.Client) (numbers []string, err error) {
+		versions, _, _, err := c.Jobs().Versions(id, false, query(ctx, ""))
+		for _, job := range versions {
+			if job != nil {
+				numbers = append(numbers, cobra.CompletionWithDesc(fmt.Sprint(valueOf(job.Version)), date(valueOf(job.SubmitTime))))
+			}
+		}
+		return numbers, err
+	})
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+)
+
+type jobStartOptions struct {
+	client clientFlags
+	watch  watchFlags
+}
+
+func newJobStartCommand(s *streams) *cobra.Command {
+	var o jobStartOptions
+	cmd := &cobra.Command{
+		Use:   "start [flags] JOB",
+		Short: "Run a job again that was stopped",
+		Long: `Run a job again that was stopped, as it was in its last version.
+
+Exit codes: those of 'job run'.`,
+		Example:           `  nomad-lite job start web`,
+		Args:              oneJob,
+		ValidArgsFunction: once(o.client.completeJobs("Stop == true")),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return startJob(cmd.Context(), o, args[0], s)
+		},
+	}
+	o.client.register(cmd)
+	o.watch.register(cmd)
+	return cmd
+}
+
+func startJob(ctx context.Context, o jobStartOptions, prefix string, s *streams) error {
+	c, id, namespace, err := o.client.findJob(ctx, prefix, "")
+	if err != nil {
+		return err
+	}
+	job, err := jobVersion(ctx, c, id, namespace, -1)
+	if err != nil {
+		return err
+	}
+	if !valueOf(job.Stop) {
+		return fmt.Errorf("job %q was not stopped: its status is %q\nTo restart its tasks: nomad-lite job restart %s", id, valueOf(job.Status), id)
+	}
+	// The source belongs to the version that is run again, too.
+	source, _, err := c.Jobs().Submission(id, int(valueOf(job.Version)), query(ctx, namespace))
+	if err != nil || source == nil || source.Source == "" {
+		source = nil
+	}
+	job.Stop = new(false)
+	out, _, err := c.Jobs().RegisterOpts(job, &api.RegisterOptions{Submission: source}, write(ctx, namespace))
+	if err != nil {
+		return failed(fmt.Sprintf("start job %q", id), err)
+	}
+	return o.watch.watch(ctx, s, c, namespace, out.EvalID)
+}
