@@ -23,11 +23,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
+	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
 )
 
 // argv0 is what the process list shows for the helper processes, which are this
@@ -87,9 +89,14 @@ type Agent struct {
 	leftRunning bool     // set by Run: tasks go on without us
 	needed      []string // set by Run: the drivers of these tasks
 
-	mu     sync.Mutex
-	config Config
-	nodes  *noderunner.Runner // nil before Run
+	files    taskfiles.Files
+	usage    hoststats.Sampler
+	metaTurn sync.Mutex // held while the metadata is changed; taken before mu
+
+	mu          sync.Mutex
+	config      Config
+	dynamicMeta map[string]*string
+	nodes       *noderunner.Runner // nil before Run
 }
 
 // Open takes the data directory, reads the state, looks at the machine and
@@ -214,6 +221,7 @@ func (a *Agent) openStore() error {
 		return fmt.Errorf("open state: %w", err)
 	}
 	a.nodeID = identify(a.store)
+	a.readMeta()
 	started := make(map[string]bool)
 	for _, id := range a.store.Snapshot().LocalAllocations() {
 		started[id] = true
@@ -299,6 +307,7 @@ func (a *Agent) look(c Config) {
 		a.logger.Info("degraded", "reason", lack)
 	}
 	a.config.Node.fill(a.host.Hostname)
+	a.usage.Dir, a.usage.MHz = a.AllocDirs(), a.host.CPUMHz
 }
 
 // AllocDirs returns the directory that holds those of the allocations.
@@ -312,6 +321,16 @@ func (a *Agent) DataDir() string { return a.dataDir }
 func (a *Agent) LogDir(allocID string) string {
 	return filepath.Join(a.AllocDirs(), allocID, "alloc", "logs")
 }
+
+// Files opens the directory of an allocation for somebody who wants to look at
+// what its tasks have written. The error is fs.ErrNotExist if there is none, or
+// none any more.
+func (a *Agent) Files(allocID string) (*taskfiles.Dir, error) {
+	return a.files.Open(a.AllocDirs(), allocID)
+}
+
+// Usage tells how busy the machine is.
+func (a *Agent) Usage(ctx context.Context) hoststats.Stats { return a.usage.Sample(ctx) }
 
 // Temporary reports whether the data directory ends with the agent.
 func (a *Agent) Temporary() bool { return a.temporary }
@@ -435,6 +454,11 @@ func (a *Agent) Reload(node NodeConfig, gc noderunner.GC) {
 	if nodes != nil {
 		nodes.SetGC(gc)
 	}
+	a.lookAtNode()
+}
+
+// lookAtNode has the record of the node brought up to date. It does not wait.
+func (a *Agent) lookAtNode() {
 	select {
 	case a.nodeChanged <- struct{}{}:
 	default:

@@ -148,14 +148,16 @@ func (a *Agent) Node() taskenv.Node {
 		Pool:         c.Pool,
 		ParentCgroup: a.host.ParentCgroup,
 		Attributes:   attributes,
-		Meta:         maps.Clone(c.Meta),
+		Meta:         c.Meta,
 	}
 }
 
 func (a *Agent) nodeConfig() NodeConfig {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.config.Node
+	c := a.config.Node
+	c.Meta = mergeMeta(c.Meta, a.dynamicMeta)
+	return c
 }
 
 // record is the node as it is now. What people have decided about it, and what
@@ -170,7 +172,7 @@ func (a *Agent) record(old *api.Node) *api.Node {
 		TLSEnabled:   c.TLS,
 		Attributes:   a.attributes(drivers),
 		Links:        map[string]string{},
-		Meta:         maps.Clone(c.Meta),
+		Meta:         c.Meta,
 		NodeClass:    c.Class,
 		NodePool:     c.Pool,
 		CgroupParent: a.host.ParentCgroup,
@@ -180,9 +182,6 @@ func (a *Agent) record(old *api.Node) *api.Node {
 		HostNetworks: map[string]*api.HostNetworkInfo{},
 
 		SchedulingEligibility: api.NodeSchedulingEligible,
-	}
-	if n.Meta == nil {
-		n.Meta = map[string]string{}
 	}
 	for name, info := range drivers {
 		attributes := make(map[string]string, len(info.Attributes))

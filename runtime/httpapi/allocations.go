@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
@@ -51,6 +52,9 @@ func byCreation(allocs []*api.Allocation) []*api.Allocation {
 }
 
 func (a *API) readAllocation(r *request) (any, error) {
+	if strings.Contains(r.id, "/") {
+		return nil, notFound("resource not found")
+	}
 	if err := wholeID("alloc", r.id); err != nil {
 		return nil, err
 	}

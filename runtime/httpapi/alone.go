@@ -25,6 +25,7 @@ var (
 	noCluster    = refused(http.StatusNotImplemented, "this agent is not part of a cluster")
 	noVolumes    = refused(http.StatusNotImplemented, "volumes cannot be made here")
 	noEnterprise = refused(http.StatusNotImplemented, "Nomad Enterprise only endpoint")
+	changePools  = refused(http.StatusNotImplemented, "node pools cannot be changed: that of the only node is set by node_pool in the client block of its configuration")
 	noACL        = refused(http.StatusBadRequest, "ACL support disabled")
 )
 

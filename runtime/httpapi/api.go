@@ -11,10 +11,14 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
+	"github.com/nomad-lite/nomad-lite/runtime/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
 	"github.com/nomad-lite/nomad-lite/runtime/variables"
 )
 
@@ -25,6 +29,17 @@ type Node interface {
 	// CollectAlloc takes an ended allocation off the disk, CollectAllocs all of them.
 	CollectAlloc(id string) error
 	CollectAllocs()
+	// Logs has what tasks print, below the LogDir of their allocations.
+	Logs() *logs.Collector
+	LogDir(allocID string) string
+	// Files opens the directory of an allocation, whether it runs or not. The error
+	// is fs.ErrNotExist if it is not on the disk.
+	Files(allocID string) (*taskfiles.Dir, error)
+	// Usage tells how busy the machine is.
+	Usage(context.Context) hoststats.Stats
+	// Meta is the metadata of the node; SetMeta changes it for good.
+	Meta() api.NodeMetaResponse
+	SetMeta(context.Context, map[string]*string) error
 }
 
 // Config is what an API is made of.
@@ -67,6 +82,7 @@ type API struct {
 	variables *variables.Variables
 	started   time.Time
 	telemetry atomic.Pointer[Telemetry]
+	sessions  sync.WaitGroup // over websockets
 }
 
 // New returns an API that listens nowhere yet.
@@ -137,6 +153,7 @@ func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 	if err := server.Shutdown(grace); err != nil {
 		server.Close()
 	}
+	a.sessions.Wait()
 	serving.Wait()
 	return errors.Join(errs...)
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -19,8 +20,11 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
+	"github.com/nomad-lite/nomad-lite/runtime/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
 )
 
 // idle is a node on which nothing runs.
@@ -29,6 +33,13 @@ type idle struct{}
 func (idle) Alloc(string) *allocrunner.Runner { return nil }
 func (idle) CollectAlloc(string) error        { return errors.New("not here") }
 func (idle) CollectAllocs()                   {}
+
+func (idle) Logs() *logs.Collector                             { return nil }
+func (idle) LogDir(string) string                              { return "" }
+func (idle) Files(string) (*taskfiles.Dir, error)              { return nil, fs.ErrNotExist }
+func (idle) Usage(context.Context) (s hoststats.Stats)         { return s }
+func (idle) Meta() (m api.NodeMetaResponse)                    { return m }
+func (idle) SetMeta(context.Context, map[string]*string) error { return errors.New("not here") }
 
 // fixture is an API over a store without an agent.
 type fixture struct {

@@ -23,8 +23,14 @@ type jobStub struct {
 }
 
 func (a *API) listJobs(r *request) (any, error) {
+	return a.jobs(r, func(*api.Job) bool { return true })
+}
+
+// jobs lists some of the jobs.
+func (a *API) jobs(r *request, which func(*api.Job) bool) (any, error) {
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		stubs, err := page(r, s.Jobs(ws, r.namespace, r.query.Get("prefix")), placeOfJob, func(j *api.Job) jobStub {
+		found := slices.DeleteFunc(s.Jobs(ws, r.namespace, r.query.Get("prefix")), func(j *api.Job) bool { return !which(j) })
+		stubs, err := page(r, found, placeOfJob, func(j *api.Job) jobStub {
 			stub := jobStub{
 				ID: val(j.ID), ParentID: val(j.ParentID), Name: val(j.Name), Namespace: val(j.Namespace), NodePool: val(j.NodePool),
 				Type: val(j.Type), Status: val(j.Status), StatusDescription: val(j.StatusDescription), Datacenters: j.Datacenters,

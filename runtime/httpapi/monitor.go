@@ -118,7 +118,7 @@ func (f *follower) follow(ctx context.Context, write func(line []byte) error, be
 // thisNode refuses other nodes and servers than the one that is here.
 func (r *request) thisNode(a *API) error {
 	if id := r.query.Get("node_id"); id != "" && id != a.config.NodeID {
-		return notFound("Unknown node " + strconv.Quote(id))
+		return notFound("Unknown node " + printable(id))
 	}
 	switch id := r.query.Get("server_id"); id {
 	case "", "leader", a.config.NodeID, a.self().Name:

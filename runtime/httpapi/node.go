@@ -2,13 +2,33 @@ package httpapi
 
 import (
 	"net"
+	"net/http"
+	"slices"
+	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-func (a *API) listNodes(r *request) (any, error) {
+// nodeStub is a node in a list; the Go client does not know that it has volumes.
+type nodeStub struct {
+	*api.NodeListStub
+	HostVolumes map[string]*api.HostVolumeInfo
+}
+
+// wholeNode is a node with what the Go client does not know of it.
+type wholeNode struct {
+	*api.Node
+	SecretID, ComputedClass, IdentitySigningKeyID  string
+	LastMissedHeartbeatIndex, LastAllocUpdateIndex uint64
+}
+
+func (a *API) listNodes(r *request) (any, error) { return a.nodes(r, api.NodePoolAll) }
+
+// nodes lists the nodes of a pool.
+func (a *API) nodes(r *request, pool string) (any, error) {
 	withOS, err := r.flag("os")
 	if err != nil {
 		return nil, bad(err.Error())
@@ -18,17 +38,18 @@ func (a *API) listNodes(r *request) (any, error) {
 		return nil, bad(err.Error())
 	}
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		stubs, err := page(r, s.Nodes(ws, r.query.Get("prefix")), func(n *api.Node) place { return named("", n.ID) }, func(n *api.Node) *api.NodeListStub {
+		found := slices.DeleteFunc(s.Nodes(ws, r.query.Get("prefix")), func(n *api.Node) bool { return !inPool(n, pool) })
+		stubs, err := page(r, found, func(n *api.Node) place { return named("", n.ID) }, func(n *api.Node) nodeStub {
 			address, _, err := net.SplitHostPort(n.HTTPAddr)
 			if err != nil {
 				address = n.HTTPAddr
 			}
-			stub := &api.NodeListStub{
+			stub := nodeStub{&api.NodeListStub{
 				Address: address, ID: n.ID, Datacenter: n.Datacenter, Name: n.Name, NodeClass: n.NodeClass, NodePool: n.NodePool,
 				Version: n.Attributes["nomad.version"], Drain: n.DrainStrategy != nil, SchedulingEligibility: n.SchedulingEligibility,
 				Status: n.Status, StatusDescription: n.StatusDescription, Drivers: n.Drivers, LastDrain: n.LastDrain,
 				CreateIndex: n.CreateIndex, ModifyIndex: n.ModifyIndex,
-			}
+			}, n.HostVolumes}
 			if withOS {
 				stub.Attributes = map[string]string{"os.name": n.Attributes["os.name"]}
 			}
@@ -50,7 +71,7 @@ func (a *API) readNode(r *request) (any, error) {
 		if n == nil {
 			return nil, s.TableIndex(ws, store.Nodes), notFound("node not found")
 		}
-		return n, n.ModifyIndex, nil
+		return wholeNode{Node: n}, n.ModifyIndex, nil
 	})
 }
 
@@ -58,4 +79,158 @@ func (a *API) nodeAllocations(r *request) (any, error) {
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		return list(byCreation(s.AllocationsByNode(ws, r.id))), s.TableIndex(ws, store.Allocations), nil
 	})
+}
+
+// nodeWritten is the answer to a change of a node.
+type nodeWritten struct {
+	EvalIDs                          []string
+	EvalCreateIndex, NodeModifyIndex uint64
+	meta
+}
+
+// changed answers a change of the node. Nomad says 500 to what cannot be, and
+// "node not found" is one of these.
+func (r *request) changed(out scheduler.NodeOutcome, err error) (any, error) {
+	if err != nil {
+		return nil, err
+	}
+	return nodeWritten{out.EvalIDs, out.EvalCreateIndex, out.NodeModifyIndex, r.meta(out.Index)}, nil
+}
+
+// ourNode refuses a change of a node that is not here.
+func (a *API) ourNode(r *request) error {
+	if r.id != a.config.NodeID {
+		return &statusError{http.StatusInternalServerError, "node not found"}
+	}
+	return nil
+}
+
+func (a *API) setEligibility(r *request) (any, error) {
+	var body api.NodeUpdateEligibilityRequest
+	if err := r.body(&body, maxBody, false); err != nil {
+		return nil, err
+	}
+	if err := a.ourNode(r); err != nil {
+		return nil, err
+	}
+	return r.changed(a.config.Scheduler.SetEligibility(r.Context(), body.Eligibility))
+}
+
+func (a *API) drainNode(r *request) (any, error) {
+	var body api.NodeUpdateDrainRequest
+	if err := r.body(&body, maxBody, false); err != nil {
+		return nil, err
+	}
+	if err := a.ourNode(r); err != nil {
+		return nil, err
+	}
+	return r.changed(a.config.Scheduler.Drain(r.Context(), scheduler.DrainRequest{Spec: body.DrainSpec, MarkEligible: body.MarkEligible, Meta: body.Meta}))
+}
+
+// evaluateNode has nothing to do: what waits for the node is evaluated whenever
+// the node changes.
+func (a *API) evaluateNode(r *request) (any, error) {
+	if err := a.ourNode(r); err != nil {
+		return nil, err
+	}
+	n := a.config.Store.Snapshot().Node(nil, r.id)
+	if n == nil {
+		return nil, &statusError{http.StatusInternalServerError, "node not found"}
+	}
+	return nodeWritten{EvalIDs: []string{}, NodeModifyIndex: n.ModifyIndex}, nil
+}
+
+func (a *API) purgeNode(r *request) (any, error) {
+	if err := a.ourNode(r); err != nil {
+		return nil, err
+	}
+	return nil, &statusError{http.StatusInternalServerError, "this agent is its only node, which cannot be purged: stop the agent and remove its data directory"}
+}
+
+func (a *API) readMetadata(r *request) (any, error) {
+	if err := r.thisNode(a); err != nil {
+		return nil, err
+	}
+	return a.config.Node.Meta(), nil
+}
+
+func (a *API) setMetadata(r *request) (any, error) {
+	var body api.NodeMetaApplyRequest
+	if err := r.body(&body, maxBody, false); err != nil {
+		return nil, err
+	}
+	if err := r.thisNode(a); err != nil {
+		return nil, err
+	}
+	if body.NodeID != "" && body.NodeID != a.config.NodeID {
+		return nil, notFound("Unknown node " + body.NodeID)
+	}
+	if len(body.Meta) == 0 {
+		return nil, bad("missing required Meta object")
+	}
+	for key := range body.Meta {
+		if key == "" {
+			return nil, bad("metadata has a key without a name")
+		}
+	}
+	if err := a.config.Node.SetMeta(r.Context(), body.Meta); err != nil {
+		return nil, err
+	}
+	return a.config.Node.Meta(), nil
+}
+
+// inPool tells whether a node is in a pool; all of them are in "all".
+func inPool(n *api.Node, pool string) bool { return pool == api.NodePoolAll || n.NodePool == pool }
+
+// pools are the node pools that there are: nobody makes others.
+func pools(s *store.Snapshot, ws store.WatchSet) []*api.NodePool {
+	all := []*api.NodePool{
+		{Name: api.NodePoolAll, Description: "Node pool with all nodes in the cluster.", CreateIndex: 1, ModifyIndex: 1},
+		{Name: api.NodePoolDefault, Description: "Default node pool.", CreateIndex: 1, ModifyIndex: 1},
+	}
+	for _, n := range s.Nodes(ws, "") {
+		if !slices.ContainsFunc(all, func(p *api.NodePool) bool { return p.Name == n.NodePool }) {
+			all = append(all, &api.NodePool{Name: n.NodePool, CreateIndex: n.CreateIndex, ModifyIndex: n.CreateIndex})
+		}
+	}
+	return all
+}
+
+func (a *API) listPools(r *request) (any, error) {
+	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		found := slices.DeleteFunc(pools(s, ws), func(p *api.NodePool) bool { return !strings.HasPrefix(p.Name, r.query.Get("prefix")) })
+		all, err := page(r, found, func(p *api.NodePool) place { return named("", p.Name) }, asIs)
+		return all, s.TableIndex(ws, store.Nodes), err
+	})
+}
+
+// pool finds the pool that the path names.
+func (r *request) pool(s *store.Snapshot, ws store.WatchSet) (*api.NodePool, error) {
+	for _, p := range pools(s, ws) {
+		if p.Name == r.id {
+			return p, nil
+		}
+	}
+	return nil, notFound("node pool not found")
+}
+
+func (a *API) readPool(r *request) (any, error) {
+	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		p, err := r.pool(s, ws)
+		return p, s.TableIndex(ws, store.Nodes), err
+	})
+}
+
+func (a *API) poolNodes(r *request) (any, error) {
+	if _, err := r.pool(a.config.Store.Snapshot(), nil); err != nil {
+		return nil, err
+	}
+	return a.nodes(r, r.id)
+}
+
+func (a *API) poolJobs(r *request) (any, error) {
+	if _, err := r.pool(a.config.Store.Snapshot(), nil); err != nil {
+		return nil, err
+	}
+	return a.jobs(r, func(j *api.Job) bool { return r.id == api.NodePoolAll || val(j.NodePool) == r.id })
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
 )
 
 // route is one row of the table.
@@ -30,6 +32,7 @@ var routes = []route{
 	{"PUT POST", "/v1/job/{id...}", (*API).registerJob, takes[registration, jobWritten]("register a job")},
 	{"DELETE", "/v1/job/{id...}", (*API).deregisterJob, gives[api.JobDeregisterResponse]("stop a job", "purge global eval_priority no_shutdown_delay")},
 	{"GET", "/v1/job/{id...}/actions", (*API).jobActions, reads[[]jobAction]("list the actions of the tasks of a job")},
+	{"GET", "/v1/job/{id...}/action", (*API).runAction, streams("application/json", "run an action of a job in a task, over a websocket", "task group allocID action tty ws_handshake")},
 	{"GET", "/v1/job/{id...}/allocations", (*API).jobAllocations, reads[[]api.AllocationListStub]("list the allocations of a job", "all")},
 	{"GET", "/v1/job/{id...}/deployment", (*API).jobDeployment, reads[*api.Deployment]("read the latest deployment of a job")},
 	{"GET", "/v1/job/{id...}/deployments", (*API).jobDeployments, reads[[]api.Deployment]("list the deployments of a job", "all")},
@@ -53,12 +56,32 @@ var routes = []route{
 	{"GET", "/v1/scaling/policy/{id}", (*API).readPolicy, reads[api.ScalingPolicy]("read a scaling policy")},
 
 	{"GET", "/v1/allocations", (*API).listAllocations, reads[[]api.AllocationListStub]("list allocations", paged, "resources task_states")},
-	{"GET", "/v1/allocation/{id}", (*API).readAllocation, reads[api.Allocation]("read an allocation")},
+	{"GET", "/v1/allocation/{id...}", (*API).readAllocation, reads[api.Allocation]("read an allocation")},
+	{"GET", "/v1/allocation/{id}/checks", (*API).allocChecks, gives[map[string]checkStatus]("tell how the checks of an allocation are")},
+	{"GET", "/v1/allocation/{id}/services", (*API).allocServices, reads[[]api.ServiceRegistration]("list the services of an allocation", "filter per_page next_token reverse")},
 	{"PUT POST", "/v1/allocation/{id}/stop", (*API).stopAllocation, gives[api.AllocStopResponse]("stop an allocation", "reschedule no_shutdown_delay")},
+	{"GET", "/v1/client/allocation/{id}/checks", (*API).allocChecks, gives[map[string]checkStatus]("tell how the checks of an allocation are")},
+	{"GET", "/v1/client/allocation/{id}/exec", (*API).execTask, streams("application/json", "run a command in a task, over a websocket", "task command tty ws_handshake")},
 	{"GET PUT POST", "/v1/client/allocation/{id}/gc", (*API).collectAllocation, gives[any]("take an ended allocation off the disk")},
+	{"GET PUT POST", "/v1/client/allocation/{id}/pause", refused(http.StatusInternalServerError, "Enterprise only"), gives[nothing]("refuse to pause tasks")},
 	{"PUT POST", "/v1/client/allocation/{id}/restart", (*API).restartAllocation, takes[api.AllocationRestartRequest, meta]("restart tasks of an allocation")},
 	{"PUT POST", "/v1/client/allocation/{id}/signal", (*API).signalAllocation, takes[api.AllocSignalRequest, meta]("send a signal to tasks of an allocation")},
+	{"GET", "/v1/client/allocation/{id}/snapshot", noCluster, gives[nothing]("refuse to move an allocation")},
+	{"GET", "/v1/client/allocation/{id}/stats", (*API).allocStats, gives[api.AllocResourceUsage]("tell what the tasks of an allocation use", "task")},
+	{"GET PUT POST DELETE", "/v1/client/allocation/{id...}", refused(http.StatusNotFound, "resource not found"), gives[nothing]("refuse what cannot be done with allocations")},
+	{"GET", "/v1/client/fs/ls/{id}", (*API).listFiles, gives[[]api.AllocFileInfo]("list a directory of an allocation", "path")},
+	{"GET", "/v1/client/fs/stat/{id}", (*API).statFile, gives[api.AllocFileInfo]("tell what a file of an allocation is", "path")},
+	{"GET", "/v1/client/fs/cat/{id}", (*API).readFile, streams("text/plain", "read a file of an allocation", "path")},
+	{"GET", "/v1/client/fs/readat/{id}", (*API).readFile, streams("text/plain", "read a part of a file of an allocation", "path offset limit")},
+	{"GET", "/v1/client/fs/stream/{id}", (*API).streamFile, streams("application/json", "follow a file of an allocation", "path origin offset follow")},
+	{"GET", "/v1/client/fs/logs/{id}", (*API).taskLogs, streams("application/json", "read what a task prints, or follow it", "task type origin offset follow plain")},
+	{"GET", "/v1/client/fs/{id...}", (*API).noSuchVerb, gives[nothing]("refuse what cannot be done with files")},
 	{"GET PUT", "/v1/client/gc", (*API).collectAllocations, gives[nothing]("take all ended allocations off the disk")},
+	{"GET", "/v1/client/stats", (*API).hostStats, gives[hoststats.Stats]("tell how busy the machine is", "node_id")},
+	{"GET", "/v1/client/metadata", (*API).readMetadata, gives[api.NodeMetaResponse]("read the metadata of the node", "node_id")},
+	{"POST", "/v1/client/metadata", (*API).setMetadata, takes[api.NodeMetaApplyRequest, api.NodeMetaResponse]("change the metadata of the node", "node_id")},
+	{"GET", "/v1/client/identity", noCluster, gives[nothing]("refuse to show an identity")},
+	{"POST", "/v1/client/identity/renew", noCluster, gives[nothing]("refuse to renew an identity")},
 
 	{"GET", "/v1/evaluations", (*API).listEvaluations, reads[[]api.Evaluation]("list evaluations", paged, "status job")},
 	{"DELETE", "/v1/evaluations", (*API).deleteEvaluations, gives[nothing]("refuse to delete evaluations")},
@@ -75,9 +98,19 @@ var routes = []route{
 	{"PUT POST", "/v1/deployment/unblock/{id}", (*API).unblockDeployment, takes[api.DeploymentUnblockRequest, api.DeploymentUpdateResponse]("let a deployment go on that waits for other regions")},
 	{"PUT POST", "/v1/deployment/allocation-health/{id}", (*API).setAllocationHealth, takes[api.DeploymentAllocHealthRequest, api.DeploymentUpdateResponse]("say which allocations of a deployment are healthy")},
 
-	{"GET", "/v1/nodes", (*API).listNodes, reads[[]api.NodeListStub]("list nodes", paged, "os resources")},
-	{"GET", "/v1/node/{id}", (*API).readNode, reads[api.Node]("read a node")},
+	{"GET", "/v1/nodes", (*API).listNodes, reads[[]nodeStub]("list nodes", paged, "os resources")},
+	{"GET", "/v1/node/{id}", (*API).readNode, reads[wholeNode]("read a node")},
 	{"GET", "/v1/node/{id}/allocations", (*API).nodeAllocations, reads[[]api.Allocation]("list the allocations of a node")},
+	{"PUT POST", "/v1/node/{id}/drain", (*API).drainNode, takes[api.NodeUpdateDrainRequest, nodeWritten]("empty the node, or stop doing so")},
+	{"PUT POST", "/v1/node/{id}/eligibility", (*API).setEligibility, takes[api.NodeUpdateEligibilityRequest, nodeWritten]("say whether the node may have new allocations")},
+	{"PUT POST", "/v1/node/{id}/evaluate", (*API).evaluateNode, gives[nodeWritten]("evaluate what is on the node")},
+	{"PUT POST", "/v1/node/{id}/purge", (*API).purgeNode, gives[nothing]("refuse to remove the node")},
+	{"GET", "/v1/node/pools", (*API).listPools, reads[[]api.NodePool]("list node pools", paged)},
+	{"PUT POST", "/v1/node/pools", changePools, gives[nothing]("refuse to make a node pool")},
+	{"GET", "/v1/node/pool/{id}", (*API).readPool, reads[api.NodePool]("read a node pool")},
+	{"PUT POST DELETE", "/v1/node/pool/{id}", changePools, gives[nothing]("refuse to change a node pool")},
+	{"GET", "/v1/node/pool/{id}/nodes", (*API).poolNodes, reads[[]nodeStub]("list the nodes of a node pool", paged, "os resources")},
+	{"GET", "/v1/node/pool/{id}/jobs", (*API).poolJobs, reads[[]jobStub]("list the jobs of a node pool", paged, "meta")},
 
 	{"GET", "/v1/services", (*API).listServices, reads[[]api.ServiceRegistrationListStub]("list the names of services", "prefix")},
 	{"GET", "/v1/service/{id...}", (*API).readService, reads[[]api.ServiceRegistration]("list the instances of a service", paged, "choose")},

@@ -1,0 +1,87 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// metaFact is the record of the metadata that people have set while the agent
+// ran. A key without a value hides the one of the configuration.
+const metaFact = "node_meta"
+
+// readMeta takes up what was set under an earlier agent.
+func (a *Agent) readMeta() {
+	meta := make(map[string]*string)
+	if _, err := a.store.Snapshot().Fact(metaFact, &meta); err != nil {
+		a.logger.Warn("metadata of the node that was set through the API is lost", "error", err)
+	}
+	a.dynamicMeta = meta
+}
+
+// Meta returns the metadata of the node: all of it, and where it comes from.
+func (a *Agent) Meta() api.NodeMetaResponse {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	static := a.config.Node.Meta
+	if static == nil {
+		static = map[string]string{}
+	}
+	return api.NodeMetaResponse{
+		Meta:    mergeMeta(static, a.dynamicMeta),
+		Dynamic: maps.Clone(a.dynamicMeta),
+		Static:  maps.Clone(static),
+	}
+}
+
+// SetMeta changes the metadata of the node, for good and at once. A key without a
+// value is removed, or hides that of the configuration.
+func (a *Agent) SetMeta(ctx context.Context, changes map[string]*string) error {
+	a.metaTurn.Lock()
+	defer a.metaTurn.Unlock()
+	now := a.Meta()
+	for key, value := range changes {
+		if _, configured := now.Static[key]; value == nil && !configured {
+			delete(now.Dynamic, key)
+		} else {
+			now.Dynamic[key] = value
+		}
+	}
+	_, err := a.store.Update(ctx, func(tx *store.Txn) error {
+		tx.PutFact(metaFact, now.Dynamic)
+		if old := tx.Node(nil, a.nodeID); old != nil {
+			n := *old
+			n.Meta = mergeMeta(now.Static, now.Dynamic)
+			tx.PutNode(&n)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("store metadata of the node: %w", err)
+	}
+	a.mu.Lock()
+	a.dynamicMeta = now.Dynamic
+	a.mu.Unlock()
+	a.scheduler.NodeChanged()
+	a.lookAtNode() // the record may have been written meanwhile, as it was before
+	return nil
+}
+
+func mergeMeta(static map[string]string, dynamic map[string]*string) map[string]string {
+	all := maps.Clone(static)
+	if all == nil {
+		all = make(map[string]string)
+	}
+	for key, value := range dynamic {
+		if value == nil {
+			delete(all, key)
+		} else {
+			all[key] = *value
+		}
+	}
+	return all
+}

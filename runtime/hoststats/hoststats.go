@@ -1,0 +1,138 @@
+package hoststats
+
+import (
+	"context"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+)
+
+// Stats is what Nomad's API says about a machine.
+type Stats struct {
+	Timestamp        int64 // nanoseconds
+	Uptime           uint64
+	CPUTicksConsumed float64 // MHz
+	Memory           *api.HostMemoryStats
+	CPU              []*CPU
+	DiskStats        []*api.HostDiskStats
+	AllocDirStats    *api.HostDiskStats // nil if it cannot be found out
+	DeviceStats      []*api.DeviceGroupStats
+}
+
+// CPU is one processor; the Go client knows only a part of it. All but TotalTicks
+// (MHz) is in percent.
+type CPU struct {
+	CPU                                          string
+	User, System, Idle, TotalPercent, TotalTicks float64
+}
+
+// Sampler looks at a machine. It may be used concurrently.
+type Sampler struct {
+	// Dir is the directory of the allocations.
+	Dir string
+	// MHz is what all processors together have.
+	MHz int
+
+	mu       sync.Mutex
+	at       time.Time // of last
+	last     []ticks   // nil before anybody has asked
+	measured []*CPU    // between the last two looks
+}
+
+// How busy a processor was is the difference between two looks. Questions that
+// follow quickly get the same answer; one that comes after a long time shall not
+// be told of the past, and waits for a second look.
+const (
+	shortest = 100 * time.Millisecond
+	longest  = time.Minute
+)
+
+// Sample returns the figures of now. What a part of the system does not tell is
+// left at zero.
+func (s *Sampler) Sample(ctx context.Context) Stats {
+	stats := Stats{CPU: s.processors(ctx), DiskStats: []*api.HostDiskStats{}, DeviceStats: []*api.DeviceGroupStats{}}
+	for _, c := range stats.CPU {
+		stats.CPUTicksConsumed += c.TotalTicks
+	}
+	now := time.Now()
+	stats.Timestamp = now.UnixNano()
+	stats.Uptime = uptime()
+	stats.Memory = memory(read("/proc/meminfo"))
+	disks := mounted(read("/proc/self/mountinfo"))
+	for _, d := range disks {
+		if usage, ok := usageOf(d); ok {
+			stats.DiskStats = append(stats.DiskStats, usage)
+		}
+	}
+	if usage, ok := usageOf(mount{point: s.Dir}); ok {
+		usage.Device, usage.Mountpoint = s.Dir, s.Dir
+		stats.AllocDirStats = usage
+	}
+	return stats
+}
+
+// processors looks at the processors, and waits if the last look is too old to be
+// compared with.
+func (s *Sampler) processors(ctx context.Context) []*CPU {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.last == nil || time.Since(s.at) > longest {
+		s.at, s.last = time.Now(), parseTicks(read("/proc/stat"))
+		timer := time.NewTimer(shortest)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+	} else if time.Since(s.at) < shortest {
+		return s.measured
+	}
+	now := parseTicks(read("/proc/stat"))
+	s.measured = between(s.last, now, float64(s.MHz))
+	s.at, s.last = time.Now(), now
+	return s.measured
+}
+
+func usageOf(m mount) (*api.HostDiskStats, bool) {
+	var st unix.Statfs_t
+	if unix.Statfs(m.point, &st) != nil || st.Blocks == 0 {
+		return nil, false
+	}
+	block := uint64(st.Bsize)
+	if st.Frsize > 0 {
+		block = uint64(st.Frsize)
+	}
+	d := &api.HostDiskStats{
+		Device: m.device, Mountpoint: m.point,
+		Size: st.Blocks * block, Used: (st.Blocks - st.Bfree) * block, Available: st.Bavail * block,
+	}
+	if all := d.Used + d.Available; all > 0 {
+		d.UsedPercent = 100 * float64(d.Used) / float64(all)
+	}
+	if st.Files > 0 {
+		d.InodesUsedPercent = 100 * float64(st.Files-st.Ffree) / float64(st.Files)
+	}
+	return d, true
+}
+
+// uptime is in seconds.
+func uptime() uint64 {
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) != nil {
+		return 0
+	}
+	return uint64(info.Uptime)
+}
+
+// read returns what the kernel says in a file, nothing if it does not.
+func read(path string) string {
+	text, _ := os.ReadFile(path)
+	return string(text)
+}
+
+// unescape undoes what the kernel does to blanks in its mount table.
+var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)

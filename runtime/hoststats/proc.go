@@ -1,0 +1,94 @@
+package hoststats
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// ticks is what one processor has done since the machine was started, in a unit
+// that does not matter.
+type ticks struct {
+	name                      string
+	user, system, idle, total float64
+}
+
+// parseTicks reads /proc/stat.
+func parseTicks(text string) []ticks {
+	var all []ticks
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		if len(f) < 5 || !strings.HasPrefix(f[0], "cpu") || f[0] == "cpu" {
+			continue
+		}
+		// user nice system idle iowait irq softirq steal; guests are counted as users
+		var n [8]float64
+		t := ticks{name: f[0]}
+		for i := range min(len(n), len(f)-1) {
+			n[i], _ = strconv.ParseFloat(f[i+1], 64)
+			t.total += n[i]
+		}
+		t.user, t.system, t.idle = n[0]+n[1], n[2]+n[5]+n[6], n[3]+n[4]
+		all = append(all, t)
+	}
+	return all
+}
+
+// between compares two looks. A processor that was not there before has done
+// nothing.
+func between(before, now []ticks, mhz float64) []*CPU {
+	known := make(map[string]ticks, len(before))
+	for _, t := range before {
+		known[t.name] = t
+	}
+	cpus := make([]*CPU, len(now))
+	for i, t := range now {
+		c := &CPU{CPU: t.name, Idle: 100}
+		cpus[i] = c
+		b, ok := known[t.name]
+		total := t.total - b.total
+		if !ok || total <= 0 {
+			continue
+		}
+		percent := func(after, before float64) float64 { return min(max(100*(after-before)/total, 0), 100) }
+		c.User, c.System, c.Idle = percent(t.user, b.user), percent(t.system, b.system), percent(t.idle, b.idle)
+		c.TotalPercent = 100 - c.Idle
+		c.TotalTicks = c.TotalPercent / 100 * mhz / float64(len(now))
+	}
+	return cpus
+}
+
+// memory reads /proc/meminfo.
+func memory(text string) *api.HostMemoryStats {
+	values := make(map[string]uint64)
+	for line := range strings.Lines(text) {
+		name, rest, _ := strings.Cut(line, ":")
+		if f := strings.Fields(rest); len(f) > 0 {
+			n, _ := strconv.ParseUint(f[0], 10, 64)
+			values[name] = n << 10
+		}
+	}
+	m := &api.HostMemoryStats{Total: values["MemTotal"], Available: values["MemAvailable"], Free: values["MemFree"]}
+	m.Used = m.Total - min(m.Total, m.Free+values["Buffers"]+values["Cached"]+values["SReclaimable"])
+	return m
+}
+
+// mount is where a disk is to be seen.
+type mount struct{ device, point string }
+
+// mounted finds the disks in the mount table, each at its first place.
+func mounted(table string) []mount {
+	var all []mount
+	seen := make(map[string]bool)
+	for line := range strings.Lines(table) {
+		before, after, ok := strings.Cut(line, " - ")
+		fields, source := strings.Fields(before), strings.Fields(after)
+		if !ok || len(fields) < 5 || len(source) < 2 || !strings.HasPrefix(source[1], "/dev/") || seen[source[1]] {
+			continue
+		}
+		seen[source[1]] = true
+		all = append(all, mount{unescape.Replace(source[1]), unescape.Replace(fields[4])})
+	}
+	return all
+}

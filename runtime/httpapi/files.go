@@ -1,0 +1,195 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
+)
+
+// files opens the directory of the allocation that the path names. That is there
+// as long as it is on the disk, whether anything runs or not.
+func (a *API) files(r *request) (*taskfiles.Dir, error) {
+	if a.config.Store.Snapshot().Allocation(nil, r.id) == nil {
+		return nil, unknownAlloc(r.id)
+	}
+	dir, err := a.config.Node.Files(r.id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, notFound(fmt.Sprintf("allocation %q has no files: it has not begun, or was collected", r.id))
+	}
+	return dir, err
+}
+
+// fileCodes are the statuses of the errors of files.
+type fileCodes struct{ missing, escapes, protected int }
+
+// Nomad answers 200 to what cannot be read, with the error for content.
+var (
+	whenLooking   = fileCodes{http.StatusNotFound, http.StatusInternalServerError, 0} // looking is allowed
+	whenReading   = fileCodes{http.StatusNotFound, http.StatusBadRequest, http.StatusForbidden}
+	whenStreaming = fileCodes{http.StatusBadRequest, http.StatusBadRequest, http.StatusInternalServerError}
+)
+
+func (c fileCodes) refuse(err error) error {
+	var protected *taskfiles.ProtectedError
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return &statusError{c.missing, err.Error()}
+	case errors.Is(err, taskfiles.ErrEscapes):
+		return &statusError{c.escapes, err.Error()}
+	case errors.As(err, &protected):
+		return &statusError{c.protected, err.Error()}
+	case errors.Is(err, taskfiles.ErrDirectory), errors.Is(err, taskfiles.ErrNotRegular):
+		return bad(err.Error())
+	}
+	return err
+}
+
+// fileInfo is an api.AllocFileInfo.
+func fileInfo(i taskfiles.Info) api.AllocFileInfo {
+	return api.AllocFileInfo{
+		Name: i.Name(), IsDir: i.IsDir(), Size: i.Size(), FileMode: i.Mode().String(), ModTime: i.ModTime(), ContentType: i.ContentType,
+	}
+}
+
+func (a *API) listFiles(r *request) (any, error) {
+	dir, err := a.files(r)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	path := r.query.Get("path")
+	if path == "" {
+		path = "/"
+	}
+	infos, err := dir.List(path)
+	if err != nil {
+		return nil, whenLooking.refuse(err)
+	}
+	list := make([]api.AllocFileInfo, len(infos))
+	for i, info := range infos {
+		list[i] = fileInfo(info)
+	}
+	return list, nil
+}
+
+var errNoFile = bad("must provide a file name")
+
+func (a *API) statFile(r *request) (any, error) {
+	path := r.query.Get("path")
+	if path == "" {
+		return nil, errNoFile
+	}
+	dir, err := a.files(r)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	info, err := dir.Stat(path)
+	if err != nil {
+		return nil, whenLooking.refuse(err)
+	}
+	return fileInfo(info), nil
+}
+
+// openFile opens the file that a request is about.
+func (a *API) openFile(r *request, codes fileCodes) (*taskfiles.File, error) {
+	path := r.query.Get("path")
+	if path == "" {
+		return nil, errNoFile
+	}
+	dir, err := a.files(r)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	f, err := dir.Open(path)
+	if err != nil {
+		return nil, codes.refuse(err)
+	}
+	return f, nil
+}
+
+// readFile answers with a whole file, or the part of it that is asked for.
+func (a *API) readFile(r *request) (any, error) {
+	offset, limit := int64(0), int64(0)
+	if strings.HasPrefix(r.URL.Path, "/v1/client/fs/readat/") {
+		var err error
+		if offset, err = strconv.ParseInt(r.query.Get("offset"), 10, 64); err != nil {
+			return nil, bad("error parsing offset: " + err.Error())
+		}
+		if text := r.query.Get("limit"); text != "" {
+			if limit, err = strconv.ParseInt(text, 10, 64); err != nil {
+				return nil, bad("error parsing limit: " + err.Error())
+			}
+		}
+	}
+	if offset < 0 {
+		return nil, bad("offset must not be negative")
+	}
+	f, err := a.openFile(r, whenReading)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if _, err := f.Seek(offset, io.SeekStart); err != nil {
+		return nil, bad(err.Error())
+	}
+	content := io.Reader(f)
+	if limit > 0 {
+		content = io.LimitReader(f, limit)
+	}
+	// A browser shall show it and do nothing else: a task may have written a page.
+	h := r.w.Header()
+	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; sandbox")
+	h.Set("X-Xss-Protection", "1; mode=block")
+	_, _ = io.Copy(r.stream("text/plain; charset=utf-8"), content) // who has gone does not read it
+	return nil, nil
+}
+
+// streamFile follows a file.
+func (a *API) streamFile(r *request) (any, error) {
+	end, offset, err := r.from()
+	if err != nil {
+		return nil, err
+	}
+	follow, err := r.follows(true)
+	if err != nil {
+		return nil, err
+	}
+	f, err := a.openFile(r, whenStreaming)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	ask := taskfiles.FollowRequest{Offset: offset, Once: !follow}
+	if end {
+		ask.Origin = taskfiles.FromEnd
+	}
+	r.frames(func(ctx context.Context, emit func(api.StreamFrame) error) error {
+		return f.Follow(ctx, ask, func(c taskfiles.Chunk) error {
+			return emit(api.StreamFrame{File: f.Path(), Offset: c.Offset, Data: c.Data, FileEvent: c.Event})
+		})
+	})
+	return nil, nil
+}
+
+// noSuchVerb answers for what cannot be done with files.
+func (a *API) noSuchVerb(r *request) (any, error) {
+	if verb, id, _ := strings.Cut(r.id, "/"); id == "" {
+		for _, known := range []string{"ls", "stat", "readat", "cat", "stream", "logs"} {
+			if verb == known {
+				return nil, bad("must provide a valid alloc id")
+			}
+		}
+	}
+	return nil, notFound("Invalid method")
+}

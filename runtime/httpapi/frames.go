@@ -1,0 +1,85 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/base64"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// emptyFrame is one that clients pass over.
+var emptyFrame = []byte("{}")
+
+// frames answers with a sequence of JSON objects, without anything between them,
+// until follow returns. A client that has gone ends the context of follow at the
+// next heartbeat at the latest.
+func (r *request) frames(follow func(ctx context.Context, emit func(api.StreamFrame) error) error) {
+	s := r.stream("application/json")
+	ctx, cancel := context.WithCancel(r.Context())
+	var beating sync.WaitGroup
+	defer beating.Wait()
+	defer cancel()
+
+	var mu sync.Mutex // one frame at a time
+	var buf []byte
+	beating.Go(func() {
+		ticker := time.NewTicker(heartbeat)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+			case <-ctx.Done():
+				return
+			}
+			mu.Lock()
+			_, err := s.Write(emptyFrame)
+			mu.Unlock()
+			if err != nil {
+				cancel()
+				return
+			}
+		}
+	})
+	// What is wrong now cannot be said any more: a text in the stream would break
+	// it for the client.
+	_ = follow(ctx, func(f api.StreamFrame) error {
+		mu.Lock()
+		defer mu.Unlock()
+		buf = appendFrame(buf[:0], f)
+		_, err := s.Write(buf)
+		return err
+	})
+}
+
+// appendFrame writes a frame as [Encode] would, without what is empty.
+func appendFrame(b []byte, f api.StreamFrame) []byte {
+	b = append(b, '{')
+	field := func(name string) {
+		if b[len(b)-1] != '{' {
+			b = append(b, ',')
+		}
+		b = append(append(append(b, '"'), name...), '"', ':')
+	}
+	if len(f.Data) > 0 {
+		field("Data")
+		b = append(b, '"')
+		b = base64.StdEncoding.AppendEncode(b, f.Data)
+		b = append(b, '"')
+	}
+	if f.File != "" {
+		field("File")
+		b = appendString(b, f.File)
+	}
+	if f.FileEvent != "" {
+		field("FileEvent")
+		b = appendString(b, f.FileEvent)
+	}
+	if f.Offset != 0 {
+		field("Offset")
+		b = strconv.AppendInt(b, f.Offset, 10)
+	}
+	return append(b, '}')
+}

@@ -1,0 +1,128 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"path"
+	"strconv"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/logs"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// place in a stream, as clients ask for it.
+func (r *request) from() (end bool, offset int64, err error) {
+	if text := r.query.Get("offset"); text != "" {
+		if offset, err = strconv.ParseInt(text, 10, 64); err != nil {
+			return false, 0, bad("error parsing offset: " + err.Error())
+		}
+		if offset < 0 {
+			return false, 0, bad("offset must not be negative")
+		}
+	}
+	switch r.query.Get("origin") {
+	case "start", "":
+		return false, offset, nil
+	case "end":
+		return true, offset, nil
+	}
+	return false, 0, bad("origin must be start or end")
+}
+
+// follows reads whether the answer goes on at the end.
+func (r *request) follows(unlessSaid bool) (bool, error) {
+	if r.query.Get("follow") == "" {
+		return unlessSaid, nil
+	}
+	follow, err := r.flag("follow")
+	if err != nil {
+		return false, bad(err.Error())
+	}
+	return follow, nil
+}
+
+// taskLogs streams what a task has printed, and prints.
+func (a *API) taskLogs(r *request) (any, error) {
+	ask, err := a.logRequest(r)
+	if err != nil {
+		return nil, err
+	}
+	plain, err := r.flag("plain")
+	if err != nil {
+		return nil, bad(err.Error())
+	}
+	if !plain {
+		r.frames(func(ctx context.Context, emit func(api.StreamFrame) error) error {
+			return a.config.Node.Logs().Follow(ctx, ask, func(c logs.Chunk) error {
+				return emit(api.StreamFrame{File: path.Join("alloc/logs", c.File), Offset: c.Offset + int64(len(c.Data)), Data: c.Data})
+			})
+		})
+		return nil, nil
+	}
+	s := r.stream("text/plain; charset=utf-8")
+	_ = a.config.Node.Logs().Follow(r.Context(), ask, func(c logs.Chunk) error { // nobody is there to be told
+		_, err := s.Write(c.Data)
+		return err
+	})
+	return nil, nil
+}
+
+// logRequest reads what is asked for, and makes sure that it is there.
+func (a *API) logRequest(r *request) (logs.FollowRequest, error) {
+	ask := logs.FollowRequest{AllocID: r.id, Task: r.query.Get("task"), Dir: a.config.Node.LogDir(r.id), Stream: logs.Stream(r.query.Get("type"))}
+	end, offset, err := r.from()
+	if err != nil {
+		return ask, err
+	}
+	follow, err := r.follows(false)
+	if err != nil {
+		return ask, err
+	}
+	switch {
+	case ask.Task == "":
+		return ask, bad("must provide task name")
+	case ask.Stream != logs.Stdout && ask.Stream != logs.Stderr:
+		return ask, bad("must provide log type (stdout/stderr)")
+	}
+	alloc := a.config.Store.Snapshot().Allocation(nil, r.id)
+	if alloc == nil {
+		return ask, unknownAlloc(r.id)
+	}
+	if !hasTask(alloc, ask.Task) {
+		return ask, bad(fmt.Sprintf("unknown task name %q", ask.Task))
+	}
+	if state := alloc.TaskStates[ask.Task]; state == nil || state.StartedAt.IsZero() {
+		return ask, notFound(fmt.Sprintf("task %q not started yet. No logs available", ask.Task))
+	}
+	if kept, err := a.config.Node.Logs().Kept(ask); err != nil || !kept {
+		return ask, notFound(fmt.Sprintf("log entry for task %q and log type %q not found", ask.Task, ask.Stream))
+	}
+	ask.Once, ask.Restarts, ask.Offset = !follow, follow, offset
+	switch {
+	case end && offset == 0:
+		ask.Origin = logs.FromNewest
+	case end:
+		ask.Origin = logs.FromEnd
+	}
+	return ask, nil
+}
+
+func hasTask(alloc *api.Allocation, name string) bool {
+	g := model.Group(alloc.Job, alloc.TaskGroup)
+	if g == nil {
+		return false
+	}
+	for _, t := range g.Tasks {
+		if t.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+func unknownAlloc(id string) error {
+	return &statusError{http.StatusNotFound, fmt.Sprintf("Unknown allocation %q", id)}
+}

@@ -1,0 +1,116 @@
+package httpapi
+
+import (
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// allocStats tells what the tasks of an allocation use. Nothing runs of one that
+// has no runner.
+func (a *API) allocStats(r *request) (any, error) {
+	if a.config.Store.Snapshot().Allocation(nil, r.id) == nil {
+		return nil, unknownAlloc(r.id)
+	}
+	var stats allocrunner.Stats
+	if runner := a.config.Node.Alloc(r.id); runner != nil {
+		stats = runner.Stats(r.Context(), r.query.Get("task"))
+	}
+	all := api.AllocResourceUsage{ResourceUsage: usageOf(stats.Total), Tasks: make(map[string]*api.TaskResourceUsage, len(stats.Tasks))}
+	if !stats.Timestamp.IsZero() {
+		all.Timestamp = stats.Timestamp.UnixNano()
+	}
+	for name, sample := range stats.Tasks {
+		task := &api.TaskResourceUsage{
+			ResourceUsage: usageOf(sample.Total), Timestamp: sample.Timestamp.UnixNano(), Pids: make(map[string]*api.ResourceUsage, len(sample.ByPID)),
+		}
+		for pid, usage := range sample.ByPID {
+			task.Pids[pid] = usageOf(usage)
+		}
+		all.Tasks[name] = task
+	}
+	return all, nil
+}
+
+func usageOf(u driver.Usage) *api.ResourceUsage {
+	return &api.ResourceUsage{
+		MemoryStats: &api.MemoryStats{
+			RSS: u.Memory.RSS, Cache: u.Memory.Cache, Swap: u.Memory.Swap, Usage: u.Memory.Usage, MaxUsage: u.Memory.MaxUsage,
+			KernelUsage: u.Memory.KernelUsage, KernelMaxUsage: u.Memory.KernelMaxUsage, Measured: u.Memory.Measured,
+		},
+		CpuStats: &api.CpuStats{
+			SystemMode: u.CPU.System, UserMode: u.CPU.User, TotalTicks: u.CPU.TotalTicks, Percent: u.CPU.Percent,
+			ThrottledPeriods: u.CPU.ThrottledPeriods, ThrottledTime: u.CPU.ThrottledTime, Measured: u.CPU.Measured,
+		},
+		DeviceStats: []*api.DeviceGroupStats{},
+	}
+}
+
+// checkStatus is an api.AllocCheckStatus that leaves out what a check does not
+// have.
+type checkStatus struct {
+	ID, Check, Group, Mode, Output, Service, Status string
+
+	Task       string `json:",omitempty"`
+	StatusCode int    `json:",omitempty"`
+	Timestamp  int64
+}
+
+// allocChecks tells how the checks of an allocation are, null if it has none.
+func (a *API) allocChecks(r *request) (any, error) {
+	snapshot := a.config.Store.Snapshot()
+	if snapshot.Allocation(nil, r.id) == nil {
+		return nil, unknownAlloc(r.id)
+	}
+	var results []api.AllocCheckStatus
+	if runner := a.config.Node.Alloc(r.id); runner != nil {
+		results = runner.Checks()
+	} else {
+		stored, err := snapshot.CheckResults(r.id)
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range stored {
+			results = append(results, *c)
+		}
+	}
+	if len(results) == 0 {
+		return map[string]checkStatus(nil), nil
+	}
+	all := make(map[string]checkStatus, len(results))
+	for _, c := range results {
+		all[c.ID] = checkStatus{
+			ID: c.ID, Check: c.Check, Group: c.Group, Mode: c.Mode, Output: c.Output, Service: c.Service, Status: c.Status,
+			Task: c.Task, StatusCode: c.StatusCode, Timestamp: c.Timestamp,
+		}
+	}
+	return all, nil
+}
+
+// allocServices lists what an allocation has registered.
+func (a *API) allocServices(r *request) (any, error) {
+	if err := wholeID("alloc", r.id); err != nil {
+		return nil, err
+	}
+	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		index := s.TableIndex(ws, store.Services)
+		if s.Allocation(ws, r.id) == nil {
+			return nil, index, notFound("allocation not found")
+		}
+		found := slices.Clone(s.ServicesByAllocation(ws, r.id))
+		all, err := page(r, found, func(s *api.ServiceRegistration) place { return named(s.Namespace, s.ID) }, asIs)
+		return all, index, err
+	})
+}
+
+// hostStats tells how busy the machine is.
+func (a *API) hostStats(r *request) (any, error) {
+	if err := r.thisNode(a); err != nil {
+		return nil, err
+	}
+	return a.config.Node.Usage(r.Context()), nil
+}
