@@ -47,7 +47,9 @@ type Config struct {
 
 	Logger hclog.Logger
 
-	grace time.Duration // how long Stop waits for the writers; a test sets it
+	// A test sets these.
+	grace time.Duration // how long Stop waits for the writers
+	quiet time.Duration // how long the process stays when no task is left
 }
 
 // Collector is the agent's side: it makes the FIFOs, keeps a collector process
@@ -67,6 +69,7 @@ type Collector struct {
 	tasks   map[taskKey]*taskState
 	streams map[key]*streamState
 	started chan struct{} // closed and replaced when there is another stream
+	tasked  chan struct{} // capacity 1: the first task has come, or the last one gone
 }
 
 type taskKey struct{ allocID, name string }
@@ -90,8 +93,8 @@ func (s *streamState) wake() {
 	s.changed = make(chan struct{})
 }
 
-// New makes a Collector and has it find or start its process, without waiting
-// for that.
+// New makes a Collector. It finds or starts its process when the first task
+// comes, and ends it a minute after the last one has gone.
 func New(conf Config) (*Collector, error) {
 	if conf.Keeper == nil || conf.Dir == "" || len(conf.Args) == 0 {
 		return nil, errors.New("log collector: keeper, directory and arguments are needed")
@@ -101,6 +104,9 @@ func New(conf Config) (*Collector, error) {
 	}
 	if conf.grace == 0 {
 		conf.grace = 2 * time.Second
+	}
+	if conf.quiet == 0 {
+		conf.quiet = time.Minute
 	}
 	if conf.Logger == nil {
 		conf.Logger = hclog.NewNullLogger()
@@ -115,6 +121,7 @@ func New(conf Config) (*Collector, error) {
 		tasks:   map[taskKey]*taskState{},
 		streams: map[key]*streamState{},
 		started: make(chan struct{}),
+		tasked:  make(chan struct{}, 1),
 	}
 	c.wg.Go(c.maintain)
 	return c, nil
@@ -228,8 +235,20 @@ func (c *Collector) task(task Task) *taskState {
 	if t == nil {
 		t = &taskState{dir: -1, Task: task}
 		c.tasks[k] = t
+		c.tellLocked(1)
 	}
 	return t
+}
+
+// tellLocked tells maintain that there are so many tasks now.
+func (c *Collector) tellLocked(tasks int) {
+	if len(c.tasks) != tasks {
+		return
+	}
+	select {
+	case c.tasked <- struct{}{}:
+	default:
+	}
 }
 
 // ensure makes sure that the FIFO lies under its name and that the keeper holds it.
@@ -384,6 +403,7 @@ func (c *Collector) stopTask(ctx context.Context, t *taskState, allocID, task st
 			t.dir = -1
 		}
 		delete(c.tasks, taskKey{allocID, task})
+		c.tellLocked(0)
 		c.mu.Unlock()
 		return nil
 	}
@@ -422,7 +442,7 @@ func (c *Collector) current(ctx context.Context) (*link, error) {
 		c.mu.Lock()
 		l, changed, last := c.link, c.changed, c.err
 		c.mu.Unlock()
-		if l != nil {
+		if l != nil && !l.ended() {
 			return l, nil
 		}
 		select {
@@ -449,7 +469,8 @@ func (c *Collector) publish(l *link, err error) {
 	}
 }
 
-// maintain keeps a connection to a collector process until Close.
+// maintain keeps a connection to a collector process, while there are tasks, until
+// Close.
 func (c *Collector) maintain() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -460,21 +481,72 @@ func (c *Collector) maintain() {
 		case <-ctx.Done():
 		}
 	})
-	for ctx.Err() == nil {
+	for c.needed(ctx) {
 		l := c.connect(ctx)
 		if l == nil {
 			break
 		}
 		c.publish(l, nil)
-		select {
-		case <-l.done:
-			c.conf.Logger.Warn("log collector is gone", "pid", l.process.PID)
-		case <-ctx.Done():
-		}
+		c.use(ctx, l)
 		c.publish(nil, nil)
 		l.close()
 	}
 	c.publish(nil, ErrClosed)
+}
+
+// needed waits for a task. It is false when ctx has ended.
+func (c *Collector) needed(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		if c.hasTasks() {
+			return true
+		}
+		select {
+		case <-c.tasked:
+		case <-ctx.Done():
+		}
+	}
+	return false
+}
+
+func (c *Collector) hasTasks() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.tasks) > 0
+}
+
+// use waits until a process cannot be used any more, or has not been for a while; it
+// is ended then.
+func (c *Collector) use(ctx context.Context, l *link) {
+	quiet := time.NewTimer(c.conf.quiet)
+	defer quiet.Stop()
+	for {
+		select {
+		case <-l.done:
+			c.conf.Logger.Warn("log collector is gone", "pid", l.process.PID)
+			return
+		case <-ctx.Done():
+			return
+		case <-c.tasked:
+			quiet.Reset(c.conf.quiet)
+		case <-quiet.C:
+			if c.giveUp() {
+				quit(l)
+				return
+			}
+		}
+	}
+}
+
+// giveUp lets go of the process, unless there is a task: the next one waits for the
+// next process.
+func (c *Collector) giveUp() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.tasks) > 0 {
+		return false
+	}
+	c.link = nil
+	return true
 }
 
 // connect returns a connection to a process that has all streams. It tries
@@ -591,14 +663,19 @@ func replace(l *link, logger hclog.Logger) bool {
 		return false
 	}
 	logger.Info("replacing the log collector, which is another build", "pid", l.process.PID)
+	quit(l)
+	l.close()
+	return true
+}
+
+// quit ends a process.
+func quit(l *link) {
 	_ = l.send(&message{Op: opQuit})
 	select {
 	case <-l.done:
 	case <-time.After(time.Second):
 		_ = l.process.Signal(unix.SIGKILL) // nothing is lost by that, either
 	}
-	l.close()
-	return true
 }
 
 // spawn starts a collector process through the keeper. It gets a socket that

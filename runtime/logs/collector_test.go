@@ -710,3 +710,37 @@ func TestFollowEndsWithTheErrorOfItsReader(t *testing.T) {
 		t.Errorf("Follow error %v", err)
 	}
 }
+
+// There is a process as long as there are tasks, and a little longer.
+func TestProcessEndsWithoutTasks(t *testing.T) {
+	t.Parallel()
+	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
+	s := newSetting(t, Config{quiet: 20 * time.Millisecond})
+	var want string
+	var last keeper.Process
+	for round := range 3 {
+		if p := s.collector.Process(); p != last {
+			t.Fatalf("round %d: process %v without a task", round, p)
+		}
+		stdout, _ := s.start(limits)
+		p := s.collector.Process()
+		if p == last || !p.Alive() {
+			t.Fatalf("round %d: process %v, before %v", round, p, last)
+		}
+		f := s.open(stdout)
+		time.Sleep(50 * time.Millisecond) // no reason to end
+		line := fmt.Sprintln("round", round)
+		want += line
+		s.write(f, line)
+		s.await(Stdout, want)
+		f.Close()
+		if !p.Alive() {
+			t.Errorf("round %d: the process ended before its task", round)
+		}
+		if err := s.collector.Stop(t.Context(), "a1", "web"); err != nil {
+			t.Fatal(err)
+		}
+		waitGone(t, p)
+		last = p
+	}
+}

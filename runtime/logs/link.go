@@ -64,7 +64,7 @@ func (l *link) call(ctx context.Context, m *message, fds ...int) (*message, erro
 	l.mu.Lock()
 	if l.pending == nil {
 		l.mu.Unlock()
-		return nil, errDown
+		return nil, l.down()
 	}
 	l.last++
 	m.ID = l.last
@@ -76,13 +76,15 @@ func (l *link) call(ctx context.Context, m *message, fds ...int) (*message, erro
 		l.mu.Unlock()
 	}()
 
-	if err := l.send(m, fds...); err != nil {
+	if err := l.send(m, fds...); errors.Is(err, errDown) {
+		return nil, l.down()
+	} else if err != nil {
 		return nil, err
 	}
 	select {
 	case reply, ok := <-ch:
 		if !ok {
-			return nil, errDown
+			return nil, l.down()
 		}
 		if reply.Error != "" {
 			return nil, errors.New(reply.Error)
@@ -90,6 +92,23 @@ func (l *link) call(ctx context.Context, m *message, fds ...int) (*message, erro
 		return reply, nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
+	}
+}
+
+// down is the error of a call on a connection that has ended, or is about to: once
+// it is returned, ended says so too.
+func (l *link) down() error {
+	<-l.done
+	return errDown
+}
+
+// ended reports whether no reply will come any more.
+func (l *link) ended() bool {
+	select {
+	case <-l.done:
+		return true
+	default:
+		return false
 	}
 }
 
