@@ -237,7 +237,7 @@ func (a *Agent) openStore() error {
 		reports: make(map[string]scheduler.Report),
 	}
 	a.scheduler = scheduler.New(scheduler.Config{
-		Store: &records{store: a.store, nodeID: a.nodeID, desired: a.ring.desired},
+		Store: Records(a.store, a.nodeID, a.ring.desired),
 		Host: scheduler.Host{
 			NewID:    uuid.NewString,
 			PortFree: scheduler.PortFree,

@@ -25,6 +25,12 @@ type records struct {
 
 var _ scheduler.Store = (*records)(nil)
 
+// Records returns the store as the scheduler of a node sees it. Desired is called
+// after each change of what shall be on the node.
+func Records(s *store.Store, nodeID string, desired func()) scheduler.Store {
+	return &records{store: s, nodeID: nodeID, desired: desired}
+}
+
 // View implements scheduler.Store.
 func (r *records) View() scheduler.State { return state{r.store.Snapshot().Reader, r.nodeID} }
 

@@ -47,7 +47,7 @@ type fixture struct {
 	store *store.Store
 }
 
-func newFixture(t *testing.T, edit func(*Config)) *fixture {
+func newFixture(t testing.TB, edit func(*Config)) *fixture {
 	t.Helper()
 	s, err := store.Open(store.Config{Path: filepath.Join(t.TempDir(), "state.db"), Logger: hclog.NewNullLogger()})
 	if err != nil {

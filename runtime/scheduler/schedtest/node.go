@@ -29,9 +29,16 @@ type Life struct {
 	Linger time.Duration
 }
 
+// Store is what a node looks at. Changed returns a channel that is closed when
+// there is something new for the node.
+type Store interface {
+	View() scheduler.State
+	Changed() <-chan struct{}
+}
+
 // Node pretends to run what the scheduler wants.
 type Node struct {
-	Store     *Memory
+	Store     Store
 	Scheduler *scheduler.Scheduler
 	// Life says how an allocation runs. Nil means the zero value for all.
 	Life func(*api.Allocation) Life

@@ -1,0 +1,186 @@
+package httpapi
+
+import (
+	"context"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
+	"github.com/nomad-lite/nomad-lite/runtime/jobspec/confined"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// bench is an API over a real store and a real scheduler, with a node that
+// pretends to run what it is told to, and the public client.
+type bench struct {
+	*fixture
+	*api.Client
+	ctx context.Context
+}
+
+// newBench starts one. The lives are those of the allocations by the name of
+// their group; the zero value is healthy at once and runs until it is stopped.
+func newBench(t testing.TB, lives map[string]schedtest.Life) *bench {
+	t.Helper()
+	node := schedtest.NewNode(4096)
+	var board *board
+	var sched *scheduler.Scheduler
+	f := newFixture(t, func(c *Config) {
+		board = newBoard(c.Store, node.ID)
+		sched = scheduler.New(scheduler.Config{Store: board, Logger: hclog.NewNullLogger(), Host: scheduler.Host{
+			NewID: uuid.NewString, PortFree: func(int) bool { return true }, Pick: func(int) int { return 0 }, Now: time.Now,
+		}})
+		c.Scheduler, c.NodeID, c.Parser = sched, node.ID, inProcess{}
+	})
+	if _, err := f.store.Update(t.Context(), func(tx *store.Txn) error { tx.PutNode(node); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { sched.Run(ctx) })
+	running.Go(func() {
+		n := &schedtest.Node{Store: board, Scheduler: sched, Life: func(a *api.Allocation) schedtest.Life { return lives[a.TaskGroup] }}
+		n.Run(ctx)
+	})
+	server := httptest.NewServer(f)
+	client, err := api.NewClient(&api.Config{Address: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		client.Close()
+		cancel()
+		server.Close()
+		running.Wait()
+	})
+	return &bench{f, client, ctx}
+}
+
+// board is the state as the node sees it.
+type board struct {
+	scheduler.Store
+	mu      sync.Mutex
+	changed chan struct{} // closed and made anew by each change for the node
+}
+
+func newBoard(s *store.Store, nodeID string) *board {
+	b := &board{changed: make(chan struct{})}
+	b.Store = agent.Records(s, nodeID, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		close(b.changed)
+		b.changed = make(chan struct{})
+	})
+	return b
+}
+
+func (b *board) Changed() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.changed
+}
+
+// inProcess reads the texts of tests.
+type inProcess struct{}
+
+func (inProcess) Parse(_ context.Context, text, variables string) (*api.Job, error) {
+	file, diags := jobspec.Parse(jobspec.Source{Name: "input.hcl", Text: []byte(text), VarText: variables})
+	if err := jobspec.Err(diags); err != nil {
+		return nil, &confined.TextError{Text: err.Error()}
+	}
+	return file.Job, nil
+}
+
+// newJob makes a job with one group, which has the name of its life.
+func newJob(id, kind, group string, edit ...func(*api.Job)) *api.Job {
+	job := &api.Job{ID: &id, Type: &kind, TaskGroups: []*api.TaskGroup{{
+		Name: &group, Tasks: []*api.Task{{Name: "t", Driver: "mock", Config: map[string]any{"run_for": "1s"}}},
+	}}}
+	if kind == api.JobTypeService {
+		job.Update = &api.UpdateStrategy{MinHealthyTime: new(time.Duration(0)), HealthCheck: new("task_states")}
+	}
+	for _, e := range edit {
+		e(job)
+	}
+	return job
+}
+
+func env(value string) func(*api.Job) {
+	return func(j *api.Job) { j.TaskGroups[0].Tasks[0].Env = map[string]string{"V": value} }
+}
+
+func count(n int) func(*api.Job) { return func(j *api.Job) { j.TaskGroups[0].Count = &n } }
+
+// register submits a job and does what `job run` does: it waits for the end of
+// the evaluation and of its deployment, if there is one.
+func (b *bench) register(t testing.TB, job *api.Job) (*api.JobRegisterResponse, *api.Evaluation, *api.Deployment) {
+	t.Helper()
+	written, _, err := b.Jobs().Register(job, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eval, deployment := b.follow(t, written.EvalID)
+	return written, eval, deployment
+}
+
+// follow is the monitor of the command line.
+func (b *bench) follow(t testing.TB, evalID string) (*api.Evaluation, *api.Deployment) {
+	t.Helper()
+	if evalID == "" {
+		return nil, nil
+	}
+	eval, _, err := b.Evaluations().Info(evalID, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if eval.Status != api.EvalStatusComplete {
+		t.Fatalf("evaluation is %s: %s", eval.Status, eval.StatusDescription)
+	}
+	if eval.DeploymentID == "" || len(eval.FailedTGAllocs) > 0 {
+		return eval, nil
+	}
+	q := &api.QueryOptions{WaitTime: 5 * time.Second}
+	for range 50 {
+		d, meta, err := b.Deployments().Info(eval.DeploymentID, q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch d.Status {
+		case api.DeploymentStatusSuccessful, api.DeploymentStatusFailed, api.DeploymentStatusCancelled:
+			return eval, d
+		}
+		if meta.LastIndex == q.WaitIndex {
+			break // nothing has changed for seconds
+		}
+		q.WaitIndex = meta.LastIndex
+	}
+	t.Fatal("the deployment does not end")
+	return nil, nil
+}
+
+// until waits for a state, each time for a change.
+func until[T any](t testing.TB, what string, ask func(*api.QueryOptions) (T, *api.QueryMeta, error), holds func(T) bool) T {
+	t.Helper()
+	q := &api.QueryOptions{WaitTime: 5 * time.Second}
+	for range 100 {
+		value, meta, err := ask(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if holds(value) {
+			return value
+		}
+		q.WaitIndex = meta.LastIndex
+	}
+	t.Fatalf("waited in vain for: %s", what)
+	panic("not reached")
+}

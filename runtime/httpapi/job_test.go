@@ -1,0 +1,571 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
+)
+
+// A job whose id has slashes.
+func TestChecklist05(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	b.register(t, newJob("a/b", "service", "app"))
+	if job, _, err := b.Jobs().Info("a/b", nil); err != nil || *job.ID != "a/b" {
+		t.Error(err)
+	}
+	if _, _, err := b.Jobs().Deregister("a/b", false, nil); err != nil {
+		t.Error(err)
+	}
+	if job, _, err := b.Jobs().Info("a/b", nil); err != nil || !*job.Stop || *job.Status != "dead" {
+		t.Error(job, err)
+	}
+}
+
+// A batch job is done at once. One that cannot be placed says why.
+func TestChecklist06(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, map[string]schedtest.Life{"quick": {Run: time.Millisecond}})
+	_, eval, _ := b.register(t, newJob("quick", "batch", "quick"))
+	if eval.DeploymentID != "" || eval.BlockedEval != "" {
+		t.Errorf("%+v", eval)
+	}
+	until(t, "the end of a batch job", func(q *api.QueryOptions) (*api.Job, *api.QueryMeta, error) { return b.Jobs().Info("quick", q) },
+		func(j *api.Job) bool { return *j.Status == "dead" })
+
+	_, eval, _ = b.register(t, newJob("large", "batch", "app", func(j *api.Job) {
+		j.TaskGroups[0].Tasks[0].Resources = &api.Resources{MemoryMB: new(1 << 20)}
+	}))
+	if m := eval.FailedTGAllocs["app"]; m == nil || m.DimensionExhausted["memory"] != 1 {
+		t.Errorf("metric %+v", m)
+	}
+	blocked, _, err := b.Evaluations().Info(eval.BlockedEval, nil)
+	if err != nil || blocked.Status != "blocked" || len(blocked.RelatedEvals) != 1 || blocked.RelatedEvals[0].ID != eval.ID {
+		t.Errorf("%+v, %v", blocked, err)
+	}
+	stubs, _, err := b.Jobs().List(nil)
+	if err != nil || stubs[0].Status != "pending" || stubs[0].JobSummary.Summary["app"].Queued != 1 {
+		t.Errorf("%+v, %v", stubs[0], err)
+	}
+}
+
+// A service job is run when its deployment is successful.
+func TestChecklist07(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, map[string]schedtest.Life{"bad": {Sick: true}})
+	if _, _, d := b.register(t, newJob("good", "service", "app", count(2))); d.Status != "successful" || d.TaskGroups["app"].HealthyAllocs != 2 {
+		t.Errorf("%+v", d)
+	}
+	versions, _, _, err := b.Jobs().Versions("good", false, nil)
+	if err != nil || !*versions[0].Stable {
+		t.Errorf("not stable, %v", err)
+	}
+	_, _, d := b.register(t, newJob("bad", "service", "bad", func(j *api.Job) {
+		j.Update.ProgressDeadline, j.Update.HealthyDeadline = new(time.Duration(0)), new(time.Minute)
+		j.TaskGroups[0].ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
+	}))
+	if d.Status != "failed" || d.StatusDescription != "Failed due to unhealthy allocations" {
+		t.Errorf("%s: %s", d.Status, d.StatusDescription)
+	}
+}
+
+// placements is what decides about the exit code of a plan.
+func placements(p *api.JobPlanResponse) (n uint64) {
+	for _, u := range p.Annotations.DesiredTGUpdates {
+		n += u.Stop + u.Place + u.Migrate + u.DestructiveUpdate + u.Canary
+	}
+	return n
+}
+
+// A plan says whether something would change.
+func TestChecklist08(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	plan := func(job *api.Job) *api.JobPlanResponse {
+		t.Helper()
+		p, _, err := b.Jobs().Plan(job, true, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	p := plan(newJob("web", "service", "app", count(3)))
+	if p.Diff.Type != model.DiffAdded || p.JobModifyIndex != 0 || placements(p) != 3 || p.Diff.TaskGroups[0].Updates["create"] != 3 {
+		t.Errorf("new: %+v", p.Diff)
+	}
+	written, _, _ := b.register(t, newJob("web", "service", "app", count(3)))
+	p = plan(newJob("web", "service", "app", count(3)))
+	if p.Diff.Type != model.DiffNone || p.JobModifyIndex != written.JobModifyIndex || placements(p) != 0 || p.FailedTGAllocs != nil {
+		t.Errorf("unchanged: %+v", p)
+	}
+	p = plan(newJob("web", "service", "app", count(3), env("2")))
+	group := p.Diff.TaskGroups[0]
+	if p.Diff.Type != model.DiffEdited || placements(p) != 1 || group.Updates["create/destroy update"] != 1 || group.Updates["ignore"] != 2 ||
+		group.Tasks[0].Annotations[0] != "forces create/destroy update" {
+		t.Errorf("changed: %+v", group)
+	}
+	// What the task can take while it runs does not count.
+	p = plan(newJob("web", "service", "app", count(3), func(j *api.Job) { j.TaskGroups[0].Tasks[0].KillTimeout = new(9 * time.Second) }))
+	if group := p.Diff.TaskGroups[0]; placements(p) != 0 || group.Updates["in-place update"] != 3 || group.Tasks[0].Annotations[0] != "forces in-place update" {
+		t.Errorf("in place: %+v", group)
+	}
+	p = plan(newJob("web", "service", "app", count(1)))
+	if group := p.Diff.TaskGroups[0]; group.Updates["destroy"] != 2 || group.Fields[0].Annotations[0] != "forces destroy" {
+		t.Errorf("fewer: %+v", group)
+	}
+	// What does not fit is wanted all the same.
+	p = plan(newJob("web", "service", "app", count(4), func(j *api.Job) { j.Datacenters = []string{"moon"} }))
+	if placements(p) == 0 || p.FailedTGAllocs["app"] == nil {
+		t.Errorf("unplaceable: %+v", p)
+	}
+	// The answer of a registration would be a refusal, a plan warns of it.
+	p = plan(newJob("web", "batch", "app", count(3)))
+	if !strings.Contains(p.Warnings, `cannot update job from type "service" to "batch"`) {
+		t.Errorf("warnings %q", p.Warnings)
+	}
+	p = plan(newJob("cron", "batch", "app", func(j *api.Job) { j.Periodic = &api.PeriodicConfig{Specs: []string{"0 0 1 1 *"}} }))
+	if p.NextPeriodicLaunch.Before(time.Now()) || p.NextPeriodicLaunch.UTC().Format("01-02 15:04") != "01-01 00:00" {
+		t.Errorf("next launch %v", p.NextPeriodicLaunch)
+	}
+}
+
+// A plan changes nothing.
+func TestChecklist09(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	b.register(t, newJob("web", "service", "app"))
+	before := b.store.Snapshot().Index()
+	for range 2 {
+		p, _, err := b.Jobs().Plan(newJob("web", "service", "app", env("x")), true, nil)
+		if err != nil || p.Diff.Type != model.DiffEdited {
+			t.Error(p, err)
+		}
+	}
+	if after := b.store.Snapshot().Index(); after != before {
+		t.Errorf("the index was %d and is %d", before, after)
+	}
+}
+
+// A registration can be tied to the index of the job.
+func TestChecklist10(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	job := func() *api.Job { return newJob("web", "service", "app") }
+	refused := func(index uint64, want string) {
+		t.Helper()
+		if _, _, err := b.Jobs().EnforceRegister(job(), index, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	refused(5, "Enforcing job modify index 5: job does not exist")
+	written, _, err := b.Jobs().EnforceRegister(job(), 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused(0, "Enforcing job modify index 0: job already exists")
+	refused(999, fmt.Sprintf("Enforcing job modify index 999: job exists with conflicting job modify index: %d", written.JobModifyIndex))
+	if _, _, err := b.Jobs().EnforceRegister(job(), written.JobModifyIndex, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// The same job again is a new evaluation, and no new version.
+func TestChecklist11(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	first, _, _ := b.register(t, newJob("web", "service", "app"))
+	second, eval, _ := b.register(t, newJob("web", "service", "app"))
+	job, _, err := b.Jobs().Info("web", nil)
+	if err != nil || *job.Version != 0 || first.EvalID == second.EvalID || *job.JobModifyIndex != first.JobModifyIndex {
+		t.Errorf("version %d, %+v, %v", *job.Version, second, err)
+	}
+	if second.JobModifyIndex != *job.ModifyIndex {
+		t.Errorf("the answer says %d, the job %d", second.JobModifyIndex, *job.ModifyIndex)
+	}
+	if eval.DeploymentID == "" {
+		t.Error("the evaluation does not name the latest deployment")
+	}
+}
+
+// The text of a job comes back byte for byte, and a stopped job can be started.
+func TestChecklist12(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	submission := &api.JobSubmission{
+		Source: "# ünï <>&\u2028\n\tjob \"web\" {}\r\n", Format: "hcl2", Variables: "x = \"y\"\n", VariableFlags: map[string]string{"a": "1 + %2F"},
+	}
+	submit := func(s *api.JobSubmission) {
+		t.Helper()
+		if _, _, err := b.Jobs().RegisterOpts(newJob("web", "service", "app"), &api.RegisterOptions{Submission: s}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	same := func(version int, want *api.JobSubmission) {
+		t.Helper()
+		got, _, err := b.Jobs().Submission("web", version, nil)
+		if err != nil || got.Source != want.Source || got.Variables != want.Variables || got.Format != want.Format || got.VariableFlags["a"] != want.VariableFlags["a"] {
+			t.Errorf("%+v, %v", got, err)
+		}
+	}
+	submit(submission)
+	same(0, submission)
+	// The same job in other words.
+	other := *submission
+	other.Source = "# another comment\n" + submission.Source
+	submit(&other)
+	same(0, &other)
+	if _, _, err := b.Jobs().Submission("web", 7, nil); err == nil || !strings.Contains(err.Error(), "404 (job source not found)") {
+		t.Error(err)
+	}
+
+	if _, _, err := b.Jobs().Deregister("web", false, nil); err != nil {
+		t.Fatal(err)
+	}
+	same(1, &other) // the stop is a version, which has it too
+	stopped, _, err := b.Jobs().Info("web", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped.Stop = new(false)
+	if _, _, d := b.register(t, stopped); d.Status != "successful" {
+		t.Errorf("%+v", d)
+	}
+
+	// Too large a text is left out, and said so.
+	huge := &api.JobSubmission{Source: strings.Repeat("x", maxSource+1)}
+	written, _, err := b.Jobs().RegisterOpts(newJob("huge", "service", "app"), &api.RegisterOptions{Submission: huge}, nil)
+	if err != nil || !strings.Contains(written.Warnings, "job source size of 1.0 MB exceeds maximum of 1.0 MB and will be discarded") {
+		t.Errorf("%v, %v", written, err)
+	}
+}
+
+// The history of a job has one diff fewer than versions.
+func TestChecklist13(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	for _, v := range []string{"1", "2", "3"} {
+		b.register(t, newJob("web", "service", "app", env(v)))
+	}
+	changes := func(diffs []*api.JobDiff) (all []string) {
+		for _, d := range diffs {
+			text := d.Type
+			for _, f := range d.TaskGroups[0].Tasks[0].Fields {
+				text += fmt.Sprintf(" %s %s>%s", f.Name, f.Old, f.New)
+			}
+			all = append(all, text)
+		}
+		return all
+	}
+	versions, diffs, _, err := b.Jobs().Versions("web", true, nil)
+	if err != nil || len(versions) != 3 || *versions[0].Version != 2 {
+		t.Fatal(versions, err)
+	}
+	if got := changes(diffs); !slices.Equal(got, []string{"Edited Env[V] 2>3", "Edited Env[V] 1>2"}) {
+		t.Errorf("diffs %q", got)
+	}
+	if _, diffs, _, _ := b.Jobs().Versions("web", false, nil); diffs != nil {
+		t.Errorf("diffs %q", changes(diffs))
+	}
+	if _, err := b.Jobs().TagVersion("web", 0, "first", "the good one", nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []*api.VersionsOptions{{Diffs: true, DiffTag: "first"}, {Diffs: true, DiffVersion: new(uint64(0))}} {
+		_, diffs, _, err := b.Jobs().VersionsOpts("web", o, nil)
+		if got := changes(diffs); err != nil || !slices.Equal(got, []string{"Edited Env[V] 1>3", "Edited Env[V] 1>2"}) {
+			t.Errorf("diffs %q, %v", got, err)
+		}
+	}
+	if _, _, _, err := b.Jobs().VersionsOpts("web", &api.VersionsOptions{Diffs: true, DiffTag: "nope"}, nil); err == nil || !strings.Contains(err.Error(), "404") {
+		t.Error(err)
+	}
+}
+
+func TestVersionTags(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	for v := range 9 {
+		b.register(t, newJob("web", "service", "app", env(fmt.Sprint(v))))
+		if v == 0 {
+			if _, err := b.Jobs().TagVersionOpts("web", "first", &api.TagVersionRequest{Latest: true, Description: "x"}, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	versions, _, _, err := b.Jobs().Versions("web", false, nil)
+	oldest := versions[len(versions)-1]
+	if err != nil || len(versions) != 7 || *oldest.Version != 0 || oldest.VersionTag.Name != "first" || oldest.VersionTag.Description != "x" || oldest.VersionTag.TaggedTime == 0 {
+		t.Errorf("%d versions, the oldest %d %+v, %v", len(versions), *oldest.Version, oldest.VersionTag, err)
+	}
+	if _, err := b.Jobs().TagVersion("web", 8, "first", "", nil); err == nil || !strings.Contains(err.Error(), "already exists") {
+		t.Error(err)
+	}
+	if _, err := b.Jobs().TagVersion("web", 99, "x", "", nil); err == nil || !strings.Contains(err.Error(), "not found") {
+		t.Error(err)
+	}
+	if _, err := b.Jobs().UntagVersion("web", "first", nil); err != nil {
+		t.Fatal(err)
+	}
+	if versions, _, _, _ = b.Jobs().Versions("web", false, nil); len(versions) != 6 {
+		t.Errorf("%d versions without the tag", len(versions))
+	}
+	if _, err := b.Jobs().UntagVersion("web", "first", nil); err == nil {
+		t.Error("a tag that is not there was removed")
+	}
+}
+
+// A job without a deployment has one that is null.
+func TestChecklist14(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	b.register(t, newJob("work", "batch", "app"))
+	d, meta, err := b.Jobs().LatestDeployment("work", nil)
+	if err != nil || d != nil || meta.LastIndex == 0 {
+		t.Errorf("%+v, %+v, %v", d, meta, err)
+	}
+	if all, _, err := b.Jobs().Deployments("work", false, nil); err != nil || len(all) != 0 {
+		t.Error(all, err)
+	}
+}
+
+func parameterized(j *api.Job) {
+	j.ParameterizedJob = &api.ParameterizedJobConfig{MetaRequired: []string{"who"}, MetaOptional: []string{"why"}}
+}
+
+// A dispatch is refused without its metadata, and makes a child with it.
+func TestChecklist15(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	if written, _, _ := b.register(t, newJob("param", "batch", "app", parameterized)); written.EvalID != "" {
+		t.Error("there is an evaluation of the parent")
+	}
+	if _, _, err := b.Jobs().Dispatch("param", nil, nil, "", nil); err == nil ||
+		err.Error() != "Unexpected response code: 500 (Dispatch did not provide required meta keys: [who])" {
+		t.Error(err)
+	}
+	child, _, err := b.Jobs().Dispatch("param", map[string]string{"who": "me"}, []byte("load"), "", &api.WriteOptions{IdempotencyToken: "once"})
+	if err != nil || child.EvalID == "" {
+		t.Fatal(err)
+	}
+	again, _, err := b.Jobs().Dispatch("param", map[string]string{"who": "me"}, []byte("load"), "", &api.WriteOptions{IdempotencyToken: "once"})
+	if err != nil || again.DispatchedJobID != child.DispatchedJobID {
+		t.Errorf("%+v, %v", again, err)
+	}
+	job, _, err := b.Jobs().Info(child.DispatchedJobID, nil)
+	if err != nil || *job.ParentID != "param" || !job.Dispatched || job.Meta["who"] != "me" || string(job.Payload) != "load" || job.ParameterizedJob == nil {
+		t.Errorf("%+v, %v", job, err)
+	}
+	children, _, err := b.Jobs().PrefixList("param/dispatch-")
+	if err != nil || len(children) != 1 {
+		t.Error(children, err)
+	}
+	summary, _, err := b.Jobs().Summary("param", nil)
+	if err != nil || summary.Children.Sum() != 1 || len(summary.Summary) != 0 {
+		t.Errorf("%+v, %v", summary, err)
+	}
+	// What the command line looks for.
+	for filter, want := range map[string]int{`ParentID == "" and ParameterizedJob is not nil`: 1, "Periodic is not nil": 0} {
+		if found, _, err := b.Jobs().List(&api.QueryOptions{Prefix: "par", Filter: filter, PerPage: 20}); err != nil || len(found) != want {
+			t.Errorf("%s: %d, %v", filter, len(found), err)
+		}
+	}
+
+	// The body as the payload.
+	b.register(t, newJob("plain", "batch", "app", func(j *api.Job) { j.ParameterizedJob = &api.ParameterizedJobConfig{} }))
+	answer := b.ask("PUT", "/v1/job/plain/dispatch/payload", strings.NewReader("\x00raw"))
+	var dispatched api.JobDispatchResponse
+	if err := json.NewDecoder(answer.Body).Decode(&dispatched); err != nil {
+		t.Fatal(err)
+	}
+	if job, _, err := b.Jobs().Info(dispatched.DispatchedJobID, nil); err != nil || string(job.Payload) != "\x00raw" {
+		t.Errorf("%+v, %v", job, err)
+	}
+}
+
+// A periodic job is launched by hand.
+func TestChecklist16(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	b.register(t, newJob("cron", "batch", "app", func(j *api.Job) { j.Periodic = &api.PeriodicConfig{Specs: []string{"0 0 1 1 *"}} }))
+	evalID, _, err := b.Jobs().PeriodicForce("cron", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eval, _ := b.follow(t, evalID)
+	if !strings.HasPrefix(eval.JobID, "cron/periodic-") {
+		t.Errorf("job %q", eval.JobID)
+	}
+	if job, _, err := b.Jobs().Info(eval.JobID, nil); err != nil || *job.ParentID != "cron" || job.Periodic != nil {
+		t.Error(job, err)
+	}
+	if _, _, err := b.Jobs().PeriodicForce("nope", nil); err == nil || !strings.Contains(err.Error(), "500 (job not found)") {
+		t.Error(err)
+	}
+}
+
+// A stopped allocation is followed to the one that takes its place.
+func TestChecklist17(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	b.register(t, newJob("web", "service", "app"))
+	b.register(t, newJob("sys", "system", "app"))
+	for _, id := range []string{"web", "sys"} {
+		stubs, _, err := b.Jobs().Allocations(id, true, nil)
+		if err != nil || len(stubs) != 1 {
+			t.Fatal(stubs, err)
+		}
+		alloc, _, err := b.Allocations().Info(stubs[0].ID, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Allocations().Stop(alloc, nil); err != nil {
+			t.Fatal(err)
+		}
+		if id == "sys" {
+			if _, _, err := b.Jobs().EvaluateWithOpts(id, api.EvalOptions{ForceReschedule: true}, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		info := func(id string) func(*api.QueryOptions) (*api.Allocation, *api.QueryMeta, error) {
+			return func(q *api.QueryOptions) (*api.Allocation, *api.QueryMeta, error) { return b.Allocations().Info(id, q) }
+		}
+		old := until(t, "a replacement", info(alloc.ID), func(a *api.Allocation) bool { return a.NextAllocation != "" })
+		until(t, "a replacement that runs", info(old.NextAllocation), func(a *api.Allocation) bool { return a.ClientStatus == "running" })
+	}
+}
+
+// Evaluations and deployments are found by the beginning of their ids.
+func TestChecklist30(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	_, eval, deployment := b.register(t, newJob("web", "service", "app"))
+	for _, n := range []int{1, 7, 8, 9, 13, 36} {
+		evals, _, err := b.Evaluations().PrefixList(eval.ID[:n])
+		if err != nil || !slices.ContainsFunc(evals, func(e *api.Evaluation) bool { return e.ID == eval.ID }) {
+			t.Errorf("evaluation by %q: %d, %v", eval.ID[:n], len(evals), err)
+		}
+		deployments, _, err := b.Deployments().PrefixList(strings.ReplaceAll(deployment.ID[:n], "-", ""))
+		if err != nil || len(deployments) != 1 || deployments[0].ID != deployment.ID {
+			t.Errorf("deployment by %q: %d, %v", deployment.ID[:n], len(deployments), err)
+		}
+	}
+	allocs, _, err := b.Evaluations().Allocations(eval.ID, nil)
+	if err != nil || len(allocs) != 1 {
+		t.Error(allocs, err)
+	}
+	if allocs, _, err = b.Deployments().Allocations(deployment.ID, nil); err != nil || len(allocs) != 1 {
+		t.Error(allocs, err)
+	}
+	if n, _, err := b.Evaluations().Count(&api.QueryOptions{Filter: `JobID == "web" and TriggeredBy == "job-register"`}); err != nil || n.Count != 1 {
+		t.Error(n, err)
+	}
+	if r := b.ask("DELETE", "/v1/evaluations", strings.NewReader(`{"EvalIDs":[]}`)); r.StatusCode != 500 || text(r) != "eval broker is enabled; eval broker must be paused to delete evals" {
+		t.Error(r.StatusCode)
+	}
+}
+
+// The requests of the Terraform provider: create, empty plan, update, deletion by
+// somebody else, destroy.
+func TestChecklist40(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	source := "job \"web\" {} # as it is in the configuration\n"
+	planned := func(job *api.Job) uint64 {
+		t.Helper()
+		p, _, err := b.Jobs().Plan(job, false, nil)
+		if err != nil || p.Diff != nil {
+			t.Fatal(p, err)
+		}
+		return p.JobModifyIndex
+	}
+	apply := func(job *api.Job, index uint64) {
+		t.Helper()
+		if got := planned(job); got != index {
+			t.Errorf("plan says %d, want %d", got, index)
+		}
+		written, _, err := b.Jobs().RegisterOpts(job, &api.RegisterOptions{Submission: &api.JobSubmission{Source: source, Format: "hcl2"}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, d := b.follow(t, written.EvalID); d.Status != "successful" {
+			t.Errorf("%+v", d)
+		}
+	}
+	refresh := func() *api.Job {
+		t.Helper()
+		job, _, err := b.Jobs().Info("web", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, _, err := b.Jobs().Submission("web", int(*job.Version), nil)
+		if err != nil || got.Source != source {
+			t.Errorf("source %+v, %v", got, err)
+		}
+		return job
+	}
+	apply(newJob("web", "service", "app"), 0)
+	if job := refresh(); planned(newJob("web", "service", "app")) != *job.JobModifyIndex || job.Datacenters[0] != "*" || *job.Namespace != "default" {
+		t.Error("a plan of what is there says that something has changed")
+	}
+	apply(newJob("web", "service", "app", env("2")), *refresh().JobModifyIndex)
+	if *refresh().Version != 1 {
+		t.Error("no new version")
+	}
+	if _, _, err := b.Jobs().Deregister("web", true, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := b.Jobs().Info("web", nil); err == nil || !strings.Contains(err.Error(), "404") {
+		t.Error(err)
+	}
+	apply(newJob("web", "service", "app"), 0)
+	if _, _, err := b.Jobs().Deregister("web", false, nil); err != nil {
+		t.Fatal(err)
+	}
+	policies, _, err := b.Scaling().ListPolicies(&api.QueryOptions{Params: map[string]string{"job": "", "type": ""}})
+	if err != nil || len(policies) != 0 {
+		t.Error(policies, err)
+	}
+}
+
+// A job and what it is sent with say where it shall be, the nearest to the
+// request first.
+func TestNamespaceOfARegistration(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	for _, name := range []string{"one", "two", "three"} {
+		if _, err := b.Namespaces().Register(&api.Namespace{Name: name}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ query, body, want string }{
+		{"", `"Namespace":""`, "three"}, {"", `"Namespace":"two"`, "two"}, {"?namespace=one", `"Namespace":"two"`, "one"},
+	} {
+		job := newJob("web", "batch", "app", func(j *api.Job) { j.Namespace = new("three") })
+		text, err := json.Marshal(job)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := b.ask("PUT", "/v1/jobs"+c.query, strings.NewReader(fmt.Sprintf(`{%s,"Region":"global","Job":%s}`, c.body, text)))
+		if r.StatusCode != http.StatusOK {
+			t.Fatal(r.StatusCode)
+		}
+		if _, _, err := b.Jobs().Info("web", &api.QueryOptions{Namespace: c.want}); err != nil {
+			t.Errorf("not in %s: %v", c.want, err)
+		}
+		if _, _, err := b.Jobs().Deregister("web", true, &api.WriteOptions{Namespace: c.want}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := b.ask("PUT", "/v1/jobs", strings.NewReader(`{"Job":{"ID":"x","Region":"mars"}}`))
+	if got := text(r); r.StatusCode != 500 || got != "No path to region" {
+		t.Errorf("%d %q", r.StatusCode, got)
+	}
+}
