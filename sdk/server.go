@@ -482,6 +482,11 @@ func (s *server[T]) DestroyTask(ctx context.Context, id string, force bool) erro
 	t := s.tasks[id]
 	s.mu.Unlock()
 	if t == nil {
+		if task, any := strings.CutSuffix(id, "/"+driver.AnyStart); any && force {
+			if found, err := s.destroyAll(ctx, task+"/"); found {
+				return err
+			}
+		}
 		return s.sweep(ctx, id, force)
 	}
 	if force {
@@ -518,6 +523,23 @@ func (s *server[T]) DestroyTask(ctx context.Context, id string, force bool) erro
 	delete(s.tasks, id)
 	s.mu.Unlock()
 	return err
+}
+
+// destroyAll destroys the starts of a task that are known.
+func (s *server[T]) destroyAll(ctx context.Context, prefix string) (found bool, err error) {
+	s.mu.Lock()
+	var ids []string
+	for id := range s.tasks {
+		if strings.HasPrefix(id, prefix) {
+			ids = append(ids, id)
+		}
+	}
+	s.mu.Unlock()
+	var errs []error
+	for _, id := range ids {
+		errs = append(errs, s.DestroyTask(ctx, id, true))
+	}
+	return len(ids) > 0, errors.Join(errs...)
 }
 
 // sweep ends what may be left of an unknown start.

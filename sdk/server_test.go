@@ -450,6 +450,28 @@ func TestSweep(t *testing.T) {
 	}
 }
 
+func TestDestroyAnyStart(t *testing.T) {
+	d := &fullDriver{}
+	s := serverOf(d)
+	begin(t, s)
+	any := strings.TrimSuffix(id, id[strings.LastIndexByte(id, '/')+1:]) + driver.AnyStart
+	if err := s.DestroyTask(t.Context(), any, false); !errors.Is(err, ErrTaskNotFound) {
+		t.Errorf("without force: %v", err)
+	}
+	if err := s.DestroyTask(t.Context(), any, true); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.InspectTask(t.Context(), id); !errors.Is(err, ErrTaskNotFound) {
+		t.Errorf("the start that was known: %v", err)
+	}
+	if err := s.DestroyTask(t.Context(), "remains/task/"+driver.AnyStart, true); err != nil {
+		t.Errorf("remains: %v", err)
+	}
+	if want := []string{"remains task"}; !slices.Equal(d.swept, want) {
+		t.Errorf("swept %q, want %q", d.swept, want)
+	}
+}
+
 func TestStartWaitsForASweepOfTheSameTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fullDriver{sweeping: make(chan struct{})}

@@ -54,7 +54,8 @@ type Driver interface {
 	// timeout, kills, and returns when the task has stopped.
 	StopTask(ctx context.Context, taskID string, timeout time.Duration, signal string) error
 
-	// DestroyTask forgets the task; with force it kills a running one first.
+	// DestroyTask forgets the task; with force it kills a running one first. An
+	// id that ends in AnyStart is for whatever runs of a task.
 	DestroyTask(ctx context.Context, taskID string, force bool) error
 
 	// InspectTask tells the driver's view of the task.
@@ -90,6 +91,11 @@ type Driver interface {
 	// DestroyNetwork undoes CreateNetwork.
 	DestroyNetwork(ctx context.Context, allocID string, isolation *NetworkIsolation) error
 }
+
+// AnyStart is the last part of a task id, "<alloc id>/<task>/any", when nobody
+// knows the id any more under which the task was started. Drivers that are made
+// with the SDK understand it; to others it is a task that they do not know.
+const AnyStart = "any"
 
 // Exec is one streaming command.
 type Exec struct {

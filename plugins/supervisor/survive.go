@@ -169,3 +169,12 @@ func (s *Supervisor) Remembers(driver string) bool {
 	sl := s.owners[driver]
 	return sl != nil && (sl.entry.Builtin || sl.old && sl.inst != nil && !ended(sl.inst))
 }
+
+// Searches reports whether a driver is ours, and looks for what may run of a task
+// whose id nobody knows any more.
+func (s *Supervisor) Searches(driver string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sl := s.owners[driver]
+	return sl != nil && sl.entry.Builtin
+}
