@@ -96,6 +96,9 @@ func (w *world) Driver(_ context.Context, name string) (driver.Driver, error) {
 // Remembers implements rememberer.
 func (w *world) Remembers(string) bool { return !w.deaf }
 
+// Searches implements rememberer.
+func (w *world) Searches(string) bool { return w.sweeps }
+
 // killPlugin is kill -9 of the plugin process. What nobody can recover dies with
 // it.
 func (w *world) killPlugin() {

@@ -41,9 +41,11 @@ func HasRecords(records Records, alloc *api.Allocation) bool {
 }
 
 // rememberer is what Drivers may be: it knows whether the plugin of a driver
-// would know a task that an earlier agent was starting when it ended.
+// would know a task that an earlier agent was starting when it ended, and whether
+// it searches for tasks by their names.
 type rememberer interface {
 	Remembers(driver string) bool
+	Searches(driver string) bool
 }
 
 // restoredTask reads what there is of one task, nil if it is new. A record that
@@ -164,9 +166,9 @@ func (r *Runner) recoverTasks(ctx context.Context) {
 	memory, _ := r.config.Drivers.(rememberer)
 	var recovering sync.WaitGroup
 	for _, t := range r.tasks {
-		past := taskrunner.Past{
-			Rebooted: r.config.Rebooted,
-			Certain:  memory != nil && memory.Remembers(t.Task().Driver),
+		past := taskrunner.Past{Rebooted: r.config.Rebooted}
+		if memory != nil {
+			past.Certain, past.Searched = memory.Remembers(t.Task().Driver), memory.Searches(t.Task().Driver)
 		}
 		recovering.Go(func() { t.Recover(limited, past) })
 	}

@@ -754,6 +754,23 @@ func TestRestore(t *testing.T) {
 			want(t, "events", a.events("web"), "[Received Task Setup Started Failed Restoring Task Task Setup Started]")
 		})
 	})
+	t.Run("RS-071: without any record it is known what was reported, and the plugin searches", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var reported map[string]*api.TaskState
+			a := restarted(t, parseJob(t, jobOf("service", sleeper)), time.Second, func(a *agent) {
+				reported = a.last().TaskStates
+				a.ledger = newLedger()
+				a.die()
+				a.world.sweeps = true
+			}, func(c *Config) {
+				c.Alloc.ClientStatus, c.Alloc.TaskStates = api.AllocClientStatusRunning, reported
+			})
+			a.after(time.Second)
+			want(t, "alive", len(a.world.alive()), "1")
+			want(t, "starts", a.starts("web"), "2")
+			want(t, "events", a.events("web"), "[Received Task Setup Started Failed Restoring Task Task Setup Started]")
+		})
+	})
 	t.Run("a driver that is not there yet is waited for", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var w *world

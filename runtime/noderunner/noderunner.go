@@ -2,7 +2,6 @@ package noderunner
 
 import (
 	"context"
-	"errors"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -157,16 +156,15 @@ func (r *Runner) startLocked(ctx context.Context, a Assignment, running *sync.Wa
 	if r.config.Node != nil {
 		config.Node = r.config.Node()
 	}
-	config.Restored = a.Started
+	// Of one that has begun the records may be lost; what it was last known to do
+	// counts then.
+	config.Restored = a.Started || a.Alloc.ClientStatus != api.AllocClientStatusPending
 	config.Previous = r.over
 	config.Report = func(u allocrunner.Update) {
 		r.tidy.Reset(quiet)
 		r.config.Source.Report(u)
 	}
 	runner, err := allocrunner.New(config)
-	if err == nil && !a.Started && a.Alloc.ClientStatus != api.AllocClientStatusPending {
-		err = errLost
-	}
 	if err != nil {
 		r.logger.Error("alloc cannot be run", "alloc_id", a.Alloc.ID, "error", err)
 		running.Go(func() { r.ended(e, err) })
@@ -180,10 +178,6 @@ func (r *Runner) startLocked(ctx context.Context, a Assignment, running *sync.Wa
 		}
 	})
 }
-
-// errLost is about an allocation that was started, says the state, and of whose
-// tasks there is no record: nobody can tell what of it runs, so it is not run on.
-var errLost = errors.New("the records of its tasks are lost")
 
 // over returns a channel that is closed when nothing of an allocation runs on
 // this node.

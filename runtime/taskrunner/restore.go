@@ -31,6 +31,8 @@ type Past struct {
 	// Certain says that the driver would know a task that was being started: its
 	// plugin is the same process as then, or looks for such tasks itself.
 	Certain bool
+	// Searched says that the driver looks for a task by its names.
+	Searched bool
 }
 
 // restore is the part of New for a task that is not new.
@@ -95,7 +97,7 @@ func (r *Runner) Recover(ctx context.Context, past Past) {
 	case r.local.StartID != "":
 		r.sweep(ctx, past, r.local.StartID)
 	case state == model.TaskRunning: // a record was lost
-		r.sweep(ctx, past, newStartID(r.alloc.ID, r.name))
+		r.sweep(ctx, Past{Certain: past.Searched}, r.alloc.ID+"/"+r.name+"/"+driver.AnyStart)
 	}
 	if ctx.Err() != nil || state == model.TaskDead || r.local.Exit != nil {
 		return
@@ -147,7 +149,7 @@ func (r *Runner) sweep(ctx context.Context, past Past, id string) {
 	case !errors.Is(err, driver.ErrTaskNotFound):
 		text = fmt.Sprintf("an earlier start of the task may still run: destroy task: %v", err)
 	case !past.Certain:
-		text = "an earlier start of the task may still run: the agent and the plugin of the driver ended while it was being started"
+		text = "an earlier start of the task may still run: what is known of it is not enough for the driver to find it"
 	}
 	if text != "" {
 		r.logger.Error("an earlier start may still run", "task_id", id, "error", err)
