@@ -85,7 +85,6 @@ type Agent struct {
 
 	damageTold bool // only keepNode uses it
 
-	orphans     []string // allocations of which an earlier agent has left all but their records
 	leftRunning bool     // set by Run: tasks go on without us
 	needed      []string // set by Run: the drivers of these tasks
 
@@ -226,7 +225,6 @@ func (a *Agent) openStore() error {
 	for _, id := range a.store.Snapshot().LocalAllocations() {
 		started[id] = true
 	}
-	a.orphans = a.findOrphans()
 	a.ring = &ring{
 		started: started,
 		store:   a.store,
@@ -405,7 +403,6 @@ func (a *Agent) Run(ctx context.Context) {
 	background.Go(func() {
 		select {
 		case <-a.registered:
-			a.clearOrphans(ctx)
 			a.scheduler.Run(ctx)
 		case <-ctx.Done():
 		}

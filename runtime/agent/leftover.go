@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
@@ -75,52 +77,80 @@ func (r taskRecords) TaskState(allocID, task string) (*api.TaskState, error) {
 	return r.store.Snapshot().TaskState(allocID, task)
 }
 
-// findOrphans returns the allocations that are not in the state any more, but of
-// whose tasks there are records, or whose directory is there: an agent was killed
-// while it removed them. Directories are left alone if the state may be at fault.
-func (a *Agent) findOrphans() []string {
+// remainsFact begins the names of the records that an allocation is deleted and
+// its directory is not.
+const remainsFact = "remains/"
+
+// orphan is an allocation that is not in the state.
+type orphan struct {
+	id string
+	// known says that there are records of its tasks, or that an agent ended while
+	// it removed the directory. Of what is not known somebody may miss the files.
+	known bool
+}
+
+// findOrphans returns the allocations of which an earlier agent has left
+// something, and which are not in the state.
+func (a *Agent) findOrphans() (orphans []orphan) {
 	state := a.store.Snapshot()
-	ids := state.LocalAllocations()
+	known := make(map[string]bool)
+	for _, id := range state.LocalAllocations() {
+		known[id] = true
+	}
+	for _, fact := range state.Facts(remainsFact) {
+		known[strings.TrimPrefix(fact, remainsFact)] = true
+	}
 	dirs, err := os.ReadDir(a.AllocDirs())
 	if err != nil {
-		a.logger.Warn("directories of allocations that are gone stay", "error", err)
+		a.logger.Warn("directories of allocations not read", "error", err)
 	}
-	sound := len(a.store.Damage()) == 0 && len(state.Nodes(nil, "")) > 0
+	ids := slices.Collect(maps.Keys(known))
 	for _, dir := range dirs {
-		if sound {
-			ids = append(ids, dir.Name())
-		} else if state.Allocation(nil, dir.Name()) == nil {
-			a.logger.Warn("directory of an allocation that the state does not have", "dir", filepath.Join(a.AllocDirs(), dir.Name()))
-		}
+		ids = append(ids, dir.Name())
 	}
 	slices.Sort(ids)
-	return slices.DeleteFunc(slices.Compact(ids), func(id string) bool { return state.Allocation(nil, id) != nil })
+	for _, id := range slices.Compact(ids) {
+		if state.Allocation(nil, id) == nil {
+			orphans = append(orphans, orphan{id, known[id]})
+		}
+	}
+	return orphans
 }
 
 // orphanDeadline is how long the end of one orphan may take.
 const orphanDeadline = 10 * time.Second
 
-// clearOrphans ends what runs of allocations whose records do not read any more,
-// although those of their tasks do. The scheduler would start others beside them.
+// clearOrphans ends what runs of allocations that are not in the state. The
+// scheduler would start others beside them.
 func (a *Agent) clearOrphans(ctx context.Context) {
-	for _, id := range a.orphans {
-		if err := a.clearOrphan(ctx, id); err != nil {
-			a.logger.Error("tasks of a lost allocation may still run", "alloc_id", id, "error", err)
+	for _, o := range a.findOrphans() {
+		if err := a.clearOrphan(ctx, o); err != nil {
+			a.logger.Error("tasks of a lost allocation may still run", "alloc_id", o.id, "error", err)
 			continue
 		}
-		a.logger.Warn("tasks of a lost allocation are ended", "alloc_id", id)
+		if o.known {
+			a.logger.Warn("tasks of a lost allocation are ended", "alloc_id", o.id)
+		} else {
+			a.logger.Warn("tasks of a lost allocation are ended; its directory stays until somebody removes it",
+				"alloc_id", o.id, "dir", filepath.Join(a.AllocDirs(), o.id))
+		}
 	}
 }
 
-func (a *Agent) clearOrphan(ctx context.Context, id string) error {
+func (a *Agent) clearOrphan(ctx context.Context, o orphan) error {
 	ctx, cancel := context.WithTimeout(ctx, orphanDeadline)
 	defer cancel()
 	var errs []error
 	records := a.store.Snapshot()
-	for _, task := range records.LocalTasks(id) {
-		local, known, err := records.TaskLocal(id, task)
-		if err != nil || !known || local.StartID == "" {
-			errs = append(errs, err)
+	tasks := append(records.LocalTasks(o.id), a.taskDirs(o.id)...)
+	slices.Sort(tasks)
+	for _, task := range slices.Compact(tasks) {
+		local, known, err := records.TaskLocal(o.id, task)
+		start := local.StartID
+		if err != nil || !known {
+			start = o.id + "/" + task + "/" + driver.AnyStart
+		}
+		if start == "" {
 			continue
 		}
 		// Nobody knows any more whose task it was; others do not know it.
@@ -133,22 +163,42 @@ func (a *Agent) clearOrphan(ctx context.Context, id string) error {
 			if !a.rebooted && local.Handle != nil && d.RecoverTask(ctx, local.Handle) != nil {
 				continue
 			}
-			if err := d.DestroyTask(ctx, local.StartID, true); err != nil {
+			if err := d.DestroyTask(ctx, start, true); err != nil {
 				a.logger.Debug("orphan is not a task of this driver", "driver", name, "task", task, "error", err)
 			}
 		}
 	}
-	if dir, err := allocdir.New(a.AllocDirs(), id); err != nil {
+	if !o.known {
+		return errors.Join(errs...)
+	}
+	if dir, err := allocdir.New(a.AllocDirs(), o.id); err != nil {
 		errs = append(errs, err)
 	} else {
 		errs = append(errs, dir.Destroy())
 	}
 	_, err := a.store.Update(ctx, func(tx *store.Txn) error {
-		tx.ForgetAllocation(id)
+		forget(tx, o.id)
 		return nil
 	})
 	if err := errors.Join(append(errs, err)...); err != nil {
-		return fmt.Errorf("clear what is left of alloc %s: %w", id, err)
+		return fmt.Errorf("clear what is left of alloc %s: %w", o.id, err)
 	}
 	return nil
+}
+
+// forget removes the last records of an allocation that is off the disk.
+func forget(tx *store.Txn, id string) {
+	tx.ForgetAllocation(id)
+	tx.DeleteFact(remainsFact + id)
+}
+
+// taskDirs returns the names of the tasks that have a directory.
+func (a *Agent) taskDirs(id string) (names []string) {
+	entries, _ := os.ReadDir(filepath.Join(a.AllocDirs(), id))
+	for _, e := range entries {
+		if e.IsDir() && e.Name() != "alloc" {
+			names = append(names, e.Name())
+		}
+	}
+	return names
 }

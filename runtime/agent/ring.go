@@ -157,7 +157,7 @@ func (r *ring) write(ctx context.Context) error {
 		_, err := r.store.Update(ctx, func(tx *store.Txn) error {
 			for _, id := range removed {
 				if tx.Allocation(nil, id) == nil {
-					tx.ForgetAllocation(id)
+					forget(tx, id)
 				}
 			}
 			return nil

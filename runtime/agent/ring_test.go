@@ -214,7 +214,7 @@ func TestPurgedIsForgottenWhenItHasEnded(t *testing.T) {
 	if err := r.write(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := r.store.Snapshot().LocalAllocations(); len(got) > 0 || len(r.store.Snapshot().Facts(endedFact)) > 0 {
+	if got := r.store.Snapshot().LocalAllocations(); len(got) > 0 || len(r.store.Snapshot().Facts("")) > 0 {
 		t.Errorf("records of %q are left", got)
 	}
 }

@@ -182,6 +182,7 @@ func (t *transaction) PutEnded(allocID string) {
 func (t *transaction) DeleteAlloc(id string) {
 	t.tx.DeleteAllocation(id)
 	t.tx.DeleteFact(endedFact + id)
+	t.tx.PutFact(remainsFact+id, true) // until it is off the disk
 	t.acts = true
 }
 
