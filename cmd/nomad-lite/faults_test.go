@@ -26,6 +26,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
+	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
@@ -254,6 +255,15 @@ var moreVerbs = map[string]func(ctx context.Context, a *agent.Agent, arg string)
 		_, err := runner.ExecStreaming(ctx, "life", driver.Exec{Command: []string{"/bin/echo", "hello"}, Stdout: out})
 		return fmt.Sprint(out, err)
 	},
+	"register": func(ctx context.Context, a *agent.Agent, path string) any {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err.Error()
+		}
+		file, _ := jobspec.Parse(jobspec.Source{Name: path, Text: text})
+		_, err = a.Scheduler().Register(ctx, file.Job, scheduler.RegisterOptions{})
+		return fmt.Sprint(err)
+	},
 	"purge": func(ctx context.Context, a *agent.Agent, job string) any {
 		_, err := a.Scheduler().Deregister(ctx, scheduler.JobKey{Namespace: "default", ID: job}, scheduler.DeregisterOptions{Purge: true})
 		return fmt.Sprint(err)
@@ -313,7 +323,7 @@ job "life" {
       max_parallel = 0
     }
     restart {
-      attempts = 5
+      attempts = 1000
       delay    = "50ms"
       mode     = "fail"
     }
@@ -368,6 +378,7 @@ type node struct {
 	fault     fault
 	dir, data string
 	diary     string
+	log       *os.File // what agents say
 
 	cmd      *exec.Cmd
 	in       io.WriteCloser
@@ -391,7 +402,14 @@ func newNode(t *testing.T, f fault) *node {
 		T: t, fault: f, dir: dir, data: filepath.Join(dir, "data"), diary: filepath.Join(dir, "diary"),
 		struck: make(chan struct{}), past: map[string]*api.Allocation{}, runsAtEnd: map[string]int{},
 	}
+	if n.log, err = os.Create(filepath.Join(dir, "log")); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("agents said:\n%s", n.said())
+		}
+		n.log.Close()
 		for _, p := range nodeProcesses(n.data) {
 			t.Errorf("I3: %s is left behind: %d", p.kind, p.PID)
 			_ = p.Signal(syscall.SIGKILL)
@@ -401,6 +419,15 @@ func newNode(t *testing.T, f fault) *node {
 		}
 	})
 	return n
+}
+
+// said returns what agents have said.
+func (n *node) said() string {
+	text, err := os.ReadFile(n.log.Name())
+	if err != nil {
+		n.Error(err)
+	}
+	return string(text)
 }
 
 // live lets the job live, and returns the moments that were reached.
@@ -495,7 +522,7 @@ func (n *node) start() {
 	}
 	n.cmd = exec.Command("/proc/self/exe", n.data)
 	n.cmd.Args[0] = "faulty-agent"
-	n.cmd.Stderr = os.Stderr
+	n.cmd.Stderr = n.log
 	n.cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
 	n.cmd.ExtraFiles = []*os.File{tellIn, goOnOut}
 	in, err := n.cmd.StdinPipe()
