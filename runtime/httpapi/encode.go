@@ -95,6 +95,18 @@ var (
 	maxEncodeDeep = 200
 )
 
+// serverForm is what a server calls otherwise than the client whose types these
+// are. What has no name here is left out; what is named is never dropped.
+var serverForm = map[reflect.Type]map[string]string{
+	reflect.TypeFor[api.Job]():           {"Migrate": "", "Reschedule": ""},
+	reflect.TypeFor[api.JobUILink]():     {"URL": "Url"},
+	reflect.TypeFor[api.LogConfig]():     {"Enabled": ""},
+	reflect.TypeFor[api.ScalingPolicy](): {"Namespace": ""},
+	reflect.TypeFor[api.Service]():       {"CheckRestart": ""},
+	reflect.TypeFor[api.ServiceCheck]():  {"Advertise": ""},
+	reflect.TypeFor[api.Task]():          {"CSIPluginConfig": "CSIPluginConfig"},
+}
+
 // field is one field of a struct as it is encoded.
 type field struct {
 	name      string
@@ -115,10 +127,14 @@ func fieldsOf(t reflect.Type) []field {
 		if !f.IsExported() || tag == "-" || embedded {
 			continue
 		}
+		name, named := serverForm[t][f.Name]
+		if named && name == "" {
+			continue
+		}
 		fields = append(fields, field{
-			name:      cmp.Or(tag, f.Name),
+			name:      cmp.Or(name, tag, f.Name),
 			index:     f.Index,
-			omitEmpty: strings.Contains(options, "omitempty") || slices.Contains(sparse, t),
+			omitEmpty: !named && (strings.Contains(options, "omitempty") || slices.Contains(sparse, t)),
 			quoted:    strings.Contains(options, "string"),
 		})
 	}

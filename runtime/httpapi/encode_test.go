@@ -33,6 +33,8 @@ func TestEncode(t *testing.T) {
 		{"bytes are base64", []byte("hi"), `"aGk="`},
 		{"an evaluation drops what is empty", api.Evaluation{ID: "e"}, `{"ID":"e"}`},
 		{"a job keeps it", api.PeriodicConfig{}, `{"Enabled":null,"ProhibitOverlap":null,"Spec":null,"SpecType":null,"Specs":null,"TimeZone":null}`},
+		{"a server has other names", api.JobUILink{}, `{"Label":"","Url":""}`},
+		{"and fewer", api.LogConfig{}, `{"Disabled":null,"MaxFileSizeMB":null,"MaxFiles":null}`},
 		{"a tag decides too", api.AllocationListStub{}.AllocatedResources, `null`},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -1,7 +1,9 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 
 	"github.com/hashicorp/nomad/api"
@@ -37,5 +39,12 @@ func (a *API) parseJob(r *request) (any, error) {
 	if body.Canonicalize {
 		job.Canonicalize()
 	}
-	return job, nil
+	// The answer is what the client would have made itself, in its form.
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(job); err != nil {
+		return nil, err
+	}
+	return json.RawMessage(bytes.TrimSpace(b.Bytes())), nil
 }

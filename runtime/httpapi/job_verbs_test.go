@@ -232,20 +232,25 @@ func TestServiceOfConsul(t *testing.T) {
 func TestParse(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
-	text := `variable "n" { default = 1 }
+	file := `variable "n" { default = 1 }
 job "web" {
   group "app" {
     count = var.n
     task "t" { driver = "mock" }
   }
 }`
-	job, err := b.Jobs().ParseHCLOpts(&api.JobsParseRequest{JobHCL: text, Variables: "n = 3\nother = 1"})
+	job, err := b.Jobs().ParseHCLOpts(&api.JobsParseRequest{JobHCL: file, Variables: "n = 3\nother = 1"})
 	if err != nil || *job.TaskGroups[0].Count != 3 || job.Priority != nil {
 		t.Errorf("%+v, %v", job, err)
 	}
-	job, err = b.Jobs().ParseHCL(text, true)
+	job, err = b.Jobs().ParseHCL(file, true)
 	if err != nil || *job.Priority != 50 || job.Datacenters != nil || *job.NodePool != "" || *job.Status != "" {
 		t.Errorf("%+v, %v", job, err)
+	}
+	// The form is the client's.
+	r := text(b.ask("PUT", "/v1/jobs/parse", strings.NewReader(`{"JobHCL":"job \"a\" {\n meta { x = \"<\" } \n}"}`)))
+	if !strings.Contains(r, `"Migrate":null`) || !strings.Contains(r, `"Meta":{"x":"<"}`) {
+		t.Error(r)
 	}
 	_, err = b.Jobs().ParseHCL("bad {}", false)
 	answers(t, err, 400, "Failed to parse job: input.hcl:1,1-4: Unsupported block type; ")
