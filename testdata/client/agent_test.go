@@ -187,7 +187,7 @@ var operatorTrials = trials{
 		equal(t, "ready", c.Ready(), true)
 	},
 	"Utilization": refused(501, "Nomad Enterprise only endpoint", func(e *env) error {
-		_, _, err := e.Operator().Utilization(nil, nil)
+		_, _, err := e.Operator().Utilization(&api.OperatorUtilizationOptions{}, nil)
 		return err
 	}),
 	"AutopilotGetConfiguration": func(t *testing.T, e *env) {

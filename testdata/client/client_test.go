@@ -150,6 +150,7 @@ func (e *env) newJob(t *testing.T, kind, script string) *api.Job {
 	task := api.NewTask("main", "raw_exec").SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", script})
 	task.KillTimeout = new(time.Second)
 	task.Resources = &api.Resources{CPU: new(10), MemoryMB: new(10)}
+	task.LogConfig = &api.LogConfig{MaxFiles: new(2), MaxFileSizeMB: new(1)}
 	group := api.NewTaskGroup("group", 1).AddTask(task)
 	group.EphemeralDisk = &api.EphemeralDisk{SizeMB: new(10)}
 	job := api.NewServiceJob(id, id, "global", 50).AddTaskGroup(group)
