@@ -103,15 +103,15 @@ var agentTrials = trials{
 		_, errs := e.Agent().MonitorExport(nil, &api.QueryOptions{})
 		refuses(t, 400, "", <-errs)
 	},
-	"CPUProfile": refused(404, "", func(e *env) error {
+	"CPUProfile": refused(403, "Permission denied", func(e *env) error {
 		_, err := e.Agent().CPUProfile(api.PprofOptions{}, nil)
 		return err
 	}),
-	"Trace": refused(404, "", func(e *env) error {
+	"Trace": refused(403, "Permission denied", func(e *env) error {
 		_, err := e.Agent().Trace(api.PprofOptions{}, nil)
 		return err
 	}),
-	"Lookup": refused(404, "", func(e *env) error {
+	"Lookup": refused(403, "Permission denied", func(e *env) error {
 		_, err := e.Agent().Lookup("heap", api.PprofOptions{}, nil)
 		return err
 	}),
@@ -122,12 +122,10 @@ var agentTrials = trials{
 			t.Errorf("%+v", c)
 		}
 	},
-	"SetSchedulerWorkerConfig": func(t *testing.T, e *env) {
-		before, err := e.Agent().GetSchedulerWorkerConfig(nil)
-		must(t, err)
-		_, err = e.Agent().SetSchedulerWorkerConfig(*before, nil)
-		must(t, err)
-	},
+	"SetSchedulerWorkerConfig": refused(501, "not part of a cluster", func(e *env) error {
+		_, err := e.Agent().SetSchedulerWorkerConfig(api.SchedulerWorkerPoolArgs{NumSchedulers: 3}, nil)
+		return err
+	}),
 	"GetSchedulerWorkersInfo": func(t *testing.T, e *env) {
 		info, err := e.Agent().GetSchedulerWorkersInfo(nil)
 		must(t, err)

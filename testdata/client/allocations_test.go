@@ -98,7 +98,13 @@ var allocationTrials = trials{
 		refuses(t, 500, "not eligible for GC", e.Allocations().GC(e.alloc, nil))
 		job := e.newJob(t, api.JobTypeBatch, "true")
 		e.register(t, job)
-		must(t, e.Allocations().GC(e.newest(t, *job.ID, api.AllocClientStatusComplete), nil))
+		alloc := e.newest(t, *job.ID, api.AllocClientStatusComplete)
+		err := e.Allocations().GC(alloc, nil)
+		for deadline := time.Now().Add(patience); err != nil && strings.Contains(err.Error(), "not eligible for GC") && time.Now().Before(deadline); {
+			time.Sleep(20 * time.Millisecond) // its hooks may be at work
+			err = e.Allocations().GC(alloc, nil)
+		}
+		must(t, err)
 	},
 	"Restart": func(t *testing.T, e *env) {
 		alloc := e.run(t, e.newJob(t, api.JobTypeService, forever))

@@ -33,11 +33,11 @@ var jobTrials = trials{
 	},
 	"ParseHCLOpts": func(t *testing.T, e *env) {
 		job, err := e.Jobs().ParseHCLOpts(&api.JobsParseRequest{
-			JobHCL: `variable "n" { default = "x" }` + "\n" + strings.Replace(source, `"parsed"`, `"${var.n}"`, 1), Variables: `n = "given"`,
+			JobHCL: `variable "n" { default = "x" }` + "\n" + strings.Replace(source, "{", "{\n  name = var.n", 1), Variables: `n = "given"`,
 		})
 		must(t, err)
-		equal(t, "id", *job.ID, "x")
-		equal(t, "name", *job.Name, "x")
+		equal(t, "id", *job.ID, "parsed")
+		equal(t, "name", *job.Name, "given")
 	},
 	"Validate": func(t *testing.T, e *env) {
 		r, _, err := e.Jobs().Validate(e.newJob(t, api.JobTypeBatch, "true"), nil)
