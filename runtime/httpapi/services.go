@@ -59,11 +59,6 @@ func (a *API) readService(r *request) (any, error) {
 
 func byServiceID(reg *api.ServiceRegistration) place { return named(reg.Namespace, reg.ID) }
 
-// listedServices are those of a job or of an allocation.
-func listedServices(r *request, found []*api.ServiceRegistration) ([]*api.ServiceRegistration, error) {
-	return page(r, found, byServiceID, asIs)
-}
-
 // choice asks for some instances of a service: the same ones for the same key, as
 // far as they are still there.
 type choice struct {

@@ -1,0 +1,310 @@
+package httpapi
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// serve answers on a listener until the test ends, and waits for the end.
+func (f *fixture) serve(t *testing.T, l net.Listener) {
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- f.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func (f *fixture) listen(t *testing.T) (address string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.serve(t, l)
+	return l.Addr().String()
+}
+
+func (f *fixture) putVariable(t *testing.T, path string) uint64 {
+	return f.put(t, func(tx *store.Txn) { tx.PutVariable(&api.Variable{Namespace: "default", Path: path}) })
+}
+
+// watcher is a client of the event stream that reads what is on the wire.
+type watcher struct {
+	net.Conn
+	lines *bufio.Scanner
+}
+
+// follow begins to follow, and returns when the headers are read.
+func follow(conn net.Conn, query string) (*watcher, error) {
+	if _, err := fmt.Fprintf(conn, "GET /v1/event/stream?%s HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept-Encoding: gzip\r\n\r\n", query); err != nil {
+		return nil, err
+	}
+	w := &watcher{conn, bufio.NewScanner(conn)}
+	w.lines.Buffer(nil, 1<<20)
+	for want := []string{"HTTP/1.1 200 OK", "Content-Type: application/json", "Cache-Control: no-cache", "Transfer-Encoding: chunked"}; w.lines.Scan(); {
+		line := w.lines.Text()
+		switch {
+		case line == "" && len(want) > 0:
+			return nil, fmt.Errorf("the headers lack %q", want)
+		case line == "":
+			return w, nil
+		case strings.HasPrefix(line, "Content-Encoding"):
+			return nil, errors.New("a stream is compressed")
+		}
+		want = slices.DeleteFunc(want, func(header string) bool { return header == line })
+	}
+	return nil, errors.Join(w.lines.Err(), io.ErrUnexpectedEOF)
+}
+
+// next returns the next line of JSON.
+func (w *watcher) next() (string, error) {
+	for w.lines.Scan() {
+		if line := w.lines.Text(); strings.HasPrefix(line, "{") { // not the length of a chunk
+			return line, nil
+		}
+	}
+	return "", errors.Join(w.lines.Err(), io.EOF)
+}
+
+func (w *watcher) want(t *testing.T, what string) (events []api.Event) {
+	t.Helper()
+	line, err := w.next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var batch api.Events
+	if err := json.Unmarshal([]byte(line), &batch); err != nil {
+		t.Fatal(err)
+	}
+	var keys []string
+	for _, e := range batch.Events {
+		if e.Index != batch.Index {
+			t.Errorf("event at %d in a line of %d", e.Index, batch.Index)
+		}
+		keys = append(keys, fmt.Sprint(e.Topic, ":", e.Key))
+	}
+	if got := strings.Join(keys, " "); got != what {
+		t.Fatalf("events %q, want %q", got, what)
+	}
+	return batch.Events
+}
+
+func TestChecklist34EventStream(t *testing.T) {
+	f := newFixture(t, nil)
+	address := f.listen(t)
+	open := func(query string) *watcher {
+		t.Helper()
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		w, err := follow(conn, query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.want(t, "") // a sign of life comes first
+		return w
+	}
+	f.putJob(t, "web")
+	f.put(t, func(tx *store.Txn) {
+		tx.Operation("PlanResult")
+		tx.PutAllocation(&api.Allocation{ID: "a", Namespace: "default", JobID: "web", Job: &api.Job{ID: new("web"), Namespace: new("default")}})
+		tx.PutEvaluation(&api.Evaluation{ID: "e", Namespace: "default", JobID: "web"})
+		tx.PutNode(&api.Node{ID: "n"})
+	})
+	f.putVariable(t, "v")
+
+	w := open("index=0") // the past is replayed, then comes what is new
+	w.want(t, "Job:web")
+	all := w.want(t, "Allocation:a Evaluation:e Node:n")
+	if e := all[0]; e.Type != "PlanResult" || !slices.Equal(e.FilterKeys, []string{"web", ""}) {
+		t.Errorf("%+v", e)
+	}
+	if a, err := all[0].Allocation(); err != nil || a.ID != "a" || a.Job != nil {
+		t.Errorf("%+v, %v", a, err)
+	}
+	w.want(t, "Variable:v")
+	f.putVariable(t, "w")
+	w.want(t, "Variable:w")
+
+	w = open("topic=Allocation:web&topic=Job:db&topic=Evaluation:web")
+	w.want(t, "Allocation:a Evaluation:e")
+	f.putJob(t, "db")
+	w.want(t, "Job:db")
+
+	open("index=3").want(t, "Variable:v")
+	w = open("index=99") // what is yet to come
+	f.putJob(t, "more")
+	w.want(t, "Job:more")
+	open("namespace=prod").want(t, "Node:n")
+	open("namespace=*&topic=Job").want(t, "Job:web")
+
+	f.answers(t, []call{
+		{"an index that is none", "GET", "/v1/event/stream?index=x", "", 400, "…Unable to parse index: "},
+		{"a topic that is none", "GET", "/v1/event/stream?topic=a:b:c", "", 400, "Invalid topic query: error parsing topics: Invalid key value pair for topic, topic: a:b:c"},
+	})
+}
+
+// Traefik watches services like this, section 8.3.
+func TestWatchOfTraefik(t *testing.T) {
+	f := newFixture(t, nil)
+	client, err := api.NewClient(&api.Config{Address: "http://" + f.listen(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	stream, err := client.EventStream().Stream(t.Context(), map[api.Topic][]string{api.TopicService: {"*"}}, 0, &api.QueryOptions{Namespace: "default"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.put(t, func(tx *store.Txn) {
+		tx.PutService(&api.ServiceRegistration{Namespace: "default", ID: "s", ServiceName: "web", JobID: "j"})
+	})
+	f.put(t, func(tx *store.Txn) { tx.DeleteService("default", "s") })
+	for _, want := range []string{"ServiceRegistration", "ServiceDeregistration"} {
+		batch := <-stream
+		if batch.Err != nil || batch.Events[0].Type != want || !slices.Equal(batch.Events[0].FilterKeys, []string{"j", "web"}) {
+			t.Fatalf("%+v, want %s", batch, want)
+		}
+		if s, err := batch.Events[0].Service(); err != nil || s.ServiceName != "web" {
+			t.Errorf("%+v, %v", s, err)
+		}
+	}
+}
+
+func descriptors(t *testing.T) int {
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(open)
+}
+
+// A thousand clients that vanish, some of them without a word, leave nothing.
+func TestVanishedEventClientsLeaveNothing(t *testing.T) {
+	f := newFixture(t, nil)
+	address := f.listen(t)
+	f.putVariable(t, "v")
+	var before runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	goroutines, open := runtime.NumGoroutine(), descriptors(t)
+
+	clients := make([]net.Conn, 1000)
+	errs := make([]error, len(clients))
+	var wg sync.WaitGroup
+	for i := range clients {
+		wg.Go(func() {
+			if clients[i], errs[i] = net.Dial("tcp", address); errs[i] != nil {
+				return
+			}
+			w, err := follow(clients[i], "index=0")
+			for range 2 { // the sign of life and the event
+				if err == nil {
+					_, err = w.next()
+				}
+			}
+			errs[i] = err
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	if n := runtime.NumGoroutine() - goroutines; n < len(clients) {
+		t.Errorf("only %d goroutines for %d clients: who serves them?", n, len(clients))
+	}
+	for i, c := range clients {
+		if i%2 == 0 {
+			_ = c.(*net.TCPConn).SetLinger(0) // a reset
+		}
+		c.Close()
+	}
+	for deadline := time.Now().Add(time.Minute); runtime.NumGoroutine() > goroutines || descriptors(t) > open; {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d goroutines, %d before; %d descriptors, %d before", runtime.NumGoroutine(), goroutines, descriptors(t), open)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	var after runtime.MemStats
+	for range 3 { // the pools of net/http need more than one
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&after)
+	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 4<<20 {
+		t.Errorf("the heap has grown by %d bytes", grown)
+	}
+}
+
+// pipes is a listener whose connections have no buffers.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	c, ok := <-p
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+
+func (p pipes) Close() error {
+	close(p)
+	return nil
+}
+
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+
+// A client that does not read is cut off, and holds up nobody.
+func TestStuckEventClientIsCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, nil)
+		l := make(pipes)
+		f.serve(t, l)
+		client := func() *watcher {
+			ours, theirs := net.Pipe()
+			l <- theirs
+			w, err := follow(ours, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.want(t, "")
+			return w
+		}
+		stuck, lively := client(), client()
+		f.putVariable(t, "v")
+		lively.want(t, "Variable:v")
+		begin := time.Now()
+		synctest.Wait()
+		time.Sleep(writeTimeout + time.Second)
+		synctest.Wait()
+		_ = stuck.SetReadDeadline(time.Now().Add(time.Second))
+		for err := error(nil); !errors.Is(err, io.EOF); {
+			if _, err = stuck.next(); errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Fatalf("after %v the client is still there", time.Since(begin))
+			}
+		}
+		lively.Close()
+		stuck.Close()
+	})
+}

@@ -1,0 +1,157 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/hashicorp/nomad/api/contexts"
+
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+const (
+	searchedAlloc  = "ab111111-2222-4333-8444-555555555555"
+	searchedOther  = "ab111111-9999-4333-8444-555555555555"
+	searchedEval   = "cd111111-2222-4333-8444-555555555555"
+	searchedDeploy = "ef111111-2222-4333-8444-555555555555"
+	searchedNode   = "12111111-2222-4333-8444-555555555555"
+)
+
+func withEverything(t *testing.T) *fixture {
+	f := newFixture(t, nil)
+	f.put(t, func(tx *store.Txn) {
+		web := &api.Job{
+			ID: new("web"), Name: new("web"), Namespace: new("default"), Version: new(uint64(0)),
+			TaskGroups: []*api.TaskGroup{{
+				Name: new("front"), Services: []*api.Service{{Name: "web-http"}},
+				Tasks: []*api.Task{{
+					Name: "server", Config: map[string]any{"image": "nginx:Web", "command": "/bin/webserver"}, Services: []*api.Service{{Name: "my-web-admin"}},
+				}},
+			}},
+		}
+		tx.PutJob(web)
+		tx.PutJob(&api.Job{ID: new("website"), Name: new("website"), Namespace: new("default"), Version: new(uint64(0))})
+		tx.PutJob(&api.Job{ID: new("web"), Name: new("web"), Namespace: new("prod"), Version: new(uint64(0))})
+		tx.PutAllocation(&api.Allocation{ID: searchedAlloc, Name: "web.front[0]", Namespace: "default", JobID: "web", Job: web})
+		tx.PutAllocation(&api.Allocation{ID: searchedOther, Name: "web.front[0]", Namespace: "prod", JobID: "web", Job: web})
+		tx.PutEvaluation(&api.Evaluation{ID: searchedEval, Namespace: "default", JobID: "web"})
+		tx.PutDeployment(&api.Deployment{ID: searchedDeploy, Namespace: "default", JobID: "web"})
+		tx.PutNode(&api.Node{ID: searchedNode, Name: "web-01", NodeClass: "webbed"})
+		tx.PutNamespace(&api.Namespace{Name: "webspace"})
+		tx.PutVariable(&api.Variable{Namespace: "default", Path: "web/db", Items: api.VariableItems{"k": "v"}})
+	})
+	return f
+}
+
+// `status X` takes the one context that has an exact or a single match.
+func TestChecklist36PrefixSearch(t *testing.T) {
+	f := withEverything(t)
+	for _, c := range []struct {
+		prefix, context, namespace string
+		want                       map[contexts.Context][]string
+	}{
+		{"ab11", "all", "", map[contexts.Context][]string{"allocs": {searchedAlloc}}},
+		{"ab111", "allocs", "", map[contexts.Context][]string{"allocs": {searchedAlloc}}},
+		{"AB111111-22", "allocs", "", map[contexts.Context][]string{"allocs": {searchedAlloc}}},
+		{"ab", "allocs", "*", map[contexts.Context][]string{"allocs": {searchedAlloc, searchedOther}}},
+		{searchedEval, "all", "", map[contexts.Context][]string{"evals": {searchedEval}}},
+		{"ef1", "deployment", "", map[contexts.Context][]string{"deployment": {searchedDeploy}}},
+		{"12", "", "", map[contexts.Context][]string{"nodes": {searchedNode}}},
+		{"web", "all", "", map[contexts.Context][]string{"jobs": {"web", "website"}, "namespaces": {"webspace"}, "vars": {"web/db"}}},
+		{"website", "all", "", map[contexts.Context][]string{"jobs": {"website"}}},
+		{"web", "jobs", "*", map[contexts.Context][]string{"jobs": {"web", "website", "web"}}},
+		{"def", "all", "", map[contexts.Context][]string{"namespaces": {"default"}, "node_pools": {"default"}}},
+		{"nothing", "all", "", nil},
+		{"x", "volumes", "", nil},
+	} {
+		body, _ := json.Marshal(map[string]string{"Prefix": c.prefix, "Context": c.context})
+		answer := decoded[api.SearchResponse](t, f.ask("PUT", "/v1/search?namespace="+c.namespace, strings.NewReader(string(body))))
+		for context, got := range answer.Matches {
+			if !slices.Equal(got, c.want[context]) || answer.Truncations[context] {
+				t.Errorf("%q in %q: %s %q, want %q", c.prefix, c.context, context, got, c.want[context])
+			}
+		}
+		for context := range c.want {
+			if len(answer.Matches[context]) == 0 {
+				t.Errorf("%q in %q: nothing in %s", c.prefix, c.context, context)
+			}
+		}
+	}
+	f.answers(t, []call{
+		{"an unknown context", "PUT", "/v1/search", `{"Context":"x"}`, 500, `…got "x"`},
+		{"no body", "PUT", "/v1/search", "", 400, "Request body is empty"},
+	})
+	if r := f.ask("POST", "/v1/search", strings.NewReader(`{"Prefix":"web"}`)); r.Header.Get("X-Nomad-Index") != "1" || r.Header.Get("X-Nomad-Knownleader") != "true" {
+		t.Errorf("headers %v", r.Header)
+	}
+}
+
+func TestFuzzySearch(t *testing.T) {
+	f := withEverything(t)
+	search := func(in, context string) map[contexts.Context][]api.FuzzyMatch {
+		return decoded[api.FuzzySearchResponse](t, f.ask("PUT", "/v1/search/fuzzy", strings.NewReader(fmt.Sprintf(`{"Text":%q,"Context":%q}`, in, context)))).Matches
+	}
+	want := map[contexts.Context]string{
+		"jobs":       "[{web [default web]} {website [default website]}]",
+		"allocs":     "[{web.front[0] [default " + searchedAlloc + "]}]",
+		"services":   "[{web-http [default web front]} {my-web-admin [default web front server]}]",
+		"images":     "[{nginx:Web [default web front server]}]",
+		"commands":   "[{/bin/webserver [default web front server]}]",
+		"nodes":      "[{web-01 [" + searchedNode + "]}]",
+		"classes":    "[{webbed [" + searchedNode + "]}]",
+		"namespaces": "[{webspace []}]",
+		"vars":       "[{web/db [default web/db]}]",
+	}
+	for context, found := range search("wEb", "all") {
+		if got := fmt.Sprint(found); got != want[context] && (len(found) > 0 || want[context] != "") {
+			t.Errorf("%s: %s, want %s", context, got, want[context])
+		}
+	}
+	for _, c := range []struct{ text, context, want string }{
+		{"ront", "groups", "[{front [default web]}]"},
+		{"er", "tasks", "[{server [default web front]}]"},
+		{"ef1", "deployment", "[{" + searchedDeploy + " []}]"},
+	} {
+		if got := fmt.Sprint(search(c.text, c.context)[contexts.Context(c.context)]); got != c.want {
+			t.Errorf("%q in %s: %s, want %s", c.text, c.context, got, c.want)
+		}
+	}
+	f.answers(t, []call{
+		{"too short", "PUT", "/v1/search/fuzzy", `{"Text":"w","Context":"all"}`, 500, "fuzzy search query must be at least 2 characters, got 1"},
+		{"an unknown context", "PUT", "/v1/search/fuzzy", `{"Text":"web","Context":"x"}`, 500, `…got "x"`},
+	})
+}
+
+func TestSearchIsCutShort(t *testing.T) {
+	f := newFixture(t, nil)
+	for i := range 21 {
+		f.putJob(t, fmt.Sprintf("job-%02d", i))
+	}
+	answer := decoded[api.SearchResponse](t, f.ask("PUT", "/v1/search", strings.NewReader(`{"Prefix":"job","Context":"jobs"}`)))
+	if got := answer.Matches["jobs"]; len(got) != 20 || got[0] != "job-00" || !answer.Truncations["jobs"] {
+		t.Errorf("%d matches, %v", len(got), answer.Truncations)
+	}
+}
+
+// Section 10, point 42: nothing is an empty list, and not null.
+func TestChecklist42EmptyState(t *testing.T) {
+	f := newFixture(t, nil)
+	lists := 0
+	for _, rt := range routes {
+		if rt.gives == nil || rt.gives.Kind().String() != "slice" || !slices.Contains(strings.Fields(rt.methods), "GET") || strings.Contains(rt.pattern, "{") {
+			continue
+		}
+		r := f.ask("GET", rt.pattern, nil)
+		if got := text(r); r.StatusCode == 200 && !strings.HasPrefix(got, "[") {
+			t.Errorf("%s: %d %s", rt.pattern, r.StatusCode, got)
+		}
+		lists++
+	}
+	if lists < 10 {
+		t.Errorf("only %d lists", lists)
+	}
+}

@@ -1,0 +1,184 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// put changes the store.
+func (f *fixture) put(t *testing.T, change func(*store.Txn)) uint64 {
+	t.Helper()
+	index, err := f.store.Update(t.Context(), func(tx *store.Txn) error {
+		change(tx)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return index
+}
+
+// call is a request, and the answer that is wanted.
+type call struct {
+	name, method, target, body string
+	code                       int
+	want                       string // the whole answer, or a part of it after an ellipsis; empty is anything
+}
+
+// answers makes requests one after the other.
+func (f *fixture) answers(t *testing.T, calls []call) {
+	for _, c := range calls {
+		t.Run(c.name, func(t *testing.T) {
+			t.Helper()
+			r := f.ask(c.method, c.target, strings.NewReader(c.body))
+			got := text(r)
+			part, partly := strings.CutPrefix(c.want, "…")
+			if r.StatusCode != c.code || partly && !strings.Contains(got, part) || !partly && c.want != "" && got != c.want {
+				t.Errorf("%d %q, want %d %q", r.StatusCode, got, c.code, c.want)
+			}
+		})
+	}
+}
+
+func decoded[T any](t *testing.T, r *http.Response) (v T) {
+	t.Helper()
+	whole := text(r)
+	if err := json.Unmarshal([]byte(whole), &v); err != nil || r.StatusCode != 200 {
+		t.Fatalf("status %d, %v: %s", r.StatusCode, err, whole)
+	}
+	return v
+}
+
+// withServices has two instances of a service, another service, and one of the
+// same name in another namespace.
+func withServices(t *testing.T) *fixture {
+	f := newFixture(t, nil)
+	f.put(t, func(tx *store.Txn) {
+		for i, s := range []api.ServiceRegistration{
+			{Namespace: "default", ServiceName: "web", Tags: []string{"blue", "traefik.enable=true"}},
+			{Namespace: "default", ServiceName: "web", Tags: []string{"blue", "green"}},
+			{Namespace: "default", ServiceName: "db"},
+			{Namespace: "prod", ServiceName: "web", Tags: []string{"prod"}},
+		} {
+			s.ID, s.AllocID, s.NodeID, s.Datacenter = fmt.Sprint("id-", i), fmt.Sprint("alloc-", i), f.config.NodeID, "dc1"
+			s.Address, s.Port = "10.0.0.1", 8000+i
+			tx.PutService(&s)
+		}
+	})
+	return f
+}
+
+// `service list`, `service info`, `service delete`.
+func TestChecklist33Services(t *testing.T) {
+	f := withServices(t)
+	list := func(namespace, services string) string {
+		return `{"Namespace":"` + namespace + `","Services":[` + services + `]}`
+	}
+	web := `{"ServiceName":"web","Tags":["blue","green","traefik.enable=true"]}`
+	db := `{"ServiceName":"db","Tags":[]}`
+	f.answers(t, []call{
+		{"names with the tags of all instances", "GET", "/v1/services", "", 200, "[" + list("default", db+","+web) + "]"},
+		{"names of all namespaces", "GET", "/v1/services?namespace=*", "", 200, "[" + list("default", db+","+web) + "," + list("prod", `{"ServiceName":"web","Tags":["prod"]}`) + "]"},
+		{"names of a namespace without any", "GET", "/v1/services?namespace=x", "", 200, "[]"},
+		{"a name that there is not finds no other", "GET", "/v1/services?prefix=wob", "", 200, "[]"},
+		{"instances by tag", "GET", `/v1/service/web?filter=Tags+contains+"green"`, "", 200, `…"ID":"id-1"`},
+		{"instances without that tag", "GET", `/v1/service/web?filter=Tags+contains+"x"`, "", 200, "[]"},
+		{"a service that there is not", "GET", "/v1/service/x", "", 200, "[]"},
+		{"a name without namespace is one of the default", "GET", "/v1/service/web?namespace=*", "", 200, "[]"},
+		{"a page", "GET", "/v1/service/web?per_page=1&next_token=default.id-1", "", 200, `…"ID":"id-1"`},
+		{"no name", "GET", "/v1/service/", "", 400, "missing service name"},
+		{"two names", "GET", "/v1/service/web/id-0", "", 400, "invalid URI"},
+		{"three", "DELETE", "/v1/service/web/id-0/x", "", 400, "invalid URI"},
+		{"no id", "DELETE", "/v1/service/web", "", 400, "missing service id"},
+		{"no name but an id", "DELETE", "/v1/service//id-0", "", 400, "missing service name"},
+		{"an unknown instance", "DELETE", "/v1/service/web/id-9", "", 500, "service registration not found"},
+		{"one of another service", "DELETE", "/v1/service/web/id-2", "", 500, "service registration not found"},
+		{"one of another namespace", "DELETE", "/v1/service/web/id-3", "", 500, "service registration not found"},
+		{"an instance", "DELETE", "/v1/service/web/id-0", "", 200, ""},
+		{"it is gone", "DELETE", "/v1/service/web/id-0", "", 500, "service registration not found"},
+	})
+}
+
+func TestChooseServices(t *testing.T) {
+	f := newFixture(t, nil)
+	f.put(t, func(tx *store.Txn) {
+		for i := range 30 {
+			tx.PutService(&api.ServiceRegistration{Namespace: "default", ServiceName: "web", ID: fmt.Sprintf("id-%02d", i)})
+		}
+	})
+	chosen := func(choose string) (ids []string) {
+		for _, s := range decoded[[]api.ServiceRegistration](t, f.ask("GET", "/v1/service/web?choose="+choose, nil)) {
+			ids = append(ids, s.ID)
+		}
+		return ids
+	}
+	mine := chosen("3|me")
+	if len(mine) != 3 || !slices.Equal(mine, chosen("3|me")) || !slices.Equal(mine[:1], chosen("1|me")) {
+		t.Errorf("chosen %v", mine)
+	}
+	if n := len(chosen("99|me")); n != 30 {
+		t.Errorf("%d of 30", n)
+	}
+	// Others get others, and all get some.
+	firsts := make(map[string]int)
+	for i := range 300 {
+		firsts[chosen(fmt.Sprint("1|client-", i))[0]]++
+	}
+	for id, n := range firsts {
+		if n > 30 {
+			t.Errorf("%s was chosen %d times of 300", id, n)
+		}
+	}
+	if len(firsts) < 25 {
+		t.Errorf("only %d of 30 are ever chosen", len(firsts))
+	}
+	// What goes moves nobody else.
+	f.put(t, func(tx *store.Txn) { tx.DeleteService("default", mine[0]) })
+	if again := chosen("2|me"); !slices.Equal(again, mine[1:]) {
+		t.Errorf("chosen %v after %v", again, mine)
+	}
+	for _, wrong := range []string{"3", "x|me", "0|me", "-1|me", "3|me|you", "|"} {
+		if r := f.ask("GET", "/v1/service/web?choose="+wrong, nil); r.StatusCode != 400 || text(r) != "Parameter for choose must be in form '<number>|<key>'" {
+			t.Errorf("choose=%s: %d", wrong, r.StatusCode)
+		}
+	}
+}
+
+// The requests of Traefik, section 8.3, and of Prometheus, section 8.4.
+func TestDiscoveryOfOthers(t *testing.T) {
+	f := withServices(t)
+	for _, c := range []struct{ client, list, service string }{
+		{"traefik", "/v1/services?stale=", `/v1/service/%s?filter=Tags+contains+"traefik.enable=true"&stale=`},
+		{"prometheus", "/v1/services?namespace=default&region=global&stale=", "/v1/service/%s?namespace=default&region=global&stale="},
+	} {
+		t.Run(c.client, func(t *testing.T) {
+			lists := decoded[[]api.ServiceRegistrationListStub](t, f.ask("GET", c.list, nil))
+			targets := 0
+			for _, list := range lists {
+				for _, s := range list.Services {
+					r := f.ask("GET", fmt.Sprintf(c.service, s.ServiceName), nil)
+					if r.Header.Get("X-Nomad-Index") == "" {
+						t.Error("no index")
+					}
+					for _, reg := range decoded[[]api.ServiceRegistration](t, r) {
+						if reg.Address == "" || reg.Port == 0 || reg.Datacenter == "" || reg.NodeID == "" || reg.Namespace != "default" || reg.ServiceName != s.ServiceName || reg.ID == "" {
+							t.Errorf("%+v", reg)
+						}
+						targets++
+					}
+				}
+			}
+			if want := map[string]int{"traefik": 1, "prometheus": 3}[c.client]; targets != want {
+				t.Errorf("%d targets, want %d", targets, want)
+			}
+		})
+	}
+}
