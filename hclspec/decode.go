@@ -22,7 +22,25 @@ import (
 //
 // The diagnostics are what a user reads (Messages); their ranges mean nothing.
 // With an error among them the value is unusable.
-func (s *Spec) Decode(config map[string]any, vars map[string]cty.Value) (value cty.Value, diags hcl.Diagnostics) {
+func (s *Spec) Decode(config map[string]any, vars map[string]cty.Value) (cty.Value, hcl.Diagnostics) {
+	return s.decode(config, func(hcl.Body, hcldec.Spec) map[string]cty.Value { return vars })
+}
+
+// Check returns what is wrong with a config block whatever its variables will be:
+// each of them may have any value, of any type. The diagnostics are like those of
+// Decode.
+func (s *Spec) Check(config map[string]any) hcl.Diagnostics {
+	_, diags := s.decode(config, func(body hcl.Body, spec hcldec.Spec) map[string]cty.Value {
+		vars := make(map[string]cty.Value)
+		for _, variable := range hcldec.Variables(body, spec) {
+			vars[variable.RootName()] = cty.DynamicVal
+		}
+		return vars
+	})
+	return diags
+}
+
+func (s *Spec) decode(config map[string]any, vars func(hcl.Body, hcldec.Spec) map[string]cty.Value) (value cty.Value, diags hcl.Diagnostics) {
 	// hcldec takes its spec from a programmer and panics on one whose parts do
 	// not fit together. This one comes from a plugin.
 	defer func() {
@@ -59,7 +77,7 @@ func (s *Spec) Decode(config map[string]any, vars map[string]cty.Value) (value c
 	if diags.HasErrors() {
 		return cty.DynamicVal, diags
 	}
-	value, diags = hcldec.Decode(file.Body, spec, &hcl.EvalContext{Variables: vars, Functions: functions})
+	value, diags = hcldec.Decode(file.Body, spec, &hcl.EvalContext{Variables: vars(file.Body, spec), Functions: functions})
 	for _, d := range diags {
 		// Nobody wrote a JSON object property: it was an argument or a block.
 		if d.Summary == "Extraneous JSON object property" {

@@ -42,11 +42,15 @@ func newJobValidateCommand(s *streams) *cobra.Command {
 		Long: `Say what is wrong with a job file, and where.
 
 The job is checked as Nomad checks it, and then for what this build of
-nomad-lite cannot run. FILE is a path, or - for standard input.
+nomad-lite cannot run. What stands in the config blocks of its tasks is compared
+with what the drivers take. No agent is asked. FILE is a path, or - for standard
+input.
 
 Exit codes: 0 when the job can run here, 1 when it cannot.`,
+		Example: `  nomad-lite job validate web.nomad.hcl
+  nomad-lite job validate -plugin-dir ./plugins -var image=web:2 web.nomad.hcl`,
 		Args: oneJobFile,
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			job, err := file.read(s, args[0], 1)
 			if err != nil {
 				return err
@@ -63,7 +67,11 @@ Exit codes: 0 when the job can run here, 1 when it cannot.`,
 			if err != nil {
 				return err
 			}
-			if !valid || !runs {
+			fits, err := job.checkConfigs(cmd.Context(), plugins, drivers, s)
+			if err != nil {
+				return err
+			}
+			if !valid || !runs || !fits {
 				return &exitError{code: 1}
 			}
 			_, err = fmt.Fprintln(s.out, "Job validation successful")

@@ -151,18 +151,23 @@ func (j *jobFile) refuse(s *streams, drivers []string) (bool, error) {
 // drivers are the names of the drivers that the tasks ask for.
 func (j *jobFile) drivers() []string {
 	var names []string
+	j.eachTask(func(_ *api.TaskGroup, task *api.Task) { names = append(names, task.Driver) })
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// eachTask calls do with the tasks of a job that may not be valid.
+func (j *jobFile) eachTask(do func(*api.TaskGroup, *api.Task)) {
 	for _, group := range j.job.TaskGroups {
 		if group == nil {
 			continue // validation says so
 		}
 		for _, task := range group.Tasks {
 			if task != nil {
-				names = append(names, task.Driver)
+				do(group, task)
 			}
 		}
 	}
-	slices.Sort(names)
-	return slices.Compact(names)
 }
 
 // at is a diagnostic at a part of the job.

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
@@ -351,6 +352,16 @@ func (a *Agent) Host() fingerprint.Host { return a.host }
 
 // Drivers returns the drivers that are up, by name.
 func (a *Agent) Drivers() map[string]supervisor.Info { return a.supervisor.Drivers() }
+
+// TaskConfigSchema asks a driver what it takes in the config block of a task. It
+// waits for one that is being started.
+func (a *Agent) TaskConfigSchema(ctx context.Context, name string) (*hclspec.Spec, error) {
+	d, err := a.supervisor.Driver(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return d.TaskConfigSchema(ctx)
+}
 
 // Plugins returns the state of all plugins.
 func (a *Agent) Plugins() []supervisor.Plugin { return a.supervisor.Plugins() }
