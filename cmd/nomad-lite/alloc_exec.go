@@ -32,13 +32,42 @@ const allocExecExamples = `  nomad-lite alloc exec 8ba85cef sh              a sh
   echo hello | nomad-lite alloc exec -t=false 8ba85cef cat`
 
 type allocExecOptions struct {
-	client clientFlags
-	alloc  allocFlags
-	task   string
+	client  clientFlags
+	alloc   allocFlags
+	task    string
+	session sessionFlags
+}
+
+// sessionFlags say what a command that runs in a task reads and writes here. They
+// are Nomad's.
+type sessionFlags struct {
 	stdin  bool
 	tty    bool
 	both   bool
 	escape string
+}
+
+func (f *sessionFlags) register(cmd *cobra.Command) {
+	cmd.Flags().BoolVarP(&f.stdin, "stdin", "i", true, "pass standard input to the command")
+	cmd.Flags().BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal; the default if you have one")
+	cmd.Flags().BoolVar(&f.both, "it", false, "the same as -i -t")
+	cmd.Flags().StringVarP(&f.escape, "escape", "e", "~", "`character` that begins an escape at the begin of a line, or none")
+}
+
+// settle decides what was left open.
+func (f *sessionFlags) settle(cmd *cobra.Command, s *streams) error {
+	if f.both {
+		f.stdin, f.tty = true, true
+	} else if !cmd.Flags().Changed("tty") {
+		f.tty = f.stdin && isTerminal(s.in) && isTerminal(s.out)
+	}
+	switch {
+	case f.tty && !f.stdin:
+		return usageError(cmd, errors.New("-t needs -i: a terminal is for typing"))
+	case f.escape != "none" && len(f.escape) > 1:
+		return usageError(cmd, errors.New("-e takes one character, or none"))
+	}
+	return nil
 }
 
 func newAllocExecCommand(s *streams) *cobra.Command {
@@ -55,16 +84,8 @@ func newAllocExecCommand(s *streams) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if o.both {
-				o.stdin, o.tty = true, true
-			} else if !cmd.Flags().Changed("tty") {
-				o.tty = o.stdin && isTerminal(s.in) && isTerminal(s.out)
-			}
-			switch {
-			case o.tty && !o.stdin:
-				return usageError(cmd, errors.New("-t needs -i: a terminal is for typing"))
-			case o.escape != "none" && len(o.escape) > 1:
-				return usageError(cmd, errors.New("-e takes one character, or none"))
+			if err := o.session.settle(cmd, s); err != nil {
+				return err
 			}
 			return allocExec(cmd.Context(), o, args[0], args[1:], s)
 		},
@@ -73,10 +94,7 @@ func newAllocExecCommand(s *streams) *cobra.Command {
 	o.client.register(cmd)
 	o.alloc.register(cmd)
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` to run it in; not needed if there is only one")
-	cmd.Flags().BoolVarP(&o.stdin, "stdin", "i", true, "pass standard input to the command")
-	cmd.Flags().BoolVarP(&o.tty, "tty", "t", false, "give the command a terminal; the default if you have one")
-	cmd.Flags().BoolVar(&o.both, "it", false, "the same as -i -t")
-	cmd.Flags().StringVarP(&o.escape, "escape", "e", "~", "`character` that begins an escape at the begin of a line, or none")
+	o.session.register(cmd)
 	return runProgram(cmd)
 }
 
@@ -98,14 +116,23 @@ func allocExec(ctx context.Context, o allocExecOptions, name string, command []s
 	if err != nil {
 		return err
 	}
+	what := fmt.Sprintf("run %q in task %q of allocation %q", command[0], task, short(alloc.ID))
+	return o.session.run(ctx, s, what, func(ctx context.Context, e execSession) (int, error) {
+		return c.Allocations().Exec(ctx, alloc, task, o.session.tty, command, e.stdin, e.stdout, e.stderr, e.sizes, query(ctx, alloc.Namespace))
+	})
+}
+
+// run lends the streams to a command that runs elsewhere, and returns its exit
+// code.
+func (f *sessionFlags) run(ctx context.Context, s *streams, what string, exec func(context.Context, execSession) (int, error)) error {
 	session := execSession{stdin: s.in, stdout: s.out, stderr: s.err}
-	if !o.stdin {
+	if !f.stdin {
 		session.stdin = noInput{}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	if o.tty {
-		restore, err := session.terminal(ctx, s, o.escape, cancel)
+	if f.tty {
+		restore, err := session.terminal(ctx, s, f.escape, cancel)
 		if err != nil {
 			return err
 		}
@@ -122,7 +149,7 @@ func allocExec(ctx context.Context, o allocExecOptions, name string, command []s
 		case <-ctx.Done():
 		}
 	}()
-	code, err := c.Allocations().Exec(ctx, alloc, task, o.tty, command, session.stdin, session.stdout, session.stderr, session.sizes, query(ctx, alloc.Namespace))
+	code, err := exec(ctx, session)
 	var stopped interrupted
 	switch {
 	case errors.As(context.Cause(ctx), &stopped):
@@ -130,7 +157,7 @@ func allocExec(ctx context.Context, o allocExecOptions, name string, command []s
 	case errors.Is(context.Cause(ctx), errLeft):
 		return &exitError{code: 1, err: errLeft}
 	case err != nil:
-		return failed(fmt.Sprintf("run %q in task %q of allocation %q", command[0], task, short(alloc.ID)), err)
+		return failed(what, err)
 	case code != 0:
 		return &exitError{code: code}
 	}

@@ -293,7 +293,10 @@ func (p *page) runningJob(ctx context.Context, c *api.Client, state *jobState, o
 			p.deployed(d.TaskGroups)
 		}
 	}
-	p.actions(state.Job)
+	if t := actionTable(state.Job); len(t.rows) > 0 {
+		p.section("Actions Available")
+		p.table(t)
+	}
 	p.section("Allocations")
 	p.allocations(state.Allocations, o.verbose)
 }
@@ -334,8 +337,8 @@ func reschedulePolicy(r *api.ReschedulePolicy) string {
 	return fmt.Sprintf("%d in %s with %s delay, max_delay = %s", valueOf(r.Attempts), valueOf(r.Interval), valueOf(r.DelayFunction), valueOf(r.MaxDelay))
 }
 
-// actions adds the commands that the tasks of a job offer.
-func (p *page) actions(job *api.Job) {
+// actionTable lists the commands that the tasks of a job offer.
+func actionTable(job *api.Job) *table {
 	t := newTable("Action Name", "Task Group", "Task")
 	for _, g := range job.TaskGroups {
 		if g == nil {
@@ -352,8 +355,5 @@ func (p *page) actions(job *api.Job) {
 			}
 		}
 	}
-	if len(t.rows) > 0 {
-		p.section("Actions Available")
-		p.table(t)
-	}
+	return t
 }

@@ -9,6 +9,7 @@ import (
 // newJobCommand holds the commands about job files.
 func newJobCommand(s *streams) *cobra.Command {
 	return group("job", "Run jobs on an agent, change them and look at them",
+		newJobActionCommand(s),
 		newJobAllocsCommand(s),
 		newJobDeploymentsCommand(s),
 		newJobDispatchCommand(s),

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+)
+
+type jobActionOptions struct {
+	client  clientFlags
+	job     string
+	alloc   string
+	group   string
+	task    string
+	session sessionFlags
+}
+
+func newJobActionCommand(s *streams) *cobra.Command {
+	var o jobActionOptions
+	cmd := &cobra.Command{
+		Use:   "action [flags] ACTION",
+		Short: "Run a command that a job offers",
+		Long: `Run a command that a job offers: an action block of one of its tasks. It runs
+in a task that runs, of the job that -job names or in the allocation that -alloc
+names. 'job status' lists the actions.
+
+Exit codes: that of the command; 1 when it could not be run.`,
+		Example: `  nomad-lite job action -job web -task server flush-cache
+  nomad-lite job action -alloc 8ba85cef flush-cache`,
+		Args: takes(1, 1, "one argument: the name of an action"),
+		ValidArgsFunction: once(func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+			return o.client.completeActions(cmd, o.job)
+		}),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if (o.job == "") == (o.alloc == "") {
+				return usageError(cmd, errors.New("of which job? Give -job or -alloc"))
+			}
+			if err := o.session.settle(cmd, s); err != nil {
+				return err
+			}
+			return runAction(cmd.Context(), o, args[0], s)
+		},
+	}
+	o.client.register(cmd)
+	o.session.register(cmd)
+	cmd.Flags().StringVar(&o.job, "job", "", "`id` of the job")
+	cmd.Flags().StringVar(&o.alloc, "alloc", "", "`id` of an allocation, instead of a job")
+	cmd.Flags().StringVar(&o.group, "group", "", "with -job: in an allocation of this `group`")
+	cmd.Flags().StringVar(&o.task, "task", "", "`task` that offers it; not needed if there is only one")
+	_ = cmd.RegisterFlagCompletionFunc("job", o.client.completeJobs("Stop == false"))
+	_ = cmd.RegisterFlagCompletionFunc("alloc", allocKind.complete(&o.client))
+	return cmd
+}
+
+func runAction(ctx context.Context, o jobActionOptions, action string, s *streams) error {
+	c, err := o.client.client()
+	if err != nil {
+		return err
+	}
+	find := allocFlags{job: o.job != "", group: o.group}
+	alloc, err := find.find(ctx, c, cmp.Or(o.job, o.alloc))
+	if err != nil {
+		return err
+	}
+	task, err := actionTask(alloc, o.task, action)
+	if err != nil {
+		return err
+	}
+	what := fmt.Sprintf("run action %q in task %q of allocation %q", action, task, short(alloc.ID))
+	return o.session.run(ctx, s, what, func(ctx context.Context, e execSession) (int, error) {
+		return c.Jobs().ActionExec(ctx, alloc, alloc.JobID, task, o.session.tty, []string{}, action, e.stdin, e.stdout, e.stderr, e.sizes, query(ctx, alloc.Namespace))
+	})
+}
+
+// actionTask is the task that was named, or the only one that offers an action.
+func actionTask(alloc *api.Allocation, named, action string) (string, error) {
+	var offering, offers []string
+	for _, task := range tasksOf(alloc) {
+		for _, a := range task.Actions {
+			if a == nil || named != "" && named != task.Name {
+				continue
+			}
+			offers = append(offers, a.Name)
+			if a.Name == action {
+				offering = append(offering, task.Name)
+			}
+		}
+	}
+	switch {
+	case len(offering) == 1:
+		return offering[0], nil
+	case len(offering) > 1:
+		return "", fmt.Errorf("several tasks offer action %q; name one with -task: %s", action, strings.Join(offering, ", "))
+	case len(offers) > 0:
+		return "", fmt.Errorf("no task of allocation %q offers action %q, but %s", short(alloc.ID), action, strings.Join(offers, ", "))
+	}
+	return "", fmt.Errorf("no task of allocation %q offers an action\nActions come from action blocks in the tasks of a job", short(alloc.ID))
+}
+
+// completeActions suggests what the tasks of a job offer.
+func (f *clientFlags) completeActions(cmd *cobra.Command, job string) ([]string, cobra.ShellCompDirective) {
+	return f.suggest(cmd.Context(), func(ctx context.Context, c *api.Client) (names []string, err error) {
+		if job == "" {
+			return nil, nil
+		}
+		j, _, err := c.Jobs().Info(job, query(ctx, ""))
+		if err != nil {
+			return nil, err
+		}
+		t := actionTable(j)
+		for _, row := range t.rows {
+			names = append(names, cobra.CompletionWithDesc(fmt.Sprint(row[0]), fmt.Sprint(row[2])))
+		}
+		return names, nil
+	})
+}
