@@ -26,7 +26,11 @@ func usage(cmd *cobra.Command) error {
 	if cmd.HasExample() {
 		fmt.Fprintf(&b, "\nExamples:\n%s\n", cmd.Example)
 	}
-	for _, group := range append(cmd.Groups(), &cobra.Group{Title: "Commands:"}) {
+	rest := &cobra.Group{Title: "Commands:"}
+	if len(cmd.Groups()) > 0 {
+		rest.Title = "Other commands:"
+	}
+	for _, group := range append(cmd.Groups(), rest) {
 		commands(&b, cmd, group)
 	}
 	var own, shared pflag.FlagSet

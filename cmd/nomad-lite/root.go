@@ -43,10 +43,14 @@ func newRootCommand(s *streams) *cobra.Command {
 		Long: `nomad-lite runs Nomad job files on one machine, from one binary, without servers.
 
   nomad-lite run web.nomad.hcl      run a job here, until it ends or you press Ctrl-C
+  nomad-lite agent                  keep jobs running; 'job run' gives it some
   nomad-lite job validate FILE      say what is wrong with a job file
   nomad-lite plugin new driver X    begin a task driver of your own
 
-A flag may have one dash, as Nomad's have, or two.`,
+The commands are Nomad's, and work with a Nomad cluster too: -address, or
+NOMAD_ADDR. A flag may have one dash, as Nomad's have, or two.
+
+To complete commands, flags and ids in a shell: nomad-lite completion --help`,
 		Version:       buildVersion(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -66,34 +70,55 @@ A flag may have one dash, as Nomad's have, or two.`,
 	root.SetUsageFunc(usage)
 	root.PersistentFlags().BoolVar(&s.noColour, "no-color", false, "print no colours (NO_COLOR, NOMAD_CLI_NO_COLOR)")
 	root.PersistentFlags().BoolVar(&s.forceColour, "force-color", false, "print colours also when the output is no terminal (NOMAD_CLI_FORCE_COLOR)")
-	root.AddCommand(
+	section(root, "Job files",
+		newRunCommand(s),
+		newJobInitCommand(s),
+		newJobValidateCommand(s),
+		newFmtCommand(s),
+	)
+	section(root, "Jobs on an agent",
+		newJobCommand(s),
+		newStatusCommand(s),
+		newJobPlanCommand(s),
+		newJobStopCommand(s),
+		newJobInspectCommand(s),
+		newLogsCommand(s),
+		newAllocCommand(s),
+		newDeploymentCommand(s),
+		newEvalCommand(s),
+		newServiceCommand(s),
+		newVarCommand(s),
+		newNamespaceCommand(s),
+		newEventCommand(s),
+		newUICommand(s),
+	)
+	section(root, "The agent and its machine",
 		newAgentCommand(s),
 		newAgentInfoCommand(s),
 		newAgentMonitorCommand(s),
-		newAllocCommand(s),
-		newEventCommand(s),
-		newDeploymentCommand(s),
-		newEvalCommand(s),
-		newFmtCommand(s),
-		newJobCommand(s),
+		newNodeCommand(s),
+		newServerCommand(s),
+		newSystemCommand(s),
+		newOperatorCommand(s),
+		newVolumeCommand(s),
+		newPluginCommand(s),
+	)
+	root.AddCommand(
 		newJobParserCommand(s),
 		newKeeperCommand(),
 		newLogCollectorCommand(),
-		newLogsCommand(s),
-		newNamespaceCommand(s),
-		newNodeCommand(s),
-		newOperatorCommand(s),
-		newPluginCommand(s),
-		newRunCommand(s),
-		newServerCommand(s),
-		newServiceCommand(s),
-		newSystemCommand(s),
-		newUICommand(s),
-		newVarCommand(s),
 		newVersionCommand(s),
-		newVolumeCommand(s),
 	)
 	return root
+}
+
+// section adds commands that help lists together.
+func section(root *cobra.Command, title string, commands ...*cobra.Command) {
+	root.AddGroup(&cobra.Group{ID: title, Title: title + ":"})
+	for _, cmd := range commands {
+		cmd.GroupID = title
+		root.AddCommand(cmd)
+	}
 }
 
 // group is a command that only holds others.

@@ -196,6 +196,8 @@ func normal(ts *testscript.TestScript, neg bool, args []string) {
 		{`\b[0-9a-f]{8}\b`, "ID"},
 		{`\b\d{4}-\d\d-\d\dT[0-9:.]+(Z|[+-]\d\d:\d\d)`, "TIME"},
 		{`\b(\d+(mo|[ydhms])){1,2} ago\b`, "AGO"},
+		{`\b(\d+(mo|[ydhms])){1,2} from now\b`, "FROM NOW"},
+		{`\b(dispatch|periodic)-\d{10}\b`, "$1-UNIX"},
 		{`"(\w*Time|Timestamp|\w*Index)": \d+`, `"$1": 0`},
 		{`\b\d+\.\d+\.\d+\.\d+\b`, "IP"},
 		{`IP:\d+`, "IP:PORT"},
