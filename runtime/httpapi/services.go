@@ -103,7 +103,6 @@ func mix(h uint64) uint64 {
 	return h ^ h>>33
 }
 
-//lint:ignore ST1005 the text is Nomad's
 var errNoService = errors.New("service registration not found")
 
 func (a *API) deleteService(r *request) (any, error) {

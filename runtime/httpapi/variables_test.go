@@ -140,6 +140,9 @@ func TestNamespaces(t *testing.T) {
 		{"another name", "PUT", "/v1/namespace/x", `{"Name":"y"}`, 400, "Namespace name does not match request path"},
 		{"much to say", "PUT", "/v1/namespace", `{"Name":"y","Description":"` + strings.Repeat("x", 257) + `"}`, 400, "description longer than 256"},
 		{"a quota", "PUT", "/v1/namespace", `{"Name":"y","Quota":"q"}`, 400, "…Enterprise"},
+		{"a node pool", "PUT", "/v1/namespace", `{"Name":"y","NodePoolConfiguration":{"Default":"gpu"}}`, 400, "…node_pool_config"},
+		{"clusters", "PUT", "/v1/namespace", `{"Name":"y","VaultConfiguration":{"Denied":["x"]}}`, 400, "…vault"},
+		{"what is so anyhow", "PUT", "/v1/namespace", `{"Name":"prod","Meta":{"k":"v"},"NodePoolConfiguration":{"Default":"default"},"ConsulConfiguration":{"Default":"default"}}`, 200, ""},
 		{"capabilities", "PUT", "/v1/namespace", `{"Name":"y","Capabilities":{"DisabledTaskDrivers":["exec"]}}`, 400, "…capabilities"},
 	})
 	if all := decoded[[]api.Namespace](t, f.ask("GET", "/v1/namespaces", nil)); len(all) != 2 || all[0].Name != "default" || all[1].Name != "prod" {

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 
@@ -22,9 +23,24 @@ func NamespaceFault(n *api.Namespace) error {
 	case n.Quota != "":
 		return fmt.Errorf("quota %q: quotas are a feature of Nomad Enterprise", n.Quota)
 	case caps != nil && len(caps.EnabledTaskDrivers)+len(caps.DisabledTaskDrivers)+len(caps.EnabledNetworkModes)+len(caps.DisabledNetworkModes) > 0:
-		return fmt.Errorf("capabilities: drivers and network modes are enabled for the whole node, not for a namespace")
+		return errors.New("capabilities: drivers and network modes are enabled for the whole node, not for a namespace")
+	}
+	if c := n.NodePoolConfiguration; c != nil && restricts(c.Default, api.NodePoolDefault, c.Allowed, c.Denied) {
+		return errors.New("node_pool_config: it is a feature of Nomad Enterprise")
+	}
+	if c := n.VaultConfiguration; c != nil && restricts(c.Default, defaultCluster, c.Allowed, c.Denied) {
+		return errors.New("vault: it is a feature of Nomad Enterprise")
+	}
+	if c := n.ConsulConfiguration; c != nil && restricts(c.Default, defaultCluster, c.Allowed, c.Denied) {
+		return errors.New("consul: it is a feature of Nomad Enterprise")
 	}
 	return nil
+}
+
+// restricts tells whether a part of a namespace says anything that is not so
+// anyhow.
+func restricts(chosen, usual string, allowed, denied []string) bool {
+	return chosen != "" && chosen != usual || len(allowed)+len(denied) > 0
 }
 
 // NamespaceNameFault refuses a name that no namespace can have.
