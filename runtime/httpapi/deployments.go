@@ -9,12 +9,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
+func (r *request) placeOfDeployment(d *api.Deployment) place { return r.created(d.CreateIndex, d.ID) }
+
 func (a *API) listDeployments(r *request) (any, error) {
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(s.Deployments(ws, r.query.Get("prefix")), func(d *api.Deployment) bool {
 			return !r.sees(d.Namespace)
 		})
-		deployments, err := page(r, found, func(d *api.Deployment) place { return r.created(d.CreateIndex, d.ID) }, asIs)
+		deployments, err := page(r, found, r.placeOfDeployment, asIs)
 		return deployments, s.TableIndex(ws, store.Deployments), err
 	})
 }
@@ -34,7 +36,8 @@ func (a *API) readDeployment(r *request) (any, error) {
 
 func (a *API) deploymentAllocations(r *request) (any, error) {
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		return stubsOf(s.AllocationsByDeployment(ws, r.id)), s.TableIndex(ws, store.Allocations), nil
+		stubs, err := r.stubs(s.AllocationsByDeployment(ws, r.id))
+		return stubs, s.TableIndex(ws, store.Allocations), err
 	})
 }
 

@@ -107,12 +107,17 @@ var serverForm = map[reflect.Type]map[string]string{
 	reflect.TypeFor[api.Task]():          {"CSIPluginConfig": "CSIPluginConfig"},
 }
 
+// filled are the types whose numbers, truth values and texts are zero when they are
+// not set. A duration that is not set is null.
+var filled = map[reflect.Type]bool{reflect.TypeFor[api.Resources](): true, reflect.TypeFor[api.TaskGroup](): true}
+
 // field is one field of a struct as it is encoded.
 type field struct {
 	name      string
 	index     []int
 	omitEmpty bool
 	quoted    bool
+	filled    bool
 }
 
 // fieldsOf returns the fields of a struct in the order of their names.
@@ -136,6 +141,7 @@ func fieldsOf(t reflect.Type) []field {
 			index:     f.Index,
 			omitEmpty: !named && (strings.Contains(options, "omitempty") || slices.Contains(sparse, t)),
 			quoted:    strings.Contains(options, "string"),
+			filled:    filled[t] && slices.Contains([]reflect.Kind{reflect.Bool, reflect.Int, reflect.String}, deref(f.Type).Kind()),
 		})
 	}
 	slices.SortStableFunc(fields, func(a, b field) int { return strings.Compare(a.name, b.name) })
@@ -207,6 +213,9 @@ func appendStruct(b []byte, v reflect.Value, depth int) ([]byte, error) {
 		value, err := v.FieldByIndexErr(f.index)
 		if err != nil || f.omitEmpty && isEmpty(value) {
 			continue
+		}
+		if f.filled && value.Kind() == reflect.Pointer && value.IsNil() {
+			value = reflect.Zero(value.Type().Elem())
 		}
 		if !first {
 			b = append(b, ',')

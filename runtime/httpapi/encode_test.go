@@ -34,6 +34,8 @@ func TestEncode(t *testing.T) {
 		{"an evaluation drops what is empty", api.Evaluation{ID: "e"}, `{"ID":"e"}`},
 		{"a job keeps it", api.PeriodicConfig{}, `{"Enabled":null,"ProhibitOverlap":null,"Spec":null,"SpecType":null,"Specs":null,"TimeZone":null}`},
 		{"a server has other names", api.JobUILink{}, `{"Label":"","Url":""}`},
+		{"numbers of resources are filled", api.Resources{CPU: new(1)},
+			`{"CPU":1,"Cores":0,"Devices":null,"DiskMB":0,"IOPS":0,"MemoryMB":0,"MemoryMaxMB":0,"NUMA":null,"Networks":null,"SecretsMB":0}`},
 		{"and fewer", api.LogConfig{}, `{"Disabled":null,"MaxFileSizeMB":null,"MaxFiles":null}`},
 		{"a tag decides too", api.AllocationListStub{}.AllocatedResources, `null`},
 	} {

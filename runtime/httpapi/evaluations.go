@@ -20,6 +20,8 @@ func (r *request) evaluations(s *store.Snapshot, ws store.WatchSet) ([]*api.Eval
 	}), nil
 }
 
+func (r *request) placeOfEvaluation(e *api.Evaluation) place { return r.created(e.CreateIndex, e.ID) }
+
 func (a *API) listEvaluations(r *request) (any, error) {
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		index := s.TableIndex(ws, store.Evaluations)
@@ -27,7 +29,7 @@ func (a *API) listEvaluations(r *request) (any, error) {
 		if err != nil {
 			return nil, index, err
 		}
-		evals, err := page(r, found, func(e *api.Evaluation) place { return r.created(e.CreateIndex, e.ID) }, asIs)
+		evals, err := page(r, found, r.placeOfEvaluation, asIs)
 		return evals, index, err
 	})
 }
@@ -115,6 +117,7 @@ func relatedTo(e *api.Evaluation, all []*api.Evaluation) (stubs []*api.Evaluatio
 
 func (a *API) evaluationAllocations(r *request) (any, error) {
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		return stubsOf(s.AllocationsByEvaluation(ws, r.id)), s.TableIndex(ws, store.Allocations), nil
+		stubs, err := r.stubs(s.AllocationsByEvaluation(ws, r.id))
+		return stubs, s.TableIndex(ws, store.Allocations), err
 	})
 }

@@ -71,22 +71,21 @@ func (a *API) jobAllocations(r *request) (any, error) {
 		found := slices.DeleteFunc(s.AllocationsByJob(ws, r.namespace, r.id), func(alloc *api.Allocation) bool {
 			return !r.ofThisJob(j, val(alloc.Job.CreateIndex))
 		})
-		return stubsOf(found), s.TableIndex(ws, store.Allocations), nil
+		stubs, err := r.stubs(found)
+		return stubs, s.TableIndex(ws, store.Allocations), err
 	})
 }
 
-// stubsOf lists allocations in the order in which they were made.
-func stubsOf(allocs []*api.Allocation) []*api.AllocationListStub {
-	stubs := []*api.AllocationListStub{}
-	for _, alloc := range byCreation(allocs) {
-		stubs = append(stubs, stubOf(alloc, true, false))
-	}
-	return stubs
+// stubs lists allocations.
+func (r *request) stubs(allocs []*api.Allocation) ([]*api.AllocationListStub, error) {
+	return page(r, allocs, func(alloc *api.Allocation) place { return r.created(alloc.CreateIndex, alloc.ID) },
+		func(alloc *api.Allocation) *api.AllocationListStub { return stubOf(alloc, true, false) })
 }
 
 func (a *API) jobEvaluations(r *request) (any, error) {
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		return list(s.EvaluationsByJob(ws, r.namespace, r.id)), s.TableIndex(ws, store.Evaluations), nil
+		evals, err := page(r, s.EvaluationsByJob(ws, r.namespace, r.id), r.placeOfEvaluation, asIs)
+		return evals, s.TableIndex(ws, store.Evaluations), err
 	})
 }
 
@@ -96,7 +95,8 @@ func (a *API) jobDeployments(r *request) (any, error) {
 		found := slices.DeleteFunc(s.DeploymentsByJob(ws, r.namespace, r.id), func(d *api.Deployment) bool {
 			return !r.ofThisJob(j, d.JobCreateIndex)
 		})
-		return list(found), s.TableIndex(ws, store.Deployments), nil
+		deployments, err := page(r, found, r.placeOfDeployment, asIs)
+		return deployments, s.TableIndex(ws, store.Deployments), err
 	})
 }
 
