@@ -29,7 +29,16 @@ func (s *Supervisor) manage(ctx context.Context, wg *sync.WaitGroup, sl *slot) {
 		began := time.Now()
 		inst, err := s.up(ctx, sl)
 		if err == nil {
-			s.serve(ctx, sl, inst)
+			if wanted := s.serve(ctx, sl, inst); wanted != nil {
+				s.end(ctx, sl, inst)
+				select {
+				case <-wanted:
+				case <-ctx.Done():
+					return
+				}
+				troubles = 0
+				continue
+			}
 			if !ended(inst) {
 				s.update(func() { sl.inst = nil })
 				s.leave(context.WithoutCancel(ctx), sl, inst)
@@ -49,6 +58,7 @@ func (s *Supervisor) manage(ctx context.Context, wg *sync.WaitGroup, sl *slot) {
 			}
 		} else {
 			troubles = max(troubles, 1) // the same again at once would fail the same
+			s.setInfo(sl, sl.info.Name, (*Info).lost)
 		}
 		if ctx.Err() != nil {
 			return
@@ -208,8 +218,9 @@ func (s *Supervisor) fail(sl *slot, err error, retryAt time.Time) {
 	})
 }
 
-// serve reads the streams of a process until it ends, or ctx does.
-func (s *Supervisor) serve(ctx context.Context, sl *slot, inst instance) {
+// serve reads the streams of a process until it ends, or ctx does, or nobody needs
+// it: then it returns what is closed when somebody does.
+func (s *Supervisor) serve(ctx context.Context, sl *slot, inst instance) (wanted <-chan struct{}) {
 	name := inst.Info().Name
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -217,13 +228,46 @@ func (s *Supervisor) serve(ctx context.Context, sl *slot, inst instance) {
 	var wg sync.WaitGroup
 	wg.Go(func() { s.fingerprints(ctx, sl, inst, name) })
 	wg.Go(func() { s.taskEvents(ctx, inst, name) })
-	select {
-	case <-inst.Done():
-	case <-ctx.Done():
+	var look <-chan time.Time
+	if sl.entry.Builtin && s.cfg.Busy != nil {
+		ticker := time.NewTicker(restAfter)
+		defer ticker.Stop()
+		look = ticker.C
+	}
+	for done := false; !done; {
+		select {
+		case <-inst.Done():
+			done = true
+		case <-ctx.Done():
+			done = true
+		case <-look:
+			wanted = s.rest(sl, name)
+			done = wanted != nil
+		}
 	}
 	cancel()
 	wg.Wait()
-	s.setInfo(sl, name, func(info *Info) { info.lost() })
+	if wanted == nil {
+		s.setInfo(sl, name, (*Info).lost)
+	}
+	return wanted
+}
+
+// rest takes the process of a slot away from everybody if it is not needed, and
+// returns what is closed when it is.
+func (s *Supervisor) rest(sl *slot, name string) (wanted chan struct{}) {
+	if s.cfg.Busy(name) {
+		return nil
+	}
+	// Tasks come before somebody asks for their driver: who has none by now and
+	// asks later finds no process.
+	s.update(func() {
+		if time.Since(sl.asked) >= restAfter {
+			wanted = make(chan struct{})
+			sl.inst, sl.wanted = nil, wanted
+		}
+	})
+	return wanted
 }
 
 // fingerprints keeps the driver's fingerprint stream open.

@@ -39,6 +39,9 @@ var errRetired = errors.New("replaced by another plugin")
 // without them.
 const readyLimit = 2 * time.Second
 
+// restAfter is how long a builtin runs on that nobody needs.
+const restAfter = time.Minute
+
 // Config is what a supervisor needs.
 type Config struct {
 	Catalog *catalog.Catalog
@@ -62,6 +65,11 @@ type Config struct {
 	// Keep is asked at the end of Run whether the plugin of a driver has tasks and
 	// must go on running. Nil means that none must.
 	Keep func(driver string) bool
+
+	// Busy is asked whether a driver has tasks, or is about to get some. A builtin that
+	// nobody has asked for in a minute and that is not busy is ended, and started again
+	// for who asks; its last fingerprint holds meanwhile. Nil lets it run.
+	Busy func(driver string) bool
 
 	// OnTaskEvent gets what a driver says about its tasks, one event after the
 	// other for each driver. Nil drops it.
@@ -138,10 +146,12 @@ type slot struct {
 	tried   bool      // the first launch has an outcome
 	printed bool      // the first fingerprint is in
 	used    bool      // handed out by Driver
+	asked   time.Time // when that was last
 	old     bool      // inst is a process that another supervisor has started
 	err     error     // why there is no process; nil while one is being launched
 	retryAt time.Time
 	retired string
+	wanted  chan struct{} // of one that rests: closed when somebody asks for it
 }
 
 // New makes a supervisor. Run brings it to life.
@@ -297,10 +307,14 @@ func (s *Supervisor) driverLocked(name string) (instance, error) {
 			return nil, fmt.Errorf("driver %q: %w: %w", name, ErrUnavailable, sl.err)
 		}
 		return nil, fmt.Errorf("driver %q: %w: %w (next try in %s)", name, ErrUnavailable, sl.err, time.Until(sl.retryAt).Round(time.Second))
+	case sl.wanted != nil:
+		close(sl.wanted)
+		sl.wanted = nil
+		return nil, nil
 	case sl.inst == nil || ended(sl.inst):
 		return nil, nil
 	}
-	sl.used = true
+	sl.used, sl.asked = true, time.Now()
 	return sl.inst, nil
 }
 

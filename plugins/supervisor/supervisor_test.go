@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -501,6 +502,76 @@ func TestReady(t *testing.T) {
 		}
 		if _, err := s.Driver(t.Context(), "x"); !errors.Is(err, ErrNoDriver) || !strings.Contains(err.Error(), "no plugin for any driver") {
 			t.Errorf("driver without plugins: %v", err)
+		}
+	})
+}
+
+// A builtin that nobody needs is ended after a minute, and started again for who
+// asks; what is known of its driver stays.
+func TestRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var busy atomic.Bool
+		var launches atomic.Int32
+		var current atomic.Pointer[fakePlugin]
+		broken := false
+		s := start(t, Config{Busy: func(name string) bool { return name == "b" && busy.Load() }},
+			[]catalog.Entry{builtin("b"), external("x")},
+			func(_ context.Context, key string, n int) (*fakePlugin, error) {
+				if key == "x" {
+					return newFake("x", "1"), nil
+				}
+				if broken {
+					return nil, errors.New("out of memory")
+				}
+				launches.Store(int32(n))
+				f := newFake("b", "0.1.0")
+				current.Store(f)
+				return f, nil
+			})
+		rested := func() bool {
+			if d := s.Drivers()["b"]; !d.Healthy || d.Description != "Healthy" {
+				t.Errorf("driver %+v", d)
+			}
+			return ended(current.Load())
+		}
+		busy.Store(true)
+		time.Sleep(10 * time.Minute)
+		if rested() || launches.Load() != 1 {
+			t.Error("a builtin with tasks has ended")
+		}
+		busy.Store(false)
+		mustDriver(t, s, "b") // somebody has a use for it
+		time.Sleep(restAfter - time.Second)
+		if rested() {
+			t.Error("it has ended within a minute")
+		}
+		time.Sleep(restAfter + time.Second)
+		if !rested() {
+			t.Error("it runs though nobody needs it")
+		}
+		if p := s.Plugins()[0]; p.PID != 0 || p.Err != nil || p.Driver != "b" {
+			t.Errorf("plugin %+v", p)
+		}
+		for range 2 {
+			if d := mustDriver(t, s, "b"); d.plugin != current.Load() || ended(d.plugin) || launches.Load() != 2 {
+				t.Errorf("driver of %v after %d launches", d.plugin, launches.Load())
+			}
+		}
+		// A death is no rest.
+		current.Load().die()
+		if mustDriver(t, s, "b"); launches.Load() != 3 {
+			t.Errorf("%d launches", launches.Load())
+		}
+		time.Sleep(3 * restAfter)
+		broken = true
+		if _, err := s.Driver(t.Context(), "b"); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("a builtin that does not start again: %v", err)
+		}
+		if d := s.Drivers()["b"]; d.Healthy {
+			t.Errorf("and is %+v", d)
+		}
+		if d := mustDriver(t, s, "x"); ended(d.plugin) {
+			t.Error("a plugin that is no builtin has ended")
 		}
 	})
 }

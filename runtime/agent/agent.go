@@ -163,8 +163,12 @@ func (a *Agent) open(ctx context.Context, c Config) error {
 		Keeper:       a.keeper,
 		KeeperSocket: a.keeper.Socket(),
 		SocketDir:    a.sockets,
-		OnTaskEvent:  a.taskEvent,
-		Logger:       a.logger,
+		Busy: func(driver string) bool {
+			nodes := a.running()
+			return nodes == nil || nodes.Uses(driver)
+		},
+		OnTaskEvent: a.taskEvent,
+		Logger:      a.logger,
 	}
 	if !a.forget {
 		plugins.Records = pluginRecords{a.store}

@@ -207,6 +207,22 @@ func (r *Runner) LeftRunning() []string {
 	return slices.Compact(drivers)
 }
 
+// Uses reports whether an allocation that has not ended has a task of a driver.
+func (r *Runner) Uses(driver string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.entries {
+		if e.runner != nil && e.ended.IsZero() && uses(e.alloc.GetTaskGroup(), driver) {
+			return true
+		}
+	}
+	return false
+}
+
+func uses(group *api.TaskGroup, driver string) bool {
+	return slices.ContainsFunc(group.Tasks, func(t *api.Task) bool { return t.Driver == driver })
+}
+
 // ended notes that nothing of an allocation runs any more.
 func (r *Runner) ended(e *entry, err error) {
 	r.mu.Lock()
