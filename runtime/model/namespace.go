@@ -3,21 +3,20 @@ package model
 import (
 	"errors"
 	"fmt"
-	"regexp"
 
 	"github.com/hashicorp/nomad/api"
 )
 
 const maxNamespaceText = 256
 
-var namespaceName = regexp.MustCompile(`^[a-zA-Z0-9-]{1,128}$`)
+var namespaceName = lazily(`^[a-zA-Z0-9-]{1,128}$`)
 
 // NamespaceFault returns what is wrong with a namespace, nil if nothing is.
 func NamespaceFault(n *api.Namespace) error {
 	caps := n.Capabilities
 	switch {
-	case !namespaceName.MatchString(n.Name):
-		return fmt.Errorf("invalid name %q. Must match regex %s", n.Name, namespaceName)
+	case !namespaceName().MatchString(n.Name):
+		return fmt.Errorf("invalid name %q. Must match regex %s", n.Name, namespaceName())
 	case len(n.Description) > maxNamespaceText:
 		return fmt.Errorf("description longer than %d", maxNamespaceText)
 	case n.Quota != "":

@@ -3,7 +3,6 @@ package model
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
@@ -12,14 +11,14 @@ import (
 // MaxVariable is how long the keys and values of a variable may be in all.
 const MaxVariable = 64 << 10
 
-var variablePath = regexp.MustCompile(`^[a-zA-Z0-9-_~/]{1,128}$`)
+var variablePath = lazily(`^[a-zA-Z0-9-_~/]{1,128}$`)
 
 // VariablePathFault refuses a path that no variable can have.
 func VariablePathFault(path string) error {
 	first, rest, _ := strings.Cut(path, "/")
 	second, _, _ := strings.Cut(rest, "/")
 	switch {
-	case !variablePath.MatchString(path):
+	case !variablePath().MatchString(path):
 		return fmt.Errorf("invalid path %q", path)
 	case first == "nomad" && second != "jobs" && second != "job-templates":
 		return errors.New(`only paths at "nomad/jobs" or "nomad/job-templates" and below are valid paths under the top-level "nomad" directory`)
