@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
@@ -68,6 +69,10 @@ func (r *Runner) look() {
 	states := make(map[string]lifecycle.State, len(tasks))
 	for _, t := range tasks {
 		states[t.name] = t.state
+		if left := headStart - time.Since(status.TaskStates[t.name].StartedAt); t.state == lifecycle.Running && left > 0 && r.goesAhead(t.stage) {
+			states[t.name] = lifecycle.Starting
+			time.AfterFunc(left, r.changed)
+		}
 	}
 	why, finished := react(tasks)
 	if why != nil {
@@ -92,6 +97,23 @@ func (r *Runner) look() {
 		close(w)
 	}
 	r.waiters = nil
+}
+
+// headStart is how long tasks of the next stage wait for one that has been started
+// and goes on running. A driver has started a task when there is a process, which
+// takes some milliseconds to its first instruction; without the wait what comes
+// after it would often overtake it.
+const headStart = 30 * time.Millisecond
+
+// goesAhead tells whether there are tasks that wait for those of a stage to run.
+func (r *Runner) goesAhead(stage lifecycle.Stage) bool {
+	switch stage {
+	case lifecycle.PrestartSidecar:
+		return true
+	case lifecycle.MainTask:
+		return r.lifecycle.Gate(lifecycle.PoststartEphemeral) != nil || r.lifecycle.Gate(lifecycle.PoststartSidecar) != nil
+	}
+	return false
 }
 
 func (r *Runner) observe(status Update) []observed {

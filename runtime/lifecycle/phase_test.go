@@ -59,7 +59,7 @@ func specStep(p Phase, tasks []specTask) Phase {
 				prestartUndone = true
 			}
 		case MainTask:
-			if t.state == Pending {
+			if t.state == Pending || t.state == Starting {
 				mainPending = true
 			}
 		case PoststartEphemeral:
@@ -93,19 +93,16 @@ func check(t *testing.T, p Phase, tasks []specTask) {
 	}
 }
 
-// Every list of up to six tasks, in every phase. The order of the tasks does
-// not count in either, so one order of each list will do here; the random test
-// shuffles.
-func TestNextAgreesWithSpecificationOnAllSmallAllocations(t *testing.T) {
-	const longest = 6
+// checkAll checks all lists of tasks in these states, and returns how many.
+func checkAll(t *testing.T, longest int, states ...State) int {
 	var kinds []specTask
 	for _, stage := range specStages {
-		for state := Pending; state <= Failed; state++ {
+		for _, state := range states {
 			kinds = append(kinds, specTask{stage, state})
 		}
 	}
-	var walk func(t *testing.T, tasks []specTask, from int) int
-	walk = func(t *testing.T, tasks []specTask, from int) int {
+	var walk func(tasks []specTask, from int) int
+	walk = func(tasks []specTask, from int) int {
 		for p := Init; p <= Poststop; p++ {
 			check(t, p, tasks)
 		}
@@ -114,22 +111,34 @@ func TestNextAgreesWithSpecificationOnAllSmallAllocations(t *testing.T) {
 			return n
 		}
 		for i := from; i < len(kinds); i++ {
-			n += walk(t, append(tasks, kinds[i]), i)
+			n += walk(append(tasks, kinds[i]), i)
 		}
 		return n
 	}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
-	total := 1 // the empty list
+	total := 0
 	for first := range kinds {
 		wg.Go(func() {
-			n := walk(t, append(make([]specTask, 0, longest), kinds[first]), first)
+			n := walk(append(make([]specTask, 0, longest), kinds[first]), first)
 			mu.Lock()
 			defer mu.Unlock()
 			total += n
 		})
 	}
 	wg.Wait()
+	return total
+}
+
+// A task that is starting is there, and holds back what comes after it.
+func TestStartingTasks(t *testing.T) { checkAll(t, 4, Pending, Running, Succeeded, Failed, Starting) }
+
+// Every list of up to six tasks, in every phase. The order of the tasks does
+// not count in either, so one order of each list will do here; the random test
+// shuffles.
+func TestNextAgreesWithSpecificationOnAllSmallAllocations(t *testing.T) {
+	const longest = 6
+	total := 1 + checkAll(t, longest, Pending, Running, Succeeded, Failed) // the empty list
 	check(t, Init, nil)
 
 	// Lists without order: choose(24+k-1, k) of each length k.
