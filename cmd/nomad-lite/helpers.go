@@ -1,51 +1,35 @@
 package main
 
 import (
-	"github.com/spf13/cobra"
+	"context"
+	"slices"
 
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec/confined"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 )
 
-// newKeeperCommand is the keeper process; plugins/keeper starts it.
-func newKeeperCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:    "keeper",
-		Short:  "Hold what must outlive nomad-lite; started by nomad-lite itself",
-		Hidden: true,
-		Args:   cobra.NoArgs,
-		RunE:   func(cmd *cobra.Command, _ []string) error { return keeper.Serve(cmd.Context()) },
-	}
-}
+// jobParser is the name of the process that reads one job file for the API, with limits.
+const jobParser = "job-parser"
 
-// newJobParserCommand is the process that reads one job file for the API, with
-// limits; runtime/jobspec/confined starts it.
-func newJobParserCommand(s *streams) *cobra.Command {
-	return &cobra.Command{
-		Use:    jobParser,
-		Short:  "Read a job file for the agent; started by nomad-lite itself",
-		Hidden: true,
-		Args:   cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+// helper finds the process that nomad-lite starts of itself with these arguments. It is
+// asked before any command is made: all commands with all their flags would be a third
+// of the memory of a process that idles beside the tasks.
+func helper(args []string, s *streams) func() error {
+	switch {
+	case slices.Equal(args, []string{"keeper"}):
+		return func() error { return keeper.Serve(context.Background()) }
+	case slices.Equal(args, []string{"log-collector"}):
+		return func() error { return logs.Serve(context.Background()) }
+	case slices.Equal(args, []string{jobParser}):
+		return func() error {
 			if code := confined.Serve(s.in, s.out, s.err); code != 0 {
 				return &exitError{code: code}
 			}
 			return nil
-		},
+		}
+	case len(args) == 3 && args[0] == "plugin" && args[1] == "serve":
+		return func() error { return servePlugin(args[2]) }
 	}
-}
-
-// jobParser is the name of that command.
-const jobParser = "job-parser"
-
-// newLogCollectorCommand is the log collector process; runtime/logs starts it.
-func newLogCollectorCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:    "log-collector",
-		Short:  "Collect the output of tasks; started by nomad-lite itself",
-		Hidden: true,
-		Args:   cobra.NoArgs,
-		RunE:   func(cmd *cobra.Command, _ []string) error { return logs.Serve(cmd.Context()) },
-	}
+	return nil
 }

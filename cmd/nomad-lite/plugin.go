@@ -8,6 +8,5 @@ func newPluginCommand(s *streams) *cobra.Command {
 		newPluginTestCommand(s),
 		newPluginListCommand(s),
 		newPluginStatusCommand(s),
-		newPluginServeCommand(s),
 	)
 }

@@ -103,12 +103,7 @@ To complete commands, flags and ids in a shell: nomad-lite completion --help`,
 		newVolumeCommand(s),
 		newPluginCommand(s),
 	)
-	root.AddCommand(
-		newJobParserCommand(s),
-		newKeeperCommand(),
-		newLogCollectorCommand(),
-		newVersionCommand(s),
-	)
+	root.AddCommand(newVersionCommand(s))
 	return root
 }
 
@@ -179,12 +174,19 @@ func usageError(cmd *cobra.Command, err error) error {
 
 // execute runs one command line and returns its exit code.
 func execute(args []string, s *streams) int {
+	if serve := helper(args, s); serve != nil {
+		return exitCode(serve(), s)
+	}
 	root := newRootCommand(s)
 	root.SetArgs(longFlags(root, args))
 	if begunWithOneDash(args) {
 		root.SetOut(dashes{s.out})
 	}
-	err := root.ExecuteContext(context.Background())
+	return exitCode(root.ExecuteContext(context.Background()), s)
+}
+
+// exitCode prints what is left to say of a failure.
+func exitCode(err error, s *streams) int {
 	if err == nil {
 		return 0
 	}
