@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+func TestLastLines(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		text string
+		n    int
+		want string
+	}{
+		{"", 3, ""},
+		{"a\nb\nc\n", 0, ""},
+		{"a\nb\nc\n", 1, "c\n"},
+		{"a\nb\nc", 1, "c"},
+		{"a\nb\nc\n", 2, "b\nc\n"},
+		{"a\nb\nc\n", 3, "a\nb\nc\n"},
+		{"a\nb\nc\n", 9, "a\nb\nc\n"},
+		{"\n\n", 1, "\n"},
+	} {
+		if got := string(lastLines([]byte(c.text), c.n)); got != c.want {
+			t.Errorf("last %d lines of %q: got %q, want %q", c.n, c.text, got, c.want)
+		}
+	}
+}
+
+// frames are what a stream of the Go client hands on, and how it ends.
+func frames(end error, texts ...string) (<-chan *api.StreamFrame, <-chan error) {
+	all, errs := make(chan *api.StreamFrame, len(texts)), make(chan error, 1)
+	for _, text := range texts {
+		all <- &api.StreamFrame{Data: []byte(text)}
+	}
+	if end != nil {
+		errs <- end
+	} else {
+		close(all)
+	}
+	return all, errs
+}
+
+func TestFrameReader(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken")
+	for name, c := range map[string]struct {
+		end  error
+		want error
+	}{
+		"a stream that ends":                           {nil, nil},
+		"a stream of files, whose end is an error":     {io.EOF, nil},
+		"a stream that breaks with frames in the pipe": {broken, broken},
+	} {
+		var got strings.Builder
+		all, errs := frames(c.end, "a", "b", "c")
+		err := frameReader{each: func(data []byte) error { got.Write(data); return nil }}.read(t.Context(), all, errs)
+		if !errors.Is(err, c.want) || got.String() != "abc" {
+			t.Errorf("%s: got %q and %v, want abc and %v", name, got.String(), err, c.want)
+		}
+	}
+	refused := make(chan error, 1)
+	refused <- broken
+	if err := (frameReader{}).read(t.Context(), nil, refused); !errors.Is(err, broken) {
+		t.Errorf("a stream that is refused: got %v", err)
+	}
+}
+
+// TestTailOfLiveStream follows a stream from its last two lines, until the task has
+// ended and what it wrote last has come.
+func TestTailOfLiveStream(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var got []string
+		over := make(chan struct{})
+		stream := make(chan *api.StreamFrame)
+		send := func(text string) { stream <- &api.StreamFrame{Data: []byte(text)} }
+		go func() {
+			send("one\ntwo\n")
+			send("three\n")
+			time.Sleep(2 * settled)
+			send("four\n")
+			close(over)
+			time.Sleep(settled / 2)
+			send("five\n")
+		}()
+		tail := &tail{lines: 2, most: 1000, out: func(data []byte) error { got = append(got, string(data)); return nil }}
+		err := frameReader{each: tail.add, quiet: tail.release, over: over}.read(t.Context(), stream, nil)
+		if want := "two\nthree\n|four\n|five\n"; err != nil || strings.Join(got, "|") != want {
+			t.Errorf("got %q and %v, want %q", strings.Join(got, "|"), err, want)
+		}
+	})
+}
+
+// TestTailIsBounded shows that what comes without a pause is not held back for ever.
+func TestTailIsBounded(t *testing.T) {
+	t.Parallel()
+	var got strings.Builder
+	tail := &tail{lines: 1, most: 10, out: func(data []byte) error { got.Write(data); return nil }}
+	for range 5 {
+		if err := tail.add([]byte("1234\n")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := strings.Repeat("1234\n", 4); got.String() != want {
+		t.Errorf("got %q, want %q", got.String(), want)
+	}
+}
+
+func TestInterruptedStreamIsNoError(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := (frameReader{}).read(ctx, make(chan *api.StreamFrame), make(chan error)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEscapeReader(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		typed, want string
+		left        bool
+	}{
+		"nothing to escape":               {"ls\r", "ls\r", false},
+		"the escape ends the session":     {"ls\r~.", "ls\r", true},
+		"at the very beginning":           {"~.", "", true},
+		"not in the middle of a line":     {"a~.\r", "a~.\r", false},
+		"twice stands for once":           {"~~.\r", "~.\r", false},
+		"followed by something else":      {"~x\r~.", "~x\r", true},
+		"followed by the end of the line": {"~\r~.", "~\r", true},
+	} {
+		left := false
+		e := &escapeReader{r: iotest.OneByteReader(strings.NewReader(c.typed)), char: '~', atStart: true, leave: func() { left = true }}
+		got, err := io.ReadAll(e)
+		if err != nil || string(got) != c.want || left != c.left {
+			t.Errorf("%s: got %q, left %v, error %v; want %q, %v", name, got, left, err, c.want, c.left)
+		}
+	}
+}
