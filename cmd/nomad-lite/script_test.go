@@ -206,6 +206,7 @@ func normal(ts *testscript.TestScript, neg bool, args []string) {
 		{`[\d.]+ ([KMGT]i)?B/`, "N B/"},
 		{`N B/[\d.]+ [KMGT]iB`, "N B/N B"},
 		{`\(\d+ cores\)`, "(N cores)"},
+		{`(Uptime +=).*`, "$1 SPAN"},
 		{` +(\n|$)`, "$1"},
 		{`  +`, " "},
 	} {
