@@ -91,6 +91,12 @@ func TestMethods(t *testing.T) {
 		}
 	}
 	t.Run("together", func(t *testing.T) {
+		for name, try := range programs {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				try(t, e)
+			})
+		}
 		each(t, func(t *testing.T, name string, try trial) {
 			if !slices.Contains(alone, name) {
 				t.Run(name, func(t *testing.T) {
