@@ -150,7 +150,8 @@ func newEnv(t *testing.T) *env {
 // and goes on.
 const forever = `trap 'echo signalled' USR1; echo out; echo err >&2; while :; do sleep 0.05; done`
 
-// newJob returns a job of one task that runs a script.
+// newJob returns a job of one task that runs a script. It is purged at the end of
+// the test, and nothing of it is left.
 func (e *env) newJob(t *testing.T, kind, script string) *api.Job {
 	id := "client-" + strings.ToLower(strings.NewReplacer("/", "-", ".", "-").Replace(t.Name())) + "-" + strconv.FormatInt(time.Now().UnixNano(), 36)
 	task := api.NewTask("main", "raw_exec").SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", script})
@@ -166,9 +167,11 @@ func (e *env) newJob(t *testing.T, kind, script string) *api.Job {
 	}
 	t.Cleanup(func() {
 		_, _, err := e.Jobs().Deregister(id, true, nil)
-		if err != nil {
-			t.Errorf("purge job %s: %v", id, err)
-		}
+		must(t, err)
+		until(t, func(q *api.QueryOptions) ([]*api.AllocationListStub, *api.QueryMeta, error) {
+			return e.Jobs().Allocations(id, true, q)
+		},
+			func(left []*api.AllocationListStub) bool { return len(left) == 0 }) // they are gone when nothing of them runs
 	})
 	return job
 }
@@ -232,7 +235,7 @@ const patience = 2 * time.Minute
 // one that is wanted.
 func until[T any](t *testing.T, ask func(*api.QueryOptions) (T, *api.QueryMeta, error), ok func(T) bool) T {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience) // tests clean up with it, too
 	defer cancel()
 	q := (&api.QueryOptions{}).WithContext(ctx)
 	for {
