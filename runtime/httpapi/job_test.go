@@ -118,9 +118,24 @@ func TestChecklist08(t *testing.T) {
 	if group := p.Diff.TaskGroups[0]; placements(p) != 0 || group.Updates["in-place update"] != 3 || group.Tasks[0].Annotations[0] != "forces in-place update" {
 		t.Errorf("in place: %+v", group)
 	}
-	p = plan(newJob("web", "service", "app", count(1)))
-	if group := p.Diff.TaskGroups[0]; group.Updates["destroy"] != 2 || group.Fields[0].Annotations[0] != "forces destroy" {
-		t.Errorf("fewer: %+v", group)
+	// What is said about a group is what the scheduler counts.
+	for _, c := range []struct {
+		name string
+		job  *api.Job
+		want string
+	}{
+		{"fewer", newJob("web", "service", "app", count(1)), "map[destroy:2 in-place update:1]"},
+		{"all at once", newJob("web", "service", "app", count(3), env("2"), func(j *api.Job) { j.Update.MaxParallel = new(0) }), "map[create/destroy update:3]"},
+		{"a canary", newJob("web", "service", "app", count(3), env("2"), func(j *api.Job) { j.Update.Canary = new(1) }), "map[canary:1 ignore:3]"},
+		{"metadata of the job", newJob("web", "service", "app", count(3), func(j *api.Job) { j.Meta = map[string]string{"a": "1"} }), "map[create/destroy update:1 ignore:2]"},
+	} {
+		group := plan(c.job).Diff.TaskGroups[0]
+		if got := fmt.Sprint(group.Updates); got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+		if c.name == "metadata of the job" && group.Tasks[0].Annotations != nil {
+			t.Errorf("a task that does not differ is annotated: %v", group.Tasks[0].Annotations)
+		}
 	}
 	// What does not fit is wanted all the same.
 	p = plan(newJob("web", "service", "app", count(4), func(j *api.Job) { j.Datacenters = []string{"moon"} }))

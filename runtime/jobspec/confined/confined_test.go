@@ -120,3 +120,13 @@ func TestChildIsEnded(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// BenchmarkParse is the price of a child: its start, for the most part.
+func BenchmarkParse(b *testing.B) {
+	p := New("serve")
+	for b.Loop() {
+		if _, err := p.Parse(b.Context(), text, ""); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,54 @@
+package httpapi
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+// latency calls f again and again and reports how long half of the calls take at
+// the most, and how long 99 of 100.
+func latency(b *testing.B, f func(i int) error) {
+	b.Helper()
+	var times []time.Duration
+	for i := 0; b.Loop(); i++ {
+		begin := time.Now()
+		if err := f(i); err != nil {
+			b.Fatal(err)
+		}
+		times = append(times, time.Since(begin))
+	}
+	slices.Sort(times)
+	b.ReportMetric(float64(times[len(times)/2].Microseconds()), "p50-µs")
+	b.ReportMetric(float64(times[len(times)*99/100].Microseconds()), "p99-µs")
+}
+
+// BenchmarkJobs asks through the public client, over the loopback interface.
+func BenchmarkJobs(b *testing.B) {
+	api := newBench(b, nil)
+	for i := range 100 {
+		api.register(b, newJob(fmt.Sprintf("job-%03d", i), "batch", "app"))
+	}
+	b.Run("list of 100", func(b *testing.B) {
+		latency(b, func(int) error { _, _, err := api.Jobs().List(nil); return err })
+	})
+	b.Run("info", func(b *testing.B) {
+		latency(b, func(int) error { _, _, err := api.Jobs().Info("job-050", nil); return err })
+	})
+	b.Run("plan", func(b *testing.B) {
+		latency(b, func(i int) error {
+			_, _, err := api.Jobs().Plan(newJob("job-050", "batch", "app", env(fmt.Sprint(i))), true, nil)
+			return err
+		})
+	})
+	b.Run("register unchanged", func(b *testing.B) {
+		latency(b, func(int) error { _, _, err := api.Jobs().Register(newJob("job-050", "batch", "app"), nil); return err })
+	})
+	b.Run("register a new version", func(b *testing.B) {
+		latency(b, func(i int) error {
+			_, _, err := api.Jobs().Register(newJob("job-050", "batch", "app", env(fmt.Sprint(i))), nil)
+			return err
+		})
+	})
+}
