@@ -128,7 +128,7 @@ func runAgent(ctx context.Context, o agentOptions, s *streams) (err error) {
 		Store:     a.Store(),
 		Scheduler: a.Scheduler(),
 		Node:      a,
-		Parser:    confined.New(jobParser),
+		Parser:    confined.New("nomad-lite", jobParser),
 		NodeID:    a.NodeID(),
 		Region:    a.Node().Region,
 		Advertise: open.Node.HTTPAddr,

@@ -44,8 +44,8 @@ type Parser struct {
 	slots chan struct{} // one for each child at work
 }
 
-// New returns a parser whose children are this binary with the arguments, which
-// make it call Serve.
+// New returns a parser whose children are this binary with the arguments, its name
+// first, which make it call Serve.
 func New(args ...string) *Parser {
 	return &Parser{args: args, slots: make(chan struct{}, atOnce)}
 }
@@ -84,8 +84,8 @@ func (p *Parser) Parse(ctx context.Context, text, variables string) (*api.Job, e
 		return nil, fmt.Errorf("parse job: %w", err)
 	}
 	// Not a path: there may be a newer binary by now.
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", p.args...)
-	cmd.Args[0] = os.Args[0]
+	cmd := exec.CommandContext(ctx, "/proc/self/exe")
+	cmd.Args = p.args
 	cmd.Env = []string{"GOTRACEBACK=none", "GOMAXPROCS=1"}
 	cmd.WaitDelay = killWithin
 	out, complaint := &limited{room: maxReply}, &limited{room: maxStderr}

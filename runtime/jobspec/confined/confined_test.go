@@ -60,7 +60,7 @@ func TestParse(t *testing.T) {
 	if diags.HasErrors() {
 		t.Fatal(diags)
 	}
-	job, err := New("serve").Parse(t.Context(), text, "n = 3\nother = 1")
+	job, err := New(os.Args[0], "serve").Parse(t.Context(), text, "n = 3\nother = 1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestParseRefuses(t *testing.T) {
 		{"too much memory", "small", large, errTooMuch.Text},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			job, err := New(c.child).Parse(t.Context(), c.text, "")
+			job, err := New(os.Args[0], c.child).Parse(t.Context(), c.text, "")
 			var fault *TextError
 			if !errors.As(err, &fault) || !strings.Contains(fault.Text, c.want) {
 				t.Errorf("%v, %v, want %q", job, err, c.want)
@@ -89,7 +89,7 @@ func TestParseRefuses(t *testing.T) {
 }
 
 func TestChildBreaks(t *testing.T) {
-	_, err := New("broken").Parse(t.Context(), text, "")
+	_, err := New(os.Args[0], "broken").Parse(t.Context(), text, "")
 	var fault *TextError
 	if err == nil || errors.As(err, &fault) || !strings.Contains(err.Error(), "no good") {
 		t.Error(err)
@@ -98,7 +98,7 @@ func TestChildBreaks(t *testing.T) {
 
 // A child ends with the time that it has, and with the one who waits for it.
 func TestChildIsEnded(t *testing.T) {
-	p := New("slow")
+	p := New(os.Args[0], "slow")
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	for range atOnce + 1 {
@@ -123,7 +123,7 @@ func TestChildIsEnded(t *testing.T) {
 
 // BenchmarkParse is the price of a child: its start, for the most part.
 func BenchmarkParse(b *testing.B) {
-	p := New("serve")
+	p := New(os.Args[0], "serve")
 	for b.Loop() {
 		if _, err := p.Parse(b.Context(), text, ""); err != nil {
 			b.Fatal(err)

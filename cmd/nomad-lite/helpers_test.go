@@ -1,0 +1,15 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/runtime/jobspec/confined"
+)
+
+// The hidden command is what the API takes it for.
+func TestJobParser(t *testing.T) {
+	job, err := confined.New("nomad-lite", jobParser).Parse(t.Context(), `job "web" {}`, "")
+	if err != nil || *job.ID != "web" {
+		t.Error(job, err)
+	}
+}
