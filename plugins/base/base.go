@@ -14,6 +14,7 @@ const (
 	TypeUnknown Type = 0
 	TypeDriver  Type = 2
 	TypeDevice  Type = 3
+	TypeHook    Type = 100 // ours: not of the task driver protocol
 )
 
 func (t Type) String() string {
@@ -22,6 +23,8 @@ func (t Type) String() string {
 		return "driver"
 	case TypeDevice:
 		return "device"
+	case TypeHook:
+		return "hook"
 	default:
 		return "unknown"
 	}

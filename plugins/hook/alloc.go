@@ -6,12 +6,12 @@ import "context"
 // when the allocation is stopped or the agent shuts down. The first error ends
 // the chain and fails the allocation; the restart policy has no say.
 type AllocPrerun interface {
-	Hook
 	Prerun(ctx context.Context, req AllocPrerunRequest) error
 }
 
 // AllocPrerunRequest comes with the environment of the allocation.
 type AllocPrerunRequest struct {
+	Grant
 	Alloc Alloc
 	Env   map[string]string
 }
@@ -20,12 +20,12 @@ type AllocPrerunRequest struct {
 // running. Calls are in order and never overlap each other, but may overlap
 // every other moment. An error is logged.
 type AllocUpdate interface {
-	Hook
-	Update(ctx context.Context, req AllocUpdateRequest) error
+	UpdateAlloc(ctx context.Context, req AllocUpdateRequest) error
 }
 
 // AllocUpdateRequest comes with the new version.
 type AllocUpdateRequest struct {
+	Grant
 	Alloc Alloc
 	Env   map[string]string
 }
@@ -34,12 +34,12 @@ type AllocUpdateRequest struct {
 // allocation are restarted; not for the restart of a single task. An error is
 // logged.
 type AllocPreTaskRestart interface {
-	Hook
 	PreTaskRestart(ctx context.Context, req AllocPreTaskRestartRequest) error
 }
 
 // AllocPreTaskRestartRequest names the allocation.
 type AllocPreTaskRestartRequest struct {
+	Grant
 	Alloc Alloc
 }
 
@@ -47,12 +47,12 @@ type AllocPreTaskRestartRequest struct {
 // all have ended by themselves. It may come without Prerun, and more than once.
 // An error is logged.
 type AllocPreKill interface {
-	Hook
 	PreKill(ctx context.Context, req AllocPreKillRequest) error
 }
 
 // AllocPreKillRequest names the allocation.
 type AllocPreKillRequest struct {
+	Grant
 	Alloc Alloc
 }
 
@@ -60,35 +60,35 @@ type AllocPreKillRequest struct {
 // or never ran; not when the agent shuts down. An error is logged, and the
 // other hooks still run.
 type AllocPostrun interface {
-	Hook
 	Postrun(ctx context.Context, req AllocPostrunRequest) error
 }
 
 // AllocPostrunRequest names the allocation.
 type AllocPostrunRequest struct {
+	Grant
 	Alloc Alloc
 }
 
 // AllocDestroy runs when the allocation is removed from the node. It may come
 // without Prerun. Errors are joined and returned to who removes it.
 type AllocDestroy interface {
-	Hook
 	Destroy(ctx context.Context, req AllocDestroyRequest) error
 }
 
 // AllocDestroyRequest names the allocation.
 type AllocDestroyRequest struct {
+	Grant
 	Alloc Alloc
 }
 
 // AllocShutdown runs when the agent goes and leaves the tasks running. An
 // error is logged.
 type AllocShutdown interface {
-	Hook
-	Shutdown(ctx context.Context, req AllocShutdownRequest) error
+	ShutdownAlloc(ctx context.Context, req AllocShutdownRequest) error
 }
 
 // AllocShutdownRequest names the allocation.
 type AllocShutdownRequest struct {
+	Grant
 	Alloc Alloc
 }

@@ -17,6 +17,21 @@ type Alloc struct {
 	TaskGroup string
 	NodeID    string
 	NodeName  string
+	Meta      map[string]string // of job and group, merged
+	// JSON is the whole allocation with its job, as the HTTP API shows it. It is
+	// empty unless the hook asks for it (Description.WholeAlloc).
+	JSON []byte
+}
+
+// Grant is what a hook in a process of its own gets with each request. It is
+// empty for a hook in the agent.
+type Grant struct {
+	// Capability is what the hook shows to the Host: it is good for the
+	// allocation or the task of the request, and ends with it.
+	Capability string
+	// Attachment is the configuration with which the hook is attached, as JSON
+	// in the shape of Description.Schema; nil if there is none.
+	Attachment []byte
 }
 
 // Task says which task of the allocation a request is about.

@@ -15,13 +15,13 @@ import (
 // fails the task. State, Env, Mounts and Devices are stored before the task
 // starts; State is stored after an error too.
 type TaskPrestart interface {
-	Hook
 	Prestart(ctx context.Context, req TaskPrestartRequest) (TaskPrestartResponse, error)
 }
 
 // TaskPrestartRequest is built immediately before each hook is called: Env
 // holds what earlier hooks have set.
 type TaskPrestartRequest struct {
+	Grant
 	Alloc         Alloc
 	Task          Task
 	Dir           TaskDir
@@ -47,12 +47,12 @@ type TaskPrestartResponse struct {
 // TaskPoststart runs after the task has started, and after it was taken over
 // by a restarted agent. An error is an event; the task runs on.
 type TaskPoststart interface {
-	Hook
 	Poststart(ctx context.Context, req TaskPoststartRequest) error
 }
 
 // TaskPoststartRequest comes with the environment of the started task.
 type TaskPoststartRequest struct {
+	Grant
 	Alloc   Alloc
 	Task    Task
 	Dir     TaskDir
@@ -64,12 +64,12 @@ type TaskPoststartRequest struct {
 // overlap each other, skip versions that were replaced meanwhile, and may
 // overlap every other moment. An error is an event.
 type TaskUpdate interface {
-	Hook
 	Update(ctx context.Context, req TaskUpdateRequest) error
 }
 
 // TaskUpdateRequest comes with the new version.
 type TaskUpdateRequest struct {
+	Grant
 	Alloc Alloc
 	Task  Task
 	Env   map[string]string
@@ -78,38 +78,40 @@ type TaskUpdateRequest struct {
 // TaskPreKilling runs before the driver is asked to stop the task, for a kill
 // and for a restart. It may overlap other moments. An error is an event.
 type TaskPreKilling interface {
-	Hook
 	PreKilling(ctx context.Context, req TaskPreKillingRequest) error
 }
 
 // TaskPreKillingRequest names the task.
 type TaskPreKillingRequest struct {
+	Grant
 	Alloc Alloc
 	Task  Task
 }
 
 // TaskExited runs after each end of the task's process. An error is an event.
 type TaskExited interface {
-	Hook
 	Exited(ctx context.Context, req TaskExitedRequest) error
 }
 
-// TaskExitedRequest names the task.
+// TaskExitedRequest says how the process has ended.
 type TaskExitedRequest struct {
-	Alloc Alloc
-	Task  Task
+	Grant
+	Alloc       Alloc
+	Task        Task
+	Exit        driver.ExitResult
+	WillRestart bool // the task is started again, now or after its delay
 }
 
 // TaskStop runs once, when the task will never start again, whether or not it
 // ever did. It has a context of its own that no kill has ended. An error is an
 // event.
 type TaskStop interface {
-	Hook
 	Stop(ctx context.Context, req TaskStopRequest) error
 }
 
 // TaskStopRequest comes with what Prestart stored.
 type TaskStopRequest struct {
+	Grant
 	Alloc         Alloc
 	Task          Task
 	Dir           TaskDir
@@ -119,12 +121,12 @@ type TaskStopRequest struct {
 // TaskShutdown runs when the agent goes and leaves the task running. An error
 // is logged.
 type TaskShutdown interface {
-	Hook
 	Shutdown(ctx context.Context, req TaskShutdownRequest) error
 }
 
 // TaskShutdownRequest names the task.
 type TaskShutdownRequest struct {
+	Grant
 	Alloc Alloc
 	Task  Task
 }

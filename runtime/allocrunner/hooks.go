@@ -18,7 +18,7 @@ type patient interface{ Patient() }
 // the allocation is stopped or the agent shuts down.
 func (r *Runner) prerun(live context.Context) error {
 	for _, h := range r.hooks {
-		h, ok := h.(hook.AllocPrerun)
+		at, ok := h.(hook.AllocPrerun)
 		if !ok {
 			continue
 		}
@@ -32,7 +32,7 @@ func (r *Runner) prerun(live context.Context) error {
 		var err error
 		failpoint.Around(failpoint.Prerun, func() {
 			err = r.callHook(live, "prerun", h, deadline, func(ctx context.Context) error {
-				return h.Prerun(ctx, hook.AllocPrerunRequest{Alloc: r.forHooks(), Env: r.env().Map()})
+				return at.Prerun(ctx, hook.AllocPrerunRequest{Alloc: r.forHooks(), Env: r.env().Map()})
 			})
 		})
 		if err != nil {
@@ -44,9 +44,9 @@ func (r *Runner) prerun(live context.Context) error {
 
 func (r *Runner) updateHooks(ctx context.Context) {
 	for _, h := range r.hooks {
-		if h, ok := h.(hook.AllocUpdate); ok {
+		if at, ok := h.(hook.AllocUpdate); ok {
 			r.logHook(ctx, "update", h, func(ctx context.Context) error {
-				return h.Update(ctx, hook.AllocUpdateRequest{Alloc: r.forHooks(), Env: r.env().Map()})
+				return at.UpdateAlloc(ctx, hook.AllocUpdateRequest{Alloc: r.forHooks(), Env: r.env().Map()})
 			})
 		}
 	}
@@ -54,9 +54,9 @@ func (r *Runner) updateHooks(ctx context.Context) {
 
 func (r *Runner) preTaskRestart(ctx context.Context) {
 	for _, h := range r.hooks {
-		if h, ok := h.(hook.AllocPreTaskRestart); ok {
+		if at, ok := h.(hook.AllocPreTaskRestart); ok {
 			r.logHook(ctx, "pretaskrestart", h, func(ctx context.Context) error {
-				return h.PreTaskRestart(ctx, hook.AllocPreTaskRestartRequest{Alloc: r.forHooks()})
+				return at.PreTaskRestart(ctx, hook.AllocPreTaskRestartRequest{Alloc: r.forHooks()})
 			})
 		}
 	}
@@ -64,9 +64,9 @@ func (r *Runner) preTaskRestart(ctx context.Context) {
 
 func (r *Runner) preKill(ctx context.Context) {
 	for _, h := range r.hooks {
-		if h, ok := h.(hook.AllocPreKill); ok {
+		if at, ok := h.(hook.AllocPreKill); ok {
 			r.logHook(ctx, "prekill", h, func(ctx context.Context) error {
-				return h.PreKill(ctx, hook.AllocPreKillRequest{Alloc: r.forHooks()})
+				return at.PreKill(ctx, hook.AllocPreKillRequest{Alloc: r.forHooks()})
 			})
 		}
 	}
@@ -74,9 +74,9 @@ func (r *Runner) preKill(ctx context.Context) {
 
 func (r *Runner) postrun(ctx context.Context) {
 	for _, h := range r.hooks {
-		if h, ok := h.(hook.AllocPostrun); ok {
+		if at, ok := h.(hook.AllocPostrun); ok {
 			r.logHook(ctx, "postrun", h, func(ctx context.Context) error {
-				return h.Postrun(ctx, hook.AllocPostrunRequest{Alloc: r.forHooks()})
+				return at.Postrun(ctx, hook.AllocPostrunRequest{Alloc: r.forHooks()})
 			})
 		}
 	}
@@ -84,9 +84,9 @@ func (r *Runner) postrun(ctx context.Context) {
 
 func (r *Runner) shutdownHooks(ctx context.Context) {
 	for _, h := range r.hooks {
-		if h, ok := h.(hook.AllocShutdown); ok {
+		if at, ok := h.(hook.AllocShutdown); ok {
 			r.logHook(ctx, "shutdown", h, func(ctx context.Context) error {
-				return h.Shutdown(ctx, hook.AllocShutdownRequest{Alloc: r.forHooks()})
+				return at.ShutdownAlloc(ctx, hook.AllocShutdownRequest{Alloc: r.forHooks()})
 			})
 		}
 	}
@@ -97,9 +97,9 @@ func (r *Runner) shutdownHooks(ctx context.Context) {
 func (r *Runner) Destroy(ctx context.Context) error {
 	var errs []error
 	for _, h := range r.hooks {
-		if h, ok := h.(hook.AllocDestroy); ok {
+		if at, ok := h.(hook.AllocDestroy); ok {
 			err := r.callHook(ctx, "destroy", h, r.limits.HookDeadline, func(ctx context.Context) error {
-				return h.Destroy(ctx, hook.AllocDestroyRequest{Alloc: r.forHooks()})
+				return at.Destroy(ctx, hook.AllocDestroyRequest{Alloc: r.forHooks()})
 			})
 			if err != nil {
 				errs = append(errs, fmt.Errorf("destroy alloc %s: hook %q: %w", r.id, h.Name(), err))

@@ -62,8 +62,8 @@ func (h *Health) Prerun(context.Context, hook.AllocPrerunRequest) error {
 	return nil
 }
 
-// Update implements hook.AllocUpdate: what is undecided begins anew.
-func (h *Health) Update(context.Context, hook.AllocUpdateRequest) error {
+// UpdateAlloc implements hook.AllocUpdate: what is undecided begins anew.
+func (h *Health) UpdateAlloc(context.Context, hook.AllocUpdateRequest) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.stopLocked()
@@ -85,8 +85,8 @@ func (h *Health) Postrun(context.Context, hook.AllocPostrunRequest) error {
 	return nil
 }
 
-// Shutdown implements hook.AllocShutdown.
-func (h *Health) Shutdown(context.Context, hook.AllocShutdownRequest) error {
+// ShutdownAlloc implements hook.AllocShutdown.
+func (h *Health) ShutdownAlloc(context.Context, hook.AllocShutdownRequest) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.ended = true

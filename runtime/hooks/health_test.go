@@ -61,9 +61,9 @@ func (p *patientOne) started() {
 func TestHealth(t *testing.T) {
 	var (
 		prerun   = func(t *testing.T, h *Health) error { return h.Prerun(t.Context(), hook.AllocPrerunRequest{}) }
-		update   = func(t *testing.T, h *Health) error { return h.Update(t.Context(), hook.AllocUpdateRequest{}) }
+		update   = func(t *testing.T, h *Health) error { return h.UpdateAlloc(t.Context(), hook.AllocUpdateRequest{}) }
 		postrun  = func(t *testing.T, h *Health) error { return h.Postrun(t.Context(), hook.AllocPostrunRequest{}) }
-		shutdown = func(t *testing.T, h *Health) error { return h.Shutdown(t.Context(), hook.AllocShutdownRequest{}) }
+		shutdown = func(t *testing.T, h *Health) error { return h.ShutdownAlloc(t.Context(), hook.AllocShutdownRequest{}) }
 		healthy  = fmt.Sprint(health.Healthy)
 	)
 	type step struct {

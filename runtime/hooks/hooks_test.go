@@ -27,7 +27,7 @@ func TestMaxRunDuration(t *testing.T) {
 			t.Fatal(err)
 		}
 		deadline = begin.Add(15 * time.Second)
-		if err := h.Update(ctx, hook.AllocUpdateRequest{}); err != nil {
+		if err := h.UpdateAlloc(ctx, hook.AllocUpdateRequest{}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
@@ -37,10 +37,10 @@ func TestMaxRunDuration(t *testing.T) {
 		}
 		for name, end := range map[string]func() error{
 			"postrun":  func() error { return h.Postrun(ctx, hook.AllocPostrunRequest{}) },
-			"shutdown": func() error { return h.Shutdown(ctx, hook.AllocShutdownRequest{}) },
+			"shutdown": func() error { return h.ShutdownAlloc(ctx, hook.AllocShutdownRequest{}) },
 			"no deadline any more": func() error {
 				deadline = time.Time{}
-				return h.Update(ctx, hook.AllocUpdateRequest{})
+				return h.UpdateAlloc(ctx, hook.AllocUpdateRequest{})
 			},
 		} {
 			deadline = time.Now().Add(time.Second)

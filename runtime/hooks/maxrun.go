@@ -40,8 +40,8 @@ func (h *MaxRunDuration) Prerun(context.Context, hook.AllocPrerunRequest) error 
 	return nil
 }
 
-// Update implements hook.AllocUpdate.
-func (h *MaxRunDuration) Update(context.Context, hook.AllocUpdateRequest) error {
+// UpdateAlloc implements hook.AllocUpdate.
+func (h *MaxRunDuration) UpdateAlloc(context.Context, hook.AllocUpdateRequest) error {
 	h.arm(h.deadline())
 	return nil
 }
@@ -52,8 +52,8 @@ func (h *MaxRunDuration) Postrun(context.Context, hook.AllocPostrunRequest) erro
 	return nil
 }
 
-// Shutdown implements hook.AllocShutdown.
-func (h *MaxRunDuration) Shutdown(context.Context, hook.AllocShutdownRequest) error {
+// ShutdownAlloc implements hook.AllocShutdown.
+func (h *MaxRunDuration) ShutdownAlloc(context.Context, hook.AllocShutdownRequest) error {
 	h.arm(time.Time{})
 	return nil
 }

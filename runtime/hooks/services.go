@@ -61,8 +61,8 @@ func (h *GroupServices) register() error {
 	return h.set.Register(services.Group, nil)
 }
 
-// Update implements hook.AllocUpdate.
-func (h *GroupServices) Update(context.Context, hook.AllocUpdateRequest) error {
+// UpdateAlloc implements hook.AllocUpdate.
+func (h *GroupServices) UpdateAlloc(context.Context, hook.AllocUpdateRequest) error {
 	return h.set.Update(services.Group)
 }
 
@@ -154,8 +154,8 @@ func (h *Checks) Prerun(context.Context, hook.AllocPrerunRequest) error {
 	return nil
 }
 
-// Update implements hook.AllocUpdate.
-func (h *Checks) Update(context.Context, hook.AllocUpdateRequest) error {
+// UpdateAlloc implements hook.AllocUpdate.
+func (h *Checks) UpdateAlloc(context.Context, hook.AllocUpdateRequest) error {
 	h.set.UpdateChecks()
 	return nil
 }
@@ -173,9 +173,9 @@ func (h *Checks) Postrun(context.Context, hook.AllocPostrunRequest) error {
 	return nil
 }
 
-// Shutdown implements hook.AllocShutdown. The next agent goes on from the
+// ShutdownAlloc implements hook.AllocShutdown. The next agent goes on from the
 // results.
-func (h *Checks) Shutdown(context.Context, hook.AllocShutdownRequest) error {
+func (h *Checks) ShutdownAlloc(context.Context, hook.AllocShutdownRequest) error {
 	h.set.StopChecks(false)
 	return nil
 }

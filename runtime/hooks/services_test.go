@@ -49,7 +49,7 @@ func TestGroupServices(t *testing.T) {
 		do   func() error
 		want []string
 	}{
-		{"update before prerun", func() error { return h.Update(ctx, hook.AllocUpdateRequest{}) }, nil},
+		{"update before prerun", func() error { return h.UpdateAlloc(ctx, hook.AllocUpdateRequest{}) }, nil},
 		{"prerun", func() error { return h.Prerun(ctx, hook.AllocPrerunRequest{}) }, []string{"front"}},
 		{"before a restart", func() error { return h.PreTaskRestart(ctx, hook.AllocPreTaskRestartRequest{}) }, nil},
 		{"after a restart", h.Restarted, []string{"front"}},
@@ -132,10 +132,10 @@ func TestChecksHook(t *testing.T) {
 		do         func() error
 		runs, kept int
 	}{
-		{"update before prerun", func() error { return h.Update(ctx, hook.AllocUpdateRequest{}) }, 0, 0},
+		{"update before prerun", func() error { return h.UpdateAlloc(ctx, hook.AllocUpdateRequest{}) }, 0, 0},
 		{"prerun", func() error { return h.Prerun(ctx, hook.AllocPrerunRequest{}) }, 1, 1},
-		{"update", func() error { return h.Update(ctx, hook.AllocUpdateRequest{}) }, 1, 1},
-		{"shutdown", func() error { return h.Shutdown(ctx, hook.AllocShutdownRequest{}) }, 0, 1},
+		{"update", func() error { return h.UpdateAlloc(ctx, hook.AllocUpdateRequest{}) }, 1, 1},
+		{"shutdown", func() error { return h.ShutdownAlloc(ctx, hook.AllocShutdownRequest{}) }, 0, 1},
 		{"prerun of another agent", func() error { return h.Prerun(ctx, hook.AllocPrerunRequest{}) }, 1, 1},
 		{"prekill", func() error { return h.PreKill(ctx, hook.AllocPreKillRequest{}) }, 0, 0},
 		{"a prerun that ends after prekill", func() error { return h.Prerun(ctx, hook.AllocPrerunRequest{}) }, 1, 1},

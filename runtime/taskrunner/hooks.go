@@ -19,14 +19,14 @@ import (
 // could not be done a second time.
 func (r *Runner) prestart(live context.Context, running bool) error {
 	for _, h := range r.hooks {
-		h, ok := h.(hook.TaskPrestart)
+		at, ok := h.(hook.TaskPrestart)
 		if !ok || r.local.Hooks[h.Name()].Done {
 			continue
 		}
 		if live.Err() != nil {
 			return context.Cause(live)
 		}
-		if err := r.prestartHook(live, h, running); err != nil {
+		if err := r.prestartHook(live, h, at, running); err != nil {
 			if live.Err() == nil {
 				r.EmitEvent(model.EventHookFailed(h.Name(), err.Error()))
 			}
@@ -39,7 +39,7 @@ func (r *Runner) prestart(live context.Context, running bool) error {
 	return nil
 }
 
-func (r *Runner) prestartHook(live context.Context, h hook.TaskPrestart, running bool) error {
+func (r *Runner) prestartHook(live context.Context, h hook.Hook, at hook.TaskPrestart, running bool) error {
 	before := r.local.Hooks[h.Name()]
 	task := r.Task()
 	request := hook.TaskPrestartRequest{
@@ -53,7 +53,7 @@ func (r *Runner) prestartHook(live context.Context, h hook.TaskPrestart, running
 	}
 	var response hook.TaskPrestartResponse
 	err := r.callHook(live, "prestart", h, r.deadlines.Prestart, func(ctx context.Context) (err error) {
-		failpoint.Around(failpoint.Prestart, func() { response, err = h.Prestart(ctx, request) })
+		failpoint.Around(failpoint.Prestart, func() { response, err = at.Prestart(ctx, request) })
 		return err
 	})
 
@@ -81,10 +81,10 @@ func (r *Runner) prestartHook(live context.Context, h hook.TaskPrestart, running
 
 func (r *Runner) poststart(live context.Context, p *process) {
 	for _, h := range r.hooks {
-		if h, ok := h.(hook.TaskPoststart); ok && live.Err() == nil {
+		if at, ok := h.(hook.TaskPoststart); ok && live.Err() == nil {
 			failpoint.Around(failpoint.Poststart, func() {
 				r.reportHook(live, "poststart", h, func(ctx context.Context) error {
-					return h.Poststart(ctx, hook.TaskPoststartRequest{
+					return at.Poststart(ctx, hook.TaskPoststartRequest{
 						Alloc:   r.alloc.Alloc,
 						Task:    r.Task().ForHooks(),
 						Dir:     r.dir,
@@ -99,9 +99,9 @@ func (r *Runner) poststart(live context.Context, p *process) {
 
 func (r *Runner) preKilling(ctx context.Context) {
 	for _, h := range r.hooks {
-		if h, ok := h.(hook.TaskPreKilling); ok && ctx.Err() == nil {
+		if at, ok := h.(hook.TaskPreKilling); ok && ctx.Err() == nil {
 			r.reportHook(ctx, "prekilling", h, func(ctx context.Context) error {
-				return h.PreKilling(ctx, hook.TaskPreKillingRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks()})
+				return at.PreKilling(ctx, hook.TaskPreKillingRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks()})
 			})
 		}
 	}
@@ -112,9 +112,9 @@ func (r *Runner) preKilling(ctx context.Context) {
 func (r *Runner) exitedHooks(live context.Context) {
 	ctx := context.WithoutCancel(live)
 	for _, h := range r.hooks {
-		if h, ok := h.(hook.TaskExited); ok {
+		if at, ok := h.(hook.TaskExited); ok {
 			r.reportHook(ctx, "exited", h, func(ctx context.Context) error {
-				return h.Exited(ctx, hook.TaskExitedRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks()})
+				return at.Exited(ctx, hook.TaskExitedRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks()})
 			})
 		}
 	}
@@ -122,9 +122,9 @@ func (r *Runner) exitedHooks(live context.Context) {
 
 func (r *Runner) stopHooks(ctx context.Context) {
 	for _, h := range r.hooks {
-		if h, ok := h.(hook.TaskStop); ok {
+		if at, ok := h.(hook.TaskStop); ok {
 			r.reportHook(ctx, "stop", h, func(ctx context.Context) error {
-				return h.Stop(ctx, hook.TaskStopRequest{
+				return at.Stop(ctx, hook.TaskStopRequest{
 					Alloc:         r.alloc.Alloc,
 					Task:          r.Task().ForHooks(),
 					Dir:           r.dir,
@@ -139,9 +139,9 @@ func (r *Runner) stopHooks(ctx context.Context) {
 func (r *Runner) shutdownHooks(ctx context.Context) {
 	ctx = context.WithoutCancel(ctx)
 	for _, h := range r.hooks {
-		if h, ok := h.(hook.TaskShutdown); ok {
+		if at, ok := h.(hook.TaskShutdown); ok {
 			err := r.callHook(ctx, "shutdown", h, r.deadlines.Others, func(ctx context.Context) error {
-				return h.Shutdown(ctx, hook.TaskShutdownRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks()})
+				return at.Shutdown(ctx, hook.TaskShutdownRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks()})
 			})
 			if err != nil {
 				r.logger.Warn("shutdown hook failed", "hook", h.Name(), "error", err)
@@ -163,9 +163,9 @@ func (r *Runner) runUpdateHooks(live context.Context) {
 			return
 		}
 		for _, h := range r.hooks {
-			if h, ok := h.(hook.TaskUpdate); ok {
+			if at, ok := h.(hook.TaskUpdate); ok {
 				r.reportHook(live, "update", h, func(ctx context.Context) error {
-					return h.Update(ctx, hook.TaskUpdateRequest{
+					return at.Update(ctx, hook.TaskUpdateRequest{
 						Alloc: r.alloc.Alloc,
 						Task:  r.Task().ForHooks(),
 						Env:   r.env.Build().Map(),

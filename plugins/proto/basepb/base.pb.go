@@ -31,19 +31,22 @@ const (
 	PluginType_UNKNOWN PluginType = 0
 	PluginType_DRIVER  PluginType = 2
 	PluginType_DEVICE  PluginType = 3
+	PluginType_HOOK    PluginType = 100 // not of the task driver protocol: nomadlite.plugins.hook.v1
 )
 
 // Enum value maps for PluginType.
 var (
 	PluginType_name = map[int32]string{
-		0: "UNKNOWN",
-		2: "DRIVER",
-		3: "DEVICE",
+		0:   "UNKNOWN",
+		2:   "DRIVER",
+		3:   "DEVICE",
+		100: "HOOK",
 	}
 	PluginType_value = map[string]int32{
 		"UNKNOWN": 0,
 		"DRIVER":  2,
 		"DEVICE":  3,
+		"HOOK":    100,
 	}
 )
 
@@ -777,14 +780,15 @@ const file_plugins_proto_basepb_base_proto_rawDesc = "" +
 	"base_speed\x18\x06 \x01(\x04R\tbaseSpeed\x12\x1b\n" +
 	"\tmax_speed\x18\a \x01(\x04R\bmaxSpeed\x12\x1f\n" +
 	"\vguess_speed\x18\b \x01(\x04R\n" +
-	"guessSpeed*1\n" +
+	"guessSpeed*;\n" +
 	"\n" +
 	"PluginType\x12\v\n" +
 	"\aUNKNOWN\x10\x00\x12\n" +
 	"\n" +
 	"\x06DRIVER\x10\x02\x12\n" +
 	"\n" +
-	"\x06DEVICE\x10\x03*,\n" +
+	"\x06DEVICE\x10\x03\x12\b\n" +
+	"\x04HOOK\x10d*,\n" +
 	"\tCoreGrade\x12\x0f\n" +
 	"\vPerformance\x10\x00\x12\x0e\n" +
 	"\n" +

@@ -1,0 +1,161 @@
+package hook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/proto/hookpb"
+)
+
+// ErrPluginDown means that the plugin process has gone. The caller asks the
+// supervisor for another one.
+var ErrPluginDown = base.ErrPluginDown
+
+// Client is the host's end of a hook plugin. It has all moments, whatever the
+// plugin takes part in: who calls it looks at the Description first. Its methods
+// may be called concurrently; they block until the plugin answers, its process
+// has gone (ErrPluginDown) or ctx ends.
+type Client struct {
+	conn *base.Conn
+	pb   hookpb.HookClient
+}
+
+var _ Plugin = (*Client)(nil)
+
+// NewClient makes a Client; done is closed when the plugin process has gone.
+func NewClient(conn grpc.ClientConnInterface, done <-chan struct{}) *Client {
+	c := base.NewConn(conn, done)
+	return &Client{conn: c, pb: hookpb.NewHookClient(c)}
+}
+
+// Describe implements Plugin. Moments that this version does not have are left
+// out: they belong to a newer protocol.
+func (c *Client) Describe(ctx context.Context) (*Description, error) {
+	p, err := c.pb.Describe(ctx, &hookpb.DescribeRequest{})
+	if err != nil {
+		return nil, c.conn.Err(ctx, err)
+	}
+	d := &Description{EveryAlloc: p.GetEveryAlloc(), WholeAlloc: p.GetWholeAlloc()}
+	for _, part := range p.GetMoments() {
+		if m := Moment(part.GetMoment()); m.known() {
+			d.Moments = append(d.Moments, Participation{Moment: m, Timeout: max(part.GetTimeout().AsDuration(), 0)})
+		}
+	}
+	if p.GetAttachmentSchema() != nil {
+		if d.Schema, err = hclspec.FromProto(p.GetAttachmentSchema()); err != nil {
+			return nil, fmt.Errorf("attachment schema: %w", err)
+		}
+	}
+	return d, nil
+}
+
+// Configure implements Plugin.
+func (c *Client) Configure(ctx context.Context, config Config) error {
+	_, err := c.pb.Configure(ctx, &hookpb.ConfigureRequest{HostSocket: config.HostSocket, Node: nodeProto(config.Node)})
+	return c.conn.Err(ctx, err)
+}
+
+// failed is implemented by all answers to moments.
+type failed interface{ GetFailure() *hookpb.Failure }
+
+// ask makes one call, and an error of whatever went wrong.
+func ask[Q any, A failed](ctx context.Context, c *Client, call func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) (A, error) {
+	answer, err := call(ctx, request)
+	if err != nil {
+		return answer, c.conn.Err(ctx, err)
+	}
+	failure := answer.GetFailure()
+	switch {
+	case failure == nil:
+		return answer, nil
+	case failure.GetRecoverable():
+		return answer, driver.Recoverable(errors.New(failure.GetMessage()))
+	}
+	return answer, errors.New(failure.GetMessage())
+}
+
+func tell[Q any, A failed](ctx context.Context, c *Client, call func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) error {
+	_, err := ask(ctx, c, call, request)
+	return err
+}
+
+// Prerun implements the method of AllocPrerun.
+func (c *Client) Prerun(ctx context.Context, r AllocPrerunRequest) error {
+	return tell(ctx, c, c.pb.Prerun, allocRequest(r.Grant, r.Alloc, r.Env))
+}
+
+// UpdateAlloc implements the method of AllocUpdate.
+func (c *Client) UpdateAlloc(ctx context.Context, r AllocUpdateRequest) error {
+	return tell(ctx, c, c.pb.UpdateAlloc, allocRequest(r.Grant, r.Alloc, r.Env))
+}
+
+// PreTaskRestart implements the method of AllocPreTaskRestart.
+func (c *Client) PreTaskRestart(ctx context.Context, r AllocPreTaskRestartRequest) error {
+	return tell(ctx, c, c.pb.PreTaskRestart, allocRequest(r.Grant, r.Alloc, nil))
+}
+
+// PreKill implements the method of AllocPreKill.
+func (c *Client) PreKill(ctx context.Context, r AllocPreKillRequest) error {
+	return tell(ctx, c, c.pb.PreKill, allocRequest(r.Grant, r.Alloc, nil))
+}
+
+// Postrun implements the method of AllocPostrun.
+func (c *Client) Postrun(ctx context.Context, r AllocPostrunRequest) error {
+	return tell(ctx, c, c.pb.Postrun, allocRequest(r.Grant, r.Alloc, nil))
+}
+
+// Destroy implements the method of AllocDestroy.
+func (c *Client) Destroy(ctx context.Context, r AllocDestroyRequest) error {
+	return tell(ctx, c, c.pb.Destroy, allocRequest(r.Grant, r.Alloc, nil))
+}
+
+// ShutdownAlloc implements the method of AllocShutdown.
+func (c *Client) ShutdownAlloc(ctx context.Context, r AllocShutdownRequest) error {
+	return tell(ctx, c, c.pb.ShutdownAlloc, allocRequest(r.Grant, r.Alloc, nil))
+}
+
+// Prestart implements the method of TaskPrestart. The State of the answer is
+// valid with an error too.
+func (c *Client) Prestart(ctx context.Context, r TaskPrestartRequest) (TaskPrestartResponse, error) {
+	answer, err := ask(ctx, c, c.pb.Prestart, prestartProto(r))
+	if err != nil {
+		return TaskPrestartResponse{State: answer.GetState()}, err
+	}
+	return prestartAnswer(answer), nil
+}
+
+// Poststart implements the method of TaskPoststart.
+func (c *Client) Poststart(ctx context.Context, r TaskPoststartRequest) error {
+	return tell(ctx, c, c.pb.Poststart, poststartProto(r))
+}
+
+// Update implements the method of TaskUpdate.
+func (c *Client) Update(ctx context.Context, r TaskUpdateRequest) error {
+	return tell(ctx, c, c.pb.Update, taskRequest(r.Grant, r.Alloc, r.Task, r.Env))
+}
+
+// PreKilling implements the method of TaskPreKilling.
+func (c *Client) PreKilling(ctx context.Context, r TaskPreKillingRequest) error {
+	return tell(ctx, c, c.pb.PreKilling, taskRequest(r.Grant, r.Alloc, r.Task, nil))
+}
+
+// Exited implements the method of TaskExited.
+func (c *Client) Exited(ctx context.Context, r TaskExitedRequest) error {
+	return tell(ctx, c, c.pb.Exited, exitedProto(r))
+}
+
+// Stop implements the method of TaskStop.
+func (c *Client) Stop(ctx context.Context, r TaskStopRequest) error {
+	return tell(ctx, c, c.pb.Stop, stopProto(r))
+}
+
+// Shutdown implements the method of TaskShutdown.
+func (c *Client) Shutdown(ctx context.Context, r TaskShutdownRequest) error {
+	return tell(ctx, c, c.pb.Shutdown, taskRequest(r.Grant, r.Alloc, r.Task, nil))
+}

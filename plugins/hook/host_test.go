@@ -1,0 +1,214 @@
+package hook_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+// butler is a host that notes what it is asked for.
+type butler struct {
+	got any
+	err error
+}
+
+func (b *butler) note(asked ...any) error { b.got = asked; return b.err }
+
+func (b *butler) Exec(_ context.Context, s hook.Scope, command []string, timeout time.Duration) (*driver.ExecResult, error) {
+	return &driver.ExecResult{Stdout: []byte("out"), Stderr: []byte("err"), Exit: driver.ExitResult{ExitCode: 3, Signal: 4}}, b.note(s, command, timeout)
+}
+
+func (b *butler) Stats(ctx context.Context, s hook.Scope, interval time.Duration) (<-chan hook.Usage, error) {
+	if err := b.note(s, interval); err != nil {
+		return nil, err
+	}
+	samples := make(chan hook.Usage, 2)
+	samples <- filled[hook.Usage]()
+	samples <- hook.Usage{}
+	close(samples)
+	return samples, nil
+}
+
+func (b *butler) State(_ context.Context, s hook.Scope) (*hook.AllocState, error) {
+	state := filled[hook.AllocState]()
+	return &state, b.note(s)
+}
+
+func (b *butler) Interpolate(_ context.Context, s hook.Scope, text string) (string, error) {
+	return "<" + text + ">", b.note(s, text)
+}
+
+func (b *butler) EmitEvent(_ context.Context, s hook.Scope, message string, details map[string]string) error {
+	return b.note(s, message, details)
+}
+
+func (b *butler) Restart(_ context.Context, s hook.Scope, reason string) error {
+	return b.note(s, "restart", reason)
+}
+
+func (b *butler) Signal(_ context.Context, s hook.Scope, signal string) error {
+	return b.note(s, "signal", signal)
+}
+
+func (b *butler) Kill(_ context.Context, s hook.Scope, reason string) error {
+	return b.note(s, "kill", reason)
+}
+
+func (b *butler) SetHealth(_ context.Context, s hook.Scope, healthy bool, reason string) error {
+	return b.note(s, healthy, reason)
+}
+
+func (b *butler) Variable(_ context.Context, s hook.Scope, path string, after uint64) (map[string]string, uint64, error) {
+	switch err := b.note(s, path, after); path {
+	case "missing":
+		return nil, 8, err
+	case "empty":
+		return map[string]string{}, 8, err
+	default:
+		return map[string]string{"k": "v"}, 9, err
+	}
+}
+
+func (b *butler) Variables(_ context.Context, s hook.Scope, prefix string, after uint64) ([]string, uint64, error) {
+	return []string{"a", "b"}, 9, b.note(s, prefix, after)
+}
+
+func (b *butler) Services(_ context.Context, s hook.Scope, name string, after uint64) ([]hook.Service, uint64, error) {
+	return []hook.Service{filled[hook.Service]()}, 9, b.note(s, name, after)
+}
+
+func dial(t *testing.T, b *butler) *hook.HostClient {
+	t.Helper()
+	host, err := hook.DialHost(listen(t, func(s *grpc.Server) { hook.RegisterHost(s, b) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { host.Close() })
+	return host
+}
+
+func TestHostCarriesAllFields(t *testing.T) {
+	b := &butler{}
+	host := dial(t, b)
+	ctx := t.Context()
+	of := hook.Scope{Capability: "key", Task: "web"}
+	whole := hook.Scope{Capability: "key"}
+	details := map[string]string{"a": "b"}
+	for _, test := range []struct {
+		name  string
+		call  func() (any, error)
+		asked []any
+		want  any
+	}{
+		{"exec", func() (any, error) { return host.Exec(ctx, of, []string{"ls", "-l"}, time.Second) }, []any{of, []string{"ls", "-l"}, time.Second},
+			&driver.ExecResult{Stdout: []byte("out"), Stderr: []byte("err"), Exit: driver.ExitResult{ExitCode: 3, Signal: 4}}},
+		{"state", func() (any, error) { return host.State(ctx, whole) }, []any{whole}, func() any { s := filled[hook.AllocState](); return &s }()},
+		{"interpolate", func() (any, error) { return host.Interpolate(ctx, of, "x") }, []any{of, "x"}, "<x>"},
+		{"event", func() (any, error) { return nil, host.EmitEvent(ctx, of, "hello", details) }, []any{of, "hello", details}, nil},
+		{"restart", func() (any, error) { return nil, host.Restart(ctx, of, "why") }, []any{of, "restart", "why"}, nil},
+		{"signal", func() (any, error) { return nil, host.Signal(ctx, of, "SIGHUP") }, []any{of, "signal", "SIGHUP"}, nil},
+		{"kill", func() (any, error) { return nil, host.Kill(ctx, of, "why") }, []any{of, "kill", "why"}, nil},
+		{"health", func() (any, error) { return nil, host.SetHealth(ctx, whole, true, "why") }, []any{whole, true, "why"}, nil},
+		{"variable", func() (any, error) { v, i, err := host.Variable(ctx, whole, "p", 5); return []any{v, i}, err }, []any{whole, "p", uint64(5)}, []any{map[string]string{"k": "v"}, uint64(9)}},
+		{"no variable", func() (any, error) { v, i, err := host.Variable(ctx, whole, "missing", 5); return []any{v, i}, err }, []any{whole, "missing", uint64(5)}, []any{map[string]string(nil), uint64(8)}},
+		{"empty variable", func() (any, error) { v, i, err := host.Variable(ctx, whole, "empty", 5); return []any{v, i}, err }, []any{whole, "empty", uint64(5)}, []any{map[string]string{}, uint64(8)}},
+		{"variables", func() (any, error) { v, i, err := host.Variables(ctx, whole, "p", 5); return []any{v, i}, err }, []any{whole, "p", uint64(5)}, []any{[]string{"a", "b"}, uint64(9)}},
+		{"services", func() (any, error) { v, i, err := host.Services(ctx, whole, "s", 5); return []any{v, i}, err }, []any{whole, "s", uint64(5)}, []any{[]hook.Service{filled[hook.Service]()}, uint64(9)}},
+	} {
+		got, err := test.call()
+		if err != nil || !reflect.DeepEqual(got, test.want) || !reflect.DeepEqual(b.got, test.asked) {
+			t.Errorf("%s: %v\nasked %+v\nwant  %+v\ngot  %+v\nwant %+v", test.name, err, b.got, test.asked, got, test.want)
+		}
+		for _, known := range []error{hook.ErrDenied, hook.ErrNoTask} {
+			b.err = fmt.Errorf("%w: never", known)
+			if _, err := test.call(); !errors.Is(err, known) {
+				t.Errorf("%s: error %v is not %v", test.name, err, known)
+			}
+		}
+		b.err = errors.New("no such luck")
+		if _, err := test.call(); err == nil || err.Error() != "no such luck" {
+			t.Errorf("%s: error %v", test.name, err)
+		}
+		b.err = nil
+	}
+}
+
+func TestHostStats(t *testing.T) {
+	b := &butler{}
+	host := dial(t, b)
+	samples, err := host.Stats(t.Context(), hook.Scope{}, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []hook.Usage
+	for s := range samples {
+		got = append(got, s)
+	}
+	if want := filled[hook.Usage](); len(got) != 2 || !reflect.DeepEqual(got[0], want) {
+		t.Errorf("got %+v", got)
+	}
+	b.err = hook.ErrDenied
+	if _, err := host.Stats(t.Context(), hook.Scope{}, 0); !errors.Is(err, hook.ErrDenied) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// A hook that asks while no agent is there waits for the next one.
+func TestHostThatComesLater(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	host, err := hook.DialHost(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := host.Interpolate(short, hook.Scope{}, "x"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("without a host: %v", err)
+	}
+	for round := range 2 {
+		answers := make(chan string)
+		go func() {
+			text, err := host.Interpolate(t.Context(), hook.Scope{}, "x")
+			answers <- fmt.Sprint(text, err)
+		}()
+		l, err := net.Listen("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := grpc.NewServer()
+		hook.RegisterHost(s, &butler{})
+		served := make(chan error)
+		go func() { served <- s.Serve(l) }()
+		if got := <-answers; got != "<x><nil>" {
+			t.Errorf("host %d: %s", round, got)
+		}
+		s.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestMomentsInOrder(t *testing.T) {
+	all := hook.Moments(&every{})
+	if !slices.IsSorted(all) || all[0] != hook.Prerun || all[len(all)-1] != hook.Shutdown {
+		t.Errorf("%v", all)
+	}
+	for _, m := range all {
+		if got, want := m.OfTask(), m >= hook.Prestart; got != want {
+			t.Errorf("%s of a task: %v", m, got)
+		}
+	}
+}

@@ -1,0 +1,236 @@
+package hook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/proto/hookpb"
+)
+
+// hostBackoff is how often a hook looks for an agent that is away.
+var hostBackoff = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}
+
+// HostClient is a hook's end of the Host service.
+type HostClient struct {
+	conn *grpc.ClientConn
+	pb   hookpb.HostClient
+}
+
+var _ Host = (*HostClient)(nil)
+
+// DialHost makes a client of the service on a unix socket, whether or not
+// somebody listens there now. The caller calls Close in the end.
+func DialHost(socket string) (*HostClient, error) {
+	conn, err := grpc.NewClient("unix:"+socket,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		// The agent may be away for as long as an upgrade takes.
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: hostBackoff, MinConnectTimeout: time.Second}),
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(math.MaxInt32)),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("host %s: %w", socket, err)
+	}
+	return &HostClient{conn: conn, pb: hookpb.NewHostClient(conn)}, nil
+}
+
+// Close ends the connection, and the calls that are under way.
+func (c *HostClient) Close() error { return c.conn.Close() }
+
+// hostError gives an error back the meaning that it lost on the wire.
+func hostError(ctx context.Context, err error) error {
+	s, ok := status.FromError(err)
+	switch {
+	case err == nil || !ok:
+		return err
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case s.Code() == codes.PermissionDenied:
+		return fmt.Errorf("%w: %s", ErrDenied, s.Message())
+	case s.Code() == codes.NotFound:
+		return fmt.Errorf("%w: %s", ErrNoTask, s.Message())
+	case s.Code() == codes.Unavailable:
+		return ErrHostGone
+	case s.Code() == codes.Unknown:
+		return errors.New(s.Message())
+	}
+	return err
+}
+
+// again makes a call that may be made twice until an agent has answered it.
+func again[Q, A any](ctx context.Context, call func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) (A, error) {
+	for {
+		answer, err := call(ctx, request)
+		if err = hostError(ctx, err); !errors.Is(err, ErrHostGone) {
+			return answer, err
+		}
+	}
+}
+
+// Exec implements Host.
+func (c *HostClient) Exec(ctx context.Context, s Scope, command []string, timeout time.Duration) (*driver.ExecResult, error) {
+	request := &hookpb.ExecRequest{Capability: s.Capability, Task: s.Task, Command: command}
+	if timeout > 0 {
+		request.Timeout = durationpb.New(timeout)
+	}
+	p, err := c.pb.Exec(ctx, request)
+	if err != nil {
+		return nil, hostError(ctx, err)
+	}
+	return &driver.ExecResult{
+		Stdout: p.GetStdout(), Stderr: p.GetStderr(),
+		Exit: driver.ExitResult{ExitCode: int(p.GetExitCode()), Signal: int(p.GetSignal())},
+	}, nil
+}
+
+// Stats implements Host.
+func (c *HostClient) Stats(ctx context.Context, s Scope, interval time.Duration) (<-chan Usage, error) {
+	request := &hookpb.StatsRequest{Capability: s.Capability, Task: s.Task}
+	if interval > 0 {
+		request.Interval = durationpb.New(interval)
+	}
+	stream, err := c.pb.Stats(ctx, request)
+	if err != nil {
+		return nil, hostError(ctx, err)
+	}
+	first, err := stream.Recv() // an error of the call is no empty stream
+	if err != nil {
+		return nil, hostError(ctx, err)
+	}
+	samples := make(chan Usage)
+	go func() {
+		defer close(samples)
+		for p := first; err == nil; p, err = stream.Recv() {
+			select {
+			case samples <- usageFromProto(p):
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return samples, nil
+}
+
+// State implements Host.
+func (c *HostClient) State(ctx context.Context, s Scope) (*AllocState, error) {
+	p, err := again(ctx, c.pb.State, &hookpb.StateRequest{Capability: s.Capability})
+	if err != nil {
+		return nil, err
+	}
+	state := &AllocState{
+		ClientStatus: p.GetClientStatus(), ClientDescription: p.GetClientDescription(), DesiredStatus: p.GetDesiredStatus(),
+		Tasks: make(map[string]TaskState, len(p.GetTasks())),
+	}
+	for name, t := range p.GetTasks() {
+		state.Tasks[name] = taskStateFromProto(t)
+	}
+	return state, nil
+}
+
+// Interpolate implements Host.
+func (c *HostClient) Interpolate(ctx context.Context, s Scope, text string) (string, error) {
+	p, err := again(ctx, c.pb.Interpolate, &hookpb.InterpolateRequest{Capability: s.Capability, Task: s.Task, Text: text})
+	return p.GetText(), err
+}
+
+// EmitEvent implements Host.
+func (c *HostClient) EmitEvent(ctx context.Context, s Scope, message string, details map[string]string) error {
+	_, err := c.pb.EmitEvent(ctx, &hookpb.EmitEventRequest{Capability: s.Capability, Task: s.Task, Message: message, Details: details})
+	return hostError(ctx, err)
+}
+
+// Restart implements Host.
+func (c *HostClient) Restart(ctx context.Context, s Scope, reason string) error {
+	_, err := c.pb.Restart(ctx, &hookpb.RestartRequest{Capability: s.Capability, Task: s.Task, Reason: reason})
+	return hostError(ctx, err)
+}
+
+// Signal implements Host.
+func (c *HostClient) Signal(ctx context.Context, s Scope, signal string) error {
+	_, err := c.pb.Signal(ctx, &hookpb.SignalRequest{Capability: s.Capability, Task: s.Task, Signal: signal})
+	return hostError(ctx, err)
+}
+
+// Kill implements Host.
+func (c *HostClient) Kill(ctx context.Context, s Scope, reason string) error {
+	_, err := c.pb.Kill(ctx, &hookpb.KillRequest{Capability: s.Capability, Task: s.Task, Reason: reason})
+	return hostError(ctx, err)
+}
+
+// SetHealth implements Host.
+func (c *HostClient) SetHealth(ctx context.Context, s Scope, healthy bool, reason string) error {
+	_, err := again(ctx, c.pb.SetHealth, &hookpb.SetHealthRequest{Capability: s.Capability, Healthy: healthy, Reason: reason})
+	return err
+}
+
+// Variable implements Host.
+func (c *HostClient) Variable(ctx context.Context, s Scope, path string, after uint64) (map[string]string, uint64, error) {
+	p, err := again(ctx, c.pb.Variable, &hookpb.VariableRequest{Capability: s.Capability, Path: path, After: after})
+	if err != nil || !p.GetFound() {
+		return nil, p.GetIndex(), err
+	}
+	items := p.GetItems()
+	if items == nil {
+		items = map[string]string{}
+	}
+	return items, p.GetIndex(), nil
+}
+
+// Variables implements Host.
+func (c *HostClient) Variables(ctx context.Context, s Scope, prefix string, after uint64) ([]string, uint64, error) {
+	p, err := again(ctx, c.pb.Variables, &hookpb.VariablesRequest{Capability: s.Capability, Prefix: prefix, After: after})
+	return p.GetPaths(), p.GetIndex(), err
+}
+
+// Services implements Host.
+func (c *HostClient) Services(ctx context.Context, s Scope, name string, after uint64) ([]Service, uint64, error) {
+	p, err := again(ctx, c.pb.Services, &hookpb.ServicesRequest{Capability: s.Capability, Name: name, After: after})
+	if err != nil {
+		return nil, 0, err
+	}
+	instances := make([]Service, 0, len(p.GetInstances()))
+	for _, i := range p.GetInstances() {
+		instances = append(instances, Service{
+			ID: i.GetId(), Address: i.GetAddress(), Port: int(i.GetPort()), Tags: i.GetTags(), AllocID: i.GetAllocId(),
+			NodeID: i.GetNodeId(), Datacenter: i.GetDatacenter(), JobID: i.GetJobId(),
+		})
+	}
+	return instances, p.GetIndex(), nil
+}
+
+func usageFromProto(p *hookpb.StatsSample) Usage {
+	return Usage{
+		Time: timeFromProto(p.GetTime()), CPUPercent: p.GetCpuPercent(), CPUMHz: p.GetCpuMhz(),
+		MemoryRSS: p.GetMemoryRss(), MemoryUsage: p.GetMemoryUsage(),
+	}
+}
+
+func taskStateFromProto(p *hookpb.TaskState) TaskState {
+	t := TaskState{
+		State: p.GetState(), Failed: p.GetFailed(), Restarts: p.GetRestarts(),
+		StartedAt: timeFromProto(p.GetStartedAt()), FinishedAt: timeFromProto(p.GetFinishedAt()),
+	}
+	for _, e := range p.GetEvents() {
+		t.Events = append(t.Events, Event{Type: e.GetType(), Time: timeFromProto(e.GetTime()), Message: e.GetMessage(), Details: e.GetDetails()})
+	}
+	return t
+}
+
+// timeFromProto has the zero time for an absent one.
+func timeFromProto(p *timestamppb.Timestamp) time.Time {
+	if p == nil {
+		return time.Time{}
+	}
+	return p.AsTime()
+}

@@ -1,0 +1,182 @@
+package hook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/proto/hookpb"
+)
+
+// RegisterServer makes a plugin's end. Moments reach h through the interfaces
+// that it satisfies, as they come, also several at once; one that it does not
+// take part in is Unimplemented.
+func RegisterServer(s grpc.ServiceRegistrar, p Plugin, h any) {
+	hookpb.RegisterHookServer(s, &server{plugin: p, hook: h})
+}
+
+type server struct {
+	hookpb.UnimplementedHookServer
+	plugin Plugin
+	hook   any
+}
+
+func (s *server) Describe(ctx context.Context, _ *hookpb.DescribeRequest) (*hookpb.Description, error) {
+	d, err := s.plugin.Describe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := &hookpb.Description{EveryAlloc: d.EveryAlloc, WholeAlloc: d.WholeAlloc}
+	for _, part := range d.Moments {
+		row := &hookpb.Participation{Moment: hookpb.Moment(part.Moment)}
+		if part.Timeout > 0 {
+			row.Timeout = durationpb.New(part.Timeout)
+		}
+		p.Moments = append(p.Moments, row)
+	}
+	if d.Schema != nil {
+		p.AttachmentSchema = d.Schema.Proto()
+	}
+	return p, nil
+}
+
+func (s *server) Configure(ctx context.Context, r *hookpb.ConfigureRequest) (*hookpb.ConfigureResponse, error) {
+	return &hookpb.ConfigureResponse{}, s.plugin.Configure(ctx, Config{HostSocket: r.GetHostSocket(), Node: nodeFromProto(r.GetNode())})
+}
+
+// failure is how an error of a hook crosses the wire. One that has come because
+// the host has ended the call is told as such.
+func failure(ctx context.Context, err error) (*hookpb.Failure, error) {
+	switch {
+	case err == nil:
+		return nil, nil
+	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+	return &hookpb.Failure{Message: err.Error(), Recoverable: driver.IsRecoverable(err)}, nil
+}
+
+// answer calls a moment of the hook, if it has the interface I.
+func answer[I, Q any](ctx context.Context, s *server, m Moment, call func(I, context.Context, Q) error, request Q) (*hookpb.Response, error) {
+	h, ok := s.hook.(I)
+	if !ok {
+		return nil, unimplemented(m)
+	}
+	f, err := failure(ctx, call(h, ctx, request))
+	if err != nil {
+		return nil, err
+	}
+	return &hookpb.Response{Failure: f}, nil
+}
+
+func unimplemented(m Moment) error {
+	return status.Error(codes.Unimplemented, fmt.Sprintf("this hook takes no part in %s", m))
+}
+
+func (s *server) Prerun(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
+	return answer(ctx, s, Prerun, AllocPrerun.Prerun, AllocPrerunRequest{Grant: grant(r), Alloc: allocFromProto(r.GetAlloc()), Env: r.GetEnv()})
+}
+
+func (s *server) UpdateAlloc(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
+	return answer(ctx, s, UpdateAlloc, AllocUpdate.UpdateAlloc, AllocUpdateRequest{Grant: grant(r), Alloc: allocFromProto(r.GetAlloc()), Env: r.GetEnv()})
+}
+
+func (s *server) PreTaskRestart(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
+	return answer(ctx, s, PreTaskRestart, AllocPreTaskRestart.PreTaskRestart, AllocPreTaskRestartRequest{Grant: grant(r), Alloc: allocFromProto(r.GetAlloc())})
+}
+
+func (s *server) PreKill(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
+	return answer(ctx, s, PreKill, AllocPreKill.PreKill, AllocPreKillRequest{Grant: grant(r), Alloc: allocFromProto(r.GetAlloc())})
+}
+
+func (s *server) Postrun(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
+	return answer(ctx, s, Postrun, AllocPostrun.Postrun, AllocPostrunRequest{Grant: grant(r), Alloc: allocFromProto(r.GetAlloc())})
+}
+
+func (s *server) Destroy(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
+	return answer(ctx, s, Destroy, AllocDestroy.Destroy, AllocDestroyRequest{Grant: grant(r), Alloc: allocFromProto(r.GetAlloc())})
+}
+
+func (s *server) ShutdownAlloc(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
+	return answer(ctx, s, ShutdownAlloc, AllocShutdown.ShutdownAlloc, AllocShutdownRequest{Grant: grant(r), Alloc: allocFromProto(r.GetAlloc())})
+}
+
+func (s *server) Prestart(ctx context.Context, r *hookpb.PrestartRequest) (*hookpb.PrestartResponse, error) {
+	h, ok := s.hook.(TaskPrestart)
+	if !ok {
+		return nil, unimplemented(Prestart)
+	}
+	response, err := h.Prestart(ctx, TaskPrestartRequest{
+		Grant:         grant(r),
+		Alloc:         allocFromProto(r.GetAlloc()),
+		Task:          taskFromProto(r.GetTask()),
+		Dir:           dirFromProto(r.GetDir()),
+		Env:           r.GetEnv(),
+		Resources:     resourcesFromProto(r.GetResources()),
+		PreviousState: r.GetPreviousState(),
+		Running:       r.GetRunning(),
+	})
+	f, err := failure(ctx, err)
+	if err != nil {
+		return nil, err
+	}
+	if f != nil {
+		return &hookpb.PrestartResponse{Failure: f, State: response.State}, nil
+	}
+	return prestartAnswerProto(response), nil
+}
+
+func (s *server) Poststart(ctx context.Context, r *hookpb.PoststartRequest) (*hookpb.Response, error) {
+	return answer(ctx, s, Poststart, TaskPoststart.Poststart, TaskPoststartRequest{
+		Grant:   grant(r),
+		Alloc:   allocFromProto(r.GetAlloc()),
+		Task:    taskFromProto(r.GetTask()),
+		Dir:     dirFromProto(r.GetDir()),
+		Env:     r.GetEnv(),
+		Network: networkFromProto(r.GetNetwork()),
+	})
+}
+
+func (s *server) Update(ctx context.Context, r *hookpb.TaskRequest) (*hookpb.Response, error) {
+	return answer(ctx, s, Update, TaskUpdate.Update, TaskUpdateRequest{
+		Grant: grant(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()), Env: r.GetEnv(),
+	})
+}
+
+func (s *server) PreKilling(ctx context.Context, r *hookpb.TaskRequest) (*hookpb.Response, error) {
+	return answer(ctx, s, PreKilling, TaskPreKilling.PreKilling, TaskPreKillingRequest{
+		Grant: grant(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()),
+	})
+}
+
+func (s *server) Exited(ctx context.Context, r *hookpb.ExitedRequest) (*hookpb.Response, error) {
+	exit := driver.ExitResult{ExitCode: int(r.GetExitCode()), Signal: int(r.GetSignal()), OOMKilled: r.GetOomKilled()}
+	if r.GetError() != "" {
+		exit.Err = errors.New(r.GetError())
+	}
+	return answer(ctx, s, Exited, TaskExited.Exited, TaskExitedRequest{
+		Grant: grant(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()), Exit: exit, WillRestart: r.GetWillRestart(),
+	})
+}
+
+func (s *server) Stop(ctx context.Context, r *hookpb.StopRequest) (*hookpb.Response, error) {
+	return answer(ctx, s, Stop, TaskStop.Stop, TaskStopRequest{
+		Grant:         grant(r),
+		Alloc:         allocFromProto(r.GetAlloc()),
+		Task:          taskFromProto(r.GetTask()),
+		Dir:           dirFromProto(r.GetDir()),
+		ExistingState: r.GetExistingState(),
+	})
+}
+
+func (s *server) Shutdown(ctx context.Context, r *hookpb.TaskRequest) (*hookpb.Response, error) {
+	return answer(ctx, s, Shutdown, TaskShutdown.Shutdown, TaskShutdownRequest{
+		Grant: grant(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()),
+	})
+}

@@ -1,0 +1,273 @@
+package hook_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+// listen serves on a unix socket until the test ends.
+func listen(t *testing.T, register func(*grpc.Server)) string {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer()
+	register(s)
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		if err := s.Serve(l); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { s.Stop(); serving.Wait() })
+	return socket
+}
+
+// connect serves a hook and returns the host's end of it.
+func connect(t *testing.T, p hook.Plugin, h any) *hook.Client {
+	t.Helper()
+	socket := listen(t, func(s *grpc.Server) { hook.RegisterServer(s, p, h) })
+	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return hook.NewClient(conn, nil)
+}
+
+// fill gives every field of a value, however deep, a value of its own.
+func fill(v reflect.Value, n *int) {
+	*n++
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(fmt.Sprint("text ", *n))
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Int, reflect.Int32, reflect.Int64:
+		v.SetInt(int64(*n))
+	case reflect.Uint64:
+		v.SetUint(uint64(*n))
+	case reflect.Float64:
+		v.SetFloat(float64(*n) / 2)
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem(), n)
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
+		for i := range v.Len() {
+			if v.Type().Elem().Kind() == reflect.Uint8 {
+				v.Index(i).SetUint(uint64('0' + i))
+				continue
+			}
+			fill(v.Index(i), n)
+		}
+	case reflect.Map:
+		v.Set(reflect.MakeMap(v.Type()))
+		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		fill(key, n)
+		fill(value, n)
+		v.SetMapIndex(key, value)
+	case reflect.Interface:
+		v.Set(reflect.ValueOf(errors.New(fmt.Sprint("error ", *n))))
+	case reflect.Struct:
+		switch v.Interface().(type) {
+		case time.Time:
+			v.Set(reflect.ValueOf(time.Unix(int64(*n), 7).UTC()))
+			return
+		case driver.Resources:
+			// A hook is told of a part of them only.
+			v.Set(reflect.ValueOf(driver.Resources{
+				CPUShares: 1, MemoryMB: 2, MemoryMaxMB: 3, Ports: []driver.PortMapping{{Label: "http", Value: 4, To: 5, HostIP: "6"}},
+				Linux: driver.LinuxResources{CpusetCpus: "7", CpusetCgroup: "8"},
+			}))
+			return
+		case driver.Mount:
+			v.Set(reflect.ValueOf(driver.Mount{TaskPath: "/a", HostPath: "/b", Readonly: true, PropagationMode: "private", SELinuxLabel: "z"}))
+			return
+		}
+		for i := range v.NumField() {
+			fill(v.Field(i), n)
+		}
+	default:
+		panic("a field of kind " + v.Kind().String())
+	}
+}
+
+func filled[T any]() (v T) {
+	n := 0
+	fill(reflect.ValueOf(&v).Elem(), &n)
+	return v
+}
+
+// every takes part in all moments, remembers the last request and answers as it
+// is told.
+type every struct {
+	got    any
+	answer hook.TaskPrestartResponse
+	err    error
+}
+
+func (e *every) note(request any) error { e.got = request; return e.err }
+
+func (e *every) Prerun(_ context.Context, r hook.AllocPrerunRequest) error      { return e.note(r) }
+func (e *every) UpdateAlloc(_ context.Context, r hook.AllocUpdateRequest) error { return e.note(r) }
+func (e *every) PreTaskRestart(_ context.Context, r hook.AllocPreTaskRestartRequest) error {
+	return e.note(r)
+}
+func (e *every) PreKill(_ context.Context, r hook.AllocPreKillRequest) error        { return e.note(r) }
+func (e *every) Postrun(_ context.Context, r hook.AllocPostrunRequest) error        { return e.note(r) }
+func (e *every) Destroy(_ context.Context, r hook.AllocDestroyRequest) error        { return e.note(r) }
+func (e *every) ShutdownAlloc(_ context.Context, r hook.AllocShutdownRequest) error { return e.note(r) }
+func (e *every) Prestart(_ context.Context, r hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	return e.answer, e.note(r)
+}
+func (e *every) Poststart(_ context.Context, r hook.TaskPoststartRequest) error   { return e.note(r) }
+func (e *every) Update(_ context.Context, r hook.TaskUpdateRequest) error         { return e.note(r) }
+func (e *every) PreKilling(_ context.Context, r hook.TaskPreKillingRequest) error { return e.note(r) }
+func (e *every) Exited(_ context.Context, r hook.TaskExitedRequest) error         { return e.note(r) }
+func (e *every) Stop(_ context.Context, r hook.TaskStopRequest) error             { return e.note(r) }
+func (e *every) Shutdown(_ context.Context, r hook.TaskShutdownRequest) error     { return e.note(r) }
+
+func (e *every) Describe(context.Context) (*hook.Description, error) {
+	return nil, errors.New("unused")
+}
+func (e *every) Configure(_ context.Context, c hook.Config) error { return e.note(c) }
+
+// call makes a request of any moment by its method.
+func call(client *hook.Client, m hook.Moment) (request any, out []reflect.Value) {
+	method := reflect.ValueOf(client).MethodByName(methods[m])
+	v := reflect.New(method.Type().In(1))
+	n := 0
+	fill(v.Elem(), &n)
+	return v.Elem().Interface(), method.Call([]reflect.Value{reflect.ValueOf(context.Background()), v.Elem()})
+}
+
+var methods = map[hook.Moment]string{
+	hook.Prerun: "Prerun", hook.UpdateAlloc: "UpdateAlloc", hook.PreTaskRestart: "PreTaskRestart", hook.PreKill: "PreKill",
+	hook.Postrun: "Postrun", hook.Destroy: "Destroy", hook.ShutdownAlloc: "ShutdownAlloc", hook.Prestart: "Prestart", hook.Poststart: "Poststart",
+	hook.Update: "Update", hook.PreKilling: "PreKilling", hook.Exited: "Exited", hook.Stop: "Stop", hook.Shutdown: "Shutdown",
+}
+
+func TestMomentsCarryAllFields(t *testing.T) {
+	e := &every{answer: filled[hook.TaskPrestartResponse]()}
+	client := connect(t, e, e)
+	for _, m := range hook.Moments(e) {
+		e.err = nil
+		request, out := call(client, m)
+		if err := out[len(out)-1].Interface(); err != nil {
+			t.Errorf("%s: %v", m, err)
+		}
+		if !reflect.DeepEqual(e.got, request) {
+			t.Errorf("%s: got\n%+v, sent\n%+v", m, e.got, request)
+		}
+		if m == hook.Prestart && !reflect.DeepEqual(out[0].Interface(), e.answer) {
+			t.Errorf("answer\n%+v, was\n%+v", out[0], e.answer)
+		}
+
+		e.err = driver.Recoverable(errors.New("not today"))
+		_, out = call(client, m)
+		err, _ := out[len(out)-1].Interface().(error)
+		if err == nil || err.Error() != "not today" || !driver.IsRecoverable(err) {
+			t.Errorf("%s: error %v", m, err)
+		}
+		if m == hook.Prestart && !reflect.DeepEqual(out[0].Interface(), hook.TaskPrestartResponse{State: e.answer.State}) {
+			t.Errorf("a failed answer is\n%+v", out[0])
+		}
+	}
+	if n := len(hook.Moments(e)); n != len(methods) {
+		t.Errorf("%d moments", n)
+	}
+}
+
+func TestConfigure(t *testing.T) {
+	e := &every{}
+	want := filled[hook.Config]()
+	if err := connect(t, e, e).Configure(t.Context(), want); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(e.got, want) {
+		t.Errorf("got %+v, sent %+v", e.got, want)
+	}
+}
+
+// lateHook takes part in one moment.
+type lateHook struct {
+	hook.Plugin
+	description hook.Description
+}
+
+func (l *lateHook) Describe(context.Context) (*hook.Description, error) { return &l.description, nil }
+
+func (*lateHook) Stop(ctx context.Context, _ hook.TaskStopRequest) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func TestDescribe(t *testing.T) {
+	want := hook.Description{
+		Moments:    []hook.Participation{{Moment: hook.Stop, Timeout: 3 * time.Second}, {Moment: hook.Prerun}},
+		EveryAlloc: true, WholeAlloc: true,
+		Schema: hclspec.Object(map[string]*hclspec.Spec{"who": hclspec.Attr("who", "string", true)}),
+	}
+	l := &lateHook{description: want}
+	l.description.Moments = append(slices.Clone(want.Moments), hook.Participation{Moment: 1000})
+	got, err := connect(t, l, l).Describe(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(got, &want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if p, ok := got.Participation(hook.Stop); !ok || p.Timeout != 3*time.Second {
+		t.Errorf("participation %+v", p)
+	}
+	if _, ok := got.Participation(hook.Update); ok {
+		t.Error("takes part in update")
+	}
+}
+
+func TestHookThatIsNotThere(t *testing.T) {
+	l := &lateHook{}
+	client := connect(t, l, l)
+	if err := client.Prerun(t.Context(), hook.AllocPrerunRequest{}); status.Code(err) != codes.Unimplemented {
+		t.Errorf("prerun: %v", err)
+	}
+	if got := hook.Moments(l); !slices.Equal(got, []hook.Moment{hook.Stop}) {
+		t.Errorf("moments %v", got)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := client.Stop(ctx, hook.TaskStopRequest{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("stop: %v", err)
+	}
+}
+
+func TestMomentNames(t *testing.T) {
+	for m := range methods {
+		if got, ok := hook.ParseMoment(m.String()); !ok || got != m {
+			t.Errorf("%s is read as %s", m, got)
+		}
+	}
+	if m, ok := hook.ParseMoment("lunch"); ok {
+		t.Errorf("lunch is %s", m)
+	}
+}
