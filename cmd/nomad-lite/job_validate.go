@@ -64,7 +64,7 @@ Exit codes: 0 when the job can run here, 1 when it cannot.`,
 			if err != nil {
 				return err
 			}
-			runs, err := job.refuse(s, drivers)
+			runs, err := job.refuse(s, drivers, false)
 			if err != nil {
 				return err
 			}

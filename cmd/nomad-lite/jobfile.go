@@ -132,11 +132,12 @@ func (j *jobFile) check(s *streams) (bool, error) {
 }
 
 // refuse says everything in a canonical job that this build cannot run, with
-// its place in the file. The drivers are the names of those that there are; nil
-// means that they are not known yet. The answer is whether the job can run.
-func (j *jobFile) refuse(s *streams, drivers []string) (bool, error) {
+// its place in the file: in the foreground, or by an agent, which can wait. The
+// drivers are the names of those that there are; nil means that they are not known
+// yet. The answer is whether the job can run.
+func (j *jobFile) refuse(s *streams, drivers []string, foreground bool) (bool, error) {
 	known := func(name string) bool { return drivers == nil || slices.Contains(drivers, name) }
-	refusals := model.Refusals(j.job, known, drivers...)
+	refusals := slices.DeleteFunc(model.Refusals(j.job, known, drivers...), func(r model.Refusal) bool { return r.Foreground && !foreground })
 	if len(refusals) == 0 {
 		return true, nil
 	}

@@ -109,7 +109,7 @@ func run(ctx context.Context, o runOptions, path string, s *streams) error {
 	if good, err := file.check(s); err != nil || !good {
 		return errors.Join(errRefused, err)
 	}
-	if good, err := file.refuse(s, nil); err != nil || !good {
+	if good, err := file.refuse(s, nil, true); err != nil || !good {
 		return errors.Join(errRefused, err)
 	}
 	for _, warning := range model.ForegroundWarnings(file.job) {
@@ -409,7 +409,7 @@ func (r *foregroundRun) checkDrivers() error {
 		return refused(errors.Join(broken...))
 	}
 	names := slices.AppendSeq(builtinNames(), maps.Keys(drivers))
-	if good, err := r.file.refuse(r.streams, names); err != nil || !good {
+	if good, err := r.file.refuse(r.streams, names, true); err != nil || !good {
 		return errors.Join(errRefused, err)
 	}
 	return nil
