@@ -26,6 +26,7 @@ import (
 const (
 	maxInput      = 1 << 20 // of one message
 	pingEvery     = 10 * time.Second
+	pingBusy      = time.Second // while nothing is read, so that the end of it is not seen
 	silence       = 2 * time.Minute // after which a client that says nothing has gone
 	handshakeTime = 10 * time.Second
 	lastWords     = time.Second // for output to a client when the command has been killed
@@ -320,15 +321,19 @@ func (in *execInput) read(ctx context.Context) error {
 // that or ctx ends. One whose terminal is stopped takes no output and answers no
 // ping, but still sends its heartbeat.
 func (in *execInput) watch(ctx context.Context) (gone bool) {
-	ticker := time.NewTicker(pingEvery)
+	ticker := time.NewTicker(pingBusy)
 	defer ticker.Stop()
-	for {
+	for next := time.Now().Add(pingEvery); ; {
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
 			return false
 		}
-		ping, end := context.WithTimeout(ctx, pingEvery/2)
+		if !in.busy.Load() && time.Now().Before(next) {
+			continue
+		}
+		next = time.Now().Add(pingEvery)
+		ping, end := context.WithTimeout(ctx, pingBusy)
 		err := in.conn.Ping(ping)
 		end()
 		switch quiet := time.Since(time.Unix(0, in.heard.Load())); {

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// served is an agent in a process of its own that keeps nothing, and a client of
+// it. Its tasks are commands of a shell.
+type served struct {
+	*api.Client
+	t       testing.TB
+	address string
+	pid     int
+	node    string
+}
+
+const servedConfig = `
+ports {
+  http = 0
+}
+client {
+  cpu_total_compute = 1000000
+  memory_total_mb   = 1000000
+  disk_total_mb     = 10000000
+}
+plugin "raw_exec" {
+  config {
+    enabled = true
+  }
+}
+`
+
+// serve starts an agent, which ends with the test.
+func serve(t testing.TB) *served {
+	t.Helper()
+	config := filepath.Join(t.TempDir(), "agent.hcl")
+	if err := os.WriteFile(config, []byte(servedConfig), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("nomad-lite", "agent", "-dev", "-config", config)
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	address := ""
+	log := bufio.NewScanner(stderr)
+	for address == "" && log.Scan() {
+		if found := regexp.MustCompile(`agent is ready: (http://[^,]+)`).FindStringSubmatch(log.Text()); found != nil {
+			address = found[1]
+		}
+	}
+	logged := make(chan struct{})
+	go func() {
+		defer close(logged)
+		for log.Scan() {
+			if strings.Contains(log.Text(), "DATA RACE") || strings.Contains(log.Text(), "panic:") {
+				t.Error("the agent says ", log.Text())
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGINT) // it may have ended
+		<-logged
+		if err := cmd.Wait(); err != nil {
+			t.Error("the agent: ", err)
+		}
+	})
+	if address == "" {
+		t.Fatal("the agent is not ready")
+	}
+	client, err := api.NewClient(&api.Config{Address: address})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	nodes, _, err := client.Nodes().List(nil)
+	if err != nil || len(nodes) != 1 {
+		t.Fatalf("nodes %v, %v", nodes, err)
+	}
+	return &served{client, t, address, cmd.Process.Pid, nodes[0].ID}
+}
+
+// shell is a task that runs a script.
+func shell(name, script string, edit ...func(*api.Task)) *api.Task {
+	task := api.NewTask(name, "raw_exec").SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", script})
+	task.Resources = &api.Resources{CPU: new(1), MemoryMB: new(10)}
+	for _, e := range edit {
+		e(task)
+	}
+	return task
+}
+
+// forever is a script that runs until it is told to end.
+const forever = `trap 'exit 0' TERM INT; while :; do sleep 1000 & wait; done`
+
+// run registers a job with one group of these tasks and returns its allocation
+// when it has the status.
+func (s *served) run(id, kind, status string, tasks ...*api.Task) *api.Allocation {
+	s.t.Helper()
+	group := api.NewTaskGroup("g", 1)
+	for _, task := range tasks {
+		group.AddTask(task)
+	}
+	return s.runGroup(id, kind, status, group)
+}
+
+func (s *served) runGroup(id, kind, status string, group *api.TaskGroup) *api.Allocation {
+	s.t.Helper()
+	job := api.NewServiceJob(id, id, api.GlobalRegion, 50)
+	job.Type = &kind
+	job.AddTaskGroup(group)
+	if _, _, err := s.Jobs().Register(job, nil); err != nil {
+		s.t.Fatal(err)
+	}
+	var found *api.Allocation
+	s.eventually(id+" is "+status, func() (string, bool) {
+		stubs, _, err := s.Jobs().Allocations(id, false, nil)
+		if err != nil || len(stubs) == 0 {
+			return fmt.Sprint(err), false
+		}
+		found = s.alloc(stubs[0].ID)
+		return found.ClientStatus + " " + found.ClientDescription, found.ClientStatus == status
+	})
+	return found
+}
+
+func (s *served) alloc(id string) *api.Allocation {
+	s.t.Helper()
+	alloc, _, err := s.Allocations().Info(id, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return alloc
+}
+
+// eventually waits until something is so. It says what it was when it has waited
+// too long.
+func (s *served) eventually(what string, is func() (string, bool)) {
+	s.t.Helper()
+	last, ok := "", false
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		if last, ok = is(); ok {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("%s: not after a minute, but: %s", what, last)
+		}
+	}
+}
+
+// refusedWith tells whether the error of a client is this answer.
+func refusedWith(err error, code int, text string) bool {
+	return err != nil && strings.Contains(err.Error(), fmt.Sprintf("Unexpected response code: %d (%s)", code, text))
+}
