@@ -26,7 +26,7 @@ import (
 const (
 	maxInput      = 1 << 20 // of one message
 	pingEvery     = 10 * time.Second
-	pingBusy      = time.Second // while nothing is read, so that the end of it is not seen
+	pingBusy      = time.Second     // while nothing is read, so that the end of it is not seen
 	silence       = 2 * time.Minute // after which a client that says nothing has gone
 	handshakeTime = 10 * time.Second
 	lastWords     = time.Second // for output to a client when the command has been killed
