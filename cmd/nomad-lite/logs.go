@@ -139,10 +139,9 @@ func (j *jobOutput) run(ctx context.Context, id, namespace string) error {
 			first = max(meta.LastIndex, 1)
 		}
 		ended := true
-		slices.SortFunc(allocs, inOrder)
-		for _, a := range allocs {
+		for _, a := range slices.Backward(allocs) { // they come newest first
 			late := a.CreateIndex > first
-			if late || j.over[a.ID] != nil || slices.Contains(shown, a) {
+			if late || slices.Contains(shown, a) {
 				j.alloc(ctx, a, late)
 			}
 			ended = ended && j.finished(a)
@@ -161,11 +160,6 @@ func (j *jobOutput) run(ctx context.Context, id, namespace string) error {
 		}
 		q.WaitIndex = meta.LastIndex
 	}
-}
-
-// inOrder puts the oldest allocations first, and those of the same age by number.
-func inOrder(a, b *api.AllocationListStub) int {
-	return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), cmp.Compare(len(a.Name), len(b.Name)), strings.Compare(a.Name, b.Name))
 }
 
 // instead is where the output of a job is that has no allocations of its own.

@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -193,12 +194,26 @@ func TestWatchOfTraefik(t *testing.T) {
 	}
 }
 
-func descriptors(t *testing.T) int {
-	open, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
+// leak returns what waits until there are no more goroutines and descriptors than
+// now.
+func leak(t *testing.T) (gone func()) {
+	descriptors := func() int {
+		open, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(open)
 	}
-	return len(open)
+	goroutines, open := runtime.NumGoroutine(), descriptors()
+	return func() {
+		t.Helper()
+		for deadline := time.Now().Add(time.Minute); runtime.NumGoroutine() > goroutines || descriptors() > open; {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d goroutines, %d before; %d descriptors, %d before", runtime.NumGoroutine(), goroutines, descriptors(), open)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
 }
 
 // A thousand clients that vanish, some of them without a word, leave nothing.
@@ -209,7 +224,8 @@ func TestVanishedEventClientsLeaveNothing(t *testing.T) {
 	var before runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	goroutines, open := runtime.NumGoroutine(), descriptors(t)
+	gone := leak(t)
+	goroutines := runtime.NumGoroutine()
 
 	clients := make([]net.Conn, 1000)
 	errs := make([]error, len(clients))
@@ -241,12 +257,7 @@ func TestVanishedEventClientsLeaveNothing(t *testing.T) {
 		}
 		c.Close()
 	}
-	for deadline := time.Now().Add(time.Minute); runtime.NumGoroutine() > goroutines || descriptors(t) > open; {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d goroutines, %d before; %d descriptors, %d before", runtime.NumGoroutine(), goroutines, descriptors(t), open)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	gone()
 	var after runtime.MemStats
 	for range 3 { // the pools of net/http need more than one
 		runtime.GC()
@@ -306,5 +317,62 @@ func TestStuckEventClientIsCutOff(t *testing.T) {
 		}
 		lively.Close()
 		stuck.Close()
+	})
+}
+
+// `monitor -log-level DEBUG` shows what is logged from now on, and a client that
+// goes is noticed.
+func TestChecklist35Monitor(t *testing.T) {
+	log := hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "agent", Output: io.Discard, Level: hclog.Info})
+	f := newFixture(t, func(c *Config) { c.Log, c.Logger = log, log })
+	client, err := api.NewClient(&api.Config{Address: "http://" + f.listen(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	gone := leak(t)
+	log.Debug("before anybody looks")
+	for _, c := range []struct{ level, plain string }{{"DEBUG", "false"}, {"warn", "false"}, {"DEBUG", "true"}} {
+		stop := make(chan struct{})
+		// What the command line sends, empty or not.
+		params := map[string]string{"log_level": c.level, "log_json": "false", "log_include_location": "false", "node_id": "", "server_id": "", "plain": c.plain}
+		var seen string
+		read := func(want string) {
+			t.Helper()
+			for frames, errs := client.Agent().Monitor(stop, &api.QueryOptions{Params: params}); !strings.Contains(seen, want); {
+				log.Debug("quiet") // it may begin to follow only now
+				log.Warn("loud")
+				select {
+				case frame := <-frames:
+					seen += string(frame.Data)
+				case err := <-errs:
+					t.Fatal(err)
+				}
+			}
+		}
+		if c.plain == "true" { // is not for the Go client
+			body, err := client.Raw().Response("/v1/agent/monitor?plain=true&log_level=DEBUG", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			log.Warn("loud")
+			line, err := bufio.NewReader(body).ReadString('\n')
+			if err != nil || !strings.Contains(line, "[WARN]  agent: loud") && !strings.Contains(line, "[DEBUG]") {
+				t.Errorf("line %q, %v", line, err)
+			}
+			body.Close()
+			continue
+		}
+		read("[WARN]  agent: loud")
+		if quiet := strings.Contains(seen, "[DEBUG] agent: quiet"); quiet != (c.level == "DEBUG") || strings.Contains(seen, "before") {
+			t.Errorf("level %s: %q", c.level, seen)
+		}
+		close(stop)
+	}
+	client.Close()
+	gone()
+	f.answers(t, []call{
+		{"an unknown level", "GET", "/v1/agent/monitor?log_level=zz", "", 400, "Unknown log level: zz"},
+		{"two targets", "GET", "/v1/agent/monitor?node_id=x&server_id=y", "", 400, "Cannot target node and server simultaneously"},
 	})
 }

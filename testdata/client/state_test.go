@@ -213,22 +213,28 @@ var namespaceTrials = trials{
 		refuses(t, 404, "Namespace not found", err)
 	},
 	"Register": func(t *testing.T, e *env) {
+		const name = "client-register"
 		job := e.newJob(t, api.JobTypeBatch, "true")
-		job.Namespace = new("client-register")
+		job.Namespace = new(name)
 		_, _, err := e.Jobs().Register(job, nil)
 		refuses(t, 500, `is in nonexistent namespace "client-register"`, err)
-		_, err = e.Namespaces().Register(&api.Namespace{Name: "client-register", Description: "for a test"}, nil)
+		_, err = e.Namespaces().Register(&api.Namespace{Name: name, Description: "for a test"}, nil)
 		must(t, err)
-		within := &api.QueryOptions{Namespace: "client-register"}
 		_, _, err = e.Jobs().Register(job, nil)
 		must(t, err)
-		until(t, func(q *api.QueryOptions) ([]*api.AllocationListStub, *api.QueryMeta, error) {
-			q.Namespace = within.Namespace
-			return e.Jobs().Allocations(*job.ID, false, q)
-		}, func(list []*api.AllocationListStub) bool { return len(list) == 1 && list[0].ClientStatus == "complete" })
+		within := func(ok func([]*api.AllocationListStub) bool) {
+			until(t, func(q *api.QueryOptions) ([]*api.AllocationListStub, *api.QueryMeta, error) {
+				q.Namespace = name
+				return e.Jobs().Allocations(*job.ID, false, q)
+			}, ok)
+		}
+		within(func(list []*api.AllocationListStub) bool { return len(list) == 1 && list[0].ClientStatus == "complete" })
 		_, _, err = e.Jobs().Info(*job.ID, nil)
 		refuses(t, 404, "job not found", err)
-		_, _, err = e.Jobs().Deregister(*job.ID, true, &api.WriteOptions{Namespace: within.Namespace})
+		_, _, err = e.Jobs().Deregister(*job.ID, true, &api.WriteOptions{Namespace: name})
+		must(t, err)
+		within(func(list []*api.AllocationListStub) bool { return len(list) == 0 })
+		_, err = e.Namespaces().Delete(name, nil)
 		must(t, err)
 	},
 	"Delete": func(t *testing.T, e *env) {

@@ -1,0 +1,96 @@
+package agent
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// Events are named by the operation, one after the other within a change.
+func TestEventsOfAJob(t *testing.T) {
+	r, _ := newRing(t, 1)
+	alloc := r.ids(t)[0]
+	job := func() *api.Job { return r.store.Snapshot().Job(nil, "default", "job") }
+	report := func(status string) {
+		t.Helper()
+		if _, err := r.scheduler.Report(t.Context(), scheduler.Report{AllocID: alloc, ClientStatus: status, Ended: status == api.AllocClientStatusComplete}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report(api.AllocClientStatusRunning)
+	if _, err := r.scheduler.StopAlloc(t.Context(), alloc, scheduler.StopOptions{Reschedule: true}); err != nil {
+		t.Fatal(err)
+	}
+	report(api.AllocClientStatusComplete)
+	if _, err := r.scheduler.Deregister(t.Context(), scheduler.JobKey{Namespace: "default", ID: "job"}, scheduler.DeregisterOptions{Purge: true}); err != nil {
+		t.Fatal(err)
+	}
+	if job() != nil {
+		t.Fatal("the job is there")
+	}
+
+	var got []string
+	for sub := r.store.Subscribe(2); len(got) == 0 || !strings.Contains(got[len(got)-1], "JobDeregistered"); { // 1 is the node
+		changed, err := sub.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var line []string
+		for _, e := range changed {
+			status := ""
+			switch o := e.Object.(type) {
+			case *api.Job:
+				status = *o.Status
+			case *api.Allocation:
+				status = o.DesiredStatus + "," + o.ClientStatus
+			case *api.Evaluation:
+				status = o.Status
+			}
+			line = append(line, fmt.Sprintf("%s %s %s", e.Type, e.Topic, status))
+		}
+		got = append(got, strings.Join(line, "; "))
+	}
+	want := []string{
+		"JobRegistered Job pending; PlanResult Allocation run,pending; PlanResult Evaluation complete; PlanResult Job running",
+		"AllocationUpdated Allocation run,running",
+		"AllocationUpdateDesiredStatus Allocation run,running; PlanResult Allocation stop,running; PlanResult Allocation run,pending; PlanResult Evaluation complete",
+		"AllocationUpdated Allocation stop,complete",
+		"JobDeregistered Job running; PlanResult Allocation stop,pending; PlanResult Evaluation complete",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("events\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestJobsInNamespaces(t *testing.T) {
+	r, _ := newRing(t, 1)
+	register := func() error {
+		_, err := r.scheduler.Register(t.Context(), &api.Job{ID: new("other"), Namespace: new("prod"), Type: new("batch"), TaskGroups: []*api.TaskGroup{{
+			Name: new("g"), Tasks: []*api.Task{{Name: "t", Driver: "d", Config: map[string]any{}}},
+		}}}, scheduler.RegisterOptions{})
+		return err
+	}
+	change := func(f func(*store.Txn)) {
+		if _, err := r.store.Update(t.Context(), func(tx *store.Txn) error { f(tx); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const missing = "1 error occurred:\n\t* job \"other\" is in nonexistent namespace \"prod\"\n\n"
+	if err := register(); err == nil || err.Error() != missing {
+		t.Errorf("error %v", err)
+	}
+	change(func(tx *store.Txn) { tx.PutNamespace(&api.Namespace{Name: "prod"}) })
+	if err := register(); err != nil {
+		t.Error(err)
+	}
+	change(func(tx *store.Txn) { tx.DeleteNamespace("prod") })
+	if err := register(); err == nil || err.Error() != missing {
+		t.Errorf("error %v", err)
+	}
+}
