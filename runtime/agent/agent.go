@@ -97,6 +97,8 @@ type Agent struct {
 	config      Config
 	dynamicMeta map[string]*string
 	nodes       *noderunner.Runner // nil before Run
+
+	attributesGiven map[string]string // see share; never changed
 }
 
 // Open takes the data directory, reads the state, looks at the machine and

@@ -147,9 +147,20 @@ func (a *Agent) Node() taskenv.Node {
 		Class:        c.Class,
 		Pool:         c.Pool,
 		ParentCgroup: a.host.ParentCgroup,
-		Attributes:   attributes,
+		Attributes:   a.share(attributes),
 		Meta:         c.Meta,
 	}
+}
+
+// share returns the attributes that were given out before, if they are the same: each
+// allocation keeps them.
+func (a *Agent) share(attributes map[string]string) map[string]string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !maps.Equal(a.attributesGiven, attributes) {
+		a.attributesGiven = attributes
+	}
+	return a.attributesGiven
 }
 
 func (a *Agent) nodeConfig() NodeConfig {

@@ -26,7 +26,7 @@ func (s *Store) PutTask(allocID, task string, local taskrunner.LocalState, state
 		if err != nil {
 			return fmt.Errorf("store %s %q: %w", r.table, readable(key), err)
 		}
-		records[i].payload = payload
+		records[i].payload = bytes.Clone(payload) // it stays, and the encoder's has room to grow
 		old := first[localRecord](have, nil, r.table, key)
 		changed = changed || old == nil || !bytes.Equal(old.payload, payload)
 	}

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"weak"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -14,8 +15,8 @@ import (
 // afterwards.
 type Builder struct {
 	mu  sync.Mutex
-	in  inputs // replaced field by field: what a field points to is never changed
-	env *Env   // made from in; nil since that has changed
+	in  inputs            // replaced field by field: what a field points to is never changed
+	env weak.Pointer[Env] // made from in, as long as somebody uses it and in is the same
 }
 
 type inputs struct {
@@ -46,11 +47,13 @@ func NewBuilder(node Node, alloc Alloc, task Task) *Builder {
 func (b *Builder) Build() *Env {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.env == nil {
+	env := b.env.Value()
+	if env == nil {
 		in := b.in
-		b.env = newEnv(&in)
+		env = newEnv(&in)
+		b.env = weak.Make(env)
 	}
-	return b.env
+	return env
 }
 
 // SetAlloc replaces the facts of the allocation and of the task, after an
@@ -99,5 +102,5 @@ func (b *Builder) set(change func(*inputs)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	change(&b.in)
-	b.env = nil
+	b.env = weak.Pointer[Env]{}
 }
