@@ -404,7 +404,10 @@ func (a *Agent) Run(ctx context.Context) {
 			Rebooted:     a.rebooted,
 			Logger:       a.logger,
 		},
-		Node:   a.Node,
+		Node: a.Node,
+		// The start of an allocation needs several times the memory that its life needs,
+		// most of it the stacks of the calls that start it.
+		Tidy:   debug.FreeOSMemory,
 		GC:     a.config.GC,
 		Logger: a.logger,
 	})

@@ -2,7 +2,6 @@ package noderunner
 
 import (
 	"context"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -50,9 +49,7 @@ type Assignment struct {
 	Started bool
 }
 
-// quiet is how long nothing must have changed before memory is given back. The
-// start of an allocation needs several times what its life needs, most of it
-// the stacks of the calls that start it.
+// quiet is how long nothing must have changed before Tidy is called.
 const quiet = time.Second
 
 // Config is what a Runner is made of.
@@ -64,7 +61,10 @@ type Config struct {
 	Alloc allocrunner.Config
 	// Node returns what tasks may know of the node when they are started; may be
 	// nil.
-	Node   func() taskenv.Node
+	Node func() taskenv.Node
+	// Tidy is called when nothing has changed for a second after a burst of
+	// changes; may be nil.
+	Tidy   func()
 	GC     GC
 	Logger hclog.Logger
 }
@@ -74,7 +74,7 @@ type Runner struct {
 	config  Config
 	logger  hclog.Logger
 	collect chan struct{} // holds a tick when there may be too much on the disk
-	tidy    *time.Timer   // gives memory back after a burst of changes
+	tidy    *time.Timer   // calls Tidy after a burst of changes
 
 	mu      sync.Mutex
 	entries map[string]*entry
@@ -91,11 +91,14 @@ type entry struct {
 
 // New returns a runner that has no allocation yet.
 func New(c Config) *Runner {
+	if c.Tidy == nil {
+		c.Tidy = func() {}
+	}
 	return &Runner{
 		config:  c,
 		logger:  c.Logger.Named("noderunner"),
 		collect: make(chan struct{}, 1),
-		tidy:    time.AfterFunc(quiet, debug.FreeOSMemory),
+		tidy:    time.AfterFunc(quiet, c.Tidy),
 		entries: make(map[string]*entry),
 	}
 }
