@@ -120,11 +120,17 @@ func (a *Agent) findOrphans() (orphans []orphan) {
 // orphanDeadline is how long the end of one orphan may take.
 const orphanDeadline = 10 * time.Second
 
+// drivers are those that are up; the supervisor has them.
+type drivers interface {
+	Drivers() map[string]supervisor.Info
+	Driver(ctx context.Context, name string) (driver.Driver, error)
+}
+
 // clearOrphans ends what runs of allocations that are not in the state. The
 // scheduler would start others beside them.
-func (a *Agent) clearOrphans(ctx context.Context) {
+func (a *Agent) clearOrphans(ctx context.Context, up drivers) {
 	for _, o := range a.findOrphans() {
-		if err := a.clearOrphan(ctx, o); err != nil {
+		if err := a.clearOrphan(ctx, up, o); err != nil {
 			a.logger.Error("tasks of a lost allocation may still run", "alloc_id", o.id, "error", err)
 			continue
 		}
@@ -137,7 +143,7 @@ func (a *Agent) clearOrphans(ctx context.Context) {
 	}
 }
 
-func (a *Agent) clearOrphan(ctx context.Context, o orphan) error {
+func (a *Agent) clearOrphan(ctx context.Context, up drivers, o orphan) error {
 	ctx, cancel := context.WithTimeout(ctx, orphanDeadline)
 	defer cancel()
 	var errs []error
@@ -154,8 +160,8 @@ func (a *Agent) clearOrphan(ctx context.Context, o orphan) error {
 			continue
 		}
 		// Nobody knows any more whose task it was; others do not know it.
-		for name := range a.Drivers() {
-			d, err := a.supervisor.Driver(ctx, name)
+		for name := range up.Drivers() {
+			d, err := up.Driver(ctx, name)
 			if err != nil {
 				errs = append(errs, err)
 				continue

@@ -70,8 +70,7 @@ func TestWhatAKilledAgentWasRemoving(t *testing.T) {
 	if got := a.findOrphans(); !slices.Equal(got, []orphan{{"gone", false}, {"here", true}}) {
 		t.Errorf("orphans %v, want the one that was being removed too", got)
 	}
-	a.supervisor = supervisor.New(supervisor.Config{Logger: a.logger})
-	a.clearOrphans(t.Context())
+	a.clearOrphans(t.Context(), supervisor.New(supervisor.Config{Logger: a.logger}))
 	if got := a.findOrphans(); !slices.Equal(got, []orphan{{"gone", false}}) {
 		t.Errorf("orphans %v are left, want the one whose files somebody may miss", got)
 	}

@@ -275,7 +275,7 @@ func (a *Agent) keepNode(ctx context.Context) {
 	if err := a.supervisor.Ready(ctx); err != nil {
 		return
 	}
-	a.clearOrphans(ctx) // before there is a node that others could be placed on
+	a.clearOrphans(ctx, a.supervisor) // before there is a node that others could be placed on
 	for {
 		changed := a.supervisor.Changed()
 		if err := a.storeNode(ctx); err != nil && ctx.Err() == nil {

@@ -1,0 +1,486 @@
+package agent
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+)
+
+var (
+	seeds = flag.Int("seeds", 60, "how many simulations to run")
+	seed  = flag.Uint64("seed", 0, "the only simulation to run")
+)
+
+// TestSimulation lets agents live and die under virtual time, on one store and in
+// one world of processes: the scheduler, the ring, the runners and the lifecycle
+// are the real ones, the driver is not. Jobs come and go, plugins and agents are
+// killed, changes are refused.
+//
+//	go test -run Simulation ./runtime/agent -seeds 1000
+//	go test -run Simulation ./runtime/agent -seed 42
+func TestSimulation(t *testing.T) {
+	if *seed != 0 {
+		simulate(t, *seed)
+		return
+	}
+	var next uint64
+	var mu sync.Mutex
+	var workers sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			for {
+				mu.Lock()
+				next++
+				n := next
+				mu.Unlock()
+				if n > uint64(*seeds) || t.Failed() {
+					return
+				}
+				simulate(t, n)
+			}
+		})
+	}
+	workers.Wait()
+}
+
+// simulation is one run.
+type simulation struct {
+	rand  *rand.Rand // what is done
+	dir   string
+	store *store.Store
+	world *world
+	node  *api.Node
+
+	mu     sync.Mutex
+	luck   *rand.Rand // which changes are refused, and ids
+	faults bool
+	past   map[string]*api.Allocation
+	hooks  map[string]taskrunner.HookState // as stored, by alloc and task
+
+	agent *simAgent
+}
+
+// simAgent is one agent, from its start to its death.
+type simAgent struct {
+	died      chan struct{}
+	end       context.CancelCauseFunc
+	running   sync.WaitGroup
+	scheduler *scheduler.Scheduler
+}
+
+func simulate(t *testing.T, seed uint64) {
+	// The state is written often, and needs no disk that lasts.
+	base := ""
+	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
+		base = "/dev/shm"
+	}
+	dir, err := os.MkdirTemp(base, "simulation")
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer func() {
+		if err := allocdir.Sweep(dir); err != nil {
+			t.Error(err)
+		}
+	}()
+	synctest.Test(t, func(t *testing.T) {
+		s := &simulation{
+			rand:  rand.New(rand.NewPCG(seed, 0)),
+			luck:  rand.New(rand.NewPCG(seed, 1)),
+			dir:   dir,
+			world: newWorld(),
+			past:  make(map[string]*api.Allocation),
+			hooks: make(map[string]taskrunner.HookState),
+			node: &api.Node{
+				ID: "node", Name: "n", Datacenter: "dc1", NodePool: "default", Status: api.NodeStatusReady,
+				SchedulingEligibility: api.NodeSchedulingEligible, Attributes: map[string]string{"kernel.name": "linux"},
+				Drivers: map[string]*api.DriverInfo{"sim": {Detected: true, Healthy: true}},
+			},
+		}
+		if s.store, err = store.Open(store.Config{Path: filepath.Join(dir, "state.db"), Logger: hclog.NewNullLogger()}); err != nil {
+			t.Error(err)
+			return
+		}
+		if err := os.Mkdir(filepath.Join(dir, allocDir), 0o711); err != nil {
+			t.Error(err)
+		}
+		s.start()
+		s.allow(false)
+		for range 15 + s.rand.IntN(15) {
+			s.step(t.Context())
+			// Much is to happen while the last thing is under way.
+			time.Sleep(time.Duration(s.rand.IntN([]int{100, 1000, 8000}[s.rand.IntN(3)])) * time.Millisecond)
+			s.look()
+		}
+		s.allow(true)
+		time.Sleep(2 * time.Minute)
+		s.look()
+		s.quiet()
+		for i := range 3 {
+			s.purge(t.Context(), "job"+strconv.Itoa(i))
+		}
+		time.Sleep(time.Minute)
+		s.remains()
+		s.kill()
+		if err := s.store.Close(); err != nil {
+			t.Error(err)
+		}
+		for _, f := range s.world.faults {
+			t.Errorf("seed %d: %s", seed, f)
+		}
+	})
+}
+
+func (s *simulation) allow(all bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.faults = !all
+}
+
+// start starts an agent on what there is.
+func (s *simulation) start() {
+	g := &simAgent{died: make(chan struct{})}
+	logger := hclog.NewNullLogger()
+	started := make(map[string]bool)
+	for _, id := range s.store.Snapshot().LocalAllocations() {
+		started[id] = true
+	}
+	r := &ring{
+		store: s.store, nodeID: s.node.ID, logger: logger, started: started, wake: make(chan struct{}, 1),
+		changed: make(chan struct{}), reports: make(map[string]scheduler.Report),
+	}
+	g.scheduler = scheduler.New(scheduler.Config{
+		Store: &mortalRecords{records{store: s.store, nodeID: s.node.ID, desired: r.desired}, s, g},
+		Host: scheduler.Host{
+			NewID: s.newID, PortFree: func(int) bool { return true }, Pick: func(int) int { return 0 }, Now: time.Now,
+		},
+		Logger: logger,
+	})
+	r.scheduler = g.scheduler
+	up := &view{world: s.world, died: g.died}
+	a := &Agent{logger: logger, dataDir: s.dir, store: s.store}
+	nodes := noderunner.New(noderunner.Config{
+		Source: r,
+		Alloc: allocrunner.Config{
+			Node:         taskenv.Node{ID: s.node.ID, Name: "n", Datacenter: "dc1"},
+			Drivers:      up,
+			Logs:         noLogs{},
+			AllocDirRoot: a.AllocDirs(),
+			Store:        &mortalStore{s, g},
+			Records:      taskRecords{s.store},
+			Limits:       allocrunner.Limits{StatsInterval: 24 * time.Hour},
+			Hooks:        simHooks{s},
+			Logger:       logger,
+		},
+		GC:     noderunner.GC{DiskUsage: 101, InodeUsage: 101},
+		Logger: logger,
+	})
+	ctx, end := context.WithCancelCause(context.Background())
+	g.end = end
+	a.clearOrphans(ctx, up)
+	if _, err := s.store.Update(ctx, func(tx *store.Txn) error { node := *s.node; tx.PutNode(&node); return nil }); err != nil {
+		s.world.fault("node: %v", err)
+	}
+	reporting, endReports := context.WithCancel(context.WithoutCancel(ctx))
+	var reports sync.WaitGroup
+	reports.Go(func() { r.run(reporting) })
+	g.running.Go(func() { g.scheduler.Run(ctx) })
+	g.running.Go(func() {
+		nodes.Run(ctx)
+		endReports()
+		reports.Wait()
+	})
+	s.agent = g
+}
+
+// kill is kill -9 of the agent: nothing is written any more, no driver is called.
+func (s *simulation) kill() {
+	close(s.agent.died)
+	s.leave()
+}
+
+// leave ends the agent in good order, with its tasks running.
+func (s *simulation) leave() {
+	s.agent.end(allocrunner.ErrShutdown)
+	s.agent.running.Wait()
+}
+
+func (s *simulation) newID() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a, b := s.luck.Uint64(), s.luck.Uint64()
+	return fmt.Sprintf("%08x-%04x-%04x-%04x-%012x", a>>32, a>>16&0xffff, a&0xffff, b>>48, b&0xffffffffffff)
+}
+
+// mortalRecords is the store of the scheduler of one agent.
+type mortalRecords struct {
+	records
+	s *simulation
+	g *simAgent
+}
+
+func (r *mortalRecords) Update(ctx context.Context, change func(scheduler.Tx) error) (uint64, error) {
+	r.s.mu.Lock()
+	refused := r.s.faults && r.s.luck.IntN(10) == 0
+	r.s.mu.Unlock()
+	if err := r.g.err(); err != nil || refused {
+		return 0, errDead
+	}
+	return r.records.Update(ctx, change)
+}
+
+func (g *simAgent) err() error {
+	select {
+	case <-g.died:
+		return errDead
+	default:
+		return nil
+	}
+}
+
+// mortalStore is the store of the runners of one agent.
+type mortalStore struct {
+	s *simulation
+	g *simAgent
+}
+
+func (m *mortalStore) PutTaskLocal(alloc, task string, l taskrunner.LocalState) error {
+	return m.write(alloc, task, &l, func() error { return m.s.store.PutTaskLocal(alloc, task, l) })
+}
+
+func (m *mortalStore) PutTaskState(alloc, task string, s *api.TaskState) error {
+	return m.write(alloc, task, nil, func() error { return m.s.store.PutTaskState(alloc, task, s) })
+}
+
+func (m *mortalStore) PutTask(alloc, task string, l taskrunner.LocalState, s *api.TaskState) error {
+	return m.write(alloc, task, &l, func() error { return m.s.store.PutTask(alloc, task, l, s) })
+}
+
+func (m *mortalStore) write(alloc, task string, l *taskrunner.LocalState, put func() error) error {
+	if err := m.g.err(); err != nil {
+		return err
+	}
+	err := put()
+	if err == nil && l != nil {
+		m.s.mu.Lock()
+		defer m.s.mu.Unlock()
+		m.s.hooks[alloc+"/"+task] = l.Hooks["sim"]
+	}
+	return err
+}
+
+// step is one thing that happens.
+func (s *simulation) step(ctx context.Context) {
+	id := "job" + strconv.Itoa(s.rand.IntN(3))
+	switch n := s.rand.IntN(20); {
+	case n < 7:
+		_, _ = s.agent.scheduler.Register(ctx, s.job(id), scheduler.RegisterOptions{})
+	case n < 9:
+		s.purge(ctx, id)
+	case n < 10:
+		_, _ = s.agent.scheduler.Deregister(ctx, scheduler.JobKey{Namespace: "default", ID: id}, scheduler.DeregisterOptions{})
+	case n < 11:
+		if allocs := s.store.Snapshot().Allocations(nil, ""); len(allocs) > 0 {
+			_, _ = s.agent.scheduler.StopAlloc(ctx, allocs[s.rand.IntN(len(allocs))].ID, scheduler.StopOptions{})
+		}
+	case n < 13:
+		s.world.killPlugin()
+	case n < 17:
+		s.kill()
+		if s.rand.IntN(3) == 0 {
+			s.world.killPlugin()
+		}
+		time.Sleep(time.Duration(s.rand.IntN(2000)) * time.Millisecond)
+		s.start()
+	case n < 18:
+		s.leave()
+		s.start()
+	default:
+		// Somebody kills a task.
+		if processes := s.world.living(); len(processes) > 0 {
+			slices.SortFunc(processes, func(a, b *process) int { return len(a.id) - len(b.id) })
+			processes[s.rand.IntN(len(processes))].exit(driver.ExitResult{ExitCode: 137, Signal: 9})
+		}
+	}
+}
+
+func (s *simulation) purge(ctx context.Context, id string) {
+	_, _ = s.agent.scheduler.Deregister(ctx, scheduler.JobKey{Namespace: "default", ID: id}, scheduler.DeregisterOptions{Purge: true})
+}
+
+// job makes a random job.
+func (s *simulation) job(id string) *api.Job {
+	r := s.rand
+	task := func(name string, lifecycle *api.TaskLifecycle, runs ...string) *api.Task {
+		return &api.Task{
+			Name: name, Driver: "sim", Lifecycle: lifecycle, Config: map[string]any{},
+			Env: map[string]string{
+				"start": []string{"0", "0.3", "2"}[r.IntN(3)], "stop": []string{"0", "0.5", "3"}[r.IntN(3)],
+				"run": runs[r.IntN(len(runs))], "code": strconv.Itoa(r.IntN(2)), "listens": []string{"", "yes"}[r.IntN(2)],
+			},
+			Resources:     &api.Resources{CPU: new(1), MemoryMB: new(10)},
+			ShutdownDelay: []time.Duration{0, 0, time.Second}[r.IntN(3)],
+		}
+	}
+	kind := map[string]string{"job0": "service", "job1": "service", "job2": "batch"}[id]
+	group := &api.TaskGroup{
+		Name: new("g"), Count: new(r.IntN(3)), Tasks: []*api.Task{task("main", nil, "0", "5", "20")},
+		RestartPolicy: &api.RestartPolicy{
+			Attempts: new(r.IntN(3)), Delay: new(time.Duration(r.IntN(3)) * time.Second),
+			Interval: new(10 * time.Second), Mode: new([]string{"fail", "delay"}[r.IntN(2)]),
+		},
+		ReschedulePolicy: &api.ReschedulePolicy{
+			Attempts: new(r.IntN(2)), Interval: new(time.Hour), Delay: new(5 * time.Second),
+			DelayFunction: new("constant"), MaxDelay: new(time.Minute), Unlimited: new(false),
+		},
+	}
+	for _, stage := range []api.TaskLifecycle{{Hook: "prestart"}, {Hook: "prestart", Sidecar: true}, {Hook: "poststop"}} {
+		if r.IntN(3) == 0 {
+			t := task(stage.Hook+strconv.FormatBool(stage.Sidecar), &stage, "0.5", "2")
+			if stage.Hook == "poststop" {
+				t.Env["code"] = "0" // or it may be restarted for ever
+			}
+			group.Tasks = append(group.Tasks, t)
+		}
+	}
+	return &api.Job{ID: &id, Type: &kind, TaskGroups: []*api.TaskGroup{group}}
+}
+
+// simHooks attach to each task a hook that is done at its second call.
+type simHooks struct{ s *simulation }
+
+func (h simHooks) AllocHooks(hook.Alloc) []hook.Hook { return nil }
+func (h simHooks) TaskHooks(a hook.Alloc, t hook.Task) []hook.Hook {
+	return []hook.Hook{&simHook{h.s, a.ID + "/" + t.Name}}
+}
+
+type simHook struct {
+	s   *simulation
+	key string
+}
+
+func (*simHook) Name() string { return "sim" }
+
+// Prestart checks that it is told what was stored, and is not called when that
+// was the end.
+func (h *simHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	h.s.mu.Lock()
+	stored := h.s.hooks[h.key]
+	h.s.mu.Unlock()
+	said := req.PreviousState["said"]
+	if stored.Done || said != stored.Data["said"] {
+		h.s.world.fault("I6: the hook of %s is told %q, stored is %+v", h.key, said, stored)
+	}
+	return hook.TaskPrestartResponse{State: map[string]string{"said": said + "x"}, Done: said != ""}, nil
+}
+
+// look compares what there is with what there was.
+func (s *simulation) look() {
+	synctest.Wait()
+	for _, a := range s.store.Snapshot().Allocations(nil, "") {
+		was := s.past[a.ID]
+		s.past[a.ID] = a
+		if was == nil {
+			continue
+		}
+		if model.ClientTerminal(was) && a.ClientStatus != was.ClientStatus {
+			s.world.fault("I9: %s went from %s to %s", a.Name, was.ClientStatus, a.ClientStatus)
+		}
+		for name, state := range a.TaskStates {
+			if before := was.TaskStates[name]; before != nil && !continues(before.Events, state.Events) {
+				s.world.fault("I7: events of %s %s were %v, are %v", a.Name, name, types(before.Events), types(state.Events))
+			}
+		}
+	}
+}
+
+func types(events []*api.TaskEvent) (list []string) {
+	for _, e := range events {
+		list = append(list, e.Type)
+	}
+	return list
+}
+
+// continues reports whether events are those of before with others behind, but
+// for the oldest.
+func continues(before, now []*api.TaskEvent) bool {
+	if !slices.IsSortedFunc(now, func(a, b *api.TaskEvent) int { return int(a.Time - b.Time) }) {
+		return false
+	}
+	for len(before) > 0 && len(now) == 10 && (before[0].Type != now[0].Type || before[0].Time != now[0].Time) {
+		before = before[1:]
+	}
+	return len(before) <= len(now) && slices.EqualFunc(before, now[:len(before)], func(a, b *api.TaskEvent) bool {
+		return a.Type == b.Type && a.Time == b.Time
+	})
+}
+
+// quiet checks what must hold when nothing has happened for a long time: what
+// shall run runs, once, and nothing else does.
+func (s *simulation) quiet() {
+	living := make(map[string]int)
+	for _, p := range s.world.living() {
+		living[p.alloc+"/"+p.task]++
+	}
+	snapshot := s.store.Snapshot()
+	for _, a := range snapshot.Allocations(nil, "") {
+		for name, state := range a.TaskStates {
+			key := a.ID + "/" + name
+			want := 0
+			if state.State == model.TaskRunning {
+				want = 1
+			}
+			if living[key] != want {
+				s.world.fault("I2: %s of %s is %s, and has %d processes: %v", name, a.Name, state.State, living[key], types(state.Events))
+			}
+			delete(living, key)
+		}
+		over := model.ClientTerminal(a) || a.ServerTerminalStatus()
+		if over != Ended(snapshot.Reader, a.ID) {
+			s.world.fault("I2: %s is %s, %s, and ended is %v", a.Name, a.DesiredStatus, a.ClientStatus, !over)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(living)) {
+		s.world.fault("I3: %s runs, and nobody knows of it", key)
+	}
+}
+
+// remains checks that nothing is left when all jobs are purged.
+func (s *simulation) remains() {
+	if living := s.world.living(); len(living) > 0 {
+		s.world.fault("I3: %d processes are left", len(living))
+	}
+	if dirs, err := os.ReadDir(filepath.Join(s.dir, allocDir)); err != nil || len(dirs) > 0 {
+		s.world.fault("I3: %d directories are left, %v", len(dirs), err)
+	}
+	snapshot := s.store.Snapshot()
+	if ids, facts := snapshot.LocalAllocations(), snapshot.Facts(""); len(ids)+len(facts) > 0 {
+		s.world.fault("I3: records are left: %v %v", ids, facts)
+	}
+}

@@ -1,0 +1,299 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/logs"
+)
+
+// world is where the processes of a simulation live. It outlives agents and
+// plugins.
+type world struct {
+	mu        sync.Mutex
+	plugin    *worldPlugin
+	processes map[string]*process // by the id of the start, until destroyed
+	faults    []string
+}
+
+// process is one start of a task. What it does is in the environment of the task:
+// "start", "run" and "stop" are how long these take in seconds, and "code" is how
+// it ends by itself.
+type process struct {
+	id, alloc, task string
+	stop            time.Duration
+	mu              sync.Mutex
+	exited          chan struct{}
+	result          driver.ExitResult
+}
+
+func (p *process) alive() bool {
+	select {
+	case <-p.exited:
+		return false
+	default:
+		return true
+	}
+}
+
+func (p *process) exit(r driver.ExitResult) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.alive() {
+		p.result = r
+		close(p.exited)
+	}
+}
+
+func newWorld() *world { return &world{processes: make(map[string]*process)} }
+
+func (w *world) fault(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.faultLocked(format, args...)
+}
+
+func (w *world) faultLocked(format string, args ...any) {
+	if len(w.faults) < 5 {
+		w.faults = append(w.faults, fmt.Sprintf(format, args...))
+	}
+}
+
+// living returns the processes that have not exited.
+func (w *world) living() (list []*process) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.processes {
+		if p.alive() {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// killPlugin is kill -9 of the plugin. Its tasks live on.
+func (w *world) killPlugin() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.plugin != nil {
+		close(w.plugin.down)
+		w.plugin = nil
+	}
+}
+
+// begin makes the process of a start, which must be the only one of its task.
+func (w *world) begin(c *driver.TaskConfig) {
+	seconds := func(name string) time.Duration {
+		n, _ := strconv.ParseFloat(c.Env[name], 64)
+		return time.Duration(n * float64(time.Second))
+	}
+	p := &process{id: c.ID, alloc: c.AllocID, task: c.Name, stop: seconds("stop"), exited: make(chan struct{})}
+	w.mu.Lock()
+	for _, other := range w.processes {
+		if other.alive() && other.alloc == p.alloc && other.task == p.task {
+			w.faultLocked("I1: %s runs already when %s starts", other.id, p.id)
+		}
+	}
+	w.processes[p.id] = p
+	w.mu.Unlock()
+	if run := seconds("run"); run > 0 {
+		code, _ := strconv.Atoi(c.Env["code"])
+		time.AfterFunc(run, func() { p.exit(driver.ExitResult{ExitCode: code}) })
+	}
+}
+
+// view is the world as one agent sees it, as long as the agent lives.
+type view struct {
+	*world
+	died <-chan struct{}
+}
+
+var errDead = errors.New("the agent is dead")
+
+func (v *view) dead() bool {
+	select {
+	case <-v.died:
+		return true
+	default:
+		return false
+	}
+}
+
+// Drivers implements drivers.
+func (v *view) Drivers() map[string]supervisor.Info {
+	return map[string]supervisor.Info{"sim": {Detected: true, Healthy: true}}
+}
+
+// Driver implements drivers and allocrunner.Drivers.
+func (v *view) Driver(context.Context, string) (driver.Driver, error) {
+	if v.dead() {
+		return nil, errDead
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.plugin == nil {
+		v.plugin = &worldPlugin{down: make(chan struct{}), known: make(map[string]bool)}
+	}
+	return &simDriver{view: v, plugin: v.plugin}, nil
+}
+
+// Remembers and Searches say that the driver is one of the box.
+func (v *view) Remembers(string) bool { return true }
+func (v *view) Searches(string) bool  { return true }
+
+// noLogs collects nothing.
+type noLogs struct{}
+
+func (noLogs) Start(context.Context, logs.Task) (string, string, error) { return "", "", nil }
+func (noLogs) Stop(context.Context, string, string) error               { return nil }
+func (noLogs) Finish(context.Context, logs.Task) error                  { return nil }
+
+// worldPlugin is one process of the driver's plugin.
+type worldPlugin struct {
+	down  chan struct{}
+	known map[string]bool // tasks that it has started or recovered; guarded by world.mu
+}
+
+// simDriver is the driver as one agent sees it.
+type simDriver struct {
+	driver.Driver // nil: the rest is not called
+	*view
+	plugin *worldPlugin
+}
+
+// err says why nobody answers.
+func (d *simDriver) err() error {
+	if d.dead() {
+		return errDead
+	}
+	select {
+	case <-d.plugin.down:
+		return driver.ErrPluginDown
+	default:
+		return nil
+	}
+}
+
+// pause lets time pass, unless one of those who wait for it dies.
+func (d *simDriver) pause(ctx context.Context, t time.Duration) error {
+	timer := time.NewTimer(t)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-d.died:
+	case <-d.plugin.down:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return d.err()
+}
+
+func (d *simDriver) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
+	return hclspec.Object(nil), d.err()
+}
+
+func (d *simDriver) Capabilities(context.Context) (*driver.Capabilities, error) {
+	return &driver.Capabilities{}, d.err()
+}
+
+func (d *simDriver) TaskStats(context.Context, string, time.Duration) (<-chan *driver.TaskStats, error) {
+	return nil, driver.ErrStatsNotImplemented
+}
+
+func (d *simDriver) StartTask(ctx context.Context, c *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+	if err := d.err(); err != nil {
+		return nil, nil, err
+	}
+	n, _ := strconv.ParseFloat(c.Env["start"], 64)
+	pause := d.pause(ctx, time.Duration(n*float64(time.Second)))
+	if errors.Is(pause, errDead) && c.Env["listens"] == "" || pause == nil {
+		// An agent that dies does not keep the plugin from starting the task.
+		d.begin(c)
+		d.mu.Lock()
+		d.plugin.known[c.ID] = true
+		d.mu.Unlock()
+	}
+	if pause != nil {
+		return nil, nil, pause
+	}
+	return &driver.Handle{Version: 1, Config: c, State: driver.TaskRunning}, nil, nil
+}
+
+func (d *simDriver) find(id string) (*process, error) {
+	if err := d.err(); err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if p := d.processes[id]; p != nil && d.plugin.known[id] {
+		return p, nil
+	}
+	return nil, driver.ErrTaskNotFound
+}
+
+func (d *simDriver) RecoverTask(_ context.Context, h *driver.Handle) error {
+	if err := d.err(); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.processes[h.Config.ID] == nil {
+		return errors.New("nothing to recover")
+	}
+	d.plugin.known[h.Config.ID] = true
+	return nil
+}
+
+func (d *simDriver) WaitTask(ctx context.Context, id string) (*driver.ExitResult, error) {
+	p, err := d.find(id)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-p.exited:
+		return &p.result, nil
+	case <-d.died:
+	case <-d.plugin.down:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return nil, d.err()
+}
+
+func (d *simDriver) StopTask(ctx context.Context, id string, timeout time.Duration, _ string) error {
+	p, err := d.find(id)
+	if err != nil {
+		return err
+	}
+	if err := d.pause(ctx, min(p.stop, timeout)); err != nil {
+		return err
+	}
+	p.exit(driver.ExitResult{ExitCode: 130, Signal: 2})
+	return nil
+}
+
+func (d *simDriver) DestroyTask(_ context.Context, id string, _ bool) error {
+	if err := d.err(); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	err := driver.ErrTaskNotFound
+	for other, p := range d.processes {
+		same := strings.HasPrefix(other, id[:strings.LastIndexByte(id, '/')+1])
+		if other == id || same && !d.plugin.known[id] {
+			p.exit(driver.ExitResult{ExitCode: 137, Signal: 9})
+			delete(d.processes, other)
+			err = nil
+		}
+	}
+	return err
+}
