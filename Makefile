@@ -12,6 +12,10 @@ test-vm: ## in emulated machines with cgroups v2: what touches processes, and po
 test-faults: ## each process killed at each moment of a task's life; some minutes, needs root
 	go test -count=1 -timeout 30m -parallel 4 -run '^TestFaults$$' ./cmd/nomad-lite -faults
 
+simulate: ## random jobs and faults under virtual time: plans alone, then with the real runners; a failure names its seed
+	go test -count=1 -timeout 30m -run '^TestSimulation$$' ./runtime/scheduler -seeds 10000
+	go test -count=1 -timeout 30m -run '^TestSimulation$$' ./runtime/agent -seeds 1000
+
 bench: ## every figure of the design's budgets, beside its floor, as a table; on a machine that does nothing else
 	go test -run '^$$' -bench . -benchtime 5x -timeout 30m ./cmd/nomad-lite
 
