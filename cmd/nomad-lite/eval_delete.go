@@ -73,7 +73,7 @@ func deleteEvals(ctx context.Context, o evalDeleteOptions, args []string, s *str
 		return failed("count evaluations", err)
 	}
 	if !o.yes {
-		if err := s.confirm(fmt.Sprintf("Delete %d evaluations?", count.Count)); err != nil {
+		if err := s.confirm(fmt.Sprintf("Delete %s?", counted(count.Count, "evaluation"))); err != nil {
 			return err
 		}
 	}
@@ -81,6 +81,6 @@ func deleteEvals(ctx context.Context, o evalDeleteOptions, args []string, s *str
 	if err != nil {
 		return failed("delete evaluations", err)
 	}
-	_, err = fmt.Fprintf(s.out, "Successfully deleted %d evaluations\n", out.Count)
+	_, err = fmt.Fprintf(s.out, "Successfully deleted %s\n", counted(out.Count, "evaluation"))
 	return err
 }

@@ -114,13 +114,10 @@ func listEvals(ctx context.Context, o evalListOptions, s *streams) error {
 
 // placementFailures says whether all could be placed, as far as that is known.
 func placementFailures(e *api.Evaluation) string {
-	switch {
-	case len(e.FailedTGAllocs) > 0:
-		return "true"
-	case e.Status == api.EvalStatusPending || e.Status == api.EvalStatusBlocked:
+	if e.Status == api.EvalStatusPending || e.Status == api.EvalStatusBlocked {
 		return "N/A - In Progress"
 	}
-	return "false"
+	return fmt.Sprint(len(e.FailedTGAllocs) > 0)
 }
 
 // evaluations adds the evaluations of a job.

@@ -157,7 +157,7 @@ func (r *restart) run(ctx context.Context, prefix string) error {
 	if r.percent {
 		r.size = max(1, len(allocs)*r.size/100)
 	}
-	r.tell(func(p *page) { p.head("Restarting %d allocations of job %q", len(allocs), id) })
+	r.tell(func(p *page) { p.head("Restarting %s of job %q", counted(len(allocs), "allocation"), id) })
 	if err := r.batches(ctx, job, allocs); err != nil {
 		return err
 	}

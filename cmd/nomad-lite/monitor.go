@@ -198,11 +198,7 @@ func (p *page) shortages(indent string, groups map[string]*api.AllocationMetric)
 		if metric == nil {
 			metric = new(api.AllocationMetric)
 		}
-		n, s := metric.CoalescedFailures+1, "s"
-		if n == 1 {
-			s = ""
-		}
-		p.line(indent+"Task Group %q (failed to place %d allocation"+s+"):", name, n)
+		p.line(indent+"Task Group %q (failed to place %s):", name, counted(metric.CoalescedFailures+1, "allocation"))
 		for _, line := range shortage(metric) {
 			p.line(indent+"  * %s", line)
 		}

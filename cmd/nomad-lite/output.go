@@ -228,6 +228,14 @@ func shortID(id string, verbose bool) string {
 // short is the part of an id that people read.
 func short(id string) string { return id[:min(8, len(id))] }
 
+// counted is a number of things.
+func counted(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
+}
+
 // date is a point in time of the API, in nanoseconds.
 func date(nanoseconds int64) string {
 	if nanoseconds == 0 {
