@@ -70,7 +70,7 @@ func scaleJob(ctx context.Context, o jobScaleOptions, prefix, group string, coun
 	out, _, err := c.Jobs().ScaleWithRequest(id, &api.ScalingRequest{
 		Count:          &count,
 		Target:         map[string]string{"Job": id, "Group": group},
-		Message:        "submitted using the Nomad CLI",
+		Message:        "submitted using nomad-lite",
 		JobModifyIndex: o.checkIndex,
 	}, write(ctx, namespace))
 	if err != nil {
