@@ -44,16 +44,57 @@ func (a *API) admit(r *http.Request) error {
 	if !local && r.TLS == nil && !a.knownHost(r.Host) {
 		return &statusError{http.StatusForbidden, "Host " + printable(r.Host) + " is not a name of this agent"}
 	}
-	if !sameOrigin(r) {
+	token := a.config.Token != "" && sameSecret(tokenOf(r), string(a.config.Token))
+	switch {
+	case !sameOrigin(r) && !(a.isShared(r) && (token || isPreflight(r))):
 		return &statusError{http.StatusForbidden, "requests of other web sites are not answered"}
-	}
-	if a.trusts(r) || open[r.URL.Path] || asksLater(r) {
+	case a.trusts(r), token, open[r.URL.Path], asksLater(r), isPreflight(r) && a.isShared(r):
 		return nil
 	}
-	if !sameSecret(tokenOf(r), string(a.config.Token)) {
-		return errDenied
+	return errDenied
+}
+
+// shared are the paths that pages of other web sites may ask for, as in Nomad,
+// and how. They must show the token, which is what no page can do that a person
+// has not given it to; so nothing is shared where no token is asked for.
+var shared = []struct{ prefix, methods string }{
+	{"/v1/client/", "GET, HEAD"},
+	{"/v1/vars", "GET, HEAD"},
+	{"/v1/var/", "GET, HEAD, PUT, DELETE"},
+}
+
+// sharedMethods returns how a path is shared; empty if it is not.
+func (a *API) sharedMethods(r *http.Request) string {
+	for _, s := range shared {
+		if strings.HasPrefix(r.URL.Path, s.prefix) && a.config.Token != "" && r.Header.Get("Origin") != "" {
+			return s.methods
+		}
 	}
-	return nil
+	return ""
+}
+
+func (a *API) isShared(r *http.Request) bool { return a.sharedMethods(r) != "" }
+
+// isPreflight tells whether a browser asks if it may ask.
+func isPreflight(r *http.Request) bool {
+	return r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != ""
+}
+
+// shares tells a browser what it may show to other web sites. It reports whether
+// that was the question.
+func (a *API) shares(r *request) (answered bool) {
+	methods := a.sharedMethods(r.Request)
+	if methods == "" {
+		return false
+	}
+	h := r.w.Header()
+	h.Set("Access-Control-Allow-Origin", "*")
+	if !isPreflight(r.Request) {
+		return false
+	}
+	h.Set("Access-Control-Allow-Methods", methods)
+	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, X-Nomad-Token")
+	return true
 }
 
 // trusts tells whether a request needs no token. A client certificate that was

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -167,25 +168,37 @@ func (a *API) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	}
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Vary", "Accept-Encoding, Origin")
-	r := &request{Request: hr, w: w, query: hr.URL.Query()}
+	r := &request{Request: hr, w: w, control: http.NewResponseController(w), query: hr.URL.Query()}
+	r.limit()
 	value, err := a.answer(r)
-	control := http.NewResponseController(w)
-	// A connection that has no deadlines serves as well.
-	_ = control.SetWriteDeadline(time.Now().Add(writeTimeout))
 	switch {
 	case r.answered:
 	case err != nil:
+		r.begin()
 		a.refuse(r, err)
 	default:
+		r.begin()
 		a.reply(r, value)
 	}
-	_ = control.SetWriteDeadline(time.Time{})
 	a.logger.Debug("request complete", "method", hr.Method, "path", hr.URL.Path, "duration", time.Since(begin))
 }
 
-func (a *API) answer(r *request) (any, error) {
+func (a *API) answer(r *request) (value any, err error) {
+	defer func() {
+		switch p := recover(); p {
+		case nil:
+		case http.ErrAbortHandler:
+			panic(p)
+		default:
+			a.logger.Error("request met a fault of this program", "method", r.Method, "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
+			err = errors.New("this request has met a fault of nomad-lite, which the log of the agent describes")
+		}
+	}()
 	if err := a.admit(r.Request); err != nil {
 		return nil, err
+	}
+	if a.shares(r) {
+		return nothing{}, nil
 	}
 	method := r.Method
 	if method == http.MethodHead {
@@ -201,6 +214,11 @@ func (a *API) answer(r *request) (any, error) {
 	r.id = id
 	if err := r.parse(a.config.Region); err != nil {
 		return nil, err
+	}
+	if method == http.MethodGet {
+		if err := r.skipBody(); err != nil {
+			return nil, err
+		}
 	}
 	return rt.serve(a, r)
 }

@@ -101,10 +101,24 @@ var serverForm = map[reflect.Type]map[string]string{
 	reflect.TypeFor[api.Job]():           {"Migrate": "", "Reschedule": ""},
 	reflect.TypeFor[api.JobUILink]():     {"URL": "Url"},
 	reflect.TypeFor[api.LogConfig]():     {"Enabled": ""},
+	reflect.TypeFor[api.Node]():          {"Reserved": "", "Resources": ""},
 	reflect.TypeFor[api.ScalingPolicy](): {"Namespace": ""},
 	reflect.TypeFor[api.Service]():       {"CheckRestart": ""},
 	reflect.TypeFor[api.ServiceCheck]():  {"Advertise": ""},
 	reflect.TypeFor[api.Task]():          {"CSIPluginConfig": "CSIPluginConfig"},
+	reflect.TypeFor[api.TaskEvent]():     {"DiskSize": ""},
+}
+
+// serverFields are those that the client's types lack, and what is in them here.
+var serverFields = map[reflect.Type]map[string]string{
+	reflect.TypeFor[api.Deployment]():      {"EvalPriority": "0"},
+	reflect.TypeFor[api.DeploymentState](): {"AutoPromote": "false"},
+	reflect.TypeFor[api.MemoryStats]():     {"MappedFile": "0"},
+	reflect.TypeFor[api.Node](): {
+		"ComputedClass": `""`, "IdentitySigningKeyID": `""`, "LastAllocUpdateIndex": "0", "LastMissedHeartbeatIndex": "0", "SecretID": `""`,
+	},
+	reflect.TypeFor[api.NodeListStub](): {"HostVolumes": "null"},
+	reflect.TypeFor[api.TaskState]():    {"Paused": `""`},
 }
 
 // filled are the types whose numbers, truth values and texts are zero when they are
@@ -114,7 +128,8 @@ var filled = map[reflect.Type]bool{reflect.TypeFor[api.Resources](): true, refle
 // field is one field of a struct as it is encoded.
 type field struct {
 	name      string
-	index     []int
+	index     []int // nil if there is only text
+	text      string
 	omitEmpty bool
 	quoted    bool
 	filled    bool
@@ -143,6 +158,9 @@ func fieldsOf(t reflect.Type) []field {
 			quoted:    strings.Contains(options, "string"),
 			filled:    filled[t] && slices.Contains([]reflect.Kind{reflect.Bool, reflect.Int, reflect.String}, deref(f.Type).Kind()),
 		})
+	}
+	for name, text := range serverFields[t] {
+		fields = append(fields, field{name: name, text: text})
 	}
 	slices.SortStableFunc(fields, func(a, b field) int { return strings.Compare(a.name, b.name) })
 	knownStructs.Store(t, fields)
@@ -184,7 +202,13 @@ func appendDeep(b []byte, v reflect.Value, depth int) ([]byte, error) {
 		return appendString(b, string(text)), err
 	}
 	switch v.Kind() {
-	case reflect.Pointer, reflect.Interface:
+	case reflect.Pointer:
+		return appendDeep(b, v.Elem(), depth+1)
+	case reflect.Interface:
+		// A number that was read from JSON has no type: it was whole, or it was not.
+		if f, ok := v.Elem().Interface().(float64); ok && f == math.Trunc(f) && math.Abs(f) < 1<<53 {
+			return strconv.AppendInt(b, int64(f), 10), nil
+		}
 		return appendDeep(b, v.Elem(), depth+1)
 	case reflect.Bool:
 		return strconv.AppendBool(b, v.Bool()), nil
@@ -222,6 +246,10 @@ func appendStruct(b []byte, v reflect.Value, depth int) ([]byte, error) {
 		}
 		first = false
 		b = append(appendString(b, f.name), ':')
+		if f.index == nil {
+			b = append(b, f.text...)
+			continue
+		}
 		if f.quoted {
 			b = append(b, '"')
 		}

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"strconv"
 	"strings"
 
@@ -225,9 +223,9 @@ func (a *API) dispatchJob(r *request) (any, error) {
 
 // dispatchPayload takes the body as it is for the payload.
 func (a *API) dispatchPayload(r *request) (any, error) {
-	payload, err := io.ReadAll(http.MaxBytesReader(r.w, r.Body, maxBody))
+	payload, err := r.bytes(maxBody)
 	if err != nil {
-		return nil, bad("read the payload: " + err.Error())
+		return nil, err
 	}
 	return a.dispatch(r, scheduler.DispatchRequest{Payload: payload})
 }
@@ -266,7 +264,9 @@ func (a *API) evaluateJob(r *request) (any, error) {
 }
 
 func (a *API) forceJob(r *request) (any, error) {
-	_, _ = io.Copy(io.Discard, http.MaxBytesReader(r.w, r.Body, maxBody)) // it says nothing
+	if _, err := r.bytes(maxBody); err != nil { // it says nothing
+		return nil, err
+	}
 	out, err := a.config.Scheduler.ForceLaunch(r.Context(), r.key())
 	if err != nil {
 		return nil, err

@@ -47,9 +47,10 @@ func (a *API) metrics(r *request) (any, error) {
 		if t.NoPrometheus {
 			return nil, &statusError{http.StatusUnsupportedMediaType, "Prometheus is not enabled"}
 		}
-		r.answered = true
 		registry := prometheus.NewRegistry()
 		registry.MustRegister(scrape(a.measure(r.Context(), t)))
+		r.answered = true
+		r.begin()
 		sources := prometheus.Gatherers{prometheus.DefaultGatherer, registry}
 		promhttp.HandlerFor(sources, promhttp.HandlerOpts{DisableCompression: true}).ServeHTTP(r.w, r.Request)
 		return nil, nil

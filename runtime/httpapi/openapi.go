@@ -206,6 +206,10 @@ func (s schemas) structure(t reflect.Type) object {
 		s[name] = schema
 	}
 	for _, f := range fieldsOf(t) {
+		if f.index == nil {
+			properties[f.name] = object{"description": "always " + f.text}
+			continue
+		}
 		properties[f.name] = s.of(t.FieldByIndex(f.index).Type)
 	}
 	if name == "" {

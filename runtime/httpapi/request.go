@@ -25,6 +25,7 @@ import (
 type request struct {
 	*http.Request
 	w         http.ResponseWriter
+	control   *http.ResponseController
 	query     url.Values
 	id        string
 	namespace string
@@ -117,21 +118,52 @@ func (r *request) flag(name string) (bool, error) {
 	return b, nil
 }
 
-// body reads the JSON of a request. An empty one is an error unless it may be
-// empty.
-func (r *request) body(into any, limit int64, mayBeEmpty bool) error {
-	control := http.NewResponseController(r.w)
-	// A client that sends byte by byte must not hold what it gets. The deadline is
-	// taken away again: it would end the request, however long that may wait.
-	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout))
+// limit gives a client a time in which its body must be here: one that sends
+// byte by byte must not hold what it gets. Connections that have no deadlines
+// serve as well.
+func (r *request) limit() {
+	_ = r.control.SetWriteDeadline(time.Time{}) // it was that of the answer before
+	if r.ContentLength != 0 {
+		_ = r.control.SetReadDeadline(time.Now().Add(bodyTimeout))
+	}
+}
+
+// begin gives a client a time in which it must take the answer. A route that
+// writes the answer itself calls it when it has something to write.
+func (r *request) begin() { _ = r.control.SetWriteDeadline(time.Now().Add(writeTimeout)) }
+
+// bytes reads the body. From then on the client may take its time: a deadline
+// would end the request, however long that may wait.
+func (r *request) bytes(limit int64) ([]byte, error) {
 	text, err := io.ReadAll(http.MaxBytesReader(r.w, r.Body, limit))
-	_ = control.SetReadDeadline(time.Time{})
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		return &statusError{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body of the request is larger than %d bytes", tooLarge.Limit)}
+		return nil, &statusError{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body of the request is larger than %d bytes", tooLarge.Limit)}
 	case err != nil:
-		return bad("read the body of the request: " + err.Error())
+		return nil, bad("read the body of the request: " + err.Error())
+	}
+	_ = r.control.SetReadDeadline(time.Time{})
+	return text, nil
+}
+
+// skipBody reads a body that means nothing, because nothing is known of a client
+// that is gone before its body has been read.
+func (r *request) skipBody() error {
+	if r.ContentLength == 0 {
+		return nil
+	}
+	_, err := r.bytes(maxBody)
+	return err
+}
+
+// body reads the JSON of a request. An empty one is an error unless it may be
+// empty.
+func (r *request) body(into any, limit int64, mayBeEmpty bool) error {
+	text, err := r.bytes(limit)
+	switch {
+	case err != nil:
+		return err
 	case len(text) == 0 && mayBeEmpty:
 		return nil
 	case len(text) == 0:

@@ -1,17 +1,13 @@
 package httpapi
 
-import (
-	"net/http"
-	"time"
-)
+import "net/http"
 
 // stream is an answer that is written bit by bit. It ends when the route that
 // writes it returns: when a write fails, which is when the client has gone or
 // does not read, or when the context of the request ends, which is when the
 // client has gone or the agent stops.
 type stream struct {
-	w       http.ResponseWriter
-	control *http.ResponseController
+	r *request
 }
 
 // stream begins an answer of the content type that has no end yet. The headers
@@ -20,23 +16,19 @@ func (r *request) stream(contentType string) *stream {
 	r.answered = true
 	r.setHeaders()
 	r.w.Header().Set("Content-Type", contentType)
-	s := &stream{r.w, http.NewResponseController(r.w)}
-	s.deadline()
+	r.begin()
 	r.w.WriteHeader(http.StatusOK)
-	_ = s.control.Flush() // the next write says so if the client has gone
-	return s
+	_ = r.control.Flush() // the next write says so if the client has gone
+	return &stream{r}
 }
 
 // Write sends what is written at once. A client that does not take it within
 // a minute is given up.
 func (s *stream) Write(p []byte) (int, error) {
-	s.deadline()
-	n, err := s.w.Write(p)
+	s.r.begin()
+	n, err := s.r.w.Write(p)
 	if err != nil {
 		return n, err
 	}
-	return n, s.control.Flush()
+	return n, s.r.control.Flush()
 }
-
-// deadline moves the deadline on. A writer that has none serves as well.
-func (s *stream) deadline() { _ = s.control.SetWriteDeadline(time.Now().Add(writeTimeout)) }

@@ -1,0 +1,83 @@
+package httpapi
+
+import (
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// TestShapes compares what the encoder writes with the tables of the reference:
+// each field is there, under its name, and left out when it is empty only where
+// Nomad leaves it out.
+func TestShapes(t *testing.T) {
+	reference, err := os.ReadFile("../../../shared/reference/http-api.md")
+	if os.IsNotExist(err) {
+		reference, err = os.ReadFile("/work/shared/reference/http-api.md")
+	}
+	if err != nil {
+		t.Skip("the reference of the API is not there: ", err)
+	}
+	types := map[string]reflect.Type{
+		"JobListStub": reflect.TypeFor[jobStub](), "JobSummary": reflect.TypeFor[api.JobSummary](), "TaskGroupSummary": reflect.TypeFor[api.TaskGroupSummary](),
+		"Job": reflect.TypeFor[api.Job](), "TaskGroup": reflect.TypeFor[api.TaskGroup](), "Task": reflect.TypeFor[api.Task](),
+		"Resources": reflect.TypeFor[api.Resources](), "Service": reflect.TypeFor[api.Service](), "ServiceCheck": reflect.TypeFor[api.ServiceCheck](),
+		"Template": reflect.TypeFor[api.Template](), "UpdateStrategy": reflect.TypeFor[api.UpdateStrategy](), "MigrateStrategy": reflect.TypeFor[api.MigrateStrategy](),
+		"RestartPolicy": reflect.TypeFor[api.RestartPolicy](), "ReschedulePolicy": reflect.TypeFor[api.ReschedulePolicy](),
+		"EphemeralDisk": reflect.TypeFor[api.EphemeralDisk](), "PeriodicConfig": reflect.TypeFor[api.PeriodicConfig](),
+		"ParameterizedJobConfig": reflect.TypeFor[api.ParameterizedJobConfig](), "NetworkResource": reflect.TypeFor[api.NetworkResource](),
+		"Port": reflect.TypeFor[api.Port](), "WorkloadIdentity": reflect.TypeFor[api.WorkloadIdentity](), "LogConfig": reflect.TypeFor[api.LogConfig](),
+		"TaskArtifact": reflect.TypeFor[api.TaskArtifact](), "VolumeRequest": reflect.TypeFor[api.VolumeRequest](), "VolumeMount": reflect.TypeFor[api.VolumeMount](),
+		"Secret": reflect.TypeFor[api.Secret](), "DisconnectStrategy": reflect.TypeFor[api.DisconnectStrategy](), "ScalingPolicy": reflect.TypeFor[api.ScalingPolicy](),
+		"CheckRestart": reflect.TypeFor[api.CheckRestart](), "ChangeScript": reflect.TypeFor[api.ChangeScript](), "Evaluation": reflect.TypeFor[api.Evaluation](),
+		"EvaluationStub": reflect.TypeFor[api.EvaluationStub](), "AllocMetric": reflect.TypeFor[api.AllocationMetric](), "Allocation": reflect.TypeFor[api.Allocation](),
+		"AllocListStub": reflect.TypeFor[api.AllocationListStub](), "TaskState": reflect.TypeFor[api.TaskState](), "TaskEvent": reflect.TypeFor[api.TaskEvent](),
+		"Deployment": reflect.TypeFor[api.Deployment](), "DeploymentState": reflect.TypeFor[api.DeploymentState](), "Node": reflect.TypeFor[api.Node](),
+		"NodeListStub": reflect.TypeFor[api.NodeListStub](), "HostStats": reflect.TypeFor[api.HostStats](), "MemoryStats": reflect.TypeFor[api.MemoryStats](),
+		"CpuStats": reflect.TypeFor[api.CpuStats](), "ServiceRegistration": reflect.TypeFor[api.ServiceRegistration](),
+	}
+	// What is different on purpose, or not there yet.
+	different := map[string]string{
+		"Node.Drain": "the text of the reference has it", "Node.SecretID": "the text of the reference has it",
+		"JobListStub.Namespace": "it is never empty", "Service.Namespace": "it is that of the job",
+		"AllocListStub.DesiredTransition": "the client's type has none", "HostStats.Timestamp": "the client's type has none",
+	}
+	table := regexp.MustCompile(`(?m)^\*\*([A-Za-z]+)[^\n]*\*\*[^\n]*\n\n\| type \| fields \|\n\|---\|---\|\n((?:\|[^\n]*\n)+)`)
+	found := 0
+	for _, match := range table.FindAllStringSubmatch(string(reference), -1) {
+		name, rows := match[1], match[2]
+		typ, ok := types[name]
+		if !ok {
+			t.Errorf("%s: no type is compared with it", name)
+			continue
+		}
+		found++
+		want := make(map[string]bool) // whether it is left out when it is empty
+		for _, quoted := range regexp.MustCompile("`([A-Za-z0-9]+)(°?)`").FindAllStringSubmatch(rows, -1) {
+			want[quoted[1]] = quoted[2] != "" || slices.Contains(sparse, typ)
+		}
+		for _, f := range fieldsOf(typ) {
+			omit, known := want[f.name]
+			delete(want, f.name)
+			switch {
+			case different[name+"."+f.name] != "":
+			case f.omitEmpty && !known: // it is for clients, and empty in a canonical object
+			case !known:
+				t.Errorf("%s.%s is not in the reference", name, f.name)
+			case omit != f.omitEmpty:
+				t.Errorf("%s.%s: left out when empty: %v, want %v", name, f.name, f.omitEmpty, omit)
+			}
+		}
+		for field := range want {
+			if !want[field] && different[name+"."+field] == "" {
+				t.Errorf("%s.%s is missing", name, field)
+			}
+		}
+	}
+	if found != len(types) {
+		t.Errorf("%d of %d types were compared", found, len(types))
+	}
+}
