@@ -43,31 +43,18 @@ var prefixContexts = map[contexts.Context]finder{
 	contexts.Nodes: func(s *searched, prefix string) []candidate {
 		return ids(s, prefix, s.Nodes, func(n *api.Node) (string, string) { return "", n.ID })
 	},
-	contexts.Jobs: func(s *searched, prefix string) (found []candidate) {
-		for _, j := range s.Jobs(nil, s.namespace, prefix) {
-			found = append(found, candidate{name: val(j.ID)})
-		}
-		return found
+	contexts.Jobs: func(s *searched, prefix string) []candidate {
+		return each(s.Jobs(nil, s.namespace, prefix), func(j *api.Job) candidate { return candidate{name: val(j.ID)} })
 	},
-	contexts.Namespaces: func(s *searched, prefix string) (found []candidate) {
-		for _, n := range namespaces(s.Reader, nil, prefix) {
-			found = append(found, candidate{name: n.Name})
-		}
-		return found
+	contexts.Namespaces: func(s *searched, prefix string) []candidate {
+		return each(namespaces(s.Reader, nil, prefix), func(n *api.Namespace) candidate { return candidate{name: n.Name} })
 	},
-	contexts.NodePools: func(_ *searched, prefix string) (found []candidate) {
-		for _, pool := range []string{api.NodePoolAll, api.NodePoolDefault} {
-			if strings.HasPrefix(pool, prefix) {
-				found = append(found, candidate{name: pool})
-			}
-		}
-		return found
+	contexts.NodePools: func(_ *searched, prefix string) []candidate {
+		pools := slices.DeleteFunc([]string{api.NodePoolAll, api.NodePoolDefault}, func(pool string) bool { return !strings.HasPrefix(pool, prefix) })
+		return each(pools, func(pool string) candidate { return candidate{name: pool} })
 	},
-	contexts.Variables: func(s *searched, prefix string) (found []candidate) {
-		for _, v := range s.Variables(nil, s.namespace, prefix) {
-			found = append(found, candidate{name: v.Path})
-		}
-		return found
+	contexts.Variables: func(s *searched, prefix string) []candidate {
+		return each(s.Variables(nil, s.namespace, prefix), func(v *api.Variable) candidate { return candidate{name: v.Path} })
 	},
 	contexts.Plugins:         none,
 	contexts.Quotas:          none,
@@ -82,74 +69,47 @@ var prefixContexts = map[contexts.Context]finder{
 var fuzzyContexts = map[contexts.Context]finder{
 	contexts.Deployments: prefixContexts[contexts.Deployments],
 	contexts.Evals:       prefixContexts[contexts.Evals],
-	contexts.Allocs: among(func(s *searched) (found []candidate) {
-		for _, a := range s.Allocations(nil, "") {
-			if s.sees(a.Namespace) {
-				found = append(found, candidate{a.Name, []string{a.Namespace, a.ID}})
-			}
-		}
-		return found
+	contexts.Namespaces:  among(func(s *searched) []candidate { return prefixContexts[contexts.Namespaces](s, "") }),
+	contexts.NodePools:   among(func(s *searched) []candidate { return prefixContexts[contexts.NodePools](s, "") }),
+	contexts.Allocs: among(func(s *searched) []candidate {
+		seen := slices.DeleteFunc(s.Allocations(nil, ""), func(a *api.Allocation) bool { return !s.sees(a.Namespace) })
+		return each(seen, func(a *api.Allocation) candidate { return candidate{a.Name, []string{a.Namespace, a.ID}} })
 	}),
-	contexts.Nodes: among(func(s *searched) (found []candidate) {
-		for _, n := range s.Nodes(nil, "") {
-			found = append(found, candidate{n.Name, []string{n.ID}})
-		}
-		return found
+	contexts.Nodes: among(func(s *searched) []candidate {
+		return each(s.Nodes(nil, ""), func(n *api.Node) candidate { return candidate{n.Name, []string{n.ID}} })
 	}),
-	contexts.Classes: among(func(s *searched) (found []candidate) {
-		for _, n := range s.Nodes(nil, "") {
-			found = append(found, candidate{n.NodeClass, []string{n.ID}})
-		}
-		return found
+	contexts.Classes: among(func(s *searched) []candidate {
+		return each(s.Nodes(nil, ""), func(n *api.Node) candidate { return candidate{n.NodeClass, []string{n.ID}} })
 	}),
-	contexts.NodePools: among(func(s *searched) []candidate { return prefixContexts[contexts.NodePools](s, "") }),
-	contexts.Namespaces: among(func(s *searched) []candidate {
-		return prefixContexts[contexts.Namespaces](s, "")
+	contexts.Variables: among(func(s *searched) []candidate {
+		return each(s.Variables(nil, s.namespace, ""), func(v *api.Variable) candidate { return candidate{v.Path, []string{v.Namespace, v.Path}} })
 	}),
-	contexts.Variables: among(func(s *searched) (found []candidate) {
-		for _, v := range s.Variables(nil, s.namespace, "") {
-			found = append(found, candidate{v.Path, []string{v.Namespace, v.Path}})
-		}
-		return found
-	}),
-	contexts.Jobs: among(func(s *searched) (found []candidate) {
-		for _, j := range s.Jobs(nil, s.namespace, "") {
-			found = append(found, candidate{val(j.Name), jobScope(j)})
-		}
-		return found
+	contexts.Jobs: among(func(s *searched) []candidate {
+		return each(s.Jobs(nil, s.namespace, ""), func(j *api.Job) candidate { return candidate{val(j.Name), jobScope(j)} })
 	}),
 	contexts.Groups: among(func(s *searched) (found []candidate) {
-		for _, j := range s.Jobs(nil, s.namespace, "") {
-			for _, g := range j.TaskGroups {
-				found = append(found, candidate{val(g.Name), jobScope(j)})
-			}
-		}
+		s.groups(func(j *api.Job, g *api.TaskGroup) { found = append(found, candidate{val(g.Name), jobScope(j)}) })
 		return found
 	}),
 	contexts.Services: among(func(s *searched) (found []candidate) {
-		for _, j := range s.Jobs(nil, s.namespace, "") {
-			for _, g := range j.TaskGroups {
-				for _, service := range g.Services {
-					found = append(found, candidate{service.Name, append(jobScope(j), val(g.Name))})
-				}
-				for _, t := range g.Tasks {
-					for _, service := range t.Services {
-						found = append(found, candidate{service.Name, append(jobScope(j), val(g.Name), t.Name)})
-					}
-				}
+		add := func(services []*api.Service, scope ...string) {
+			for _, service := range services {
+				found = append(found, candidate{service.Name, scope})
 			}
 		}
+		s.groups(func(j *api.Job, g *api.TaskGroup) {
+			add(g.Services, append(jobScope(j), val(g.Name))...)
+			for _, t := range g.Tasks {
+				add(t.Services, append(jobScope(j), val(g.Name), t.Name)...)
+			}
+		})
 		return found
 	}),
 	contexts.Tasks: among(func(s *searched) []candidate {
-		return tasks(s, func(t *api.Task) string { return t.Name }, false)
+		return s.tasks(func(t *api.Task, group []string) candidate { return candidate{t.Name, group} })
 	}),
-	contexts.Images: among(func(s *searched) []candidate {
-		return tasks(s, func(t *api.Task) string { return textOf(t.Config["image"]) }, true)
-	}),
-	contexts.Commands: among(func(s *searched) []candidate {
-		return tasks(s, func(t *api.Task) string { return textOf(t.Config["command"]) }, true)
-	}),
+	contexts.Images:          among(func(s *searched) []candidate { return s.configured("image") }),
+	contexts.Commands:        among(func(s *searched) []candidate { return s.configured("command") }),
 	contexts.Plugins:         none,
 	contexts.Volumes:         none,
 	contexts.ScalingPolicies: none,
@@ -172,6 +132,14 @@ func among(all func(*searched) []candidate) finder {
 	return func(s *searched, text string) []candidate { return closest(all(s), text) }
 }
 
+func each[T any](all []T, of func(T) candidate) []candidate {
+	found := make([]candidate, len(all))
+	for i, o := range all {
+		found[i] = of(o)
+	}
+	return found
+}
+
 // ids are the candidates that have nothing but an id.
 func ids[T any](s *searched, prefix string, list func(store.WatchSet, string) []T, key func(T) (namespace, id string)) (found []candidate) {
 	for _, o := range list(nil, prefix) {
@@ -184,25 +152,30 @@ func ids[T any](s *searched, prefix string, list func(store.WatchSet, string) []
 
 func jobScope(j *api.Job) []string { return []string{val(j.Namespace), val(j.ID)} }
 
-// tasks are the tasks of all jobs, under their own names or under another one.
-func tasks(s *searched, name func(*api.Task) string, below bool) (found []candidate) {
+func (s *searched) groups(visit func(*api.Job, *api.TaskGroup)) {
 	for _, j := range s.Jobs(nil, s.namespace, "") {
 		for _, g := range j.TaskGroups {
-			for _, t := range g.Tasks {
-				scope := append(jobScope(j), val(g.Name))
-				if below {
-					scope = append(scope, t.Name)
-				}
-				found = append(found, candidate{name(t), scope})
-			}
+			visit(j, g)
 		}
 	}
+}
+
+// tasks are the candidates for the tasks of all jobs.
+func (s *searched) tasks(of func(t *api.Task, group []string) candidate) (found []candidate) {
+	s.groups(func(j *api.Job, g *api.TaskGroup) {
+		for _, t := range g.Tasks {
+			found = append(found, of(t, append(jobScope(j), val(g.Name))))
+		}
+	})
 	return found
 }
 
-func textOf(v any) string {
-	text, _ := v.(string)
-	return text
+// configured are texts that drivers are given under a key.
+func (s *searched) configured(key string) []candidate {
+	return s.tasks(func(t *api.Task, group []string) candidate {
+		text, _ := t.Config[key].(string)
+		return candidate{text, append(group, t.Name)}
+	})
 }
 
 // searchBody is the body of both kinds of search.

@@ -136,10 +136,10 @@ func (r Record) Redacted() (any, error) {
 const Redaction = "(redacted)"
 
 // secretFields are the fields, of all types that are stored, that hold secrets
-// or what may have some in it: the environment, the items of a variable, the
+// or what may have some in it: the environment, the items and lock of a variable, the
 // answers of hooks, texts of jobs and templates, what a driver has encoded.
 var secretFields = map[string]bool{
-	"Env": true, "DeviceEnv": true, "Items": true, "Data": true, "Payload": true,
+	"Env": true, "DeviceEnv": true, "Items": true, "Lock": true, "Data": true, "Payload": true,
 	"Source": true, "Variables": true, "VariableFlags": true, "EmbeddedTmpl": true,
 	"GetterHeaders": true, "GetterOptions": true, "Header": true,
 	"DriverConfig": true, "DriverState": true,

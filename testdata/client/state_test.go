@@ -455,7 +455,39 @@ var eventTrials = trials{
 		replayed, err := e.EventStream().Stream(t.Context(), topics, first, &api.QueryOptions{})
 		must(t, err)
 		equal(t, "first index again", happened(t, replayed), first)
+
+		_, _, err = e.Jobs().Deregister(*job.ID, true, nil)
+		must(t, err)
+		event := next(t, live, func(event api.Event) bool { return event.Type == "JobDeregistered" && event.Topic == api.TopicJob })
+		gone, deleted, err := event.DeregisteredJob()
+		must(t, err)
+		if !deleted || *gone.ID != *job.ID {
+			t.Errorf("%+v, deleted %t", gone, deleted)
+		}
+
+		nodes, err := e.EventStream().Stream(t.Context(), map[api.Topic][]string{api.TopicNode: {e.node}}, event.Index, &api.QueryOptions{})
+		must(t, err)
+		_, err = e.Nodes().Meta().Apply(&api.NodeMetaApplyRequest{NodeID: e.node, Meta: map[string]*string{"streamed": new("yes")}}, nil)
+		must(t, err)
+		next(t, nodes, func(event api.Event) bool {
+			n, err := event.Node()
+			must(t, err)
+			return n.Meta["streamed"] == "yes"
+		})
 	},
+}
+
+// next waits for an event.
+func next(t *testing.T, stream <-chan *api.Events, wanted func(api.Event) bool) api.Event {
+	t.Helper()
+	for batch := range stream {
+		must(t, batch.Err)
+		if at := slices.IndexFunc(batch.Events, wanted); at >= 0 {
+			return batch.Events[at]
+		}
+	}
+	t.Fatal("the stream ended")
+	return api.Event{}
 }
 
 // happened waits for the events of a job that runs, and returns the first index.
