@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -39,24 +38,24 @@ func (f *allocFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.group, "group", "", "with -job, take one of this `group`")
 }
 
-// find returns the allocation that the argument names.
-func (f *allocFlags) find(ctx context.Context, c *api.Client, name string) (*api.Allocation, error) {
+// find returns the allocation that the argument names, and the agent that has it.
+func (f *allocFlags) find(ctx context.Context, client *clientFlags, name string) (*api.Client, *api.Allocation, error) {
 	if !f.job {
-		return findAlloc(ctx, c, name)
+		return client.findAlloc(ctx, name)
 	}
-	job, namespace, err := findJob(ctx, c, name, "")
+	c, job, namespace, err := client.findJob(ctx, name, "")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	allocs, _, err := c.Jobs().Allocations(job, false, query(ctx, namespace))
 	if err != nil {
-		return nil, failed(fmt.Sprintf("list allocations of job %q", job), err)
+		return nil, nil, failed(fmt.Sprintf("list allocations of job %q", job), err)
 	}
 	if f.group != "" {
 		allocs = slices.DeleteFunc(allocs, func(a *api.AllocationListStub) bool { return a.TaskGroup != f.group })
 	}
 	if len(allocs) == 0 {
-		return nil, fmt.Errorf("job %q has no such allocation; 'nomad-lite job status %s' says why", job, job)
+		return nil, nil, fmt.Errorf("job %q has no such allocation; 'nomad-lite job status %s' says why", job, job)
 	}
 	// They come newest first.
 	chosen := allocs[0]
@@ -65,16 +64,23 @@ func (f *allocFlags) find(ctx context.Context, c *api.Client, name string) (*api
 	}); i >= 0 {
 		chosen = allocs[i]
 	}
-	return readAlloc(ctx, c, chosen)
+	alloc, err := readAlloc(ctx, c, chosen)
+	return c, alloc, err
 }
 
-// findAlloc returns the one allocation with this id, or whose id begins with it.
-func findAlloc(ctx context.Context, c *api.Client, id string) (*api.Allocation, error) {
+// findAlloc returns the one allocation with this id, or whose id begins with it, and
+// the agent that has it.
+func (f *clientFlags) findAlloc(ctx context.Context, id string) (*api.Client, *api.Allocation, error) {
+	c, err := f.client()
+	if err != nil {
+		return nil, nil, err
+	}
 	found, err := allocKind.find(ctx, c, id)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return readAlloc(ctx, c, found)
+	alloc, err := readAlloc(ctx, c, found)
+	return c, alloc, err
 }
 
 func readAlloc(ctx context.Context, c *api.Client, found *api.AllocationListStub) (*api.Allocation, error) {
@@ -157,20 +163,20 @@ func taskArgument(flag string, args []string) (string, error) {
 	return "", fmt.Errorf("-task says %q and the argument %q; leave one out", flag, args[0])
 }
 
-// allocThenTask checks that there is an allocation and perhaps a task.
-func allocThenTask(cmd *cobra.Command, args []string) error {
-	if len(args) < 1 || len(args) > 2 {
-		return usageError(cmd, errors.New("takes an allocation, and perhaps a task; 'nomad-lite alloc status' lists the allocations"))
+// subject is how errors call an allocation, or a task of it, which must be there.
+func subject(alloc *api.Allocation, task string) (string, error) {
+	what := fmt.Sprintf("allocation %q", short(alloc.ID))
+	if task == "" {
+		return what, nil
 	}
-	return nil
+	_, err := chooseTask(alloc, task)
+	return fmt.Sprintf("task %q of %s", task, what), err
 }
 
-func oneAlloc(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return usageError(cmd, errors.New("takes one argument: the id of an allocation, or the begin of it; 'nomad-lite alloc status' lists them"))
-	}
-	return nil
-}
+var (
+	oneAlloc      = takes(1, 1, "the id of an allocation, or the begin of it; 'nomad-lite alloc status' lists them")
+	allocThenTask = takes(1, 2, "an allocation, and perhaps a task; 'nomad-lite alloc status' lists the allocations")
+)
 
 // valueOf is what a pointer of the API points to, or the zero value.
 func valueOf[T any](p *T) T {

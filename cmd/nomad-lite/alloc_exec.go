@@ -77,19 +77,14 @@ func newAllocExecCommand(s *streams) *cobra.Command {
 		Short:   "Run a command inside of a task",
 		Long:    allocExecHelp,
 		Example: allocExecExamples,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) < 2 {
-				return usageError(cmd, errors.New("takes an allocation and a command, such as sh"))
-			}
-			return nil
-		},
+		Args:    takes(2, -1, "an allocation and a command, such as sh"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.session.settle(cmd, s); err != nil {
 				return err
 			}
 			return allocExec(cmd.Context(), o, args[0], args[1:], s)
 		},
-		ValidArgsFunction: allocKind.complete(&o.client),
+		ValidArgsFunction: once(allocKind.complete(&o.client)),
 	}
 	o.client.register(cmd)
 	o.alloc.register(cmd)
@@ -104,11 +99,7 @@ func isTerminal(stream any) bool {
 }
 
 func allocExec(ctx context.Context, o allocExecOptions, name string, command []string, s *streams) error {
-	c, err := o.client.client()
-	if err != nil {
-		return err
-	}
-	alloc, err := o.alloc.find(ctx, c, name)
+	c, alloc, err := o.alloc.find(ctx, &o.client, name)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 
@@ -41,12 +40,7 @@ func newAllocFSCommand(s *streams) *cobra.Command {
 		Short:   "List directories and print files of an allocation",
 		Long:    allocFSHelp,
 		Example: allocFSExamples,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) < 1 || len(args) > 2 {
-				return usageError(cmd, errors.New("takes an allocation, and perhaps a path in it"))
-			}
-			return nil
-		},
+		Args:    takes(1, 2, "an allocation, and perhaps a path in it"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.tail.check(cmd, o.follow); err != nil {
 				return err
@@ -59,7 +53,7 @@ func newAllocFSCommand(s *streams) *cobra.Command {
 			}
 			return allocFS(ctx, o, args[0], path, s)
 		},
-		ValidArgsFunction: allocKind.complete(&o.client),
+		ValidArgsFunction: once(allocKind.complete(&o.client)),
 	}
 	o.client.register(cmd)
 	o.alloc.register(cmd)
@@ -72,11 +66,7 @@ func newAllocFSCommand(s *streams) *cobra.Command {
 }
 
 func allocFS(ctx context.Context, o allocFSOptions, name, path string, s *streams) error {
-	c, err := o.client.client()
-	if err != nil {
-		return err
-	}
-	alloc, err := o.alloc.find(ctx, c, name)
+	c, alloc, err := o.alloc.find(ctx, &o.client, name)
 	if err != nil {
 		return err
 	}

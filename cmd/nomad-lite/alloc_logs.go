@@ -81,7 +81,7 @@ func newAllocLogsCommand(s *streams) *cobra.Command {
 			defer stop()
 			return allocLogs(ctx, o, args[0], s)
 		},
-		ValidArgsFunction: allocKind.complete(&o.client),
+		ValidArgsFunction: once(allocKind.complete(&o.client)),
 	}
 	o.client.register(cmd)
 	o.alloc.register(cmd)
@@ -94,11 +94,7 @@ func newAllocLogsCommand(s *streams) *cobra.Command {
 }
 
 func allocLogs(ctx context.Context, o allocLogsOptions, name string, s *streams) error {
-	c, err := o.client.client()
-	if err != nil {
-		return err
-	}
-	alloc, err := o.alloc.find(ctx, c, name)
+	c, alloc, err := o.alloc.find(ctx, &o.client, name)
 	if err != nil {
 		return err
 	}

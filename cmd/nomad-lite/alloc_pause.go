@@ -39,11 +39,7 @@ func newAllocPauseCommand(s *streams) *cobra.Command {
 }
 
 func pauseTask(ctx context.Context, o allocPauseOptions, id string, s *streams) error {
-	c, err := o.client.client()
-	if err != nil {
-		return err
-	}
-	alloc, err := findAlloc(ctx, c, id)
+	c, alloc, err := o.client.findAlloc(ctx, id)
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ func newAllocRestartCommand(s *streams) *cobra.Command {
 			}
 			return restartAlloc(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: allocKind.complete(&o.client),
+		ValidArgsFunction: once(allocKind.complete(&o.client)),
 	}
 	o.client.register(cmd)
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` to restart; may be the last argument as well")
@@ -50,20 +50,13 @@ func newAllocRestartCommand(s *streams) *cobra.Command {
 }
 
 func restartAlloc(ctx context.Context, o allocRestartOptions, id string, s *streams) error {
-	c, err := o.client.client()
+	c, alloc, err := o.client.findAlloc(ctx, id)
 	if err != nil {
 		return err
 	}
-	alloc, err := findAlloc(ctx, c, id)
+	what, err := subject(alloc, o.task)
 	if err != nil {
 		return err
-	}
-	what := fmt.Sprintf("allocation %q", short(alloc.ID))
-	if o.task != "" {
-		if _, err := chooseTask(alloc, o.task); err != nil {
-			return err
-		}
-		what = fmt.Sprintf("task %q of %s", o.task, what)
 	}
 	if alloc.ClientStatus != api.AllocClientStatusRunning && !o.allTasks {
 		return fmt.Errorf("restart %s: it is %s; -all-tasks also starts tasks that have ended", what, alloc.ClientStatus)

@@ -34,7 +34,7 @@ func newAllocSignalCommand(s *streams) *cobra.Command {
 			}
 			return signalAlloc(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: allocKind.complete(&o.client),
+		ValidArgsFunction: once(allocKind.complete(&o.client)),
 	}
 	o.client.register(cmd)
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` to signal; may be the last argument as well")
@@ -43,20 +43,13 @@ func newAllocSignalCommand(s *streams) *cobra.Command {
 }
 
 func signalAlloc(ctx context.Context, o allocSignalOptions, id string, s *streams) error {
-	c, err := o.client.client()
+	c, alloc, err := o.client.findAlloc(ctx, id)
 	if err != nil {
 		return err
 	}
-	alloc, err := findAlloc(ctx, c, id)
+	what, err := subject(alloc, o.task)
 	if err != nil {
 		return err
-	}
-	what := fmt.Sprintf("allocation %q", short(alloc.ID))
-	if o.task != "" {
-		if _, err := chooseTask(alloc, o.task); err != nil {
-			return err
-		}
-		what = fmt.Sprintf("task %q of %s", o.task, what)
 	}
 	if err := c.Allocations().Signal(alloc, query(ctx, alloc.Namespace), o.task, o.signal); err != nil {
 		return failed(fmt.Sprintf("send %s to %s", o.signal, what), err)

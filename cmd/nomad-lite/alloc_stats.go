@@ -42,11 +42,7 @@ func newAllocStatsCommand(s *streams) *cobra.Command {
 }
 
 func allocStats(ctx context.Context, o allocStatsOptions, id string, s *streams) error {
-	c, err := o.client.client()
-	if err != nil {
-		return err
-	}
-	alloc, err := findAlloc(ctx, c, id)
+	c, alloc, err := o.client.findAlloc(ctx, id)
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ ALLOC is the id of an allocation, or the begin of it.
 Exit codes: 0, or 1 when there is no such allocation, or several.`
 
 const allocStatusExamples = `  nomad-lite alloc status                  all allocations
+  nomad-lite alloc status -filter 'ClientStatus == "failed"'
   nomad-lite alloc status 8ba85cef         one of them
   nomad-lite alloc status -stats 8ba85cef  with what its tasks use
   nomad-lite alloc status -t '{{.ClientStatus}}' 8ba85cef`
@@ -31,6 +32,7 @@ type allocStatusOptions struct {
 	short   bool
 	stats   bool
 	verbose bool
+	filter  string
 }
 
 func newAllocStatusCommand(s *streams) *cobra.Command {
@@ -40,28 +42,32 @@ func newAllocStatusCommand(s *streams) *cobra.Command {
 		Short:   "Show allocations, or one allocation",
 		Long:    allocStatusHelp,
 		Example: allocStatusExamples,
-		Args:    cobra.MaximumNArgs(1),
+		Args:    takes(0, 1, "an allocation, or nothing for all"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := o.client.client()
-			if err != nil {
-				return err
-			}
 			if len(args) == 0 {
-				return listAllocs(cmd.Context(), c, o, s)
+				return listAllocs(cmd.Context(), o, s)
 			}
-			return showAlloc(cmd.Context(), c, args[0], o, s)
+			return showAlloc(cmd.Context(), o, args[0], s)
 		},
+		ValidArgsFunction: once(allocKind.complete(&o.client)),
 	}
 	o.client.register(cmd)
 	o.format.register(cmd)
 	cmd.Flags().BoolVar(&o.short, "short", false, "one line per task, without events and resources")
 	cmd.Flags().BoolVar(&o.stats, "stats", false, "show in detail what the tasks use")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "whole ids, points in time, and how the allocation was placed")
+	cmd.Flags().StringVar(&o.filter, "filter", "", "list those only for which this `expression` is true")
 	return cmd
 }
 
-func listAllocs(ctx context.Context, c *api.Client, o allocStatusOptions, s *streams) error {
-	allocs, _, err := c.Allocations().List(query(ctx, ""))
+func listAllocs(ctx context.Context, o allocStatusOptions, s *streams) error {
+	c, err := o.client.client()
+	if err != nil {
+		return err
+	}
+	q := query(ctx, "")
+	q.Filter = o.filter
+	allocs, _, err := c.Allocations().List(q)
 	if err != nil {
 		return failed("list allocations", err)
 	}
@@ -82,8 +88,8 @@ func listAllocs(ctx context.Context, c *api.Client, o allocStatusOptions, s *str
 	return s.show(p)
 }
 
-func showAlloc(ctx context.Context, c *api.Client, id string, o allocStatusOptions, s *streams) error {
-	alloc, err := findAlloc(ctx, c, id)
+func showAlloc(ctx context.Context, o allocStatusOptions, id string, s *streams) error {
+	c, alloc, err := o.client.findAlloc(ctx, id)
 	if err != nil {
 		return err
 	}

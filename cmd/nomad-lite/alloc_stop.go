@@ -36,7 +36,7 @@ func newAllocStopCommand(s *streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return stopAlloc(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: allocKind.complete(&o.client),
+		ValidArgsFunction: once(allocKind.complete(&o.client)),
 	}
 	o.client.register(cmd)
 	o.watch.register(cmd)
@@ -45,11 +45,7 @@ func newAllocStopCommand(s *streams) *cobra.Command {
 }
 
 func stopAlloc(ctx context.Context, o allocStopOptions, id string, s *streams) error {
-	c, err := o.client.client()
-	if err != nil {
-		return err
-	}
-	alloc, err := findAlloc(ctx, c, id)
+	c, alloc, err := o.client.findAlloc(ctx, id)
 	if err != nil {
 		return err
 	}

@@ -58,12 +58,8 @@ Exit codes: that of the command; 1 when it could not be run.`,
 }
 
 func runAction(ctx context.Context, o jobActionOptions, action string, s *streams) error {
-	c, err := o.client.client()
-	if err != nil {
-		return err
-	}
 	find := allocFlags{job: o.job != "", group: o.group}
-	alloc, err := find.find(ctx, c, cmp.Or(o.job, o.alloc))
+	c, alloc, err := find.find(ctx, &o.client, cmp.Or(o.job, o.alloc))
 	if err != nil {
 		return err
 	}

@@ -82,11 +82,7 @@ type jobOutput struct {
 }
 
 func jobLogs(ctx context.Context, o logsOptions, name string, s *streams) error {
-	c, err := o.client.client()
-	if err != nil {
-		return err
-	}
-	id, namespace, err := findJob(ctx, c, name, "")
+	c, id, namespace, err := o.client.findJob(ctx, name, "")
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -79,12 +78,7 @@ func newNamespaceListCommand(s *streams) *cobra.Command {
 	return cmd
 }
 
-func oneNamespace(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return usageError(cmd, errors.New("takes the name of a namespace; 'nomad-lite namespace list' lists them"))
-	}
-	return nil
-}
+var oneNamespace = takes(1, 1, "the name of a namespace; 'nomad-lite namespace list' lists them")
 
 func newNamespaceStatusCommand(s *streams) *cobra.Command {
 	var o namespaceOptions
@@ -96,7 +90,7 @@ func newNamespaceStatusCommand(s *streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return showNamespace(cmd.Context(), o, args[0], cmd.CalledAs() == "inspect", s)
 		},
-		ValidArgsFunction: o.client.completeNamespaces,
+		ValidArgsFunction: once(o.client.completeNamespaces),
 	}
 	o.client.register(cmd)
 	o.format.register(cmd)
@@ -166,12 +160,7 @@ func newNamespaceApplyCommand(s *streams) *cobra.Command {
 		Short:   "Create a namespace, or change it",
 		Long:    namespaceApplyHelp,
 		Example: namespaceApplyExamples,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usageError(cmd, errors.New("takes the name of a namespace, or a file that describes one"))
-			}
-			return nil
-		},
+		Args:    takes(1, 1, "the name of a namespace, or a file that describes one"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return applyNamespace(cmd, o, args[0], s)
 		},
@@ -310,7 +299,7 @@ func newNamespaceDeleteCommand(s *streams) *cobra.Command {
 			_, err = fmt.Fprintf(s.out, "Successfully deleted namespace %q!\n", args[0])
 			return err
 		},
-		ValidArgsFunction: o.client.completeNamespaces,
+		ValidArgsFunction: once(o.client.completeNamespaces),
 	}
 	o.client.register(cmd)
 	return cmd

@@ -15,6 +15,9 @@ func newNodeCommand(s *streams) *cobra.Command {
 		newNodeDrainCommand(s),
 		newNodeEligibilityCommand(s),
 		newNodeMetaCommand(s),
+		elsewhere("config", noServers),
+		elsewhere("identity", noServers),
+		elsewhere("pool", "a node is in the pool that its configuration names; 'nomad-lite node status' shows it"),
 	)
 }
 
@@ -38,26 +41,29 @@ func (f *nodeFlags) check(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// find returns the node that is meant.
-func (f *nodeFlags) find(ctx context.Context, c *api.Client, args []string) (*api.Node, error) {
+// find returns the node that is meant, and the agent that knows it.
+func (f *nodeFlags) find(ctx context.Context, client *clientFlags, args []string) (*api.Client, *api.Node, error) {
+	c, err := client.client()
+	if err != nil {
+		return nil, nil, err
+	}
 	var id string
 	if f.self {
-		var err error
 		if id, err = ownNode(c); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	} else {
 		found, err := nodeKind.find(ctx, c, args[0])
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		id = found.ID
 	}
 	node, _, err := c.Nodes().Info(id, query(ctx, ""))
 	if err != nil {
-		return nil, failed(fmt.Sprintf("read node %q", short(id)), err)
+		return nil, nil, failed(fmt.Sprintf("read node %q", short(id)), err)
 	}
-	return node, nil
+	return c, node, nil
 }
 
 // ownNode is the node of the agent that is asked.

@@ -58,7 +58,7 @@ func newNodeDrainCommand(s *streams) *cobra.Command {
 			defer stop()
 			return drainNode(ctx, o, args, s)
 		},
-		ValidArgsFunction: nodeKind.complete(&o.client),
+		ValidArgsFunction: once(nodeKind.complete(&o.client)),
 	}
 	o.client.register(cmd)
 	o.node.register(cmd)
@@ -98,11 +98,7 @@ func (o nodeDrainOptions) check(cmd *cobra.Command) error {
 }
 
 func drainNode(ctx context.Context, o nodeDrainOptions, args []string, s *streams) error {
-	c, err := o.client.client()
-	if err != nil {
-		return err
-	}
-	node, err := o.node.find(ctx, c, args)
+	c, node, err := o.node.find(ctx, &o.client, args)
 	if err != nil {
 		return err
 	}

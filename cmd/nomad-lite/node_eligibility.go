@@ -39,7 +39,7 @@ func newNodeEligibilityCommand(s *streams) *cobra.Command {
 			}
 			return setEligibility(cmd.Context(), o, args, s)
 		},
-		ValidArgsFunction: nodeKind.complete(&o.client),
+		ValidArgsFunction: once(nodeKind.complete(&o.client)),
 	}
 	o.client.register(cmd)
 	o.node.register(cmd)
@@ -49,11 +49,7 @@ func newNodeEligibilityCommand(s *streams) *cobra.Command {
 }
 
 func setEligibility(ctx context.Context, o nodeEligibilityOptions, args []string, s *streams) error {
-	c, err := o.client.client()
-	if err != nil {
-		return err
-	}
-	node, err := o.node.find(ctx, c, args)
+	c, node, err := o.node.find(ctx, &o.client, args)
 	if err != nil {
 		return err
 	}

@@ -34,6 +34,7 @@ type nodeStatusOptions struct {
 	os      bool
 	quiet   bool
 	verbose bool
+	filter  string
 }
 
 func newNodeStatusCommand(s *streams) *cobra.Command {
@@ -43,7 +44,7 @@ func newNodeStatusCommand(s *streams) *cobra.Command {
 		Short:   "Show nodes, or one node",
 		Long:    nodeStatusHelp,
 		Example: nodeStatusExamples,
-		Args:    cobra.MaximumNArgs(1),
+		Args:    takes(0, 1, "a node, or nothing for all"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			one := o.node.self || len(args) > 0
 			if one {
@@ -51,16 +52,12 @@ func newNodeStatusCommand(s *streams) *cobra.Command {
 					return err
 				}
 			}
-			c, err := o.client.client()
-			if err != nil {
-				return err
-			}
 			if one {
-				return showNode(cmd.Context(), c, o, args, s)
+				return showNode(cmd.Context(), o, args, s)
 			}
-			return listNodes(cmd.Context(), c, o, s)
+			return listNodes(cmd.Context(), o, s)
 		},
-		ValidArgsFunction: nodeKind.complete(&o.client),
+		ValidArgsFunction: once(nodeKind.complete(&o.client)),
 	}
 	o.client.register(cmd)
 	o.format.register(cmd)
@@ -71,11 +68,17 @@ func newNodeStatusCommand(s *streams) *cobra.Command {
 	cmd.Flags().BoolVar(&o.os, "os", false, "show the operating system of each node")
 	cmd.Flags().BoolVarP(&o.quiet, "quiet", "q", false, "print ids only")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "whole ids, points in time, attributes and metadata")
+	cmd.Flags().StringVar(&o.filter, "filter", "", "list those only for which this `expression` is true")
 	return cmd
 }
 
-func listNodes(ctx context.Context, c *api.Client, o nodeStatusOptions, s *streams) error {
+func listNodes(ctx context.Context, o nodeStatusOptions, s *streams) error {
+	c, err := o.client.client()
+	if err != nil {
+		return err
+	}
 	q := query(ctx, "")
+	q.Filter = o.filter
 	if o.os {
 		q.Params = map[string]string{"os": "true"}
 	}
@@ -137,8 +140,8 @@ func runningOf(allocs []*api.Allocation) []*api.Allocation {
 	})
 }
 
-func showNode(ctx context.Context, c *api.Client, o nodeStatusOptions, args []string, s *streams) error {
-	node, err := o.node.find(ctx, c, args)
+func showNode(ctx context.Context, o nodeStatusOptions, args []string, s *streams) error {
+	c, node, err := o.node.find(ctx, &o.client, args)
 	if err != nil {
 		return err
 	}

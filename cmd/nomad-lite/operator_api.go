@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -47,12 +46,7 @@ func newOperatorAPICommand(s *streams) *cobra.Command {
 		Short:   "Send a request to the API",
 		Long:    operatorAPIHelp,
 		Example: operatorAPIExamples,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usageError(cmd, errors.New("takes the path of a request, such as /v1/jobs"))
-			}
-			return nil
-		},
+		Args:    takes(1, 1, "the path of a request, such as /v1/jobs"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return operatorAPI(cmd.Context(), o, args[0], s)
 		},

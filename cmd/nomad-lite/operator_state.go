@@ -40,7 +40,6 @@ Exit codes: 0 when all is well, 1 when something is damaged or the file cannot b
 opened.`
 
 func newOperatorCommand(s *streams) *cobra.Command {
-	const noServers = "there are no servers to look after; for a cluster use Nomad's own command line"
 	return group("operator", "Look after a node",
 		newOperatorAPICommand(s),
 		newOperatorMetricsCommand(s),

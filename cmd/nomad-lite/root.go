@@ -104,6 +104,7 @@ To complete commands, flags and ids in a shell: nomad-lite completion --help`,
 		newPluginCommand(s),
 	)
 	root.AddCommand(newVersionCommand(s))
+	root.AddCommand(nomadOnly()...)
 	return root
 }
 

@@ -21,7 +21,11 @@ type serverMembersOptions struct {
 }
 
 func newServerCommand(s *streams) *cobra.Command {
-	return group("server", "Look at the servers", newServerMembersCommand(s))
+	return group("server", "Look at the servers",
+		newServerMembersCommand(s),
+		elsewhere("join", noServers),
+		elsewhere("force-leave", noServers),
+	)
 }
 
 func newServerMembersCommand(s *streams) *cobra.Command {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -60,12 +59,7 @@ func newServiceInfoCommand(s *streams) *cobra.Command {
 		Short:   "Show the instances of a service",
 		Long:    serviceInfoHelp,
 		Example: serviceInfoExamples,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usageError(cmd, errors.New("takes the name of a service; 'nomad-lite service list' lists them"))
-			}
-			return nil
-		},
+		Args:    takes(1, 1, "the name of a service; 'nomad-lite service list' lists them"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return serviceInfo(cmd.Context(), o, args[0], s)
 		},
@@ -83,12 +77,7 @@ func newServiceDeleteCommand(s *streams) *cobra.Command {
 		Use:   "delete [flags] SERVICE ID",
 		Short: "Delete a registration",
 		Long:  serviceDeleteHelp,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 2 {
-				return usageError(cmd, errors.New("takes the name of a service and the id of a registration; 'nomad-lite service info -verbose NAME' shows the ids"))
-			}
-			return nil
-		},
+		Args:  takes(2, 2, "the name of a service and the id of a registration; 'nomad-lite service info -verbose NAME' shows the ids"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.client.client()
 			if err != nil {

@@ -25,12 +25,7 @@ func newVarCommand(s *streams) *cobra.Command {
 	)
 }
 
-func oneVariable(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return usageError(cmd, errors.New("takes one argument: the path of a variable; 'nomad-lite var list' lists them"))
-	}
-	return nil
-}
+var oneVariable = takes(1, 1, "the path of a variable; 'nomad-lite var list' lists them")
 
 // completeVariables suggests paths.
 func (f *clientFlags) completeVariables(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
