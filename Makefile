@@ -1,4 +1,4 @@
-.PHONY: check generate test-vm test-faults bench bench-all
+.PHONY: check generate test-vm test-faults test-behaviour bench bench-all
 
 check: ## what CI runs
 	bash .ci/run
@@ -15,6 +15,9 @@ test-faults: ## each process killed at each moment of a task's life; some minute
 simulate: ## random jobs and faults under virtual time: plans alone, then with the real runners; a failure names its seed
 	go test -count=1 -timeout 30m -run '^TestSimulation$$' ./runtime/scheduler -seeds 10000
 	go test -count=1 -timeout 30m -run '^TestSimulation$$' ./runtime/agent -seeds 1000
+
+test-behaviour: ## scenarios that were played on Nomad, from ../shared; less than a minute, needs root
+	NOMAD_LITE_BEHAVIOUR=1 go test -count=1 -run '^TestBehaviour$$' ./cmd/nomad-lite
 
 bench: ## every figure of the design's budgets, beside its floor, as a table; on a machine that does nothing else
 	go test -run '^$$' -bench . -benchtime 5x -timeout 30m ./cmd/nomad-lite
