@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -228,7 +229,7 @@ func faultyAgent() {
 	moreVerbs["reached"] = func(context.Context, *agent.Agent, string) any {
 		mu.Lock()
 		defer mu.Unlock()
-		return reached
+		return maps.Clone(reached) // it is encoded while steps are reached
 	}
 	mortalAgent()
 }
