@@ -112,13 +112,18 @@ func readSource(s *streams, path string) (text []byte, name string, err error) {
 }
 
 // check brings the job into canonical form and says everything that is wrong
-// with it, with its place in the file. The answer is whether the job is valid.
+// with it, with its place in the file. Which namespaces there are, an agent knows.
+// The answer is whether the job is valid.
 func (j *jobFile) check(s *streams) (bool, error) {
 	model.Canonicalize(j.job)
 	if warnings := model.Warnings(j.job); len(warnings) > 0 {
 		fmt.Fprintf(s.err, "Job Warnings:\n%s\n", strings.TrimRight(model.FormatWarnings(warnings), "\n"))
 	}
-	invalid := model.Validate(j.job)
+	var namespaces []string
+	if model.NamespaceNameFault(*j.job.Namespace) == nil {
+		namespaces = append(namespaces, *j.job.Namespace)
+	}
+	invalid := model.Validate(j.job, namespaces...)
 	if invalid == nil {
 		return true, nil
 	}

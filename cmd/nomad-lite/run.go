@@ -198,6 +198,13 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+	// Nobody else could have made it.
+	if _, err := r.agent.Store().Update(ctx, func(tx *store.Txn) error {
+		tx.PutNamespace(&api.Namespace{Name: *job.Namespace})
+		return nil
+	}); err != nil {
+		return err
+	}
 	if _, err := r.agent.Scheduler().Register(ctx, inForeground(job), scheduler.RegisterOptions{}); err != nil {
 		return refused(err)
 	}
