@@ -27,6 +27,7 @@ import (
 // The points of Nomad's API that are about allocations and the node, by their
 // numbers in the checklist that clients need.
 func TestChecklistAllocations(t *testing.T) {
+	t.Parallel()
 	s := serve(t)
 	main := s.run("main", api.JobTypeService, "running",
 		shell("web", "echo hello; echo complaint >&2; mkdir -p local/sub; echo page >local/page.html; echo secret >secrets/token; "+forever),
@@ -62,6 +63,7 @@ func TestChecklistAllocations(t *testing.T) {
 
 // What becomes of the whole node has one to itself.
 func TestChecklistNode(t *testing.T) {
+	t.Parallel()
 	s := serve(t)
 	t.Run("25 a stopped allocation is replaced", func(t *testing.T) { checklist25(t, s) })
 	t.Run("27 garbage of allocations", func(t *testing.T) { checklist27(t, s) })

@@ -21,7 +21,7 @@ type served struct {
 	*api.Client
 	t       testing.TB
 	address string
-	pid     int
+	work    string
 	node    string
 }
 
@@ -48,7 +48,9 @@ func serve(t testing.TB) *served {
 	if err := os.WriteFile(config, []byte(servedConfig), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	work := t.TempDir()
 	cmd := exec.Command("nomad-lite", "agent", "-dev", "-config", config)
+	cmd.Env = append(os.Environ(), "WORK="+work) // by which its processes are found
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +93,7 @@ func serve(t testing.TB) *served {
 	if err != nil || len(nodes) != 1 {
 		t.Fatalf("nodes %v, %v", nodes, err)
 	}
-	return &served{client, t, address, cmd.Process.Pid, nodes[0].ID}
+	return &served{client, t, address, work, nodes[0].ID}
 }
 
 // shell is a task that runs a script.

@@ -52,11 +52,11 @@ func wrongExec(format string, args ...any) error {
 	return &closing{websocket.StatusPolicyViolation, fmt.Sprintf(format, args...)}
 }
 
-// execCommand is what a session runs.
+// execCommand is what a session runs. run blocks until it has ended, and kills it
+// at the end of ctx.
 type execCommand struct {
-	runner *allocrunner.Runner
-	task   string
 	driver.Exec
+	run func(ctx context.Context, exec driver.Exec) (*driver.ExitResult, error)
 }
 
 func (a *API) execTask(r *request) (any, error) {
@@ -122,7 +122,13 @@ func (a *API) execIn(r *request, alloc *api.Allocation, command []string) (execC
 	if runner == nil {
 		return execCommand{}, notRunning(task)
 	}
-	return execCommand{runner, task, driver.Exec{Command: command, TTY: tty}}, nil
+	return execCommand{driver.Exec{Command: command, TTY: tty}, func(ctx context.Context, exec driver.Exec) (*driver.ExitResult, error) {
+		exit, err := runner.ExecStreaming(ctx, task, exec)
+		if errors.Is(err, allocrunner.ErrNotRunning) {
+			err = notRunning(task)
+		}
+		return exit, err
+	}}, nil
 }
 
 func notRunning(task string) error { return wrongExec("task %q is not running.", task) }
@@ -253,7 +259,7 @@ func (a *API) talk(parent context.Context, conn *websocket.Conn, command execCom
 	out := &execOutput{ctx: talking, conn: conn}
 	command.Stdin, command.Resize = stdin, resize
 	command.Stdout, command.Stderr = execWriter{out, "stdout"}, execWriter{out, "stderr"}
-	exit, err := command.runner.ExecStreaming(ctx, command.task, command.Exec)
+	exit, err := command.run(ctx, command.Exec)
 	_ = stdin.Close() // nobody reads it any more
 	cause := context.Cause(ctx)
 	switch {
@@ -265,8 +271,6 @@ func (a *API) talk(parent context.Context, conn *websocket.Conn, command execCom
 		err = cause
 	case err == nil:
 		err = exit.Err
-	case errors.Is(err, allocrunner.ErrNotRunning):
-		err = notRunning(command.task)
 	}
 	cancel(nil)
 	farewell(conn, err)
@@ -290,31 +294,39 @@ func (in *execInput) read(ctx context.Context) error {
 		if err != nil {
 			return errClientGone
 		}
-		in.heard.Store(time.Now().UnixNano())
-		var frame api.ExecStreamingInput
-		if err := json.Unmarshal(text, &frame); err != nil {
-			return wrongExec("failed to decode input: %v", err)
-		}
-		if size := frame.TTYSize; size != nil && size.Height > 0 && size.Width > 0 {
-			select {
-			case <-in.resize: // nobody has taken the last one
-			default:
-			}
-			in.resize <- driver.TerminalSize{Height: size.Height, Width: size.Width}
-		}
-		if frame.Stdin == nil {
-			continue
-		}
-		if len(frame.Stdin.Data) > 0 {
-			in.busy.Store(true)
-			_, _ = in.stdin.Write(frame.Stdin.Data) // a command that has closed its input is no error
-			in.busy.Store(false)
-			in.heard.Store(time.Now().UnixNano())
-		}
-		if frame.Stdin.Close {
-			_ = in.stdin.Close()
+		if err := in.take(text); err != nil {
+			return err
 		}
 	}
+}
+
+// take passes on one message.
+func (in *execInput) take(text []byte) error {
+	in.heard.Store(time.Now().UnixNano())
+	var frame api.ExecStreamingInput
+	if err := json.Unmarshal(text, &frame); err != nil {
+		return wrongExec("failed to decode input: %v", err)
+	}
+	if size := frame.TTYSize; size != nil && size.Height > 0 && size.Width > 0 {
+		select {
+		case <-in.resize: // nobody has taken the last one
+		default:
+		}
+		in.resize <- driver.TerminalSize{Height: size.Height, Width: size.Width}
+	}
+	if frame.Stdin == nil {
+		return nil // a heartbeat
+	}
+	if len(frame.Stdin.Data) > 0 {
+		in.busy.Store(true)
+		_, _ = in.stdin.Write(frame.Stdin.Data) // a command that has closed its input is no error
+		in.busy.Store(false)
+		in.heard.Store(time.Now().UnixNano())
+	}
+	if frame.Stdin.Close {
+		_ = in.stdin.Close()
+	}
+	return nil
 }
 
 // watch reports whether the client has gone without a word, when it is sure of

@@ -1,0 +1,294 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// terminal is the other end of a session.
+type terminal struct {
+	t *testing.T
+	*websocket.Conn
+}
+
+// converse lets a client talk to a command. The returned channel is closed when
+// the session has ended.
+func converse(t *testing.T, stop context.Context, command execCommand) (*terminal, <-chan struct{}) {
+	t.Helper()
+	f := newFixture(t, nil)
+	ended := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer close(ended)
+		conn, err := websocket.Accept(w, r, nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.CloseNow()
+		f.talk(stop, conn, command)
+	}))
+	t.Cleanup(server.Close)
+	conn, _, err := websocket.Dial(t.Context(), server.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.CloseNow() })
+	return &terminal{t, conn}, ended
+}
+
+func (c *terminal) say(text string) {
+	c.t.Helper()
+	if err := c.Write(c.t.Context(), websocket.MessageText, []byte(text)); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// hear reads one message, or why there is none.
+func (c *terminal) hear() string {
+	ctx, cancel := context.WithTimeout(c.t.Context(), 30*time.Second)
+	defer cancel()
+	kind, text, err := c.Read(ctx)
+	var closed websocket.CloseError
+	switch {
+	case errors.As(err, &closed):
+		return fmt.Sprintf("closed %d %s", closed.Code, closed.Reason)
+	case err != nil:
+		return err.Error()
+	case kind != websocket.MessageText:
+		return "a message that is no text"
+	}
+	return string(text)
+}
+
+func (c *terminal) expect(want ...string) {
+	c.t.Helper()
+	for _, w := range want {
+		if got := c.hear(); got != w {
+			c.t.Fatalf("%s, want %s", got, w)
+		}
+	}
+}
+
+func soonClosed(t *testing.T, what string, c <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-time.After(30 * time.Second):
+		t.Fatal(what + ": not yet")
+	}
+}
+
+// The messages are those that clients wait for, in that order.
+func TestSession(t *testing.T) {
+	sizes := make(chan driver.TerminalSize, 3)
+	c, ended := converse(t, t.Context(), execCommand{run: func(ctx context.Context, e driver.Exec) (*driver.ExitResult, error) {
+		sizes <- <-e.Resize
+		text, err := io.ReadAll(e.Stdin)
+		fmt.Fprintf(e.Stdout, "%s!", text)
+		fmt.Fprint(e.Stderr, "bad")
+		return &driver.ExitResult{ExitCode: 5}, err
+	}})
+	c.say(`{}`)
+	c.say(`{"tty_size":{}}`)
+	c.say(`{"tty_size":{"height":24,"width":80}}`)
+	c.say(`{"stdin":{"data":"aGVs"}}`)
+	c.say(`{"stdin":{"data":"bG8="}}`)
+	c.say(`{"stdin":{"close":true}}`)
+	c.expect(`{"stdout":{"data":"aGVsbG8h"}}`, `{"stderr":{"data":"YmFk"}}`, `{"stdout":{"close":true}}`, `{"stderr":{"close":true}}`,
+		`{"exited":true,"result":{"exit_code":5}}`, "closed 1000 ")
+	if size := <-sizes; size != (driver.TerminalSize{Height: 24, Width: 80}) {
+		t.Errorf("size %+v", size)
+	}
+	soonClosed(t, "the end of the session", ended)
+}
+
+func TestSessionWithTerminal(t *testing.T) {
+	command := execCommand{run: func(_ context.Context, e driver.Exec) (*driver.ExitResult, error) { return &driver.ExitResult{}, nil }}
+	command.TTY = true
+	c, _ := converse(t, t.Context(), command)
+	c.expect(`{"stdout":{"close":true}}`, `{"exited":true,"result":{}}`, "closed 1000 ")
+}
+
+// untilKilled is a command that runs until it is killed.
+func untilKilled(killed chan struct{}) execCommand {
+	return execCommand{run: func(ctx context.Context, e driver.Exec) (*driver.ExitResult, error) {
+		<-ctx.Done()
+		close(killed)
+		return nil, fmt.Errorf("exec task: %w", context.Canceled)
+	}}
+}
+
+func TestSessionEnds(t *testing.T) {
+	long := strings.Repeat("é", 100)
+	for _, c := range []struct {
+		name string
+		err  error
+		want string
+	}{
+		{"a refusal", wrongExec("task %q is not running.", "x"), `closed 1008 task "x" is not running.`},
+		{"a failure", errors.New("failed to start command: no such file"), "closed 1011 failed to start command: no such file"},
+		{"a long failure", errors.New(long), "closed 1011 " + long[:122]},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			client, ended := converse(t, t.Context(), execCommand{run: func(context.Context, driver.Exec) (*driver.ExitResult, error) { return nil, c.err }})
+			client.expect(c.want)
+			soonClosed(t, "the end of the session", ended)
+		})
+	}
+	t.Run("a client that hangs up", func(t *testing.T) {
+		t.Parallel()
+		killed := make(chan struct{})
+		c, ended := converse(t, t.Context(), untilKilled(killed))
+		c.CloseNow()
+		soonClosed(t, "the end of the command", killed)
+		soonClosed(t, "the end of the session", ended)
+	})
+	t.Run("a client that talks nonsense", func(t *testing.T) {
+		t.Parallel()
+		killed := make(chan struct{})
+		c, ended := converse(t, t.Context(), untilKilled(killed))
+		c.say("nonsense")
+		if got := c.hear(); !strings.HasPrefix(got, "closed 1008 failed to decode input") {
+			t.Error(got)
+		}
+		soonClosed(t, "the end of the command", killed)
+		soonClosed(t, "the end of the session", ended)
+	})
+	t.Run("an agent that stops", func(t *testing.T) {
+		t.Parallel()
+		stopped, stop := context.WithCancel(t.Context())
+		killed := make(chan struct{})
+		c, ended := converse(t, stopped, untilKilled(killed))
+		stop()
+		c.expect("closed 1001 the agent is stopping")
+		soonClosed(t, "the end of the command", killed)
+		soonClosed(t, "the end of the session", ended)
+	})
+	t.Run("an agent that stops while the client does not read", func(t *testing.T) {
+		t.Parallel()
+		stopped, stop := context.WithCancel(t.Context())
+		stuck := make(chan struct{})
+		_, ended := converse(t, stopped, execCommand{run: func(ctx context.Context, e driver.Exec) (*driver.ExitResult, error) {
+			block := make([]byte, 1<<20)
+			time.AfterFunc(200*time.Millisecond, func() { close(stuck) })
+			for {
+				if _, err := e.Stdout.Write(block); err != nil {
+					return nil, err
+				}
+			}
+		}})
+		<-stuck
+		stop()
+		soonClosed(t, "the end of the session", ended)
+	})
+	t.Run("a client that goes while the command does not read", func(t *testing.T) {
+		t.Parallel()
+		killed := make(chan struct{})
+		c, ended := converse(t, t.Context(), untilKilled(killed))
+		for range 3 {
+			c.say(`{"stdin":{"data":"aGVs"}}`)
+		}
+		c.CloseNow()
+		soonClosed(t, "the end of the command", killed)
+		soonClosed(t, "the end of the session", ended)
+	})
+}
+
+// A browser shows its token in the session, and nowhere else.
+func TestHandshake(t *testing.T) {
+	f := newFixture(t, func(c *Config) { c.Token = "secret" })
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- f.Serve(ctx, l) }()
+	path := "/v1/client/allocation/11111111-2222-3333-4444-555555555555/exec?task=t&command=%5B%22true%22%5D"
+	unknown := `closed 1008 Unknown allocation "11111111-2222-3333-4444-555555555555"`
+	for _, c := range []struct {
+		name, query, token, hello, want string
+	}{
+		{"the right token", "&ws_handshake=true", "", `{"version":1,"auth_token":"secret"}`, unknown},
+		{"a wrong token", "&ws_handshake=true", "", `{"version":1,"auth_token":"x"}`, "closed 1008 Permission denied"},
+		{"no token", "&ws_handshake=true", "", `{"version":1}`, "closed 1008 Permission denied"},
+		{"another version", "&ws_handshake=true", "", `{"version":2,"auth_token":"secret"}`, "closed 1008 unsupported handshake version: 2"},
+		{"the token in a header", "", "secret", "", unknown},
+		{"nothing at all", "", "", "", "refused 403"},
+		{"nothing where no handshake is", "&ws_handshake=false", "", "", "refused 403"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			conn, r, err := websocket.Dial(t.Context(), "http://"+l.Addr().String()+path+c.query, &websocket.DialOptions{HTTPHeader: http.Header{"X-Nomad-Token": {c.token}}})
+			if err != nil {
+				if got := fmt.Sprintf("refused %d", r.StatusCode); got != c.want {
+					t.Errorf("%s, want %s", got, c.want)
+				}
+				return
+			}
+			defer conn.CloseNow()
+			client := &terminal{t, conn}
+			if c.hello != "" {
+				client.say(c.hello)
+			}
+			client.expect(c.want)
+		})
+	}
+	if r := f.ask("GET", "/v1/jobs?ws_handshake=true", nil, "Upgrade", "websocket"); r.StatusCode != http.StatusForbidden {
+		t.Errorf("a handshake opens what has none: %d", r.StatusCode)
+	}
+	stop()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+// Whatever a client sends, it gets to the command or ends the session.
+func FuzzExecFrames(f *testing.F) {
+	for _, seed := range []string{
+		`{}`, `{"stdin":{"data":"aGVsbG8="}}`, `{"stdin":{"close":true}}`, `{"stdin":{"data":"!"}}`, `{"tty_size":{"height":24,"width":80}}`,
+		`{"tty_size":{"height":-1}}`, `null`, `[]`, `{"stdin":null,"tty_size":null}`, `{"Stdin":{"Data":"YQ==","Close":true}}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		stdin, typed := io.Pipe()
+		in := &execInput{stdin: typed, resize: make(chan driver.TerminalSize, 1)}
+		var frame api.ExecStreamingInput
+		valid := json.Unmarshal(text, &frame) == nil
+		read := make(chan string)
+		go func() {
+			got, _ := io.ReadAll(stdin)
+			read <- string(got)
+		}()
+		if err := in.take(text); (err == nil) != valid {
+			t.Errorf("%q: %v", text, err)
+		}
+		typed.Close()
+		got := <-read
+		if valid && frame.Stdin != nil && got != string(frame.Stdin.Data) {
+			t.Errorf("%q gives the command %q", text, got)
+		}
+		select {
+		case size := <-in.resize:
+			if size.Height <= 0 || size.Width <= 0 {
+				t.Errorf("%q makes a terminal of %+v", text, size)
+			}
+		default:
+		}
+	})
+}
