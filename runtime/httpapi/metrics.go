@@ -16,6 +16,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
@@ -52,7 +53,7 @@ func (a *API) metrics(r *request) (any, error) {
 		r.answered = true
 		r.begin()
 		sources := prometheus.Gatherers{prometheus.DefaultGatherer, registry}
-		promhttp.HandlerFor(sources, promhttp.HandlerOpts{DisableCompression: true}).ServeHTTP(r.w, r.Request)
+		promhttp.HandlerFor(sources, promhttp.HandlerOpts{DisableCompression: true, ErrorHandling: promhttp.ContinueOnError}).ServeHTTP(r.w, r.Request)
 		return nil, nil
 	case "":
 		return summary(a.measure(r.Context(), t), time.Now()), nil
@@ -114,6 +115,9 @@ func (a *API) measure(ctx context.Context, t *Telemetry) []sample {
 	m.statuses()
 	allocs := s.AllocationsByNode(nil, n.ID)
 	m.node(n, allocs)
+	if !t.NoNode {
+		m.machine(a.config.Node.Usage(ctx))
+	}
 	if !t.NoAllocations {
 		for _, alloc := range allocs {
 			m.allocation(alloc)
@@ -220,6 +224,35 @@ func (m *measurement) node(n *api.Node, allocs []*api.Allocation) {
 		m.add("client.unallocated.cpu", float64(has.Cpu.CpuShares-int64(kept.Cpu.CpuShares)-cpu), labels)
 		m.add("client.unallocated.memory", float64(has.Memory.MemoryMB-int64(kept.Memory.MemoryMB)-memory), labels)
 		m.add("client.unallocated.disk", float64(has.Disk.DiskMB-int64(kept.Disk.DiskMB)-disk), labels)
+	}
+}
+
+// machine adds how busy the whole machine is.
+func (m *measurement) machine(s hoststats.Stats) {
+	labels := map[string]string{"host": m.host}
+	m.add("client.uptime", float64(s.Uptime), labels)
+	m.add("client.host.cpu.total_ticks_count", s.CPUTicksConsumed, labels)
+	for _, c := range s.CPU {
+		one := map[string]string{"host": m.host, "cpu": c.CPU}
+		m.add("client.host.cpu.user", c.User, one)
+		m.add("client.host.cpu.system", c.System, one)
+		m.add("client.host.cpu.idle", c.Idle, one)
+		m.add("client.host.cpu.total_percent", c.TotalPercent, one)
+		m.add("client.host.cpu.total_ticks", c.TotalTicks, one)
+	}
+	if memory := s.Memory; memory != nil {
+		m.add("client.host.memory.total", float64(memory.Total), labels)
+		m.add("client.host.memory.available", float64(memory.Available), labels)
+		m.add("client.host.memory.used", float64(memory.Used), labels)
+		m.add("client.host.memory.free", float64(memory.Free), labels)
+	}
+	for _, d := range s.DiskStats {
+		one := map[string]string{"host": m.host, "disk": d.Device}
+		m.add("client.host.disk.size", float64(d.Size), one)
+		m.add("client.host.disk.used", float64(d.Used), one)
+		m.add("client.host.disk.available", float64(d.Available), one)
+		m.add("client.host.disk.used_percent", d.UsedPercent, one)
+		m.add("client.host.disk.inodes_percent", d.InodesUsedPercent, one)
 	}
 }
 

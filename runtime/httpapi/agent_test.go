@@ -1,0 +1,402 @@
+package httpapi
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// putNode makes the node that the fixture is.
+func (f *fixture) putNode(t *testing.T) {
+	t.Helper()
+	if _, err := f.store.Update(t.Context(), func(tx *store.Txn) error {
+		tx.PutNode(&api.Node{
+			ID: f.config.NodeID, Name: "n1", Datacenter: "dc1", Status: api.NodeStatusReady, NodePool: "default",
+			NodeResources:     &api.NodeResources{Memory: api.NodeMemoryResources{MemoryMB: 1000}},
+			ReservedResources: &api.NodeReservedResources{Memory: api.NodeReservedMemoryResources{MemoryMB: 100}},
+		})
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// putAlloc makes a running allocation of the fixture's node.
+func (f *fixture) putAlloc(t *testing.T, job string) string {
+	t.Helper()
+	id := uuid.NewString()
+	if _, err := f.store.Update(t.Context(), func(tx *store.Txn) error {
+		tx.PutAllocation(&api.Allocation{
+			ID: id, Namespace: "default", JobID: job, Job: tx.Job(nil, "default", job), TaskGroup: "g", NodeID: f.config.NodeID,
+			Name: job + ".g[0]", ClientStatus: api.AllocClientStatusRunning, DesiredStatus: api.AllocDesiredStatusRun,
+			AllocatedResources: &api.AllocatedResources{
+				Shared: api.AllocatedSharedResources{DiskMB: 300},
+				Tasks: map[string]*api.AllocatedTaskResources{"t": {
+					Cpu: api.AllocatedCpuResources{CpuShares: 100}, Memory: api.AllocatedMemoryResources{MemoryMB: 256, MemoryMaxMB: 512},
+				}},
+			},
+			TaskStates: map[string]*api.TaskState{"t": {State: "running", Restarts: 3}},
+		})
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func TestChecklist01(t *testing.T) {
+	f := newFixture(t, nil)
+	f.answers(t, []call{
+		{"the leader is an address in quotes", "GET", "/v1/status/leader", "", 200, `"10.1.2.3:4647"`},
+		{"the root leads to the page for people", "GET", "/?a=b", "", 307, ""},
+		{"the page is HTML", "GET", "/ui/", "", 200, "…<!doctype html>"},
+		{"what is below it too", "GET", "/ui/jobs/web@default", "", 200, "…<!doctype html>"},
+	})
+	if to := f.ask("GET", "/?a=b", nil).Header.Get("Location"); to != "/ui/?a=b" {
+		t.Errorf("the root leads to %s", to)
+	}
+	if r := f.ask("GET", "/v1/nope", nil); r.StatusCode != 404 || text(r) != "" {
+		t.Errorf("an unknown path: %d", r.StatusCode)
+	}
+}
+
+func TestChecklist02(t *testing.T) {
+	f := newFixture(t, nil)
+	f.putNode(t)
+	f.putJob(t, "web")
+	for _, rt := range routes {
+		if !rt.serves("GET") || !strings.Contains(strings.Join(rt.params, " "), "index wait") || rt.kind != "" {
+			continue // not of the state
+		}
+		path := strings.NewReplacer("/pool/{id}", "/pool/default", "{id...}", "web", "{id}", f.config.NodeID).Replace(rt.pattern)
+		path = strings.Replace(path, "/v1/allocation/web", "/v1/allocation/"+f.config.NodeID, 1) // there is none
+		h := f.ask("GET", path+"?version=0", nil).Header
+		if index := h.Get("X-Nomad-Index"); index == "" || index == "0" || h.Get("X-Nomad-Lastcontact") != "0" || h.Get("X-Nomad-Knownleader") != "true" {
+			t.Errorf("%s: headers %v", path, h)
+		}
+	}
+}
+
+func TestChecklist03(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, nil)
+		index := f.putJob(t, "web")
+		begin := time.Now()
+		r := f.ask("GET", "/v1/jobs?index=1&wait=2s", nil)
+		if took := time.Since(begin); took < 2*time.Second || took > 2200*time.Millisecond || r.Header.Get("X-Nomad-Index") != "1" || index != 1 {
+			t.Errorf("index %s after %v", r.Header.Get("X-Nomad-Index"), took)
+		}
+		answered := make(chan *http.Response)
+		begin = time.Now()
+		go func() { answered <- f.ask("GET", "/v1/jobs?index=1&wait=2s", nil) }()
+		time.Sleep(time.Second)
+		f.putJob(t, "other")
+		if r := <-answered; r.Header.Get("X-Nomad-Index") != "2" || time.Since(begin) > 1100*time.Millisecond {
+			t.Errorf("index %s after %v", r.Header.Get("X-Nomad-Index"), time.Since(begin))
+		}
+	})
+}
+
+func TestChecklist04(t *testing.T) {
+	f := newFixture(t, nil)
+	for _, path := range []string{"/v1/jobs", "/v1/job/x/revert", "/v1/job/x/stable"} {
+		f.answers(t, []call{
+			{"no body, " + path, "PUT", path, "", 400, "Request body is empty"},
+			{"half a body, " + path, "PUT", path, `{"Job": {`, 400, "…unexpected end of JSON input"},
+		})
+	}
+}
+
+func TestChecklist37(t *testing.T) {
+	f := newFixture(t, nil)
+	f.putNode(t)
+	f.putJob(t, "web")
+	alloc := f.putAlloc(t, "web")
+	for _, c := range []struct {
+		name, target string
+		header       []string
+	}{
+		{"the region global", "/v1/jobs?region=global", nil},
+		{"any region, for the client", "/v1/client/stats?region=mars", nil},
+		{"any token", "/v1/jobs", []string{"X-Nomad-Token", "zzz"}},
+		{"any token of bearers", "/v1/jobs", []string{"Authorization", "Bearer zzz"}},
+		{"a password", "/v1/jobs", []string{"Authorization", "Basic YTpi"}},
+		{"all namespaces, for an allocation", "/v1/allocation/" + alloc + "?namespace=*", nil},
+		{"another namespace, for an allocation", "/v1/allocation/" + alloc + "?namespace=x", nil},
+		{"all namespaces, for a node", "/v1/node/" + f.config.NodeID + "?namespace=*", nil},
+		{"what Prometheus sends", "/v1/services?namespace=default&region=global&stale=", nil},
+	} {
+		if r := f.ask("GET", c.target, nil, c.header...); r.StatusCode != 200 {
+			t.Errorf("%s: %d %s", c.name, r.StatusCode, text(r))
+		}
+	}
+}
+
+func TestChecklist41(t *testing.T) {
+	f := newFixture(t, nil)
+	f.putNode(t)
+	f.putJob(t, "web")
+	f.putAlloc(t, "web")
+	f.putAlloc(t, "web")
+	f.answers(t, []call{
+		{"indented", "GET", "/v1/regions?pretty", "", 200, "[\n    \"global\"\n]\n"},
+		{"indented with a value", "GET", "/v1/regions?pretty=1", "", 200, "[\n    \"global\"\n]\n"},
+		{"not indented", "GET", "/v1/regions?pretty=0", "", 200, `["global"]`},
+	})
+	r := f.ask("GET", "/v1/allocations?resources=true", nil, "Accept-Encoding", "deflate, gzip;q=1.0")
+	z, err := gzip.NewReader(r.Body)
+	if err != nil {
+		t.Fatalf("%v, headers %v", err, r.Header)
+	}
+	var stubs []api.AllocationListStub
+	if err := json.NewDecoder(z).Decode(&stubs); err != nil || len(stubs) != 2 {
+		t.Errorf("%d, %v", len(stubs), err)
+	}
+	for _, refuses := range []string{"", "identity", "gzip;q=0"} {
+		if r := f.ask("GET", "/v1/allocations?resources=true", nil, "Accept-Encoding", refuses); r.Header.Get("Content-Encoding") != "" {
+			t.Errorf("compressed for %q", refuses)
+		}
+	}
+	// Neither errors, nor what has no body, nor streams are compressed.
+	for _, target := range []string{"/v1/nope", "/v1/operator/license", "/v1/metrics?format=prometheus"} {
+		if r := f.ask("GET", target, nil, "Accept-Encoding", "gzip"); r.Header.Get("Content-Encoding") != "" {
+			t.Errorf("%s is compressed", target)
+		}
+	}
+}
+
+// What a cluster has is answered so that Nomad's own client goes on.
+func TestAlone(t *testing.T) {
+	f := newFixture(t, nil)
+	f.putNode(t)
+	f.answers(t, []call{
+		{"to join", "PUT", "/v1/agent/join?address=x", "", 200, `{"error":"clustering is not supported","num_joined":0,"warning":""}`},
+		{"to make somebody leave", "PUT", "/v1/agent/force-leave?node=x", "", 501, ""},
+		{"keys of gossip", "GET", "/v1/agent/keyring/list", "", 501, ""},
+		{"keys", "GET", "/v1/operator/keyring/keys", "", 200, "[]"},
+		{"another key", "PUT", "/v1/operator/keyring/rotate", "", 501, ""},
+		{"a peer", "DELETE", "/v1/operator/raft/peer", "", 501, ""},
+		{"a copy of the state", "GET", "/v1/operator/snapshot", "", 501, ""},
+		{"policies", "GET", "/v1/acl/policies", "", 400, "ACL support disabled"},
+		{"a login", "POST", "/v1/acl/login", "{}", 400, "ACL support disabled"},
+		{"the token of everybody", "GET", "/v1/acl/token/self", "", 200, `…"AccessorID":"acls-disabled"`},
+		{"quotas", "GET", "/v1/quotas", "", 501, "Nomad Enterprise only endpoint"},
+		{"a quota", "GET", "/v1/quota/x", "", 501, "Nomad Enterprise only endpoint"},
+		{"sentinel", "GET", "/v1/sentinel/policies", "", 501, "Nomad Enterprise only endpoint"},
+		{"recommendations", "GET", "/v1/recommendations", "", 501, "Nomad Enterprise only endpoint"},
+		{"utilization", "POST", "/v1/operator/utilization", "", 501, "Nomad Enterprise only endpoint"},
+		{"the license", "GET", "/v1/operator/license", "", 204, ""},
+		{"volumes", "GET", "/v1/volumes", "", 200, "[]"},
+		{"volumes of the host", "GET", "/v1/volumes?type=host", "", 200, "[]"},
+		{"volumes of another kind", "GET", "/v1/volumes?type=x", "", 404, "resource not found"},
+		{"claims", "GET", "/v1/volumes/claims", "", 200, "[]"},
+		{"a volume", "GET", "/v1/volume/csi/x", "", 404, "volume not found"},
+		{"a new volume", "PUT", "/v1/volume/host/create", "{}", 501, ""},
+		{"plugins", "GET", "/v1/plugins?type=csi", "", 200, "[]"},
+		{"a plugin", "GET", "/v1/plugin/csi/x", "", 404, "plugin not found"},
+		{"garbage by another method", "POST", "/v1/system/gc", "", 405, "Invalid method"},
+		{"summaries", "PUT", "/v1/system/reconcile/summaries", "", 200, ""},
+		{"the log of before", "GET", "/v1/agent/monitor/export", "", 400, ""},
+		{"profiles without debugging", "GET", "/v1/agent/pprof/heap", "", 403, "Permission denied"},
+		{"the host without debugging", "GET", "/v1/agent/host", "", 403, "Permission denied"},
+	})
+
+	client, err := api.NewClient(&api.Config{Address: "http://" + f.listen(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	members, err := client.Agent().Members()
+	if err != nil || len(members.Members) != 1 || members.Members[0].Name != "n1.global" || members.Members[0].Status != "alive" {
+		t.Fatalf("members %+v, %v", members, err)
+	}
+	leader, err := client.Status().RegionLeader(members.Members[0].Tags["region"])
+	if m := members.Members[0]; err != nil || leader != m.Addr+":"+m.Tags["port"] {
+		t.Errorf("the leader is %q, %v", leader, err)
+	}
+	peers, err := client.Status().Peers()
+	if err != nil || len(peers) != 1 || peers[0] != leader {
+		t.Errorf("peers %q, %v", peers, err)
+	}
+	raft, err := client.Operator().RaftGetConfiguration(nil)
+	if err != nil || len(raft.Servers) != 1 || !raft.Servers[0].Leader {
+		t.Errorf("raft %+v, %v", raft, err)
+	}
+	pilot, _, err := client.Operator().AutopilotGetConfiguration(nil)
+	if err != nil || pilot.LastContactThreshold != 200*time.Millisecond {
+		t.Errorf("autopilot %+v, %v", pilot, err)
+	}
+	well, _, err := client.Operator().AutopilotServerHealth(nil)
+	if err != nil || !well.Healthy || len(well.Servers) != 1 || well.Servers[0].ID != f.config.NodeID {
+		t.Errorf("autopilot %+v, %v", well, err)
+	}
+	plans, _, err := client.Operator().SchedulerGetConfiguration(nil)
+	if err != nil || plans.SchedulerConfig.SchedulerAlgorithm != api.SchedulerAlgorithmBinpack {
+		t.Errorf("scheduler %+v, %v", plans, err)
+	}
+	workers, err := client.Agent().GetSchedulerWorkersInfo(nil)
+	if err != nil || len(workers.Schedulers) != 1 {
+		t.Errorf("schedulers %+v, %v", workers, err)
+	}
+	if err := client.System().ReconcileSummaries(); err != nil {
+		t.Error(err)
+	}
+	if joined, err := client.Agent().Join("10.0.0.1"); err == nil || joined != 0 || !strings.Contains(err.Error(), "clustering is not supported") {
+		t.Errorf("joined %d, %v", joined, err)
+	}
+}
+
+func TestAgentSelf(t *testing.T) {
+	reloads := 0
+	f := newFixture(t, func(c *Config) {
+		c.Self = func() map[string]any {
+			return map[string]any{"Region": "global", "Datacenter": "dc1", "Token": c.Token, "UI": map[string]any{"ShowCLIHints": false}}
+		}
+		c.Reload = func() error { reloads++; return errors.New("not today") }
+		c.Token = "hush-hush"
+	})
+	f.putNode(t)
+	f.putJob(t, "web")
+	f.putAlloc(t, "web")
+	client, err := api.NewClient(&api.Config{Address: "http://" + f.listen(t), SecretID: "hush-hush"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	self, err := client.Agent().Self()
+	if err != nil || self.Stats["client"]["node_id"] != f.config.NodeID || self.Stats["client"]["num_allocations"] != "1" || self.Config["Token"] != redacted {
+		t.Errorf("%+v, %v", self, err)
+	}
+	for name, got := range map[string]func() (string, error){"global": client.Agent().Region, "dc1": client.Agent().Datacenter, "n1.global": client.Agent().NodeName} {
+		if text, err := got(); text != name || err != nil {
+			t.Errorf("%q, %v, want %q", text, err, name)
+		}
+	}
+	if _, err := client.Raw().Write("/v1/agent/reload", nil, nil, nil); err == nil || !strings.Contains(err.Error(), "not today") || reloads != 1 {
+		t.Errorf("%d reloads, %v", reloads, err)
+	}
+}
+
+func TestHealth(t *testing.T) {
+	f := newFixture(t, nil)
+	f.answers(t, []call{
+		{"a node that is not there yet", "GET", "/v1/agent/health", "", 500, `{"client":{"message":"the node is not ready","ok":false},"server":{"message":"ok","ok":true}}`},
+		{"its state is well", "GET", "/v1/agent/health?type=server", "", 200, `{"server":{"message":"ok","ok":true}}`},
+	})
+	f.putNode(t)
+	f.answers(t, []call{
+		{"all is well", "GET", "/v1/agent/health", "", 200, `{"client":{"message":"ok","ok":true},"server":{"message":"ok","ok":true}}`},
+	})
+}
+
+func TestDebugging(t *testing.T) {
+	t.Setenv("SOMEBODYS_TOKEN", "xyzzy")
+	f := newFixture(t, func(c *Config) { c.Debug = true })
+	f.putNode(t)
+	host := text(f.ask("GET", "/v1/agent/host", nil))
+	if strings.Contains(host, "xyzzy") || !strings.Contains(host, `"SOMEBODYS_TOKEN":"<redacted>"`) {
+		t.Errorf("the environment is shown: %s", host)
+	}
+	f.answers(t, []call{
+		{"a profile", "GET", "/v1/agent/pprof/heap?debug=1", "", 200, "…heap profile"},
+		{"one that there is not", "GET", "/v1/agent/pprof/nope", "", 404, ""},
+		{"of another node", "GET", "/v1/agent/pprof/heap?node_id=x", "", 404, "Unknown node x"},
+	})
+}
+
+// busy is a machine.
+type busy struct{ idle }
+
+func (busy) Usage(context.Context) hoststats.Stats {
+	disk := &api.HostDiskStats{Device: "/dev/vda", Size: 1 << 30}
+	return hoststats.Stats{
+		Uptime: 7, Memory: &api.HostMemoryStats{Total: 1 << 30}, CPU: []*hoststats.CPU{{CPU: "cpu0", TotalPercent: 50}},
+		DiskStats: []*api.HostDiskStats{disk, disk}, // one device may be mounted twice
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	f := newFixture(t, func(c *Config) { c.Node = busy{} })
+	f.putNode(t)
+	f.putJob(t, "web")
+	alloc := f.putAlloc(t, "web")
+	want := map[string]bool{
+		`nomad_client_allocated_memory{datacenter="dc1",host="n1",`:    true,
+		"nomad_client_host_memory_total{host=\"n1\"} 1.073741824e+09":  true,
+		`nomad_client_host_cpu_total_percent{cpu="cpu0",host="n1"} 50`: true,
+		`nomad_client_host_disk_size{disk="/dev/vda",host="n1"}`:       true,
+		`nomad_client_uptime{host="n1"} 7`:                             true,
+		`nomad_client_allocs_memory_allocated{alloc_id="` + alloc + `",host="n1",job="web",namespace="default",task="t",task_group="g"} 2.68435456e+08`: true,
+		`nomad_client_allocs_restart{alloc_id="` + alloc + `",host="n1",job="web",namespace="default",task="t",task_group="g"} 3`:                       true,
+		"# TYPE nomad_client_allocs_restart counter":                                                true,
+		`nomad_nomad_job_status_dead{host="n1"} 1`:                                                  true,
+		`nomad_nomad_job_summary_running{host="n1",job="web",namespace="default",task_group="g"} 1`: true,
+		"go_goroutines": true,
+	}
+	r := f.ask("GET", "/v1/metrics?format=prometheus", nil)
+	got := text(r)
+	for line := range want {
+		if !strings.Contains(got, line) {
+			t.Errorf("there is no %s in\n%s", line, got)
+		}
+	}
+	if kind := r.Header.Get("Content-Type"); r.StatusCode != 200 || !strings.HasPrefix(kind, "text/plain") {
+		t.Errorf("%d %s", r.StatusCode, kind)
+	}
+
+	var s api.MetricsSummary
+	if err := json.Unmarshal([]byte(text(f.ask("GET", "/v1/metrics", nil))), &s); err != nil || len(s.Gauges) < 20 || len(s.Counters) != 1 {
+		t.Fatalf("%d gauges, %d counters, %v", len(s.Gauges), len(s.Counters), err)
+	}
+	for _, g := range s.Gauges {
+		if g.Name == "nomad.client.unallocated.memory" && g.Value != 1000-100-256 {
+			t.Errorf("%v MB are left", g.Value)
+		}
+	}
+
+	f.SetTelemetry(Telemetry{NoPrometheus: true, NoNode: true, NoAllocations: true})
+	f.answers(t, []call{{"switched off", "GET", "/v1/metrics?format=prometheus", "", 415, "Prometheus is not enabled"}})
+	if all := text(f.ask("GET", "/v1/metrics", nil)); strings.Contains(all, "client.host") || strings.Contains(all, "client.allocs") || !strings.Contains(all, "job_summary") {
+		t.Error("what is switched off is shown, or more is")
+	}
+}
+
+// A follower that is too slow loses lines, and is told; the log never waits.
+func TestFollowerIsTooSlow(t *testing.T) {
+	f := &follower{lines: make(chan []byte, 2), dropped: make(chan int, 1)}
+	for range 10 {
+		if _, err := f.Write([]byte("line\n")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var seen bytes.Buffer
+	ctx, cancel := context.WithCancel(t.Context())
+	_ = f.follow(ctx, func(line []byte) error {
+		seen.Write(line)
+		if strings.Count(seen.String(), "\n") == 3 {
+			cancel()
+		}
+		return nil
+	}, nil)
+	if got := seen.String(); strings.Count(got, "line\n") != 2 || !strings.Contains(got, "8 lines were dropped") {
+		t.Errorf("%q", got)
+	}
+	f.Write([]byte("more\n"))
+	if err := f.follow(t.Context(), func([]byte) error { return io.ErrClosedPipe }, nil); err != nil {
+		t.Error(err) // the client has gone: nobody is told
+	}
+}
