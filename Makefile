@@ -1,4 +1,4 @@
-.PHONY: check generate test-vm test-faults test-behaviour bench bench-all
+.PHONY: check generate test-vm test-faults simulate test-behaviour bench bench-all
 
 check: ## what CI runs
 	bash .ci/run
