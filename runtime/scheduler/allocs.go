@@ -233,14 +233,14 @@ func (s *Scheduler) PauseDeployment(ctx context.Context, id string, pause bool) 
 	if pause {
 		name = "pause"
 	}
-	return s.verb(ctx, id, name, func(c *change, d *api.Deployment, job *api.Job) (Verdict, error) {
+	return s.verb(ctx, id, name, func(c *change, d *api.Deployment, _ *api.Job) (Verdict, error) {
 		next := copyDeployment(d)
 		next.ModifyTime = c.now.UnixNano()
 		if pause {
 			next.Status, next.StatusDescription = api.DeploymentStatusPaused, model.DeploymentPaused
 			return Verdict{Deployment: next}, nil
 		}
-		next.Status, next.StatusDescription = api.DeploymentStatusRunning, runningText(next, job)
+		next.Status, next.StatusDescription = api.DeploymentStatusRunning, model.DeploymentRunning
 		for _, state := range next.TaskGroups {
 			if !state.RequireProgressBy.IsZero() {
 				state.RequireProgressBy = c.now.Add(state.ProgressDeadline)

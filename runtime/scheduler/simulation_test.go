@@ -474,11 +474,15 @@ func (s *simulation) fixed(ctx context.Context) {
 // stuck tells whether a deployment runs though nobody has to do anything for it
 // to end: nothing of it waits for promotion or for room.
 func (s *simulation) stuck(d *api.Deployment, state scheduler.State) bool {
-	if d.Status != api.DeploymentStatusRunning || d.StatusDescription == model.DeploymentNeedsPromotion {
+	if d.Status != api.DeploymentStatusRunning {
 		return false
 	}
-	for _, g := range d.TaskGroups {
-		if g.PlacedAllocs == 0 && g.DesiredTotal > 0 {
+	job := state.Job(scheduler.JobKey{Namespace: d.Namespace, ID: d.JobID})
+	for name, g := range d.TaskGroups {
+		// A deployment that was paused says no more than that it runs.
+		group := model.Group(job, name)
+		byHand := group != nil && (group.Update == nil || group.Update.AutoPromote == nil || !*group.Update.AutoPromote)
+		if g.PlacedAllocs == 0 && g.DesiredTotal > 0 || g.DesiredCanaries > 0 && !g.Promoted && byHand {
 			return false
 		}
 	}
