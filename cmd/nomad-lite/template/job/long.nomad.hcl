@@ -52,7 +52,7 @@ job "example" {
 
       config {
         command = "/bin/sh"
-        args    = ["-c", "while true; do echo \"$GREETING from $NOMAD_ALLOC_NAME\"; sleep 5; done"]
+        args    = ["-c", "while true; do echo \"$GREETING from $NOMAD_ALLOC_NAME\"; sleep 1; done"]
       }
 
       env {

@@ -5,7 +5,7 @@ job "example" {
 
       config {
         command = "/bin/sh"
-        args    = ["-c", "while true; do echo hello; sleep 5; done"]
+        args    = ["-c", "while true; do echo hello; sleep 1; done"]
       }
     }
   }
