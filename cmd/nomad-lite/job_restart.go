@@ -171,20 +171,15 @@ func (r *restart) run(ctx context.Context, prefix string) error {
 // checkNames refuses groups and tasks that the job does not have.
 func (r *restart) checkNames(job *api.Job) error {
 	var groups, tasks []string
-	for _, g := range job.TaskGroups {
-		if g == nil {
-			continue
+	eachTask(job, func(group *api.TaskGroup, task *api.Task) {
+		groups = append(groups, valueOf(group.Name))
+		if r.wants(valueOf(group.Name)) {
+			tasks = append(tasks, task.Name)
 		}
-		groups = append(groups, valueOf(g.Name))
-		for _, t := range g.Tasks {
-			if t != nil && r.wants(valueOf(g.Name)) {
-				tasks = append(tasks, t.Name)
-			}
-		}
-	}
+	})
 	for _, name := range r.groups {
 		if !slices.Contains(groups, name) {
-			return fmt.Errorf("job %q has no group %q, but %s", valueOf(job.ID), name, strings.Join(groups, ", "))
+			return fmt.Errorf("job %q has no group %q, but %s", valueOf(job.ID), name, strings.Join(slices.Compact(groups), ", "))
 		}
 	}
 	for _, name := range r.tasks {

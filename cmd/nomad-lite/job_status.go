@@ -340,20 +340,12 @@ func reschedulePolicy(r *api.ReschedulePolicy) string {
 // actionTable lists the commands that the tasks of a job offer.
 func actionTable(job *api.Job) *table {
 	t := newTable("Action Name", "Task Group", "Task")
-	for _, g := range job.TaskGroups {
-		if g == nil {
-			continue
-		}
-		for _, task := range g.Tasks {
-			if task == nil {
-				continue
-			}
-			for _, action := range task.Actions {
-				if action != nil {
-					t.row(action.Name, valueOf(g.Name), task.Name)
-				}
+	eachTask(job, func(group *api.TaskGroup, task *api.Task) {
+		for _, action := range task.Actions {
+			if action != nil {
+				t.row(action.Name, valueOf(group.Name), task.Name)
 			}
 		}
-	}
+	})
 	return t
 }

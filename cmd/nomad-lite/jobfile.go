@@ -157,16 +157,16 @@ func (j *jobFile) refuse(s *streams, drivers []string, foreground bool) (bool, e
 // drivers are the names of the drivers that the tasks ask for.
 func (j *jobFile) drivers() []string {
 	var names []string
-	j.eachTask(func(_ *api.TaskGroup, task *api.Task) { names = append(names, task.Driver) })
+	eachTask(j.job, func(_ *api.TaskGroup, task *api.Task) { names = append(names, task.Driver) })
 	slices.Sort(names)
 	return slices.Compact(names)
 }
 
 // eachTask calls do with the tasks of a job that may not be valid.
-func (j *jobFile) eachTask(do func(*api.TaskGroup, *api.Task)) {
-	for _, group := range j.job.TaskGroups {
+func eachTask(job *api.Job, do func(*api.TaskGroup, *api.Task)) {
+	for _, group := range job.TaskGroups {
 		if group == nil {
-			continue // validation says so
+			continue
 		}
 		for _, task := range group.Tasks {
 			if task != nil {

@@ -265,33 +265,28 @@ func taskLabel(job *api.Job, a *api.AllocationListStub, task string) string {
 // labelWidth is how wide the labels of a job are at most.
 func labelWidth(job *api.Job) int {
 	widest := 0
-	for _, group := range job.TaskGroups {
-		for _, task := range group.Tasks {
-			label := task.Name
-			if instances(job) > 1 {
-				label = fmt.Sprintf("%s[%d].%s", valueOf(group.Name), max(valueOf(group.Count)-1, 0), task.Name)
-			}
-			widest = max(widest, utf8.RuneCountInString(label))
+	eachTask(job, func(group *api.TaskGroup, task *api.Task) {
+		label := task.Name
+		if instances(job) > 1 {
+			label = fmt.Sprintf("%s[%d].%s", valueOf(group.Name), max(valueOf(group.Count)-1, 0), task.Name)
 		}
-	}
+		widest = max(widest, utf8.RuneCountInString(label))
+	})
 	return min(widest, widestLabel)
 }
 
 // knownTask refuses a group or a task that the job does not have.
 func knownTask(job *api.Job, group, task string) error {
 	var names []string
-	for _, g := range job.TaskGroups {
-		if group != "" && valueOf(g.Name) != group {
-			continue
-		}
-		for _, t := range g.Tasks {
-			if task == "" || t.Name == task {
-				return nil
-			}
+	eachTask(job, func(g *api.TaskGroup, t *api.Task) {
+		if group == "" || valueOf(g.Name) == group {
 			names = append(names, t.Name)
 		}
-	}
-	if names == nil {
+	})
+	switch {
+	case len(names) > 0 && task == "", slices.Contains(names, task):
+		return nil
+	case names == nil:
 		return fmt.Errorf("job %q has no group %q", valueOf(job.ID), group)
 	}
 	return fmt.Errorf("job %q has no task %q; it has %s", valueOf(job.ID), task, strings.Join(names, ", "))

@@ -110,6 +110,8 @@ func (m *monitor) evaluation(ctx context.Context, id string) error {
 		switch eval.Status {
 		case api.EvalStatusComplete, api.EvalStatusFailed, api.EvalStatusCancelled:
 			return m.settled(ctx, p, eval)
+		case "":
+			return fmt.Errorf("read evaluation %q: the answer does not say how it stands", id)
 		}
 		if err := m.show(p, ""); err != nil {
 			return err
@@ -278,6 +280,8 @@ func (m *monitor) deployment(ctx context.Context, id string) error {
 			return &exitError{code: 1}
 		case ended:
 			return &exitError{code: 1}
+		case d.Status == "":
+			return fmt.Errorf("read deployment %q: the answer does not say how it stands", id)
 		}
 		if err := paced(ctx, q, meta); err != nil {
 			return err

@@ -240,7 +240,7 @@ func (r *foregroundRun) checkRoom() error {
 func instances(job *api.Job) int {
 	n := 0
 	for _, g := range job.TaskGroups {
-		n += valueOf(g.Count)
+		n += valueOf(valueOf(g).Count)
 	}
 	return n
 }

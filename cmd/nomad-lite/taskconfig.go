@@ -30,7 +30,7 @@ func (j *jobFile) checkConfigs(ctx context.Context, plugins pluginFlags, drivers
 		return false, err
 	}
 	var faults hcl.Diagnostics
-	j.eachTask(func(group *api.TaskGroup, task *api.Task) {
+	eachTask(j.job, func(group *api.TaskGroup, task *api.Task) {
 		schema := schemas[task.Driver]
 		if schema == nil {
 			return
