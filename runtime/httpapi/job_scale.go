@@ -4,7 +4,6 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/model"
@@ -78,11 +77,10 @@ func (a *API) scaleJob(r *request) (any, error) {
 	return r.written(out), nil
 }
 
-// policy is the scaling block of a group, with an id that it always has.
+// policy is the scaling block of a group as a policy of its own.
 func policy(j *api.Job, g *api.TaskGroup) *api.ScalingPolicy {
 	p := *g.Scaling
-	p.ID = uuid.NewSHA1(uuid.Nil, []byte("scaling\x00"+val(j.Namespace)+"\x00"+val(j.ID)+"\x00"+val(g.Name))).String()
-	p.Namespace, p.CreateIndex, p.ModifyIndex = val(j.Namespace), val(j.CreateIndex), val(j.JobModifyIndex)
+	p.CreateIndex, p.ModifyIndex = val(j.CreateIndex), val(j.JobModifyIndex)
 	if p.Type == "" {
 		p.Type = "horizontal"
 	}

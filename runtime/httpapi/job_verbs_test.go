@@ -72,6 +72,8 @@ func TestJobRefusals(t *testing.T) {
 		{"another type", "PUT", "/v1/jobs", body(newJob("web", "batch", "app")), 500, `cannot update job from type "service" to "batch"`},
 		{"a priority that is none", "PUT", "/v1/jobs", strings.Replace(body(newJob("x", "batch", "app")), "{", `{"EvalPriority":101,`, 1), 400,
 			"eval priority must be between 1 and 100 inclusively"},
+		{"a system job that scales", "PUT", "/v1/jobs", body(newJob("sys", "system", "app", func(j *api.Job) { j.TaskGroups[0].Scaling = &api.ScalingPolicy{} })), 400,
+			"Task groups with job type system do not support scaling blocks"},
 		{"a plan of another job", "PUT", "/v1/job/x/plan", body(newJob("web", "service", "app")), 400, "Job ID does not match name"},
 		{"a plan of what is not valid", "PUT", "/v1/job/y/plan", `{"Job":{"ID":"y","Type":"batch"}}`, 500, "1 error occurred:\n\t* Missing job task groups\n\n"},
 		{"a text that is empty", "PUT", "/v1/jobs/parse", `{"JobHCL":""}`, 400, "Job spec is empty"},
@@ -156,6 +158,9 @@ func TestScale(t *testing.T) {
 	stubs, _, err := b.Scaling().ListPolicies(&api.QueryOptions{Params: map[string]string{"job": "auto"}})
 	if err != nil || len(stubs) != 1 || stubs[0].Target["Group"] != "app" {
 		t.Fatal(stubs, err)
+	}
+	if job, _, err := b.Jobs().Info("auto", nil); err != nil || job.TaskGroups[0].Scaling.ID != stubs[0].ID {
+		t.Error("the policy of the job has another id")
 	}
 	if policy, _, err := b.Scaling().GetPolicy(stubs[0].ID, nil); err != nil || policy.Policy["cooldown"] != "1m" || *policy.Max != 4 {
 		t.Error(policy, err)

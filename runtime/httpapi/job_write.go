@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -65,6 +66,10 @@ func (a *API) take(r *request, sent sentJob) (*api.Job, error) {
 // acceptable says what is wrong with a job that was taken, or what of it this
 // build cannot run. A driver that is not there may come.
 func (a *API) acceptable(job *api.Job) error {
+	scales := func(g *api.TaskGroup) bool { return g.Scaling != nil }
+	if val(job.Type) == api.JobTypeSystem && slices.ContainsFunc(job.TaskGroups, scales) {
+		return bad("Task groups with job type system do not support scaling blocks")
+	}
 	if err := model.Validate(job, a.namespaceNames()...); err != nil {
 		return err
 	}

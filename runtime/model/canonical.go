@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
 )
 
@@ -92,10 +93,17 @@ func canonicalizeGroup(job *api.Job, g *api.TaskGroup) {
 	}
 	if g.Scaling != nil {
 		g.Scaling.Target = map[string]string{"Namespace": *job.Namespace, "Job": *job.ID, "Group": *g.Name}
+		g.Scaling.ID = PolicyID(*job.Namespace, *job.ID, *g.Name)
 	}
 	for _, t := range g.Tasks {
 		canonicalizeTask(job, g, t)
 	}
+}
+
+// PolicyID is the id of the scaling policy of a group: it is the same as long as
+// the group has its name.
+func PolicyID(namespace, job, group string) string {
+	return uuid.NewSHA1(uuid.Nil, []byte(strings.Join([]string{"scaling", namespace, job, group}, "\x00"))).String()
 }
 
 func canonicalizeTask(job *api.Job, g *api.TaskGroup, t *api.Task) {

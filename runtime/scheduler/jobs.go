@@ -571,6 +571,7 @@ func child(parent *api.Job, id string) *api.Job {
 		group, scaling := *g, *g.Scaling
 		scaling.Target = maps.Clone(scaling.Target)
 		scaling.Target["Job"] = id
+		scaling.ID = model.PolicyID(*parent.Namespace, id, *g.Name)
 		group.Scaling = &scaling
 		c.TaskGroups[i] = &group
 	}
