@@ -131,7 +131,7 @@ func (f *sessionFlags) run(ctx context.Context, s *streams, what string, exec fu
 	}
 	// On a terminal Ctrl-C is a byte like any other; these come from elsewhere.
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(signals, ends()...)
 	defer signal.Stop(signals)
 	go func() { // ends with cancel
 		select {

@@ -135,9 +135,10 @@ func (j *jobOutput) run(ctx context.Context, id, namespace string) error {
 			first = max(meta.LastIndex, 1)
 		}
 		ended := true
-		for _, a := range slices.Backward(allocs) { // they come newest first
+		slices.SortFunc(allocs, inOrder)
+		for _, a := range allocs {
 			late := a.CreateIndex > first
-			if late || slices.Contains(shown, a) {
+			if late || j.over[a.ID] != nil || slices.Contains(shown, a) {
 				j.alloc(ctx, a, late)
 			}
 			ended = ended && j.finished(a)
@@ -156,6 +157,11 @@ func (j *jobOutput) run(ctx context.Context, id, namespace string) error {
 		}
 		q.WaitIndex = meta.LastIndex
 	}
+}
+
+// inOrder puts the oldest allocations first, and those of the same age by number.
+func inOrder(a, b *api.AllocationListStub) int {
+	return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), cmp.Compare(len(a.Name), len(b.Name)), strings.Compare(a.Name, b.Name))
 }
 
 // instead is where the output of a job is that has no allocations of its own.

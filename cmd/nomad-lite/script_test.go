@@ -119,6 +119,10 @@ func scriptParams(t *testing.T, dir string) testscript.Params {
 			"statefile": statefile,
 			"alone":     alone,
 			"normal":    normal,
+			"terminal":  startTerminal,
+			"type":      typeText,
+			"resize":    resizeTerminal,
+			"hangup":    hangUp,
 			"soon":      soon,
 		},
 		Setup: func(env *testscript.Env) error {
@@ -134,6 +138,7 @@ func scriptParams(t *testing.T, dir string) testscript.Params {
 				env.Setenv(name, goEnv(name))
 			}
 			env.Setenv("REPOSITORY", repository)
+			env.Values[terminal{}] = new(terminal)
 			// Else each process under the race detector sleeps for a second at its end.
 			env.Setenv("GORACE", "atexit_sleep_ms=0")
 			return nil

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -16,7 +17,14 @@ import (
 // untilInterrupted is a context that ends when the user has seen enough. What a
 // command followed has then come to its end, and not failed.
 func untilInterrupted(ctx context.Context) (context.Context, context.CancelFunc) {
-	return signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	return signal.NotifyContext(ctx, ends()...)
+}
+
+// ends are the signals that end a command. Those that were ignored at its start, as
+// under nohup, stay ignored.
+func ends() []os.Signal {
+	all := []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}
+	return slices.DeleteFunc(all, signal.Ignored)
 }
 
 // frameReader hands on what arrives on a stream of the Go client.
