@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -338,8 +340,8 @@ func BenchmarkOneTask(b *testing.B) {
 	}
 }
 
-// BenchmarkLogs is what a task's output costs on its way.
-func BenchmarkLogs(b *testing.B) {
+// BenchmarkFollower is the way of a line from a task to a client that follows.
+func BenchmarkFollower(b *testing.B) {
 	a := startAgent(b, b.TempDir())
 	defer a.end(b, syscall.SIGINT)
 	a.run(b, "service", "lines", 1, "/bin/sh", "-c", "while :; do date +%s%N; sleep 0.05; done")
@@ -367,13 +369,27 @@ func BenchmarkLogs(b *testing.B) {
 		}
 	}
 	follow() // what is there already
+	for b.Loop() {
+		line := milliseconds(follow())
+		text, err := exec.Command("/bin/sh", "-c", "date +%s%N").Output() // a line through a pipe
+		if err != nil {
+			b.Fatal(err)
+		}
+		measured(b, "line to follower", line, milliseconds(time.Since(stamp(b, text))))
+	}
+	close(cancel)
+	a.stop(b, "lines", 1)
+}
+
+// BenchmarkLogs is what a task's output costs on its way.
+func BenchmarkLogs(b *testing.B) {
+	a := startAgent(b, b.TempDir())
+	defer a.end(b, syscall.SIGINT)
 	round := 0
 	for b.Loop() {
 		round++
-		measured(b, "line to follower", milliseconds(follow()), noFloor)
-
 		const size, id = 1 << 30, "flood"
-		argv := []string{"/bin/dd", "if=/dev/zero", "bs=64k", "count=16384", "status=noFloor"}
+		argv := []string{"/bin/dd", "if=/dev/zero", "bs=64k", "count=16384", "status=none"}
 		name := fmt.Sprint(id, round)
 		a.run(b, "batch", name, 1, argv...)
 		a.await(b, name, 1, api.AllocClientStatusComplete)
@@ -389,8 +405,34 @@ func BenchmarkLogs(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	close(cancel)
-	a.stop(b, "lines", 1)
+}
+
+// BenchmarkExec is a command in a task for a client of the API: the websocket, the
+// driver, the process, and all the way back.
+func BenchmarkExec(b *testing.B) {
+	a := startAgent(b, b.TempDir())
+	defer a.end(b, syscall.SIGINT)
+	a.run(b, "service", "exec", 1, "/bin/sleep", "1000")
+	a.await(b, "exec", 1, api.AllocClientStatusRunning)
+	allocs, _, err := a.client.Jobs().Allocations("exec", false, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	alloc := &api.Allocation{ID: allocs[0].ID, NodeID: allocs[0].NodeID, Namespace: allocs[0].Namespace}
+	for b.Loop() {
+		for _, tty := range []bool{false, true} {
+			floor := milliseconds(duration(b, exec.Command("/bin/true").Run))
+			took := duration(b, func() error {
+				code, err := a.client.Allocations().Exec(b.Context(), alloc, "t", tty, []string{"/bin/true"}, strings.NewReader(""), io.Discard, io.Discard, nil, nil)
+				if code != 0 {
+					err = errors.Join(err, fmt.Errorf("exit code %d", code))
+				}
+				return err
+			})
+			measured(b, map[bool]string{false: "exec", true: "exec, terminal"}[tty], milliseconds(took), floor)
+		}
+	}
+	a.stop(b, "exec", 1)
 }
 
 // BenchmarkRunToFirstInstruction is the time from the start of `nomad-lite run`

@@ -33,6 +33,8 @@ var figures = []*figure{
 	{name: "stop, re-adopted", what: "the same, re-adopted", unit: "ms", budget: "100", nomad: "1100-7900"},
 	{name: "respawn", what: "crash -> respawn, delay 0", unit: "ms", budget: "5", nomad: "55"},
 	{name: "line to follower", what: "log line written -> seen by a follower", unit: "ms", budget: "5", nomad: "297"},
+	{name: "exec", what: "alloc exec of /bin/true, end to end", unit: "ms"},
+	{name: "exec, terminal", what: "the same, with a terminal", unit: "ms"},
 	{name: "log throughput", what: "log throughput, 1 GiB, 64 KiB writes", unit: "GB/s", budget: "1.2", nomad: "0.4-0.8"},
 	{name: "recovery", what: "agent killed with 100 tasks -> owned again", unit: "ms", budget: "300", nomad: "2000 (20 tasks)"},
 	{name: "recovery, plugin", what: "the same, with the driver plugin", unit: "ms", budget: "300"},

@@ -71,6 +71,13 @@ func (a *API) readNode(r *request) (any, error) {
 		if n == nil {
 			return nil, s.TableIndex(ws, store.Nodes), notFound("node not found")
 		}
+		if a.config.Token != "" && r.Context().Value(unixKey{}) != nil {
+			// Clients follow the address for logs and terminals. Who needs no token here
+			// would be refused there, which is the end for them; without it they stay.
+			here := *n
+			here.HTTPAddr = ""
+			n = &here
+		}
 		return wholeNode{Node: n}, n.ModifyIndex, nil
 	})
 }
