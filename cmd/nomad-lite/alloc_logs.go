@@ -45,7 +45,15 @@ func (f *tailFlags) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.tail, "tail", false, "show the end only: the last 10 lines, or what -n or -c say")
 	cmd.Flags().IntVarP(&f.lines, "n", "n", -1, "with -tail or -f, begin `lines` before the end")
 	cmd.Flags().Int64VarP(&f.bytes, "c", "c", -1, "with -tail or -f, begin `bytes` before the end")
+	unset(cmd, "n", "c")
 	cmd.MarkFlagsMutuallyExclusive("n", "c")
+}
+
+// unset keeps help from naming a default that stands for no number.
+func unset(cmd *cobra.Command, flags ...string) {
+	for _, name := range flags {
+		cmd.Flags().Lookup(name).DefValue = "0"
+	}
 }
 
 // check refuses what makes no sense, and fills in the usual number of lines.

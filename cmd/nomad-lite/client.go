@@ -87,11 +87,6 @@ func (f *clientFlags) config() *api.Config {
 		}
 	}
 	config.TLSConfig.Insecure = config.TLSConfig.Insecure || f.tls.Insecure
-	if strings.HasPrefix(config.Address, "unix:") {
-		// The Go client reads logs from the TCP address of a node, where a token is
-		// wanted that the socket does without. It takes the socket if that is in vain.
-		api.ClientConnTimeout = time.Nanosecond
-	}
 	return config
 }
 

@@ -61,6 +61,7 @@ func newLogsCommand(s *streams) *cobra.Command {
 	o.client.register(cmd)
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what is written from now on")
 	cmd.Flags().IntVarP(&o.lines, "tail", "n", -1, "begin with the last `lines` of each task")
+	unset(cmd, "tail")
 	cmd.Flags().BoolVar(&o.all, "all", false, "show earlier allocations as well")
 	cmd.Flags().StringVar(&o.task, "task", "", "show this `task` only")
 	cmd.Flags().StringVar(&o.group, "group", "", "show this `group` only")

@@ -68,13 +68,14 @@ func uiAddress(ctx context.Context, o uiOptions, c *api.Client) (string, error) 
 	if err != nil {
 		return "", failed("ask the agent where it listens", err)
 	}
+	listens := node.Attributes["unique.advertise.address"] // what comes over a socket is not told where else to go
 	switch {
-	case node.HTTPAddr == "":
+	case listens == "":
 		return "", fmt.Errorf("the agent listens on its socket only, which a browser cannot reach: set ports { http = 4646 } in its configuration")
 	case node.TLSEnabled:
-		return "https://" + node.HTTPAddr, nil
+		return "https://" + listens, nil
 	}
-	return "http://" + node.HTTPAddr, nil
+	return "http://" + listens, nil
 }
 
 // uiPages are the pages about things with an id.
