@@ -105,7 +105,8 @@ type StopOptions struct {
 	Reschedule, NoShutdownDelay bool
 }
 
-// StopAlloc stops an allocation; another takes its place.
+// StopAlloc stops an allocation. Another takes its place, unless it belongs to a
+// batch job and is not to be rescheduled: what it had to do is given up.
 func (s *Scheduler) StopAlloc(ctx context.Context, id string, o StopOptions) (out Outcome, err error) {
 	out.Index, err = s.update(ctx, func(c *change) error {
 		old := c.Alloc(id)
@@ -118,6 +119,7 @@ func (s *Scheduler) StopAlloc(ctx context.Context, id string, o StopOptions) (ou
 			a.DesiredTransition.Reschedule = new(true)
 		} else {
 			a.DesiredTransition.Migrate = new(true)
+			a.DesiredTransition.MigrateDisablePlacement = new(batchLike(a.Job))
 		}
 		if o.NoShutdownDelay {
 			a.DesiredTransition.NoShutdownDelay = new(true)

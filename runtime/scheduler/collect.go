@@ -142,7 +142,7 @@ func (c *change) needless(a *api.Allocation) bool {
 	if batchLike(job) && *a.Job.Version != *job.Version {
 		return true
 	}
-	if a.DesiredStatus != api.AllocDesiredStatusRun || a.NextAllocation != "" {
+	if a.NextAllocation != "" || a.DesiredStatus != api.AllocDesiredStatusRun && !givenUp(a) {
 		return true
 	}
 	// What it has done, or that it failed for good, still counts.

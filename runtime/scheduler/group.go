@@ -84,6 +84,14 @@ func batchLike(job *api.Job) bool {
 func (g *group) sort(a *api.Allocation) {
 	g.hadVersion = g.hadVersion || g.current(a)
 	switch terminal := model.ClientTerminal(a); {
+	case givenUp(a):
+		if !terminal && a.DesiredStatus == api.AllocDesiredStatusRun {
+			g.stop(a, model.AllocMigrating)
+			g.updates.Stop++
+		}
+		if g.current(a) {
+			g.done = append(g.done, a)
+		}
 	case a.DesiredStatus != api.AllocDesiredStatusRun || a.NextAllocation != "":
 		// It is on its way out, or has been replaced.
 	case isCanary(a) && !g.ours(a):
@@ -140,6 +148,11 @@ func (g *group) ours(a *api.Allocation) bool {
 	}
 	state := d.TaskGroups[g.name]
 	return state != nil && !state.Promoted
+}
+
+// givenUp tells whether somebody has stopped an allocation for good.
+func givenUp(a *api.Allocation) bool {
+	return a.DesiredTransition.ShouldDisableMigrationPlacement() && a.NextAllocation == ""
 }
 
 // wantsMove tells whether somebody has asked for another allocation instead.

@@ -564,3 +564,45 @@ func TestDryRun(t *testing.T) {
 		}
 	})
 }
+
+// A batch allocation that is stopped is given up, unless it is to be rescheduled:
+// no other look at the job brings it back (HTTP reference 4.3).
+func TestStopOfABatchAllocation(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		reschedule bool
+		allocs     int
+		status     string
+	}{
+		{"given up", false, 1, "dead"},
+		{"rescheduled", true, 2, "running"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, forever)
+				b.register(batchJob(nil))
+				synctest.Wait()
+				stopped := b.allocs("web")[0]
+				out, err := b.StopAlloc(t.Context(), stopped.ID, scheduler.StopOptions{Reschedule: c.reschedule})
+				if err != nil || out.EvalID == "" {
+					t.Fatalf("%+v, %v", out, err)
+				}
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if _, err := b.Evaluate(t.Context(), scheduler.JobKey{Namespace: "default", ID: "web"}, false); err != nil {
+					t.Fatal(err)
+				}
+				b.register(batchJob(nil))
+				allocs, status := b.allocs("web"), *b.job("web").Status
+				if len(allocs) != c.allocs || status != c.status || allocs[0].ID != stopped.ID || allocs[0].ClientStatus != api.AllocClientStatusComplete {
+					t.Errorf("%d allocations, the job is %s, want %d and %s", len(allocs), status, c.allocs, c.status)
+				}
+				// Another version starts anew.
+				b.register(batchJob(func(_ *api.Job, _ *api.TaskGroup, task *api.Task) { task.Env = map[string]string{"again": "yes"} }))
+				if n := len(b.allocs("web")); n != c.allocs+1 {
+					t.Errorf("with the next version there are %d allocations, want one more than %d", n, c.allocs)
+				}
+			})
+		})
+	}
+}

@@ -422,6 +422,8 @@ func (s *simulation) quiet() {
 				}
 			case !state.Ended(a.ID):
 				s.fail("%s never ended", a.Name)
+			case a.DesiredTransition.ShouldDisableMigrationPlacement() && a.NextAllocation == "":
+				done++ // somebody has given it up
 			case a.DesiredStatus == api.AllocDesiredStatusRun && a.ClientStatus == api.AllocClientStatusFailed && a.NextAllocation == "":
 				failed++
 			case a.DesiredStatus == api.AllocDesiredStatusRun && a.ClientStatus == api.AllocClientStatusComplete:
