@@ -260,7 +260,7 @@ func (m *monitor) deployment(ctx context.Context, id string) error {
 		live := ""
 		switch {
 		case m.screen != nil && !ended:
-			live = state.text.String() + fmt.Sprintf("    … %s\n", span(time.Since(start)))
+			live = state.text.String() + fmt.Sprintf("    %s so far\n", span(time.Since(start)))
 		case shown != state.text.String():
 			shown = state.text.String()
 			p.line("    %s", time.Now().Format(time.RFC3339))
