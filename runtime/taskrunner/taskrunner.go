@@ -148,21 +148,33 @@ func (r *Runner) SetHooks(hooks []hook.Hook) {
 // Prepare asks the driver what must be known before the task is set up. It must
 // have returned without an error before Run, or the task must have been killed.
 func (r *Runner) Prepare(ctx context.Context) error {
-	d, err := r.dispense(ctx)
+	schema, capabilities, err := r.describe(ctx)
+	if errors.Is(err, driver.ErrPluginDown) && ctx.Err() == nil {
+		schema, capabilities, err = r.describe(ctx) // the next plugin knows it too
+	}
 	if err != nil {
 		return fmt.Errorf("driver %q: %w", r.Task().Driver, err)
-	}
-	schema, err := d.TaskConfigSchema(ctx)
-	if err != nil {
-		return fmt.Errorf("driver %q: task config schema: %w", r.Task().Driver, err)
-	}
-	capabilities, err := d.Capabilities(ctx)
-	if err != nil {
-		return fmt.Errorf("driver %q: capabilities: %w", r.Task().Driver, err)
 	}
 	r.schema, r.capabilities = schema, capabilities
 	r.env.SetDirs(r.dir, capabilities.FSIsolation)
 	return nil
+}
+
+// describe asks the driver what it is.
+func (r *Runner) describe(ctx context.Context) (*hclspec.Spec, *driver.Capabilities, error) {
+	d, err := r.dispense(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	schema, err := d.TaskConfigSchema(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("task config schema: %w", err)
+	}
+	capabilities, err := d.Capabilities(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("capabilities: %w", err)
+	}
+	return schema, capabilities, nil
 }
 
 // Capabilities returns what the driver can do. It is the zero value before
