@@ -60,7 +60,7 @@ type allocScript struct{ *script }
 func (s allocScript) Prerun(ctx context.Context, _ hook.AllocPrerunRequest) error {
 	return s.moment(ctx, "prerun")
 }
-func (s allocScript) Update(ctx context.Context, r hook.AllocUpdateRequest) error {
+func (s allocScript) UpdateAlloc(ctx context.Context, r hook.AllocUpdateRequest) error {
 	return s.moment(ctx, "update "+r.Env["NOMAD_META_version"])
 }
 func (s allocScript) PreTaskRestart(ctx context.Context, _ hook.AllocPreTaskRestartRequest) error {
@@ -75,7 +75,7 @@ func (s allocScript) Postrun(ctx context.Context, _ hook.AllocPostrunRequest) er
 func (s allocScript) Destroy(ctx context.Context, _ hook.AllocDestroyRequest) error {
 	return s.moment(ctx, "destroy")
 }
-func (s allocScript) Shutdown(ctx context.Context, _ hook.AllocShutdownRequest) error {
+func (s allocScript) ShutdownAlloc(ctx context.Context, _ hook.AllocShutdownRequest) error {
 	return s.moment(ctx, "shutdown")
 }
 
