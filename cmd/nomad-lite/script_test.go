@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -25,7 +26,7 @@ func TestMain(m *testing.M) {
 		vmInit(guest)
 	}
 	testscript.Main(leakGate{m}, map[string]func(){
-		"nomad-lite": main, "old-driver": oldDriver, "mortal-agent": mortalAgent, "faulty-agent": faultyAgent, "ask": ask, "mint": mint,
+		"nomad-lite": main, "old-driver": oldDriver, "mortal-agent": mortalAgent, "faulty-agent": faultyAgent, "ask": ask, "say-hello": sayHello, "mint": mint,
 	})
 }
 
@@ -97,6 +98,14 @@ func ask() {
 		os.Exit(1)
 	}
 	fmt.Println(string(answer))
+}
+
+// sayHello PORT is a web server.
+func sayHello() {
+	fmt.Fprintln(os.Stderr, http.ListenAndServe(":"+os.Args[1], http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "hello")
+	})))
+	os.Exit(1)
 }
 
 func TestScripts(t *testing.T) {
@@ -203,7 +212,7 @@ func normal(ts *testscript.TestScript, neg bool, args []string) {
 		{`\b(\d+(mo|[ydhms])){1,2} ago\b`, "AGO"},
 		{`\b(\d+(mo|[ydhms])){1,2} from now\b`, "FROM NOW"},
 		{`\b(dispatch|periodic)-\d{10}\b`, "$1-UNIX"},
-		{`"(\w*Time|Timestamp|\w*Index)": \d+`, `"$1": 0`},
+		{`"(\w*Time|Timestamp|\w*Index|Port)": \d+`, `"$1": 0`},
 		{`\b\d+\.\d+\.\d+\.\d+\b`, "IP"},
 		{`IP:\d+`, "IP:PORT"},
 		{`\b` + regexp.QuoteMeta(host) + `\b`, "HOST"},

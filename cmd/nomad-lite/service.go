@@ -63,6 +63,7 @@ func newServiceInfoCommand(s *streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return serviceInfo(cmd.Context(), o, args[0], s)
 		},
+		ValidArgsFunction: once(o.client.completeServices),
 	}
 	o.client.register(cmd)
 	o.format.register(cmd)
@@ -92,6 +93,19 @@ func newServiceDeleteCommand(s *streams) *cobra.Command {
 	}
 	o.client.register(cmd)
 	return cmd
+}
+
+// completeServices suggests names.
+func (f *clientFlags) completeServices(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return f.suggest(cmd.Context(), func(ctx context.Context, c *api.Client) (names []string, err error) {
+		all, _, err := c.Services().List(query(ctx, ""))
+		for _, namespace := range all {
+			for _, service := range namespace.Services {
+				names = append(names, service.ServiceName)
+			}
+		}
+		return names, err
+	})
 }
 
 func listServices(ctx context.Context, o serviceOptions, s *streams) error {

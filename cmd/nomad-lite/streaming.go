@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -118,8 +119,11 @@ func oneError(err error) <-chan error {
 
 // streamError leaves out what is no error of a stream: its end.
 func streamError(ctx context.Context, err error) error {
-	if ctx.Err() != nil || errors.Is(err, io.EOF) {
+	switch {
+	case err == nil, ctx.Err() != nil, errors.Is(err, io.EOF):
 		return nil
+	case errors.Is(err, io.ErrUnexpectedEOF), strings.HasPrefix(err.Error(), "failed to decode"):
+		return errors.New("the connection to the agent broke") // which the Go client calls bad JSON
 	}
 	return err
 }
