@@ -11,7 +11,7 @@ import (
 )
 
 // errDeclined is how a command ends that somebody has thought better of.
-var errDeclined = &exitError{1, errors.New("Nothing was changed")} //nolint:staticcheck // a sentence for a person
+var errDeclined = &exitError{1, errors.New("nothing was changed")}
 
 // confirm asks a person. Without one there is nobody to ask.
 func (s *streams) confirm(question string) error {
