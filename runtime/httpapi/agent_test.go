@@ -21,7 +21,7 @@ import (
 )
 
 // putNode makes the node that the fixture is.
-func (f *fixture) putNode(t *testing.T) {
+func (f *fixture) putNode(t testing.TB) {
 	t.Helper()
 	if _, err := f.store.Update(t.Context(), func(tx *store.Txn) error {
 		tx.PutNode(&api.Node{
@@ -36,7 +36,7 @@ func (f *fixture) putNode(t *testing.T) {
 }
 
 // putAlloc makes a running allocation of the fixture's node.
-func (f *fixture) putAlloc(t *testing.T, job string) string {
+func (f *fixture) putAlloc(t testing.TB, job string) string {
 	t.Helper()
 	id := uuid.NewString()
 	if _, err := f.store.Update(t.Context(), func(tx *store.Txn) error {

@@ -27,6 +27,22 @@ type nothing struct{}
 // compressFrom is the size from which on an answer is compressed.
 const compressFrom = 1 << 10
 
+// Who compresses needs a megabyte, and a long list has several: both are used
+// again, as long as there is much to do.
+var (
+	zippers = sync.Pool{New: func() any {
+		z, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
+		if err != nil {
+			panic(err) // there is this level
+		}
+		return z
+	}}
+	buffers = sync.Pool{New: func() any { return new([]byte) }}
+)
+
+// maxBuffer is the largest buffer that is kept.
+const maxBuffer = 4 << 20
+
 // reply writes a value as JSON.
 func (a *API) reply(r *request, value any) {
 	r.setHeaders()
@@ -37,7 +53,13 @@ func (a *API) reply(r *request, value any) {
 		r.w.WriteHeader(cmp.Or(r.code, http.StatusOK))
 		return
 	}
-	text, err := Encode(value)
+	buffer := buffers.Get().(*[]byte)
+	text, err := appendValue((*buffer)[:0], reflect.ValueOf(value))
+	defer func() {
+		if *buffer = text; cap(text) <= maxBuffer {
+			buffers.Put(buffer)
+		}
+	}()
 	if err != nil {
 		a.logger.Error("answer cannot be encoded", "path", r.URL.Path, "error", err)
 		a.refuse(r, err)
@@ -46,8 +68,7 @@ func (a *API) reply(r *request, value any) {
 	if pretty, ok := r.query["pretty"]; ok && pretty[0] != "0" {
 		var b bytes.Buffer
 		if json.Indent(&b, text, "", "    ") == nil {
-			b.WriteByte('\n')
-			text = b.Bytes()
+			text = append(append(text[:0], b.Bytes()...), '\n')
 		}
 	}
 	h := r.w.Header()
@@ -55,9 +76,11 @@ func (a *API) reply(r *request, value any) {
 	if len(text) >= compressFrom && acceptsGzip(r.Request) {
 		h.Set("Content-Encoding", "gzip")
 		r.w.WriteHeader(cmp.Or(r.code, http.StatusOK))
-		z := gzip.NewWriter(r.w)
+		z := zippers.Get().(*gzip.Writer)
+		z.Reset(r.w)
 		_, err = z.Write(text)
 		err = cmp.Or(err, z.Close())
+		zippers.Put(z)
 	} else {
 		h.Set("Content-Length", strconv.Itoa(len(text)))
 		r.w.WriteHeader(cmp.Or(r.code, http.StatusOK))
@@ -128,6 +151,8 @@ var filled = map[reflect.Type]bool{reflect.TypeFor[api.Resources](): true, refle
 // field is one field of a struct as it is encoded.
 type field struct {
 	name      string
+	label     string // the name as it is written, with the colon
+	form      form
 	index     []int // nil if there is only text
 	text      string
 	omitEmpty bool
@@ -153,6 +178,7 @@ func fieldsOf(t reflect.Type) []field {
 		}
 		fields = append(fields, field{
 			name:      cmp.Or(name, tag, f.Name),
+			form:      formOf(f.Type),
 			index:     f.Index,
 			omitEmpty: !named && (strings.Contains(options, "omitempty") || slices.Contains(sparse, t)),
 			quoted:    strings.Contains(options, "string"),
@@ -161,6 +187,9 @@ func fieldsOf(t reflect.Type) []field {
 	}
 	for name, text := range serverFields[t] {
 		fields = append(fields, field{name: name, text: text})
+	}
+	for i := range fields {
+		fields[i].label = string(appendString(nil, fields[i].name)) + ":"
 	}
 	slices.SortStableFunc(fields, func(a, b field) int { return strings.Compare(a.name, b.name) })
 	knownStructs.Store(t, fields)
@@ -174,42 +203,67 @@ func deref(t reflect.Type) reflect.Type {
 	return t
 }
 
-func appendValue(b []byte, v reflect.Value) ([]byte, error) { return appendDeep(b, v, 0) }
+// form is who says how values of a type are written.
+type form byte
 
-func appendDeep(b []byte, v reflect.Value, depth int) ([]byte, error) {
+const (
+	byKind   form = iota // the kind
+	aTime                // a time is always the same
+	ofItself             // the value, as JSON
+	asText               // the value, as text
+)
+
+func formOf(t reflect.Type) form {
+	switch {
+	case t == timeType:
+		return aTime
+	case t.Implements(jsonType):
+		return ofItself
+	case t.Implements(textType) && t.Kind() != reflect.Pointer:
+		return asText
+	}
+	return byKind
+}
+
+func appendValue(b []byte, v reflect.Value) ([]byte, error) {
 	if !v.IsValid() {
 		return append(b, "null"...), nil
 	}
+	return appendDeep(b, v, formOf(v.Type()), 0)
+}
+
+func appendDeep(b []byte, v reflect.Value, how form, depth int) ([]byte, error) {
 	if depth > maxEncodeDeep {
 		return b, fmt.Errorf("encode %s: nested too deep", v.Type())
-	}
-	if v.Type() == timeType {
-		t := v.Interface().(time.Time)
-		if t.IsZero() {
-			return append(b, "null"...), nil
-		}
-		return appendString(b, t.UTC().Format(time.RFC3339Nano)), nil
 	}
 	if (v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface) && v.IsNil() {
 		return append(b, "null"...), nil
 	}
-	if v.Type().Implements(jsonType) {
+	switch how {
+	case aTime:
+		t := v.Interface().(time.Time)
+		if t.IsZero() {
+			return append(b, "null"...), nil
+		}
+		b = append(b, '"')
+		b = t.UTC().AppendFormat(b, time.RFC3339Nano)
+		return append(b, '"'), nil
+	case ofItself:
 		text, err := v.Interface().(json.Marshaler).MarshalJSON()
 		return append(b, text...), err
-	}
-	if v.Type().Implements(textType) && v.Kind() != reflect.Pointer {
+	case asText:
 		text, err := v.Interface().(encoding.TextMarshaler).MarshalText()
 		return appendString(b, string(text)), err
 	}
 	switch v.Kind() {
 	case reflect.Pointer:
-		return appendDeep(b, v.Elem(), depth+1)
+		return appendDeep(b, v.Elem(), formOf(v.Type().Elem()), depth+1)
 	case reflect.Interface:
 		// A number that was read from JSON has no type: it was whole, or it was not.
 		if f, ok := v.Elem().Interface().(float64); ok && f == math.Trunc(f) && math.Abs(f) < 1<<53 {
 			return strconv.AppendInt(b, int64(f), 10), nil
 		}
-		return appendDeep(b, v.Elem(), depth+1)
+		return appendDeep(b, v.Elem(), formOf(v.Elem().Type()), depth+1)
 	case reflect.Bool:
 		return strconv.AppendBool(b, v.Bool()), nil
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
@@ -245,7 +299,7 @@ func appendStruct(b []byte, v reflect.Value, depth int) ([]byte, error) {
 			b = append(b, ',')
 		}
 		first = false
-		b = append(appendString(b, f.name), ':')
+		b = append(b, f.label...)
 		if f.index == nil {
 			b = append(b, f.text...)
 			continue
@@ -253,7 +307,7 @@ func appendStruct(b []byte, v reflect.Value, depth int) ([]byte, error) {
 		if f.quoted {
 			b = append(b, '"')
 		}
-		if b, err = appendDeep(b, value, depth+1); err != nil {
+		if b, err = appendDeep(b, value, f.form, depth+1); err != nil {
 			return b, err
 		}
 		if f.quoted {
@@ -285,13 +339,14 @@ func appendMap(b []byte, v reflect.Value, depth int) ([]byte, error) {
 	}
 	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.name, b.name) })
 	b = append(b, '{')
+	how := formOf(v.Type().Elem())
 	for i, e := range entries {
 		if i > 0 {
 			b = append(b, ',')
 		}
 		b = append(appendString(b, e.name), ':')
 		var err error
-		if b, err = appendDeep(b, e.value, depth+1); err != nil {
+		if b, err = appendDeep(b, e.value, how, depth+1); err != nil {
 			return b, err
 		}
 	}
@@ -308,12 +363,13 @@ func appendList(b []byte, v reflect.Value, depth int) ([]byte, error) {
 		return append(b, '"'), nil
 	}
 	b = append(b, '[')
+	how := formOf(v.Type().Elem())
 	for i := range v.Len() {
 		if i > 0 {
 			b = append(b, ',')
 		}
 		var err error
-		if b, err = appendDeep(b, v.Index(i), depth+1); err != nil {
+		if b, err = appendDeep(b, v.Index(i), how, depth+1); err != nil {
 			return b, err
 		}
 	}
@@ -336,38 +392,44 @@ const hexDigits = "0123456789abcdef"
 
 func appendString(b []byte, s string) []byte {
 	b = append(b, '"')
+	plain := 0 // where what needs no change begins
 	for i := 0; i < len(s); {
 		c := s[i]
-		if c >= utf8.RuneSelf {
-			r, size := utf8.DecodeRuneInString(s[i:])
-			switch {
-			case r == utf8.RuneError && size == 1:
-				b = append(b, `\ufffd`...)
-			case r == '\u2028' || r == '\u2029':
-				b = append(b, `\u202`...)
-				b = append(b, hexDigits[r&0xf])
-			default:
-				b = append(b, s[i:i+size]...)
-			}
-			i += size
+		if c >= ' ' && c < utf8.RuneSelf && c != '"' && c != '\\' {
+			i++
 			continue
 		}
-		switch {
-		case c == '"' || c == '\\':
-			b = append(b, '\\', c)
-		case c == '\n':
-			b = append(b, `\n`...)
-		case c == '\r':
-			b = append(b, `\r`...)
-		case c == '\t':
-			b = append(b, `\t`...)
-		case c < ' ':
-			b = append(b, `\u00`...)
-			b = append(b, hexDigits[c>>4], hexDigits[c&0xf])
-		default:
-			b = append(b, c)
+		if c < utf8.RuneSelf {
+			b = append(b, s[plain:i]...)
+			switch c {
+			case '"', '\\':
+				b = append(b, '\\', c)
+			case '\n':
+				b = append(b, `\n`...)
+			case '\r':
+				b = append(b, `\r`...)
+			case '\t':
+				b = append(b, `\t`...)
+			default:
+				b = append(b, `\u00`...)
+				b = append(b, hexDigits[c>>4], hexDigits[c&0xf])
+			}
+			i++
+			plain = i
+			continue
 		}
-		i++
+		r, size := utf8.DecodeRuneInString(s[i:])
+		switch {
+		case r == utf8.RuneError && size == 1:
+			b = append(append(b, s[plain:i]...), `\ufffd`...)
+			plain = i + size
+		case r == '\u2028' || r == '\u2029':
+			b = append(append(b, s[plain:i]...), `\u202`...)
+			b = append(b, hexDigits[r&0xf])
+			plain = i + size
+		}
+		i += size
 	}
+	b = append(b, s[plain:]...)
 	return append(b, '"')
 }

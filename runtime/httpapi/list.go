@@ -66,35 +66,43 @@ func (p place) parse(token string) place {
 // filtered by the expression, from the token on, and not more than a page. The
 // filter is applied to the objects as they are stored, and only what is on the
 // page becomes a stub. The answer is never nil. It sets the token of the next
-// page, and sorts the objects in place.
+// page.
 func page[T, S any](r *request, objects []T, key func(T) place, stub func(T) S) ([]S, error) {
 	matches, err := r.matcher()
 	if err != nil {
 		return nil, err
 	}
+	type entry struct {
+		place
+		object T
+	}
+	entries := make([]entry, len(objects))
+	for i, o := range objects {
+		entries[i] = entry{key(o), o}
+	}
 	direction := 1
 	if r.query.Get("reverse") == "true" {
 		direction = -1
 	}
-	slices.SortStableFunc(objects, func(a, b T) int { return direction * key(a).compare(key(b)) })
-	if token := r.query.Get("next_token"); token != "" && len(objects) > 0 {
-		from := key(objects[0]).parse(token)
-		first, _ := slices.BinarySearchFunc(objects, from, func(o T, from place) int { return direction * key(o).compare(from) })
-		objects = objects[first:]
+	slices.SortStableFunc(entries, func(a, b entry) int { return direction * a.compare(b.place) })
+	if token := r.query.Get("next_token"); token != "" && len(entries) > 0 {
+		from := entries[0].parse(token)
+		first, _ := slices.BinarySearchFunc(entries, from, func(e entry, from place) int { return direction * e.compare(from) })
+		entries = entries[first:]
 	}
 	r.nextToken = ""
 	stubs := []S{}
-	for _, o := range objects {
-		if ok, err := matches(o); err != nil {
+	for _, e := range entries {
+		if ok, err := matches(e.object); err != nil {
 			return nil, err
 		} else if !ok {
 			continue
 		}
 		if r.perPage > 0 && len(stubs) == r.perPage {
-			r.nextToken = key(o).token()
+			r.nextToken = e.token()
 			break
 		}
-		stubs = append(stubs, stub(o))
+		stubs = append(stubs, stub(e.object))
 	}
 	return stubs, nil
 }
