@@ -10,7 +10,7 @@ test-vm: ## in emulated machines with cgroups v2: what touches processes, and po
 	NOMAD_LITE_VM=1 go test -count=1 -timeout=20m -run '^TestVM$$' ./cmd/nomad-lite
 
 test-faults: ## each process killed at each moment of a task's life; some minutes, needs root
-	go test -count=1 -timeout 30m -parallel 4 -run '^TestFaults$$' ./cmd/nomad-lite -faults
+	go test -count=1 -timeout 30m -parallel 4 -run '^Test(Faults|DamagedState|ManyRuns)$$' ./cmd/nomad-lite -faults
 
 simulate: ## random jobs and faults under virtual time: plans alone, then with the real runners; a failure names its seed
 	go test -count=1 -timeout 30m -run '^TestSimulation$$' ./runtime/scheduler -seeds 10000

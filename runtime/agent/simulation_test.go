@@ -32,7 +32,7 @@ import (
 )
 
 var (
-	seeds = flag.Int("seeds", 60, "how many simulations to run")
+	seeds = flag.Int("seeds", 20, "how many simulations to run")
 	seed  = flag.Uint64("seed", 0, "the only simulation to run")
 )
 
