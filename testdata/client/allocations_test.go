@@ -126,6 +126,7 @@ var allocationTrials = trials{
 		equal(t, "previous allocation", next.PreviousAllocation, alloc.ID)
 	},
 	"Signal": func(t *testing.T, e *env) {
+		e.logged(t, e.alloc, "out") // it has set its trap
 		must(t, e.Allocations().Signal(e.alloc, nil, "main", "SIGUSR1"))
 		e.logged(t, e.alloc, "signalled")
 		refuses(t, 500, "Task not found", e.Allocations().Signal(e.alloc, nil, "nope", "SIGUSR1"))
