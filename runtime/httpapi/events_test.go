@@ -42,6 +42,18 @@ func (f *fixture) listen(t *testing.T) (address string) {
 		t.Fatal(err)
 	}
 	f.serve(t, l)
+	// What it starts is there before anybody counts it.
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "GET / HTTP/1.0\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(conn); err != nil {
+		t.Fatal(err)
+	}
 	return l.Addr().String()
 }
 
