@@ -148,7 +148,7 @@ func (f *sessionFlags) run(ctx context.Context, s *streams, what string, exec fu
 	case errors.Is(context.Cause(ctx), errLeft):
 		return &exitError{code: 1, err: errLeft}
 	case err != nil:
-		return failed(what, err)
+		return failed(what, broken(err))
 	case code != 0:
 		return &exitError{code: code}
 	}

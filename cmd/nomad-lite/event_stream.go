@@ -101,13 +101,13 @@ func eventStream(ctx context.Context, o eventStreamOptions, s *streams) error {
 	for {
 		line, err := lines.ReadBytes('\n')
 		if err != nil {
-			if ctx.Err() != nil {
-				return nil
+			if err == io.EOF {
+				err = errors.New("the agent has ended the stream")
 			}
-			if errors.Is(err, io.EOF) {
-				return errors.New("the agent has ended the stream of events")
+			if err = streamError(ctx, err); err != nil {
+				return failed("follow events", err)
 			}
-			return failed("follow events", err)
+			return nil
 		}
 		var change struct{ Events []json.RawMessage }
 		if err := json.Unmarshal(line, &change); err != nil {

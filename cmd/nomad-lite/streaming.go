@@ -119,11 +119,17 @@ func oneError(err error) <-chan error {
 
 // streamError leaves out what is no error of a stream: its end.
 func streamError(ctx context.Context, err error) error {
-	switch {
-	case err == nil, ctx.Err() != nil, errors.Is(err, io.EOF):
+	if err == nil || ctx.Err() != nil || errors.Is(err, io.EOF) {
 		return nil
-	case errors.Is(err, io.ErrUnexpectedEOF), strings.HasPrefix(err.Error(), "failed to decode"):
-		return errors.New("the connection to the agent broke") // which the Go client calls bad JSON
+	}
+	return broken(err)
+}
+
+// broken says plainly what the Go client calls bad JSON, or an end that it did not
+// expect.
+func broken(err error) error {
+	if text := err.Error(); strings.HasPrefix(text, "failed to decode") || strings.HasSuffix(text, io.ErrUnexpectedEOF.Error()) {
+		return errors.New("the connection to the agent broke")
 	}
 	return err
 }
