@@ -1,7 +1,11 @@
 package httpapi
 
 import (
+	"errors"
+	"os"
+
 	"github.com/nomad-lite/nomad-lite/runtime/events"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 // eventsPath is where events are followed. Nomad has words of its own there for an
@@ -24,8 +28,8 @@ func (a *API) followEvents(r *request) (any, error) {
 		}
 		return err
 	})
-	if r.Context().Err() == nil {
-		a.logger.Info("event stream cut off", "client", r.RemoteAddr, "error", err)
+	if errors.Is(err, store.ErrLagged) || errors.Is(err, os.ErrDeadlineExceeded) {
+		a.logger.Info("event stream cut off: the client does not read", "client", r.RemoteAddr, "error", err)
 	}
 	return nil, nil
 }
