@@ -14,8 +14,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// stubOf is an allocation in a list.
-func stubOf(a *api.Allocation, states, resources bool) *api.AllocationListStub {
+// allocStub is an allocation in a list. The client's type lacks what the server
+// sends.
+type allocStub struct {
+	*api.AllocationListStub
+	DesiredTransition api.DesiredTransition
+}
+
+func stubOf(a *api.Allocation, states, resources bool) allocStub {
 	stub := a.Stub()
 	if !states {
 		stub.TaskStates = nil
@@ -23,7 +29,7 @@ func stubOf(a *api.Allocation, states, resources bool) *api.AllocationListStub {
 	if resources {
 		stub.AllocatedResources = a.AllocatedResources
 	}
-	return stub
+	return allocStub{stub, a.DesiredTransition}
 }
 
 // wholeID refuses what cannot be an id, in the words that clients know.
@@ -40,7 +46,7 @@ func (a *API) listAllocations(r *request) (any, error) {
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(s.Allocations(ws, r.query.Get("prefix")), func(alloc *api.Allocation) bool { return !r.sees(alloc.Namespace) })
 		stubs, err := page(r, found, func(alloc *api.Allocation) place { return r.created(alloc.CreateIndex, alloc.ID) },
-			func(alloc *api.Allocation) *api.AllocationListStub { return stubOf(alloc, states, resources) })
+			func(alloc *api.Allocation) allocStub { return stubOf(alloc, states, resources) })
 		return stubs, s.TableIndex(ws, store.Allocations), err
 	})
 }

@@ -351,7 +351,8 @@ func TestChecklist35Monitor(t *testing.T) {
 		var seen string
 		read := func(want string) {
 			t.Helper()
-			for frames, errs := client.Agent().Monitor(stop, &api.QueryOptions{Params: params}); !strings.Contains(seen, want); {
+			frames, errs := client.Agent().Monitor(stop, &api.QueryOptions{Params: params})
+			for !strings.Contains(seen, want) {
 				log.Debug("quiet") // it may begin to follow only now
 				log.Warn("loud")
 				select {
@@ -360,6 +361,9 @@ func TestChecklist35Monitor(t *testing.T) {
 				case err := <-errs:
 					t.Fatal(err)
 				}
+			}
+			close(stop)
+			for range frames { // the client wants to get rid of them
 			}
 		}
 		if c.plain == "true" { // is not for the Go client
@@ -379,7 +383,6 @@ func TestChecklist35Monitor(t *testing.T) {
 		if quiet := strings.Contains(seen, "[DEBUG] agent: quiet"); quiet != (c.level == "DEBUG") || strings.Contains(seen, "before") {
 			t.Errorf("level %s: %q", c.level, seen)
 		}
-		close(stop)
 	}
 	client.Close()
 	gone()

@@ -77,9 +77,9 @@ func (a *API) jobAllocations(r *request) (any, error) {
 }
 
 // stubs lists allocations.
-func (r *request) stubs(allocs []*api.Allocation) ([]*api.AllocationListStub, error) {
+func (r *request) stubs(allocs []*api.Allocation) ([]allocStub, error) {
 	return page(r, allocs, func(alloc *api.Allocation) place { return r.created(alloc.CreateIndex, alloc.ID) },
-		func(alloc *api.Allocation) *api.AllocationListStub { return stubOf(alloc, true, false) })
+		func(alloc *api.Allocation) allocStub { return stubOf(alloc, true, false) })
 }
 
 func (a *API) jobEvaluations(r *request) (any, error) {
