@@ -9,9 +9,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-const allocStatsHelp = `Show what the tasks of an allocation use of processor and memory, now.
+const allocStatsHelp = `Show what the tasks of an allocation use of processor and memory, now. Those that
+do not run use nothing.
 
-Exit codes: 0, or 1 when it is not known, because nothing of the allocation runs.`
+Exit codes: 0, or 1 when it is not known.`
 
 const allocStatsExamples = `  nomad-lite alloc stats 8ba85cef
   nomad-lite alloc stats -task server 8ba85cef

@@ -124,7 +124,7 @@ func showAlloc(ctx context.Context, o allocStatusOptions, id string, s *streams)
 	if alloc.ClientStatus == api.AllocClientStatusRunning && alloc.DesiredStatus == api.AllocDesiredStatusRun {
 		if usage, err = c.Allocations().Stats(alloc, q); err != nil {
 			usage = nil
-			fmt.Fprintf(s.err, "what the tasks use is not known: %v\n", err)
+			fmt.Fprintln(s.err, failed("what the tasks use is not known", err))
 		}
 	}
 	for _, task := range tasksOf(alloc) {
@@ -263,22 +263,17 @@ func taskTable(alloc *api.Allocation, verbose bool) *table {
 	t := newTable("Name", "State", "Last Event", "Time", "Lifecycle")
 	for _, task := range tasksOf(alloc) {
 		state := valueOf(alloc.TaskStates[task.Name])
-		event, at := "", int64(0)
+		var last api.TaskEvent
 		if n := len(state.Events); n > 0 {
-			event, at = state.Events[n-1].Type, state.Events[n-1].Time
+			last = valueOf(state.Events[n-1])
 		}
-		t.row(task.Name, statusCell(taskState(state)), event, when(at, verbose), cmp.Or(stageOf(task), "main"))
+		t.row(task.Name, statusCell(taskState(state)), last.Type, when(last.Time, verbose), cmp.Or(stageOf(task), "main"))
 	}
 	return t
 }
 
-// taskState is the state of a task; a dead one may have failed.
-func taskState(state api.TaskState) string {
-	if state.State == "" {
-		return "pending"
-	}
-	return state.State
-}
+// taskState is the state of a task, of which there is nothing to say yet at first.
+func taskState(state api.TaskState) string { return cmp.Or(state.State, "pending") }
 
 // task shows one task: resources, what it uses and what has happened to it.
 func (p *page) task(alloc *api.Allocation, task *api.Task, usage *api.AllocResourceUsage, o allocStatusOptions) {

@@ -161,7 +161,7 @@ func showNode(ctx context.Context, o nodeStatusOptions, args []string, s *stream
 	host, err := c.Nodes().Stats(node.ID, query(ctx, ""))
 	if err != nil {
 		host = nil
-		fmt.Fprintf(s.err, "what the host uses is not known: %v\n", err)
+		fmt.Fprintln(s.err, failed("what the host uses is not known", err))
 	}
 	head := pairs{
 		{"ID", node.ID},
@@ -334,7 +334,7 @@ func (p *page) nodeResources(ctx context.Context, c *api.Client, node *api.Node,
 	for _, a := range running {
 		usage, err := c.Allocations().Stats(a, query(ctx, a.Namespace))
 		if err != nil {
-			fmt.Fprintf(s.err, "what allocation %q uses is not known: %v\n", short(a.ID), err)
+			fmt.Fprintln(s.err, failed(fmt.Sprintf("what allocation %q uses is not known", short(a.ID)), err))
 			continue
 		}
 		used := valueOf(usage.ResourceUsage)

@@ -86,7 +86,7 @@ func pluginStatus(ctx context.Context, o pluginStatusOptions, name string, s *st
 	if name != "" {
 		for _, d := range drivers {
 			if len(d.Attributes) > 0 {
-				p.section(fmt.Sprintf("Attributes of %s on node %q", d.Driver, d.NodeName))
+				p.section(fmt.Sprintf("Attributes of %q on node %q", d.Driver, d.NodeName))
 				p.pairs(sortedPairs(d.Attributes))
 			}
 		}
