@@ -65,12 +65,12 @@ func TestManyRuns(t *testing.T) {
 	}
 	n.do("purge churn", new(string))
 	n.await("it is gone", func(s sight) bool { return len(s.Allocs) == 0 && len(s.Local) == 0 })
-	n.stop()
+	n.agent.end("stop")
 }
 
 // open counts the open descriptors of the processes of the node.
 func (n *node) open() map[string]int {
-	count := map[string]int{"agent": descriptors(n.T, n.cmd.Process.Pid)}
+	count := map[string]int{"agent": descriptors(n.T, n.agent.cmd.Process.Pid)}
 	for _, kind := range []string{"keeper", "log-collector", "plugin"} {
 		for _, p := range n.processes()[kind] {
 			count[kind] = descriptors(n.T, p.PID)

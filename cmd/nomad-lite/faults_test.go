@@ -381,9 +381,7 @@ type node struct {
 	diary     string
 	log       *os.File // what agents say
 
-	cmd      *exec.Cmd
-	in       io.WriteCloser
-	out      *json.Decoder
+	agent    *mortal // the one that there is
 	revived  bool
 	struck   chan struct{} // closed when the fault has happened
 	stranger *exec.Cmd
@@ -490,7 +488,7 @@ func (n *node) live() []string {
 	reached := map[string]bool{}
 	n.do("reached", &reached)
 	n.checkBystander()
-	n.stop()
+	n.agent.end("stop")
 	n.checkRemains()
 	var moments []string
 	for m := range reached {
@@ -521,26 +519,15 @@ func (n *node) start() {
 	if err != nil {
 		n.Fatal(err)
 	}
-	n.cmd = exec.Command("/proc/self/exe", n.data)
-	n.cmd.Args[0] = "faulty-agent"
-	n.cmd.Stderr = n.log
-	n.cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
-	n.cmd.ExtraFiles = []*os.File{tellIn, goOnOut}
-	in, err := n.cmd.StdinPipe()
-	if err != nil {
-		n.Fatal(err)
-	}
-	out, err := n.cmd.StdoutPipe()
-	if err != nil {
-		n.Fatal(err)
-	}
-	n.in, n.out = in, json.NewDecoder(out)
-	if err := n.cmd.Start(); err != nil {
-		n.Fatal(err)
-	}
+	cmd := exec.Command("/proc/self/exe", n.data)
+	cmd.Args[0] = "faulty-agent"
+	cmd.Stderr = n.log
+	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
+	cmd.ExtraFiles = []*os.File{tellIn, goOnOut}
+	n.agent = launchMortal(n.T, cmd)
 	tellIn.Close()
 	goOnOut.Close()
-	process := n.cmd.Process
+	process := cmd.Process
 	striking := make(chan struct{})
 	go func() {
 		defer close(striking)
@@ -580,9 +567,9 @@ func (n *node) strike(agent *os.Process) {
 func (n *node) do(what string, answer any) {
 	n.Helper()
 	for {
-		_, err := fmt.Fprintln(n.in, what)
+		_, err := fmt.Fprintln(n.agent.in, what)
 		if err == nil {
-			err = n.out.Decode(answer)
+			err = n.agent.out.Decode(answer)
 		}
 		if err == nil {
 			return
@@ -591,9 +578,9 @@ func (n *node) do(what string, answer any) {
 		case <-n.struck:
 		case <-time.After(time.Second):
 		}
-		_ = n.cmd.Wait()
+		_ = n.agent.cmd.Wait()
 		if !n.fault.victim.agent || n.revived {
-			n.Fatalf("%s: the agent has ended: %v, %v", what, err, n.cmd.ProcessState)
+			n.Fatalf("%s: the agent has ended: %v, %v", what, err, n.agent.cmd.ProcessState)
 		}
 		n.revived = true
 		n.start()
@@ -826,17 +813,6 @@ func (n *node) checkBystander() {
 	}
 	if got := fmt.Sprint(types(n.past[id].TaskStates["bystander"].Events)); got != "[Received Task Setup Started]" {
 		n.Errorf("I10: events of the bystander: %s", got)
-	}
-}
-
-func (n *node) stop() {
-	n.Helper()
-	if _, err := fmt.Fprintln(n.in, "stop"); err != nil {
-		n.Fatal(err)
-	}
-	n.in.Close()
-	if err := n.cmd.Wait(); err != nil {
-		n.Errorf("stop: %v", err)
 	}
 }
 

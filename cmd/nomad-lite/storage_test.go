@@ -69,7 +69,7 @@ func TestDamagedState(t *testing.T) {
 			t.Parallel()
 			n := startedNode(t)
 			before := n.tasks()
-			n.kill()
+			n.agent.kill()
 			if err := d.do(n.state()); err != nil {
 				t.Fatal(err)
 			}
@@ -90,7 +90,7 @@ func TestLockedState(t *testing.T) {
 	t.Parallel()
 	n := startedNode(t)
 	before := n.tasks()
-	n.kill()
+	n.agent.kill()
 	file, err := os.Open(n.state())
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +100,7 @@ func TestLockedState(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.start()
-	if err := n.cmd.Wait(); err == nil {
+	if err := n.agent.cmd.Wait(); err == nil {
 		t.Error("an agent runs on a state that another process has locked")
 	}
 	if want := fmt.Sprintf("state file %s is in use by process %d", n.state(), os.Getpid()); !strings.Contains(n.said(), want) {
@@ -124,7 +124,7 @@ func TestStateDeletedWhileOpen(t *testing.T) {
 	}
 	n.register(n.job("2s", "one"))
 	n.await("it is updated", n.lives(func(a *api.Allocation) bool { return *a.Job.Version == 1 }))
-	n.kill()
+	n.agent.kill()
 	n.start()
 	n.await("the update is not lost", n.lives(func(a *api.Allocation) bool { return *a.Job.Version == 1 }))
 	if now := n.tasks(); !slices.Equal(now, before) {
@@ -158,7 +158,7 @@ func TestFullDisk(t *testing.T) {
 	if !strings.Contains(answer, "no space left on device") {
 		t.Errorf("a job is registered on a full disk: %s", answer)
 	}
-	n.kill()
+	n.agent.kill()
 	n.start()
 	n.await("it runs on", n.lives(func(a *api.Allocation) bool { return *a.Job.Version == 0 }))
 	if now := n.tasks(); !slices.Equal(now, before) {
@@ -222,18 +222,12 @@ func (n *node) startLife() {
 
 func (n *node) state() string { return filepath.Join(n.data, store.FileName) }
 
-// kill is kill -9 of the agent.
-func (n *node) kill() {
-	_ = n.cmd.Process.Kill()
-	_ = n.cmd.Wait()
-}
-
 // end purges the job and stops the agent.
 func (n *node) end() {
 	n.Helper()
 	n.do("purge life", new(string))
 	n.await("it is gone", func(s sight) bool { return n.alone("") })
-	n.stop()
+	n.agent.end("stop")
 }
 
 // tasks returns the processes of the job.

@@ -150,22 +150,27 @@ type mortal struct {
 
 func startMortal(t testing.TB, program, dir string) *mortal {
 	t.Helper()
-	m := &mortal{t: t, cmd: exec.Command(program, dir)}
-	m.cmd.Args[0] = "mortal-agent"
-	m.cmd.Stderr = os.Stderr
-	in, err := m.cmd.StdinPipe()
+	cmd := exec.Command(program, dir)
+	cmd.Args[0] = "mortal-agent"
+	cmd.Stderr = os.Stderr
+	return launchMortal(t, cmd)
+}
+
+// launchMortal starts an agent that is asked over its standard input.
+func launchMortal(t testing.TB, cmd *exec.Cmd) *mortal {
+	t.Helper()
+	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := m.cmd.StdoutPipe()
+	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.in, m.out = in, json.NewDecoder(out)
-	if err := m.cmd.Start(); err != nil {
+	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	return m
+	return &mortal{t: t, cmd: cmd, in: in, out: json.NewDecoder(out)}
 }
 
 func (m *mortal) ask(what string, answer any) {
