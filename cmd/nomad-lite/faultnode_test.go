@@ -1,0 +1,570 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// bystanderJob is what must not notice anything.
+const bystanderJob = `
+job "bystander" {
+  group "g" {
+    task "bystander" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/sleep"
+        args    = ["1000"]
+      }
+      resources {
+        cpu    = 20
+        memory = 10
+      }
+    }
+  }
+}
+`
+
+// lifeJob is the job that has the life. Its task takes an exclusive lock, keeps a
+// diary of its runs, counts on its standard output, and fails once in its first
+// run when it is told to.
+const lifeJob = `
+job "life" {
+  group "g" {
+    update {
+      max_parallel = 0
+    }
+    restart {
+      attempts = 1000
+      delay    = "50ms"
+      mode     = "fail"
+    }
+    task "life" {
+      driver         = "raw_exec"
+      kill_signal    = "SIGTERM"
+      kill_timeout   = "%s"
+      shutdown_delay = "30ms"
+      env {
+        DIARY   = "%s"
+        VERSION = "%s"
+      }
+      config {
+        command = "/bin/sh"
+        args    = ["-c", <<-EOT
+          exec 9>>$DIARY.lock
+          flock -n 9 || { echo "double $NOMAD_ALLOC_ID" >>$DIARY; exit 99; }
+          data=$NOMAD_ALLOC_DIR/data
+          run=$(($(cat $data/run 2>/dev/null || echo 0) + 1))
+          echo $run >$data/run
+          echo "start $NOMAD_ALLOC_ID $run $$" >>$DIARY
+          trap 'sleep 0.05 9>&-; echo "term $NOMAD_ALLOC_ID" >>$DIARY; exit 0' TERM
+          i=0
+          while :; do
+            i=$((i+1))
+            echo $run $i
+            if [ -e $DIARY.fail -a ! -e $data/failed ]; then
+              touch $data/failed
+              echo "fail $NOMAD_ALLOC_ID $i" >>$DIARY
+              exit 7
+            fi
+            sleep 0.05 9>&-
+          done
+        EOT
+        ]
+      }
+      resources {
+        cpu    = 20
+        memory = 10
+      }
+    }
+  }
+}
+`
+
+// allowance is how long anything may take. Only what hangs takes so long.
+const allowance = time.Minute
+
+// node is a node to which something happens.
+type node struct {
+	*testing.T
+	fault     fault
+	dir, data string
+	diary     string
+	log       *os.File // what agents say
+
+	agent    *mortal // the one that there is
+	revived  bool
+	struck   chan struct{} // closed when the fault has happened
+	stranger *exec.Cmd
+
+	past      map[string]*api.Allocation // as last seen
+	runsAtEnd map[string]int             // of allocations that were seen to be terminal
+	bystander []keeper.Process
+}
+
+func newNode(t *testing.T, f fault) *node {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "faults")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{
+		T: t, fault: f, dir: dir, data: filepath.Join(dir, "data"), diary: filepath.Join(dir, "diary"),
+		struck: make(chan struct{}), past: map[string]*api.Allocation{}, runsAtEnd: map[string]int{},
+	}
+	if n.log, err = os.Create(filepath.Join(dir, "log")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("agents said:\n%s", n.said())
+		}
+		n.log.Close()
+		for _, p := range nodeProcesses(n.data) {
+			t.Errorf("I3: %s is left behind: %d", p.kind, p.PID)
+			_ = p.Signal(syscall.SIGKILL)
+		}
+		if err := allocdir.Sweep(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+// said returns what agents have said.
+func (n *node) said() string {
+	text, err := os.ReadFile(n.log.Name())
+	if err != nil {
+		n.Error(err)
+	}
+	return string(text)
+}
+
+// live lets the job live, and returns the moments that were reached.
+func (n *node) live() []string {
+	n.stranger = exec.Command("/bin/sleep", "1000") // in the process group of the agent
+	if err := n.stranger.Start(); err != nil {
+		n.Fatal(err)
+	}
+	defer func() {
+		if err := n.stranger.Process.Signal(syscall.Signal(0)); err != nil {
+			n.Errorf("I11: a stranger's process: %v", err)
+		}
+		_ = n.stranger.Process.Kill()
+		_ = n.stranger.Wait()
+	}()
+	n.start()
+	n.register(bystanderJob)
+	n.await("the bystander runs", func(s sight) bool {
+		a := s.of("bystander", running)
+		if a == nil {
+			return false
+		}
+		n.bystander = n.processes()[a.ID+"/bystander"]
+		return len(n.bystander) == 1
+	})
+	n.do("arm "+fmt.Sprint(n.fault.moment()), new(string))
+
+	n.register(n.job("1s", "one"))
+	n.await("it runs", n.lives(func(a *api.Allocation) bool { return true }))
+	n.do("exec "+n.only("life"), new(string))
+	n.checkLife(n.only("life"))
+
+	if err := os.WriteFile(n.diary+".fail", nil, 0o644); err != nil {
+		n.Fatal(err)
+	}
+	n.await("it runs again", n.lives(func(a *api.Allocation) bool { return n.diaryOf(a.ID).failed }))
+	if err := os.Remove(n.diary + ".fail"); err != nil {
+		n.Fatal(err)
+	}
+	first := n.only("life")
+	n.checkLife(first)
+
+	n.register(n.job("2s", "one"))
+	n.await("it is updated", n.lives(func(a *api.Allocation) bool { return *a.Job.Version == 1 }))
+	if second := n.only("life"); second != first {
+		n.Errorf("the update in place has replaced %s by %s", first, second)
+	}
+	n.checkLife(first)
+
+	n.register(n.job("2s", "two"))
+	n.await("it is replaced", n.lives(func(a *api.Allocation) bool { return a.ID != first && n.ended(first) }))
+	n.checkLife(n.only("life"))
+
+	n.do("purge life", new(string))
+	n.await("it is gone", func(s sight) bool {
+		dirs, err := os.ReadDir(filepath.Join(n.data, "alloc"))
+		return err == nil && len(dirs) == 1 && len(s.Local) == 1 && s.of("life", func(*api.Allocation) bool { return true }) == nil
+	})
+	reached := map[string]bool{}
+	n.do("reached", &reached)
+	n.checkBystander()
+	n.agent.end("stop")
+	n.checkRemains()
+	var moments []string
+	for m := range reached {
+		moments = append(moments, m)
+	}
+	return moments
+}
+
+func (n *node) job(killTimeout, version string) string {
+	return fmt.Sprintf(lifeJob, killTimeout, n.diary, version)
+}
+
+func (f fault) moment() string {
+	if f.step < 0 {
+		return ""
+	}
+	return fmt.Sprint(f.step, " ", f.phase)
+}
+
+// start starts an agent, the first or the one after a fault.
+func (n *node) start() {
+	n.Helper()
+	tell, tellIn, err := os.Pipe()
+	if err != nil {
+		n.Fatal(err)
+	}
+	goOnOut, goOn, err := os.Pipe()
+	if err != nil {
+		n.Fatal(err)
+	}
+	cmd := exec.Command("/proc/self/exe", n.data)
+	cmd.Args[0] = "faulty-agent"
+	cmd.Stderr = n.log
+	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
+	cmd.ExtraFiles = []*os.File{tellIn, goOnOut}
+	n.agent = launchMortal(n.T, cmd)
+	tellIn.Close()
+	goOnOut.Close()
+	process := cmd.Process
+	striking := make(chan struct{})
+	go func() {
+		defer close(striking)
+		defer tell.Close()
+		defer goOn.Close()
+		if _, err := io.ReadFull(tell, make([]byte, 1)); err != nil {
+			return // it has ended
+		}
+		n.strike(process)
+		close(n.struck)
+		_, _ = goOn.WriteString("!") // it may be dead
+	}()
+	n.Cleanup(func() {
+		_ = process.Kill() // if the test has failed
+		<-striking
+	})
+}
+
+// strike kills the victims, the agent first: it must not see the others die.
+func (n *node) strike(agent *os.Process) {
+	if n.fault.victim.agent {
+		_ = agent.Kill()
+	}
+	killed := 0
+	for _, p := range nodeProcesses(n.data) {
+		if n.fault.victim.kills(p.kind) {
+			_ = p.Signal(syscall.SIGKILL)
+			killed++
+		}
+	}
+	if killed == 0 && n.fault.victim.name != "agent" {
+		n.Errorf("there is no %s at this moment", n.fault.victim.name)
+	}
+}
+
+// do has the agent do something, or the next one if it dies meanwhile.
+func (n *node) do(what string, answer any) {
+	n.Helper()
+	for {
+		_, err := fmt.Fprintln(n.agent.in, what)
+		if err == nil {
+			err = n.agent.out.Decode(answer)
+		}
+		if err == nil {
+			return
+		}
+		select {
+		case <-n.struck:
+		case <-time.After(time.Second):
+		}
+		_ = n.agent.cmd.Wait()
+		if !n.fault.victim.agent || n.revived {
+			n.Fatalf("%s: the agent has ended: %v, %v", what, err, n.agent.cmd.ProcessState)
+		}
+		n.revived = true
+		n.start()
+	}
+}
+
+func (n *node) register(job string) {
+	n.Helper()
+	file := filepath.Join(n.dir, "job.nomad.hcl")
+	if err := os.WriteFile(file, []byte(job), 0o644); err != nil {
+		n.Fatal(err)
+	}
+	n.do("run "+file, new(string))
+}
+
+// await looks at the node until it is as wanted.
+func (n *node) await(what string, ok func(sight) bool) {
+	n.Helper()
+	var s sight
+	for deadline := time.Now().Add(allowance); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		s = sight{}
+		n.do("look", &s)
+		n.compare(s)
+		if ok(s) {
+			return
+		}
+	}
+	text, _ := json.MarshalIndent(s, "", " ")
+	diary, _ := os.ReadFile(n.diary)
+	n.Fatalf("I2: %s: not within %v: %s\n%s", what, allowance, text, diary)
+}
+
+// lives wants the allocation of the job to run, in the state and in fact.
+func (n *node) lives(ok func(*api.Allocation) bool) func(sight) bool {
+	return func(s sight) bool {
+		a := s.of("life", running)
+		return a != nil && ok(a) && n.diaryOf(a.ID).running(n.processes()[a.ID+"/life"])
+	}
+}
+
+// only returns the id of the allocation of a job that shall run.
+func (n *node) only(job string) string {
+	n.Helper()
+	var ids []string
+	for id, a := range n.past {
+		if a.JobID == job && a.DesiredStatus == api.AllocDesiredStatusRun {
+			ids = append(ids, id)
+		}
+	}
+	if len(ids) != 1 {
+		n.Fatalf("allocations of job %s: %v", job, ids)
+	}
+	return ids[0]
+}
+
+func (n *node) processes() map[string][]keeper.Process { return byKind(nodeProcesses(n.data)) }
+
+func (n *node) ended(id string) bool {
+	return n.past[id].ClientStatus == api.AllocClientStatusComplete && len(n.processes()[id+"/life"]) == 0
+}
+
+// compare holds what is seen against what was seen before.
+func (n *node) compare(s sight) {
+	n.Helper()
+	for _, a := range s.Allocs {
+		was := n.past[a.ID]
+		n.past[a.ID] = a
+		if model.ClientTerminal(a) {
+			if _, known := n.runsAtEnd[a.ID]; !known {
+				n.runsAtEnd[a.ID] = len(n.diaryOf(a.ID).runs)
+			}
+		}
+		if was == nil {
+			continue
+		}
+		if model.ClientTerminal(was) && a.ClientStatus != was.ClientStatus || was.ServerTerminalStatus() && !a.ServerTerminalStatus() {
+			n.Errorf("I9: %s was %s, %s, is %s, %s", a.ID, was.DesiredStatus, was.ClientStatus, a.DesiredStatus, a.ClientStatus)
+		}
+		for task, state := range a.TaskStates {
+			if before := was.TaskStates[task]; before != nil && !continues(before.Events, state.Events) {
+				n.Errorf("I7: events of %s were %v, are %v", a.ID, types(before.Events), types(state.Events))
+			}
+		}
+	}
+}
+
+// continues reports whether the events are those of before with others behind,
+// in the order of time. The oldest of ten are dropped.
+func continues(before, now []*api.TaskEvent) bool {
+	if !slices.IsSortedFunc(now, func(a, b *api.TaskEvent) int { return int(a.Time - b.Time) }) {
+		return false
+	}
+	at := 0
+	if len(now) == 10 {
+		at = slices.IndexFunc(before, func(e *api.TaskEvent) bool { return e.Time == now[0].Time })
+	}
+	if at < 0 || len(before)-at > len(now) {
+		return at < 0
+	}
+	for i, e := range before[at:] {
+		if e.Type != now[i].Type || e.Time != now[i].Time {
+			return false
+		}
+	}
+	return true
+}
+
+// diary is what the task has noted of one allocation.
+type diary struct {
+	runs   []int // process ids
+	run    int   // the number of the last
+	failed bool
+	double bool
+}
+
+func (n *node) diaryOf(id string) (d diary) {
+	text, err := os.ReadFile(n.diary)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		n.Error(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		words := strings.Fields(line)
+		if words[1] != id {
+			continue
+		}
+		switch words[0] {
+		case "start":
+			d.run, _ = strconv.Atoi(words[2])
+			pid, _ := strconv.Atoi(words[3])
+			d.runs = append(d.runs, pid)
+		case "fail":
+			d.failed = true
+		case "double":
+			d.double = true
+		}
+	}
+	return d
+}
+
+// running reports whether the last run is the one process that there is.
+func (d diary) running(processes []keeper.Process) bool {
+	return len(processes) == 1 && len(d.runs) > 0 && processes[0].PID == d.runs[len(d.runs)-1]
+}
+
+// checkLife asserts what must hold of an allocation whose task runs.
+func (n *node) checkLife(id string) {
+	n.Helper()
+	d, state := n.diaryOf(id), n.past[id].TaskStates["life"]
+	count := map[string]int{}
+	for _, e := range state.Events {
+		count[e.Type]++
+		if e.Type != api.TaskTerminated {
+			continue
+		}
+		if m := e.DisplayMessage; m != "Exit Code: 7" && !(n.fault.killsTasks() && m == "Exit Code: 137, Signal: 9") {
+			n.Errorf("I4: %s has ended with %q", id, m)
+		}
+	}
+	if d.double {
+		n.Errorf("I1: two of %s have run at once", id)
+	}
+	// A run may be undone before anybody has heard of it, or killed before it has
+	// noted that it has begun.
+	least, most := 0, 0
+	if n.fault.killsTasks() {
+		least = -1
+	}
+	if s := n.fault.step; s == failpoint.StartTask || s == failpoint.HandleStored && n.fault.victim.agent {
+		most = 1
+	}
+	if unseen := len(d.runs) - count[api.TaskStarted]; unseen < least || unseen > most {
+		n.Errorf("I4: %d runs of which there is no event, %d to %d may be: %v", unseen, least, most, types(state.Events))
+	}
+	lost := count[model.TaskRestoreFailed]
+	if ends := count[api.TaskTerminated] + lost; ends != count[api.TaskStarted]-1 {
+		n.Errorf("I4: %d ends of %d starts: %v", ends, count[api.TaskStarted], types(state.Events))
+	}
+	if lost > 0 && n.fault.victim.name != "all" {
+		n.Errorf("I4: an end is not known: %v", types(state.Events))
+	}
+	if count[api.TaskSetup] != 1 && !(count[api.TaskSetup] == 2 && n.fault.victim.agent && n.fault.step <= failpoint.Prestart) {
+		n.Errorf("I6: the directory was set up %d times: %v", count[api.TaskSetup], types(state.Events))
+	}
+	n.checkOutput(id, d.run)
+}
+
+// checkOutput asserts that the output holds 1, 2, 3 … of each run, up to the one
+// that is the last.
+func (n *node) checkOutput(id string, last int) {
+	n.Helper()
+	file := filepath.Join(n.data, "alloc", id, "alloc", "logs", "life.stdout.0")
+	for deadline := time.Now().Add(allowance); ; time.Sleep(10 * time.Millisecond) {
+		text, err := os.ReadFile(file)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			n.Fatal(err)
+		}
+		run, next := 0, 1
+		for line := range strings.Lines(string(text)) {
+			var r, i int
+			if _, err := fmt.Sscanf(line, "%d %d\n", &r, &i); err != nil {
+				n.Fatalf("I5: output of %s: line %q", id, line)
+			}
+			if r != run {
+				run, next = r, 1
+			}
+			if i != next {
+				n.Fatalf("I5: output of %s: run %d: %d in the place of %d", id, r, i, next)
+			}
+			next++
+		}
+		if run == last && next > 1 {
+			return
+		}
+		if time.Now().After(deadline) {
+			n.Fatalf("I5: output of %s: the last run is %d of %d", id, run, last)
+		}
+	}
+}
+
+// checkBystander asserts that nothing has happened to what had nothing to do with
+// it.
+func (n *node) checkBystander() {
+	n.Helper()
+	if n.fault.victim.name == "all" {
+		return
+	}
+	id := n.only("bystander")
+	if is := n.processes()[id+"/bystander"]; !slices.Equal(is, n.bystander) {
+		n.Errorf("I10: the bystander is %v, was %v", is, n.bystander)
+	}
+	if got := fmt.Sprint(types(n.past[id].TaskStates["bystander"].Events)); got != "[Received Task Setup Started]" {
+		n.Errorf("I10: events of the bystander: %s", got)
+	}
+}
+
+// checkRemains asserts that nothing is left of what has ended.
+func (n *node) checkRemains() {
+	n.Helper()
+	for id, runs := range n.runsAtEnd {
+		if now := len(n.diaryOf(id).runs); now != runs {
+			n.Errorf("I2: %s has ended, and was started again: %d runs, then %d", id, runs, now)
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		n.Fatal(err)
+	}
+	for id, a := range n.past {
+		groups, _ := filepath.Glob("/sys/fs/cgroup/*/nomad/" + id + ".*")
+		scopes, _ := filepath.Glob("/sys/fs/cgroup/nomad.slice/*/" + id + ".*")
+		if len(groups)+len(scopes) > 0 {
+			n.Errorf("I3: cgroups of %s are left: %v", id, append(groups, scopes...))
+		}
+		if a.JobID == "life" && bytes.Contains(mounts, []byte(id)) {
+			n.Errorf("I3: mounts of %s are left", id)
+		}
+	}
+}
