@@ -201,6 +201,8 @@ func expandServiceName(name, job, group, task string) string {
 
 // tidy drops null entries and makes empty collections null, in everything that
 // the API types describe. Free-form values (config, policy) stay as they are.
+// What is tidy already is not written to: a copy of a canonical job shares most of
+// it with the one that others read.
 func tidy(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -226,12 +228,16 @@ func tidySlice(v reflect.Value) {
 			continue
 		}
 		tidy(e)
-		v.Index(kept).Set(e)
+		if kept < i {
+			v.Index(kept).Set(e)
+		}
 		kept++
 	}
-	if kept == 0 {
+	switch {
+	case v.IsNil():
+	case kept == 0:
 		v.SetZero()
-	} else {
+	case kept < v.Len():
 		v.SetLen(kept)
 	}
 }
@@ -247,7 +253,7 @@ func tidyMap(v reflect.Value) {
 			tidy(e)
 		}
 	}
-	if v.Len() == 0 {
+	if v.Len() == 0 && !v.IsNil() {
 		v.SetZero()
 	}
 }
