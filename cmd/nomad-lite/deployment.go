@@ -48,12 +48,7 @@ job goes back to its last stable version.`,
 		name: "promote", short: "Let the canaries of a deployment take over", did: "promoted", groups: true,
 		long: `Let the canaries of a deployment take over: the old allocations are replaced by
 the new version. All canaries must be healthy.`,
-		do: func(a *api.Deployments, d *api.Deployment, groups []string, w *api.WriteOptions) (*api.DeploymentUpdateResponse, *api.WriteMeta, error) {
-			if len(groups) > 0 {
-				return a.PromoteGroups(d.ID, groups, w)
-			}
-			return a.PromoteAll(d.ID, w)
-		},
+		do: promote,
 	},
 	{
 		name: "resume", short: "Go on with a deployment that is paused", did: "resumed",
@@ -70,6 +65,14 @@ On one machine there are none.`,
 			return a.Unblock(d.ID, w)
 		},
 	},
+}
+
+// promote promotes the canaries of some groups, or of all.
+func promote(a *api.Deployments, d *api.Deployment, groups []string, w *api.WriteOptions) (*api.DeploymentUpdateResponse, *api.WriteMeta, error) {
+	if len(groups) > 0 {
+		return a.PromoteGroups(d.ID, groups, w)
+	}
+	return a.PromoteAll(d.ID, w)
 }
 
 type deploymentVerbOptions struct {

@@ -36,11 +36,7 @@ another agent, or a Nomad cluster, can run it with 'job run -json -'.`,
 }
 
 func exportJob(ctx context.Context, o jobExportOptions, prefix string, s *streams) error {
-	c, id, namespace, err := o.client.findJob(ctx, prefix, "")
-	if err != nil {
-		return err
-	}
-	job, err := jobVersion(ctx, c, id, namespace, o.version)
+	_, job, err := o.client.readJob(ctx, prefix, o.version)
 	if err != nil {
 		return err
 	}

@@ -48,11 +48,7 @@ kept it.`,
 }
 
 func inspectJob(ctx context.Context, o jobInspectOptions, prefix string, s *streams) error {
-	c, id, namespace, err := o.client.findJob(ctx, prefix, "")
-	if err != nil {
-		return err
-	}
-	job, err := jobVersion(ctx, c, id, namespace, o.version)
+	c, job, err := o.client.readJob(ctx, prefix, o.version)
 	if err != nil {
 		return err
 	}
@@ -63,6 +59,16 @@ func inspectJob(ctx context.Context, o jobInspectOptions, prefix string, s *stre
 		return o.format.print(s, job)
 	}
 	return printJSON(s, struct{ Job *api.Job }{job})
+}
+
+// readJob finds a job and reads it, or the version that is wanted of it.
+func (f *clientFlags) readJob(ctx context.Context, prefix string, version int64) (*api.Client, *api.Job, error) {
+	c, id, namespace, err := f.findJob(ctx, prefix, "")
+	if err != nil {
+		return nil, nil, err
+	}
+	job, err := jobVersion(ctx, c, id, namespace, version)
+	return c, job, err
 }
 
 // jobVersion reads a job as it is or, with a version from 0 on, as it was.

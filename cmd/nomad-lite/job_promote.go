@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 )
 
@@ -49,12 +48,7 @@ func promoteJob(ctx context.Context, o jobPromoteOptions, prefix string, s *stre
 	if d == nil || d.ID == "" {
 		return fmt.Errorf("job %q has no deployment to promote\nCanaries come from 'canary' in an update block of the job", id)
 	}
-	var out *api.DeploymentUpdateResponse
-	if len(o.groups) > 0 {
-		out, _, err = c.Deployments().PromoteGroups(d.ID, o.groups, write(ctx, namespace))
-	} else {
-		out, _, err = c.Deployments().PromoteAll(d.ID, write(ctx, namespace))
-	}
+	out, _, err := promote(c.Deployments(), d, o.groups, write(ctx, namespace))
 	if err != nil {
 		return failed(fmt.Sprintf("promote deployment %q of job %q", short(d.ID), id), err)
 	}

@@ -21,7 +21,8 @@ new version of it.
 With -output the JSON of the job is printed, as the HTTP API takes it, and
 nothing is run: no default is filled in, and nothing is checked beyond its form.
 
-To run a job on this machine without an agent, use 'nomad-lite run FILE'.
+Ctrl-C ends only the watching: the agent goes on. To run a job on this machine
+without an agent, use 'nomad-lite run FILE'.
 
 Exit codes: 0 the job is placed, and deployed if it has deployments; 1 it was
 refused, or the deployment failed; 2 not all of it could be placed.`
@@ -110,7 +111,7 @@ func awaits(job *api.Job) string {
 // warn shows the warnings of an agent about a job.
 func (s *streams) warn(warnings string) {
 	if warnings != "" {
-		fmt.Fprintf(s.err, "Job Warnings:\n%s\n", strings.TrimRight(warnings, "\n"))
+		fmt.Fprintf(s.err, "Job Warnings:\n%s\n", printable([]byte(strings.TrimRight(warnings, "\n")), false))
 	}
 }
 

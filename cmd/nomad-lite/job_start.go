@@ -34,14 +34,11 @@ Exit codes: those of 'job run'.`,
 }
 
 func startJob(ctx context.Context, o jobStartOptions, prefix string, s *streams) error {
-	c, id, namespace, err := o.client.findJob(ctx, prefix, "")
+	c, job, err := o.client.readJob(ctx, prefix, -1)
 	if err != nil {
 		return err
 	}
-	job, err := jobVersion(ctx, c, id, namespace, -1)
-	if err != nil {
-		return err
-	}
+	id, namespace := valueOf(job.ID), valueOf(job.Namespace)
 	if !valueOf(job.Stop) {
 		return fmt.Errorf("job %q was not stopped: its status is %q\nTo restart its tasks: nomad-lite job restart %s", id, valueOf(job.Status), id)
 	}

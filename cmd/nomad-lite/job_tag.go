@@ -63,18 +63,15 @@ func newJobTagged(o *jobTagOptions, use, short string, run func(*cobra.Command, 
 }
 
 func tagJob(ctx context.Context, o jobTagOptions, prefix string, s *streams) error {
-	c, id, namespace, err := o.client.findJob(ctx, prefix, "")
+	c, job, err := o.client.readJob(ctx, prefix, o.version)
 	if err != nil {
 		return err
 	}
-	job, err := jobVersion(ctx, c, id, namespace, o.version)
-	if err != nil {
-		return err
+	id, version := valueOf(job.ID), valueOf(job.Version)
+	if _, err := c.Jobs().TagVersion(id, version, o.name, o.description, write(ctx, valueOf(job.Namespace))); err != nil {
+		return failed(fmt.Sprintf("tag version %d of job %q", version, id), err)
 	}
-	if _, err := c.Jobs().TagVersion(id, valueOf(job.Version), o.name, o.description, write(ctx, namespace)); err != nil {
-		return failed(fmt.Sprintf("tag version %d of job %q", valueOf(job.Version), id), err)
-	}
-	_, err = fmt.Fprintf(s.out, "Job version %d tagged with name %q\n", valueOf(job.Version), o.name)
+	_, err = fmt.Fprintf(s.out, "Job version %d tagged with name %q\n", version, o.name)
 	return err
 }
 

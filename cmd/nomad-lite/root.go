@@ -191,13 +191,12 @@ func exitCode(err error, s *streams) int {
 	if err == nil {
 		return 0
 	}
-	var exit *exitError
-	if errors.As(err, &exit) {
-		if exit.err != nil {
-			fmt.Fprintln(s.err, exit.err)
-		}
-		return exit.code
+	code := 1
+	if exit := new(exitError); errors.As(err, &exit) {
+		code, err = exit.code, exit.err
 	}
-	fmt.Fprintln(s.err, err)
-	return 1
+	if err != nil {
+		s.err.Write(printable([]byte(err.Error()+"\n"), false)) //nolint:errcheck // there is nobody else to tell
+	}
+	return code
 }
