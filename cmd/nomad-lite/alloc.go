@@ -163,14 +163,19 @@ func taskArgument(flag string, args []string) (string, error) {
 	return "", fmt.Errorf("-task says %q and the argument %q; leave one out", flag, args[0])
 }
 
-// subject is how errors call an allocation, or a task of it, which must be there.
-func subject(alloc *api.Allocation, task string) (string, error) {
-	what := fmt.Sprintf("allocation %q", short(alloc.ID))
-	if task == "" {
-		return what, nil
+// findTask is findAlloc for a command about a task of an allocation, which must be
+// there, or about all of them. It returns what people call that, too.
+func (f *clientFlags) findTask(ctx context.Context, id, task string) (c *api.Client, alloc *api.Allocation, what string, err error) {
+	c, alloc, err = f.findAlloc(ctx, id)
+	if err != nil {
+		return nil, nil, "", err
 	}
-	_, err := chooseTask(alloc, task)
-	return fmt.Sprintf("task %q of %s", task, what), err
+	what = fmt.Sprintf("allocation %q", short(alloc.ID))
+	if task != "" {
+		_, err = chooseTask(alloc, task)
+		what = fmt.Sprintf("task %q of %s", task, what)
+	}
+	return c, alloc, what, err
 }
 
 var (

@@ -50,11 +50,7 @@ func newAllocRestartCommand(s *streams) *cobra.Command {
 }
 
 func restartAlloc(ctx context.Context, o allocRestartOptions, id string, s *streams) error {
-	c, alloc, err := o.client.findAlloc(ctx, id)
-	if err != nil {
-		return err
-	}
-	what, err := subject(alloc, o.task)
+	c, alloc, what, err := o.client.findTask(ctx, id, o.task)
 	if err != nil {
 		return err
 	}

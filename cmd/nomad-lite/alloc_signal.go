@@ -43,11 +43,7 @@ func newAllocSignalCommand(s *streams) *cobra.Command {
 }
 
 func signalAlloc(ctx context.Context, o allocSignalOptions, id string, s *streams) error {
-	c, alloc, err := o.client.findAlloc(ctx, id)
-	if err != nil {
-		return err
-	}
-	what, err := subject(alloc, o.task)
+	c, alloc, what, err := o.client.findTask(ctx, id, o.task)
 	if err != nil {
 		return err
 	}
