@@ -1,0 +1,132 @@
+package httpapi
+
+import (
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+)
+
+// about checks the id that a body may have besides the path.
+func (r *request) about(jobID string) error {
+	if jobID != "" && jobID != r.id {
+		return bad("Job ID does not match")
+	}
+	return nil
+}
+
+func (a *API) dispatchJob(r *request) (any, error) {
+	var body struct {
+		JobID            string
+		Payload          []byte
+		Meta             map[string]string
+		IdPrefixTemplate string
+		Priority         int
+	}
+	if err := r.body(&body, maxBody, true); err != nil {
+		return nil, err
+	}
+	if err := r.about(body.JobID); err != nil {
+		return nil, err
+	}
+	return a.dispatch(r, scheduler.DispatchRequest{
+		Payload: body.Payload, Meta: body.Meta, IDPrefix: body.IdPrefixTemplate, Priority: body.Priority,
+	})
+}
+
+// dispatchPayload takes the body as it is for the payload.
+func (a *API) dispatchPayload(r *request) (any, error) {
+	payload, err := r.bytes(maxBody)
+	if err != nil {
+		return nil, err
+	}
+	return a.dispatch(r, scheduler.DispatchRequest{Payload: payload})
+}
+
+func (a *API) dispatch(r *request, d scheduler.DispatchRequest) (any, error) {
+	d.IdempotencyToken = r.query.Get("idempotency_token")
+	out, err := a.config.Scheduler.Dispatch(r.Context(), r.key(), d)
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		DispatchedJobID string
+		EvalID          string
+		EvalCreateIndex uint64
+		JobCreateIndex  uint64
+		meta
+	}{out.JobID, out.EvalID, out.EvalCreateIndex, out.JobCreateIndex, r.meta(out.Index)}, nil
+}
+
+func (a *API) evaluateJob(r *request) (any, error) {
+	var body struct {
+		JobID       string
+		EvalOptions api.EvalOptions
+	}
+	if err := r.body(&body, maxBody, true); err != nil {
+		return nil, err
+	}
+	if err := r.about(body.JobID); err != nil {
+		return nil, err
+	}
+	out, err := a.config.Scheduler.Evaluate(r.Context(), r.key(), body.EvalOptions.ForceReschedule)
+	if err != nil {
+		return nil, err
+	}
+	return r.written(out), nil
+}
+
+func (a *API) forceJob(r *request) (any, error) {
+	if _, err := r.bytes(maxBody); err != nil { // it says nothing
+		return nil, err
+	}
+	out, err := a.config.Scheduler.ForceLaunch(r.Context(), r.key())
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		EvalID          string
+		EvalCreateIndex uint64
+		meta
+	}{out.EvalID, out.EvalCreateIndex, r.meta(out.Index)}, nil
+}
+
+func (a *API) revertJob(r *request) (any, error) {
+	var body struct {
+		JobID               string
+		JobVersion          uint64
+		EnforcePriorVersion *uint64
+	}
+	if err := r.body(&body, maxBody, false); err != nil {
+		return nil, err
+	}
+	if err := r.about(body.JobID); err != nil {
+		return nil, err
+	}
+	out, err := a.config.Scheduler.Revert(r.Context(), r.key(), body.JobVersion, body.EnforcePriorVersion)
+	if err != nil {
+		return nil, err
+	}
+	return r.written(out), nil
+}
+
+func (a *API) stableJob(r *request) (any, error) {
+	var body struct {
+		JobID      string
+		JobVersion uint64
+		Stable     bool
+	}
+	if err := r.body(&body, maxBody, false); err != nil {
+		return nil, err
+	}
+	if err := r.about(body.JobID); err != nil {
+		return nil, err
+	}
+	index, err := a.config.Scheduler.SetStable(r.Context(), r.key(), body.JobVersion, body.Stable)
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		JobModifyIndex uint64
+		meta
+	}{index, r.meta(index)}, nil
+}
