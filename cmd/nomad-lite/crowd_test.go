@@ -75,6 +75,9 @@ func (s *served) lurk(path, until string) error {
 func TestCrowd(t *testing.T) {
 	const followers, sessions = 500, 100
 	t.Parallel()
+	// Who is still there when the agent ends goes with it.
+	var last sync.WaitGroup
+	t.Cleanup(last.Wait)
 	s := serve(t)
 	alloc := s.run("crowd", api.JobTypeService, "running", shell("web", "n=0; while :; do n=$((n+1)); echo line $n; sleep 0.2; done"))
 	logs := "/v1/client/fs/logs/" + alloc.ID + "?task=web&type=stdout&follow=true&plain=true&origin=end"
@@ -118,6 +121,20 @@ func TestCrowd(t *testing.T) {
 			now.descriptors <= before.descriptors+8 && now.goroutines <= before.goroutines+8 && now.heap <= before.heap+8<<20
 	})
 	t.Logf("before %+v, after %+v", before, s.load())
+	for _, path := range []string{logs, file} {
+		last.Go(func() {
+			if err := s.lurk(path, "what never comes"); err == nil {
+				t.Error("the agent has ended, and a stream has not")
+			}
+		})
+	}
+	last.Go(func() {
+		keys, _ := io.Pipe()
+		code, err := s.Allocations().Exec(context.Background(), alloc, "web", true, []string{"sleep", "1000"}, keys, io.Discard, io.Discard, nil, nil)
+		if err == nil && code == 0 {
+			t.Error("the agent has ended, and a command has ended well")
+		}
+	})
 }
 
 // vanishing is the terminal of somebody who goes when he has read a word.

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,25 +61,29 @@ func fileInfo(i taskfiles.Info) api.AllocFileInfo {
 	}
 }
 
-func (a *API) listFiles(r *request) (any, error) {
+// look asks the directory of an allocation about something.
+func (a *API) look(r *request, ask func(*taskfiles.Dir) (any, error)) (any, error) {
 	dir, err := a.files(r)
 	if err != nil {
 		return nil, err
 	}
 	defer dir.Close()
-	path := r.query.Get("path")
-	if path == "" {
-		path = "/"
-	}
-	infos, err := dir.List(path)
+	value, err := ask(dir)
 	if err != nil {
 		return nil, whenLooking.refuse(err)
 	}
-	list := make([]api.AllocFileInfo, len(infos))
-	for i, info := range infos {
-		list[i] = fileInfo(info)
-	}
-	return list, nil
+	return value, nil
+}
+
+func (a *API) listFiles(r *request) (any, error) {
+	return a.look(r, func(dir *taskfiles.Dir) (any, error) {
+		infos, err := dir.List(cmp.Or(r.query.Get("path"), "/"))
+		list := make([]api.AllocFileInfo, len(infos))
+		for i, info := range infos {
+			list[i] = fileInfo(info)
+		}
+		return list, err
+	})
 }
 
 var errNoFile = bad("must provide a file name")
@@ -88,16 +93,13 @@ func (a *API) statFile(r *request) (any, error) {
 	if path == "" {
 		return nil, errNoFile
 	}
-	dir, err := a.files(r)
-	if err != nil {
-		return nil, err
-	}
-	defer dir.Close()
-	info, err := dir.Stat(path)
-	if err != nil {
-		return nil, whenLooking.refuse(err)
-	}
-	return fileInfo(info), nil
+	return a.look(r, func(dir *taskfiles.Dir) (any, error) {
+		info, err := dir.Stat(path)
+		if err != nil {
+			return nil, err
+		}
+		return fileInfo(info), nil
+	})
 }
 
 // openFile opens the file that a request is about.

@@ -17,8 +17,6 @@ import (
 
 // ErrEscapes means that a path leads out of the directory of the allocation. The
 // text is Nomad's.
-//
-//lint:ignore ST1005 clients match on it
 var ErrEscapes = errors.New("Path escapes the alloc directory")
 
 // ErrDirectory means that something can be read that is a directory.
