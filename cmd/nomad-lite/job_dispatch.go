@@ -58,9 +58,6 @@ Exit codes: those of 'job run'.`,
 	return cmd
 }
 
-// onlyParameterized lets through what can be dispatched.
-const onlyParameterized = `ParentID == "" and ParameterizedJob is not nil`
-
 // assignments are names and values that were typed as name=value.
 func assignments(words []string) (map[string]string, error) {
 	all := make(map[string]string, len(words))

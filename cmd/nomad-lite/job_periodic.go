@@ -37,9 +37,6 @@ Exit codes: those of 'job run'.`,
 	return cmd
 }
 
-// onlyPeriodic lets through what has times to run at.
-const onlyPeriodic = "Periodic is not nil"
-
 func forcePeriodic(ctx context.Context, o jobPeriodicForceOptions, prefix string, s *streams) error {
 	c, id, namespace, err := o.client.findJob(ctx, prefix, onlyPeriodic)
 	if err != nil {

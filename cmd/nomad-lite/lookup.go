@@ -17,6 +17,11 @@ func findJob(ctx context.Context, c *api.Client, prefix, filter string) (id, nam
 	q := query(ctx, "")
 	q.Prefix, q.Filter, q.PerPage = prefix, filter, 20
 	jobs, _, err := c.Jobs().List(q)
+	if matches := matching[filter]; matches != nil && err != nil && strings.Contains(err.Error(), "failed to create result paginator") {
+		q.Filter = ""
+		jobs, _, err = c.Jobs().List(q)
+		jobs = slices.DeleteFunc(jobs, func(j *api.JobListStub) bool { return !matches(j) })
+	}
 	if err != nil {
 		if strings.Contains(err.Error(), "Permission denied") {
 			return prefix, "", nil // who may not list jobs may have a right to this one
@@ -41,6 +46,18 @@ func findJob(ctx context.Context, c *api.Client, prefix, filter string) (id, nam
 		t.row(j.ID, namespaceOf(j), jobType(j), j.Status)
 	}
 	return "", "", ambiguous("job", prefix, t)
+}
+
+// The jobs that some commands are for.
+const (
+	onlyParameterized = `ParentID == "" and ParameterizedJob is not nil`
+	onlyPeriodic      = "Periodic is not nil"
+)
+
+// matching are the same for older servers, which cannot read such expressions.
+var matching = map[string]func(*api.JobListStub) bool{
+	onlyParameterized: func(j *api.JobListStub) bool { return j.ParentID == "" && j.ParameterizedJob },
+	onlyPeriodic:      func(j *api.JobListStub) bool { return j.Periodic },
 }
 
 // findJob returns also the client that has found the job.
