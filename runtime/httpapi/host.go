@@ -73,8 +73,8 @@ func (a *API) agentHost(r *request) (any, error) {
 		}
 		host.Network = append(host.Network, map[string]string{"interface": i.Name, "address": strings.Join(texts, " ")})
 	}
-	if n.NodeResources != nil {
-		host.Disk[n.Attributes["unique.storage.volume"]] = api.DiskUsage{DiskMB: n.NodeResources.Disk.DiskMB}
+	for _, d := range a.config.Node.Usage(r.Context()).DiskStats {
+		host.Disk[d.Device] = api.DiskUsage{DiskMB: int64(d.Size >> 20), UsedMB: int64(d.Used >> 20)}
 	}
 	return api.HostDataResponse{AgentID: a.config.NodeID, HostData: host}, nil
 }
