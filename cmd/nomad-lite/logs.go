@@ -146,18 +146,25 @@ func (j *jobOutput) run(ctx context.Context, id, namespace string) error {
 			ended = ended && j.finished(a)
 		}
 		if !j.o.follow {
+			if len(j.begun) == 0 {
+				j.view.note(fmt.Sprintf("none of these tasks of job %q has started yet; -f waits for them", id))
+			}
 			return nil
 		}
+		q.WaitIndex, q.WaitTime = meta.LastIndex, 0
 		if ended {
 			job, _, err := j.client.Jobs().Info(id, query(ctx, namespace))
-			if err == nil && valueOf(job.Status) == "dead" && len(allocs) > 0 {
+			if unknown(err) || err == nil && valueOf(job.Status) == "dead" && len(allocs) > 0 {
 				return nil
 			}
 			q.WaitTime = time.Second // a job may end without a change of its allocations
-		} else {
-			q.WaitTime = 0
 		}
-		q.WaitIndex = meta.LastIndex
+		if meta.LastIndex == 0 { // whoever answered does not know how to wait
+			select {
+			case <-time.After(time.Second):
+			case <-ctx.Done():
+			}
+		}
 	}
 }
 
