@@ -18,13 +18,6 @@ type nodeStub struct {
 	HostVolumes map[string]*api.HostVolumeInfo
 }
 
-// wholeNode is a node with what the Go client does not know of it.
-type wholeNode struct {
-	*api.Node
-	SecretID, ComputedClass, IdentitySigningKeyID  string
-	LastMissedHeartbeatIndex, LastAllocUpdateIndex uint64
-}
-
 func (a *API) listNodes(r *request) (any, error) { return a.nodes(r, api.NodePoolAll) }
 
 // nodes lists the nodes of a pool.
@@ -78,7 +71,7 @@ func (a *API) readNode(r *request) (any, error) {
 			here.HTTPAddr = ""
 			n = &here
 		}
-		return wholeNode{Node: n}, n.ModifyIndex, nil
+		return n, n.ModifyIndex, nil
 	})
 }
 

@@ -99,7 +99,7 @@ var routes = []route{
 	{"PUT POST", "/v1/deployment/allocation-health/{id}", (*API).setAllocationHealth, takes[api.DeploymentAllocHealthRequest, api.DeploymentUpdateResponse]("say which allocations of a deployment are healthy")},
 
 	{"GET", "/v1/nodes", (*API).listNodes, reads[[]nodeStub]("list nodes", paged, "os resources")},
-	{"GET", "/v1/node/{id}", (*API).readNode, reads[wholeNode]("read a node")},
+	{"GET", "/v1/node/{id}", (*API).readNode, reads[api.Node]("read a node")},
 	{"GET", "/v1/node/{id}/allocations", (*API).nodeAllocations, reads[[]api.Allocation]("list the allocations of a node")},
 	{"PUT POST", "/v1/node/{id}/drain", (*API).drainNode, takes[api.NodeUpdateDrainRequest, nodeWritten]("empty the node, or stop doing so")},
 	{"PUT POST", "/v1/node/{id}/eligibility", (*API).setEligibility, takes[api.NodeUpdateEligibilityRequest, nodeWritten]("say whether the node may have new allocations")},
