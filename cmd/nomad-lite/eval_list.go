@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
@@ -127,14 +126,4 @@ func (p *page) evaluations(evals []*api.Evaluation, verbose bool) {
 		t.row(shortID(e.ID, verbose), e.Priority, e.TriggeredBy, statusCell(e.Status), placementFailures(e))
 	}
 	p.table(t)
-}
-
-// takes is what a command takes as arguments, in words.
-func takes(least, most int, what string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) >= least && (most < 0 || len(args) <= most) {
-			return nil
-		}
-		return usageError(cmd, fmt.Errorf("takes %s; there are %d arguments here: %s", what, len(args), strings.Join(args, " ")))
-	}
 }

@@ -168,6 +168,20 @@ func flagError(cmd *cobra.Command, err error) error {
 	return usageError(cmd, err)
 }
 
+// takes is what a command takes as arguments, in words. Without a limit, most is
+// negative.
+func takes(least, most int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) >= least && (most < 0 || len(args) <= most):
+			return nil
+		case len(args) == 0:
+			return usageError(cmd, fmt.Errorf("takes %s", what))
+		}
+		return usageError(cmd, fmt.Errorf("takes %s, and not %q", what, args))
+	}
+}
+
 // usageError is a command line that the command cannot make sense of.
 func usageError(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("%s: %w\nRun '%s --help' for its flags and arguments", cmd.CommandPath(), err, cmd.CommandPath())
