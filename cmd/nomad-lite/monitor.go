@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -179,7 +178,10 @@ func (m *monitor) settled(ctx context.Context, p *page, eval *api.Evaluation) er
 	}
 	if eval.NextEval != "" {
 		p.say("Monitoring next evaluation %q in %s", m.id(eval.NextEval), eval.Wait)
-		if err := cmp.Or(m.show(p, ""), pause(ctx, eval.Wait)); err != nil {
+		if err := m.show(p, ""); err != nil {
+			return err
+		}
+		if err := pause(ctx, eval.Wait); err != nil {
 			return err
 		}
 		return m.evaluation(ctx, eval.NextEval)
