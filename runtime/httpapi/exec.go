@@ -47,7 +47,7 @@ type closing struct {
 
 func (c *closing) Error() string { return c.text }
 
-// wrong is what would have been a 4xx if there had been an answer.
+// wrongExec is what would have been a 4xx if there had been an answer.
 func wrongExec(format string, args ...any) error {
 	return &closing{websocket.StatusPolicyViolation, fmt.Sprintf(format, args...)}
 }
@@ -84,26 +84,18 @@ func (a *API) runAction(r *request) (any, error) {
 		if alloc == nil || alloc.JobID != r.id || alloc.Namespace != r.namespace {
 			return execCommand{}, wrongExec("job %s does not have allocation %s", r.id, allocID)
 		}
-		task, name := r.query.Get("task"), r.query.Get("action")
-		if !hasTask(alloc, task) {
-			return execCommand{}, wrongExec("unknown task name %q", task)
+		name, action := r.query.Get("task"), r.query.Get("action")
+		task := taskOf(alloc, name)
+		if task == nil {
+			return execCommand{}, wrongExec("unknown task name %q", name)
 		}
-		for _, action := range actionsOf(alloc, task) {
-			if action.Name == name {
-				return a.execIn(r, alloc, append([]string{action.Command}, action.Args...))
+		for _, known := range task.Actions {
+			if known.Name == action {
+				return a.execIn(r, alloc, append([]string{known.Command}, known.Args...))
 			}
 		}
-		return execCommand{}, wrongExec("action %s not found in task %s", name, task)
+		return execCommand{}, wrongExec("action %s not found in task %s", action, name)
 	})
-}
-
-func actionsOf(alloc *api.Allocation, task string) []*api.Action {
-	for _, t := range alloc.GetTaskGroup().Tasks {
-		if t.Name == task {
-			return t.Actions
-		}
-	}
-	return nil
 }
 
 // execIn makes sure that the task is there to run a command in.
@@ -113,7 +105,7 @@ func (a *API) execIn(r *request, alloc *api.Allocation, command []string) (execC
 	switch state := alloc.TaskStates[task]; {
 	case err != nil:
 		return execCommand{}, wrongExec("%v", err)
-	case !hasTask(alloc, task):
+	case taskOf(alloc, task) == nil:
 		return execCommand{}, wrongExec("unknown task name %q", task)
 	case state == nil || state.StartedAt.IsZero():
 		return execCommand{}, wrongExec("task %q not started yet.", task)

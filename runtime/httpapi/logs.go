@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// place in a stream, as clients ask for it.
+// from reads the place in a stream from which a client wants to have it.
 func (r *request) from() (end bool, offset int64, err error) {
 	if text := r.query.Get("offset"); text != "" {
 		if offset, err = strconv.ParseInt(text, 10, 64); err != nil {
@@ -91,7 +91,7 @@ func (a *API) logRequest(r *request) (logs.FollowRequest, error) {
 	if alloc == nil {
 		return ask, unknownAlloc(r.id)
 	}
-	if !hasTask(alloc, ask.Task) {
+	if taskOf(alloc, ask.Task) == nil {
 		return ask, bad(fmt.Sprintf("unknown task name %q", ask.Task))
 	}
 	if state := alloc.TaskStates[ask.Task]; state == nil || state.StartedAt.IsZero() {
@@ -110,17 +110,16 @@ func (a *API) logRequest(r *request) (logs.FollowRequest, error) {
 	return ask, nil
 }
 
-func hasTask(alloc *api.Allocation, name string) bool {
-	g := model.Group(alloc.Job, alloc.TaskGroup)
-	if g == nil {
-		return false
-	}
-	for _, t := range g.Tasks {
-		if t.Name == name {
-			return true
+// taskOf returns the task of an allocation that has the name, nil if none has.
+func taskOf(alloc *api.Allocation, name string) *api.Task {
+	if g := model.Group(alloc.Job, alloc.TaskGroup); g != nil {
+		for _, t := range g.Tasks {
+			if t.Name == name {
+				return t
+			}
 		}
 	}
-	return false
+	return nil
 }
 
 func unknownAlloc(id string) error {
