@@ -49,13 +49,16 @@ type Host interface {
 	// Interpolate fills in the references of a text, as in the task's own block.
 	Interpolate(ctx context.Context, s Scope, text string) (string, error)
 
-	// EmitEvent adds an event to a task.
-	EmitEvent(ctx context.Context, s Scope, message string, details map[string]string) error
+	// EmitEvent adds an event to a task. One without a Type is a "Task hook
+	// message"; the host sets its time.
+	EmitEvent(ctx context.Context, s Scope, event Event) error
 
 	// Restart, Signal and Kill act on a task or on all that run. They return when
-	// that is under way.
-	Restart(ctx context.Context, s Scope, reason string) error
-	Signal(ctx context.Context, s Scope, signal string) error
+	// that is under way. With failure the restart policy counts the restart. A
+	// task that is killed has failed. The reasons are for people, and may be
+	// empty.
+	Restart(ctx context.Context, s Scope, reason string, failure bool) error
+	Signal(ctx context.Context, s Scope, signal, reason string) error
 	Kill(ctx context.Context, s Scope, reason string) error
 
 	// SetHealth says how the allocation is for its deployment. Unhealthy is final
@@ -71,8 +74,8 @@ type Host interface {
 	// Variables lists the paths below a prefix, as Variable does.
 	Variables(ctx context.Context, s Scope, prefix string, after uint64) (paths []string, index uint64, err error)
 
-	// Services lists the instances of a service in the namespace of the job, as
-	// Variable does.
+	// Services lists the instances of a service in the namespace of the job, or
+	// with an empty name those of all services, as Variable does.
 	Services(ctx context.Context, s Scope, name string, after uint64) (instances []Service, index uint64, err error)
 }
 
@@ -114,6 +117,7 @@ type Event struct {
 // Service is an instance of a service.
 type Service struct {
 	ID         string
+	Name       string // of the service
 	Address    string
 	Port       int
 	Tags       []string

@@ -49,16 +49,16 @@ func (b *butler) Interpolate(_ context.Context, s hook.Scope, text string) (stri
 	return "<" + text + ">", b.note(s, text)
 }
 
-func (b *butler) EmitEvent(_ context.Context, s hook.Scope, message string, details map[string]string) error {
-	return b.note(s, message, details)
+func (b *butler) EmitEvent(_ context.Context, s hook.Scope, event hook.Event) error {
+	return b.note(s, event)
 }
 
-func (b *butler) Restart(_ context.Context, s hook.Scope, reason string) error {
-	return b.note(s, "restart", reason)
+func (b *butler) Restart(_ context.Context, s hook.Scope, reason string, failure bool) error {
+	return b.note(s, "restart", reason, failure)
 }
 
-func (b *butler) Signal(_ context.Context, s hook.Scope, signal string) error {
-	return b.note(s, "signal", signal)
+func (b *butler) Signal(_ context.Context, s hook.Scope, signal, reason string) error {
+	return b.note(s, "signal", signal, reason)
 }
 
 func (b *butler) Kill(_ context.Context, s hook.Scope, reason string) error {
@@ -104,7 +104,7 @@ func TestHostCarriesAllFields(t *testing.T) {
 	ctx := t.Context()
 	of := hook.Scope{Capability: "key", Task: "web"}
 	whole := hook.Scope{Capability: "key"}
-	details := map[string]string{"a": "b"}
+	event := hook.Event{Type: "Template", Message: "hello", Details: map[string]string{"a": "b"}}
 	for _, test := range []struct {
 		name  string
 		call  func() (any, error)
@@ -115,9 +115,9 @@ func TestHostCarriesAllFields(t *testing.T) {
 			&driver.ExecResult{Stdout: []byte("out"), Stderr: []byte("err"), Exit: driver.ExitResult{ExitCode: 3, Signal: 4}}},
 		{"state", func() (any, error) { return host.State(ctx, whole) }, []any{whole}, func() any { s := filled[hook.AllocState](); return &s }()},
 		{"interpolate", func() (any, error) { return host.Interpolate(ctx, of, "x") }, []any{of, "x"}, "<x>"},
-		{"event", func() (any, error) { return nil, host.EmitEvent(ctx, of, "hello", details) }, []any{of, "hello", details}, nil},
-		{"restart", func() (any, error) { return nil, host.Restart(ctx, of, "why") }, []any{of, "restart", "why"}, nil},
-		{"signal", func() (any, error) { return nil, host.Signal(ctx, of, "SIGHUP") }, []any{of, "signal", "SIGHUP"}, nil},
+		{"event", func() (any, error) { return nil, host.EmitEvent(ctx, of, event) }, []any{of, event}, nil},
+		{"restart", func() (any, error) { return nil, host.Restart(ctx, of, "why", true) }, []any{of, "restart", "why", true}, nil},
+		{"signal", func() (any, error) { return nil, host.Signal(ctx, of, "SIGHUP", "why") }, []any{of, "signal", "SIGHUP", "why"}, nil},
 		{"kill", func() (any, error) { return nil, host.Kill(ctx, of, "why") }, []any{of, "kill", "why"}, nil},
 		{"health", func() (any, error) { return nil, host.SetHealth(ctx, whole, true, "why") }, []any{whole, true, "why"}, nil},
 		{"variable", func() (any, error) { v, i, err := host.Variable(ctx, whole, "p", 5); return []any{v, i}, err }, []any{whole, "p", uint64(5)}, []any{map[string]string{"k": "v"}, uint64(9)}},

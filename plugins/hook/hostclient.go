@@ -145,20 +145,22 @@ func (c *HostClient) Interpolate(ctx context.Context, s Scope, text string) (str
 }
 
 // EmitEvent implements Host.
-func (c *HostClient) EmitEvent(ctx context.Context, s Scope, message string, details map[string]string) error {
-	_, err := c.pb.EmitEvent(ctx, &hookpb.EmitEventRequest{Capability: s.Capability, Task: s.Task, Message: message, Details: details})
+func (c *HostClient) EmitEvent(ctx context.Context, s Scope, event Event) error {
+	_, err := c.pb.EmitEvent(ctx, &hookpb.EmitEventRequest{
+		Capability: s.Capability, Task: s.Task, Type: event.Type, Message: event.Message, Details: event.Details,
+	})
 	return hostError(ctx, err)
 }
 
 // Restart implements Host.
-func (c *HostClient) Restart(ctx context.Context, s Scope, reason string) error {
-	_, err := c.pb.Restart(ctx, &hookpb.RestartRequest{Capability: s.Capability, Task: s.Task, Reason: reason})
+func (c *HostClient) Restart(ctx context.Context, s Scope, reason string, failure bool) error {
+	_, err := c.pb.Restart(ctx, &hookpb.RestartRequest{Capability: s.Capability, Task: s.Task, Reason: reason, Failure: failure})
 	return hostError(ctx, err)
 }
 
 // Signal implements Host.
-func (c *HostClient) Signal(ctx context.Context, s Scope, signal string) error {
-	_, err := c.pb.Signal(ctx, &hookpb.SignalRequest{Capability: s.Capability, Task: s.Task, Signal: signal})
+func (c *HostClient) Signal(ctx context.Context, s Scope, signal, reason string) error {
+	_, err := c.pb.Signal(ctx, &hookpb.SignalRequest{Capability: s.Capability, Task: s.Task, Signal: signal, Reason: reason})
 	return hostError(ctx, err)
 }
 
@@ -202,7 +204,7 @@ func (c *HostClient) Services(ctx context.Context, s Scope, name string, after u
 	instances := make([]Service, 0, len(p.GetInstances()))
 	for _, i := range p.GetInstances() {
 		instances = append(instances, Service{
-			ID: i.GetId(), Address: i.GetAddress(), Port: int(i.GetPort()), Tags: i.GetTags(), AllocID: i.GetAllocId(),
+			ID: i.GetId(), Name: i.GetName(), Address: i.GetAddress(), Port: int(i.GetPort()), Tags: i.GetTags(), AllocID: i.GetAllocId(),
 			NodeID: i.GetNodeId(), Datacenter: i.GetDatacenter(), JobID: i.GetJobId(),
 		})
 	}

@@ -114,15 +114,15 @@ func done(err error) (*hookpb.Done, error) {
 }
 
 func (s *hostServer) EmitEvent(ctx context.Context, r *hookpb.EmitEventRequest) (*hookpb.Done, error) {
-	return done(s.impl.EmitEvent(ctx, scope(r), r.GetMessage(), r.GetDetails()))
+	return done(s.impl.EmitEvent(ctx, scope(r), Event{Type: r.GetType(), Message: r.GetMessage(), Details: r.GetDetails()}))
 }
 
 func (s *hostServer) Restart(ctx context.Context, r *hookpb.RestartRequest) (*hookpb.Done, error) {
-	return done(s.impl.Restart(ctx, scope(r), r.GetReason()))
+	return done(s.impl.Restart(ctx, scope(r), r.GetReason(), r.GetFailure()))
 }
 
 func (s *hostServer) Signal(ctx context.Context, r *hookpb.SignalRequest) (*hookpb.Done, error) {
-	return done(s.impl.Signal(ctx, scope(r), r.GetSignal()))
+	return done(s.impl.Signal(ctx, scope(r), r.GetSignal(), r.GetReason()))
 }
 
 func (s *hostServer) Kill(ctx context.Context, r *hookpb.KillRequest) (*hookpb.Done, error) {
@@ -157,7 +157,7 @@ func (s *hostServer) Services(ctx context.Context, r *hookpb.ServicesRequest) (*
 	p := &hookpb.ServicesResponse{Index: index}
 	for _, i := range instances {
 		p.Instances = append(p.Instances, &hookpb.ServiceInstance{
-			Id: i.ID, Address: i.Address, Port: int32(i.Port), Tags: i.Tags, AllocId: i.AllocID,
+			Id: i.ID, Name: i.Name, Address: i.Address, Port: int32(i.Port), Tags: i.Tags, AllocId: i.AllocID,
 			NodeId: i.NodeID, Datacenter: i.Datacenter, JobId: i.JobID,
 		})
 	}

@@ -712,6 +712,7 @@ type EmitEventRequest struct {
 	Task          string                 `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"`
 	Message       string                 `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
 	Details       map[string]string      `protobuf:"bytes,4,rep,name=details,proto3" json:"details,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Type          string                 `protobuf:"bytes,5,opt,name=type,proto3" json:"type,omitempty"` // empty: Task hook message
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -774,11 +775,19 @@ func (x *EmitEventRequest) GetDetails() map[string]string {
 	return nil
 }
 
+func (x *EmitEventRequest) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
 type RestartRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Capability    string                 `protobuf:"bytes,1,opt,name=capability,proto3" json:"capability,omitempty"`
 	Task          string                 `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"`
 	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Failure       bool                   `protobuf:"varint,4,opt,name=failure,proto3" json:"failure,omitempty"` // the restart policy counts it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -834,11 +843,19 @@ func (x *RestartRequest) GetReason() string {
 	return ""
 }
 
+func (x *RestartRequest) GetFailure() bool {
+	if x != nil {
+		return x.Failure
+	}
+	return false
+}
+
 type SignalRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Capability    string                 `protobuf:"bytes,1,opt,name=capability,proto3" json:"capability,omitempty"`
 	Task          string                 `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"`
 	Signal        string                 `protobuf:"bytes,3,opt,name=signal,proto3" json:"signal,omitempty"` // SIGHUP
+	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -890,6 +907,13 @@ func (x *SignalRequest) GetTask() string {
 func (x *SignalRequest) GetSignal() string {
 	if x != nil {
 		return x.Signal
+	}
+	return ""
+}
+
+func (x *SignalRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
 	}
 	return ""
 }
@@ -1368,6 +1392,7 @@ type ServiceInstance struct {
 	NodeId        string                 `protobuf:"bytes,6,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
 	Datacenter    string                 `protobuf:"bytes,7,opt,name=datacenter,proto3" json:"datacenter,omitempty"`
 	JobId         string                 `protobuf:"bytes,8,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Name          string                 `protobuf:"bytes,9,opt,name=name,proto3" json:"name,omitempty"` // of the service
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1458,6 +1483,13 @@ func (x *ServiceInstance) GetJobId() string {
 	return ""
 }
 
+func (x *ServiceInstance) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 var File_plugins_proto_hookpb_host_proto protoreflect.FileDescriptor
 
 const file_plugins_proto_hookpb_host_proto_rawDesc = "" +
@@ -1528,29 +1560,32 @@ const file_plugins_proto_hookpb_host_proto_rawDesc = "" +
 	"\x04task\x18\x02 \x01(\tR\x04task\x12\x12\n" +
 	"\x04text\x18\x03 \x01(\tR\x04text\")\n" +
 	"\x13InterpolateResponse\x12\x12\n" +
-	"\x04text\x18\x01 \x01(\tR\x04text\"\xf0\x01\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\"\x84\x02\n" +
 	"\x10EmitEventRequest\x12\x1e\n" +
 	"\n" +
 	"capability\x18\x01 \x01(\tR\n" +
 	"capability\x12\x12\n" +
 	"\x04task\x18\x02 \x01(\tR\x04task\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12R\n" +
-	"\adetails\x18\x04 \x03(\v28.nomadlite.plugins.hook.v1.EmitEventRequest.DetailsEntryR\adetails\x1a:\n" +
+	"\adetails\x18\x04 \x03(\v28.nomadlite.plugins.hook.v1.EmitEventRequest.DetailsEntryR\adetails\x12\x12\n" +
+	"\x04type\x18\x05 \x01(\tR\x04type\x1a:\n" +
 	"\fDetailsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\\\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"v\n" +
 	"\x0eRestartRequest\x12\x1e\n" +
 	"\n" +
 	"capability\x18\x01 \x01(\tR\n" +
 	"capability\x12\x12\n" +
 	"\x04task\x18\x02 \x01(\tR\x04task\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"[\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
+	"\afailure\x18\x04 \x01(\bR\afailure\"s\n" +
 	"\rSignalRequest\x12\x1e\n" +
 	"\n" +
 	"capability\x18\x01 \x01(\tR\n" +
 	"capability\x12\x12\n" +
 	"\x04task\x18\x02 \x01(\tR\x04task\x12\x16\n" +
-	"\x06signal\x18\x03 \x01(\tR\x06signal\"Y\n" +
+	"\x06signal\x18\x03 \x01(\tR\x06signal\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"Y\n" +
 	"\vKillRequest\x12\x1e\n" +
 	"\n" +
 	"capability\x18\x01 \x01(\tR\n" +
@@ -1594,7 +1629,7 @@ const file_plugins_proto_hookpb_host_proto_rawDesc = "" +
 	"\x05after\x18\x03 \x01(\x04R\x05after\"r\n" +
 	"\x10ServicesResponse\x12H\n" +
 	"\tinstances\x18\x01 \x03(\v2*.nomadlite.plugins.hook.v1.ServiceInstanceR\tinstances\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\x04R\x05index\"\xce\x01\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\"\xe2\x01\n" +
 	"\x0fServiceInstance\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
@@ -1605,7 +1640,8 @@ const file_plugins_proto_hookpb_host_proto_rawDesc = "" +
 	"\n" +
 	"datacenter\x18\a \x01(\tR\n" +
 	"datacenter\x12\x15\n" +
-	"\x06job_id\x18\b \x01(\tR\x05jobId2\xff\b\n" +
+	"\x06job_id\x18\b \x01(\tR\x05jobId\x12\x12\n" +
+	"\x04name\x18\t \x01(\tR\x04name2\xff\b\n" +
 	"\x04Host\x12Y\n" +
 	"\x04Exec\x12&.nomadlite.plugins.hook.v1.ExecRequest\x1a'.nomadlite.plugins.hook.v1.ExecResponse\"\x00\x12\\\n" +
 	"\x05Stats\x12'.nomadlite.plugins.hook.v1.StatsRequest\x1a&.nomadlite.plugins.hook.v1.StatsSample\"\x000\x01\x12Y\n" +

@@ -55,7 +55,7 @@ type HostClient interface {
 	// EmitEvent adds an event to a task.
 	EmitEvent(ctx context.Context, in *EmitEventRequest, opts ...grpc.CallOption) (*Done, error)
 	// Restart, Signal and Kill act on a task, or with the capability of an
-	// allocation and no task on all that run.
+	// allocation and no task on all that run. A task that is killed has failed.
 	Restart(ctx context.Context, in *RestartRequest, opts ...grpc.CallOption) (*Done, error)
 	Signal(ctx context.Context, in *SignalRequest, opts ...grpc.CallOption) (*Done, error)
 	Kill(ctx context.Context, in *KillRequest, opts ...grpc.CallOption) (*Done, error)
@@ -66,7 +66,8 @@ type HostClient interface {
 	// wait until the index is higher, or the call is ended.
 	Variable(ctx context.Context, in *VariableRequest, opts ...grpc.CallOption) (*VariableResponse, error)
 	Variables(ctx context.Context, in *VariablesRequest, opts ...grpc.CallOption) (*VariablesResponse, error)
-	// Services lists the instances of a service in the namespace of the job.
+	// Services lists the instances of a service in the namespace of the job, or
+	// without a name those of all services.
 	Services(ctx context.Context, in *ServicesRequest, opts ...grpc.CallOption) (*ServicesResponse, error)
 }
 
@@ -222,7 +223,7 @@ type HostServer interface {
 	// EmitEvent adds an event to a task.
 	EmitEvent(context.Context, *EmitEventRequest) (*Done, error)
 	// Restart, Signal and Kill act on a task, or with the capability of an
-	// allocation and no task on all that run.
+	// allocation and no task on all that run. A task that is killed has failed.
 	Restart(context.Context, *RestartRequest) (*Done, error)
 	Signal(context.Context, *SignalRequest) (*Done, error)
 	Kill(context.Context, *KillRequest) (*Done, error)
@@ -233,7 +234,8 @@ type HostServer interface {
 	// wait until the index is higher, or the call is ended.
 	Variable(context.Context, *VariableRequest) (*VariableResponse, error)
 	Variables(context.Context, *VariablesRequest) (*VariablesResponse, error)
-	// Services lists the instances of a service in the namespace of the job.
+	// Services lists the instances of a service in the namespace of the job, or
+	// without a name those of all services.
 	Services(context.Context, *ServicesRequest) (*ServicesResponse, error)
 	mustEmbedUnimplementedHostServer()
 }
