@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/hcl/v2"
 
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
@@ -108,12 +109,14 @@ func agentPlugins(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Cat
 	for _, name := range builtinNames() {
 		named := slices.ContainsFunc(c.Plugins, func(b catalog.Block) bool { return b.Name == name })
 		switch {
+		case builtins[name].kind == base.TypeHook:
+			// It starts when a job needs it.
 		case slices.Contains(c.DriverDeny, name), c.DriverAllow != nil && !slices.Contains(c.DriverAllow, name):
 			continue
 		case name != rawexec.Name && !named:
 			continue // it is there for tests
 		}
-		builtin := catalog.Builtin{Name: name}
+		builtin := catalog.Builtin{Name: name, Type: builtins[name].kind}
 		if name == rawexec.Name && (dev || c.RawExec) {
 			builtin.Config = map[string]any{"enabled": true}
 		}

@@ -4,11 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 )
@@ -44,12 +47,23 @@ func newPluginListCommand(s *streams) *cobra.Command {
 // pluginRow is one plugin as the list shows it.
 type pluginRow struct {
 	Name    string
-	Driver  string
+	Driver  string `json:",omitempty"`
+	Hook    string `json:",omitempty"`
 	Version string
 	Health  string
 	Path    string `json:",omitempty"`
 	Note    string `json:",omitempty"` // why it does not run, or what it says of its health
 	failed  bool
+}
+
+func (r pluginRow) serves() string {
+	switch {
+	case r.Hook != "":
+		return "hook " + r.Hook
+	case r.Driver != "":
+		return "driver " + r.Driver
+	}
+	return ""
 }
 
 func listPlugins(ctx context.Context, plugins pluginFlags, s *streams) (rows []pluginRow, err error) {
@@ -65,20 +79,29 @@ func listPlugins(ctx context.Context, plugins pluginFlags, s *streams) (rows []p
 	if err := a.Ready(ctx); err == nil {
 		drivers := a.Drivers()
 		for _, p := range a.Plugins() {
-			rows = append(rows, pluginRowOf(p, drivers[p.Driver]))
+			rows = append(rows, pluginRowOf(p, drivers[p.Serves.Name]))
 		}
 	}
 	return rows, a.Close()
 }
 
 func pluginRowOf(p supervisor.Plugin, info supervisor.Info) pluginRow {
-	row := pluginRow{Name: p.Name, Driver: p.Driver, Version: p.Version, Path: p.Path, Note: info.Description}
+	row := pluginRow{Name: p.Name, Version: p.Version, Path: p.Path}
+	if p.Serves.Type == base.TypeHook {
+		row.Hook = p.Serves.Name
+	} else {
+		row.Driver, row.Note = p.Serves.Name, info.Description
+	}
 	switch {
 	case p.Err != nil:
 		row.Health, row.Note, row.failed = "failed", p.Err.Error(), true
 	case p.Retired != "":
 		row.Health, row.Note = "unused", p.Retired
-	case p.Driver == "":
+	case p.Resting:
+		row.Hook, row.Health, row.Note = p.Name, "ready", "starts when a job needs it"
+	case p.Takes != nil:
+		row.Health, row.Note = "healthy", momentsOf(p.Takes)
+	case p.Serves.Name == "":
 		row.Health, row.Note = "starting", "has not answered yet"
 	case !info.Detected:
 		row.Health = "undetected"
@@ -88,6 +111,19 @@ func pluginRowOf(p supervisor.Plugin, info supervisor.Info) pluginRow {
 		row.Health = "healthy"
 	}
 	return row
+}
+
+// momentsOf says at which moments a hook is called.
+func momentsOf(d *hook.Description) string {
+	var names []string
+	for _, p := range d.Moments {
+		names = append(names, p.Moment.String())
+	}
+	text := strings.Join(names, ", ")
+	if d.EveryAlloc {
+		text += "; of every allocation"
+	}
+	return text
 }
 
 func printPlugins(s *streams, rows []pluginRow, asJSON bool) error {
@@ -106,9 +142,9 @@ func printPlugins(s *streams, rows []pluginRow, asJSON bool) error {
 		return failed
 	}
 	table := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "Plugin\tDriver\tVersion\tHealth\tNote")
+	fmt.Fprintln(table, "Plugin\tServes\tVersion\tHealth\tNote")
 	for _, row := range rows {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", row.Name, row.Driver, row.Version, row.Health, row.Note)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", row.Name, row.serves(), row.Version, row.Health, row.Note)
 	}
 	if err := table.Flush(); err != nil {
 		return err

@@ -9,26 +9,30 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/builtin/mock"
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// builtins are the drivers in the box. Each runs in a process of its own, like
-// anybody's: this binary, started again with `plugin serve NAME`.
-var builtins = map[string]func(){
-	mock.Name:    func() { sdk.Serve(&mock.Driver{}) },
-	rawexec.Name: func() { sdk.Serve(&rawexec.Driver{}) },
+// builtins are the drivers and hooks in the box. Each runs in a process of its
+// own, like anybody's: this binary, started again with `plugin serve NAME`.
+var builtins = map[string]struct {
+	kind  base.Type
+	serve func()
+}{
+	mock.Name:    {base.TypeDriver, func() { sdk.Serve(&mock.Driver{}) }},
+	rawexec.Name: {base.TypeDriver, func() { sdk.Serve(&rawexec.Driver{}) }},
 }
 
 // servePlugin serves one of them as a plugin process, which says so when a person runs
 // it.
 func servePlugin(name string) error {
-	serve := builtins[name]
-	if serve == nil {
+	builtin, ok := builtins[name]
+	if !ok {
 		names := slices.Sorted(maps.Keys(builtins))
-		return fmt.Errorf("plugin serve: there is no builtin driver %q, only %s", name, strings.Join(names, ", "))
+		return fmt.Errorf("plugin serve: there is no builtin plugin %q, only %s", name, strings.Join(names, ", "))
 	}
 	// Such a process idles beside every task: its memory counts, its speed does not.
 	debug.SetGCPercent(25)
-	serve()
+	builtin.serve()
 	return nil
 }

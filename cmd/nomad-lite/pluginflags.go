@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
 )
@@ -50,7 +51,7 @@ func (f *pluginFlags) catalog(s *streams, wanted []string, logger hclog.Logger) 
 		config.Dir = f.dir
 	}
 	for _, name := range builtinNames() {
-		builtin := catalog.Builtin{Name: name}
+		builtin := catalog.Builtin{Name: name, Type: builtins[name].kind}
 		if name == rawexec.Name {
 			// Who runs a job in the foreground has switched its driver on by that.
 			// A plugin block of their own has the last word.
@@ -70,10 +71,16 @@ func (f *pluginFlags) drivers(s *streams, wanted []string) ([]string, error) {
 	}
 	var names []string
 	for _, entry := range known.Entries() {
-		names = append(names, entry.DriverName())
+		if entry.Type != base.TypeHook {
+			names = append(names, entry.DriverName())
+		}
 	}
 	slices.Sort(names)
 	return slices.Compact(names), nil
 }
 
 func builtinNames() []string { return slices.Sorted(maps.Keys(builtins)) }
+
+func builtinDrivers() []string {
+	return slices.DeleteFunc(builtinNames(), func(name string) bool { return builtins[name].kind != base.TypeDriver })
+}

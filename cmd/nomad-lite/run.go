@@ -362,7 +362,7 @@ func (r *foregroundRun) slowPlugins() []string {
 	var slow []string
 	for _, p := range r.agent.Plugins() {
 		name := strings.TrimPrefix(p.Name, catalog.DriverPrefix)
-		if _, up := drivers[cmp.Or(p.Driver, name)]; !up && p.Err == nil && p.Retired == "" && slices.Contains(wanted, name) {
+		if _, up := drivers[cmp.Or(p.Serves.Name, name)]; !up && p.Takes == nil && !p.Resting && p.Err == nil && p.Retired == "" && slices.Contains(wanted, name) {
 			slow = append(slow, p.Name)
 		}
 	}
@@ -415,7 +415,7 @@ func (r *foregroundRun) checkDrivers() error {
 	if len(broken) > 0 {
 		return refused(errors.Join(broken...))
 	}
-	names := slices.AppendSeq(builtinNames(), maps.Keys(drivers))
+	names := slices.AppendSeq(builtinDrivers(), maps.Keys(drivers))
 	if good, err := r.file.refuse(r.streams, names, true); err != nil || !good {
 		return errors.Join(errRefused, err)
 	}

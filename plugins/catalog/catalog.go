@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
 // DriverPrefix may stand before the driver name in the name of a plugin file.
@@ -33,8 +35,9 @@ func ValidName(name string) bool { return len(name) <= 128 && id.MatchString(nam
 // Builtin is a plugin that this binary serves itself.
 type Builtin struct {
 	Name    string
-	Args    []string // after argv[0]; nil means plugin serve NAME
-	Version string   // what it reports; "" means DefaultBuiltinVersion
+	Type    base.Type // TypeDriver if it is not given
+	Args    []string  // after argv[0]; nil means plugin serve NAME
+	Version string    // what it reports; "" means DefaultBuiltinVersion
 
 	// Config is its configuration where no plugin block has one.
 	Config map[string]any
@@ -72,8 +75,9 @@ type Entry struct {
 	Path    string   // the file, for people; "" for a builtin
 	Args    []string // after argv[0]
 	Builtin bool
-	Version string // of a builtin
-	Block   *Block // its configuration; nil when it has none
+	Type    base.Type // of a builtin; of others it is known when they have been asked
+	Version string    // of a builtin
+	Block   *Block    // its configuration; nil when it has none
 
 	// Err says why the plugin may not be started, when that is known already.
 	Err error
@@ -82,8 +86,8 @@ type Entry struct {
 	file string // name in dir
 }
 
-// DriverName is the driver that the plugin is expected to contain. What the
-// plugin says about itself counts more.
+// DriverName is the driver or hook that the plugin is expected to contain. What
+// the plugin says about itself counts more.
 func (e Entry) DriverName() string {
 	if e.Builtin {
 		return e.Name
@@ -154,7 +158,10 @@ func New(cfg Config) (*Catalog, error) {
 
 	for _, b := range cfg.Builtins {
 		block := blocks[b.Name]
-		args, version := b.Args, b.Version
+		args, version, kind := b.Args, b.Version, b.Type
+		if kind == base.TypeUnknown {
+			kind = base.TypeDriver
+		}
 		if args == nil {
 			args = []string{"plugin", "serve", b.Name}
 		}
@@ -178,7 +185,7 @@ func New(cfg Config) (*Catalog, error) {
 			with.Config = b.Config
 			block = &with
 		}
-		c.entries = append(c.entries, Entry{Name: b.Name, Args: args, Builtin: true, Version: version, Block: block})
+		c.entries = append(c.entries, Entry{Name: b.Name, Args: args, Builtin: true, Type: kind, Version: version, Block: block})
 	}
 
 	for _, name := range order {

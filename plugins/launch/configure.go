@@ -13,12 +13,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
 // apiVersions are what is spoken here, by type, highest first.
 var apiVersions = map[base.Type][]string{
 	base.TypeDriver: {"v0.1.0"},
 	base.TypeDevice: {"v0.1.0"},
+	base.TypeHook:   {hook.APIVersion},
 }
 
 // reportedName is what a plugin may call itself: jobs, node attributes and
@@ -132,16 +134,45 @@ func encodeSettings(schema *hclspec.Spec, settings map[string]any) ([]byte, erro
 	return b, nil
 }
 
-// init makes the driver ready. A driver without Init is ready as it is.
+// init makes the plugin ready for what it is there for.
 func (p *Plugin) init(ctx context.Context) error {
-	if p.info.Type != base.TypeDriver {
-		return nil
+	switch p.info.Type {
+	case base.TypeDriver:
+		return p.initDriver(ctx)
+	case base.TypeHook:
+		return p.initHook(ctx)
 	}
+	return nil
+}
+
+// initDriver makes the driver ready. A driver without Init is ready as it is.
+func (p *Plugin) initDriver(ctx context.Context) error {
 	p.driver = driver.NewClient(p.conn, p.proc.done)
 	ctx, cancel := p.callContext(ctx)
 	defer cancel()
 	if err := p.driver.Init(ctx); err != nil {
 		return p.explainCall(ctx, "Init", err)
 	}
+	return nil
+}
+
+// initHook asks the hook what it takes part in, and tells it where its host is.
+func (p *Plugin) initHook(ctx context.Context) error {
+	p.hook = hook.NewClient(p.conn, p.proc.done)
+	call, cancel := p.callContext(ctx)
+	defer cancel()
+	takes, err := p.hook.Describe(call)
+	if err != nil {
+		return p.explainCall(call, "Describe", err)
+	}
+	if len(takes.Moments) == 0 {
+		return errors.New("the hook takes part in no moment that this host knows")
+	}
+	call, cancel = p.callContext(ctx)
+	defer cancel()
+	if err := p.hook.Configure(call, p.cfg.Hooks); err != nil {
+		return p.explainCall(call, "Configure", err)
+	}
+	p.takes = takes
 	return nil
 }

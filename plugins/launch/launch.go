@@ -25,6 +25,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
 
@@ -67,6 +68,9 @@ type Config struct {
 	// Host is what a driver is told about this machine; nil is allowed.
 	Host *base.DriverConfig
 
+	// Hooks is what a hook is told: where its host is.
+	Hooks hook.Config
+
 	// Logger gets the plugin's log under the plugin's name. Nil means silence.
 	Logger hclog.Logger
 
@@ -101,6 +105,8 @@ type Plugin struct {
 	info    base.Info
 	version string
 	driver  driver.Driver
+	hook    *hook.Client
+	takes   *hook.Description // of hook
 	words   tail
 	sinks   [2]*os.File // our read ends of the plugin's stdout and stderr
 	key     string      // what the keeper holds them under
@@ -256,6 +262,9 @@ func (p *Plugin) PID() int { return p.proc.PID }
 
 // Driver is the driver in the plugin; nil if it is no driver.
 func (p *Plugin) Driver() driver.Driver { return p.driver }
+
+// Hook is the hook in the plugin, and what it takes part in; nil if it is none.
+func (p *Plugin) Hook() (*hook.Client, *hook.Description) { return p.hook, p.takes }
 
 // Conn is the connection to the plugin's services.
 func (p *Plugin) Conn() grpc.ClientConnInterface { return p.conn }

@@ -9,6 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
 // fakePlugin is an instance without a process.
@@ -17,6 +18,9 @@ type fakePlugin struct {
 	done chan struct{}
 	once sync.Once
 	drv  *fakeDriver
+
+	hook  *hook.Client // nil in a driver
+	takes *hook.Description
 
 	mu      sync.Mutex
 	stopped bool
@@ -33,10 +37,11 @@ func newFake(name, version string) *fakePlugin {
 	return f
 }
 
-func (f *fakePlugin) Info() base.Info       { return f.info }
-func (f *fakePlugin) Driver() driver.Driver { return f.drv }
-func (f *fakePlugin) PID() int              { return 42 }
-func (f *fakePlugin) Done() <-chan struct{} { return f.done }
+func (f *fakePlugin) Info() base.Info                         { return f.info }
+func (f *fakePlugin) Driver() driver.Driver                   { return f.drv }
+func (f *fakePlugin) PID() int                                { return 42 }
+func (f *fakePlugin) Hook() (*hook.Client, *hook.Description) { return f.hook, f.takes }
+func (f *fakePlugin) Done() <-chan struct{}                   { return f.done }
 func (f *fakePlugin) Exit() error {
 	<-f.done
 	return fmt.Errorf("plugin %q: exited", f.info.Name)
@@ -152,7 +157,7 @@ func (d *fakeDriver) set(change func(*fakeDriver)) {
 }
 
 func builtin(name string) catalog.Entry {
-	return catalog.Entry{Name: name, Builtin: true, Version: "0.1.0"}
+	return catalog.Entry{Name: name, Builtin: true, Type: base.TypeDriver, Version: "0.1.0"}
 }
 
 func external(name string) catalog.Entry {

@@ -25,6 +25,9 @@ func (s *Supervisor) manage(ctx context.Context, wg *sync.WaitGroup, sl *slot) {
 		return
 	}
 	logger := s.logger.With("plugin", sl.entry.Name)
+	if !s.awaitUse(ctx, sl) {
+		return
+	}
 	for troubles := 0; ; {
 		began := time.Now()
 		inst, err := s.up(ctx, sl)
@@ -81,6 +84,26 @@ func (s *Supervisor) manage(ctx context.Context, wg *sync.WaitGroup, sl *slot) {
 	}
 }
 
+// awaitUse holds back a builtin hook until somebody asks for it: most machines
+// never need it. One that an earlier agent has started is in use. It returns
+// false when ctx has ended.
+func (s *Supervisor) awaitUse(ctx context.Context, sl *slot) bool {
+	if !sl.entry.Builtin || sl.entry.Type != base.TypeHook || s.hasRecord(sl) {
+		return true
+	}
+	wanted := make(chan struct{})
+	s.update(func() {
+		sl.tried, sl.wanted = true, wanted
+		s.settleLocked()
+	})
+	select {
+	case <-wanted:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
 // awaitTurn holds back a builtin until it is known that the configuration does
 // not replace it. It returns false when the slot is not needed.
 func (s *Supervisor) awaitTurn(ctx context.Context, sl *slot) bool {
@@ -131,26 +154,28 @@ func (s *Supervisor) up(ctx context.Context, sl *slot) (instance, error) {
 // admit decides which driver a new process serves, if any.
 func (s *Supervisor) admit(sl *slot, inst instance) (err error) {
 	info := inst.Info()
-	if info.Type != base.TypeDriver {
-		return fmt.Errorf("%s: it is a %s plugin, not a task driver", sl.entry, info.Type)
+	if info.Type != base.TypeDriver && info.Type != base.TypeHook {
+		return fmt.Errorf("%s: it is a %s plugin, neither a task driver nor a hook", sl.entry, info.Type)
 	}
 	s.update(func() {
-		if sl.info.Name != "" && sl.info.Name != info.Name {
-			err = fmt.Errorf("%s: it was driver %q and calls itself %q now; start again to accept that", sl.entry, sl.info.Name, info.Name)
+		if was, is := servedBy(sl.info), servedBy(info); sl.info.Name != "" && was != is {
+			err = fmt.Errorf("%s: it was %s and calls itself %s now; start again to accept that", sl.entry, was, is)
 			return
 		}
 		if err = s.claimLocked(sl, info); err != nil {
 			return
 		}
 		sl.inst, sl.info, sl.err, sl.tried = inst, info, nil, true
+		_, sl.takes = inst.Hook()
+		sl.printed = sl.printed || info.Type != base.TypeDriver // it has no fingerprint
 		_, sl.old = inst.(survivor)
 		s.settleLocked()
 	})
 	return err
 }
 
-// claimLocked gives the driver name of info to sl, or retires one of the two
-// plugins that want it.
+// claimLocked gives what info names to sl, or retires one of the two plugins that
+// want to serve it.
 func (s *Supervisor) claimLocked(sl *slot, info base.Info) error {
 	for _, other := range s.slots {
 		if other == sl || other.retired != "" {
@@ -159,9 +184,9 @@ func (s *Supervisor) claimLocked(sl *slot, info base.Info) error {
 		rival := other.info
 		if rival.Name == "" && other.entry.Builtin {
 			// known without asking, and maybe not launched yet
-			rival = base.Info{Name: other.entry.Name, Version: other.entry.Version}
+			rival = base.Info{Type: other.entry.Type, Name: other.entry.Name, Version: other.entry.Version}
 		}
-		if rival.Name != info.Name {
+		if servedBy(rival) != servedBy(info) {
 			continue
 		}
 		if other.used || !prefer(sl.entry, sl.order, info, other.entry, other.order, rival) {
@@ -170,7 +195,7 @@ func (s *Supervisor) claimLocked(sl *slot, info base.Info) error {
 		}
 		s.retireLocked(other, sl, rival, info)
 	}
-	s.owners[info.Name] = sl
+	s.owners[servedBy(info)] = sl
 	return nil
 }
 
@@ -196,11 +221,11 @@ func prefer(a catalog.Entry, aOrder int, aInfo base.Info, b catalog.Entry, bOrde
 }
 
 func (s *Supervisor) retireLocked(loser, winner *slot, lost, won base.Info) {
-	loser.retired = fmt.Sprintf("driver %q is served by %s, version %s", won.Name, winner.entry, won.Version)
+	loser.retired = fmt.Sprintf("%s is served by %s, version %s", servedBy(won), winner.entry, won.Version)
 	loser.err = nil
 	loser.inst = nil
 	loser.cancel(errRetired)
-	s.logger.Info("multiple versions of plugin detected", "driver", won.Name,
+	s.logger.Info("multiple versions of plugin detected", won.Type.String(), won.Name,
 		"used", winner.entry.String(), "used_version", won.Version,
 		"ignored", loser.entry.String(), "ignored_version", lost.Version)
 	s.settleLocked()
@@ -221,13 +246,15 @@ func (s *Supervisor) fail(sl *slot, err error, retryAt time.Time) {
 // serve reads the streams of a process until it ends, or ctx does, or nobody needs
 // it: then it returns what is closed when somebody does.
 func (s *Supervisor) serve(ctx context.Context, sl *slot, inst instance) (wanted <-chan struct{}) {
-	name := inst.Info().Name
+	served := servedBy(inst.Info())
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
 	var wg sync.WaitGroup
-	wg.Go(func() { s.fingerprints(ctx, sl, inst, name) })
-	wg.Go(func() { s.taskEvents(ctx, inst, name) })
+	if served.Type == base.TypeDriver {
+		wg.Go(func() { s.fingerprints(ctx, sl, inst, served.Name) })
+		wg.Go(func() { s.taskEvents(ctx, inst, served.Name) })
+	}
 	var look <-chan time.Time
 	if sl.entry.Builtin && s.cfg.Busy != nil {
 		ticker := time.NewTicker(restAfter)
@@ -241,22 +268,22 @@ func (s *Supervisor) serve(ctx context.Context, sl *slot, inst instance) (wanted
 		case <-ctx.Done():
 			done = true
 		case <-look:
-			wanted = s.rest(sl, name)
+			wanted = s.rest(sl, served)
 			done = wanted != nil
 		}
 	}
 	cancel()
 	wg.Wait()
 	if wanted == nil {
-		s.setInfo(sl, name, (*Info).lost)
+		s.setInfo(sl, served.Name, (*Info).lost)
 	}
 	return wanted
 }
 
 // rest takes the process of a slot away from everybody if it is not needed, and
 // returns what is closed when it is.
-func (s *Supervisor) rest(sl *slot, name string) (wanted chan struct{}) {
-	if s.cfg.Busy(name) {
+func (s *Supervisor) rest(sl *slot, served Served) (wanted chan struct{}) {
+	if s.cfg.Busy(served) {
 		return nil
 	}
 	// Tasks come before somebody asks for their driver: who has none by now and
@@ -367,8 +394,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 func (s *Supervisor) setInfo(sl *slot, name string, change func(*Info)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.owners[name] != sl {
-		return
+	if s.owners[driverOf(name)] != sl {
+		return // it is a hook, or another plugin serves the driver
 	}
 	sl.printed = true
 	info := s.drivers[name]

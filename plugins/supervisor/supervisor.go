@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/launch"
 )
 
@@ -24,9 +25,12 @@ var (
 	// of Driver that wraps it says which drivers there are.
 	ErrNoDriver = errors.New("no such driver")
 
-	// ErrUnavailable means that the plugin of the driver cannot be started at
-	// the moment. The error that wraps it says why, and when it is tried again.
-	ErrUnavailable = errors.New("driver is not available")
+	// ErrNoHook means that no plugin serves a hook of that name, likewise.
+	ErrNoHook = errors.New("no such hook")
+
+	// ErrUnavailable means that the plugin of the driver or hook cannot be started
+	// at the moment. The error that wraps it says why, and when it is tried again.
+	ErrUnavailable = errors.New("not available")
 
 	// ErrStopped means that the supervisor has ended.
 	ErrStopped = errors.New("plugin supervisor has stopped")
@@ -57,19 +61,24 @@ type Config struct {
 	// Host is what drivers are told about this machine; nil is allowed.
 	Host *base.DriverConfig
 
+	// Hooks is what hooks are told: where they find the agent.
+	Hooks hook.Config
+
 	// Records is where it is kept how the running plugins are found again. They
 	// are taken over from there, and outlive the supervisor where Keep says so. Nil
 	// keeps nothing.
 	Records Records
 
-	// Keep is asked at the end of Run whether the plugin of a driver has tasks and
-	// must go on running. Nil means that none must.
-	Keep func(driver string) bool
+	// Keep is asked at the end of Run whether the plugin of a driver has tasks, or
+	// that of a hook takes part in some, and must go on running. Nil means that none
+	// must.
+	Keep func(Served) bool
 
-	// Busy is asked whether a driver has tasks, or is about to get some. A builtin that
-	// nobody has asked for in a minute and that is not busy is ended, and started again
-	// for who asks; its last fingerprint holds meanwhile. Nil lets it run.
-	Busy func(driver string) bool
+	// Busy is asked whether a driver has tasks, or is about to get some, and likewise
+	// for hooks. A builtin that nobody has asked for in a minute and that is not busy
+	// is ended, and started again for who asks; its last fingerprint holds meanwhile.
+	// Nil lets it run. A builtin hook is not even started before somebody asks.
+	Busy func(Served) bool
 
 	// OnTaskEvent gets what a driver says about its tasks, one event after the
 	// other for each driver. Nil drops it.
@@ -88,16 +97,28 @@ type Info struct {
 	UpdatedAt  time.Time
 }
 
+// Served is what a plugin is there for: a driver or a hook.
+type Served struct {
+	Type base.Type
+	Name string
+}
+
+func (s Served) String() string { return fmt.Sprintf("%s %q", s.Type, s.Name) }
+
+func driverOf(name string) Served { return Served{base.TypeDriver, name} }
+
 // Plugin is the state of one plugin of the catalog.
 type Plugin struct {
 	Name    string // of the file or the builtin
 	Path    string // "" for a builtin
 	Builtin bool
-	Driver  string // the driver that it serves; "" when that is not known yet
+	Serves  Served // its Name is "" when that is not known yet
 	Version string
-	PID     int    // 0 when no process runs
-	Retired string // why another plugin is used in its place
-	Err     error  // why it does not run
+	Takes   *hook.Description // of a hook that has been up
+	Resting bool              // a builtin that nobody needs at the moment
+	PID     int               // 0 when no process runs
+	Retired string            // why another plugin is used in its place
+	Err     error             // why it does not run
 }
 
 // Supervisor keeps plugins alive. Its methods may be called concurrently.
@@ -110,7 +131,7 @@ type Supervisor struct {
 
 	mu      sync.Mutex
 	slots   []*slot
-	owners  map[string]*slot // by driver name
+	owners  map[Served]*slot
 	drivers map[string]Info
 	settled bool // no first launch is awaited any more
 	stopped bool
@@ -122,6 +143,7 @@ type Supervisor struct {
 type instance interface {
 	Info() base.Info
 	Driver() driver.Driver
+	Hook() (*hook.Client, *hook.Description)
 	PID() int
 	Done() <-chan struct{}
 	Exit() error
@@ -143,9 +165,10 @@ type slot struct {
 
 	inst    instance
 	info    base.Info // of the latest process; zero before the first
+	takes   *hook.Description
 	tried   bool      // the first launch has an outcome
 	printed bool      // the first fingerprint is in
-	used    bool      // handed out by Driver
+	used    bool      // handed out by Driver or Hook
 	asked   time.Time // when that was last
 	old     bool      // inst is a process that another supervisor has started
 	err     error     // why there is no process; nil while one is being launched
@@ -162,7 +185,7 @@ func New(cfg Config) *Supervisor {
 	s := &Supervisor{
 		cfg:     cfg,
 		logger:  cfg.Logger,
-		owners:  map[string]*slot{},
+		owners:  map[Served]*slot{},
 		drivers: map[string]Info{},
 		moved:   make(chan struct{}),
 		changed: make(chan struct{}),
@@ -200,6 +223,7 @@ func (s *Supervisor) launch(ctx context.Context, e catalog.Entry) (instance, err
 		SocketDir: s.cfg.SocketDir,
 		Keeper:    s.cfg.Keeper,
 		Host:      s.cfg.Host,
+		Hooks:     s.cfg.Hooks,
 		Logger:    s.logger,
 	}
 	if !binary.Script {
@@ -263,9 +287,29 @@ func (s *Supervisor) Run(ctx context.Context) error {
 // returns the reason at once (ErrUnavailable), and the launch is tried again
 // later. A name that no plugin serves is ErrNoDriver.
 func (s *Supervisor) Driver(ctx context.Context, name string) (driver.Driver, error) {
+	inst, err := s.serving(ctx, driverOf(name))
+	if err != nil {
+		return nil, err
+	}
+	return inst.Driver(), nil
+}
+
+// Hook returns the hook of that name, and what it takes part in, as Driver does.
+// A name that no plugin serves is ErrNoHook.
+func (s *Supervisor) Hook(ctx context.Context, name string) (*hook.Client, *hook.Description, error) {
+	inst, err := s.serving(ctx, Served{base.TypeHook, name})
+	if err != nil {
+		return nil, nil, err
+	}
+	client, takes := inst.Hook()
+	return client, takes, nil
+}
+
+// serving returns a plugin that lives, starting or awaiting it if need be.
+func (s *Supervisor) serving(ctx context.Context, what Served) (instance, error) {
 	for {
 		s.mu.Lock()
-		inst, err := s.driverLocked(name)
+		inst, err := s.servingLocked(what)
 		moved := s.moved
 		s.mu.Unlock()
 		if err != nil {
@@ -273,40 +317,40 @@ func (s *Supervisor) Driver(ctx context.Context, name string) (driver.Driver, er
 		}
 		if inst != nil {
 			if inst.Connected() || s.revive(ctx, inst) {
-				return inst.Driver(), nil
+				return inst, nil
 			}
 		}
 		select {
 		case <-moved:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("driver %q: %w", name, context.Cause(ctx))
+			return nil, fmt.Errorf("%s: %w", what, context.Cause(ctx))
 		}
 	}
 }
 
-// driverLocked returns a living instance, or an error, or neither when there
+// servingLocked returns a living instance, or an error, or neither when there
 // is something to wait for.
-func (s *Supervisor) driverLocked(name string) (instance, error) {
+func (s *Supervisor) servingLocked(what Served) (instance, error) {
 	if s.stopped {
-		return nil, fmt.Errorf("driver %q: %w", name, ErrStopped)
+		return nil, fmt.Errorf("%s: %w", what, ErrStopped)
 	}
 	if !s.settled {
 		return nil, nil // a better plugin for this name may be on its way
 	}
-	sl := s.owners[name]
+	sl := s.owners[what]
 	if sl == nil {
-		sl = s.expectedLocked(name)
+		sl = s.expectedLocked(what)
 	}
 	switch {
 	case sl == nil && s.unnamedLocked():
 		return nil, nil
 	case sl == nil:
-		return nil, s.noDriverLocked(name)
+		return nil, s.nobodyLocked(what)
 	case sl.err != nil:
 		if sl.retryAt.IsZero() {
-			return nil, fmt.Errorf("driver %q: %w: %w", name, ErrUnavailable, sl.err)
+			return nil, fmt.Errorf("%s: %w: %w", what, ErrUnavailable, sl.err)
 		}
-		return nil, fmt.Errorf("driver %q: %w: %w (next try in %s)", name, ErrUnavailable, sl.err, time.Until(sl.retryAt).Round(time.Second))
+		return nil, fmt.Errorf("%s: %w: %w (next try in %s)", what, ErrUnavailable, sl.err, time.Until(sl.retryAt).Round(time.Second))
 	case sl.wanted != nil:
 		close(sl.wanted)
 		sl.wanted = nil
@@ -318,11 +362,14 @@ func (s *Supervisor) driverLocked(name string) (instance, error) {
 	return sl.inst, nil
 }
 
-// expectedLocked finds the plugin that should serve a driver and has not said
-// so yet: by its name, or because it has no other.
-func (s *Supervisor) expectedLocked(name string) *slot {
+// expectedLocked finds the plugin that should serve a driver or hook and has not
+// said so yet: by its name, or because it has no other.
+func (s *Supervisor) expectedLocked(what Served) *slot {
 	for _, sl := range s.slots {
-		if sl.retired == "" && sl.info.Name == "" && sl.entry.DriverName() == name && !s.heldLocked(sl) {
+		if sl.entry.Builtin && sl.entry.Type != what.Type {
+			continue
+		}
+		if sl.retired == "" && sl.info.Name == "" && sl.entry.DriverName() == what.Name && !s.heldLocked(sl) {
 			return sl
 		}
 	}
@@ -337,27 +384,44 @@ func (s *Supervisor) unnamedLocked() bool {
 	})
 }
 
-func (s *Supervisor) noDriverLocked(name string) error {
-	have := slices.Sorted(maps.Keys(s.owners))
+func (s *Supervisor) nobodyLocked(what Served) error {
+	var have []string
+	for served := range s.owners {
+		if served.Type == what.Type {
+			have = append(have, served.Name)
+		}
+	}
+	for _, sl := range s.slots {
+		if sl.entry.Builtin && sl.entry.Type == what.Type && sl.info.Name == "" {
+			have = append(have, sl.entry.Name) // it rests
+		}
+	}
+	slices.Sort(have)
 	var failed []string // what could have been it
 	for _, sl := range s.slots {
 		switch {
 		case sl.retired != "":
 		case sl.err != nil:
 			failed = append(failed, sl.err.Error())
-		case sl.entry.DriverName() == name:
-			failed = append(failed, fmt.Sprintf("%s calls itself %q", sl.entry, sl.info.Name))
+		case sl.entry.DriverName() == what.Name && sl.info.Name != "":
+			failed = append(failed, fmt.Sprintf("%s calls itself %s", sl.entry, servedBy(sl.info)))
 		}
 	}
-	msg := "there is no plugin for any driver"
+	msg := fmt.Sprintf("there is no plugin for any %s", what.Type)
 	if len(have) > 0 {
 		msg = "there are " + strings.Join(have, ", ")
 	}
 	if len(failed) > 0 {
 		msg += "; " + strings.Join(failed, "; ")
 	}
-	return fmt.Errorf("driver %q: %w: %s", name, ErrNoDriver, msg)
+	none := ErrNoDriver
+	if what.Type == base.TypeHook {
+		none = ErrNoHook
+	}
+	return fmt.Errorf("%s: %w: %s", what, none, msg)
 }
+
+func servedBy(info base.Info) Served { return Served{info.Type, info.Name} }
 
 // Drivers is a snapshot of all drivers that have ever been up, by name.
 func (s *Supervisor) Drivers() map[string]Info {
@@ -379,7 +443,8 @@ func (s *Supervisor) Plugins() []Plugin {
 	for _, sl := range s.slots {
 		p := Plugin{
 			Name: sl.entry.Name, Path: sl.entry.Path, Builtin: sl.entry.Builtin,
-			Driver: sl.info.Name, Version: sl.info.Version, Retired: sl.retired, Err: sl.err,
+			Serves: servedBy(sl.info), Version: sl.info.Version, Takes: sl.takes,
+			Resting: sl.wanted != nil, Retired: sl.retired, Err: sl.err,
 		}
 		if sl.inst != nil && !ended(sl.inst) {
 			p.PID = sl.inst.PID()

@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
 // start makes a supervisor whose launches are answered by open; the launch is
@@ -163,7 +164,7 @@ func TestDriverDuringBackoff(t *testing.T) {
 			return newFake("x", "1"), nil
 		})
 		_, err := s.Driver(t.Context(), "x")
-		if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), `driver "x": driver is not available: plugin "x" (/plugins/x): exited with code 3 (next try in 5s)`) {
+		if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), `driver "x": not available: plugin "x" (/plugins/x): exited with code 3 (next try in 5s)`) {
 			t.Errorf("got %v", err)
 		}
 		time.Sleep(5500 * time.Millisecond) // a launch is under way: it is waited for
@@ -244,7 +245,7 @@ func TestChoice(t *testing.T) {
 		}, "raw_exec", "builtin raw_exec", "", nil},
 		{"a file that is another driver than its name says", []offer{
 			{entry: external("hello"), name: "other", version: "1"},
-		}, "hello", "", `there are other; plugin "hello" (/plugins/hello) calls itself "other"`, nil},
+		}, "hello", "", `there are other; plugin "hello" (/plugins/hello) calls itself driver "other"`, nil},
 		{"the highest version of two files", []offer{
 			{entry: external("a"), name: "hello", version: "v1.10.0"}, {entry: external("b"), name: "hello", version: "1.9.0", delay: time.Second},
 		}, "hello", "a", "", nil},
@@ -262,7 +263,7 @@ func TestChoice(t *testing.T) {
 		}, "hello", "zz", "", nil},
 		{"a device is no driver", []offer{
 			{entry: external("gpu"), name: "gpu", version: "device"},
-		}, "gpu", "", "it is a device plugin, not a task driver", nil},
+		}, "gpu", "", "it is a device plugin, neither a task driver nor a hook", nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -338,7 +339,7 @@ func TestNameChange(t *testing.T) {
 		})
 		mustDriver(t, s, "hello").plugin.die()
 		synctest.Wait()
-		if _, err := s.Driver(t.Context(), "hello"); err == nil || !strings.Contains(err.Error(), `it was driver "hello" and calls itself "raw_exec" now`) {
+		if _, err := s.Driver(t.Context(), "hello"); err == nil || !strings.Contains(err.Error(), `it was driver "hello" and calls itself driver "raw_exec" now`) {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -481,7 +482,7 @@ func TestReady(t *testing.T) {
 		if got := s.Plugins()[2]; got.Err == nil || got.PID != 0 || got.Name != "c" {
 			t.Errorf("plugin %+v", got)
 		}
-		if got := s.Plugins()[0]; got.PID != 42 || got.Driver != "a" || !got.Builtin {
+		if got := s.Plugins()[0]; got.PID != 42 || got.Serves.Name != "a" || !got.Builtin {
 			t.Errorf("plugin %+v", got)
 		}
 	})
@@ -514,7 +515,7 @@ func TestRest(t *testing.T) {
 		var launches atomic.Int32
 		var current atomic.Pointer[fakePlugin]
 		broken := false
-		s := start(t, Config{Busy: func(name string) bool { return name == "b" && busy.Load() }},
+		s := start(t, Config{Busy: func(what Served) bool { return what.Name == "b" && busy.Load() }},
 			[]catalog.Entry{builtin("b"), external("x")},
 			func(_ context.Context, key string, n int) (*fakePlugin, error) {
 				if key == "x" {
@@ -535,7 +536,7 @@ func TestRest(t *testing.T) {
 			return ended(current.Load())
 		}
 		busy.Store(true)
-		time.Sleep(10 * time.Minute)
+		time.Sleep(10*time.Minute - time.Second) // not at the moment at which it is looked at
 		if rested() || launches.Load() != 1 {
 			t.Error("a builtin with tasks has ended")
 		}
@@ -549,7 +550,7 @@ func TestRest(t *testing.T) {
 		if !rested() {
 			t.Error("it runs though nobody needs it")
 		}
-		if p := s.Plugins()[0]; p.PID != 0 || p.Err != nil || p.Driver != "b" {
+		if p := s.Plugins()[0]; p.PID != 0 || p.Err != nil || p.Serves.Name != "b" {
 			t.Errorf("plugin %+v", p)
 		}
 		for range 2 {
@@ -572,6 +573,69 @@ func TestRest(t *testing.T) {
 		}
 		if d := mustDriver(t, s, "x"); ended(d.plugin) {
 			t.Error("a plugin that is no builtin has ended")
+		}
+	})
+}
+
+func hookEntry(name string) catalog.Entry {
+	return catalog.Entry{Name: name, Builtin: true, Type: base.TypeHook, Version: "0.1.0"}
+}
+
+func newFakeHook(name string) *fakePlugin {
+	f := newFake(name, "1.0.0")
+	f.info.Type, f.info.APIVersions = base.TypeHook, []string{hook.APIVersion}
+	f.hook = new(hook.Client)
+	f.takes = &hook.Description{Moments: []hook.Participation{{Moment: hook.Prestart}}}
+	return f
+}
+
+// A builtin hook starts when somebody asks for it, is started again when it dies
+// or when it was at rest, and is no driver.
+func TestHooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		launched := map[string]int{}
+		var last *fakePlugin
+		s := start(t, Config{Busy: func(what Served) bool { return what == Served{base.TypeHook, "stamp"} }},
+			[]catalog.Entry{hookEntry("artifact"), external("stamp"), builtin("stamp")},
+			func(_ context.Context, name string, _ int) (*fakePlugin, error) {
+				launched[name]++
+				if name == "builtin stamp" {
+					return newFake("stamp", "0.1.0"), nil // a driver of the same name is another thing
+				}
+				last = newFakeHook(strings.TrimPrefix(name, "builtin "))
+				return last, nil
+			})
+		if err := s.Ready(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if p := s.Plugins()[0]; launched["builtin artifact"] != 0 || !p.Resting {
+			t.Errorf("%d launches before somebody asks, %+v", launched["builtin artifact"], p)
+		}
+		if _, _, err := s.Hook(t.Context(), "none"); !errors.Is(err, ErrNoHook) || !strings.Contains(err.Error(), `hook "none": no such hook: there are artifact, stamp`) {
+			t.Errorf("a hook that is not there: %v", err)
+		}
+		mustDriver(t, s, "stamp")
+		for _, name := range []string{"artifact", "stamp"} {
+			client, takes, err := s.Hook(t.Context(), name)
+			if err != nil || client != last.hook && name == "artifact" || takes == nil || len(takes.Moments) != 1 {
+				t.Errorf("hook %s: %v %v", name, takes, err)
+			}
+		}
+		if _, ok := s.Drivers()["artifact"]; ok {
+			t.Error("a hook is a driver")
+		}
+		last.die()
+		if client, _, err := s.Hook(t.Context(), "artifact"); err != nil || client != last.hook || launched["builtin artifact"] != 2 {
+			t.Errorf("after its death: %v, %d launches", err, launched["builtin artifact"])
+		}
+		time.Sleep(3 * restAfter)
+		synctest.Wait()
+		if p := s.Plugins(); p[0].PID != 0 || !p[0].Resting || p[1].PID == 0 {
+			t.Errorf("nobody needs artifact, somebody needs stamp: %+v", p)
+		}
+		if _, _, err := s.Hook(t.Context(), "artifact"); err != nil || launched["builtin artifact"] != 3 {
+			t.Errorf("after its rest: %v, %d launches", err, launched["builtin artifact"])
 		}
 	})
 }

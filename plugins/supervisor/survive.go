@@ -69,6 +69,17 @@ func identify(e catalog.Entry, binary *catalog.Binary) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
+// hasRecord reports whether an earlier supervisor has left the plugin running, as
+// far as is known.
+func (s *Supervisor) hasRecord(sl *slot) bool {
+	if s.cfg.Records == nil {
+		return false
+	}
+	records, err := s.cfg.Records.Plugins()
+	rec, found := records[key(sl.entry)]
+	return err == nil && found && rec.ThisBoot()
+}
+
 // takeOver returns the process that an earlier supervisor has started, if it is
 // there and is what would be started now. One that is not is ended: its tasks go
 // on, and the next process recovers them.
@@ -137,9 +148,9 @@ func (s *Supervisor) endUnwanted() {
 // leave lets a plugin go at the end of the supervisor: one with tasks goes on.
 func (s *Supervisor) leave(ctx context.Context, sl *slot, inst instance) {
 	s.mu.Lock()
-	name, retired := sl.info.Name, sl.retired != ""
+	served, retired := servedBy(sl.info), sl.retired != ""
 	s.mu.Unlock()
-	if s.cfg.Records != nil && s.cfg.Keep != nil && !retired && s.cfg.Keep(name) {
+	if s.cfg.Records != nil && s.cfg.Keep != nil && !retired && s.cfg.Keep(served) {
 		inst.Detach()
 		return
 	}
@@ -166,7 +177,7 @@ func (s *Supervisor) forget(key string) {
 func (s *Supervisor) Remembers(driver string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sl := s.owners[driver]
+	sl := s.owners[driverOf(driver)]
 	return sl != nil && (sl.entry.Builtin || sl.old && sl.inst != nil && !ended(sl.inst))
 }
 
@@ -175,6 +186,6 @@ func (s *Supervisor) Remembers(driver string) bool {
 func (s *Supervisor) Searches(driver string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sl := s.owners[driver]
+	sl := s.owners[driverOf(driver)]
 	return sl != nil && sl.entry.Builtin
 }

@@ -84,7 +84,7 @@ func (n *node) run(cc catalog.Config, keep bool, f func(*Supervisor)) {
 	}
 	s := New(Config{
 		Catalog: c, Keeper: n.keeper, KeeperSocket: n.keeper.Socket(), SocketDir: n.sockets,
-		Records: &n.ledger, Keep: func(string) bool { return keep },
+		Records: &n.ledger, Keep: func(Served) bool { return keep },
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -20,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
@@ -86,8 +86,8 @@ type Agent struct {
 
 	damageTold bool // only keepNode uses it
 
-	leftRunning bool     // set by Run: tasks go on without us
-	needed      []string // set by Run: the drivers of these tasks
+	leftRunning bool                       // set by Run: tasks go on without us
+	needed      map[supervisor.Served]bool // set by Run: what these tasks need
 
 	files    taskfiles.Files
 	usage    hoststats.Sampler
@@ -165,16 +165,17 @@ func (a *Agent) open(ctx context.Context, c Config) error {
 		Keeper:       a.keeper,
 		KeeperSocket: a.keeper.Socket(),
 		SocketDir:    a.sockets,
-		Busy: func(driver string) bool {
+		Hooks:        hook.Config{HostSocket: a.hookSocket(), Node: a.nodeForHooks()},
+		Busy: func(what supervisor.Served) bool {
 			nodes := a.running()
-			return nodes == nil || nodes.Uses(driver)
+			return nodes == nil || nodes.Uses(what)
 		},
 		OnTaskEvent: a.taskEvent,
 		Logger:      a.logger,
 	}
 	if !a.forget {
 		plugins.Records = pluginRecords{a.store}
-		plugins.Keep = func(driver string) bool { return slices.Contains(a.needed, driver) }
+		plugins.Keep = func(what supervisor.Served) bool { return a.needed[what] }
 	}
 	a.supervisor = supervisor.New(plugins)
 	// Tasks that are being stopped need their drivers to the last: plugins end in

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
@@ -208,14 +209,14 @@ func (r *Runner) checkDir() error {
 	return nil
 }
 
-// LeftRunning returns the names of the drivers of the tasks that run, after a Run
-// that a shutdown of the agent has ended: their plugins are needed.
-func (r *Runner) LeftRunning() []string {
-	var drivers []string
+// LeftRunning returns what the tasks need that run, after a Run that a shutdown of
+// the agent has ended.
+func (r *Runner) LeftRunning() []supervisor.Served {
+	var needed []supervisor.Served
 	for _, t := range r.tasks {
 		if t.Running() {
-			drivers = append(drivers, t.Task().Driver)
+			needed = append(needed, supervisor.Served{Type: base.TypeDriver, Name: t.Task().Driver})
 		}
 	}
-	return drivers
+	return needed
 }

@@ -275,7 +275,7 @@ func TestRS063_OrderlyStopLeavesTasksRunning(t *testing.T) {
 		a.after(time.Second)
 		a.cancel(ErrShutdown)
 		a.wait()
-		want(t, "left running", a.LeftRunning(), "[fake]")
+		want(t, "left running", a.LeftRunning(), `[driver "fake"]`)
 		want(t, "finished", a.Finished(), "false")
 		a.die()
 		b := a.again(nil)

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
@@ -195,27 +196,29 @@ func (r *Runner) over(id string) <-chan struct{} {
 	return none
 }
 
-// LeftRunning returns the names of the drivers that have tasks after the end of
-// Run.
-func (r *Runner) LeftRunning() []string {
+// LeftRunning returns the drivers that have tasks after the end of Run, and the
+// hooks that take part in them.
+func (r *Runner) LeftRunning() map[supervisor.Served]bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var drivers []string
+	needed := make(map[supervisor.Served]bool)
 	for _, e := range r.entries {
 		if e.runner != nil {
-			drivers = append(drivers, e.runner.LeftRunning()...)
+			for _, what := range e.runner.LeftRunning() {
+				needed[what] = true
+			}
 		}
 	}
-	slices.Sort(drivers)
-	return slices.Compact(drivers)
+	return needed
 }
 
-// Uses reports whether an allocation that has not ended has a task of a driver.
-func (r *Runner) Uses(driver string) bool {
+// Uses reports whether an allocation that has not ended has a task of a driver, or
+// a hook.
+func (r *Runner) Uses(what supervisor.Served) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range r.entries {
-		if e.runner != nil && e.ended.IsZero() && uses(e.alloc.GetTaskGroup(), driver) {
+		if e.runner != nil && e.ended.IsZero() && uses(e.alloc.GetTaskGroup(), what.Name) {
 			return true
 		}
 	}
