@@ -1,6 +1,8 @@
 package hclspec
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -85,6 +87,45 @@ func Unmarshal(b []byte, dst any) error {
 		return err
 	}
 	return UnmarshalState(again, dst)
+}
+
+// UnmarshalJSON is Unmarshal for a config that is JSON.
+func UnmarshalJSON(b []byte, dst any) error {
+	decoder := json.NewDecoder(bytes.NewReader(b))
+	decoder.UseNumber()
+	var config any
+	if err := decoder.Decode(&config); err != nil {
+		return err
+	}
+	encoded, err := MarshalState(numbers(config))
+	if err != nil {
+		return err
+	}
+	return Unmarshal(encoded, dst)
+}
+
+// numbers makes Go's numbers of those of JSON. One that fits into none stays its
+// decimal text, as Marshal leaves it.
+func numbers(v any) any {
+	switch v := v.(type) {
+	case json.Number:
+		if n, err := v.Int64(); err == nil {
+			return n
+		}
+		if f, err := v.Float64(); err == nil {
+			return f
+		}
+		return v.String()
+	case []any:
+		for i := range v {
+			v[i] = numbers(v[i])
+		}
+	case map[string]any:
+		for key := range v {
+			v[key] = numbers(v[key])
+		}
+	}
+	return v
 }
 
 // MarshalState makes the bytes of Handle.DriverState, which only the same

@@ -17,14 +17,13 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
-	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// EnvDebug names the environment variable that keeps a driver up under a
-// debugger: NAME=SOCKET, with the driver's name and the path of a unix socket.
+// EnvDebug names the environment variable that keeps a plugin up under a
+// debugger: NAME=SOCKET, with the plugin's name and the path of a unix socket.
 const EnvDebug = "NOMAD_LITE_PLUGIN_DEBUG"
 
-// debugSocket returns the socket if value speaks of the driver name.
+// debugSocket returns the socket if value speaks of the plugin name.
 func debugSocket(value, name string) string {
 	if of, socket, ok := strings.Cut(value, "="); ok && of == name {
 		return socket
@@ -34,8 +33,8 @@ func debugSocket(value, name string) string {
 
 // debug serves on a socket until a person ends the process. It speaks no
 // handshake: the process that a host starts (attach) is the host's partner.
-func debug[T Task](impl Driver[T], socket string) error {
-	logger := hclog.New(&hclog.LoggerOptions{Name: impl.Info().Name, Level: hclog.Trace, Output: os.Stderr})
+func debug(p *program, socket string) error {
+	logger := hclog.New(&hclog.LoggerOptions{Name: p.info.Name, Level: hclog.Trace, Output: os.Stderr})
 	hclog.SetDefault(logger)
 	if conn, err := net.Dial("unix", socket); err == nil {
 		conn.Close()
@@ -51,20 +50,20 @@ func debug[T Task](impl Driver[T], socket string) error {
 	if err := os.Chmod(socket, 0o600); err != nil {
 		return errors.Join(fmt.Errorf("debug on %s: %w", socket, err), listener.Close())
 	}
-	s := newServer(impl, logger)
 	g := base.NewServer(nil)
-	base.RegisterServer(g, s)
-	driver.RegisterServer(g, s)
+	if err := p.serve(logger).register(g); err != nil {
+		return errors.Join(fmt.Errorf("debug: %w", err), listener.Close())
+	}
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, g.Stop)
-	fmt.Fprintf(os.Stderr, "waiting for a host that is started with %s=%s=%s; Ctrl-C ends this\n", EnvDebug, s.info.Name, socket)
+	fmt.Fprintf(os.Stderr, "waiting for a host that is started with %s=%s=%s; Ctrl-C ends this\n", EnvDebug, p.info.Name, socket)
 	return g.Serve(listener)
 }
 
 // attach serves as a plugin by passing every call on to a process under debug.
-func attach(socket string, logger hclog.Logger) error {
+func attach(p *program, socket string, logger hclog.Logger) error {
 	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return fmt.Errorf("attach to %s: %w", socket, err)
@@ -75,7 +74,7 @@ func attach(socket string, logger hclog.Logger) error {
 	conn.Connect()
 	for state := conn.GetState(); state != connectivity.Ready; state = conn.GetState() {
 		if state == connectivity.TransientFailure || !conn.WaitForStateChange(ctx, state) {
-			return fmt.Errorf("attach to %s: nobody listens there; start the driver by hand first, with the same %s", socket, EnvDebug)
+			return fmt.Errorf("attach to %s: nobody listens there; start the plugin by hand first, with the same %s", socket, EnvDebug)
 		}
 	}
 	// When the process under debug has gone, this one goes too: the host then
@@ -88,7 +87,6 @@ func attach(socket string, logger hclog.Logger) error {
 			end()
 		}
 	}()
-	busy := func() bool { return true }
-	servePlugin(gone, base.NewClient(conn, gone.Done()), driver.NewClient(conn, gone.Done()), busy, logger)
+	servePlugin(gone, p.relay(conn, gone.Done()), logger)
 	return nil
 }

@@ -7,13 +7,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// Driver is what every author writes. T is the author's type of a running task.
+// Plugin is what can be served: a [Driver], or a hook, which is any value with
+// the method of at least one moment ([TaskPrestart], [AllocPostrun], …).
+type Plugin interface {
+	// Info says what the plugin is. It is called before any configuration is
+	// known, and again later; only Capabilities may depend on the configuration.
+	Info() Info
+}
+
+// Driver is what the author of a task driver writes. T is the author's type of a running task.
 //
 // All methods of a driver and of its tasks may be called concurrently.
 type Driver[T Task] interface {
-	// Info says what the driver is. It is called before any configuration is
-	// known, and again later; only Capabilities may depend on the configuration.
-	Info() Info
+	Plugin
 
 	// Start starts a task and returns when it runs. It may take its time (to
 	// pull an image, say) and should give up when ctx ends. The task must not
@@ -103,7 +109,7 @@ type Recoverer[T Task] interface {
 	Recover(ctx context.Context, start *Start) (T, error)
 }
 
-// Configurer is a driver with a configuration of its own, in the `plugin` block
+// Configurer is a driver or a hook with a configuration of its own, in the `plugin` block
 // of the host.
 type Configurer interface {
 	// Configure takes the configuration. It may be called more than once and
@@ -151,14 +157,16 @@ type Sweeper interface {
 	Sweep(ctx context.Context, allocID, taskName string) (found bool, err error)
 }
 
-// Info is what a driver says about itself. Only Name is required.
+// Info is what a plugin says about itself. Only Name is required.
 type Info struct {
-	Name    string // what a job calls the driver: letters, digits, "_", "-" and "."
-	Version string // of the driver, such as "1.2.3"; empty means "0.1.0"
+	Name    string // what users call it: letters, digits, "_", "-" and "."
+	Version string // such as "1.2.3"; empty means "0.1.0"
 
 	// ConfigSchema describes the configuration in the host's `plugin` block. nil
 	// means that there is none to give.
 	ConfigSchema *Spec
+
+	// What follows is for drivers.
 
 	// TaskSchema describes the `config` block of a task. nil means an empty one.
 	TaskSchema *Spec
@@ -173,6 +181,23 @@ type Info struct {
 
 	// FingerprintInterval is the time between two looks at the machine; 0 means 30 s.
 	FingerprintInterval time.Duration
+
+	// What follows is for hooks.
+
+	// AttachmentSchema describes the configuration with which a job or the
+	// agent attaches the hook. nil means that there is none to give.
+	AttachmentSchema *Spec
+
+	// EveryAlloc asks to be called for all allocations. Without it the hook is
+	// called for what it is attached to.
+	EveryAlloc bool
+
+	// WholeAlloc asks for Alloc.JSON.
+	WholeAlloc bool
+
+	// Timeouts say how long a call may take, of moments for which the host's
+	// default (a minute for Prerun and Prestart, else ten seconds) is wrong.
+	Timeouts map[Moment]time.Duration
 }
 
 // The values that an author meets. They are those of the wire contract.

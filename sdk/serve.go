@@ -19,53 +19,51 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
-	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
 // linger is how long a plugin without tasks waits for a host to come back.
 const linger = 10 * time.Minute
 
-// Serve is the whole main of a driver. It returns when the host has ended the
-// plugin, or when no task is left and no host has come for ten minutes. It ends
-// the process with an error message if it cannot serve.
+// Serve is the whole main of a plugin: of a [Driver] or of a hook. It returns
+// when the host has ended the plugin, or when no task is left and no host has come
+// for ten minutes. It ends the process with an error message if it cannot serve.
 //
 // While it serves, hclog.Default() and package log write to the host's log, and
-// so does what the driver prints to standard output and standard error. Tasks
+// so does what the plugin prints to standard output and standard error. Tasks
 // are left running whatever ends the process.
 //
-// To keep a driver up under a debugger, start it by hand with
+// To keep a plugin up under a debugger, start it by hand with
 // NOMAD_LITE_PLUGIN_DEBUG=NAME=SOCKET, and the host with the same variable: the
 // process that the host starts then passes everything on to the one that you
 // started. This works with any host.
-func Serve[T Task](impl Driver[T]) {
+func Serve(impl Plugin) {
 	if err := serve(impl); err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(os.Args[0]), err)
 		os.Exit(1)
 	}
 }
 
-func serve[T Task](impl Driver[T]) error {
-	info := impl.Info()
-	if err := info.check(); err != nil {
-		return fmt.Errorf("serve a task driver: %w", err)
+func serve(impl Plugin) error {
+	p, err := programOf(impl)
+	if err != nil {
+		return fmt.Errorf("serve a plugin: %w", err)
 	}
 	byHand := os.Getenv(base.Handshake.MagicCookieKey) != base.Handshake.MagicCookieValue
-	socket := debugSocket(os.Getenv(EnvDebug), info.Name)
+	socket := debugSocket(os.Getenv(EnvDebug), p.info.Name)
 	if byHand && socket == "" {
-		return fmt.Errorf("this is the task driver plugin %q, which a host such as nomad-lite or Nomad starts: try \"nomad-lite plugin test %s\"", info.Name, commandLine())
+		return fmt.Errorf("this is the %s plugin %q, which a host such as nomad-lite%s starts: try \"nomad-lite plugin test %s\"", p.kind, p.info.Name, p.otherHosts, commandLine())
 	}
 	shield()
 	nameProcess()
 	if byHand {
-		return debug(impl, socket)
+		return debug(p, socket)
 	}
-	logger := newLogger(info.Name)
+	logger := newLogger(p.info.Name)
 	redirectLogs(logger)
 	if socket != "" {
-		return attach(socket, logger)
+		return attach(p, socket, logger)
 	}
-	s := newServer(impl, logger)
-	servePlugin(context.Background(), s, s, s.busy, logger)
+	servePlugin(context.Background(), p.serve(logger), logger)
 	return nil
 }
 
@@ -91,8 +89,8 @@ func commandLine() string {
 
 // servePlugin speaks the plugin protocol until the host, the lack of one, or ctx
 // ends it.
-func servePlugin(ctx context.Context, b base.Plugin, d driver.Driver, busy func() bool, logger hclog.Logger) {
-	i := &idle{busy: busy}
+func servePlugin(ctx context.Context, s service, logger hclog.Logger) {
+	i := &idle{busy: s.busy}
 	// What the library says of itself at lower levels helps nobody, and would be
 	// the last words of a plugin that has died.
 	quiet := newLogger("go-plugin")
@@ -101,8 +99,8 @@ func servePlugin(ctx context.Context, b base.Plugin, d driver.Driver, busy func(
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: base.Handshake,
 		Plugins: plugin.PluginSet{
-			base.PluginName:   &base.GRPCPlugin{Impl: b},
-			driver.PluginName: &driver.GRPCPlugin{Impl: d},
+			base.PluginName: &base.GRPCPlugin{Impl: s.base},
+			s.name:          s.glue,
 		},
 		Logger: quiet,
 		GRPCServer: func(opts []grpc.ServerOption) *grpc.Server {
@@ -148,13 +146,13 @@ func redirectLogs(logger hclog.Logger) {
 	log.SetOutput(logger.StandardWriter(&hclog.StandardLoggerOptions{InferLevels: true}))
 }
 
-// redirectPrints turns what the driver prints into log lines. It must run after
+// redirectPrints turns what the plugin prints into log lines. It must run after
 // go-plugin has set os.Stdout and os.Stderr to pipes of its own: what goes into
 // those is thrown away by Nomad, and blocks once no host reads it.
 func redirectPrints(logger hclog.Logger) {
 	r, w, err := os.Pipe()
 	if err != nil {
-		logger.Warn("prints of the driver are not logged", "error", err)
+		logger.Warn("prints of the plugin are not logged", "error", err)
 		return
 	}
 	os.Stdout, os.Stderr = w, w

@@ -1,7 +1,6 @@
 package sdk
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -23,32 +22,31 @@ const defaultFingerprintInterval = 30 * time.Second
 
 // server turns an author's driver into the whole contract. It satisfies
 // driver.Driver and base.Plugin.
-type server[T Task] struct {
-	impl   Driver[T]
-	info   Info
+type server struct {
+	identity
+	driver *taskDriver
 	logger hclog.Logger
 	events events
 
-	configMu sync.Mutex
-	config   *base.Config // the last one that the author took
-
 	mu     sync.Mutex
-	tasks  map[string]*task[T]      // by start id
+	tasks  map[string]*task         // by start id
 	sweeps map[string]chan struct{} // by alloc and task; closed when the sweep is over
 }
 
-var _ driver.Driver = (*server[Task])(nil)
-var _ base.Plugin = (*server[Task])(nil)
+var (
+	_ driver.Driver = (*server)(nil)
+	_ base.Plugin   = (*server)(nil)
+)
 
 // task is one start that the server knows. Fields below ready are set when ready
 // is closed; those below done when done is closed.
-type task[T Task] struct {
+type task struct {
 	start  *Start
 	cancel context.CancelCauseFunc // gives up a Start that is under way
 
 	ready   chan struct{} // closed by whoever made the task known
 	err     error         // why there is no author's task
-	author  T
+	author  Task
 	started time.Time
 	network *NetworkOverride
 	unwait  context.CancelFunc // ends the author's Wait
@@ -64,109 +62,53 @@ type task[T Task] struct {
 var errDestroyed = errors.New("task was destroyed while it started")
 
 // newServer expects an Info that has been checked.
-func newServer[T Task](impl Driver[T], logger hclog.Logger) *server[T] {
-	info := impl.Info()
-	if info.Version == "" {
-		info.Version = "0.1.0"
+func newServer(d *taskDriver, logger hclog.Logger) *server {
+	s := &server{
+		identity: newIdentity(d.impl, base.TypeDriver, driver.APIVersion),
+		driver:   d,
+		logger:   logger,
+		tasks:    map[string]*task{},
+		sweeps:   map[string]chan struct{}{},
 	}
-	if info.StateVersion == 0 {
-		info.StateVersion = 1
+	if s.info.StateVersion == 0 {
+		s.info.StateVersion = 1
 	}
-	if info.FingerprintInterval == 0 {
-		info.FingerprintInterval = defaultFingerprintInterval
+	if s.info.FingerprintInterval == 0 {
+		s.info.FingerprintInterval = defaultFingerprintInterval
 	}
-	if info.TaskSchema == nil {
-		info.TaskSchema = Object(nil)
+	if s.info.TaskSchema == nil {
+		s.info.TaskSchema = Object(nil)
 	}
-	return &server[T]{
-		impl:   impl,
-		info:   info,
-		logger: logger,
-		tasks:  map[string]*task[T]{},
-		sweeps: map[string]chan struct{}{},
-	}
+	return s
 }
 
-// has reports whether every T is an I, so that it can be said before there is a task.
-func has[T, I any]() bool {
-	return reflect.TypeFor[T]().Implements(reflect.TypeFor[I]())
-}
-
-func (i *Info) check() error {
-	if i.Name == "" {
-		return errors.New("Info has no Name")
-	}
-	for _, r := range i.Name {
-		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' || r == '.' {
-			continue
-		}
-		return fmt.Errorf("name %q of the driver has the character %q; letters, digits, _, - and . are possible", i.Name, r)
-	}
-	return nil
-}
-
-func (s *server[T]) PluginInfo(context.Context) (*base.Info, error) {
-	return &base.Info{
-		Type:        base.TypeDriver,
-		APIVersions: []string{driver.APIVersion},
-		Version:     s.info.Version,
-		Name:        s.info.Name,
-	}, nil
-}
-
-func (s *server[T]) ConfigSchema(context.Context) (*hclspec.Spec, error) {
-	return s.info.ConfigSchema, nil
-}
-
-// SetConfig hands a configuration to the author once: hosts repeat themselves.
-func (s *server[T]) SetConfig(ctx context.Context, config *base.Config) error {
-	configurer, ok := s.impl.(Configurer)
-	if !ok {
-		return nil
-	}
-	s.configMu.Lock()
-	defer s.configMu.Unlock()
-	if s.config != nil && bytes.Equal(s.config.Plugin, config.Plugin) && reflect.DeepEqual(s.config.Driver, config.Driver) {
-		return nil
-	}
-	c := &Config{body: config.Plugin}
-	if config.Driver != nil {
-		c.MinPort, c.MaxPort = config.Driver.ClientMinPort, config.Driver.ClientMaxPort
-	}
-	if err := configurer.Configure(ctx, c); err != nil {
-		return err
-	}
-	s.config = config
-	return nil
-}
-
-func (s *server[T]) Init(ctx context.Context) error {
+func (s *server) Init(ctx context.Context) error {
 	if initer, ok := s.impl.(Initer); ok {
 		return initer.Init(ctx)
 	}
 	return nil
 }
 
-func (s *server[T]) Shutdown(ctx context.Context) error {
+func (s *server) Shutdown(ctx context.Context) error {
 	if shutdowner, ok := s.impl.(Shutdowner); ok {
 		return shutdowner.Shutdown(ctx)
 	}
 	return nil
 }
 
-func (s *server[T]) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
+func (s *server) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
 	return s.info.TaskSchema, nil
 }
 
-func (s *server[T]) Capabilities(context.Context) (*Capabilities, error) {
+func (s *server) Capabilities(context.Context) (*Capabilities, error) {
 	caps := s.impl.Info().Capabilities // they may depend on the configuration
-	caps.SendSignals = has[T, Signaler]()
-	caps.Exec = has[T, Execer]()
+	caps.SendSignals = s.driver.task.Implements(reflect.TypeFor[Signaler]())
+	caps.Exec = s.driver.task.Implements(reflect.TypeFor[Execer]())
 	_, caps.MustCreateNetwork = s.impl.(Networker)
 	return &caps, nil
 }
 
-func (s *server[T]) Fingerprint(ctx context.Context) (<-chan Fingerprint, error) {
+func (s *server) Fingerprint(ctx context.Context) (<-chan Fingerprint, error) {
 	out := make(chan Fingerprint)
 	go func() {
 		defer close(out)
@@ -193,7 +135,7 @@ func (s *server[T]) Fingerprint(ctx context.Context) (<-chan Fingerprint, error)
 	return out, nil
 }
 
-func (s *server[T]) fingerprint(ctx context.Context) Fingerprint {
+func (s *server) fingerprint(ctx context.Context) Fingerprint {
 	f := Fingerprint{Health: HealthHealthy}
 	if fingerprinter, ok := s.impl.(Fingerprinter); ok {
 		f = fingerprinter.Fingerprint(ctx)
@@ -204,7 +146,7 @@ func (s *server[T]) fingerprint(ctx context.Context) Fingerprint {
 	return f
 }
 
-func (s *server[T]) TaskEvents(ctx context.Context) (<-chan *driver.TaskEvent, error) {
+func (s *server) TaskEvents(ctx context.Context) (<-chan *driver.TaskEvent, error) {
 	in, stop := s.events.listen()
 	out := make(chan *driver.TaskEvent)
 	go func() {
@@ -226,14 +168,14 @@ func (s *server[T]) TaskEvents(ctx context.Context) (<-chan *driver.TaskEvent, e
 	return out, nil
 }
 
-func (s *server[T]) StartTask(ctx context.Context, config *TaskConfig) (*driver.Handle, *NetworkOverride, error) {
+func (s *server) StartTask(ctx context.Context, config *TaskConfig) (*driver.Handle, *NetworkOverride, error) {
 	if config == nil || config.ID == "" {
 		return nil, nil, errors.New("start task: no task id given")
 	}
 	start := s.newStart(*config)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	t := &task[T]{start: start, cancel: cancel, ready: make(chan struct{}), done: make(chan struct{})}
+	t := &task{start: start, cancel: cancel, ready: make(chan struct{}), done: make(chan struct{})}
 	s.mu.Lock()
 	if s.tasks[config.ID] != nil {
 		s.mu.Unlock()
@@ -246,7 +188,7 @@ func (s *server[T]) StartTask(ctx context.Context, config *TaskConfig) (*driver.
 		<-sweep // it could take this start for remains
 	}
 
-	author, err := s.impl.Start(ctx, start)
+	author, err := s.driver.start(ctx, start)
 	if err == nil && ctx.Err() != nil {
 		// Nobody hears of this start, so nobody would ever stop it.
 		err = errors.Join(context.Cause(ctx), s.undo(context.WithoutCancel(ctx), author))
@@ -266,7 +208,7 @@ func (s *server[T]) StartTask(ctx context.Context, config *TaskConfig) (*driver.
 	return handle, t.network, nil
 }
 
-func (s *server[T]) newStart(config TaskConfig) *Start {
+func (s *server) newStart(config TaskConfig) *Start {
 	config.Env = maps.Clone(config.Env) // the author may change it, the handle must not
 	return &Start{
 		TaskConfig: config,
@@ -276,13 +218,13 @@ func (s *server[T]) newStart(config TaskConfig) *Start {
 }
 
 // handle is what the host stores.
-func (s *server[T]) handle(config *TaskConfig, author T) (*driver.Handle, error) {
+func (s *server) handle(config *TaskConfig, author Task) (*driver.Handle, error) {
 	h := &driver.Handle{
 		Version: s.info.StateVersion,
 		Config:  config,
 		State:   driver.TaskRunning,
 	}
-	if stater, ok := any(author).(Stater); ok {
+	if stater, ok := author.(Stater); ok {
 		state, err := hclspec.MarshalState(stater.State())
 		if err != nil {
 			return nil, fmt.Errorf("encode the state of task %q: %w", config.Name, err)
@@ -293,7 +235,7 @@ func (s *server[T]) handle(config *TaskConfig, author T) (*driver.Handle, error)
 }
 
 // undo ends a task that was started but is not wanted.
-func (s *server[T]) undo(ctx context.Context, author T) error {
+func (s *server) undo(ctx context.Context, author Task) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	if err := author.Kill(ctx); err != nil {
@@ -302,14 +244,14 @@ func (s *server[T]) undo(ctx context.Context, author T) error {
 	if _, err := author.Wait(ctx); err != nil {
 		return fmt.Errorf("wait for the killed task: %w", err)
 	}
-	if destroyer, ok := any(author).(Destroyer); ok {
+	if destroyer, ok := author.(Destroyer); ok {
 		return destroyer.Destroy(ctx)
 	}
 	return nil
 }
 
 // fail forgets a start that came to nothing.
-func (s *server[T]) fail(t *task[T], err error) {
+func (s *server) fail(t *task, err error) {
 	s.mu.Lock()
 	delete(s.tasks, t.start.ID)
 	s.mu.Unlock()
@@ -319,10 +261,10 @@ func (s *server[T]) fail(t *task[T], err error) {
 
 // run begins to wait for a task. The goroutine ends with the task, or when it
 // is destroyed.
-func (s *server[T]) run(t *task[T], author T) {
+func (s *server) run(t *task, author Task) {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.author, t.unwait, t.started = author, cancel, time.Now()
-	if networked, ok := any(author).(Networked); ok {
+	if networked, ok := author.(Networked); ok {
 		t.network = networked.Network()
 	}
 	close(t.ready)
@@ -338,22 +280,20 @@ func (s *server[T]) run(t *task[T], author T) {
 	}()
 }
 
-func (s *server[T]) RecoverTask(ctx context.Context, handle *driver.Handle) error {
+func (s *server) RecoverTask(ctx context.Context, handle *driver.Handle) error {
 	if handle == nil || handle.Config == nil || handle.Config.ID == "" {
 		return errors.New("recover task: no task id given")
 	}
 	if handle.Version < 1 || handle.Version > s.info.StateVersion {
 		return fmt.Errorf("recover task %q: its state has version %d, this driver knows 1 to %d", handle.Config.ID, handle.Version, s.info.StateVersion)
 	}
-	recoverer, ok := s.impl.(Recoverer[T])
-
 	s.mu.Lock()
 	if t := s.tasks[handle.Config.ID]; t != nil {
 		s.mu.Unlock()
 		_, err := t.wait(ctx)
 		return err
 	}
-	if !ok {
+	if s.driver.recover == nil {
 		s.mu.Unlock()
 		return fmt.Errorf("recover task %q: tasks of driver %q end with its process", handle.Config.ID, s.info.Name)
 	}
@@ -361,11 +301,11 @@ func (s *server[T]) RecoverTask(ctx context.Context, handle *driver.Handle) erro
 	start.StateVersion, start.state = handle.Version, handle.DriverState
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	t := &task[T]{start: start, cancel: cancel, ready: make(chan struct{}), done: make(chan struct{})}
+	t := &task{start: start, cancel: cancel, ready: make(chan struct{}), done: make(chan struct{})}
 	s.tasks[start.ID] = t
 	s.mu.Unlock()
 
-	author, err := recoverer.Recover(ctx, start)
+	author, err := s.driver.recover(ctx, start)
 	if err != nil {
 		s.fail(t, err)
 		return err
@@ -375,7 +315,7 @@ func (s *server[T]) RecoverTask(ctx context.Context, handle *driver.Handle) erro
 }
 
 // find returns a task that has started.
-func (s *server[T]) find(ctx context.Context, id string) (*task[T], error) {
+func (s *server) find(ctx context.Context, id string) (*task, error) {
 	s.mu.Lock()
 	t := s.tasks[id]
 	s.mu.Unlock()
@@ -386,7 +326,7 @@ func (s *server[T]) find(ctx context.Context, id string) (*task[T], error) {
 }
 
 // wait blocks until the task has started.
-func (t *task[T]) wait(ctx context.Context) (*task[T], error) {
+func (t *task) wait(ctx context.Context) (*task, error) {
 	select {
 	case <-t.ready:
 	case <-ctx.Done():
@@ -398,7 +338,7 @@ func (t *task[T]) wait(ctx context.Context) (*task[T], error) {
 	return t, nil
 }
 
-func (t *task[T]) ended() bool {
+func (t *task) ended() bool {
 	select {
 	case <-t.done:
 		return true
@@ -407,7 +347,7 @@ func (t *task[T]) ended() bool {
 	}
 }
 
-func (s *server[T]) WaitTask(ctx context.Context, id string) (*ExitResult, error) {
+func (s *server) WaitTask(ctx context.Context, id string) (*ExitResult, error) {
 	t, err := s.find(ctx, id)
 	if err != nil {
 		return nil, err
@@ -421,19 +361,19 @@ func (s *server[T]) WaitTask(ctx context.Context, id string) (*ExitResult, error
 	}
 }
 
-func (s *server[T]) StopTask(ctx context.Context, id string, timeout time.Duration, signal string) error {
+func (s *server) StopTask(ctx context.Context, id string, timeout time.Duration, signal string) error {
 	t, err := s.find(ctx, id)
 	if err != nil || t.ended() {
 		return err
 	}
-	if stopper, ok := any(t.author).(Stopper); ok {
+	if stopper, ok := t.author.(Stopper); ok {
 		err := stopper.Stop(ctx, timeout, signal)
 		if err != nil && !t.ended() {
 			return err
 		}
 		return t.await(ctx)
 	}
-	if signaler, ok := any(t.author).(Signaler); ok && timeout > 0 && t.interrupt(ctx, signaler, signal) {
+	if signaler, ok := t.author.(Signaler); ok && timeout > 0 && t.interrupt(ctx, signaler, signal) {
 		timer := time.NewTimer(timeout)
 		defer timer.Stop()
 		select {
@@ -448,7 +388,7 @@ func (s *server[T]) StopTask(ctx context.Context, id string, timeout time.Durati
 }
 
 // interrupt asks the task to end, and reports whether it was asked.
-func (t *task[T]) interrupt(ctx context.Context, signaler Signaler, signal string) bool {
+func (t *task) interrupt(ctx context.Context, signaler Signaler, signal string) bool {
 	err := signaler.Signal(ctx, signal)
 	if err != nil && signal != "" && !t.ended() {
 		t.start.Logger().Warn("stop signal not sent, sending the default one", "signal", signal, "error", err)
@@ -461,14 +401,14 @@ func (t *task[T]) interrupt(ctx context.Context, signaler Signaler, signal strin
 	return true
 }
 
-func (t *task[T]) kill(ctx context.Context) error {
+func (t *task) kill(ctx context.Context) error {
 	if err := t.author.Kill(ctx); err != nil && !t.ended() {
 		return fmt.Errorf("kill task %q: %w", t.start.ID, err)
 	}
 	return t.await(ctx)
 }
 
-func (t *task[T]) await(ctx context.Context) error {
+func (t *task) await(ctx context.Context) error {
 	select {
 	case <-t.done:
 		return nil
@@ -477,7 +417,7 @@ func (t *task[T]) await(ctx context.Context) error {
 	}
 }
 
-func (s *server[T]) DestroyTask(ctx context.Context, id string, force bool) error {
+func (s *server) DestroyTask(ctx context.Context, id string, force bool) error {
 	s.mu.Lock()
 	t := s.tasks[id]
 	s.mu.Unlock()
@@ -514,7 +454,7 @@ func (s *server[T]) DestroyTask(ctx context.Context, id string, force bool) erro
 	// What is left behind is cleaned up even when the host goes away, and the id
 	// is free in any case: a second try would find nothing else to do.
 	var err error
-	if destroyer, ok := any(t.author).(Destroyer); ok {
+	if destroyer, ok := t.author.(Destroyer); ok {
 		if err = destroyer.Destroy(context.WithoutCancel(ctx)); err != nil {
 			err = fmt.Errorf("destroy task %q: %w", id, err)
 		}
@@ -526,7 +466,7 @@ func (s *server[T]) DestroyTask(ctx context.Context, id string, force bool) erro
 }
 
 // destroyAll destroys the starts of a task that are known.
-func (s *server[T]) destroyAll(ctx context.Context, prefix string) (found bool, err error) {
+func (s *server) destroyAll(ctx context.Context, prefix string) (found bool, err error) {
 	s.mu.Lock()
 	var ids []string
 	for id := range s.tasks {
@@ -543,7 +483,7 @@ func (s *server[T]) destroyAll(ctx context.Context, prefix string) (found bool, 
 }
 
 // sweep ends what may be left of an unknown start.
-func (s *server[T]) sweep(ctx context.Context, id string, force bool) error {
+func (s *server) sweep(ctx context.Context, id string, force bool) error {
 	sweeper, ok := s.impl.(Sweeper)
 	if !ok || !force {
 		return ErrTaskNotFound
@@ -592,7 +532,7 @@ func splitID(id string) (allocID, name string, ok bool) {
 	return parts[0], parts[1], true
 }
 
-func (s *server[T]) InspectTask(ctx context.Context, id string) (*driver.TaskStatus, error) {
+func (s *server) InspectTask(ctx context.Context, id string) (*driver.TaskStatus, error) {
 	t, err := s.find(ctx, id)
 	if err != nil {
 		return nil, err
@@ -609,18 +549,18 @@ func (s *server[T]) InspectTask(ctx context.Context, id string) (*driver.TaskSta
 		result := t.result
 		status.State, status.CompletedAt, status.ExitResult = driver.TaskExited, t.completed, &result
 	}
-	if attributed, ok := any(t.author).(Attributed); ok {
+	if attributed, ok := t.author.(Attributed); ok {
 		status.DriverAttributes = attributed.Attributes()
 	}
 	return status, nil
 }
 
-func (s *server[T]) TaskStats(ctx context.Context, id string, interval time.Duration) (<-chan *TaskStats, error) {
+func (s *server) TaskStats(ctx context.Context, id string, interval time.Duration) (<-chan *TaskStats, error) {
 	t, err := s.find(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	statser, ok := any(t.author).(Statser)
+	statser, ok := t.author.(Statser)
 	if !ok {
 		return nil, &driver.Error{Err: errors.New("stats not implemented for driver"), Recoverable: false}
 	}
@@ -661,12 +601,12 @@ func (s *server[T]) TaskStats(ctx context.Context, id string, interval time.Dura
 	return out, nil
 }
 
-func (s *server[T]) SignalTask(ctx context.Context, id, signal string) error {
+func (s *server) SignalTask(ctx context.Context, id, signal string) error {
 	t, err := s.find(ctx, id)
 	if err != nil {
 		return err
 	}
-	signaler, ok := any(t.author).(Signaler)
+	signaler, ok := t.author.(Signaler)
 	if !ok {
 		return errors.New("SignalTask is not supported by this driver")
 	}
@@ -679,7 +619,7 @@ func (s *server[T]) SignalTask(ctx context.Context, id, signal string) error {
 	return signaler.Signal(ctx, signal)
 }
 
-func (s *server[T]) ExecTask(ctx context.Context, id string, command []string, timeout time.Duration) (*driver.ExecResult, error) {
+func (s *server) ExecTask(ctx context.Context, id string, command []string, timeout time.Duration) (*driver.ExecResult, error) {
 	if timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("command %q did not end within %v", firstOf(command), timeout))
@@ -695,7 +635,7 @@ func (s *server[T]) ExecTask(ctx context.Context, id string, command []string, t
 	return &driver.ExecResult{Stdout: output.bytes(), Exit: exit}, nil
 }
 
-func (s *server[T]) ExecTaskStreaming(ctx context.Context, id string, exec driver.Exec) (*ExitResult, error) {
+func (s *server) ExecTaskStreaming(ctx context.Context, id string, exec driver.Exec) (*ExitResult, error) {
 	result, err := s.exec(ctx, id, exec)
 	if err != nil {
 		return nil, err
@@ -703,12 +643,12 @@ func (s *server[T]) ExecTaskStreaming(ctx context.Context, id string, exec drive
 	return &result, nil
 }
 
-func (s *server[T]) exec(ctx context.Context, id string, exec Exec) (ExitResult, error) {
+func (s *server) exec(ctx context.Context, id string, exec Exec) (ExitResult, error) {
 	t, err := s.find(ctx, id)
 	if err != nil {
 		return ExitResult{}, err
 	}
-	execer, ok := any(t.author).(Execer)
+	execer, ok := t.author.(Execer)
 	switch {
 	case !ok:
 		return ExitResult{}, errors.New("ExecTask is not supported by this driver")
@@ -731,7 +671,7 @@ func firstOf(command []string) string {
 	return command[0]
 }
 
-func (s *server[T]) CreateNetwork(ctx context.Context, allocID, hostname string) (*NetworkIsolation, bool, error) {
+func (s *server) CreateNetwork(ctx context.Context, allocID, hostname string) (*NetworkIsolation, bool, error) {
 	networker, ok := s.impl.(Networker)
 	if !ok {
 		return nil, false, errors.New("CreateNetwork RPC not supported by driver")
@@ -739,7 +679,7 @@ func (s *server[T]) CreateNetwork(ctx context.Context, allocID, hostname string)
 	return networker.CreateNetwork(ctx, allocID, hostname)
 }
 
-func (s *server[T]) DestroyNetwork(ctx context.Context, allocID string, isolation *NetworkIsolation) error {
+func (s *server) DestroyNetwork(ctx context.Context, allocID string, isolation *NetworkIsolation) error {
 	networker, ok := s.impl.(Networker)
 	if !ok {
 		return errors.New("DestroyNetwork RPC not supported by driver")
@@ -748,7 +688,7 @@ func (s *server[T]) DestroyNetwork(ctx context.Context, allocID string, isolatio
 }
 
 // busy reports whether there are tasks that somebody may still ask about.
-func (s *server[T]) busy() bool {
+func (s *server) busy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.tasks) > 0

@@ -203,7 +203,13 @@ func (d *fullDriver) Sweep(_ context.Context, allocID, task string) (bool, error
 	return allocID == "remains", nil
 }
 
-func serverOf[T Task](d Driver[T]) *server[T] { return newServer(d, hclog.NewNullLogger()) }
+func serverOf[T Task](d Driver[T]) *server {
+	erased, err := newTaskDriver(d)
+	if err != nil {
+		panic(err)
+	}
+	return newServer(erased, hclog.NewNullLogger())
+}
 
 const id = "alloc/task/00000001"
 
@@ -211,7 +217,7 @@ func config() *TaskConfig {
 	return &TaskConfig{ID: id, Name: "task", AllocID: "alloc", Env: map[string]string{"A": "b"}}
 }
 
-func begin[T Task](t *testing.T, s *server[T]) *driver.Handle {
+func begin(t *testing.T, s *server) *driver.Handle {
 	t.Helper()
 	handle, _, err := s.StartTask(t.Context(), config())
 	if err != nil {

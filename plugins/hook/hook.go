@@ -1,5 +1,11 @@
 package hook
 
+import (
+	"fmt"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+)
+
 // Hook is what every hook has: a name, unique among the hooks of its
 // allocation or task. Users see it in events, and its state is kept under it.
 type Hook interface {
@@ -32,6 +38,24 @@ type Grant struct {
 	// Attachment is the configuration with which the hook is attached, as JSON
 	// in the shape of Description.Schema; nil if there is none.
 	Attachment []byte
+}
+
+// Scope says to a Host that a call is about what the request is about.
+func (g Grant) Scope() Scope { return Scope{Capability: g.Capability} }
+
+// ScopeOf is Scope for one task, with the capability of its allocation.
+func (g Grant) ScopeOf(task string) Scope { return Scope{Capability: g.Capability, Task: task} }
+
+// Config decodes the attachment into dst, a pointer to a struct whose fields are
+// matched by the tag `codec`. Without an attachment dst stays as it is.
+func (g Grant) Config(dst any) error {
+	if len(g.Attachment) == 0 {
+		return nil
+	}
+	if err := hclspec.UnmarshalJSON(g.Attachment, dst); err != nil {
+		return fmt.Errorf("decode the configuration of the attachment: %w", err)
+	}
+	return nil
 }
 
 // Task says which task of the allocation a request is about.

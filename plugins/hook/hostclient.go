@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -24,8 +26,9 @@ var hostBackoff = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1
 
 // HostClient is a hook's end of the Host service.
 type HostClient struct {
-	conn *grpc.ClientConn
-	pb   hookpb.HostClient
+	socket atomic.Pointer[string]
+	conn   *grpc.ClientConn
+	pb     hookpb.HostClient
 }
 
 var _ Host = (*HostClient)(nil)
@@ -33,7 +36,12 @@ var _ Host = (*HostClient)(nil)
 // DialHost makes a client of the service on a unix socket, whether or not
 // somebody listens there now. The caller calls Close in the end.
 func DialHost(socket string) (*HostClient, error) {
-	conn, err := grpc.NewClient("unix:"+socket,
+	c := &HostClient{}
+	c.socket.Store(&socket)
+	conn, err := grpc.NewClient("passthrough:///host",
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", *c.socket.Load())
+		}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		// The agent may be away for as long as an upgrade takes.
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: hostBackoff, MinConnectTimeout: time.Second}),
@@ -42,8 +50,12 @@ func DialHost(socket string) (*HostClient, error) {
 	if err != nil {
 		return nil, fmt.Errorf("host %s: %w", socket, err)
 	}
-	return &HostClient{conn: conn, pb: hookpb.NewHostClient(conn)}, nil
+	c.conn, c.pb = conn, hookpb.NewHostClient(conn)
+	return c, nil
 }
+
+// Move says where the next agent listens, when the one that is there has gone.
+func (c *HostClient) Move(socket string) { c.socket.Store(&socket) }
 
 // Close ends the connection, and the calls that are under way.
 func (c *HostClient) Close() error { return c.conn.Close() }

@@ -1,6 +1,10 @@
 package hook
 
-import "slices"
+import (
+	"iter"
+	"reflect"
+	"slices"
+)
 
 // Moment is a point in the life of an allocation or a task at which a hook may
 // be called. The numbers are those of the wire.
@@ -24,32 +28,36 @@ const (
 	Shutdown
 )
 
-// moments has a row for each Moment: what people call it, and whether a value
-// takes part in it.
-var moments = [...]struct {
-	name   string
-	partOf func(any) bool
-}{
-	Prerun:         {"prerun", is[AllocPrerun]},
-	UpdateAlloc:    {"update_alloc", is[AllocUpdate]},
-	PreTaskRestart: {"pre_task_restart", is[AllocPreTaskRestart]},
-	PreKill:        {"pre_kill", is[AllocPreKill]},
-	Postrun:        {"postrun", is[AllocPostrun]},
-	Destroy:        {"destroy", is[AllocDestroy]},
-	ShutdownAlloc:  {"shutdown_alloc", is[AllocShutdown]},
-	Prestart:       {"prestart", is[TaskPrestart]},
-	Poststart:      {"poststart", is[TaskPoststart]},
-	Update:         {"update", is[TaskUpdate]},
-	PreKilling:     {"pre_killing", is[TaskPreKilling]},
-	Exited:         {"exited", is[TaskExited]},
-	Stop:           {"stop", is[TaskStop]},
-	Shutdown:       {"shutdown", is[TaskShutdown]},
+// moments has a row for each Moment: what people call it, and the interface with
+// which a value takes part in it.
+var moments = [...]row{
+	Prerun:         {"prerun", reflect.TypeFor[AllocPrerun]()},
+	UpdateAlloc:    {"update_alloc", reflect.TypeFor[AllocUpdate]()},
+	PreTaskRestart: {"pre_task_restart", reflect.TypeFor[AllocPreTaskRestart]()},
+	PreKill:        {"pre_kill", reflect.TypeFor[AllocPreKill]()},
+	Postrun:        {"postrun", reflect.TypeFor[AllocPostrun]()},
+	Destroy:        {"destroy", reflect.TypeFor[AllocDestroy]()},
+	ShutdownAlloc:  {"shutdown_alloc", reflect.TypeFor[AllocShutdown]()},
+	Prestart:       {"prestart", reflect.TypeFor[TaskPrestart]()},
+	Poststart:      {"poststart", reflect.TypeFor[TaskPoststart]()},
+	Update:         {"update", reflect.TypeFor[TaskUpdate]()},
+	PreKilling:     {"pre_killing", reflect.TypeFor[TaskPreKilling]()},
+	Exited:         {"exited", reflect.TypeFor[TaskExited]()},
+	Stop:           {"stop", reflect.TypeFor[TaskStop]()},
+	Shutdown:       {"shutdown", reflect.TypeFor[TaskShutdown]()},
 }
 
-func is[I any](v any) bool { _, ok := v.(I); return ok }
+type row struct {
+	name  string
+	taken reflect.Type
+}
 
 // known reports whether this version has the moment.
 func (m Moment) known() bool { return m > 0 && int(m) < len(moments) }
+
+// Interface is the one with which a value takes part in a known moment. It has
+// one method.
+func (m Moment) Interface() reflect.Type { return moments[m].taken }
 
 func (m Moment) String() string {
 	if !m.known() {
@@ -67,21 +75,24 @@ func (m Moment) CleansUp() bool { return m == Postrun || m == Destroy || m == St
 
 // ParseMoment reads the name of a moment.
 func ParseMoment(name string) (Moment, bool) {
-	i := slices.IndexFunc(moments[1:], func(row struct {
-		name   string
-		partOf func(any) bool
-	}) bool {
-		return row.name == name
-	})
+	i := slices.IndexFunc(moments[1:], func(r row) bool { return r.name == name })
 	return Moment(i + 1), i >= 0
+}
+
+// AllMoments yields the moments of this version, in order.
+func AllMoments() iter.Seq[Moment] {
+	return func(yield func(Moment) bool) {
+		for m := Moment(1); m.known() && yield(m); m++ {
+		}
+	}
 }
 
 // Moments returns those that a hook takes part in: the ones whose interfaces it
 // satisfies.
 func Moments(h any) []Moment {
 	var list []Moment
-	for m := range Moment(len(moments)) {
-		if m.known() && moments[m].partOf(h) {
+	for m := range AllMoments() {
+		if reflect.TypeOf(h).Implements(m.Interface()) {
 			list = append(list, m)
 		}
 	}

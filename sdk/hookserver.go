@@ -1,0 +1,92 @@
+package sdk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"sync"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+// hookServer turns an author's hook into what a host asks besides the moments.
+// It satisfies hook.Plugin and base.Plugin.
+type hookServer struct {
+	identity
+	description *hook.Description
+
+	mu   sync.Mutex
+	host *hook.HostClient // nil before Configure, and if the author needs none
+}
+
+var (
+	_ hook.Plugin = (*hookServer)(nil)
+	_ base.Plugin = (*hookServer)(nil)
+)
+
+// newHookServer takes a value that takes part in something.
+func newHookServer(impl Plugin) (*hookServer, error) {
+	if err := nearMiss(impl); err != nil {
+		return nil, err
+	}
+	s := &hookServer{identity: newIdentity(impl, base.TypeHook, hook.APIVersion)}
+	s.description = &hook.Description{EveryAlloc: s.info.EveryAlloc, Schema: s.info.AttachmentSchema, WholeAlloc: s.info.WholeAlloc}
+	for _, m := range hook.Moments(impl) {
+		s.description.Moments = append(s.description.Moments, hook.Participation{Moment: m, Timeout: s.info.Timeouts[m]})
+	}
+	for m, timeout := range s.info.Timeouts {
+		if _, ok := s.description.Participation(m); !ok {
+			return nil, fmt.Errorf("Info has a timeout for %v, and %T takes no part in that", m, impl)
+		}
+		if timeout <= 0 {
+			return nil, fmt.Errorf("the timeout for %v in Info is %v; leave it out to have the host's", m, timeout)
+		}
+	}
+	return s, nil
+}
+
+// nearMiss finds a method with the name of a moment and another signature: it
+// would never be called.
+func nearMiss(impl any) error {
+	v := reflect.ValueOf(impl)
+	for m := range hook.AllMoments() {
+		want := m.Interface()
+		if has := v.MethodByName(want.Method(0).Name); has.IsValid() && !v.Type().Implements(want) {
+			return fmt.Errorf("the method %s of %T is %s; that of a hook is %s", want.Method(0).Name, impl, signature(has.Type()), signature(want.Method(0).Type))
+		}
+	}
+	return nil
+}
+
+// signature writes the type of a function as authors do.
+func signature(f reflect.Type) string { return strings.ReplaceAll(f.String(), "hook.", "sdk.") }
+
+func (s *hookServer) Describe(context.Context) (*hook.Description, error) { return s.description, nil }
+
+// Configure introduces author and host once: the client finds the agents that
+// come later by itself.
+func (s *hookServer) Configure(_ context.Context, c hook.Config) error {
+	user, ok := s.impl.(HostUser)
+	if !ok {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.host != nil {
+		s.host.Move(c.HostSocket)
+		return nil
+	}
+	if c.HostSocket == "" {
+		return errors.New("the host has no socket for what hooks ask for")
+	}
+	host, err := hook.DialHost(c.HostSocket)
+	if err != nil {
+		return err
+	}
+	s.host = host
+	user.UseHost(host, c.Node)
+	return nil
+}

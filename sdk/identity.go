@@ -1,0 +1,76 @@
+package sdk
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+)
+
+// identity is what every plugin answers, whatever it does: who it is, and what
+// it wants to be told. It satisfies base.Plugin.
+type identity struct {
+	impl    Plugin
+	info    Info
+	kind    base.Type
+	version string // of the protocol for its kind
+
+	configMu sync.Mutex
+	config   *base.Config // the last one that the author took
+}
+
+func newIdentity(impl Plugin, kind base.Type, version string) identity {
+	info := impl.Info()
+	if info.Version == "" {
+		info.Version = "0.1.0"
+	}
+	return identity{impl: impl, info: info, kind: kind, version: version}
+}
+
+func (i *Info) check() error {
+	if i.Name == "" {
+		return errors.New("Info has no Name")
+	}
+	for _, r := range i.Name {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' || r == '.' {
+			continue
+		}
+		return fmt.Errorf("name %q has the character %q; letters, digits, _, - and . are possible", i.Name, r)
+	}
+	return nil
+}
+
+func (i *identity) PluginInfo(context.Context) (*base.Info, error) {
+	return &base.Info{Type: i.kind, APIVersions: []string{i.version}, Version: i.info.Version, Name: i.info.Name}, nil
+}
+
+func (i *identity) ConfigSchema(context.Context) (*hclspec.Spec, error) {
+	return i.info.ConfigSchema, nil
+}
+
+// SetConfig hands a configuration to the author once: hosts repeat themselves.
+func (i *identity) SetConfig(ctx context.Context, config *base.Config) error {
+	configurer, ok := i.impl.(Configurer)
+	if !ok {
+		return nil
+	}
+	i.configMu.Lock()
+	defer i.configMu.Unlock()
+	if i.config != nil && bytes.Equal(i.config.Plugin, config.Plugin) && reflect.DeepEqual(i.config.Driver, config.Driver) {
+		return nil
+	}
+	c := &Config{body: config.Plugin}
+	if config.Driver != nil {
+		c.MinPort, c.MaxPort = config.Driver.ClientMinPort, config.Driver.ClientMaxPort
+	}
+	if err := configurer.Configure(ctx, c); err != nil {
+		return err
+	}
+	i.config = config
+	return nil
+}

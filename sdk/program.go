@@ -1,0 +1,111 @@
+package sdk
+
+import (
+	"fmt"
+	"reflect"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/go-plugin"
+	"google.golang.org/grpc"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+// program is an author's value as a plugin of its kind.
+type program struct {
+	kind       string // as people say
+	otherHosts string // that know this kind, in a sentence
+	info       Info
+	// serve makes the service of the plugin itself.
+	serve func(hclog.Logger) service
+	// relay makes one that passes every call on.
+	relay func(conn grpc.ClientConnInterface, gone <-chan struct{}) service
+}
+
+// service is a plugin that can be reached.
+type service struct {
+	base base.Plugin
+	name string // in a plugin set
+	glue glue
+	busy func() bool // has something to lose
+}
+
+// glue is an entry of a plugin set.
+type glue interface {
+	plugin.Plugin
+	plugin.GRPCPlugin
+}
+
+func (s service) register(g *grpc.Server) error {
+	base.RegisterServer(g, s.base)
+	return s.glue.GRPCServer(nil, g)
+}
+
+// programOf finds out what a value is.
+func programOf(impl Plugin) (*program, error) {
+	info := impl.Info()
+	if err := info.check(); err != nil {
+		return nil, err
+	}
+	isDriver := reflect.ValueOf(impl).MethodByName("Start").IsValid()
+	isHook := len(hook.Moments(impl)) > 0
+	switch {
+	case isDriver && isHook:
+		return nil, fmt.Errorf("%T has the method Start of a driver and those of a hook; a plugin is one of the two", impl)
+	case isDriver:
+		return driverProgram(impl, info)
+	case isHook:
+		return hookProgram(impl, info)
+	}
+	if err := nearMiss(impl); err != nil {
+		return nil, err
+	}
+	return nil, fmt.Errorf("%T takes part in nothing: a hook has a method for at least one moment, such as Prestart(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error), and a driver has Start(context.Context, *sdk.Start) (T, error)", impl)
+}
+
+func driverProgram(impl Plugin, info Info) (*program, error) {
+	d, err := newTaskDriver(impl)
+	if err != nil {
+		return nil, err
+	}
+	reach := func(b base.Plugin, d driver.Driver, busy func() bool) service {
+		return service{b, driver.PluginName, &driver.GRPCPlugin{Impl: d}, busy}
+	}
+	return &program{
+		kind:       "task driver",
+		otherHosts: " or Nomad",
+		info:       info,
+		serve: func(logger hclog.Logger) service {
+			s := newServer(d, logger)
+			return reach(s, s, s.busy)
+		},
+		relay: func(conn grpc.ClientConnInterface, gone <-chan struct{}) service {
+			return reach(base.NewClient(conn, gone), driver.NewClient(conn, gone), always)
+		},
+	}, nil
+}
+
+func hookProgram(impl Plugin, info Info) (*program, error) {
+	s, err := newHookServer(impl)
+	if err != nil {
+		return nil, err
+	}
+	return &program{
+		kind: "hook",
+		info: info,
+		serve: func(hclog.Logger) service {
+			// Whatever a hook does for a task goes on by itself or not at all, once
+			// no agent is there that could tell it how the task is.
+			return service{s, hook.PluginName, &hook.GRPCPlugin{Impl: s, Hook: impl}, never}
+		},
+		relay: func(conn grpc.ClientConnInterface, gone <-chan struct{}) service {
+			c := hook.NewClient(conn, gone)
+			return service{base.NewClient(conn, gone), hook.PluginName, &hook.GRPCPlugin{Impl: c, Hook: c}, always}
+		},
+	}, nil
+}
+
+func always() bool { return true }
+func never() bool  { return false }
