@@ -251,3 +251,29 @@ func TestStateRoundTrip(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
+
+func TestUnmarshalJSON(t *testing.T) {
+	type config struct {
+		Name  string            `codec:"name"`
+		Big   int64             `codec:"big"`
+		Ratio float64           `codec:"ratio"`
+		Many  []int             `codec:"many"`
+		Env   map[string]string `codec:"env"`
+		Any   any               `codec:"any"`
+		Kept  string            `codec:"kept"`
+	}
+	got := config{Kept: "as it was"}
+	text := `{"name":"a","big":9007199254740993,"ratio":0.5,"many":[1,2],"env":[{"A":"1"},{"B":"2"}],"any":{"n":3},"unknown":true}`
+	if err := UnmarshalJSON([]byte(text), &got); err != nil {
+		t.Fatal(err)
+	}
+	want := config{"a", 9007199254740993, 0.5, []int{1, 2}, map[string]string{"A": "1", "B": "2"}, map[string]any{"n": int64(3)}, "as it was"}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	for _, text := range []string{``, `{`, `{"big":"much"}`, `{"big":1e99}`} {
+		if err := UnmarshalJSON([]byte(text), &got); err == nil {
+			t.Errorf("%q is no error, and makes %+v", text, got)
+		}
+	}
+}

@@ -28,7 +28,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
 )
 
-func TestMain(m *testing.M) { sdktest.Main(m, func() { sdk.Serve(&talker{}) }) }
+func TestMain(m *testing.M) {
+	sdktest.Main(m, func() {
+		if os.Getenv(envHook) != "" {
+			sdk.Serve(&valet{})
+			return
+		}
+		sdk.Serve(&talker{})
+	})
+}
 
 // talker says what it does in every way that there is.
 type talker struct{}

@@ -1,0 +1,212 @@
+package sdk_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/go-plugin"
+	"google.golang.org/grpc"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// envHook makes this binary serve the hook and not the driver.
+const envHook = "SDK_TEST_HOOK"
+
+// valet does what it is asked to, and tells the host about it.
+type valet struct {
+	host sdk.Host
+	node sdk.Node
+}
+
+var (
+	_ sdk.HostUser     = (*valet)(nil)
+	_ sdk.TaskPrestart = (*valet)(nil)
+	_ sdk.TaskStop     = (*valet)(nil)
+)
+
+func (*valet) Info() sdk.Info {
+	return sdk.Info{
+		Name: "valet",
+		AttachmentSchema: sdk.Object(map[string]*sdk.Spec{
+			"drink": sdk.Attr("drink", "string", true),
+			"cubes": sdk.Attr("cubes", "number", false),
+		}),
+	}
+}
+
+func (v *valet) UseHost(host sdk.Host, node sdk.Node) { v.host, v.node = host, node }
+
+func (v *valet) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
+	var config struct {
+		Drink string `codec:"drink"`
+		Cubes int    `codec:"cubes"`
+	}
+	state := map[string]string{"calls": req.PreviousState["calls"] + "I"}
+	if err := req.Config(&config); err != nil {
+		return sdk.TaskPrestartResponse{State: state}, err
+	}
+	if config.Cubes > 3 {
+		return sdk.TaskPrestartResponse{State: state}, sdk.Recoverable(errors.New("that is too much ice"))
+	}
+	err := v.host.EmitEvent(ctx, req.Scope(), sdk.Event{Message: config.Drink + " on " + v.node.Name})
+	return sdk.TaskPrestartResponse{State: state, Env: map[string]string{"DRINK": config.Drink}}, err
+}
+
+func (v *valet) Stop(ctx context.Context, req sdk.TaskStopRequest) error {
+	return v.host.Kill(ctx, req.ScopeOf("other"), "the party is over")
+}
+
+// guest is the agent's end of it: it notes what it is told.
+type guest struct {
+	hook.Host
+	mu    sync.Mutex
+	heard []string
+}
+
+func (g *guest) note(words ...string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.heard = append(g.heard, strings.Join(words, " "))
+	return nil
+}
+
+func (g *guest) EmitEvent(_ context.Context, s hook.Scope, event hook.Event) error {
+	return g.note(s.Capability, s.Task, event.Message)
+}
+
+func (g *guest) Kill(_ context.Context, s hook.Scope, reason string) error {
+	return g.note(s.Capability, s.Task, reason)
+}
+
+func listen(t *testing.T, g *guest) (socket string, stop func()) {
+	t.Helper()
+	socket = filepath.Join(socketDir(t), "host.sock")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	hook.RegisterHost(server, g)
+	go server.Serve(listener)
+	t.Cleanup(server.Stop)
+	return socket, server.Stop
+}
+
+func launchHook(t *testing.T, env ...string) (base.Plugin, *hook.Client, *plugin.Client) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), append(env, envHook+"=1", "TMPDIR="+socketDir(t))...)
+	client := plugin.NewClient(&plugin.ClientConfig{
+		HandshakeConfig:  base.Handshake,
+		Plugins:          plugin.PluginSet{base.PluginName: &base.GRPCPlugin{}, hook.PluginName: &hook.GRPCPlugin{}},
+		Cmd:              cmd,
+		SkipHostEnv:      true,
+		AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC},
+		Logger:           hclog.NewNullLogger(),
+		Stderr:           io.Discard,
+	})
+	t.Cleanup(client.Kill)
+	rpc, err := client.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := rpc.Dispense(base.PluginName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := rpc.Dispense(hook.PluginName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.(base.Plugin), h.(*hook.Client), client
+}
+
+func TestHook(t *testing.T) {
+	b, h, _ := launchHook(t)
+	if info, err := b.PluginInfo(t.Context()); err != nil || info.Type != base.TypeHook || info.Name != "valet" || info.Version != "0.1.0" || info.APIVersions[0] != hook.APIVersion {
+		t.Errorf("it says that it is %+v, %v", info, err)
+	}
+	d, err := h.Describe(t.Context())
+	if err != nil || len(d.Moments) != 2 || d.Moments[0].Moment != hook.Prestart || d.Moments[1].Moment != hook.Stop || d.Schema == nil || d.EveryAlloc || d.WholeAlloc {
+		t.Errorf("it describes itself as %+v, %v", d, err)
+	}
+	if err := h.Configure(t.Context(), hook.Config{}); err == nil || !strings.Contains(err.Error(), "no socket") {
+		t.Errorf("without a socket: %v", err)
+	}
+
+	g := &guest{}
+	socket, stop := listen(t, g)
+	config := hook.Config{HostSocket: socket, Node: hook.Node{Name: "rome"}}
+	if err := h.Configure(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	request := hook.TaskPrestartRequest{PreviousState: map[string]string{"calls": "I"}}
+	request.Capability, request.Attachment = "key", []byte(`{"drink":"tea","cubes":3}`)
+	answer, err := h.Prestart(t.Context(), request)
+	if err != nil || answer.State["calls"] != "II" || answer.Env["DRINK"] != "tea" {
+		t.Errorf("prestart: %+v, %v", answer, err)
+	}
+	request.Attachment = []byte(`{"drink":"tea","cubes":4}`)
+	if answer, err := h.Prestart(t.Context(), request); !driver.IsRecoverable(err) || answer.State["calls"] != "II" {
+		t.Errorf("a failed prestart: %+v, %v", answer, err)
+	}
+	request.Attachment = []byte(`{"drink":"tea","cubes":"many"}`)
+	if _, err := h.Prestart(t.Context(), request); err == nil || !strings.Contains(err.Error(), "decode the configuration of the attachment: ") {
+		t.Errorf("an attachment of another shape: %v", err)
+	}
+
+	// Another agent, elsewhere.
+	stop()
+	later := &guest{}
+	config.HostSocket, _ = listen(t, later)
+	if err := h.Configure(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Stop(t.Context(), hook.TaskStopRequest{Grant: hook.Grant{Capability: "other key"}}); err != nil {
+		t.Error(err)
+	}
+	if got, want := strings.Join(append(g.heard, later.heard...), "\n"), "key  tea on rome\nother key other the party is over"; got != want {
+		t.Errorf("the hosts have heard\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestDebugOfAHook(t *testing.T) {
+	socket := filepath.Join(socketDir(t), "debug.sock")
+	env := sdk.EnvDebug + "=valet=" + socket
+	var says buffer
+	debugged := exec.Command(os.Args[0])
+	debugged.Env = append(os.Environ(), env, envHook+"=1", "NOMAD_LITE_SDKTEST_BY_HAND=1")
+	debugged.Stderr = &says
+	if err := debugged.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer debugged.Wait()
+	defer debugged.Process.Kill()
+	until(t, "it says that it waits", func() bool { return strings.Contains(says.String(), "waiting for a host") })
+
+	_, h, _ := launchHook(t, env)
+	if d, err := h.Describe(t.Context()); err != nil || len(d.Moments) != 2 {
+		t.Errorf("through the process of the host it describes itself as %+v, %v", d, err)
+	}
+	g := &guest{}
+	host, _ := listen(t, g)
+	if err := h.Configure(t.Context(), hook.Config{HostSocket: host}); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Stop(t.Context(), hook.TaskStopRequest{}); err != nil || len(g.heard) != 1 {
+		t.Errorf("stop: %v, and the host has heard %q", err, g.heard)
+	}
+}

@@ -1,0 +1,98 @@
+package sdk
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+type named struct{}
+
+func (named) Info() Info { return Info{Name: "named"} }
+
+type stopsOnly struct{ named }
+
+func (stopsOnly) Stop(context.Context, TaskStopRequest) error { return nil }
+
+type almost struct{ stopsOnly }
+
+func (almost) Prestart(context.Context, TaskPrestartRequest) error { return nil }
+
+type onlyAlmost struct{ named }
+
+func (onlyAlmost) Exited(TaskExitedRequest) error { return nil }
+
+type both struct{ stopsOnly }
+
+func (both) Start(context.Context, *Start) (Task, error) { return nil, nil }
+
+type noStart struct{ named }
+
+func (noStart) Start(context.Context) error { return nil }
+
+type oddRecover struct{ named }
+
+func (oddRecover) Start(context.Context, *Start) (Task, error) { return nil, nil }
+func (oddRecover) Recover(context.Context) error               { return nil }
+
+type patient struct {
+	stopsOnly
+	timeouts map[Moment]time.Duration
+}
+
+func (p patient) Info() Info { return Info{Name: "patient", Timeouts: p.timeouts} }
+
+type anonymous struct{ stopsOnly }
+
+func (anonymous) Info() Info { return Info{} }
+
+func TestWhatCannotBeServedIsSaid(t *testing.T) {
+	for _, test := range []struct {
+		impl Plugin
+		want string
+	}{
+		{named{}, "sdk.named takes part in nothing: a hook has a method for at least one moment, such as Prestart(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error), and a driver has Start(context.Context, *sdk.Start) (T, error)"},
+		{almost{}, "the method Prestart of sdk.almost is func(context.Context, sdk.TaskPrestartRequest) error; that of a hook is func(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error)"},
+		{onlyAlmost{}, "the method Exited of sdk.onlyAlmost is func(sdk.TaskExitedRequest) error; that of a hook is func(context.Context, sdk.TaskExitedRequest) error"},
+		{both{}, "a plugin is one of the two"},
+		{noStart{}, "the method Start of sdk.noStart is func(context.Context) error; a driver's is func(context.Context, *sdk.Start) (T, error), where T has the methods of sdk.Task"},
+		{oddRecover{}, "the method Recover of sdk.oddRecover is func(context.Context) error, and Start is func(context.Context, *sdk.Start) (sdk.Task, error); they must be the same"},
+		{patient{timeouts: map[Moment]time.Duration{MomentExited: time.Second}}, "Info has a timeout for exited, and sdk.patient takes no part in that"},
+		{patient{timeouts: map[Moment]time.Duration{MomentStop: -1}}, "the timeout for stop in Info is -1ns"},
+		{anonymous{}, "Info has no Name"},
+	} {
+		if p, err := programOf(test.impl); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%T: %+v, %v; want %s", test.impl, p, err, test.want)
+		}
+	}
+}
+
+func TestWhatAValueIsFollowsFromItsMethods(t *testing.T) {
+	for _, test := range []struct {
+		impl Plugin
+		want string
+	}{
+		{stopsOnly{}, "hook"},
+		{patient{timeouts: map[Moment]time.Duration{MomentStop: time.Hour}}, "hook"},
+		{&napper{}, "task driver"},
+		{&fullDriver{}, "task driver"},
+	} {
+		if p, err := programOf(test.impl); err != nil || p.kind != test.want {
+			t.Errorf("%T: %+v, %v; want a %s", test.impl, p, err, test.want)
+		}
+	}
+}
+
+func TestTimeoutsAreDescribed(t *testing.T) {
+	s, err := newHookServer(patient{timeouts: map[Moment]time.Duration{MomentStop: time.Hour}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := s.Describe(t.Context())
+	if want := (hook.Participation{Moment: hook.Stop, Timeout: time.Hour}); err != nil || len(d.Moments) != 1 || d.Moments[0] != want {
+		t.Errorf("it takes part in %+v, %v; want %+v", d.Moments, err, want)
+	}
+}
