@@ -13,8 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// cases is the suite for a plugin, in the order of a driver's life.
-func cases(p Plugin) []testCase {
+// driverCases is the suite for a driver, in the order of its life.
+func driverCases(p Plugin) []testCase {
 	shell := shellCases()
 	if p.Tasks.Shell == nil {
 		shell = []testCase{{"command: what is only seen from inside of a command", func(t tb, _ *host) {
@@ -23,7 +23,7 @@ func cases(p Plugin) []testCase {
 	}
 	all := append([]testCase{
 		{"says in words what it is when a person starts it", saysWhatItIs},
-		{"names itself as a driver of a known protocol version", namesItself},
+		{"names itself as a driver of a known protocol version", namesItself(base.TypeDriver, driver.APIVersion)},
 		{"takes its configuration twice, from a host that only checks it", takesConfigurationTwice},
 		{"has a schema that fits its tasks", hasSchema},
 		{"opens its streams as often as a host asks", opensStreams},
@@ -71,30 +71,32 @@ func saysWhatItIs(t tb, h *host) {
 
 var version = regexp.MustCompile(`^v?\d+(\.\d+)*([-+].*)?$`)
 
-func namesItself(t tb, h *host) {
-	p, err := h.launch()
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-	defer p.client.Kill()
-	info, err := p.base.PluginInfo(t.Context())
-	if err != nil {
-		t.Fatalf("PluginInfo: %v", err)
-	}
-	if info.Type != base.TypeDriver {
-		t.Errorf("its type is %v, want %v", info.Type, base.TypeDriver)
-	}
-	if !slices.ContainsFunc(info.APIVersions, func(v string) bool { return strings.TrimPrefix(v, "v") == "0.1.0" }) {
-		t.Errorf("its protocol versions are %q, want %q among them", info.APIVersions, driver.APIVersion)
-	}
-	if info.Name == "" {
-		t.Errorf("it has no name")
-	}
-	if !version.MatchString(info.Version) {
-		t.Errorf("its version %q is not one", info.Version)
-	}
-	if _, err := p.base.ConfigSchema(t.Context()); err != nil {
-		t.Errorf("ConfigSchema: %v", err)
+func namesItself(kind base.Type, apiVersion string) func(tb, *host) {
+	return func(t tb, h *host) {
+		p, err := h.launch()
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		defer p.client.Kill()
+		info, err := p.base.PluginInfo(t.Context())
+		if err != nil {
+			t.Fatalf("PluginInfo: %v", err)
+		}
+		if info.Type != kind {
+			t.Errorf("its type is %v, want %v", info.Type, kind)
+		}
+		if !slices.ContainsFunc(info.APIVersions, func(v string) bool { return strings.TrimPrefix(v, "v") == strings.TrimPrefix(apiVersion, "v") }) {
+			t.Errorf("its protocol versions are %q, want %q among them", info.APIVersions, apiVersion)
+		}
+		if info.Name == "" {
+			t.Errorf("it has no name")
+		}
+		if !version.MatchString(info.Version) {
+			t.Errorf("its version %q is not one", info.Version)
+		}
+		if _, err := p.base.ConfigSchema(t.Context()); err != nil {
+			t.Errorf("ConfigSchema: %v", err)
+		}
 	}
 }
 

@@ -25,18 +25,24 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
 // patience is how long the suite waits for what should come at once.
 var patience = 20 * time.Second
 
-// host is what Nomad is to a driver, as far as the suite needs it. Cases run one
-// after the other and share its plugin process, which is started when needed.
+// host is what an agent is to a plugin, as far as the suite needs it. Cases run
+// one after the other and share its plugin process, which is started when needed.
 type host struct {
 	plugin  Plugin
-	dir     string // for the sockets of plugins, which one that is killed leaves behind
+	dir     string     // for the sockets of plugins, which one that is killed leaves behind
+	using   sync.Mutex // one that starts a shared process at a time
 	running *process
-	streams *streams // nil until they are opened
+	streams *streams // of a driver; nil until they are opened
+
+	butler     butler // of hooks
+	socket     string // on which the butler listens, if he does
+	stopButler func()
 }
 
 func newHost(p Plugin) *host {
@@ -60,18 +66,26 @@ func (t *Tasks) complete() {
 	}
 }
 
-// guess finds out whether a driver of which nothing is said runs commands. What
-// goes wrong here goes wrong again in a case, which tells it.
-func (h *host) guess(ctx context.Context) {
+// guess finds out what a plugin is, and whether a driver of which nothing is said
+// runs commands. What goes wrong here goes wrong again in a case, which tells it.
+func (h *host) guess(ctx context.Context) (kind base.Type) {
+	p, err := h.launch()
+	if err != nil {
+		return base.TypeDriver
+	}
+	defer p.client.Kill()
+	if isHook(ctx, p) {
+		return base.TypeHook
+	}
+	h.guessTasks(ctx, p)
+	return base.TypeDriver
+}
+
+func (h *host) guessTasks(ctx context.Context, p *process) {
 	t := &h.plugin.Tasks
 	if t.Runs != nil || t.Ends != nil || t.Fails != nil || t.Shell != nil {
 		return
 	}
-	p, err := h.launch()
-	if err != nil {
-		return
-	}
-	defer p.client.Kill()
 	schema, err := p.driver.TaskConfigSchema(ctx)
 	if err != nil || schema == nil {
 		return
@@ -91,6 +105,7 @@ func (h *host) close() {
 		h.streams.cancel()
 		h.streams.process.client.Kill()
 	}
+	h.dismissButler()
 	if h.dir != "" {
 		os.RemoveAll(h.dir)
 	}
@@ -107,7 +122,8 @@ func (h *host) end() {
 // process is one plugin process.
 type process struct {
 	base   base.Plugin
-	driver driver.Driver
+	driver driver.Driver // one of these two is what it is
+	hook   *hook.Client
 	pid    int
 	client *plugin.Client
 	stderr *lockedBuffer
@@ -132,6 +148,7 @@ func (h *host) launch() (*process, error) {
 		Plugins: plugin.PluginSet{
 			base.PluginName:   &base.GRPCPlugin{},
 			driver.PluginName: &driver.GRPCPlugin{},
+			hook.PluginName:   &hook.GRPCPlugin{},
 		},
 		Cmd:              cmd,
 		SkipHostEnv:      true, // it is in there, below the plugin's own
@@ -155,20 +172,30 @@ func (h *host) launch() (*process, error) {
 		p.base = b.(base.Plugin)
 		b, err = rpc.Dispense(driver.PluginName)
 	}
+	if err == nil {
+		p.driver = b.(driver.Driver)
+		b, err = rpc.Dispense(hook.PluginName)
+	}
 	if err != nil {
 		client.Kill()
 		return nil, err
 	}
-	p.driver = b.(driver.Driver)
+	p.hook = b.(*hook.Client)
 	p.pid = client.ReattachConfig().Pid
 	return p, nil
 }
 
-// configure sends what a host sends before it uses a driver.
+// configure sends what a host sends before it uses a plugin.
 func (h *host) configure(ctx context.Context, p *process) error {
 	config, err := h.config(ctx, p)
 	if err != nil {
 		return err
+	}
+	if isHook(ctx, p) {
+		if err := p.base.SetConfig(ctx, config); err != nil {
+			return fmt.Errorf("configure the plugin: %w", err)
+		}
+		return h.introduce(ctx, p)
 	}
 	config.Driver = &base.DriverConfig{ClientMinPort: 14000, ClientMaxPort: 14512}
 	if err := p.base.SetConfig(ctx, config); err != nil {
@@ -178,6 +205,32 @@ func (h *host) configure(ctx context.Context, p *process) error {
 		return fmt.Errorf("call Init: %w", err)
 	}
 	return nil
+}
+
+func isHook(ctx context.Context, p *process) bool {
+	info, err := p.base.PluginInfo(ctx)
+	return err == nil && info.Type == base.TypeHook
+}
+
+// introduce tells a hook where its host is.
+func (h *host) introduce(ctx context.Context, p *process) (err error) {
+	if h.socket == "" {
+		if h.socket, h.stopButler, err = h.butler.listen(h.dir); err != nil {
+			return err
+		}
+	}
+	return p.hook.Configure(ctx, hook.Config{
+		HostSocket: h.socket,
+		Node:       hook.Node{ID: newID(), Name: "node", Datacenter: "dc1", Region: "global", Pool: "default"},
+	})
+}
+
+// dismissButler ends the host that hooks know; the next one is elsewhere.
+func (h *host) dismissButler() {
+	if h.socket != "" {
+		h.stopButler()
+		h.socket = ""
+	}
 }
 
 func (h *host) config(ctx context.Context, p *process) (*base.Config, error) {
@@ -216,6 +269,8 @@ func encode(schema *hclspec.Spec, config map[string]any) ([]byte, error) {
 // use returns the plugin process that cases share.
 func (h *host) use(t tb) *process {
 	t.Helper()
+	h.using.Lock()
+	defer h.using.Unlock()
 	if h.running != nil {
 		if !h.running.client.Exited() {
 			return h.running

@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// Plugin is a driver to be tested.
+// Plugin is a driver or a hook to be tested.
 type Plugin struct {
 	Path string   // of the program
 	Args []string // what it is started with
@@ -19,8 +19,12 @@ type Plugin struct {
 	// Config is the body of the plugin block.
 	Config map[string]any
 
-	// Tasks are what the driver is made to run.
+	// Tasks are what a driver is made to run.
 	Tasks Tasks
+
+	// Attachment is the configuration with which a hook is attached, such that
+	// it does not refuse the tasks of the suite.
+	Attachment map[string]any
 }
 
 // Tasks are bodies of a task's config block. What is nil is not tested.
@@ -55,16 +59,21 @@ func Main(m *testing.M, serve func()) {
 // started the plugin.
 const envByHand = "NOMAD_LITE_SDKTEST_BY_HAND"
 
-// Driver runs the suite as subtests of t.
-func Driver(t *testing.T, p Plugin) {
+// Driver runs the suite for drivers as subtests of t.
+func Driver(t *testing.T, p Plugin) { run(t, p, driverCases(p)) }
+
+// Hook runs the suite for hooks as subtests of t.
+func Hook(t *testing.T, p Plugin) { run(t, p, hookCases()) }
+
+func run(t *testing.T, p Plugin, cases []testCase) {
 	h := newHost(p)
 	t.Cleanup(h.close)
-	for _, c := range cases(p) {
+	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) { c.run(t, h) })
 	}
 }
 
-// Check runs the suite and writes a line per case to out: PASS, FAIL or SKIP,
+// Check runs the suite for what the plugin is and writes a line per case to out: PASS, FAIL or SKIP,
 // the name, and the reasons; then a sum. The error counts what has failed. When
 // ctx ends, the suite ends after the case that runs, and the error is its cause.
 //
@@ -73,9 +82,12 @@ func Driver(t *testing.T, p Plugin) {
 func Check(ctx context.Context, out io.Writer, p Plugin) error {
 	h := newHost(p)
 	defer h.close()
-	h.guess(ctx)
+	cases := hookCases()
+	if h.guess(ctx) == base.TypeDriver {
+		cases = driverCases(h.plugin)
+	}
 	var passed, failed, skipped int
-	for _, c := range cases(h.plugin) {
+	for _, c := range cases {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}

@@ -26,6 +26,10 @@ const envFault = "SDKTEST_FAULT"
 
 func TestMain(m *testing.M) {
 	Main(m, func() {
+		if fault, ok := os.LookupEnv(envHookFault); ok {
+			serveNaiveHook(fault)
+			return
+		}
 		if os.Getenv(base.Handshake.MagicCookieKey) == "" {
 			fmt.Fprintln(os.Stderr, "this is a plugin")
 			os.Exit(1)
@@ -401,10 +405,10 @@ func TestEachCaseCanFail(t *testing.T) {
 		run   func(tb, *host)
 		says  string
 	}{
-		{"talks before the handshake", namesItself, "welcome"},
-		{"panics", namesItself, "at the start"},
-		{"has an odd version", namesItself, "version"},
-		{"speaks another version", namesItself, "v9.0.0"},
+		{"talks before the handshake", namesItself(base.TypeDriver, driver.APIVersion), "welcome"},
+		{"panics", namesItself(base.TypeDriver, driver.APIVersion), "at the start"},
+		{"has an odd version", namesItself(base.TypeDriver, driver.APIVersion), "version"},
+		{"speaks another version", namesItself(base.TypeDriver, driver.APIVersion), "v9.0.0"},
 		{"takes its configuration once", takesConfigurationTwice, "configured already"},
 		{"has another schema", hasSchema, "program"},
 		{"ends its fingerprints", func(t tb, h *host) { opensStreams(t, h); keepsStreams(t, h) }, "a stream of fingerprints ends by itself"},

@@ -1,0 +1,248 @@
+package sdktest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-plugin"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+// envHookFault says what is wrong with the hook that this binary serves.
+const envHookFault = "SDKTEST_HOOK_FAULT"
+
+// naiveHook is a hook without the sdk, with the fault that it is told to have.
+type naiveHook struct {
+	fault string
+
+	mu     sync.Mutex
+	client *hook.HostClient
+	seen   map[string]bool // by allocation
+	asked  atomic.Int32
+	calls  atomic.Int32
+}
+
+func serveNaiveHook(fault string) {
+	if os.Getenv(base.Handshake.MagicCookieKey) == "" {
+		if fault != "is silent" {
+			fmt.Fprintln(os.Stderr, "this is a plugin")
+		}
+		os.Exit(1)
+	}
+	n := &naiveHook{fault: fault, seen: map[string]bool{}}
+	plugin.Serve(&plugin.ServeConfig{
+		HandshakeConfig: base.Handshake,
+		Plugins: plugin.PluginSet{
+			base.PluginName: &base.GRPCPlugin{Impl: n},
+			hook.PluginName: &hook.GRPCPlugin{Impl: n, Hook: n},
+		},
+		GRPCServer: base.NewServer,
+	})
+}
+
+func (n *naiveHook) PluginInfo(context.Context) (*base.Info, error) {
+	info := &base.Info{Type: base.TypeHook, APIVersions: []string{"v1"}, Version: "0.1.0", Name: "naive"}
+	if n.fault == "speaks another version" {
+		info.APIVersions = []string{"v7"}
+	}
+	return info, nil
+}
+
+func (n *naiveHook) ConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, nil }
+
+func (n *naiveHook) SetConfig(context.Context, *base.Config) error {
+	if n.asked.Add(1) > 1 && n.fault == "is configured once" {
+		return errors.New("configured already")
+	}
+	return nil
+}
+
+func (n *naiveHook) Describe(context.Context) (*hook.Description, error) {
+	d := &hook.Description{Schema: hclspec.Object(map[string]*hclspec.Spec{
+		"name": hclspec.Default(hclspec.Attr("name", "string", false), hclspec.Literal(`"nobody"`)),
+		"must": hclspec.Attr("must", "bool", n.fault == "wants more"),
+	})}
+	for _, m := range []hook.Moment{hook.Prestart, hook.Poststart, hook.Stop, hook.Destroy} {
+		d.Moments = append(d.Moments, hook.Participation{Moment: m})
+	}
+	switch n.fault {
+	case "takes part in nothing":
+		d.Moments = nil
+	case "names a moment twice":
+		d.Moments = append(d.Moments, d.Moments[0])
+	case "names what it has not":
+		d.Moments = append(d.Moments, hook.Participation{Moment: hook.Exited})
+	case "is slow":
+		d.Moments[0].Timeout = 50 * time.Millisecond
+	case "changes its mind":
+		d.EveryAlloc = n.calls.Add(1) > 1
+	case "stays with its host", "waits for its host to agree":
+		d.Moments[1].Timeout = 300 * time.Millisecond
+	}
+	return d, nil
+}
+
+func (n *naiveHook) Configure(_ context.Context, c hook.Config) (err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.client != nil && n.fault == "stays with its host" {
+		return nil
+	}
+	n.client, err = hook.DialHost(c.HostSocket)
+	return err
+}
+
+func (n *naiveHook) host() *hook.HostClient {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.client
+}
+
+func (n *naiveHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	n.mu.Lock()
+	seen := n.seen[req.Alloc.ID]
+	n.seen[req.Alloc.ID] = true
+	n.mu.Unlock()
+	answer := hook.TaskPrestartResponse{State: map[string]string{"began": "yes"}, Env: map[string]string{"A": "b"}}
+	switch n.fault {
+	case "is slow":
+		time.Sleep(100 * time.Millisecond)
+	case "cannot do it twice":
+		if seen {
+			return answer, errors.New("there is one already")
+		}
+	case "does not tell its state":
+		answer.State = nil
+	case "sets odd variables":
+		answer.Env["A=B"] = "c"
+	case "sets odd mounts":
+		answer.Mounts = []driver.Mount{{TaskPath: "here", HostPath: "/there"}}
+	case "sets odd devices":
+		answer.Devices = []driver.Device{{TaskPath: "/dev/a", HostPath: "/dev/a", Permissions: "rx"}}
+	case "does one thing at a time":
+		if n.calls.Add(1) > 1 {
+			return answer, errors.New("busy")
+		}
+		time.Sleep(20 * time.Millisecond)
+		n.calls.Add(-1)
+	case "dies when it is given up":
+		select {
+		case <-ctx.Done():
+			os.Exit(1)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return answer, nil
+}
+
+func (n *naiveHook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) error {
+	scope := req.Scope()
+	switch n.fault {
+	case "makes up capabilities":
+		scope.Capability = "sesame"
+	case "waits for its host to agree":
+		for n.host().EmitEvent(ctx, scope, hook.Event{Message: "please"}) != nil && ctx.Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+		return ctx.Err()
+	}
+	err := n.host().EmitEvent(ctx, scope, hook.Event{Message: "hello"})
+	if errors.Is(err, hook.ErrDenied) {
+		return nil
+	}
+	return err
+}
+
+func (n *naiveHook) Stop(_ context.Context, req hook.TaskStopRequest) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case n.fault == "cleans up what it knows" && !n.seen[req.Alloc.ID]:
+		return errors.New("never heard of it")
+	case n.fault == "does not tell its state" && n.seen[req.Alloc.ID] && req.ExistingState == nil:
+		return errors.New("the state is lost")
+	}
+	return nil
+}
+
+func (n *naiveHook) Destroy(_ context.Context, req hook.AllocDestroyRequest) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.fault == "remembers in memory" && !n.seen[req.Alloc.ID] {
+		return errors.New("never heard of it")
+	}
+	return nil
+}
+
+func naiveHookPlugin(fault string) Plugin {
+	return Plugin{Path: os.Args[0], Env: []string{envHookFault + "=" + fault}, Attachment: map[string]any{"name": "suite"}}
+}
+
+func TestHookWithoutFaults(t *testing.T) { Hook(t, naiveHookPlugin("")) }
+
+// TestEachHookCaseCanFail is TestEachCaseCanFail for hooks.
+func TestEachHookCaseCanFail(t *testing.T) {
+	for _, test := range []struct {
+		fault string
+		run   func(tb, *host)
+		says  string
+	}{
+		{"is silent", saysWhatItIs, "says nothing"},
+		{"speaks another version", namesItself(base.TypeHook, hook.APIVersion), "v7"},
+		{"is configured once", takesConfigurationTwice, "configured already"},
+		{"takes part in nothing", describesItself, "takes part in nothing"},
+		{"names a moment twice", describesItself, "names prestart twice"},
+		{"changes its mind", describesItself, "asked again"},
+		{"wants more", fitsAttachment, "must"},
+		{"wants more", livesOnce, "plugin_test.hcl: attachment ="},
+		{"names what it has not", livesOnce, "takes no part in exited"},
+		{"is slow", livesOnce, "prestart: no answer within 50ms"},
+		{"sets odd variables", livesOnce, `the variable "A=B"`},
+		{"sets odd mounts", livesOnce, "must be absolute"},
+		{"sets odd devices", livesOnce, `permissions "rx"`},
+		{"does not tell its state", livesOnce, "stop: the state is lost"},
+		{"cannot do it twice", livesEverythingTwice, "prestart: there is one already"},
+		{"cleans up what it knows", cleansUpUnseen, "stop: never heard of it"},
+		{"dies when it is given up", survivesGivenUp, "died by itself"},
+		{"remembers in memory", survivesEachDeath, "destroy: never heard of it"},
+		{"stays with its host", changesHost, "poststart: no answer within 300ms"},
+		{"does one thing at a time", livesMany, "prestart: busy"},
+		{"waits for its host to agree", survivesRefusal, "poststart: no answer within 300ms"},
+		{"makes up capabilities", func(t tb, h *host) { livesOnce(t, h); showsCapability(t, h) }, `the capability "sesame"`},
+	} {
+		t.Run(test.fault, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(naiveHookPlugin(test.fault))
+			defer h.close()
+			r := runCase(t.Context(), testCase{test.fault, test.run}, h)
+			if got := strings.Join(r.lines, "\n"); !r.failed || !strings.Contains(got, test.says) {
+				t.Errorf("failed: %v, it says:\n%s\nwant a failure that says %q", r.failed, got, test.says)
+			}
+		})
+	}
+}
+
+func TestCheckOfAHook(t *testing.T) {
+	var out bytes.Buffer
+	err := Check(t.Context(), &out, naiveHookPlugin("makes up capabilities"))
+	for _, want := range []string{"PASS  takes part in the life of a task (", "FAIL  shows its host the capability of a request (", " passed, 1 failed, 0 skipped"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("it does not say %q:\n%s", want, out.String())
+		}
+	}
+	if err == nil || !strings.Contains(err.Error(), "1 of ") {
+		t.Errorf("error %v", err)
+	}
+}

@@ -1,0 +1,183 @@
+package sdktest
+
+import (
+	"context"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+// hookCases is the suite for a hook.
+func hookCases() []testCase {
+	return []testCase{
+		{"says in words what it is when a person starts it", saysWhatItIs},
+		{"names itself as a hook of a known protocol version", namesItself(base.TypeHook, hook.APIVersion)},
+		{"takes its configuration twice, from a host that only checks it", takesConfigurationTwice},
+		{"describes the moments that it takes part in", describesItself},
+		{"has a schema that fits its attachment", fitsAttachment},
+		{"takes part in the life of a task", livesOnce},
+		{"takes each moment again", livesEverythingTwice},
+		{"cleans up what it has never seen", cleansUpUnseen},
+		{"a call that is given up harms nothing", survivesGivenUp},
+		{"goes on in another process, at each moment", survivesEachDeath},
+		{"goes on with another agent", changesHost},
+		{"takes part in many lives at once", livesMany},
+		{"answers when its host refuses everything", survivesRefusal},
+		{"shows its host the capability of a request", showsCapability},
+	}
+}
+
+func describesItself(t tb, h *host) {
+	d, err := h.use(t).hook.Describe(t.Context())
+	if err != nil {
+		t.Fatalf("Describe: %v", err)
+	}
+	if len(d.Moments) == 0 {
+		t.Errorf("it takes part in nothing")
+	}
+	seen := map[hook.Moment]bool{}
+	for _, p := range d.Moments {
+		if seen[p.Moment] {
+			t.Errorf("it names %v twice", p.Moment)
+		}
+		seen[p.Moment] = true
+	}
+	if again, err := h.use(t).hook.Describe(t.Context()); err != nil || !reflect.DeepEqual(again.Moments, d.Moments) || again.EveryAlloc != d.EveryAlloc || again.WholeAlloc != d.WholeAlloc {
+		t.Errorf("asked again, it describes itself as %+v, %v; it was %+v", again, err, d)
+	}
+}
+
+func fitsAttachment(t tb, h *host) {
+	d, err := h.use(t).hook.Describe(t.Context())
+	if err != nil {
+		t.Fatalf("Describe: %v", err)
+	}
+	if _, err := attach(d.Schema, h.plugin.Attachment); err != nil {
+		t.Errorf("the configuration of the attachment: %v", err)
+	}
+}
+
+func livesOnce(t tb, h *host) {
+	l := h.lead(t)
+	for _, m := range course {
+		l.pass(t, m)
+	}
+}
+
+// livesEverythingTwice is what happens when a host dies before it could write
+// down that it has called.
+func livesEverythingTwice(t tb, h *host) {
+	l := h.lead(t)
+	for _, m := range course {
+		exits := l.exits
+		l.pass(t, m)
+		l.exits = exits // it is the same end of the task
+		l.pass(t, m)
+	}
+}
+
+func cleansUpUnseen(t tb, h *host) {
+	l := h.lead(t)
+	for _, m := range []hook.Moment{hook.PreKill, hook.PreKilling, hook.Stop, hook.Postrun, hook.Destroy} {
+		l.pass(t, m)
+	}
+}
+
+func survivesGivenUp(t tb, h *host) {
+	l := h.lead(t)
+	for _, m := range course {
+		if _, ok := l.d.Participation(m); !ok {
+			continue
+		}
+		exits := l.exits
+		for _, short := range []time.Duration{200 * time.Microsecond, 2 * time.Millisecond} {
+			ctx, cancel := context.WithTimeout(t.Context(), short)
+			_ = l.call(ctx, t, m) // it may have been fast enough, or not
+			cancel()
+		}
+		l.exits = exits
+		l.pass(t, m)
+	}
+}
+
+func survivesEachDeath(t tb, h *host) {
+	l := h.lead(t)
+	for _, m := range course {
+		if _, ok := l.d.Participation(m); !ok {
+			continue
+		}
+		h.use(t)
+		h.crash(t)
+		l.pass(t, m)
+	}
+}
+
+func changesHost(t tb, h *host) {
+	l := h.lead(t)
+	for _, m := range []hook.Moment{hook.Prerun, hook.Prestart, hook.Poststart, hook.ShutdownAlloc, hook.Shutdown} {
+		l.pass(t, m)
+	}
+	h.dismissButler()
+	if err := h.introduce(t.Context(), h.use(t)); err != nil {
+		t.Fatalf("Configure by another agent: %v", err)
+	}
+	l.running = true
+	for _, m := range []hook.Moment{hook.Prestart, hook.Poststart, hook.PreKilling, hook.Exited, hook.Stop, hook.Postrun, hook.Destroy} {
+		l.pass(t, m)
+	}
+}
+
+func livesMany(t tb, h *host) {
+	const many = 16
+	var lives []*life
+	for range many {
+		lives = append(lives, h.lead(t))
+	}
+	var wg sync.WaitGroup
+	for _, l := range lives {
+		// Each in a goroutine of a case of its own, which may end it.
+		wg.Go(func() {
+			r := runCase(t.Context(), testCase{run: func(t tb, _ *host) {
+				for _, m := range course {
+					l.pass(t, m)
+				}
+			}}, h)
+			if r.failed {
+				for _, line := range r.lines {
+					t.Errorf("%s", line)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func survivesRefusal(t tb, h *host) {
+	l := h.lead(t)
+	h.butler.dismiss(l.grant.Capability)
+	for _, m := range course {
+		part, ok := l.d.Participation(m)
+		if !ok {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), min(patienceFor(part), patience))
+		_ = l.call(ctx, t, m) // it may well say that it could not
+		if ctx.Err() != nil {
+			t.Errorf("%v: no answer within %v", m, min(patienceFor(part), patience))
+		}
+		cancel()
+	}
+	h.use(t)
+}
+
+// showsCapability looks back at all cases.
+func showsCapability(t tb, h *host) {
+	h.butler.mu.Lock()
+	defer h.butler.mu.Unlock()
+	for _, capability := range h.butler.strangers {
+		t.Errorf("it has asked the host for something with the capability %q, which no request had", capability)
+	}
+}
