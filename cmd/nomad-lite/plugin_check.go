@@ -21,13 +21,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
 )
 
-const pluginTestHelp = `Prove a task driver against the contract that hosts rely on.
+const pluginTestHelp = `Prove a task driver or a hook against the contract that hosts rely on.
 
-The driver is started as Nomad starts it, made to run, stop, recover and lose
-tasks, and killed while they run. Each case prints PASS, FAIL or SKIP.
+The plugin is started as hosts start it. A driver is made to run, stop, recover
+and lose tasks; a hook is led through the moments of many lives. Both are killed
+in the middle of it. Each case prints PASS, FAIL or SKIP.
 
-What the driver can be made to run is said in a file, by default
-plugin_test.hcl beside PATH:
+What a plugin can be made to do is said in a file, by default plugin_test.hcl
+beside PATH. For a driver:
 
   runs  = { message = "again and again" }  # a task that runs until it is stopped
   ends  = { times = 1 }                    # one that ends by itself, and well
@@ -36,10 +37,14 @@ plugin_test.hcl beside PATH:
   # or, for a driver that runs commands, this alone: most cases are for these
   shell = { command = "/bin/sh", args = ["-c", script] }
 
-  config = { enabled = true }              # the body of the plugin block, if any
-
 Each is the body of a task's config block. Without a file, a driver that takes
-a command and args is made to run /bin/sh.
+a command and args is made to run /bin/sh. For a hook:
+
+  attachment = { greeting = "hello" }      # how a job attaches it, if it wants to know
+
+And for both:
+
+  config = { enabled = true }              # the body of the plugin block, if any
 
 Exit codes: 0 when nothing failed, else 1.`
 
@@ -50,7 +55,7 @@ func newPluginTestCommand(s *streams) *cobra.Command {
 	var tasks string
 	cmd := &cobra.Command{
 		Use:   "test [flags] PATH [-- ARGS...]",
-		Short: "Prove a task driver against the contract",
+		Short: "Prove a plugin against the contract",
 		Long:  pluginTestHelp,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -62,7 +67,7 @@ func newPluginTestCommand(s *streams) *cobra.Command {
 			return testPlugin(cmd.Context(), s, args[0], args[1:], tasks)
 		},
 	}
-	cmd.Flags().StringVar(&tasks, "tasks", "", "read what the driver is made to run from this `file`")
+	cmd.Flags().StringVar(&tasks, "tasks", "", "read what the plugin is made to do from this `file`")
 	return cmd
 }
 
@@ -125,6 +130,8 @@ func readTasks(s *streams, path string, p *sdktest.Plugin) error {
 			p.Tasks.Ends, diags = body(attribute, "")
 		case "fails":
 			p.Tasks.Fails, diags = body(attribute, "")
+		case "attachment":
+			p.Attachment, diags = body(attribute, "")
 		case "config":
 			p.Config, diags = body(attribute, "")
 		case "shell":
@@ -137,7 +144,7 @@ func readTasks(s *streams, path string, p *sdktest.Plugin) error {
 			diags = hcl.Diagnostics{{
 				Severity: hcl.DiagError,
 				Summary:  "Unknown argument",
-				Detail:   fmt.Sprintf("There is no %q here; runs, ends, fails, shell and config are possible.", name),
+				Detail:   fmt.Sprintf("There is no %q here; runs, ends, fails, shell, attachment and config are possible.", name),
 				Subject:  &attribute.NameRange,
 			}}
 		}

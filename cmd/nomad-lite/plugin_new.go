@@ -20,7 +20,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-const pluginNewHelp = `Begin a task driver of your own: a directory NAME with a Go program that works.
+const pluginNewHelp = `Begin a %s of your own: a directory NAME with a Go program that works.
 
 It needs Go to build. With a released nomad-lite the sdk comes from the module
 proxy; one that was built from a checkout uses that checkout, and -replace names
@@ -28,42 +28,50 @@ another.
 
 Exit codes: 0, or 1 when nothing was made.`
 
-//go:embed template/driver
-var driverTemplate embed.FS
+//go:embed template/plugin template/driver template/hook
+var pluginTemplates embed.FS
 
 const sdkModule = "github.com/nomad-lite/nomad-lite"
 
 func newPluginNewCommand(s *streams) *cobra.Command {
+	return group("new", "Begin a plugin of your own",
+		newPluginNewKindCommand(s, "driver", "task driver"),
+		newPluginNewKindCommand(s, "hook", "hook"),
+	)
+}
+
+// newPluginNewKindCommand begins plugins of a kind, which people call what.
+func newPluginNewKindCommand(s *streams, kind, what string) *cobra.Command {
 	var replace string
-	driver := &cobra.Command{
-		Use:   "driver [flags] NAME",
-		Short: "Begin a task driver",
-		Long:  pluginNewHelp,
+	cmd := &cobra.Command{
+		Use:   kind + " [flags] NAME",
+		Short: "Begin a " + what,
+		Long:  fmt.Sprintf(pluginNewHelp, what),
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return errors.New("plugin new driver: give the driver one name, such as hello")
+				return fmt.Errorf("plugin new %[1]s: give the %[1]s one name, such as hello", kind)
 			}
 			return nil
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
-			if err := newDriver(s, args[0], replace); err != nil {
-				return fmt.Errorf("plugin new driver: %w", err)
+			if err := newPlugin(s, kind, args[0], replace); err != nil {
+				return fmt.Errorf("plugin new %s: %w", kind, err)
 			}
 			return nil
 		},
 	}
-	driver.Flags().StringVar(&replace, "replace", "", "build with the nomad-lite checkout in this `directory`")
-	return group("new", "Begin a plugin of your own", driver)
+	cmd.Flags().StringVar(&replace, "replace", "", "build with the nomad-lite checkout in this `directory`")
+	return cmd
 }
 
-var driverName = regexp.MustCompile(`^[a-z][a-z0-9_-]*$`)
+var pluginName = regexp.MustCompile(`^[a-z][a-z0-9_-]*$`)
 
-func newDriver(s *streams, name, replace string) error {
-	if len(name) > 63 || !driverName.MatchString(name) {
-		return fmt.Errorf("%q is not a good name for a driver: a lower case letter, then letters, digits, - and _", name)
+func newPlugin(s *streams, kind, name, replace string) error {
+	if len(name) > 63 || !pluginName.MatchString(name) {
+		return fmt.Errorf("%q is not a good name for a %s: a lower case letter, then letters, digits, - and _", name, kind)
 	}
 	if slices.Contains(builtinNames(), name) {
-		return fmt.Errorf("%q is the name of a driver in the box; choose another", name)
+		return fmt.Errorf("%q is the name of a plugin in the box; choose another", name)
 	}
 	if _, err := os.Lstat(name); err == nil {
 		return fmt.Errorf("%s exists already; choose another name, or move it away", name)
@@ -75,7 +83,7 @@ func newDriver(s *streams, name, replace string) error {
 	if err := os.Mkdir(name, 0o755); err != nil {
 		return err
 	}
-	files, err := render(mod)
+	files, err := render(mod, kind)
 	if err == nil {
 		err = mod.write(files, name)
 	}
@@ -181,28 +189,33 @@ type renderedFile struct {
 	text []byte
 }
 
-// render fills in the templates. "NAME" in the name of one stands for the driver.
-func render(m *newModule) (files []renderedFile, err error) {
-	err = fs.WalkDir(driverTemplate, "template/driver", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
-		t, err := template.ParseFS(driverTemplate, path)
+// render fills in the templates of a kind, and those that all kinds have. "NAME"
+// in the name of one stands for the plugin.
+func render(m *newModule, kind string) (files []renderedFile, err error) {
+	paths, err := fs.Glob(pluginTemplates, "template/"+kind+"/*")
+	if err != nil {
+		return nil, err
+	}
+	common, err := fs.Glob(pluginTemplates, "template/plugin/*")
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range append(paths, common...) {
+		t, err := template.ParseFS(pluginTemplates, path)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		var text bytes.Buffer
 		if err := t.Execute(&text, m); err != nil {
-			return err
+			return nil, err
 		}
 		name := strings.ReplaceAll(strings.TrimSuffix(filepath.Base(path), ".tmpl"), "NAME", m.Name)
 		if name == "gitignore" {
 			name = ".gitignore" // which would be in force here, and is not embedded
 		}
 		files = append(files, renderedFile{name, text.Bytes()})
-		return nil
-	})
-	return files, err
+	}
+	return files, nil
 }
 
 func (m *newModule) write(files []renderedFile, dir string) error {
