@@ -135,6 +135,7 @@ func agentConfig(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger
 		GC:      c.GC,
 		Records: c.Records,
 		Plugins: plugins,
+		Hooks:   c.Hooks,
 		Version: buildVersion(),
 		Logger:  logger,
 	}

@@ -487,6 +487,29 @@ func (s *Supervisor) Ready(ctx context.Context) error {
 	}
 }
 
+// AwaitHooks waits until it is known which of the plugins that are no builtins are
+// hooks, as far as they start within two seconds: some take part in everything.
+func (s *Supervisor) AwaitHooks(ctx context.Context) {
+	limit := time.NewTimer(readyLimit)
+	defer limit.Stop()
+	for {
+		s.mu.Lock()
+		known := s.stopped || !s.unnamedLocked()
+		moved := s.moved
+		s.mu.Unlock()
+		if known {
+			return
+		}
+		select {
+		case <-moved:
+		case <-limit.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // update changes the state and tells everybody who waits for plugins.
 func (s *Supervisor) update(change func()) {
 	s.mu.Lock()

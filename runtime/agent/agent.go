@@ -24,6 +24,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
@@ -54,7 +55,8 @@ type Config struct {
 	Records scheduler.GCConfig
 
 	Plugins *catalog.Catalog
-	Version string // of nomad-lite
+	Hooks   []hooks.Rule // what the operator says about hook plugins, in order
+	Version string       // of nomad-lite
 	Logger  hclog.Logger
 }
 
@@ -74,6 +76,7 @@ type Agent struct {
 	keeper     *keeper.Client
 	collector  *logs.Collector
 	supervisor *supervisor.Supervisor
+	hooks      *hooks.Plugins
 	host       fingerprint.Host
 
 	endPlugins context.CancelFunc // nil before the supervisor runs
@@ -178,6 +181,9 @@ func (a *Agent) open(ctx context.Context, c Config) error {
 		plugins.Keep = func(what supervisor.Served) bool { return a.needed[what] }
 	}
 	a.supervisor = supervisor.New(plugins)
+	if err := a.makeHooks(); err != nil {
+		return err
+	}
 	// Tasks that are being stopped need their drivers to the last: plugins end in
 	// Close, whatever becomes of ctx.
 	running, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -400,6 +406,7 @@ func (a *Agent) Run(ctx context.Context) {
 			Store:        a.store,
 			Services:     a.store,
 			Checks:       a.store,
+			Hooks:        a.hooks,
 			Limits:       limits,
 			Records:      taskRecords{a.store},
 			Rebooted:     a.rebooted,
@@ -421,6 +428,7 @@ func (a *Agent) Run(ctx context.Context) {
 	var background, reports sync.WaitGroup
 	reports.Go(func() { a.ring.run(reporting) })
 	background.Go(func() { a.keepNode(ctx) })
+	background.Go(func() { a.hooks.Run(ctx) })
 	background.Go(func() {
 		select {
 		case <-a.registered:
@@ -428,6 +436,7 @@ func (a *Agent) Run(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	})
+	a.supervisor.AwaitHooks(ctx)
 	nodes.Run(ctx)
 	background.Wait()
 	endReports()

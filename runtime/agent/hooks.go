@@ -1,9 +1,17 @@
 package agent
 
 import (
+	"context"
+	"crypto/rand"
+	"fmt"
 	"path/filepath"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/hookhost"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 // hookSocket is where hook plugins find the agent, this one and those that come
@@ -14,4 +22,108 @@ func (a *Agent) hookSocket() string { return filepath.Join(a.sockets, "hooks.soc
 func (a *Agent) nodeForHooks() hook.Node {
 	n := a.config.Node
 	return hook.Node{ID: a.nodeID, Name: n.Name, Datacenter: n.Datacenter, Region: n.Region, Class: n.Class, Pool: n.Pool}
+}
+
+// hookKeyFact is the record of the key of what hooks show to the host.
+const hookKeyFact = "hook_key"
+
+// hookKey returns the key, and makes it the first time.
+func (a *Agent) hookKey() (hookhost.Key, error) {
+	var key hookhost.Key
+	if known, err := a.store.Snapshot().Fact(hookKeyFact, &key); err == nil && known && len(key) > 0 {
+		return key, nil
+	}
+	key = make(hookhost.Key, 32)
+	rand.Read(key) // never fails
+	_, err := a.store.Update(context.Background(), func(tx *store.Txn) error {
+		tx.PutFact(hookKeyFact, key)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("store key for hooks: %w", err)
+	}
+	return key, nil
+}
+
+// makeHooks makes what makes the hooks of allocations that are in plugins.
+func (a *Agent) makeHooks() error {
+	key, err := a.hookKey()
+	if err != nil {
+		return err
+	}
+	a.hooks = hooks.NewPlugins(hooks.PluginsConfig{
+		Find: func(ctx context.Context, name string) (hooks.Remote, *hook.Description, error) {
+			client, takes, err := a.supervisor.Hook(ctx, name)
+			if err != nil {
+				return nil, nil, err
+			}
+			return client, takes, nil
+		},
+		Known: func() map[string]*hook.Description {
+			known := make(map[string]*hook.Description)
+			for _, p := range a.supervisor.Plugins() {
+				if p.Serves.Type == base.TypeHook && p.Takes != nil && p.Retired == "" {
+					known[p.Serves.Name] = p.Takes
+				}
+			}
+			return known
+		},
+		Rules:      a.config.Hooks,
+		Capability: key.Capability,
+		Debts:      debts{a.store},
+		Logger:     a.logger,
+	})
+	return nil
+}
+
+// AttachmentSchema asks a hook what it takes in an attachment; nil is nothing. It
+// waits for one that is being started.
+func (a *Agent) AttachmentSchema(ctx context.Context, name string) (*hclspec.Spec, error) {
+	_, takes, err := a.supervisor.Hook(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return takes.Schema, nil
+}
+
+// debtFact begins the names of the records of moments that hooks owe.
+const debtFact = "hook_debt/"
+
+// debts keeps in the state what hooks owe.
+type debts struct{ store *store.Store }
+
+// Debts implements hooks.Debts.
+func (d debts) Debts() (list []hooks.Debt) {
+	snapshot := d.store.Snapshot()
+	for _, name := range snapshot.Facts(debtFact) {
+		var debt hooks.Debt
+		known, err := snapshot.Fact(name, &debt)
+		if err == nil && known && snapshot.Allocation(nil, debt.AllocID) != nil {
+			list = append(list, debt)
+			continue
+		}
+		_, _ = d.store.Update(context.Background(), func(tx *store.Txn) error { // or the next time
+			tx.DeleteFact(name)
+			return nil
+		})
+	}
+	return list
+}
+
+// PutDebt implements hooks.Debts.
+func (d debts) PutDebt(debt hooks.Debt) error {
+	_, err := d.store.Update(context.Background(), func(tx *store.Txn) error {
+		tx.PutFact(debtFact+debt.ID(), debt)
+		return nil
+	})
+	return err
+}
+
+// DeleteDebt implements hooks.Debts.
+func (d debts) DeleteDebt(debt hooks.Debt) error {
+	_, err := d.store.Update(context.Background(), func(tx *store.Txn) error {
+		tx.DeleteFact(debtFact + debt.ID())
+		return nil
+	})
+	return err
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
@@ -375,9 +376,9 @@ func (s *simulation) job(id string) *api.Job {
 // simHooks attach to each task a hook that is done at its second call.
 type simHooks struct{ s *simulation }
 
-func (h simHooks) AllocHooks(hook.Alloc) []hook.Hook { return nil }
-func (h simHooks) TaskHooks(a hook.Alloc, t hook.Task) []hook.Hook {
-	return []hook.Hook{&simHook{h.s, a.ID + "/" + t.Name}}
+func (h simHooks) AllocHooks(*api.Allocation, hooks.Context) []hooks.Ordered { return nil }
+func (h simHooks) TaskHooks(a *api.Allocation, t *api.Task, _ hooks.Context) []hooks.Ordered {
+	return []hooks.Ordered{{Order: hooks.OrderPlugin, Hook: &simHook{h.s, a.ID + "/" + t.Name}}}
 }
 
 type simHook struct {

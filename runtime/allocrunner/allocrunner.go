@@ -79,6 +79,7 @@ type Runner struct {
 	dir     *allocdir.Dir
 	network *api.AllocNetworkStatus
 	hooks   []hook.Hook
+	extra   map[string]bool // names of the hooks of the factory; never changed after New
 
 	tasks         []*taskrunner.Runner // in the order of the job
 	envs          map[string]*taskenv.Builder

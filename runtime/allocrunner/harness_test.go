@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
@@ -226,5 +227,16 @@ type extraHooks struct {
 	task  []hook.Hook
 }
 
-func (e extraHooks) AllocHooks(hook.Alloc) []hook.Hook           { return e.alloc }
-func (e extraHooks) TaskHooks(hook.Alloc, hook.Task) []hook.Hook { return e.task }
+func (e extraHooks) AllocHooks(*api.Allocation, hooks.Context) []hooks.Ordered {
+	return inPlace(e.alloc)
+}
+func (e extraHooks) TaskHooks(*api.Allocation, *api.Task, hooks.Context) []hooks.Ordered {
+	return inPlace(e.task)
+}
+
+func inPlace(list []hook.Hook) (ordered []hooks.Ordered) {
+	for _, h := range list {
+		ordered = append(ordered, hooks.Ordered{Order: hooks.OrderPlugin, Hook: h})
+	}
+	return ordered
+}

@@ -4,14 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 )
 
-// patient is a hook that waits for what has no deadline.
+// patient is a hook that has deadlines of its own, or waits for what has none.
 type patient interface{ Patient() }
 
 // prerun calls the Prerun hooks in order, up to the first error. live ends when
@@ -25,13 +24,9 @@ func (r *Runner) prerun(live context.Context) error {
 		if live.Err() != nil {
 			return context.Cause(live)
 		}
-		deadline := r.limits.PrerunDeadline
-		if _, ok := h.(patient); ok {
-			deadline = math.MaxInt64
-		}
 		var err error
 		failpoint.Around(failpoint.Prerun, func() {
-			err = r.callHook(live, "prerun", h, deadline, func(ctx context.Context) error {
+			err = r.callHook(live, "prerun", h, r.limits.PrerunDeadline, func(ctx context.Context) error {
 				return at.Prerun(ctx, hook.AllocPrerunRequest{Alloc: r.forHooks(), Env: r.env().Map()})
 			})
 		})
@@ -116,8 +111,11 @@ func (r *Runner) logHook(ctx context.Context, moment string, h hook.Hook, call f
 }
 
 func (r *Runner) callHook(ctx context.Context, moment string, h hook.Hook, deadline time.Duration, call func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, deadline)
-	defer cancel()
+	if _, ok := h.(patient); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, deadline)
+		defer cancel()
+	}
 	begin := time.Now()
 	err := call(ctx)
 	r.logger.Trace("hook called", "hook", h.Name(), "moment", moment, "duration", time.Since(begin), "error", err)

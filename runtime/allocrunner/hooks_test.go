@@ -538,7 +538,7 @@ func TestHookRequests(t *testing.T) {
 		h.after(time.Second)
 		r := s.last
 		want(t, "alloc", r.Alloc, hook.Alloc{ID: testAllocID, Name: "j.g[0]", Namespace: "default", JobID: "j", JobName: "j",
-			JobType: "service", TaskGroup: "g", NodeID: "node-id", NodeName: "node-name"})
+			JobType: "service", TaskGroup: "g", NodeID: "node-id", NodeName: "node-name", Meta: map[string]string{"a": "job", "b": "group"}})
 		want(t, "meta", slices.Sorted(maps.Keys(r.Task.Meta)), "[a b c]")
 		r.Task.Meta = nil
 		want(t, "task", r.Task, hook.Task{Name: "web", Driver: "fake", User: "nobody", Leader: true})

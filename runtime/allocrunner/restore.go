@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"sync"
 	"time"
 
@@ -218,5 +219,18 @@ func (r *Runner) LeftRunning() []supervisor.Served {
 			needed = append(needed, supervisor.Served{Type: base.TypeDriver, Name: t.Task().Driver})
 		}
 	}
+	if len(needed) > 0 {
+		for name := range r.extra {
+			needed = append(needed, supervisor.Served{Type: base.TypeHook, Name: name})
+		}
+	}
 	return needed
+}
+
+// Needs reports whether one of the tasks is of a driver, or a hook takes part.
+func (r *Runner) Needs(what supervisor.Served) bool {
+	if what.Type == base.TypeHook {
+		return r.extra[what.Name]
+	}
+	return slices.ContainsFunc(r.tasks, func(t *taskrunner.Runner) bool { return t.Task().Driver == what.Name })
 }

@@ -2,6 +2,8 @@ package allocrunner
 
 import (
 	"context"
+	"encoding/json"
+	"maps"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -16,11 +18,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// HookFactory makes hooks besides the builtin ones. They come after the builtin
-// hooks that make directories.
+// HookFactory makes hooks besides the builtin ones, with their places among them.
+// *hooks.Plugins is one.
 type HookFactory interface {
-	AllocHooks(hook.Alloc) []hook.Hook
-	TaskHooks(hook.Alloc, hook.Task) []hook.Hook
+	AllocHooks(*api.Allocation, hooks.Context) []hooks.Ordered
+	TaskHooks(*api.Allocation, *api.Task, hooks.Context) []hooks.Ordered
 }
 
 // makeTasks makes a runner for each task of the group, with a gate in common
@@ -73,39 +75,75 @@ func (r *Runner) makeTaskHooks(runner *taskrunner.Runner, t *api.Task) []hook.Ho
 	if t.Resources != nil {
 		secrets = t.Resources.SecretsMB
 	}
-	list := []hook.Hook{
-		hooks.NewValidate(r.limits.UserDenylist, r.limits.UserCheckedDrivers, func() error { return r.services.Validate(t.Name) }),
-		hooks.NewTaskDir(r.dir, func() allocdir.TaskOptions {
+	list := []hooks.Ordered{
+		{Order: hooks.OrderFirst, Hook: hooks.NewValidate(r.limits.UserDenylist, r.limits.UserCheckedDrivers, func() error { return r.services.Validate(t.Name) })},
+		{Order: hooks.OrderFirst, Hook: hooks.NewTaskDir(r.dir, func() allocdir.TaskOptions {
 			return allocdir.TaskOptions{SecretsMB: value(secrets), Isolation: runner.Capabilities().FSIsolation}
-		}, runner.EmitEvent, r.logger),
+		}, runner.EmitEvent, r.logger)},
 	}
 	if factory := r.config.Hooks; factory != nil {
-		list = append(list, factory.TaskHooks(hookAlloc(r.alloc), runner.Task().ForHooks())...)
+		list = append(list, r.noteHooks(factory.TaskHooks(r.alloc, t, r.hookContext(t.Name, runner.EmitEvent)))...)
 	}
-	list = append(list, hooks.NewLogs(r.config.Logs, func() (logs.Task, bool) {
+	list = append(list, hooks.Ordered{Order: hooks.OrderLogs, Hook: hooks.NewLogs(r.config.Logs, func() (logs.Task, bool) {
 		return r.logsOf(t), !logsDisabled(t) && !runner.Capabilities().DisableLogCollection
 	}, func(stdout, stderr string) {
 		runner.SetOutput(taskrunner.Output{Stdout: stdout, Stderr: stderr})
-	}))
+	})})
 	if p := t.DispatchPayload; p != nil && p.File != "" && len(r.alloc.Job.Payload) > 0 {
-		list = append(list, hooks.NewDispatchPayload(r.dir, p.File, r.alloc.Job.Payload))
+		list = append(list, hooks.Ordered{Order: hooks.OrderPayload, Hook: hooks.NewDispatchPayload(r.dir, p.File, r.alloc.Job.Payload)})
 	}
 	stats := hooks.NewStats(runner.Stats, r.limits.StatsInterval, r.logger)
 	r.stats[t.Name] = stats
-	return append(list, stats, hooks.NewTaskServices(r.services, t.Name))
+	return hooks.InOrder(append(list,
+		hooks.Ordered{Order: hooks.OrderLast, Hook: stats},
+		hooks.Ordered{Order: hooks.OrderLast, Hook: hooks.NewTaskServices(r.services, t.Name)}))
+}
+
+// hookContext ties hooks of a factory to this allocation, or to a task of it.
+func (r *Runner) hookContext(task string, emit func(*api.TaskEvent)) hooks.Context {
+	return hooks.Context{
+		AllocID: r.id, Task: task, Emit: emit,
+		WholeAlloc: func() ([]byte, error) { return json.Marshal(r.currentAlloc()) },
+	}
+}
+
+// noteHooks remembers which hooks the allocation needs.
+func (r *Runner) noteHooks(list []hooks.Ordered) []hooks.Ordered {
+	if r.extra == nil && len(list) > 0 {
+		r.extra = make(map[string]bool)
+	}
+	for _, o := range list {
+		r.extra[o.Hook.Name()] = true
+	}
+	return list
+}
+
+// emitToAll adds an event to each task.
+func (r *Runner) emitToAll(e *api.TaskEvent) {
+	r.forEach(func(t *taskrunner.Runner) {
+		copied := *e
+		copied.Details = maps.Clone(e.Details)
+		t.EmitEvent(&copied)
+	})
 }
 
 func (r *Runner) makeHooks() []hook.Hook {
-	list := []hook.Hook{
+	first := []hook.Hook{
 		hooks.NewAllocDir(r.dir),
 		hooks.NewMaxRunDuration(func() time.Time { return deadline(r.currentAlloc()) }, r.exceedMaxRunDuration),
 	}
-	list = append(list, r.makePrevious()...)
-	list = append(list, r.makeHealth())
-	if factory := r.config.Hooks; factory != nil {
-		list = append(list, factory.AllocHooks(hookAlloc(r.alloc))...)
+	first = append(first, r.makePrevious()...)
+	first = append(first, r.makeHealth())
+	var list []hooks.Ordered
+	for _, h := range first {
+		list = append(list, hooks.Ordered{Order: hooks.OrderFirst, Hook: h})
 	}
-	return append(list, r.groupServices, hooks.NewChecks(r.services))
+	if factory := r.config.Hooks; factory != nil {
+		list = append(list, r.noteHooks(factory.AllocHooks(r.alloc, r.hookContext("", r.emitToAll)))...)
+	}
+	return hooks.InOrder(append(list,
+		hooks.Ordered{Order: hooks.OrderLast, Hook: r.groupServices},
+		hooks.Ordered{Order: hooks.OrderLast, Hook: hooks.NewChecks(r.services)}))
 }
 
 // makePrevious makes the hooks for what the allocation takes over from the one

@@ -2,7 +2,6 @@ package allocrunner
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/health"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/services"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
@@ -55,6 +55,7 @@ func hookAlloc(a *api.Allocation) hook.Alloc {
 		TaskGroup: a.TaskGroup,
 		NodeID:    a.NodeID,
 		NodeName:  a.NodeName,
+		Meta:      model.MergedMeta(a.Job.Meta, a.GetTaskGroup().Meta),
 	}
 }
 
@@ -101,7 +102,7 @@ func taskOf(a *api.Allocation, group *api.TaskGroup, name string, limits Limits)
 		User:          t.User,
 		Leader:        t.Leader,
 		Config:        t.Config,
-		Meta:          mergedMeta(a.Job, group, t),
+		Meta:          model.MergedMeta(a.Job.Meta, group.Meta, t.Meta),
 		Resources:     resources,
 		KillTimeout:   defaultKillTimeout,
 		KillSignal:    t.KillSignal,
@@ -175,14 +176,6 @@ func networkPorts(ports []api.Port) []driver.NetworkPort {
 		out = append(out, driver.NetworkPort{Label: p.Label, Value: int32(p.Value)})
 	}
 	return out
-}
-
-func mergedMeta(job *api.Job, group *api.TaskGroup, t *api.Task) map[string]string {
-	meta := make(map[string]string)
-	for _, m := range []map[string]string{job.Meta, group.Meta, t.Meta} {
-		maps.Copy(meta, m)
-	}
-	return meta
 }
 
 // envAlloc returns what the environments of all tasks say about the allocation.

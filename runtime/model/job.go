@@ -1,6 +1,7 @@
 package model
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -113,4 +114,13 @@ func checkGroups(r *report, job *api.Job) {
 		checkGroup(at, job, g)
 		r.nest(at, "Task group %s validation failed:", val(g.Name))
 	}
+}
+
+// MergedMeta merges meta of job, group and task, in this order: the later wins.
+func MergedMeta(metas ...map[string]string) map[string]string {
+	merged := make(map[string]string)
+	for _, meta := range metas {
+		maps.Copy(merged, meta)
+	}
+	return merged
 }

@@ -72,7 +72,7 @@ func (r *refusals) job(job *api.Job) {
 // refuseMeta refuses the keys that switch on what nomad-lite adds to Nomad.
 func refuseMeta(r *report, meta map[string]string) {
 	for _, key := range slices.Sorted(maps.Keys(meta)) {
-		if strings.HasPrefix(key, "lite_") {
+		if strings.HasPrefix(key, "lite_") && !strings.HasPrefix(key, HookPrefix) {
 			notBuilt(r.at("meta", key), "meta "+key, "keys that begin with lite_ switch on extensions, and this one would be ignored. Remove it")
 		}
 	}

@@ -2,7 +2,6 @@ package noderunner
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -218,15 +217,11 @@ func (r *Runner) Uses(what supervisor.Served) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range r.entries {
-		if e.runner != nil && e.ended.IsZero() && uses(e.alloc.GetTaskGroup(), what.Name) {
+		if e.runner != nil && e.ended.IsZero() && e.runner.Needs(what) {
 			return true
 		}
 	}
 	return false
-}
-
-func uses(group *api.TaskGroup, driver string) bool {
-	return slices.ContainsFunc(group.Tasks, func(t *api.Task) bool { return t.Driver == driver })
 }
 
 // ended notes that nothing of an allocation runs any more.

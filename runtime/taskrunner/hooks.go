@@ -2,16 +2,33 @@ package taskrunner
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
 	"slices"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
+
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
+
+// patient is a hook that has deadlines of its own.
+type patient interface{ Patient() }
+
+// teller is an error that comes with the event that tells of it.
+type teller interface{ Event() *api.TaskEvent }
+
+func failureEvent(h hook.Hook, err error) *api.TaskEvent {
+	var told teller
+	if errors.As(err, &told) {
+		return told.Event()
+	}
+	return model.EventHookFailed(h.Name(), err.Error())
+}
 
 // prestart calls the Prestart hooks that are not done, in order, and keeps what
 // they answer. An error is an event already, unless live has ended. It ends the
@@ -28,7 +45,7 @@ func (r *Runner) prestart(live context.Context, running bool) error {
 		}
 		if err := r.prestartHook(live, h, at, running); err != nil {
 			if live.Err() == nil {
-				r.EmitEvent(model.EventHookFailed(h.Name(), err.Error()))
+				r.EmitEvent(failureEvent(h, err))
 			}
 			if running {
 				continue
@@ -111,10 +128,14 @@ func (r *Runner) preKilling(ctx context.Context) {
 // up after the process.
 func (r *Runner) exitedHooks(live context.Context) {
 	ctx := context.WithoutCancel(live)
+	exit := r.local.Exit
+	request := hook.TaskExitedRequest{
+		Alloc: r.alloc.Alloc, Task: r.Task().ForHooks(), Exit: exit.result(), WillRestart: r.willRestart(exit.outcome()),
+	}
 	for _, h := range r.hooks {
 		if at, ok := h.(hook.TaskExited); ok {
 			r.reportHook(ctx, "exited", h, func(ctx context.Context) error {
-				return at.Exited(ctx, hook.TaskExitedRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks()})
+				return at.Exited(ctx, request)
 			})
 		}
 	}
@@ -185,8 +206,11 @@ func (r *Runner) reportHook(ctx context.Context, moment string, h hook.Hook, cal
 }
 
 func (r *Runner) callHook(ctx context.Context, moment string, h hook.Hook, deadline time.Duration, call func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, deadline)
-	defer cancel()
+	if _, ok := h.(patient); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, deadline)
+		defer cancel()
+	}
 	begin := time.Now()
 	err := call(ctx)
 	r.logger.Trace("hook called", "hook", h.Name(), "moment", moment, "duration", time.Since(begin), "error", err)

@@ -157,7 +157,15 @@ func (r *Runner) ended(live context.Context, p *process) restart.Outcome {
 	default:
 		result.lost = true // it was killed in a hurry, and nobody knows
 	}
-	r.local.Exit = &Exit{Lost: result.lost, Success: !result.lost && result.Successful()}
+	r.local.Exit = &Exit{
+		Lost: result.lost, Success: !result.lost && result.Successful(),
+		Code: result.ExitCode, Signal: result.Signal, OOMKilled: result.OOMKilled,
+	}
+	if result.Err != nil {
+		r.local.Exit.Error = result.Err.Error()
+	} else if result.lost {
+		r.local.Exit.Error = "nobody knows how it ended"
+	}
 	failpoint.Around(failpoint.ExitObserved, func() {
 		r.record(func(s *api.TaskState) bool {
 			if asked := r.asked; asked != nil {
@@ -187,6 +195,14 @@ func (e *Exit) outcome() restart.Outcome {
 		Unhealthy: e.Asked && e.Failure,
 		Success:   e.Success,
 	}
+}
+
+// willRestart foretells what decide will come to, if nobody interferes.
+func (r *Runner) willRestart(outcome restart.Outcome) bool {
+	outcome.Killed = r.isKilled()
+	tracker := restart.New(r.Task().Restart, time.Now(), func(int64) int64 { return 0 })
+	tracker.Resume(r.tracker.State())
+	return tracker.Next(time.Now(), outcome).Action == restart.Restart
 }
 
 // decide asks the restart policy and makes its decision known.

@@ -1,6 +1,7 @@
 package taskrunner
 
 import (
+	"errors"
 	"maps"
 
 	"github.com/hashicorp/nomad/api"
@@ -27,6 +28,20 @@ type Exit struct {
 	Success bool
 	Asked   bool // somebody had asked for a restart
 	Failure bool // and wanted it to count as a failure
+
+	// What hooks are told.
+	Code, Signal int
+	OOMKilled    bool
+	Error        string // why nobody knows it
+}
+
+// result is the end as the driver told it.
+func (e *Exit) result() driver.ExitResult {
+	result := driver.ExitResult{ExitCode: e.Code, Signal: e.Signal, OOMKilled: e.OOMKilled}
+	if e.Error != "" {
+		result.Err = errors.New(e.Error)
+	}
+	return result
 }
 
 // HookState is what one Prestart hook has answered.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
@@ -27,6 +28,7 @@ type Config struct {
 
 	PluginDir string
 	Plugins   []catalog.Block
+	Hooks     []hooks.Rule // in the order of the files
 
 	BindAddr      string // for all addresses that are not named
 	HTTPAddr      string // that the API listens on

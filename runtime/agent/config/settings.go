@@ -249,6 +249,7 @@ var settings = map[string]setting{
 	}},
 	"enable_debug": boolean(func(c *Config) *bool { return &c.Debug }),
 
+	"hook":   {set: setHook},
 	"client": {block: client},
 	"server": {block: server},
 

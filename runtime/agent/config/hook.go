@@ -1,0 +1,134 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+)
+
+// setHook reads hook "NAME" { … }. A later block of a name replaces an earlier one.
+func setHook(c *Config, i item) error {
+	for _, block := range i.body {
+		if !catalog.ValidName(block.name) || !block.isBlock() {
+			return errors.New(`is a block with the name of a plugin: hook "NAME" { … }`)
+		}
+		rule, err := hookRule(block)
+		if err != nil {
+			return fmt.Errorf("%q: %w", block.name, err)
+		}
+		if at := slices.IndexFunc(c.Hooks, func(r hooks.Rule) bool { return r.Name == rule.Name }); at >= 0 {
+			c.Hooks[at] = rule
+		} else {
+			c.Hooks = append(c.Hooks, rule)
+		}
+	}
+	return nil
+}
+
+func hookRule(block item) (rule hooks.Rule, err error) {
+	rule.Name = block.name
+	for _, i := range block.body {
+		switch i.name {
+		case "order":
+			rule.Order, err = i.order()
+		case "timeout":
+			if rule.Timeout, err = i.duration(); err == nil && rule.Timeout < time.Millisecond {
+				err = errors.New("must be at least 1ms")
+			}
+		case "on_error":
+			var text string
+			text, err = i.text()
+			if rule.Warn = text == "warn"; err == nil && !rule.Warn && text != "fail" {
+				err = errors.New("must be fail or warn")
+			}
+		case "match":
+			rule.Match, err = i.match()
+		case "config":
+			config, ok := i.plain().(map[string]any)
+			if rule.Config = config; !ok {
+				err = errors.New("is a block: config { … }")
+			}
+		default:
+			err = errors.New("is not known: a hook has order, timeout, on_error, match and config")
+		}
+		if err != nil {
+			return rule, fmt.Errorf("%s %w", i.name, err)
+		}
+	}
+	return rule, nil
+}
+
+// order is a place between what makes directories and what announces services.
+func (i item) order() (int, error) {
+	f, err := i.number()
+	if order := int(f); err == nil && float64(order) == f && order > hooks.OrderFirst && order < hooks.OrderLast {
+		return order, nil
+	}
+	return 0, fmt.Errorf("must be a whole number from %d to %d", hooks.OrderFirst+1, hooks.OrderLast-1)
+}
+
+func (i item) match() (*hooks.Match, error) {
+	m := &hooks.Match{}
+	if !i.isBlock() {
+		return nil, errors.New("is a block: match { … }")
+	}
+	for _, child := range i.body {
+		var err error
+		switch child.name {
+		case "job":
+			m.Job, err = child.pattern()
+		case "group":
+			m.Group, err = child.pattern()
+		case "driver":
+			m.Driver, err = child.pattern()
+		case "meta":
+			m.Meta, err = child.texts()
+			for _, pattern := range m.Meta {
+				if _, bad := path.Match(pattern, ""); bad != nil && err == nil {
+					err = errPattern
+				}
+			}
+		default:
+			err = errors.New("is not known: match has job, group, driver and meta")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s %w", child.name, err)
+		}
+	}
+	return m, nil
+}
+
+var errPattern = errors.New(`must be a name, or a pattern such as "web-*"`)
+
+func (i item) pattern() (string, error) {
+	text, err := i.text()
+	if _, bad := path.Match(text, ""); bad != nil && err == nil {
+		err = errPattern
+	}
+	return text, err
+}
+
+// plain is the item as JSON has it, but for the numbers.
+func (i item) plain() any {
+	if !i.isBlock() {
+		return whole(i.value)
+	}
+	m := make(map[string]any, len(i.body))
+	for _, child := range i.body {
+		v := child.plain()
+		if before, twice := m[child.name]; twice {
+			list, ok := before.([]any)
+			if !ok {
+				list = []any{before}
+			}
+			v = append(list, v)
+		}
+		m[child.name] = v
+	}
+	return m
+}

@@ -1,0 +1,49 @@
+package hookhost
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"strings"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+// Key makes capabilities, and knows them again.
+type Key []byte
+
+// Bearer is who a capability belongs to.
+type Bearer struct {
+	AllocID string
+	Task    string // "" for the allocation
+	Hook    string
+}
+
+// separator stands in no name.
+const separator = "\x00"
+
+// Capability makes what a hook shows.
+func (k Key) Capability(allocID, task, hook string) string {
+	names := allocID + separator + task + separator + hook
+	return base64.RawURLEncoding.EncodeToString(append(k.sign(names), names...))
+}
+
+func (k Key) sign(names string) []byte {
+	mac := hmac.New(sha256.New, k)
+	mac.Write([]byte(names))
+	return mac.Sum(nil)
+}
+
+// Bearer reads a capability. The error is hook.ErrDenied.
+func (k Key) Bearer(capability string) (Bearer, error) {
+	b, err := base64.RawURLEncoding.DecodeString(capability)
+	if err != nil || len(b) < sha256.Size {
+		return Bearer{}, hook.ErrDenied
+	}
+	names := string(b[sha256.Size:])
+	parts := strings.Split(names, separator)
+	if !hmac.Equal(b[:sha256.Size], k.sign(names)) || len(parts) != 3 {
+		return Bearer{}, hook.ErrDenied
+	}
+	return Bearer{parts[0], parts[1], parts[2]}, nil
+}

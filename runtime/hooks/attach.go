@@ -1,0 +1,329 @@
+package hooks
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+	ctyjson "github.com/zclconf/go-cty/cty/json"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// The places of hooks in the one list of an allocation or a task: hooks of a lower
+// order come first. A hook plugin comes between those that make directories and
+// those that announce services.
+const (
+	OrderFirst     = 100 // what checks and makes directories
+	OrderPlugin    = 300 // plugins, if nobody says otherwise
+	OrderLogs      = 400
+	OrderPayload   = 500
+	OrderArtifacts = 600
+	OrderTemplates = 800
+	OrderLast      = 900 // what announces and checks services
+)
+
+// Ordered is a hook with its place.
+type Ordered struct {
+	Order int
+	Hook  hook.Hook
+}
+
+// InOrder returns hooks by their places; those of one place as they are.
+func InOrder(list []Ordered) []hook.Hook {
+	slices.SortStableFunc(list, func(a, b Ordered) int { return a.Order - b.Order })
+	hooks := make([]hook.Hook, len(list))
+	for i, o := range list {
+		hooks[i] = o.Hook
+	}
+	return hooks
+}
+
+// Rule is what the operator says about one hook plugin.
+type Rule struct {
+	Name    string
+	Order   int           // 0 means OrderPlugin
+	Timeout time.Duration // of each call; 0 means that of the plugin, or the default
+	Warn    bool          // a failure is told, and nothing else
+	// Match attaches the plugin to what it matches, and to nothing else but what jobs
+	// attach it to. Nil leaves that to the plugin.
+	Match *Match
+	// Config is part of each attachment, and counts more than what the job says: a
+	// job must not weaken a rule of the operator.
+	Config map[string]any
+}
+
+// Match says which allocations and tasks are meant. Each field is a pattern of
+// path.Match; an empty one matches everything.
+type Match struct {
+	Job, Group, Driver string
+	Meta               map[string]string
+}
+
+func matches(pattern, name string) bool {
+	ok, err := path.Match(pattern, name)
+	return pattern == "" || ok && err == nil
+}
+
+// matches tells whether an allocation is meant, or with drivers of one task, the task.
+func (m *Match) matches(a *api.Allocation, drivers []string, meta map[string]string) bool {
+	if !matches(m.Job, a.JobID) || !matches(m.Group, a.TaskGroup) {
+		return false
+	}
+	if !slices.ContainsFunc(drivers, func(name string) bool { return matches(m.Driver, name) }) {
+		return false
+	}
+	for key, pattern := range m.Meta {
+		if value, ok := meta[key]; !ok || !matches(pattern, value) {
+			return false
+		}
+	}
+	return true
+}
+
+// attachment is the configuration with which a plugin is attached.
+type attachment struct {
+	made bool            // somebody has attached it
+	job  string          // JSON that the job says; "" for none
+	raw  json.RawMessage // made by the runner, for a plugin that knows its shape
+}
+
+// decode returns the JSON for the plugin, with its defaults.
+func (a attachment) decode(schema *hclspec.Spec, operator map[string]any) ([]byte, error) {
+	if a.raw != nil {
+		return a.raw, nil
+	}
+	config, err := parseAttachment(a.job)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(config, operator)
+	switch {
+	case schema == nil && len(config) > 0:
+		return nil, errors.New("attachment: the hook takes no configuration")
+	case schema == nil:
+		return nil, nil
+	}
+	value, diags := schema.Decode(literal(config).(map[string]any), nil)
+	if diags.HasErrors() {
+		return nil, fmt.Errorf("attachment: %s", strings.Join(hclspec.Messages(diags), "; "))
+	}
+	return ctyjson.Marshal(value, value.Type())
+}
+
+// CheckAttachment tells what is wrong with the JSON of an attachment that a job
+// makes, for a plugin with a schema.
+func CheckAttachment(text string, schema *hclspec.Spec) error {
+	_, err := attachment{job: text}.decode(schema, nil)
+	return err
+}
+
+func parseAttachment(text string) (map[string]any, error) {
+	config := make(map[string]any)
+	if strings.TrimSpace(text) == "" {
+		return config, nil
+	}
+	decoder := json.NewDecoder(strings.NewReader(text))
+	decoder.UseNumber()
+	if err := decoder.Decode(&config); err != nil {
+		return nil, fmt.Errorf(`attachment: not a JSON object such as {"key": "value"}: %w`, err)
+	}
+	if decoder.More() || config == nil {
+		return nil, errors.New(`attachment: not one JSON object such as {"key": "value"}`)
+	}
+	return whole(config).(map[string]any), nil
+}
+
+// whole turns the numbers of JSON into those that hclspec reads.
+func whole(v any) any {
+	switch v := v.(type) {
+	case json.Number:
+		if n, err := v.Int64(); err == nil {
+			return int(n)
+		}
+		f, _ := v.Float64() // the decoder has seen that it is one
+		return f
+	case map[string]any:
+		for key := range v {
+			v[key] = whole(v[key])
+		}
+	case []any:
+		for i := range v {
+			v[i] = whole(v[i])
+		}
+	}
+	return v
+}
+
+// literal makes texts survive a schema, which takes them for templates.
+func literal(v any) any {
+	switch v := v.(type) {
+	case string:
+		return strings.NewReplacer("${", "$${", "%{", "%%{").Replace(v)
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for key := range v {
+			out[key] = literal(v[key])
+		}
+		return out
+	case []any:
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = literal(v[i])
+		}
+		return out
+	}
+	return v
+}
+
+// Context is what ties a plugin's hook to one allocation, or to one of its tasks.
+type Context struct {
+	AllocID    string
+	Task       string // "" for the allocation
+	WholeAlloc func() ([]byte, error)
+	Emit       func(*api.TaskEvent) // to the task, or to all tasks
+}
+
+// PluginsConfig is what Plugins are made of.
+type PluginsConfig struct {
+	Find Find
+	// Known returns the hooks that have been up, by name.
+	Known func() map[string]*hook.Description
+	Rules []Rule
+	// Capability makes what a hook shows to the host.
+	Capability func(allocID, task, hook string) string
+	Debts      Debts
+	Logger     hclog.Logger
+}
+
+// Plugins makes the hooks of allocations and tasks that are in plugins.
+type Plugins struct {
+	config PluginsConfig
+	logger hclog.Logger
+	owed   chan struct{} // holds a tick when a debt is new
+}
+
+// NewPlugins makes Plugins.
+func NewPlugins(c PluginsConfig) *Plugins {
+	return &Plugins{config: c, logger: c.Logger.Named("hooks"), owed: make(chan struct{}, 1)}
+}
+
+// built are the hooks in the box that the runner attaches, to tasks with blocks
+// of their kind.
+var built = []struct {
+	name   string
+	order  int
+	blocks func(*api.Task) (key string, blocks any, some bool)
+	failed func(error) *api.TaskEvent
+}{
+	{
+		"artifact", OrderArtifacts,
+		func(t *api.Task) (string, any, bool) { return "artifacts", t.Artifacts, len(t.Artifacts) > 0 },
+		func(err error) *api.TaskEvent {
+			return &api.TaskEvent{
+				Type: api.TaskArtifactDownloadFailed, DownloadError: err.Error(),
+				Details: map[string]string{"download_error": err.Error()},
+			}
+		},
+	},
+	{
+		"template", OrderTemplates,
+		func(t *api.Task) (string, any, bool) { return "templates", t.Templates, len(t.Templates) > 0 },
+		nil,
+	},
+}
+
+// AllocHooks returns the hooks of an allocation. Those that only one of its tasks
+// attaches are not among them.
+func (p *Plugins) AllocHooks(a *api.Allocation, c Context) []Ordered {
+	group := a.GetTaskGroup()
+	var drivers []string
+	for _, t := range group.Tasks {
+		drivers = append(drivers, t.Driver)
+	}
+	return p.attach(a, drivers, model.MergedMeta(a.Job.Meta, group.Meta), c)
+}
+
+// TaskHooks returns the hooks of a task.
+func (p *Plugins) TaskHooks(a *api.Allocation, t *api.Task, c Context) []Ordered {
+	list := p.attach(a, []string{t.Driver}, model.MergedMeta(a.Job.Meta, a.GetTaskGroup().Meta, t.Meta), c)
+	for _, b := range built {
+		key, blocks, some := b.blocks(t)
+		if !some {
+			continue
+		}
+		raw, err := json.Marshal(map[string]any{key: blocks})
+		if err != nil {
+			p.logger.Error("blocks of a task cannot be handed over", "task", t.Name, "blocks", key, "error", err)
+			continue
+		}
+		plugin := p.plugin(b.name, p.rule(b.name), attachment{made: true, raw: raw}, c)
+		plugin.failed = b.failed
+		list = append(list, Ordered{b.order, plugin})
+	}
+	return list
+}
+
+// attach returns the plugins for what has these drivers and this meta.
+func (p *Plugins) attach(a *api.Allocation, drivers []string, meta map[string]string, c Context) []Ordered {
+	known := p.config.Known()
+	var names []string
+	for _, rule := range p.config.Rules {
+		names = append(names, rule.Name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(known)) {
+		if known[name].EveryAlloc {
+			names = append(names, name)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(meta)) {
+		if name, ok := strings.CutPrefix(key, model.HookPrefix); ok {
+			names = append(names, name)
+		}
+	}
+	var list []Ordered
+	done := make(map[string]bool)
+	for _, name := range names {
+		if done[name] {
+			continue
+		}
+		done[name] = true
+		rule := p.rule(name)
+		text, made := meta[model.HookPrefix+name]
+		if rule.Match != nil && rule.Match.matches(a, drivers, meta) {
+			made = true
+		}
+		d := known[name]
+		if !made && (rule.Match != nil || d != nil && !d.EveryAlloc) {
+			continue
+		}
+		plugin := p.plugin(name, rule, attachment{made: made, job: text}, c)
+		plugin.known = d
+		list = append(list, Ordered{rule.Order, plugin})
+	}
+	return list
+}
+
+func (p *Plugins) rule(name string) Rule {
+	rule := Rule{Name: name}
+	if i := slices.IndexFunc(p.config.Rules, func(r Rule) bool { return r.Name == name }); i >= 0 {
+		rule = p.config.Rules[i]
+	}
+	if rule.Order == 0 {
+		rule.Order = OrderPlugin
+	}
+	return rule
+}
+
+func (p *Plugins) plugin(name string, rule Rule, a attachment, c Context) *Plugin {
+	return &Plugin{name: name, rule: rule, attachment: a, context: c, plugins: p, logger: p.logger.With("alloc_id", c.AllocID, "task", c.Task)}
+}

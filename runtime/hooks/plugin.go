@@ -1,0 +1,343 @@
+package hooks
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// Remote is a hook in a process of its own. A *hook.Client is one.
+type Remote interface {
+	hook.AllocPrerun
+	hook.AllocUpdate
+	hook.AllocPreTaskRestart
+	hook.AllocPreKill
+	hook.AllocPostrun
+	hook.AllocDestroy
+	hook.AllocShutdown
+	hook.TaskPrestart
+	hook.TaskPoststart
+	hook.TaskUpdate
+	hook.TaskPreKilling
+	hook.TaskExited
+	hook.TaskStop
+	hook.TaskShutdown
+}
+
+var _ Remote = (*Plugin)(nil) // a runner cannot tell which it holds
+
+// Find returns the hook of a name, and starts it if need be. What it takes part
+// in never changes.
+type Find func(ctx context.Context, name string) (Remote, *hook.Description, error)
+
+// The times that one call may take unless the hook or the operator says
+// otherwise.
+const (
+	startTimeout  = time.Minute // Prerun and Prestart
+	momentTimeout = 10 * time.Second
+)
+
+// maxAnswer bounds what Prestart may answer: it is kept in memory and on the disk
+// as long as the task.
+const maxAnswer = 1 << 20
+
+// Plugin is a hook plugin as one allocation or one task sees it. It keeps to its
+// own deadlines, starts a plugin that has died again and repeats the call once,
+// and answers for a plugin that fails as the operator has decided.
+type Plugin struct {
+	name       string
+	rule       Rule
+	attachment attachment
+	known      *hook.Description // nil if the plugin has not been up
+	context    Context
+	failed     func(error) *api.TaskEvent // of Prestart; nil for the event that all have
+	plugins    *Plugins
+	logger     hclog.Logger
+}
+
+// Name implements hook.Hook.
+func (p *Plugin) Name() string { return p.name }
+
+// Patient says that the deadlines are its own.
+func (*Plugin) Patient() {}
+
+// call makes one call, twice if the plugin dies over it. An error is what
+// becomes of the allocation or the task; it names the moment.
+func (p *Plugin) call(ctx context.Context, m hook.Moment, f func(context.Context, Remote, asked) error) error {
+	err := p.twice(ctx, m, f)
+	if err != nil && ctx.Err() == nil {
+		return p.fail(m, err)
+	}
+	return err
+}
+
+// callOrOwe is call for a moment that cleans up.
+func (p *Plugin) callOrOwe(ctx context.Context, d Debt, f func(context.Context, Remote, asked) error) error {
+	err := p.twice(ctx, d.Moment, f)
+	if err != nil && ctx.Err() == nil {
+		return p.fail(d.Moment, p.owe(d, err))
+	}
+	return err
+}
+
+func (p *Plugin) twice(ctx context.Context, m hook.Moment, f func(context.Context, Remote, asked) error) error {
+	if p.known != nil && !p.takesPart(p.known, m) {
+		return nil
+	}
+	err := p.once(ctx, m, f)
+	if errors.Is(err, hook.ErrPluginDown) && ctx.Err() == nil {
+		p.logger.Warn("hook plugin died, the call is repeated", "hook", p.name, "moment", m)
+		err = p.once(ctx, m, f)
+	}
+	return err
+}
+
+// asked is what a request of this call has besides what the runner knows.
+type asked struct {
+	hook.Grant
+	whole []byte // the whole allocation, if the plugin wants it
+}
+
+func (p *Plugin) once(ctx context.Context, m hook.Moment, f func(context.Context, Remote, asked) error) error {
+	timeout := momentTimeout
+	if m == hook.Prerun || m == hook.Prestart {
+		timeout = startTimeout
+	}
+	timeout = cmp.Or(p.rule.Timeout, timeout)
+	found, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	remote, takes, err := p.plugins.config.Find(found, p.name)
+	if err != nil {
+		if found.Err() != nil && ctx.Err() == nil {
+			err = fmt.Errorf("the plugin did not start within %s", timeout)
+		}
+		return &troubleError{err}
+	}
+	if !p.takesPart(takes, m) {
+		return nil
+	}
+	a, err := p.ask(takes)
+	if err != nil {
+		return err
+	}
+	if part, _ := takes.Participation(m); part.Timeout > 0 && p.rule.Timeout == 0 {
+		timeout = part.Timeout
+	}
+	called, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	err = f(called, remote, a)
+	switch {
+	case err == nil || ctx.Err() != nil:
+		return err
+	case errors.Is(err, hook.ErrPluginDown):
+		return &troubleError{err}
+	case called.Err() != nil:
+		return &troubleError{fmt.Errorf("no answer within %s", timeout)}
+	}
+	return err
+}
+
+// troubleError is about the plugin, and not about what it was asked: another try
+// may help.
+type troubleError struct{ error }
+
+func (e *troubleError) Unwrap() error { return e.error }
+
+func (p *Plugin) takesPart(d *hook.Description, m hook.Moment) bool {
+	_, takes := d.Participation(m)
+	return takes && (p.attachment.made || d.EveryAlloc && p.rule.Match == nil)
+}
+
+// fail draws the consequences of an error.
+func (p *Plugin) fail(m hook.Moment, err error) error {
+	p.logger.Warn("hook failed", "hook", p.name, "moment", m, "warn", p.rule.Warn, "error", err)
+	var trouble *troubleError
+	is := errors.As(err, &trouble)
+	cause := err
+	err = fmt.Errorf("%s: %w", m, err)
+	switch {
+	case p.rule.Warn:
+		p.context.Emit(model.EventHookFailed(p.name, err.Error()+" (on_error is warn)"))
+		return nil
+	case m == hook.Prestart && p.failed != nil:
+		if is {
+			cause = driver.Recoverable(cause)
+		}
+		return &toldError{cause, p.failed(cause)}
+	case m == hook.Prestart && is:
+		return driver.Recoverable(err)
+	case !m.OfTask() && m != hook.Prerun:
+		p.context.Emit(model.EventHookFailed(p.name, err.Error()))
+	}
+	return err
+}
+
+// toldError is an error with the event that tells of it.
+type toldError struct {
+	error
+	event *api.TaskEvent
+}
+
+func (e *toldError) Unwrap() error { return e.error }
+
+// Event is asked for by who tells of the error.
+func (e *toldError) Event() *api.TaskEvent { return e.event }
+
+func (p *Plugin) ask(d *hook.Description) (a asked, err error) {
+	if a.Attachment, err = p.attachment.decode(d.Schema, p.rule.Config); err != nil {
+		return a, err
+	}
+	if d.WholeAlloc {
+		if a.whole, err = p.context.WholeAlloc(); err != nil {
+			return a, err
+		}
+	}
+	a.Capability = p.plugins.config.Capability(p.context.AllocID, p.context.Task, p.name)
+	return a, nil
+}
+
+// Prerun implements hook.AllocPrerun.
+func (p *Plugin) Prerun(ctx context.Context, req hook.AllocPrerunRequest) error {
+	return p.call(ctx, hook.Prerun, func(ctx context.Context, r Remote, a asked) error {
+		req.Grant, req.Alloc.JSON = a.Grant, a.whole
+		return r.Prerun(ctx, req)
+	})
+}
+
+// UpdateAlloc implements hook.AllocUpdate.
+func (p *Plugin) UpdateAlloc(ctx context.Context, req hook.AllocUpdateRequest) error {
+	return p.call(ctx, hook.UpdateAlloc, func(ctx context.Context, r Remote, a asked) error {
+		req.Grant, req.Alloc.JSON = a.Grant, a.whole
+		return r.UpdateAlloc(ctx, req)
+	})
+}
+
+// PreTaskRestart implements hook.AllocPreTaskRestart.
+func (p *Plugin) PreTaskRestart(ctx context.Context, req hook.AllocPreTaskRestartRequest) error {
+	return p.call(ctx, hook.PreTaskRestart, func(ctx context.Context, r Remote, a asked) error {
+		req.Grant, req.Alloc.JSON = a.Grant, a.whole
+		return r.PreTaskRestart(ctx, req)
+	})
+}
+
+// PreKill implements hook.AllocPreKill.
+func (p *Plugin) PreKill(ctx context.Context, req hook.AllocPreKillRequest) error {
+	return p.call(ctx, hook.PreKill, func(ctx context.Context, r Remote, a asked) error {
+		req.Grant, req.Alloc.JSON = a.Grant, a.whole
+		return r.PreKill(ctx, req)
+	})
+}
+
+// Postrun implements hook.AllocPostrun. What fails is done later.
+func (p *Plugin) Postrun(ctx context.Context, req hook.AllocPostrunRequest) error {
+	return p.callOrOwe(ctx, Debt{Moment: hook.Postrun, Postrun: &req}, func(ctx context.Context, r Remote, a asked) error {
+		req.Grant, req.Alloc.JSON = a.Grant, a.whole
+		return r.Postrun(ctx, req)
+	})
+}
+
+// Destroy implements hook.AllocDestroy.
+func (p *Plugin) Destroy(ctx context.Context, req hook.AllocDestroyRequest) error {
+	return p.call(ctx, hook.Destroy, func(ctx context.Context, r Remote, a asked) error {
+		req.Grant, req.Alloc.JSON = a.Grant, a.whole
+		return r.Destroy(ctx, req)
+	})
+}
+
+// ShutdownAlloc implements hook.AllocShutdown.
+func (p *Plugin) ShutdownAlloc(ctx context.Context, req hook.AllocShutdownRequest) error {
+	return p.call(ctx, hook.ShutdownAlloc, func(ctx context.Context, r Remote, a asked) error {
+		req.Grant, req.Alloc.JSON = a.Grant, a.whole
+		return r.ShutdownAlloc(ctx, req)
+	})
+}
+
+// Prestart implements hook.TaskPrestart. A plugin whose failure does not count
+// keeps the state that it has.
+func (p *Plugin) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	answered := hook.TaskPrestartResponse{State: req.PreviousState}
+	err := p.call(ctx, hook.Prestart, func(ctx context.Context, r Remote, a asked) error {
+		req.Grant, req.Alloc.JSON = a.Grant, a.whole
+		answer, err := r.Prestart(ctx, req)
+		if size := answerSize(answer); size > maxAnswer {
+			return fmt.Errorf("its answer has %d bytes, more than the %d that are kept for a task", size, maxAnswer)
+		}
+		if err == nil || answer.State != nil {
+			answered = answer
+		}
+		return err
+	})
+	return answered, err
+}
+
+func answerSize(r hook.TaskPrestartResponse) (size int) {
+	for _, m := range []map[string]string{r.Env, r.State} {
+		for key, value := range m {
+			size += len(key) + len(value)
+		}
+	}
+	for _, m := range r.Mounts {
+		size += len(m.TaskPath) + len(m.HostPath)
+	}
+	for _, d := range r.Devices {
+		size += len(d.TaskPath) + len(d.HostPath)
+	}
+	return size
+}
+
+// Poststart implements hook.TaskPoststart.
+func (p *Plugin) Poststart(ctx context.Context, req hook.TaskPoststartRequest) error {
+	return p.call(ctx, hook.Poststart, func(ctx context.Context, r Remote, a asked) error {
+		req.Grant, req.Alloc.JSON = a.Grant, a.whole
+		return r.Poststart(ctx, req)
+	})
+}
+
+// Update implements hook.TaskUpdate.
+func (p *Plugin) Update(ctx context.Context, req hook.TaskUpdateRequest) error {
+	return p.call(ctx, hook.Update, func(ctx context.Context, r Remote, a asked) error {
+		req.Grant, req.Alloc.JSON = a.Grant, a.whole
+		return r.Update(ctx, req)
+	})
+}
+
+// PreKilling implements hook.TaskPreKilling.
+func (p *Plugin) PreKilling(ctx context.Context, req hook.TaskPreKillingRequest) error {
+	return p.call(ctx, hook.PreKilling, func(ctx context.Context, r Remote, a asked) error {
+		req.Grant, req.Alloc.JSON = a.Grant, a.whole
+		return r.PreKilling(ctx, req)
+	})
+}
+
+// Exited implements hook.TaskExited.
+func (p *Plugin) Exited(ctx context.Context, req hook.TaskExitedRequest) error {
+	return p.call(ctx, hook.Exited, func(ctx context.Context, r Remote, a asked) error {
+		req.Grant, req.Alloc.JSON = a.Grant, a.whole
+		return r.Exited(ctx, req)
+	})
+}
+
+// Stop implements hook.TaskStop. What fails is done later.
+func (p *Plugin) Stop(ctx context.Context, req hook.TaskStopRequest) error {
+	return p.callOrOwe(ctx, Debt{Moment: hook.Stop, Stop: &req}, func(ctx context.Context, r Remote, a asked) error {
+		req.Grant, req.Alloc.JSON = a.Grant, a.whole
+		return r.Stop(ctx, req)
+	})
+}
+
+// Shutdown implements hook.TaskShutdown.
+func (p *Plugin) Shutdown(ctx context.Context, req hook.TaskShutdownRequest) error {
+	return p.call(ctx, hook.Shutdown, func(ctx context.Context, r Remote, a asked) error {
+		req.Grant, req.Alloc.JSON = a.Grant, a.whole
+		return r.Shutdown(ctx, req)
+	})
+}

@@ -1,0 +1,40 @@
+package model
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// HookPrefix begins the keys of meta that attach hooks, to a job, a group or a
+// task; the name of the hook follows. The value is its configuration in JSON, or
+// empty.
+const HookPrefix = "lite_hook_"
+
+// HookAttachment is one place at which a job attaches a hook.
+type HookAttachment struct {
+	Path   []string // as in Fault
+	Hook   string
+	Config string
+}
+
+// HookAttachments returns the places at which a canonical job attaches hooks.
+func HookAttachments(job *api.Job) (list []HookAttachment) {
+	add := func(meta map[string]string, path ...string) {
+		for _, key := range slices.Sorted(maps.Keys(meta)) {
+			if name, ok := strings.CutPrefix(key, HookPrefix); ok {
+				list = append(list, HookAttachment{slices.Concat(path, []string{"meta", key}), name, meta[key]})
+			}
+		}
+	}
+	add(job.Meta)
+	for _, g := range job.TaskGroups {
+		add(g.Meta, "group", val(g.Name))
+		for _, t := range g.Tasks {
+			add(t.Meta, "group", val(g.Name), "task", t.Name)
+		}
+	}
+	return list
+}
