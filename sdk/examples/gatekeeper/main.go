@@ -1,0 +1,94 @@
+// Command gatekeeper is a hook that keeps tasks from starting that the operator
+// does not want on this machine. It looks at every task of every job; what it lets
+// through is in its configuration:
+//
+//	plugin "gatekeeper" {
+//	  config {
+//	    drivers    = ["raw_exec"] # which a task may use; all without it
+//	    memory_max = 1024         # MB that a task may ask for; any without it
+//	    owner      = true         # the job must say in meta whose it is
+//	  }
+//	}
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+func main() { sdk.Serve(&gatekeeper{}) }
+
+type gatekeeper struct {
+	mu     sync.Mutex
+	policy policy
+}
+
+type policy struct {
+	Drivers   []string `codec:"drivers"`
+	MemoryMax int64    `codec:"memory_max"`
+	Owner     bool     `codec:"owner"`
+}
+
+var (
+	_ sdk.Configurer   = (*gatekeeper)(nil)
+	_ sdk.TaskPrestart = (*gatekeeper)(nil)
+)
+
+func (*gatekeeper) Info() sdk.Info {
+	return sdk.Info{
+		Name:    "gatekeeper",
+		Version: "0.1.0",
+		ConfigSchema: sdk.Object(map[string]*sdk.Spec{
+			"drivers":    sdk.Attr("drivers", "list(string)", false),
+			"memory_max": sdk.Attr("memory_max", "number", false),
+			"owner":      sdk.Attr("owner", "bool", false),
+		}),
+		EveryAlloc: true,
+	}
+}
+
+func (g *gatekeeper) Configure(_ context.Context, config *sdk.Config) error {
+	var p policy
+	if err := config.Decode(&p); err != nil {
+		return err
+	}
+	if p.MemoryMax < 0 {
+		return fmt.Errorf("memory_max: %d MB would let nothing through", p.MemoryMax)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.policy = p
+	return nil
+}
+
+// Prestart fails a task for good if the policy is against it: an error that is
+// not marked by sdk.Recoverable is none that the restart policy tries again.
+func (g *gatekeeper) Prestart(_ context.Context, req sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
+	if req.Running {
+		return sdk.TaskPrestartResponse{}, nil // it was let through before
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return sdk.TaskPrestartResponse{}, g.policy.judge(req)
+}
+
+// judge says everything that is wrong, so that it can be mended at once.
+func (p policy) judge(req sdk.TaskPrestartRequest) error {
+	var faults []error
+	if len(p.Drivers) > 0 && !slices.Contains(p.Drivers, req.Task.Driver) {
+		faults = append(faults, fmt.Errorf("task %q uses the driver %s; allowed here: %s", req.Task.Name, req.Task.Driver, strings.Join(p.Drivers, ", ")))
+	}
+	if want := max(req.Resources.MemoryMB, req.Resources.MemoryMaxMB); p.MemoryMax > 0 && want > p.MemoryMax {
+		faults = append(faults, fmt.Errorf("task %q asks for %d MB of memory; allowed here: %d MB", req.Task.Name, want, p.MemoryMax))
+	}
+	if p.Owner && req.Task.Meta["owner"] == "" {
+		faults = append(faults, errors.New(`nobody owns the job; say who does: meta { owner = "…" }`))
+	}
+	return errors.Join(faults...)
+}

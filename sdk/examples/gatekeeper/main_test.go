@@ -1,0 +1,46 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
+)
+
+func TestMain(m *testing.M) { sdktest.Main(m, main) }
+
+func TestContract(t *testing.T) {
+	sdktest.Hook(t, sdktest.Plugin{
+		Path:   os.Args[0],
+		Config: map[string]any{"drivers": []any{"raw_exec"}, "memory_max": 1024, "owner": true},
+	})
+}
+
+func TestPolicy(t *testing.T) {
+	strict := policy{Drivers: []string{"docker", "exec"}, MemoryMax: 100, Owner: true}
+	owned := map[string]string{"owner": "me"}
+	for _, test := range []struct {
+		name   string
+		policy policy
+		task   sdk.AllocTask
+		memory sdk.Resources
+		want   string // what is said, or nothing
+	}{
+		{"no policy lets everything through", policy{}, sdk.AllocTask{Driver: "raw_exec"}, sdk.Resources{MemoryMB: 1 << 20}, ""},
+		{"what is allowed passes", strict, sdk.AllocTask{Driver: "exec", Meta: owned}, sdk.Resources{MemoryMB: 100}, ""},
+		{"another driver", strict, sdk.AllocTask{Name: "web", Driver: "raw_exec", Meta: owned}, sdk.Resources{}, `task "web" uses the driver raw_exec; allowed here: docker, exec`},
+		{"too much memory", strict, sdk.AllocTask{Name: "web", Driver: "exec", Meta: owned}, sdk.Resources{MemoryMB: 101}, `task "web" asks for 101 MB of memory; allowed here: 100 MB`},
+		{"too much memory at times", strict, sdk.AllocTask{Driver: "exec", Meta: owned}, sdk.Resources{MemoryMB: 1, MemoryMaxMB: 200}, "200 MB"},
+		{"no owner", strict, sdk.AllocTask{Driver: "exec"}, sdk.Resources{}, "nobody owns the job"},
+		{"everything at once", strict, sdk.AllocTask{Driver: "x"}, sdk.Resources{MemoryMB: 101}, "\nnobody owns the job"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			err := test.policy.judge(sdk.TaskPrestartRequest{Task: test.task, Resources: test.memory})
+			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+				t.Errorf("it says %v, want %q", err, test.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,154 @@
+// Command sidelog is a hook that looks after a task while it runs, through the
+// host: it runs a command in the task when it has started, keeps a log of what
+// the task uses beside its own logs, and says in the end how much that was.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+func main() { sdk.Serve(&sidelog{}) }
+
+type sidelog struct {
+	host sdk.Host
+
+	mu      sync.Mutex
+	watches map[string]*watch // by allocation and task
+}
+
+// watch is one task that is looked after.
+type watch struct {
+	cancel context.CancelFunc
+	ended  chan struct{} // closed by the goroutine that watches
+	peak   uint64        // bytes; set when ended is closed
+}
+
+var (
+	_ sdk.HostUser      = (*sidelog)(nil)
+	_ sdk.TaskPoststart = (*sidelog)(nil)
+	_ sdk.TaskExited    = (*sidelog)(nil)
+	_ sdk.TaskStop      = (*sidelog)(nil)
+)
+
+// attachment is what a job says.
+type attachment struct {
+	Command  []string `codec:"command"`
+	Interval string   `codec:"interval"`
+}
+
+func (*sidelog) Info() sdk.Info {
+	return sdk.Info{
+		Name:    "sidelog",
+		Version: "0.1.0",
+		AttachmentSchema: sdk.Object(map[string]*sdk.Spec{
+			// What to run in the task when it has started; nothing without it.
+			"command": sdk.Attr("command", "list(string)", false),
+			// The time between two lines of the log.
+			"interval": sdk.Default(sdk.Attr("interval", "string", false), sdk.Literal(`"10s"`)),
+		}),
+	}
+}
+
+func (s *sidelog) UseHost(host sdk.Host, _ sdk.Node) { s.host = host }
+
+// Poststart also runs when an agent has taken the task over: then it begins anew.
+func (s *sidelog) Poststart(ctx context.Context, req sdk.TaskPoststartRequest) error {
+	var a attachment
+	if err := req.Config(&a); err != nil {
+		return err
+	}
+	interval, err := time.ParseDuration(a.Interval)
+	if err != nil || interval <= 0 {
+		return fmt.Errorf(`interval: %q is not a time such as "10s"`, a.Interval)
+	}
+	if len(a.Command) > 0 {
+		result, err := s.host.Exec(ctx, req.Scope(), a.Command, 5*time.Second)
+		if err != nil {
+			return fmt.Errorf("run %s: %w", a.Command[0], err)
+		}
+		message := fmt.Sprintf("%s: exit code %d: %s", a.Command[0], result.Exit.ExitCode, strings.TrimSpace(string(result.Stdout)))
+		if err := s.host.EmitEvent(ctx, req.Scope(), sdk.Event{Message: message}); err != nil {
+			return err
+		}
+	}
+	log, err := os.OpenFile(filepath.Join(req.Dir.LogDir, req.Task.Name+".side.log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	s.begin(key(req.Alloc, req.Task), req.Scope(), interval, log)
+	return nil
+}
+
+func key(a sdk.Alloc, t sdk.AllocTask) string { return a.ID + "/" + t.Name }
+
+// begin watches a task until its watch is ended, or the task has ended.
+func (s *sidelog) begin(key string, scope sdk.Scope, interval time.Duration, log *os.File) {
+	// Not the context of the moment: that ends with it.
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &watch{cancel: cancel, ended: make(chan struct{})}
+	s.replace(key, w).end()
+	go func() {
+		defer close(w.ended)
+		defer log.Close()
+		defer cancel()
+		samples, err := s.host.Stats(ctx, scope, interval)
+		if err != nil {
+			hclog.L().Warn("a task cannot be watched", "task", key, "error", err)
+			return
+		}
+		for sample := range samples {
+			w.peak = max(w.peak, sample.MemoryUsage)
+			fmt.Fprintf(log, "%s cpu %.1f %% memory %d kB\n", sample.Time.UTC().Format(time.RFC3339), sample.CPUPercent, sample.MemoryUsage>>10)
+		}
+	}()
+}
+
+// replace returns what has watched so far. A nil watch is none, here and below.
+func (s *sidelog) replace(key string, w *watch) (old *watch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.watches == nil {
+		s.watches = map[string]*watch{}
+	}
+	old = s.watches[key]
+	if s.watches[key] = w; w == nil {
+		delete(s.watches, key)
+	}
+	return old
+}
+
+// end returns when the watch has ended.
+func (w *watch) end() {
+	if w != nil {
+		w.cancel()
+		<-w.ended
+	}
+}
+
+func (s *sidelog) Exited(ctx context.Context, req sdk.TaskExitedRequest) error {
+	w := s.replace(key(req.Alloc, req.Task), nil)
+	if w == nil {
+		return nil // another process has watched it
+	}
+	w.end()
+	return s.host.EmitEvent(ctx, req.Scope(), sdk.Event{
+		Message: fmt.Sprintf("it used %d MB of memory at most", w.peak>>20),
+		Details: map[string]string{"peak_memory": fmt.Sprint(w.peak)},
+	})
+}
+
+// Stop is for a task of which no Exited was told.
+func (s *sidelog) Stop(_ context.Context, req sdk.TaskStopRequest) error {
+	s.replace(key(req.Alloc, req.Task), nil).end()
+	return nil
+}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
+)
+
+func TestMain(m *testing.M) { sdktest.Main(m, main) }
+
+func TestContract(t *testing.T) {
+	sdktest.Hook(t, sdktest.Plugin{
+		Path:       os.Args[0],
+		Attachment: map[string]any{"command": []any{"uname", "-a"}, "interval": "5ms"},
+	})
+}
+
+// host has one task.
+type host struct {
+	sdk.Host // what is not asked for here
+	samples  chan sdk.TaskUsage
+
+	mu   sync.Mutex
+	said []string
+}
+
+func (h *host) Exec(_ context.Context, _ sdk.Scope, command []string, _ time.Duration) (*sdk.ExecResult, error) {
+	return &sdk.ExecResult{Stdout: []byte("ran " + strings.Join(command, " ") + "\n"), Exit: sdk.ExitResult{ExitCode: 3}}, nil
+}
+
+func (h *host) EmitEvent(_ context.Context, s sdk.Scope, event sdk.Event) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.said = append(h.said, s.Capability+": "+event.Message)
+	return nil
+}
+
+func (h *host) Stats(ctx context.Context, _ sdk.Scope, _ time.Duration) (<-chan sdk.TaskUsage, error) {
+	c := make(chan sdk.TaskUsage)
+	go func() {
+		defer close(c)
+		for {
+			select {
+			case sample := <-h.samples:
+				c <- sample
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return c, nil
+}
+
+func TestTaskIsLookedAfter(t *testing.T) {
+	h := &host{samples: make(chan sdk.TaskUsage)}
+	s := &sidelog{}
+	s.UseHost(h, sdk.Node{})
+	dir := t.TempDir()
+	grant := sdk.Grant{Capability: "key", Attachment: []byte(`{"command":["ls","-l"],"interval":"1m"}`)}
+	task := sdk.AllocTask{Name: "web"}
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for range 2 { // the second agent takes the task over
+		if err := s.Poststart(t.Context(), sdk.TaskPoststartRequest{Grant: grant, Task: task, Dir: sdk.TaskDir{LogDir: dir}}); err != nil {
+			t.Fatal(err)
+		}
+		h.samples <- sdk.TaskUsage{Time: at, CPUPercent: 12.34, MemoryUsage: 3 << 20}
+	}
+	h.samples <- sdk.TaskUsage{Time: at, MemoryUsage: 2 << 20}
+	if err := s.Exited(t.Context(), sdk.TaskExitedRequest{Grant: grant, Task: task}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Stop(t.Context(), sdk.TaskStopRequest{Grant: grant, Task: task}); err != nil || len(s.watches) > 0 {
+		t.Errorf("in the end %d tasks are watched, %v", len(s.watches), err)
+	}
+
+	if want := []string{"key: ls: exit code 3: ran ls -l", "key: ls: exit code 3: ran ls -l", "key: it used 3 MB of memory at most"}; !slices.Equal(h.said, want) {
+		t.Errorf("it says %q, want %q", h.said, want)
+	}
+	got, err := os.ReadFile(filepath.Join(dir, "web.side.log"))
+	line := "2026-01-02T03:04:05Z cpu 12.3 % memory 3072 kB\n"
+	if want := line + line + "2026-01-02T03:04:05Z cpu 0.0 % memory 2048 kB\n"; err != nil || string(got) != want {
+		t.Errorf("the log says, %v:\n%swant\n%s", err, got, want)
+	}
+}
+
+func TestOddIntervalIsRefused(t *testing.T) {
+	for _, text := range []string{"", "soon", "0s", "-1s"} {
+		err := (&sidelog{}).Poststart(t.Context(), sdk.TaskPoststartRequest{Grant: sdk.Grant{Attachment: []byte(`{"interval":"` + text + `"}`)}})
+		if err == nil || !strings.Contains(err.Error(), "interval: ") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}

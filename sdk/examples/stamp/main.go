@@ -1,0 +1,140 @@
+// Command stamp is a hook that takes part in every moment and writes each down,
+// in a ledger that the job names. Its state counts the visits of a task, across
+// restarts of the task, of this program and of the agent.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+func main() { sdk.Serve(stamp{}) }
+
+type stamp struct{}
+
+var (
+	_ sdk.AllocPrerun         = stamp{}
+	_ sdk.AllocUpdate         = stamp{}
+	_ sdk.AllocPreTaskRestart = stamp{}
+	_ sdk.AllocPreKill        = stamp{}
+	_ sdk.AllocPostrun        = stamp{}
+	_ sdk.AllocDestroy        = stamp{}
+	_ sdk.AllocShutdown       = stamp{}
+	_ sdk.TaskPrestart        = stamp{}
+	_ sdk.TaskPoststart       = stamp{}
+	_ sdk.TaskUpdate          = stamp{}
+	_ sdk.TaskPreKilling      = stamp{}
+	_ sdk.TaskExited          = stamp{}
+	_ sdk.TaskStop            = stamp{}
+	_ sdk.TaskShutdown        = stamp{}
+)
+
+// attachment is what a job says.
+type attachment struct {
+	Ledger string `codec:"ledger"`
+	Done   bool   `codec:"done"`
+}
+
+func (stamp) Info() sdk.Info {
+	return sdk.Info{
+		Name:    "stamp",
+		Version: "0.1.0",
+		AttachmentSchema: sdk.Object(map[string]*sdk.Spec{
+			// The file to which a line is added for each moment.
+			"ledger": sdk.Attr("ledger", "string", true),
+			// One visit is enough: Prestart is not repeated for the life of a task.
+			"done": sdk.Default(sdk.Attr("done", "bool", false), sdk.Literal("false")),
+		}),
+	}
+}
+
+// write adds a line to the ledger. A line is one write, so that lines of several
+// tasks do not mix.
+func write(grant sdk.Grant, format string, values ...any) error {
+	var a attachment
+	if err := grant.Config(&a); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(a.Ledger, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = fmt.Fprintf(f, format+"\n", values...)
+	return err
+}
+
+func (stamp) Prestart(_ context.Context, req sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
+	var a attachment
+	if err := req.Config(&a); err != nil {
+		return sdk.TaskPrestartResponse{State: req.PreviousState}, err
+	}
+	visits, _ := strconv.Atoi(req.PreviousState["visits"])
+	visits++
+	answer := sdk.TaskPrestartResponse{
+		State: map[string]string{"visits": strconv.Itoa(visits)},
+		Env:   map[string]string{"STAMP": strconv.Itoa(visits)},
+		Done:  a.Done,
+	}
+	running := ""
+	if req.Running {
+		running = " running"
+	}
+	return answer, write(req.Grant, "prestart %s visit=%d%s", req.Task.Name, visits, running)
+}
+
+func (stamp) Poststart(_ context.Context, req sdk.TaskPoststartRequest) error {
+	return write(req.Grant, "poststart %s STAMP=%s", req.Task.Name, req.Env["STAMP"])
+}
+
+func (stamp) Update(_ context.Context, req sdk.TaskUpdateRequest) error {
+	return write(req.Grant, "update %s", req.Task.Name)
+}
+
+func (stamp) PreKilling(_ context.Context, req sdk.TaskPreKillingRequest) error {
+	return write(req.Grant, "pre_killing %s", req.Task.Name)
+}
+
+func (stamp) Exited(_ context.Context, req sdk.TaskExitedRequest) error {
+	return write(req.Grant, "exited %s code=%d signal=%d restart=%t", req.Task.Name, req.Exit.ExitCode, req.Exit.Signal, req.WillRestart)
+}
+
+func (stamp) Stop(_ context.Context, req sdk.TaskStopRequest) error {
+	return write(req.Grant, "stop %s visits=%s", req.Task.Name, req.ExistingState["visits"])
+}
+
+func (stamp) Shutdown(_ context.Context, req sdk.TaskShutdownRequest) error {
+	return write(req.Grant, "shutdown %s", req.Task.Name)
+}
+
+func (stamp) Prerun(_ context.Context, req sdk.AllocPrerunRequest) error {
+	return write(req.Grant, "prerun %s", req.Alloc.Name)
+}
+
+func (stamp) UpdateAlloc(_ context.Context, req sdk.AllocUpdateRequest) error {
+	return write(req.Grant, "update_alloc %s", req.Alloc.Name)
+}
+
+func (stamp) PreTaskRestart(_ context.Context, req sdk.AllocPreTaskRestartRequest) error {
+	return write(req.Grant, "pre_task_restart %s", req.Alloc.Name)
+}
+
+func (stamp) PreKill(_ context.Context, req sdk.AllocPreKillRequest) error {
+	return write(req.Grant, "pre_kill %s", req.Alloc.Name)
+}
+
+func (stamp) Postrun(_ context.Context, req sdk.AllocPostrunRequest) error {
+	return write(req.Grant, "postrun %s", req.Alloc.Name)
+}
+
+func (stamp) Destroy(_ context.Context, req sdk.AllocDestroyRequest) error {
+	return write(req.Grant, "destroy %s", req.Alloc.Name)
+}
+
+func (stamp) ShutdownAlloc(_ context.Context, req sdk.AllocShutdownRequest) error {
+	return write(req.Grant, "shutdown_alloc %s", req.Alloc.Name)
+}

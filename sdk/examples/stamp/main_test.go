@@ -1,0 +1,42 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
+)
+
+func TestMain(m *testing.M) { sdktest.Main(m, main) }
+
+func TestContract(t *testing.T) {
+	ledger := filepath.Join(t.TempDir(), "ledger")
+	sdktest.Hook(t, sdktest.Plugin{Path: os.Args[0], Attachment: map[string]any{"ledger": ledger}})
+	if info, err := os.Stat(ledger); err != nil || info.Size() == 0 {
+		t.Errorf("the ledger is %v, %v", info, err)
+	}
+}
+
+func TestVisitsAreCounted(t *testing.T) {
+	ledger := filepath.Join(t.TempDir(), "ledger")
+	grant := sdk.Grant{Attachment: fmt.Appendf(nil, `{"ledger":%q,"done":true}`, ledger)}
+	task := sdk.AllocTask{Name: "web"}
+	var state map[string]string
+	for range 2 {
+		answer, err := stamp{}.Prestart(t.Context(), sdk.TaskPrestartRequest{Grant: grant, Task: task, PreviousState: state, Running: state != nil})
+		if err != nil || !answer.Done {
+			t.Fatalf("%+v, %v", answer, err)
+		}
+		state = answer.State
+	}
+	if err := (stamp{}).Stop(t.Context(), sdk.TaskStopRequest{Grant: grant, Task: task, ExistingState: state}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(ledger)
+	if want := "prestart web visit=1\nprestart web visit=2 running\nstop web visits=2\n"; err != nil || string(got) != want {
+		t.Errorf("the ledger says, %v:\n%swant\n%s", err, got, want)
+	}
+}
