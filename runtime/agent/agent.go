@@ -456,10 +456,11 @@ func (a *Agent) Alloc(id string) *allocrunner.Runner {
 	return nil
 }
 
-// CollectAlloc takes one ended allocation off the disk.
-func (a *Agent) CollectAlloc(id string) error {
+// CollectAlloc takes one ended allocation off the disk. It waits for hooks that
+// tidy up after it.
+func (a *Agent) CollectAlloc(ctx context.Context, id string) error {
 	if nodes := a.running(); nodes != nil {
-		return nodes.Collect(id)
+		return nodes.Collect(ctx, id)
 	}
 	return noderunner.ErrNotCollectable
 }

@@ -150,7 +150,7 @@ func (a *API) collectAllocation(r *request) (any, error) {
 	if a.config.Store.Snapshot().Allocation(nil, r.id) == nil {
 		return nil, notFound(fmt.Sprintf("Unknown allocation %q", r.id))
 	}
-	if err := a.config.Node.CollectAlloc(r.id); err != nil {
+	if err := a.config.Node.CollectAlloc(r.Context(), r.id); err != nil {
 		return nil, err
 	}
 	return struct{}{}, nil

@@ -28,7 +28,7 @@ type Node interface {
 	// Alloc returns the runner of an allocation, nil if there is none.
 	Alloc(id string) *allocrunner.Runner
 	// CollectAlloc takes an ended allocation off the disk, CollectAllocs all of them.
-	CollectAlloc(id string) error
+	CollectAlloc(ctx context.Context, id string) error
 	CollectAllocs()
 	// Logs has what tasks print, below the LogDir of their allocations.
 	Logs() *logs.Collector

@@ -30,9 +30,9 @@ import (
 // idle is a node on which nothing runs.
 type idle struct{}
 
-func (idle) Alloc(string) *allocrunner.Runner { return nil }
-func (idle) CollectAlloc(string) error        { return errors.New("not here") }
-func (idle) CollectAllocs()                   {}
+func (idle) Alloc(string) *allocrunner.Runner           { return nil }
+func (idle) CollectAlloc(context.Context, string) error { return errors.New("not here") }
+func (idle) CollectAllocs()                             {}
 
 func (idle) Logs() *logs.Collector                             { return nil }
 func (idle) LogDir(string) string                              { return "" }

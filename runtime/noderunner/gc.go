@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
 // GC says how much may lie on the disk that nobody runs any more. Zero values
@@ -155,17 +158,40 @@ func (r *Runner) diskUsage() usage {
 	return u
 }
 
-// Collect takes one ended allocation off the disk. One that is off already is no
-// error.
-func (r *Runner) Collect(id string) error {
+// Collect takes one ended allocation off the disk. One whose tasks have ended is
+// waited for, as long as ctx allows, while its hooks tidy up: those who ask cannot
+// see them. One that is off already is no error.
+func (r *Runner) Collect(ctx context.Context, id string) error {
 	r.mu.Lock()
 	e := r.entries[id]
-	eligible := e != nil && !e.ended.IsZero() && !e.gone
+	known := e != nil && !e.gone
+	ended := known && !e.ended.IsZero()
 	r.mu.Unlock()
-	if !eligible {
+	if !known || !ended && !tidiesUp(e.runner) {
 		return ErrNotCollectable
 	}
+	if !ended {
+		select {
+		case <-e.over:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 	return r.collectOne(e)
+}
+
+// tidiesUp reports whether only hooks of an allocation may still run.
+func tidiesUp(runner *allocrunner.Runner) bool {
+	if runner == nil {
+		return false
+	}
+	status := runner.Status()
+	for _, task := range status.TaskStates {
+		if task.State != model.TaskDead {
+			return false
+		}
+	}
+	return status.Terminal()
 }
 
 // CollectAll takes all ended allocations off the disk.

@@ -85,6 +85,7 @@ type entry struct {
 	alloc  *api.Allocation     // the newest version that the runner has
 	runner *allocrunner.Runner // nil if it could not be made, or ended under an earlier agent
 	ended  time.Time           // zero while something may run
+	over   chan struct{}       // closed by Runner.ended; nil if it had ended before
 	gone   bool                // it is being removed, or has been
 	off    bool                // it is off the disk
 }
@@ -154,6 +155,7 @@ func (r *Runner) startLocked(ctx context.Context, a Assignment, running *sync.Wa
 		e.off = !r.onDisk(a.Alloc.ID)
 		return
 	}
+	e.over = make(chan struct{})
 	config := r.config.Alloc
 	config.Alloc = a.Alloc
 	if r.config.Node != nil {
@@ -229,6 +231,7 @@ func (r *Runner) ended(e *entry, err error) {
 	r.mu.Lock()
 	e.ended = time.Now()
 	r.mu.Unlock()
+	close(e.over)
 	r.config.Source.Ended(e.alloc.ID, err)
 	tick(r.collect)
 }

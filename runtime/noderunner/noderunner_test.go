@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 )
@@ -148,6 +149,11 @@ func (noLogs) Finish(context.Context, logs.Task) error    { return nil }
 // start runs a node with a source until the end of the test.
 func start(t *testing.T, gc GC, wanted ...Assignment) (*Runner, *list, string) {
 	t.Helper()
+	return startWith(t, allocrunner.Config{Drivers: noDrivers{}}, gc, wanted...)
+}
+
+func startWith(t *testing.T, c allocrunner.Config, gc GC, wanted ...Assignment) (*Runner, *list, string) {
+	t.Helper()
 	root := t.TempDir()
 	source := &list{wanted: wanted, changed: make(chan struct{}), ended: make(map[string]error)}
 	for _, a := range wanted {
@@ -157,9 +163,10 @@ func start(t *testing.T, gc GC, wanted ...Assignment) (*Runner, *list, string) {
 			}
 		}
 	}
+	c.AllocDirRoot, c.Logs, c.Logger = root, noLogs{}, hclog.NewNullLogger()
 	r := New(Config{
 		Source: source,
-		Alloc:  allocrunner.Config{AllocDirRoot: root, Drivers: noDrivers{}, Logs: noLogs{}, Logger: hclog.NewNullLogger()},
+		Alloc:  c,
 		GC:     gc,
 		Logger: hclog.NewNullLogger(),
 	})
@@ -225,27 +232,63 @@ func TestOldestGoFirst(t *testing.T) {
 // RS-097
 func TestNothingGoesWithoutNeed(t *testing.T) {
 	r, _, root := start(t, GC{DiskUsage: 101, InodeUsage: 101}, ended("a", time.Hour))
-	eventually(t, "it is known", func() bool { return r.Collect("b") != nil && len(r.snapshot()) == 1 })
+	eventually(t, "it is known", func() bool { return r.Collect(t.Context(), "b") != nil && len(r.snapshot()) == 1 })
 	time.Sleep(20 * time.Millisecond)
 	if got := onDisk(t, root); len(got) != 1 {
 		t.Errorf("on disk: %q", got)
 	}
 	// Until somebody wants it.
-	if err := r.Collect("a"); err != nil || len(onDisk(t, root)) != 0 {
+	if err := r.Collect(t.Context(), "a"); err != nil || len(onDisk(t, root)) != 0 {
 		t.Errorf("collect: %v", err)
 	}
-	if err := r.Collect("a"); err != nil {
+	if err := r.Collect(t.Context(), "a"); err != nil {
 		t.Errorf("collect again: %v", err)
 	}
-	if err := r.Collect("nope"); !errors.Is(err, ErrNotCollectable) {
+	if err := r.Collect(t.Context(), "nope"); !errors.Is(err, ErrNotCollectable) {
 		t.Errorf("collect what is not here: %v", err)
 	}
 	if len(r.snapshot()) != 1 {
 		t.Error("what was collected is not known any more")
 	}
-	live := &Runner{entries: map[string]*entry{"b": {alloc: &api.Allocation{ID: "b"}, runner: new(allocrunner.Runner)}}}
-	if err := live.Collect("b"); !errors.Is(err, ErrNotCollectable) {
+}
+
+// slow has a driver that is not found, and a hook that does not end, before they
+// are let go.
+type slow struct{ driver, hook chan struct{} }
+
+func (s slow) Driver(context.Context, string) (driver.Driver, error) {
+	<-s.driver
+	return nil, errors.New("there is no driver")
+}
+func (slow) Name() string                                              { return "slow" }
+func (s slow) Postrun(context.Context, hook.AllocPostrunRequest) error { <-s.hook; return nil }
+func (s slow) AllocHooks(hook.Alloc) []hook.Hook                       { return []hook.Hook{s} }
+func (slow) TaskHooks(hook.Alloc, hook.Task) []hook.Hook               { return nil }
+
+func TestCollectWaitsForHooksOnly(t *testing.T) {
+	s := slow{make(chan struct{}), make(chan struct{})}
+	findDriver, endHook := sync.OnceFunc(func() { close(s.driver) }), sync.OnceFunc(func() { close(s.hook) })
+	r, _, root := startWith(t, allocrunner.Config{Drivers: s, Hooks: s}, GC{DiskUsage: 101, InodeUsage: 101}, assignment("a", 1))
+	t.Cleanup(findDriver)
+	t.Cleanup(endHook)
+	eventually(t, "it is there", func() bool { return r.Alloc("a") != nil })
+	if err := r.Collect(t.Context(), "a"); !errors.Is(err, ErrNotCollectable) {
 		t.Errorf("collect what runs: %v", err)
+	}
+	findDriver()
+	eventually(t, "its task has failed", func() bool { return tidiesUp(r.Alloc("a")) })
+
+	ctx, cancel := context.WithCancelCause(t.Context())
+	gone := errors.New("the client has gone")
+	cancel(gone)
+	if err := r.Collect(ctx, "a"); !errors.Is(err, gone) {
+		t.Errorf("collect for nobody: %v", err)
+	}
+	collected := make(chan error)
+	go func() { collected <- r.Collect(t.Context(), "a") }()
+	endHook()
+	if err := <-collected; err != nil || len(onDisk(t, root)) != 0 {
+		t.Errorf("collect what has ended: %v; on disk: %q", err, onDisk(t, root))
 	}
 }
 

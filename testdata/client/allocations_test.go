@@ -99,7 +99,7 @@ var allocationTrials = trials{
 		job := e.newJob(t, api.JobTypeBatch, "true")
 		e.register(t, job)
 		alloc := e.newest(t, *job.ID, api.AllocClientStatusComplete)
-		must(t, collect(func() error { return e.Allocations().GC(alloc, nil) }))
+		must(t, e.Allocations().GC(alloc, nil))
 	},
 	"Restart": func(t *testing.T, e *env) {
 		alloc := e.run(t, e.newJob(t, api.JobTypeService, forever))
@@ -145,17 +145,6 @@ var allocationTrials = trials{
 			t.Errorf("%+v", services)
 		}
 	},
-}
-
-// collect asks again while the hooks of an allocation that is complete may be at
-// work.
-func collect(ask func() error) (err error) {
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		if err = ask(); err == nil || !strings.Contains(err.Error(), "not eligible for GC") {
-			return err
-		}
-	}
-	return err
 }
 
 // unknown is the id of nothing.
