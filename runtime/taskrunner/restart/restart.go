@@ -180,7 +180,10 @@ func (t *Tracker) count(now time.Time) {
 // delay adds up to a quarter, so that tasks that failed together do not come
 // back together.
 func (t *Tracker) delay() time.Duration {
-	d := max(t.policy.Delay, 1)
+	d := t.policy.Delay
+	if d <= 0 {
+		return 0
+	}
 	return saturate(d, time.Duration(t.jitter(int64(d))/4))
 }
 

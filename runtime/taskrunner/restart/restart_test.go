@@ -152,9 +152,9 @@ func TestNext(t *testing.T) {
 			[]step{{0, Outcome{Unhealthy: true, Success: true}, Decision{GiveUp, ReasonNoRestarts, 0}}},
 		},
 		{
-			"no delay is a nanosecond",
+			"no delay is none",
 			policy(func(p *Policy) { p.Delay = 0 }),
-			[]step{{0, failure, Decision{Restart, ReasonWithinPolicy, 1}}},
+			[]step{{0, failure, Decision{Restart, ReasonWithinPolicy, 0}}},
 		},
 		{
 			"a clock that was set back does not make the window longer",
