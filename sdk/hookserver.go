@@ -33,7 +33,7 @@ func newHookServer(impl Plugin) (*hookServer, error) {
 		return nil, err
 	}
 	s := &hookServer{identity: newIdentity(impl, base.TypeHook, hook.APIVersion)}
-	s.description = &hook.Description{EveryAlloc: s.info.EveryAlloc, Schema: s.info.AttachmentSchema, WholeAlloc: s.info.WholeAlloc}
+	s.description = &hook.Description{EveryAlloc: s.info.EveryAlloc, Schema: s.info.AttachmentSchema, WholeAlloc: s.info.WholeAlloc, DecidesHealth: s.info.DecidesHealth}
 	for _, m := range hook.Moments(impl) {
 		s.description.Moments = append(s.description.Moments, hook.Participation{Moment: m, Timeout: s.info.Timeouts[m]})
 	}

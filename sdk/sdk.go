@@ -194,6 +194,9 @@ type Info struct {
 
 	// WholeAlloc asks for Alloc.JSON.
 	WholeAlloc bool
+	// DecidesHealth says that an allocation is healthy for its deployment only when
+	// the hook has said so, with Host.SetHealth.
+	DecidesHealth bool
 
 	// Timeouts say how long a call may take, of moments for which the host's
 	// default (a minute for Prerun and Prestart, else ten seconds) is wrong.

@@ -41,7 +41,7 @@ func (c *Client) Describe(ctx context.Context) (*Description, error) {
 	if err != nil {
 		return nil, c.conn.Err(ctx, err)
 	}
-	d := &Description{EveryAlloc: p.GetEveryAlloc(), WholeAlloc: p.GetWholeAlloc()}
+	d := &Description{EveryAlloc: p.GetEveryAlloc(), WholeAlloc: p.GetWholeAlloc(), DecidesHealth: p.GetDecidesHealth()}
 	for _, part := range p.GetMoments() {
 		if m := Moment(part.GetMoment()); m.known() {
 			d.Moments = append(d.Moments, Participation{Moment: m, Timeout: max(part.GetTimeout().AsDuration(), 0)})

@@ -42,6 +42,9 @@ type Description struct {
 	Schema *hclspec.Spec
 	// WholeAlloc asks for Alloc.JSON.
 	WholeAlloc bool
+	// DecidesHealth says that an allocation is healthy for its deployment only when
+	// the hook has said so, with Host.SetHealth.
+	DecidesHealth bool
 }
 
 // Participation is one moment of a Description.

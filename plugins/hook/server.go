@@ -32,7 +32,7 @@ func (s *server) Describe(ctx context.Context, _ *hookpb.DescribeRequest) (*hook
 	if err != nil {
 		return nil, err
 	}
-	p := &hookpb.Description{EveryAlloc: d.EveryAlloc, WholeAlloc: d.WholeAlloc}
+	p := &hookpb.Description{EveryAlloc: d.EveryAlloc, WholeAlloc: d.WholeAlloc, DecidesHealth: d.DecidesHealth}
 	for _, part := range d.Moments {
 		row := &hookpb.Participation{Moment: hookpb.Moment(part.Moment)}
 		if part.Timeout > 0 {

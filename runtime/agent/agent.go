@@ -24,6 +24,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
+	"github.com/nomad-lite/nomad-lite/runtime/hookhost"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
@@ -77,6 +78,8 @@ type Agent struct {
 	collector  *logs.Collector
 	supervisor *supervisor.Supervisor
 	hooks      *hooks.Plugins
+	hookHost   *hookhost.Host
+	known      chan struct{} // closed when it is known what an earlier agent has left
 	host       fingerprint.Host
 
 	endPlugins context.CancelFunc // nil before the supervisor runs
@@ -118,6 +121,7 @@ func Open(ctx context.Context, c Config) (*Agent, error) {
 		forget:      c.Forget || c.DataDir == "",
 		registered:  make(chan struct{}),
 		nodeChanged: make(chan struct{}, 1),
+		known:       make(chan struct{}),
 		config:      c,
 	}
 	if err := a.open(ctx, c); err != nil {
@@ -436,6 +440,13 @@ func (a *Agent) Run(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	})
+	background.Go(func() {
+		select {
+		case <-nodes.Begun():
+			close(a.known)
+		case <-ctx.Done():
+		}
+	})
 	a.supervisor.AwaitHooks(ctx)
 	nodes.Run(ctx)
 	background.Wait()
@@ -518,6 +529,9 @@ func (a *Agent) running() *noderunner.Runner {
 // be called twice.
 func (a *Agent) Close() error {
 	var errs []error
+	if a.hookHost != nil {
+		a.hookHost.Close()
+	}
 	if a.endPlugins != nil {
 		a.endPlugins()
 		a.plugins.Wait()

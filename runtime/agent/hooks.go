@@ -45,7 +45,8 @@ func (a *Agent) hookKey() (hookhost.Key, error) {
 	return key, nil
 }
 
-// makeHooks makes what makes the hooks of allocations that are in plugins.
+// makeHooks makes what makes the hooks of allocations that are in plugins, and
+// answers these.
 func (a *Agent) makeHooks() error {
 	key, err := a.hookKey()
 	if err != nil {
@@ -73,7 +74,10 @@ func (a *Agent) makeHooks() error {
 		Debts:      debts{a.store},
 		Logger:     a.logger,
 	})
-	return nil
+	a.hookHost, err = hookhost.Serve(hookhost.Config{
+		Socket: a.hookSocket(), Key: key, Alloc: a.Alloc, Ready: a.known, Store: a.store, Logger: a.logger.Named("hookhost"),
+	})
+	return err
 }
 
 // AttachmentSchema asks a hook what it takes in an attachment; nil is nothing. It

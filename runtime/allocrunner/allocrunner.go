@@ -72,14 +72,15 @@ type Store interface {
 // Runner runs one allocation. Run is called once; all other methods may be
 // called concurrently, before, during and after it.
 type Runner struct {
-	id      string
-	config  Config
-	limits  Limits
-	logger  hclog.Logger
-	dir     *allocdir.Dir
-	network *api.AllocNetworkStatus
-	hooks   []hook.Hook
-	extra   map[string]bool // names of the hooks of the factory; never changed after New
+	id       string
+	config   Config
+	limits   Limits
+	logger   hclog.Logger
+	dir      *allocdir.Dir
+	network  *api.AllocNetworkStatus
+	hooks    []hook.Hook
+	deciders []decider       // of the factory; never changed after New
+	extra    map[string]bool // names of the hooks of the factory; never changed after New
 
 	tasks         []*taskrunner.Runner // in the order of the job
 	envs          map[string]*taskenv.Builder
@@ -98,12 +99,14 @@ type Runner struct {
 	begun         bool          // an earlier agent has begun to run it
 	finished      atomic.Bool   // set by Run when nothing is left to do
 
-	mu      sync.Mutex
-	alloc   *api.Allocation
-	forced  forced
-	health  *Health         // nil as long as it is not known
-	reason  stopReason      // valid once stopping is closed
-	waiters []chan struct{} // closed and dropped at the next look at the tasks
+	mu       sync.Mutex
+	alloc    *api.Allocation
+	forced   forced
+	verdicts verdicts
+	life     context.Context // ends when the agent shuts down, or Run has ended; nil before
+	health   *Health         // nil as long as it is not known
+	reason   stopReason      // valid once stopping is closed
+	waiters  []chan struct{} // closed and dropped at the next look at the tasks
 
 	endTasks, endGrace, endLive context.CancelCauseFunc // see contexts; nil outside Run
 }
@@ -220,6 +223,7 @@ func (r *Runner) contexts(ctx context.Context) (tasks, grace, live context.Conte
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	tasks, r.endTasks = context.WithCancelCause(context.WithoutCancel(ctx))
+	r.life = tasks
 	grace, r.endGrace = context.WithCancelCause(tasks)
 	live, r.endLive = context.WithCancelCause(grace)
 	if isClosed(r.hurried) {

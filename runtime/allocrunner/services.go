@@ -110,6 +110,7 @@ func (r *Runner) healthSnapshot() (health.Snapshot, <-chan struct{}) {
 		Now:      time.Now(),
 		Stopping: alloc.ServerTerminalStatus() || r.isStopping(),
 		Failed:   status.ClientStatus == api.AllocClientStatusFailed,
+		Hooks:    r.hookHealth(),
 	}
 	for _, t := range r.tasks {
 		task, state := t.Task(), status.TaskStates[t.Name()]

@@ -114,6 +114,9 @@ func (r *Runner) noteHooks(list []hooks.Ordered) []hooks.Ordered {
 	}
 	for _, o := range list {
 		r.extra[o.Hook.Name()] = true
+		if d, ok := o.Hook.(decider); ok {
+			r.deciders = append(r.deciders, d)
+		}
 	}
 	return list
 }

@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -26,6 +27,16 @@ type Snapshot struct {
 
 	Checks  []Check
 	Missing bool // there are checks, of which nothing is known yet
+
+	Hooks []Hook
+}
+
+// Hook is a hook that has a say, whatever the Params: the allocation is healthy
+// only when it says so.
+type Hook struct {
+	Name               string
+	Healthy, Unhealthy bool   // neither before it has spoken
+	Reason             string // of what it has said; may be empty
 }
 
 // Task is one task of the allocation.
@@ -84,6 +95,8 @@ func Judge(p Params, s Snapshot) Verdict {
 		return Verdict{State: Unhealthy, Why: blame(p, s)}
 	case s.Failed:
 		return Verdict{State: Unhealthy}
+	case s.vetoed():
+		return Verdict{State: Unhealthy, Why: blame(p, s)}
 	case known && !s.Now.Before(at):
 		return Verdict{State: Healthy}
 	case !s.Now.Before(p.Deadline):
@@ -97,7 +110,7 @@ func Judge(p Params, s Snapshot) Verdict {
 // healthyAt returns when the allocation will be healthy if nothing happens.
 func healthyAt(p Params, s Snapshot) (at time.Time, known bool) {
 	since, ok := s.started()
-	if !ok {
+	if !ok || slices.ContainsFunc(s.Hooks, func(h Hook) bool { return !h.Healthy }) {
 		return time.Time{}, false
 	}
 	if p.UseChecks {
@@ -164,6 +177,27 @@ func (s Snapshot) started() (latest time.Time, all bool) {
 	return latest, !latest.IsZero()
 }
 
+func (s Snapshot) vetoed() bool {
+	return slices.ContainsFunc(s.Hooks, func(h Hook) bool { return h.Unhealthy })
+}
+
+// hookFaults is what hooks have against the allocation, at its deadline also that
+// they say nothing.
+func (s Snapshot) hookFaults(p Params) string {
+	var faults []string
+	for _, h := range s.Hooks {
+		switch {
+		case h.Unhealthy && h.Reason != "":
+			faults = append(faults, fmt.Sprintf("Unhealthy because of hook %q: %s", h.Name, h.Reason))
+		case h.Unhealthy:
+			faults = append(faults, fmt.Sprintf("Unhealthy because of hook %q", h.Name))
+		case !h.Healthy && !s.Now.Before(p.Deadline):
+			faults = append(faults, fmt.Sprintf("Hook %q has not found it healthy by healthy_deadline of %v", h.Name, p.HealthyDeadline))
+		}
+	}
+	return strings.Join(faults, "; ")
+}
+
 // blame says which tasks are the reason that the allocation is not healthy, and
 // why.
 func blame(p Params, s Snapshot) map[string]string {
@@ -191,6 +225,8 @@ func (t Task) fault(p Params, s Snapshot) string {
 		return "Unhealthy because of dead task"
 	case t.Dead:
 		return ""
+	case main && s.hookFaults(p) != "":
+		return s.hookFaults(p)
 	case s.Now.Before(p.Deadline):
 		return "" // another task was to blame, before its time was over
 	case t.Started.Add(p.MinHealthyTime).After(s.Now):

@@ -230,7 +230,7 @@ var built = []struct {
 		func(t *api.Task) (string, any, bool) { return "artifacts", t.Artifacts, len(t.Artifacts) > 0 },
 		func(err error) *api.TaskEvent {
 			return &api.TaskEvent{
-				Type: api.TaskArtifactDownloadFailed, DownloadError: err.Error(),
+				Type: api.TaskArtifactDownloadFailed, Message: err.Error(), DownloadError: err.Error(),
 				Details: map[string]string{"download_error": err.Error()},
 			}
 		},

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -57,7 +58,8 @@ type Plugin struct {
 	name       string
 	rule       Rule
 	attachment attachment
-	known      *hook.Description // nil if the plugin has not been up
+	known      *hook.Description                // nil if the plugin had not been up
+	takes      atomic.Pointer[hook.Description] // the same, as of now
 	context    Context
 	failed     func(error) *api.TaskEvent // of Prestart; nil for the event that all have
 	plugins    *Plugins
@@ -66,6 +68,13 @@ type Plugin struct {
 
 // Name implements hook.Hook.
 func (p *Plugin) Name() string { return p.name }
+
+// DecidesHealth reports whether the allocation is healthy only when the plugin
+// says so, as far as is known.
+func (p *Plugin) DecidesHealth() bool {
+	takes := cmp.Or(p.takes.Load(), p.known)
+	return takes != nil && takes.DecidesHealth && p.applies(takes)
+}
 
 // Patient says that the deadlines are its own.
 func (*Plugin) Patient() {}
@@ -122,6 +131,7 @@ func (p *Plugin) once(ctx context.Context, m hook.Moment, f func(context.Context
 		}
 		return &troubleError{err}
 	}
+	p.takes.Store(takes)
 	if !p.takesPart(takes, m) {
 		return nil
 	}
@@ -154,7 +164,11 @@ func (e *troubleError) Unwrap() error { return e.error }
 
 func (p *Plugin) takesPart(d *hook.Description, m hook.Moment) bool {
 	_, takes := d.Participation(m)
-	return takes && (p.attachment.made || d.EveryAlloc && p.rule.Match == nil)
+	return takes && p.applies(d)
+}
+
+func (p *Plugin) applies(d *hook.Description) bool {
+	return p.attachment.made || d.EveryAlloc && p.rule.Match == nil
 }
 
 // fail draws the consequences of an error.

@@ -140,6 +140,23 @@ func EventSignaling(signal string) *api.TaskEvent {
 	return &api.TaskEvent{Type: api.TaskSignaling, Details: map[string]string{"signal": signal}}
 }
 
+// EventSignalingReason is EventSignaling for a reason, which is shown.
+func EventSignalingReason(signal, reason string) *api.TaskEvent {
+	event := EventSignaling(signal)
+	event.TaskSignalReason, event.Details["task_signal_reason"] = reason, reason
+	return event
+}
+
+// EventHookMessage is what a hook has to say.
+func EventHookMessage(eventType, message string, details map[string]string) *api.TaskEvent {
+	if eventType == "" {
+		eventType = TaskHookMessage
+	}
+	told := map[string]string{"message": message}
+	maps.Copy(told, details)
+	return &api.TaskEvent{Type: eventType, Message: message, Details: told}
+}
+
 // EventKilling says that the task gets timeout to end by itself.
 func EventKilling(timeout time.Duration) *api.TaskEvent {
 	return &api.TaskEvent{
@@ -245,7 +262,7 @@ func displayMessage(e *api.TaskEvent) string {
 	case api.TaskRestartSignal:
 		return or(e.RestartReason, "Task signaled to restart")
 	case api.TaskSignaling:
-		return "Task being sent a signal"
+		return or(e.TaskSignalReason, "Task being sent a signal")
 	case api.TaskKilling:
 		switch {
 		case e.KillReason != "":

@@ -175,7 +175,7 @@ func TestRefusals(t *testing.T) {
 		{"a stopped job", func(f *fixture) { f.job.Stop = new(true) }, "", "marked as stopped"},
 		{"a periodic job", func(f *fixture) { f.job.Periodic = &api.PeriodicConfig{} }, "periodic", "Remove the periodic block to run the job once, now"},
 		{"a parameterized job", func(f *fixture) { f.job.ParameterizedJob = &api.ParameterizedJobConfig{} }, "parameterized", "only starts when it is dispatched"},
-		{"an extension on the job", func(f *fixture) { f.job.Meta = map[string]string{"lite_hook_x": ""} }, "meta lite_hook_x", "meta lite_hook_x is not supported"},
+		{"an extension on the job", func(f *fixture) { f.job.Meta = map[string]string{"lite_x": ""} }, "meta lite_x", "meta lite_x is not supported"},
 		{"an extension on the group", func(f *fixture) { f.group.Meta = map[string]string{"lite_restart_group": "x"} }, "group g meta lite_restart_group", "Remove it"},
 		{"an extension on the task", func(f *fixture) { f.task.Meta = map[string]string{"lite_after": "x"} }, "group g task t meta lite_after", "Remove it"},
 		{"bridge", func(f *fixture) { f.group.Networks = []*api.NetworkResource{{Mode: "bridge"}} }, "group g network 0 mode", `network mode "bridge"`},

@@ -73,6 +73,7 @@ type Config struct {
 type Runner struct {
 	config  Config
 	logger  hclog.Logger
+	begun   chan struct{} // closed when the allocations of an earlier agent are known
 	collect chan struct{} // holds a tick when there may be too much on the disk
 	tidy    *time.Timer   // calls Tidy after a burst of changes
 
@@ -98,11 +99,15 @@ func New(c Config) *Runner {
 	return &Runner{
 		config:  c,
 		logger:  c.Logger.Named("noderunner"),
+		begun:   make(chan struct{}),
 		collect: make(chan struct{}, 1),
 		tidy:    time.AfterFunc(quiet, c.Tidy),
 		entries: make(map[string]*entry),
 	}
 }
+
+// Begun is closed when Alloc knows what an earlier agent has left.
+func (r *Runner) Begun() <-chan struct{} { return r.begun }
 
 // Run keeps the allocations as the source wants them until ctx ends, and then
 // returns when all of them have ended: if the cause is
@@ -113,9 +118,11 @@ func (r *Runner) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() { r.runCollection(ctx) })
+	begin := sync.OnceFunc(func() { close(r.begun) })
 	for {
 		wanted, changed := r.config.Source.Allocs()
 		r.reconcile(ctx, wanted, &running)
+		begin()
 		select {
 		case <-changed:
 		case <-ctx.Done():

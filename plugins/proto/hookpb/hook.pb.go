@@ -161,7 +161,10 @@ type Description struct {
 	// What may stand in the JSON of an attachment; absent means nothing.
 	AttachmentSchema *specpb.Spec `protobuf:"bytes,3,opt,name=attachment_schema,json=attachmentSchema,proto3" json:"attachment_schema,omitempty"`
 	// Ask for Alloc.json.
-	WholeAlloc    bool `protobuf:"varint,4,opt,name=whole_alloc,json=wholeAlloc,proto3" json:"whole_alloc,omitempty"`
+	WholeAlloc bool `protobuf:"varint,4,opt,name=whole_alloc,json=wholeAlloc,proto3" json:"whole_alloc,omitempty"`
+	// The allocation is healthy for its deployment only when the plugin has said
+	// so, with Host.SetHealth.
+	DecidesHealth bool `protobuf:"varint,5,opt,name=decides_health,json=decidesHealth,proto3" json:"decides_health,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -220,6 +223,13 @@ func (x *Description) GetAttachmentSchema() *specpb.Spec {
 func (x *Description) GetWholeAlloc() bool {
 	if x != nil {
 		return x.WholeAlloc
+	}
+	return false
+}
+
+func (x *Description) GetDecidesHealth() bool {
+	if x != nil {
+		return x.DecidesHealth
 	}
 	return false
 }
@@ -1872,14 +1882,15 @@ var File_plugins_proto_hookpb_hook_proto protoreflect.FileDescriptor
 const file_plugins_proto_hookpb_hook_proto_rawDesc = "" +
 	"\n" +
 	"\x1fplugins/proto/hookpb/hook.proto\x12\x19nomadlite.plugins.hook.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1dhclspec/specpb/hcl_spec.proto\"\x11\n" +
-	"\x0fDescribeRequest\"\xee\x01\n" +
+	"\x0fDescribeRequest\"\x95\x02\n" +
 	"\vDescription\x12B\n" +
 	"\amoments\x18\x01 \x03(\v2(.nomadlite.plugins.hook.v1.ParticipationR\amoments\x12\x1f\n" +
 	"\vevery_alloc\x18\x02 \x01(\bR\n" +
 	"everyAlloc\x12Y\n" +
 	"\x11attachment_schema\x18\x03 \x01(\v2,.hashicorp.nomad.plugins.shared.hclspec.SpecR\x10attachmentSchema\x12\x1f\n" +
 	"\vwhole_alloc\x18\x04 \x01(\bR\n" +
-	"wholeAlloc\"\x7f\n" +
+	"wholeAlloc\x12%\n" +
+	"\x0edecides_health\x18\x05 \x01(\bR\rdecidesHealth\"\x7f\n" +
 	"\rParticipation\x129\n" +
 	"\x06moment\x18\x01 \x01(\x0e2!.nomadlite.plugins.hook.v1.MomentR\x06moment\x123\n" +
 	"\atimeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"h\n" +

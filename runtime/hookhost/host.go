@@ -1,0 +1,378 @@
+package hookhost
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+	"google.golang.org/grpc"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// Limits of what one hook may ask for.
+const (
+	maxRequest = 4 << 20 // bytes
+	maxCalls   = 1000    // that one connection may have under way
+	maxText    = 1 << 10 // of a reason or an event, in bytes; the rest is cut off
+)
+
+// Config is what a Host is made of.
+type Config struct {
+	Socket string // its path; made for the owner alone
+	Key    Key
+	// Alloc returns the runner of an allocation, nil if nothing of it is here, or
+	// not yet.
+	Alloc func(id string) *allocrunner.Runner
+	// Ready is closed when Alloc knows what an earlier agent has left running.
+	Ready  <-chan struct{}
+	Store  *store.Store
+	Logger hclog.Logger
+}
+
+// Host answers hooks.
+type Host struct {
+	config Config
+	server *grpc.Server
+	served sync.WaitGroup
+}
+
+var _ hook.Host = (*Host)(nil)
+
+// Serve begins to answer. The caller calls Close in the end.
+func Serve(c Config) (*Host, error) {
+	if err := os.Remove(c.Socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("socket for hooks: %w", err)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: c.Socket, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("socket for hooks: %w", err)
+	}
+	// The directory is for the owner alone too: nobody comes in before this.
+	if err := os.Chmod(c.Socket, 0o600); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("socket for hooks: %w", err)
+	}
+	h := &Host{config: c, server: grpc.NewServer(grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(maxCalls))}
+	hook.RegisterHost(h.server, h)
+	h.served.Go(func() {
+		if err := h.server.Serve(l); err != nil {
+			c.Logger.Error("hooks cannot reach the agent any more", "error", err)
+		}
+	})
+	return h, nil
+}
+
+// Close ends all calls. Hooks that wait find the next agent.
+func (h *Host) Close() {
+	h.server.Stop()
+	h.served.Wait()
+}
+
+// caller is who asks, for which allocation, and for which task of it.
+type caller struct {
+	Bearer
+	runner *allocrunner.Runner
+	task   string // "" for all
+}
+
+// who finds out who asks. A capability of a task is good for this task alone.
+func (h *Host) who(ctx context.Context, s hook.Scope) (caller, error) {
+	bearer, err := h.config.Key.Bearer(s.Capability)
+	if err != nil {
+		return caller{}, err
+	}
+	select {
+	case <-h.config.Ready:
+	case <-ctx.Done():
+		return caller{}, ctx.Err()
+	}
+	c := caller{Bearer: bearer, runner: h.config.Alloc(bearer.AllocID), task: s.Task}
+	switch {
+	case c.runner == nil:
+		return caller{}, fmt.Errorf("%w: its allocation has ended", hook.ErrDenied)
+	case bearer.Task != "" && s.Task != "" && s.Task != bearer.Task:
+		return caller{}, fmt.Errorf("%w: it is for task %q", hook.ErrDenied, bearer.Task)
+	case bearer.Task != "":
+		c.task = bearer.Task
+	}
+	over := c.runner.Done()
+	if bearer.Task != "" {
+		over = c.runner.TaskDone(bearer.Task)
+	}
+	select {
+	case <-over:
+		return caller{}, fmt.Errorf("%w: what it was for has ended", hook.ErrDenied)
+	default:
+		return c, nil
+	}
+}
+
+// oneTask is who for a call that needs a task.
+func (h *Host) oneTask(ctx context.Context, s hook.Scope) (caller, error) {
+	c, err := h.who(ctx, s)
+	if err == nil && c.task == "" {
+		return c, fmt.Errorf("%w: name one, for the capability is that of an allocation", hook.ErrNoTask)
+	}
+	return c, err
+}
+
+// known gives errors of runners the meaning that hooks know.
+func known(err error) error {
+	if errors.Is(err, allocrunner.ErrNotRunning) || errors.Is(err, allocrunner.ErrTaskNotFound) {
+		return fmt.Errorf("%w: %w", hook.ErrNoTask, err)
+	}
+	return err
+}
+
+// Exec implements hook.Host.
+func (h *Host) Exec(ctx context.Context, s hook.Scope, command []string, timeout time.Duration) (*driver.ExecResult, error) {
+	c, err := h.oneTask(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	if len(command) == 0 {
+		return nil, errors.New("there is no command to be run")
+	}
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
+	} else if deadline, ok := ctx.Deadline(); ok {
+		timeout = time.Until(deadline)
+	}
+	result, err := c.runner.Exec(ctx, c.task, command, timeout)
+	return result, known(err)
+}
+
+// Stats implements hook.Host.
+func (h *Host) Stats(ctx context.Context, s hook.Scope, interval time.Duration) (<-chan hook.Usage, error) {
+	c, err := h.oneTask(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	if interval <= 0 {
+		interval = time.Second
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	samples, err := c.runner.SampleTask(ctx, c.task, max(interval, 100*time.Millisecond))
+	if err != nil {
+		cancel()
+		return nil, known(err)
+	}
+	usage := make(chan hook.Usage)
+	h.served.Go(func() {
+		defer close(usage)
+		defer cancel()
+		for {
+			select {
+			case sample, ok := <-samples:
+				if !ok {
+					return
+				}
+				select {
+				case usage <- usageOf(sample):
+				case <-ctx.Done():
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return usage, nil
+}
+
+func usageOf(s *driver.TaskStats) hook.Usage {
+	return hook.Usage{
+		Time: s.Timestamp, CPUPercent: s.Total.CPU.Percent, CPUMHz: s.Total.CPU.TotalTicks,
+		MemoryRSS: s.Total.Memory.RSS, MemoryUsage: s.Total.Memory.Usage,
+	}
+}
+
+// State implements hook.Host.
+func (h *Host) State(ctx context.Context, s hook.Scope) (*hook.AllocState, error) {
+	c, err := h.who(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	status := c.runner.Status()
+	state := &hook.AllocState{
+		ClientStatus: status.ClientStatus, ClientDescription: status.ClientDescription,
+		DesiredStatus: c.runner.Alloc().DesiredStatus, Tasks: make(map[string]hook.TaskState, len(status.TaskStates)),
+	}
+	for name, t := range status.TaskStates {
+		state.Tasks[name] = taskState(t)
+	}
+	return state, nil
+}
+
+func taskState(t *api.TaskState) hook.TaskState {
+	state := hook.TaskState{State: t.State, Failed: t.Failed, Restarts: t.Restarts, StartedAt: t.StartedAt, FinishedAt: t.FinishedAt}
+	for _, e := range t.Events {
+		state.Events = append(state.Events, hook.Event{Type: e.Type, Time: time.Unix(0, e.Time), Message: e.DisplayMessage, Details: e.Details})
+	}
+	return state
+}
+
+// Interpolate implements hook.Host.
+func (h *Host) Interpolate(ctx context.Context, s hook.Scope, text string) (string, error) {
+	c, err := h.who(ctx, s)
+	if err != nil {
+		return "", err
+	}
+	return c.runner.Interpolate(c.task, text), nil
+}
+
+// eventTypes are those of events that hooks may emit. All others are the runner's.
+var eventTypes = []string{
+	"", model.TaskHookMessage, model.TaskHookFailed, api.TaskDownloadingArtifacts, api.TaskArtifactDownloadFailed, "Template",
+}
+
+// EmitEvent implements hook.Host.
+func (h *Host) EmitEvent(ctx context.Context, s hook.Scope, event hook.Event) error {
+	c, err := h.who(ctx, s)
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(eventTypes, event.Type) {
+		return fmt.Errorf("events of type %q are not a hook's: use %q, or none", event.Type, model.TaskHookMessage)
+	}
+	return known(c.runner.EmitEvent(c.task, model.EventHookMessage(event.Type, cut(event.Message), event.Details)))
+}
+
+// cut shortens what stays as long as the task.
+func cut(text string) string {
+	if len(text) > maxText {
+		return text[:maxText] + "…"
+	}
+	return text
+}
+
+// Restart implements hook.Host.
+func (h *Host) Restart(ctx context.Context, s hook.Scope, reason string, failure bool) error {
+	c, err := h.who(ctx, s)
+	if err != nil {
+		return err
+	}
+	return known(c.runner.RestartFor(c.task, c.reason(reason), failure))
+}
+
+// Signal implements hook.Host.
+func (h *Host) Signal(ctx context.Context, s hook.Scope, signal, reason string) error {
+	c, err := h.who(ctx, s)
+	if err != nil {
+		return err
+	}
+	return known(c.runner.SignalFor(ctx, c.task, signal, c.reason(reason)))
+}
+
+// Kill implements hook.Host.
+func (h *Host) Kill(ctx context.Context, s hook.Scope, reason string) error {
+	c, err := h.who(ctx, s)
+	if err != nil {
+		return err
+	}
+	return known(c.runner.KillFor(c.task, c.reason(reason)))
+}
+
+// reason is what people read.
+func (c caller) reason(text string) string {
+	if text == "" {
+		return fmt.Sprintf("Hook %q asked for it", c.Hook)
+	}
+	return cut(text)
+}
+
+// SetHealth implements hook.Host.
+func (h *Host) SetHealth(ctx context.Context, s hook.Scope, healthy bool, reason string) error {
+	c, err := h.who(ctx, s)
+	if err != nil {
+		return err
+	}
+	c.runner.SetHookHealth(c.Hook, healthy, cut(reason))
+	return nil
+}
+
+// watch reads the state until the index of a table is higher than after.
+func watch[T any](ctx context.Context, h *Host, s hook.Scope, after uint64, read func(store.Reader, store.WatchSet, string) (T, uint64)) (answer T, index uint64, err error) {
+	for {
+		c, err := h.who(ctx, s) // each time: it may have ended
+		if err != nil {
+			return answer, 0, err
+		}
+		ws := store.NewWatchSet()
+		answer, index = read(h.config.Store.Snapshot().Reader, ws, c.runner.Alloc().Namespace)
+		index = max(index, 1) // 0 asks not to wait
+		if after == 0 || index > after {
+			return answer, index, nil
+		}
+		over := c.runner.Done()
+		if c.Task != "" {
+			over = c.runner.TaskDone(c.Task)
+		}
+		ws.Add(over)
+		if err := ws.WatchCtx(ctx); err != nil {
+			return answer, index, err
+		}
+	}
+}
+
+// Variable implements hook.Host.
+func (h *Host) Variable(ctx context.Context, s hook.Scope, path string, after uint64) (map[string]string, uint64, error) {
+	if err := model.VariablePathFault(path); err != nil {
+		return nil, 0, err
+	}
+	return watch(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (map[string]string, uint64) {
+		index := r.TableIndex(nil, store.Variables)
+		v := r.Variable(ws, namespace, path)
+		if v == nil {
+			return nil, index
+		}
+		items := make(map[string]string, len(v.Items))
+		for key, value := range v.Items {
+			items[key] = value
+		}
+		return items, v.ModifyIndex
+	})
+}
+
+// Variables implements hook.Host.
+func (h *Host) Variables(ctx context.Context, s hook.Scope, prefix string, after uint64) ([]string, uint64, error) {
+	return watch(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (paths []string, index uint64) {
+		index = r.TableIndex(ws, store.Variables)
+		for _, v := range r.Variables(ws, namespace, prefix) {
+			paths = append(paths, v.Path)
+		}
+		return paths, index
+	})
+}
+
+// Services implements hook.Host.
+func (h *Host) Services(ctx context.Context, s hook.Scope, name string, after uint64) ([]hook.Service, uint64, error) {
+	return watch(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (list []hook.Service, index uint64) {
+		index = r.TableIndex(ws, store.Services)
+		instances := r.Services(ws, namespace)
+		if name != "" {
+			instances = r.ServicesByName(ws, namespace, name)
+		}
+		for _, i := range instances {
+			list = append(list, hook.Service{
+				ID: i.ID, Name: i.ServiceName, Address: i.Address, Port: i.Port, Tags: i.Tags, AllocID: i.AllocID, NodeID: i.NodeID,
+				Datacenter: i.Datacenter, JobID: i.JobID,
+			})
+		}
+		return list, index
+	})
+}
