@@ -18,6 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 )
 
@@ -262,8 +263,10 @@ func (s slow) Driver(context.Context, string) (driver.Driver, error) {
 }
 func (slow) Name() string                                              { return "slow" }
 func (s slow) Postrun(context.Context, hook.AllocPostrunRequest) error { <-s.hook; return nil }
-func (s slow) AllocHooks(hook.Alloc) []hook.Hook                       { return []hook.Hook{s} }
-func (slow) TaskHooks(hook.Alloc, hook.Task) []hook.Hook               { return nil }
+func (s slow) AllocHooks(*api.Allocation, hooks.Context) []hooks.Ordered {
+	return []hooks.Ordered{{Order: hooks.OrderPlugin, Hook: s}}
+}
+func (slow) TaskHooks(*api.Allocation, *api.Task, hooks.Context) []hooks.Ordered { return nil }
 
 func TestCollectWaitsForHooksOnly(t *testing.T) {
 	s := slow{make(chan struct{}), make(chan struct{})}
