@@ -5,9 +5,41 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
+
+// deployment has what the server sends and the client's type lacks: it is known
+// from the version of the job, as long as that is kept.
+type deployment struct {
+	*api.Deployment
+	EvalPriority int
+	TaskGroups   map[string]deploymentState
+}
+
+type deploymentState struct {
+	*api.DeploymentState
+	AutoPromote bool
+}
+
+// wholeDeployment completes a deployment.
+func wholeDeployment(s *store.Snapshot, d *api.Deployment) deployment {
+	whole := deployment{Deployment: d, TaskGroups: make(map[string]deploymentState, len(d.TaskGroups))}
+	job := s.JobVersion(nil, d.Namespace, d.JobID, d.JobVersion)
+	if job != nil {
+		whole.EvalPriority = val(job.Priority)
+	}
+	for name, state := range d.TaskGroups {
+		whole.TaskGroups[name] = deploymentState{state, model.AutoPromotes(job, name)}
+	}
+	return whole
+}
+
+// wholeDeployments is the page of those that a request sees.
+func (r *request) wholeDeployments(s *store.Snapshot, found []*api.Deployment) ([]deployment, error) {
+	return page(r, found, r.placeOfDeployment, func(d *api.Deployment) deployment { return wholeDeployment(s, d) })
+}
 
 func (r *request) placeOfDeployment(d *api.Deployment) place { return r.created(d.CreateIndex, d.ID) }
 
@@ -16,7 +48,7 @@ func (a *API) listDeployments(r *request) (any, error) {
 		found := slices.DeleteFunc(s.Deployments(ws, r.query.Get("prefix")), func(d *api.Deployment) bool {
 			return !r.sees(d.Namespace)
 		})
-		deployments, err := page(r, found, r.placeOfDeployment, asIs)
+		deployments, err := r.wholeDeployments(s, found)
 		return deployments, s.TableIndex(ws, store.Deployments), err
 	})
 }
@@ -30,7 +62,7 @@ func (a *API) readDeployment(r *request) (any, error) {
 		if d == nil {
 			return nil, s.TableIndex(ws, store.Deployments), notFound("deployment not found")
 		}
-		return d, d.ModifyIndex, nil
+		return wholeDeployment(s, d), d.ModifyIndex, nil
 	})
 }
 

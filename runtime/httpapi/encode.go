@@ -112,6 +112,7 @@ func Encode(value any) ([]byte, error) {
 var (
 	timeType      = reflect.TypeFor[time.Time]()
 	jsonType      = reflect.TypeFor[json.Marshaler]()
+	jobType       = reflect.TypeFor[api.Job]()
 	textType      = reflect.TypeFor[encoding.TextMarshaler]()
 	sparse        = []reflect.Type{reflect.TypeFor[api.Evaluation](), reflect.TypeFor[api.Allocation](), reflect.TypeFor[api.NetworkResource](), reflect.TypeFor[api.Port](), reflect.TypeFor[api.PortMapping]()}
 	knownStructs  sync.Map // reflect.Type -> []field
@@ -132,15 +133,21 @@ var serverForm = map[reflect.Type]map[string]string{
 	reflect.TypeFor[api.TaskEvent]():     {"DiskSize": ""},
 }
 
+// sparseField is one that is left out when it is empty, of a type that else is not
+// sparse.
+var sparseField = map[reflect.Type]string{reflect.TypeFor[api.Variable](): "Items"}
+
+// ofJob stands for the namespace of the job that the object is part of.
+const ofJob = "namespace of the job"
+
 // serverFields are those that the client's types lack, and what is in them here.
 var serverFields = map[reflect.Type]map[string]string{
-	reflect.TypeFor[api.Deployment]():      {"EvalPriority": "0"},
-	reflect.TypeFor[api.DeploymentState](): {"AutoPromote": "false"},
-	reflect.TypeFor[api.MemoryStats]():     {"MappedFile": "0"},
+	reflect.TypeFor[api.MemoryStats](): {"MappedFile": "0"},
 	reflect.TypeFor[api.Node](): {
 		"ComputedClass": `""`, "IdentitySigningKeyID": `""`, "LastAllocUpdateIndex": "0", "LastMissedHeartbeatIndex": "0", "SecretID": `""`,
 	},
 	reflect.TypeFor[api.NodeListStub](): {"HostVolumes": "null"},
+	reflect.TypeFor[api.Service]():      {"Namespace": ofJob},
 	reflect.TypeFor[api.TaskState]():    {"Paused": `""`},
 }
 
@@ -180,7 +187,7 @@ func fieldsOf(t reflect.Type) []field {
 			name:      cmp.Or(name, tag, f.Name),
 			form:      formOf(f.Type),
 			index:     f.Index,
-			omitEmpty: !named && (strings.Contains(options, "omitempty") || slices.Contains(sparse, t)),
+			omitEmpty: !named && (strings.Contains(options, "omitempty") || slices.Contains(sparse, t) || sparseField[t] == f.Name),
 			quoted:    strings.Contains(options, "string"),
 			filled:    filled[t] && slices.Contains([]reflect.Kind{reflect.Bool, reflect.Int, reflect.String}, deref(f.Type).Kind()),
 		})
@@ -225,14 +232,19 @@ func formOf(t reflect.Type) form {
 	return byKind
 }
 
+// encoder knows where in a document it is.
+type encoder struct {
+	namespace string // of the last job that it has come to
+}
+
 func appendValue(b []byte, v reflect.Value) ([]byte, error) {
 	if !v.IsValid() {
 		return append(b, "null"...), nil
 	}
-	return appendDeep(b, v, formOf(v.Type()), 0)
+	return new(encoder).appendDeep(b, v, formOf(v.Type()), 0)
 }
 
-func appendDeep(b []byte, v reflect.Value, how form, depth int) ([]byte, error) {
+func (e *encoder) appendDeep(b []byte, v reflect.Value, how form, depth int) ([]byte, error) {
 	if depth > maxEncodeDeep {
 		return b, fmt.Errorf("encode %s: nested too deep", v.Type())
 	}
@@ -257,13 +269,13 @@ func appendDeep(b []byte, v reflect.Value, how form, depth int) ([]byte, error) 
 	}
 	switch v.Kind() {
 	case reflect.Pointer:
-		return appendDeep(b, v.Elem(), formOf(v.Type().Elem()), depth+1)
+		return e.appendDeep(b, v.Elem(), formOf(v.Type().Elem()), depth+1)
 	case reflect.Interface:
 		// A number that was read from JSON has no type: it was whole, or it was not.
 		if f, ok := v.Elem().Interface().(float64); ok && f == math.Trunc(f) && math.Abs(f) < 1<<53 {
 			return strconv.AppendInt(b, int64(f), 10), nil
 		}
-		return appendDeep(b, v.Elem(), formOf(v.Elem().Type()), depth+1)
+		return e.appendDeep(b, v.Elem(), formOf(v.Elem().Type()), depth+1)
 	case reflect.Bool:
 		return strconv.AppendBool(b, v.Bool()), nil
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
@@ -275,16 +287,22 @@ func appendDeep(b []byte, v reflect.Value, how form, depth int) ([]byte, error) 
 	case reflect.String:
 		return appendString(b, v.String()), nil
 	case reflect.Struct:
-		return appendStruct(b, v, depth)
+		return e.appendStruct(b, v, depth)
 	case reflect.Map:
-		return appendMap(b, v, depth)
+		return e.appendMap(b, v, depth)
 	case reflect.Slice, reflect.Array:
-		return appendList(b, v, depth)
+		return e.appendList(b, v, depth)
 	}
 	return b, fmt.Errorf("encode %s: there is no JSON of it", v.Type())
 }
 
-func appendStruct(b []byte, v reflect.Value, depth int) ([]byte, error) {
+func (e *encoder) appendStruct(b []byte, v reflect.Value, depth int) ([]byte, error) {
+	if v.Type() == jobType {
+		e.namespace = api.DefaultNamespace
+		if named := v.FieldByName("Namespace"); !named.IsNil() {
+			e.namespace = named.Elem().String()
+		}
+	}
 	b = append(b, '{')
 	first := true
 	for _, f := range fieldsOf(v.Type()) {
@@ -301,13 +319,17 @@ func appendStruct(b []byte, v reflect.Value, depth int) ([]byte, error) {
 		first = false
 		b = append(b, f.label...)
 		if f.index == nil {
-			b = append(b, f.text...)
+			if f.text == ofJob {
+				b = appendString(b, e.namespace)
+			} else {
+				b = append(b, f.text...)
+			}
 			continue
 		}
 		if f.quoted {
 			b = append(b, '"')
 		}
-		if b, err = appendDeep(b, value, f.form, depth+1); err != nil {
+		if b, err = e.appendDeep(b, value, f.form, depth+1); err != nil {
 			return b, err
 		}
 		if f.quoted {
@@ -325,7 +347,7 @@ func isEmpty(v reflect.Value) bool {
 	return v.IsZero()
 }
 
-func appendMap(b []byte, v reflect.Value, depth int) ([]byte, error) {
+func (e *encoder) appendMap(b []byte, v reflect.Value, depth int) ([]byte, error) {
 	if v.IsNil() {
 		return append(b, "null"...), nil
 	}
@@ -340,20 +362,20 @@ func appendMap(b []byte, v reflect.Value, depth int) ([]byte, error) {
 	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.name, b.name) })
 	b = append(b, '{')
 	how := formOf(v.Type().Elem())
-	for i, e := range entries {
+	for i, entry := range entries {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(appendString(b, e.name), ':')
+		b = append(appendString(b, entry.name), ':')
 		var err error
-		if b, err = appendDeep(b, e.value, how, depth+1); err != nil {
+		if b, err = e.appendDeep(b, entry.value, how, depth+1); err != nil {
 			return b, err
 		}
 	}
 	return append(b, '}'), nil
 }
 
-func appendList(b []byte, v reflect.Value, depth int) ([]byte, error) {
+func (e *encoder) appendList(b []byte, v reflect.Value, depth int) ([]byte, error) {
 	if v.Kind() == reflect.Slice && v.IsNil() {
 		return append(b, "null"...), nil
 	}
@@ -369,7 +391,7 @@ func appendList(b []byte, v reflect.Value, depth int) ([]byte, error) {
 			b = append(b, ',')
 		}
 		var err error
-		if b, err = appendDeep(b, v.Index(i), how, depth+1); err != nil {
+		if b, err = e.appendDeep(b, v.Index(i), how, depth+1); err != nil {
 			return b, err
 		}
 	}

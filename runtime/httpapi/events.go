@@ -4,6 +4,8 @@ import (
 	"errors"
 	"os"
 
+	"github.com/hashicorp/nomad/api"
+
 	"github.com/nomad-lite/nomad-lite/runtime/events"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -22,6 +24,11 @@ func (a *API) followEvents(r *request) (any, error) {
 	r.w.Header().Set("Cache-Control", "no-cache")
 	s := r.stream("application/json")
 	err = events.Follow(r.Context(), a.config.Store.Subscribe(r.minIndex), filter, func(c events.Change) error {
+		for _, e := range c.Events {
+			if d, ok := e.Payload["Deployment"].(*api.Deployment); ok {
+				e.Payload["Deployment"] = wholeDeployment(a.config.Store.Snapshot(), d)
+			}
+		}
 		line, err := Encode(c)
 		if err == nil {
 			_, err = s.Write(append(line, '\n'))

@@ -95,7 +95,7 @@ func (a *API) jobDeployments(r *request) (any, error) {
 		found := slices.DeleteFunc(s.DeploymentsByJob(ws, r.namespace, r.id), func(d *api.Deployment) bool {
 			return !r.ofThisJob(j, d.JobCreateIndex)
 		})
-		deployments, err := page(r, found, r.placeOfDeployment, asIs)
+		deployments, err := r.wholeDeployments(s, found)
 		return deployments, s.TableIndex(ws, store.Deployments), err
 	})
 }
@@ -106,7 +106,7 @@ func (a *API) jobDeployment(r *request) (any, error) {
 		if d == nil {
 			return nil, s.TableIndex(ws, store.Deployments), nil
 		}
-		return d, d.ModifyIndex, nil
+		return wholeDeployment(s, d), d.ModifyIndex, nil
 	})
 }
 

@@ -109,8 +109,7 @@ func statusOfDeployment(d *api.Deployment, j *api.Job) *jobStatusDeployment {
 		IsActive: model.DeploymentActive(d), AllAutoPromote: len(d.TaskGroups) > 0,
 	}
 	for name, state := range d.TaskGroups {
-		g := model.Group(j, name)
-		status.AllAutoPromote = status.AllAutoPromote && g != nil && g.Update != nil && val(g.Update.AutoPromote)
+		status.AllAutoPromote = status.AllAutoPromote && model.AutoPromotes(j, name)
 		status.RequiresPromotion = status.RequiresPromotion || state.DesiredCanaries > 0 && !state.Promoted
 	}
 	return status

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"net/http"
 	"slices"
@@ -41,10 +42,32 @@ func (a *API) namespaceNames() []string {
 	return names
 }
 
+// namespaceWithHash is a namespace as the server sends it.
+type namespaceWithHash struct {
+	*api.Namespace
+	Hash []byte
+}
+
+func namespaceHashed(n *api.Namespace) namespaceWithHash {
+	content := *n
+	content.CreateIndex, content.ModifyIndex = 0, 0
+	return namespaceWithHash{n, hashOf(content)}
+}
+
+// hashOf tells two objects apart that are not the same.
+func hashOf(object any) []byte {
+	text, err := Encode(object)
+	if err != nil {
+		panic(err) // it is one that was decoded from JSON
+	}
+	sum := sha256.Sum256(text)
+	return sum[:]
+}
+
 func (a *API) listNamespaces(r *request) (any, error) {
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		byName := func(n *api.Namespace) place { return named("", n.Name) }
-		list, err := page(r, namespaces(s.Reader, ws, r.query.Get("prefix")), byName, asIs)
+		list, err := page(r, namespaces(s.Reader, ws, r.query.Get("prefix")), byName, namespaceHashed)
 		return list, s.TableIndex(ws, store.Namespaces), err
 	})
 }
@@ -55,7 +78,7 @@ func (a *API) readNamespace(r *request) (any, error) {
 		if n == nil {
 			return nil, s.TableIndex(ws, store.Namespaces), notFound("Namespace not found")
 		}
-		return n, n.ModifyIndex, nil
+		return namespaceHashed(n), n.ModifyIndex, nil
 	})
 }
 

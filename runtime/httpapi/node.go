@@ -196,10 +196,27 @@ func pools(s *store.Snapshot, ws store.WatchSet) []*api.NodePool {
 	return all
 }
 
+// poolWithHash is a node pool as the server sends it.
+type poolWithHash struct {
+	*barePool
+	Hash []byte
+}
+
+// barePool does not say itself how it is written: the client writes durations as
+// texts, the server as numbers.
+type barePool api.NodePool
+
+func poolHashed(p *api.NodePool) poolWithHash {
+	bare := (*barePool)(p)
+	content := *bare
+	content.CreateIndex, content.ModifyIndex = 0, 0
+	return poolWithHash{bare, hashOf(content)}
+}
+
 func (a *API) listPools(r *request) (any, error) {
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(pools(s, ws), func(p *api.NodePool) bool { return !strings.HasPrefix(p.Name, r.query.Get("prefix")) })
-		all, err := page(r, found, func(p *api.NodePool) place { return named("", p.Name) }, asIs)
+		all, err := page(r, found, func(p *api.NodePool) place { return named("", p.Name) }, poolHashed)
 		return all, s.TableIndex(ws, store.Nodes), err
 	})
 }
@@ -217,7 +234,10 @@ func (r *request) pool(s *store.Snapshot, ws store.WatchSet) (*api.NodePool, err
 func (a *API) readPool(r *request) (any, error) {
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		p, err := r.pool(s, ws)
-		return p, s.TableIndex(ws, store.Nodes), err
+		if err != nil {
+			return nil, s.TableIndex(ws, store.Nodes), err
+		}
+		return poolHashed(p), s.TableIndex(ws, store.Nodes), nil
 	})
 }
 

@@ -37,14 +37,14 @@ func TestShapes(t *testing.T) {
 		"CheckRestart": reflect.TypeFor[api.CheckRestart](), "ChangeScript": reflect.TypeFor[api.ChangeScript](), "Evaluation": reflect.TypeFor[api.Evaluation](),
 		"EvaluationStub": reflect.TypeFor[api.EvaluationStub](), "AllocMetric": reflect.TypeFor[api.AllocationMetric](), "Allocation": reflect.TypeFor[api.Allocation](),
 		"AllocListStub": reflect.TypeFor[allocStub](), "TaskState": reflect.TypeFor[api.TaskState](), "TaskEvent": reflect.TypeFor[api.TaskEvent](),
-		"Deployment": reflect.TypeFor[api.Deployment](), "DeploymentState": reflect.TypeFor[api.DeploymentState](), "Node": reflect.TypeFor[api.Node](),
+		"Deployment": reflect.TypeFor[deployment](), "DeploymentState": reflect.TypeFor[deploymentState](), "Node": reflect.TypeFor[api.Node](),
 		"NodeListStub": reflect.TypeFor[api.NodeListStub](), "HostStats": reflect.TypeFor[hoststats.Stats](), "MemoryStats": reflect.TypeFor[api.MemoryStats](),
 		"CpuStats": reflect.TypeFor[api.CpuStats](), "ServiceRegistration": reflect.TypeFor[api.ServiceRegistration](),
 	}
 	// What is different on purpose, or not there yet.
 	different := map[string]string{
 		"Node.Drain": "the text of the reference has it", "Node.SecretID": "the text of the reference has it",
-		"JobListStub.Namespace": "it is never empty", "Service.Namespace": "it is that of the job",
+		"JobListStub.Namespace": "it is never empty",
 	}
 	table := regexp.MustCompile(`(?m)^\*\*([A-Za-z]+)[^\n]*\*\*[^\n]*\n\n\| type \| fields \|\n\|---\|---\|\n((?:\|[^\n]*\n)+)`)
 	found := 0

@@ -38,6 +38,16 @@ func DeploymentActive(d *api.Deployment) bool {
 	return false
 }
 
+// AutoPromotes tells whether the canaries of a group are promoted without anybody
+// saying so. job may be nil.
+func AutoPromotes(job *api.Job, group string) bool {
+	if job == nil {
+		return false
+	}
+	g := Group(job, group)
+	return g != nil && g.Update != nil && val(g.Update.AutoPromote)
+}
+
 // EvalActive tells whether an evaluation has not come to its end.
 func EvalActive(e *api.Evaluation) bool {
 	return e.Status == api.EvalStatusPending || e.Status == api.EvalStatusBlocked

@@ -93,20 +93,13 @@ func runningText(d *api.Deployment, job *api.Job) string {
 	for name, state := range d.TaskGroups {
 		switch {
 		case state.DesiredCanaries == 0 || state.Promoted:
-		case !autoPromotes(job, name):
+		case !model.AutoPromotes(job, name):
 			return model.DeploymentNeedsPromotion
 		default:
 			text = model.DeploymentAutoPromotes
 		}
 	}
 	return text
-}
-
-// autoPromotes tells whether the canaries of a group are promoted without anybody
-// saying so.
-func autoPromotes(job *api.Job, group string) bool {
-	g := model.Group(job, group)
-	return g != nil && g.Update != nil && deref(g.Update.AutoPromote)
 }
 
 func deref[T any](p *T) T {

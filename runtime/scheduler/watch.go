@@ -217,7 +217,7 @@ func (w *watch) canPromoteItself() bool {
 		if state.DesiredCanaries == 0 || state.Promoted {
 			continue
 		}
-		if !autoPromotes(w.job, name) || w.healthy(name, isCanary) < state.DesiredCanaries {
+		if !model.AutoPromotes(w.job, name) || w.healthy(name, isCanary) < state.DesiredCanaries {
 			return false
 		}
 		some = true
