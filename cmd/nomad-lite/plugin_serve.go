@@ -9,6 +9,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/builtin/mock"
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
+	"github.com/nomad-lite/nomad-lite/builtin/script"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
@@ -21,6 +22,7 @@ var builtins = map[string]struct {
 }{
 	mock.Name:    {base.TypeDriver, func() { sdk.Serve(&mock.Driver{}) }},
 	rawexec.Name: {base.TypeDriver, func() { sdk.Serve(&rawexec.Driver{}) }},
+	script.Name:  {base.TypeHook, func() { sdk.Serve(&script.Hook{}) }},
 }
 
 // servePlugin serves one of them as a plugin process, which says so when a person runs

@@ -1,0 +1,161 @@
+package script
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// action is what to do at a moment.
+type action struct {
+	Command []string          `codec:"command"` // on the host
+	Exec    []string          `codec:"exec"`    // in the task
+	URL     string            `codec:"url"`
+	Method  string            `codec:"method"`
+	Headers map[string]string `codec:"headers"`
+	Body    string            `codec:"body"`    // empty: the occasion as JSON
+	Timeout string            `codec:"timeout"` // empty: that of the moment
+}
+
+// attachmentSchema has a block for each moment.
+var attachmentSchema = func() *sdk.Spec {
+	action := func() *sdk.Spec {
+		return sdk.Object(map[string]*sdk.Spec{
+			"command": sdk.Attr("command", "list(string)", false),
+			"exec":    sdk.Attr("exec", "list(string)", false),
+			"url":     sdk.Attr("url", "string", false),
+			"method":  sdk.Attr("method", "string", false),
+			"headers": sdk.BlockAttrs("headers", "string", false),
+			"body":    sdk.Attr("body", "string", false),
+			"timeout": sdk.Attr("timeout", "string", false),
+		})
+	}
+	blocks := map[string]*sdk.Spec{}
+	for m := sdk.MomentPrerun; m <= sdk.MomentShutdown; m++ {
+		blocks[m.String()] = sdk.Block(m.String(), action(), false)
+	}
+	return sdk.Object(blocks)
+}()
+
+// oneThing reports whether that is what is asked for.
+func (a *action) oneThing() bool {
+	things := 0
+	for _, asked := range []bool{len(a.Command) > 0, len(a.Exec) > 0, a.URL != ""} {
+		if asked {
+			things++
+		}
+	}
+	return things == 1
+}
+
+func (a *action) method() string { return cmp.Or(a.Method, http.MethodPost) }
+
+// interpolate fills in references such as ${NOMAD_ALLOC_ID} and ${meta.owner}.
+func (a *action) interpolate(ctx context.Context, host sdk.Host, scope sdk.Scope) (*action, error) {
+	var failed error
+	text := func(s string) string {
+		if failed != nil || !strings.Contains(s, "${") {
+			return s
+		}
+		filled, err := host.Interpolate(ctx, scope, s)
+		if err != nil {
+			failed = fmt.Errorf("interpolate %q: %w", s, err)
+		}
+		return filled
+	}
+	filled := *a
+	filled.Command, filled.Exec, filled.Headers = nil, nil, nil
+	for _, s := range a.Command {
+		filled.Command = append(filled.Command, text(s))
+	}
+	for _, s := range a.Exec {
+		filled.Exec = append(filled.Exec, text(s))
+	}
+	for key, s := range a.Headers {
+		if filled.Headers == nil {
+			filled.Headers = map[string]string{}
+		}
+		filled.Headers[key] = text(s)
+	}
+	filled.URL, filled.Body = text(a.URL), text(a.Body)
+	return &filled, failed
+}
+
+// run runs a command on the host until it ends or ctx does, when everything that
+// it has started is killed. What is still there after an orderly end is its own
+// business, as long as it does not hold the output open.
+func run(ctx context.Context, command []string, o occasion) (output string, err error) {
+	about, err := json.Marshal(o)
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd.Dir = "/"
+	cmd.Env = append(o.environ(), "PATH="+os.Getenv("PATH"), "HOME="+os.Getenv("HOME"), "LANG="+os.Getenv("LANG"))
+	cmd.Stdin = bytes.NewReader(about)
+	var t tail
+	cmd.Stdout, cmd.Stderr = &t, &t
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second
+	err = cmd.Run()
+	var status *exec.ExitError
+	switch {
+	case errors.Is(err, exec.ErrWaitDelay):
+		err = nil // it has ended; what it left holds the output
+	case errors.As(err, &status) && status.Exited():
+		err = fmt.Errorf("exit code %d", status.ExitCode())
+	}
+	return t.String(), err
+}
+
+// client has no timeout: each call has one.
+var client = &http.Client{}
+
+// responseSize is how much of a response is read.
+const responseSize = 64 << 10
+
+// call makes an HTTP call.
+func call(ctx context.Context, a *action, o occasion) (output string, err error) {
+	body, kind := []byte(a.Body), "text/plain; charset=utf-8"
+	if a.Body == "" && a.method() != http.MethodGet && a.method() != http.MethodHead {
+		kind = "application/json"
+		if body, err = json.Marshal(o); err != nil {
+			return "", err
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, a.method(), a.URL, bytes.NewReader(body))
+	if err != nil {
+		return "", err
+	}
+	if len(body) > 0 {
+		req.Header.Set("Content-Type", kind)
+	}
+	req.Header.Set("User-Agent", "nomad-lite")
+	for key, value := range a.Headers {
+		req.Header.Set(key, value)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return "", errors.Unwrap(err) // without the method and the URL once more
+	}
+	defer resp.Body.Close()
+	var t tail
+	_, err = io.Copy(&t, io.LimitReader(resp.Body, responseSize))
+	if resp.StatusCode >= http.StatusBadRequest {
+		err = errors.New(resp.Status)
+	}
+	return t.String(), err
+}

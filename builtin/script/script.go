@@ -1,0 +1,317 @@
+package script
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// Name is what jobs and agents call the hook.
+const Name = "script"
+
+// Hook is the hook. Its zero value is ready.
+type Hook struct {
+	host     sdk.Host
+	commands atomic.Bool // on the host are allowed
+}
+
+var (
+	_ sdk.Configurer = (*Hook)(nil)
+	_ sdk.HostUser   = (*Hook)(nil)
+
+	_ sdk.AllocPrerun         = (*Hook)(nil)
+	_ sdk.AllocUpdate         = (*Hook)(nil)
+	_ sdk.AllocPreTaskRestart = (*Hook)(nil)
+	_ sdk.AllocPreKill        = (*Hook)(nil)
+	_ sdk.AllocPostrun        = (*Hook)(nil)
+	_ sdk.AllocDestroy        = (*Hook)(nil)
+	_ sdk.AllocShutdown       = (*Hook)(nil)
+	_ sdk.TaskPrestart        = (*Hook)(nil)
+	_ sdk.TaskPoststart       = (*Hook)(nil)
+	_ sdk.TaskUpdate          = (*Hook)(nil)
+	_ sdk.TaskPreKilling      = (*Hook)(nil)
+	_ sdk.TaskExited          = (*Hook)(nil)
+	_ sdk.TaskStop            = (*Hook)(nil)
+	_ sdk.TaskShutdown        = (*Hook)(nil)
+)
+
+// Info implements sdk.Plugin.
+func (*Hook) Info() sdk.Info {
+	return sdk.Info{
+		Name:    Name,
+		Version: "0.1.0",
+		ConfigSchema: sdk.Object(map[string]*sdk.Spec{
+			"commands": sdk.Default(sdk.Attr("commands", "bool", false), sdk.Literal("false")),
+		}),
+		AttachmentSchema: attachmentSchema,
+	}
+}
+
+// Configure implements sdk.Configurer.
+func (h *Hook) Configure(_ context.Context, c *sdk.Config) error {
+	var config struct {
+		Commands bool `codec:"commands"`
+	}
+	if err := c.Decode(&config); err != nil {
+		return err
+	}
+	h.commands.Store(config.Commands)
+	return nil
+}
+
+// UseHost implements sdk.HostUser.
+func (h *Hook) UseHost(host sdk.Host, _ sdk.Node) { h.host = host }
+
+// do does what the attachment says about the moment, and tells what has come of
+// it: a failure by the error, anything else by an event.
+func (h *Hook) do(ctx context.Context, grant sdk.Grant, o occasion) error {
+	var actions map[string]*action
+	if err := grant.Config(&actions); err != nil {
+		return err
+	}
+	a := actions[o.Moment]
+	if a == nil {
+		return nil
+	}
+	a, err := a.interpolate(ctx, h.host, grant.Scope())
+	if err != nil {
+		return err
+	}
+	if a.Timeout != "" {
+		timeout, err := time.ParseDuration(a.Timeout)
+		if err != nil || timeout <= 0 {
+			return fmt.Errorf(`timeout: %q is not a time such as "5s"`, a.Timeout)
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no end within %v", timeout))
+		defer cancel()
+	}
+	done, output, err := h.act(ctx, a, grant, o)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return fmt.Errorf("%s: %w", done, context.Cause(ctx))
+	case err != nil && output != "":
+		return fmt.Errorf("%s: %w: %s", done, err, output)
+	case err != nil:
+		return fmt.Errorf("%s: %w", done, err)
+	}
+	h.tell(ctx, grant, o, done, output)
+	return nil
+}
+
+// act does it, and says what it has done and what came out.
+func (h *Hook) act(ctx context.Context, a *action, grant sdk.Grant, o occasion) (done, output string, err error) {
+	switch {
+	case !a.oneThing():
+		return o.Moment, "", errors.New("say one of command, exec and url")
+	case len(a.Command) > 0 && !h.commands.Load():
+		return "command", "", errors.New(`commands on the host are not allowed here; whoever runs the agent can allow them: plugin "script" { config { commands = true } }`)
+	case len(a.Command) > 0:
+		output, err = run(ctx, a.Command, o)
+		return a.Command[0], output, err
+	case len(a.Exec) > 0:
+		output, err = h.exec(ctx, grant, a.Exec)
+		return a.Exec[0], output, err
+	}
+	output, err = call(ctx, a, o)
+	return a.method() + " " + a.URL, output, err
+}
+
+func (h *Hook) exec(ctx context.Context, grant sdk.Grant, command []string) (output string, err error) {
+	result, err := h.host.Exec(ctx, grant.Scope(), command, 0)
+	if err != nil {
+		return "", err
+	}
+	var t tail
+	_, _ = t.Write(result.Stdout) // into memory
+	_, _ = t.Write(result.Stderr)
+	if code := result.Exit.ExitCode; code != 0 {
+		return t.String(), fmt.Errorf("exit code %d", code)
+	}
+	return t.String(), nil
+}
+
+// tellTimeout is short: an agent that goes does not hear of it any more.
+const tellTimeout = time.Second
+
+// tell emits an event, if somebody listens.
+func (h *Hook) tell(ctx context.Context, grant sdk.Grant, o occasion, done, output string) {
+	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+	defer cancel()
+	message := o.Moment + ": " + done
+	if output != "" {
+		message += ": " + output
+	}
+	err := h.host.EmitEvent(ctx, grant.Scope(), sdk.Event{
+		Message: message,
+		Details: map[string]string{"hook": Name, "moment": o.Moment},
+	})
+	if err != nil {
+		hclog.L().Debug("event not told", "alloc_id", o.AllocID, "task", o.Task, "moment", o.Moment, "error", err)
+	}
+}
+
+// Prerun implements sdk.AllocPrerun.
+func (h *Hook) Prerun(ctx context.Context, req sdk.AllocPrerunRequest) error {
+	return h.do(ctx, req.Grant, ofAlloc(sdk.MomentPrerun, req.Alloc))
+}
+
+// UpdateAlloc implements sdk.AllocUpdate.
+func (h *Hook) UpdateAlloc(ctx context.Context, req sdk.AllocUpdateRequest) error {
+	return h.do(ctx, req.Grant, ofAlloc(sdk.MomentUpdateAlloc, req.Alloc))
+}
+
+// PreTaskRestart implements sdk.AllocPreTaskRestart.
+func (h *Hook) PreTaskRestart(ctx context.Context, req sdk.AllocPreTaskRestartRequest) error {
+	return h.do(ctx, req.Grant, ofAlloc(sdk.MomentPreTaskRestart, req.Alloc))
+}
+
+// PreKill implements sdk.AllocPreKill.
+func (h *Hook) PreKill(ctx context.Context, req sdk.AllocPreKillRequest) error {
+	return h.do(ctx, req.Grant, ofAlloc(sdk.MomentPreKill, req.Alloc))
+}
+
+// Postrun implements sdk.AllocPostrun.
+func (h *Hook) Postrun(ctx context.Context, req sdk.AllocPostrunRequest) error {
+	return h.do(ctx, req.Grant, ofAlloc(sdk.MomentPostrun, req.Alloc))
+}
+
+// Destroy implements sdk.AllocDestroy.
+func (h *Hook) Destroy(ctx context.Context, req sdk.AllocDestroyRequest) error {
+	return h.do(ctx, req.Grant, ofAlloc(sdk.MomentDestroy, req.Alloc))
+}
+
+// ShutdownAlloc implements sdk.AllocShutdown.
+func (h *Hook) ShutdownAlloc(ctx context.Context, req sdk.AllocShutdownRequest) error {
+	return h.do(ctx, req.Grant, ofAlloc(sdk.MomentShutdownAlloc, req.Alloc))
+}
+
+// Prestart implements sdk.TaskPrestart. The restart policy may try a failure
+// again.
+func (h *Hook) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
+	if req.Running {
+		return sdk.TaskPrestartResponse{}, nil // it was done before the start
+	}
+	return sdk.TaskPrestartResponse{}, sdk.Recoverable(h.do(ctx, req.Grant, ofTask(sdk.MomentPrestart, req.Alloc, req.Task)))
+}
+
+// Poststart implements sdk.TaskPoststart.
+func (h *Hook) Poststart(ctx context.Context, req sdk.TaskPoststartRequest) error {
+	return h.do(ctx, req.Grant, ofTask(sdk.MomentPoststart, req.Alloc, req.Task))
+}
+
+// Update implements sdk.TaskUpdate.
+func (h *Hook) Update(ctx context.Context, req sdk.TaskUpdateRequest) error {
+	return h.do(ctx, req.Grant, ofTask(sdk.MomentUpdate, req.Alloc, req.Task))
+}
+
+// PreKilling implements sdk.TaskPreKilling.
+func (h *Hook) PreKilling(ctx context.Context, req sdk.TaskPreKillingRequest) error {
+	return h.do(ctx, req.Grant, ofTask(sdk.MomentPreKilling, req.Alloc, req.Task))
+}
+
+// Exited implements sdk.TaskExited.
+func (h *Hook) Exited(ctx context.Context, req sdk.TaskExitedRequest) error {
+	o := ofTask(sdk.MomentExited, req.Alloc, req.Task)
+	o.Exit = &exit{Code: req.Exit.ExitCode, Signal: req.Exit.Signal, OOMKilled: req.Exit.OOMKilled, WillRestart: req.WillRestart}
+	if req.Exit.Err != nil {
+		o.Exit.Error = req.Exit.Err.Error()
+	}
+	return h.do(ctx, req.Grant, o)
+}
+
+// Stop implements sdk.TaskStop.
+func (h *Hook) Stop(ctx context.Context, req sdk.TaskStopRequest) error {
+	return h.do(ctx, req.Grant, ofTask(sdk.MomentStop, req.Alloc, req.Task))
+}
+
+// Shutdown implements sdk.TaskShutdown.
+func (h *Hook) Shutdown(ctx context.Context, req sdk.TaskShutdownRequest) error {
+	return h.do(ctx, req.Grant, ofTask(sdk.MomentShutdown, req.Alloc, req.Task))
+}
+
+// occasion is what a command and an HTTP call are told, as JSON.
+type occasion struct {
+	Moment    string `json:"moment"`
+	AllocID   string `json:"alloc_id"`
+	AllocName string `json:"alloc_name"`
+	Namespace string `json:"namespace"`
+	JobID     string `json:"job_id"`
+	JobName   string `json:"job_name"`
+	Group     string `json:"group"`
+	NodeID    string `json:"node_id"`
+	NodeName  string `json:"node_name"`
+	Task      string `json:"task,omitempty"`
+	Exit      *exit  `json:"exit,omitempty"` // of Exited
+}
+
+type exit struct {
+	Code        int    `json:"code"`
+	Signal      int    `json:"signal"`
+	OOMKilled   bool   `json:"oom_killed"`
+	Error       string `json:"error,omitempty"`
+	WillRestart bool   `json:"will_restart"`
+}
+
+func ofAlloc(m sdk.Moment, a sdk.Alloc) occasion {
+	return occasion{
+		Moment: m.String(), AllocID: a.ID, AllocName: a.Name, Namespace: a.Namespace, JobID: a.JobID, JobName: a.JobName,
+		Group: a.TaskGroup, NodeID: a.NodeID, NodeName: a.NodeName,
+	}
+}
+
+func ofTask(m sdk.Moment, a sdk.Alloc, t sdk.AllocTask) occasion {
+	o := ofAlloc(m, a)
+	o.Task = t.Name
+	return o
+}
+
+// environ is the occasion for a command that does not read JSON. Names are
+// Nomad's where Nomad has one.
+func (o occasion) environ() []string {
+	env := []string{
+		"HOOK_MOMENT=" + o.Moment,
+		"NOMAD_ALLOC_ID=" + o.AllocID,
+		"NOMAD_ALLOC_NAME=" + o.AllocName,
+		"NOMAD_NAMESPACE=" + o.Namespace,
+		"NOMAD_JOB_ID=" + o.JobID,
+		"NOMAD_JOB_NAME=" + o.JobName,
+		"NOMAD_GROUP_NAME=" + o.Group,
+	}
+	if o.Task != "" {
+		env = append(env, "NOMAD_TASK_NAME="+o.Task)
+	}
+	if o.Exit != nil {
+		env = append(env,
+			fmt.Sprintf("HOOK_EXIT_CODE=%d", o.Exit.Code),
+			fmt.Sprintf("HOOK_EXIT_SIGNAL=%d", o.Exit.Signal),
+			fmt.Sprintf("HOOK_OOM_KILLED=%t", o.Exit.OOMKilled),
+			fmt.Sprintf("HOOK_WILL_RESTART=%t", o.Exit.WillRestart),
+		)
+	}
+	return env
+}
+
+// outputSize is how much of what comes out an event holds.
+const outputSize = 1 << 10
+
+// tail keeps the end of what is written to it.
+type tail struct{ b []byte }
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.b = append(t.b, p[max(0, len(p)-outputSize):]...)
+	t.b = append(t.b[:0], t.b[max(0, len(t.b)-outputSize):]...)
+	return len(p), nil
+}
+
+// String is fit for an event, which is text.
+func (t *tail) String() string {
+	return strings.TrimSpace(strings.ToValidUTF8(strings.ReplaceAll(string(t.b), "\x00", ""), ""))
+}

@@ -1,0 +1,237 @@
+package script
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
+)
+
+func TestMain(m *testing.M) {
+	sdktest.Main(m, func() { sdk.Serve(&Hook{}) })
+}
+
+func TestContract(t *testing.T) {
+	every := map[string]any{}
+	for m := sdk.MomentPrerun; m <= sdk.MomentShutdown; m++ {
+		every[m.String()] = map[string]any{"command": []any{"true"}}
+	}
+	every["poststart"] = map[string]any{"exec": []any{"true"}}
+	sdktest.Hook(t, sdktest.Plugin{Path: os.Args[0], Config: map[string]any{"commands": true}, Attachment: every})
+}
+
+// host is an agent with one task, which echoes.
+type host struct {
+	sdk.Host // what is not asked for here
+
+	mu     sync.Mutex
+	events []string
+}
+
+func (*host) Interpolate(_ context.Context, _ sdk.Scope, text string) (string, error) {
+	if strings.Contains(text, "${bad}") {
+		return "", errors.New("there is no bad")
+	}
+	return strings.ReplaceAll(text, "${who}", "world"), nil
+}
+
+func (*host) Exec(_ context.Context, s sdk.Scope, command []string, _ time.Duration) (*sdk.ExecResult, error) {
+	if command[0] == "missing" {
+		return nil, sdk.ErrNoTask
+	}
+	code, _ := strconv.Atoi(command[len(command)-1])
+	return &sdk.ExecResult{Stdout: []byte(s.Capability + " runs " + strings.Join(command, " ") + "\n"), Exit: sdk.ExitResult{ExitCode: code}}, nil
+}
+
+func (h *host) EmitEvent(_ context.Context, s sdk.Scope, event sdk.Event) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.events = append(h.events, event.Message)
+	return nil
+}
+
+// exited tells a new hook with commands about the end of a task.
+func exited(t *testing.T, attachment map[string]any) (events []string, err error) {
+	t.Helper()
+	text, err := json.Marshal(map[string]any{"exited": attachment, "stop": nil})
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := &host{}
+	h := &Hook{}
+	h.commands.Store(true)
+	h.UseHost(host, sdk.Node{})
+	err = h.Exited(t.Context(), sdk.TaskExitedRequest{
+		Grant: sdk.Grant{Capability: "key", Attachment: text},
+		Alloc: sdk.Alloc{ID: "1234", Name: "job.group[0]", Namespace: "default", JobID: "job", JobName: "Job", TaskGroup: "group", NodeName: "here"},
+		Task:  sdk.AllocTask{Name: "web"},
+		Exit:  sdk.ExitResult{ExitCode: 3, Signal: 9}, WillRestart: true,
+	})
+	return host.events, err
+}
+
+func sh(script string, args ...any) map[string]any {
+	return map[string]any{"command": append([]any{"/bin/sh", "-c", script, "sh"}, args...)}
+}
+
+func TestActions(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		if r.URL.Path == "/bad" {
+			w.WriteHeader(http.StatusTeapot)
+		}
+		if r.URL.Path == "/long" {
+			fmt.Fprint(w, strings.Repeat("x", 10<<20))
+			return
+		}
+		fmt.Fprintf(w, "%s %s %q %s", r.Method, r.Header.Get("X-Key"), r.Header.Get("Content-Type"), body)
+	}))
+	defer server.Close()
+	about := `{"moment":"exited","alloc_id":"1234","alloc_name":"job.group[0]","namespace":"default","job_id":"job","job_name":"Job","group":"group","node_id":"","node_name":"here","task":"web","exit":{"code":3,"signal":9,"oom_killed":false,"will_restart":true}}`
+	with := func(m map[string]any, key string, value any) map[string]any { m[key] = value; return m }
+	for _, test := range []struct {
+		name   string
+		action map[string]any
+		event  string
+		err    string // instead of an event
+	}{
+		{"a command's output is an event", sh("echo hello $1; echo all >&2", "${who}"), "exited: /bin/sh: hello world\nall", ""},
+		{"a command without output is one too", sh("true"), "exited: /bin/sh", ""},
+		{"a command reads what has happened", sh("cat"), "exited: /bin/sh: " + about, ""},
+		{"or has it in its environment", sh(`echo $HOOK_MOMENT $NOMAD_ALLOC_ID $NOMAD_TASK_NAME $HOOK_EXIT_CODE $HOOK_EXIT_SIGNAL $HOOK_OOM_KILLED $HOOK_WILL_RESTART $SECRET`), "exited: /bin/sh: exited 1234 web 3 9 false true", ""},
+		{"a command that fails", sh("echo broken; exit 4"), "", "/bin/sh: exit code 4: broken"},
+		{"a command that is killed", sh("kill -TERM $$"), "", "/bin/sh: signal: terminated"},
+		{"a command that is not there", map[string]any{"command": []any{"/no/such/thing"}}, "", "/no/such/thing: fork/exec /no/such/thing: no such file or directory"},
+		{"a command that takes too long", with(sh("sleep 3600"), "timeout", "50ms"), "", "/bin/sh: no end within 50ms"},
+		{"an odd time", with(sh("true"), "timeout", "soon"), "", `timeout: "soon" is not a time such as "5s"`},
+		{"only the end of much output is told", sh("yes | head -c 10000000; printf 'the end'"), "exited: /bin/sh: " + strings.TrimSpace(strings.Repeat("y\n", 600)[1200-(outputSize-7):]+"the end"), ""},
+		{"output that is no text", sh(`printf 'a\377\000b'`), "exited: /bin/sh: ab", ""},
+		{"a reference to nothing", sh("echo ${bad}"), "", `interpolate "echo ${bad}": there is no bad`},
+		{"a command in the task", map[string]any{"exec": []any{"echo", "${who}", "0"}}, "exited: echo: key runs echo world 0", ""},
+		{"a command in the task that fails", map[string]any{"exec": []any{"test", "5"}}, "", "test: exit code 5: key runs test 5"},
+		{"a command in a task that does not run", map[string]any{"exec": []any{"missing"}}, "", "missing: the task does not run"},
+		{"a call posts what has happened", map[string]any{"url": server.URL}, "exited: POST " + server.URL + `: POST  "application/json" ` + about, ""},
+		{"a call as it is asked for", map[string]any{"url": server.URL, "method": "PUT", "body": "hello ${who}", "headers": map[string]any{"X-Key": "for ${who}"}}, "exited: PUT " + server.URL + `: PUT for world "text/plain; charset=utf-8" hello world`, ""},
+		{"a call that gets", map[string]any{"url": server.URL, "method": "GET"}, "exited: GET " + server.URL + `: GET  ""`, ""},
+		{"a call that fails", map[string]any{"url": server.URL + "/bad"}, "", "POST " + server.URL + `/bad: 418 I'm a teapot: POST  "application/json" ` + about},
+		{"a long response", map[string]any{"url": server.URL + "/long"}, "exited: POST " + server.URL + "/long: " + strings.Repeat("x", outputSize), ""},
+		{"nobody there", map[string]any{"url": "http://127.0.0.1:1/"}, "", "POST http://127.0.0.1:1/: dial tcp 127.0.0.1:1: connect: connection refused"},
+		{"another protocol", map[string]any{"url": "file:///etc/passwd"}, "", `unsupported protocol scheme "file"`},
+		{"two things at once", map[string]any{"url": server.URL, "exec": []any{"true"}}, "", "exited: say one of command, exec and url"},
+		{"nothing", map[string]any{}, "", "exited: say one of command, exec and url"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Setenv("SECRET", "of the plugin")
+			events, err := exited(t, test.action)
+			if test.err != "" {
+				if err == nil || !strings.Contains(err.Error(), test.err) || len(events) > 0 {
+					t.Errorf("error %v, events %q; want the error %q", err, events, test.err)
+				}
+				return
+			}
+			if err != nil || len(events) != 1 || events[0] != test.event {
+				t.Errorf("error %v, events %q; want the event %q", err, events, test.event)
+			}
+		})
+	}
+}
+
+func TestCommandsOnTheHostMustBeAllowed(t *testing.T) {
+	h := &Hook{}
+	h.UseHost(&host{}, sdk.Node{})
+	ran := filepath.Join(t.TempDir(), "ran")
+	err := h.Prerun(t.Context(), sdk.AllocPrerunRequest{Grant: sdk.Grant{Attachment: fmt.Appendf(nil, `{"prerun":{"command":["touch",%q]}}`, ran)}})
+	if err == nil || !strings.Contains(err.Error(), `plugin "script" { config { commands = true } }`) {
+		t.Errorf("prerun: %v", err)
+	}
+	if _, err := os.Stat(ran); err == nil {
+		t.Error("the command was run")
+	}
+}
+
+func TestOtherMomentsAreNotItsBusiness(t *testing.T) {
+	host := &host{}
+	h := &Hook{}
+	h.UseHost(host, sdk.Node{})
+	grant := sdk.Grant{Attachment: []byte(`{"exited":{"exec":["true"]},"stop":null}`)}
+	if err := h.Stop(t.Context(), sdk.TaskStopRequest{Grant: grant}); err != nil {
+		t.Error(err)
+	}
+	if err := h.Stop(t.Context(), sdk.TaskStopRequest{}); err != nil {
+		t.Error(err)
+	}
+	if len(host.events) > 0 {
+		t.Errorf("events %q", host.events)
+	}
+}
+
+func TestPrestartIsNotRepeatedForWhatRuns(t *testing.T) {
+	host := &host{}
+	h := &Hook{}
+	h.UseHost(host, sdk.Node{})
+	grant := sdk.Grant{Attachment: []byte(`{"prestart":{"exec":["true"]}}`)}
+	for _, running := range []bool{false, true} {
+		if _, err := h.Prestart(t.Context(), sdk.TaskPrestartRequest{Grant: grant, Running: running}); err != nil {
+			t.Error(err)
+		}
+	}
+	if want := []string{"prestart: true: runs true"}; !slices.Equal(host.events, want) {
+		t.Errorf("events %q, want %q", host.events, want)
+	}
+}
+
+// TestNothingIsLeftOfACommandThatIsKilled looks for the child of a command.
+func TestNothingIsLeftOfACommandThatIsKilled(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "pid")
+	a := sh("sleep 3600 & echo $! > $1; wait", file)
+	a["timeout"] = "500ms"
+	if _, err := exited(t, a); err == nil {
+		t.Fatal("no error")
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil || strings.Contains(string(stat), ") Z") {
+			return
+		}
+		if time.Now().After(deadline) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+			t.Fatalf("the child lives: %s", stat)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// TestWhatACommandLeavesRunning does not keep the hook.
+func TestWhatACommandLeavesRunning(t *testing.T) {
+	events, err := exited(t, sh("sleep 3 & echo done"))
+	if want := []string{"exited: /bin/sh: done"}; err != nil || !slices.Equal(events, want) {
+		t.Errorf("error %v, events %q, want %q", err, events, want)
+	}
+}
