@@ -150,7 +150,7 @@ func (p *Plugin) once(ctx context.Context, m hook.Moment, f func(context.Context
 		return err
 	case errors.Is(err, hook.ErrPluginDown):
 		return &troubleError{err}
-	case called.Err() != nil:
+	case called.Err() != nil || errors.Is(err, context.DeadlineExceeded): // the plugin's clock may be ahead
 		return &troubleError{fmt.Errorf("no answer within %s", timeout)}
 	}
 	return err

@@ -2,6 +2,7 @@ package sdktest
 
 import (
 	"context"
+	"errors"
 	"reflect"
 	"sync"
 	"time"
@@ -164,8 +165,8 @@ func survivesRefusal(t tb, h *host) {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), min(patienceFor(part), patience))
-		_ = l.call(ctx, t, m) // it may well say that it could not
-		if ctx.Err() != nil {
+		err := l.call(ctx, t, m) // it may well say that it could not
+		if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v: no answer within %v", m, min(patienceFor(part), patience))
 		}
 		cancel()

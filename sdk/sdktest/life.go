@@ -140,7 +140,7 @@ func (l *life) pass(t tb, m hook.Moment) {
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	switch err := l.call(ctx, t, m); {
-	case ctx.Err() != nil:
+	case ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded): // the plugin's clock may be ahead
 		t.Fatalf("%v: no answer within %v", m, limit)
 	case errors.Is(err, hook.ErrPluginDown):
 		t.Fatalf("%v: the plugin has died by itself; the end of its standard error:\n%s", m, process.lastWords())
