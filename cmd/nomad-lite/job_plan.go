@@ -11,6 +11,8 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
 const jobPlanHelp = `Show what would change if this job was run now, and whether there is room for
@@ -94,6 +96,11 @@ func planJob(ctx context.Context, o jobPlanOptions, path string, s *streams) (ch
 	p := s.page()
 	if o.diff && plan.Diff != nil {
 		differ{p, o.verbose}.job(plan.Diff)
+		p.line("")
+	}
+	model.Canonicalize(file.job)
+	if gates := model.GateGraph(file.job); gates != "" {
+		p.lines(gates)
 		p.line("")
 	}
 	p.dryRun(plan)

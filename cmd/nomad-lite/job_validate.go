@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
 // newJobCommand holds the commands about job files.
@@ -44,8 +46,9 @@ func newJobValidateCommand(s *streams) *cobra.Command {
 
 The job is checked as Nomad checks it, and then for what this build of
 nomad-lite cannot run. What stands in the config blocks of its tasks is compared
-with what the drivers take. No agent is asked. FILE is a path, or - for standard
-input.
+with what the drivers take. No agent is asked. Of a job whose tasks wait for each
+other (lite_after and its like in meta), the order is shown. FILE is a path, or -
+for standard input.
 
 Exit codes: 0 when the job can run here, 1 when it cannot.`,
 		Example: `  nomad-lite job validate web.nomad.hcl
@@ -74,6 +77,9 @@ Exit codes: 0 when the job can run here, 1 when it cannot.`,
 			}
 			if !valid || !runs || !fits {
 				return &exitError{code: 1}
+			}
+			if gates := model.GateGraph(job.job); gates != "" {
+				fmt.Fprintf(s.out, "%s\n", printable([]byte(gates), false))
 			}
 			_, err = fmt.Fprintln(s.out, "Job validation successful")
 			return err

@@ -88,6 +88,7 @@ type Runner struct {
 	services      *services.Set
 	groupServices *hooks.GroupServices
 	lifecycle     *lifecycle.Coordinator
+	group         *lifecycle.Group // nil without extensions of the lifecycle
 	updates       updates
 	tick          chan struct{} // holds one request to look at the tasks
 	stopping      chan struct{} // closed by the first stop

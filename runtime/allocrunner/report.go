@@ -29,11 +29,18 @@ func (u Update) Terminal() bool {
 
 // Status returns the allocation as of now.
 func (r *Runner) Status() Update {
+	status, _ := r.status()
+	return status
+}
+
+// status is Status with the tasks that have to run again; see expectReruns.
+func (r *Runner) status() (status Update, reruns map[string]string) {
 	states := make(map[string]*api.TaskState, len(r.tasks))
 	for _, t := range r.tasks {
 		states[t.Name()] = t.State()
 	}
-	return r.rollUp(states)
+	reruns = r.expectReruns(states)
+	return r.rollUp(states), reruns
 }
 
 // rollUp adds the states of the tasks up. What was forced upon the allocation

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/hashicorp/nomad/api"
-
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
@@ -81,8 +79,7 @@ func (r *Runner) RestartAll(ctx context.Context) error {
 	defer cancel()
 	if err := r.restartWaves(ctx); err != nil {
 		err = fmt.Errorf("restart all tasks: %w", err)
-		r.force(forced{api.AllocClientStatusFailed, err.Error()})
-		r.stop(stopReason{})
+		r.failRestart(err)
 		return err
 	}
 	return nil

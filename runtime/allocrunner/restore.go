@@ -194,11 +194,10 @@ func (r *Runner) checkDir() error {
 	gone := errors.Is(err, fs.ErrNotExist)
 	if r.config.Rebooted && !r.isStopping() && (err == nil || gone) {
 		for _, t := range r.tasks {
-			task, state := t.Task(), t.State()
-			ephemeral := task.Stage() == lifecycle.PrestartEphemeral || task.Stage() == lifecycle.PoststartEphemeral
+			state, ephemeral := t.State(), t.Task().Stage().Ephemeral()
 			switch {
 			case state.State != model.TaskDead && gone,
-				state.State == model.TaskDead && !state.Failed && ephemeral && (gone || task.RerunsAfterReboot()):
+				state.State == model.TaskDead && !state.Failed && ephemeral && (gone || r.group.RerunsAfterReboot(t.Name())):
 				t.Renew()
 			}
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
@@ -39,6 +40,12 @@ func (r *Runner) makeTasks(group *api.TaskGroup) error {
 		stages[i] = lifecycle.Task{Name: t.Name, Stage: task.Stage()}
 	}
 	r.lifecycle = lifecycle.New(r.logger, stages)
+	extensions, err := model.Extensions(r.alloc.Job, group)
+	if err != nil {
+		// Only an agent that did not know the keys can have let it in.
+		r.logger.Error("extensions of the lifecycle are ignored", "error", err)
+	}
+	r.group = extensions
 	for i, t := range group.Tasks {
 		r.tasks = append(r.tasks, r.makeTask(tasks[i], t))
 	}
@@ -56,7 +63,7 @@ func (r *Runner) makeTask(task taskrunner.Task, t *api.Task) *taskrunner.Runner 
 		Task:    task,
 		TaskDir: r.dir.Task(task.Name),
 		Env:     env,
-		Gate:    r.lifecycle.Gate(task.Stage()),
+		Gate:    r.gateOf(task),
 		Driver: func(ctx context.Context) (driver.Driver, error) {
 			return r.config.Drivers.Driver(ctx, task.Driver)
 		},

@@ -305,6 +305,7 @@ func serviceOf(s *api.Service, task string) services.Service {
 			Header:        c.Header,
 			Body:          c.Body,
 			TLSSkipVerify: c.TLSSkipVerify,
+			For:           model.CheckedTask(s, c),
 		}
 		if check.OnUpdate == "" {
 			check.OnUpdate = s.OnUpdate

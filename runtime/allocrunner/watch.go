@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
+
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
@@ -32,7 +34,19 @@ func (r *Runner) watch(ctx context.Context, taken <-chan struct{}) {
 	defer cancel()
 
 	updated := r.updates.ready
-	var applied, tick chan struct{}
+	var applied, tick, followed chan struct{}
+	var checks <-chan struct{}
+	follow := func() {
+		if followed != nil || len(r.followers()) == 0 {
+			return
+		}
+		done := make(chan struct{})
+		followed = done
+		applying.Go(func() {
+			defer close(done)
+			r.restartFollowers(ctx)
+		})
+	}
 	r.changed()
 	for {
 		select {
@@ -40,10 +54,17 @@ func (r *Runner) watch(ctx context.Context, taken <-chan struct{}) {
 			taken, tick = nil, r.tick
 		case <-tick:
 			ended := r.ended() // first, so that the last look sees how
-			r.look()
+			checks = r.look()
 			if ended {
 				return
 			}
+			follow()
+		case <-checks:
+			checks = nil // until the next look
+			r.changed()
+		case <-followed:
+			followed = nil
+			follow() // others may have to by now
 		case <-updated:
 			done := make(chan struct{})
 			updated, applied = nil, done // one version at a time
@@ -63,13 +84,13 @@ func (r *Runner) ended() bool {
 
 // look draws the consequences of what the tasks are now: who has to go, who may
 // start, and what the allocation is called. It never waits for a task.
-func (r *Runner) look() {
-	status := r.Status()
+func (r *Runner) look() (checks <-chan struct{}) {
+	status, reruns := r.status()
 	tasks := r.observe(status)
 	states := make(map[string]lifecycle.State, len(tasks))
 	for _, t := range tasks {
 		states[t.name] = t.state
-		if left := headStart - time.Since(status.TaskStates[t.name].StartedAt); t.state == lifecycle.Running && left > 0 && r.goesAhead(t.stage) {
+		if left, starting := r.headStart(t, status.TaskStates[t.name]); starting {
 			states[t.name] = lifecycle.Starting
 			time.AfterFunc(left, r.changed)
 		}
@@ -88,7 +109,13 @@ func (r *Runner) look() {
 	// A stop opens no gate, or what it has not reached yet would start.
 	if !r.isStopping() || finished {
 		r.lifecycle.Observe(states)
+		if r.group != nil {
+			var facts map[string]lifecycle.Fact
+			facts, checks = r.facts(status)
+			r.giveUp(facts)
+		}
 	}
+	r.rerun(reruns)
 	r.config.Report(status)
 
 	r.mu.Lock()
@@ -97,6 +124,16 @@ func (r *Runner) look() {
 		close(w)
 	}
 	r.waiters = nil
+	return checks
+}
+
+// headStart returns how long a task that was started lets others wait, if it does.
+func (r *Runner) headStart(t observed, state *api.TaskState) (left time.Duration, starting bool) {
+	if t.state != lifecycle.Running || !r.goesAhead(t) {
+		return 0, false
+	}
+	left = headStart - time.Since(state.StartedAt)
+	return left, left > 0
 }
 
 // headStart is how long tasks of the next stage wait for one that has been started
@@ -105,9 +142,12 @@ func (r *Runner) look() {
 // after it would often overtake it.
 const headStart = 30 * time.Millisecond
 
-// goesAhead tells whether there are tasks that wait for those of a stage to run.
-func (r *Runner) goesAhead(stage lifecycle.Stage) bool {
-	switch stage {
+// goesAhead tells whether there are tasks that wait for this one to run.
+func (r *Runner) goesAhead(t observed) bool {
+	if r.group != nil && r.group.Waited(t.name, lifecycle.Started) {
+		return true
+	}
+	switch t.stage {
 	case lifecycle.PrestartSidecar:
 		return true
 	case lifecycle.MainTask:

@@ -10,6 +10,10 @@ import (
 type Task struct {
 	Name  string
 	Stage Stage
+
+	// What follows is for a Group; a Coordinator does not look at it.
+	After []After // what it waits for besides its stage
+	Rerun Rerun   // of an ephemeral prestart or poststart task
 }
 
 // Coordinator holds the phase of one allocation, and one gate per stage. Its

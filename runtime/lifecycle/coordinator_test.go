@@ -69,7 +69,7 @@ func replay(t *testing.T, transcript string) string {
 			name, value, _ := strings.Cut(arg, "=")
 			if event == "tasks" {
 				hook, sidecar := strings.CutSuffix(value, "-sidecar")
-				tasks = append(tasks, Task{name, StageOf(strings.TrimPrefix(hook, "main"), sidecar)})
+				tasks = append(tasks, Task{Name: name, Stage: StageOf(strings.TrimPrefix(hook, "main"), sidecar)})
 				continue
 			}
 			if !slices.ContainsFunc(tasks, func(t Task) bool { return t.Name == name }) {
@@ -109,7 +109,7 @@ func open(c *Coordinator, tasks []Task) string {
 }
 
 func TestMissingStateCountsAsPending(t *testing.T) {
-	c := New(hclog.NewNullLogger(), []Task{{"web", MainTask}, {"log", MainTask}})
+	c := New(hclog.NewNullLogger(), []Task{{Name: "web", Stage: MainTask}, {Name: "log", Stage: MainTask}})
 	c.Observe(map[string]State{"stranger": Running})
 	if got := c.Phase(); got != Main {
 		t.Errorf("phase with no states = %v, want %v", got, Main)
@@ -121,7 +121,7 @@ func TestMissingStateCountsAsPending(t *testing.T) {
 }
 
 func TestNoGateForAStageWithoutTasks(t *testing.T) {
-	c := New(hclog.NewNullLogger(), []Task{{"web", MainTask}})
+	c := New(hclog.NewNullLogger(), []Task{{Name: "web", Stage: MainTask}})
 	if c.Gate(PoststopTask) != nil {
 		t.Error("there is a gate for poststop tasks, and no such task")
 	}
@@ -130,7 +130,7 @@ func TestNoGateForAStageWithoutTasks(t *testing.T) {
 // Whatever order concurrent snapshots take effect in, the gates belong to the
 // phase.
 func TestConcurrentObservers(t *testing.T) {
-	tasks := []Task{{"prep", PrestartEphemeral}, {"web", MainTask}, {"tidy", PoststopTask}}
+	tasks := []Task{{Name: "prep", Stage: PrestartEphemeral}, {Name: "web", Stage: MainTask}, {Name: "tidy", Stage: PoststopTask}}
 	c := New(hclog.NewNullLogger(), tasks)
 	var wg sync.WaitGroup
 	for i := range 4 {

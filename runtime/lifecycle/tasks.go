@@ -18,6 +18,28 @@ const (
 	allStages Stage = 1<<iota - 1
 )
 
+func (s Stage) String() string {
+	switch s {
+	case PrestartEphemeral:
+		return "prestart"
+	case PrestartSidecar:
+		return "prestart sidecar"
+	case MainTask:
+		return "main"
+	case PoststartEphemeral:
+		return "poststart"
+	case PoststartSidecar:
+		return "poststart sidecar"
+	case PoststopTask:
+		return "poststop"
+	}
+	return "several stages"
+}
+
+// Ephemeral reports whether tasks of the stage do their work beside the main
+// tasks and end.
+func (s Stage) Ephemeral() bool { return s&(PrestartEphemeral|PoststartEphemeral) != 0 }
+
 // StageOf reads a task's lifecycle block. An empty hook is a main task, whatever
 // sidecar says, and sidecar means nothing for poststop. An unknown hook does not
 // pass validation; here it counts as main.

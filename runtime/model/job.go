@@ -47,6 +47,7 @@ func checkJob(r *report, job *api.Job) {
 	checkAffinities(r, val(job.Type), job.Affinities)
 	checkSpreads(r, val(job.Type), job.Spreads)
 	checkGroups(r, job)
+	checkExtensions(r, job)
 	checkPeriodic(r.at("periodic"), job)
 	checkParameterized(r.at("parameterized"), job)
 	if job.Multiregion != nil {

@@ -63,24 +63,13 @@ func (r *refusals) job(job *api.Job) {
 	if job.IsParameterized() {
 		r.at("parameterized").add("a parameterized job cannot be run: it only starts when it is dispatched. Remove the parameterized block, and write what would be dispatched into meta").foreground = true
 	}
-	refuseMeta(r.report, job.Meta)
 	for _, g := range job.TaskGroups {
 		r.group(g)
 	}
 }
 
-// refuseMeta refuses the keys that switch on what nomad-lite adds to Nomad.
-func refuseMeta(r *report, meta map[string]string) {
-	for _, key := range slices.Sorted(maps.Keys(meta)) {
-		if strings.HasPrefix(key, "lite_") && !strings.HasPrefix(key, HookPrefix) {
-			notBuilt(r.at("meta", key), "meta "+key, "keys that begin with lite_ switch on extensions, and this one would be ignored. Remove it")
-		}
-	}
-}
-
 func (r *refusals) group(g *api.TaskGroup) {
 	at := r.at("group", val(g.Name))
-	refuseMeta(at, g.Meta)
 	refuseNetworks(at, g.Networks)
 	refuseServices(at, g.Services)
 	for _, label := range slices.Sorted(maps.Keys(g.Volumes)) {
@@ -125,7 +114,6 @@ func (r *refusals) task(at *report, t *api.Task) {
 	if t.Driver != "" && !r.hasDriver(t.Driver) {
 		at.at("driver").add("%s", r.missingDriver(t.Driver))
 	}
-	refuseMeta(at, t.Meta)
 	refuseServices(at, t.Services)
 	for i := range t.Templates {
 		notBuilt(at.at("template", index(i)), "a template", "put the file in place before the job runs, or write it from the task")

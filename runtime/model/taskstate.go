@@ -52,6 +52,17 @@ func AppendTaskEvent(t *api.TaskState, event *api.TaskEvent, now time.Time) {
 	t.Events = append(t.Events, event)
 }
 
+// EventSinceStart finds the last event of a type that has come after the last
+// start, nil if there is none.
+func EventSinceStart(t *api.TaskState, event string) *api.TaskEvent {
+	for i := len(t.Events) - 1; i >= 0 && t.Events[i].Type != api.TaskStarted; i-- {
+		if t.Events[i].Type == event {
+			return t.Events[i]
+		}
+	}
+	return nil
+}
+
 // CopyTaskState returns a copy that shares nothing with t.
 func CopyTaskState(t *api.TaskState) *api.TaskState {
 	c := *t

@@ -1,6 +1,7 @@
 package services
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -78,6 +79,8 @@ type Result struct {
 	Began time.Time
 	// Since is when the check has come to its status.
 	Since time.Time
+	// For is the task whose health the check tells, if it does.
+	For string
 }
 
 // Readiness tells that the result has no say in the health of a deployment.
@@ -199,7 +202,7 @@ func (c *checker) newObserverLocked(t target, old *observer, stored *api.AllocCh
 	ctx, cancel := context.WithCancel(context.Background())
 	now := time.Now()
 	o := &observer{target: t, cancel: cancel}
-	o.result = Result{Since: now, AllocCheckStatus: api.AllocCheckStatus{
+	o.result = Result{Since: now, For: cmp.Or(t.task, t.check.For), AllocCheckStatus: api.AllocCheckStatus{
 		ID:        t.id,
 		Check:     t.check.Name,
 		Group:     c.allocName,

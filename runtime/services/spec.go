@@ -65,6 +65,7 @@ type Check struct {
 	Body          string
 	TLSSkipVerify bool
 	Restart       Restart
+	For           string // the task whose health a check of the group tells; may be empty
 }
 
 // Restart is the check_restart block. A zero Limit is none.

@@ -27,7 +27,7 @@ func (r *Runner) Kill(event *api.TaskEvent) {
 			return false
 		}
 		// One that is there already is of an agent that did not live to do it.
-		if event != nil && s.FinishedAt.IsZero() && sinceStart(s, event.Type) == nil {
+		if event != nil && s.FinishedAt.IsZero() && model.EventSinceStart(s, event.Type) == nil {
 			model.AppendTaskEvent(s, event, time.Now())
 		}
 		r.quiet = event == nil
@@ -146,19 +146,25 @@ func (r *Runner) stopForRestart(ctx context.Context, p *process) error {
 // allocation still lives, run again as well. One that has failed for good takes
 // its allocation with it, and does not come back.
 func (r *Runner) ForceRestart(ctx context.Context, event *api.TaskEvent, failure bool) error {
+	if r.Rerun(event) {
+		return nil
+	}
+	return r.Restart(ctx, event, failure)
+}
+
+// Rerun lets a task that has ended well, and whose allocation still lives, run
+// again. It reports false for any other task, and does not wait.
+func (r *Runner) Rerun(event *api.TaskEvent) bool {
 	r.mu.Lock()
 	dead := r.state.State == model.TaskDead && !r.state.Failed && !r.isKilled() && !isClosed(r.done)
 	first := dead && !r.askedAgain
 	r.askedAgain = dead
 	r.mu.Unlock()
-	switch {
-	case !dead:
-		return r.Restart(ctx, event, failure)
-	case first:
+	if first {
 		r.EmitEvent(event)
 		r.again <- struct{}{} // has room: it is empty unless somebody has asked
 	}
-	return nil
+	return dead
 }
 
 // Signal sends one signal by its name. A name that does not exist is refused

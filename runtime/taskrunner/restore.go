@@ -11,7 +11,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner/restart"
 )
@@ -128,7 +127,7 @@ func (r *Runner) recoverProcess(ctx context.Context, handle *driver.Handle) bool
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.process = p
-	if e := sinceStart(r.state, api.TaskRestartSignal); e != nil {
+	if e := model.EventSinceStart(r.state, api.TaskRestartSignal); e != nil {
 		// Checks ask for restarts that count.
 		r.asked = &asked{failure: strings.HasPrefix(e.RestartReason, "healthcheck:")}
 		r.unfinished = true
@@ -180,22 +179,6 @@ func (r *Runner) Renew() {
 	})
 }
 
-// RerunsAfterReboot reports whether the task asks to run again after a reboot,
-// though it had done its work.
-func (t Task) RerunsAfterReboot() bool {
-	switch t.Stage() {
-	case lifecycle.PrestartEphemeral, lifecycle.PoststartEphemeral:
-	default:
-		return false
-	}
-	for word := range strings.SplitSeq(t.Meta["lite_rerun"], ",") {
-		if strings.TrimSpace(word) == "reboot" {
-			return true
-		}
-	}
-	return false
-}
-
 // resume says how Run goes on: at once for a task that is new or whose process
 // was taken over, after the rest of its delay, or as the restart policy decides
 // about an end that it has not been asked about.
@@ -234,14 +217,4 @@ func (r *Runner) finishRestart(ctx context.Context, wg *sync.WaitGroup, p *proce
 			r.logger.Error("restart of a recovered task", "task_id", p.id(), "error", err)
 		}
 	})
-}
-
-// sinceStart finds the last event of a type that has come after the last start.
-func sinceStart(s *api.TaskState, event string) *api.TaskEvent {
-	for i := len(s.Events) - 1; i >= 0 && s.Events[i].Type != api.TaskStarted; i-- {
-		if s.Events[i].Type == event {
-			return s.Events[i]
-		}
-	}
-	return nil
 }

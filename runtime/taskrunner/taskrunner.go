@@ -14,7 +14,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
-	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner/restart"
@@ -39,13 +38,19 @@ type Config struct {
 	Task      Task
 	TaskDir   hook.TaskDir
 	Env       *taskenv.Builder
-	Gate      *lifecycle.Gate
+	Gate      Gate
 	Driver    func(ctx context.Context) (driver.Driver, error) // may block while the plugin starts
 	Store     Store
 	Notify    func() // called after each change of the task's state; must not block
 	Deadlines Deadlines
 	Restored  *Restored // what an earlier agent has left of the task; nil if it is new
 	Logger    hclog.Logger
+}
+
+// Gate is what a task waits for before each start, restarts included. When ctx
+// ends Wait returns the cause, even if the task might start.
+type Gate interface {
+	Wait(ctx context.Context) error
 }
 
 // Runner runs one task. Run is called once; all other methods may be called
@@ -55,7 +60,7 @@ type Runner struct {
 	alloc     Alloc
 	dir       hook.TaskDir
 	env       *taskenv.Builder
-	gate      *lifecycle.Gate
+	gate      Gate
 	dispense  dispense
 	store     Store
 	notify    func()

@@ -1,0 +1,229 @@
+package lifecycle
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Node is a task with what must be known of it to tell whether a gate can open.
+type Node struct {
+	Task
+	Leader  bool
+	Endless bool // it runs until somebody ends it
+	Checked bool // there are checks that say whether it is healthy
+}
+
+// Problem is what is wrong with what a task waits for.
+type Problem struct {
+	Task string
+	Text string
+}
+
+// Check returns what is wrong with a graph of gates: tasks that are not there,
+// conditions that cannot come true, and circles. The names of the tasks are unique.
+func Check(nodes []Node) []Problem {
+	tasks := make([]Task, len(nodes))
+	for i, n := range nodes {
+		tasks[i] = n.Task
+	}
+	index := indexOf(tasks)
+	var problems []Problem
+	for _, n := range nodes {
+		for _, a := range n.After {
+			on, ok := index[a.Task]
+			if !ok {
+				problems = append(problems, Problem{n.Name, fmt.Sprintf("%v: there is no task %q in the group, only %s", a, a.Task, names(tasks))})
+			} else if why := n.never(nodes[on], a.Condition); why != "" {
+				problems = append(problems, Problem{n.Name, fmt.Sprintf("%v can never hold: %s", a, why)})
+			}
+		}
+	}
+	if len(problems) > 0 {
+		return problems
+	}
+	order := newOrder(tasks)
+	if circle := order.circle(); circle != nil {
+		return []Problem{{tasks[circle[0]].Name, "these tasks wait for each other: " + order.describe(circle)}}
+	}
+	for i, n := range nodes {
+		if n.Stage == PoststartSidecar && order.waitsForAll(i) {
+			problems = append(problems, Problem{n.Name, "the gate can never open: a sidecar does not run when all that it is there for have ended"})
+		}
+	}
+	return problems
+}
+
+// never says why a condition cannot come true for one who waits for it, or
+// nothing. Circles are found elsewhere.
+func (n Node) never(of Node, c Condition) string {
+	ends := c == Success || c == Exited
+	last := n.Stage == PoststopTask && of.Stage != PoststopTask // it starts when all that is over
+	switch {
+	case n.Name == of.Name:
+		return "it is the same task"
+	case c == Success && of.Endless && last:
+		return fmt.Sprintf("%q runs until it is stopped, and nobody says then whether it went well. Write exited or started", of.Name)
+	case ends && of.Endless && !last:
+		return fmt.Sprintf("%q runs as long as the allocation does. Write started or healthy", of.Name)
+	case ends && of.Leader && !last:
+		return fmt.Sprintf("%q is the leader, the others end with it. Write started or healthy", of.Name)
+	case c == Healthy && last:
+		return fmt.Sprintf("%q has ended before a poststop task starts. Write started, success or exited", of.Name)
+	case c == Healthy && !of.Checked:
+		return fmt.Sprintf("no check says whether %q is healthy. Give it a service with a check, provider = \"nomad\", in its own block or in the group with task = %q; or write started", of.Name, of.Name)
+	}
+	return ""
+}
+
+func indexOf(tasks []Task) map[string]int {
+	index := make(map[string]int, len(tasks))
+	for i, t := range tasks {
+		index[t.Name] = i
+	}
+	return index
+}
+
+// maxNames is how many names an error lists.
+const maxNames = 12
+
+func names(tasks []Task) string {
+	var list []string
+	for _, t := range tasks[:min(len(tasks), maxNames)] {
+		list = append(list, t.Name)
+	}
+	if len(tasks) > maxNames {
+		list = append(list, "…")
+	}
+	return strings.Join(list, ", ")
+}
+
+// order says which starts come before which. Its vertices are the tasks, and
+// after them the moments at which a stage begins: they keep the number of edges
+// from being the square of the number of tasks.
+type order struct {
+	tasks  []Task
+	before [][]int // by vertex: those that come right before it
+}
+
+// begins are the moments: the stages that begin, and those that come before.
+var begins = [...]struct{ stages, after Stage }{
+	{MainTask, PrestartEphemeral | PrestartSidecar},
+	{PoststartEphemeral | PoststartSidecar, MainTask},
+	{PoststopTask, allStages &^ PoststopTask},
+}
+
+func newOrder(tasks []Task) *order {
+	o := &order{tasks, make([][]int, len(tasks)+len(begins))}
+	index := indexOf(tasks)
+	for i, t := range tasks {
+		for m, moment := range begins {
+			if t.Stage&moment.stages != 0 {
+				o.before[i] = append(o.before[i], len(tasks)+m)
+			}
+			if t.Stage&moment.after != 0 {
+				o.before[len(tasks)+m] = append(o.before[len(tasks)+m], i)
+			}
+		}
+		for _, a := range t.After {
+			if on, ok := index[a.Task]; ok {
+				o.before[i] = append(o.before[i], on)
+			}
+		}
+	}
+	return o
+}
+
+// reach tells of each task whether it comes before task i, or is it.
+func (o *order) reach(i int) []bool {
+	seen, todo := make([]bool, len(o.before)), []int{i}
+	seen[i] = true
+	for len(todo) > 0 {
+		last := len(todo) - 1
+		v := todo[last]
+		todo = todo[:last]
+		for _, b := range o.before[v] {
+			if !seen[b] {
+				seen[b] = true
+				todo = append(todo, b)
+			}
+		}
+	}
+	return seen[:len(o.tasks)]
+}
+
+// circle returns the vertices of a circle, in the order of the waiting, or nil.
+// The first is a task that waits for the second.
+func (o *order) circle() []int {
+	const (
+		unseen = iota
+		open
+		done
+	)
+	mark := make([]byte, len(o.before))
+	next := make([]int, len(o.before)) // how many of its edges have been followed
+	for start := range o.tasks {
+		path := []int{start}
+		for len(path) > 0 {
+			v := path[len(path)-1]
+			mark[v] = open
+			if next[v] == len(o.before[v]) {
+				mark[v] = done
+				path = path[:len(path)-1]
+				continue
+			}
+			b := o.before[v][next[v]]
+			next[v]++
+			switch mark[b] {
+			case unseen:
+				path = append(path, b)
+			case open:
+				for path[0] != b {
+					path = path[1:]
+				}
+				// Stages alone make no circle: some task in it waits for a task.
+				for path[0] >= len(o.tasks) || path[1%len(path)] >= len(o.tasks) {
+					path = append(path[1:], path[0])
+				}
+				return path
+			}
+		}
+	}
+	return nil
+}
+
+// describe tells a circle: who waits for whom, and why.
+func (o *order) describe(circle []int) string {
+	var steps []string
+	for i := 0; i < len(circle); i++ {
+		from, to, why := circle[i], circle[(i+1)%len(circle)], "lite_after"
+		if to >= len(o.tasks) { // through a moment
+			i++
+			to = circle[(i+1)%len(circle)]
+			why = fmt.Sprintf("%v before %v", o.tasks[to].Stage, o.tasks[from].Stage)
+		}
+		steps = append(steps, fmt.Sprintf("%q waits for %q (%s)", o.tasks[from].Name, o.tasks[to].Name, why))
+	}
+	return strings.Join(steps, ", ")
+}
+
+// waitsForAll reports whether task i, a poststart sidecar, waits for the end of
+// every task that is not a sidecar, directly or not.
+func (o *order) waitsForAll(i int) bool {
+	ended := make(map[string]bool)
+	for v, before := range o.reach(i) {
+		if !before {
+			continue
+		}
+		for _, a := range o.tasks[v].After {
+			if a.Condition == Success || a.Condition == Exited {
+				ended[a.Task] = true
+			}
+		}
+	}
+	for _, t := range o.tasks {
+		if t.Stage&(MainTask|PoststartEphemeral) != 0 && !ended[t.Name] {
+			return false
+		}
+	}
+	return len(ended) > 0
+}

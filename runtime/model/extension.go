@@ -1,0 +1,222 @@
+package model
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner/restart"
+)
+
+// The meta keys that switch on what nomad-lite adds to the life of a task group.
+const (
+	metaAfter        = "lite_after"
+	metaRerun        = "lite_rerun"
+	metaRestartGroup = "lite_restart_group"
+	metaPrefix       = "lite_"
+)
+
+// metaKeys says where the keys belong. They are not inherited: what is meant for
+// one task would else bind all.
+var metaKeys = map[string]string{metaAfter: "task", metaRerun: "task", metaRestartGroup: "group"}
+
+// checkExtensions checks the keys in meta that begin with lite_.
+func checkExtensions(r *report, job *api.Job) {
+	where := fmt.Sprintf("job %q", val(job.ID))
+	checkMetaKeys(r, "job", where, job.Meta)
+	for _, g := range job.TaskGroups {
+		at, inGroup := r.at("group", val(g.Name)), fmt.Sprintf("group %q of %s", val(g.Name), where)
+		checkMetaKeys(at, "group", inGroup, g.Meta)
+		for _, t := range g.Tasks {
+			checkMetaKeys(at.at("task", t.Name), "task", fmt.Sprintf("task %q in %s", t.Name, inGroup), t.Meta)
+		}
+		e := readExtensions(job, g)
+		for _, f := range e.faults {
+			if f.task == "" {
+				at.at("meta", f.key).add("%s of %s: %s", f.key, inGroup, f.text)
+			} else {
+				at.at("task", f.task, "meta", f.key).add("%s of task %q in %s: %s", f.key, f.task, inGroup, f.text)
+			}
+		}
+	}
+}
+
+func checkMetaKeys(r *report, block, where string, meta map[string]string) {
+	for _, key := range slices.Sorted(maps.Keys(meta)) {
+		home, known := metaKeys[key]
+		switch {
+		case !strings.HasPrefix(key, metaPrefix), strings.HasPrefix(key, HookPrefix), home == block:
+		case known:
+			r.at("meta", key).add("%s of %s: it belongs into the meta block of a %s", key, where, home)
+		default:
+			r.at("meta", key).add("%s of %s: keys that begin with %s switch on extensions, and there are only %s, %s, %s and %sNAME",
+				key, where, metaPrefix, metaAfter, metaRerun, metaRestartGroup, HookPrefix)
+		}
+	}
+}
+
+// extensions is what a group says in meta about the lives of its tasks.
+type extensions struct {
+	used   bool
+	tasks  []lifecycle.Node
+	group  lifecycle.RestartGroup
+	faults []metaFault
+}
+
+type metaFault struct{ task, key, text string }
+
+func readExtensions(job *api.Job, g *api.TaskGroup) (e extensions) {
+	fail := func(task, key string, err error) {
+		e.faults = append(e.faults, metaFault{task, key, err.Error()})
+	}
+	if text, ok := g.Meta[metaRestartGroup]; ok {
+		var err error
+		if e.group, err = lifecycle.ParseRestartGroup(text); err != nil {
+			fail("", metaRestartGroup, err)
+		}
+		e.used = true
+	}
+	for _, t := range g.Tasks {
+		n := nodeOf(job, g, t)
+		if text, ok := t.Meta[metaAfter]; ok {
+			var err error
+			if n.After, err = lifecycle.ParseAfter(text); err != nil {
+				fail(t.Name, metaAfter, err)
+			}
+			e.used = true
+		}
+		if text, ok := t.Meta[metaRerun]; ok {
+			var err error
+			if n.Rerun, err = lifecycle.ParseRerun(text); err != nil {
+				fail(t.Name, metaRerun, err)
+			} else if !n.Stage.Ephemeral() {
+				fail(t.Name, metaRerun, fmt.Errorf("only a prestart or poststart task that is no sidecar has work to do again, and this is a %v task", n.Stage))
+			}
+			e.used = true
+		}
+		e.tasks = append(e.tasks, n)
+	}
+	if e.used && len(e.faults) == 0 {
+		for _, p := range lifecycle.Check(e.tasks) {
+			e.faults = append(e.faults, metaFault{p.Task, metaAfter, p.Text})
+		}
+	}
+	return e
+}
+
+func nodeOf(job *api.Job, g *api.TaskGroup, t *api.Task) lifecycle.Node {
+	n := lifecycle.Node{Task: lifecycle.Task{Name: t.Name, Stage: lifecycle.MainTask}, Leader: t.Leader, Checked: isChecked(g, t)}
+	if t.Lifecycle != nil {
+		n.Stage = lifecycle.StageOf(t.Lifecycle.Hook, t.Lifecycle.Sidecar)
+	}
+	n.Endless = restart.OnSuccess(val(job.Type), n.Stage)
+	return n
+}
+
+// isChecked reports whether there are checks that say whether the task is
+// healthy: those of its own services, and those of the group that name it.
+// A check that a deployment does not heed says nothing here either.
+func isChecked(g *api.TaskGroup, t *api.Task) bool {
+	speaks := func(s *api.Service, task string) bool {
+		return s.Provider == providerNomad && slices.ContainsFunc(s.Checks, func(c api.ServiceCheck) bool {
+			onUpdate := c.OnUpdate
+			if onUpdate == "" {
+				onUpdate = s.OnUpdate
+			}
+			return onUpdate != api.OnUpdateIgnore && (task != "" || CheckedTask(s, c) == t.Name)
+		})
+	}
+	return slices.ContainsFunc(t.Services, func(s *api.Service) bool { return speaks(s, t.Name) }) ||
+		slices.ContainsFunc(g.Services, func(s *api.Service) bool { return speaks(s, "") })
+}
+
+// CheckedTask returns the task for which a check of a group's service speaks,
+// empty if it speaks for none.
+func CheckedTask(s *api.Service, c api.ServiceCheck) string {
+	if c.TaskName != "" {
+		return c.TaskName
+	}
+	return s.TaskName
+}
+
+// Extensions returns what a group of a canonical job adds to the lifecycle, nil
+// if that is nothing. An error means that the job is not valid.
+func Extensions(job *api.Job, g *api.TaskGroup) (*lifecycle.Group, error) {
+	e := readExtensions(job, g)
+	if len(e.faults) > 0 {
+		f := e.faults[0]
+		return nil, fmt.Errorf("%s of task %q: %s", f.key, f.task, f.text)
+	}
+	if !e.used {
+		return nil, nil
+	}
+	tasks := make([]lifecycle.Task, len(e.tasks))
+	for i, n := range e.tasks {
+		tasks[i] = n.Task
+	}
+	return lifecycle.NewGroup(tasks, e.group), nil
+}
+
+// GateGraph describes, for people, in which order the tasks of a valid job
+// start: each group that uses the extensions of the lifecycle, stage by stage.
+// It is empty for a job without them.
+func GateGraph(job *api.Job) string {
+	var b strings.Builder
+	for _, g := range job.TaskGroups {
+		e := readExtensions(job, g)
+		if !e.used || len(e.faults) > 0 {
+			continue
+		}
+		if b.Len() > 0 {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintf(&b, "Gates of group %q\n", val(g.Name))
+		for _, stage := range []struct {
+			name   string
+			stages lifecycle.Stage
+			opens  string
+		}{
+			{"prestart", lifecycle.PrestartEphemeral | lifecycle.PrestartSidecar, "first"},
+			{"main", lifecycle.MainTask, "when prestart tasks have ended well and prestart sidecars run"},
+			{"poststart", lifecycle.PoststartEphemeral | lifecycle.PoststartSidecar, "when all main tasks have started"},
+			{"poststop", lifecycle.PoststopTask, "when all other tasks have ended"},
+		} {
+			writeStage(&b, stage.name, stage.opens, slices.DeleteFunc(slices.Clone(e.tasks), func(n lifecycle.Node) bool { return n.Stage&stage.stages == 0 }))
+		}
+		if e.group != lifecycle.OneForOne {
+			fmt.Fprintf(&b, "  restarts: %v\n", e.group)
+		}
+	}
+	return b.String()
+}
+
+func writeStage(b *strings.Builder, name, opens string, tasks []lifecycle.Node) {
+	if len(tasks) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "  %s: %s\n", name, opens)
+	for _, n := range tasks {
+		fmt.Fprintf(b, "    %s", n.Name)
+		if n.Stage.Sidecar() {
+			b.WriteString(" (sidecar)")
+		}
+		var notes []string
+		for _, a := range n.After {
+			notes = append(notes, fmt.Sprintf("after %s %s", a.Task, a.Condition.Text()))
+		}
+		if n.Rerun.Restart {
+			notes = append(notes, "again when a main task restarts")
+		}
+		if n.Rerun.Reboot {
+			notes = append(notes, "again after a reboot")
+		}
+		if len(notes) > 0 {
+			fmt.Fprintf(b, ": %s", strings.Join(notes, ", "))
+		}
+		b.WriteByte('\n')
+	}
+}
