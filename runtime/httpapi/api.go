@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
@@ -41,6 +42,8 @@ type Node interface {
 	// Meta is the metadata of the node; SetMeta changes it for good.
 	Meta() api.NodeMetaResponse
 	SetMeta(context.Context, map[string]*string) error
+	// TaskConfigSchema is what a driver takes in the config block of a task.
+	TaskConfigSchema(ctx context.Context, driver string) (*hclspec.Spec, error)
 }
 
 // Config is what an API is made of.

@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
@@ -34,11 +35,18 @@ func (idle) Alloc(string) *allocrunner.Runner           { return nil }
 func (idle) CollectAlloc(context.Context, string) error { return errors.New("not here") }
 func (idle) CollectAllocs()                             {}
 
-func (idle) Logs() *logs.Collector                             { return nil }
-func (idle) LogDir(string) string                              { return "" }
-func (idle) Files(string) (*taskfiles.Dir, error)              { return nil, fs.ErrNotExist }
-func (idle) Usage(context.Context) (s hoststats.Stats)         { return s }
-func (idle) Meta() (m api.NodeMetaResponse)                    { return m }
+func (idle) Logs() *logs.Collector                     { return nil }
+func (idle) LogDir(string) string                      { return "" }
+func (idle) Files(string) (*taskfiles.Dir, error)      { return nil, fs.ErrNotExist }
+func (idle) Usage(context.Context) (s hoststats.Stats) { return s }
+func (idle) Meta() (m api.NodeMetaResponse)            { return m }
+func (idle) TaskConfigSchema(_ context.Context, driver string) (*hclspec.Spec, error) {
+	if driver != "mock" {
+		return nil, errors.New("not here")
+	}
+	return hclspec.Object(map[string]*hclspec.Spec{"run_for": hclspec.Attr("run_for", "string", false)}), nil
+}
+
 func (idle) SetMeta(context.Context, map[string]*string) error { return errors.New("not here") }
 
 // fixture is an API over a store without an agent.

@@ -60,6 +60,7 @@ func (a *API) planJob(r *request) (any, error) {
 	if job.Periodic != nil && val(job.Periodic.Enabled) {
 		answer.NextPeriodicLaunch = model.NextLaunch(job, time.Now())
 	}
+	warnings = append(warnings, a.configWarnings(r.Context(), job)...)
 	answer.Warnings = model.FormatWarnings(warnings)
 	return answer, nil
 }

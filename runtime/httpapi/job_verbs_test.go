@@ -268,6 +268,28 @@ func TestValidateJob(t *testing.T) {
 	if err != nil || good.Error != "" || good.ValidationErrors != nil || !good.DriverConfigValidated {
 		t.Errorf("%+v, %v", good, err)
 	}
+	typo := func(j *api.Job) { j.TaskGroups[0].Tasks[0].Config["run_fro"] = "1s" }
+	const said = `Task group app, task t: driver mock: config: Invalid label: No argument or block type is named "run_fro".`
+	misspelled, _, err := b.Jobs().Validate(newJob("web", "service", "app", typo), nil)
+	if err != nil || len(misspelled.ValidationErrors) != 1 || !strings.HasPrefix(misspelled.ValidationErrors[0], said) || misspelled.Error != model.ListText(misspelled.ValidationErrors) || !misspelled.DriverConfigValidated {
+		t.Errorf("%+v, %v", misspelled, err)
+	}
+	unknown, _, err := b.Jobs().Validate(newJob("web", "service", "app", func(j *api.Job) { j.TaskGroups[0].Tasks[0].Driver = "nope" }), nil)
+	if err != nil || unknown.Error != "" || unknown.DriverConfigValidated {
+		t.Errorf("%+v, %v", unknown, err)
+	}
+	if got := text(b.ask("PUT", "/v1/validate/job", strings.NewReader(`{"Job":{"ID":"x","TaskGroups":[null,{"Tasks":[null]}]}}`))); !strings.Contains(got, `"ValidationErrors":["`) {
+		t.Error(got)
+	}
+	// A task fails by it when it starts, so far it is a warning.
+	plan, _, err := b.Jobs().Plan(newJob("web", "service", "app", typo), false, nil)
+	if err != nil || !strings.Contains(plan.Warnings, said) {
+		t.Errorf("%+v, %v", plan, err)
+	}
+	written, _, err := b.Jobs().Register(newJob("web", "service", "app", typo), nil)
+	if err != nil || !strings.Contains(written.Warnings, said) {
+		t.Errorf("%+v, %v", written, err)
+	}
 	bad, _, err := b.Jobs().Validate(newJob("a b", "nope", "app"), nil)
 	if err != nil || len(bad.ValidationErrors) < 2 || bad.ValidationErrors[0] != "Job ID contains a space" || !strings.Contains(bad.Error, "errors occurred:\n\t* Job ID contains a space") {
 		t.Errorf("%+v, %v", bad, err)

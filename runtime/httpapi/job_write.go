@@ -136,7 +136,7 @@ func (a *API) registerJob(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out.Warnings = append(out.Warnings, warnings...)
+	out.Warnings = slices.Concat(out.Warnings, warnings, a.configWarnings(r.Context(), job))
 	return r.written(out), nil
 }
 
@@ -149,19 +149,31 @@ func (a *API) validateJob(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	answer := api.JobValidateResponse{DriverConfigValidated: true, Warnings: model.FormatWarnings(model.Warnings(job))}
+	answer := api.JobValidateResponse{Warnings: model.FormatWarnings(model.Warnings(job))}
 	if err := a.acceptable(job); err != nil {
 		answer.Error = err.Error()
-		answer.ValidationErrors = []string{answer.Error}
-		var list interface{ Unwrap() []error }
-		if errors.As(err, &list) && len(list.Unwrap()) > 0 {
-			answer.ValidationErrors = nil
-			for _, e := range list.Unwrap() {
-				answer.ValidationErrors = append(answer.ValidationErrors, e.Error())
-			}
-		}
+		answer.ValidationErrors = sentences(err)
+	}
+	faults, all := a.configFaults(r.Context(), job)
+	answer.DriverConfigValidated = all
+	if len(faults) > 0 {
+		answer.ValidationErrors = append(answer.ValidationErrors, faults...)
+		answer.Error = model.ListText(answer.ValidationErrors)
 	}
 	return answer, nil
+}
+
+// sentences are the parts of an error one level below.
+func sentences(err error) []string {
+	var list interface{ Unwrap() []error }
+	if !errors.As(err, &list) || len(list.Unwrap()) == 0 {
+		return []string{err.Error()}
+	}
+	var all []string
+	for _, e := range list.Unwrap() {
+		all = append(all, e.Error())
+	}
+	return all
 }
 
 func (a *API) deregisterJob(r *request) (any, error) {

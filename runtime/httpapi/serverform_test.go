@@ -16,7 +16,6 @@ func TestServerSendsMoreThanTheClientHas(t *testing.T) {
 	b := newBench(t, nil)
 	if _, err := b.store.Update(t.Context(), func(tx *store.Txn) error {
 		tx.PutNamespace(&api.Namespace{Name: "dev"})
-		tx.PutJob(&api.Job{ID: new("other"), Namespace: new("dev"), Version: new(uint64(0)), TaskGroups: []*api.TaskGroup{{Services: []*api.Service{{Name: "web"}}}}})
 		tx.PutVariable(&api.Variable{Namespace: "dev", Path: "empty"})
 		return nil
 	}); err != nil {
@@ -61,7 +60,6 @@ func TestServerSendsMoreThanTheClientHas(t *testing.T) {
 	complete("event", string(payload))
 
 	for path, want := range map[string]string{
-		"/v1/job/other?namespace=dev": `"Name":"web","Namespace":"dev","OnUpdate":`, // of the service
 		"/v1/namespace/dev":           `"Hash":"`,
 		"/v1/namespaces":              `"Hash":"`,
 		"/v1/node/pools":              `"Hash":"`,
@@ -71,6 +69,10 @@ func TestServerSendsMoreThanTheClientHas(t *testing.T) {
 		if got := get(path); !strings.Contains(got, want) {
 			t.Errorf("%s: %s is not in %s", path, want, got)
 		}
+	}
+	job := &api.Job{Namespace: new("dev"), TaskGroups: []*api.TaskGroup{{Services: []*api.Service{{Name: "web"}}}}}
+	if got, err := Encode([]*api.Job{newJob("first", "service", "app"), job}); err != nil || !strings.Contains(string(got), `"Name":"web","Namespace":"dev","OnUpdate":`) {
+		t.Errorf("a service has not the namespace of its job: %s, %v", got, err)
 	}
 	if pool, _, err := b.NodePools().Info("all", nil); err != nil || pool.Name != "all" {
 		t.Errorf("%+v, %v", pool, err)
