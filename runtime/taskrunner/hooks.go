@@ -91,9 +91,21 @@ func (r *Runner) prestartHook(live context.Context, h hook.Hook, at hook.TaskPre
 		if err := r.storeLocal(); err != nil {
 			return fmt.Errorf("store state of hook: %w", err)
 		}
-		r.env.SetHookEnv(h.Name(), after.Env)
+		r.setHookEnv(h.Name(), after.Env)
 	}
 	return err
+}
+
+// templateHook is the hook whose variables are what a person has written as they
+// stand, with nothing in them to fill in.
+const templateHook = "template"
+
+func (r *Runner) setHookEnv(name string, env map[string]string) {
+	if name == templateHook {
+		r.env.SetTemplateEnv(env)
+		return
+	}
+	r.env.SetHookEnv(name, env)
 }
 
 func (r *Runner) poststart(live context.Context, p *process) {

@@ -145,7 +145,7 @@ func (r *Runner) SetHooks(hooks []hook.Hook) {
 	r.hooks = hooks
 	for _, h := range hooks {
 		if env := r.local.Hooks[h.Name()].Env; env != nil {
-			r.env.SetHookEnv(h.Name(), env) // what an earlier agent was told
+			r.setHookEnv(h.Name(), env) // what an earlier agent was told
 		}
 	}
 }
