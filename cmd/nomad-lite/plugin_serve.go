@@ -10,6 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/mock"
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
 	"github.com/nomad-lite/nomad-lite/builtin/script"
+	"github.com/nomad-lite/nomad-lite/builtin/template"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
@@ -20,9 +21,10 @@ var builtins = map[string]struct {
 	kind  base.Type
 	serve func()
 }{
-	mock.Name:    {base.TypeDriver, func() { sdk.Serve(&mock.Driver{}) }},
-	rawexec.Name: {base.TypeDriver, func() { sdk.Serve(&rawexec.Driver{}) }},
-	script.Name:  {base.TypeHook, func() { sdk.Serve(&script.Hook{}) }},
+	mock.Name:     {base.TypeDriver, func() { sdk.Serve(&mock.Driver{}) }},
+	rawexec.Name:  {base.TypeDriver, func() { sdk.Serve(&rawexec.Driver{}) }},
+	script.Name:   {base.TypeHook, func() { sdk.Serve(&script.Hook{}) }},
+	template.Name: {base.TypeHook, func() { sdk.Serve(&template.Hook{}) }},
 }
 
 // servePlugin serves one of them as a plugin process, which says so when a person runs

@@ -222,12 +222,17 @@ func NewPlugins(c PluginsConfig) *Plugins {
 var built = []struct {
 	name   string
 	order  int
-	blocks func(*api.Task) (key string, blocks any, some bool)
+	blocks func(*api.Task) map[string]any // the attachment; nil without blocks
 	failed func(error) *api.TaskEvent
 }{
 	{
 		"artifact", OrderArtifacts,
-		func(t *api.Task) (string, any, bool) { return "artifacts", t.Artifacts, len(t.Artifacts) > 0 },
+		func(t *api.Task) map[string]any {
+			if len(t.Artifacts) == 0 {
+				return nil
+			}
+			return map[string]any{"artifacts": t.Artifacts}
+		},
 		func(err error) *api.TaskEvent {
 			return &api.TaskEvent{
 				Type: api.TaskArtifactDownloadFailed, Message: err.Error(), DownloadError: err.Error(),
@@ -237,7 +242,13 @@ var built = []struct {
 	},
 	{
 		"template", OrderTemplates,
-		func(t *api.Task) (string, any, bool) { return "templates", t.Templates, len(t.Templates) > 0 },
+		func(t *api.Task) map[string]any {
+			if len(t.Templates) == 0 {
+				return nil
+			}
+			again := t.RestartPolicy != nil && t.RestartPolicy.RenderTemplates != nil && *t.RestartPolicy.RenderTemplates
+			return map[string]any{"templates": t.Templates, "render_templates": again}
+		},
 		nil,
 	},
 }
@@ -257,13 +268,13 @@ func (p *Plugins) AllocHooks(a *api.Allocation, c Context) []Ordered {
 func (p *Plugins) TaskHooks(a *api.Allocation, t *api.Task, c Context) []Ordered {
 	list := p.attach(a, []string{t.Driver}, model.MergedMeta(a.Job.Meta, a.GetTaskGroup().Meta, t.Meta), c)
 	for _, b := range built {
-		key, blocks, some := b.blocks(t)
-		if !some {
+		blocks := b.blocks(t)
+		if blocks == nil {
 			continue
 		}
-		raw, err := json.Marshal(map[string]any{key: blocks})
+		raw, err := json.Marshal(blocks)
 		if err != nil {
-			p.logger.Error("blocks of a task cannot be handed over", "task", t.Name, "blocks", key, "error", err)
+			p.logger.Error("blocks of a task cannot be handed over", "task", t.Name, "hook", b.name, "error", err)
 			continue
 		}
 		plugin := p.plugin(b.name, p.rule(b.name), attachment{made: true, raw: raw}, c)

@@ -115,9 +115,6 @@ func (r *refusals) task(at *report, t *api.Task) {
 		at.at("driver").add("%s", r.missingDriver(t.Driver))
 	}
 	refuseServices(at, t.Services)
-	for i := range t.Templates {
-		notBuilt(at.at("template", index(i)), "a template", "put the file in place before the job runs, or write it from the task")
-	}
 	for i := range t.Artifacts {
 		notBuilt(at.at("artifact", index(i)), "an artifact", "fetch it in a task with lifecycle hook prestart")
 	}

@@ -1,0 +1,102 @@
+package template
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// parseEnv reads lines of the form NAME=value. Empty lines and those that begin
+// with # are skipped, as is the word export. A value in double quotes has
+// escapes, one in single quotes has none; after either, and in a plain value
+// after a blank, # begins a comment. No error has a value in it: it may be a
+// secret.
+func parseEnv(text string) (map[string]string, error) {
+	env := map[string]string{}
+	for i, line := range strings.Split(text, "\n") {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		name, rest, ok := strings.Cut(strings.TrimPrefix(line, "export "), "=")
+		name = strings.TrimSpace(name)
+		if !ok {
+			return nil, fmt.Errorf("line %d: no = in it", i+1)
+		}
+		if !validName(name) {
+			return nil, fmt.Errorf("line %d: %q is no name of a variable", i+1, name)
+		}
+		value, err := envValue(strings.TrimSpace(rest))
+		if err != nil {
+			return nil, fmt.Errorf("line %d: the value of %s: %w", i+1, name, err)
+		}
+		env[name] = value
+	}
+	return env, nil
+}
+
+func validName(name string) bool {
+	for i, c := range []byte(name) {
+		letter := c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+		if !letter && (i == 0 || (c < '0' || c > '9') && c != '.' && c != '-') {
+			return false
+		}
+	}
+	return name != ""
+}
+
+func envValue(text string) (string, error) {
+	if strings.ContainsRune(text, 0) {
+		return "", errors.New("there is a NUL byte in it")
+	}
+	if text == "" || text[0] != '"' && text[0] != '\'' {
+		if i := comment(text); i >= 0 {
+			text = text[:i]
+		}
+		return strings.TrimSpace(text), nil
+	}
+	quote := text[0]
+	var b strings.Builder
+	for i := 1; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == quote:
+			if rest := strings.TrimSpace(text[i+1:]); rest != "" && rest[0] != '#' {
+				return "", errors.New("there is something behind the closing quote")
+			}
+			return b.String(), nil
+		case c == '\\' && quote == '"' && i+1 < len(text):
+			i++
+			b.WriteString(unescape(text[i]))
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return "", errors.New("the closing quote is missing")
+}
+
+// unescape returns what the letter behind a backslash stands for. A backslash
+// before anything else stays.
+func unescape(c byte) string {
+	switch c {
+	case 'n':
+		return "\n"
+	case 'r':
+		return "\r"
+	case 't':
+		return "\t"
+	case '"', '\\', '\'', '$':
+		return string(c)
+	}
+	return `\` + string(c)
+}
+
+// comment returns where the comment behind a plain value begins, -1 if there is
+// none.
+func comment(text string) int {
+	for i := range len(text) {
+		if text[i] == '#' && (i == 0 || text[i-1] == ' ' || text[i-1] == '\t') {
+			return i
+		}
+	}
+	return -1
+}

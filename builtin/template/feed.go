@@ -1,0 +1,123 @@
+package template
+
+import (
+	"context"
+	"reflect"
+	"sync"
+	"time"
+)
+
+// source names something that a template reads and that may change.
+type source struct{ kind, name string }
+
+// String is how Nomad names what it waits for.
+func (s source) String() string { return s.kind + "(" + s.name + ")" }
+
+// fetch reads a source, and waits until its index is higher than after, unless
+// that is 0. A source that is missing has a nil value.
+type fetch func(ctx context.Context, after uint64) (value any, index uint64, err error)
+
+// feed keeps what the templates of one task have read, and follows it.
+type feed struct {
+	changed chan struct{} // has an element when something has changed
+	wg      sync.WaitGroup
+
+	mu    sync.Mutex
+	known map[source]*reading
+}
+
+type reading struct {
+	fetch fetch
+	value any
+	index uint64
+	stop  context.CancelFunc // nil: not followed
+}
+
+func newFeed() *feed {
+	return &feed{changed: make(chan struct{}, 1), known: map[source]*reading{}}
+}
+
+// get returns the value of a source, and reads it the first time.
+func (f *feed) get(ctx context.Context, s source, read fetch) (any, error) {
+	f.mu.Lock()
+	known := f.known[s]
+	if known != nil {
+		defer f.mu.Unlock()
+		return known.value, nil
+	}
+	f.mu.Unlock()
+	value, index, err := read(ctx, 0)
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.known[s] = &reading{fetch: read, value: value, index: index}
+	return value, nil
+}
+
+// follow keeps up with the sources that are used, and forgets the others.
+func (f *feed) follow(ctx context.Context, used map[source]bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for s, r := range f.known {
+		switch {
+		case used[s] && r.stop == nil:
+			var live context.Context
+			live, r.stop = context.WithCancel(ctx)
+			f.wg.Go(func() { f.keepUp(live, r) })
+		case !used[s]:
+			if r.stop != nil {
+				r.stop()
+			}
+			delete(f.known, s)
+		}
+	}
+}
+
+// keepUp reads a source again and again, each time when it has changed. One that
+// cannot be read keeps its value: the task has what it needs to go on.
+func (f *feed) keepUp(ctx context.Context, r *reading) {
+	const first, longest = 250 * time.Millisecond, time.Minute
+	delay, after := first, r.index
+	for {
+		value, index, err := r.fetch(ctx, max(after, 1))
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			if sleep(ctx, delay) != nil {
+				return
+			}
+			delay = min(2*delay, longest)
+			continue
+		}
+		delay, after = first, index
+		f.mu.Lock()
+		same := reflect.DeepEqual(value, r.value)
+		r.value, r.index = value, index
+		f.mu.Unlock()
+		if !same {
+			f.poke()
+		}
+	}
+}
+
+// poke lets the templates be rendered again.
+func (f *feed) poke() {
+	select {
+	case f.changed <- struct{}{}:
+	default:
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

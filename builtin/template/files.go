@@ -1,0 +1,164 @@
+package template
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxSize limits what is read from a file, what comes of a template, and each
+// text on the way.
+const maxSize = 4 << 20
+
+// dirs are the directories in which templates read and write.
+type dirs struct{ task, shared string }
+
+// place is a name inside one of them. Links on the way are followed as long as
+// they stay inside.
+type place struct{ root, name string }
+
+// find looks at the text of a path alone. A relative one is below the directory
+// of the task; to rejoin takes an absolute one that is outside as relative.
+func (d dirs) find(path string, rejoin bool) (place, bool) {
+	clean := filepath.Clean(path)
+	if _, inside := d.inside(clean); !filepath.IsAbs(path) || rejoin && !inside {
+		clean = filepath.Join(d.task, path)
+	}
+	return d.inside(clean)
+}
+
+func (d dirs) inside(path string) (place, bool) {
+	for _, root := range []string{d.task, d.shared} {
+		if name, ok := strings.CutPrefix(path, root+"/"); ok && root != "" {
+			return place{root, name}, true
+		}
+	}
+	return place{}, false
+}
+
+// read returns the content of a regular file.
+func (p place) read() (content []byte, err error) {
+	err = p.confined(func(root *os.Root) error {
+		f, err := p.open(root)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		content, err = io.ReadAll(io.LimitReader(f, maxSize+1))
+		if err == nil && len(content) > maxSize {
+			err = fmt.Errorf("%s: more than %d bytes", p.name, maxSize)
+		}
+		return err
+	})
+	return content, err
+}
+
+// stamp returns a number that changes with the file.
+func (p place) stamp() (stamp uint64, err error) {
+	err = p.confined(func(root *os.Root) error {
+		info, err := root.Stat(p.name)
+		if err != nil {
+			return err
+		}
+		stamp = max(2, uint64(info.ModTime().UnixNano())^uint64(info.Size())<<1)
+		return nil
+	})
+	return stamp, err
+}
+
+// open does not wait for the other end of a FIFO.
+func (p place) open(root *os.Root) (*os.File, error) {
+	f, err := root.OpenFile(p.name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s: not a regular file", p.name)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// write replaces the file in one step, so that the task never reads half of it;
+// a link that stands in its place is replaced and not followed.
+func (p place) write(content []byte, mode uint32, uid, gid int) error {
+	return p.confined(func(root *os.Root) error {
+		dir := filepath.Dir(p.name)
+		if err := root.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+		fresh := filepath.Join(dir, ".template-"+rand.Text())
+		f, err := root.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return err
+		}
+		_, err = f.Write(content)
+		if err == nil && (uid >= 0 || gid >= 0) {
+			err = f.Chown(uid, gid)
+		}
+		if err == nil {
+			err = f.Chmod(fs.FileMode(mode))
+		}
+		err = errors.Join(err, f.Close())
+		if err == nil {
+			err = root.Rename(fresh, p.name)
+		}
+		if err != nil {
+			return errors.Join(err, root.Remove(fresh))
+		}
+		return nil
+	})
+}
+
+// confined calls access with the root open, on a thread that the kernel lets see
+// nothing else where it can.
+func (p place) confined(access func(*os.Root) error) error {
+	root, err := os.OpenRoot(p.root)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return confine(p.root, func() error { return access(root) })
+}
+
+// filePause is how often a file is looked at. A watch of the kernel would not see
+// what a task does through another mount.
+const filePause = 2 * time.Second
+
+// follow is the fetch of a file. The index of one that is missing is 1.
+func (p place) follow(ctx context.Context, after uint64) (value any, index uint64, err error) {
+	for {
+		index, err := p.stamp()
+		if errors.Is(err, fs.ErrNotExist) {
+			index, err = 1, nil
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		if after == 0 || index != after {
+			if index == 1 {
+				return nil, index, nil
+			}
+			content, err := p.read()
+			if err != nil {
+				return nil, 0, err
+			}
+			return string(content), index, nil
+		}
+		if err := sleep(ctx, filePause); err != nil {
+			return nil, 0, err
+		}
+	}
+}

@@ -1,0 +1,112 @@
+package template
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+	"github.com/zclconf/go-cty-yaml"
+	"github.com/zclconf/go-cty/cty"
+	ctyjson "github.com/zclconf/go-cty/cty/json"
+)
+
+// parseYAML reads a document. With aliases a short one can stand for a huge one,
+// so it is weighed before it is written out.
+func parseYAML(s string) (any, error) {
+	if strings.TrimSpace(s) == "" {
+		return map[string]any{}, nil
+	}
+	t, err := yaml.ImpliedType([]byte(s))
+	if err != nil {
+		return nil, err
+	}
+	v, err := yaml.Unmarshal([]byte(s), t)
+	if err != nil {
+		return nil, err
+	}
+	left := maxSize / 8
+	if err := weigh(v, &left); err != nil {
+		return nil, err
+	}
+	text, err := ctyjson.Marshal(v, t)
+	if err != nil {
+		return nil, err
+	}
+	return parseJSON(string(text))
+}
+
+// weigh counts what a value would be when it is written out.
+func weigh(v cty.Value, left *int) error {
+	if *left--; *left < 0 {
+		return errors.New("the document has too many values")
+	}
+	if v.IsKnown() && !v.IsNull() && v.CanIterateElements() {
+		for it := v.ElementIterator(); it.Next(); {
+			_, element := it.Element()
+			if err := weigh(element, left); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func toYAML(v any) (string, error) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return "", err
+	}
+	t, err := ctyjson.ImpliedType(text)
+	if err != nil {
+		return "", err
+	}
+	value, err := ctyjson.Unmarshal(text, t)
+	if err != nil {
+		return "", err
+	}
+	out, err := yaml.Marshal(value)
+	if err != nil {
+		return "", err
+	}
+	return short(strings.TrimSuffix(string(out), "\n"))
+}
+
+func toTOML(v any) (string, error) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return "", err
+	}
+	var plain map[string]any
+	decoder := json.NewDecoder(strings.NewReader(string(text)))
+	decoder.UseNumber()
+	if err := decoder.Decode(&plain); err != nil {
+		return "", errors.New("only a map can be TOML")
+	}
+	var b strings.Builder
+	if err := toml.NewEncoder(&b).Encode(numbers(plain)); err != nil {
+		return "", err
+	}
+	return short(strings.TrimSuffix(b.String(), "\n"))
+}
+
+// numbers makes the numbers of JSON whole ones where they are.
+func numbers(v any) any {
+	switch v := v.(type) {
+	case json.Number:
+		if i, err := v.Int64(); err == nil {
+			return i
+		}
+		f, _ := v.Float64()
+		return f
+	case map[string]any:
+		for k, e := range v {
+			v[k] = numbers(e)
+		}
+	case []any:
+		for i, e := range v {
+			v[i] = numbers(e)
+		}
+	}
+	return v
+}

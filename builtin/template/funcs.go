@@ -1,0 +1,500 @@
+package template
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/hmac"
+	"crypto/md5"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"html"
+	"maps"
+	"net/url"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"text/template"
+	"time"
+	"unicode"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// pure are the functions that only look at their arguments. The last argument
+// is what a pipeline hands over.
+var pure = template.FuncMap{
+	"base64Decode":    decoder(base64.StdEncoding),
+	"base64Encode":    encoder(base64.StdEncoding),
+	"base64URLDecode": decoder(base64.URLEncoding),
+	"base64URLEncode": encoder(base64.URLEncoding),
+
+	"sha256Hex":     func(s string) string { sum := sha256.Sum256([]byte(s)); return hex.EncodeToString(sum[:]) },
+	"md5sum":        func(s string) string { sum := md5.Sum([]byte(s)); return hex.EncodeToString(sum[:]) },
+	"hmacSHA256Hex": hmacSHA256Hex,
+
+	"contains":       func(want, in any) (bool, error) { return within(in, want) },
+	"in":             within,
+	"containsAll":    func(want, in any) (bool, error) { n, of, err := count(want, in); return n == of, err },
+	"containsAny":    func(want, in any) (bool, error) { n, _, err := count(want, in); return n > 0, err },
+	"containsNone":   func(want, in any) (bool, error) { n, _, err := count(want, in); return n == 0, err },
+	"containsNotAll": func(want, in any) (bool, error) { n, of, err := count(want, in); return n < of, err },
+
+	"join":            join,
+	"split":           func(by, s string) []string { return fields(s, by) },
+	"splitToMap":      splitToMap,
+	"indent":          indent,
+	"replaceAll":      replaceAll,
+	"trim":            func(cutset, s string) string { return strings.Trim(s, cutset) },
+	"trimPrefix":      func(prefix, s string) string { return strings.TrimPrefix(s, prefix) },
+	"trimSuffix":      func(suffix, s string) string { return strings.TrimSuffix(s, suffix) },
+	"trimSpace":       strings.TrimSpace,
+	"toLower":         strings.ToLower,
+	"toUpper":         strings.ToUpper,
+	"toTitle":         title,
+	"regexMatch":      func(re, s string) (bool, error) { return regexp.MatchString(re, s) },
+	"regexReplaceAll": regexReplaceAll,
+
+	"parseBool":  parser(strconv.ParseBool),
+	"parseFloat": parser(func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }),
+	"parseInt":   parser(func(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) }),
+	"parseUint":  parser(func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) }),
+	"parseJSON":  parseJSON,
+	"parseYAML":  parseYAML,
+
+	"toJSON":                jsonWriter("", true),
+	"toJSONPretty":          jsonWriter("  ", true),
+	"toUnescapedJSON":       jsonWriter("", false),
+	"toUnescapedJSONPretty": jsonWriter("  ", false),
+	"toYAML":                toYAML,
+	"toTOML":                toTOML,
+
+	"explode":              explode,
+	"explodeMap":           explode,
+	"mergeMap":             func(to, from map[string]any) map[string]any { return merge(to, from, false) },
+	"mergeMapWithOverride": func(to, from map[string]any) map[string]any { return merge(to, from, true) },
+
+	"add":      arithmetic("add", func(b, a int64) (int64, error) { return a + b, nil }, func(b, a float64) float64 { return a + b }),
+	"subtract": arithmetic("subtract", func(b, a int64) (int64, error) { return a - b, nil }, func(b, a float64) float64 { return a - b }),
+	"multiply": arithmetic("multiply", func(b, a int64) (int64, error) { return a * b, nil }, func(b, a float64) float64 { return a * b }),
+	"divide":   arithmetic("divide", divide, func(b, a float64) float64 { return a / b }),
+	"modulo":   arithmetic("modulo", modulo, nil),
+	"minimum":  arithmetic("minimum", func(b, a int64) (int64, error) { return min(a, b), nil }, func(b, a float64) float64 { return min(a, b) }),
+	"maximum":  arithmetic("maximum", func(b, a int64) (int64, error) { return max(a, b), nil }, func(b, a float64) float64 { return max(a, b) }),
+
+	"timestamp": timestamp,
+
+	"byTag":  byTag,
+	"byPort": byPort,
+
+	"spew_dump":    func(v any) (string, error) { return short(fmt.Sprintf("%#v\n", v)) },
+	"spew_sdump":   func(v any) (string, error) { return short(fmt.Sprintf("%#v\n", v)) },
+	"spew_printf":  printf,
+	"spew_sprintf": printf,
+
+	// The builtin ones, with a limit to what comes of them.
+	"print":    func(v ...any) (string, error) { return short(fmt.Sprint(v...)) },
+	"printf":   printf,
+	"println":  func(v ...any) (string, error) { return short(fmt.Sprintln(v...)) },
+	"html":     func(v ...any) (string, error) { return short(html.EscapeString(fmt.Sprint(v...))) },
+	"js":       func(v ...any) (string, error) { return short(template.JSEscaper(v...)) },
+	"urlquery": func(v ...any) (string, error) { return short(url.QueryEscape(fmt.Sprint(v...))) },
+}
+
+// elsewhere are the functions that are refused, and why.
+var elsewhere = map[string]string{}
+
+func init() {
+	takeItems(pure)
+	for why, names := range map[string][]string{
+		"there is no Consul here: nomadVar and nomadService read what this node has": {
+			"byKey", "byMeta", "caLeaf", "caRoots", "connect", "datacenters", "exportedServices", "importedServices", "key", "keyExists",
+			"keyOrDefault", "ls", "node", "nodes", "partitions", "peerings", "safeLs", "safeTree", "service", "services", "tree",
+		},
+		"there is no Vault here: nomadVar reads the variables of this node": {"pkiCert", "secret", "secrets"},
+		"the function is disabled": {"executeTemplate", "plugin", "writeToFile"},
+	} {
+		for _, name := range names {
+			elsewhere[name] = why
+		}
+	}
+}
+
+// short refuses a text that has grown too long.
+func short(s string) (string, error) {
+	if len(s) > maxSize {
+		return "", fmt.Errorf("a text of more than %d bytes", maxSize)
+	}
+	return s, nil
+}
+
+func printf(format string, v ...any) (string, error) { return short(fmt.Sprintf(format, v...)) }
+
+func encoder(e *base64.Encoding) func(string) (string, error) {
+	return func(s string) (string, error) { return short(e.EncodeToString([]byte(s))) }
+}
+
+func decoder(e *base64.Encoding) func(string) (string, error) {
+	return func(s string) (string, error) {
+		text, err := e.DecodeString(s)
+		return string(text), err
+	}
+}
+
+func hmacSHA256Hex(message, key string) string {
+	mac := hmac.New(sha256.New, []byte(key))
+	mac.Write([]byte(message))
+	return hex.EncodeToString(mac.Sum(nil))
+}
+
+// parser parses a text; of an empty one, as of data that are not there, comes
+// the zero value.
+func parser[T any](parse func(string) (T, error)) func(string) (T, error) {
+	return func(s string) (zero T, err error) {
+		if s == "" {
+			return zero, nil
+		}
+		return parse(s)
+	}
+}
+
+// within reports whether a list, a map by its keys, or a text has something.
+func within(in, want any) (bool, error) {
+	v := reflect.ValueOf(in)
+	switch v.Kind() {
+	case reflect.Invalid:
+		return false, nil
+	case reflect.String:
+		return strings.Contains(v.String(), fmt.Sprint(want)), nil
+	case reflect.Slice, reflect.Array:
+		for i := range v.Len() {
+			if same(v.Index(i).Interface(), want) {
+				return true, nil
+			}
+		}
+		return false, nil
+	case reflect.Map:
+		for _, k := range v.MapKeys() {
+			if same(k.Interface(), want) {
+				return true, nil
+			}
+		}
+		return false, nil
+	}
+	return false, fmt.Errorf("%T has no elements", in)
+}
+
+// same compares as a reader would: 1 is 1, whatever its type.
+func same(a, b any) bool { return reflect.DeepEqual(a, b) || fmt.Sprint(a) == fmt.Sprint(b) }
+
+// count returns how many of those that are wanted are in.
+func count(want, in any) (n, of int, err error) {
+	list := reflect.ValueOf(want)
+	if k := list.Kind(); k != reflect.Slice && k != reflect.Array {
+		return 0, 0, fmt.Errorf("%T is no list", want)
+	}
+	for i := range list.Len() {
+		found, err := within(in, list.Index(i).Interface())
+		if err != nil {
+			return 0, 0, err
+		}
+		if found {
+			n++
+		}
+	}
+	return n, list.Len(), nil
+}
+
+func join(by string, list any) (string, error) {
+	v := reflect.ValueOf(list)
+	switch v.Kind() {
+	case reflect.Invalid:
+		return "", nil
+	case reflect.Slice, reflect.Array:
+	default:
+		return "", fmt.Errorf("%T is no list", list)
+	}
+	var b strings.Builder
+	for i := range v.Len() {
+		if i > 0 {
+			b.WriteString(by)
+		}
+		fmt.Fprint(&b, v.Index(i).Interface())
+		if b.Len() > maxSize {
+			return short(b.String())
+		}
+	}
+	return b.String(), nil
+}
+
+func fields(s, by string) []string {
+	if s = strings.TrimSpace(s); s == "" {
+		return []string{}
+	}
+	return strings.Split(s, by)
+}
+
+func splitToMap(pairs, value, s string) (map[string]string, error) {
+	m := map[string]string{}
+	for _, pair := range fields(s, pairs) {
+		k, v, _ := strings.Cut(pair, value)
+		if k = strings.TrimSpace(k); k == "" {
+			return nil, fmt.Errorf("a pair without a key")
+		}
+		m[k] = strings.TrimSpace(v)
+	}
+	return m, nil
+}
+
+func indent(spaces int, s string) (string, error) {
+	lines := strings.Count(s, "\n") + 1
+	if spaces < 0 || spaces > maxSize/lines {
+		return "", fmt.Errorf("an indentation of %d", spaces)
+	}
+	pad := strings.Repeat(" ", spaces)
+	out := pad + strings.ReplaceAll(s, "\n", "\n"+pad)
+	if strings.HasSuffix(s, "\n") {
+		out = out[:len(out)-spaces]
+	}
+	return out, nil
+}
+
+func replaceAll(from, to, s string) (string, error) {
+	if n := strings.Count(s, from); n > 0 && len(to) > (maxSize+n*len(from))/n {
+		return short(strings.Repeat(" ", maxSize+1))
+	}
+	return short(strings.ReplaceAll(s, from, to))
+}
+
+func regexReplaceAll(re, to, s string) (string, error) {
+	r, err := regexp.Compile(re)
+	if err != nil {
+		return "", err
+	}
+	var out []byte
+	last := 0
+	for _, m := range r.FindAllStringSubmatchIndex(s, -1) {
+		out = r.ExpandString(append(out, s[last:m[0]]...), to, s, m)
+		last = m[1]
+		if len(out) > maxSize {
+			break
+		}
+	}
+	return short(string(append(out, s[last:]...)))
+}
+
+func title(s string) string {
+	begin := true
+	return strings.Map(func(r rune) rune {
+		was := begin
+		if begin = unicode.IsSpace(r); was {
+			return unicode.ToTitle(r)
+		}
+		return r
+	}, s)
+}
+
+func parseJSON(s string) (any, error) {
+	if s == "" {
+		return map[string]any{}, nil
+	}
+	var v any
+	err := json.Unmarshal([]byte(s), &v)
+	return v, err
+}
+
+func jsonWriter(indent string, escape bool) func(any) (string, error) {
+	return func(v any) (string, error) {
+		var b bytes.Buffer
+		e := json.NewEncoder(&b)
+		e.SetIndent("", indent)
+		e.SetEscapeHTML(escape)
+		if err := e.Encode(v); err != nil {
+			return "", err
+		}
+		return short(strings.TrimSuffix(b.String(), "\n"))
+	}
+}
+
+// explode makes a tree of a map whose keys are paths.
+func explode(flat map[string]any) (map[string]any, error) {
+	tree := map[string]any{}
+	for _, path := range slices.Sorted(maps.Keys(flat)) {
+		at := tree
+		parts := strings.Split(strings.Trim(path, "/"), "/")
+		for _, part := range parts[:len(parts)-1] {
+			next, ok := at[part].(map[string]any)
+			if at[part] != nil && !ok {
+				return nil, fmt.Errorf("%q is a value and a branch", part)
+			}
+			if !ok {
+				next = map[string]any{}
+				at[part] = next
+			}
+			at = next
+		}
+		last := parts[len(parts)-1]
+		if _, taken := at[last].(map[string]any); taken {
+			return nil, fmt.Errorf("%q is a value and a branch", last)
+		}
+		at[last] = flat[path]
+	}
+	return tree, nil
+}
+
+// merge returns to with what from has besides, at every level.
+func merge(to, from map[string]any, override bool) map[string]any {
+	out := make(map[string]any, len(to)+len(from))
+	maps.Copy(out, to)
+	for k, v := range from {
+		a, aok := out[k].(map[string]any)
+		b, bok := v.(map[string]any)
+		switch _, taken := out[k]; {
+		case aok && bok:
+			out[k] = merge(a, b, override)
+		case !taken || override:
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// arithmetic works on numbers of any type; fractions make a fraction.
+func arithmetic(name string, whole func(b, a int64) (int64, error), fraction func(b, a float64) float64) func(b, a any) (any, error) {
+	return func(b, a any) (any, error) {
+		x, y := reflect.ValueOf(a), reflect.ValueOf(b)
+		switch {
+		case !numeric(x) || !numeric(y):
+			return nil, fmt.Errorf("%s wants numbers, not %T and %T", name, a, b)
+		case !x.CanFloat() && !y.CanFloat():
+			return whole(integer(y), integer(x))
+		case fraction == nil:
+			return nil, fmt.Errorf("%s wants whole numbers", name)
+		}
+		return fraction(number(y), number(x)), nil
+	}
+}
+
+func numeric(v reflect.Value) bool {
+	return v.IsValid() && (v.CanInt() || v.CanUint() || v.CanFloat())
+}
+
+func integer(v reflect.Value) int64 {
+	if v.CanUint() {
+		return int64(v.Uint())
+	}
+	return v.Int()
+}
+
+func number(v reflect.Value) float64 {
+	if v.CanFloat() {
+		return v.Float()
+	}
+	return float64(integer(v))
+}
+
+func divide(b, a int64) (int64, error) {
+	if b == 0 {
+		return 0, fmt.Errorf("a division by zero")
+	}
+	return a / b, nil
+}
+
+func modulo(b, a int64) (int64, error) {
+	if b == 0 {
+		return 0, fmt.Errorf("a division by zero")
+	}
+	return a % b, nil
+}
+
+func timestamp(format ...string) (string, error) {
+	now := time.Now().UTC()
+	switch {
+	case len(format) == 0:
+		return now.Format(time.RFC3339), nil
+	case len(format) > 1:
+		return "", fmt.Errorf("timestamp takes one format")
+	case format[0] == "unix":
+		return strconv.FormatInt(now.Unix(), 10), nil
+	}
+	return now.Format(format[0]), nil
+}
+
+func byTag(list []sdk.Service) map[string][]sdk.Service {
+	m := map[string][]sdk.Service{}
+	for _, s := range list {
+		for _, tag := range s.Tags {
+			m[tag] = append(m[tag], s)
+		}
+	}
+	return m
+}
+
+func byPort(list []sdk.Service) map[int][]sdk.Service {
+	m := map[int][]sdk.Service{}
+	for _, s := range list {
+		m[s.Port] = append(m[s.Port], s)
+	}
+	return m
+}
+
+// scratch is what a template notes for itself while it is rendered.
+type scratch map[string]any
+
+// Key reports whether there is a note of that name.
+func (s scratch) Key(k string) bool { _, ok := s[k]; return ok }
+
+// Get returns a note, nil if there is none.
+func (s scratch) Get(k string) any { return s[k] }
+
+// Set makes a note, and returns nothing to print.
+func (s scratch) Set(k string, v any) string { s[k] = v; return "" }
+
+// SetX is Set unless there is such a note.
+func (s scratch) SetX(k string, v any) string {
+	if !s.Key(k) {
+		s[k] = v
+	}
+	return ""
+}
+
+// MapSet makes a note in a map that is a note.
+func (s scratch) MapSet(k, mk string, v any) (string, error) {
+	m, ok := s[k].(map[string]any)
+	if s[k] != nil && !ok {
+		return "", fmt.Errorf("%q is no map", k)
+	}
+	if m == nil {
+		m = map[string]any{}
+		s[k] = m
+	}
+	m[mk] = v
+	return "", nil
+}
+
+// MapSetX is MapSet unless there is such a note.
+func (s scratch) MapSetX(k, mk string, v any) (string, error) {
+	if m, ok := s[k].(map[string]any); ok {
+		if _, taken := m[mk]; taken {
+			return "", nil
+		}
+	}
+	return s.MapSet(k, mk, v)
+}
+
+// MapValues returns the values of a map in the order of their keys.
+func (s scratch) MapValues(k string) ([]any, error) {
+	m, ok := s[k].(map[string]any)
+	if s[k] != nil && !ok {
+		return nil, fmt.Errorf("%q is no map", k)
+	}
+	list := []any{}
+	for _, key := range slices.SortedFunc(maps.Keys(m), cmp.Compare[string]) {
+		list = append(list, m[key])
+	}
+	return list, nil
+}

@@ -1,0 +1,147 @@
+package template
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// render renders one text for a task of a node with some data.
+func render(t *testing.T, text string) (string, error) {
+	t.Helper()
+	f := newFixture(t)
+	f.put("app/db", "user", "bob", "json", `{"a":[1,2]}`, "b64", "aGk=", "n", "7")
+	f.put("app/web", "x", "y")
+	f.services = []sdk.Service{
+		{ID: "1", Name: "db", Address: "10.0.0.1", Port: 5432, Tags: []string{"primary", "v2"}},
+		{ID: "2", Name: "db", Address: "10.0.0.2", Port: 5433, Tags: []string{"v2"}},
+		{ID: "3", Name: "web", Address: "10.0.0.3", Port: 80},
+	}
+	req := f.request("web", one(block{EmbeddedTmpl: text}))
+	defer f.stop()
+	if _, err := f.hook.Prestart(t.Context(), req); err != nil {
+		return "", err
+	}
+	return f.read("web/local/out"), nil
+}
+
+func TestFunctions(t *testing.T) {
+	seen := map[string]bool{}
+	for _, test := range []struct{ text, want string }{
+		{`{{ base64Encode "hi" }} {{ base64Decode "aGk=" }} {{ base64URLEncode "??>" }} {{ base64URLDecode "Pz8-" }}`, "aGk= hi Pz8- ??>"},
+		{`{{ sha256Hex "x" }}`, "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"},
+		{`{{ md5sum "x" }}`, "9dd4e461268c8034f5c8564e155c67a6"},
+		{`{{ hmacSHA256Hex "message" "key" }}`, "6e9ef29b75fffc5b7abae527d58fdadb2fe42e7219011976917343065f58ed4a"},
+		{`{{ contains "a" (split "," "a,b") }} {{ in (split "," "a,b") "c" }} {{ contains "ell" "hello" }}`, "true false true"},
+		{`{{ $l := split "," "a,b" }}{{ containsAll $l $l }} {{ containsAny (split "," "b,c") $l }} {{ containsNone (split "," "c,d") $l }} {{ containsNotAll (split "," "b,c") $l }}`, "true true true true"},
+		{`{{ split "," "a,b" | join "-" }} {{ range $k, $v := splitToMap "," ":" "a:1,b:2" }}{{ $k }}{{ $v }}{{ end }}`, "a-b a1b2"},
+		{`{{ indent 2 "a\nb\n" }}`, "  a\n  b\n"},
+		{`{{ "a.b.c" | replaceAll "." "_" }} {{ "foobar" | regexReplaceAll "o+" "<$0>" }} {{ "foo" | regexMatch "^f" }}`, "a_b_c f<oo>bar true"},
+		{`{{ "--x--" | trim "-" }} {{ "/x" | trimPrefix "/" }} {{ "x/" | trimSuffix "/" }} {{ trimSpace " x " }}`, "x x x x"},
+		{`{{ toLower "AB" }} {{ toUpper "ab" }} {{ toTitle "ab cd" }}`, "ab AB Ab Cd"},
+		{`{{ parseBool "true" }} {{ parseFloat "1.5" }} {{ parseInt "-3" }} {{ parseUint "3" }} {{ parseInt "" }}`, "true 1.5 -3 3 0"},
+		{`{{ with parseJSON "{\"a\":{\"b\":[1,\"x\"]}}" }}{{ .a.b }} {{ toJSON . }}{{ end }}`, `[1 x] {"a":{"b":[1,"x"]}}`},
+		{`{{ with parseYAML "a:\n  b: [1, x]\n" }}{{ .a.b }}{{ end }}`, "[1 x]"},
+		{`{{ splitToMap "," ":" "a:<" | toJSON }} {{ splitToMap "," ":" "a:<" | toUnescapedJSON }}`, `{"a":"\u003c"} {"a":"<"}`},
+		{`{{ splitToMap "," ":" "a:<" | toJSONPretty }} {{ splitToMap "," ":" "a:<" | toUnescapedJSONPretty }}`, "{\n  \"a\": \"\\u003c\"\n} {\n  \"a\": \"<\"\n}"},
+		{`{{ parseJSON "{\"a\":{\"b\":1}}" | toYAML }}`, "\"a\":\n  \"b\": 1"},
+		{`{{ parseJSON "{\"a\":{\"b\":1.5,\"c\":2}}" | toTOML }}`, "[a]\n  b = 1.5\n  c = 2"},
+		{`{{ parseJSON "{\"a/b\":1,\"a/c\":2}" | explode | toJSON }} {{ parseJSON "{\"x/y\":1}" | explodeMap | toJSON }}`, `{"a":{"b":1,"c":2}} {"x":{"y":1}}`},
+		{`{{ $a := parseJSON "{\"m\":{\"x\":1}}" }}{{ $b := parseJSON "{\"m\":{\"x\":2,\"y\":3}}" }}{{ mergeMap $a $b | toJSON }} {{ mergeMapWithOverride $a $b | toJSON }}`, `{"m":{"x":1,"y":3}} {"m":{"x":2,"y":3}}`},
+		{`{{ add 1 2 }} {{ 5 | subtract 2 }} {{ multiply 2 3 }} {{ 7 | divide 2 }} {{ 7 | modulo 4 }} {{ minimum 2 1 }} {{ maximum 2 1.5 }}`, "3 3 6 3 3 1 2"},
+		{`{{ range loop 3 }}{{ . }}{{ end }} {{ range loop 2 4 }}{{ . }}{{ end }}`, "012 23"},
+		{`{{ scratch.Set "a" 1 }}{{ scratch.SetX "a" 2 }}{{ scratch.MapSet "m" "k" "v" }}{{ scratch.MapSetX "m" "k" "w" }}{{ scratch.Get "a" }} {{ scratch.Key "z" }} {{ scratch.MapValues "m" }}`, "1 false [v]"},
+		{`{{ timestamp "2006" | len }} {{ timestamp | len }} {{ timestamp "unix" | len }}`, "4 20 10"},
+		{`{{ sockaddr "GetInterfaceIP \"lo\"" }}`, "127.0.0.1"},
+		{`{{ spew_sdump "x" }}{{ spew_dump "x" }}{{ spew_printf "%d" 1 }}{{ spew_sprintf "%d" 2 }}`, "\"x\"\n\"x\"\n12"},
+		{`{{ print 1 "a" }} {{ printf "%03d" 7 }} {{ println "x" }}{{ html "<" }} {{ js "'" }} {{ urlquery "a b" }}`, "1a 007 x\n&lt; \\' a+b"},
+
+		{`{{ env "GREETING" }} {{ env "NOPE" }}| {{ env "attr.kernel.name" }} {{ env "meta.rack" }} {{ env "meta.nope" }}| {{ mustEnv "GREETING" }} {{ envOrDefault "NOPE" "no" }} {{ envOrDefault "GREETING" "no" }}`, "hello | linux r1 | hello no hello"},
+		{`{{ env "PATH" }}{{ env "HOME" }}`, ""}, // those of this process
+
+		{`{{ with nomadVar "app/db" }}{{ .user }} {{ .user.Value }} {{ .b64 | base64Decode }} {{ parseInt .n | add 1 }} {{ (parseJSON .json.Value).a }} {{ eq .user "bob" }} {{ .nope }}|{{ end }}`, "bob bob hi 8 [1 2] true |"},
+		{`{{ with nomadVar "/app/web@default.global" }}{{ .Keys }} {{ .Values }} {{ range .Tuples }}{{ .K }}={{ .V }}{{ end }} {{ range $k, $v := . }}{{ $k }}{{ $v }}{{ end }} {{ toJSON . }}{{ end }}`, `[x] [y] x=y xy {"x":"y"}`},
+		{`{{ nomadVarExists "app/db" }} {{ nomadVarExists "nope" }}`, "true false"},
+		{`{{ range nomadVarList "app" }}{{ . }}@{{ .Namespace }}:{{ .Path }} {{ end }}{{ range nomadVarListSafe }}{{ .Path }} {{ end }}`, "app/db@default:app/db app/web@default:app/web app/db app/web "},
+		{`{{ range nomadService "db" }}{{ .Name }} {{ .Address }}:{{ .Port }} {{ .Tags | join "+" }};{{ end }}{{ range nomadService "primary.db" }}{{ .ID }}{{ end }}{{ range nomadService "nope" }}x{{ end }}`, "db 10.0.0.1:5432 primary+v2;db 10.0.0.2:5433 v2;1"},
+		{`{{ nomadService 1 "key" "db" | len }} {{ nomadService 5 "key" "db" | len }} {{ range nomadServices }}{{ .Name }}{{ .Tags }} {{ end }}`, "1 2 db[primary v2] web[] "},
+		{`{{ range $tag, $list := nomadService "db" | byTag }}{{ $tag }}{{ len $list }} {{ end }}{{ range $port, $list := nomadService "db" | byPort }}{{ $port }} {{ end }}`, "primary1 v22 5432 5433 "},
+		{`{{ range $i := loop 4 }}{{ if eq $i 2 }}{{ continue }}{{ end }}{{ if eq $i 3 }}{{ break }}{{ end }}{{ $i }}{{ else }}none{{ end }}{{ with "" }}{{ else }}e{{ end }}`, "01e"},
+	} {
+		got, err := render(t, test.text)
+		if err != nil || got != test.want {
+			t.Errorf("%s\ngot  %q, %v\nwant %q", test.text, got, err, test.want)
+		}
+		for name := range (*pass)(nil).funcs() {
+			seen[name] = seen[name] || strings.Contains(test.text, name)
+		}
+		for name := range pure {
+			seen[name] = seen[name] || strings.Contains(test.text, name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(seen)) {
+		if !seen[name] && elsewhere[name] == "" && name != tickName && name != "file" {
+			t.Errorf("nothing tests %s", name)
+		}
+	}
+}
+
+func TestFunctionsRefuse(t *testing.T) {
+	for _, test := range []struct{ text, want string }{
+		{`{{ divide 0 1 }}`, "a division by zero"},
+		{`{{ modulo 0 1 }}`, "a division by zero"},
+		{`{{ modulo 1.5 1 }}`, "modulo wants whole numbers"},
+		{`{{ add "a" 1 }}`, "add wants numbers, not int and string"},
+		{`{{ toUpper 1 }}`, "toUpper wants a text, not int"},
+		{`{{ join "," 1 }}`, "int is no list"},
+		{`{{ contains 1 2 }}`, "int has no elements"},
+		{`{{ containsAll 1 2 }}`, "int is no list"},
+		{`{{ loop "x" }}`, "loop: x is no whole number"},
+		{`{{ loop 0 100000000 }}`, "a loop of more than 100000 steps"},
+		{`{{ indent 99999999 "x" }}`, "an indentation of 99999999"},
+		{`{{ printf "%1000000d" 1 | replaceAll " " "0123456789" }}`, "a text of more than"},
+		{`{{ regexReplaceAll " " "0123456789" (printf "%1000000d" 1) }}`, "a text of more than"},
+		{`{{ join (printf "%1000000d" 1) (split "," "a,b,c,d,e,f") }}`, "a text of more than"},
+		{`{{ parseYAML "a: [" }}`, "parseYAML"},
+		{`{{ parseYAML "` + yamlBomb + `" }}`, "the document has too many values"},
+		{`{{ toTOML 1 }}`, "only a map can be TOML"},
+		{`{{ parseJSON "{\"a\":1,\"a/b\":2}" | explode }}`, `"a" is a value and a branch`},
+		{`{{ splitToMap "," ":" ":x" }}`, "a pair without a key"},
+		{`{{ nomadService 0 "k" "db" }}`, "0 is no number of instances"},
+		{`{{ nomadService "a" "b" }}`, "nomadService takes a name"},
+		{`{{ sockaddr "GetAllInterfaces" }}`, `sockaddr: "GetAllInterfaces" is not supported`},
+		{`{{ timestamp "a" "b" }}`, "timestamp takes one format"},
+		{`{{ index (split "," "a") 5 }}`, "index out of range"},
+	} {
+		if got, err := render(t, test.text); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %q, %v, want an error with %q", test.text, got, err, test.want)
+		}
+	}
+}
+
+const yamlBomb = `a: &a [x,x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\n` +
+	`d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e,*e]\ng: [*f,*f,*f,*f,*f,*f,*f,*f,*f,*f]\n`
+
+// The instances that a key gets are the same as long as they live.
+func TestServiceByKey(t *testing.T) {
+	list := []sdk.Service{{ID: "1"}, {ID: "2"}, {ID: "3"}, {ID: "4"}}
+	first := func(list []sdk.Service, key string) string {
+		return slices.MinFunc(list, func(a, b sdk.Service) int { return strings.Compare(rank(key, a), rank(key, b)) }).ID
+	}
+	got := map[string]bool{}
+	for _, key := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"} {
+		id := first(list, key)
+		got[id] = true
+		for i := range list {
+			if less := slices.Delete(slices.Clone(list), i, i+1); list[i].ID != id && first(less, key) != id {
+				t.Errorf("key %s moves from %s because %s has gone", key, id, list[i].ID)
+			}
+		}
+	}
+	if len(got) < 2 {
+		t.Errorf("all keys get %v", got)
+	}
+}

@@ -1,0 +1,250 @@
+package template
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// node is a host with variables, services and tasks that note what happens to
+// them.
+type node struct {
+	sdk.Host // what templates never ask for
+
+	mu        sync.Mutex
+	index     uint64
+	moved     chan struct{} // closed when index is
+	variables map[string]map[string]string
+	services  []sdk.Service
+	notes     []string         // "<task>: what was done"
+	reply     map[string]error // of restart, signal, exec, by the name of the call
+	exit      int              // of scripts
+}
+
+func newNode() *node {
+	return &node{index: 1, moved: make(chan struct{}), variables: map[string]map[string]string{}, reply: map[string]error{}}
+}
+
+// change changes what the node has.
+func (n *node) change(f func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	f()
+	n.index++
+	close(n.moved)
+	n.moved = make(chan struct{})
+}
+
+func (n *node) put(path string, kv ...string) {
+	n.change(func() {
+		items := map[string]string{}
+		for i := 0; i < len(kv); i += 2 {
+			items[kv[i]] = kv[i+1]
+		}
+		n.variables[path] = items
+	})
+}
+
+func (n *node) note(s sdk.Scope, format string, args ...any) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.notes = append(n.notes, s.Capability+": "+fmt.Sprintf(format, args...))
+}
+
+// taken returns the notes since the last call, in order of the tasks.
+func (n *node) taken() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	notes := n.notes
+	n.notes = nil
+	slices.Sort(notes)
+	return notes
+}
+
+func (n *node) answer(call string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.reply[call]
+}
+
+// await waits for an index above after, and calls read with it.
+func (n *node) await(ctx context.Context, after uint64, read func()) (uint64, error) {
+	for {
+		n.mu.Lock()
+		index, moved := n.index, n.moved
+		if after == 0 || index > after {
+			read()
+			n.mu.Unlock()
+			return index, nil
+		}
+		n.mu.Unlock()
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+}
+
+func (n *node) Variable(ctx context.Context, _ sdk.Scope, path string, after uint64) (items map[string]string, index uint64, err error) {
+	index, err = n.await(ctx, after, func() { items = maps.Clone(n.variables[path]) })
+	return items, index, err
+}
+
+func (n *node) Variables(ctx context.Context, _ sdk.Scope, prefix string, after uint64) (paths []string, index uint64, err error) {
+	index, err = n.await(ctx, after, func() {
+		for path := range n.variables {
+			if strings.HasPrefix(path, prefix) {
+				paths = append(paths, path)
+			}
+		}
+	})
+	return paths, index, err
+}
+
+func (n *node) Services(ctx context.Context, _ sdk.Scope, name string, after uint64) (list []sdk.Service, index uint64, err error) {
+	index, err = n.await(ctx, after, func() {
+		for _, s := range n.services {
+			if name == "" || s.Name == name {
+				list = append(list, s)
+			}
+		}
+	})
+	return list, index, err
+}
+
+func (n *node) Interpolate(_ context.Context, _ sdk.Scope, text string) (string, error) {
+	return strings.NewReplacer("${attr.kernel.name}", "linux", "${meta.rack}", "r1").Replace(text), nil
+}
+
+func (n *node) EmitEvent(_ context.Context, s sdk.Scope, e sdk.Event) error {
+	n.note(s, "event %s / %s", e.Type, e.Message)
+	return nil
+}
+
+func (n *node) Restart(_ context.Context, s sdk.Scope, reason string, failure bool) error {
+	n.note(s, "restart %s %v", reason, failure)
+	return n.answer("restart")
+}
+
+func (n *node) Signal(_ context.Context, s sdk.Scope, signal, reason string) error {
+	n.note(s, "signal %s %s", signal, reason)
+	return n.answer("signal")
+}
+
+func (n *node) Kill(_ context.Context, s sdk.Scope, reason string) error {
+	n.note(s, "kill %s", reason)
+	return n.answer("kill")
+}
+
+func (n *node) Exec(_ context.Context, s sdk.Scope, command []string, timeout time.Duration) (*sdk.ExecResult, error) {
+	n.note(s, "exec %v %v", command, timeout)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	result := &sdk.ExecResult{}
+	result.Exit.ExitCode = n.exit
+	return result, n.reply["exec"]
+}
+
+// fixture is a hook with a host and the directory of an allocation.
+type fixture struct {
+	*testing.T
+	*node
+	hook *Hook
+	dir  string
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	f := &fixture{T: t, node: newNode(), dir: t.TempDir()}
+	f.start()
+	return f
+}
+
+// start begins with a new hook, as after the death of the process.
+func (f *fixture) start() {
+	f.hook = &Hook{}
+	f.hook.UseHost(f.node, sdk.Node{Region: "global"})
+}
+
+// stop ends all tasks of the hook.
+func (f *fixture) stop() {
+	for k := range f.hook.tasks {
+		f.hook.forget(k)
+	}
+}
+
+func (f *fixture) request(task string, blocks []block, more ...map[string]any) sdk.TaskPrestartRequest {
+	f.Helper()
+	config := map[string]any{"templates": blocks}
+	for _, m := range more {
+		maps.Copy(config, m)
+	}
+	attachment, err := json.Marshal(config)
+	if err != nil {
+		f.Fatal(err)
+	}
+	dir := filepath.Join(f.dir, task)
+	d := sdk.TaskDir{
+		AllocDir: f.dir, Dir: dir, SharedAllocDir: filepath.Join(f.dir, "alloc"), LocalDir: filepath.Join(dir, "local"),
+		SecretsDir: filepath.Join(dir, "secrets"),
+	}
+	for _, path := range []string{d.SharedAllocDir, d.LocalDir, d.SecretsDir} {
+		if err := os.MkdirAll(path, 0o777); err != nil {
+			f.Fatal(err)
+		}
+	}
+	return sdk.TaskPrestartRequest{
+		Grant: sdk.Grant{Capability: task, Attachment: attachment},
+		Alloc: sdk.Alloc{ID: "alloc", Namespace: "default"},
+		Task:  sdk.AllocTask{Name: task},
+		Dir:   d,
+		Env:   map[string]string{"NOMAD_TASK_DIR": d.LocalDir, "GREETING": "hello"},
+	}
+}
+
+// run starts a task as a runner does.
+func (f *fixture) run(req sdk.TaskPrestartRequest) map[string]string {
+	f.Helper()
+	answer, err := f.hook.Prestart(f.Context(), req)
+	if err != nil {
+		f.Fatalf("%s: prestart: %v", req.Task.Name, err)
+	}
+	f.poststart(req)
+	return answer.Env
+}
+
+func (f *fixture) poststart(req sdk.TaskPrestartRequest) {
+	f.Helper()
+	err := f.hook.Poststart(f.Context(), sdk.TaskPoststartRequest{Grant: req.Grant, Alloc: req.Alloc, Task: req.Task, Dir: req.Dir, Env: req.Env})
+	if err != nil {
+		f.Fatalf("%s: poststart: %v", req.Task.Name, err)
+	}
+}
+
+func (f *fixture) read(path string) string {
+	f.Helper()
+	content, err := os.ReadFile(filepath.Join(f.dir, path))
+	if err != nil {
+		f.Fatal(err)
+	}
+	return string(content)
+}
+
+func (f *fixture) expect(want ...string) {
+	f.Helper()
+	slices.Sort(want)
+	if got := f.taken(); !slices.Equal(got, want) {
+		f.Errorf("noted\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
+}

@@ -1,0 +1,106 @@
+package template
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// line is the connection of a task's templates to the host: the scope of the
+// newest request. That of an agent that has gone may not be good for the next.
+type line struct {
+	host sdk.Host
+
+	mu       sync.Mutex
+	scope    sdk.Scope
+	good     bool          // the host has taken it
+	replaced chan struct{} // closed when scope is
+}
+
+func newLine(host sdk.Host, scope sdk.Scope) *line {
+	return &line{host: host, scope: scope, replaced: make(chan struct{})}
+}
+
+func (l *line) renew(scope sdk.Scope) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.scope != scope {
+		l.scope, l.good = scope, false
+		close(l.replaced)
+		l.replaced = make(chan struct{})
+	}
+}
+
+// call asks the host for something until it is known to be done: a signal that
+// comes twice does less harm than one that never comes. A scope that is denied
+// waits for a new one.
+func (l *line) call(ctx context.Context, ask func(sdk.Scope) error) error {
+	for {
+		l.mu.Lock()
+		scope, good, replaced := l.scope, l.good, l.replaced
+		l.mu.Unlock()
+		err := ask(scope)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, sdk.ErrHostGone):
+		case errors.Is(err, sdk.ErrDenied) && good:
+			select {
+			case <-replaced:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		default:
+			l.mu.Lock()
+			l.good = l.good || l.scope == scope && err == nil
+			l.mu.Unlock()
+			return err
+		}
+	}
+}
+
+// variable reads one variable.
+func (l *line) variable(path string) fetch {
+	return func(ctx context.Context, after uint64) (value any, index uint64, err error) {
+		err = l.call(ctx, func(s sdk.Scope) error {
+			found, at, err := l.host.Variable(ctx, s, path, after)
+			if value, index = nil, at; found != nil {
+				value = found
+			}
+			return err
+		})
+		return value, index, err
+	}
+}
+
+// variables lists the paths below a prefix.
+func (l *line) variables(prefix string) fetch {
+	return func(ctx context.Context, after uint64) (value any, index uint64, err error) {
+		err = l.call(ctx, func(s sdk.Scope) error {
+			paths, at, err := l.host.Variables(ctx, s, prefix, after)
+			slices.Sort(paths)
+			value, index = paths, at
+			return err
+		})
+		return value, index, err
+	}
+}
+
+// services lists the instances of a service, or of all.
+func (l *line) services(name string) fetch {
+	return func(ctx context.Context, after uint64) (value any, index uint64, err error) {
+		err = l.call(ctx, func(s sdk.Scope) error {
+			list, at, err := l.host.Services(ctx, s, name, after)
+			slices.SortFunc(list, func(a, b sdk.Service) int {
+				return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
+			})
+			value, index = list, at
+			return err
+		})
+		return value, index, err
+	}
+}

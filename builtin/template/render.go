@@ -1,0 +1,377 @@
+package template
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"strings"
+	"text/template"
+	"text/template/parse"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// maxSteps limits how often the bodies of loops and templates are entered.
+const maxSteps = 100_000
+
+// pass is one execution of one template.
+type pass struct {
+	ctx     context.Context
+	task    *task
+	steps   int
+	used    map[source]bool
+	missing map[source]bool
+}
+
+// document is the text of a template, ready to be executed.
+type document struct{ text *template.Template }
+
+// tickName is the function that is called wherever an execution could go on for
+// ever.
+const tickName = "_step"
+
+// compile reads the text of a template. Any error is a refusal.
+func compile(name, text string, b *block) (*document, error) {
+	missing := "missingkey=zero"
+	if b.ErrMissingKey {
+		missing = "missingkey=error"
+	}
+	// The functions are bound to a pass when it is executed.
+	t, err := template.New(name).Option(missing).Delims(b.LeftDelim, b.RightDelim).Funcs(pure).Funcs((*pass)(nil).funcs()).Parse(text)
+	if err != nil {
+		return nil, refusal{err}
+	}
+	for _, part := range t.Templates() {
+		if part.Tree != nil {
+			guard(part.Tree, part.Root)
+		}
+	}
+	return &document{t}, nil
+}
+
+// guard lets every body below a list be counted: text/template cannot be
+// cancelled, and {{range 1000000000000}} would keep a core busy for ever.
+func guard(tree *parse.Tree, list *parse.ListNode) {
+	if list == nil {
+		return
+	}
+	for _, n := range list.Nodes {
+		switch n := n.(type) {
+		case *parse.RangeNode:
+			guard(tree, n.List)
+			guard(tree, n.ElseList)
+		case *parse.IfNode:
+			guardBranch(tree, &n.BranchNode)
+		case *parse.WithNode:
+			guardBranch(tree, &n.BranchNode)
+		}
+	}
+	list.Nodes = slices.Insert(list.Nodes, 0, tick(tree, list.Pos))
+}
+
+func guardBranch(tree *parse.Tree, n *parse.BranchNode) {
+	guard(tree, n.List)
+	guard(tree, n.ElseList)
+}
+
+func tick(tree *parse.Tree, pos parse.Pos) parse.Node {
+	name := parse.NewIdentifier(tickName).SetTree(tree).SetPos(pos)
+	command := &parse.CommandNode{NodeType: parse.NodeCommand, Pos: pos, Args: []parse.Node{name}}
+	return &parse.ActionNode{NodeType: parse.NodeAction, Pos: pos, Pipe: &parse.PipeNode{NodeType: parse.NodePipe, Pos: pos, Cmds: []*parse.CommandNode{command}}}
+}
+
+// execute renders the document. The text does not count while something is
+// missing. A panic is an error: the process works for other tasks too.
+func (d *document) execute(p *pass) (text string, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%v", r)
+		}
+	}()
+	t, err := d.text.Clone()
+	if err != nil {
+		return "", err
+	}
+	var out limited
+	err = t.Funcs(p.funcs()).Execute(&out, nil)
+	var never refusal
+	switch {
+	case err == nil:
+		return out.String(), nil
+	case errors.As(err, &never):
+		return "", refusal{err}
+	case len(p.missing) > 0 && p.ctx.Err() == nil:
+		return "", nil // it may be for want of what is missing
+	}
+	return "", err
+}
+
+// limited is a buffer that does not grow without end.
+type limited struct{ bytes.Buffer }
+
+func (l *limited) Write(b []byte) (int, error) {
+	if l.Len()+len(b) > maxSize {
+		return 0, fmt.Errorf("more than %d bytes come of it", maxSize)
+	}
+	return l.Buffer.Write(b)
+}
+
+// funcs are the functions that need more than their arguments.
+func (p *pass) funcs() template.FuncMap {
+	all := template.FuncMap{
+		tickName:       p.tick,
+		"env":          func(name string) (string, error) { value, _, err := p.env(name); return value, err },
+		"mustEnv":      p.mustEnv,
+		"envOrDefault": p.envOrDefault,
+		"file":         p.file,
+		"loop":         p.loop,
+		"scratch":      newScratch(),
+		"sockaddr":     sockaddr,
+
+		"nomadVar":         p.nomadVar,
+		"nomadVarExists":   p.nomadVarExists,
+		"nomadVarList":     func(prefix ...string) ([]varMeta, error) { return p.nomadVarList(false, prefix) },
+		"nomadVarListSafe": func(prefix ...string) ([]varMeta, error) { return p.nomadVarList(true, prefix) },
+		"nomadService":     p.nomadService,
+		"nomadServices":    p.nomadServices,
+	}
+	for name, why := range elsewhere {
+		all[name] = func(...any) (string, error) { return "", refuse("%s: %s", name, why) }
+	}
+	return takeItems(all)
+}
+
+// newScratch makes one note book for the whole pass.
+func newScratch() func() scratch {
+	s := scratch{}
+	return func() scratch { return s }
+}
+
+func (p *pass) tick() (string, error) {
+	if p.steps++; p.steps > maxSteps {
+		return "", fmt.Errorf("more than %d steps", maxSteps)
+	}
+	return "", p.ctx.Err()
+}
+
+// loop counts from 0, or from the first number, to before the last.
+func (p *pass) loop(bounds ...any) ([]int64, error) {
+	ints := make([]int64, len(bounds))
+	for i, b := range bounds {
+		n, err := parser(func(s string) (n int64, err error) { _, err = fmt.Sscan(s, &n); return n, err })(fmt.Sprint(b))
+		if err != nil {
+			return nil, fmt.Errorf("loop: %v is no whole number", b)
+		}
+		ints[i] = n
+	}
+	var from, to int64
+	switch len(ints) {
+	case 1:
+		to = ints[0]
+	case 2:
+		from, to = ints[0], ints[1]
+	default:
+		return nil, errors.New("loop takes one number or two")
+	}
+	if to-from > maxSteps {
+		return nil, fmt.Errorf("a loop of more than %d steps", maxSteps)
+	}
+	var list []int64
+	for ; from < to; from++ {
+		list = append(list, from)
+	}
+	return list, nil
+}
+
+// env looks into the environment of the task, which knows the facts of the node
+// by their names too.
+func (p *pass) env(name string) (value string, ok bool, err error) {
+	if value, ok = p.task.env[name]; ok {
+		return value, true, nil
+	}
+	if area, _, _ := strings.Cut(name, "."); !slices.Contains([]string{"attr", "meta", "node"}, area) {
+		return "", false, nil
+	}
+	reference := "${" + name + "}"
+	value, err = p.task.interpolate(p.ctx, reference)
+	if err != nil || value == reference {
+		return "", false, err
+	}
+	return value, true, nil
+}
+
+func (p *pass) mustEnv(name string) (string, error) {
+	value, ok, err := p.env(name)
+	if err == nil && !ok {
+		err = fmt.Errorf("the task has no variable %s", name)
+	}
+	return value, err
+}
+
+func (p *pass) envOrDefault(name, otherwise string) (string, error) {
+	value, ok, err := p.env(name)
+	if !ok {
+		value = otherwise
+	}
+	return value, err
+}
+
+// read notes that the template depends on a source. A nil value is missing.
+func (p *pass) read(s source, how fetch) (any, error) {
+	p.used[s] = true
+	return p.task.feed.get(p.ctx, s, how)
+}
+
+func (p *pass) file(path string) (string, error) {
+	at, ok := p.task.dirs.find(path, false)
+	if !ok || at.root != p.task.dirs.task {
+		return "", refuse("'%s' is outside of sandbox", path)
+	}
+	s := source{"file", path}
+	content, err := p.read(s, at.follow)
+	if err != nil {
+		return "", err
+	}
+	if content == nil {
+		p.missing[s] = true
+		return "", nil
+	}
+	return content.(string), nil
+}
+
+// here takes the namespace and the region off a path, which can only be those of
+// the job.
+func (p *pass) here(path string) (string, error) {
+	bare, where, other := strings.Cut(strings.Trim(path, "/"), "@")
+	namespace, region, _ := strings.Cut(where, ".")
+	if other && (namespace != p.task.namespace || region != "" && region != p.task.region) {
+		return "", refuse("%q is in another namespace or region than the job: only %s.%s can be read", path, p.task.namespace, p.task.region)
+	}
+	return bare, nil
+}
+
+func (p *pass) variable(kind, path string) (source, map[string]string, error) {
+	path, err := p.here(path)
+	if err != nil {
+		return source{}, nil, err
+	}
+	s := source{kind, path + "@" + p.task.namespace + "." + p.task.region}
+	value, err := p.read(s, p.task.line.variable(path))
+	found, _ := value.(map[string]string)
+	return s, found, err
+}
+
+func (p *pass) nomadVar(path string) (items, error) {
+	s, found, err := p.variable("nomad.var.block", path)
+	if err != nil {
+		return nil, err
+	}
+	if found == nil {
+		p.missing[s] = true
+		return nil, nil
+	}
+	all := make(items, len(found))
+	for k, v := range found {
+		all[k] = item(v)
+	}
+	return all, nil
+}
+
+func (p *pass) nomadVarExists(path string) (bool, error) {
+	_, found, err := p.variable("nomad.var.query", path)
+	return found != nil, err
+}
+
+// nomadVarList lists the variables below a prefix; the safe one waits until
+// there are some.
+func (p *pass) nomadVarList(safe bool, prefix []string) ([]varMeta, error) {
+	path, err := p.here(strings.Join(prefix, ""))
+	if err != nil {
+		return nil, err
+	}
+	s := source{"nomad.var.list", path + "@" + p.task.namespace + "." + p.task.region}
+	value, err := p.read(s, p.task.line.variables(path))
+	if err != nil {
+		return nil, err
+	}
+	list := []varMeta{}
+	for _, path := range value.([]string) {
+		list = append(list, varMeta{Path: path, Namespace: p.task.namespace})
+	}
+	if safe && len(list) == 0 {
+		p.missing[s] = true
+	}
+	return list, nil
+}
+
+// nomadService lists the instances of "name" or "tag.name"; with a number and a
+// key before it so many of them, the same for the same key as long as they live.
+func (p *pass) nomadService(args ...any) ([]sdk.Service, error) {
+	limit, key := -1, ""
+	switch len(args) {
+	case 1:
+	case 3:
+		n, ok := args[0].(int)
+		if !ok || n < 1 {
+			return nil, fmt.Errorf("nomadService: %v is no number of instances", args[0])
+		}
+		limit, key = n, fmt.Sprint(args[1])
+	default:
+		return nil, errors.New(`nomadService takes a name, or a number, a key and a name`)
+	}
+	name, err := p.here(fmt.Sprint(args[len(args)-1]))
+	if err != nil {
+		return nil, err
+	}
+	tag, bare, tagged := strings.Cut(name, ".")
+	if !tagged {
+		bare = name
+	}
+	value, err := p.read(source{"nomad.service", bare + "@" + p.task.region}, p.task.line.services(bare))
+	if err != nil {
+		return nil, err
+	}
+	list := []sdk.Service{}
+	for _, s := range value.([]sdk.Service) {
+		if !tagged || slices.Contains(s.Tags, tag) {
+			list = append(list, s)
+		}
+	}
+	if limit < 0 || limit >= len(list) {
+		return list, nil
+	}
+	slices.SortStableFunc(list, func(a, b sdk.Service) int {
+		return strings.Compare(rank(key, a), rank(key, b))
+	})
+	return list[:limit], nil
+}
+
+// rank orders instances for a key: one that comes or goes does not move others.
+func rank(key string, s sdk.Service) string {
+	h := fnv.New128a()
+	h.Write([]byte(key + "\x00" + s.ID))
+	return string(h.Sum(nil))
+}
+
+func (p *pass) nomadServices() ([]serviceName, error) {
+	value, err := p.read(source{"nomad.services", p.task.region}, p.task.line.services(""))
+	if err != nil {
+		return nil, err
+	}
+	list := []serviceName{}
+	for _, s := range value.([]sdk.Service) { // in the order of their names
+		if n := len(list); n == 0 || list[n-1].Name != s.Name {
+			list = append(list, serviceName{Name: s.Name})
+		}
+		last := &list[len(list)-1]
+		last.Tags = append(last.Tags, s.Tags...)
+	}
+	for i := range list {
+		slices.Sort(list[i].Tags)
+		list[i].Tags = slices.Compact(list[i].Tags)
+	}
+	return list, nil
+}

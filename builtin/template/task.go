@@ -1,0 +1,524 @@
+package template
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// task renders the templates of one task for as long as the task lives.
+type task struct {
+	namespace, region string
+	dirs              dirs
+	paths             *strings.Replacer // the directories as the host knows them
+	env               map[string]string
+	line              *line
+	feed              *feed
+	files             []*file
+	adopted           bool // the task ran before this process
+
+	started chan struct{} // has an element when the task has started
+	ready   chan struct{} // closed when everything is rendered, or nothing will be
+	cancel  context.CancelFunc
+	done    chan struct{} // closed when run has returned
+
+	mu     sync.Mutex
+	err    error             // why the templates cannot be rendered
+	vars   map[string]string // what the task gets into its environment
+	missed *restart          // a change that met no process
+}
+
+// file is one template of the task and what came of it.
+type file struct {
+	block
+	place    place
+	document *document // nil before the first execution
+	rendered bool
+	content  string
+}
+
+// restart is what a change of the data wants done with the task.
+type restart struct {
+	reason  string
+	failure bool
+}
+
+// missingPause is how often people are told what a task waits for.
+const missingPause = 3 * time.Second
+
+// reasonRestart is the text that Nomad's users know.
+const reasonRestart = "Template with change_mode restart re-rendered"
+
+// request is what Prestart and Poststart have in common.
+type request struct {
+	config    *config
+	namespace string
+	dir       sdk.TaskDir
+	env       map[string]string
+}
+
+func newTask(host sdk.Host, node sdk.Node, scope sdk.Scope, r request, adopted bool) *task {
+	return &task{
+		namespace: r.namespace, region: node.Region,
+		dirs: dirs{task: r.dir.Dir, shared: r.dir.SharedAllocDir},
+		paths: strings.NewReplacer(
+			"${NOMAD_ALLOC_DIR}", r.dir.SharedAllocDir, "${NOMAD_TASK_DIR}", r.dir.LocalDir, "${NOMAD_SECRETS_DIR}", r.dir.SecretsDir),
+		env: r.env, line: newLine(host, scope), feed: newFeed(), adopted: adopted,
+		started: make(chan struct{}, 1), ready: make(chan struct{}), done: make(chan struct{}),
+	}
+}
+
+// start begins to render, until stop.
+func (t *task) start(blocks []block) {
+	ctx, cancel := context.WithCancel(context.Background())
+	t.cancel = cancel
+	go func() {
+		defer close(t.done)
+		defer t.feed.wg.Wait()
+		defer cancel()
+		t.run(ctx, blocks)
+	}()
+}
+
+func (t *task) stop() {
+	t.cancel()
+	<-t.done
+}
+
+func (t *task) run(ctx context.Context, blocks []block) {
+	err := t.prepare(ctx, blocks)
+	if err == nil && t.adopted {
+		t.adopt()
+		t.feed.poke()
+	} else if err == nil {
+		err = t.first(ctx)
+	}
+	if err != nil {
+		t.fail(ctx, err, true)
+	}
+	close(t.ready)
+	if err != nil && !t.adopted {
+		return
+	}
+	for {
+		select {
+		case <-t.feed.changed:
+			t.again(ctx)
+		case <-t.started:
+			t.afterStart(ctx)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// prepare finds the places of the templates.
+func (t *task) prepare(ctx context.Context, blocks []block) error {
+	for _, b := range blocks {
+		path, err := t.interpolate(ctx, b.DestPath)
+		if err != nil {
+			return err
+		}
+		at, ok := t.dirs.find(path, true)
+		if !ok {
+			return refuse("template destination path escapes alloc directory: %q", b.DestPath)
+		}
+		if _, err := b.mode(); err != nil {
+			return err
+		}
+		t.files = append(t.files, &file{block: b, place: at})
+	}
+	return nil
+}
+
+// interpolate fills in the references of a text. The directories are those of the
+// host, whatever the task sees.
+func (t *task) interpolate(ctx context.Context, text string) (string, error) {
+	text = t.paths.Replace(text)
+	if !strings.Contains(text, "${") {
+		return text, nil
+	}
+	err := t.line.call(ctx, func(s sdk.Scope) (err error) {
+		text, err = t.line.host.Interpolate(ctx, s, text)
+		return err
+	})
+	return text, err
+}
+
+// adopt takes what lies on the disk for rendered: the task runs with it.
+func (t *task) adopt() {
+	for _, f := range t.files {
+		content, err := f.place.read()
+		f.rendered, f.content = err == nil, string(content)
+	}
+	if vars, err := t.readVars(); err == nil {
+		t.setVars(vars)
+	}
+}
+
+// first renders everything once, and tells people what it waits for.
+func (t *task) first(ctx context.Context) error {
+	told, ticker := "", time.NewTicker(missingPause)
+	defer ticker.Stop()
+	for {
+		changed, missing, err := t.execute(ctx)
+		if err != nil {
+			return err
+		}
+		if err := t.write(changed); err != nil {
+			return err
+		}
+		if len(missing) == 0 {
+			return nil
+		}
+		text := missingText(missing)
+	waiting:
+		for {
+			select {
+			case <-t.feed.changed:
+				break waiting
+			case <-ticker.C:
+				if told != text {
+					t.emit(ctx, "Template", text)
+					told = text
+				}
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}
+}
+
+func missingText(missing []string) string {
+	const named = 3
+	if more := len(missing) - named; more > 0 {
+		missing = append(slices.Clone(missing[:named]), fmt.Sprintf("and %d more", more))
+	}
+	return "Missing: " + strings.Join(missing, ", ")
+}
+
+// execute renders all templates, and returns those of which something new has
+// come and what the others miss. From then on the sources that they have read
+// are followed.
+func (t *task) execute(ctx context.Context) (changed []change, missing []string, err error) {
+	used, absent := map[source]bool{}, map[source]bool{}
+	for _, f := range t.files {
+		if f.Once && f.rendered {
+			continue
+		}
+		if f.document == nil {
+			if f.document, err = t.compile(ctx, f); err != nil {
+				return nil, nil, err
+			}
+		}
+		p := &pass{ctx: ctx, task: t, used: map[source]bool{}, missing: map[source]bool{}}
+		text, err := f.document.execute(p)
+		if err != nil {
+			return nil, nil, err
+		}
+		maps.Copy(absent, p.missing)
+		if len(p.missing) == 0 && f.Once {
+			p.used = nil
+		}
+		maps.Copy(used, p.used)
+		if len(p.missing) == 0 && (!f.rendered || text != f.content) {
+			changed = append(changed, change{f, text})
+		}
+	}
+	t.feed.follow(ctx, used)
+	for s := range absent {
+		missing = append(missing, s.String())
+	}
+	slices.Sort(missing)
+	return changed, missing, nil
+}
+
+// change is a new content of a file.
+type change struct {
+	*file
+	text string
+}
+
+func (t *task) compile(ctx context.Context, f *file) (*document, error) {
+	if f.SourcePath == "" {
+		return compile(f.DestPath, f.EmbeddedTmpl, &f.block)
+	}
+	path, err := t.interpolate(ctx, f.SourcePath)
+	if err != nil {
+		return nil, err
+	}
+	at, ok := t.dirs.find(path, false)
+	if !ok {
+		return nil, refuse("template source path escapes alloc directory: %q", f.SourcePath)
+	}
+	text, err := at.read()
+	if err != nil {
+		return nil, fmt.Errorf("template source %q: %w", f.SourcePath, err)
+	}
+	return compile(f.SourcePath, string(text), &f.block)
+}
+
+// write puts the files in their places, and what they give to the environment.
+func (t *task) write(changed []change) error {
+	for _, c := range changed {
+		mode, err := c.mode()
+		if err != nil {
+			return err
+		}
+		uid, gid := c.owner()
+		if err := c.place.write([]byte(c.text), mode, uid, gid); err != nil {
+			return fmt.Errorf("template destination %q: %w", c.DestPath, err)
+		}
+		c.rendered, c.content = true, c.text
+	}
+	vars, err := t.readVars()
+	if err != nil {
+		return err
+	}
+	t.setVars(vars)
+	return nil
+}
+
+func (t *task) readVars() (map[string]string, error) {
+	var vars map[string]string
+	for _, f := range t.files {
+		if !f.Envvars || !f.rendered {
+			continue
+		}
+		env, err := parseEnv(f.content)
+		if err != nil {
+			return nil, fmt.Errorf("template with env %q: %w", f.DestPath, err)
+		}
+		if vars == nil {
+			vars = map[string]string{}
+		}
+		maps.Copy(vars, env)
+	}
+	return vars, nil
+}
+
+func (t *task) setVars(vars map[string]string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.vars, t.err = vars, nil
+}
+
+// again renders what has changed once it has settled, and does what the
+// templates say about that.
+func (t *task) again(ctx context.Context) {
+	changed, err := t.settle(ctx)
+	if err == nil && len(changed) > 0 {
+		var most time.Duration
+		for _, c := range changed {
+			if c.ChangeMode != "noop" {
+				most = max(most, c.Splay)
+			}
+		}
+		// The files change right before the task hears of it: a process that dies in
+		// between has told nobody, and the next one sees that they are not new.
+		if most > 0 && sleep(ctx, rand.N(most)) != nil {
+			return
+		}
+		if err = t.write(changed); err == nil {
+			t.act(ctx, changed)
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		t.fail(ctx, err, false)
+	}
+}
+
+// settle waits until nothing has changed for as long as the templates say.
+func (t *task) settle(ctx context.Context) ([]change, error) {
+	began := time.Now()
+	for {
+		changed, _, err := t.execute(ctx)
+		if err != nil || len(changed) == 0 {
+			return nil, err
+		}
+		var least, most time.Duration
+		for _, c := range changed {
+			l, m := c.quiet()
+			least, most = max(least, l), max(most, m)
+		}
+		timer := time.NewTimer(min(least, most-time.Since(began)))
+		select {
+		case <-t.feed.changed:
+			timer.Stop()
+		case <-timer.C:
+			return changed, nil
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// act does what the changed templates say: a restart makes everything else
+// needless, a signal is sent once, scripts run side by side.
+func (t *task) act(ctx context.Context, changed []change) {
+	var signals []string
+	var scripts []*script
+	for _, c := range changed {
+		switch c.ChangeMode {
+		case "restart":
+			t.restart(ctx, restart{reason: reasonRestart})
+			return
+		case "signal":
+			if !slices.Contains(signals, c.ChangeSignal) {
+				signals = append(signals, c.ChangeSignal)
+			}
+		case "script":
+			if c.ChangeScript != nil {
+				scripts = append(scripts, c.ChangeScript)
+			}
+		}
+	}
+	for _, name := range signals {
+		t.signal(ctx, name)
+	}
+	t.runScripts(ctx, scripts)
+}
+
+func (t *task) restart(ctx context.Context, r restart) {
+	err := t.line.call(ctx, func(s sdk.Scope) error { return t.line.host.Restart(ctx, s, r.reason, r.failure) })
+	switch {
+	case errors.Is(err, sdk.ErrNoTask):
+		// It may be about to start with what was there before.
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.missed = &r
+	case err != nil:
+		t.emit(ctx, failed, fmt.Sprintf("Template failed to restart the task: %v", err))
+	}
+}
+
+func (t *task) signal(ctx context.Context, name string) {
+	err := t.line.call(ctx, func(s sdk.Scope) error { return t.line.host.Signal(ctx, s, name, "Template re-rendered") })
+	switch {
+	case errors.Is(err, sdk.ErrNoTask):
+		t.emit(ctx, "", fmt.Sprintf("Template skipped signal %s: task is not running", name))
+	case err != nil:
+		t.kill(ctx, fmt.Sprintf("Template failed to send signals [%s]: %v", name, err))
+	}
+}
+
+func (t *task) runScripts(ctx context.Context, scripts []*script) {
+	var wg sync.WaitGroup
+	for _, s := range scripts {
+		wg.Go(func() { t.runScript(ctx, s) })
+	}
+	wg.Wait()
+}
+
+// failed is the type of an event.
+const failed = "Task hook failed"
+
+func (t *task) runScript(ctx context.Context, s *script) {
+	var result *sdk.ExecResult
+	err := t.line.call(ctx, func(scope sdk.Scope) (err error) {
+		result, err = t.line.host.Exec(ctx, scope, append([]string{s.Command}, s.Args...), s.Timeout)
+		return err
+	})
+	if ctx.Err() != nil {
+		return
+	}
+	outcome := ""
+	switch {
+	case err != nil:
+		outcome = err.Error()
+	case result.Exit.Signal != 0:
+		outcome = fmt.Sprintf("Signal: %d", result.Exit.Signal)
+	case result.Exit.ExitCode != 0:
+		outcome = fmt.Sprintf("Exit code: %d", result.Exit.ExitCode)
+	default:
+		t.emit(ctx, "", fmt.Sprintf("Template successfully ran script %s with arguments: %v. Exit code: 0", s.Command, s.Args))
+		return
+	}
+	text := fmt.Sprintf("Template failed to run script %s with arguments: %v. %s", s.Command, s.Args, outcome)
+	t.emit(ctx, failed, text)
+	if s.FailOnError {
+		t.kill(ctx, text)
+	}
+}
+
+// afterStart does what had to wait for a process.
+func (t *task) afterStart(ctx context.Context) {
+	t.mu.Lock()
+	missed := t.missed
+	t.missed = nil
+	t.mu.Unlock()
+	if missed != nil {
+		t.restart(ctx, *missed)
+		return
+	}
+	if t.adopted {
+		return
+	}
+	t.adopted = true
+	var scripts []*script
+	for _, f := range t.files {
+		if f.ChangeMode == "script" && f.ChangeScript != nil && f.ChangeScript.RunOnFirstRender {
+			scripts = append(scripts, f.ChangeScript)
+		}
+	}
+	t.runScripts(ctx, scripts)
+}
+
+// fail keeps an error for the one who starts the task. One that cannot be mended
+// ends the task; with others the restart policy has the word, at once if the
+// task runs.
+func (t *task) fail(ctx context.Context, err error, starting bool) {
+	err = failure{err}
+	t.mu.Lock()
+	t.err = err
+	t.mu.Unlock()
+	var never refusal
+	switch {
+	case ctx.Err() != nil:
+	case errors.As(err, &never):
+		t.kill(ctx, err.Error())
+	case !starting || t.adopted:
+		t.restart(ctx, restart{reason: err.Error(), failure: true})
+	}
+}
+
+func (t *task) kill(ctx context.Context, reason string) {
+	err := t.line.call(ctx, func(s sdk.Scope) error { return t.line.host.Kill(ctx, s, reason) })
+	if err != nil && !errors.Is(err, sdk.ErrNoTask) {
+		t.emit(ctx, failed, fmt.Sprintf("%s. The task could not be killed for that: %v", reason, err))
+	}
+}
+
+func (t *task) emit(ctx context.Context, kind, text string) {
+	// Of an event that cannot be told nobody can be told.
+	_ = t.line.call(ctx, func(s sdk.Scope) error {
+		return t.line.host.EmitEvent(ctx, s, sdk.Event{Type: kind, Message: text})
+	})
+}
+
+// failure returns why the templates could not be rendered.
+func (t *task) failure() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.err
+}
+
+// begin returns what a process that starts now gets. Unless it runs already, it
+// has missed nothing.
+func (t *task) begin(running bool) (map[string]string, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !running {
+		t.missed = nil
+	}
+	return maps.Clone(t.vars), t.err
+}

@@ -1,0 +1,137 @@
+package template
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// Name is the name of the hook.
+const Name = "template"
+
+// Hook renders the templates of all tasks of a node. The zero value is ready to
+// be served.
+type Hook struct {
+	host sdk.Host
+	node sdk.Node
+
+	mu    sync.Mutex
+	tasks map[key]*task
+}
+
+type key struct{ alloc, task string }
+
+var (
+	_ sdk.HostUser      = (*Hook)(nil)
+	_ sdk.TaskPrestart  = (*Hook)(nil)
+	_ sdk.TaskPoststart = (*Hook)(nil)
+	_ sdk.TaskStop      = (*Hook)(nil)
+)
+
+// Info says what the hook is. Prestart waits for data for as long as it takes.
+func (*Hook) Info() sdk.Info {
+	const year = 365 * 24 * time.Hour
+	return sdk.Info{Name: Name, Timeouts: map[sdk.Moment]time.Duration{sdk.MomentPrestart: 10 * year}}
+}
+
+// UseHost is called once, before the first moment.
+func (h *Hook) UseHost(host sdk.Host, node sdk.Node) { h.host, h.node = host, node }
+
+// Prestart returns when all templates are rendered. A restart of the task starts
+// it with what is rendered already, unless the job wants it anew. For a task
+// that runs already it does not wait.
+func (h *Hook) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
+	config, err := parseConfig(req.Attachment)
+	if err != nil {
+		return sdk.TaskPrestartResponse{}, err
+	}
+	k := key{req.Alloc.ID, req.Task.Name}
+	if t := h.find(k); t != nil && !req.Running && (config.RenderAgain || t.failure() != nil) {
+		h.forget(k)
+	}
+	r := request{config: config, namespace: req.Alloc.Namespace, dir: req.Dir, env: req.Env}
+	t := h.have(k, req.Scope(), r, req.Running)
+	select {
+	case <-t.ready:
+	case <-ctx.Done():
+		h.forget(k)
+		return sdk.TaskPrestartResponse{}, ctx.Err()
+	}
+	vars, err := t.begin(req.Running)
+	var never refusal
+	switch {
+	case err == nil || req.Running:
+		return sdk.TaskPrestartResponse{Env: vars}, nil
+	case errors.As(err, &never):
+		// The task is being killed, which ends ctx; should it not, this ends it too.
+		select {
+		case <-ctx.Done():
+			return sdk.TaskPrestartResponse{}, ctx.Err()
+		case <-time.After(killPause):
+			return sdk.TaskPrestartResponse{}, err
+		}
+	}
+	return sdk.TaskPrestartResponse{}, sdk.Recoverable(err)
+}
+
+// killPause is how long a kill may take to end the request that asked for it.
+const killPause = 5 * time.Second
+
+// Poststart lets what waited for the process happen.
+func (h *Hook) Poststart(_ context.Context, req sdk.TaskPoststartRequest) error {
+	config, err := parseConfig(req.Attachment)
+	if err != nil {
+		return err
+	}
+	r := request{config: config, namespace: req.Alloc.Namespace, dir: req.Dir, env: req.Env}
+	t := h.have(key{req.Alloc.ID, req.Task.Name}, req.Scope(), r, true)
+	select {
+	case t.started <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// Stop forgets the task.
+func (h *Hook) Stop(_ context.Context, req sdk.TaskStopRequest) error {
+	h.forget(key{req.Alloc.ID, req.Task.Name})
+	return nil
+}
+
+func (h *Hook) find(k key) *task {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.tasks[k]
+}
+
+// have returns the task, which from now on asks with the scope. One that is not
+// known is begun; running says that it has files of another process.
+func (h *Hook) have(k key, scope sdk.Scope, r request, running bool) *task {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	t := h.tasks[k]
+	if t != nil {
+		t.line.renew(scope)
+		return t
+	}
+	t = newTask(h.host, h.node, scope, r, running)
+	if h.tasks == nil {
+		h.tasks = map[key]*task{}
+	}
+	h.tasks[k] = t
+	t.start(r.config.Templates)
+	return t
+}
+
+func (h *Hook) forget(k key) {
+	h.mu.Lock()
+	t := h.tasks[k]
+	delete(h.tasks, k)
+	h.mu.Unlock()
+	if t != nil {
+		t.stop()
+	}
+}

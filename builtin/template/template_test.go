@@ -1,0 +1,526 @@
+package template
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+const greet = `{{ with nomadVar "app" }}W={{ .w }}{{ end }}` + "\n"
+
+func one(b block) []block {
+	if b.DestPath == "" {
+		b.DestPath = "local/out"
+	}
+	return []block{b}
+}
+
+// Issue 5: twenty tasks re-render on one change, with one signal each, and none
+// of them is restarted.
+func TestTwentyTasksOneSignalEach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.put("app", "w", "one")
+		var want []string
+		for i := range 20 {
+			name := fmt.Sprintf("t%02d", i)
+			f.run(f.request(name, []block{
+				{EmbeddedTmpl: greet, DestPath: "local/a", ChangeMode: "signal", ChangeSignal: "SIGHUP", Splay: 5 * time.Second},
+				{EmbeddedTmpl: greet, DestPath: "local/b", ChangeMode: "signal", ChangeSignal: "SIGHUP", Splay: 5 * time.Second},
+			}))
+			want = append(want, name+": signal SIGHUP Template re-rendered")
+		}
+		f.put("app", "w", "almost")
+		time.Sleep(time.Second)
+		f.put("app", "w", "two")
+		time.Sleep(time.Minute)
+		f.expect(want...)
+		for i := range 20 {
+			for _, file := range []string{"a", "b"} {
+				if got := f.read(fmt.Sprintf("t%02d/local/%s", i, file)); got != "W=two\n" {
+					t.Errorf("task %d has %q", i, got)
+				}
+			}
+		}
+		f.stop()
+	})
+}
+
+// RS-080: each change mode does its own thing.
+func TestChangeModes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.put("app", "w", "one")
+		again := f.request("again", one(block{EmbeddedTmpl: greet, Envvars: true, ChangeMode: "restart"}))
+		if env := f.run(again); env["W"] != "one" || len(env) != 1 {
+			t.Errorf("env %v", env)
+		}
+		f.run(f.request("signal", one(block{EmbeddedTmpl: greet, ChangeMode: "signal", ChangeSignal: "SIGUSR1"})))
+		f.run(f.request("script", one(block{EmbeddedTmpl: greet, ChangeMode: "script", ChangeScript: &script{Command: "/bin/sh", Args: []string{"-c", "true"}, Timeout: 5 * time.Second}})))
+		f.run(f.request("noop", one(block{EmbeddedTmpl: greet, ChangeMode: "noop"})))
+		f.run(f.request("once", one(block{EmbeddedTmpl: greet, ChangeMode: "restart", Once: true})))
+		synctest.Wait()
+		f.expect()
+		f.put("app", "w", "two")
+		time.Sleep(6 * time.Second)
+		f.expect(
+			"again: restart Template with change_mode restart re-rendered false",
+			"signal: signal SIGUSR1 Template re-rendered",
+			"script: exec [/bin/sh -c true] 5s",
+			"script: event  / Template successfully ran script /bin/sh with arguments: [-c true]. Exit code: 0",
+		)
+		if got := f.read("noop/local/out"); got != "W=two\n" {
+			t.Errorf("noop has %q", got)
+		}
+		if got := f.read("once/local/out"); got != "W=one\n" {
+			t.Errorf("once has %q", got)
+		}
+		if env := f.run(again); env["W"] != "two" {
+			t.Errorf("env of the restarted task: %v", env)
+		}
+		synctest.Wait()
+		f.expect()
+
+		f.put("other", "w", "x") // nobody reads it
+		f.put("app", "w", "two") // nothing new
+		time.Sleep(time.Minute)
+		f.expect()
+		f.stop()
+	})
+}
+
+func TestScripts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.put("app", "w", "one")
+		s := &script{Command: "/bin/x", RunOnFirstRender: true, FailOnError: true}
+		req := f.request("web", one(block{EmbeddedTmpl: greet, ChangeMode: "script", ChangeScript: s}))
+		f.run(req)
+		synctest.Wait()
+		f.expect("web: exec [/bin/x] 0s", "web: event  / Template successfully ran script /bin/x with arguments: []. Exit code: 0")
+		f.run(req) // restarted: it is not the first time
+		synctest.Wait()
+		f.expect()
+		f.exit = 3
+		f.put("app", "w", "two")
+		time.Sleep(6 * time.Second)
+		const text = "Template failed to run script /bin/x with arguments: []. Exit code: 3"
+		f.expect("web: exec [/bin/x] 0s", "web: event Task hook failed / "+text, "web: kill "+text)
+		f.stop()
+	})
+}
+
+// RS-081: a variable that is missing keeps the task from starting, and people
+// are told; a service without instances does not.
+func TestMissing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		var text strings.Builder
+		for _, path := range []string{"a", "b", "c", "d", "e"} {
+			fmt.Fprintf(&text, "{{ with nomadVar %q }}{{ .v.Value }}{{ end }}", path)
+		}
+		req := f.request("web", []block{{EmbeddedTmpl: text.String(), DestPath: "local/out"}, {EmbeddedTmpl: `{{ range nomadService "db" }}x{{ end }}`, DestPath: "local/db"}})
+		answered := make(chan error, 1)
+		go func() { _, err := f.hook.Prestart(t.Context(), req); answered <- err }()
+		time.Sleep(10 * time.Second)
+		f.expect("web: event Template / Missing: nomad.var.block(a@default.global), nomad.var.block(b@default.global), nomad.var.block(c@default.global), and 2 more")
+		if got := f.read("web/local/db"); got != "" {
+			t.Errorf("without instances: %q", got)
+		}
+		for _, path := range []string{"a", "b", "c", "d"} {
+			f.put(path, "v", path)
+		}
+		time.Sleep(10 * time.Second)
+		f.expect("web: event Template / Missing: nomad.var.block(e@default.global)")
+		select {
+		case err := <-answered:
+			t.Fatalf("it is not waited for: %v", err)
+		default:
+		}
+		f.put("e", "v", "!")
+		synctest.Wait()
+		if err := <-answered; err != nil {
+			t.Fatal(err)
+		}
+		if got := f.read("web/local/out"); got != "abcd!" {
+			t.Errorf("got %q", got)
+		}
+		f.expect()
+		f.stop()
+	})
+}
+
+// RS-031: a kill ends the wait at once, and leaves nothing running.
+func TestKilledWhileWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		ctx, kill := context.WithTimeout(t.Context(), time.Second)
+		defer kill()
+		begin := time.Now()
+		_, err := f.hook.Prestart(ctx, f.request("web", one(block{EmbeddedTmpl: greet})))
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != time.Second {
+			t.Errorf("error %v after %v", err, time.Since(begin))
+		}
+		if len(f.hook.tasks) != 0 {
+			t.Error("the task is still known")
+		}
+	})
+}
+
+// RS-082, and what only the data can mend, which is left to the restart policy.
+func TestFailures(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		block block
+		want  string
+		never bool
+	}{
+		{"a syntax error", block{EmbeddedTmpl: "{{ if }}"}, "missing value for if", true},
+		{"a function that is not there", block{EmbeddedTmpl: "{{ nope }}"}, `function "nope" not defined`, true},
+		{"a file of the host", block{EmbeddedTmpl: `{{ file "/etc/passwd" }}`}, "'/etc/passwd' is outside of sandbox", true},
+		{"a file of another task", block{EmbeddedTmpl: `{{ file "../other/secrets/x" }}`}, "'../other/secrets/x' is outside of sandbox", true},
+		{"a denied function", block{EmbeddedTmpl: `{{ "x" | plugin "id" }}`}, "plugin: the function is disabled", true},
+		{"executeTemplate", block{EmbeddedTmpl: `{{ executeTemplate "x" }}`}, "executeTemplate: the function is disabled", true},
+		{"writeToFile", block{EmbeddedTmpl: `{{ "x" | writeToFile "/tmp/x" "" "" "0644" }}`}, "writeToFile: the function is disabled", true},
+		{"Consul", block{EmbeddedTmpl: `{{ key "x" }}`}, "key: there is no Consul here", true},
+		{"Vault", block{EmbeddedTmpl: `{{ with secret "x" }}{{ end }}`}, "secret: there is no Vault here", true},
+		{"another namespace", block{EmbeddedTmpl: `{{ nomadVar "x@other" }}`}, "another namespace", true},
+		{"a source outside", block{SourcePath: "/etc/passwd"}, "template source path escapes alloc directory", true},
+		{"a source above", block{SourcePath: "../../../etc/passwd"}, "template source path escapes alloc directory", true},
+		{"a destination above", block{EmbeddedTmpl: "x", DestPath: "../other/local/x"}, "template destination path escapes alloc directory", true},
+		{"permissions", block{EmbeddedTmpl: "x", Perms: "rw"}, `perms "rw"`, true},
+		{"a key that is missing", block{EmbeddedTmpl: `{{ with nomadVar "app" }}{{ .nope }}{{ end }}`, ErrMissingKey: true}, `map has no entry for key "nope"`, false},
+		{"a variable of the task that is missing", block{EmbeddedTmpl: `{{ mustEnv "NOPE" }}`}, "the task has no variable NOPE", false},
+		{"data of bad form", block{EmbeddedTmpl: `{{ parseJSON "{" }}`}, "unexpected end of JSON", false},
+		{"an environment of bad form", block{EmbeddedTmpl: "A=1\nnonsense\n", Envvars: true}, `template with env "local/out": line 2: no = in it`, false},
+		{"a source that is not there", block{SourcePath: "local/nope"}, "no such file", false},
+		{"a destination that is a directory", block{EmbeddedTmpl: "x", DestPath: "local"}, "template destination", false},
+		{"a loop without end", block{EmbeddedTmpl: `{{ range 1000000000000 }}{{ end }}`}, "more than 100000 steps", false},
+		{"templates that multiply", block{EmbeddedTmpl: bomb()}, "more than 100000 steps", false},
+		{"a text that doubles", block{EmbeddedTmpl: `{{ $x := "aaaa" }}{{ range loop 64 }}{{ $x = print $x $x }}{{ end }}`}, "a text of more than 4194304 bytes", false},
+		{"a file that is too large", block{EmbeddedTmpl: `{{ range loop 90000 }}0123456789012345678901234567890123456789012345678901234567890123456789{{ end }}`}, "more than 4194304 bytes come of it", false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				f.put("app", "w", "one")
+				ctx, kill := context.WithTimeout(t.Context(), time.Hour)
+				defer kill()
+				_, err := f.hook.Prestart(ctx, f.request("web", one(test.block)))
+				if err == nil || !strings.Contains(err.Error(), "Template failed: ") || !strings.Contains(err.Error(), test.want) {
+					t.Fatalf("error %v", err)
+				}
+				if recoverable(err) == test.never {
+					t.Errorf("for the restart policy: %v", !test.never)
+				}
+				if test.never {
+					f.expect("web: kill " + err.Error())
+				} else {
+					f.expect()
+				}
+				f.stop()
+			})
+		})
+	}
+}
+
+// recoverable reports whether the restart policy may try again.
+func recoverable(err error) bool {
+	return err != nil && reflect.TypeOf(err) == reflect.TypeOf(sdk.Recoverable(errors.New("x")))
+}
+
+// bomb is a short template that would take for ever.
+func bomb() string {
+	var b strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&b, `{{ define "t%d" }}{{ template "t%d" }}{{ template "t%d" }}{{ end }}`, i, i+1, i+1)
+	}
+	b.WriteString(`{{ define "t40" }}{{ end }}{{ template "t0" }}`)
+	return b.String()
+}
+
+// An error while the task runs counts for its restart policy, and so does the
+// start that follows, until the data are good again.
+func TestErrorOnChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.put("app", "n", "1")
+		req := f.request("web", one(block{EmbeddedTmpl: `{{ with nomadVar "app" }}{{ parseInt .n }}{{ end }}`, ChangeMode: "noop"}))
+		f.run(req)
+		f.put("app", "n", "x")
+		time.Sleep(time.Second)
+		notes := f.taken()
+		if len(notes) != 1 || !strings.HasPrefix(notes[0], "web: restart Template failed: ") || !strings.HasSuffix(notes[0], " true") {
+			t.Fatalf("noted %q", notes)
+		}
+		if _, err := f.hook.Prestart(t.Context(), req); !recoverable(err) {
+			t.Errorf("error %v", err)
+		}
+		f.put("app", "n", "2")
+		f.run(req)
+		if got := f.read("web/local/out"); got != "2" {
+			t.Errorf("got %q", got)
+		}
+		f.expect()
+		f.stop()
+	})
+}
+
+// A change that meets no process is told to the next one, unless that starts with
+// it.
+func TestChangeBetweenPrestartAndStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.put("app", "w", "one")
+		req := f.request("web", one(block{EmbeddedTmpl: greet, Envvars: true, ChangeMode: "restart"}))
+		if _, err := f.hook.Prestart(t.Context(), req); err != nil {
+			t.Fatal(err)
+		}
+		const restarted = "web: restart " + reasonRestart + " false"
+		f.reply["restart"] = sdk.ErrNoTask
+		f.put("app", "w", "two")
+		time.Sleep(10 * time.Second)
+		f.expect(restarted)
+		f.reply["restart"] = nil
+		f.poststart(req)
+		synctest.Wait()
+		f.expect(restarted)
+
+		f.reply["restart"] = sdk.ErrNoTask
+		f.put("app", "w", "three")
+		time.Sleep(10 * time.Second)
+		f.expect(restarted)
+		if env := f.run(req); env["W"] != "three" {
+			t.Errorf("env %v", env)
+		}
+		synctest.Wait()
+		f.expect()
+		f.stop()
+	})
+}
+
+func TestSignals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.put("app", "w", "one")
+		f.run(f.request("web", one(block{EmbeddedTmpl: greet, ChangeMode: "signal", ChangeSignal: "SIGHUP"})))
+		f.reply["signal"] = sdk.ErrNoTask
+		f.put("app", "w", "two")
+		time.Sleep(6 * time.Second)
+		f.expect("web: signal SIGHUP Template re-rendered", "web: event  / Template skipped signal SIGHUP: task is not running")
+		f.reply["signal"] = errors.New("no")
+		f.put("app", "w", "three")
+		time.Sleep(6 * time.Second)
+		f.expect("web: signal SIGHUP Template re-rendered", "web: kill Template failed to send signals [SIGHUP]: no")
+		f.stop()
+	})
+}
+
+// After the death of the process, and of the agent, what has changed meanwhile
+// counts as a change; what has not, does not.
+func TestTakenOver(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		change bool
+		want   []string
+	}{
+		{"nothing has changed", false, nil},
+		{"the variable has changed", true, []string{"web: restart " + reasonRestart + " false"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				f.put("app", "w", "one")
+				s := &script{Command: "/bin/x", RunOnFirstRender: true}
+				req := f.request("web", []block{
+					{EmbeddedTmpl: greet, DestPath: "local/env", Envvars: true, ChangeMode: "restart"},
+					{EmbeddedTmpl: "static", DestPath: "local/s", ChangeMode: "script", ChangeScript: s},
+				})
+				f.run(req)
+				synctest.Wait()
+				f.taken()
+				f.stop()
+				f.start()
+				if test.change {
+					f.put("app", "w", "two")
+				}
+				req.Running = true
+				if env := f.run(req); env["W"] != "one" {
+					t.Errorf("env of the running task: %v", env)
+				}
+				time.Sleep(time.Minute)
+				f.expect(test.want...)
+				f.stop()
+			})
+		})
+	}
+}
+
+// A variable that has gone leaves a running task as it is.
+func TestDeletedVariable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.put("app", "w", "one")
+		f.run(f.request("web", one(block{EmbeddedTmpl: greet, ChangeMode: "restart"})))
+		f.change(func() { delete(f.variables, "app") })
+		time.Sleep(time.Minute)
+		f.expect()
+		if got := f.read("web/local/out"); got != "W=one\n" {
+			t.Errorf("got %q", got)
+		}
+		f.stop()
+	})
+}
+
+func TestRenderTemplatesOnRestart(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFixture(t)
+			req := f.request("web", one(block{EmbeddedTmpl: `{{ timestamp "unix" }}`}), map[string]any{"render_templates": again})
+			f.run(req)
+			before := f.read("web/local/out")
+			time.Sleep(time.Hour)
+			f.run(req)
+			if got := f.read("web/local/out"); (got != before) != again {
+				t.Errorf("render_templates %v: %q after %q", again, got, before)
+			}
+			f.stop()
+		})
+	}
+}
+
+// wait puts a change off until others have followed, but not for ever.
+func TestWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.put("app", "w", "0")
+		f.run(f.request("web", one(block{EmbeddedTmpl: greet, ChangeMode: "noop", Wait: &wait{Min: 10 * time.Second, Max: 25 * time.Second}})))
+		for i := range 6 { // every 6 seconds, the last after 30
+			f.put("app", "w", fmt.Sprint(i+1))
+			time.Sleep(6 * time.Second)
+			want := "W=0\n"
+			if i >= 4 {
+				want = "W=5\n"
+			}
+			if got := f.read("web/local/out"); got != want {
+				t.Errorf("after %d changes %q, want %q", i+1, got, want)
+			}
+		}
+		f.stop()
+	})
+}
+
+// The scope of an agent that has gone is of no use to the next: what is to be
+// done waits for a new one.
+func TestScopeIsRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.put("app", "w", "one")
+		req := f.request("web", one(block{EmbeddedTmpl: greet, ChangeMode: "signal", ChangeSignal: "SIGHUP"}))
+		f.run(req)
+		f.reply["signal"] = sdk.ErrDenied
+		f.put("app", "w", "two")
+		time.Sleep(time.Minute)
+		f.expect("web: signal SIGHUP Template re-rendered")
+		f.reply["signal"] = nil
+		req.Capability, req.Running = "new", true
+		f.run(req)
+		synctest.Wait()
+		f.expect("new: signal SIGHUP Template re-rendered")
+		f.stop()
+	})
+}
+
+func TestDestinations(t *testing.T) {
+	f := newFixture(t)
+	outside := filepath.Join(t.TempDir(), "outside")
+	req := f.request("web", []block{
+		{EmbeddedTmpl: "1", DestPath: "local/deep/er/x", Perms: "4750"},
+		{EmbeddedTmpl: "2", DestPath: outside},
+		{EmbeddedTmpl: "3", DestPath: "${NOMAD_SECRETS_DIR}/x"},
+		{EmbeddedTmpl: "4", DestPath: "${NOMAD_ALLOC_DIR}/x"},
+		{EmbeddedTmpl: "5", DestPath: "local/${attr.kernel.name}"},
+		{EmbeddedTmpl: "6", DestPath: "local/link"},
+		{SourcePath: "${NOMAD_TASK_DIR}/source", DestPath: "local/rendered", LeftDelim: "<<", RightDelim: ">>"},
+	})
+	if err := os.Symlink("/etc/passwd", filepath.Join(req.Dir.LocalDir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(req.Dir.LocalDir, "source"), []byte(`<< env "GREETING" >> {{ }}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	f.run(req)
+	defer f.stop()
+	for path, want := range map[string]string{
+		"web/local/deep/er/x": "1", "web" + outside: "2", "web/secrets/x": "3", "alloc/x": "4", "web/local/linux": "5", "web/local/link": "6",
+		"web/local/rendered": "hello {{ }}",
+	} {
+		if got := f.read(path); got != want {
+			t.Errorf("%s: %q, want %q", path, got, want)
+		}
+	}
+	info, err := os.Lstat(filepath.Join(f.dir, "web/local/deep/er/x"))
+	if err != nil || info.Mode() != 0o750 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	if info, err := os.Lstat(filepath.Join(f.dir, "web/local/link")); err != nil || !info.Mode().IsRegular() {
+		t.Errorf("the link: %v, %v", info, err)
+	}
+}
+
+// R10: no link leads out of the directory of the task.
+func TestLinks(t *testing.T) {
+	f := newFixture(t)
+	outside := t.TempDir()
+	if err := os.WriteFile(filepath.Join(outside, "secret"), []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, b := range map[string]block{
+		"writes through a directory": {EmbeddedTmpl: "x", DestPath: "local/link/secret"},
+		"makes a directory":          {EmbeddedTmpl: "x", DestPath: "local/link/new/x"},
+		"reads a file":               {EmbeddedTmpl: `{{ file "local/link/secret" }}`},
+		"reads a source":             {SourcePath: "local/link/secret"},
+	} {
+		req := f.request("web", one(b))
+		_ = os.Symlink(outside, filepath.Join(req.Dir.LocalDir, "link"))
+		if _, err := f.hook.Prestart(t.Context(), req); err == nil || !strings.Contains(err.Error(), "escapes") {
+			t.Errorf("%s: %v", name, err)
+		}
+		f.stop()
+	}
+	if content, err := os.ReadFile(filepath.Join(outside, "secret")); err != nil || string(content) != "secret" {
+		t.Errorf("outside: %q, %v", content, err)
+	}
+	if entries, _ := os.ReadDir(outside); len(entries) != 1 {
+		t.Errorf("outside: %v", entries)
+	}
+}
+
+func TestFileIsFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		req := f.request("web", one(block{EmbeddedTmpl: `{{ file "local/in" }}`, ChangeMode: "noop"}))
+		in := filepath.Join(req.Dir.LocalDir, "in")
+		if err := os.WriteFile(in, []byte("one"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		f.run(req)
+		if err := os.WriteFile(in, []byte("three"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		if got := f.read("web/local/out"); got != "three" {
+			t.Errorf("got %q", got)
+		}
+		f.stop()
+	})
+}

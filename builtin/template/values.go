@@ -1,0 +1,107 @@
+package template
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"text/template"
+)
+
+// varMeta says which variable something is about.
+type varMeta struct{ Namespace, Path string }
+
+func (m varMeta) String() string { return m.Path }
+
+// items is a variable, as templates see it: its items by their keys.
+type items map[string]item
+
+// item is the text of one of them, which templates may ask for its value too.
+type item string
+
+// Value is the text as functions take it.
+func (i item) Value() string { return string(i) }
+
+// Keys are in order.
+func (m items) Keys() []string { return slices.Sorted(maps.Keys(m)) }
+
+// Values are in the order of the keys.
+func (m items) Values() []string {
+	list := make([]string, 0, len(m))
+	for _, k := range m.Keys() {
+		list = append(list, string(m[k]))
+	}
+	return list
+}
+
+// Tuples are in the order of the keys.
+func (m items) Tuples() []tuple {
+	list := make([]tuple, 0, len(m))
+	for _, k := range m.Keys() {
+		list = append(list, tuple{k, string(m[k])})
+	}
+	return list
+}
+
+type tuple struct{ K, V string }
+
+// serviceName is a service, with the tags of all its instances.
+type serviceName struct {
+	Name string
+	Tags []string
+}
+
+var (
+	stringType = reflect.TypeFor[string]()
+	anyType    = reflect.TypeFor[any]()
+)
+
+// takeItems lets the functions that take a text take an item too: text/template
+// converts neither.
+func takeItems(funcs template.FuncMap) template.FuncMap {
+	for name, f := range funcs {
+		funcs[name] = takeItem(name, reflect.ValueOf(f)).Interface()
+	}
+	return funcs
+}
+
+func takeItem(name string, f reflect.Value) reflect.Value {
+	t := f.Type()
+	in := make([]reflect.Type, t.NumIn())
+	texts := 0
+	for i := range in {
+		if in[i] = t.In(i); in[i] == stringType {
+			in[i] = anyType
+			texts++
+		}
+	}
+	if texts == 0 {
+		return f
+	}
+	out := []reflect.Type{t.Out(0), reflect.TypeFor[error]()}
+	return reflect.MakeFunc(reflect.FuncOf(in, out, t.IsVariadic()), func(args []reflect.Value) []reflect.Value {
+		for i := range args {
+			if t.In(i) != stringType {
+				continue
+			}
+			text := args[i].Elem()
+			if text.IsValid() && text.Kind() != reflect.String {
+				err := fmt.Errorf("%s wants a text, not %s", name, text.Type())
+				return []reflect.Value{reflect.Zero(t.Out(0)), reflect.ValueOf(&err).Elem()}
+			}
+			args[i] = reflect.New(stringType).Elem()
+			if text.IsValid() {
+				args[i].SetString(text.String())
+			}
+		}
+		call := f.Call
+		if t.IsVariadic() {
+			call = f.CallSlice
+		}
+		results := call(args)
+		if len(results) == 1 {
+			results = append(results, reflect.Zero(out[1]))
+		}
+		return results
+	})
+}
