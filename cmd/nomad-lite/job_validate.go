@@ -46,9 +46,9 @@ func newJobValidateCommand(s *streams) *cobra.Command {
 
 The job is checked as Nomad checks it, and then for what this build of
 nomad-lite cannot run. What stands in the config blocks of its tasks is compared
-with what the drivers take. No agent is asked. Of a job whose tasks wait for each
-other (lite_after and its like in meta), the order is shown. FILE is a path, or -
-for standard input.
+with what the drivers take, and lite_hook_NAME of meta with what the hooks take.
+No agent is asked. Of a job whose tasks wait for each other (lite_after and its
+like in meta), the order is shown. FILE is a path, or - for standard input.
 
 Exit codes: 0 when the job can run here, 1 when it cannot.`,
 		Example: `  nomad-lite job validate web.nomad.hcl
@@ -75,7 +75,11 @@ Exit codes: 0 when the job can run here, 1 when it cannot.`,
 			if err != nil {
 				return err
 			}
-			if !valid || !runs || !fits {
+			hooked, err := job.checkHooks(cmd.Context(), plugins, s)
+			if err != nil {
+				return err
+			}
+			if !valid || !runs || !fits || !hooked {
 				return &exitError{code: 1}
 			}
 			if gates := model.GateGraph(job.job); gates != "" {

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
@@ -158,6 +159,17 @@ func (j *jobFile) refuse(s *streams, drivers []string, foreground bool) (bool, e
 func (j *jobFile) drivers() []string {
 	var names []string
 	eachTask(j.job, func(_ *api.TaskGroup, task *api.Task) { names = append(names, task.Driver) })
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// hooks are the names of the hooks that take part in the job.
+func (j *jobFile) hooks() []string {
+	var names []string
+	for _, at := range model.HookAttachments(j.job) {
+		names = append(names, at.Hook)
+	}
+	names = append(names, hooks.Built(j.job)...)
 	slices.Sort(names)
 	return slices.Compact(names)
 }

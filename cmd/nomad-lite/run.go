@@ -123,7 +123,7 @@ func run(ctx context.Context, o runOptions, path string, s *streams) error {
 	v := newView(s, newScreen(s))
 	defer v.close()
 	logger := hclog.New(&hclog.LoggerOptions{Name: "nomad-lite", Level: level, Output: v})
-	plugins, err := o.plugins.catalog(s, file.drivers(), logger)
+	plugins, err := o.plugins.catalog(s, append(file.drivers(), file.hooks()...), logger)
 	if err != nil {
 		return refused(err)
 	}
@@ -176,7 +176,7 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	if err := r.awaitDrivers(ctx); err != nil {
 		return err
 	}
-	if err := r.checkDrivers(); err != nil {
+	if err := r.checkPlugins(ctx); err != nil {
 		return err
 	}
 	job := r.file.job
@@ -396,9 +396,9 @@ func (r *foregroundRun) await(output func()) {
 	}
 }
 
-// checkDrivers refuses the job when a driver that it needs is not there, or has a
-// plugin that cannot be started.
-func (r *foregroundRun) checkDrivers() error {
+// checkPlugins refuses the job when a driver or hook that it needs is not there, or
+// has a plugin that cannot be started.
+func (r *foregroundRun) checkPlugins(ctx context.Context) error {
 	wanted := r.file.drivers()
 	drivers := r.agent.Drivers()
 	var broken []error
@@ -417,6 +417,9 @@ func (r *foregroundRun) checkDrivers() error {
 	}
 	names := slices.AppendSeq(builtinDrivers(), maps.Keys(drivers))
 	if good, err := r.file.refuse(r.streams, names, true); err != nil || !good {
+		return errors.Join(errRefused, err)
+	}
+	if good, err := r.file.askHooks(ctx, r.agent, r.streams); err != nil || !good {
 		return errors.Join(errRefused, err)
 	}
 	return nil

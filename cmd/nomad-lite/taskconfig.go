@@ -49,21 +49,57 @@ func (j *jobFile) checkConfigs(ctx context.Context, plugins pluginFlags, drivers
 
 // taskSchemas asks drivers what they take.
 func taskSchemas(ctx context.Context, plugins pluginFlags, wanted []string, s *streams) (schemas map[string]*hclspec.Spec, err error) {
-	logger := hclog.NewNullLogger() // what does not start is told of here
+	schemas = make(map[string]*hclspec.Spec)
+	err = withPlugins(ctx, plugins, wanted, s, func(a *agent.Agent) {
+		for _, name := range wanted {
+			schema, err := a.TaskConfigSchema(ctx, name)
+			if err != nil {
+				fmt.Fprintf(s.err, "warning: config blocks for driver %q are not checked: %v\n", name, err)
+			}
+			schemas[name] = schema
+		}
+	})
+	return schemas, err
+}
+
+// withPlugins lets do ask plugins of these names.
+func withPlugins(ctx context.Context, plugins pluginFlags, wanted []string, s *streams, do func(*agent.Agent)) error {
+	logger := hclog.NewNullLogger() // what does not start is told of by who asks
 	known, err := plugins.catalog(s, wanted, logger)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	a, err := agent.Open(ctx, agent.Config{Plugins: known, Version: buildVersion(), Logger: logger})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	defer func() { err = errors.Join(err, a.Close()) }()
-	schemas = make(map[string]*hclspec.Spec)
-	for _, name := range wanted {
-		if schemas[name], err = a.TaskConfigSchema(ctx, name); err != nil {
-			fmt.Fprintf(s.err, "warning: config blocks for driver %q are not checked: %v\n", name, err)
-		}
+	do(a)
+	return a.Close()
+}
+
+// checkHooks says what is wrong with the hooks that the job attaches, with the
+// place in the file. The answer is whether nothing is.
+func (j *jobFile) checkHooks(ctx context.Context, plugins pluginFlags, s *streams) (good bool, err error) {
+	wanted := j.hooks()
+	if len(wanted) == 0 {
+		return true, nil
 	}
-	return schemas, nil
+	asked := withPlugins(ctx, plugins, wanted, s, func(a *agent.Agent) { good, err = j.askHooks(ctx, a, s) })
+	return good, errors.Join(err, asked)
+}
+
+func (j *jobFile) askHooks(ctx context.Context, a *agent.Agent, s *streams) (good bool, err error) {
+	faults, trouble := a.CheckAttachments(ctx, j.job)
+	for _, err := range trouble {
+		fmt.Fprintf(s.err, "warning: what the job says to a hook is not checked: %v\n", err)
+	}
+	if len(faults) == 0 {
+		return true, nil
+	}
+	fmt.Fprintln(s.err, "Hooks of the job:")
+	places := make(hcl.Diagnostics, 0, len(faults))
+	for _, fault := range faults {
+		places = append(places, j.at(fault.Path, fault.Reason))
+	}
+	return false, jobspec.WriteDiagnostics(s.err, places, j.file.Texts)
 }

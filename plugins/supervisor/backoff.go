@@ -6,6 +6,9 @@ const (
 	backoffBase = 5 * time.Second
 	backoffMost = 2 * time.Minute
 
+	overCallBase = 100 * time.Millisecond
+	overCallMost = time.Second
+
 	// stableAfter is how long a process must live for its past to be forgotten.
 	stableAfter = time.Minute
 
@@ -23,6 +26,15 @@ func backoff(troubles int) time.Duration {
 		return 0
 	}
 	return doubled(backoffBase, troubles-1, backoffMost)
+}
+
+// overCallBackoff is backoff for a hook that dies when it is called: it comes up
+// well, and those who call it next may have better luck.
+func overCallBackoff(troubles int) time.Duration {
+	if troubles <= 0 {
+		return 0
+	}
+	return doubled(overCallBase, troubles-1, overCallMost)
 }
 
 // reopen is the delay before a stream is opened again after so many short lives.

@@ -29,7 +29,7 @@ func (s *Supervisor) manage(ctx context.Context, wg *sync.WaitGroup, sl *slot) {
 		return
 	}
 	for troubles := 0; ; {
-		began := time.Now()
+		began, overCall := time.Now(), false
 		inst, err := s.up(ctx, sl)
 		if err == nil {
 			if wanted := s.serve(ctx, sl, inst); wanted != nil {
@@ -48,6 +48,7 @@ func (s *Supervisor) manage(ctx context.Context, wg *sync.WaitGroup, sl *slot) {
 				return
 			}
 			err = inst.Exit()
+			overCall = s.diedOverCall(sl, began)
 			// Not at once: a child of the plugin may write to the plugin's stderr.
 			wg.Go(func() {
 				select {
@@ -68,6 +69,9 @@ func (s *Supervisor) manage(ctx context.Context, wg *sync.WaitGroup, sl *slot) {
 		}
 
 		delay := backoff(troubles)
+		if overCall {
+			delay = overCallBackoff(troubles)
+		}
 		troubles++
 		logger.Warn("plugin is down", "error", err, "delay", delay)
 		if delay == 0 {
@@ -82,6 +86,14 @@ func (s *Supervisor) manage(ctx context.Context, wg *sync.WaitGroup, sl *slot) {
 		}
 		s.update(func() { sl.err = nil })
 	}
+}
+
+// diedOverCall reports whether a hook has died that somebody had asked for since it
+// began. It may be the fault of one allocation, and the others must not wait for long.
+func (s *Supervisor) diedOverCall(sl *slot, began time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return sl.info.Type == base.TypeHook && !sl.asked.Before(began)
 }
 
 // awaitUse holds back a builtin hook until somebody asks for it: most machines

@@ -287,7 +287,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 // returns the reason at once (ErrUnavailable), and the launch is tried again
 // later. A name that no plugin serves is ErrNoDriver.
 func (s *Supervisor) Driver(ctx context.Context, name string) (driver.Driver, error) {
-	inst, err := s.serving(ctx, driverOf(name))
+	inst, err := s.serving(ctx, driverOf(name), time.Time{})
 	if err != nil {
 		return nil, err
 	}
@@ -295,9 +295,11 @@ func (s *Supervisor) Driver(ctx context.Context, name string) (driver.Driver, er
 }
 
 // Hook returns the hook of that name, and what it takes part in, as Driver does.
+// It also waits for the next try of a failed launch, if that comes before ctx ends.
 // A name that no plugin serves is ErrNoHook.
 func (s *Supervisor) Hook(ctx context.Context, name string) (*hook.Client, *hook.Description, error) {
-	inst, err := s.serving(ctx, Served{base.TypeHook, name})
+	until, _ := ctx.Deadline()
+	inst, err := s.serving(ctx, Served{base.TypeHook, name}, until)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -305,11 +307,12 @@ func (s *Supervisor) Hook(ctx context.Context, name string) (*hook.Client, *hook
 	return client, takes, nil
 }
 
-// serving returns a plugin that lives, starting or awaiting it if need be.
-func (s *Supervisor) serving(ctx context.Context, what Served) (instance, error) {
+// serving returns a plugin that lives, starting or awaiting it if need be. A launch
+// that is tried again before until is waited for.
+func (s *Supervisor) serving(ctx context.Context, what Served, until time.Time) (instance, error) {
 	for {
 		s.mu.Lock()
-		inst, err := s.servingLocked(what)
+		inst, err := s.servingLocked(what, until)
 		moved := s.moved
 		s.mu.Unlock()
 		if err != nil {
@@ -330,7 +333,7 @@ func (s *Supervisor) serving(ctx context.Context, what Served) (instance, error)
 
 // servingLocked returns a living instance, or an error, or neither when there
 // is something to wait for.
-func (s *Supervisor) servingLocked(what Served) (instance, error) {
+func (s *Supervisor) servingLocked(what Served, until time.Time) (instance, error) {
 	if s.stopped {
 		return nil, fmt.Errorf("%s: %w", what, ErrStopped)
 	}
@@ -346,6 +349,8 @@ func (s *Supervisor) servingLocked(what Served) (instance, error) {
 		return nil, nil
 	case sl == nil:
 		return nil, s.nobodyLocked(what)
+	case sl.err != nil && !sl.retryAt.IsZero() && sl.retryAt.Before(until):
+		return nil, nil
 	case sl.err != nil:
 		if sl.retryAt.IsZero() {
 			return nil, fmt.Errorf("%s: %w: %w", what, ErrUnavailable, sl.err)

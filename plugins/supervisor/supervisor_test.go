@@ -589,6 +589,32 @@ func newFakeHook(name string) *fakePlugin {
 	return f
 }
 
+// A hook that dies whenever it is called is soon there again: the next call may be
+// of another allocation.
+func TestHookDiesOverCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, Config{}, []catalog.Entry{hookEntry("h")}, func(context.Context, string, int) (*fakePlugin, error) {
+			return newFakeHook("h"), nil
+		})
+		began := time.Now()
+		for range 10 {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			if _, _, err := s.Hook(ctx, "h"); err != nil {
+				t.Fatalf("after %v: %v", time.Since(began), err)
+			}
+			cancel()
+			time.Sleep(time.Millisecond)
+			s.mu.Lock()
+			s.slots[0].inst.Kill()
+			s.mu.Unlock()
+			synctest.Wait()
+		}
+		if took := time.Since(began); took < 3*time.Second || took > 10*time.Second {
+			t.Errorf("ten deaths took %v", took)
+		}
+	})
+}
+
 // A builtin hook starts when somebody asks for it, is started again when it dies
 // or when it was at rest, and is no driver.
 func TestHooks(t *testing.T) {

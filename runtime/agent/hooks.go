@@ -3,14 +3,18 @@ package agent
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"path/filepath"
 
-	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/hashicorp/nomad/api"
+
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/hookhost"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -80,14 +84,26 @@ func (a *Agent) makeHooks() error {
 	return err
 }
 
-// AttachmentSchema asks a hook what it takes in an attachment; nil is nothing. It
-// waits for one that is being started.
-func (a *Agent) AttachmentSchema(ctx context.Context, name string) (*hclspec.Spec, error) {
-	_, takes, err := a.supervisor.Hook(ctx, name)
-	if err != nil {
-		return nil, err
+// CheckAttachments tells at which places a canonical job attaches a hook that is
+// not there, or with a configuration that the hook does not take; trouble tells
+// which hooks could not be asked. It waits for plugins that are being started.
+func (a *Agent) CheckAttachments(ctx context.Context, job *api.Job) (faults []model.Refusal, trouble []error) {
+	for _, at := range model.HookAttachments(job) {
+		_, takes, err := a.supervisor.Hook(ctx, at.Hook)
+		switch {
+		case errors.Is(err, supervisor.ErrNoHook):
+			err = fmt.Errorf("%w; put its program into plugin_dir and name it in a plugin block of the agent's configuration, or remove meta %s%s", err, model.HookPrefix, at.Hook)
+		case err != nil:
+			trouble = append(trouble, err)
+			err = hooks.CheckSyntax(at.Config)
+		default:
+			err = hooks.CheckAttachment(at.Config, takes.Schema)
+		}
+		if err != nil {
+			faults = append(faults, model.Refusal{Path: at.Path, Reason: fmt.Sprintf("meta %s%s: %v", model.HookPrefix, at.Hook, err)})
+		}
 	}
-	return takes.Schema, nil
+	return faults, trouble
 }
 
 // debtFact begins the names of the records of moments that hooks owe.

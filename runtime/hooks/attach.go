@@ -127,6 +127,12 @@ func CheckAttachment(text string, schema *hclspec.Spec) error {
 	return err
 }
 
+// CheckSyntax is CheckAttachment without knowing the plugin.
+func CheckSyntax(text string) error {
+	_, err := parseAttachment(text)
+	return err
+}
+
 func parseAttachment(text string) (map[string]any, error) {
 	config := make(map[string]any)
 	if strings.TrimSpace(text) == "" {
@@ -251,6 +257,26 @@ var built = []struct {
 		},
 		nil,
 	},
+}
+
+// Built returns the names of the hooks in the box that the blocks of a job need.
+func Built(job *api.Job) (names []string) {
+	for _, b := range built {
+		for _, g := range job.TaskGroups {
+			if g == nil {
+				continue
+			}
+			for _, t := range g.Tasks {
+				if t == nil {
+					continue
+				}
+				if _, _, some := b.blocks(t); some {
+					names = append(names, b.name)
+				}
+			}
+		}
+	}
+	return names
 }
 
 // AllocHooks returns the hooks of an allocation. Those that only one of its tasks

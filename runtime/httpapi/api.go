@@ -18,6 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
@@ -31,6 +32,9 @@ type Node interface {
 	// CollectAlloc takes an ended allocation off the disk, CollectAllocs all of them.
 	CollectAlloc(ctx context.Context, id string) error
 	CollectAllocs()
+	// CheckAttachments tells what is wrong with the hooks that a canonical job
+	// attaches, and which of them cannot be asked now.
+	CheckAttachments(context.Context, *api.Job) (faults []model.Refusal, trouble []error)
 	// Logs has what tasks print, below the LogDir of their allocations.
 	Logs() *logs.Collector
 	LogDir(allocID string) string

@@ -23,6 +23,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
@@ -34,6 +35,9 @@ type idle struct{}
 func (idle) Alloc(string) *allocrunner.Runner           { return nil }
 func (idle) CollectAlloc(context.Context, string) error { return errors.New("not here") }
 func (idle) CollectAllocs()                             {}
+func (idle) CheckAttachments(context.Context, *api.Job) ([]model.Refusal, []error) {
+	return nil, nil
+}
 
 func (idle) Logs() *logs.Collector                     { return nil }
 func (idle) LogDir(string) string                      { return "" }

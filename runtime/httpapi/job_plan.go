@@ -25,7 +25,7 @@ func (a *API) planJob(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := a.acceptable(job); err != nil {
+	if err := a.acceptable(r.Context(), job); err != nil {
 		return nil, err
 	}
 	index := max(a.config.Store.Snapshot().TableIndex(nil, store.Jobs), 1)

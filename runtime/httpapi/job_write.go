@@ -2,11 +2,13 @@ package httpapi
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -63,9 +65,13 @@ func (a *API) take(r *request, sent sentJob) (*api.Job, error) {
 	return job, nil
 }
 
+// hookPatience is how long a registration waits for hook plugins that start.
+const hookPatience = 10 * time.Second
+
 // acceptable says what is wrong with a job that was taken, or what of it this
-// build cannot run. A driver that is not there may come.
-func (a *API) acceptable(job *api.Job) error {
+// build cannot run. A driver that is not there may come; a hook that is not there
+// would be missed only when the job runs.
+func (a *API) acceptable(ctx context.Context, job *api.Job) error {
 	scales := func(g *api.TaskGroup) bool { return g.Scaling != nil }
 	if val(job.Type) == api.JobTypeSystem && slices.ContainsFunc(job.TaskGroups, scales) {
 		return bad("Task groups with job type system do not support scaling blocks")
@@ -74,7 +80,10 @@ func (a *API) acceptable(job *api.Job) error {
 		return err
 	}
 	var lines []string
-	for _, refusal := range model.Refusals(job, func(string) bool { return true }) {
+	ctx, cancel := context.WithTimeout(ctx, hookPatience)
+	defer cancel()
+	attachments, _ := a.config.Node.CheckAttachments(ctx, job)
+	for _, refusal := range append(model.Refusals(job, func(string) bool { return true }), attachments...) {
 		if !refusal.Foreground {
 			lines = append(lines, strings.Join(refusal.Path, ".")+": "+refusal.Reason)
 		}
@@ -125,7 +134,7 @@ func (a *API) registerJob(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := a.acceptable(job); err != nil {
+	if err := a.acceptable(r.Context(), job); err != nil {
 		return nil, err
 	}
 	submission, warnings := kept(body.Submission)
@@ -150,7 +159,7 @@ func (a *API) validateJob(r *request) (any, error) {
 		return nil, err
 	}
 	answer := api.JobValidateResponse{Warnings: model.FormatWarnings(model.Warnings(job))}
-	if err := a.acceptable(job); err != nil {
+	if err := a.acceptable(r.Context(), job); err != nil {
 		answer.Error = err.Error()
 		answer.ValidationErrors = sentences(err)
 	}

@@ -89,6 +89,9 @@ type entry struct {
 	over   chan struct{}       // closed by Runner.ended; nil if it had ended before
 	gone   bool                // it is being removed, or has been
 	off    bool                // it is off the disk
+
+	destroying sync.Mutex // held while it is destroyed
+	destroyed  bool       // guarded by destroying
 }
 
 // New returns a runner that has no allocation yet.
@@ -259,8 +262,20 @@ func (r *Runner) remove(id string, e *entry) {
 	r.config.Source.Removed(id)
 }
 
-// destroy takes an allocation off the disk that has ended.
+// destroy takes an allocation off the disk that has ended, unless that is done:
+// it may be collected first, and removed later.
 func (r *Runner) destroy(e *entry) error {
+	e.destroying.Lock()
+	defer e.destroying.Unlock()
+	if e.destroyed {
+		return nil
+	}
+	err := r.destroyOnce(e)
+	e.destroyed = err == nil
+	return err
+}
+
+func (r *Runner) destroyOnce(e *entry) error {
 	runner := e.runner
 	if runner == nil {
 		config := r.config.Alloc

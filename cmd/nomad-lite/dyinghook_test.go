@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// dyingHook is a plugin that writes each moment into a ledger, and dies at some.
+func dyingHook() { sdk.Serve(dying{}) }
+
+type dying struct{}
+
+func (dying) Info() sdk.Info {
+	return sdk.Info{
+		Name: "dying", Version: "1.0.0",
+		AttachmentSchema: sdk.Object(map[string]*sdk.Spec{
+			"ledger": sdk.Attr("ledger", "string", true),
+			"die":    sdk.Attr("die", "list(string)", false), // at these moments
+			"often":  sdk.Default(sdk.Attr("often", "number", false), sdk.Literal("1")),
+			"hang":   sdk.Attr("hang", "list(string)", false), // at these
+			"refuse": sdk.Attr("refuse", "list(string)", false),
+			"done":   sdk.Attr("done", "bool", false),
+			"lie":    sdk.Attr("lie", "bool", false), // with an answer that is too large
+		}),
+	}
+}
+
+type dyingOrders struct {
+	Ledger string   `codec:"ledger"`
+	Die    []string `codec:"die"`
+	Often  int      `codec:"often"`
+	Hang   []string `codec:"hang"`
+	Refuse []string `codec:"refuse"`
+	Done   bool     `codec:"done"`
+	Lie    bool     `codec:"lie"`
+}
+
+// obey does at a moment what the job says.
+func (dying) obey(ctx context.Context, g sdk.Grant, moment, text string) (o dyingOrders, err error) {
+	if err := g.Config(&o); err != nil {
+		return o, err
+	}
+	before, _ := os.ReadFile(o.Ledger)
+	line := moment + text
+	dies := slices.Contains(o.Die, moment) && strings.Count(string(before), moment+" dies\n") < o.Often
+	if dies {
+		line = moment + " dies"
+	}
+	f, err := os.OpenFile(o.Ledger, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return o, err
+	}
+	fmt.Fprintln(f, line)
+	f.Close()
+	switch {
+	case dies:
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		time.Sleep(time.Minute) // the answer must not overtake the signal
+	case slices.Contains(o.Hang, moment):
+		<-ctx.Done()
+	case slices.Contains(o.Refuse, moment):
+		return o, fmt.Errorf("no %s here", moment)
+	}
+	return o, nil
+}
+
+func (d dying) Prerun(ctx context.Context, req sdk.AllocPrerunRequest) error {
+	_, err := d.obey(ctx, req.Grant, "prerun", " "+req.Env["NOMAD_JOB_NAME"])
+	return err
+}
+
+func (d dying) PreKill(ctx context.Context, req sdk.AllocPreKillRequest) error {
+	_, err := d.obey(ctx, req.Grant, "pre_kill", "")
+	return err
+}
+
+func (d dying) Postrun(ctx context.Context, req sdk.AllocPostrunRequest) error {
+	_, err := d.obey(ctx, req.Grant, "postrun", "")
+	return err
+}
+
+func (d dying) Destroy(ctx context.Context, req sdk.AllocDestroyRequest) error {
+	_, err := d.obey(ctx, req.Grant, "destroy", "")
+	return err
+}
+
+func (d dying) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
+	visits := req.PreviousState["visits"] + "x"
+	answer := sdk.TaskPrestartResponse{State: map[string]string{"visits": visits}, Env: map[string]string{"VISITS": visits}}
+	o, err := d.obey(ctx, req.Grant, "prestart", " "+visits)
+	answer.Done = o.Done
+	if o.Lie {
+		answer.Env["LIE"] = strings.Repeat("x", 2<<20)
+	}
+	return answer, err
+}
+
+func (d dying) Poststart(ctx context.Context, req sdk.TaskPoststartRequest) error {
+	_, err := d.obey(ctx, req.Grant, "poststart", " "+req.Env["VISITS"])
+	return err
+}
+
+func (d dying) PreKilling(ctx context.Context, req sdk.TaskPreKillingRequest) error {
+	_, err := d.obey(ctx, req.Grant, "pre_killing", "")
+	return err
+}
+
+func (d dying) Exited(ctx context.Context, req sdk.TaskExitedRequest) error {
+	_, err := d.obey(ctx, req.Grant, "exited", fmt.Sprintf(" code=%d restarts=%v", req.Exit.ExitCode, req.WillRestart))
+	return err
+}
+
+func (d dying) Stop(ctx context.Context, req sdk.TaskStopRequest) error {
+	_, err := d.obey(ctx, req.Grant, "stop", " "+req.ExistingState["visits"])
+	return err
+}
