@@ -270,7 +270,7 @@ func Built(job *api.Job) (names []string) {
 				if t == nil {
 					continue
 				}
-				if _, _, some := b.blocks(t); some {
+				if b.blocks(t) != nil {
 					names = append(names, b.name)
 				}
 			}
