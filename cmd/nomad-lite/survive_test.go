@@ -33,6 +33,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
 // mortalAgent is an agent that does what it is told on its standard input, until
@@ -618,7 +619,7 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 			}
 			local.Handle = nil
 			state.State, state.Events = model.TaskPending, state.Events[:2]
-			if err := errors.Join(s.PutTask(id, "loop", local, state), s.Close()); err != nil {
+			if err := errors.Join(s.PutTask(id, "loop", local, state, taskrunner.AtOnce)(), s.Close()); err != nil {
 				t.Fatal(err)
 			}
 

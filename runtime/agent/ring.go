@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -19,6 +20,8 @@ import (
 //
 // Reports are written as fast as the disk takes them. What comes while a write is
 // under way goes with the next one, and of one allocation only the latest state.
+// One that tells of no other state, but only what has happened, goes with the next
+// one, too, or after a while.
 type ring struct {
 	store     *store.Store
 	scheduler *scheduler.Scheduler
@@ -31,7 +34,8 @@ type ring struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced when other allocations are desired
 	reports map[string]scheduler.Report
-	order   []string // of the reports
+	order   []string    // of the reports
+	idle    *time.Timer // ticks for reports without urgency; nil if there are none
 	removed []string
 }
 
@@ -60,7 +64,7 @@ func (r *ring) desired() {
 
 // Report implements noderunner.Source.
 func (r *ring) Report(u allocrunner.Update) {
-	r.add(u.AllocID, func(report *scheduler.Report) {
+	r.add(u.AllocID, r.isNews(u), func(report *scheduler.Report) {
 		report.ClientStatus, report.ClientDescription = u.ClientStatus, u.ClientDescription
 		report.TaskStates, report.NetworkStatus = u.TaskStates, u.NetworkStatus
 		if h := u.Health; h != nil {
@@ -71,7 +75,7 @@ func (r *ring) Report(u allocrunner.Update) {
 
 // Ended implements noderunner.Source.
 func (r *ring) Ended(allocID string, err error) {
-	r.add(allocID, func(report *scheduler.Report) {
+	r.add(allocID, true, func(report *scheduler.Report) {
 		report.Ended = true
 		if err != nil {
 			report.ClientStatus = api.AllocClientStatusFailed
@@ -88,8 +92,32 @@ func (r *ring) Removed(allocID string) {
 	r.tick()
 }
 
-func (r *ring) add(allocID string, edit func(*scheduler.Report)) {
+// isNews reports whether somebody may wait for what a report says: that an
+// allocation or a task is not in the state that is known, or that its health is.
+// What else has happened to it is for those who look.
+func (r *ring) isNews(u allocrunner.Update) bool {
+	known := r.store.Snapshot().Allocation(nil, u.AllocID)
+	if known == nil || u.ClientStatus != known.ClientStatus {
+		return true
+	}
+	if u.Health != nil && (known.DeploymentStatus == nil || known.DeploymentStatus.Healthy == nil) {
+		return true
+	}
+	for name, task := range u.TaskStates {
+		was := known.TaskStates[name]
+		if was == nil {
+			was = &api.TaskState{State: model.TaskPending}
+		}
+		if task.State != was.State || task.Failed != was.Failed {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *ring) add(allocID string, urgent bool, edit func(*scheduler.Report)) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	report, waits := r.reports[allocID]
 	if !waits {
 		report.AllocID = allocID
@@ -97,9 +125,16 @@ func (r *ring) add(allocID string, edit func(*scheduler.Report)) {
 	}
 	edit(&report)
 	r.reports[allocID] = report
-	r.mu.Unlock()
-	r.tick()
+	switch {
+	case urgent:
+		r.tick()
+	case r.idle == nil:
+		r.idle = time.AfterFunc(leisure, r.tick)
+	}
 }
+
+// leisure is how long a report may wait that nobody waits for.
+const leisure = 100 * time.Millisecond
 
 func (r *ring) tick() {
 	select {
@@ -145,6 +180,10 @@ func (r *ring) write(ctx context.Context) error {
 		reports = append(reports, r.reports[id])
 	}
 	removed := r.removed
+	if r.idle != nil {
+		r.idle.Stop()
+		r.idle = nil
+	}
 	r.reports, r.order, r.removed = make(map[string]scheduler.Report), nil, nil
 	r.mu.Unlock()
 	if len(reports) > 0 {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -19,6 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
 // flaky is the store as the scheduler sees it, when the disk takes nothing.
@@ -160,6 +162,47 @@ func TestReportsSurviveAFullDisk(t *testing.T) {
 	}
 }
 
+// TestReportsOfEventsWait makes sure that a state is told at once, and what has
+// happened besides with it, or after a while.
+func TestReportsOfEventsWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := newRing(t, 1)
+		id := r.ids(t)[0]
+		defer r.running(t)()
+		begin := time.Now()
+		report := func(u allocrunner.Update, events int) {
+			u.TaskStates["t"].Events = make([]*api.TaskEvent, events)
+			for i := range u.TaskStates["t"].Events {
+				u.TaskStates["t"].Events[i] = &api.TaskEvent{Type: "x", Time: int64(i)}
+			}
+			r.Report(u)
+		}
+		check := func(state string, events int, at time.Duration) {
+			t.Helper()
+			synctest.Wait()
+			got := api.TaskState{State: model.TaskPending}
+			if known := r.store.Snapshot().Allocation(nil, id).TaskStates["t"]; known != nil {
+				got = *known
+			}
+			if got.State != state || len(got.Events) != events || time.Since(begin) != at {
+				t.Errorf("%s with %d events after %v, want %s with %d after %v", got.State, len(got.Events), time.Since(begin), state, events, at)
+			}
+		}
+		pending := update(id, api.AllocClientStatusPending)
+		pending.TaskStates["t"].State = model.TaskPending
+		report(pending, 1)
+		check(model.TaskPending, 0, 0)
+		report(update(id, api.AllocClientStatusRunning), 2)
+		check(model.TaskRunning, 2, 0)
+		report(update(id, api.AllocClientStatusRunning), 3)
+		check(model.TaskRunning, 2, 0)
+		time.Sleep(leisure)
+		check(model.TaskRunning, 3, leisure)
+		report(pending, 4)
+		check(model.TaskPending, 4, leisure)
+	})
+}
+
 func TestReportsDoNotWakeTheNode(t *testing.T) {
 	r, _ := newRing(t, 1)
 	wanted, changed := r.Allocs()
@@ -189,7 +232,7 @@ func TestReportsDoNotWakeTheNode(t *testing.T) {
 func TestPurgedIsForgottenWhenItHasEnded(t *testing.T) {
 	r, _ := newRing(t, 1)
 	id := r.ids(t)[0]
-	if err := r.store.PutTaskState(id, "t", &api.TaskState{State: model.TaskRunning}); err != nil {
+	if err := r.store.PutTaskState(id, "t", &api.TaskState{State: model.TaskRunning}, taskrunner.AtOnce)(); err != nil {
 		t.Fatal(err)
 	}
 	r.Report(update(id, api.AllocClientStatusRunning))

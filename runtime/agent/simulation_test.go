@@ -92,6 +92,10 @@ type simAgent struct {
 	end       context.CancelCauseFunc
 	running   sync.WaitGroup
 	scheduler *scheduler.Scheduler
+
+	mu     sync.Mutex // taken before that of the simulation
+	behind []func()
+	hooks  map[string]taskrunner.HookState // as the tasks know them
 }
 
 func simulate(t *testing.T, seed uint64) {
@@ -167,6 +171,9 @@ func (s *simulation) allow(all bool) {
 // start starts an agent on what there is.
 func (s *simulation) start() {
 	g := &simAgent{died: make(chan struct{})}
+	s.mu.Lock()
+	g.hooks = maps.Clone(s.hooks)
+	s.mu.Unlock()
 	logger := hclog.NewNullLogger()
 	started := make(map[string]bool)
 	for _, id := range s.store.Snapshot().LocalAllocations() {
@@ -196,7 +203,7 @@ func (s *simulation) start() {
 			Store:        &mortalStore{s, g},
 			Records:      taskRecords{s.store},
 			Limits:       allocrunner.Limits{StatsInterval: 24 * time.Hour},
-			Hooks:        simHooks{s},
+			Hooks:        simHooks{s, g},
 			Logger:       logger,
 		},
 		GC:     noderunner.GC{DiskUsage: 101, InodeUsage: 101},
@@ -250,7 +257,7 @@ func (r *mortalRecords) Update(ctx context.Context, change func(scheduler.Tx) er
 	r.s.mu.Lock()
 	refused := r.s.faults && r.s.luck.IntN(10) == 0
 	r.s.mu.Unlock()
-	if err := r.g.err(); err != nil || refused {
+	if err := r.g.flush(); err != nil || refused {
 		return 0, errDead
 	}
 	return r.records.Update(ctx, change)
@@ -265,35 +272,61 @@ func (g *simAgent) err() error {
 	}
 }
 
-// mortalStore is the store of the runners of one agent.
+// mortalStore is the store of the runners of one agent. What is put behind is lost
+// if the agent dies before something else is written.
 type mortalStore struct {
 	s *simulation
 	g *simAgent
 }
 
-func (m *mortalStore) PutTaskLocal(alloc, task string, l taskrunner.LocalState) error {
-	return m.write(alloc, task, &l, func() error { return m.s.store.PutTaskLocal(alloc, task, l) })
+func (m *mortalStore) PutTaskLocal(alloc, task string, l taskrunner.LocalState, h taskrunner.Haste) taskrunner.Written {
+	return m.put(alloc, task, &l, h, func() error { return m.s.store.PutTaskLocal(alloc, task, l, taskrunner.AtOnce)() })
 }
 
-func (m *mortalStore) PutTaskState(alloc, task string, s *api.TaskState) error {
-	return m.write(alloc, task, nil, func() error { return m.s.store.PutTaskState(alloc, task, s) })
+func (m *mortalStore) PutTaskState(alloc, task string, s *api.TaskState, h taskrunner.Haste) taskrunner.Written {
+	return m.put(alloc, task, nil, h, func() error { return m.s.store.PutTaskState(alloc, task, s, taskrunner.AtOnce)() })
 }
 
-func (m *mortalStore) PutTask(alloc, task string, l taskrunner.LocalState, s *api.TaskState) error {
-	return m.write(alloc, task, &l, func() error { return m.s.store.PutTask(alloc, task, l, s) })
+func (m *mortalStore) PutTask(alloc, task string, l taskrunner.LocalState, s *api.TaskState, h taskrunner.Haste) taskrunner.Written {
+	return m.put(alloc, task, &l, h, func() error { return m.s.store.PutTask(alloc, task, l, s, taskrunner.AtOnce)() })
 }
 
-func (m *mortalStore) write(alloc, task string, l *taskrunner.LocalState, put func() error) error {
-	if err := m.g.err(); err != nil {
+func (m *mortalStore) put(alloc, task string, l *taskrunner.LocalState, h taskrunner.Haste, put func() error) taskrunner.Written {
+	key, g := alloc+"/"+task, m.g
+	err := errDead
+	g.mu.Lock()
+	if l != nil {
+		g.hooks[key] = l.Hooks["sim"]
+	}
+	g.behind = append(g.behind, func() {
+		err = put()
+		if l != nil {
+			m.s.mu.Lock()
+			defer m.s.mu.Unlock()
+			m.s.hooks[key] = l.Hooks["sim"]
+		}
+	})
+	g.mu.Unlock()
+	if h == taskrunner.Behind {
+		time.AfterFunc(50*time.Millisecond, func() { _ = g.flush() })
+		return nil
+	}
+	_ = g.flush() // err is what it was before
+	return func() error { return err }
+}
+
+// flush puts what was put behind.
+func (g *simAgent) flush() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.err(); err != nil {
 		return err
 	}
-	err := put()
-	if err == nil && l != nil {
-		m.s.mu.Lock()
-		defer m.s.mu.Unlock()
-		m.s.hooks[alloc+"/"+task] = l.Hooks["sim"]
+	for _, put := range g.behind {
+		put()
 	}
-	return err
+	g.behind = nil
+	return nil
 }
 
 // step is one thing that happens.
@@ -374,15 +407,19 @@ func (s *simulation) job(id string) *api.Job {
 }
 
 // simHooks attach to each task a hook that is done at its second call.
-type simHooks struct{ s *simulation }
+type simHooks struct {
+	s *simulation
+	g *simAgent
+}
 
 func (h simHooks) AllocHooks(*api.Allocation, hooks.Context) []hooks.Ordered { return nil }
 func (h simHooks) TaskHooks(a *api.Allocation, t *api.Task, _ hooks.Context) []hooks.Ordered {
-	return []hooks.Ordered{{Order: hooks.OrderPlugin, Hook: &simHook{h.s, a.ID + "/" + t.Name}}}
+	return []hooks.Ordered{{Order: hooks.OrderPlugin, Hook: &simHook{h.s, h.g, a.ID + "/" + t.Name}}}
 }
 
 type simHook struct {
 	s   *simulation
+	g   *simAgent
 	key string
 }
 
@@ -391,9 +428,9 @@ func (*simHook) Name() string { return "sim" }
 // Prestart checks that it is told what was stored, and is not called when that
 // was the end.
 func (h *simHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	h.s.mu.Lock()
-	stored := h.s.hooks[h.key]
-	h.s.mu.Unlock()
+	h.g.mu.Lock()
+	stored := h.g.hooks[h.key]
+	h.g.mu.Unlock()
 	said := req.PreviousState["said"]
 	if stored.Done || said != stored.Data["said"] {
 		h.s.world.fault("I6: the hook of %s is told %q, stored is %+v", h.key, said, stored)

@@ -275,20 +275,20 @@ type memory struct {
 	fail   error
 }
 
-func (m *memory) PutTaskLocal(_, task string, s taskrunner.LocalState) error {
+func (m *memory) PutTaskLocal(_, task string, s taskrunner.LocalState, _ taskrunner.Haste) taskrunner.Written {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.local == nil {
 		m.local = make(map[string]taskrunner.LocalState)
 	}
-	if m.fail != nil {
-		return m.fail
+	err := m.fail
+	if err == nil {
+		m.local[task] = s
 	}
-	m.local[task] = s
-	return nil
+	return func() error { return err }
 }
 
-func (m *memory) PutTaskState(_, task string, s *api.TaskState) error {
+func (m *memory) PutTaskState(_, task string, s *api.TaskState, _ taskrunner.Haste) taskrunner.Written {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.states == nil {
@@ -299,14 +299,14 @@ func (m *memory) PutTaskState(_, task string, s *api.TaskState) error {
 		m.atRun[task] = m.local[task]
 	}
 	m.states[task] = s
-	return nil
+	return notKept
 }
 
-func (m *memory) PutTask(alloc, task string, local taskrunner.LocalState, s *api.TaskState) error {
-	if err := m.PutTaskLocal(alloc, task, local); err != nil {
-		return err
+func (m *memory) PutTask(alloc, task string, local taskrunner.LocalState, s *api.TaskState, h taskrunner.Haste) taskrunner.Written {
+	if written := m.PutTaskLocal(alloc, task, local, h); written() != nil {
+		return written
 	}
-	return m.PutTaskState(alloc, task, s)
+	return m.PutTaskState(alloc, task, s, h)
 }
 
 func (m *memory) hookData(task, hook string) map[string]string {

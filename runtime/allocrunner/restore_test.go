@@ -28,14 +28,17 @@ import (
 
 // ledger is a Store and the Records of the next agent. When its agent dies,
 // because somebody says so or because a number of writes is reached, it writes no
-// more, and whoever tries to ends on the spot.
+// more, and whoever waits for a write ends on the spot. What is put Behind is
+// written at once if it is prompt, else with the next write, or after a while.
 type ledger struct {
 	mu     sync.Mutex
 	locals map[string]taskrunner.LocalState
 	states map[string]*api.TaskState
 	broken map[string]bool // tasks whose local records do not read
 	writes int
-	limit  int           // of writes; 0 means none
+	limit  int // of writes; 0 means none
+	prompt bool
+	behind []func()
 	buried bool          // what still stirs is of no interest
 	dead   chan struct{} // closed at the limit
 	ended  chan struct{} // closed when the agent has been told
@@ -50,35 +53,59 @@ func newLedger() *ledger {
 	}
 }
 
-func (l *ledger) write(f func()) error {
+func (l *ledger) put(h taskrunner.Haste, f func()) taskrunner.Written {
 	l.mu.Lock()
-	if !isClosed(l.dead) && (l.limit == 0 || l.writes < l.limit) {
-		l.writes++
-		f()
-		l.mu.Unlock()
+	defer l.mu.Unlock()
+	l.behind = append(l.behind, f)
+	if h == taskrunner.Behind && !l.prompt {
+		time.AfterFunc(50*time.Millisecond, func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.writeLocked()
+		})
 		return nil
 	}
-	closeOnce(l.dead)
-	buried := l.buried
-	l.mu.Unlock()
-	if buried {
-		return errors.New("the agent is dead")
+	l.writeLocked()
+	if !isClosed(l.dead) {
+		return notKept
 	}
-	<-l.ended
-	runtime.Goexit()
-	return nil
+	return func() error {
+		l.mu.Lock()
+		buried := l.buried
+		l.mu.Unlock()
+		if buried {
+			return errors.New("the agent is dead")
+		}
+		<-l.ended
+		runtime.Goexit()
+		return nil
+	}
 }
 
-func (l *ledger) PutTaskLocal(_, task string, s taskrunner.LocalState) error {
-	return l.write(func() { l.locals[task] = s })
+func (l *ledger) writeLocked() {
+	switch {
+	case len(l.behind) == 0:
+	case isClosed(l.dead), l.limit > 0 && l.writes == l.limit:
+		closeOnce(l.dead)
+	default:
+		l.writes++
+		for _, f := range l.behind {
+			f()
+		}
+		l.behind = nil
+	}
 }
 
-func (l *ledger) PutTaskState(_, task string, s *api.TaskState) error {
-	return l.write(func() { l.states[task] = s })
+func (l *ledger) PutTaskLocal(_, task string, s taskrunner.LocalState, h taskrunner.Haste) taskrunner.Written {
+	return l.put(h, func() { l.locals[task] = s })
 }
 
-func (l *ledger) PutTask(_, task string, local taskrunner.LocalState, s *api.TaskState) error {
-	return l.write(func() { l.locals[task], l.states[task] = local, s })
+func (l *ledger) PutTaskState(_, task string, s *api.TaskState, h taskrunner.Haste) taskrunner.Written {
+	return l.put(h, func() { l.states[task] = s })
+}
+
+func (l *ledger) PutTask(_, task string, local taskrunner.LocalState, s *api.TaskState, h taskrunner.Haste) taskrunner.Written {
+	return l.put(h, func() { l.locals[task], l.states[task] = local, s })
 }
 
 func (l *ledger) TaskLocal(_, task string) (taskrunner.LocalState, bool, error) {
@@ -599,6 +626,7 @@ func TestRestore(t *testing.T) {
 			want(t, "over", isClosed(short.Done()), "false")
 			a.Stop()
 			a.wait()
+			a.after(time.Second) // for the records of its end
 			a.die()
 			b := a.again(nil)
 			b.wait()
@@ -856,22 +884,29 @@ func TestEveryMomentOfDeath(t *testing.T) {
 			}
 		}`, poststopTask)
 	j := parseJob(t, text)
-	total := 0
-	synctest.Test(t, func(t *testing.T) {
-		a := startAgent(t, j, nil)
-		a.wait()
-		total = a.ledger.writes
-	})
-	if total < 10 {
-		t.Fatalf("%d writes", total)
+	moments := map[bool]int{}
+	for _, prompt := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			a := startAgent(t, j, func(c *Config) { c.Store.(*ledger).prompt = prompt })
+			a.wait()
+			moments[prompt] = a.ledger.writes
+		})
 	}
-	t.Logf("%d writes in the life of three tasks with four starts", total)
-	for _, pluginDies := range []bool{false, true} {
-		for n := 2; n <= total; n++ { // the first one is that the task is there
-			t.Run(fmt.Sprintf("write %d, plugin dies %v", n, pluginDies), func(t *testing.T) {
+	t.Logf("%d writes in the life of three tasks with four starts, %d if none waits for another", moments[false], moments[true])
+	if moments[false] < 10 || moments[true] < moments[false] {
+		t.Fatal("that is not all")
+	}
+	for n := range 2 * moments[true] {
+		n, pluginDies := n/2+1, n%2 == 1
+		for prompt, total := range moments {
+			if n == 1 || n > total { // the first one is that the task is there
+				continue
+			}
+			t.Run(fmt.Sprintf("write %d, prompt %v, plugin dies %v", n, prompt, pluginDies), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					a := startMortal(t, j, n-1, func(c *Config) {
+						c.Store.(*ledger).prompt = prompt
 						w := c.Drivers.(*world)
 						w.sweeps = true
 						w.checkStart = func(task string, alive []string) string {

@@ -223,23 +223,25 @@ type taskStore struct {
 	allocID, task string
 }
 
-func (s taskStore) PutLocal(state taskrunner.LocalState) error {
+func notKept() error { return nil }
+
+func (s taskStore) PutLocal(state taskrunner.LocalState, h taskrunner.Haste) taskrunner.Written {
 	if s.store == nil {
-		return nil
+		return notKept
 	}
-	return s.store.PutTaskLocal(s.allocID, s.task, state)
+	return s.store.PutTaskLocal(s.allocID, s.task, state, h)
 }
 
-func (s taskStore) Put(local taskrunner.LocalState, state *api.TaskState) error {
+func (s taskStore) PutState(state *api.TaskState, h taskrunner.Haste) taskrunner.Written {
 	if s.store == nil {
-		return nil
+		return notKept
 	}
-	return s.store.PutTask(s.allocID, s.task, local, state)
+	return s.store.PutTaskState(s.allocID, s.task, state, h)
 }
 
-func (s taskStore) PutState(state *api.TaskState) error {
+func (s taskStore) Put(local taskrunner.LocalState, state *api.TaskState, h taskrunner.Haste) taskrunner.Written {
 	if s.store == nil {
-		return nil
+		return notKept
 	}
-	return s.store.PutTaskState(s.allocID, s.task, state)
+	return s.store.PutTask(s.allocID, s.task, local, state, h)
 }

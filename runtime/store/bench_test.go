@@ -11,6 +11,8 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
 // report adds the middle and the end of latencies to a benchmark.
@@ -84,7 +86,7 @@ func BenchmarkPutTaskState(b *testing.B) {
 				wg.Go(func() {
 					for i := w; i < b.N; i += writers {
 						start := time.Now()
-						if err := s.PutTaskState(fmt.Sprint(w), "web", benchState(i)); err != nil {
+						if err := s.PutTaskState(fmt.Sprint(w), "web", benchState(i), taskrunner.AtOnce)(); err != nil {
 							b.Error(err)
 						}
 						took[w] = append(took[w], time.Since(start))

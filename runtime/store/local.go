@@ -2,12 +2,12 @@ package store
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -56,32 +56,61 @@ func (l taskLocal) state() taskrunner.LocalState {
 	return state
 }
 
-// PutTaskLocal stores what the next agent must know to go on with a task. It is
-// on the disk when the method returns; the same as before is not written again.
-func (s *Store) PutTaskLocal(allocID, task string, state taskrunner.LocalState) error {
-	return s.putLocal(taskLocals, allocID, allocID+"\x00"+task, newTaskLocal(state))
+// patience is how long a write waits for others to share a commit with.
+var patience = [...]time.Duration{
+	taskrunner.AtOnce: 0,
+	taskrunner.Shared: time.Millisecond,
+	taskrunner.Behind: 50 * time.Millisecond,
 }
 
-// PutTaskState stores the state of a task with its events. It is on the disk
-// when the method returns; the same as before is not written again.
-func (s *Store) PutTaskState(allocID, task string, state *api.TaskState) error {
-	return s.putLocal(taskStates, allocID, allocID+"\x00"+task, state)
+// PutTaskLocal stores what the next agent must know to go on with a task, as
+// [taskrunner.Store] has it. The same as before is not written again.
+func (s *Store) PutTaskLocal(allocID, task string, state taskrunner.LocalState, haste taskrunner.Haste) taskrunner.Written {
+	return s.putLocals(allocID, task, haste, ofTask{taskLocals, newTaskLocal(state)})
 }
 
-func (s *Store) putLocal(t Table, allocID, key string, v any) error {
-	payload, err := encode(v)
+// PutTaskState stores the state of a task with its events. The same as before is
+// not written again.
+func (s *Store) PutTaskState(allocID, task string, state *api.TaskState, haste taskrunner.Haste) taskrunner.Written {
+	return s.putLocals(allocID, task, haste, ofTask{taskStates, state})
+}
+
+// PutTask is PutTaskLocal and PutTaskState in one: after a crash there are both
+// or neither.
+func (s *Store) PutTask(allocID, task string, local taskrunner.LocalState, state *api.TaskState, haste taskrunner.Haste) taskrunner.Written {
+	return s.putLocals(allocID, task, haste, ofTask{taskLocals, newTaskLocal(local)}, ofTask{taskStates, state})
+}
+
+// ofTask is one of the records of a task.
+type ofTask struct {
+	table Table
+	value any
+}
+
+func (s *Store) putLocals(allocID, task string, haste taskrunner.Haste, records ...ofTask) taskrunner.Written {
+	key := allocID + "\x00" + task
+	failed := func(err error) taskrunner.Written { return func() error { return err } }
+	payloads := make([][]byte, len(records))
+	for i, r := range records {
+		payload, err := encode(r.value)
+		if err != nil {
+			return failed(fmt.Errorf("store %s %q: %w", r.table, readable(key), err))
+		}
+		payloads[i] = bytes.Clone(payload) // it stays, and the encoder's has room to grow
+	}
+	r, err := s.enqueue(func(tx *Txn) error {
+		for i, r := range records {
+			tx.putLocal(r.table, allocID, key, payloads[i])
+		}
+		return nil
+	}, patience[haste])
 	if err != nil {
-		return fmt.Errorf("store %s %q: %w", t, readable(key), err)
+		return failed(err)
 	}
-	// What a snapshot has is on the disk.
-	if old := first[localRecord](s.Snapshot().Reader, nil, t, key); old != nil && bytes.Equal(old.payload, payload) {
-		return nil
+	return func() error {
+		<-r.done
+		return r.err
 	}
-	_, err = s.Update(context.Background(), func(tx *Txn) error {
-		tx.putLocal(t, allocID, key, payload)
-		return nil
-	})
-	return err
 }
 
 // PutTaskLocal is [Store.PutTaskLocal] as a part of a larger change.

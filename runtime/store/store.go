@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/go-memdb"
@@ -59,6 +61,7 @@ type Store struct {
 // request is one call of Update.
 type request struct {
 	fn       func(*Txn) error
+	by       time.Time // it is taken with others before, and alone then
 	state    atomic.Int32
 	index    uint64
 	err      error
@@ -120,15 +123,10 @@ func (s *Store) Update(ctx context.Context, fn func(*Txn) error) (uint64, error)
 	if err := context.Cause(ctx); err != nil {
 		return 0, err
 	}
-	r := &request{fn: fn, done: make(chan struct{})}
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return 0, ErrClosed
+	r, err := s.enqueue(fn, 0)
+	if err != nil {
+		return 0, err
 	}
-	s.requests = append(s.requests, r)
-	s.mu.Unlock()
-	s.nudge()
 	select {
 	case <-r.done:
 	case <-ctx.Done():
@@ -141,6 +139,21 @@ func (s *Store) Update(ctx context.Context, fn func(*Txn) error) (uint64, error)
 		panic(r.panicked)
 	}
 	return r.index, r.err
+}
+
+// enqueue has the writer run fn, after all that was enqueued before. If nobody is
+// in more of a hurry, that is when the patience is over.
+func (s *Store) enqueue(fn func(*Txn) error, patience time.Duration) (*request, error) {
+	r := &request{fn: fn, by: time.Now().Add(patience), done: make(chan struct{})}
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil, ErrClosed
+	}
+	s.requests = append(s.requests, r)
+	s.mu.Unlock()
+	s.nudge()
+	return r, nil
 }
 
 // Close waits for the updates that have been called, and closes the file.
@@ -167,29 +180,41 @@ func (s *Store) nudge() {
 // run is the writer.
 func (s *Store) run() {
 	defer close(s.done)
-	for range s.wake {
-		for {
-			requests, closed := s.take()
-			if len(requests) == 0 {
-				if closed {
-					return
-				}
-				break
-			}
+	for {
+		requests, patience, closed := s.take()
+		switch {
+		case len(requests) > 0:
 			s.commit(requests)
+		case closed:
+			return
+		case patience > 0:
+			select {
+			case <-s.wake:
+			case <-time.After(patience):
+			}
+		default:
+			<-s.wake
 		}
 	}
 }
 
-func (s *Store) take() (requests []*request, closed bool) {
+// take returns what is to be written now. It is nothing as long as all who wait
+// have patience.
+func (s *Store) take() (requests []*request, patience time.Duration, closed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if len(s.requests) > 0 && !s.closed {
+		first := slices.MinFunc(s.requests, func(a, b *request) int { return a.by.Compare(b.by) })
+		if patience = time.Until(first.by); patience > 0 {
+			return nil, patience, false
+		}
+	}
 	n := min(len(s.requests), maxBatch)
 	requests = s.requests[:n:n]
 	if s.requests = s.requests[n:]; len(s.requests) == 0 {
 		s.requests = nil
 	}
-	return requests, s.closed
+	return requests, 0, s.closed
 }
 
 // commit runs the requests, writes what they have changed in one transaction,

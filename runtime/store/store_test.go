@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -425,7 +426,7 @@ func TestRunnersRecords(t *testing.T) {
 		Hooks: map[string]taskrunner.HookState{"a": {Done: true, Env: map[string]string{"A": "1"}}, "b": {Data: map[string]string{"k": "v"}}},
 	}
 	state := &api.TaskState{State: "running", Events: []*api.TaskEvent{{Type: "Started", Time: 5}}}
-	if err := s.PutTaskLocal("x", "web", local); !errors.Is(err, ErrForgotten) {
+	if err := s.PutTaskLocal("x", "web", local, taskrunner.AtOnce)(); !errors.Is(err, ErrForgotten) {
 		t.Errorf("record of an allocation that is not there: %v", err)
 	}
 	update(t, s, func(tx *Txn) {
@@ -434,7 +435,7 @@ func TestRunnersRecords(t *testing.T) {
 	})
 	commits := s.Commits()
 	for range 3 {
-		if err := errors.Join(s.PutTaskLocal("x", "web", local), s.PutTaskState("x", "web", state)); err != nil {
+		if err := errors.Join(s.PutTaskLocal("x", "web", local, taskrunner.AtOnce)(), s.PutTaskState("x", "web", state, taskrunner.AtOnce)()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -479,7 +480,7 @@ func TestRunnersRecords(t *testing.T) {
 	}
 	// A purged allocation may still run its last tasks.
 	update(t, s, func(tx *Txn) { tx.DeleteAllocation("x") })
-	if err := s.PutTaskState("x", "web", &api.TaskState{State: "dead"}); err != nil {
+	if err := s.PutTaskState("x", "web", &api.TaskState{State: "dead"}, taskrunner.AtOnce)(); err != nil {
 		t.Error(err)
 	}
 	if got := s.Snapshot().LocalAllocations(); !slices.Equal(got, []string{"x"}) {
@@ -489,12 +490,59 @@ func TestRunnersRecords(t *testing.T) {
 		t.Errorf("tasks with records: %v", got)
 	}
 	update(t, s, func(tx *Txn) { tx.ForgetAllocation("x"); tx.DeleteFact("boot") })
-	if err := s.PutTaskState("x", "web", state); !errors.Is(err, ErrForgotten) {
+	if err := s.PutTaskState("x", "web", state, taskrunner.AtOnce)(); !errors.Is(err, ErrForgotten) {
 		t.Errorf("a forgotten record came back: %v", err)
 	}
 	if got := s.Snapshot().LocalAllocations(); len(got) > 0 {
 		t.Errorf("allocations with records: %v", got)
 	}
+}
+
+// TestHaste makes sure that a record waits as long as it may and no longer, and
+// that nothing overtakes it.
+func TestHaste(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, temp(t))
+		update(t, s, func(tx *Txn) { tx.PutAllocation(&api.Allocation{ID: "x"}) })
+		begin, commits := time.Now(), s.Commits()
+		check := func(what string, more int64, at time.Duration, state string) {
+			t.Helper()
+			synctest.Wait()
+			got, err := s.Snapshot().TaskState("x", "web")
+			if err != nil || got == nil || got.State != state {
+				t.Errorf("%s: stored is %+v, %v, want %q", what, got, err, state)
+			}
+			if n := s.Commits() - commits; n != more || time.Since(begin) != at {
+				t.Errorf("%s: %d commits after %v, want %d after %v", what, n, time.Since(begin), more, at)
+			}
+		}
+		put := func(state string, h taskrunner.Haste) taskrunner.Written {
+			return s.PutTaskState("x", "web", &api.TaskState{State: state}, h)
+		}
+		if err := put("a", taskrunner.AtOnce)(); err != nil {
+			t.Error(err)
+		}
+		check("at once", 1, 0, "a")
+		put("b", taskrunner.Behind)
+		check("behind", 1, 0, "a")
+		put("c", taskrunner.Behind)
+		update(t, s, func(tx *Txn) { tx.PutFact("f", true) })
+		check("with another", 2, 0, "c")
+		put("d", taskrunner.Behind)
+		time.Sleep(50 * time.Millisecond)
+		check("alone", 3, 50*time.Millisecond, "d")
+		put("e", taskrunner.Behind)
+		written := put("f", taskrunner.Shared)
+		check("shared, before", 3, 50*time.Millisecond, "d")
+		if err := written(); err != nil {
+			t.Error(err)
+		}
+		check("shared", 4, 51*time.Millisecond, "f")
+		put("g", taskrunner.Behind)
+		s = reopen(t, s)
+		commits = s.Commits()
+		check("the last one", 0, 51*time.Millisecond, "g")
+	})
 }
 
 func TestListsAndPrefixes(t *testing.T) {

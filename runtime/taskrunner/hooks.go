@@ -88,9 +88,7 @@ func (r *Runner) prestartHook(live context.Context, h hook.Hook, at hook.TaskPre
 	}
 	if !reflect.DeepEqual(before, after) {
 		r.local.setHook(h.Name(), after)
-		if err := r.storeLocal(); err != nil {
-			return fmt.Errorf("store state of hook: %w", err)
-		}
+		r.store.PutLocal(r.local, Behind) // with the id of the start, if not before
 		r.setHookEnv(h.Name(), after.Env)
 	}
 	return err

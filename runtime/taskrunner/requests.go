@@ -22,7 +22,7 @@ type asked struct {
 // first call decides; its event is added unless the task has finished already
 // or event is nil. Kill may come before Run.
 func (r *Runner) Kill(event *api.TaskEvent) {
-	r.change(func(s *api.TaskState) bool {
+	r.change(AtOnce, func(s *api.TaskState) bool {
 		if r.isKilled() {
 			return false
 		}
@@ -120,7 +120,7 @@ func (r *Runner) Restart(ctx context.Context, event *api.TaskEvent, failure bool
 	r.mu.Unlock()
 
 	if first {
-		r.EmitEvent(event)
+		r.tell(event, AtOnce)
 		if err := r.stopForRestart(ctx, p); err != nil {
 			return err
 		}
@@ -161,7 +161,7 @@ func (r *Runner) Rerun(event *api.TaskEvent) bool {
 	r.askedAgain = dead
 	r.mu.Unlock()
 	if first {
-		r.EmitEvent(event)
+		r.tell(event, AtOnce)
 		r.again <- struct{}{} // has room: it is empty unless somebody has asked
 	}
 	return dead

@@ -104,7 +104,7 @@ func (r *Runner) Recover(ctx context.Context, past Past) {
 	r.local.StartID, r.local.Handle, r.local.Network = "", nil, nil
 	if state == model.TaskRunning {
 		r.logger.Warn("task is gone, starting it again")
-		r.transition(model.TaskPending, model.EventRestoreFailed())
+		r.transition(AtOnce, model.TaskPending, model.EventRestoreFailed())
 	}
 }
 
@@ -169,7 +169,7 @@ func (r *Runner) Abandon(cause error) {
 // process.
 func (r *Runner) Renew() {
 	r.local = LocalState{}
-	r.record(func(s *api.TaskState) bool {
+	r.record(AtOnce, func(s *api.TaskState) bool {
 		if s.State == model.TaskPending {
 			return false
 		}
@@ -201,7 +201,7 @@ func (r *Runner) takeOver(live context.Context, p *process) {
 	if r.State().State != model.TaskRunning {
 		r.tracker.Started()
 		r.local.Restart = r.tracker.State()
-		r.transition(model.TaskRunning, model.EventStarted())
+		r.transition(Shared, model.TaskRunning, model.EventStarted())
 	}
 }
 

@@ -34,7 +34,7 @@ func (r *Runner) Run(ctx context.Context) {
 			r.runToDeath(live, grace)
 		}
 		if ctx.Err() == nil {
-			r.transition(model.TaskDead, nil)
+			r.transition(Behind, model.TaskDead, nil)
 			again = r.awaitRevival(live)
 		}
 	}
@@ -44,9 +44,7 @@ func (r *Runner) Run(ctx context.Context) {
 	}
 	if !r.local.RunComplete {
 		r.local.RunComplete = true
-		if err := r.storeLocal(); err != nil {
-			r.logger.Error("end of the task not stored", "error", err)
-		}
+		r.store.PutLocal(r.local, Behind)
 	}
 	failpoint.Around(failpoint.StopHooks, func() { r.stopHooks(context.WithoutCancel(ctx)) })
 }
@@ -167,7 +165,7 @@ func (r *Runner) ended(live context.Context, p *process) restart.Outcome {
 		r.local.Exit.Error = "nobody knows how it ended"
 	}
 	failpoint.Around(failpoint.ExitObserved, func() {
-		r.record(func(s *api.TaskState) bool {
+		r.record(AtOnce, func(s *api.TaskState) bool {
 			if asked := r.asked; asked != nil {
 				r.local.Exit.Asked, r.local.Exit.Failure = true, asked.failure
 			}
@@ -205,7 +203,8 @@ func (r *Runner) willRestart(outcome restart.Outcome) bool {
 	return tracker.Next(time.Now(), outcome).Action == restart.Restart
 }
 
-// decide asks the restart policy and makes its decision known.
+// decide asks the restart policy and makes its decision known. If that is lost, it
+// is asked again: how the task has ended is stored.
 func (r *Runner) decide(outcome restart.Outcome) restart.Decision {
 	outcome.Killed = r.isKilled()
 	r.tracker.SetPolicy(r.Task().Restart)
@@ -215,16 +214,16 @@ func (r *Runner) decide(outcome restart.Outcome) restart.Decision {
 
 	switch decision.Action {
 	case restart.Finish:
-		r.transition(model.TaskDead, nil)
+		r.transition(Behind, model.TaskDead, nil)
 	case restart.Kill:
-		r.transition(model.TaskDead, r.killedEvent())
+		r.transition(Behind, model.TaskDead, r.killedEvent())
 	case restart.GiveUp:
 		r.logger.Info("not restarting", "reason", decision.Reason)
-		r.transition(model.TaskDead, model.EventNotRestarting(decision.Reason))
+		r.transition(Behind, model.TaskDead, model.EventNotRestarting(decision.Reason))
 	case restart.Restart:
 		r.logger.Info("restarting", "reason", decision.Reason, "delay", decision.Delay)
 		failpoint.Around(failpoint.RestartDelay, func() {
-			r.transition(model.TaskPending, model.EventRestarting(decision.Reason, decision.Delay))
+			r.transition(Behind, model.TaskPending, model.EventRestarting(decision.Reason, decision.Delay))
 		})
 	}
 	return decision

@@ -32,7 +32,7 @@ func (r *Runner) start(live, grace context.Context) (*process, error) {
 	// from learning can be found.
 	r.tracker.Started()
 	r.local.StartID, r.local.Restart = config.ID, r.tracker.State()
-	if err := r.storeLocal(); err != nil {
+	if err := r.store.PutLocal(r.local, AtOnce)(); err != nil {
 		r.EmitEvent(model.EventDriverFailure(err.Error()))
 		return nil, driver.Recoverable(err)
 	}
@@ -55,7 +55,7 @@ func (r *Runner) start(live, grace context.Context) (*process, error) {
 	r.process, r.asked, r.killError = p, nil, nil
 	r.mu.Unlock()
 	r.logger.Info("task started", "task_id", config.ID)
-	failpoint.Around(failpoint.HandleStored, func() { r.transition(model.TaskRunning, model.EventStarted()) })
+	failpoint.Around(failpoint.HandleStored, func() { r.transition(Shared, model.TaskRunning, model.EventStarted()) })
 	return p, nil
 }
 

@@ -16,10 +16,12 @@ func (r *Runner) State() *api.TaskState {
 	return model.CopyTaskState(r.state)
 }
 
-// EmitEvent adds an event to the task. The event belongs to the runner from
-// then on.
-func (r *Runner) EmitEvent(event *api.TaskEvent) {
-	r.change(func(s *api.TaskState) bool {
+// EmitEvent adds an event to the task, for people: nothing depends on it. The
+// event belongs to the runner from then on.
+func (r *Runner) EmitEvent(event *api.TaskEvent) { r.tell(event, Behind) }
+
+func (r *Runner) tell(event *api.TaskEvent, h Haste) {
+	r.change(h, func(s *api.TaskState) bool {
 		model.AppendTaskEvent(s, event, time.Now())
 		return true
 	})
@@ -27,8 +29,8 @@ func (r *Runner) EmitEvent(event *api.TaskEvent) {
 
 // transition moves the task into a state, with the event that says why, if
 // there is one, and stores the local state with it.
-func (r *Runner) transition(state string, event *api.TaskEvent) {
-	r.record(func(s *api.TaskState) bool {
+func (r *Runner) transition(h Haste, state string, event *api.TaskEvent) {
+	r.record(h, func(s *api.TaskState) bool {
 		if s.State == state && event == nil {
 			return false
 		}
@@ -43,7 +45,7 @@ func (r *Runner) transition(state string, event *api.TaskEvent) {
 
 // revive answers the one who asked for a dead task to run again.
 func (r *Runner) revive() {
-	r.change(func(s *api.TaskState) bool {
+	r.change(AtOnce, func(s *api.TaskState) bool {
 		r.askedAgain = false
 		model.ReviveTask(s)
 		return true
@@ -52,30 +54,32 @@ func (r *Runner) revive() {
 
 // change lets f change the state, stores it and tells the allocation, unless f
 // says that nothing has changed.
-func (r *Runner) change(f func(*api.TaskState) bool) {
+func (r *Runner) change(h Haste, f func(*api.TaskState) bool) {
 	r.writing.Lock()
 	defer r.writing.Unlock()
 	snapshot, changed := r.changeState(f)
 	if !changed {
 		return
 	}
-	if err := r.store.PutState(snapshot); err != nil {
+	written := r.store.PutState(snapshot, h)
+	r.notify()
+	if err := h.stored(written); err != nil {
 		r.logger.Error("task state not stored", "error", err)
 	}
-	r.notify()
 }
 
 // record is change for the goroutine of Run: the local state is stored with the
 // state in one, also when only the local state has changed.
-func (r *Runner) record(f func(*api.TaskState) bool) {
+func (r *Runner) record(h Haste, f func(*api.TaskState) bool) {
 	r.writing.Lock()
 	defer r.writing.Unlock()
 	snapshot, changed := r.changeState(f)
-	if err := r.store.Put(r.local, snapshot); err != nil {
-		r.logger.Error("task not stored: another agent will not find it as it is", "error", err)
-	}
+	written := r.store.Put(r.local, snapshot, h)
 	if changed {
-		r.notify()
+		r.notify() // what follows is stored later, and may share the write
+	}
+	if err := h.stored(written); err != nil {
+		r.logger.Error("task not stored: another agent will not find it as it is", "error", err)
 	}
 }
 

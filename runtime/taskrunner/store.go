@@ -53,20 +53,39 @@ type HookState struct {
 	Devices []driver.Device
 }
 
-// Store keeps the records of one task. A write has happened when the method
-// returns. The runner does not change what it has handed over, nor may the
-// store. PutLocal may be called at the same time as PutState; no two others of
-// these calls overlap. Put stores both or neither: what has become of a process
-// and the state of the task must not contradict each other after a crash.
+// Store keeps the records of one task. The calls do not block; Written does. What
+// is put later, by anybody, is not on the disk before what was put earlier. The
+// runner does not change what it has handed over, nor may the store. PutLocal may
+// be called at the same time as PutState; no two others of these calls overlap. Put
+// stores both or neither: what has become of a process and the state of the task
+// must not contradict each other after a crash.
 type Store interface {
-	PutLocal(LocalState) error
-	PutState(*api.TaskState) error
-	Put(LocalState, *api.TaskState) error
+	PutLocal(LocalState, Haste) Written
+	PutState(*api.TaskState, Haste) Written
+	Put(LocalState, *api.TaskState, Haste) Written
 }
 
-// storeLocal keeps what only the goroutine of Run changes.
-func (r *Runner) storeLocal() error {
-	return r.store.PutLocal(r.local)
+// Written waits until a record is on the disk, or cannot be.
+type Written func() error
+
+// Haste is how soon a record must be on the disk.
+type Haste int
+
+const (
+	AtOnce Haste = iota
+	// Shared may take a millisecond longer: somebody is about to write something
+	// because of it, and both shall share the write.
+	Shared
+	// Behind may take some time, unless something else is written. Nobody waits.
+	Behind
+)
+
+// stored waits for a write as long as its haste asks for.
+func (h Haste) stored(w Written) error {
+	if h == Behind {
+		return nil
+	}
+	return w()
 }
 
 // setHook leaves the map alone that a store may still hold.
