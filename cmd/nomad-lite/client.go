@@ -40,6 +40,8 @@ func (f *clientFlags) register(cmd *cobra.Command) {
 	flags.StringVar(&f.tls.ClientKey, "client-key", "", "PEM `file` of the key for it (NOMAD_CLIENT_KEY)")
 	flags.StringVar(&f.tls.TLSServerName, "tls-server-name", "", "`name` that the certificate of the agent must bear (NOMAD_TLS_SERVER_NAME)")
 	flags.BoolVar(&f.tls.Insecure, "tls-skip-verify", false, "believe any certificate of the agent (NOMAD_SKIP_VERIFY)")
+	flags.BoolVar(&f.tls.Insecure, "insecure", false, "the same as -tls-skip-verify")
+	_ = flags.MarkHidden("insecure") // it is there
 	for _, name := range []string{
 		"address", "region", "namespace", "token", "ca-cert", "ca-path", "client-cert", "client-key", "tls-server-name", "tls-skip-verify",
 	} {
@@ -55,6 +57,14 @@ func (f *clientFlags) client() (*api.Client, error) {
 		return nil, fmt.Errorf("address %q: %w", config.Address, err)
 	}
 	return client, nil
+}
+
+// goTo lets a client ask in the region of a job, if the job names one and the command
+// line does not.
+func (f *clientFlags) goTo(c *api.Client, job *api.Job) {
+	if region := valueOf(job.Region); region != "" && f.region == "" {
+		c.SetRegion(region)
+	}
 }
 
 // config is what the flags say, else the environment, else what is found on this

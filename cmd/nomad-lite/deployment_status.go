@@ -16,17 +16,20 @@ type deploymentStatusOptions struct {
 func newDeploymentStatusCommand(s *streams) *cobra.Command {
 	var o deploymentStatusOptions
 	cmd := &cobra.Command{
-		Use:   "status [flags] DEPLOYMENT",
+		Use:   "status [flags] [DEPLOYMENT]",
 		Short: "Show one deployment, and how far it is",
-		Long: `Show one deployment, and how far it is.
+		Long: `Show one deployment, and how far it is; without an id, list all of them.
 
 With -monitor it is watched until it ends; the exit code is then 0 if it
 succeeded, else 1.`,
 		Example: `  nomad-lite deployment status 8fd7b6dd
   nomad-lite deployment status -monitor 8fd7b6dd`,
-		Args:              takes(1, 1, "one argument: the id of a deployment, or its beginning"),
+		Args:              takes(0, 1, "at most one argument: the id of a deployment, or its beginning"),
 		ValidArgsFunction: once(deploymentKind.complete(&o.client)),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return listDeployments(cmd.Context(), deploymentListOptions{client: o.client, format: o.format, verbose: o.verbose}, s)
+			}
 			return showDeployment(cmd.Context(), o, args[0], s)
 		},
 	}

@@ -86,6 +86,7 @@ func planJob(ctx context.Context, o jobPlanOptions, path string, s *streams) (ch
 	if err != nil {
 		return false, err
 	}
+	o.client.goTo(c, file.job)
 	plan, _, err := c.Jobs().PlanOpts(file.job, &api.PlanOptions{Diff: o.diff, PolicyOverride: o.policyOverride}, write(ctx, valueOf(file.job.Namespace)))
 	if err != nil {
 		return false, failed("plan job "+path, err)

@@ -77,6 +77,7 @@ func submit(ctx context.Context, o jobRunOptions, job *jobFile, path string, s *
 		return err
 	}
 	namespace := valueOf(job.job.Namespace)
+	o.client.goTo(client, job.job)
 	o.register.Submission = o.submission(job)
 	out, _, err := client.Jobs().RegisterOpts(job.job, &o.register, write(ctx, namespace))
 	if err != nil {

@@ -17,7 +17,7 @@ func newNodeCommand(s *streams) *cobra.Command {
 		newNodeMetaCommand(s),
 		elsewhere("config", noServers),
 		elsewhere("identity", noServers),
-		elsewhere("pool", "a node is in the pool that its configuration names; 'nomad-lite node status' shows it"),
+		newNodePoolCommand(s),
 	)
 }
 

@@ -89,6 +89,7 @@ To complete commands, flags and ids in a shell: nomad-lite completion --help`,
 		newServiceCommand(s),
 		newVarCommand(s),
 		newNamespaceCommand(s),
+		newScalingCommand(s),
 		newEventCommand(s),
 		newUICommand(s),
 	)

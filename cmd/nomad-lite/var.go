@@ -21,7 +21,7 @@ func newVarCommand(s *streams) *cobra.Command {
 		newVarPutCommand(s),
 		newVarPurgeCommand(s),
 		newVarInitCommand(s),
-		elsewhere("lock", "locks are for several machines; on one, use flock(1), and for a cluster 'nomad var lock'"),
+		newVarLockCommand(s),
 	)
 }
 

@@ -91,11 +91,8 @@ func (o *varPutOptions) variable(args []string, stdin io.Reader) (*api.Variable,
 	}
 	read := &inputs{stdin: stdin}
 	if len(args) > 0 && isSpec(args[0]) {
-		text, err := read.input(args[0])
-		if err != nil {
-			return nil, err
-		}
-		if v, err = o.parse(text, args[0]); err != nil {
+		var err error
+		if v, err = o.specification(args[0], read); err != nil {
 			return nil, err
 		}
 		args = args[1:]
@@ -135,6 +132,15 @@ func (o *varPutOptions) variable(args []string, stdin io.Reader) (*api.Variable,
 		return nil, fmt.Errorf("variable %q would have no items: add NAME=VALUE", v.Path)
 	}
 	return v, nil
+}
+
+// specification reads what an argument refers to.
+func (o *varPutOptions) specification(reference string, read *inputs) (*api.Variable, error) {
+	text, err := read.input(reference)
+	if err != nil {
+		return nil, err
+	}
+	return o.parse(text, reference)
 }
 
 // isSpec reports whether an argument is a reference to a file or to standard
