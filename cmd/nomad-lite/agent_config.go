@@ -117,8 +117,8 @@ func agentPlugins(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Cat
 			continue // it is there for tests
 		}
 		builtin := catalog.Builtin{Name: name, Type: builtins[name].kind}
-		if name == rawexec.Name && (dev || c.RawExec) {
-			builtin.Config = map[string]any{"enabled": true}
+		if dev || c.RawExec && name == rawexec.Name {
+			builtin.Config = trusting[name]
 		}
 		plugins.Builtins = append(plugins.Builtins, builtin)
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/hashicorp/hcl/v2"
 	"github.com/spf13/cobra"
 
-	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
@@ -51,12 +50,9 @@ func (f *pluginFlags) catalog(s *streams, wanted []string, logger hclog.Logger) 
 		config.Dir = f.dir
 	}
 	for _, name := range builtinNames() {
-		builtin := catalog.Builtin{Name: name, Type: builtins[name].kind}
-		if name == rawexec.Name {
-			// Who runs a job in the foreground has switched its driver on by that.
-			// A plugin block of their own has the last word.
-			builtin.Config = map[string]any{"enabled": true}
-		}
+		// Who runs a job in the foreground has switched on by that what it needs.
+		// A plugin block of their own has the last word.
+		builtin := catalog.Builtin{Name: name, Type: builtins[name].kind, Config: trusting[name]}
 		config.Builtins = append(config.Builtins, builtin)
 	}
 	return catalog.New(config)
