@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
@@ -115,8 +116,40 @@ func TestSameNode(t *testing.T) {
 		t.Error("no node")
 	}
 	n := sick
-	addEvents(n, node(), later.Drivers["d"].UpdateTime)
-	if len(n.Events) != 1 || n.Events[0].Details["driver"] != "d" || n.Events[0].Subsystem != "Driver" {
+	if !addEvents(n, node(), later.Drivers["d"].UpdateTime) || len(n.Events) != 1 || n.Events[0].Details["driver"] != "d" || n.Events[0].Subsystem != "Driver" {
 		t.Errorf("events %+v", n.Events)
+	}
+	if addEvents(later, node(), time.Now()) {
+		t.Errorf("events %+v without a reason", later.Events)
+	}
+}
+
+// Who follows events learns whether a node is new, has something to tell, or is
+// otherwise different.
+func TestEventsOfANode(t *testing.T) {
+	s, err := store.Open(store.Config{Path: filepath.Join(t.TempDir(), "state.db"), Logger: hclog.NewNullLogger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	follower := s.Subscribe(0)
+	var old *api.Node
+	for _, c := range []struct {
+		node api.Node
+		want string
+	}{
+		{api.Node{Drivers: map[string]*api.DriverInfo{"d": {Healthy: true}}}, "NodeRegistration"},
+		{api.Node{Drivers: map[string]*api.DriverInfo{"d": {}}}, "NodeStreamEvent"},
+		{api.Node{Drivers: map[string]*api.DriverInfo{"d": {}}, Attributes: map[string]string{"a": "b"}}, "NodeRegistration"},
+	} {
+		c.node.ID = "n"
+		if _, err := s.Update(t.Context(), func(tx *store.Txn) error { putNode(tx, &c.node, old, time.Now()); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		events, err := follower.Next(t.Context())
+		if err != nil || len(events) != 1 || events[0].Type != c.want {
+			t.Errorf("%+v, %v, want %s", events, err, c.want)
+		}
+		old = &c.node
 	}
 }

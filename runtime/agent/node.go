@@ -232,9 +232,15 @@ func (a *Agent) record(old *api.Node) *api.Node {
 	return n
 }
 
-// addEvents notes what is different about the drivers.
-func addEvents(n, old *api.Node, now time.Time) {
+// opNodeEvent is what followers of events know a change by that gave a node events
+// of its own.
+const opNodeEvent = "NodeStreamEvent"
+
+// addEvents notes what is different about the drivers. It reports whether there was
+// anything.
+func addEvents(n, old *api.Node, now time.Time) (added bool) {
 	add := func(subsystem, message string, details map[string]string) {
+		added = true
 		model.AppendNodeEvent(n, subsystem, message, details, now)
 	}
 	if old == nil {
@@ -248,6 +254,7 @@ func addEvents(n, old *api.Node, now time.Time) {
 		}
 		add("Driver", "Driver "+name+": "+is.HealthDescription, map[string]string{"driver": name})
 	}
+	return added
 }
 
 // same tells whether two records say the same; when a driver has said something
@@ -300,6 +307,18 @@ func (a *Agent) keepNode(ctx context.Context) {
 // errSame ends an update that has nothing to write.
 var errSame = errors.New("nothing has changed")
 
+// putNode stores a node that says something else than the old one, which is nil if
+// there was none.
+func putNode(tx *store.Txn, n, old *api.Node, now time.Time) {
+	if addEvents(n, old, now) && old != nil {
+		tx.Operation(opNodeEvent)
+	}
+	if old == nil || old.Status != n.Status {
+		n.StatusUpdatedAt = now.Unix()
+	}
+	tx.PutNode(n)
+}
+
 func (a *Agent) storeNode(ctx context.Context) error {
 	_, err := a.store.Update(ctx, func(tx *store.Txn) error {
 		old := tx.Node(nil, a.nodeID)
@@ -308,12 +327,7 @@ func (a *Agent) storeNode(ctx context.Context) error {
 		if same(n, old) && (a.damageTold || len(a.store.Damage()) == 0) {
 			return errSame
 		}
-		now := time.Now()
-		addEvents(n, old, now)
-		if old == nil || old.Status != n.Status {
-			n.StatusUpdatedAt = now.Unix()
-		}
-		tx.PutNode(n)
+		putNode(tx, n, old, time.Now())
 		return nil
 	})
 	if errors.Is(err, errSame) {

@@ -96,7 +96,11 @@ func payload(e store.Event) map[string]any {
 	case *api.Allocation:
 		bare := *o
 		bare.Job = nil
-		return map[string]any{"Allocation": &bare}
+		p := map[string]any{"Allocation": &bare}
+		if o.ClientDescription == model.MaxRunDurationExceeded {
+			p["Timeout"], p["TimeoutReason"] = true, o.ClientDescription
+		}
+		return p
 	case *api.Variable:
 		return map[string]any{"Metadata": model.VariableMetadata(o), "Deleted": e.Deleted}
 	}

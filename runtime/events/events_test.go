@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -75,7 +76,10 @@ func TestPayload(t *testing.T) {
 		{"a job that was purged", store.Event{Topic: api.TopicJob, Object: job, Deleted: true}, func(p map[string]any) bool { return p["Job"] == job && p["Deleted"] == true }},
 		{"an allocation is without its job", store.Event{Topic: api.TopicAllocation, Object: &api.Allocation{ID: "a", Job: job}}, func(p map[string]any) bool {
 			a := p["Allocation"].(*api.Allocation)
-			return a.ID == "a" && a.Job == nil
+			return a.ID == "a" && a.Job == nil && len(p) == 1
+		}},
+		{"an allocation that ran for too long", store.Event{Topic: api.TopicAllocation, Object: &api.Allocation{ClientDescription: model.MaxRunDurationExceeded}}, func(p map[string]any) bool {
+			return p["Timeout"] == true && p["TimeoutReason"] == "allocation exceeded max_run_duration"
 		}},
 		{"a service", store.Event{Topic: api.TopicService, Object: &api.ServiceRegistration{ID: "s"}, Deleted: true}, func(p map[string]any) bool {
 			return p["Service"].(*api.ServiceRegistration).ID == "s" && len(p) == 1
