@@ -1,0 +1,797 @@
+package artifact
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/md5"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// The download is this binary, started again.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == "download" {
+		os.Exit(Download(os.Stdin, os.Stderr))
+	}
+	if len(os.Args) == 3 && os.Args[1] == "burgle" {
+		if err := unix.Fchdir(stageFD); err != nil {
+			panic(err)
+		}
+		os.Exit(burgle(os.Args[2]))
+	}
+	os.Exit(m.Run())
+}
+
+// host records events, and knows references.
+type host struct {
+	sdk.Host
+	known map[string]string
+
+	mu     sync.Mutex
+	events []string
+}
+
+func (h *host) EmitEvent(_ context.Context, _ sdk.Scope, e sdk.Event) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.events = append(h.events, e.Type+": "+e.Message)
+	return nil
+}
+
+func (h *host) Interpolate(_ context.Context, _ sdk.Scope, text string) (string, error) {
+	for name, value := range h.known {
+		text = strings.ReplaceAll(text, "${"+name+"}", value)
+	}
+	return text, nil
+}
+
+// world is one task, with its directories and a web server.
+type world struct {
+	t      *testing.T
+	outer  string // all that must not be touched
+	dir    sdk.TaskDir
+	host   *host
+	hook   *Hook
+	url    string
+	routes map[string]any // path -> []byte, string, or http.HandlerFunc
+	user   string
+	limits map[string]any
+
+	mu       sync.Mutex
+	requests []string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	outer := t.TempDir()
+	// A download runs as somebody else.
+	for dir := outer; dir != "/" && dir != os.TempDir(); dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	alloc := filepath.Join(outer, "allocs", "a1")
+	w := &world{
+		t: t, outer: outer, routes: map[string]any{}, host: &host{known: map[string]string{}},
+		dir: sdk.TaskDir{
+			AllocDir: alloc, Dir: alloc + "/main", SharedAllocDir: alloc + "/alloc", LocalDir: alloc + "/main/local",
+			SecretsDir: alloc + "/main/secrets", PrivateDir: alloc + "/main/private",
+		},
+	}
+	for _, dir := range []string{w.dir.LocalDir, w.dir.SecretsDir, w.dir.PrivateDir, w.dir.SharedAllocDir, alloc + "/other/local"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.hook = &Hook{Args: []string{"download"}}
+	w.hook.UseHost(w.host, sdk.Node{})
+	server := httptest.NewServer(http.HandlerFunc(w.serve))
+	t.Cleanup(server.Close)
+	w.url = server.URL
+	return w
+}
+
+func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
+	w.mu.Lock()
+	w.requests = append(w.requests, r.Method+" "+r.URL.RequestURI())
+	w.mu.Unlock()
+	switch route := w.routes[r.URL.Path].(type) {
+	case string:
+		_, _ = rw.Write([]byte(route))
+	case []byte:
+		_, _ = rw.Write(route)
+	case http.HandlerFunc:
+		route(rw, r)
+	default:
+		http.NotFound(rw, r)
+	}
+}
+
+// prestart runs the hook for artifacts in the API's form.
+func (w *world) prestart(state map[string]string, artifacts ...map[string]any) (sdk.TaskPrestartResponse, error) {
+	w.t.Helper()
+	at, err := json.Marshal(map[string]any{"artifacts": artifacts, "limits": w.limits})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return w.hook.Prestart(w.t.Context(), sdk.TaskPrestartRequest{
+		Grant: sdk.Grant{Capability: "c", Attachment: at}, Alloc: sdk.Alloc{ID: "a1"},
+		Task: sdk.AllocTask{Name: "main", User: w.user}, Dir: w.dir, PreviousState: state,
+	})
+}
+
+// get must download one artifact.
+func (w *world) get(artifact map[string]any) {
+	w.t.Helper()
+	if _, err := w.prestart(nil, artifact); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// refused must not, for a reason with these words, and must leave nothing.
+func (w *world) refused(artifact map[string]any, words string) {
+	w.t.Helper()
+	before := w.files()
+	_, err := w.prestart(nil, artifact)
+	if err == nil {
+		w.t.Fatalf("it was downloaded, want %q; there is %v", words, w.files())
+	}
+	if !strings.HasPrefix(err.Error(), "failed to download artifact \"") || !strings.Contains(err.Error(), words) {
+		w.t.Errorf("got  %v\nwant failed to download artifact …%s…", err, words)
+	}
+	if reflect.TypeOf(err) != reflect.TypeOf(sdk.Recoverable(err)) {
+		w.t.Errorf("%v is not recoverable", err)
+	}
+	if after := w.files(); !slices.Equal(before, after) {
+		w.t.Errorf("left behind: before %v, after %v", before, after)
+	}
+}
+
+// files lists all there is, directories with a slash.
+func (w *world) files() []string {
+	w.t.Helper()
+	var all []string
+	err := filepath.WalkDir(w.outer, func(name string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(w.outer, name)
+		if e.IsDir() {
+			rel += "/"
+		}
+		all = append(all, rel)
+		return err
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return all
+}
+
+// has compares the files below local.
+func (w *world) has(want map[string]string) {
+	w.t.Helper()
+	got := map[string]string{}
+	err := filepath.WalkDir(w.dir.LocalDir, func(name string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		rel, _ := filepath.Rel(w.dir.LocalDir, name)
+		if e.Type() == fs.ModeSymlink {
+			got[rel], err = os.Readlink(name)
+			got[rel] = "-> " + got[rel]
+			return err
+		}
+		content, err := os.ReadFile(name)
+		got[rel] = string(content)
+		return err
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if !maps.Equal(got, want) {
+		w.t.Errorf("got  %v\nwant %v", got, want)
+	}
+}
+
+func http1(w *world, path string, more ...any) map[string]any {
+	a := map[string]any{"GetterSource": w.url + path, "GetterMode": "any", "RelativeDest": "local/"}
+	for i := 0; i < len(more); i += 2 {
+		a[more[i].(string)] = more[i+1]
+	}
+	return a
+}
+
+func options(pairs ...string) map[string]string {
+	m := map[string]string{}
+	for i := 0; i < len(pairs); i += 2 {
+		m[pairs[i]] = pairs[i+1]
+	}
+	return m
+}
+
+// entry is one of an archive.
+type entry struct {
+	name, content string
+	mode          int64
+	kind          byte // of tar; 0 is a file
+	link          string
+}
+
+func makeTar(t *testing.T, entries ...entry) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, e := range entries {
+		if e.mode == 0 {
+			e.mode = 0o644
+		}
+		if e.kind == 0 {
+			e.kind = tar.TypeReg
+		}
+		if err := w.WriteHeader(&tar.Header{Name: e.name, Typeflag: e.kind, Linkname: e.link, Mode: e.mode, Size: int64(len(e.content))}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(e.content)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func makeZip(t *testing.T, entries ...entry) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := zip.NewWriter(&b)
+	for _, e := range entries {
+		h := &zip.FileHeader{Name: e.name, Method: zip.Deflate}
+		mode := fs.FileMode(e.mode & 0o777)
+		if e.mode == 0 {
+			mode = 0o644
+		}
+		if e.mode&0o4000 != 0 {
+			mode |= fs.ModeSetuid
+		}
+		switch e.kind {
+		case tar.TypeSymlink:
+			mode, e.content = mode|fs.ModeSymlink, e.link
+		case tar.TypeChar:
+			mode |= fs.ModeDevice | fs.ModeCharDevice
+		}
+		h.SetMode(mode)
+		f, err := w.CreateHeader(h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Write([]byte(e.content)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func zipped(t *testing.T, content []byte) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	if _, err := w.Write(content); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// through pipes bytes through a program.
+func through(t *testing.T, content []byte, name string, args ...string) []byte {
+	t.Helper()
+	if _, err := exec.LookPath(name); err != nil {
+		t.Skipf("there is no %s here", name)
+	}
+	cmd := exec.Command(name, args...)
+	cmd.Stdin = bytes.NewReader(content)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestFilesOverHTTP(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name     string
+		artifact func(*world) map[string]any
+		want     map[string]string
+	}{
+		{"a file goes into the destination under its name",
+			func(w *world) map[string]any { return http1(w, "/a.txt") }, map[string]string{"a.txt": "alpha"}},
+		{"in mode file the destination is the file",
+			func(w *world) map[string]any {
+				return http1(w, "/a.txt", "GetterMode", "file", "RelativeDest", "local/x/y")
+			}, map[string]string{"x/y": "alpha"}},
+		{"an option gives it another name",
+			func(w *world) map[string]any { return http1(w, "/a.txt", "GetterOptions", options("filename", "b")) }, map[string]string{"b": "alpha"}},
+		{"a destination with dots stays in the task",
+			func(w *world) map[string]any {
+				return http1(w, "/a.txt", "RelativeDest", "local/x/../z")
+			}, map[string]string{"z/a.txt": "alpha"}},
+		{"an absolute destination is one in the task",
+			func(w *world) map[string]any { return http1(w, "/a.txt", "RelativeDest", "/local/etc") }, map[string]string{"etc/a.txt": "alpha"}},
+		{"a destination may name the directory of the task",
+			func(w *world) map[string]any {
+				return http1(w, "/a.txt", "RelativeDest", "${NOMAD_TASK_DIR}/in")
+			}, map[string]string{"in/a.txt": "alpha"}},
+		{"references are filled in everywhere",
+			func(w *world) map[string]any {
+				w.host.known["X"] = "a"
+				return http1(w, "/${X}.txt", "RelativeDest", "local/${X}", "GetterOptions", options("checksum", "md5:${sum}"))
+			}, map[string]string{"a/a.txt": "alpha"}},
+		{"headers are sent",
+			func(w *world) map[string]any {
+				return http1(w, "/header", "GetterHeaders", map[string]string{"X-Word": "spoken"})
+			}, map[string]string{"header": "spoken"}},
+		{"options that are not ours are for the server",
+			func(w *world) map[string]any {
+				return http1(w, "/query?b=2&archive=false", "GetterOptions", options("a", "1"))
+			}, map[string]string{"query": "a=1&b=2"}},
+		{"a query is not touched without need",
+			func(w *world) map[string]any { return http1(w, "/query?z=%7e&a=1") }, map[string]string{"query": "z=%7e&a=1"}},
+		{"it follows a redirect, but headers are for the first server",
+			func(w *world) map[string]any {
+				return http1(w, "/away", "GetterHeaders", map[string]string{"X-Word": "secret"})
+			}, map[string]string{"away": ""}},
+		{"a checksum of each kind",
+			func(w *world) map[string]any {
+				return http1(w, "/a.txt", "GetterOptions", options("checksum", fmt.Sprintf("sha256:%X", sha256.Sum256([]byte("alpha")))))
+			}, map[string]string{"a.txt": "alpha"}},
+		{"a checksum without its kind, in the query",
+			func(w *world) map[string]any {
+				return http1(w, fmt.Sprintf("/a.txt?checksum=%x", sha256.Sum256([]byte("alpha"))))
+			}, map[string]string{"a.txt": "alpha"}},
+		{"a checksum from a list",
+			func(w *world) map[string]any { return http1(w, "/a.txt?checksum=file:"+w.url+"/SUMS") }, map[string]string{"a.txt": "alpha"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			sum := md5.Sum([]byte("alpha"))
+			w.host.known["sum"] = hex.EncodeToString(sum[:])
+			other := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				fmt.Fprint(rw, r.Header.Get("X-Word"))
+			}))
+			t.Cleanup(other.Close)
+			w.routes = map[string]any{
+				"/a.txt":  "alpha",
+				"/header": http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { fmt.Fprint(rw, r.Header.Get("X-Word")) }),
+				"/query":  http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { fmt.Fprint(rw, r.URL.RawQuery) }),
+				"/away":   http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { http.Redirect(rw, r, other.URL, http.StatusFound) }),
+				"/SUMS":   fmt.Sprintf("%x  b.txt\n%x *a.txt\n", md5.Sum(nil), sha256.Sum256([]byte("alpha"))),
+			}
+			w.get(c.artifact(w))
+			w.has(c.want)
+			if want := []string{"Downloading Artifacts: Client is downloading artifacts"}; !slices.Equal(w.host.events, want) {
+				t.Errorf("events %v, want %v", w.host.events, want)
+			}
+			if slices.ContainsFunc(w.requests, func(r string) bool { return !strings.HasPrefix(r, "GET ") }) {
+				t.Errorf("there were other requests than GET: %v", w.requests)
+			}
+		})
+	}
+}
+
+func TestArchives(t *testing.T) {
+	t.Parallel()
+	content := func(t *testing.T) []byte {
+		return makeTar(t,
+			entry{name: "bin/", kind: tar.TypeDir, mode: 0o755}, entry{name: "bin/run", content: "run", mode: 0o755},
+			entry{name: "deep/er/file", content: "file"}, entry{name: "link", kind: tar.TypeSymlink, link: "bin/run"},
+			entry{name: "bin/up", kind: tar.TypeSymlink, link: "../deep"}, entry{name: "hard", kind: tar.TypeLink, link: "bin/run"})
+	}
+	tree := map[string]string{"bin/run": "run", "deep/er/file": "file", "link": "-> bin/run", "bin/up": "-> ../deep", "hard": "run"}
+	for _, c := range []struct {
+		name string
+		path string
+		make func(*testing.T) []byte
+		more []any
+		want map[string]string
+	}{
+		{"tar", "/x.tar", content, nil, tree},
+		{"tar.gz", "/x.tar.gz", func(t *testing.T) []byte { return zipped(t, content(t)) }, nil, tree},
+		{"tgz", "/x.tgz", func(t *testing.T) []byte { return zipped(t, content(t)) }, nil, tree},
+		{"tar.bz2", "/x.tar.bz2", func(t *testing.T) []byte { return through(t, content(t), "bzip2", "-c") }, nil, tree},
+		{"tar.xz", "/x.tar.xz", func(t *testing.T) []byte { return through(t, content(t), "xz", "-c") }, nil, tree},
+		{"tar.zst", "/x.tar.zst", func(t *testing.T) []byte { return through(t, content(t), "zstd", "-q", "-c") }, nil, tree},
+		{"zip, with a link", "/x.zip", func(t *testing.T) []byte {
+			return makeZip(t, entry{name: "a/b", content: "beta", mode: 0o755}, entry{name: "a/c", kind: tar.TypeSymlink, link: "b"})
+		}, nil, map[string]string{"a/b": "beta", "a/c": "-> b"}},
+		{"gz is one file", "/x.txt.gz", func(t *testing.T) []byte { return zipped(t, []byte("one")) }, nil, map[string]string{"x.txt": "one"}},
+		{"bz2 in mode file", "/x.bz2", func(t *testing.T) []byte { return through(t, []byte("one"), "bzip2", "-c") },
+			[]any{"GetterMode", "file", "RelativeDest", "local/f"}, map[string]string{"f": "one"}},
+		{"an archive of one file in mode file", "/x.tgz", func(t *testing.T) []byte { return zipped(t, makeTar(t, entry{name: "any", content: "one"})) },
+			[]any{"GetterMode", "file", "RelativeDest", "local/f"}, map[string]string{"f": "one"}},
+		{"mode dir", "/x.tar", content, []any{"GetterMode", "dir", "RelativeDest", "local/in"},
+			map[string]string{"in/bin/run": "run", "in/deep/er/file": "file", "in/link": "-> bin/run", "in/bin/up": "-> ../deep", "in/hard": "run"}},
+		{"a part of an archive", "/x.tar//deep", content, nil, map[string]string{"er/file": "file"}},
+		{"an archive that is not to be unpacked", "/x.gz", func(*testing.T) []byte { return []byte("packed") },
+			[]any{"GetterOptions", options("archive", "false")}, map[string]string{"x.gz": "packed"}},
+		{"an archive that does not look like one", "/x", content, []any{"GetterOptions", options("archive", "tar")}, tree},
+		{"of two entries with one name the later counts", "/x.tar", func(t *testing.T) []byte {
+			return makeTar(t, entry{name: "a", kind: tar.TypeSymlink, link: "b"}, entry{name: "a", content: "2"})
+		}, nil, map[string]string{"a": "2"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			path, _, _ := strings.Cut(c.path, "//")
+			w.routes[path] = c.make(t)
+			w.get(http1(w, c.path, c.more...))
+			w.has(c.want)
+			if info, err := os.Stat(filepath.Join(w.dir.LocalDir, "bin/run")); err == nil && info.Mode() != 0o755 {
+				t.Errorf("mode %v, want that of the archive", info.Mode())
+			}
+		})
+	}
+}
+
+// What must not come in, each in its own words, and nothing of it stays.
+func TestHostileArchives(t *testing.T) {
+	t.Parallel()
+	zeros := func(n int) []byte { return bytes.Repeat([]byte{0}, n) }
+	file := entry{name: "fine", content: "fine"}
+	for _, c := range []struct {
+		name  string
+		path  string
+		make  func(*testing.T) []byte
+		words string
+	}{
+		{"absolute path in a tar", "/x.tar", func(t *testing.T) []byte { return makeTar(t, file, entry{name: "/tmp/evil"}) }, `entry "/tmp/evil" has an absolute path`},
+		{"absolute path in a zip", "/x.zip", func(t *testing.T) []byte { return makeZip(t, file, entry{name: "/tmp/evil"}) }, `entry "/tmp/evil" has an absolute path`},
+		{"dots in a tar", "/x.tar", func(t *testing.T) []byte { return makeTar(t, file, entry{name: "../../evil"}) }, `entry "../../evil" leads out of the artifact with ".."`},
+		{"dots in a zip", "/x.zip", func(t *testing.T) []byte { return makeZip(t, file, entry{name: "a/../../evil"}) }, `leads out of the artifact with ".."`},
+		{"link to an absolute path", "/x.tar", func(t *testing.T) []byte {
+			return makeTar(t, file, entry{name: "l", kind: tar.TypeSymlink, link: "/etc/passwd"})
+		}, `symbolic link "l" leads to the absolute path "/etc/passwd"`},
+		{"link out of a zip", "/x.zip", func(t *testing.T) []byte {
+			return makeZip(t, file, entry{name: "a/l", kind: tar.TypeSymlink, link: "../../x"})
+		}, `symbolic link "a/l" leads out of the artifact`},
+		{"link that climbs through another", "/x.tar", func(t *testing.T) []byte {
+			return makeTar(t, entry{name: "d/here", kind: tar.TypeSymlink, link: "."}, entry{name: "d/l", kind: tar.TypeSymlink, link: "here/here/../.."})
+		}, `leads up through other names`},
+		{"file below a link", "/x.tar", func(t *testing.T) []byte {
+			return makeTar(t, entry{name: "d", kind: tar.TypeSymlink, link: "."}, entry{name: "d/evil"})
+		}, `entry "d/evil" lies below the symbolic link "d"`},
+		{"hard link to the outside", "/x.tar", func(t *testing.T) []byte {
+			return makeTar(t, file, entry{name: "h", kind: tar.TypeLink, link: "/etc/passwd"})
+		}, `hard link "h" leads out of the artifact`},
+		{"hard link to nothing", "/x.tar", func(t *testing.T) []byte {
+			return makeTar(t, file, entry{name: "h", kind: tar.TypeLink, link: "none"})
+		}, `hard link "h" leads to "none", which is no file of the artifact`},
+		{"device", "/x.tar", func(t *testing.T) []byte { return makeTar(t, file, entry{name: "dev", kind: tar.TypeBlock}) }, `entry "dev" is a device`},
+		{"device in a zip", "/x.zip", func(t *testing.T) []byte { return makeZip(t, file, entry{name: "dev", kind: tar.TypeChar}) }, `entry "dev" is a device`},
+		{"named pipe", "/x.tar", func(t *testing.T) []byte { return makeTar(t, file, entry{name: "p", kind: tar.TypeFifo}) }, `entry "p" is a named pipe`},
+		{"long name", "/x.tar", func(t *testing.T) []byte { return makeTar(t, entry{name: strings.Repeat("n", 300)}) }, "file name too long"},
+		{"file with the name of the artifact", "/x.tar", func(t *testing.T) []byte { return makeTar(t, entry{name: "."}) }, `has the name "."`},
+		{"too many files", "/x.tar", func(t *testing.T) []byte {
+			return makeTar(t, slices.Repeat([]entry{file}, 21)...)
+		}, "it holds more than 20 files: see decompression_limit_file_count"},
+		{"too many bytes", "/x.tgz", func(t *testing.T) []byte {
+			return zipped(t, makeTar(t, entry{name: "big", content: string(zeros(2 << 20))}))
+		}, "it unpacks to more than 1000 kB: see decompression_limit_size"},
+		{"too many bytes in one gz", "/x.gz", func(t *testing.T) []byte { return zipped(t, zeros(2<<20)) }, "see decompression_limit_size"},
+		{"too many bytes after the archive", "/x.tgz", func(t *testing.T) []byte { return zipped(t, append(makeTar(t, file), zeros(2<<20)...)) }, "see decompression_limit_size"},
+		{"too large a download", "/x.bin", func(*testing.T) []byte { return zeros(600_000) }, "the download is larger than 500 kB: see http_max_size"},
+		{"no archive", "/x.zip", func(*testing.T) []byte { return []byte("hello") }, "unpack x.zip: zip: not a valid zip file"},
+		{"half an archive", "/x.tgz", func(t *testing.T) []byte {
+			return zipped(t, makeTar(t, entry{name: "a", content: string(zeros(9000))})[:5000])
+		}, "unexpected EOF"},
+		{"half an xz", "/x.tar.xz", func(t *testing.T) []byte {
+			b := through(t, makeTar(t, entry{name: "a", content: string(zeros(9000))}), "xz", "-c")
+			return b[:len(b)-20]
+		}, "xz"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.limits = map[string]any{"decompression_limit_file_count": 20, "decompression_limit_size": 1_000_000, "http_max_size": 500_000}
+			w.routes[c.path] = c.make(t)
+			w.refused(http1(w, c.path), c.words)
+		})
+	}
+}
+
+func TestRefusedSources(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, source string
+		more         []any
+		words        string
+	}{
+		{"a file", "file:///etc/hostname", nil, "download not supported for scheme 'file'"},
+		{"a path", "/etc/hostname", nil, "download not supported for scheme 'file'"},
+		{"a relative path", "./secret", nil, "download not supported for scheme 'file'"},
+		{"a repository of this machine", "git::file:///etc", nil, "download not supported for scheme 'file'"},
+		{"a bucket", "s3::https://s3.amazonaws.com/b/k", nil, "download not supported for scheme 's3'"},
+		{"another scheme", "gopher://x/y", nil, "download not supported for scheme 'gopher'"},
+		{"no URL", "http://[::1", nil, "the source is no URL"},
+		{"a host that is a flag", "git::ssh://-oProxyCommand=x/y", nil, "begins with a dash"},
+		{"a ref that is a flag", "git::http://127.0.0.1:1/r?ref=--upload-pack=x", nil, `the ref "--upload-pack=x" is no name`},
+		{"a part above the source", "git::http://127.0.0.1:1/r//../../etc", nil, "leads out of it"},
+		{"not there", "HOST/none", nil, "getter subprocess failed: exit status 1: failed to download artifact: bad response code: 404"},
+		{"nobody there", "http://127.0.0.1:1/x", nil, "connection refused"},
+		{"a wrong checksum", "HOST/a", []any{"GetterOptions", options("checksum", "md5:"+strings.Repeat("0", 32))}, "Checksums did not match for a: expected md5 000"},
+		{"no such checksum", "HOST/a", []any{"GetterOptions", options("checksum", "foo:00")}, "unsupported checksum type: foo"},
+		{"no name", "HOST/", nil, "the source names no file"},
+		{"one file as a directory", "HOST/a", []any{"GetterMode", "dir"}, "a is one file, and mode is dir"},
+		{"many files as one", "HOST/two.tar", []any{"GetterMode", "file"}, "expected a single file"},
+		{"an unknown archive", "HOST/a", []any{"GetterOptions", options("archive", "rar")}, `the archive option "rar"`},
+		{"a destination outside", "HOST/a", []any{"RelativeDest", "../../../up"}, "escapes the directory of the task"},
+		{"the directory of another task", "HOST/a", []any{"RelativeDest", "../other/local"}, "escapes the directory of the task"},
+		{"a destination that a reference leads outside", "HOST/a", []any{"RelativeDest", "local/${up}"}, "escapes the directory of the task"},
+		{"a destination through a link", "HOST/a", []any{"RelativeDest", "local/away/x"}, "path escapes"},
+		{"a file for a directory", "HOST/a", []any{"GetterMode", "file", "RelativeDest", "local"}, `"local" is a directory already`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.host.known["up"] = "../../../other/local"
+			w.routes = map[string]any{"/a": "alpha", "/two.tar": makeTar(t, entry{name: "1"}, entry{name: "2"})}
+			if err := os.Symlink(w.outer, filepath.Join(w.dir.LocalDir, "away")); err != nil {
+				t.Fatal(err)
+			}
+			source := strings.Replace(c.source, "HOST", w.url, 1)
+			w.refused(http1(w, "", append([]any{"GetterSource", source}, c.more...)...), c.words)
+		})
+	}
+}
+
+func TestSpecialBitsAreRemoved(t *testing.T) {
+	t.Parallel()
+	for name, archive := range map[string][]byte{
+		"/x.tar": makeTar(t, entry{name: "bin/su", content: "su", mode: 0o4755}),
+		"/x.zip": makeZip(t, entry{name: "bin/su", content: "su", mode: 0o4755}),
+	} {
+		w := newWorld(t)
+		w.routes[name] = archive
+		w.get(http1(w, name))
+		info, err := os.Stat(filepath.Join(w.dir.LocalDir, "bin/su"))
+		if err != nil || info.Mode() != 0o755 {
+			t.Errorf("%s: mode %v, want 0755 without the bit: %v", name, info.Mode(), err)
+		}
+		if want := `Downloading Artifacts: removed the setuid bit of "bin/su"`; !slices.Contains(w.host.events, want) {
+			t.Errorf("%s: events %v, want %s", name, w.host.events, want)
+		}
+	}
+}
+
+// Of several artifacts only those that failed are downloaded again (RS-083).
+func TestOnlyWhatFailedIsDownloadedAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.routes = map[string]any{"/a": "alpha", "/b": "beta"}
+	all := []map[string]any{http1(w, "/a"), http1(w, "/late"), http1(w, "/b", "RelativeDest", "local/sub")}
+	answer, err := w.prestart(nil, all...)
+	if err == nil || len(answer.State) != 2 {
+		t.Fatalf("state %v and error %v, want two that are there, and an error", answer.State, err)
+	}
+	w.mu.Lock()
+	w.requests = nil
+	w.mu.Unlock()
+	w.routes["/late"] = "late"
+	answer, err = w.prestart(answer.State, all...)
+	if err != nil || !answer.Done {
+		t.Fatalf("done %v, error %v", answer.Done, err)
+	}
+	if want := []string{"GET /late"}; !slices.Equal(w.requests, want) {
+		t.Errorf("requests %v, want %v", w.requests, want)
+	}
+	w.has(map[string]string{"a": "alpha", "late": "late", "sub/b": "beta"})
+}
+
+// What lies in memory is not there after a reboot.
+func TestSecretsAreDownloadedAgainWhenTheyAreGone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.routes["/key"] = "key"
+	a := http1(w, "/key", "RelativeDest", "${NOMAD_SECRETS_DIR}/k")
+	first, err := w.prestart(nil, a)
+	if err != nil || first.Done {
+		t.Fatalf("done %v, error %v; want to be asked again", first.Done, err)
+	}
+	if _, err := w.prestart(first.State, a); err != nil || len(w.requests) != 1 {
+		t.Errorf("requests %v, error %v; want one while the file is there", w.requests, err)
+	}
+	if err := os.RemoveAll(filepath.Join(w.dir.SecretsDir, "k")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.prestart(first.State, a); err != nil || len(w.requests) != 2 {
+		t.Errorf("requests %v, error %v; want another when it has gone", w.requests, err)
+	}
+}
+
+func TestDestinationOnAnotherFileSystem(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount")
+	}
+	w := newWorld(t)
+	if err := unix.Mount("tmpfs", w.dir.SecretsDir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Skipf("mount: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(w.dir.SecretsDir, unix.MNT_DETACH) })
+	w.routes["/x.tar"] = makeTar(t, entry{name: "d/run", content: "run", mode: 0o755}, entry{name: "d/l", kind: tar.TypeSymlink, link: "run"})
+	w.get(http1(w, "/x.tar", "RelativeDest", "secrets"))
+	w.get(http1(w, "/x.tar", "RelativeDest", "secrets")) // again, over what is there
+	info, err := os.Stat(filepath.Join(w.dir.SecretsDir, "d/l"))
+	if err != nil || info.Mode() != 0o755 || info.Size() != 3 {
+		t.Errorf("got %v, %v", info, err)
+	}
+}
+
+func TestOwners(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root gives files away")
+	}
+	t.Parallel()
+	for _, c := range []struct {
+		user  string
+		chown bool
+		want  [2]uint32
+	}{
+		{"", false, [2]uint32{0, 0}},
+		{"nobody", false, [2]uint32{0, 0}},
+		{"", true, [2]uint32{0, 0}},
+		{"4321", true, [2]uint32{4321, 4321}},
+		{"4321:1234", true, [2]uint32{4321, 1234}},
+		{"daemon", true, [2]uint32{1, 1}},
+	} {
+		w := newWorld(t)
+		w.user = c.user
+		w.routes["/x.tar"] = makeTar(t, entry{name: "d/run", content: "run"}, entry{name: "l", kind: tar.TypeSymlink, link: "d"})
+		w.get(http1(w, "/x.tar", "RelativeDest", "local/new", "Chown", c.chown))
+		for _, name := range []string{"new", "new/d", "new/d/run", "new/l"} {
+			info, err := os.Lstat(filepath.Join(w.dir.LocalDir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if sys := info.Sys().(*syscall.Stat_t); [2]uint32{sys.Uid, sys.Gid} != c.want {
+				t.Errorf("user %q, chown %v: %s belongs to %d:%d, want %v", c.user, c.chown, name, sys.Uid, sys.Gid, c.want)
+			}
+		}
+	}
+	w := newWorld(t)
+	w.user = "nosuchuser"
+	w.routes["/a"] = "alpha"
+	w.refused(http1(w, "/a", "Chown", true), "chown: user: unknown user nosuchuser")
+}
+
+func TestFilesOfThisMachine(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	shelf := filepath.Join(w.outer, "shelf")
+	if err := os.MkdirAll(shelf, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(shelf, "x.tgz"), zipped(t, makeTar(t, entry{name: "in", content: "shelf"})), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/etc/hostname", filepath.Join(shelf, "away")); err != nil {
+		t.Fatal(err)
+	}
+	w.limits = map[string]any{"filesystem_isolation_extra_paths": []string{"d:r:" + shelf}}
+	w.get(map[string]any{"GetterSource": "file://" + shelf + "/x.tgz", "GetterMode": "any", "RelativeDest": "local/"})
+	w.has(map[string]string{"in": "shelf"})
+	for source, words := range map[string]string{
+		"file:///etc/hostname":                    "download not supported for scheme 'file'",
+		shelf + "/../allocs":                      "download not supported for scheme 'file'",
+		shelf + "/away":                           "path escapes",
+		shelf + "/.":                              "the source names no file",
+		"file://" + shelf + "x/y":                 "download not supported for scheme 'file'",
+		w.outer + "/shelf/x.tgz/../../allocs/a/b": "download not supported for scheme 'file'",
+	} {
+		w.refused(map[string]any{"GetterSource": source, "GetterMode": "any", "RelativeDest": "local/"}, words)
+	}
+}
+
+func TestProxy(t *testing.T) {
+	proxy := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { fmt.Fprintf(rw, "by proxy: %s", r.URL) }))
+	t.Cleanup(proxy.Close)
+	t.Setenv("http_proxy", proxy.URL)
+	w := newWorld(t)
+	w.get(http1(w, "", "GetterSource", "http://far.invalid/f"))
+	w.has(map[string]string{"f": "by proxy: http://far.invalid/f"})
+}
+
+// A kill ends a download at once, and nothing of it stays.
+func TestKill(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	before := w.files()
+	ctx, kill := context.WithCancelCause(t.Context())
+	killed := errors.New("killed")
+	w.routes["/slow"] = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		_, _ = rw.Write([]byte("begin"))
+		rw.(http.Flusher).Flush()
+		kill(killed)
+		<-r.Context().Done() // the connection ends with the process
+	})
+	at, err := json.Marshal(map[string]any{"artifacts": []any{http1(w, "/slow")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = w.hook.Prestart(ctx, sdk.TaskPrestartRequest{Grant: sdk.Grant{Attachment: at}, Task: sdk.AllocTask{Name: "main"}, Dir: w.dir})
+	if !errors.Is(err, killed) {
+		t.Errorf("got %v, want the cause of the kill", err)
+	}
+	if after := w.files(); !slices.Equal(before, after) {
+		t.Errorf("left behind: before %v, after %v", before, after)
+	}
+}
+
+func TestTimeout(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.limits = map[string]any{"http_read_timeout": int64(50 * time.Millisecond)}
+	w.routes["/slow"] = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	w.refused(http1(w, "/slow"), "not done after 50ms")
+}
+
+// Many at once must not take each other's place.
+func TestManyAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	want := map[string]string{}
+	var all []map[string]any
+	for i := range 12 {
+		name := fmt.Sprintf("f%d", i)
+		w.routes["/"+name] = strings.Repeat(name, 1000)
+		want["all/"+name] = strings.Repeat(name, 1000)
+		all = append(all, http1(w, "/"+name, "RelativeDest", "local/all"))
+	}
+	if _, err := w.prestart(nil, all...); err != nil {
+		t.Fatal(err)
+	}
+	w.has(want)
+}
+
+func TestTaskThatRunsAlready(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	at, _ := json.Marshal(map[string]any{"artifacts": []any{http1(w, "/none")}})
+	answer, err := w.hook.Prestart(t.Context(), sdk.TaskPrestartRequest{
+		Grant: sdk.Grant{Attachment: at}, Dir: w.dir, Running: true, PreviousState: map[string]string{"k": "v"},
+	})
+	if err != nil || answer.Done || answer.State["k"] != "v" || len(w.requests) > 0 {
+		t.Errorf("got %+v, %v and requests %v, want nothing to happen", answer, err, w.requests)
+	}
+}

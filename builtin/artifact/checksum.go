@@ -1,0 +1,97 @@
+package artifact
+
+import (
+	"bufio"
+	"crypto/md5"
+	"crypto/sha1"
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"io"
+	"path"
+	"regexp"
+	"strings"
+)
+
+// hashes are the kinds of checksums.
+var hashes = []struct {
+	kind string
+	new  func() hash.Hash
+}{
+	{"md5", md5.New},
+	{"sha1", sha1.New},
+	{"sha256", sha256.New},
+	{"sha512", sha512.New},
+}
+
+// checksum is what a file must have.
+type checksum struct {
+	kind string
+	want string // lower case hex
+	hash hash.Hash
+}
+
+// parseChecksum reads "kind:hex", or only the hex, of which the length tells the
+// kind.
+func parseChecksum(text string) (*checksum, error) {
+	kind, value, ok := strings.Cut(text, ":")
+	if !ok {
+		kind, value = "", text
+	}
+	sum, err := hex.DecodeString(value)
+	if err != nil {
+		return nil, fmt.Errorf("invalid checksum: %v", err)
+	}
+	for _, h := range hashes {
+		made := h.new()
+		if kind == h.kind && len(sum) != made.Size() {
+			return nil, fmt.Errorf("invalid %s checksum: %s", kind, value)
+		}
+		if kind == h.kind || kind == "" && len(sum) == made.Size() {
+			return &checksum{kind: h.kind, want: hex.EncodeToString(sum), hash: made}, nil
+		}
+	}
+	if kind == "" {
+		return nil, fmt.Errorf("no kind of checksum has %d bytes", len(sum))
+	}
+	return nil, fmt.Errorf("unsupported checksum type: %s", kind)
+}
+
+// bsd is a line such as "SHA256 (file) = hex".
+var bsd = regexp.MustCompile(`^(MD5|SHA1|SHA256|SHA512) \((.+)\) = ([0-9a-fA-F]+)$`)
+
+// findChecksum reads a file of checksums, as of sha256sum or of BSD's sha256, or
+// with nothing but one, and returns that of a name in the form of parseChecksum.
+func findChecksum(r io.Reader, name string) (string, error) {
+	var lone []string
+	for lines := bufio.NewScanner(r); lines.Scan(); {
+		line := strings.TrimSpace(lines.Text())
+		if m := bsd.FindStringSubmatch(line); m != nil {
+			if path.Base(m[2]) == name {
+				return strings.ToLower(m[1]) + ":" + m[3], nil
+			}
+			continue
+		}
+		switch fields := strings.Fields(line); {
+		case len(fields) == 1:
+			lone = append(lone, fields[0])
+		case len(fields) == 2 && path.Base(strings.TrimPrefix(fields[1], "*")) == name:
+			return fields[0], nil
+		}
+	}
+	if len(lone) == 1 {
+		return lone[0], nil
+	}
+	return "", fmt.Errorf("the file of checksums has none for %q", name)
+}
+
+// check compares with what was written to hash.
+func (c *checksum) check(name string) error {
+	if got := hex.EncodeToString(c.hash.Sum(nil)); got != c.want {
+		//lint:ignore ST1005 people and scripts know these words
+		return fmt.Errorf("Checksums did not match for %s: expected %s %s, got %s", name, c.kind, c.want, got)
+	}
+	return nil
+}

@@ -1,0 +1,168 @@
+package artifact
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// What a download may do with a part of the file system.
+const (
+	reads    = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
+	executes = unix.LANDLOCK_ACCESS_FS_EXECUTE
+	creates  = unix.LANDLOCK_ACCESS_FS_MAKE_DIR | unix.LANDLOCK_ACCESS_FS_MAKE_REG | unix.LANDLOCK_ACCESS_FS_MAKE_SYM
+	writes   = unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE |
+		unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REFER
+
+	// ofFiles is what can be allowed of something that is no directory.
+	ofFiles = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_EXECUTE |
+		unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
+)
+
+// visible is what each download sees of the machine, as far as it is there: the
+// programs that it may run, with their libraries, and what one needs to find a
+// host and to trust it.
+var visible = []struct {
+	path   string
+	access uint64
+}{
+	{"/proc/self/exe", reads | executes},
+	{"/usr", reads | executes},
+	{"/bin", reads | executes},
+	{"/lib", reads | executes},
+	{"/lib64", reads | executes},
+	{"/etc/ld.so.cache", reads},
+	{"/etc/resolv.conf", reads},
+	{"/etc/hosts", reads},
+	{"/etc/host.conf", reads},
+	{"/etc/nsswitch.conf", reads},
+	{"/etc/gai.conf", reads},
+	{"/etc/services", reads},
+	{"/etc/passwd", reads},
+	{"/etc/group", reads},
+	{"/etc/ssl", reads},
+	{"/etc/pki", reads},
+	{"/etc/ca-certificates", reads},
+	{"/etc/ssh/ssh_config", reads},
+	{"/etc/ssh/ssh_config.d", reads},
+	{"/etc/ssh/ssh_known_hosts", reads},
+	{"/dev/null", reads | writes},
+	{"/dev/zero", reads},
+	{"/dev/urandom", reads},
+	{"/dev/random", reads},
+}
+
+// errNoLandlock means that the kernel cannot confine a process.
+var errNoLandlock = errors.New("this kernel has no landlock")
+
+// startConfined starts a command that sees of the file system what is visible,
+// what the limits add, and the stage. It inherits that from the thread that
+// starts it, and so does all that it starts.
+func startConfined(cmd *exec.Cmd, stage *os.File, limits Limits) error {
+	failed := make(chan error)
+	go func() {
+		// The thread is not of use to anybody else: it ends with this goroutine.
+		runtime.LockOSThread()
+		if err := restrict(stage, limits); err != nil {
+			failed <- err
+			return
+		}
+		failed <- cmd.Start()
+	}()
+	return <-failed
+}
+
+// restrict confines the calling thread.
+func restrict(stage *os.File, limits Limits) error {
+	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 {
+		return errNoLandlock
+	}
+	rules := unix.LandlockRulesetAttr{Handled_access_fs: 1<<13 - 1} // all of the first version
+	if abi >= 2 {
+		rules.Handled_access_fs |= unix.LANDLOCK_ACCESS_FS_REFER
+	}
+	if abi >= 3 {
+		rules.Handled_access_fs |= unix.LANDLOCK_ACCESS_FS_TRUNCATE
+	}
+	if abi >= 4 {
+		rules.Handled_access_net = unix.LANDLOCK_ACCESS_NET_BIND_TCP // nobody calls a download
+	}
+	if abi >= 6 {
+		rules.Scoped = unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL
+	}
+	// An older kernel takes the longer form, as long as the rest is zero.
+	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&rules)), unsafe.Sizeof(rules), 0)
+	if errno != 0 {
+		return fmt.Errorf("landlock: %w", errno)
+	}
+	defer unix.Close(int(fd))
+
+	allow := func(beneath int, access uint64) error {
+		var info unix.Stat_t
+		if err := unix.Fstat(beneath, &info); err != nil {
+			return err
+		}
+		access &= rules.Handled_access_fs
+		if info.Mode&unix.S_IFMT != unix.S_IFDIR {
+			access &= ofFiles
+		}
+		rule := unix.LandlockPathBeneathAttr{Allowed_access: access, Parent_fd: int32(beneath)}
+		if _, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, fd, unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0); errno != 0 {
+			return fmt.Errorf("landlock: %w", errno)
+		}
+		return nil
+	}
+	allowPath := func(path string, access uint64) error {
+		fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("landlock: %s: %w", path, err)
+		}
+		defer unix.Close(fd)
+		return allow(fd, access)
+	}
+	for _, v := range visible {
+		if err := allowPath(v.path, v.access); err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+	}
+	for _, p := range limits.paths() {
+		if err := allowPath(filepath.Clean(p.path), p.access()); err != nil {
+			return fmt.Errorf("filesystem_isolation_extra_paths of the client's artifact block: %w", err)
+		}
+	}
+	if err := allow(int(stage.Fd()), reads|writes|creates); err != nil {
+		return err
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("landlock: %w", err)
+	}
+	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, fd, 0, 0); errno != 0 {
+		return fmt.Errorf("landlock: %w", errno)
+	}
+	return nil
+}
+
+// access is what the letters of an extra path allow.
+func (p extraPath) access() uint64 {
+	var access uint64
+	for _, letter := range p.mode {
+		switch letter {
+		case 'r':
+			access |= reads
+		case 'w':
+			access |= writes
+		case 'c':
+			access |= creates
+		case 'x':
+			access |= executes
+		}
+	}
+	return access
+}

@@ -1,0 +1,125 @@
+package artifact
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// A download that has been taken over can do nothing to the rest of the machine:
+// the process tries, and says what has worked.
+func burgle(outer string) int {
+	var done []string
+	try := func(what string, err error) {
+		if err == nil {
+			done = append(done, what)
+		}
+	}
+	_, err := os.ReadFile("/etc/shadow")
+	try("read /etc/shadow", err)
+	_, err = os.ReadFile("/etc/hostname")
+	try("read /etc/hostname", err)
+	_, err = os.ReadDir("/tmp")
+	try("list /tmp", err)
+	_, err = os.ReadFile(filepath.Join(outer, "open"))
+	try("read a file of everybody", err)
+	try("write outside", os.WriteFile(filepath.Join(outer, "everybody", "evil"), nil, 0o644))
+	try("truncate outside", os.Truncate(filepath.Join(outer, "open"), 0))
+	try("link from outside", os.Link(filepath.Join(outer, "open"), "in"))
+	try("make a pipe", unix.Mkfifo("pipe", 0o600))
+	try("make a device", unix.Mknod("device", unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))))
+	if os.Geteuid() == 0 {
+		done = append(done, "be root")
+	}
+	if len(done) > 0 {
+		fmt.Fprintln(os.Stderr, "could "+strings.Join(done, ", "))
+		return 1
+	}
+	return 0
+}
+
+func TestConfinement(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("as somebody else the process could not give up anything")
+	}
+	for _, c := range []struct {
+		name       string
+		noLandlock bool
+		want       string
+	}{
+		{"with landlock nothing else is there", false, ""},
+		{"without it the process is nobody at least", true,
+			"could read /etc/hostname, list /tmp, read a file of everybody, write outside, make a pipe"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION); errno != 0 && !c.noLandlock {
+				t.Skip(errNoLandlock)
+			}
+			if err := os.WriteFile(filepath.Join(w.outer, "open"), []byte("x"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			everybody := filepath.Join(w.outer, "everybody")
+			if err := errors.Join(os.Mkdir(everybody, 0o777), os.Chmod(everybody, 0o777)); err != nil {
+				t.Fatal(err)
+			}
+			stage := filepath.Join(w.outer, "stage")
+			if err := errors.Join(os.Mkdir(stage, 0o700), os.Chown(stage, nobody, nobody)); err != nil {
+				t.Fatal(err)
+			}
+			dir, err := os.Open(stage)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer dir.Close()
+			err = run(t.Context(), []string{"burgle", w.outer}, order{Limits: Limits{NoLandlock: c.noLandlock}}, dir)
+			switch {
+			case c.want == "" && err != nil:
+				t.Errorf("the process %v", err)
+			case c.want != "" && (err == nil || !strings.HasSuffix(err.Error(), c.want)):
+				t.Errorf("got %v, want …%s", err, c.want)
+			}
+		})
+	}
+}
+
+// What the process left is not believed.
+func TestInspectBelievesNothing(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		make func(dir, outer string) error
+		want string
+	}{
+		{"a link", func(dir, _ string) error { return os.Symlink("/etc", dir+"/l") }, "artifact includes symlink that resolves outside of sandbox"},
+		{"a pipe", func(dir, _ string) error { return unix.Mkfifo(dir+"/p", 0o600) }, `artifact includes "p", which is a named pipe`},
+		{"a hard link", func(dir, outer string) error { return os.Link(outer+"/mine", dir+"/h") }, `artifact includes hard link "h" to a file outside of it`},
+		{"nothing", func(dir, _ string) error { return os.Remove(dir) }, "no such file"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			if err := os.WriteFile(w.outer+"/mine", nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			p, err := newPlacer(destination{w.dir.Dir, "local"}, "main", "k", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.close()
+			dir := filepath.Join(w.dir.Dir, p.name, result)
+			if err := errors.Join(os.Mkdir(dir, 0o755), c.make(dir, w.outer)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := p.place(); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want …%s…", err, c.want)
+			}
+			w.has(map[string]string{})
+		})
+	}
+}

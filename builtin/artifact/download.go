@@ -1,0 +1,324 @@
+package artifact
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// order is what the process that downloads is told, on standard input.
+type order struct {
+	Source   string
+	Options  map[string]string
+	Headers  map[string]string
+	Mode     string // "any", "file" or "dir"
+	Insecure bool
+	Limits   Limits
+}
+
+// stageFD is the directory in which the process works. It leaves what is wanted
+// there under the name result: a file in mode file, else a directory of what goes
+// into the destination.
+const (
+	stageFD = 3
+	result  = "result"
+	scratch = "scratch"
+)
+
+// Download is the whole main of the process that makes one download, and returns
+// its exit code: it reads an order from in, and says to stderr what went wrong. It
+// ends with in: nobody waits for it any more then.
+func Download(in io.Reader, stderr io.Writer) int {
+	if err := obey(in); err != nil {
+		fmt.Fprintf(stderr, "failed to download artifact: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
+func obey(in io.Reader) error {
+	var o order
+	if err := json.NewDecoder(in).Decode(&o); err != nil {
+		return fmt.Errorf("read what to download (the hook artifact starts this command): %w", err)
+	}
+	if err := unix.Fchdir(stageFD); err != nil {
+		return fmt.Errorf("enter the directory of the download: %w", err)
+	}
+	unix.Close(stageFD) // not for git
+	go func() {         // lives as long as the process
+		_, _ = io.Copy(io.Discard, in)
+		_ = syscall.Kill(0, syscall.SIGKILL) // with git and what it has started
+		os.Exit(1)                           // the first of its namespace survives that
+	}()
+	return download(context.Background(), o)
+}
+
+// downloader is one download into the working directory.
+type downloader struct {
+	order
+	*source
+	stage *os.Root
+}
+
+func download(ctx context.Context, o order) error {
+	src, err := parseSource(o.Source, o.Options)
+	if err != nil {
+		return err
+	}
+	stage, err := os.OpenRoot(".")
+	if err != nil {
+		return err
+	}
+	defer stage.Close()
+	if err := stage.Mkdir(scratch, 0o700); err != nil {
+		return err
+	}
+	d := &downloader{order: o, source: src, stage: stage}
+	if src.kind == "git" {
+		ctx, cancel := timeout(ctx, o.Limits.GitTimeout)
+		defer cancel()
+		return d.git(ctx)
+	}
+	ctx, cancel := timeout(ctx, o.Limits.HTTPTimeout)
+	defer cancel()
+	return d.file(ctx)
+}
+
+func timeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	if d <= 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeoutCause(ctx, d, fmt.Errorf("not done after %v", d))
+}
+
+// file gets one file, and unpacks it if it is an archive.
+func (d *downloader) file(ctx context.Context) error {
+	name, err := d.name()
+	if err != nil {
+		return err
+	}
+	want, err := d.wanted(ctx, name)
+	if err != nil {
+		return err
+	}
+	got := path.Join(scratch, "file")
+	if err := d.fetch(ctx, got, want); err != nil {
+		return err
+	}
+	if want != nil {
+		if err := want.check(name); err != nil {
+			return err
+		}
+	}
+	format, err := findFormat(path.Base(d.url.Path), d.archive)
+	if err != nil {
+		return err
+	}
+	if format == nil {
+		if d.sub != "" {
+			return fmt.Errorf("%q of %s is wanted, which is no archive", d.sub, name)
+		}
+		return d.deliver(got, name)
+	}
+	if format.entries == nil {
+		name = format.trim(name)
+	}
+	unpacked := path.Join(scratch, "unpacked")
+	if err := d.unpack(ctx, format, got, unpacked); err != nil {
+		return fmt.Errorf("unpack %s: %w", path.Base(d.url.Path), err)
+	}
+	return d.part(unpacked, name)
+}
+
+// wanted finds the checksum that the file must have; nil means none.
+func (d *downloader) wanted(ctx context.Context, name string) (*checksum, error) {
+	text := d.checksum
+	if text == "" {
+		return nil, nil
+	}
+	if list, ok := strings.CutPrefix(text, "file:"); ok {
+		of, err := parseSource(list, nil)
+		if err != nil {
+			return nil, fmt.Errorf("file of checksums: %w", err)
+		}
+		other := &downloader{order: d.order, source: of, stage: d.stage}
+		other.Headers = nil // they are for the source
+		r, err := other.open(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("file of checksums: %w", err)
+		}
+		defer r.Close()
+		if text, err = findChecksum(io.LimitReader(r, 1<<20), name); err != nil {
+			return nil, err
+		}
+	}
+	return parseChecksum(text)
+}
+
+// fetch writes the file of the source, and its bytes to the hash.
+func (d *downloader) fetch(ctx context.Context, to string, want *checksum) error {
+	r, err := d.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	f, err := d.stage.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	w := []io.Writer{f}
+	if limit := d.Limits.HTTPMaxSize; limit > 0 {
+		w = []io.Writer{&meter{left: limit, full: d.tooLarge}, f}
+	}
+	if want != nil {
+		w = append(w, want.hash)
+	}
+	if _, err := io.Copy(io.MultiWriter(w...), r); err != nil {
+		return cause(ctx, err)
+	}
+	return f.Close()
+}
+
+func (d *downloader) tooLarge() error {
+	return fmt.Errorf("the download is larger than %s: see http_max_size in the client's artifact block", size(d.Limits.HTTPMaxSize))
+}
+
+// open begins to read the file of the source.
+func (d *downloader) open(ctx context.Context) (io.ReadCloser, error) {
+	switch d.kind {
+	case "http":
+		return d.get(ctx)
+	case "file":
+		return d.readLocal()
+	}
+	return nil, unsupported(d.url.Scheme)
+}
+
+// readLocal opens a file of this machine, where the operator has listed it or a
+// directory above it.
+func (d *downloader) readLocal() (io.ReadCloser, error) {
+	name := path.Clean(d.url.Path)
+	if d.url.Host != "" || !path.IsAbs(name) {
+		return nil, unsupported("file")
+	}
+	for _, p := range d.Limits.paths() {
+		if !p.read() || p.path != name && !strings.HasPrefix(name, strings.TrimSuffix(p.path, "/")+"/") {
+			continue
+		}
+		dir, rest := p.path, strings.TrimPrefix(name[len(p.path):], "/")
+		if rest == "" {
+			dir, rest = path.Split(name)
+		}
+		root, err := os.OpenRoot(dir)
+		if err != nil {
+			return nil, err
+		}
+		defer root.Close()
+		// A pipe must not hold us up.
+		f, err := root.OpenFile(rest, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+		if err != nil {
+			return nil, err
+		}
+		if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+			f.Close()
+			return nil, errors.Join(err, fmt.Errorf("%s is no regular file; a directory can be packed into an archive", name))
+		}
+		return f, nil
+	}
+	return nil, unsupported("file")
+}
+
+// part delivers what is wanted of a tree.
+func (d *downloader) part(tree, name string) error {
+	if d.sub != "" {
+		tree, name = path.Join(tree, d.sub), path.Base(d.sub)
+	}
+	info, err := d.stage.Lstat(tree)
+	if err != nil {
+		return fmt.Errorf("there is no %q in it", d.sub)
+	}
+	switch {
+	case info.Mode().IsRegular():
+		return d.deliver(tree, name)
+	case !info.IsDir():
+		return fmt.Errorf("%q is neither a file nor a directory", d.sub)
+	case d.Mode != "file":
+		return d.stage.Rename(tree, result)
+	}
+	entries, err := fs.ReadDir(d.stage.FS(), tree)
+	if err != nil {
+		return err
+	}
+	if len(entries) != 1 || !entries[0].Type().IsRegular() {
+		return errors.New("expected a single file")
+	}
+	return d.stage.Rename(path.Join(tree, entries[0].Name()), result)
+}
+
+// deliver hands over one file.
+func (d *downloader) deliver(file, name string) error {
+	switch d.Mode {
+	case "file":
+		return d.stage.Rename(file, result)
+	case "dir":
+		return fmt.Errorf("%s is one file, and mode is dir: use mode any or file", name)
+	}
+	if err := d.stage.Mkdir(result, 0o755); err != nil {
+		return err
+	}
+	return d.stage.Rename(file, path.Join(result, name))
+}
+
+// meter is a writer that ends with full when too much has gone through.
+type meter struct {
+	left int64
+	full func() error
+}
+
+func (m *meter) Write(p []byte) (int, error) {
+	if m.left -= int64(len(p)); m.left < 0 {
+		return 0, m.full()
+	}
+	return len(p), nil
+}
+
+// cause says why a context has ended, if that is what an error means.
+func cause(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return unwrapURL(err)
+}
+
+// unwrapURL takes the URL out of an error: it may hold a password, and is known.
+func unwrapURL(err error) error {
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		return e.Err
+	}
+	return err
+}
+
+// size is how people write a number of bytes.
+func size(n int64) string {
+	units := []string{"B", "kB", "MB", "GB", "TB"}
+	i := 0
+	for ; n >= 10000 && i < len(units)-1; i++ {
+		n /= 1000
+	}
+	return fmt.Sprintf("%d %s", n, units[i])
+}
+
+// gitProtocols are the ways to a repository: none that reads this machine.
+var gitProtocols = []string{"https", "http", "ssh", "git"}

@@ -1,0 +1,76 @@
+package artifact
+
+import (
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+)
+
+// local reports whether a path with slashes stays where it begins.
+func local(name string) bool {
+	name = path.Clean(name)
+	return name != ".." && !strings.HasPrefix(name, "../") && !path.IsAbs(name)
+}
+
+// checkName refuses the name of an entry that would not lie in the artifact.
+func checkName(name string) (string, error) {
+	switch {
+	case name == "":
+		return "", fmt.Errorf("an entry has no name")
+	case strings.ContainsRune(name, 0):
+		return "", fmt.Errorf("the name of entry %q has a zero byte", name)
+	case path.IsAbs(name):
+		return "", fmt.Errorf("entry %q has an absolute path", name)
+	case !local(name) || strings.Contains("/"+name+"/", "/../"):
+		return "", fmt.Errorf("entry %q leads out of the artifact with \"..\"", name)
+	}
+	return path.Clean(name), nil
+}
+
+// checkLink refuses a symbolic link that leads out of the artifact, wherever the
+// artifact will lie and whatever else will lie there: "..", if any, must come
+// first, so that what other names stand for does not matter.
+func checkLink(name, target string) error {
+	switch {
+	case path.IsAbs(target):
+		return fmt.Errorf("symbolic link %q leads to the absolute path %q", name, target)
+	case !local(path.Join(path.Dir(name), target)):
+		return fmt.Errorf("symbolic link %q leads out of the artifact, to %q", name, target)
+	}
+	named := false
+	for part := range strings.SplitSeq(target, "/") {
+		if part == ".." && named {
+			return fmt.Errorf("symbolic link %q leads up through other names, to %q", name, target)
+		}
+		named = named || part != "" && part != "." && part != ".."
+	}
+	return nil
+}
+
+// kindOf names what has no place in an artifact.
+func kindOf(mode fs.FileMode) string {
+	switch {
+	case mode&fs.ModeDevice != 0:
+		return "a device"
+	case mode&fs.ModeNamedPipe != 0:
+		return "a named pipe"
+	case mode&fs.ModeSocket != 0:
+		return "a socket"
+	}
+	return "neither a file, a directory nor a link"
+}
+
+// special are the bits that nothing downloaded keeps.
+const special = fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky
+
+// specialBits names them.
+func specialBits(mode fs.FileMode) string {
+	if mode&fs.ModeSetuid != 0 {
+		return "setuid"
+	}
+	if mode&fs.ModeSetgid != 0 {
+		return "setgid"
+	}
+	return "sticky"
+}

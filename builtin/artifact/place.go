@@ -1,0 +1,360 @@
+package artifact
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/user"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// destination is where an artifact goes: a path in one of the two directories
+// that a task may write to.
+type destination struct {
+	root string // the directory of the task, or the one that its allocation shares
+	path string // in it, with slashes
+}
+
+// findDestination resolves what the job says, with its references filled in.
+func findDestination(dir sdk.TaskDir, text string) (destination, error) {
+	if strings.ContainsRune(text, 0) {
+		return destination{}, errors.New("the destination has a zero byte")
+	}
+	full := filepath.Clean(text)
+	roots := []string{dir.Dir, dir.SharedAllocDir}
+	if !filepath.IsAbs(full) || !slices.ContainsFunc(roots, func(root string) bool { return within(full, root) }) {
+		full = filepath.Join(dir.Dir, full)
+	}
+	for _, root := range roots {
+		if within(full, root) {
+			rest, err := filepath.Rel(root, full)
+			return destination{root, filepath.ToSlash(rest)}, err
+		}
+	}
+	return destination{}, fmt.Errorf("destination %q escapes the directory of the task", text)
+}
+
+// within reports whether the clean path p is dir or lies in it.
+func within(p, dir string) bool {
+	return dir != "" && (p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/"))
+}
+
+// owner is whom the files of an artifact belong to; nil leaves them to who has
+// made them.
+type owner struct{ uid, gid int }
+
+// ownerOf is the user of the agent, as for everything else in a task's directory,
+// or with chown that of the task. Only root gives files away.
+func ownerOf(chown bool, name string) (*owner, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	if !chown || name == "" {
+		return &owner{0, 0}, nil
+	}
+	name, group, hasGroup := strings.Cut(name, ":")
+	u, err := user.Lookup(name)
+	if err != nil && strings.Trim(name, "0123456789") == "" {
+		if u, err = user.LookupId(name); err != nil {
+			u, err = &user.User{Uid: name, Gid: name}, nil // known to an image only
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("chown: %w", err)
+	}
+	if hasGroup {
+		u.Gid = group
+		if g, err := user.LookupGroup(group); err == nil {
+			u.Gid = g.Gid
+		}
+	}
+	uid, uidErr := strconv.ParseUint(u.Uid, 10, 31)
+	gid, gidErr := strconv.ParseUint(u.Gid, 10, 31)
+	if err := errors.Join(uidErr, gidErr); err != nil {
+		return nil, fmt.Errorf("chown: there is no group %q: %w", group, err)
+	}
+	return &owner{int(uid), int(gid)}, nil
+}
+
+// placer has an empty directory for a download, and moves what is allowed of it
+// to the destination.
+type placer struct {
+	to    destination
+	owner *owner
+	root  *os.Root // of the destination
+	name  string   // of the stage in it
+	stage *os.Root
+	dir   *os.File // the stage
+	notes []string // what place has changed
+}
+
+// newPlacer makes the stage anew, on the file system of the destination's root.
+func newPlacer(to destination, task, key string, owner *owner) (*placer, error) {
+	root, err := os.OpenRoot(to.root)
+	if err != nil {
+		return nil, err
+	}
+	p := &placer{to: to, owner: owner, root: root, name: ".artifact-" + task + "-" + key}
+	if err := p.open(); err != nil {
+		p.close()
+		return nil, fmt.Errorf("make room for the download: %w", err)
+	}
+	return p, nil
+}
+
+func (p *placer) open() error {
+	if err := p.root.RemoveAll(p.name); err != nil { // of an agent that has died
+		return err
+	}
+	if err := p.root.Mkdir(p.name, 0o700); err != nil {
+		return err
+	}
+	var err error
+	if p.stage, err = p.root.OpenRoot(p.name); err != nil {
+		return err
+	}
+	if p.dir, err = p.stage.Open("."); err != nil {
+		return err
+	}
+	if os.Geteuid() == 0 {
+		return p.dir.Chown(nobody, nobody)
+	}
+	return nil
+}
+
+// close removes the stage.
+func (p *placer) close() {
+	if p.dir != nil {
+		p.dir.Close()
+	}
+	if p.stage != nil {
+		p.stage.Close()
+	}
+	_ = p.root.RemoveAll(p.name)
+	p.root.Close()
+}
+
+// place moves the result of the download to its destination, if all of it may be
+// there, and returns a path of it. Of two things with one name the new one counts;
+// directories are merged.
+func (p *placer) place() (string, error) {
+	if err := p.inspect(); err != nil {
+		return "", err
+	}
+	info, err := p.stage.Lstat(result)
+	if err != nil {
+		return "", err
+	}
+	if !info.IsDir() {
+		if err := p.makeDirs(path.Dir(p.to.path)); err != nil {
+			return "", err
+		}
+		return filepath.Join(p.to.root, p.to.path), p.move(result, p.to.path)
+	}
+	if err := p.makeDirs(p.to.path); err != nil {
+		return "", err
+	}
+	entries, err := fs.ReadDir(p.stage.FS(), result)
+	if err != nil {
+		return "", err
+	}
+	first := p.to.path
+	for i, e := range entries {
+		if i == 0 {
+			first = path.Join(p.to.path, e.Name())
+		}
+		if err := p.move(path.Join(result, e.Name()), path.Join(p.to.path, e.Name())); err != nil {
+			return "", err
+		}
+	}
+	return filepath.Join(p.to.root, first), nil
+}
+
+// makeDirs makes a directory with those above it.
+func (p *placer) makeDirs(name string) error {
+	if name == "." {
+		return nil
+	}
+	info, err := p.root.Stat(name)
+	if err == nil && info.IsDir() {
+		return nil
+	}
+	if err == nil {
+		return fmt.Errorf("destination %q is no directory", name)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("destination %q: %w", name, err)
+	}
+	if err := p.makeDirs(path.Dir(name)); err != nil {
+		return err
+	}
+	if err := p.root.Mkdir(name, 0o755); err != nil {
+		return err
+	}
+	return p.own(p.root, name)
+}
+
+func (p *placer) own(root *os.Root, name string) error {
+	if p.owner == nil {
+		return nil
+	}
+	return root.Lchown(name, p.owner.uid, p.owner.gid)
+}
+
+// inspect looks through what a process that may have been fooled has left: it is
+// not believed that any check was made there. Special bits are taken away, and
+// all is given to its owner.
+func (p *placer) inspect() error {
+	type inode struct{ dev, ino uint64 }
+	names := map[inode]uint64{}
+	links := map[inode]uint64{}
+	linked := map[inode]string{}
+	err := fs.WalkDir(p.stage.FS(), result, func(name string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := p.stage.Lstat(name)
+		if err != nil {
+			return err
+		}
+		inside := strings.TrimPrefix(strings.TrimPrefix(name, result), "/")
+		mode := info.Mode()
+		switch {
+		case mode.Type() == fs.ModeSymlink:
+			target, err := p.stage.Readlink(name)
+			if err != nil {
+				return err
+			}
+			if err := checkLink(inside, target); err != nil {
+				return fmt.Errorf("artifact includes symlink that resolves outside of sandbox: %w", err)
+			}
+		case mode.IsRegular(), mode.IsDir():
+			if mode&special != 0 {
+				p.notes = append(p.notes, fmt.Sprintf("removed the %s bit of %q", specialBits(mode), inside))
+			}
+		default:
+			return fmt.Errorf("artifact includes %q, which is %s", inside, kindOf(mode))
+		}
+		if sys := info.Sys().(*syscall.Stat_t); !mode.IsDir() && sys.Nlink > 1 {
+			of := inode{sys.Dev, sys.Ino}
+			names[of]++
+			links[of], linked[of] = uint64(sys.Nlink), inside
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	// A file that also has a name elsewhere is not one to be given away.
+	for of, n := range names {
+		if n != links[of] {
+			return fmt.Errorf("artifact includes hard link %q to a file outside of it", linked[of])
+		}
+	}
+	return fs.WalkDir(p.stage.FS(), result, func(name string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if err := p.own(p.stage, name); err != nil || e.Type() == fs.ModeSymlink {
+			return err
+		}
+		info, err := p.stage.Lstat(name)
+		if err != nil {
+			return err
+		}
+		mode := info.Mode().Perm() | 0o400
+		if e.IsDir() {
+			mode |= 0o700
+		}
+		return p.stage.Chmod(name, mode)
+	})
+}
+
+// move moves a thing of the stage, with what is below it.
+func (p *placer) move(from, to string) error {
+	info, err := p.stage.Lstat(from)
+	if err != nil {
+		return err
+	}
+	old, err := p.root.Lstat(to)
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return err
+	case err == nil && old.IsDir() && !info.IsDir():
+		return fmt.Errorf("%q is a directory already, and a file of the artifact", to)
+	case err == nil && !old.IsDir() && info.IsDir():
+		if err := p.root.Remove(to); err != nil {
+			return err
+		}
+	case err == nil && info.IsDir():
+		return p.merge(from, to)
+	}
+	err = p.root.Rename(path.Join(p.name, from), to)
+	if !errors.Is(err, syscall.EXDEV) {
+		return err
+	}
+	return p.copy(from, to, info)
+}
+
+func (p *placer) merge(from, to string) error {
+	entries, err := fs.ReadDir(p.stage.FS(), from)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := p.move(path.Join(from, e.Name()), path.Join(to, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copy is move to another file system, such as the one of secrets.
+func (p *placer) copy(from, to string, info fs.FileInfo) error {
+	var err error
+	switch {
+	case info.IsDir():
+		if err = p.root.Mkdir(to, info.Mode().Perm()); err == nil {
+			err = p.merge(from, to)
+		}
+	case info.Mode().Type() == fs.ModeSymlink:
+		_ = p.root.Remove(to)
+		var target string
+		if target, err = p.stage.Readlink(from); err == nil {
+			err = p.root.Symlink(target, to)
+		}
+	default:
+		err = p.copyFile(from, to, info.Mode().Perm())
+	}
+	if err != nil {
+		return err
+	}
+	return p.own(p.root, to)
+}
+
+func (p *placer) copyFile(from, to string, mode fs.FileMode) error {
+	r, err := p.stage.Open(from)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	_ = p.root.Remove(to)
+	w, err := p.root.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	if _, err := io.Copy(w, r); err != nil {
+		return err
+	}
+	return errors.Join(w.Chmod(mode), w.Close())
+}

@@ -1,0 +1,146 @@
+package artifact
+
+import (
+	"fmt"
+	"maps"
+	"net/url"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// source is what the source of an artifact means, with the options of the block
+// merged in.
+type source struct {
+	kind string   // "http", "file" or "git"
+	url  *url.URL // without what follows
+	sub  string   // the part of the archive or repository that is wanted; "": all
+
+	checksum string
+	archive  string // "": as the name says; "false": none
+	filename string
+	ref      string
+	depth    string
+	sshKey   string // base64
+}
+
+var (
+	forced = regexp.MustCompile(`^([A-Za-z0-9]+)::(.+)$`)
+	scp    = regexp.MustCompile(`^([A-Za-z0-9_.-]+@[A-Za-z0-9_][A-Za-z0-9_.-]*):([^/].*)$`)
+
+	// hubs are the hosts of which a path without a scheme is a repository.
+	hubs = []string{"github.com", "gitlab.com", "bitbucket.org"}
+)
+
+// parseSource reads a source in any of its forms.
+func parseSource(text string, options map[string]string) (*source, error) {
+	getter := ""
+	if m := forced.FindStringSubmatch(text); m != nil {
+		getter, text = strings.ToLower(m[1]), m[2]
+	}
+	if m := scp.FindStringSubmatch(text); m != nil && !strings.Contains(text, "://") {
+		text = "ssh://" + m[1] + "/" + m[2]
+		if getter == "" {
+			getter = "git"
+		}
+	}
+	if repository, ok := hubRepository(text); ok {
+		text, getter = repository, "git"
+	}
+	if !strings.Contains(text, "://") {
+		text = "file://" + text
+	}
+	u, err := url.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("the source is no URL: %w", unwrapURL(err))
+	}
+	s := &source{url: u}
+	switch scheme := strings.ToLower(u.Scheme); {
+	case getter == "git" && slices.Contains(gitProtocols, scheme):
+		s.kind = "git"
+	case getter == "" && (scheme == "http" || scheme == "https"), getter == "http" || getter == "https":
+		s.kind = "http"
+	case getter == "" && scheme == "file", getter == "file":
+		s.kind = "file"
+	case getter == "" || getter == "git":
+		return nil, unsupported(scheme)
+	default:
+		return nil, unsupported(getter)
+	}
+	if strings.HasPrefix(u.Host, "-") || strings.HasPrefix(u.User.Username(), "-") {
+		return nil, fmt.Errorf("the host %q begins with a dash", u.Host)
+	}
+	if before, sub, ok := strings.Cut(u.Path, "//"); ok && s.kind != "file" {
+		u.Path, u.RawPath = before, ""
+		s.sub = path.Clean(strings.Trim(sub, "/"))
+		if !local(s.sub) {
+			return nil, fmt.Errorf("the part %q of the source leads out of it", sub)
+		}
+	}
+	return s, s.options(options)
+}
+
+// unsupported is the text that users of Nomad know.
+func unsupported(scheme string) error {
+	return fmt.Errorf("download not supported for scheme '%s'", scheme)
+}
+
+// hubRepository spells out host/owner/repository[/part].
+func hubRepository(text string) (string, bool) {
+	rest, query, _ := strings.Cut(text, "?")
+	parts := strings.SplitN(rest, "/", 4)
+	if len(parts) < 3 || !slices.Contains(hubs, parts[0]) {
+		return "", false
+	}
+	full := "https://" + strings.Join(parts[:3], "/")
+	if !strings.HasSuffix(full, ".git") {
+		full += ".git"
+	}
+	if len(parts) > 3 {
+		full += "//" + strings.TrimPrefix(parts[3], "/")
+	}
+	if query != "" {
+		full += "?" + query
+	}
+	return full, true
+}
+
+// options merges those of the block into the query, and takes those out that are
+// for us. What is left is for the server.
+func (s *source) options(options map[string]string) error {
+	q, err := url.ParseQuery(s.url.RawQuery)
+	if err != nil {
+		return fmt.Errorf("the query of the source: %w", err)
+	}
+	before := maps.Clone(q)
+	for name, value := range options {
+		q.Set(name, value)
+	}
+	ours := map[string]*string{"checksum": &s.checksum, "archive": &s.archive, "filename": &s.filename}
+	if s.kind == "git" {
+		ours = map[string]*string{"checksum": &s.checksum, "archive": &s.archive, "ref": &s.ref, "depth": &s.depth, "sshkey": &s.sshKey}
+	}
+	for name, to := range ours {
+		*to = q.Get(name)
+		q.Del(name)
+	}
+	// A server may have signed the query as it stands.
+	if !maps.EqualFunc(before, q, slices.Equal) {
+		s.url.RawQuery = q.Encode()
+	}
+	return nil
+}
+
+// name is what the file is called: the last part of the path, or what the option
+// says.
+func (s *source) name() (string, error) {
+	name := path.Base(s.url.Path)
+	if s.filename != "" {
+		name = s.filename
+	}
+	if !local(name) || name == "." || strings.Contains(name, "/") || strings.ContainsRune(name, 0) {
+		return "", fmt.Errorf("the source names no file: end it with one, or set the option filename")
+	}
+	return name, nil
+}
