@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/hcl/v2"
 
+	"github.com/nomad-lite/nomad-lite/builtin/artifact"
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
@@ -132,12 +133,13 @@ func agentConfig(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger
 		Limits: allocrunner.Limits{
 			MaxKillTimeout: c.MaxKillTimeout, UserDenylist: c.UserDenylist, UserCheckedDrivers: c.UserDrivers,
 		},
-		GC:      c.GC,
-		Records: c.Records,
-		Plugins: plugins,
-		Hooks:   c.Hooks,
-		Version: buildVersion(),
-		Logger:  logger,
+		GC:         c.GC,
+		Records:    c.Records,
+		Plugins:    plugins,
+		Hooks:      c.Hooks,
+		HookLimits: map[string]map[string]any{artifact.Name: c.Artifact},
+		Version:    buildVersion(),
+		Logger:     logger,
 	}
 }
 

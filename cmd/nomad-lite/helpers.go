@@ -4,10 +4,14 @@ import (
 	"context"
 	"slices"
 
+	"github.com/nomad-lite/nomad-lite/builtin/artifact"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec/confined"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 )
+
+// artifactDownload is the name of the process that makes one download, confined.
+const artifactDownload = "artifact-download"
 
 // jobParser is the name of the process that reads one job file for the API, with limits.
 const jobParser = "job-parser"
@@ -22,14 +26,21 @@ func helper(args []string, s *streams) func() error {
 	case slices.Equal(args, []string{"log-collector"}):
 		return func() error { return logs.Serve(context.Background()) }
 	case slices.Equal(args, []string{jobParser}):
-		return func() error {
-			if code := confined.Serve(s.in, s.out, s.err); code != 0 {
-				return &exitError{code: code}
-			}
-			return nil
-		}
+		return exits(func() int { return confined.Serve(s.in, s.out, s.err) })
+	case slices.Equal(args, []string{artifactDownload}):
+		return exits(func() int { return artifact.Download(s.in, s.err) })
 	case len(args) == 3 && args[0] == "plugin" && args[1] == "serve":
 		return func() error { return servePlugin(args[2]) }
 	}
 	return nil
+}
+
+// exits is a process that has said what is wrong when its code is not 0.
+func exits(run func() int) func() error {
+	return func() error {
+		if code := run(); code != 0 {
+			return &exitError{code: code}
+		}
+		return nil
+	}
 }

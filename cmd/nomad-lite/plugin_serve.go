@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nomad-lite/nomad-lite/builtin/artifact"
 	"github.com/nomad-lite/nomad-lite/builtin/mock"
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
 	"github.com/nomad-lite/nomad-lite/builtin/script"
@@ -21,6 +22,7 @@ var builtins = map[string]struct {
 	kind  base.Type
 	serve func()
 }{
+	artifact.Name: {base.TypeHook, func() { sdk.Serve(&artifact.Hook{Args: []string{artifactDownload}}) }},
 	mock.Name:     {base.TypeDriver, func() { sdk.Serve(&mock.Driver{}) }},
 	rawexec.Name:  {base.TypeDriver, func() { sdk.Serve(&rawexec.Driver{}) }},
 	script.Name:   {base.TypeHook, func() { sdk.Serve(&script.Hook{}) }},

@@ -57,8 +57,10 @@ type Config struct {
 
 	Plugins *catalog.Catalog
 	Hooks   []hooks.Rule // what the operator says about hook plugins, in order
-	Version string       // of nomad-lite
-	Logger  hclog.Logger
+	// HookLimits go to the hooks in the box with the blocks of tasks, by name.
+	HookLimits map[string]map[string]any
+	Version    string // of nomad-lite
+	Logger     hclog.Logger
 }
 
 // Agent is one running nomad-lite. Its methods may be called concurrently.

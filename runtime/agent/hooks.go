@@ -74,6 +74,7 @@ func (a *Agent) makeHooks() error {
 			return known
 		},
 		Rules:      a.config.Hooks,
+		Limits:     a.config.HookLimits,
 		Capability: key.Capability,
 		Debts:      debts{a.store},
 		Logger:     a.logger,

@@ -205,6 +205,8 @@ type PluginsConfig struct {
 	// Known returns the hooks that have been up, by name.
 	Known func() map[string]*hook.Description
 	Rules []Rule
+	// Limits are what the operator says to the hooks in the box, by name.
+	Limits map[string]map[string]any
 	// Capability makes what a hook shows to the host.
 	Capability func(allocID, task, hook string) string
 	Debts      Debts
@@ -297,6 +299,9 @@ func (p *Plugins) TaskHooks(a *api.Allocation, t *api.Task, c Context) []Ordered
 		blocks := b.blocks(t)
 		if blocks == nil {
 			continue
+		}
+		if limits := p.config.Limits[b.name]; limits != nil {
+			blocks["limits"] = limits
 		}
 		raw, err := json.Marshal(blocks)
 		if err != nil {

@@ -115,9 +115,6 @@ func (r *refusals) task(at *report, t *api.Task) {
 		at.at("driver").add("%s", r.missingDriver(t.Driver))
 	}
 	refuseServices(at, t.Services)
-	for i := range t.Artifacts {
-		notBuilt(at.at("artifact", index(i)), "an artifact", "fetch it in a task with lifecycle hook prestart")
-	}
 	for i, m := range t.VolumeMounts {
 		if !emptyMount(m) {
 			notBuilt(at.at("volume_mount", index(i)), "a volume_mount", "use a path on this machine in the configuration of the task")

@@ -188,7 +188,6 @@ func TestRefusals(t *testing.T) {
 		{"a volume", func(f *fixture) { f.group.Volumes = map[string]*api.VolumeRequest{"v": {Type: "host"}} }, "group g volume v", "a volume"},
 		{"a CSI volume", func(f *fixture) { f.group.Volumes = map[string]*api.VolumeRequest{"v": {Type: "csi"}} }, "group g volume v", "a CSI volume"},
 		{"a driver that is not there", func(f *fixture) { f.task.Driver = "docker" }, "group g task t driver", `there is no task driver "docker", only d, e: use one of these, or give the directory of its plugin with -plugin-dir`},
-		{"an artifact", func(f *fixture) { f.task.Artifacts = []*api.TaskArtifact{{}} }, "group g task t artifact 0", "an artifact"},
 		{"a mount", func(f *fixture) { f.task.VolumeMounts = []*api.VolumeMount{{}, {Volume: new("v")}} }, "group g task t volume_mount 1", "a volume_mount"},
 		{"a secret", func(f *fixture) { f.task.Secrets = []*api.Secret{{Name: "s"}} }, "group g task t secret s", "a secret"},
 		{"a CSI plugin", func(f *fixture) { f.task.CSIPluginConfig = &api.TaskCSIPluginConfig{} }, "group g task t csi_plugin", "a CSI plugin"},

@@ -28,7 +28,8 @@ type Config struct {
 
 	PluginDir string
 	Plugins   []catalog.Block
-	Hooks     []hooks.Rule // in the order of the files
+	Hooks     []hooks.Rule   // in the order of the files
+	Artifact  map[string]any // the client's artifact block; nil: there is none
 
 	BindAddr      string // for all addresses that are not named
 	HTTPAddr      string // that the API listens on

@@ -321,9 +321,10 @@ var client = map[string]setting{
 		},
 	},
 
+	"artifact": {block: artifact},
+
 	"alloc_dir":                       ignored("allocations are in the data directory"),
 	"alloc_mounts_dir":                ignored("allocations are in the data directory"),
-	"artifact":                        ignored(notYet),
 	"bridge_network_hairpin_mode":     ignored(notYet),
 	"bridge_network_name":             ignored(notYet),
 	"bridge_network_subnet":           ignored(notYet),

@@ -1,0 +1,102 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// artifact are those of the client's artifact block. They go to the hook that
+// downloads, under their own names.
+var artifact = map[string]setting{
+	"http_read_timeout":                artifactLimit(item.duration),
+	"http_max_size":                    artifactLimit(item.size),
+	"git_timeout":                      artifactLimit(item.duration),
+	"decompression_limit_file_count":   artifactLimit(item.whole),
+	"decompression_limit_size":         artifactLimit(item.size),
+	"decompression_limit_ratio":        artifactLimit(item.whole),
+	"set_environment_variables":        artifactLimit(item.words),
+	"filesystem_isolation_extra_paths": artifactLimit(item.extraPaths),
+	"disable_filesystem_isolation":     artifactLimit(item.boolean),
+
+	"disable_artifact_inspection": ignored("what was downloaded is always looked through"),
+	"gcs_timeout":                 ignored(noBuckets),
+	"hg_timeout":                  ignored("there are no downloads with Mercurial here"),
+	"s3_timeout":                  ignored(noBuckets),
+}
+
+const noBuckets = "there are no downloads from buckets here but by https"
+
+func artifactLimit[T any](read func(item) (T, error)) setting {
+	return setting{set: func(c *Config, i item) error {
+		v, err := read(i)
+		if err != nil {
+			return err
+		}
+		if c.Artifact == nil {
+			c.Artifact = make(map[string]any)
+		}
+		c.Artifact[i.name] = v
+		return nil
+	}}
+}
+
+// whole is a whole number from 0.
+func (i item) whole() (int, error) {
+	f, err := i.number()
+	if err == nil && (f != float64(int64(f)) || f < 0 || f > lots) {
+		err = fmt.Errorf("must be a whole number from 0 to %.0f", float64(lots))
+	}
+	return int(f), err
+}
+
+var sizes = regexp.MustCompile(`^([0-9]+)\s*([kKMGT]?)(i?)B?$`)
+
+// size is "100GB" or "64MiB", or a number of bytes.
+func (i item) size() (int64, error) {
+	text, err := i.text()
+	if err != nil {
+		return 0, err
+	}
+	m := sizes.FindStringSubmatch(text)
+	if m == nil {
+		return 0, errors.New(`must be a size, such as "100GB"`)
+	}
+	n, err := strconv.ParseInt(m[1], 10, 64)
+	unit := int64(1000)
+	if m[3] != "" {
+		unit = 1024
+	}
+	for range 1 + strings.Index("KMGT", cmp.Or(strings.ToUpper(m[2]), "none")) {
+		if n > (1<<62)/unit {
+			return 0, errors.New("is larger than any disk")
+		}
+		n *= unit
+	}
+	return n, err
+}
+
+// words are names with commas between them.
+func (i item) words() ([]string, error) {
+	text, err := i.text()
+	return words(text), err
+}
+
+var extraPath = regexp.MustCompile(`^[fd]:[rwcx]+:/`)
+
+func (i item) extraPaths() ([]string, error) {
+	elements, ok := i.value.([]any)
+	paths := []string{}
+	for _, element := range elements {
+		text, isText := element.(string)
+		ok = ok && isText && extraPath.MatchString(text)
+		paths = append(paths, text)
+	}
+	if !ok {
+		return nil, errors.New(`must be a list of paths such as "d:rx:/opt/tools" and "f:r:/etc/netrc"`)
+	}
+	return paths, nil
+}

@@ -1,0 +1,65 @@
+package config
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+)
+
+func TestArtifactBlock(t *testing.T) {
+	const text = `
+client {
+  artifact {
+    http_read_timeout = "5m"
+    http_max_size     = "2GB"
+    git_timeout       = "90s"
+    hg_timeout        = "90s"
+
+    decompression_limit_file_count = 10
+    decompression_limit_size       = "64 MiB"
+    decompression_limit_ratio      = 0
+
+    set_environment_variables        = "A, B"
+    filesystem_isolation_extra_paths = ["d:r:/srv/files", "f:rx:/opt/tool"]
+    disable_filesystem_isolation     = true
+  }
+}`
+	var c Config
+	got := said(c.Parse("n.hcl", []byte(text)))
+	if want := []string{"n.hcl:7: client.artifact.hg_timeout is ignored: there are no downloads with Mercurial here"}; !slices.Equal(got, want) {
+		t.Errorf("warnings %q, want %q", got, want)
+	}
+	want := map[string]any{
+		"http_read_timeout": 5 * time.Minute, "http_max_size": int64(2e9), "git_timeout": 90 * time.Second,
+		"decompression_limit_file_count": 10, "decompression_limit_size": int64(64 << 20), "decompression_limit_ratio": 0,
+		"disable_filesystem_isolation": true,
+	}
+	for name, words := range map[string][]string{
+		"set_environment_variables":        {"A", "B"},
+		"filesystem_isolation_extra_paths": {"d:r:/srv/files", "f:rx:/opt/tool"},
+	} {
+		if got, _ := c.Artifact[name].([]string); !slices.Equal(got, words) {
+			t.Errorf("%s is %v, want %v", name, c.Artifact[name], words)
+		}
+		delete(c.Artifact, name)
+	}
+	if !maps.Equal(c.Artifact, want) {
+		t.Errorf("read %v\nwant %v", c.Artifact, want)
+	}
+}
+
+func TestSizes(t *testing.T) {
+	for text, want := range map[string]int64{
+		"0": 0, "12": 12, "5B": 5, "1k": 1e3, "1kB": 1e3, "1KiB": 1 << 10, "3MB": 3e6, "2GiB": 2 << 30, "100GB": 100e9, "1T": 1e12,
+	} {
+		if got, err := (item{value: text}).size(); err != nil || got != want {
+			t.Errorf("%s is %d, %v; want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "GB", "-1", "1.5GB", "1PB", "10000000T", "9999999999999999999"} {
+		if got, err := (item{value: text}).size(); err == nil {
+			t.Errorf("%q is %d, want an error", text, got)
+		}
+	}
+}
