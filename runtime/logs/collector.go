@@ -177,26 +177,14 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string
 	t.dir, t.Task = dir, task
 	c.mu.Unlock()
 
-	var paths [len(streams)]string
-	for i, s := range streams {
-		k := key{task.AllocID, task.Name, s}
-		if err := c.ensure(ctx, dir, k); err != nil {
-			return "", "", wrap(err)
-		}
-		paths[i] = filepath.Join(task.Dir, k.fifoName())
-		c.mu.Lock()
-		if st := c.streams[k]; st == nil || st.ended {
-			c.streams[k] = &streamState{index: -1, changed: make(chan struct{})}
-			close(c.started)
-			c.started = make(chan struct{})
-		}
-		c.mu.Unlock()
-	}
-	// Together, so that the second one does not wait for the first one's file.
+	// Together, so that the second one does not wait for the first one's answers.
 	var wg sync.WaitGroup
+	var paths [len(streams)]string
 	var errs [len(streams)]error
 	for i, s := range streams {
-		wg.Go(func() { errs[i] = c.startStream(ctx, t, key{task.AllocID, task.Name, s}) })
+		k := key{task.AllocID, task.Name, s}
+		paths[i] = filepath.Join(task.Dir, k.fifoName())
+		wg.Go(func() { errs[i] = c.startStream(ctx, t, dir, k) })
 	}
 	wg.Wait()
 	if err := errors.Join(errs[:]...); err != nil {
@@ -214,13 +202,25 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string
 }
 
 // startStream gives one stream to the collector process that is there, or comes.
-func (c *Collector) startStream(ctx context.Context, t *taskState, k key) error {
+func (c *Collector) startStream(ctx context.Context, t *taskState, dir int, k key) error {
+	fifo, err := c.ensure(ctx, dir, k)
+	if err != nil {
+		return err
+	}
+	defer fifo.Close()
+	c.mu.Lock()
+	if st := c.streams[k]; st == nil || st.ended {
+		c.streams[k] = &streamState{index: -1, changed: make(chan struct{})}
+		close(c.started)
+		c.started = make(chan struct{})
+	}
+	c.mu.Unlock()
 	for {
 		l, err := c.current(ctx)
 		if err != nil {
 			return err
 		}
-		if err := c.handOver(ctx, l, t, k); !errors.Is(err, errDown) {
+		if err := c.handOver(ctx, l, t, k, fifo); !errors.Is(err, errDown) {
 			return err
 		}
 	}
@@ -251,42 +251,40 @@ func (c *Collector) tellLocked(tasks int) {
 	}
 }
 
-// ensure makes sure that the FIFO lies under its name and that the keeper holds it.
-func (c *Collector) ensure(ctx context.Context, dir int, k key) error {
+// ensure makes sure that the FIFO lies under its name and that the keeper holds
+// it, and returns it.
+func (c *Collector) ensure(ctx context.Context, dir int, k key) (*os.File, error) {
 	f, err := c.conf.Keeper.Take(ctx, k.held())
 	if err == nil {
-		same := sameFile(dir, k.fifoName(), int(f.Fd()))
-		f.Close()
-		if same {
-			return nil
+		if sameFile(dir, k.fifoName(), int(f.Fd())) {
+			return f, nil
 		}
+		f.Close()
 		c.conf.Logger.Warn("FIFO was replaced, making a new one", "alloc_id", k.AllocID, "task", k.Task, "file", k.fifoName())
 	} else if !errors.Is(err, keeper.ErrNotHeld) {
-		return err
+		return nil, err
 	}
 	fd, err := openFIFO(dir, k.fifoName())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	// Blocking, so that Go's poller leaves it alone: it would wake this process
 	// for each line. Who reads it says for each call that it does not want to wait.
 	if err := unix.SetNonblock(fd, false); err != nil {
 		unix.Close(fd)
-		return err
+		return nil, err
 	}
 	fifo := os.NewFile(uintptr(fd), k.fifoName())
-	defer fifo.Close()
-	return c.conf.Keeper.Hold(ctx, k.held(), fifo)
+	if err := c.conf.Keeper.Hold(ctx, k.held(), fifo); err != nil {
+		fifo.Close()
+		return nil, err
+	}
+	return fifo, nil
 }
 
 // handOver gives one stream to the collector process. That it may have it
 // already does no harm.
-func (c *Collector) handOver(ctx context.Context, l *link, t *taskState, k key) error {
-	fifo, err := c.conf.Keeper.Take(ctx, k.held())
-	if err != nil {
-		return err
-	}
-	defer fifo.Close()
+func (c *Collector) handOver(ctx context.Context, l *link, t *taskState, k key, fifo *os.File) error {
 	c.mu.Lock()
 	limits := t.limits(k.Stream)
 	dir, err := -1, error(nil)
@@ -592,7 +590,11 @@ func (c *Collector) handOverAll(ctx context.Context, l *link) error {
 			if !wanted {
 				continue
 			}
-			err := c.handOver(ctx, l, t, k)
+			fifo, err := c.conf.Keeper.Take(ctx, k.held())
+			if err == nil {
+				err = c.handOver(ctx, l, t, k, fifo)
+				fifo.Close()
+			}
 			if errors.Is(err, errDown) || ctx.Err() != nil {
 				return err
 			}
