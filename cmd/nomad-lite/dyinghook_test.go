@@ -9,8 +9,19 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
+
+// doomedAgent is an agent that is killed when it is about to start a task.
+func doomedAgent() {
+	failpoint.Reached = func(s failpoint.Step, p failpoint.Phase) {
+		if s == failpoint.StartTask && p == failpoint.Before {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
+	}
+	main()
+}
 
 // dyingHook is a plugin that writes each moment into a ledger, and dies at some.
 func dyingHook() { sdk.Serve(dying{}) }
@@ -18,8 +29,12 @@ func dyingHook() { sdk.Serve(dying{}) }
 type dying struct{}
 
 func (dying) Info() sdk.Info {
+	name := "dying"
+	if len(os.Args) > 1 {
+		name = os.Args[1]
+	}
 	return sdk.Info{
-		Name: "dying", Version: "1.0.0",
+		Name: name, Version: "1.0.0",
 		AttachmentSchema: sdk.Object(map[string]*sdk.Spec{
 			"ledger": sdk.Attr("ledger", "string", true),
 			"die":    sdk.Attr("die", "list(string)", false), // at these moments

@@ -121,7 +121,6 @@ func (p *Plugin) once(ctx context.Context, m hook.Moment, f func(context.Context
 	if m == hook.Prerun || m == hook.Prestart {
 		timeout = startTimeout
 	}
-	timeout = cmp.Or(p.rule.Timeout, timeout)
 	found, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	remote, takes, err := p.plugins.config.Find(found, p.name)
@@ -139,9 +138,8 @@ func (p *Plugin) once(ctx context.Context, m hook.Moment, f func(context.Context
 	if err != nil {
 		return err
 	}
-	if part, _ := takes.Participation(m); part.Timeout > 0 && p.rule.Timeout == 0 {
-		timeout = part.Timeout
-	}
+	part, _ := takes.Participation(m)
+	timeout = cmp.Or(p.rule.Timeout, part.Timeout, timeout)
 	called, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	err = f(called, remote, a)
