@@ -3,6 +3,7 @@ package sdk_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/sdk"
@@ -172,3 +173,64 @@ func ExampleObject() {
 	})
 	_ = schema
 }
+
+// bouncer is a hook: it takes part in two moments.
+type bouncer struct{ host sdk.Host }
+
+var (
+	_ sdk.HostUser     = (*bouncer)(nil)
+	_ sdk.TaskPrestart = (*bouncer)(nil)
+	_ sdk.TaskExited   = (*bouncer)(nil)
+)
+
+func (*bouncer) Info() sdk.Info {
+	return sdk.Info{
+		Name:             "bouncer",
+		AttachmentSchema: sdk.Object(map[string]*sdk.Spec{"guests": sdk.Attr("guests", "list(string)", true)}),
+		Timeouts:         map[sdk.Moment]time.Duration{sdk.MomentPrestart: 5 * time.Second},
+	}
+}
+
+func (b *bouncer) UseHost(host sdk.Host, _ sdk.Node) { b.host = host }
+
+// A hook is one line of main, as a driver is.
+func ExampleServe_hook() {
+	main := func() { sdk.Serve(&bouncer{}) }
+	_ = main
+}
+
+// Prestart may fail a task, and change its environment. Its State comes back.
+func (b *bouncer) Prestart(_ context.Context, req sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
+	var config struct {
+		Guests []string `codec:"guests"`
+	}
+	if err := req.Config(&config); err != nil {
+		return sdk.TaskPrestartResponse{}, err
+	}
+	if !slices.Contains(config.Guests, req.Task.Name) {
+		return sdk.TaskPrestartResponse{}, errors.New("not on the list")
+	}
+	return sdk.TaskPrestartResponse{
+		Env:   map[string]string{"SEEN": req.PreviousState["seen"]},
+		State: map[string]string{"seen": "yes"},
+	}, nil
+}
+
+// A hook asks its host for what it needs, with the scope of a request.
+func (b *bouncer) Exited(ctx context.Context, req sdk.TaskExitedRequest) error {
+	return b.host.EmitEvent(ctx, req.Scope(), sdk.Event{Message: "see you"})
+}
+
+// A hook is tested with a host of the author's own.
+func ExampleHostUser() {
+	b := &bouncer{}
+	b.UseHost(quietHost{}, sdk.Node{Name: "here"})
+	if err := b.Exited(context.Background(), sdk.TaskExitedRequest{}); err != nil {
+		panic(err)
+	}
+}
+
+// quietHost has what the hook asks for.
+type quietHost struct{ sdk.Host }
+
+func (quietHost) EmitEvent(context.Context, sdk.Scope, sdk.Event) error { return nil }
