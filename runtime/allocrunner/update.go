@@ -81,7 +81,9 @@ func (r *Runner) apply(ctx context.Context, alloc *api.Allocation) {
 			r.envs[t.Name()].SetAlloc(envAlloc(alloc), envTask(alloc, group, t.Name()))
 		}
 	}
+	update := (*taskrunner.Runner).SetTask // the hooks are not told what they hear from a stop
 	if !alloc.ServerTerminalStatus() {
+		update = (*taskrunner.Runner).Update
 		r.updateHooks(ctx) // with the new environments
 	}
 	failpoint.Reach(step, failpoint.During)
@@ -91,7 +93,7 @@ func (r *Runner) apply(ctx context.Context, alloc *api.Allocation) {
 			t.Kill(model.EventKillingReason("update missing task", true))
 			continue
 		}
-		t.Update(tasks[i])
+		update(t, tasks[i])
 	}
 	if alloc.ServerTerminalStatus() && !old.ServerTerminalStatus() {
 		r.Stop()

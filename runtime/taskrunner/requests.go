@@ -219,13 +219,18 @@ func (r *Runner) Running() bool {
 // it is killed count from now on, the rest from the next start. The Update hooks
 // follow.
 func (r *Runner) Update(task Task) {
-	r.mu.Lock()
-	r.task = task
-	r.mu.Unlock()
+	r.SetTask(task)
 	select {
 	case r.updated <- struct{}{}:
 	default: // the hooks have yet to run, and will see this version
 	}
+}
+
+// SetTask is Update without the hooks, for a task that has to end.
+func (r *Runner) SetTask(task Task) {
+	r.mu.Lock()
+	r.task = task
+	r.mu.Unlock()
 }
 
 // clearProcess forgets the process that has exited.
