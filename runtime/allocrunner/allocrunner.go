@@ -182,7 +182,11 @@ func (r *Runner) Run(ctx context.Context) {
 	// Most allocations are never stopped: nobody waits for it.
 	defer context.AfterFunc(ctx, func() { r.obey(context.Cause(ctx)) })()
 	preKilled := make(chan bool, 1)
-	unstopped := context.AfterFunc(live, func() { preKilled <- r.stopTasks(grace) })
+	unstopped := context.AfterFunc(live, func() {
+		told := false
+		defer func() { preKilled <- told }() // Run waits for it, whatever becomes of the stop
+		told = r.stopTasks(grace)
+	})
 
 	taken := make(chan struct{})
 	var running sync.WaitGroup

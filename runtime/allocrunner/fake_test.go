@@ -21,6 +21,7 @@ import (
 // behaviour is the config block of a task that the fake driver runs.
 type behaviour struct {
 	RunFor        string   `codec:"run_for"`        // empty: until it is stopped
+	Once          bool     `codec:"once"`           // only the first run ends by itself
 	ExitCodes     []int    `codec:"exit_codes"`     // of each run; the last stays
 	ExitSignal    int      `codec:"exit_signal"`    //
 	ExitError     string   `codec:"exit_error"`     //
@@ -35,6 +36,7 @@ type behaviour struct {
 
 var behaviourSpec = hclspec.Object(map[string]*hclspec.Spec{
 	"run_for":        hclspec.Attr("run_for", "string", false),
+	"once":           hclspec.Attr("once", "bool", false),
 	"exit_codes":     hclspec.Attr("exit_codes", "list(number)", false),
 	"exit_signal":    hclspec.Attr("exit_signal", "number", false),
 	"exit_error":     hclspec.Attr("exit_error", "string", false),
@@ -67,6 +69,7 @@ type world struct {
 	// what is wrong with that.
 	checkStart func(task string, alive []string) string
 	wrong      []string
+	sawExit    func(task string, r driver.ExitResult) // if set, is told how a process has ended
 }
 
 func newWorld() *world {
@@ -167,11 +170,15 @@ type fakeTask struct {
 	once       sync.Once
 	result     driver.ExitResult
 	stopErrors int
+	saw        func(driver.ExitResult) // may be nil
 }
 
 func (t *fakeTask) exit(r driver.ExitResult) {
 	t.once.Do(func() {
 		t.result = r
+		if t.saw != nil {
+			t.saw(r)
+		}
 		close(t.exited)
 	})
 }
@@ -233,7 +240,10 @@ func (p *plugin) StartTask(ctx context.Context, config *driver.TaskConfig) (*dri
 		return nil, nil, &driver.Error{Err: errors.New(text), Recoverable: b.Recoverable}
 	}
 	t := &fakeTask{behaviour: b, exited: make(chan struct{}), stopErrors: b.StopErrors}
-	if b.RunFor != "" {
+	if w.sawExit != nil {
+		t.saw = func(r driver.ExitResult) { w.sawExit(config.Name, r) }
+	}
+	if b.RunFor != "" && (n == 0 || !b.Once) {
 		result := driver.ExitResult{ExitCode: nth(b.ExitCodes, n), Signal: b.ExitSignal}
 		if b.ExitError != "" {
 			result.Err = errors.New(b.ExitError)

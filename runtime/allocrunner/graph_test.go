@@ -1,0 +1,473 @@
+package allocrunner
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// TestRandomGraphs runs random groups that use the extensions of the lifecycle,
+// while tasks fail, users restart them, and agents and plugins die. Each start is
+// judged by somebody who knows only the job and what the processes did. The name
+// of a failed case is the seed.
+func TestRandomGraphs(t *testing.T) {
+	cases := 40
+	if testing.Short() {
+		cases = 15
+	}
+	for seed := range cases {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			random := rand.New(rand.NewPCG(uint64(seed), 1))
+			job := randomGraph(t, random)
+			defer func() {
+				if t.Failed() {
+					t.Log(graphText(job))
+				}
+			}()
+			t.Run("left alone", func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { leaveAlone(t, job) })
+			})
+			t.Run("disturbed", func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { disturb(t, job, random) })
+			})
+		})
+	}
+}
+
+// randomGraph makes a valid job.
+func randomGraph(t *testing.T, random *rand.Rand) *api.Job {
+	pick := func(options ...string) string { return options[random.IntN(len(options))] }
+	jobType := pick("service", "batch")
+	stages := []string{"", "prestart", "prestart+", "poststart", "poststart+", "poststop"}
+	names := []string{"main"}
+	kinds := []string{""}
+	for i := range 1 + random.IntN(7) {
+		kinds = append(kinds, stages[random.IntN(len(stages))])
+		names = append(names, fmt.Sprintf("%s%d", strings.NewReplacer("+", "-side-").Replace(kinds[i+1]+"t"), i))
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "job \"j\" {\n type = %q\n group \"g\" {\n", jobType)
+	fmt.Fprintf(&b, "restart {\n attempts = 3\n delay = %q\n interval = \"30s\"\n mode = %q\n}\n", pick("0s", "2s"), pick("fail", "delay"))
+	fmt.Fprintf(&b, "meta {\n lite_restart_group = %q\n}\n", pick("one_for_one", "one_for_all", "rest_for_one"))
+	for i, name := range names {
+		hook, sidecar := strings.CutSuffix(kinds[i], "+")
+		fmt.Fprintf(&b, "task %q {\n driver = \"fake\"\n kill_timeout = %q\n", name, pick("1s", "3s"))
+		ends := hook != "" && !sidecar || jobType == "batch" && hook == ""
+		if hook != "" {
+			fmt.Fprintf(&b, "lifecycle {\n hook = %q\n sidecar = %v\n}\n", hook, sidecar)
+		}
+		b.WriteString("config {\n")
+		if ends {
+			// No two things happen at the same moment, or nobody could say which came first.
+			fmt.Fprintf(&b, "run_for = \"%dms\"\n", 500+random.IntN(4000)*8+i)
+			b.WriteString(pick("", "", "", "exit_codes = [1, 0]\n"))
+		} else {
+			fmt.Fprint(&b, pick("", "", fmt.Sprintf("run_for = \"%dms\"\nexit_codes = [1]\nonce = true\n", 9000+random.IntN(4000)*8+i)))
+		}
+		b.WriteString(pick("", "", "ignore_signals = true\n"))
+		b.WriteString("}\n}\n")
+	}
+	b.WriteString("}\n}\n")
+	job := parseJob(t, b.String())
+
+	// What can never come true is not a job: each wish is kept if it may.
+	group := job.TaskGroups[0]
+	for _, task := range group.Tasks {
+		task.Meta = make(map[string]string)
+		if l := task.Lifecycle; l != nil && !l.Sidecar && l.Hook != "poststop" && random.IntN(2) == 0 {
+			task.Meta["lite_rerun"] = "restart"
+		}
+	}
+	for range random.IntN(9) {
+		task, other := group.Tasks[random.IntN(len(names))], names[random.IntN(len(names))]
+		before, had := task.Meta["lite_after"]
+		wish := other + ":" + pick("started", "success", "exited")
+		if task.Meta["lite_after"] = wish; had {
+			task.Meta["lite_after"] = before + ", " + wish
+		}
+		if model.Validate(job) == nil {
+			continue
+		}
+		if task.Meta["lite_after"] = before; !had {
+			delete(task.Meta, "lite_after")
+		}
+	}
+	if err := model.Validate(job); err != nil {
+		t.Fatal(err)
+	}
+	return job
+}
+
+func graphText(job *api.Job) string {
+	var b strings.Builder
+	b.WriteString(*job.Type + "\n" + model.GateGraph(job))
+	for _, t := range job.TaskGroups[0].Tasks {
+		fmt.Fprintf(&b, "%s: %v %v\n", t.Name, t.Meta, t.Config)
+	}
+	return b.String()
+}
+
+// judge knows what the processes of a world have done.
+type judge struct {
+	job   *api.Job
+	tasks map[string]*api.Task
+	mu    sync.Mutex // after that of the world
+	lives map[string]*life
+	boot  time.Time // of the agent; what was before it may not have been seen at that moment
+}
+
+type life struct {
+	starts  int
+	started time.Time
+	exited  time.Time // of the last run, if it is over
+	alive   bool
+	good    bool // it has come to a good end by itself
+}
+
+func newJudge(job *api.Job) *judge {
+	j := &judge{job: job, tasks: make(map[string]*api.Task), lives: make(map[string]*life), boot: time.Now()}
+	for _, t := range job.TaskGroups[0].Tasks {
+		j.tasks[t.Name] = t
+		j.lives[t.Name] = &life{}
+	}
+	return j
+}
+
+func hookOf(t *api.Task) string {
+	if t.Lifecycle == nil {
+		return ""
+	}
+	return t.Lifecycle.Hook
+}
+
+func lasting(t *api.Task) bool { return hookOf(t) == "" || t.Lifecycle.Sidecar }
+
+// start is asked before each start.
+func (j *judge) start(name string, alive []string) string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	self, now := j.lives[name], time.Now()
+	defer func() {
+		self.starts++
+		self.started, self.alive, self.good = now, true, false
+	}()
+	if slices.Contains(alive, name) {
+		return name + " runs twice"
+	}
+	task := j.tasks[name]
+	for _, after := range strings.Split(task.Meta["lite_after"], ",") {
+		if after == "" {
+			continue
+		}
+		of, condition, _ := strings.Cut(strings.TrimSpace(after), ":")
+		other := j.lives[of]
+		holds := false
+		switch condition {
+		case "started":
+			over := other.good || hookOf(task) == "poststop"
+			holds = other.starts > 0 && (other.alive || over || j.unseen(other))
+		case "success":
+			holds = other.good
+		case "exited":
+			holds = !other.alive
+		}
+		if !holds {
+			return fmt.Sprintf("%s starts, and not %s", name, after)
+		}
+	}
+	// A start that the agent before did not live to hear of is ended by the next and
+	// made once more; that is no restart.
+	again := self.starts > 0 && !self.exited.Equal(j.boot)
+	for of, other := range j.lives {
+		t := j.tasks[of]
+		if hookOf(task) == "poststop" && hookOf(t) != "poststop" && other.alive {
+			return fmt.Sprintf("%s starts while %s runs", name, of)
+		}
+		if hookOf(task) == "" && again && hookOf(t) == "prestart" && t.Meta["lite_rerun"] != "" &&
+			(!other.good || other.started.Before(self.exited)) {
+			return fmt.Sprintf("%s starts again before %s has run", name, of)
+		}
+		if other.alive && lasting(t) && lasting(task) && again && other.started.Before(self.exited) && j.follows(of, name) {
+			return fmt.Sprintf("%s starts again while %s still runs", name, of)
+		}
+	}
+	return ""
+}
+
+// unseen tells whether a process has ended at a moment at which nobody can have
+// drawn the consequences yet.
+func (j *judge) unseen(l *life) bool {
+	now := time.Now()
+	return !l.alive && (l.exited.Equal(now) || j.boot.Equal(now))
+}
+
+// follows tells whether a task restarts with another.
+func (j *judge) follows(task, first string) bool {
+	switch j.job.TaskGroups[0].Meta["lite_restart_group"] {
+	case "one_for_all":
+		return task != first
+	case "rest_for_one":
+		return task != first && j.comesAfter(task, first, make(map[string]bool))
+	}
+	return false
+}
+
+func (j *judge) comesAfter(task, first string, seen map[string]bool) bool {
+	if task == first {
+		return true
+	}
+	if seen[task] {
+		return false
+	}
+	seen[task] = true
+	order := []string{"prestart", "", "poststart"}
+	mine := slices.Index(order, hookOf(j.tasks[task]))
+	for name, t := range j.tasks {
+		earlier := mine > 0 && slices.Index(order, hookOf(t)) == mine-1
+		waits := slices.ContainsFunc(strings.Split(j.tasks[task].Meta["lite_after"], ","), func(after string) bool {
+			return strings.HasPrefix(strings.TrimSpace(after), name+":")
+		})
+		if (earlier || waits) && j.comesAfter(name, first, seen) {
+			return true
+		}
+	}
+	return false
+}
+
+// exit is told of each end.
+func (j *judge) exit(name string, r driver.ExitResult) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	l := j.lives[name]
+	l.alive, l.exited, l.good = false, time.Now(), r.Successful()
+}
+
+func (j *judge) attend(c *Config) {
+	w := c.Drivers.(*world)
+	w.checkStart, w.sawExit = j.start, j.exit
+}
+
+// leaveAlone lets the tasks do what they have to: nothing may be left waiting,
+// and nothing is done twice.
+func leaveAlone(t *testing.T, job *api.Job) {
+	j := newJudge(job)
+	h := start(t, job, j.attend)
+	defer func() {
+		if t.Failed() {
+			t.Log(h.transcript())
+		}
+	}()
+	h.after(10 * time.Minute) // longer than all of them together, one after the other
+	if *job.Type == "service" {
+		for name, task := range j.tasks {
+			if s := h.state(name); s.State == "pending" && hookOf(task) != "poststop" && h.last().ClientStatus != "failed" {
+				t.Errorf("%s still waits", name)
+			}
+		}
+		h.Stop()
+	}
+	h.wait()
+	if failed := h.last().ClientStatus == "failed"; !failed {
+		for name, task := range j.tasks {
+			s := h.state(name)
+			skipped := slices.ContainsFunc(s.Events, func(e *api.TaskEvent) bool { return strings.Contains(e.DisplayMessage, "lite_after") })
+			if s.StartedAt.IsZero() && !skipped && (task.Lifecycle == nil || !task.Lifecycle.Sidecar) {
+				t.Errorf("%s was never started", name)
+			}
+			if skipped && hookOf(task) != "poststop" {
+				t.Errorf("%s was given up in a group that has not failed", name)
+			}
+			// One that was stopped in front of its gate has a restart without a start.
+			if l := j.lives[name]; l.starts != 1+int(s.Restarts) && !s.StartedAt.IsZero() && !(l.starts == int(s.Restarts) && lasting(task)) {
+				t.Errorf("%s was started %d times with %d restarts", name, l.starts, s.Restarts)
+			}
+		}
+	}
+	h.judgeEnd()
+}
+
+// judgeEnd checks what must hold of every group that has ended.
+func (h *harness) judgeEnd() {
+	h.world.mu.Lock()
+	for _, wrong := range h.world.wrong {
+		h.t.Error(wrong)
+	}
+	h.world.mu.Unlock()
+	if alive := h.world.alive(); len(alive) > 0 {
+		h.t.Errorf("processes left: %v", alive)
+	}
+	for name, s := range h.last().TaskStates {
+		if s.State != "dead" || s.FinishedAt.IsZero() {
+			h.t.Errorf("%s is %s in the end", name, s.State)
+		}
+	}
+}
+
+// disturb does random things to the group, and stops it at a random moment.
+func disturb(t *testing.T, job *api.Job, random *rand.Rand) {
+	j := newJudge(job)
+	a := startAgent(t, job, j.attend)
+	defer func() {
+		if t.Failed() {
+			t.Log(a.transcript())
+		}
+	}()
+	names := make([]string, len(a.tasks))
+	for i, r := range a.tasks {
+		names[i] = r.Name()
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var acting sync.WaitGroup
+	for range random.IntN(8) {
+		a.after(time.Duration(random.IntN(9000))*time.Millisecond + time.Microsecond)
+		name := names[random.IntN(len(names))]
+		// Errors are answers: the task does not run, the allocation is over.
+		agent, asking := a, ctx
+		switch random.IntN(8) {
+		case 0, 1:
+			acting.Go(func() { _ = agent.RestartTask(asking, name) })
+		case 2:
+			acting.Go(func() { _ = agent.RestartRunning(asking) })
+		case 3:
+			acting.Go(func() { _ = agent.RestartAll(asking) })
+		case 4:
+			a.world.killPlugin()
+		default:
+			if isClosed(a.Done()) {
+				continue
+			}
+			a.die()
+			cancel()
+			ctx, cancel = context.WithCancel(context.Background())
+			a.after(time.Duration(random.IntN(3)) * time.Second)
+			j.mu.Lock()
+			j.boot = time.Now()
+			j.mu.Unlock()
+			a = a.again(nil)
+		}
+	}
+	a.after(time.Duration(random.IntN(30)) * time.Second)
+	a.Stop()
+	select {
+	case <-a.Done():
+		synctest.Wait()
+	case <-time.After(10 * time.Minute): // longer than any stop and any poststop task
+		t.Error("the stop does not end")
+		a.Kill()
+		a.wait()
+	}
+	cancel()
+	acting.Wait()
+	a.judgeEnd()
+}
+
+// TestEveryMomentOfDeathInAGraph kills the agent instead of each write in the
+// life of a group that uses all extensions. The next agent brings it to its end,
+// or to a stop.
+func TestEveryMomentOfDeathInAGraph(t *testing.T) {
+	job := parseJob(t, `job "j" {
+		type = "batch"
+		group "g" {
+			meta { lite_restart_group = "one_for_all" }
+			restart {
+				attempts = 1
+				delay    = "3s"
+				mode     = "fail"
+			}
+			task "db" {
+				driver = "fake"
+				lifecycle {
+					hook    = "prestart"
+					sidecar = true
+				}
+				config {}
+			}
+			task "init" {
+				driver = "fake"
+				lifecycle { hook = "prestart" }
+				meta {
+					lite_after = "db:started"
+					lite_rerun = "restart"
+				}
+				config { run_for = "1s" }
+			}
+			task "web" {
+				driver = "fake"
+				config {
+					run_for    = "2s"
+					exit_codes = [1, 0]
+				}
+			}
+			task "next" {
+				driver = "fake"
+				meta { lite_after = "web:success" }
+				config { run_for = "1s" }
+			}
+			task "publish" {
+				driver = "fake"
+				lifecycle { hook = "poststop" }
+				meta { lite_after = "next:success" }
+				config { run_for = "1s" }
+			}
+		}
+	}`)
+	if err := model.Validate(job); err != nil {
+		t.Fatal(err)
+	}
+	total := 0
+	synctest.Test(t, func(t *testing.T) {
+		a := startAgent(t, job, nil)
+		a.wait()
+		total = a.ledger.writes
+		want(t, "done", a.world.done, "map[init:2 next:1 publish:1 web:1]")
+	})
+	for n := 2; n <= total; n++ { // the first one is that the tasks are there
+		for _, stopped := range []bool{false, true} {
+			t.Run(fmt.Sprintf("write %d, stopped %v", n, stopped), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					j := newJudge(job)
+					a := startMortal(t, job, n-1, func(c *Config) {
+						c.Drivers.(*world).sweeps = true
+						j.attend(c)
+					})
+					<-a.ledger.dead
+					a.die()
+					j.boot = time.Now()
+					b := a.again(nil)
+					if stopped {
+						b.Stop()
+					}
+					b.wait()
+					b.judgeEnd()
+					if t.Failed() {
+						t.Log(b.transcript())
+					}
+					if stopped || t.Failed() {
+						return
+					}
+					want(t, "status", b.last().ClientStatus, "complete")
+					for _, name := range []string{"web", "next", "publish"} {
+						want(t, name+" done", b.world.done[name], "1")
+					}
+					// The failed run of web may be one of those that nobody has heard of.
+					if done := b.world.done["init"]; done < 1 || done > 3 {
+						t.Errorf("init has done its work %d times", done)
+					}
+				})
+			})
+		}
+	}
+}
