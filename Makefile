@@ -19,8 +19,10 @@ simulate: ## random jobs and faults under virtual time: plans alone, then with t
 test-behaviour: ## scenarios that were played on Nomad, from ../shared; less than a minute, needs root
 	NOMAD_LITE_BEHAVIOUR=1 go test -count=1 -run '^TestBehaviour$$' ./cmd/nomad-lite
 
-bench: ## every figure of the design's budgets, beside its floor, as a table; on a machine that does nothing else
-	go test -run '^$$' -bench . -benchtime 5x -timeout 30m ./cmd/nomad-lite
+BENCHTIME ?= 5x
+bench: ## every figure of the design's budgets, beside its floor, as a table, and the API; on a machine that does nothing else
+	go test -run '^$$' -bench '^Benchmark(Front|Jobs)$$' ./runtime/httpapi
+	go test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout 30m ./cmd/nomad-lite
 
 bench-all: ## the benchmarks of all packages
 	go test -run '^$$' -bench . -benchtime 1x ./...
