@@ -4,11 +4,11 @@
 //
 //	func main() { sdk.Serve(&sleeper{}) }
 //
-// The author of a driver writes two small things: a [Driver], which says what the driver is
-// called and starts tasks, and a [Task], which is one that runs. Everything else
-// is optional and found by looking at the methods: a task that can be signalled
-// has the method of [Signaler], a driver that finds its tasks again has the
-// method of [Recoverer], and so on.
+// The author of a driver writes two small things: a [Driver], which says what the
+// driver is called and starts tasks, and a [Task], which is one that runs.
+// Everything else is optional and found by looking at the methods: a task that can
+// be signalled has the method of [Signaler], a driver that finds its tasks again
+// has the method of [Recoverer], and so on.
 //
 // A hook takes part in the life of allocations and tasks. It is any value with a
 // method for at least one moment ([TaskPrestart], [TaskExited], [AllocPostrun], …),

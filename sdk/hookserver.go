@@ -48,14 +48,18 @@ func newHookServer(impl Plugin) (*hookServer, error) {
 	return s, nil
 }
 
-// nearMiss finds a method with the name of a moment and another signature: it
-// would never be called.
+// nearMiss finds a method with the name of one that is looked for, and another
+// signature: it would never be called.
 func nearMiss(impl any) error {
-	v := reflect.ValueOf(impl)
+	wanted := []reflect.Type{reflect.TypeFor[HostUser](), reflect.TypeFor[Configurer]()}
 	for m := range hook.AllMoments() {
-		want := m.Interface()
-		if has := v.MethodByName(want.Method(0).Name); has.IsValid() && !v.Type().Implements(want) {
-			return fmt.Errorf("the method %s of %T is %s; that of a hook is %s", want.Method(0).Name, impl, signature(has.Type()), signature(want.Method(0).Type))
+		wanted = append(wanted, m.Interface())
+	}
+	v := reflect.ValueOf(impl)
+	for _, want := range wanted {
+		method := want.Method(0)
+		if has := v.MethodByName(method.Name); has.IsValid() && !v.Type().Implements(want) {
+			return fmt.Errorf("the method %s of %T is %s; that of a hook is %s", method.Name, impl, signature(has.Type()), signature(method.Type))
 		}
 	}
 	return nil

@@ -25,6 +25,10 @@ type onlyAlmost struct{ named }
 
 func (onlyAlmost) Exited(TaskExitedRequest) error { return nil }
 
+type rudeGuest struct{ stopsOnly }
+
+func (rudeGuest) UseHost(Host) {}
+
 type both struct{ stopsOnly }
 
 func (both) Start(context.Context, *Start) (Task, error) { return nil, nil }
@@ -57,6 +61,7 @@ func TestWhatCannotBeServedIsSaid(t *testing.T) {
 		{named{}, "sdk.named takes part in nothing: a hook has a method for at least one moment, such as Prestart(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error), and a driver has Start(context.Context, *sdk.Start) (T, error)"},
 		{almost{}, "the method Prestart of sdk.almost is func(context.Context, sdk.TaskPrestartRequest) error; that of a hook is func(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error)"},
 		{onlyAlmost{}, "the method Exited of sdk.onlyAlmost is func(sdk.TaskExitedRequest) error; that of a hook is func(context.Context, sdk.TaskExitedRequest) error"},
+		{rudeGuest{}, "the method UseHost of sdk.rudeGuest is func(sdk.Host); that of a hook is func(sdk.Host, sdk.Node)"},
 		{both{}, "a plugin is one of the two"},
 		{noStart{}, "the method Start of sdk.noStart is func(context.Context) error; a driver's is func(context.Context, *sdk.Start) (T, error), where T has the methods of sdk.Task"},
 		{oddRecover{}, "the method Recover of sdk.oddRecover is func(context.Context) error, and Start is func(context.Context, *sdk.Start) (sdk.Task, error); they must be the same"},
