@@ -33,6 +33,9 @@ func NewConn(conn grpc.ClientConnInterface, done <-chan struct{}) *Conn {
 	return &Conn{conn: conn, done: done}
 }
 
+// Done is closed when the process has gone.
+func (c *Conn) Done() <-chan struct{} { return c.done }
+
 // Invoke makes a unary call.
 func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	return c.conn.Invoke(ctx, method, args, reply, append(opts, anySize...)...)

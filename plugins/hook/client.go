@@ -34,6 +34,9 @@ func NewClient(conn grpc.ClientConnInterface, done <-chan struct{}) *Client {
 	return &Client{conn: c, pb: hookpb.NewHookClient(c)}
 }
 
+// Done is closed when the plugin process has gone.
+func (c *Client) Done() <-chan struct{} { return c.conn.Done() }
+
 // Describe implements Plugin. Moments that this version does not have are left
 // out: they belong to a newer protocol.
 func (c *Client) Describe(ctx context.Context) (*Description, error) {

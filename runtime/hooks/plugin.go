@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -64,6 +65,9 @@ type Plugin struct {
 	failed     func(error) *api.TaskEvent // of Prestart; nil for the event that all have
 	plugins    *Plugins
 	logger     hclog.Logger
+
+	mu   sync.Mutex
+	gone <-chan struct{} // see Gone
 }
 
 // Name implements hook.Hook.
@@ -310,8 +314,36 @@ func answerSize(r hook.TaskPrestartResponse) (size int) {
 func (p *Plugin) Poststart(ctx context.Context, req hook.TaskPoststartRequest) error {
 	return p.call(ctx, hook.Poststart, func(ctx context.Context, r Remote, a asked) error {
 		req.Grant, req.Alloc.JSON = a.Grant, a.whole
+		if process, ok := r.(interface{ Done() <-chan struct{} }); ok && p.attachment.raw != nil {
+			p.mu.Lock()
+			p.gone = process.Done()
+			p.mu.Unlock()
+		}
 		return r.Poststart(ctx, req)
 	})
+}
+
+// Gone is closed when the process has gone that was told of the latest start, of a
+// hook in the box that works on while the task runs; nil if there is none.
+func (p *Plugin) Gone() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.gone
+}
+
+// AwaitReturn waits until the plugin is there again.
+func (p *Plugin) AwaitReturn(ctx context.Context) error {
+	const first, longest = time.Second, time.Minute
+	for pause := first; ; pause = min(2*pause, longest) {
+		if _, _, err := p.plugins.config.Find(ctx, p.name); err == nil || ctx.Err() != nil {
+			return ctx.Err()
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // Update implements hook.TaskUpdate.

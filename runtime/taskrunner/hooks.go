@@ -7,6 +7,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -109,18 +110,51 @@ func (r *Runner) setHookEnv(name string, env map[string]string) {
 func (r *Runner) poststart(live context.Context, p *process) {
 	for _, h := range r.hooks {
 		if at, ok := h.(hook.TaskPoststart); ok && live.Err() == nil {
-			failpoint.Around(failpoint.Poststart, func() {
-				r.reportHook(live, "poststart", h, func(ctx context.Context) error {
-					return at.Poststart(ctx, hook.TaskPoststartRequest{
-						Alloc:   r.alloc.Alloc,
-						Task:    r.Task().ForHooks(),
-						Dir:     r.dir,
-						Env:     r.env.Build().Map(),
-						Network: p.network,
-					})
-				})
-			})
+			failpoint.Around(failpoint.Poststart, func() { r.poststartHook(live, h, at, p) })
 		}
+	}
+}
+
+func (r *Runner) poststartHook(live context.Context, h hook.Hook, at hook.TaskPoststart, p *process) {
+	r.reportHook(live, "poststart", h, func(ctx context.Context) error {
+		return at.Poststart(ctx, hook.TaskPoststartRequest{
+			Alloc:   r.alloc.Alloc,
+			Task:    r.Task().ForHooks(),
+			Dir:     r.dir,
+			Env:     r.env.Build().Map(),
+			Network: p.network,
+		})
+	})
+}
+
+// returning is a hook in a process of its own that works on while the task runs.
+type returning interface {
+	hook.TaskPoststart
+	Gone() <-chan struct{} // closed when that process has gone; nil if there is none
+	AwaitReturn(context.Context) error
+}
+
+// followHooks tells hooks whose process was started again of the running task,
+// until ctx ends. Each has a goroutine in wg.
+func (r *Runner) followHooks(ctx context.Context, wg *sync.WaitGroup, p *process) {
+	for _, h := range r.hooks {
+		back, ok := h.(returning)
+		if !ok || back.Gone() == nil {
+			continue
+		}
+		wg.Go(func() {
+			for {
+				select {
+				case <-back.Gone():
+				case <-ctx.Done():
+					return
+				}
+				if back.AwaitReturn(ctx) != nil {
+					return
+				}
+				r.poststartHook(ctx, h, back, p)
+			}
+		})
 	}
 }
 

@@ -123,6 +123,7 @@ func (r *Runner) runOnce(live, grace context.Context) (restart.Outcome, bool) {
 
 	r.finishRestart(watched, &watch, p)
 	r.poststart(live, p)
+	r.followHooks(watched, &watch, p)
 	failpoint.Reach(failpoint.Running, failpoint.Before)
 	select {
 	case <-p.exited:
