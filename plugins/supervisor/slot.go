@@ -105,7 +105,7 @@ func (s *Supervisor) awaitUse(ctx context.Context, sl *slot) bool {
 	}
 	wanted := make(chan struct{})
 	s.update(func() {
-		sl.tried, sl.wanted = true, wanted
+		sl.tried, sl.printed, sl.wanted = true, true, wanted // a hook has no fingerprint
 		s.settleLocked()
 	})
 	select {

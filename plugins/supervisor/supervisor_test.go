@@ -463,7 +463,7 @@ func TestTaskEvents(t *testing.T) {
 
 func TestReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := start(t, Config{}, []catalog.Entry{builtin("a"), builtin("b"), external("c")}, func(_ context.Context, key string, _ int) (*fakePlugin, error) {
+		s := start(t, Config{}, []catalog.Entry{builtin("a"), builtin("b"), external("c"), hookEntry("nobody asks for")}, func(_ context.Context, key string, _ int) (*fakePlugin, error) {
 			switch key {
 			case "builtin b":
 				time.Sleep(300 * time.Millisecond)
