@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/hashicorp/hcl/v2"
 
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
 )
 
@@ -166,6 +168,11 @@ func TestWrongValues(t *testing.T) {
 		{"a setting in the place of a block", "c.hcl", `client = "yes"`, `c.hcl:1: client is a block: client { … }`},
 		{"an agent that does nothing", "c.hcl", `client { enabled = false }`, `c.hcl:1: enabled: cannot be false here: running tasks is all that an agent does`},
 		{"an expression", "c.hcl", `name = var.x`, `c.hcl:1: name: the value must be written out: Variables may not be used here.`},
+		{"a hook without a name", "c.hcl", `hook { order = 300 }`, `c.hcl:1: hook: is a block with the name of a plugin: hook "NAME" { … }`},
+		{"a place before the directories", "c.hcl", `hook "x" { order = 100 }`, `c.hcl:1: hook: "x": order must be a whole number from 101 to 899`},
+		{"a third way", "c.hcl", `hook "x" { on_error = "ignore" }`, `c.hcl:1: hook: "x": on_error must be fail or warn`},
+		{"a pattern that is none", "c.hcl", `hook "x" { match { job = "[" } }`, `c.hcl:1: hook: "x": match job must be a name, or a pattern such as "web-*"`},
+		{"an unknown setting", "c.hcl", `hook "x" { retries = 3 }`, `c.hcl:1: hook: "x": retries is not known: a hook has order, timeout, on_error, match and config`},
 		{"broken JSON", "c.json", "{\n\"name\": }", `c.json:2: not a JSON object: invalid character '}' looking for beginning of value`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -175,6 +182,51 @@ func TestWrongValues(t *testing.T) {
 				t.Errorf("got  %q\nwant %q", got, c.want)
 			}
 		})
+	}
+}
+
+func TestHooks(t *testing.T) {
+	for name, text := range map[string]string{
+		"c.hcl": `hook "a" {}
+hook "stamp" {
+	order    = 650
+	timeout  = "2s"
+	on_error = "warn"
+	match {
+		job    = "web-*"
+		driver = "raw_exec"
+		meta { team = "red" }
+	}
+	config {
+		ledger = "x"
+		count  = 3
+		rule {
+			word = "one"
+		}
+		rule {
+			word = "two"
+		}
+	}
+}`,
+		"c.json": `{"hook": [{"a": {}}, {"stamp": {"order": 650, "timeout": "2s", "on_error": "warn",
+			"match": {"job": "web-*", "driver": "raw_exec", "meta": {"team": "red"}},
+			"config": {"ledger": "x", "count": 3, "rule": [{"word": "one"}, {"word": "two"}]}}}]}`,
+	} {
+		var c Config
+		if diags := c.Parse(name, []byte(text)); len(diags) > 0 {
+			t.Fatalf("%s: %q", name, said(diags))
+		}
+		want := []hooks.Rule{{Name: "a"}, {
+			Name: "stamp", Order: 650, Timeout: 2 * time.Second, Warn: true,
+			Match:  &hooks.Match{Job: "web-*", Driver: "raw_exec", Meta: map[string]string{"team": "red"}},
+			Config: map[string]any{"ledger": "x", "count": 3, "rule": []any{map[string]any{"word": "one"}, map[string]any{"word": "two"}}},
+		}}
+		if !reflect.DeepEqual(c.Hooks, want) {
+			t.Errorf("%s: read %+v", name, c.Hooks)
+		}
+		if diags := c.Parse("later.hcl", []byte(`hook "stamp" { order = 200 }`)); len(diags) > 0 || c.Hooks[1].Order != 200 || c.Hooks[1].Warn || len(c.Hooks) != 2 {
+			t.Errorf("a later block: %q, %+v", said(diags), c.Hooks)
+		}
 	}
 }
 

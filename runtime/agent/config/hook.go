@@ -49,10 +49,12 @@ func hookRule(block item) (rule hooks.Rule, err error) {
 		case "match":
 			rule.Match, err = i.match()
 		case "config":
-			config, ok := i.plain().(map[string]any)
-			if rule.Config = config; !ok {
-				err = errors.New("is a block: config { … }")
+			blocks := objects(i.plain())
+			if len(blocks) != 1 {
+				err = errors.New("is one block: config { … }")
+				break
 			}
+			rule.Config = blocks[0]
 		default:
 			err = errors.New("is not known: a hook has order, timeout, on_error, match and config")
 		}
@@ -115,7 +117,10 @@ func (i item) pattern() (string, error) {
 
 // plain is the item as JSON has it, but for the numbers.
 func (i item) plain() any {
-	if !i.isBlock() {
+	switch {
+	case i.json != nil:
+		return whole(i.json)
+	case !i.isBlock():
 		return whole(i.value)
 	}
 	m := make(map[string]any, len(i.body))

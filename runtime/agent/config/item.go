@@ -24,6 +24,7 @@ type item struct {
 	rng   hcl.Range
 	value any    // string, float64, bool, []any or nil
 	body  []item // of a block or an object; not nil for these
+	json  any    // of what JSON has as an object or a list of objects: as it stands there
 }
 
 // place is where a setting of the block stands.
@@ -181,7 +182,7 @@ func objectItems(m map[string]any, place func(string) hcl.Range) []item {
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		i := item{name: name, rng: place(name), value: m[name]}
 		if blocks := objects(m[name]); blocks != nil {
-			i.value, i.body = nil, []item{}
+			i.value, i.body, i.json = nil, []item{}, m[name]
 			for _, b := range blocks {
 				i.body = append(i.body, objectItems(b, place)...)
 			}

@@ -1,0 +1,374 @@
+package hooks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+// remote is a hook plugin without a process. Of the moments it has those that the
+// tests call.
+type remote struct {
+	Remote
+	called func(hook.Moment, hook.Grant, hook.Alloc) error
+}
+
+func (r *remote) Prerun(_ context.Context, req hook.AllocPrerunRequest) error {
+	return r.called(hook.Prerun, req.Grant, req.Alloc)
+}
+
+func (r *remote) Postrun(_ context.Context, req hook.AllocPostrunRequest) error {
+	return r.called(hook.Postrun, req.Grant, req.Alloc)
+}
+
+func (r *remote) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	return hook.TaskPrestartResponse{State: map[string]string{"new": "x"}}, r.called(hook.Prestart, req.Grant, req.Alloc)
+}
+
+func (r *remote) Poststart(ctx context.Context, req hook.TaskPoststartRequest) error {
+	if err := r.called(hook.Poststart, req.Grant, req.Alloc); err != nil {
+		return err
+	}
+	<-ctx.Done() // it hangs
+	return ctx.Err()
+}
+
+func (r *remote) Stop(_ context.Context, req hook.TaskStopRequest) error {
+	return r.called(hook.Stop, req.Grant, req.Alloc)
+}
+
+// memory keeps debts.
+type memory map[string]Debt
+
+func (m memory) Debts() (list []Debt) {
+	for _, d := range m {
+		list = append(list, d)
+	}
+	return list
+}
+func (m memory) PutDebt(d Debt) error    { m[d.ID()] = d; return nil }
+func (m memory) DeleteDebt(d Debt) error { delete(m, d.ID()); return nil }
+
+// stage is a plugin with a rule, called for one task or allocation.
+type stage struct {
+	takes  *hook.Description
+	called func(n int, m hook.Moment, g hook.Grant, a hook.Alloc) error
+	n      int
+	events []string
+	debts  memory
+}
+
+func (s *stage) plugins(rules ...Rule) *Plugins {
+	s.debts = memory{}
+	return NewPlugins(PluginsConfig{
+		Find: func(_ context.Context, name string) (Remote, *hook.Description, error) {
+			if name != "stamp" {
+				return nil, nil, errors.New("no such hook")
+			}
+			return &remote{called: func(m hook.Moment, g hook.Grant, a hook.Alloc) error {
+				s.n++
+				return s.called(s.n, m, g, a)
+			}}, s.takes, nil
+		},
+		Known:      func() map[string]*hook.Description { return map[string]*hook.Description{"stamp": s.takes} },
+		Rules:      rules,
+		Capability: func(alloc, task, hook string) string { return alloc + "/" + task + "/" + hook },
+		Debts:      s.debts,
+		Logger:     hclog.NewNullLogger(),
+	})
+}
+
+func (s *stage) context(task string) Context {
+	return Context{
+		AllocID: "a", Task: task,
+		WholeAlloc: func() ([]byte, error) { return []byte("whole"), nil },
+		Emit:       func(e *api.TaskEvent) { s.events = append(s.events, e.Message) },
+	}
+}
+
+func takes(moments ...hook.Moment) *hook.Description {
+	d := &hook.Description{}
+	for _, m := range moments {
+		d.Moments = append(d.Moments, hook.Participation{Moment: m})
+	}
+	return d
+}
+
+var everyMoment = takes(hook.Prerun, hook.Postrun, hook.Prestart, hook.Poststart, hook.Stop)
+
+func attached(s *stage, task string, rules ...Rule) *Plugin {
+	p := s.plugins(rules...)
+	return p.plugin("stamp", p.rule("stamp"), attachment{made: true}, s.context(task))
+}
+
+func TestPluginIsCalledAgainOnce(t *testing.T) {
+	for _, c := range []struct {
+		deaths int
+		calls  int
+		err    string
+	}{
+		{0, 1, ""}, {1, 2, ""}, {2, 2, "prerun: plugin is shut down"},
+	} {
+		s := &stage{takes: everyMoment, called: func(n int, _ hook.Moment, g hook.Grant, _ hook.Alloc) error {
+			if g.Capability != "a//stamp" {
+				t.Errorf("capability %q", g.Capability)
+			}
+			if n <= c.deaths {
+				return hook.ErrPluginDown
+			}
+			return nil
+		}}
+		err := attached(s, "").Prerun(t.Context(), hook.AllocPrerunRequest{})
+		if fmt.Sprint(err) != c.err && (err != nil || c.err != "") || s.n != c.calls {
+			t.Errorf("%d deaths: %d calls, %v", c.deaths, s.n, err)
+		}
+	}
+}
+
+func TestWhatAFailureMeans(t *testing.T) {
+	refusal, again := errors.New("no"), driver.Recoverable(errors.New("not yet"))
+	for _, c := range []struct {
+		what        string
+		rule        Rule
+		fails       error
+		call        func(context.Context, *Plugin) error
+		err         string
+		recoverable bool
+		event       string
+	}{
+		{"a refusal at Prestart is final", Rule{}, refusal, prestart, "prestart: no", false, ""},
+		{"unless the hook says otherwise", Rule{}, again, prestart, "prestart: not yet", true, ""},
+		{"a death is not", Rule{}, hook.ErrPluginDown, prestart, "prestart: plugin is shut down", true, ""},
+		{"with warn it is told", Rule{Warn: true}, refusal, prestart, "", false, "stamp: prestart: no (on_error is warn)"},
+		{"Prerun fails the allocation", Rule{}, refusal, prerun, "prerun: no", false, ""},
+		{"or does not", Rule{Warn: true}, refusal, prerun, "", false, "stamp: prerun: no (on_error is warn)"},
+		{"the runner tells of a task", Rule{}, refusal, stop, "stop: no; it is tried again until it succeeds", false, ""},
+		{"of an allocation the plugin does", Rule{}, refusal, postrun, "postrun: no; it is tried again until it succeeds", false, "stamp: postrun: no; it is tried again until it succeeds"},
+	} {
+		s := &stage{takes: everyMoment, called: func(int, hook.Moment, hook.Grant, hook.Alloc) error { return c.fails }}
+		c.rule.Name = "stamp"
+		err := c.call(t.Context(), attached(s, "t", c.rule))
+		text := ""
+		if err != nil {
+			text = err.Error()
+		}
+		if text != c.err || driver.IsRecoverable(err) != c.recoverable || strings.Join(s.events, "|") != c.event {
+			t.Errorf("%s: %q, recoverable %v, events %q", c.what, text, driver.IsRecoverable(err), s.events)
+		}
+	}
+}
+
+func prerun(ctx context.Context, p *Plugin) error { return p.Prerun(ctx, hook.AllocPrerunRequest{}) }
+func stop(ctx context.Context, p *Plugin) error   { return p.Stop(ctx, hook.TaskStopRequest{}) }
+func postrun(ctx context.Context, p *Plugin) error {
+	return p.Postrun(ctx, hook.AllocPostrunRequest{})
+}
+
+// prestart also makes sure that a failure does not lose the state.
+func prestart(ctx context.Context, p *Plugin) error {
+	answer, err := p.Prestart(ctx, hook.TaskPrestartRequest{PreviousState: map[string]string{"old": "x"}})
+	if len(answer.State) != 1 {
+		return fmt.Errorf("state %v is lost: %w", answer.State, err)
+	}
+	return err
+}
+
+func TestDeadlines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		own := takes(hook.Poststart)
+		own.Moments[0].Timeout = 3 * time.Second
+		for _, c := range []struct {
+			takes *hook.Description
+			rule  Rule
+			want  time.Duration
+		}{
+			{everyMoment, Rule{}, 10 * time.Second},
+			{own, Rule{}, 3 * time.Second},
+			{own, Rule{Name: "stamp", Timeout: time.Minute}, time.Minute},
+		} {
+			s := &stage{takes: c.takes, called: func(int, hook.Moment, hook.Grant, hook.Alloc) error { return nil }}
+			p, began := attached(s, "t", c.rule), time.Now()
+			err := p.Poststart(t.Context(), hook.TaskPoststartRequest{})
+			if took := time.Since(began); took != c.want || err == nil || err.Error() != "poststart: no answer within "+c.want.String() {
+				t.Errorf("after %v: %v", took, err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			if err := p.Poststart(ctx, hook.TaskPoststartRequest{}); !errors.Is(err, context.DeadlineExceeded) || len(s.events) > 0 {
+				t.Errorf("a call that the runner ends: %v, %q", err, s.events)
+			}
+			cancel()
+		}
+	})
+}
+
+func TestDebtsAreSettled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var broken atomic.Bool
+		broken.Store(true)
+		var states []string
+		s := &stage{takes: everyMoment, called: func(_ int, m hook.Moment, g hook.Grant, _ hook.Alloc) error {
+			if broken.Load() {
+				return errors.New("the database is away")
+			}
+			states = append(states, fmt.Sprint(m, " ", g.Capability))
+			return nil
+		}}
+		p := attached(s, "t")
+		if err := p.Stop(t.Context(), hook.TaskStopRequest{ExistingState: map[string]string{"x": "y"}}); err == nil {
+			t.Fatal("no error")
+		}
+		if d := s.debts["a/t/stamp/stop"]; d.Stop == nil || d.Stop.ExistingState["x"] != "y" {
+			t.Fatalf("debts %+v", s.debts)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			p.plugins.Run(ctx)
+		}()
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if s.n < 10 || s.n > 30 {
+			t.Errorf("tried %d times in ten minutes", s.n)
+		}
+		broken.Store(false)
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if !slices.Equal(states, []string{"stop a/t/stamp"}) || len(s.debts) > 0 {
+			t.Errorf("called %q, debts %v", states, s.debts)
+		}
+		cancel()
+		<-done
+	})
+}
+
+// names are the hooks that are attached, with their places.
+func names(list []Ordered) string {
+	var text []string
+	for _, o := range list {
+		text = append(text, fmt.Sprintf("%s@%d", o.Hook.Name(), o.Order))
+	}
+	return strings.Join(text, " ")
+}
+
+func TestWhoIsAttached(t *testing.T) {
+	group := "g"
+	alloc := func(job, groupMeta, taskMeta map[string]string) *api.Allocation {
+		return &api.Allocation{ID: "a", JobID: "web-1", TaskGroup: group, Job: &api.Job{Meta: job, TaskGroups: []*api.TaskGroup{{
+			Name: &group, Meta: groupMeta, Tasks: []*api.Task{{Name: "t", Driver: "exec", Meta: taskMeta}, {Name: "u", Driver: "docker"}},
+		}}}}
+	}
+	on := map[string]string{"lite_hook_stamp": ""}
+	every := takes(hook.Prerun)
+	every.EveryAlloc = true
+	for _, c := range []struct {
+		what        string
+		takes       *hook.Description
+		alloc       *api.Allocation
+		rules       []Rule
+		ofAlloc, of string // the allocation, and its task t
+	}{
+		{"nobody", everyMoment, alloc(nil, nil, nil), nil, "", ""},
+		{"the job attaches", everyMoment, alloc(on, nil, nil), nil, "stamp@300", "stamp@300"},
+		{"the group", everyMoment, alloc(nil, on, nil), nil, "stamp@300", "stamp@300"},
+		{"the task", everyMoment, alloc(nil, nil, on), nil, "", "stamp@300"},
+		{"the plugin wants all", every, alloc(nil, nil, nil), nil, "stamp@300", "stamp@300"},
+		{"a rule without match leaves it at that", everyMoment, alloc(nil, nil, nil), []Rule{{Name: "stamp"}}, "", ""},
+		{"an empty match attaches to all", everyMoment, alloc(nil, nil, nil), []Rule{{Name: "stamp", Match: &Match{}, Order: 650}}, "stamp@650", "stamp@650"},
+		{"a match by driver", everyMoment, alloc(nil, nil, nil), []Rule{{Name: "stamp", Match: &Match{Job: "web-*", Driver: "docker"}}}, "stamp@300", ""},
+		{"one that does not match takes from who wants all", every, alloc(nil, nil, nil), []Rule{{Name: "stamp", Match: &Match{Job: "db"}}}, "", ""},
+		{"but not from jobs", everyMoment, alloc(on, nil, nil), []Rule{{Name: "stamp", Match: &Match{Job: "db"}}}, "stamp@300", "stamp@300"},
+		{"a match by meta", everyMoment, alloc(map[string]string{"team": "red"}, nil, nil), []Rule{{Name: "stamp", Match: &Match{Meta: map[string]string{"team": "r*"}}}}, "stamp@300", "stamp@300"},
+		{"rules go first, in their order", everyMoment, alloc(on, nil, nil), []Rule{{Name: "z", Match: &Match{}}, {Name: "b", Match: &Match{}}}, "z@300 b@300 stamp@300", "z@300 b@300 stamp@300"},
+	} {
+		p := (&stage{takes: c.takes}).plugins(c.rules...)
+		ofAlloc, of := names(p.AllocHooks(c.alloc, Context{})), names(p.TaskHooks(c.alloc, c.alloc.GetTaskGroup().Tasks[0], Context{}))
+		if ofAlloc != c.ofAlloc || of != c.of {
+			t.Errorf("%s: of the allocation %q, of the task %q", c.what, ofAlloc, of)
+		}
+	}
+}
+
+func TestAttachment(t *testing.T) {
+	schema := hclspec.Object(map[string]*hclspec.Spec{
+		"url":   hclspec.Attr("url", "string", true),
+		"count": hclspec.Default(hclspec.Attr("count", "number", false), hclspec.Literal("3")),
+		"words": hclspec.Attr("words", "list(string)", false),
+	})
+	for _, c := range []struct {
+		what     string
+		job      string
+		operator map[string]any
+		schema   *hclspec.Spec
+		want     string // or what the error contains
+	}{
+		{"defaults", `{"url": "u"}`, nil, schema, `{"count":3,"url":"u","words":null}`},
+		{"the operator has the last word", `{"url": "job", "count": 9007199254740993}`, map[string]any{"url": "operator"}, schema, `{"count":9007199254740993,"url":"operator","words":null}`},
+		{"what looks like a template stays", `{"url": "${env.X} %{if}", "words": ["$${x}"]}`, nil, schema, `{"count":3,"url":"${env.X} %{if}","words":["$${x}"]}`},
+		{"nothing", "", nil, nil, ""},
+		{"an unknown key", `{"url": "u", "ulr": 1}`, nil, schema, "ulr"},
+		{"a missing key", `{}`, nil, schema, "url"},
+		{"no JSON", `{"url": `, nil, schema, "not a JSON object"},
+		{"no object", `[1]`, nil, schema, "not a JSON object"},
+		{"null", `null`, nil, schema, "not one JSON object"},
+		{"two", `{} {}`, nil, schema, "not one JSON object"},
+		{"something for a hook that takes nothing", `{"x": 1}`, nil, nil, "takes no configuration"},
+	} {
+		got, err := attachment{job: c.job}.decode(c.schema, c.operator)
+		if err != nil && strings.Contains(err.Error(), c.want) && c.want != "" {
+			continue
+		}
+		if err != nil || string(got) != c.want {
+			t.Errorf("%s: %s, %v", c.what, got, err)
+		}
+	}
+	if got, err := (attachment{raw: []byte("as it is")}).decode(nil, nil); err != nil || string(got) != "as it is" {
+		t.Errorf("of the runner: %s, %v", got, err)
+	}
+}
+
+func TestWholeAllocOnRequest(t *testing.T) {
+	whole := *everyMoment
+	whole.WholeAlloc = true
+	for _, d := range []*hook.Description{everyMoment, &whole} {
+		s := &stage{takes: d, called: func(_ int, _ hook.Moment, _ hook.Grant, a hook.Alloc) error {
+			if got := string(a.JSON); (got == "whole") != d.WholeAlloc {
+				t.Errorf("got %q", got)
+			}
+			return nil
+		}}
+		if err := prerun(t.Context(), attached(s, "")); err != nil {
+			t.Error(err)
+		}
+	}
+	if s := (&stage{takes: takes(hook.Stop)}); prerun(t.Context(), attached(s, "")) != nil || s.n != 0 {
+		t.Error("called for a moment that it takes no part in")
+	}
+}
+
+func TestPluginsOfBlocks(t *testing.T) {
+	s := &stage{takes: everyMoment}
+	group := "g"
+	task := &api.Task{Name: "t", Artifacts: []*api.TaskArtifact{{}}, Templates: []*api.Template{{}}}
+	a := &api.Allocation{ID: "a", TaskGroup: group, Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{task}}}}}
+	if got := names(s.plugins().TaskHooks(a, task, Context{})); got != "artifact@600 template@800" {
+		t.Errorf("got %q", got)
+	}
+	if got := Built(a.Job); !reflect.DeepEqual(got, []string{"artifact", "template"}) {
+		t.Errorf("got %q", got)
+	}
+}
