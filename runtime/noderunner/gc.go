@@ -142,15 +142,17 @@ func (r *Runner) collectable() (ended []*entry, onDisk int) {
 	return ended, onDisk
 }
 
-// diskUsage looks at the file system of the allocations. What is not known is 0.
+// diskUsage looks at the file system of the allocations, and tells what df tells:
+// blocks that nobody but root may have are neither used nor there. What is not
+// known is 0.
 func (r *Runner) diskUsage() usage {
 	var st unix.Statfs_t
 	if err := unix.Statfs(r.config.Alloc.AllocDirRoot, &st); err != nil {
 		return usage{}
 	}
 	var u usage
-	if st.Blocks > 0 {
-		u.disk = 100 * float64(st.Blocks-st.Bavail) / float64(st.Blocks)
+	if used := st.Blocks - st.Bfree; used+st.Bavail > 0 {
+		u.disk = 100 * float64(used) / float64(used+st.Bavail)
 	}
 	if st.Files > 0 {
 		u.inodes = 100 * float64(st.Files-st.Ffree) / float64(st.Files)
