@@ -63,6 +63,7 @@ func newDir(t testing.TB) (*Dir, string) {
 	return d, base
 }
 
+// RS-079: what is secret is not read, and nothing outside of the directory.
 func TestOpen(t *testing.T) {
 	d, base := newDir(t)
 	if err := unix.Mkfifo(filepath.Join(base, "alloc/fifo"), 0o666); err != nil {
