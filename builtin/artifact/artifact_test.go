@@ -43,6 +43,8 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(burgle(os.Args[2]))
 	}
+	// A program built with -race otherwise sleeps for a second before it exits.
+	os.Setenv("GORACE", "atexit_sleep_ms=0")
 	os.Exit(m.Run())
 }
 
@@ -134,7 +136,11 @@ func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
 // prestart runs the hook for artifacts in the API's form.
 func (w *world) prestart(state map[string]string, artifacts ...map[string]any) (sdk.TaskPrestartResponse, error) {
 	w.t.Helper()
-	at, err := json.Marshal(map[string]any{"artifacts": artifacts, "limits": w.limits})
+	limits := map[string]any{ // the race detector reads its settings from /proc
+		"set_environment_variables": []string{"GORACE"}, "filesystem_isolation_extra_paths": []string{"d:r:/proc"},
+	}
+	maps.Copy(limits, w.limits)
+	at, err := json.Marshal(map[string]any{"artifacts": artifacts, "limits": limits})
 	if err != nil {
 		w.t.Fatal(err)
 	}

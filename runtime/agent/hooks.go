@@ -90,6 +90,10 @@ func (a *Agent) makeHooks() error {
 // which hooks could not be asked. It waits for plugins that are being started.
 func (a *Agent) CheckAttachments(ctx context.Context, job *api.Job) (faults []model.Refusal, trouble []error) {
 	for _, at := range model.HookAttachments(job) {
+		if err := hooks.CheckName(at.Hook); err != nil {
+			faults = append(faults, attachmentFault(at, err))
+			continue
+		}
 		_, takes, err := a.supervisor.Hook(ctx, at.Hook)
 		switch {
 		case errors.Is(err, supervisor.ErrNoHook):
@@ -101,10 +105,14 @@ func (a *Agent) CheckAttachments(ctx context.Context, job *api.Job) (faults []mo
 			err = hooks.CheckAttachment(at.Config, takes.Schema)
 		}
 		if err != nil {
-			faults = append(faults, model.Refusal{Path: at.Path, Reason: fmt.Sprintf("meta %s%s: %v", model.HookPrefix, at.Hook, err)})
+			faults = append(faults, attachmentFault(at, err))
 		}
 	}
 	return faults, trouble
+}
+
+func attachmentFault(at model.HookAttachment, err error) model.Refusal {
+	return model.Refusal{Path: at.Path, Reason: fmt.Sprintf("meta %s%s: %v", model.HookPrefix, at.Hook, err)}
 }
 
 // debtFact begins the names of the records of moments that hooks owe.

@@ -261,6 +261,17 @@ var built = []struct {
 	},
 }
 
+// CheckName refuses a hook that only its blocks attach: what goes with them is the
+// operator's to say, and not a job's.
+func CheckName(name string) error {
+	for _, b := range built {
+		if b.name == name {
+			return fmt.Errorf("the hook is attached by %s blocks of tasks, and by nothing else: remove the key", name)
+		}
+	}
+	return nil
+}
+
 // Built returns the names of the hooks in the box that the blocks of a job need.
 func Built(job *api.Job) (names []string) {
 	for _, b := range built {
@@ -335,7 +346,7 @@ func (p *Plugins) attach(a *api.Allocation, drivers []string, meta map[string]st
 	var list []Ordered
 	done := make(map[string]bool)
 	for _, name := range names {
-		if done[name] {
+		if done[name] || CheckName(name) != nil {
 			continue
 		}
 		done[name] = true

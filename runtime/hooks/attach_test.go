@@ -1,0 +1,48 @@
+package hooks
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+// A job that could hand limits to the hook that downloads would have none.
+func TestOnlyBlocksAttachTheHooksInTheBox(t *testing.T) {
+	plugins := NewPlugins(PluginsConfig{
+		Known:  func() map[string]*hook.Description { return map[string]*hook.Description{"artifact": {}, "mine": {}} },
+		Rules:  []Rule{{Name: "artifact", Order: 450}},
+		Limits: map[string]map[string]any{"artifact": {"http_max_size": 1}},
+		Logger: hclog.NewNullLogger(),
+	})
+	meta := map[string]string{"lite_hook_artifact": `{"artifacts": [], "limits": {}}`, "lite_hook_mine": ""}
+	source := "http://x/y"
+	plain := &api.Task{Name: "plain", Driver: "d", Meta: meta}
+	task := &api.Task{Name: "t", Driver: "d", Meta: meta, Artifacts: []*api.TaskArtifact{{GetterSource: &source}}}
+	group := &api.TaskGroup{Name: new("g"), Tasks: []*api.Task{plain, task}}
+	alloc := &api.Allocation{TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{group}}}
+
+	if list := plugins.TaskHooks(alloc, plain, Context{}); len(list) != 1 || list[0].Hook.Name() != "mine" {
+		t.Errorf("a task without blocks has %v, want the hook mine", list)
+	}
+	list := plugins.TaskHooks(alloc, task, Context{})
+	if len(list) != 2 || list[1].Hook.Name() != "artifact" {
+		t.Fatalf("a task with blocks has %v, want the hooks mine and artifact", list)
+	}
+	var told struct {
+		Artifacts []api.TaskArtifact
+		Limits    map[string]int
+	}
+	if err := json.Unmarshal(list[1].Hook.(*Plugin).attachment.raw, &told); err != nil {
+		t.Fatal(err)
+	}
+	if len(told.Artifacts) != 1 || *told.Artifacts[0].GetterSource != source || told.Limits["http_max_size"] != 1 {
+		t.Errorf("the hook is told %+v, want the blocks with the limits of the operator", told)
+	}
+	if CheckName("artifact") == nil || CheckName("mine") != nil {
+		t.Error("meta may attach mine, and not artifact")
+	}
+}
