@@ -764,6 +764,40 @@ func TestKill(t *testing.T) {
 	}
 }
 
+// A hook that dies takes its downloads with it, whatever they do.
+func TestDownloadEndsWithItsHook(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	asked := make(chan struct{})
+	w.routes["/slow"] = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		close(asked)
+		<-r.Context().Done()
+	})
+	stage, err := os.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stage.Close()
+	cmd := exec.Command("/proc/self/exe", "download")
+	cmd.ExtraFiles = []*os.File{stage}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.NewEncoder(stdin).Encode(order{Source: w.url + "/slow", Mode: "any"}); err != nil {
+		t.Fatal(err)
+	}
+	<-asked
+	stdin.Close() // as when the hook has died
+	if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() == 0 {
+		t.Errorf("it ended with %v, want it to be killed", cmd.ProcessState)
+	}
+}
+
 func TestTimeout(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -70,7 +70,10 @@ func failure(alloc *api.Allocation) []error {
 			}
 		}
 		var parts []string
-		for _, kind := range []string{api.TaskSetupFailure, api.TaskFailedValidation, api.TaskDriverFailure, model.TaskHookFailed, api.TaskTerminated, api.TaskNotRestarting} {
+		for _, kind := range []string{
+			api.TaskSetupFailure, api.TaskArtifactDownloadFailed, api.TaskFailedValidation, api.TaskDriverFailure, model.TaskHookFailed,
+			api.TaskTerminated, api.TaskNotRestarting,
+		} {
 			i := slices.IndexFunc(events, func(e *api.TaskEvent) bool { return e.Type == kind })
 			if i >= 0 && events[i].DisplayMessage != "" {
 				parts = append(parts, cause(events[i].DisplayMessage))
