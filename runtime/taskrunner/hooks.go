@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
-	"slices"
 	"sync"
 	"time"
 
@@ -215,18 +214,10 @@ func (r *Runner) shutdownHooks(ctx context.Context) {
 	}
 }
 
-func (r *Runner) hasUpdateHooks() bool {
-	return slices.ContainsFunc(r.hooks, func(h hook.Hook) bool { _, ok := h.(hook.TaskUpdate); return ok })
-}
-
-// runUpdateHooks tells the hooks about new versions of the task until live ends.
+// runUpdateHooks tells the hooks about new versions of the task, until there are no
+// more, or live ends.
 func (r *Runner) runUpdateHooks(live context.Context) {
-	for {
-		select {
-		case <-r.updated:
-		case <-live.Done():
-			return
-		}
+	for live.Err() == nil && r.takeUpdate() {
 		for _, h := range r.hooks {
 			if at, ok := h.(hook.TaskUpdate); ok {
 				r.reportHook(live, "update", h, func(ctx context.Context) error {

@@ -219,18 +219,34 @@ func (r *Runner) Running() bool {
 // it is killed count from now on, the rest from the next start. The Update hooks
 // follow.
 func (r *Runner) Update(task Task) {
-	r.SetTask(task)
-	select {
-	case r.updated <- struct{}{}:
-	default: // the hooks have yet to run, and will see this version
-	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.task, r.updated = task, true
+	r.tellHooksLocked()
 }
 
 // SetTask is Update without the hooks, for a task that has to end.
 func (r *Runner) SetTask(task Task) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.task = task
-	r.mu.Unlock()
+}
+
+// tellHooksLocked has the Update hooks called, if there is something to tell and
+// nobody is at it.
+func (r *Runner) tellHooksLocked() {
+	if r.updated && r.tellHooks != nil && !r.telling {
+		r.telling = true
+		r.tellHooks()
+	}
+}
+
+// takeUpdate reports whether the Update hooks have yet to hear of a version.
+func (r *Runner) takeUpdate() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.telling, r.updated = r.updated, false
+	return r.telling
 }
 
 // clearProcess forgets the process that has exited.

@@ -24,9 +24,10 @@ func (r *Runner) Run(ctx context.Context) {
 	defer updates.Wait()
 	grace, live := r.contexts(ctx)
 	defer r.endContexts()
-	if r.hasUpdateHooks() {
-		updates.Go(func() { r.runUpdateHooks(live) })
-	}
+	r.mu.Lock()
+	r.tellHooks = func() { updates.Go(func() { r.runUpdateHooks(live) }) }
+	r.tellHooksLocked()
+	r.mu.Unlock()
 
 	dead := r.State().State == model.TaskDead // under an earlier agent
 	for again := !r.local.RunComplete; again && ctx.Err() == nil; dead = false {
@@ -71,7 +72,7 @@ func (r *Runner) endContexts() {
 	defer r.mu.Unlock()
 	r.endLive(nil)
 	r.endGrace(nil)
-	r.endLive, r.endGrace = nil, nil
+	r.endLive, r.endGrace, r.tellHooks = nil, nil, nil
 }
 
 // runToDeath starts the task again and again, until the restart policy, a kill

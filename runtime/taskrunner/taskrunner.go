@@ -75,7 +75,6 @@ type Runner struct {
 	hurried   chan struct{} // closed by the first KillNow
 	skipDelay chan struct{} // closed by the first SkipShutdownDelay
 	again     chan struct{} // holds the request to run a dead task again, see askedAgain
-	updated   chan struct{} // holds a tick when the Update hooks must run
 	done      chan struct{} // closed by Run
 
 	// Only the goroutine of Run uses these, and before it those who prepare Run.
@@ -96,6 +95,9 @@ type Runner struct {
 	output     Output
 	killError  error
 	quiet      bool                    // the kill has no event, and gets none at its end
+	updated    bool                    // the Update hooks have not heard of the task as it is
+	telling    bool                    // a goroutine tells them
+	tellHooks  func()                  // starts it; nil outside Run
 	endLive    context.CancelCauseFunc // ends what a kill ends; nil outside Run
 	endGrace   context.CancelCauseFunc // ends what KillNow ends; nil outside Run
 }
@@ -123,7 +125,6 @@ func New(c Config) *Runner {
 		hurried:   make(chan struct{}),
 		skipDelay: make(chan struct{}),
 		again:     make(chan struct{}, 1),
-		updated:   make(chan struct{}, 1),
 		done:      make(chan struct{}),
 
 		tracker: restart.New(c.Task.Restart, time.Now(), rand.Int64N),
