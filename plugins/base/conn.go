@@ -21,34 +21,41 @@ var ErrPluginDown = errors.New("plugin is shut down")
 const exitGrace = 3 * time.Second
 
 // Conn is a connection to one plugin process, for the clients of its services.
-// It takes messages of any size.
+// It takes messages of any size, unless it is limited.
 type Conn struct {
-	conn grpc.ClientConnInterface
-	done <-chan struct{}
+	conn    grpc.ClientConnInterface
+	done    <-chan struct{}
+	options []grpc.CallOption
 }
 
 // NewConn makes a Conn; done is closed by whoever watches the process, when it
 // has gone.
 func NewConn(conn grpc.ClientConnInterface, done <-chan struct{}) *Conn {
-	return &Conn{conn: conn, done: done}
+	return &Conn{conn: conn, done: done, options: anySize(math.MaxInt32)}
 }
 
 // Done is closed when the process has gone.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
+// Limit returns the connection for answers of at most so many bytes; a larger one
+// is an error of its call.
+func (c *Conn) Limit(answer int) *Conn {
+	return &Conn{conn: c.conn, done: c.done, options: anySize(answer)}
+}
+
 // Invoke makes a unary call.
 func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	return c.conn.Invoke(ctx, method, args, reply, append(opts, anySize...)...)
+	return c.conn.Invoke(ctx, method, args, reply, append(opts, c.options...)...)
 }
 
 // NewStream starts a streaming call.
 func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	return c.conn.NewStream(ctx, desc, method, append(opts, anySize...)...)
+	return c.conn.NewStream(ctx, desc, method, append(opts, c.options...)...)
 }
 
-var anySize = []grpc.CallOption{
-	grpc.MaxCallRecvMsgSize(math.MaxInt32),
-	grpc.MaxCallSendMsgSize(math.MaxInt32),
+// anySize lets requests have any size, and answers at most one.
+func anySize(answer int) []grpc.CallOption {
+	return []grpc.CallOption{grpc.MaxCallRecvMsgSize(answer), grpc.MaxCallSendMsgSize(math.MaxInt32)}
 }
 
 // Err says what the error of a call under ctx means: ErrPluginDown when the

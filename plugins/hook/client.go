@@ -17,6 +17,10 @@ import (
 // supervisor for another one.
 var ErrPluginDown = base.ErrPluginDown
 
+// maxAnswer is how many bytes an answer of a plugin may have: the host must not
+// choke on one.
+const maxAnswer = 16 << 20
+
 // Client is the host's end of a hook plugin. It has all moments, whatever the
 // plugin takes part in: who calls it looks at the Description first. Its methods
 // may be called concurrently; they block until the plugin answers, its process
@@ -30,7 +34,7 @@ var _ Plugin = (*Client)(nil)
 
 // NewClient makes a Client; done is closed when the plugin process has gone.
 func NewClient(conn grpc.ClientConnInterface, done <-chan struct{}) *Client {
-	c := base.NewConn(conn, done)
+	c := base.NewConn(conn, done).Limit(maxAnswer)
 	return &Client{conn: c, pb: hookpb.NewHookClient(c)}
 }
 

@@ -181,6 +181,10 @@ func (p *Plugin) fail(m hook.Moment, err error) error {
 	cause := err
 	err = fmt.Errorf("%s: %w", m, err)
 	switch {
+	case m == hook.Destroy:
+		if p.rule.Warn {
+			return nil // the tasks are gone that could have the event
+		}
 	case p.rule.Warn:
 		p.context.Emit(model.EventHookFailed(p.name, err.Error()+" (on_error is warn)"))
 		return nil
@@ -261,12 +265,26 @@ func (p *Plugin) Postrun(ctx context.Context, req hook.AllocPostrunRequest) erro
 	})
 }
 
-// Destroy implements hook.AllocDestroy.
+// Destroy implements hook.AllocDestroy. It is repeated for as long as one call may
+// take: after it there is no record with which it could wait.
 func (p *Plugin) Destroy(ctx context.Context, req hook.AllocDestroyRequest) error {
-	return p.call(ctx, hook.Destroy, func(ctx context.Context, r Remote, a asked) error {
-		req.Grant, req.Alloc.JSON = a.Grant, a.whole
-		return r.Destroy(ctx, req)
-	})
+	for end := time.Now().Add(momentTimeout); ; {
+		err := p.twice(ctx, hook.Destroy, func(ctx context.Context, r Remote, a asked) error {
+			req.Grant, req.Alloc.JSON = a.Grant, a.whole
+			return r.Destroy(ctx, req)
+		})
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		if time.Now().After(end) {
+			return p.fail(hook.Destroy, err)
+		}
+		select {
+		case <-time.After(debtPause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // ShutdownAlloc implements hook.AllocShutdown.

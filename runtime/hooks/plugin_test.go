@@ -35,6 +35,10 @@ func (r *remote) Postrun(_ context.Context, req hook.AllocPostrunRequest) error 
 	return r.called(hook.Postrun, req.Grant, req.Alloc)
 }
 
+func (r *remote) Destroy(_ context.Context, req hook.AllocDestroyRequest) error {
+	return r.called(hook.Destroy, req.Grant, req.Alloc)
+}
+
 func (r *remote) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	return hook.TaskPrestartResponse{State: map[string]string{"new": "x"}}, r.called(hook.Prestart, req.Grant, req.Alloc)
 }
@@ -185,6 +189,28 @@ func prestart(ctx context.Context, p *Plugin) error {
 		return fmt.Errorf("state %v is lost: %w", answer.State, err)
 	}
 	return err
+}
+
+func TestDestroyIsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			failures int
+			took     time.Duration
+			fails    bool
+		}{{3, 3 * time.Second, false}, {1000, 11 * time.Second, true}} {
+			s := &stage{takes: takes(hook.Destroy), called: func(n int, _ hook.Moment, _ hook.Grant, _ hook.Alloc) error {
+				if n <= c.failures {
+					return errors.New("busy")
+				}
+				return nil
+			}}
+			began := time.Now()
+			err := attached(s, "").Destroy(t.Context(), hook.AllocDestroyRequest{})
+			if (err != nil) != c.fails || time.Since(began) != c.took {
+				t.Errorf("%d failures: %v after %v", c.failures, err, time.Since(began))
+			}
+		}
+	})
 }
 
 func TestDeadlines(t *testing.T) {
