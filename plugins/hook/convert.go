@@ -1,9 +1,15 @@
 package hook
 
 import (
+	"strings"
+
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/proto/hookpb"
 )
+
+// legible makes a text of what may hold the output of a program: the wire carries
+// nothing else.
+func legible(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 
 func nodeProto(n Node) *hookpb.Node {
 	return &hookpb.Node{Id: n.ID, Name: n.Name, Datacenter: n.Datacenter, Region: n.Region, Class: n.Class, Pool: n.Pool}

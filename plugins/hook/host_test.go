@@ -144,6 +144,27 @@ func TestHostCarriesAllFields(t *testing.T) {
 	}
 }
 
+// What a hook tells of is often the output of a program, which may be anything.
+func TestWhatIsNoTextBecomesOne(t *testing.T) {
+	b := &butler{}
+	host := dial(t, b)
+	event := hook.Event{Message: "a\xffb", Details: map[string]string{"k": "\xff"}}
+	if err := host.EmitEvent(t.Context(), hook.Scope{}, event); err != nil {
+		t.Fatal(err)
+	}
+	want := []any{hook.Scope{}, hook.Event{Message: "a\uFFFDb", Details: map[string]string{"k": "\uFFFD"}}}
+	if !reflect.DeepEqual(b.got, want) {
+		t.Errorf("the host is told %q, want %q", b.got, want)
+	}
+	if err := host.Kill(t.Context(), hook.Scope{}, "\xff"); err != nil {
+		t.Error(err)
+	}
+	client := connect(t, nil, &every{err: errors.New("it says \xff")})
+	if err := client.Stop(t.Context(), hook.TaskStopRequest{}); err == nil || err.Error() != "it says \uFFFD" {
+		t.Errorf("the failure is %v", err)
+	}
+}
+
 func TestHostStats(t *testing.T) {
 	b := &butler{}
 	host := dial(t, b)

@@ -158,33 +158,38 @@ func (c *HostClient) Interpolate(ctx context.Context, s Scope, text string) (str
 
 // EmitEvent implements Host.
 func (c *HostClient) EmitEvent(ctx context.Context, s Scope, event Event) error {
-	_, err := c.pb.EmitEvent(ctx, &hookpb.EmitEventRequest{
-		Capability: s.Capability, Task: s.Task, Type: event.Type, Message: event.Message, Details: event.Details,
-	})
+	request := &hookpb.EmitEventRequest{Capability: s.Capability, Task: s.Task, Type: event.Type, Message: legible(event.Message)}
+	for key, detail := range event.Details {
+		if request.Details == nil {
+			request.Details = make(map[string]string, len(event.Details))
+		}
+		request.Details[key] = legible(detail)
+	}
+	_, err := c.pb.EmitEvent(ctx, request)
 	return hostError(ctx, err)
 }
 
 // Restart implements Host.
 func (c *HostClient) Restart(ctx context.Context, s Scope, reason string, failure bool) error {
-	_, err := c.pb.Restart(ctx, &hookpb.RestartRequest{Capability: s.Capability, Task: s.Task, Reason: reason, Failure: failure})
+	_, err := c.pb.Restart(ctx, &hookpb.RestartRequest{Capability: s.Capability, Task: s.Task, Reason: legible(reason), Failure: failure})
 	return hostError(ctx, err)
 }
 
 // Signal implements Host.
 func (c *HostClient) Signal(ctx context.Context, s Scope, signal, reason string) error {
-	_, err := c.pb.Signal(ctx, &hookpb.SignalRequest{Capability: s.Capability, Task: s.Task, Signal: signal, Reason: reason})
+	_, err := c.pb.Signal(ctx, &hookpb.SignalRequest{Capability: s.Capability, Task: s.Task, Signal: signal, Reason: legible(reason)})
 	return hostError(ctx, err)
 }
 
 // Kill implements Host.
 func (c *HostClient) Kill(ctx context.Context, s Scope, reason string) error {
-	_, err := c.pb.Kill(ctx, &hookpb.KillRequest{Capability: s.Capability, Task: s.Task, Reason: reason})
+	_, err := c.pb.Kill(ctx, &hookpb.KillRequest{Capability: s.Capability, Task: s.Task, Reason: legible(reason)})
 	return hostError(ctx, err)
 }
 
 // SetHealth implements Host.
 func (c *HostClient) SetHealth(ctx context.Context, s Scope, healthy bool, reason string) error {
-	_, err := again(ctx, c.pb.SetHealth, &hookpb.SetHealthRequest{Capability: s.Capability, Healthy: healthy, Reason: reason})
+	_, err := again(ctx, c.pb.SetHealth, &hookpb.SetHealthRequest{Capability: s.Capability, Healthy: healthy, Reason: legible(reason)})
 	return err
 }
 

@@ -59,7 +59,7 @@ func failure(ctx context.Context, err error) (*hookpb.Failure, error) {
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
-	return &hookpb.Failure{Message: err.Error(), Recoverable: driver.IsRecoverable(err)}, nil
+	return &hookpb.Failure{Message: legible(err.Error()), Recoverable: driver.IsRecoverable(err)}, nil
 }
 
 // answer calls a moment of the hook, if it has the interface I.
