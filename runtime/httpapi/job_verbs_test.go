@@ -295,9 +295,9 @@ func TestValidateJob(t *testing.T) {
 		t.Errorf("%+v, %v", bad, err)
 	}
 	limit, _, err := b.Jobs().Validate(newJob("web", "service", "app", func(j *api.Job) {
-		j.TaskGroups[0].Tasks[0].Templates = []*api.Template{{EmbeddedTmpl: new("x"), DestPath: new("local/x")}}
+		j.TaskGroups[0].Networks = []*api.NetworkResource{{Mode: "bridge"}}
 	}), nil)
-	if err != nil || !strings.Contains(limit.Error, "a template is not supported by this build") {
+	if err != nil || !strings.Contains(limit.Error, `network mode "bridge" is not supported by this build`) {
 		t.Errorf("%+v, %v", limit, err)
 	}
 }
