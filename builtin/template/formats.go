@@ -3,6 +3,7 @@ package template
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/BurntSushi/toml"
@@ -17,6 +18,9 @@ func parseYAML(s string) (any, error) {
 	if strings.TrimSpace(s) == "" {
 		return map[string]any{}, nil
 	}
+	if yamlDepth(s) > maxDepth {
+		return nil, fmt.Errorf("the document may be nested more than %d deep", maxDepth)
+	}
 	t, err := yaml.ImpliedType([]byte(s))
 	if err != nil {
 		return nil, err
@@ -25,7 +29,7 @@ func parseYAML(s string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	left := maxSize / 8
+	left := maxSteps
 	if err := weigh(v, &left); err != nil {
 		return nil, err
 	}
@@ -34,6 +38,25 @@ func parseYAML(s string) (any, error) {
 		return nil, err
 	}
 	return parseJSON(string(text))
+}
+
+// yamlDepth returns how deep a document can be nested at most, by its brackets and
+// by what its lines begin with: the parser calls itself for each level.
+func yamlDepth(s string) (deepest int) {
+	brackets := 0
+	for line := range strings.Lines(s) {
+		deepest = max(deepest, len(line)-len(strings.TrimLeft(line, " \t-?:")))
+		for _, c := range []byte(line) {
+			switch c {
+			case '[', '{':
+				brackets++
+			case ']', '}':
+				brackets = max(0, brackets-1)
+			}
+			deepest = max(deepest, brackets)
+		}
+	}
+	return deepest
 }
 
 // weigh counts what a value would be when it is written out.

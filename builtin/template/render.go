@@ -2,10 +2,12 @@ package template
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"regexp"
 	"slices"
 	"strings"
 	"text/template"
@@ -14,14 +16,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// maxSteps limits how often the bodies of loops and templates are entered.
-const maxSteps = 100_000
+const (
+	maxSteps = 100_000 // how often the bodies of loops and templates are entered
+	maxDepth = 1000    // how deep templates call templates, and blocks are nested
+)
 
 // pass is one execution of one template.
 type pass struct {
 	ctx     context.Context
 	task    *task
 	steps   int
+	depth   int
 	used    map[source]bool
 	missing map[source]bool
 }
@@ -29,12 +34,19 @@ type pass struct {
 // document is the text of a template, ready to be executed.
 type document struct{ text *template.Template }
 
-// tickName is the function that is called wherever an execution could go on for
-// ever.
-const tickName = "_step"
+// The functions that are called wherever an execution could go on for ever, and
+// around each call of a template.
+const (
+	tickName  = "_step"
+	enterName = "_enter"
+	leaveName = "_leave"
+)
 
 // compile reads the text of a template. Any error is a refusal.
 func compile(name, text string, b *block) (*document, error) {
+	if nesting(text, b.LeftDelim) > maxDepth {
+		return nil, refuse("template: %s: blocks are nested more than %d deep", name, maxDepth)
+	}
 	missing := "missingkey=zero"
 	if b.ErrMissingKey {
 		missing = "missingkey=error"
@@ -52,13 +64,45 @@ func compile(name, text string, b *block) (*document, error) {
 	return &document{t}, nil
 }
 
+// nesting returns how deep the blocks of a text are nested, each "else if" one
+// deeper: the parser takes a kilobyte of stack for each, and what runs out of
+// stack is the process.
+func nesting(text, delimiter string) (deepest int) {
+	block := regexp.MustCompile(regexp.QuoteMeta(cmp.Or(delimiter, "{{")) + `(?:-\s)?\s*(if|range|with|block|define|end|else\s+(?:if|with))\b`)
+	var open []int // for each end that is still to come, how many blocks it closes
+	depth := 0
+	for _, m := range block.FindAllStringSubmatchIndex(text, -1) {
+		switch word := text[m[2]:m[3]]; {
+		case word == "end":
+			if last := len(open) - 1; last >= 0 {
+				depth -= open[last]
+				open = open[:last]
+			}
+			continue
+		case word[:2] == "el" && len(open) > 0:
+			open[len(open)-1]++
+		default:
+			open = append(open, 1)
+		}
+		depth++
+		deepest = max(deepest, depth)
+	}
+	return deepest
+}
+
 // guard lets every body below a list be counted: text/template cannot be
 // cancelled, and {{range 1000000000000}} would keep a core busy for ever.
 func guard(tree *parse.Tree, list *parse.ListNode) {
 	if list == nil {
 		return
 	}
+	nodes := []parse.Node{callOf(tree, list.Pos, tickName)}
 	for _, n := range list.Nodes {
+		if _, calls := n.(*parse.TemplateNode); calls {
+			nodes = append(nodes, callOf(tree, n.Position(), enterName), n, callOf(tree, n.Position(), leaveName))
+			continue
+		}
+		nodes = append(nodes, n)
 		switch n := n.(type) {
 		case *parse.RangeNode:
 			guard(tree, n.List)
@@ -69,7 +113,7 @@ func guard(tree *parse.Tree, list *parse.ListNode) {
 			guardBranch(tree, &n.BranchNode)
 		}
 	}
-	list.Nodes = slices.Insert(list.Nodes, 0, tick(tree, list.Pos))
+	list.Nodes = nodes
 }
 
 func guardBranch(tree *parse.Tree, n *parse.BranchNode) {
@@ -77,8 +121,9 @@ func guardBranch(tree *parse.Tree, n *parse.BranchNode) {
 	guard(tree, n.ElseList)
 }
 
-func tick(tree *parse.Tree, pos parse.Pos) parse.Node {
-	name := parse.NewIdentifier(tickName).SetTree(tree).SetPos(pos)
+// callOf is {{ function }}.
+func callOf(tree *parse.Tree, pos parse.Pos, function string) parse.Node {
+	name := parse.NewIdentifier(function).SetTree(tree).SetPos(pos)
 	command := &parse.CommandNode{NodeType: parse.NodeCommand, Pos: pos, Args: []parse.Node{name}}
 	return &parse.ActionNode{NodeType: parse.NodeAction, Pos: pos, Pipe: &parse.PipeNode{NodeType: parse.NodePipe, Pos: pos, Cmds: []*parse.CommandNode{command}}}
 }
@@ -123,6 +168,8 @@ func (l *limited) Write(b []byte) (int, error) {
 func (p *pass) funcs() template.FuncMap {
 	all := template.FuncMap{
 		tickName:       p.tick,
+		enterName:      p.enter,
+		leaveName:      func() string { p.depth--; return "" },
 		"env":          func(name string) (string, error) { value, _, err := p.env(name); return value, err },
 		"mustEnv":      p.mustEnv,
 		"envOrDefault": p.envOrDefault,
@@ -155,6 +202,13 @@ func (p *pass) tick() (string, error) {
 		return "", fmt.Errorf("more than %d steps", maxSteps)
 	}
 	return "", p.ctx.Err()
+}
+
+func (p *pass) enter() (string, error) {
+	if p.depth++; p.depth > maxDepth {
+		return "", fmt.Errorf("templates call each other more than %d deep", maxDepth)
+	}
+	return "", nil
 }
 
 // loop counts from 0, or from the first number, to before the last.

@@ -185,6 +185,8 @@ func TestFailures(t *testing.T) {
 		never bool
 	}{
 		{"a syntax error", block{EmbeddedTmpl: "{{ if }}"}, "missing value for if", true},
+		{"blocks in blocks", block{EmbeddedTmpl: strings.Repeat("{{- if 1 }}", 5000) + strings.Repeat("{{ end }}", 5000)}, "blocks are nested more than 1000 deep", true},
+		{"else if in else if", block{EmbeddedTmpl: "<<if 1>>" + strings.Repeat("<< else  if 1 >>", 5000) + "<<end>>", LeftDelim: "<<", RightDelim: ">>"}, "blocks are nested more than 1000 deep", true},
 		{"a function that is not there", block{EmbeddedTmpl: "{{ nope }}"}, `function "nope" not defined`, true},
 		{"a file of the host", block{EmbeddedTmpl: `{{ file "/etc/passwd" }}`}, "'/etc/passwd' is outside of sandbox", true},
 		{"a file of another task", block{EmbeddedTmpl: `{{ file "../other/secrets/x" }}`}, "'../other/secrets/x' is outside of sandbox", true},
@@ -206,6 +208,7 @@ func TestFailures(t *testing.T) {
 		{"a destination that is a directory", block{EmbeddedTmpl: "x", DestPath: "local"}, "template destination", false},
 		{"a loop without end", block{EmbeddedTmpl: `{{ range 1000000000000 }}{{ end }}`}, "more than 100000 steps", false},
 		{"templates that multiply", block{EmbeddedTmpl: bomb()}, "more than 100000 steps", false},
+		{"a template that calls itself", block{EmbeddedTmpl: `{{ define "a" }}{{ template "a" }}{{ end }}{{ template "a" }}`}, "templates call each other more than 1000 deep", false},
 		{"a text that doubles", block{EmbeddedTmpl: `{{ $x := "aaaa" }}{{ range loop 64 }}{{ $x = print $x $x }}{{ end }}`}, "a text of more than 4194304 bytes", false},
 		{"a file that is too large", block{EmbeddedTmpl: `{{ range loop 90000 }}0123456789012345678901234567890123456789012345678901234567890123456789{{ end }}`}, "more than 4194304 bytes come of it", false},
 	} {

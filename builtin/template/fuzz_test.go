@@ -1,0 +1,38 @@
+package template
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// Whatever a stranger writes ends, in a text or an error, and its file stays
+// where it belongs.
+func FuzzExecute(f *testing.F) {
+	f.Add(`{{ with nomadVar "app" }}{{ .w | toUpper }}{{ end }}`, false)
+	f.Add(`{{ define "a" }}{{ template "a" }}{{ end }}{{ template "a" }}`, true)
+	f.Add(`{{ range loop 3 }}{{ scratch.MapSet "a" "b" . }}{{ else }}{{ break }}{{ end }}`, true)
+	f.Add(`{{ range $k, $v := parseJSON "{\"a\":[1]}" }}{{ $k }}{{ index $v 0 | add 1 }}{{ end }}`, false)
+	f.Add(`{{ file "../x" }}{{ env "attr.kernel.name" }}{{ nomadService 1 "k" "a.b" }}{{ byTag (nomadService "db") }}`, false)
+	f.Fuzz(func(t *testing.T, text string, strict bool) {
+		n := newNode()
+		n.put("app", "w", "x")
+		n.services = []sdk.Service{{ID: "1", Name: "db", Tags: []string{"a"}}}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		task := newTask(n, sdk.Node{Region: "global"}, sdk.Scope{}, request{namespace: "default", dir: sdk.TaskDir{Dir: t.TempDir()}}, false)
+		document, err := compile("x", text, &block{ErrMissingKey: strict})
+		if err != nil {
+			return
+		}
+		out, err := document.execute(&pass{ctx: ctx, task: task, used: map[source]bool{}, missing: map[source]bool{}})
+		if ctx.Err() != nil {
+			t.Fatalf("it has no end: %v", err)
+		}
+		if len(out) > maxSize {
+			t.Errorf("%d bytes come of it", len(out))
+		}
+	})
+}
