@@ -398,3 +398,57 @@ func TestPluginsOfBlocks(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+// watcher is a hook in the box that works on between its moments.
+type watcher struct {
+	Remote
+	done chan struct{}
+}
+
+func (w *watcher) Done() <-chan struct{} { return w.done }
+
+func (w *watcher) Poststart(context.Context, hook.TaskPoststartRequest) error { return nil }
+
+func TestReturnOfAHookInTheBox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stage{takes: everyMoment}
+		plugins := s.plugins()
+		w := &watcher{done: make(chan struct{})}
+		var broken time.Time // until then
+		plugins.config.Find = func(context.Context, string) (Remote, *hook.Description, error) {
+			if time.Now().Before(broken) {
+				return nil, nil, errors.New("it cannot be started")
+			}
+			return w, s.takes, nil
+		}
+		p := plugins.plugin("template", plugins.rule("template"), attachment{made: true, raw: []byte("{}")}, s.context("t"))
+		if p.Gone() != nil {
+			t.Error("it has gone before it was told of a start")
+		}
+		if err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil || p.Gone() == nil {
+			t.Fatalf("%v, gone %v", err, p.Gone())
+		}
+		close(w.done)
+		<-p.Gone()
+		began := time.Now()
+		broken, w = began.Add(2*time.Second), &watcher{done: make(chan struct{})}
+		if err := p.AwaitReturn(t.Context()); err != nil || time.Since(began) != 3*time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		if err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil || p.Gone() != w.Done() {
+			t.Errorf("%v, and it is not the new one that is watched", err)
+		}
+		broken = time.Now().Add(time.Hour)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := p.AwaitReturn(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v", err)
+		}
+
+		job := plugins.plugin("stamp", plugins.rule("stamp"), attachment{made: true}, s.context("t"))
+		broken = time.Time{}
+		if err := job.Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil || job.Gone() != nil {
+			t.Errorf("a hook that the job attaches: %v, gone %v", err, job.Gone())
+		}
+	})
+}
