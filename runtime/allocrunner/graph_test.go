@@ -50,10 +50,10 @@ func TestRandomGraphs(t *testing.T) {
 func randomGraph(t *testing.T, random *rand.Rand) *api.Job {
 	pick := func(options ...string) string { return options[random.IntN(len(options))] }
 	jobType := pick("service", "batch")
-	stages := []string{"", "prestart", "prestart+", "poststart", "poststart+", "poststop"}
+	stages := []string{"", "", "prestart", "prestart", "prestart+", "poststart", "poststart+", "poststop"}
 	names := []string{"main"}
 	kinds := []string{""}
-	for i := range 1 + random.IntN(7) {
+	for i := range 3 + random.IntN(6) {
 		kinds = append(kinds, stages[random.IntN(len(stages))])
 		names = append(names, fmt.Sprintf("%s%d", strings.NewReplacer("+", "-side-").Replace(kinds[i+1]+"t"), i))
 	}
@@ -71,10 +71,10 @@ func randomGraph(t *testing.T, random *rand.Rand) *api.Job {
 		b.WriteString("config {\n")
 		if ends {
 			// No two things happen at the same moment, or nobody could say which came first.
-			fmt.Fprintf(&b, "run_for = \"%dms\"\n", 500+random.IntN(4000)*8+i)
-			b.WriteString(pick("", "", "", "exit_codes = [1, 0]\n"))
+			fmt.Fprintf(&b, "run_for = \"%dms\"\n", 500+random.IntN(700)*10+i)
+			b.WriteString(pick("", "", "exit_codes = [1, 0]\n"))
 		} else {
-			fmt.Fprint(&b, pick("", "", fmt.Sprintf("run_for = \"%dms\"\nexit_codes = [1]\nonce = true\n", 9000+random.IntN(4000)*8+i)))
+			fmt.Fprint(&b, pick("", fmt.Sprintf("run_for = \"%dms\"\nexit_codes = [1]\nonce = true\n", 2000+random.IntN(1500)*10+i)))
 		}
 		b.WriteString(pick("", "", "ignore_signals = true\n"))
 		b.WriteString("}\n}\n")
@@ -86,11 +86,11 @@ func randomGraph(t *testing.T, random *rand.Rand) *api.Job {
 	group := job.TaskGroups[0]
 	for _, task := range group.Tasks {
 		task.Meta = make(map[string]string)
-		if l := task.Lifecycle; l != nil && !l.Sidecar && l.Hook != "poststop" && random.IntN(2) == 0 {
+		if l := task.Lifecycle; l != nil && !l.Sidecar && l.Hook != "poststop" && random.IntN(3) > 0 {
 			task.Meta["lite_rerun"] = "restart"
 		}
 	}
-	for range random.IntN(9) {
+	for range 3 + random.IntN(12) {
 		task, other := group.Tasks[random.IntN(len(names))], names[random.IntN(len(names))]
 		before, had := task.Meta["lite_after"]
 		wish := other + ":" + pick("started", "success", "exited")
@@ -198,6 +198,9 @@ func (j *judge) start(name string, alive []string) string {
 		if hookOf(task) == "" && again && hookOf(t) == "prestart" && t.Meta["lite_rerun"] != "" &&
 			(!other.good || other.started.Before(self.exited)) {
 			return fmt.Sprintf("%s starts again before %s has run", name, of)
+		}
+		if hookOf(task) == "poststart" && again && task.Meta["lite_rerun"] != "" && hookOf(t) == "" && !other.alive && !other.good && !j.unseen(other) {
+			return fmt.Sprintf("%s starts again while %s is down", name, of)
 		}
 		if other.alive && lasting(t) && lasting(task) && again && other.started.Before(self.exited) && j.follows(of, name) {
 			return fmt.Sprintf("%s starts again while %s still runs", name, of)
@@ -330,8 +333,8 @@ func disturb(t *testing.T, job *api.Job, random *rand.Rand) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var acting sync.WaitGroup
-	for range random.IntN(8) {
-		a.after(time.Duration(random.IntN(9000))*time.Millisecond + time.Microsecond)
+	for range 2 + random.IntN(8) {
+		a.after(time.Duration(random.IntN(6000))*time.Millisecond + time.Microsecond)
 		name := names[random.IntN(len(names))]
 		// Errors are answers: the task does not run, the allocation is over.
 		agent, asking := a, ctx
