@@ -282,6 +282,18 @@ func leaveAlone(t *testing.T, job *api.Job) {
 		h.Stop()
 	}
 	h.wait()
+	mains := 0 // how often a main task has restarted
+	for name, task := range j.tasks {
+		if hookOf(task) == "" {
+			mains += int(h.state(name).Restarts)
+		}
+	}
+	for name, task := range j.tasks {
+		// Once besides, because it may fail the first time.
+		if runs := j.lives[name].starts; task.Meta["lite_rerun"] != "" && runs > 2+mains {
+			t.Errorf("%s has run %d times for %d restarts of main tasks", name, runs, mains)
+		}
+	}
 	if failed := h.last().ClientStatus == "failed"; !failed {
 		for name, task := range j.tasks {
 			s := h.state(name)

@@ -158,7 +158,7 @@ func (r *Runner) Rerun(event *api.TaskEvent) bool {
 	r.mu.Lock()
 	dead := r.state.State == model.TaskDead && !r.state.Failed && !r.isKilled() && !isClosed(r.done)
 	first := dead && !r.askedAgain
-	r.askedAgain = dead
+	r.askedAgain = r.askedAgain || dead
 	r.mu.Unlock()
 	if first {
 		r.tell(event, AtOnce)

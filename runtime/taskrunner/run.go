@@ -246,6 +246,7 @@ func (r *Runner) awaitRevival(live context.Context) bool {
 		return false
 	}
 	r.revive()
+	defer r.answered()
 	return r.decide(restart.Outcome{Requested: true}).Action == restart.Restart
 }
 

@@ -43,13 +43,21 @@ func (r *Runner) transition(h Haste, state string, event *api.TaskEvent) {
 	})
 }
 
-// revive answers the one who asked for a dead task to run again.
+// revive takes back that the task is over, for the one who asked for it to run
+// again.
 func (r *Runner) revive() {
 	r.change(AtOnce, func(s *api.TaskState) bool {
-		r.askedAgain = false
 		model.ReviveTask(s)
 		return true
 	})
+}
+
+// answered lets somebody ask again, once the task is not dead any more: who asks
+// before that means the same run.
+func (r *Runner) answered() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.askedAgain = false
 }
 
 // change lets f change the state, stores it and tells the allocation, unless f
