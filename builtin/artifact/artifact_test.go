@@ -12,7 +12,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"log"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -727,6 +729,19 @@ func TestFilesOfThisMachine(t *testing.T) {
 	} {
 		w.refused(map[string]any{"GetterSource": source, "GetterMode": "any", "RelativeDest": "local/"}, words)
 	}
+}
+
+func TestInsecure(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(w.serve))
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	w.url, w.routes["/a"] = server.URL, "alpha"
+	w.refused(http1(w, "/a"), "certificate signed by unknown authority")
+	w.get(http1(w, "/a", "GetterInsecure", true))
+	w.has(map[string]string{"a": "alpha"})
 }
 
 func TestProxy(t *testing.T) {
