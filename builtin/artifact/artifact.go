@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -92,18 +91,16 @@ func (h *Hook) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.T
 		return sdk.TaskPrestartResponse{State: req.PreviousState}, nil
 	}
 	answer := sdk.TaskPrestartResponse{State: map[string]string{}, Done: true}
-	var missing []artifact
+	missing := map[string]artifact{} // by key: of two blocks that are the same one is enough
 	for _, a := range at.Artifacts {
 		if path, ok := req.PreviousState[a.key()]; ok && exists(path) {
 			answer.State[a.key()] = path
 		} else {
-			missing = append(missing, a)
+			missing[a.key()] = a
 		}
 	}
 	if len(missing) > 0 {
-		if err := h.host.EmitEvent(ctx, req.Scope(), sdk.Event{Type: "Downloading Artifacts", Message: "Client is downloading artifacts"}); err != nil {
-			return answer, err
-		}
+		h.tell(ctx, &req, "Client is downloading artifacts")
 	}
 
 	var (
@@ -112,7 +109,7 @@ func (h *Hook) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.T
 		last error
 		free = make(chan struct{}, concurrent)
 	)
-	for _, a := range missing {
+	for key, a := range missing {
 		wg.Go(func() {
 			free <- struct{}{}
 			defer func() { <-free }()
@@ -123,7 +120,7 @@ func (h *Hook) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.T
 				last = err
 				return
 			}
-			answer.State[a.key()] = path
+			answer.State[key] = path
 		})
 	}
 	wg.Wait()
@@ -140,6 +137,11 @@ func (h *Hook) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.T
 		}
 	}
 	return answer, nil
+}
+
+// tell adds an event to the task. A download does not fail for want of one.
+func (h *Hook) tell(ctx context.Context, req *sdk.TaskPrestartRequest, message string) {
+	_ = h.host.EmitEvent(ctx, req.Scope(), sdk.Event{Type: "Downloading Artifacts", Message: message})
 }
 
 func exists(path string) bool {
@@ -186,7 +188,7 @@ func (h *Hook) tryDownload(ctx context.Context, req *sdk.TaskPrestartRequest, a 
 	}
 	for _, note := range p.notes {
 		hclog.Default().Warn("changed what was downloaded", "task", req.Task.Name, "alloc_id", req.Alloc.ID, "change", note)
-		_ = h.host.EmitEvent(ctx, req.Scope(), sdk.Event{Type: "Downloading Artifacts", Message: note})
+		h.tell(ctx, req, note)
 	}
 	return path, nil
 }
@@ -240,5 +242,3 @@ func withoutSecret(source string) string {
 	}
 	return source
 }
-
-var errTimeout = errors.New("the download has taken longer than the limits allow")

@@ -608,9 +608,9 @@ func TestOnlyWhatFailedIsDownloadedAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.routes = map[string]any{"/a": "alpha", "/b": "beta"}
-	all := []map[string]any{http1(w, "/a"), http1(w, "/late"), http1(w, "/b", "RelativeDest", "local/sub")}
+	all := []map[string]any{http1(w, "/a"), http1(w, "/late"), http1(w, "/b", "RelativeDest", "local/sub"), http1(w, "/a")}
 	answer, err := w.prestart(nil, all...)
-	if err == nil || len(answer.State) != 2 {
+	if err == nil || len(answer.State) != 2 || len(w.requests) != 3 {
 		t.Fatalf("state %v and error %v, want two that are there, and an error", answer.State, err)
 	}
 	w.mu.Lock()
@@ -625,6 +625,33 @@ func TestOnlyWhatFailedIsDownloadedAgain(t *testing.T) {
 		t.Errorf("requests %v, want %v", w.requests, want)
 	}
 	w.has(map[string]string{"a": "alpha", "late": "late", "sub/b": "beta"})
+}
+
+// What an agent that has died left is removed, and only that.
+func TestStagesThatWereLeft(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	to := destination{w.dir.Dir, "local"}
+	left, err := newPlacer(to, "main[1]", "k", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := newPlacer(to, "main1", "k", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := newPlacer(to, "main[1]", "k", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left.close() // late
+	for p, want := range map[*placer]bool{left: false, other: true, next: true} {
+		if got := exists(filepath.Join(w.dir.Dir, p.name)); got != want {
+			t.Errorf("%s is there: %v, want %v", p.name, got, want)
+		}
+	}
+	other.close()
+	next.close()
 }
 
 // What lies in memory is not there after a reboot.

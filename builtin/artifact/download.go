@@ -319,6 +319,3 @@ func size(n int64) string {
 	}
 	return fmt.Sprintf("%d %s", n, units[i])
 }
-
-// gitProtocols are the ways to a repository: none that reads this machine.
-var gitProtocols = []string{"https", "http", "ssh", "git"}

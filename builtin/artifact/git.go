@@ -19,6 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// gitProtocols are the ways to a repository: none that reads this machine.
+var gitProtocols = []string{"https", "http", "ssh", "git"}
+
 // git clones a repository, checks out what is wanted, and its submodules.
 func (d *downloader) git(ctx context.Context) error {
 	switch {

@@ -1,6 +1,7 @@
 package artifact
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -97,28 +98,39 @@ type placer struct {
 	notes []string // what place has changed
 }
 
-// newPlacer makes the stage anew, on the file system of the destination's root.
+// globbed escapes what means something to fs.Glob.
+var globbed = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
+
+// newPlacer makes a stage, on the file system of the destination's root.
 func newPlacer(to destination, task, key string, owner *owner) (*placer, error) {
 	root, err := os.OpenRoot(to.root)
 	if err != nil {
 		return nil, err
 	}
-	p := &placer{to: to, owner: owner, root: root, name: ".artifact-" + task + "-" + key}
-	if err := p.open(); err != nil {
+	p := &placer{to: to, owner: owner, root: root}
+	if err := p.open(".artifact-" + task + "-" + key + "-"); err != nil {
 		p.close()
 		return nil, fmt.Errorf("make room for the download: %w", err)
 	}
 	return p, nil
 }
 
-func (p *placer) open() error {
-	if err := p.root.RemoveAll(p.name); err != nil { // of an agent that has died
+// open removes stages that were left behind. A call whose agent has died may still
+// be about to end: it must not find ours under its name.
+func (p *placer) open(prefix string) error {
+	old, err := fs.Glob(p.root.FS(), globbed.Replace(prefix)+"*")
+	if err != nil {
 		return err
 	}
+	for _, name := range old {
+		if err := p.root.RemoveAll(name); err != nil {
+			return err
+		}
+	}
+	p.name = prefix + rand.Text()
 	if err := p.root.Mkdir(p.name, 0o700); err != nil {
 		return err
 	}
-	var err error
 	if p.stage, err = p.root.OpenRoot(p.name); err != nil {
 		return err
 	}
@@ -139,7 +151,9 @@ func (p *placer) close() {
 	if p.stage != nil {
 		p.stage.Close()
 	}
-	_ = p.root.RemoveAll(p.name)
+	if p.name != "" {
+		_ = p.root.RemoveAll(p.name)
+	}
 	p.root.Close()
 }
 

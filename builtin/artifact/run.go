@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
@@ -27,6 +28,8 @@ const nobody = 65534
 var inherited = []string{
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy",
 }
+
+var errTimeout = errors.New("the download has taken longer than the limits allow")
 
 // tellOnce says once per process what is missing here.
 var tellOnce sync.Once
@@ -63,6 +66,7 @@ func run(ctx context.Context, args []string, o order, stage *os.File) error {
 		cmd = exec.CommandContext(ctx, "/proc/self/exe", args...)
 		cmd.Args[0] = os.Args[0]
 		cmd.Env, cmd.Stderr, cmd.ExtraFiles, cmd.SysProcAttr = env, said, []*os.File{stage}, attr
+		cmd.WaitDelay = 5 * time.Second // for a helper of git that holds stderr
 		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 		// The pipe stays open: its end is how the process learns of our death.
 		if stdin, err = cmd.StdinPipe(); err != nil {
@@ -77,8 +81,6 @@ func run(ctx context.Context, args []string, o order, stage *os.File) error {
 	}
 	_, err = stdin.Write(told)
 	waited := cmd.Wait()
-	// Git leaves helpers behind when it is killed.
-	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
