@@ -45,10 +45,14 @@ job "bystander" {
 
 // lifeJob is the job that has the life. Its task takes an exclusive lock, keeps a
 // diary of its runs, counts on its standard output, and fails once in its first
-// run when it is told to.
+// run when it is told to. A hook plugin that is done after its first Prestart keeps
+// a ledger of the moments of each allocation.
 const lifeJob = `
 job "life" {
   group "g" {
+    meta {
+      lite_hook_dying = jsonencode({ ledger = "%[2]s.%[3]s", done = true })
+    }
     update {
       max_parallel = 0
     }
@@ -60,11 +64,11 @@ job "life" {
     task "life" {
       driver         = "raw_exec"
       kill_signal    = "SIGTERM"
-      kill_timeout   = "%s"
+      kill_timeout   = "%[1]s"
       shutdown_delay = "30ms"
       env {
-        DIARY   = "%s"
-        VERSION = "%s"
+        DIARY   = "%[2]s"
+        VERSION = "%[3]s"
       }
       config {
         command = "/bin/sh"
@@ -130,6 +134,9 @@ func newNode(t *testing.T, f fault) *node {
 		T: t, fault: f, dir: dir, data: filepath.Join(dir, "data"), diary: filepath.Join(dir, "diary"),
 		struck: make(chan struct{}), past: map[string]*api.Allocation{}, runsAtEnd: map[string]int{},
 	}
+	if err := n.makeHook(); err != nil {
+		t.Fatal(err)
+	}
 	if n.log, err = os.Create(filepath.Join(dir, "log")); err != nil {
 		t.Fatal(err)
 	}
@@ -148,6 +155,20 @@ func newNode(t *testing.T, f fault) *node {
 	})
 	return n
 }
+
+// makeHook makes the directory of plugins, with a hook in it.
+func (n *node) makeHook() error {
+	program, err := exec.LookPath("dying-hook")
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(n.plugins(), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(n.plugins(), "dying"), []byte("#!/bin/sh\nexec "+program+"\n"), 0o755)
+}
+
+func (n *node) plugins() string { return filepath.Join(n.dir, "plugins") }
 
 // said returns what agents have said.
 func (n *node) said() string {
@@ -219,6 +240,8 @@ func (n *node) live() []string {
 	n.checkBystander()
 	n.agent.end("stop")
 	n.checkRemains()
+	n.checkLedger("one")
+	n.checkLedger("two")
 	var moments []string
 	for m := range reached {
 		moments = append(moments, m)
@@ -248,7 +271,7 @@ func (n *node) start() {
 	if err != nil {
 		n.Fatal(err)
 	}
-	cmd := exec.Command("/proc/self/exe", n.data)
+	cmd := exec.Command("/proc/self/exe", n.data, n.plugins())
 	cmd.Args[0] = "faulty-agent"
 	cmd.Stderr = n.log
 	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
@@ -542,6 +565,32 @@ func (n *node) checkBystander() {
 	}
 	if got := fmt.Sprint(types(n.past[id].TaskStates["bystander"].Events)); got != "[Received Task Setup Started]" {
 		n.Errorf("I10: events of the bystander: %s", got)
+	}
+}
+
+// checkLedger asserts that the hook was told of the life of an allocation: what it
+// was done with once, and what cleans up, with the state that it had.
+func (n *node) checkLedger(version string) {
+	n.Helper()
+	ledger, err := os.ReadFile(n.diary + "." + version)
+	if err != nil {
+		n.Error(err)
+	}
+	count := map[string]int{}
+	for line := range strings.Lines(string(ledger)) {
+		count[strings.TrimSuffix(line, "\n")]++
+	}
+	most := 1
+	if n.fault.step == failpoint.Prestart {
+		most = 2 // it was done, and its answer got lost
+	}
+	if called := count["prestart x"]; called < 1 || called > most || count["prestart xx"] > 0 {
+		n.Errorf("I6: a hook that is done after Prestart was called %d times of %s:\n%s", called, version, ledger)
+	}
+	for _, cleanup := range []string{"stop x", "postrun", "destroy"} {
+		if count[cleanup] == 0 {
+			n.Errorf("I3: the hook was not told %q of %s:\n%s", cleanup, version, ledger)
+		}
 	}
 }
 

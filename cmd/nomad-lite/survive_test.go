@@ -37,16 +37,20 @@ import (
 )
 
 // mortalAgent is an agent that does what it is told on its standard input, until
-// it is killed.
+// it is killed. It may have hook plugins, in the directory of its second argument.
 func mortalAgent() {
-	if err := serveMortal(os.Args[1]); err != nil {
+	if err := serveMortal(os.Args[1], os.Args[2:]...); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func serveMortal(dir string) error {
-	plugins, err := catalog.New(catalog.Config{Builtins: []catalog.Builtin{{Name: rawexec.Name, Config: map[string]any{"enabled": true}}}})
+func serveMortal(dir string, hooks ...string) error {
+	config := catalog.Config{Builtins: []catalog.Builtin{{Name: rawexec.Name, Config: map[string]any{"enabled": true}}}}
+	if len(hooks) > 0 {
+		config.Dir, config.Blocks = hooks[0], []catalog.Block{{Name: "dying"}}
+	}
+	plugins, err := catalog.New(config)
 	if err != nil {
 		return err
 	}
@@ -232,7 +236,7 @@ func (m *mortal) end(how string) {
 // nodeProcess is one process of a node.
 type nodeProcess struct {
 	keeper.Process
-	kind string // "keeper", "log-collector", "plugin", or "ALLOC/TASK"
+	kind string // "keeper", "log-collector", "plugin", "dying-hook", or "ALLOC/TASK"
 }
 
 // nodeProcesses finds what belongs to a data directory.
@@ -267,6 +271,8 @@ func nodeProcesses(data string) (found []nodeProcess) {
 		kind := alloc + "/" + task
 		if argv := strings.Split(string(args), "\x00"); argv[0] == "nomad-lite" {
 			kind = argv[1]
+		} else if name := filepath.Base(argv[0]); name == "dying-hook" {
+			kind = name
 		} else if sid, _, _ := syscall.Syscall(syscall.SYS_GETSID, uintptr(pid), 0, 0); int(sid) != pid {
 			continue // a child of a task
 		}
