@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -146,7 +147,7 @@ func (p *Plugin) once(ctx context.Context, m hook.Moment, f func(context.Context
 	timeout = cmp.Or(p.rule.Timeout, part.Timeout, timeout)
 	called, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	err = f(called, remote, a)
+	err = brief(f(called, remote, a))
 	switch {
 	case err == nil || ctx.Err() != nil:
 		return err
@@ -157,6 +158,25 @@ func (p *Plugin) once(ctx context.Context, m hook.Moment, f func(context.Context
 	}
 	return err
 }
+
+// maxSaid bounds what a plugin may say about a failure, which becomes an event.
+const maxSaid = 1 << 10
+
+// briefError is an error of which the end is left out.
+type briefError struct{ error }
+
+func brief(err error) error {
+	if err == nil || len(err.Error()) <= maxSaid {
+		return err
+	}
+	return briefError{err}
+}
+
+func (e briefError) Error() string {
+	return strings.ToValidUTF8(e.error.Error()[:maxSaid], "") + " …"
+}
+
+func (e briefError) Unwrap() error { return e.error }
 
 // troubleError is about the plugin, and not about what it was asked: another try
 // may help.
