@@ -29,6 +29,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
@@ -37,7 +38,8 @@ import (
 )
 
 // mortalAgent is an agent that does what it is told on its standard input, until
-// it is killed. It may have hook plugins, in the directory of its second argument.
+// it is killed. Its hook plugins are in the directory of its second argument; those
+// named -warn only warn.
 func mortalAgent() {
 	if err := serveMortal(os.Args[1], os.Args[2:]...); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -45,10 +47,19 @@ func mortalAgent() {
 	}
 }
 
-func serveMortal(dir string, hooks ...string) error {
+func serveMortal(dir string, programs ...string) error {
 	config := catalog.Config{Builtins: []catalog.Builtin{{Name: rawexec.Name, Config: map[string]any{"enabled": true}}}}
-	if len(hooks) > 0 {
-		config.Dir, config.Blocks = hooks[0], []catalog.Block{{Name: "dying"}}
+	var rules []hooks.Rule
+	if len(programs) > 0 {
+		config.Dir = programs[0]
+		files, err := os.ReadDir(config.Dir)
+		if err != nil {
+			return err
+		}
+		for _, f := range files {
+			config.Blocks = append(config.Blocks, catalog.Block{Name: f.Name()})
+			rules = append(rules, hooks.Rule{Name: f.Name(), Warn: strings.HasSuffix(f.Name(), "-warn")})
+		}
 	}
 	plugins, err := catalog.New(config)
 	if err != nil {
@@ -64,6 +75,7 @@ func serveMortal(dir string, hooks ...string) error {
 		DataDir: dir,
 		Node:    agent.NodeConfig{CPU: 100_000, MemoryMB: 1_000_000, DiskMB: 1_000_000},
 		Plugins: plugins,
+		Hooks:   rules,
 		Logger:  hclog.New(&hclog.LoggerOptions{Level: level, Output: os.Stderr}),
 	})
 	if err != nil {
@@ -271,7 +283,7 @@ func nodeProcesses(data string) (found []nodeProcess) {
 		kind := alloc + "/" + task
 		if argv := strings.Split(string(args), "\x00"); argv[0] == "nomad-lite" {
 			kind = argv[1]
-		} else if name := filepath.Base(argv[0]); name == "dying-hook" {
+		} else if name := filepath.Base(argv[0]); strings.HasSuffix(name, "-hook") {
 			kind = name
 		} else if sid, _, _ := syscall.Syscall(syscall.SYS_GETSID, uintptr(pid), 0, 0); int(sid) != pid {
 			continue // a child of a task
