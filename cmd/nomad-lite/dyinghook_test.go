@@ -58,7 +58,7 @@ type dyingOrders struct {
 }
 
 // obey does at a moment what the job says.
-func (dying) obey(ctx context.Context, g sdk.Grant, moment, text string) (o dyingOrders, err error) {
+func (dying) obey(g sdk.Grant, moment, text string) (o dyingOrders, err error) {
 	if err := g.Config(&o); err != nil {
 		return o, err
 	}
@@ -79,37 +79,37 @@ func (dying) obey(ctx context.Context, g sdk.Grant, moment, text string) (o dyin
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		time.Sleep(time.Minute) // the answer must not overtake the signal
 	case slices.Contains(o.Hang, moment):
-		<-ctx.Done()
+		time.Sleep(time.Minute) // whatever ctx says
 	case slices.Contains(o.Refuse, moment):
 		return o, fmt.Errorf("no %s here", moment)
 	}
 	return o, nil
 }
 
-func (d dying) Prerun(ctx context.Context, req sdk.AllocPrerunRequest) error {
-	_, err := d.obey(ctx, req.Grant, "prerun", " "+req.Env["NOMAD_JOB_NAME"])
+func (d dying) Prerun(_ context.Context, req sdk.AllocPrerunRequest) error {
+	_, err := d.obey(req.Grant, "prerun", " "+req.Env["NOMAD_JOB_NAME"])
 	return err
 }
 
-func (d dying) PreKill(ctx context.Context, req sdk.AllocPreKillRequest) error {
-	_, err := d.obey(ctx, req.Grant, "pre_kill", "")
+func (d dying) PreKill(_ context.Context, req sdk.AllocPreKillRequest) error {
+	_, err := d.obey(req.Grant, "pre_kill", "")
 	return err
 }
 
-func (d dying) Postrun(ctx context.Context, req sdk.AllocPostrunRequest) error {
-	_, err := d.obey(ctx, req.Grant, "postrun", "")
+func (d dying) Postrun(_ context.Context, req sdk.AllocPostrunRequest) error {
+	_, err := d.obey(req.Grant, "postrun", "")
 	return err
 }
 
-func (d dying) Destroy(ctx context.Context, req sdk.AllocDestroyRequest) error {
-	_, err := d.obey(ctx, req.Grant, "destroy", "")
+func (d dying) Destroy(_ context.Context, req sdk.AllocDestroyRequest) error {
+	_, err := d.obey(req.Grant, "destroy", "")
 	return err
 }
 
-func (d dying) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
+func (d dying) Prestart(_ context.Context, req sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
 	visits := req.PreviousState["visits"] + "x"
 	answer := sdk.TaskPrestartResponse{State: map[string]string{"visits": visits}, Env: map[string]string{"VISITS": visits}}
-	o, err := d.obey(ctx, req.Grant, "prestart", " "+visits)
+	o, err := d.obey(req.Grant, "prestart", " "+visits)
 	answer.Done = o.Done
 	if o.Lie {
 		answer.Env["LIE"] = strings.Repeat("x", 2<<20)
@@ -117,22 +117,22 @@ func (d dying) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.T
 	return answer, err
 }
 
-func (d dying) Poststart(ctx context.Context, req sdk.TaskPoststartRequest) error {
-	_, err := d.obey(ctx, req.Grant, "poststart", " "+req.Env["VISITS"])
+func (d dying) Poststart(_ context.Context, req sdk.TaskPoststartRequest) error {
+	_, err := d.obey(req.Grant, "poststart", " "+req.Env["VISITS"])
 	return err
 }
 
-func (d dying) PreKilling(ctx context.Context, req sdk.TaskPreKillingRequest) error {
-	_, err := d.obey(ctx, req.Grant, "pre_killing", "")
+func (d dying) PreKilling(_ context.Context, req sdk.TaskPreKillingRequest) error {
+	_, err := d.obey(req.Grant, "pre_killing", "")
 	return err
 }
 
-func (d dying) Exited(ctx context.Context, req sdk.TaskExitedRequest) error {
-	_, err := d.obey(ctx, req.Grant, "exited", fmt.Sprintf(" code=%d restarts=%v", req.Exit.ExitCode, req.WillRestart))
+func (d dying) Exited(_ context.Context, req sdk.TaskExitedRequest) error {
+	_, err := d.obey(req.Grant, "exited", fmt.Sprintf(" code=%d restarts=%v", req.Exit.ExitCode, req.WillRestart))
 	return err
 }
 
-func (d dying) Stop(ctx context.Context, req sdk.TaskStopRequest) error {
-	_, err := d.obey(ctx, req.Grant, "stop", " "+req.ExistingState["visits"])
+func (d dying) Stop(_ context.Context, req sdk.TaskStopRequest) error {
+	_, err := d.obey(req.Grant, "stop", " "+req.ExistingState["visits"])
 	return err
 }
