@@ -48,6 +48,13 @@ const (
 func (p *Plugin) owe(d Debt, err error) error {
 	d.Hook, d.AllocID, d.Task = p.name, p.context.AllocID, p.context.Task
 	d.Job, d.Raw = p.attachment.job, p.attachment.raw
+	// What the hook shows to the host is made anew, and does not belong on the disk.
+	if d.Postrun != nil {
+		d.Postrun.Grant = hook.Grant{}
+	}
+	if d.Stop != nil {
+		d.Stop.Grant = hook.Grant{}
+	}
 	if putErr := p.plugins.config.Debts.PutDebt(d); putErr != nil {
 		return fmt.Errorf("%w; it is not tried again: %v", err, putErr)
 	}

@@ -257,7 +257,7 @@ func TestDebtsAreSettled(t *testing.T) {
 		if err := p.Stop(t.Context(), hook.TaskStopRequest{ExistingState: map[string]string{"x": "y"}}); err == nil {
 			t.Fatal("no error")
 		}
-		if d := s.debts["a/t/stamp/stop"]; d.Stop == nil || d.Stop.ExistingState["x"] != "y" {
+		if d := s.debts["a/t/stamp/stop"]; d.Stop == nil || d.Stop.ExistingState["x"] != "y" || d.Stop.Capability != "" {
 			t.Fatalf("debts %+v", s.debts)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
