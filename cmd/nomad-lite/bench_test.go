@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,8 +22,12 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
 // product builds what is measured: the binary as it is given to people. It is removed
@@ -56,8 +62,9 @@ type benchAgent struct {
 	*exec.Cmd
 	dir    string
 	client *api.Client
-	ready  time.Duration // from the start of the program until jobs can be placed
-	logged chan struct{} // closed when all of its log was read
+	ready  time.Duration     // from the start of the program until jobs can be placed
+	logged chan struct{}     // closed when all of its log was read
+	meta   map[string]string // of the jobs that it runs from now on
 }
 
 const benchConfig = `
@@ -77,10 +84,11 @@ plugin "raw_exec" {
 }
 `
 
-func startAgent(b *testing.B, dir string) *benchAgent {
+// startAgent starts one, with more text in its configuration if there is some.
+func startAgent(b *testing.B, dir string, more ...string) *benchAgent {
 	b.Helper()
 	config := filepath.Join(b.TempDir(), "agent.hcl")
-	if err := os.WriteFile(config, []byte(benchConfig), 0o600); err != nil {
+	if err := os.WriteFile(config, []byte(benchConfig+strings.Join(more, "")), 0o600); err != nil {
 		b.Fatal(err)
 	}
 	a := &benchAgent{Cmd: command(b, "agent", "-config", config, "-data-dir", dir), dir: dir, logged: make(chan struct{})}
@@ -135,7 +143,7 @@ func (a *benchAgent) end(b *testing.B, signal syscall.Signal) {
 func (a *benchAgent) run(b *testing.B, kind, id string, count int, argv ...string) {
 	b.Helper()
 	job := api.NewServiceJob(id, id, "global", 50)
-	job.Type = &kind
+	job.Type, job.Meta = &kind, a.meta
 	task := api.NewTask("t", "raw_exec").SetConfig("command", argv[0]).SetConfig("args", argv[1:])
 	task.Resources = &api.Resources{CPU: new(1), MemoryMB: new(10)}
 	group := api.NewTaskGroup("g", count).AddTask(task)
@@ -348,6 +356,120 @@ func BenchmarkOneTask(b *testing.B) {
 		}
 		measured(b, "respawn", median(gaps), median(floors))
 		a.stop(b, id, 1)
+	}
+}
+
+// quietHook is a hook that takes part in Prestart, and does nothing.
+func quietHook() { sdk.Serve(quiet{}) }
+
+type quiet struct{}
+
+func (quiet) Info() sdk.Info { return sdk.Info{Name: os.Args[1]} }
+
+func (quiet) Prestart(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
+	return sdk.TaskPrestartResponse{}, nil
+}
+
+// unary is how long a call takes that a hook does nothing with: a server and a
+// client at both ends of a socket.
+func unary(b *testing.B) float64 {
+	b.Helper()
+	l, err := net.Listen("unix", filepath.Join(b.TempDir(), "s"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	server := grpc.NewServer()
+	hook.RegisterServer(server, nil, quiet{})
+	go func() { _ = server.Serve(l) }() // until Stop
+	defer server.Stop()
+	conn, err := grpc.NewClient("unix:"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer conn.Close()
+	client := hook.NewClient(conn, make(chan struct{}))
+	var times []float64
+	for range 100 {
+		times = append(times, milliseconds(duration(b, func() error {
+			_, err := client.Prestart(b.Context(), sdk.TaskPrestartRequest{})
+			return err
+		})))
+	}
+	return median(times)
+}
+
+// BenchmarkHooks is what hooks in processes of their own add to the start of a task.
+func BenchmarkHooks(b *testing.B) {
+	program, err := exec.LookPath("quiet-hook")
+	if err != nil {
+		b.Fatal(err)
+	}
+	plugins, blocks := b.TempDir(), ""
+	for i := range 3 {
+		name := fmt.Sprint("quiet", i)
+		if err := os.WriteFile(filepath.Join(plugins, name), fmt.Appendf(nil, "#!/bin/sh\nexec %s %s\n", program, name), 0o755); err != nil {
+			b.Fatal(err)
+		}
+		blocks += fmt.Sprintf("plugin %q {}\n", name)
+	}
+	idle := filepath.Join(plugins, "idle-hook")
+	if out, err := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", idle, "../../sdk/examples/sidelog").CombinedOutput(); err != nil {
+		b.Fatalf("build: %v\n%s", err, out)
+	}
+	if err := os.Chmod(plugins, 0o755); err != nil {
+		b.Fatal(err)
+	}
+	a := startAgent(b, b.TempDir(), fmt.Sprintf("plugin_dir = %q\nplugin \"idle-hook\" {}\n", plugins)+blocks)
+	defer a.end(b, syscall.SIGINT)
+	attach := func(hooks int) {
+		a.meta = map[string]string{}
+		for i := range hooks {
+			a.meta[fmt.Sprint("lite_hook_quiet", i)] = ""
+		}
+	}
+	round := 0
+	// A task that ends at once is started again and again, each time with Prestart.
+	starts := func(hooks int) (gaps []float64) {
+		round++
+		id, file := fmt.Sprint("again-", round), filepath.Join(b.TempDir(), "stamps")
+		attach(hooks)
+		a.run(b, "service", id, 1, "/bin/sh", "-c", "date +%s%N >> "+file)
+		times := stamps(b, file, 41)
+		a.stop(b, id, 1)
+		for i := range times[1:] {
+			gaps = append(gaps, milliseconds(times[i+1].Sub(times[i])))
+		}
+		return gaps
+	}
+	starts(3) // starts the plugins
+	for b.Loop() {
+		var gaps [4][]float64
+		for range 5 {
+			for _, hooks := range []int{0, 1, 3} {
+				gaps[hooks] = append(gaps[hooks], starts(hooks)...)
+			}
+		}
+		none := median(gaps[0])
+		floor := unary(b)
+		measured(b, "1 hook", median(gaps[1])-none, floor)
+		measured(b, "3 hooks", median(gaps[3])-none, 3*floor)
+		const count = 500
+		rates := [2]float64{}
+		for hooks := range rates {
+			round++
+			id := fmt.Sprint("many-", round)
+			attach(hooks)
+			began := time.Now()
+			a.run(b, "batch", id, count, "/bin/true")
+			a.await(b, id, count, api.AllocClientStatusComplete)
+			rates[hooks] = count / time.Since(began).Seconds()
+		}
+		measured(b, "500 with a hook", rates[1], rates[0])
+		for _, p := range nodeProcesses(a.dir) {
+			if p.kind == "idle-hook" {
+				measured(b, "idle hook", float64(pss(b, p.PID))/1000*1.024, noFloor)
+			}
+		}
 	}
 }
 

@@ -42,6 +42,10 @@ var figures = []*figure{
 	{name: "recovery, another build", what: "the same, and the next agent is another build", unit: "ms", budget: "300"},
 	{name: "syncs per life, 1", what: "fdatasyncs in the life of a task", unit: ""},
 	{name: "syncs per life, 100", what: "the same, for each of 100 at once", unit: ""},
+	{name: "1 hook", what: "a hook plugin adds to a task's start; floor: a unary call", unit: "ms", budget: "1"},
+	{name: "3 hooks", what: "three hook plugins add; floor: three calls", unit: "ms", budget: "3"},
+	{name: "500 with a hook", what: "500 no-op batch allocs with a hook plugin; floor: without", unit: "/s"},
+	{name: "idle hook", what: "memory of an idle hook plugin", unit: "MB"},
 	{name: "binary", what: "binary, stripped", unit: "MB", budget: "30", nomad: "100+"},
 }
 
