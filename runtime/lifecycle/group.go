@@ -61,30 +61,41 @@ func (g *Group) MayStart(p Phase, task string, facts map[string]Fact) bool {
 			return false
 		}
 	}
-	for j, other := range g.Tasks {
-		of := facts[other.Name]
-		switch {
-		case t.Stage == MainTask && other.Stage == PrestartEphemeral && other.Rerun.Restart:
-			if of.State != Succeeded {
-				return false // what it prepares is not ready
-			}
-		case t.Stage == PoststartEphemeral && t.Rerun.Restart && other.Stage == MainTask:
-			if of.State == Pending || of.State == Starting {
-				return false
-			}
-		case t.Stage == PrestartEphemeral && t.Rerun.Restart:
-			if _, follows := g.leaderOf(j, facts); follows {
-				return false // it would have to run once more
-			}
-		}
-		if of.up() && g.follows(j, i, facts) {
-			return false // those that restart together are down together
-		}
-		if g.before != nil && g.before[i][j] && i != j && g.together(i, j) && (of.State == Pending || of.State == Starting) {
-			return false // and come up in their order
+	for j := range g.Tasks {
+		if j != i && (g.runsFirst(j, i, facts) || g.restartsFirst(j, i, facts)) {
+			return false
 		}
 	}
 	return true
+}
+
+// runsFirst reports whether task i has to wait for what lite_rerun asks of task
+// j, or of itself.
+func (g *Group) runsFirst(j, i int, facts map[string]Fact) bool {
+	t, other := g.Tasks[i], g.Tasks[j]
+	state := facts[other.Name].State
+	switch {
+	case t.Stage == MainTask && other.Stage == PrestartEphemeral && other.Rerun.Restart:
+		return state != Succeeded
+	case t.Stage == PoststartEphemeral && t.Rerun.Restart && other.Stage == MainTask:
+		return state == Pending || state == Starting
+	case t.Stage == PrestartEphemeral && t.Rerun.Restart:
+		_, follows := g.leaderOf(j, facts) // it would have to run once more
+		return follows
+	}
+	return false
+}
+
+// restartsFirst reports whether task i has to wait for task j because of the
+// restart group: those that restart together are down together, and come up in
+// their order.
+func (g *Group) restartsFirst(j, i int, facts map[string]Fact) bool {
+	if g.Restart == OneForOne || !g.together(i, j) {
+		return false
+	}
+	of := facts[g.Tasks[j].Name]
+	comingUp := of.State == Pending || of.State == Starting
+	return of.up() && g.follows(j, i, facts) || comingUp && g.before[i][j]
 }
 
 // reopens reports whether the task may run again in a phase that has left its

@@ -70,6 +70,10 @@ type extensions struct {
 type metaFault struct{ task, key, text string }
 
 func readExtensions(job *api.Job, g *api.TaskGroup) (e extensions) {
+	if !usesExtensions(g) {
+		return e
+	}
+	e.used = true
 	fail := func(task, key string, err error) {
 		e.faults = append(e.faults, metaFault{task, key, err.Error()})
 	}
@@ -78,7 +82,6 @@ func readExtensions(job *api.Job, g *api.TaskGroup) (e extensions) {
 		if e.group, err = lifecycle.ParseRestartGroup(text); err != nil {
 			fail("", metaRestartGroup, err)
 		}
-		e.used = true
 	}
 	for _, t := range g.Tasks {
 		n := nodeOf(job, g, t)
@@ -87,7 +90,6 @@ func readExtensions(job *api.Job, g *api.TaskGroup) (e extensions) {
 			if n.After, err = lifecycle.ParseAfter(text); err != nil {
 				fail(t.Name, metaAfter, err)
 			}
-			e.used = true
 		}
 		if text, ok := t.Meta[metaRerun]; ok {
 			var err error
@@ -96,16 +98,22 @@ func readExtensions(job *api.Job, g *api.TaskGroup) (e extensions) {
 			} else if !n.Stage.Ephemeral() {
 				fail(t.Name, metaRerun, fmt.Errorf("only a prestart or poststart task that is no sidecar has work to do again, and this is a %v task", n.Stage))
 			}
-			e.used = true
 		}
 		e.tasks = append(e.tasks, n)
 	}
-	if e.used && len(e.faults) == 0 {
+	if len(e.faults) == 0 {
 		for _, p := range lifecycle.Check(e.tasks) {
 			e.faults = append(e.faults, metaFault{p.Task, metaAfter, p.Text})
 		}
 	}
 	return e
+}
+
+func usesExtensions(g *api.TaskGroup) bool {
+	has := func(meta map[string]string, key string) bool { _, ok := meta[key]; return ok }
+	return has(g.Meta, metaRestartGroup) || slices.ContainsFunc(g.Tasks, func(t *api.Task) bool {
+		return has(t.Meta, metaAfter) || has(t.Meta, metaRerun)
+	})
 }
 
 func nodeOf(job *api.Job, g *api.TaskGroup, t *api.Task) lifecycle.Node {
