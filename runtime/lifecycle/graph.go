@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -45,8 +46,13 @@ func Check(nodes []Node) []Problem {
 	if circle := order.circle(); circle != nil {
 		return []Problem{{tasks[circle[0]].Name, "these tasks wait for each other: " + order.describe(circle)}}
 	}
+	// Hardly any group has such a task, and to look for it is work that grows with
+	// the square of the tasks.
+	if !order.awaitAll(slices.Repeat([]bool{true}, len(tasks))) {
+		return nil
+	}
 	for i, n := range nodes {
-		if n.Stage == PoststartSidecar && order.waitsForAll(i) {
+		if n.Stage == PoststartSidecar && order.awaitAll(order.reach(i)) {
 			problems = append(problems, Problem{n.Name, "the gate can never open: a sidecar does not run when all that it is there for have ended"})
 		}
 	}
@@ -206,12 +212,12 @@ func (o *order) describe(circle []int) string {
 	return strings.Join(steps, ", ")
 }
 
-// waitsForAll reports whether task i, a poststart sidecar, waits for the end of
-// every task that is not a sidecar, directly or not.
-func (o *order) waitsForAll(i int) bool {
+// awaitAll reports whether the chosen tasks wait, between them, for the end of
+// every main and poststart task that is not a sidecar.
+func (o *order) awaitAll(chosen []bool) bool {
 	ended := make(map[string]bool)
-	for v, before := range o.reach(i) {
-		if !before {
+	for v, is := range chosen {
+		if !is {
 			continue
 		}
 		for _, a := range o.tasks[v].After {
