@@ -638,6 +638,36 @@ func BenchmarkRecovery(b *testing.B) {
 	}
 }
 
+// BenchmarkFinished is what an agent remembers of an allocation that has ended.
+func BenchmarkFinished(b *testing.B) {
+	dir := b.TempDir()
+	m := startMortal(b, "/proc/self/exe", filepath.Join(dir, "data"))
+	complete := func(id string, count int) (heap int) {
+		m.submit(dir, fmt.Sprintf(trueJob, id, count))
+		m.await("all are complete", func(v survivors) bool {
+			n := 0
+			for _, alloc := range v.Allocs {
+				if alloc.JobID == id && alloc.ClientStatus == api.AllocClientStatusComplete {
+					n++
+				}
+			}
+			return n == count
+		})
+		time.Sleep(2 * time.Second) // what is reported late
+		m.ask("heap", &heap)
+		return heap
+	}
+	round := 0
+	for b.Loop() {
+		round++
+		const count = 1000
+		before := complete(fmt.Sprint("first-", round), 100)
+		after := complete(fmt.Sprint("then-", round), count)
+		measured(b, "finished", float64(after-before)/count/1000, noFloor)
+	}
+	m.end("stop")
+}
+
 // BenchmarkSyncs counts how often the state is written in the life of a task; a write
 // waits for the disk twice.
 func BenchmarkSyncs(b *testing.B) {

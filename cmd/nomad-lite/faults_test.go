@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -243,6 +244,12 @@ var moreVerbs = map[string]func(ctx context.Context, a *agent.Agent, arg string)
 		out := &bytes.Buffer{}
 		_, err := runner.ExecStreaming(ctx, "life", driver.Exec{Command: []string{"/bin/echo", "hello"}, Stdout: out})
 		return fmt.Sprint(out, err)
+	},
+	"heap": func(context.Context, *agent.Agent, string) any {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
 	},
 	"register": func(ctx context.Context, a *agent.Agent, path string) any {
 		text, err := os.ReadFile(path)

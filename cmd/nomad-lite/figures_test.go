@@ -46,6 +46,7 @@ var figures = []*figure{
 	{name: "3 hooks", what: "three hook plugins add; floor: three calls", unit: "ms", budget: "3"},
 	{name: "500 with a hook", what: "500 no-op batch allocs with a hook plugin; floor: without", unit: "/s"},
 	{name: "idle hook", what: "memory of an idle hook plugin", unit: "MB"},
+	{name: "finished", what: "heap of each of 1000 allocs that have ended", unit: "kB", budget: "5"},
 	{name: "binary", what: "binary, stripped", unit: "MB", budget: "30", nomad: "100+"},
 }
 
