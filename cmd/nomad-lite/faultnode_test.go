@@ -137,6 +137,9 @@ func newNode(t *testing.T, f fault) *node {
 	if err := os.Mkdir(n.plugins(), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	if err := n.makeHook("dying-hook", "dying"); err != nil {
+		t.Fatal(err)
+	}
 	if n.log, err = os.Create(filepath.Join(dir, "log")); err != nil {
 		t.Fatal(err)
 	}
@@ -180,9 +183,6 @@ func (n *node) said() string {
 func (n *node) live() []string {
 	n.stranger = exec.Command("/bin/sleep", "1000") // in the process group of the agent
 	if err := n.stranger.Start(); err != nil {
-		n.Fatal(err)
-	}
-	if err := n.makeHook("dying-hook", "dying"); err != nil {
 		n.Fatal(err)
 	}
 	defer func() {

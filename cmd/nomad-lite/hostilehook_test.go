@@ -18,12 +18,13 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
-	"github.com/nomad-lite/nomad-lite/plugins/proto/hookpb"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
@@ -100,10 +101,13 @@ func (h *hostile) intercept(ctx context.Context, request any, call *grpc.UnarySe
 			return answer, err
 		}
 	}
-	if strings.HasSuffix(call.FullMethod, "/Prestart") {
-		return &hookpb.PrestartResponse{}, nil
-	}
-	return &hookpb.Response{}, nil
+	return &emptypb.Empty{}, nil // which is what an answer without a failure is on the wire
+}
+
+// failureAnswer is an answer with a failure, as it is on the wire.
+func failureAnswer(message string) (any, error) {
+	text, err := proto.Marshal(wrapperspb.String(message))
+	return wrapperspb.Bytes(text), err
 }
 
 // rpcOf is the method that is called for a moment.
@@ -126,7 +130,7 @@ func (h *hostile) misbehave(ctx context.Context, mode string, s hook.Scope) (any
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		<-make(chan struct{}) // the answer must not overtake the signal
 	case "refuse":
-		return &hookpb.Response{Failure: &hookpb.Failure{Message: "I do not like it"}}, nil
+		return failureAnswer("I do not like it")
 	case "code":
 		var code codes.Code
 		if err := code.UnmarshalJSON([]byte(arg)); err != nil {
@@ -136,9 +140,9 @@ func (h *hostile) misbehave(ctx context.Context, mode string, s hook.Scope) (any
 	case "corrupt":
 		return wrapperspb.Bytes([]byte{0xff, 0xff, 0xff}), nil // in the place of the failure
 	case "oversize":
-		return &hookpb.Response{Failure: &hookpb.Failure{Message: strings.Repeat("x", 20<<20)}}, nil
+		return failureAnswer(strings.Repeat("x", 20<<20))
 	case "chatter":
-		return &hookpb.Response{Failure: &hookpb.Failure{Message: strings.Repeat("x", 1<<20) + "\x00\n"}}, nil
+		return failureAnswer(strings.Repeat("x", 1<<20) + "\x00\n")
 	case "flood":
 		for i := range 3000 {
 			fmt.Fprintf(os.Stderr, "{\"@level\":\"info\",\"@message\":\"flood %d\"}\nnoise %d\n", i, i)
