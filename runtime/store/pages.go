@@ -142,6 +142,9 @@ func (s *scanner) walk(bucket string, id uint64, depth int, low, high []byte) {
 		s.fault(bucket, id, "branch with %d elements", count)
 		return
 	}
+	if !complete(page, 0, count) {
+		s.fault(bucket, id, "it has other elements than the %d that it names", count)
+	}
 	keys := make([][]byte, count)
 	for i := range count {
 		at := pageHeader + i*elementHeader
@@ -168,6 +171,9 @@ func (s *scanner) leaf(bucket string, id uint64, page []byte, low, high []byte) 
 	if pageHeader+count*elementHeader > len(page) {
 		s.fault(bucket, id, "leaf with %d elements", count)
 		return
+	}
+	if count == 0 && low != nil || count > 0 && !complete(page, 4, count) {
+		s.fault(bucket, id, "it has other elements than the %d that it names", count)
 	}
 	for i := range count {
 		at := pageHeader + i*elementHeader
@@ -256,6 +262,13 @@ func (s *scanner) read(id uint64) ([]byte, error) {
 		return nil, err
 	}
 	return whole, nil
+}
+
+// complete reports whether the first key of a page comes right after the elements
+// that the page counts: with a smaller count the rest would be missing in
+// silence. at is where the position of a key is in an element.
+func complete(page []byte, at, count int) bool {
+	return binary.LittleEndian.Uint32(page[pageHeader+at:]) == uint32(count*elementHeader)
 }
 
 // span is a part of a page, or nil if it reaches out of it.
