@@ -71,7 +71,7 @@ func (m memory) DeleteDebt(d Debt) error { delete(m, d.ID()); return nil }
 type stage struct {
 	takes  *hook.Description
 	called func(n int, m hook.Moment, g hook.Grant, a hook.Alloc) error
-	n      int
+	n      atomic.Int64
 	events []string
 	debts  memory
 }
@@ -84,8 +84,7 @@ func (s *stage) plugins(rules ...Rule) *Plugins {
 				return nil, nil, errors.New("no such hook")
 			}
 			return &remote{called: func(m hook.Moment, g hook.Grant, a hook.Alloc) error {
-				s.n++
-				return s.called(s.n, m, g, a)
+				return s.called(int(s.n.Add(1)), m, g, a)
 			}}, s.takes, nil
 		},
 		Known:      func() map[string]*hook.Description { return map[string]*hook.Description{"stamp": s.takes} },
@@ -137,8 +136,8 @@ func TestPluginIsCalledAgainOnce(t *testing.T) {
 			return nil
 		}}
 		err := attached(s, "").Prerun(t.Context(), hook.AllocPrerunRequest{})
-		if fmt.Sprint(err) != c.err && (err != nil || c.err != "") || s.n != c.calls {
-			t.Errorf("%d deaths: %d calls, %v", c.deaths, s.n, err)
+		if fmt.Sprint(err) != c.err && (err != nil || c.err != "") || int(s.n.Load()) != c.calls {
+			t.Errorf("%d deaths: %d calls, %v", c.deaths, s.n.Load(), err)
 		}
 	}
 }
@@ -268,8 +267,8 @@ func TestDebtsAreSettled(t *testing.T) {
 		}()
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		if s.n < 10 || s.n > 30 {
-			t.Errorf("tried %d times in ten minutes", s.n)
+		if n := s.n.Load(); n < 10 || n > 30 {
+			t.Errorf("tried %d times in ten minutes", n)
 		}
 		broken.Store(false)
 		time.Sleep(2 * time.Minute)
@@ -381,7 +380,7 @@ func TestWholeAllocOnRequest(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if s := (&stage{takes: takes(hook.Stop)}); prerun(t.Context(), attached(s, "")) != nil || s.n != 0 {
+	if s := (&stage{takes: takes(hook.Stop)}); prerun(t.Context(), attached(s, "")) != nil || s.n.Load() != 0 {
 		t.Error("called for a moment that it takes no part in")
 	}
 }
