@@ -3,7 +3,6 @@ package hook
 import (
 	"iter"
 	"reflect"
-	"slices"
 )
 
 // Moment is a point in the life of an allocation or a task at which a hook may
@@ -68,16 +67,6 @@ func (m Moment) String() string {
 
 // OfTask reports whether the moment is one of a task, and not of its allocation.
 func (m Moment) OfTask() bool { return m >= Prestart }
-
-// CleansUp reports whether the moment is there to clean up: it is repeated until
-// it succeeds, or there is nothing left that it could be called for.
-func (m Moment) CleansUp() bool { return m == Postrun || m == Destroy || m == Stop }
-
-// ParseMoment reads the name of a moment.
-func ParseMoment(name string) (Moment, bool) {
-	i := slices.IndexFunc(moments[1:], func(r row) bool { return r.name == name })
-	return Moment(i + 1), i >= 0
-}
 
 // AllMoments yields the moments of this version, in order.
 func AllMoments() iter.Seq[Moment] {
