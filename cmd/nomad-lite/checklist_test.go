@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -19,17 +20,34 @@ const checklistPoints = 42
 func TestEachPointOfTheChecklistHasATest(t *testing.T) {
 	t.Parallel()
 	named := regexp.MustCompile(`func TestChecklist(\d\d)|"Checklist(\d\d)|func checklist(\d\d)\(|\(?checklist ((?:\d+,?\s*(?:#\s*)?)+)`)
+	eachHasATest(t, "point %d of the checklist", checklistPoints, named)
+}
+
+// behaviours is how many the catalogue of the semantics has.
+const behaviours = 97
+
+// TestEachBehaviourOfTheCatalogueHasATest looks for their numbers after RS, in
+// tests and in the names of the files that tests read.
+func TestEachBehaviourOfTheCatalogueHasATest(t *testing.T) {
+	t.Parallel()
+	eachHasATest(t, "behaviour RS-%03d", behaviours, regexp.MustCompile(`RS-?\d{3}`))
+}
+
+// eachHasATest fails for each number from 1 to n that is found in no test.
+func eachHasATest(t *testing.T, what string, n int, named *regexp.Regexp) {
+	t.Helper()
 	number := regexp.MustCompile(`\d+`)
 	tests := make(map[int][]string)
 	err := filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || !strings.HasSuffix(path, "_test.go") && filepath.Ext(path) != ".txtar" {
+		inTestdata := slices.Contains(strings.Split(path, "/"), "testdata") && filepath.Ext(path) == ".txt"
+		if err != nil || entry.IsDir() || !strings.HasSuffix(path, "_test.go") && filepath.Ext(path) != ".txtar" && !inTestdata {
 			return err
 		}
 		text, err := os.ReadFile(path)
 		if err != nil {
 			return err
 		}
-		for _, found := range named.FindAllString(string(text), -1) {
+		for _, found := range named.FindAllString(filepath.Base(path)+"\n"+string(text), -1) {
 			for _, digits := range number.FindAllString(found, -1) {
 				n, err := strconv.Atoi(digits)
 				if err != nil {
@@ -45,11 +63,11 @@ func TestEachPointOfTheChecklistHasATest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for n := range checklistPoints {
-		n++
-		t.Logf("%2d  %s", n, strings.Join(tests[n], ", "))
-		if len(tests[n]) == 0 {
-			t.Errorf("no test is named after point %d of the checklist", n)
+	for i := 1; i <= n; i++ {
+		name := fmt.Sprintf(what, i)
+		t.Logf("%s: %s", name, strings.Join(tests[i], ", "))
+		if len(tests[i]) == 0 {
+			t.Errorf("no test is named after %s", name)
 		}
 	}
 }

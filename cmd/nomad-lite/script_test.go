@@ -181,11 +181,14 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 
 // condition is what a script asks for in brackets, besides what all scripts can.
 func condition(name string) (bool, error) {
-	if name != "python-grpc" {
-		return false, fmt.Errorf("unknown condition %q", name)
+	switch name {
+	case "python-grpc":
+		// In CI it was installed: a script that does not find it fails.
+		return os.Getenv("NOMAD_LITE_CI") != "" || exec.Command("/usr/bin/python3", "-c", "import grpc").Run() == nil, nil
+	case "root":
+		return os.Geteuid() == 0, nil
 	}
-	// In CI it was installed: a script that does not find it fails.
-	return os.Getenv("NOMAD_LITE_CI") != "" || exec.Command("/usr/bin/python3", "-c", "import grpc").Run() == nil, nil
+	return false, fmt.Errorf("unknown condition %q", name)
 }
 
 // soon REGEXP PROGRAM [ARGUMENT...] runs a program again and again until its output

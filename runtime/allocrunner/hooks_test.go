@@ -372,7 +372,7 @@ func TestRS056_HookEnvMerges(t *testing.T) {
 	})
 }
 
-func TestHookMountsMerge(t *testing.T) {
+func TestRS060_HookMountsMerge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		give := func(r hook.TaskPrestartResponse) func(int) (hook.TaskPrestartResponse, error) {
 			return func(int) (hook.TaskPrestartResponse, error) { return r, nil }
@@ -382,21 +382,35 @@ func TestHookMountsMerge(t *testing.T) {
 		devices := taskScript{&script{name: "devices", give: give(hook.TaskPrestartResponse{Done: true,
 			Mounts:  []driver.Mount{{TaskPath: "/both", HostPath: "/srv/device"}, {TaskPath: "/lib", HostPath: "/srv/lib"}},
 			Devices: []driver.Device{{TaskPath: "/dev/x", HostPath: "/dev/x0", Permissions: "rw"}}})}}
-		h := start(t, parseJob(t, job("service", sleeper)), withHooks(nil, []hook.Hook{volumes, devices}))
-		h.after(time.Second)
-		for _, when := range []string{"first start", "after a restart"} {
-			c := h.world.config("web")
+		a := startAgent(t, parseJob(t, job("service", sleeper)), withHooks(nil, []hook.Hook{volumes, devices}))
+		a.after(time.Second)
+		seen := func(when string) {
+			t.Helper()
+			c := a.world.config("web")
 			var mounts []string
 			for _, m := range c.Mounts {
 				mounts = append(mounts, m.TaskPath+"="+m.HostPath)
 			}
 			want(t, when, mounts, "[/data=/srv/data /both=/srv/device /lib=/srv/lib]")
 			want(t, when, len(c.Devices), 1)
-			if err := h.RestartTask(t.Context(), "web"); err != nil {
+		}
+		restart := func() {
+			t.Helper()
+			if err := a.RestartTask(t.Context(), "web"); err != nil {
 				t.Fatal(err)
 			}
-			h.after(time.Second)
+			a.after(time.Second)
 		}
+		seen("first start")
+		restart()
+		seen("after a restart")
+		a.die()
+		a = a.again(nil)
+		a.after(time.Second)
+		want(t, "starts that the next agent has found", a.starts("web"), 2)
+		restart()
+		want(t, "starts after its restart", a.starts("web"), 3)
+		seen("after a restart by the next agent")
 	})
 }
 

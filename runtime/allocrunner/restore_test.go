@@ -521,6 +521,30 @@ func TestRS072_Reboot(t *testing.T) {
 			}
 		})
 	})
+	t.Run("before a hook writes there", func(t *testing.T) {
+		if os.Geteuid() != 0 {
+			t.Skip("only root can mount")
+		}
+		synctest.Test(t, func(t *testing.T) {
+			var mounted []bool
+			templates := taskScript{&script{name: "templates"}}
+			templates.give = func(int) (hook.TaskPrestartResponse, error) {
+				_, err := os.Stat(templates.last.Dir.SecretsDir + "/.nomad-mount")
+				mounted = append(mounted, err == nil)
+				return hook.TaskPrestartResponse{}, nil
+			}
+			a := startAgent(t, parseJob(t, jobOf("service", sleeper)), withHooks(nil, []hook.Hook{templates}))
+			a.after(time.Second)
+			a.die()
+			a.vanish("web")
+			if err := a.Dir().DropSecrets("web"); err != nil {
+				t.Fatal(err)
+			}
+			a = a.again(func(c *Config) { c.Rebooted = true })
+			a.after(time.Minute)
+			want(t, "secrets in memory when the hook is called", mounted, "[true true]")
+		})
+	})
 	t.Run("prestart that wants to run again", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			a := reboot(t, jobOf("service", strings.Replace(prestartTask, "config", `meta { lite_rerun = "restart, reboot" }
