@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hcldec"
@@ -38,6 +40,15 @@ func (s *Spec) Check(config map[string]any) hcl.Diagnostics {
 		return vars
 	})
 	return diags
+}
+
+// CheckPart is Check for a config block to which somebody else adds: what is missing
+// is not wrong.
+func (s *Spec) CheckPart(config map[string]any) hcl.Diagnostics {
+	return slices.DeleteFunc(s.Check(config), func(d *hcl.Diagnostic) bool {
+		noBlock := strings.HasPrefix(d.Summary, "Missing ") && strings.HasSuffix(d.Summary, " block")
+		return noBlock || d.Summary == "Missing required argument" || strings.HasPrefix(d.Summary, "Insufficient ")
+	})
 }
 
 func (s *Spec) decode(config map[string]any, vars func(hcl.Body, hcldec.Spec) map[string]cty.Value) (value cty.Value, diags hcl.Diagnostics) {

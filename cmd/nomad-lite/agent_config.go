@@ -25,23 +25,9 @@ import (
 
 // load reads the configuration: files first, flags over them.
 func (o agentOptions) load(s *streams) (*config.Config, error) {
-	c, diags := config.Load(o.configs)
-	for _, d := range diags {
-		kind := "warning"
-		if d.Severity == hcl.DiagError {
-			kind = "error"
-		}
-		text := strings.TrimSuffix(d.Summary, ".")
-		if d.Detail != "" {
-			text += ": " + d.Detail
-		}
-		if d.Subject != nil {
-			text = d.Subject.String() + ": " + kind + ": " + text
-		}
-		fmt.Fprintln(s.err, text)
-	}
-	if diags.HasErrors() {
-		return nil, &exitError{code: 1}
+	c, err := readConfig(o.configs, s)
+	if err != nil {
+		return nil, err
 	}
 	for _, flag := range []struct {
 		value string
@@ -74,7 +60,6 @@ func (o agentOptions) load(s *streams) (*config.Config, error) {
 		c.DataDir = ""
 		return c, nil
 	}
-	var err error
 	if c.DataDir == "" {
 		c.DataDir, err = defaultDataDir()
 	}
@@ -83,6 +68,30 @@ func (o agentOptions) load(s *streams) (*config.Config, error) {
 	}
 	if err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
+	}
+	return c, nil
+}
+
+// readConfig reads files of an agent's configuration, and tells what is wrong with
+// them.
+func readConfig(files []string, s *streams) (*config.Config, error) {
+	c, diags := config.Load(files)
+	for _, d := range diags {
+		kind := "warning"
+		if d.Severity == hcl.DiagError {
+			kind = "error"
+		}
+		text := strings.TrimSuffix(d.Summary, ".")
+		if d.Detail != "" {
+			text += ": " + d.Detail
+		}
+		if d.Subject != nil {
+			text = d.Subject.String() + ": " + kind + ": " + text
+		}
+		fmt.Fprintln(s.err, text)
+	}
+	if diags.HasErrors() {
+		return nil, &exitError{code: 1}
 	}
 	return c, nil
 }
@@ -112,7 +121,7 @@ func agentPlugins(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Cat
 		switch {
 		case builtins[name].kind == base.TypeHook:
 			// It starts when a job needs it.
-		case slices.Contains(c.DriverDeny, name), c.DriverAllow != nil && !slices.Contains(c.DriverAllow, name):
+		case denied(c, name):
 			continue
 		case name != rawexec.Name && !named:
 			continue // it is there for tests
@@ -124,6 +133,11 @@ func agentPlugins(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Cat
 		plugins.Builtins = append(plugins.Builtins, builtin)
 	}
 	return catalog.New(plugins)
+}
+
+// denied tells whether the operator wants a driver not to be there.
+func denied(c *config.Config, driver string) bool {
+	return slices.Contains(c.DriverDeny, driver) || c.DriverAllow != nil && !slices.Contains(c.DriverAllow, driver)
 }
 
 func agentConfig(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.Config {

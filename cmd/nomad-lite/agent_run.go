@@ -147,6 +147,9 @@ func (r *runningAgent) reload() error {
 	r.reloading.Lock()
 	defer r.reloading.Unlock()
 	c, err := r.options.load(r.streams)
+	if err == nil {
+		err = r.agent.CheckRules(c.Hooks)
+	}
 	if err == nil && r.listen.certificates != nil {
 		err = r.listen.certificates.load(c.TLS, r.logger)
 	}
@@ -156,7 +159,7 @@ func (r *runningAgent) reload() error {
 		return err
 	}
 	changed := *r.settings()
-	changed.LogLevel, changed.Telemetry, changed.GC = c.LogLevel, c.Telemetry, c.GC
+	changed.LogLevel, changed.Telemetry, changed.GC, changed.Hooks = c.LogLevel, c.Telemetry, c.GC, c.Hooks
 	c.TLS.HTTP = changed.TLS.HTTP // a listener stays what it is
 	changed.TLS = c.TLS
 	r.mu.Lock()
@@ -164,7 +167,7 @@ func (r *runningAgent) reload() error {
 	r.mu.Unlock()
 	r.logger.SetLevel(hclog.LevelFromString(c.LogLevel))
 	r.api.SetTelemetry(c.Telemetry)
-	r.agent.Reload(c.Node, c.GC)
+	r.agent.Reload(c.Node, c.GC, c.Hooks)
 	r.logger.Info("configuration reloaded")
 	return nil
 }

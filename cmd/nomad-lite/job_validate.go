@@ -59,7 +59,11 @@ Exit codes: 0 when the job can run here, 1 when it cannot.`,
 			if err != nil {
 				return err
 			}
-			drivers, err := plugins.drivers(s, job.drivers())
+			local, err := plugins.read(s)
+			if err != nil {
+				return err
+			}
+			drivers, err := local.drivers(job.drivers())
 			if err != nil {
 				return err
 			}
@@ -71,11 +75,11 @@ Exit codes: 0 when the job can run here, 1 when it cannot.`,
 			if err != nil {
 				return err
 			}
-			fits, err := job.checkConfigs(cmd.Context(), plugins, drivers, s)
+			fits, err := job.checkConfigs(cmd.Context(), local, drivers, s)
 			if err != nil {
 				return err
 			}
-			hooked, err := job.checkHooks(cmd.Context(), plugins, s)
+			hooked, err := job.checkHooks(cmd.Context(), local, s)
 			if err != nil {
 				return err
 			}

@@ -68,11 +68,15 @@ func (r pluginRow) serves() string {
 
 func listPlugins(ctx context.Context, plugins pluginFlags, s *streams) (rows []pluginRow, err error) {
 	logger := hclog.New(&hclog.LoggerOptions{Name: "nomad-lite", Level: hclog.Error, Output: s.err})
-	known, err := plugins.catalog(s, nil, logger)
+	local, err := plugins.read(s)
 	if err != nil {
 		return nil, err
 	}
-	a, err := agent.Open(ctx, agent.Config{Plugins: known, Version: buildVersion(), Logger: logger})
+	known, err := local.catalog(nil, logger)
+	if err != nil {
+		return nil, err
+	}
+	a, err := agent.Open(ctx, local.agent(known, logger))
 	if err != nil {
 		return nil, err
 	}

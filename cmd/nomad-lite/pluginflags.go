@@ -7,61 +7,88 @@ import (
 	"slices"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/hashicorp/hcl/v2"
 	"github.com/spf13/cobra"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
-	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
+	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 )
 
-// pluginFlags say where drivers may come from, beside those in the box.
+// pluginFlags say where drivers and hooks may come from, beside those in the box,
+// and which agent's configuration counts for them.
 type pluginFlags struct {
 	dir    string
 	config string
 }
 
 func (f *pluginFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.dir, "plugin-dir", "", "take task drivers from this `directory` too")
-	cmd.Flags().StringVar(&f.config, "config", "", "configuration `file` with plugin blocks")
+	cmd.Flags().StringVar(&f.dir, "plugin-dir", "", "take task drivers and hooks from this `directory` too")
+	cmd.Flags().StringVar(&f.config, "config", "", "configuration `file` or directory of an agent: its plugin, hook and client blocks count")
 }
 
-// catalog enumerates the plugins. The wanted names are the drivers of a job; nil
-// means all that are in the box or named by a plugin block. Diagnostics of the
-// configuration file go to standard error.
-func (f *pluginFlags) catalog(s *streams, wanted []string, logger hclog.Logger) (*catalog.Catalog, error) {
-	file := &catalog.File{}
+// localPlugins are the plugins that a command uses without an agent.
+type localPlugins struct{ config *config.Config }
+
+// read reads the configuration. What is wrong with it goes to standard error.
+func (f *pluginFlags) read(s *streams) (localPlugins, error) {
+	var files []string
 	if f.config != "" {
-		var diags hcl.Diagnostics
-		file, diags = catalog.LoadConfig(f.config)
-		if err := jobspec.WriteDiagnostics(s.err, diags, nil); err != nil {
-			return nil, err
-		}
-		if diags.HasErrors() {
-			return nil, &exitError{code: 1}
-		}
+		files = append(files, f.config)
 	}
-	config := catalog.Config{Dir: file.PluginDir, Blocks: file.Blocks, Wanted: wanted, Logger: logger}
+	c, err := readConfig(files, s)
+	if err != nil {
+		return localPlugins{}, err
+	}
 	if f.dir != "" {
 		// A directory that a file names may come later; one that is typed is meant.
 		if _, err := os.ReadDir(f.dir); err != nil {
-			return nil, fmt.Errorf("plugin-dir: %w", err)
+			return localPlugins{}, fmt.Errorf("plugin-dir: %w", err)
 		}
-		config.Dir = f.dir
+		c.PluginDir = f.dir
 	}
+	c.DataDir = "" // that of an agent
+	return localPlugins{c}, nil
+}
+
+// catalog enumerates the plugins. The wanted names are the drivers and hooks of a
+// job, to which those with a hook block come; nil means all that are in the box or
+// named by a plugin block.
+func (p localPlugins) catalog(wanted []string, logger hclog.Logger) (*catalog.Catalog, error) {
+	if wanted != nil {
+		wanted = append(slices.Clip(wanted), p.hooks()...)
+	}
+	c := catalog.Config{Dir: p.config.PluginDir, Blocks: p.config.Plugins, Wanted: wanted, Logger: logger}
 	for _, name := range builtinNames() {
+		if builtins[name].kind == base.TypeDriver && denied(p.config, name) {
+			continue
+		}
 		// Who runs a job in the foreground has switched on by that what it needs.
 		// A plugin block of their own has the last word.
 		builtin := catalog.Builtin{Name: name, Type: builtins[name].kind, Config: trusting[name]}
-		config.Builtins = append(config.Builtins, builtin)
+		c.Builtins = append(c.Builtins, builtin)
 	}
-	return catalog.New(config)
+	return catalog.New(c)
+}
+
+// hooks are the names of those with a hook block.
+func (p localPlugins) hooks() []string {
+	var names []string
+	for _, rule := range p.config.Hooks {
+		names = append(names, rule.Name)
+	}
+	return names
+}
+
+// agent is the configuration of an agent that has only these plugins.
+func (p localPlugins) agent(plugins *catalog.Catalog, logger hclog.Logger) agent.Config {
+	return agentConfig(p.config, plugins, logger)
 }
 
 // drivers are the names of the drivers that a job may use. No plugin is
 // started to find out: a file counts as the driver that its name says.
-func (f *pluginFlags) drivers(s *streams, wanted []string) ([]string, error) {
-	known, err := f.catalog(s, append(builtinNames(), wanted...), hclog.NewNullLogger())
+func (p localPlugins) drivers(wanted []string) ([]string, error) {
+	known, err := p.catalog(append(builtinNames(), wanted...), hclog.NewNullLogger())
 	if err != nil {
 		return nil, err
 	}

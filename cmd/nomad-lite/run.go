@@ -123,7 +123,11 @@ func run(ctx context.Context, o runOptions, path string, s *streams) error {
 	v := newView(s, newScreen(s))
 	defer v.close()
 	logger := hclog.New(&hclog.LoggerOptions{Name: "nomad-lite", Level: level, Output: v})
-	plugins, err := o.plugins.catalog(s, append(file.drivers(), file.hooks()...), logger)
+	local, err := o.plugins.read(s)
+	if err != nil {
+		return refused(err)
+	}
+	plugins, err := local.catalog(append(file.drivers(), file.hooks()...), logger)
 	if err != nil {
 		return refused(err)
 	}
@@ -144,7 +148,9 @@ func run(ctx context.Context, o runOptions, path string, s *streams) error {
 	signal.Notify(pipe, syscall.SIGPIPE)
 	defer signal.Stop(pipe)
 
-	a, err := agent.Open(ctx, agent.Config{DataDir: o.dataDir, Forget: true, Plugins: plugins, Version: buildVersion(), Logger: logger})
+	config := local.agent(plugins, logger)
+	config.DataDir, config.Forget = o.dataDir, true
+	a, err := agent.Open(ctx, config)
 	if err != nil {
 		return refused(err)
 	}

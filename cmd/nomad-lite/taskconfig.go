@@ -20,7 +20,7 @@ import (
 // the names of those that there are; each is started and asked. One that cannot be
 // started is no fault of the job, and is only told of. The answer is whether all
 // fits.
-func (j *jobFile) checkConfigs(ctx context.Context, plugins pluginFlags, drivers []string, s *streams) (bool, error) {
+func (j *jobFile) checkConfigs(ctx context.Context, plugins localPlugins, drivers []string, s *streams) (bool, error) {
 	wanted := slices.DeleteFunc(j.drivers(), func(name string) bool { return !slices.Contains(drivers, name) })
 	if len(wanted) == 0 {
 		return true, nil
@@ -48,9 +48,9 @@ func (j *jobFile) checkConfigs(ctx context.Context, plugins pluginFlags, drivers
 }
 
 // taskSchemas asks drivers what they take.
-func taskSchemas(ctx context.Context, plugins pluginFlags, wanted []string, s *streams) (schemas map[string]*hclspec.Spec, err error) {
+func taskSchemas(ctx context.Context, plugins localPlugins, wanted []string, s *streams) (schemas map[string]*hclspec.Spec, err error) {
 	schemas = make(map[string]*hclspec.Spec)
-	err = withPlugins(ctx, plugins, wanted, s, func(a *agent.Agent) {
+	err = withPlugins(ctx, plugins, wanted, func(a *agent.Agent) {
 		for _, name := range wanted {
 			schema, err := a.TaskConfigSchema(ctx, name)
 			if err != nil {
@@ -63,13 +63,13 @@ func taskSchemas(ctx context.Context, plugins pluginFlags, wanted []string, s *s
 }
 
 // withPlugins lets do ask plugins of these names.
-func withPlugins(ctx context.Context, plugins pluginFlags, wanted []string, s *streams, do func(*agent.Agent)) error {
+func withPlugins(ctx context.Context, plugins localPlugins, wanted []string, do func(*agent.Agent)) error {
 	logger := hclog.NewNullLogger() // what does not start is told of by who asks
-	known, err := plugins.catalog(s, wanted, logger)
+	known, err := plugins.catalog(wanted, logger)
 	if err != nil {
 		return err
 	}
-	a, err := agent.Open(ctx, agent.Config{Plugins: known, Version: buildVersion(), Logger: logger})
+	a, err := agent.Open(ctx, plugins.agent(known, logger))
 	if err != nil {
 		return err
 	}
@@ -78,13 +78,19 @@ func withPlugins(ctx context.Context, plugins pluginFlags, wanted []string, s *s
 }
 
 // checkHooks says what is wrong with the hooks that the job attaches, with the
-// place in the file. The answer is whether nothing is.
-func (j *jobFile) checkHooks(ctx context.Context, plugins pluginFlags, s *streams) (good bool, err error) {
+// place in the file, and what keeps the hook blocks of the configuration from
+// working. The answer is whether the job can run.
+func (j *jobFile) checkHooks(ctx context.Context, plugins localPlugins, s *streams) (good bool, err error) {
 	wanted := j.hooks()
-	if len(wanted) == 0 {
+	if len(wanted)+len(plugins.config.Hooks) == 0 {
 		return true, nil
 	}
-	asked := withPlugins(ctx, plugins, wanted, s, func(a *agent.Agent) { good, err = j.askHooks(ctx, a, s) })
+	asked := withPlugins(ctx, plugins, wanted, func(a *agent.Agent) {
+		for _, err := range a.HookTrouble(ctx) {
+			fmt.Fprintf(s.err, "warning: hook block does not work: %v\n", err)
+		}
+		good, err = j.askHooks(ctx, a, s)
+	})
 	return good, errors.Join(err, asked)
 }
 

@@ -5,8 +5,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"math/big"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -32,41 +30,14 @@ type Block struct {
 	Range hcl.Range
 }
 
-// File is what this program reads of an agent's configuration file.
-type File struct {
-	PluginDir string // "" when not given; relative to the working directory
-	Blocks    []Block
-}
+// File holds the plugin blocks of an agent's configuration file.
+type File struct{ Blocks []Block }
 
 const (
 	maxConfigSize   = 1 << 20
 	maxConfigDepth  = 200
 	maxConfigTokens = 20000 // a chain of operators is a tree as deep as it is long
 )
-
-// LoadConfig reads the configuration file at path. Everything in it that is
-// not about plugins is ignored with a warning.
-func LoadConfig(path string) (*File, hcl.Diagnostics) {
-	src, err := os.ReadFile(path)
-	if err != nil {
-		return nil, hcl.Diagnostics{{Severity: hcl.DiagError, Summary: "configuration file: " + err.Error()}}
-	}
-	if filepath.Ext(path) == ".json" {
-		return nil, hcl.Diagnostics{{Severity: hcl.DiagError, Summary: path + ": JSON configuration is not supported: write it in HCL"}}
-	}
-	return ParseConfig(path, src)
-}
-
-// ParseConfig reads the text of a configuration file. The file is nil when the
-// text is no HCL.
-func ParseConfig(filename string, src []byte) (*File, hcl.Diagnostics) {
-	d, diags := ParseDocument(filename, src)
-	if d == nil {
-		return nil, diags
-	}
-	file, more := d.file()
-	return file, append(diags, more...)
-}
 
 // tooDeep refuses what would overflow the stack of the recursive parser.
 func tooDeep(filename string, src []byte) hcl.Diagnostics {
@@ -121,34 +92,6 @@ type parser struct {
 
 func (p *parser) report(severity hcl.DiagnosticSeverity, rng hcl.Range, summary, format string, args ...any) {
 	p.diags = append(p.diags, &hcl.Diagnostic{Severity: severity, Summary: summary, Detail: fmt.Sprintf(format, args...), Subject: &rng})
-}
-
-// file reads what is about plugins.
-func (d *Document) file() (*File, hcl.Diagnostics) {
-	f, p := &File{}, &parser{src: d.src, name: d.Name}
-	for _, attr := range sortedAttrs(d.Body) {
-		if attr.Name == "plugin_dir" {
-			f.PluginDir = p.str(attr)
-			continue
-		}
-		p.report(hcl.DiagWarning, attr.NameRange, "Setting ignored", "%q is not used here.", d.Name(attr))
-	}
-	var blocks hcl.Diagnostics
-	for _, b := range d.Body.Blocks {
-		if b.Type != "plugin" {
-			p.report(hcl.DiagWarning, b.TypeRange, "Block ignored", "A %q block is not used here.", b.Type)
-			continue
-		}
-		block, diags := d.Plugin(b)
-		blocks = append(blocks, diags...)
-		if len(b.Labels) == 1 {
-			blocks = append(blocks, f.Add(block)...)
-		}
-	}
-	if d.lines != nil {
-		d.lines.restore(p.diags)
-	}
-	return f, append(p.diags, blocks...)
 }
 
 // Add takes one more plugin block. Of two blocks in one file the later one wins

@@ -90,6 +90,7 @@ type Agent struct {
 	registeredOnce sync.Once
 	registered     chan struct{} // closed when the node is in the store
 	nodeChanged    chan struct{} // holds a tick when its configuration is another
+	rulesChanged   chan struct{} // holds a tick when there are other rules about hooks
 	rebooted       bool          // no process of an earlier agent can be left
 
 	damageTold bool // only keepNode uses it
@@ -117,14 +118,15 @@ func Open(ctx context.Context, c Config) (*Agent, error) {
 	// it took: measured with 100 tasks, 4 MB less for the agent and no slower.
 	debug.SetGCPercent(25)
 	a := &Agent{
-		logger:      c.Logger,
-		dataDir:     c.DataDir,
-		temporary:   c.DataDir == "",
-		forget:      c.Forget || c.DataDir == "",
-		registered:  make(chan struct{}),
-		nodeChanged: make(chan struct{}, 1),
-		known:       make(chan struct{}),
-		config:      c,
+		logger:       c.Logger,
+		dataDir:      c.DataDir,
+		temporary:    c.DataDir == "",
+		forget:       c.Forget || c.DataDir == "",
+		registered:   make(chan struct{}),
+		nodeChanged:  make(chan struct{}, 1),
+		rulesChanged: make(chan struct{}, 1),
+		known:        make(chan struct{}),
+		config:       c,
 	}
 	if err := a.open(ctx, c); err != nil {
 		return nil, errors.Join(err, a.Close())
@@ -133,6 +135,9 @@ func Open(ctx context.Context, c Config) (*Agent, error) {
 }
 
 func (a *Agent) open(ctx context.Context, c Config) error {
+	if err := a.CheckRules(c.Hooks); err != nil {
+		return err
+	}
 	if err := a.openDirectory(); err != nil {
 		return err
 	}
@@ -435,6 +440,7 @@ func (a *Agent) Run(ctx context.Context) {
 	reports.Go(func() { a.ring.run(reporting) })
 	background.Go(func() { a.keepNode(ctx) })
 	background.Go(func() { a.hooks.Run(ctx) })
+	background.Go(func() { a.tellOfHooks(ctx) })
 	background.Go(func() {
 		select {
 		case <-a.registered:
@@ -486,8 +492,14 @@ func (a *Agent) CollectAllocs() {
 }
 
 // Reload takes over what may change while the agent runs: the metadata and the
-// reservations of the node, and how much may lie on the disk.
-func (a *Agent) Reload(node NodeConfig, gc noderunner.GC) {
+// reservations of the node, how much may lie on the disk, and rules about hooks
+// that CheckRules has nothing against.
+func (a *Agent) Reload(node NodeConfig, gc noderunner.GC, rules []hooks.Rule) {
+	a.hooks.SetRules(rules)
+	select {
+	case a.rulesChanged <- struct{}{}:
+	default:
+	}
 	a.mu.Lock()
 	a.config.Node.Meta, a.config.Node.Reserved = node.Meta, node.Reserved
 	nodes := a.nodes

@@ -5,10 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path"
 	"slices"
 	"strings"
-	"time"
+	"sync/atomic"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
@@ -48,48 +47,6 @@ func InOrder(list []Ordered) []hook.Hook {
 	return hooks
 }
 
-// Rule is what the operator says about one hook plugin.
-type Rule struct {
-	Name    string
-	Order   int           // 0 means OrderPlugin
-	Timeout time.Duration // of each call; 0 means that of the plugin, or the default
-	Warn    bool          // a failure is told, and nothing else
-	// Match attaches the plugin to what it matches, and to nothing else but what jobs
-	// attach it to. Nil leaves that to the plugin.
-	Match *Match
-	// Config is part of each attachment, and counts more than what the job says: a
-	// job must not weaken a rule of the operator.
-	Config map[string]any
-}
-
-// Match says which allocations and tasks are meant. Each field is a pattern of
-// path.Match; an empty one matches everything.
-type Match struct {
-	Job, Group, Driver string
-	Meta               map[string]string
-}
-
-func matches(pattern, name string) bool {
-	ok, err := path.Match(pattern, name)
-	return pattern == "" || ok && err == nil
-}
-
-// matches tells whether an allocation is meant, or with drivers of one task, the task.
-func (m *Match) matches(a *api.Allocation, drivers []string, meta map[string]string) bool {
-	if !matches(m.Job, a.JobID) || !matches(m.Group, a.TaskGroup) {
-		return false
-	}
-	if !slices.ContainsFunc(drivers, func(name string) bool { return matches(m.Driver, name) }) {
-		return false
-	}
-	for key, pattern := range m.Meta {
-		if value, ok := meta[key]; !ok || !matches(pattern, value) {
-			return false
-		}
-	}
-	return true
-}
-
 // attachment is the configuration with which a plugin is attached.
 type attachment struct {
 	made bool            // somebody has attached it
@@ -109,7 +66,7 @@ func (a attachment) decode(schema *hclspec.Spec, operator map[string]any) ([]byt
 	maps.Copy(config, operator)
 	switch {
 	case schema == nil && len(config) > 0:
-		return nil, errors.New("attachment: the hook takes no configuration")
+		return nil, errNoConfig
 	case schema == nil:
 		return nil, nil
 	}
@@ -121,9 +78,9 @@ func (a attachment) decode(schema *hclspec.Spec, operator map[string]any) ([]byt
 }
 
 // CheckAttachment tells what is wrong with the JSON of an attachment that a job
-// makes, for a plugin with a schema.
-func CheckAttachment(text string, schema *hclspec.Spec) error {
-	_, err := attachment{job: text}.decode(schema, nil)
+// makes, for the plugin of a name with a schema, and with what the operator adds.
+func (p *Plugins) CheckAttachment(name, text string, schema *hclspec.Spec) error {
+	_, err := attachment{job: text}.decode(schema, p.rule(name).Config)
 	return err
 }
 
@@ -204,7 +161,7 @@ type PluginsConfig struct {
 	Find Find
 	// Known returns the hooks that have been up, by name.
 	Known func() map[string]*hook.Description
-	Rules []Rule
+	Rules []Rule // see SetRules
 	// Limits are what the operator says to the hooks in the box, by name.
 	Limits map[string]map[string]any
 	// Capability makes what a hook shows to the host.
@@ -218,12 +175,22 @@ type Plugins struct {
 	config PluginsConfig
 	logger hclog.Logger
 	owed   chan struct{} // holds a tick when a debt is new
+	rules  atomic.Pointer[[]Rule]
 }
 
 // NewPlugins makes Plugins.
 func NewPlugins(c PluginsConfig) *Plugins {
-	return &Plugins{config: c, logger: c.Logger.Named("hooks"), owed: make(chan struct{}, 1)}
+	p := &Plugins{config: c, logger: c.Logger.Named("hooks"), owed: make(chan struct{}, 1)}
+	p.SetRules(c.Rules)
+	return p
 }
+
+// Rules returns what the operator says.
+func (p *Plugins) Rules() []Rule { return *p.rules.Load() }
+
+// SetRules has other rules from now on. What has hooks already keeps them, with the
+// rules with which it got them.
+func (p *Plugins) SetRules(rules []Rule) { p.rules.Store(&rules) }
 
 // built are the hooks in the box that the runner attaches, to tasks with blocks
 // of their kind.
@@ -330,7 +297,7 @@ func (p *Plugins) TaskHooks(a *api.Allocation, t *api.Task, c Context) []Ordered
 func (p *Plugins) attach(a *api.Allocation, drivers []string, meta map[string]string, c Context) []Ordered {
 	known := p.config.Known()
 	var names []string
-	for _, rule := range p.config.Rules {
+	for _, rule := range p.Rules() {
 		names = append(names, rule.Name)
 	}
 	for _, name := range slices.Sorted(maps.Keys(known)) {
@@ -368,8 +335,9 @@ func (p *Plugins) attach(a *api.Allocation, drivers []string, meta map[string]st
 
 func (p *Plugins) rule(name string) Rule {
 	rule := Rule{Name: name}
-	if i := slices.IndexFunc(p.config.Rules, func(r Rule) bool { return r.Name == name }); i >= 0 {
-		rule = p.config.Rules[i]
+	rules := p.Rules()
+	if i := slices.IndexFunc(rules, func(r Rule) bool { return r.Name == name }); i >= 0 {
+		rule = rules[i]
 	}
 	if rule.Order == 0 {
 		rule.Order = OrderPlugin

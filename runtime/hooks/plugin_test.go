@@ -297,6 +297,10 @@ func TestWhoIsAttached(t *testing.T) {
 			Name: &group, Meta: groupMeta, Tasks: []*api.Task{{Name: "t", Driver: "exec", Meta: taskMeta}, {Name: "u", Driver: "docker"}},
 		}}}}
 	}
+	child := func(a *api.Allocation) *api.Allocation {
+		a.JobID, a.Job.ParentID = "cron/periodic-1", new("cron")
+		return a
+	}
 	on := map[string]string{"lite_hook_stamp": ""}
 	every := takes(hook.Prerun)
 	every.EveryAlloc = true
@@ -318,6 +322,9 @@ func TestWhoIsAttached(t *testing.T) {
 		{"one that does not match takes from who wants all", every, alloc(nil, nil, nil), []Rule{{Name: "stamp", Match: &Match{Job: "db"}}}, "", ""},
 		{"but not from jobs", everyMoment, alloc(on, nil, nil), []Rule{{Name: "stamp", Match: &Match{Job: "db"}}}, "stamp@300", "stamp@300"},
 		{"a match by meta", everyMoment, alloc(map[string]string{"team": "red"}, nil, nil), []Rule{{Name: "stamp", Match: &Match{Meta: map[string]string{"team": "r*"}}}}, "stamp@300", "stamp@300"},
+		{"a match by a name with a slash", everyMoment, alloc(map[string]string{"team": "red/left"}, nil, nil), []Rule{{Name: "stamp", Match: &Match{Meta: map[string]string{"team": "r*"}}}}, "stamp@300", "stamp@300"},
+		{"a match of the job that has made the job", everyMoment, child(alloc(nil, nil, nil)), []Rule{{Name: "stamp", Match: &Match{Job: "cron"}}}, "stamp@300", "stamp@300"},
+		{"and of the job itself", everyMoment, child(alloc(nil, nil, nil)), []Rule{{Name: "stamp", Match: &Match{Job: "cron/periodic-[0-9]*"}}}, "stamp@300", "stamp@300"},
 		{"rules go first, in their order", everyMoment, alloc(on, nil, nil), []Rule{{Name: "z", Match: &Match{}}, {Name: "b", Match: &Match{}}}, "z@300 b@300 stamp@300", "z@300 b@300 stamp@300"},
 	} {
 		p := (&stage{takes: c.takes}).plugins(c.rules...)

@@ -168,6 +168,7 @@ func TestWrongValues(t *testing.T) {
 		{"a setting in the place of a block", "c.hcl", `client = "yes"`, `c.hcl:1: client is a block: client { … }`},
 		{"an agent that does nothing", "c.hcl", `client { enabled = false }`, `c.hcl:1: enabled: cannot be false here: running tasks is all that an agent does`},
 		{"an expression", "c.hcl", `name = var.x`, `c.hcl:1: name: the value must be written out: Variables may not be used here.`},
+		{"a text with a reference", "c.hcl", `hook "x" { config { url = "http://x/${meta.owner}" } }`, `c.hcl:1: url: the value must be written out: Variables may not be used here. For a text with ${ in it write $${.`},
 		{"a hook without a name", "c.hcl", `hook { order = 300 }`, `c.hcl:1: hook: is a block with the name of a plugin: hook "NAME" { … }`},
 		{"a place before the directories", "c.hcl", `hook "x" { order = 100 }`, `c.hcl:1: hook: "x": order must be a whole number from 101 to 899`},
 		{"a third way", "c.hcl", `hook "x" { on_error = "ignore" }`, `c.hcl:1: hook: "x": on_error must be fail or warn`},
@@ -186,6 +187,7 @@ func TestWrongValues(t *testing.T) {
 }
 
 func TestHooks(t *testing.T) {
+	places := map[string]string{"c.hcl": "c.hcl:2,1-13", "c.json": "c.json:1,23-23"}
 	for name, text := range map[string]string{
 		"c.hcl": `hook "a" {}
 hook "stamp" {
@@ -221,6 +223,12 @@ hook "stamp" {
 			Match:  &hooks.Match{Job: "web-*", Driver: "raw_exec", Meta: map[string]string{"team": "red"}},
 			Config: map[string]any{"ledger": "x", "count": 3, "rule": []any{map[string]any{"word": "one"}, map[string]any{"word": "two"}}},
 		}}
+		if at := c.Hooks[1].Range.String(); at != places[name] {
+			t.Errorf("%s: it stands at %s, want %s", name, at, places[name])
+		}
+		for i := range c.Hooks {
+			c.Hooks[i].Range = hcl.Range{}
+		}
 		if !reflect.DeepEqual(c.Hooks, want) {
 			t.Errorf("%s: read %+v", name, c.Hooks)
 		}

@@ -31,7 +31,7 @@ func setHook(c *Config, i item) error {
 }
 
 func hookRule(block item) (rule hooks.Rule, err error) {
-	rule.Name = block.name
+	rule.Name, rule.Range = block.name, block.rng
 	for _, i := range block.body {
 		switch i.name {
 		case "order":

@@ -56,7 +56,12 @@ func (r *reader) body(d *catalog.Document, body *hclsyntax.Body, top bool) []ite
 	for _, attr := range body.Attributes {
 		value, diags := attr.Expr.Value(nil)
 		if diags.HasErrors() {
-			r.report(hcl.DiagError, d.Range(attr.Expr.Range()), "%s: the value must be written out: %s", d.Name(attr), diags[0].Detail)
+			wayOut := ""
+			switch attr.Expr.(type) {
+			case *hclsyntax.TemplateExpr, *hclsyntax.TemplateWrapExpr:
+				wayOut = " For a text with ${ in it write $${."
+			}
+			r.report(hcl.DiagError, d.Range(attr.Expr.Range()), "%s: the value must be written out: %s%s", d.Name(attr), diags[0].Detail, wayOut)
 			continue
 		}
 		i := fromValue(value)

@@ -1,0 +1,140 @@
+package hooks
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+// Rule is what the operator says about one hook plugin.
+type Rule struct {
+	Name    string
+	Order   int           // 0 means OrderPlugin
+	Timeout time.Duration // of each call; 0 means that of the plugin, or the default
+	Warn    bool          // a failure is told, and nothing else
+	// Match attaches the plugin to what it matches, and to nothing else but what jobs
+	// attach it to. Nil leaves that to the plugin.
+	Match *Match
+	// Config is part of each attachment, and counts more than what the job says: a
+	// job must not weaken a rule of the operator.
+	Config map[string]any
+	// Range is where it is written; zero for one that is made in code.
+	Range hcl.Range
+}
+
+// Match says which allocations and tasks are meant. Each field is a pattern of
+// path.Match for which a slash is a character like others; an empty one matches
+// everything. A job that a periodic or parameterized one has made is meant with it.
+type Match struct {
+	Job, Group, Driver string
+	Meta               map[string]string
+}
+
+func matches(pattern, name string) bool {
+	const noSlash = "\x00"
+	ok, err := path.Match(strings.ReplaceAll(pattern, "/", noSlash), strings.ReplaceAll(name, "/", noSlash))
+	return pattern == "" || ok && err == nil
+}
+
+func (m *Match) matchesJob(a *api.Allocation) bool {
+	if matches(m.Job, a.JobID) {
+		return true
+	}
+	parent := a.Job.ParentID
+	return parent != nil && *parent != "" && matches(m.Job, *parent)
+}
+
+// matches tells whether an allocation is meant, or with drivers of one task, the task.
+func (m *Match) matches(a *api.Allocation, drivers []string, meta map[string]string) bool {
+	if !m.matchesJob(a) || !matches(m.Group, a.TaskGroup) {
+		return false
+	}
+	if !slices.ContainsFunc(drivers, func(name string) bool { return matches(m.Driver, name) }) {
+		return false
+	}
+	for key, pattern := range m.Meta {
+		if value, ok := meta[key]; !ok || !matches(pattern, value) {
+			return false
+		}
+	}
+	return true
+}
+
+// Fault is what is wrong with a rule, and where that is written.
+func (r *Rule) Fault(err error) error {
+	err = fmt.Errorf("hook %q: %w", r.Name, err)
+	if r.Range.Filename == "" {
+		return err
+	}
+	return fmt.Errorf("%s: %w", r.Range, err)
+}
+
+// CheckRules refuses rules that cannot mean anything, whatever the plugins of the
+// catalog will say about themselves.
+func CheckRules(rules []Rule, plugins []catalog.Entry) error {
+	var faults []error
+	for _, r := range rules {
+		if err := r.check(plugins); err != nil {
+			faults = append(faults, r.Fault(err))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+func (r *Rule) check(plugins []catalog.Entry) error {
+	if CheckName(r.Name) != nil {
+		if r.Order != 0 || r.Match != nil || r.Config != nil {
+			return fmt.Errorf("order, match and config mean nothing for it: it is attached by %s blocks of tasks; only timeout and on_error can be set", r.Name)
+		}
+		return nil
+	}
+	unknown := false // there is a plugin that may call itself anything
+	for _, e := range plugins {
+		switch {
+		case !e.Builtin:
+			unknown = true
+		case e.Name == r.Name && e.Type == base.TypeHook:
+			return nil
+		case e.Name == r.Name:
+			return errors.New("this is a task driver, and no hook: remove the block")
+		}
+	}
+	if unknown {
+		return nil
+	}
+	return fmt.Errorf("there is no plugin that could be it: name its program, which is in plugin_dir, in a plugin %q block, or remove the block", r.Name)
+}
+
+// Check tells what is wrong with a rule, now that the plugin is known.
+func (r *Rule) Check(d *hook.Description) error {
+	if CheckName(r.Name) != nil {
+		return nil // it has no configuration
+	}
+	if r.Match != nil || d.EveryAlloc { // nobody else says anything
+		_, err := attachment{}.decode(d.Schema, r.Config)
+		return err
+	}
+	if d.Schema == nil && len(r.Config) > 0 {
+		return errNoConfig
+	}
+	if d.Schema == nil {
+		return nil
+	}
+	if wrong := hclspec.Messages(d.Schema.CheckPart(literal(r.Config).(map[string]any))); len(wrong) > 0 {
+		return fmt.Errorf("attachment: %s", strings.Join(wrong, "; "))
+	}
+	return nil
+}
+
+var errNoConfig = errors.New("attachment: the hook takes no configuration")

@@ -1,0 +1,67 @@
+package hooks
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+func TestCheckRules(t *testing.T) {
+	known := []catalog.Entry{
+		{Name: "raw_exec", Builtin: true, Type: base.TypeDriver},
+		{Name: "script", Builtin: true, Type: base.TypeHook},
+	}
+	file := catalog.Entry{Name: "tools", Path: "/plugins/tools"}
+	for name, c := range map[string]struct {
+		rule    Rule
+		plugins []catalog.Entry
+		want    string // "" for no fault
+	}{
+		"a hook in the box":                    {Rule{Name: "script", Order: 200}, known, ""},
+		"a driver":                             {Rule{Name: "raw_exec"}, known, "this is a task driver"},
+		"nobody":                               {Rule{Name: "gate"}, known, "there is no plugin that could be it"},
+		"a file may call itself anything":      {Rule{Name: "gate"}, append(known, file), ""},
+		"but what is in the box is what it is": {Rule{Name: "raw_exec"}, append(known, file), "this is a task driver"},
+		"a limit for what blocks attach":       {Rule{Name: "artifact", Warn: true}, nil, ""},
+		"an order for what blocks attach":      {Rule{Name: "artifact", Order: 200}, nil, "mean nothing for it"},
+		"a match for what blocks attach":       {Rule{Name: "template", Match: &Match{}}, nil, "mean nothing for it"},
+	} {
+		err := CheckRules([]Rule{c.rule}, c.plugins)
+		if c.want == "" && err != nil || c.want != "" && !strings.Contains(fmt.Sprint(err), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+func TestConfigOfARule(t *testing.T) {
+	schema := hclspec.Object(map[string]*hclspec.Spec{
+		"pool": hclspec.Attr("pool", "string", true), "size": hclspec.Attr("size", "number", false),
+		"gate": hclspec.Block("gate", hclspec.Object(map[string]*hclspec.Spec{"a": hclspec.Attr("a", "string", false)}), true),
+	})
+	whole := map[string]any{"pool": "${x}", "size": 1, "gate": map[string]any{"a": "1"}}
+	for name, c := range map[string]struct {
+		rule  Rule
+		takes hook.Description
+		want  string
+	}{
+		"all that there is":               {Rule{Config: whole, Match: &Match{}}, hook.Description{Schema: schema}, ""},
+		"a part, and jobs say the rest":   {Rule{Config: map[string]any{"size": 1}}, hook.Description{Schema: schema}, ""},
+		"nothing, and jobs say all":       {Rule{}, hook.Description{Schema: schema}, ""},
+		"a part, and nobody says more":    {Rule{Config: map[string]any{"size": 1}, Match: &Match{}}, hook.Description{Schema: schema}, `"pool" is required`},
+		"nothing, of each allocation":     {Rule{}, hook.Description{Schema: schema, EveryAlloc: true}, `"pool" is required`},
+		"a part with a wrong type":        {Rule{Config: map[string]any{"size": "x"}}, hook.Description{Schema: schema}, "a number is required"},
+		"a part with a wrong name":        {Rule{Config: map[string]any{"siez": 1}}, hook.Description{Schema: schema}, "siez"},
+		"something for who takes nothing": {Rule{Config: whole}, hook.Description{}, "takes no configuration"},
+		"nothing for who takes nothing":   {Rule{Match: &Match{}}, hook.Description{}, ""},
+	} {
+		err := c.rule.Check(&c.takes)
+		if c.want == "" && err != nil || c.want != "" && !strings.Contains(fmt.Sprint(err), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
