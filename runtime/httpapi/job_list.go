@@ -57,7 +57,7 @@ func summarize(s *store.Snapshot, ws store.WatchSet, j *api.Job) *api.JobSummary
 		JobID: id, Namespace: namespace, Summary: make(map[string]api.TaskGroupSummary), Children: &api.JobChildrenSummary{},
 		CreateIndex: val(j.CreateIndex), ModifyIndex: val(j.ModifyIndex),
 	}
-	if makesJobs(j) {
+	if model.MakesJobs(j) {
 		for _, child := range s.JobChildren(ws, namespace, id) {
 			switch val(child.Status) {
 			case model.JobPending:
@@ -103,9 +103,6 @@ func summarize(s *store.Snapshot, ws store.WatchSet, j *api.Job) *api.JobSummary
 	}
 	return sum
 }
-
-// makesJobs tells whether a job has children instead of allocations.
-func makesJobs(j *api.Job) bool { return j.Periodic != nil || j.IsParameterized() }
 
 // allocationsOf returns the allocations of a job, but not those of one of the same
 // name before it was purged.

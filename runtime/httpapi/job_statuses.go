@@ -81,7 +81,7 @@ func statusOf(s *store.Snapshot, ws store.WatchSet, j *api.Job) jobStatus {
 	for _, g := range j.TaskGroups {
 		status.GroupCountSum += val(g.Count)
 	}
-	if makesJobs(j) {
+	if model.MakesJobs(j) {
 		status.ChildStatuses = []string{}
 		for _, child := range s.JobChildren(ws, status.Namespace, status.ID) {
 			status.ChildStatuses = append(status.ChildStatuses, val(child.Status))

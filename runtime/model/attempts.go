@@ -26,27 +26,6 @@ func NextReschedule(p *api.ReschedulePolicy, tracker *api.RescheduleTracker, fai
 	return failed.Add(rescheduleDelay(p, steps)), true
 }
 
-// RescheduleInfo returns how many attempts were made in the interval before that
-// time, and how many are allowed in it.
-func RescheduleInfo(p *api.ReschedulePolicy, tracker *api.RescheduleTracker, at time.Time) (made, allowed int) {
-	if p == nil {
-		return 0, 0
-	}
-	if tracker != nil {
-		made = attemptsSince(tracker.Events, at.Add(-val(p.Interval)))
-	}
-	return made, val(p.Attempts)
-}
-
-// RescheduleDelays returns the delay that was before each event.
-func RescheduleDelays(p *api.ReschedulePolicy, events []*api.RescheduleEvent) []time.Duration {
-	delays := make([]time.Duration, len(events))
-	for i := range events {
-		delays[i] = rescheduleDelay(p, stepsAfter(p, events[:i+1])-1)
-	}
-	return delays
-}
-
 // ExtendTracker returns the tracker of an allocation that replaces another. It
 // keeps as many events as anybody will ever ask for.
 func ExtendTracker(p *api.ReschedulePolicy, tracker *api.RescheduleTracker, event api.RescheduleEvent) *api.RescheduleTracker {

@@ -1,6 +1,10 @@
 package model
 
-import "github.com/hashicorp/nomad/api"
+import (
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+)
 
 // The states of a task.
 const (
@@ -36,4 +40,51 @@ func ClientStatus(tasks map[string]*api.TaskState) (status, description string) 
 		return api.AllocClientStatusComplete, "All tasks have completed"
 	}
 	return "", ""
+}
+
+// EvalActive tells whether an evaluation has not come to its end.
+func EvalActive(e *api.Evaluation) bool {
+	return e.Status == api.EvalStatusPending || e.Status == api.EvalStatusBlocked
+}
+
+// ClientTerminal tells whether the tasks of an allocation are said to be through.
+// The allocation may still be at work: see what the runner says about its end.
+func ClientTerminal(a *api.Allocation) bool {
+	switch a.ClientStatus {
+	case api.AllocClientStatusComplete, api.AllocClientStatusFailed, api.AllocClientStatusLost:
+		return true
+	}
+	return false
+}
+
+// Terminal tells whether an allocation is through, or is not wanted any more.
+func Terminal(a *api.Allocation) bool { return a.ServerTerminalStatus() || ClientTerminal(a) }
+
+// The states of a job.
+const (
+	JobPending = "pending"
+	JobRunning = "running"
+	JobDead    = "dead"
+)
+
+// MakesJobs tells whether a job has children in place of allocations.
+func MakesJobs(job *api.Job) bool { return job.Periodic != nil || job.IsParameterized() }
+
+// JobStatus derives the status of a job from all that belongs to it. The first
+// line that holds decides.
+func JobStatus(job *api.Job, allocs []*api.Allocation, evals []*api.Evaluation, deployments []*api.Deployment) string {
+	switch {
+	case val(job.Type) == api.JobTypeSystem || MakesJobs(job):
+		if val(job.Stop) {
+			return JobDead
+		}
+		return JobRunning
+	case slices.ContainsFunc(deployments, DeploymentActive) || slices.ContainsFunc(allocs, func(a *api.Allocation) bool { return !Terminal(a) }):
+		return JobRunning
+	case slices.ContainsFunc(evals, EvalActive):
+		return JobPending
+	case len(evals) > 0 || val(job.Stop):
+		return JobDead
+	}
+	return JobPending
 }

@@ -64,28 +64,24 @@ func (a *agenda[K]) next() (first time.Time) {
 // longest is how long a wait may be: the clock of the machine may be set.
 const longest = time.Minute
 
-// wait returns when something is due, when also ticks, or when ctx ends.
-func (a *agenda[K]) wait(ctx context.Context, now func() time.Time, also <-chan struct{}) {
-	for {
+// wait returns when something is due or also ticks, or false when ctx ends.
+func (a *agenda[K]) wait(ctx context.Context, now func() time.Time, also <-chan struct{}) bool {
+	for ctx.Err() == nil {
 		delay := longest
 		if at := a.next(); !at.IsZero() {
 			if delay = min(delay, at.Sub(now())); delay <= 0 {
-				return
+				return true
 			}
 		}
-		timer := time.NewTimer(delay)
 		select {
-		case <-timer.C:
+		case <-time.After(delay):
 		case <-a.changed:
 		case <-also:
-			timer.Stop()
-			return
+			return ctx.Err() == nil
 		case <-ctx.Done():
-			timer.Stop()
-			return
 		}
-		timer.Stop()
 	}
+	return false
 }
 
 // tick leaves a tick in a channel that holds one.

@@ -48,10 +48,7 @@ func (s *Scheduler) runCollection(ctx context.Context) {
 	for {
 		select {
 		case <-ticker.C:
-			s.persist(ctx, "collection of records", func(c *change) error {
-				c.collect(s.gc)
-				return nil
-			})
+			s.persist(ctx, "collection of records", func(c *change) { c.collect(s.gc) })
 		case <-ctx.Done():
 			return
 		}
@@ -91,8 +88,7 @@ func (c *change) old(nanoseconds int64, age time.Duration) bool {
 // jobDone tells whether a job has been dead for so long, with all that belongs to
 // it.
 func (c *change) jobDone(job *api.Job, age time.Duration) bool {
-	template := job.Periodic != nil || job.IsParameterized()
-	if deref(job.Status) != model.JobDead || !deref(job.Stop) && (template || !batchLike(job)) || !c.old(deref(job.SubmitTime), age) {
+	if deref(job.Status) != model.JobDead || !deref(job.Stop) && (model.MakesJobs(job) || !batchLike(job)) || !c.old(deref(job.SubmitTime), age) {
 		return false
 	}
 	key := KeyOf(job)

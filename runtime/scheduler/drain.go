@@ -235,16 +235,7 @@ func inParallel(a *api.Allocation) int {
 	return 1
 }
 
-// runDrains ends drains whose time has come.
-func (s *Scheduler) runDrains(ctx context.Context) {
-	for {
-		s.drains.wait(ctx, s.host.Now, nil)
-		if ctx.Err() != nil {
-			return
-		}
-		s.persist(ctx, "drain", func(c *change) error {
-			c.later(func() { s.drains.set(theDrain, noTime) })
-			return nil // drain does what is due with each change
-		})
-	}
+// drainDue forgets the time that has come: drain does with each change what is due.
+func (c *change) drainDue(key string) {
+	c.later(func() { c.s.drains.set(key, noTime) })
 }

@@ -92,7 +92,7 @@ func (g *group) sort(a *api.Allocation) {
 		if g.current(a) {
 			g.done = append(g.done, a)
 		}
-	case a.DesiredStatus != api.AllocDesiredStatusRun || a.NextAllocation != "":
+	case !hasPlace(a):
 		// It is on its way out, or has been replaced.
 	case isCanary(a) && !g.ours(a):
 		if !terminal {
@@ -134,6 +134,11 @@ func (g *group) sortTerminal(a *api.Allocation) {
 			g.live = append(g.live, a)
 		}
 	}
+}
+
+// hasPlace tells whether an allocation is wanted, and nothing has replaced it.
+func hasPlace(a *api.Allocation) bool {
+	return a.DesiredStatus == api.AllocDesiredStatusRun && a.NextAllocation == ""
 }
 
 func isCanary(a *api.Allocation) bool {

@@ -34,22 +34,7 @@ func (c *change) noteLaunch(job *api.Job) {
 	c.later(func() { c.s.launches.set(key, at) })
 }
 
-// runLaunches launches periodic jobs.
-func (s *Scheduler) runLaunches(ctx context.Context) {
-	for {
-		s.launches.wait(ctx, s.host.Now, nil)
-		if ctx.Err() != nil {
-			return
-		}
-		s.persist(ctx, "periodic launch", func(c *change) error {
-			for _, key := range s.launches.due(c.now) {
-				c.launchDue(key)
-			}
-			return nil
-		})
-	}
-}
-
+// launchDue launches a periodic job, and notes the time after this one.
 func (c *change) launchDue(key JobKey) {
 	job := c.Job(key)
 	if job == nil || !periodic(job) {

@@ -115,7 +115,7 @@ func (p *planner) run() {
 
 // wanted tells whether the job itself shall have allocations.
 func (p *planner) wanted() bool {
-	return p.Job != nil && !*p.Job.Stop && p.Job.Periodic == nil && !p.Job.IsParameterized()
+	return p.Job != nil && !*p.Job.Stop && !model.MakesJobs(p.Job)
 }
 
 func (p *planner) stopAll(group string, allocs []*api.Allocation) {
@@ -401,7 +401,7 @@ func (p *planner) needless() []*api.Evaluation {
 		if c := p.updates[a.ID]; c != nil {
 			a = c
 		}
-		if p.wanted() && a.DesiredStatus == api.AllocDesiredStatusRun && a.NextAllocation == "" {
+		if p.wanted() && hasPlace(a) {
 			waiting[a.FollowupEvalID] = true
 		}
 	}

@@ -68,12 +68,12 @@ func (s *Scheduler) NodeChanged() { tick(s.retry) }
 // Run brings everything up to date with the store, and then does what is due
 // until ctx ends. It is called once.
 func (s *Scheduler) Run(ctx context.Context) {
-	s.persist(ctx, "catch up", s.catchUp)
+	s.persist(ctx, "catch up", (*change).catchUp)
 	var loops sync.WaitGroup
 	loops.Go(func() { s.runEvaluations(ctx) })
-	loops.Go(func() { s.runDeployments(ctx) })
-	loops.Go(func() { s.runLaunches(ctx) })
-	loops.Go(func() { s.runDrains(ctx) })
+	loops.Go(func() { follow(ctx, s, s.deadlines, "deployment", (*change).deadlineDue) })
+	loops.Go(func() { follow(ctx, s, s.launches, "periodic launch", (*change).launchDue) })
+	loops.Go(func() { follow(ctx, s, s.drains, "drain", (*change).drainDue) })
 	loops.Go(func() { s.runCollection(ctx) })
 	loops.Wait()
 }
@@ -83,9 +83,12 @@ const pause = time.Second
 
 // persist makes a change of its own accord, again and again until the store takes
 // it. What cannot be written now is still to be done.
-func (s *Scheduler) persist(ctx context.Context, what string, change func(*change) error) {
+func (s *Scheduler) persist(ctx context.Context, what string, edit func(*change)) {
 	for ctx.Err() == nil {
-		_, err := s.update(ctx, change)
+		_, err := s.update(ctx, func(c *change) error {
+			edit(c)
+			return nil
+		})
 		if err == nil || ctx.Err() != nil {
 			return
 		}
@@ -98,7 +101,7 @@ func (s *Scheduler) persist(ctx context.Context, what string, change func(*chang
 }
 
 // catchUp makes good for the time when nobody looked.
-func (s *Scheduler) catchUp(c *change) error {
+func (c *change) catchUp() {
 	for e := range c.Evals() {
 		c.note(e)
 	}
@@ -114,7 +117,6 @@ func (s *Scheduler) catchUp(c *change) error {
 	}
 	c.noteDrain(c.Node())
 	c.freed = true
-	return nil
 }
 
 // recoverJob makes good for a job whose record did not read. One that was purged
@@ -133,37 +135,23 @@ func (c *change) recoverJob(key JobKey) {
 // runEvaluations processes evaluations whose time has come, and tries the blocked
 // ones when there may be room for them.
 func (s *Scheduler) runEvaluations(ctx context.Context) {
-	for {
-		s.delayed.wait(ctx, s.host.Now, s.retry)
-		if ctx.Err() != nil {
-			return
-		}
-		s.persist(ctx, "evaluations", func(c *change) error {
+	for s.delayed.wait(ctx, s.host.Now, s.retry) {
+		s.persist(ctx, "evaluations", func(c *change) {
 			for _, id := range s.delayed.due(c.now) {
 				c.evaluateDue(id)
 			}
 			c.retryBlocked()
-			return nil
 		})
 	}
 }
 
-// runDeployments looks at deployments when they run out of time.
-func (s *Scheduler) runDeployments(ctx context.Context) {
-	for {
-		s.deadlines.wait(ctx, s.host.Now, nil)
-		if ctx.Err() != nil {
-			return
-		}
-		s.persist(ctx, "deployments", func(c *change) error {
-			c.Operation(opDeployment)
-			for _, id := range s.deadlines.due(c.now) {
-				if d := c.Deployment(id); d != nil {
-					c.touch(JobKey{d.Namespace, d.JobID})
-				}
-				c.later(func() { s.deadlines.set(id, time.Time{}) })
+// follow does what an agenda says when it says so, until ctx ends.
+func follow[K comparable](ctx context.Context, s *Scheduler, a *agenda[K], what string, do func(*change, K)) {
+	for a.wait(ctx, s.host.Now, nil) {
+		s.persist(ctx, what, func(c *change) {
+			for _, key := range a.due(c.now) {
+				do(c, key)
 			}
-			return nil
 		})
 	}
 }

@@ -137,8 +137,7 @@ func (w *watch) failing() []*api.Allocation {
 	var failing []*api.Allocation
 	for _, allocs := range w.allocs {
 		for _, a := range allocs {
-			if a.DesiredStatus == api.AllocDesiredStatusRun && a.NextAllocation == "" &&
-				(a.ClientStatus == api.AllocClientStatusFailed || isUnhealthy(a)) {
+			if hasPlace(a) && (a.ClientStatus == api.AllocClientStatusFailed || isUnhealthy(a)) {
 				failing = append(failing, a)
 			}
 		}

@@ -1,0 +1,145 @@
+package scheduler
+
+import (
+	"context"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// deadlineDue looks at a deployment that has run out of time.
+func (c *change) deadlineDue(id string) {
+	c.Operation(opDeployment)
+	if d := c.Deployment(id); d != nil {
+		c.touch(JobKey{d.Namespace, d.JobID})
+	}
+	c.later(func() { c.s.deadlines.set(id, noTime) })
+}
+
+// verb is an edit of an active deployment by a person.
+func (s *Scheduler) verb(ctx context.Context, id, name string, edit func(c *change, d *api.Deployment, job *api.Job) (Verdict, error)) (out Outcome, err error) {
+	out.Index, err = s.update(ctx, func(c *change) error {
+		d := c.Deployment(id)
+		if d == nil {
+			return refuse(NotFound, "deployment not found")
+		}
+		if !model.DeploymentActive(d) {
+			return refuse(Refused, "can't %s terminal deployment", name)
+		}
+		key := JobKey{d.Namespace, d.JobID}
+		job := c.Job(key)
+		if job == nil {
+			return refuse(NotFound, "job not found")
+		}
+		c.Operation(opDeployment)
+		v, err := edit(c, d, job)
+		if err != nil {
+			return err
+		}
+		before := *job.Version
+		if evalID := c.applyVerdict(job, d, v, v.Evaluate); evalID != "" {
+			out.EvalID, out.EvalCreateIndex = evalID, c.Index()
+		}
+		if after := c.Job(key); *after.Version != before {
+			out.RevertedJobVersion = c.revertedFrom(key, before)
+		}
+		out.DeploymentModifyIndex = c.Index()
+		c.touch(key)
+		return nil
+	})
+	return out, err
+}
+
+// revertedFrom returns the version that a job went back to from another.
+func (c *change) revertedFrom(key JobKey, version uint64) *uint64 {
+	if bad := c.version(key, version); bad != nil {
+		if stable := c.stableBefore(bad); stable != nil {
+			return stable.Version
+		}
+	}
+	return nil
+}
+
+// PromoteDeployment promotes the canaries of the groups of a deployment; nil
+// means all.
+func (s *Scheduler) PromoteDeployment(ctx context.Context, id string, groups []string) (Outcome, error) {
+	return s.verb(ctx, id, "promote", func(c *change, d *api.Deployment, job *api.Job) (Verdict, error) {
+		c.Operation(opPromotion)
+		v, err := Promote(d, job, c.AllocsOfJob(KeyOf(job)), groups, c.now)
+		if err != nil {
+			return Verdict{}, refuse(Refused, "%v", err)
+		}
+		return v, nil
+	})
+}
+
+// FailDeployment ends a deployment as failed. The job may be rolled back.
+func (s *Scheduler) FailDeployment(ctx context.Context, id string) (Outcome, error) {
+	return s.verb(ctx, id, "fail", func(c *change, d *api.Deployment, _ *api.Job) (Verdict, error) {
+		failed := copyDeployment(d)
+		failed.Status, failed.StatusDescription = api.DeploymentStatusFailed, model.DeploymentMarkedAsFailed
+		failed.ModifyTime = c.now.UnixNano()
+		return Verdict{Deployment: failed, Evaluate: true}, nil
+	})
+}
+
+// PauseDeployment keeps a deployment from placing anything, or lets it go on.
+func (s *Scheduler) PauseDeployment(ctx context.Context, id string, pause bool) (Outcome, error) {
+	name := "resume"
+	if pause {
+		name = "pause"
+	}
+	return s.verb(ctx, id, name, func(c *change, d *api.Deployment, _ *api.Job) (Verdict, error) {
+		next := copyDeployment(d)
+		next.ModifyTime = c.now.UnixNano()
+		if pause {
+			next.Status, next.StatusDescription = api.DeploymentStatusPaused, model.DeploymentPaused
+			return Verdict{Deployment: next}, nil
+		}
+		next.Status, next.StatusDescription = api.DeploymentStatusRunning, model.DeploymentRunning
+		for _, state := range next.TaskGroups {
+			if !state.RequireProgressBy.IsZero() {
+				state.RequireProgressBy = c.now.Add(state.ProgressDeadline)
+			}
+		}
+		return Verdict{Deployment: next, Evaluate: true}, nil
+	})
+}
+
+// UnblockDeployment lets a deployment go on that waits for those of other regions,
+// which none does here.
+func (s *Scheduler) UnblockDeployment(ctx context.Context, id string) (Outcome, error) {
+	return s.verb(ctx, id, "unblock", func(*change, *api.Deployment, *api.Job) (Verdict, error) { return Verdict{}, nil })
+}
+
+// SetAllocHealth decides the health of allocations of a deployment, whose
+// health_check is "manual" or not.
+func (s *Scheduler) SetAllocHealth(ctx context.Context, id string, healthy, unhealthy []string) (Outcome, error) {
+	return s.verb(ctx, id, "set health of allocations for a", func(c *change, d *api.Deployment, job *api.Job) (Verdict, error) {
+		c.Operation(opAllocHealth)
+		for _, set := range []struct {
+			ids     []string
+			healthy bool
+		}{{healthy, true}, {unhealthy, false}} {
+			for _, allocID := range set.ids {
+				old := c.Alloc(allocID)
+				if old == nil || old.DeploymentID != d.ID {
+					return Verdict{}, refuse(Refused, "allocation %q is not part of deployment %q", allocID, d.ID)
+				}
+				a := *old
+				status := api.AllocDeploymentStatus{}
+				if old.DeploymentStatus != nil {
+					status = *old.DeploymentStatus
+				}
+				status.Healthy, status.Timestamp, status.ModifyIndex = &set.healthy, c.now, c.Index()
+				a.DeploymentStatus = &status
+				c.putAlloc(&a)
+			}
+		}
+		if len(healthy)+len(unhealthy) == 0 {
+			return Verdict{}, refuse(Invalid, "must specify at least one healthy/unhealthy allocation ID")
+		}
+		return Verdict{}, nil
+	})
+}

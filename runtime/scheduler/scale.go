@@ -1,0 +1,95 @@
+package scheduler
+
+import (
+	"context"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// ScaleRequest asks for another count of a group, or only notes an event.
+type ScaleRequest struct {
+	Group   string
+	Count   *int64 // nil: note the event only
+	Message string
+	Error   bool
+	Meta    map[string]any
+	// JobModifyIndex must be that of the job, unless it is zero.
+	JobModifyIndex uint64
+}
+
+// Scale changes the count of a group.
+func (s *Scheduler) Scale(ctx context.Context, key JobKey, r ScaleRequest) (out Outcome, err error) {
+	out.Index, err = s.update(ctx, func(c *change) error {
+		job := c.Job(key)
+		if job == nil {
+			return refuse(NotFound, "job %q not found", key.ID)
+		}
+		g := model.Group(job, r.Group)
+		if err := c.checkScale(job, g, r); err != nil {
+			return err
+		}
+		event := api.ScalingEvent{
+			Count: r.Count, PreviousCount: int64(*g.Count), Error: r.Error, Message: r.Message, Meta: r.Meta,
+			Time: uint64(c.now.UnixNano()), CreateIndex: c.Index(),
+		}
+		out.JobModifyIndex = *job.ModifyIndex
+		if r.Count != nil {
+			scaled := withCount(job, r.Group, int(*r.Count))
+			if err := prepare(scaled, c); err != nil {
+				return err
+			}
+			c.outcome(&out, c.putVersion(scaled, job, c.Submission(key, *job.Version)), triggerScaling, 0)
+			if out.EvalID != "" {
+				event.EvalID = &out.EvalID
+			}
+		}
+		c.PutScalingEvent(key, r.Group, event)
+		return nil
+	})
+	return out, err
+}
+
+func (c *change) checkScale(job *api.Job, g *api.TaskGroup, r ScaleRequest) error {
+	switch {
+	case g == nil:
+		return refuse(Invalid, "task group %q specified for scaling does not exist in job", r.Group)
+	case r.JobModifyIndex != 0 && r.JobModifyIndex != *job.JobModifyIndex:
+		return refuse(Refused, "job exists with conflicting job modify index: %d", *job.JobModifyIndex)
+	case r.Error && r.Count != nil:
+		return refuse(Invalid, "scaling action should not contain count if error is true")
+	case r.Count == nil:
+		return nil
+	case *r.Count < 0:
+		return refuse(Invalid, "scaling action count can't be negative")
+	case *job.Type == api.JobTypeSystem && *r.Count > 1:
+		return refuse(Invalid, `jobs of type "system" can only be scaled between 0 and 1`)
+	}
+	if d := LatestDeployment(c, KeyOf(job)); d != nil && model.DeploymentActive(d) && d.JobCreateIndex == *job.CreateIndex {
+		return refuse(Invalid, "job scaling blocked due to active deployment")
+	}
+	if p := g.Scaling; p != nil {
+		if p.Min != nil && *r.Count < *p.Min {
+			return refuse(Invalid, "group count was less than scaling policy minimum: %d < %d", *r.Count, *p.Min)
+		}
+		if p.Max != nil && *r.Count > *p.Max {
+			return refuse(Invalid, "group count was greater than scaling policy maximum: %d > %d", *r.Count, *p.Max)
+		}
+	}
+	return nil
+}
+
+func withCount(job *api.Job, group string, count int) *api.Job {
+	c := *job
+	c.TaskGroups = slices.Clone(job.TaskGroups)
+	for i, g := range c.TaskGroups {
+		if *g.Name == group {
+			scaled := *g
+			scaled.Count = &count
+			c.TaskGroups[i] = &scaled
+		}
+	}
+	return &c
+}

@@ -1,0 +1,160 @@
+package scheduler
+
+import (
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// maxRounds is how often a job may be brought up to date in one change. Each time
+// leads to less that is left to do; three are the most that simulations have seen.
+// A plan that does not come to an end would stop everything else.
+const maxRounds = 20
+
+func (c *change) settleAll() {
+	rounds := make(map[JobKey]int)
+	for len(c.touched) > 0 {
+		key := c.touched[0]
+		c.touched = c.touched[1:]
+		if rounds[key]++; rounds[key] > maxRounds {
+			c.s.logger.Error("job does not settle", "job_id", key.ID)
+			continue
+		}
+		c.settle(key)
+	}
+}
+
+// settle brings a job up to date: its deployment, what has failed, its status.
+func (c *change) settle(key JobKey) {
+	job := c.Job(key)
+	if job == nil {
+		c.settlePurged(key)
+		return
+	}
+	c.judge(job)
+	if job = c.Job(key); c.failureOpen(job) {
+		c.evaluateQuietly(job, triggerAllocFailed)
+	}
+	c.setStatus(key)
+}
+
+// settlePurged forgets allocations of a job that is gone when they have ended.
+func (c *change) settlePurged(key JobKey) {
+	for _, a := range c.AllocsOfJob(key) {
+		if c.Ended(a.ID) {
+			c.deleteAlloc(a)
+		}
+	}
+}
+
+func (c *change) deleteAlloc(a *api.Allocation) {
+	c.wroteAllocs = true
+	c.room.Remove(a)
+	c.DeleteAlloc(a.ID)
+}
+
+// failureOpen tells whether an allocation failed and nobody has decided about it.
+func (c *change) failureOpen(job *api.Job) bool {
+	if fates[*job.Type][api.AllocClientStatusFailed] != retry || *job.Stop {
+		return false
+	}
+	for _, a := range c.AllocsOfJob(KeyOf(job)) {
+		if a.ClientStatus != api.AllocClientStatusFailed || !hasPlace(a) {
+			continue
+		}
+		if e := c.Eval(a.FollowupEvalID); a.FollowupEvalID == "" || e == nil || !model.EvalActive(e) {
+			return true
+		}
+	}
+	return false
+}
+
+// judge looks at the deployment of a job and does what must be done about it.
+func (c *change) judge(job *api.Job) {
+	key := KeyOf(job)
+	d := LatestDeployment(c, key)
+	if d == nil || !model.DeploymentActive(d) || d.JobCreateIndex != *job.CreateIndex || d.JobVersion != *job.Version {
+		return
+	}
+	v := Judge(d, job, c.AllocsOfJob(key), c.now)
+	c.applyVerdict(job, d, v, v.Deployment != nil && v.Deployment.Status != d.Status)
+}
+
+// applyVerdict stores what has become of a deployment. An evaluation follows:
+// one that leaves a trace if that is asked for.
+func (c *change) applyVerdict(job *api.Job, d *api.Deployment, v Verdict, loud bool) (evalID string) {
+	for _, a := range v.Allocs {
+		c.putAlloc(a)
+	}
+	trigger := triggerDeployment
+	if next := v.Deployment; next != nil {
+		if next.Status == api.DeploymentStatusFailed && d.Status != next.Status {
+			if reverted := c.rollBack(job, next); reverted != nil {
+				job = reverted
+			}
+		}
+		c.PutDeployment(next)
+		if next.Status == api.DeploymentStatusSuccessful {
+			c.markStable(JobKey{d.Namespace, d.JobID}, d.JobVersion, true)
+		}
+	}
+	id := d.ID
+	c.later(func() { c.s.deadlines.set(id, v.Deadline) })
+	switch {
+	case loud:
+		eval := c.newEval(job, trigger)
+		eval.DeploymentID = d.ID
+		c.evaluate(eval)
+		return eval.ID
+	case v.Evaluate:
+		c.evaluateQuietly(job, trigger)
+	}
+	return ""
+}
+
+// rollBack completes the description of a failed deployment. If it says so, the
+// latest stable version becomes a new one, which is returned.
+func (c *change) rollBack(job *api.Job, d *api.Deployment) *api.Job {
+	revert := false
+	for _, state := range d.TaskGroups {
+		revert = revert || state.AutoRevert
+	}
+	if !revert {
+		return nil
+	}
+	stable := c.stableBefore(job)
+	switch {
+	case stable == nil:
+		d.StatusDescription = fmt.Sprintf(model.DeploymentNothingToRevert, d.StatusDescription)
+		return nil
+	case sameButStop(stable, job):
+		d.StatusDescription = fmt.Sprintf(model.DeploymentSameSpec, d.StatusDescription, *stable.Version)
+		return nil
+	}
+	d.StatusDescription = fmt.Sprintf(model.DeploymentRollsBack, d.StatusDescription, *stable.Version)
+	return c.putVersionAgain(stable, job)
+}
+
+func sameButStop(a, b *api.Job) bool {
+	c := *a
+	c.Stop = b.Stop
+	return model.SameSpec(&c, b)
+}
+
+// setStatus brings the status of a job up to date.
+func (c *change) setStatus(key JobKey) {
+	job := c.Job(key)
+	evals := c.EvalsOfJob(key)
+	status := model.JobStatus(job, c.AllocsOfJob(key), evals, c.DeploymentsOfJob(key))
+	if status == model.JobPending && len(evals) == 0 && deref(job.Status) != model.JobPending {
+		status = model.JobDead // they have been collected
+	}
+	if deref(job.Status) == status {
+		return
+	}
+	copied := *job
+	copied.Status = &status
+	c.PutJob(&copied)
+}

@@ -1,0 +1,206 @@
+package scheduler
+
+import (
+	"context"
+	"reflect"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// keptVersions is how many versions of a job are kept, beside those with a tag
+// and the newest stable one.
+const keptVersions = 6
+
+// register stores the job as a new version, unless nothing about it is new, and
+// returns what is stored.
+func (c *change) register(job, old *api.Job, submission *api.JobSubmission) *api.Job {
+	if old != nil && model.SameSpec(old, job) {
+		// The same job may be written in another way.
+		if key := KeyOf(old); submission != nil && !reflect.DeepEqual(submission, c.Submission(key, *old.Version)) {
+			c.PutSubmission(key, *old.Version, submission)
+		}
+		return old
+	}
+	return c.putVersion(job, old, submission)
+}
+
+// putVersion stores a copy of the job as the version after old.
+func (c *change) putVersion(job, old *api.Job, submission *api.JobSubmission) *api.Job {
+	next := *job
+	version, created := uint64(0), c.Index()
+	status := model.JobPending
+	if old != nil {
+		version, created = *old.Version+1, *old.CreateIndex
+		status = deref(old.Status)
+	}
+	next.Version, next.CreateIndex = &version, &created
+	next.ModifyIndex, next.JobModifyIndex = new(c.Index()), new(c.Index())
+	next.SubmitTime = new(c.now.UnixNano())
+	next.Stable, next.Status, next.VersionTag = new(false), &status, nil
+	if deref(next.Stop) {
+		c.Operation(opJobDeregistered)
+	} else {
+		c.Operation(opJobRegistered)
+	}
+	c.PutJob(&next)
+	key := KeyOf(&next)
+	if submission != nil {
+		c.PutSubmission(key, version, submission)
+	}
+	if periodic(&next) {
+		c.PutLaunch(key, c.now)
+	}
+	c.noteLaunch(&next)
+	c.trimVersions(key)
+	c.touch(key)
+	return &next
+}
+
+// putVersionAgain stores an older version as the newest one.
+func (c *change) putVersionAgain(version, current *api.Job) *api.Job {
+	again := *version
+	again.Stop = new(false)
+	return c.putVersion(&again, current, c.Submission(KeyOf(version), *version.Version))
+}
+
+// trimVersions forgets the oldest versions.
+func (c *change) trimVersions(key JobKey) {
+	stable := false
+	for i, v := range c.JobVersions(key) {
+		newest := deref(v.Stable) && !stable
+		stable = stable || newest
+		if i >= keptVersions && !newest && v.VersionTag == nil {
+			c.DeleteJobVersion(key, *v.Version)
+		}
+	}
+}
+
+// Revert makes an older version of a job the newest one. If prior is set, the
+// current version must be that one.
+func (s *Scheduler) Revert(ctx context.Context, key JobKey, version uint64, prior *uint64) (out Outcome, err error) {
+	out.Index, err = s.update(ctx, func(c *change) error {
+		current := c.Job(key)
+		switch {
+		case current == nil:
+			return refuse(NotFound, "job %q not found", key.ID)
+		case prior != nil && *prior != *current.Version:
+			return refuse(Refused, "Current job has version %d; enforcing version %d", *current.Version, *prior)
+		case *current.Version == version:
+			return refuse(Refused, "can't revert to current version")
+		}
+		old := c.version(key, version)
+		if old == nil {
+			return refuse(NotFound, "job %q in namespace %q at version %d not found", key.ID, key.Namespace, version)
+		}
+		job, again := current, *old
+		again.Stop = new(false)
+		if !model.SameSpec(&again, current) {
+			job = c.putVersionAgain(old, current)
+		}
+		c.outcome(&out, job, triggerRegister, 0)
+		return nil
+	})
+	return out, err
+}
+
+// version returns a version of a job, nil if it is not there.
+func (c *change) version(key JobKey, version uint64) *api.Job {
+	for _, v := range c.JobVersions(key) {
+		if *v.Version == version {
+			return v
+		}
+	}
+	return nil
+}
+
+// SetStable marks a version of a job as stable or not.
+func (s *Scheduler) SetStable(ctx context.Context, key JobKey, version uint64, stable bool) (index uint64, err error) {
+	return s.update(ctx, func(c *change) error {
+		if !c.markStable(key, version, stable) {
+			return refuse(NotFound, "job %q in namespace %q at version %d not found", key.ID, key.Namespace, version)
+		}
+		return nil
+	})
+}
+
+// markStable sets the flag of one version of a job, and tells whether there is
+// such a version.
+func (c *change) markStable(key JobKey, version uint64, stable bool) bool {
+	job := c.version(key, version)
+	if job != nil && deref(job.Stable) != stable {
+		copied := *job
+		copied.Stable = &stable
+		c.PutJobVersion(&copied)
+	}
+	return job != nil
+}
+
+// stableBefore returns the latest stable version of a job before this one.
+func (c *change) stableBefore(job *api.Job) *api.Job {
+	for _, v := range c.JobVersions(KeyOf(job)) {
+		if deref(v.Stable) && *v.Version < *job.Version {
+			return v
+		}
+	}
+	return nil
+}
+
+// TagVersion gives a version of a job a name, which keeps it from being forgotten.
+// A nil version is the current one.
+func (s *Scheduler) TagVersion(ctx context.Context, key JobKey, version *uint64, tag api.JobVersionTag) (api.JobVersionTag, uint64, error) {
+	if len(tag.Description) > maxTagDescription {
+		return tag, 0, refuse(Invalid, "version tag description must be under %d characters, currently %d", maxTagDescription, len(tag.Description))
+	}
+	index, err := s.update(ctx, func(c *change) error {
+		job := c.Job(key)
+		if job == nil {
+			return refuse(NotFound, "job %q not found", key.ID)
+		}
+		if version != nil {
+			if job = c.version(key, *version); job == nil {
+				return refuse(NotFound, "job %q version %d not found", key.ID, *version)
+			}
+		}
+		if other := c.tagged(key, tag.Name); other != nil && *other.Version != *job.Version {
+			return refuse(Refused, "tag %q already exists on a different version of job %q", tag.Name, key.ID)
+		}
+		tag.TaggedTime = c.now.UnixNano()
+		c.putTag(job, &tag)
+		return nil
+	})
+	return tag, index, err
+}
+
+// maxTagDescription is the longest description of a version tag.
+const maxTagDescription = 1000
+
+// UntagVersion takes a name away from a version of a job.
+func (s *Scheduler) UntagVersion(ctx context.Context, key JobKey, name string) (uint64, error) {
+	return s.update(ctx, func(c *change) error {
+		job := c.tagged(key, name)
+		if job == nil {
+			return refuse(NotFound, "tag %q not found on job %q", name, key.ID)
+		}
+		c.putTag(job, nil)
+		c.trimVersions(key)
+		return nil
+	})
+}
+
+// tagged returns the version of a job that has the tag.
+func (c *change) tagged(key JobKey, name string) *api.Job {
+	for _, v := range c.JobVersions(key) {
+		if v.VersionTag != nil && v.VersionTag.Name == name {
+			return v
+		}
+	}
+	return nil
+}
+
+func (c *change) putTag(version *api.Job, tag *api.JobVersionTag) {
+	copied := *version
+	copied.VersionTag = tag
+	c.PutJobVersion(&copied)
+}
