@@ -222,16 +222,7 @@ func (r *foregroundRun) run(ctx context.Context) error {
 // foreground nobody would come back to the rest.
 func (r *foregroundRun) checkRoom() error {
 	node := r.agent.Node()
-	_, err := scheduler.Place(r.file.job, scheduler.Node{
-		ID:         node.ID,
-		Name:       node.Name,
-		Datacenter: node.Datacenter,
-		Class:      node.Class,
-		Pool:       node.Pool,
-		Attributes: node.Attributes,
-		Meta:       node.Meta,
-		IP:         r.agent.Host().IP,
-	}, scheduler.Host{
+	_, err := scheduler.Place(r.file.job, scheduler.Node{NodeFacts: node.NodeFacts, IP: r.agent.Host().IP}, scheduler.Host{
 		NewID:    uuid.NewString,
 		PortFree: scheduler.PortFree,
 		Pick:     rand.IntN,

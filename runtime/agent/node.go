@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
@@ -45,25 +47,12 @@ type Reserved struct {
 }
 
 func (c *NodeConfig) fill(host string) {
-	for _, d := range []struct {
-		field *string
-		value string
-	}{
-		{&c.Name, host},
-		{&c.Datacenter, "dc1"},
-		{&c.Region, api.GlobalRegion},
-		{&c.Pool, api.NodePoolDefault},
-	} {
-		if *d.field == "" {
-			*d.field = d.value
-		}
-	}
-	if c.MinDynamicPort == 0 {
-		c.MinDynamicPort = 20000
-	}
-	if c.MaxDynamicPort == 0 {
-		c.MaxDynamicPort = 32000
-	}
+	c.Name = cmp.Or(c.Name, host)
+	c.Datacenter = cmp.Or(c.Datacenter, "dc1")
+	c.Region = cmp.Or(c.Region, api.GlobalRegion)
+	c.Pool = cmp.Or(c.Pool, api.NodePoolDefault)
+	c.MinDynamicPort = cmp.Or(c.MinDynamicPort, scheduler.MinDynamicPort)
+	c.MaxDynamicPort = cmp.Or(c.MaxDynamicPort, scheduler.MaxDynamicPort)
 }
 
 // identify returns the id that the node has had, as far as anything of it is
@@ -140,15 +129,11 @@ func (a *Agent) Node() taskenv.Node {
 		}
 	}
 	return taskenv.Node{
-		ID:           a.nodeID,
-		Name:         c.Name,
-		Datacenter:   c.Datacenter,
-		Region:       c.Region,
-		Class:        c.Class,
-		Pool:         c.Pool,
+		NodeFacts: model.NodeFacts{
+			ID: a.nodeID, Name: c.Name, Datacenter: c.Datacenter, Region: c.Region, Class: c.Class, Pool: c.Pool,
+			Attributes: a.share(attributes), Meta: c.Meta,
+		},
 		ParentCgroup: a.host.ParentCgroup,
-		Attributes:   a.share(attributes),
-		Meta:         c.Meta,
 	}
 }
 

@@ -196,7 +196,7 @@ func (s *simulation) start() {
 	nodes := noderunner.New(noderunner.Config{
 		Source: r,
 		Alloc: allocrunner.Config{
-			Node:         taskenv.Node{ID: s.node.ID, Name: "n", Datacenter: "dc1"},
+			Node:         taskenv.Node{NodeFacts: model.NodeFacts{ID: s.node.ID, Name: "n", Datacenter: "dc1"}},
 			Drivers:      up,
 			Logs:         noLogs{},
 			AllocDirRoot: a.AllocDirs(),

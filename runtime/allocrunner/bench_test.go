@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
@@ -24,7 +25,7 @@ func BenchmarkNoOpAlloc(b *testing.B) {
 		alloc.ID = fmt.Sprintf("%08d-2222-3333-4444-555555555555", n)
 		n++
 		r, err := New(Config{
-			Alloc: alloc, Node: taskenv.Node{ID: "node-id", Name: "node-name"}, Drivers: w, Logs: newFakeLogs(),
+			Alloc: alloc, Node: taskenv.Node{NodeFacts: model.NodeFacts{ID: "node-id", Name: "node-name"}}, Drivers: w, Logs: newFakeLogs(),
 			AllocDirRoot: root, Report: func(Update) {}, Logger: nullLogger,
 		})
 		if err != nil {

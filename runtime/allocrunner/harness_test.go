@@ -83,10 +83,10 @@ func start(t *testing.T, job *api.Job, mangle func(*Config)) *harness {
 	h := &harness{t: t, world: newWorld(), logs: newFakeLogs(), begin: time.Now()}
 	c := Config{
 		Alloc: place(job),
-		Node: taskenv.Node{
+		Node: taskenv.Node{NodeFacts: model.NodeFacts{
 			ID: "node-id", Name: "node-name", Datacenter: "dc1", Region: "global", Pool: "default",
 			Attributes: map[string]string{"kernel.name": "linux"},
-		},
+		}},
 		Drivers:      h.world,
 		Logs:         h.logs,
 		AllocDirRoot: t.TempDir() + "/allocs",

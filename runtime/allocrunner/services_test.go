@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/services"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
@@ -350,7 +351,7 @@ job "j" {
 			{Task: "web", Name: "own", Port: "db", AddressMode: "auto"},
 		},
 	}
-	got := servicesOf(alloc, taskenv.Node{Datacenter: "dc1"}, &api.AllocNetworkStatus{Address: "172.26.0.2", AddressIPv6: "fd00::2"})
+	got := servicesOf(alloc, taskenv.Node{NodeFacts: model.NodeFacts{Datacenter: "dc1"}}, &api.AllocNetworkStatus{Address: "172.26.0.2", AddressIPv6: "fd00::2"})
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}

@@ -79,7 +79,7 @@ func satisfied(c *api.Constraint, node Node, count int) error {
 			allowed = 1
 		}
 	case api.ConstraintDistinctProperty:
-		if _, ok := node.resolve(c.LTarget); !ok {
+		if _, ok := node.Resolve(c.LTarget); !ok {
 			return unsatisfied(c, node)
 		}
 		allowed = 1
@@ -87,7 +87,7 @@ func satisfied(c *api.Constraint, node Node, count int) error {
 			allowed = int(n)
 		}
 	default:
-		if !model.Holds(c, node.resolve) {
+		if !model.Holds(c, node.Resolve) {
 			return unsatisfied(c, node)
 		}
 	}
@@ -105,7 +105,7 @@ var origins = map[string]string{
 
 func unsatisfied(c *api.Constraint, node Node) error {
 	here := "is not set here"
-	if value, ok := node.resolve(c.LTarget); ok {
+	if value, ok := node.Resolve(c.LTarget); ok {
 		here = fmt.Sprintf("is %q here", value)
 	}
 	return fmt.Errorf("constraint %q does not hold: %s %s%s", constraintText(c), c.LTarget, here, origins[c.LTarget])
@@ -114,34 +114,4 @@ func unsatisfied(c *api.Constraint, node Node) error {
 // constraintText is how Nomad names a constraint.
 func constraintText(c *api.Constraint) string {
 	return strings.TrimSpace(c.LTarget + " " + c.Operand + " " + c.RTarget)
-}
-
-// resolve returns the value of a target: a literal, or a reference to the node.
-func (n Node) resolve(target string) (string, bool) {
-	name, ok := strings.CutPrefix(target, "${")
-	if !ok {
-		return target, true
-	}
-	name = strings.TrimSuffix(name, "}")
-	switch name {
-	case "node.unique.id":
-		return n.ID, true
-	case "node.unique.name":
-		return n.Name, true
-	case "node.datacenter":
-		return n.Datacenter, true
-	case "node.class":
-		return n.Class, true
-	case "node.pool":
-		return n.Pool, true
-	}
-	if key, ok := strings.CutPrefix(name, "attr."); ok {
-		value, set := n.Attributes[key]
-		return value, set
-	}
-	if key, ok := strings.CutPrefix(name, "meta."); ok {
-		value, set := n.Meta[key]
-		return value, set
-	}
-	return "", false
 }

@@ -1,10 +1,13 @@
 package scheduler
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
 // NodeOf returns what placement knows about a node. Without a node nothing can be
@@ -14,8 +17,10 @@ func NodeOf(n *api.Node) Node {
 		return Node{Ineligible: true}
 	}
 	node := Node{
-		ID: n.ID, Name: n.Name, Datacenter: n.Datacenter, Class: n.NodeClass, Pool: n.NodePool,
-		Attributes: n.Attributes, Meta: n.Meta,
+		NodeFacts: model.NodeFacts{
+			ID: n.ID, Name: n.Name, Datacenter: n.Datacenter, Class: n.NodeClass, Pool: n.NodePool,
+			Attributes: n.Attributes, Meta: n.Meta,
+		},
 		IP:         n.Attributes["unique.network.ip-address"],
 		Drivers:    make(map[string]bool, len(n.Drivers)),
 		Ineligible: n.SchedulingEligibility == api.NodeSchedulingIneligible,
@@ -26,28 +31,34 @@ func NodeOf(n *api.Node) Node {
 	}
 	if r := n.ReservedResources; r != nil {
 		node.Reserved = [3]float64{float64(r.Cpu.CpuShares), float64(r.Memory.MemoryMB), float64(r.Disk.DiskMB)}
-		node.ReservedPorts = portList(r.Networks.ReservedHostPorts)
+		node.ReservedPorts, _ = ParsePorts(r.Networks.ReservedHostPorts) // its author was told when it was configured
+	}
+	if r := n.NodeResources; r != nil {
+		node.MinDynamicPort, node.MaxDynamicPort = r.MinDynamicPort, r.MaxDynamicPort
 	}
 	return node
 }
 
-// portList reads "22,80,8000-8010". What does not read is left out: who wrote it
-// has been told when the configuration was read.
-func portList(text string) []int {
-	var ports []int
+// ParsePorts reads "22,80,8000-8010". With an error come the ports of what does
+// read.
+func ParsePorts(text string) (ports []int, err error) {
 	for part := range strings.SplitSeq(text, ",") {
-		first, last, isRange := strings.Cut(strings.TrimSpace(part), "-")
+		if part = strings.TrimSpace(part); part == "" {
+			continue
+		}
+		first, last, isRange := strings.Cut(part, "-")
 		if !isRange {
 			last = first
 		}
 		from, err1 := strconv.ParseUint(first, 10, 16)
 		to, err2 := strconv.ParseUint(last, 10, 16)
-		if err1 != nil || err2 != nil {
+		if err1 != nil || err2 != nil || from > to {
+			err = fmt.Errorf(`%q is no port and no range of ports: write them like "22,8000-8010"`, part)
 			continue
 		}
 		for port := from; port <= to; port++ {
 			ports = append(ports, int(port))
 		}
 	}
-	return ports
+	return ports, err
 }

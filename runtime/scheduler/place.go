@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
 // Node is what placement knows about the machine.
 type Node struct {
-	ID, Name, Datacenter, Class, Pool string
-	Attributes, Meta                  map[string]string
+	model.NodeFacts // without the region
 	// IP is the address that port mappings name.
 	IP string
 
@@ -27,6 +28,9 @@ type Node struct {
 	Reserved [3]float64
 	// ReservedPorts are kept from allocations, too.
 	ReservedPorts []int
+	// MinDynamicPort and MaxDynamicPort are the ends of the range of dynamic ports,
+	// zero for the defaults.
+	MinDynamicPort, MaxDynamicPort int
 }
 
 // Host is how placement asks for what cannot be derived from the job and the

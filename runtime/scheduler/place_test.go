@@ -33,9 +33,12 @@ func newFixture(edit func(*fixture)) *fixture {
 
 func testNode() Node {
 	return Node{
-		ID: "node", Name: "box", Datacenter: "dc1", Pool: "default", IP: "10.0.0.1",
-		Attributes: map[string]string{"kernel.name": "linux", "nomad.version": "2.0.6-dev"},
-		Meta:       map[string]string{"rack": "r1"},
+		NodeFacts: model.NodeFacts{
+			ID: "node", Name: "box", Datacenter: "dc1", Pool: "default",
+			Attributes: map[string]string{"kernel.name": "linux", "nomad.version": "2.0.6-dev"},
+			Meta:       map[string]string{"rack": "r1"},
+		},
+		IP: "10.0.0.1",
 	}
 }
 
@@ -220,14 +223,14 @@ func TestPlaceNamesTheGroup(t *testing.T) {
 // The search for a dynamic port begins anywhere and sees every port once.
 func TestDynamicPortSearch(t *testing.T) {
 	port := func(f *fixture) { f.group.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "a"}}}} }
-	host := testHost(maxDynamicPort)
+	host := testHost(MaxDynamicPort)
 	host.Pick = func(n int) int { return n - 1 }
 	allocs, err := Place(newFixture(port).job, testNode(), host)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := allocs[0].AllocatedResources.Shared.Ports[0].Value; got != minDynamicPort {
-		t.Errorf("port %d after the last, want the first, %d", got, minDynamicPort)
+	if got := allocs[0].AllocatedResources.Shared.Ports[0].Value; got != MinDynamicPort {
+		t.Errorf("port %d after the last, want the first, %d", got, MinDynamicPort)
 	}
 
 	asked := 0
@@ -236,8 +239,30 @@ func TestDynamicPortSearch(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "no port between 20000 and 32000 is free") {
 		t.Errorf("error %v", err)
 	}
-	if asked != maxDynamicPort-minDynamicPort+1 {
+	if asked != MaxDynamicPort-MinDynamicPort+1 {
 		t.Errorf("asked for %d ports", asked)
+	}
+
+	node := NodeOf(&api.Node{NodeResources: &api.NodeResources{MinDynamicPort: 30000, MaxDynamicPort: 30001}})
+	p := newPlacement(newFixture(port).job, node, testHost(30000), NewRoom(node))
+	p.chosen = make(map[int]bool)
+	if got, err := p.takeDynamic(api.Port{HostNetwork: "default"}); err != nil || got != 30001 {
+		t.Errorf("port %d, %v in the range of the node, want 30001", got, err)
+	}
+	if got, err := p.takeDynamic(api.Port{HostNetwork: "default"}); err == nil {
+		t.Errorf("port %d outside of the range of the node", got)
+	}
+}
+
+func TestParsePorts(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "[] <nil>", "22": "[22] <nil>", "22, 80-82,": "[22 80 81 82] <nil>",
+		"22,ssh,90-80,70000": `[22] "70000" is no port and no range of ports: write them like "22,8000-8010"`,
+	} {
+		ports, err := ParsePorts(text)
+		if got := fmt.Sprintf("%v %v", ports, err); got != want {
+			t.Errorf("%q: got %s, want %s", text, got, want)
+		}
 	}
 }
 

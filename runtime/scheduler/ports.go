@@ -1,19 +1,20 @@
 package scheduler
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
 	"github.com/hashicorp/nomad/api"
 )
 
-// The range of dynamic ports, both ends included.
+// The range of dynamic ports, both ends included, of a node that names no other.
 const (
-	minDynamicPort = 20000
-	maxDynamicPort = 32000
-
-	maxPort = 65535
+	MinDynamicPort = 20000
+	MaxDynamicPort = 32000
 )
+
+const maxPort = 65535
 
 // staticPorts are the numbers that the job names, whether they are taken yet or
 // not: no dynamic port may be one of them.
@@ -91,17 +92,18 @@ func (p *placement) takeDynamic(port api.Port) (int, error) {
 	if err := hostNetwork(port); err != nil {
 		return 0, err
 	}
-	const n = maxDynamicPort - minDynamicPort + 1
+	first, last := cmp.Or(p.node.MinDynamicPort, MinDynamicPort), cmp.Or(p.node.MaxDynamicPort, MaxDynamicPort)
+	n := last - first + 1
 	start := p.host.Pick(n)
 	for i := range n {
-		number := minDynamicPort + (start+i)%n
+		number := first + (start+i)%n
 		if p.chosen[number] || p.static[number] || p.room.taken(number) || !p.host.PortFree(number) {
 			continue
 		}
 		p.chosen[number] = true
 		return number, nil
 	}
-	return 0, &exhaustedError{"network: dynamic port selection failed", fmt.Errorf("no port between %d and %d is free", minDynamicPort, maxDynamicPort)}
+	return 0, &exhaustedError{"network: dynamic port selection failed", fmt.Errorf("no port between %d and %d is free", first, last)}
 }
 
 func hostNetwork(port api.Port) error {

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
@@ -296,7 +297,7 @@ func (w *world) newSet() *Set {
 func (w *world) env(task string) *taskenv.Env {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	node := taskenv.Node{Attributes: map[string]string{"kernel.name": "linux"}, Datacenter: "dc1"}
+	node := taskenv.Node{NodeFacts: model.NodeFacts{Attributes: map[string]string{"kernel.name": "linux"}, Datacenter: "dc1"}}
 	alloc := taskenv.Alloc{ID: testAllocID, Name: "j.g[0]", JobName: "j", Group: "g", Ports: w.spec.Ports}
 	return taskenv.NewBuilder(node, alloc, taskenv.Task{Name: task, Env: w.vars[task]}).Build()
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
@@ -174,7 +175,7 @@ func FuzzProbeHTTP(f *testing.F) {
 			Header: map[string][]string{name: {value}},
 		}
 		// What the environment puts in is as strange as the rest.
-		env := taskenv.NewBuilder(taskenv.Node{Attributes: map[string]string{"a": name}}, taskenv.Alloc{}, taskenv.Task{Env: map[string]string{"X": value}}).Build()
+		env := taskenv.NewBuilder(taskenv.Node{NodeFacts: model.NodeFacts{Attributes: map[string]string{"a": name}}}, taskenv.Alloc{}, taskenv.Task{Env: map[string]string{"X": value}}).Build()
 		check = check.interpolate(env)
 		if u, err := checkURL(check.Protocol, address, check.Path); err == nil && u.Host != address {
 			t.Fatalf("path %q leads to %q", check.Path, u)

@@ -208,30 +208,3 @@ func metaVars(meta map[string]string, name func(string) string) []keyValue {
 	}
 	return list
 }
-
-// lookup finds a fact of the node by the name that job files use.
-func (n *Node) lookup(name string) (string, bool) {
-	switch name {
-	case "node.unique.id":
-		return n.ID, true
-	case "node.unique.name":
-		return n.Name, true
-	case "node.datacenter":
-		return n.Datacenter, true
-	case "node.region":
-		return n.Region, true
-	case "node.class":
-		return n.Class, true
-	case "node.pool":
-		return n.Pool, true
-	}
-	if key, ok := strings.CutPrefix(name, "attr."); ok {
-		value, ok := n.Attributes[key]
-		return value, ok
-	}
-	if key, ok := strings.CutPrefix(name, "meta."); ok {
-		value, ok := n.Meta[key]
-		return value, ok
-	}
-	return "", false
-}

@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"github.com/zclconf/go-cty/cty"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
 // ConfigVars returns the variables for the HCL engine, which evaluates a task's
@@ -19,8 +21,8 @@ func (e *Env) ConfigVars() map[string]cty.Value {
 		root.insert(key, value)
 	}
 	n := &e.in.node
-	for _, name := range []string{"node.unique.id", "node.unique.name", "node.datacenter", "node.region", "node.class", "node.pool"} {
-		value, _ := n.lookup(name)
+	for _, name := range model.NodeNames {
+		value, _ := n.Lookup(name)
 		root.insert(name, value)
 	}
 	for key, value := range n.Attributes {

@@ -13,13 +13,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
 func testNode() Node {
 	return Node{
-		ID: "node-id", Name: "box", Datacenter: "dc1", Region: "global", Pool: "default", ParentCgroup: "nomad.slice",
-		Attributes: map[string]string{"kernel.name": "linux", "cpu.arch": "amd64", "driver.mock": "1", "driver.mock.version": "2"},
-		Meta:       map[string]string{"rack": "r1"},
+		NodeFacts: model.NodeFacts{
+			ID: "node-id", Name: "box", Datacenter: "dc1", Region: "global", Pool: "default",
+			Attributes: map[string]string{"kernel.name": "linux", "cpu.arch": "amd64", "driver.mock": "1", "driver.mock.version": "2"},
+			Meta:       map[string]string{"rack": "r1"},
+		},
+		ParentCgroup: "nomad.slice",
 	}
 }
 

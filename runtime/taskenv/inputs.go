@@ -1,20 +1,15 @@
 package taskenv
 
-import "strings"
+import (
+	"strings"
 
-// Node is what tasks may know of the node. The maps are shared by all
-// environments and must not be changed any more; a node that has changed gets
-// new ones.
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// Node is what tasks may know of the node.
 type Node struct {
-	ID           string
-	Name         string
-	Datacenter   string
-	Region       string
-	Class        string
-	Pool         string
+	model.NodeFacts
 	ParentCgroup string // empty if the node has no cgroups
-	Attributes   map[string]string
-	Meta         map[string]string
 }
 
 // Alloc is what tasks may know of their allocation.

@@ -27,7 +27,7 @@ func lookup(env map[string]string, node *Node, name string) (string, bool) {
 			return value, true
 		}
 	}
-	return node.lookup(name)
+	return node.Lookup(name)
 }
 
 // add lays one layer over what is there. Its values may refer to what is there,

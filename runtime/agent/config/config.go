@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -91,6 +92,9 @@ func Load(paths []string) (*Config, hcl.Diagnostics) {
 			}
 			diags = append(diags, c.Parse(file, src)...)
 		}
+	}
+	if first, last := cmp.Or(c.Node.MinDynamicPort, scheduler.MinDynamicPort), cmp.Or(c.Node.MaxDynamicPort, scheduler.MaxDynamicPort); first > last {
+		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: fmt.Sprintf("configuration: min_dynamic_port %d is above max_dynamic_port %d", first, last)})
 	}
 	return c, diags
 }

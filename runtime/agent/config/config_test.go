@@ -164,6 +164,7 @@ func TestWrongValues(t *testing.T) {
 		{"a level that there is not", "c.hcl", `log_level = "loud"`, `c.hcl:1: log_level: must be trace, debug, info, warn or error`},
 		{"a port that is none", "c.hcl", "\nports {\n http = 70000\n}", `c.hcl:3: http: must be a whole number from 0 to 65535`},
 		{"a word for a number", "c.hcl", `client { gc_max_allocs = "many" }`, `c.hcl:1: gc_max_allocs: must be a number`},
+		{"a port with a name", "c.hcl", "client {\n reserved {\n reserved_ports = \"22,ssh\"\n}\n}", `c.hcl:3: reserved_ports: "ssh" is no port and no range of ports: write them like "22,8000-8010"`},
 		{"a duration without unit", "c.hcl", `client { gc_interval = "10" }`, `c.hcl:1: gc_interval: must be a duration, such as "90s"`},
 		{"a setting in the place of a block", "c.hcl", `client = "yes"`, `c.hcl:1: client is a block: client { … }`},
 		{"an agent that does nothing", "c.hcl", `client { enabled = false }`, `c.hcl:1: enabled: cannot be false here: running tasks is all that an agent does`},
@@ -261,6 +262,12 @@ func TestLaterFilesWin(t *testing.T) {
 	}
 	if _, diags := Load([]string{t.TempDir()}); !diags.HasErrors() {
 		t.Error("an empty directory is no error")
+	}
+	if err := os.WriteFile(filepath.Join(dir, "z.hcl"), []byte("client {\n min_dynamic_port = 40000\n}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, diags := Load([]string{dir}); len(diags) != 1 || diags[0].Summary != "configuration: min_dynamic_port 40000 is above max_dynamic_port 32000" {
+		t.Errorf("no ports in the range: %v", diags)
 	}
 }
 

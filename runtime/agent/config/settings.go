@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
 // setting is what is known of a name in a file: exactly one of set, block and
@@ -305,11 +307,16 @@ var client = map[string]setting{
 	"gc_disk_usage_threshold":  percent(func(c *Config) *float64 { return &c.GC.DiskUsage }),
 	"gc_inode_usage_threshold": percent(func(c *Config) *float64 { return &c.GC.InodeUsage }),
 	"reserved": {block: map[string]setting{
-		"cpu":            count(0, lots, func(c *Config) *uint64 { return &c.Node.Reserved.CPU }),
-		"memory":         count(0, lots, func(c *Config) *uint64 { return &c.Node.Reserved.MemoryMB }),
-		"disk":           count(0, lots, func(c *Config) *uint64 { return &c.Node.Reserved.DiskMB }),
-		"reserved_ports": text(func(c *Config) *string { return &c.Node.Reserved.Ports }),
-		"cores":          ignored(notYet),
+		"cpu":    count(0, lots, func(c *Config) *uint64 { return &c.Node.Reserved.CPU }),
+		"memory": count(0, lots, func(c *Config) *uint64 { return &c.Node.Reserved.MemoryMB }),
+		"disk":   count(0, lots, func(c *Config) *uint64 { return &c.Node.Reserved.DiskMB }),
+		"reserved_ports": {set: func(c *Config, i item) (err error) {
+			if c.Node.Reserved.Ports, err = i.text(); err == nil {
+				_, err = scheduler.ParsePorts(c.Node.Reserved.Ports)
+			}
+			return err
+		}},
+		"cores": ignored(notYet),
 	}},
 	"options": {set: setOptions},
 	"drain_on_shutdown": {

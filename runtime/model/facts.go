@@ -1,0 +1,47 @@
+package model
+
+import "strings"
+
+// NodeFacts is what a job may ask about its node. The maps are shared and must not
+// be changed any more; a node that has changed gets new ones.
+type NodeFacts struct {
+	ID, Name, Datacenter, Region, Class, Pool string
+	Attributes, Meta                          map[string]string
+}
+
+// NodeNames are the names of the facts that each node has.
+var NodeNames = []string{"node.unique.id", "node.unique.name", "node.datacenter", "node.region", "node.class", "node.pool"}
+
+// Lookup finds a fact by the name that job files use, without the braces.
+func (n *NodeFacts) Lookup(name string) (value string, ok bool) {
+	switch name {
+	case "node.unique.id":
+		return n.ID, true
+	case "node.unique.name":
+		return n.Name, true
+	case "node.datacenter":
+		return n.Datacenter, true
+	case "node.region":
+		return n.Region, n.Region != "" // placement does not know it
+	case "node.class":
+		return n.Class, true
+	case "node.pool":
+		return n.Pool, true
+	}
+	if key, attr := strings.CutPrefix(name, "attr."); attr {
+		value, ok = n.Attributes[key]
+	} else if key, meta := strings.CutPrefix(name, "meta."); meta {
+		value, ok = n.Meta[key]
+	}
+	return value, ok
+}
+
+// Resolve returns the value of a target of a constraint: a literal, or a reference
+// to the node.
+func (n *NodeFacts) Resolve(target string) (value string, ok bool) {
+	name, reference := strings.CutPrefix(target, "${")
+	if !reference {
+		return target, true
+	}
+	return n.Lookup(strings.TrimSuffix(name, "}"))
+}
