@@ -41,6 +41,7 @@ func (dying) Info() sdk.Info {
 			"often":  sdk.Default(sdk.Attr("often", "number", false), sdk.Literal("1")),
 			"hang":   sdk.Attr("hang", "list(string)", false), // at these
 			"refuse": sdk.Attr("refuse", "list(string)", false),
+			"until":  sdk.Attr("until", "string", false), // refuses until there is this file
 			"done":   sdk.Attr("done", "bool", false),
 			"lie":    sdk.Attr("lie", "bool", false), // with an answer that is too large
 		}),
@@ -53,6 +54,7 @@ type dyingOrders struct {
 	Often  int      `codec:"often"`
 	Hang   []string `codec:"hang"`
 	Refuse []string `codec:"refuse"`
+	Until  string   `codec:"until"`
 	Done   bool     `codec:"done"`
 	Lie    bool     `codec:"lie"`
 }
@@ -81,13 +83,25 @@ func (dying) obey(g sdk.Grant, moment, text string) (o dyingOrders, err error) {
 	case slices.Contains(o.Hang, moment):
 		time.Sleep(time.Minute) // whatever ctx says
 	case slices.Contains(o.Refuse, moment):
-		return o, fmt.Errorf("no %s here", moment)
+		if _, err := os.Stat(o.Until); err != nil {
+			return o, fmt.Errorf("no %s here", moment)
+		}
 	}
 	return o, nil
 }
 
 func (d dying) Prerun(_ context.Context, req sdk.AllocPrerunRequest) error {
 	_, err := d.obey(req.Grant, "prerun", " "+req.Env["NOMAD_JOB_NAME"])
+	return err
+}
+
+func (d dying) UpdateAlloc(_ context.Context, req sdk.AllocUpdateRequest) error {
+	_, err := d.obey(req.Grant, "update_alloc", "")
+	return err
+}
+
+func (d dying) PreTaskRestart(_ context.Context, req sdk.AllocPreTaskRestartRequest) error {
+	_, err := d.obey(req.Grant, "pre_task_restart", "")
 	return err
 }
 
@@ -103,6 +117,11 @@ func (d dying) Postrun(_ context.Context, req sdk.AllocPostrunRequest) error {
 
 func (d dying) Destroy(_ context.Context, req sdk.AllocDestroyRequest) error {
 	_, err := d.obey(req.Grant, "destroy", "")
+	return err
+}
+
+func (d dying) ShutdownAlloc(_ context.Context, req sdk.AllocShutdownRequest) error {
+	_, err := d.obey(req.Grant, "shutdown_alloc", "")
 	return err
 }
 
@@ -122,6 +141,11 @@ func (d dying) Poststart(_ context.Context, req sdk.TaskPoststartRequest) error 
 	return err
 }
 
+func (d dying) Update(_ context.Context, req sdk.TaskUpdateRequest) error {
+	_, err := d.obey(req.Grant, "update", "")
+	return err
+}
+
 func (d dying) PreKilling(_ context.Context, req sdk.TaskPreKillingRequest) error {
 	_, err := d.obey(req.Grant, "pre_killing", "")
 	return err
@@ -134,5 +158,10 @@ func (d dying) Exited(_ context.Context, req sdk.TaskExitedRequest) error {
 
 func (d dying) Stop(_ context.Context, req sdk.TaskStopRequest) error {
 	_, err := d.obey(req.Grant, "stop", " "+req.ExistingState["visits"])
+	return err
+}
+
+func (d dying) Shutdown(_ context.Context, req sdk.TaskShutdownRequest) error {
+	_, err := d.obey(req.Grant, "shutdown", "")
 	return err
 }

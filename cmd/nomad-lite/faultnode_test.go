@@ -193,15 +193,7 @@ func (n *node) live() []string {
 		_ = n.stranger.Wait()
 	}()
 	n.start()
-	n.register(bystanderJob)
-	n.await("the bystander runs", func(s sight) bool {
-		a := s.of("bystander", running)
-		if a == nil {
-			return false
-		}
-		n.bystander = n.processes()[a.ID+"/bystander"]
-		return len(n.bystander) == 1
-	})
+	n.startBystander()
 	n.do("arm "+fmt.Sprint(n.fault.moment()), new(string))
 
 	n.register(n.job("1s", "one"))
@@ -247,6 +239,20 @@ func (n *node) live() []string {
 		moments = append(moments, m)
 	}
 	return moments
+}
+
+// startBystander starts what must not notice anything.
+func (n *node) startBystander() {
+	n.Helper()
+	n.register(bystanderJob)
+	n.await("the bystander runs", func(s sight) bool {
+		a := s.of("bystander", running)
+		if a == nil {
+			return false
+		}
+		n.bystander = n.processes()[a.ID+"/bystander"]
+		return len(n.bystander) == 1
+	})
 }
 
 func (n *node) job(killTimeout, version string) string {

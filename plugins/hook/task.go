@@ -119,7 +119,7 @@ type TaskStopRequest struct {
 }
 
 // TaskShutdown runs when the agent goes and leaves the task running. An error
-// is logged.
+// is an event.
 type TaskShutdown interface {
 	Shutdown(ctx context.Context, req TaskShutdownRequest) error
 }

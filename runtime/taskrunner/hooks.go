@@ -204,12 +204,9 @@ func (r *Runner) shutdownHooks(ctx context.Context) {
 	ctx = context.WithoutCancel(ctx)
 	for _, h := range r.hooks {
 		if at, ok := h.(hook.TaskShutdown); ok {
-			err := r.callHook(ctx, "shutdown", h, r.deadlines.Others, func(ctx context.Context) error {
+			r.reportHook(ctx, "shutdown", h, func(ctx context.Context) error {
 				return at.Shutdown(ctx, hook.TaskShutdownRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks()})
 			})
-			if err != nil {
-				r.logger.Warn("shutdown hook failed", "hook", h.Name(), "error", err)
-			}
 		}
 	}
 }

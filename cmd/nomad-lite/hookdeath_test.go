@@ -1,0 +1,252 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// deathJob lives with a hook that dies at moments of the allocation, and one that
+// dies at those of the task.
+const deathJob = `
+job "%[1]s" {
+  group "g" {
+    meta {
+      lite_hook_%[2]s = jsonencode(%[3]s)
+      lite_hook_%[4]s = jsonencode(%[5]s)
+    }
+    update {
+      max_parallel = 0
+    }
+    restart {
+      attempts = 10
+      delay    = "0s"
+      mode     = "fail"
+    }
+    reschedule {
+      attempts  = 0
+      unlimited = false
+    }
+    task "t" {
+      driver       = "raw_exec"
+      kill_timeout = "%[6]s"
+      config {
+        command = "/bin/sleep"
+        args    = ["1000"]
+      }
+      resources {
+        cpu    = 20
+        memory = 10
+      }
+    }
+  }
+}
+`
+
+// victimOfHooks is a job whose hooks die so often at each moment.
+type victimOfHooks struct {
+	job    string
+	deaths int
+	warn   bool
+	at     []hook.Moment
+	heard  map[string]bool
+}
+
+// hook is the one of the two that dies at a moment.
+func (v *victimOfHooks) hook(m hook.Moment) string {
+	if m.OfTask() {
+		return "task-" + v.job
+	}
+	return "alloc-" + v.job
+}
+
+// text is the job; the kill timeout makes a version of it.
+func (v *victimOfHooks) text(n *node, killTimeout string) string {
+	orders := func(of hook.Moment) (name, orders string) {
+		die := []string{}
+		for _, m := range v.at {
+			if m.OfTask() == of.OfTask() {
+				die = append(die, m.String())
+			}
+		}
+		list, err := json.Marshal(die)
+		if err != nil {
+			n.Fatal(err)
+		}
+		return v.hook(of), fmt.Sprintf("{ ledger = %q, die = %s, often = %d }", n.ledger(v.hook(of)), list, v.deaths)
+	}
+	alloc, allocOrders := orders(hook.Prerun)
+	task, taskOrders := orders(hook.Prestart)
+	return fmt.Sprintf(deathJob, v.job, alloc, allocOrders, task, taskOrders, killTimeout)
+}
+
+func (n *node) ledger(hook string) string { return filepath.Join(n.dir, "ledger."+hook) }
+
+// calls counts how often a hook has died at a moment, and how often it has not.
+func (n *node) calls(name string, m hook.Moment) (deaths, others int) {
+	ledger, _ := os.ReadFile(n.ledger(name)) // it may not have been called yet
+	for line := range strings.Lines(string(ledger)) {
+		moment, what, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		switch {
+		case moment != m.String():
+		case what == "dies":
+			deaths++
+		default:
+			others++
+		}
+	}
+	return deaths, others
+}
+
+// told is the event of a second death at a moment.
+func (v *victimOfHooks) told(m hook.Moment) string {
+	says := fmt.Sprintf("%s: plugin is shut down", m)
+	if m == hook.Stop || m == hook.Postrun {
+		says += "; it is tried again until it succeeds"
+	}
+	switch {
+	case v.warn:
+		says += " (on_error is warn)"
+	case m == hook.Prerun:
+		return fmt.Sprintf("%s: failed to setup alloc: pre-run hook %q failed: %s", api.TaskSetupFailure, v.hook(m), says)
+	}
+	return fmt.Sprintf("%s: %s: %s", model.TaskHookFailed, v.hook(m), says)
+}
+
+// suffered reports whether a moment has come, and everything that follows from it.
+func (v *victimOfHooks) suffered(n *node, m hook.Moment) bool {
+	deaths, others := n.calls(v.hook(m), m)
+	cleansUp := m == hook.Stop || m == hook.Postrun || m == hook.Destroy
+	switch {
+	case deaths < v.deaths:
+		return false
+	case v.deaths == 1 || cleansUp:
+		// Nobody is left who could be told of Destroy.
+		return others > 0 && (v.deaths == 1 || m == hook.Destroy || v.heard[v.told(m)])
+	}
+	return v.heard[v.told(m)]
+}
+
+// TestHookDeaths kills hook plugins at each moment, once and twice, where that
+// counts and where it only warns. A plugin is started again and the call repeated
+// once. What cleans up is repeated until it succeeds; of all other moments a second
+// death is what the operator has said, in words that name the hook and the moment.
+func TestHookDeaths(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to have task directories like an agent's")
+	}
+	t.Parallel()
+	all := slices.Collect(hook.AllMoments())
+	lives := []*victimOfHooks{
+		{job: "once", deaths: 1, at: all},
+		{job: "once-warn", deaths: 1, at: all, warn: true},
+		{job: "twice", deaths: 2, at: all[1:]}, // it would end at the first
+		{job: "twice-warn", deaths: 2, at: all, warn: true},
+	}
+	begins := &victimOfHooks{job: "begins", deaths: 2, at: all[:1]}
+	n := newNode(t, fault{step: -1})
+	for _, v := range append(lives, begins) {
+		v.heard = map[string]bool{}
+		for _, m := range []hook.Moment{hook.Prerun, hook.Prestart} {
+			if err := n.makeHook("dying-hook", v.hook(m)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	// after waits until the lives have seen some moments, and are as wanted.
+	after := func(what string, ok func(*api.Allocation) bool, moments ...hook.Moment) {
+		t.Helper()
+		n.await(what, func(s sight) bool {
+			done := true
+			for _, v := range lives {
+				a := s.of(v.job, func(*api.Allocation) bool { return true })
+				hear(a, v.heard)
+				done = done && (a == nil && ok == nil || a != nil && ok != nil && ok(a))
+				for _, m := range moments {
+					done = done && (!slices.Contains(v.at, m) || v.suffered(n, m))
+				}
+			}
+			return done
+		})
+	}
+	each := func(verb string) {
+		t.Helper()
+		for _, v := range lives {
+			n.do(verb+" "+v.job, new(string))
+		}
+	}
+
+	n.start()
+	n.startBystander()
+	n.register(begins.text(n, "1s"))
+	for _, v := range lives {
+		n.register(v.text(n, "1s"))
+	}
+	after("they run", running, hook.Prerun, hook.Prestart, hook.Poststart)
+	if v := lives[2]; !v.heard[api.TaskRestarting+": Task restarting in 0s"] {
+		t.Errorf("the restart policy was not asked about %s: %q", hook.Prestart, slices.Sorted(maps.Keys(v.heard)))
+	}
+	n.await("the one whose Prerun dies has failed", func(s sight) bool {
+		a := s.of(begins.job, model.ClientTerminal)
+		hear(a, begins.heard)
+		return a != nil && a.ClientStatus == api.AllocClientStatusFailed && begins.suffered(n, hook.Prerun)
+	})
+
+	for _, v := range lives {
+		n.register(v.text(n, "2s"))
+	}
+	after("they are updated", running, hook.UpdateAlloc, hook.Update)
+
+	var ids []string
+	for _, v := range lives {
+		ids = append(ids, n.only(v.job))
+	}
+	n.do("restart "+strings.Join(ids, " "), new(string))
+	after("they run again", running, hook.PreTaskRestart, hook.PreKilling, hook.Exited)
+
+	n.agent.end("leave")
+	n.start()
+	after("the next agent tells of the end of the last", running, hook.Shutdown, hook.ShutdownAlloc)
+
+	each("end")
+	after("they end", func(a *api.Allocation) bool { return a.ClientStatus == api.AllocClientStatusComplete }, hook.PreKill, hook.Stop, hook.Postrun)
+	each("purge")
+	after("they are gone", nil, hook.Destroy)
+
+	for _, v := range lives {
+		for _, m := range v.at {
+			if deaths, _ := n.calls(v.hook(m), m); deaths != v.deaths {
+				t.Errorf("%s: the hook has died %d times at %s", v.job, deaths, m)
+			}
+		}
+		for message := range v.heard {
+			if v.deaths == 1 && strings.Contains(message, "-"+v.job) {
+				t.Errorf("%s: a call that went well the second time: %s", v.job, message)
+			}
+		}
+	}
+	n.checkBystander()
+	n.agent.end("stop")
+}
+
+// hear notes the events of an allocation, of which it keeps a few.
+func hear(a *api.Allocation, heard map[string]bool) {
+	if a == nil {
+		return
+	}
+	for _, task := range a.TaskStates {
+		for _, e := range task.Events {
+			heard[e.Type+": "+e.DisplayMessage] = true
+		}
+	}
+}
