@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -40,20 +41,26 @@ func wholeID(what, id string) error {
 	return nil
 }
 
+func (r *request) placeOfAlloc(a *api.Allocation) place { return r.created(a.CreateIndex, a.ID) }
+
+// stubs lists allocations.
+func (r *request) stubs(allocs []*api.Allocation) ([]allocStub, error) {
+	return page(r, allocs, r.placeOfAlloc, func(a *api.Allocation) allocStub { return stubOf(a, true, false) })
+}
+
 func (a *API) listAllocations(r *request) (any, error) {
 	states := r.query.Get("task_states") != "false"
 	resources := r.query.Get("resources") == "true"
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(s.Allocations(ws, r.query.Get("prefix")), func(alloc *api.Allocation) bool { return !r.sees(alloc.Namespace) })
-		stubs, err := page(r, found, func(alloc *api.Allocation) place { return r.created(alloc.CreateIndex, alloc.ID) },
-			func(alloc *api.Allocation) allocStub { return stubOf(alloc, states, resources) })
+		stubs, err := page(r, found, r.placeOfAlloc, func(alloc *api.Allocation) allocStub { return stubOf(alloc, states, resources) })
 		return stubs, s.TableIndex(ws, store.Allocations), err
 	})
 }
 
 // byCreation puts allocations into the order in which they were made.
 func byCreation(allocs []*api.Allocation) []*api.Allocation {
-	slices.SortStableFunc(allocs, func(a, b *api.Allocation) int { return int(int64(a.CreateIndex) - int64(b.CreateIndex)) })
+	slices.SortStableFunc(allocs, func(a, b *api.Allocation) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
 	return allocs
 }
 
@@ -92,10 +99,18 @@ func (a *API) stopAllocation(r *request) (any, error) {
 	}{out.EvalID, r.meta(out.Index)}, nil
 }
 
+// allocation returns an allocation for a call that is about what is on the node.
+func (a *API) allocation(id string) (*api.Allocation, error) {
+	if alloc := a.config.Store.Snapshot().Allocation(nil, id); alloc != nil {
+		return alloc, nil
+	}
+	return nil, notFound(fmt.Sprintf("Unknown allocation %q", id))
+}
+
 // runner returns the runner of an allocation for a call that needs one.
 func (a *API) runner(id string, ended error) (*allocrunner.Runner, error) {
-	if a.config.Store.Snapshot().Allocation(nil, id) == nil {
-		return nil, notFound(fmt.Sprintf("Unknown allocation %q", id))
+	if _, err := a.allocation(id); err != nil {
+		return nil, err
 	}
 	if runner := a.config.Node.Alloc(id); runner != nil {
 		return runner, nil
@@ -147,8 +162,8 @@ func (a *API) signalAllocation(r *request) (any, error) {
 // collectAllocation answers with an object: Nomad's answer is empty, on which its
 // own client fails.
 func (a *API) collectAllocation(r *request) (any, error) {
-	if a.config.Store.Snapshot().Allocation(nil, r.id) == nil {
-		return nil, notFound(fmt.Sprintf("Unknown allocation %q", r.id))
+	if _, err := a.allocation(r.id); err != nil {
+		return nil, err
 	}
 	if err := a.config.Node.CollectAlloc(r.Context(), r.id); err != nil {
 		return nil, err

@@ -1,5 +1,22 @@
 package httpapi
 
+import (
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"reflect"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+)
+
 // meta is what is at the end of many answers.
 type meta struct {
 	Index       uint64
@@ -28,4 +45,124 @@ func list[T any](found []T) []T {
 		return []T{}
 	}
 	return found
+}
+
+// nothing is the answer that has no body.
+type nothing struct{}
+
+// compressFrom is the size from which on an answer is compressed.
+const compressFrom = 1 << 10
+
+// Who compresses needs a megabyte, and a long list has several: both are used
+// again, as long as there is much to do.
+var (
+	zippers = sync.Pool{New: func() any {
+		z, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
+		if err != nil {
+			panic(err) // there is this level
+		}
+		return z
+	}}
+	buffers = sync.Pool{New: func() any { return new([]byte) }}
+)
+
+// maxBuffer is the largest buffer that is kept.
+const maxBuffer = 4 << 20
+
+// reply writes a value as JSON.
+func (a *API) reply(r *request, value any) {
+	r.setHeaders()
+	if _, empty := value.(nothing); empty {
+		if r.code != http.StatusNoContent {
+			r.w.Header().Set("Content-Length", "0")
+		}
+		r.w.WriteHeader(cmp.Or(r.code, http.StatusOK))
+		return
+	}
+	buffer := buffers.Get().(*[]byte)
+	text, err := appendValue((*buffer)[:0], reflect.ValueOf(value))
+	defer func() {
+		if *buffer = text; cap(text) <= maxBuffer {
+			buffers.Put(buffer)
+		}
+	}()
+	if err != nil {
+		a.logger.Error("answer cannot be encoded", "path", r.URL.Path, "error", err)
+		a.refuse(r, err)
+		return
+	}
+	if pretty, ok := r.query["pretty"]; ok && pretty[0] != "0" {
+		var b bytes.Buffer
+		if json.Indent(&b, text, "", "    ") == nil {
+			text = append(append(text[:0], b.Bytes()...), '\n')
+		}
+	}
+	h := r.w.Header()
+	h.Set("Content-Type", "application/json")
+	if len(text) >= compressFrom && acceptsGzip(r.Request) {
+		h.Set("Content-Encoding", "gzip")
+		r.w.WriteHeader(cmp.Or(r.code, http.StatusOK))
+		z := zippers.Get().(*gzip.Writer)
+		z.Reset(r.w)
+		_, err = z.Write(text)
+		err = cmp.Or(err, z.Close())
+		zippers.Put(z)
+	} else {
+		h.Set("Content-Length", strconv.Itoa(len(text)))
+		r.w.WriteHeader(cmp.Or(r.code, http.StatusOK))
+		_, err = r.w.Write(text)
+	}
+	if err != nil {
+		a.logger.Debug("answer not written", "path", r.URL.Path, "error", err)
+	}
+}
+
+func acceptsGzip(r *http.Request) bool {
+	for coding := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
+		name, quality, _ := strings.Cut(strings.TrimSpace(coding), ";")
+		if strings.TrimSpace(name) == "gzip" {
+			return strings.ReplaceAll(quality, " ", "") != "q=0"
+		}
+	}
+	return false
+}
+
+// refuse writes an error: text, and nothing but the text.
+func (a *API) refuse(r *request, err error) {
+	r.setHeaders()
+	code := http.StatusInternalServerError
+	var status *statusError
+	var requested *scheduler.RequestError
+	switch {
+	case errors.As(err, &status):
+		code = status.code
+	case errors.As(err, &requested) && requested.Kind == scheduler.Invalid:
+		code = http.StatusBadRequest
+	case errors.As(err, &requested) && requested.Kind == scheduler.NotFound && r.notFoundIs404():
+		code = http.StatusNotFound
+	case len(model.Faults(err)) > 0:
+	default:
+		a.logger.Debug("request failed", "method", r.Method, "path", r.URL.Path, "error", err)
+	}
+	r.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	r.w.WriteHeader(code)
+	_, _ = io.WriteString(r.w, err.Error()) // who has gone does not read it
+}
+
+// notFoundIs404 is false where Nomad says 500.
+func (r *request) notFoundIs404() bool { return strings.HasPrefix(r.URL.Path, "/v1/allocation/") }
+
+// setHeaders sets those by which clients poll.
+func (r *request) setHeaders() {
+	h := r.w.Header()
+	if r.index > 0 {
+		h.Set("X-Nomad-Index", strconv.FormatUint(r.index, 10))
+	}
+	if r.read {
+		h.Set("X-Nomad-Lastcontact", "0")
+		h.Set("X-Nomad-Knownleader", "true")
+	}
+	if r.nextToken != "" {
+		h.Set("X-Nomad-Nexttoken", r.nextToken)
+	}
 }

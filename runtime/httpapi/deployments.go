@@ -115,10 +115,7 @@ func (a *API) failDeployment(r *request) (any, error) {
 // unblockDeployment does nothing: no other region waits for this one.
 func (a *API) unblockDeployment(r *request) (any, error) {
 	var body deploymentBody
-	if err := r.body(&body, maxBody, false); err != nil {
-		return nil, err
-	}
-	if err := body.of(r); err != nil {
+	if err := r.bodyOf(&body, false); err != nil {
 		return nil, err
 	}
 	return r.deploymentWritten(a.config.Scheduler.UnblockDeployment(r.Context(), r.id))
@@ -129,10 +126,7 @@ func (a *API) pauseDeployment(r *request) (any, error) {
 		deploymentBody
 		Pause bool
 	}
-	if err := r.body(&body, maxBody, false); err != nil {
-		return nil, err
-	}
-	if err := body.of(r); err != nil {
+	if err := r.bodyOf(&body, false); err != nil {
 		return nil, err
 	}
 	return r.deploymentWritten(a.config.Scheduler.PauseDeployment(r.Context(), r.id, body.Pause))
@@ -144,10 +138,7 @@ func (a *API) promoteDeployment(r *request) (any, error) {
 		All    bool
 		Groups []string
 	}
-	if err := r.body(&body, maxBody, false); err != nil {
-		return nil, err
-	}
-	if err := body.of(r); err != nil {
+	if err := r.bodyOf(&body, false); err != nil {
 		return nil, err
 	}
 	switch {
@@ -166,10 +157,7 @@ func (a *API) setAllocationHealth(r *request) (any, error) {
 		deploymentBody
 		HealthyAllocationIDs, UnhealthyAllocationIDs []string
 	}
-	if err := r.body(&body, maxBody, false); err != nil {
-		return nil, err
-	}
-	if err := body.of(r); err != nil {
+	if err := r.bodyOf(&body, false); err != nil {
 		return nil, err
 	}
 	return r.deploymentWritten(a.config.Scheduler.SetAllocHealth(r.Context(), r.id, body.HealthyAllocationIDs, body.UnhealthyAllocationIDs))

@@ -1,15 +1,12 @@
 package httpapi
 
 import (
-	"bytes"
 	"cmp"
-	"compress/gzip"
 	"encoding"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"math"
-	"net/http"
 	"reflect"
 	"slices"
 	"strconv"
@@ -20,86 +17,6 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 )
-
-// nothing is the answer that has no body.
-type nothing struct{}
-
-// compressFrom is the size from which on an answer is compressed.
-const compressFrom = 1 << 10
-
-// Who compresses needs a megabyte, and a long list has several: both are used
-// again, as long as there is much to do.
-var (
-	zippers = sync.Pool{New: func() any {
-		z, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
-		if err != nil {
-			panic(err) // there is this level
-		}
-		return z
-	}}
-	buffers = sync.Pool{New: func() any { return new([]byte) }}
-)
-
-// maxBuffer is the largest buffer that is kept.
-const maxBuffer = 4 << 20
-
-// reply writes a value as JSON.
-func (a *API) reply(r *request, value any) {
-	r.setHeaders()
-	if _, empty := value.(nothing); empty {
-		if r.code != http.StatusNoContent {
-			r.w.Header().Set("Content-Length", "0")
-		}
-		r.w.WriteHeader(cmp.Or(r.code, http.StatusOK))
-		return
-	}
-	buffer := buffers.Get().(*[]byte)
-	text, err := appendValue((*buffer)[:0], reflect.ValueOf(value))
-	defer func() {
-		if *buffer = text; cap(text) <= maxBuffer {
-			buffers.Put(buffer)
-		}
-	}()
-	if err != nil {
-		a.logger.Error("answer cannot be encoded", "path", r.URL.Path, "error", err)
-		a.refuse(r, err)
-		return
-	}
-	if pretty, ok := r.query["pretty"]; ok && pretty[0] != "0" {
-		var b bytes.Buffer
-		if json.Indent(&b, text, "", "    ") == nil {
-			text = append(append(text[:0], b.Bytes()...), '\n')
-		}
-	}
-	h := r.w.Header()
-	h.Set("Content-Type", "application/json")
-	if len(text) >= compressFrom && acceptsGzip(r.Request) {
-		h.Set("Content-Encoding", "gzip")
-		r.w.WriteHeader(cmp.Or(r.code, http.StatusOK))
-		z := zippers.Get().(*gzip.Writer)
-		z.Reset(r.w)
-		_, err = z.Write(text)
-		err = cmp.Or(err, z.Close())
-		zippers.Put(z)
-	} else {
-		h.Set("Content-Length", strconv.Itoa(len(text)))
-		r.w.WriteHeader(cmp.Or(r.code, http.StatusOK))
-		_, err = r.w.Write(text)
-	}
-	if err != nil {
-		a.logger.Debug("answer not written", "path", r.URL.Path, "error", err)
-	}
-}
-
-func acceptsGzip(r *http.Request) bool {
-	for coding := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
-		name, quality, _ := strings.Cut(strings.TrimSpace(coding), ";")
-		if strings.TrimSpace(name) == "gzip" {
-			return strings.ReplaceAll(quality, " ", "") != "q=0"
-		}
-	}
-	return false
-}
 
 // Encode returns the JSON of a value as Nomad's API has it, which is not that of
 // encoding/json: names are sorted, a time that is not set is null, what is empty

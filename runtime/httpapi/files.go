@@ -19,8 +19,8 @@ import (
 // files opens the directory of the allocation that the path names. That is there
 // as long as it is on the disk, whether anything runs or not.
 func (a *API) files(r *request) (*taskfiles.Dir, error) {
-	if a.config.Store.Snapshot().Allocation(nil, r.id) == nil {
-		return nil, unknownAlloc(r.id)
+	if _, err := a.allocation(r.id); err != nil {
+		return nil, err
 	}
 	dir, err := a.config.Node.Files(r.id)
 	if errors.Is(err, fs.ErrNotExist) {

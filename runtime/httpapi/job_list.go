@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/hashicorp/nomad/api"
@@ -75,7 +76,7 @@ func summarize(s *store.Snapshot, ws store.WatchSet, j *api.Job) *api.JobSummary
 		sum.Summary[val(g.Name)] = api.TaskGroupSummary{}
 	}
 	if evals := s.EvaluationsByJob(ws, namespace, id); len(evals) > 0 {
-		newest := slices.MaxFunc(evals, func(a, b *api.Evaluation) int { return int(int64(a.ModifyIndex) - int64(b.ModifyIndex)) })
+		newest := slices.MaxFunc(evals, func(a, b *api.Evaluation) int { return cmp.Compare(a.ModifyIndex, b.ModifyIndex) })
 		for group, queued := range newest.QueuedAllocations {
 			counts := sum.Summary[group]
 			counts.Queued = queued

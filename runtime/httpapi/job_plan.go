@@ -18,14 +18,11 @@ type planRequest struct {
 // planJob says what a registration would lead to, and changes nothing.
 func (a *API) planJob(r *request) (any, error) {
 	var body planRequest
-	if err := r.body(&body, maxJob, false); err != nil {
-		return nil, err
+	job, err := a.take(r, &body, &body.sentJob)
+	if err == nil {
+		err = a.acceptable(r.Context(), job)
 	}
-	job, err := a.take(r, body.sentJob)
 	if err != nil {
-		return nil, err
-	}
-	if err := a.acceptable(r.Context(), job); err != nil {
 		return nil, err
 	}
 	index := max(a.config.Store.Snapshot().TableIndex(nil, store.Jobs), 1)

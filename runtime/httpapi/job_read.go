@@ -76,12 +76,6 @@ func (a *API) jobAllocations(r *request) (any, error) {
 	})
 }
 
-// stubs lists allocations.
-func (r *request) stubs(allocs []*api.Allocation) ([]allocStub, error) {
-	return page(r, allocs, func(alloc *api.Allocation) place { return r.created(alloc.CreateIndex, alloc.ID) },
-		func(alloc *api.Allocation) allocStub { return stubOf(alloc, true, false) })
-}
-
 func (a *API) jobEvaluations(r *request) (any, error) {
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		evals, err := page(r, s.EvaluationsByJob(ws, r.namespace, r.id), r.placeOfEvaluation, asIs)

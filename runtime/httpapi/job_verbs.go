@@ -6,9 +6,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
-// about checks the id that a body may have besides the path.
-func (r *request) about(jobID string) error {
-	if jobID != "" && jobID != r.id {
+// jobBody is the part that the bodies of all verbs have.
+type jobBody struct{ JobID string }
+
+// of checks that the body, if it says so, is about the job that the path names.
+func (b jobBody) of(r *request) error {
+	if b.JobID != "" && b.JobID != r.id {
 		return bad("Job ID does not match")
 	}
 	return nil
@@ -16,16 +19,13 @@ func (r *request) about(jobID string) error {
 
 func (a *API) dispatchJob(r *request) (any, error) {
 	var body struct {
-		JobID            string
+		jobBody
 		Payload          []byte
 		Meta             map[string]string
 		IdPrefixTemplate string
 		Priority         int
 	}
-	if err := r.body(&body, maxBody, true); err != nil {
-		return nil, err
-	}
-	if err := r.about(body.JobID); err != nil {
+	if err := r.bodyOf(&body, true); err != nil {
 		return nil, err
 	}
 	return a.dispatch(r, scheduler.DispatchRequest{
@@ -59,13 +59,10 @@ func (a *API) dispatch(r *request, d scheduler.DispatchRequest) (any, error) {
 
 func (a *API) evaluateJob(r *request) (any, error) {
 	var body struct {
-		JobID       string
+		jobBody
 		EvalOptions api.EvalOptions
 	}
-	if err := r.body(&body, maxBody, true); err != nil {
-		return nil, err
-	}
-	if err := r.about(body.JobID); err != nil {
+	if err := r.bodyOf(&body, true); err != nil {
 		return nil, err
 	}
 	out, err := a.config.Scheduler.Evaluate(r.Context(), r.key(), body.EvalOptions.ForceReschedule)
@@ -92,14 +89,11 @@ func (a *API) forceJob(r *request) (any, error) {
 
 func (a *API) revertJob(r *request) (any, error) {
 	var body struct {
-		JobID               string
+		jobBody
 		JobVersion          uint64
 		EnforcePriorVersion *uint64
 	}
-	if err := r.body(&body, maxBody, false); err != nil {
-		return nil, err
-	}
-	if err := r.about(body.JobID); err != nil {
+	if err := r.bodyOf(&body, false); err != nil {
 		return nil, err
 	}
 	out, err := a.config.Scheduler.Revert(r.Context(), r.key(), body.JobVersion, body.EnforcePriorVersion)
@@ -111,14 +105,11 @@ func (a *API) revertJob(r *request) (any, error) {
 
 func (a *API) stableJob(r *request) (any, error) {
 	var body struct {
-		JobID      string
+		jobBody
 		JobVersion uint64
 		Stable     bool
 	}
-	if err := r.body(&body, maxBody, false); err != nil {
-		return nil, err
-	}
-	if err := r.about(body.JobID); err != nil {
+	if err := r.bodyOf(&body, false); err != nil {
 		return nil, err
 	}
 	index, err := a.config.Scheduler.SetStable(r.Context(), r.key(), body.JobVersion, body.Stable)

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -57,8 +56,7 @@ func (r *request) diffBase() (func(*api.Job) bool, error) {
 	case number != "":
 		n, err := strconv.ParseUint(number, 10, 64)
 		if err != nil {
-			//lint:ignore ST1005 the text is Nomad's
-			return nil, fmt.Errorf("Failed to parse value of %q (%v) as a uint64: %v", "diff_version", number, err)
+			return nil, unparsed("diff_version", number, "a uint64", err)
 		}
 		return func(j *api.Job) bool { return val(j.Version) == n }, nil
 	}

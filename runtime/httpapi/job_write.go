@@ -39,8 +39,12 @@ type sentJob struct {
 	Namespace string
 }
 
-// take returns the canonical form of a job that a request has brought.
-func (a *API) take(r *request, sent sentJob) (*api.Job, error) {
+// take reads the body of a request, of which sent is a part, and returns the
+// canonical form of the job in it.
+func (a *API) take(r *request, body any, sent *sentJob) (*api.Job, error) {
+	if err := r.body(body, maxJob, false); err != nil {
+		return nil, err
+	}
 	job := sent.Job
 	switch {
 	case job == nil:
@@ -127,14 +131,11 @@ type registration struct {
 
 func (a *API) registerJob(r *request) (any, error) {
 	var body registration
-	if err := r.body(&body, maxJob, false); err != nil {
-		return nil, err
+	job, err := a.take(r, &body, &body.sentJob)
+	if err == nil {
+		err = a.acceptable(r.Context(), job)
 	}
-	job, err := a.take(r, body.sentJob)
 	if err != nil {
-		return nil, err
-	}
-	if err := a.acceptable(r.Context(), job); err != nil {
 		return nil, err
 	}
 	submission, warnings := kept(body.Submission)
@@ -151,10 +152,7 @@ func (a *API) registerJob(r *request) (any, error) {
 
 func (a *API) validateJob(r *request) (any, error) {
 	var body sentJob
-	if err := r.body(&body, maxJob, false); err != nil {
-		return nil, err
-	}
-	job, err := a.take(r, body)
+	job, err := a.take(r, &body, &body)
 	if err != nil {
 		return nil, err
 	}
@@ -200,8 +198,7 @@ func (a *API) deregisterJob(r *request) (any, error) {
 	priority := 0
 	if text := r.query.Get("eval_priority"); text != "" {
 		if priority, err = strconv.Atoi(text); err != nil {
-			//lint:ignore ST1005 the text is Nomad's
-			return nil, fmt.Errorf("Failed to parse value of %q (%v) as an int: %v", "eval_priority", text, err)
+			return nil, unparsed("eval_priority", text, "an int", err)
 		}
 	}
 	out, err := a.config.Scheduler.Deregister(r.Context(), r.key(), scheduler.DeregisterOptions{

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"path"
 	"strconv"
 
@@ -87,9 +86,9 @@ func (a *API) logRequest(r *request) (logs.FollowRequest, error) {
 	case ask.Stream != logs.Stdout && ask.Stream != logs.Stderr:
 		return ask, bad("must provide log type (stdout/stderr)")
 	}
-	alloc := a.config.Store.Snapshot().Allocation(nil, r.id)
-	if alloc == nil {
-		return ask, unknownAlloc(r.id)
+	alloc, err := a.allocation(r.id)
+	if err != nil {
+		return ask, err
 	}
 	if taskOf(alloc, ask.Task) == nil {
 		return ask, bad(fmt.Sprintf("unknown task name %q", ask.Task))
@@ -120,8 +119,4 @@ func taskOf(alloc *api.Allocation, name string) *api.Task {
 		}
 	}
 	return nil
-}
-
-func unknownAlloc(id string) error {
-	return &statusError{http.StatusNotFound, fmt.Sprintf("Unknown allocation %q", id)}
 }

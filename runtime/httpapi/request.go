@@ -16,7 +16,6 @@ import (
 	"github.com/hashicorp/go-bexpr"
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -112,10 +111,15 @@ func (r *request) flag(name string) (bool, error) {
 	}
 	b, err := strconv.ParseBool(text)
 	if err != nil {
-		//lint:ignore ST1005 the text is Nomad's
-		return false, fmt.Errorf("Failed to parse value of %q (%v) as a bool: %v", name, text, err)
+		return false, unparsed(name, text, "a bool", err)
 	}
 	return b, nil
+}
+
+// unparsed is the error of a parameter that is of another type.
+func unparsed(name, text, kind string, err error) error {
+	//lint:ignore ST1005 the text is Nomad's
+	return fmt.Errorf("Failed to parse value of %q (%v) as %s: %v", name, text, kind, err)
 }
 
 // limit gives a client a time in which its body must be here: one that sends
@@ -175,6 +179,14 @@ func (r *request) body(into any, limit int64, mayBeEmpty bool) error {
 	return nil
 }
 
+// bodyOf reads a body that says again what the path names.
+func (r *request) bodyOf(into interface{ of(*request) error }, mayBeEmpty bool) error {
+	if err := r.body(into, maxBody, mayBeEmpty); err != nil {
+		return err
+	}
+	return into.of(r)
+}
+
 // reader makes an answer from a state. It adds to the set, which may be nil, what
 // tells that the answer may have changed; an object that is missing is watched
 // too. The index is given with an error as well.
@@ -206,44 +218,4 @@ func (r *request) state(a *API, read reader) (any, error) {
 func wrong(err error) bool {
 	var status *statusError
 	return errors.As(err, &status) && status.code == http.StatusBadRequest
-}
-
-// refuse writes an error: text, and nothing but the text.
-func (a *API) refuse(r *request, err error) {
-	r.setHeaders()
-	code := http.StatusInternalServerError
-	var status *statusError
-	var requested *scheduler.RequestError
-	switch {
-	case errors.As(err, &status):
-		code = status.code
-	case errors.As(err, &requested) && requested.Kind == scheduler.Invalid:
-		code = http.StatusBadRequest
-	case errors.As(err, &requested) && requested.Kind == scheduler.NotFound && r.notFoundIs404():
-		code = http.StatusNotFound
-	case len(model.Faults(err)) > 0:
-	default:
-		a.logger.Debug("request failed", "method", r.Method, "path", r.URL.Path, "error", err)
-	}
-	r.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	r.w.WriteHeader(code)
-	_, _ = io.WriteString(r.w, err.Error()) // who has gone does not read it
-}
-
-// notFoundIs404 is false where Nomad says 500.
-func (r *request) notFoundIs404() bool { return strings.HasPrefix(r.URL.Path, "/v1/allocation/") }
-
-// setHeaders sets those by which clients poll.
-func (r *request) setHeaders() {
-	h := r.w.Header()
-	if r.index > 0 {
-		h.Set("X-Nomad-Index", strconv.FormatUint(r.index, 10))
-	}
-	if r.read {
-		h.Set("X-Nomad-Lastcontact", "0")
-		h.Set("X-Nomad-Knownleader", "true")
-	}
-	if r.nextToken != "" {
-		h.Set("X-Nomad-Nexttoken", r.nextToken)
-	}
 }

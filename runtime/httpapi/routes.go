@@ -218,8 +218,8 @@ func (rt route) serves(method string) bool {
 	return slices.Contains(strings.Fields(rt.methods), method)
 }
 
-// fixed returns how much of the pattern is written out.
-func (rt route) fixed() int {
+// literal returns how much of the pattern is written out.
+func (rt route) literal() int {
 	before, rest, _ := strings.Cut(rt.pattern, "{")
 	_, after, _ := strings.Cut(rest, "}")
 	return len(before) + len(after)
@@ -231,10 +231,10 @@ func find(routes []route, method, path string) (best route, id string, found, ot
 	most := -1
 	for _, rt := range routes {
 		value, ok := rt.match(path)
-		if !ok || rt.fixed() < most || found && rt.fixed() == most {
+		if !ok || rt.literal() < most || found && rt.literal() == most {
 			continue
 		}
-		most, best, id, found = rt.fixed(), rt, value, rt.serves(method)
+		most, best, id, found = rt.literal(), rt, value, rt.serves(method)
 	}
 	return best, id, found, most >= 0
 }

@@ -1,8 +1,6 @@
 package httpapi
 
 import (
-	"slices"
-
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
@@ -13,8 +11,8 @@ import (
 // allocStats tells what the tasks of an allocation use. Nothing runs of one that
 // has no runner.
 func (a *API) allocStats(r *request) (any, error) {
-	if a.config.Store.Snapshot().Allocation(nil, r.id) == nil {
-		return nil, unknownAlloc(r.id)
+	if _, err := a.allocation(r.id); err != nil {
+		return nil, err
 	}
 	var stats allocrunner.Stats
 	if runner := a.config.Node.Alloc(r.id); runner != nil {
@@ -62,15 +60,14 @@ type checkStatus struct {
 
 // allocChecks tells how the checks of an allocation are, null if it has none.
 func (a *API) allocChecks(r *request) (any, error) {
-	snapshot := a.config.Store.Snapshot()
-	if snapshot.Allocation(nil, r.id) == nil {
-		return nil, unknownAlloc(r.id)
+	if _, err := a.allocation(r.id); err != nil {
+		return nil, err
 	}
 	var results []api.AllocCheckStatus
 	if runner := a.config.Node.Alloc(r.id); runner != nil {
 		results = runner.Checks()
 	} else {
-		stored, err := snapshot.CheckResults(r.id)
+		stored, err := a.config.Store.Snapshot().CheckResults(r.id)
 		if err != nil {
 			return nil, err
 		}
@@ -101,8 +98,7 @@ func (a *API) allocServices(r *request) (any, error) {
 		if s.Allocation(ws, r.id) == nil {
 			return nil, index, notFound("allocation not found")
 		}
-		found := slices.Clone(s.ServicesByAllocation(ws, r.id))
-		all, err := page(r, found, func(s *api.ServiceRegistration) place { return named(s.Namespace, s.ID) }, asIs)
+		all, err := page(r, s.ServicesByAllocation(ws, r.id), byServiceID, asIs)
 		return all, index, err
 	})
 }
