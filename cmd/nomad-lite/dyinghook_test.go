@@ -23,7 +23,8 @@ func doomedAgent() {
 	main()
 }
 
-// dyingHook is a plugin that writes each moment into a ledger, and dies at some.
+// dyingHook is a plugin that writes each moment into a ledger, and dies at some. Its
+// arguments are its name, and anything to take part in every allocation.
 func dyingHook() { sdk.Serve(dying{}) }
 
 type dying struct{}
@@ -34,7 +35,7 @@ func (dying) Info() sdk.Info {
 		name = os.Args[1]
 	}
 	return sdk.Info{
-		Name: name, Version: "1.0.0",
+		Name: name, Version: "1.0.0", EveryAlloc: len(os.Args) > 2,
 		AttachmentSchema: sdk.Object(map[string]*sdk.Spec{
 			"ledger": sdk.Attr("ledger", "string", true),
 			"die":    sdk.Attr("die", "list(string)", false), // at these moments
@@ -60,10 +61,11 @@ type dyingOrders struct {
 }
 
 // obey does at a moment what the job says.
-func (dying) obey(g sdk.Grant, moment, text string) (o dyingOrders, err error) {
+func (dying) obey(g sdk.Grant, alloc sdk.Alloc, moment, text string) (o dyingOrders, err error) {
 	if err := g.Config(&o); err != nil {
 		return o, err
 	}
+	o.Ledger = strings.ReplaceAll(o.Ledger, "JOB", alloc.JobID)
 	before, _ := os.ReadFile(o.Ledger)
 	line := moment + text
 	dies := slices.Contains(o.Die, moment) && strings.Count(string(before), moment+" dies\n") < o.Often
@@ -91,7 +93,7 @@ func (dying) obey(g sdk.Grant, moment, text string) (o dyingOrders, err error) {
 }
 
 func (d dying) Prerun(_ context.Context, req sdk.AllocPrerunRequest) error {
-	_, err := d.obey(req.Grant, "prerun", " "+req.Env["NOMAD_JOB_NAME"])
+	_, err := d.obey(req.Grant, req.Alloc, "prerun", " "+req.Env["NOMAD_JOB_NAME"])
 	return err
 }
 
@@ -106,17 +108,17 @@ func (d dying) PreTaskRestart(_ context.Context, req sdk.AllocPreTaskRestartRequ
 }
 
 func (d dying) PreKill(_ context.Context, req sdk.AllocPreKillRequest) error {
-	_, err := d.obey(req.Grant, "pre_kill", "")
+	_, err := d.obey(req.Grant, req.Alloc, "pre_kill", "")
 	return err
 }
 
 func (d dying) Postrun(_ context.Context, req sdk.AllocPostrunRequest) error {
-	_, err := d.obey(req.Grant, "postrun", "")
+	_, err := d.obey(req.Grant, req.Alloc, "postrun", "")
 	return err
 }
 
 func (d dying) Destroy(_ context.Context, req sdk.AllocDestroyRequest) error {
-	_, err := d.obey(req.Grant, "destroy", "")
+	_, err := d.obey(req.Grant, req.Alloc, "destroy", "")
 	return err
 }
 
@@ -128,7 +130,7 @@ func (d dying) ShutdownAlloc(_ context.Context, req sdk.AllocShutdownRequest) er
 func (d dying) Prestart(_ context.Context, req sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
 	visits := req.PreviousState["visits"] + "x"
 	answer := sdk.TaskPrestartResponse{State: map[string]string{"visits": visits}, Env: map[string]string{"VISITS": visits}}
-	o, err := d.obey(req.Grant, "prestart", " "+visits)
+	o, err := d.obey(req.Grant, req.Alloc, "prestart", " "+visits)
 	answer.Done = o.Done
 	if o.Lie {
 		answer.Env["LIE"] = strings.Repeat("x", 2<<20)
@@ -137,7 +139,7 @@ func (d dying) Prestart(_ context.Context, req sdk.TaskPrestartRequest) (sdk.Tas
 }
 
 func (d dying) Poststart(_ context.Context, req sdk.TaskPoststartRequest) error {
-	_, err := d.obey(req.Grant, "poststart", " "+req.Env["VISITS"])
+	_, err := d.obey(req.Grant, req.Alloc, "poststart", " "+req.Env["VISITS"])
 	return err
 }
 
@@ -147,17 +149,17 @@ func (d dying) Update(_ context.Context, req sdk.TaskUpdateRequest) error {
 }
 
 func (d dying) PreKilling(_ context.Context, req sdk.TaskPreKillingRequest) error {
-	_, err := d.obey(req.Grant, "pre_killing", "")
+	_, err := d.obey(req.Grant, req.Alloc, "pre_killing", "")
 	return err
 }
 
 func (d dying) Exited(_ context.Context, req sdk.TaskExitedRequest) error {
-	_, err := d.obey(req.Grant, "exited", fmt.Sprintf(" code=%d restarts=%v", req.Exit.ExitCode, req.WillRestart))
+	_, err := d.obey(req.Grant, req.Alloc, "exited", fmt.Sprintf(" code=%d restarts=%v", req.Exit.ExitCode, req.WillRestart))
 	return err
 }
 
 func (d dying) Stop(_ context.Context, req sdk.TaskStopRequest) error {
-	_, err := d.obey(req.Grant, "stop", " "+req.ExistingState["visits"])
+	_, err := d.obey(req.Grant, req.Alloc, "stop", " "+req.ExistingState["visits"])
 	return err
 }
 

@@ -95,6 +95,8 @@ type Agent struct {
 
 	damageTold bool // only keepNode uses it
 
+	everyBefore map[string]string // see readEvery; never changed after it
+
 	leftRunning bool                       // set by Run: tasks go on without us
 	needed      map[supervisor.Served]bool // set by Run: what these tasks need
 
@@ -246,6 +248,7 @@ func (a *Agent) openStore() error {
 	}
 	a.nodeID = identify(a.store)
 	a.readMeta()
+	a.readEvery()
 	started := make(map[string]bool)
 	for _, id := range a.store.Snapshot().LocalAllocations() {
 		started[id] = true
@@ -441,6 +444,7 @@ func (a *Agent) Run(ctx context.Context) {
 	background.Go(func() { a.keepNode(ctx) })
 	background.Go(func() { a.hooks.Run(ctx) })
 	background.Go(func() { a.tellOfHooks(ctx) })
+	background.Go(func() { a.keepEvery(ctx) })
 	background.Go(func() {
 		select {
 		case <-a.registered:

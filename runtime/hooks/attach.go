@@ -161,7 +161,10 @@ type PluginsConfig struct {
 	Find Find
 	// Known returns the hooks that have been up, by name.
 	Known func() map[string]*hook.Description
-	Rules []Rule // see SetRules
+	// Expected returns the hooks that take part in every allocation, as far as is
+	// known, and have not been up.
+	Expected func() []string
+	Rules    []Rule // see SetRules
 	// Limits are what the operator says to the hooks in the box, by name.
 	Limits map[string]map[string]any
 	// Capability makes what a hook shows to the host.
@@ -300,11 +303,14 @@ func (p *Plugins) attach(a *api.Allocation, drivers []string, meta map[string]st
 	for _, rule := range p.Rules() {
 		names = append(names, rule.Name)
 	}
-	for _, name := range slices.Sorted(maps.Keys(known)) {
-		if known[name].EveryAlloc {
-			names = append(names, name)
+	every := p.config.Expected()
+	for name, d := range known {
+		if d.EveryAlloc {
+			every = append(every, name)
 		}
 	}
+	slices.Sort(every)
+	names = append(names, every...)
 	for _, key := range slices.Sorted(maps.Keys(meta)) {
 		if name, ok := strings.CutPrefix(key, model.HookPrefix); ok {
 			names = append(names, name)

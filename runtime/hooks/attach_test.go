@@ -13,10 +13,11 @@ import (
 // A job that could hand limits to the hook that downloads would have none.
 func TestOnlyBlocksAttachTheHooksInTheBox(t *testing.T) {
 	plugins := NewPlugins(PluginsConfig{
-		Known:  func() map[string]*hook.Description { return map[string]*hook.Description{"artifact": {}, "mine": {}} },
-		Rules:  []Rule{{Name: "artifact", Order: 450}},
-		Limits: map[string]map[string]any{"artifact": {"http_max_size": 1}},
-		Logger: hclog.NewNullLogger(),
+		Known:    func() map[string]*hook.Description { return map[string]*hook.Description{"artifact": {}, "mine": {}} },
+		Expected: func() []string { return nil },
+		Rules:    []Rule{{Name: "artifact", Order: 450}},
+		Limits:   map[string]map[string]any{"artifact": {"http_max_size": 1}},
+		Logger:   hclog.NewNullLogger(),
 	})
 	meta := map[string]string{"lite_hook_artifact": `{"artifacts": [], "limits": {}}`, "lite_hook_mine": ""}
 	source := "http://x/y"
@@ -44,5 +45,40 @@ func TestOnlyBlocksAttachTheHooksInTheBox(t *testing.T) {
 	}
 	if CheckName("artifact") == nil || CheckName("mine") != nil {
 		t.Error("meta may attach mine, and not artifact")
+	}
+}
+
+// A plugin that takes part in everything, and is slow to come up with the agent,
+// must not miss what comes before.
+func TestExpectedHookIsAttached(t *testing.T) {
+	every := takes(hook.Prerun)
+	every.EveryAlloc = true
+	s := &stage{takes: every, expected: []string{"stamp"}, called: func(int, hook.Moment, hook.Grant, hook.Alloc) error { return nil }}
+	alloc := &api.Allocation{ID: "a", JobID: "web", TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "t"}}}}}}
+	for what, c := range map[string]struct {
+		rules []Rule
+		want  string
+		calls int64
+	}{
+		"nobody says anything":          {nil, "stamp@300", 1},
+		"the operator says when":        {[]Rule{{Name: "stamp", Order: 200}}, "stamp@200", 1},
+		"the operator wants it for db":  {[]Rule{{Name: "stamp", Match: &Match{Job: "db"}}}, "", 0},
+		"the operator wants it for web": {[]Rule{{Name: "stamp", Match: &Match{Job: "web"}}}, "stamp@300", 1},
+	} {
+		s.n.Store(0)
+		plugins := s.plugins(c.rules...)
+		plugins.config.Known = func() map[string]*hook.Description { return nil }
+		list := plugins.AllocHooks(alloc, s.context(""))
+		if got := names(list); got != c.want {
+			t.Errorf("%s: attached %q, want %q", what, got, c.want)
+		}
+		for _, o := range list {
+			if err := prerun(t.Context(), o.Hook.(*Plugin)); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if calls := s.n.Load(); calls != c.calls {
+			t.Errorf("%s: %d calls, want %d", what, calls, c.calls)
+		}
 	}
 }

@@ -74,6 +74,8 @@ type stage struct {
 	n      atomic.Int64
 	events []string
 	debts  memory
+
+	expected []string
 }
 
 func (s *stage) plugins(rules ...Rule) *Plugins {
@@ -88,6 +90,7 @@ func (s *stage) plugins(rules ...Rule) *Plugins {
 			}}, s.takes, nil
 		},
 		Known:      func() map[string]*hook.Description { return map[string]*hook.Description{"stamp": s.takes} },
+		Expected:   func() []string { return s.expected },
 		Rules:      rules,
 		Capability: func(alloc, task, hook string) string { return alloc + "/" + task + "/" + hook },
 		Debts:      s.debts,
