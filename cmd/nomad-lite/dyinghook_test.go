@@ -98,12 +98,12 @@ func (d dying) Prerun(_ context.Context, req sdk.AllocPrerunRequest) error {
 }
 
 func (d dying) UpdateAlloc(_ context.Context, req sdk.AllocUpdateRequest) error {
-	_, err := d.obey(req.Grant, "update_alloc", "")
+	_, err := d.obey(req.Grant, req.Alloc, "update_alloc", "")
 	return err
 }
 
 func (d dying) PreTaskRestart(_ context.Context, req sdk.AllocPreTaskRestartRequest) error {
-	_, err := d.obey(req.Grant, "pre_task_restart", "")
+	_, err := d.obey(req.Grant, req.Alloc, "pre_task_restart", "")
 	return err
 }
 
@@ -123,7 +123,7 @@ func (d dying) Destroy(_ context.Context, req sdk.AllocDestroyRequest) error {
 }
 
 func (d dying) ShutdownAlloc(_ context.Context, req sdk.AllocShutdownRequest) error {
-	_, err := d.obey(req.Grant, "shutdown_alloc", "")
+	_, err := d.obey(req.Grant, req.Alloc, "shutdown_alloc", "")
 	return err
 }
 
@@ -144,7 +144,7 @@ func (d dying) Poststart(_ context.Context, req sdk.TaskPoststartRequest) error 
 }
 
 func (d dying) Update(_ context.Context, req sdk.TaskUpdateRequest) error {
-	_, err := d.obey(req.Grant, "update", "")
+	_, err := d.obey(req.Grant, req.Alloc, "update", "")
 	return err
 }
 
@@ -164,6 +164,6 @@ func (d dying) Stop(_ context.Context, req sdk.TaskStopRequest) error {
 }
 
 func (d dying) Shutdown(_ context.Context, req sdk.TaskShutdownRequest) error {
-	_, err := d.obey(req.Grant, "shutdown", "")
+	_, err := d.obey(req.Grant, req.Alloc, "shutdown", "")
 	return err
 }
