@@ -12,7 +12,16 @@ type config struct {
 	Templates []block `json:"templates"`
 	// RenderAgain is restart.render_templates: a restart of the task renders
 	// everything anew.
-	RenderAgain bool `json:"render_templates"`
+	RenderAgain bool   `json:"render_templates"`
+	Limits      limits `json:"limits"`
+}
+
+// limits are what the operator says, as Nomad names it in client { template {} }.
+type limits struct {
+	Wait       *wait    `json:"wait"`                 // of blocks that say nothing
+	WaitBounds wait     `json:"wait_bounds"`          // of those that do
+	Denied     []string `json:"function_denylist"`    // besides those that nobody may call
+	AllFiles   bool     `json:"disable_file_sandbox"` // templates may read the files of the machine
 }
 
 // block is a template block of a job, in Nomad's JSON.
@@ -64,15 +73,22 @@ func parseConfig(attachment []byte) (*config, error) {
 
 // quiet returns how long nothing must change before a change counts, and for how
 // long others can put it off.
-func (b *block) quiet() (least, most time.Duration) {
-	if b.Wait == nil {
+func (b *block) quiet(l *limits) (least, most time.Duration) {
+	w, bounds := b.Wait, l.WaitBounds
+	if w == nil {
+		w, bounds = l.Wait, wait{}
+	}
+	if w == nil {
 		return defaultWaitMin, defaultWaitMax
 	}
-	least, most = b.Wait.Min, b.Wait.Max
+	least, most = max(w.Min, bounds.Min), w.Max
 	if most == 0 {
 		most = 4 * least
 	}
-	return least, most
+	if bounds.Max > 0 {
+		most = min(most, bounds.Max)
+	}
+	return least, max(least, most)
 }
 
 // mode returns the permissions of the file. The bits that change who a program

@@ -1,6 +1,7 @@
 package template
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -19,12 +20,19 @@ import (
 // text on the way.
 const maxSize = 4 << 20
 
-// dirs are the directories in which templates read and write.
-type dirs struct{ task, shared string }
+// dirs are the directories in which templates read and write. With host they
+// read everywhere.
+type dirs struct {
+	task, shared string
+	host         bool
+}
 
 // place is a name inside one of them. Links on the way are followed as long as
 // they stay inside.
 type place struct{ root, name string }
+
+// machine is the root of a place anywhere: all links are followed there.
+const machine = "/"
 
 // find looks at the text of a path alone. A relative one is below the directory
 // of the task; to rejoin takes an absolute one that is outside as relative.
@@ -34,6 +42,17 @@ func (d dirs) find(path string, rejoin bool) (place, bool) {
 		clean = filepath.Join(d.task, path)
 	}
 	return d.inside(clean)
+}
+
+// readable is find for what is only read.
+func (d dirs) readable(path string) (place, bool) {
+	if !d.host {
+		return d.find(path, false)
+	}
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(d.task, path)
+	}
+	return place{machine, strings.TrimPrefix(filepath.Clean(path), machine)}, true
 }
 
 func (d dirs) inside(path string) (place, bool) {
@@ -47,8 +66,8 @@ func (d dirs) inside(path string) (place, bool) {
 
 // read returns the content of a regular file.
 func (p place) read() (content []byte, err error) {
-	err = p.confined(func(root *os.Root) error {
-		f, err := p.open(root)
+	err = p.confined(func(root *os.Root, name string) error {
+		f, err := open(root, name)
 		if err != nil {
 			return err
 		}
@@ -64,8 +83,8 @@ func (p place) read() (content []byte, err error) {
 
 // stamp returns a number that changes with the file.
 func (p place) stamp() (stamp uint64, err error) {
-	err = p.confined(func(root *os.Root) error {
-		info, err := root.Stat(p.name)
+	err = p.confined(func(root *os.Root, name string) error {
+		info, err := root.Stat(name)
 		if err != nil {
 			return err
 		}
@@ -76,14 +95,14 @@ func (p place) stamp() (stamp uint64, err error) {
 }
 
 // open does not wait for the other end of a FIFO.
-func (p place) open(root *os.Root) (*os.File, error) {
-	f, err := root.OpenFile(p.name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+func open(root *os.Root, name string) (*os.File, error) {
+	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s: not a regular file", p.name)
+		err = fmt.Errorf("%s: not a regular file", name)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -94,8 +113,8 @@ func (p place) open(root *os.Root) (*os.File, error) {
 // write replaces the file in one step, so that the task never reads half of it;
 // a link that stands in its place is replaced and not followed.
 func (p place) write(content []byte, mode uint32, uid, gid int) error {
-	return p.confined(func(root *os.Root) error {
-		dir := filepath.Dir(p.name)
+	return p.confined(func(root *os.Root, name string) error {
+		dir := filepath.Dir(name)
 		if err := root.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
@@ -113,7 +132,7 @@ func (p place) write(content []byte, mode uint32, uid, gid int) error {
 		}
 		err = errors.Join(err, f.Close())
 		if err == nil {
-			err = root.Rename(fresh, p.name)
+			err = root.Rename(fresh, name)
 		}
 		if err != nil {
 			return errors.Join(err, root.Remove(fresh))
@@ -124,13 +143,20 @@ func (p place) write(content []byte, mode uint32, uid, gid int) error {
 
 // confined calls access with the root open, on a thread that the kernel lets see
 // nothing else where it can.
-func (p place) confined(access func(*os.Root) error) error {
+func (p place) confined(access func(root *os.Root, name string) error) error {
 	root, err := os.OpenRoot(p.root)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	return confine(p.root, func() error { return access(root) })
+	if p.root != machine {
+		return confine(p.root, func() error { return access(root, p.name) })
+	}
+	real, err := filepath.EvalSymlinks(machine + p.name)
+	if err != nil {
+		return err
+	}
+	return access(root, cmp.Or(strings.TrimPrefix(real, machine), "."))
 }
 
 // filePause is how often a file is looked at. A watch of the kernel would not see

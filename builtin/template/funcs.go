@@ -105,6 +105,8 @@ var pure = template.FuncMap{
 	"urlquery": func(v ...any) (string, error) { return short(url.QueryEscape(fmt.Sprint(v...))) },
 }
 
+const disabled = "the function is disabled"
+
 // elsewhere are the functions that are refused, and why.
 var elsewhere = map[string]string{}
 
@@ -116,7 +118,7 @@ func init() {
 			"keyOrDefault", "ls", "node", "nodes", "partitions", "peerings", "safeLs", "safeTree", "service", "services", "tree",
 		},
 		"there is no Vault here: nomadVar reads the variables of this node": {"pkiCert", "secret", "secrets"},
-		"the function is disabled": {"executeTemplate", "plugin", "writeToFile"},
+		disabled: {"executeTemplate", "plugin", "writeToFile"},
 	} {
 		for _, name := range names {
 			elsewhere[name] = why

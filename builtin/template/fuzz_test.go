@@ -22,7 +22,7 @@ func FuzzExecute(f *testing.F) {
 		n.services = []sdk.Service{{ID: "1", Name: "db", Tags: []string{"a"}}}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		task := newTask(n, sdk.Node{Region: "global"}, sdk.Scope{}, request{namespace: "default", dir: sdk.TaskDir{Dir: t.TempDir()}}, false)
+		task := newTask(n, sdk.Node{Region: "global"}, sdk.Scope{}, request{config: &config{}, namespace: "default", dir: sdk.TaskDir{Dir: t.TempDir()}}, false)
 		document, err := compile("x", text, &block{ErrMissingKey: strict})
 		if err != nil {
 			return

@@ -29,6 +29,7 @@ type node struct {
 	notes     []string         // "<task>: what was done"
 	reply     map[string]error // of restart, signal, exec, by the name of the call
 	exit      int              // of scripts
+	killed    func()           // what a kill of a task ends; nil: nothing
 }
 
 func newNode() *node {
@@ -144,6 +145,9 @@ func (n *node) Signal(_ context.Context, s sdk.Scope, signal, reason string) err
 
 func (n *node) Kill(_ context.Context, s sdk.Scope, reason string) error {
 	n.note(s, "kill %s", reason)
+	if n.killed != nil {
+		n.killed()
+	}
 	return n.answer("kill")
 }
 

@@ -186,9 +186,19 @@ func (p *pass) funcs() template.FuncMap {
 		"nomadServices":    p.nomadServices,
 	}
 	for name, why := range elsewhere {
-		all[name] = func(...any) (string, error) { return "", refuse("%s: %s", name, why) }
+		all[name] = refusing(name, why)
+	}
+	if p != nil {
+		for _, name := range p.task.limits.Denied {
+			all[name] = refusing(name, disabled)
+		}
 	}
 	return takeItems(all)
+}
+
+// refusing is a function that may not be called.
+func refusing(name, why string) func(...any) (string, error) {
+	return func(...any) (string, error) { return "", refuse("%s: %s", name, why) }
 }
 
 // newScratch makes one note book for the whole pass.
@@ -280,8 +290,8 @@ func (p *pass) read(s source, how fetch) (any, error) {
 }
 
 func (p *pass) file(path string) (string, error) {
-	at, ok := p.task.dirs.find(path, false)
-	if !ok || at.root != p.task.dirs.task {
+	at, ok := p.task.dirs.readable(path)
+	if !ok || at.root == p.task.dirs.shared {
 		return "", refuse("'%s' is outside of sandbox", path)
 	}
 	s := source{"file", path}

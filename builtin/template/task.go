@@ -17,6 +17,7 @@ import (
 // task renders the templates of one task for as long as the task lives.
 type task struct {
 	namespace, region string
+	limits            limits
 	dirs              dirs
 	paths             *strings.Replacer // the directories as the host knows them
 	env               map[string]string
@@ -68,7 +69,8 @@ type request struct {
 func newTask(host sdk.Host, node sdk.Node, scope sdk.Scope, r request, adopted bool) *task {
 	return &task{
 		namespace: r.namespace, region: node.Region,
-		dirs: dirs{task: r.dir.Dir, shared: r.dir.SharedAllocDir},
+		limits: r.config.Limits,
+		dirs:   dirs{task: r.dir.Dir, shared: r.dir.SharedAllocDir, host: r.config.Limits.AllFiles},
 		paths: strings.NewReplacer(
 			"${NOMAD_ALLOC_DIR}", r.dir.SharedAllocDir, "${NOMAD_TASK_DIR}", r.dir.LocalDir, "${NOMAD_SECRETS_DIR}", r.dir.SecretsDir),
 		env: r.env, line: newLine(host, scope), feed: newFeed(), adopted: adopted,
@@ -255,7 +257,7 @@ func (t *task) compile(ctx context.Context, f *file) (*document, error) {
 	if err != nil {
 		return nil, err
 	}
-	at, ok := t.dirs.find(path, false)
+	at, ok := t.dirs.readable(path)
 	if !ok {
 		return nil, refuse("template source path escapes alloc directory: %q", f.SourcePath)
 	}
@@ -346,7 +348,7 @@ func (t *task) settle(ctx context.Context) ([]change, error) {
 		}
 		var least, most time.Duration
 		for _, c := range changed {
-			l, m := c.quiet()
+			l, m := c.quiet(&t.limits)
 			least, most = max(least, l), max(most, m)
 		}
 		timer := time.NewTimer(min(least, most-time.Since(began)))

@@ -527,3 +527,80 @@ func TestFileIsFollowed(t *testing.T) {
 		f.stop()
 	})
 }
+
+// What the operator says about waiting counts for blocks that say nothing; its
+// bounds for those that do.
+func TestQuiet(t *testing.T) {
+	const s = time.Second
+	for _, test := range []struct {
+		name        string
+		block       *wait
+		limits      limits
+		least, most time.Duration
+	}{
+		{"nobody says anything", nil, limits{}, 5 * s, 240 * s},
+		{"the operator does", nil, limits{Wait: &wait{Min: s, Max: 3 * s}}, s, 3 * s},
+		{"the operator says the least only", nil, limits{Wait: &wait{Min: s}}, s, 4 * s},
+		{"the bounds are not for the operator", nil, limits{Wait: &wait{Min: s, Max: 3 * s}, WaitBounds: wait{Min: 2 * s, Max: 2 * s}}, s, 3 * s},
+		{"the bounds are not for those who say nothing", nil, limits{WaitBounds: wait{Min: 10 * s}}, 5 * s, 240 * s},
+		{"the block does", &wait{Min: s, Max: 2 * s}, limits{Wait: &wait{Min: 9 * s, Max: 9 * s}}, s, 2 * s},
+		{"the block waits too little", &wait{Min: s, Max: 20 * s}, limits{WaitBounds: wait{Min: 2 * s}}, 2 * s, 20 * s},
+		{"the block waits too long", &wait{Min: s, Max: 20 * s}, limits{WaitBounds: wait{Max: 3 * s}}, s, 3 * s},
+		{"the most that follows from the least is bound too", &wait{Min: s}, limits{WaitBounds: wait{Max: 3 * s}}, s, 3 * s},
+		{"the least is never above the most", &wait{Min: s, Max: s}, limits{WaitBounds: wait{Min: 9 * s, Max: 3 * s}}, 9 * s, 9 * s},
+	} {
+		b := block{Wait: test.block}
+		if least, most := b.quiet(&test.limits); least != test.least || most != test.most {
+			t.Errorf("%s: %v to %v, want %v to %v", test.name, least, most, test.least, test.most)
+		}
+	}
+}
+
+func TestLimits(t *testing.T) {
+	outside := t.TempDir()
+	if err := errors.Join(
+		os.WriteFile(filepath.Join(outside, "file"), []byte("of the machine"), 0o600),
+		os.Symlink(filepath.Join(outside, "file"), filepath.Join(outside, "link")),
+		os.WriteFile(filepath.Join(outside, "source"), []byte("{{ env `GREETING` }}"), 0o600),
+	); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name   string
+		block  block
+		limits map[string]any
+		want   string
+		fails  string
+	}{
+		{"a function that the operator denies", block{EmbeddedTmpl: `{{ env "GREETING" }}`}, map[string]any{"function_denylist": []string{"env"}}, "", "env: the function is disabled"},
+		{"one of Go", block{EmbeddedTmpl: `{{ and 1 2 }}`}, map[string]any{"function_denylist": []string{"and"}}, "", "and: the function is disabled"},
+		{"another one", block{EmbeddedTmpl: `{{ env "GREETING" }}`}, map[string]any{"function_denylist": []string{"file"}}, "hello", ""},
+		{"a list without those that nobody may call", block{EmbeddedTmpl: `{{ plugin "x" }}`}, map[string]any{"function_denylist": []string{}}, "", "plugin: the function is disabled"},
+		{"a file of the machine", block{EmbeddedTmpl: `{{ file "` + outside + `/file" }}`}, map[string]any{"disable_file_sandbox": true}, "of the machine", ""},
+		{"a link to one", block{EmbeddedTmpl: `{{ file "` + outside + `/link" }}`}, map[string]any{"disable_file_sandbox": true}, "of the machine", ""},
+		{"a file above", block{EmbeddedTmpl: `{{ file "../alloc/x" }}`}, map[string]any{"disable_file_sandbox": true}, "shared", ""},
+		{"a source of the machine", block{SourcePath: outside + "/source"}, map[string]any{"disable_file_sandbox": true}, "hello", ""},
+		{"a destination stays inside", block{EmbeddedTmpl: "x", DestPath: "../../x"}, map[string]any{"disable_file_sandbox": true}, "", "template destination path escapes"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f := newFixture(t)
+			req := f.request("web", one(test.block), map[string]any{"limits": test.limits})
+			if err := os.WriteFile(filepath.Join(req.Dir.SharedAllocDir, "x"), []byte("shared"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			ctx, kill := context.WithCancel(t.Context())
+			defer kill()
+			f.killed = kill
+			_, err := f.hook.Prestart(ctx, req)
+			defer f.stop()
+			switch {
+			case test.fails == "" && (err != nil || f.read("web/local/out") != test.want):
+				t.Errorf("got %v", err)
+			case test.fails != "":
+				if notes := f.taken(); len(notes) != 1 || !strings.Contains(notes[0], test.fails) {
+					t.Errorf("got %v, noted %q, want %q", err, notes, test.fails)
+				}
+			}
+		})
+	}
+}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/builtin/artifact"
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
+	"github.com/nomad-lite/nomad-lite/builtin/template"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
@@ -151,7 +152,7 @@ func agentConfig(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger
 		Records:    c.Records,
 		Plugins:    plugins,
 		Hooks:      c.Hooks,
-		HookLimits: map[string]map[string]any{artifact.Name: c.Artifact},
+		HookLimits: map[string]map[string]any{artifact.Name: c.Artifact, template.Name: c.Template},
 		Version:    buildVersion(),
 		Logger:     logger,
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -31,15 +32,21 @@ var artifact = map[string]setting{
 const noBuckets = "there are no downloads from buckets here but by https"
 
 func artifactLimit[T any](read func(item) (T, error)) setting {
+	return hookLimit(func(c *Config) *map[string]any { return &c.Artifact }, read)
+}
+
+// hookLimit keeps what the operator says to a hook in the box.
+func hookLimit[T any](field func(*Config) *map[string]any, read func(item) (T, error)) setting {
 	return setting{set: func(c *Config, i item) error {
 		v, err := read(i)
 		if err != nil {
 			return err
 		}
-		if c.Artifact == nil {
-			c.Artifact = make(map[string]any)
+		m := field(c)
+		if *m == nil {
+			*m = make(map[string]any)
 		}
-		c.Artifact[i.name] = v
+		(*m)[i.name] = v
 		return nil
 	}}
 }
@@ -88,14 +95,8 @@ func (i item) words() ([]string, error) {
 var extraPath = regexp.MustCompile(`^[fd]:[rwcx]+:/`)
 
 func (i item) extraPaths() ([]string, error) {
-	elements, ok := i.value.([]any)
-	paths := []string{}
-	for _, element := range elements {
-		text, isText := element.(string)
-		ok = ok && isText && extraPath.MatchString(text)
-		paths = append(paths, text)
-	}
-	if !ok {
+	paths, err := i.list()
+	if err != nil || slices.ContainsFunc(paths, func(p string) bool { return !extraPath.MatchString(p) }) {
 		return nil, errors.New(`must be a list of paths such as "d:rx:/opt/tools" and "f:r:/etc/netrc"`)
 	}
 	return paths, nil

@@ -31,6 +31,7 @@ type Config struct {
 	Plugins   []catalog.Block
 	Hooks     []hooks.Rule   // in the order of the files
 	Artifact  map[string]any // the client's artifact block; nil: there is none
+	Template  map[string]any // its template block
 
 	BindAddr      string // for all addresses that are not named
 	HTTPAddr      string // that the API listens on

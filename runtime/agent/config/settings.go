@@ -329,6 +329,7 @@ var client = map[string]setting{
 	},
 
 	"artifact": {block: artifact},
+	"template": {block: template},
 
 	"alloc_dir":                       ignored("allocations are in the data directory"),
 	"alloc_mounts_dir":                ignored("allocations are in the data directory"),
@@ -365,7 +366,6 @@ var client = map[string]setting{
 	"servers":                         ignored(noServers),
 	"start_join":                      ignored(noServers),
 	"state_dir":                       ignored("the state is in the data directory"),
-	"template":                        ignored(notYet),
 	"users":                           ignored(notYet),
 	"allow_unsafe_driver_reattach":    ignored(needless),
 	"disable_allocation_hook_metrics": ignored(needless),

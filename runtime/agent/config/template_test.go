@@ -1,0 +1,68 @@
+package config
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+)
+
+func TestTemplateBlock(t *testing.T) {
+	const text = `
+client {
+  template {
+    function_denylist    = ["env", "plugin"]
+    disable_file_sandbox = true
+    max_stale            = "1m"
+    wait {
+      min = "1s"
+      max = "2s"
+    }
+    wait_bounds {
+      max = "1h"
+    }
+    consul_retry {
+      attempts = 1
+    }
+  }
+}`
+	var c Config
+	got := said(c.Parse("n.hcl", []byte(text)))
+	want := []string{
+		"n.hcl:14: client.template.consul_retry is ignored: there is no Consul here",
+		"n.hcl:4: function_denylist: executeTemplate, writeToFile stay denied: nomad-lite does not have them",
+		"n.hcl:6: client.template.max_stale is ignored: " + atHome,
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("warnings\n%q\nwant\n%q", got, want)
+	}
+	wait, _ := c.Template["wait"].(map[string]time.Duration)
+	bounds, _ := c.Template["wait_bounds"].(map[string]time.Duration)
+	denied, _ := c.Template["function_denylist"].([]string)
+	if !maps.Equal(wait, map[string]time.Duration{"min": time.Second, "max": 2 * time.Second}) ||
+		!maps.Equal(bounds, map[string]time.Duration{"max": time.Hour}) ||
+		!slices.Equal(denied, []string{"env", "plugin"}) || c.Template["disable_file_sandbox"] != true || len(c.Template) != 4 {
+		t.Errorf("read %v", c.Template)
+	}
+
+	c = Config{}
+	got = said(c.Parse("n.json", []byte(`{"client": {"template": {"wait": {"min": "1s"}, "function_denylist": ["plugin", "executeTemplate", "writeToFile"]}}}`)))
+	wait, _ = c.Template["wait"].(map[string]time.Duration)
+	if len(got) > 0 || !maps.Equal(wait, map[string]time.Duration{"min": time.Second}) {
+		t.Errorf("as JSON: said %q, read %v", got, c.Template)
+	}
+
+	for text, want := range map[string]string{
+		"wait {\nmin = \"5s\"\nmax = \"1s\"\n}": "wait: min 5s is greater than max 1s",
+		`wait { middle = "5s" }`:                "wait: has min and max, and no middle",
+		`wait_bounds { min = "x" }`:             `wait_bounds: min must be a duration, such as "90s"`,
+		`wait = "5s"`:                           "wait: is a block: wait { min = … max = … }",
+		`function_denylist = "env"`:             `function_denylist: must be a list, such as ["a", "b"]`,
+	} {
+		text = "client {\n template {\n" + text + "\n}\n}"
+		if got := said(new(Config).Parse("n.hcl", []byte(text))); len(got) != 1 || got[0] != "n.hcl:3: "+want {
+			t.Errorf("%s: said %q, want %q", text, got, want)
+		}
+	}
+}
