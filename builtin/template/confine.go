@@ -2,9 +2,12 @@ package template
 
 import (
 	"fmt"
+	"os"
 	"runtime"
+	"sync"
 	"unsafe"
 
+	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 )
 
@@ -16,25 +19,45 @@ const (
 		unix.LANDLOCK_ACCESS_FS_REFER | unix.LANDLOCK_ACCESS_FS_TRUNCATE
 )
 
+// nowhere is the directory of those who need no files; they get a nil root.
+const nowhere = ""
+
 // confine calls access on a thread of its own that can only reach what is below
 // dir, and that ends with it. A kernel without Landlock leaves it to os.Root.
-func confine(dir string, access func() error) error {
+func confine(dir string, access func(*os.Root) error) error {
 	done := make(chan error, 1)
 	go func() {
 		// Never unlocked: the thread is of no use to anybody else.
 		runtime.LockOSThread()
-		if err := restrictThread(dir); err != nil {
-			done <- fmt.Errorf("confine to %s: %w", dir, err)
-			return
-		}
-		done <- access()
+		done <- confineThread(dir, access)
 	}()
 	return <-done
 }
 
+func confineThread(dir string, access func(*os.Root) error) error {
+	var root *os.Root
+	if dir != nowhere {
+		var err error
+		if root, err = os.OpenRoot(dir); err != nil {
+			return err
+		}
+		defer root.Close()
+	}
+	if err := restrictThread(dir); err != nil {
+		return fmt.Errorf("confine to %q: %w", dir, err)
+	}
+	return access(root)
+}
+
+// tellOnce says once per process what is missing here.
+var tellOnce sync.Once
+
 func restrictThread(dir string) error {
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
+		tellOnce.Do(func() {
+			hclog.Default().Warn("templates are kept in their directories by this program alone: this kernel has no landlock")
+		})
 		return nil
 	}
 	handled := uint64(landlockFirst)
@@ -51,14 +74,16 @@ func restrictThread(dir string) error {
 		return errno
 	}
 	defer unix.Close(int(rules))
-	parent, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(parent)
-	beneath := unix.LandlockPathBeneathAttr{Allowed_access: handled & landlockUse, Parent_fd: int32(parent)}
-	if _, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, rules, unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&beneath)), 0, 0, 0); errno != 0 {
-		return errno
+	if dir != nowhere {
+		parent, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(parent)
+		beneath := unix.LandlockPathBeneathAttr{Allowed_access: handled & landlockUse, Parent_fd: int32(parent)}
+		if _, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, rules, unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&beneath)), 0, 0, 0); errno != 0 {
+			return errno
+		}
 	}
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return err

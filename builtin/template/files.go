@@ -144,19 +144,17 @@ func (p place) write(content []byte, mode uint32, uid, gid int) error {
 // confined calls access with the root open, on a thread that the kernel lets see
 // nothing else where it can.
 func (p place) confined(access func(root *os.Root, name string) error) error {
-	root, err := os.OpenRoot(p.root)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	if p.root != machine {
-		return confine(p.root, func() error { return access(root, p.name) })
-	}
-	real, err := filepath.EvalSymlinks(machine + p.name)
-	if err != nil {
-		return err
-	}
-	return access(root, cmp.Or(strings.TrimPrefix(real, machine), "."))
+	return confine(p.root, func(root *os.Root) error {
+		name := p.name
+		if p.root == machine {
+			real, err := filepath.EvalSymlinks(machine + name)
+			if err != nil {
+				return err
+			}
+			name = cmp.Or(strings.TrimPrefix(real, machine), ".")
+		}
+		return access(root, name)
+	})
 }
 
 // filePause is how often a file is looked at. A watch of the kernel would not see

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -110,25 +111,26 @@ func TestOwner(t *testing.T) {
 	}
 }
 
-// What runs confined sees its directory, and nothing else even by its path; the
-// rest of the process is as free as before.
-func TestConfine(t *testing.T) {
+// needLandlock skips a test where the kernel cannot confine.
+func needLandlock(t *testing.T) {
+	t.Helper()
 	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION); errno != 0 {
 		t.Skipf("this kernel has no Landlock: %v", errno)
 	}
+}
+
+// What runs confined sees its directory, and nothing else even by its path; the
+// rest of the process is as free as before.
+func TestConfine(t *testing.T) {
+	needLandlock(t)
 	dir, outside := t.TempDir(), t.TempDir()
 	inside := touch(t, dir, "x")
 	other := touch(t, outside, "x")
-	err := confine(dir, func() error {
+	err := confine(dir, func(*os.Root) error {
 		if _, err := os.ReadFile(inside); err != nil {
 			return err
 		}
-		if _, err := os.ReadFile(other); !errors.Is(err, fs.ErrPermission) {
-			t.Errorf("read outside: %v", err)
-		}
-		if err := os.WriteFile(filepath.Join(outside, "new"), nil, 0o600); !errors.Is(err, fs.ErrPermission) {
-			t.Errorf("write outside: %v", err)
-		}
+		burgle(t, outside)
 		return os.WriteFile(filepath.Join(dir, "new"), nil, 0o600)
 	})
 	if err != nil {
@@ -136,5 +138,43 @@ func TestConfine(t *testing.T) {
 	}
 	if _, err := os.ReadFile(other); err != nil {
 		t.Errorf("afterwards: %v", err)
+	}
+}
+
+// burgle tries what a function of a template that has been taken over would try.
+func burgle(t *testing.T, outside string) {
+	t.Helper()
+	path := filepath.Join(outside, "x")
+	_, read := os.ReadFile(path)
+	_, list := os.ReadDir(outside)
+	for what, err := range map[string]error{
+		"read":     read,
+		"list":     list,
+		"write":    os.WriteFile(filepath.Join(outside, "new"), nil, 0o600),
+		"truncate": os.Truncate(path, 0),
+		"remove":   os.Remove(path),
+		"link":     os.Link(path, filepath.Join(outside, "link")),
+		"symlink":  os.Symlink("/etc", filepath.Join(outside, "symlink")),
+		"rename":   os.Rename(path, filepath.Join(outside, "renamed")),
+		"mkdir":    os.Mkdir(filepath.Join(outside, "dir"), 0o700),
+		"device":   unix.Mknod(filepath.Join(outside, "device"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))),
+		"run":      exec.Command("/bin/true").Run(),
+	} {
+		if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EXDEV) {
+			t.Errorf("%s outside: %v", what, err)
+		}
+	}
+}
+
+// The functions of a template run where no file can be reached.
+func TestRenderingIsConfined(t *testing.T) {
+	needLandlock(t)
+	outside := t.TempDir()
+	touch(t, outside, "x")
+	called := false
+	pure["burgle"] = func() string { called = true; burgle(t, outside); return "" }
+	defer delete(pure, "burgle")
+	if _, err := render(t, "{{ burgle }}"); err != nil || !called {
+		t.Errorf("called %v, %v", called, err)
 	}
 }

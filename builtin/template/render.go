@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -128,20 +129,12 @@ func callOf(tree *parse.Tree, pos parse.Pos, function string) parse.Node {
 	return &parse.ActionNode{NodeType: parse.NodeAction, Pos: pos, Pipe: &parse.PipeNode{NodeType: parse.NodePipe, Pos: pos, Cmds: []*parse.CommandNode{command}}}
 }
 
-// execute renders the document. The text does not count while something is
-// missing. A panic is an error: the process works for other tasks too.
+// execute renders the document, on a thread that can reach no file: whatever a
+// function does, file alone opens one. The text does not count while something is
+// missing.
 func (d *document) execute(p *pass) (text string, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("%v", r)
-		}
-	}()
-	t, err := d.text.Clone()
-	if err != nil {
-		return "", err
-	}
 	var out limited
-	err = t.Funcs(p.funcs()).Execute(&out, nil)
+	err = confine(nowhere, func(*os.Root) error { return d.executeHere(p, &out) })
 	var never refusal
 	switch {
 	case err == nil:
@@ -152,6 +145,20 @@ func (d *document) execute(p *pass) (text string, err error) {
 		return "", nil // it may be for want of what is missing
 	}
 	return "", err
+}
+
+// executeHere makes an error of a panic: the process works for other tasks too.
+func (d *document) executeHere(p *pass, out *limited) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%v", r)
+		}
+	}()
+	t, err := d.text.Clone()
+	if err != nil {
+		return err
+	}
+	return t.Funcs(p.funcs()).Execute(out, nil)
 }
 
 // limited is a buffer that does not grow without end.
