@@ -29,8 +29,8 @@ func parseYAML(s string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	left := maxSteps
-	if err := weigh(v, &left); err != nil {
+	left := maxSize
+	if err := weighYAML(v, &left); err != nil {
 		return nil, err
 	}
 	text, err := ctyjson.Marshal(v, t)
@@ -59,15 +59,19 @@ func yamlDepth(s string) (deepest int) {
 	return deepest
 }
 
-// weigh counts what a value would be when it is written out.
-func weigh(v cty.Value, left *int) error {
-	if *left--; *left < 0 {
-		return errors.New("the document has too many values")
+// weighYAML is weigh for what the parser returns, which is heavier.
+func weighYAML(v cty.Value, left *int) error {
+	*left -= 4 * scalar
+	if v.Type() == cty.String && v.IsKnown() && !v.IsNull() {
+		*left -= len(v.AsString())
+	}
+	if *left < 0 {
+		return fmt.Errorf("the document stands for more than %d bytes", maxSize)
 	}
 	if v.IsKnown() && !v.IsNull() && v.CanIterateElements() {
 		for it := v.ElementIterator(); it.Next(); {
 			_, element := it.Element()
-			if err := weigh(element, left); err != nil {
+			if err := weighYAML(element, left); err != nil {
 				return err
 			}
 		}

@@ -2,7 +2,6 @@ package template
 
 import (
 	"bytes"
-	"cmp"
 	"crypto/hmac"
 	"crypto/md5"
 	"crypto/sha256"
@@ -10,9 +9,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"html"
 	"maps"
-	"net/url"
 	"reflect"
 	"regexp"
 	"slices"
@@ -21,8 +18,6 @@ import (
 	"text/template"
 	"time"
 	"unicode"
-
-	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
 // pure are the functions that only look at their arguments. The last argument
@@ -75,8 +70,8 @@ var pure = template.FuncMap{
 
 	"explode":              explode,
 	"explodeMap":           explode,
-	"mergeMap":             func(to, from map[string]any) map[string]any { return merge(to, from, false) },
-	"mergeMapWithOverride": func(to, from map[string]any) map[string]any { return merge(to, from, true) },
+	"mergeMap":             func(to, from map[string]any) (map[string]any, error) { return weighed(merge(to, from, false)) },
+	"mergeMapWithOverride": func(to, from map[string]any) (map[string]any, error) { return weighed(merge(to, from, true)) },
 
 	"add":      arithmetic("add", func(b, a int64) (int64, error) { return a + b, nil }, func(b, a float64) float64 { return a + b }),
 	"subtract": arithmetic("subtract", func(b, a int64) (int64, error) { return a - b, nil }, func(b, a float64) float64 { return a - b }),
@@ -91,18 +86,18 @@ var pure = template.FuncMap{
 	"byTag":  byTag,
 	"byPort": byPort,
 
-	"spew_dump":    func(v any) (string, error) { return short(fmt.Sprintf("%#v\n", v)) },
-	"spew_sdump":   func(v any) (string, error) { return short(fmt.Sprintf("%#v\n", v)) },
+	"spew_dump":    spew,
+	"spew_sdump":   spew,
 	"spew_printf":  printf,
 	"spew_sprintf": printf,
 
 	// The builtin ones, with a limit to what comes of them.
-	"print":    func(v ...any) (string, error) { return short(fmt.Sprint(v...)) },
+	"print":    printer(fmt.Sprint),
 	"printf":   printf,
-	"println":  func(v ...any) (string, error) { return short(fmt.Sprintln(v...)) },
-	"html":     func(v ...any) (string, error) { return short(html.EscapeString(fmt.Sprint(v...))) },
-	"js":       func(v ...any) (string, error) { return short(template.JSEscaper(v...)) },
-	"urlquery": func(v ...any) (string, error) { return short(url.QueryEscape(fmt.Sprint(v...))) },
+	"println":  printer(fmt.Sprintln),
+	"html":     printer(template.HTMLEscaper),
+	"js":       printer(template.JSEscaper),
+	"urlquery": printer(template.URLQueryEscaper),
 }
 
 const disabled = "the function is disabled"
@@ -126,15 +121,7 @@ func init() {
 	}
 }
 
-// short refuses a text that has grown too long.
-func short(s string) (string, error) {
-	if len(s) > maxSize {
-		return "", fmt.Errorf("a text of more than %d bytes", maxSize)
-	}
-	return s, nil
-}
-
-func printf(format string, v ...any) (string, error) { return short(fmt.Sprintf(format, v...)) }
+func spew(v any) (string, error) { return printf("%#v\n", v) }
 
 func encoder(e *base64.Encoding) func(string) (string, error) {
 	return func(s string) (string, error) { return short(e.EncodeToString([]byte(s))) }
@@ -219,6 +206,9 @@ func join(by string, list any) (string, error) {
 	case reflect.Slice, reflect.Array:
 	default:
 		return "", fmt.Errorf("%T is no list", list)
+	}
+	if _, err := weight(list); err != nil {
+		return "", err
 	}
 	var b strings.Builder
 	for i := range v.Len() {
@@ -311,6 +301,9 @@ func parseJSON(s string) (any, error) {
 
 func jsonWriter(indent string, escape bool) func(any) (string, error) {
 	return func(v any) (string, error) {
+		if _, err := weight(v); err != nil {
+			return "", err
+		}
 		var b bytes.Buffer
 		e := json.NewEncoder(&b)
 		e.SetIndent("", indent)
@@ -345,7 +338,7 @@ func explode(flat map[string]any) (map[string]any, error) {
 		}
 		at[last] = flat[path]
 	}
-	return tree, nil
+	return weighed(tree)
 }
 
 // merge returns to with what from has besides, at every level.
@@ -426,8 +419,8 @@ func timestamp(format ...string) (string, error) {
 	return now.Format(format[0]), nil
 }
 
-func byTag(list []sdk.Service) map[string][]sdk.Service {
-	m := map[string][]sdk.Service{}
+func byTag(list []service) map[string][]service {
+	m := map[string][]service{}
 	for _, s := range list {
 		for _, tag := range s.Tags {
 			m[tag] = append(m[tag], s)
@@ -436,67 +429,10 @@ func byTag(list []sdk.Service) map[string][]sdk.Service {
 	return m
 }
 
-func byPort(list []sdk.Service) map[int][]sdk.Service {
-	m := map[int][]sdk.Service{}
+func byPort(list []service) map[int][]service {
+	m := map[int][]service{}
 	for _, s := range list {
 		m[s.Port] = append(m[s.Port], s)
 	}
 	return m
-}
-
-// scratch is what a template notes for itself while it is rendered.
-type scratch map[string]any
-
-// Key reports whether there is a note of that name.
-func (s scratch) Key(k string) bool { _, ok := s[k]; return ok }
-
-// Get returns a note, nil if there is none.
-func (s scratch) Get(k string) any { return s[k] }
-
-// Set makes a note, and returns nothing to print.
-func (s scratch) Set(k string, v any) string { s[k] = v; return "" }
-
-// SetX is Set unless there is such a note.
-func (s scratch) SetX(k string, v any) string {
-	if !s.Key(k) {
-		s[k] = v
-	}
-	return ""
-}
-
-// MapSet makes a note in a map that is a note.
-func (s scratch) MapSet(k, mk string, v any) (string, error) {
-	m, ok := s[k].(map[string]any)
-	if s[k] != nil && !ok {
-		return "", fmt.Errorf("%q is no map", k)
-	}
-	if m == nil {
-		m = map[string]any{}
-		s[k] = m
-	}
-	m[mk] = v
-	return "", nil
-}
-
-// MapSetX is MapSet unless there is such a note.
-func (s scratch) MapSetX(k, mk string, v any) (string, error) {
-	if m, ok := s[k].(map[string]any); ok {
-		if _, taken := m[mk]; taken {
-			return "", nil
-		}
-	}
-	return s.MapSet(k, mk, v)
-}
-
-// MapValues returns the values of a map in the order of their keys.
-func (s scratch) MapValues(k string) ([]any, error) {
-	m, ok := s[k].(map[string]any)
-	if s[k] != nil && !ok {
-		return nil, fmt.Errorf("%q is no map", k)
-	}
-	list := []any{}
-	for _, key := range slices.SortedFunc(maps.Keys(m), cmp.Compare[string]) {
-		list = append(list, m[key])
-	}
-	return list, nil
 }

@@ -124,7 +124,7 @@ func TestFunctionsRefuse(t *testing.T) {
 		{`{{ regexReplaceAll " " "0123456789" (printf "%1000000d" 1) }}`, "a text of more than"},
 		{`{{ join (printf "%1000000d" 1) (split "," "a,b,c,d,e,f") }}`, "a text of more than"},
 		{`{{ parseYAML "a: [" }}`, "parseYAML"},
-		{`{{ parseYAML "` + yamlBomb + `" }}`, "the document has too many values"},
+		{`{{ parseYAML "` + yamlBomb + `" }}`, "the document stands for more than 4194304 bytes"},
 		{`{{ parseYAML "` + strings.Repeat("[", 2000) + strings.Repeat("]", 2000) + `" }}`, "nested more than 1000 deep"},
 		{`{{ parseYAML "` + strings.Repeat("- ", 2000) + `x" }}`, "nested more than 1000 deep"},
 		{`{{ parseJSON "` + strings.Repeat("[", 20000) + strings.Repeat("]", 20000) + `" }}`, "exceeded max depth"},
@@ -136,6 +136,18 @@ func TestFunctionsRefuse(t *testing.T) {
 		{`{{ sockaddr "GetAllInterfaces" }}`, `sockaddr: "GetAllInterfaces" is not supported`},
 		{`{{ timestamp "a" "b" }}`, "timestamp takes one format"},
 		{`{{ index (split "," "a") 5 }}`, "index out of range"},
+
+		// Values that are short to make and have no end when they are printed.
+		{`{{ range loop 40 }}{{ scratch.MapSet "m" "a" (scratch.Get "m") }}{{ scratch.MapSet "m" "b" (scratch.Get "m") }}{{ end }}{{ scratch.Get "m" }}`, "a value of more than 8388608 bytes"},
+		{`{{ range loop 2000 }}{{ scratch.Set "n" (scratch.Get "m") }}{{ scratch.Set "m" nil }}{{ scratch.MapSet "m" "a" (scratch.Get "n") }}{{ end }}`, "nested more than 1000 deep"},
+		{`{{ scratch.Set "s" scratch }}`, "scratch is not a value"},
+		{`{{ scratch.MapSet "m" "s" scratch }}`, "scratch is not a value"},
+		{`{{ range $i := loop 10 }}{{ scratch.Set (print $i) (printf "%1000000d" 1) }}{{ end }}`, "scratch holds more than 8388608 bytes"},
+		{`{{ printf "%1000000[1]d%1000000[1]d%1000000[1]d%1000000[1]d%1000000[1]d%1000000[1]d" 1 | len }}`, "a text of more than 4194304 bytes"},
+		{`{{ printf "` + strings.Repeat("%1000000[1]d", 100) + `" 1 }}`, "a text of more than 4194304 bytes may come of it"},
+		{`{{ $x := printf "%1000000d" 1 }}{{ printf "` + strings.Repeat("%[1]s", 100) + `" $x }}`, "a text of more than 4194304 bytes may come of it"},
+		{`{{ $x := printf "%1000000d" 1 }}{{ print` + strings.Repeat(" $x", 100) + ` }}`, "a value of more than 8388608 bytes"},
+		{`{{ parseYAML (print "a: &a " (printf "%1000000d" 1 | replaceAll " " "x") "\nb: [*a,*a,*a,*a,*a,*a,*a,*a,*a]") }}`, "the document stands for more than 4194304 bytes"},
 	} {
 		if got, err := render(t, test.text); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %q, %v, want an error with %q", test.text, got, err, test.want)
@@ -148,9 +160,12 @@ const yamlBomb = `a: &a [x,x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a
 
 // The instances that a key gets are the same as long as they live.
 func TestServiceByKey(t *testing.T) {
-	list := []sdk.Service{{ID: "1"}, {ID: "2"}, {ID: "3"}, {ID: "4"}}
-	first := func(list []sdk.Service, key string) string {
-		return slices.MinFunc(list, func(a, b sdk.Service) int { return strings.Compare(rank(key, a), rank(key, b)) }).ID
+	var list []service
+	for _, id := range []string{"1", "2", "3", "4"} {
+		list = append(list, service{Service: sdk.Service{ID: id}})
+	}
+	first := func(list []service, key string) string {
+		return slices.MinFunc(list, func(a, b service) int { return strings.Compare(rank(key, a), rank(key, b)) }).ID
 	}
 	got := map[string]bool{}
 	for _, key := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"} {

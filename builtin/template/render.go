@@ -208,12 +208,6 @@ func refusing(name, why string) func(...any) (string, error) {
 	return func(...any) (string, error) { return "", refuse("%s: %s", name, why) }
 }
 
-// newScratch makes one note book for the whole pass.
-func newScratch() func() scratch {
-	s := scratch{}
-	return func() scratch { return s }
-}
-
 func (p *pass) tick() (string, error) {
 	if p.steps++; p.steps > maxSteps {
 		return "", fmt.Errorf("more than %d steps", maxSteps)
@@ -380,7 +374,7 @@ func (p *pass) nomadVarList(safe bool, prefix []string) ([]varMeta, error) {
 
 // nomadService lists the instances of "name" or "tag.name"; with a number and a
 // key before it so many of them, the same for the same key as long as they live.
-func (p *pass) nomadService(args ...any) ([]sdk.Service, error) {
+func (p *pass) nomadService(args ...any) ([]service, error) {
 	limit, key := -1, ""
 	switch len(args) {
 	case 1:
@@ -405,23 +399,23 @@ func (p *pass) nomadService(args ...any) ([]sdk.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	list := []sdk.Service{}
+	list := []service{}
 	for _, s := range value.([]sdk.Service) {
 		if !tagged || slices.Contains(s.Tags, tag) {
-			list = append(list, s)
+			list = append(list, service{s, s.NodeID})
 		}
 	}
 	if limit < 0 || limit >= len(list) {
 		return list, nil
 	}
-	slices.SortStableFunc(list, func(a, b sdk.Service) int {
+	slices.SortStableFunc(list, func(a, b service) int {
 		return strings.Compare(rank(key, a), rank(key, b))
 	})
 	return list[:limit], nil
 }
 
 // rank orders instances for a key: one that comes or goes does not move others.
-func rank(key string, s sdk.Service) string {
+func rank(key string, s service) string {
 	h := fnv.New128a()
 	h.Write([]byte(key + "\x00" + s.ID))
 	return string(h.Sum(nil))

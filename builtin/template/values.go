@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"slices"
 	"text/template"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
 // varMeta says which variable something is about.
@@ -44,6 +46,12 @@ func (m items) Tuples() []tuple {
 }
 
 type tuple struct{ K, V string }
+
+// service is an instance. Templates know its node by another name.
+type service struct {
+	sdk.Service
+	Node string
+}
 
 // serviceName is a service, with the tags of all its instances.
 type serviceName struct {

@@ -1,0 +1,90 @@
+package template
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// scratch is what a template notes for itself while it is rendered.
+type scratch struct {
+	notes  map[string]any
+	weight map[string]int
+	total  int
+}
+
+// newScratch makes one for the whole of a pass.
+func newScratch() func() *scratch {
+	s := &scratch{notes: map[string]any{}, weight: map[string]int{}}
+	return func() *scratch { return s }
+}
+
+// Key reports whether there is a note of that name.
+func (s *scratch) Key(k string) bool { _, ok := s.notes[k]; return ok }
+
+// Get returns a note, nil if there is none.
+func (s *scratch) Get(k string) any { return s.notes[k] }
+
+// Set makes a note, and returns nothing to print.
+func (s *scratch) Set(k string, v any) (string, error) {
+	w, err := weight(v)
+	if err != nil {
+		return "", err
+	}
+	if s.total += w - s.weight[k]; s.total > maxWeight {
+		return "", fmt.Errorf("scratch holds more than %d bytes", maxWeight)
+	}
+	s.notes[k], s.weight[k] = v, w
+	return "", nil
+}
+
+// SetX is Set unless there is such a note.
+func (s *scratch) SetX(k string, v any) (string, error) {
+	if s.Key(k) {
+		return "", nil
+	}
+	return s.Set(k, v)
+}
+
+// MapSet makes a note in a map that is a note. Who has got the map before keeps
+// what he has got.
+func (s *scratch) MapSet(k, mk string, v any) (string, error) {
+	m, err := s.mapOf(k)
+	if err != nil {
+		return "", err
+	}
+	if m = maps.Clone(m); m == nil {
+		m = map[string]any{}
+	}
+	m[mk] = v
+	return s.Set(k, m)
+}
+
+// MapSetX is MapSet unless there is such a note.
+func (s *scratch) MapSetX(k, mk string, v any) (string, error) {
+	if m, err := s.mapOf(k); err == nil {
+		if _, taken := m[mk]; taken {
+			return "", nil
+		}
+	}
+	return s.MapSet(k, mk, v)
+}
+
+// MapValues returns the values of a map in the order of their keys.
+func (s *scratch) MapValues(k string) ([]any, error) {
+	m, err := s.mapOf(k)
+	list := []any{}
+	for _, key := range slices.SortedFunc(maps.Keys(m), cmp.Compare[string]) {
+		list = append(list, m[key])
+	}
+	return list, err
+}
+
+func (s *scratch) mapOf(k string) (map[string]any, error) {
+	m, ok := s.notes[k].(map[string]any)
+	if s.notes[k] != nil && !ok {
+		return nil, fmt.Errorf("%q is no map", k)
+	}
+	return m, nil
+}
