@@ -1,6 +1,7 @@
 package template
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -37,7 +38,7 @@ func parseYAML(s string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parseJSON(string(text))
+	return decode(text)
 }
 
 // yamlDepth returns how deep a document can be nested at most, by its brackets and
@@ -79,42 +80,38 @@ func weighYAML(v cty.Value, left *int) error {
 	return nil
 }
 
-func toYAML(v any) (string, error) {
-	text, err := json.Marshal(v)
-	if err != nil {
-		return "", err
-	}
-	t, err := ctyjson.ImpliedType(text)
-	if err != nil {
-		return "", err
-	}
-	value, err := ctyjson.Unmarshal(text, t)
-	if err != nil {
-		return "", err
-	}
-	out, err := yaml.Marshal(value)
-	if err != nil {
-		return "", err
-	}
-	return short(strings.TrimSuffix(string(out), "\n"))
-}
-
 func toTOML(v any) (string, error) {
-	text, err := json.Marshal(v)
+	plain, err := normal(v)
 	if err != nil {
 		return "", err
 	}
-	var plain map[string]any
-	decoder := json.NewDecoder(strings.NewReader(string(text)))
-	decoder.UseNumber()
-	if err := decoder.Decode(&plain); err != nil {
+	if _, ok := plain.(map[string]any); !ok {
 		return "", errors.New("only a map can be TOML")
 	}
 	var b strings.Builder
-	if err := toml.NewEncoder(&b).Encode(numbers(plain)); err != nil {
+	if err := toml.NewEncoder(&b).Encode(plain); err != nil {
 		return "", err
 	}
 	return short(strings.TrimSuffix(b.String(), "\n"))
+}
+
+// normal returns a value in the types of JSON, with whole numbers as such.
+func normal(v any) (plain any, err error) {
+	if _, err := weight(v); err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	return decode(text)
+}
+
+func decode(text []byte) (plain any, err error) {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	err = decoder.Decode(&plain)
+	return numbers(plain), err
 }
 
 // numbers makes the numbers of JSON whole ones where they are.

@@ -47,7 +47,8 @@ func TestFunctions(t *testing.T) {
 		{`{{ with parseYAML "a:\n  b: [1, x]\n" }}{{ .a.b }}{{ end }}`, "[1 x]"},
 		{`{{ splitToMap "," ":" "a:<" | toJSON }} {{ splitToMap "," ":" "a:<" | toUnescapedJSON }}`, `{"a":"\u003c"} {"a":"<"}`},
 		{`{{ splitToMap "," ":" "a:<" | toJSONPretty }} {{ splitToMap "," ":" "a:<" | toUnescapedJSONPretty }}`, "{\n  \"a\": \"\\u003c\"\n} {\n  \"a\": \"<\"\n}"},
-		{`{{ parseJSON "{\"a\":{\"b\":1}}" | toYAML }}`, "\"a\":\n  \"b\": 1"},
+		{`{{ parseJSON "{\"a\":{\"b\":1}}" | toYAML }}`, "a:\n  b: 1"},
+		{`{{ $y := parseYAML "a: 12345678\nb: 1.5" }}{{ $y.a }} {{ add $y.a 1 }} {{ $y.b }}`, "12345678 12345679 1.5"},
 		{`{{ parseJSON "{\"a\":{\"b\":1.5,\"c\":2}}" | toTOML }}`, "[a]\n  b = 1.5\n  c = 2"},
 		{`{{ parseJSON "{\"a/b\":1,\"a/c\":2}" | explode | toJSON }} {{ parseJSON "{\"x/y\":1}" | explodeMap | toJSON }}`, `{"a":{"b":1,"c":2}} {"x":{"y":1}}`},
 		{`{{ $a := parseJSON "{\"m\":{\"x\":1}}" }}{{ $b := parseJSON "{\"m\":{\"x\":2,\"y\":3}}" }}{{ mergeMap $a $b | toJSON }} {{ mergeMapWithOverride $a $b | toJSON }}`, `{"m":{"x":1,"y":3}} {"m":{"x":2,"y":3}}`},
@@ -55,7 +56,7 @@ func TestFunctions(t *testing.T) {
 		{`{{ range loop 3 }}{{ . }}{{ end }} {{ range loop 2 4 }}{{ . }}{{ end }}`, "012 23"},
 		{`{{ scratch.Set "a" 1 }}{{ scratch.SetX "a" 2 }}{{ scratch.MapSet "m" "k" "v" }}{{ scratch.MapSetX "m" "k" "w" }}{{ scratch.Get "a" }} {{ scratch.Key "z" }} {{ scratch.MapValues "m" }}`, "1 false [v]"},
 		{`{{ timestamp "2006" | len }} {{ timestamp | len }} {{ timestamp "unix" | len }}`, "4 20 10"},
-		{`{{ sockaddr "GetInterfaceIP \"lo\"" }}`, "127.0.0.1"},
+		{`{{ sockaddr "GetInterfaceIP \"lo\"" }} {{ sockaddr "GetAllInterfaces | include \"name\" \"^lo$\" | include \"type\" \"IPv4\"" "| attr \"address\"" }}`, "127.0.0.1 127.0.0.1"},
 		{`{{ spew_sdump "x" }}{{ spew_dump "x" }}{{ spew_printf "%d" 1 }}{{ spew_sprintf "%d" 2 }}`, "\"x\"\n\"x\"\n12"},
 		{`{{ print 1 "a" }} {{ printf "%03d" 7 }} {{ println "x" }}{{ html "<" }} {{ js "'" }} {{ urlquery "a b" }}`, "1a 007 x\n&lt; \\' a+b"},
 
@@ -133,7 +134,7 @@ func TestFunctionsRefuse(t *testing.T) {
 		{`{{ splitToMap "," ":" ":x" }}`, "a pair without a key"},
 		{`{{ nomadService 0 "k" "db" }}`, "0 is no number of instances"},
 		{`{{ nomadService "a" "b" }}`, "nomadService takes a name"},
-		{`{{ sockaddr "GetAllInterfaces" }}`, `sockaddr: "GetAllInterfaces" is not supported`},
+		{`{{ sockaddr "GetEverything" }}`, `function "GetEverything" not defined`},
 		{`{{ timestamp "a" "b" }}`, "timestamp takes one format"},
 		{`{{ index (split "," "a") 5 }}`, "index out of range"},
 

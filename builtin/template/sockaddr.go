@@ -1,59 +1,419 @@
 package template
 
 import (
+	"cmp"
+	"encoding/binary"
 	"fmt"
+	"maps"
+	"math/big"
 	"net"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
+	"syscall"
+	"text/template"
+	"text/template/parse"
 )
 
-// sockaddr answers the expressions with which people look for an address of the
-// machine.
-func sockaddr(expression string) (string, error) {
-	name, args, _ := strings.Cut(strings.Trim(strings.TrimSpace(expression), "{} "), " ")
-	var keep func(net.Interface, net.IP) bool
-	switch name {
-	case "GetPrivateIP", "GetPrivateIPs":
-		keep = func(_ net.Interface, ip net.IP) bool { return ip.IsPrivate() }
-	case "GetPublicIP", "GetPublicIPs":
-		keep = func(_ net.Interface, ip net.IP) bool { return ip.IsGlobalUnicast() && !ip.IsPrivate() }
-	case "GetInterfaceIP", "GetInterfaceIPs":
-		wanted := strings.Trim(strings.TrimSpace(args), "\"`")
-		keep = func(i net.Interface, _ net.IP) bool { return i.Name == wanted }
-	default:
-		return "", fmt.Errorf("sockaddr: %q is not supported: use GetPrivateIP, GetPublicIP or GetInterfaceIP NAME, or attr.unique.network.ip-address of env", name)
-	}
-	found, err := addresses(keep)
-	if err != nil || len(found) == 0 {
+// sockaddr evaluates an expression of go-sockaddr, such as
+//
+//	GetAllInterfaces | include "name" "^eth" | include "type" "IPv4" | attr "address"
+func sockaddr(words ...string) (string, error) {
+	all, err := addresses()
+	if err != nil {
 		return "", err
 	}
-	if strings.HasSuffix(name, "s") {
-		return strings.Join(found, " "), nil
-	}
-	return found[0], nil
+	return all.evaluate(strings.Join(words, " "))
 }
 
-// addresses lists those of the interfaces that are up, IPv4 first.
-func addresses(keep func(net.Interface, net.IP) bool) ([]string, error) {
+func (l addressList) evaluate(expression string) (string, error) {
+	t, err := template.New("sockaddr").Funcs(pure).Funcs(l.funcs()).Parse("{{" + strings.Trim(strings.TrimSpace(expression), "{}") + "}}")
+	if err != nil {
+		return "", err
+	}
+	// Only a pipeline: what is executed here is not counted.
+	if nodes := t.Root.Nodes; len(nodes) != 1 || nodes[0].Type() != parse.NodeAction {
+		return "", fmt.Errorf("sockaddr: %q is not one pipeline", expression)
+	}
+	var out limited
+	err = t.Execute(&out, l)
+	return out.String(), err
+}
+
+// address is one of an interface.
+type address struct {
+	net     netip.Prefix // the address, with the length of its network
+	name    string       // of the interface
+	flags   net.Flags    // of the interface
+	outward bool         // the default route goes through it
+}
+
+type addressList []address
+
+// String is how lists are printed that nobody takes an attribute of.
+func (l addressList) String() string {
+	text, _ := l.join("string", " ")
+	return text
+}
+
+// addresses lists those of all interfaces.
+func addresses() (list addressList, err error) {
 	interfaces, err := net.Interfaces()
 	if err != nil {
 		return nil, err
 	}
-	var four, six []string
+	outward := defaultInterface()
 	for _, i := range interfaces {
 		all, err := i.Addrs()
-		if err != nil || i.Flags&net.FlagUp == 0 {
-			continue
+		if err != nil {
+			return nil, err
 		}
 		for _, a := range all {
-			n, ok := a.(*net.IPNet)
-			switch {
-			case !ok || !keep(i, n.IP):
-			case n.IP.To4() != nil:
-				four = append(four, n.IP.String())
-			default:
-				six = append(six, n.IP.String())
+			if p, err := netip.ParsePrefix(a.String()); err == nil {
+				list = append(list, address{p, i.Name, i.Flags, i.Index == outward})
 			}
 		}
 	}
-	return append(four, six...), nil
+	return list, nil
+}
+
+// defaultInterface returns the index of the one with the default route, 0 if
+// there is none.
+func defaultInterface() int {
+	for _, family := range []int{syscall.AF_INET, syscall.AF_INET6} {
+		table, err := syscall.NetlinkRIB(syscall.RTM_GETROUTE, family)
+		if err != nil {
+			continue
+		}
+		messages, _ := syscall.ParseNetlinkMessage(table)
+		for _, m := range messages {
+			// Length of the destination, and table: struct rtmsg of rtnetlink(7).
+			if m.Header.Type != syscall.RTM_NEWROUTE || len(m.Data) < syscall.SizeofRtMsg || m.Data[1] != 0 || m.Data[4] != syscall.RT_TABLE_MAIN {
+				continue
+			}
+			attrs, _ := syscall.ParseNetlinkRouteAttr(&m)
+			for _, a := range attrs {
+				if a.Attr.Type == syscall.RTA_OIF && len(a.Value) == 4 {
+					return int(binary.NativeEndian.Uint32(a.Value))
+				}
+			}
+		}
+	}
+	return 0
+}
+
+// funcs are the functions of expressions about the addresses in l.
+func (l addressList) funcs() template.FuncMap {
+	of := func(keep func(address) bool) addressList {
+		list := l.keep(func(a address) bool { return a.up() && a.net.Addr().IsGlobalUnicast() && keep(a) })
+		return list.sorted("default", "type", "size")
+	}
+	private := func() addressList { return of(func(a address) bool { return within6890(a.net.Addr()) }) }
+	public := func() addressList { return of(func(a address) bool { return !within6890(a.net.Addr()) }) }
+	outward := func() addressList { return of(func(a address) bool { return a.outward }) }
+	named := func(name string) addressList {
+		return l.keep(func(a address) bool { return a.up() && a.name == name }).sorted("type")
+	}
+	first := func(list addressList) string { text, _ := list.limit(1).join("address", " "); return text }
+	all := func(list addressList) string { text, _ := list.join("address", " "); return text }
+	return template.FuncMap{
+		"GetAllInterfaces":     func() addressList { return l },
+		"GetDefaultInterfaces": outward,
+		"GetPrivateInterfaces": private,
+		"GetPublicInterfaces":  public,
+		"GetPrivateIP":         func() string { return first(private()) },
+		"GetPrivateIPs":        func() string { return all(private()) },
+		"GetPublicIP":          func() string { return first(public()) },
+		"GetPublicIPs":         func() string { return all(public()) },
+		"GetInterfaceIP":       func(name string) string { return first(named(name)) },
+		"GetInterfaceIPs":      func(name string) string { return all(named(name)) },
+
+		"include": func(by, what string, l addressList) (addressList, error) { return l.choose(by, what, true) },
+		"exclude": func(by, what string, l addressList) (addressList, error) { return l.choose(by, what, false) },
+		"sort":    func(by string, l addressList) (addressList, error) { return l.sort(by) },
+		"unique":  func(by string, l addressList) (addressList, error) { return l.unique(by) },
+		"limit":   func(n int, l addressList) addressList { return l.limit(n) },
+		"offset":  func(n int, l addressList) addressList { return l.offset(n) },
+		"math":    func(on, operand string, l addressList) (addressList, error) { return l.math(on, operand) },
+		"attr":    func(name string, l addressList) (string, error) { return l.limit(1).join(name, "") },
+		"join":    func(name, by string, l addressList) (string, error) { return l.join(name, by) },
+	}
+}
+
+func (l addressList) keep(ok func(address) bool) addressList {
+	return slices.DeleteFunc(slices.Clone(l), func(a address) bool { return !ok(a) })
+}
+
+func (a address) up() bool { return a.flags&net.FlagUp != 0 }
+
+func (a address) kind() string {
+	if a.net.Addr().Is4() {
+		return "IPv4"
+	}
+	return "IPv6"
+}
+
+// flagNames are what flags of an address can be.
+var flagNames = map[string]func(address) bool{
+	"up":                        address.up,
+	"down":                      func(a address) bool { return !a.up() },
+	"broadcast":                 func(a address) bool { return a.flags&net.FlagBroadcast != 0 },
+	"multicast":                 func(a address) bool { return a.flags&net.FlagMulticast != 0 },
+	"point-to-point":            func(a address) bool { return a.flags&net.FlagPointToPoint != 0 },
+	"loopback":                  func(a address) bool { return a.flags&net.FlagLoopback != 0 },
+	"forwardable":               func(a address) bool { return a.net.Addr().IsGlobalUnicast() },
+	"global unicast":            func(a address) bool { return a.net.Addr().IsGlobalUnicast() },
+	"link-local unicast":        func(a address) bool { return a.net.Addr().IsLinkLocalUnicast() },
+	"link-local multicast":      func(a address) bool { return a.net.Addr().IsLinkLocalMulticast() },
+	"interface-local multicast": func(a address) bool { return a.net.Addr().IsInterfaceLocalMulticast() },
+	"unspecified":               func(a address) bool { return a.net.Addr().IsUnspecified() },
+}
+
+// rfcs are the networks that have a number.
+var rfcs = map[string][]netip.Prefix{
+	"1918": prefixes("10.0.0.0/8 172.16.0.0/12 192.168.0.0/16"),
+	"3927": prefixes("169.254.0.0/16"),
+	"4193": prefixes("fc00::/7"),
+	"6598": prefixes("100.64.0.0/10"),
+	"6890": prefixes("0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 " +
+		"192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 240.0.0.0/4 " +
+		"::/128 ::1/128 64:ff9b::/96 ::ffff:0:0/96 100::/64 2001::/23 2001:db8::/32 2002::/16 fc00::/7 fe80::/10"),
+}
+
+func prefixes(text string) (list []netip.Prefix) {
+	for _, word := range strings.Fields(text) {
+		list = append(list, netip.MustParsePrefix(word))
+	}
+	return list
+}
+
+func within6890(ip netip.Addr) bool { return inAny(rfcs["6890"], ip) }
+
+func inAny(list []netip.Prefix, ip netip.Addr) bool {
+	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(ip) })
+}
+
+// selector returns what of the addresses is meant. Where more than one thing can
+// be said, | is between them: an address must have all flags, and one of the rest.
+func selector(by, what string) (func(address) bool, error) {
+	words := strings.Split(strings.ToLower(what), "|")
+	switch strings.ToLower(by) {
+	case "address", "name":
+		re, err := regexp.Compile(what)
+		if err != nil {
+			return nil, err
+		}
+		return func(a address) bool {
+			if by == "name" {
+				return re.MatchString(a.name)
+			}
+			return re.MatchString(a.net.Addr().String())
+		}, nil
+	case "flag", "flags":
+		for _, word := range words {
+			if flagNames[word] == nil {
+				return nil, fmt.Errorf("sockaddr: there is no flag %q, only %s", word, names(flagNames))
+			}
+		}
+		return func(a address) bool {
+			return !slices.ContainsFunc(words, func(word string) bool { return !flagNames[word](a) })
+		}, nil
+	case "network":
+		var nets []netip.Prefix
+		for _, word := range words {
+			p, err := netip.ParsePrefix(word)
+			if err != nil {
+				return nil, err
+			}
+			nets = append(nets, p)
+		}
+		return func(a address) bool { return inAny(nets, a.net.Addr()) }, nil
+	case "rfc":
+		for _, word := range words {
+			if rfcs[word] == nil {
+				return nil, fmt.Errorf("sockaddr: the networks of RFC %s are not known, only those of %s", word, names(rfcs))
+			}
+		}
+		return func(a address) bool {
+			return slices.ContainsFunc(words, func(word string) bool { return inAny(rfcs[word], a.net.Addr()) })
+		}, nil
+	case "size":
+		bits, err := strconv.Atoi(strings.TrimPrefix(what, "/"))
+		return func(a address) bool { return a.net.Bits() == bits }, err
+	case "type":
+		return func(a address) bool {
+			return slices.ContainsFunc(words, func(word string) bool { return word == "ip" || word == strings.ToLower(a.kind()) })
+		}, nil
+	}
+	return nil, fmt.Errorf("sockaddr: addresses are chosen by address, flags, name, network, rfc, size or type, not by %q", by)
+}
+
+func names[T any](m map[string]T) string { return strings.Join(slices.Sorted(maps.Keys(m)), ", ") }
+
+func (l addressList) choose(by, what string, with bool) (addressList, error) {
+	meant, err := selector(by, what)
+	if err != nil {
+		return nil, err
+	}
+	return l.keep(func(a address) bool { return meant(a) == with }), nil
+}
+
+// orders are by what lists can be sorted.
+var orders = map[string]func(a, b address) int{
+	"address": func(a, b address) int { return a.net.Addr().Compare(b.net.Addr()) },
+	"default": func(a, b address) int { return yesFirst(a.outward, b.outward) },
+	"name":    func(a, b address) int { return cmp.Compare(a.name, b.name) },
+	"private": func(a, b address) int { return yesFirst(within6890(a.net.Addr()), within6890(b.net.Addr())) },
+	"size":    func(a, b address) int { return cmp.Compare(b.net.Bits(), a.net.Bits()) }, // small networks first
+	"type":    func(a, b address) int { return cmp.Compare(a.net.Addr().BitLen(), b.net.Addr().BitLen()) },
+}
+
+func yesFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
+
+func (l addressList) sort(by string) (addressList, error) {
+	keys := strings.Split(by, ",")
+	for i := range keys {
+		keys[i] = strings.TrimSpace(keys[i])
+		if orders[strings.TrimLeft(keys[i], "+-")] == nil {
+			return nil, fmt.Errorf("sockaddr: addresses are sorted by %s, not by %q", names(orders), keys[i])
+		}
+	}
+	return l.sorted(keys...), nil
+}
+
+func (l addressList) sorted(keys ...string) addressList {
+	l = slices.Clone(l)
+	slices.SortStableFunc(l, func(a, b address) int {
+		for _, key := range keys {
+			order := orders[strings.TrimLeft(key, "+-")](a, b)
+			if key[0] == '-' {
+				order = -order
+			}
+			if order != 0 {
+				return order
+			}
+		}
+		return 0
+	})
+	return l
+}
+
+func (l addressList) unique(by string) (addressList, error) {
+	seen := map[string]bool{}
+	var failed error
+	return l.keep(func(a address) bool {
+		text, err := a.attr(by)
+		failed = cmp.Or(failed, err)
+		was := seen[text]
+		seen[text] = true
+		return !was
+	}), failed
+}
+
+func (l addressList) limit(n int) addressList { return l[:max(0, min(n, len(l)))] }
+
+// offset leaves the first n out, or if n is negative all but the last.
+func (l addressList) offset(n int) addressList {
+	if n < 0 {
+		n += len(l)
+	}
+	return l[max(0, min(n, len(l))):]
+}
+
+// math adds a number to addresses, or to the first of their networks, or takes
+// them into another network.
+func (l addressList) math(on, operand string) (addressList, error) {
+	n, err := strconv.ParseInt(operand, 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf(`sockaddr: %q is no number such as "+5"`, operand)
+	}
+	l = slices.Clone(l)
+	for i, a := range l {
+		from := a.net.Addr()
+		switch on {
+		case "address":
+		case "network":
+			if from = a.net.Masked().Addr(); n < 0 {
+				from = a.last()
+				n++
+			}
+		default:
+			return nil, fmt.Errorf("sockaddr: math is on address or network, not on %q", on)
+		}
+		sum := new(big.Int).SetBytes(from.AsSlice())
+		bytes := make([]byte, from.BitLen()/8)
+		if sum.Add(sum, big.NewInt(n)); sum.Sign() < 0 || sum.BitLen() > from.BitLen() {
+			return nil, fmt.Errorf("sockaddr: %v%+d is no address", from, n)
+		}
+		to, _ := netip.AddrFromSlice(sum.FillBytes(bytes))
+		l[i].net = netip.PrefixFrom(to, a.net.Bits())
+	}
+	return l, nil
+}
+
+// last is the last address of the network.
+func (a address) last() netip.Addr {
+	bytes := a.net.Masked().Addr().AsSlice()
+	for bit := a.net.Bits(); bit < len(bytes)*8; bit++ {
+		bytes[bit/8] |= 0x80 >> (bit % 8)
+	}
+	last, _ := netip.AddrFromSlice(bytes)
+	return last
+}
+
+// attr is what is asked about an address.
+func (a address) attr(name string) (string, error) {
+	ip := a.net.Addr()
+	// The first and the last address of an IPv4 network are not of a machine.
+	first, last := a.net.Masked().Addr(), a.last()
+	if ip.Is4() && a.net.Bits() < 31 {
+		first, last = first.Next(), last.Prev()
+	}
+	switch name {
+	case "address", "host":
+		return ip.String(), nil
+	case "name":
+		return a.name, nil
+	case "flags":
+		return a.flags.String(), nil
+	case "type":
+		return a.kind(), nil
+	case "string":
+		return a.net.String(), nil
+	case "network":
+		return a.net.Masked().Addr().String(), nil
+	case "mask_bits":
+		return strconv.Itoa(a.net.Bits()), nil
+	case "netmask":
+		return net.IP(net.CIDRMask(a.net.Bits(), ip.BitLen())).String(), nil
+	case "size":
+		return new(big.Int).Lsh(big.NewInt(1), uint(ip.BitLen()-a.net.Bits())).String(), nil
+	case "first_usable":
+		return first.String(), nil
+	case "last_usable":
+		return last.String(), nil
+	}
+	return "", fmt.Errorf("sockaddr: an address has no %q: it has address, first_usable, flags, host, last_usable, mask_bits, name, netmask, network, size, string and type", name)
+}
+
+func (l addressList) join(name, by string) (string, error) {
+	var texts []string
+	for _, a := range l {
+		text, err := a.attr(name)
+		if err != nil {
+			return "", err
+		}
+		texts = append(texts, text)
+	}
+	return strings.Join(texts, by), nil
 }

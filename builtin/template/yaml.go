@@ -1,0 +1,163 @@
+package template
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+// toYAML writes a value as people write YAML: in blocks, with quotes only where a
+// text would be read as something else.
+func toYAML(v any) (string, error) {
+	plain, err := normal(v)
+	if err != nil {
+		return "", err
+	}
+	w := &yamlWriter{}
+	if text, ok := plain.(string); ok {
+		w.scalar(text, 2)
+	} else {
+		w.value(plain, 0)
+	}
+	if w.open {
+		return short(w.String())
+	}
+	return short(strings.TrimSuffix(w.String(), "\n"))
+}
+
+type yamlWriter struct {
+	strings.Builder
+	open bool // the last line end is part of a text
+}
+
+// value writes a value that begins where the writer is. Its other lines begin with
+// that many blanks.
+func (w *yamlWriter) value(v any, blanks int) {
+	switch v := v.(type) {
+	case map[string]any:
+		for i, k := range slices.Sorted(maps.Keys(v)) {
+			w.indent(blanks, i > 0)
+			w.WriteString(quoteYAML(k) + ":")
+			if !holds(v[k]) {
+				w.WriteByte(' ')
+				w.value(v[k], blanks+2)
+				continue
+			}
+			deeper := blanks + 2
+			if _, list := v[k].([]any); list {
+				deeper = blanks
+			}
+			w.WriteByte('\n')
+			w.indent(deeper, true)
+			w.value(v[k], deeper)
+		}
+	case []any:
+		for i, e := range v {
+			w.indent(blanks, i > 0)
+			w.WriteString("- ")
+			w.value(e, blanks+2)
+		}
+	}
+	if !holds(v) {
+		w.scalar(v, blanks)
+	}
+}
+
+// holds reports whether there is something in a value.
+func holds(v any) bool {
+	switch v := v.(type) {
+	case map[string]any:
+		return len(v) > 0
+	case []any:
+		return len(v) > 0
+	}
+	return false
+}
+
+func (w *yamlWriter) indent(blanks int, really bool) {
+	for i := 0; really && i < blanks; i++ {
+		w.WriteByte(' ')
+	}
+}
+
+func (w *yamlWriter) scalar(v any, blanks int) {
+	s, ok := v.(string)
+	if w.open = ok && blockYAML(s) && strings.HasSuffix(s, "\n"); !ok || !blockYAML(s) {
+		w.WriteString(scalarYAML(v) + "\n")
+		return
+	}
+	if w.open {
+		w.WriteString("|\n")
+	} else {
+		w.WriteString("|-\n")
+	}
+	for line := range strings.SplitSeq(strings.TrimSuffix(s, "\n"), "\n") {
+		w.indent(blanks, line != "")
+		w.WriteString(line + "\n")
+	}
+}
+
+func scalarYAML(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "null"
+	case string:
+		return quoteYAML(v)
+	case map[string]any:
+		return "{}"
+	case []any:
+		return "[]"
+	case float64:
+		return strconv.FormatFloat(v, 'g', -1, 64)
+	}
+	return fmt.Sprint(v)
+}
+
+// blockYAML reports whether a text of several lines can be written as it is.
+func blockYAML(s string) bool {
+	if !strings.Contains(s, "\n") || s[0] == '\n' || s[0] == ' ' || strings.HasSuffix(s, "\n\n") {
+		return false
+	}
+	return !strings.ContainsFunc(s, func(r rune) bool { return r != '\n' && !printable(r) })
+}
+
+func printable(r rune) bool {
+	return unicode.IsPrint(r) && r != unicode.ReplacementChar && r != '\ufeff'
+}
+
+// plainYAML is what needs no quotes unless it is a word that means something:
+// words that begin with a letter, with colons only inside.
+var plainYAML = regexp.MustCompile(`^[A-Za-z_/](?:[A-Za-z0-9_./@+-]|:[A-Za-z0-9_/])*(?: (?:[A-Za-z0-9_./@+-]|:[A-Za-z0-9_/])+)*$`)
+
+// wordsYAML are no texts for one version of YAML or another.
+var wordsYAML = strings.Fields("null true false yes no on off y n")
+
+func quoteYAML(s string) string {
+	if plainYAML.MatchString(s) && !slices.Contains(wordsYAML, strings.ToLower(s)) {
+		return s
+	}
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteString(`\` + string(r))
+		case r == '\n':
+			b.WriteString(`\n`)
+		case r == '\t':
+			b.WriteString(`\t`)
+		case printable(r):
+			b.WriteRune(r)
+		case r > 0xffff:
+			fmt.Fprintf(&b, `\U%08x`, r)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
