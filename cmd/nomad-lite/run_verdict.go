@@ -79,6 +79,9 @@ func failure(alloc *api.Allocation) []error {
 				parts = append(parts, cause(events[i].DisplayMessage))
 			}
 		}
+		if e := lastEvent(events, api.TaskKilling); len(parts) == 0 && e != nil {
+			parts = append(parts, cause(e.DisplayMessage)) // as a template does that never will be right
+		}
 		errs = append(errs, fmt.Errorf("task %q of alloc %s: %s", task.Name, alloc.Name, strings.Join(parts, ": ")))
 	}
 	if len(errs) == 0 {

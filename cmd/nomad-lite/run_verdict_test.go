@@ -69,6 +69,11 @@ func TestVerdict(t *testing.T) {
 			`task "main" of alloc j.g[0]: no directory: Policy`,
 		},
 		{
+			"what was killed for a reason", api.JobTypeBatch, false, api.AllocClientStatusFailed,
+			map[string]*api.TaskState{"main": done(true, event(api.TaskKilling, "Template failed: missing value for if", 0))},
+			`task "main" of alloc j.g[0]: Template failed: missing value for if`,
+		},
+		{
 			"one line, without the wire", api.JobTypeBatch, false, api.AllocClientStatusFailed,
 			map[string]*api.TaskState{"main": done(true, event(api.TaskDriverFailure, "rpc error: code = Unknown desc = two\n\t* lines\n", 0))},
 			`task "main" of alloc j.g[0]: two * lines`,
