@@ -70,7 +70,8 @@ func (h *Hook) Configure(_ context.Context, c *sdk.Config) error {
 func (h *Hook) UseHost(host sdk.Host, _ sdk.Node) { h.host = host }
 
 // do does what the attachment says about the moment, and tells what has come of
-// it: a failure by the error, anything else by an event.
+// it: a failure by the error, anything else by an event. The restart policy may
+// try again what has failed before a start, but no mistake.
 func (h *Hook) do(ctx context.Context, grant sdk.Grant, o occasion) error {
 	var actions map[string]*action
 	if err := grant.Config(&actions); err != nil {
@@ -82,7 +83,7 @@ func (h *Hook) do(ctx context.Context, grant sdk.Grant, o occasion) error {
 	}
 	a, err := a.interpolate(ctx, h.host, grant.Scope())
 	if err != nil {
-		return err
+		return sdk.Recoverable(err)
 	}
 	if a.Timeout != "" {
 		timeout, err := time.ParseDuration(a.Timeout)
@@ -95,24 +96,31 @@ func (h *Hook) do(ctx context.Context, grant sdk.Grant, o occasion) error {
 	}
 	done, output, err := h.act(ctx, a, grant, o)
 	switch {
-	case err != nil && ctx.Err() != nil:
-		return fmt.Errorf("%s: %w", done, context.Cause(ctx))
-	case err != nil && output != "":
-		return fmt.Errorf("%s: %w: %s", done, err, output)
-	case err != nil:
+	case errors.As(err, new(mistake)):
 		return fmt.Errorf("%s: %w", done, err)
+	case err != nil && ctx.Err() != nil:
+		return sdk.Recoverable(fmt.Errorf("%s: %w", done, context.Cause(ctx)))
+	case err != nil && output != "":
+		return sdk.Recoverable(fmt.Errorf("%s: %w: %s", done, err, output))
+	case err != nil:
+		return sdk.Recoverable(fmt.Errorf("%s: %w", done, err))
 	}
 	h.tell(ctx, grant, o, done, output)
 	return nil
 }
 
+// mistake is an error that another try does not heal.
+type mistake string
+
+func (m mistake) Error() string { return string(m) }
+
 // act does it, and says what it has done and what came out.
 func (h *Hook) act(ctx context.Context, a *action, grant sdk.Grant, o occasion) (done, output string, err error) {
 	switch {
 	case !a.oneThing():
-		return o.Moment, "", errors.New("say one of command, exec and url")
+		return o.Moment, "", mistake("say one of command, exec and url")
 	case len(a.Command) > 0 && !h.commands.Load():
-		return "command", "", errors.New(`commands on the host are not allowed here; whoever runs the agent can allow them: plugin "script" { config { commands = true } }`)
+		return "command", "", mistake(`commands on the host are not allowed here; whoever runs the agent can allow them: plugin "script" { config { commands = true } }`)
 	case len(a.Command) > 0:
 		output, err = run(ctx, a.Command, o)
 		return a.Command[0], output, err
@@ -193,13 +201,12 @@ func (h *Hook) ShutdownAlloc(ctx context.Context, req sdk.AllocShutdownRequest) 
 	return h.do(ctx, req.Grant, ofAlloc(sdk.MomentShutdownAlloc, req.Alloc))
 }
 
-// Prestart implements sdk.TaskPrestart. The restart policy may try a failure
-// again.
+// Prestart implements sdk.TaskPrestart.
 func (h *Hook) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
 	if req.Running {
 		return sdk.TaskPrestartResponse{}, nil // it was done before the start
 	}
-	return sdk.TaskPrestartResponse{}, sdk.Recoverable(h.do(ctx, req.Grant, ofTask(sdk.MomentPrestart, req.Alloc, req.Task)))
+	return sdk.TaskPrestartResponse{}, h.do(ctx, req.Grant, ofTask(sdk.MomentPrestart, req.Alloc, req.Task))
 }
 
 // Poststart implements sdk.TaskPoststart.

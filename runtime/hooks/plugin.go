@@ -195,7 +195,7 @@ func (p *Plugin) applies(d *hook.Description) bool {
 
 // fail draws the consequences of an error.
 func (p *Plugin) fail(m hook.Moment, err error) error {
-	p.logger.Warn("hook failed", "hook", p.name, "moment", m, "warn", p.rule.Warn, "error", err)
+	p.logger.Info("hook failed", "hook", p.name, "moment", m, "error", err) // for users it is an event
 	var trouble *troubleError
 	is := errors.As(err, &trouble)
 	cause := err
