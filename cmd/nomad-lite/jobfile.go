@@ -87,6 +87,11 @@ func (f *jobFileFlags) read(s *streams, path string, code int) (*jobFile, error)
 		return nil, err
 	}
 	if diags.HasErrors() {
+		for _, diag := range diags {
+			if name, unset := jobspec.UnsetVariable(diag); unset {
+				fmt.Fprintf(s.err, "Set it: -var %s=VALUE, NOMAD_VAR_%s=VALUE in the environment, a line in a -var-file, or a default in the file\n", name, name)
+			}
+		}
 		if regexp.MustCompile(`^\s*\{\s*"(Job|ID)"\s*:`).Match(text) {
 			fmt.Fprintln(s.err, "This looks like the JSON form of the HTTP API: add -json")
 		}

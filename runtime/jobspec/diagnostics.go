@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -81,6 +82,7 @@ const maxShown = 20
 // maxShown of them: of the rest there is only the number.
 func WriteDiagnostics(w io.Writer, diags hcl.Diagnostics, texts map[string][]byte) error {
 	var b strings.Builder
+	diags = slices.DeleteFunc(slices.Clone(diags), func(d *hcl.Diagnostic) bool { return follows(d, diags) })
 	for i, diag := range diags {
 		if i == maxShown {
 			fmt.Fprintf(&b, "and %d more\n", len(diags)-i)
@@ -100,6 +102,15 @@ func WriteDiagnostics(w io.Writer, diags hcl.Diagnostics, texts map[string][]byt
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// follows reports whether a diagnostic only says that an expression has no value,
+// of which another says why.
+func follows(d *hcl.Diagnostic, all hcl.Diagnostics) bool {
+	return strings.HasSuffix(d.Detail, ": value must be known") && d.Subject != nil &&
+		slices.ContainsFunc(all, func(why *hcl.Diagnostic) bool {
+			return why != d && why.Subject != nil && why.Subject.Filename == d.Subject.Filename && d.Subject.ContainsPos(why.Subject.Start)
+		})
 }
 
 // line is a diagnostic in Nomad's one line: place, summary, detail. What has no

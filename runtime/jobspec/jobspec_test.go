@@ -107,6 +107,12 @@ func TestWriteDiagnostics(t *testing.T) {
 				"    1 | job \"j\" {\n      |         ^\n",
 		},
 		{
+			"what follows from a fault is not said",
+			"job \"j\" {\n  meta {\n    a = var.nope\n  }\n}\n",
+			"in.hcl:3,12-17: Unsupported attribute; This object does not have an attribute named \"nope\".\n" +
+				"    3 |     a = var.nope\n      |            ^^^^^\n",
+		},
+		{
 			"what has no place is one line",
 			"variable \"x\" {}\njob \"j\" {}\n",
 			"<nil>: Unset variable \"x\"; A used variable must be set or have a default value; see https://developer.hashicorp.com/nomad/docs/reference/hcl2/variables  for details.\n",

@@ -63,6 +63,7 @@ func (p *parser) variables(blocks hcl.Blocks, files []assignment) (cty.Value, hc
 		if v.value == nil {
 			diags = append(diags, &hcl.Diagnostic{
 				Severity: hcl.DiagError,
+				Extra:    unset(v.name),
 				Summary:  fmt.Sprintf("Unset variable %q", v.name),
 				Detail:   "A used variable must be set or have a default value; see https://developer.hashicorp.com/nomad/docs/reference/hcl2/variables  for details.",
 			})
@@ -72,6 +73,16 @@ func (p *parser) variables(blocks hcl.Blocks, files []assignment) (cty.Value, hc
 		vals[v.name] = v.value.val
 	}
 	return cty.ObjectVal(vals), diags
+}
+
+// unset marks the diagnostic of a variable of this name that has no value.
+type unset string
+
+// UnsetVariable is the name of the variable, if a diagnostic says that it has no
+// value.
+func UnsetVariable(diag *hcl.Diagnostic) (name string, ok bool) {
+	variable, ok := diag.Extra.(unset)
+	return string(variable), ok
 }
 
 var (
