@@ -58,10 +58,10 @@ func (r *refusals) job(job *api.Job) {
 		r.add("the job is marked as stopped: remove Stop from it").foreground = true
 	}
 	if job.Periodic != nil {
-		r.at("periodic").add("a periodic job cannot be run: there is no agent that would start it at its times. Remove the periodic block to run the job once, now").foreground = true
+		r.at("periodic").add("a periodic job cannot be run: there is no agent that would start it at its times. Remove the periodic block to run the job once, now, or give it to an agent: nomad-lite agent, nomad-lite job run").foreground = true
 	}
 	if job.IsParameterized() {
-		r.at("parameterized").add("a parameterized job cannot be run: it only starts when it is dispatched. Remove the parameterized block, and write what would be dispatched into meta").foreground = true
+		r.at("parameterized").add("a parameterized job cannot be run: it only starts when it is dispatched. Remove the parameterized block, and write what would be dispatched into meta, or give it to an agent: nomad-lite agent, nomad-lite job run, nomad-lite job dispatch").foreground = true
 	}
 	for _, g := range job.TaskGroups {
 		r.group(g)
@@ -133,13 +133,26 @@ func (r *refusals) task(at *report, t *api.Task) {
 }
 
 func (r *refusals) missingDriver(name string) string {
+	instead := ""
+	if advice, ok := insteadOf[name]; ok {
+		instead = ". " + advice
+	}
 	if len(r.drivers) == 0 {
-		return fmt.Sprintf("there is no task driver %q: give the directory of its plugin with -plugin-dir", name)
+		return fmt.Sprintf("there is no task driver %q: give the directory of its plugin with -plugin-dir%s", name, instead)
 	}
 	known := slices.Clone(r.drivers)
 	slices.Sort(known)
-	return fmt.Sprintf("there is no task driver %q, only %s: use one of these, or give the directory of its plugin with -plugin-dir",
-		name, strings.Join(slices.Compact(known), ", "))
+	return fmt.Sprintf("there is no task driver %q, only %s: use one of these, or give the directory of its plugin with -plugin-dir%s",
+		name, strings.Join(slices.Compact(known), ", "), instead)
+}
+
+// insteadOf is what those can do who miss one of the drivers that Nomad has built
+// in, or that most look for.
+var insteadOf = map[string]string{
+	"docker": "The plugin nomad-driver-podman runs the same images, or raw_exec runs docker's own command",
+	"exec":   "raw_exec takes command and args, too, and does not isolate the task",
+	"java":   "raw_exec runs the command java",
+	"podman": "Its plugin is the program nomad-driver-podman",
 }
 
 // identities are refused where the task would look for its token.

@@ -5,6 +5,7 @@ package model
 import (
 	"fmt"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -235,6 +236,14 @@ func warnLifecycle(r *report, t *api.Task) {
 	}
 }
 
+// waitsForVariable reports whether a template is not rendered before there is a
+// variable.
+func waitsForVariable(t *api.Template) bool {
+	return t != nil && nomadVar.MatchString(val(t.EmbeddedTmpl))
+}
+
+var nomadVar = regexp.MustCompile(`\{\{[^}]*\bnomadVar\b`)
+
 // ForegroundWarnings returns what a canonical job asks for that only an agent
 // can give, and that a run in the foreground does without: a new version of the
 // job, somebody who scales it.
@@ -254,6 +263,11 @@ func ForegroundWarnings(job *api.Job) []string {
 		} {
 			if i.set {
 				warnings = append(warnings, fmt.Sprintf("group %q: %s has no effect for a job that runs in the foreground", val(g.Name), i.name))
+			}
+		}
+		for _, t := range g.Tasks {
+			if slices.ContainsFunc(t.Templates, waitsForVariable) {
+				warnings = append(warnings, fmt.Sprintf("task %q of group %q: a template waits for a variable (nomadVar), and nobody can write one for a job that runs in the foreground: give the job to an agent, nomad-lite agent -dev, or use the variables of the job file", t.Name, val(g.Name)))
 			}
 		}
 	}

@@ -146,6 +146,20 @@ func TestForegroundWarnings(t *testing.T) {
 	}
 }
 
+func TestForegroundVariables(t *testing.T) {
+	for text, want := range map[string]int{
+		`{{ with nomadVar "a" }}{{ .b }}{{ end }}`: 1,
+		"{{- $v := nomadVar (env \"PATH\") -}}":    1,
+		`{{ if nomadVarExists "a" }}{{ end }}`:     0,
+		`nomadVar "a"`:                             0,
+	} {
+		job := newFixture(func(f *fixture) { f.task.Templates = []*api.Template{{EmbeddedTmpl: &text}, {}} }).job
+		if got := ForegroundWarnings(job); len(got) != want {
+			t.Errorf("%s: warnings %q, want %d", text, got, want)
+		}
+	}
+}
+
 func TestRefusals(t *testing.T) {
 	hasDriver := func(name string) bool { return name == "d" || name == "e" }
 	for _, c := range []struct {
@@ -187,7 +201,7 @@ func TestRefusals(t *testing.T) {
 		{"connect", func(f *fixture) { f.group.Services = []*api.Service{{Connect: &api.ConsulConnect{}}} }, "group g service 0 connect", "Consul Connect"},
 		{"a volume", func(f *fixture) { f.group.Volumes = map[string]*api.VolumeRequest{"v": {Type: "host"}} }, "group g volume v", "a volume"},
 		{"a CSI volume", func(f *fixture) { f.group.Volumes = map[string]*api.VolumeRequest{"v": {Type: "csi"}} }, "group g volume v", "a CSI volume"},
-		{"a driver that is not there", func(f *fixture) { f.task.Driver = "docker" }, "group g task t driver", `there is no task driver "docker", only d, e: use one of these, or give the directory of its plugin with -plugin-dir`},
+		{"a driver that is not there", func(f *fixture) { f.task.Driver = "docker" }, "group g task t driver", `there is no task driver "docker", only d, e: use one of these, or give the directory of its plugin with -plugin-dir. The plugin nomad-driver-podman runs the same images, or raw_exec runs docker's own command`},
 		{"a mount", func(f *fixture) { f.task.VolumeMounts = []*api.VolumeMount{{}, {Volume: new("v")}} }, "group g task t volume_mount 1", "a volume_mount"},
 		{"a secret", func(f *fixture) { f.task.Secrets = []*api.Secret{{Name: "s"}} }, "group g task t secret s", "a secret"},
 		{"a CSI plugin", func(f *fixture) { f.task.CSIPluginConfig = &api.TaskCSIPluginConfig{} }, "group g task t csi_plugin", "a CSI plugin"},
