@@ -18,8 +18,8 @@ import (
 var ErrPluginDown = base.ErrPluginDown
 
 // maxAnswer is how many bytes an answer of a plugin may have: the host must not
-// choke on one.
-const maxAnswer = 16 << 20
+// choke on one, and those that it keeps are smaller.
+const maxAnswer = 4 * maxKept
 
 // Client is the host's end of a hook plugin. It has all moments, whatever the
 // plugin takes part in: who calls it looks at the Description first. Its methods

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/hashicorp/go-hclog"
@@ -179,11 +180,14 @@ type Plugins struct {
 	logger hclog.Logger
 	owed   chan struct{} // holds a tick when a debt is new
 	rules  atomic.Pointer[[]Rule]
+
+	mu    sync.Mutex
+	turns map[string]chan struct{} // by the plugin's name; see Plugin.repeat
 }
 
 // NewPlugins makes Plugins.
 func NewPlugins(c PluginsConfig) *Plugins {
-	p := &Plugins{config: c, logger: c.Logger.Named("hooks"), owed: make(chan struct{}, 1)}
+	p := &Plugins{config: c, logger: c.Logger.Named("hooks"), owed: make(chan struct{}, 1), turns: make(map[string]chan struct{})}
 	p.SetRules(c.Rules)
 	return p
 }
@@ -194,6 +198,16 @@ func (p *Plugins) Rules() []Rule { return *p.rules.Load() }
 // SetRules has other rules from now on. What has hooks already keeps them, with the
 // rules with which it got them.
 func (p *Plugins) SetRules(rules []Rule) { p.rules.Store(&rules) }
+
+// turn returns what holds a tick while a call of a plugin is repeated.
+func (p *Plugins) turn(name string) chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.turns[name] == nil {
+		p.turns[name] = make(chan struct{}, 1)
+	}
+	return p.turns[name]
+}
 
 // built are the hooks in the box that the runner attaches, to tasks with blocks
 // of their kind.

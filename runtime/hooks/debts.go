@@ -66,41 +66,80 @@ func (p *Plugin) owe(d Debt, err error) error {
 }
 
 // Run makes up for what hooks owe, under this agent and those before it, until
-// ctx ends.
+// ctx ends. A hook that does not answer holds up nobody else's debts.
 func (p *Plugins) Run(ctx context.Context) {
-	pause := debtPause
-	for {
-		left := 0
+	working := make(map[string]chan struct{}) // by the hook's name; hold a tick when a debt is new
+	ended := make(chan string)
+	for ctx.Err() == nil {
 		for _, d := range p.config.Debts.Debts() {
-			if err := p.settle(ctx, d); err != nil {
-				left++
-				p.logger.Debug("hook still owes a moment", "hook", d.Hook, "alloc_id", d.AllocID, "task", d.Task, "moment", d.Moment, "error", err)
+			if working[d.Hook] != nil {
 				continue
 			}
-			if err := p.config.Debts.DeleteDebt(d); err != nil {
-				p.logger.Error("settled debt of a hook not removed", "hook", d.Hook, "error", err)
-			}
-		}
-		var again <-chan time.Time
-		if left > 0 {
-			again = time.After(pause)
-			pause = min(2*pause, mostDebtPause)
-		} else {
-			pause = debtPause
+			fresh := make(chan struct{}, 1)
+			working[d.Hook] = fresh
+			go func() {
+				p.settleAll(ctx, d.Hook, fresh)
+				ended <- d.Hook
+			}()
 		}
 		select {
-		case <-again:
+		case name := <-ended:
+			delete(working, name) // and look again: it may have missed the last debt
 		case <-p.owed:
-			pause = debtPause
-			select {
-			case <-time.After(pause): // its call has failed just now
-			case <-ctx.Done():
-				return
+			for _, fresh := range working {
+				select {
+				case fresh <- struct{}{}:
+				default:
+				}
 			}
+			_ = pause(ctx, debtPause, nil) // its call has failed just now
 		case <-ctx.Done():
-			return
 		}
 	}
+	for range working {
+		<-ended
+	}
+}
+
+// settleAll makes up for what one hook owes, until that is nothing or ctx ends.
+func (p *Plugins) settleAll(ctx context.Context, hook string, fresh <-chan struct{}) {
+	for between := debtPause; p.settleSome(ctx, hook); {
+		if pause(ctx, between, fresh) {
+			between = debtPause
+		} else {
+			between = min(2*between, mostDebtPause)
+		}
+	}
+}
+
+// settleSome makes up for what can be made up for now, and reports whether something
+// is left to be tried again.
+func (p *Plugins) settleSome(ctx context.Context, hook string) (left bool) {
+	for _, d := range p.config.Debts.Debts() {
+		if d.Hook != hook || ctx.Err() != nil {
+			continue
+		}
+		if err := p.settle(ctx, d); err != nil {
+			left = true
+			p.logger.Debug("hook still owes a moment", "hook", d.Hook, "alloc_id", d.AllocID, "task", d.Task, "moment", d.Moment, "error", err)
+			continue
+		}
+		if err := p.config.Debts.DeleteDebt(d); err != nil {
+			p.logger.Error("settled debt of a hook not removed", "hook", d.Hook, "error", err)
+		}
+	}
+	return left && ctx.Err() == nil
+}
+
+// pause waits for a time, or until something is fresh, which it reports, or ctx ends.
+func pause(ctx context.Context, d time.Duration, fresh <-chan struct{}) bool {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	case <-fresh:
+		return true
+	}
+	return false
 }
 
 // settle makes the call again.

@@ -47,11 +47,8 @@ type Find func(ctx context.Context, name string) (Remote, *hook.Description, err
 const (
 	startTimeout  = time.Minute // Prerun and Prestart
 	momentTimeout = 10 * time.Second
+	mostTimeout   = time.Hour // that a hook may ask for at other moments
 )
-
-// maxAnswer bounds what Prestart may answer: it is kept in memory and on the disk
-// as long as the task.
-const maxAnswer = 1 << 20
 
 // Plugin is a hook plugin as one allocation or one task sees it. It keeps to its
 // own deadlines, starts a plugin that has died again and repeats the call once,
@@ -110,9 +107,31 @@ func (p *Plugin) twice(ctx context.Context, m hook.Moment, f func(context.Contex
 	err := p.once(ctx, m, f)
 	if errors.Is(err, hook.ErrPluginDown) && ctx.Err() == nil {
 		p.logger.Warn("hook plugin died, the call is repeated", "hook", p.name, "moment", m)
-		err = p.once(ctx, m, f)
+		err = p.repeat(ctx, m, f)
 	}
 	return err
+}
+
+// probation is how long a repeated call has the plugin for itself, as far as other
+// repeated ones go.
+const probation = 5 * time.Second
+
+// repeat makes a call again. Many may have been under way when the plugin died, of
+// which one has killed it: they come again one after the other, that it may not
+// take the others with it a second time.
+func (p *Plugin) repeat(ctx context.Context, m hook.Moment, f func(context.Context, Remote, asked) error) error {
+	turn := p.plugins.turn(p.name)
+	select {
+	case turn <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	end := sync.OnceFunc(func() { <-turn })
+	defer end()
+	return p.once(ctx, m, func(ctx context.Context, r Remote, a asked) error {
+		defer time.AfterFunc(probation, end).Stop()
+		return f(ctx, r, a)
+	})
 }
 
 // asked is what a request of this call has besides what the runner knows.
@@ -144,6 +163,9 @@ func (p *Plugin) once(ctx context.Context, m hook.Moment, f func(context.Context
 		return err
 	}
 	part, _ := takes.Participation(m)
+	if m != hook.Prerun && m != hook.Prestart { // which end on kill, however long they take
+		part.Timeout = min(part.Timeout, mostTimeout)
+	}
 	timeout = cmp.Or(p.rule.Timeout, part.Timeout, timeout)
 	called, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -322,8 +344,8 @@ func (p *Plugin) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (ho
 	err := p.call(ctx, hook.Prestart, func(ctx context.Context, r Remote, a asked) error {
 		req.Grant, req.Alloc.JSON = a.Grant, a.whole
 		answer, err := r.Prestart(ctx, req)
-		if size := answerSize(answer); size > maxAnswer {
-			return fmt.Errorf("its answer has %d bytes, more than the %d that are kept for a task", size, maxAnswer)
+		if fault := answer.Fault(); fault != nil {
+			return fault
 		}
 		if err == nil || answer.State != nil {
 			answered = answer
@@ -331,21 +353,6 @@ func (p *Plugin) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (ho
 		return err
 	})
 	return answered, err
-}
-
-func answerSize(r hook.TaskPrestartResponse) (size int) {
-	for _, m := range []map[string]string{r.Env, r.State} {
-		for key, value := range m {
-			size += len(key) + len(value)
-		}
-	}
-	for _, m := range r.Mounts {
-		size += len(m.TaskPath) + len(m.HostPath)
-	}
-	for _, d := range r.Devices {
-		size += len(d.TaskPath) + len(d.HostPath)
-	}
-	return size
 }
 
 // Poststart implements hook.TaskPoststart.

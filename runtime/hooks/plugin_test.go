@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -143,6 +144,80 @@ func TestPluginIsCalledAgainOnce(t *testing.T) {
 			t.Errorf("%d deaths: %d calls, %v", c.deaths, s.n.Load(), err)
 		}
 	}
+}
+
+// One allocation kills the plugin with each of its calls; the others, whose calls
+// are under way then, get through.
+func TestOneCallKillsThePluginForAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		died := make(chan struct{}) // with each death of the plugin
+		s := &stage{takes: everyMoment, called: func(_ int, _ hook.Moment, g hook.Grant, _ hook.Alloc) error {
+			mu.Lock()
+			death := died
+			mu.Unlock()
+			wait := 50 * time.Millisecond
+			if g.Capability == "poison//stamp" {
+				wait = 10 * time.Millisecond
+			}
+			select {
+			case <-time.After(wait):
+			case <-death:
+				return hook.ErrPluginDown
+			}
+			if g.Capability == "poison//stamp" {
+				mu.Lock()
+				close(died)
+				died = make(chan struct{})
+				mu.Unlock()
+				return hook.ErrPluginDown
+			}
+			return nil
+		}}
+		plugins := s.plugins()
+		var calls sync.WaitGroup
+		for _, alloc := range []string{"a", "b", "poison", "c", "d"} {
+			calls.Go(func() {
+				c := s.context("")
+				c.AllocID = alloc
+				p := plugins.plugin("stamp", plugins.rule("stamp"), attachment{made: true}, c)
+				if err := prerun(t.Context(), p); (err != nil) != (alloc == "poison") {
+					t.Errorf("%s: %v", alloc, err)
+				}
+			})
+		}
+		calls.Wait()
+		if n := s.n.Load(); n != 10 {
+			t.Errorf("%d calls", n)
+		}
+	})
+}
+
+// A repeated call that takes its time does not hold up the others for long.
+func TestRepeatedCallsWaitForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stage{takes: everyMoment, called: func(n int, _ hook.Moment, _ hook.Grant, _ hook.Alloc) error {
+			if n <= 2 {
+				time.Sleep(time.Second)
+				return hook.ErrPluginDown
+			}
+			time.Sleep(30 * time.Second)
+			return nil
+		}}
+		p, began := attached(s, ""), time.Now()
+		var calls sync.WaitGroup
+		for range 2 {
+			calls.Go(func() {
+				if err := prerun(t.Context(), p); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		calls.Wait()
+		if took := time.Since(began); took != 36*time.Second {
+			t.Errorf("after %v", took)
+		}
+	})
 }
 
 func TestWhatAFailureMeans(t *testing.T) {
@@ -282,6 +357,74 @@ func TestDebtsAreSettled(t *testing.T) {
 		cancel()
 		<-done
 	})
+}
+
+// The debts of a hook that hangs are not in the way of another's, new ones included.
+func TestDebtsOfOthersAreSettled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stage{takes: everyMoment, called: func(_ int, _ hook.Moment, g hook.Grant, _ hook.Alloc) error {
+			if g.Capability == "a/t/stamp" {
+				time.Sleep(time.Hour)
+			}
+			return nil
+		}}
+		plugins := s.plugins()
+		plugins.config.Find = func(ctx context.Context, name string) (Remote, *hook.Description, error) {
+			return &remote{called: func(m hook.Moment, g hook.Grant, a hook.Alloc) error {
+				return s.called(0, m, g, a)
+			}}, everyMoment, nil
+		}
+		debts := &guarded{memory: s.debts}
+		plugins.config.Debts = debts
+		for i := range 5 {
+			_ = debts.PutDebt(Debt{Hook: "stamp", AllocID: "a", Task: "t", Moment: hook.Moment(i), Stop: &hook.TaskStopRequest{}})
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			plugins.Run(ctx)
+		}()
+		synctest.Wait()
+		p := plugins.plugin("other", plugins.rule("other"), attachment{made: true}, s.context("t"))
+		if err := p.owe(Debt{Moment: hook.Stop, Stop: &hook.TaskStopRequest{}}, errors.New("away")); err == nil {
+			t.Error("no error")
+		}
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		for _, d := range debts.Debts() {
+			if d.Hook == "other" {
+				t.Error("it waits for a hook that hangs")
+			}
+		}
+		cancel()
+		time.Sleep(2 * time.Hour) // the remote of this test heeds no context
+		<-done
+	})
+}
+
+// guarded is a memory for several goroutines.
+type guarded struct {
+	mu sync.Mutex
+	memory
+}
+
+func (g *guarded) Debts() []Debt {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.memory.Debts()
+}
+
+func (g *guarded) PutDebt(d Debt) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.memory.PutDebt(d)
+}
+
+func (g *guarded) DeleteDebt(d Debt) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.memory.DeleteDebt(d)
 }
 
 // names are the hooks that are attached, with their places.

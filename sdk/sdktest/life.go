@@ -207,25 +207,5 @@ func (l *life) prestart(ctx context.Context, c *hook.Client) error {
 		return err
 	}
 	l.began, l.done = true, answer.Done
-	return sound(answer)
-}
-
-// sound says what no driver could do anything with.
-func sound(answer hook.TaskPrestartResponse) error {
-	for name, value := range answer.Env {
-		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
-			return fmt.Errorf("it sets the variable %q to %q, which no environment can hold", name, value)
-		}
-	}
-	for _, m := range answer.Mounts {
-		if !filepath.IsAbs(m.TaskPath) || !filepath.IsAbs(m.HostPath) {
-			return fmt.Errorf("it mounts %q at %q; both must be absolute", m.HostPath, m.TaskPath)
-		}
-	}
-	for _, d := range answer.Devices {
-		if !filepath.IsAbs(d.TaskPath) || !filepath.IsAbs(d.HostPath) || strings.Trim(d.Permissions, "rwm") != "" {
-			return fmt.Errorf("it shows the device %q at %q with permissions %q; the paths must be absolute, and the permissions some of r, w and m", d.HostPath, d.TaskPath, d.Permissions)
-		}
-	}
-	return nil
+	return answer.Fault()
 }

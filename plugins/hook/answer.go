@@ -1,0 +1,66 @@
+package hook
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// maxKept bounds an answer of Prestart: it is kept in memory and on the disk as
+// long as the task.
+const maxKept = 1 << 20
+
+// entrySize is what an entry of a list takes besides its texts.
+const entrySize = 64
+
+// Fault tells what a host cannot do anything with.
+func (r TaskPrestartResponse) Fault() error {
+	if size := r.size(); size > maxKept {
+		return fmt.Errorf("its answer has %d bytes, more than the %d that are kept for a task", size, maxKept)
+	}
+	for name, value := range r.Env {
+		// The value may be a secret.
+		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
+			return fmt.Errorf("it sets the variable %q to what no environment can hold", name)
+		}
+	}
+	for _, m := range r.Mounts {
+		if !plainPath(m.TaskPath) || !plainPath(m.HostPath) {
+			return fmt.Errorf("it mounts %q at %q: both must be absolute, without ..", m.HostPath, m.TaskPath)
+		}
+		if !slices.Contains(propagationModes, m.PropagationMode) {
+			return fmt.Errorf("it mounts %q with propagation mode %q: there are %s", m.HostPath, m.PropagationMode, strings.Join(propagationModes[1:], ", "))
+		}
+	}
+	for _, d := range r.Devices {
+		if !plainPath(d.TaskPath) || !plainPath(d.HostPath) || strings.Trim(d.Permissions, "rwm") != "" {
+			return fmt.Errorf("it shows the device %q at %q with permissions %q: the paths must be absolute, without .., and the permissions some of r, w and m", d.HostPath, d.TaskPath, d.Permissions)
+		}
+	}
+	return nil
+}
+
+// propagationModes are those that drivers know; "" leaves it to them.
+var propagationModes = []string{"", "private", "host-to-task", "bidirectional"}
+
+// plainPath reports whether a path is absolute and means the same below another
+// directory.
+func plainPath(path string) bool {
+	return filepath.IsAbs(path) && !strings.Contains(path, "\x00") && !slices.Contains(strings.Split(path, "/"), "..")
+}
+
+func (r TaskPrestartResponse) size() (size int) {
+	for _, m := range []map[string]string{r.Env, r.State} {
+		for key, value := range m {
+			size += len(key) + len(value)
+		}
+	}
+	for _, m := range r.Mounts {
+		size += entrySize + len(m.TaskPath) + len(m.HostPath) + len(m.PropagationMode) + len(m.SELinuxLabel)
+	}
+	for _, d := range r.Devices {
+		size += entrySize + len(d.TaskPath) + len(d.HostPath) + len(d.Permissions)
+	}
+	return size
+}
