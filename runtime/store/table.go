@@ -55,7 +55,6 @@ type kind struct {
 	key     func(any) string
 	indexes map[string]memdb.Indexer
 	stamp   func(obj, old any, index uint64) // old is nil for a new object
-	payload func(any) any                    // what is encoded for an object
 	decode  func(key string, payload []byte) (any, error)
 	event   func(any) Event // nil if there are no events of this kind
 }
@@ -73,59 +72,34 @@ var kinds = []*kind{
 		nil, nil, nil),
 	define(Evaluations, func(e *api.Evaluation) string { return e.ID }, fields[api.Evaluation]{
 		"job": func(e *api.Evaluation) string { return scoped(e.Namespace, e.JobID) },
-	}, func(e, old *api.Evaluation, index uint64) {
-		e.CreateIndex, e.ModifyIndex = index, index
-		if old != nil {
-			e.CreateIndex = old.CreateIndex
-		}
-	}, func(e *api.Evaluation) Event {
+	}, stamped(func(e *api.Evaluation) (_, _ *uint64) { return &e.CreateIndex, &e.ModifyIndex }), func(e *api.Evaluation) Event {
 		return Event{Topic: api.TopicEvaluation, Type: "EvaluationUpdated", Key: e.ID, Namespace: e.Namespace, FilterKeys: []string{e.JobID, e.DeploymentID}}
 	}),
 	allocations(),
 	define(Deployments, func(d *api.Deployment) string { return d.ID }, fields[api.Deployment]{
 		"job": func(d *api.Deployment) string { return scoped(d.Namespace, d.JobID) },
-	}, func(d, old *api.Deployment, index uint64) {
-		d.CreateIndex, d.ModifyIndex = index, index
-		if old != nil {
-			d.CreateIndex = old.CreateIndex
-		}
-	}, func(d *api.Deployment) Event {
+	}, stamped(func(d *api.Deployment) (_, _ *uint64) { return &d.CreateIndex, &d.ModifyIndex }), func(d *api.Deployment) Event {
 		return Event{Topic: api.TopicDeployment, Type: "DeploymentStatusUpdate", Key: d.ID, Namespace: d.Namespace, FilterKeys: []string{d.JobID}}
 	}),
-	define(Nodes, func(n *api.Node) string { return n.ID }, nil, func(n, old *api.Node, index uint64) {
-		n.CreateIndex, n.ModifyIndex = index, index
-		if old != nil {
-			n.CreateIndex = old.CreateIndex
-		}
-	}, func(n *api.Node) Event {
-		return Event{Topic: api.TopicNode, Type: "NodeRegistration", Key: n.ID}
-	}),
+	define(Nodes, func(n *api.Node) string { return n.ID }, nil,
+		stamped(func(n *api.Node) (_, _ *uint64) { return &n.CreateIndex, &n.ModifyIndex }),
+		func(n *api.Node) Event {
+			return Event{Topic: api.TopicNode, Type: "NodeRegistration", Key: n.ID}
+		}),
 	define(Services, func(s *api.ServiceRegistration) string { return scoped(s.Namespace, s.ID) }, fields[api.ServiceRegistration]{
 		"name":  func(s *api.ServiceRegistration) string { return scoped(s.Namespace, s.ServiceName) },
 		"job":   func(s *api.ServiceRegistration) string { return scoped(s.Namespace, s.JobID) },
 		"alloc": func(s *api.ServiceRegistration) string { return s.AllocID },
-	}, func(s, old *api.ServiceRegistration, index uint64) {
-		s.CreateIndex, s.ModifyIndex = index, index
-		if old != nil {
-			s.CreateIndex = old.CreateIndex
-		}
-	}, func(s *api.ServiceRegistration) Event {
+	}, stamped(func(s *api.ServiceRegistration) (_, _ *uint64) { return &s.CreateIndex, &s.ModifyIndex }), func(s *api.ServiceRegistration) Event {
 		return Event{Topic: api.TopicService, Type: "ServiceRegistration", Key: s.ID, Namespace: s.Namespace, FilterKeys: []string{s.JobID, s.ServiceName}}
 	}),
-	define(Variables, func(v *api.Variable) string { return scoped(v.Namespace, v.Path) }, nil, func(v, old *api.Variable, index uint64) {
-		v.CreateIndex, v.ModifyIndex = index, index
-		if old != nil {
-			v.CreateIndex = old.CreateIndex
-		}
-	}, func(v *api.Variable) Event {
-		return Event{Topic: "Variable", Type: "VariableUpdated", Key: v.Path, Namespace: v.Namespace}
-	}),
-	define(Namespaces, func(n *api.Namespace) string { return n.Name }, nil, func(n, old *api.Namespace, index uint64) {
-		n.CreateIndex, n.ModifyIndex = index, index
-		if old != nil {
-			n.CreateIndex = old.CreateIndex
-		}
-	}, nil),
+	define(Variables, func(v *api.Variable) string { return scoped(v.Namespace, v.Path) }, nil,
+		stamped(func(v *api.Variable) (_, _ *uint64) { return &v.CreateIndex, &v.ModifyIndex }),
+		func(v *api.Variable) Event {
+			return Event{Topic: "Variable", Type: "VariableUpdated", Key: v.Path, Namespace: v.Namespace}
+		}),
+	define(Namespaces, func(n *api.Namespace) string { return n.Name }, nil,
+		stamped(func(n *api.Namespace) (_, _ *uint64) { return &n.CreateIndex, &n.ModifyIndex }), nil),
 	define(ScalingEvents, func(s *scaling) string { return scoped(s.Namespace, s.JobID) }, nil, nil, nil),
 	define(PeriodicLaunches, func(p *PeriodicLaunch) string { return scoped(p.Namespace, p.JobID) }, nil,
 		func(p, _ *PeriodicLaunch, index uint64) { p.ModifyIndex = index }, nil),
@@ -155,7 +129,6 @@ func define[T any](table Table, key func(*T) string, indexes fields[T], stamp fu
 		public:  true,
 		key:     func(o any) string { return key(o.(*T)) },
 		indexes: map[string]memdb.Indexer{"id": indexer[T]{value: key, key: true}},
-		payload: func(o any) any { return o },
 		decode: func(_ string, payload []byte) (any, error) {
 			obj := new(T)
 			return obj, decode(payload, obj)
@@ -184,16 +157,10 @@ func allocations() *kind {
 		"deployment": func(a *api.Allocation) string { return a.DeploymentID },
 		"node":       func(a *api.Allocation) string { return a.NodeID },
 		"previous":   func(a *api.Allocation) string { return a.PreviousAllocation },
-	}, func(a, old *api.Allocation, index uint64) {
-		a.CreateIndex, a.ModifyIndex = index, index
-		if old != nil {
-			a.CreateIndex = old.CreateIndex
-		}
-	}, func(a *api.Allocation) Event {
+	}, stamped(func(a *api.Allocation) (_, _ *uint64) { return &a.CreateIndex, &a.ModifyIndex }), func(a *api.Allocation) Event {
 		return Event{Topic: api.TopicAllocation, Type: "AllocationUpdated", Key: a.ID, Namespace: a.Namespace, FilterKeys: []string{a.JobID, a.DeploymentID}}
 	})
-	k.payload = nil // see specs
-	k.decode = nil
+	k.decode = nil // see specs
 	return k
 }
 
@@ -229,6 +196,18 @@ type scaling struct {
 }
 
 func jobKey(j *api.Job) string { return scoped(str(j.Namespace), str(j.ID)) }
+
+// stamped makes the stamp of what has its indexes in such fields.
+func stamped[T any](fields func(*T) (create, modify *uint64)) func(obj, old *T, index uint64) {
+	return func(obj, old *T, index uint64) {
+		create, modify := fields(obj)
+		*create, *modify = index, index
+		if old != nil {
+			before, _ := fields(old)
+			*create = *before
+		}
+	}
+}
 
 func stampJob(j, old *api.Job, index uint64) {
 	create := index
