@@ -104,28 +104,7 @@ func parseAttachment(text string) (map[string]any, error) {
 	if decoder.More() || config == nil {
 		return nil, errors.New(`attachment: not one JSON object such as {"key": "value"}`)
 	}
-	return whole(config).(map[string]any), nil
-}
-
-// whole turns the numbers of JSON into those that hclspec reads.
-func whole(v any) any {
-	switch v := v.(type) {
-	case json.Number:
-		if n, err := v.Int64(); err == nil {
-			return int(n)
-		}
-		f, _ := v.Float64() // the decoder has seen that it is one
-		return f
-	case map[string]any:
-		for key := range v {
-			v[key] = whole(v[key])
-		}
-	case []any:
-		for i := range v {
-			v[i] = whole(v[i])
-		}
-	}
-	return v
+	return config, nil
 }
 
 // literal makes texts survive a schema, which takes them for templates.

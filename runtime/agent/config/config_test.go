@@ -154,7 +154,7 @@ func TestJSON(t *testing.T) {
 	}
 	p := c.Plugins[0]
 	if c.Node.Datacenter != "east" || c.Node.Meta["a"] != "b" || c.GC.MaxAllocs != 3 || !slices.Equal(c.DriverAllow, []string{"raw_exec"}) ||
-		p.Name != "raw_exec" || p.Config["enabled"] != true || p.Config["n"] != 3 || !slices.Equal(p.Args, []string{"-x"}) {
+		p.Name != "raw_exec" || p.Config["enabled"] != true || p.Config["n"] != 3.0 || !slices.Equal(p.Args, []string{"-x"}) {
 		t.Errorf("read %+v", c)
 	}
 }
@@ -222,7 +222,7 @@ hook "stamp" {
 		want := []hooks.Rule{{Name: "a"}, {
 			Name: "stamp", Order: 650, Timeout: 2 * time.Second, Warn: true,
 			Match:  &hooks.Match{Job: "web-*", Driver: "raw_exec", Meta: map[string]string{"team": "red"}},
-			Config: map[string]any{"ledger": "x", "count": 3, "rule": []any{map[string]any{"word": "one"}, map[string]any{"word": "two"}}},
+			Config: map[string]any{"ledger": "x", "count": 3.0, "rule": []any{map[string]any{"word": "one"}, map[string]any{"word": "two"}}},
 		}}
 		if at := c.Hooks[1].Range.String(); at != places[name] {
 			t.Errorf("%s: it stands at %s, want %s", name, at, places[name])

@@ -115,13 +115,13 @@ func (i item) pattern() (string, error) {
 	return text, err
 }
 
-// plain is the item as JSON has it, but for the numbers.
+// plain is the item as JSON has it.
 func (i item) plain() any {
 	switch {
 	case i.json != nil:
-		return whole(i.json)
+		return i.json
 	case !i.isBlock():
-		return whole(i.value)
+		return i.value
 	}
 	m := make(map[string]any, len(i.body))
 	for _, child := range i.body {

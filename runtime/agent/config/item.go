@@ -155,31 +155,12 @@ func (r *reader) jsonPlugins(v any, place func(string) hcl.Range) {
 					block.Args = append(block.Args, fmt.Sprint(arg))
 				}
 				for _, config := range objects(content["config"]) {
-					block.Config = whole(config).(map[string]any)
+					block.Config = config
 				}
 			}
 			r.config.Plugins = append(r.config.Plugins, block)
 		}
 	}
-}
-
-// whole turns the numbers of JSON that are whole into integers, as HCL has them.
-func whole(v any) any {
-	switch v := v.(type) {
-	case float64:
-		if n := int(v); float64(n) == v {
-			return n
-		}
-	case map[string]any:
-		for key := range v {
-			v[key] = whole(v[key])
-		}
-	case []any:
-		for i := range v {
-			v[i] = whole(v[i])
-		}
-	}
-	return v
 }
 
 func objectItems(m map[string]any, place func(string) hcl.Range) []item {
