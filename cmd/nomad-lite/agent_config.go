@@ -171,7 +171,7 @@ func (r *runningAgent) self() map[string]any {
 	return map[string]any{
 		"Region": node.Region, "Datacenter": node.Datacenter, "NodeName": node.Name, "BindAddr": c.BindAddr,
 		"DataDir": r.agent.DataDir(), "LogLevel": c.LogLevel, "LogJson": c.LogJSON, "DevMode": r.options.dev,
-		"EnableDebug": c.Debug, "PluginDir": c.PluginDir, "Plugins": plugins,
+		"EnableDebug": c.Debug, "PluginDir": c.PluginDir, "Plugins": plugins, "Hooks": r.hooks(),
 		"LeaveOnInt": c.LeaveOnInterrupt, "LeaveOnTerm": c.LeaveOnTerminate,
 		"ACL":            map[string]any{"Enabled": false},
 		"AdvertiseAddrs": map[string]any{"HTTP": r.address, "RPC": "", "Serf": ""},

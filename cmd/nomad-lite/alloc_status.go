@@ -184,6 +184,17 @@ func allocHead(ctx context.Context, c *api.Client, alloc *api.Allocation, verbos
 			add("Reschedule Eligibility", when(eval.WaitUntil.UnixNano(), verbose))
 		}
 	}
+	if alloc.ClientStatus == api.AllocClientStatusRunning || alloc.ClientStatus == api.AllocClientStatusPending {
+		var names []string
+		for _, h := range agentHooks(c, "") {
+			if slices.Contains(h.Allocs, alloc.ID) {
+				names = append(names, fmt.Sprintf("%s (%s)", h.Name, h.Health))
+			}
+		}
+		if len(names) > 0 {
+			add("Hooks", strings.Join(names, ", "))
+		}
+	}
 	for _, other := range [][2]string{
 		{"Replacement Alloc ID", alloc.NextAllocation},
 		{"Previous Alloc ID", alloc.PreviousAllocation},

@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-const pluginStatusHelp = `Show the task drivers as the agent sees them on its nodes, or one of them, and the
-CSI plugins if there are any. To see which plugins there are on this machine,
+const pluginStatusHelp = `Show the task drivers as the agent sees them on its nodes, the hooks of the agent,
+or one of them, and the CSI plugins if there are any. To see which plugins there are on this machine,
 without an agent: nomad-lite plugin list.
 
 Exit codes: 0, or 1 when there is no such plugin.`
@@ -28,7 +28,7 @@ func newPluginStatusCommand(s *streams) *cobra.Command {
 		Use:     "status [flags] [PLUGIN]",
 		Short:   "Show plugins as the agent sees them",
 		Long:    pluginStatusHelp,
-		Example: "  nomad-lite plugin status\n  nomad-lite plugin status raw_exec",
+		Example: "  nomad-lite plugin status\n  nomad-lite plugin status raw_exec\n  nomad-lite plugin status script",
 		Args:    takes(0, 1, "a plugin, or nothing for all"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := ""
@@ -66,14 +66,16 @@ func pluginStatus(ctx context.Context, o pluginStatusOptions, name string, s *st
 		return failed("list CSI plugins", err)
 	}
 	csi = slices.DeleteFunc(csi, func(p *api.CSIPluginListStub) bool { return name != "" && p.ID != name })
-	if name != "" && len(drivers)+len(csi) == 0 {
+	hooks := agentHooks(c, name)
+	if name != "" && len(drivers)+len(csi)+len(hooks) == 0 {
 		return fmt.Errorf("no node has a plugin %q\nSee those that there are: nomad-lite plugin status", name)
 	}
 	if o.format.wanted() {
 		return o.format.print(s, struct {
 			Drivers []driverOnNode
+			Hooks   []hookStatus `json:",omitempty"`
 			CSI     []*api.CSIPluginListStub
-		}{drivers, csi})
+		}{drivers, hooks, csi})
 	}
 	p := s.page()
 	if name == "" || len(drivers) > 0 {
@@ -90,6 +92,13 @@ func pluginStatus(ctx context.Context, o pluginStatusOptions, name string, s *st
 				p.pairs(sortedPairs(d.Attributes))
 			}
 		}
+	}
+	switch {
+	case name == "" && len(hooks) > 0:
+		p.section("Hooks")
+		p.table(hookTable(hooks))
+	case len(hooks) > 0:
+		p.hookDetails(hooks[0], o.verbose)
 	}
 	if len(csi) > 0 {
 		p.section("CSI Plugins")

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"slices"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -141,6 +142,16 @@ func (a *Agent) makeHooks() error {
 		Socket: a.hookSocket(), Key: key, Alloc: a.Alloc, Ready: a.known, Store: a.store, Logger: a.logger.Named("hookhost"),
 	})
 	return err
+}
+
+// HookUsers returns the ids of the allocations that run and in which a hook takes
+// part, in order.
+func (a *Agent) HookUsers(name string) []string {
+	nodes := a.running()
+	if nodes == nil {
+		return nil
+	}
+	return slices.Sorted(slices.Values(nodes.Users(supervisor.Served{Type: base.TypeHook, Name: name})))
 }
 
 // CheckRules refuses what the operator says about hooks if it cannot mean anything.

@@ -225,15 +225,18 @@ func (r *Runner) LeftRunning() map[supervisor.Served]bool {
 
 // Uses reports whether an allocation that has not ended has a task of a driver, or
 // a hook.
-func (r *Runner) Uses(what supervisor.Served) bool {
+func (r *Runner) Uses(what supervisor.Served) bool { return len(r.Users(what)) > 0 }
+
+// Users returns the ids of the allocations for which Uses is true.
+func (r *Runner) Users(what supervisor.Served) (ids []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, e := range r.entries {
+	for id, e := range r.entries {
 		if e.runner != nil && e.ended.IsZero() && e.runner.Needs(what) {
-			return true
+			ids = append(ids, id)
 		}
 	}
-	return false
+	return ids
 }
 
 // ended notes that nothing of an allocation runs any more.
