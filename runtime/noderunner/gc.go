@@ -100,9 +100,9 @@ func (r *Runner) collectThese(victims []*entry) {
 	for _, e := range victims {
 		collecting.Go(func() {
 			if err := r.collectOne(e); err != nil {
-				r.logger.Error("alloc directory not removed", "alloc_id", e.alloc.ID, "error", err)
+				r.logger.Error("alloc directory not removed", "alloc_id", e.id, "error", err)
 			} else {
-				r.logger.Info("alloc directory removed", "alloc_id", e.alloc.ID)
+				r.logger.Info("alloc directory removed", "alloc_id", e.id)
 			}
 		})
 	}
@@ -137,7 +137,7 @@ func (r *Runner) collectable() (ended []*entry, onDisk int) {
 		}
 	}
 	slices.SortFunc(ended, func(a, b *entry) int {
-		return cmp.Or(a.ended.Compare(b.ended), strings.Compare(a.alloc.ID, b.alloc.ID))
+		return cmp.Or(a.ended.Compare(b.ended), strings.Compare(a.id, b.id))
 	})
 	return ended, onDisk
 }
@@ -166,15 +166,18 @@ func (r *Runner) diskUsage() usage {
 func (r *Runner) Collect(ctx context.Context, id string) error {
 	r.mu.Lock()
 	e := r.entries[id]
-	known := e != nil && !e.gone
-	ended := known && !e.ended.IsZero()
-	r.mu.Unlock()
-	if !known || !ended && !tidiesUp(e.runner) {
+	if e == nil || e.gone {
+		r.mu.Unlock()
 		return ErrNotCollectable
 	}
-	if !ended {
+	over, runner := e.over, e.runner
+	r.mu.Unlock()
+	if over != nil {
+		if !tidiesUp(runner) {
+			return ErrNotCollectable
+		}
 		select {
-		case <-e.over:
+		case <-over:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

@@ -81,16 +81,19 @@ type Runner struct {
 	entries map[string]*entry
 }
 
-// entry is one allocation of the set.
+// entry is one allocation of the set. Of one that has ended there is no runner, and
+// its alloc is the one that the source has anyway: thousands of them must not weigh
+// more than they have to. What it takes to remove one is made again from that.
 type entry struct {
-	alloc  *api.Allocation     // the newest version that the runner has
-	runner *allocrunner.Runner // nil if it could not be made, or ended under an earlier agent
+	id     string
+	alloc  *api.Allocation     // the newest version that the runner has; that of the source without a runner
+	runner *allocrunner.Runner // nil if it could not be made, and when it has ended
 	ended  time.Time           // zero while something may run
-	over   chan struct{}       // closed by Runner.ended; nil if it had ended before
+	over   chan struct{}       // closed by Runner.ended; nil when it has ended
 	gone   bool                // it is being removed, or has been
 	off    bool                // it is off the disk
 
-	destroying sync.Mutex // held while it is destroyed
+	destroying sync.Mutex // held while it is destroyed; taken before Runner.mu
 	destroyed  bool       // guarded by destroying
 }
 
@@ -145,12 +148,14 @@ func (r *Runner) reconcile(ctx context.Context, wanted []Assignment, running *sy
 	for _, alloc := range change.update {
 		e := r.entries[alloc.ID]
 		e.alloc = alloc
-		e.runner.Update(alloc)
+		if e.runner != nil {
+			e.runner.Update(alloc)
+		}
 	}
 	for _, id := range change.remove {
 		e := r.entries[id]
 		e.gone = true
-		running.Go(func() { r.remove(id, e) })
+		running.Go(func() { r.remove(e) })
 	}
 	if len(change.start) > 0 {
 		tick(r.collect)
@@ -158,11 +163,11 @@ func (r *Runner) reconcile(ctx context.Context, wanted []Assignment, running *sy
 }
 
 func (r *Runner) startLocked(ctx context.Context, a Assignment, running *sync.WaitGroup) {
-	e := &entry{alloc: a.Alloc}
-	r.entries[a.Alloc.ID] = e
+	e := &entry{id: a.Alloc.ID, alloc: a.Alloc}
+	r.entries[e.id] = e
 	if a.Ended {
 		e.ended = time.Unix(0, a.Alloc.ModifyTime)
-		e.off = !r.onDisk(a.Alloc.ID)
+		e.off = !r.onDisk(e.id)
 		return
 	}
 	e.over = make(chan struct{})
@@ -181,7 +186,7 @@ func (r *Runner) startLocked(ctx context.Context, a Assignment, running *sync.Wa
 	}
 	runner, err := allocrunner.New(config)
 	if err != nil {
-		r.logger.Error("alloc cannot be run", "alloc_id", a.Alloc.ID, "error", err)
+		r.logger.Error("alloc cannot be run", "alloc_id", e.id, "error", err)
 		running.Go(func() { r.ended(e, err) })
 		return
 	}
@@ -239,30 +244,31 @@ func (r *Runner) Users(what supervisor.Served) (ids []string) {
 	return ids
 }
 
-// ended notes that nothing of an allocation runs any more.
+// ended notes that nothing of an allocation runs any more, and lets go of its runner.
 func (r *Runner) ended(e *entry, err error) {
 	r.mu.Lock()
-	e.ended = time.Now()
-	r.mu.Unlock()
+	e.ended, e.runner = time.Now(), nil
 	close(e.over)
-	r.config.Source.Ended(e.alloc.ID, err)
+	e.over = nil
+	r.mu.Unlock()
+	r.config.Source.Ended(e.id, err)
 	tick(r.collect)
 }
 
 // remove stops an allocation and takes it off the disk. It does not end early:
 // what is not removed now would stay for ever.
-func (r *Runner) remove(id string, e *entry) {
-	if e.runner != nil {
-		e.runner.Stop()
-		<-e.runner.Done()
+func (r *Runner) remove(e *entry) {
+	if runner := r.Alloc(e.id); runner != nil {
+		runner.Stop()
+		<-runner.Done()
 	}
 	if err := r.destroy(e); err != nil {
-		r.logger.Error("alloc left something behind", "alloc_id", id, "error", err)
+		r.logger.Error("alloc left something behind", "alloc_id", e.id, "error", err)
 	}
 	r.mu.Lock()
-	delete(r.entries, id)
+	delete(r.entries, e.id)
 	r.mu.Unlock()
-	r.config.Source.Removed(id)
+	r.config.Source.Removed(e.id)
 }
 
 // destroy takes an allocation off the disk that has ended, unless that is done:
@@ -279,14 +285,16 @@ func (r *Runner) destroy(e *entry) error {
 }
 
 func (r *Runner) destroyOnce(e *entry) error {
-	runner := e.runner
+	r.mu.Lock()
+	runner, alloc := e.runner, e.alloc
+	r.mu.Unlock()
 	if runner == nil {
 		config := r.config.Alloc
-		config.Alloc, config.Report = e.alloc, func(allocrunner.Update) {}
+		config.Alloc, config.Report = alloc, func(allocrunner.Update) {}
 		var err error
 		if runner, err = allocrunner.New(config); err != nil {
 			// It was never run, by this agent at least. Its directory is all we know of.
-			dir, err := allocdir.New(r.config.Alloc.AllocDirRoot, e.alloc.ID)
+			dir, err := allocdir.New(r.config.Alloc.AllocDirRoot, e.id)
 			if err != nil {
 				return err
 			}
@@ -309,8 +317,8 @@ func (r *Runner) onDisk(allocID string) bool {
 	return true
 }
 
-// Alloc returns the runner of an allocation, nil if it has none: it is not here,
-// or had ended when this agent began.
+// Alloc returns the runner of an allocation, nil if it has none: it is not here, or
+// nothing of it runs any more.
 func (r *Runner) Alloc(id string) *allocrunner.Runner {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -348,7 +356,9 @@ type difference struct {
 }
 
 // compare has no side effects. A runner is never given an older version, and an
-// allocation that is being removed is started again only when it is gone.
+// allocation that is being removed is started again only when it is gone. Reports
+// do not make a version newer, but where there is no runner, the one with the last
+// report is the one to have.
 func compare(wanted []Assignment, have map[string]*entry) difference {
 	var d difference
 	keep := make(map[string]bool, len(wanted))
@@ -359,7 +369,8 @@ func compare(wanted []Assignment, have map[string]*entry) difference {
 		switch {
 		case e == nil:
 			d.start = append(d.start, a)
-		case e.runner != nil && !e.gone && a.Alloc.AllocModifyIndex > e.alloc.AllocModifyIndex:
+		case e.gone, a.Alloc == e.alloc:
+		case e.runner == nil, a.Alloc.AllocModifyIndex > e.alloc.AllocModifyIndex:
 			d.update = append(d.update, a.Alloc)
 		}
 	}

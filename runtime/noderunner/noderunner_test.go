@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
@@ -51,7 +53,7 @@ func TestCompare(t *testing.T) {
 		{"what is not wanted is removed", nil, map[string]*entry{"a": has(1, false)}, nil, nil, []string{"a"}},
 		{"but once only", nil, map[string]*entry{"a": has(1, true)}, nil, nil, nil},
 		{"what is being removed gets no update", []Assignment{assignment("a", 2)}, map[string]*entry{"a": has(1, true)}, nil, nil, nil},
-		{"what has no runner gets no update", []Assignment{assignment("a", 2)}, map[string]*entry{"a": {alloc: &api.Allocation{}}}, nil, nil, nil},
+		{"what has no runner is as it was reported last", []Assignment{assignment("a", 1)}, map[string]*entry{"a": {alloc: &api.Allocation{AllocModifyIndex: 1}}}, nil, []string{"a"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := compare(c.wanted, c.have)
@@ -295,6 +297,54 @@ func TestCollectWaitsForHooksOnly(t *testing.T) {
 	}
 }
 
+func TestEndedLeavesNoRunner(t *testing.T) {
+	s := slow{make(chan struct{}), make(chan struct{})}
+	findDriver, endHook := sync.OnceFunc(func() { close(s.driver) }), sync.OnceFunc(func() { close(s.hook) })
+	destroyed := make(chan string, 1)
+	r, source, root := startWith(t, allocrunner.Config{Drivers: s, Hooks: destroyer{s, destroyed}}, GC{DiskUsage: 101, InodeUsage: 101}, assignment("a", 1))
+	t.Cleanup(findDriver)
+	t.Cleanup(endHook)
+	var runner weak.Pointer[allocrunner.Runner]
+	eventually(t, "it is there", func() bool { runner = weak.Make(r.Alloc("a")); return runner.Value() != nil })
+	findDriver()
+	endHook()
+	eventually(t, "it has ended", func() bool { _, yes := source.hasEnded("a"); return yes })
+	eventually(t, "its runner is forgotten", func() bool {
+		runtime.GC()
+		return runner.Value() == nil
+	})
+
+	// The version of the source is all that there is, and it is enough.
+	last := assignment("a", 1)
+	last.Ended, last.Alloc.Name = true, "as reported last"
+	source.want(last)
+	eventually(t, "it is the one to have", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.entries["a"].alloc == last.Alloc
+	})
+	if err := r.Collect(t.Context(), "a"); err != nil || len(onDisk(t, root)) != 0 {
+		t.Errorf("collect: %v; on disk: %q", err, onDisk(t, root))
+	}
+	if got := <-destroyed; got != last.Alloc.Name {
+		t.Errorf("a hook was told to destroy %q", got)
+	}
+}
+
+// destroyer is slow, and says what it was told to destroy.
+type destroyer struct {
+	slow
+	destroyed chan<- string
+}
+
+func (d destroyer) Destroy(_ context.Context, req hook.AllocDestroyRequest) error {
+	d.destroyed <- req.Alloc.Name
+	return nil
+}
+func (d destroyer) AllocHooks(*api.Allocation, hooks.Context) []hooks.Ordered {
+	return []hooks.Ordered{{Order: hooks.OrderPlugin, Hook: d}}
+}
+
 // snapshot returns the ids of the allocations.
 func (r *Runner) snapshot() []string {
 	r.mu.Lock()
@@ -312,8 +362,8 @@ func TestEndedIsToldOnceAndRemovedAtLast(t *testing.T) {
 	if err, _ := source.hasEnded("a"); err != nil {
 		t.Errorf("it was run, and ended with %v", err)
 	}
-	if r.Alloc("a") == nil || r.Alloc("b") != nil {
-		t.Error("its runner is not found")
+	if r.Alloc("a") != nil || r.Alloc("b") != nil {
+		t.Error("it has a runner, though nothing runs")
 	}
 	source.want()
 	eventually(t, "it is removed", func() bool {
