@@ -44,7 +44,7 @@ func (h *TaskDir) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hoo
 	built := hook.TaskPrestartResponse{State: map[string]string{keyBuilt: "true"}}
 	first := req.PreviousState[keyBuilt] == ""
 	if first {
-		h.emit(model.EventSetup("Building Task Directory"))
+		h.emit(model.EventSetup())
 	}
 	failpoint.Reach(failpoint.TaskDir, failpoint.Before)
 	dir, err := h.dir.BuildTask(req.Task.Name, h.options())

@@ -31,14 +31,23 @@ const (
 // Each of the functions below makes one event as Nomad's clients know it: the
 // flat fields, which old clients read, and Details say the same.
 
+// The details that almost every task has are the same for all.
+var (
+	noDetails    = map[string]string{}
+	setupDetails = map[string]string{"message": buildingTaskDir}
+	goodEnd      = map[string]string{"exit_code": "0", "signal": "0", "oom_killed": "false"}
+)
+
 // EventReceived says that the node has taken the task over.
 func EventReceived() *api.TaskEvent {
-	return &api.TaskEvent{Type: api.TaskReceived, Details: map[string]string{}}
+	return &api.TaskEvent{Type: api.TaskReceived, Details: noDetails}
 }
 
+const buildingTaskDir = "Building Task Directory"
+
 // EventSetup says what is done before the first start.
-func EventSetup(message string) *api.TaskEvent {
-	return &api.TaskEvent{Type: api.TaskSetup, Message: message, Details: map[string]string{"message": message}}
+func EventSetup() *api.TaskEvent {
+	return &api.TaskEvent{Type: api.TaskSetup, Message: buildingTaskDir, Details: setupDetails}
 }
 
 // EventSetupFailure fails a task whose allocation could not be set up.
@@ -51,7 +60,7 @@ func EventSetupFailure(cause string) *api.TaskEvent {
 
 // EventStarted says that the task runs.
 func EventStarted() *api.TaskEvent {
-	return &api.TaskEvent{Type: api.TaskStarted, Details: map[string]string{}}
+	return &api.TaskEvent{Type: api.TaskStarted, Details: noDetails}
 }
 
 // EventRestoreFailed says that an agent that was started again has not found the
@@ -96,10 +105,13 @@ func EventHookFailed(hook, cause string) *api.TaskEvent {
 
 // EventTerminated reports the end of the task's process.
 func EventTerminated(exitCode, signal int, oomKilled bool, message string) *api.TaskEvent {
-	details := map[string]string{
-		"exit_code":  strconv.Itoa(exitCode),
-		"signal":     strconv.Itoa(signal),
-		"oom_killed": strconv.FormatBool(oomKilled),
+	details := goodEnd
+	if exitCode != 0 || signal != 0 || oomKilled || message != "" {
+		details = map[string]string{
+			"exit_code":  strconv.Itoa(exitCode),
+			"signal":     strconv.Itoa(signal),
+			"oom_killed": strconv.FormatBool(oomKilled),
+		}
 	}
 	if message != "" {
 		details["exit_message"] = message

@@ -1,7 +1,7 @@
 package model
 
 import (
-	"maps"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -31,7 +31,8 @@ func ReviveTask(t *api.TaskState) {
 
 // AppendTaskEvent adds event to the task's ring of ten. It fills the time and
 // the display message unless they are set, and applies what the event says
-// about the task: a failure sticks, and each Restarting counts.
+// about the task: a failure sticks, and each Restarting counts. Nobody may change
+// the event any more: all copies of the state have it.
 func AppendTaskEvent(t *api.TaskState, event *api.TaskEvent, now time.Time) {
 	if event.Time == 0 {
 		event.Time = now.UnixNano()
@@ -63,18 +64,10 @@ func EventSinceStart(t *api.TaskState, event string) *api.TaskEvent {
 	return nil
 }
 
-// CopyTaskState returns a copy that shares nothing with t.
+// CopyTaskState returns a copy that shares nothing with t but its events, which
+// nobody may change.
 func CopyTaskState(t *api.TaskState) *api.TaskState {
 	c := *t
-	c.Events = make([]*api.TaskEvent, len(t.Events))
-	for i, e := range t.Events {
-		c.Events[i] = copyTaskEvent(e)
-	}
-	return &c
-}
-
-func copyTaskEvent(e *api.TaskEvent) *api.TaskEvent {
-	c := *e
-	c.Details = maps.Clone(e.Details)
+	c.Events = slices.Clone(t.Events)
 	return &c
 }

@@ -45,7 +45,7 @@ func TestTaskEvents(t *testing.T) {
 		details string
 	}{
 		{EventReceived(), "Task received by client", ""},
-		{EventSetup("Building Task Directory"), "Building Task Directory", "message=Building Task Directory"},
+		{EventSetup(), "Building Task Directory", "message=Building Task Directory"},
 		{EventSetupFailure("no net"), "no net", "fails_task=true setup_error=no net"},
 		{EventSetupFailure(""), "Task setup failed", "fails_task=true setup_error="},
 		{EventStarted(), "Task started by client", ""},
@@ -146,10 +146,12 @@ func TestCopyTaskState(t *testing.T) {
 	AppendTaskEvent(s, EventKilling(time.Second), time.Now())
 	c := CopyTaskState(s)
 	c.State = TaskDead
-	c.Events[0].Type = "x"
-	c.Events[0].Details["kill_timeout"] = "x"
-	c.Events = append(c.Events, nil)
-	if s.State != TaskRunning || s.Events[0].Type != api.TaskKilling || s.Events[0].Details["kill_timeout"] != "1s" || len(s.Events) != 1 {
-		t.Errorf("the copy shares something: %+v", s.Events[0])
+	AppendTaskEvent(c, EventKilled(""), time.Now())
+	AppendTaskEvent(s, EventMainDead(), time.Now())
+	if s.State != TaskRunning || len(s.Events) != 2 || s.Events[1].Type != TaskMainDead || len(c.Events) != 2 || c.Events[1].Type != api.TaskKilled {
+		t.Errorf("the copy shares something: %+v", s.Events)
+	}
+	if s.Events[0] != c.Events[0] {
+		t.Error("it has events of its own")
 	}
 }
