@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -34,7 +35,7 @@ func encode(v any) ([]byte, error) {
 	if err := codec.NewEncoderBytes(&b, msgpack).Encode(v); err != nil {
 		return nil, err
 	}
-	return b, nil
+	return bytes.Clone(b), nil // it may stay, and the encoder's has room to grow
 }
 
 // decode fills v, a pointer, which must be zero.

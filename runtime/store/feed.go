@@ -29,6 +29,7 @@ type feed struct {
 	mu      sync.Mutex
 	size    int
 	changes [][]Event
+	events  int           // in changes
 	dropped uint64        // how many changes have left the buffer
 	grown   chan struct{} // closed by add
 }
@@ -44,13 +45,26 @@ func (f *feed) add(changes [][]Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.changes = append(f.changes, changes...)
-	if n := len(f.changes) - f.size; n > 0 {
-		clear(f.changes[:n]) // the array lives on for a while
-		f.changes = f.changes[n:]
-		f.dropped += uint64(n)
+	for _, events := range changes {
+		f.events += len(events)
+	}
+	for f.tooMany() {
+		f.events -= len(f.changes[0])
+		f.changes[0] = nil // the array lives on for a while
+		f.changes = f.changes[1:]
+		f.dropped++
 	}
 	close(f.grown)
 	f.grown = make(chan struct{})
+}
+
+// maxEvents is how many events are kept if the changes are large: each holds on to a
+// version of an object that nobody else may have any more.
+const maxEvents = 1 << 11
+
+// tooMany reports whether the oldest change has to go.
+func (f *feed) tooMany() bool {
+	return len(f.changes) > f.size || f.events > maxEvents && len(f.changes) > 1
 }
 
 // Subscription is one reader of the feed. It needs no end.

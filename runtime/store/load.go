@@ -301,9 +301,10 @@ func (l *loader) bad(bucket, key string, value []byte, cause error) {
 	l.store.damaged(d)
 }
 
-// allocations gives each allocation its job.
+// allocations gives each allocation its job, and shares what many say alike.
 func (l *loader) allocations() {
 	versions := Reader{begin: func() *memdb.Txn { return l.mem }}
+	alike := alike{strings: make(map[string]string)}
 	known := l.store.specs
 	for _, id := range slices.Sorted(maps.Keys(l.rows)) {
 		r := l.rows[id]
@@ -328,9 +329,10 @@ func (l *loader) allocations() {
 				known.byHash[r.Spec] = &spec{job: a.Job}
 				known.byJob[a.Job] = r.Spec
 			}
-			a.Job = known.byHash[r.Spec].job
+			known.byHash[r.Spec].share(a)
 			known.byHash[r.Spec].refs++
 		}
+		alike.share(a)
 		if err := l.mem.Insert(string(Allocations), a); err != nil {
 			l.bad(string(Allocations), id, r.sealed, err)
 		}

@@ -96,7 +96,7 @@ func (s *Store) putLocals(allocID, task string, haste taskrunner.Haste, records 
 		if err != nil {
 			return failed(fmt.Errorf("store %s %q: %w", r.table, readable(key), err))
 		}
-		payloads[i] = bytes.Clone(payload) // it stays, and the encoder's has room to grow
+		payloads[i] = payload
 	}
 	r, err := s.enqueue(func(tx *Txn) error {
 		for i, r := range records {

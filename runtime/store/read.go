@@ -187,22 +187,22 @@ func (r Reader) AllocationsByNamespace(ws WatchSet, namespace string) []*api.All
 
 // AllocationsByEvaluation returns the allocations that an evaluation has placed.
 func (r Reader) AllocationsByEvaluation(ws WatchSet, evalID string) []*api.Allocation {
-	return list[api.Allocation](r, ws, Allocations, "eval", evalID)
+	return r.allocationsWhere(ws, func(a *api.Allocation) bool { return a.EvalID == evalID })
 }
 
 // AllocationsByDeployment returns the allocations of a deployment.
 func (r Reader) AllocationsByDeployment(ws WatchSet, deploymentID string) []*api.Allocation {
-	return list[api.Allocation](r, ws, Allocations, "deployment", deploymentID)
+	return r.allocationsWhere(ws, func(a *api.Allocation) bool { return a.DeploymentID == deploymentID })
 }
 
 // AllocationsByNode returns the allocations of a node.
 func (r Reader) AllocationsByNode(ws WatchSet, nodeID string) []*api.Allocation {
-	return list[api.Allocation](r, ws, Allocations, "node", nodeID)
+	return r.allocationsWhere(ws, func(a *api.Allocation) bool { return a.NodeID == nodeID })
 }
 
-// AllocationsByPrevious returns the allocations that replace one.
-func (r Reader) AllocationsByPrevious(ws WatchSet, allocID string) []*api.Allocation {
-	return list[api.Allocation](r, ws, Allocations, "previous", allocID)
+// allocationsWhere looks at all allocations.
+func (r Reader) allocationsWhere(ws WatchSet, is func(*api.Allocation) bool) []*api.Allocation {
+	return slices.DeleteFunc(r.Allocations(ws, ""), func(a *api.Allocation) bool { return !is(a) })
 }
 
 // Deployment returns a deployment.

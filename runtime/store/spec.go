@@ -4,6 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
+	"reflect"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -19,12 +21,99 @@ type specs struct {
 }
 
 type spec struct {
-	job  *api.Job
-	refs int // how many allocations have it
+	job    *api.Job
+	refs   int                // how many allocations have it
+	common map[string]*common // by group
+}
+
+// common is what allocations of a group have in common, unless they have ports.
+type common struct {
+	granted   *api.AllocatedResources
+	resources *api.Resources
+	tasks     map[string]*api.Resources
+	metrics   *api.AllocationMetric
+}
+
+// share gives an allocation, which nobody has seen yet, the job and all else that
+// the last one of its group was the same in.
+func (s *spec) share(a *api.Allocation) {
+	a.Job = s.job
+	c := s.common[a.TaskGroup]
+	if c == nil {
+		if s.common == nil {
+			s.common = make(map[string]*common)
+		}
+		c = new(common)
+		s.common[a.TaskGroup] = c
+	}
+	shareOne(&a.AllocatedResources, &c.granted)
+	shareOne(&a.Resources, &c.resources)
+	shareOne(&a.TaskResources, &c.tasks)
+	shareOne(&a.Metrics, &c.metrics)
+}
+
+func shareOne[T any](mine, last *T) {
+	if reflect.DeepEqual(*mine, *last) {
+		*mine = *last
+	} else {
+		*last = *mine
+	}
 }
 
 func newSpecs() *specs {
 	return &specs{byHash: make(map[string]*spec), byJob: make(map[*api.Job]string)}
+}
+
+// alike finds what is the same in the allocations of a file, where each has words of
+// its own. They are in memory for as long as their records are kept.
+type alike struct {
+	strings map[string]string
+	details []map[string]string // of events; most have one of a few
+}
+
+// manyDetails is how many different details are remembered.
+const manyDetails = 32
+
+// share takes what others have. Nobody must have seen the allocation yet.
+func (k *alike) share(a *api.Allocation) {
+	for _, s := range []*string{
+		&a.Namespace, &a.EvalID, &a.NodeID, &a.NodeName, &a.JobID, &a.TaskGroup, &a.DesiredStatus, &a.DesiredDescription,
+		&a.ClientStatus, &a.ClientDescription, &a.DeploymentID,
+	} {
+		k.shareString(s)
+	}
+	for _, task := range a.TaskStates {
+		k.shareString(&task.State)
+		for _, e := range task.Events {
+			k.shareString(&e.Type)
+			k.shareString(&e.DisplayMessage)
+			k.shareString(&e.Message)
+			k.shareDetails(&e.Details)
+		}
+	}
+}
+
+func (k *alike) shareString(s *string) {
+	if known, ok := k.strings[*s]; ok {
+		*s = known
+	} else {
+		k.strings[*s] = *s
+	}
+}
+
+func (k *alike) shareDetails(mine *map[string]string) {
+	if *mine == nil {
+		return
+	}
+	for _, known := range k.details {
+		if maps.Equal(known, *mine) {
+			*mine = known
+			return
+		}
+	}
+	if len(k.details) < manyDetails {
+		k.details = append(k.details, *mine)
+	}
 }
 
 // allocRow is what is stored for an allocation.
@@ -74,7 +163,7 @@ func (b *specBatch) payload(a *api.Allocation) ([]byte, error) {
 		known = &spec{job: a.Job}
 		b.fresh[hash] = known
 	}
-	a.Job = known.job
+	known.share(a)
 	return encodeAllocation(a, hash)
 }
 

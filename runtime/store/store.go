@@ -27,8 +27,8 @@ type Config struct {
 	// made, with mode 0600.
 	Path   string
 	Logger hclog.Logger
-	// Events is how many changes the feed keeps for those who come late; 0
-	// means 100.
+	// Events is how many changes the feed keeps for those who come late, fewer if
+	// they are large; 0 means 100.
 	Events int
 }
 

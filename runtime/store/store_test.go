@@ -593,7 +593,6 @@ func TestListsAndPrefixes(t *testing.T) {
 		"allocations of an evaluation":        {len(snap.AllocationsByEvaluation(nil, "e")), 3},
 		"allocations of a deployment":         {len(snap.AllocationsByDeployment(nil, "d")), 3},
 		"allocations of a node":               {len(snap.AllocationsByNode(nil, "n")), 3},
-		"allocations that replace":            {len(snap.AllocationsByPrevious(nil, "pp")), 1},
 		"services of a namespace":             {len(snap.Services(nil, "default")), 2},
 		"services of all":                     {len(snap.Services(nil, AnyNamespace)), 2},
 		"services of a name":                  {len(snap.ServicesByName(nil, "default", "http")), 1},

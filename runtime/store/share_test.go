@@ -1,0 +1,87 @@
+package store
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// finished is an allocation that has ended as most do.
+func finished(id string, job *api.Job, cpu int64) *api.Allocation {
+	end := &api.TaskEvent{Type: api.TaskTerminated, DisplayMessage: "Exit Code: 0", Details: map[string]string{"exit_code": "0"}}
+	return &api.Allocation{
+		ID: id, Namespace: "default", JobID: *job.ID, Job: job, TaskGroup: "g", ClientStatus: "complete",
+		AllocatedResources: &api.AllocatedResources{Tasks: map[string]*api.AllocatedTaskResources{"t": {Cpu: api.AllocatedCpuResources{CpuShares: cpu}}}},
+		Resources:          &api.Resources{CPU: new(int(cpu))},
+		TaskResources:      map[string]*api.Resources{"t": {CPU: new(int(cpu))}},
+		Metrics:            &api.AllocationMetric{NodesEvaluated: 1},
+		TaskStates:         map[string]*api.TaskState{"t": {State: "dead", Events: []*api.TaskEvent{end}}},
+	}
+}
+
+func TestAllocationsShare(t *testing.T) {
+	t.Parallel()
+	s := open(t, temp(t))
+	for i, cpu := range []int64{1, 1, 2, 2} {
+		update(t, s, func(tx *Txn) {
+			tx.PutAllocation(finished(fmt.Sprint("a", i), &api.Job{ID: new("j"), Version: new(uint64)}, cpu))
+		})
+	}
+	check := func(when string) {
+		all := s.Snapshot().Allocations(nil, "")
+		for _, pair := range [][2]*api.Allocation{{all[0], all[1]}, {all[2], all[3]}} {
+			a, b := pair[0], pair[1]
+			// Of maps only what is in them can be compared.
+			if a.Job != b.Job || a.AllocatedResources != b.AllocatedResources || a.Resources != b.Resources || a.Metrics != b.Metrics ||
+				a.TaskResources["t"] != b.TaskResources["t"] {
+				t.Errorf("%s: %s and %s do not share what is the same", when, a.ID, b.ID)
+			}
+		}
+		for i, a := range all {
+			cpu := int64(i/2 + 1)
+			if a.AllocatedResources.Tasks["t"].Cpu.CpuShares != cpu || *a.Resources.CPU != int(cpu) || *a.TaskResources["t"].CPU != int(cpu) {
+				t.Errorf("%s: %s has what belongs to another", when, a.ID)
+			}
+			if e := a.TaskStates["t"].Events[0]; e.Type != api.TaskTerminated || e.DisplayMessage != "Exit Code: 0" || e.Details["exit_code"] != "0" {
+				t.Errorf("%s: event %+v", when, e)
+			}
+		}
+	}
+	check("as put")
+	s = reopen(t, s)
+	check("as read")
+	of := func(id string) *api.TaskEvent { return s.Snapshot().Allocation(nil, id).TaskStates["t"].Events[0] }
+	of("a0").Details["note"] = "x"
+	if of("a3").Details["note"] != "x" {
+		t.Error("events that were read do not share their details")
+	}
+}
+
+func TestLargeChangesLeaveTheFeed(t *testing.T) {
+	t.Parallel()
+	s := open(t, temp(t))
+	late := s.Subscribe(0)
+	for range 4 {
+		update(t, s, func(tx *Txn) {
+			for i := range maxEvents/2 - 1 {
+				setVariable(tx, fmt.Sprint("v", i), i)
+			}
+		})
+	}
+	// Two of them fit.
+	if _, err := late.Next(t.Context()); err != ErrLagged {
+		t.Errorf("error %v", err)
+	}
+	if e, err := late.Next(t.Context()); err != nil || e[0].Index != s.Index()-1 {
+		t.Errorf("the oldest event that is kept: %v, %v", e, err)
+	}
+	update(t, s, func(tx *Txn) {
+		for i := range 2 * maxEvents {
+			setVariable(tx, fmt.Sprint("v", i), i)
+		}
+	})
+	if e, err := s.Subscribe(0).Next(t.Context()); err != nil || e[0].Index != s.Index() || len(e) != 2*maxEvents {
+		t.Errorf("the large change: %d events, %v", len(e), err)
+	}
+}
