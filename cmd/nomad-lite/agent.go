@@ -42,6 +42,9 @@ type agentOptions struct {
 	dc        string
 	region    string
 	nodeClass string
+	nodePool  string
+	meta      map[string]string
+	network   string
 	pluginDir string
 	logLevel  string
 	logJSON   bool
@@ -74,6 +77,9 @@ func newAgentCommand(s *streams) *cobra.Command {
 	f.StringVar(&o.dc, "dc", "", "`name` of the datacenter")
 	f.StringVar(&o.region, "region", "", "`name` of the region")
 	f.StringVar(&o.nodeClass, "node-class", "", "`class` of the node")
+	f.StringVar(&o.nodePool, "node-pool", "", "`name` of the pool that the node is in")
+	f.StringToStringVar(&o.meta, "meta", nil, "metadata of the node, as `name=value`; may be repeated")
+	f.StringVar(&o.network, "network-interface", "", "`name` of the interface whose address tasks get")
 	f.StringVar(&o.pluginDir, "plugin-dir", "", "take plugins from this `directory`")
 	f.StringVar(&o.logLevel, "log-level", "", "how much is logged: trace, debug, info, warn or error")
 	f.BoolVar(&o.logJSON, "log-json", false, "log in JSON")

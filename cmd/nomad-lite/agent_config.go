@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -40,6 +41,8 @@ func (o agentOptions) load(s *streams) (*config.Config, error) {
 		{o.dc, &c.Node.Datacenter},
 		{o.region, &c.Node.Region},
 		{o.nodeClass, &c.Node.Class},
+		{o.nodePool, &c.Node.Pool},
+		{o.network, &c.Node.NetworkInterface},
 		{o.pluginDir, &c.PluginDir},
 		{o.logLevel, &c.LogLevel},
 	} {
@@ -47,6 +50,10 @@ func (o agentOptions) load(s *streams) (*config.Config, error) {
 			*flag.field = flag.value
 		}
 	}
+	if c.Node.Meta == nil {
+		c.Node.Meta = make(map[string]string)
+	}
+	maps.Copy(c.Node.Meta, o.meta)
 	c.LogJSON = c.LogJSON || o.logJSON
 	if c.LogLevel == "" {
 		c.LogLevel = "info"

@@ -75,8 +75,14 @@ func listJobs(ctx context.Context, o jobStatusOptions, c *api.Client, s *streams
 	p := s.page()
 	if len(jobs) == 0 {
 		p.line("No running jobs")
-		return s.show(p)
+	} else {
+		p.jobs(jobs)
 	}
+	return s.show(p)
+}
+
+// jobs adds a line for each job.
+func (p *page) jobs(jobs []*api.JobListStub) {
 	wild := slices.ContainsFunc(jobs, func(j *api.JobListStub) bool { return namespaceOf(j) != namespaceOf(jobs[0]) })
 	t := newTable("ID", "Type", "Priority", "Status", "Submit Date")
 	if wild {
@@ -90,7 +96,6 @@ func listJobs(ctx context.Context, o jobStatusOptions, c *api.Client, s *streams
 		t.row(row...)
 	}
 	p.table(t)
-	return s.show(p)
 }
 
 func jobStatus(text string, stopped bool) painted {

@@ -10,7 +10,7 @@ import (
 
 // newNodePoolCommand holds the commands that look at node pools.
 func newNodePoolCommand(s *streams) *cobra.Command {
-	cmd := group("pool", "Look at node pools", newNodePoolListCommand(s), newNodePoolInfoCommand(s), newNodePoolNodesCommand(s))
+	cmd := group("pool", "Look at node pools", newNodePoolListCommand(s), newNodePoolInfoCommand(s), newNodePoolNodesCommand(s), newNodePoolJobsCommand(s))
 	for _, name := range []string{"apply", "delete", "init"} {
 		cmd.AddCommand(elsewhere(name, "a node is in the pool that the client block of its configuration names"))
 	}
@@ -24,6 +24,7 @@ type nodePoolOptions struct {
 
 func newNodePoolListCommand(s *streams) *cobra.Command {
 	var o nodePoolOptions
+	var page pageFlags
 	cmd := &cobra.Command{
 		Use:               "list [flags]",
 		Short:             "List node pools",
@@ -34,7 +35,7 @@ func newNodePoolListCommand(s *streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			all, _, err := c.NodePools().List(query(cmd.Context(), ""))
+			all, meta, err := c.NodePools().List(page.query(cmd.Context()))
 			if err != nil {
 				return failed("list node pools", err)
 			}
@@ -47,11 +48,13 @@ func newNodePoolListCommand(s *streams) *cobra.Command {
 			}
 			p := s.page()
 			p.table(t)
+			p.more(meta)
 			return s.show(p)
 		},
 	}
 	o.client.register(cmd)
 	o.format.register(cmd)
+	page.register(cmd)
 	return cmd
 }
 
@@ -133,5 +136,41 @@ func newNodePoolNodesCommand(s *streams) *cobra.Command {
 	o.client.register(cmd)
 	o.format.register(cmd)
 	cmd.Flags().BoolVar(&verbose, "verbose", false, "print whole ids")
+	return cmd
+}
+
+func newNodePoolJobsCommand(s *streams) *cobra.Command {
+	var o nodePoolOptions
+	var page pageFlags
+	cmd := &cobra.Command{
+		Use:               "jobs [flags] POOL",
+		Short:             "List the jobs that run on a pool",
+		Args:              oneNodePool,
+		ValidArgsFunction: once(o.client.completePools),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.client.client()
+			if err != nil {
+				return err
+			}
+			jobs, meta, err := c.NodePools().ListJobs(args[0], page.query(cmd.Context()))
+			if err != nil {
+				return failed(fmt.Sprintf("list the jobs of pool %q", args[0]), err)
+			}
+			if o.format.wanted() {
+				return o.format.print(s, jobs)
+			}
+			p := s.page()
+			if len(jobs) == 0 {
+				p.line("No jobs in this pool")
+			} else {
+				p.jobs(jobs)
+			}
+			p.more(meta)
+			return s.show(p)
+		},
+	}
+	o.client.register(cmd)
+	o.format.register(cmd)
+	page.register(cmd)
 	return cmd
 }

@@ -34,7 +34,7 @@ type nodeStatusOptions struct {
 	os      bool
 	quiet   bool
 	verbose bool
-	filter  string
+	page    pageFlags
 }
 
 func newNodeStatusCommand(s *streams) *cobra.Command {
@@ -62,13 +62,13 @@ func newNodeStatusCommand(s *streams) *cobra.Command {
 	o.client.register(cmd)
 	o.format.register(cmd)
 	o.node.register(cmd)
+	o.page.register(cmd)
 	cmd.Flags().BoolVar(&o.short, "short", false, "leave out resources and events")
 	cmd.Flags().BoolVar(&o.stats, "stats", false, "show what each processor and each disk does")
 	cmd.Flags().BoolVar(&o.allocs, "allocs", false, "count the running allocations of each node")
 	cmd.Flags().BoolVar(&o.os, "os", false, "show the operating system of each node")
 	cmd.Flags().BoolVarP(&o.quiet, "quiet", "q", false, "print ids only")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "whole ids, points in time, attributes and metadata")
-	cmd.Flags().StringVar(&o.filter, "filter", "", "list those only for which this `expression` is true")
 	return cmd
 }
 
@@ -77,12 +77,11 @@ func listNodes(ctx context.Context, o nodeStatusOptions, s *streams) error {
 	if err != nil {
 		return err
 	}
-	q := query(ctx, "")
-	q.Filter = o.filter
+	q := o.page.query(ctx)
 	if o.os {
 		q.Params = map[string]string{"os": "true"}
 	}
-	all, _, err := c.Nodes().List(q)
+	all, meta, err := c.Nodes().List(q)
 	if err != nil {
 		return failed("list nodes", err)
 	}
@@ -131,6 +130,7 @@ func listNodes(ctx context.Context, o nodeStatusOptions, s *streams) error {
 		t.row(row...)
 	}
 	p.table(t)
+	p.more(meta)
 	return s.show(p)
 }
 

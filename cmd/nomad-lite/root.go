@@ -106,6 +106,7 @@ To complete commands, flags and ids in a shell: nomad-lite completion --help`,
 	)
 	root.AddCommand(newVersionCommand(s))
 	root.AddCommand(nomadOnly()...)
+	addIdleFlags(root, s)
 	return root
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
@@ -73,7 +74,13 @@ func newRunCommand(s *streams) *cobra.Command {
 			return run(cmd.Context(), o, args[0], s)
 		},
 	}
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return refused(flagError(cmd, err)) })
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		said := flagError(cmd, err)
+		if missing := new(pflag.NotExistError); errors.As(err, &missing) {
+			said = fmt.Errorf("%w\nTo give a job to an agent: nomad-lite job run", said)
+		}
+		return refused(said)
+	})
 	o.file.register(cmd)
 	o.plugins.register(cmd)
 	cmd.Flags().StringVar(&o.dataDir, "data-dir", "", "keep logs and task directories in this `directory` after the run")

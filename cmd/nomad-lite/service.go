@@ -27,7 +27,7 @@ back.`
 type serviceOptions struct {
 	client  clientFlags
 	format  formatFlags
-	filter  string
+	page    pageFlags
 	verbose bool
 }
 
@@ -67,7 +67,7 @@ func newServiceInfoCommand(s *streams) *cobra.Command {
 	}
 	o.client.register(cmd)
 	o.format.register(cmd)
-	cmd.Flags().StringVar(&o.filter, "filter", "", "show those only for which this `expression` is true")
+	o.page.register(cmd)
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show all that is known of each")
 	return cmd
 }
@@ -149,13 +149,11 @@ func serviceInfo(ctx context.Context, o serviceOptions, name string, s *streams)
 	if err != nil {
 		return err
 	}
-	q := query(ctx, "")
-	q.Filter = o.filter
-	instances, _, err := c.Services().Get(name, q)
+	instances, meta, err := c.Services().Get(name, o.page.query(ctx))
 	if err != nil {
 		return failed(fmt.Sprintf("read service %q", name), err)
 	}
-	if len(instances) == 0 && o.filter == "" {
+	if len(instances) == 0 && o.page.filter == "" {
 		return fmt.Errorf("no service %q is registered\nSee those that are: nomad-lite service list", name)
 	}
 	if o.format.wanted() {
@@ -168,6 +166,7 @@ func serviceInfo(ctx context.Context, o serviceOptions, name string, s *streams)
 	}
 	if !o.verbose {
 		p.table(registrations(instances, false))
+		p.more(meta)
 		return s.show(p)
 	}
 	for i, r := range instances {
@@ -186,6 +185,7 @@ func serviceInfo(ctx context.Context, o serviceOptions, name string, s *streams)
 			{"Tags", "[" + strings.Join(r.Tags, ",") + "]"},
 		})
 	}
+	p.more(meta)
 	return s.show(p)
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
@@ -16,6 +18,7 @@ A nomad-lite node has the host volumes that its configuration names.`
 
 type volumeStatusOptions struct {
 	client  clientFlags
+	format  formatFlags
 	kind    string
 	verbose bool
 }
@@ -43,9 +46,23 @@ func newVolumeStatusCommand(s *streams) *cobra.Command {
 		},
 	}
 	o.client.register(cmd)
+	o.format.register(cmd)
 	cmd.Flags().StringVar(&o.kind, "type", "", "show this `kind` only: host or csi")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show whole ids")
 	return cmd
+}
+
+// volumes are those of all kinds.
+type volumes struct {
+	Configured []configuredVolume
+	Host       []*api.HostVolumeStub
+	CSI        []*api.CSIVolumeListStub
+}
+
+// configuredVolume is a host volume that the configuration of a node names.
+type configuredVolume struct {
+	Name, Path, NodeID string
+	ReadOnly           bool
 }
 
 func volumeStatus(ctx context.Context, o volumeStatusOptions, s *streams) error {
@@ -53,25 +70,59 @@ func volumeStatus(ctx context.Context, o volumeStatusOptions, s *streams) error 
 	if err != nil {
 		return err
 	}
+	v, err := readVolumes(ctx, c, o.kind)
+	if err != nil {
+		return err
+	}
+	if o.format.wanted() {
+		return o.format.print(s, v)
+	}
 	p := s.page()
 	if o.kind != "csi" {
-		if err := p.hostVolumes(ctx, c, o); err != nil {
-			return err
-		}
+		p.hostVolumes(v, o.verbose)
 	}
 	if o.kind != "host" {
-		volumes, _, err := c.CSIVolumes().List(query(ctx, ""))
-		if err != nil && !unknown(err) {
-			return failed("list CSI volumes", err)
-		}
 		p.section("Container Storage Interface")
 		t := newTable("ID", "Name", "Namespace", "Plugin ID", "Schedulable", "Access Mode")
-		for _, v := range volumes {
+		for _, v := range v.CSI {
 			t.row(v.ID, v.Name, v.Namespace, v.PluginID, v.Schedulable, v.AccessMode)
 		}
 		p.tableOr(t, "No CSI volumes")
 	}
 	return s.show(p)
+}
+
+// readVolumes reads those of one kind, or of all.
+func readVolumes(ctx context.Context, c *api.Client, kind string) (*volumes, error) {
+	v := new(volumes)
+	var err error
+	if kind != "host" {
+		if v.CSI, _, err = c.CSIVolumes().List(query(ctx, "")); err != nil && !unknown(err) {
+			return nil, failed("list CSI volumes", err)
+		}
+	}
+	if kind == "csi" {
+		return v, nil
+	}
+	if v.Host, _, err = c.HostVolumes().List(nil, query(ctx, "")); err != nil && !unknown(err) { // servers before 1.10 have none
+		return nil, failed("list host volumes", err)
+	}
+	all, _, err := c.Nodes().List(query(ctx, ""))
+	if err != nil {
+		return nil, failed("list nodes", err)
+	}
+	for _, stub := range all {
+		node, _, err := c.Nodes().Info(stub.ID, query(ctx, ""))
+		if err != nil {
+			return nil, failed(fmt.Sprintf("read node %q", short(stub.ID)), err)
+		}
+		for _, name := range slices.Sorted(maps.Keys(node.HostVolumes)) {
+			if h := node.HostVolumes[name]; h != nil && h.ID == "" { // else a plugin has made it
+				v.Configured = append(v.Configured, configuredVolume{name, h.Path, node.ID, h.ReadOnly})
+			}
+		}
+	}
+	return v, nil
 }
 
 // tableOr adds a table, or a line that says that there is nothing to show.
@@ -83,44 +134,17 @@ func (p *page) tableOr(t *table, nothing string) {
 	p.table(t)
 }
 
-func (p *page) hostVolumes(ctx context.Context, c *api.Client, o volumeStatusOptions) error {
-	made, _, err := c.HostVolumes().List(nil, query(ctx, ""))
-	if err != nil && !unknown(err) { // servers before 1.10 have none
-		return failed("list host volumes", err)
-	}
-	t := newTable("ID", "Name", "Namespace", "Plugin ID", "Node ID", "State")
-	for _, v := range made {
-		t.row(shortID(v.ID, o.verbose), v.Name, v.Namespace, v.PluginID, shortID(v.NodeID, o.verbose), statusCell(string(v.State)))
-	}
-	all, _, err := c.Nodes().List(query(ctx, ""))
-	if err != nil {
-		return failed("list nodes", err)
-	}
+func (p *page) hostVolumes(all *volumes, verbose bool) {
 	configured := newTable("Name", "Path", "Read Only", "Node ID")
-	for _, stub := range all {
-		node, _, err := c.Nodes().Info(stub.ID, query(ctx, ""))
-		if err != nil {
-			return failed(fmt.Sprintf("read node %q", short(stub.ID)), err)
-		}
-		for _, pair := range sortedPairs(hostPaths(node)) {
-			v := node.HostVolumes[fmt.Sprint(pair[0])]
-			configured.row(pair[0], v.Path, v.ReadOnly, shortID(node.ID, o.verbose))
-		}
+	for _, v := range all.Configured {
+		configured.row(v.Name, v.Path, v.ReadOnly, shortID(v.NodeID, verbose))
+	}
+	made := newTable("ID", "Name", "Namespace", "Plugin ID", "Node ID", "State")
+	for _, v := range all.Host {
+		made.row(shortID(v.ID, verbose), v.Name, v.Namespace, v.PluginID, shortID(v.NodeID, verbose), statusCell(string(v.State)))
 	}
 	p.section("Host Volumes of the Configuration")
 	p.tableOr(configured, "No host volumes")
 	p.section("Dynamic Host Volumes")
-	p.tableOr(t, "No dynamic host volumes")
-	return nil
-}
-
-// hostPaths are the paths of those volumes that were not made by a plugin.
-func hostPaths(node *api.Node) map[string]string {
-	paths := map[string]string{}
-	for name, v := range node.HostVolumes {
-		if v != nil && v.ID == "" {
-			paths[name] = v.Path
-		}
-	}
-	return paths
+	p.tableOr(made, "No dynamic host volumes")
 }

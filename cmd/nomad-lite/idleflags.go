@@ -1,0 +1,76 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+const (
+	noVault   = "Consul and Vault are not a part of it"
+	noBrowser = "no browser is opened; 'nomad-lite ui ID' prints the address of the page"
+	noAgent   = "no agent is asked"
+	// unasked is why nothing is said: what the flag asks for is so in any case.
+	unasked = ""
+)
+
+// idleFlags are flags of Nomad that have nothing to do here. Scripts may give
+// them; who does is told why they change nothing, and the command goes on. A flag
+// that ends in = takes a value.
+var idleFlags = []struct{ commands, flags, why string }{
+	{"job run, job plan, plan, job validate, validate", "consul-namespace= consul-token= vault-namespace= vault-token=", noVault},
+	{"job revert", "consul-token= vault-token=", noVault},
+	{"job run, job status, job stop, stop, job dispatch, alloc status, alloc logs, alloc exec, node status, eval status, deployment status, status", "ui", noBrowser},
+	{"job validate, validate", "address= namespace= region= token= ca-cert= ca-path= client-cert= client-key= tls-server-name= tls-skip-verify", noAgent},
+	{"alloc fs, alloc logs, alloc pause, alloc restart, alloc signal", "verbose", unasked},
+	{"deployment status", "wait=", "each change is shown at once"},
+	{"node drain, node eligibility", "yes", unasked},
+	{"plugin status, volume status", "short", unasked},
+	{"ui", "authenticate", "there is no page to log in to"},
+	{"agent", "client server", unasked},
+	{"agent", "bootstrap-expect= encrypt= join= raft-protocol= rejoin retry-interval= retry-join= retry-max= server-join= servers=", "there are no servers to join"},
+	{"agent", "consul-address= consul-token= vault-address= vault-token= vault-namespace=", noVault},
+	{"agent", "alloc-dir= alloc-mounts-dir= state-dir=", "all is in the data directory"},
+	{"agent", "network-speed= no-host-uuid", "as in the configuration"},
+}
+
+// addIdleFlags gives the commands below root those flags. Help does not list them.
+func addIdleFlags(root *cobra.Command, s *streams) {
+	for _, idle := range idleFlags {
+		for path := range strings.SplitSeq(idle.commands, ", ") {
+			cmd, rest, err := root.Find(strings.Fields(path))
+			if err != nil || len(rest) > 0 {
+				panic(fmt.Sprintf("idle flags of %q: there is no such command", path))
+			}
+			for name := range strings.FieldsSeq(idle.flags) {
+				name, value := strings.CutSuffix(name, "=")
+				flag := cmd.Flags().VarPF(&idleFlag{err: s.err, name: name, why: idle.why}, name, "", "")
+				flag.Hidden = true
+				if !value {
+					flag.NoOptDefVal = "true"
+				}
+			}
+		}
+	}
+}
+
+// idleFlag is the value of one. It says so when it is set, once.
+type idleFlag struct {
+	err       io.Writer
+	name, why string
+	told      bool
+}
+
+func (f *idleFlag) Set(string) error {
+	if f.told || f.why == unasked {
+		return nil
+	}
+	f.told = true
+	_, err := fmt.Fprintf(f.err, "warning: -%s has no effect: %s\n", f.name, f.why)
+	return err
+}
+
+func (f *idleFlag) String() string { return "" }
+func (f *idleFlag) Type() string   { return "" }
