@@ -106,10 +106,18 @@ const disabled = "the function is disabled"
 var elsewhere = map[string]string{}
 
 func init() {
+	for name, f := range sprig {
+		pure["sprig_"+name] = f
+	}
+	for why, names := range notSprig {
+		for _, name := range names {
+			elsewhere["sprig_"+name] = why
+		}
+	}
 	takeItems(pure)
 	for why, names := range map[string][]string{
 		"there is no Consul here: nomadVar and nomadService read what this node has": {
-			"byKey", "byMeta", "caLeaf", "caRoots", "connect", "datacenters", "exportedServices", "importedServices", "key", "keyExists",
+			"byKey", "byMeta", "caLeaf", "caRoots", "connect", "datacenters", "exportedServices", "importedServices", "key", "keyExists", "keyExistsGet",
 			"keyOrDefault", "ls", "node", "nodes", "partitions", "peerings", "safeLs", "safeTree", "service", "services", "tree",
 		},
 		"there is no Vault here: nomadVar reads the variables of this node": {"pkiCert", "secret", "secrets"},

@@ -60,6 +60,23 @@ func TestFunctions(t *testing.T) {
 		{`{{ spew_sdump "x" }}{{ spew_dump "x" }}{{ spew_printf "%d" 1 }}{{ spew_sprintf "%d" 2 }}`, "\"x\"\n\"x\"\n12"},
 		{`{{ print 1 "a" }} {{ printf "%03d" 7 }} {{ println "x" }}{{ html "<" }} {{ js "'" }} {{ urlquery "a b" }}`, "1a 007 x\n&lt; \\' a+b"},
 
+		{`{{ "" | sprig_default "d" }} {{ "x" | sprig_default "d" }} {{ sprig_coalesce "" 0 "c" }} {{ sprig_empty "" }} {{ true | sprig_ternary "yes" "no" }}`, "d x c true yes"},
+		{`{{ sprig_trim " x " }} {{ "ab" | sprig_trimPrefix "a" }} {{ "ab" | sprig_trimSuffix "b" }} {{ sprig_upper "a" }} {{ sprig_lower "A" }} {{ sprig_title "a b" }}`, "x b a A a A B"},
+		{`{{ "ab" | sprig_repeat 2 }} {{ sprig_substr 1 3 "abcd" }} {{ sprig_substr 2 -1 "abcd" }} {{ sprig_trunc 2 "abc" }} {{ sprig_trunc -2 "abc" }}`, "abab bc cd ab bc"},
+		{`{{ "abc" | sprig_contains "b" }} {{ "abc" | sprig_hasPrefix "a" }} {{ "abc" | sprig_hasSuffix "b" }}`, "true true false"},
+		{`{{ sprig_quote "a" 1 }} {{ sprig_squote "a" }} {{ sprig_cat "a" 1 }} {{ "a\nb" | sprig_indent 2 }}{{ "c" | sprig_nindent 2 }} {{ "a.b" | sprig_replace "." "-" }}`, "\"a\" \"1\" 'a' a 1   a\n  b\n  c a-b"},
+		{`{{ sprig_regexMatch "^a" "ab" }} {{ sprig_regexFind "b+" "abbc" }} {{ sprig_regexReplaceAll "b(b)" "abbc" "<$1>" }}`, "true bb a<b>c"},
+		{`{{ sprig_list 1 "b" | sprig_join "-" }} {{ "a,b" | sprig_splitList "," }} {{ sprig_toStrings (sprig_list 1 2) }} {{ sprig_sortAlpha (sprig_list "b" "a") }}`, "1-b [a b] [1 2] [a b]"},
+		{`{{ sprig_add 1 "2" 3 }} {{ sprig_sub 5 2 }} {{ sprig_mul 2 3 4 }} {{ sprig_div 7 2 }} {{ sprig_mod 7 4 }} {{ sprig_max 1 3 2 }} {{ sprig_min 2 1 }} {{ sprig_until 3 }} {{ sprig_until -2 }}`, "6 3 24 3 3 3 1 [0 1 2] [0 -1]"},
+		{`{{ sprig_int "7" }} {{ sprig_int64 7.9 }} {{ sprig_atoi "-3" }} {{ sprig_int "" }} {{ sprig_toString 1.5 }}`, "7 7 -3 0 1.5"},
+		{`{{ sprig_date "2006" sprig_now | len }} {{ sprig_date "2006" 86400 }} {{ sprig_now | sprig_dateModify "-24h" | sprig_date "2006-01-02" | len }}`, "4 1970 10"},
+		{`{{ sprig_b64enc "hi" }} {{ sprig_b64dec "aGk=" }} {{ sprig_sha256sum "x" }}`, "aGk= hi 2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"},
+		{`{{ (sprig_fromJson "{\"a\":1}").a }} {{ sprig_list 1 | sprig_toJson }} {{ sprig_list 1 | sprig_toPrettyJson }}`, "1 [1] [\n  1\n]"},
+		{`{{ $l := sprig_list 1 2 1 }}{{ sprig_first $l }} {{ sprig_last $l }} {{ sprig_append $l 4 }} {{ sprig_concat $l (sprig_list 5) }} {{ sprig_uniq $l }} {{ $l | sprig_has 2 }} {{ sprig_first (sprig_list) }}`, "1 1 [1 2 1 4] [1 2 1 5] [1 2] true <no value>"},
+		{`{{ $d := sprig_dict "a" 0 "b" 2 }}{{ sprig_get $d "a" }} {{ sprig_get $d "z" }}| {{ sprig_hasKey $d "b" }} {{ sprig_keys $d }} {{ sprig_merge $d (sprig_dict "b" 3 "c" 4) }} {{ sprig_mergeOverwrite $d (sprig_dict "b" 3) }}`, "0 | true [a b] map[a:0 b:2 c:4] map[a:0 b:3]"},
+		{`{{ sprig_base "/a/b.c" }} {{ sprig_dir "/a/b.c" }} {{ sprig_ext "/a/b.c" }}`, "b.c /a .c"},
+		{`{{ with nomadVar "app/db" }}{{ .user | sprig_upper }} {{ .nope | sprig_default "d" }} {{ sprig_add .n 1 }} {{ sprig_list .user | sprig_join "," }}{{ end }}`, "BOB d 8 bob"},
+
 		{`{{ env "GREETING" }} {{ env "NOPE" }}| {{ env "attr.kernel.name" }} {{ env "meta.rack" }} {{ env "meta.nope" }}| {{ mustEnv "GREETING" }} {{ envOrDefault "NOPE" "no" }} {{ envOrDefault "GREETING" "no" }}`, "hello | linux r1 | hello no hello"},
 		{`{{ env "PATH" }}{{ env "HOME" }}`, ""}, // those of this process
 
@@ -85,7 +102,7 @@ func TestFunctions(t *testing.T) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(seen)) {
-		if !seen[name] && elsewhere[name] == "" && name[0] != '_' && name != "file" {
+		if !seen[name] && elsewhere[name] == "" && name[0] != '_' && name != "file" && name != "sprig_fail" {
 			t.Errorf("nothing tests %s", name)
 		}
 	}
@@ -138,9 +155,20 @@ func TestFunctionsRefuse(t *testing.T) {
 		{`{{ timestamp "a" "b" }}`, "timestamp takes one format"},
 		{`{{ index (split "," "a") 5 }}`, "index out of range"},
 
+		{`{{ sprig_fail "out of luck" }}`, "out of luck"},
+		{`{{ sprig_repeat 99999999 "x" }}`, "a text of more than"},
+		{`{{ sprig_until 99999999 }}`, "a list of more than 100000 numbers"},
+		{`{{ sprig_div 1 0 }}`, "a division by zero"},
+		{`{{ sprig_add "x" 1 }}`, "invalid syntax"},
+		{`{{ sprig_first 1 }}`, "int is no list"},
+		{`{{ sprig_regexFind "(" "x" }}`, "missing closing )"},
+
 		// Values that are short to make and have no end when they are printed.
 		{`{{ range loop 40 }}{{ scratch.MapSet "m" "a" (scratch.Get "m") }}{{ scratch.MapSet "m" "b" (scratch.Get "m") }}{{ end }}{{ scratch.Get "m" }}`, "a value of more than 8388608 bytes"},
 		{`{{ range loop 2000 }}{{ scratch.Set "n" (scratch.Get "m") }}{{ scratch.Set "m" nil }}{{ scratch.MapSet "m" "a" (scratch.Get "n") }}{{ end }}`, "nested more than 1000 deep"},
+		{`{{ $l := sprig_list "x" }}{{ range loop 40 }}{{ $l = sprig_list $l $l }}{{ end }}`, "a value of more than 8388608 bytes"},
+		{`{{ $l := sprig_list "x" }}{{ range loop 40 }}{{ $l = sprig_concat $l $l }}{{ end }}`, "a value of more than 8388608 bytes"},
+		{`{{ $d := sprig_dict }}{{ range loop 2000 }}{{ $d = sprig_dict "d" $d }}{{ end }}`, "nested more than 1000 deep"},
 		{`{{ scratch.Set "s" scratch }}`, "scratch is not a value"},
 		{`{{ scratch.MapSet "m" "s" scratch }}`, "scratch is not a value"},
 		{`{{ range $i := loop 10 }}{{ scratch.Set (print $i) (printf "%1000000d" 1) }}{{ end }}`, "scratch holds more than 8388608 bytes"},

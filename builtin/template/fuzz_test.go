@@ -16,6 +16,8 @@ func FuzzExecute(f *testing.F) {
 	f.Add(`{{ range loop 3 }}{{ scratch.MapSet "a" "b" . }}{{ else }}{{ break }}{{ end }}`, true)
 	f.Add(`{{ range $k, $v := parseJSON "{\"a\":[1]}" }}{{ $k }}{{ index $v 0 | add 1 }}{{ end }}`, false)
 	f.Add(`{{ file "../x" }}{{ env "attr.kernel.name" }}{{ nomadService 1 "k" "a.b" }}{{ byTag (nomadService "db") }}`, false)
+	f.Add(`{{ scratch.MapSet "m" "a" (scratch.Get "m") }}{{ scratch.Get "m" }}{{ scratch }}{{ printf "%*[1]d" 5 }}`, false)
+	f.Add(`{{ sprig_dict "a" (sprig_list 1 "x") | toYAML }}{{ sockaddr "GetAllInterfaces | sort \"-name\" | join \"address\" \",\"" }}`, true)
 	f.Fuzz(func(t *testing.T, text string, strict bool) {
 		n := newNode()
 		n.put("app", "w", "x")

@@ -38,7 +38,10 @@ func (*Hook) Info() sdk.Info {
 }
 
 // UseHost is called once, before the first moment.
-func (h *Hook) UseHost(host sdk.Host, node sdk.Node) { h.host, h.node = host, node }
+func (h *Hook) UseHost(host sdk.Host, node sdk.Node) {
+	h.host, h.node = host, node
+	time.Now().Zone() // looks into files, which a template may not
+}
 
 // Prestart returns when all templates are rendered. A restart of the task starts
 // it with what is rendered already, unless the job wants it anew. For a task

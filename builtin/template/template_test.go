@@ -193,6 +193,7 @@ func TestFailures(t *testing.T) {
 		{"a denied function", block{EmbeddedTmpl: `{{ "x" | plugin "id" }}`}, "plugin: the function is disabled", true},
 		{"executeTemplate", block{EmbeddedTmpl: `{{ executeTemplate "x" }}`}, "executeTemplate: the function is disabled", true},
 		{"writeToFile", block{EmbeddedTmpl: `{{ "x" | writeToFile "/tmp/x" "" "" "0644" }}`}, "writeToFile: the function is disabled", true},
+		{"a function that would change a value", block{EmbeddedTmpl: `{{ sprig_set (sprig_dict) "a" 1 }}`}, "sprig_set: no value changes here: use scratch.MapSet", true},
 		{"Consul", block{EmbeddedTmpl: `{{ key "x" }}`}, "key: there is no Consul here", true},
 		{"Vault", block{EmbeddedTmpl: `{{ with secret "x" }}{{ end }}`}, "secret: there is no Vault here", true},
 		{"another namespace", block{EmbeddedTmpl: `{{ nomadVar "x@other" }}`}, "another namespace", true},
