@@ -401,7 +401,7 @@ func (c *Client) current(ctx context.Context) (*link, error) {
 		c.mu.Lock()
 		l, changed, last := c.link, c.changed, c.err
 		c.mu.Unlock()
-		if l != nil && !l.ended() {
+		if l != nil && !l.Ended() {
 			return l, nil
 		}
 		select {
@@ -438,7 +438,7 @@ func (c *Client) maintain(l *link) {
 	})
 	for {
 		select {
-		case <-l.done:
+		case <-l.Done():
 		case <-c.stop:
 			c.publish(nil, ErrClosed)
 			l.close()

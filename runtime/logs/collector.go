@@ -440,7 +440,7 @@ func (c *Collector) current(ctx context.Context) (*link, error) {
 		c.mu.Lock()
 		l, changed, last := c.link, c.changed, c.err
 		c.mu.Unlock()
-		if l != nil && !l.ended() {
+		if l != nil && !l.Ended() {
 			return l, nil
 		}
 		select {
@@ -519,7 +519,7 @@ func (c *Collector) use(ctx context.Context, l *link) {
 	defer quiet.Stop()
 	for {
 		select {
-		case <-l.done:
+		case <-l.Done():
 			c.conf.Logger.Warn("log collector is gone", "pid", l.process.PID)
 			return
 		case <-ctx.Done():
@@ -674,7 +674,7 @@ func replace(l *link, logger hclog.Logger) bool {
 func quit(l *link) {
 	_ = l.send(&message{Op: opQuit})
 	select {
-	case <-l.done:
+	case <-l.Done():
 	case <-time.After(time.Second):
 		_ = l.process.Signal(unix.SIGKILL) // nothing is lost by that, either
 	}

@@ -1,0 +1,92 @@
+package calls
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+)
+
+var errDown = errors.New("down")
+
+// call makes a call in the background; its outcome is in the channel.
+func call(ctx context.Context, p *Pending[string], send func(uint64) error) <-chan string {
+	outcome := make(chan string, 1)
+	go func() {
+		answer, err := p.Call(ctx, send)
+		outcome <- fmt.Sprintf("%q %v", answer, err)
+	}()
+	return outcome
+}
+
+func sent(uint64) error { return nil }
+
+func TestAnswersInAnyOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := New[string](errDown, nil)
+		first := call(t.Context(), p, sent)
+		synctest.Wait()
+		second := call(t.Context(), p, sent)
+		synctest.Wait()
+		p.Answer(2, "two")
+		p.Answer(1, "one")
+		if got := <-first + " " + <-second; got != `"one" <nil> "two" <nil>` {
+			t.Error(got)
+		}
+	})
+}
+
+func TestEndOfTheConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := New[string](errDown, nil)
+		waiting := call(t.Context(), p, sent)
+		notSent := call(t.Context(), p, func(uint64) error { return fmt.Errorf("send: %w", errDown) })
+		synctest.Wait()
+		select {
+		case got := <-notSent:
+			t.Errorf("%s before the end", got)
+		default:
+		}
+		if p.Ended() {
+			t.Error("ended before the end")
+		}
+		p.End()
+		for _, c := range []<-chan string{waiting, notSent, call(t.Context(), p, sent)} {
+			if got := <-c; got != `"" down` {
+				t.Error(got)
+			}
+		}
+		if !p.Ended() {
+			t.Error("not ended after the end")
+		}
+	})
+}
+
+// An answer for which nobody waits is not lost: it may hold descriptors.
+func TestLateAnswersAreDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var dropped []string
+		p := New(errDown, func(answer string) { dropped = append(dropped, answer) })
+		ctx, cancel := context.WithCancelCause(t.Context())
+		waiting := call(ctx, p, sent)
+		synctest.Wait()
+		cancel(errors.New("enough"))
+		if got := <-waiting; got != `"" enough` {
+			t.Error(got)
+		}
+		p.Answer(1, "late")
+		answered := call(t.Context(), p, func(id uint64) error {
+			p.Answer(id, "early")
+			return errors.New("refused")
+		})
+		if got := <-answered; got != `"" refused` {
+			t.Error(got)
+		}
+		p.Answer(9, "unasked")
+		if want := []string{"late", "early", "unasked"}; !slices.Equal(dropped, want) {
+			t.Errorf("dropped %q, want %q", dropped, want)
+		}
+	})
+}
