@@ -30,12 +30,28 @@ var msgpack = func() *codec.MsgpackHandle {
 	return h
 }()
 
+// encoder is one that has a buffer already: for a record, most of what a new one
+// would allocate is a buffer that grows.
+type encoder struct {
+	codec  *codec.Encoder
+	buffer []byte
+}
+
+var encoders = sync.Pool{New: func() any {
+	e := &encoder{buffer: make([]byte, 0, 4<<10)}
+	e.codec = codec.NewEncoderBytes(&e.buffer, msgpack)
+	return e
+}}
+
+// encode returns bytes without room to grow: many of them stay.
 func encode(v any) ([]byte, error) {
-	var b []byte
-	if err := codec.NewEncoderBytes(&b, msgpack).Encode(v); err != nil {
-		return nil, err
+	e := encoders.Get().(*encoder)
+	e.codec.ResetBytes(&e.buffer)
+	if err := e.codec.Encode(v); err != nil {
+		return nil, err // and who knows what is left in e
 	}
-	return bytes.Clone(b), nil // it may stay, and the encoder's has room to grow
+	defer encoders.Put(e)
+	return bytes.Clone(e.buffer), nil
 }
 
 // decode fills v, a pointer, which must be zero.

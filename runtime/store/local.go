@@ -92,11 +92,10 @@ func (s *Store) putLocals(allocID, task string, haste taskrunner.Haste, records 
 	failed := func(err error) taskrunner.Written { return func() error { return err } }
 	payloads := make([][]byte, len(records))
 	for i, r := range records {
-		payload, err := encode(r.value)
-		if err != nil {
+		var err error
+		if payloads[i], err = encode(r.value); err != nil {
 			return failed(fmt.Errorf("store %s %q: %w", r.table, readable(key), err))
 		}
-		payloads[i] = payload
 	}
 	r, err := s.enqueue(func(tx *Txn) error {
 		for i, r := range records {
