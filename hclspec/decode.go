@@ -20,12 +20,17 @@ import (
 // Decode reads a config block, which is a map as encoding/json or a job file
 // makes it, into the value that s describes. Every string and every key in it
 // is a template and sees vars and a few functions; nil vars mean that variables
-// are not allowed at all.
+// are not allowed at all. They are asked for only if something could refer to them.
 //
 // The diagnostics are what a user reads (Messages); their ranges mean nothing.
 // With an error among them the value is unusable.
-func (s *Spec) Decode(config map[string]any, vars map[string]cty.Value) (cty.Value, hcl.Diagnostics) {
-	return s.decode(config, func(hcl.Body, hcldec.Spec) map[string]cty.Value { return vars })
+func (s *Spec) Decode(config map[string]any, vars func() map[string]cty.Value) (cty.Value, hcl.Diagnostics) {
+	return s.decode(config, func(hcl.Body, hcldec.Spec) map[string]cty.Value {
+		if vars == nil {
+			return nil
+		}
+		return vars()
+	})
 }
 
 // Check returns what is wrong with a config block whatever its variables will be:
@@ -73,9 +78,10 @@ func (s *Spec) decode(config map[string]any, vars func(hcl.Body, hcldec.Spec) ma
 	if config == nil {
 		config = map[string]any{}
 	}
+	var refers bool
 	text, err := json.Marshal(exact(config))
 	if err == nil {
-		err = checkConfig(text)
+		refers, err = checkConfig(text)
 	}
 	if err != nil {
 		return cty.DynamicVal, hcl.Diagnostics{{
@@ -88,7 +94,11 @@ func (s *Spec) decode(config map[string]any, vars func(hcl.Body, hcldec.Spec) ma
 	if diags.HasErrors() {
 		return cty.DynamicVal, diags
 	}
-	value, diags = hcldec.Decode(file.Body, spec, &hcl.EvalContext{Variables: vars(file.Body, spec), Functions: functions})
+	scope := &hcl.EvalContext{Functions: functions}
+	if refers {
+		scope.Variables = vars(file.Body, spec)
+	}
+	value, diags = hcldec.Decode(file.Body, spec, scope)
 	for _, d := range diags {
 		// Nobody wrote a JSON object property: it was an argument or a block.
 		if d.Summary == "Extraneous JSON object property" {

@@ -75,6 +75,10 @@ var (
 	})
 )
 
+func given(vars map[string]cty.Value) func() map[string]cty.Value {
+	return func() map[string]cty.Value { return vars }
+}
+
 var vars = map[string]cty.Value{
 	"NOMAD_PORT_http": cty.StringVal("21000"),
 	"FOO":             cty.StringVal("foo"),
@@ -180,7 +184,7 @@ func TestBytes(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			value, diags := tt.spec.Decode(config(t, tt.config), vars)
+			value, diags := tt.spec.Decode(config(t, tt.config), given(vars))
 			if diags.HasErrors() {
 				t.Fatal(Messages(diags))
 			}
@@ -198,7 +202,7 @@ func TestBytes(t *testing.T) {
 func TestJobThroughTheAPI(t *testing.T) {
 	// Numbers that have been JSON are float64.
 	s := Object(map[string]*Spec{"n": Attr("n", "list(map(list(number)))", false)})
-	value, diags := s.Decode(map[string]any{"n": []map[string]any{{"k": []any{float64(9223372036854775807)}}}}, vars)
+	value, diags := s.Decode(map[string]any{"n": []map[string]any{{"k": []any{float64(9223372036854775807)}}}}, given(vars))
 	if diags.HasErrors() {
 		t.Fatal(diags)
 	}
@@ -243,7 +247,7 @@ func TestTemplates(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			value, diags := s.Decode(map[string]any{"a": tt.in}, vars)
+			value, diags := s.Decode(map[string]any{"a": tt.in}, given(vars))
 			if diags.HasErrors() {
 				t.Fatal(Messages(diags))
 			}
@@ -307,7 +311,7 @@ func TestMessages(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, diags := tt.spec.Decode(config(t, tt.config), tt.vars)
+			_, diags := tt.spec.Decode(config(t, tt.config), given(tt.vars))
 			messages := Messages(diags)
 			for _, m := range messages {
 				if strings.HasPrefix(m, tt.want) {
@@ -349,7 +353,7 @@ func TestHostile(t *testing.T) {
 	for name, value := range configs {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, diags := s.Decode(map[string]any{"a": value}, vars)
+			_, diags := s.Decode(map[string]any{"a": value}, given(vars))
 			refused(t, diags)
 		})
 	}
@@ -362,13 +366,13 @@ func TestHostile(t *testing.T) {
 	for name, spec := range specs {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, diags := spec.Decode(nil, vars)
+			_, diags := spec.Decode(nil, given(vars))
 			refused(t, diags)
 		})
 	}
 
 	t.Run("a number in text", func(t *testing.T) {
-		value, diags := number.Decode(map[string]any{"n": "1e100000000"}, vars)
+		value, diags := number.Decode(map[string]any{"n": "1e100000000"}, given(vars))
 		if diags.HasErrors() {
 			t.Fatal(diags)
 		}
@@ -378,7 +382,7 @@ func TestHostile(t *testing.T) {
 	})
 	t.Run("what is deep but not too deep", func(t *testing.T) {
 		text := "${" + strings.Repeat("[", 150) + strings.Repeat("]", 150) + "}"
-		if _, diags := s.Decode(map[string]any{"a": text}, vars); diags.HasErrors() {
+		if _, diags := s.Decode(map[string]any{"a": text}, given(vars)); diags.HasErrors() {
 			t.Error(Messages(diags))
 		}
 	})
@@ -397,7 +401,7 @@ func refused(t *testing.T, diags hcl.Diagnostics) {
 }
 
 func TestConfigThatIsNoJSON(t *testing.T) {
-	_, diags := number.Decode(map[string]any{"n": math.Inf(1)}, vars)
+	_, diags := number.Decode(map[string]any{"n": math.Inf(1)}, given(vars))
 	if got := Messages(diags); len(got) != 1 || !strings.HasPrefix(got[0], "Invalid config: The config cannot be read: ") {
 		t.Errorf("got %q", got)
 	}

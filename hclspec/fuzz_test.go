@@ -40,7 +40,7 @@ func FuzzConfig(f *testing.F) {
 		if json.Unmarshal(text, &config) != nil {
 			return
 		}
-		value, diags := s.Decode(config, vars)
+		value, diags := s.Decode(config, given(vars))
 		if diags.HasErrors() {
 			if len(Messages(diags)) == 0 {
 				t.Fatal("an error without a message")

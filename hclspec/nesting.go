@@ -21,39 +21,45 @@ const (
 	maxExponent = 1000  // a number is written out in full when it becomes text
 )
 
-// checkConfig refuses a config that would hurt whoever decodes it.
-func checkConfig(config []byte) error {
+// checkConfig refuses a config that would hurt whoever decodes it, and tells whether
+// any text of it could refer to a variable.
+func checkConfig(config []byte) (refers bool, err error) {
 	dec := json.NewDecoder(bytes.NewReader(config))
 	dec.UseNumber()
 	depth := 0
 	for {
 		token, err := dec.Token()
 		if err != nil {
-			return nil // its end; the decoder says what is wrong with it
+			return refers, nil // its end; the decoder says what is wrong with it
 		}
 		switch t := token.(type) {
 		case json.Delim:
 			if t == ']' || t == '}' {
 				depth--
 			} else if depth++; depth > maxNesting {
-				return fmt.Errorf("it is nested deeper than %d levels", maxNesting)
+				return false, fmt.Errorf("it is nested deeper than %d levels", maxNesting)
 			}
 		case json.Number:
 			if err := checkNumber(t.String()); err != nil {
-				return err
+				return false, err
 			}
 		case string:
+			if !isTemplate(t) {
+				continue
+			}
+			refers = true
 			if err := checkTemplate(t); err != nil {
-				return err
+				return false, err
 			}
 		}
 	}
 }
 
+func isTemplate(text string) bool {
+	return strings.Contains(text, "${") || strings.Contains(text, "%{")
+}
+
 func checkTemplate(text string) error {
-	if !strings.Contains(text, "${") && !strings.Contains(text, "%{") {
-		return nil
-	}
 	tokens, _ := hclsyntax.LexTemplate([]byte(text), "", hcl.InitialPos)
 	return checkNesting(tokens)
 }

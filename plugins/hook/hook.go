@@ -8,6 +8,9 @@ import (
 
 // Hook is what every hook has: a name, unique among the hooks of its
 // allocation or task. Users see it in events, and its state is kept under it.
+//
+// What a request holds belongs to the caller, and a hook must not change it: Env is
+// the environment itself, for a hook in the agent.
 type Hook interface {
 	Name() string
 }

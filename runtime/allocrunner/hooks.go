@@ -27,7 +27,7 @@ func (r *Runner) prerun(live context.Context) error {
 		var err error
 		failpoint.Around(failpoint.Prerun, func() {
 			err = r.callHook(live, "prerun", h, r.limits.PrerunDeadline, func(ctx context.Context) error {
-				return at.Prerun(ctx, hook.AllocPrerunRequest{Alloc: r.forHooks(), Env: r.env().Map()})
+				return at.Prerun(ctx, hook.AllocPrerunRequest{Alloc: r.forHooks(), Env: r.env().Vars()})
 			})
 		})
 		if err != nil {
@@ -41,7 +41,7 @@ func (r *Runner) updateHooks(ctx context.Context) {
 	for _, h := range r.hooks {
 		if at, ok := h.(hook.AllocUpdate); ok {
 			r.logHook(ctx, "update", h, func(ctx context.Context) error {
-				return at.UpdateAlloc(ctx, hook.AllocUpdateRequest{Alloc: r.forHooks(), Env: r.env().Map()})
+				return at.UpdateAlloc(ctx, hook.AllocUpdateRequest{Alloc: r.forHooks(), Env: r.env().Vars()})
 			})
 		}
 	}

@@ -30,9 +30,6 @@ func newEnv(in *inputs) *Env {
 	return e
 }
 
-// Map returns a copy of all variables.
-func (e *Env) Map() map[string]string { return maps.Clone(e.vars) }
-
 // Vars returns all variables. The map is the one of e and must not be changed.
 func (e *Env) Vars() map[string]string { return e.vars }
 

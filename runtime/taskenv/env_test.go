@@ -46,7 +46,7 @@ func testDir() hook.TaskDir {
 // expect checks single variables; "-" means that there must be none.
 func expect(t *testing.T, e *Env, want map[string]string) {
 	t.Helper()
-	got := e.Map()
+	got := e.Vars()
 	for _, key := range slices.Sorted(maps.Keys(want)) {
 		value, ok := got[key]
 		switch {
@@ -342,7 +342,7 @@ func TestExpansionIsBounded(t *testing.T) {
 	if total > 2*budget {
 		t.Errorf("the environment has %d bytes", total)
 	}
-	if got := e.Map()["V003"]; got != strings.Repeat("x", 8<<10) {
+	if got := e.Vars()["V003"]; got != strings.Repeat("x", 8<<10) {
 		t.Errorf("below the bound, V003 has %d bytes", len(got))
 	}
 
@@ -368,12 +368,11 @@ func TestEnvDoesNotChange(t *testing.T) {
 	b.SetHookEnv("h", hookEnv)
 	e := b.Build()
 	hookEnv["H"] = "2"
-	e.Map()["H"] = "3"
 	b.SetHookEnv("h", map[string]string{"H": "4"})
 	b.SetHookEnv("i", map[string]string{"I": "1"})
 	expect(t, e, map[string]string{"H": "1", "I": "-"})
 	list := e.List()
-	if !slices.IsSorted(list) || len(list) != len(e.Map()) || !slices.Contains(list, "H=1") {
+	if !slices.IsSorted(list) || len(list) != len(e.Vars()) || !slices.Contains(list, "H=1") {
 		t.Errorf("List = %q", list)
 	}
 }
@@ -384,7 +383,7 @@ func TestWithTask(t *testing.T) {
 	alloc.JobMeta = map[string]string{"m": "job", "j-j": "job"}
 	alloc.GroupMeta = map[string]string{"m": "group"}
 	e := NewBuilder(testNode(), alloc, Task{}).Build()
-	before := e.Map()
+	before := maps.Clone(e.Vars())
 	expect(t, e, map[string]string{"NOMAD_TASK_NAME": "-", "NOMAD_CPU_CORES": "-", "NOMAD_META_m": "group"})
 
 	a := Task{Name: "a", Env: map[string]string{"X": "1", "Y": "${X}", "NOMAD_META_e-e": "e"}, Meta: map[string]string{"m": "task", "a-a": "${node.region}"}}
@@ -402,13 +401,13 @@ func TestWithTask(t *testing.T) {
 	if got := withA.Replace("${X} ${node.unique.name}"); got != "1 box" {
 		t.Errorf("Replace with a = %q", got)
 	}
-	if !maps.Equal(e.Map(), before) {
+	if !maps.Equal(e.Vars(), before) {
 		t.Error("the receiver has changed")
 	}
-	if !maps.Equal(withA.WithTask(a).Map(), withA.Map()) || !maps.Equal(e.WithTask(a).Map(), withA.Map()) {
+	if !maps.Equal(withA.WithTask(a).Vars(), withA.Vars()) || !maps.Equal(e.WithTask(a).Vars(), withA.Vars()) {
 		t.Error("deriving twice gives something else")
 	}
-	if len(withA.List()) != len(withA.Map()) {
+	if len(withA.List()) != len(withA.Vars()) {
 		t.Error("the list is not that of the map")
 	}
 	var none *Env
@@ -532,7 +531,7 @@ func TestConfigEngine(t *testing.T) {
 		{text: "${NOMAD_PORT_my-port}", fault: `Did you mean "NOMAD_PORT_my_port"?`},
 		{text: "${attr.driver.mock}", fault: "string required, but have object"},
 	} {
-		value, diags := spec.Decode(map[string]any{"arg": c.text}, e.ConfigVars())
+		value, diags := spec.Decode(map[string]any{"arg": c.text}, e.ConfigVars)
 		var faults []string
 		for _, d := range diags {
 			faults = append(faults, d.Summary+": "+d.Detail)

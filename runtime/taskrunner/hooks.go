@@ -63,7 +63,7 @@ func (r *Runner) prestartHook(live context.Context, h hook.Hook, at hook.TaskPre
 		Alloc:         r.alloc.Alloc,
 		Task:          task.ForHooks(),
 		Dir:           r.dir,
-		Env:           r.env.Build().Map(),
+		Env:           r.env.Build().Vars(),
 		Resources:     task.Resources,
 		PreviousState: maps.Clone(before.Data),
 		Running:       running,
@@ -120,7 +120,7 @@ func (r *Runner) poststartHook(live context.Context, h hook.Hook, at hook.TaskPo
 			Alloc:   r.alloc.Alloc,
 			Task:    r.Task().ForHooks(),
 			Dir:     r.dir,
-			Env:     r.env.Build().Map(),
+			Env:     r.env.Build().Vars(),
 			Network: p.network,
 		})
 	})
@@ -221,7 +221,7 @@ func (r *Runner) runUpdateHooks(live context.Context) {
 					return at.Update(ctx, hook.TaskUpdateRequest{
 						Alloc: r.alloc.Alloc,
 						Task:  r.Task().ForHooks(),
-						Env:   r.env.Build().Map(),
+						Env:   r.env.Build().Vars(),
 					})
 				})
 			}

@@ -63,7 +63,7 @@ func newStartID(allocID, task string) string {
 }
 
 func decodeConfig(schema *hclspec.Spec, config map[string]any, env *taskenv.Env) ([]byte, error) {
-	value, diags := schema.Decode(config, env.ConfigVars())
+	value, diags := schema.Decode(config, env.ConfigVars)
 	if diags.HasErrors() {
 		return nil, newConfigError(diags)
 	}
