@@ -75,16 +75,12 @@ func listAllocs(ctx context.Context, o allocStatusOptions, s *streams) error {
 		return o.format.print(s, allocs)
 	}
 	p := s.page()
-	if len(allocs) == 0 {
-		p.line("No allocations")
-		return s.show(p)
-	}
 	t := newTable("ID", "Job ID", "Task Group", "Node ID", "Version", "Desired", "Status", "Created", "Modified")
 	for _, a := range allocs {
 		t.row(shortID(a.ID, o.verbose), a.JobID, a.TaskGroup, shortID(a.NodeID, o.verbose), a.JobVersion, a.DesiredStatus,
 			statusCell(a.ClientStatus), when(a.CreateTime, o.verbose), when(a.ModifyTime, o.verbose))
 	}
-	p.table(t)
+	p.tableOr(t, "No allocations")
 	return s.show(p)
 }
 

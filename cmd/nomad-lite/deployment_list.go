@@ -57,15 +57,11 @@ func listDeployments(ctx context.Context, o deploymentListOptions, s *streams) e
 
 // deployments adds a table of deployments, the newest first.
 func (p *page) deployments(all []*api.Deployment, verbose bool) {
-	if len(all) == 0 {
-		p.line("No deployments found")
-		return
-	}
 	all = slices.Clone(all)
 	slices.SortStableFunc(all, func(a, b *api.Deployment) int { return cmp.Compare(b.CreateIndex, a.CreateIndex) })
 	t := newTable("ID", "Job ID", "Job Version", "Status", "Description")
 	for _, d := range all {
 		t.row(shortID(d.ID, verbose), d.JobID, d.JobVersion, statusCell(d.Status), d.StatusDescription)
 	}
-	p.table(t)
+	p.tableOr(t, "No deployments found")
 }

@@ -17,33 +17,6 @@ func newEvalCommand(s *streams) *cobra.Command {
 	)
 }
 
-// pageFlags are how a list is read in parts. They are Nomad's.
-type pageFlags struct {
-	filter  string
-	perPage int32
-	token   string
-}
-
-func (f *pageFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.filter, "filter", "", "list only what this `expression` is true of, such as 'JobID == \"web\"'")
-	cmd.Flags().Int32Var(&f.perPage, "per-page", 0, "list at most so `many`")
-	cmd.Flags().StringVar(&f.token, "page-token", "", "list what comes after this `token`, which the page before has named")
-}
-
-func (f *pageFlags) query(ctx context.Context) *api.QueryOptions {
-	q := query(ctx, "")
-	q.Filter, q.PerPage, q.NextToken = f.filter, f.perPage, f.token
-	return q
-}
-
-// more says how to see the rest of a list.
-func (p *page) more(meta *api.QueryMeta) {
-	if meta != nil && meta.NextToken != "" {
-		p.line("")
-		p.line("There are more: add -page-token %s", meta.NextToken)
-	}
-}
-
 type evalListOptions struct {
 	client  clientFlags
 	format  formatFlags
@@ -97,16 +70,12 @@ func listEvals(ctx context.Context, o evalListOptions, s *streams) error {
 	if o.format.wanted() {
 		return o.format.print(s, evals)
 	}
-	p := s.page()
-	if len(evals) == 0 {
-		p.line("No evaluations found")
-		return s.show(p)
-	}
 	t := newTable("ID", "Priority", "Triggered By", "Job ID", "Namespace", "Node ID", "Status", "Placement Failures")
 	for _, e := range evals {
 		t.row(shortID(e.ID, o.verbose), e.Priority, e.TriggeredBy, e.JobID, e.Namespace, shortID(e.NodeID, o.verbose), statusCell(e.Status), placementFailures(e))
 	}
-	p.table(t)
+	p := s.page()
+	p.tableOr(t, "No evaluations found")
 	p.more(meta)
 	return s.show(p)
 }

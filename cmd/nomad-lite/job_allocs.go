@@ -60,25 +60,21 @@ func jobAllocs(ctx context.Context, o jobAllocsOptions, prefix string, s *stream
 
 // allocations adds a table of allocations, the newest first.
 func (p *page) allocations(allocs []*api.AllocationListStub, verbose bool) {
-	if len(allocs) == 0 {
-		p.line("No allocations placed")
-		return
-	}
 	allocs = slices.Clone(allocs)
 	slices.SortStableFunc(allocs, func(a, b *api.AllocationListStub) int {
 		return cmp.Or(cmp.Compare(b.CreateIndex, a.CreateIndex), cmp.Compare(a.Name, b.Name))
 	})
+	var t *table
 	if verbose {
-		t := newTable("ID", "Eval ID", "Node ID", "Node Name", "Task Group", "Version", "Desired", "Status", "Created", "Modified")
+		t = newTable("ID", "Eval ID", "Node ID", "Node Name", "Task Group", "Version", "Desired", "Status", "Created", "Modified")
 		for _, a := range allocs {
 			t.row(a.ID, a.EvalID, a.NodeID, a.NodeName, a.TaskGroup, a.JobVersion, a.DesiredStatus, statusCell(a.ClientStatus), date(a.CreateTime), date(a.ModifyTime))
 		}
-		p.table(t)
-		return
+	} else {
+		t = newTable("ID", "Node ID", "Task Group", "Version", "Desired", "Status", "Created", "Modified")
+		for _, a := range allocs {
+			t.row(short(a.ID), short(a.NodeID), a.TaskGroup, a.JobVersion, a.DesiredStatus, statusCell(a.ClientStatus), when(a.CreateTime, false), when(a.ModifyTime, false))
+		}
 	}
-	t := newTable("ID", "Node ID", "Task Group", "Version", "Desired", "Status", "Created", "Modified")
-	for _, a := range allocs {
-		t.row(short(a.ID), short(a.NodeID), a.TaskGroup, a.JobVersion, a.DesiredStatus, statusCell(a.ClientStatus), when(a.CreateTime, false), when(a.ModifyTime, false))
-	}
-	p.table(t)
+	p.tableOr(t, "No allocations placed")
 }

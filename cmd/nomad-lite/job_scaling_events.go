@@ -62,10 +62,6 @@ func listScalingEvents(ctx context.Context, o jobScalingEventsOptions, prefix st
 		return o.format.print(s, events)
 	}
 	p := s.page()
-	if len(events) == 0 {
-		p.line("No events found")
-		return s.show(p)
-	}
 	t := newTable("Task Group", "Count", "PrevCount", "Error", "Message", "Eval ID", "Date")
 	for _, e := range events {
 		count := "<unchanged>"
@@ -74,6 +70,6 @@ func listScalingEvents(ctx context.Context, o jobScalingEventsOptions, prefix st
 		}
 		t.row(e.TaskGroup, count, e.PreviousCount, e.Error, e.Message, shortID(valueOf(e.EvalID), o.verbose), date(int64(e.Time)))
 	}
-	p.table(t)
+	p.tableOr(t, "No events found")
 	return s.show(p)
 }

@@ -136,11 +136,7 @@ func listServices(ctx context.Context, o serviceOptions, s *streams) error {
 		}
 	}
 	p := s.page()
-	if len(t.rows) == 0 {
-		p.line("No service registrations found")
-	} else {
-		p.table(t)
-	}
+	p.tableOr(t, "No service registrations found")
 	return s.show(p)
 }
 

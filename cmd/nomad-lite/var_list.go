@@ -77,14 +77,10 @@ func listVariables(ctx context.Context, o varListOptions, prefix string, s *stre
 		return nil
 	}
 	p := s.page()
-	if len(all) == 0 {
-		p.line("No variables found")
-		return s.show(p)
-	}
 	t := newTable("Namespace", "Path", "Last Updated")
 	for _, v := range all {
 		t.row(v.Namespace, v.Path, date(v.ModifyTime))
 	}
-	p.table(t)
+	p.tableOr(t, "No variables found")
 	return s.show(p)
 }

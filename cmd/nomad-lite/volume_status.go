@@ -125,15 +125,6 @@ func readVolumes(ctx context.Context, c *api.Client, kind string) (*volumes, err
 	return v, nil
 }
 
-// tableOr adds a table, or a line that says that there is nothing to show.
-func (p *page) tableOr(t *table, nothing string) {
-	if len(t.rows) == 0 {
-		p.line("%s", nothing)
-		return
-	}
-	p.table(t)
-}
-
 func (p *page) hostVolumes(all *volumes, verbose bool) {
 	configured := newTable("Name", "Path", "Read Only", "Node ID")
 	for _, v := range all.Configured {
