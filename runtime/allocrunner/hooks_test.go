@@ -372,6 +372,38 @@ func TestRS056_HookEnvMerges(t *testing.T) {
 	})
 }
 
+// Which of two hooks counts more does not depend on who has spoken first.
+func TestHookEnvIsInTheOrderOfTheHooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		say := func(name string, from int) taskScript {
+			return taskScript{&script{name: name, give: func(n int) (hook.TaskPrestartResponse, error) {
+				if n < from {
+					return hook.TaskPrestartResponse{}, nil
+				}
+				return hook.TaskPrestartResponse{Env: map[string]string{"X": name}}, nil
+			}}}
+		}
+		a := startAgent(t, parseJob(t, job("service", oneTry+sleeper)), withHooks(nil, []hook.Hook{say("late", 1), say("early", 0)}))
+		restart := func() {
+			t.Helper()
+			if err := a.RestartTask(t.Context(), "web"); err != nil {
+				t.Fatal(err)
+			}
+			a.after(time.Second)
+		}
+		a.after(time.Second)
+		restart()
+		want(t, "X", a.world.config("web").Env["X"], "early")
+		a.die()
+		a = a.again(nil)
+		a.after(time.Second)
+		restart()
+		want(t, "X under the next agent", a.world.config("web").Env["X"], "early")
+		a.Stop()
+		a.wait()
+	})
+}
+
 func TestRS060_HookMountsMerge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		give := func(r hook.TaskPrestartResponse) func(int) (hook.TaskPrestartResponse, error) {

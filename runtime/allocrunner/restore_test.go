@@ -20,6 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
@@ -566,6 +567,64 @@ func TestRS072_Reboot(t *testing.T) {
 			want(t, "status", a.last().ClientStatus, "running")
 		})
 	})
+	t.Run("but hooks have their state", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			h := taskScript{&script{name: "address", give: func(n int) (hook.TaskPrestartResponse, error) {
+				if n > 0 {
+					return hook.TaskPrestartResponse{}, nil
+				}
+				return hook.TaskPrestartResponse{Done: true, State: map[string]string{"leased": "10.0.0.7"}, Env: map[string]string{"IP": "10.0.0.7"}}, nil
+			}}}
+			a := startAgent(t, parseJob(t, jobOf("service", sleeper)), withHooks(nil, []hook.Hook{h}))
+			a.after(time.Second)
+			a.die()
+			a.vanish("web")
+			if err := a.Dir().Destroy(); err != nil {
+				t.Fatal(err)
+			}
+			a = a.again(func(c *Config) { c.Rebooted = true })
+			a.after(time.Second)
+			want(t, "previous state", h.last.PreviousState, "map[leased:10.0.0.7]")
+			_, has := a.world.config("web").Env["IP"]
+			want(t, "what it has given up is in the environment", has, false)
+			a.Stop()
+			a.wait()
+		})
+	})
+}
+
+// attachedHook is a hook that somebody has attached.
+type attachedHook struct {
+	hook.Hook
+	attachment string
+}
+
+func (h attachedHook) Attachment() string { return h.attachment }
+
+// noting is a factory that notes which hooks there were before.
+type noting struct {
+	extraHooks
+	before map[string]string
+}
+
+func (f *noting) AllocHooks(a *api.Allocation, c hooks.Context) []hooks.Ordered {
+	f.note("", c)
+	return f.extraHooks.AllocHooks(a, c)
+}
+
+func (f *noting) TaskHooks(a *api.Allocation, t *api.Task, c hooks.Context) []hooks.Ordered {
+	f.note("t:"+t.Name, c)
+	return f.extraHooks.TaskHooks(a, t, c)
+}
+
+func (f *noting) note(whose string, c hooks.Context) {
+	if f.before == nil {
+		f.before = make(map[string]string)
+	}
+	f.before[whose] = ""
+	if len(c.Before) > 0 {
+		f.before[whose] = fmt.Sprint(c.Before)
+	}
 }
 
 func TestRS077_StickyDisk(t *testing.T) {
@@ -712,6 +771,23 @@ func TestRestore(t *testing.T) {
 					t.Errorf("called again: %v", call)
 				}
 			}
+		})
+	})
+	t.Run("the next agent knows what was attached", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			factory := &noting{extraHooks: extraHooks{
+				alloc: []hook.Hook{attachedHook{allocScript{&script{name: "whole"}}, `{"a": 1}`}},
+				task:  []hook.Hook{attachedHook{taskScript{&script{name: "quiet"}}, "{}"}, taskScript{&script{name: "builtin"}}},
+			}}
+			a := startAgent(t, parseJob(t, jobOf("service", sleeper)), func(c *Config) { c.Hooks = factory })
+			want(t, "at first", factory.before, "map[: t:web:]")
+			a.after(time.Second)
+			a.die()
+			b := a.again(nil)
+			want(t, "then", factory.before, `map[:map[whole:{"a": 1}] t:web:map[quiet:{}]]`)
+			b.after(time.Second)
+			b.Stop()
+			b.wait()
 		})
 	})
 	t.Run("hooks run again beside a running task", func(t *testing.T) {

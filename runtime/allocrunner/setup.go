@@ -89,7 +89,8 @@ func (r *Runner) makeTaskHooks(runner *taskrunner.Runner, t *api.Task) []hook.Ho
 		}, runner.EmitEvent, r.logger)},
 	}
 	if factory := r.config.Hooks; factory != nil {
-		list = append(list, r.noteHooks(factory.TaskHooks(r.alloc, t, r.hookContext(t.Name, runner.EmitEvent)))...)
+		before, _ := runner.Attachments()
+		list = append(list, r.noteHooks(factory.TaskHooks(r.alloc, t, r.hookContext(t.Name, runner.EmitEvent, before)))...)
 	}
 	list = append(list, hooks.Ordered{Order: hooks.OrderLogs, Hook: hooks.NewLogs(r.config.Logs, func() (logs.Task, bool) {
 		return r.logsOf(t), !logsDisabled(t) && !runner.Capabilities().DisableLogCollection
@@ -107,10 +108,38 @@ func (r *Runner) makeTaskHooks(runner *taskrunner.Runner, t *api.Task) []hook.Ho
 }
 
 // hookContext ties hooks of a factory to this allocation, or to a task of it.
-func (r *Runner) hookContext(task string, emit func(*api.TaskEvent)) hooks.Context {
+// Before are the hooks that it had under an earlier agent.
+func (r *Runner) hookContext(task string, emit func(*api.TaskEvent), before map[string]string) hooks.Context {
 	return hooks.Context{
-		AllocID: r.id, Task: task, Emit: emit,
+		AllocID: r.id, Task: task, Emit: emit, Before: before,
 		WholeAlloc: func() ([]byte, error) { return json.Marshal(r.currentAlloc()) },
+	}
+}
+
+// attachments are the hooks that the allocation had under an earlier agent, with
+// their configurations.
+func (r *Runner) attachments() map[string]string {
+	all := make(map[string]string)
+	for _, t := range r.tasks {
+		_, of := t.Attachments()
+		maps.Copy(all, of)
+	}
+	return all
+}
+
+// keepAttachments has the next agent find those of the allocation's own hooks.
+func (r *Runner) keepAttachments(list []hooks.Ordered) {
+	var all map[string]string
+	for _, o := range list {
+		if at, ok := o.Hook.(interface{ Attachment() string }); ok {
+			if all == nil {
+				all = make(map[string]string)
+			}
+			all[o.Hook.Name()] = at.Attachment()
+		}
+	}
+	for _, t := range r.tasks {
+		t.SetAllocHooks(all)
 	}
 }
 
@@ -149,7 +178,9 @@ func (r *Runner) makeHooks() []hook.Hook {
 		list = append(list, hooks.Ordered{Order: hooks.OrderFirst, Hook: h})
 	}
 	if factory := r.config.Hooks; factory != nil {
-		list = append(list, r.noteHooks(factory.AllocHooks(r.alloc, r.hookContext("", r.emitToAll)))...)
+		extra := r.noteHooks(factory.AllocHooks(r.alloc, r.hookContext("", r.emitToAll, r.attachments())))
+		list = append(list, extra...)
+		r.keepAttachments(extra)
 	}
 	return hooks.InOrder(append(list,
 		hooks.Ordered{Order: hooks.OrderLast, Hook: r.groupServices},

@@ -55,17 +55,22 @@ type attachment struct {
 	raw  json.RawMessage // made by the runner, for a plugin that knows its shape
 }
 
+// merge returns what the job says, with what the operator says.
+func (a attachment) merge(operator map[string]any) (map[string]any, error) {
+	config, err := parseAttachment(a.job)
+	maps.Copy(config, operator)
+	return config, err
+}
+
 // decode returns the JSON for the plugin, with its defaults.
 func (a attachment) decode(schema *hclspec.Spec, operator map[string]any) ([]byte, error) {
 	if a.raw != nil {
 		return a.raw, nil
 	}
-	config, err := parseAttachment(a.job)
-	if err != nil {
-		return nil, err
-	}
-	maps.Copy(config, operator)
+	config, err := a.merge(operator)
 	switch {
+	case err != nil:
+		return nil, err
 	case schema == nil && len(config) > 0:
 		return nil, errNoConfig
 	case schema == nil:
@@ -99,10 +104,10 @@ func parseAttachment(text string) (map[string]any, error) {
 	decoder := json.NewDecoder(strings.NewReader(text))
 	decoder.UseNumber()
 	if err := decoder.Decode(&config); err != nil {
-		return nil, fmt.Errorf(`attachment: not a JSON object such as {"key": "value"}: %w`, err)
+		return map[string]any{}, fmt.Errorf(`attachment: not a JSON object such as {"key": "value"}: %w`, err)
 	}
 	if decoder.More() || config == nil {
-		return nil, errors.New(`attachment: not one JSON object such as {"key": "value"}`)
+		return map[string]any{}, errors.New(`attachment: not one JSON object such as {"key": "value"}`)
 	}
 	return config, nil
 }
@@ -134,6 +139,9 @@ type Context struct {
 	Task       string // "" for the allocation
 	WholeAlloc func() ([]byte, error)
 	Emit       func(*api.TaskEvent) // to the task, or to all tasks
+	// Before are the hooks that an earlier agent had attached, with their
+	// attachments as JSON.
+	Before map[string]string
 }
 
 // PluginsConfig is what Plugins are made of.
@@ -328,6 +336,14 @@ func (p *Plugins) attach(a *api.Allocation, drivers []string, meta map[string]st
 		plugin := p.plugin(name, rule, attachment{made: made, job: text}, c)
 		plugin.known = d
 		list = append(list, Ordered{rule.Order, plugin})
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Before)) {
+		if !slices.ContainsFunc(list, func(o Ordered) bool { return o.Hook.Name() == name }) && CheckName(name) == nil {
+			rule := p.rule(name)
+			plugin := p.plugin(name, rule, attachment{made: true, job: c.Before[name]}, c)
+			plugin.former = true
+			list = append(list, Ordered{rule.Order, plugin})
+		}
 	}
 	return list
 }

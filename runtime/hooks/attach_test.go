@@ -1,13 +1,20 @@
 package hooks
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 )
 
 // A job that could hand limits to the hook that downloads would have none.
@@ -80,5 +87,58 @@ func TestExpectedHookIsAttached(t *testing.T) {
 		if calls := s.n.Load(); calls != c.calls {
 			t.Errorf("%s: %d calls, want %d", what, calls, c.calls)
 		}
+	}
+}
+
+// A hook that has begun something must see its end, whatever the operator says by
+// then.
+func TestFormerHookSeesTheEnd(t *testing.T) {
+	alloc := &api.Allocation{ID: "a", JobID: "web", TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "t"}}}}}}
+	all := takes(slices.Collect(hook.AllMoments())...)
+	all.DecidesHealth = true
+	all.Schema = hclspec.Object(map[string]*hclspec.Spec{"pool": hclspec.Attr("pool", "string", true)})
+	var called []string
+	s := &stage{takes: all, called: func(_ int, m hook.Moment, g hook.Grant, _ hook.Alloc) error {
+		called = append(called, m.String()+" "+string(g.Attachment))
+		return nil
+	}}
+	first := s.plugins(Rule{Name: "stamp", Match: &Match{}, Config: map[string]any{"pool": "a"}})
+	of := s.context("t")
+	list := first.AllocHooks(alloc, of)
+	of.Before = map[string]string{"stamp": list[0].Hook.(*Plugin).Attachment(), "gone": "{}", "artifact": "{}"}
+
+	// It is there once, if it is attached still, with what the operator says now.
+	again := s.plugins(Rule{Name: "stamp", Match: &Match{}, Config: map[string]any{"pool": "b"}}).AllocHooks(alloc, of)
+	if got := names(again); got != "stamp@300 gone@300" || again[0].Hook.(*Plugin).former || again[0].Hook.(*Plugin).Attachment() != `{"pool":"b"}` {
+		t.Errorf("attached still: %s, %+v", got, again[0].Hook)
+	}
+
+	next := s.plugins(Rule{Name: "stamp", Match: &Match{Job: "db"}})
+	next.config.Find = func(ctx context.Context, name string) (Remote, *hook.Description, error) {
+		if name == "gone" {
+			return nil, nil, supervisor.ErrNoHook
+		}
+		return first.config.Find(ctx, name)
+	}
+	for _, o := range next.TaskHooks(alloc, &api.Task{Name: "t"}, of) {
+		p := o.Hook.(*Plugin)
+		if p.DecidesHealth() {
+			t.Errorf("%s decides about the health of what it has nothing to do with any more", p.Name())
+		}
+		state := map[string]string{"old": "x"}
+		answer, err := p.Prestart(t.Context(), hook.TaskPrestartRequest{PreviousState: state})
+		if err != nil || !maps.Equal(answer.State, state) {
+			t.Errorf("prestart of %s: %v, %v", p.Name(), answer, err)
+		}
+		err = errors.Join(p.Prerun(t.Context(), hook.AllocPrerunRequest{}), p.Postrun(t.Context(), hook.AllocPostrunRequest{}), p.Stop(t.Context(), hook.TaskStopRequest{}))
+		if err != nil {
+			t.Errorf("%s: %v", p.Name(), err)
+		}
+	}
+	if got, want := fmt.Sprint(called), `[postrun {"pool":"a"} stop {"pool":"a"}]`; got != want {
+		t.Errorf("called %s, want %s", got, want)
+	}
+	if len(s.events)+len(s.debts) > 0 {
+		t.Errorf("events %q, debts %v", s.events, s.debts)
 	}
 }

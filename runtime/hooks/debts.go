@@ -47,7 +47,7 @@ const (
 // owe keeps what has failed for later. The error says so.
 func (p *Plugin) owe(d Debt, err error) error {
 	d.Hook, d.AllocID, d.Task = p.name, p.context.AllocID, p.context.Task
-	d.Job, d.Raw = p.attachment.job, p.attachment.raw
+	d.Job, d.Raw = p.Attachment(), p.attachment.raw
 	// What the hook shows to the host is made anew, and does not belong on the disk.
 	if d.Postrun != nil {
 		d.Postrun.Grant = hook.Grant{}

@@ -3,6 +3,7 @@ package hooks
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
@@ -57,6 +59,7 @@ type Plugin struct {
 	name       string
 	rule       Rule
 	attachment attachment
+	former     bool                             // it is attached no more, and is only there for what it has begun
 	known      *hook.Description                // nil if the plugin had not been up
 	takes      atomic.Pointer[hook.Description] // the same, as of now
 	context    Context
@@ -75,7 +78,24 @@ func (p *Plugin) Name() string { return p.name }
 // says so, as far as is known.
 func (p *Plugin) DecidesHealth() bool {
 	takes := cmp.Or(p.takes.Load(), p.known)
-	return takes != nil && takes.DecidesHealth && p.applies(takes)
+	return takes != nil && takes.DecidesHealth && p.applies(takes) && !p.former
+}
+
+// Attachment returns the whole configuration with which the plugin is attached, as
+// JSON. It is empty for a hook in the box that the blocks of a task attach.
+func (p *Plugin) Attachment() string {
+	if p.attachment.raw != nil {
+		return ""
+	}
+	config, err := p.attachment.merge(p.rule.Config)
+	if err != nil {
+		return p.attachment.job
+	}
+	text, err := json.Marshal(config)
+	if err != nil {
+		return p.attachment.job
+	}
+	return string(text)
 }
 
 // Patient says that the deadlines are its own.
@@ -101,10 +121,14 @@ func (p *Plugin) callOrOwe(ctx context.Context, d Debt, f func(context.Context, 
 }
 
 func (p *Plugin) twice(ctx context.Context, m hook.Moment, f func(context.Context, Remote, asked) error) error {
-	if p.known != nil && !p.takesPart(p.known, m) {
+	if p.known != nil && !p.takesPart(p.known, m) || p.former && !ends[m] {
 		return nil
 	}
 	err := p.once(ctx, m, f)
+	if p.former && errors.Is(err, supervisor.ErrNoHook) {
+		p.logger.Warn("hook is not there any more, and cannot see the end of what it has begun", "hook", p.name, "moment", m, "error", err)
+		return nil
+	}
 	if errors.Is(err, hook.ErrPluginDown) && ctx.Err() == nil {
 		p.logger.Warn("hook plugin died, the call is repeated", "hook", p.name, "moment", m)
 		err = p.repeat(ctx, m, f)
@@ -133,6 +157,10 @@ func (p *Plugin) repeat(ctx context.Context, m hook.Moment, f func(context.Conte
 		return f(ctx, r, a)
 	})
 }
+
+// ends are the moments of a hook that was attached once. What it was attached to is
+// forgotten when nothing runs any more.
+var ends = map[hook.Moment]bool{hook.PreKill: true, hook.PreKilling: true, hook.Exited: true, hook.Stop: true, hook.Postrun: true}
 
 // asked is what a request of this call has besides what the runner knows.
 type asked struct {

@@ -423,7 +423,8 @@ func TestRunnersRecords(t *testing.T) {
 	s := open(t, temp(t))
 	local := taskrunner.LocalState{
 		StartID: "x/web/1", Handle: &driver.Handle{Version: 1, DriverState: []byte{1, 2}, Config: &driver.TaskConfig{ID: "x/web/1"}},
-		Hooks: map[string]taskrunner.HookState{"a": {Done: true, Env: map[string]string{"A": "1"}}, "b": {Data: map[string]string{"k": "v"}}},
+		Hooks:      map[string]taskrunner.HookState{"a": {Attachment: "{}", Done: true, Env: map[string]string{"A": "1"}}, "b": {Data: map[string]string{"k": "v"}}},
+		AllocHooks: map[string]string{"c": `{"d": 1}`},
 	}
 	state := &api.TaskState{State: "running", Events: []*api.TaskEvent{{Type: "Started", Time: 5}}}
 	if err := s.PutTaskLocal("x", "web", local, taskrunner.AtOnce)(); !errors.Is(err, ErrForgotten) {

@@ -75,7 +75,8 @@ func (r *Runner) prestartHook(live context.Context, h hook.Hook, at hook.TaskPre
 	})
 
 	after := HookState{
-		Done: response.Done, Data: response.State,
+		Attachment: before.Attachment,
+		Done:       response.Done, Data: response.State,
 		Env: response.Env, Mounts: response.Mounts, Devices: response.Devices,
 	}
 	if err != nil {
@@ -97,6 +98,45 @@ func (r *Runner) prestartHook(live context.Context, h hook.Hook, at hook.TaskPre
 // templateHook is the hook whose variables are what a person has written as they
 // stand, with nothing in them to fill in.
 const templateHook = "template"
+
+// attached is a hook that is there because somebody has said so, with a
+// configuration as JSON.
+type attached interface{ Attachment() string }
+
+// noteAttachments has the next agent know which hooks the task has had, whatever
+// the configuration says then: those that have begun something must see its end.
+// The record goes to the disk with the start of the task at the latest.
+func (r *Runner) noteAttachments() {
+	r.local.AllocHooks = r.allocHooks
+	for _, h := range r.hooks {
+		at, ok := h.(attached)
+		if !ok {
+			continue
+		}
+		if state := r.local.Hooks[h.Name()]; state.Attachment != at.Attachment() {
+			state.Attachment = at.Attachment()
+			r.local.setHook(h.Name(), state)
+		}
+	}
+}
+
+// Attachments returns the hooks that somebody had attached under an earlier agent,
+// with their configurations: those of the task and those of its allocation. It must
+// be called before Run.
+func (r *Runner) Attachments() (ofTask, ofAlloc map[string]string) {
+	ofTask = make(map[string]string)
+	for name, state := range r.local.Hooks {
+		if state.Attachment != "" {
+			ofTask[name] = state.Attachment
+		}
+	}
+	return ofTask, r.local.AllocHooks
+}
+
+// SetAllocHooks has the records of the task say which hooks are attached to the
+// allocation, with their configurations: it has no record of its own. The map must
+// not be changed afterwards. It must be called before Run.
+func (r *Runner) SetAllocHooks(attachments map[string]string) { r.allocHooks = attachments }
 
 func (r *Runner) setHookEnv(name string, env map[string]string) {
 	if name == templateHook {

@@ -165,10 +165,15 @@ func (r *Runner) Abandon(cause error) {
 }
 
 // Renew lets the task begin anew, as if nothing had been done for it: what it has
-// made is gone. It must be called between Recover and Run, for a task without a
-// process.
+// made is gone. Hooks still have their state: they may have made something elsewhere.
+// It must be called between Recover and Run, for a task without a process.
 func (r *Runner) Renew() {
+	before := r.local.Hooks
 	r.local = LocalState{}
+	for name, state := range before {
+		r.local.setHook(name, HookState{Attachment: state.Attachment, Data: state.Data})
+		r.setHookEnv(name, nil)
+	}
 	r.record(AtOnce, func(s *api.TaskState) bool {
 		if s.State == model.TaskPending {
 			return false

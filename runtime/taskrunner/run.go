@@ -29,6 +29,7 @@ func (r *Runner) Run(ctx context.Context) {
 	r.tellHooksLocked()
 	r.mu.Unlock()
 
+	r.noteAttachments()
 	dead := r.State().State == model.TaskDead // under an earlier agent
 	for again := !r.local.RunComplete; again && ctx.Err() == nil; dead = false {
 		if !dead {

@@ -14,6 +14,7 @@ import (
 // one left it.
 type LocalState struct {
 	Hooks       map[string]HookState // by the hook's name
+	AllocHooks  map[string]string    `json:",omitempty"` // see SetAllocHooks
 	StartID     string               // set before the driver is called; empty once the end is dealt with
 	Handle      *driver.Handle       // nil unless the task runs, or its end is not dealt with
 	Network     *driver.NetworkOverride
@@ -44,8 +45,12 @@ func (e *Exit) result() driver.ExitResult {
 	return result
 }
 
-// HookState is what one Prestart hook has answered.
+// HookState is what one hook has answered to Prestart.
 type HookState struct {
+	// Attachment is the configuration with which a plugin was attached to the task,
+	// as JSON. It is empty for a hook that is there whatever anybody says.
+	Attachment string `json:",omitempty"`
+
 	Done    bool
 	Data    map[string]string
 	Env     map[string]string

@@ -68,6 +68,8 @@ type Runner struct {
 	logger    hclog.Logger
 	hooks     []hook.Hook // set once, by SetHooks
 
+	allocHooks map[string]string // set once, by SetAllocHooks
+
 	schema       *hclspec.Spec // both set once, by Prepare
 	capabilities *driver.Capabilities
 
@@ -145,8 +147,9 @@ func New(c Config) *Runner {
 func (r *Runner) SetHooks(hooks []hook.Hook) {
 	r.hooks = hooks
 	for _, h := range hooks {
-		if env := r.local.Hooks[h.Name()].Env; env != nil {
-			r.setHookEnv(h.Name(), env) // what an earlier agent was told
+		if _, ok := h.(hook.TaskPrestart); ok {
+			// What an earlier agent was told, or nothing yet: its place is the same.
+			r.setHookEnv(h.Name(), r.local.Hooks[h.Name()].Env)
 		}
 	}
 }
