@@ -221,7 +221,7 @@ func keepsStreams(t tb, h *host) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.process.client.Exited() {
-		t.Fatalf("the plugin has died by itself; the end of its standard error:\n%s", s.process.lastWords())
+		t.Fatalf("%s", s.process.obituary())
 	}
 	for _, what := range s.ended {
 		t.Errorf("a stream of %s ends by itself", what)

@@ -68,17 +68,17 @@ func (t *Tasks) complete() {
 
 // guess finds out what a plugin is, and whether a driver of which nothing is said
 // runs commands. What goes wrong here goes wrong again in a case, which tells it.
-func (h *host) guess(ctx context.Context) (kind base.Type) {
+func (h *host) guess(ctx context.Context) (kind base.Type, err error) {
 	p, err := h.launch()
 	if err != nil {
-		return base.TypeDriver
+		return base.TypeUnknown, err
 	}
 	defer p.client.Kill()
 	if isHook(ctx, p) {
-		return base.TypeHook
+		return base.TypeHook, nil
 	}
 	h.guessTasks(ctx, p)
-	return base.TypeDriver
+	return base.TypeDriver, nil
 }
 
 func (h *host) guessTasks(ctx context.Context, p *process) {
@@ -161,11 +161,11 @@ func (h *host) launch() (*process, error) {
 	rpc, err := client.Client()
 	if err != nil {
 		client.Kill()
-		text := strings.TrimSpace(stderr.String())
-		if text != "" {
-			return nil, fmt.Errorf("launch %s: %w\nits standard error says:\n%s", path, err, text)
+		why := noHandshake(err)
+		if text := strings.TrimSpace(stderr.String()); text != "" {
+			return nil, fmt.Errorf("launch %s: %w; its standard error says:\n%s", path, why, text)
 		}
-		return nil, fmt.Errorf("launch %s: %w", path, err)
+		return nil, fmt.Errorf("launch %s: %w", path, why)
 	}
 	b, err := rpc.Dispense(base.PluginName)
 	if err == nil {
@@ -183,6 +183,20 @@ func (h *host) launch() (*process, error) {
 	p.hook = b.(*hook.Client)
 	p.pid = client.ReattachConfig().Pid
 	return p, nil
+}
+
+// noHandshake is why a plugin could not be started, without what go-plugin supposes
+// about a program that it cannot read.
+func noHandshake(err error) error {
+	text, strange := strings.CutPrefix(err.Error(), "Unrecognized remote plugin message: ")
+	line, _, _ := strings.Cut(text, "\n")
+	switch {
+	case !strange:
+		return err
+	case line == "":
+		return errors.New("it has ended without the handshake line")
+	}
+	return fmt.Errorf("it wrote %q on standard output, where only the handshake line may stand; a plugin logs to standard error", line)
 }
 
 // configure sends what a host sends before it uses a plugin.
@@ -277,7 +291,7 @@ func (h *host) use(t tb) *process {
 		}
 		died := h.running
 		h.end()
-		t.Errorf("the plugin has died by itself; the end of its standard error:\n%s", died.lastWords())
+		t.Errorf("%s", died.obituary())
 	}
 	p, err := h.launch()
 	if err != nil {
@@ -303,6 +317,15 @@ func (h *host) crash(t tb) {
 	}
 	until(t, "the host notices that the plugin has died; does a task hold its standard output or error?", p.client.Exited)
 	p.client.Kill()
+}
+
+// obituary says that the plugin has died, which nobody has asked it to do.
+func (p *process) obituary() string {
+	words := p.lastWords()
+	if words == "" {
+		return "the plugin has died by itself, without a word on its standard error"
+	}
+	return "the plugin has died by itself; the end of its standard error:\n" + words
 }
 
 // lastWords is where a panic would be.

@@ -143,7 +143,7 @@ func (l *life) pass(t tb, m hook.Moment) {
 	case ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded): // the plugin's clock may be ahead
 		t.Fatalf("%v: no answer within %v", m, limit)
 	case errors.Is(err, hook.ErrPluginDown):
-		t.Fatalf("%v: the plugin has died by itself; the end of its standard error:\n%s", m, process.lastWords())
+		t.Fatalf("%v: %s", m, process.obituary())
 	case err != nil:
 		t.Fatalf("%v: %v", m, err)
 	}

@@ -83,7 +83,10 @@ func Check(ctx context.Context, out io.Writer, p Plugin) error {
 	h := newHost(p)
 	defer h.close()
 	cases := hookCases()
-	if h.guess(ctx) == base.TypeDriver {
+	switch kind, err := h.guess(ctx); {
+	case err != nil:
+		cases = []testCase{{name: "starts as hosts start it", run: func(t tb, _ *host) { t.Fatalf("%v", err) }}}
+	case kind == base.TypeDriver:
 		cases = driverCases(h.plugin)
 	}
 	var passed, failed, skipped int
