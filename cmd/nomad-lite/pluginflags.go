@@ -80,6 +80,17 @@ func (p localPlugins) hooks() []string {
 	return names
 }
 
+// dispensable are the names of the hooks without which tasks shall run, too.
+func (p localPlugins) dispensable() []string {
+	var names []string
+	for _, rule := range p.config.Hooks {
+		if rule.Warn {
+			names = append(names, rule.Name)
+		}
+	}
+	return names
+}
+
 // agent is the configuration of an agent that has only these plugins.
 func (p localPlugins) agent(plugins *catalog.Catalog, logger hclog.Logger) agent.Config {
 	return agentConfig(p.config, plugins, logger)

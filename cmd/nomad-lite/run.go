@@ -163,6 +163,8 @@ func run(ctx context.Context, o runOptions, path string, s *streams) error {
 	}
 	r := &foregroundRun{
 		agent: a, file: file, view: v, streams: s, signals: signals,
+		dispensable: local.dispensable(),
+
 		seen:  make(map[string]uint64),
 		ended: make(chan struct{}),
 	}
@@ -176,6 +178,8 @@ type foregroundRun struct {
 	view    *view
 	streams *streams
 	signals <-chan os.Signal
+
+	dispensable []string // hooks
 
 	seen    map[string]uint64 // the last version of each allocation that was shown
 	stopped atomic.Bool
@@ -423,9 +427,19 @@ func (r *foregroundRun) checkPlugins(ctx context.Context) error {
 	if good, err := r.file.refuse(r.streams, names, true); err != nil || !good {
 		return errors.Join(errRefused, err)
 	}
-	if good, err := r.file.askHooks(ctx, r.agent, r.streams); err != nil || !good {
+	good, trouble, err := r.file.askHooks(ctx, r.agent, r.streams)
+	if err != nil || !good {
 		return errors.Join(errRefused, err)
 	}
+	for _, p := range r.agent.Plugins() {
+		if p.Err != nil && slices.Contains(r.file.hooks(), p.Name) && !slices.Contains(r.dispensable, p.Name) {
+			broken = append(broken, fmt.Errorf("hook %q cannot be used: %w", p.Name, p.Err))
+		}
+	}
+	if len(broken) > 0 {
+		return refused(errors.Join(broken...))
+	}
+	r.streams.warnOfHooks(trouble)
 	return nil
 }
 

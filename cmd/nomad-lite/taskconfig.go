@@ -89,23 +89,30 @@ func (j *jobFile) checkHooks(ctx context.Context, plugins localPlugins, s *strea
 		for _, err := range a.HookTrouble(ctx) {
 			fmt.Fprintf(s.err, "warning: hook block does not work: %v\n", err)
 		}
-		good, err = j.askHooks(ctx, a, s)
+		var trouble []error
+		good, trouble, err = j.askHooks(ctx, a, s)
+		s.warnOfHooks(trouble)
 	})
 	return good, errors.Join(err, asked)
 }
 
-func (j *jobFile) askHooks(ctx context.Context, a *agent.Agent, s *streams) (good bool, err error) {
+// askHooks says what the hooks do not take of what the job says to them. The answer
+// is whether they take it; trouble tells of those that could not be asked.
+func (j *jobFile) askHooks(ctx context.Context, a *agent.Agent, s *streams) (good bool, trouble []error, err error) {
 	faults, trouble := a.CheckAttachments(ctx, j.job)
-	for _, err := range trouble {
-		fmt.Fprintf(s.err, "warning: what the job says to a hook is not checked: %v\n", err)
-	}
 	if len(faults) == 0 {
-		return true, nil
+		return true, trouble, nil
 	}
 	fmt.Fprintln(s.err, "Hooks of the job:")
 	places := make(hcl.Diagnostics, 0, len(faults))
 	for _, fault := range faults {
 		places = append(places, j.at(fault.Path, fault.Reason))
 	}
-	return false, jobspec.WriteDiagnostics(s.err, places, j.file.Texts)
+	return false, trouble, jobspec.WriteDiagnostics(s.err, places, j.file.Texts)
+}
+
+func (s *streams) warnOfHooks(trouble []error) {
+	for _, err := range trouble {
+		fmt.Fprintf(s.err, "warning: what the job says to a hook is not checked: %v\n", err)
+	}
 }
