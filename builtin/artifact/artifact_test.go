@@ -476,7 +476,6 @@ func TestArchives(t *testing.T) {
 // What must not come in, each in its own words, and nothing of it stays.
 func TestHostileArchives(t *testing.T) {
 	t.Parallel()
-	zeros := func(n int) []byte { return bytes.Repeat([]byte{0}, n) }
 	file := entry{name: "fine", content: "fine"}
 	for _, c := range []struct {
 		name  string
@@ -549,8 +548,11 @@ func TestRefusedSources(t *testing.T) {
 		{"a file", "file:///etc/hostname", nil, "download not supported for scheme 'file'"},
 		{"a path", "/etc/hostname", nil, "download not supported for scheme 'file'"},
 		{"a relative path", "./secret", nil, "download not supported for scheme 'file'"},
-		{"a repository of this machine", "git::file:///etc", nil, "download not supported for scheme 'file'"},
-		{"a bucket", "s3::https://s3.amazonaws.com/b/k", nil, "download not supported for scheme 's3'"},
+		{"a repository of this machine", "git::file:///etc", nil, "download not supported for scheme 'file' by git: there are https, http, ssh, git"},
+		{"a bucket", "s3::https://s3.amazonaws.com/b/k", nil, "download not supported for scheme 's3': take the object's https URL"},
+		{"a bucket of Google", "gcs::https://www.googleapis.com/storage/v1/b/o", nil, "download not supported for scheme 'gcs': take the object's https URL"},
+		{"Mercurial", "hg::https://example.com/r", nil, "download not supported for scheme 'hg': take an archive by https"},
+		{"a host without a scheme", "example.com/x.tgz", nil, "download not supported for scheme 'file': begin the source with https://"},
 		{"another scheme", "gopher://x/y", nil, "download not supported for scheme 'gopher'"},
 		{"no URL", "http://[::1", nil, "the source is no URL"},
 		{"a host that is a flag", "git::ssh://-oProxyCommand=x/y", nil, "begins with a dash"},
@@ -848,6 +850,140 @@ func TestTimeout(t *testing.T) {
 	w.refused(http1(w, "/slow"), "not done after 50ms")
 }
 
+// A connection that breaks costs what has not come yet, unless it is another file
+// by then.
+func TestResume(t *testing.T) {
+	t.Parallel()
+	text := strings.Repeat("0123456789", 10_000)
+	for _, c := range []struct {
+		name    string
+		version func(request int) string
+		ranges  bool
+		breaks  int
+		want    string // words of the error
+		asked   []string
+	}{
+		{"the rest is asked for", func(int) string { return `"v1"` }, true, 2, "", []string{"", "bytes=30000-", "bytes=60000-"}},
+		{"it has changed", func(n int) string { return fmt.Sprintf(`"v%d"`, n) }, true, 1, "unexpected EOF", []string{"", "bytes=30000-"}},
+		{"nobody knows whether it has changed", func(int) string { return `W/"v"` }, true, 1, "unexpected EOF", []string{""}},
+		{"the server knows no parts", func(int) string { return `"v1"` }, false, 1, "unexpected EOF", []string{""}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			var asked []string
+			w.routes["/big"] = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				asked = append(asked, r.Header.Get("Range"))
+				rw.Header().Set("Etag", c.version(len(asked)))
+				from := 0
+				if c.ranges {
+					rw.Header().Set("Accept-Ranges", "bytes")
+				}
+				if r.Header.Get("If-Range") == c.version(len(asked)) {
+					fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &from)
+					rw.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, len(text)-1, len(text)))
+				}
+				rw.Header().Set("Content-Length", fmt.Sprint(len(text)-from))
+				if from > 0 {
+					rw.WriteHeader(http.StatusPartialContent)
+				}
+				rest := text[from:]
+				if len(asked) <= c.breaks {
+					rest = rest[:30_000]
+				}
+				_, _ = io.WriteString(rw, rest) // the server breaks the connection of who promises more
+			})
+			sum := sha256.Sum256([]byte(text))
+			artifact := http1(w, "/big", "GetterOptions", options("checksum", "sha256:"+hex.EncodeToString(sum[:])))
+			if c.want == "" {
+				w.get(artifact)
+				w.has(map[string]string{"big": text})
+			} else {
+				w.refused(artifact, c.want)
+			}
+			if !slices.Equal(asked, c.asked) {
+				t.Errorf("asked for %q, want %q", asked, c.asked)
+			}
+		})
+	}
+}
+
+func TestRedirects(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	to := func(where string) http.HandlerFunc {
+		return func(rw http.ResponseWriter, r *http.Request) { http.Redirect(rw, r, where, http.StatusFound) }
+	}
+	w.routes = map[string]any{
+		"/file": to("file:///etc/hostname"), "/git": to("git://127.0.0.1/x"), "/round": to("/round"),
+		"/other": http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+			rw.Header().Set("X-Terraform-Get", "file:///etc/hostname")
+		}),
+	}
+	w.refused(http1(w, "/file"), `unsupported protocol scheme "file"`)
+	w.refused(http1(w, "/git"), `unsupported protocol scheme "git"`)
+	w.refused(http1(w, "/round"), "it redirects more than 10 times")
+	w.get(http1(w, "/other")) // a header leads nowhere
+	w.has(map[string]string{"other": ""})
+}
+
+// What the task has put where an artifact goes is not followed out of it.
+func TestLinksThatAreThere(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	secret := filepath.Join(w.outer, "secret")
+	if err := errors.Join(
+		os.WriteFile(secret, []byte("secret"), 0o666),
+		os.Mkdir(filepath.Join(w.dir.LocalDir, "real"), 0o755),
+		os.Symlink("real", filepath.Join(w.dir.LocalDir, "inside")),
+		os.Symlink(w.outer, filepath.Join(w.dir.LocalDir, "outside")),
+		os.Symlink(secret, filepath.Join(w.dir.LocalDir, "a")),
+		os.Symlink(w.outer, filepath.Join(w.dir.LocalDir, "d")),
+	); err != nil {
+		t.Fatal(err)
+	}
+	w.routes = map[string]any{"/a": "alpha", "/x.tar": makeTar(t, entry{name: "a", content: "packed"}, entry{name: "d/secret", content: "evil"})}
+	w.refused(http1(w, "/a", "RelativeDest", "local/outside"), "path escapes")
+	w.refused(http1(w, "/x.tar", "RelativeDest", "local/outside"), "path escapes")
+	w.refused(http1(w, "/a", "RelativeDest", "local/outside/secret", "GetterMode", "file"), "path escapes")
+	w.get(http1(w, "/a", "RelativeDest", "local/inside"))
+	w.get(http1(w, "/a", "RelativeDest", "local"))
+	w.get(http1(w, "/x.tar", "RelativeDest", "local"))
+	w.has(map[string]string{"real/a": "alpha", "inside": "-> real", "outside": "-> " + w.outer, "a": "packed", "d/secret": "evil"})
+	if got, err := os.ReadFile(secret); err != nil || string(got) != "secret" {
+		t.Errorf("outside: %q, %v", got, err)
+	}
+}
+
+// A bomb ends before it has filled the disk: gzip at its best, many times over.
+func TestRatio(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	bomb := bytes.Repeat(zipped(t, zeros(8<<20)), worthWhile>>23+1)
+	w.routes = map[string]any{"/x.gz": bomb, "/x.tgz": zipped(t, makeTar(t, entry{name: "zeros", content: string(zeros(2 << 20))}))}
+	w.refused(http1(w, "/x.gz"), "it unpacks to more than 1000 times its size, like a bomb: see decompression_limit_ratio")
+	w.get(http1(w, "/x.tgz")) // so small that it does no harm
+
+	for _, c := range []struct {
+		name          string
+		packed, bytes int64
+		ratio         int64
+		refused       bool
+	}{
+		{"small ones may unpack to anything", 1, worthWhile, 1000, false},
+		{"at the limit", worthWhile, 1000 * worthWhile, 1000, false},
+		{"above it", worthWhile, 1001 * worthWhile, 1000, true},
+		{"a limit of the operator", worthWhile, 3 * worthWhile, 2, true},
+		{"no limit", 1, 1000 * worthWhile, 0, false},
+		{"a repository has no size of its own", 0, 1000 * worthWhile, 1000, false},
+	} {
+		u := tally{packed: c.packed, limits: Limits{Ratio: c.ratio}}
+		if err := u.add(c.bytes); (err != nil) != c.refused {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
 // Many at once must not take each other's place.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
@@ -877,3 +1013,5 @@ func TestTaskThatRunsAlready(t *testing.T) {
 		t.Errorf("got %+v, %v and requests %v, want nothing to happen", answer, err, w.requests)
 	}
 }
+
+func zeros(n int) []byte { return make([]byte, n) }

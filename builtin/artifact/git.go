@@ -45,6 +45,8 @@ func (d *downloader) git(ctx context.Context) error {
 	checkout := []string{"-C", tree, "checkout", "--quiet"}
 	if depth, err := strconv.ParseUint(cmp.Or(d.depth, "0"), 10, 31); err != nil {
 		return fmt.Errorf("the depth %q is no number", d.depth)
+	} else if depth > 0 && commit.MatchString(d.ref) {
+		return fmt.Errorf("with a depth the ref must be a branch or a tag, and not the commit %s: leave the depth out", d.ref)
 	} else if depth > 0 {
 		clone = append(clone, "--depth", d.depth)
 		if d.ref != "" {
@@ -71,6 +73,9 @@ func (d *downloader) git(ctx context.Context) error {
 
 // revision is what a ref may look like: never like a flag.
 var revision = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./+@{}^~-]*$`)
+
+// commit is one in full.
+var commit = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
 
 // gitEnv keeps git from asking, from reading anybody's configuration, and from
 // every way to a repository that is not listed.

@@ -1,76 +1,110 @@
 package artifact
 
 import (
+	"encoding/base64"
+	"errors"
+	"net"
 	"net/http"
+	"net/http/cgi"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 )
 
-// repository serves one with a branch, a tag, a link and a hook, and returns its
-// commits, oldest first.
-func repository(t *testing.T, w *world) []string {
+// repository is one of git, with a work tree.
+type repository struct {
+	t       *testing.T
+	dir     string
+	commits []string // oldest first
+}
+
+// newRepository makes one with a branch, a tag and a link that leads out.
+func newRepository(t *testing.T) *repository {
 	t.Helper()
 	if _, err := exec.LookPath("git"); err != nil {
 		t.Skip("there is no git here")
 	}
-	dir := t.TempDir()
-	git := func(args ...string) string {
-		t.Helper()
-		cmd := exec.Command("git", append([]string{"-C", dir, "-c", "user.name=n", "-c", "user.email=e@x", "-c", "init.defaultBranch=main"}, args...)...)
-		cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1")
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("git %v: %v: %s", args, err, out)
-		}
-		return strings.TrimSpace(string(out))
-	}
-	write := func(name, content string) {
-		t.Helper()
-		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var commits []string
-	commit := func(message string) {
-		git("add", "-A")
-		git("commit", "-q", "-m", message)
-		commits = append(commits, git("rev-parse", "HEAD"))
-	}
-	git("init", "-q")
-	write("app/one", "first")
-	commit("first")
-	git("tag", "v1")
-	write("app/one", "second")
-	commit("second")
-	git("checkout", "-q", "-b", "evil")
-	if err := os.Symlink("/etc/passwd", filepath.Join(dir, "link")); err != nil {
+	r := &repository{t: t, dir: t.TempDir()}
+	r.git("init", "-q")
+	r.write("app/one", "first")
+	r.commit("first")
+	r.git("tag", "v1")
+	r.write("app/one", "second")
+	r.commit("second")
+	r.git("checkout", "-q", "-b", "evil")
+	if err := os.Symlink("/etc/passwd", filepath.Join(r.dir, "link")); err != nil {
 		t.Fatal(err)
 	}
-	commit("evil")
-	git("checkout", "-q", "main")
-	git("update-server-info")
-	files := http.StripPrefix("/r.git", http.FileServer(http.Dir(filepath.Join(dir, ".git"))))
-	for _, root := range []string{filepath.Join(dir, ".git")} {
-		_ = filepath.WalkDir(root, func(name string, _ os.DirEntry, _ error) error {
-			rel, _ := filepath.Rel(root, name)
-			w.routes["/r.git/"+rel] = http.HandlerFunc(files.ServeHTTP)
-			return nil
-		})
+	r.commit("evil")
+	r.git("checkout", "-q", "main")
+	return r
+}
+
+func (r *repository) git(args ...string) string {
+	r.t.Helper()
+	cmd := exec.Command("git", append([]string{"-C", r.dir, "-c", "user.name=n", "-c", "user.email=e@x", "-c", "init.defaultBranch=main", "-c", "protocol.file.allow=always"}, args...)...)
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		r.t.Fatalf("git %v: %v: %s", args, err, out)
 	}
-	return commits
+	return strings.TrimSpace(string(out))
+}
+
+func (r *repository) write(name, content string) {
+	r.t.Helper()
+	path := filepath.Join(r.dir, name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644)); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *repository) commit(message string) {
+	r.t.Helper()
+	r.git("add", "-A")
+	r.git("commit", "-q", "-m", message)
+	r.commits = append(r.commits, r.git("rev-parse", "HEAD"))
+}
+
+// serve makes the repository files of w's server, as /r.git.
+func (r *repository) serve(w *world) {
+	r.t.Helper()
+	r.git("update-server-info")
+	root := filepath.Join(r.dir, ".git")
+	files := http.StripPrefix("/r.git", http.FileServer(http.Dir(root)))
+	_ = filepath.WalkDir(root, func(name string, _ os.DirEntry, _ error) error {
+		rel, _ := filepath.Rel(root, name)
+		w.routes["/r.git/"+rel] = http.HandlerFunc(files.ServeHTTP)
+		return nil
+	})
+}
+
+// backend serves repositories by their directories, as big hosts do.
+func backend(t *testing.T) string {
+	t.Helper()
+	dir, err := exec.Command("git", "--exec-path").Output()
+	if err != nil {
+		t.Skip("there is no git here")
+	}
+	program := filepath.Join(strings.TrimSpace(string(dir)), "git-http-backend")
+	if _, err := os.Stat(program); err != nil {
+		t.Skip("git serves no http here")
+	}
+	server := httptest.NewServer(&cgi.Handler{Path: program, Env: []string{"GIT_PROJECT_ROOT=/", "GIT_HTTP_EXPORT_ALL=1"}})
+	t.Cleanup(server.Close)
+	return server.URL
 }
 
 func TestGit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	commits := repository(t, w)
+	repo := newRepository(t)
+	repo.serve(w)
+	commits := repo.commits
 	git := func(to, query string, pairs ...string) map[string]any {
 		return http1(w, "", "GetterSource", "git::"+w.url+"/r.git"+query, "RelativeDest", to, "GetterOptions", options(pairs...))
 	}
@@ -98,6 +132,122 @@ func TestGit(t *testing.T) {
 	w.refused(http1(w, "", "GetterSource", "git::"+w.url+"/none.git"), "not found")
 	w.limits = map[string]any{"decompression_limit_size": 2000}
 	w.refused(git("local/x", ""), "it unpacks to more than 2000 B")
+}
+
+// What a host of repositories can do besides: a part of the history, and modules.
+func TestGitBackend(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	host := backend(t)
+	repo, module, hostile := newRepository(t), newRepository(t), newRepository(t)
+	module.write("inner", "inner")
+	module.commit("inner")
+	hostile.git("submodule", "--quiet", "add", "file://"+module.dir, "mod")
+	hostile.commit("a module of the machine")
+	hostile.git("config", "-f", ".gitmodules", "submodule.mod.url", "ext::sh -c touch% "+w.outer+"/evil")
+	hostile.commit("a module that is a command")
+	repo.git("-c", "url.file:///.insteadOf="+host+"/", "submodule", "--quiet", "add", host+module.dir+"/.git", "deep/mod")
+	repo.commit("a module")
+	git := func(dir, to string, pairs ...string) map[string]any {
+		return http1(w, "", "GetterSource", "git::"+host+dir+"/.git", "RelativeDest", to, "GetterOptions", options(pairs...))
+	}
+	history := func(to string) string {
+		t.Helper()
+		cmd := exec.Command("git", "-c", "safe.directory=*", "-C", filepath.Join(w.dir.Dir, to), "rev-list", "--count", "HEAD")
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	w.get(git(repo.dir, "local/all"))
+	if got, err := os.ReadFile(filepath.Join(w.dir.Dir, "local/all/deep/mod/inner")); err != nil || string(got) != "inner" {
+		t.Errorf("the module has %q, %v", got, err)
+	}
+	if got := history("local/all"); got != "3" {
+		t.Errorf("%s commits", got)
+	}
+	w.get(git(module.dir, "local/shallow", "depth", "1"))
+	if got := history("local/shallow"); got != "1" {
+		t.Errorf("with a depth of 1 %s commits", got)
+	}
+	w.get(git(module.dir, "local/tag", "depth", "1", "ref", "v1"))
+	if got, err := os.ReadFile(filepath.Join(w.dir.Dir, "local/tag/app/one")); err != nil || string(got) != "first" || history("local/tag") != "1" {
+		t.Errorf("the tag has %q, %v", got, err)
+	}
+	w.refused(git(module.dir, "local/x", "depth", "1", "ref", module.commits[0]), "with a depth the ref must be a branch or a tag")
+	w.refused(git(module.dir, "local/x", "depth", "deep"), `the depth "deep" is no number`)
+	w.refused(git(hostile.dir, "local/x"), "transport 'ext' not allowed")
+	w.refused(git(hostile.dir, "local/x", "ref", hostile.commits[3]), "transport 'file' not allowed")
+}
+
+// ssh runs a server for one key, on a port of its own, and returns where it is and
+// the key.
+func sshServer(t *testing.T) (address, key string) {
+	t.Helper()
+	const program = "/usr/sbin/sshd"
+	if _, err := os.Stat(program); err != nil || os.Geteuid() != 0 {
+		t.Skip("there is no sshd here, or nobody who may run it")
+	}
+	if os.Mkdir("/run/sshd", 0o755) == nil {
+		t.Cleanup(func() { _ = os.Remove("/run/sshd") })
+	}
+	dir := t.TempDir()
+	for _, name := range []string{"host", "key"} {
+		if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", filepath.Join(dir, name)).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	private, err := os.ReadFile(filepath.Join(dir, "key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sessions sync.WaitGroup
+	t.Cleanup(func() { listener.Close(); sessions.Wait() })
+	sessions.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			socket, err := conn.(*net.TCPConn).File()
+			conn.Close()
+			if err != nil {
+				return
+			}
+			cmd := exec.Command(program, "-i", "-e", "-f", "/dev/null", "-h", dir+"/host", "-o", "AuthorizedKeysFile="+dir+"/key.pub",
+				"-o", "StrictModes=no", "-o", "UsePAM=no", "-o", "PermitRootLogin=yes", "-o", "PidFile=none")
+			cmd.Stdin, cmd.Stdout = socket, socket
+			sessions.Go(func() { _ = cmd.Run(); socket.Close() })
+		}
+	})
+	return listener.Addr().String(), base64.StdEncoding.EncodeToString(private)
+}
+
+func TestGitOverSSH(t *testing.T) {
+	t.Parallel()
+	address, key := sshServer(t)
+	w := newWorld(t)
+	repo := newRepository(t)
+	git := func(to string, more ...any) map[string]any {
+		return http1(w, "", append([]any{"GetterSource", "git::ssh://root@" + address + repo.dir, "RelativeDest", to}, more...)...)
+	}
+	w.get(git("local/a", "GetterOptions", options("sshkey", key, "ref", "v1"), "GetterInsecure", true))
+	if got, err := os.ReadFile(filepath.Join(w.dir.Dir, "local/a/app/one")); err != nil || string(got) != "first" {
+		t.Errorf("got %q, %v", got, err)
+	}
+	for _, file := range w.files() {
+		if strings.Contains(filepath.Base(file), "key") {
+			t.Errorf("the key is still there: %s", file)
+		}
+	}
+	w.refused(git("local/x", "GetterInsecure", true), "Permission denied")
+	w.refused(git("local/x", "GetterOptions", options("sshkey", key)), "Host key verification failed")
+	w.refused(git("local/x", "GetterOptions", options("sshkey", "no base64!")), "the option sshkey is no base64")
 }
 
 func TestSources(t *testing.T) {

@@ -7,24 +7,44 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
+	"time"
 )
+
+// resumes is how often a download that breaks off is gone on with when nothing has
+// come since the last time.
+const resumes = 5
 
 // get begins a download. The proxies of the environment are used.
 func (d *downloader) get(ctx context.Context) (io.ReadCloser, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, d.url.String(), nil)
+	body := &httpBody{d: d, ctx: ctx, client: d.client(), left: resumes}
+	response, err := body.request()
 	if err != nil {
-		return nil, unwrapURL(err)
+		return nil, cause(ctx, err)
 	}
-	for name, value := range d.Headers {
-		request.Header.Set(name, value)
+	if response.StatusCode != http.StatusOK {
+		response.Body.Close()
+		return nil, fmt.Errorf("bad response code: %d", response.StatusCode)
 	}
-	if host := request.Header.Get("Host"); host != "" {
-		request.Host = host
+	if limit := d.Limits.HTTPMaxSize; limit > 0 && response.ContentLength > limit {
+		response.Body.Close()
+		return nil, d.tooLarge()
 	}
+	body.ReadCloser = response.Body
+	if response.Header.Get("Accept-Ranges") == "bytes" {
+		body.version = response.Header.Get("Etag")
+		if body.version == "" || strings.HasPrefix(body.version, "W/") {
+			body.version = response.Header.Get("Last-Modified")
+		}
+	}
+	return body, nil
+}
+
+func (d *downloader) client() *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.DisableCompression = true // what lies there is what is wanted
 	transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: d.Insecure}
-	client := &http.Client{
+	return &http.Client{
 		Transport: transport,
 		CheckRedirect: func(r *http.Request, via []*http.Request) error {
 			if len(via) >= 10 {
@@ -39,17 +59,80 @@ func (d *downloader) get(ctx context.Context) (io.ReadCloser, error) {
 			return nil
 		},
 	}
-	response, err := client.Do(request)
+}
+
+// httpBody is the body of an answer, or of several: when the connection breaks,
+// the rest is asked for, if the server can tell that it is still the same file.
+type httpBody struct {
+	io.ReadCloser
+	d       *downloader
+	ctx     context.Context
+	client  *http.Client
+	version string // of the file, as the server names it; "": it cannot go on
+	got     int64
+	left    int
+}
+
+func (b *httpBody) request() (*http.Response, error) {
+	request, err := http.NewRequestWithContext(b.ctx, http.MethodGet, b.d.url.String(), nil)
 	if err != nil {
-		return nil, cause(ctx, err)
+		return nil, err
 	}
-	if response.StatusCode != http.StatusOK {
+	for name, value := range b.d.Headers {
+		request.Header.Set(name, value)
+	}
+	if host := request.Header.Get("Host"); host != "" {
+		request.Host = host
+	}
+	if b.got > 0 {
+		request.Header.Set("Range", fmt.Sprintf("bytes=%d-", b.got))
+		request.Header.Set("If-Range", b.version)
+	}
+	return b.client.Do(request)
+}
+
+func (b *httpBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if n > 0 {
+		b.got, b.left = b.got+int64(n), resumes
+	}
+	if err == nil || err == io.EOF || b.version == "" || b.got == 0 {
+		return n, err
+	}
+	for ; b.left > 0; b.left-- {
+		if sleep(b.ctx, time.Second) != nil {
+			break
+		}
+		if b.resume() {
+			return n, nil
+		}
+	}
+	return n, err
+}
+
+// resume reports whether the rest is on its way.
+func (b *httpBody) resume() bool {
+	response, err := b.request()
+	if err != nil {
+		return false
+	}
+	from := fmt.Sprintf("bytes %d-", b.got)
+	if response.StatusCode != http.StatusPartialContent || !strings.HasPrefix(response.Header.Get("Content-Range"), from) {
 		response.Body.Close()
-		return nil, fmt.Errorf("bad response code: %d", response.StatusCode)
+		b.left = 0 // it is another file now
+		return false
 	}
-	if limit := d.Limits.HTTPMaxSize; limit > 0 && response.ContentLength > limit {
-		response.Body.Close()
-		return nil, d.tooLarge()
+	b.ReadCloser.Close()
+	b.ReadCloser = response.Body
+	b.left--
+	return true
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	return response.Body, nil
 }

@@ -63,7 +63,9 @@ func parseSource(text string, options map[string]string) (*source, error) {
 		s.kind = "http"
 	case getter == "" && scheme == "file", getter == "file":
 		s.kind = "file"
-	case getter == "" || getter == "git":
+	case getter == "git":
+		return nil, fmt.Errorf("download not supported for scheme '%s' by git: there are %s", scheme, strings.Join(gitProtocols, ", "))
+	case getter == "":
 		return nil, unsupported(scheme)
 	default:
 		return nil, unsupported(getter)
@@ -81,9 +83,23 @@ func parseSource(text string, options map[string]string) (*source, error) {
 	return s, s.options(options)
 }
 
-// unsupported is the text that users of Nomad know.
+// wayOut is what to do about schemes that Nomad knows, and for what looks like a
+// path.
+var wayOut = map[string]string{
+	"file": "begin the source with https://, or let the operator list the path in filesystem_isolation_extra_paths of the client's artifact block",
+	"gcs":  "take the object's https URL, https://storage.googleapis.com/bucket/object, with a signed query if it is not public",
+	"hg":   "take an archive by https, or a mirror by git",
+	"s3":   "take the object's https URL, https://bucket.s3.amazonaws.com/key, with a signed query if it is not public",
+	"ssh":  "put git:: before it",
+}
+
+// unsupported begins with the text that users of Nomad know.
 func unsupported(scheme string) error {
-	return fmt.Errorf("download not supported for scheme '%s'", scheme)
+	err := fmt.Errorf("download not supported for scheme '%s'", scheme)
+	if way := wayOut[scheme]; way != "" {
+		return fmt.Errorf("%w: %s", err, way)
+	}
+	return fmt.Errorf("%w: there are http, https and git", err)
 }
 
 // hubRepository spells out host/owner/repository[/part].
