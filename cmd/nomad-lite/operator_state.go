@@ -42,6 +42,7 @@ opened.`
 func newOperatorCommand(s *streams) *cobra.Command {
 	return group("operator", "Look after a node",
 		newOperatorAPICommand(s),
+		newOperatorDebugCommand(s),
 		newOperatorMetricsCommand(s),
 		group("state", "Look at a state file",
 			newStateInspectCommand(s),
