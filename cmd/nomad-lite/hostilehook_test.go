@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -25,6 +25,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
@@ -50,11 +51,26 @@ func hostileHook() {
 	})
 }
 
-// hostile takes part in all moments, and has none: intercept answers.
+// hostile takes part in all moments. Of these it has Prestart alone: elsewhere
+// intercept answers.
 type hostile struct {
 	hooks.Remote
 	name string
 	host *hook.HostClient
+}
+
+// lies are answers of Prestart that no task can have.
+var lies = map[string]hook.TaskPrestartResponse{
+	"env":    {Env: map[string]string{"GOOD": "yes", "BAD": "a\x00b"}},
+	"mount":  {Mounts: []driver.Mount{{TaskPath: "/local/../../../etc", HostPath: "/etc"}}},
+	"device": {Devices: []driver.Device{{TaskPath: "dev", HostPath: "/dev/null", Permissions: "everything"}}},
+	"state":  {State: map[string]string{"x": strings.Repeat("x", 2<<20)}, Done: true},
+	"crowd":  {Mounts: make([]driver.Mount, 20_000)},
+}
+
+func (h *hostile) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	orders, err := ordersOf(req.Attachment)
+	return lies[strings.TrimPrefix(orders.Mode, "lie ")], err
 }
 
 func (h *hostile) PluginInfo(context.Context) (*base.Info, error) {
@@ -93,16 +109,25 @@ func (h *hostile) intercept(ctx context.Context, request any, call *grpc.UnarySe
 	if !ok {
 		return handler(ctx, request)
 	}
-	var orders struct{ At, Mode string }
-	if err := json.Unmarshal(asked.GetAttachment(), &orders); err != nil {
+	orders, err := ordersOf(asked.GetAttachment())
+	if err != nil {
 		return nil, err
 	}
 	if rpcOf(orders.At) == filepath.Base(call.FullMethod) {
+		if strings.HasPrefix(orders.Mode, "lie ") {
+			return handler(ctx, request)
+		}
 		if answer, err := h.misbehave(ctx, orders.Mode, hook.Scope{Capability: asked.GetCapability()}); answer != nil || err != nil {
 			return answer, err
 		}
 	}
 	return &emptypb.Empty{}, nil // which is what an answer without a failure is on the wire
+}
+
+type hostileOrders struct{ At, Mode string }
+
+func ordersOf(attachment []byte) (o hostileOrders, err error) {
+	return o, json.Unmarshal(attachment, &o)
 }
 
 // failureAnswer is an answer with a failure, as it is on the wire.
@@ -127,9 +152,8 @@ func (h *hostile) misbehave(ctx context.Context, mode string, s hook.Scope) (any
 	switch mode {
 	case "hang":
 		<-make(chan struct{}) // whatever ctx says
-	case "die":
-		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-		<-make(chan struct{}) // the answer must not overtake the signal
+	case "late":
+		time.Sleep(hostileTimeout + time.Second)
 	case "refuse":
 		return failureAnswer("I do not like it")
 	case "code":
@@ -145,12 +169,15 @@ func (h *hostile) misbehave(ctx context.Context, mode string, s hook.Scope) (any
 	case "chatter":
 		return failureAnswer(strings.Repeat("x", 1<<20) + "\x00\n")
 	case "flood":
-		for i := range 3000 {
-			fmt.Fprintf(os.Stderr, "{\"@level\":\"info\",\"@message\":\"flood %d\"}\nnoise %d\n", i, i)
-		}
-		for i := range 200 {
-			if err := h.host.EmitEvent(ctx, s, hook.Event{Message: strings.Repeat("x", 5000)}); err != nil {
-				return nil, fmt.Errorf("emit event %d: %w", i, err)
+		minded := false
+		for n, end := 0, time.Now().Add(hostileTimeout/4); time.Now().Before(end); n++ {
+			fmt.Fprintf(os.Stderr, "{\"@level\":\"info\",\"@message\":\"flood %d\"}\nnoise %d\n", n, n)
+			if _, err := h.host.State(ctx, s); err != nil {
+				return nil, fmt.Errorf("state: %w", err)
+			}
+			err := h.host.EmitEvent(ctx, s, hook.Event{Message: strings.Repeat("x", 5000)})
+			if minded = minded || err != nil; n > 1000 && !minded {
+				return nil, fmt.Errorf("nobody minds %d events", n)
 			}
 		}
 	case "steal":
@@ -177,11 +204,9 @@ func init() {
 		return fmt.Sprint(err)
 	}
 	moreVerbs["restart"] = func(ctx context.Context, a *agent.Agent, ids string) any {
-		var restarts sync.WaitGroup
 		for _, id := range strings.Fields(ids) {
-			restarts.Go(func() { _ = a.Alloc(id).RestartAll(ctx) }) // what becomes of it is seen
+			go func() { _ = a.Alloc(id).RestartAll(ctx) }() // what becomes of it is seen
 		}
-		restarts.Wait()
 		return "ok"
 	}
 }
@@ -220,127 +245,229 @@ job "%[1]s" {
 }
 `
 
-// stage is what is waited for in the life of such a job.
-func (n *node) stage(job, what string, heard map[string]bool, ok func(*api.Allocation) bool) *api.Allocation {
-	n.Helper()
-	var found *api.Allocation
-	n.await(job+" "+what, func(s sight) bool {
-		found = s.of(job, func(*api.Allocation) bool { return true })
-		if found == nil {
-			return false
-		}
-		for _, task := range found.TaskStates {
-			for _, e := range task.Events {
-				heard[e.Type+": "+e.DisplayMessage] = true
-			}
-		}
-		return ok(found)
-	})
-	return found
+// wrong is what a hook does wrong, and what is said of it.
+type wrong struct {
+	at       hook.Moment
+	mode     string
+	says     string
+	harmless bool // even where it counts
+	often    bool // there are many of its kind: -faults has them all
 }
 
-// TestHostileHooks has a hook do wrong at each moment, in each way. It costs its
-// own allocation what the operator has said, and a bystander nothing.
+// wrongs are all of them.
+func wrongs() (list []wrong) {
+	for m := range hook.AllMoments() {
+		list = append(list,
+			wrong{at: m, mode: "hang", says: "no answer within 2s", often: true},
+			wrong{at: m, mode: "late", says: "no answer within 2s", often: true},
+			wrong{at: m, mode: "refuse", says: "I do not like it", often: true},
+			wrong{at: m, mode: "flood", harmless: true, often: true},
+			wrong{at: m, mode: "corrupt", often: true})
+	}
+	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
+		list = append(list, wrong{at: hook.Poststart, mode: fmt.Sprintf("code %d", code), often: true})
+	}
+	return append(list,
+		wrong{at: hook.Prestart, mode: "corrupt"},
+		wrong{at: hook.Poststart, mode: "flood", harmless: true},
+		wrong{at: hook.Poststart, mode: "oversize", says: "larger than max"},
+		wrong{at: hook.Poststart, mode: "chatter", says: "xxx"},
+		wrong{at: hook.Prestart, mode: "steal", harmless: true},
+		wrong{at: hook.Poststart, mode: "steal", harmless: true},
+		wrong{at: hook.PreKill, mode: "steal", harmless: true},
+		wrong{at: hook.Prestart, mode: "lie env", says: `sets the variable "BAD" to what no environment can hold`},
+		wrong{at: hook.Prestart, mode: "lie mount", says: `mounts "/etc" at "/local/../../../etc"`},
+		wrong{at: hook.Prestart, mode: "lie device", says: `shows the device "/dev/null" at "dev" with permissions "everything"`},
+		wrong{at: hook.Prestart, mode: "lie state", says: "its answer has 2097153 bytes, more than the 1048576 that are kept"},
+		wrong{at: hook.Prestart, mode: "lie crowd", says: "bytes, more than the 1048576 that are kept"})
+}
+
+// sufferer is a job with a hook that does wrong.
+type sufferer struct {
+	wrong
+	job, hook string
+	lenient   bool
+	heard     map[string]bool
+	steps     []step // of its life, that are still to come
+}
+
+// step is what is waited for, and what is done then.
+type step struct {
+	what string
+	ok   func(*api.Allocation) bool // nil if there is none any more
+	then func(*api.Allocation)
+}
+
+func (s *sufferer) String() string {
+	return fmt.Sprintf("%s at %s, lenient %v", s.mode, s.at, s.lenient)
+}
+
+// told reports whether an event says what the hook has done.
+func (s *sufferer) told() bool {
+	for message := range s.heard {
+		if strings.Contains(message, s.hook) && strings.Contains(message, s.at.String()+": ") && strings.Contains(message, s.says) && strings.Contains(message, "(on_error is warn)") == s.lenient {
+			return true
+		}
+	}
+	return false
+}
+
+// live plans the life of a sufferer. What is to be done when the agent goes is done
+// when all others are over: replaced says whether the next agent is there.
+func (s *sufferer) live(n *node, replaced *bool) {
+	register := func(timeout string) {
+		n.register(fmt.Sprintf(hostileJob, s.job, s.hook, s.at, s.mode, timeout))
+	}
+	do := func(verb string) func(*api.Allocation) {
+		return func(*api.Allocation) { n.do(verb+" "+s.job, new(string)) }
+	}
+	over := func(status string) func(*api.Allocation) bool {
+		return func(a *api.Allocation) bool {
+			if model.ClientTerminal(a) && a.ClientStatus != status {
+				n.Errorf("%v: %s", s, a.ClientStatus)
+			}
+			return model.ClientTerminal(a) && (s.harmless || s.told())
+		}
+	}
+	gone := step{"is gone", nil, nil}
+	register("1s")
+	switch s.at {
+	case hook.Prerun, hook.Prestart:
+		if !s.lenient && !s.harmless {
+			s.steps = []step{{"fails, and says why", over(api.AllocClientStatusFailed), do("purge")}, gone}
+			return
+		}
+	case hook.Shutdown, hook.ShutdownAlloc:
+		s.steps = []step{
+			{"runs", running, func(*api.Allocation) {}},
+			{"is told by the next agent", func(*api.Allocation) bool { return *replaced && (s.harmless || s.told()) }, do("purge")},
+			gone,
+		}
+		return
+	case hook.Destroy:
+		s.steps = []step{
+			{"runs", running, do("end")},
+			{"ends", func(a *api.Allocation) bool { return a.ClientStatus == api.AllocClientStatusComplete }, do("purge")},
+			gone,
+		}
+		return
+	}
+	s.steps = []step{
+		{"runs", running, func(*api.Allocation) { register("2s") }},
+		{"is updated", func(a *api.Allocation) bool {
+			return *a.Job.Version == 1 && (s.harmless || s.at != hook.Update && s.at != hook.UpdateAlloc || s.told())
+		}, func(a *api.Allocation) { n.do("restart "+a.ID, new(string)) }},
+		{"runs again", func(a *api.Allocation) bool { return running(a) && a.TaskStates["t"].Restarts == 1 }, do("end")},
+		{"ends", over(api.AllocClientStatusComplete), do("purge")},
+		gone,
+	}
+}
+
+// advance lets it go on if what is waited for has come, and reports whether its life
+// is over.
+func (s *sufferer) advance(a *api.Allocation) bool {
+	hear(a, s.heard)
+	if len(s.steps) == 0 {
+		return true
+	}
+	next := s.steps[0]
+	switch {
+	case a == nil && next.ok == nil:
+		s.steps = nil
+	case a != nil && next.ok != nil && next.ok(a):
+		s.steps = s.steps[1:]
+		next.then(a)
+	}
+	return len(s.steps) == 0
+}
+
+// TestHostileHooks has a hook do wrong at each moment, in each way, for many jobs at
+// once. It costs its own allocation what the operator has said, and nobody else
+// anything: neither one that has the same hook, which treats it well, nor one that
+// has none.
 func TestHostileHooks(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have task directories like an agent's")
 	}
-	type wrong struct {
-		at, mode, says string
-		harmless       bool // even where it counts
-		often          bool // there are many of its kind: -faults has them all
-	}
-	var all []wrong
-	for m := range hook.AllMoments() {
-		if m == hook.Destroy || m == hook.ShutdownAlloc || m == hook.Shutdown {
-			continue // nobody is left who could tell: other tests look at the log
-		}
-		all = append(all,
-			wrong{at: m.String(), mode: "die", says: "plugin is shut down", often: true},
-			wrong{at: m.String(), mode: "hang", says: "no answer within 2s", often: true},
-			wrong{at: m.String(), mode: "refuse", says: "I do not like it", often: true})
-	}
-	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
-		all = append(all, wrong{at: "poststart", mode: fmt.Sprintf("code %d", code), often: true})
-	}
-	all = append(all,
-		wrong{at: "prestart", mode: "corrupt"},
-		wrong{at: "poststart", mode: "oversize", says: "larger than max"},
-		wrong{at: "poststart", mode: "chatter", says: "xxx"},
-		wrong{at: "poststart", mode: "flood", harmless: true},
-		wrong{at: "prestart", mode: "steal", harmless: true},
-		wrong{at: "poststart", mode: "steal", harmless: true},
-		wrong{at: "pre_kill", mode: "steal", harmless: true})
-	for _, lenient := range []bool{false, true} {
-		for _, kind := range []string{"die", "hang", "refuse", "code", "corrupt", "oversize", "chatter", "flood", "steal"} {
-			name := kind
-			if lenient {
-				name += "-warn"
-			}
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				n := newNode(t, fault{step: -1})
-				if err := n.makeHook("hostile-hook", name); err != nil {
-					t.Fatal(err)
-				}
-				n.start()
-				n.startBystander()
-				for i, w := range all {
-					if mode, _, _ := strings.Cut(w.mode, " "); mode != kind || !*allFaults && w.often && i%5 > 0 {
-						continue
-					}
-					n.suffer(fmt.Sprintf("job-%d", i), name, w.at, w.mode, w.says, w.harmless, lenient)
-				}
-				n.checkBystander()
-				n.agent.end("stop")
-			})
+	t.Parallel()
+	n := newNode(t, fault{step: -1})
+	for _, name := range []string{"bad", "bad-warn"} {
+		if err := n.makeHook("hostile-hook", name); err != nil {
+			t.Fatal(err)
 		}
 	}
-}
+	n.start()
+	n.startBystander()
+	neighbour := &sufferer{wrong: wrong{at: hook.Prerun, mode: "nothing"}, job: "neighbour", hook: "bad", heard: map[string]bool{}}
+	n.register(fmt.Sprintf(hostileJob, neighbour.job, neighbour.hook, neighbour.at, neighbour.mode, "1s"))
 
-// suffer lives with a hook that does wrong at a moment.
-func (n *node) suffer(job, name, at, mode, says string, harmless, lenient bool) {
-	n.Helper()
-	heard := map[string]bool{}
-	register := func(timeout string) { n.register(fmt.Sprintf(hostileJob, job, name, at, mode, timeout)) }
-	told := func(*api.Allocation) bool {
-		for message := range heard {
-			if strings.Contains(message, name) && strings.Contains(message, at+": ") && strings.Contains(message, says) && strings.Contains(message, "(on_error is warn)") == lenient {
-				return true
+	var all []*sufferer
+	replaced := false
+	for i, w := range wrongs() {
+		for _, hook := range []string{"bad", "bad-warn"} {
+			if *allFaults || !w.often || i%9 == 0 {
+				all = append(all, &sufferer{
+					wrong: w, job: fmt.Sprintf("job-%d-%s", i, hook), hook: hook, lenient: hook == "bad-warn", heard: map[string]bool{},
+				})
 			}
 		}
-		return false
 	}
-	never := func(a *api.Allocation) bool { return model.ClientTerminal(a) && (harmless || told(a)) }
-	register("1s")
-	if fatal := at == "prerun" || at == "prestart"; fatal && !lenient && !harmless {
-		a := n.stage(job, "fails, and says why", heard, never)
-		if a.ClientStatus != api.AllocClientStatusFailed {
-			n.Errorf("%s at %s: %s", mode, at, a.ClientStatus)
+	// So many at once: the others begin when some are over.
+	const crowd = 40
+	begun := 0
+	var waiting []string
+	await := func(what string, enough func(left []*sufferer) bool) {
+		t.Helper()
+		defer func() {
+			if t.Failed() {
+				t.Logf("not over: %q", waiting)
+			}
+		}()
+		n.await(what, func(seen sight) bool {
+			var left []*sufferer
+			waiting = nil
+			for _, s := range all[:begun] {
+				if !s.advance(seen.of(s.job, func(*api.Allocation) bool { return true })) {
+					left = append(left, s)
+					waiting = append(waiting, fmt.Sprintf("%v: %s: %v", s, s.steps[0].what, slices.Sorted(maps.Keys(s.heard))))
+				}
+			}
+			for ; begun < len(all) && len(left) < crowd; begun++ {
+				all[begun].live(n, &replaced)
+				left = append(left, all[begun])
+			}
+			hear(seen.of(neighbour.job, running), neighbour.heard)
+			return begun == len(all) && enough(left)
+		})
+	}
+	await("all are over but those that wait for the end of the agent", func(left []*sufferer) bool {
+		return !slices.ContainsFunc(left, func(s *sufferer) bool {
+			return (s.at != hook.Shutdown && s.at != hook.ShutdownAlloc) || len(s.steps) == 3
+		})
+	})
+	n.agent.end("leave")
+	n.start()
+	replaced = true
+	await("all are over", func(left []*sufferer) bool { return len(left) == 0 })
+
+	for _, s := range all {
+		for message := range s.heard {
+			if s.harmless && strings.Contains(message, "failed") {
+				t.Errorf("%v: %s", s, message)
+			}
+			if len(message) > 4<<10 {
+				t.Errorf("%v: an event of %d bytes", s, len(message))
+			}
 		}
-		n.do("purge "+job, new(string))
-		return
 	}
-	a := n.stage(job, "runs", heard, running)
-	register("2s")
-	n.stage(job, "is updated", heard, func(a *api.Allocation) bool { return *a.Job.Version == 1 })
-	if at == "update" || at == "update_alloc" {
-		n.stage(job, "is told", heard, told)
+	if got := slices.Sorted(maps.Keys(neighbour.heard)); len(got) != 3 {
+		t.Errorf("the neighbour has heard %q", got)
 	}
-	n.do("restart "+a.ID, new(string))
-	n.stage(job, "runs again", heard, func(a *api.Allocation) bool { return running(a) && a.TaskStates["t"].Restarts == 1 })
-	n.do("end "+job, new(string))
-	a = n.stage(job, "ends", heard, never)
-	if a.ClientStatus != api.AllocClientStatusComplete {
-		n.Errorf("%s at %s: %s", mode, at, a.ClientStatus)
-	}
-	for message := range heard {
-		if harmless && strings.Contains(message, "failed") {
-			n.Errorf("%s at %s: %s", mode, at, message)
-		}
-		if len(message) > 4<<10 {
-			n.Errorf("%s at %s: an event of %d bytes", mode, at, len(message))
+	for _, s := range all {
+		if said := n.said(); s.at == hook.Destroy && s.says != "" && !strings.Contains(said, s.says) {
+			t.Errorf("%v: the agent does not say so", s)
 		}
 	}
-	n.do("purge "+job, new(string))
+	n.checkBystander()
+	n.agent.end("stop")
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,13 +20,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
-)
-
-// Limits of what one hook may ask for.
-const (
-	maxRequest = 4 << 20 // bytes
-	maxCalls   = 1000    // that one connection may have under way
-	maxText    = 1 << 10 // of a reason or an event, in bytes; the rest is cut off
 )
 
 // Config is what a Host is made of.
@@ -43,9 +37,10 @@ type Config struct {
 
 // Host answers hooks.
 type Host struct {
-	config Config
-	server *grpc.Server
-	served sync.WaitGroup
+	config   Config
+	server   *grpc.Server
+	served   sync.WaitGroup
+	accounts accounts
 }
 
 var _ hook.Host = (*Host)(nil)
@@ -64,7 +59,7 @@ func Serve(c Config) (*Host, error) {
 		l.Close()
 		return nil, fmt.Errorf("socket for hooks: %w", err)
 	}
-	h := &Host{config: c, server: grpc.NewServer(grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(maxCalls))}
+	h := &Host{config: c, server: grpc.NewServer(grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(maxCalls), grpc.WaitForHandlers(true))}
 	hook.RegisterHost(h.server, h)
 	h.served.Go(func() {
 		if err := h.server.Serve(l); err != nil {
@@ -119,6 +114,15 @@ func (h *Host) who(ctx context.Context, s hook.Scope) (caller, error) {
 	}
 }
 
+// actor is who for a call that changes something, or shows.
+func (h *Host) actor(ctx context.Context, s hook.Scope) (caller, error) {
+	c, err := h.who(ctx, s)
+	if err == nil {
+		err = h.accounts.act(c.Bearer)
+	}
+	return c, err
+}
+
 // oneTask is who for a call that needs a task.
 func (h *Host) oneTask(ctx context.Context, s hook.Scope) (caller, error) {
 	c, err := h.who(ctx, s)
@@ -145,6 +149,11 @@ func (h *Host) Exec(ctx context.Context, s hook.Scope, command []string, timeout
 	if len(command) == 0 {
 		return nil, errors.New("there is no command to be run")
 	}
+	end, err := h.accounts.begin(c.Bearer, execs)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	if timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, timeout)
@@ -165,19 +174,25 @@ func (h *Host) Stats(ctx context.Context, s hook.Scope, interval time.Duration) 
 	if interval <= 0 {
 		interval = time.Second
 	}
+	end, err := h.accounts.begin(c.Bearer, samples)
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithCancel(ctx)
-	samples, err := c.runner.SampleTask(ctx, c.task, max(interval, 100*time.Millisecond))
+	taken, err := c.runner.SampleTask(ctx, c.task, max(interval, 100*time.Millisecond))
 	if err != nil {
 		cancel()
+		end()
 		return nil, known(err)
 	}
 	usage := make(chan hook.Usage)
 	h.served.Go(func() {
+		defer end()
 		defer close(usage)
 		defer cancel()
 		for {
 			select {
-			case sample, ok := <-samples:
+			case sample, ok := <-taken:
 				if !ok {
 					return
 				}
@@ -242,27 +257,34 @@ var eventTypes = []string{
 
 // EmitEvent implements hook.Host.
 func (h *Host) EmitEvent(ctx context.Context, s hook.Scope, event hook.Event) error {
-	c, err := h.who(ctx, s)
+	c, err := h.actor(ctx, s)
 	if err != nil {
 		return err
 	}
 	if !slices.Contains(eventTypes, event.Type) {
 		return fmt.Errorf("events of type %q are not a hook's: use %q, or none", event.Type, model.TaskHookMessage)
 	}
-	return known(c.runner.EmitEvent(c.task, model.EventHookMessage(event.Type, cut(event.Message), event.Details)))
+	if len(event.Details) > maxDetails {
+		return fmt.Errorf("an event with %d details: it may have %d", len(event.Details), maxDetails)
+	}
+	details := make(map[string]string, len(event.Details))
+	for key, detail := range event.Details {
+		details[cut(key)] = cut(detail)
+	}
+	return known(c.runner.EmitEvent(c.task, model.EventHookMessage(event.Type, cut(event.Message), details)))
 }
 
 // cut shortens what stays as long as the task.
 func cut(text string) string {
 	if len(text) > maxText {
-		return text[:maxText] + "…"
+		return strings.ToValidUTF8(text[:maxText], "") + "…"
 	}
 	return text
 }
 
 // Restart implements hook.Host.
 func (h *Host) Restart(ctx context.Context, s hook.Scope, reason string, failure bool) error {
-	c, err := h.who(ctx, s)
+	c, err := h.actor(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -271,7 +293,7 @@ func (h *Host) Restart(ctx context.Context, s hook.Scope, reason string, failure
 
 // Signal implements hook.Host.
 func (h *Host) Signal(ctx context.Context, s hook.Scope, signal, reason string) error {
-	c, err := h.who(ctx, s)
+	c, err := h.actor(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -280,7 +302,7 @@ func (h *Host) Signal(ctx context.Context, s hook.Scope, signal, reason string) 
 
 // Kill implements hook.Host.
 func (h *Host) Kill(ctx context.Context, s hook.Scope, reason string) error {
-	c, err := h.who(ctx, s)
+	c, err := h.actor(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -297,7 +319,7 @@ func (c caller) reason(text string) string {
 
 // SetHealth implements hook.Host.
 func (h *Host) SetHealth(ctx context.Context, s hook.Scope, healthy bool, reason string) error {
-	c, err := h.who(ctx, s)
+	c, err := h.actor(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -307,6 +329,17 @@ func (h *Host) SetHealth(ctx context.Context, s hook.Scope, healthy bool, reason
 
 // watch reads the state until the index of a table is higher than after.
 func watch[T any](ctx context.Context, h *Host, s hook.Scope, after uint64, read func(store.Reader, store.WatchSet, string) (T, uint64)) (answer T, index uint64, err error) {
+	if after > 0 {
+		c, err := h.who(ctx, s)
+		if err != nil {
+			return answer, 0, err
+		}
+		end, err := h.accounts.begin(c.Bearer, watches)
+		if err != nil {
+			return answer, 0, err
+		}
+		defer end()
+	}
 	for {
 		c, err := h.who(ctx, s) // each time: it may have ended
 		if err != nil {
