@@ -38,53 +38,33 @@ func (r *Runner) prerun(live context.Context) error {
 }
 
 func (r *Runner) updateHooks(ctx context.Context) {
-	for _, h := range r.hooks {
-		if at, ok := h.(hook.AllocUpdate); ok {
-			r.logHook(ctx, "update", h, func(ctx context.Context) error {
-				return at.UpdateAlloc(ctx, hook.AllocUpdateRequest{Alloc: r.forHooks(), Env: r.env().Vars()})
-			})
-		}
-	}
+	each(ctx, r, "update", func(ctx context.Context, h hook.AllocUpdate) error {
+		return h.UpdateAlloc(ctx, hook.AllocUpdateRequest{Alloc: r.forHooks(), Env: r.env().Vars()})
+	})
 }
 
 func (r *Runner) preTaskRestart(ctx context.Context) {
-	for _, h := range r.hooks {
-		if at, ok := h.(hook.AllocPreTaskRestart); ok {
-			r.logHook(ctx, "pretaskrestart", h, func(ctx context.Context) error {
-				return at.PreTaskRestart(ctx, hook.AllocPreTaskRestartRequest{Alloc: r.forHooks()})
-			})
-		}
-	}
+	each(ctx, r, "pretaskrestart", func(ctx context.Context, h hook.AllocPreTaskRestart) error {
+		return h.PreTaskRestart(ctx, hook.AllocPreTaskRestartRequest{Alloc: r.forHooks()})
+	})
 }
 
 func (r *Runner) preKill(ctx context.Context) {
-	for _, h := range r.hooks {
-		if at, ok := h.(hook.AllocPreKill); ok {
-			r.logHook(ctx, "prekill", h, func(ctx context.Context) error {
-				return at.PreKill(ctx, hook.AllocPreKillRequest{Alloc: r.forHooks()})
-			})
-		}
-	}
+	each(ctx, r, "prekill", func(ctx context.Context, h hook.AllocPreKill) error {
+		return h.PreKill(ctx, hook.AllocPreKillRequest{Alloc: r.forHooks()})
+	})
 }
 
 func (r *Runner) postrun(ctx context.Context) {
-	for _, h := range r.hooks {
-		if at, ok := h.(hook.AllocPostrun); ok {
-			r.logHook(ctx, "postrun", h, func(ctx context.Context) error {
-				return at.Postrun(ctx, hook.AllocPostrunRequest{Alloc: r.forHooks()})
-			})
-		}
-	}
+	each(ctx, r, "postrun", func(ctx context.Context, h hook.AllocPostrun) error {
+		return h.Postrun(ctx, hook.AllocPostrunRequest{Alloc: r.forHooks()})
+	})
 }
 
 func (r *Runner) shutdownHooks(ctx context.Context) {
-	for _, h := range r.hooks {
-		if at, ok := h.(hook.AllocShutdown); ok {
-			r.logHook(ctx, "shutdown", h, func(ctx context.Context) error {
-				return at.ShutdownAlloc(ctx, hook.AllocShutdownRequest{Alloc: r.forHooks()})
-			})
-		}
-	}
+	each(ctx, r, "shutdown", func(ctx context.Context, h hook.AllocShutdown) error {
+		return h.ShutdownAlloc(ctx, hook.AllocShutdownRequest{Alloc: r.forHooks()})
+	})
 }
 
 // Destroy removes what the allocation has left on the node. It must not be
@@ -104,9 +84,18 @@ func (r *Runner) Destroy(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (r *Runner) logHook(ctx context.Context, moment string, h hook.Hook, call func(context.Context) error) {
-	if err := r.callHook(ctx, moment, h, r.limits.HookDeadline, call); err != nil && ctx.Err() == nil {
-		r.logger.Error("hook failed", "hook", h.Name(), "moment", moment, "error", err)
+// each calls the hooks that take part in a moment, one after the other. What goes
+// wrong is logged, unless they were cut short.
+func each[H any](ctx context.Context, r *Runner, moment string, call func(context.Context, H) error) {
+	for _, h := range r.hooks {
+		at, ok := h.(H)
+		if !ok {
+			continue
+		}
+		err := r.callHook(ctx, moment, h, r.limits.HookDeadline, func(ctx context.Context) error { return call(ctx, at) })
+		if err != nil && ctx.Err() == nil {
+			r.logger.Error("hook failed", "hook", h.Name(), "moment", moment, "error", err)
+		}
 	}
 }
 

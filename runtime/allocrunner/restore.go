@@ -25,23 +25,6 @@ type Records interface {
 	TaskState(allocID, task string) (*api.TaskState, error)
 }
 
-// HasRecords reports whether an earlier agent has done anything for an
-// allocation that must be taken over.
-func HasRecords(records Records, alloc *api.Allocation) bool {
-	group := alloc.GetTaskGroup()
-	if group == nil {
-		return false
-	}
-	for _, t := range group.Tasks {
-		_, local, localErr := records.TaskLocal(alloc.ID, t.Name)
-		state, stateErr := records.TaskState(alloc.ID, t.Name)
-		if local || state != nil || localErr != nil || stateErr != nil {
-			return true
-		}
-	}
-	return false
-}
-
 // rememberer is what Drivers may be: it knows whether the plugin of a driver
 // would know a task that an earlier agent was starting when it ended, and whether
 // it searches for tasks by their names.

@@ -198,13 +198,12 @@ func (r *Runner) followHooks(ctx context.Context, wg *sync.WaitGroup, p *process
 }
 
 func (r *Runner) preKilling(ctx context.Context) {
-	for _, h := range r.hooks {
-		if at, ok := h.(hook.TaskPreKilling); ok && ctx.Err() == nil {
-			r.reportHook(ctx, "prekilling", h, func(ctx context.Context) error {
-				return at.PreKilling(ctx, hook.TaskPreKillingRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks()})
-			})
+	each(ctx, r, "prekilling", func(ctx context.Context, h hook.TaskPreKilling) error {
+		if ctx.Err() != nil {
+			return nil // there is no time any more
 		}
-	}
+		return h.PreKilling(ctx, hook.TaskPreKillingRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks()})
+	})
 }
 
 // exitedHooks run also after a kill, which must not cut them short: they clean
@@ -215,13 +214,7 @@ func (r *Runner) exitedHooks(live context.Context) {
 	request := hook.TaskExitedRequest{
 		Alloc: r.alloc.Alloc, Task: r.Task().ForHooks(), Exit: exit.result(), WillRestart: r.willRestart(exit.outcome()),
 	}
-	for _, h := range r.hooks {
-		if at, ok := h.(hook.TaskExited); ok {
-			r.reportHook(ctx, "exited", h, func(ctx context.Context) error {
-				return at.Exited(ctx, request)
-			})
-		}
-	}
+	each(ctx, r, "exited", func(ctx context.Context, h hook.TaskExited) error { return h.Exited(ctx, request) })
 }
 
 func (r *Runner) stopHooks(ctx context.Context) {
@@ -241,30 +234,26 @@ func (r *Runner) stopHooks(ctx context.Context) {
 
 // shutdownHooks run when the agent goes and the task stays.
 func (r *Runner) shutdownHooks(ctx context.Context) {
-	ctx = context.WithoutCancel(ctx)
-	for _, h := range r.hooks {
-		if at, ok := h.(hook.TaskShutdown); ok {
-			r.reportHook(ctx, "shutdown", h, func(ctx context.Context) error {
-				return at.Shutdown(ctx, hook.TaskShutdownRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks()})
-			})
-		}
-	}
+	each(context.WithoutCancel(ctx), r, "shutdown", func(ctx context.Context, h hook.TaskShutdown) error {
+		return h.Shutdown(ctx, hook.TaskShutdownRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks()})
+	})
 }
 
 // runUpdateHooks tells the hooks about new versions of the task, until there are no
 // more, or live ends.
 func (r *Runner) runUpdateHooks(live context.Context) {
 	for live.Err() == nil && r.takeUpdate() {
-		for _, h := range r.hooks {
-			if at, ok := h.(hook.TaskUpdate); ok {
-				r.reportHook(live, "update", h, func(ctx context.Context) error {
-					return at.Update(ctx, hook.TaskUpdateRequest{
-						Alloc: r.alloc.Alloc,
-						Task:  r.Task().ForHooks(),
-						Env:   r.env.Build().Vars(),
-					})
-				})
-			}
+		each(live, r, "update", func(ctx context.Context, h hook.TaskUpdate) error {
+			return h.Update(ctx, hook.TaskUpdateRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks(), Env: r.env.Build().Vars()})
+		})
+	}
+}
+
+// each calls the hooks that take part in a moment, one after the other.
+func each[H any](ctx context.Context, r *Runner, moment string, call func(context.Context, H) error) {
+	for _, h := range r.hooks {
+		if at, ok := h.(H); ok {
+			r.reportHook(ctx, moment, h, func(ctx context.Context) error { return call(ctx, at) })
 		}
 	}
 }
