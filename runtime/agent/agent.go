@@ -112,13 +112,21 @@ type Agent struct {
 	attributesGiven map[string]string // see share; never changed
 }
 
+// The percentages by which the heap grows before it is collected.
+const (
+	// A burst of starts leaves little behind, but scattered over all the memory that
+	// it took: measured with 100 tasks, 4 MB less for the agent.
+	thrift = 25
+	// What ends leaves nothing. With the other percentage, 40 percent of the time in
+	// which 100 tasks are stopped went into collecting what was still alive.
+	haste = 100
+)
+
 // Open takes the data directory, reads the state, looks at the machine and
 // starts the helper processes and the plugins, without waiting for the latter.
 // The caller calls Run at most once, and Close at the end.
 func Open(ctx context.Context, c Config) (*Agent, error) {
-	// A burst of starts leaves little behind, but scattered over all the memory that
-	// it took: measured with 100 tasks, 4 MB less for the agent and no slower.
-	debug.SetGCPercent(25)
+	debug.SetGCPercent(thrift)
 	a := &Agent{
 		logger:       c.Logger,
 		dataDir:      c.DataDir,
@@ -429,10 +437,14 @@ func (a *Agent) Run(ctx context.Context) {
 			Rebooted:     a.rebooted,
 			Logger:       a.logger,
 		},
-		Node: a.Node,
+		Node:   a.Node,
+		Ending: func() { debug.SetGCPercent(haste) },
 		// The start of an allocation needs several times the memory that its life needs,
 		// most of it the stacks of the calls that start it.
-		Tidy:   debug.FreeOSMemory,
+		Tidy: func() {
+			debug.SetGCPercent(thrift)
+			debug.FreeOSMemory()
+		},
 		GC:     a.config.GC,
 		Logger: a.logger,
 	})

@@ -62,8 +62,9 @@ type Config struct {
 	// Node returns what tasks may know of the node when they are started; may be
 	// nil.
 	Node func() taskenv.Node
-	// Tidy is called when nothing has changed for a second after a burst of
-	// changes; may be nil.
+	// Ending is called when allocations have been told to end, and Tidy when nothing
+	// has changed for a second after a burst of changes. Both may be nil.
+	Ending func()
 	Tidy   func()
 	GC     GC
 	Logger hclog.Logger
@@ -99,6 +100,9 @@ type entry struct {
 
 // New returns a runner that has no allocation yet.
 func New(c Config) *Runner {
+	if c.Ending == nil {
+		c.Ending = func() {}
+	}
 	if c.Tidy == nil {
 		c.Tidy = func() {}
 	}
@@ -127,7 +131,10 @@ func (r *Runner) Run(ctx context.Context) {
 	begin := sync.OnceFunc(func() { close(r.begun) })
 	for {
 		wanted, changed := r.config.Source.Allocs()
-		r.reconcile(ctx, wanted, &running)
+		if r.reconcile(ctx, wanted, &running) {
+			r.tidy.Reset(quiet)
+			r.config.Ending()
+		}
 		begin()
 		select {
 		case <-changed:
@@ -137,8 +144,9 @@ func (r *Runner) Run(ctx context.Context) {
 	}
 }
 
-// reconcile acts on the difference between what is wanted and what there is.
-func (r *Runner) reconcile(ctx context.Context, wanted []Assignment, running *sync.WaitGroup) {
+// reconcile acts on the difference between what is wanted and what there is. It
+// reports whether something that may run has to end.
+func (r *Runner) reconcile(ctx context.Context, wanted []Assignment, running *sync.WaitGroup) (ending bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	change := compare(wanted, r.entries)
@@ -160,6 +168,7 @@ func (r *Runner) reconcile(ctx context.Context, wanted []Assignment, running *sy
 	if len(change.start) > 0 {
 		tick(r.collect)
 	}
+	return change.ending
 }
 
 func (r *Runner) startLocked(ctx context.Context, a Assignment, running *sync.WaitGroup) {
@@ -353,6 +362,7 @@ type difference struct {
 	start  []Assignment
 	update []*api.Allocation
 	remove []string
+	ending bool // what may run has to end
 }
 
 // compare has no side effects. A runner is never given an older version, and an
@@ -372,11 +382,13 @@ func compare(wanted []Assignment, have map[string]*entry) difference {
 		case e.gone, a.Alloc == e.alloc:
 		case e.runner == nil, a.Alloc.AllocModifyIndex > e.alloc.AllocModifyIndex:
 			d.update = append(d.update, a.Alloc)
+			d.ending = d.ending || e.runner != nil && a.Alloc.ServerTerminalStatus()
 		}
 	}
 	for id, e := range have {
 		if !keep[id] && !e.gone {
 			d.remove = append(d.remove, id)
+			d.ending = d.ending || e.runner != nil
 		}
 	}
 	return d

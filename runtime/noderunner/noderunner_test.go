@@ -40,20 +40,26 @@ func TestCompare(t *testing.T) {
 	has := func(index uint64, gone bool) *entry {
 		return &entry{alloc: &api.Allocation{AllocModifyIndex: index}, runner: new(allocrunner.Runner), gone: gone}
 	}
+	stopped := assignment("a", 2)
+	stopped.Alloc.DesiredStatus = api.AllocDesiredStatusStop
 	for _, c := range []struct {
 		name                  string
 		wanted                []Assignment
 		have                  map[string]*entry
 		start, update, remove []string
+		ending                bool
 	}{
-		{"what is missing is started", []Assignment{assignment("a", 1)}, nil, []string{"a"}, nil, nil},
-		{"what is the same is left alone", []Assignment{assignment("a", 1)}, map[string]*entry{"a": has(1, false)}, nil, nil, nil},
-		{"what is newer is an update", []Assignment{assignment("a", 2)}, map[string]*entry{"a": has(1, false)}, nil, []string{"a"}, nil},
-		{"what is older is not", []Assignment{assignment("a", 1)}, map[string]*entry{"a": has(2, false)}, nil, nil, nil},
-		{"what is not wanted is removed", nil, map[string]*entry{"a": has(1, false)}, nil, nil, []string{"a"}},
-		{"but once only", nil, map[string]*entry{"a": has(1, true)}, nil, nil, nil},
-		{"what is being removed gets no update", []Assignment{assignment("a", 2)}, map[string]*entry{"a": has(1, true)}, nil, nil, nil},
-		{"what has no runner is as it was reported last", []Assignment{assignment("a", 1)}, map[string]*entry{"a": {alloc: &api.Allocation{AllocModifyIndex: 1}}}, nil, []string{"a"}, nil},
+		{"what is missing is started", []Assignment{assignment("a", 1)}, nil, []string{"a"}, nil, nil, false},
+		{"what is the same is left alone", []Assignment{assignment("a", 1)}, map[string]*entry{"a": has(1, false)}, nil, nil, nil, false},
+		{"what is newer is an update", []Assignment{assignment("a", 2)}, map[string]*entry{"a": has(1, false)}, nil, []string{"a"}, nil, false},
+		{"what is older is not", []Assignment{assignment("a", 1)}, map[string]*entry{"a": has(2, false)}, nil, nil, nil, false},
+		{"what is not wanted is removed", nil, map[string]*entry{"a": has(1, false)}, nil, nil, []string{"a"}, true},
+		{"but once only", nil, map[string]*entry{"a": has(1, true)}, nil, nil, nil, false},
+		{"what is being removed gets no update", []Assignment{assignment("a", 2)}, map[string]*entry{"a": has(1, true)}, nil, nil, nil, false},
+		{"what has no runner is as it was reported last", []Assignment{assignment("a", 1)}, map[string]*entry{"a": {alloc: &api.Allocation{AllocModifyIndex: 1}}}, nil, []string{"a"}, nil, false},
+		{"what has to stop ends", []Assignment{stopped}, map[string]*entry{"a": has(1, false)}, nil, []string{"a"}, nil, true},
+		{"unless it has ended", []Assignment{stopped}, map[string]*entry{"a": {alloc: &api.Allocation{AllocModifyIndex: 1}}}, nil, []string{"a"}, nil, false},
+		{"what has ended is removed", nil, map[string]*entry{"a": {alloc: &api.Allocation{}}}, nil, nil, []string{"a"}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := compare(c.wanted, c.have)
@@ -64,8 +70,8 @@ func TestCompare(t *testing.T) {
 			for _, a := range d.update {
 				update = append(update, a.ID)
 			}
-			if !slices.Equal(start, c.start) || !slices.Equal(update, c.update) || !slices.Equal(d.remove, c.remove) {
-				t.Errorf("start %q update %q remove %q", start, update, d.remove)
+			if !slices.Equal(start, c.start) || !slices.Equal(update, c.update) || !slices.Equal(d.remove, c.remove) || d.ending != c.ending {
+				t.Errorf("start %q update %q remove %q, ending: %t", start, update, d.remove, d.ending)
 			}
 		})
 	}
