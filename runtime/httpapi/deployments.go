@@ -25,10 +25,11 @@ type deploymentState struct {
 
 // wholeDeployment completes a deployment.
 func wholeDeployment(s *store.Snapshot, d *api.Deployment) deployment {
-	whole := deployment{Deployment: d, TaskGroups: make(map[string]deploymentState, len(d.TaskGroups))}
 	job := s.JobVersion(nil, d.Namespace, d.JobID, d.JobVersion)
-	if job != nil {
-		whole.EvalPriority = val(job.Priority)
+	whole := deployment{
+		Deployment:   d,
+		EvalPriority: model.DeploymentPriority(d, job, s.EvaluationsByJob(nil, d.Namespace, d.JobID)),
+		TaskGroups:   make(map[string]deploymentState, len(d.TaskGroups)),
 	}
 	for name, state := range d.TaskGroups {
 		whole.TaskGroups[name] = deploymentState{state, model.AutoPromotes(job, name)}

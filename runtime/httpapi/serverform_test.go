@@ -21,10 +21,14 @@ func TestServerSendsMoreThanTheClientHas(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	_, _, d := b.register(t, newJob("web", "service", "app", count(2), func(j *api.Job) {
+	written, _, err := b.Jobs().RegisterOpts(newJob("web", "service", "app", count(2), func(j *api.Job) {
 		j.Priority = new(70)
 		j.Update.Canary, j.Update.AutoPromote = new(1), new(true)
-	}))
+	}), &api.RegisterOptions{EvalPriority: 60}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, d := b.follow(t, written.EvalID)
 	var one struct {
 		EvalPriority int
 		TaskGroups   map[string]struct {
@@ -37,7 +41,7 @@ func TestServerSendsMoreThanTheClientHas(t *testing.T) {
 		if err := json.Unmarshal([]byte(strings.Trim(answer, "[]")), &one); err != nil {
 			t.Fatalf("%s: %v in %s", where, err, answer)
 		}
-		if g := one.TaskGroups["app"]; one.EvalPriority != 70 || !g.AutoPromote || g.DesiredTotal != 2 {
+		if g := one.TaskGroups["app"]; one.EvalPriority != 60 || !g.AutoPromote || g.DesiredTotal != 2 {
 			t.Errorf("%s: %+v", where, one)
 		}
 	}

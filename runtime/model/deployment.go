@@ -47,3 +47,22 @@ func AutoPromotes(job *api.Job, group string) bool {
 	g := Group(job, group)
 	return g != nil && g.Update != nil && val(g.Update.AutoPromote)
 }
+
+// DeploymentPriority is the priority of the evaluations that follow from a
+// deployment: that of the one which has made it, or of the job when that one is
+// gone. evals are those of the job; job is of the deployment's version, or nil.
+func DeploymentPriority(d *api.Deployment, job *api.Job, evals []*api.Evaluation) int {
+	var first *api.Evaluation
+	for _, e := range evals {
+		if e.DeploymentID == d.ID && (first == nil || e.CreateIndex < first.CreateIndex) {
+			first = e
+		}
+	}
+	switch {
+	case first != nil:
+		return first.Priority
+	case job != nil:
+		return val(job.Priority)
+	}
+	return 0
+}

@@ -162,14 +162,12 @@ func (c *change) evaluate(eval *api.Evaluation) {
 }
 
 // evaluateQuietly leaves no trace if there is nothing to do.
-func (c *change) evaluateQuietly(job *api.Job, trigger string) (something bool) {
-	out := c.plan(c.newEval(job, trigger))
-	something = len(out.Place)+len(out.Update)+len(out.Deployments) > 0 ||
-		len(out.Eval.FailedTGAllocs) > 0 && !c.isBlocked(KeyOf(job))
-	if something {
+func (c *change) evaluateQuietly(eval *api.Evaluation) {
+	out := c.plan(eval)
+	if len(out.Place)+len(out.Update)+len(out.Deployments) > 0 ||
+		len(out.Eval.FailedTGAllocs) > 0 && !c.isBlocked(JobKey{eval.Namespace, eval.JobID}) {
 		c.apply(out)
 	}
-	return something
 }
 
 func (c *change) isBlocked(key JobKey) bool {

@@ -91,6 +91,35 @@ func TestRegister(t *testing.T) {
 	})
 }
 
+// What follows from a deployment has the priority of the evaluation that made it.
+func TestPriorityOfADeployment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, healthyAfter(5*time.Second))
+		b.register(serviceJob(rolling(nil)))
+		b.after(time.Minute)
+		if _, err := b.Register(t.Context(), serviceJob(edits(rolling(nil), env("1"))), scheduler.RegisterOptions{EvalPriority: 77}); err != nil {
+			t.Fatal(err)
+		}
+		b.after(time.Minute)
+		var follow int
+		d := scheduler.LatestDeployment(b.store.View(), web)
+		for _, e := range b.store.View().EvalsOfJob(web) {
+			if e.DeploymentID != d.ID {
+				continue
+			}
+			if e.TriggeredBy == "deployment-watcher" {
+				follow++
+			}
+			if e.Priority != 77 {
+				t.Errorf("evaluation triggered by %s has priority %d, want 77", e.TriggeredBy, e.Priority)
+			}
+		}
+		if follow < 2 {
+			t.Errorf("%d evaluations followed from the deployment", follow)
+		}
+	})
+}
+
 // RS-033: a purged job is gone at once, while its allocations stop as they should;
 // their records go when they have ended.
 func TestPurge(t *testing.T) {

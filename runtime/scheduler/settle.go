@@ -35,7 +35,7 @@ func (c *change) settle(key JobKey) {
 	}
 	c.judge(job)
 	if job = c.Job(key); c.failureOpen(job) {
-		c.evaluateQuietly(job, triggerAllocFailed)
+		c.evaluateQuietly(c.newEval(job, triggerAllocFailed))
 	}
 	c.setStatus(key)
 }
@@ -88,7 +88,6 @@ func (c *change) applyVerdict(job *api.Job, d *api.Deployment, v Verdict, loud b
 	for _, a := range v.Allocs {
 		c.putAlloc(a)
 	}
-	trigger := triggerDeployment
 	if next := v.Deployment; next != nil {
 		if next.Status == api.DeploymentStatusFailed && d.Status != next.Status {
 			if reverted := c.rollBack(job, next); reverted != nil {
@@ -102,16 +101,18 @@ func (c *change) applyVerdict(job *api.Job, d *api.Deployment, v Verdict, loud b
 	}
 	id := d.ID
 	c.later(func() { c.s.deadlines.set(id, v.Deadline) })
-	switch {
-	case loud:
-		eval := c.newEval(job, trigger)
-		eval.DeploymentID = d.ID
-		c.evaluate(eval)
-		return eval.ID
-	case v.Evaluate:
-		c.evaluateQuietly(job, trigger)
+	if !loud && !v.Evaluate {
+		return ""
 	}
-	return ""
+	eval := c.newEval(job, triggerDeployment)
+	eval.Priority = model.DeploymentPriority(d, job, c.EvalsOfJob(KeyOf(job)))
+	if !loud {
+		c.evaluateQuietly(eval)
+		return ""
+	}
+	eval.DeploymentID = d.ID
+	c.evaluate(eval)
+	return eval.ID
 }
 
 // rollBack completes the description of a failed deployment. If it says so, the
