@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -561,13 +563,28 @@ func (c *Client) handOver(ctx context.Context, l *link) error {
 			return err
 		}
 	}
-	resp, _, err := l.call(ctx, &request{Op: opKeys})
+	there, err := c.takeCopies(ctx, l)
 	if err != nil {
 		return err
 	}
-	there := make(map[string]bool, len(resp.Keys))
+	for keys := c.heldBut(there); len(keys) > 0; {
+		n := min(len(keys), maxFiles)
+		if err := c.give(ctx, l, keys[:n]); err != nil {
+			return err
+		}
+		keys = keys[n:]
+	}
+	return nil
+}
+
+// takeCopies takes what the keeper holds and we do not. It returns all that the
+// keeper holds.
+func (c *Client) takeCopies(ctx context.Context, l *link) (there []string, err error) {
+	resp, _, err := l.call(ctx, &request{Op: opKeys})
+	if err != nil {
+		return nil, err
+	}
 	for i, key := range resp.Keys {
-		there[key] = true
 		c.mu.Lock()
 		_, have := c.held[key]
 		c.mu.Unlock()
@@ -576,7 +593,7 @@ func (c *Client) handOver(ctx context.Context, l *link) error {
 		}
 		taken, fds, err := l.call(ctx, &request{Op: opTake, Keys: []string{key}})
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if taken.err() != nil || len(fds) != 1 {
 			closeAll(fds)
@@ -586,50 +603,47 @@ func (c *Client) handOver(ctx context.Context, l *link) error {
 		c.held[key] = copyFD{fds[0], i < len(resp.Drain) && resp.Drain[i]}
 		c.mu.Unlock()
 	}
+	return resp.Keys, nil
+}
 
+// heldBut returns the keys of what we hold and somebody else does not.
+func (c *Client) heldBut(there []string) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	missing := maps.Clone(c.held)
+	for _, key := range there {
+		delete(missing, key)
+	}
+	return slices.Collect(maps.Keys(missing))
+}
+
+// give lets the keeper hold what is under some keys, as far as it is still held.
+func (c *Client) give(ctx context.Context, l *link, keys []string) error {
 	req := &request{Op: opHold}
 	var fds []int
-	flush := func() error {
-		defer func() { closeAll(fds); fds, req = nil, &request{Op: opHold} }()
-		if len(fds) == 0 {
-			return nil
-		}
-		resp, _, err := l.call(ctx, req, fds...)
-		if err == nil {
-			err = resp.err()
-		}
-		return err
-	}
+	defer func() { closeAll(fds) }()
 	c.mu.Lock()
-	missing := make(map[string]bool)
-	for key := range c.held {
-		if !there[key] {
-			missing[key] = true
-		}
-	}
-	c.mu.Unlock()
-	for key := range missing {
-		c.mu.Lock()
+	for _, key := range keys {
 		h, ok := c.held[key]
-		fd, err := -1, error(nil)
-		if ok {
-			fd, err = duplicateFD(h.fd)
-		}
-		c.mu.Unlock()
-		if err != nil {
-			return errors.Join(err, flush())
-		}
 		if !ok {
 			continue
 		}
-		req.Keys, req.Drain, fds = append(req.Keys, key), append(req.Drain, h.drain), append(fds, fd)
-		if len(fds) == maxFiles {
-			if err := flush(); err != nil {
-				return err
-			}
+		fd, err := duplicateFD(h.fd)
+		if err != nil {
+			c.mu.Unlock()
+			return err
 		}
+		req.Keys, req.Drain, fds = append(req.Keys, key), append(req.Drain, h.drain), append(fds, fd)
 	}
-	return flush()
+	c.mu.Unlock()
+	if len(fds) == 0 {
+		return nil
+	}
+	resp, _, err := l.call(ctx, req, fds...)
+	if err == nil {
+		err = resp.err()
+	}
+	return err
 }
 
 const selfExe = "/proc/self/exe"

@@ -35,7 +35,7 @@ func (k *server) dropLocked(key string) {
 
 // takeLocked returns duplicates of what is held under the keys: all or nothing.
 func (k *server) takeLocked(req *request) ([]int, *response) {
-	resp := &response{ID: req.ID}
+	resp := &response{}
 	if len(req.Keys) > maxFiles {
 		resp.Error = fmt.Sprintf("take of %d descriptors at once is over the limit of %d", len(req.Keys), maxFiles)
 		return nil, resp

@@ -1,0 +1,99 @@
+package keeper
+
+import (
+	"errors"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// hasChildren reports whether this process has children, zombies included.
+func hasChildren() bool {
+	var info unix.Siginfo
+	err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+	return !errors.Is(err, unix.ECHILD)
+}
+
+// children lists the children of this process.
+func children() []int {
+	return childrenOf(os.Getpid())
+}
+
+// childrenOf lists the children of a process.
+func childrenOf(parent int) []int {
+	var pids []int
+	dir := "/proc/" + strconv.Itoa(parent) + "/task"
+	tasks, _ := os.ReadDir(dir)
+	for _, t := range tasks {
+		b, err := os.ReadFile(dir + "/" + t.Name() + "/children")
+		if errors.Is(err, os.ErrNotExist) {
+			return scanChildren(parent) // a kernel without CONFIG_PROC_CHILDREN, or a thread that ended just now
+		}
+		for _, field := range strings.Fields(string(b)) {
+			if pid, err := strconv.Atoi(field); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}
+
+func scanChildren(parent int) []int {
+	var pids []int
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if st, err := readStat(pid); err == nil && st.ppid == parent {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// killDescendants kills every process below this one and reaps it. The
+// children of a process that is killed become ours, so it goes on until there
+// is no child left; a child that another user owns and that we may not kill
+// is left alone.
+func killDescendants() {
+	for {
+		killed := 0
+		for _, pid := range children() {
+			if unix.Kill(pid, unix.SIGKILL) == nil {
+				killed++
+				thaw(strconv.Itoa(pid))
+			}
+		}
+		var word unix.WaitStatus
+		flags := 0
+		if killed == 0 {
+			flags = unix.WNOHANG
+		}
+		pid, err := unix.Wait4(-1, &word, flags, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return // ECHILD
+		case pid == 0 && len(children()) > 0:
+			return // not ours to kill
+		}
+	}
+}
+
+// killTree kills a process that is no child of ours, and what is below it. Each
+// is stopped before its children are listed, so that none is forked meanwhile.
+func killTree(p Process) {
+	if p.Signal(unix.SIGSTOP) != nil {
+		return
+	}
+	for _, pid := range childrenOf(p.PID) {
+		if child, err := ProcessOf(pid); err == nil {
+			killTree(child)
+		}
+	}
+	_ = p.Signal(unix.SIGKILL)
+}

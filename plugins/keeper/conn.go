@@ -1,0 +1,223 @@
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"sync"
+	"time"
+)
+
+// accept serves connections until the listener is closed.
+func (k *server) accept(listener *net.UnixListener) {
+	for {
+		conn, err := listener.AcceptUnix()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			// Out of descriptors, for example: children and held descriptors matter
+			// more than a new connection.
+			time.Sleep(50 * time.Millisecond)
+			continue
+		}
+		if SameUser(conn) != nil {
+			conn.Close()
+			continue
+		}
+		c := &serverConn{server: k, wire: &wire{conn: conn}, waits: map[uint64]Process{}, ready: make(chan struct{}, 1)}
+		k.mu.Lock()
+		k.conns[c] = true
+		k.mu.Unlock()
+		k.wg.Go(c.serve)
+	}
+}
+
+// serverConn is one client's connection.
+type serverConn struct {
+	server *server
+	wire   *wire
+	ready  chan struct{} // capacity 1: queue is not empty
+
+	// guarded by server.mu
+	agent bool
+	gone  bool
+	waits map[uint64]Process
+	queue []answer
+}
+
+type answer struct {
+	msg *response
+	fds []int // owned by the answer
+}
+
+// answer queues a response, so that nobody waits for a client that does not read.
+// server.mu is held.
+func (c *serverConn) answer(msg *response, fds []int) {
+	if c.gone {
+		closeAll(fds)
+		return
+	}
+	c.queue = append(c.queue, answer{msg, fds})
+	select {
+	case c.ready <- struct{}{}:
+	default:
+	}
+}
+
+// serve reads requests until the connection ends.
+func (c *serverConn) serve() {
+	k := c.server
+	var writer sync.WaitGroup
+	stop := make(chan struct{})
+	writer.Go(func() { c.write(stop) })
+
+	for {
+		var req request
+		fds, err := c.wire.receive(&req)
+		if err != nil {
+			break
+		}
+		c.handle(&req, fds)
+	}
+
+	c.wire.conn.Close()
+	close(stop)
+	writer.Wait()
+	k.mu.Lock()
+	c.gone = true
+	for _, a := range c.queue {
+		closeAll(a.fds)
+	}
+	for id, p := range c.waits {
+		k.unwaitLocked(c, id, p)
+	}
+	delete(k.conns, c)
+	if c.agent {
+		k.agents--
+		if k.agents == 0 {
+			k.since = time.Now()
+			k.drainLocked()
+		}
+	}
+	k.mu.Unlock()
+	k.poke()
+}
+
+// write sends queued answers until stop is closed.
+func (c *serverConn) write(stop <-chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			return
+		case <-c.ready:
+		}
+		c.server.mu.Lock()
+		queue := c.queue
+		c.queue = nil
+		c.server.mu.Unlock()
+		for _, a := range queue {
+			_ = c.wire.send(a.msg, a.fds...) // a failure closes the connection
+			closeAll(a.fds)
+		}
+	}
+}
+
+// handle does what one request wants, and answers it. It owns fds.
+func (c *serverConn) handle(req *request, fds []int) {
+	k := c.server
+	k.tidy.Reset(time.Second)
+	var resp *response
+	switch {
+	case !c.may(req.Op):
+		resp = &response{Error: fmt.Sprintf("operation %q is the agent's", req.Op)}
+	case req.Op == opSpawn:
+		resp = k.spawn(req.Spawn, fds)
+	case req.Op == opReplace:
+		resp = &response{Error: k.replace(req.Args, fds).Error()}
+	default:
+		c.handleLocking(req, fds)
+		return
+	}
+	closeAll(fds)
+	resp.ID = req.ID
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	c.answer(resp, nil)
+}
+
+// may reports whether a client may ask for an operation. Most are the agent's.
+func (c *serverConn) may(o op) bool {
+	c.server.mu.Lock()
+	defer c.server.mu.Unlock()
+	return c.agent || o == opHello || o == opWait || o == opCancel
+}
+
+// handleLocking is handle for the operations that hold server.mu.
+func (c *serverConn) handleLocking(req *request, fds []int) {
+	k := c.server
+	if req.Op == opWait {
+		// A child that is being reaped is not in /proc any more, and not yet known.
+		k.forkMu.Lock()
+		defer k.forkMu.Unlock()
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	resp := &response{}
+	var out []int
+	switch req.Op {
+	case opHello:
+		c.helloLocked(req.Agent)
+		resp.Process, resp.Ephemeral = k.self, k.ephemeral.Load()
+	case opEphemeral:
+		k.ephemeral.Store(true)
+	case opWait:
+		resp = k.waitLocked(c, req.ID, req.Process)
+	case opCancel:
+		if p, ok := c.waits[req.ID]; ok {
+			k.unwaitLocked(c, req.ID, p)
+		}
+		resp = nil
+	case opHold:
+		if len(req.Keys) != len(fds) || len(req.Drain) > len(fds) {
+			resp.Error = fmt.Sprintf("hold: %d keys with %d descriptors", len(req.Keys), len(fds))
+			break
+		}
+		for i, key := range req.Keys {
+			k.holdLocked(key, fds[i], i < len(req.Drain) && req.Drain[i])
+		}
+		fds = nil
+	case opTake:
+		out, resp = k.takeLocked(req)
+	case opDrop:
+		for _, key := range req.Keys {
+			k.dropLocked(key)
+		}
+	case opAdopt:
+		k.wards = req.Wards
+	case opKeys:
+		resp.Keys = slices.Sorted(maps.Keys(k.held))
+		for _, key := range resp.Keys {
+			resp.Drain = append(resp.Drain, k.held[key].drain)
+		}
+	default:
+		resp.Error = fmt.Sprintf("operation %q is unknown", req.Op)
+	}
+	closeAll(fds)
+	if resp != nil { // else there is no answer, or it comes later
+		resp.ID = req.ID
+		c.answer(resp, out)
+	}
+}
+
+// helloLocked takes note of who the client is.
+func (c *serverConn) helloLocked(agent bool) {
+	if agent && !c.agent {
+		c.agent = true
+		c.server.agents++
+		c.server.joined = true
+		c.server.undrainLocked()
+	}
+}

@@ -1,0 +1,100 @@
+package keeper
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// spawn starts a child with the descriptors that were announced. It leaves them
+// open.
+func (k *server) spawn(p *spawnParams, fds []int) *response {
+	if p == nil {
+		return &response{Error: "spawn: no command"}
+	}
+	process, err := k.startChild(p, fds)
+	var errno syscall.Errno
+	switch {
+	case errors.As(err, &errno):
+		return &response{Errno: int(errno), Error: fmt.Sprintf("spawn %q", p.Name)}
+	case err != nil:
+		return &response{Process: process, Error: fmt.Sprintf("spawn %q: %v", p.Name, err)}
+	}
+	return &response{Process: process}
+}
+
+// startChild returns an errno only if the program could not be executed.
+func (k *server) startChild(p *spawnParams, fds []int) (Process, error) {
+	exec, stdio, err := p.assign(fds)
+	if err != nil {
+		return Process{}, err
+	}
+	path := p.Path
+	if exec >= 0 {
+		path = "/proc/self/fd/" + strconv.Itoa(exec)
+	}
+	attr := &syscall.ProcAttr{Dir: cmp.Or(p.Dir, "/"), Env: p.Env, Sys: &syscall.SysProcAttr{Setsid: true}}
+	if attr.Env == nil {
+		attr.Env = []string{}
+	}
+	null := -1
+	for _, fd := range stdio {
+		if fd < 0 && null < 0 {
+			if null, err = unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+				return Process{}, fmt.Errorf("open /dev/null: %v", err)
+			}
+			defer unix.Close(null)
+		}
+		if fd < 0 {
+			fd = null
+		}
+		// Programs expect blocking stdio, and Go's pipes are not.
+		_ = unix.SetNonblock(fd, false)
+		attr.Files = append(attr.Files, uintptr(fd))
+	}
+	argv := p.Args
+	if len(argv) == 0 {
+		argv = []string{path}
+	}
+
+	k.forkMu.Lock()
+	defer k.forkMu.Unlock()
+	if k.closing {
+		return Process{}, errors.New("the keeper is ending")
+	}
+	pid, err := syscall.ForkExec(path, argv, attr)
+	if err != nil {
+		return Process{}, err
+	}
+	process, err := ProcessOf(pid)
+	if err != nil {
+		// Nobody can have reaped it, so /proc itself does not work.
+		_ = unix.Kill(pid, unix.SIGKILL)
+		return process, fmt.Errorf("read start time of pid %d: %v", pid, err)
+	}
+	return process, nil
+}
+
+// assign says which of the descriptors that came is what: -1 is none.
+func (p *spawnParams) assign(fds []int) (exec int, stdio []int, err error) {
+	announced := [...]bool{p.Exec, p.Stdin, p.Stdout, p.Stderr}
+	assigned := make([]int, len(announced))
+	n := 0
+	for i, there := range announced {
+		assigned[i] = -1
+		if there {
+			if n < len(fds) {
+				assigned[i] = fds[n]
+			}
+			n++
+		}
+	}
+	if n != len(fds) {
+		return -1, nil, fmt.Errorf("%d descriptors came, %d were announced", len(fds), n)
+	}
+	return assigned[0], assigned[1:], nil
+}
