@@ -3,7 +3,10 @@ package template
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf16"
 )
 
 // parseEnv reads lines of the form NAME=value. Empty lines and those that begin
@@ -65,19 +68,28 @@ func envValue(text string) (string, error) {
 			}
 			return b.String(), nil
 		case c == '\\' && quote == '"' && i+1 < len(text):
+			if r, n := codePoint(text[i:]); n > 0 {
+				b.WriteRune(r)
+				i += n - 1
+				continue
+			}
 			i++
 			b.WriteString(unescape(text[i]))
 		default:
 			b.WriteByte(c)
 		}
 	}
-	return "", errors.New("the closing quote is missing")
+	return "", errors.New(`the closing quote is missing: a line end inside is written \n`)
 }
 
 // unescape returns what the letter behind a backslash stands for. A backslash
 // before anything else stays.
 func unescape(c byte) string {
 	switch c {
+	case 'b':
+		return "\b"
+	case 'f':
+		return "\f"
 	case 'n':
 		return "\n"
 	case 'r':
@@ -88,6 +100,32 @@ func unescape(c byte) string {
 		return string(c)
 	}
 	return `\` + string(c)
+}
+
+// codePoint reads \u00e9, or two of them for what JSON writes so, and returns how
+// long it is.
+func codePoint(text string) (r rune, length int) {
+	half := func(text string) rune {
+		if !strings.HasPrefix(text, `\u`) || len(text) < 6 {
+			return -1
+		}
+		n, err := strconv.ParseUint(text[2:6], 16, 16)
+		if err != nil || n == 0 {
+			return -1
+		}
+		return rune(n)
+	}
+	r = half(text)
+	switch {
+	case r < 0:
+		return 0, 0
+	case !utf16.IsSurrogate(r):
+		return r, 6
+	}
+	if r = utf16.DecodeRune(r, half(text[6:])); r == unicode.ReplacementChar {
+		return r, 6
+	}
+	return r, 12
 }
 
 // comment returns where the comment behind a plain value begins, -1 if there is

@@ -9,11 +9,11 @@ import (
 func TestParseEnv(t *testing.T) {
 	got, err := parseEnv(strings.Join([]string{
 		"# a comment", "", "A=1", "  B = two words  ", `TPLQ="quoted v" # c`, `Q='raw \n "x"'`, `E="a\nb\t\"c\" \\ \$ \x"`,
-		"export X=y", "C=v # c", "H=a#b", "N=", "D=#c", `J={"a": 1}`, "EQ=a=b", "\tT=t\r", "my-port.x=1",
+		"export X=y", "C=v # c", "H=a#b", "N=", "D=#c", `J={"a": 1}`, "EQ=a=b", `U="\u00e9 \ud83d\ude00 \ud83d \u12 \u0000"`, "\tT=t\r", "my-port.x=1",
 	}, "\n"))
 	want := map[string]string{
 		"A": "1", "B": "two words", "TPLQ": "quoted v", "Q": `raw \n "x"`, "E": "a\nb\t\"c\" \\ $ \\x", "X": "y", "C": "v", "H": "a#b", "N": "", "D": "",
-		"J": `{"a": 1}`, "EQ": "a=b", "T": "t", "my-port.x": "1",
+		"J": `{"a": 1}`, "EQ": "a=b", "U": "é 😀 \ufffd \\u12 \\u0000", "T": "t", "my-port.x": "1",
 	}
 	if err != nil || !maps.Equal(got, want) {
 		t.Errorf("got  %q, %v\nwant %q", got, err, want)
@@ -23,7 +23,7 @@ func TestParseEnv(t *testing.T) {
 		"1A=x":               `line 1: "1A" is no name of a variable`,
 		"=x":                 `line 1: "" is no name of a variable`,
 		"A B=secret":         `line 1: "A B" is no name of a variable`,
-		`A="secret`:          "line 1: the value of A: the closing quote is missing",
+		`A="secret`:          "line 1: the value of A: the closing quote is missing: a line end inside is written \\n",
 		`A='secret' more`:    "line 1: the value of A: there is something behind the closing quote",
 		"A=secret\x00secret": "line 1: the value of A: there is a NUL byte in it",
 	} {
