@@ -55,9 +55,13 @@ func (i *idle) closed() {
 	}
 }
 
-// connections tells idle about connections; first runs at the first one.
+// calm is how long no call has ended when memory is given back.
+const calm = time.Second
+
+// connections tells idle about connections, and rest about calls; first runs at the first one.
 type connections struct {
 	idle  *idle
+	rest  *time.Timer // fires when no call has ended for a moment
 	first func()
 }
 
@@ -75,4 +79,10 @@ func (c *connections) HandleConn(_ context.Context, s stats.ConnStats) {
 
 func (c *connections) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 func (c *connections) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
-func (c *connections) HandleRPC(context.Context, stats.RPCStats)                         {}
+
+// HandleRPC implements stats.Handler.
+func (c *connections) HandleRPC(_ context.Context, s stats.RPCStats) {
+	if _, ended := s.(*stats.End); ended {
+		c.rest.Reset(calm)
+	}
+}

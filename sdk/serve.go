@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/footprint"
 )
 
 // linger is how long a plugin without tasks waits for a host to come back.
@@ -30,7 +31,8 @@ const linger = 10 * time.Minute
 //
 // While it serves, hclog.Default() and package log write to the host's log, and
 // so does what the plugin prints to standard output and standard error. Tasks
-// are left running whatever ends the process.
+// are left running whatever ends the process. After a burst of calls memory that is
+// not needed any more is given back to the system.
 //
 // To keep a plugin up under a debugger, start it by hand with
 // NOMAD_LITE_PLUGIN_DEBUG=NAME=SOCKET, and the host with the same variable: the
@@ -96,6 +98,8 @@ func servePlugin(ctx context.Context, s service, logger hclog.Logger) {
 	quiet := newLogger("go-plugin")
 	quiet.SetLevel(hclog.Warn)
 	prints := sync.OnceFunc(func() { redirectPrints(logger) })
+	rest := time.AfterFunc(calm, footprint.Trim)
+	defer rest.Stop()
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: base.Handshake,
 		Plugins: plugin.PluginSet{
@@ -104,7 +108,7 @@ func servePlugin(ctx context.Context, s service, logger hclog.Logger) {
 		},
 		Logger: quiet,
 		GRPCServer: func(opts []grpc.ServerOption) *grpc.Server {
-			server := base.NewServer(append(opts, grpc.StatsHandler(&connections{idle: i, first: prints})))
+			server := base.NewServer(append(opts, grpc.StatsHandler(&connections{idle: i, rest: rest, first: prints})))
 			i.start(server.Stop)
 			context.AfterFunc(ctx, server.Stop)
 			return server

@@ -214,6 +214,52 @@ func pss(b *testing.B, pid int) int {
 	return kib
 }
 
+// emptyProgram has the libraries in it that an agent cannot do without.
+const emptyProgram = `package main
+
+import (
+	"time"
+
+	_ "github.com/hashicorp/go-plugin"
+	_ "github.com/hashicorp/hcl/v2/hclsyntax"
+	_ "go.etcd.io/bbolt"
+	_ "google.golang.org/grpc"
+)
+
+func main() { time.Sleep(time.Hour) }
+`
+
+// idlers is the memory of count processes of a program that does nothing, in MB. It is
+// the floor for a node, which is an agent and a keeper.
+func idlers(b *testing.B, count int) (sum float64) {
+	b.Helper()
+	dir := b.TempDir()
+	program := filepath.Join(dir, "empty")
+	if err := os.WriteFile(program+".go", []byte(emptyProgram), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	if out, err := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, program+".go").CombinedOutput(); err != nil {
+		b.Fatalf("build: %v\n%s", err, out)
+	}
+	var all []*exec.Cmd
+	for range count {
+		cmd := exec.Command(program)
+		if err := cmd.Start(); err != nil {
+			b.Fatal(err)
+		}
+		all = append(all, cmd)
+	}
+	time.Sleep(time.Second)
+	for _, cmd := range all {
+		sum += float64(pss(b, cmd.Process.Pid)) / 1000 * 1.024
+	}
+	for _, cmd := range all {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+	}
+	return sum
+}
+
 // forks starts count programs, one after the other, and says how long that took;
 // end ends them, and says the same. It is the floor for what starts and stops tasks.
 func forks(b *testing.B, count int, argv ...string) (took time.Duration, end func() time.Duration) {
@@ -271,7 +317,7 @@ func BenchmarkMemory(b *testing.B) {
 		}
 		a := startAgent(b, b.TempDir())
 		// A builtin that nobody needs ends after a minute.
-		measured(b, "idle memory", a.memory(b, 65*time.Second), noFloor)
+		measured(b, "idle memory", a.memory(b, 65*time.Second), idlers(b, 2))
 		a.run(b, "service", "one", 1, "/bin/sleep", "1000")
 		a.await(b, "one", 1, api.AllocClientStatusRunning)
 		const settle = 15 * time.Second // the deployment has ended by then

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/footprint"
 )
 
 // envSetup carries a setup from the client that starts a keeper.
@@ -178,7 +180,7 @@ func (k *server) run(ctx context.Context, listener *net.UnixListener) error {
 	defer signal.Stop(sigs)
 
 	k.listener = listener
-	k.tidy = time.AfterFunc(time.Second, debug.FreeOSMemory)
+	k.tidy = time.AfterFunc(time.Second, footprint.Trim)
 	defer k.tidy.Stop()
 	timer := time.NewTimer(k.patience())
 	defer timer.Stop()

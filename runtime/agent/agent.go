@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/footprint"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
@@ -443,7 +444,7 @@ func (a *Agent) Run(ctx context.Context) {
 		// most of it the stacks of the calls that start it.
 		Tidy: func() {
 			debug.SetGCPercent(thrift)
-			debug.FreeOSMemory()
+			footprint.Trim()
 		},
 		GC:     a.config.GC,
 		Logger: a.logger,

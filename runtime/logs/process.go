@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/footprint"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
 
@@ -129,7 +130,7 @@ func newProcess(conf setup, listen int) (*process, error) {
 		idle:    time.Now().Add(conf.Linger),
 		msg:     make([]byte, maxMessage),
 		oob:     make([]byte, unix.CmsgSpace(4*maxFDs)),
-		tidy:    time.AfterFunc(time.Second, debug.FreeOSMemory),
+		tidy:    time.AfterFunc(time.Second, footprint.Trim),
 	}
 	if p.tools, err = newTools(); err != nil {
 		return nil, err
