@@ -610,6 +610,34 @@ func TestShutdownLeavesTheTaskAlone(t *testing.T) {
 	})
 }
 
+// A hook that hangs at the end of a task does not hold up the agent: the next one
+// calls it again, and then asks the restart policy.
+func TestShutdownWhileATaskIsSaidToHaveEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := taskScript{&script{name: "slow", hang: map[string]bool{"exited": true}}}
+		after := taskScript{&script{name: "after"}}
+		a := startAgent(t, parseJob(t, job("batch", noTry+shortRun)), withHooks(nil, []hook.Hook{slow, after}))
+		a.after(2 * time.Second)
+		a.cancel(ErrShutdown)
+		a.wait()
+		want(t, "took", time.Since(a.begin), "2s")
+		want(t, "state", a.state("web").State, "running")
+		want(t, "the hook after", after.moments(), "[prestart poststart shutdown]")
+		a.die()
+
+		slow.mu.Lock()
+		slow.hang = nil
+		slow.mu.Unlock()
+		a = a.again(nil)
+		a.wait()
+		want(t, "took", time.Since(a.begin), "2s")
+		want(t, "status", a.last().ClientStatus, "complete")
+		want(t, "events", a.events("web"), "[Received Task Setup Started Terminated]")
+		want(t, "the hook", slow.moments(), "[prestart poststart exited shutdown exited stop]")
+		want(t, "the hook after", after.moments(), "[prestart poststart shutdown exited stop]")
+	})
+}
+
 func TestShutdownDuringAStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, parseJob(t, job("service", `task "web" {

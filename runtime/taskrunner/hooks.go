@@ -207,14 +207,22 @@ func (r *Runner) preKilling(ctx context.Context) {
 }
 
 // exitedHooks run also after a kill, which must not cut them short: they clean
-// up after the process.
-func (r *Runner) exitedHooks(live context.Context) {
-	ctx := context.WithoutCancel(live)
+// up after the process. A shutdown does, and then they return false: the next agent
+// calls them again.
+func (r *Runner) exitedHooks(grace context.Context) bool {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(grace))
+	defer cancel()
+	defer context.AfterFunc(grace, func() {
+		if context.Cause(grace) != errHurry {
+			cancel()
+		}
+	})()
 	exit := r.local.Exit
 	request := hook.TaskExitedRequest{
 		Alloc: r.alloc.Alloc, Task: r.Task().ForHooks(), Exit: exit.result(), WillRestart: r.willRestart(exit.outcome()),
 	}
 	each(ctx, r, "exited", func(ctx context.Context, h hook.TaskExited) error { return h.Exited(ctx, request) })
+	return ctx.Err() == nil
 }
 
 func (r *Runner) stopHooks(ctx context.Context) {

@@ -186,13 +186,16 @@ func (r *Runner) Renew() {
 
 // resume says how Run goes on: at once for a task that is new or whose process
 // was taken over, after the rest of its delay, or as the restart policy decides
-// about an end that it has not been asked about.
-func (r *Runner) resume(live context.Context) restart.Decision {
+// about an end that it has not been asked about. It returns false if the agent shuts
+// down.
+func (r *Runner) resume(grace context.Context) (restart.Decision, bool) {
 	if exit := r.local.Exit; exit != nil {
-		r.exitedHooks(live)
-		return r.decide(exit.outcome())
+		if !r.exitedHooks(grace) {
+			return restart.Decision{}, false
+		}
+		return r.decide(exit.outcome()), true
 	}
-	return restart.Decision{Action: restart.Restart, Delay: r.tracker.Remaining(time.Now())}
+	return restart.Decision{Action: restart.Restart, Delay: r.tracker.Remaining(time.Now())}, true
 }
 
 // takeOver does for a process that runs already what comes before and with a

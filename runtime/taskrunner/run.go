@@ -79,8 +79,8 @@ func (r *Runner) endContexts() {
 // runToDeath starts the task again and again, until the restart policy, a kill
 // or a shutdown has the last word.
 func (r *Runner) runToDeath(live, grace context.Context) {
-	next := r.resume(live)
-	for next.Action == restart.Restart {
+	next, ok := r.resume(grace)
+	for ok && next.Action == restart.Restart {
 		// A process that was taken over runs already, whatever the gate.
 		if r.currentProcess() == nil {
 			select {
@@ -137,7 +137,7 @@ func (r *Runner) runOnce(live, grace context.Context) (restart.Outcome, bool) {
 	if isShutdown(live, grace) {
 		return restart.Outcome{}, false
 	}
-	return r.ended(live, p), true
+	return r.ended(live, grace, p)
 }
 
 // isShutdown reports whether the agent shuts down, before or after a kill.
@@ -149,8 +149,9 @@ func isShutdown(live, grace context.Context) bool {
 }
 
 // ended tells everybody that the process is gone, and what it was worth. That is
-// stored before the driver forgets it: nobody could be asked again.
-func (r *Runner) ended(live context.Context, p *process) restart.Outcome {
+// stored before the driver forgets it: nobody could be asked again. It returns false
+// if a shutdown of the agent has come before everybody knew: the next agent tells it.
+func (r *Runner) ended(live, grace context.Context, p *process) (restart.Outcome, bool) {
 	var result exit
 	select {
 	case <-p.exited:
@@ -185,8 +186,8 @@ func (r *Runner) ended(live context.Context, p *process) restart.Outcome {
 		}
 	})
 	r.clearProcess()
-	r.exitedHooks(live)
-	return r.local.Exit.outcome()
+	told := r.exitedHooks(grace)
+	return r.local.Exit.outcome(), told
 }
 
 // outcome is what the restart policy is asked about.
