@@ -81,7 +81,8 @@ func factOf(s *api.TaskState, state lifecycle.State) lifecycle.Fact {
 		State:     state,
 		Started:   s.StartedAt,
 		Restarted: s.LastRestart,
-		Killed:    model.EventSinceStart(s, api.TaskKilling) != nil,
+		// A kill may have been asked for while the task was starting.
+		Killed: model.EventSinceStart(s, api.TaskKilling) != nil || model.EventSinceStart(s, api.TaskKilled) != nil,
 	}
 }
 
