@@ -142,3 +142,34 @@ func TestFormerHookSeesTheEnd(t *testing.T) {
 		t.Errorf("events %q, debts %v", s.events, s.debts)
 	}
 }
+
+// The nearest key counts, whole: for the allocation that of its group, for a task
+// its own.
+func TestNearestAttachmentCounts(t *testing.T) {
+	s := &stage{takes: everyMoment}
+	keys := func(text string) map[string]string {
+		if text == "" {
+			return nil
+		}
+		return map[string]string{"lite_hook_stamp": text}
+	}
+	for _, c := range []struct{ job, group, task, ofAlloc, ofTask string }{
+		{`{"job":1}`, "", "", `{"job":1}`, `{"job":1}`},
+		{`{"job":1}`, `{"group":1}`, "", `{"group":1}`, `{"group":1}`},
+		{`{"job":1}`, `{"group":1}`, `{"task":1}`, `{"group":1}`, `{"task":1}`},
+		{`{"job":1}`, "", "{}", `{"job":1}`, "{}"},
+		{"", "", `{"task":1}`, "", `{"task":1}`},
+	} {
+		task := &api.Task{Name: "t", Meta: keys(c.task)}
+		alloc := &api.Allocation{TaskGroup: "g", Job: &api.Job{Meta: keys(c.job), TaskGroups: []*api.TaskGroup{{Name: new("g"), Meta: keys(c.group), Tasks: []*api.Task{task}}}}}
+		for what, list := range map[string][]Ordered{c.ofAlloc: s.plugins().AllocHooks(alloc, Context{}), c.ofTask: s.plugins().TaskHooks(alloc, task, Context{})} {
+			got := ""
+			for _, o := range list {
+				got += o.Hook.(*Plugin).Attachment()
+			}
+			if got != what {
+				t.Errorf("%+v: attached with %s, want %s", c, got, what)
+			}
+		}
+	}
+}
