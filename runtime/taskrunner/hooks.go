@@ -257,10 +257,11 @@ func (r *Runner) runUpdateHooks(live context.Context) {
 	}
 }
 
-// each calls the hooks that take part in a moment, one after the other.
+// each calls the hooks that take part in a moment, one after the other, until ctx
+// ends.
 func each[H any](ctx context.Context, r *Runner, moment string, call func(context.Context, H) error) {
 	for _, h := range r.hooks {
-		if at, ok := h.(H); ok {
+		if at, ok := h.(H); ok && ctx.Err() == nil {
 			r.reportHook(ctx, moment, h, func(ctx context.Context) error { return call(ctx, at) })
 		}
 	}
