@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -106,26 +107,23 @@ func (e Entry) String() string {
 // New enumerates the plugins. A fault in one plugin is in its Entry; an error
 // is a fault in the configuration itself.
 func New(cfg Config) (*Catalog, error) {
-	logger := cfg.Logger
-	if logger == nil {
-		logger = hclog.NewNullLogger()
+	if cfg.Logger == nil {
+		cfg.Logger = hclog.NewNullLogger()
 	}
-
 	blocks, order, err := merge(cfg.Blocks)
 	if err != nil {
 		return nil, err
 	}
-	builtins := map[string]bool{}
+	builtins := make(map[string]bool)
 	for _, b := range cfg.Builtins {
-		if !ValidName(b.Name) {
+		switch {
+		case !ValidName(b.Name):
 			return nil, fmt.Errorf("builtin plugin %q: not a valid name", b.Name)
-		}
-		if builtins[b.Name] {
+		case builtins[b.Name]:
 			return nil, fmt.Errorf("builtin plugin %q: named twice", b.Name)
 		}
 		builtins[b.Name] = true
 	}
-
 	if cfg.Dir != "" {
 		// what is executed by its path must not depend on a working directory
 		if cfg.Dir, err = filepath.Abs(cfg.Dir); err != nil {
@@ -134,60 +132,31 @@ func New(cfg Config) (*Catalog, error) {
 	}
 
 	c := &Catalog{}
-	used := map[string]bool{}
-	for _, f := range scan(cfg.Dir, logger) {
+	used := make(map[string]bool) // blocks
+	for _, f := range scan(cfg.Dir, cfg.Logger) {
 		block := blocks[f.name]
-		wanted := slices.Contains(cfg.Wanted, f.name) || slices.Contains(cfg.Wanted, strings.TrimPrefix(f.name, DriverPrefix))
-		switch {
-		case block != nil:
-			used[f.name] = true
-		case !wanted:
-			logger.Debug("plugin file is not named by a plugin block, not started", "plugin", f.name, "path", f.path)
-			continue
-		case builtins[strings.TrimPrefix(f.name, DriverPrefix)]:
-			// A job must not be able to choose a file over what is in the box.
-			logger.Info("plugin file has the name of a builtin and no plugin block, the builtin is used", "plugin", f.name, "path", f.path)
+		if block == nil && !cfg.startsUnasked(f, builtins) {
 			continue
 		}
+		used[f.name] = true
 		e := Entry{Name: f.name, Path: f.path, Block: block, dir: cfg.Dir, file: f.file, Err: f.err}
 		if block != nil {
 			e.Args = block.Args
 		}
 		c.entries = append(c.entries, e)
 	}
-
 	for _, b := range cfg.Builtins {
 		block := blocks[b.Name]
-		args, version, kind := b.Args, b.Version, b.Type
-		if kind == base.TypeUnknown {
-			kind = base.TypeDriver
-		}
-		if args == nil {
-			args = []string{"plugin", "serve", b.Name}
-		}
-		if version == "" {
-			version = DefaultBuiltinVersion
-		}
 		if block != nil && !used[b.Name] {
 			used[b.Name] = true
 			if len(block.Args) > 0 {
-				logger.Warn("args in the plugin block of a builtin are ignored", "plugin", b.Name, "config", block.Range.String())
+				cfg.Logger.Warn("args in the plugin block of a builtin are ignored", "plugin", b.Name, "config", block.Range.String())
 			}
 		}
-		if cfg.Wanted != nil && !slices.Contains(cfg.Wanted, b.Name) {
-			continue
+		if cfg.Wanted == nil || slices.Contains(cfg.Wanted, b.Name) {
+			c.entries = append(c.entries, b.entry(block))
 		}
-		if b.Config != nil && (block == nil || block.Config == nil) {
-			with := Block{Name: b.Name}
-			if block != nil {
-				with = *block
-			}
-			with.Config = b.Config
-			block = &with
-		}
-		c.entries = append(c.entries, Entry{Name: b.Name, Args: args, Builtin: true, Type: kind, Version: version, Block: block})
 	}
-
 	for _, name := range order {
 		if used[name] {
 			continue
@@ -198,15 +167,46 @@ func New(cfg Config) (*Catalog, error) {
 		}
 		c.entries = append(c.entries, Entry{Name: name, Block: blocks[name], Err: fmt.Errorf("named at %s: %s", blocks[name].Range, where)})
 	}
-
+	// The builtin of a name first: of equals the later one wins.
 	slices.SortStableFunc(c.entries, func(a, b Entry) int {
-		if n := strings.Compare(a.Name, b.Name); n != 0 {
-			return n
-		}
-		// the builtin of a name first: of equals the later one wins
-		return strings.Compare(a.Path, b.Path)
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Path, b.Path))
 	})
 	return c, nil
+}
+
+// startsUnasked reports whether a file is started that no plugin block names.
+func (cfg *Config) startsUnasked(f found, builtins map[string]bool) bool {
+	bare := strings.TrimPrefix(f.name, DriverPrefix)
+	switch {
+	case !slices.Contains(cfg.Wanted, f.name) && !slices.Contains(cfg.Wanted, bare):
+		cfg.Logger.Debug("plugin file is not named by a plugin block, not started", "plugin", f.name, "path", f.path)
+		return false
+	case builtins[bare]:
+		// A job must not be able to choose a file over what is in the box.
+		cfg.Logger.Info("plugin file has the name of a builtin and no plugin block, the builtin is used", "plugin", f.name, "path", f.path)
+		return false
+	}
+	return true
+}
+
+// entry is a plugin in the box, with its block if there is one.
+func (b Builtin) entry(block *Block) Entry {
+	e := Entry{Name: b.Name, Args: b.Args, Builtin: true, Type: b.Type, Version: cmp.Or(b.Version, DefaultBuiltinVersion), Block: block}
+	if e.Type == base.TypeUnknown {
+		e.Type = base.TypeDriver
+	}
+	if e.Args == nil {
+		e.Args = []string{"plugin", "serve", b.Name}
+	}
+	if b.Config != nil && (block == nil || block.Config == nil) {
+		with := Block{Name: b.Name}
+		if block != nil {
+			with = *block
+		}
+		with.Config = b.Config
+		e.Block = &with
+	}
+	return e
 }
 
 // Entries returns the plugins ordered by name. An external plugin and a
