@@ -18,11 +18,11 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Encode returns the JSON of a value as Nomad's API has it, which is not that of
+// encode returns the JSON of a value as Nomad's API has it, which is not that of
 // encoding/json: names are sorted, a time that is not set is null, what is empty
 // is there (but for a few types), numbers that are not whole by nature have a
 // point, and nothing is escaped for HTML.
-func Encode(value any) ([]byte, error) {
+func encode(value any) ([]byte, error) {
 	return appendValue(nil, reflect.ValueOf(value))
 }
 

@@ -29,7 +29,7 @@ func (a *API) followEvents(r *request) (any, error) {
 				e.Payload["Deployment"] = wholeDeployment(a.config.Store.Snapshot(), d)
 			}
 		}
-		line, err := Encode(c)
+		line, err := encode(c)
 		if err == nil {
 			_, err = s.Write(append(line, '\n'))
 		}

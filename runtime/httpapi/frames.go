@@ -54,7 +54,7 @@ func (r *request) frames(follow func(ctx context.Context, emit func(api.StreamFr
 	})
 }
 
-// appendFrame writes a frame as [Encode] would, without what is empty.
+// appendFrame writes a frame as [encode] would, without what is empty.
 func appendFrame(b []byte, f api.StreamFrame) []byte {
 	b = append(b, '{')
 	field := func(name string) {

@@ -71,7 +71,7 @@ func TestFaultOfThisProgram(t *testing.T) {
 }
 
 func TestSecret(t *testing.T) {
-	b, err := Encode(map[string]any{"a": Secret("x"), "b": []Secret{"x"}})
+	b, err := encode(map[string]any{"a": Secret("x"), "b": []Secret{"x"}})
 	if err != nil || string(b) != `{"a":"<redacted>","b":["<redacted>"]}` {
 		t.Errorf("%s %v", b, err)
 	}

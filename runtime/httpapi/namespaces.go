@@ -56,7 +56,7 @@ func namespaceHashed(n *api.Namespace) namespaceWithHash {
 
 // hashOf tells two objects apart that are not the same.
 func hashOf(object any) []byte {
-	text, err := Encode(object)
+	text, err := encode(object)
 	if err != nil {
 		panic(err) // it is one that was decoded from JSON
 	}

@@ -153,7 +153,7 @@ func (s schemas) operation(rt route) object {
 	return op
 }
 
-// of returns the schema of what [Encode] makes of a value of the type.
+// of returns the schema of what [encode] makes of a value of the type.
 func (s schemas) of(t reflect.Type) object {
 	switch {
 	case t == timeType:
