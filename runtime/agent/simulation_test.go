@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -27,6 +26,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
@@ -49,24 +49,7 @@ func TestSimulation(t *testing.T) {
 		simulate(t, *seed)
 		return
 	}
-	var next uint64
-	var mu sync.Mutex
-	var workers sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) {
-		workers.Go(func() {
-			for {
-				mu.Lock()
-				next++
-				n := next
-				mu.Unlock()
-				if n > uint64(*seeds) || t.Failed() {
-					return
-				}
-				simulate(t, n)
-			}
-		})
-	}
-	workers.Wait()
+	schedtest.Seeds(t, *seeds, func(seed uint64) { simulate(t, seed) })
 }
 
 // simulation is one run.

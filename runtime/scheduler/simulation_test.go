@@ -9,7 +9,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
-	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -41,24 +40,7 @@ func TestSimulation(t *testing.T) {
 		simulate(t, *seed, os.Stderr)
 		return
 	}
-	var next uint64
-	var mu sync.Mutex
-	var workers sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) {
-		workers.Go(func() {
-			for {
-				mu.Lock()
-				next++
-				n := next
-				mu.Unlock()
-				if n > uint64(*seeds) || t.Failed() {
-					return
-				}
-				simulate(t, n, nil)
-			}
-		})
-	}
-	workers.Wait()
+	schedtest.Seeds(t, *seeds, func(seed uint64) { simulate(t, seed, nil) })
 }
 
 // simulation is one run.
