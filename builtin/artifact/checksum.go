@@ -11,7 +11,6 @@ import (
 	"hash"
 	"io"
 	"path"
-	"regexp"
 	"strings"
 )
 
@@ -60,7 +59,7 @@ func parseChecksum(text string) (*checksum, error) {
 }
 
 // bsd is a line such as "SHA256 (file) = hex".
-var bsd = regexp.MustCompile(`^(MD5|SHA1|SHA256|SHA512) \((.+)\) = ([0-9a-fA-F]+)$`)
+var bsd = expression(`^(MD5|SHA1|SHA256|SHA512) \((.+)\) = ([0-9a-fA-F]+)$`)
 
 // findChecksum reads a file of checksums, as of sha256sum or of BSD's sha256, or
 // with nothing but one, and returns that of a name in the form of parseChecksum.
@@ -68,7 +67,7 @@ func findChecksum(r io.Reader, name string) (string, error) {
 	var lone []string
 	for lines := bufio.NewScanner(r); lines.Scan(); {
 		line := strings.TrimSpace(lines.Text())
-		if m := bsd.FindStringSubmatch(line); m != nil {
+		if m := bsd().FindStringSubmatch(line); m != nil {
 			if path.Base(m[2]) == name {
 				return strings.ToLower(m[1]) + ":" + m[3], nil
 			}

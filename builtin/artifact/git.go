@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path"
-	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -27,7 +26,7 @@ func (d *downloader) git(ctx context.Context) error {
 	switch {
 	case d.checksum != "":
 		return errors.New("checksum cannot be specified for directory download")
-	case d.ref != "" && !revision.MatchString(d.ref):
+	case d.ref != "" && !revision().MatchString(d.ref):
 		return fmt.Errorf("the ref %q is no name of a branch, a tag or a commit", d.ref)
 	}
 	// The archive option has no meaning here: Nomad ignores it too.
@@ -45,7 +44,7 @@ func (d *downloader) git(ctx context.Context) error {
 	checkout := []string{"-C", tree, "checkout", "--quiet"}
 	if depth, err := strconv.ParseUint(cmp.Or(d.depth, "0"), 10, 31); err != nil {
 		return fmt.Errorf("the depth %q is no number", d.depth)
-	} else if depth > 0 && commit.MatchString(d.ref) {
+	} else if depth > 0 && commit().MatchString(d.ref) {
 		return fmt.Errorf("with a depth the ref must be a branch or a tag, and not the commit %s: leave the depth out", d.ref)
 	} else if depth > 0 {
 		clone = append(clone, "--depth", d.depth)
@@ -72,10 +71,10 @@ func (d *downloader) git(ctx context.Context) error {
 }
 
 // revision is what a ref may look like: never like a flag.
-var revision = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./+@{}^~-]*$`)
+var revision = expression(`^[A-Za-z0-9_][A-Za-z0-9_./+@{}^~-]*$`)
 
 // commit is one in full.
-var commit = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
+var commit = expression(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
 
 // gitEnv keeps git from asking, from reading anybody's configuration, and from
 // every way to a repository that is not listed.

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // source is what the source of an artifact means, with the options of the block
@@ -26,20 +27,26 @@ type source struct {
 }
 
 var (
-	forced = regexp.MustCompile(`^([A-Za-z0-9]+)::(.+)$`)
-	scp    = regexp.MustCompile(`^([A-Za-z0-9_.-]+@[A-Za-z0-9_][A-Za-z0-9_.-]*):([^/].*)$`)
+	forced = expression(`^([A-Za-z0-9]+)::(.+)$`)
+	scp    = expression(`^([A-Za-z0-9_.-]+@[A-Za-z0-9_][A-Za-z0-9_.-]*):([^/].*)$`)
 
 	// hubs are the hosts of which a path without a scheme is a repository.
 	hubs = []string{"github.com", "gitlab.com", "bitbucket.org"}
 )
 
+// expression is compiled when a download needs it: every process of this program
+// would have it.
+func expression(text string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
+}
+
 // parseSource reads a source in any of its forms.
 func parseSource(text string, options map[string]string) (*source, error) {
 	getter := ""
-	if m := forced.FindStringSubmatch(text); m != nil {
+	if m := forced().FindStringSubmatch(text); m != nil {
 		getter, text = strings.ToLower(m[1]), m[2]
 	}
-	if m := scp.FindStringSubmatch(text); m != nil && !strings.Contains(text, "://") {
+	if m := scp().FindStringSubmatch(text); m != nil && !strings.Contains(text, "://") {
 		text = "ssh://" + m[1] + "/" + m[2]
 		if getter == "" {
 			getter = "git"

@@ -172,8 +172,8 @@ func TestRenderingIsConfined(t *testing.T) {
 	outside := t.TempDir()
 	touch(t, outside, "x")
 	called := false
-	pure["burgle"] = func() string { called = true; burgle(t, outside); return "" }
-	defer delete(pure, "burgle")
+	pure()["burgle"] = func() string { called = true; burgle(t, outside); return "" }
+	defer delete(pure(), "burgle")
 	if _, err := render(t, "{{ burgle }}"); err != nil || !called {
 		t.Errorf("called %v, %v", called, err)
 	}

@@ -15,106 +15,104 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"text/template"
 	"time"
 	"unicode"
 )
 
 // pure are the functions that only look at their arguments. The last argument
-// is what a pipeline hands over.
-var pure = template.FuncMap{
-	"base64Decode":    decoder(base64.StdEncoding),
-	"base64Encode":    encoder(base64.StdEncoding),
-	"base64URLDecode": decoder(base64.URLEncoding),
-	"base64URLEncode": encoder(base64.URLEncoding),
+// is what a pipeline hands over. Like the rest of the tables they are made when
+// the first template needs them: every process of this program would have them.
+var pure = sync.OnceValue(func() template.FuncMap {
+	all := template.FuncMap{
+		"base64Decode":    decoder(base64.StdEncoding),
+		"base64Encode":    encoder(base64.StdEncoding),
+		"base64URLDecode": decoder(base64.URLEncoding),
+		"base64URLEncode": encoder(base64.URLEncoding),
 
-	"sha256Hex":     func(s string) string { sum := sha256.Sum256([]byte(s)); return hex.EncodeToString(sum[:]) },
-	"md5sum":        func(s string) string { sum := md5.Sum([]byte(s)); return hex.EncodeToString(sum[:]) },
-	"hmacSHA256Hex": hmacSHA256Hex,
+		"sha256Hex":     func(s string) string { sum := sha256.Sum256([]byte(s)); return hex.EncodeToString(sum[:]) },
+		"md5sum":        func(s string) string { sum := md5.Sum([]byte(s)); return hex.EncodeToString(sum[:]) },
+		"hmacSHA256Hex": hmacSHA256Hex,
 
-	"contains":       func(want, in any) (bool, error) { return within(in, want) },
-	"in":             within,
-	"containsAll":    func(want, in any) (bool, error) { n, of, err := count(want, in); return n == of, err },
-	"containsAny":    func(want, in any) (bool, error) { n, _, err := count(want, in); return n > 0, err },
-	"containsNone":   func(want, in any) (bool, error) { n, _, err := count(want, in); return n == 0, err },
-	"containsNotAll": func(want, in any) (bool, error) { n, of, err := count(want, in); return n < of, err },
+		"contains":       func(want, in any) (bool, error) { return within(in, want) },
+		"in":             within,
+		"containsAll":    func(want, in any) (bool, error) { n, of, err := count(want, in); return n == of, err },
+		"containsAny":    func(want, in any) (bool, error) { n, _, err := count(want, in); return n > 0, err },
+		"containsNone":   func(want, in any) (bool, error) { n, _, err := count(want, in); return n == 0, err },
+		"containsNotAll": func(want, in any) (bool, error) { n, of, err := count(want, in); return n < of, err },
 
-	"join":            join,
-	"split":           func(by, s string) []string { return fields(s, by) },
-	"splitToMap":      splitToMap,
-	"indent":          indent,
-	"replaceAll":      replaceAll,
-	"trim":            func(cutset, s string) string { return strings.Trim(s, cutset) },
-	"trimPrefix":      func(prefix, s string) string { return strings.TrimPrefix(s, prefix) },
-	"trimSuffix":      func(suffix, s string) string { return strings.TrimSuffix(s, suffix) },
-	"trimSpace":       strings.TrimSpace,
-	"toLower":         strings.ToLower,
-	"toUpper":         strings.ToUpper,
-	"toTitle":         title,
-	"regexMatch":      func(re, s string) (bool, error) { return regexp.MatchString(re, s) },
-	"regexReplaceAll": regexReplaceAll,
+		"join":            join,
+		"split":           func(by, s string) []string { return fields(s, by) },
+		"splitToMap":      splitToMap,
+		"indent":          indent,
+		"replaceAll":      replaceAll,
+		"trim":            func(cutset, s string) string { return strings.Trim(s, cutset) },
+		"trimPrefix":      func(prefix, s string) string { return strings.TrimPrefix(s, prefix) },
+		"trimSuffix":      func(suffix, s string) string { return strings.TrimSuffix(s, suffix) },
+		"trimSpace":       strings.TrimSpace,
+		"toLower":         strings.ToLower,
+		"toUpper":         strings.ToUpper,
+		"toTitle":         title,
+		"regexMatch":      func(re, s string) (bool, error) { return regexp.MatchString(re, s) },
+		"regexReplaceAll": regexReplaceAll,
 
-	"parseBool":  parser(strconv.ParseBool),
-	"parseFloat": parser(func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }),
-	"parseInt":   parser(func(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) }),
-	"parseUint":  parser(func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) }),
-	"parseJSON":  parseJSON,
-	"parseYAML":  parseYAML,
+		"parseBool":  parser(strconv.ParseBool),
+		"parseFloat": parser(func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }),
+		"parseInt":   parser(func(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) }),
+		"parseUint":  parser(func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) }),
+		"parseJSON":  parseJSON,
+		"parseYAML":  parseYAML,
 
-	"toJSON":                jsonWriter("", true),
-	"toJSONPretty":          jsonWriter("  ", true),
-	"toUnescapedJSON":       jsonWriter("", false),
-	"toUnescapedJSONPretty": jsonWriter("  ", false),
-	"toYAML":                toYAML,
-	"toTOML":                toTOML,
+		"toJSON":                jsonWriter("", true),
+		"toJSONPretty":          jsonWriter("  ", true),
+		"toUnescapedJSON":       jsonWriter("", false),
+		"toUnescapedJSONPretty": jsonWriter("  ", false),
+		"toYAML":                toYAML,
+		"toTOML":                toTOML,
 
-	"explode":              explode,
-	"explodeMap":           explode,
-	"mergeMap":             func(to, from map[string]any) (map[string]any, error) { return weighed(merge(to, from, false)) },
-	"mergeMapWithOverride": func(to, from map[string]any) (map[string]any, error) { return weighed(merge(to, from, true)) },
+		"explode":              explode,
+		"explodeMap":           explode,
+		"mergeMap":             func(to, from map[string]any) (map[string]any, error) { return weighed(merge(to, from, false)) },
+		"mergeMapWithOverride": func(to, from map[string]any) (map[string]any, error) { return weighed(merge(to, from, true)) },
 
-	"add":      arithmetic("add", func(b, a int64) (int64, error) { return a + b, nil }, func(b, a float64) float64 { return a + b }),
-	"subtract": arithmetic("subtract", func(b, a int64) (int64, error) { return a - b, nil }, func(b, a float64) float64 { return a - b }),
-	"multiply": arithmetic("multiply", func(b, a int64) (int64, error) { return a * b, nil }, func(b, a float64) float64 { return a * b }),
-	"divide":   arithmetic("divide", divide, func(b, a float64) float64 { return a / b }),
-	"modulo":   arithmetic("modulo", modulo, nil),
-	"minimum":  arithmetic("minimum", func(b, a int64) (int64, error) { return min(a, b), nil }, func(b, a float64) float64 { return min(a, b) }),
-	"maximum":  arithmetic("maximum", func(b, a int64) (int64, error) { return max(a, b), nil }, func(b, a float64) float64 { return max(a, b) }),
+		"add":      arithmetic("add", func(b, a int64) (int64, error) { return a + b, nil }, func(b, a float64) float64 { return a + b }),
+		"subtract": arithmetic("subtract", func(b, a int64) (int64, error) { return a - b, nil }, func(b, a float64) float64 { return a - b }),
+		"multiply": arithmetic("multiply", func(b, a int64) (int64, error) { return a * b, nil }, func(b, a float64) float64 { return a * b }),
+		"divide":   arithmetic("divide", divide, func(b, a float64) float64 { return a / b }),
+		"modulo":   arithmetic("modulo", modulo, nil),
+		"minimum":  arithmetic("minimum", func(b, a int64) (int64, error) { return min(a, b), nil }, func(b, a float64) float64 { return min(a, b) }),
+		"maximum":  arithmetic("maximum", func(b, a int64) (int64, error) { return max(a, b), nil }, func(b, a float64) float64 { return max(a, b) }),
 
-	"timestamp": timestamp,
+		"timestamp": timestamp,
 
-	"byTag":  byTag,
-	"byPort": byPort,
+		"byTag":  byTag,
+		"byPort": byPort,
 
-	"spew_dump":    spew,
-	"spew_sdump":   spew,
-	"spew_printf":  printf,
-	"spew_sprintf": printf,
+		"spew_dump":    spew,
+		"spew_sdump":   spew,
+		"spew_printf":  printf,
+		"spew_sprintf": printf,
 
-	// The builtin ones, with a limit to what comes of them.
-	"print":    printer(fmt.Sprint),
-	"printf":   printf,
-	"println":  printer(fmt.Sprintln),
-	"html":     printer(template.HTMLEscaper),
-	"js":       printer(template.JSEscaper),
-	"urlquery": printer(template.URLQueryEscaper),
-}
+		// The builtin ones, with a limit to what comes of them.
+		"print":    printer(fmt.Sprint),
+		"printf":   printf,
+		"println":  printer(fmt.Sprintln),
+		"html":     printer(template.HTMLEscaper),
+		"js":       printer(template.JSEscaper),
+		"urlquery": printer(template.URLQueryEscaper),
+	}
+	for name, f := range sprig() {
+		all["sprig_"+name] = f
+	}
+	return takeItems(all)
+})
 
 const disabled = "the function is disabled"
 
 // elsewhere are the functions that are refused, and why.
-var elsewhere = map[string]string{}
-
-func init() {
-	for name, f := range sprig {
-		pure["sprig_"+name] = f
-	}
-	for why, names := range notSprig {
-		for _, name := range names {
-			elsewhere["sprig_"+name] = why
-		}
-	}
-	takeItems(pure)
+var elsewhere = sync.OnceValue(func() map[string]string {
+	all := map[string]string{}
 	for why, names := range map[string][]string{
 		"there is no Consul here: nomadVar and nomadService read what this node has": {
 			"byKey", "byMeta", "caLeaf", "caRoots", "connect", "datacenters", "exportedServices", "importedServices", "key", "keyExists", "keyExistsGet",
@@ -122,12 +120,19 @@ func init() {
 		},
 		"there is no Vault here: nomadVar reads the variables of this node": {"pkiCert", "secret", "secrets"},
 		disabled: {"executeTemplate", "plugin", "writeToFile"},
+
+		"no value changes here: use scratch.MapSet, or the result of sprig_dict or sprig_merge": {"sprig_set", "sprig_unset"},
+		"it answers each time something else, which would be a change of the file each time": {
+			"sprig_randAlpha", "sprig_randAlphaNum", "sprig_randAscii", "sprig_randInt", "sprig_randNumeric", "sprig_shuffle", "sprig_uuidv4",
+		},
+		"use env, which reads what the task has": {"sprig_env", "sprig_expandenv"},
 	} {
 		for _, name := range names {
-			elsewhere[name] = why
+			all[name] = why
 		}
 	}
-}
+	return all
+})
 
 func spew(v any) (string, error) { return printf("%#v\n", v) }
 

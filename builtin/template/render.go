@@ -53,7 +53,7 @@ func compile(name, text string, b *block) (*document, error) {
 		missing = "missingkey=error"
 	}
 	// The functions are bound to a pass when it is executed.
-	t, err := template.New(name).Option(missing).Delims(b.LeftDelim, b.RightDelim).Funcs(pure).Funcs((*pass)(nil).funcs()).Parse(text)
+	t, err := template.New(name).Option(missing).Delims(b.LeftDelim, b.RightDelim).Funcs(pure()).Funcs((*pass)(nil).funcs()).Parse(text)
 	if err != nil {
 		return nil, refusal{err}
 	}
@@ -192,7 +192,7 @@ func (p *pass) funcs() template.FuncMap {
 		"nomadService":     p.nomadService,
 		"nomadServices":    p.nomadServices,
 	}
-	for name, why := range elsewhere {
+	for name, why := range elsewhere() {
 		all[name] = refusing(name, why)
 	}
 	if p != nil {

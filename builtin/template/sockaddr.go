@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"text/template"
 	"text/template/parse"
@@ -29,7 +30,7 @@ func sockaddr(words ...string) (string, error) {
 }
 
 func (l addressList) evaluate(expression string) (string, error) {
-	t, err := template.New("sockaddr").Funcs(pure).Funcs(l.funcs()).Parse("{{" + strings.Trim(strings.TrimSpace(expression), "{}") + "}}")
+	t, err := template.New("sockaddr").Funcs(pure()).Funcs(l.funcs()).Parse("{{" + strings.Trim(strings.TrimSpace(expression), "{}") + "}}")
 	if err != nil {
 		return "", err
 	}
@@ -172,15 +173,17 @@ var flagNames = map[string]func(address) bool{
 }
 
 // rfcs are the networks that have a number.
-var rfcs = map[string][]netip.Prefix{
-	"1918": prefixes("10.0.0.0/8 172.16.0.0/12 192.168.0.0/16"),
-	"3927": prefixes("169.254.0.0/16"),
-	"4193": prefixes("fc00::/7"),
-	"6598": prefixes("100.64.0.0/10"),
-	"6890": prefixes("0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 " +
-		"192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 240.0.0.0/4 " +
-		"::/128 ::1/128 64:ff9b::/96 ::ffff:0:0/96 100::/64 2001::/23 2001:db8::/32 2002::/16 fc00::/7 fe80::/10"),
-}
+var rfcs = sync.OnceValue(func() map[string][]netip.Prefix {
+	return map[string][]netip.Prefix{
+		"1918": prefixes("10.0.0.0/8 172.16.0.0/12 192.168.0.0/16"),
+		"3927": prefixes("169.254.0.0/16"),
+		"4193": prefixes("fc00::/7"),
+		"6598": prefixes("100.64.0.0/10"),
+		"6890": prefixes("0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 " +
+			"192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 240.0.0.0/4 " +
+			"::/128 ::1/128 64:ff9b::/96 ::ffff:0:0/96 100::/64 2001::/23 2001:db8::/32 2002::/16 fc00::/7 fe80::/10"),
+	}
+})
 
 func prefixes(text string) (list []netip.Prefix) {
 	for _, word := range strings.Fields(text) {
@@ -189,7 +192,7 @@ func prefixes(text string) (list []netip.Prefix) {
 	return list
 }
 
-func within6890(ip netip.Addr) bool { return inAny(rfcs["6890"], ip) }
+func within6890(ip netip.Addr) bool { return inAny(rfcs()["6890"], ip) }
 
 func inAny(list []netip.Prefix, ip netip.Addr) bool {
 	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(ip) })
@@ -232,12 +235,12 @@ func selector(by, what string) (func(address) bool, error) {
 		return func(a address) bool { return inAny(nets, a.net.Addr()) }, nil
 	case "rfc":
 		for _, word := range words {
-			if rfcs[word] == nil {
-				return nil, fmt.Errorf("sockaddr: the networks of RFC %s are not known, only those of %s", word, names(rfcs))
+			if rfcs()[word] == nil {
+				return nil, fmt.Errorf("sockaddr: the networks of RFC %s are not known, only those of %s", word, names(rfcs()))
 			}
 		}
 		return func(a address) bool {
-			return slices.ContainsFunc(words, func(word string) bool { return inAny(rfcs[word], a.net.Addr()) })
+			return slices.ContainsFunc(words, func(word string) bool { return inAny(rfcs()[word], a.net.Addr()) })
 		}, nil
 	case "size":
 		bits, err := strconv.Atoi(strings.TrimPrefix(what, "/"))

@@ -19,117 +19,112 @@ import (
 
 // sprig are functions of the library of that name. Templates write sprig_ before
 // their names.
-var sprig = template.FuncMap{
-	"default":  func(otherwise any, v ...any) any { return firstOf(append(v, otherwise)...) },
-	"coalesce": firstOf,
-	"empty":    empty,
-	"ternary":  func(yes, no any, which bool) any { return map[bool]any{true: yes, false: no}[which] },
-	"fail":     func(text string) (string, error) { return "", errors.New(text) },
+func sprig() template.FuncMap {
+	return template.FuncMap{
+		"default":  func(otherwise any, v ...any) any { return firstOf(append(v, otherwise)...) },
+		"coalesce": firstOf,
+		"empty":    empty,
+		"ternary":  func(yes, no any, which bool) any { return map[bool]any{true: yes, false: no}[which] },
+		"fail":     func(text string) (string, error) { return "", errors.New(text) },
 
-	"trim":       strings.TrimSpace,
-	"trimPrefix": func(prefix, s string) string { return strings.TrimPrefix(s, prefix) },
-	"trimSuffix": func(suffix, s string) string { return strings.TrimSuffix(s, suffix) },
-	"upper":      strings.ToUpper,
-	"lower":      strings.ToLower,
-	"title":      title,
-	"repeat":     repeat,
-	"substr":     substr,
-	"trunc":      trunc,
-	"contains":   func(part, s string) bool { return strings.Contains(s, part) },
-	"hasPrefix":  func(prefix, s string) bool { return strings.HasPrefix(s, prefix) },
-	"hasSuffix":  func(suffix, s string) bool { return strings.HasSuffix(s, suffix) },
-	"quote":      printer(func(v ...any) string { return eachText(v, strconv.Quote) }),
-	"squote":     printer(func(v ...any) string { return eachText(v, func(s string) string { return "'" + s + "'" }) }),
-	"cat":        printer(func(v ...any) string { return eachText(v, func(s string) string { return s }) }),
-	"indent":     func(n int, s string) (string, error) { return indentAll("", n, s) },
-	"nindent":    func(n int, s string) (string, error) { return indentAll("\n", n, s) },
-	"replace":    replaceAll,
+		"trim":       strings.TrimSpace,
+		"trimPrefix": func(prefix, s string) string { return strings.TrimPrefix(s, prefix) },
+		"trimSuffix": func(suffix, s string) string { return strings.TrimSuffix(s, suffix) },
+		"upper":      strings.ToUpper,
+		"lower":      strings.ToLower,
+		"title":      title,
+		"repeat":     repeat,
+		"substr":     substr,
+		"trunc":      trunc,
+		"contains":   func(part, s string) bool { return strings.Contains(s, part) },
+		"hasPrefix":  func(prefix, s string) bool { return strings.HasPrefix(s, prefix) },
+		"hasSuffix":  func(suffix, s string) bool { return strings.HasSuffix(s, suffix) },
+		"quote":      printer(func(v ...any) string { return eachText(v, strconv.Quote) }),
+		"squote":     printer(func(v ...any) string { return eachText(v, func(s string) string { return "'" + s + "'" }) }),
+		"cat":        printer(func(v ...any) string { return eachText(v, func(s string) string { return s }) }),
+		"indent":     func(n int, s string) (string, error) { return indentAll("", n, s) },
+		"nindent":    func(n int, s string) (string, error) { return indentAll("\n", n, s) },
+		"replace":    replaceAll,
 
-	"regexMatch": func(re, s string) (bool, error) { return regexp.MatchString(re, s) },
-	"regexFind": func(re, s string) (string, error) {
-		r, err := regexp.Compile(re)
-		if err != nil {
-			return "", err
-		}
-		return r.FindString(s), nil
-	},
-	"regexReplaceAll": func(re, s, to string) (string, error) { return regexReplaceAll(re, to, s) },
+		"regexMatch": func(re, s string) (bool, error) { return regexp.MatchString(re, s) },
+		"regexFind": func(re, s string) (string, error) {
+			r, err := regexp.Compile(re)
+			if err != nil {
+				return "", err
+			}
+			return r.FindString(s), nil
+		},
+		"regexReplaceAll": func(re, s, to string) (string, error) { return regexReplaceAll(re, to, s) },
 
-	"join":      func(by string, list any) (string, error) { return join(by, list) },
-	"splitList": func(by, s string) []string { return strings.Split(s, by) },
-	"toStrings": texts,
-	"sortAlpha": func(list any) ([]string, error) {
-		l, err := texts(list)
-		slices.Sort(l)
-		return l, err
-	},
+		"join":      func(by string, list any) (string, error) { return join(by, list) },
+		"splitList": func(by, s string) []string { return strings.Split(s, by) },
+		"toStrings": texts,
+		"sortAlpha": func(list any) ([]string, error) {
+			l, err := texts(list)
+			slices.Sort(l)
+			return l, err
+		},
 
-	"add": func(v ...any) (int64, error) { return fold(v, func(a, b int64) (int64, error) { return a + b, nil }) },
-	"sub": func(a, b any) (int64, error) {
-		return fold([]any{a, b}, func(a, b int64) (int64, error) { return a - b, nil })
-	},
-	"mul": func(v ...any) (int64, error) { return fold(v, func(a, b int64) (int64, error) { return a * b, nil }) },
-	"div": func(a, b any) (int64, error) {
-		return fold([]any{a, b}, func(a, b int64) (int64, error) { return divide(b, a) })
-	},
-	"mod": func(a, b any) (int64, error) {
-		return fold([]any{a, b}, func(a, b int64) (int64, error) { return modulo(b, a) })
-	},
-	"max": func(v ...any) (int64, error) {
-		return fold(v, func(a, b int64) (int64, error) { return max(a, b), nil })
-	},
-	"min": func(v ...any) (int64, error) {
-		return fold(v, func(a, b int64) (int64, error) { return min(a, b), nil })
-	},
-	"until": until,
+		"add": func(v ...any) (int64, error) { return fold(v, func(a, b int64) (int64, error) { return a + b, nil }) },
+		"sub": func(a, b any) (int64, error) {
+			return fold([]any{a, b}, func(a, b int64) (int64, error) { return a - b, nil })
+		},
+		"mul": func(v ...any) (int64, error) { return fold(v, func(a, b int64) (int64, error) { return a * b, nil }) },
+		"div": func(a, b any) (int64, error) {
+			return fold([]any{a, b}, func(a, b int64) (int64, error) { return divide(b, a) })
+		},
+		"mod": func(a, b any) (int64, error) {
+			return fold([]any{a, b}, func(a, b int64) (int64, error) { return modulo(b, a) })
+		},
+		"max": func(v ...any) (int64, error) {
+			return fold(v, func(a, b int64) (int64, error) { return max(a, b), nil })
+		},
+		"min": func(v ...any) (int64, error) {
+			return fold(v, func(a, b int64) (int64, error) { return min(a, b), nil })
+		},
+		"until": until,
 
-	"int":      toInt,
-	"int64":    toInt,
-	"atoi":     func(s string) (int64, error) { return toInt(s) },
-	"toString": printer(func(v ...any) string { return fmt.Sprint(v...) }),
+		"int":      toInt,
+		"int64":    toInt,
+		"atoi":     func(s string) (int64, error) { return toInt(s) },
+		"toString": printer(func(v ...any) string { return fmt.Sprint(v...) }),
 
-	"now":        time.Now,
-	"date":       func(layout string, at any) (string, error) { return formatTime(layout, at) },
-	"dateModify": dateModify,
+		"now":        time.Now,
+		"date":       func(layout string, at any) (string, error) { return formatTime(layout, at) },
+		"dateModify": dateModify,
 
-	"b64enc":    encoder(base64.StdEncoding),
-	"b64dec":    decoder(base64.StdEncoding),
-	"sha256sum": func(s string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(s))) },
+		"b64enc":    encoder(base64.StdEncoding),
+		"b64dec":    decoder(base64.StdEncoding),
+		"sha256sum": func(s string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(s))) },
 
-	"fromJson":     parseJSON,
-	"toJson":       jsonWriter("", true),
-	"toPrettyJson": jsonWriter("  ", true),
+		"fromJson":     parseJSON,
+		"toJson":       jsonWriter("", true),
+		"toPrettyJson": jsonWriter("  ", true),
 
-	"list":   func(v ...any) ([]any, error) { return weighed(v) },
-	"first":  func(list any) (any, error) { return at(list, 0) },
-	"last":   func(list any) (any, error) { return at(list, -1) },
-	"append": func(list, v any) ([]any, error) { return concat(list, []any{v}) },
-	"concat": concat,
-	"uniq":   uniq,
-	"has":    func(want, list any) (bool, error) { return within(list, want) },
+		"list":   func(v ...any) ([]any, error) { return weighed(v) },
+		"first":  func(list any) (any, error) { return at(list, 0) },
+		"last":   func(list any) (any, error) { return at(list, -1) },
+		"append": func(list, v any) ([]any, error) { return concat(list, []any{v}) },
+		"concat": concat,
+		"uniq":   uniq,
+		"has":    func(want, list any) (bool, error) { return within(list, want) },
 
-	"dict": dict,
-	"get": func(d map[string]any, k string) any {
-		if v, ok := d[k]; ok {
-			return v
-		}
-		return ""
-	},
-	"hasKey":         func(d map[string]any, k string) bool { _, ok := d[k]; return ok },
-	"keys":           func(dicts ...map[string]any) []string { return slices.Sorted(maps.Keys(mergeAll(dicts, true))) },
-	"merge":          func(dicts ...map[string]any) (map[string]any, error) { return weighed(mergeAll(dicts, false)) },
-	"mergeOverwrite": func(dicts ...map[string]any) (map[string]any, error) { return weighed(mergeAll(dicts, true)) },
+		"dict": dict,
+		"get": func(d map[string]any, k string) any {
+			if v, ok := d[k]; ok {
+				return v
+			}
+			return ""
+		},
+		"hasKey":         func(d map[string]any, k string) bool { _, ok := d[k]; return ok },
+		"keys":           func(dicts ...map[string]any) []string { return slices.Sorted(maps.Keys(mergeAll(dicts, true))) },
+		"merge":          func(dicts ...map[string]any) (map[string]any, error) { return weighed(mergeAll(dicts, false)) },
+		"mergeOverwrite": func(dicts ...map[string]any) (map[string]any, error) { return weighed(mergeAll(dicts, true)) },
 
-	"base": path.Base,
-	"dir":  path.Dir,
-	"ext":  path.Ext,
-}
-
-// notSprig are those of which people should know why they are not here.
-var notSprig = map[string][]string{
-	"no value changes here: use scratch.MapSet, or the result of sprig_dict or sprig_merge": {"set", "unset"},
-	"it answers each time something else, which would be a change of the file each time":    {"randAlpha", "randAlphaNum", "randAscii", "randInt", "randNumeric", "shuffle", "uuidv4"},
-	"use env, which reads what the task has":                                                {"env", "expandenv"},
+		"base": path.Base,
+		"dir":  path.Dir,
+		"ext":  path.Ext,
+	}
 }
 
 func empty(v any) bool {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode"
 )
 
@@ -131,13 +132,15 @@ func printable(r rune) bool {
 
 // plainYAML is what needs no quotes unless it is a word that means something:
 // words that begin with a letter, with colons only inside.
-var plainYAML = regexp.MustCompile(`^[A-Za-z_/](?:[A-Za-z0-9_./@+-]|:[A-Za-z0-9_/])*(?: (?:[A-Za-z0-9_./@+-]|:[A-Za-z0-9_/])+)*$`)
+var plainYAML = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[A-Za-z_/](?:[A-Za-z0-9_./@+-]|:[A-Za-z0-9_/])*(?: (?:[A-Za-z0-9_./@+-]|:[A-Za-z0-9_/])+)*$`)
+})
 
 // wordsYAML are no texts for one version of YAML or another.
 var wordsYAML = strings.Fields("null true false yes no on off y n")
 
 func quoteYAML(s string) string {
-	if plainYAML.MatchString(s) && !slices.Contains(wordsYAML, strings.ToLower(s)) {
+	if plainYAML().MatchString(s) && !slices.Contains(wordsYAML, strings.ToLower(s)) {
 		return s
 	}
 	var b strings.Builder

@@ -60,15 +60,13 @@ func (i item) whole() (int, error) {
 	return int(f), err
 }
 
-var sizes = regexp.MustCompile(`^([0-9]+)\s*([kKMGT]?)(i?)B?$`)
-
 // size is "100GB" or "64MiB", or a number of bytes.
 func (i item) size() (int64, error) {
 	text, err := i.text()
 	if err != nil {
 		return 0, err
 	}
-	m := sizes.FindStringSubmatch(text)
+	m := regexp.MustCompile(`^([0-9]+)\s*([kKMGT]?)(i?)B?$`).FindStringSubmatch(text)
 	if m == nil {
 		return 0, errors.New(`must be a size, such as "100GB"`)
 	}
@@ -92,10 +90,9 @@ func (i item) words() ([]string, error) {
 	return words(text), err
 }
 
-var extraPath = regexp.MustCompile(`^[fd]:[rwcx]+:/`)
-
 func (i item) extraPaths() ([]string, error) {
 	paths, err := i.list()
+	extraPath := regexp.MustCompile(`^[fd]:[rwcx]+:/`)
 	if err != nil || slices.ContainsFunc(paths, func(p string) bool { return !extraPath.MatchString(p) }) {
 		return nil, errors.New(`must be a list of paths such as "d:rx:/opt/tools" and "f:r:/etc/netrc"`)
 	}
