@@ -100,7 +100,8 @@ func (d *gramophone) handle(stream grpc.ServerStream) error {
 	case "Driver/StartTask":
 		config := field(request, 1)
 		id := string(field(config, 1))
-		if err := d.play(id, string(field(config, 11)), field(config, 3)); err != nil {
+		linux := field(field(config, 6), 2)
+		if err := d.play(id, string(field(config, 11)), field(config, 3), string(field(linux, 9))); err != nil {
 			return err // a plain error: code Unknown
 		}
 		var handle []byte // version 1, the config as it came, no state
@@ -132,8 +133,12 @@ func (d *gramophone) handle(stream grpc.ServerStream) error {
 	return status.Errorf(codes.Unimplemented, "unknown method %s", full)
 }
 
-// play is the task. The greeting is the only string in the config.
-func (d *gramophone) play(id, path string, config []byte) error {
+// play is the task. The greeting is the only string in the config. A cgroup is
+// expected to be there.
+func (d *gramophone) play(id, path string, config []byte, cgroup string) error {
+	if _, err := os.Stat(cgroup); cgroup != "" && err != nil {
+		return err
+	}
 	fifo, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
 		return err
@@ -146,6 +151,7 @@ func (d *gramophone) play(id, path string, config []byte) error {
 	go func() {
 		time.Sleep(100 * time.Millisecond)
 		fmt.Fprintln(fifo, "the record says:", text)
+		fmt.Fprintf(fifo, "it turns in %q\n", cgroup)
 		fifo.Close()
 		close(ended)
 	}()

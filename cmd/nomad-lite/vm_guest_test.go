@@ -43,6 +43,12 @@ const vmCases = "-test.run=^TestContract$/(children|statistics|survives|keeps|ex
 // vmQuick leaves out what only computes: that takes minutes in an emulated machine.
 const vmQuick = "-test.skip=^TestSimulation$"
 
+// The scripts look at the cgroups of the whole machine.
+const (
+	vmScripts  = "-test.run=^TestVMScripts$"
+	vmOneByOne = "-test.parallel=1"
+)
+
 var vmSteps = []vmStep{
 	{"sdk process", []string{"/tests/process.test"}, vmRoot},
 	{"raw_exec contract", []string{"/tests/rawexec.test", "-test.skip=^TestContractUnprivileged$"}, vmRoot},
@@ -51,12 +57,13 @@ var vmSteps = []vmStep{
 	{"keeper", []string{"/tests/keeper.test"}, vmRoot},
 	// Those that are left out move much data, which takes long in an emulated machine.
 	{"logs", []string{"/tests/logs.test", "-test.skip=^TestNothingIsLost"}, vmRoot},
-	{"sweep", []string{"/tests/agent.test", vmQuick}, vmRoot},
-	{"sweep in delegated cgroups", []string{"/tests/agent.test", vmQuick}, vmDelegated},
+	{"agent", []string{"/tests/agent.test", vmQuick}, vmRoot},
+	{"cgroups", []string{"/tests/cgroup.test"}, vmRoot},
+	{"cgroups that are delegated", []string{"/tests/cgroup.test"}, vmDelegated},
 	{"run", []string{"/tests/nomad-lite.test", `-test.run=^TestScripts$/^run_(batch|killed|survives)$`}, vmRoot},
-	{"run in cgroups", []string{"/tests/nomad-lite.test", "-test.run=^TestVMScripts$"}, vmRoot},
+	{"run in cgroups", []string{"/tests/nomad-lite.test", vmScripts, vmOneByOne}, vmRoot},
 	{"run unprivileged", []string{"/tests/nomad-lite.test", `-test.run=^TestScripts$/^run_(batch|killed)$`}, vmPlain},
-	{"run unprivileged in delegated cgroups", []string{"/tests/nomad-lite.test", "-test.run=^TestVMScripts$"}, vmDelegated},
+	{"run unprivileged in delegated cgroups", []string{"/tests/nomad-lite.test", vmScripts, vmOneByOne}, vmDelegated},
 }
 
 // vmInit is the first process of the machine. When it returns, the kernel stops.

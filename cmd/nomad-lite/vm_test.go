@@ -31,6 +31,7 @@ var vmPackages = []string{
 	"./builtin/rawexec",
 	"./plugins/keeper",
 	"./runtime/agent",
+	"./runtime/cgroup",
 	"./runtime/logs",
 }
 

@@ -24,6 +24,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/cgroup"
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/hookhost"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
@@ -433,6 +434,7 @@ func (a *Agent) Run(ctx context.Context) {
 			Services:     a.store,
 			Checks:       a.store,
 			Hooks:        a.hooks,
+			Cgroups:      a.cgroupsOf(cgroup.Open()),
 			Limits:       limits,
 			Records:      taskRecords{a.store},
 			Rebooted:     a.rebooted,

@@ -1,112 +1,19 @@
 package agent
 
 import (
-	"bytes"
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"slices"
-	"strconv"
-	"time"
-
-	"golang.org/x/sys/unix"
+	"github.com/nomad-lite/nomad-lite/runtime/cgroup"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 )
 
-const cgroupMount = "/sys/fs/cgroup"
-
-// removeCgroups removes the cgroups of the allocations in dir, which drivers name
-// <alloc id>.<task> (plugin-protocol 7.5), and ends what may still run there: the
-// ids are like no others.
-func removeCgroups(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) || len(entries) == 0 {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	parents := cgroupParents()
-	var errs []error
-	for _, e := range entries {
-		for _, parent := range parents {
-			groups, _ := filepath.Glob(filepath.Join(parent, e.Name()+".*"))
-			for _, group := range groups {
-				errs = append(errs, removeCgroup(group))
+// cgroupsOf makes the cgroups of those drivers that expect Nomad to do it. The
+// drivers in the box make their own, in less time.
+func (a *Agent) cgroupsOf(tree *cgroup.Tree) func(driver string) hooks.Cgroups {
+	return func(driver string) hooks.Cgroups {
+		for _, p := range a.supervisor.Plugins() {
+			if p.Builtin && p.Name == driver && p.Retired == "" {
+				return nil
 			}
 		}
+		return tree
 	}
-	for _, parent := range slices.Backward(parents) {
-		os.Remove(parent) // unless somebody else's are in it
-	}
-	return errors.Join(errs...)
-}
-
-// cgroupParents are where drivers make the cgroups of tasks, those above first.
-func cgroupParents() []string {
-	var parents []string
-	for _, pattern := range []string{"*/nomad", "*/nomad/reserve"} {
-		found, _ := filepath.Glob(filepath.Join(cgroupMount, pattern))
-		parents = append(parents, found...)
-	}
-	var file unix.Statfs_t
-	if err := unix.Statfs(cgroupMount, &file); err != nil || file.Type != unix.CGROUP2_SUPER_MAGIC {
-		return parents
-	}
-	// Without root they are below what was delegated to the run, which may have been
-	// another session.
-	filepath.WalkDir(cgroupMount, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !d.IsDir() || d.Name() != "nomad.slice" {
-			return nil
-		}
-		slices, _ := filepath.Glob(filepath.Join(path, "*.slice"))
-		parents = append(append(parents, path), slices...)
-		return fs.SkipDir
-	})
-	return parents
-}
-
-// removeCgroup ends what runs in a cgroup and those below it, and removes them.
-func removeCgroup(path string) error {
-	for end := time.Now().Add(2 * time.Second); ; time.Sleep(time.Millisecond) {
-		var dirs []string
-		filepath.WalkDir(path, func(path string, d fs.DirEntry, err error) error {
-			if err == nil && d.IsDir() {
-				dirs = append(dirs, path)
-			}
-			return nil
-		})
-		for _, dir := range slices.Backward(dirs) {
-			os.Remove(dir)
-		}
-		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
-			return nil
-		}
-		pids := cgroupProcesses(dirs)
-		if time.Now().After(end) {
-			return fmt.Errorf("remove cgroup %s: processes %v are in it", path, pids)
-		}
-		if os.WriteFile(filepath.Join(path, "cgroup.kill"), []byte("1"), 0) == nil {
-			continue
-		}
-		for _, pid := range pids { // version 1
-			unix.Kill(pid, unix.SIGKILL)
-		}
-	}
-}
-
-func cgroupProcesses(dirs []string) (pids []int) {
-	for _, dir := range dirs {
-		text, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
-		if err != nil {
-			continue
-		}
-		for _, field := range bytes.Fields(text) {
-			if pid, err := strconv.Atoi(string(field)); err == nil && pid > 0 {
-				pids = append(pids, pid)
-			}
-		}
-	}
-	return pids
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/cgroup"
 )
 
 const temporaryPrefix = "run-"
@@ -76,7 +77,7 @@ func removeTemporary(dir string) error {
 		return err
 	}
 	return errors.Join(
-		removeCgroups(filepath.Join(dir, allocDir)),
+		cgroup.Sweep(filepath.Join(dir, allocDir)),
 		allocdir.Sweep(dir),
 		os.RemoveAll(runtimeDir),
 	)

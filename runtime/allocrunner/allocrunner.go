@@ -34,12 +34,13 @@ type Config struct {
 	Drivers      Drivers
 	Logs         hooks.Collector
 	AllocDirRoot string
-	Store        Store             // nil keeps nothing
-	Services     services.Registry // nil keeps the registrations of each allocation for itself
-	Checks       services.Results  // nil keeps the results of checks in memory
-	Dial         services.Dial     // how checks reach what they check; nil for the network of the host
-	Report       func(Update)      // called for each change, one call at a time; should return soon
-	Hooks        HookFactory       // hooks besides the builtin ones; may be nil
+	Store        Store                             // nil keeps nothing
+	Services     services.Registry                 // nil keeps the registrations of each allocation for itself
+	Checks       services.Results                  // nil keeps the results of checks in memory
+	Dial         services.Dial                     // how checks reach what they check; nil for the network of the host
+	Report       func(Update)                      // called for each change, one call at a time; should return soon
+	Hooks        HookFactory                       // hooks besides the builtin ones; may be nil
+	Cgroups      func(driver string) hooks.Cgroups // of the tasks of a driver; nil, or returns nil, if the driver makes its own
 	Limits       Limits
 	Logger       hclog.Logger
 

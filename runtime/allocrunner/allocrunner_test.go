@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
@@ -672,5 +674,70 @@ func TestStatusNeverGoesBack(t *testing.T) {
 			}
 		}
 		want(t, "final", final, "failed")
+	})
+}
+
+// cgroups remember what was asked of them.
+type cgroups struct {
+	mu   sync.Mutex
+	said []string
+	err  error
+}
+
+func (c *cgroups) Make(allocID, task string) (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.said = append(c.said, "make "+task)
+	return "/cgroup/" + allocID + "." + task, c.err
+}
+
+func (c *cgroups) Remove(_, task string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.said = append(c.said, "remove "+task)
+	return nil
+}
+
+// A driver that does not make cgroups finds the one of its task at each start, and
+// after its end, not that of the agent, the host removes it.
+func TestCgroupOfTheHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		groups := &cgroups{}
+		a := startAgent(t, parseJob(t, job("service", sleeper)), func(c *Config) {
+			c.Cgroups = func(driver string) hooks.Cgroups {
+				want(t, "driver", driver, "fake")
+				return groups
+			}
+		})
+		a.after(time.Second)
+		told := func() string { return a.world.config("web").Resources.Linux.CpusetCgroup }
+		want(t, "told", told(), "/cgroup/"+testAllocID+".web")
+		a.die()
+		a = a.again(nil)
+		a.after(time.Second)
+		if err := a.RestartTask(t.Context(), "web"); err != nil {
+			t.Fatal(err)
+		}
+		a.after(time.Second)
+		want(t, "told by the next agent", told(), "/cgroup/"+testAllocID+".web")
+		groups.mu.Lock()
+		groups.err = errors.New("read-only file system")
+		groups.mu.Unlock()
+		if err := a.RestartTask(t.Context(), "web"); err != nil {
+			t.Fatal(err)
+		}
+		a.after(time.Second)
+		want(t, "told when none can be made", told(), "")
+		want(t, "task without it", a.state("web").State, "running")
+		a.Stop()
+		a.wait()
+		want(t, "done", groups.said, "[make web make web make web make web remove web]")
+	})
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, parseJob(t, job("service", sleeper)), func(c *Config) {
+			c.Cgroups = func(string) hooks.Cgroups { return nil }
+		})
+		h.after(time.Second)
+		want(t, "told a driver that makes its own", h.world.config("web").Resources.Linux.CpusetCgroup, "")
 	})
 }

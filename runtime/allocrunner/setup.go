@@ -88,6 +88,11 @@ func (r *Runner) makeTaskHooks(runner *taskrunner.Runner, t *api.Task) []hook.Ho
 			return allocdir.TaskOptions{SecretsMB: value(secrets), Isolation: runner.Capabilities().FSIsolation}
 		}, runner.EmitEvent, r.logger)},
 	}
+	if r.config.Cgroups != nil {
+		if groups := r.config.Cgroups(t.Driver); groups != nil {
+			list = append(list, hooks.Ordered{Order: hooks.OrderFirst, Hook: hooks.NewCgroup(groups, runner.SetCgroup, r.logger)})
+		}
+	}
 	if factory := r.config.Hooks; factory != nil {
 		before, _ := runner.Attachments()
 		list = append(list, r.noteHooks(factory.TaskHooks(r.alloc, t, r.hookContext(t.Name, runner.EmitEvent, before)))...)

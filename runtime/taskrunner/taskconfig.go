@@ -25,10 +25,11 @@ func (r *Runner) taskConfig() (*driver.TaskConfig, error) {
 		return nil, err
 	}
 	mounts, devices := r.hookMounts()
+	resources := task.Resources
 	r.mu.Lock()
 	output := r.output
+	resources.Linux.CpusetCgroup = r.cgroup
 	r.mu.Unlock()
-	resources := task.Resources
 	return &driver.TaskConfig{
 		ID:               newStartID(r.alloc.ID, r.name),
 		Name:             r.name,

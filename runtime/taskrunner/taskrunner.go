@@ -95,6 +95,7 @@ type Runner struct {
 	asked      *asked   // the restart that somebody asked for the process
 	askedAgain bool     // somebody asked for a dead task to run again
 	output     Output
+	cgroup     string // that the host has made for the driver
 	killError  error
 	quiet      bool                    // the kill has no event, and gets none at its end
 	updated    bool                    // the Update hooks have not heard of the task as it is
@@ -207,6 +208,14 @@ func (r *Runner) SetOutput(o Output) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.output = o
+}
+
+// SetCgroup says which cgroup the driver finds for the next start; none unless
+// somebody says so.
+func (r *Runner) SetCgroup(path string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cgroup = path
 }
 
 // Task returns the current version of the task.

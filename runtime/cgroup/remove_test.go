@@ -1,4 +1,4 @@
-package agent
+package cgroup
 
 import (
 	"os"
@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestRemoveCgroups(t *testing.T) {
-	parent := filepath.Join(cgroupMount, "freezer/nomad")
+func TestSweep(t *testing.T) {
+	parent := filepath.Join(mountPoint, "freezer/nomad")
 	var file unix.Statfs_t
-	if err := unix.Statfs(cgroupMount, &file); err == nil && file.Type == unix.CGROUP2_SUPER_MAGIC {
-		base := cgroupMount
+	if err := unix.Statfs(mountPoint, &file); err == nil && file.Type == unix.CGROUP2_SUPER_MAGIC {
+		base := mountPoint
 		if os.Geteuid() != 0 {
 			own, err := os.ReadFile("/proc/self/cgroup")
 			if err != nil {
@@ -49,7 +49,7 @@ func TestRemoveCgroups(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, ours), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := removeCgroups(dir); err != nil {
+	if err := Sweep(dir); err != nil {
 		t.Error(err)
 	}
 	<-ended
@@ -62,13 +62,13 @@ func TestRemoveCgroups(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, other), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := removeCgroups(dir); err != nil {
+	if err := Sweep(dir); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(stranger); err == nil {
 		t.Errorf("%s is still there", stranger)
 	}
-	if err := removeCgroups(filepath.Join(dir, "none")); err != nil {
+	if err := Sweep(filepath.Join(dir, "none")); err != nil {
 		t.Errorf("without a directory: %v", err)
 	}
 }

@@ -1,0 +1,152 @@
+package cgroup
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+)
+
+// tree is that of this machine, if something can be made in it.
+func tree(t *testing.T) *Tree {
+	t.Helper()
+	tree := Open()
+	if tree.version == None {
+		t.Skip("no cgroups can be made here")
+	}
+	id := uuid.NewString()
+	_, err := tree.Make(id, "try")
+	if err != nil {
+		t.Skipf("no cgroups can be made here: %v", err)
+	}
+	if err := tree.Remove(id, "try"); err != nil {
+		t.Fatal(err)
+	}
+	return tree
+}
+
+// own are the directories that a task has for itself.
+func (t *Tree) own(allocID, task string) (dirs []string) {
+	if t.version == V2 {
+		return []string{t.scope(allocID, task)}
+	}
+	for _, hierarchy := range v1Trees {
+		if t.has(hierarchy) {
+			dirs = append(dirs, filepath.Join(t.mount, hierarchy, "nomad", allocID+"."+task))
+		}
+	}
+	return dirs
+}
+
+func TestTask(t *testing.T) {
+	tree := tree(t)
+	id, other := uuid.NewString(), uuid.NewString()
+	path, err := tree.Make(id, "web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := tree.Make(id, "web"); again != path || err != nil {
+		t.Errorf("a second time: %s, %v, want %s", again, err, path)
+	}
+	beside, err := tree.Make(other, "web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What a driver does: the process enters what it was told, and what it knows.
+	left := exec.Command("sleep", "3600")
+	if err := left.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- left.Wait() }()
+	t.Cleanup(func() { left.Process.Kill() })
+	for _, dir := range append(tree.own(id, "web"), path) {
+		if dir == "" {
+			continue // a machine without the hierarchy of cpusets
+		}
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(left.Process.Pid)), 0); err != nil {
+			t.Errorf("enter: %v", err)
+		}
+	}
+	if tree.version == V2 {
+		for _, limit := range []string{"memory.max", "cpu.weight", "cpuset.cpus", "pids.max", "io.weight", "cpu.max"} {
+			if _, err := os.Stat(filepath.Join(path, limit)); err != nil && limit != "io.weight" { // not all kernels have it
+				t.Error(err)
+			}
+		}
+	}
+
+	if err := tree.Remove(id, "web"); err != nil {
+		t.Error(err)
+	}
+	<-ended
+	for _, dir := range tree.own(id, "web") {
+		if _, err := os.Stat(dir); err == nil {
+			t.Errorf("%s is still there", dir)
+		}
+	}
+	for _, dir := range append(tree.own(other, "web"), beside) {
+		if _, err := os.Stat(dir); dir != "" && err != nil {
+			t.Errorf("of the other task: %v", err)
+		}
+	}
+	if err := tree.Remove(other, "web"); err != nil {
+		t.Error(err)
+	}
+	if beside != "" {
+		if _, err := os.Stat(beside); err == nil {
+			t.Errorf("%s is still there", beside)
+		}
+	}
+	if err := tree.Remove(other, "web"); err != nil {
+		t.Errorf("a second time: %v", err)
+	}
+}
+
+// Tasks come and go beside each other, and so do the parents that they share.
+func TestTogether(t *testing.T) {
+	tree := tree(t)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 5 {
+				id := uuid.NewString()
+				path, err := tree.Make(id, "task")
+				if err != nil {
+					t.Error(err)
+				}
+				if _, err := os.Stat(path); path != "" && err != nil {
+					t.Error(err)
+				}
+				if err := tree.Remove(id, "task"); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestNothing(t *testing.T) {
+	none := &Tree{mount: t.TempDir()}
+	if path, err := none.Make("id", "task"); path != "" || err != nil {
+		t.Errorf("without cgroups: %q, %v", path, err)
+	}
+	if err := none.Remove("id", "task"); err != nil {
+		t.Error(err)
+	}
+	// Names come from jobs, of which an agent before may have believed more.
+	some := &Tree{version: V2, mount: t.TempDir(), shares: map[string]bool{}}
+	for _, names := range [][2]string{{"", "task"}, {"id", ""}, {"../id", "task"}, {"id", "a/b"}} {
+		if path, err := some.Make(names[0], names[1]); path != "" || err != nil {
+			t.Errorf("%q: %q, %v", names, path, err)
+		}
+	}
+	if left, _ := os.ReadDir(some.mount); len(left) > 0 {
+		t.Errorf("made: %v", left)
+	}
+}

@@ -1,0 +1,56 @@
+package hooks
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+var (
+	_ hook.TaskPrestart = (*Cgroup)(nil)
+	_ hook.TaskStop     = (*Cgroup)(nil)
+)
+
+// Cgroups makes and removes the cgroups of tasks; [cgroup.Tree] does it.
+type Cgroups interface {
+	Make(allocID, task string) (string, error)
+	Remove(allocID, task string) error
+}
+
+// Cgroup has the cgroup of a task there before its driver starts it.
+type Cgroup struct {
+	groups Cgroups
+	tell   func(path string)
+	logger hclog.Logger
+}
+
+// NewCgroup returns the hook for one task. tell hands the path on to the runner.
+func NewCgroup(groups Cgroups, tell func(path string), logger hclog.Logger) *Cgroup {
+	return &Cgroup{groups, tell, logger}
+}
+
+// Name implements hook.Hook.
+func (*Cgroup) Name() string { return "cgroup" }
+
+// Prestart implements hook.TaskPrestart. That none can be made fails no start:
+// the driver knows whether it can do without.
+func (h *Cgroup) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	path, err := h.groups.Make(req.Alloc.ID, req.Task.Name)
+	if err != nil {
+		h.logger.Warn("task without a cgroup", "task", req.Task.Name, "error", err)
+		path = ""
+	}
+	h.tell(path)
+	return hook.TaskPrestartResponse{}, nil
+}
+
+// Stop implements hook.TaskStop.
+func (h *Cgroup) Stop(_ context.Context, req hook.TaskStopRequest) error {
+	if err := h.groups.Remove(req.Alloc.ID, req.Task.Name); err != nil {
+		return fmt.Errorf("end what the task has left: %w", err)
+	}
+	return nil
+}
