@@ -60,7 +60,7 @@ func newAgentCommand(s *streams) *cobra.Command {
 		Example: `  nomad-lite agent -dev                       try it; nothing stays
   nomad-lite agent -config /etc/nomad.d
   nomad-lite agent -print-unit > /etc/systemd/system/nomad-lite.service`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.printUnit {
 				return printUnit(s.out, o)

@@ -17,7 +17,7 @@ func newAgentInfoCommand(s *streams) *cobra.Command {
 		Use:   "agent-info [flags]",
 		Short: "Show what the agent says of itself",
 		Long:  agentInfoHelp,
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE: func(*cobra.Command, []string) error {
 			c, err := client.client()
 			if err != nil {

@@ -58,6 +58,9 @@ func listen(c *config.Config, logger hclog.Logger) (*listeners, error) {
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, fmt.Errorf("%w: another agent may be running; ports { http = … } in a configuration file chooses another port", err)
 	}
+	if errors.Is(err, syscall.EADDRNOTAVAIL) {
+		return nil, fmt.Errorf("%w: choose an address of this machine with bind_addr, addresses { http = … } or -bind", err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -32,7 +32,7 @@ func newAgentMonitorCommand(s *streams) *cobra.Command {
 		Short:   "Show what the agent logs",
 		Long:    agentMonitorHelp,
 		Example: agentMonitorExamples,
-		Args:    cobra.NoArgs,
+		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := untilInterrupted(cmd.Context())
 			defer stop()

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
+	"slices"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -72,8 +75,25 @@ func (r *runningAgent) announce(ctx context.Context) {
 	case <-r.agent.Registered():
 		r.systemd.tell("READY=1")
 		fmt.Fprintf(r.streams.err, "==> agent is ready: %s, data in %s\n", r.listen, r.agent.DataDir())
+		if address := r.hidden(); address != "" {
+			fmt.Fprintf(r.streams.err, "    export NOMAD_ADDR=%s\n", address)
+		}
 	case <-ctx.Done():
 	}
+}
+
+// hidden is the address of an agent that commands do not find without being told,
+// else it is empty.
+func (r *runningAgent) hidden() string {
+	switch {
+	case slices.Contains(localSockets(), r.listen.socket):
+		return ""
+	case !r.options.dev: // no token is asked for there
+		return "unix://" + r.listen.socket
+	case r.listen.String() == "http://"+net.JoinHostPort(loopback, strconv.Itoa(defaultHTTPPort)) && localSocket() == "":
+		return ""
+	}
+	return r.listen.String()
 }
 
 // obey does what signals ask for, until the agent has ended.

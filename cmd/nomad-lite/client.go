@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -102,12 +103,7 @@ func (f *clientFlags) config() *api.Config {
 
 // localSocket finds an agent of this machine that lets us in without a token.
 func localSocket() string {
-	dirs := []string{"/var/lib/nomad-lite"}
-	if dir, err := defaultDataDir(); err == nil && dir != dirs[0] {
-		dirs = append([]string{dir}, dirs...)
-	}
-	for _, dir := range dirs {
-		socket := filepath.Join(dir, socketFile)
+	for _, socket := range localSockets() {
 		// Only an attempt tells whether somebody listens there, and to us.
 		if c, err := net.DialTimeout("unix", socket, time.Second); err == nil {
 			c.Close()
@@ -115,6 +111,16 @@ func localSocket() string {
 		}
 	}
 	return ""
+}
+
+// localSockets are where an agent of this machine listens, unless it is told
+// otherwise.
+func localSockets() []string {
+	sockets := []string{filepath.Join("/var/lib/nomad-lite", socketFile)}
+	if dir, err := defaultDataDir(); err == nil && filepath.Join(dir, socketFile) != sockets[0] {
+		sockets = slices.Insert(sockets, 0, filepath.Join(dir, socketFile))
+	}
+	return sockets
 }
 
 // query are the options of a read. No namespace means that of the client.
@@ -166,6 +172,8 @@ func unreachable(err error) string {
 		return "Name the authority that signed the certificate of the agent with -ca-cert"
 	case strings.Contains(text, "x509"):
 		return "Name what the certificate of the agent was made for with -tls-server-name"
+	case strings.Contains(text, "unsupported protocol scheme"):
+		return "Write the address with its scheme in -address or NOMAD_ADDR, such as http://127.0.0.1:4646"
 	case strings.Contains(text, "HTTP response to HTTPS client"):
 		return "The agent does not speak TLS: write http:// in -address or NOMAD_ADDR"
 	}

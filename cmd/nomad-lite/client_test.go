@@ -31,6 +31,7 @@ func TestConnectionErrors(t *testing.T) {
 	for name, c := range map[string]struct{ flags, says string }{
 		"nobody listens":          {"-address http://127.0.0.1:1", "Is an agent running?"},
 		"no socket":               {"-address unix:///nowhere.sock", "Is an agent running?"},
+		"no scheme":               {"-address 127.0.0.1", "with its scheme in -address"},
 		"no token":                {"-address " + plain.URL, "export NOMAD_TOKEN="},
 		"wrong token":             {"-token x -address " + plain.URL, "export NOMAD_TOKEN="},
 		"let in":                  {"-token secret -address " + plain.URL, ""},

@@ -50,7 +50,7 @@ func newEventStreamCommand(s *streams) *cobra.Command {
 		Short:   "Show events as they happen",
 		Long:    eventStreamHelp,
 		Example: eventStreamExamples,
-		Args:    cobra.NoArgs,
+		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := untilInterrupted(cmd.Context())
 			defer stop()

@@ -50,7 +50,7 @@ func newNamespaceListCommand(s *streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list [flags]",
 		Short: "List namespaces",
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := o.client.client()
 			if err != nil {

@@ -44,7 +44,7 @@ func newNodeMetaReadCommand(s *streams) *cobra.Command {
 		Use:   "read [flags]",
 		Short: "Show the metadata of a node",
 		Long:  nodeMetaReadHelp,
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return readNodeMeta(cmd.Context(), o, s)
 		},

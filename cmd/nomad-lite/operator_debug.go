@@ -59,7 +59,7 @@ func newOperatorDebugCommand(s *streams) *cobra.Command {
 		Long:  operatorDebugHelp,
 		Example: `  nomad-lite operator debug
   nomad-lite operator debug -duration 10s -interval 2s -event-topic Job:web,Allocation`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.duration < 0 || o.interval <= 0 || o.profile < 0 {
 				return usageError(cmd, errors.New("-duration and -pprof-duration take a time, -interval one that is not zero"))

@@ -28,7 +28,7 @@ func newOperatorMetricsCommand(s *streams) *cobra.Command {
 		Short:   "Print what the agent counts and measures",
 		Long:    operatorMetricsHelp,
 		Example: operatorMetricsExamples,
-		Args:    cobra.NoArgs,
+		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.form != "json" && o.form != "prometheus" {
 				return usageError(cmd, errors.New("-format takes json or prometheus"))

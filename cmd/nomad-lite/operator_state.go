@@ -64,7 +64,12 @@ func newStateInspectCommand(s *streams) *cobra.Command {
 		Use:   "inspect [flags] DATA-DIR|FILE [TABLE [KEY]]",
 		Short: "Show what is in a state file",
 		Long:  stateInspectHelp,
-		Args:  cobra.RangeArgs(1, 3),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) < 1 || len(args) > 3 {
+				return usageError(cmd, fmt.Errorf("takes a data directory or state file, and perhaps a table and a key, and not %q", args))
+			}
+			return nil
+		},
 		RunE: func(_ *cobra.Command, args []string) error {
 			contents, err := store.Inspect(stateFile(args[0]))
 			if err != nil {
@@ -89,7 +94,12 @@ func newStateVerifyCommand(s *streams) *cobra.Command {
 		Use:   "verify DATA-DIR|FILE",
 		Short: "Check a state file",
 		Long:  stateVerifyHelp,
-		Args:  cobra.ExactArgs(1),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usageError(cmd, fmt.Errorf("takes one data directory or state file, and not %q", args))
+			}
+			return nil
+		},
 		RunE: func(_ *cobra.Command, args []string) error {
 			path := stateFile(args[0])
 			contents, err := store.Inspect(path)

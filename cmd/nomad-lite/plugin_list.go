@@ -30,7 +30,7 @@ func newPluginListCommand(s *streams) *cobra.Command {
 		Use:   "list [flags]",
 		Short: "List the plugins that a job could use",
 		Long:  pluginListHelp,
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			list, err := listPlugins(cmd.Context(), plugins, s)
 			if err != nil {

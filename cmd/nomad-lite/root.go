@@ -189,6 +189,14 @@ func usageError(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("%s: %w\nRun '%s --help' for its flags and arguments", cmd.CommandPath(), err, cmd.CommandPath())
 }
 
+// noArguments is for a command that takes none.
+func noArguments(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return usageError(cmd, fmt.Errorf("takes no arguments, and not %q", args))
+}
+
 // execute runs one command line and returns its exit code.
 func execute(args []string, s *streams) int {
 	if serve := helper(args, s); serve != nil {

@@ -34,7 +34,7 @@ func newServerMembersCommand(s *streams) *cobra.Command {
 		Use:   "members [flags]",
 		Short: "List servers",
 		Long:  serverMembersHelp,
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return serverMembers(cmd.Context(), o, s)
 		},

@@ -42,7 +42,7 @@ func newServiceListCommand(s *streams) *cobra.Command {
 		Use:   "list [flags]",
 		Short: "List services",
 		Long:  serviceListHelp,
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return listServices(cmd.Context(), o, s)
 		},

@@ -28,7 +28,7 @@ func newSystemActionCommand(s *streams, name, about, help string, action func(*a
 		Use:   name + " [flags]",
 		Short: about,
 		Long:  help,
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := client.client()
 			if err != nil {

@@ -14,7 +14,7 @@ func newVersionCommand(s *streams) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version of this binary",
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE: func(*cobra.Command, []string) error {
 			_, err := fmt.Fprintln(s.out, "nomad-lite", buildVersion())
 			return err

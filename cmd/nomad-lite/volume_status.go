@@ -37,7 +37,7 @@ func newVolumeStatusCommand(s *streams) *cobra.Command {
 		Use:   "status [flags]",
 		Short: "Show volumes",
 		Long:  volumeStatusHelp,
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.kind != "" && o.kind != "host" && o.kind != "csi" {
 				return usageError(cmd, errors.New("-type takes host or csi"))
