@@ -132,7 +132,7 @@ func New(c Config) (*Runner, error) {
 		done:        make(chan struct{}),
 		restartTurn: make(chan struct{}, 1),
 	}
-	r.updates.ready = make(chan struct{}, 1)
+	r.updates.ready, r.updates.last = make(chan struct{}, 1), make(chan struct{})
 	group := c.Alloc.GetTaskGroup()
 	if group == nil {
 		return nil, fmt.Errorf("alloc %s: job %q has no group %q", c.Alloc.ID, c.Alloc.JobID, c.Alloc.TaskGroup)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -37,13 +38,37 @@ func (r *Runner) prerun(live context.Context) error {
 	return nil
 }
 
+// untilStop returns a context that ends with the stop of the allocation, too, or
+// when it is about to stop: hooks that hang must not hold that up. The function must
+// be called.
+func (r *Runner) untilStop(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var waiting sync.WaitGroup
+	waiting.Go(func() {
+		select {
+		case <-r.stopping:
+		case <-r.updates.last:
+		case <-ctx.Done():
+		}
+		cancel()
+	})
+	return ctx, func() {
+		cancel()
+		waiting.Wait()
+	}
+}
+
 func (r *Runner) updateHooks(ctx context.Context) {
+	ctx, end := r.untilStop(ctx)
+	defer end()
 	each(ctx, r, "update", func(ctx context.Context, h hook.AllocUpdate) error {
 		return h.UpdateAlloc(ctx, hook.AllocUpdateRequest{Alloc: r.forHooks(), Env: r.env().Vars()})
 	})
 }
 
 func (r *Runner) preTaskRestart(ctx context.Context) {
+	ctx, end := r.untilStop(ctx)
+	defer end()
 	each(ctx, r, "pretaskrestart", func(ctx context.Context, h hook.AllocPreTaskRestart) error {
 		return h.PreTaskRestart(ctx, hook.AllocPreTaskRestartRequest{Alloc: r.forHooks()})
 	})
@@ -84,12 +109,12 @@ func (r *Runner) Destroy(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// each calls the hooks that take part in a moment, one after the other. What goes
-// wrong is logged, unless they were cut short.
+// each calls the hooks that take part in a moment, one after the other, until ctx
+// ends. What goes wrong is logged, unless they were cut short.
 func each[H any](ctx context.Context, r *Runner, moment string, call func(context.Context, H) error) {
 	for _, h := range r.hooks {
 		at, ok := h.(H)
-		if !ok {
+		if !ok || ctx.Err() != nil {
 			continue
 		}
 		err := r.callHook(ctx, moment, h, r.limits.HookDeadline, func(ctx context.Context) error { return call(ctx, at) })

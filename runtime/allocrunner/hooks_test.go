@@ -638,6 +638,56 @@ func TestShutdownWhileATaskIsSaidToHaveEnded(t *testing.T) {
 	})
 }
 
+// A stop does not wait for a hook that hangs, unless that has to see the stop
+// itself: it has its deadline.
+func TestStopWhileAHookHangs(t *testing.T) {
+	for _, c := range []struct {
+		moment string
+		ofTask bool
+		begin  func(*harness, *api.Job) // the moment
+		want   string
+	}{
+		{"prerun", false, nil, "0s"},
+		{"update ", false, func(h *harness, j *api.Job) { h.Update(place(j)) }, "0s"},
+		{"pretaskrestart", false, func(h *harness, _ *api.Job) { go func() { _ = h.RestartAll(context.Background()) }() }, "0s"}, // an error is an answer
+		{"prestart", true, nil, "0s"},
+		{"poststart", true, nil, "0s"},
+		{"update", true, func(h *harness, j *api.Job) { h.Update(place(j)) }, "0s"},
+		{"prekill", false, nil, "10s"},
+		{"prekilling", true, nil, "10s"},
+		{"exited", true, nil, "10s"},
+		{"stop", true, nil, "10s"},
+		{"postrun", false, nil, "10s"},
+	} {
+		t.Run(c.moment, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				slow := &script{name: "slow", hang: map[string]bool{c.moment: true}}
+				hooks := withHooks([]hook.Hook{allocScript{slow}}, nil)
+				if c.ofTask {
+					hooks = withHooks(nil, []hook.Hook{taskScript{slow}})
+				}
+				j := parseJob(t, job("service", sleeper))
+				h := start(t, j, hooks)
+				h.after(time.Second)
+				if c.begin != nil {
+					c.begin(h, j)
+				}
+				h.after(time.Second)
+				begin := time.Now()
+				stop := place(j)
+				stop.DesiredStatus = api.AllocDesiredStatusStop
+				h.Update(stop)
+				h.wait()
+				want(t, "the stop takes", time.Since(begin), c.want)
+				if !slices.Contains(slow.moments(), c.moment) {
+					t.Errorf("the moment has not come: %v", slow.moments())
+				}
+				want(t, "processes left", h.world.alive(), "[]")
+			})
+		})
+	}
+}
+
 func TestShutdownDuringAStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, parseJob(t, job("service", `task "web" {

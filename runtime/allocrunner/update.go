@@ -14,6 +14,7 @@ import (
 // updates holds the newest version of the allocation that has not been applied.
 type updates struct {
 	ready chan struct{} // holds a tick when there is one
+	last  chan struct{} // closed when there was one that stops the allocation
 
 	mu   sync.Mutex
 	next *api.Allocation
@@ -24,6 +25,9 @@ func (u *updates) put(alloc *api.Allocation) {
 	u.mu.Lock()
 	if u.next == nil || u.next.AllocModifyIndex <= alloc.AllocModifyIndex {
 		u.next = alloc
+	}
+	if alloc.ServerTerminalStatus() {
+		closeOnce(u.last)
 	}
 	u.mu.Unlock()
 	select {
