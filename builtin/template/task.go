@@ -435,6 +435,8 @@ func (t *task) runScript(ctx context.Context, s *script) {
 	}
 	outcome := ""
 	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		outcome = fmt.Sprintf("It was ended after %v", s.Timeout)
 	case err != nil:
 		outcome = err.Error()
 	case result.Exit.Signal != 0:

@@ -119,6 +119,30 @@ func TestScripts(t *testing.T) {
 	})
 }
 
+// A script that takes too long, and one that meets no process, have failed.
+func TestScriptsThatCannotEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.put("app", "w", "one")
+		s := &script{Command: "/bin/x", Timeout: 3 * time.Second, FailOnError: true}
+		f.run(f.request("web", one(block{EmbeddedTmpl: greet, ChangeMode: "script", ChangeScript: s})))
+		for i, c := range []struct {
+			err  error
+			want string
+		}{
+			{context.DeadlineExceeded, "It was ended after 3s"},
+			{sdk.ErrNoTask, sdk.ErrNoTask.Error()},
+		} {
+			f.reply["exec"] = c.err
+			f.put("app", "w", fmt.Sprint(i))
+			time.Sleep(6 * time.Second)
+			text := "Template failed to run script /bin/x with arguments: []. " + c.want
+			f.expect("web: exec [/bin/x] 3s", "web: event Task hook failed / "+text, "web: kill "+text)
+		}
+		f.stop()
+	})
+}
+
 // RS-081: a variable that is missing keeps the task from starting, and people
 // are told; a service without instances does not.
 func TestMissing(t *testing.T) {

@@ -72,6 +72,8 @@ func hostError(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: %s", ErrDenied, s.Message())
 	case s.Code() == codes.NotFound:
 		return fmt.Errorf("%w: %s", ErrNoTask, s.Message())
+	case s.Code() == codes.DeadlineExceeded:
+		return context.DeadlineExceeded // one that the request has set
 	case s.Code() == codes.Unavailable:
 		return ErrHostGone
 	case s.Code() == codes.Unknown:
