@@ -1,6 +1,7 @@
-// Package calls matches answers with the requests that wait for them: many may be
-// under way at once over one connection, and answers come in any order.
+// Package calls is what the clients of our own helper processes have in common. Many
+// requests may be under way at once over one connection, and answers come in any
+// order: see [Pending]. The process may die and come back: see [Line].
 //
-// It sends and receives nothing. Who owns the connection does: plugins/keeper for
-// the keeper, runtime/logs for the log collector.
+// It connects, sends and receives nothing. Who owns the connection does:
+// plugins/keeper for the keeper, runtime/logs for the log collector.
 package calls

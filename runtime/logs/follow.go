@@ -82,7 +82,7 @@ func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chu
 			return nil
 		}
 		c.mu.Lock()
-		l := c.link
+		l := c.line.Now()
 		ended := st != nil && st.ended
 		c.mu.Unlock()
 		if ended {

@@ -1,0 +1,68 @@
+package calls
+
+import (
+	"context"
+	"errors"
+	"sync"
+)
+
+// connection is what a Line leads over; the zero value is none.
+type connection interface {
+	comparable
+	Ended() bool
+}
+
+// Line is the way to a process that comes and goes: one connection after the other,
+// and none in between. Its methods may be called concurrently.
+type Line[C connection] struct {
+	stop   <-chan struct{}
+	closed error
+
+	mu      sync.Mutex
+	now     C
+	err     error         // why there is no connection
+	changed chan struct{} // closed and replaced by Set
+}
+
+// NewLine returns a line without a connection. When stop is closed, the error of
+// those who wait is closed.
+func NewLine[C connection](stop <-chan struct{}, closed error) *Line[C] {
+	return &Line[C]{stop: stop, closed: closed, changed: make(chan struct{})}
+}
+
+// Set replaces the connection. Without one, err may say why.
+func (l *Line[C]) Set(c C, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.now, l.err = c, err
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// Now returns the connection that was set last, which may have ended.
+func (l *Line[C]) Now() C {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.now
+}
+
+// Wait returns the connection, and waits while there is none. If ctx ends before,
+// the error also says why there was none.
+func (l *Line[C]) Wait(ctx context.Context) (c C, err error) {
+	var none C
+	for {
+		l.mu.Lock()
+		now, changed, last := l.now, l.changed, l.err
+		l.mu.Unlock()
+		if now != none && !now.Ended() {
+			return now, nil
+		}
+		select {
+		case <-changed:
+		case <-l.stop:
+			return none, l.closed
+		case <-ctx.Done():
+			return none, errors.Join(context.Cause(ctx), last)
+		}
+	}
+}

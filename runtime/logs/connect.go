@@ -1,0 +1,299 @@
+package logs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+)
+
+// publish replaces the connection.
+func (c *Collector) publish(l *link, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l != nil {
+		c.process = l.process
+	}
+	c.line.Set(l, err)
+	for _, st := range c.streams {
+		st.wake() // followers ask the new process for news
+	}
+}
+
+// maintain keeps a connection to a collector process, while there are tasks, until
+// Close.
+func (c *Collector) maintain() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	c.wg.Go(func() {
+		select {
+		case <-c.stop:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	for c.needed(ctx) {
+		l := c.connect(ctx)
+		if l == nil {
+			break
+		}
+		c.publish(l, nil)
+		c.use(ctx, l)
+		c.publish(nil, nil)
+		l.close()
+	}
+	c.publish(nil, ErrClosed)
+}
+
+// needed waits for a task. It is false when ctx has ended.
+func (c *Collector) needed(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		if c.hasTasks() {
+			return true
+		}
+		select {
+		case <-c.tasked:
+		case <-ctx.Done():
+		}
+	}
+	return false
+}
+
+func (c *Collector) hasTasks() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.tasks) > 0
+}
+
+// use waits until a process cannot be used any more, or has not been for a while; it
+// is ended then.
+func (c *Collector) use(ctx context.Context, l *link) {
+	quiet := time.NewTimer(c.conf.quiet)
+	defer quiet.Stop()
+	for {
+		select {
+		case <-l.Done():
+			c.conf.Logger.Warn("log collector is gone", "pid", l.process.PID)
+			return
+		case <-ctx.Done():
+			return
+		case <-c.tasked:
+			quiet.Reset(c.conf.quiet)
+		case <-quiet.C:
+			if c.giveUp() {
+				quit(l)
+				return
+			}
+		}
+	}
+}
+
+// giveUp lets go of the process, unless there is a task: the next one waits for the
+// next process.
+func (c *Collector) giveUp() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.tasks) > 0 {
+		return false
+	}
+	c.line.Set(nil, nil)
+	return true
+}
+
+// connect returns a connection to a process that has all streams. It tries
+// until ctx ends, and returns nil then.
+func (c *Collector) connect(ctx context.Context) *link {
+	for delay := 20 * time.Millisecond; ctx.Err() == nil; delay = min(2*delay, 2*time.Second) {
+		l, err := c.join(ctx)
+		if err == nil {
+			err = c.handOverAll(ctx, l)
+			if err == nil {
+				return l
+			}
+			l.close()
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		c.conf.Logger.Error("no log collector", "error", err)
+		c.publish(nil, err)
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+func (c *Collector) handOverAll(ctx context.Context, l *link) error {
+	c.mu.Lock()
+	tasks := make([]*taskState, 0, len(c.tasks))
+	for _, t := range c.tasks {
+		if t.dir >= 0 {
+			tasks = append(tasks, t)
+		}
+	}
+	c.mu.Unlock()
+	for _, t := range tasks {
+		for _, s := range streams {
+			c.mu.Lock()
+			k := key{t.AllocID, t.Name, s}
+			wanted := c.streams[k] != nil
+			c.mu.Unlock()
+			if !wanted {
+				continue
+			}
+			fifo, err := c.conf.Keeper.Take(ctx, k.held())
+			if err == nil {
+				err = c.handOver(ctx, l, t, k, fifo)
+				fifo.Close()
+			}
+			if errors.Is(err, errDown) || ctx.Err() != nil {
+				return err
+			}
+			if err != nil && !errors.Is(err, keeper.ErrNotHeld) {
+				c.conf.Logger.Error("output of a task is not collected", "alloc_id", k.AllocID, "task", k.Task, "error", err)
+			}
+		}
+	}
+	return nil
+}
+
+// join connects to the collector process, and starts one if there is none.
+func (c *Collector) join(ctx context.Context) (*link, error) {
+	f, err := lock(filepath.Join(c.conf.Dir, lockName), unix.LOCK_EX)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	path := filepath.Join(c.conf.Dir, socketName)
+	dir, err := os.OpenFile(c.conf.Dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	// Through a handle: the path of a data directory may be longer than a socket
+	// address can be.
+	address := &net.UnixAddr{Net: "unixpacket", Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), socketName)}
+
+	l, err := c.dial(ctx, address)
+	if err == nil {
+		if !replace(l, c.conf.Logger) {
+			// The keeper that started it may be gone.
+			if err := c.conf.Keeper.Adopt(ctx, l.process); err != nil {
+				l.close()
+				return nil, err
+			}
+			return l, nil
+		}
+		err = errDown
+	}
+	if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, errDown) {
+		return nil, fmt.Errorf("connect to log collector: %w", err)
+	}
+	if b, err := os.ReadFile(filepath.Join(c.conf.Dir, logName)); err == nil && len(b) > 0 {
+		c.conf.Logger.Error("the last log collector crashed", "stderr", strings.TrimSpace(string(b[:min(len(b), 4<<10)])))
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("remove stale socket: %w", err)
+	}
+	if err := c.spawn(ctx, address, path); err != nil {
+		return nil, err
+	}
+	if l, err = c.dial(ctx, address); err != nil {
+		return nil, fmt.Errorf("connect to log collector: %w", err)
+	}
+	return l, nil
+}
+
+// replace ends a process that runs another build than ours. What it has not
+// moved is in the FIFOs, for the next one.
+func replace(l *link, logger hclog.Logger) bool {
+	exe, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return false
+	}
+	defer exe.Close()
+	if same, err := l.process.Runs(exe); same || err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return false
+	}
+	logger.Info("replacing the log collector, which is another build", "pid", l.process.PID)
+	quit(l)
+	l.close()
+	return true
+}
+
+// quit ends a process.
+func quit(l *link) {
+	_ = l.send(&message{Op: opQuit})
+	select {
+	case <-l.Done():
+	case <-time.After(time.Second):
+		_ = l.process.Signal(unix.SIGKILL) // nothing is lost by that, either
+	}
+}
+
+// spawn starts a collector process through the keeper. It gets a socket that
+// listens already, so that nobody has to wait for it.
+func (c *Collector) spawn(ctx context.Context, address *net.UnixAddr, path string) error {
+	listener, err := net.ListenUnix("unixpacket", address)
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", path, err)
+	}
+	listener.SetUnlinkOnClose(false)
+	defer listener.Close()
+	if err := os.Chmod(path, 0o600); err != nil {
+		return err
+	}
+	socket, err := listener.File()
+	if err != nil {
+		return err
+	}
+	defer socket.Close()
+	stderr, err := os.OpenFile(filepath.Join(c.conf.Dir, logName), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	defer stderr.Close()
+	conf, err := json.Marshal(setup{Dir: c.conf.Dir, Ephemeral: c.conf.Keeper.Ephemeral(), Linger: c.conf.Linger})
+	if err != nil {
+		return err
+	}
+	_, err = c.conf.Keeper.Spawn(ctx, keeper.Command{
+		Name:   "log collector",
+		Path:   "/proc/self/exe",
+		Args:   c.conf.Args,
+		Env:    append(keeper.RuntimeEnv(), envSetup+"="+string(conf)),
+		Stdin:  socket,
+		Stderr: stderr,
+	})
+	return err
+}
+
+// event handles what the process says on its own accord.
+func (c *Collector) event(m *message) {
+	switch m.Op {
+	case opOutput:
+		c.mu.Lock()
+		if st := c.streams[m.Key]; st != nil {
+			st.index = max(st.index, m.Index)
+			st.wake()
+		}
+		c.mu.Unlock()
+	case opLoss:
+		loss := Loss{AllocID: m.Key.AllocID, Task: m.Key.Task, Stream: m.Key.Stream, Bytes: m.Bytes, Reason: m.Error, Over: m.Over}
+		c.conf.Logger.Warn("output of a task is lost", "alloc_id", loss.AllocID, "task", loss.Task,
+			"stream", loss.Stream, "bytes", loss.Bytes, "over", loss.Over, "error", loss.Reason)
+		c.conf.OnLoss(loss)
+	}
+}
