@@ -149,6 +149,8 @@ func failed(what string, err error) error {
 	switch {
 	case strings.Contains(text, "Permission denied"):
 		text += "\nShow the token of the agent: export NOMAD_TOKEN=$(cat <data dir>/token)"
+	case strings.Contains(text, " is in nonexistent namespace "):
+		text += "\nMake the namespace: nomad-lite namespace apply NAME"
 	case strings.Contains(text, "HTTP request to an HTTPS server"):
 		text += "\nThe agent wants TLS: write https:// in -address or NOMAD_ADDR"
 	}

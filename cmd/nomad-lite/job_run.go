@@ -85,7 +85,7 @@ func submit(ctx context.Context, o jobRunOptions, job *jobFile, path string, s *
 		if _, reason, found := strings.Cut(err.Error(), conflict); found {
 			return fmt.Errorf("%s%s\nJob not updated", conflict, strings.TrimSuffix(reason, ")"))
 		}
-		return failed("submit job "+path, err)
+		return job.placed(failed("submit job "+path, err))
 	}
 	s.warn(out.Warnings)
 	if out.EvalID == "" {

@@ -142,6 +142,30 @@ func (j *jobFile) check(s *streams) (bool, error) {
 	return false, j.writePlaces(s, places)
 }
 
+// placed adds to an error with which an agent has refused the job where in the file
+// that is of which it speaks.
+func (j *jobFile) placed(refusal error) error {
+	text := refusal.Error()
+	var places hcl.Diagnostics
+	for line := range strings.Lines(text) {
+		path, reason, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		if strings.HasPrefix(path, "group.") {
+			places = append(places, j.at(strings.Split(path, "."), reason))
+		}
+	}
+	model.Canonicalize(j.job)
+	for _, fault := range model.Faults(model.Validate(j.job)) {
+		if strings.Contains(text, fault.Text) {
+			places = append(places, j.at(fault.Path, fault.Text))
+		}
+	}
+	var b strings.Builder
+	if err := j.writePlaces(&streams{err: &b}, places); err != nil || b.Len() == 0 {
+		return refusal
+	}
+	return fmt.Errorf("%w\n%s", refusal, strings.TrimRight(b.String(), "\n"))
+}
+
 // refuse says everything in a canonical job that this build cannot run, with
 // its place in the file: in the foreground, or by an agent, which can wait. The
 // drivers are the names of those that there are; nil means that they are not known
