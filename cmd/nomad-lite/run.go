@@ -404,8 +404,8 @@ func (r *foregroundRun) await(output func()) {
 	}
 }
 
-// checkPlugins refuses the job when a driver or hook that it needs is not there, or
-// has a plugin that cannot be started.
+// checkPlugins refuses the job when a driver or hook that it needs is not there, has
+// a plugin that cannot be started, or does not take what the job says to it.
 func (r *foregroundRun) checkPlugins(ctx context.Context) error {
 	wanted := r.file.drivers()
 	drivers := r.agent.Drivers()
@@ -425,6 +425,9 @@ func (r *foregroundRun) checkPlugins(ctx context.Context) error {
 	}
 	names := slices.AppendSeq(builtinDrivers(), maps.Keys(drivers))
 	if good, err := r.file.refuse(r.streams, names, true); err != nil || !good {
+		return errors.Join(errRefused, err)
+	}
+	if good, err := r.file.askDrivers(ctx, r.agent, wanted, r.streams); err != nil || !good {
 		return errors.Join(errRefused, err)
 	}
 	good, trouble, err := r.file.askHooks(ctx, r.agent, r.streams)

@@ -16,18 +16,27 @@ import (
 )
 
 // checkConfigs compares the config blocks of the tasks with what their drivers
-// take, and says what does not fit, with its place in the file. The drivers are
-// the names of those that there are; each is started and asked. One that cannot be
-// started is no fault of the job, and is only told of. The answer is whether all
-// fits.
-func (j *jobFile) checkConfigs(ctx context.Context, plugins localPlugins, drivers []string, s *streams) (bool, error) {
+// take, and says what does not fit. The drivers are the names of those that there
+// are; each is started and asked. The answer is whether all fits.
+func (j *jobFile) checkConfigs(ctx context.Context, plugins localPlugins, drivers []string, s *streams) (good bool, err error) {
 	wanted := slices.DeleteFunc(j.drivers(), func(name string) bool { return !slices.Contains(drivers, name) })
 	if len(wanted) == 0 {
 		return true, nil
 	}
-	schemas, err := taskSchemas(ctx, plugins, wanted, s)
-	if err != nil {
-		return false, err
+	asked := withPlugins(ctx, plugins, wanted, func(a *agent.Agent) { good, err = j.askDrivers(ctx, a, wanted, s) })
+	return good, errors.Join(err, asked)
+}
+
+// askDrivers says what does not fit of the config blocks, with its place in the
+// file. A driver that cannot be started is no fault of the job, and is only told of.
+func (j *jobFile) askDrivers(ctx context.Context, a *agent.Agent, wanted []string, s *streams) (bool, error) {
+	schemas := make(map[string]*hclspec.Spec)
+	for _, name := range wanted {
+		schema, err := a.TaskConfigSchema(ctx, name)
+		if err != nil {
+			fmt.Fprintf(s.err, "warning: config blocks for driver %q are not checked: %v\n", name, err)
+		}
+		schemas[name] = schema
 	}
 	var faults hcl.Diagnostics
 	eachTask(j.job, func(group *api.TaskGroup, task *api.Task) {
@@ -45,21 +54,6 @@ func (j *jobFile) checkConfigs(ctx context.Context, plugins localPlugins, driver
 	}
 	fmt.Fprintln(s.err, "Driver configuration errors:")
 	return false, jobspec.WriteDiagnostics(s.err, faults, j.file.Texts)
-}
-
-// taskSchemas asks drivers what they take.
-func taskSchemas(ctx context.Context, plugins localPlugins, wanted []string, s *streams) (schemas map[string]*hclspec.Spec, err error) {
-	schemas = make(map[string]*hclspec.Spec)
-	err = withPlugins(ctx, plugins, wanted, func(a *agent.Agent) {
-		for _, name := range wanted {
-			schema, err := a.TaskConfigSchema(ctx, name)
-			if err != nil {
-				fmt.Fprintf(s.err, "warning: config blocks for driver %q are not checked: %v\n", name, err)
-			}
-			schemas[name] = schema
-		}
-	})
-	return schemas, err
 }
 
 // withPlugins lets do ask plugins of these names.
