@@ -91,7 +91,7 @@ func sortedChecks(checks api.AllocCheckStatuses) []api.AllocCheckStatus {
 	for _, check := range checks {
 		sorted = append(sorted, check)
 	}
-	slices.SortStableFunc(sorted, func(a, b api.AllocCheckStatus) int {
+	slices.SortFunc(sorted, func(a, b api.AllocCheckStatus) int {
 		return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Task, b.Task), cmp.Compare(a.Check, b.Check), cmp.Compare(a.ID, b.ID))
 	})
 	return sorted

@@ -276,7 +276,7 @@ func (e *encoder) appendMap(b []byte, v reflect.Value, depth int) ([]byte, error
 	for key, value := range v.Seq2() {
 		entries = append(entries, entry{fmt.Sprint(key.Interface()), value})
 	}
-	slices.SortStableFunc(entries, func(a, b entry) int { return strings.Compare(a.name, b.name) })
+	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.name, b.name) })
 	b = append(b, '{')
 	how := formOf(v.Type().Elem())
 	for i, entry := range entries {

@@ -2,12 +2,35 @@ package httpapi
 
 import (
 	"net"
+	"net/http/pprof"
 	"os"
 	"slices"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
 )
+
+// agentProfile is for those who look for a fault in the agent itself.
+func (a *API) agentProfile(r *request) (any, error) {
+	if !a.config.Debug {
+		return nil, errDenied
+	}
+	if err := r.thisNode(a); err != nil {
+		return nil, err
+	}
+	handler := pprof.Handler(r.id).ServeHTTP
+	switch r.id {
+	case "cmdline":
+		handler = pprof.Cmdline
+	case "profile":
+		handler = pprof.Profile
+	case "trace":
+		handler = pprof.Trace
+	}
+	r.answered = true
+	handler(r.w, r.Request)
+	return nil, nil
+}
 
 // shown are the variables of the environment whose values are no secrets.
 var shown = []string{"GODEBUG", "GOMAXPROCS", "GOMEMLIMIT", "HOME", "LANG", "PATH", "PWD", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}

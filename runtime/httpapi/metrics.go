@@ -1,20 +1,18 @@
 package httpapi
 
 import (
-	"bufio"
 	"cmp"
 	"context"
-	"fmt"
-	"io"
 	"net/http"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
@@ -50,11 +48,13 @@ func (a *API) metrics(r *request) (any, error) {
 		if t.NoPrometheus {
 			return nil, &statusError{http.StatusUnsupportedMediaType, "Prometheus is not enabled"}
 		}
-		samples := a.measure(r.Context(), t)
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(scrape(a.measure(r.Context(), t)))
 		r.answered = true
-		r.w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		r.begin()
-		return nil, expose(r.w, samples)
+		sources := prometheus.Gatherers{prometheus.DefaultGatherer, registry}
+		promhttp.HandlerFor(sources, promhttp.HandlerOpts{DisableCompression: true, ErrorHandling: promhttp.ContinueOnError}).ServeHTTP(r.w, r.Request)
+		return nil, nil
 	case "":
 		return summary(a.measure(r.Context(), t), time.Now()), nil
 	default:
@@ -62,33 +62,26 @@ func (a *API) metrics(r *request) (any, error) {
 	}
 }
 
-var (
-	promName  = strings.NewReplacer(".", "_", "-", "_")
-	promValue = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
-)
+// scrape gives samples to Prometheus' library.
+type scrape []sample
 
-// expose writes samples, which are in the order of their names, in the text format of
-// Prometheus.
-func expose(w io.Writer, samples []sample) error {
-	out, last := bufio.NewWriter(w), ""
-	for _, one := range samples {
-		name := promName.Replace(one.name)
-		if name != last {
-			kind := "gauge"
-			if one.counts {
-				kind = "counter"
-			}
-			fmt.Fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", name, one.name, name, kind)
-			last = name
+// Describe says nothing: what there is to measure depends on the jobs.
+func (scrape) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (s scrape) Collect(metrics chan<- prometheus.Metric) {
+	for _, one := range s {
+		names, values := make([]string, 0, len(one.labels)), make([]string, 0, len(one.labels))
+		for name, value := range one.labels {
+			names, values = append(names, name), append(values, strings.ToValidUTF8(value, "?"))
 		}
-		var labels []string
-		for label, value := range one.labels {
-			labels = append(labels, label+`="`+promValue.Replace(strings.ToValidUTF8(value, "?"))+`"`)
+		kind := prometheus.GaugeValue
+		if one.counts {
+			kind = prometheus.CounterValue
 		}
-		slices.Sort(labels)
-		fmt.Fprintf(out, "%s{%s} %s\n", name, strings.Join(labels, ","), strconv.FormatFloat(one.value, 'g', -1, 64))
+		name := strings.NewReplacer(".", "_", "-", "_").Replace(one.name)
+		metrics <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, one.name, names, nil), kind, one.value, values...)
 	}
-	return out.Flush()
 }
 
 // summary is what Nomad's command line shows.
@@ -253,12 +246,7 @@ func (m *measurement) machine(s hoststats.Stats) {
 		m.add("client.host.memory.used", float64(memory.Used), labels)
 		m.add("client.host.memory.free", float64(memory.Free), labels)
 	}
-	seen := make(map[string]bool) // one device may be mounted twice
 	for _, d := range s.DiskStats {
-		if seen[d.Device] {
-			continue
-		}
-		seen[d.Device] = true
 		one := map[string]string{"host": m.host, "disk": d.Device}
 		m.add("client.host.disk.size", float64(d.Size), one)
 		m.add("client.host.disk.used", float64(d.Used), one)

@@ -429,7 +429,7 @@ func (c *checker) snapshot() (results []Result, started bool, changed <-chan str
 	for _, o := range c.observers {
 		results = append(results, o.result)
 	}
-	slices.SortStableFunc(results, func(a, b Result) int {
+	slices.SortFunc(results, func(a, b Result) int {
 		return slices.Compare([]string{a.Task, a.Service, a.Check, a.ID}, []string{b.Task, b.Service, b.Check, b.ID})
 	})
 	return results, c.observers != nil, c.changed
