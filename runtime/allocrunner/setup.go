@@ -177,7 +177,8 @@ func (r *Runner) makeHooks() []hook.Hook {
 		hooks.NewMaxRunDuration(func() time.Time { return deadline(r.currentAlloc()) }, r.exceedMaxRunDuration),
 	}
 	first = append(first, r.makePrevious()...)
-	first = append(first, r.makeHealth())
+	health := r.makeHealth()
+	first = append(first, health)
 	var list []hooks.Ordered
 	for _, h := range first {
 		list = append(list, hooks.Ordered{Order: hooks.OrderFirst, Hook: h})
@@ -189,7 +190,8 @@ func (r *Runner) makeHooks() []hook.Hook {
 	}
 	return hooks.InOrder(append(list,
 		hooks.Ordered{Order: hooks.OrderLast, Hook: r.groupServices},
-		hooks.Ordered{Order: hooks.OrderLast, Hook: hooks.NewChecks(r.services)}))
+		hooks.Ordered{Order: hooks.OrderLast, Hook: hooks.NewChecks(r.services)},
+		hooks.Ordered{Order: hooks.OrderLast, Hook: health.Again()}))
 }
 
 // makePrevious makes the hooks for what the allocation takes over from the one

@@ -12,6 +12,7 @@ import (
 var (
 	_ hook.AllocPrerun   = (*Health)(nil)
 	_ hook.AllocUpdate   = (*Health)(nil)
+	_ hook.AllocUpdate   = (*healthAgain)(nil)
 	_ hook.AllocPostrun  = (*Health)(nil)
 	_ hook.AllocShutdown = (*Health)(nil)
 )
@@ -62,8 +63,25 @@ func (h *Health) Prerun(context.Context, hook.AllocPrerunRequest) error {
 	return nil
 }
 
-// UpdateAlloc implements hook.AllocUpdate: what is undecided begins anew.
+// UpdateAlloc implements hook.AllocUpdate: what is undecided begins anew, once the
+// hook has its turn that Again returns.
 func (h *Health) UpdateAlloc(context.Context, hook.AllocUpdateRequest) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stopLocked()
+	return nil
+}
+
+// Again returns the hook that watches the next version. It comes after those whose
+// checks tell the health: what they knew of the version before does not count.
+func (h *Health) Again() hook.Hook { return (*healthAgain)(h) }
+
+type healthAgain Health
+
+func (*healthAgain) Name() string { return "alloc_health_again" }
+
+func (a *healthAgain) UpdateAlloc(context.Context, hook.AllocUpdateRequest) error {
+	h := (*Health)(a)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.stopLocked()

@@ -1,6 +1,7 @@
 package hooks
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -60,8 +61,10 @@ func (p *patientOne) started() {
 
 func TestHealth(t *testing.T) {
 	var (
-		prerun   = func(t *testing.T, h *Health) error { return h.Prerun(t.Context(), hook.AllocPrerunRequest{}) }
-		update   = func(t *testing.T, h *Health) error { return h.UpdateAlloc(t.Context(), hook.AllocUpdateRequest{}) }
+		prerun = func(t *testing.T, h *Health) error { return h.Prerun(t.Context(), hook.AllocPrerunRequest{}) }
+		update = func(t *testing.T, h *Health) error {
+			return errors.Join(h.UpdateAlloc(t.Context(), hook.AllocUpdateRequest{}), h.Again().(hook.AllocUpdate).UpdateAlloc(t.Context(), hook.AllocUpdateRequest{}))
+		}
 		postrun  = func(t *testing.T, h *Health) error { return h.Postrun(t.Context(), hook.AllocPostrunRequest{}) }
 		shutdown = func(t *testing.T, h *Health) error { return h.ShutdownAlloc(t.Context(), hook.AllocShutdownRequest{}) }
 		healthy  = fmt.Sprint(health.Healthy)
