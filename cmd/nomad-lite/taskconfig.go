@@ -79,7 +79,7 @@ func (j *jobFile) checkHooks(ctx context.Context, plugins localPlugins, s *strea
 	if len(wanted)+len(plugins.config.Hooks) == 0 {
 		return true, nil
 	}
-	asked := withPlugins(ctx, plugins, wanted, func(a *agent.Agent) {
+	asked := withPlugins(ctx, plugins, append(wanted, plugins.hooks()...), func(a *agent.Agent) {
 		for _, err := range a.HookTrouble(ctx) {
 			fmt.Fprintf(s.err, "warning: hook block does not work: %v\n", err)
 		}

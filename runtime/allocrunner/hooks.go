@@ -109,12 +109,12 @@ func (r *Runner) Destroy(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// each calls the hooks that take part in a moment, one after the other, until ctx
-// ends. What goes wrong is logged, unless they were cut short.
+// each calls the hooks that take part in a moment, one after the other. What goes
+// wrong is logged, unless they were cut short.
 func each[H any](ctx context.Context, r *Runner, moment string, call func(context.Context, H) error) {
 	for _, h := range r.hooks {
 		at, ok := h.(H)
-		if !ok || ctx.Err() != nil {
+		if !ok {
 			continue
 		}
 		err := r.callHook(ctx, moment, h, r.limits.HookDeadline, func(ctx context.Context) error { return call(ctx, at) })

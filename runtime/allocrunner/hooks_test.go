@@ -638,6 +638,30 @@ func TestShutdownWhileATaskIsSaidToHaveEnded(t *testing.T) {
 	})
 }
 
+// One update after the other, and beside everything else.
+func TestUpdatesOfATask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := taskScript{&script{name: "slow", hang: map[string]bool{"update": true}}}
+		j := parseJob(t, job("service", oneTry+sleeper))
+		h := start(t, j, withHooks(nil, []hook.Hook{slow}))
+		h.after(time.Second)
+		for range 3 {
+			h.Update(place(j))
+			h.after(time.Second)
+		}
+		want(t, "while the first one hangs", slow.moments(), "[prestart poststart update]")
+		if err := h.RestartTask(t.Context(), "web"); err != nil {
+			t.Fatal(err)
+		}
+		h.after(time.Second)
+		want(t, "after a restart meanwhile", slow.moments(), "[prestart poststart update prekilling exited prestart poststart]")
+		h.after(10 * time.Second)
+		want(t, "after its deadline, of all that came since", slow.moments(), "[prestart poststart update prekilling exited prestart poststart update]")
+		h.Stop()
+		h.wait()
+	})
+}
+
 // A stop does not wait for a hook that hangs, unless that has to see the stop
 // itself: it has its deadline.
 func TestStopWhileAHookHangs(t *testing.T) {
