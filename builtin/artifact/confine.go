@@ -146,6 +146,7 @@ func restrict(stage *os.File, limits Limits) error {
 	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, fd, 0, 0); errno != 0 {
 		return fmt.Errorf("landlock: %w", errno)
 	}
+	denyUnixSockets()
 	return nil
 }
 

@@ -3,8 +3,10 @@ package artifact
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,10 +33,19 @@ func burgle(outer string) int {
 	try("write outside", os.WriteFile(filepath.Join(outer, "everybody", "evil"), nil, 0o644))
 	try("truncate outside", os.Truncate(filepath.Join(outer, "open"), 0))
 	try("link from outside", os.Link(filepath.Join(outer, "open"), "in"))
+	_, err = net.Dial("unix", filepath.Join(outer, "everybody", "socket"))
+	try("talk to a service", err)
+	_, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	try("", err) // what programs say to each other is their own business
 	try("make a pipe", unix.Mkfifo("pipe", 0o600))
 	try("make a device", unix.Mknod("device", unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))))
 	if os.Geteuid() == 0 {
 		done = append(done, "be root")
+	}
+	if i := slices.Index(done, ""); i < 0 {
+		done = append(done, "not even talk to itself")
+	} else {
+		done = slices.Delete(done, i, i+1)
 	}
 	if len(done) > 0 {
 		fmt.Fprintln(os.Stderr, "could "+strings.Join(done, ", "))
@@ -54,7 +65,7 @@ func TestConfinement(t *testing.T) {
 	}{
 		{"with landlock nothing else is there", false, ""},
 		{"without it the process is nobody at least", true,
-			"could read /etc/hostname, list /tmp, read a file of everybody, write outside, make a pipe"},
+			"could read /etc/hostname, list /tmp, read a file of everybody, write outside, talk to a service, make a pipe"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t)
@@ -66,6 +77,14 @@ func TestConfinement(t *testing.T) {
 			}
 			everybody := filepath.Join(w.outer, "everybody")
 			if err := errors.Join(os.Mkdir(everybody, 0o777), os.Chmod(everybody, 0o777)); err != nil {
+				t.Fatal(err)
+			}
+			socket, err := net.Listen("unix", filepath.Join(everybody, "socket"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer socket.Close()
+			if err := os.Chmod(filepath.Join(everybody, "socket"), 0o777); err != nil {
 				t.Fatal(err)
 			}
 			stage := filepath.Join(w.outer, "stage")
