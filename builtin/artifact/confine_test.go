@@ -55,9 +55,6 @@ func burgle(outer string) int {
 }
 
 func TestConfinement(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("as somebody else the process could not give up anything")
-	}
 	for _, c := range []struct {
 		name       string
 		noLandlock bool
@@ -88,7 +85,13 @@ func TestConfinement(t *testing.T) {
 				t.Fatal(err)
 			}
 			stage := filepath.Join(w.outer, "stage")
-			if err := errors.Join(os.Mkdir(stage, 0o700), os.Chown(stage, nobody, nobody)); err != nil {
+			err = os.Mkdir(stage, 0o700)
+			if os.Geteuid() == 0 {
+				err = errors.Join(err, os.Chown(stage, nobody, nobody))
+			} else if c.noLandlock {
+				t.Skip("somebody else has nothing to give up")
+			}
+			if err != nil {
 				t.Fatal(err)
 			}
 			dir, err := os.Open(stage)
