@@ -26,9 +26,9 @@ import (
 
 // The points of Nomad's API that are about allocations and the node, by their
 // numbers in the checklist that clients need.
-func TestChecklistAllocations(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
+func TestChecklistAllocations(t *testing.T) { eachWay(t, checklistAllocations) }
+
+func checklistAllocations(t *testing.T, s *served) {
 	main := s.run("main", api.JobTypeService, "running",
 		shell("web", "echo hello; echo complaint >&2; mkdir -p local/sub; echo page >local/page.html; echo secret >secrets/token; "+forever),
 		shell("init", "exit 0", func(t *api.Task) { t.Lifecycle = &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart} }),
@@ -62,9 +62,9 @@ func TestChecklistAllocations(t *testing.T) {
 }
 
 // What becomes of the whole node has one to itself.
-func TestChecklistNode(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
+func TestChecklistNode(t *testing.T) { eachWay(t, checklistNode) }
+
+func checklistNode(t *testing.T, s *served) {
 	t.Run("25 a stopped allocation is replaced", func(t *testing.T) { checklist25(t, s) })
 	t.Run("27 garbage of allocations", func(t *testing.T) { checklist27(t, s) })
 	t.Run("29 drain", func(t *testing.T) { checklist29(t, s) })
@@ -275,7 +275,7 @@ type answer struct {
 
 func (s *served) get(path string) answer {
 	s.t.Helper()
-	r, err := http.Get(s.address + path)
+	r, err := s.http.Get(s.address + path)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -301,6 +301,7 @@ func checklist21(t *testing.T, s *served, alloc *api.Allocation) {
 	}
 	elsewhere := ""
 	proxy := &httputil.ReverseProxy{
+		Transport: s.http.Transport,
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
 			r.Out.Header.Set("Accept-Encoding", "identity")
@@ -332,7 +333,7 @@ func checklist21(t *testing.T, s *served, alloc *api.Allocation) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			through := &served{Client: client, t: t, address: s.address}
+			through := &served{Client: client, t: t}
 			if text, err := through.logged(alloc, "web", "stdout", "start", 0); err != nil || text != "hello\n" {
 				t.Errorf("%s, node at %q: %q, %v", address, elsewhere, text, err)
 			}
@@ -717,7 +718,7 @@ func checklist28(t *testing.T, s *served, _ *api.Allocation) {
 	switch {
 	case node.NodeResources == nil || node.ReservedResources == nil || node.NodeResources.Cpu.CpuShares == 0 || node.NodeResources.MinDynamicPort == 0:
 		t.Errorf("resources %+v %+v", node.NodeResources, node.ReservedResources)
-	case "http://"+node.HTTPAddr != s.address || node.TLSEnabled || node.Status != "ready" || node.SchedulingEligibility != "eligible":
+	case !strings.HasSuffix(s.address, "://"+node.HTTPAddr) || node.TLSEnabled != s.tls || node.Status != "ready" || node.SchedulingEligibility != "eligible":
 		t.Errorf("node %+v", node)
 	case node.Drivers["raw_exec"] == nil || !node.Drivers["raw_exec"].Healthy || node.Attributes["driver.raw_exec"] != "1" || node.Attributes["unique.storage.volume"] == "":
 		t.Errorf("drivers %+v, attributes %v", node.Drivers, node.Attributes)

@@ -78,7 +78,7 @@ func TestCrowd(t *testing.T) {
 	// Who is still there when the agent ends goes with it.
 	var last sync.WaitGroup
 	t.Cleanup(last.Wait)
-	s := serve(t)
+	s := serve(t, false)
 	alloc := s.run("crowd", api.JobTypeService, "running", shell("web", "n=0; while :; do n=$((n+1)); echo line $n; sleep 0.2; done"))
 	logs := "/v1/client/fs/logs/" + alloc.ID + "?task=web&type=stdout&follow=true&plain=true&origin=end"
 	file := "/v1/client/fs/stream/" + alloc.ID + "?path=alloc/logs/web.stdout.0&origin=end"

@@ -2,7 +2,9 @@ package main
 
 import (
 	"bufio"
+	"crypto/tls"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,9 +22,23 @@ import (
 type served struct {
 	*api.Client
 	t       testing.TB
+	http    *http.Client // reaches it like the other one
 	address string
+	tls     bool
 	work    string
 	node    string
+}
+
+// eachWay runs a test with an agent that is reached over TCP as it is, and with one
+// that wants and shows certificates. Scripts reach theirs over the unix socket.
+func eachWay(t *testing.T, test func(t *testing.T, s *served)) {
+	t.Parallel()
+	for name, secure := range map[string]bool{"in the clear": false, "over TLS": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, serve(t, secure))
+		})
+	}
 }
 
 const servedConfig = `
@@ -41,11 +57,31 @@ plugin "raw_exec" {
 }
 `
 
+const servedTLS = `
+tls {
+  http                = true
+  ca_file             = "DIR/ca.pem"
+  cert_file           = "DIR/server.pem"
+  key_file            = "DIR/server.key"
+  verify_https_client = true
+}
+`
+
 // serve starts an agent, which ends with the test.
-func serve(t testing.TB) *served {
+func serve(t testing.TB, secure bool) *served {
 	t.Helper()
-	config := filepath.Join(t.TempDir(), "agent.hcl")
-	if err := os.WriteFile(config, []byte(servedConfig), 0o600); err != nil {
+	dir := t.TempDir()
+	text := servedConfig
+	if secure {
+		certificates := exec.Command("mint", "ca", "server", "client")
+		certificates.Dir = dir
+		if out, err := certificates.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		text += strings.ReplaceAll(servedTLS, "DIR", dir)
+	}
+	config := filepath.Join(dir, "agent.hcl")
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	work := t.TempDir()
@@ -61,7 +97,7 @@ func serve(t testing.TB) *served {
 	address := ""
 	log := bufio.NewScanner(stderr)
 	for address == "" && log.Scan() {
-		if found := regexp.MustCompile(`agent is ready: (http://[^,]+)`).FindStringSubmatch(log.Text()); found != nil {
+		if found := regexp.MustCompile(`agent is ready: (https?://[^,]+)`).FindStringSubmatch(log.Text()); found != nil {
 			address = found[1]
 		}
 	}
@@ -84,7 +120,18 @@ func serve(t testing.TB) *served {
 	if address == "" {
 		t.Fatal("the agent is not ready")
 	}
-	client, err := api.NewClient(&api.Config{Address: address})
+	c := &api.Config{Address: address}
+	base := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{}}}
+	t.Cleanup(base.CloseIdleConnections)
+	if secure {
+		c.TLSConfig = &api.TLSConfig{
+			CACert: filepath.Join(dir, "ca.pem"), ClientCert: filepath.Join(dir, "client.pem"), ClientKey: filepath.Join(dir, "client.key"),
+		}
+		if err := api.ConfigureTLS(base, c.TLSConfig); err != nil {
+			t.Fatal(err)
+		}
+	}
+	client, err := api.NewClient(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +140,7 @@ func serve(t testing.TB) *served {
 	if err != nil || len(nodes) != 1 {
 		t.Fatalf("nodes %v, %v", nodes, err)
 	}
-	return &served{client, t, address, work, nodes[0].ID}
+	return &served{client, t, base, address, secure, work, nodes[0].ID}
 }
 
 // shell is a task that runs a script.
