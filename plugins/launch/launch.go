@@ -254,9 +254,6 @@ func (p *Plugin) connect(ctx context.Context) error {
 // Info is what the plugin says about itself.
 func (p *Plugin) Info() base.Info { return p.info }
 
-// APIVersion is the version that was chosen, in the plugin's spelling.
-func (p *Plugin) APIVersion() string { return p.version }
-
 // PID is the plugin's process id.
 func (p *Plugin) PID() int { return p.proc.PID }
 
@@ -265,9 +262,6 @@ func (p *Plugin) Driver() driver.Driver { return p.driver }
 
 // Hook is the hook in the plugin, and what it takes part in; nil if it is none.
 func (p *Plugin) Hook() (*hook.Client, *hook.Description) { return p.hook, p.takes }
-
-// Conn is the connection to the plugin's services.
-func (p *Plugin) Conn() grpc.ClientConnInterface { return p.conn }
 
 // Done is closed as soon as the process has ended, whatever its children do.
 func (p *Plugin) Done() <-chan struct{} { return p.proc.done }

@@ -304,7 +304,7 @@ func TestStart(t *testing.T) {
 	if got := p.Info(); got.Name != "good" || got.Type != base.TypeDriver || got.Version != "1.2.3" {
 		t.Errorf("info %+v", got)
 	}
-	if got := p.APIVersion(); got != "0.1.0" {
+	if got := p.version; got != "0.1.0" {
 		t.Errorf("API version %q, want the plugin's own spelling 0.1.0", got)
 	}
 	// {"count": 3, "root": "/SRV"}, keys in order, strings as str
@@ -609,7 +609,7 @@ func TestReattach(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.Close)
-	if p.PID() != rec.Pid || p.Info().Name != "good" || p.APIVersion() != "0.1.0" {
+	if p.PID() != rec.Pid || p.Info().Name != "good" || p.version != "0.1.0" {
 		t.Errorf("reattached to pid %d, %+v", p.PID(), p.Info())
 	}
 	out.await(t, "second.tester", "init")

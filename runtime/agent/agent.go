@@ -371,9 +371,6 @@ func (a *Agent) Files(allocID string) (*taskfiles.Dir, error) {
 // Usage tells how busy the machine is.
 func (a *Agent) Usage(ctx context.Context) hoststats.Stats { return a.usage.Sample(ctx) }
 
-// Temporary reports whether the data directory ends with the agent.
-func (a *Agent) Temporary() bool { return a.temporary }
-
 // Store returns the state. Jobs, evaluations, allocations and deployments are
 // changed through the scheduler.
 func (a *Agent) Store() *store.Store { return a.store }

@@ -157,9 +157,6 @@ func New(c Config) (*Runner, error) {
 	return r, nil
 }
 
-// ID returns the id of the allocation.
-func (r *Runner) ID() string { return r.id }
-
 // Done is closed when Run has returned.
 func (r *Runner) Done() <-chan struct{} { return r.done }
 

@@ -20,9 +20,7 @@ var ErrForgotten = errors.New("allocation has been forgotten")
 
 // allocState is what is kept for a whole allocation besides its tasks.
 type allocState struct {
-	Network *api.AllocNetworkStatus
-	Health  *api.AllocDeploymentStatus
-	Checks  map[string]*api.AllocCheckStatus
+	Checks map[string]*api.AllocCheckStatus
 }
 
 // taskLocal is a taskrunner.LocalState as it is stored. The decoder of go-msgpack
@@ -117,18 +115,6 @@ func (tx *Txn) PutTaskLocal(allocID, task string, state taskrunner.LocalState) {
 	tx.encodeLocal(taskLocals, allocID, allocID+"\x00"+task, newTaskLocal(state))
 }
 
-// PutAllocationNetwork stores what the node knows of the network of an
-// allocation. It takes no index: nobody waits for it.
-func (tx *Txn) PutAllocationNetwork(allocID string, n *api.AllocNetworkStatus) {
-	tx.changeAllocState(allocID, func(s *allocState) { s.Network = n })
-}
-
-// PutAllocationHealth stores what the node has found out about the health of an
-// allocation. It takes no index.
-func (tx *Txn) PutAllocationHealth(allocID string, h *api.AllocDeploymentStatus) {
-	tx.changeAllocState(allocID, func(s *allocState) { s.Health = h })
-}
-
 // PutCheckResult stores the last result of one check. It takes no index.
 func (tx *Txn) PutCheckResult(allocID string, c *api.AllocCheckStatus) {
 	tx.changeAllocState(allocID, func(s *allocState) {
@@ -208,18 +194,6 @@ func (r Reader) TaskState(allocID, task string) (*api.TaskState, error) {
 		return nil, err
 	}
 	return state, nil
-}
-
-// AllocationNetwork returns what PutAllocationNetwork has stored.
-func (r Reader) AllocationNetwork(allocID string) (*api.AllocNetworkStatus, error) {
-	s, err := r.allocState(allocID)
-	return s.Network, err
-}
-
-// AllocationHealth returns what PutAllocationHealth has stored.
-func (r Reader) AllocationHealth(allocID string) (*api.AllocDeploymentStatus, error) {
-	s, err := r.allocState(allocID)
-	return s.Health, err
 }
 
 // CheckResults returns what PutCheckResult has stored, by the id of the check.

@@ -145,9 +145,6 @@ func (tx *Txn) PutNode(n *api.Node) {
 	tx.put(kindOf[Nodes], n)
 }
 
-// DeleteNode removes a node, if there is one.
-func (tx *Txn) DeleteNode(id string) { tx.delete(Nodes, id) }
-
 // PutService stores the registration of a service.
 func (tx *Txn) PutService(s *api.ServiceRegistration) { tx.put(kindOf[Services], s) }
 

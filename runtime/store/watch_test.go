@@ -56,7 +56,7 @@ func TestWatch(t *testing.T) {
 			[]string{"missing object", "list of another", "whole list", "index of a table"},
 		},
 		"a record of a runner": {
-			func(tx *Txn) { tx.PutAllocationNetwork(id, &api.AllocNetworkStatus{Address: "1"}) },
+			func(tx *Txn) { tx.PutCheckResult(id, &api.AllocCheckStatus{ID: "c"}) },
 			nil,
 		},
 		"nothing": {func(tx *Txn) { tx.DeleteAllocation("not there") }, nil},

@@ -14,10 +14,6 @@ import (
 // dirs are the directories that a task is told.
 type dirs struct{ alloc, local, secrets string }
 
-func (in *inputs) hostDirs() dirs {
-	return dirs{alloc: in.dir.SharedAllocDir, local: in.dir.LocalDir, secrets: in.dir.SecretsDir}
-}
-
 // dirs returns the directories as the task sees them.
 func (in *inputs) dirs() dirs {
 	if in.dir.AllocDir == "" {
@@ -29,13 +25,13 @@ func (in *inputs) dirs() dirs {
 	case driver.FSIsolationUnveil:
 		return dirs{alloc: in.dir.MountsAllocDir, local: in.dir.MountsTaskDir, secrets: in.dir.MountsSecretsDir}
 	}
-	return in.hostDirs()
+	return dirs{alloc: in.dir.SharedAllocDir, local: in.dir.LocalDir, secrets: in.dir.SecretsDir}
 }
 
 // build fills an environment, from the weakest layer to the strongest.
-func build(in *inputs, d dirs) map[string]string {
+func build(in *inputs) map[string]string {
 	v := &vars{env: make(map[string]string, 24+len(in.host)+len(in.task.Env)), node: &in.node, left: budget}
-	in.builtin(v, d)
+	in.builtin(v, in.dirs())
 
 	meta := make(map[string]string)
 	for _, kv := range metaVars(in.meta(), func(key string) string { return expand(key, &v.left, v.lookup) }) {

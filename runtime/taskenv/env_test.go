@@ -1,7 +1,6 @@
 package taskenv
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -377,86 +376,6 @@ func TestEnvDoesNotChange(t *testing.T) {
 	}
 }
 
-// jobspec 7.6
-func TestWithTask(t *testing.T) {
-	alloc := testAlloc()
-	alloc.JobMeta = map[string]string{"m": "job", "j-j": "job"}
-	alloc.GroupMeta = map[string]string{"m": "group"}
-	e := NewBuilder(testNode(), alloc, Task{}).Build()
-	before := maps.Clone(e.Vars())
-	expect(t, e, map[string]string{"NOMAD_TASK_NAME": "-", "NOMAD_CPU_CORES": "-", "NOMAD_META_m": "group"})
-
-	a := Task{Name: "a", Env: map[string]string{"X": "1", "Y": "${X}", "NOMAD_META_e-e": "e"}, Meta: map[string]string{"m": "task", "a-a": "${node.region}"}}
-	b := Task{Name: "b"}
-	withA, withB := e.WithTask(a), e.WithTask(b)
-	expect(t, withA, map[string]string{
-		"NOMAD_TASK_NAME": "a", "X": "1", "Y": "${X}", // raw
-		"NOMAD_META_m": "task", "NOMAD_META_M": "task",
-		"NOMAD_META_a-a": "${node.region}", "NOMAD_META_a_a": "${node.region}", "NOMAD_META_e-e": "e", "NOMAD_META_e_e": "e",
-	})
-	expect(t, withB, map[string]string{"NOMAD_TASK_NAME": "b", "X": "-", "NOMAD_META_m": "group", "NOMAD_META_a-a": "-"})
-	if got := withB.Replace("svc-${X}-${NOMAD_META_j-j}-${NOMAD_META_j_j}"); got != "svc-${X}-job-job" {
-		t.Errorf("a service of b is called %q", got)
-	}
-	if got := withA.Replace("${X} ${node.unique.name}"); got != "1 box" {
-		t.Errorf("Replace with a = %q", got)
-	}
-	if !maps.Equal(e.Vars(), before) {
-		t.Error("the receiver has changed")
-	}
-	if !maps.Equal(withA.WithTask(a).Vars(), withA.Vars()) || !maps.Equal(e.WithTask(a).Vars(), withA.Vars()) {
-		t.Error("deriving twice gives something else")
-	}
-	if len(withA.List()) != len(withA.Vars()) {
-		t.Error("the list is not that of the map")
-	}
-	var none *Env
-	if none.WithTask(a) != nil {
-		t.Error("nil gives something")
-	}
-}
-
-func TestClientPaths(t *testing.T) {
-	for _, isolation := range []driver.FSIsolation{driver.FSIsolationNone, driver.FSIsolationChroot, driver.FSIsolationImage} {
-		b := NewBuilder(testNode(), testAlloc(), Task{Name: "app", Env: map[string]string{"SUB": "s", "IN": "${NOMAD_TASK_DIR}/in", "UP": "../.."}})
-		b.SetDirs(testDir(), isolation)
-		e := b.Build()
-		for _, c := range []struct{ path, source, destination string }{
-			{"x", base + "/app/x", base + "/app/x"},
-			{"local/${SUB}/../y", base + "/app/local/y", base + "/app/local/y"},
-			{"", base + "/app", base + "/app"},
-			{"${NOMAD_TASK_DIR}/x", base + "/app/local/x", base + "/app/local/x"},
-			{"${NOMAD_SECRETS_DIR}", base + "/app/secrets", base + "/app/secrets"},
-			{"${NOMAD_ALLOC_DIR}/data", base + "/alloc/data", base + "/alloc/data"},
-			{"${IN}/x", base + "/app/local/in/x", base + "/app/local/in/x"},
-			{"../alloc/x", base + "/alloc/x", base + "/alloc/x"},
-			{"../other/x", "", ""},
-			{"../app2/x", "", ""},
-			{"../../../x", "", ""},
-			{"${UP}/x", "", ""},
-			{"/etc/zz", "", base + "/app/etc/zz"},
-			{base + "/app/../other", "", base + "/app" + base + "/other"},
-			{base + "/alloc", base + "/alloc", base + "/alloc"},
-			{"/../../etc", "", ""},
-			{base + "/allocx", "", base + "/app" + base + "/allocx"},
-		} {
-			check := func(kind, got string, err error, want string) {
-				if got != want || (err != nil) != (want == "") || err != nil && !errors.Is(err, ErrEscapes) {
-					t.Errorf("%s %q = %q, %v, want %q", kind, c.path, got, err, want)
-				}
-			}
-			got, err := e.ClientPath(c.path)
-			check("source", got, err, c.source)
-			got, err = e.ClientDestination(c.path)
-			check("destination", got, err, c.destination)
-		}
-	}
-	// Without directories nothing is inside.
-	if got, err := NewBuilder(testNode(), testAlloc(), Task{}).Build().ClientPath("/etc/passwd"); err == nil {
-		t.Errorf("without a task directory: %q", got)
-	}
-}
-
 func TestConfigVars(t *testing.T) {
 	node := testNode()
 	node.Attributes["a..b"] = "bad"
@@ -589,12 +508,6 @@ func FuzzReplace(f *testing.F) {
 			t.Fatalf("Replace(%q) = %q", text, got)
 		}
 		e.ConfigVars()
-		e.WithTask(Task{Name: "b", Env: env}).Replace(text)
-		for _, resolve := range []func(string) (string, error){e.ClientPath, e.ClientDestination} {
-			if p, err := resolve(text); err == nil && !within(p, base+"/app") && !within(p, base+"/alloc") {
-				t.Fatalf("%q leads to %q", text, p)
-			}
-		}
 	})
 }
 

@@ -75,14 +75,8 @@ func isClosed(c <-chan struct{}) bool {
 
 func (r *Runner) isKilled() bool { return isClosed(r.killed) }
 
-// KillError says why the kill of the task's process may have left something
-// behind; it is nil when all went well.
-func (r *Runner) KillError() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.killError
-}
-
+// setKillError notes why the kill of the task's process may have left something
+// behind; nil when all went well.
 func (r *Runner) setKillError(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
