@@ -8,15 +8,15 @@ import (
 
 func TestTrim(t *testing.T) {
 	var whole int
-	for _, p := range fileParts() {
+	for _, p := range programParts() {
 		_, _, err := unix.Syscall(unix.SYS_MADVISE, p.start, p.end-p.start, unix.MADV_POPULATE_READ)
 		if err != 0 {
-			t.Skip("the kernel cannot be asked to read a file as a whole: ", err)
+			t.Skip("the kernel cannot be asked to read a program as a whole: ", err)
 		}
 		whole += int(p.end-p.start) / 1024
 	}
 	resident := func() (n int) {
-		for _, p := range fileParts() {
+		for _, p := range programParts() {
 			n += p.resident
 		}
 		return n
@@ -24,6 +24,6 @@ func TestTrim(t *testing.T) {
 	before := resident()
 	Trim()
 	if after := resident(); before < whole*9/10 || after > before*9/10 {
-		t.Errorf("of %d kB of files %d are in memory, and %d after Trim", whole, before, after)
+		t.Errorf("of %d kB of the program %d are in memory, and %d after Trim", whole, before, after)
 	}
 }

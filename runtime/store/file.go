@@ -44,6 +44,7 @@ type file struct {
 	path   string
 	db     *bolt.DB // nil if the file must be written anew
 	handle *os.File // what db works on, and what holds the lock
+	used   int64    // how much of the file db has in memory, at least
 }
 
 // openLocked opens a regular file and takes its lock, exclusively for writing.
@@ -124,8 +125,18 @@ func (f *file) use(handle *os.File) (err error) {
 	if err != nil {
 		return err
 	}
-	f.db, f.handle = db, handle
+	f.db, f.handle, f.used = db, handle, 0
 	return nil
+}
+
+// letGo takes the pages of the file out of the memory of this process. They come back
+// from the system's when they are needed.
+func (f *file) letGo() {
+	if f.db == nil {
+		return
+	}
+	// An error changes nothing.
+	_, _, _ = unix.Syscall(unix.SYS_MADVISE, f.db.Info().Data, uintptr(f.used), unix.MADV_DONTNEED)
 }
 
 // write makes the changes durable. all yields every record of the state with
@@ -195,6 +206,7 @@ func (f *file) apply(ops []op) (err error) {
 		return err
 	}
 	id := uint64(tx.ID())
+	f.used = tx.Size() // what it adds is mapped later
 	for _, o := range ops {
 		if err := put(tx, o); err != nil {
 			return errors.Join(err, tx.Rollback())
@@ -264,7 +276,7 @@ func (f *file) rebuild(all func(yield func(op) bool)) (err error) {
 		return err
 	}
 	old, oldHandle := f.db, f.handle
-	f.db, f.handle = fresh.db, handle
+	f.db, f.handle, f.used = fresh.db, handle, 0
 	if old != nil {
 		old.Close() // nothing of it is needed any more
 	} else if oldHandle != nil {

@@ -193,8 +193,21 @@ func (s *Store) run() {
 			case <-time.After(patience):
 			}
 		default:
-			<-s.wake
+			s.rest()
 		}
+	}
+}
+
+// calm is how long nothing was to be written when the file is let go.
+const calm = time.Second
+
+// rest waits until there is something to do.
+func (s *Store) rest() {
+	select {
+	case <-s.wake:
+	case <-time.After(calm):
+		s.file.letGo()
+		<-s.wake
 	}
 }
 
