@@ -230,8 +230,12 @@ func (a *Agent) openDirectory() error {
 		if err := os.MkdirAll(a.dataDir, 0o711); err != nil {
 			return fmt.Errorf("make data directory: %w", err)
 		}
-		if err := trust(a.dataDir); err != nil {
-			return fmt.Errorf("data directory %s: %w, or choose another with -data-dir", a.dataDir, err)
+		// A run believes nothing that is there, and the person who asked for it is
+		// where its job file is.
+		if !a.forget {
+			if err := trust(a.dataDir); err != nil {
+				return fmt.Errorf("data directory %s: %w, or choose another with -data-dir", a.dataDir, err)
+			}
 		}
 		if a.lock, err = lock(a.dataDir, unix.LOCK_NB); err != nil {
 			return err

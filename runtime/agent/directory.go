@@ -112,7 +112,7 @@ func trust(dataDir string) error {
 		mode, own := stat.Mode&0o7777, dir == real
 		switch {
 		case stat.Uid != 0 && int(stat.Uid) != us && (own || stat.Uid != unmapped):
-			return fmt.Errorf("%s belongs to user %d, who could change what the agent runs: chown %d %s", dir, stat.Uid, us, dir)
+			return fmt.Errorf("%s belongs to user %d, who could change what the agent runs: have user %d own it", dir, stat.Uid, us)
 		case mode&0o002 != 0 && (own || mode&unix.S_ISVTX == 0):
 			return fmt.Errorf("everybody may write to %s (mode %04o), and could change what the agent runs: chmod o-w %s", dir, mode, dir)
 		case own && mode&0o020 != 0 && stat.Gid != 0 && stat.Gid != stat.Uid:
