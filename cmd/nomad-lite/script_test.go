@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 		vmInit(guest)
 	}
 	testscript.Main(leakGate{m}, map[string]func(){
-		"nomad-lite": main, "old-driver": oldDriver, "dying-hook": dyingHook, "hostile-hook": hostileHook, "quiet-hook": quietHook, "asking-hook": askingHook, "acting-hook": actingHook, "doomed-agent": doomedAgent, "mortal-agent": mortalAgent, "faulty-agent": faultyAgent, "ask": ask, "say-hello": sayHello, "mint": mint,
+		"nomad-lite": main, "old-driver": oldDriver, "dying-hook": dyingHook, "hostile-hook": hostileHook, "quiet-hook": quietHook, "asking-hook": askingHook, "acting-hook": actingHook, "strange-hook": strangeHook, "doomed-agent": doomedAgent, "mortal-agent": mortalAgent, "faulty-agent": faultyAgent, "ask": ask, "say-hello": sayHello, "mint": mint,
 	})
 }
 

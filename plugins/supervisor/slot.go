@@ -177,7 +177,7 @@ func (s *Supervisor) admit(sl *slot, inst instance) (err error) {
 		if err = s.claimLocked(sl, info); err != nil {
 			return
 		}
-		sl.inst, sl.info, sl.err, sl.tried = inst, info, nil, true
+		sl.inst, sl.info, sl.err, sl.failure, sl.tried = inst, info, nil, nil, true
 		_, sl.takes = inst.Hook()
 		sl.printed = sl.printed || info.Type != base.TypeDriver // it has no fingerprint
 		_, sl.old = inst.(survivor)
@@ -236,6 +236,7 @@ func (s *Supervisor) retireLocked(loser, winner *slot, lost, won base.Info) {
 	loser.retired = fmt.Sprintf("%s is served by %s, version %s", servedBy(won), winner.entry, won.Version)
 	loser.err = nil
 	loser.inst = nil
+	loser.info = lost // it is known what it would serve
 	loser.cancel(errRetired)
 	s.logger.Info("multiple versions of plugin detected", won.Type.String(), won.Name,
 		"used", winner.entry.String(), "used_version", won.Version,
@@ -249,7 +250,7 @@ func (s *Supervisor) fail(sl *slot, err error, retryAt time.Time) {
 		sl.inst = nil
 		sl.tried = true
 		if sl.retired == "" {
-			sl.err, sl.retryAt = err, retryAt
+			sl.err, sl.failure, sl.retryAt = err, err, retryAt
 		}
 		s.settleLocked()
 	})

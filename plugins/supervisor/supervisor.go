@@ -173,6 +173,7 @@ type slot struct {
 	old     bool      // inst is a process that another supervisor has started
 	err     error     // why there is no process; nil while one is being launched
 	retryAt time.Time
+	failure error // why there was none, the last time; nil again after a launch
 	retired string
 	wanted  chan struct{} // of one that rests: closed when somebody asks for it
 }
@@ -295,10 +296,9 @@ func (s *Supervisor) Driver(ctx context.Context, name string) (driver.Driver, er
 }
 
 // Hook returns the hook of that name, and what it takes part in, as Driver does.
-// It also waits for the next try of a failed launch, if that comes before ctx ends.
+// It also waits for the next try of a failed launch, if that comes before until.
 // A name that no plugin serves is ErrNoHook.
-func (s *Supervisor) Hook(ctx context.Context, name string) (*hook.Client, *hook.Description, error) {
-	until, _ := ctx.Deadline()
+func (s *Supervisor) Hook(ctx context.Context, name string, until time.Time) (*hook.Client, *hook.Description, error) {
 	inst, err := s.serving(ctx, Served{base.TypeHook, name}, until)
 	if err != nil {
 		return nil, nil, err
@@ -326,9 +326,26 @@ func (s *Supervisor) serving(ctx context.Context, what Served, until time.Time) 
 		select {
 		case <-moved:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%s: %w", what, context.Cause(ctx))
+			return nil, s.gaveUp(what, context.Cause(ctx))
 		}
 	}
+}
+
+// gaveUp says what somebody has waited for in vain.
+func (s *Supervisor) gaveUp(what Served, cause error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sl := s.owners[what]
+	if sl == nil {
+		sl = s.expectedLocked(what)
+	}
+	switch {
+	case sl == nil:
+		return fmt.Errorf("%s: %w", what, cause)
+	case sl.failure == nil:
+		return fmt.Errorf("%s: %s is still being started: %w", what, sl.entry, cause)
+	}
+	return fmt.Errorf("%s: %w: %w (%w)", what, ErrUnavailable, sl.failure, cause)
 }
 
 // servingLocked returns a living instance, or an error, or neither when there
@@ -402,15 +419,17 @@ func (s *Supervisor) nobodyLocked(what Served) error {
 		}
 	}
 	slices.Sort(have)
-	var failed []string // what could have been it
+	var named, failed []string // what should have been it, and what could
 	for _, sl := range s.slots {
 		switch {
-		case sl.retired != "":
-		case sl.err != nil:
-			failed = append(failed, sl.err.Error())
 		case sl.entry.DriverName() == what.Name && sl.info.Name != "":
-			failed = append(failed, fmt.Sprintf("%s calls itself %s", sl.entry, servedBy(sl.info)))
+			named = append(named, fmt.Sprintf("%s calls itself %s", sl.entry, servedBy(sl.info)))
+		case sl.retired == "" && sl.err != nil:
+			failed = append(failed, sl.err.Error())
 		}
+	}
+	if len(named) > 0 {
+		failed = named
 	}
 	msg := fmt.Sprintf("there is no plugin for any %s", what.Type)
 	if len(have) > 0 {

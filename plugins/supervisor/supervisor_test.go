@@ -598,11 +598,9 @@ func TestHookDiesOverCalls(t *testing.T) {
 		})
 		began := time.Now()
 		for range 10 {
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-			if _, _, err := s.Hook(ctx, "h"); err != nil {
+			if _, _, err := s.Hook(t.Context(), "h", time.Now().Add(2*time.Second)); err != nil {
 				t.Fatalf("after %v: %v", time.Since(began), err)
 			}
-			cancel()
 			time.Sleep(time.Millisecond)
 			s.mu.Lock()
 			s.slots[0].inst.Kill()
@@ -611,6 +609,28 @@ func TestHookDiesOverCalls(t *testing.T) {
 		}
 		if took := time.Since(began); took < 3*time.Second || took > 10*time.Second {
 			t.Errorf("ten deaths took %v", took)
+		}
+	})
+}
+
+// Who waits for a hook in vain hears why it does not start.
+func TestHookThatDoesNotStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, Config{}, []catalog.Entry{hookEntry("h")}, func(ctx context.Context, _ string, n int) (*fakePlugin, error) {
+			if n > 1 {
+				<-ctx.Done() // it hangs
+			}
+			return nil, errors.New("the licence is void")
+		})
+		began := time.Now()
+		if _, _, err := s.Hook(t.Context(), "h", time.Time{}); !errors.Is(err, ErrUnavailable) || time.Since(began) != 0 {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, _, err := s.Hook(ctx, "h", time.Now().Add(time.Minute))
+		if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "the licence is void") || time.Since(began) != time.Minute {
+			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 	})
 }
@@ -638,12 +658,12 @@ func TestHooks(t *testing.T) {
 		if p := s.Plugins()[0]; launched["builtin artifact"] != 0 || !p.Resting {
 			t.Errorf("%d launches before somebody asks, %+v", launched["builtin artifact"], p)
 		}
-		if _, _, err := s.Hook(t.Context(), "none"); !errors.Is(err, ErrNoHook) || !strings.Contains(err.Error(), `hook "none": no such hook: there are artifact, stamp`) {
+		if _, _, err := s.Hook(t.Context(), "none", time.Time{}); !errors.Is(err, ErrNoHook) || !strings.Contains(err.Error(), `hook "none": no such hook: there are artifact, stamp`) {
 			t.Errorf("a hook that is not there: %v", err)
 		}
 		mustDriver(t, s, "stamp")
 		for _, name := range []string{"artifact", "stamp"} {
-			client, takes, err := s.Hook(t.Context(), name)
+			client, takes, err := s.Hook(t.Context(), name, time.Time{})
 			if err != nil || client != last.hook && name == "artifact" || takes == nil || len(takes.Moments) != 1 {
 				t.Errorf("hook %s: %v %v", name, takes, err)
 			}
@@ -652,7 +672,7 @@ func TestHooks(t *testing.T) {
 			t.Error("a hook is a driver")
 		}
 		last.die()
-		if client, _, err := s.Hook(t.Context(), "artifact"); err != nil || client != last.hook || launched["builtin artifact"] != 2 {
+		if client, _, err := s.Hook(t.Context(), "artifact", time.Time{}); err != nil || client != last.hook || launched["builtin artifact"] != 2 {
 			t.Errorf("after its death: %v, %d launches", err, launched["builtin artifact"])
 		}
 		time.Sleep(3 * restAfter)
@@ -660,7 +680,7 @@ func TestHooks(t *testing.T) {
 		if p := s.Plugins(); p[0].PID != 0 || !p[0].Resting || p[1].PID == 0 {
 			t.Errorf("nobody needs artifact, somebody needs stamp: %+v", p)
 		}
-		if _, _, err := s.Hook(t.Context(), "artifact"); err != nil || launched["builtin artifact"] != 3 {
+		if _, _, err := s.Hook(t.Context(), "artifact", time.Time{}); err != nil || launched["builtin artifact"] != 3 {
 			t.Errorf("after its rest: %v, %d launches", err, launched["builtin artifact"])
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -115,8 +116,8 @@ func (a *Agent) makeHooks() error {
 		return err
 	}
 	a.hooks = hooks.NewPlugins(hooks.PluginsConfig{
-		Find: func(ctx context.Context, name string) (hooks.Remote, *hook.Description, error) {
-			client, takes, err := a.supervisor.Hook(ctx, name)
+		Find: func(ctx context.Context, name string, until time.Time) (hooks.Remote, *hook.Description, error) {
+			client, takes, err := a.supervisor.Hook(ctx, name, until)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -171,7 +172,7 @@ func (a *Agent) HookTrouble(ctx context.Context) (trouble []error) {
 		if rule.Warn {
 			meanwhile = "until then each of its moments is only an event"
 		}
-		_, takes, err := a.supervisor.Hook(ctx, rule.Name)
+		_, takes, err := a.supervisor.Hook(ctx, rule.Name, time.Time{})
 		switch {
 		case errors.Is(err, supervisor.ErrNoHook):
 			err = fmt.Errorf("%w; put its program into plugin_dir and name it in a plugin block, or remove the hook block: %s", err, meanwhile)
@@ -207,6 +208,10 @@ func (a *Agent) tellOfHooks(ctx context.Context) {
 	}
 }
 
+// launchPatience is how soon a plugin that has died must be started again for who
+// submits a job to wait for it.
+const launchPatience = time.Second
+
 // CheckAttachments tells at which places a canonical job attaches a hook that is
 // not there, or with a configuration that the hook does not take; trouble tells
 // which hooks could not be asked. It waits for plugins that are being started.
@@ -216,7 +221,7 @@ func (a *Agent) CheckAttachments(ctx context.Context, job *api.Job) (faults []mo
 			faults = append(faults, attachmentFault(at, err))
 			continue
 		}
-		_, takes, err := a.supervisor.Hook(ctx, at.Hook)
+		_, takes, err := a.supervisor.Hook(ctx, at.Hook, time.Now().Add(launchPatience))
 		switch {
 		case errors.Is(err, supervisor.ErrNoHook):
 			err = fmt.Errorf("%w; put its program into plugin_dir and name it in a plugin block of the agent's configuration, or remove meta %s%s", err, model.HookPrefix, at.Hook)

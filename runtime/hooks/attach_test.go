@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
@@ -114,11 +115,11 @@ func TestFormerHookSeesTheEnd(t *testing.T) {
 	}
 
 	next := s.plugins(Rule{Name: "stamp", Match: &Match{Job: "db"}})
-	next.config.Find = func(ctx context.Context, name string) (Remote, *hook.Description, error) {
+	next.config.Find = func(ctx context.Context, name string, until time.Time) (Remote, *hook.Description, error) {
 		if name == "gone" {
 			return nil, nil, supervisor.ErrNoHook
 		}
-		return first.config.Find(ctx, name)
+		return first.config.Find(ctx, name, until)
 	}
 	for _, o := range next.TaskHooks(alloc, &api.Task{Name: "t"}, of) {
 		p := o.Hook.(*Plugin)

@@ -40,9 +40,10 @@ type Remote interface {
 
 var _ Remote = (*Plugin)(nil) // a runner cannot tell which it holds
 
-// Find returns the hook of a name, and starts it if need be. What it takes part
-// in never changes.
-type Find func(ctx context.Context, name string) (Remote, *hook.Description, error)
+// Find returns the hook of a name, and starts it if need be; a start that has
+// failed is tried again before until, or is an error. What it takes part in never
+// changes.
+type Find func(ctx context.Context, name string, until time.Time) (Remote, *hook.Description, error)
 
 // The times that one call may take unless the hook or the operator says
 // otherwise.
@@ -51,6 +52,10 @@ const (
 	momentTimeout = 10 * time.Second
 	mostTimeout   = time.Hour // that a hook may ask for at other moments
 )
+
+// launchPatience is how long a call waits for a plugin that has died to be started
+// again: more than the pauses of one that dies over calls.
+const launchPatience = 2 * time.Second
 
 // Plugin is a hook plugin as one allocation or one task sees it. It keeps to its
 // own deadlines, starts a plugin that has died again and repeats the call once,
@@ -121,7 +126,7 @@ func (p *Plugin) callOrOwe(ctx context.Context, d Debt, f func(context.Context, 
 }
 
 func (p *Plugin) twice(ctx context.Context, m hook.Moment, f func(context.Context, Remote, asked) error) error {
-	if p.known != nil && !p.takesPart(p.known, m) || p.former && !ends[m] {
+	if takes := cmp.Or(p.takes.Load(), p.known); takes != nil && !p.takesPart(takes, m) || p.former && !ends[m] {
 		return nil
 	}
 	err := p.once(ctx, m, f)
@@ -169,16 +174,17 @@ type asked struct {
 }
 
 func (p *Plugin) once(ctx context.Context, m hook.Moment, f func(context.Context, Remote, asked) error) error {
-	timeout := momentTimeout
+	// What has not begun waits for a plugin that does not start for now.
+	timeout, patience := momentTimeout, launchPatience
 	if m == hook.Prerun || m == hook.Prestart {
-		timeout = startTimeout
+		timeout, patience = startTimeout, startTimeout
 	}
 	found, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	remote, takes, err := p.plugins.config.Find(found, p.name)
+	remote, takes, err := p.plugins.config.Find(found, p.name, time.Now().Add(patience))
 	if err != nil {
 		if found.Err() != nil && ctx.Err() == nil {
-			err = fmt.Errorf("the plugin did not start within %s", timeout)
+			err = fmt.Errorf("the plugin did not start within %s: %w", timeout, err)
 		}
 		return &troubleError{err}
 	}
@@ -233,6 +239,9 @@ func (e briefError) Unwrap() error { return e.error }
 type troubleError struct{ error }
 
 func (e *troubleError) Unwrap() error { return e.error }
+
+// Trouble marks it for runners.
+func (*troubleError) Trouble() {}
 
 func (p *Plugin) takesPart(d *hook.Description, m hook.Moment) bool {
 	_, takes := d.Participation(m)
@@ -408,7 +417,7 @@ func (p *Plugin) Gone() <-chan struct{} {
 func (p *Plugin) AwaitReturn(ctx context.Context) error {
 	const first, longest = time.Second, time.Minute
 	for pause := first; ; pause = min(2*pause, longest) {
-		if _, _, err := p.plugins.config.Find(ctx, p.name); err == nil || ctx.Err() != nil {
+		if _, _, err := p.plugins.config.Find(ctx, p.name, time.Time{}); err == nil || ctx.Err() != nil {
 			return ctx.Err()
 		}
 		select {

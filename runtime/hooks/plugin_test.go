@@ -82,7 +82,7 @@ type stage struct {
 func (s *stage) plugins(rules ...Rule) *Plugins {
 	s.debts = memory{}
 	return NewPlugins(PluginsConfig{
-		Find: func(_ context.Context, name string) (Remote, *hook.Description, error) {
+		Find: func(_ context.Context, name string, _ time.Time) (Remote, *hook.Description, error) {
 			if name != "stamp" {
 				return nil, nil, errors.New("no such hook")
 			}
@@ -369,7 +369,7 @@ func TestDebtsOfOthersAreSettled(t *testing.T) {
 			return nil
 		}}
 		plugins := s.plugins()
-		plugins.config.Find = func(ctx context.Context, name string) (Remote, *hook.Description, error) {
+		plugins.config.Find = func(_ context.Context, name string, _ time.Time) (Remote, *hook.Description, error) {
 			return &remote{called: func(m hook.Moment, g hook.Grant, a hook.Alloc) error {
 				return s.called(0, m, g, a)
 			}}, everyMoment, nil
@@ -567,7 +567,7 @@ func TestReturnOfAHookInTheBox(t *testing.T) {
 		plugins := s.plugins()
 		w := &watcher{done: make(chan struct{})}
 		var broken time.Time // until then
-		plugins.config.Find = func(context.Context, string) (Remote, *hook.Description, error) {
+		plugins.config.Find = func(context.Context, string, time.Time) (Remote, *hook.Description, error) {
 			if time.Now().Before(broken) {
 				return nil, nil, errors.New("it cannot be started")
 			}

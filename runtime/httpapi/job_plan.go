@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"slices"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -19,9 +20,10 @@ type planRequest struct {
 func (a *API) planJob(r *request) (any, error) {
 	var body planRequest
 	job, err := a.take(r, &body, &body.sentJob)
-	if err == nil {
-		err = a.acceptable(r.Context(), job)
+	if err != nil {
+		return nil, err
 	}
+	ofHooks, err := a.acceptable(r.Context(), job)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +59,7 @@ func (a *API) planJob(r *request) (any, error) {
 	if job.Periodic != nil && val(job.Periodic.Enabled) {
 		answer.NextPeriodicLaunch = model.NextLaunch(job, time.Now())
 	}
-	warnings = append(warnings, a.configWarnings(r.Context(), job)...)
+	warnings = slices.Concat(warnings, ofHooks, a.configWarnings(r.Context(), job))
 	answer.Warnings = model.FormatWarnings(warnings)
 	return answer, nil
 }

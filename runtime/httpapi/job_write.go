@@ -74,28 +74,32 @@ const hookPatience = 10 * time.Second
 
 // acceptable says what is wrong with a job that was taken, or what of it this
 // build cannot run. A driver that is not there may come; a hook that is not there
-// would be missed only when the job runs.
-func (a *API) acceptable(ctx context.Context, job *api.Job) error {
+// would be missed only when the job runs. The warnings are about hooks that do not
+// start for now.
+func (a *API) acceptable(ctx context.Context, job *api.Job) (warnings []string, err error) {
 	scales := func(g *api.TaskGroup) bool { return g.Scaling != nil }
 	if val(job.Type) == api.JobTypeSystem && slices.ContainsFunc(job.TaskGroups, scales) {
-		return bad("Task groups with job type system do not support scaling blocks")
+		return nil, bad("Task groups with job type system do not support scaling blocks")
 	}
 	if err := model.Validate(job, a.namespaceNames()...); err != nil {
-		return err
+		return nil, err
 	}
 	var lines []string
 	ctx, cancel := context.WithTimeout(ctx, hookPatience)
 	defer cancel()
-	attachments, _ := a.config.Node.CheckAttachments(ctx, job)
+	attachments, trouble := a.config.Node.CheckAttachments(ctx, job)
+	for _, err := range trouble {
+		warnings = append(warnings, fmt.Sprintf("What the job says to a hook was not checked: %v.", err))
+	}
 	for _, refusal := range append(model.Refusals(job, func(string) bool { return true }), attachments...) {
 		if !refusal.Foreground {
 			lines = append(lines, strings.Join(refusal.Path, ".")+": "+refusal.Reason)
 		}
 	}
 	if len(lines) == 0 {
-		return nil
+		return warnings, nil
 	}
-	return bad("This job cannot run here:\n" + strings.Join(lines, "\n"))
+	return warnings, bad("This job cannot run here:\n" + strings.Join(lines, "\n"))
 }
 
 // maxSource is the largest source of a job that is kept.
@@ -132,9 +136,10 @@ type registration struct {
 func (a *API) registerJob(r *request) (any, error) {
 	var body registration
 	job, err := a.take(r, &body, &body.sentJob)
-	if err == nil {
-		err = a.acceptable(r.Context(), job)
+	if err != nil {
+		return nil, err
 	}
+	ofHooks, err := a.acceptable(r.Context(), job)
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +151,7 @@ func (a *API) registerJob(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out.Warnings = slices.Concat(out.Warnings, warnings, a.configWarnings(r.Context(), job))
+	out.Warnings = slices.Concat(out.Warnings, warnings, ofHooks, a.configWarnings(r.Context(), job))
 	return r.written(out), nil
 }
 
@@ -156,8 +161,9 @@ func (a *API) validateJob(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	answer := api.JobValidateResponse{Warnings: model.FormatWarnings(model.Warnings(job))}
-	if err := a.acceptable(r.Context(), job); err != nil {
+	ofHooks, err := a.acceptable(r.Context(), job)
+	answer := api.JobValidateResponse{Warnings: model.FormatWarnings(append(model.Warnings(job), ofHooks...))}
+	if err != nil {
 		answer.Error = err.Error()
 		answer.ValidationErrors = sentences(err)
 	}
