@@ -9,6 +9,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
 // patient is a hook that has deadlines of its own, or waits for what has none.
@@ -31,9 +32,14 @@ func (r *Runner) prerun(live context.Context) error {
 				return at.Prerun(ctx, hook.AllocPrerunRequest{Alloc: r.forHooks(), Env: r.env().Vars()})
 			})
 		})
-		if err != nil {
-			return fmt.Errorf("pre-run hook %q failed: %w", h.Name(), err)
+		if err == nil {
+			continue
 		}
+		if live.Err() == nil && r.runsWithout(err) {
+			r.emitToAll(model.EventHookFailed(h.Name(), err.Error()))
+			continue
+		}
+		return fmt.Errorf("pre-run hook %q failed: %w", h.Name(), err)
 	}
 	return nil
 }
@@ -56,6 +62,22 @@ func (r *Runner) untilStop(ctx context.Context) (context.Context, func()) {
 		cancel()
 		waiting.Wait()
 	}
+}
+
+// trouble is an error that is not about the allocation: there is nobody for now who
+// could say something about it.
+type trouble interface{ Trouble() }
+
+// runsWithout reports whether tasks that an earlier agent has started go on after
+// the error of a hook that has seen them begin: they do not end because it cannot be
+// asked again.
+func (r *Runner) runsWithout(err error) bool {
+	var t trouble
+	if !r.begun || !errors.As(err, &t) {
+		return false
+	}
+	_, err = r.running("")
+	return err == nil
 }
 
 func (r *Runner) updateHooks(ctx context.Context) {

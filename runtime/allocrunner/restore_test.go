@@ -821,6 +821,25 @@ func TestRestore(t *testing.T) {
 			want(t, "events", a.events("web"), "[Received Task Setup Started Setup Failure Terminated]")
 		})
 	})
+	t.Run("nobody is there to be asked on restore", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			away := &script{name: "away", errs: map[string]error{"prerun": fmt.Errorf("prerun: %w", absence{})}}
+			next := &script{name: "next"}
+			withHooks := func(c *Config) {
+				c.Hooks = extraHooks{alloc: []hook.Hook{allocScript{away}, allocScript{next}}}
+			}
+			a := restarted(t, parseJob(t, jobOf("service", sleeper)), time.Second, nil, withHooks)
+			a.after(time.Minute)
+			want(t, "starts", a.starts("web"), "1")
+			want(t, "state", a.state("web").State, "running")
+			want(t, "events", a.events("web"), "[Received Task Setup Started Task hook failed]")
+			want(t, "next hook", next.moments(), "[prerun]")
+
+			first := startAgent(t, parseJob(t, jobOf("service", sleeper)), withHooks)
+			first.wait()
+			want(t, "a task that does not run yet", first.events("web"), "[Received Setup Failure]")
+		})
+	})
 	t.Run("deadline counts from the creation", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			a := restarted(t, parseJob(t, jobOf("batch", `
@@ -1121,3 +1140,9 @@ func TestInheritGoesOnWhereItWas(t *testing.T) {
 		t.Errorf("from a directory that is not there: %v", err)
 	}
 }
+
+// absence is the error of a hook whose plugin does not start.
+type absence struct{}
+
+func (absence) Error() string { return "nobody is there" }
+func (absence) Trouble()      {}
