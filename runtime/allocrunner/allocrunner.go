@@ -196,8 +196,8 @@ func (r *Runner) Run(ctx context.Context) {
 		}
 		for _, t := range r.tasks {
 			running.Go(func() {
+				defer r.changed()
 				t.Run(tasks)
-				r.changed()
 			})
 		}
 	})

@@ -155,8 +155,8 @@ func (r *Runner) followers() map[string]string {
 	facts, _ := r.facts(r.Status())
 	names := r.group.Follow(facts)
 	for _, t := range r.tasks {
-		if !t.Running() {
-			delete(names, t.Name()) // it is going down already
+		if !t.Restartable() {
+			delete(names, t.Name()) // it is going down already, or the agent is
 		}
 	}
 	return names

@@ -102,12 +102,11 @@ func (r *Runner) killedEvent() *api.TaskEvent {
 // the same process, waits with it.
 func (r *Runner) Restart(ctx context.Context, event *api.TaskEvent, failure bool) error {
 	r.mu.Lock()
-	p := r.process
-	if p == nil || isClosed(p.exited) || r.isKilled() || isClosed(r.done) {
+	if !r.restartableLocked() {
 		r.mu.Unlock()
 		return ErrNotRunning
 	}
-	first := r.asked == nil
+	p, first := r.process, r.asked == nil
 	if first {
 		r.asked = &asked{failure: failure}
 	}
@@ -125,6 +124,17 @@ func (r *Runner) Restart(ctx context.Context, event *api.TaskEvent, failure bool
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// Restartable reports whether the task has a process that Restart would stop.
+func (r *Runner) Restartable() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.restartableLocked()
+}
+
+func (r *Runner) restartableLocked() bool {
+	return r.process != nil && !isClosed(r.process.exited) && !r.isKilled() && !isClosed(r.done)
 }
 
 func (r *Runner) stopForRestart(ctx context.Context, p *process) error {
