@@ -48,6 +48,7 @@ type agentOptions struct {
 	pluginDir string
 	logLevel  string
 	logJSON   bool
+	logPlace  bool
 	printUnit bool
 }
 
@@ -83,6 +84,7 @@ func newAgentCommand(s *streams) *cobra.Command {
 	f.StringVar(&o.pluginDir, "plugin-dir", "", "take plugins from this `directory`")
 	f.StringVar(&o.logLevel, "log-level", "", "how much is logged: trace, debug, info, warn or error")
 	f.BoolVar(&o.logJSON, "log-json", false, "log in JSON")
+	f.BoolVar(&o.logPlace, "log-include-location", false, "say where in the program each line of the log comes from")
 	f.BoolVar(&o.printUnit, "print-unit", false, "print a systemd unit that starts this agent, with these flags")
 	return cmd
 }
@@ -98,7 +100,7 @@ func runAgent(ctx context.Context, o agentOptions, s *streams) (err error) {
 	defer signal.Stop(signals)
 
 	logger := hclog.NewInterceptLogger(&hclog.LoggerOptions{
-		Name: "nomad-lite", Level: hclog.LevelFromString(c.LogLevel), Output: s.err, JSONFormat: c.LogJSON,
+		Name: "nomad-lite", Level: hclog.LevelFromString(c.LogLevel), Output: s.err, JSONFormat: c.LogJSON, IncludeLocation: c.LogPlace,
 	})
 	plugins, err := agentPlugins(c, o.dev, logger)
 	if err != nil {

@@ -55,6 +55,7 @@ func (o agentOptions) load(s *streams) (*config.Config, error) {
 	}
 	maps.Copy(c.Node.Meta, o.meta)
 	c.LogJSON = c.LogJSON || o.logJSON
+	c.LogPlace = c.LogPlace || o.logPlace
 	if c.LogLevel == "" {
 		c.LogLevel = "info"
 	}

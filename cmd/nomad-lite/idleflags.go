@@ -34,6 +34,7 @@ var idleFlags = []struct{ commands, flags, why string }{
 	{"agent", "bootstrap-expect= encrypt= join= raft-protocol= rejoin retry-interval= retry-join= retry-max= server-join= servers=", "there are no servers to join"},
 	{"agent", "consul-address= consul-token= vault-address= vault-token= vault-namespace=", noVault},
 	{"agent", "alloc-dir= alloc-mounts-dir= state-dir=", "all is in the data directory"},
+	{"agent", "log-file= log-rotate-bytes= log-rotate-duration= log-rotate-max-files=", "the log goes to standard error, for the journal or whoever started the agent"},
 	{"agent", "network-speed= no-host-uuid", "as in the configuration"},
 }
 

@@ -26,6 +26,7 @@ type Config struct {
 	DataDir  string
 	LogLevel string
 	LogJSON  bool
+	LogPlace bool // where in the program each line comes from
 
 	PluginDir string
 	Plugins   []catalog.Block

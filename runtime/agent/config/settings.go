@@ -153,9 +153,10 @@ var settings = map[string]setting{
 		c.LogLevel = level
 		return err
 	}},
-	"log_json":           boolean(func(c *Config) *bool { return &c.LogJSON }),
-	"leave_on_interrupt": boolean(func(c *Config) *bool { return &c.LeaveOnInterrupt }),
-	"leave_on_terminate": boolean(func(c *Config) *bool { return &c.LeaveOnTerminate }),
+	"log_json":             boolean(func(c *Config) *bool { return &c.LogJSON }),
+	"log_include_location": boolean(func(c *Config) *bool { return &c.LogPlace }),
+	"leave_on_interrupt":   boolean(func(c *Config) *bool { return &c.LeaveOnInterrupt }),
+	"leave_on_terminate":   boolean(func(c *Config) *bool { return &c.LeaveOnTerminate }),
 
 	"http_api_response_headers": table(func(c *Config) *map[string]string { return &c.HTTPHeaders }),
 
@@ -264,7 +265,6 @@ var settings = map[string]setting{
 	"keyring":                      ignored(noServers),
 	"license_path":                 ignored(enterprise),
 	"log_file":                     ignored("the log goes to standard error, for the journal or whoever started the agent"),
-	"log_include_location":         ignored(notYet),
 	"log_rotate_bytes":             ignored("the log goes to standard error, for the journal or whoever started the agent"),
 	"log_rotate_duration":          ignored("the log goes to standard error, for the journal or whoever started the agent"),
 	"log_rotate_max_files":         ignored("the log goes to standard error, for the journal or whoever started the agent"),
