@@ -848,6 +848,14 @@ func TestTimeout(t *testing.T) {
 	w.limits = map[string]any{"http_read_timeout": int64(50 * time.Millisecond)}
 	w.routes["/slow"] = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	w.refused(http1(w, "/slow"), "not done after 50ms")
+	w.routes["/stalled"] = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("Accept-Ranges", "bytes")
+		rw.Header().Set("Etag", `"v1"`)
+		_, _ = io.WriteString(rw, "half")
+		_ = http.NewResponseController(rw).Flush()
+		<-r.Context().Done()
+	})
+	w.refused(http1(w, "/stalled"), "not done after 50ms")
 }
 
 // A connection that breaks costs what has not come yet, unless it is another file
