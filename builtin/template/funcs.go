@@ -334,6 +334,9 @@ func explode(flat map[string]any) (map[string]any, error) {
 	for _, path := range slices.Sorted(maps.Keys(flat)) {
 		at := tree
 		parts := strings.Split(strings.Trim(path, "/"), "/")
+		if len(parts) > maxDepth {
+			return nil, fmt.Errorf("a path with more than %d parts", maxDepth)
+		}
 		for _, part := range parts[:len(parts)-1] {
 			next, ok := at[part].(map[string]any)
 			if at[part] != nil && !ok {

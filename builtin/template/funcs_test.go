@@ -148,6 +148,7 @@ func TestFunctionsRefuse(t *testing.T) {
 		{`{{ parseJSON "` + strings.Repeat("[", 20000) + strings.Repeat("]", 20000) + `" }}`, "exceeded max depth"},
 		{`{{ toTOML 1 }}`, "only a map can be TOML"},
 		{`{{ parseJSON "{\"a\":1,\"a/b\":2}" | explode }}`, `"a" is a value and a branch`},
+		{`{{ sprig_dict (sprig_repeat 1001 "a/") 1 | explode }}`, "a path with more than 1000 parts"},
 		{`{{ splitToMap "," ":" ":x" }}`, "a pair without a key"},
 		{`{{ nomadService 0 "k" "db" }}`, "0 is no number of instances"},
 		{`{{ nomadService "a" "b" }}`, "nomadService takes a name"},

@@ -40,7 +40,7 @@ func (*Hook) Info() sdk.Info {
 // UseHost is called once, before the first moment.
 func (h *Hook) UseHost(host sdk.Host, node sdk.Node) {
 	h.host, h.node = host, node
-	time.Now().Zone() // looks into files, which a template may not
+	_, _ = time.Now().Zone() // looks into files, which templates may not
 }
 
 // Prestart returns when all templates are rendered. A restart of the task starts
