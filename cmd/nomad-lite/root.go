@@ -78,7 +78,7 @@ To complete commands, flags and ids in a shell: nomad-lite completion --help`,
 	)
 	section(root, "Jobs on an agent",
 		newJobCommand(s),
-		newStatusCommand(s),
+		newStatusCommand(),
 		newJobPlanCommand(s),
 		newJobStopCommand(s),
 		newJobInspectCommand(s),

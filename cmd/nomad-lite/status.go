@@ -23,7 +23,7 @@ var shownBy = map[contexts.Context][]string{
 	contexts.Volumes:     {"volume", "status"},
 }
 
-func newStatusCommand(s *streams) *cobra.Command {
+func newStatusCommand() *cobra.Command {
 	var o jobStatusOptions
 	cmd := &cobra.Command{
 		Use:   "status [flags] [ID]",

@@ -11,11 +11,11 @@ import (
 )
 
 // job answers from a job that must be there.
-func (a *API) job(r *request, missing string, read func(s *store.Snapshot, ws store.WatchSet, j *api.Job) (any, uint64)) (any, error) {
+func (a *API) job(r *request, read func(s *store.Snapshot, ws store.WatchSet, j *api.Job) (any, uint64)) (any, error) {
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		j := s.Job(ws, r.namespace, r.id)
 		if j == nil {
-			return nil, s.TableIndex(ws, store.Jobs), notFound(missing)
+			return nil, s.TableIndex(ws, store.Jobs), notFound("job not found")
 		}
 		value, index := read(s, ws, j)
 		return value, index, nil
@@ -23,13 +23,13 @@ func (a *API) job(r *request, missing string, read func(s *store.Snapshot, ws st
 }
 
 func (a *API) readJob(r *request) (any, error) {
-	return a.job(r, "job not found", func(_ *store.Snapshot, _ store.WatchSet, j *api.Job) (any, uint64) {
+	return a.job(r, func(_ *store.Snapshot, _ store.WatchSet, j *api.Job) (any, uint64) {
 		return j, val(j.ModifyIndex)
 	})
 }
 
 func (a *API) jobSummary(r *request) (any, error) {
-	return a.job(r, "job not found", func(s *store.Snapshot, ws store.WatchSet, j *api.Job) (any, uint64) {
+	return a.job(r, func(s *store.Snapshot, ws store.WatchSet, j *api.Job) (any, uint64) {
 		sum := summarize(s, ws, j)
 		return sum, sum.ModifyIndex
 	})
@@ -105,7 +105,7 @@ func (a *API) jobDeployment(r *request) (any, error) {
 }
 
 func (a *API) jobServices(r *request) (any, error) {
-	return a.job(r, "job not found", func(s *store.Snapshot, ws store.WatchSet, _ *api.Job) (any, uint64) {
+	return a.job(r, func(s *store.Snapshot, ws store.WatchSet, _ *api.Job) (any, uint64) {
 		return list(s.ServicesByJob(ws, r.namespace, r.id)), s.TableIndex(ws, store.Services)
 	})
 }

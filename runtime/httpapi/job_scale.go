@@ -12,7 +12,7 @@ import (
 )
 
 func (a *API) jobScale(r *request) (any, error) {
-	return a.job(r, "job not found", func(s *store.Snapshot, ws store.WatchSet, j *api.Job) (any, uint64) {
+	return a.job(r, func(s *store.Snapshot, ws store.WatchSet, j *api.Job) (any, uint64) {
 		status := &api.JobScaleStatusResponse{
 			JobID: r.id, Namespace: r.namespace, JobCreateIndex: val(j.CreateIndex), JobModifyIndex: val(j.JobModifyIndex), JobStopped: val(j.Stop),
 			TaskGroups: make(map[string]api.TaskGroupScaleStatus),

@@ -387,7 +387,7 @@ func (c *Collector) stopTask(ctx context.Context, t *taskState, allocID, task st
 	errs := make([]error, len(streams))
 	for i, s := range streams {
 		k := key{allocID, task, s}
-		wg.Go(func() { errs[i] = c.stopStream(ctx, t, k, deadline) })
+		wg.Go(func() { errs[i] = c.stopStream(ctx, k, deadline) })
 	}
 	wg.Wait()
 	err := errors.Join(errs...)
@@ -405,7 +405,7 @@ func (c *Collector) stopTask(ctx context.Context, t *taskState, allocID, task st
 	return fmt.Errorf("end the logs of task %q: %w", task, err)
 }
 
-func (c *Collector) stopStream(ctx context.Context, t *taskState, k key, deadline time.Time) error {
+func (c *Collector) stopStream(ctx context.Context, k key, deadline time.Time) error {
 	for {
 		l, err := c.line.Wait(ctx)
 		if err != nil {

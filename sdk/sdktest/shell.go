@@ -267,16 +267,17 @@ func signals(t tb, h *host) {
 	}
 }
 
-func (h *host) execShell(t tb, script string) *started {
+// sleeper is a task to exec in.
+func (h *host) sleeper(t tb) *started {
 	t.Helper()
 	if !h.capabilities(t).Exec {
 		t.Skipf("it cannot exec")
 	}
-	return h.shell(t, script)
+	return h.shell(t, "exec sleep 3600")
 }
 
 func execs(t tb, h *host) {
-	s := h.execShell(t, "exec sleep 3600")
+	s := h.sleeper(t)
 	result, err := s.driver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", `echo "$NOMAD_ALLOC_ID"; exit 7`}, patience)
 	if err != nil {
 		t.Fatalf("ExecTask: %v", err)
@@ -301,7 +302,7 @@ func execs(t tb, h *host) {
 }
 
 func execTimesOut(t tb, h *host) {
-	s := h.execShell(t, "exec sleep 3600")
+	s := h.sleeper(t)
 	began := time.Now()
 	result, err := s.driver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", "sleep 60"}, 100*time.Millisecond)
 	if err == nil && result.Exit.Successful() {
@@ -313,7 +314,7 @@ func execTimesOut(t tb, h *host) {
 }
 
 func execStreams(t tb, h *host) {
-	s := h.execShell(t, "exec sleep 3600")
+	s := h.sleeper(t)
 	var stdout, stderr lockedBuffer
 	exit, err := s.driver().ExecTaskStreaming(t.Context(), s.config.ID, driver.Exec{
 		Command: []string{"/bin/sh", "-c", "cat; echo oops >&2; exit 7"},
@@ -339,7 +340,7 @@ func execStreams(t tb, h *host) {
 }
 
 func execTerminal(t tb, h *host) {
-	s := h.execShell(t, "exec sleep 3600")
+	s := h.sleeper(t)
 	resize := make(chan driver.TerminalSize, 1)
 	resize <- driver.TerminalSize{Height: 33, Width: 77}
 	var stdout lockedBuffer
@@ -364,7 +365,7 @@ func execTerminal(t tb, h *host) {
 
 func execCancelled(t tb, h *host) {
 	h.local(t)
-	s := h.execShell(t, "exec sleep 3600")
+	s := h.sleeper(t)
 	var stdout lockedBuffer
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
