@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"maps"
 	"path/filepath"
 	"slices"
 	"time"
@@ -50,62 +49,6 @@ func (a *Agent) hookKey() (hookhost.Key, error) {
 		return nil, fmt.Errorf("store key for hooks: %w", err)
 	}
 	return key, nil
-}
-
-// everyFact is the record of the hooks that take part in every allocation, by the
-// names of their plugins.
-const everyFact = "hooks_of_every_alloc"
-
-// readEvery takes up what an earlier agent knew of such hooks.
-func (a *Agent) readEvery() {
-	if _, err := a.store.Snapshot().Fact(everyFact, &a.everyBefore); err != nil {
-		a.logger.Warn("it is not known any more which hooks take part in every allocation, until their plugins are up", "error", err)
-	}
-}
-
-// expectedHooks returns the hooks that took part in every allocation under an
-// earlier agent, and whose plugins have not come up under this one. Allocations
-// shall not miss their moments because a plugin is slow.
-func (a *Agent) expectedHooks() (names []string) {
-	for _, p := range a.supervisor.Plugins() {
-		if name := a.everyBefore[p.Name]; name != "" && p.Serves.Name == "" && p.Retired == "" {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
-// keepEvery keeps the record for the next agent, until ctx ends.
-func (a *Agent) keepEvery(ctx context.Context) {
-	stored := a.everyBefore
-	for {
-		changed := a.supervisor.Changed()
-		now := make(map[string]string)
-		for _, p := range a.supervisor.Plugins() {
-			switch {
-			case p.Retired != "":
-			case p.Takes != nil && p.Takes.EveryAlloc:
-				now[p.Name] = p.Serves.Name
-			case p.Serves.Name == "" && a.everyBefore[p.Name] != "":
-				now[p.Name] = a.everyBefore[p.Name] // it is to come
-			}
-		}
-		if !maps.Equal(now, stored) {
-			if _, err := a.store.Update(ctx, func(tx *store.Txn) error {
-				tx.PutFact(everyFact, now)
-				return nil
-			}); err == nil {
-				stored = now
-			} else if ctx.Err() == nil {
-				a.logger.Error("hooks of every allocation not stored", "error", err)
-			}
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 // makeHooks makes what makes the hooks of allocations that are in plugins, and
@@ -154,63 +97,6 @@ func (a *Agent) HookUsers(name string) []string {
 	}
 	return slices.Sorted(slices.Values(nodes.Users(supervisor.Served{Type: base.TypeHook, Name: name})))
 }
-
-// CheckRules refuses what the operator says about hooks if it cannot mean anything.
-// Whether it fits the plugins is found out when they run, and logged.
-func (a *Agent) CheckRules(rules []hooks.Rule) error {
-	if len(rules) == 0 {
-		return nil
-	}
-	return hooks.CheckRules(rules, a.config.Plugins.Entries())
-}
-
-// HookTrouble asks the plugins that the operator has rules about, and tells what
-// keeps these from working. It waits for plugins that are being started.
-func (a *Agent) HookTrouble(ctx context.Context) (trouble []error) {
-	for _, rule := range a.hooks.Rules() {
-		meanwhile := "until then allocations fail that it might apply to"
-		if rule.Warn {
-			meanwhile = "until then each of its moments is only an event"
-		}
-		_, takes, err := a.supervisor.Hook(ctx, rule.Name, time.Time{})
-		switch {
-		case errors.Is(err, supervisor.ErrNoHook):
-			err = fmt.Errorf("%w; put its program into plugin_dir and name it in a plugin block, or remove the hook block: %s", err, meanwhile)
-		case err != nil:
-			err = fmt.Errorf("%w; %s", err, meanwhile)
-		default:
-			if err = rule.Check(takes); err != nil {
-				err = fmt.Errorf("%w; correct the config of the hook block: %s", err, meanwhile)
-			}
-		}
-		if ctx.Err() != nil {
-			break
-		}
-		if err != nil {
-			trouble = append(trouble, rule.Fault(err))
-		}
-	}
-	return trouble
-}
-
-// tellOfHooks logs what keeps the rules about hooks from working, at the beginning
-// and when they have changed, until ctx ends.
-func (a *Agent) tellOfHooks(ctx context.Context) {
-	for {
-		for _, err := range a.HookTrouble(ctx) {
-			a.logger.Warn("hook block does not work", "error", err)
-		}
-		select {
-		case <-a.rulesChanged:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// launchPatience is how soon a plugin that has died must be started again for who
-// submits a job to wait for it.
-const launchPatience = time.Second
 
 // CheckAttachments tells at which places a canonical job attaches a hook that is
 // not there, or with a configuration that the hook does not take; trouble tells

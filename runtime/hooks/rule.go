@@ -71,9 +71,8 @@ func (m *Match) matches(a *api.Allocation, drivers []string, meta map[string]str
 	return true
 }
 
-// Fault is what is wrong with a rule, and where that is written.
-func (r *Rule) Fault(err error) error {
-	err = fmt.Errorf("hook %q: %w", r.Name, err)
+// At says where the rule is written that an error is about.
+func (r *Rule) At(err error) error {
 	if r.Range.Filename == "" {
 		return err
 	}
@@ -86,7 +85,7 @@ func CheckRules(rules []Rule, plugins []catalog.Entry) error {
 	var faults []error
 	for _, r := range rules {
 		if err := r.check(plugins); err != nil {
-			faults = append(faults, r.Fault(err))
+			faults = append(faults, r.At(fmt.Errorf("hook %q: %w", r.Name, err)))
 		}
 	}
 	return errors.Join(faults...)

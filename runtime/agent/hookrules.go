@@ -1,0 +1,68 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+)
+
+// CheckRules refuses what the operator says about hooks if it cannot mean anything.
+// Whether it fits the plugins is found out when they run, and logged.
+func (a *Agent) CheckRules(rules []hooks.Rule) error {
+	if len(rules) == 0 {
+		return nil
+	}
+	return hooks.CheckRules(rules, a.config.Plugins.Entries())
+}
+
+// HookTrouble asks the plugins that the operator has rules about, and tells what
+// keeps these from working. It waits for plugins that are being started.
+func (a *Agent) HookTrouble(ctx context.Context) (trouble []error) {
+	for _, rule := range a.hooks.Rules() {
+		meanwhile := "until then allocations fail that it might apply to"
+		if rule.Warn {
+			meanwhile = "until then each of its moments is only an event"
+		}
+		_, takes, err := a.supervisor.Hook(ctx, rule.Name, time.Time{})
+		switch {
+		case errors.Is(err, supervisor.ErrNoHook):
+			err = fmt.Errorf("%w; put its program into plugin_dir and name it in a plugin block, or remove the hook block: %s", err, meanwhile)
+		case err != nil:
+			err = fmt.Errorf("%w; %s", err, meanwhile)
+		default:
+			if err = rule.Check(takes); err != nil {
+				err = fmt.Errorf("hook %q: %w; correct the config of the hook block: %s", rule.Name, err, meanwhile)
+			}
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		if err != nil {
+			trouble = append(trouble, rule.At(err))
+		}
+	}
+	return trouble
+}
+
+// tellOfHooks logs what keeps the rules about hooks from working, at the beginning
+// and when they have changed, until ctx ends.
+func (a *Agent) tellOfHooks(ctx context.Context) {
+	for {
+		for _, err := range a.HookTrouble(ctx) {
+			a.logger.Warn("hook block does not work", "error", err)
+		}
+		select {
+		case <-a.rulesChanged:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// launchPatience is how soon a plugin that has died must be started again for who
+// submits a job to wait for it.
+const launchPatience = time.Second
