@@ -317,19 +317,32 @@ func (c *Client) hold(ctx context.Context, key string, f *os.File, drain bool) e
 
 	_, _, err = c.repeat(ctx, &request{Op: opHold, Keys: []string{key}, Drain: []bool{drain}}, fd)
 	if err != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.held[key].fd == own {
+			unix.Close(own)
+			delete(c.held, key)
+		}
 		return fmt.Errorf("hold %q: %w", key, err)
 	}
 	return nil
 }
 
 // Take returns a descriptor of what is held under a key, and the keeper holds
-// on. The caller closes it. The error is ErrNotHeld if there is nothing.
-func (c *Client) Take(ctx context.Context, key string) (*os.File, error) {
-	_, fds, err := c.repeat(ctx, &request{Op: opTake, Keys: []string{key}})
+// on. The caller closes it. The error is ErrNotHeld if there is nothing. It does
+// not ask the keeper: an agent has a copy of all that is held.
+func (c *Client) Take(key string) (*os.File, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	own, ok := c.held[key]
+	if !ok {
+		return nil, fmt.Errorf("take %q: %w", key, ErrNotHeld)
+	}
+	fd, err := duplicateFD(own.fd)
 	if err != nil {
 		return nil, fmt.Errorf("take %q: %w", key, err)
 	}
-	return os.NewFile(uintptr(fds[0]), key), nil
+	return os.NewFile(uintptr(fd), key), nil
 }
 
 // Drop makes the keeper close what it holds under a key, if there is anything.

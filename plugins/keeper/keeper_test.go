@@ -375,7 +375,7 @@ func TestHoldTakeDrop(t *testing.T) {
 	if keys, err := c.Keys(t.Context()); err != nil || len(keys) != 1 || keys[0] != "a/b" {
 		t.Errorf("Keys = %v, %v", keys, err)
 	}
-	f, err := c.Take(t.Context(), "a/b")
+	f, err := c.Take("a/b")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -387,7 +387,7 @@ func TestHoldTakeDrop(t *testing.T) {
 	if err := c.Drop(t.Context(), "a/b"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Take(t.Context(), "a/b"); !errors.Is(err, ErrNotHeld) {
+	if _, err := c.Take("a/b"); !errors.Is(err, ErrNotHeld) {
 		t.Errorf("Take error %v, want ErrNotHeld", err)
 	}
 	f.Close()
@@ -415,7 +415,7 @@ func TestSinkIsDrainedOnlyWithoutAgent(t *testing.T) {
 	if _, err := w.WriteString("for the agent"); err != nil {
 		t.Fatal(err)
 	}
-	f, err := c.Take(t.Context(), "stderr")
+	f, err := c.Take("stderr")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -443,7 +443,7 @@ func TestSinkIsDrainedOnlyWithoutAgent(t *testing.T) {
 
 	// What nobody has dropped yet may fill the pipe, and is the next agent's.
 	c = start(t, Config{Dir: dir})
-	f, err = c.Take(t.Context(), "stderr")
+	f, err = c.Take("stderr")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -515,7 +515,7 @@ func TestKeeperDeathIsRepaired(t *testing.T) {
 	if c.Process() == first {
 		t.Fatal("the keeper is still the first one")
 	}
-	f, err := c.Take(t.Context(), "fifo")
+	f, err := c.Take("fifo")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -131,7 +131,7 @@ func TestKeeperOfAnotherBuildIsReplacedInPlace(t *testing.T) {
 	if keys, err := c.Keys(t.Context()); err != nil || !slices.Equal(keys, []string{"fifo", "sink"}) {
 		t.Errorf("held: %v, %v", keys, err)
 	}
-	held, err := c.Take(t.Context(), "fifo")
+	held, err := c.Take("fifo")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,7 @@ type Keeper interface {
 	Spawn(context.Context, keeper.Command) (keeper.Process, error)
 	Wait(context.Context, keeper.Process) (keeper.Status, error)
 	HoldSink(ctx context.Context, key string, f *os.File) error
-	Take(ctx context.Context, key string) (*os.File, error)
+	Take(key string) (*os.File, error)
 	Drop(ctx context.Context, key string) error
 }
 

@@ -169,7 +169,7 @@ func (d *direct) HoldSink(_ context.Context, key string, f *os.File) error {
 	return nil
 }
 
-func (d *direct) Take(_ context.Context, key string) (*os.File, error) {
+func (d *direct) Take(key string) (*os.File, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	f := d.held[key]

@@ -82,7 +82,7 @@ func (p *Plugin) reattach(ctx context.Context, rec Record) error {
 
 	// A plugin whose streams are lost is still a plugin: it is only silent.
 	for i, stream := range sinkNames {
-		if f, err := p.cfg.Keeper.Take(ctx, p.key+stream); err == nil {
+		if f, err := p.cfg.Keeper.Take(p.key + stream); err == nil {
 			p.sinks[i] = f
 		} else {
 			p.logger.Warn("stream of a running plugin is lost", "stream", stream, "error", err)

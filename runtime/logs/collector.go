@@ -23,7 +23,7 @@ var ErrClosed = errors.New("log collector client is closed")
 type holder interface {
 	Spawn(context.Context, keeper.Command) (keeper.Process, error)
 	Hold(ctx context.Context, key string, f *os.File) error
-	Take(ctx context.Context, key string) (*os.File, error)
+	Take(key string) (*os.File, error)
 	Drop(ctx context.Context, key string) error
 	Adopt(context.Context, keeper.Process) error
 	Ephemeral() bool
@@ -251,7 +251,7 @@ func (c *Collector) tellLocked(tasks int) {
 // ensure makes sure that the FIFO lies under its name and that the keeper holds
 // it, and returns it.
 func (c *Collector) ensure(ctx context.Context, dir int, k key) (*os.File, error) {
-	f, err := c.conf.Keeper.Take(ctx, k.held())
+	f, err := c.conf.Keeper.Take(k.held())
 	if err == nil {
 		if sameFile(dir, k.fifoName(), int(f.Fd())) {
 			return f, nil
@@ -363,7 +363,7 @@ func (c *Collector) leftOver(ctx context.Context, task Task) (leftOver, error) {
 		if err == nil && unix.Fstatat(dir, k.fifoName(), &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
 			return outputLeft, nil
 		}
-		f, err := c.conf.Keeper.Take(ctx, k.held())
+		f, err := c.conf.Keeper.Take(k.held())
 		switch {
 		case err == nil:
 			f.Close()

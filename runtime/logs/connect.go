@@ -153,7 +153,7 @@ func (c *Collector) handOverAll(ctx context.Context, l *link) error {
 			if !wanted {
 				continue
 			}
-			fifo, err := c.conf.Keeper.Take(ctx, k.held())
+			fifo, err := c.conf.Keeper.Take(k.held())
 			if err == nil {
 				err = c.handOver(ctx, l, t, k, fifo)
 				fifo.Close()
