@@ -54,8 +54,13 @@ func restartAlloc(ctx context.Context, o allocRestartOptions, id string, s *stre
 	if err != nil {
 		return err
 	}
-	if alloc.ClientStatus != api.AllocClientStatusRunning && !o.allTasks {
-		return fmt.Errorf("restart %s: it is %s; -all-tasks also starts tasks that have ended", what, alloc.ClientStatus)
+	switch status := alloc.ClientStatus; {
+	case status == api.AllocClientStatusFailed:
+		return fmt.Errorf("restart %s: it has failed for good\nTo have another in its place: nomad-lite job eval -force-reschedule %s", what, alloc.JobID)
+	case status == api.AllocClientStatusComplete, status == api.AllocClientStatusLost:
+		return fmt.Errorf("restart %s: it is %s, and does not start again", what, status)
+	case status != api.AllocClientStatusRunning && !o.allTasks:
+		return fmt.Errorf("restart %s: it is %s; -all-tasks also starts tasks that have ended", what, status)
 	}
 	if o.allTasks {
 		err = c.Allocations().RestartAllTasks(alloc, query(ctx, alloc.Namespace))

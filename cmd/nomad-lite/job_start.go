@@ -40,7 +40,11 @@ func startJob(ctx context.Context, o jobStartOptions, prefix string, s *streams)
 	}
 	id, namespace := valueOf(job.ID), valueOf(job.Namespace)
 	if !valueOf(job.Stop) {
-		return fmt.Errorf("job %q was not stopped: its status is %q\nTo restart its tasks: nomad-lite job restart %s", id, valueOf(job.Status), id)
+		hint := "To restart its tasks: nomad-lite job restart " + id
+		if valueOf(job.Status) == "dead" {
+			hint = "To run again what has failed: nomad-lite job eval -force-reschedule " + id
+		}
+		return fmt.Errorf("job %q was not stopped: its status is %q\n%s", id, valueOf(job.Status), hint)
 	}
 	// The source belongs to the version that is run again, too.
 	source, _, err := c.Jobs().Submission(id, int(valueOf(job.Version)), query(ctx, namespace))
