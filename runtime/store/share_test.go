@@ -2,7 +2,9 @@ package store
 
 import (
 	"fmt"
+	"os"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -83,5 +85,31 @@ func TestLargeChangesLeaveTheFeed(t *testing.T) {
 	})
 	if e, err := s.Subscribe(0).Next(t.Context()); err != nil || e[0].Index != s.Index() || len(e) != 2*maxEvents {
 		t.Errorf("the large change: %d events, %v", len(e), err)
+	}
+}
+
+func TestWritesAfterARest(t *testing.T) {
+	t.Parallel()
+	s := open(t, temp(t))
+	update(t, s, func(tx *Txn) {
+		for i := range 2000 {
+			setVariable(tx, fmt.Sprint("v", i), i)
+		}
+	})
+	time.Sleep(calm + 200*time.Millisecond) // the pages of the file are let go
+	update(t, s, func(tx *Txn) { tx.DeleteVariable("default", "v7") })
+	// The file that is written anew is smaller than what was known of the other one.
+	if err := os.Remove(s.file.path); err != nil {
+		t.Fatal(err)
+	}
+	update(t, s, func(tx *Txn) {
+		for i := range 1990 {
+			tx.DeleteVariable("default", fmt.Sprint("v", i))
+		}
+	})
+	time.Sleep(calm + 200*time.Millisecond)
+	update(t, s, func(tx *Txn) { setVariable(tx, "last", 1) })
+	if n := len(reopen(t, s).Snapshot().Variables(nil, "default", "")); n != 11 {
+		t.Errorf("%d variables, want 11", n)
 	}
 }

@@ -42,13 +42,18 @@ func (r *Runner) Run(ctx context.Context) {
 	}
 	if ctx.Err() != nil {
 		r.shutdownHooks(ctx)
-		return
+	} else {
+		r.complete(context.WithoutCancel(ctx))
 	}
+}
+
+// complete is the end of a task that will never run again.
+func (r *Runner) complete(ctx context.Context) {
 	if !r.local.RunComplete {
 		r.local.RunComplete = true
 		r.store.PutLocal(r.local, Behind)
 	}
-	failpoint.Around(failpoint.StopHooks, func() { r.stopHooks(context.WithoutCancel(ctx)) })
+	failpoint.Around(failpoint.StopHooks, func() { r.stopHooks(ctx) })
 }
 
 // contexts returns two contexts for the life of the task. Both end with ctx;
