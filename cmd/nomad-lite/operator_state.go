@@ -91,7 +91,7 @@ func newStateInspectCommand(s *streams) *cobra.Command {
 
 func newStateVerifyCommand(s *streams) *cobra.Command {
 	return &cobra.Command{
-		Use:   "verify DATA-DIR|FILE",
+		Use:   "verify [flags] DATA-DIR|FILE",
 		Short: "Check a state file",
 		Long:  stateVerifyHelp,
 		Args: func(cmd *cobra.Command, args []string) error {

@@ -4,6 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -11,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
@@ -18,8 +22,8 @@ import (
 
 const pluginListHelp = `List the plugins that a job could use, with their health.
 
-Each is started and asked. Plugins come from the box, and from -plugin-dir or
-the configuration file if a plugin block names them.
+Plugins come from the box and from the plugin directory. Those in the box, and
+those that a plugin block of the configuration names, are started and asked.
 
 Exit codes: 0, or 1 when a plugin could not be started.`
 
@@ -86,7 +90,28 @@ func listPlugins(ctx context.Context, plugins pluginFlags, s *streams) (rows []p
 			rows = append(rows, pluginRowOf(p, drivers[p.Serves.Name]))
 		}
 	}
+	rows = append(rows, waiting(local.config.PluginDir, rows)...)
+	slices.SortFunc(rows, func(a, b pluginRow) int { return strings.Compare(a.Name, b.Name) })
 	return rows, a.Close()
+}
+
+// waiting are the programs in the plugin directory that nobody starts before a job
+// asks for them. Which of them are plugins is not known.
+func waiting(dir string, asked []pluginRow) (rows []pluginRow) {
+	entries, _ := os.ReadDir(dir) // one that is not there has been told of
+	for _, entry := range entries {
+		name := strings.TrimPrefix(entry.Name(), catalog.DriverPrefix)
+		info, err := os.Stat(filepath.Join(dir, entry.Name()))
+		if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 ||
+			slices.ContainsFunc(asked, func(r pluginRow) bool { return strings.TrimPrefix(r.Name, catalog.DriverPrefix) == name }) {
+			continue
+		}
+		rows = append(rows, pluginRow{
+			Name: entry.Name(), Health: "ready", Path: filepath.Join(dir, entry.Name()),
+			Note: fmt.Sprintf("starts when a job asks for the driver or hook %q", name),
+		})
+	}
+	return rows
 }
 
 func pluginRowOf(p supervisor.Plugin, info supervisor.Info) pluginRow {
