@@ -663,52 +663,68 @@ func TestUpdatesOfATask(t *testing.T) {
 }
 
 // A stop does not wait for a hook that hangs, unless that has to see the stop
-// itself: it has its deadline.
+// itself: it has its deadline. A shutdown of the agent waits for what comes last.
 func TestStopWhileAHookHangs(t *testing.T) {
+	update := func(h *harness, j *api.Job) { h.Update(place(j)) }
+	restart := func(h *harness, _ *api.Job) { go func() { _ = h.RestartAll(context.Background()) }() } // an error is an answer
 	for _, c := range []struct {
 		moment string
 		ofTask bool
-		begin  func(*harness, *api.Job) // the moment
-		want   string
+		begin  func(*harness, *api.Job) // the moment; nil if it comes by itself
+		// How long a stop takes, and a shutdown of the agent a second after it has begun.
+		stop, shutdown string
 	}{
-		{"prerun", false, nil, "0s"},
-		{"update ", false, func(h *harness, j *api.Job) { h.Update(place(j)) }, "0s"},
-		{"pretaskrestart", false, func(h *harness, _ *api.Job) { go func() { _ = h.RestartAll(context.Background()) }() }, "0s"}, // an error is an answer
-		{"prestart", true, nil, "0s"},
-		{"poststart", true, nil, "0s"},
-		{"update", true, func(h *harness, j *api.Job) { h.Update(place(j)) }, "0s"},
-		{"prekill", false, nil, "10s"},
-		{"prekilling", true, nil, "10s"},
-		{"exited", true, nil, "10s"},
-		{"stop", true, nil, "10s"},
-		{"postrun", false, nil, "10s"},
+		{"prerun", false, nil, "0s", "0s"},
+		{"update ", false, update, "0s", "0s"},
+		{"pretaskrestart", false, restart, "0s", "0s"},
+		{"prestart", true, nil, "0s", "0s"},
+		{"poststart", true, nil, "0s", "0s"},
+		{"update", true, update, "0s", "0s"},
+		{"prekill", false, nil, "10s", "1s"},
+		{"prekilling", true, nil, "10s", "1s"},
+		{"exited", true, nil, "10s", "1s"},
+		{"stop", true, nil, "10s", "10s"}, // what cleans up at last has its time
+		{"postrun", false, nil, "10s", "10s"},
 	} {
-		t.Run(c.moment, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				slow := &script{name: "slow", hang: map[string]bool{c.moment: true}}
-				hooks := withHooks([]hook.Hook{allocScript{slow}}, nil)
-				if c.ofTask {
-					hooks = withHooks(nil, []hook.Hook{taskScript{slow}})
-				}
-				j := parseJob(t, job("service", sleeper))
-				h := start(t, j, hooks)
-				h.after(time.Second)
-				if c.begin != nil {
-					c.begin(h, j)
-				}
-				h.after(time.Second)
-				begin := time.Now()
-				stop := place(j)
-				stop.DesiredStatus = api.AllocDesiredStatusStop
-				h.Update(stop)
-				h.wait()
-				want(t, "the stop takes", time.Since(begin), c.want)
-				if !slices.Contains(slow.moments(), c.moment) {
-					t.Errorf("the moment has not come: %v", slow.moments())
-				}
-				want(t, "processes left", h.world.alive(), "[]")
+		for _, shutdown := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, shutdown %v", c.moment, shutdown), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					slow := &script{name: "slow", hang: map[string]bool{c.moment: true}}
+					hooks := withHooks([]hook.Hook{allocScript{slow}}, nil)
+					if c.ofTask {
+						hooks = withHooks(nil, []hook.Hook{taskScript{slow}})
+					}
+					j := parseJob(t, job("service", sleeper))
+					h := start(t, j, hooks)
+					h.after(time.Second)
+					if c.begin != nil {
+						c.begin(h, j)
+					}
+					h.after(time.Second)
+					begin, takes := time.Now(), c.stop
+					if !shutdown || takes != "0s" {
+						stop := place(j)
+						stop.DesiredStatus = api.AllocDesiredStatusStop
+						h.Update(stop)
+					}
+					if shutdown {
+						takes = c.shutdown
+						if c.stop != "0s" {
+							h.after(time.Second)
+						}
+						h.cancel(ErrShutdown)
+					}
+					h.wait()
+					want(t, "it takes", time.Since(begin), takes)
+					if !slices.Contains(slow.moments(), c.moment) {
+						t.Errorf("the moment has not come: %v", slow.moments())
+					}
+					if !shutdown {
+						want(t, "processes left", h.world.alive(), "[]")
+					}
+				})
 			})
-		})
+		}
 	}
 }
 
