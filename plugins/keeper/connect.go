@@ -266,16 +266,7 @@ func (c *Client) start() error {
 		return err
 	}
 	defer release()
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
-	if err != nil {
-		return fmt.Errorf("listen on %s: %w", path, err)
-	}
-	listener.SetUnlinkOnClose(false)
-	defer listener.Close()
-	if err := os.Chmod(path, 0o600); err != nil {
-		return err
-	}
-	socket, err := listener.File()
+	socket, err := Listen(&net.UnixAddr{Name: name, Net: "unix"}, path)
 	if err != nil {
 		return err
 	}
@@ -310,6 +301,21 @@ func (c *Client) start() error {
 	c.child, c.born = child, p
 	c.mu.Unlock()
 	return err
+}
+
+// Listen returns a socket that listens, for a process that is still to be started:
+// nobody has to wait for it. path is where the address leads.
+func Listen(address *net.UnixAddr, path string) (*os.File, error) {
+	listener, err := net.ListenUnix(address.Net, address)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	listener.SetUnlinkOnClose(false)
+	defer listener.Close()
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, err
+	}
+	return listener.File()
 }
 
 // reapChild reaps a keeper of ours that is about to end, if it does so in time.

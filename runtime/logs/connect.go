@@ -246,16 +246,7 @@ func quit(l *link) {
 // spawn starts a collector process through the keeper. It gets a socket that
 // listens already, so that nobody has to wait for it.
 func (c *Collector) spawn(ctx context.Context, address *net.UnixAddr, path string) error {
-	listener, err := net.ListenUnix("unixpacket", address)
-	if err != nil {
-		return fmt.Errorf("listen on %s: %w", path, err)
-	}
-	listener.SetUnlinkOnClose(false)
-	defer listener.Close()
-	if err := os.Chmod(path, 0o600); err != nil {
-		return err
-	}
-	socket, err := listener.File()
+	socket, err := keeper.Listen(address, path)
 	if err != nil {
 		return err
 	}
