@@ -88,8 +88,11 @@ func (r *Runner) collectOldest(ctx context.Context, gc GC) {
 		victims, onDisk := r.collectable()
 		n := min(gc.tooMany(onDisk, r.diskUsage()), gc.Parallelism, len(victims))
 		if n == 0 {
-			return
+			return // most of the time
 		}
+		slices.SortFunc(victims, func(a, b *entry) int {
+			return cmp.Or(a.ended.Compare(b.ended), strings.Compare(a.id, b.id))
+		})
 		r.collectThese(victims[:n])
 	}
 }
@@ -122,8 +125,7 @@ func (r *Runner) collectOne(e *entry) error {
 	return r.destroy(e)
 }
 
-// collectable returns the ended allocations that are on the disk, oldest first,
-// and how many are on the disk at all.
+// collectable returns the ended allocations that are on the disk, and how many are on the disk at all.
 func (r *Runner) collectable() (ended []*entry, onDisk int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -136,9 +138,6 @@ func (r *Runner) collectable() (ended []*entry, onDisk int) {
 			ended = append(ended, e)
 		}
 	}
-	slices.SortFunc(ended, func(a, b *entry) int {
-		return cmp.Or(a.ended.Compare(b.ended), strings.Compare(a.id, b.id))
-	})
 	return ended, onDisk
 }
 
