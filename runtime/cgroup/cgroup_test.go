@@ -150,3 +150,25 @@ func TestNothing(t *testing.T) {
 		t.Errorf("made: %v", left)
 	}
 }
+
+// A run that was killed has left what it made for a driver.
+func TestSweepAfterTheHost(t *testing.T) {
+	tree := tree(t)
+	id := uuid.NewString()
+	path, err := tree.Make(id, "task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, id), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := Sweep(dir); err != nil {
+		t.Error(err)
+	}
+	for _, left := range append(tree.own(id, "task"), path) {
+		if _, err := os.Stat(left); err == nil {
+			t.Errorf("%s is still there", left)
+		}
+	}
+}
