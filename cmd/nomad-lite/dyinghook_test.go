@@ -38,6 +38,7 @@ func (dying) Info() sdk.Info {
 		Name: name, Version: "1.0.0", EveryAlloc: len(os.Args) > 2,
 		AttachmentSchema: sdk.Object(map[string]*sdk.Spec{
 			"ledger": sdk.Attr("ledger", "string", true),
+			"name":   sdk.Attr("name", "string", false),      // before each line
 			"die":    sdk.Attr("die", "list(string)", false), // at these moments
 			"often":  sdk.Default(sdk.Attr("often", "number", false), sdk.Literal("1")),
 			"hang":   sdk.Attr("hang", "list(string)", false), // at these
@@ -51,6 +52,7 @@ func (dying) Info() sdk.Info {
 
 type dyingOrders struct {
 	Ledger string   `codec:"ledger"`
+	Name   string   `codec:"name"`
 	Die    []string `codec:"die"`
 	Often  int      `codec:"often"`
 	Hang   []string `codec:"hang"`
@@ -69,14 +71,19 @@ func (dying) obey(g sdk.Grant, alloc sdk.Alloc, moment, text string) (o dyingOrd
 	before, _ := os.ReadFile(o.Ledger)
 	line := moment + text
 	dies := slices.Contains(o.Die, moment) && strings.Count(string(before), moment+" dies\n") < o.Often
-	if dies {
+	_, missing := os.Stat(o.Until)
+	refuses := slices.Contains(o.Refuse, moment) && missing != nil
+	switch {
+	case dies:
 		line = moment + " dies"
+	case refuses:
+		line = moment + " refused"
 	}
 	f, err := os.OpenFile(o.Ledger, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return o, err
 	}
-	fmt.Fprintln(f, line)
+	fmt.Fprintln(f, o.Name+line)
 	f.Close()
 	switch {
 	case dies:
@@ -84,10 +91,8 @@ func (dying) obey(g sdk.Grant, alloc sdk.Alloc, moment, text string) (o dyingOrd
 		time.Sleep(time.Minute) // the answer must not overtake the signal
 	case slices.Contains(o.Hang, moment):
 		time.Sleep(time.Minute) // whatever ctx says
-	case slices.Contains(o.Refuse, moment):
-		if _, err := os.Stat(o.Until); err != nil {
-			return o, fmt.Errorf("no %s here", moment)
-		}
+	case refuses:
+		return o, fmt.Errorf("no %s here", moment)
 	}
 	return o, nil
 }

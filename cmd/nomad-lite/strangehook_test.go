@@ -3,13 +3,20 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"os"
+	"path"
 	"slices"
 	"strings"
 
-	plugin "github.com/hashicorp/go-plugin"
-
 	"github.com/hashicorp/go-hclog"
+	plugin "github.com/hashicorp/go-plugin"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
@@ -60,9 +67,24 @@ func strangeHook() {
 			base.PluginName: &base.GRPCPlugin{Impl: s},
 			hook.PluginName: &hook.GRPCPlugin{Impl: s, Hook: s},
 		},
-		GRPCServer: plugin.DefaultGRPCServer,
-		Logger:     hclog.NewNullLogger(),
+		GRPCServer: func(options []grpc.ServerOption) *grpc.Server {
+			return grpc.NewServer(append(options, grpc.UnaryInterceptor(s.intercept))...)
+		},
+		Logger: hclog.NewNullLogger(),
 	})
+}
+
+// intercept makes the answers those of another version of the protocol.
+func (s *strange) intercept(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	method := path.Base(call.FullMethod)
+	if s.mode == "older" && slices.Contains([]string{"Configure", "Prestart", "Exited"}, method) {
+		return nil, status.Error(codes.Unimplemented, "unknown method "+method)
+	}
+	answer, err := handler(ctx, request)
+	if m, ok := answer.(proto.Message); ok && s.mode == "newer" {
+		m.ProtoReflect().SetUnknown(protowire.AppendString(protowire.AppendTag(nil, 4242, protowire.BytesType), "news"))
+	}
+	return answer, err
 }
 
 type strange struct {
@@ -83,6 +105,10 @@ func (s *strange) Configure(context.Context, hook.Config) error { return nil }
 func (s *strange) Describe(context.Context) (*hook.Description, error) {
 	d := &hook.Description{Moments: []hook.Participation{{Moment: hook.Prerun}, {Moment: hook.Poststart}}}
 	switch s.mode {
+	case "newer":
+		d.Moments = append(d.Moments, hook.Participation{Moment: 99}, hook.Participation{Moment: hook.Stop})
+	case "older":
+		d.Moments = append(d.Moments, hook.Participation{Moment: hook.Stop})
 	case "exits":
 		os.Exit(3)
 	case "hangs":
@@ -102,6 +128,20 @@ func (s *strange) Describe(context.Context) (*hook.Description, error) {
 	return d, nil
 }
 
-func (s *strange) Prerun(context.Context, hook.AllocPrerunRequest) error { return nil }
+func (s *strange) Prerun(context.Context, hook.AllocPrerunRequest) error { return s.mark("prerun") }
 
-func (s *strange) Poststart(context.Context, hook.TaskPoststartRequest) error { return nil }
+func (s *strange) Poststart(context.Context, hook.TaskPoststartRequest) error {
+	return s.mark("poststart")
+}
+
+func (s *strange) Stop(context.Context, hook.TaskStopRequest) error { return s.mark("stop") }
+
+// mark notes a moment.
+func (s *strange) mark(moment string) error {
+	f, err := os.OpenFile(s.name+".moments", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err == nil {
+		_, err = fmt.Fprintln(f, moment)
+		err = errors.Join(err, f.Close())
+	}
+	return err
+}

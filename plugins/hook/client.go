@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
@@ -62,9 +64,12 @@ func (c *Client) Describe(ctx context.Context) (*Description, error) {
 	return d, nil
 }
 
-// Configure implements Plugin.
+// Configure implements Plugin. One that asks for nothing need not have it.
 func (c *Client) Configure(ctx context.Context, config Config) error {
 	_, err := c.pb.Configure(ctx, &hookpb.ConfigureRequest{HostSocket: config.HostSocket, Node: nodeProto(config.Node)})
+	if status.Code(err) == codes.Unimplemented {
+		return nil
+	}
 	return c.conn.Err(ctx, err)
 }
 

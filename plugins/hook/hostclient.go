@@ -76,6 +76,8 @@ func hostError(ctx context.Context, err error) error {
 		return context.DeadlineExceeded // one that the request has set
 	case s.Code() == codes.Unavailable:
 		return ErrHostGone
+	case s.Code() == codes.Unimplemented:
+		return fmt.Errorf("the agent is too old for that: %s", s.Message())
 	case s.Code() == codes.Unknown:
 		return errors.New(s.Message())
 	}

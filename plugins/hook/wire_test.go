@@ -23,14 +23,14 @@ import (
 )
 
 // listen serves on a unix socket until the test ends.
-func listen(t *testing.T, register func(*grpc.Server)) string {
+func listen(t *testing.T, register func(*grpc.Server), options ...grpc.ServerOption) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := grpc.NewServer()
+	s := grpc.NewServer(options...)
 	register(s)
 	var serving sync.WaitGroup
 	serving.Go(func() {

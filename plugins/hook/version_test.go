@@ -1,0 +1,151 @@
+package hook_test
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/proto/hookpb"
+)
+
+// news is a field that no version has yet.
+var news = protowire.AppendString(protowire.AppendTag(nil, 4242, protowire.BytesType), "from the next version")
+
+// addNews puts it into a message.
+func addNews(message any) {
+	if m, ok := message.(proto.Message); ok {
+		m.ProtoReflect().SetUnknown(news)
+	}
+}
+
+// newer makes what a server answers that of the next version.
+func newer(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	answer, err := handler(ctx, request)
+	addNews(answer)
+	return answer, err
+}
+
+// asksNewer makes what a client asks that of the next version.
+func asksNewer(ctx context.Context, method string, request, answer any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+	addNews(request)
+	return invoke(ctx, method, request, answer, conn, options...)
+}
+
+// older makes a service that of the version before: without some of its methods.
+func older(s grpc.ServiceDesc, without ...string) *grpc.ServiceDesc {
+	var methods []grpc.MethodDesc
+	for _, m := range s.Methods {
+		if !slices.Contains(without, m.MethodName) {
+			methods = append(methods, m)
+		}
+	}
+	s.Methods = methods
+	return &s
+}
+
+// registrar registers services as those of the version before.
+type registrar struct {
+	*grpc.Server
+	without []string
+}
+
+func (r registrar) RegisterService(s *grpc.ServiceDesc, impl any) {
+	r.Server.RegisterService(older(*s, r.without...), impl)
+}
+
+// dialWith connects to a server that is made with options.
+func dialWith(t *testing.T, serverOptions []grpc.ServerOption, register func(*grpc.Server), options ...grpc.DialOption) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient("unix:"+listen(t, register, serverOptions...), append(options, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+func TestPluginOfTheNextVersion(t *testing.T) {
+	e := &every{answer: filled[hook.TaskPrestartResponse]()}
+	l := &lateHook{description: hook.Description{Moments: []hook.Participation{{Moment: hook.Stop}, {Moment: 99}}}}
+	client := hook.NewClient(dialWith(t, []grpc.ServerOption{grpc.UnaryInterceptor(newer)}, func(s *grpc.Server) { hook.RegisterServer(s, l, e) }), nil)
+	if d, err := client.Describe(t.Context()); err != nil || len(d.Moments) != 1 || d.Moments[0].Moment != hook.Stop {
+		t.Errorf("%+v, %v", d, err)
+	}
+	for m := range hook.AllMoments() {
+		if _, out := call(client, m); out[len(out)-1].Interface() != nil {
+			t.Errorf("%s: %v", m, out)
+		}
+	}
+}
+
+func TestPluginOfTheVersionBefore(t *testing.T) {
+	e := &every{answer: filled[hook.TaskPrestartResponse]()}
+	// It hears what it does not know yet, and lacks what has come since.
+	conn := dialWith(t, nil, func(s *grpc.Server) {
+		hook.RegisterServer(registrar{s, []string{"Configure", "UpdateAlloc", "Exited"}}, &lateHook{}, e)
+	}, grpc.WithUnaryInterceptor(asksNewer))
+	client := hook.NewClient(conn, nil)
+	if err := client.Configure(t.Context(), hook.Config{}); err != nil {
+		t.Errorf("one that asks its host for nothing: %v", err)
+	}
+	for m := range hook.AllMoments() {
+		e.got = nil
+		request, out := call(client, m)
+		err, _ := out[len(out)-1].Interface().(error)
+		if m == hook.UpdateAlloc || m == hook.Exited {
+			if status.Code(err) != codes.Unimplemented {
+				t.Errorf("%s: %v", m, err)
+			}
+			continue
+		}
+		if err != nil || !reflect.DeepEqual(e.got, request) {
+			t.Errorf("%s: %v, got %+v", m, err, e.got)
+		}
+	}
+}
+
+// An agent of the version before lacks what a hook asks it for, and one of the next
+// version answers more than the hook knows.
+func TestAgentOfAnotherVersion(t *testing.T) {
+	before, err := hook.DialHost(listen(t, func(s *grpc.Server) { hook.RegisterHost(registrar{s, []string{"Services"}}, &butler{}) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { before.Close() })
+	if _, _, err := before.Services(t.Context(), hook.Scope{}, "", 0); err == nil || !strings.Contains(err.Error(), "the agent is too old for that") {
+		t.Errorf("services: %v", err)
+	}
+	if text, err := before.Interpolate(t.Context(), hook.Scope{}, "x"); err != nil || text != "<x>" {
+		t.Errorf("interpolate: %q, %v", text, err)
+	}
+
+	next, err := hook.DialHost(listen(t, func(s *grpc.Server) { hook.RegisterHost(s, &butler{}) }, grpc.UnaryInterceptor(newer)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { next.Close() })
+	if state, err := next.State(t.Context(), hook.Scope{}); err != nil || state.ClientStatus == "" {
+		t.Errorf("state: %+v, %v", state, err)
+	}
+	if _, index, err := next.Services(t.Context(), hook.Scope{}, "", 0); err != nil || index != 9 {
+		t.Errorf("services: %d, %v", index, err)
+	}
+
+	// The hook of the next version asks more than this agent knows.
+	b := &butler{}
+	conn := dialWith(t, nil, func(s *grpc.Server) { hook.RegisterHost(s, b) }, grpc.WithUnaryInterceptor(asksNewer))
+	if _, err := hookpb.NewHostClient(conn).Kill(t.Context(), &hookpb.KillRequest{Capability: "key", Reason: "why"}); err != nil || fmt.Sprint(b.got) != "[{key } kill why]" {
+		t.Errorf("kill: %v, asked %v", err, b.got)
+	}
+}
