@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/builtin/seccomp"
 )
 
 // What a download may do with a part of the file system.
@@ -146,7 +148,11 @@ func restrict(stage *os.File, limits Limits) error {
 	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, fd, 0, 0); errno != 0 {
 		return fmt.Errorf("landlock: %w", errno)
 	}
-	denyUnixSockets()
+	// Landlock does not see who connects to a socket in the file system.
+	seccomp.DenyThread(
+		seccomp.Call{Number: unix.SYS_SOCKET, Only: true, Argument: unix.AF_UNIX},
+		seccomp.Call{Number: unix.SYS_IO_URING_SETUP}, // makes sockets too
+	)
 	return nil
 }
 

@@ -2,7 +2,9 @@ package template
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -176,5 +178,49 @@ func TestRenderingIsConfined(t *testing.T) {
 	defer delete(pure(), "burgle")
 	if _, err := render(t, "{{ burgle }}"); err != nil || !called {
 		t.Errorf("called %v, %v", called, err)
+	}
+}
+
+// The process of the hook is this binary, started again.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == "confined" {
+		Confine()
+		os.Exit(breakOut(os.Args[2]))
+	}
+	os.Exit(m.Run())
+}
+
+// breakOut tries what the hook never does, and says what has worked.
+func breakOut(dir string) int {
+	_, internet := net.Dial("udp", "127.0.0.1:9")
+	_, local := net.Listen("unix", filepath.Join(dir, "socket"))
+	_, interfaces := net.Interfaces()
+	for what, err := range map[string]error{
+		"ran a program":             exec.Command("/bin/true").Run(),
+		"talked to the network":     internet,
+		"mounted something":         unix.Mount("none", dir, "tmpfs", 0, ""),
+		"changed its root":          unix.Chroot(dir),
+		"looked into its parent":    unix.PtraceSeize(os.Getppid()),
+		"left for other namespaces": unix.Unshare(unix.CLONE_NEWNS),
+	} {
+		if !errors.Is(err, unix.EACCES) {
+			fmt.Fprintf(os.Stderr, "it %s: %v\n", what, err)
+			return 1
+		}
+	}
+	if err := errors.Join(local, interfaces, os.WriteFile(filepath.Join(dir, "x"), nil, 0o600)); err != nil {
+		fmt.Fprintln(os.Stderr, "it cannot work:", err)
+		return 1
+	}
+	return 0
+}
+
+func TestConfinedProcess(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(exe, "confined", t.TempDir()).CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
 	}
 }

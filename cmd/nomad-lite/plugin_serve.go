@@ -26,7 +26,7 @@ var builtins = map[string]struct {
 	mock.Name:     {base.TypeDriver, func() { sdk.Serve(&mock.Driver{}) }},
 	rawexec.Name:  {base.TypeDriver, func() { sdk.Serve(&rawexec.Driver{}) }},
 	script.Name:   {base.TypeHook, func() { sdk.Serve(&script.Hook{}) }},
-	template.Name: {base.TypeHook, func() { sdk.Serve(&template.Hook{}) }},
+	template.Name: {base.TypeHook, func() { template.Confine(); sdk.Serve(&template.Hook{}) }},
 }
 
 // trusting is their configuration for who lets jobs run commands as they are.

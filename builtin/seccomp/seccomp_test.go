@@ -1,0 +1,82 @@
+package seccomp
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+var (
+	sockets  = Call{Number: unix.SYS_SOCKET, Only: true, Argument: unix.AF_UNIX}
+	programs = Call{Number: unix.SYS_EXECVE}
+)
+
+// A process that has denied itself something is this binary, started again.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == "deny" {
+		go func() { select {} }() // there is another thread, at times
+		DenyProcess(programs, sockets)
+		os.Exit(tries())
+	}
+	os.Exit(m.Run())
+}
+
+// tries returns a bit for each thing that works: a unix socket, one of the
+// internet, a program, another call.
+func tries() (worked int) {
+	for i, family := range []int{unix.AF_UNIX, unix.AF_INET} {
+		fd, err := unix.Socket(family, unix.SOCK_STREAM, 0)
+		if err == nil {
+			worked |= 1 << i
+			unix.Close(fd)
+		} else if !errors.Is(err, unix.EACCES) {
+			worked |= 1 << 7
+		}
+	}
+	for range 4 { // whichever thread starts it
+		if exec.Command("/bin/true").Run() == nil {
+			worked |= 4
+		}
+	}
+	if unix.Getpid() > 0 {
+		worked |= 8
+	}
+	return worked
+}
+
+func TestDenyProcess(t *testing.T) {
+	if _, ok := architectures[runtime.GOARCH]; !ok {
+		t.Skip("the calls of this machine have other numbers")
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var exit *exec.ExitError
+	if err := exec.Command(exe, "deny").Run(); !errors.As(err, &exit) || exit.ExitCode() != 2|8 {
+		t.Errorf("got %v, want only a socket of the internet and the number of the process to be left", err)
+	}
+}
+
+// A thread and what it starts have less; the rest of the process has what it had.
+func TestDenyThread(t *testing.T) {
+	if _, ok := architectures[runtime.GOARCH]; !ok {
+		t.Skip("the calls of this machine have other numbers")
+	}
+	inside := make(chan int)
+	go func() {
+		runtime.LockOSThread() // ends with the goroutine
+		DenyThread(sockets)
+		inside <- tries()
+	}()
+	if got := <-inside; got != 2|4|8 {
+		t.Errorf("on the thread %b works", got)
+	}
+	if got := tries(); got != 1|2|4|8 {
+		t.Errorf("elsewhere %b works", got)
+	}
+}
