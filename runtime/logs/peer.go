@@ -1,0 +1,226 @@
+package logs
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// waiter is a request that is answered later.
+type waiter struct {
+	peer *peer
+	id   uint64
+}
+
+// peer is a connected agent.
+type peer struct {
+	fd     int
+	queue  [][]byte // what the socket did not take yet
+	closed bool
+}
+
+// maxQueue is how many messages wait for an agent that does not read; one that
+// is further behind is disconnected, and asks again when it comes back.
+const maxQueue = 4096
+
+// accept takes the connections that wait.
+func (p *process) accept() {
+	for {
+		fd, _, err := unix.Accept4(p.listen, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+		if err != nil {
+			return
+		}
+		cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+		if err != nil || int(cred.Uid) != os.Geteuid() || p.watch(fd, unix.EPOLLIN) != nil {
+			unix.Close(fd)
+			continue
+		}
+		p.peers[int32(fd)] = &peer{fd: fd}
+	}
+}
+
+// receive handles what an agent has sent.
+func (p *process) receive(peer *peer) {
+	for !peer.closed {
+		n, oobn, flags, _, err := unix.Recvmsg(peer.fd, p.msg, p.oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if errors.Is(err, unix.EAGAIN) {
+			return
+		}
+		fds := parseRights(p.oob[:max(oobn, 0)])
+		if err != nil || n == 0 || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
+			closeAll(fds)
+			p.disconnect(peer)
+			return
+		}
+		m, err := decode(p.msg[:n])
+		if err != nil {
+			closeAll(fds)
+			p.disconnect(peer)
+			return
+		}
+		p.request(peer, m, fds)
+	}
+}
+
+// request does what an agent wants. It owns fds.
+func (p *process) request(peer *peer, m *message, fds []int) {
+	reply := &message{Op: opReply, ID: m.ID}
+	switch m.Op {
+	case opHello:
+		p.served = true
+		reply.Process = p.self
+		p.send(peer, reply)
+		for _, e := range p.streams {
+			if e.fail.dropping {
+				p.send(peer, e.loss())
+			}
+		}
+	case opStart:
+		p.tidy.Reset(time.Second)
+		if len(fds) != maxFDs {
+			reply.Error = fmt.Sprintf("%d descriptors came with a stream", len(fds))
+		} else {
+			if err := p.start(m, fds[0], fds[1]); err != nil {
+				reply.Error = err.Error()
+			}
+			fds = nil
+		}
+		p.send(peer, reply)
+	case opStop:
+		p.tidy.Reset(time.Second)
+		e := p.streams[m.Key]
+		if e == nil {
+			p.send(peer, reply)
+			break
+		}
+		e.stop(waiter{peer, m.ID}, time.Now().Add(time.Duration(m.Grace)*time.Millisecond))
+		p.ready[e] = true
+	case opQuit:
+		p.quit = true
+	case opArm:
+		p.arm(peer, m)
+	default:
+		reply.Error = fmt.Sprintf("operation %q is unknown", m.Op)
+		p.send(peer, reply)
+	}
+	closeAll(fds)
+}
+
+// stop has a stream end when there is nothing left to read, or at the deadline. The
+// earliest counts.
+func (e *entry) stop(w waiter, deadline time.Time) {
+	if len(e.stopping) == 0 || deadline.Before(e.deadline) {
+		e.deadline = deadline
+	}
+	e.stopping = append(e.stopping, w)
+}
+
+// arm has an agent told once when a stream has more than it has seen, which may be
+// now.
+func (p *process) arm(peer *peer, m *message) {
+	e := p.streams[m.Key]
+	switch {
+	case e == nil: // it has no news
+	case e.index > m.Index || e.index == m.Index && e.size > m.Offset:
+		p.send(peer, &message{Op: opOutput, Key: m.Key, Index: e.index, Offset: e.size})
+	case !slices.Contains(e.armed, peer):
+		e.armed = append(e.armed, peer)
+	}
+}
+
+// send sends a message, or queues it. It never blocks.
+func (p *process) send(peer *peer, m *message) {
+	if peer.closed {
+		return
+	}
+	b, err := json.Marshal(m)
+	if err != nil {
+		panic("log collector: message does not encode: " + err.Error()) // plain data of ours
+	}
+	peer.queue = append(peer.queue, b)
+	if len(peer.queue) > maxQueue {
+		p.disconnect(peer)
+		return
+	}
+	if len(peer.queue) == 1 {
+		p.flush(peer)
+	}
+}
+
+func (p *process) broadcast(m *message) {
+	for _, peer := range p.peers {
+		p.send(peer, m)
+	}
+}
+
+// flush sends what is queued, as far as the socket takes it.
+func (p *process) flush(peer *peer) {
+	waited := len(peer.queue)
+	for len(peer.queue) > 0 {
+		err := unix.Sendto(peer.fd, peer.queue[0], unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS) {
+			break
+		}
+		if err != nil {
+			p.disconnect(peer)
+			return
+		}
+		peer.queue = peer.queue[1:]
+	}
+	if waited == 0 {
+		return
+	}
+	events := uint32(unix.EPOLLIN)
+	if len(peer.queue) > 0 {
+		events |= unix.EPOLLOUT
+	} else {
+		peer.queue = nil
+		if waited == 1 {
+			return // it went through at once: nothing was changed
+		}
+	}
+	_ = unix.EpollCtl(p.poll, unix.EPOLL_CTL_MOD, peer.fd, &unix.EpollEvent{Events: events, Fd: int32(peer.fd)})
+}
+
+// disconnect forgets an agent. Its streams go on.
+func (p *process) disconnect(gone *peer) {
+	if gone.closed {
+		return
+	}
+	gone.closed = true
+	gone.queue = nil
+	unix.Close(gone.fd)
+	delete(p.peers, int32(gone.fd))
+	for _, e := range p.streams {
+		e.armed = slices.DeleteFunc(e.armed, func(p *peer) bool { return p == gone })
+	}
+	if len(p.peers) == 0 {
+		p.idle = time.Now().Add(p.conf.Linger)
+	}
+}
+
+func parseRights(oob []byte) []int {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil
+	}
+	var fds []int
+	for i := range messages {
+		got, err := unix.ParseUnixRights(&messages[i])
+		if err == nil {
+			fds = append(fds, got...)
+		}
+	}
+	return fds
+}
