@@ -458,7 +458,9 @@ func TestEveryMomentOfDeathInAGraph(t *testing.T) {
 						c.Drivers.(*world).sweeps = true
 						j.attend(c)
 					})
-					<-a.ledger.dead
+					if !a.dies() {
+						return
+					}
 					a.die()
 					j.boot = time.Now()
 					b := a.again(nil)
