@@ -125,7 +125,8 @@ func (r *Runner) collectOne(e *entry) error {
 	return r.destroy(e)
 }
 
-// collectable returns the ended allocations that are on the disk, and how many are on the disk at all.
+// collectable returns the ended allocations that are on the disk, and how many are
+// on the disk at all.
 func (r *Runner) collectable() (ended []*entry, onDisk int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
