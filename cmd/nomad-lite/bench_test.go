@@ -346,7 +346,7 @@ func BenchmarkMemory(b *testing.B) {
 		measured(b, "idle memory", a.memory(b, 65*time.Second), idlers(b, 2))
 		a.run(b, "service", "one", 1, "/bin/sleep", "1000")
 		a.await(b, "one", 1, api.AllocClientStatusRunning)
-		const settle = 15 * time.Second // the deployment has ended by then
+		const settle = 40 * time.Second // the deployment has ended by then, and the driver has looked at itself again
 		one := a.memory(b, settle)
 		for _, count := range []int{100, 500} {
 			id := fmt.Sprint("sleep-", count)
