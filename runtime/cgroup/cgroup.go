@@ -34,13 +34,12 @@ type Tree struct {
 	version Version
 	mount   string
 
-	mu     sync.Mutex      // held while parents come and go
-	shares map[string]bool // the tasks in the common cpuset of version 1
+	mu sync.Mutex // held while parents come and go
 }
 
 // Open looks at this machine.
 func Open() *Tree {
-	return &Tree{version: detect(mountPoint), mount: mountPoint, shares: make(map[string]bool)}
+	return &Tree{version: detect(mountPoint), mount: mountPoint}
 }
 
 // detect finds what the official drivers find: without root, and without one of
@@ -87,15 +86,13 @@ func (t *Tree) Make(allocID, task string) (string, error) {
 		return "", nil
 	}
 	share := filepath.Join(t.mount, "cpuset/nomad/share")
-	if err := makeCPUSet(share); err != nil {
-		return "", err
-	}
-	t.shares[allocID+"."+task] = true
-	return share, nil
+	return share, makeCPUSet(share)
 }
 
 // Remove removes the cgroups of a task, and ends what still runs in them. It may
-// take some seconds. Without cgroups of the task it does nothing.
+// take some seconds. Without cgroups of the task it does nothing. The cpuset that
+// all tasks have in common with version 1 stays: it is empty while a driver of
+// another agent is about to enter it.
 func (t *Tree) Remove(allocID, task string) error {
 	if t.version == None || !named(allocID, task) {
 		return nil
@@ -117,10 +114,6 @@ func (t *Tree) Remove(allocID, task string) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.shares, allocID+"."+task)
-	if t.version == V1 && len(t.shares) == 0 {
-		parents = append(parents, filepath.Join(t.mount, "cpuset/nomad/share"), filepath.Join(t.mount, "cpuset/nomad"))
-	}
 	for _, parent := range parents {
 		os.Remove(parent) // unless others are in it
 	}
@@ -155,7 +148,11 @@ func (t *Tree) makeScope(path string) error {
 				return fmt.Errorf("hand on controllers: %w", err)
 			}
 		}
-		return os.MkdirAll(path, 0o755)
+		// Parents that have gone meanwhile would come back without controllers.
+		if err := os.Mkdir(path, 0o755); !errors.Is(err, os.ErrExist) {
+			return err
+		}
+		return nil
 	})
 }
 

@@ -44,7 +44,7 @@ func Sweep(dir string) error {
 // allParents are where the cgroups of tasks may be, those above first.
 func allParents() []string {
 	var parents []string
-	for _, pattern := range []string{"*/nomad", "*/nomad/reserve", "*/nomad/share"} {
+	for _, pattern := range []string{"*/nomad", "*/nomad/reserve"} {
 		found, _ := filepath.Glob(filepath.Join(mountPoint, pattern))
 		parents = append(parents, found...)
 	}
