@@ -104,6 +104,9 @@ func parseAttachment(text string) (map[string]any, error) {
 	decoder := json.NewDecoder(strings.NewReader(text))
 	decoder.UseNumber()
 	if err := decoder.Decode(&config); err != nil {
+		if other := new(json.UnmarshalTypeError); errors.As(err, &other) {
+			err = fmt.Errorf("it is of type %s", other.Value)
+		}
 		return map[string]any{}, fmt.Errorf(`attachment: not a JSON object such as {"key": "value"}: %w`, err)
 	}
 	if decoder.More() || config == nil {

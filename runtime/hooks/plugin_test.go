@@ -501,7 +501,7 @@ func TestAttachment(t *testing.T) {
 		{"an unknown key", `{"url": "u", "ulr": 1}`, nil, schema, "ulr"},
 		{"a missing key", `{}`, nil, schema, "url"},
 		{"no JSON", `{"url": `, nil, schema, "not a JSON object"},
-		{"no object", `[1]`, nil, schema, "not a JSON object"},
+		{"no object", `[1]`, nil, schema, `not a JSON object such as {"key": "value"}: it is of type array`},
 		{"null", `null`, nil, schema, "not one JSON object"},
 		{"two", `{} {}`, nil, schema, "not one JSON object"},
 		{"something for a hook that takes nothing", `{"x": 1}`, nil, nil, "takes no configuration"},
