@@ -88,10 +88,12 @@ func (r *Runner) runToDeath(live, grace context.Context) {
 	for ok && next.Action == restart.Restart {
 		// A process that was taken over runs already, whatever the gate.
 		if r.currentProcess() == nil {
-			select {
-			case <-time.After(next.Delay):
-			case <-live.Done():
-				return
+			if next.Delay > 0 {
+				select {
+				case <-time.After(next.Delay):
+				case <-live.Done():
+					return
+				}
 			}
 			if r.gate.Wait(live) != nil {
 				return
