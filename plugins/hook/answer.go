@@ -27,7 +27,7 @@ func (r TaskPrestartResponse) Fault() error {
 	}
 	for _, m := range r.Mounts {
 		if !plainPath(m.TaskPath) || !plainPath(m.HostPath) {
-			return fmt.Errorf("it mounts %q at %q: both must be absolute, without ..", m.HostPath, m.TaskPath)
+			return fmt.Errorf("it mounts %q at %q: both must be absolute, and without .. in them", m.HostPath, m.TaskPath)
 		}
 		if !slices.Contains(propagationModes, m.PropagationMode) {
 			return fmt.Errorf("it mounts %q with propagation mode %q: there are %s", m.HostPath, m.PropagationMode, strings.Join(propagationModes[1:], ", "))
