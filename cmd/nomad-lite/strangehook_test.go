@@ -68,10 +68,14 @@ func strangeHook() {
 			hook.PluginName: &hook.GRPCPlugin{Impl: s, Hook: s},
 		},
 		GRPCServer: func(options []grpc.ServerOption) *grpc.Server {
-			return grpc.NewServer(append(options, grpc.UnaryInterceptor(s.intercept))...)
+			s.server = grpc.NewServer(append(options, grpc.UnaryInterceptor(s.intercept))...)
+			return s.server
 		},
 		Logger: hclog.NewNullLogger(),
 	})
+	if s.mode == "deaf" && s.launches == 1 {
+		<-make(chan struct{}) // until it is killed
+	}
 }
 
 // intercept makes the answers those of another version of the protocol.
@@ -92,6 +96,7 @@ type strange struct {
 	name, mode   string
 	launches     int
 	info         base.Info
+	server       *grpc.Server
 }
 
 func (s *strange) PluginInfo(context.Context) (*base.Info, error) { return &s.info, nil }
@@ -128,7 +133,13 @@ func (s *strange) Describe(context.Context) (*hook.Description, error) {
 	return d, nil
 }
 
-func (s *strange) Prerun(context.Context, hook.AllocPrerunRequest) error { return s.mark("prerun") }
+func (s *strange) Prerun(context.Context, hook.AllocPrerunRequest) error {
+	if s.mode == "deaf" && s.launches == 1 {
+		go s.server.Stop() // and lives on, where nobody can reach it
+		<-make(chan struct{})
+	}
+	return s.mark("prerun")
+}
 
 func (s *strange) Poststart(context.Context, hook.TaskPoststartRequest) error {
 	return s.mark("poststart")

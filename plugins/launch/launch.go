@@ -274,8 +274,8 @@ func (p *Plugin) Exit() error {
 }
 
 // Connected reports whether the connection to the plugin stands, as far as is
-// known without asking.
-func (p *Plugin) Connected() bool { return p.conn.GetState() != connectivity.TransientFailure }
+// known without asking. It does not when it was lost, or not used for long.
+func (p *Plugin) Connected() bool { return p.conn.GetState() == connectivity.Ready }
 
 // Unreachable asks the plugin's health service, and returns an error when
 // there is nobody on its socket. A plugin without that service is reachable.
