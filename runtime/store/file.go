@@ -132,7 +132,7 @@ func (f *file) use(handle *os.File) (err error) {
 // letGo takes the pages of the file out of the memory of this process. They come back
 // from the system's when they are needed.
 func (f *file) letGo() {
-	if f.db == nil {
+	if f.db == nil || f.used == 0 {
 		return
 	}
 	// An error changes nothing.
@@ -213,6 +213,7 @@ func (f *file) apply(ops []op) (err error) {
 		}
 	}
 	if err := tx.Commit(); err != nil {
+		f.used = 0 // the file may have lost its map
 		// With its head on the way to the disk, the failed change may be what
 		// the next transaction would begin with.
 		if h, headErr := readHead(f.handle); headErr != nil || h.txid >= id {
