@@ -110,7 +110,7 @@ func (n *node) calls(name string, m hook.Moment) (deaths, others int) {
 
 // told is the event of a second death at a moment.
 func (v *victimOfHooks) told(m hook.Moment) string {
-	says := fmt.Sprintf("%s: plugin is shut down", m)
+	says := fmt.Sprintf("%s: plugin is shut down: it died at this call, twice; the agent's log has its last words", m)
 	if m == hook.Stop || m == hook.Postrun {
 		says += "; it is tried again until it succeeds"
 	}

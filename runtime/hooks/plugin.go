@@ -137,6 +137,9 @@ func (p *Plugin) twice(ctx context.Context, m hook.Moment, f func(context.Contex
 	if errors.Is(err, hook.ErrPluginDown) && ctx.Err() == nil {
 		p.logger.Warn("hook plugin died, the call is repeated", "hook", p.name, "moment", m)
 		err = p.repeat(ctx, m, f)
+		if errors.Is(err, hook.ErrPluginDown) {
+			err = &troubleError{fmt.Errorf("%w: it died at this call, twice; the agent's log has its last words", hook.ErrPluginDown)}
+		}
 	}
 	return err
 }

@@ -128,7 +128,7 @@ func TestPluginIsCalledAgainOnce(t *testing.T) {
 		calls  int
 		err    string
 	}{
-		{0, 1, ""}, {1, 2, ""}, {2, 2, "prerun: plugin is shut down"},
+		{0, 1, ""}, {1, 2, ""}, {2, 2, "prerun: plugin is shut down: it died at this call, twice; the agent's log has its last words"},
 	} {
 		s := &stage{takes: everyMoment, called: func(n int, _ hook.Moment, g hook.Grant, _ hook.Alloc) error {
 			if g.Capability != "a//stamp" {
@@ -233,7 +233,7 @@ func TestWhatAFailureMeans(t *testing.T) {
 	}{
 		{"a refusal at Prestart is final", Rule{}, refusal, prestart, "prestart: no", false, ""},
 		{"unless the hook says otherwise", Rule{}, again, prestart, "prestart: not yet", true, ""},
-		{"a death is not", Rule{}, hook.ErrPluginDown, prestart, "prestart: plugin is shut down", true, ""},
+		{"a death is not", Rule{}, hook.ErrPluginDown, prestart, "prestart: plugin is shut down: it died at this call, twice; the agent's log has its last words", true, ""},
 		{"with warn it is told", Rule{Warn: true}, refusal, prestart, "", false, "stamp: prestart: no (on_error is warn)"},
 		{"Prerun fails the allocation", Rule{}, refusal, prerun, "prerun: no", false, ""},
 		{"or does not", Rule{Warn: true}, refusal, prerun, "", false, "stamp: prerun: no (on_error is warn)"},
