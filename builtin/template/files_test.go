@@ -220,7 +220,9 @@ func TestConfinedProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command(exe, "confined", t.TempDir()).CombinedOutput(); err != nil {
+	cmd := exec.Command(exe, "confined", t.TempDir())
+	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v: %s", err, out)
 	}
 }
