@@ -77,9 +77,28 @@ func (r taskRecords) TaskState(allocID, task string) (*api.TaskState, error) {
 	return r.store.Snapshot().TaskState(allocID, task)
 }
 
-// remainsFact begins the names of the records that an allocation is deleted and
-// its directory is not.
+// remainsFact begins the names of the records of allocations that are deleted and
+// not off the disk: what its hooks must know when they are told of its end.
 const remainsFact = "remains/"
+
+// remain notes that an allocation has to be taken off the disk.
+func remain(tx *store.Txn, alloc *api.Allocation) {
+	rest := *alloc
+	rest.TaskStates, rest.Metrics = nil, nil
+	tx.PutFact(remainsFact+alloc.ID, &rest)
+}
+
+// leaving returns the allocations that an earlier agent had begun to remove.
+func leaving(s *store.Store) (allocs []*api.Allocation) {
+	state := s.Snapshot()
+	for _, fact := range state.Facts(remainsFact) {
+		alloc := new(api.Allocation)
+		if known, err := state.Fact(fact, alloc); err == nil && known && alloc.Job != nil {
+			allocs = append(allocs, alloc)
+		}
+	}
+	return allocs
+}
 
 // orphan is an allocation that is not in the state.
 type orphan struct {
@@ -87,6 +106,8 @@ type orphan struct {
 	// known says that there are records of its tasks, or that an agent ended while
 	// it removed the directory. Of what is not known somebody may miss the files.
 	known bool
+	// leaving says that the node goes on with its removal.
+	leaving bool
 }
 
 // findOrphans returns the allocations of which an earlier agent has left
@@ -100,6 +121,10 @@ func (a *Agent) findOrphans() (orphans []orphan) {
 	for _, fact := range state.Facts(remainsFact) {
 		known[strings.TrimPrefix(fact, remainsFact)] = true
 	}
+	removed := make(map[string]bool)
+	for _, alloc := range leaving(a.store) {
+		removed[alloc.ID] = true
+	}
 	dirs, err := os.ReadDir(a.AllocDirs())
 	if err != nil {
 		a.logger.Warn("directories of allocations not read", "error", err)
@@ -111,7 +136,7 @@ func (a *Agent) findOrphans() (orphans []orphan) {
 	slices.Sort(ids)
 	for _, id := range slices.Compact(ids) {
 		if state.Allocation(nil, id) == nil {
-			orphans = append(orphans, orphan{id, known[id]})
+			orphans = append(orphans, orphan{id, known[id], removed[id]})
 		}
 	}
 	return orphans
@@ -134,9 +159,12 @@ func (a *Agent) clearOrphans(ctx context.Context, up drivers) {
 			a.logger.Error("tasks of a lost allocation may still run", "alloc_id", o.id, "error", err)
 			continue
 		}
-		if o.known {
+		switch {
+		case o.leaving:
+			a.logger.Debug("removal of an allocation goes on", "alloc_id", o.id)
+		case o.known:
 			a.logger.Warn("tasks of a lost allocation are ended", "alloc_id", o.id)
-		} else {
+		default:
 			a.logger.Warn("tasks of a lost allocation are ended; its directory stays until somebody removes it",
 				"alloc_id", o.id, "dir", filepath.Join(a.AllocDirs(), o.id))
 		}
@@ -174,7 +202,7 @@ func (a *Agent) clearOrphan(ctx context.Context, up drivers, o orphan) error {
 			}
 		}
 	}
-	if !o.known {
+	if !o.known || o.leaving {
 		return errors.Join(errs...)
 	}
 	if dir, err := allocdir.New(a.AllocDirs(), o.id); err != nil {

@@ -64,16 +64,37 @@ func TestWhatAKilledAgentWasRemoving(t *testing.T) {
 		}
 	}
 	put(func(tx *store.Txn) { tx.PutAllocation(&api.Allocation{ID: "here", Job: &api.Job{}}) })
-	if got := a.findOrphans(); !slices.Equal(got, []orphan{{"gone", false}}) {
+	if got := a.findOrphans(); !slices.Equal(got, []orphan{{id: "gone"}}) {
 		t.Errorf("orphans %v, want the one that has only a directory", got)
 	}
-	put(func(tx *store.Txn) { (&transaction{tx: tx}).DeleteAlloc("here") })
-	if got := a.findOrphans(); !slices.Equal(got, []orphan{{"gone", false}, {"here", true}}) {
+	put(func(tx *store.Txn) { (&transaction{state: state{r: tx.Reader}, tx: tx}).DeleteAlloc("here") })
+	if got := a.findOrphans(); !slices.Equal(got, []orphan{{id: "gone"}, {id: "here", known: true, leaving: true}}) {
 		t.Errorf("orphans %v, want the one that was being removed too", got)
 	}
 	a.clearOrphans(t.Context(), supervisor.New(supervisor.Config{Logger: a.logger}))
-	if got := a.findOrphans(); !slices.Equal(got, []orphan{{"gone", false}}) {
-		t.Errorf("orphans %v are left, want the one whose files somebody may miss", got)
+	if _, err := os.Stat(filepath.Join(a.AllocDirs(), "here")); err != nil {
+		t.Error("its hooks were not told yet that it is removed:", err)
+	}
+
+	r := &ring{store: s, leaving: leaving(s), changed: make(chan struct{}), wake: make(chan struct{}, 1)}
+	first, changed := r.Allocs()
+	if len(first) != 1 || first[0].Alloc.ID != "here" || !first[0].Ended {
+		t.Errorf("the node gets %+v, want the one that has to be removed", first)
+	}
+	select {
+	case <-changed:
+	default:
+		t.Error("the node is not told to look again")
+	}
+	if second, _ := r.Allocs(); len(second) != 0 {
+		t.Errorf("the node gets %+v again", second)
+	}
+	r.Removed("here")
+	if err := r.write(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left := leaving(s); len(left) != 0 {
+		t.Errorf("%+v are left", left)
 	}
 }
 

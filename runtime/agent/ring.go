@@ -37,19 +37,28 @@ type ring struct {
 	order   []string    // of the reports
 	idle    *time.Timer // ticks for reports without urgency; nil if there are none
 	removed []string
+	leaving []*api.Allocation // see leaving; nil once they were assigned
 }
 
 var _ noderunner.Source = (*ring)(nil)
 
-// Allocs implements noderunner.Source.
+// Allocs implements noderunner.Source. What an earlier agent had begun to remove is
+// assigned once more, and then missing, as everything that is removed.
 func (r *ring) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
 	r.mu.Lock()
-	changed := r.changed
+	changed, gone := r.changed, r.leaving
+	r.leaving = nil
 	r.mu.Unlock()
 	s := state{r.store.Snapshot().Reader, r.nodeID}
 	var assignments []noderunner.Assignment
 	for _, a := range scheduler.Desired(s) {
 		assignments = append(assignments, noderunner.Assignment{Alloc: a, Ended: s.Ended(a.ID), Started: r.started[a.ID]})
+	}
+	for _, a := range gone {
+		assignments = append(assignments, noderunner.Assignment{Alloc: a, Ended: true})
+	}
+	if len(gone) > 0 {
+		r.desired()
 	}
 	return assignments, changed
 }

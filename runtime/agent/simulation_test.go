@@ -163,7 +163,7 @@ func (s *simulation) start() {
 		started[id] = true
 	}
 	r := &ring{
-		store: s.store, nodeID: s.node.ID, logger: logger, started: started, wake: make(chan struct{}, 1),
+		store: s.store, nodeID: s.node.ID, logger: logger, started: started, leaving: leaving(s.store), wake: make(chan struct{}, 1),
 		changed: make(chan struct{}), reports: make(map[string]scheduler.Report),
 	}
 	g.scheduler = scheduler.New(scheduler.Config{

@@ -180,9 +180,11 @@ func (t *transaction) PutEnded(allocID string) {
 }
 
 func (t *transaction) DeleteAlloc(id string) {
+	if alloc := t.Alloc(id); alloc != nil {
+		remain(t.tx, alloc)
+	}
 	t.tx.DeleteAllocation(id)
 	t.tx.DeleteFact(endedFact + id)
-	t.tx.PutFact(remainsFact+id, true) // until it is off the disk
 	t.acts = true
 }
 
