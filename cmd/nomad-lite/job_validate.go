@@ -71,6 +71,9 @@ Exit codes: 0 when the job can run here, 1 when it cannot.`,
 			if err != nil {
 				return err
 			}
+			if err := job.warnOfConsul(s); err != nil {
+				return err
+			}
 			runs, err := job.refuse(s, drivers, false)
 			if err != nil {
 				return err

@@ -184,6 +184,20 @@ func (j *jobFile) refuse(s *streams, drivers []string, foreground bool) (bool, e
 	return false, jobspec.WriteDiagnostics(s.err, places, j.file.Texts)
 }
 
+// warnOfConsul names the services for which an agent would wait for Consul, with
+// their places in the file. Most that were written for a cluster name no provider.
+func (j *jobFile) warnOfConsul(s *streams) error {
+	var places hcl.Diagnostics
+	for _, refusal := range model.Refusals(j.job, func(string) bool { return true }) {
+		if n := len(refusal.Path); refusal.Foreground && n > 1 && refusal.Path[n-2] == "service" {
+			place := j.at(refusal.Path, refusal.Reason)
+			place.Severity = hcl.DiagWarning
+			places = append(places, place)
+		}
+	}
+	return j.writePlaces(s, places)
+}
+
 // drivers are the names of the drivers that the tasks ask for.
 func (j *jobFile) drivers() []string {
 	var names []string
