@@ -431,7 +431,7 @@ func (s *Supervisor) nobodyLocked(what Served) error {
 	if len(named) > 0 {
 		failed = named
 	}
-	msg := fmt.Sprintf("there is no plugin for any %s", what.Type)
+	msg := "no plugin serves it"
 	if len(have) > 0 {
 		msg = "there are " + strings.Join(have, ", ")
 	}

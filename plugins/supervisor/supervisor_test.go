@@ -501,7 +501,7 @@ func TestReady(t *testing.T) {
 		if err := s.Ready(t.Context()); err != nil || time.Since(began) != 0 {
 			t.Errorf("ready without plugins after %v, %v", time.Since(began), err)
 		}
-		if _, err := s.Driver(t.Context(), "x"); !errors.Is(err, ErrNoDriver) || !strings.Contains(err.Error(), "no plugin for any driver") {
+		if _, err := s.Driver(t.Context(), "x"); !errors.Is(err, ErrNoDriver) || !strings.Contains(err.Error(), "no plugin serves it") {
 			t.Errorf("driver without plugins: %v", err)
 		}
 	})
