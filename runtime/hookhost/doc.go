@@ -4,5 +4,6 @@
 //
 // A hook shows a capability, which is good for one allocation or one task, and
 // ends with it. Nothing is kept of capabilities but what they are used for just
-// now: they are made of the names with a key that is in the state, so that those of an earlier agent are good too.
+// now: they are made of the names with a key that is in the state, so that those
+// of an earlier agent are good too.
 package hookhost
