@@ -24,8 +24,8 @@ func one(b block) []block {
 	return []block{b}
 }
 
-// Issue 5: twenty tasks re-render on one change, with one signal each, and none
-// of them is restarted.
+// Twenty tasks re-render on one change, with one signal each, and none of them is
+// restarted.
 func TestTwentyTasksOneSignalEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
