@@ -655,6 +655,7 @@ func checklist26(t *testing.T, s *served, main *api.Allocation) {
 		state := s.alloc(alloc.ID).TaskStates["done"]
 		return state.State, state.State == "dead" && !state.FinishedAt.IsZero()
 	})
+	over := s.run("over", api.JobTypeBatch, "complete", shell("t", "exit 0"))
 	for _, c := range []struct {
 		what string
 		err  error
@@ -666,6 +667,10 @@ func checklist26(t *testing.T, s *served, main *api.Allocation) {
 		{"signal to a dead task", s.Allocations().Signal(alloc, nil, "done", "SIGHUP"), 500, "Task not running"},
 		{"signal to no task", s.Allocations().Signal(alloc, nil, "nope", "SIGHUP"), 500, "Task not found"},
 		{"restart of no allocation", s.Allocations().Restart(&api.Allocation{ID: s.node}, "", nil), 404, fmt.Sprintf("Unknown allocation %q", s.node)},
+		{"restart of what is over", s.Allocations().Restart(over, "", nil), 500, "restart of an alloc that should not run"},
+		{"restart of no task of what is over", s.Allocations().Restart(over, "nope", nil), 500, "Could not find task runner for task: nope"},
+		{"signal to what is over", s.Allocations().Signal(over, nil, "", "SIGHUP"), 500, "Task not running"},
+		{"signal to no task of what is over", s.Allocations().Signal(over, nil, "nope", "SIGHUP"), 500, "Task not found"},
 	} {
 		if !refusedWith(c.err, c.code, c.text) {
 			t.Errorf("%s: %v", c.what, c.err)
@@ -674,10 +679,6 @@ func checklist26(t *testing.T, s *served, main *api.Allocation) {
 	both := map[string]any{"TaskName": "t", "AllTasks": true}
 	if _, err := s.Raw().Write("/v1/client/allocation/"+alloc.ID+"/restart", both, nil, nil); !refusedWith(err, 500, "task name cannot be set when restarting all tasks") {
 		t.Errorf("both: %v", err)
-	}
-	over := s.run("over", api.JobTypeBatch, "complete", shell("t", "exit 0"))
-	if err := s.Allocations().Restart(over, "", nil); !refusedWith(err, 500, "restart of an alloc that should not run") {
-		t.Errorf("restart of what is over: %v", err)
 	}
 }
 

@@ -22,13 +22,18 @@ var (
 	errDeadlinePassed = errors.New("a task did not end in time")
 )
 
+// UnknownTask is what a restart of a task says that the allocation does not have.
+func UnknownTask(name string) error {
+	//lint:ignore ST1005 Nomad's clients match on the text
+	return fmt.Errorf("Could not find task runner for task: %s", name)
+}
+
 // RestartTask restarts one running task, and returns when its old process is
 // gone.
 func (r *Runner) RestartTask(ctx context.Context, name string) error {
 	t, ok := r.task(name)
 	if !ok {
-		//lint:ignore ST1005 Nomad's clients match on the text
-		return fmt.Errorf("Could not find task runner for task: %s", name)
+		return UnknownTask(name)
 	}
 	if !isClosed(r.done) && !t.Running() {
 		return ErrNotRunning // whatever becomes of the allocation

@@ -107,13 +107,19 @@ func (a *API) allocation(id string) (*api.Allocation, error) {
 	return nil, notFound(fmt.Sprintf("Unknown allocation %q", id))
 }
 
-// runner returns the runner of an allocation for a call that needs one.
-func (a *API) runner(id string, ended error) (*allocrunner.Runner, error) {
-	if _, err := a.allocation(id); err != nil {
+// runner returns the runner of an allocation for a call about one of its tasks, or
+// about all if no task is named. An allocation that has ended has no runner.
+func (a *API) runner(id, task string, unknown, ended error) (*allocrunner.Runner, error) {
+	alloc, err := a.allocation(id)
+	if err != nil {
 		return nil, err
 	}
-	if runner := a.config.Node.Alloc(id); runner != nil {
+	runner := a.config.Node.Alloc(id)
+	switch {
+	case runner != nil:
 		return runner, nil
+	case task != "" && taskOf(alloc, task) == nil:
+		return nil, unknown
 	}
 	return nil, ended
 }
@@ -126,7 +132,7 @@ func (a *API) restartAllocation(r *request) (any, error) {
 	if err := r.body(&body, maxBody, true); err != nil {
 		return nil, err
 	}
-	runner, err := a.runner(r.id, allocrunner.ErrShouldNotRun)
+	runner, err := a.runner(r.id, body.TaskName, allocrunner.UnknownTask(body.TaskName), allocrunner.ErrShouldNotRun)
 	switch {
 	case err != nil:
 	case body.AllTasks && body.TaskName != "":
@@ -149,7 +155,7 @@ func (a *API) signalAllocation(r *request) (any, error) {
 	if err := r.body(&body, maxBody, true); err != nil {
 		return nil, err
 	}
-	runner, err := a.runner(r.id, allocrunner.ErrNotRunning)
+	runner, err := a.runner(r.id, body.Task, allocrunner.ErrTaskNotFound, allocrunner.ErrNotRunning)
 	if err == nil {
 		err = runner.Signal(r.Context(), body.Task, body.Signal)
 	}
