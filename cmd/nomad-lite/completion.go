@@ -2,14 +2,32 @@ package main
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // completer suggests values for an argument, as cobra asks for them.
 type completer = func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective)
+
+// isCompletion reports whether it is a shell that asks, what may come next.
+func isCompletion(args []string) bool {
+	return len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd)
+}
+
+// unquoteFlags takes the backquotes out of what the flags say of themselves. Help
+// finds the name of a value by them; a shell shows them as they are.
+func unquoteFlags(cmd *cobra.Command) {
+	unquote := func(f *pflag.Flag) { _, f.Usage = pflag.UnquoteUsage(f) }
+	cmd.Flags().VisitAll(unquote)
+	cmd.PersistentFlags().VisitAll(unquote)
+	for _, child := range cmd.Commands() {
+		unquoteFlags(child)
+	}
+}
 
 // impatient is how long somebody who has pressed the tab key waits.
 const impatient = 2 * time.Second

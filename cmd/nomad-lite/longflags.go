@@ -15,7 +15,7 @@ import (
 // somebody else all after its first argument.
 func longFlags(root *cobra.Command, args []string) []string {
 	cmd := root
-	completes := len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd)
+	completes := isCompletion(args)
 	out := make([]string, 0, len(args))
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
@@ -111,7 +111,7 @@ type dashes struct{ io.Writer }
 // begunWithOneDash reports whether a shell wants a flag completed that has one
 // dash so far.
 func begunWithOneDash(args []string) bool {
-	if len(args) < 2 || !strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
+	if len(args) < 2 || !isCompletion(args) {
 		return false
 	}
 	last := args[len(args)-1]

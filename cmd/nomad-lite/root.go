@@ -204,6 +204,9 @@ func execute(args []string, s *streams) int {
 	}
 	root := newRootCommand(s)
 	root.SetArgs(longFlags(root, args))
+	if isCompletion(args) {
+		unquoteFlags(root)
+	}
 	if begunWithOneDash(args) {
 		root.SetOut(dashes{s.out})
 	}
