@@ -9,7 +9,6 @@ const (
 	JobAccepted   Step = iota // a job is registered
 	AllocDir                  // the directory of the allocation is made
 	Prerun                    // a hook of the allocation is called
-	Network                   // a network is made for the allocation
 	TaskDir                   // the directory of the task and its FIFOs are made
 	Prestart                  // a hook of the task is called
 	StartTask                 // the driver starts the task
@@ -31,13 +30,14 @@ const (
 )
 
 var names = [steps]string{
-	"S0 job accepted", "S1 alloc directory", "S2 prerun hook", "S3 network", "S4 task directory and FIFOs",
+	"S0 job accepted", "S1 alloc directory", "S2 prerun hook", "S4 task directory and FIFOs",
 	"S5 prestart hook", "S6 StartTask", "S7 handle stored", "S8 poststart hook", "S9 running", "S10 exit observed",
 	"S11 restart delay", "S12 prekill", "S13 StopTask", "S14 DestroyTask", "S14 stop hooks", "S14 postrun",
 	"S15 collection", "S16 update in place", "S16 destructive update",
 }
 
-// String returns the name of the step, as the catalogue of faults has it.
+// String returns the name of the step, as the catalogue of faults has it. Its S3,
+// the network of an allocation, is missing: tasks are on the network of the host.
 func (s Step) String() string { return names[s] }
 
 // Steps returns all steps.
