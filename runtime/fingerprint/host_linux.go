@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
 )
 
 const cgroupRoot = "/sys/fs/cgroup"
@@ -108,21 +110,12 @@ func (p *probe) storage() {
 
 // volume finds in the mount table the device that a path is on.
 func volume(table, path string) string {
-	best, device := "", ""
-	for line := range strings.Lines(table) {
-		before, after, ok := strings.Cut(line, " - ")
-		fields, source := strings.Fields(before), strings.Fields(after)
-		if !ok || len(fields) < 5 || len(source) < 2 {
-			continue
-		}
-		point := unescape.Replace(fields[4])
-		inside := point == "/" || path == point || strings.HasPrefix(path, point+"/")
-		if inside && len(point) >= len(best) { // the later one covers an earlier one
-			best, device = point, unescape.Replace(source[1])
+	var best hoststats.Mount
+	for _, m := range hoststats.Mounts(table) {
+		inside := m.Point == "/" || path == m.Point || strings.HasPrefix(path, m.Point+"/")
+		if inside && len(m.Point) >= len(best.Point) { // the later one covers an earlier one
+			best = m
 		}
 	}
-	return device
+	return best.Device
 }
-
-// unescape undoes what the kernel does to blanks in its mount table.
-var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)

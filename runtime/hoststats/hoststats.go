@@ -3,7 +3,6 @@ package hoststats
 import (
 	"context"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -62,13 +61,12 @@ func (s *Sampler) Sample(ctx context.Context) Stats {
 	stats.Timestamp = now.UnixNano()
 	stats.Uptime = uptime()
 	stats.Memory = memory(read("/proc/meminfo"))
-	disks := mounted(read("/proc/self/mountinfo"))
-	for _, d := range disks {
+	for _, d := range disks(read("/proc/self/mountinfo")) {
 		if usage, ok := usageOf(d); ok {
 			stats.DiskStats = append(stats.DiskStats, usage)
 		}
 	}
-	if usage, ok := usageOf(mount{point: s.Dir}); ok {
+	if usage, ok := usageOf(Mount{Point: s.Dir}); ok {
 		usage.Device, usage.Mountpoint = s.Dir, s.Dir
 		stats.AllocDirStats = usage
 	}
@@ -97,9 +95,9 @@ func (s *Sampler) processors(ctx context.Context) []*CPU {
 	return s.measured
 }
 
-func usageOf(m mount) (*api.HostDiskStats, bool) {
+func usageOf(m Mount) (*api.HostDiskStats, bool) {
 	var st unix.Statfs_t
-	if unix.Statfs(m.point, &st) != nil || st.Blocks == 0 {
+	if unix.Statfs(m.Point, &st) != nil || st.Blocks == 0 {
 		return nil, false
 	}
 	block := uint64(st.Bsize)
@@ -107,7 +105,7 @@ func usageOf(m mount) (*api.HostDiskStats, bool) {
 		block = uint64(st.Frsize)
 	}
 	d := &api.HostDiskStats{
-		Device: m.device, Mountpoint: m.point,
+		Device: m.Device, Mountpoint: m.Point,
 		Size: st.Blocks * block, Used: (st.Blocks - st.Bfree) * block, Available: st.Bavail * block,
 	}
 	if all := d.Used + d.Available; all > 0 {
@@ -133,6 +131,3 @@ func read(path string) string {
 	text, _ := os.ReadFile(path)
 	return string(text)
 }
-
-// unescape undoes what the kernel does to blanks in its mount table.
-var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)

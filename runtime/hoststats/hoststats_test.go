@@ -41,13 +41,13 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-func TestMounted(t *testing.T) {
-	got := mounted(`22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
+func TestDisks(t *testing.T) {
+	got := disks(`22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
 23 22 0:5 / /proc rw - proc proc rw
 24 22 8:2 / /mnt/two\040words rw shared:1 - xfs /dev/sdb rw
 25 22 8:1 /x /x rw - ext4 /dev/sda1 rw
 `)
-	want := []mount{{"/dev/sda1", "/"}, {"/dev/sdb", "/mnt/two words"}}
+	want := []Mount{{"/dev/sda1", "/"}, {"/dev/sdb", "/mnt/two words"}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}

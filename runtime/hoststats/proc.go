@@ -1,6 +1,7 @@
 package hoststats
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -74,21 +75,31 @@ func memory(text string) *api.HostMemoryStats {
 	return m
 }
 
-// mount is where a disk is to be seen.
-type mount struct{ device, point string }
+// Mount is one line of a mount table.
+type Mount struct{ Device, Point string }
 
-// mounted finds the disks in the mount table, each at its first place.
-func mounted(table string) []mount {
-	var all []mount
-	seen := make(map[string]bool)
+// Mounts reads a mount table (mountinfo).
+func Mounts(table string) []Mount {
+	var all []Mount
 	for line := range strings.Lines(table) {
 		before, after, ok := strings.Cut(line, " - ")
 		fields, source := strings.Fields(before), strings.Fields(after)
-		if !ok || len(fields) < 5 || len(source) < 2 || !strings.HasPrefix(source[1], "/dev/") || seen[source[1]] {
-			continue
+		if ok && len(fields) >= 5 && len(source) >= 2 {
+			all = append(all, Mount{unescape.Replace(source[1]), unescape.Replace(fields[4])})
 		}
-		seen[source[1]] = true
-		all = append(all, mount{unescape.Replace(source[1]), unescape.Replace(fields[4])})
 	}
 	return all
+}
+
+// unescape undoes what the kernel does to blanks in its mount table.
+var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+
+// disks are the mounts of devices, each at its first place.
+func disks(table string) []Mount {
+	seen := make(map[string]bool)
+	return slices.DeleteFunc(Mounts(table), func(m Mount) bool {
+		again := seen[m.Device]
+		seen[m.Device] = true
+		return again || !strings.HasPrefix(m.Device, "/dev/")
+	})
 }
