@@ -3,6 +3,8 @@ package template
 import (
 	"encoding/json"
 	"testing"
+
+	"github.com/zclconf/go-cty/cty"
 )
 
 func TestToYAML(t *testing.T) {
@@ -29,10 +31,11 @@ func TestToYAML(t *testing.T) {
 	}
 }
 
-// Whatever is written is read as the same.
+// Whatever is written is read as the same, but for the form of what Unicode can write
+// in several ways: the reader chooses one.
 func FuzzYAML(f *testing.F) {
 	f.Add([]byte(`{"a":["b",1,2.5,null,true,{"c":{}}],"x\ny":"z\n","":"- a"}`))
-	f.Add([]byte(`["\u0085\u2028","  a\nb","a\n\nb\n","1e3","0o7",".inf","---","a\n---\nb","\ufeff"]`))
+	f.Add([]byte(`["\u0085\u2028","  a\nb","a\n\nb\n","1e3","0o7",".inf","---","a\n---\nb","\ufeff","\uf900"]`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		v, err := decode(text)
 		if err != nil {
@@ -44,7 +47,7 @@ func FuzzYAML(f *testing.F) {
 		}
 		again, err := parseYAML(written)
 		want, _ := json.Marshal(v)
-		if got, _ := json.Marshal(again); err != nil || string(got) != string(want) {
+		if got, _ := json.Marshal(again); err != nil || cty.NormalizeString(string(got)) != cty.NormalizeString(string(want)) {
 			t.Errorf("%q\n%s\nis read as %q, %v", v, written, again, err)
 		}
 	})

@@ -11,7 +11,7 @@ import (
 func FuzzHandshake(f *testing.F) {
 	for _, s := range []string{
 		"1|2|unix|/tmp/plugin1|grpc|", "1|2|tcp|127.0.0.1:10000|grpc|", "1|2|unix|/x", "1|2|unix|/x|grpc||true",
-		"1|2|unix|/x|grpc|" + strings.Repeat("A", 60), "||||", "1|99999999999999999999|unix|/x|grpc|", "hello", "1|2|tcp|[::1]:1|grpc|",
+		"1|2|unix|/x|grpc|" + strings.Repeat("A", 60), "||||", "1|99999999999999999999|unix|/x|grpc|", "hello", "1|2|tcp|[::1]:1|grpc|", "1|2|tcp|\x1b|grpc",
 	} {
 		f.Add(s)
 	}

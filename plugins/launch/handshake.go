@@ -68,7 +68,7 @@ func parseHandshake(line string) (handshake, error) {
 	case "tcp":
 		host, _, err := net.SplitHostPort(h.addr)
 		if err != nil {
-			return handshake{}, fmt.Errorf("handshake line %s: %v", quote(line), err)
+			return handshake{}, fmt.Errorf("handshake line %s: address %s is not host:port", quote(line), quote(h.addr))
 		}
 		// the connection carries every secret of a task in plain text
 		if ip, err := netip.ParseAddr(host); err != nil || !ip.IsLoopback() {
