@@ -11,6 +11,8 @@ import (
 	"github.com/hashicorp/hcl/v2/hcldec"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/zclconf/go-cty/cty"
+
+	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
 )
 
 // compiler turns a Spec into that of hcldec, and collects what is wrong with it.
@@ -130,9 +132,8 @@ func (c *compiler) typ(s *Spec, path string) cty.Type {
 }
 
 func (c *compiler) expression(text, path, summary string) hclsyntax.Expression {
-	tokens, _ := hclsyntax.LexExpression([]byte(text), "", hcl.InitialPos)
-	if err := checkNesting(tokens); err != nil {
-		c.fault(path, summary, "%v.", err)
+	if diags := nesting.Expression([]byte(text), ""); diags.HasErrors() {
+		c.fault(path, summary, "%s", diags[0].Detail)
 		return nil
 	}
 	expr, diags := hclsyntax.ParseExpression([]byte(text), "", hcl.InitialPos)

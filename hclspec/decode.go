@@ -15,6 +15,8 @@ import (
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/function"
 	"github.com/zclconf/go-cty/cty/function/stdlib"
+
+	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
 )
 
 // Decode reads a config block, which is a map as encoding/json or a job file
@@ -78,17 +80,17 @@ func (s *Spec) decode(config map[string]any, vars func(hcl.Body, hcldec.Spec) ma
 	if config == nil {
 		config = map[string]any{}
 	}
-	var refers bool
 	text, err := json.Marshal(exact(config))
-	if err == nil {
-		refers, err = checkConfig(text)
-	}
 	if err != nil {
 		return cty.DynamicVal, hcl.Diagnostics{{
 			Severity: hcl.DiagError,
 			Summary:  "Invalid config",
 			Detail:   fmt.Sprintf("The config cannot be read: %v.", err),
 		}}
+	}
+	refers, diags := checkConfig(text)
+	if diags.HasErrors() {
+		return cty.DynamicVal, diags
 	}
 	file, diags := hcljson.Parse(text, "config")
 	if diags.HasErrors() {
@@ -182,8 +184,10 @@ var functions = map[string]function.Function{
 var jsonDecodeFunc = function.New(&function.Spec{
 	Params: stdlib.JSONDecodeFunc.Params(),
 	Type: func(args []cty.Value) (cty.Type, error) {
-		if text := args[0]; text.IsKnown() && !text.IsNull() && nestedJSON(text.AsString()) {
-			return cty.NilType, errors.New("the text is nested too deeply")
+		if text := args[0]; text.IsKnown() && !text.IsNull() {
+			if diags := nesting.JSON([]byte(text.AsString()), "argument"); diags.HasErrors() {
+				return cty.NilType, errors.New(Messages(diags)[0])
+			}
 		}
 		return stdlib.JSONDecodeFunc.ReturnTypeForValues(args)
 	},
@@ -191,20 +195,3 @@ var jsonDecodeFunc = function.New(&function.Spec{
 		return stdlib.JSONDecodeFunc.Call(args)
 	},
 })
-
-// nestedJSON reports whether text is nested too deeply. It may see brackets
-// where there are none, in strings.
-func nestedJSON(text string) bool {
-	depth := 0
-	for _, b := range []byte(text) {
-		switch b {
-		case '[', '{':
-			if depth++; depth > maxNesting {
-				return true
-			}
-		case ']', '}':
-			depth--
-		}
-	}
-	return false
-}

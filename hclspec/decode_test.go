@@ -392,7 +392,7 @@ func TestHostile(t *testing.T) {
 func refused(t *testing.T, diags hcl.Diagnostics) {
 	t.Helper()
 	messages := strings.Join(Messages(diags), "; ")
-	for _, reason := range []string{"nested deeper than", "parts", "out of range", "nested too deeply", "too many"} {
+	for _, reason := range []string{"levels deep at most", "operators at most", "out of range", "digits in its exponent", "too many"} {
 		if strings.Contains(messages, reason) {
 			return
 		}

@@ -25,6 +25,10 @@ func Marshal(v cty.Value) ([]byte, error) {
 	return ctymsgpack.Marshal(v, v.Type())
 }
 
+// maxNumberBits bounds the exponent of a number, which is written out in full when
+// it becomes text.
+const maxNumberBits = 4000
+
 // checkMarshal refuses what has no bytes, and a number whose decimal text
 // would not end.
 func checkMarshal(path cty.Path, v cty.Value) (bool, error) {
@@ -33,7 +37,7 @@ func checkMarshal(path cty.Path, v cty.Value) (bool, error) {
 	}
 	if v.Type() == cty.Number && !v.IsNull() {
 		f := v.AsBigFloat()
-		if e := f.MantExp(nil); !f.IsInf() && (e > 4*maxExponent || e < -4*maxExponent) {
+		if e := f.MantExp(nil); !f.IsInf() && (e > maxNumberBits || e < -maxNumberBits) {
 			return false, fmt.Errorf("%sthe number is out of range", subject(path))
 		}
 	}

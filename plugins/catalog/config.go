@@ -11,6 +11,8 @@ import (
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/zclconf/go-cty/cty"
+
+	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
 )
 
 // Block is what the configuration says about one plugin.
@@ -33,52 +35,15 @@ type Block struct {
 // File holds the plugin blocks of an agent's configuration file.
 type File struct{ Blocks []Block }
 
-const (
-	maxConfigSize   = 1 << 20
-	maxConfigDepth  = 200
-	maxConfigTokens = 20000 // a chain of operators is a tree as deep as it is long
-)
+const maxConfigSize = 1 << 20
 
-// tooDeep refuses what would overflow the stack of the recursive parser.
-func tooDeep(filename string, src []byte) hcl.Diagnostics {
-	refuse := func(rng hcl.Range, detail string) hcl.Diagnostics {
-		return hcl.Diagnostics{{Severity: hcl.DiagError, Summary: "Configuration file refused", Detail: detail, Subject: &rng}}
-	}
+// tooMuch refuses a text that is too large, or too deep for the recursive parser.
+func tooMuch(filename string, src []byte) hcl.Diagnostics {
 	if len(src) > maxConfigSize {
-		return refuse(hcl.Range{Filename: filename, Start: hcl.InitialPos, End: hcl.InitialPos}, "The file is larger than 1 MiB.")
+		start := hcl.Range{Filename: filename, Start: hcl.InitialPos, End: hcl.InitialPos}
+		return hcl.Diagnostics{{Severity: hcl.DiagError, Summary: "Configuration file refused", Detail: "The file is larger than 1 MiB.", Subject: &start}}
 	}
-	// the lexer's own errors are reported again by the parser
-	tokens, _ := hclsyntax.LexConfig(src, filename, hcl.InitialPos)
-	if len(tokens) > maxConfigTokens {
-		return refuse(tokens[maxConfigTokens].Range, fmt.Sprintf("The file has more than %d words and signs.", maxConfigTokens))
-	}
-	depth, prefixes, choices := 0, 0, 0
-	for _, t := range tokens {
-		prefix := false
-		switch t.Type {
-		case hclsyntax.TokenOBrace, hclsyntax.TokenOBrack, hclsyntax.TokenOParen, hclsyntax.TokenOQuote,
-			hclsyntax.TokenOHeredoc, hclsyntax.TokenTemplateInterp, hclsyntax.TokenTemplateControl:
-			depth++
-		case hclsyntax.TokenCBrace, hclsyntax.TokenCBrack, hclsyntax.TokenCParen, hclsyntax.TokenCQuote,
-			hclsyntax.TokenCHeredoc, hclsyntax.TokenTemplateSeqEnd:
-			depth--
-		case hclsyntax.TokenBang, hclsyntax.TokenMinus:
-			prefix = true
-		case hclsyntax.TokenQuestion:
-			choices++
-		case hclsyntax.TokenNewline:
-			choices = 0
-		}
-		if prefix {
-			prefixes++
-		} else {
-			prefixes = 0
-		}
-		if depth > maxConfigDepth || prefixes > maxConfigDepth || choices > maxConfigDepth {
-			return refuse(t.Range, fmt.Sprintf("Expressions are nested deeper than %d.", maxConfigDepth))
-		}
-	}
-	return nil
+	return nesting.Config(src, filename)
 }
 
 // parser turns HCL into plain values. It evaluates nothing that needs the

@@ -23,7 +23,7 @@ type Document struct {
 // ParseDocument parses the text of a configuration file. The document is nil if
 // the text is no HCL, or so large or deep that it is refused.
 func ParseDocument(filename string, src []byte) (*Document, hcl.Diagnostics) {
-	if diags := tooDeep(filename, src); diags.HasErrors() {
+	if diags := tooMuch(filename, src); diags.HasErrors() {
 		return nil, diags
 	}
 	d := &Document{names: make(map[string]string)}

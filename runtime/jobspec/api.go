@@ -8,6 +8,8 @@ import (
 	"io"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
 )
 
 // ErrVariablesWithJSON is what Nomad answers to -json with -var or -var-file.
@@ -21,7 +23,7 @@ func ParseJSON(text []byte) (*api.Job, error) {
 	if len(text) > MaxText {
 		return nil, fmt.Errorf("%s", tooLarge(len(text), "input.json")[0].Detail)
 	}
-	if diags := scanJSON(text, "input.json"); diags.HasErrors() {
+	if diags := nesting.JSON(text, "input.json"); diags.HasErrors() {
 		return nil, diags
 	}
 	var wrapper struct{ Job *api.Job }
@@ -43,7 +45,7 @@ func ParseJSON(text []byte) (*api.Job, error) {
 func unmarshalJob(text []byte, into any) error {
 	err := json.Unmarshal(text, into)
 	if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
-		at := byteRange(text, "", min(int(max(0, syntax.Offset-1)), len(text)), min(int(syntax.Offset), len(text))).Start
+		at := nesting.Range(text, "", min(int(max(0, syntax.Offset-1)), len(text)), min(int(syntax.Offset), len(text))).Start
 		return fmt.Errorf("line %d, column %d: %w", at.Line, at.Column, err)
 	}
 	return err

@@ -156,3 +156,7 @@ func writeSnippet(b *strings.Builder, text []byte, rng hcl.Range) {
 	number := fmt.Sprintf("%5d", rng.Start.Line)
 	fmt.Fprintf(b, "%s | %s\n%s | %s%s\n", number, line, strings.Repeat(" ", len(number)), indent, strings.Repeat("^", max(1, utf8.RuneCountInString(marked))))
 }
+
+func refused(summary, detail string, rng hcl.Range) *hcl.Diagnostic {
+	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: summary, Detail: detail, Subject: rng.Ptr()}
+}

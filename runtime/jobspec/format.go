@@ -4,6 +4,8 @@ import (
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/hashicorp/hcl/v2/hclwrite"
+
+	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
 )
 
 // Format lays a native HCL text out in the canonical style. A text with
@@ -12,7 +14,7 @@ func Format(text []byte, name string) ([]byte, hcl.Diagnostics) {
 	if len(text) > MaxText {
 		return nil, tooLarge(len(text), name)
 	}
-	if diags := scan(hclsyntax.LexConfig, text, name, hcl.InitialPos); diags.HasErrors() {
+	if diags := nesting.Config(text, name); diags.HasErrors() {
 		return nil, diags
 	}
 	if _, diags := hclsyntax.ParseConfig(text, name, hcl.InitialPos); diags.HasErrors() {

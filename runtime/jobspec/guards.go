@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/zclconf/go-cty/cty"
+
+	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
 )
 
 const (
@@ -60,7 +62,7 @@ var guards = map[string]func(args []cty.Value) error{
 		if !known(args...) {
 			return nil
 		}
-		return Err(scanJSON([]byte(args[0].AsString()), "argument"))
+		return Err(nesting.JSON([]byte(args[0].AsString()), "argument"))
 	},
 	"regex_replace": func(args []cty.Value) error {
 		if !known(args...) {
@@ -152,8 +154,8 @@ func checkYAML(text string) error {
 				block++
 			}
 			dashes = dashes && (c == '-' || c == '?' || c == ' ' || c == '\t')
-			if flow+block > maxNesting {
-				return fmt.Errorf("the text nests more than %d levels deep", maxNesting)
+			if flow+block > nesting.Max {
+				return fmt.Errorf("the text nests more than %d levels deep", nesting.Max)
 			}
 		}
 	}

@@ -5,6 +5,8 @@ import (
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/zclconf/go-cty/cty"
+
+	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
 )
 
 // local is one entry of the locals blocks.
@@ -113,10 +115,10 @@ func (e *localEvaluation) evaluate(name string) hcl.Diagnostics {
 	if l == nil || l.state != pending {
 		return nil
 	}
-	if e.depth++; e.depth > maxOperators {
+	if e.depth++; e.depth > nesting.MaxOperators {
 		e.depth--
 		l.state = failed
-		return hcl.Diagnostics{refused("Locals too deep", fmt.Sprintf("Locals may build on each other %d times at most.", maxOperators), l.attr.Range)}
+		return hcl.Diagnostics{refused("Locals too deep", fmt.Sprintf("Locals may build on each other %d times at most.", nesting.MaxOperators), l.attr.Range)}
 	}
 	l.state = evaluating
 	var diags hcl.Diagnostics

@@ -4,12 +4,9 @@ import (
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/zclconf/go-cty/cty"
-)
 
-// maxOperators bounds the depth of an expression tree where no bracket shows
-// it: 1 + 1 + 1 + … is a tree as deep as it is long, and evaluation recurses.
-// The scan refuses most of these before they are parsed.
-const maxOperators = 2000
+	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
+)
 
 // reference is a traversal such as attr.kernel.name. When nothing of its root
 // name is in scope it belongs to the run time, and its value is its own text.
@@ -66,9 +63,9 @@ func (r *rewriter) metered(expr hclsyntax.Expression) hclsyntax.Expression {
 }
 
 func (r *rewriter) expr(expr hclsyntax.Expression, depth int) hclsyntax.Expression {
-	if depth++; depth > maxOperators {
+	if depth++; depth > nesting.MaxOperators {
 		if len(r.diags) == 0 {
-			r.diags = append(r.diags, tooLong(expr.Range()))
+			r.diags = append(r.diags, nesting.TooLong(expr.Range()))
 		}
 		return expr
 	}

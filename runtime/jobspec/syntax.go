@@ -2,11 +2,23 @@ package jobspec
 
 import (
 	"bytes"
+	"fmt"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	hcljson "github.com/hashicorp/hcl/v2/json"
+
+	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
 )
+
+// MaxText is how many bytes one source text may have: the lexer needs about a
+// hundred bytes for each token.
+const MaxText = 2 << 20
+
+func tooLarge(size int, name string) hcl.Diagnostics {
+	start := hcl.Range{Filename: name, Start: hcl.InitialPos, End: hcl.InitialPos}
+	return hcl.Diagnostics{refused("Text too large", fmt.Sprintf("This text has %d bytes. The limit is %d.", size, MaxText), start)}
+}
 
 // isJSON chooses the form of a text: Nomad looks at the first byte that is
 // not a space, and skips neither line ends nor tabs.
@@ -29,7 +41,7 @@ func (p *parser) syntax(text []byte, name string) (hcl.Body, hcl.Diagnostics) {
 }
 
 func (p *parser) native(text []byte, name string) (hcl.Body, hcl.Diagnostics) {
-	if diags := scan(hclsyntax.LexConfig, text, name, hcl.InitialPos); diags.HasErrors() {
+	if diags := nesting.Config(text, name); diags.HasErrors() {
 		return nil, diags
 	}
 	file, diags := hclsyntax.ParseConfig(text, name, hcl.InitialPos)
@@ -43,7 +55,7 @@ func (p *parser) native(text []byte, name string) (hcl.Body, hcl.Diagnostics) {
 }
 
 func (p *parser) json(text []byte, name string) (hcl.Body, hcl.Diagnostics) {
-	if diags := scanJSON(text, name); diags.HasErrors() {
+	if diags := nesting.JSON(text, name); diags.HasErrors() {
 		return nil, diags
 	}
 	file, diags := hcljson.Parse(text, name)
@@ -58,7 +70,7 @@ func (p *parser) expression(text []byte, name string) (hcl.Expression, hcl.Diagn
 	if len(text) > MaxText {
 		return nil, tooLarge(len(text), name)
 	}
-	if diags := scan(hclsyntax.LexExpression, text, name, hcl.InitialPos); diags.HasErrors() {
+	if diags := nesting.Expression(text, name); diags.HasErrors() {
 		return nil, diags
 	}
 	expr, diags := hclsyntax.ParseExpression(text, name, hcl.InitialPos)
@@ -71,7 +83,7 @@ func (p *parser) expression(text []byte, name string) (hcl.Expression, hcl.Diagn
 
 // parseTemplate parses the content of a JSON string, which is a template.
 func parseTemplate(text []byte, m *meter, name string, start hcl.Pos) (hclsyntax.Expression, hcl.Diagnostics) {
-	if diags := scan(hclsyntax.LexTemplate, text, name, start); diags.HasErrors() {
+	if diags := nesting.Template(text, name, start); diags.HasErrors() {
 		return nil, diags
 	}
 	expr, diags := hclsyntax.ParseTemplate(text, name, start)

@@ -1,4 +1,4 @@
-package jobspec
+package nesting
 
 import (
 	"bytes"
@@ -9,19 +9,17 @@ import (
 )
 
 const (
-	// maxNesting is how deep brackets, templates, operators and blocks may
-	// nest. The parsers recurse once per level or more, and a Go stack that
-	// overflows cannot be recovered from.
-	maxNesting = 200
+	// Max is how deep brackets, templates, operators and blocks may nest.
+	Max = 200
+	// MaxOperators bounds the depth of an expression tree where no bracket shows
+	// it: 1 + 1 + 1 + … is a tree as deep as it is long, and evaluation recurses.
+	MaxOperators = 2000
 	// maxNumber bounds the length of a number, maxExponent the digits of its
-	// exponent: 1e999999999 is a gigabyte of text when it becomes a string.
+	// exponent: 1e999999999 is a gigabyte of text when it becomes a string. A
+	// float64 has three.
 	maxNumber   = 4096
-	maxExponent = 4
+	maxExponent = 3
 )
-
-// MaxText is how many bytes one source text may have: the lexer needs about a
-// hundred bytes for each token.
-const MaxText = 2 << 20
 
 func refused(summary, detail string, rng hcl.Range) *hcl.Diagnostic {
 	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: summary, Detail: detail, Subject: rng.Ptr()}
@@ -29,16 +27,13 @@ func refused(summary, detail string, rng hcl.Range) *hcl.Diagnostic {
 
 func tooDeep(rng hcl.Range) hcl.Diagnostics {
 	return hcl.Diagnostics{refused("Nesting too deep",
-		fmt.Sprintf("Brackets, templates, operators and blocks may be nested %d levels deep at most.", maxNesting), rng)}
+		fmt.Sprintf("Brackets, templates, operators and blocks may be nested %d levels deep at most.", Max), rng)}
 }
 
-func tooLong(rng hcl.Range) *hcl.Diagnostic {
-	return refused("Expression too long", fmt.Sprintf("An expression may chain %d operators at most.", maxOperators), rng)
-}
-
-func tooLarge(size int, name string) hcl.Diagnostics {
-	start := hcl.Range{Filename: name, Start: hcl.InitialPos, End: hcl.InitialPos}
-	return hcl.Diagnostics{refused("Text too large", fmt.Sprintf("This text has %d bytes. The limit is %d.", size, MaxText), start)}
+// TooLong refuses an expression whose tree turned out deeper than its operators
+// let expect.
+func TooLong(rng hcl.Range) *hcl.Diagnostic {
+	return refused("Expression too long", fmt.Sprintf("An expression may chain %d operators at most.", MaxOperators), rng)
 }
 
 // checkNumber refuses a number that is longer than any value can be used.
@@ -84,9 +79,10 @@ var closers = map[hclsyntax.TokenType][]hclsyntax.TokenType{
 // nesting follows the tokens of a text and knows how deep the parser would
 // have to recurse. Where the text is not well formed it errs on the deep side.
 type nesting struct {
-	frames []frame
-	depth  int
-	unary  int
+	frames    []frame
+	depth     int
+	operators int // of all frames: an operand in brackets goes on where they stand
+	unary     int
 	// operand is true after something that a minus can subtract from.
 	operand bool
 }
@@ -97,23 +93,38 @@ const firstScan = 64 << 10
 
 type lexer func(text []byte, name string, start hcl.Pos) (hclsyntax.Tokens, hcl.Diagnostics)
 
-// scan refuses a text that would take the parser too deep. What else is wrong
-// with it, the parser finds.
-func scan(lex lexer, text []byte, name string, start hcl.Pos) hcl.Diagnostics {
+// Config scans a file of arguments and blocks.
+func Config(text []byte, name string) hcl.Diagnostics {
+	return scan(hclsyntax.LexConfig, frame{}, text, name, hcl.InitialPos)
+}
+
+// Expression scans the text of one expression.
+func Expression(text []byte, name string) hcl.Diagnostics {
+	return scan(hclsyntax.LexExpression, frame{open: whole}, text, name, hcl.InitialPos)
+}
+
+// Template scans what would stand between quotes. start is its place in the text
+// that is called name.
+func Template(text []byte, name string, start hcl.Pos) hcl.Diagnostics {
+	return scan(hclsyntax.LexTemplate, frame{open: whole}, text, name, start)
+}
+
+// whole opens a text that is one item: a line end in it ends nothing.
+const whole = hclsyntax.TokenEOF
+
+func scan(lex lexer, root frame, text []byte, name string, start hcl.Pos) hcl.Diagnostics {
 	if len(text) > firstScan {
 		tokens, _ := lex(text[:firstScan], name, start)
-		if diags := scanNesting(tokens); diags.HasErrors() {
+		if diags := scanTokens(root, tokens); diags.HasErrors() {
 			return diags
 		}
 	}
 	tokens, _ := lex(text, name, start)
-	return scanNesting(tokens)
+	return scanTokens(root, tokens)
 }
 
-// scanNesting refuses tokens that would take the parser too deep, and numbers
-// out of range.
-func scanNesting(tokens hclsyntax.Tokens) hcl.Diagnostics {
-	n := nesting{frames: []frame{{}}}
+func scanTokens(root frame, tokens hclsyntax.Tokens) hcl.Diagnostics {
+	n := nesting{frames: []frame{root}}
 	for i, token := range tokens {
 		if token.Type == hclsyntax.TokenNumberLit {
 			if diag := checkNumber(token.Bytes, token.Range); diag != nil {
@@ -121,11 +132,11 @@ func scanNesting(tokens hclsyntax.Tokens) hcl.Diagnostics {
 			}
 		}
 		n.token(token, tokens[i+1:])
-		if n.depth+n.unary > maxNesting {
+		if n.depth+n.unary > Max {
 			return tooDeep(token.Range)
 		}
-		if n.frames[len(n.frames)-1].operators > maxOperators {
-			return hcl.Diagnostics{tooLong(token.Range)}
+		if n.operators > MaxOperators {
+			return hcl.Diagnostics{TooLong(token.Range)}
 		}
 	}
 	return nil
@@ -149,12 +160,12 @@ func (n *nesting) token(token hclsyntax.Token, rest hclsyntax.Tokens) {
 			n.unary++
 			return
 		}
-		top.operators++
+		n.operator(top, 1)
 		n.unary, n.operand = 0, false
 	case hclsyntax.TokenPlus, hclsyntax.TokenStar, hclsyntax.TokenSlash, hclsyntax.TokenPercent,
 		hclsyntax.TokenEqualOp, hclsyntax.TokenNotEqual, hclsyntax.TokenLessThan, hclsyntax.TokenLessThanEq,
 		hclsyntax.TokenGreaterThan, hclsyntax.TokenGreaterThanEq, hclsyntax.TokenAnd, hclsyntax.TokenOr:
-		top.operators++
+		n.operator(top, 1)
 		n.unary, n.operand = 0, false
 	case hclsyntax.TokenQuestion, hclsyntax.TokenDoubleColon:
 		n.chain(top, 1)
@@ -179,10 +190,15 @@ func (n *nesting) chain(f *frame, by int) {
 	n.depth += by
 }
 
+func (n *nesting) operator(f *frame, by int) {
+	f.operators += by
+	n.operators += by
+}
+
 // item starts a new item of a list or a body.
 func (n *nesting) item(f *frame) {
 	n.chain(f, -f.chain)
-	f.operators = 0
+	n.operator(f, -f.operators)
 	n.unary, n.operand = 0, false
 }
 
@@ -193,7 +209,7 @@ func (n *nesting) open(token hclsyntax.Token, rest hclsyntax.Tokens) {
 		n.chain(top, 1)
 	}
 	if token.Type == hclsyntax.TokenOBrack && n.operand {
-		top.operators++
+		n.operator(top, 1)
 	}
 	if token.Type == hclsyntax.TokenTemplateControl {
 		n.directive(top, string(next.Bytes))
@@ -237,14 +253,15 @@ func (n *nesting) close(token hclsyntax.TokenType) {
 		if top.open == open {
 			n.frames = n.frames[:len(n.frames)-1]
 			n.depth -= top.depth()
+			n.operators -= top.operators
 			return
 		}
 	}
 }
 
-// scanJSON refuses JSON that nests too deep, and numbers out of range. It
+// JSON refuses JSON that nests too deep, and numbers out of range. It
 // knows just enough of the syntax for that: strings, brackets and numbers.
-func scanJSON(text []byte, name string) hcl.Diagnostics {
+func JSON(text []byte, name string) hcl.Diagnostics {
 	depth := 0
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {
@@ -255,8 +272,8 @@ func scanJSON(text []byte, name string) hcl.Diagnostics {
 				}
 			}
 		case c == '{' || c == '[':
-			if depth++; depth > maxNesting {
-				return tooDeep(byteRange(text, name, i, i+1))
+			if depth++; depth > Max {
+				return tooDeep(Range(text, name, i, i+1))
 			}
 		case c == '}' || c == ']':
 			depth = max(0, depth-1)
@@ -268,7 +285,7 @@ func scanJSON(text []byte, name string) hcl.Diagnostics {
 			if i-start < maxExponent {
 				continue
 			}
-			if diag := checkNumber(text[start:i+1], byteRange(text, name, start, i+1)); diag != nil {
+			if diag := checkNumber(text[start:i+1], Range(text, name, start, i+1)); diag != nil {
 				return hcl.Diagnostics{diag}
 			}
 		}
@@ -280,8 +297,8 @@ func isNumberByte(c byte) bool {
 	return c >= '0' && c <= '9' || c == 'e' || c == 'E' || c == '+' || c == '-' || c == '.'
 }
 
-// byteRange is the range of text[start:end], which lies in one line.
-func byteRange(text []byte, name string, start, end int) hcl.Range {
+// Range is the range of text[start:end], which lies in one line.
+func Range(text []byte, name string, start, end int) hcl.Range {
 	line := 1 + bytes.Count(text[:start], []byte("\n"))
 	column := start - bytes.LastIndexByte(text[:start], '\n')
 	return hcl.Range{
