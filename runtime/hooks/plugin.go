@@ -184,7 +184,7 @@ func (p *Plugin) once(ctx context.Context, m hook.Moment, f func(context.Context
 	}
 	found, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	remote, takes, err := p.plugins.config.Find(found, p.name, time.Now().Add(patience))
+	remote, takes, err := p.find(found, m, time.Now().Add(patience))
 	if err != nil {
 		if found.Err() != nil && ctx.Err() == nil {
 			err = fmt.Errorf("the plugin did not start within %s: %w", timeout, err)
@@ -216,6 +216,26 @@ func (p *Plugin) once(ctx context.Context, m hook.Moment, f func(context.Context
 		return &troubleError{fmt.Errorf("no answer within %s", timeout)}
 	}
 	return err
+}
+
+// tellAfter is how long somebody waits for a plugin without a word about it.
+const tellAfter = 2 * time.Second
+
+// find returns the plugin. What does not begin because of it says so to the user.
+func (p *Plugin) find(ctx context.Context, m hook.Moment, until time.Time) (Remote, *hook.Description, error) {
+	if m == hook.Prerun || m == hook.Prestart {
+		told := make(chan struct{})
+		tell := time.AfterFunc(tellAfter, func() {
+			defer close(told)
+			p.context.Emit(model.EventPluginAwaited("hook plugin " + p.name))
+		})
+		defer func() {
+			if !tell.Stop() {
+				<-told
+			}
+		}()
+	}
+	return p.plugins.config.Find(ctx, p.name, until)
 }
 
 // maxSaid bounds what a plugin may say about a failure, which becomes an event.

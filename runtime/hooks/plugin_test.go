@@ -604,3 +604,41 @@ func TestReturnOfAHookInTheBox(t *testing.T) {
 		}
 	})
 }
+
+// Who looks at an allocation that does not begin sees why, once.
+func TestWaitForPluginIsTold(t *testing.T) {
+	prestart := func(ctx context.Context, p *Plugin) error {
+		_, err := p.Prestart(ctx, hook.TaskPrestartRequest{})
+		return err
+	}
+	stop := func(ctx context.Context, p *Plugin) error { return p.Stop(ctx, hook.TaskStopRequest{}) }
+	for _, c := range []struct {
+		takes time.Duration
+		call  func(context.Context, *Plugin) error
+		told  []string
+	}{
+		{time.Second, prerun, nil},
+		{3 * time.Second, prerun, []string{"waiting for hook plugin stamp to start"}},
+		{30 * time.Second, prestart, []string{"waiting for hook plugin stamp to start"}},
+		{3 * time.Second, stop, nil},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &stage{takes: everyMoment, called: func(int, hook.Moment, hook.Grant, hook.Alloc) error {
+				time.Sleep(10 * time.Second) // what the hook itself takes is its own business
+				return nil
+			}}
+			p := attached(s, "t", Rule{Name: "stamp", Timeout: time.Minute})
+			find := p.plugins.config.Find
+			p.plugins.config.Find = func(ctx context.Context, name string, until time.Time) (Remote, *hook.Description, error) {
+				time.Sleep(c.takes)
+				return find(ctx, name, until)
+			}
+			if err := c.call(t.Context(), p); err != nil {
+				t.Error(err)
+			}
+			if fmt.Sprint(s.events) != fmt.Sprint(c.told) {
+				t.Errorf("%s: told %q, want %q", c.takes, s.events, c.told)
+			}
+		})
+	}
+}

@@ -103,6 +103,11 @@ func EventHookFailed(hook, cause string) *api.TaskEvent {
 	return &api.TaskEvent{Type: TaskHookFailed, Message: message, Details: map[string]string{"message": message}}
 }
 
+// EventPluginAwaited says for which plugin the task waits before it can begin.
+func EventPluginAwaited(plugin string) *api.TaskEvent {
+	return EventHookMessage("", "waiting for "+plugin+" to start", nil)
+}
+
 // EventTerminated reports the end of the task's process.
 func EventTerminated(exitCode, signal int, oomKilled bool, message string) *api.TaskEvent {
 	details := goodEnd
