@@ -34,10 +34,14 @@ func (dying) Info() sdk.Info {
 	if len(os.Args) > 1 {
 		name = os.Args[1]
 	}
+	ledger, every := sdk.Attr("ledger", "string", true), len(os.Args) > 2
+	if every { // nobody may say anything
+		ledger = sdk.Default(sdk.Attr("ledger", "string", false), sdk.Literal(`"ledger.JOB"`))
+	}
 	return sdk.Info{
-		Name: name, Version: "1.0.0", EveryAlloc: len(os.Args) > 2,
+		Name: name, Version: "1.0.0", EveryAlloc: every,
 		AttachmentSchema: sdk.Object(map[string]*sdk.Spec{
-			"ledger": sdk.Attr("ledger", "string", true),
+			"ledger": ledger,
 			"name":   sdk.Attr("name", "string", false),      // before each line
 			"die":    sdk.Attr("die", "list(string)", false), // at these moments
 			"often":  sdk.Default(sdk.Attr("often", "number", false), sdk.Literal("1")),

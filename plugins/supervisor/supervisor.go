@@ -116,6 +116,7 @@ type Plugin struct {
 	Version string
 	Takes   *hook.Description // of a hook that has been up
 	Resting bool              // a builtin that nobody needs at the moment
+	Tried   bool              // its first launch has succeeded or failed
 	PID     int               // 0 when no process runs
 	Retired string            // why another plugin is used in its place
 	Err     error             // why it does not run
@@ -468,7 +469,7 @@ func (s *Supervisor) Plugins() []Plugin {
 		p := Plugin{
 			Name: sl.entry.Name, Path: sl.entry.Path, Builtin: sl.entry.Builtin,
 			Serves: servedBy(sl.info), Version: sl.info.Version, Takes: sl.takes,
-			Resting: sl.wanted != nil, Retired: sl.retired, Err: sl.err,
+			Resting: sl.wanted != nil, Tried: sl.tried, Retired: sl.retired, Err: sl.err,
 		}
 		if sl.inst != nil && !ended(sl.inst) {
 			p.PID = sl.inst.PID()

@@ -7,8 +7,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// everyFact is the record of the hooks that take part in every allocation, by the
-// names of their plugins.
+// everyFact is the record of the plugins that have been up: by their names the hooks
+// that take part in every allocation, and "" for all others.
 const everyFact = "hooks_of_every_alloc"
 
 // readEvery takes up what an earlier agent knew of such hooks.
@@ -30,6 +30,24 @@ func (a *Agent) expectedHooks() (names []string) {
 	return names
 }
 
+// unknownPlugins returns the plugins that have never been up on this node, with
+// whether they are still being started for the first time. The channel is closed when
+// there may be another answer.
+func (a *Agent) unknownPlugins() (map[string]bool, <-chan struct{}) {
+	changed := a.supervisor.Changed()
+	var unknown map[string]bool
+	for _, p := range a.supervisor.Plugins() {
+		if _, known := a.everyBefore[p.Name]; known || p.Builtin || p.Serves.Name != "" {
+			continue
+		}
+		if unknown == nil {
+			unknown = make(map[string]bool)
+		}
+		unknown[p.Name] = !p.Tried
+	}
+	return unknown, changed
+}
+
 // keepEvery keeps the record for the next agent, until ctx ends.
 func (a *Agent) keepEvery(ctx context.Context) {
 	stored := a.everyBefore
@@ -38,11 +56,15 @@ func (a *Agent) keepEvery(ctx context.Context) {
 		now := make(map[string]string)
 		for _, p := range a.supervisor.Plugins() {
 			switch {
-			case p.Retired != "":
-			case p.Takes != nil && p.Takes.EveryAlloc:
+			case p.Builtin:
+			case p.Takes != nil && p.Takes.EveryAlloc && p.Retired == "":
 				now[p.Name] = p.Serves.Name
-			case p.Serves.Name == "" && a.everyBefore[p.Name] != "":
-				now[p.Name] = a.everyBefore[p.Name] // it is to come
+			case p.Serves.Name != "":
+				now[p.Name] = ""
+			default:
+				if name, known := a.everyBefore[p.Name]; known {
+					now[p.Name] = name // it is to come
+				}
 			}
 		}
 		if !maps.Equal(now, stored) {

@@ -76,6 +76,7 @@ func (a *Agent) makeHooks() error {
 			return known
 		},
 		Expected:   a.expectedHooks,
+		Unknown:    a.unknownPlugins,
 		Rules:      a.config.Hooks,
 		Limits:     a.config.HookLimits,
 		Capability: key.Capability,

@@ -395,7 +395,8 @@ type simHooks struct {
 	g *simAgent
 }
 
-func (h simHooks) AllocHooks(*api.Allocation, hooks.Context) []hooks.Ordered { return nil }
+func (h simHooks) AllocHooks(*api.Allocation, hooks.Context) []hooks.Ordered           { return nil }
+func (h simHooks) Pending(*api.Allocation) func(context.Context, func(*api.TaskEvent)) { return nil }
 func (h simHooks) TaskHooks(a *api.Allocation, t *api.Task, _ hooks.Context) []hooks.Ordered {
 	return []hooks.Ordered{{Order: hooks.OrderPlugin, Hook: &simHook{h.s, h.g, a.ID + "/" + t.Name}}}
 }

@@ -73,15 +73,13 @@ type Store interface {
 // Runner runs one allocation. Run is called once; all other methods may be
 // called concurrently, before, during and after it.
 type Runner struct {
-	id       string
-	config   Config
-	limits   Limits
-	logger   hclog.Logger
-	dir      *allocdir.Dir
-	network  *api.AllocNetworkStatus
-	hooks    []hook.Hook
-	deciders []decider       // of the factory; never changed after New
-	extra    map[string]bool // names of the hooks of the factory; never changed after New
+	id      string
+	config  Config
+	limits  Limits
+	logger  hclog.Logger
+	dir     *allocdir.Dir
+	network *api.AllocNetworkStatus
+	pending func(context.Context, func(*api.TaskEvent)) // see awaitHooks
 
 	tasks         []*taskrunner.Runner // in the order of the job
 	envs          map[string]*taskenv.Builder
@@ -102,6 +100,9 @@ type Runner struct {
 	finished      atomic.Bool   // set by Run when nothing is left to do
 
 	mu       sync.Mutex
+	hooks    []hook.Hook     // these three are complete after awaitHooks
+	deciders []decider       // of the factory
+	extra    map[string]bool // names of the hooks of the factory
 	alloc    *api.Allocation
 	forced   forced
 	verdicts verdicts
@@ -153,7 +154,13 @@ func New(c Config) (*Runner, error) {
 	if c.Restored {
 		r.restore()
 	}
-	r.hooks = r.makeHooks()
+	// What runs is not held up.
+	if factory := r.config.Hooks; factory != nil && !r.begun {
+		r.pending = factory.Pending(c.Alloc)
+	}
+	if r.pending == nil {
+		r.attachHooks()
+	}
 	return r, nil
 }
 
@@ -191,6 +198,7 @@ func (r *Runner) Run(ctx context.Context) {
 	running.Go(func() {
 		ready := r.takeOver(grace)
 		close(taken)
+		r.awaitHooks(live)
 		if ready {
 			r.prepare(live)
 		}

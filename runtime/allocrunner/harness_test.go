@@ -234,6 +234,8 @@ func (e extraHooks) TaskHooks(*api.Allocation, *api.Task, hooks.Context) []hooks
 	return inPlace(e.task)
 }
 
+func (extraHooks) Pending(*api.Allocation) func(context.Context, func(*api.TaskEvent)) { return nil }
+
 func inPlace(list []hook.Hook) (ordered []hooks.Ordered) {
 	for _, h := range list {
 		ordered = append(ordered, hooks.Ordered{Order: hooks.OrderPlugin, Hook: h})

@@ -18,7 +18,7 @@ type patient interface{ Patient() }
 // prerun calls the Prerun hooks in order, up to the first error. live ends when
 // the allocation is stopped or the agent shuts down.
 func (r *Runner) prerun(live context.Context) error {
-	for _, h := range r.hooks {
+	for _, h := range r.attached() {
 		at, ok := h.(hook.AllocPrerun)
 		if !ok {
 			continue
@@ -118,7 +118,7 @@ func (r *Runner) shutdownHooks(ctx context.Context) {
 // called before Run has returned, and may be repeated after an error.
 func (r *Runner) Destroy(ctx context.Context) error {
 	var errs []error
-	for _, h := range r.hooks {
+	for _, h := range r.attached() {
 		if at, ok := h.(hook.AllocDestroy); ok {
 			err := r.callHook(ctx, "destroy", h, r.limits.HookDeadline, func(ctx context.Context) error {
 				return at.Destroy(ctx, hook.AllocDestroyRequest{Alloc: r.forHooks()})
@@ -134,7 +134,7 @@ func (r *Runner) Destroy(ctx context.Context) error {
 // each calls the hooks that take part in a moment, one after the other. What goes
 // wrong is logged, unless they were cut short.
 func each[H any](ctx context.Context, r *Runner, moment string, call func(context.Context, H) error) {
-	for _, h := range r.hooks {
+	for _, h := range r.attached() {
 		at, ok := h.(H)
 		if !ok {
 			continue

@@ -14,8 +14,12 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
@@ -757,5 +761,88 @@ func TestPreTaskRestart(t *testing.T) {
 		}
 		want(t, "took", time.Since(h.begin), "9s") // the delay of the group twice, not for one task
 		want(t, "alloc hook", alloc.moments(), "[prerun pretaskrestart pretaskrestart]")
+	})
+}
+
+// lateHooks is a factory that does not know its hooks before it has waited.
+type lateHooks struct {
+	hooks extraHooks
+	known chan struct{}
+}
+
+func (l lateHooks) Pending(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
+	if isClosed(l.known) {
+		return nil
+	}
+	return func(ctx context.Context, emit func(*api.TaskEvent)) {
+		emit(model.EventPluginAwaited("late"))
+		select {
+		case <-l.known:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (l lateHooks) AllocHooks(a *api.Allocation, c hooks.Context) []hooks.Ordered {
+	if !isClosed(l.known) {
+		return nil
+	}
+	return l.hooks.AllocHooks(a, c)
+}
+
+func (l lateHooks) TaskHooks(a *api.Allocation, t *api.Task, c hooks.Context) []hooks.Ordered {
+	if !isClosed(l.known) {
+		return nil
+	}
+	return l.hooks.TaskHooks(a, t, c)
+}
+
+// An allocation does not begin before it is known which hooks it has, under the next
+// agent neither; one that runs goes on.
+func TestHooksAreAwaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ofAlloc, ofTask := &script{name: "late"}, &script{name: "late"}
+		late := lateHooks{extraHooks{[]hook.Hook{allocScript{ofAlloc}}, []hook.Hook{taskScript{ofTask}}}, make(chan struct{})}
+		a := startAgent(t, parseJob(t, job("service", noTry+sleeper)), func(c *Config) { c.Hooks = late })
+		waits := func(when string) {
+			t.Helper()
+			a.after(30 * time.Second)
+			want(t, when, a.state("web").State, "pending")
+			want(t, "hooks", append(ofAlloc.moments(), ofTask.moments()...), "[]")
+			want(t, "what it waits for", a.state("web").Events[len(a.state("web").Events)-1].Message, "waiting for late to start")
+			a.Stats(t.Context(), "")
+		}
+		waits("before the plugin is up")
+		a.die()
+		a = a.again(nil)
+		waits("under the next agent")
+		close(late.known)
+		a.after(time.Second)
+		want(t, "then", a.state("web").State, "running")
+		want(t, "hooks of the allocation", ofAlloc.moments(), "[prerun]")
+		want(t, "it is needed", a.Needs(supervisor.Served{Type: base.TypeHook, Name: "late"}), "true")
+
+		a.die()
+		a = a.again(func(c *Config) { c.Hooks = lateHooks{late.hooks, make(chan struct{})} })
+		a.after(time.Second)
+		want(t, "what runs", a.state("web").State, "running")
+		a.Stop()
+		a.wait()
+	})
+}
+
+// Nobody waits for hooks of what shall not begin any more.
+func TestStopWhileHooksAreAwaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ofAlloc := &script{name: "late"}
+		late := lateHooks{extraHooks{[]hook.Hook{allocScript{ofAlloc}}, nil}, make(chan struct{})}
+		h := start(t, parseJob(t, job("service", noTry+sleeper)), func(c *Config) { c.Hooks = late })
+		h.after(time.Second)
+		begin := time.Now()
+		h.Stop()
+		h.wait()
+		want(t, "the stop takes", time.Since(begin), "0s")
+		want(t, "task", h.state("web").State, "dead")
+		want(t, "hooks", ofAlloc.moments(), "[]")
 	})
 }

@@ -202,6 +202,8 @@ func (r *Runner) LeftRunning() []supervisor.Served {
 		}
 	}
 	if len(needed) > 0 {
+		r.mu.Lock()
+		defer r.mu.Unlock()
 		for name := range r.extra {
 			needed = append(needed, supervisor.Served{Type: base.TypeHook, Name: name})
 		}
@@ -212,6 +214,8 @@ func (r *Runner) LeftRunning() []supervisor.Served {
 // Needs reports whether one of the tasks is of a driver, or a hook takes part.
 func (r *Runner) Needs(what supervisor.Served) bool {
 	if what.Type == base.TypeHook {
+		r.mu.Lock()
+		defer r.mu.Unlock()
 		return r.extra[what.Name]
 	}
 	return slices.ContainsFunc(r.tasks, func(t *taskrunner.Runner) bool { return t.Task().Driver == what.Name })

@@ -24,6 +24,10 @@ import (
 type HookFactory interface {
 	AllocHooks(*api.Allocation, hooks.Context) []hooks.Ordered
 	TaskHooks(*api.Allocation, *api.Task, hooks.Context) []hooks.Ordered
+
+	// Pending returns what waits until the others have a complete answer, and emits an
+	// event if that takes long; nil if they have one. It is asked before them.
+	Pending(*api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent))
 }
 
 // makeTasks makes a runner for each task of the group, with a gate in common
@@ -73,7 +77,7 @@ func (r *Runner) makeTask(task taskrunner.Task, t *api.Task) *taskrunner.Runner 
 		Restored:  r.restoredTask(task.Name),
 		Logger:    r.logger,
 	})
-	runner.SetHooks(r.makeTaskHooks(runner, t))
+	r.stats[t.Name] = hooks.NewStats(runner.Stats, r.limits.StatsInterval, r.logger)
 	return runner
 }
 
@@ -95,20 +99,18 @@ func (r *Runner) makeTaskHooks(runner *taskrunner.Runner, t *api.Task) []hook.Ho
 	}
 	if factory := r.config.Hooks; factory != nil {
 		before, _ := runner.Attachments()
-		list = append(list, r.noteHooks(factory.TaskHooks(r.alloc, t, r.hookContext(t.Name, runner.EmitEvent, before)))...)
+		list = append(list, r.noteHooks(factory.TaskHooks(r.config.Alloc, t, r.hookContext(t.Name, runner.EmitEvent, before)))...)
 	}
 	list = append(list, hooks.Ordered{Order: hooks.OrderLogs, Hook: hooks.NewLogs(r.config.Logs, func() (logs.Task, bool) {
 		return r.logsOf(t), !logsDisabled(t) && !runner.Capabilities().DisableLogCollection
 	}, func(stdout, stderr string) {
 		runner.SetOutput(taskrunner.Output{Stdout: stdout, Stderr: stderr})
 	})})
-	if p := t.DispatchPayload; p != nil && p.File != "" && len(r.alloc.Job.Payload) > 0 {
-		list = append(list, hooks.Ordered{Order: hooks.OrderPayload, Hook: hooks.NewDispatchPayload(r.dir, p.File, r.alloc.Job.Payload)})
+	if p := t.DispatchPayload; p != nil && p.File != "" && len(r.config.Alloc.Job.Payload) > 0 {
+		list = append(list, hooks.Ordered{Order: hooks.OrderPayload, Hook: hooks.NewDispatchPayload(r.dir, p.File, r.config.Alloc.Job.Payload)})
 	}
-	stats := hooks.NewStats(runner.Stats, r.limits.StatsInterval, r.logger)
-	r.stats[t.Name] = stats
 	return hooks.InOrder(append(list,
-		hooks.Ordered{Order: hooks.OrderLast, Hook: stats},
+		hooks.Ordered{Order: hooks.OrderLast, Hook: r.stats[t.Name]},
 		hooks.Ordered{Order: hooks.OrderLast, Hook: hooks.NewTaskServices(r.services, t.Name)}))
 }
 
@@ -150,6 +152,8 @@ func (r *Runner) keepAttachments(list []hooks.Ordered) {
 
 // noteHooks remembers which hooks the allocation needs.
 func (r *Runner) noteHooks(list []hooks.Ordered) []hooks.Ordered {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.extra == nil && len(list) > 0 {
 		r.extra = make(map[string]bool)
 	}
@@ -171,6 +175,37 @@ func (r *Runner) emitToAll(e *api.TaskEvent) {
 	})
 }
 
+// attachHooks gives the allocation and its tasks their hooks. It is called once,
+// before the first is called.
+func (r *Runner) attachHooks() {
+	for i, t := range r.config.Alloc.GetTaskGroup().Tasks {
+		r.tasks[i].SetHooks(r.makeTaskHooks(r.tasks[i], t))
+	}
+	list := r.makeHooks()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.hooks = list
+}
+
+// awaitHooks attaches the hooks if New has not: it was not known yet which there are.
+// It waits until it is, or live ends.
+func (r *Runner) awaitHooks(live context.Context) {
+	if r.pending == nil {
+		return
+	}
+	if !r.currentAlloc().ServerTerminalStatus() {
+		r.pending(live, r.emitToAll)
+	}
+	r.attachHooks()
+}
+
+// attached returns the hooks of the allocation; none as long as they are not known.
+func (r *Runner) attached() []hook.Hook {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.hooks
+}
+
 func (r *Runner) makeHooks() []hook.Hook {
 	first := []hook.Hook{
 		hooks.NewAllocDir(r.dir),
@@ -184,7 +219,7 @@ func (r *Runner) makeHooks() []hook.Hook {
 		list = append(list, hooks.Ordered{Order: hooks.OrderFirst, Hook: h})
 	}
 	if factory := r.config.Hooks; factory != nil {
-		extra := r.noteHooks(factory.AllocHooks(r.alloc, r.hookContext("", r.emitToAll, r.attachments())))
+		extra := r.noteHooks(factory.AllocHooks(r.config.Alloc, r.hookContext("", r.emitToAll, r.attachments())))
 		list = append(list, extra...)
 		r.keepAttachments(extra)
 	}
@@ -197,7 +232,7 @@ func (r *Runner) makeHooks() []hook.Hook {
 // makePrevious makes the hooks for what the allocation takes over from the one
 // that it replaces, unless that has happened under an earlier agent.
 func (r *Runner) makePrevious() []hook.Hook {
-	id := r.alloc.PreviousAllocation
+	id := r.config.Alloc.PreviousAllocation
 	if id == "" || r.begun {
 		return nil
 	}
@@ -205,7 +240,7 @@ func (r *Runner) makePrevious() []hook.Hook {
 	if previous := r.config.Previous; previous != nil {
 		list = append(list, hooks.NewAwaitPrevious(func() <-chan struct{} { return previous(id) }))
 	}
-	group := r.alloc.GetTaskGroup()
+	group := r.config.Alloc.GetTaskGroup()
 	disk := group.EphemeralDisk
 	if disk == nil || !value(disk.Sticky) && !value(disk.Migrate) {
 		return list

@@ -155,7 +155,11 @@ type PluginsConfig struct {
 	// Expected returns the hooks that take part in every allocation, as far as is
 	// known, and have not been up.
 	Expected func() []string
-	Rules    []Rule // see SetRules
+	// Unknown returns the plugins of which nobody knows what they are, with whether
+	// they are being started for the first time, and what is closed when there may be
+	// another answer.
+	Unknown func() (plugins map[string]bool, changed <-chan struct{})
+	Rules   []Rule // see SetRules
 	// Limits are what the operator says to the hooks in the box, by name.
 	Limits map[string]map[string]any
 	// Capability makes what a hook shows to the host.

@@ -275,6 +275,7 @@ func (s slow) AllocHooks(*api.Allocation, hooks.Context) []hooks.Ordered {
 	return []hooks.Ordered{{Order: hooks.OrderPlugin, Hook: s}}
 }
 func (slow) TaskHooks(*api.Allocation, *api.Task, hooks.Context) []hooks.Ordered { return nil }
+func (slow) Pending(*api.Allocation) func(context.Context, func(*api.TaskEvent)) { return nil }
 
 func TestCollectWaitsForHooksOnly(t *testing.T) {
 	s := slow{make(chan struct{}), make(chan struct{})}
