@@ -86,60 +86,26 @@ func restrict(stage *os.File, limits Limits) error {
 	if errno != 0 {
 		return errNoLandlock
 	}
-	rules := unix.LandlockRulesetAttr{Handled_access_fs: 1<<13 - 1} // all of the first version
-	if abi >= 2 {
-		rules.Handled_access_fs |= unix.LANDLOCK_ACCESS_FS_REFER
-	}
-	if abi >= 3 {
-		rules.Handled_access_fs |= unix.LANDLOCK_ACCESS_FS_TRUNCATE
-	}
-	if abi >= 4 {
-		rules.Handled_access_net = unix.LANDLOCK_ACCESS_NET_BIND_TCP // nobody calls a download
-	}
-	if abi >= 6 {
-		rules.Scoped = unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL
-	}
+	handled := handledBy(int(abi))
 	// An older kernel takes the longer form, as long as the rest is zero.
-	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&rules)), unsafe.Sizeof(rules), 0)
+	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&handled)), unsafe.Sizeof(handled), 0)
 	if errno != 0 {
 		return fmt.Errorf("landlock: %w", errno)
 	}
 	defer unix.Close(int(fd))
 
-	allow := func(beneath int, access uint64) error {
-		var info unix.Stat_t
-		if err := unix.Fstat(beneath, &info); err != nil {
-			return err
-		}
-		access &= rules.Handled_access_fs
-		if info.Mode&unix.S_IFMT != unix.S_IFDIR {
-			access &= ofFiles
-		}
-		rule := unix.LandlockPathBeneathAttr{Allowed_access: access, Parent_fd: int32(beneath)}
-		if _, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, fd, unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0); errno != 0 {
-			return fmt.Errorf("landlock: %w", errno)
-		}
-		return nil
-	}
-	allowPath := func(path string, access uint64) error {
-		fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return fmt.Errorf("landlock: %s: %w", path, err)
-		}
-		defer unix.Close(fd)
-		return allow(fd, access)
-	}
+	rules := ruleset{int(fd), handled.Handled_access_fs}
 	for _, v := range visible {
-		if err := allowPath(v.path, v.access); err != nil && !errors.Is(err, unix.ENOENT) {
+		if err := rules.allowPath(v.path, v.access); err != nil && !errors.Is(err, unix.ENOENT) {
 			return err
 		}
 	}
 	for _, p := range limits.paths() {
-		if err := allowPath(filepath.Clean(p.path), p.access()); err != nil {
+		if err := rules.allowPath(filepath.Clean(p.path), p.access()); err != nil {
 			return fmt.Errorf("filesystem_isolation_extra_paths of the client's artifact block: %w", err)
 		}
 	}
-	if err := allow(int(stage.Fd()), reads|writes|creates); err != nil {
+	if err := rules.allow(int(stage.Fd()), reads|writes|creates); err != nil {
 		return err
 	}
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
@@ -154,6 +120,56 @@ func restrict(stage *os.File, limits Limits) error {
 		seccomp.Call{Number: unix.SYS_IO_URING_SETUP}, // makes sockets too
 	)
 	return nil
+}
+
+// handledBy is what a version of Landlock can forbid, as far as a download is to be
+// forbidden it.
+func handledBy(abi int) unix.LandlockRulesetAttr {
+	rules := unix.LandlockRulesetAttr{Handled_access_fs: 1<<13 - 1} // all of the first version
+	if abi >= 2 {
+		rules.Handled_access_fs |= unix.LANDLOCK_ACCESS_FS_REFER
+	}
+	if abi >= 3 {
+		rules.Handled_access_fs |= unix.LANDLOCK_ACCESS_FS_TRUNCATE
+	}
+	if abi >= 4 {
+		rules.Handled_access_net = unix.LANDLOCK_ACCESS_NET_BIND_TCP // nobody calls a download
+	}
+	if abi >= 6 {
+		rules.Scoped = unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL
+	}
+	return rules
+}
+
+// ruleset is one of Landlock's, to which exceptions are added.
+type ruleset struct {
+	fd      int
+	handled uint64 // what is forbidden without an exception
+}
+
+func (r ruleset) allow(beneath int, access uint64) error {
+	var info unix.Stat_t
+	if err := unix.Fstat(beneath, &info); err != nil {
+		return err
+	}
+	access &= r.handled
+	if info.Mode&unix.S_IFMT != unix.S_IFDIR {
+		access &= ofFiles
+	}
+	rule := unix.LandlockPathBeneathAttr{Allowed_access: access, Parent_fd: int32(beneath)}
+	if _, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(r.fd), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0); errno != 0 {
+		return fmt.Errorf("landlock: %w", errno)
+	}
+	return nil
+}
+
+func (r ruleset) allowPath(path string, access uint64) error {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("landlock: %s: %w", path, err)
+	}
+	defer unix.Close(fd)
+	return r.allow(fd, access)
 }
 
 // access is what the letters of an extra path allow.

@@ -164,6 +164,9 @@ func (p *placer) place() (string, error) {
 	if err := p.inspect(); err != nil {
 		return "", err
 	}
+	if err := p.give(); err != nil {
+		return "", err
+	}
 	info, err := p.stage.Lstat(result)
 	if err != nil {
 		return "", err
@@ -225,8 +228,7 @@ func (p *placer) own(root *os.Root, name string) error {
 }
 
 // inspect looks through what a process that may have been fooled has left: it is
-// not believed that any check was made there. Special bits are taken away, and
-// all is given to its owner.
+// not believed that any check was made there.
 func (p *placer) inspect() error {
 	type inode struct{ dev, ino uint64 }
 	names := map[inode]uint64{}
@@ -274,6 +276,12 @@ func (p *placer) inspect() error {
 			return fmt.Errorf("artifact includes hard link %q to a file outside of it", linked[of])
 		}
 	}
+	return nil
+}
+
+// give makes everything its owner's, who can read and enter it. Special bits are
+// taken away.
+func (p *placer) give() error {
 	return fs.WalkDir(p.stage.FS(), result, func(name string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err

@@ -308,7 +308,7 @@ func (u *unpacker) regular(name string, mode fs.FileMode, content io.Reader) err
 	return u.write(name, mode, content)
 }
 
-// write fills a new file. Its special bits are left for inspect to remove, which
+// write fills a new file. Its special bits are left for give to remove, which
 // tells.
 func (u *unpacker) write(name string, mode fs.FileMode, content io.Reader) error {
 	f, err := u.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
