@@ -157,19 +157,10 @@ func allocHead(ctx context.Context, c *api.Client, alloc *api.Allocation, verbos
 	add := func(name string, value any) { head = append(head, [2]any{name, value}) }
 	if alloc.DeploymentID != "" {
 		add("Deployment ID", shortID(alloc.DeploymentID, verbose))
-		health := "unset"
-		if d := alloc.DeploymentStatus; d != nil {
-			switch {
-			case d.Healthy != nil && *d.Healthy:
-				health = "healthy"
-			case d.Healthy != nil:
-				health = "unhealthy"
-			}
-			if d.Canary {
-				add("Canary", true)
-			}
+		if d := alloc.DeploymentStatus; d != nil && d.Canary {
+			add("Canary", true)
 		}
-		add("Deployment Health", health)
+		add("Deployment Health", deploymentHealth(alloc.DeploymentStatus))
 	}
 	if events := alloc.RescheduleTracker; events != nil && len(events.Events) > 0 {
 		add("Reschedule Attempts", rescheduleAttempts(alloc))
@@ -180,16 +171,8 @@ func allocHead(ctx context.Context, c *api.Client, alloc *api.Allocation, verbos
 			add("Reschedule Eligibility", when(eval.WaitUntil.UnixNano(), verbose))
 		}
 	}
-	if alloc.ClientStatus == api.AllocClientStatusRunning || alloc.ClientStatus == api.AllocClientStatusPending {
-		var names []string
-		for _, h := range agentHooks(c, "") {
-			if slices.Contains(h.Allocs, alloc.ID) {
-				names = append(names, fmt.Sprintf("%s (%s)", h.Name, h.Health))
-			}
-		}
-		if len(names) > 0 {
-			add("Hooks", strings.Join(names, ", "))
-		}
+	if hooks := hooksOf(c, alloc); len(hooks) > 0 {
+		add("Hooks", strings.Join(hooks, ", "))
 	}
 	for _, other := range [][2]string{
 		{"Replacement Alloc ID", alloc.NextAllocation},
@@ -201,6 +184,29 @@ func allocHead(ctx context.Context, c *api.Client, alloc *api.Allocation, verbos
 		}
 	}
 	return head
+}
+
+func deploymentHealth(d *api.AllocDeploymentStatus) string {
+	switch {
+	case d == nil || d.Healthy == nil:
+		return "unset"
+	case *d.Healthy:
+		return "healthy"
+	}
+	return "unhealthy"
+}
+
+// hooksOf names the hook plugins of an allocation that runs, or is about to.
+func hooksOf(c *api.Client, alloc *api.Allocation) (names []string) {
+	if alloc.ClientStatus != api.AllocClientStatusRunning && alloc.ClientStatus != api.AllocClientStatusPending {
+		return nil
+	}
+	for _, h := range agentHooks(c, "") {
+		if slices.Contains(h.Allocs, alloc.ID) {
+			names = append(names, fmt.Sprintf("%s (%s)", h.Name, h.Health))
+		}
+	}
+	return names
 }
 
 // rescheduleAttempts is how often an allocation was tried again, of how many
