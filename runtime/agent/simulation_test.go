@@ -183,6 +183,7 @@ func (s *simulation) start() {
 			Drivers:      up,
 			Logs:         noLogs{},
 			AllocDirRoot: a.AllocDirs(),
+			Services:     s.store,
 			Store:        &mortalStore{s, g},
 			Records:      taskRecords{s.store},
 			Limits:       allocrunner.Limits{StatsInterval: 24 * time.Hour},

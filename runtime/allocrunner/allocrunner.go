@@ -35,7 +35,7 @@ type Config struct {
 	Logs         hooks.Collector
 	AllocDirRoot string
 	Store        Store                             // nil keeps nothing
-	Services     services.Registry                 // nil keeps the registrations of each allocation for itself
+	Services     services.Registry                 // holds the registrations of all allocations
 	Checks       services.Results                  // nil keeps the results of checks in memory
 	Dial         services.Dial                     // how checks reach what they check; nil for the network of the host
 	Report       func(Update)                      // called for each change, one call at a time; should return soon

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/services/servicestest"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
@@ -26,7 +27,7 @@ func BenchmarkNoOpAlloc(b *testing.B) {
 		n++
 		r, err := New(Config{
 			Alloc: alloc, Node: taskenv.Node{NodeFacts: model.NodeFacts{ID: "node-id", Name: "node-name"}}, Drivers: w, Logs: newFakeLogs(),
-			AllocDirRoot: root, Report: func(Update) {}, Logger: nullLogger,
+			Services: new(servicestest.Registry), AllocDirRoot: root, Report: func(Update) {}, Logger: nullLogger,
 		})
 		if err != nil {
 			b.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/services/servicestest"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
@@ -89,6 +90,7 @@ func start(t *testing.T, job *api.Job, mangle func(*Config)) *harness {
 		}},
 		Drivers:      h.world,
 		Logs:         h.logs,
+		Services:     new(servicestest.Registry),
 		AllocDirRoot: t.TempDir() + "/allocs",
 		Report:       h.report,
 		Logger:       nullLogger,

@@ -21,6 +21,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/services"
+	"github.com/nomad-lite/nomad-lite/runtime/services/servicestest"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
@@ -104,7 +105,7 @@ func grantPorts(alloc *api.Allocation) {
 // offer is what the world sees of an allocation: its registrations, and the
 // servers that answer its checks.
 type offer struct {
-	services.Memory
+	servicestest.Registry
 	begin   time.Time
 	serving sync.WaitGroup
 
@@ -125,7 +126,7 @@ func (o *offer) ChangeServices(put, remove []*api.ServiceRegistration) error {
 	}
 	o.log = append(o.log, fmt.Sprintf("  +%-5v %s\n", time.Since(o.begin).Round(time.Millisecond), strings.Join(words, " ")))
 	o.mu.Unlock()
-	return o.Memory.ChangeServices(put, remove)
+	return o.Registry.ChangeServices(put, remove)
 }
 
 func shortID(s *api.ServiceRegistration) string {

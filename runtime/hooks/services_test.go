@@ -11,13 +11,14 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/services"
+	"github.com/nomad-lite/nomad-lite/runtime/services/servicestest"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
 // registered is a set of two services, one of the group and one of a task, and
 // what is registered of them.
 func registered(t *testing.T) (*services.Set, func(when string, want ...string)) {
-	registry := new(services.Memory)
+	registry := new(servicestest.Registry)
 	spec := &services.Spec{AllocID: "a", Group: "g", Services: []services.Service{{Name: "front"}, {Task: "t", Name: "back"}}}
 	set := services.New(services.Config{
 		AllocID: "a",
@@ -122,8 +123,9 @@ func TestChecksHook(t *testing.T) {
 		Env: func(string) *taskenv.Env {
 			return taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{}, taskenv.Task{}).Build()
 		},
-		Results: results(kept),
-		Logger:  hclog.NewNullLogger(),
+		Registry: new(servicestest.Registry),
+		Results:  results(kept),
+		Logger:   hclog.NewNullLogger(),
 	})
 	h := NewChecks(set)
 	ctx := t.Context()

@@ -22,6 +22,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
+	"github.com/nomad-lite/nomad-lite/runtime/services/servicestest"
 )
 
 func assignment(id string, index uint64) Assignment {
@@ -172,7 +173,7 @@ func startWith(t *testing.T, c allocrunner.Config, gc GC, wanted ...Assignment) 
 			}
 		}
 	}
-	c.AllocDirRoot, c.Logs, c.Logger = root, noLogs{}, hclog.NewNullLogger()
+	c.AllocDirRoot, c.Logs, c.Services, c.Logger = root, noLogs{}, new(servicestest.Registry), hclog.NewNullLogger()
 	r := New(Config{
 		Source: source,
 		Alloc:  c,

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/runtime/services/servicestest"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
@@ -65,7 +66,8 @@ func BenchmarkIdle(b *testing.B) {
 			Env: func(string) *taskenv.Env {
 				return taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{}, taskenv.Task{}).Build()
 			},
-			Logger: hclog.NewNullLogger(),
+			Registry: new(servicestest.Registry),
+			Logger:   hclog.NewNullLogger(),
 		})
 		s.StartChecks()
 		sets = append(sets, s)

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/services/servicestest"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
@@ -157,7 +158,7 @@ func status(code int, body string) http.Handler {
 // recorder is a Registry that remembers each change, and fails as often as it
 // is told to.
 type recorder struct {
-	Memory
+	servicestest.Registry
 	mu    sync.Mutex
 	fails int
 	calls []string
@@ -179,7 +180,7 @@ func (r *recorder) ChangeServices(put, remove []*api.ServiceRegistration) error 
 		words = append(words, "-"+strings.TrimPrefix(s.ID, "_nomad-task-"+testAllocID+"-"))
 	}
 	r.calls = append(r.calls, strings.Join(words, " "))
-	return r.Memory.ChangeServices(put, remove)
+	return r.Registry.ChangeServices(put, remove)
 }
 
 // taken returns the changes since the last call.

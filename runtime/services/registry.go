@@ -1,12 +1,6 @@
 package services
 
-import (
-	"maps"
-	"slices"
-	"sync"
-
-	"github.com/hashicorp/nomad/api"
-)
+import "github.com/hashicorp/nomad/api"
 
 // Registry holds the registrations of all allocations. Its methods are called
 // concurrently for different allocations.
@@ -27,41 +21,4 @@ type Results interface {
 	// PutCheckResult stores a result. What is put belongs to the store.
 	PutCheckResult(allocID string, result *api.AllocCheckStatus) error
 	DeleteCheckResults(allocID string, ids []string) error
-}
-
-// Memory is a Registry that forgets everything with the process. The zero value
-// is empty.
-type Memory struct {
-	mu    sync.Mutex
-	known map[string]*api.ServiceRegistration // by namespace and id
-}
-
-// ServicesByAllocation implements Registry.
-func (m *Memory) ServicesByAllocation(allocID string) []*api.ServiceRegistration {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var found []*api.ServiceRegistration
-	for _, key := range slices.Sorted(maps.Keys(m.known)) {
-		if s := m.known[key]; s.AllocID == allocID {
-			found = append(found, s)
-		}
-	}
-	return found
-}
-
-// ChangeServices implements Registry.
-func (m *Memory) ChangeServices(put, remove []*api.ServiceRegistration) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.known == nil {
-		m.known = make(map[string]*api.ServiceRegistration)
-	}
-	key := func(s *api.ServiceRegistration) string { return s.Namespace + "\x00" + s.ID }
-	for _, s := range put {
-		m.known[key(s)] = s
-	}
-	for _, s := range remove {
-		delete(m.known, key(s))
-	}
-	return nil
 }

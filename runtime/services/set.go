@@ -30,7 +30,7 @@ const (
 	maxRemovePause = time.Second
 )
 
-// Config is what a Set is made of. Spec, Env and Logger are required.
+// Config is what a Set is made of. Spec, Env, Registry and Logger are required.
 type Config struct {
 	AllocID   string
 	AllocName string
@@ -46,9 +46,9 @@ type Config struct {
 	// when the checks are stopped. May be nil.
 	Restart func(ctx context.Context, task, reason string) error
 
-	Registry Registry // nil keeps the registrations in memory
-	Results  Results  // nil keeps the results in memory
-	Dial     Dial     // nil for the real network
+	Registry Registry
+	Results  Results // nil keeps the results in memory
+	Dial     Dial    // nil for the real network
 	Logger   hclog.Logger
 }
 
@@ -81,9 +81,6 @@ type workload struct {
 
 // New returns a set that has registered nothing yet.
 func New(c Config) *Set {
-	if c.Registry == nil {
-		c.Registry = new(Memory)
-	}
 	if c.Dial == nil {
 		c.Dial = new(net.Dialer).DialContext
 	}

@@ -1,0 +1,47 @@
+// Package servicestest has what tests of several packages register services with.
+package servicestest
+
+import (
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// Registry is a services.Registry that forgets everything with the process. The zero value
+// is empty.
+type Registry struct {
+	mu    sync.Mutex
+	known map[string]*api.ServiceRegistration // by namespace and id
+}
+
+// ServicesByAllocation implements services.Registry.
+func (m *Registry) ServicesByAllocation(allocID string) []*api.ServiceRegistration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var found []*api.ServiceRegistration
+	for _, key := range slices.Sorted(maps.Keys(m.known)) {
+		if s := m.known[key]; s.AllocID == allocID {
+			found = append(found, s)
+		}
+	}
+	return found
+}
+
+// ChangeServices implements services.Registry.
+func (m *Registry) ChangeServices(put, remove []*api.ServiceRegistration) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.known == nil {
+		m.known = make(map[string]*api.ServiceRegistration)
+	}
+	key := func(s *api.ServiceRegistration) string { return s.Namespace + "\x00" + s.ID }
+	for _, s := range put {
+		m.known[key(s)] = s
+	}
+	for _, s := range remove {
+		delete(m.known, key(s))
+	}
+	return nil
+}
