@@ -16,20 +16,23 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// deathJob lives with a hook that dies at moments of the allocation, and one that
-// dies at those of the task.
-const deathJob = `
+// hookedJob is a job with hooks: their attachments, by name. Its task may fail so
+// often.
+func hookedJob(name string, failures int, killTimeout string, attached map[string]string) string {
+	var meta strings.Builder
+	for _, hook := range slices.Sorted(maps.Keys(attached)) {
+		fmt.Fprintf(&meta, "      lite_hook_%s = jsonencode(%s)\n", hook, attached[hook])
+	}
+	return fmt.Sprintf(`
 job "%[1]s" {
   group "g" {
     meta {
-      lite_hook_%[2]s = jsonencode(%[3]s)
-      lite_hook_%[4]s = jsonencode(%[5]s)
-    }
+%[2]s    }
     update {
       max_parallel = 0
     }
     restart {
-      attempts = 10
+      attempts = %[3]d
       delay    = "0s"
       mode     = "fail"
     }
@@ -39,7 +42,7 @@ job "%[1]s" {
     }
     task "t" {
       driver       = "raw_exec"
-      kill_timeout = "%[6]s"
+      kill_timeout = "%[4]s"
       config {
         command = "/bin/sleep"
         args    = ["1000"]
@@ -51,7 +54,8 @@ job "%[1]s" {
     }
   }
 }
-`
+`, name, meta.String(), failures, killTimeout)
+}
 
 // victimOfHooks is a job whose hooks die so often at each moment.
 type victimOfHooks struct {
@@ -70,9 +74,11 @@ func (v *victimOfHooks) hook(m hook.Moment) string {
 	return "alloc-" + v.job
 }
 
-// text is the job; the kill timeout makes a version of it.
+// text is the job, which lives with a hook that dies at moments of the allocation,
+// and one that dies at those of the task; the kill timeout makes a version of it.
 func (v *victimOfHooks) text(n *node, killTimeout string) string {
-	orders := func(of hook.Moment) (name, orders string) {
+	attached := make(map[string]string)
+	for _, of := range []hook.Moment{hook.Prerun, hook.Prestart} {
 		die := []string{}
 		for _, m := range v.at {
 			if m.OfTask() == of.OfTask() {
@@ -83,11 +89,9 @@ func (v *victimOfHooks) text(n *node, killTimeout string) string {
 		if err != nil {
 			n.Fatal(err)
 		}
-		return v.hook(of), fmt.Sprintf("{ ledger = %q, die = %s, often = %d }", n.ledger(v.hook(of)), list, v.deaths)
+		attached[v.hook(of)] = fmt.Sprintf("{ ledger = %q, die = %s, often = %d }", n.ledger(v.hook(of)), list, v.deaths)
 	}
-	alloc, allocOrders := orders(hook.Prerun)
-	task, taskOrders := orders(hook.Prestart)
-	return fmt.Sprintf(deathJob, v.job, alloc, allocOrders, task, taskOrders, killTimeout)
+	return hookedJob(v.job, 10, killTimeout, attached)
 }
 
 func (n *node) ledger(hook string) string { return filepath.Join(n.dir, "ledger."+hook) }

@@ -211,40 +211,6 @@ func init() {
 	}
 }
 
-// hostileJob lives with a hook that does wrong.
-const hostileJob = `
-job "%[1]s" {
-  group "g" {
-    meta {
-      lite_hook_%[2]s = jsonencode({ at = "%[3]s", mode = "%[4]s" })
-    }
-    update {
-      max_parallel = 0
-    }
-    restart {
-      attempts = 0
-      mode     = "fail"
-    }
-    reschedule {
-      attempts  = 0
-      unlimited = false
-    }
-    task "t" {
-      driver       = "raw_exec"
-      kill_timeout = "%[5]s"
-      config {
-        command = "/bin/sleep"
-        args    = ["1000"]
-      }
-      resources {
-        cpu    = 20
-        memory = 10
-      }
-    }
-  }
-}
-`
-
 // wrong is what a hook does wrong, and what is said of it.
 type wrong struct {
 	at       hook.Moment
@@ -291,6 +257,11 @@ type sufferer struct {
 	steps     []step // of its life, that are still to come
 }
 
+// text is the job, which lives with a hook that does wrong.
+func (s *sufferer) text(killTimeout string) string {
+	return hookedJob(s.job, 0, killTimeout, map[string]string{s.hook: fmt.Sprintf("{ at = %q, mode = %q }", s.at, s.mode)})
+}
+
 // step is what is waited for, and what is done then.
 type step struct {
 	what string
@@ -316,7 +287,7 @@ func (s *sufferer) told() bool {
 // when all others are over: replaced says whether the next agent is there.
 func (s *sufferer) live(n *node, replaced *bool) {
 	register := func(timeout string) {
-		n.register(fmt.Sprintf(hostileJob, s.job, s.hook, s.at, s.mode, timeout))
+		n.register(s.text(timeout))
 	}
 	do := func(verb string) func(*api.Allocation) {
 		return func(*api.Allocation) { n.do(verb+" "+s.job, new(string)) }
@@ -399,7 +370,7 @@ func TestHostileHooks(t *testing.T) {
 	n.start()
 	n.startBystander()
 	neighbour := &sufferer{wrong: wrong{at: hook.Prerun, mode: "nothing"}, job: "neighbour", hook: "bad", heard: map[string]bool{}}
-	n.register(fmt.Sprintf(hostileJob, neighbour.job, neighbour.hook, neighbour.at, neighbour.mode, "1s"))
+	n.register(neighbour.text("1s"))
 
 	var all []*sufferer
 	replaced := false
