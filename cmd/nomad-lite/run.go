@@ -140,20 +140,8 @@ func run(ctx context.Context, o runOptions, path string, s *streams) error {
 	}
 
 	// From here on a signal must end in order what has been started.
-	signals := make(chan os.Signal, 2)
-	for _, s := range stopSignals {
-		// nohup(1), and shells with a job in the background, ignore what is not meant
-		// for it.
-		if !signal.Ignored(s) {
-			signal.Notify(signals, s)
-		}
-	}
-	defer signal.Stop(signals)
-	// Without a receiver SIGPIPE is an error of the write, which the view sees. To
-	// ignore it would make the tasks ignore it, too.
-	pipe := make(chan os.Signal, 1)
-	signal.Notify(pipe, syscall.SIGPIPE)
-	defer signal.Stop(pipe)
+	signals, release := awaitSignals()
+	defer release()
 
 	config := local.agent(plugins, logger)
 	config.DataDir, config.Forget = o.dataDir, true
@@ -169,6 +157,26 @@ func run(ctx context.Context, o runOptions, path string, s *streams) error {
 		ended: make(chan struct{}),
 	}
 	return errors.Join(r.run(ctx), a.Close())
+}
+
+// awaitSignals returns where the signals come that end a run, until release.
+func awaitSignals() (signals chan os.Signal, release func()) {
+	signals = make(chan os.Signal, 2)
+	for _, s := range stopSignals {
+		// nohup(1), and shells with a job in the background, ignore what is not meant
+		// for it.
+		if !signal.Ignored(s) {
+			signal.Notify(signals, s)
+		}
+	}
+	// Without a receiver SIGPIPE is an error of the write, which the view sees. To
+	// ignore it would make the tasks ignore it, too.
+	pipe := make(chan os.Signal, 1)
+	signal.Notify(pipe, syscall.SIGPIPE)
+	return signals, func() {
+		signal.Stop(pipe)
+		signal.Stop(signals)
+	}
 }
 
 // foregroundRun is one job on an agent that is open.
