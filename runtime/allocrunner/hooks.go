@@ -117,6 +117,9 @@ func (r *Runner) shutdownHooks(ctx context.Context) {
 // Destroy removes what the allocation has left on the node. It must not be
 // called before Run has returned, and may be repeated after an error.
 func (r *Runner) Destroy(ctx context.Context) error {
+	if r.attached() == nil {
+		r.attachHooks() // it was made only for this, and awaits nothing
+	}
 	var errs []error
 	for _, h := range r.attached() {
 		if at, ok := h.(hook.AllocDestroy); ok {

@@ -846,3 +846,24 @@ func TestStopWhileHooksAreAwaited(t *testing.T) {
 		want(t, "hooks", ofAlloc.moments(), "[]")
 	})
 }
+
+// A runner that is made only to remove an allocation does not wait for plugins, and
+// leaves nothing out.
+func TestDestroyWhileHooksAreAwaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ofAlloc := &script{name: "late"}
+		late := lateHooks{extraHooks{[]hook.Hook{allocScript{ofAlloc}}, nil}, make(chan struct{})}
+		h := start(t, parseJob(t, job("service", noTry+sleeper)), func(c *Config) { c.Hooks = late })
+		h.Stop()
+		h.wait()
+		again, err := New(h.Runner.config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		close(late.known) // too late for New
+		if err := again.Destroy(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		want(t, "hooks", ofAlloc.moments(), "[destroy]")
+	})
+}
