@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -253,8 +252,9 @@ func (c *Client) start() error {
 	c.child = nil
 	c.mu.Unlock()
 	reapChild(old, born, 2*time.Second)
-	if tail := readTail(filepath.Join(c.cfg.Dir, logName)); tail != "" {
-		c.cfg.Logger.Error("the last keeper crashed", "stderr", tail)
+	crashes := CrashLog(filepath.Join(c.cfg.Dir, logName))
+	if said := crashes.Read(); said != "" {
+		c.cfg.Logger.Error("the last keeper crashed", "stderr", said)
 	}
 
 	path := c.Socket()
@@ -277,7 +277,7 @@ func (c *Client) start() error {
 		return err
 	}
 	defer null.Close()
-	log, err := os.OpenFile(filepath.Join(c.cfg.Dir, logName), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+	log, err := crashes.Create()
 	if err != nil {
 		return err
 	}
@@ -383,16 +383,4 @@ func gone(p Process, patience time.Duration) bool {
 		}
 		return n > 0
 	}
-}
-
-func readTail(path string) string {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return ""
-	}
-	const limit = 4 << 10
-	if len(b) > limit {
-		b = b[:limit] // a panic begins with its reason
-	}
-	return strings.TrimSpace(string(b))
 }

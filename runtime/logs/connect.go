@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -201,8 +200,8 @@ func (c *Collector) join(ctx context.Context) (*link, error) {
 	if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, errDown) {
 		return nil, fmt.Errorf("connect to log collector: %w", err)
 	}
-	if b, err := os.ReadFile(filepath.Join(c.conf.Dir, logName)); err == nil && len(b) > 0 {
-		c.conf.Logger.Error("the last log collector crashed", "stderr", strings.TrimSpace(string(b[:min(len(b), 4<<10)])))
+	if said := c.crashes().Read(); said != "" {
+		c.conf.Logger.Error("the last log collector crashed", "stderr", said)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove stale socket: %w", err)
@@ -243,6 +242,10 @@ func quit(l *link) {
 	}
 }
 
+func (c *Collector) crashes() keeper.CrashLog {
+	return keeper.CrashLog(filepath.Join(c.conf.Dir, logName))
+}
+
 // spawn starts a collector process through the keeper. It gets a socket that
 // listens already, so that nobody has to wait for it.
 func (c *Collector) spawn(ctx context.Context, address *net.UnixAddr, path string) error {
@@ -251,7 +254,7 @@ func (c *Collector) spawn(ctx context.Context, address *net.UnixAddr, path strin
 		return err
 	}
 	defer socket.Close()
-	stderr, err := os.OpenFile(filepath.Join(c.conf.Dir, logName), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+	stderr, err := c.crashes().Create()
 	if err != nil {
 		return err
 	}
