@@ -73,16 +73,12 @@ func listJobs(ctx context.Context, o jobStatusOptions, c *api.Client, s *streams
 		return o.format.print(s, all)
 	}
 	p := s.page()
-	if len(jobs) == 0 {
-		p.line("No running jobs")
-	} else {
-		p.jobs(jobs)
-	}
+	p.jobs(jobs, "No running jobs")
 	return s.show(p)
 }
 
-// jobs adds a line for each job.
-func (p *page) jobs(jobs []*api.JobListStub) {
+// jobs adds a line for each job, or one that says that there is none.
+func (p *page) jobs(jobs []*api.JobListStub, nothing string) {
 	wild := slices.ContainsFunc(jobs, func(j *api.JobListStub) bool { return namespaceOf(j) != namespaceOf(jobs[0]) })
 	t := newTable("ID", "Type", "Priority", "Status", "Submit Date")
 	if wild {
@@ -95,7 +91,7 @@ func (p *page) jobs(jobs []*api.JobListStub) {
 		}
 		t.row(row...)
 	}
-	p.table(t)
+	p.tableOr(t, nothing)
 }
 
 func jobStatus(text string, stopped bool) painted {

@@ -160,11 +160,7 @@ func newNodePoolJobsCommand(s *streams) *cobra.Command {
 				return o.format.print(s, jobs)
 			}
 			p := s.page()
-			if len(jobs) == 0 {
-				p.line("No jobs in this pool")
-			} else {
-				p.jobs(jobs)
-			}
+			p.jobs(jobs, "No jobs in this pool")
 			p.more(meta)
 			return s.show(p)
 		},
