@@ -37,7 +37,8 @@ func (l *line) renew(scope sdk.Scope) {
 
 // call asks the host for something until it is known to be done: a signal that
 // comes twice does less harm than one that never comes. A scope that is denied
-// waits for a new one.
+// waits for a new one. What is done is done, also when it is what ended ctx: a
+// kill ends the request that asked for it.
 func (l *line) call(ctx context.Context, ask func(sdk.Scope) error) error {
 	for {
 		l.mu.Lock()
@@ -45,7 +46,7 @@ func (l *line) call(ctx context.Context, ask func(sdk.Scope) error) error {
 		l.mu.Unlock()
 		err := ask(scope)
 		switch {
-		case ctx.Err() != nil:
+		case err != nil && ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, sdk.ErrHostGone):
 		case errors.Is(err, sdk.ErrDenied) && good:
