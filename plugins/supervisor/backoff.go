@@ -3,46 +3,66 @@ package supervisor
 import "time"
 
 const (
-	backoffBase = 5 * time.Second
-	backoffMost = 2 * time.Minute
-
-	overCallBase = 100 * time.Millisecond
-	overCallMost = time.Second
-
 	// stableAfter is how long a process must live for its past to be forgotten.
 	stableAfter = time.Minute
 
-	// A stream that breaks while its plugin lives is opened again after
-	// reopenBase, and after more when it does not last for reopenStable.
-	reopenBase   = 250 * time.Millisecond
-	reopenMost   = 30 * time.Second
+	// reopenStable is the same for a stream.
 	reopenStable = 5 * time.Second
 )
 
-// backoff is the delay before a launch after so many troubles in a row: none
-// after none, for a plugin that was well is launched again at once.
-func backoff(troubles int) time.Duration {
+// backoff says how long to wait before something is tried again: not at all after no
+// trouble, first after one, and then twice as long each time, up to most.
+type backoff struct{ first, most time.Duration }
+
+var (
+	// launching is before a launch: a plugin that was well is launched again at once.
+	launching = backoff{5 * time.Second, 2 * time.Minute}
+
+	// answering is launching for a hook that dies when it is called: it comes up
+	// well, and those who call it next may have better luck.
+	answering = backoff{100 * time.Millisecond, time.Second}
+
+	// reopening is before a stream is opened again that broke while its plugin lives.
+	reopening = backoff{250 * time.Millisecond, 30 * time.Second}
+)
+
+// after is the delay after so many troubles in a row.
+func (b backoff) after(troubles int) time.Duration {
 	if troubles <= 0 {
 		return 0
 	}
-	return doubled(backoffBase, troubles-1, backoffMost)
-}
-
-// overCallBackoff is backoff for a hook that dies when it is called: it comes up
-// well, and those who call it next may have better luck.
-func overCallBackoff(troubles int) time.Duration {
-	if troubles <= 0 {
-		return 0
-	}
-	return doubled(overCallBase, troubles-1, overCallMost)
-}
-
-// reopen is the delay before a stream is opened again after so many short lives.
-func reopen(short int) time.Duration { return doubled(reopenBase, short, reopenMost) }
-
-func doubled(d time.Duration, times int, most time.Duration) time.Duration {
-	for ; times > 0 && d < most; times-- {
+	d := b.first
+	for ; troubles > 1 && d < b.most; troubles-- {
 		d *= 2
 	}
-	return min(d, most)
+	return min(d, b.most)
+}
+
+// life is how a process of a plugin has come to its end.
+type life struct {
+	wanted <-chan struct{} // nobody needs the plugin until this is closed; nil otherwise
+
+	err      error         // why the plugin is down
+	began    bool          // the process came up
+	lasted   time.Duration // since its launch
+	overCall bool          // it was a hook, and somebody had asked for it
+}
+
+// troubles is how often in a row a plugin has not come up, or has died soon.
+type troubles int
+
+// delay counts the end of a life, and returns how long the next one has to wait.
+func (t *troubles) delay(l life) time.Duration {
+	switch {
+	case !l.began:
+		*t = max(*t, 1) // the same again at once would fail the same
+	case l.lasted >= stableAfter:
+		*t = 0
+	}
+	b := launching
+	if l.overCall {
+		b = answering
+	}
+	*t++
+	return b.after(int(*t) - 1)
 }

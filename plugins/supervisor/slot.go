@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -24,66 +25,65 @@ func (s *Supervisor) manage(ctx context.Context, wg *sync.WaitGroup, sl *slot) {
 		s.fail(sl, err, time.Time{})
 		return
 	}
-	logger := s.logger.With("plugin", sl.entry.Name)
 	if !s.awaitUse(ctx, sl) {
 		return
 	}
-	for troubles := 0; ; {
-		began, overCall := time.Now(), false
-		inst, err := s.up(ctx, sl)
-		if err == nil {
-			if wanted := s.serve(ctx, sl, inst); wanted != nil {
-				s.end(ctx, sl, inst)
-				select {
-				case <-wanted:
-				case <-ctx.Done():
-					return
-				}
-				troubles = 0
-				continue
+	var past troubles
+	for ctx.Err() == nil {
+		was := s.live(ctx, wg, sl)
+		switch {
+		case ctx.Err() != nil:
+		case was.wanted != nil:
+			past = 0
+			select {
+			case <-was.wanted:
+			case <-ctx.Done():
 			}
-			if !ended(inst) {
-				s.update(func() { sl.inst = nil })
-				s.leave(context.WithoutCancel(ctx), sl, inst)
-				return
-			}
-			err = inst.Exit()
-			overCall = s.diedOverCall(sl, began)
-			// Not at once: a child of the plugin may write to the plugin's stderr.
-			wg.Go(func() {
-				select {
-				case <-inst.Drained():
-				case <-ctx.Done():
-				}
-				inst.Close()
-			})
-			if time.Since(began) >= stableAfter {
-				troubles = 0
-			}
-		} else {
-			troubles = max(troubles, 1) // the same again at once would fail the same
-			s.setInfo(sl, sl.info.Name, (*Info).lost)
+		default:
+			s.retreat(ctx, sl, was.err, past.delay(was))
 		}
-		if ctx.Err() != nil {
-			return
-		}
+	}
+}
 
-		delay := backoff(troubles)
-		if overCall {
-			delay = overCallBackoff(troubles)
-		}
-		troubles++
-		logger.Warn("plugin is down", "error", err, "delay", delay)
-		if delay == 0 {
-			s.update(func() { sl.inst = nil })
-			continue
-		}
-		s.fail(sl, err, time.Now().Add(delay))
+// live launches the plugin of a slot, and returns when its process has ended, or ctx
+// has: then a process that is needed goes on without us.
+func (s *Supervisor) live(ctx context.Context, wg *sync.WaitGroup, sl *slot) life {
+	launched := time.Now()
+	inst, err := s.up(ctx, sl)
+	if err != nil {
+		s.setInfo(sl, sl.info.Name, (*Info).lost)
+		return life{err: err}
+	}
+	if wanted := s.serve(ctx, sl, inst); wanted != nil {
+		s.end(ctx, sl, inst)
+		return life{wanted: wanted}
+	}
+	if !ended(inst) {
+		s.update(func() { sl.inst = nil })
+		s.leave(context.WithoutCancel(ctx), sl, inst)
+		return life{}
+	}
+	l := life{err: inst.Exit(), began: true, lasted: time.Since(launched), overCall: s.diedOverCall(sl, launched)}
+	// Not at once: a child of the plugin may write to the plugin's stderr.
+	wg.Go(func() {
 		select {
+		case <-inst.Drained():
 		case <-ctx.Done():
-			return
-		case <-time.After(delay):
 		}
+		inst.Close()
+	})
+	return l
+}
+
+// retreat tells that a plugin is down, and why, and waits before its next launch.
+func (s *Supervisor) retreat(ctx context.Context, sl *slot, why error, delay time.Duration) {
+	s.logger.Warn("plugin is down", "plugin", sl.entry.Name, "error", why, "delay", delay)
+	if delay == 0 {
+		s.update(func() { sl.inst = nil })
+		return
+	}
+	s.fail(sl, why, time.Now().Add(delay))
+	if sleep(ctx, delay) {
 		s.update(func() { sl.err = nil })
 	}
 }
@@ -312,55 +312,49 @@ func (s *Supervisor) rest(sl *slot, served Served) (wanted chan struct{}) {
 
 // fingerprints keeps the driver's fingerprint stream open.
 func (s *Supervisor) fingerprints(ctx context.Context, sl *slot, inst instance, name string) {
-	for short := 0; ; {
-		began := time.Now()
-		stream, err := inst.Driver().Fingerprint(ctx)
-		if err == nil {
-			for fp := range stream {
-				if fp.Err != nil {
-					err = fp.Err
-					continue
-				}
-				s.setInfo(sl, name, func(info *Info) { info.apply(fp) })
-			}
+	keepOpen(ctx, inst, inst.Driver().Fingerprint, func(fp driver.Fingerprint) error {
+		if fp.Err == nil {
+			s.setInfo(sl, name, func(info *Info) { info.apply(fp) })
 		}
-		if ctx.Err() != nil || ended(inst) {
-			return
-		}
+		return fp.Err
+	}, func(err error) bool {
 		s.logger.Warn("fingerprint stream of driver broke", "driver", name, "plugin", sl.entry.Name, "error", err)
-		s.setInfo(sl, name, func(info *Info) { info.lost() })
-		if !s.revive(ctx, inst) {
-			return
-		}
-		if short++; time.Since(began) >= reopenStable {
-			short = 0
-		}
-		if !sleep(ctx, reopen(short)) {
-			return
-		}
-	}
+		s.setInfo(sl, name, (*Info).lost)
+		return s.revive(ctx, inst)
+	})
 }
 
 // taskEvents keeps the driver's event stream open.
 func (s *Supervisor) taskEvents(ctx context.Context, inst instance, name string) {
-	for short := 0; ; {
+	keepOpen(ctx, inst, inst.Driver().TaskEvents, func(event *driver.TaskEvent) error {
+		if s.cfg.OnTaskEvent != nil && event != nil {
+			s.cfg.OnTaskEvent(name, *event)
+		}
+		return nil
+	}, func(err error) bool {
+		s.logger.Debug("event stream of driver broke", "driver", name, "error", err)
+		return true
+	})
+}
+
+// keepOpen opens a stream of a plugin again when it breaks, until ctx or the process
+// ends, or broke returns false. broke gets the error of the stream, if it had one.
+func keepOpen[T any](ctx context.Context, inst instance, open func(context.Context) (<-chan T, error), each func(T) error, broke func(error) bool) {
+	for short := 1; ; {
 		began := time.Now()
-		stream, err := inst.Driver().TaskEvents(ctx)
+		stream, err := open(ctx)
 		if err == nil {
-			for event := range stream {
-				if s.cfg.OnTaskEvent != nil && event != nil {
-					s.cfg.OnTaskEvent(name, *event)
-				}
+			for item := range stream {
+				err = cmp.Or(each(item), err)
 			}
 		}
-		if ctx.Err() != nil || ended(inst) {
+		if ctx.Err() != nil || ended(inst) || !broke(err) {
 			return
 		}
-		s.logger.Debug("event stream of driver broke", "driver", name, "error", err)
 		if short++; time.Since(began) >= reopenStable {
-			short = 0
+			short = 1
 		}
-		if !sleep(ctx, reopen(short)) {
+		if !sleep(ctx, reopening.after(short)) {
 			return
 		}
 	}

@@ -81,15 +81,45 @@ func mustDriver(t *testing.T, s *Supervisor, name string) *fakeDriver {
 func TestBackoff(t *testing.T) {
 	want := []time.Duration{0, 5, 10, 20, 40, 80, 120, 120}
 	for n, w := range want {
-		if got := backoff(n); got != w*time.Second {
+		if got := launching.after(n); got != w*time.Second {
 			t.Errorf("after %d troubles %v, want %v", n, got, w*time.Second)
 		}
 	}
-	if got := backoff(1 << 30); got != 2*time.Minute {
+	if got := launching.after(1 << 30); got != 2*time.Minute {
 		t.Errorf("after very many troubles %v", got)
 	}
-	if a, b := reopen(0), reopen(40); a != 250*time.Millisecond || b != 30*time.Second {
-		t.Errorf("reopen: %v and %v", a, b)
+	if a, b := reopening.after(1), reopening.after(40); a != 250*time.Millisecond || b != 30*time.Second {
+		t.Errorf("reopening: %v and %v", a, b)
+	}
+}
+
+func TestTroubles(t *testing.T) {
+	var (
+		refused  = life{}
+		died     = life{began: true, lasted: time.Second}
+		stable   = life{began: true, lasted: stableAfter}
+		overCall = life{began: true, lasted: time.Second, overCall: true}
+	)
+	const ms = time.Millisecond
+	for _, c := range []struct {
+		name  string
+		lives []life
+		want  []time.Duration
+	}{
+		{"a first death is followed by a launch at once", []life{died, died, died}, []time.Duration{0, 5 * time.Second, 10 * time.Second}},
+		{"a launch that fails is not tried again at once", []life{refused, refused}, []time.Duration{5 * time.Second, 10 * time.Second}},
+		{"a process that was well for a while has no past", []life{died, died, stable, died}, []time.Duration{0, 5 * time.Second, 0, 5 * time.Second}},
+		{"a hook that dies over calls comes back soon", []life{overCall, overCall, overCall}, []time.Duration{0, 100 * ms, 200 * ms}},
+		{"one that does not come back then waits like others", []life{overCall, overCall, refused}, []time.Duration{0, 100 * ms, 10 * time.Second}},
+	} {
+		var past troubles
+		var got []time.Duration
+		for _, l := range c.lives {
+			got = append(got, past.delay(l))
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: delays %v, want %v", c.name, got, c.want)
+		}
 	}
 }
 
@@ -404,7 +434,7 @@ func TestStreamsEndAtOnce(t *testing.T) {
 			}
 			d.broken = false
 		})
-		time.Sleep(reopenMost)
+		time.Sleep(reopening.most)
 		synctest.Wait()
 		if !s.Drivers()["x"].Healthy {
 			t.Error("not healthy after the stream has recovered")
