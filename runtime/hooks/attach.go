@@ -341,7 +341,7 @@ func (p *Plugins) attach(a *api.Allocation, drivers []string, meta map[string]st
 			continue
 		}
 		plugin := p.plugin(name, rule, attachment{made: made, job: text}, c)
-		plugin.known = d
+		plugin.takes.Store(d)
 		list = append(list, Ordered{rule.Order, plugin})
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Before)) {

@@ -7,56 +7,45 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// filled is a call whose request is filled in before it is made.
-func filled(grant *hook.Grant, alloc *hook.Alloc, f func(context.Context, Remote) error) func(context.Context, Remote, asked) error {
+// filled is a call of a moment with a request. grant and alloc are parts of it that
+// are filled in before the call is made.
+func filled[Q any](moment func(Remote, context.Context, Q) error, request *Q, grant *hook.Grant, alloc *hook.Alloc) call {
 	return func(ctx context.Context, r Remote, a asked) error {
 		*grant, alloc.JSON = a.Grant, a.whole
-		return f(ctx, r)
+		return moment(r, ctx, *request)
 	}
 }
 
 // Prerun implements hook.AllocPrerun.
 func (p *Plugin) Prerun(ctx context.Context, req hook.AllocPrerunRequest) error {
-	return p.call(ctx, hook.Prerun, filled(&req.Grant, &req.Alloc, func(ctx context.Context, r Remote) error {
-		return r.Prerun(ctx, req)
-	}))
+	return p.call(ctx, hook.Prerun, filled(Remote.Prerun, &req, &req.Grant, &req.Alloc))
 }
 
 // UpdateAlloc implements hook.AllocUpdate.
 func (p *Plugin) UpdateAlloc(ctx context.Context, req hook.AllocUpdateRequest) error {
-	return p.call(ctx, hook.UpdateAlloc, filled(&req.Grant, &req.Alloc, func(ctx context.Context, r Remote) error {
-		return r.UpdateAlloc(ctx, req)
-	}))
+	return p.call(ctx, hook.UpdateAlloc, filled(Remote.UpdateAlloc, &req, &req.Grant, &req.Alloc))
 }
 
 // PreTaskRestart implements hook.AllocPreTaskRestart.
 func (p *Plugin) PreTaskRestart(ctx context.Context, req hook.AllocPreTaskRestartRequest) error {
-	return p.call(ctx, hook.PreTaskRestart, filled(&req.Grant, &req.Alloc, func(ctx context.Context, r Remote) error {
-		return r.PreTaskRestart(ctx, req)
-	}))
+	return p.call(ctx, hook.PreTaskRestart, filled(Remote.PreTaskRestart, &req, &req.Grant, &req.Alloc))
 }
 
 // PreKill implements hook.AllocPreKill.
 func (p *Plugin) PreKill(ctx context.Context, req hook.AllocPreKillRequest) error {
-	return p.call(ctx, hook.PreKill, filled(&req.Grant, &req.Alloc, func(ctx context.Context, r Remote) error {
-		return r.PreKill(ctx, req)
-	}))
+	return p.call(ctx, hook.PreKill, filled(Remote.PreKill, &req, &req.Grant, &req.Alloc))
 }
 
 // Postrun implements hook.AllocPostrun. What fails is done later.
 func (p *Plugin) Postrun(ctx context.Context, req hook.AllocPostrunRequest) error {
-	return p.callOrOwe(ctx, Debt{Moment: hook.Postrun, Postrun: &req}, filled(&req.Grant, &req.Alloc, func(ctx context.Context, r Remote) error {
-		return r.Postrun(ctx, req)
-	}))
+	return p.callOrOwe(ctx, Debt{Moment: hook.Postrun, Postrun: &req}, filled(Remote.Postrun, &req, &req.Grant, &req.Alloc))
 }
 
 // Destroy implements hook.AllocDestroy. It is repeated for as long as one call may
 // take: after it there is no record with which it could wait.
 func (p *Plugin) Destroy(ctx context.Context, req hook.AllocDestroyRequest) error {
 	for end := time.Now().Add(momentTimeout); ; {
-		err := p.twice(ctx, hook.Destroy, filled(&req.Grant, &req.Alloc, func(ctx context.Context, r Remote) error {
-			return r.Destroy(ctx, req)
-		}))
+		err := p.twice(ctx, hook.Destroy, filled(Remote.Destroy, &req, &req.Grant, &req.Alloc))
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
@@ -73,16 +62,14 @@ func (p *Plugin) Destroy(ctx context.Context, req hook.AllocDestroyRequest) erro
 
 // ShutdownAlloc implements hook.AllocShutdown.
 func (p *Plugin) ShutdownAlloc(ctx context.Context, req hook.AllocShutdownRequest) error {
-	return p.call(ctx, hook.ShutdownAlloc, filled(&req.Grant, &req.Alloc, func(ctx context.Context, r Remote) error {
-		return r.ShutdownAlloc(ctx, req)
-	}))
+	return p.call(ctx, hook.ShutdownAlloc, filled(Remote.ShutdownAlloc, &req, &req.Grant, &req.Alloc))
 }
 
 // Prestart implements hook.TaskPrestart. A plugin whose failure does not count
 // keeps the state that it has.
 func (p *Plugin) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	answered := hook.TaskPrestartResponse{State: req.PreviousState}
-	err := p.call(ctx, hook.Prestart, filled(&req.Grant, &req.Alloc, func(ctx context.Context, r Remote) error {
+	prestart := func(r Remote, ctx context.Context, req hook.TaskPrestartRequest) error {
 		answer, err := r.Prestart(ctx, req)
 		if fault := answer.Fault(); fault != nil {
 			return fault
@@ -91,20 +78,22 @@ func (p *Plugin) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (ho
 			answered = answer
 		}
 		return err
-	}))
+	}
+	err := p.call(ctx, hook.Prestart, filled(prestart, &req, &req.Grant, &req.Alloc))
 	return answered, err
 }
 
 // Poststart implements hook.TaskPoststart.
 func (p *Plugin) Poststart(ctx context.Context, req hook.TaskPoststartRequest) error {
-	return p.call(ctx, hook.Poststart, filled(&req.Grant, &req.Alloc, func(ctx context.Context, r Remote) error {
+	poststart := func(r Remote, ctx context.Context, req hook.TaskPoststartRequest) error {
 		if process, ok := r.(interface{ Done() <-chan struct{} }); ok && p.attachment.raw != nil {
 			p.mu.Lock()
 			p.gone = process.Done()
 			p.mu.Unlock()
 		}
 		return r.Poststart(ctx, req)
-	}))
+	}
+	return p.call(ctx, hook.Poststart, filled(poststart, &req, &req.Grant, &req.Alloc))
 }
 
 // Gone is closed when the process has gone that was told of the latest start, of a
@@ -132,35 +121,25 @@ func (p *Plugin) AwaitReturn(ctx context.Context) error {
 
 // Update implements hook.TaskUpdate.
 func (p *Plugin) Update(ctx context.Context, req hook.TaskUpdateRequest) error {
-	return p.call(ctx, hook.Update, filled(&req.Grant, &req.Alloc, func(ctx context.Context, r Remote) error {
-		return r.Update(ctx, req)
-	}))
+	return p.call(ctx, hook.Update, filled(Remote.Update, &req, &req.Grant, &req.Alloc))
 }
 
 // PreKilling implements hook.TaskPreKilling.
 func (p *Plugin) PreKilling(ctx context.Context, req hook.TaskPreKillingRequest) error {
-	return p.call(ctx, hook.PreKilling, filled(&req.Grant, &req.Alloc, func(ctx context.Context, r Remote) error {
-		return r.PreKilling(ctx, req)
-	}))
+	return p.call(ctx, hook.PreKilling, filled(Remote.PreKilling, &req, &req.Grant, &req.Alloc))
 }
 
 // Exited implements hook.TaskExited.
 func (p *Plugin) Exited(ctx context.Context, req hook.TaskExitedRequest) error {
-	return p.call(ctx, hook.Exited, filled(&req.Grant, &req.Alloc, func(ctx context.Context, r Remote) error {
-		return r.Exited(ctx, req)
-	}))
+	return p.call(ctx, hook.Exited, filled(Remote.Exited, &req, &req.Grant, &req.Alloc))
 }
 
 // Stop implements hook.TaskStop. What fails is done later.
 func (p *Plugin) Stop(ctx context.Context, req hook.TaskStopRequest) error {
-	return p.callOrOwe(ctx, Debt{Moment: hook.Stop, Stop: &req}, filled(&req.Grant, &req.Alloc, func(ctx context.Context, r Remote) error {
-		return r.Stop(ctx, req)
-	}))
+	return p.callOrOwe(ctx, Debt{Moment: hook.Stop, Stop: &req}, filled(Remote.Stop, &req, &req.Grant, &req.Alloc))
 }
 
 // Shutdown implements hook.TaskShutdown.
 func (p *Plugin) Shutdown(ctx context.Context, req hook.TaskShutdownRequest) error {
-	return p.call(ctx, hook.Shutdown, filled(&req.Grant, &req.Alloc, func(ctx context.Context, r Remote) error {
-		return r.Shutdown(ctx, req)
-	}))
+	return p.call(ctx, hook.Shutdown, filled(Remote.Shutdown, &req, &req.Grant, &req.Alloc))
 }

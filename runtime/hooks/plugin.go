@@ -65,8 +65,7 @@ type Plugin struct {
 	rule       Rule
 	attachment attachment
 	former     bool                             // it is attached no more, and is only there for what it has begun
-	known      *hook.Description                // nil if the plugin had not been up
-	takes      atomic.Pointer[hook.Description] // the same, as of now
+	takes      atomic.Pointer[hook.Description] // nil as long as the plugin has not been up
 	context    Context
 	failed     func(error) *api.TaskEvent // of Prestart; nil for the event that all have
 	plugins    *Plugins
@@ -82,7 +81,7 @@ func (p *Plugin) Name() string { return p.name }
 // DecidesHealth reports whether the allocation is healthy only when the plugin
 // says so, as far as is known.
 func (p *Plugin) DecidesHealth() bool {
-	takes := cmp.Or(p.takes.Load(), p.known)
+	takes := p.takes.Load()
 	return takes != nil && takes.DecidesHealth && p.applies(takes) && !p.former
 }
 
@@ -108,7 +107,7 @@ func (*Plugin) Patient() {}
 
 // call makes one call, twice if the plugin dies over it. An error is what
 // becomes of the allocation or the task; it names the moment.
-func (p *Plugin) call(ctx context.Context, m hook.Moment, f func(context.Context, Remote, asked) error) error {
+func (p *Plugin) call(ctx context.Context, m hook.Moment, f call) error {
 	err := p.twice(ctx, m, f)
 	if err != nil && ctx.Err() == nil {
 		return p.fail(m, err)
@@ -117,7 +116,7 @@ func (p *Plugin) call(ctx context.Context, m hook.Moment, f func(context.Context
 }
 
 // callOrOwe is call for a moment that cleans up.
-func (p *Plugin) callOrOwe(ctx context.Context, d Debt, f func(context.Context, Remote, asked) error) error {
+func (p *Plugin) callOrOwe(ctx context.Context, d Debt, f call) error {
 	err := p.twice(ctx, d.Moment, f)
 	if err != nil && ctx.Err() == nil {
 		return p.fail(d.Moment, p.owe(d, err))
@@ -125,8 +124,8 @@ func (p *Plugin) callOrOwe(ctx context.Context, d Debt, f func(context.Context, 
 	return err
 }
 
-func (p *Plugin) twice(ctx context.Context, m hook.Moment, f func(context.Context, Remote, asked) error) error {
-	if takes := cmp.Or(p.takes.Load(), p.known); takes != nil && !p.takesPart(takes, m) || p.former && !ends[m] {
+func (p *Plugin) twice(ctx context.Context, m hook.Moment, f call) error {
+	if takes := p.takes.Load(); takes != nil && !p.takesPart(takes, m) || p.former && !ends[m] {
 		return nil
 	}
 	err := p.once(ctx, m, f)
@@ -151,7 +150,7 @@ const probation = 5 * time.Second
 // repeat makes a call again. Many may have been under way when the plugin died, of
 // which one has killed it: they come again one after the other, that it may not
 // take the others with it a second time.
-func (p *Plugin) repeat(ctx context.Context, m hook.Moment, f func(context.Context, Remote, asked) error) error {
+func (p *Plugin) repeat(ctx context.Context, m hook.Moment, f call) error {
 	turn := p.plugins.turn(p.name)
 	select {
 	case turn <- struct{}{}:
@@ -176,7 +175,10 @@ type asked struct {
 	whole []byte // the whole allocation, if the plugin wants it
 }
 
-func (p *Plugin) once(ctx context.Context, m hook.Moment, f func(context.Context, Remote, asked) error) error {
+// call makes one call of the plugin.
+type call func(context.Context, Remote, asked) error
+
+func (p *Plugin) once(ctx context.Context, m hook.Moment, f call) error {
 	// What has not begun waits for a plugin that does not start for now.
 	timeout, patience := momentTimeout, launchPatience
 	if m == hook.Prerun || m == hook.Prestart {
