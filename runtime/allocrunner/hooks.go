@@ -5,15 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
-
-// patient is a hook that has deadlines of its own, or waits for what has none.
-type patient interface{ Patient() }
 
 // prerun calls the Prerun hooks in order, up to the first error. live ends when
 // the allocation is stopped or the agent shuts down.
@@ -28,7 +25,7 @@ func (r *Runner) prerun(live context.Context) error {
 		}
 		var err error
 		failpoint.Around(failpoint.Prerun, func() {
-			err = r.callHook(live, "prerun", h, r.limits.PrerunDeadline, func(ctx context.Context) error {
+			err = hooks.Call(live, r.logger, h, hook.Prerun, r.limits.PrerunDeadline, func(ctx context.Context) error {
 				return at.Prerun(ctx, hook.AllocPrerunRequest{Alloc: r.forHooks(), Env: r.env().Vars()})
 			})
 		})
@@ -83,7 +80,7 @@ func (r *Runner) runsWithout(err error) bool {
 func (r *Runner) updateHooks(ctx context.Context) {
 	ctx, end := r.untilStop(ctx)
 	defer end()
-	each(ctx, r, "update", func(ctx context.Context, h hook.AllocUpdate) error {
+	each(ctx, r, hook.UpdateAlloc, func(ctx context.Context, h hook.AllocUpdate) error {
 		return h.UpdateAlloc(ctx, hook.AllocUpdateRequest{Alloc: r.forHooks(), Env: r.env().Vars()})
 	})
 }
@@ -91,25 +88,25 @@ func (r *Runner) updateHooks(ctx context.Context) {
 func (r *Runner) preTaskRestart(ctx context.Context) {
 	ctx, end := r.untilStop(ctx)
 	defer end()
-	each(ctx, r, "pretaskrestart", func(ctx context.Context, h hook.AllocPreTaskRestart) error {
+	each(ctx, r, hook.PreTaskRestart, func(ctx context.Context, h hook.AllocPreTaskRestart) error {
 		return h.PreTaskRestart(ctx, hook.AllocPreTaskRestartRequest{Alloc: r.forHooks()})
 	})
 }
 
 func (r *Runner) preKill(ctx context.Context) {
-	each(ctx, r, "prekill", func(ctx context.Context, h hook.AllocPreKill) error {
+	each(ctx, r, hook.PreKill, func(ctx context.Context, h hook.AllocPreKill) error {
 		return h.PreKill(ctx, hook.AllocPreKillRequest{Alloc: r.forHooks()})
 	})
 }
 
 func (r *Runner) postrun(ctx context.Context) {
-	each(ctx, r, "postrun", func(ctx context.Context, h hook.AllocPostrun) error {
+	each(ctx, r, hook.Postrun, func(ctx context.Context, h hook.AllocPostrun) error {
 		return h.Postrun(ctx, hook.AllocPostrunRequest{Alloc: r.forHooks()})
 	})
 }
 
 func (r *Runner) shutdownHooks(ctx context.Context) {
-	each(ctx, r, "shutdown", func(ctx context.Context, h hook.AllocShutdown) error {
+	each(ctx, r, hook.ShutdownAlloc, func(ctx context.Context, h hook.AllocShutdown) error {
 		return h.ShutdownAlloc(ctx, hook.AllocShutdownRequest{Alloc: r.forHooks()})
 	})
 }
@@ -123,7 +120,7 @@ func (r *Runner) Destroy(ctx context.Context) error {
 	var errs []error
 	for _, h := range r.attached() {
 		if at, ok := h.(hook.AllocDestroy); ok {
-			err := r.callHook(ctx, "destroy", h, r.limits.HookDeadline, func(ctx context.Context) error {
+			err := hooks.Call(ctx, r.logger, h, hook.Destroy, r.limits.HookDeadline, func(ctx context.Context) error {
 				return at.Destroy(ctx, hook.AllocDestroyRequest{Alloc: r.forHooks()})
 			})
 			if err != nil {
@@ -136,27 +133,15 @@ func (r *Runner) Destroy(ctx context.Context) error {
 
 // each calls the hooks that take part in a moment, one after the other. What goes
 // wrong is logged, unless they were cut short.
-func each[H any](ctx context.Context, r *Runner, moment string, call func(context.Context, H) error) {
+func each[H any](ctx context.Context, r *Runner, moment hook.Moment, call func(context.Context, H) error) {
 	for _, h := range r.attached() {
 		at, ok := h.(H)
 		if !ok {
 			continue
 		}
-		err := r.callHook(ctx, moment, h, r.limits.HookDeadline, func(ctx context.Context) error { return call(ctx, at) })
+		err := hooks.Call(ctx, r.logger, h, moment, r.limits.HookDeadline, func(ctx context.Context) error { return call(ctx, at) })
 		if err != nil && ctx.Err() == nil {
 			r.logger.Error("hook failed", "hook", h.Name(), "moment", moment, "error", err)
 		}
 	}
-}
-
-func (r *Runner) callHook(ctx context.Context, moment string, h hook.Hook, deadline time.Duration, call func(context.Context) error) error {
-	if _, ok := h.(patient); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, deadline)
-		defer cancel()
-	}
-	begin := time.Now()
-	err := call(ctx)
-	r.logger.Trace("hook called", "hook", h.Name(), "moment", moment, "duration", time.Since(begin), "error", err)
-	return err
 }

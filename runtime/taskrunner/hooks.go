@@ -7,17 +7,14 @@ import (
 	"maps"
 	"reflect"
 	"sync"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
-
-// patient is a hook that has deadlines of its own.
-type patient interface{ Patient() }
 
 // teller is an error that comes with the event that tells of it.
 type teller interface{ Event() *api.TaskEvent }
@@ -69,7 +66,7 @@ func (r *Runner) prestartHook(live context.Context, h hook.Hook, at hook.TaskPre
 		Running:       running,
 	}
 	var response hook.TaskPrestartResponse
-	err := r.callHook(live, "prestart", h, r.deadlines.Prestart, func(ctx context.Context) (err error) {
+	err := hooks.Call(live, r.logger, h, hook.Prestart, r.deadlines.Prestart, func(ctx context.Context) (err error) {
 		failpoint.Around(failpoint.Prestart, func() { response, err = at.Prestart(ctx, request) })
 		return err
 	})
@@ -155,7 +152,7 @@ func (r *Runner) poststart(live context.Context, p *process) {
 }
 
 func (r *Runner) poststartHook(live context.Context, h hook.Hook, at hook.TaskPoststart, p *process) {
-	r.reportHook(live, "poststart", h, func(ctx context.Context) error {
+	r.reportHook(live, hook.Poststart, h, func(ctx context.Context) error {
 		return at.Poststart(ctx, hook.TaskPoststartRequest{
 			Alloc:   r.alloc.Alloc,
 			Task:    r.Task().ForHooks(),
@@ -198,10 +195,7 @@ func (r *Runner) followHooks(ctx context.Context, wg *sync.WaitGroup, p *process
 }
 
 func (r *Runner) preKilling(ctx context.Context) {
-	each(ctx, r, "prekilling", func(ctx context.Context, h hook.TaskPreKilling) error {
-		if ctx.Err() != nil {
-			return nil // there is no time any more
-		}
+	each(ctx, r, hook.PreKilling, func(ctx context.Context, h hook.TaskPreKilling) error {
 		return h.PreKilling(ctx, hook.TaskPreKillingRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks()})
 	})
 }
@@ -221,14 +215,14 @@ func (r *Runner) exitedHooks(grace context.Context) bool {
 	request := hook.TaskExitedRequest{
 		Alloc: r.alloc.Alloc, Task: r.Task().ForHooks(), Exit: exit.result(), WillRestart: r.willRestart(exit.outcome()),
 	}
-	each(ctx, r, "exited", func(ctx context.Context, h hook.TaskExited) error { return h.Exited(ctx, request) })
+	each(ctx, r, hook.Exited, func(ctx context.Context, h hook.TaskExited) error { return h.Exited(ctx, request) })
 	return ctx.Err() == nil
 }
 
 func (r *Runner) stopHooks(ctx context.Context) {
 	for _, h := range r.hooks {
 		if at, ok := h.(hook.TaskStop); ok {
-			r.reportHook(ctx, "stop", h, func(ctx context.Context) error {
+			r.reportHook(ctx, hook.Stop, h, func(ctx context.Context) error {
 				return at.Stop(ctx, hook.TaskStopRequest{
 					Alloc:         r.alloc.Alloc,
 					Task:          r.Task().ForHooks(),
@@ -242,7 +236,7 @@ func (r *Runner) stopHooks(ctx context.Context) {
 
 // shutdownHooks run when the agent goes and the task stays.
 func (r *Runner) shutdownHooks(ctx context.Context) {
-	each(context.WithoutCancel(ctx), r, "shutdown", func(ctx context.Context, h hook.TaskShutdown) error {
+	each(context.WithoutCancel(ctx), r, hook.Shutdown, func(ctx context.Context, h hook.TaskShutdown) error {
 		return h.Shutdown(ctx, hook.TaskShutdownRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks()})
 	})
 }
@@ -251,7 +245,7 @@ func (r *Runner) shutdownHooks(ctx context.Context) {
 // more, or live ends.
 func (r *Runner) runUpdateHooks(live context.Context) {
 	for live.Err() == nil && r.takeUpdate() {
-		each(live, r, "update", func(ctx context.Context, h hook.TaskUpdate) error {
+		each(live, r, hook.Update, func(ctx context.Context, h hook.TaskUpdate) error {
 			return h.Update(ctx, hook.TaskUpdateRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks(), Env: r.env.Build().Vars()})
 		})
 	}
@@ -259,7 +253,7 @@ func (r *Runner) runUpdateHooks(live context.Context) {
 
 // each calls the hooks that take part in a moment, one after the other, until ctx
 // ends.
-func each[H any](ctx context.Context, r *Runner, moment string, call func(context.Context, H) error) {
+func each[H any](ctx context.Context, r *Runner, moment hook.Moment, call func(context.Context, H) error) {
 	for _, h := range r.hooks {
 		if at, ok := h.(H); ok && ctx.Err() == nil {
 			r.reportHook(ctx, moment, h, func(ctx context.Context) error { return call(ctx, at) })
@@ -268,21 +262,9 @@ func each[H any](ctx context.Context, r *Runner, moment string, call func(contex
 }
 
 // reportHook makes the error of a hook an event, unless the hook was cut short.
-func (r *Runner) reportHook(ctx context.Context, moment string, h hook.Hook, call func(context.Context) error) {
-	err := r.callHook(ctx, moment, h, r.deadlines.Others, call)
+func (r *Runner) reportHook(ctx context.Context, moment hook.Moment, h hook.Hook, call func(context.Context) error) {
+	err := hooks.Call(ctx, r.logger, h, moment, r.deadlines.Others, call)
 	if err != nil && ctx.Err() == nil {
 		r.EmitEvent(model.EventHookFailed(h.Name(), err.Error()))
 	}
-}
-
-func (r *Runner) callHook(ctx context.Context, moment string, h hook.Hook, deadline time.Duration, call func(context.Context) error) error {
-	if _, ok := h.(patient); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, deadline)
-		defer cancel()
-	}
-	begin := time.Now()
-	err := call(ctx)
-	r.logger.Trace("hook called", "hook", h.Name(), "moment", moment, "duration", time.Since(begin), "error", err)
-	return err
 }
