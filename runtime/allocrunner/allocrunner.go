@@ -273,7 +273,7 @@ func (r *Runner) prepare(live context.Context) {
 	if r.begun && (r.isStopping() || r.onlyPoststop()) {
 		return // there is nothing to be set up, and a stop takes its course
 	}
-	if r.currentAlloc().ServerTerminalStatus() {
+	if r.Alloc().ServerTerminalStatus() {
 		r.forEach(func(t *taskrunner.Runner) { t.Kill(nil) })
 		return
 	}
@@ -334,7 +334,8 @@ func (r *Runner) forEach(f func(*taskrunner.Runner)) {
 	}
 }
 
-func (r *Runner) currentAlloc() *api.Allocation {
+// Alloc returns the current version of the allocation. It must not be changed.
+func (r *Runner) Alloc() *api.Allocation {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.alloc
@@ -342,5 +343,5 @@ func (r *Runner) currentAlloc() *api.Allocation {
 
 // env returns the environment of the allocation as of now.
 func (r *Runner) env() *taskenv.Env {
-	return taskenv.NewBuilder(r.config.Node, envAlloc(r.currentAlloc()), taskenv.Task{}).Build()
+	return taskenv.NewBuilder(r.config.Node, envAlloc(r.Alloc()), taskenv.Task{}).Build()
 }

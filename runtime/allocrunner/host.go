@@ -16,9 +16,6 @@ import (
 
 // What hooks in plugins ask for. A task "" means all that run.
 
-// Alloc returns the current version of the allocation. It must not be changed.
-func (r *Runner) Alloc() *api.Allocation { return r.currentAlloc() }
-
 // TaskDone returns a channel that is closed when nothing follows for a task. It is
 // nil for one that does not exist.
 func (r *Runner) TaskDone(task string) <-chan struct{} {

@@ -159,7 +159,7 @@ func (r *Runner) endRestart() { <-r.restartTurn }
 func (r *Runner) mayRestart() error {
 	status := r.Status()
 	_, finished := react(r.observe(status))
-	if finished || status.Terminal() || r.isStopping() || r.currentAlloc().ServerTerminalStatus() {
+	if finished || status.Terminal() || r.isStopping() || r.Alloc().ServerTerminalStatus() {
 		return ErrShouldNotRun
 	}
 	return nil

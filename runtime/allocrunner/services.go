@@ -38,7 +38,7 @@ func (r *Runner) makeServices() {
 	r.services = services.New(services.Config{
 		AllocID:   r.id,
 		AllocName: r.alloc.Name,
-		Spec:      func() *services.Spec { return servicesOf(r.currentAlloc(), r.config.Node, r.network) },
+		Spec:      func() *services.Spec { return servicesOf(r.Alloc(), r.config.Node, r.network) },
 		Env:       r.envOf,
 		Restart:   r.restartForCheck,
 		Registry:  r.config.Services,
@@ -85,7 +85,7 @@ func (r *Runner) makeHealth() *hooks.Health {
 	var looked <-chan struct{}
 	return hooks.NewHealth(hooks.HealthConfig{
 		Params: func() (health.Params, bool) {
-			alloc := r.currentAlloc()
+			alloc := r.Alloc()
 			if r.healthOf(alloc) != nil || alloc.DeploymentStatus != nil && alloc.DeploymentStatus.Healthy != nil {
 				return health.Params{}, false
 			}
@@ -105,7 +105,7 @@ func (r *Runner) makeHealth() *hooks.Health {
 // healthSnapshot returns what is known of the health, and a channel that closes
 // when there is news of the checks.
 func (r *Runner) healthSnapshot() (health.Snapshot, <-chan struct{}) {
-	alloc, status := r.currentAlloc(), r.Status()
+	alloc, status := r.Alloc(), r.Status()
 	s := health.Snapshot{
 		Now:      time.Now(),
 		Stopping: alloc.ServerTerminalStatus() || r.isStopping(),
@@ -145,7 +145,7 @@ func (r *Runner) healthSnapshot() (health.Snapshot, <-chan struct{}) {
 // setHealth takes a verdict over. One that was stopped before it was healthy
 // counts as unhealthy in its deployment, without blame.
 func (r *Runner) setHealth(v health.Verdict) {
-	deployment := r.currentAlloc().DeploymentID
+	deployment := r.Alloc().DeploymentID
 	if v.State == health.Stopped && deployment == "" {
 		return
 	}
@@ -177,7 +177,7 @@ func (r *Runner) healthOf(alloc *api.Allocation) *Health {
 // reportedHealth returns the health of an allocation with a client status. One
 // that has failed before it was watched is unhealthy.
 func (r *Runner) reportedHealth(clientStatus string) *Health {
-	alloc := r.currentAlloc()
+	alloc := r.Alloc()
 	if h := r.healthOf(alloc); h != nil {
 		return h
 	}

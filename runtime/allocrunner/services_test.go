@@ -172,7 +172,7 @@ func (o *offer) act(h *harness, out *strings.Builder, words []string, next *api.
 		o.dials = 0
 		o.mu.Unlock()
 	case "update":
-		alloc := *h.currentAlloc()
+		alloc := *h.Alloc()
 		alloc.AllocModifyIndex++
 		alloc.Job = next
 		alloc.DeploymentID = fmt.Sprintf("deployment-%d", alloc.AllocModifyIndex+1)

@@ -119,7 +119,7 @@ func (r *Runner) makeTaskHooks(runner *taskrunner.Runner, t *api.Task) []hook.Ho
 func (r *Runner) hookContext(task string, emit func(*api.TaskEvent), before map[string]string) hooks.Context {
 	return hooks.Context{
 		AllocID: r.id, Task: task, Emit: emit, Before: before,
-		WholeAlloc: func() ([]byte, error) { return json.Marshal(r.currentAlloc()) },
+		WholeAlloc: func() ([]byte, error) { return json.Marshal(r.Alloc()) },
 	}
 }
 
@@ -193,7 +193,7 @@ func (r *Runner) awaitHooks(live context.Context) {
 	if r.pending == nil {
 		return
 	}
-	if !r.currentAlloc().ServerTerminalStatus() {
+	if !r.Alloc().ServerTerminalStatus() {
 		r.pending(live, r.emitToAll)
 	}
 	r.attachHooks()
@@ -209,7 +209,7 @@ func (r *Runner) attached() []hook.Hook {
 func (r *Runner) makeHooks() []hook.Hook {
 	first := []hook.Hook{
 		hooks.NewAllocDir(r.dir),
-		hooks.NewMaxRunDuration(func() time.Time { return deadline(r.currentAlloc()) }, r.exceedMaxRunDuration),
+		hooks.NewMaxRunDuration(func() time.Time { return deadline(r.Alloc()) }, r.exceedMaxRunDuration),
 	}
 	first = append(first, r.makePrevious()...)
 	health := r.makeHealth()

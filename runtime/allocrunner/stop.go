@@ -127,7 +127,7 @@ func (r *Runner) stopTasks(grace context.Context) (preKilled bool) {
 
 // awaitShutdownDelay gives those who use the group time to notice that it goes.
 func (r *Runner) awaitShutdownDelay(ctx context.Context) {
-	delay := r.currentAlloc().GetTaskGroup().ShutdownDelay
+	delay := r.Alloc().GetTaskGroup().ShutdownDelay
 	if delay == nil || *delay == 0 {
 		return
 	}

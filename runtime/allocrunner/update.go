@@ -61,7 +61,7 @@ func (r *Runner) applyUpdate(ctx context.Context) {
 }
 
 func (r *Runner) apply(ctx context.Context, alloc *api.Allocation) {
-	old := r.currentAlloc()
+	old := r.Alloc()
 	if alloc.AllocModifyIndex < old.AllocModifyIndex {
 		return
 	}

@@ -102,16 +102,20 @@ func (h *Host) who(ctx context.Context, s hook.Scope) (caller, error) {
 	case bearer.Task != "":
 		c.task = bearer.Task
 	}
-	over := c.runner.Done()
-	if bearer.Task != "" {
-		over = c.runner.TaskDone(bearer.Task)
-	}
 	select {
-	case <-over:
+	case <-c.over():
 		return caller{}, fmt.Errorf("%w: what it was for has ended", hook.ErrDenied)
 	default:
 		return c, nil
 	}
+}
+
+// over is closed when the capability ends.
+func (c caller) over() <-chan struct{} {
+	if c.Task != "" {
+		return c.runner.TaskDone(c.Task)
+	}
+	return c.runner.Done()
 }
 
 // actor is who for a call that changes something, or shows.
@@ -190,17 +194,9 @@ func (h *Host) Stats(ctx context.Context, s hook.Scope, interval time.Duration) 
 		defer end()
 		defer close(usage)
 		defer cancel()
-		for {
+		for sample := range taken {
 			select {
-			case sample, ok := <-taken:
-				if !ok {
-					return
-				}
-				select {
-				case usage <- usageOf(sample):
-				case <-ctx.Done():
-					return
-				}
+			case usage <- usageOf(sample):
 			case <-ctx.Done():
 				return
 			}
@@ -351,11 +347,7 @@ func watch[T any](ctx context.Context, h *Host, s hook.Scope, after uint64, read
 		if after == 0 || index > after {
 			return answer, index, nil
 		}
-		over := c.runner.Done()
-		if c.Task != "" {
-			over = c.runner.TaskDone(c.Task)
-		}
-		ws.Add(over)
+		ws.Add(c.over())
 		if err := ws.WatchCtx(ctx); err != nil {
 			return answer, index, err
 		}
