@@ -168,6 +168,52 @@ func TestFlippedBits(t *testing.T) {
 	}
 }
 
+// eachTable calls f with the places in a state file of the name of each table,
+// and of its page if that lies beside the name.
+func eachTable(t *testing.T, text []byte, f func(name string, at, page int)) {
+	t.Helper()
+	h, err := readHead(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	le, list := binary.LittleEndian, int(h.root)*pageSize
+	for i := range int(le.Uint16(text[list+10:])) {
+		element := list + pageHeader + i*elementHeader
+		at := element + int(le.Uint32(text[element+4:]))
+		value := at + int(le.Uint32(text[element+8:]))
+		page := 0
+		if le.Uint64(text[value:]) == 0 {
+			page = value + bucketHeader
+		}
+		f(string(text[at:value]), at, page)
+	}
+}
+
+// The name of a table and the count of its records have no checksum.
+func TestDamagedListOfTables(t *testing.T) {
+	t.Parallel()
+	text, want := sample(t)
+	small := 0
+	eachTable(t, text, func(name string, at, page int) {
+		for i := range name {
+			bad := bytes.Clone(text)
+			bad[at+i] ^= 1 << (i % 8)
+			if missing := survives(t, fmt.Sprintf("letter %d of %s", i, name), bad, want); missing > 0 {
+				t.Errorf("letter %d of %s: %d records are missing", i, name, missing)
+			}
+		}
+		if page > 0 {
+			small++
+			bad := bytes.Clone(text)
+			bad[page+10] = 0
+			survives(t, "no records in "+name, bad, want)
+		}
+	})
+	if small == 0 {
+		t.Error("no table is small")
+	}
+}
+
 func TestNonsense(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string][]byte{
@@ -371,6 +417,7 @@ func TestUnknownTableIsLeftAlone(t *testing.T) {
 	update(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "a"}) })
 	s.Close()
 	path := s.file.path
+	value := otherSchema("of a newer build", "k", schemaVersion+1)(seal("of a newer build", "k", 1, []byte("v")))
 	db, err := bolt.Open(path, 0o600, &bolt.Options{NoFreelistSync: true})
 	if err != nil {
 		t.Fatal(err)
@@ -380,7 +427,7 @@ func TestUnknownTableIsLeftAlone(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return b.Put([]byte("k"), []byte("v"))
+		return b.Put([]byte("k"), value)
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -391,7 +438,7 @@ func TestUnknownTableIsLeftAlone(t *testing.T) {
 		t.Errorf("damage %v", d)
 	}
 	s = reopen(t, s)
-	if len(s.foreign) != 1 || string(s.foreign[0].value) != "v" || len(s.Damage()) > 0 {
+	if len(s.foreign) != 1 || !bytes.Equal(s.foreign[0].value, value) || len(s.Damage()) > 0 {
 		t.Errorf("have %v, damage %v", s.foreign, s.Damage())
 	}
 }

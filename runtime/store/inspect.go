@@ -66,16 +66,13 @@ func Inspect(path string) (*Contents, error) {
 	}
 	txn := s.mem.Txn(false)
 	_, err = scanFile(handle, func(bucket string, k, value []byte) {
-		kind := kindOf[Table(bucket)]
-		if kind == nil {
+		home, r, err := locate(bucket, string(k), value)
+		kind := kindOf[Table(home)]
+		if kind == nil || err != nil {
 			return
 		}
-		object, err := txn.First(bucket, "id", string(k))
+		object, err := txn.First(home, "id", string(k))
 		if err != nil || object == nil {
-			return
-		}
-		r, err := unseal(bucket, string(k), value)
-		if err != nil {
 			return
 		}
 		c.Records = append(c.Records, Record{

@@ -193,7 +193,8 @@ type loader struct {
 	specs   map[string]*api.Job
 	rows    map[string]row // allocations, which need the others first
 	indexes *indexes
-	highest uint64 // index in any record
+	renamed map[string]bool // names in the file that no table has, of which we were told
+	highest uint64          // index in any record
 }
 
 type row struct {
@@ -204,10 +205,11 @@ type row struct {
 // load reads the file into memory.
 func (s *Store) load(handle *os.File) ([]fault, error) {
 	l := &loader{
-		store: s,
-		mem:   s.mem.Txn(true),
-		specs: make(map[string]*api.Job),
-		rows:  make(map[string]row),
+		store:   s,
+		mem:     s.mem.Txn(true),
+		specs:   make(map[string]*api.Job),
+		rows:    make(map[string]row),
+		renamed: make(map[string]bool),
 	}
 	faults, err := scanFile(handle, l.record)
 	if err != nil {
@@ -225,20 +227,47 @@ func (s *Store) load(handle *os.File) ([]fault, error) {
 // record takes one record of the file.
 func (l *loader) record(bucket string, k, value []byte) {
 	key := string(k)
-	kind := kindOf[Table(bucket)]
-	if kind == nil && bucket != metaBucket && bucket != specBucket && bucket != quarantineBucket {
+	home, r, err := locate(bucket, key, value)
+	if home != bucket && !l.renamed[bucket] {
+		l.renamed[bucket] = true
+		l.store.damaged(Damage{Table: Table(home), Cause: fmt.Sprintf("the file calls it %q", bucket)})
+	}
+	bucket = home
+	if !slices.Contains(buckets, bucket) && intact(err) {
 		l.store.foreign = append(l.store.foreign, op{bucket, key, slices.Clone(value)})
 		return
 	}
-	r, err := unseal(bucket, key, value)
 	if err == nil {
-		err = l.take(bucket, key, kind, r, value)
+		err = l.take(bucket, key, kindOf[Table(bucket)], r, value)
 	}
 	if err != nil {
 		l.bad(bucket, key, value, err)
 		return
 	}
 	l.highest = max(l.highest, r.index)
+}
+
+// locate finds the table of a record. The name of a table has no checksum, but
+// those of its records have the name in them: what is in a table that nobody
+// knows may be of one whose name is damaged.
+func locate(bucket, key string, value []byte) (home string, r record, err error) {
+	r, err = unseal(bucket, key, value)
+	if intact(err) || slices.Contains(buckets, bucket) {
+		return bucket, r, err
+	}
+	for _, name := range buckets {
+		if r, err := unseal(name, key, value); intact(err) {
+			return name, r, err
+		}
+	}
+	return bucket, r, err
+}
+
+// intact reports whether a record is as somebody has written it, perhaps a newer
+// build, from what [unseal] has answered.
+func intact(err error) bool {
+	var other *SchemaError
+	return err == nil || errors.As(err, &other)
 }
 
 // take puts a good record where it belongs.

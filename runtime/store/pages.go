@@ -172,7 +172,7 @@ func (s *scanner) leaf(bucket string, id uint64, page []byte, low, high []byte) 
 		s.fault(bucket, id, "leaf with %d elements", count)
 		return
 	}
-	if count == 0 && low != nil || count > 0 && !complete(page, 4, count) {
+	if count == 0 && len(page) > pageHeader || count > 0 && !complete(page, 4, count) {
 		s.fault(bucket, id, "it has other elements than the %d that it names", count)
 	}
 	for i := range count {
@@ -186,10 +186,7 @@ func (s *scanner) leaf(bucket string, id uint64, page []byte, low, high []byte) 
 		}
 		if !inOrder(low, key, high) || i > 0 && bytes.Equal(low, key) {
 			s.fault(bucket, id, "element %d is out of order", i)
-			if bucket == "" {
-				continue
-			}
-			// A record says itself whether its key is right.
+			// A record says itself whether its key and its table are right.
 		} else {
 			low = key
 		}
@@ -207,8 +204,8 @@ func (s *scanner) leaf(bucket string, id uint64, page []byte, low, high []byte) 
 
 // bucket visits the records of one table.
 func (s *scanner) bucket(name string, id uint64, value []byte) {
-	if len(value) < bucketHeader {
-		s.fault(name, id, "table without a root")
+	if name == "" || len(value) < bucketHeader {
+		s.fault(name, id, "table without a name or a root")
 		return
 	}
 	if root := binary.LittleEndian.Uint64(value); root != 0 {

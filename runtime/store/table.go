@@ -109,6 +109,15 @@ var kinds = []*kind{
 	local(agentFacts),
 }
 
+// buckets has the names of all that is in the file.
+var buckets = func() []string {
+	names := []string{metaBucket, quarantineBucket, specBucket}
+	for _, k := range kinds {
+		names = append(names, string(k.table))
+	}
+	return names
+}()
+
 // kindOf finds the kind of a table.
 var kindOf = func() map[Table]*kind {
 	m := make(map[Table]*kind, len(kinds))
