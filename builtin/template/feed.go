@@ -29,6 +29,7 @@ type feed struct {
 type reading struct {
 	fetch fetch
 	value any
+	turn  int // counts the values
 	index uint64
 	stop  context.CancelFunc // nil: not followed
 }
@@ -37,36 +38,49 @@ func newFeed() *feed {
 	return &feed{changed: make(chan struct{}, 1), known: map[source]*reading{}}
 }
 
-// get returns the value of a source, and reads it the first time.
-func (f *feed) get(ctx context.Context, s source, read fetch) (any, error) {
+// get returns the value of a source, and which one it is. It is read the first
+// time.
+func (f *feed) get(ctx context.Context, s source, read fetch) (value any, turn int, err error) {
 	f.mu.Lock()
 	known := f.known[s]
 	if known != nil {
 		defer f.mu.Unlock()
-		return known.value, nil
+		return known.value, known.turn, nil
 	}
 	f.mu.Unlock()
 	value, index, err := read(ctx, 0)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.known[s] = &reading{fetch: read, value: value, index: index}
-	return value, nil
+	return value, 0, nil
+}
+
+// current reports whether the sources have the values that were seen.
+func (f *feed) current(seen map[source]int) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for s, turn := range seen {
+		if r := f.known[s]; r == nil || r.turn != turn {
+			return false
+		}
+	}
+	return true
 }
 
 // follow keeps up with the sources that are used, and forgets the others.
-func (f *feed) follow(ctx context.Context, used map[source]bool) {
+func (f *feed) follow(ctx context.Context, used map[source]int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for s, r := range f.known {
-		switch {
-		case used[s] && r.stop == nil:
+		switch _, used := used[s]; {
+		case used && r.stop == nil:
 			var live context.Context
 			live, r.stop = context.WithCancel(ctx)
 			f.wg.Go(func() { f.keepUp(live, r) })
-		case !used[s]:
+		case !used:
 			if r.stop != nil {
 				r.stop()
 			}
@@ -95,7 +109,10 @@ func (f *feed) keepUp(ctx context.Context, r *reading) {
 		delay, after = first, index
 		f.mu.Lock()
 		same := reflect.DeepEqual(value, r.value)
-		r.value, r.index = value, index
+		r.index = index
+		if !same {
+			r.value, r.turn = value, r.turn+1
+		}
 		f.mu.Unlock()
 		if !same {
 			f.poke()

@@ -64,21 +64,26 @@ func (d dirs) inside(path string) (place, bool) {
 	return place{}, false
 }
 
-// read returns the content of a regular file.
-func (p place) read() (content []byte, err error) {
+// read returns the content of a regular file, and when it was written.
+func (p place) read() (content []byte, at time.Time, err error) {
 	err = p.confined(func(root *os.Root, name string) error {
 		f, err := open(root, name)
 		if err != nil {
 			return err
 		}
 		defer f.Close()
+		info, err := f.Stat()
+		if err != nil {
+			return err
+		}
+		at = info.ModTime()
 		content, err = io.ReadAll(io.LimitReader(f, maxSize+1))
 		if err == nil && len(content) > maxSize {
 			err = fmt.Errorf("%s: more than %d bytes", p.name, maxSize)
 		}
 		return err
 	})
-	return content, err
+	return content, at, err
 }
 
 // stamp returns a number that changes with the file.
@@ -111,8 +116,9 @@ func open(root *os.Root, name string) (*os.File, error) {
 }
 
 // write replaces the file in one step, so that the task never reads half of it;
-// a link that stands in its place is replaced and not followed.
-func (p place) write(content []byte, mode uint32, uid, gid int) error {
+// a link that stands in its place is replaced and not followed. A file that tells
+// the time has that time: so another process can render it again.
+func (p place) write(content []byte, mode uint32, uid, gid int, at time.Time) error {
 	return p.confined(func(root *os.Root, name string) error {
 		dir := filepath.Dir(name)
 		if err := root.MkdirAll(dir, 0o755); err != nil {
@@ -131,6 +137,9 @@ func (p place) write(content []byte, mode uint32, uid, gid int) error {
 			err = f.Chmod(fs.FileMode(mode))
 		}
 		err = errors.Join(err, f.Close())
+		if err == nil && !at.IsZero() {
+			err = root.Chtimes(fresh, at, at)
+		}
 		if err == nil {
 			err = root.Rename(fresh, name)
 		}
@@ -175,7 +184,7 @@ func (p place) follow(ctx context.Context, after uint64) (value any, index uint6
 			if index == 1 {
 				return nil, index, nil
 			}
-			content, err := p.read()
+			content, _, err := p.read()
 			if err != nil {
 				return nil, 0, err
 			}

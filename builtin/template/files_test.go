@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -68,7 +69,7 @@ func TestReadRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{"fifo": "not a regular file", ".": "not a regular file", "huge": "more than 4194304 bytes", "nope": "no such file"} {
-		if _, err := (place{dir, name}).read(); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := (place{dir, name}).read(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -89,7 +90,7 @@ func TestWriteLeavesNothing(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, "taken", "by"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := (place{dir, "taken"}).write([]byte("x"), 0o644, -1, -1); err == nil {
+	if err := (place{dir, "taken"}).write([]byte("x"), 0o644, -1, -1, time.Time{}); err == nil {
 		t.Error("a directory was replaced")
 	}
 	if entries, _ := os.ReadDir(dir); len(entries) != 1 {

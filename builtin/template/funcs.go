@@ -84,8 +84,6 @@ var pure = sync.OnceValue(func() template.FuncMap {
 		"minimum":  arithmetic("minimum", func(b, a int64) (int64, error) { return min(a, b), nil }, func(b, a float64) float64 { return min(a, b) }),
 		"maximum":  arithmetic("maximum", func(b, a int64) (int64, error) { return max(a, b), nil }, func(b, a float64) float64 { return max(a, b) }),
 
-		"timestamp": timestamp,
-
 		"byTag":  byTag,
 		"byPort": byPort,
 
@@ -104,6 +102,8 @@ var pure = sync.OnceValue(func() template.FuncMap {
 	}
 	for name, f := range sprig() {
 		all["sprig_"+name] = f
+		// What fails here fails with an error; there, only under a second name.
+		all["sprig_must"+title(name)] = f
 	}
 	return takeItems(all)
 })
@@ -122,10 +122,7 @@ var elsewhere = sync.OnceValue(func() map[string]string {
 		disabled: {"executeTemplate", "plugin", "writeToFile"},
 
 		"no value changes here: use scratch.MapSet, or the result of sprig_dict or sprig_merge": {"sprig_set", "sprig_unset"},
-		"it answers each time something else, which would be a change of the file each time": {
-			"sprig_randAlpha", "sprig_randAlphaNum", "sprig_randAscii", "sprig_randInt", "sprig_randNumeric", "sprig_shuffle", "sprig_uuidv4",
-		},
-		"use env, which reads what the task has": {"sprig_env", "sprig_expandenv"},
+		"use env, which reads what the task has":                                                {"sprig_env", "sprig_expandenv"},
 	} {
 		for _, name := range names {
 			all[name] = why
@@ -422,8 +419,14 @@ func modulo(b, a int64) (int64, error) {
 	return a % b, nil
 }
 
-func timestamp(format ...string) (string, error) {
-	now := time.Now().UTC()
+// clock is what a template takes for the time, the same for the whole of it.
+func (p *pass) clock() time.Time {
+	p.dated = true
+	return p.now
+}
+
+func (p *pass) timestamp(format ...string) (string, error) {
+	now := p.clock().UTC()
 	switch {
 	case len(format) == 0:
 		return now.Format(time.RFC3339), nil

@@ -18,18 +18,20 @@ func FuzzExecute(f *testing.F) {
 	f.Add(`{{ file "../x" }}{{ env "attr.kernel.name" }}{{ nomadService 1 "k" "a.b" }}{{ byTag (nomadService "db") }}`, false)
 	f.Add(`{{ scratch.MapSet "m" "a" (scratch.Get "m") }}{{ scratch.Get "m" }}{{ scratch }}{{ printf "%*[1]d" 5 }}`, false)
 	f.Add(`{{ sprig_dict "a" (sprig_list 1 "x") | toYAML }}{{ sockaddr "GetAllInterfaces | sort \"-name\" | join \"address\" \",\"" }}`, true)
+	f.Add(`{{ sprig_seq 1 2 9 | sprig_splitn " " 2 }}{{ sprig_chunk 2 (sprig_untilStep 0 5 1) | sprig_first | sprig_slice }}{{ sprig_randInt 0 9 | sprig_toDate "2006" }}`, true)
 	f.Fuzz(func(t *testing.T, text string, strict bool) {
 		n := newNode()
 		n.put("app", "w", "x")
 		n.services = []sdk.Service{{ID: "1", Name: "db", Tags: []string{"a"}}}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		task := newTask(n, sdk.Node{Region: "global"}, sdk.Scope{}, request{config: &config{}, namespace: "default", dir: sdk.TaskDir{Dir: t.TempDir()}}, false)
+		dir := t.TempDir()
+		task := newTask(n, sdk.Node{Region: "global"}, sdk.Scope{}, request{config: &config{}, namespace: "default", dir: sdk.TaskDir{Dir: dir, PrivateDir: dir}}, false)
 		document, err := compile("x", text, &block{ErrMissingKey: strict})
 		if err != nil {
 			return
 		}
-		out, err := document.execute(&pass{ctx: ctx, task: task, used: map[source]bool{}, missing: map[source]bool{}})
+		out, err := document.execute(&pass{ctx: ctx, task: task, of: &file{}, now: time.Now(), used: map[source]int{}, missing: map[source]bool{}})
 		if ctx.Err() != nil {
 			t.Fatalf("it has no end: %v", err)
 		}

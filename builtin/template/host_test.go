@@ -201,9 +201,9 @@ func (f *fixture) request(task string, blocks []block, more ...map[string]any) s
 	dir := filepath.Join(f.dir, task)
 	d := sdk.TaskDir{
 		AllocDir: f.dir, Dir: dir, SharedAllocDir: filepath.Join(f.dir, "alloc"), LocalDir: filepath.Join(dir, "local"),
-		SecretsDir: filepath.Join(dir, "secrets"),
+		SecretsDir: filepath.Join(dir, "secrets"), PrivateDir: filepath.Join(dir, "private"),
 	}
-	for _, path := range []string{d.SharedAllocDir, d.LocalDir, d.SecretsDir} {
+	for _, path := range []string{d.SharedAllocDir, d.LocalDir, d.SecretsDir, d.PrivateDir} {
 		if err := os.MkdirAll(path, 0o777); err != nil {
 			f.Fatal(err)
 		}

@@ -7,12 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
+	"math/rand/v2"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"text/template"
 	"text/template/parse"
+	"time"
 
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
@@ -26,9 +29,13 @@ const (
 type pass struct {
 	ctx     context.Context
 	task    *task
+	of      *file
+	now     time.Time  // for the template
+	dated   bool       // it has asked for that
+	rolled  *rand.Rand // nil: it has not asked for random numbers
 	steps   int
 	depth   int
-	used    map[source]bool
+	used    map[source]int // the first value that it got of each
 	missing map[source]bool
 }
 
@@ -184,6 +191,7 @@ func (p *pass) funcs() template.FuncMap {
 		"loop":         p.loop,
 		"scratch":      newScratch(),
 		"sockaddr":     sockaddr,
+		"timestamp":    p.timestamp,
 
 		"nomadVar":         p.nomadVar,
 		"nomadVarExists":   p.nomadVarExists,
@@ -192,6 +200,7 @@ func (p *pass) funcs() template.FuncMap {
 		"nomadService":     p.nomadService,
 		"nomadServices":    p.nomadServices,
 	}
+	maps.Copy(all, p.sprig())
 	for name, why := range elsewhere() {
 		all[name] = refusing(name, why)
 	}
@@ -286,8 +295,11 @@ func (p *pass) envOrDefault(name, otherwise string) (string, error) {
 
 // read notes that the template depends on a source. A nil value is missing.
 func (p *pass) read(s source, how fetch) (any, error) {
-	p.used[s] = true
-	return p.task.feed.get(p.ctx, s, how)
+	value, turn, err := p.task.feed.get(p.ctx, s, how)
+	if _, known := p.used[s]; !known && err == nil {
+		p.used[s] = turn
+	}
+	return value, err
 }
 
 func (p *pass) file(path string) (string, error) {

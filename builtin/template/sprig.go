@@ -2,11 +2,16 @@ package template
 
 import (
 	"cmp"
+	"crypto/sha1"
 	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/base32"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"maps"
+	"math"
+	"net/url"
 	"path"
 	"reflect"
 	"regexp"
@@ -15,6 +20,9 @@ import (
 	"strings"
 	"text/template"
 	"time"
+	"unicode"
+
+	"github.com/hashicorp/go-version"
 )
 
 // sprig are functions of the library of that name. Templates write sprig_ before
@@ -24,27 +32,41 @@ func sprig() template.FuncMap {
 		"default":  func(otherwise any, v ...any) any { return firstOf(append(v, otherwise)...) },
 		"coalesce": firstOf,
 		"empty":    empty,
+		"all":      func(v ...any) bool { return !slices.ContainsFunc(v, empty) },
+		"any":      func(v ...any) bool { return slices.ContainsFunc(v, func(one any) bool { return !empty(one) }) },
 		"ternary":  func(yes, no any, which bool) any { return map[bool]any{true: yes, false: no}[which] },
 		"fail":     func(text string) (string, error) { return "", errors.New(text) },
 
 		"trim":       strings.TrimSpace,
 		"trimPrefix": func(prefix, s string) string { return strings.TrimPrefix(s, prefix) },
 		"trimSuffix": func(suffix, s string) string { return strings.TrimSuffix(s, suffix) },
+		"trimAll":    func(cutset, s string) string { return strings.Trim(s, cutset) },
+		"nospace":    func(s string) string { return strings.Join(strings.Fields(s), "") },
 		"upper":      strings.ToUpper,
 		"lower":      strings.ToLower,
 		"title":      title,
 		"repeat":     repeat,
 		"substr":     substr,
 		"trunc":      trunc,
-		"contains":   func(part, s string) bool { return strings.Contains(s, part) },
-		"hasPrefix":  func(prefix, s string) bool { return strings.HasPrefix(s, prefix) },
-		"hasSuffix":  func(suffix, s string) bool { return strings.HasSuffix(s, suffix) },
-		"quote":      printer(func(v ...any) string { return eachText(v, strconv.Quote) }),
-		"squote":     printer(func(v ...any) string { return eachText(v, func(s string) string { return "'" + s + "'" }) }),
-		"cat":        printer(func(v ...any) string { return eachText(v, func(s string) string { return s }) }),
-		"indent":     func(n int, s string) (string, error) { return indentAll("", n, s) },
-		"nindent":    func(n int, s string) (string, error) { return indentAll("\n", n, s) },
-		"replace":    replaceAll,
+		"abbrev":     abbrev,
+		"snakecase":  func(s string) string { return strings.ToLower(strings.Join(wordsOf(s), "_")) },
+		"kebabcase":  func(s string) string { return strings.ToLower(strings.Join(wordsOf(s), "-")) },
+		"camelcase":  camelCase,
+		"plural": func(one, many string, n int) string {
+			if n == 1 {
+				return one
+			}
+			return many
+		},
+		"contains":  func(part, s string) bool { return strings.Contains(s, part) },
+		"hasPrefix": func(prefix, s string) bool { return strings.HasPrefix(s, prefix) },
+		"hasSuffix": func(suffix, s string) bool { return strings.HasSuffix(s, suffix) },
+		"quote":     printer(func(v ...any) string { return eachText(v, strconv.Quote) }),
+		"squote":    printer(func(v ...any) string { return eachText(v, func(s string) string { return "'" + s + "'" }) }),
+		"cat":       printer(func(v ...any) string { return eachText(v, func(s string) string { return s }) }),
+		"indent":    func(n int, s string) (string, error) { return indentAll("", n, s) },
+		"nindent":   func(n int, s string) (string, error) { return indentAll("\n", n, s) },
+		"replace":   replaceAll,
 
 		"regexMatch": func(re, s string) (bool, error) { return regexp.MatchString(re, s) },
 		"regexFind": func(re, s string) (string, error) {
@@ -54,9 +76,26 @@ func sprig() template.FuncMap {
 			}
 			return r.FindString(s), nil
 		},
+		"regexFindAll": func(re, s string, n int) ([]string, error) {
+			r, err := regexp.Compile(re)
+			if err != nil {
+				return nil, err
+			}
+			return r.FindAllString(s, n), nil
+		},
+		"regexSplit": func(re, s string, n int) ([]string, error) {
+			r, err := regexp.Compile(re)
+			if err != nil {
+				return nil, err
+			}
+			return r.Split(s, n), nil
+		},
+		"regexQuoteMeta":  func(s string) (string, error) { return short(regexp.QuoteMeta(s)) },
 		"regexReplaceAll": func(re, s, to string) (string, error) { return regexReplaceAll(re, to, s) },
 
 		"join":      func(by string, list any) (string, error) { return join(by, list) },
+		"split":     func(by, s string) map[string]string { return numbered(strings.Split(s, by)) },
+		"splitn":    func(by string, n int, s string) map[string]string { return numbered(strings.SplitN(s, by, n)) },
 		"splitList": func(by, s string) []string { return strings.Split(s, by) },
 		"toStrings": texts,
 		"sortAlpha": func(list any) ([]string, error) {
@@ -82,32 +121,90 @@ func sprig() template.FuncMap {
 		"min": func(v ...any) (int64, error) {
 			return fold(v, func(a, b int64) (int64, error) { return min(a, b), nil })
 		},
-		"until": until,
+		"add1":      func(v any) (int64, error) { n, err := toInt(v); return n + 1, err },
+		"until":     until,
+		"untilStep": steps,
+		"seq":       seq,
+
+		"addf":  func(v ...any) (float64, error) { return foldf(v, func(a, b float64) float64 { return a + b }) },
+		"subf":  func(v ...any) (float64, error) { return foldf(v, func(a, b float64) float64 { return a - b }) },
+		"mulf":  func(v ...any) (float64, error) { return foldf(v, func(a, b float64) float64 { return a * b }) },
+		"divf":  func(v ...any) (float64, error) { return foldf(v, func(a, b float64) float64 { return a / b }) },
+		"floor": func(v any) (float64, error) { f, err := toFloat(v); return math.Floor(f), err },
+		"ceil":  func(v any) (float64, error) { f, err := toFloat(v); return math.Ceil(f), err },
+		"round": func(v any, places int) (float64, error) {
+			f, err := toFloat(v)
+			unit := math.Pow10(places)
+			return math.Floor(f*unit+0.5) / unit, err
+		},
 
 		"int":      toInt,
 		"int64":    toInt,
+		"float64":  toFloat,
 		"atoi":     func(s string) (int64, error) { return toInt(s) },
 		"toString": printer(func(v ...any) string { return fmt.Sprint(v...) }),
 
-		"now":        time.Now,
-		"date":       func(layout string, at any) (string, error) { return formatTime(layout, at) },
+		"date":       func(layout string, at any) (string, error) { return formatTime(layout, at, time.Local) },
+		"htmlDate":   func(at any) (string, error) { return formatTime(time.DateOnly, at, time.Local) },
+		"dateInZone": dateInZone,
 		"dateModify": dateModify,
+		"toDate":     func(layout, s string) (time.Time, error) { return time.ParseInLocation(layout, s, time.Local) },
+		"unixEpoch":  func(t time.Time) string { return strconv.FormatInt(t.Unix(), 10) },
+		"duration":   duration,
 
 		"b64enc":    encoder(base64.StdEncoding),
 		"b64dec":    decoder(base64.StdEncoding),
+		"b32enc":    func(s string) (string, error) { return short(base32.StdEncoding.EncodeToString([]byte(s))) },
+		"b32dec":    func(s string) (string, error) { b, err := base32.StdEncoding.DecodeString(s); return string(b), err },
+		"sha1sum":   func(s string) string { return fmt.Sprintf("%x", sha1.Sum([]byte(s))) },
 		"sha256sum": func(s string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(s))) },
+		"sha512sum": func(s string) string { return fmt.Sprintf("%x", sha512.Sum512([]byte(s))) },
+		"urlParse":  urlParse,
 
 		"fromJson":     parseJSON,
 		"toJson":       jsonWriter("", true),
 		"toPrettyJson": jsonWriter("  ", true),
+		"toRawJson":    jsonWriter("", false),
 
 		"list":   func(v ...any) ([]any, error) { return weighed(v) },
+		"tuple":  func(v ...any) ([]any, error) { return weighed(v) },
 		"first":  func(list any) (any, error) { return at(list, 0) },
 		"last":   func(list any) (any, error) { return at(list, -1) },
 		"append": func(list, v any) ([]any, error) { return concat(list, []any{v}) },
 		"concat": concat,
-		"uniq":   uniq,
-		"has":    func(want, list any) (bool, error) { return within(list, want) },
+		"rest":   func(list any) ([]any, error) { return part(list, 1, math.MaxInt) },
+		"initial": func(list any) ([]any, error) {
+			l, err := elements(list)
+			return l[:max(0, len(l)-1)], err
+		},
+		"prepend": func(list, v any) ([]any, error) { return concat([]any{v}, list) },
+		"reverse": func(list any) ([]any, error) {
+			l, err := elements(list)
+			slices.Reverse(l)
+			return l, err
+		},
+		"without": func(list any, unwanted ...any) ([]any, error) {
+			l, err := elements(list)
+			return slices.DeleteFunc(l, func(v any) bool {
+				return slices.ContainsFunc(unwanted, func(u any) bool { return reflect.DeepEqual(u, v) })
+			}), err
+		},
+		"compact": func(list any) ([]any, error) {
+			l, err := elements(list)
+			return slices.DeleteFunc(l, empty), err
+		},
+		"slice": func(list any, bounds ...int) ([]any, error) {
+			from, to := 0, math.MaxInt
+			for i, at := range []*int{&from, &to} {
+				if i < len(bounds) {
+					*at = bounds[i]
+				}
+			}
+			return part(list, from, to)
+		},
+		"chunk": chunk,
+		"uniq":  uniq,
+		"has":   func(want, list any) (bool, error) { return within(list, want) },
 
 		"dict": dict,
 		"get": func(d map[string]any, k string) any {
@@ -117,13 +214,37 @@ func sprig() template.FuncMap {
 			return ""
 		},
 		"hasKey":         func(d map[string]any, k string) bool { _, ok := d[k]; return ok },
+		"dig":            dig,
+		"pick":           func(d map[string]any, keys ...string) map[string]any { return only(d, keys, true) },
+		"omit":           func(d map[string]any, keys ...string) map[string]any { return only(d, keys, false) },
+		"pluck":          pluck,
+		"values":         func(d map[string]any) ([]any, error) { return weighed(pairs(d)) },
+		"deepCopy":       func(v any) any { return v }, // nothing changes a value
 		"keys":           func(dicts ...map[string]any) []string { return slices.Sorted(maps.Keys(mergeAll(dicts, true))) },
 		"merge":          func(dicts ...map[string]any) (map[string]any, error) { return weighed(mergeAll(dicts, false)) },
 		"mergeOverwrite": func(dicts ...map[string]any) (map[string]any, error) { return weighed(mergeAll(dicts, true)) },
 
-		"base": path.Base,
-		"dir":  path.Dir,
-		"ext":  path.Ext,
+		"base":  path.Base,
+		"dir":   path.Dir,
+		"ext":   path.Ext,
+		"clean": path.Clean,
+		"isAbs": path.IsAbs,
+
+		"kindOf":    func(v any) string { return reflect.ValueOf(v).Kind().String() },
+		"kindIs":    func(kind string, v any) bool { return reflect.ValueOf(v).Kind().String() == kind },
+		"typeOf":    func(v any) string { return fmt.Sprintf("%T", v) },
+		"typeIs":    func(kind string, v any) bool { return fmt.Sprintf("%T", v) == kind },
+		"deepEqual": func(a, b any) bool { return reflect.DeepEqual(a, b) },
+
+		"semver": semver,
+		"semverCompare": func(constraint, v string) (bool, error) {
+			c, err := version.NewConstraint(constraint)
+			if err != nil {
+				return false, err
+			}
+			parsed, err := version.NewVersion(v)
+			return err == nil && c.Check(parsed), err
+		},
 	}
 }
 
@@ -331,9 +452,25 @@ func timeOf(v any) (time.Time, error) {
 	return time.Unix(n, 0), err
 }
 
-func formatTime(layout string, v any) (string, error) {
+func formatTime(layout string, v any, where *time.Location) (string, error) {
 	t, err := timeOf(v)
-	return t.Local().Format(layout), err
+	return t.In(where).Format(layout), err
+}
+
+// dateInZone knows the zones of the machine, by the file that is not to be opened
+// here: there are UTC and the zone of the host.
+func dateInZone(layout string, v any, zone string) (string, error) {
+	where := map[string]*time.Location{"": time.UTC, "UTC": time.UTC, "Local": time.Local}[zone]
+	if where == nil {
+		return "", fmt.Errorf("no zone %q here: there are UTC and Local", zone)
+	}
+	return formatTime(layout, v, where)
+}
+
+// duration is a number of seconds, as people read it.
+func duration(seconds any) (string, error) {
+	n, err := toInt(seconds)
+	return (time.Duration(n) * time.Second).String(), err
 }
 
 func dateModify(by string, at any) (time.Time, error) {
@@ -343,4 +480,190 @@ func dateModify(by string, at any) (time.Time, error) {
 	}
 	d, err := time.ParseDuration(by)
 	return t.Add(d), err
+}
+
+// steps counts from one number to before another.
+func steps(from, to, by int) ([]int, error) {
+	var list []int
+	for at := from; by > 0 && at < to || by < 0 && at > to; at += by {
+		if list = append(list, at); len(list) > maxSteps {
+			return nil, fmt.Errorf("a list of more than %d numbers", maxSteps)
+		}
+	}
+	return list, nil
+}
+
+// seq is the program of that name: to, from and to, or from, step and to.
+func seq(bounds ...int) (string, error) {
+	from, by, to := 1, 1, 0
+	switch len(bounds) {
+	case 1:
+		to = bounds[0]
+	case 2:
+		from, to = bounds[0], bounds[1]
+	case 3:
+		from, by, to = bounds[0], bounds[1], bounds[2]
+	default:
+		return "", errors.New("seq takes one to three numbers")
+	}
+	if len(bounds) < 3 && to < from {
+		by = -1
+	}
+	end := to + 1 // which belongs to it
+	if by < 0 {
+		end = to - 1
+	}
+	list, err := steps(from, end, by)
+	return strings.Trim(fmt.Sprint(list), "[]"), err
+}
+
+func foldf(v []any, do func(a, b float64) float64) (result float64, err error) {
+	for i, one := range v {
+		n, err := toFloat(one)
+		if err != nil {
+			return 0, err
+		}
+		if result = do(result, n); i == 0 {
+			result = n
+		}
+	}
+	return result, nil
+}
+
+// part is what lies between two places of a list, as far as there is something.
+func part(list any, from, to int) ([]any, error) {
+	l, err := elements(list)
+	from = min(max(0, from), len(l))
+	return l[from:min(max(from, to), len(l))], err
+}
+
+func chunk(size int, list any) ([][]any, error) {
+	l, err := elements(list)
+	if size < 1 {
+		return nil, fmt.Errorf("chunks of %d", size)
+	}
+	return slices.Collect(slices.Chunk(l, size)), err
+}
+
+// only is a dictionary with those keys, or without them.
+func only(d map[string]any, keys []string, with bool) map[string]any {
+	d = maps.Clone(d)
+	maps.DeleteFunc(d, func(k string, _ any) bool { return slices.Contains(keys, k) != with })
+	return d
+}
+
+// pluck is the values of a key.
+func pluck(key string, dicts ...map[string]any) ([]any, error) {
+	all := []any{}
+	for _, d := range dicts {
+		if v, ok := d[key]; ok {
+			all = append(all, v)
+		}
+	}
+	return weighed(all)
+}
+
+// pairs is the values of a dictionary in the order of their keys.
+func pairs(d map[string]any) []any {
+	all := []any{}
+	for _, k := range slices.Sorted(maps.Keys(d)) {
+		all = append(all, d[k])
+	}
+	return all
+}
+
+// dig follows keys into a dictionary, which comes last, after what there is
+// otherwise.
+func dig(path ...any) (any, error) {
+	n := len(path) - 2
+	if n < 1 {
+		return nil, errors.New("dig takes keys, a default and a dictionary")
+	}
+	at := path[n+1]
+	for _, k := range path[:n] {
+		d, _ := at.(map[string]any)
+		next, ok := d[fmt.Sprint(k)]
+		if !ok {
+			return path[n], nil
+		}
+		at = next
+	}
+	return at, nil
+}
+
+// numbered has the parts of a text by the names _0, _1, …
+func numbered(parts []string) map[string]string {
+	d := map[string]string{}
+	for i, s := range parts {
+		d["_"+strconv.Itoa(i)] = s
+	}
+	return d
+}
+
+func abbrev(width int, s string) string {
+	if width < 4 || len(s) <= width {
+		return s
+	}
+	return s[:width-3] + "..."
+}
+
+// wordsOf finds the words of FirstName, firstName, first_name and the like.
+func wordsOf(s string) (words []string) {
+	begin, runes := 0, []rune(s)
+	end := func(at int) {
+		if at > begin {
+			words = append(words, string(runes[begin:at]))
+		}
+		begin = at
+	}
+	for i, r := range runes {
+		switch {
+		case r == '_' || r == '-' || unicode.IsSpace(r):
+			end(i)
+			begin = i + 1
+		case unicode.IsUpper(r) && i > 0 && (!unicode.IsUpper(runes[i-1]) || i+1 < len(runes) && unicode.IsLower(runes[i+1])):
+			end(i)
+		}
+	}
+	end(len(runes))
+	return words
+}
+
+func camelCase(s string) string {
+	var b strings.Builder
+	for _, word := range wordsOf(s) {
+		b.WriteString(title(word))
+	}
+	return b.String()
+}
+
+func urlParse(s string) (map[string]any, error) {
+	u, err := url.Parse(s)
+	if err != nil {
+		return nil, errors.Unwrap(err) // without the text: there may be a password in it
+	}
+	userinfo := ""
+	if u.User != nil {
+		userinfo = u.User.String()
+	}
+	return map[string]any{
+		"scheme": u.Scheme, "userinfo": userinfo, "host": u.Host, "hostname": u.Hostname(), "path": u.Path,
+		"query": u.RawQuery, "opaque": u.Opaque, "fragment": u.Fragment,
+	}, nil
+}
+
+type semantic struct {
+	Major, Minor, Patch            int
+	Prerelease, Metadata, Original string
+}
+
+func (s semantic) String() string { return s.Original }
+
+func semver(text string) (semantic, error) {
+	v, err := version.NewVersion(text)
+	if err != nil {
+		return semantic{}, err
+	}
+	n := v.Segments()
+	return semantic{n[0], n[1], n[2], v.Prerelease(), v.Metadata(), text}, nil
 }

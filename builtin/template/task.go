@@ -19,6 +19,7 @@ type task struct {
 	namespace, region string
 	limits            limits
 	dirs              dirs
+	seedAt            place
 	paths             *strings.Replacer // the directories as the host knows them
 	env               map[string]string
 	line              *line
@@ -43,7 +44,12 @@ type file struct {
 	place    place
 	document *document // nil before the first execution
 	rendered bool
-	content  string
+	content  string // of the file
+
+	text    string          // of the last execution
+	at      time.Time       // when that was, if it is told in the text
+	seen    map[source]int  // what it has read; nil before the first one
+	missing map[source]bool // without which it has no text
 }
 
 // restart is what a change of the data wants done with the task.
@@ -71,6 +77,7 @@ func newTask(host sdk.Host, node sdk.Node, scope sdk.Scope, r request, adopted b
 		namespace: r.namespace, region: node.Region,
 		limits: r.config.Limits,
 		dirs:   dirs{task: r.dir.Dir, shared: r.dir.SharedAllocDir, host: r.config.Limits.AllFiles},
+		seedAt: place{r.dir.PrivateDir, "template-seed"},
 		paths: strings.NewReplacer(
 			"${NOMAD_ALLOC_DIR}", r.dir.SharedAllocDir, "${NOMAD_TASK_DIR}", r.dir.LocalDir, "${NOMAD_SECRETS_DIR}", r.dir.SecretsDir),
 		env: r.env, line: newLine(host, scope), feed: newFeed(), adopted: adopted,
@@ -158,8 +165,8 @@ func (t *task) interpolate(ctx context.Context, text string) (string, error) {
 // adopt takes what lies on the disk for rendered: the task runs with it.
 func (t *task) adopt() {
 	for _, f := range t.files {
-		content, err := f.place.read()
-		f.rendered, f.content = err == nil, string(content)
+		content, at, err := f.place.read()
+		f.rendered, f.content, f.at = err == nil, string(content), at
 	}
 	if vars, err := t.readVars(); err == nil {
 		t.setVars(vars)
@@ -207,32 +214,26 @@ func missingText(missing []string) string {
 	return "Missing: " + strings.Join(missing, ", ")
 }
 
-// execute renders all templates, and returns those of which something new has
-// come and what the others miss. From then on the sources that they have read
-// are followed.
-func (t *task) execute(ctx context.Context) (changed []change, missing []string, err error) {
-	used, absent := map[source]bool{}, map[source]bool{}
+// execute renders the templates whose data have changed, and returns those of
+// which something new has come and what the others miss. From then on the sources
+// that they have read are followed.
+func (t *task) execute(ctx context.Context) (changed []*file, missing []string, err error) {
+	used, absent := map[source]int{}, map[source]bool{}
 	for _, f := range t.files {
 		if f.Once && f.rendered {
 			continue
 		}
-		if f.document == nil {
-			if f.document, err = t.compile(ctx, f); err != nil {
+		if f.seen == nil || !t.feed.current(f.seen) {
+			if err := t.executeFile(ctx, f); err != nil {
 				return nil, nil, err
 			}
 		}
-		p := &pass{ctx: ctx, task: t, used: map[source]bool{}, missing: map[source]bool{}}
-		text, err := f.document.execute(p)
-		if err != nil {
-			return nil, nil, err
+		maps.Copy(absent, f.missing)
+		if len(f.missing) > 0 || !f.Once {
+			maps.Copy(used, f.seen)
 		}
-		maps.Copy(absent, p.missing)
-		if len(p.missing) == 0 && f.Once {
-			p.used = nil
-		}
-		maps.Copy(used, p.used)
-		if len(p.missing) == 0 && (!f.rendered || text != f.content) {
-			changed = append(changed, change{f, text})
+		if len(f.missing) == 0 && (!f.rendered || f.text != f.content) {
+			changed = append(changed, f)
 		}
 	}
 	t.feed.follow(ctx, used)
@@ -243,15 +244,40 @@ func (t *task) execute(ctx context.Context) (changed []change, missing []string,
 	return changed, missing, nil
 }
 
-// change is a new content of a file.
-type change struct {
-	*file
-	text string
+func (t *task) executeFile(ctx context.Context, f *file) (err error) {
+	if f.document == nil {
+		if f.document, err = t.compile(ctx, f); err != nil {
+			return err
+		}
+	}
+	now := time.Now()
+	if f.seen == nil && f.rendered {
+		now = f.at // of the same data another process has made this file
+	}
+	for {
+		p := &pass{ctx: ctx, task: t, of: f, now: now, used: map[source]int{}, missing: map[source]bool{}}
+		text, err := f.document.execute(p)
+		if err != nil {
+			return err
+		}
+		if f.seen == nil && p.dated && text != f.content && now.Equal(f.at) {
+			now = time.Now() // it was of other data
+			continue
+		}
+		f.text, f.seen, f.missing, f.at = text, p.used, p.missing, time.Time{}
+		if p.dated {
+			f.at = now
+		}
+		return nil
+	}
 }
 
 func (t *task) compile(ctx context.Context, f *file) (*document, error) {
 	if f.SourcePath == "" {
 		return compile(f.DestPath, f.EmbeddedTmpl, &f.block)
+	}
+	if f.EmbeddedTmpl != "" {
+		return nil, refuse("template %q has both source and data: say one of them", f.DestPath)
 	}
 	path, err := t.interpolate(ctx, f.SourcePath)
 	if err != nil {
@@ -261,7 +287,7 @@ func (t *task) compile(ctx context.Context, f *file) (*document, error) {
 	if !ok {
 		return nil, refuse("template source path escapes alloc directory: %q", f.SourcePath)
 	}
-	text, err := at.read()
+	text, _, err := at.read()
 	if err != nil {
 		return nil, fmt.Errorf("template source %q: %w", f.SourcePath, err)
 	}
@@ -269,17 +295,17 @@ func (t *task) compile(ctx context.Context, f *file) (*document, error) {
 }
 
 // write puts the files in their places, and what they give to the environment.
-func (t *task) write(changed []change) error {
-	for _, c := range changed {
-		mode, err := c.mode()
+func (t *task) write(changed []*file) error {
+	for _, f := range changed {
+		mode, err := f.mode()
 		if err != nil {
 			return err
 		}
-		uid, gid := c.owner()
-		if err := c.place.write([]byte(c.text), mode, uid, gid); err != nil {
-			return fmt.Errorf("template destination %q: %w", c.DestPath, err)
+		uid, gid := f.owner()
+		if err := f.place.write([]byte(f.text), mode, uid, gid, f.at); err != nil {
+			return fmt.Errorf("template destination %q: %w", f.DestPath, err)
 		}
-		c.rendered, c.content = true, c.text
+		f.rendered, f.content = true, f.text
 	}
 	vars, err := t.readVars()
 	if err != nil {
@@ -339,7 +365,7 @@ func (t *task) again(ctx context.Context) {
 }
 
 // settle waits until nothing has changed for as long as the templates say.
-func (t *task) settle(ctx context.Context) ([]change, error) {
+func (t *task) settle(ctx context.Context) ([]*file, error) {
 	began := time.Now()
 	for {
 		changed, _, err := t.execute(ctx)
@@ -366,7 +392,7 @@ func (t *task) settle(ctx context.Context) ([]change, error) {
 
 // act does what the changed templates say: a restart makes everything else
 // needless, a signal is sent once, scripts run side by side.
-func (t *task) act(ctx context.Context, changed []change) {
+func (t *task) act(ctx context.Context, changed []*file) {
 	var signals []string
 	var scripts []*script
 	for _, c := range changed {

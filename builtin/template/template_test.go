@@ -221,6 +221,7 @@ func TestFailures(t *testing.T) {
 		{"Consul", block{EmbeddedTmpl: `{{ key "x" }}`}, "key: there is no Consul here", true},
 		{"Vault", block{EmbeddedTmpl: `{{ with secret "x" }}{{ end }}`}, "secret: there is no Vault here", true},
 		{"another namespace", block{EmbeddedTmpl: `{{ nomadVar "x@other" }}`}, "another namespace", true},
+		{"source and data", block{SourcePath: "local/x", EmbeddedTmpl: "x"}, "has both source and data", true},
 		{"a source outside", block{SourcePath: "/etc/passwd"}, "template source path escapes alloc directory", true},
 		{"a source above", block{SourcePath: "../../../etc/passwd"}, "template source path escapes alloc directory", true},
 		{"a destination above", block{EmbeddedTmpl: "x", DestPath: "../other/local/x"}, "template destination path escapes alloc directory", true},
@@ -391,6 +392,76 @@ func TestTakenOver(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A change of one template's data is none of the others', whatever the time is by
+// then.
+func TestOnlyWhatReadsTheChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.put("app", "w", "one")
+		f.run(f.request("web", []block{
+			{EmbeddedTmpl: `{{ timestamp }} {{ sprig_now }}`, DestPath: "local/time", ChangeMode: "restart"},
+			{EmbeddedTmpl: greet, DestPath: "local/w", ChangeMode: "signal", ChangeSignal: "SIGHUP"},
+		}))
+		for i := range 3 {
+			f.put("app", "w", fmt.Sprint(i))
+			time.Sleep(6 * time.Second)
+			f.expect("web: signal SIGHUP Template re-rendered")
+			if got, want := f.read("web/local/w"), fmt.Sprintf("W=%d\n", i); got != want {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		}
+		f.stop()
+	})
+}
+
+// The time and random numbers are no change: not for a process that comes later,
+// and random ones not when other data change. No two templates have the same.
+func TestTimeAndRandomNumbersStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.put("app", "w", "one")
+		const random = `{{ sprig_randAlphaNum 20 }} {{ sprig_uuidv4 }}`
+		req := f.request("web", []block{
+			{EmbeddedTmpl: greet + `{{ timestamp }} {{ sprig_date "15:04:05.000000000" sprig_now }}`, DestPath: "local/time", ChangeMode: "restart"},
+			{EmbeddedTmpl: greet + random, DestPath: "local/random", ChangeMode: "noop"},
+			{EmbeddedTmpl: greet + random, DestPath: "local/other", ChangeMode: "noop"},
+		})
+		f.run(req)
+		read := func(name string) string {
+			return strings.TrimPrefix(strings.TrimPrefix(f.read("web/local/"+name), "W=one\n"), "W=two\n")
+		}
+		at, number := read("time"), read("random")
+		if number == read("other") {
+			t.Errorf("two templates have the random numbers %s", number)
+		}
+		f.stop()
+		f.start()
+		time.Sleep(time.Hour)
+		req.Running = true
+		f.run(req)
+		time.Sleep(time.Minute)
+		f.expect()
+		f.put("app", "w", "two")
+		time.Sleep(time.Minute)
+		f.expect("web: restart " + reasonRestart + " false")
+		if got := read("time"); got == at {
+			t.Errorf("after a change the time is still %s", got)
+		}
+		if got := read("random"); got != number {
+			t.Errorf("after a change the random numbers are %s, not %s", got, number)
+		}
+		f.stop()
+
+		other := f.request("other", []block{{EmbeddedTmpl: random, DestPath: "local/random"}})
+		f.start()
+		f.run(other)
+		if f.read("other/local/random") == number {
+			t.Errorf("two tasks have the random numbers %s", number)
+		}
+		f.stop()
+	})
 }
 
 // A variable that has gone leaves a running task as it is.

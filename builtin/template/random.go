@@ -1,0 +1,130 @@
+package template
+
+import (
+	crand "crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"strings"
+	"text/template"
+	"time"
+)
+
+// sprig are the functions of that library that need more than their arguments.
+func (p *pass) sprig() template.FuncMap {
+	const digits, letters = "0123456789", "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+	var ascii strings.Builder
+	for c := byte(' '); c <= '~'; c++ {
+		ascii.WriteByte(c)
+	}
+	return template.FuncMap{
+		"sprig_now": p.clock,
+		"sprig_ago": func(at any) (string, error) {
+			t, err := timeOf(at)
+			return p.clock().Sub(t).Round(time.Second).String(), err
+		},
+		"sprig_randNumeric":  p.chars(digits),
+		"sprig_randAlpha":    p.chars(letters),
+		"sprig_randAlphaNum": p.chars(digits + letters),
+		"sprig_randAscii":    p.chars(ascii.String()),
+		"sprig_randBytes":    p.randBytes,
+		"sprig_randInt":      p.randInt,
+		"sprig_shuffle":      p.shuffle,
+		"sprig_uuidv4":       p.uuid,
+	}
+}
+
+// random returns random numbers, the same ones for each execution of the template
+// as long as the task lives: what is random is no change of the file, and a
+// password that a task has made up stays what it is.
+func (p *pass) random() (*rand.Rand, error) {
+	if p.rolled == nil {
+		seed, err := p.task.seed()
+		if err != nil {
+			return nil, fmt.Errorf("random numbers of the task: %w", err)
+		}
+		p.rolled = rand.New(rand.NewChaCha8(sha256.Sum256(append(seed, p.of.DestPath...))))
+	}
+	return p.rolled, nil
+}
+
+// seed returns what the random numbers of the task come from. It lies where only
+// the task could read it, and goes with its directory.
+func (t *task) seed() ([]byte, error) {
+	seed, _, err := t.seedAt.read()
+	if err == nil && len(seed) == sha256.Size {
+		return seed, nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	seed = make([]byte, sha256.Size)
+	_, _ = crand.Read(seed) // never fails
+	return seed, t.seedAt.write(seed, 0o600, -1, -1, time.Time{})
+}
+
+// chars makes texts of some characters.
+func (p *pass) chars(of string) func(int) (string, error) {
+	return func(n int) (string, error) {
+		text, err := p.bytes(n, func(r *rand.Rand) byte { return of[r.IntN(len(of))] })
+		return string(text), err
+	}
+}
+
+func (p *pass) bytes(n int, one func(*rand.Rand) byte) ([]byte, error) {
+	if n < 0 || n > maxSize {
+		return nil, fmt.Errorf("%d random bytes", n)
+	}
+	r, err := p.random()
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = one(r)
+	}
+	return b, nil
+}
+
+func anyByte(r *rand.Rand) byte { return byte(r.Uint32()) }
+
+func (p *pass) randBytes(n int) (string, error) {
+	b, err := p.bytes(n, anyByte)
+	if err != nil {
+		return "", err
+	}
+	return short(base64.StdEncoding.EncodeToString(b))
+}
+
+func (p *pass) randInt(from, to int) (int, error) {
+	if from >= to || to-from < 0 {
+		return 0, fmt.Errorf("a random number from %d to before %d", from, to)
+	}
+	r, err := p.random()
+	if err != nil {
+		return 0, err
+	}
+	return from + r.IntN(to-from), nil
+}
+
+func (p *pass) shuffle(s string) (string, error) {
+	r, err := p.random()
+	if err != nil {
+		return "", err
+	}
+	runes := []rune(s)
+	r.Shuffle(len(runes), func(i, j int) { runes[i], runes[j] = runes[j], runes[i] })
+	return string(runes), nil
+}
+
+func (p *pass) uuid() (string, error) {
+	b, err := p.bytes(16, anyByte)
+	if err != nil {
+		return "", err
+	}
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:]), nil
+}
