@@ -161,9 +161,20 @@ func agentConfig(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger
 		Plugins:    plugins,
 		Hooks:      c.Hooks,
 		HookLimits: map[string]map[string]any{artifact.Name: c.Artifact, template.Name: c.Template},
+		Memory:     pluginMemory(),
 		Version:    buildVersion(),
 		Logger:     logger,
 	}
+}
+
+// pluginMemory is the file in which it is kept between runs what plugins are. To be
+// without it only takes time.
+func pluginMemory() string {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(dir, "nomad-lite", "plugins.json")
 }
 
 // self is the configuration for everybody to see: what is named here has no

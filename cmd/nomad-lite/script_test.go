@@ -149,6 +149,7 @@ func scriptParams(t *testing.T, dir string) testscript.Params {
 				env.Setenv(name, goEnv(name))
 			}
 			env.Setenv("REPOSITORY", repository)
+			env.Setenv("XDG_CACHE_HOME", filepath.Join(work, ".cache"))
 			env.Values[terminal{}] = new(terminal)
 			// Else each process under the race detector sleeps for a second at its end.
 			env.Setenv("GORACE", "atexit_sleep_ms=0")

@@ -2,6 +2,9 @@ package catalog
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -80,6 +84,11 @@ type Entry struct {
 	Version string    // of a builtin
 	Block   *Block    // its configuration; nil when it has none
 
+	// Program changes with the file, the command line and the configuration: with
+	// another one the plugin may say something else about itself. It is empty of a
+	// builtin, and where there is no file.
+	Program string
+
 	// Err says why the plugin may not be started, when that is known already.
 	Err error
 
@@ -142,6 +151,9 @@ func New(cfg Config) (*Catalog, error) {
 		e := Entry{Name: f.name, Path: f.path, Block: block, dir: cfg.Dir, file: f.file, Err: f.err}
 		if block != nil {
 			e.Args = block.Args
+		}
+		if e.Program, err = e.identify(f.info); err != nil {
+			return nil, err
 		}
 		c.entries = append(c.entries, e)
 	}
@@ -242,12 +254,38 @@ func merge(blocks []Block) (byName map[string]*Block, order []string, err error)
 	return byName, order, nil
 }
 
+// identify makes the Program of an entry with its file, as the file is now. Its
+// content is not read: plugins are large, and files do not change without the clock.
+func (e Entry) identify(file fs.FileInfo) (string, error) {
+	if file == nil {
+		return "", nil
+	}
+	stat := file.Sys().(*syscall.Stat_t)
+	what := struct {
+		Args          []string
+		Config        map[string]any
+		Size          int64
+		Modified      syscall.Timespec
+		StatusChanged syscall.Timespec // which nobody can set back
+	}{Args: e.Args, Size: stat.Size, Modified: stat.Mtim, StatusChanged: stat.Ctim}
+	if e.Block != nil {
+		what.Config = e.Block.Config
+	}
+	b, err := json.Marshal(what)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", e, err)
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:]), nil
+}
+
 // found is one file of the plugin directory.
 type found struct {
 	name string // without .exe
 	file string
 	path string
-	err  error // why it must not be started
+	info fs.FileInfo // nil if there is none
+	err  error       // why it must not be started
 }
 
 // scan lists the files of dir that could be plugins.
@@ -300,6 +338,7 @@ func scan(dir string, logger hclog.Logger) []found {
 				f.err = fmt.Errorf("not executable (mode %04o); chmod +x makes it so", info.Mode().Perm())
 			}
 		}
+		f.info = info
 		out = append(out, f)
 	}
 	return out

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/hcl/v2"
@@ -404,5 +405,57 @@ func symlink(t *testing.T, target, link string) {
 	}
 	if err := os.Symlink(target, link); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Another file, other arguments and another configuration make another program of a
+// plugin; that it is looked at again makes none.
+func TestProgram(t *testing.T) {
+	dir := makeDir(t, "mine")
+	path := filepath.Join(dir, "mine")
+	program := func(b Block) string {
+		t.Helper()
+		b.Name = "mine"
+		c, err := New(Config{Dir: dir, Blocks: []Block{b}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.Entries()[0].Program
+	}
+	first := program(Block{})
+	if first == "" || program(Block{SHA256: "0"}) != first {
+		t.Errorf("the same program is %q and %q", first, program(Block{SHA256: "0"}))
+	}
+	seen := map[string]string{first: "the first"}
+	differs := func(what, id string) {
+		t.Helper()
+		if other, twice := seen[id]; twice {
+			t.Errorf("%s is the program that %s is", what, other)
+		}
+		seen[id] = what
+	}
+	differs("one with arguments", program(Block{Args: []string{"-x"}}))
+	differs("one with a configuration", program(Block{Config: map[string]any{"a": 1}}))
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(time.Minute); ; { // the clock of a file system is coarse
+		if err := os.WriteFile(path, []byte("#!/bin/SH\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(path, info.ModTime(), info.ModTime()); err != nil {
+			t.Fatal(err)
+		}
+		if program(Block{}) != first || time.Now().After(deadline) {
+			break
+		}
+	}
+	differs("a file of the same size and time", program(Block{}))
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if id := program(Block{}); id != "" {
+		t.Errorf("without a file it is %q", id)
 	}
 }

@@ -112,6 +112,7 @@ type Plugin struct {
 	Name    string // of the file or the builtin
 	Path    string // "" for a builtin
 	Builtin bool
+	Program string // of a file: another one may say something else; see catalog.Entry
 	Serves  Served // its Name is "" when that is not known yet
 	Version string
 	Takes   *hook.Description // of a hook that has been up
@@ -127,6 +128,7 @@ type Supervisor struct {
 	cfg    Config
 	logger hclog.Logger
 	start  func(context.Context, catalog.Entry) (instance, error)
+	made   time.Time
 
 	replacing sync.Mutex // held while a plugin of another build is replaced: one at a time
 
@@ -187,6 +189,7 @@ func New(cfg Config) *Supervisor {
 	s := &Supervisor{
 		cfg:     cfg,
 		logger:  cfg.Logger,
+		made:    time.Now(),
 		owners:  map[Served]*slot{},
 		drivers: map[string]Info{},
 		moved:   make(chan struct{}),
@@ -467,7 +470,7 @@ func (s *Supervisor) Plugins() []Plugin {
 	var out []Plugin
 	for _, sl := range s.slots {
 		p := Plugin{
-			Name: sl.entry.Name, Path: sl.entry.Path, Builtin: sl.entry.Builtin,
+			Name: sl.entry.Name, Path: sl.entry.Path, Builtin: sl.entry.Builtin, Program: sl.entry.Program,
 			Serves: servedBy(sl.info), Version: sl.info.Version, Takes: sl.takes,
 			Resting: sl.wanted != nil, Tried: sl.tried, Retired: sl.retired, Err: sl.err,
 		}
@@ -487,10 +490,10 @@ func (s *Supervisor) Changed() <-chan struct{} {
 	return s.changed
 }
 
-// Ready waits for the first fingerprint of every driver, two seconds at most:
-// a late one follows as a change. Its only error is the end of ctx.
+// Ready waits for the first fingerprint of every driver, until two seconds after New
+// at most: a late one follows as a change. Its only error is the end of ctx.
 func (s *Supervisor) Ready(ctx context.Context) error {
-	limit := time.NewTimer(readyLimit)
+	limit := time.NewTimer(time.Until(s.made.Add(readyLimit)))
 	defer limit.Stop()
 	for {
 		s.mu.Lock()
@@ -508,29 +511,6 @@ func (s *Supervisor) Ready(ctx context.Context) error {
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		}
-	}
-}
-
-// AwaitHooks waits until it is known which of the plugins that are no builtins are
-// hooks, as far as they start within two seconds: some take part in everything.
-func (s *Supervisor) AwaitHooks(ctx context.Context) {
-	limit := time.NewTimer(readyLimit)
-	defer limit.Stop()
-	for {
-		s.mu.Lock()
-		known := s.stopped || !s.unnamedLocked()
-		moved := s.moved
-		s.mu.Unlock()
-		if known {
-			return
-		}
-		select {
-		case <-moved:
-		case <-limit.C:
-			return
-		case <-ctx.Done():
-			return
 		}
 	}
 }

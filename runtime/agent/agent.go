@@ -55,8 +55,11 @@ type Config struct {
 	Hooks   []hooks.Rule // what the operator says about hook plugins, in order
 	// HookLimits go to the hooks in the box with the blocks of tasks, by name.
 	HookLimits map[string]map[string]any
-	Version    string // of nomad-lite
-	Logger     hclog.Logger
+	// Memory is the file in which an agent with Forget keeps what it has learnt of
+	// plugins, for others like it. Empty keeps nothing.
+	Memory  string
+	Version string // of nomad-lite
+	Logger  hclog.Logger
 }
 
 // Agent is one running nomad-lite. Its methods may be called concurrently.
@@ -91,7 +94,7 @@ type Agent struct {
 
 	damageTold bool // only keepNode uses it
 
-	everyBefore map[string]string // see readEvery; never changed after it
+	before []acquaintance // see recall; never changed after it
 
 	leftRunning bool                       // set by Run: tasks go on without us
 	needed      map[supervisor.Served]bool // set by Run: what these tasks need
@@ -250,7 +253,7 @@ func (a *Agent) Run(ctx context.Context) {
 	background.Go(func() { a.keepNode(ctx) })
 	background.Go(func() { a.hooks.Run(ctx) })
 	background.Go(func() { a.tellOfHooks(ctx) })
-	background.Go(func() { a.keepEvery(ctx) })
+	background.Go(func() { a.keepAcquaintances(ctx) })
 	background.Go(func() {
 		select {
 		case <-a.registered:
@@ -265,7 +268,7 @@ func (a *Agent) Run(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	})
-	a.supervisor.AwaitHooks(ctx)
+	a.awaitStrangers(ctx)
 	nodes.Run(ctx)
 	background.Wait()
 	endReports()

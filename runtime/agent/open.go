@@ -87,7 +87,7 @@ func (a *Agent) openStore() error {
 	}
 	a.nodeID = identify(a.store)
 	a.readMeta()
-	a.readEvery()
+	a.recall()
 	started := make(map[string]bool)
 	for _, id := range a.store.Snapshot().LocalAllocations() {
 		started[id] = true
