@@ -26,7 +26,6 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
-	"github.com/nomad-lite/nomad-lite/runtime/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -298,9 +297,7 @@ func (r *foregroundRun) watch(ctx context.Context) error {
 			}
 		}
 		for _, task := range r.view.show(news, instances(job), r.agent.LogDir) {
-			for _, stream := range []logs.Stream{logs.Stdout, logs.Stderr} {
-				output.Go(func() { r.follow(ctx, task, stream, shown) })
-			}
+			output.Go(func() { r.follow(ctx, task, shown) })
 		}
 		over := true
 		for _, a := range allocs {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 )
@@ -12,9 +13,10 @@ import (
 // maxLine is where a line without an end is shown all the same.
 const maxLine = 64 << 10
 
-// follow shows what a task writes to one stream, from its first start to its last
-// byte. A task that has not started when all is shown never will.
-func (r *foregroundRun) follow(ctx context.Context, t *taskLine, stream logs.Stream, shown <-chan struct{}) {
+// follow shows what a task writes, from its first start to its last byte. A task that
+// has not started when all is shown never will.
+func (r *foregroundRun) follow(ctx context.Context, t *taskLine, shown <-chan struct{}) {
+	defer close(t.silent)
 	select {
 	case <-t.started:
 	case <-shown:
@@ -22,6 +24,14 @@ func (r *foregroundRun) follow(ctx context.Context, t *taskLine, stream logs.Str
 			return
 		}
 	}
+	var stderr sync.WaitGroup
+	stderr.Go(func() { r.read(ctx, t, logs.Stderr) })
+	r.read(ctx, t, logs.Stdout)
+	stderr.Wait()
+}
+
+// read shows one stream of a task that has started, until it ends for good.
+func (r *foregroundRun) read(ctx context.Context, t *taskLine, stream logs.Stream) {
 	var lines lineBuffer
 	last := int64(-1) // number of the file
 	show := func(text []byte) { r.view.lines(t, stream == logs.Stderr, text) }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -49,6 +48,7 @@ type view struct {
 // news is an update of an allocation, or a text for standard error. Whoever has
 // some does not wait for a terminal or a pager that holds the output.
 type news struct {
+	come    time.Time
 	allocID string
 	tasks   map[string]*api.TaskState
 	text    string
@@ -70,6 +70,7 @@ type taskLine struct {
 	name    string
 	logDir  string
 	started chan struct{} // closed by the first start
+	silent  chan struct{} // closed when it has said its last word
 	label   string        // how the person calls the task: "server", or "web[1].server"
 	stage   string        // "main", "prestart", …
 	state   string
@@ -81,8 +82,9 @@ type taskLine struct {
 // widestLabel is how far shorter labels are filled up.
 const widestLabel = 40
 
-// lastWords is how long the end of a task is held back. What it wrote before comes
-// by way of another process, and a person reads it better in its order.
+// lastWords is how long the end of a task that may start again is held back. What it
+// wrote before comes by way of another process, and a person reads it better in its
+// order.
 const lastWords = 10 * time.Millisecond
 
 // The colours tell tasks apart; red is kept for failures.
@@ -172,6 +174,7 @@ func (v *view) show(allocs []*api.Allocation, instances int, logDir func(allocID
 				name:    task.Name,
 				logDir:  logDir(alloc.ID),
 				started: make(chan struct{}),
+				silent:  make(chan struct{}),
 				label:   task.Name,
 				stage:   "main",
 				state:   model.TaskPending,
@@ -205,6 +208,7 @@ func (v *view) Write(text []byte) (int, error) {
 }
 
 func (v *view) add(n news) {
+	n.come = time.Now()
 	v.newsMu.Lock()
 	v.news = append(v.news, n)
 	v.newsMu.Unlock()
@@ -222,36 +226,29 @@ func (v *view) showNews() {
 	all := v.news
 	v.news = nil
 	v.newsMu.Unlock()
-	if slices.ContainsFunc(all, v.hasEnd) {
-		time.Sleep(lastWords)
-	}
 	for _, n := range all {
 		if n.text != "" {
 			v.write(&v.err, []byte(n.text))
 		}
 		for _, t := range v.tasks {
 			if state := n.tasks[t.name]; t.alloc.ID == n.allocID && state != nil {
-				v.showState(t, state)
+				v.showState(t, state, n.come)
 			}
 		}
 	}
 }
 
-// hasEnd reports whether the end of a task is among the news.
-func (v *view) hasEnd(n news) bool {
-	return slices.ContainsFunc(v.tasks, func(t *taskLine) bool {
-		state := n.tasks[t.name]
-		return t.alloc.ID == n.allocID && state != nil && slices.ContainsFunc(unseen(state.Events, t.seen), func(e *api.TaskEvent) bool {
-			return e.Type == api.TaskTerminated
-		})
-	})
-}
-
-func (v *view) showState(t *taskLine, state *api.TaskState) {
+func (v *view) showState(t *taskLine, state *api.TaskState, come time.Time) {
 	for _, e := range unseen(state.Events, t.seen) {
 		t.seen = e
-		if e.Type == api.TaskStarted && !closed(t.started) {
+		switch {
+		case e.Type == api.TaskStarted && !closed(t.started):
 			close(t.started)
+		case e.Type == api.TaskTerminated:
+			select {
+			case <-t.silent:
+			case <-time.After(time.Until(come.Add(lastWords))):
+			}
 		}
 		v.event(t, eventText(e), isBad(e))
 	}
