@@ -2,6 +2,6 @@
 // requests may be under way at once over one connection, and answers come in any
 // order: see [Pending]. The process may die and come back: see [Line].
 //
-// It connects, sends and receives nothing. Who owns the connection does:
-// plugins/keeper for the keeper, runtime/logs for the log collector.
+// It sends and receives nothing, and does not know how to connect. Who owns the
+// connection does: plugins/keeper for the keeper, runtime/logs for the log collector.
 package calls

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 )
 
 // connection is what a Line leads over; the zero value is none.
@@ -65,4 +66,32 @@ func (l *Line[C]) Wait(ctx context.Context) (c C, err error) {
 			return none, errors.Join(context.Cause(ctx), last)
 		}
 	}
+}
+
+// The pauses between attempts to reach a process.
+const (
+	firstPause = 20 * time.Millisecond
+	mostPause  = 2 * time.Second
+)
+
+// Reach connects again and again until that succeeds, or ctx ends, when it returns
+// false. Those who wait are told why they have to, and so is failed, before each
+// further attempt. It does not Set what it returns.
+func (l *Line[C]) Reach(ctx context.Context, connect func(context.Context) (C, error), failed func(error)) (c C, ok bool) {
+	var none C
+	for pause := firstPause; ctx.Err() == nil; pause = min(2*pause, mostPause) {
+		c, err := connect(ctx)
+		if err == nil {
+			return c, true
+		}
+		if ctx.Err() == nil {
+			l.Set(none, err)
+			failed(err)
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
+	return none, false
 }

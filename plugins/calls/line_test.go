@@ -3,8 +3,10 @@ package calls
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 func TestLine(t *testing.T) {
@@ -46,6 +48,53 @@ func TestLine(t *testing.T) {
 		close(stop)
 		if _, err := l.Wait(t.Context()); err == nil || err.Error() != "closed" {
 			t.Errorf("after the end: %v", err)
+		}
+	})
+}
+
+func TestReach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		l := NewLine[*Pending[int]](ctx.Done(), errors.New("closed"))
+		refused := errors.New("refused")
+		there := New[int](errDown, nil)
+		begun := time.Now()
+		var tries, told []time.Duration
+		connect := func(context.Context) (*Pending[int], error) {
+			if tries = append(tries, time.Since(begun)); len(tries)%4 == 0 {
+				return there, nil
+			}
+			return nil, refused
+		}
+		failed := func(err error) { told = append(told, time.Since(begun)) }
+
+		waited := make(chan error)
+		go func() {
+			short, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, errors.New("enough"))
+			defer cancel()
+			_, err := l.Wait(short)
+			waited <- err
+		}()
+		c, ok := l.Reach(ctx, connect, failed)
+		if c != there || !ok || l.Now() != nil {
+			t.Errorf("reached %v, %v, set %v", c, ok, l.Now())
+		}
+		const ms = time.Millisecond
+		if want := []time.Duration{0, 20 * ms, 60 * ms, 140 * ms}; !slices.Equal(tries, want) || !slices.Equal(told, want[:3]) {
+			t.Errorf("tried after %v, told after %v, want %v", tries, told, want)
+		}
+		if err := <-waited; err == nil || err.Error() != "enough\nrefused" {
+			t.Errorf("who waited meanwhile: %v", err)
+		}
+
+		time.AfterFunc(10*ms, cancel)
+		begun = time.Now()
+		if _, ok := l.Reach(ctx, connect, failed); ok || time.Since(begun) != 10*ms {
+			t.Errorf("after the end of the context: %v, after %v", ok, time.Since(begun))
+		}
+		if _, ok := l.Reach(ctx, func(context.Context) (*Pending[int], error) { panic("connects for nobody") }, failed); ok {
+			t.Error("reached for nobody")
 		}
 	})
 }

@@ -43,8 +43,7 @@ type Config struct {
 type Client struct {
 	cfg   Config // Ephemeral is guarded by mu: see EndWithAgent
 	agent bool   // may start keepers
-	stop  chan struct{}
-	once  sync.Once
+	stop  context.CancelFunc
 	wg    sync.WaitGroup
 	line  *calls.Line[*link]
 
@@ -82,22 +81,23 @@ func open(ctx context.Context, cfg Config, agent bool) (*Client, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
 	}
-	stop := make(chan struct{})
+	life, stop := context.WithCancel(context.Background())
 	c := &Client{
 		cfg:     cfg,
 		agent:   agent,
 		stop:    stop,
-		line:    calls.NewLine[*link](stop, ErrClosed),
+		line:    calls.NewLine[*link](life.Done(), ErrClosed),
 		held:    map[string]copyFD{},
 		spawned: map[Process]bool{},
 	}
 	l, err := c.connect(ctx)
 	if err != nil {
+		stop()
 		c.drop()
 		return nil, fmt.Errorf("keeper in %s: %w", cfg.Dir, err)
 	}
 	c.use(l)
-	c.wg.Go(func() { c.maintain(l) })
+	c.wg.Go(func() { c.maintain(life, l) })
 	return c, nil
 }
 
@@ -122,7 +122,7 @@ func (c *Client) Ephemeral() bool {
 // ephemeral one, Close waits until it has ended everything, for ten seconds at
 // most. Close may be called twice.
 func (c *Client) Close() error {
-	c.once.Do(func() { close(c.stop) })
+	c.stop()
 	c.wg.Wait()
 	c.drop()
 

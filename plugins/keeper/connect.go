@@ -24,47 +24,27 @@ func (c *Client) use(l *link) {
 	c.line.Set(l, nil)
 }
 
-// maintain replaces the connection whenever it ends, until Close.
-func (c *Client) maintain(l *link) {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	c.wg.Go(func() {
-		select {
-		case <-c.stop:
-			cancel()
-		case <-ctx.Done():
-		}
-	})
-	for {
+// maintain replaces the connection whenever it ends, until ctx does.
+func (c *Client) maintain(ctx context.Context, l *link) {
+	for ok := true; ok; {
 		select {
 		case <-l.Done():
-		case <-c.stop:
-			c.line.Set(nil, nil)
-			l.close()
-			return
+		case <-ctx.Done():
 		}
-		l.close()
 		c.line.Set(nil, nil)
-		if c.agent {
+		l.close()
+		if c.agent && ctx.Err() == nil {
 			c.cfg.Logger.Warn("keeper is gone", "pid", l.keeper.PID, "dir", c.cfg.Dir)
 		}
-		for delay := 20 * time.Millisecond; ; delay = min(2*delay, 2*time.Second) {
-			next, err := c.connect(ctx)
-			if err == nil {
-				l = next
-				break
-			}
-			c.line.Set(nil, err)
-			if c.agent && ctx.Err() == nil {
-				c.cfg.Logger.Error("no keeper", "dir", c.cfg.Dir, "error", err)
-			}
-			select {
-			case <-time.After(delay):
-			case <-c.stop:
-				return
-			}
+		if l, ok = c.line.Reach(ctx, c.connect, c.noKeeper); ok {
+			c.use(l)
 		}
-		c.use(l)
+	}
+}
+
+func (c *Client) noKeeper(err error) {
+	if c.agent {
+		c.cfg.Logger.Error("no keeper", "dir", c.cfg.Dir, "error", err)
 	}
 }
 

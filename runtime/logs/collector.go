@@ -55,8 +55,8 @@ type Config struct {
 // called concurrently.
 type Collector struct {
 	conf Config
-	stop chan struct{}
-	once sync.Once
+	life <-chan struct{} // closed by Close
+	stop context.CancelFunc
 	wg   sync.WaitGroup
 	line *calls.Line[*link]
 
@@ -110,17 +110,18 @@ func New(conf Config) (*Collector, error) {
 	if conf.OnLoss == nil {
 		conf.OnLoss = func(Loss) {}
 	}
-	stop := make(chan struct{})
+	life, stop := context.WithCancel(context.Background())
 	c := &Collector{
 		conf:    conf,
+		life:    life.Done(),
 		stop:    stop,
-		line:    calls.NewLine[*link](stop, ErrClosed),
+		line:    calls.NewLine[*link](life.Done(), ErrClosed),
 		tasks:   map[taskKey]*taskState{},
 		streams: map[key]*streamState{},
 		started: make(chan struct{}),
 		tasked:  make(chan struct{}, 1),
 	}
-	c.wg.Go(c.maintain)
+	c.wg.Go(func() { c.maintain(life) })
 	return c, nil
 }
 
@@ -128,7 +129,7 @@ func New(conf Config) (*Collector, error) {
 // tasks write (but not that of an ephemeral keeper). Followers end with ErrClosed.
 // Close may be called twice.
 func (c *Collector) Close() error {
-	c.once.Do(func() { close(c.stop) })
+	c.stop()
 	c.wg.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,42 +16,32 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
 
-// publish replaces the connection.
-func (c *Collector) publish(l *link, err error) {
+// publish replaces the connection; nil is none.
+func (c *Collector) publish(l *link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if l != nil {
 		c.process = l.process
 	}
-	c.line.Set(l, err)
+	c.line.Set(l, nil)
 	for _, st := range c.streams {
 		st.wake() // followers ask the new process for news
 	}
 }
 
 // maintain keeps a connection to a collector process, while there are tasks, until
-// Close.
-func (c *Collector) maintain() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	c.wg.Go(func() {
-		select {
-		case <-c.stop:
-			cancel()
-		case <-ctx.Done():
-		}
-	})
+// ctx ends.
+func (c *Collector) maintain(ctx context.Context) {
 	for c.needed(ctx) {
-		l := c.connect(ctx)
-		if l == nil {
-			break
+		l, ok := c.line.Reach(ctx, c.connect, func(err error) { c.conf.Logger.Error("no log collector", "error", err) })
+		if !ok {
+			return
 		}
-		c.publish(l, nil)
+		c.publish(l)
 		c.use(ctx, l)
-		c.publish(nil, nil)
+		c.publish(nil)
 		l.close()
 	}
-	c.publish(nil, ErrClosed)
 }
 
 // needed waits for a task. It is false when ctx has ended.
@@ -109,29 +99,17 @@ func (c *Collector) giveUp() bool {
 	return true
 }
 
-// connect returns a connection to a process that has all streams. It tries
-// until ctx ends, and returns nil then.
-func (c *Collector) connect(ctx context.Context) *link {
-	for delay := 20 * time.Millisecond; ctx.Err() == nil; delay = min(2*delay, 2*time.Second) {
-		l, err := c.join(ctx)
-		if err == nil {
-			err = c.handOverAll(ctx, l)
-			if err == nil {
-				return l
-			}
-			l.close()
-		}
-		if ctx.Err() != nil {
-			break
-		}
-		c.conf.Logger.Error("no log collector", "error", err)
-		c.publish(nil, err)
-		select {
-		case <-time.After(delay):
-		case <-ctx.Done():
-		}
+// connect returns a connection to a process that has all streams.
+func (c *Collector) connect(ctx context.Context) (*link, error) {
+	l, err := c.join(ctx)
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	if err := c.handOverAll(ctx, l); err != nil {
+		l.close()
+		return nil, err
+	}
+	return l, nil
 }
 
 func (c *Collector) handOverAll(ctx context.Context, l *link) error {

@@ -100,7 +100,7 @@ func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chu
 		case <-changed:
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-c.stop:
+		case <-c.life:
 			return ErrClosed
 		}
 	}
