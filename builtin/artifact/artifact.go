@@ -225,20 +225,32 @@ func (h *Hook) interpolate(ctx context.Context, req *sdk.TaskPrestartRequest, a 
 	return a, nil
 }
 
-// withoutSecret is the source as people may read it: without a password, and
-// without a query, in which servers like to have keys.
+// withoutSecret is the source as people may read it: without a password, without
+// the name of a user where that may be a key, and without a query, in which
+// servers like to have keys.
 func withoutSecret(source string) string {
 	source, _, cut := strings.Cut(source, "?")
-	scheme, rest, ok := strings.Cut(source, "://")
-	if ok {
-		host, path, _ := strings.Cut(rest, "/")
-		if i := strings.LastIndex(host, "@"); i >= 0 && strings.Contains(host[:i], ":") {
-			user, _, _ := strings.Cut(host, ":")
-			source = scheme + "://" + user + ":xxxxx@" + host[i+1:] + "/" + path
-		}
-	}
 	if cut {
 		source += "?…"
 	}
-	return source
+	scheme, rest, ok := strings.Cut(source, "://")
+	if !ok {
+		return source
+	}
+	host, _, _ := strings.Cut(rest, "/")
+	at := strings.LastIndex(host, "@")
+	if _, port, ok := strings.Cut(host, ":"); at < 0 && ok && strings.Trim(port, "0123456789") != "" {
+		at = strings.LastIndex(rest, "@") // a password with a slash in it
+	}
+	if at < 0 {
+		return source
+	}
+	user, _, hasPassword := strings.Cut(rest[:at], ":")
+	switch {
+	case hasPassword:
+		user += ":xxxxx"
+	case strings.HasSuffix(scheme, "http"), strings.HasSuffix(scheme, "https"):
+		user = "xxxxx"
+	}
+	return scheme + "://" + user + rest[at:]
 }

@@ -121,6 +121,7 @@ func TestInspectBelievesNothing(t *testing.T) {
 		{"a link", func(dir, _ string) error { return os.Symlink("/etc", dir+"/l") }, "artifact includes symlink that resolves outside of sandbox"},
 		{"a pipe", func(dir, _ string) error { return unix.Mkfifo(dir+"/p", 0o600) }, `artifact includes "p", which is a named pipe`},
 		{"a hard link", func(dir, outer string) error { return os.Link(outer+"/mine", dir+"/h") }, `artifact includes hard link "h" to a file outside of it`},
+		{"directories without end", func(dir, _ string) error { return os.MkdirAll(dir+strings.Repeat("/d", 300), 0o755) }, "artifact includes directories that are nested more than 256 deep"},
 		{"nothing", func(dir, _ string) error { return os.Remove(dir) }, "no such file"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -243,7 +243,11 @@ func (d *downloader) readLocal() (io.ReadCloser, error) {
 // part delivers what is wanted of a tree.
 func (d *downloader) part(tree, name string) error {
 	if d.sub != "" {
-		tree, name = path.Join(tree, d.sub), path.Base(d.sub)
+		part, err := d.find(tree)
+		if err != nil {
+			return err
+		}
+		tree, name = part, path.Base(part)
 	}
 	info, err := d.stage.Lstat(tree)
 	if err != nil {
@@ -265,6 +269,22 @@ func (d *downloader) part(tree, name string) error {
 		return errors.New("expected a single file")
 	}
 	return d.stage.Rename(path.Join(tree, entries[0].Name()), result)
+}
+
+// find finds the part of a tree: by its name, or by a pattern of one.
+func (d *downloader) find(tree string) (string, error) {
+	part := path.Join(tree, d.sub)
+	if _, err := d.stage.Lstat(part); err == nil || !strings.ContainsAny(d.sub, "*?[") {
+		return part, nil
+	}
+	found, err := fs.Glob(d.stage.FS(), part)
+	if err != nil {
+		return "", fmt.Errorf("the part %q of the source: %w", d.sub, err)
+	}
+	if len(found) > 1 {
+		return "", fmt.Errorf("%q of the source is %d things in it, of which one is wanted", d.sub, len(found))
+	}
+	return append(found, part)[0], nil
 }
 
 // deliver hands over one file.

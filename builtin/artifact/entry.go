@@ -13,9 +13,21 @@ func local(name string) bool {
 	return name != ".." && !strings.HasPrefix(name, "../") && !path.IsAbs(name)
 }
 
-// checkName refuses the name of an entry that would not lie in the artifact.
+// How deep directories may lie, and how long the name of a file may be with them.
+// Each step down costs something at each look at what is below.
+const (
+	maxDepth = 256
+	maxName  = 4096
+)
+
+// checkName refuses the name of an entry that would not lie in the artifact, or
+// that no program could use.
 func checkName(name string) (string, error) {
 	switch {
+	case len(name) > maxName:
+		return "", fmt.Errorf("the name of entry %q… is longer than %d bytes", name[:64], maxName)
+	case strings.Count(name, "/") > maxDepth:
+		return "", fmt.Errorf("entry %q… lies more than %d directories deep", name[:64], maxDepth)
 	case name == "":
 		return "", fmt.Errorf("an entry has no name")
 	case strings.ContainsRune(name, 0):

@@ -7,10 +7,12 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -35,9 +37,10 @@ func (d *downloader) git(ctx context.Context) error {
 		return err
 	}
 	// What counts in total is looked at when it is there; this ends the worst.
-	limit := uint64(d.Limits.Unpacked)
-	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: limit, Max: limit}); err != nil {
-		return err
+	if limit := uint64(d.Limits.Unpacked); limit > 0 {
+		if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: limit, Max: limit}); err != nil {
+			return err
+		}
 	}
 	tree := path.Join(scratch, "repository")
 	clone := []string{"clone", "--quiet", "--no-checkout"}
@@ -54,13 +57,17 @@ func (d *downloader) git(ctx context.Context) error {
 	} else if d.ref != "" {
 		checkout = append(checkout, d.ref)
 	}
-	for _, args := range [][]string{append(clone, "--", d.url.String(), tree), append(checkout, "--")} {
-		if err := d.runGit(ctx, env, args); err != nil {
-			return err
-		}
+	if err := d.runGit(ctx, env, append(clone, "--", d.url.String(), tree), nil); err != nil {
+		return err
+	}
+	if err := d.count(ctx, env, tree); err != nil {
+		return err
+	}
+	if err := d.runGit(ctx, env, append(checkout, "--"), nil); err != nil {
+		return err
 	}
 	if _, err := d.stage.Lstat(path.Join(tree, ".gitmodules")); err == nil {
-		if err := d.runGit(ctx, env, []string{"-C", tree, "submodule", "update", "--quiet", "--init", "--recursive"}); err != nil {
+		if err := d.runGit(ctx, env, []string{"-C", tree, "submodule", "update", "--quiet", "--init", "--recursive"}, nil); err != nil {
 			return err
 		}
 	}
@@ -68,6 +75,47 @@ func (d *downloader) git(ctx context.Context) error {
 		return err
 	}
 	return d.part(tree, "")
+}
+
+const (
+	// gitFiles is how many times as many files a repository may have as an archive.
+	gitFiles = 64
+	// gitLimited starts git so that each of its processes may have 4 GiB for itself.
+	gitLimited = `ulimit -d 4194304 && exec git "$@"`
+)
+
+func (d *downloader) gitTally() tally {
+	limits := d.Limits
+	limits.Files *= gitFiles
+	return tally{limits: limits}
+}
+
+// count refuses a tree that has too many files before they are written, or read:
+// directories that hold the same one many times over are short to send.
+func (d *downloader) count(ctx context.Context, env []string, tree string) error {
+	entries := &counter{tally: d.gitTally()}
+	err := errors.New("no revision")
+	for _, ref := range []string{cmp.Or(d.ref, "HEAD"), "origin/" + d.ref} {
+		if err != nil && entries.err == nil {
+			err = d.runGit(ctx, env, []string{"-C", tree, "ls-tree", "-r", "-z", "--name-only", ref}, entries)
+		}
+	}
+	return entries.err // what is no revision is told by the checkout
+}
+
+// counter counts the names that are written to it.
+type counter struct {
+	tally
+	err error
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	for range bytes.Count(p, []byte{0}) {
+		if c.err = c.file(); c.err != nil {
+			return 0, c.err
+		}
+	}
+	return len(p), nil
 }
 
 // revision is what a ref may look like: never like a flag.
@@ -105,15 +153,22 @@ func (d *downloader) gitEnv() ([]string, error) {
 		"GIT_ALLOW_PROTOCOL="+strings.Join(gitProtocols, ":"), "GIT_SSH_COMMAND="+ssh), nil
 }
 
-// runGit runs one command. Hooks and helpers of a repository never run.
-func (d *downloader) runGit(ctx context.Context, env, args []string) error {
+// runGit runs one command. Hooks and helpers of a repository never run. Without a
+// place for its output this is part of the error.
+func (d *downloader) runGit(ctx context.Context, env, args []string, out io.Writer) error {
 	flags := []string{"-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "credential.helper=", "-c", "gc.auto=0", "-c", "maintenance.auto=false"}
 	if d.Insecure {
 		flags = append(flags, "-c", "http.sslVerify=false")
 	}
 	var output bytes.Buffer
-	cmd := exec.CommandContext(ctx, "git", append(flags, args...)...)
+	if _, err := exec.LookPath("git"); err != nil {
+		return errors.New("there is no git on this machine: install it")
+	}
+	cmd := exec.CommandContext(ctx, "sh", slices.Concat([]string{"-c", gitLimited, "git"}, flags, args)...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = env, &output, &output
+	if out != nil {
+		cmd.Stdout = out
+	}
 	err := cmd.Run()
 	if err == nil {
 		return nil
@@ -123,12 +178,12 @@ func (d *downloader) runGit(ctx context.Context, env, args []string) error {
 			return (&tally{limits: d.Limits}).tooLarge()
 		}
 	}
-	if errors.Is(err, exec.ErrNotFound) {
-		return errors.New("there is no git on this machine: install it")
-	}
 	said := strings.TrimSpace(output.String())
-	if password, ok := d.url.User.Password(); ok && password != "" {
-		said = strings.ReplaceAll(said, password, "xxxxx")
+	if user := d.url.User; user != nil && d.url.Scheme != "ssh" {
+		said = strings.ReplaceAll(said, user.String()+"@", "xxxxx@")
+		if password, _ := user.Password(); password != "" {
+			said = strings.ReplaceAll(said, password, "xxxxx")
+		}
 	}
 	if len(said) > 1000 {
 		said = "… " + said[len(said)-1000:]
@@ -138,7 +193,7 @@ func (d *downloader) runGit(ctx context.Context, env, args []string) error {
 
 // weigh refuses a repository that is larger than what may be unpacked.
 func (d *downloader) weigh(tree string) error {
-	t := tally{limits: d.Limits}
+	t := d.gitTally()
 	return fs.WalkDir(d.stage.FS(), tree, func(name string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err

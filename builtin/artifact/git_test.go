@@ -3,6 +3,7 @@ package artifact
 import (
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/cgi"
@@ -132,6 +133,35 @@ func TestGit(t *testing.T) {
 	w.refused(http1(w, "", "GetterSource", "git::"+w.url+"/none.git"), "not found")
 	w.limits = map[string]any{"decompression_limit_size": 2000}
 	w.refused(git("local/x", ""), "it unpacks to more than 2000 B")
+	w.limits = map[string]any{"decompression_limit_size": 0}
+	w.get(git("local/g", ""))
+}
+
+// A repository may have many files, but not without end: it takes eight objects to
+// say that there are a million.
+func TestGitBomb(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	repo := newRepository(t)
+	entry := "100644 blob " + repo.git("rev-parse", "HEAD:app/one")
+	for range 6 {
+		list := ""
+		for i := range 10 {
+			list += fmt.Sprintf("%s\tf%d\n", entry, i)
+		}
+		repo.write(".git/list", list)
+		entry = "040000 tree " + repo.git("-c", `alias.make=!git mktree <.git/list`, "make")
+	}
+	_, tree, _ := strings.Cut(entry, "tree ")
+	repo.git("branch", "bomb", repo.git("commit-tree", "-m", "bomb", tree))
+	repo.git("branch", "half", repo.git("commit-tree", "-m", "half", repo.git("rev-parse", tree+":f0/f0/f0/f0")))
+	repo.serve(w)
+	git := func(ref string) map[string]any {
+		return http1(w, "", "GetterSource", "git::"+w.url+"/r.git", "GetterOptions", options("ref", ref))
+	}
+	w.limits = map[string]any{"decompression_limit_file_count": 2}
+	w.get(git("half"))
+	w.refused(git("bomb"), "it holds more than 128 files: see decompression_limit_file_count")
 }
 
 // What a host of repositories can do besides: a part of the history, and modules.
@@ -283,7 +313,10 @@ func TestSecretsOfASourceAreNotShown(t *testing.T) {
 	for source, want := range map[string]string{
 		"https://u:p@x/y?token=1": "https://u:xxxxx@x/y?…",
 		"git::ssh://git@x/y":      "git::ssh://git@x/y",
-		"http://u:p@x":            "http://u:xxxxx@x/",
+		"http://u:p@x":            "http://u:xxxxx@x",
+		"git::https://token@x/y":  "git::https://xxxxx@x/y",
+		"http://u:p/q@x/y":        "http://u:xxxxx@x/y",
+		"http://x:80/a@b":         "http://x:80/a@b",
 		"github.com/o/r":          "github.com/o/r",
 	} {
 		if got := withoutSecret(source); got != want {

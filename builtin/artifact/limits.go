@@ -68,12 +68,20 @@ type tally struct {
 	limits Limits
 	packed int64 // size of the archive; 0: there is no ratio
 	files  int
+	dirs   int // that no entry names
 	bytes  int64
 }
 
 func (t *tally) file() error {
 	if t.files++; t.limits.Files > 0 && t.files > t.limits.Files {
 		return fmt.Errorf("it holds more than %d files: see decompression_limit_file_count in the client's artifact block", t.limits.Files)
+	}
+	return nil
+}
+
+func (t *tally) dir() error {
+	if t.dirs++; t.limits.Files > 0 && t.dirs > t.limits.Files {
+		return fmt.Errorf("it holds more than %d directories: see decompression_limit_file_count in the client's artifact block", t.limits.Files)
 	}
 	return nil
 }

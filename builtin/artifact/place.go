@@ -245,6 +245,8 @@ func (p *placer) inspect() error {
 		inside := strings.TrimPrefix(strings.TrimPrefix(name, result), "/")
 		mode := info.Mode()
 		switch {
+		case strings.Count(inside, "/") > maxDepth:
+			return fmt.Errorf("artifact includes directories that are nested more than %d deep", maxDepth)
 		case mode.Type() == fs.ModeSymlink:
 			target, err := p.stage.Readlink(name)
 			if err != nil {

@@ -1,6 +1,7 @@
 package artifact
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -60,7 +61,7 @@ func parseSource(text string, options map[string]string) (*source, error) {
 	}
 	u, err := url.Parse(text)
 	if err != nil {
-		return nil, fmt.Errorf("the source is no URL: %w", unwrapURL(err))
+		return nil, noURL(text, err)
 	}
 	s := &source{url: u}
 	switch scheme := strings.ToLower(u.Scheme); {
@@ -88,6 +89,19 @@ func parseSource(text string, options map[string]string) (*source, error) {
 		}
 	}
 	return s, s.options(options)
+}
+
+// noURL says what is wrong with a text, and nothing of a password.
+func noURL(text string, err error) error {
+	if _, from, ok := strings.Cut(text, "${"); ok {
+		if name, _, ok := strings.Cut(from, "}"); ok {
+			return fmt.Errorf("the source is no URL: nothing is known by the name ${%s}", name)
+		}
+	}
+	if strings.Contains(text, "@") {
+		return errors.New("the source is no URL: what is special in a name or a password is written as in %2F, and a port is a number")
+	}
+	return fmt.Errorf("the source is no URL: %w", unwrapURL(err))
 }
 
 // wayOut is what to do about schemes that Nomad knows, and for what looks like a

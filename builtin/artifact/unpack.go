@@ -150,6 +150,9 @@ func (d *downloader) unpack(ctx context.Context, format *format, from, to string
 	if err != nil {
 		return err
 	}
+	if info.Size() == 0 {
+		return errors.New("it is empty")
+	}
 	stream, err := format.stream(ctx, f)
 	if err != nil {
 		return err
@@ -282,6 +285,9 @@ func (u *unpacker) parents(name string) error {
 		return err
 	}
 	if err := u.parents(dir); err != nil {
+		return err
+	}
+	if err := u.tally.dir(); err != nil {
 		return err
 	}
 	return u.root.Mkdir(dir, 0o755)
