@@ -17,13 +17,9 @@ func newNodePoolCommand(s *streams) *cobra.Command {
 	return cmd
 }
 
-type nodePoolOptions struct {
-	client clientFlags
-	format formatFlags
-}
-
 func newNodePoolListCommand(s *streams) *cobra.Command {
-	var o nodePoolOptions
+	var client clientFlags
+	var format formatFlags
 	var page pageFlags
 	cmd := &cobra.Command{
 		Use:               "list [flags]",
@@ -31,7 +27,7 @@ func newNodePoolListCommand(s *streams) *cobra.Command {
 		Args:              takes(0, 0, "no arguments"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := o.client.client()
+			c, err := client.client()
 			if err != nil {
 				return err
 			}
@@ -39,8 +35,8 @@ func newNodePoolListCommand(s *streams) *cobra.Command {
 			if err != nil {
 				return failed("list node pools", err)
 			}
-			if o.format.wanted() {
-				return o.format.print(s, all)
+			if format.wanted() {
+				return format.print(s, all)
 			}
 			t := newTable("Name", "Description")
 			for _, pool := range all {
@@ -52,8 +48,8 @@ func newNodePoolListCommand(s *streams) *cobra.Command {
 			return s.show(p)
 		},
 	}
-	o.client.register(cmd)
-	o.format.register(cmd)
+	client.register(cmd)
+	format.register(cmd)
 	page.register(cmd)
 	return cmd
 }
@@ -71,102 +67,77 @@ func (f *clientFlags) completePools(cmd *cobra.Command, _ []string, begun string
 	})
 }
 
-func newNodePoolInfoCommand(s *streams) *cobra.Command {
-	var o nodePoolOptions
+// onePool makes a command that reads something about a pool and shows it. doing says
+// in errors what it does with the pool.
+func onePool[T any](s *streams, use, short, doing string, read func(context.Context, *api.Client, string) (T, error), show func(*page, T)) *cobra.Command {
+	var client clientFlags
+	var format formatFlags
 	cmd := &cobra.Command{
-		Use:               "info [flags] POOL",
-		Short:             "Show a node pool",
+		Use:               use,
+		Short:             short,
 		Args:              oneNodePool,
-		ValidArgsFunction: once(o.client.completePools),
+		ValidArgsFunction: once(client.completePools),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := o.client.client()
+			c, err := client.client()
 			if err != nil {
 				return err
 			}
-			pool, _, err := c.NodePools().Info(args[0], query(cmd.Context(), ""))
+			found, err := read(cmd.Context(), c, args[0])
 			if err != nil {
-				return failed(fmt.Sprintf("read node pool %q", args[0]), err)
+				return failed(fmt.Sprintf("%s %q", doing, args[0]), err)
 			}
-			if o.format.wanted() {
-				return o.format.print(s, pool)
+			if format.wanted() {
+				return format.print(s, found)
 			}
 			p := s.page()
-			p.pairs(pairs{{"Name", pool.Name}, {"Description", pool.Description}})
-			if len(pool.Meta) > 0 {
-				p.section("Metadata")
-				p.pairs(sortedPairs(pool.Meta))
-			}
+			show(p, found)
 			return s.show(p)
 		},
 	}
-	o.client.register(cmd)
-	o.format.register(cmd)
+	client.register(cmd)
+	format.register(cmd)
 	return cmd
 }
 
+func newNodePoolInfoCommand(s *streams) *cobra.Command {
+	return onePool(s, "info [flags] POOL", "Show a node pool", "read node pool", func(ctx context.Context, c *api.Client, name string) (*api.NodePool, error) {
+		pool, _, err := c.NodePools().Info(name, query(ctx, ""))
+		return pool, err
+	}, func(p *page, pool *api.NodePool) {
+		p.pairs(pairs{{"Name", pool.Name}, {"Description", pool.Description}})
+		if len(pool.Meta) > 0 {
+			p.section("Metadata")
+			p.pairs(sortedPairs(pool.Meta))
+		}
+	})
+}
+
 func newNodePoolNodesCommand(s *streams) *cobra.Command {
-	var o nodePoolOptions
 	var verbose bool
-	cmd := &cobra.Command{
-		Use:               "nodes [flags] POOL",
-		Short:             "List the nodes of a pool",
-		Args:              oneNodePool,
-		ValidArgsFunction: once(o.client.completePools),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := o.client.client()
-			if err != nil {
-				return err
-			}
-			nodes, _, err := c.NodePools().ListNodes(args[0], query(cmd.Context(), ""))
-			if err != nil {
-				return failed(fmt.Sprintf("list the nodes of pool %q", args[0]), err)
-			}
-			if o.format.wanted() {
-				return o.format.print(s, nodes)
-			}
-			t := newTable("ID", "Name", "Datacenter", "Drain", "Eligibility", "Status")
-			for _, n := range nodes {
-				t.row(shortID(n.ID, verbose), n.Name, n.Datacenter, n.Drain, n.SchedulingEligibility, statusCell(n.Status))
-			}
-			p := s.page()
-			p.tableOr(t, "No nodes in this pool")
-			return s.show(p)
-		},
-	}
-	o.client.register(cmd)
-	o.format.register(cmd)
+	cmd := onePool(s, "nodes [flags] POOL", "List the nodes of a pool", "list the nodes of pool", func(ctx context.Context, c *api.Client, name string) ([]*api.NodeListStub, error) {
+		nodes, _, err := c.NodePools().ListNodes(name, query(ctx, ""))
+		return nodes, err
+	}, func(p *page, nodes []*api.NodeListStub) {
+		t := newTable("ID", "Name", "Datacenter", "Drain", "Eligibility", "Status")
+		for _, n := range nodes {
+			t.row(shortID(n.ID, verbose), n.Name, n.Datacenter, n.Drain, n.SchedulingEligibility, statusCell(n.Status))
+		}
+		p.tableOr(t, "No nodes in this pool")
+	})
 	cmd.Flags().BoolVar(&verbose, "verbose", false, "print whole ids")
 	return cmd
 }
 
 func newNodePoolJobsCommand(s *streams) *cobra.Command {
-	var o nodePoolOptions
-	var page pageFlags
-	cmd := &cobra.Command{
-		Use:               "jobs [flags] POOL",
-		Short:             "List the jobs that run on a pool",
-		Args:              oneNodePool,
-		ValidArgsFunction: once(o.client.completePools),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := o.client.client()
-			if err != nil {
-				return err
-			}
-			jobs, meta, err := c.NodePools().ListJobs(args[0], page.query(cmd.Context()))
-			if err != nil {
-				return failed(fmt.Sprintf("list the jobs of pool %q", args[0]), err)
-			}
-			if o.format.wanted() {
-				return o.format.print(s, jobs)
-			}
-			p := s.page()
-			p.jobs(jobs, "No jobs in this pool")
-			p.more(meta)
-			return s.show(p)
-		},
-	}
-	o.client.register(cmd)
-	o.format.register(cmd)
-	page.register(cmd)
+	var part pageFlags
+	var meta *api.QueryMeta
+	cmd := onePool(s, "jobs [flags] POOL", "List the jobs that run on a pool", "list the jobs of pool", func(ctx context.Context, c *api.Client, name string) (jobs []*api.JobListStub, err error) {
+		jobs, meta, err = c.NodePools().ListJobs(name, part.query(ctx))
+		return jobs, err
+	}, func(p *page, jobs []*api.JobListStub) {
+		p.jobs(jobs, "No jobs in this pool")
+		p.more(meta)
+	})
+	part.register(cmd)
 	return cmd
 }
