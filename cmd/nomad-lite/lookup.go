@@ -102,7 +102,7 @@ func ambiguous(noun, prefix string, t *table) error {
 // kind is one kind of thing with an id.
 type kind[T any] struct {
 	noun string
-	list func(*api.Client, *api.QueryOptions) ([]T, *api.QueryMeta, error)
+	path string // of the list; see DESIGN.md for why it is no method of api.Client
 	id   func(T) string
 	// head and row are what tells one from another, beside the id.
 	head []string
@@ -111,9 +111,7 @@ type kind[T any] struct {
 
 var allocKind = kind[*api.AllocationListStub]{
 	noun: "allocation",
-	list: func(c *api.Client, q *api.QueryOptions) ([]*api.AllocationListStub, *api.QueryMeta, error) {
-		return c.Allocations().List(q)
-	},
+	path: "/v1/allocations",
 	id:   func(a *api.AllocationListStub) string { return a.ID },
 	head: []string{"Name", "Version", "Desired", "Status", "Created"},
 	row: func(a *api.AllocationListStub) []any {
@@ -123,9 +121,7 @@ var allocKind = kind[*api.AllocationListStub]{
 
 var evalKind = kind[*api.Evaluation]{
 	noun: "evaluation",
-	list: func(c *api.Client, q *api.QueryOptions) ([]*api.Evaluation, *api.QueryMeta, error) {
-		return c.Evaluations().List(q)
-	},
+	path: "/v1/evaluations",
 	id:   func(e *api.Evaluation) string { return e.ID },
 	head: []string{"Job", "Triggered By", "Status"},
 	row:  func(e *api.Evaluation) []any { return []any{e.JobID, e.TriggeredBy, e.Status} },
@@ -133,9 +129,7 @@ var evalKind = kind[*api.Evaluation]{
 
 var deploymentKind = kind[*api.Deployment]{
 	noun: "deployment",
-	list: func(c *api.Client, q *api.QueryOptions) ([]*api.Deployment, *api.QueryMeta, error) {
-		return c.Deployments().List(q)
-	},
+	path: "/v1/deployments",
 	id:   func(d *api.Deployment) string { return d.ID },
 	head: []string{"Job", "Version", "Status"},
 	row:  func(d *api.Deployment) []any { return []any{d.JobID, d.JobVersion, d.Status} },
@@ -143,9 +137,7 @@ var deploymentKind = kind[*api.Deployment]{
 
 var nodeKind = kind[*api.NodeListStub]{
 	noun: "node",
-	list: func(c *api.Client, q *api.QueryOptions) ([]*api.NodeListStub, *api.QueryMeta, error) {
-		return c.Nodes().List(q)
-	},
+	path: "/v1/nodes",
 	id:   func(n *api.NodeListStub) string { return n.ID },
 	head: []string{"Name", "Datacenter", "Eligibility", "Status"},
 	row:  func(n *api.NodeListStub) []any { return []any{n.Name, n.Datacenter, n.SchedulingEligibility, n.Status} },
@@ -179,8 +171,11 @@ func (k kind[T]) find(ctx context.Context, c *api.Client, prefix string) (T, err
 func (k kind[T]) begin(ctx context.Context, c *api.Client, digits string) ([]T, error) {
 	q := query(ctx, "")
 	q.Prefix = digits[:len(digits)&^1] // servers refuse half a byte
-	all, _, err := k.list(c, q)
-	return slices.DeleteFunc(all, func(one T) bool { return !strings.HasPrefix(hexDigits(k.id(one)), digits) }), err
+	var all []T
+	if _, err := c.Raw().Query(k.path, &all, q); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(one T) bool { return !strings.HasPrefix(hexDigits(k.id(one)), digits) }), nil
 }
 
 // complete suggests ids.
