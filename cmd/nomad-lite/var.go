@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -123,19 +124,21 @@ func (o *varOutput) print(s *streams, v *api.Variable, onTerminal string) error 
 
 // variableHCL is a variable in the form that 'var put' reads.
 func variableHCL(v *api.Variable) []byte {
-	file := hclwrite.NewEmptyFile()
-	body := file.Body()
-	body.SetAttributeValue("namespace", cty.StringVal(v.Namespace))
-	body.SetAttributeValue("path", cty.StringVal(v.Path))
-	body.SetAttributeValue("create_index", cty.NumberUIntVal(v.CreateIndex))
-	body.SetAttributeValue("modify_index", cty.NumberUIntVal(v.ModifyIndex))
-	body.SetAttributeValue("create_time", cty.NumberIntVal(v.CreateTime))
-	body.SetAttributeValue("modify_time", cty.NumberIntVal(v.ModifyTime))
+	var text bytes.Buffer
+	attribute := func(name string, value cty.Value) {
+		fmt.Fprintf(&text, "%s = %s\n", name, hclwrite.TokensForValue(value).Bytes())
+	}
+	attribute("namespace", cty.StringVal(v.Namespace))
+	attribute("path", cty.StringVal(v.Path))
+	attribute("create_index", cty.NumberUIntVal(v.CreateIndex))
+	attribute("modify_index", cty.NumberUIntVal(v.ModifyIndex))
+	attribute("create_time", cty.NumberIntVal(v.CreateTime))
+	attribute("modify_time", cty.NumberIntVal(v.ModifyTime))
 	items := map[string]cty.Value{}
 	for name, value := range v.Items {
 		items[name] = cty.StringVal(value)
 	}
-	body.AppendNewline()
-	body.SetAttributeValue("items", cty.ObjectVal(items))
-	return hclwrite.Format(file.Bytes())
+	text.WriteByte('\n')
+	attribute("items", cty.ObjectVal(items))
+	return hclwrite.Format(text.Bytes())
 }
