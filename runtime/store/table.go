@@ -133,18 +133,13 @@ type fields[T any] map[string]func(*T) string
 
 // define makes the kind of a public table.
 func define[T any](table Table, key func(*T) string, indexes fields[T], stamp func(obj, old *T, index uint64), event func(*T) Event) *kind {
-	k := &kind{
-		table:   table,
-		public:  true,
-		key:     func(o any) string { return key(o.(*T)) },
-		indexes: map[string]memdb.Indexer{"id": indexer[T]{value: key, key: true}},
-		decode: func(_ string, payload []byte) (any, error) {
-			obj := new(T)
-			return obj, decode(payload, obj)
-		},
-	}
+	k := newKind(table, ofAny(key), func(_ string, payload []byte) (any, error) {
+		obj := new(T)
+		return obj, decode(payload, obj)
+	})
+	k.public = true
 	for name, value := range indexes {
-		k.indexes[name] = indexer[T]{value: value}
+		k.indexes[name] = indexer{value: ofAny(value)}
 	}
 	if stamp != nil {
 		k.stamp = func(obj, old any, index uint64) {
@@ -156,6 +151,20 @@ func define[T any](table Table, key func(*T) string, indexes fields[T], stamp fu
 		k.event = func(o any) Event { return event(o.(*T)) }
 	}
 	return k
+}
+
+// newKind makes a kind that has no index but its key.
+func newKind(table Table, key func(any) string, decode func(key string, payload []byte) (any, error)) *kind {
+	return &kind{
+		table:   table,
+		key:     key,
+		indexes: map[string]memdb.Indexer{"id": indexer{value: key, key: true}},
+		decode:  decode,
+	}
+}
+
+func ofAny[T any](value func(*T) string) func(any) string {
+	return func(o any) string { return value(o.(*T)) }
 }
 
 // allocations are stored without their job: most share it with many others. An entry
@@ -178,15 +187,10 @@ type localRecord struct {
 }
 
 func local(table Table) *kind {
-	key := func(r *localRecord) string { return r.key }
-	return &kind{
-		table:   table,
-		key:     func(o any) string { return o.(*localRecord).key },
-		indexes: map[string]memdb.Indexer{"id": indexer[localRecord]{value: key, key: true}},
-		decode: func(key string, payload []byte) (any, error) {
-			return &localRecord{key: key, payload: payload}, nil
-		},
-	}
+	key := func(o any) string { return o.(*localRecord).key }
+	return newKind(table, key, func(key string, payload []byte) (any, error) {
+		return &localRecord{key: key, payload: payload}, nil
+	})
 }
 
 // submission is a row of JobSubmissions.
@@ -265,15 +269,15 @@ func num(p *uint64) uint64 {
 }
 
 // indexer is an index of go-memdb over a string of the object.
-type indexer[T any] struct {
-	value func(*T) string
+type indexer struct {
+	value func(any) string
 	key   bool // the unique one, without which there is no object
 }
 
 var errNoKey = errors.New("object without a key")
 
-func (x indexer[T]) FromObject(o any) (bool, []byte, error) {
-	v := x.value(o.(*T))
+func (x indexer) FromObject(o any) (bool, []byte, error) {
+	v := x.value(o)
 	if v == "" {
 		if x.key {
 			return false, nil, errNoKey
@@ -283,11 +287,11 @@ func (x indexer[T]) FromObject(o any) (bool, []byte, error) {
 	return true, append([]byte(v), 0), nil
 }
 
-func (x indexer[T]) FromArgs(args ...any) ([]byte, error) {
+func (x indexer) FromArgs(args ...any) ([]byte, error) {
 	return append([]byte(args[0].(string)), 0), nil
 }
 
-func (x indexer[T]) PrefixFromArgs(args ...any) ([]byte, error) {
+func (x indexer) PrefixFromArgs(args ...any) ([]byte, error) {
 	return []byte(args[0].(string)), nil
 }
 
@@ -297,7 +301,7 @@ func schema() *memdb.DBSchema {
 			Name: tableIndexes,
 			Indexes: map[string]*memdb.IndexSchema{"id": {
 				Name: "id", Unique: true,
-				Indexer: indexer[indexRow]{value: func(r *indexRow) string { return string(r.table) }, key: true},
+				Indexer: indexer{value: func(o any) string { return string(o.(*indexRow).table) }, key: true},
 			}},
 		},
 	}}
