@@ -23,10 +23,10 @@ var artifact = map[string]setting{
 	"filesystem_isolation_extra_paths": artifactLimit(item.extraPaths),
 	"disable_filesystem_isolation":     artifactLimit(item.boolean),
 
-	"disable_artifact_inspection": ignored("what was downloaded is always looked through"),
-	"gcs_timeout":                 ignored(noBuckets),
-	"hg_timeout":                  ignored("there are no downloads with Mercurial here"),
-	"s3_timeout":                  ignored(noBuckets),
+	"disable_artifact_inspection": {ignored: "what was downloaded is always looked through"},
+	"gcs_timeout":                 {ignored: noBuckets},
+	"hg_timeout":                  {ignored: "there are no downloads with Mercurial here"},
+	"s3_timeout":                  {ignored: noBuckets},
 }
 
 const noBuckets = "there are no downloads from buckets here but by https"

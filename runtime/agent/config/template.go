@@ -16,11 +16,11 @@ var template = map[string]setting{
 	"function_denylist":    {set: setFunctionDenylist},
 	"disable_file_sandbox": templateLimit(item.boolean),
 
-	"block_query_wait": ignored(atHome),
-	"consul_retry":     ignored(noConsul),
-	"max_stale":        ignored(atHome),
-	"nomad_retry":      ignored(atHome),
-	"vault_retry":      ignored(noVault),
+	"block_query_wait": {ignored: atHome},
+	"consul_retry":     {ignored: noConsul},
+	"max_stale":        {ignored: atHome},
+	"nomad_retry":      {ignored: atHome},
+	"vault_retry":      {ignored: noVault},
 }
 
 const atHome = "what templates read is in this agent, which tells them when it changes"
