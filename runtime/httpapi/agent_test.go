@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
+	"github.com/prometheus/common/expfmt"
 
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -356,6 +357,14 @@ func TestMetrics(t *testing.T) {
 	}
 	if kind := r.Header.Get("Content-Type"); r.StatusCode != 200 || !strings.HasPrefix(kind, "text/plain") {
 		t.Errorf("%d %s", r.StatusCode, kind)
+	}
+
+	if some := text(f.ask("GET", "/v1/metrics?format=prometheus&name[]=go_goroutines", nil)); !strings.Contains(some, "\ngo_goroutines ") || strings.Contains(some, "nomad_") {
+		t.Errorf("one metric by its name is:\n%s", some)
+	}
+	binary := f.ask("GET", "/v1/metrics?format=prometheus", nil, "Accept", string(expfmt.NewFormat(expfmt.TypeProtoDelim)))
+	if kind := expfmt.ResponseFormat(binary.Header); kind.FormatType() != expfmt.TypeProtoDelim || strings.Contains(text(binary), "# TYPE") {
+		t.Errorf("who wants protobuf is given %q", kind)
 	}
 
 	var s api.MetricsSummary
