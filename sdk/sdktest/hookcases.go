@@ -87,6 +87,10 @@ func cleansUpUnseen(t tb, h *host) {
 	}
 }
 
+// givenUpAfter is how long a host waits that has no patience: some calls have
+// come to the plugin by then, and some have not.
+var givenUpAfter = []time.Duration{200 * time.Microsecond, 2 * time.Millisecond}
+
 func survivesGivenUp(t tb, h *host) {
 	l := h.lead(t)
 	for _, m := range course {
@@ -94,7 +98,7 @@ func survivesGivenUp(t tb, h *host) {
 			continue
 		}
 		exits := l.exits
-		for _, short := range []time.Duration{200 * time.Microsecond, 2 * time.Millisecond} {
+		for _, short := range givenUpAfter {
 			ctx, cancel := context.WithTimeout(t.Context(), short)
 			_ = l.call(ctx, t, m) // it may have been fast enough, or not
 			cancel()

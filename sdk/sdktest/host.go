@@ -564,10 +564,15 @@ func (s *started) recover() error {
 // until waits for a condition.
 func until(t tb, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
+	untilWithin(t, patience, what, ok)
+}
+
+func untilWithin(t tb, limit time.Duration, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
 	for !ok() {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited %v in vain until %s", patience, what)
+			t.Fatalf("waited %v in vain until %s", limit, what)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}

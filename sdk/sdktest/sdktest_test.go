@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"sync"
 	"syscall"
@@ -34,6 +35,7 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, "this is a plugin")
 			os.Exit(1)
 		}
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // nohup's would be that of its tasks
 		n := &naive{fault: os.Getenv(envFault), tasks: map[string]*naiveTask{}}
 		if n.fault == "talks before the handshake" {
 			fmt.Println("welcome")
@@ -454,8 +456,8 @@ func TestEachCaseCanFail(t *testing.T) {
 // TestCheck looks at what a person reads.
 func TestCheck(t *testing.T) {
 	// One case waits in vain for what the driver never does.
-	defer func(old, stay time.Duration) { patience, streamsStay = old, stay }(patience, streamsStay)
-	patience, streamsStay = 3*time.Second, 0
+	defer func(child, stay time.Duration) { lastChild, streamsStay = child, stay }(lastChild, streamsStay)
+	lastChild, streamsStay = time.Second, 0
 	var out bytes.Buffer
 	p := naivePlugin("")
 	p.Tasks = Tasks{} // to be guessed
