@@ -43,14 +43,20 @@ type host struct {
 	events []string
 }
 
-func (*host) Interpolate(_ context.Context, _ sdk.Scope, text string) (string, error) {
+func (*host) Interpolate(ctx context.Context, _ sdk.Scope, text string) (string, error) {
+	if err := ctx.Err(); err != nil {
+		return "", err
+	}
 	if strings.Contains(text, "${bad}") {
 		return "", errors.New("there is no bad")
 	}
 	return strings.ReplaceAll(text, "${who}", "world"), nil
 }
 
-func (*host) Exec(_ context.Context, s sdk.Scope, command []string, _ time.Duration) (*sdk.ExecResult, error) {
+func (*host) Exec(ctx context.Context, s sdk.Scope, command []string, _ time.Duration) (*sdk.ExecResult, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	if command[0] == "missing" {
 		return nil, sdk.ErrNoTask
 	}
@@ -58,7 +64,10 @@ func (*host) Exec(_ context.Context, s sdk.Scope, command []string, _ time.Durat
 	return &sdk.ExecResult{Stdout: []byte(s.Capability + " runs " + strings.Join(command, " ") + "\n"), Exit: sdk.ExitResult{ExitCode: code}}, nil
 }
 
-func (h *host) EmitEvent(_ context.Context, s sdk.Scope, event sdk.Event) error {
+func (h *host) EmitEvent(ctx context.Context, s sdk.Scope, event sdk.Event) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.events = append(h.events, event.Message)
@@ -68,6 +77,11 @@ func (h *host) EmitEvent(_ context.Context, s sdk.Scope, event sdk.Event) error 
 // exited tells a new hook with commands about the end of a task.
 func exited(t *testing.T, attachment map[string]any) (events []string, err error) {
 	t.Helper()
+	return exitedFor(t.Context(), t, attachment)
+}
+
+func exitedFor(ctx context.Context, t *testing.T, attachment map[string]any) (events []string, err error) {
+	t.Helper()
 	text, err := json.Marshal(map[string]any{"exited": attachment, "stop": nil})
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +90,7 @@ func exited(t *testing.T, attachment map[string]any) (events []string, err error
 	h := &Hook{}
 	h.commands.Store(true)
 	h.UseHost(host, sdk.Node{})
-	err = h.Exited(t.Context(), sdk.TaskExitedRequest{
+	err = h.Exited(ctx, sdk.TaskExitedRequest{
 		Grant: sdk.Grant{Capability: "key", Attachment: text},
 		Alloc: sdk.Alloc{ID: "1234", Name: "job.group[0]", Namespace: "default", JobID: "job", JobName: "Job", TaskGroup: "group", NodeName: "here"},
 		Task:  sdk.AllocTask{Name: "web"},
@@ -201,20 +215,29 @@ func TestPrestartIsNotRepeatedForWhatRuns(t *testing.T) {
 // TestNothingIsLeftOfACommandThatIsKilled looks for the child of a command.
 func TestNothingIsLeftOfACommandThatIsKilled(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pid")
-	a := sh("sleep 3600 & echo $! > $1; wait", file)
-	a["timeout"] = "500ms"
-	if _, err := exited(t, a); err == nil {
-		t.Fatal("no error")
+	ctx, kill := context.WithCancel(t.Context())
+	defer kill()
+	ended := make(chan error)
+	go func() {
+		_, err := exitedFor(ctx, t, sh("sleep 3600 & echo $! > $1; wait", file))
+		ended <- err
+	}()
+	var text []byte
+	for deadline := time.Now().Add(time.Minute); !strings.HasSuffix(string(text), "\n"); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the command does not begin")
+		}
+		text, _ = os.ReadFile(file)
 	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
+	kill()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Fatalf("error %v", err)
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil || strings.Contains(string(stat), ") Z") {

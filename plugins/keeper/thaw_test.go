@@ -11,7 +11,8 @@ import (
 
 func TestFrozenProcessesAreKilled(t *testing.T) {
 	group := filepath.Join("/sys/fs/cgroup/freezer", "keeper-test-"+strconv.Itoa(os.Getpid()))
-	if err := os.Mkdir(group, 0o755); err != nil {
+	err := os.Mkdir(group, 0o755)
+	if err != nil {
 		t.Skip("needs the right to make a cgroup of version 1: ", err)
 	}
 	t.Cleanup(func() {
@@ -29,6 +30,11 @@ func TestFrozenProcessesAreKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	for state := []byte(nil); string(state) != "FROZEN\n"; { // it takes effect by and by
+		if state, err = os.ReadFile(filepath.Join(group, "freezer.state")); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := task.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +48,7 @@ func TestFrozenProcessesAreKilled(t *testing.T) {
 	thaw(pid)
 	select {
 	case <-ended:
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the process is still frozen")
 	}
 }

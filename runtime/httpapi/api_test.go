@@ -264,7 +264,7 @@ func TestBlockingQuery(t *testing.T) {
 
 	// A change of something else does not end the wait, a change of the job does.
 	answered := make(chan *http.Response)
-	go func() { answered <- f.ask("GET", "/v1/job/web?index=1&wait=10s", nil) }()
+	go func() { answered <- f.ask("GET", "/v1/job/web?index=1&wait=60s", nil) }()
 	f.putJob(t, "other")
 	select {
 	case <-answered:
@@ -277,7 +277,7 @@ func TestBlockingQuery(t *testing.T) {
 	}
 
 	// So it is with what is not there yet.
-	go func() { answered <- f.ask("GET", "/v1/job/new?index=3&wait=10s", nil) }()
+	go func() { answered <- f.ask("GET", "/v1/job/new?index=3&wait=60s", nil) }()
 	f.putJob(t, "new")
 	if r := <-answered; r.StatusCode != 200 {
 		t.Errorf("status %d", r.StatusCode)
@@ -286,6 +286,11 @@ func TestBlockingQuery(t *testing.T) {
 
 func TestServeEndsWhatWaits(t *testing.T) {
 	f := newFixture(t, nil)
+	asked := make(chan struct{})
+	f.routes = []route{{"GET", "/v1/job/{id...}", func(a *API, r *request) (any, error) {
+		close(asked)
+		return a.readJob(r)
+	}, about{}}}
 	index := f.putJob(t, "web")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -304,7 +309,7 @@ func TestServeEndsWhatWaits(t *testing.T) {
 		_, _, err := client.Jobs().Info("web", &api.QueryOptions{WaitIndex: index, WaitTime: time.Minute})
 		answered <- err
 	}()
-	time.Sleep(50 * time.Millisecond)
+	<-asked
 	cancel()
 	for _, c := range []<-chan error{answered, served} {
 		select {
@@ -312,7 +317,7 @@ func TestServeEndsWhatWaits(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-		case <-time.After(5 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("it goes on")
 		}
 	}

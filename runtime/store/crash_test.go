@@ -46,7 +46,7 @@ func TestKilledWriterLosesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		// From the first change on, death may come at any moment.
-		kill := time.AfterFunc(30*time.Second, func() { cmd.Process.Kill() })
+		kill := time.AfterFunc(2*time.Minute, func() { cmd.Process.Kill() })
 		first := true
 		for lines := bufio.NewScanner(out); lines.Scan(); {
 			var w, n int
