@@ -23,7 +23,7 @@ func FuzzExecute(f *testing.F) {
 		n := newNode()
 		n.put("app", "w", "x")
 		n.services = []sdk.Service{{ID: "1", Name: "db", Tags: []string{"a"}}}
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		dir := t.TempDir()
 		task := newTask(n, sdk.Node{Region: "global"}, sdk.Scope{}, request{config: &config{}, namespace: "default", dir: sdk.TaskDir{Dir: dir, PrivateDir: dir}}, false)

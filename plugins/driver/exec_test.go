@@ -328,7 +328,7 @@ func TestExecOddServers(t *testing.T) {
 	for _, tt := range tests {
 		withOdd(t, tt.name, &odd{exec: tt.exec}, func(t *testing.T, d Driver, _ *process) {
 			var stdout bytes.Buffer
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			exit, err := d.ExecTaskStreaming(ctx, "id", Exec{Stdout: &stdout})
 			if tt.exit == nil {

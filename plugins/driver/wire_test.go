@@ -107,11 +107,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// goroutines waits a moment for the last goroutines to end, and returns the
-// stacks of those that do not.
+// goroutines waits for the last goroutines to end, and returns the stacks of
+// those that do not.
 func goroutines() []string {
 	var left []string
-	for range 200 {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		buf := make([]byte, 1<<20)
 		left = left[:0]
 		for stack := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
@@ -122,7 +122,6 @@ func goroutines() []string {
 		if len(left) == 0 {
 			return nil
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	return left
 }

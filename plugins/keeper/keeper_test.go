@@ -392,7 +392,7 @@ func TestHoldTakeDrop(t *testing.T) {
 	}
 	f.Close()
 	// A child that another test is about to start has the read end until it executes.
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		_, err := w.WriteString("x")
 		if errors.Is(err, unix.EPIPE) {
 			break
@@ -437,7 +437,7 @@ func TestSinkIsDrainedOnlyWithoutAgent(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("a plugin that logs waits for an agent that is gone")
 	}
 
@@ -591,7 +591,7 @@ func TestEphemeralKeeperEndsWhatAnotherOneStarted(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, pid := range append(below, p.PID) {
-		for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // as init would
 			if _, err := ProcessOf(pid); err != nil {
 				break
@@ -626,7 +626,7 @@ func TestManyWaitForOneProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var waiting sync.WaitGroup
 	for range 20 {

@@ -111,7 +111,7 @@ func TestHostileClients(t *testing.T) {
 			if err := conn.CloseWrite(); err != nil {
 				t.Fatal(err)
 			}
-			_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+			_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
 			if n, err := conn.Read(make([]byte, 100)); err == nil {
 				t.Errorf("%s: got %d bytes as an answer", name, n)
 			} else if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -126,7 +126,7 @@ func TestHostileClients(t *testing.T) {
 		if _, _, err := conn.WriteMsgUnix(frame(`{"op":"hello"}`), unix.UnixRights(many...), nil); err != nil {
 			t.Fatal(err)
 		}
-		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
 		if _, err := conn.Read(make([]byte, 100)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("read: %v", err)
 		}
@@ -160,7 +160,7 @@ func TestHostileClients(t *testing.T) {
 			}
 		}
 	})
-	for end := time.Now().Add(5 * time.Second); open() > before; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); open() > before; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("the keeper had %d descriptors and has %d", before, open())
 		}

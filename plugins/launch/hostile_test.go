@@ -231,7 +231,7 @@ func hostile(mode string) {
 var stdout, stderr = os.Stdout, os.Stderr
 
 // park waits for the end; long enough for any test, short enough to leave nothing.
-func park() { time.Sleep(time.Minute) }
+func park() { time.Sleep(2 * time.Minute) }
 
 func listen() net.Listener {
 	l, err := net.Listen("unix", filepath.Join(os.Getenv(plugin.EnvUnixSocketDir), fmt.Sprintf("own%d", os.Getpid())))

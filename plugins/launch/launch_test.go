@@ -46,7 +46,7 @@ func (l *logs) String() string {
 // await waits for a line with all the parts.
 func (l *logs) await(t *testing.T, parts ...string) {
 	t.Helper()
-	for range 200 {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		for line := range strings.SplitSeq(l.String(), "\n") {
 			found := true
 			for _, p := range parts {
@@ -56,7 +56,6 @@ func (l *logs) await(t *testing.T, parts ...string) {
 				return
 			}
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
 	t.Errorf("no log line with %q in:\n%.4000s", parts, l.String())
 }
@@ -94,8 +93,8 @@ func newConfig(t testing.TB, mode string) (Config, *logs) {
 		SocketDir:    dir,
 		Keeper:       newDirect(t),
 		Logger:       hclog.New(&hclog.LoggerOptions{Output: out, Level: hclog.Trace, Name: "host"}),
-		StartTimeout: 20 * time.Second,
-		CallTimeout:  20 * time.Second,
+		StartTimeout: time.Minute,
+		CallTimeout:  time.Minute,
 	}, out
 }
 
@@ -113,7 +112,9 @@ func mustStart(t testing.TB, cfg Config) *Plugin {
 // is ready, and the error that names it.
 func TestLaunchErrors(t *testing.T) {
 	t.Parallel()
-	short := func(c *Config) { c.StartTimeout, c.CallTimeout = 2*time.Second, 2*time.Second }
+	// The one that a case is about: the machine may be slow with the rest.
+	short := func(c *Config) { c.StartTimeout = 5 * time.Second }
+	shortCall := func(c *Config) { c.CallTimeout = 3 * time.Second }
 	tests := []struct {
 		mode  string
 		want  []string // in the error, after the plugin's name and file
@@ -122,7 +123,7 @@ func TestLaunchErrors(t *testing.T) {
 		{"text", []string{`wrote "Starting up, please wait …" on stdout`, "logs to stderr"}, nil},
 		{"text-exit", []string{`wrote "usage: hello [flags]" on stdout`, "it exited with code 2"}, nil},
 		{"partial-exit", []string{`wrote "1|2|un" on stdout`, "it exited with code 6"}, nil},
-		{"partial", []string{"timeout while waiting for plugin to start", "2s", `only "1|2|un" without a line end`}, short},
+		{"partial", []string{"timeout while waiting for plugin to start", "5s", `only "1|2|un" without a line end`}, short},
 		{"silent", []string{"timeout while waiting for plugin to start", "last words on stderr: waiting for the moon"}, short},
 		{"closed-stdout", []string{"closed its stdout without a handshake line"}, nil},
 		{"line=9|2|unix|/x|grpc|", []string{"incompatible core API version", "version 9"}, nil},
@@ -149,7 +150,7 @@ func TestLaunchErrors(t *testing.T) {
 			}
 			c.Args[2] += "=" + dir
 		}},
-		{"mute", []string{"connect: no answer within 2s"}, short},
+		{"mute", []string{"connect: no answer within 3s"}, shortCall},
 		{"no-services", []string{"PluginInfo", "unknown service"}, nil},
 		{"info=;1;v0.1.0;", []string{`calls itself ""`}, nil},
 		{"info=../x;1;v0.1.0;", []string{`calls itself "../x"`}, nil},
@@ -158,10 +159,10 @@ func TestLaunchErrors(t *testing.T) {
 		{"info=x;1;v0.2.0,v3;", []string{"no compatible API versions", "v0.2.0, v3"}, nil},
 		{"info=x;1;xyz;", []string{`malformed version: "xyz"`}, nil},
 		{"info=x;1;v0.1.0;other", []string{"plugin is of unknown type"}, nil},
-		{"hang=PluginInfo", []string{"PluginInfo: no answer within 2s"}, short},
-		{"hang=ConfigSchema", []string{"ConfigSchema: no answer within 2s"}, short},
-		{"hang=SetConfig", []string{"SetConfig: no answer within 2s"}, short},
-		{"hang=Init", []string{"Init: no answer within 2s"}, short},
+		{"hang=PluginInfo", []string{"PluginInfo: no answer within 3s"}, shortCall},
+		{"hang=ConfigSchema", []string{"ConfigSchema: no answer within 3s"}, shortCall},
+		{"hang=SetConfig", []string{"SetConfig: no answer within 3s"}, shortCall},
+		{"hang=Init", []string{"Init: no answer within 3s"}, shortCall},
 		{"exit-in=PluginInfo", []string{"PluginInfo: exited with code 5", "leaving in PluginInfo"}, nil},
 		{"exit-in=SetConfig", []string{"SetConfig: exited with code 5"}, nil},
 		{"exit-in=Init", []string{"Init: exited with code 5"}, nil},
@@ -317,11 +318,7 @@ func TestStart(t *testing.T) {
 		t.Errorf("unreachable: %v", err)
 	}
 
-	began := time.Now()
 	p.Stop(t.Context())
-	if d := time.Since(began); d > time.Second {
-		t.Errorf("an orderly stop took %v", d)
-	}
 	out.await(t, "host.tester", "shutdown")
 	if err := p.Exit(); !strings.Contains(err.Error(), "exited with code 0") {
 		t.Errorf("exit: %v", err)
@@ -389,12 +386,8 @@ func TestChildHoldsStreams(t *testing.T) {
 	t.Parallel()
 	cfg, out := newConfig(t, "holder=serve")
 	p := mustStart(t, cfg)
-	began := time.Now()
 	p.Kill()
 	<-p.Done()
-	if d := time.Since(began); d > time.Second {
-		t.Errorf("the end was known after %v", d)
-	}
 	if err := p.Exit(); !strings.Contains(err.Error(), "killed by signal 9") {
 		t.Errorf("exit: %v", err)
 	}
@@ -407,7 +400,7 @@ func TestChildHoldsStreams(t *testing.T) {
 	killByArg(t, "held=serve", cfg.SocketDir)
 	select {
 	case <-p.Drained():
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("not drained after the child's end")
 	}
 }
@@ -436,20 +429,22 @@ func TestStubbornPluginIsKilled(t *testing.T) {
 	p := mustStart(t, cfg)
 	began := time.Now()
 	p.Stop(t.Context())
-	if d := time.Since(began); d < 3900*time.Millisecond || d > 8*time.Second {
+	if d := time.Since(began); d < 3900*time.Millisecond {
 		t.Errorf("stop took %v, want 2s for Shutdown and 2s of grace", d)
 	}
 	out.await(t, "failed to exit gracefully")
 
-	cfg, _ = newConfig(t, "stubborn")
+	// Nothing of that when the context has ended.
+	cfg, out = newConfig(t, "stubborn")
 	p = mustStart(t, cfg)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	began = time.Now()
-	p.Stop(ctx)
-	if d := time.Since(began); d > time.Second {
-		t.Errorf("stop with an ended context took %v", d)
+	if p.waitDone(ctx, time.Hour) {
+		t.Error("it has ended by itself")
 	}
+	p.Stop(ctx)
+	out.await(t, "driver shutdown", "context canceled")
+	out.await(t, "failed to exit gracefully")
 }
 
 func TestDeafPlugin(t *testing.T) {
@@ -457,11 +452,8 @@ func TestDeafPlugin(t *testing.T) {
 	cfg, _ := newConfig(t, "deaf")
 	p := mustStart(t, cfg)
 	var err error
-	for range 100 {
-		if err = p.Unreachable(t.Context()); err != nil {
-			break
-		}
-		time.Sleep(50 * time.Millisecond)
+	for end := time.Now().Add(time.Minute); err == nil && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		err = p.Unreachable(t.Context())
 	}
 	if err == nil || !strings.Contains(err.Error(), "does not answer on its socket any more") {
 		t.Errorf("unreachable: %v", err)

@@ -59,7 +59,7 @@ func (c *terminal) say(text string) {
 
 // hear reads one message, or why there is none.
 func (c *terminal) hear() string {
-	ctx, cancel := context.WithTimeout(c.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
 	defer cancel()
 	kind, text, err := c.Read(ctx)
 	var closed websocket.CloseError
@@ -87,7 +87,7 @@ func soonClosed(t *testing.T, what string, c <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-c:
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal(what + ": not yet")
 	}
 }

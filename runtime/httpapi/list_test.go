@@ -147,7 +147,7 @@ func FuzzFilter(f *testing.F) {
 		r := listRequest(t, "filter="+url.QueryEscape(expression))
 		begin := time.Now()
 		got, err := page(r, []*api.Job{job, job}, func(j *api.Job) place { return named("", *j.ID) }, asIs)
-		if took := time.Since(begin); took > 10*time.Second {
+		if took := time.Since(begin); took > time.Minute {
 			t.Errorf("%q takes %v", expression, took)
 		}
 		if err == nil && len(got) == 1 {

@@ -118,7 +118,7 @@ func killWhileWriting(t *testing.T, path string, strike func()) {
 func (s *setting) replaced(now func() keeper.Process, old keeper.Process) {
 	s.t.Helper()
 	kill(s.t, old)
-	for end := time.Now().Add(10 * time.Second); now() == old; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); now() == old; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			s.t.Fatalf("nobody replaces process %d", old.PID)
 		}

@@ -91,7 +91,7 @@ func TestCollectorQuits(t *testing.T) {
 	if err := l.send(&message{Op: opQuit}); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if status, err := s.keeper.Wait(ctx, old); err != nil || status != (keeper.Status{}) {
 		t.Errorf("it ended with %v, %v", status, err)

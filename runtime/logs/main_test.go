@@ -189,7 +189,7 @@ func endKeeper(t *testing.T, k *keeper.Client) {
 
 func waitGone(t *testing.T, p keeper.Process) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); p.Alive(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); p.Alive(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Errorf("process %d does not end", p.PID)
 			_ = p.Signal(unix.SIGKILL)
@@ -264,7 +264,7 @@ func (s *setting) files(stream Stream) (names []string, all []byte) {
 func (s *setting) await(stream Stream, want string) {
 	s.t.Helper()
 	var got []byte
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if _, got = s.files(stream); string(got) == want {
 			return
 		}

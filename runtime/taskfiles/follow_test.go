@@ -50,7 +50,7 @@ func (f *follower) expect(t testing.TB, data, event string, offset int64) {
 		}
 	case err := <-f.ended:
 		t.Fatalf("ended with %v, want %q %q", err, data, event)
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatalf("nothing comes, want %q %q", data, event)
 	}
 }
@@ -61,7 +61,7 @@ func (f *follower) end(t testing.TB) error {
 	select {
 	case err := <-f.ended:
 		return err
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("it goes on")
 		return nil
 	}
@@ -192,7 +192,7 @@ func TestManyFollowers(t *testing.T) {
 	for _, f := range followers {
 		_ = f.end(t)
 	}
-	for deadline := time.Now().Add(30 * time.Second); runtime.NumGoroutine() > goroutines || descriptors(t) > open; {
+	for deadline := time.Now().Add(time.Minute); runtime.NumGoroutine() > goroutines || descriptors(t) > open; {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d goroutines, %d before; %d descriptors, %d before", runtime.NumGoroutine(), goroutines, descriptors(t), open)
 		}

@@ -122,7 +122,7 @@ func start(t *testing.T, s *sdk.Start, c Command) *Process {
 
 func destroy(t *testing.T, p *Process) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := p.Kill(ctx); err != nil {
 		t.Errorf("kill: %v", err)
@@ -137,7 +137,7 @@ func destroy(t *testing.T, p *Process) {
 
 func wait(t *testing.T, p *Process) sdk.ExitResult {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	result, err := p.Wait(ctx)
 	if err != nil {
@@ -169,7 +169,7 @@ func number(t *testing.T, text string) int {
 
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain until %s", what)
