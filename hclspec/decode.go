@@ -19,6 +19,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
 )
 
+var verbatim = strings.NewReplacer("${", "$${", "%{", "%%{")
+
+// Verbatim makes a text that Decode reads as the text, and not as a template.
+func Verbatim(text string) string { return verbatim.Replace(text) }
+
 // Decode reads a config block, which is a map as encoding/json or a job file
 // makes it, into the value that s describes. Every string and every key in it
 // is a template and sees vars and a few functions; nil vars mean that variables

@@ -223,6 +223,7 @@ func TestTemplates(t *testing.T) {
 		want cty.Value
 	}{
 		{"an escape is undone", "$${FOO} %%{if}", cty.StringVal("${FOO} %{if}")},
+		{"what is meant as it stands", Verbatim("${FOO} %{if} $${x} $ %"), cty.StringVal("${FOO} %{if} $${x} $ %")},
 		{"spaces are allowed", "${ FOO }", cty.StringVal("foo")},
 		{"any name is in env", `${env["dotted.name"]}`, cty.StringVal("dotted")},
 		{"names with dots nest", "${attr.cpu.arch}", cty.StringVal("amd64")},

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 
 	"github.com/hashicorp/hcl/v2"
@@ -17,6 +16,7 @@ import (
 	"github.com/zclconf/go-cty/cty"
 	ctyjson "github.com/zclconf/go-cty/cty/json"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
 	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
 )
@@ -161,8 +161,7 @@ func body(attribute *hcl.Attribute, script string) (map[string]any, hcl.Diagnost
 	var variables map[string]cty.Value
 	if script != "" {
 		// What the value becomes is a template once more, as in any config block.
-		escaped := strings.NewReplacer("${", "$${", "%{", "%%{").Replace(script)
-		variables = map[string]cty.Value{"script": cty.StringVal(escaped)}
+		variables = map[string]cty.Value{"script": cty.StringVal(hclspec.Verbatim(script))}
 	}
 	value, diags := attribute.Expr.Value(&hcl.EvalContext{Variables: variables})
 	if diags.HasErrors() {

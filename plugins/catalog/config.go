@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/zclconf/go-cty/cty"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
 )
 
@@ -163,7 +164,7 @@ func (p *parser) value(expr hclsyntax.Expression) any {
 		var sb strings.Builder
 		for _, part := range e.Parts {
 			if lit, ok := part.(*hclsyntax.LiteralValueExpr); ok && lit.Val.Type().Equals(cty.String) {
-				sb.WriteString(escapeTemplate(lit.Val.AsString()))
+				sb.WriteString(hclspec.Verbatim(lit.Val.AsString()))
 				continue
 			}
 			switch part.(type) {
@@ -192,17 +193,12 @@ func (p *parser) template(expr hclsyntax.Expression) string {
 	return "${" + string(expr.Range().SliceBytes(p.src)) + "}"
 }
 
-// escapeTemplate makes a literal survive another reading as a template.
-func escapeTemplate(s string) string {
-	return strings.NewReplacer("${", "$${", "%{", "%%{").Replace(s)
-}
-
 func plain(val cty.Value) any {
 	switch {
 	case val.IsNull():
 		return nil
 	case val.Type() == cty.String:
-		return escapeTemplate(val.AsString())
+		return hclspec.Verbatim(val.AsString())
 	case val.Type() == cty.Bool:
 		return val.True()
 	case val.Type() == cty.Number:

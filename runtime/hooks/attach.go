@@ -115,15 +115,15 @@ func parseAttachment(text string) (map[string]any, error) {
 	return config, nil
 }
 
-// literal makes texts survive a schema, which takes them for templates.
+// literal makes texts and keys survive a schema, which takes them for templates.
 func literal(v any) any {
 	switch v := v.(type) {
 	case string:
-		return strings.NewReplacer("${", "$${", "%{", "%%{").Replace(v)
+		return hclspec.Verbatim(v)
 	case map[string]any:
 		out := make(map[string]any, len(v))
 		for key := range v {
-			out[key] = literal(v[key])
+			out[hclspec.Verbatim(key)] = literal(v[key])
 		}
 		return out
 	case []any:

@@ -487,6 +487,7 @@ func TestAttachment(t *testing.T) {
 		"count": hclspec.Default(hclspec.Attr("count", "number", false), hclspec.Literal("3")),
 		"words": hclspec.Attr("words", "list(string)", false),
 	})
+	labels := hclspec.Object(map[string]*hclspec.Spec{"labels": hclspec.Attr("labels", "map(string)", false)})
 	for _, c := range []struct {
 		what     string
 		job      string
@@ -497,6 +498,7 @@ func TestAttachment(t *testing.T) {
 		{"defaults", `{"url": "u"}`, nil, schema, `{"count":3,"url":"u","words":null}`},
 		{"the operator has the last word", `{"url": "job", "count": 9007199254740993}`, map[string]any{"url": "operator"}, schema, `{"count":9007199254740993,"url":"operator","words":null}`},
 		{"what looks like a template stays", `{"url": "${env.X} %{if}", "words": ["$${x}"]}`, nil, schema, `{"count":3,"url":"${env.X} %{if}","words":["$${x}"]}`},
+		{"in a key, too", `{"labels": {"${x}": "y"}}`, nil, labels, `{"labels":{"${x}":"y"}}`},
 		{"nothing", "", nil, nil, ""},
 		{"an unknown key", `{"url": "u", "ulr": 1}`, nil, schema, "ulr"},
 		{"a missing key", `{}`, nil, schema, "url"},
