@@ -70,7 +70,8 @@ type AllocPostrunRequest struct {
 }
 
 // AllocDestroy runs when the allocation is removed from the node. It may come
-// without Prerun. Errors are joined and returned to who removes it.
+// without Prerun. An error of a hook in a plugin is logged, and the call is made
+// again; others are joined and returned to who removes it.
 type AllocDestroy interface {
 	Destroy(ctx context.Context, req AllocDestroyRequest) error
 }

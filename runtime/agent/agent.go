@@ -278,7 +278,16 @@ func (a *Agent) Run(ctx context.Context) {
 	if a.temporary {
 		nodes.CollectAll() // what hooks have made besides the directories
 	}
+	if a.forget {
+		settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastPatience)
+		defer cancel()
+		a.hooks.Settle(settling)
+	}
 }
+
+// lastPatience is how long hooks have to make up for what they owe, when nobody will
+// know of it any more.
+const lastPatience = 10 * time.Second
 
 // Alloc returns the runner of an allocation, nil if nothing of it is here.
 func (a *Agent) Alloc(id string) *allocrunner.Runner {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
@@ -80,7 +81,7 @@ func (a *Agent) makeHooks() error {
 		Rules:      a.config.Hooks,
 		Limits:     a.config.HookLimits,
 		Capability: key.Capability,
-		Debts:      debts{a.store},
+		Debts:      debts{a.store, a.logger},
 		Logger:     a.logger,
 	})
 	a.hookHost, err = hookhost.Serve(hookhost.Config{
@@ -133,7 +134,10 @@ func attachmentFault(at model.HookAttachment, err error) model.Refusal {
 const debtFact = "hook_debt/"
 
 // debts keeps in the state what hooks owe.
-type debts struct{ store *store.Store }
+type debts struct {
+	store  *store.Store
+	logger hclog.Logger
+}
 
 // Debts implements hooks.Debts.
 func (d debts) Debts() (list []hooks.Debt) {
@@ -141,9 +145,12 @@ func (d debts) Debts() (list []hooks.Debt) {
 	for _, name := range snapshot.Facts(debtFact) {
 		var debt hooks.Debt
 		known, err := snapshot.Fact(name, &debt)
-		if err == nil && known && snapshot.Allocation(nil, debt.AllocID) != nil {
+		if err == nil && known && (snapshot.Allocation(nil, debt.AllocID) != nil || time.Now().Before(debt.Until)) {
 			list = append(list, debt)
 			continue
+		}
+		if !debt.Until.IsZero() {
+			d.logger.Warn("hook has not cleaned up, and is not told again", "hook", debt.Hook, "alloc_id", debt.AllocID, "moment", debt.Moment)
 		}
 		_, _ = d.store.Update(context.Background(), func(tx *store.Txn) error { // or the next time
 			tx.DeleteFact(name)

@@ -77,6 +77,30 @@ func (r taskRecords) TaskState(allocID, task string) (*api.TaskState, error) {
 	return r.store.Snapshot().TaskState(allocID, task)
 }
 
+// AllocHooks implements allocrunner.Records.
+func (r taskRecords) AllocHooks(allocID string) map[string]string {
+	return allocHooks(r.store.Snapshot().Reader, allocID)
+}
+
+// attachedFact begins the names of the records of the hooks that ended allocations
+// have had, by the names of the hooks: they are told when it is removed.
+const attachedFact = "attached/"
+
+// allocHooks returns the hooks that an allocation has had, with their configurations.
+// While it runs that is in the records of its tasks.
+func allocHooks(r store.Reader, allocID string) (all map[string]string) {
+	if known, err := r.Fact(attachedFact+allocID, &all); err == nil && known {
+		return all
+	}
+	all = make(map[string]string)
+	for _, task := range r.LocalTasks(allocID) {
+		if local, _, err := r.TaskLocal(allocID, task); err == nil {
+			maps.Copy(all, local.AllocHooks)
+		}
+	}
+	return all
+}
+
 // remainsFact begins the names of the records of allocations that are deleted and
 // not off the disk: what its hooks must know when they are told of its end.
 const remainsFact = "remains/"
@@ -224,6 +248,7 @@ func (a *Agent) clearOrphan(ctx context.Context, up drivers, o orphan) error {
 func forget(tx *store.Txn, id string) {
 	tx.ForgetAllocation(id)
 	tx.DeleteFact(remainsFact + id)
+	tx.DeleteFact(attachedFact + id)
 }
 
 // taskDirs returns the names of the tasks that have a directory.

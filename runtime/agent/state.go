@@ -175,6 +175,9 @@ func (t *transaction) PutEnded(allocID string) {
 		return // there is nobody left who would ask
 	}
 	t.tx.PutFact(endedFact+allocID, true)
+	if hooks := allocHooks(t.tx.Reader, allocID); len(hooks) > 0 {
+		t.tx.PutFact(attachedFact+allocID, hooks)
+	}
 	t.tx.ForgetAllocation(allocID)
 	t.acts = true
 }

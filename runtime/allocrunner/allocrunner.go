@@ -47,7 +47,7 @@ type Config struct {
 	// Restored says that an earlier agent has had the allocation: what there are
 	// records of is taken over. Without a single record the allocation is new.
 	Restored bool
-	Records  Records // of the earlier agent; required with Restored
+	Records  Records // required with Restored; nil knows nothing
 	Rebooted bool    // the machine was started again since
 
 	// Previous returns a channel that is closed when nothing of another

@@ -18,11 +18,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// Records is where the records of an earlier agent are read. A snapshot of
-// runtime/store is one.
+// Records is where the records of an earlier agent are read.
 type Records interface {
 	TaskLocal(allocID, task string) (taskrunner.LocalState, bool, error)
 	TaskState(allocID, task string) (*api.TaskState, error)
+
+	// AllocHooks returns the hooks that an earlier agent had attached to an
+	// allocation, with their configurations; those of one that has ended, too.
+	AllocHooks(allocID string) map[string]string
 }
 
 // rememberer is what Drivers may be: it knows whether the plugin of a driver

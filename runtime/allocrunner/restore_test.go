@@ -119,6 +119,16 @@ func (l *ledger) TaskLocal(_, task string) (taskrunner.LocalState, bool, error) 
 	return s, ok, nil
 }
 
+func (l *ledger) AllocHooks(string) map[string]string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := make(map[string]string)
+	for _, local := range l.locals {
+		maps.Copy(all, local.AllocHooks)
+	}
+	return all
+}
+
 func (l *ledger) TaskState(_, task string) (*api.TaskState, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

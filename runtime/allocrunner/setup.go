@@ -98,8 +98,7 @@ func (r *Runner) makeTaskHooks(runner *taskrunner.Runner, t *api.Task) []hook.Ho
 		}
 	}
 	if factory := r.config.Hooks; factory != nil {
-		before, _ := runner.Attachments()
-		list = append(list, r.noteHooks(factory.TaskHooks(r.config.Alloc, t, r.hookContext(t.Name, runner.EmitEvent, before)))...)
+		list = append(list, r.noteHooks(factory.TaskHooks(r.config.Alloc, t, r.hookContext(t.Name, runner.EmitEvent, runner.Attachments())))...)
 	}
 	list = append(list, hooks.Ordered{Order: hooks.OrderLogs, Hook: hooks.NewLogs(r.config.Logs, func() (logs.Task, bool) {
 		return r.logsOf(t), !logsDisabled(t) && !runner.Capabilities().DisableLogCollection
@@ -115,7 +114,7 @@ func (r *Runner) makeTaskHooks(runner *taskrunner.Runner, t *api.Task) []hook.Ho
 }
 
 // hookContext ties hooks of a factory to this allocation, or to a task of it.
-// Before are the hooks that it had under an earlier agent.
+// Before are the hooks that it has had before.
 func (r *Runner) hookContext(task string, emit func(*api.TaskEvent), before map[string]string) hooks.Context {
 	return hooks.Context{
 		AllocID: r.id, Task: task, Emit: emit, Before: before,
@@ -123,15 +122,13 @@ func (r *Runner) hookContext(task string, emit func(*api.TaskEvent), before map[
 	}
 }
 
-// attachments are the hooks that the allocation had under an earlier agent, with
-// their configurations.
+// attachments are the hooks that the allocation has had before, with their
+// configurations.
 func (r *Runner) attachments() map[string]string {
-	all := make(map[string]string)
-	for _, t := range r.tasks {
-		_, of := t.Attachments()
-		maps.Copy(all, of)
+	if r.config.Records == nil {
+		return nil
 	}
-	return all
+	return r.config.Records.AllocHooks(r.id)
 }
 
 // keepAttachments has the next agent find those of the allocation's own hooks.

@@ -131,12 +131,12 @@ func TestFormerHookSeesTheEnd(t *testing.T) {
 		if err != nil || !maps.Equal(answer.State, state) {
 			t.Errorf("prestart of %s: %v, %v", p.Name(), answer, err)
 		}
-		err = errors.Join(p.Prerun(t.Context(), hook.AllocPrerunRequest{}), p.Postrun(t.Context(), hook.AllocPostrunRequest{}), p.Stop(t.Context(), hook.TaskStopRequest{}))
+		err = errors.Join(p.Prerun(t.Context(), hook.AllocPrerunRequest{}), p.Postrun(t.Context(), hook.AllocPostrunRequest{}), p.Stop(t.Context(), hook.TaskStopRequest{}), p.Destroy(t.Context(), hook.AllocDestroyRequest{}))
 		if err != nil {
 			t.Errorf("%s: %v", p.Name(), err)
 		}
 	}
-	if got, want := fmt.Sprint(called), `[postrun {"pool":"a"} stop {"pool":"a"}]`; got != want {
+	if got, want := fmt.Sprint(called), `[postrun {"pool":"a"} stop {"pool":"a"} destroy {"pool":"a"}]`; got != want {
 		t.Errorf("called %s, want %s", got, want)
 	}
 	if len(s.events)+len(s.debts) > 0 {

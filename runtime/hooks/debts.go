@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -12,7 +14,8 @@ import (
 )
 
 // Debt is a moment that is there to clean up and has failed. It is made up for
-// when the plugin is there again, as long as there is a record of the allocation.
+// when the plugin is there again, as long as there is a record of the allocation, or
+// until a time.
 type Debt struct {
 	Hook    string
 	AllocID string
@@ -20,6 +23,8 @@ type Debt struct {
 	Moment  hook.Moment
 	Postrun *hook.AllocPostrunRequest `json:",omitempty"`
 	Stop    *hook.TaskStopRequest     `json:",omitempty"`
+	Destroy *hook.AllocDestroyRequest `json:",omitempty"`
+	Until   time.Time                 // of what outlives the record
 
 	// How it was attached.
 	Job string          `json:",omitempty"`
@@ -44,6 +49,10 @@ const (
 	mostDebtPause = time.Minute
 )
 
+// destroyPatience is how long Destroy is owed of an allocation of which there is no
+// record: a plugin that never succeeds must not fill the state.
+const destroyPatience = 24 * time.Hour
+
 // owe keeps what has failed for later. The error says so.
 func (p *Plugin) owe(d Debt, err error) error {
 	d.Hook, d.AllocID, d.Task = p.name, p.context.AllocID, p.context.Task
@@ -54,6 +63,9 @@ func (p *Plugin) owe(d Debt, err error) error {
 	}
 	if d.Stop != nil {
 		d.Stop.Grant = hook.Grant{}
+	}
+	if d.Destroy != nil {
+		d.Destroy.Grant = hook.Grant{}
 	}
 	if putErr := p.plugins.config.Debts.PutDebt(d); putErr != nil {
 		return fmt.Errorf("%w; it is not tried again: %v", err, putErr)
@@ -101,6 +113,23 @@ func (p *Plugins) Run(ctx context.Context) {
 	}
 }
 
+// Settle makes up for what can be made up for before ctx ends, and tells of what is
+// left, for an agent after which there is none. Run must have returned.
+func (p *Plugins) Settle(ctx context.Context) {
+	indebted := make(map[string]bool)
+	for _, d := range p.config.Debts.Debts() {
+		indebted[d.Hook] = true
+	}
+	var settling sync.WaitGroup
+	for name := range indebted {
+		settling.Go(func() { p.settleAll(ctx, name, nil) })
+	}
+	settling.Wait()
+	for _, d := range p.config.Debts.Debts() {
+		p.logger.Warn("hook has not cleaned up, and is not told again", "hook", d.Hook, "alloc_id", d.AllocID, "task", d.Task, "moment", d.Moment)
+	}
+}
+
 // settleAll makes up for what one hook owes, until that is nothing or ctx ends.
 func (p *Plugins) settleAll(ctx context.Context, hook string, fresh <-chan struct{}) {
 	for between := debtPause; p.settleSome(ctx, hook); {
@@ -115,7 +144,9 @@ func (p *Plugins) settleAll(ctx context.Context, hook string, fresh <-chan struc
 // settleSome makes up for what can be made up for now, and reports whether something
 // is left to be tried again.
 func (p *Plugins) settleSome(ctx context.Context, hook string) (left bool) {
-	for _, d := range p.config.Debts.Debts() {
+	debts := p.config.Debts.Debts()
+	slices.SortStableFunc(debts, func(a, b Debt) int { return a.Until.Compare(b.Until) }) // destroy is the last of each
+	for _, d := range debts {
 		if d.Hook != hook || ctx.Err() != nil {
 			continue
 		}
@@ -159,6 +190,10 @@ func (p *Plugins) settle(ctx context.Context, d Debt) error {
 			request := *d.Stop
 			request.Grant = a.Grant
 			return r.Stop(ctx, request)
+		case d.Destroy != nil:
+			request := *d.Destroy
+			request.Grant = a.Grant
+			return r.Destroy(ctx, request)
 		}
 		return nil
 	})

@@ -41,23 +41,10 @@ func (p *Plugin) Postrun(ctx context.Context, req hook.AllocPostrunRequest) erro
 	return p.callOrOwe(ctx, Debt{Moment: hook.Postrun, Postrun: &req}, filled(Remote.Postrun, &req, &req.Grant, &req.Alloc))
 }
 
-// Destroy implements hook.AllocDestroy. It is repeated for as long as one call may
-// take: after it there is no record with which it could wait.
+// Destroy implements hook.AllocDestroy. What fails is done later.
 func (p *Plugin) Destroy(ctx context.Context, req hook.AllocDestroyRequest) error {
-	for end := time.Now().Add(momentTimeout); ; {
-		err := p.twice(ctx, hook.Destroy, filled(Remote.Destroy, &req, &req.Grant, &req.Alloc))
-		if err == nil || ctx.Err() != nil {
-			return err
-		}
-		if time.Now().After(end) {
-			return p.fail(hook.Destroy, err)
-		}
-		select {
-		case <-time.After(debtPause):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+	debt := Debt{Moment: hook.Destroy, Destroy: &req, Until: time.Now().Add(destroyPatience)}
+	return p.callOrOwe(ctx, debt, filled(Remote.Destroy, &req, &req.Grant, &req.Alloc))
 }
 
 // ShutdownAlloc implements hook.AllocShutdown.

@@ -165,9 +165,8 @@ func (p *Plugin) repeat(ctx context.Context, m hook.Moment, f call) error {
 	})
 }
 
-// ends are the moments of a hook that was attached once. What it was attached to is
-// forgotten when nothing runs any more.
-var ends = map[hook.Moment]bool{hook.PreKill: true, hook.PreKilling: true, hook.Exited: true, hook.Stop: true, hook.Postrun: true}
+// ends are the moments of a hook that was attached once.
+var ends = map[hook.Moment]bool{hook.PreKill: true, hook.PreKilling: true, hook.Exited: true, hook.Stop: true, hook.Postrun: true, hook.Destroy: true}
 
 // asked is what a request of this call has besides what the runner knows.
 type asked struct {
@@ -279,16 +278,16 @@ func (p *Plugin) applies(d *hook.Description) bool {
 
 // fail draws the consequences of an error.
 func (p *Plugin) fail(m hook.Moment, err error) error {
+	if m == hook.Destroy { // the tasks are gone that could have an event
+		p.logger.Warn("hook failed", "hook", p.name, "moment", m, "error", err)
+		return nil
+	}
 	p.logger.Info("hook failed", "hook", p.name, "moment", m, "error", err) // for users it is an event
 	var trouble *troubleError
 	is := errors.As(err, &trouble)
 	cause := err
 	err = fmt.Errorf("%s: %w", m, err)
 	switch {
-	case m == hook.Destroy:
-		if p.rule.Warn {
-			return nil // the tasks are gone that could have the event
-		}
 	case p.rule.Warn:
 		p.context.Emit(model.EventHookFailed(p.name, err.Error()+" (on_error is warn)"))
 		return nil

@@ -268,24 +268,50 @@ func prestart(ctx context.Context, p *Plugin) error {
 	return err
 }
 
-func TestDestroyIsRepeated(t *testing.T) {
+// What Destroy has failed at is owed for a day: there is no record any more that says
+// for how long. It comes after what else is owed.
+func TestDestroyIsOwed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, c := range []struct {
-			failures int
-			took     time.Duration
-			fails    bool
-		}{{3, 3 * time.Second, false}, {1000, 11 * time.Second, true}} {
-			s := &stage{takes: takes(hook.Destroy), called: func(n int, _ hook.Moment, _ hook.Grant, _ hook.Alloc) error {
-				if n <= c.failures {
-					return errors.New("busy")
-				}
-				return nil
-			}}
-			began := time.Now()
-			err := attached(s, "").Destroy(t.Context(), hook.AllocDestroyRequest{})
-			if (err != nil) != c.fails || time.Since(began) != c.took {
-				t.Errorf("%d failures: %v after %v", c.failures, err, time.Since(began))
+		var called []string
+		s := &stage{takes: takes(hook.Destroy, hook.Stop, hook.Postrun), called: func(n int, m hook.Moment, _ hook.Grant, _ hook.Alloc) error {
+			if n <= 3 {
+				return errors.New("busy")
 			}
+			called = append(called, m.String())
+			return nil
+		}}
+		p := attached(s, "")
+		if err := p.Destroy(t.Context(), hook.AllocDestroyRequest{Alloc: hook.Alloc{ID: "a"}}); err != nil {
+			t.Errorf("the removal fails: %v", err)
+		}
+		d := s.debts["a//stamp/destroy"]
+		if d.Destroy == nil || d.Destroy.Alloc.ID != "a" || d.Destroy.Capability != "" || time.Until(d.Until) != 24*time.Hour {
+			t.Fatalf("debts %+v", s.debts)
+		}
+		if err := errors.Join(p.Stop(t.Context(), hook.TaskStopRequest{}), p.Postrun(t.Context(), hook.AllocPostrunRequest{})); err == nil {
+			t.Error("no error")
+		}
+		p.plugins.Settle(t.Context())
+		slices.Sort(called[:2])
+		if !slices.Equal(called, []string{"postrun", "stop", "destroy"}) || len(s.debts) > 0 {
+			t.Errorf("called %q, debts %v", called, s.debts)
+		}
+	})
+}
+
+// An agent after which there is none does not try for ever.
+func TestSettleGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stage{takes: takes(hook.Destroy), called: func(int, hook.Moment, hook.Grant, hook.Alloc) error { return errors.New("busy") }}
+		p := attached(s, "")
+		if err := p.Destroy(t.Context(), hook.AllocDestroyRequest{}); err != nil {
+			t.Error(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		p.plugins.Settle(ctx)
+		if ctx.Err() == nil || s.n.Load() < 3 || len(s.debts) != 1 {
+			t.Errorf("after %d calls: %v, debts %v", s.n.Load(), ctx.Err(), s.debts)
 		}
 	})
 }

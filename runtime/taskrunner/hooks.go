@@ -117,17 +117,16 @@ func (r *Runner) noteAttachments() {
 	}
 }
 
-// Attachments returns the hooks that somebody had attached under an earlier agent,
-// with their configurations: those of the task and those of its allocation. It must
-// be called before Run.
-func (r *Runner) Attachments() (ofTask, ofAlloc map[string]string) {
-	ofTask = make(map[string]string)
+// Attachments returns the hooks that somebody had attached to the task under an
+// earlier agent, with their configurations. It must be called before Run.
+func (r *Runner) Attachments() map[string]string {
+	attachments := make(map[string]string)
 	for name, state := range r.local.Hooks {
 		if state.Attachment != "" {
-			ofTask[name] = state.Attachment
+			attachments[name] = state.Attachment
 		}
 	}
-	return ofTask, r.local.AllocHooks
+	return attachments
 }
 
 // SetAllocHooks has the records of the task say which hooks are attached to the
