@@ -203,19 +203,23 @@ func envAlloc(a *api.Allocation) taskenv.Alloc {
 		env.Ports = append(env.Ports, taskenv.Port{Label: p.Label, Value: p.Value, To: p.To, HostIP: p.HostIP})
 	}
 	for name, granted := range a.AllocatedResources.Tasks {
-		for _, n := range granted.Networks {
-			for _, ports := range [][]api.Port{n.ReservedPorts, n.DynamicPorts} {
-				for _, p := range ports {
-					if env.TaskPorts == nil {
-						env.TaskPorts = make(map[string][]taskenv.Port)
-					}
-					env.TaskPorts[name] = append(env.TaskPorts[name],
-						taskenv.Port{Label: p.Label, Value: p.Value, To: p.To, HostIP: n.IP})
-				}
+		if ports := taskPorts(granted); ports != nil {
+			if env.TaskPorts == nil {
+				env.TaskPorts = make(map[string][]taskenv.Port)
 			}
+			env.TaskPorts[name] = ports
 		}
 	}
 	return env
+}
+
+func taskPorts(granted *api.AllocatedTaskResources) (ports []taskenv.Port) {
+	for _, n := range granted.Networks {
+		for _, p := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
+			ports = append(ports, taskenv.Port{Label: p.Label, Value: p.Value, To: p.To, HostIP: n.IP})
+		}
+	}
+	return ports
 }
 
 // envTask returns what the environment of one task says about it. The task and
@@ -243,6 +247,7 @@ func servicesOf(a *api.Allocation, node taskenv.Node, network *api.AllocNetworkS
 		NodeID:     a.NodeID,
 		Datacenter: node.Datacenter,
 		Canary:     a.DeploymentStatus != nil && a.DeploymentStatus.Canary,
+		TaskNets:   make(map[string]services.TaskNetwork),
 	}
 	if network != nil {
 		spec.Address, spec.AddressIPv6 = network.Address, network.AddressIPv6
@@ -255,9 +260,6 @@ func servicesOf(a *api.Allocation, node taskenv.Node, network *api.AllocNetworkS
 		}
 		for name, task := range granted.Tasks {
 			if len(task.Networks) == 1 {
-				if spec.TaskNets == nil {
-					spec.TaskNets = make(map[string]services.TaskNetwork)
-				}
 				spec.TaskNets[name] = services.TaskNetwork{IP: task.Networks[0].IP, Ports: env.TaskPorts[name]}
 			}
 		}
