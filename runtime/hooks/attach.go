@@ -297,7 +297,7 @@ func (p *Plugins) TaskHooks(a *api.Allocation, t *api.Task, c Context) []Ordered
 			p.logger.Error("blocks of a task cannot be handed over", "task", t.Name, "hook", b.name, "error", err)
 			continue
 		}
-		plugin := p.plugin(b.name, p.rule(b.name), attachment{made: true, raw: raw}, c)
+		plugin := p.plugin(b.name, attachment{made: true, raw: raw}, c)
 		plugin.failed = b.failed
 		list = append(list, Ordered{b.order, plugin})
 	}
@@ -307,52 +307,59 @@ func (p *Plugins) TaskHooks(a *api.Allocation, t *api.Task, c Context) []Ordered
 // attach returns the plugins for what has these drivers and this meta.
 func (p *Plugins) attach(a *api.Allocation, drivers []string, meta map[string]string, c Context) []Ordered {
 	known := p.config.Known()
-	var names []string
-	for _, rule := range p.Rules() {
-		names = append(names, rule.Name)
-	}
-	every := p.config.Expected()
-	for name, d := range known {
-		if d.EveryAlloc {
-			every = append(every, name)
-		}
-	}
-	slices.Sort(every)
-	names = append(names, every...)
-	for _, key := range slices.Sorted(maps.Keys(meta)) {
-		if name, ok := strings.CutPrefix(key, model.HookPrefix); ok {
-			names = append(names, name)
-		}
-	}
+	attached := make(map[string]bool)
 	var list []Ordered
-	done := make(map[string]bool)
-	for _, name := range names {
-		if done[name] || CheckName(name) != nil {
-			continue
-		}
-		done[name] = true
-		rule := p.rule(name)
+	for _, name := range p.candidates(known, meta) {
+		plugin, takes := p.plugin(name, attachment{}, c), known[name]
+		match := plugin.rule.Match
 		text, made := meta[model.HookPrefix+name]
-		if rule.Match != nil && rule.Match.matches(a, drivers, meta) {
-			made = true
-		}
-		d := known[name]
-		if !made && (rule.Match != nil || d != nil && !d.EveryAlloc) {
+		made = made || match != nil && match.matches(a, drivers, meta)
+		if !made && (match != nil || takes != nil && !takes.EveryAlloc) {
 			continue
 		}
-		plugin := p.plugin(name, rule, attachment{made: made, job: text}, c)
-		plugin.takes.Store(d)
-		list = append(list, Ordered{rule.Order, plugin})
+		plugin.attachment = attachment{made: made, job: text}
+		plugin.takes.Store(takes)
+		attached[name] = true
+		list = append(list, Ordered{plugin.rule.Order, plugin})
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Before)) {
-		if !slices.ContainsFunc(list, func(o Ordered) bool { return o.Hook.Name() == name }) && CheckName(name) == nil {
-			rule := p.rule(name)
-			plugin := p.plugin(name, rule, attachment{made: true, job: c.Before[name]}, c)
+		if !attached[name] && CheckName(name) == nil {
+			plugin := p.plugin(name, attachment{made: true, job: c.Before[name]}, c)
 			plugin.former = true
-			list = append(list, Ordered{rule.Order, plugin})
+			list = append(list, Ordered{plugin.rule.Order, plugin})
 		}
 	}
 	return list
+}
+
+// candidates are the plugins that may take part in what has this meta: those that the
+// operator names, those that want everything, and those that the job names.
+func (p *Plugins) candidates(known map[string]*hook.Description, meta map[string]string) (names []string) {
+	named := make(map[string]bool)
+	add := func(name string) {
+		if !named[name] && CheckName(name) == nil {
+			named[name] = true
+			names = append(names, name)
+		}
+	}
+	for _, rule := range p.Rules() {
+		add(rule.Name)
+	}
+	every := p.config.Expected()
+	for name, takes := range known {
+		if takes.EveryAlloc {
+			every = append(every, name)
+		}
+	}
+	for _, name := range slices.Sorted(slices.Values(every)) {
+		add(name)
+	}
+	for _, key := range slices.Sorted(maps.Keys(meta)) {
+		if name, ok := strings.CutPrefix(key, model.HookPrefix); ok {
+			add(name)
+		}
+	}
+	return names
 }
 
 func (p *Plugins) rule(name string) Rule {
@@ -367,6 +374,6 @@ func (p *Plugins) rule(name string) Rule {
 	return rule
 }
 
-func (p *Plugins) plugin(name string, rule Rule, a attachment, c Context) *Plugin {
-	return &Plugin{name: name, rule: rule, attachment: a, context: c, plugins: p, logger: p.logger.With("alloc_id", c.AllocID, "task", c.Task)}
+func (p *Plugins) plugin(name string, a attachment, c Context) *Plugin {
+	return &Plugin{name: name, rule: p.rule(name), attachment: a, context: c, plugins: p, logger: p.logger.With("alloc_id", c.AllocID, "task", c.Task)}
 }

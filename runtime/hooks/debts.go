@@ -175,7 +175,7 @@ func pause(ctx context.Context, d time.Duration, fresh <-chan struct{}) bool {
 
 // settle makes the call again.
 func (p *Plugins) settle(ctx context.Context, d Debt) error {
-	plugin := p.plugin(d.Hook, p.rule(d.Hook), attachment{made: true, job: d.Job, raw: d.Raw}, Context{
+	plugin := p.plugin(d.Hook, attachment{made: true, job: d.Job, raw: d.Raw}, Context{
 		AllocID: d.AllocID, Task: d.Task,
 		WholeAlloc: func() ([]byte, error) { return nil, nil }, // it is in the request
 		Emit:       func(*api.TaskEvent) {},

@@ -119,7 +119,7 @@ var everyMoment = takes(hook.Prerun, hook.Postrun, hook.Prestart, hook.Poststart
 
 func attached(s *stage, task string, rules ...Rule) *Plugin {
 	p := s.plugins(rules...)
-	return p.plugin("stamp", p.rule("stamp"), attachment{made: true}, s.context(task))
+	return p.plugin("stamp", attachment{made: true}, s.context(task))
 }
 
 func TestPluginIsCalledAgainOnce(t *testing.T) {
@@ -180,7 +180,7 @@ func TestOneCallKillsThePluginForAll(t *testing.T) {
 			calls.Go(func() {
 				c := s.context("")
 				c.AllocID = alloc
-				p := plugins.plugin("stamp", plugins.rule("stamp"), attachment{made: true}, c)
+				p := plugins.plugin("stamp", attachment{made: true}, c)
 				if err := prerun(t.Context(), p); (err != nil) != (alloc == "poison") {
 					t.Errorf("%s: %v", alloc, err)
 				}
@@ -412,7 +412,7 @@ func TestDebtsOfOthersAreSettled(t *testing.T) {
 			plugins.Run(ctx)
 		}()
 		synctest.Wait()
-		p := plugins.plugin("other", plugins.rule("other"), attachment{made: true}, s.context("t"))
+		p := plugins.plugin("other", attachment{made: true}, s.context("t"))
 		if err := p.owe(Debt{Moment: hook.Stop, Stop: &hook.TaskStopRequest{}}, errors.New("away")); err == nil {
 			t.Error("no error")
 		}
@@ -601,7 +601,7 @@ func TestReturnOfAHookInTheBox(t *testing.T) {
 			}
 			return w, s.takes, nil
 		}
-		p := plugins.plugin("template", plugins.rule("template"), attachment{made: true, raw: []byte("{}")}, s.context("t"))
+		p := plugins.plugin("template", attachment{made: true, raw: []byte("{}")}, s.context("t"))
 		if p.Gone() != nil {
 			t.Error("it has gone before it was told of a start")
 		}
@@ -625,7 +625,7 @@ func TestReturnOfAHookInTheBox(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 
-		job := plugins.plugin("stamp", plugins.rule("stamp"), attachment{made: true}, s.context("t"))
+		job := plugins.plugin("stamp", attachment{made: true}, s.context("t"))
 		broken = time.Time{}
 		if err := job.Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil || job.Gone() != nil {
 			t.Errorf("a hook that the job attaches: %v, gone %v", err, job.Gone())
