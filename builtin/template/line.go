@@ -18,21 +18,21 @@ type line struct {
 	mu       sync.Mutex
 	scope    sdk.Scope
 	good     bool          // the host has taken it
-	replaced chan struct{} // closed when scope is
+	replaced chan struct{} // closed when there is a newer request
 }
 
 func newLine(host sdk.Host, scope sdk.Scope) *line {
 	return &line{host: host, scope: scope, replaced: make(chan struct{})}
 }
 
+// renew has the scope of a newer request. It may be the same one, which the agent
+// before that of the request has denied at its end.
 func (l *line) renew(scope sdk.Scope) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.scope != scope {
-		l.scope, l.good = scope, false
-		close(l.replaced)
-		l.replaced = make(chan struct{})
-	}
+	l.scope, l.good = scope, false
+	close(l.replaced)
+	l.replaced = make(chan struct{})
 }
 
 // call asks the host for something until it is known to be done: a signal that

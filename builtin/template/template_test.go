@@ -521,22 +521,24 @@ func TestWait(t *testing.T) {
 // The scope of an agent that has gone is of no use to the next: what is to be
 // done waits for a new one.
 func TestScopeIsRenewed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t)
-		f.put("app", "w", "one")
-		req := f.request("web", one(block{EmbeddedTmpl: greet, ChangeMode: "signal", ChangeSignal: "SIGHUP"}))
-		f.run(req)
-		f.reply["signal"] = sdk.ErrDenied
-		f.put("app", "w", "two")
-		time.Sleep(time.Minute)
-		f.expect("web: signal SIGHUP Template re-rendered")
-		f.reply["signal"] = nil
-		req.Capability, req.Running = "new", true
-		f.run(req)
-		synctest.Wait()
-		f.expect("new: signal SIGHUP Template re-rendered")
-		f.stop()
-	})
+	for _, capability := range []string{"new", "web"} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFixture(t)
+			f.put("app", "w", "one")
+			req := f.request("web", one(block{EmbeddedTmpl: greet, ChangeMode: "signal", ChangeSignal: "SIGHUP"}))
+			f.run(req)
+			f.reply["signal"] = sdk.ErrDenied
+			f.put("app", "w", "two")
+			time.Sleep(time.Minute)
+			f.expect("web: signal SIGHUP Template re-rendered")
+			f.reply["signal"] = nil
+			req.Capability, req.Running = capability, true
+			f.run(req)
+			synctest.Wait()
+			f.expect(capability + ": signal SIGHUP Template re-rendered")
+			f.stop()
+		})
+	}
 }
 
 func TestDestinations(t *testing.T) {

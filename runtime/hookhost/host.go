@@ -104,11 +104,17 @@ func (h *Host) who(ctx context.Context, s hook.Scope) (caller, error) {
 	}
 	select {
 	case <-c.over():
+		if c.left() {
+			return caller{}, errLeaving
+		}
 		return caller{}, fmt.Errorf("%w: what it was for has ended", hook.ErrDenied)
 	default:
 		return c, nil
 	}
 }
+
+// errLeaving is the end of an agent, which is not that of the capability.
+var errLeaving = fmt.Errorf("%w: the agent is about to end", hook.ErrDenied)
 
 // over is closed when the capability ends.
 func (c caller) over() <-chan struct{} {
@@ -116,6 +122,15 @@ func (c caller) over() <-chan struct{} {
 		return c.runner.TaskDone(c.Task)
 	}
 	return c.runner.Done()
+}
+
+// left reports whether what is over goes on under the next agent.
+func (c caller) left() bool {
+	if c.Task == "" {
+		return !c.runner.Finished()
+	}
+	t := c.runner.Status().TaskStates[c.Task]
+	return t != nil && t.State != model.TaskDead
 }
 
 // actor is who for a call that changes something, or shows.
@@ -328,7 +343,7 @@ func watch[T any](ctx context.Context, h *Host, s hook.Scope, after uint64, read
 	if after > 0 {
 		c, err := h.who(ctx, s)
 		if err != nil {
-			return answer, 0, err
+			return answer, 0, h.next(ctx, err)
 		}
 		end, err := h.accounts.begin(c.Bearer, watches)
 		if err != nil {
@@ -339,7 +354,7 @@ func watch[T any](ctx context.Context, h *Host, s hook.Scope, after uint64, read
 	for {
 		c, err := h.who(ctx, s) // each time: it may have ended
 		if err != nil {
-			return answer, 0, err
+			return answer, 0, h.next(ctx, err)
 		}
 		ws := store.NewWatchSet()
 		answer, index = read(h.config.Store.Snapshot().Reader, ws, c.runner.Alloc().Namespace)
@@ -352,6 +367,16 @@ func watch[T any](ctx context.Context, h *Host, s hook.Scope, after uint64, read
 			return answer, index, err
 		}
 	}
+}
+
+// next lets who waits find the next agent, by an answer that never comes: this one
+// ends the call when it goes.
+func (h *Host) next(ctx context.Context, err error) error {
+	if !errors.Is(err, errLeaving) {
+		return err
+	}
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 // Variable implements hook.Host.
