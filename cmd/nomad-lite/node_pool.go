@@ -69,7 +69,7 @@ func (f *clientFlags) completePools(cmd *cobra.Command, _ []string, begun string
 
 // onePool makes a command that reads something about a pool and shows it. doing says
 // in errors what it does with the pool.
-func onePool[T any](s *streams, use, short, doing string, read func(context.Context, *api.Client, string) (T, error), show func(*page, T)) *cobra.Command {
+func onePool(s *streams, use, short, doing string, read func(ctx context.Context, c *api.Client, name string) (found any, show func(*page), err error)) *cobra.Command {
 	var client clientFlags
 	var format formatFlags
 	cmd := &cobra.Command{
@@ -82,7 +82,7 @@ func onePool[T any](s *streams, use, short, doing string, read func(context.Cont
 			if err != nil {
 				return err
 			}
-			found, err := read(cmd.Context(), c, args[0])
+			found, show, err := read(cmd.Context(), c, args[0])
 			if err != nil {
 				return failed(fmt.Sprintf("%s %q", doing, args[0]), err)
 			}
@@ -90,7 +90,7 @@ func onePool[T any](s *streams, use, short, doing string, read func(context.Cont
 				return format.print(s, found)
 			}
 			p := s.page()
-			show(p, found)
+			show(p)
 			return s.show(p)
 		},
 	}
@@ -100,29 +100,29 @@ func onePool[T any](s *streams, use, short, doing string, read func(context.Cont
 }
 
 func newNodePoolInfoCommand(s *streams) *cobra.Command {
-	return onePool(s, "info [flags] POOL", "Show a node pool", "read node pool", func(ctx context.Context, c *api.Client, name string) (*api.NodePool, error) {
+	return onePool(s, "info [flags] POOL", "Show a node pool", "read node pool", func(ctx context.Context, c *api.Client, name string) (any, func(*page), error) {
 		pool, _, err := c.NodePools().Info(name, query(ctx, ""))
-		return pool, err
-	}, func(p *page, pool *api.NodePool) {
-		p.pairs(pairs{{"Name", pool.Name}, {"Description", pool.Description}})
-		if len(pool.Meta) > 0 {
-			p.section("Metadata")
-			p.pairs(sortedPairs(pool.Meta))
-		}
+		return pool, func(p *page) {
+			p.pairs(pairs{{"Name", pool.Name}, {"Description", pool.Description}})
+			if len(pool.Meta) > 0 {
+				p.section("Metadata")
+				p.pairs(sortedPairs(pool.Meta))
+			}
+		}, err
 	})
 }
 
 func newNodePoolNodesCommand(s *streams) *cobra.Command {
 	var verbose bool
-	cmd := onePool(s, "nodes [flags] POOL", "List the nodes of a pool", "list the nodes of pool", func(ctx context.Context, c *api.Client, name string) ([]*api.NodeListStub, error) {
+	cmd := onePool(s, "nodes [flags] POOL", "List the nodes of a pool", "list the nodes of pool", func(ctx context.Context, c *api.Client, name string) (any, func(*page), error) {
 		nodes, _, err := c.NodePools().ListNodes(name, query(ctx, ""))
-		return nodes, err
-	}, func(p *page, nodes []*api.NodeListStub) {
-		t := newTable("ID", "Name", "Datacenter", "Drain", "Eligibility", "Status")
-		for _, n := range nodes {
-			t.row(shortID(n.ID, verbose), n.Name, n.Datacenter, n.Drain, n.SchedulingEligibility, statusCell(n.Status))
-		}
-		p.tableOr(t, "No nodes in this pool")
+		return nodes, func(p *page) {
+			t := newTable("ID", "Name", "Datacenter", "Drain", "Eligibility", "Status")
+			for _, n := range nodes {
+				t.row(shortID(n.ID, verbose), n.Name, n.Datacenter, n.Drain, n.SchedulingEligibility, statusCell(n.Status))
+			}
+			p.tableOr(t, "No nodes in this pool")
+		}, err
 	})
 	cmd.Flags().BoolVar(&verbose, "verbose", false, "print whole ids")
 	return cmd
@@ -130,13 +130,12 @@ func newNodePoolNodesCommand(s *streams) *cobra.Command {
 
 func newNodePoolJobsCommand(s *streams) *cobra.Command {
 	var part pageFlags
-	var meta *api.QueryMeta
-	cmd := onePool(s, "jobs [flags] POOL", "List the jobs that run on a pool", "list the jobs of pool", func(ctx context.Context, c *api.Client, name string) (jobs []*api.JobListStub, err error) {
-		jobs, meta, err = c.NodePools().ListJobs(name, part.query(ctx))
-		return jobs, err
-	}, func(p *page, jobs []*api.JobListStub) {
-		p.jobs(jobs, "No jobs in this pool")
-		p.more(meta)
+	cmd := onePool(s, "jobs [flags] POOL", "List the jobs that run on a pool", "list the jobs of pool", func(ctx context.Context, c *api.Client, name string) (any, func(*page), error) {
+		jobs, meta, err := c.NodePools().ListJobs(name, part.query(ctx))
+		return jobs, func(p *page) {
+			p.jobs(jobs, "No jobs in this pool")
+			p.more(meta)
+		}, err
 	})
 	part.register(cmd)
 	return cmd

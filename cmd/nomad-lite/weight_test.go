@@ -1,0 +1,78 @@
+package main
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// What a type mentions that depends on a type parameter keeps all its methods, of which
+// the client has many: see DESIGN.md.
+func TestGenericTypesDoNotHoldTheClient(t *testing.T) {
+	paths, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	generic := 0
+	for _, path := range paths {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		fset := token.NewFileSet()
+		file, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			params, fields := declared(n)
+			if len(params) > 0 {
+				generic++
+			}
+			for _, field := range fields {
+				if mentions(field, params...) && mentions(field, "Client") {
+					t.Errorf("%s mentions a type parameter and the client: 0.4 MB", fset.Position(field.Pos()))
+				}
+			}
+			return true
+		})
+	}
+	if generic == 0 {
+		t.Error("nothing is generic: this test looks at nothing")
+	}
+}
+
+// declared are the type parameters of a declaration, and the types in it.
+func declared(n ast.Node) (params []string, types []ast.Expr) {
+	var generic *ast.FieldList
+	switch n := n.(type) {
+	case *ast.TypeSpec:
+		generic, types = n.TypeParams, []ast.Expr{n.Type}
+	case *ast.FuncDecl:
+		generic = n.Type.TypeParams
+		for _, field := range n.Type.Params.List {
+			types = append(types, field.Type)
+		}
+	}
+	if generic == nil {
+		return nil, nil
+	}
+	for _, field := range generic.List {
+		for _, name := range field.Names {
+			params = append(params, name.Name)
+		}
+	}
+	return params, types
+}
+
+func mentions(expr ast.Expr, names ...string) (found bool) {
+	ast.Inspect(expr, func(n ast.Node) bool {
+		id, ok := n.(*ast.Ident)
+		found = found || ok && slices.Contains(names, id.Name)
+		return !found
+	})
+	return found
+}
