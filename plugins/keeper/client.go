@@ -213,7 +213,7 @@ func (c *Client) Adopt(ctx context.Context, p Process) error {
 	if known {
 		return nil
 	}
-	if _, _, err := c.repeat(ctx, &request{Op: opAdopt, Wards: c.wards()}); err != nil {
+	if _, err := c.repeat(ctx, &request{Op: opAdopt, Wards: c.wards()}); err != nil {
 		return fmt.Errorf("adopt process %d: %w", p.PID, err)
 	}
 	return nil
@@ -315,7 +315,7 @@ func (c *Client) hold(ctx context.Context, key string, f *os.File, drain bool) e
 	c.held[key] = copyFD{own, drain}
 	c.mu.Unlock()
 
-	_, _, err = c.repeat(ctx, &request{Op: opHold, Keys: []string{key}, Drain: []bool{drain}}, fd)
+	_, err = c.repeat(ctx, &request{Op: opHold, Keys: []string{key}, Drain: []bool{drain}}, fd)
 	if err != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -353,7 +353,7 @@ func (c *Client) Drop(ctx context.Context, key string) error {
 		delete(c.held, key)
 	}
 	c.mu.Unlock()
-	if _, _, err := c.repeat(ctx, &request{Op: opDrop, Keys: []string{key}}); err != nil {
+	if _, err := c.repeat(ctx, &request{Op: opDrop, Keys: []string{key}}); err != nil {
 		return fmt.Errorf("drop %q: %w", key, err)
 	}
 	return nil
@@ -361,7 +361,7 @@ func (c *Client) Drop(ctx context.Context, key string) error {
 
 // Keys returns the keys under which something is held, in order.
 func (c *Client) Keys(ctx context.Context) ([]string, error) {
-	resp, _, err := c.repeat(ctx, &request{Op: opKeys})
+	resp, err := c.repeat(ctx, &request{Op: opKeys})
 	if err != nil {
 		return nil, fmt.Errorf("list held descriptors: %w", err)
 	}
@@ -371,7 +371,7 @@ func (c *Client) Keys(ctx context.Context) ([]string, error) {
 // EndWithAgent makes a keeper ephemeral that was not (see Config.Ephemeral):
 // what runs now ends with the agent, and Close waits for that.
 func (c *Client) EndWithAgent(ctx context.Context) error {
-	if _, _, err := c.repeat(ctx, &request{Op: opEphemeral}); err != nil {
+	if _, err := c.repeat(ctx, &request{Op: opEphemeral}); err != nil {
 		return fmt.Errorf("end with the agent: %w", err)
 	}
 	c.mu.Lock()
@@ -380,28 +380,23 @@ func (c *Client) EndWithAgent(ctx context.Context) error {
 	return nil
 }
 
-// repeat makes a request that does no harm when a dead keeper has done it already.
-func (c *Client) repeat(ctx context.Context, req *request, fds ...int) (*response, []int, error) {
+// repeat makes a request that does no harm when a dead keeper has done it already, and
+// that no descriptors answer.
+func (c *Client) repeat(ctx context.Context, req *request, fds ...int) (*response, error) {
 	for {
 		l, err := c.line.Wait(ctx)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		resp, got, err := l.call(ctx, req, fds...)
+		closeAll(got)
 		if errors.Is(err, errDown) {
 			continue
 		}
-		if err == nil {
-			err = resp.err()
-		}
-		if err == nil && req.Op == opTake && len(got) != len(req.Keys) {
-			err = fmt.Errorf("%d descriptors came for %d keys", len(got), len(req.Keys))
-		}
 		if err != nil {
-			closeAll(got)
-			return nil, nil, err
+			return nil, err
 		}
-		return resp, got, nil
+		return resp, resp.err()
 	}
 }
 

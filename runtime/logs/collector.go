@@ -324,7 +324,7 @@ func (c *Collector) Finish(ctx context.Context, task Task) error {
 	if known {
 		return c.Stop(ctx, task.AllocID, task.Name)
 	}
-	left, err := c.leftOver(ctx, task)
+	left, err := c.leftOver(task)
 	if err != nil {
 		return fmt.Errorf("end the logs of task %q: %w", task.Name, err)
 	}
@@ -349,7 +349,7 @@ const (
 	holdLeft             // nothing but descriptors in other processes
 )
 
-func (c *Collector) leftOver(ctx context.Context, task Task) (leftOver, error) {
+func (c *Collector) leftOver(task Task) (leftOver, error) {
 	held := false
 	dir, err := openDir(task.Dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
