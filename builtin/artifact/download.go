@@ -86,20 +86,20 @@ func download(ctx context.Context, o order) error {
 	}
 	d := &downloader{order: o, source: src, stage: stage}
 	if src.kind == "git" {
-		ctx, cancel := timeout(ctx, o.Limits.GitTimeout)
+		ctx, cancel := timeout(ctx, o.Limits.GitTimeout, "git_timeout")
 		defer cancel()
 		return d.git(ctx)
 	}
-	ctx, cancel := timeout(ctx, o.Limits.HTTPTimeout)
+	ctx, cancel := timeout(ctx, o.Limits.HTTPTimeout, "http_read_timeout")
 	defer cancel()
 	return d.file(ctx)
 }
 
-func timeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+func timeout(ctx context.Context, d time.Duration, setting string) (context.Context, context.CancelFunc) {
 	if d <= 0 {
 		return context.WithCancel(ctx)
 	}
-	return context.WithTimeoutCause(ctx, d, fmt.Errorf("not done after %v", d))
+	return context.WithTimeoutCause(ctx, d, fmt.Errorf("not done after %v: see %s in the client's artifact block", d, setting))
 }
 
 // file gets one file, and unpacks it if it is an archive.

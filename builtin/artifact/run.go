@@ -84,6 +84,8 @@ func run(ctx context.Context, args []string, o order, stage *os.File) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case waited != nil && said.String() == "":
+		return fmt.Errorf("getter subprocess failed: %w", waited)
 	case waited != nil:
 		return fmt.Errorf("getter subprocess failed: %w: %s", waited, strings.TrimSpace(said.String()))
 	}

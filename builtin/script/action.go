@@ -27,6 +27,8 @@ type action struct {
 	Headers map[string]string `codec:"headers"`
 	Body    string            `codec:"body"`    // empty: the occasion as JSON
 	Timeout string            `codec:"timeout"` // empty: that of the moment
+
+	shown string // the URL, as people may read it
 }
 
 // attachmentSchema has a block for each moment.
@@ -90,7 +92,22 @@ func (a *action) interpolate(ctx context.Context, host sdk.Host, scope sdk.Scope
 		filled.Headers[key] = text(s)
 	}
 	filled.URL, filled.Body = text(a.URL), text(a.Body)
+	filled.shown = withoutSecret(a.URL)
 	return &filled, failed
+}
+
+// withoutSecret is a URL with its references as they stand, without a password and
+// without a query, in which servers like to have keys.
+func withoutSecret(text string) string {
+	text, _, cut := strings.Cut(text, "?")
+	if cut {
+		text += "?…"
+	}
+	scheme, rest, _ := strings.Cut(text, "://")
+	if at := strings.LastIndex(rest, "@"); at >= 0 {
+		return scheme + "://xxxxx" + rest[at:]
+	}
+	return text
 }
 
 // run runs a command on the host until it ends or ctx does, when everything that
@@ -138,7 +155,7 @@ func call(ctx context.Context, a *action, o occasion) (output string, err error)
 	}
 	req, err := http.NewRequestWithContext(ctx, a.method(), a.URL, bytes.NewReader(body))
 	if err != nil {
-		return "", err
+		return "", cmp.Or(errors.Unwrap(err), err) // without the URL
 	}
 	if len(body) > 0 {
 		req.Header.Set("Content-Type", kind)

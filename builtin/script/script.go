@@ -129,7 +129,7 @@ func (h *Hook) act(ctx context.Context, a *action, grant sdk.Grant, o occasion) 
 		return a.Exec[0], output, err
 	}
 	output, err = call(ctx, a, o)
-	return a.method() + " " + a.URL, output, err
+	return a.method() + " " + a.shown, output, err
 }
 
 func (h *Hook) exec(ctx context.Context, grant sdk.Grant, command []string) (output string, err error) {
