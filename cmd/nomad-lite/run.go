@@ -27,6 +27,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -144,6 +145,8 @@ func run(ctx context.Context, o runOptions, path string, s *streams) error {
 
 	config := local.agent(plugins, logger)
 	config.DataDir, config.Forget = o.dataDir, true
+	// Somebody looks on: what has ended is not taken away while its output is shown.
+	config.GC = noderunner.GC{DiskUsage: 100, InodeUsage: 100}
 	a, err := agent.Open(ctx, config)
 	if err != nil {
 		return refused(err)
