@@ -405,6 +405,7 @@ func (r *foregroundRun) await(output func()) {
 	for len(r.signals) > 0 {
 		<-r.signals
 	}
+	r.view.note("the last output waits for its reader; once more to give it up")
 	select {
 	case <-read:
 	case <-r.signals:
