@@ -54,7 +54,7 @@ func (a *asking) follow(s sdk.Scope) {
 
 func (a *asking) Poststart(ctx context.Context, req sdk.TaskPoststartRequest) error {
 	s := req.Scope()
-	if result, err := a.host.Exec(ctx, s, []string{"sh", "-c", "echo here; exit 7"}, 5*time.Second); err != nil {
+	if result, err := a.host.Exec(ctx, s, []string{"sh", "-c", "echo here; exit 7"}, time.Minute); err != nil {
 		note("exec: %v", err)
 	} else {
 		note("exec: %q %d", result.Stdout, result.Exit.ExitCode)

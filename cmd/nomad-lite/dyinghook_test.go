@@ -45,7 +45,6 @@ func (dying) Info() sdk.Info {
 			"name":   sdk.Attr("name", "string", false),      // before each line
 			"die":    sdk.Attr("die", "list(string)", false), // at these moments
 			"often":  sdk.Default(sdk.Attr("often", "number", false), sdk.Literal("1")),
-			"hang":   sdk.Attr("hang", "list(string)", false), // at these
 			"refuse": sdk.Attr("refuse", "list(string)", false),
 			"until":  sdk.Attr("until", "string", false), // refuses until there is this file
 			"done":   sdk.Attr("done", "bool", false),
@@ -59,7 +58,6 @@ type dyingOrders struct {
 	Name   string   `codec:"name"`
 	Die    []string `codec:"die"`
 	Often  int      `codec:"often"`
-	Hang   []string `codec:"hang"`
 	Refuse []string `codec:"refuse"`
 	Until  string   `codec:"until"`
 	Done   bool     `codec:"done"`
@@ -93,12 +91,27 @@ func (dying) obey(g sdk.Grant, alloc sdk.Alloc, moment, text string) (o dyingOrd
 	case dies:
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		time.Sleep(time.Minute) // the answer must not overtake the signal
-	case slices.Contains(o.Hang, moment):
-		time.Sleep(time.Minute) // whatever ctx says
 	case refuses:
 		return o, fmt.Errorf("no %s here", moment)
 	}
 	return o, nil
+}
+
+// hangingHook is a plugin that never answers. It takes part in two moments only, so
+// that it may have as little time as one likes.
+func hangingHook() { sdk.Serve(hanging{}) }
+
+type hanging struct{}
+
+func (hanging) Info() sdk.Info { return sdk.Info{Name: "hanging", Version: "1.0.0"} }
+
+func (hanging) Poststart(context.Context, sdk.TaskPoststartRequest) error { return hang() }
+
+func (hanging) Exited(context.Context, sdk.TaskExitedRequest) error { return hang() }
+
+func hang() error {
+	<-make(chan struct{}) // whatever a context says
+	return nil
 }
 
 func (d dying) Prerun(_ context.Context, req sdk.AllocPrerunRequest) error {

@@ -86,7 +86,11 @@ func serve(t testing.TB, secure bool) *served {
 	}
 	work := t.TempDir()
 	cmd := exec.Command("nomad-lite", "agent", "-dev", "-config", config)
-	cmd.Env = append(os.Environ(), "WORK="+work) // by which its processes are found
+	roomy, err := filepath.Abs(roomyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Env = append(os.Environ(), roomyVariable+"="+roomy, "WORK="+work) // by which its processes are found
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

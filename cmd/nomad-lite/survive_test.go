@@ -32,6 +32,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
@@ -76,6 +77,7 @@ func serveMortal(dir string, programs ...string) error {
 		Node:    agent.NodeConfig{CPU: 100_000, MemoryMB: 1_000_000, DiskMB: 1_000_000},
 		Plugins: plugins,
 		Hooks:   rules,
+		GC:      noderunner.GC{DiskUsage: 100, InodeUsage: 100}, // whatever else is on this machine
 		Logger:  hclog.New(&hclog.LoggerOptions{Level: level, Output: os.Stderr}),
 	})
 	if err != nil {
@@ -219,7 +221,7 @@ func (m *mortal) submit(dir string, jobs ...string) {
 func (m *mortal) await(what string, ok func(survivors) bool) survivors {
 	m.t.Helper()
 	var v survivors
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(allowance); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		v = survivors{}
 		m.ask("states", &v)
 		if ok(v) {
@@ -227,7 +229,7 @@ func (m *mortal) await(what string, ok func(survivors) bool) survivors {
 		}
 	}
 	text, _ := json.MarshalIndent(v, "", " ")
-	m.t.Fatalf("%s: not within 30 seconds: %s", what, text)
+	m.t.Fatalf("%s: not within %v: %s", what, allowance, text)
 	return v
 }
 
@@ -291,6 +293,19 @@ func nodeProcesses(data string) (found []nodeProcess) {
 		found = append(found, nodeProcess{p, kind})
 	}
 	return found
+}
+
+// expectNobody asserts that the processes of a node that has ended have ended, too.
+func expectNobody(t testing.TB, data string) {
+	t.Helper()
+	left := nodeProcesses(data)
+	for deadline := time.Now().Add(allowance); len(left) > 0 && time.Now().Before(deadline); left = nodeProcesses(data) {
+		time.Sleep(5 * time.Millisecond)
+	}
+	for _, p := range left {
+		t.Errorf("I3: %s is left behind: %d", p.kind, p.PID)
+		_ = p.Signal(syscall.SIGKILL)
+	}
 }
 
 func byKind(processes []nodeProcess) map[string][]keeper.Process {
@@ -515,7 +530,7 @@ func outlive(t *testing.T, services int, deaths []death) {
 		now := byKind(nodeProcesses(data))
 		several := func(kind string) bool { return len(now[kind]) != 1 }
 		// A helper of the old build ends when the new one has taken over.
-		for limit := time.Now().Add(30 * time.Second); slices.ContainsFunc(helpers, several) && time.Now().Before(limit); {
+		for limit := time.Now().Add(allowance); slices.ContainsFunc(helpers, several) && time.Now().Before(limit); {
 			time.Sleep(10 * time.Millisecond)
 			now = byKind(nodeProcesses(data))
 		}
@@ -594,10 +609,7 @@ func survivalDir(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		for _, p := range nodeProcesses(filepath.Join(dir, "data")) {
-			t.Errorf("%s is left behind: %d", p.kind, p.PID)
-			_ = p.Signal(syscall.SIGKILL)
-		}
+		expectNobody(t, filepath.Join(dir, "data"))
 		if err := allocdir.Sweep(dir); err != nil {
 			t.Error(err)
 		}
@@ -687,24 +699,23 @@ func types(events []*api.TaskEvent) (list []string) {
 // checkCounts makes sure that the output of tasks is 1, 2, 3 … and still grows.
 func checkCounts(t *testing.T, files []string) {
 	t.Helper()
-	read := func(file string) int {
+	read := func(file string) (lines int) {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		lines := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
-		for i, line := range lines {
-			if line != strconv.Itoa(i+1) {
-				t.Fatalf("%s: line %d is %q", file, i+1, line)
+		for line := range strings.Lines(string(text)) {
+			if lines++; line != fmt.Sprintln(lines) {
+				t.Fatalf("%s: line %d is %q", file, lines, line)
 			}
 		}
-		return len(lines)
+		return lines
 	}
 	begin := map[string]int{}
 	for _, file := range files {
 		begin[file] = read(file)
 	}
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(allowance)
 	for file, lines := range begin {
 		for read(file) < lines+2 {
 			if time.Now().After(deadline) {

@@ -93,7 +93,7 @@ func hangUp(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: hangup code")
 	}
 	t := terminalOf(ts)
-	defer time.AfterFunc(30*time.Second, func() { _ = t.cmd.Process.Kill() }).Stop() // it may have ended
+	defer time.AfterFunc(allowance, func() { _ = t.cmd.Process.Kill() }).Stop() // it may have ended
 	err := t.cmd.Wait()
 	<-t.shown
 	t.master.Close()
