@@ -257,6 +257,7 @@ func normal(ts *testscript.TestScript, neg bool, args []string) {
 		{`N B/[\d.]+ [KMGT]iB`, "N B/N B"},
 		{`\(\d+ cores\)`, "(N cores)"},
 		{`(Uptime +=).*`, "$1 SPAN"},
+		{`(Job Modify Index: |-check-index )[1-9]\d*`, "${1}INDEX"},
 		{` +(\n|$)`, "$1"},
 		{`  +`, " "},
 	} {

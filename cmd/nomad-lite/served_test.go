@@ -205,12 +205,12 @@ func (s *served) alloc(id string) *api.Allocation {
 func (s *served) eventually(what string, is func() (string, bool)) {
 	s.t.Helper()
 	last, ok := "", false
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(allowance); ; time.Sleep(5 * time.Millisecond) {
 		if last, ok = is(); ok {
 			return
 		}
 		if time.Now().After(deadline) {
-			s.t.Fatalf("%s: not after a minute, but: %s", what, last)
+			s.t.Fatalf("%s: not within %v, but: %s", what, allowance, last)
 		}
 	}
 }
