@@ -57,7 +57,7 @@ func (a *API) metrics(r *request) (any, error) {
 		}
 		r.answered = true
 		r.begin()
-		format, names := expfmt.Negotiate(r.Header), r.query["name[]"]
+		format, names := expfmt.NegotiateAccept(r.Header, expfmt.DefaultAcceptedFormats()...), r.query["name[]"]
 		r.w.Header().Set("Content-Type", string(format))
 		encoder := expfmt.NewEncoder(r.w, format)
 		for _, family := range families {
