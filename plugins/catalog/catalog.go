@@ -123,15 +123,9 @@ func New(cfg Config) (*Catalog, error) {
 	if err != nil {
 		return nil, err
 	}
-	builtins := make(map[string]bool)
-	for _, b := range cfg.Builtins {
-		switch {
-		case !ValidName(b.Name):
-			return nil, fmt.Errorf("builtin plugin %q: not a valid name", b.Name)
-		case builtins[b.Name]:
-			return nil, fmt.Errorf("builtin plugin %q: named twice", b.Name)
-		}
-		builtins[b.Name] = true
+	builtins, err := namesOf(cfg.Builtins)
+	if err != nil {
+		return nil, err
 	}
 	if cfg.Dir != "" {
 		// what is executed by its path must not depend on a working directory
@@ -170,20 +164,38 @@ func New(cfg Config) (*Catalog, error) {
 		}
 	}
 	for _, name := range order {
-		if used[name] {
-			continue
+		if !used[name] {
+			c.entries = append(c.entries, blocks[name].missing(cfg.Dir))
 		}
-		where := "no plugin directory is given"
-		if cfg.Dir != "" {
-			where = "no such file in " + cfg.Dir
-		}
-		c.entries = append(c.entries, Entry{Name: name, Block: blocks[name], Err: fmt.Errorf("named at %s: %s", blocks[name].Range, where)})
 	}
 	// The builtin of a name first: of equals the later one wins.
 	slices.SortStableFunc(c.entries, func(a, b Entry) int {
 		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Path, b.Path))
 	})
 	return c, nil
+}
+
+func namesOf(builtins []Builtin) (map[string]bool, error) {
+	names := make(map[string]bool)
+	for _, b := range builtins {
+		switch {
+		case !ValidName(b.Name):
+			return nil, fmt.Errorf("builtin plugin %q: not a valid name", b.Name)
+		case names[b.Name]:
+			return nil, fmt.Errorf("builtin plugin %q: named twice", b.Name)
+		}
+		names[b.Name] = true
+	}
+	return names, nil
+}
+
+// missing is a plugin that a block names, and that is nowhere.
+func (b *Block) missing(dir string) Entry {
+	where := "no plugin directory is given"
+	if dir != "" {
+		where = "no such file in " + dir
+	}
+	return Entry{Name: b.Name, Block: b, Err: fmt.Errorf("named at %s: %s", b.Range, where)}
 }
 
 // startsUnasked reports whether a file is started that no plugin block names.
