@@ -212,36 +212,7 @@ func (a *Agent) Registered() <-chan struct{} { return a.registered }
 // allocrunner.ErrShutdown, tasks are left running; otherwise they are stopped,
 // and Run returns when all have ended.
 func (a *Agent) Run(ctx context.Context) {
-	limits := a.config.Limits
-	limits.NodeCPU = int64(a.host.CPUMHz)
-	nodes := noderunner.New(noderunner.Config{
-		Source: a.ring,
-		Alloc: allocrunner.Config{
-			HostEnv:      taskenv.HostEnv(os.Environ(), taskenv.DefaultDenylist()),
-			Drivers:      a.supervisor,
-			Logs:         a.collector,
-			AllocDirRoot: a.AllocDirs(),
-			Store:        a.store,
-			Services:     a.store,
-			Checks:       a.store,
-			Hooks:        a.hooks,
-			Cgroups:      a.cgroupsOf(cgroup.Open()),
-			Limits:       limits,
-			Records:      taskRecords{a.store},
-			Rebooted:     a.rebooted,
-			Logger:       a.logger,
-		},
-		Node:   a.Node,
-		Ending: func() { debug.SetGCPercent(haste) },
-		// The start of an allocation needs several times the memory that its life needs,
-		// most of it the stacks of the calls that start it.
-		Tidy: func() {
-			debug.SetGCPercent(thrift)
-			footprint.Trim()
-		},
-		GC:     a.config.GC,
-		Logger: a.logger,
-	})
+	nodes := noderunner.New(a.runnerConfig())
 	a.mu.Lock()
 	a.nodes = nodes
 	a.mu.Unlock()
@@ -282,6 +253,40 @@ func (a *Agent) Run(ctx context.Context) {
 		settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastPatience)
 		defer cancel()
 		a.hooks.Settle(settling)
+	}
+}
+
+// runnerConfig is what the allocations of this node run with.
+func (a *Agent) runnerConfig() noderunner.Config {
+	limits := a.config.Limits
+	limits.NodeCPU = int64(a.host.CPUMHz)
+	return noderunner.Config{
+		Source: a.ring,
+		Alloc: allocrunner.Config{
+			HostEnv:      taskenv.HostEnv(os.Environ(), taskenv.DefaultDenylist()),
+			Drivers:      a.supervisor,
+			Logs:         a.collector,
+			AllocDirRoot: a.AllocDirs(),
+			Store:        a.store,
+			Services:     a.store,
+			Checks:       a.store,
+			Hooks:        a.hooks,
+			Cgroups:      a.cgroupsOf(cgroup.Open()),
+			Limits:       limits,
+			Records:      taskRecords{a.store},
+			Rebooted:     a.rebooted,
+			Logger:       a.logger,
+		},
+		Node:   a.Node,
+		Ending: func() { debug.SetGCPercent(haste) },
+		// The start of an allocation needs several times the memory that its life needs,
+		// most of it the stacks of the calls that start it.
+		Tidy: func() {
+			debug.SetGCPercent(thrift)
+			footprint.Trim()
+		},
+		GC:     a.config.GC,
+		Logger: a.logger,
 	}
 }
 
