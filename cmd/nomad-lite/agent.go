@@ -25,8 +25,8 @@ nomad.sock in its data directory. What it knows is in the data directory:
 Interrupt, SIGTERM and even kill -9 end the agent and leave the tasks running;
 the next agent takes them over. To stop a job: nomad-lite job stop. SIGHUP reads
 the configuration again: log level, certificates, telemetry, metadata and
-reservations of the node, hook blocks, and when what has ended is removed from
-the disk.
+reservations of the node, plugin and hook blocks, and when what has ended is
+removed from the disk.
 
 With -dev nothing is kept: when the agent ends, all tasks end, and all files go.
 

@@ -14,9 +14,11 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
 )
 
@@ -167,8 +169,12 @@ func (r *runningAgent) reload() error {
 	r.reloading.Lock()
 	defer r.reloading.Unlock()
 	c, err := r.options.load(r.streams)
+	var plugins *catalog.Catalog
 	if err == nil {
-		err = r.agent.CheckRules(c.Hooks)
+		plugins, err = agentPlugins(c, r.options.dev, r.logger)
+	}
+	if err == nil {
+		err = hooks.CheckRules(c.Hooks, plugins.Entries())
 	}
 	if err == nil && r.listen.certificates != nil {
 		err = r.listen.certificates.load(c.TLS, r.logger)
@@ -180,6 +186,7 @@ func (r *runningAgent) reload() error {
 	}
 	changed := *r.settings()
 	changed.LogLevel, changed.Telemetry, changed.GC, changed.Hooks = c.LogLevel, c.Telemetry, c.GC, c.Hooks
+	changed.PluginDir, changed.Plugins = c.PluginDir, c.Plugins
 	c.TLS.HTTP = changed.TLS.HTTP // a listener stays what it is
 	changed.TLS = c.TLS
 	r.mu.Lock()
@@ -187,7 +194,7 @@ func (r *runningAgent) reload() error {
 	r.mu.Unlock()
 	r.logger.SetLevel(hclog.LevelFromString(c.LogLevel))
 	r.api.SetTelemetry(c.Telemetry)
-	r.agent.Reload(c.Node, c.GC, c.Hooks)
+	r.agent.Reload(c.Node, c.GC, plugins, c.Hooks)
 	r.logger.Info("configuration reloaded")
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -103,6 +104,23 @@ func (e Entry) DriverName() string {
 		return e.Name
 	}
 	return strings.TrimPrefix(e.Name, DriverPrefix)
+}
+
+// SamePlugin reports whether two entries, maybe of two catalogs, are of one plugin.
+func (e Entry) SamePlugin(other Entry) bool {
+	return e.Builtin == other.Builtin && e.Name == other.Name && e.Path == other.Path
+}
+
+// Same reports whether the plugin would be started in the same way.
+func (e Entry) Same(other Entry) bool {
+	said := func(e Entry) Block {
+		if e.Block == nil {
+			return Block{}
+		}
+		return Block{Config: e.Block.Config, SHA256: e.Block.SHA256} // wherever it is written
+	}
+	return e.SamePlugin(other) && e.Program == other.Program && slices.Equal(e.Args, other.Args) &&
+		reflect.DeepEqual(said(e), said(other)) && fmt.Sprint(e.Err) == fmt.Sprint(other.Err)
 }
 
 // String names the plugin in errors and logs.

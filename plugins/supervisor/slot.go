@@ -29,10 +29,10 @@ func (s *Supervisor) manage(ctx context.Context, wg *sync.WaitGroup, sl *slot) {
 		return
 	}
 	var past troubles
-	for ctx.Err() == nil {
+	for ctx.Err() == nil && !s.superseded(sl) {
 		was := s.live(ctx, wg, sl)
 		switch {
-		case ctx.Err() != nil:
+		case ctx.Err() != nil, s.superseded(sl):
 		case was.wanted != nil:
 			past = 0
 			select {
@@ -60,7 +60,7 @@ func (s *Supervisor) live(ctx context.Context, wg *sync.WaitGroup, sl *slot) lif
 	}
 	if !ended(inst) {
 		s.update(func() { sl.inst = nil })
-		s.leave(context.WithoutCancel(ctx), sl, inst)
+		s.leave(ctx, sl, inst)
 		return life{}
 	}
 	l := life{err: inst.Exit(), began: true, lasted: time.Since(launched), overCall: s.diedOverCall(sl, launched)}
@@ -237,7 +237,9 @@ func (s *Supervisor) retireLocked(loser, winner *slot, lost, won base.Info) {
 	loser.err = nil
 	loser.inst = nil
 	loser.info = lost // it is known what it would serve
-	loser.cancel(errRetired)
+	if loser.cancel != nil {
+		loser.cancel(errRetired)
+	}
 	s.logger.Info("multiple versions of plugin detected", won.Type.String(), won.Name,
 		"used", winner.entry.String(), "used_version", won.Version,
 		"ignored", loser.entry.String(), "ignored_version", lost.Version)

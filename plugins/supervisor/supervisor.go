@@ -36,8 +36,11 @@ var (
 	ErrStopped = errors.New("plugin supervisor has stopped")
 )
 
-// errRetired is the cause with which a slot ends that another plugin replaces.
-var errRetired = errors.New("replaced by another plugin")
+// The causes with which a slot ends before the supervisor does.
+var (
+	errRetired   = errors.New("replaced by another plugin")
+	errDismissed = errors.New("not in the configuration any more")
+)
 
 // readyLimit is how long a node waits for slow plugins before it goes on
 // without them.
@@ -164,7 +167,13 @@ type instance interface {
 type slot struct {
 	entry  catalog.Entry
 	order  int
-	cancel context.CancelCauseFunc // of its goroutine; set by Run before that starts
+	cancel context.CancelCauseFunc // of its goroutine; nil before it has begun
+
+	begun     bool
+	managed   bool  // its goroutine runs
+	dismissed bool  // it is to go when nobody needs it
+	leaving   bool  // somebody waits for that
+	next      *slot // takes its place then; may be nil
 
 	inst    instance
 	info    base.Info // of the latest process; zero before the first
@@ -200,12 +209,6 @@ func New(cfg Config) *Supervisor {
 		s.setEntries(cfg.Catalog.Entries())
 	}
 	return s
-}
-
-func (s *Supervisor) setEntries(entries []catalog.Entry) {
-	for i, e := range entries {
-		s.slots = append(s.slots, &slot{entry: e, order: i})
-	}
 }
 
 // launch starts the process of one catalog entry.
@@ -269,19 +272,16 @@ func (s *Supervisor) launch(ctx context.Context, e catalog.Entry) (instance, err
 // Tasks are not touched.
 func (s *Supervisor) Run(ctx context.Context) error {
 	s.endUnwanted()
-	var wg sync.WaitGroup
-	contexts := make([]context.Context, len(s.slots))
-	for i, sl := range s.slots {
-		contexts[i], sl.cancel = context.WithCancelCause(ctx)
-		defer sl.cancel(nil)
-	}
-	for i, sl := range s.slots {
-		wg.Go(func() { s.manage(contexts[i], &wg, sl) })
-	}
 	settle := time.AfterFunc(readyLimit, s.settle)
 	defer settle.Stop()
 	s.update(func() { s.settleLocked() }) // there may be no plugin at all
-	<-ctx.Done()                          // every plugin may be refused, and Driver still says so
+	var wg sync.WaitGroup
+	for ctx.Err() == nil { // every plugin may be refused, and Driver still says so
+		select {
+		case <-s.beginSlots(ctx, &wg):
+		case <-ctx.Done():
+		}
+	}
 	wg.Wait()
 	s.update(func() { s.stopped = true })
 	return nil

@@ -130,9 +130,11 @@ func (s *Supervisor) endUnwanted() {
 	if err != nil {
 		return // takeOver says so
 	}
+	s.mu.Lock()
 	for _, sl := range s.slots {
 		delete(records, key(sl.entry))
 	}
+	s.mu.Unlock()
 	for key, rec := range records {
 		if !rec.ThisBoot() {
 			continue
@@ -145,12 +147,14 @@ func (s *Supervisor) endUnwanted() {
 	}
 }
 
-// leave lets a plugin go at the end of the supervisor: one with tasks goes on.
+// leave lets a plugin go when ctx has ended: at the end of the supervisor one with
+// tasks goes on.
 func (s *Supervisor) leave(ctx context.Context, sl *slot, inst instance) {
 	s.mu.Lock()
-	served, retired := servedBy(sl.info), sl.retired != ""
+	served, wanted := servedBy(sl.info), sl.retired == "" && !errors.Is(context.Cause(ctx), errDismissed)
 	s.mu.Unlock()
-	if s.cfg.Records != nil && s.cfg.Keep != nil && !retired && s.cfg.Keep(served) {
+	ctx = context.WithoutCancel(ctx)
+	if s.cfg.Records != nil && s.cfg.Keep != nil && wanted && s.cfg.Keep(served) {
 		inst.Detach()
 		return
 	}

@@ -319,9 +319,10 @@ func (a *Agent) CollectAllocs() {
 }
 
 // Reload takes over what may change while the agent runs: the metadata and the
-// reservations of the node, how much may lie on the disk, and rules about hooks
-// that CheckRules has nothing against.
-func (a *Agent) Reload(node NodeConfig, gc noderunner.GC, rules []hooks.Rule) {
+// reservations of the node, how much may lie on the disk, the plugins, and rules about
+// hooks that hooks.CheckRules has nothing against.
+func (a *Agent) Reload(node NodeConfig, gc noderunner.GC, plugins *catalog.Catalog, rules []hooks.Rule) {
+	a.supervisor.SetCatalog(plugins)
 	a.hooks.SetRules(rules)
 	select {
 	case a.rulesChanged <- struct{}{}:

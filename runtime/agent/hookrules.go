@@ -7,17 +7,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
-	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 )
-
-// CheckRules refuses what the operator says about hooks if it cannot mean anything.
-// Whether it fits the plugins is found out when they run, and logged.
-func (a *Agent) CheckRules(rules []hooks.Rule) error {
-	if len(rules) == 0 {
-		return nil
-	}
-	return hooks.CheckRules(rules, a.config.Plugins.Entries())
-}
 
 // HookTrouble asks the plugins that the operator has rules about, and tells what
 // keeps these from working. It waits for plugins that are being started.

@@ -1,0 +1,146 @@
+package supervisor
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+)
+
+// SetCatalog has other plugins from now on. One that is new is launched, and one that
+// is in the catalog no more is ended when nobody needs it. One that has changed is
+// launched anew when nobody needs its process, or when that has died. It does not wait.
+func (s *Supervisor) SetCatalog(c *catalog.Catalog) { s.setEntries(c.Entries()) }
+
+func (s *Supervisor) setEntries(entries []catalog.Entry) {
+	s.update(func() {
+		fresh := make([]*slot, len(entries))
+		for i, e := range entries {
+			fresh[i] = &slot{entry: e, order: i}
+		}
+		before := slices.Clone(s.slots)
+		for _, sl := range before {
+			var next *slot
+			if i := slices.IndexFunc(fresh, func(f *slot) bool { return f.entry.SamePlugin(sl.entry) }); i >= 0 {
+				next = fresh[i]
+				fresh = slices.Delete(fresh, i, i+1)
+			}
+			if sl.dismissed || next == nil || !next.entry.Same(sl.entry) {
+				s.dismissLocked(sl, next)
+			}
+		}
+		s.slots = append(s.slots, fresh...)
+		if len(before) == 0 {
+			return // all are
+		}
+		s.sortLocked()
+		for _, sl := range fresh {
+			s.logger.Info("plugin is new", "plugin", sl.entry.Name)
+		}
+	})
+}
+
+// sortLocked brings the slots into the order of a catalog.
+func (s *Supervisor) sortLocked() {
+	slices.SortStableFunc(s.slots, func(a, b *slot) int {
+		return cmp.Or(strings.Compare(a.entry.Name, b.entry.Name), strings.Compare(a.entry.Path, b.entry.Path))
+	})
+}
+
+// beginSlots begins the slots that are new, and has those go that are dismissed. The
+// channel is closed when there may be others.
+func (s *Supervisor) beginSlots(ctx context.Context, wg *sync.WaitGroup) <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, sl := range s.slots {
+		switch {
+		case !sl.begun && sl.retired == "":
+			sl.begun, sl.managed = true, true
+			var slotCtx context.Context
+			slotCtx, sl.cancel = context.WithCancelCause(ctx)
+			wg.Go(func() { s.runSlot(slotCtx, wg, sl) })
+		case sl.dismissed && !sl.leaving:
+			sl.leaving = true
+			wg.Go(func() { s.letGo(ctx, sl) })
+		}
+	}
+	return s.moved
+}
+
+func (s *Supervisor) runSlot(ctx context.Context, wg *sync.WaitGroup, sl *slot) {
+	defer sl.cancel(nil)
+	s.manage(ctx, wg, sl)
+	s.update(func() {
+		sl.managed = false
+		if sl.dismissed {
+			s.replaceLocked(sl)
+		}
+	})
+}
+
+// dismissLocked has a slot end, and another one take its place, unless that is nil.
+func (s *Supervisor) dismissLocked(sl, next *slot) {
+	switch {
+	case next == nil:
+		s.logger.Info("plugin is not in the configuration any more", "plugin", sl.entry.Name)
+	case sl.next == nil:
+		s.logger.Info("plugin has changed", "plugin", sl.entry.Name)
+	}
+	sl.dismissed, sl.next = true, next
+	if !sl.managed {
+		s.replaceLocked(sl)
+	}
+}
+
+// letGo ends a slot that is dismissed when nobody needs it.
+func (s *Supervisor) letGo(ctx context.Context, sl *slot) {
+	for told := false; s.needed(sl); told = true {
+		if !told {
+			s.logger.Info("plugin goes on as it was until nothing needs it", "plugin", sl.entry.Name)
+		}
+		if !sleep(ctx, restAfter) {
+			return
+		}
+	}
+	sl.cancel(errDismissed)
+}
+
+// needed reports whether the process of a slot has tasks, or takes part in some.
+func (s *Supervisor) needed(sl *slot) bool {
+	s.mu.Lock()
+	served, up := servedBy(sl.info), sl.managed && sl.inst != nil && !ended(sl.inst)
+	s.mu.Unlock()
+	return up && s.cfg.Busy != nil && s.cfg.Busy(served)
+}
+
+// superseded reports whether another slot waits for the end of this one's process.
+func (s *Supervisor) superseded(sl *slot) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return sl.next != nil
+}
+
+// replaceLocked has the next slot in the place of one, if there is a next. Plugins
+// that had to stay back because of it get another chance.
+func (s *Supervisor) replaceLocked(sl *slot) {
+	s.slots = slices.DeleteFunc(s.slots, func(other *slot) bool { return other == sl })
+	if served := servedBy(sl.info); s.owners[served] == sl {
+		delete(s.owners, served)
+		if served.Type == base.TypeDriver && sl.next == nil {
+			delete(s.drivers, served.Name)
+		}
+		for i, loser := range s.slots {
+			if loser.retired != "" && !loser.managed && servedBy(loser.info) == served {
+				s.slots[i] = &slot{entry: loser.entry, order: loser.order}
+			}
+		}
+	}
+	if sl.next != nil {
+		s.slots = append(s.slots, sl.next)
+		s.sortLocked()
+	}
+}

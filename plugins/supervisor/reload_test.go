@@ -1,0 +1,122 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+)
+
+// busy are the drivers with tasks.
+type busy struct {
+	mu    sync.Mutex
+	names map[string]bool
+}
+
+func (b *busy) set(name string, tasks bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.names == nil {
+		b.names = make(map[string]bool)
+	}
+	b.names[name] = tasks
+}
+
+func (b *busy) get(what Served) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.names[what.Name]
+}
+
+// with is a plugin with a configuration.
+func with(config string) catalog.Entry {
+	e := external("db")
+	e.Block.Config = map[string]any{"config": config}
+	return e
+}
+
+// A configuration that is read again changes the plugins, and takes none away from its
+// tasks.
+func TestSetEntries(t *testing.T) {
+	for what, c := range map[string]struct {
+		before, after []catalog.Entry
+		tasks         bool // there are some
+		meanwhile     func(*fakePlugin, *busy)
+		launches      map[string]int
+		runs          string // the process of the driver "db", with its configuration
+	}{
+		"the same":                      {before: []catalog.Entry{with("a")}, after: []catalog.Entry{with("a")}, launches: map[string]int{"db": 1}, runs: "db 1 a"},
+		"a new one":                     {before: []catalog.Entry{external("web")}, after: []catalog.Entry{with("a"), external("web")}, launches: map[string]int{"web": 1, "db": 1}, runs: "db 1 a"},
+		"one less":                      {before: []catalog.Entry{with("a")}, launches: map[string]int{"db": 1}},
+		"one less, which has tasks":     {before: []catalog.Entry{with("a")}, tasks: true, launches: map[string]int{"db": 1}, runs: "db 1 a"},
+		"one less, which had tasks":     {before: []catalog.Entry{with("a")}, tasks: true, meanwhile: func(_ *fakePlugin, b *busy) { b.set("db", false) }, launches: map[string]int{"db": 1}},
+		"one less, which dies":          {before: []catalog.Entry{with("a")}, tasks: true, meanwhile: func(f *fakePlugin, _ *busy) { f.die() }, launches: map[string]int{"db": 2}, runs: "db 2 a"},
+		"another":                       {before: []catalog.Entry{with("a")}, after: []catalog.Entry{with("b")}, launches: map[string]int{"db": 2}, runs: "db 2 b"},
+		"another, and there are tasks":  {before: []catalog.Entry{with("a")}, after: []catalog.Entry{with("b")}, tasks: true, launches: map[string]int{"db": 1}, runs: "db 1 a"},
+		"another, and there were tasks": {before: []catalog.Entry{with("a")}, after: []catalog.Entry{with("b")}, tasks: true, meanwhile: func(_ *fakePlugin, b *busy) { b.set("db", false) }, launches: map[string]int{"db": 2}, runs: "db 2 b"},
+		"another, and the one dies":     {before: []catalog.Entry{with("a")}, after: []catalog.Entry{with("b")}, tasks: true, meanwhile: func(f *fakePlugin, _ *busy) { f.die() }, launches: map[string]int{"db": 2}, runs: "db 2 b"},
+		"one that could not be started": {before: []catalog.Entry{{Name: "db", Err: errors.New("no such file")}}, after: []catalog.Entry{with("a")}, launches: map[string]int{"db": 1}, runs: "db 1 a"},
+		"one in the place of a builtin": {before: []catalog.Entry{builtin("db"), with("a")}, after: []catalog.Entry{builtin("db")}, launches: map[string]int{"db": 1, "builtin db": 2}, runs: "builtin db 2"}, // it has rested
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var (
+					mu       sync.Mutex
+					running  *fakePlugin // the latest
+					is       = map[*fakePlugin]string{}
+					launches = map[string]int{}
+					tasks    busy
+				)
+				tasks.set("db", c.tasks)
+				s := start(t, Config{Busy: tasks.get}, c.before, func(_ context.Context, name string, n int) (*fakePlugin, error) {
+					mu.Lock()
+					defer mu.Unlock()
+					launches[name] = n
+					f := newFake("db", "1.0.0")
+					if name == "web" {
+						f = newFake("web", "1.0.0")
+					}
+					running, is[f] = f, fmt.Sprint(name, " ", n)
+					return f, nil
+				})
+				_, _ = s.Driver(t.Context(), "db") // it may not be there yet
+				mu.Lock()
+				old := running
+				mu.Unlock()
+				s.setEntries(c.after)
+				synctest.Wait()
+				if c.meanwhile != nil {
+					c.meanwhile(old, &tasks)
+				}
+				time.Sleep(2 * restAfter)
+				d, err := s.Driver(t.Context(), "db")
+				runs := ""
+				if err == nil {
+					f := d.(*fakeDriver).plugin
+					runs = is[f]
+					s.mu.Lock()
+					if sl := s.owners[driverOf("db")]; sl.entry.Block != nil {
+						runs += fmt.Sprint(" ", sl.entry.Block.Config["config"])
+					}
+					s.mu.Unlock()
+				} else if !errors.Is(err, ErrNoDriver) {
+					t.Error(err)
+				}
+				if runs != c.runs {
+					t.Errorf("it is run by %q, want %q", runs, c.runs)
+				}
+				if _, there := s.Drivers()["db"]; there != (c.runs != "") {
+					t.Errorf("the driver is there: %v", there)
+				}
+				if fmt.Sprint(launches) != fmt.Sprint(c.launches) {
+					t.Errorf("launches %v, want %v", launches, c.launches)
+				}
+			})
+		})
+	}
+}
