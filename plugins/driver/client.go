@@ -7,7 +7,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -34,9 +33,10 @@ func NewClient(conn grpc.ClientConnInterface, done <-chan struct{}) Driver {
 }
 
 type client struct {
-	conn   *base.Conn
-	pb     driverpb.DriverClient
-	schema atomic.Pointer[hclspec.Spec] // of the tasks, once the driver has told it
+	conn         *base.Conn
+	pb           driverpb.DriverClient
+	schema       told[hclspec.Spec]
+	capabilities told[Capabilities]
 }
 
 // err says what the error of a call means.
@@ -74,30 +74,28 @@ func (c *client) Shutdown(ctx context.Context) error {
 	return c.optional(ctx, err)
 }
 
-// TaskConfigSchema asks a process once: the answer is part of its program, and
-// each task keeps it.
 func (c *client) TaskConfigSchema(ctx context.Context) (*hclspec.Spec, error) {
-	if spec := c.schema.Load(); spec != nil {
+	return c.schema.get(ctx, c.conn, func() (*hclspec.Spec, error) {
+		resp, err := c.pb.TaskConfigSchema(ctx, &driverpb.TaskConfigSchemaRequest{})
+		if err != nil {
+			return nil, c.err(ctx, err)
+		}
+		spec, err := hclspec.FromProto(resp.GetSpec())
+		if err != nil {
+			return nil, fmt.Errorf("task config schema: %w", err)
+		}
 		return spec, nil
-	}
-	resp, err := c.pb.TaskConfigSchema(ctx, &driverpb.TaskConfigSchemaRequest{})
-	if err != nil {
-		return nil, c.err(ctx, err)
-	}
-	spec, err := hclspec.FromProto(resp.GetSpec())
-	if err != nil {
-		return nil, fmt.Errorf("task config schema: %w", err)
-	}
-	c.schema.Store(spec)
-	return spec, nil
+	})
 }
 
 func (c *client) Capabilities(ctx context.Context) (*Capabilities, error) {
-	resp, err := c.pb.Capabilities(ctx, &driverpb.CapabilitiesRequest{})
-	if err != nil {
-		return nil, c.err(ctx, err)
-	}
-	return capabilitiesFromProto(resp.GetCapabilities()), nil
+	return c.capabilities.get(ctx, c.conn, func() (*Capabilities, error) {
+		resp, err := c.pb.Capabilities(ctx, &driverpb.CapabilitiesRequest{})
+		if err != nil {
+			return nil, c.err(ctx, err)
+		}
+		return capabilitiesFromProto(resp.GetCapabilities()), nil
+	})
 }
 
 func (c *client) Fingerprint(ctx context.Context) (<-chan Fingerprint, error) {

@@ -27,6 +27,7 @@ type odd struct {
 	driverpb.UnimplementedDriverServer
 
 	spec         *specpb.Spec
+	described    func() error // called for each question what the driver is
 	start        driverpb.StartTaskResponse_Result
 	startErr     error
 	wait         *driverpb.WaitTaskResponse
@@ -37,11 +38,18 @@ type odd struct {
 }
 
 func (o *odd) TaskConfigSchema(context.Context, *driverpb.TaskConfigSchemaRequest) (*driverpb.TaskConfigSchemaResponse, error) {
-	return &driverpb.TaskConfigSchemaResponse{Spec: o.spec}, nil
+	return &driverpb.TaskConfigSchemaResponse{Spec: o.spec}, o.describe()
 }
 
 func (o *odd) Capabilities(context.Context, *driverpb.CapabilitiesRequest) (*driverpb.CapabilitiesResponse, error) {
-	return &driverpb.CapabilitiesResponse{}, nil
+	return &driverpb.CapabilitiesResponse{}, o.describe()
+}
+
+func (o *odd) describe() error {
+	if o.described == nil {
+		return nil
+	}
+	return o.described()
 }
 
 func (o *odd) Fingerprint(_ *driverpb.FingerprintRequest, stream grpc.ServerStreamingServer[driverpb.FingerprintResponse]) error {
@@ -114,6 +122,75 @@ func withOdd(t *testing.T, name string, o *odd, test func(*testing.T, Driver, *p
 			p := serveInMemory(t, func(s grpc.ServiceRegistrar) { driverpb.RegisterDriverServer(s, o) })
 			test(t, NewClient(p.conn, p.done), p)
 		})
+	})
+}
+
+// TestDescribedOnce has many tasks ask at once what their driver is, as those of a new
+// agent do.
+func TestDescribedOnce(t *testing.T) {
+	describedOnce(t, "schema", func(ctx context.Context, d Driver) (any, error) { return d.TaskConfigSchema(ctx) })
+	describedOnce(t, "capabilities", func(ctx context.Context, d Driver) (any, error) { return d.Capabilities(ctx) })
+}
+
+func describedOnce(t *testing.T, name string, describe func(context.Context, Driver) (any, error)) {
+	var asked, answers chan error // of the bubble
+	o := &odd{
+		spec:      &specpb.Spec{Block: &specpb.Spec_Object{Object: &specpb.Object{}}},
+		described: func() error { asked <- nil; return <-answers },
+	}
+	withOdd(t, name, o, func(t *testing.T, d Driver, p *process) {
+		asked, answers = make(chan error, 10), make(chan error, 10)
+		results := make(chan error, 100)
+		all := func() {
+			for range cap(results) {
+				go func() { _, err := describe(t.Context(), d); results <- err }()
+			}
+			synctest.Wait()
+		}
+		step := func(questions, ended int) {
+			t.Helper()
+			synctest.Wait()
+			if len(asked) != questions || len(results) != ended {
+				t.Errorf("asked %d times, want %d; %d tasks know, want %d", len(asked), questions, len(results), ended)
+			}
+		}
+		impatient, giveUp := context.WithCancel(t.Context())
+		first := make(chan error)
+		go func() { _, err := describe(impatient, d); first <- err }()
+		synctest.Wait()
+		all()
+		step(1, 0)
+		giveUp()
+		if err := <-first; !errors.Is(err, context.Canceled) {
+			t.Errorf("who has asked and gives up gets %v", err)
+		}
+		step(2, 0)
+		answers <- nil // for the first question: nobody hears it
+		if _, err := describe(impatient, d); !errors.Is(err, context.Canceled) {
+			t.Errorf("who waits and gives up gets %v", err)
+		}
+		answers <- status.Error(codes.Internal, "not now")
+		step(2, 100)
+		for range cap(results) {
+			if err := <-results; status.Code(err) != codes.Internal {
+				t.Errorf("who has waited gets %v, want the error of the driver", err)
+			}
+		}
+		all()
+		step(3, 0)
+		answers <- nil
+		step(3, 100)
+		for range cap(results) {
+			if err := <-results; err != nil {
+				t.Error(err)
+			}
+		}
+		all()
+		step(3, 100)
+		p.die()
+		if _, err := describe(t.Context(), d); err != ErrPluginDown {
+			t.Errorf("of a process that has gone: %v, want %v", err, ErrPluginDown)
+		}
 	})
 }
 

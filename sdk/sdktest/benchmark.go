@@ -47,9 +47,9 @@ func Benchmark(b *testing.B, p Plugin) {
 	h := newHost(p)
 	b.Cleanup(h.close)
 	b.Run("unary", func(b *testing.B) {
-		d := h.use(b).driver
+		p := h.use(b)
 		for b.Loop() {
-			if _, err := d.Capabilities(b.Context()); err != nil {
+			if _, err := p.base.PluginInfo(b.Context()); err != nil {
 				b.Fatal(err)
 			}
 		}
