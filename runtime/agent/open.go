@@ -104,6 +104,7 @@ func (a *Agent) openStore() error {
 		wake:    make(chan struct{}, 1),
 		changed: make(chan struct{}),
 		reports: make(map[string]scheduler.Report),
+		urgent:  make(map[string]bool),
 	}
 	a.scheduler = scheduler.New(scheduler.Config{
 		Store: Records(a.store, a.nodeID, a.ring.desired),

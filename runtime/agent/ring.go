@@ -21,7 +21,7 @@ import (
 // Reports are written as fast as the disk takes them. What comes while a write is
 // under way goes with the next one, and of one allocation only the latest state.
 // One that tells of no other state, but only what has happened, goes with the next
-// one, too, or after a while.
+// one of its allocation that does, or after a while.
 type ring struct {
 	store     *store.Store
 	scheduler *scheduler.Scheduler
@@ -34,8 +34,9 @@ type ring struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced when other allocations are desired
 	reports map[string]scheduler.Report
-	order   []string    // of the reports
-	idle    *time.Timer // ticks for reports without urgency; nil if there are none
+	order   []string        // of the reports
+	urgent  map[string]bool // which of them somebody may wait for
+	idle    *time.Timer     // makes the others urgent; nil if it is not set
 	removed []string
 	leaving []*api.Allocation // see leaving; nil once they were assigned
 }
@@ -136,10 +137,22 @@ func (r *ring) add(allocID string, urgent bool, edit func(*scheduler.Report)) {
 	r.reports[allocID] = report
 	switch {
 	case urgent:
+		r.urgent[allocID] = true
 		r.tick()
 	case r.idle == nil:
-		r.idle = time.AfterFunc(leisure, r.tick)
+		r.idle = time.AfterFunc(leisure, r.hurry)
 	}
+}
+
+// hurry has all reports written.
+func (r *ring) hurry() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.idle = nil
+	for _, id := range r.order {
+		r.urgent[id] = true
+	}
+	r.tick()
 }
 
 // leisure is how long a report may wait that nobody waits for.
@@ -161,6 +174,7 @@ func (r *ring) run(ctx context.Context) {
 		select {
 		case <-r.wake:
 		case <-ctx.Done():
+			r.hurry()
 			if err := r.write(context.WithoutCancel(ctx)); err != nil {
 				r.logger.Error("last states of allocations not stored", "error", err)
 			}
@@ -180,21 +194,30 @@ func (r *ring) run(ctx context.Context) {
 	}
 }
 
-// write stores all reports. Those that cannot be stored are kept, unless newer
+// take returns what is to be written now. Who is to be told at once does not wait
+// for what nobody is to be told of.
+func (r *ring) take() (reports []scheduler.Report, removed []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var rest []string
+	for _, id := range r.order {
+		if r.urgent[id] {
+			reports = append(reports, r.reports[id])
+			delete(r.reports, id)
+		} else {
+			rest = append(rest, id)
+		}
+	}
+	removed = r.removed
+	r.order, r.removed = rest, nil
+	clear(r.urgent)
+	return reports, removed
+}
+
+// write stores the urgent reports. Those that cannot be stored are kept, unless newer
 // ones have come.
 func (r *ring) write(ctx context.Context) error {
-	r.mu.Lock()
-	reports := make([]scheduler.Report, 0, len(r.order))
-	for _, id := range r.order {
-		reports = append(reports, r.reports[id])
-	}
-	removed := r.removed
-	if r.idle != nil {
-		r.idle.Stop()
-		r.idle = nil
-	}
-	r.reports, r.order, r.removed = make(map[string]scheduler.Report), nil, nil
-	r.mu.Unlock()
+	reports, removed := r.take()
 	if len(reports) > 0 {
 		if _, err := r.scheduler.Report(ctx, reports...); err != nil {
 			r.putBack(reports, removed)
@@ -225,13 +248,16 @@ func (r *ring) putBack(reports []scheduler.Report, removed []string) {
 	var order []string
 	for _, old := range reports {
 		id := old.AllocID
-		if newer, ok := r.reports[id]; ok {
-			newer.Ended = newer.Ended || old.Ended
-			r.reports[id] = newer
-			continue
+		newer, waits := r.reports[id]
+		if !waits {
+			order = append(order, id)
 		}
-		r.reports[id] = old
-		order = append(order, id)
+		ended := old.Ended || newer.Ended
+		if newer.ClientStatus == "" { // there is none, or it says nothing but the end
+			newer = old
+		}
+		newer.Ended = ended
+		r.reports[id], r.urgent[id] = newer, true
 	}
 	r.order = append(order, r.order...)
 }

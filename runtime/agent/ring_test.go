@@ -26,6 +26,7 @@ import (
 // flaky is the store as the scheduler sees it, when the disk takes nothing.
 type flaky struct {
 	records
+	path string
 	full atomic.Bool
 }
 
@@ -36,25 +37,32 @@ func (f *flaky) Update(ctx context.Context, change func(scheduler.Tx) error) (ui
 	return f.records.Update(ctx, change)
 }
 
-// newRing is a ring without a node, on which a job of count instances is placed.
-func newRing(t testing.TB, count int) (*ring, *flaky) {
+// openRing is a ring without a node.
+func openRing(t testing.TB, path, nodeID string) (*ring, *flaky) {
 	t.Helper()
-	s, err := store.Open(store.Config{Path: filepath.Join(t.TempDir(), "state.db"), Logger: hclog.NewNullLogger()})
+	s, err := store.Open(store.Config{Path: path, Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
 	r := &ring{
-		store: s, nodeID: uuid.NewString(), logger: hclog.NewNullLogger(), wake: make(chan struct{}, 1),
-		changed: make(chan struct{}), reports: make(map[string]scheduler.Report),
+		store: s, nodeID: nodeID, logger: hclog.NewNullLogger(), wake: make(chan struct{}, 1),
+		changed: make(chan struct{}), reports: make(map[string]scheduler.Report), urgent: make(map[string]bool),
 	}
-	f := &flaky{records: records{store: s, nodeID: r.nodeID, desired: r.desired}}
+	f := &flaky{records: records{store: s, nodeID: r.nodeID, desired: r.desired}, path: path}
 	r.scheduler = scheduler.New(scheduler.Config{
 		Store:  f,
 		Host:   scheduler.Host{NewID: uuid.NewString, PortFree: func(int) bool { return true }, Pick: func(int) int { return 0 }, Now: time.Now},
 		Logger: hclog.NewNullLogger(),
 	})
-	_, err = s.Update(t.Context(), func(tx *store.Txn) error {
+	return r, f
+}
+
+// newRing is one on which a job of count instances is placed.
+func newRing(t testing.TB, count int) (*ring, *flaky) {
+	t.Helper()
+	r, f := openRing(t, filepath.Join(t.TempDir(), "state.db"), uuid.NewString())
+	_, err := r.store.Update(t.Context(), func(tx *store.Txn) error {
 		tx.PutNode(&api.Node{
 			ID: r.nodeID, Name: "n", Datacenter: "dc1", NodePool: "default", Status: api.NodeStatusReady,
 			SchedulingEligibility: api.NodeSchedulingEligible, Attributes: map[string]string{"kernel.name": "linux"},
@@ -145,10 +153,12 @@ func TestReportsSurviveAFullDisk(t *testing.T) {
 		t.Fatal("a full disk is no error")
 	}
 	r.Report(update(id, api.AllocClientStatusComplete)) // newer
-	r.Ended(id, nil)
 	if err := r.write(t.Context()); err == nil {
 		t.Fatal("a full disk is no error")
 	}
+	reports, removed := r.take()
+	r.Ended(id, nil) // it comes while these are being refused
+	r.putBack(reports, removed)
 	f.full.Store(false)
 	if err := r.write(t.Context()); err != nil {
 		t.Fatal(err)
@@ -166,8 +176,9 @@ func TestReportsSurviveAFullDisk(t *testing.T) {
 // happened besides with it, or after a while.
 func TestReportsOfEventsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, _ := newRing(t, 1)
-		id := r.ids(t)[0]
+		r, _ := newRing(t, 2)
+		ids := r.ids(t)
+		id := ids[0]
 		defer r.running(t)()
 		begin := time.Now()
 		report := func(u allocrunner.Update, events int) {
@@ -196,6 +207,11 @@ func TestReportsOfEventsWait(t *testing.T) {
 		check(model.TaskRunning, 2, 0)
 		report(update(id, api.AllocClientStatusRunning), 3)
 		check(model.TaskRunning, 2, 0)
+		r.Report(update(ids[1], api.AllocClientStatusRunning)) // at once, and alone
+		check(model.TaskRunning, 2, 0)
+		if other := r.store.Snapshot().Allocation(nil, ids[1]); other.ClientStatus != api.AllocClientStatusRunning {
+			t.Errorf("the other one is %s", other.ClientStatus)
+		}
 		time.Sleep(leisure)
 		check(model.TaskRunning, 3, leisure)
 		report(pending, 4)

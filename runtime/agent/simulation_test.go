@@ -164,7 +164,7 @@ func (s *simulation) start() {
 	}
 	r := &ring{
 		store: s.store, nodeID: s.node.ID, logger: logger, started: started, leaving: leaving(s.store), wake: make(chan struct{}, 1),
-		changed: make(chan struct{}), reports: make(map[string]scheduler.Report),
+		changed: make(chan struct{}), reports: make(map[string]scheduler.Report), urgent: make(map[string]bool),
 	}
 	g.scheduler = scheduler.New(scheduler.Config{
 		Store: &mortalRecords{records{store: s.store, nodeID: s.node.ID, desired: r.desired}, s, g},
