@@ -219,6 +219,59 @@ func TestReportsOfEventsWait(t *testing.T) {
 	})
 }
 
+// TestNoNewsIsNotWritten has a new agent say of each allocation that it is as it was.
+func TestNoNewsIsNotWritten(t *testing.T) {
+	r, f := newRing(t, 1)
+	id := r.ids(t)[0]
+	state := &api.TaskState{}
+	now := time.Now()
+	model.AppendTaskEvent(state, model.EventReceived(), now)
+	model.SetTaskState(state, model.TaskRunning, now)
+	model.AppendTaskEvent(state, model.EventStarted(), now)
+	if err := r.store.PutTaskState(id, "t", state, taskrunner.AtOnce)(); err != nil {
+		t.Fatal(err)
+	}
+	u := update(id, api.AllocClientStatusRunning)
+	u.TaskStates["t"] = state
+	u.Health = &allocrunner.Health{Healthy: true, Time: now}
+	r.Report(u)
+	if err := r.write(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := r.store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r, _ = openRing(t, f.path, r.nodeID)
+	var err error
+	if u.TaskStates["t"], err = r.store.Snapshot().TaskState(id, "t"); err != nil {
+		t.Fatal(err)
+	}
+	said := func() (commits int64, index uint64) {
+		r.Report(u)
+		r.hurry()
+		if err := r.write(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return r.store.Commits(), r.store.Index()
+	}
+	before := r.store.Index()
+	if commits, index := said(); commits != 0 || index != before {
+		t.Errorf("the same again is written: %d commits, index %d, was %d", commits, index, before)
+	}
+	model.AppendTaskEvent(u.TaskStates["t"], model.EventReceived(), now)
+	if commits, index := said(); commits != 1 || index != before+1 {
+		t.Errorf("an event is not written: %d commits, index %d, was %d", commits, index, before)
+	}
+	r.Ended(id, nil)
+	if err := r.write(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !Ended(r.store.Snapshot().Reader, id) {
+		t.Error("an end without another state is not written")
+	}
+}
+
 func TestReportsDoNotWakeTheNode(t *testing.T) {
 	r, _ := newRing(t, 1)
 	wanted, changed := r.Allocs()

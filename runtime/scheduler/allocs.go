@@ -3,6 +3,7 @@ package scheduler
 import (
 	"cmp"
 	"context"
+	"reflect"
 	"slices"
 	"time"
 
@@ -58,6 +59,9 @@ func (c *change) report(r Report) {
 		a.NetworkStatus = r.NetworkStatus
 	}
 	c.reportHealth(&a, r)
+	if !r.Ended && reflect.DeepEqual(&a, old) {
+		return // a new agent says what the one before it has said
+	}
 	a.ModifyTime = c.now.UnixNano()
 	c.wroteAllocs = true
 	c.ReportAlloc(&a)
