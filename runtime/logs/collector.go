@@ -89,8 +89,8 @@ func (s *streamState) wake() {
 	s.changed = make(chan struct{})
 }
 
-// New makes a Collector. It finds or starts its process when the first task
-// comes, and ends it a minute after the last one has gone.
+// New makes a Collector. It finds the process of an earlier agent, or starts one when
+// the first task comes, and ends it a minute after the last one has gone.
 func New(conf Config) (*Collector, error) {
 	if conf.Keeper == nil || conf.Dir == "" || len(conf.Args) == 0 {
 		return nil, errors.New("log collector: keeper, directory and arguments are needed")

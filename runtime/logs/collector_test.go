@@ -750,3 +750,44 @@ func TestProcessEndsWithoutTasks(t *testing.T) {
 		last = p
 	}
 }
+
+// TestNextAgentMeetsTheProcess has the tasks of an earlier agent come late: their
+// process is there already, and is not ended because they have not come yet.
+func TestNextAgentMeetsTheProcess(t *testing.T) {
+	t.Parallel()
+	base := t.TempDir()
+	s := &setting{t: t, run: filepath.Join(base, "run"), dir: filepath.Join(base, "alloc", "alloc", "logs")}
+	if err := os.MkdirAll(s.dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	s.connect(Config{}, false)
+	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
+	stdout, _ := s.start(limits)
+	f := s.open(stdout)
+	p := s.collector.Process()
+	s.collector.Close()
+
+	var err error
+	s.collector, err = New(Config{Keeper: s.keeper, Dir: s.run, Args: []string{"nomad-lite", "log-collector"}, quiet: 20 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.collector.Close()
+	for s.collector.Process() != p {
+		time.Sleep(time.Millisecond)
+	}
+	for s.collector.line.Now() != nil {
+		time.Sleep(time.Millisecond) // until the quiet time is over
+	}
+	s.write(f, "before the next agent knows of me\n")
+	s.await(Stdout, "before the next agent knows of me\n")
+	s.start(limits)
+	if now := s.collector.Process(); now != p || !p.Alive() {
+		t.Errorf("the task has process %v, had %v", now, p)
+	}
+	f.Close()
+	s.stop()
+	if _, err := s.keeper.Wait(t.Context(), p); err != nil {
+		t.Error(err)
+	}
+}

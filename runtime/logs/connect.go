@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
@@ -30,12 +29,15 @@ func (c *Collector) publish(l *link) {
 }
 
 // maintain keeps a connection to a collector process, while there are tasks, until
-// ctx ends.
+// ctx ends. The process of an earlier agent is met before there are any: each of them
+// would wait until those before it are handed over.
 func (c *Collector) maintain(ctx context.Context) {
-	for c.needed(ctx) {
-		l, ok := c.line.Reach(ctx, c.connect, func(err error) { c.conf.Logger.Error("no log collector", "error", err) })
-		if !ok {
-			return
+	l, err := c.meet(ctx, false) // who needs one will be told why there is none
+	for met := err == nil; met || c.needed(ctx); met = false {
+		if !met {
+			if l, met = c.line.Reach(ctx, c.connect, func(err error) { c.conf.Logger.Error("no log collector", "error", err) }); !met {
+				return
+			}
 		}
 		c.publish(l)
 		c.use(ctx, l)
@@ -65,10 +67,12 @@ func (c *Collector) hasTasks() bool {
 }
 
 // use waits until a process cannot be used any more, or has not been for a while; it
-// is ended then.
+// is ended then. One that has never been is left to itself: it may have streams of
+// tasks that are still to come.
 func (c *Collector) use(ctx context.Context, l *link) {
 	quiet := time.NewTimer(c.conf.quiet)
 	defer quiet.Stop()
+	used := false
 	for {
 		select {
 		case <-l.Done():
@@ -77,10 +81,13 @@ func (c *Collector) use(ctx context.Context, l *link) {
 		case <-ctx.Done():
 			return
 		case <-c.tasked:
+			used = true
 			quiet.Reset(c.conf.quiet)
 		case <-quiet.C:
 			if c.giveUp() {
-				quit(l)
+				if used {
+					quit(l)
+				}
 				return
 			}
 		}
@@ -99,9 +106,12 @@ func (c *Collector) giveUp() bool {
 	return true
 }
 
-// connect returns a connection to a process that has all streams.
-func (c *Collector) connect(ctx context.Context) (*link, error) {
-	l, err := c.join(ctx)
+func (c *Collector) connect(ctx context.Context) (*link, error) { return c.meet(ctx, true) }
+
+// meet returns a connection to a process that has all streams. Only if start is set
+// one is started, or replaced.
+func (c *Collector) meet(ctx context.Context, start bool) (*link, error) {
+	l, err := c.join(ctx, start)
 	if err != nil {
 		return nil, err
 	}
@@ -146,8 +156,9 @@ func (c *Collector) handOverAll(ctx context.Context, l *link) error {
 	return nil
 }
 
-// join connects to the collector process, and starts one if there is none.
-func (c *Collector) join(ctx context.Context) (*link, error) {
+// join connects to the collector process, and may start one if there is none of this
+// build.
+func (c *Collector) join(ctx context.Context, start bool) (*link, error) {
 	f, err := lock(filepath.Join(c.conf.Dir, lockName), unix.LOCK_EX)
 	if err != nil {
 		return nil, err
@@ -165,15 +176,23 @@ func (c *Collector) join(ctx context.Context) (*link, error) {
 
 	l, err := c.dial(ctx, address)
 	if err == nil {
-		if !replace(l, c.conf.Logger) {
+		switch {
+		case !anotherBuild(l):
 			// The keeper that started it may be gone.
 			if err := c.conf.Keeper.Adopt(ctx, l.process); err != nil {
 				l.close()
 				return nil, err
 			}
 			return l, nil
+		case start:
+			c.conf.Logger.Info("replacing the log collector, which is another build", "pid", l.process.PID)
+			quit(l) // what it has not moved is in the FIFOs, for the next one
 		}
+		l.close()
 		err = errDown
+	}
+	if !start {
+		return nil, err
 	}
 	if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, errDown) {
 		return nil, fmt.Errorf("connect to log collector: %w", err)
@@ -193,21 +212,15 @@ func (c *Collector) join(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-// replace ends a process that runs another build than ours. What it has not
-// moved is in the FIFOs, for the next one.
-func replace(l *link, logger hclog.Logger) bool {
+// anotherBuild reports whether a process runs another build than ours.
+func anotherBuild(l *link) bool {
 	exe, err := os.Open("/proc/self/exe")
 	if err != nil {
 		return false
 	}
 	defer exe.Close()
-	if same, err := l.process.Runs(exe); same || err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return false
-	}
-	logger.Info("replacing the log collector, which is another build", "pid", l.process.PID)
-	quit(l)
-	l.close()
-	return true
+	same, err := l.process.Runs(exe)
+	return !same && (err == nil || errors.Is(err, os.ErrProcessDone))
 }
 
 // quit ends a process.
