@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/hashicorp/nomad/api"
+
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
@@ -15,6 +17,8 @@ import (
 // prerun calls the Prerun hooks in order, up to the first error. live ends when
 // the allocation is stopped or the agent shuts down.
 func (r *Runner) prerun(live context.Context) error {
+	var alloc *api.Allocation
+	var env map[string]string // of alloc
 	for _, h := range r.attached() {
 		at, ok := h.(hook.AllocPrerun)
 		if !ok {
@@ -23,10 +27,13 @@ func (r *Runner) prerun(live context.Context) error {
 		if live.Err() != nil {
 			return context.Cause(live)
 		}
+		if now := r.Alloc(); now != alloc {
+			alloc, env = now, r.env().Vars()
+		}
 		var err error
 		failpoint.Around(failpoint.Prerun, func() {
 			err = hooks.Call(live, r.logger, h, hook.Prerun, r.limits.PrerunDeadline, func(ctx context.Context) error {
-				return at.Prerun(ctx, hook.AllocPrerunRequest{Alloc: r.forHooks(), Env: r.env().Vars()})
+				return at.Prerun(ctx, hook.AllocPrerunRequest{Alloc: r.forHooks(), Env: env})
 			})
 		})
 		if err == nil {

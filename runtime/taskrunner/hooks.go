@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"runtime"
 	"sync"
 
 	"github.com/hashicorp/nomad/api"
@@ -32,6 +33,7 @@ func failureEvent(h hook.Hook, err error) *api.TaskEvent {
 // chain unless the task runs already: that task is not stopped because something
 // could not be done a second time.
 func (r *Runner) prestart(live context.Context, running bool) error {
+	defer runtime.KeepAlive(r.env.Build()) // the same for all, unless one of them changes it
 	for _, h := range r.hooks {
 		at, ok := h.(hook.TaskPrestart)
 		if !ok || r.local.Hooks[h.Name()].Done {
