@@ -102,10 +102,7 @@ func (s state) Ended(allocID string) bool { return Ended(s.r, allocID) }
 
 // Ended reports whether nothing of an allocation runs any more, and nothing will.
 func Ended(r store.Reader, allocID string) bool {
-	var yes bool
-	// A record that does not read is as good as none: the runner tells it again.
-	known, err := r.Fact(endedFact+allocID, &yes)
-	return err == nil && known && yes
+	return r.HasFact(endedFact + allocID)
 }
 
 func (s state) AllocsIndex() uint64 { return s.r.TableIndex(nil, store.Allocations) }

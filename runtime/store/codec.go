@@ -54,11 +54,17 @@ func encode(v any) ([]byte, error) {
 	return bytes.Clone(e.buffer), nil
 }
 
+var decoders = sync.Pool{New: func() any { return codec.NewDecoderBytes(nil, msgpack) }}
+
 // decode fills v, a pointer, which must be zero.
 func decode(payload []byte, v any) error {
-	if err := codec.NewDecoderBytes(payload, msgpack).Decode(v); err != nil {
-		return err
+	d := decoders.Get().(*codec.Decoder)
+	d.ResetBytes(payload)
+	if err := d.Decode(v); err != nil {
+		return err // and who knows what is left in d
 	}
+	d.ResetBytes(nil)
+	decoders.Put(d)
 	restoreInts(reflect.ValueOf(v))
 	return nil
 }

@@ -272,14 +272,13 @@ func intact(err error) bool {
 
 // take puts a good record where it belongs.
 func (l *loader) take(bucket, key string, k *kind, r record, value []byte) error {
-	payload := slices.Clone(r.payload)
 	switch {
 	case bucket == metaBucket:
 		if key != indexKey {
 			return fmt.Errorf("unknown key")
 		}
 		x := new(indexes)
-		if err := decode(payload, x); err != nil {
+		if err := decode(r.payload, x); err != nil {
 			return err
 		}
 		l.indexes = x
@@ -289,23 +288,23 @@ func (l *loader) take(bucket, key string, k *kind, r record, value []byte) error
 		return nil
 	case bucket == specBucket:
 		job := new(api.Job)
-		if err := decode(payload, job); err != nil {
+		if err := decode(r.payload, job); err != nil {
 			return err
 		}
 		l.specs[key] = job
 		return nil
 	case k.table == Allocations:
 		var a allocRow
-		if err := decode(payload, &a); err != nil {
+		if err := decode(r.payload, &a); err != nil {
 			return err
 		}
 		if a.Alloc == nil || a.Alloc.ID != key {
 			return errOtherKey
 		}
-		l.rows[key] = row{a, slices.Clone(value)}
+		l.rows[key] = row{a, value}
 		return nil
 	}
-	obj, err := k.decode(key, payload)
+	obj, err := k.decode(key, r.payload)
 	if err != nil {
 		return err
 	}

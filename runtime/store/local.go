@@ -262,6 +262,11 @@ func (r Reader) Fact(name string, value any) (bool, error) {
 	return r.local(agentFacts, name, value)
 }
 
+// HasFact reports whether there is a fact, whatever it says.
+func (r Reader) HasFact(name string) bool {
+	return first[localRecord](r, nil, agentFacts, name) != nil
+}
+
 // Facts returns the names of the facts that begin with the prefix.
 func (r Reader) Facts(prefix string) []string {
 	var names []string

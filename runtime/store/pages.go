@@ -95,7 +95,7 @@ type scanner struct {
 }
 
 // scan calls visit for every record that can be reached. Without a fault, bbolt
-// can be trusted with the file. The slices are only valid during the call.
+// can be trusted with the file. The slices are parts of pages, which nobody changes.
 func scan(f io.ReaderAt, size int64, visit func(bucket string, key, value []byte)) []fault {
 	h, err := readHead(f)
 	if err != nil {

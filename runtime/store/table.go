@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -189,7 +190,7 @@ type localRecord struct {
 func local(table Table) *kind {
 	key := func(o any) string { return o.(*localRecord).key }
 	return newKind(table, key, func(key string, payload []byte) (any, error) {
-		return &localRecord{key: key, payload: payload}, nil
+		return &localRecord{key: key, payload: bytes.Clone(payload)}, nil // it stays, and the page must not
 	})
 }
 
