@@ -27,17 +27,14 @@ func newAgentInfoCommand(s *streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if format.wanted() {
-				return format.print(s, self)
-			}
-			p := s.page()
-			for _, name := range slices.Sorted(maps.Keys(self.Stats)) {
-				p.line("%s", name)
-				for _, pair := range sortedPairs(self.Stats[name]) {
-					p.line("  %s = %s", pair[0], pair[1])
+			return format.show(s, self, func(p *page) {
+				for _, name := range slices.Sorted(maps.Keys(self.Stats)) {
+					p.line("%s", name)
+					for _, pair := range sortedPairs(self.Stats[name]) {
+						p.line("  %s = %s", pair[0], pair[1])
+					}
 				}
-			}
-			return s.show(p)
+			})
 		},
 	}
 	client.register(cmd)

@@ -71,17 +71,14 @@ func listAllocs(ctx context.Context, o allocStatusOptions, s *streams) error {
 	if err != nil {
 		return failed("list allocations", err)
 	}
-	if o.format.wanted() {
-		return o.format.print(s, allocs)
-	}
-	p := s.page()
-	t := newTable("ID", "Job ID", "Task Group", "Node ID", "Version", "Desired", "Status", "Created", "Modified")
-	for _, a := range allocs {
-		t.row(shortID(a.ID, o.verbose), a.JobID, a.TaskGroup, shortID(a.NodeID, o.verbose), a.JobVersion, a.DesiredStatus,
-			statusCell(a.ClientStatus), when(a.CreateTime, o.verbose), when(a.ModifyTime, o.verbose))
-	}
-	p.tableOr(t, "No allocations")
-	return s.show(p)
+	return o.format.show(s, allocs, func(p *page) {
+		t := newTable("ID", "Job ID", "Task Group", "Node ID", "Version", "Desired", "Status", "Created", "Modified")
+		for _, a := range allocs {
+			t.row(shortID(a.ID, o.verbose), a.JobID, a.TaskGroup, shortID(a.NodeID, o.verbose), a.JobVersion, a.DesiredStatus,
+				statusCell(a.ClientStatus), when(a.CreateTime, o.verbose), when(a.ModifyTime, o.verbose))
+		}
+		p.tableOr(t, "No allocations")
+	})
 }
 
 func showAlloc(ctx context.Context, o allocStatusOptions, id string, s *streams) error {

@@ -46,13 +46,10 @@ func listDeployments(ctx context.Context, o deploymentListOptions, s *streams) e
 	if err != nil {
 		return failed("list deployments", err)
 	}
-	if o.format.wanted() {
-		return o.format.print(s, all)
-	}
-	p := s.page()
-	p.deployments(all, o.verbose)
-	p.more(meta)
-	return s.show(p)
+	return o.format.show(s, all, func(p *page) {
+		p.deployments(all, o.verbose)
+		p.more(meta)
+	})
 }
 
 // deployments adds a table of deployments, the newest first.

@@ -67,17 +67,14 @@ func listEvals(ctx context.Context, o evalListOptions, s *streams) error {
 	if err != nil {
 		return failed("list evaluations", err)
 	}
-	if o.format.wanted() {
-		return o.format.print(s, evals)
-	}
-	t := newTable("ID", "Priority", "Triggered By", "Job ID", "Namespace", "Node ID", "Status", "Placement Failures")
-	for _, e := range evals {
-		t.row(shortID(e.ID, o.verbose), e.Priority, e.TriggeredBy, e.JobID, e.Namespace, shortID(e.NodeID, o.verbose), statusCell(e.Status), placementFailures(e))
-	}
-	p := s.page()
-	p.tableOr(t, "No evaluations found")
-	p.more(meta)
-	return s.show(p)
+	return o.format.show(s, evals, func(p *page) {
+		t := newTable("ID", "Priority", "Triggered By", "Job ID", "Namespace", "Node ID", "Status", "Placement Failures")
+		for _, e := range evals {
+			t.row(shortID(e.ID, o.verbose), e.Priority, e.TriggeredBy, e.JobID, e.Namespace, shortID(e.NodeID, o.verbose), statusCell(e.Status), placementFailures(e))
+		}
+		p.tableOr(t, "No evaluations found")
+		p.more(meta)
+	})
 }
 
 // placementFailures says whether all could be placed, as far as that is known.

@@ -50,12 +50,9 @@ func jobAllocs(ctx context.Context, o jobAllocsOptions, prefix string, s *stream
 	if err != nil {
 		return failed(fmt.Sprintf("list allocations of job %q", id), err)
 	}
-	if o.format.wanted() {
-		return o.format.print(s, allocs)
-	}
-	p := s.page()
-	p.allocations(allocs, o.verbose)
-	return s.show(p)
+	return o.format.show(s, allocs, func(p *page) {
+		p.allocations(allocs, o.verbose)
+	})
 }
 
 // allocations adds a table of allocations, the newest first.

@@ -58,18 +58,15 @@ func listScalingEvents(ctx context.Context, o jobScalingEventsOptions, prefix st
 		}
 	}
 	slices.SortStableFunc(events, func(a, b scalingEvent) int { return cmp.Compare(b.Time, a.Time) })
-	if o.format.wanted() {
-		return o.format.print(s, events)
-	}
-	p := s.page()
-	t := newTable("Task Group", "Count", "PrevCount", "Error", "Message", "Eval ID", "Date")
-	for _, e := range events {
-		count := "<unchanged>"
-		if e.Count != nil {
-			count = fmt.Sprint(*e.Count)
+	return o.format.show(s, events, func(p *page) {
+		t := newTable("Task Group", "Count", "PrevCount", "Error", "Message", "Eval ID", "Date")
+		for _, e := range events {
+			count := "<unchanged>"
+			if e.Count != nil {
+				count = fmt.Sprint(*e.Count)
+			}
+			t.row(e.TaskGroup, count, e.PreviousCount, e.Error, e.Message, shortID(valueOf(e.EvalID), o.verbose), date(int64(e.Time)))
 		}
-		t.row(e.TaskGroup, count, e.PreviousCount, e.Error, e.Message, shortID(valueOf(e.EvalID), o.verbose), date(int64(e.Time)))
-	}
-	p.tableOr(t, "No events found")
-	return s.show(p)
+		p.tableOr(t, "No events found")
+	})
 }

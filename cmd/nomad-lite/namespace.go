@@ -61,16 +61,13 @@ func newNamespaceListCommand(s *streams) *cobra.Command {
 				return failed("list namespaces", err)
 			}
 			slices.SortFunc(all, func(a, b *api.Namespace) int { return cmp.Compare(a.Name, b.Name) })
-			if o.format.wanted() {
-				return o.format.print(s, all)
-			}
-			t := newTable("Name", "Description")
-			for _, n := range all {
-				t.row(n.Name, n.Description)
-			}
-			p := s.page()
-			p.table(t)
-			return s.show(p)
+			return o.format.show(s, all, func(p *page) {
+				t := newTable("Name", "Description")
+				for _, n := range all {
+					t.row(n.Name, n.Description)
+				}
+				p.table(t)
+			})
 		},
 	}
 	o.client.register(cmd)

@@ -20,7 +20,7 @@ func newNodePoolCommand(s *streams) *cobra.Command {
 func newNodePoolListCommand(s *streams) *cobra.Command {
 	var client clientFlags
 	var format formatFlags
-	var page pageFlags
+	var part pageFlags
 	cmd := &cobra.Command{
 		Use:               "list [flags]",
 		Short:             "List node pools",
@@ -31,26 +31,23 @@ func newNodePoolListCommand(s *streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			all, meta, err := c.NodePools().List(page.query(cmd.Context()))
+			all, meta, err := c.NodePools().List(part.query(cmd.Context()))
 			if err != nil {
 				return failed("list node pools", err)
 			}
-			if format.wanted() {
-				return format.print(s, all)
-			}
-			t := newTable("Name", "Description")
-			for _, pool := range all {
-				t.row(pool.Name, pool.Description)
-			}
-			p := s.page()
-			p.table(t)
-			p.more(meta)
-			return s.show(p)
+			return format.show(s, all, func(p *page) {
+				t := newTable("Name", "Description")
+				for _, pool := range all {
+					t.row(pool.Name, pool.Description)
+				}
+				p.table(t)
+				p.more(meta)
+			})
 		},
 	}
 	client.register(cmd)
 	format.register(cmd)
-	page.register(cmd)
+	part.register(cmd)
 	return cmd
 }
 
@@ -86,12 +83,7 @@ func onePool(s *streams, use, short, doing string, read func(ctx context.Context
 			if err != nil {
 				return failed(fmt.Sprintf("%s %q", doing, args[0]), err)
 			}
-			if format.wanted() {
-				return format.print(s, found)
-			}
-			p := s.page()
-			show(p)
-			return s.show(p)
+			return format.show(s, found, show)
 		},
 	}
 	client.register(cmd)

@@ -54,6 +54,17 @@ func (f *formatFlags) print(s *streams, value any) error {
 	return err
 }
 
+// show writes an object of the API, or a list of them, for a program, or else the
+// page about it that a person reads.
+func (f *formatFlags) show(s *streams, value any, draw func(*page)) error {
+	if f.wanted() {
+		return f.print(s, value)
+	}
+	p := s.page()
+	draw(p)
+	return s.show(p)
+}
+
 func printJSON(s *streams, value any) error {
 	encoder := json.NewEncoder(s.out)
 	encoder.SetIndent("", "    ")

@@ -40,12 +40,9 @@ func newScalingPolicyListCommand(s *streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if o.format.wanted() {
-				return o.format.print(s, all)
-			}
-			p := s.page()
-			p.tableOr(policyTable(all, o.verbose), "No policies found")
-			return s.show(p)
+			return o.format.show(s, all, func(p *page) {
+				p.tableOr(policyTable(all, o.verbose), "No policies found")
+			})
 		},
 	}
 	o.client.register(cmd)

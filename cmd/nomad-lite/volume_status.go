@@ -74,22 +74,19 @@ func volumeStatus(ctx context.Context, o volumeStatusOptions, s *streams) error 
 	if err != nil {
 		return err
 	}
-	if o.format.wanted() {
-		return o.format.print(s, v)
-	}
-	p := s.page()
-	if o.kind != "csi" {
-		p.hostVolumes(v, o.verbose)
-	}
-	if o.kind != "host" {
-		p.section("Container Storage Interface")
-		t := newTable("ID", "Name", "Namespace", "Plugin ID", "Schedulable", "Access Mode")
-		for _, v := range v.CSI {
-			t.row(v.ID, v.Name, v.Namespace, v.PluginID, v.Schedulable, v.AccessMode)
+	return o.format.show(s, v, func(p *page) {
+		if o.kind != "csi" {
+			p.hostVolumes(v, o.verbose)
 		}
-		p.tableOr(t, "No CSI volumes")
-	}
-	return s.show(p)
+		if o.kind != "host" {
+			p.section("Container Storage Interface")
+			t := newTable("ID", "Name", "Namespace", "Plugin ID", "Schedulable", "Access Mode")
+			for _, v := range v.CSI {
+				t.row(v.ID, v.Name, v.Namespace, v.PluginID, v.Schedulable, v.AccessMode)
+			}
+			p.tableOr(t, "No CSI volumes")
+		}
+	})
 }
 
 // readVolumes reads those of one kind, or of all.
