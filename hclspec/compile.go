@@ -31,6 +31,13 @@ func (c *compiler) fault(path, summary, detail string, args ...any) hcldec.Spec 
 	return &hcldec.LiteralSpec{Value: cty.DynamicVal}
 }
 
+// faults are those that a library has found at path.
+func (c *compiler) faults(path string, diags hcl.Diagnostics) {
+	for _, d := range diags {
+		c.fault(path, d.Summary, "%s", d.Detail)
+	}
+}
+
 // compile gives the part the name key when it has none of its own.
 func (c *compiler) compile(s *Spec, path, key string) hcldec.Spec {
 	if s == nil {
@@ -79,7 +86,7 @@ func (c *compiler) compile(s *Spec, path, key string) hcldec.Spec {
 			return &hcldec.LiteralSpec{Value: cty.DynamicVal}
 		}
 		value, diags := expr.Value(nil)
-		c.diags = append(c.diags, diags...)
+		c.faults(path, diags)
 		return &hcldec.LiteralSpec{Value: value}
 
 	default:
@@ -127,7 +134,7 @@ func (c *compiler) typ(s *Spec, path string) cty.Type {
 		return cty.DynamicPseudoType
 	}
 	ty, diags := typeexpr.TypeConstraint(expr)
-	c.diags = append(c.diags, diags...)
+	c.faults(path, diags)
 	return ty
 }
 
@@ -137,7 +144,7 @@ func (c *compiler) expression(text, path, summary string) hclsyntax.Expression {
 		return nil
 	}
 	expr, diags := hclsyntax.ParseExpression([]byte(text), "", hcl.InitialPos)
-	c.diags = append(c.diags, diags...)
+	c.faults(path, diags)
 	if diags.HasErrors() {
 		return nil
 	}

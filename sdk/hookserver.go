@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
-	"strings"
 	"sync"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
@@ -29,9 +27,6 @@ var (
 
 // newHookServer takes a value that takes part in something.
 func newHookServer(impl Plugin) (*hookServer, error) {
-	if err := nearMiss(impl); err != nil {
-		return nil, err
-	}
 	s := &hookServer{identity: newIdentity(impl, base.TypeHook, hook.APIVersion)}
 	s.description = &hook.Description{EveryAlloc: s.info.EveryAlloc, Schema: s.info.AttachmentSchema, WholeAlloc: s.info.WholeAlloc, DecidesHealth: s.info.DecidesHealth}
 	for _, m := range hook.Moments(impl) {
@@ -45,28 +40,11 @@ func newHookServer(impl Plugin) (*hookServer, error) {
 			return nil, fmt.Errorf("the timeout for %v in Info is %v; leave it out to have the host's", m, timeout)
 		}
 	}
+	if _, ok := impl.(HostUser); !ok && s.info.DecidesHealth {
+		return nil, fmt.Errorf("Info says DecidesHealth, and %T has no UseHost(sdk.Host, sdk.Node): it could never say that an allocation is healthy", impl)
+	}
 	return s, nil
 }
-
-// nearMiss finds a method with the name of one that is looked for, and another
-// signature: it would never be called.
-func nearMiss(impl any) error {
-	wanted := []reflect.Type{reflect.TypeFor[HostUser](), reflect.TypeFor[Configurer]()}
-	for m := range hook.AllMoments() {
-		wanted = append(wanted, m.Interface())
-	}
-	v := reflect.ValueOf(impl)
-	for _, want := range wanted {
-		method := want.Method(0)
-		if has := v.MethodByName(method.Name); has.IsValid() && !v.Type().Implements(want) {
-			return fmt.Errorf("the method %s of %T is %s; that of a hook is %s", method.Name, impl, signature(has.Type()), signature(method.Type))
-		}
-	}
-	return nil
-}
-
-// signature writes the type of a function as authors do.
-func signature(f reflect.Type) string { return strings.ReplaceAll(f.String(), "hook.", "sdk.") }
 
 func (s *hookServer) Describe(context.Context) (*hook.Description, error) { return s.description, nil }
 

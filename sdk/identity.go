@@ -25,11 +25,15 @@ type identity struct {
 }
 
 func newIdentity(impl Plugin, kind base.Type, version string) identity {
+	return identity{impl: impl, info: infoOf(impl), kind: kind, version: version}
+}
+
+func infoOf(impl Plugin) Info {
 	info := impl.Info()
 	if info.Version == "" {
 		info.Version = "0.1.0"
 	}
-	return identity{impl: impl, info: info, kind: kind, version: version}
+	return info
 }
 
 func (i *Info) check() error {
@@ -41,6 +45,14 @@ func (i *Info) check() error {
 			continue
 		}
 		return fmt.Errorf("name %q has the character %q; letters, digits, _, - and . are possible", i.Name, r)
+	}
+	for _, schema := range []struct {
+		name string
+		spec *Spec
+	}{{"ConfigSchema", i.ConfigSchema}, {"TaskSchema", i.TaskSchema}, {"AttachmentSchema", i.AttachmentSchema}} {
+		if err := schema.spec.Fault(); err != nil {
+			return fmt.Errorf("%s in Info: %w", schema.name, err)
+		}
 	}
 	return nil
 }

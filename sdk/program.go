@@ -45,27 +45,34 @@ func (s service) register(g *grpc.Server) error {
 
 // programOf finds out what a value is.
 func programOf(impl Plugin) (*program, error) {
-	info := impl.Info()
+	info := infoOf(impl)
 	if err := info.check(); err != nil {
 		return nil, err
 	}
+	if _, ok := impl.(Configurer); !ok && info.ConfigSchema != nil {
+		return nil, fmt.Errorf("Info of %T has a ConfigSchema, and nothing takes the configuration: add Configure(context.Context, *sdk.Config) error", impl)
+	}
 	isDriver := reflect.ValueOf(impl).MethodByName("Start").IsValid()
 	isHook := len(hook.Moments(impl)) > 0
-	switch {
-	case isDriver && isHook:
+	if isDriver && isHook {
 		return nil, fmt.Errorf("%T has the method Start of a driver and those of a hook; a plugin is one of the two", impl)
-	case isDriver:
-		return driverProgram(impl, info)
-	case isHook:
-		return hookProgram(impl, info)
 	}
-	if err := nearMiss(impl); err != nil {
+	if isDriver {
+		return driverProgram(impl, info)
+	}
+	if err := nearMiss(reflect.TypeOf(impl), hookInterfaces); err != nil {
 		return nil, err
+	}
+	if isHook {
+		return hookProgram(impl, info)
 	}
 	return nil, fmt.Errorf("%T takes part in nothing: a hook has a method for at least one moment, such as Prestart(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error), and a driver has Start(context.Context, *sdk.Start) (T, error)", impl)
 }
 
 func driverProgram(impl Plugin, info Info) (*program, error) {
+	if info.AttachmentSchema != nil || info.EveryAlloc || info.WholeAlloc || info.DecidesHealth || info.Timeouts != nil {
+		return nil, fmt.Errorf("Info of %T, which is a driver, has what only hooks have", impl)
+	}
 	d, err := newTaskDriver(impl)
 	if err != nil {
 		return nil, err
@@ -88,6 +95,9 @@ func driverProgram(impl Plugin, info Info) (*program, error) {
 }
 
 func hookProgram(impl Plugin, info Info) (*program, error) {
+	if info.TaskSchema != nil {
+		return nil, fmt.Errorf("Info of %T has a TaskSchema, which is for drivers; how a job attaches a hook is said by AttachmentSchema", impl)
+	}
 	s, err := newHookServer(impl)
 	if err != nil {
 		return nil, err

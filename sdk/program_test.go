@@ -49,6 +49,51 @@ type patient struct {
 
 func (p patient) Info() Info { return Info{Name: "patient", Timeouts: p.timeouts} }
 
+type misnamed struct{ stopsOnly }
+
+func (misnamed) PreStart(context.Context, TaskPrestartRequest) (TaskPrestartResponse, error) {
+	return TaskPrestartResponse{}, nil
+}
+
+type pointed struct{ stopsOnly }
+
+func (*pointed) Exited(context.Context, TaskExitedRequest) error { return nil }
+
+type napDriver[T Task] struct{ named }
+
+func (napDriver[T]) Start(context.Context, *Start) (t T, err error) { return t, nil }
+
+type rest struct{}
+
+func (rest) Wait(context.Context) (ExitResult, error) { return ExitResult{}, nil }
+func (rest) Kill(context.Context) error               { return nil }
+
+type halfNetworker struct{ napDriver[Task] }
+
+func (halfNetworker) DestroyNetwork(context.Context, string, *NetworkIsolation) error { return nil }
+
+type deafRest struct{ rest }
+
+func (deafRest) Signal(string) error { return nil }
+
+type countedRest struct{ rest }
+
+func (countedRest) Stats(context.Context) (Usage, error) { return Usage{}, nil }
+
+type saysHook struct {
+	stopsOnly
+	info Info
+}
+
+func (s saysHook) Info() Info { return s.info }
+
+type saysDriver struct {
+	napDriver[Task]
+	info Info
+}
+
+func (s saysDriver) Info() Info { return s.info }
+
 type anonymous struct{ stopsOnly }
 
 func (anonymous) Info() Info { return Info{} }
@@ -59,15 +104,25 @@ func TestWhatCannotBeServedIsSaid(t *testing.T) {
 		want string
 	}{
 		{named{}, "sdk.named takes part in nothing: a hook has a method for at least one moment, such as Prestart(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error), and a driver has Start(context.Context, *sdk.Start) (T, error)"},
-		{almost{}, "the method Prestart of sdk.almost is func(context.Context, sdk.TaskPrestartRequest) error; that of a hook is func(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error)"},
-		{onlyAlmost{}, "the method Exited of sdk.onlyAlmost is func(sdk.TaskExitedRequest) error; that of a hook is func(context.Context, sdk.TaskExitedRequest) error"},
-		{rudeGuest{}, "the method UseHost of sdk.rudeGuest is func(sdk.Host); that of a hook is func(sdk.Host, sdk.Node)"},
+		{almost{}, "the method Prestart of sdk.almost is func(context.Context, sdk.TaskPrestartRequest) error; it must be func(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error)"},
+		{onlyAlmost{}, "the method Exited of sdk.onlyAlmost is func(sdk.TaskExitedRequest) error; it must be func(context.Context, sdk.TaskExitedRequest) error"},
+		{rudeGuest{}, "the method UseHost of sdk.rudeGuest is func(sdk.Host); it must be func(sdk.Host, sdk.Node)"},
 		{both{}, "a plugin is one of the two"},
 		{noStart{}, "the method Start of sdk.noStart is func(context.Context) error; a driver's is func(context.Context, *sdk.Start) (T, error), where T has the methods of sdk.Task"},
 		{oddRecover{}, "the method Recover of sdk.oddRecover is func(context.Context) error, and Start is func(context.Context, *sdk.Start) (sdk.Task, error); they must be the same"},
 		{patient{timeouts: map[Moment]time.Duration{MomentExited: time.Second}}, "Info has a timeout for exited, and sdk.patient takes no part in that"},
 		{patient{timeouts: map[Moment]time.Duration{MomentStop: -1}}, "the timeout for stop in Info is -1ns"},
 		{anonymous{}, "Info has no Name"},
+		{misnamed{}, "the method PreStart of sdk.misnamed would never be called: it must have the name Prestart"},
+		{pointed{}, "sdk.pointed has no method Exited, and *sdk.pointed has: serve a pointer"},
+		{halfNetworker{}, "sdk.halfNetworker has the method DestroyNetwork, and not all of sdk.Networker"},
+		{napDriver[deafRest]{}, "the method Signal of sdk.deafRest is func(string) error; it must be func(context.Context, string) error"},
+		{napDriver[countedRest]{}, "the method Stats of sdk.countedRest is func(context.Context) (sdk.Usage, error); it must be func(context.Context) (sdk.TaskStats, error)"},
+		{saysHook{info: Info{Name: "x", TaskSchema: Object(nil)}}, "Info of sdk.saysHook has a TaskSchema, which is for drivers; how a job attaches a hook is said by AttachmentSchema"},
+		{saysHook{info: Info{Name: "x", ConfigSchema: Object(nil)}}, "nothing takes the configuration: add Configure(context.Context, *sdk.Config) error"},
+		{saysHook{info: Info{Name: "x", DecidesHealth: true}}, "it could never say that an allocation is healthy"},
+		{saysHook{info: Info{Name: "x", AttachmentSchema: Attr("a", "string", true)}}, "AttachmentSchema in Info: it is no Object"},
+		{saysDriver{info: Info{Name: "x", EveryAlloc: true}}, "has what only hooks have"},
 	} {
 		if p, err := programOf(test.impl); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%T: %+v, %v; want %s", test.impl, p, err, test.want)

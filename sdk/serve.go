@@ -29,6 +29,9 @@ const linger = 10 * time.Minute
 // when the host has ended the plugin, or when no task is left and no host has come
 // for ten minutes. It ends the process with an error message if it cannot serve.
 //
+// Started by hand, the program ends with a sentence that says what it is, or with its
+// version, when its only argument is --version.
+//
 // While it serves, hclog.Default() and package log write to the host's log, and
 // so does what the plugin prints to standard output and standard error. Tasks
 // are left running whatever ends the process. After a burst of calls memory that is
@@ -53,6 +56,10 @@ func serve(impl Plugin) error {
 	byHand := os.Getenv(base.Handshake.MagicCookieKey) != base.Handshake.MagicCookieValue
 	socket := debugSocket(os.Getenv(EnvDebug), p.info.Name)
 	if byHand && socket == "" {
+		if len(os.Args) == 2 && (os.Args[1] == "--version" || os.Args[1] == "-version") {
+			fmt.Println(p.info.Name, p.info.Version)
+			return nil
+		}
 		return fmt.Errorf("this is the %s plugin %q, which a host such as nomad-lite%s starts: try \"nomad-lite plugin test %s\"", p.kind, p.info.Name, p.otherHosts, commandLine())
 	}
 	shield()

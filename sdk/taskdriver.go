@@ -2,6 +2,7 @@ package sdk
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 )
@@ -24,6 +25,9 @@ func newTaskDriver(impl Plugin) (*taskDriver, error) {
 	start := v.MethodByName("Start")
 	if d.task = started(start.Type()); d.task == nil {
 		return nil, fmt.Errorf("the method Start of %T is %v; a driver's is func(context.Context, *sdk.Start) (T, error), where T has the methods of sdk.Task", impl, start.Type())
+	}
+	if err := errors.Join(nearMiss(reflect.TypeOf(impl), driverInterfaces), nearMiss(d.task, taskInterfaces)); err != nil {
+		return nil, err
 	}
 	d.start = call(start)
 	if recover := v.MethodByName("Recover"); recover.IsValid() {

@@ -19,7 +19,7 @@ import (
 type butler struct {
 	mu        sync.Mutex
 	known     map[string]bool // by capability; false once it has ended
-	strangers []string        // capabilities that were never given to anybody
+	strangers map[string]int  // calls by capabilities that were never given to anybody
 }
 
 var _ hook.Host = (*butler)(nil)
@@ -62,7 +62,10 @@ func (b *butler) check(s hook.Scope) error {
 	defer b.mu.Unlock()
 	good, known := b.known[s.Capability]
 	if !known {
-		b.strangers = append(b.strangers, s.Capability)
+		if b.strangers == nil {
+			b.strangers = map[string]int{}
+		}
+		b.strangers[s.Capability]++
 	}
 	switch {
 	case !good:

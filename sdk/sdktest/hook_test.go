@@ -79,6 +79,8 @@ func (n *naiveHook) Describe(context.Context) (*hook.Description, error) {
 		d.Moments = append(d.Moments, hook.Participation{Moment: m})
 	}
 	switch n.fault {
+	case "wants what is not":
+		d.Schema = hclspec.Object(map[string]*hclspec.Spec{"must": hclspec.Attr("must", "boole", true)})
 	case "takes part in nothing":
 		d.Moments = nil
 	case "names a moment twice":
@@ -210,8 +212,9 @@ func TestEachHookCaseCanFail(t *testing.T) {
 		{"takes part in nothing", describesItself, "takes part in nothing"},
 		{"names a moment twice", describesItself, "names prestart twice"},
 		{"changes its mind", describesItself, "asked again"},
-		{"wants more", fitsAttachment, "must"},
-		{"wants more", livesOnce, "plugin_test.hcl: attachment ="},
+		{"wants more", fitsAttachment, `The argument "must" is required, but no definition was found.
+Which one it takes is said in Plugin.Attachment, or in plugin_test.hcl: attachment = { … }`},
+		{"wants what is not", fitsAttachment, `the schema of its attachment: Invalid type specification: The schema of the plugin is wrong at "config.must": `},
 		{"names what it has not", livesOnce, "takes no part in exited"},
 		{"is slow", livesOnce, "prestart: no answer within 50ms"},
 		{"sets odd variables", livesOnce, `the variable "A=B"`},
@@ -220,7 +223,7 @@ func TestEachHookCaseCanFail(t *testing.T) {
 		{"does not tell its state", livesOnce, "stop: the state is lost"},
 		{"cannot do it twice", livesEverythingTwice, "prestart: there is one already"},
 		{"cleans up what it knows", cleansUpUnseen, "stop: never heard of it"},
-		{"dies when it is given up", survivesGivenUp, "died by itself"},
+		{"dies when it is given up", survivesGivenUp, "died by itself, exit status 1"},
 		{"remembers in memory", survivesEachDeath, "destroy: never heard of it"},
 		{"stays with its host", changesHost, "poststart: no answer within 300ms"},
 		{"does one thing at a time", livesMany, "prestart: busy"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -56,8 +57,10 @@ func fitsAttachment(t tb, h *host) {
 	if err != nil {
 		t.Fatalf("Describe: %v", err)
 	}
-	if _, err := attach(d.Schema, h.plugin.Attachment); err != nil {
-		t.Errorf("the configuration of the attachment: %v", err)
+	if err := d.Schema.Fault(); err != nil {
+		t.Errorf("the schema of its attachment: %v", err)
+	} else if _, err := attach(d.Schema, h.plugin.Attachment); err != nil {
+		t.Errorf("the configuration of the attachment: %v\nWhich one it takes is said in Plugin.Attachment, or in plugin_test.hcl: attachment = { … }", err)
 	}
 }
 
@@ -142,6 +145,8 @@ func livesMany(t tb, h *host) {
 		lives = append(lives, h.lead(t))
 	}
 	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var told []string // most fail for the same reason
 	for _, l := range lives {
 		// Each in a goroutine of a case of its own, which may end it.
 		wg.Go(func() {
@@ -151,13 +156,20 @@ func livesMany(t tb, h *host) {
 				}
 			}}, h)
 			if r.failed {
+				mu.Lock()
+				defer mu.Unlock()
 				for _, line := range r.lines {
-					t.Errorf("%s", line)
+					if !slices.Contains(told, line) {
+						told = append(told, line)
+					}
 				}
 			}
 		})
 	}
 	wg.Wait()
+	for _, line := range told {
+		t.Errorf("%s", line)
+	}
 }
 
 func survivesRefusal(t tb, h *host) {
@@ -182,7 +194,7 @@ func survivesRefusal(t tb, h *host) {
 func showsCapability(t tb, h *host) {
 	h.butler.mu.Lock()
 	defer h.butler.mu.Unlock()
-	for _, capability := range h.butler.strangers {
-		t.Errorf("it has asked the host for something with the capability %q, which no request had", capability)
+	for capability, calls := range h.butler.strangers {
+		t.Errorf("it has asked the host for something with the capability %q, which no request had (%d times)", capability, calls)
 	}
 }

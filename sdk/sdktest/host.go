@@ -125,6 +125,7 @@ type process struct {
 	driver driver.Driver // one of these two is what it is
 	hook   *hook.Client
 	pid    int
+	cmd    *exec.Cmd
 	client *plugin.Client
 	stderr *lockedBuffer
 }
@@ -157,7 +158,7 @@ func (h *host) launch() (*process, error) {
 		Stderr:           stderr,
 		StartTimeout:     patience,
 	})
-	p := &process{client: client, stderr: stderr}
+	p := &process{cmd: cmd, client: client, stderr: stderr}
 	rpc, err := client.Client()
 	if err != nil {
 		client.Kill()
@@ -321,11 +322,19 @@ func (h *host) crash(t tb) {
 
 // obituary says that the plugin has died, which nobody has asked it to do.
 func (p *process) obituary() string {
+	died := "the plugin has died by itself"
+	// Its connection may have ended first.
+	for patient := time.Now().Add(time.Second); !p.client.Exited() && time.Now().Before(patient); {
+		time.Sleep(time.Millisecond)
+	}
+	if p.client.Exited() {
+		died += ", " + p.cmd.ProcessState.String()
+	}
 	words := p.lastWords()
 	if words == "" {
-		return "the plugin has died by itself, without a word on its standard error"
+		return died + ", without a word on its standard error"
 	}
-	return "the plugin has died by itself; the end of its standard error:\n" + words
+	return died + "; the end of its standard error:\n" + words
 }
 
 // lastWords is where a panic would be.

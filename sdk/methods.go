@@ -1,0 +1,82 @@
+package sdk
+
+import (
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+// The interfaces that are looked for in the value of an author, and in the tasks of
+// a driver.
+var (
+	hookInterfaces   = append(momentInterfaces(), reflect.TypeFor[HostUser](), reflect.TypeFor[Configurer]())
+	driverInterfaces = []reflect.Type{
+		reflect.TypeFor[Configurer](), reflect.TypeFor[Fingerprinter](), reflect.TypeFor[Initer](),
+		reflect.TypeFor[Shutdowner](), reflect.TypeFor[Networker](), reflect.TypeFor[Sweeper](),
+	}
+	taskInterfaces = []reflect.Type{
+		reflect.TypeFor[Signaler](), reflect.TypeFor[Stopper](), reflect.TypeFor[Execer](), reflect.TypeFor[Statser](),
+		reflect.TypeFor[Stater](), reflect.TypeFor[Networked](), reflect.TypeFor[Attributed](), reflect.TypeFor[Destroyer](),
+	}
+)
+
+func momentInterfaces() (interfaces []reflect.Type) {
+	for m := range hook.AllMoments() {
+		interfaces = append(interfaces, m.Interface())
+	}
+	return interfaces
+}
+
+// nearMiss finds a method that was meant for one of the interfaces and would never
+// be called: it has another signature, or its name is written differently, or only
+// a pointer to the value has it.
+func nearMiss(t reflect.Type, interfaces []reflect.Type) error {
+	for _, want := range interfaces {
+		if t.Implements(want) {
+			continue
+		}
+		if t.Kind() != reflect.Interface && reflect.PointerTo(t).Implements(want) {
+			return fmt.Errorf("%v has no method %s, and *%v has: serve a pointer", t, want.Method(0).Name, t)
+		}
+		for i := range want.NumMethod() {
+			wanted := want.Method(i)
+			has, ok := t.MethodByName(wanted.Name)
+			switch {
+			case !ok:
+			case signature(t, has) != signature(want, wanted):
+				return fmt.Errorf("the method %s of %v is %s; it must be %s", wanted.Name, t, signature(t, has), signature(want, wanted))
+			default:
+				return fmt.Errorf("%v has the method %s, and not all of %s", t, wanted.Name, inSDK(want.String()))
+			}
+		}
+	}
+	for i := range t.NumMethod() {
+		name := t.Method(i).Name
+		for _, want := range interfaces {
+			for k := range want.NumMethod() {
+				if wanted := want.Method(k).Name; name != wanted && strings.EqualFold(name, wanted) {
+					return fmt.Errorf("the method %s of %v would never be called: it must have the name %s", name, t, wanted)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// signature writes the type of a method as authors do, without the receiver.
+func signature(of reflect.Type, method reflect.Method) string {
+	in := slices.Collect(method.Type.Ins())
+	if of.Kind() != reflect.Interface {
+		in = in[1:]
+	}
+	return inSDK(reflect.FuncOf(in, slices.Collect(method.Type.Outs()), method.Type.IsVariadic()).String())
+}
+
+var contractPackage = regexp.MustCompile(`\b(hook|driver)\.`)
+
+// inSDK has the types of the wire contract as authors know them.
+func inSDK(text string) string { return contractPackage.ReplaceAllString(text, "sdk.") }
