@@ -181,6 +181,7 @@ func (r *reader) apply(within string, items []item, known map[string]setting) {
 			err := s.set(r.config, i)
 			var unused *unusedError
 			var weak *weakError
+			var placed *placedError
 			switch {
 			case errors.As(err, &weak):
 				r.report(hcl.DiagWarning, i.rng, "%s: %v", i.name, weak)
@@ -188,9 +189,19 @@ func (r *reader) apply(within string, items []item, known map[string]setting) {
 				for _, name := range unused.names {
 					r.report(hcl.DiagWarning, i.place(name), "option %q is ignored: it has no meaning here", name)
 				}
+			case errors.As(err, &placed):
+				r.report(hcl.DiagError, placed.at, "%v", placed.err)
 			case err != nil:
 				r.report(hcl.DiagError, i.rng, "%s: %v", i.name, err)
 			}
 		}
 	}
 }
+
+// placedError says all that is to be said, and where.
+type placedError struct {
+	at  hcl.Range
+	err error
+}
+
+func (e *placedError) Error() string { return e.err.Error() }

@@ -171,10 +171,13 @@ func TestWrongValues(t *testing.T) {
 		{"an expression", "c.hcl", `name = var.x`, `c.hcl:1: name: the value must be written out: Variables may not be used here.`},
 		{"a text with a reference", "c.hcl", `hook "x" { config { url = "http://x/${meta.owner}" } }`, `c.hcl:1: url: the value must be written out: Variables may not be used here. For a text with ${ in it write $${.`},
 		{"a hook without a name", "c.hcl", `hook { order = 300 }`, `c.hcl:1: hook: is a block with the name of a plugin: hook "NAME" { … }`},
-		{"a place before the directories", "c.hcl", `hook "x" { order = 100 }`, `c.hcl:1: hook: "x": order must be a whole number from 101 to 899`},
-		{"a third way", "c.hcl", `hook "x" { on_error = "ignore" }`, `c.hcl:1: hook: "x": on_error must be fail or warn`},
-		{"a pattern that is none", "c.hcl", `hook "x" { match { job = "[" } }`, `c.hcl:1: hook: "x": match job must be a name, or a pattern such as "web-*"`},
-		{"an unknown setting", "c.hcl", `hook "x" { retries = 3 }`, `c.hcl:1: hook: "x": retries is not known: a hook has order, timeout, on_error, match and config`},
+		{"a place before the directories", "c.hcl", `hook "x" { order = 100 }`, `c.hcl:1: hook "x": order must be a whole number from 101 to 899`},
+		{"a third way", "c.hcl", "hook \"x\" {\n on_error = \"ignore\"\n}", `c.hcl:2: hook "x": on_error must be fail or warn`},
+		{"a pattern that is none", "c.hcl", "hook \"x\" {\n match {\n job = \"[\"\n}\n}", `c.hcl:3: hook "x": match job must be a name, or a pattern such as "web-*"`},
+		{"an unknown setting", "c.hcl", "hook \"x\" {\n\n retries = 3\n}", `c.hcl:3: hook "x": retries is not known: a hook has order, timeout, on_error, match and config`},
+		{"an unknown setting in JSON", "c.json", "{\"name\": \"retries\",\n\"hook\": {\"x\": {\n\"retries\": 3}}}", `c.json:2: hook "x": retries is not known: a hook has order, timeout, on_error, match and config`},
+		{"seconds without a unit", "c.hcl", "hook \"x\" {\n timeout = 5\n}", `c.hcl:2: hook "x": timeout must be a duration of at least 1ms, such as "90s"`},
+		{"a hook that says nothing, not even its name", "c.hcl", `hook {}`, `c.hcl:1: hook: is a block with the name of a plugin: hook "NAME" { … }`},
 		{"broken JSON", "c.json", "{\n\"name\": }", `c.json:2: not a JSON object: invalid character '}' looking for beginning of value`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -184,6 +187,17 @@ func TestWrongValues(t *testing.T) {
 				t.Errorf("got  %q\nwant %q", got, c.want)
 			}
 		})
+	}
+}
+
+func TestTwoHookBlocksOfAName(t *testing.T) {
+	var c Config
+	diags := c.Parse("a.hcl", []byte("hook \"x\" { order = 200 }\n\nhook \"x\" { order = 300 }"))
+	if got := said(diags); diags.HasErrors() || !slices.Equal(got, []string{`a.hcl:3: hook: "x" replaces the block of the same name at a.hcl:1,1-9`}) || c.Hooks[0].Order != 300 {
+		t.Errorf("in one file: %q, %+v", got, c.Hooks)
+	}
+	if got := said(c.Parse("b.hcl", []byte(`hook "x" { order = 400 }`))); len(got) > 0 || len(c.Hooks) != 1 || c.Hooks[0].Order != 400 {
+		t.Errorf("in another file: %q, %+v", got, c.Hooks)
 	}
 }
 

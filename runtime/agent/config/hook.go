@@ -11,24 +11,34 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 )
 
-// setHook reads hook "NAME" { … }. A later block of a name replaces an earlier one.
-func setHook(c *Config, i item) error {
+// setHook reads hook "NAME" { … }. A later block of a name replaces an earlier one,
+// which is a warning when both are in one file.
+func setHook(c *Config, i item) (err error) {
+	if len(i.body) == 0 && i.json == nil {
+		return errHookName
+	}
 	for _, block := range i.body {
 		if !catalog.ValidName(block.name) || !block.isBlock() {
-			return errors.New(`is a block with the name of a plugin: hook "NAME" { … }`)
+			return errHookName
 		}
-		rule, err := hookRule(block)
-		if err != nil {
-			return fmt.Errorf("%q: %w", block.name, err)
+		rule, wrong := hookRule(block)
+		if wrong != nil {
+			return wrong
 		}
-		if at := slices.IndexFunc(c.Hooks, func(r hooks.Rule) bool { return r.Name == rule.Name }); at >= 0 {
-			c.Hooks[at] = rule
-		} else {
+		at := slices.IndexFunc(c.Hooks, func(r hooks.Rule) bool { return r.Name == rule.Name })
+		if at < 0 {
 			c.Hooks = append(c.Hooks, rule)
+			continue
 		}
+		if before := c.Hooks[at].Range; before.Filename == rule.Range.Filename {
+			err = &weakError{fmt.Sprintf("%q replaces the block of the same name at %s", rule.Name, before)}
+		}
+		c.Hooks[at] = rule
 	}
-	return nil
+	return err
 }
+
+var errHookName = errors.New(`is a block with the name of a plugin: hook "NAME" { … }`)
 
 func hookRule(block item) (rule hooks.Rule, err error) {
 	rule.Name, rule.Range = block.name, block.rng
@@ -38,7 +48,7 @@ func hookRule(block item) (rule hooks.Rule, err error) {
 			rule.Order, err = i.order()
 		case "timeout":
 			if rule.Timeout, err = i.duration(); err == nil && rule.Timeout < time.Millisecond {
-				err = errors.New("must be at least 1ms")
+				err = errors.New(`must be a duration of at least 1ms, such as "90s"`)
 			}
 		case "on_error":
 			var text string
@@ -59,10 +69,24 @@ func hookRule(block item) (rule hooks.Rule, err error) {
 			err = errors.New("is not known: a hook has order, timeout, on_error, match and config")
 		}
 		if err != nil {
-			return rule, fmt.Errorf("%s %w", i.name, err)
+			return rule, block.wrong(i, err)
 		}
 	}
 	return rule, nil
+}
+
+// wrong says what is wrong with a setting of a hook block, where the setting stands.
+// In JSON that is not known.
+func (block item) wrong(setting item, err error) error {
+	var inner *placedError
+	at := block.rng
+	switch {
+	case errors.As(err, &inner):
+		at, err = inner.at, inner.err
+	case block.json == nil && setting.rng.Filename != "":
+		at = setting.rng
+	}
+	return &placedError{at, fmt.Errorf("hook %q: %s %w", block.name, setting.name, err)}
 }
 
 // order is a place between what makes directories and what announces services.
@@ -99,7 +123,11 @@ func (i item) match() (*hooks.Match, error) {
 			err = errors.New("is not known: match has job, group, driver and meta")
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s %w", child.name, err)
+			err = fmt.Errorf("%s %w", child.name, err)
+			if i.json == nil && child.rng.Filename != "" {
+				err = &placedError{child.rng, err}
+			}
+			return nil, err
 		}
 	}
 	return m, nil
