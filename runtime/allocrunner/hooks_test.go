@@ -569,6 +569,23 @@ func TestPrestartErrors(t *testing.T) {
 	}
 }
 
+func TestMountsForADriverThatTakesNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		volumes := taskScript{&script{name: "volumes", give: func(int) (hook.TaskPrestartResponse, error) {
+			return hook.TaskPrestartResponse{Done: true, Mounts: []driver.Mount{{TaskPath: "/data", HostPath: "/srv/data"}}}, nil
+		}}}
+		h := start(t, parseJob(t, job("service", sleeper)), func(c *Config) {
+			withHooks(nil, []hook.Hook{volumes})(c)
+			c.Drivers.(*world).capabilities.MountConfigs = driver.MountConfigsNone
+		})
+		h.after(time.Second)
+		want(t, "events", h.events("web"), "[Received Task Setup Task hook failed Started]")
+		want(t, "message", h.state("web").Events[2].DisplayMessage, `volumes: prestart: the driver "fake" takes no mounts: the task will not see /data`)
+		h.Stop()
+		h.wait()
+	})
+}
+
 func TestHookRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := taskScript{&script{name: "s"}}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
@@ -85,6 +86,9 @@ func (r *Runner) prestartHook(live context.Context, h hook.Hook, at hook.TaskPre
 		if response.State != nil {
 			after.Data = response.State
 		}
+	}
+	if len(after.Mounts) > 0 && err == nil && r.Capabilities().MountConfigs == driver.MountConfigsNone {
+		r.EmitEvent(model.EventHookFailed(h.Name(), fmt.Sprintf("prestart: the driver %q takes no mounts: the task will not see %s", task.Driver, after.Mounts[0].TaskPath)))
 	}
 	if !reflect.DeepEqual(before, after) {
 		r.local.setHook(h.Name(), after)
