@@ -91,6 +91,12 @@ type (
 	Service = hook.Service
 )
 
+// The types of an Event.
+const (
+	EventMessage = hook.EventMessage // if there is none
+	EventFailed  = hook.EventFailed
+)
+
 // The errors of a Host that a hook may branch on.
 var (
 	ErrDenied   = hook.ErrDenied   // the allocation or the task has ended, or was never meant

@@ -3,7 +3,9 @@ package base
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -25,13 +27,14 @@ const exitGrace = 3 * time.Second
 type Conn struct {
 	conn    grpc.ClientConnInterface
 	done    <-chan struct{}
+	largest int // answer, in bytes
 	options []grpc.CallOption
 }
 
 // NewConn makes a Conn; done is closed by whoever watches the process, when it
 // has gone.
 func NewConn(conn grpc.ClientConnInterface, done <-chan struct{}) *Conn {
-	return &Conn{conn: conn, done: done, options: anySize(math.MaxInt32)}
+	return limited(conn, done, math.MaxInt32)
 }
 
 // Done is closed when the process has gone.
@@ -40,7 +43,7 @@ func (c *Conn) Done() <-chan struct{} { return c.done }
 // Limit returns the connection for answers of at most so many bytes; a larger one
 // is an error of its call.
 func (c *Conn) Limit(answer int) *Conn {
-	return &Conn{conn: c.conn, done: c.done, options: anySize(answer)}
+	return limited(c.conn, c.done, answer)
 }
 
 // Invoke makes a unary call.
@@ -53,9 +56,9 @@ func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method stri
 	return c.conn.NewStream(ctx, desc, method, append(opts, c.options...)...)
 }
 
-// anySize lets requests have any size, and answers at most one.
-func anySize(answer int) []grpc.CallOption {
-	return []grpc.CallOption{grpc.MaxCallRecvMsgSize(answer), grpc.MaxCallSendMsgSize(math.MaxInt32)}
+// limited lets requests have any size.
+func limited(conn grpc.ClientConnInterface, done <-chan struct{}, answer int) *Conn {
+	return &Conn{conn: conn, done: done, largest: answer, options: []grpc.CallOption{grpc.MaxCallRecvMsgSize(answer), grpc.MaxCallSendMsgSize(math.MaxInt32)}}
 }
 
 // Err says what the error of a call under ctx means: ErrPluginDown when the
@@ -85,6 +88,11 @@ func (c *Conn) Err(ctx context.Context, err error) error {
 			}
 			return err // the plugin's own
 		}
+	case codes.ResourceExhausted:
+		if strings.HasPrefix(Words(err), "grpc: received message larger than max") {
+			return fmt.Errorf("its answer has more than the %d bytes that are taken", c.largest)
+		}
+		return err
 	default:
 		return err
 	}
@@ -95,6 +103,15 @@ func (c *Conn) Err(ctx context.Context, err error) error {
 		return ctx.Err()
 	}
 	return err // the plugin says so, of something behind it
+}
+
+// Words is what an error says that has come over a connection, without what the
+// library puts before it.
+func Words(err error) string {
+	if s, ok := err.(interface{ GRPCStatus() *status.Status }); ok && s.GRPCStatus().Message() != "" {
+		return s.GRPCStatus().Message()
+	}
+	return err.Error()
 }
 
 // Gone waits for the end of the process for the moment in which it must come if

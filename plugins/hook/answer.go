@@ -2,6 +2,7 @@ package hook
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -10,6 +11,9 @@ import (
 // maxKept bounds an answer of Prestart: it is kept in memory and on the disk as
 // long as the task.
 const maxKept = 1 << 20
+
+// maxVariable is what Linux takes as one string of an environment.
+var maxVariable = 32 * os.Getpagesize()
 
 // entrySize is what an entry of a list takes besides its texts.
 const entrySize = 64
@@ -23,6 +27,9 @@ func (r TaskPrestartResponse) Fault() error {
 		// The value may be a secret.
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
 			return fmt.Errorf("it sets the variable %q to what no environment can hold", name)
+		}
+		if size := len(name) + len(value) + len("=\x00"); size > maxVariable {
+			return fmt.Errorf("it sets the variable %q, of %d bytes, and no process can be given one with more than %d", name, size, maxVariable)
 		}
 	}
 	for _, m := range r.Mounts {

@@ -73,6 +73,15 @@ func (c *Client) Configure(ctx context.Context, config Config) error {
 	return c.conn.Err(ctx, err)
 }
 
+// spoken is an error with which a hook has ended a call, other than by a Failure, in
+// its own words.
+func spoken(err error) error {
+	if _, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
+		return &toldError{err, base.Words(err)}
+	}
+	return err
+}
+
 // failed is implemented by all answers to moments.
 type failed interface{ GetFailure() *hookpb.Failure }
 
@@ -80,7 +89,7 @@ type failed interface{ GetFailure() *hookpb.Failure }
 func ask[Q any, A failed](ctx context.Context, c *Client, call func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) (A, error) {
 	answer, err := call(ctx, request)
 	if err != nil {
-		return answer, c.conn.Err(ctx, err)
+		return answer, spoken(c.conn.Err(ctx, err))
 	}
 	failure := answer.GetFailure()
 	switch {

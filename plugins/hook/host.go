@@ -3,6 +3,8 @@ package hook
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
@@ -49,8 +51,9 @@ type Host interface {
 	// Interpolate fills in the references of a text, as in the task's own block.
 	Interpolate(ctx context.Context, s Scope, text string) (string, error)
 
-	// EmitEvent adds an event to a task. One without a Type is a "Task hook
-	// message"; the host sets its time.
+	// EmitEvent adds an event to a task, which keeps its newest ten. The Type is
+	// empty, which means EventMessage, or EventFailed: others are the host's own, and
+	// refused. The host sets the time.
 	EmitEvent(ctx context.Context, s Scope, event Event) error
 
 	// Restart, Signal and Kill act on a task or on all that run. They return when
@@ -112,6 +115,29 @@ type Event struct {
 	Time    time.Time
 	Message string // as people read it
 	Details map[string]string
+}
+
+// The types of events that hooks emit.
+const (
+	EventMessage = "Task hook message"
+	EventFailed  = "Task hook failed"
+)
+
+// eventTypes are all that hosts take; the last ones are for the hooks in the box.
+var eventTypes = []string{"", EventMessage, EventFailed, "Downloading Artifacts", "Failed Artifact Download", "Template"}
+
+// maxDetails is how many details of an event are kept.
+const maxDetails = 16
+
+// Fault tells why a host does not take an event from a hook.
+func (e Event) Fault() error {
+	if !slices.Contains(eventTypes, e.Type) {
+		return fmt.Errorf("events of type %q are not a hook's: use %q, or none", e.Type, EventMessage)
+	}
+	if len(e.Details) > maxDetails {
+		return fmt.Errorf("an event with %d details: it may have %d", len(e.Details), maxDetails)
+	}
+	return nil
 }
 
 // Service is an instance of a service.

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -132,12 +134,17 @@ func TestHostCarriesAllFields(t *testing.T) {
 		}
 		for _, known := range []error{hook.ErrDenied, hook.ErrNoTask, context.DeadlineExceeded} {
 			b.err = fmt.Errorf("%w: never", known)
-			if _, err := test.call(); !errors.Is(err, known) {
-				t.Errorf("%s: error %v is not %v", test.name, err, known)
+			_, err := test.call()
+			if !errors.Is(err, known) || known != context.DeadlineExceeded && err.Error() != b.err.Error() {
+				t.Errorf("%s: error %v is not %v", test.name, err, b.err)
 			}
 		}
 		b.err = errors.New("no such luck")
 		if _, err := test.call(); err == nil || err.Error() != "no such luck" {
+			t.Errorf("%s: error %v", test.name, err)
+		}
+		b.err = status.Error(codes.Unknown, "what a driver says")
+		if _, err := test.call(); err == nil || err.Error() != "what a driver says" {
 			t.Errorf("%s: error %v", test.name, err)
 		}
 		b.err = nil

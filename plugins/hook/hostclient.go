@@ -60,6 +60,15 @@ func (c *HostClient) Move(socket string) { c.socket.Store(&socket) }
 // Close ends the connection, and the calls that are under way.
 func (c *HostClient) Close() error { return c.conn.Close() }
 
+// toldError is an error of a kind, in the words of the other end.
+type toldError struct {
+	kind error
+	text string
+}
+
+func (e *toldError) Error() string { return e.text }
+func (e *toldError) Unwrap() error { return e.kind }
+
 // hostError gives an error back the meaning that it lost on the wire.
 func hostError(ctx context.Context, err error) error {
 	s, ok := status.FromError(err)
@@ -69,9 +78,9 @@ func hostError(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case s.Code() == codes.PermissionDenied:
-		return fmt.Errorf("%w: %s", ErrDenied, s.Message())
+		return &toldError{ErrDenied, s.Message()}
 	case s.Code() == codes.NotFound:
-		return fmt.Errorf("%w: %s", ErrNoTask, s.Message())
+		return &toldError{ErrNoTask, s.Message()}
 	case s.Code() == codes.DeadlineExceeded:
 		return context.DeadlineExceeded // one that the request has set
 	case s.Code() == codes.Unavailable:

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -266,22 +265,14 @@ func (h *Host) Interpolate(ctx context.Context, s hook.Scope, text string) (stri
 	return c.runner.Interpolate(c.task, text), nil
 }
 
-// eventTypes are those of events that hooks may emit. All others are the runner's.
-var eventTypes = []string{
-	"", model.TaskHookMessage, model.TaskHookFailed, api.TaskDownloadingArtifacts, api.TaskArtifactDownloadFailed, "Template",
-}
-
 // EmitEvent implements hook.Host.
 func (h *Host) EmitEvent(ctx context.Context, s hook.Scope, event hook.Event) error {
 	c, err := h.actor(ctx, s)
 	if err != nil {
 		return err
 	}
-	if !slices.Contains(eventTypes, event.Type) {
-		return fmt.Errorf("events of type %q are not a hook's: use %q, or none", event.Type, model.TaskHookMessage)
-	}
-	if len(event.Details) > maxDetails {
-		return fmt.Errorf("an event with %d details: it may have %d", len(event.Details), maxDetails)
+	if err := event.Fault(); err != nil {
+		return err
 	}
 	details := make(map[string]string, len(event.Details))
 	for key, detail := range event.Details {

@@ -12,9 +12,8 @@ const (
 	maxRequest = 4 << 20 // bytes
 	// maxCalls may be under way on one connection, which is all that a plugin has: the
 	// templates of hundreds of tasks wait for changes.
-	maxCalls   = 50_000
-	maxText    = 1 << 10 // of a reason, or of a text of an event, in bytes; the rest is cut off
-	maxDetails = 16      // of an event
+	maxCalls = 50_000
+	maxText  = 1 << 10 // of a reason, or of a text of an event, in bytes; the rest is cut off
 )
 
 // kind is a kind of calls that take their time.

@@ -126,7 +126,12 @@ func (b *butler) Interpolate(_ context.Context, s hook.Scope, text string) (stri
 	return text, b.check(s)
 }
 
-func (b *butler) EmitEvent(_ context.Context, s hook.Scope, _ hook.Event) error { return b.check(s) }
+func (b *butler) EmitEvent(_ context.Context, s hook.Scope, event hook.Event) error {
+	if err := b.check(s); err != nil {
+		return err
+	}
+	return event.Fault()
+}
 
 func (b *butler) Restart(_ context.Context, s hook.Scope, _ string, _ bool) error { return b.check(s) }
 

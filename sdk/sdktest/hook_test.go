@@ -161,7 +161,11 @@ func (n *naiveHook) Poststart(ctx context.Context, req hook.TaskPoststartRequest
 		}
 		return ctx.Err()
 	}
-	err := n.host().EmitEvent(ctx, scope, hook.Event{Message: "hello"})
+	event := hook.Event{Message: "hello"}
+	if n.fault == "makes up events" {
+		event.Type = "Greeting"
+	}
+	err := n.host().EmitEvent(ctx, scope, event)
 	if errors.Is(err, hook.ErrDenied) {
 		return nil
 	}
@@ -226,6 +230,7 @@ Which one it takes is said in Plugin.Attachment, or in plugin_test.hcl: attachme
 		{"dies when it is given up", survivesGivenUp, "died by itself, exit status 1"},
 		{"remembers in memory", survivesEachDeath, "destroy: never heard of it"},
 		{"stays with its host", changesHost, "poststart: no answer within 300ms"},
+		{"makes up events", livesOnce, `poststart: events of type "Greeting" are not a hook's: use "Task hook message", or none`},
 		{"does one thing at a time", livesMany, "prestart: busy"},
 		{"waits for its host to agree", survivesRefusal, "poststart: no answer within 300ms"},
 		{"makes up capabilities", func(t tb, h *host) { livesOnce(t, h); showsCapability(t, h) }, `the capability "sesame"`},
