@@ -16,7 +16,10 @@ type HostUser interface {
 // What a hook takes part in is what it has methods for: any value with at least
 // one of these is a hook. One value can have all of them. The methods may be
 // called concurrently, for one task as well as for many, and again with the same
-// request after the plugin or the agent was started again.
+// request after the plugin or the agent was started again. When each is called, and
+// what an error does, says
+//
+//	go doc github.com/nomad-lite/nomad-lite/plugins/hook.TaskPrestart
 type (
 	AllocPrerun         = hook.AllocPrerun
 	AllocUpdate         = hook.AllocUpdate
@@ -37,7 +40,9 @@ type (
 
 // What the moments are called with. Each request has the method Config, which
 // decodes the configuration with which the hook is attached, and Scope, which
-// says to a [Host] what a call is about.
+// says to a [Host] what a call is about. What else is in it says
+//
+//	go doc github.com/nomad-lite/nomad-lite/plugins/hook.TaskPrestartRequest
 type (
 	AllocPrerunRequest         = hook.AllocPrerunRequest
 	AllocUpdateRequest         = hook.AllocUpdateRequest
@@ -73,7 +78,9 @@ type (
 
 // What a hook asks for.
 type (
-	// Host is what a hook can ask its host for, at any time.
+	// Host is what a hook can ask its host for, at any time:
+	//
+	//	go doc github.com/nomad-lite/nomad-lite/plugins/hook.Host
 	Host = hook.Host
 	// Scope says what a call of a Host is about; requests make it.
 	Scope = hook.Scope

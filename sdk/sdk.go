@@ -203,7 +203,9 @@ type Info struct {
 	Timeouts map[Moment]time.Duration
 }
 
-// The values that an author meets. They are those of the wire contract.
+// The values that an author meets. They are those of the wire contract:
+//
+//	go doc github.com/nomad-lite/nomad-lite/plugins/driver.TaskConfig
 type (
 	// TaskConfig is everything the host says about one start of a task.
 	TaskConfig = driver.TaskConfig

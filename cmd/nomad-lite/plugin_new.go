@@ -102,7 +102,11 @@ Next:
 `, name)
 	if mod.Replace == "" {
 		if err := tidy(name); err != nil {
-			fmt.Fprintf(s.err, "\nBefore you build, run go mod tidy in %s; it did not work now: %v\n", name, err)
+			fmt.Fprintf(s.err, `
+It does not build yet: the sdk of this nomad-lite (%s) could not be had.
+Run go mod tidy in %s when it can be, or remove %[2]s and begin again with
+-replace and the directory of a checkout of nomad-lite. Go says: %v
+`, mod.Version, name, err)
 		}
 	}
 	return nil

@@ -2,9 +2,10 @@ package hook
 
 import "context"
 
-// AllocPrerun runs once, before any task of the allocation. The context ends
-// when the allocation is stopped or the agent shuts down. The first error ends
-// the chain and fails the allocation; the restart policy has no say.
+// AllocPrerun runs once, before any task of the allocation, and again when an
+// agent takes the allocation over. The context ends when the allocation is stopped
+// or the agent shuts down. The first error ends the chain and fails the allocation;
+// the restart policy has no say.
 type AllocPrerun interface {
 	Prerun(ctx context.Context, req AllocPrerunRequest) error
 }
@@ -18,7 +19,7 @@ type AllocPrerunRequest struct {
 
 // AllocUpdate runs for each new version of the allocation that shall go on
 // running. Calls are in order and never overlap each other, but may overlap
-// every other moment. An error is logged.
+// every other moment. An error is logged, and an event if the hook is a plugin.
 type AllocUpdate interface {
 	UpdateAlloc(ctx context.Context, req AllocUpdateRequest) error
 }
@@ -32,7 +33,7 @@ type AllocUpdateRequest struct {
 
 // AllocPreTaskRestart runs once before the running tasks, or all tasks, of the
 // allocation are restarted; not for the restart of a single task. An error is
-// logged.
+// logged, and an event if the hook is a plugin.
 type AllocPreTaskRestart interface {
 	PreTaskRestart(ctx context.Context, req AllocPreTaskRestartRequest) error
 }
@@ -45,7 +46,7 @@ type AllocPreTaskRestartRequest struct {
 
 // AllocPreKill runs before the first task of the allocation is killed, or when
 // all have ended by themselves. It may come without Prerun, and more than once.
-// An error is logged.
+// An error is logged, and an event if the hook is a plugin.
 type AllocPreKill interface {
 	PreKill(ctx context.Context, req AllocPreKillRequest) error
 }
@@ -58,7 +59,8 @@ type AllocPreKillRequest struct {
 
 // AllocPostrun runs when all tasks have ended for good, also when Prerun failed
 // or never ran; not when the agent shuts down. An error is logged, and the
-// other hooks still run.
+// other hooks still run; that of a plugin is an event, and the call is made again
+// until it succeeds.
 type AllocPostrun interface {
 	Postrun(ctx context.Context, req AllocPostrunRequest) error
 }
@@ -83,7 +85,7 @@ type AllocDestroyRequest struct {
 }
 
 // AllocShutdown runs when the agent goes and leaves the tasks running. An
-// error is logged.
+// error is logged, and an event if the hook is a plugin.
 type AllocShutdown interface {
 	ShutdownAlloc(ctx context.Context, req AllocShutdownRequest) error
 }

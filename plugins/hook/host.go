@@ -66,7 +66,7 @@ type Host interface {
 
 	// SetHealth says how the allocation is for its deployment. Unhealthy is final
 	// for this version of the allocation; healthy waits for the others that
-	// decide.
+	// decide, and means something only from a hook that decides health.
 	SetHealth(ctx context.Context, s Scope, healthy bool, reason string) error
 
 	// Variable reads a variable that the allocation may read. It waits until the

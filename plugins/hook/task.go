@@ -36,7 +36,7 @@ type TaskPrestartRequest struct {
 // TaskPrestartResponse replaces whatever the hook answered before.
 type TaskPrestartResponse struct {
 	Env     map[string]string // overrides the env block and the hooks before it
-	Mounts  []driver.Mount    // joined over all hooks; for one task path the last hook wins
+	Mounts  []driver.Mount    // joined over all hooks; for one task path the last hook wins; lost with an event if the driver takes none
 	Devices []driver.Device
 	State   map[string]string // must be copied forward to survive
 	// Done asks not to be called again for the life of the task, reboots of the
@@ -104,7 +104,7 @@ type TaskExitedRequest struct {
 
 // TaskStop runs once, when the task will never start again, whether or not it
 // ever did. It has a context of its own that no kill has ended. An error is an
-// event.
+// event, and a plugin is called again until it succeeds.
 type TaskStop interface {
 	Stop(ctx context.Context, req TaskStopRequest) error
 }

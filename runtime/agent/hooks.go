@@ -105,6 +105,10 @@ func (a *Agent) HookUsers(name string) []string {
 // which hooks could not be asked. It waits for plugins that are being started.
 func (a *Agent) CheckAttachments(ctx context.Context, job *api.Job) (faults []model.Refusal, trouble []error) {
 	for _, at := range model.HookAttachments(job) {
+		if at.Hook == "" {
+			faults = append(faults, attachmentFault(at, fmt.Errorf("the name of a hook is missing: write %sNAME", model.HookPrefix)))
+			continue
+		}
 		if err := hooks.CheckName(at.Hook); err != nil {
 			faults = append(faults, attachmentFault(at, err))
 			continue
@@ -112,7 +116,7 @@ func (a *Agent) CheckAttachments(ctx context.Context, job *api.Job) (faults []mo
 		_, takes, err := a.supervisor.Hook(ctx, at.Hook, time.Now().Add(launchPatience))
 		switch {
 		case errors.Is(err, supervisor.ErrNoHook):
-			err = fmt.Errorf("%w; put its program into plugin_dir and name it in a plugin block of the agent's configuration, or remove meta %s%s", err, model.HookPrefix, at.Hook)
+			err = fmt.Errorf("%w; give the directory of its program with -plugin-dir, for an agent name it in a plugin block too, or remove meta %s%s", err, model.HookPrefix, at.Hook)
 		case err != nil:
 			trouble = append(trouble, err)
 			err = hooks.CheckSyntax(at.Config)
