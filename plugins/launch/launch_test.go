@@ -505,6 +505,8 @@ func TestLogRelay(t *testing.T) {
 	t.Parallel()
 	lines := []string{
 		`{"@level":"warn","@message":"disk","@module":"hello.disk","@timestamp":"2026-01-02T03:04:05.000000Z","free":12,"dirs":["a","b"]}`,
+		`{"@level":"warn","@message":"of the plugin itself","@module":"tester","@timestamp":"` + time.Now().Add(time.Minute).Format(time.RFC3339Nano) + `"}`,
+		`{"@level":"warn","@message":"of a part of it","@module":"tester.disk.io"}`,
 		`{"@level":"error","@message":7,"error":"no text"}`,
 		`{"@level":"loud","@message":"unknown level"}`,
 		`{"@level":["info"],"@message":"wrong type"}`,
@@ -519,6 +521,8 @@ func TestLogRelay(t *testing.T) {
 	mustStart(t, cfg)
 	for _, want := range [][]string{
 		{"[WARN]", "host.tester: disk:", "@module=hello.disk", `dirs="[\"a\",\"b\"]"`, "free=12", "timestamp=2026-01-02T03:04:05.000000Z"},
+		{"[WARN]", "host.tester: of the plugin itself: timestamp="},
+		{"[WARN]", "host.tester.disk.io: of a part of it"},
 		{"[DEBUG]", `"@message":7`},
 		{"[DEBUG]", "unknown level"},
 		{"[DEBUG]", "wrong type"},

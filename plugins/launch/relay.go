@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 	"unicode/utf8"
 
 	"github.com/hashicorp/go-hclog"
@@ -60,7 +61,7 @@ func logLine(line string, dropped int, inPanic bool, logger hclog.Logger, t *tai
 	if dropped == 0 && strings.HasPrefix(line, "{") {
 		if rec, ok := parseRecord(line); ok {
 			t.add(rec.String(), false)
-			logger.Log(rec.level, clean(rec.message), rec.pairs...)
+			rec.log(logger)
 			return inPanic
 		}
 	}
@@ -106,8 +107,25 @@ var levelPrefixes = []struct {
 // record is one line in hclog's JSON form.
 type record struct {
 	level   hclog.Level
+	module  string
+	stamp   string
 	message string
 	pairs   []any
+}
+
+// log logs it as our own. Who has said it, and when, is said twice only if it is not
+// the plugin, and now.
+func (r record) log(logger hclog.Logger) {
+	pairs := r.pairs
+	if plugin, part, parts := strings.Cut(r.module, "."); r.module != "" && !strings.HasSuffix(logger.Name(), "."+plugin) {
+		pairs = append(pairs, "@module", clean(r.module))
+	} else if parts {
+		logger = logger.Named(clean(part))
+	}
+	if at, err := time.Parse(time.RFC3339Nano, r.stamp); r.stamp != "" && (err != nil || time.Since(at).Abs() > time.Second) {
+		pairs = append(pairs, "timestamp", clean(r.stamp))
+	}
+	logger.Log(r.level, clean(r.message), pairs...)
 }
 
 // parseRecord reads a line in hclog's JSON form. Anything else, also JSON with
@@ -132,15 +150,14 @@ func parseRecord(line string) (record, bool) {
 		return record{}, false
 	}
 	rec := record{level: level, message: message}
-	stamp, _ := raw["@timestamp"].(string)
+	rec.module, _ = raw["@module"].(string)
+	rec.stamp, _ = raw["@timestamp"].(string)
 	delete(raw, "@level")
+	delete(raw, "@module")
 	delete(raw, "@message")
 	delete(raw, "@timestamp")
 	for _, k := range slices.Sorted(maps.Keys(raw)) {
 		rec.pairs = append(rec.pairs, clean(k), plainValue(raw[k]))
-	}
-	if stamp != "" {
-		rec.pairs = append(rec.pairs, "timestamp", clean(stamp))
 	}
 	return rec, true
 }
