@@ -119,7 +119,7 @@ func (p *Plugin) configure(ctx context.Context) error {
 func encodeSettings(schema *hclspec.Spec, settings map[string]any) ([]byte, error) {
 	if schema == nil {
 		if settings != nil {
-			return nil, errors.New("configuration not allowed but config passed")
+			return nil, errors.New("configuration not allowed but config passed: the plugin takes none, remove the config block")
 		}
 		return nil, nil
 	}
