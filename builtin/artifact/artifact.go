@@ -186,7 +186,7 @@ func (h *Hook) tryDownload(ctx context.Context, req *sdk.TaskPrestartRequest, a 
 	if err != nil {
 		return "", err
 	}
-	for _, note := range p.notes {
+	if note := p.note(); note != "" {
 		hclog.Default().Warn("changed what was downloaded", "task", req.Task.Name, "alloc_id", req.Alloc.ID, "change", note)
 		h.tell(ctx, req, note)
 	}

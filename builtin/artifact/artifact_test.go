@@ -612,6 +612,24 @@ func TestSpecialBitsAreRemoved(t *testing.T) {
 			t.Errorf("%s: events %v, want %s", name, w.host.events, want)
 		}
 	}
+	w := newWorld(t)
+	var many []entry
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		many = append(many, entry{name: name + "/", kind: tar.TypeDir, mode: 0o2755}, entry{name: name + "/f", mode: 0o1644})
+	}
+	w.routes["/many.tar"] = makeTar(t, many...)
+	w.get(http1(w, "/many.tar"))
+	info, err := os.Stat(filepath.Join(w.dir.LocalDir, "b"))
+	if err != nil || info.Mode() != fs.ModeDir|0o755 {
+		t.Errorf("mode %v, want 0755 without the bit: %v", info.Mode(), err)
+	}
+	want := []string{
+		"Downloading Artifacts: Client is downloading artifacts",
+		`Downloading Artifacts: removed the setgid bit of "a", the sticky bit of "a/f", the setgid bit of "b" and 7 more`,
+	}
+	if !slices.Equal(w.host.events, want) {
+		t.Errorf("events %q, want %q", w.host.events, want)
+	}
 }
 
 // Of several artifacts only those that failed are downloaded again (RS-083).

@@ -95,7 +95,7 @@ type placer struct {
 	name  string   // of the stage in it
 	stage *os.Root
 	dir   *os.File // the stage
-	notes []string // what place has changed
+	bits  []string // what place has taken away, as in: the setuid bit of "x"
 }
 
 // globbed escapes what means something to fs.Glob.
@@ -257,7 +257,7 @@ func (p *placer) inspect() error {
 			}
 		case mode.IsRegular(), mode.IsDir():
 			if mode&special != 0 {
-				p.notes = append(p.notes, fmt.Sprintf("removed the %s bit of %q", specialBits(mode), inside))
+				p.bits = append(p.bits, fmt.Sprintf("the %s bit of %q", specialBits(mode), inside))
 			}
 		default:
 			return fmt.Errorf("artifact includes %q, which is %s", inside, kindOf(mode))
@@ -279,6 +279,19 @@ func (p *placer) inspect() error {
 		}
 	}
 	return nil
+}
+
+// note is what people should know about what place has changed, "" for nothing. It
+// is one text: a task has room for ten events.
+func (p *placer) note() string {
+	const named = 3
+	switch more := len(p.bits) - named; {
+	case len(p.bits) == 0:
+		return ""
+	case more > 0:
+		return fmt.Sprintf("removed %s and %d more", strings.Join(p.bits[:named], ", "), more)
+	}
+	return "removed " + strings.Join(p.bits, ", ")
 }
 
 // give makes everything its owner's, who can read and enter it. Special bits are

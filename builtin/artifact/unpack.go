@@ -258,12 +258,13 @@ func (u *unpacker) zipEntry(e *zip.File) error {
 	return fmt.Errorf("entry %q is %s", name, kindOf(mode))
 }
 
-// dir makes a directory that can be written to, whatever the archive says.
+// dir makes a directory that can be written to, whatever the archive says. As with
+// files, special bits are left for give to remove.
 func (u *unpacker) dir(name string, mode fs.FileMode) error {
 	if err := u.parents(path.Join(name, "_")); err != nil || name == "." {
 		return err
 	}
-	return u.root.Chmod(name, mode.Perm()|0o700)
+	return u.root.Chmod(name, mode.Perm()|mode&special|0o700)
 }
 
 // parents makes the directories above an entry. They are real ones: an entry
