@@ -192,19 +192,20 @@ func (p *Plugin) start(ctx context.Context) error {
 		// the launcher keeps the real limit
 		StartTimeout: 2 * p.cfg.StartTimeout,
 	}))
-	if err := p.connect(ctx); err != nil {
-		return err
-	}
-	if err := p.identify(ctx); err != nil {
-		return err
-	}
-	if err := p.configure(ctx); err != nil {
-		return err
-	}
-	if err := p.init(ctx); err != nil {
+	if err := inOrder(ctx, p.connect, p.identify, p.configure, p.init); err != nil {
 		return err
 	}
 	p.logger.Debug("plugin started", "pid", p.proc.PID, "version", p.info.Version, "duration", time.Since(began))
+	return nil
+}
+
+// inOrder takes steps up to the first that fails.
+func inOrder(ctx context.Context, steps ...func(context.Context) error) error {
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

@@ -80,14 +80,7 @@ func (p *Plugin) reattach(ctx context.Context, rec Record) error {
 	}
 	p.proc, p.addr, p.key = proc, h, rec.Streams
 
-	// A plugin whose streams are lost is still a plugin: it is only silent.
-	for i, stream := range sinkNames {
-		if f, err := p.cfg.Keeper.Take(p.key + stream); err == nil {
-			p.sinks[i] = f
-		} else {
-			p.logger.Warn("stream of a running plugin is lost", "stream", stream, "error", err)
-		}
-	}
+	p.takeStreams()
 	p.watch()
 	if p.sinks[0] != nil {
 		p.wg.Go(func() { p.readStdout(make(chan struct{})) })
@@ -111,17 +104,23 @@ func (p *Plugin) reattach(ctx context.Context, rec Record) error {
 			ReattachFunc: func() (runner.AttachedRunner, error) { return attached{p}, nil },
 		},
 	}))
-	if err := p.connect(ctx); err != nil {
-		return err
-	}
-	if err := p.identify(ctx); err != nil {
-		return err
-	}
-	if err := p.init(ctx); err != nil {
+	if err := inOrder(ctx, p.connect, p.identify, p.init); err != nil {
 		return err
 	}
 	p.logger.Debug("plugin reattached", "pid", p.proc.PID, "version", p.info.Version)
 	return nil
+}
+
+// takeStreams takes the streams of the plugin from the keeper. One whose streams are
+// lost is still a plugin: it is only silent.
+func (p *Plugin) takeStreams() {
+	for i, stream := range sinkNames {
+		if f, err := p.cfg.Keeper.Take(p.key + stream); err == nil {
+			p.sinks[i] = f
+		} else {
+			p.logger.Warn("stream of a running plugin is lost", "stream", stream, "error", err)
+		}
+	}
 }
 
 func netAddr(h handshake) net.Addr {
