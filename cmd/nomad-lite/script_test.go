@@ -54,14 +54,16 @@ func (g leakGate) Run() int {
 	code := g.tests.Run()
 	printFigures(os.Stdout)
 	_ = os.RemoveAll(productDir)
-	left := func() []string {
-		return slices.DeleteFunc(traces(), func(trace string) bool { return slices.Contains(before, trace) || inUse(trace) })
-	}
+	left := slices.DeleteFunc(traces(), func(trace string) bool { return slices.Contains(before, trace) })
 	// Those of others, such as tests of other packages, come and go.
-	for deadline := time.Now().Add(allowance); code == 0 && len(left()) > 0 && time.Now().Before(deadline); {
-		time.Sleep(50 * time.Millisecond)
+	for deadline := time.Now().Add(allowance); ; time.Sleep(50 * time.Millisecond) {
+		now := traces()
+		left = slices.DeleteFunc(left, func(trace string) bool { return !slices.Contains(now, trace) || inUse(trace) })
+		if len(left) == 0 || code != 0 || time.Now().After(deadline) {
+			break
+		}
 	}
-	for _, trace := range left() {
+	for _, trace := range left {
 		fmt.Fprintln(os.Stderr, "left behind:", trace)
 		code = max(code, 1)
 	}
@@ -148,6 +150,7 @@ func scriptParams(t *testing.T, dir string) testscript.Params {
 			"slay":      slay,
 			"statefile": statefile,
 			"alone":     alone,
+			"settled":   awaitSettled,
 			"normal":    normal,
 			"terminal":  startTerminal,
 			"type":      typeText,
@@ -311,6 +314,26 @@ func alone(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	if dirs, _ := filepath.Glob(filepath.Join(ts.Getenv("TMPDIR"), "nomad-lite-*", "run-*")); len(dirs) > 0 {
 		ts.Fatalf("directories are left: %v", dirs)
+	}
+}
+
+// settled [DIR] waits until nothing is mounted any more below a directory of this
+// script, or below all, that is until what has ended is cleaned up: an agent that goes
+// earlier leaves it to the next one.
+func awaitSettled(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) > 1 {
+		ts.Fatalf("usage: settled [dir]")
+	}
+	below := filepath.Join(append([]string{ts.Getenv("WORK")}, args...)...) + "/"
+	for deadline := time.Now().Add(allowance); ; time.Sleep(5 * time.Millisecond) {
+		mounts, err := os.ReadFile("/proc/self/mountinfo")
+		ts.Check(err)
+		if !bytes.Contains(mounts, []byte(below)) {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("settled: not within %v:\n%s", allowance, mounts)
+		}
 	}
 }
 
