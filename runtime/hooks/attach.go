@@ -175,13 +175,13 @@ type Plugins struct {
 	owed   chan struct{} // holds a tick when a debt is new
 	rules  atomic.Pointer[[]Rule]
 
-	mu    sync.Mutex
-	turns map[string]chan struct{} // by the plugin's name; see Plugin.repeat
+	mu      sync.Mutex
+	repeats map[string]*repeats // by the plugin's name; see Plugin.repeat
 }
 
 // NewPlugins makes Plugins.
 func NewPlugins(c PluginsConfig) *Plugins {
-	p := &Plugins{config: c, logger: c.Logger.Named("hooks"), owed: make(chan struct{}, 1), turns: make(map[string]chan struct{})}
+	p := &Plugins{config: c, logger: c.Logger.Named("hooks"), owed: make(chan struct{}, 1), repeats: make(map[string]*repeats)}
 	p.SetRules(c.Rules)
 	return p
 }
@@ -193,14 +193,14 @@ func (p *Plugins) Rules() []Rule { return *p.rules.Load() }
 // rules with which it got them.
 func (p *Plugins) SetRules(rules []Rule) { p.rules.Store(&rules) }
 
-// turn returns what holds a tick while a call of a plugin is repeated.
-func (p *Plugins) turn(name string) chan struct{} {
+// repeatsOf returns the repeated calls of a plugin.
+func (p *Plugins) repeatsOf(name string) *repeats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.turns[name] == nil {
-		p.turns[name] = make(chan struct{}, 1)
+	if p.repeats[name] == nil {
+		p.repeats[name] = newRepeats()
 	}
-	return p.turns[name]
+	return p.repeats[name]
 }
 
 // built are the hooks in the box that the runner attaches, to tasks with blocks

@@ -136,33 +136,8 @@ func (p *Plugin) twice(ctx context.Context, m hook.Moment, f call) error {
 	if errors.Is(err, hook.ErrPluginDown) && ctx.Err() == nil {
 		p.logger.Warn("hook plugin died, the call is repeated", "hook", p.name, "moment", m)
 		err = p.repeat(ctx, m, f)
-		if errors.Is(err, hook.ErrPluginDown) {
-			err = &troubleError{fmt.Errorf("%w: it died at this call, twice; the agent's log has its last words", hook.ErrPluginDown)}
-		}
 	}
 	return err
-}
-
-// probation is how long a repeated call has the plugin for itself, as far as other
-// repeated ones go.
-const probation = 5 * time.Second
-
-// repeat makes a call again. Many may have been under way when the plugin died, of
-// which one has killed it: they come again one after the other, that it may not
-// take the others with it a second time.
-func (p *Plugin) repeat(ctx context.Context, m hook.Moment, f call) error {
-	turn := p.plugins.turn(p.name)
-	select {
-	case turn <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	end := sync.OnceFunc(func() { <-turn })
-	defer end()
-	return p.once(ctx, m, func(ctx context.Context, r Remote, a asked) error {
-		defer time.AfterFunc(probation, end).Stop()
-		return f(ctx, r, a)
-	})
 }
 
 // ends are the moments of a hook that was attached once.

@@ -1,0 +1,90 @@
+package hooks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+// How long a repeated call has the plugin for itself, as far as other repeated ones
+// go: the first time, and when it is made once more because it has died in company.
+const (
+	probation     = 5 * time.Second
+	lastProbation = time.Minute
+)
+
+// repeats are the repeated calls of one plugin.
+type repeats struct {
+	turn chan struct{} // holds a tick while one of them has the plugin for itself
+
+	mu      sync.Mutex
+	running map[*repeated]bool
+}
+
+// repeated is one of them.
+type repeated struct {
+	company bool // others were under way meanwhile
+}
+
+func newRepeats() *repeats {
+	return &repeats{turn: make(chan struct{}, 1), running: make(map[*repeated]bool)}
+}
+
+func (r *repeats) begin() *repeated {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := &repeated{company: len(r.running) > 0}
+	for other := range r.running {
+		other.company = true
+	}
+	r.running[c] = true
+	return c
+}
+
+// end reports whether the call was the only one all the time.
+func (r *repeats) end(c *repeated) (alone bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.running, c)
+	return !c.company
+}
+
+// repeat makes a call again. Many may have been under way when the plugin died, of
+// which one has killed it: they come again one after the other, that it may not
+// take the others with it a second time. If it did, as it took its time, nobody knows
+// again which it was, and each is made a last time.
+func (p *Plugin) repeat(ctx context.Context, m hook.Moment, f call) error {
+	died := "twice"
+	alone, err := p.inTurn(ctx, m, probation, f)
+	if errors.Is(err, hook.ErrPluginDown) && !alone && ctx.Err() == nil {
+		died = "three times"
+		_, err = p.inTurn(ctx, m, lastProbation, f)
+	}
+	if errors.Is(err, hook.ErrPluginDown) {
+		return &troubleError{fmt.Errorf("%w: it died at this call, %s; the agent's log has its last words", hook.ErrPluginDown, died)}
+	}
+	return err
+}
+
+// inTurn makes a repeated call when it is its turn, which ends with the probation at
+// the latest. It reports whether no other was under way.
+func (p *Plugin) inTurn(ctx context.Context, m hook.Moment, probation time.Duration, f call) (alone bool, err error) {
+	r := p.plugins.repeatsOf(p.name)
+	select {
+	case r.turn <- struct{}{}:
+	case <-ctx.Done():
+		return true, ctx.Err()
+	}
+	endTurn := sync.OnceFunc(func() { <-r.turn })
+	defer endTurn()
+	c := r.begin()
+	err = p.once(ctx, m, func(ctx context.Context, remote Remote, a asked) error {
+		defer time.AfterFunc(probation, endTurn).Stop()
+		return f(ctx, remote, a)
+	})
+	return r.end(c), err
+}
