@@ -165,15 +165,21 @@ func (d *document) executeHere(p *pass, out *limited) (err error) {
 	if err != nil {
 		return err
 	}
-	return t.Funcs(p.funcs()).Execute(out, nil)
+	err = t.Funcs(p.funcs()).Execute(out, nil)
+	if errors.Is(err, errTooLarge) {
+		err = fmt.Errorf("template: %s: %w", t.Name(), err) // out knows no name
+	}
+	return err
 }
+
+var errTooLarge = fmt.Errorf("more than %d bytes come of it", maxSize)
 
 // limited is a buffer that does not grow without end.
 type limited struct{ bytes.Buffer }
 
 func (l *limited) Write(b []byte) (int, error) {
 	if l.Len()+len(b) > maxSize {
-		return 0, fmt.Errorf("more than %d bytes come of it", maxSize)
+		return 0, errTooLarge
 	}
 	return l.Buffer.Write(b)
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -303,7 +305,7 @@ func (t *task) write(changed []*file) error {
 		}
 		uid, gid := f.owner()
 		if err := f.place.write([]byte(f.text), mode, uid, gid, f.at); err != nil {
-			return fmt.Errorf("template destination %q: %w", f.DestPath, err)
+			return fmt.Errorf("template destination %q: %w", f.DestPath, reason(err))
 		}
 		f.rendered, f.content = true, f.text
 	}
@@ -313,6 +315,18 @@ func (t *task) write(changed []*file) error {
 	}
 	t.setVars(vars)
 	return nil
+}
+
+// reason is an error of the file system without the names of files, which are not
+// those that the user knows.
+func reason(err error) error {
+	if path, ok := errors.AsType[*fs.PathError](err); ok {
+		return fmt.Errorf("%s: %w", path.Op, path.Err)
+	}
+	if link, ok := errors.AsType[*os.LinkError](err); ok {
+		return fmt.Errorf("%s: %w", link.Op, link.Err)
+	}
+	return err
 }
 
 func (t *task) readVars() (map[string]string, error) {
