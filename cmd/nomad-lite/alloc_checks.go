@@ -86,12 +86,12 @@ func allocChecks(ctx context.Context, o allocChecksOptions, id string, s *stream
 	return s.show(p)
 }
 
-func sortedChecks(checks api.AllocCheckStatuses) []api.AllocCheckStatus {
-	sorted := make([]api.AllocCheckStatus, 0, len(checks))
+func sortedChecks(checks api.AllocCheckStatuses) []*api.AllocCheckStatus {
+	sorted := make([]*api.AllocCheckStatus, 0, len(checks))
 	for _, check := range checks {
-		sorted = append(sorted, check)
+		sorted = append(sorted, &check)
 	}
-	slices.SortFunc(sorted, func(a, b api.AllocCheckStatus) int {
+	slices.SortFunc(sorted, func(a, b *api.AllocCheckStatus) int {
 		return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Task, b.Task), cmp.Compare(a.Check, b.Check), cmp.Compare(a.ID, b.ID))
 	})
 	return sorted

@@ -60,7 +60,7 @@ type pluginRow struct {
 	failed  bool
 }
 
-func (r pluginRow) serves() string {
+func (r *pluginRow) serves() string {
 	switch {
 	case r.Hook != "":
 		return "hook " + r.Hook
@@ -70,7 +70,7 @@ func (r pluginRow) serves() string {
 	return ""
 }
 
-func listPlugins(ctx context.Context, plugins pluginFlags, s *streams) (rows []pluginRow, err error) {
+func listPlugins(ctx context.Context, plugins pluginFlags, s *streams) (rows []*pluginRow, err error) {
 	logger := hclog.New(&hclog.LoggerOptions{Name: "nomad-lite", Level: hclog.Error, Output: s.err})
 	local, err := plugins.read(s)
 	if err != nil {
@@ -91,22 +91,22 @@ func listPlugins(ctx context.Context, plugins pluginFlags, s *streams) (rows []p
 		}
 	}
 	rows = append(rows, waiting(local.config.PluginDir, rows)...)
-	slices.SortFunc(rows, func(a, b pluginRow) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(rows, func(a, b *pluginRow) int { return strings.Compare(a.Name, b.Name) })
 	return rows, a.Close()
 }
 
 // waiting are the programs in the plugin directory that nobody starts before a job
 // asks for them. Which of them are plugins is not known.
-func waiting(dir string, asked []pluginRow) (rows []pluginRow) {
+func waiting(dir string, asked []*pluginRow) (rows []*pluginRow) {
 	entries, _ := os.ReadDir(dir) // one that is not there has been told of
 	for _, entry := range entries {
 		name := strings.TrimPrefix(entry.Name(), catalog.DriverPrefix)
 		info, err := os.Stat(filepath.Join(dir, entry.Name()))
 		if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 ||
-			slices.ContainsFunc(asked, func(r pluginRow) bool { return strings.TrimPrefix(r.Name, catalog.DriverPrefix) == name }) {
+			slices.ContainsFunc(asked, func(r *pluginRow) bool { return strings.TrimPrefix(r.Name, catalog.DriverPrefix) == name }) {
 			continue
 		}
-		rows = append(rows, pluginRow{
+		rows = append(rows, &pluginRow{
 			Name: entry.Name(), Health: "ready", Path: filepath.Join(dir, entry.Name()),
 			Note: fmt.Sprintf("starts when a job asks for the driver or hook %q", name),
 		})
@@ -114,8 +114,8 @@ func waiting(dir string, asked []pluginRow) (rows []pluginRow) {
 	return rows
 }
 
-func pluginRowOf(p supervisor.Plugin, info supervisor.Info) pluginRow {
-	row := pluginRow{Name: p.Name, Version: p.Version, Path: p.Path}
+func pluginRowOf(p supervisor.Plugin, info supervisor.Info) *pluginRow {
+	row := &pluginRow{Name: p.Name, Version: p.Version, Path: p.Path}
 	if p.Serves.Type == base.TypeHook {
 		row.Hook = p.Serves.Name
 	} else {
@@ -155,7 +155,7 @@ func momentsOf(d *hook.Description) string {
 	return text
 }
 
-func printPlugins(s *streams, rows []pluginRow, asJSON bool) error {
+func printPlugins(s *streams, rows []*pluginRow, asJSON bool) error {
 	var failed error
 	for _, row := range rows {
 		if row.failed {

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -426,11 +427,12 @@ func firstLine(s string) string {
 func (c *checker) snapshot() (results []Result, started bool, changed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, o := range c.observers {
+	inOrder := func(x, y *observer) int {
+		a, b := x.result, y.result
+		return slices.Compare([]string{a.Task, a.Service, a.Check, a.ID}, []string{b.Task, b.Service, b.Check, b.ID})
+	}
+	for _, o := range slices.SortedFunc(maps.Values(c.observers), inOrder) {
 		results = append(results, o.result)
 	}
-	slices.SortFunc(results, func(a, b Result) int {
-		return slices.Compare([]string{a.Task, a.Service, a.Check, a.ID}, []string{b.Task, b.Service, b.Check, b.ID})
-	})
 	return results, c.observers != nil, c.changed
 }
