@@ -36,6 +36,8 @@ func artifactLimit[T any](read func(item) (T, error)) setting {
 }
 
 // hookLimit keeps what the operator says to a hook in the box.
+//
+//go:noinline
 func hookLimit[T any](field func(*Config) *map[string]any, read func(item) (T, error)) setting {
 	return setting{set: func(c *Config, i item) error {
 		v, err := read(i)

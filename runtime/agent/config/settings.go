@@ -34,6 +34,10 @@ const (
 	pulled     = "metrics are not sent: they are there to be fetched, from /v1/metrics"
 )
 
+// set and the others that make rows are not inlined: each row would have a closure of
+// its own, 33 kB of them.
+//
+//go:noinline
 func set[T any](read func(item) (T, error), field func(*Config) *T) setting {
 	return setting{set: func(c *Config, i item) error {
 		v, err := read(i)
@@ -51,6 +55,8 @@ func percent(field func(*Config) *float64) setting { return set(item.number, fie
 func duration(field func(*Config) *time.Duration) setting { return set(item.duration, field) }
 
 // count is a whole number in a range.
+//
+//go:noinline
 func count[T int | uint64](low, high float64, field func(*Config) *T) setting {
 	return setting{set: func(c *Config, i item) error {
 		f, err := i.number()
@@ -67,6 +73,8 @@ func count[T int | uint64](low, high float64, field func(*Config) *T) setting {
 
 // unless is a boolean that is kept the other way round, because it is true when
 // nobody says anything.
+//
+//go:noinline
 func unless(field func(*Config) *bool) setting {
 	return setting{set: func(c *Config, i item) error {
 		on, err := i.boolean()
@@ -118,6 +126,8 @@ func setCipherSuites(c *Config, i item) error {
 }
 
 // table merges names that are free.
+//
+//go:noinline
 func table(field func(*Config) *map[string]string) setting {
 	return setting{set: func(c *Config, i item) error {
 		texts, err := i.texts()
