@@ -191,7 +191,7 @@ func vmReap(pid int) unix.WaitStatus {
 // processes among it.
 func (s vmStep) left(before []string) error {
 	var left []string
-	for deadline := time.Now().Add(3 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(allowance); ; time.Sleep(5 * time.Millisecond) {
 		for got := 1; got > 0; {
 			got, _ = unix.Wait4(-1, nil, unix.WNOHANG, nil)
 		}

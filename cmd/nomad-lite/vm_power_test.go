@@ -155,7 +155,7 @@ func powerCommand(args ...string) (pid int, err error) {
 
 // powerJob registers the job, once the agent is ready, unless it is known.
 func powerJob(client *api.Client) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), allowance)
 	defer cancel()
 	for {
 		nodes, _, err := client.Nodes().List(nil)
@@ -182,7 +182,7 @@ func powerJob(client *api.Client) error {
 // powerConsistent compares what the agent says with what runs.
 func powerConsistent(client *api.Client) error {
 	var allocs []*api.AllocationListStub
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(allowance); ; time.Sleep(20 * time.Millisecond) {
 		var err error
 		if allocs, _, err = client.Jobs().Allocations("power", true, nil); err != nil {
 			return err
