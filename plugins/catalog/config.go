@@ -161,23 +161,7 @@ func (p *parser) value(expr hclsyntax.Expression) any {
 		}
 		return out
 	case *hclsyntax.TemplateExpr:
-		var sb strings.Builder
-		for _, part := range e.Parts {
-			if lit, ok := part.(*hclsyntax.LiteralValueExpr); ok && lit.Val.Type().Equals(cty.String) {
-				sb.WriteString(hclspec.Verbatim(lit.Val.AsString()))
-				continue
-			}
-			switch part.(type) {
-			case *hclsyntax.ConditionalExpr, *hclsyntax.TemplateJoinExpr:
-				// may be a %{ } sequence, which has no source text of its own
-				if src := string(e.Range().SliceBytes(p.src)); strings.HasPrefix(src, `"`) && strings.Contains(src, "%{") {
-					p.report(hcl.DiagError, part.Range(), "Template sequence", "A %%{ … } sequence cannot be used in a plugin's configuration.")
-					return ""
-				}
-			}
-			sb.WriteString(p.template(part))
-		}
-		return sb.String()
+		return p.text(e)
 	case *hclsyntax.TemplateWrapExpr:
 		return p.template(e.Wrapped)
 	}
@@ -186,6 +170,28 @@ func (p *parser) value(expr hclsyntax.Expression) any {
 		return p.template(expr)
 	}
 	return plain(val)
+}
+
+// text is a quoted text as a string that hclspec evaluates.
+func (p *parser) text(e *hclsyntax.TemplateExpr) string {
+	var sb strings.Builder
+	for _, part := range e.Parts {
+		switch part := part.(type) {
+		case *hclsyntax.LiteralValueExpr:
+			if part.Val.Type().Equals(cty.String) {
+				sb.WriteString(hclspec.Verbatim(part.Val.AsString()))
+				continue
+			}
+		case *hclsyntax.ConditionalExpr, *hclsyntax.TemplateJoinExpr:
+			// may be a %{ } sequence, which has no source text of its own
+			if src := string(e.Range().SliceBytes(p.src)); strings.HasPrefix(src, `"`) && strings.Contains(src, "%{") {
+				p.report(hcl.DiagError, part.Range(), "Template sequence", "A %%{ … } sequence cannot be used in a plugin's configuration.")
+				return ""
+			}
+		}
+		sb.WriteString(p.template(part))
+	}
+	return sb.String()
 }
 
 // template is expr as a string that hclspec evaluates.
