@@ -87,17 +87,8 @@ func (r *Runner) runToDeath(live, grace context.Context) {
 	next, ok := r.resume(grace)
 	for ok && next.Action == restart.Restart {
 		// A process that was taken over runs already, whatever the gate.
-		if r.currentProcess() == nil {
-			if next.Delay > 0 {
-				select {
-				case <-time.After(next.Delay):
-				case <-live.Done():
-					return
-				}
-			}
-			if r.gate.Wait(live) != nil {
-				return
-			}
+		if r.currentProcess() == nil && !r.awaitStart(live, next.Delay) {
+			return
 		}
 		outcome, ended := r.runOnce(live, grace)
 		if !ended {
@@ -105,6 +96,19 @@ func (r *Runner) runToDeath(live, grace context.Context) {
 		}
 		next = r.decide(outcome)
 	}
+}
+
+// awaitStart waits for a delay, and then for the gate. It returns false if live has
+// ended.
+func (r *Runner) awaitStart(live context.Context, delay time.Duration) bool {
+	if delay > 0 {
+		select {
+		case <-time.After(delay):
+		case <-live.Done():
+			return false
+		}
+	}
+	return r.gate.Wait(live) == nil
 }
 
 // runOnce starts the task and waits for its end. It returns false when there is
