@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
 func TestRS005_RestartDelayHasJitter(t *testing.T) {
@@ -739,5 +741,34 @@ func TestCgroupOfTheHost(t *testing.T) {
 		})
 		h.after(time.Second)
 		want(t, "told a driver that makes its own", h.world.config("web").Resources.Linux.CpusetCgroup, "")
+	})
+}
+
+// slowDisk lets everybody else go on while somebody waits for a write.
+type slowDisk struct{ *ledger }
+
+func (d slowDisk) PutTaskState(alloc, task string, s *api.TaskState, h taskrunner.Haste) taskrunner.Written {
+	d.ledger.PutTaskState(alloc, task, s, h)
+	return func() error {
+		for range 1000 {
+			runtime.Gosched()
+		}
+		return nil
+	}
+}
+
+// Nobody begins to be patient while the kill is written down.
+func TestKillNeverAsks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, parseJob(t, jobOf("service", `
+			task "web" {
+				driver         = "fake"
+				shutdown_delay = "1m"
+			}`)), func(c *Config) { c.Store = slowDisk{newLedger()} })
+		h.after(time.Minute)
+		h.Kill()
+		h.wait()
+		want(t, "calls", h.world.noted("StopTask"), `[+1m0s StopTask web timeout=0s signal="SIGKILL"]`)
+		want(t, "events", h.events("web"), "[Received Task Setup Started Killing Terminated Killed]")
 	})
 }

@@ -37,11 +37,11 @@ func (r *Runner) skipShutdownDelay() {
 // Kill ends the allocation without hooks, order or delay; poststop tasks do not
 // run. It does not wait.
 func (r *Runner) Kill() {
-	r.Stop()
 	r.mu.Lock()
+	r.decideLocked(stopReason{})
 	closeOnce(r.hurried)
 	if r.endGrace != nil {
-		r.endGrace(taskrunner.ErrKilled)
+		r.endGrace(taskrunner.ErrKilled) // and live with it: nobody begins a stop that is not to be
 	}
 	r.mu.Unlock()
 	r.forEach(func(t *taskrunner.Runner) { t.KillNow(r.killing(t)) })
@@ -67,13 +67,16 @@ func (r *Runner) killPoststop() {
 func (r *Runner) stop(reason stopReason) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if isClosed(r.stopping) {
-		return
-	}
-	r.reason = reason
-	close(r.stopping)
+	r.decideLocked(reason)
 	if r.endLive != nil {
 		r.endLive(taskrunner.ErrKilled)
+	}
+}
+
+func (r *Runner) decideLocked(reason stopReason) {
+	if !isClosed(r.stopping) {
+		r.reason = reason
+		close(r.stopping)
 	}
 }
 
@@ -116,7 +119,11 @@ func (r *Runner) stopTasks(grace context.Context) (preKilled bool) {
 			return true
 		}
 		for _, t := range wave {
-			t.Kill(r.killing(t))
+			if isClosed(r.hurried) {
+				t.KillNow(r.killing(t))
+			} else {
+				t.Kill(r.killing(t))
+			}
 		}
 		for _, t := range wave {
 			<-t.Done()

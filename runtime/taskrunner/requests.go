@@ -22,32 +22,36 @@ type asked struct {
 // first call decides; its event is added unless the task has finished already
 // or event is nil. Kill may come before Run.
 func (r *Runner) Kill(event *api.TaskEvent) {
+	r.change(AtOnce, func(s *api.TaskState) bool { return r.killLocked(s, event) })
+}
+
+// KillNow kills the task without hooks, delay or timeout.
+func (r *Runner) KillNow(event *api.TaskEvent) {
 	r.change(AtOnce, func(s *api.TaskState) bool {
-		if r.isKilled() {
-			return false
-		}
+		closeOnce(r.hurried)
+		return r.killLocked(s, event)
+	})
+}
+
+// killLocked makes known that the task shall end, and how: who sees the first must
+// not begin what the second forbids.
+func (r *Runner) killLocked(s *api.TaskState, event *api.TaskEvent) bool {
+	first := !r.isKilled()
+	if first {
 		// One that is there already is of an agent that did not live to do it.
 		if event != nil && s.FinishedAt.IsZero() && model.EventSinceStart(s, event.Type) == nil {
 			model.AppendTaskEvent(s, event, time.Now())
 		}
 		r.quiet = event == nil
 		close(r.killed)
-		if r.endLive != nil {
-			r.endLive(ErrKilled)
-		}
-		return true
-	})
-}
-
-// KillNow kills the task without hooks, delay or timeout.
-func (r *Runner) KillNow(event *api.TaskEvent) {
-	r.Kill(event)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	closeOnce(r.hurried)
-	if r.endGrace != nil {
+	}
+	if r.endGrace != nil && isClosed(r.hurried) {
 		r.endGrace(errHurry)
 	}
+	if r.endLive != nil {
+		r.endLive(ErrKilled)
+	}
+	return first
 }
 
 // SkipShutdownDelay ends the shutdown delay of a kill, now or later.

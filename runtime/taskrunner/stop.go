@@ -102,7 +102,7 @@ func (r *Runner) stop(ctx context.Context, p *process) error {
 // with ctx, or when cut closes.
 func (r *Runner) awaitShutdownDelay(ctx context.Context, p *process, cut <-chan struct{}) {
 	delay := r.Task().ShutdownDelay
-	if delay == 0 {
+	if delay == 0 || ctx.Err() != nil {
 		return
 	}
 	select {
