@@ -125,7 +125,6 @@ const (
 // starts the helper processes and the plugins, without waiting for the latter.
 // The caller calls Run at most once, and Close at the end.
 func Open(ctx context.Context, c Config) (*Agent, error) {
-	debug.SetGCPercent(thrift)
 	a := &Agent{
 		logger:       c.Logger,
 		dataDir:      c.DataDir,
@@ -212,6 +211,7 @@ func (a *Agent) Registered() <-chan struct{} { return a.registered }
 // allocrunner.ErrShutdown, tasks are left running; otherwise they are stopped,
 // and Run returns when all have ended.
 func (a *Agent) Run(ctx context.Context) {
+	debug.SetGCPercent(thrift) // not before: of what is read at the start, most stays
 	nodes := noderunner.New(a.runnerConfig())
 	a.mu.Lock()
 	a.nodes = nodes
