@@ -93,6 +93,21 @@ func (a *asking) Poststart(ctx context.Context, req sdk.TaskPoststartRequest) er
 	return nil
 }
 
+// PreKill has the scope of an allocation, in which each task must be named.
+func (a *asking) PreKill(ctx context.Context, req sdk.AllocPreKillRequest) error {
+	for _, task := range []string{"", "main", "nobody"} {
+		s := req.Scope()
+		s.Task = task
+		result, err := a.host.Exec(ctx, s, []string{"sh", "-c", "echo $NOMAD_TASK_NAME"}, time.Minute)
+		if err != nil {
+			note("exec in task %q of an allocation: no task=%v", task, errors.Is(err, sdk.ErrNoTask))
+			continue
+		}
+		note("exec in task %q of an allocation: %q", task, result.Stdout)
+	}
+	return nil
+}
+
 func (a *asking) Exited(ctx context.Context, req sdk.TaskExitedRequest) error {
 	note("exited: restart=%v", req.WillRestart)
 	return nil

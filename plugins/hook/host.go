@@ -42,7 +42,8 @@ type Host interface {
 	Exec(ctx context.Context, s Scope, command []string, timeout time.Duration) (*driver.ExecResult, error)
 
 	// Stats samples what a task uses, until ctx ends or the task does, when the
-	// channel is closed. An interval of 0 is a second.
+	// channel is closed. The end of the agent closes it, too: who wants more asks
+	// again, and is answered by the next one. An interval of 0 is a second.
 	Stats(ctx context.Context, s Scope, interval time.Duration) (<-chan Usage, error)
 
 	// State tells how the allocation and its tasks are.
