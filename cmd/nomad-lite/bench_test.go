@@ -76,6 +76,8 @@ client {
   memory_total_mb   = 1000000
   disk_total_mb     = 10000000
   gc_max_allocs     = 100000
+
+  gc_disk_usage_threshold = 99 # however full this machine is
 }
 plugin "raw_exec" {
   config {
