@@ -536,7 +536,7 @@ func (n *node) wrongs(id string) (wrong []error) {
 	if n.fault.killsTasks() {
 		least = -1
 	}
-	if s := n.fault.step; s == failpoint.StartTask || s == failpoint.HandleStored && n.fault.victim.agent {
+	if s := n.fault.step; s == failpoint.StartTask || (s == failpoint.HandleStored || n.fault.anywhere()) && n.fault.victim.agent {
 		most = 1
 	}
 	if unseen := len(d.runs) - count[api.TaskStarted]; unseen < least || unseen > most {
@@ -614,7 +614,7 @@ func (n *node) checkLedger(version string) {
 		count[strings.TrimSuffix(line, "\n")]++
 	}
 	most := 1
-	if s := n.fault.step; s == failpoint.TaskDir || s == failpoint.Prestart {
+	if s := n.fault.step; s == failpoint.TaskDir || s == failpoint.Prestart || n.fault.anywhere() {
 		most = 2 // its answer was not on the disk yet: hooks that follow each other share a commit
 	}
 	if called := count["prestart x"]; called < 1 || called > most || count["prestart xx"] > 0 {

@@ -60,6 +60,10 @@ func (f fault) String() string { return fmt.Sprintf("%v %v: %s", f.step, f.phase
 // kills reports whether the fault may end what runs of the tasks.
 func (f fault) killsTasks() bool { return f.victim.name == "task" || f.victim.name == "all" }
 
+// anywhere reports whether the fault may come at any moment of the start: who has
+// accepted the job waits for it, and the allocation goes on.
+func (f fault) anywhere() bool { return f.step == failpoint.JobAccepted }
+
 // possible reports whether the victim is there at the moment.
 func (f fault) possible() bool {
 	if f.victim.name != "task" {

@@ -246,7 +246,7 @@ func wrongs() (list []wrong) {
 	return append(list,
 		wrong{at: hook.Prestart, mode: "corrupt"},
 		wrong{at: hook.Poststart, mode: "flood", harmless: true},
-		wrong{at: hook.Poststart, mode: "oversize", says: "larger than max"},
+		wrong{at: hook.Poststart, mode: "oversize", says: "bytes that are taken"},
 		wrong{at: hook.Poststart, mode: "chatter", says: "xxx"},
 		wrong{at: hook.Prestart, mode: "steal", harmless: true},
 		wrong{at: hook.Poststart, mode: "steal", harmless: true},
