@@ -89,13 +89,9 @@ func servePlugin(mode string) {
 		l := listen()
 		s := grpc.NewServer()
 		base.RegisterServer(s, d)
-		driver.RegisterServer(s, d)
-		go func() {
-			time.Sleep(200 * time.Millisecond)
-			s.Stop()
-		}()
+		driver.RegisterServer(s, &deafDriver{procDriver: d, deafen: s.Stop})
 		_ = s.Serve(l)
-		time.Sleep(time.Minute)
+		time.Sleep(10 * eventuallyLimit)
 		return
 	case "storm":
 		go func() {
@@ -155,6 +151,17 @@ func (d *procDriver) TaskEvents(ctx context.Context) (<-chan *driver.TaskEvent, 
 	ch := make(chan *driver.TaskEvent, 1)
 	ch <- &driver.TaskEvent{TaskID: "id", AllocID: "alloc", TaskName: "task", Message: "hello", Timestamp: time.Now()}
 	return ch, nil
+}
+
+// deafDriver listens no more soon after it is known.
+type deafDriver struct {
+	*procDriver
+	deafen func()
+}
+
+func (d *deafDriver) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
+	time.AfterFunc(100*time.Millisecond, d.deafen)
+	return d.procDriver.Fingerprint(ctx)
 }
 
 // legacyDriver answers as the first drivers did: no Init, no Shutdown, and
@@ -398,9 +405,12 @@ func TestPluginKilled(t *testing.T) {
 	eventually(t, "it is healthy again", func() bool { return s.Drivers()["one"].Healthy })
 }
 
+// eventuallyLimit is only for hangs.
+const eventuallyLimit = time.Minute
+
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(eventuallyLimit); !holds(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("waited in vain until %s", what)
 		}
@@ -448,14 +458,16 @@ func TestKeeperKilled(t *testing.T) {
 func TestDeafPluginIsReplaced(t *testing.T) {
 	t.Parallel()
 	s := newNode(t, catalog.Config{Builtins: builtins("deaf")}, nil)
-	if err := s.Ready(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	pid := s.Plugins()[0].PID
+	var pid int
+	eventually(t, "a process is there", func() bool {
+		pid = s.Plugins()[0].PID
+		return pid != 0
+	})
 	eventually(t, "another process is there", func() bool {
 		now := s.Plugins()[0].PID
 		return now != pid && now != 0
 	})
+	eventually(t, "the first has been killed", func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
 }
 
 func TestLogStormAtTheEnd(t *testing.T) {
