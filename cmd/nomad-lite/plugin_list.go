@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
@@ -23,7 +24,8 @@ import (
 const pluginListHelp = `List the plugins that a job could use, with their health.
 
 Plugins come from the box and from the plugin directory. Those in the box, and
-those that a plugin block of the configuration names, are started and asked.
+those that a plugin block of the configuration names, are started and asked; one
+that is slow is waited for.
 
 Exit codes: 0, or 1 when a plugin could not be started.`
 
@@ -84,15 +86,40 @@ func listPlugins(ctx context.Context, plugins pluginFlags, s *streams) (rows []*
 	if err != nil {
 		return nil, err
 	}
-	if err := a.Ready(ctx); err == nil {
-		drivers := a.Drivers()
-		for _, p := range a.Plugins() {
-			rows = append(rows, pluginRowOf(p, drivers[p.Serves.Name]))
-		}
+	if err := answered(ctx, a, s); err == nil {
+		rows = rowsOf(a)
 	}
 	rows = append(rows, waiting(local.config.PluginDir, rows)...)
 	slices.SortFunc(rows, func(a, b *pluginRow) int { return strings.Compare(a.Name, b.Name) })
 	return rows, a.Close()
+}
+
+// answerLimit is more than a plugin has to say its first words.
+const answerLimit = 90 * time.Second
+
+// answered waits for plugins, and says for which if it takes long. Its only error is
+// the end of ctx.
+func answered(ctx context.Context, a *agent.Agent, s *streams) error {
+	if err := a.Ready(ctx); err != nil {
+		return err
+	}
+	for _, row := range rowsOf(a) {
+		if row.Health == healthStarting {
+			fmt.Fprintf(s.err, "Waiting for plugin %q\n", row.Name)
+		}
+	}
+	limited, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	_ = a.Answered(limited) // or the list says who has not
+	return ctx.Err()
+}
+
+func rowsOf(a *agent.Agent) (rows []*pluginRow) {
+	drivers := a.Drivers()
+	for _, p := range a.Plugins() {
+		rows = append(rows, pluginRowOf(p, drivers[p.Serves.Name]))
+	}
+	return rows
 }
 
 // waiting are the programs in the plugin directory that nobody starts before a job
@@ -114,6 +141,9 @@ func waiting(dir string, asked []*pluginRow) (rows []*pluginRow) {
 	return rows
 }
 
+// healthStarting is the health of a plugin that has not said what it is.
+const healthStarting = "starting"
+
 func pluginRowOf(p supervisor.Plugin, info supervisor.Info) *pluginRow {
 	row := &pluginRow{Name: p.Name, Version: p.Version, Path: p.Path}
 	if p.Serves.Type == base.TypeHook {
@@ -131,7 +161,7 @@ func pluginRowOf(p supervisor.Plugin, info supervisor.Info) *pluginRow {
 	case p.Takes != nil:
 		row.Health, row.Note = "healthy", momentsOf(p.Takes)
 	case p.Serves.Name == "":
-		row.Health, row.Note = "starting", "has not answered yet"
+		row.Health, row.Note = healthStarting, "has not answered yet"
 	case !info.Detected:
 		row.Health = "undetected"
 	case !info.Healthy:

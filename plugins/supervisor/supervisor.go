@@ -495,6 +495,14 @@ func (s *Supervisor) Changed() <-chan struct{} {
 func (s *Supervisor) Ready(ctx context.Context) error {
 	limit := time.NewTimer(time.Until(s.made.Add(readyLimit)))
 	defer limit.Stop()
+	return s.answered(ctx, limit.C)
+}
+
+// Answered is Ready without a limit: it waits until each plugin has said what it is,
+// or has failed to.
+func (s *Supervisor) Answered(ctx context.Context) error { return s.answered(ctx, nil) }
+
+func (s *Supervisor) answered(ctx context.Context, limit <-chan time.Time) error {
 	for {
 		s.mu.Lock()
 		ready := s.stopped || (s.settled && !slices.ContainsFunc(s.slots, func(sl *slot) bool {
@@ -507,7 +515,7 @@ func (s *Supervisor) Ready(ctx context.Context) error {
 		}
 		select {
 		case <-changed:
-		case <-limit.C:
+		case <-limit:
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)

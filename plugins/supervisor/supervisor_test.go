@@ -524,6 +524,24 @@ func TestReady(t *testing.T) {
 		if err := s.Ready(t.Context()); err != nil || time.Since(began) != readyLimit {
 			t.Errorf("ready after %v, %v; want %v", time.Since(began), err, readyLimit)
 		}
+		short, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if err := s.Answered(short); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("who is silent has answered: %v", err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, Config{}, []catalog.Entry{external("c")}, func(context.Context, string, int) (*fakePlugin, error) {
+			time.Sleep(time.Minute)
+			return nil, errors.New("does not start")
+		})
+		began := time.Now()
+		if err := s.Ready(t.Context()); err != nil || s.Plugins()[0].Err != nil {
+			t.Errorf("ready: %v with %v", err, s.Plugins()[0].Err)
+		}
+		if err := s.Answered(t.Context()); err != nil || s.Plugins()[0].Err == nil || time.Since(began) != time.Minute {
+			t.Errorf("answered after %v: %v with %v", time.Since(began), err, s.Plugins()[0].Err)
+		}
 	})
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, Config{}, nil, nil)

@@ -203,6 +203,9 @@ func (a *Agent) Changed() <-chan struct{} { return a.supervisor.Changed() }
 // Ready waits until the drivers have said how they are; two seconds at most.
 func (a *Agent) Ready(ctx context.Context) error { return a.supervisor.Ready(ctx) }
 
+// Answered is Ready for as long as it takes, for plugins of every kind.
+func (a *Agent) Answered(ctx context.Context) error { return a.supervisor.Answered(ctx) }
+
 // Registered is closed when the node is in the state with its drivers: jobs that
 // come can be placed.
 func (a *Agent) Registered() <-chan struct{} { return a.registered }
