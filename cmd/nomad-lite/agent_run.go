@@ -18,7 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
-	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
 )
 
@@ -174,7 +174,7 @@ func (r *runningAgent) reload() error {
 		plugins, err = agentPlugins(c, r.options.dev, r.logger)
 	}
 	if err == nil {
-		err = hooks.CheckRules(c.Hooks, plugins.Entries())
+		err = hookplugin.CheckRules(c.Hooks, plugins.Entries())
 	}
 	if err == nil && r.listen.certificates != nil {
 		err = r.listen.certificates.load(c.TLS, r.logger)

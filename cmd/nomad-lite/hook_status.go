@@ -9,6 +9,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 )
 
@@ -79,11 +80,11 @@ func (r *runningAgent) hooks() []hookStatus {
 	return list
 }
 
-func named(rules []hooks.Rule, name string) bool {
-	return slices.ContainsFunc(rules, func(r hooks.Rule) bool { return r.Name == name })
+func named(rules []hookplugin.Rule, name string) bool {
+	return slices.ContainsFunc(rules, func(r hookplugin.Rule) bool { return r.Name == name })
 }
 
-func hookRuleOf(rule hooks.Rule) *hookRule {
+func hookRuleOf(rule hookplugin.Rule) *hookRule {
 	shown := &hookRule{Order: rule.Order, OnError: "fail", Matches: rule.Match != nil, Place: rule.Range.String()}
 	if shown.Order == 0 {
 		shown.Order = hooks.OrderPlugin
@@ -128,7 +129,7 @@ func hookTable(list []hookStatus) *table {
 func (p *page) hookDetails(h hookStatus, verbose bool) {
 	called := "where a job attaches it, by meta lite_hook_" + h.Name
 	switch {
-	case hooks.CheckName(h.Name) != nil:
+	case hookplugin.CheckName(h.Name) != nil:
 		called = "of tasks with " + h.Name + " blocks"
 	case h.Rule != nil && h.Rule.Matches:
 		called = "where the hook block matches, or a job attaches it"

@@ -28,7 +28,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
-	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/sdk"
@@ -54,7 +54,7 @@ func hostileHook() {
 // hostile takes part in all moments. Of these it has Prestart alone: elsewhere
 // intercept answers.
 type hostile struct {
-	hooks.Remote
+	hookplugin.Remote
 	name string
 	host *hook.HostClient
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
-	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
@@ -212,7 +212,7 @@ func (j *jobFile) hooks() []string {
 	for _, at := range model.HookAttachments(j.job) {
 		names = append(names, at.Hook)
 	}
-	names = append(names, hooks.Built(j.job)...)
+	names = append(names, hookplugin.Built(j.job)...)
 	slices.Sort(names)
 	return slices.Compact(names)
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
-	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 )
 
 // strangeHook NAME MODE is a hook plugin that is not what a host expects.
@@ -92,11 +92,11 @@ func (s *strange) intercept(ctx context.Context, request any, call *grpc.UnarySe
 }
 
 type strange struct {
-	hooks.Remote // all moments, none of which is called but those below
-	name, mode   string
-	launches     int
-	info         base.Info
-	server       *grpc.Server
+	hookplugin.Remote // all moments, none of which is called but those below
+	name, mode        string
+	launches          int
+	info              base.Info
+	server            *grpc.Server
 }
 
 func (s *strange) PluginInfo(context.Context) (*base.Info, error) { return &s.info, nil }

@@ -29,7 +29,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
-	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
@@ -50,7 +50,7 @@ func mortalAgent() {
 
 func serveMortal(dir string, programs ...string) error {
 	config := catalog.Config{Builtins: []catalog.Builtin{{Name: rawexec.Name, Config: map[string]any{"enabled": true}}}}
-	var rules []hooks.Rule
+	var rules []hookplugin.Rule
 	if len(programs) > 0 {
 		config.Dir = programs[0]
 		files, err := os.ReadDir(config.Dir)
@@ -59,7 +59,7 @@ func serveMortal(dir string, programs ...string) error {
 		}
 		for _, f := range files {
 			config.Blocks = append(config.Blocks, catalog.Block{Name: f.Name()})
-			rules = append(rules, hooks.Rule{Name: f.Name(), Warn: strings.HasSuffix(f.Name(), "-warn")})
+			rules = append(rules, hookplugin.Rule{Name: f.Name(), Warn: strings.HasSuffix(f.Name(), "-warn")})
 		}
 	}
 	plugins, err := catalog.New(config)

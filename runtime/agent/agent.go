@@ -21,7 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cgroup"
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/hookhost"
-	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
@@ -52,7 +52,7 @@ type Config struct {
 	Records scheduler.GCConfig
 
 	Plugins *catalog.Catalog
-	Hooks   []hooks.Rule // what the operator says about hook plugins, in order
+	Hooks   []hookplugin.Rule // what the operator says about hook plugins, in order
 	// HookLimits go to the hooks in the box with the blocks of tasks, by name.
 	HookLimits map[string]map[string]any
 	// Memory is the file in which an agent with Forget keeps what it has learnt of
@@ -78,7 +78,7 @@ type Agent struct {
 	keeper     *keeper.Client
 	collector  *logs.Collector
 	supervisor *supervisor.Supervisor
-	hooks      *hooks.Plugins
+	hooks      *hookplugin.Set
 	hookHost   *hookhost.Host
 	known      chan struct{} // closed when it is known what an earlier agent has left
 	host       fingerprint.Host
@@ -323,8 +323,8 @@ func (a *Agent) CollectAllocs() {
 
 // Reload takes over what may change while the agent runs: the metadata and the
 // reservations of the node, how much may lie on the disk, the plugins, and rules about
-// hooks that hooks.CheckRules has nothing against.
-func (a *Agent) Reload(node NodeConfig, gc noderunner.GC, plugins *catalog.Catalog, rules []hooks.Rule) {
+// hooks that hookplugin.CheckRules has nothing against.
+func (a *Agent) Reload(node NodeConfig, gc noderunner.GC, plugins *catalog.Catalog, rules []hookplugin.Rule) {
 	a.supervisor.SetCatalog(plugins)
 	a.hooks.SetRules(rules)
 	select {

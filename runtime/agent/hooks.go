@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/hookhost"
-	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -59,8 +59,8 @@ func (a *Agent) makeHooks() error {
 	if err != nil {
 		return err
 	}
-	a.hooks = hooks.NewPlugins(hooks.PluginsConfig{
-		Find: func(ctx context.Context, name string, until time.Time) (hooks.Remote, *hook.Description, error) {
+	a.hooks = hookplugin.New(hookplugin.Config{
+		Find: func(ctx context.Context, name string, until time.Time) (hookplugin.Remote, *hook.Description, error) {
 			client, takes, err := a.supervisor.Hook(ctx, name, until)
 			if err != nil {
 				return nil, nil, err
@@ -109,7 +109,7 @@ func (a *Agent) CheckAttachments(ctx context.Context, job *api.Job) (faults []mo
 			faults = append(faults, attachmentFault(at, fmt.Errorf("the name of a hook is missing: write %sNAME", model.HookPrefix)))
 			continue
 		}
-		if err := hooks.CheckName(at.Hook); err != nil {
+		if err := hookplugin.CheckName(at.Hook); err != nil {
 			faults = append(faults, attachmentFault(at, err))
 			continue
 		}
@@ -119,7 +119,7 @@ func (a *Agent) CheckAttachments(ctx context.Context, job *api.Job) (faults []mo
 			err = fmt.Errorf("%w; give the directory of its program with -plugin-dir, for an agent name it in a plugin block too, or remove meta %s%s", err, model.HookPrefix, at.Hook)
 		case err != nil:
 			trouble = append(trouble, err)
-			err = hooks.CheckSyntax(at.Config)
+			err = hookplugin.CheckSyntax(at.Config)
 		default:
 			err = a.hooks.CheckAttachment(at.Hook, at.Config, takes.Schema)
 		}
@@ -143,11 +143,11 @@ type debts struct {
 	logger hclog.Logger
 }
 
-// Debts implements hooks.Debts.
-func (d debts) Debts() (list []hooks.Debt) {
+// Debts implements hookplugin.Debts.
+func (d debts) Debts() (list []hookplugin.Debt) {
 	snapshot := d.store.Snapshot()
 	for _, name := range snapshot.Facts(debtFact) {
-		var debt hooks.Debt
+		var debt hookplugin.Debt
 		known, err := snapshot.Fact(name, &debt)
 		if err == nil && known && (snapshot.Allocation(nil, debt.AllocID) != nil || time.Now().Before(debt.Until)) {
 			list = append(list, debt)
@@ -164,8 +164,8 @@ func (d debts) Debts() (list []hooks.Debt) {
 	return list
 }
 
-// PutDebt implements hooks.Debts.
-func (d debts) PutDebt(debt hooks.Debt) error {
+// PutDebt implements hookplugin.Debts.
+func (d debts) PutDebt(debt hookplugin.Debt) error {
 	_, err := d.store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.PutFact(debtFact+debt.ID(), debt)
 		return nil
@@ -173,8 +173,8 @@ func (d debts) PutDebt(debt hooks.Debt) error {
 	return err
 }
 
-// DeleteDebt implements hooks.Debts.
-func (d debts) DeleteDebt(debt hooks.Debt) error {
+// DeleteDebt implements hookplugin.Debts.
+func (d debts) DeleteDebt(debt hookplugin.Debt) error {
 	_, err := d.store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.DeleteFact(debtFact + debt.ID())
 		return nil

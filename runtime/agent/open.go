@@ -18,7 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
-	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -27,7 +27,7 @@ import (
 // open makes the parts of an agent, each with those before it.
 func (a *Agent) open(ctx context.Context, c Config) error {
 	if len(c.Hooks) > 0 {
-		if err := hooks.CheckRules(c.Hooks, c.Plugins.Entries()); err != nil {
+		if err := hookplugin.CheckRules(c.Hooks, c.Plugins.Entries()); err != nil {
 			return err
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
@@ -396,9 +397,9 @@ type simHooks struct {
 	g *simAgent
 }
 
-func (h simHooks) AllocHooks(*api.Allocation, hooks.Context) []hooks.Ordered           { return nil }
+func (h simHooks) AllocHooks(*api.Allocation, hookplugin.Context) []hooks.Ordered      { return nil }
 func (h simHooks) Pending(*api.Allocation) func(context.Context, func(*api.TaskEvent)) { return nil }
-func (h simHooks) TaskHooks(a *api.Allocation, t *api.Task, _ hooks.Context) []hooks.Ordered {
+func (h simHooks) TaskHooks(a *api.Allocation, t *api.Task, _ hookplugin.Context) []hooks.Ordered {
 	return []hooks.Ordered{{Order: hooks.OrderPlugin, Hook: &simHook{h.s, h.g, a.ID + "/" + t.Name}}}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
@@ -229,10 +230,10 @@ type extraHooks struct {
 	task  []hook.Hook
 }
 
-func (e extraHooks) AllocHooks(*api.Allocation, hooks.Context) []hooks.Ordered {
+func (e extraHooks) AllocHooks(*api.Allocation, hookplugin.Context) []hooks.Ordered {
 	return inPlace(e.alloc)
 }
-func (e extraHooks) TaskHooks(*api.Allocation, *api.Task, hooks.Context) []hooks.Ordered {
+func (e extraHooks) TaskHooks(*api.Allocation, *api.Task, hookplugin.Context) []hooks.Ordered {
 	return inPlace(e.task)
 }
 

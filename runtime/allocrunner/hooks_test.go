@@ -18,6 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
@@ -800,14 +801,14 @@ func (l lateHooks) Pending(*api.Allocation) func(context.Context, func(*api.Task
 	}
 }
 
-func (l lateHooks) AllocHooks(a *api.Allocation, c hooks.Context) []hooks.Ordered {
+func (l lateHooks) AllocHooks(a *api.Allocation, c hookplugin.Context) []hooks.Ordered {
 	if !isClosed(l.known) {
 		return nil
 	}
 	return l.hooks.AllocHooks(a, c)
 }
 
-func (l lateHooks) TaskHooks(a *api.Allocation, t *api.Task, c hooks.Context) []hooks.Ordered {
+func (l lateHooks) TaskHooks(a *api.Allocation, t *api.Task, c hookplugin.Context) []hooks.Ordered {
 	if !isClosed(l.known) {
 		return nil
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
@@ -634,17 +635,17 @@ type noting struct {
 	before map[string]string
 }
 
-func (f *noting) AllocHooks(a *api.Allocation, c hooks.Context) []hooks.Ordered {
+func (f *noting) AllocHooks(a *api.Allocation, c hookplugin.Context) []hooks.Ordered {
 	f.note("", c)
 	return f.extraHooks.AllocHooks(a, c)
 }
 
-func (f *noting) TaskHooks(a *api.Allocation, t *api.Task, c hooks.Context) []hooks.Ordered {
+func (f *noting) TaskHooks(a *api.Allocation, t *api.Task, c hookplugin.Context) []hooks.Ordered {
 	f.note("t:"+t.Name, c)
 	return f.extraHooks.TaskHooks(a, t, c)
 }
 
-func (f *noting) note(whose string, c hooks.Context) {
+func (f *noting) note(whose string, c hookplugin.Context) {
 	if f.before == nil {
 		f.before = make(map[string]string)
 	}

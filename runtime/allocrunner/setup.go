@@ -11,6 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
@@ -20,10 +21,10 @@ import (
 )
 
 // HookFactory makes hooks besides the builtin ones, with their places among them.
-// *hooks.Plugins is one.
+// *hookplugin.Set is one.
 type HookFactory interface {
-	AllocHooks(*api.Allocation, hooks.Context) []hooks.Ordered
-	TaskHooks(*api.Allocation, *api.Task, hooks.Context) []hooks.Ordered
+	AllocHooks(*api.Allocation, hookplugin.Context) []hooks.Ordered
+	TaskHooks(*api.Allocation, *api.Task, hookplugin.Context) []hooks.Ordered
 
 	// Pending returns what waits until the others have a complete answer, and emits an
 	// event if that takes long; nil if they have one. It is asked before them.
@@ -115,8 +116,8 @@ func (r *Runner) makeTaskHooks(runner *taskrunner.Runner, t *api.Task) []hook.Ho
 
 // hookContext ties hooks of a factory to this allocation, or to a task of it.
 // Before are the hooks that it has had before.
-func (r *Runner) hookContext(task string, emit func(*api.TaskEvent), before map[string]string) hooks.Context {
-	return hooks.Context{
+func (r *Runner) hookContext(task string, emit func(*api.TaskEvent), before map[string]string) hookplugin.Context {
+	return hookplugin.Context{
 		AllocID: r.id, Task: task, Emit: emit, Before: before,
 		WholeAlloc: func() ([]byte, error) { return json.Marshal(r.Alloc()) },
 	}

@@ -12,10 +12,7 @@ import (
 // Patient is a hook that has deadlines of its own, or waits for what has none.
 type Patient interface{ Patient() }
 
-var (
-	_ Patient = (*Plugin)(nil)
-	_ Patient = (*AwaitPrevious)(nil)
-)
+var _ Patient = (*AwaitPrevious)(nil)
 
 // Call has a runner's call of a hook made, within a deadline unless the hook is
 // Patient. It blocks until the hook has answered.

@@ -20,6 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/services/servicestest"
@@ -272,10 +273,12 @@ func (s slow) Driver(context.Context, string) (driver.Driver, error) {
 }
 func (slow) Name() string                                              { return "slow" }
 func (s slow) Postrun(context.Context, hook.AllocPostrunRequest) error { <-s.hook; return nil }
-func (s slow) AllocHooks(*api.Allocation, hooks.Context) []hooks.Ordered {
+func (s slow) AllocHooks(*api.Allocation, hookplugin.Context) []hooks.Ordered {
 	return []hooks.Ordered{{Order: hooks.OrderPlugin, Hook: s}}
 }
-func (slow) TaskHooks(*api.Allocation, *api.Task, hooks.Context) []hooks.Ordered { return nil }
+func (slow) TaskHooks(*api.Allocation, *api.Task, hookplugin.Context) []hooks.Ordered {
+	return nil
+}
 func (slow) Pending(*api.Allocation) func(context.Context, func(*api.TaskEvent)) { return nil }
 
 func TestCollectWaitsForHooksOnly(t *testing.T) {
@@ -349,7 +352,7 @@ func (d destroyer) Destroy(_ context.Context, req hook.AllocDestroyRequest) erro
 	d.destroyed <- req.Alloc.Name
 	return nil
 }
-func (d destroyer) AllocHooks(*api.Allocation, hooks.Context) []hooks.Ordered {
+func (d destroyer) AllocHooks(*api.Allocation, hookplugin.Context) []hooks.Ordered {
 	return []hooks.Ordered{{Order: hooks.OrderPlugin, Hook: d}}
 }
 

@@ -15,7 +15,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
-	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
@@ -30,9 +30,9 @@ type Config struct {
 
 	PluginDir string
 	Plugins   []catalog.Block
-	Hooks     []hooks.Rule   // in the order of the files
-	Artifact  map[string]any // the client's artifact block; nil: there is none
-	Template  map[string]any // its template block
+	Hooks     []hookplugin.Rule // in the order of the files
+	Artifact  map[string]any    // the client's artifact block; nil: there is none
+	Template  map[string]any    // its template block
 
 	BindAddr      string // for all addresses that are not named
 	HTTPAddr      string // that the API listens on

@@ -12,7 +12,7 @@ import (
 
 	"github.com/hashicorp/hcl/v2"
 
-	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
 )
 
@@ -233,9 +233,9 @@ hook "stamp" {
 		if diags := c.Parse(name, []byte(text)); len(diags) > 0 {
 			t.Fatalf("%s: %q", name, said(diags))
 		}
-		want := []hooks.Rule{{Name: "a"}, {
+		want := []hookplugin.Rule{{Name: "a"}, {
 			Name: "stamp", Order: 650, Timeout: 2 * time.Second, Warn: true,
-			Match:  &hooks.Match{Job: "web-*", Driver: "raw_exec", Meta: map[string]string{"team": "red"}},
+			Match:  &hookplugin.Match{Job: "web-*", Driver: "raw_exec", Meta: map[string]string{"team": "red"}},
 			Config: map[string]any{"ledger": "x", "count": 3.0, "rule": []any{map[string]any{"word": "one"}, map[string]any{"word": "two"}}},
 		}}
 		if at := c.Hooks[1].Range.String(); at != places[name] {

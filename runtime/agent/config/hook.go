@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 )
 
@@ -25,7 +26,7 @@ func setHook(c *Config, i item) (err error) {
 		if wrong != nil {
 			return wrong
 		}
-		at := slices.IndexFunc(c.Hooks, func(r hooks.Rule) bool { return r.Name == rule.Name })
+		at := slices.IndexFunc(c.Hooks, func(r hookplugin.Rule) bool { return r.Name == rule.Name })
 		if at < 0 {
 			c.Hooks = append(c.Hooks, rule)
 			continue
@@ -40,7 +41,7 @@ func setHook(c *Config, i item) (err error) {
 
 var errHookName = errors.New(`is a block with the name of a plugin: hook "NAME" { … }`)
 
-func hookRule(block item) (rule hooks.Rule, err error) {
+func hookRule(block item) (rule hookplugin.Rule, err error) {
 	rule.Name, rule.Range = block.name, block.rng
 	for _, i := range block.body {
 		switch i.name {
@@ -98,8 +99,8 @@ func (i item) order() (int, error) {
 	return 0, fmt.Errorf("must be a whole number from %d to %d", hooks.OrderFirst+1, hooks.OrderLast-1)
 }
 
-func (i item) match() (*hooks.Match, error) {
-	m := &hooks.Match{}
+func (i item) match() (*hookplugin.Match, error) {
+	m := &hookplugin.Match{}
 	if !i.isBlock() {
 		return nil, errors.New("is a block: match { … }")
 	}

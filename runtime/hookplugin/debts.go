@@ -1,4 +1,4 @@
-package hooks
+package hookplugin
 
 import (
 	"context"
@@ -54,9 +54,9 @@ const (
 const destroyPatience = 24 * time.Hour
 
 // owe keeps what has failed for later. The error says so.
-func (p *Plugin) owe(d Debt, err error) error {
-	d.Hook, d.AllocID, d.Task = p.name, p.context.AllocID, p.context.Task
-	d.Job, d.Raw = p.Attachment(), p.attachment.raw
+func (h *Hook) owe(d Debt, err error) error {
+	d.Hook, d.AllocID, d.Task = h.name, h.context.AllocID, h.context.Task
+	d.Job, d.Raw = h.Attachment(), h.attachment.raw
 	// What the hook shows to the host is made anew, and does not belong on the disk.
 	if d.Postrun != nil {
 		d.Postrun.Grant = hook.Grant{}
@@ -67,11 +67,11 @@ func (p *Plugin) owe(d Debt, err error) error {
 	if d.Destroy != nil {
 		d.Destroy.Grant = hook.Grant{}
 	}
-	if putErr := p.plugins.config.Debts.PutDebt(d); putErr != nil {
+	if putErr := h.set.config.Debts.PutDebt(d); putErr != nil {
 		return fmt.Errorf("%w; it is not tried again: %v", err, putErr)
 	}
 	select {
-	case p.plugins.owed <- struct{}{}:
+	case h.set.owed <- struct{}{}:
 	default:
 	}
 	return fmt.Errorf("%w; it is tried again until it succeeds", err)
@@ -79,25 +79,25 @@ func (p *Plugin) owe(d Debt, err error) error {
 
 // Run makes up for what hooks owe, under this agent and those before it, until
 // ctx ends. A hook that does not answer holds up nobody else's debts.
-func (p *Plugins) Run(ctx context.Context) {
+func (s *Set) Run(ctx context.Context) {
 	working := make(map[string]chan struct{}) // by the hook's name; hold a tick when a debt is new
 	ended := make(chan string)
 	for ctx.Err() == nil {
-		for _, d := range p.config.Debts.Debts() {
+		for _, d := range s.config.Debts.Debts() {
 			if working[d.Hook] != nil {
 				continue
 			}
 			fresh := make(chan struct{}, 1)
 			working[d.Hook] = fresh
 			go func() {
-				p.settleAll(ctx, d.Hook, fresh)
+				s.settleAll(ctx, d.Hook, fresh)
 				ended <- d.Hook
 			}()
 		}
 		select {
 		case name := <-ended:
 			delete(working, name) // and look again: it may have missed the last debt
-		case <-p.owed:
+		case <-s.owed:
 			for _, fresh := range working {
 				select {
 				case fresh <- struct{}{}:
@@ -115,24 +115,24 @@ func (p *Plugins) Run(ctx context.Context) {
 
 // Settle makes up for what can be made up for before ctx ends, and tells of what is
 // left, for an agent after which there is none. Run must have returned.
-func (p *Plugins) Settle(ctx context.Context) {
+func (s *Set) Settle(ctx context.Context) {
 	indebted := make(map[string]bool)
-	for _, d := range p.config.Debts.Debts() {
+	for _, d := range s.config.Debts.Debts() {
 		indebted[d.Hook] = true
 	}
 	var settling sync.WaitGroup
 	for name := range indebted {
-		settling.Go(func() { p.settleAll(ctx, name, nil) })
+		settling.Go(func() { s.settleAll(ctx, name, nil) })
 	}
 	settling.Wait()
-	for _, d := range p.config.Debts.Debts() {
-		p.logger.Warn("hook has not cleaned up, and is not told again", "hook", d.Hook, "alloc_id", d.AllocID, "task", d.Task, "moment", d.Moment)
+	for _, d := range s.config.Debts.Debts() {
+		s.logger.Warn("hook has not cleaned up, and is not told again", "hook", d.Hook, "alloc_id", d.AllocID, "task", d.Task, "moment", d.Moment)
 	}
 }
 
 // settleAll makes up for what one hook owes, until that is nothing or ctx ends.
-func (p *Plugins) settleAll(ctx context.Context, hook string, fresh <-chan struct{}) {
-	for between := debtPause; p.settleSome(ctx, hook); {
+func (s *Set) settleAll(ctx context.Context, hook string, fresh <-chan struct{}) {
+	for between := debtPause; s.settleSome(ctx, hook); {
 		if pause(ctx, between, fresh) {
 			between = debtPause
 		} else {
@@ -143,20 +143,20 @@ func (p *Plugins) settleAll(ctx context.Context, hook string, fresh <-chan struc
 
 // settleSome makes up for what can be made up for now, and reports whether something
 // is left to be tried again.
-func (p *Plugins) settleSome(ctx context.Context, hook string) (left bool) {
-	debts := p.config.Debts.Debts()
+func (s *Set) settleSome(ctx context.Context, hook string) (left bool) {
+	debts := s.config.Debts.Debts()
 	slices.SortStableFunc(debts, func(a, b Debt) int { return a.Until.Compare(b.Until) }) // destroy is the last of each
 	for _, d := range debts {
 		if d.Hook != hook || ctx.Err() != nil {
 			continue
 		}
-		if err := p.settle(ctx, d); err != nil {
+		if err := s.settle(ctx, d); err != nil {
 			left = true
-			p.logger.Debug("hook still owes a moment", "hook", d.Hook, "alloc_id", d.AllocID, "task", d.Task, "moment", d.Moment, "error", err)
+			s.logger.Debug("hook still owes a moment", "hook", d.Hook, "alloc_id", d.AllocID, "task", d.Task, "moment", d.Moment, "error", err)
 			continue
 		}
-		if err := p.config.Debts.DeleteDebt(d); err != nil {
-			p.logger.Error("settled debt of a hook not removed", "hook", d.Hook, "error", err)
+		if err := s.config.Debts.DeleteDebt(d); err != nil {
+			s.logger.Error("settled debt of a hook not removed", "hook", d.Hook, "error", err)
 		}
 	}
 	return left && ctx.Err() == nil
@@ -174,13 +174,13 @@ func pause(ctx context.Context, d time.Duration, fresh <-chan struct{}) bool {
 }
 
 // settle makes the call again.
-func (p *Plugins) settle(ctx context.Context, d Debt) error {
-	plugin := p.plugin(d.Hook, attachment{made: true, job: d.Job, raw: d.Raw}, Context{
+func (s *Set) settle(ctx context.Context, d Debt) error {
+	h := s.hook(d.Hook, attachment{made: true, job: d.Job, raw: d.Raw}, Context{
 		AllocID: d.AllocID, Task: d.Task,
 		WholeAlloc: func() ([]byte, error) { return nil, nil }, // it is in the request
 		Emit:       func(*api.TaskEvent) {},
 	})
-	return plugin.once(ctx, d.Moment, func(ctx context.Context, r Remote, a asked) error {
+	return h.once(ctx, d.Moment, func(ctx context.Context, r Remote, a asked) error {
 		switch {
 		case d.Postrun != nil:
 			request := *d.Postrun

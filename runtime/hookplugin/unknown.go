@@ -1,4 +1,4 @@
-package hooks
+package hookplugin
 
 import (
 	"context"
@@ -15,34 +15,34 @@ import (
 // in everything, or they have failed to start; nil if there is nothing to wait for.
 // Before that AllocHooks and TaskHooks may leave some out. What is waited for is
 // told to emit.
-func (p *Plugins) Pending(a *api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent)) {
+func (s *Set) Pending(a *api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent)) {
 	meta := model.MergedMeta(a.Job.Meta, a.GetTaskGroup().Meta)
-	if coming, _ := p.coming(meta); len(coming) == 0 {
+	if coming, _ := s.coming(meta); len(coming) == 0 {
 		return nil
 	}
-	return func(ctx context.Context, emit func(*api.TaskEvent)) { p.awaitAll(ctx, meta, emit) }
+	return func(ctx context.Context, emit func(*api.TaskEvent)) { s.awaitAll(ctx, meta, emit) }
 }
 
 // coming returns the plugins that are being started for the first time, without those
 // of which operator or job have said what they take part in: Prerun waits for them.
-func (p *Plugins) coming(meta map[string]string) (names []string, changed <-chan struct{}) {
-	unknown, changed := p.config.Unknown()
+func (s *Set) coming(meta map[string]string) (names []string, changed <-chan struct{}) {
+	unknown, changed := s.config.Unknown()
 	for _, name := range slices.Sorted(maps.Keys(unknown)) {
 		_, attached := meta[model.HookPrefix+name]
-		if unknown[name] && !attached && !slices.ContainsFunc(p.Rules(), func(r Rule) bool { return r.Name == name }) {
+		if unknown[name] && !attached && !slices.ContainsFunc(s.Rules(), func(r Rule) bool { return r.Name == name }) {
 			names = append(names, name)
 		}
 	}
 	return names, changed
 }
 
-func (p *Plugins) awaitAll(ctx context.Context, meta map[string]string, emit func(*api.TaskEvent)) {
+func (s *Set) awaitAll(ctx context.Context, meta map[string]string, emit func(*api.TaskEvent)) {
 	limit := time.NewTimer(startTimeout)
 	defer limit.Stop()
 	tell := time.NewTimer(tellAfter)
 	defer tell.Stop()
-	awaited, changed := p.coming(meta)
-	for names, late := awaited, false; len(names) > 0 && !late; names, changed = p.coming(meta) {
+	awaited, changed := s.coming(meta)
+	for names, late := awaited, false; len(names) > 0 && !late; names, changed = s.coming(meta) {
 		select {
 		case <-changed:
 		case <-tell.C:
@@ -55,10 +55,10 @@ func (p *Plugins) awaitAll(ctx context.Context, meta map[string]string, emit fun
 			return
 		}
 	}
-	unknown, _ := p.config.Unknown()
+	unknown, _ := s.config.Unknown()
 	for _, name := range awaited {
 		if _, still := unknown[name]; still {
-			p.logger.Warn("allocation begins without a plugin that has not started, and may be a hook of every allocation", "plugin", name)
+			s.logger.Warn("allocation begins without a plugin that has not started, and may be a hook of every allocation", "plugin", name)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package hooks
+package hookplugin
 
 import (
 	"cmp"
@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
@@ -38,7 +39,10 @@ type Remote interface {
 	hook.TaskShutdown
 }
 
-var _ Remote = (*Plugin)(nil) // a runner cannot tell which it holds
+var (
+	_ Remote        = (*Hook)(nil) // a runner cannot tell which it holds
+	_ hooks.Patient = (*Hook)(nil)
+)
 
 // Find returns the hook of a name, and starts it if need be; a start that has
 // failed is tried again before until, or is an error. What it takes part in never
@@ -57,10 +61,10 @@ const (
 // again: more than the pauses of one that dies over calls.
 const launchPatience = 2 * time.Second
 
-// Plugin is a hook plugin as one allocation or one task sees it. It keeps to its
+// Hook is a hook plugin as one allocation or one task sees it. It keeps to its
 // own deadlines, starts a plugin that has died again and repeats the call once,
 // and answers for a plugin that fails as the operator has decided.
-type Plugin struct {
+type Hook struct {
 	name       string
 	rule       Rule
 	attachment attachment
@@ -68,7 +72,7 @@ type Plugin struct {
 	takes      atomic.Pointer[hook.Description] // nil as long as the plugin has not been up
 	context    Context
 	failed     func(error) *api.TaskEvent // of Prestart; nil for the event that all have
-	plugins    *Plugins
+	set        *Set
 	logger     hclog.Logger
 
 	mu   sync.Mutex
@@ -76,66 +80,66 @@ type Plugin struct {
 }
 
 // Name implements hook.Hook.
-func (p *Plugin) Name() string { return p.name }
+func (h *Hook) Name() string { return h.name }
 
 // DecidesHealth reports whether the allocation is healthy only when the plugin
 // says so, as far as is known.
-func (p *Plugin) DecidesHealth() bool {
-	takes := p.takes.Load()
-	return takes != nil && takes.DecidesHealth && p.applies(takes) && !p.former
+func (h *Hook) DecidesHealth() bool {
+	takes := h.takes.Load()
+	return takes != nil && takes.DecidesHealth && h.applies(takes) && !h.former
 }
 
 // Attachment returns the whole configuration with which the plugin is attached, as
 // JSON. It is empty for a hook in the box that the blocks of a task attach.
-func (p *Plugin) Attachment() string {
-	if p.attachment.raw != nil {
+func (h *Hook) Attachment() string {
+	if h.attachment.raw != nil {
 		return ""
 	}
-	config, err := p.attachment.merge(p.rule.Config)
+	config, err := h.attachment.merge(h.rule.Config)
 	if err != nil {
-		return p.attachment.job
+		return h.attachment.job
 	}
 	text, err := json.Marshal(config)
 	if err != nil {
-		return p.attachment.job
+		return h.attachment.job
 	}
 	return string(text)
 }
 
 // Patient says that the deadlines are its own.
-func (*Plugin) Patient() {}
+func (*Hook) Patient() {}
 
 // call makes one call, twice if the plugin dies over it. An error is what
 // becomes of the allocation or the task; it names the moment.
-func (p *Plugin) call(ctx context.Context, m hook.Moment, f call) error {
-	err := p.twice(ctx, m, f)
+func (h *Hook) call(ctx context.Context, m hook.Moment, f call) error {
+	err := h.twice(ctx, m, f)
 	if err != nil && ctx.Err() == nil {
-		return p.fail(m, err)
+		return h.fail(m, err)
 	}
 	return err
 }
 
 // callOrOwe is call for a moment that cleans up.
-func (p *Plugin) callOrOwe(ctx context.Context, d Debt, f call) error {
-	err := p.twice(ctx, d.Moment, f)
+func (h *Hook) callOrOwe(ctx context.Context, d Debt, f call) error {
+	err := h.twice(ctx, d.Moment, f)
 	if err != nil && ctx.Err() == nil {
-		return p.fail(d.Moment, p.owe(d, err))
+		return h.fail(d.Moment, h.owe(d, err))
 	}
 	return err
 }
 
-func (p *Plugin) twice(ctx context.Context, m hook.Moment, f call) error {
-	if takes := p.takes.Load(); takes != nil && !p.takesPart(takes, m) || p.former && !ends[m] {
+func (h *Hook) twice(ctx context.Context, m hook.Moment, f call) error {
+	if takes := h.takes.Load(); takes != nil && !h.takesPart(takes, m) || h.former && !ends[m] {
 		return nil
 	}
-	err := p.once(ctx, m, f)
-	if p.former && errors.Is(err, supervisor.ErrNoHook) {
-		p.logger.Warn("hook is not there any more, and cannot see the end of what it has begun", "hook", p.name, "moment", m, "error", err)
+	err := h.once(ctx, m, f)
+	if h.former && errors.Is(err, supervisor.ErrNoHook) {
+		h.logger.Warn("hook is not there any more, and cannot see the end of what it has begun", "hook", h.name, "moment", m, "error", err)
 		return nil
 	}
 	if errors.Is(err, hook.ErrPluginDown) && ctx.Err() == nil {
-		p.logger.Warn("hook plugin died, the call is repeated", "hook", p.name, "moment", m)
-		err = p.repeat(ctx, m, f)
+		h.logger.Warn("hook plugin died, the call is repeated", "hook", h.name, "moment", m)
+		err = h.repeat(ctx, m, f)
 	}
 	return err
 }
@@ -152,7 +156,7 @@ type asked struct {
 // call makes one call of the plugin.
 type call func(context.Context, Remote, asked) error
 
-func (p *Plugin) once(ctx context.Context, m hook.Moment, f call) error {
+func (h *Hook) once(ctx context.Context, m hook.Moment, f call) error {
 	// What has not begun waits for a plugin that does not start for now.
 	timeout, patience := momentTimeout, launchPatience
 	if m == hook.Prerun || m == hook.Prestart {
@@ -160,18 +164,18 @@ func (p *Plugin) once(ctx context.Context, m hook.Moment, f call) error {
 	}
 	found, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	remote, takes, err := p.find(found, m, time.Now().Add(patience))
+	remote, takes, err := h.find(found, m, time.Now().Add(patience))
 	if err != nil {
 		if found.Err() != nil && ctx.Err() == nil {
 			err = fmt.Errorf("the plugin did not start within %s: %w", timeout, err)
 		}
 		return &troubleError{err}
 	}
-	p.takes.Store(takes)
-	if !p.takesPart(takes, m) {
+	h.takes.Store(takes)
+	if !h.takesPart(takes, m) {
 		return nil
 	}
-	a, err := p.ask(takes)
+	a, err := h.ask(takes)
 	if err != nil {
 		return err
 	}
@@ -179,7 +183,7 @@ func (p *Plugin) once(ctx context.Context, m hook.Moment, f call) error {
 	if m != hook.Prerun && m != hook.Prestart { // which end on kill, however long they take
 		part.Timeout = min(part.Timeout, mostTimeout)
 	}
-	timeout = cmp.Or(p.rule.Timeout, part.Timeout, timeout)
+	timeout = cmp.Or(h.rule.Timeout, part.Timeout, timeout)
 	called, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	err = brief(f(called, remote, a))
@@ -198,12 +202,12 @@ func (p *Plugin) once(ctx context.Context, m hook.Moment, f call) error {
 const tellAfter = 2 * time.Second
 
 // find returns the plugin. What does not begin because of it says so to the user.
-func (p *Plugin) find(ctx context.Context, m hook.Moment, until time.Time) (Remote, *hook.Description, error) {
+func (h *Hook) find(ctx context.Context, m hook.Moment, until time.Time) (Remote, *hook.Description, error) {
 	if m == hook.Prerun || m == hook.Prestart {
 		told := make(chan struct{})
 		tell := time.AfterFunc(tellAfter, func() {
 			defer close(told)
-			p.context.Emit(model.EventPluginAwaited("hook plugin " + p.name))
+			h.context.Emit(model.EventPluginAwaited("hook plugin " + h.name))
 		})
 		defer func() {
 			if !tell.Stop() {
@@ -211,7 +215,7 @@ func (p *Plugin) find(ctx context.Context, m hook.Moment, until time.Time) (Remo
 			}
 		}()
 	}
-	return p.plugins.config.Find(ctx, p.name, until)
+	return h.set.config.Find(ctx, h.name, until)
 }
 
 // maxSaid bounds what a plugin may say about a failure, which becomes an event.
@@ -242,39 +246,39 @@ func (e *troubleError) Unwrap() error { return e.error }
 // Trouble marks it for runners.
 func (*troubleError) Trouble() {}
 
-func (p *Plugin) takesPart(d *hook.Description, m hook.Moment) bool {
+func (h *Hook) takesPart(d *hook.Description, m hook.Moment) bool {
 	_, takes := d.Participation(m)
-	return takes && p.applies(d)
+	return takes && h.applies(d)
 }
 
-func (p *Plugin) applies(d *hook.Description) bool {
-	return p.attachment.made || d.EveryAlloc && p.rule.Match == nil
+func (h *Hook) applies(d *hook.Description) bool {
+	return h.attachment.made || d.EveryAlloc && h.rule.Match == nil
 }
 
 // fail draws the consequences of an error.
-func (p *Plugin) fail(m hook.Moment, err error) error {
+func (h *Hook) fail(m hook.Moment, err error) error {
 	if m == hook.Destroy { // the tasks are gone that could have an event
-		p.logger.Warn("hook failed", "hook", p.name, "moment", m, "error", err)
+		h.logger.Warn("hook failed", "hook", h.name, "moment", m, "error", err)
 		return nil
 	}
-	p.logger.Info("hook failed", "hook", p.name, "moment", m, "error", err) // for users it is an event
+	h.logger.Info("hook failed", "hook", h.name, "moment", m, "error", err) // for users it is an event
 	var trouble *troubleError
 	is := errors.As(err, &trouble)
 	cause := err
 	err = fmt.Errorf("%s: %w", m, err)
 	switch {
-	case p.rule.Warn:
-		p.context.Emit(model.EventHookFailed(p.name, err.Error()+" (on_error is warn)"))
+	case h.rule.Warn:
+		h.context.Emit(model.EventHookFailed(h.name, err.Error()+" (on_error is warn)"))
 		return nil
-	case m == hook.Prestart && p.failed != nil:
+	case m == hook.Prestart && h.failed != nil:
 		if is {
 			cause = driver.Recoverable(cause)
 		}
-		return &toldError{cause, p.failed(cause)}
+		return &toldError{cause, h.failed(cause)}
 	case m == hook.Prestart && is:
 		return driver.Recoverable(err)
 	case !m.OfTask() && m != hook.Prerun:
-		p.context.Emit(model.EventHookFailed(p.name, err.Error()))
+		h.context.Emit(model.EventHookFailed(h.name, err.Error()))
 	}
 	return err
 }
@@ -290,15 +294,15 @@ func (e *toldError) Unwrap() error { return e.error }
 // Event is asked for by who tells of the error.
 func (e *toldError) Event() *api.TaskEvent { return e.event }
 
-func (p *Plugin) ask(d *hook.Description) (a asked, err error) {
-	if a.Attachment, err = p.attachment.decode(d.Schema, p.rule.Config); err != nil {
+func (h *Hook) ask(d *hook.Description) (a asked, err error) {
+	if a.Attachment, err = h.attachment.decode(d.Schema, h.rule.Config); err != nil {
 		return a, err
 	}
 	if d.WholeAlloc {
-		if a.whole, err = p.context.WholeAlloc(); err != nil {
+		if a.whole, err = h.context.WholeAlloc(); err != nil {
 			return a, err
 		}
 	}
-	a.Capability = p.plugins.config.Capability(p.context.AllocID, p.context.Task, p.name)
+	a.Capability = h.set.config.Capability(h.context.AllocID, h.context.Task, h.name)
 	return a, nil
 }

@@ -1,4 +1,4 @@
-package hooks
+package hookplugin
 
 import (
 	"context"
@@ -16,11 +16,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 )
 
 // A job that could hand limits to the hook that downloads would have none.
 func TestOnlyBlocksAttachTheHooksInTheBox(t *testing.T) {
-	plugins := NewPlugins(PluginsConfig{
+	plugins := New(Config{
 		Known:    func() map[string]*hook.Description { return map[string]*hook.Description{"artifact": {}, "mine": {}} },
 		Expected: func() []string { return nil },
 		Rules:    []Rule{{Name: "artifact", Order: 450}},
@@ -45,7 +46,7 @@ func TestOnlyBlocksAttachTheHooksInTheBox(t *testing.T) {
 		Artifacts []api.TaskArtifact
 		Limits    map[string]int
 	}
-	if err := json.Unmarshal(list[1].Hook.(*Plugin).attachment.raw, &told); err != nil {
+	if err := json.Unmarshal(list[1].Hook.(*Hook).attachment.raw, &told); err != nil {
 		t.Fatal(err)
 	}
 	if len(told.Artifacts) != 1 || *told.Artifacts[0].GetterSource != source || told.Limits["http_max_size"] != 1 {
@@ -81,7 +82,7 @@ func TestExpectedHookIsAttached(t *testing.T) {
 			t.Errorf("%s: attached %q, want %q", what, got, c.want)
 		}
 		for _, o := range list {
-			if err := prerun(t.Context(), o.Hook.(*Plugin)); err != nil {
+			if err := prerun(t.Context(), o.Hook.(*Hook)); err != nil {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
@@ -106,11 +107,11 @@ func TestFormerHookSeesTheEnd(t *testing.T) {
 	first := s.plugins(Rule{Name: "stamp", Match: &Match{}, Config: map[string]any{"pool": "a"}})
 	of := s.context("t")
 	list := first.AllocHooks(alloc, of)
-	of.Before = map[string]string{"stamp": list[0].Hook.(*Plugin).Attachment(), "gone": "{}", "artifact": "{}"}
+	of.Before = map[string]string{"stamp": list[0].Hook.(*Hook).Attachment(), "gone": "{}", "artifact": "{}"}
 
 	// It is there once, if it is attached still, with what the operator says now.
 	again := s.plugins(Rule{Name: "stamp", Match: &Match{}, Config: map[string]any{"pool": "b"}}).AllocHooks(alloc, of)
-	if got := names(again); got != "stamp@300 gone@300" || again[0].Hook.(*Plugin).former || again[0].Hook.(*Plugin).Attachment() != `{"pool":"b"}` {
+	if got := names(again); got != "stamp@300 gone@300" || again[0].Hook.(*Hook).former || again[0].Hook.(*Hook).Attachment() != `{"pool":"b"}` {
 		t.Errorf("attached still: %s, %+v", got, again[0].Hook)
 	}
 
@@ -122,7 +123,7 @@ func TestFormerHookSeesTheEnd(t *testing.T) {
 		return first.config.Find(ctx, name, until)
 	}
 	for _, o := range next.TaskHooks(alloc, &api.Task{Name: "t"}, of) {
-		p := o.Hook.(*Plugin)
+		p := o.Hook.(*Hook)
 		if p.DecidesHealth() {
 			t.Errorf("%s decides about the health of what it has nothing to do with any more", p.Name())
 		}
@@ -163,10 +164,10 @@ func TestNearestAttachmentCounts(t *testing.T) {
 	} {
 		task := &api.Task{Name: "t", Meta: keys(c.task)}
 		alloc := &api.Allocation{TaskGroup: "g", Job: &api.Job{Meta: keys(c.job), TaskGroups: []*api.TaskGroup{{Name: new("g"), Meta: keys(c.group), Tasks: []*api.Task{task}}}}}
-		for what, list := range map[string][]Ordered{c.ofAlloc: s.plugins().AllocHooks(alloc, Context{}), c.ofTask: s.plugins().TaskHooks(alloc, task, Context{})} {
+		for what, list := range map[string][]hooks.Ordered{c.ofAlloc: s.plugins().AllocHooks(alloc, Context{}), c.ofTask: s.plugins().TaskHooks(alloc, task, Context{})} {
 			got := ""
 			for _, o := range list {
-				got += o.Hook.(*Plugin).Attachment()
+				got += o.Hook.(*Hook).Attachment()
 			}
 			if got != what {
 				t.Errorf("%+v: attached with %s, want %s", c, got, what)

@@ -1,4 +1,4 @@
-package hooks
+package hookplugin
 
 import (
 	"errors"
@@ -20,7 +20,7 @@ import (
 // Rule is what the operator says about one hook plugin.
 type Rule struct {
 	Name    string
-	Order   int           // 0 means OrderPlugin
+	Order   int           // 0 means hooks.OrderPlugin
 	Timeout time.Duration // of each call; 0 means that of the plugin, or the default
 	Warn    bool          // a failure is told, and nothing else
 	// Match attaches the plugin to what it matches, and to nothing else but what jobs

@@ -1,4 +1,4 @@
-package hooks
+package hookplugin
 
 import (
 	"context"
@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 )
 
 // remote is a hook plugin without a process. Of the moments it has those that the
@@ -79,9 +80,9 @@ type stage struct {
 	expected []string
 }
 
-func (s *stage) plugins(rules ...Rule) *Plugins {
+func (s *stage) plugins(rules ...Rule) *Set {
 	s.debts = memory{}
-	return NewPlugins(PluginsConfig{
+	return New(Config{
 		Find: func(_ context.Context, name string, _ time.Time) (Remote, *hook.Description, error) {
 			if name != "stamp" {
 				return nil, nil, errors.New("no such hook")
@@ -117,9 +118,9 @@ func takes(moments ...hook.Moment) *hook.Description {
 
 var everyMoment = takes(hook.Prerun, hook.Postrun, hook.Prestart, hook.Poststart, hook.Stop)
 
-func attached(s *stage, task string, rules ...Rule) *Plugin {
+func attached(s *stage, task string, rules ...Rule) *Hook {
 	p := s.plugins(rules...)
-	return p.plugin("stamp", attachment{made: true}, s.context(task))
+	return p.hook("stamp", attachment{made: true}, s.context(task))
 }
 
 func TestPluginIsCalledAgainOnce(t *testing.T) {
@@ -193,7 +194,7 @@ func killForAll(t *testing.T, kills, takes time.Duration, want int64) {
 			calls.Go(func() {
 				c := s.context("")
 				c.AllocID = alloc
-				p := plugins.plugin("stamp", attachment{made: true}, c)
+				p := plugins.hook("stamp", attachment{made: true}, c)
 				if err := prerun(t.Context(), p); (err != nil) != (alloc == "poison") {
 					t.Errorf("%s: %v", alloc, err)
 				}
@@ -239,7 +240,7 @@ func TestWhatAFailureMeans(t *testing.T) {
 		what        string
 		rule        Rule
 		fails       error
-		call        func(context.Context, *Plugin) error
+		call        func(context.Context, *Hook) error
 		err         string
 		recoverable bool
 		event       string
@@ -266,14 +267,14 @@ func TestWhatAFailureMeans(t *testing.T) {
 	}
 }
 
-func prerun(ctx context.Context, p *Plugin) error { return p.Prerun(ctx, hook.AllocPrerunRequest{}) }
-func stop(ctx context.Context, p *Plugin) error   { return p.Stop(ctx, hook.TaskStopRequest{}) }
-func postrun(ctx context.Context, p *Plugin) error {
+func prerun(ctx context.Context, p *Hook) error { return p.Prerun(ctx, hook.AllocPrerunRequest{}) }
+func stop(ctx context.Context, p *Hook) error   { return p.Stop(ctx, hook.TaskStopRequest{}) }
+func postrun(ctx context.Context, p *Hook) error {
 	return p.Postrun(ctx, hook.AllocPostrunRequest{})
 }
 
 // prestart also makes sure that a failure does not lose the state.
-func prestart(ctx context.Context, p *Plugin) error {
+func prestart(ctx context.Context, p *Hook) error {
 	answer, err := p.Prestart(ctx, hook.TaskPrestartRequest{PreviousState: map[string]string{"old": "x"}})
 	if len(answer.State) != 1 {
 		return fmt.Errorf("state %v is lost: %w", answer.State, err)
@@ -304,7 +305,7 @@ func TestDestroyIsOwed(t *testing.T) {
 		if err := errors.Join(p.Stop(t.Context(), hook.TaskStopRequest{}), p.Postrun(t.Context(), hook.AllocPostrunRequest{})); err == nil {
 			t.Error("no error")
 		}
-		p.plugins.Settle(t.Context())
+		p.set.Settle(t.Context())
 		slices.Sort(called[:2])
 		if !slices.Equal(called, []string{"postrun", "stop", "destroy"}) || len(s.debts) > 0 {
 			t.Errorf("called %q, debts %v", called, s.debts)
@@ -322,7 +323,7 @@ func TestSettleGivesUp(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		p.plugins.Settle(ctx)
+		p.set.Settle(ctx)
 		if ctx.Err() == nil || s.n.Load() < 3 || len(s.debts) != 1 {
 			t.Errorf("after %d calls: %v, debts %v", s.n.Load(), ctx.Err(), s.debts)
 		}
@@ -380,7 +381,7 @@ func TestDebtsAreSettled(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			p.plugins.Run(ctx)
+			p.set.Run(ctx)
 		}()
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
@@ -425,7 +426,7 @@ func TestDebtsOfOthersAreSettled(t *testing.T) {
 			plugins.Run(ctx)
 		}()
 		synctest.Wait()
-		p := plugins.plugin("other", attachment{made: true}, s.context("t"))
+		p := plugins.hook("other", attachment{made: true}, s.context("t"))
 		if err := p.owe(Debt{Moment: hook.Stop, Stop: &hook.TaskStopRequest{}}, errors.New("away")); err == nil {
 			t.Error("no error")
 		}
@@ -467,7 +468,7 @@ func (g *guarded) DeleteDebt(d Debt) error {
 }
 
 // names are the hooks that are attached, with their places.
-func names(list []Ordered) string {
+func names(list []hooks.Ordered) string {
 	var text []string
 	for _, o := range list {
 		text = append(text, fmt.Sprintf("%s@%d", o.Hook.Name(), o.Order))
@@ -614,7 +615,7 @@ func TestReturnOfAHookInTheBox(t *testing.T) {
 			}
 			return w, s.takes, nil
 		}
-		p := plugins.plugin("template", attachment{made: true, raw: []byte("{}")}, s.context("t"))
+		p := plugins.hook("template", attachment{made: true, raw: []byte("{}")}, s.context("t"))
 		if p.Gone() != nil {
 			t.Error("it has gone before it was told of a start")
 		}
@@ -638,7 +639,7 @@ func TestReturnOfAHookInTheBox(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 
-		job := plugins.plugin("stamp", attachment{made: true}, s.context("t"))
+		job := plugins.hook("stamp", attachment{made: true}, s.context("t"))
 		broken = time.Time{}
 		if err := job.Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil || job.Gone() != nil {
 			t.Errorf("a hook that the job attaches: %v, gone %v", err, job.Gone())
@@ -648,14 +649,14 @@ func TestReturnOfAHookInTheBox(t *testing.T) {
 
 // Who looks at an allocation that does not begin sees why, once.
 func TestWaitForPluginIsTold(t *testing.T) {
-	prestart := func(ctx context.Context, p *Plugin) error {
+	prestart := func(ctx context.Context, p *Hook) error {
 		_, err := p.Prestart(ctx, hook.TaskPrestartRequest{})
 		return err
 	}
-	stop := func(ctx context.Context, p *Plugin) error { return p.Stop(ctx, hook.TaskStopRequest{}) }
+	stop := func(ctx context.Context, p *Hook) error { return p.Stop(ctx, hook.TaskStopRequest{}) }
 	for _, c := range []struct {
 		takes time.Duration
-		call  func(context.Context, *Plugin) error
+		call  func(context.Context, *Hook) error
 		told  []string
 	}{
 		{time.Second, prerun, nil},
@@ -669,8 +670,8 @@ func TestWaitForPluginIsTold(t *testing.T) {
 				return nil
 			}}
 			p := attached(s, "t", Rule{Name: "stamp", Timeout: time.Minute})
-			find := p.plugins.config.Find
-			p.plugins.config.Find = func(ctx context.Context, name string, until time.Time) (Remote, *hook.Description, error) {
+			find := p.set.config.Find
+			p.set.config.Find = func(ctx context.Context, name string, until time.Time) (Remote, *hook.Description, error) {
 				time.Sleep(c.takes)
 				return find(ctx, name, until)
 			}

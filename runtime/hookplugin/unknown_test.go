@@ -1,4 +1,4 @@
-package hooks
+package hookplugin
 
 import (
 	"bytes"
@@ -74,7 +74,7 @@ func TestPendingWaitsForWhatNobodyKnows(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				u := newUnknown(c.plugins...)
 				var log bytes.Buffer
-				p := NewPlugins(PluginsConfig{Unknown: u.get, Rules: c.rules, Logger: hclog.New(&hclog.LoggerOptions{Output: &log})})
+				p := New(Config{Unknown: u.get, Rules: c.rules, Logger: hclog.New(&hclog.LoggerOptions{Output: &log})})
 				pending := p.Pending(&api.Allocation{TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Meta: c.meta}}}})
 				if waits := pending != nil; waits != (c.waits > 0) {
 					t.Fatalf("waits: %v", waits)

@@ -1,4 +1,4 @@
-package hooks
+package hookplugin
 
 import (
 	"context"
@@ -57,12 +57,12 @@ func (r *repeats) end(c *repeated) (alone bool) {
 // which one has killed it: they come again one after the other, that it may not
 // take the others with it a second time. If it did, as it took its time, nobody knows
 // again which it was, and each is made a last time.
-func (p *Plugin) repeat(ctx context.Context, m hook.Moment, f call) error {
+func (h *Hook) repeat(ctx context.Context, m hook.Moment, f call) error {
 	died := "twice"
-	alone, err := p.inTurn(ctx, m, probation, f)
+	alone, err := h.inTurn(ctx, m, probation, f)
 	if errors.Is(err, hook.ErrPluginDown) && !alone && ctx.Err() == nil {
 		died = "three times"
-		_, err = p.inTurn(ctx, m, lastProbation, f)
+		_, err = h.inTurn(ctx, m, lastProbation, f)
 	}
 	if errors.Is(err, hook.ErrPluginDown) {
 		return &troubleError{fmt.Errorf("%w: it died at this call, %s; the agent's log has its last words", hook.ErrPluginDown, died)}
@@ -72,8 +72,8 @@ func (p *Plugin) repeat(ctx context.Context, m hook.Moment, f call) error {
 
 // inTurn makes a repeated call when it is its turn, which ends with the probation at
 // the latest. It reports whether no other was under way.
-func (p *Plugin) inTurn(ctx context.Context, m hook.Moment, probation time.Duration, f call) (alone bool, err error) {
-	r := p.plugins.repeatsOf(p.name)
+func (h *Hook) inTurn(ctx context.Context, m hook.Moment, probation time.Duration, f call) (alone bool, err error) {
+	r := h.set.repeatsOf(h.name)
 	select {
 	case r.turn <- struct{}{}:
 	case <-ctx.Done():
@@ -82,7 +82,7 @@ func (p *Plugin) inTurn(ctx context.Context, m hook.Moment, probation time.Durat
 	endTurn := sync.OnceFunc(func() { <-r.turn })
 	defer endTurn()
 	c := r.begin()
-	err = p.once(ctx, m, func(ctx context.Context, remote Remote, a asked) error {
+	err = h.once(ctx, m, func(ctx context.Context, remote Remote, a asked) error {
 		defer time.AfterFunc(probation, endTurn).Stop()
 		return f(ctx, remote, a)
 	})

@@ -1,0 +1,101 @@
+package hookplugin
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+
+	ctyjson "github.com/zclconf/go-cty/cty/json"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+)
+
+// attachment is the configuration with which a plugin is attached.
+type attachment struct {
+	made bool            // somebody has attached it
+	job  string          // JSON that the job says; "" for none
+	raw  json.RawMessage // made by the runner, for a plugin that knows its shape
+}
+
+// merge returns what the job says, with what the operator says.
+func (a attachment) merge(operator map[string]any) (map[string]any, error) {
+	config, err := parseAttachment(a.job)
+	maps.Copy(config, operator)
+	return config, err
+}
+
+// decode returns the JSON for the plugin, with its defaults.
+func (a attachment) decode(schema *hclspec.Spec, operator map[string]any) ([]byte, error) {
+	if a.raw != nil {
+		return a.raw, nil
+	}
+	config, err := a.merge(operator)
+	switch {
+	case err != nil:
+		return nil, err
+	case schema == nil && len(config) > 0:
+		return nil, errNoConfig
+	case schema == nil:
+		return nil, nil
+	}
+	value, diags := schema.Decode(literal(config).(map[string]any), nil)
+	if diags.HasErrors() {
+		return nil, fmt.Errorf("attachment: %s", strings.Join(hclspec.Messages(diags), "; "))
+	}
+	return ctyjson.Marshal(value, value.Type())
+}
+
+// CheckAttachment tells what is wrong with the JSON of an attachment that a job
+// makes, for the plugin of a name with a schema, and with what the operator adds.
+func (s *Set) CheckAttachment(name, text string, schema *hclspec.Spec) error {
+	_, err := attachment{job: text}.decode(schema, s.rule(name).Config)
+	return err
+}
+
+// CheckSyntax is CheckAttachment without knowing the plugin.
+func CheckSyntax(text string) error {
+	_, err := parseAttachment(text)
+	return err
+}
+
+func parseAttachment(text string) (map[string]any, error) {
+	config := make(map[string]any)
+	if strings.TrimSpace(text) == "" {
+		return config, nil
+	}
+	decoder := json.NewDecoder(strings.NewReader(text))
+	decoder.UseNumber()
+	if err := decoder.Decode(&config); err != nil {
+		if other := new(json.UnmarshalTypeError); errors.As(err, &other) {
+			err = fmt.Errorf("it is of type %s", other.Value)
+		}
+		return map[string]any{}, fmt.Errorf(`attachment: not a JSON object such as {"key": "value"}: %w`, err)
+	}
+	if decoder.More() || config == nil {
+		return map[string]any{}, errors.New(`attachment: not one JSON object such as {"key": "value"}`)
+	}
+	return config, nil
+}
+
+// literal makes texts and keys survive a schema, which takes them for templates.
+func literal(v any) any {
+	switch v := v.(type) {
+	case string:
+		return hclspec.Verbatim(v)
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for key := range v {
+			out[hclspec.Verbatim(key)] = literal(v[key])
+		}
+		return out
+	case []any:
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = literal(v[i])
+		}
+		return out
+	}
+	return v
+}

@@ -1,0 +1,132 @@
+package hookplugin
+
+import (
+	"context"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+// filled is a call of a moment with a request. grant and alloc are parts of it that
+// are filled in before the call is made.
+func filled[Q any](moment func(Remote, context.Context, Q) error, request *Q, grant *hook.Grant, alloc *hook.Alloc) call {
+	return func(ctx context.Context, r Remote, a asked) error {
+		*grant, alloc.JSON = a.Grant, a.whole
+		return moment(r, ctx, *request)
+	}
+}
+
+// Prerun implements hook.AllocPrerun.
+func (h *Hook) Prerun(ctx context.Context, req hook.AllocPrerunRequest) error {
+	return h.call(ctx, hook.Prerun, filled(Remote.Prerun, &req, &req.Grant, &req.Alloc))
+}
+
+// UpdateAlloc implements hook.AllocUpdate.
+func (h *Hook) UpdateAlloc(ctx context.Context, req hook.AllocUpdateRequest) error {
+	return h.call(ctx, hook.UpdateAlloc, filled(Remote.UpdateAlloc, &req, &req.Grant, &req.Alloc))
+}
+
+// PreTaskRestart implements hook.AllocPreTaskRestart.
+func (h *Hook) PreTaskRestart(ctx context.Context, req hook.AllocPreTaskRestartRequest) error {
+	return h.call(ctx, hook.PreTaskRestart, filled(Remote.PreTaskRestart, &req, &req.Grant, &req.Alloc))
+}
+
+// PreKill implements hook.AllocPreKill.
+func (h *Hook) PreKill(ctx context.Context, req hook.AllocPreKillRequest) error {
+	return h.call(ctx, hook.PreKill, filled(Remote.PreKill, &req, &req.Grant, &req.Alloc))
+}
+
+// Postrun implements hook.AllocPostrun. What fails is done later.
+func (h *Hook) Postrun(ctx context.Context, req hook.AllocPostrunRequest) error {
+	return h.callOrOwe(ctx, Debt{Moment: hook.Postrun, Postrun: &req}, filled(Remote.Postrun, &req, &req.Grant, &req.Alloc))
+}
+
+// Destroy implements hook.AllocDestroy. What fails is done later.
+func (h *Hook) Destroy(ctx context.Context, req hook.AllocDestroyRequest) error {
+	debt := Debt{Moment: hook.Destroy, Destroy: &req, Until: time.Now().Add(destroyPatience)}
+	return h.callOrOwe(ctx, debt, filled(Remote.Destroy, &req, &req.Grant, &req.Alloc))
+}
+
+// ShutdownAlloc implements hook.AllocShutdown.
+func (h *Hook) ShutdownAlloc(ctx context.Context, req hook.AllocShutdownRequest) error {
+	return h.call(ctx, hook.ShutdownAlloc, filled(Remote.ShutdownAlloc, &req, &req.Grant, &req.Alloc))
+}
+
+// Prestart implements hook.TaskPrestart. A plugin whose failure does not count
+// keeps the state that it has.
+func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	answered := hook.TaskPrestartResponse{State: req.PreviousState}
+	prestart := func(r Remote, ctx context.Context, req hook.TaskPrestartRequest) error {
+		answer, err := r.Prestart(ctx, req)
+		if fault := answer.Fault(); fault != nil {
+			return fault
+		}
+		if err == nil || answer.State != nil {
+			answered = answer
+		}
+		return err
+	}
+	err := h.call(ctx, hook.Prestart, filled(prestart, &req, &req.Grant, &req.Alloc))
+	return answered, err
+}
+
+// Poststart implements hook.TaskPoststart.
+func (h *Hook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) error {
+	poststart := func(r Remote, ctx context.Context, req hook.TaskPoststartRequest) error {
+		if process, ok := r.(interface{ Done() <-chan struct{} }); ok && h.attachment.raw != nil {
+			h.mu.Lock()
+			h.gone = process.Done()
+			h.mu.Unlock()
+		}
+		return r.Poststart(ctx, req)
+	}
+	return h.call(ctx, hook.Poststart, filled(poststart, &req, &req.Grant, &req.Alloc))
+}
+
+// Gone is closed when the process has gone that was told of the latest start, of a
+// hook in the box that works on while the task runs; nil if there is none.
+func (h *Hook) Gone() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.gone
+}
+
+// AwaitReturn waits until the plugin is there again.
+func (h *Hook) AwaitReturn(ctx context.Context) error {
+	const first, longest = time.Second, time.Minute
+	for pause := first; ; pause = min(2*pause, longest) {
+		if _, _, err := h.set.config.Find(ctx, h.name, time.Time{}); err == nil || ctx.Err() != nil {
+			return ctx.Err()
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Update implements hook.TaskUpdate.
+func (h *Hook) Update(ctx context.Context, req hook.TaskUpdateRequest) error {
+	return h.call(ctx, hook.Update, filled(Remote.Update, &req, &req.Grant, &req.Alloc))
+}
+
+// PreKilling implements hook.TaskPreKilling.
+func (h *Hook) PreKilling(ctx context.Context, req hook.TaskPreKillingRequest) error {
+	return h.call(ctx, hook.PreKilling, filled(Remote.PreKilling, &req, &req.Grant, &req.Alloc))
+}
+
+// Exited implements hook.TaskExited.
+func (h *Hook) Exited(ctx context.Context, req hook.TaskExitedRequest) error {
+	return h.call(ctx, hook.Exited, filled(Remote.Exited, &req, &req.Grant, &req.Alloc))
+}
+
+// Stop implements hook.TaskStop. What fails is done later.
+func (h *Hook) Stop(ctx context.Context, req hook.TaskStopRequest) error {
+	return h.callOrOwe(ctx, Debt{Moment: hook.Stop, Stop: &req}, filled(Remote.Stop, &req, &req.Grant, &req.Alloc))
+}
+
+// Shutdown implements hook.TaskShutdown.
+func (h *Hook) Shutdown(ctx context.Context, req hook.TaskShutdownRequest) error {
+	return h.call(ctx, hook.Shutdown, filled(Remote.Shutdown, &req, &req.Grant, &req.Alloc))
+}

@@ -1,0 +1,36 @@
+package hooks
+
+import (
+	"slices"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+// The places of hooks in the one list of an allocation or a task: hooks of a lower
+// order come first. A hook plugin comes between those that make directories and
+// those that announce services.
+const (
+	OrderFirst     = 100 // what checks and makes directories
+	OrderPlugin    = 300 // plugins, if nobody says otherwise
+	OrderLogs      = 400
+	OrderPayload   = 500
+	OrderArtifacts = 600
+	OrderTemplates = 800
+	OrderLast      = 900 // what announces and checks services
+)
+
+// Ordered is a hook with its place.
+type Ordered struct {
+	Order int
+	Hook  hook.Hook
+}
+
+// InOrder returns hooks by their places; those of one place as they are.
+func InOrder(list []Ordered) []hook.Hook {
+	slices.SortStableFunc(list, func(a, b Ordered) int { return a.Order - b.Order })
+	hooks := make([]hook.Hook, len(list))
+	for i, o := range list {
+		hooks[i] = o.Hook
+	}
+	return hooks
+}
