@@ -160,15 +160,50 @@ func (r logRequest) read(ctx context.Context, c *api.Client, each func([]byte) e
 		return nil
 	case r.bytes >= 0:
 		return r.open(ctx, c, api.OriginEnd, r.bytes, frameReader{each: each})
-	case r.lines >= 0 && r.follow:
-		t := &tail{lines: r.lines, most: r.lines * longLine, out: each}
-		return r.open(ctx, c, api.OriginEnd, int64(t.most), frameReader{each: t.add, quiet: t.release, over: r.over})
+	case r.follow && (r.lines >= 0 || r.over != nil):
+		return r.untilOver(ctx, c, each)
 	case r.lines >= 0:
 		return r.lastLines(ctx, c, each)
 	case r.follow && r.newest:
 		return r.open(ctx, c, api.OriginEnd, 0, frameReader{each: each})
 	}
-	return r.open(ctx, c, api.OriginStart, 0, frameReader{each: each, over: r.over})
+	return r.open(ctx, c, api.OriginStart, 0, frameReader{each: each})
+}
+
+// untilOver follows the output until the task writes no more, and then asks for what
+// has not come: a busy machine may be slow to hand on the end, or anything at all.
+func (r logRequest) untilOver(ctx context.Context, c *api.Client, each func([]byte) error) error {
+	over := r.over
+	var come int64
+	count := func(data []byte) error {
+		come += int64(len(data))
+		return each(data)
+	}
+	followed := !closed(over)
+	if followed {
+		var err error
+		if r.lines >= 0 {
+			t := &tail{lines: r.lines, most: r.lines * longLine, out: count}
+			err = r.open(ctx, c, api.OriginEnd, int64(t.most), frameReader{each: t.add, quiet: t.release, over: over})
+		} else {
+			err = r.open(ctx, c, api.OriginStart, 0, frameReader{each: count, over: over})
+		}
+		if err != nil || !closed(over) {
+			return err
+		}
+	}
+	r.follow, r.over = false, nil
+	var err error
+	switch {
+	case r.lines < 0:
+		err = r.open(ctx, c, api.OriginStart, come, frameReader{each: each})
+	case come == 0: // else nobody knows at which place of the output it began
+		err = r.read(ctx, c, each)
+	}
+	if followed && unknown(err) {
+		return nil // it is gone by now
+	}
+	return err
 }
 
 // lastLines asks for more and more of the end, until there are enough lines.

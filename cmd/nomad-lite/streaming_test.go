@@ -2,8 +2,12 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -98,6 +102,65 @@ func TestTailOfLiveStream(t *testing.T) {
 			t.Errorf("got %q and %v, want %q", strings.Join(got, "|"), err, want)
 		}
 	})
+}
+
+// TestEndOfSlowStream shows that what has not come when a task has ended is asked for.
+func TestEndOfSlowStream(t *testing.T) {
+	t.Parallel()
+	const output = "one\ntwo\nthree\n"
+	for name, c := range map[string]struct {
+		lines int
+		late  bool   // it is over before anybody reads
+		come  string // while it is followed
+		gone  bool   // after that
+		want  string
+	}{
+		"all, of which a part has come": {lines: -1, come: "one\n", want: output},
+		"all, of which nothing has":     {lines: -1, want: output},
+		"all, too late":                 {lines: -1, late: true, want: output},
+		"all, gone in between":          {lines: -1, come: "one\n", gone: true, want: "one\n"},
+		"tail that has come":            {lines: 2, come: output, want: "two\nthree\n"},
+		"tail that has not":             {lines: 2, want: "two\nthree\n"},
+		"tail, too late":                {lines: 2, late: true, want: "two\nthree\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			over := make(chan struct{})
+			if c.late {
+				close(over)
+			}
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				q := r.URL.Query()
+				offset, _ := strconv.Atoi(q.Get("offset"))
+				text := c.come
+				switch {
+				case !strings.HasPrefix(r.URL.Path, "/v1/client/fs/logs/"), c.gone && q.Get("follow") == "false":
+					http.Error(w, "no such thing", http.StatusNotFound)
+					return
+				case q.Get("follow") == "true":
+					defer func() { <-r.Context().Done() }()
+					defer time.AfterFunc(settled, func() { close(over) })
+				case q.Get("origin") == api.OriginEnd:
+					text = output[max(0, len(output)-offset):]
+				default:
+					text = output[offset:]
+				}
+				_ = json.NewEncoder(w).Encode(api.StreamFrame{File: "f", Data: []byte(text)})
+				_ = http.NewResponseController(w).Flush()
+			}))
+			defer server.Close()
+			client, err := api.NewClient(&api.Config{Address: server.URL})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got strings.Builder
+			r := logRequest{alloc: &api.Allocation{ID: "a"}, task: "t", stream: api.FSLogNameStdout, follow: true, lines: c.lines, bytes: -1, over: over}
+			err = r.read(t.Context(), client, func(data []byte) error { got.Write(data); return nil })
+			if err != nil || got.String() != c.want {
+				t.Errorf("got %q and %v, want %q", got.String(), err, c.want)
+			}
+		})
+	}
 }
 
 // TestTailIsBounded shows that what comes without a pause is not held back for ever.
