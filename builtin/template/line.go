@@ -1,7 +1,6 @@
 package template
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -95,11 +94,7 @@ func (l *line) variables(prefix string) fetch {
 func (l *line) services(name string) fetch {
 	return func(ctx context.Context, after uint64) (value any, index uint64, err error) {
 		err = l.call(ctx, func(s sdk.Scope) error {
-			list, at, err := l.host.Services(ctx, s, name, after)
-			slices.SortFunc(list, func(a, b sdk.Service) int {
-				return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
-			})
-			value, index = list, at
+			value, index, err = l.host.Services(ctx, s, name, after)
 			return err
 		})
 		return value, index, err

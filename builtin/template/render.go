@@ -426,10 +426,15 @@ func (p *pass) nomadService(args ...any) ([]service, error) {
 	if limit < 0 || limit >= len(list) {
 		return list, nil
 	}
-	slices.SortStableFunc(list, func(a, b service) int {
-		return strings.Compare(rank(key, a), rank(key, b))
-	})
-	return list[:limit], nil
+	byRank := make(map[string]service, len(list))
+	for _, s := range list {
+		byRank[rank(key, s)] = s
+	}
+	list = list[:0]
+	for _, r := range slices.Sorted(maps.Keys(byRank))[:min(limit, len(byRank))] {
+		list = append(list, byRank[r])
+	}
+	return list, nil
 }
 
 // rank orders instances for a key: one that comes or goes does not move others.

@@ -79,7 +79,7 @@ type Host interface {
 	Variables(ctx context.Context, s Scope, prefix string, after uint64) (paths []string, index uint64, err error)
 
 	// Services lists the instances of a service in the namespace of the job, or
-	// with an empty name those of all services, as Variable does.
+	// with an empty name those of all services, as Variable does: by name, then ID.
 	Services(ctx context.Context, s Scope, name string, after uint64) (instances []Service, index uint64, err error)
 }
 

@@ -1,11 +1,13 @@
 package hookhost
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -413,6 +415,9 @@ func (h *Host) Services(ctx context.Context, s hook.Scope, name string, after ui
 		if name != "" {
 			instances = r.ServicesByName(ws, namespace, name)
 		}
+		slices.SortFunc(instances, func(a, b *api.ServiceRegistration) int {
+			return cmp.Or(strings.Compare(a.ServiceName, b.ServiceName), strings.Compare(a.ID, b.ID))
+		})
 		for _, i := range instances {
 			list = append(list, hook.Service{
 				ID: i.ID, Name: i.ServiceName, Address: i.Address, Port: i.Port, Tags: i.Tags, AllocID: i.AllocID, NodeID: i.NodeID,
