@@ -85,11 +85,11 @@ type field struct {
 }
 
 // fieldsOf returns the fields of a struct in the order of their names.
-func fieldsOf(t reflect.Type) []field {
+func fieldsOf(t reflect.Type) []*field {
 	if known, ok := knownStructs.Load(t); ok {
-		return known.([]field)
+		return known.([]*field)
 	}
-	var fields []field
+	var fields []*field
 	for _, f := range reflect.VisibleFields(t) {
 		tag, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 		embedded := f.Anonymous && tag == "" && deref(f.Type).Kind() == reflect.Struct
@@ -100,7 +100,7 @@ func fieldsOf(t reflect.Type) []field {
 		if named && name == "" {
 			continue
 		}
-		fields = append(fields, field{
+		fields = append(fields, &field{
 			name:      cmp.Or(name, tag, f.Name),
 			form:      formOf(f.Type),
 			index:     f.Index,
@@ -110,12 +110,12 @@ func fieldsOf(t reflect.Type) []field {
 		})
 	}
 	for name, text := range serverFields[t] {
-		fields = append(fields, field{name: name, text: text})
+		fields = append(fields, &field{name: name, text: text})
 	}
-	for i := range fields {
-		fields[i].label = string(appendString(nil, fields[i].name)) + ":"
+	for _, f := range fields {
+		f.label = string(appendString(nil, f.name)) + ":"
 	}
-	slices.SortStableFunc(fields, func(a, b field) int { return strings.Compare(a.name, b.name) })
+	slices.SortStableFunc(fields, func(a, b *field) int { return strings.Compare(a.name, b.name) })
 	knownStructs.Store(t, fields)
 	return fields
 }
@@ -268,24 +268,25 @@ func (e *encoder) appendMap(b []byte, v reflect.Value, depth int) ([]byte, error
 	if v.IsNil() {
 		return append(b, "null"...), nil
 	}
-	type entry struct {
-		name  string
-		value reflect.Value
-	}
-	entries := make([]entry, 0, v.Len())
+	names := make([]string, 0, v.Len())
+	values := make(map[string]reflect.Value, v.Len())
 	for key, value := range v.Seq2() {
-		entries = append(entries, entry{fmt.Sprint(key.Interface()), value})
+		name := key.String()
+		if key.Kind() != reflect.String {
+			name = fmt.Sprint(key.Interface())
+		}
+		names, values[name] = append(names, name), value
 	}
-	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.name, b.name) })
+	slices.Sort(names)
 	b = append(b, '{')
 	how := formOf(v.Type().Elem())
-	for i, entry := range entries {
+	for i, name := range names {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(appendString(b, entry.name), ':')
+		b = append(appendString(b, name), ':')
 		var err error
-		if b, err = e.appendDeep(b, entry.value, how, depth+1); err != nil {
+		if b, err = e.appendDeep(b, values[name], how, depth+1); err != nil {
 			return b, err
 		}
 	}

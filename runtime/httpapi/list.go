@@ -68,17 +68,32 @@ func (p place) parse(token string) place {
 // page becomes a stub. The answer is never nil. It sets the token of the next
 // page.
 func page[T, S any](r *request, objects []T, key func(T) place, stub func(T) S) ([]S, error) {
-	matches, err := r.matcher()
-	if err != nil {
-		return nil, err
-	}
-	type entry struct {
-		place
-		object T
-	}
 	entries := make([]entry, len(objects))
 	for i, o := range objects {
 		entries[i] = entry{key(o), o}
+	}
+	entries, err := r.cut(entries)
+	if err != nil {
+		return nil, err
+	}
+	stubs := make([]S, len(entries))
+	for i, e := range entries {
+		stubs[i] = stub(e.object.(T))
+	}
+	return stubs, nil
+}
+
+// entry is an object in its place.
+type entry struct {
+	place
+	object any
+}
+
+// cut sorts entries and returns those that are on the page, in the same array.
+func (r *request) cut(entries []entry) ([]entry, error) {
+	matches, err := r.matcher()
+	if err != nil {
+		return nil, err
 	}
 	direction := 1
 	if r.query.Get("reverse") == "true" {
@@ -91,20 +106,20 @@ func page[T, S any](r *request, objects []T, key func(T) place, stub func(T) S) 
 		entries = entries[first:]
 	}
 	r.nextToken = ""
-	stubs := []S{}
+	onPage := entries[:0]
 	for _, e := range entries {
 		if ok, err := matches(e.object); err != nil {
 			return nil, err
 		} else if !ok {
 			continue
 		}
-		if r.perPage > 0 && len(stubs) == r.perPage {
+		if r.perPage > 0 && len(onPage) == r.perPage {
 			r.nextToken = e.token()
 			break
 		}
-		stubs = append(stubs, stub(e.object))
+		onPage = append(onPage, e)
 	}
-	return stubs, nil
+	return onPage, nil
 }
 
 // asIs is the stub of what is listed whole.

@@ -74,7 +74,7 @@ func (a *API) metrics(r *request) (any, error) {
 }
 
 // scrape gives samples to Prometheus' library.
-type scrape []sample
+type scrape []*sample
 
 // Describe says nothing: what there is to measure depends on the jobs.
 func (scrape) Describe(chan<- *prometheus.Desc) {}
@@ -96,7 +96,7 @@ func (s scrape) Collect(metrics chan<- prometheus.Metric) {
 }
 
 // summary is what Nomad's command line shows.
-func summary(samples []sample, now time.Time) api.MetricsSummary {
+func summary(samples []*sample, now time.Time) api.MetricsSummary {
 	s := api.MetricsSummary{
 		Timestamp: now.UTC().Truncate(time.Second).Format("2006-01-02 15:04:05 -0700 MST"),
 		Gauges:    []api.GaugeValue{}, Points: []api.PointValue{}, Counters: []api.SampledValue{}, Samples: []api.SampledValue{},
@@ -115,7 +115,7 @@ func summary(samples []sample, now time.Time) api.MetricsSummary {
 }
 
 // measure returns all samples, by name.
-func (a *API) measure(ctx context.Context, t *Telemetry) []sample {
+func (a *API) measure(ctx context.Context, t *Telemetry) []*sample {
 	n := a.node()
 	m := measurement{host: n.Name}
 	m.agent()
@@ -135,20 +135,20 @@ func (a *API) measure(ctx context.Context, t *Telemetry) []sample {
 		}
 		m.usage(a.usage(ctx, allocs))
 	}
-	slices.SortStableFunc(m.samples, func(a, b sample) int { return strings.Compare(a.name, b.name) })
+	slices.SortStableFunc(m.samples, func(a, b *sample) int { return strings.Compare(a.name, b.name) })
 	return m.samples
 }
 
 // measurement collects samples.
 type measurement struct {
 	host    string
-	samples []sample
+	samples []*sample
 	jobs    struct{ pending, running, dead int }
 }
 
 // add keeps a gauge.
 func (m *measurement) add(name string, value float64, labels map[string]string) {
-	m.samples = append(m.samples, sample{name: "nomad." + name, labels: labels, value: value})
+	m.samples = append(m.samples, &sample{name: "nomad." + name, labels: labels, value: value})
 }
 
 func (m *measurement) agent() {
@@ -270,7 +270,7 @@ func (m *measurement) machine(s hoststats.Stats) {
 // allocation adds what a task has been given, and what has become of it.
 func (m *measurement) allocation(alloc *api.Allocation) {
 	for task, state := range alloc.TaskStates {
-		m.samples = append(m.samples, sample{
+		m.samples = append(m.samples, &sample{
 			name: "nomad.client.allocs.restart", labels: m.task(alloc, task), value: float64(state.Restarts), counts: true,
 		})
 	}

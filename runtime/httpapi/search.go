@@ -27,34 +27,34 @@ type candidate struct {
 }
 
 // finder returns what there is of one context for a text.
-type finder func(s *searched, text string) []candidate
+type finder func(s *searched, text string) []*candidate
 
 // prefixContexts are what a search by prefix goes through.
 var prefixContexts = map[contexts.Context]finder{
-	contexts.Allocs: func(s *searched, prefix string) []candidate {
+	contexts.Allocs: func(s *searched, prefix string) []*candidate {
 		return ids(s, prefix, s.Allocations, func(a *api.Allocation) (string, string) { return a.Namespace, a.ID })
 	},
-	contexts.Deployments: func(s *searched, prefix string) []candidate {
+	contexts.Deployments: func(s *searched, prefix string) []*candidate {
 		return ids(s, prefix, s.Deployments, func(d *api.Deployment) (string, string) { return d.Namespace, d.ID })
 	},
-	contexts.Evals: func(s *searched, prefix string) []candidate {
+	contexts.Evals: func(s *searched, prefix string) []*candidate {
 		return ids(s, prefix, s.Evaluations, func(e *api.Evaluation) (string, string) { return e.Namespace, e.ID })
 	},
-	contexts.Nodes: func(s *searched, prefix string) []candidate {
+	contexts.Nodes: func(s *searched, prefix string) []*candidate {
 		return ids(s, prefix, s.Nodes, func(n *api.Node) (string, string) { return "", n.ID })
 	},
-	contexts.Jobs: func(s *searched, prefix string) []candidate {
-		return each(s.Jobs(nil, s.namespace, prefix), func(j *api.Job) candidate { return candidate{name: val(j.ID)} })
+	contexts.Jobs: func(s *searched, prefix string) []*candidate {
+		return each(s.Jobs(nil, s.namespace, prefix), func(j *api.Job) *candidate { return &candidate{name: val(j.ID)} })
 	},
-	contexts.Namespaces: func(s *searched, prefix string) []candidate {
-		return each(namespaces(s.Reader, nil, prefix), func(n *api.Namespace) candidate { return candidate{name: n.Name} })
+	contexts.Namespaces: func(s *searched, prefix string) []*candidate {
+		return each(namespaces(s.Reader, nil, prefix), func(n *api.Namespace) *candidate { return &candidate{name: n.Name} })
 	},
-	contexts.NodePools: func(_ *searched, prefix string) []candidate {
+	contexts.NodePools: func(_ *searched, prefix string) []*candidate {
 		pools := slices.DeleteFunc([]string{api.NodePoolAll, api.NodePoolDefault}, func(pool string) bool { return !strings.HasPrefix(pool, prefix) })
-		return each(pools, func(pool string) candidate { return candidate{name: pool} })
+		return each(pools, func(pool string) *candidate { return &candidate{name: pool} })
 	},
-	contexts.Variables: func(s *searched, prefix string) []candidate {
-		return each(s.Variables(nil, s.namespace, prefix), func(v *api.Variable) candidate { return candidate{name: v.Path} })
+	contexts.Variables: func(s *searched, prefix string) []*candidate {
+		return each(s.Variables(nil, s.namespace, prefix), func(v *api.Variable) *candidate { return &candidate{name: v.Path} })
 	},
 	contexts.Plugins:         none,
 	contexts.Quotas:          none,
@@ -69,32 +69,32 @@ var prefixContexts = map[contexts.Context]finder{
 var fuzzyContexts = map[contexts.Context]finder{
 	contexts.Deployments: prefixContexts[contexts.Deployments],
 	contexts.Evals:       prefixContexts[contexts.Evals],
-	contexts.Namespaces:  among(func(s *searched) []candidate { return prefixContexts[contexts.Namespaces](s, "") }),
-	contexts.NodePools:   among(func(s *searched) []candidate { return prefixContexts[contexts.NodePools](s, "") }),
-	contexts.Allocs: among(func(s *searched) []candidate {
+	contexts.Namespaces:  among(func(s *searched) []*candidate { return prefixContexts[contexts.Namespaces](s, "") }),
+	contexts.NodePools:   among(func(s *searched) []*candidate { return prefixContexts[contexts.NodePools](s, "") }),
+	contexts.Allocs: among(func(s *searched) []*candidate {
 		seen := slices.DeleteFunc(s.Allocations(nil, ""), func(a *api.Allocation) bool { return !s.sees(a.Namespace) })
-		return each(seen, func(a *api.Allocation) candidate { return candidate{a.Name, []string{a.Namespace, a.ID}} })
+		return each(seen, func(a *api.Allocation) *candidate { return &candidate{a.Name, []string{a.Namespace, a.ID}} })
 	}),
-	contexts.Nodes: among(func(s *searched) []candidate {
-		return each(s.Nodes(nil, ""), func(n *api.Node) candidate { return candidate{n.Name, []string{n.ID}} })
+	contexts.Nodes: among(func(s *searched) []*candidate {
+		return each(s.Nodes(nil, ""), func(n *api.Node) *candidate { return &candidate{n.Name, []string{n.ID}} })
 	}),
-	contexts.Classes: among(func(s *searched) []candidate {
-		return each(s.Nodes(nil, ""), func(n *api.Node) candidate { return candidate{n.NodeClass, []string{n.ID}} })
+	contexts.Classes: among(func(s *searched) []*candidate {
+		return each(s.Nodes(nil, ""), func(n *api.Node) *candidate { return &candidate{n.NodeClass, []string{n.ID}} })
 	}),
-	contexts.Variables: among(func(s *searched) []candidate {
-		return each(s.Variables(nil, s.namespace, ""), func(v *api.Variable) candidate { return candidate{v.Path, []string{v.Namespace, v.Path}} })
+	contexts.Variables: among(func(s *searched) []*candidate {
+		return each(s.Variables(nil, s.namespace, ""), func(v *api.Variable) *candidate { return &candidate{v.Path, []string{v.Namespace, v.Path}} })
 	}),
-	contexts.Jobs: among(func(s *searched) []candidate {
-		return each(s.Jobs(nil, s.namespace, ""), func(j *api.Job) candidate { return candidate{val(j.Name), jobScope(j)} })
+	contexts.Jobs: among(func(s *searched) []*candidate {
+		return each(s.Jobs(nil, s.namespace, ""), func(j *api.Job) *candidate { return &candidate{val(j.Name), jobScope(j)} })
 	}),
-	contexts.Groups: among(func(s *searched) (found []candidate) {
-		s.groups(func(j *api.Job, g *api.TaskGroup) { found = append(found, candidate{val(g.Name), jobScope(j)}) })
+	contexts.Groups: among(func(s *searched) (found []*candidate) {
+		s.groups(func(j *api.Job, g *api.TaskGroup) { found = append(found, &candidate{val(g.Name), jobScope(j)}) })
 		return found
 	}),
-	contexts.Services: among(func(s *searched) (found []candidate) {
+	contexts.Services: among(func(s *searched) (found []*candidate) {
 		add := func(services []*api.Service, scope ...string) {
 			for _, service := range services {
-				found = append(found, candidate{service.Name, scope})
+				found = append(found, &candidate{service.Name, scope})
 			}
 		}
 		s.groups(func(j *api.Job, g *api.TaskGroup) {
@@ -105,11 +105,11 @@ var fuzzyContexts = map[contexts.Context]finder{
 		})
 		return found
 	}),
-	contexts.Tasks: among(func(s *searched) []candidate {
-		return s.tasks(func(t *api.Task, group []string) candidate { return candidate{t.Name, group} })
+	contexts.Tasks: among(func(s *searched) []*candidate {
+		return s.tasks(func(t *api.Task, group []string) *candidate { return &candidate{t.Name, group} })
 	}),
-	contexts.Images:          among(func(s *searched) []candidate { return s.configured("image") }),
-	contexts.Commands:        among(func(s *searched) []candidate { return s.configured("command") }),
+	contexts.Images:          among(func(s *searched) []*candidate { return s.configured("image") }),
+	contexts.Commands:        among(func(s *searched) []*candidate { return s.configured("command") }),
 	contexts.Plugins:         none,
 	contexts.Volumes:         none,
 	contexts.ScalingPolicies: none,
@@ -125,15 +125,15 @@ func (s *searched) sees(namespace string) bool {
 	return namespace == "" || s.namespace == store.AnyNamespace || s.namespace == namespace
 }
 
-func none(*searched, string) []candidate { return nil }
+func none(*searched, string) []*candidate { return nil }
 
 // among finds the closest of all candidates.
-func among(all func(*searched) []candidate) finder {
-	return func(s *searched, text string) []candidate { return closest(all(s), text) }
+func among(all func(*searched) []*candidate) finder {
+	return func(s *searched, text string) []*candidate { return closest(all(s), text) }
 }
 
-func each[T any](all []T, of func(T) candidate) []candidate {
-	found := make([]candidate, len(all))
+func each[T any](all []T, of func(T) *candidate) []*candidate {
+	found := make([]*candidate, len(all))
 	for i, o := range all {
 		found[i] = of(o)
 	}
@@ -141,10 +141,10 @@ func each[T any](all []T, of func(T) candidate) []candidate {
 }
 
 // ids are the candidates that have nothing but an id.
-func ids[T any](s *searched, prefix string, list func(store.WatchSet, string) []T, key func(T) (namespace, id string)) (found []candidate) {
+func ids[T any](s *searched, prefix string, list func(store.WatchSet, string) []T, key func(T) (namespace, id string)) (found []*candidate) {
 	for _, o := range list(nil, prefix) {
 		if namespace, id := key(o); s.sees(namespace) {
-			found = append(found, candidate{name: id})
+			found = append(found, &candidate{name: id})
 		}
 	}
 	return found
@@ -161,7 +161,7 @@ func (s *searched) groups(visit func(*api.Job, *api.TaskGroup)) {
 }
 
 // tasks are the candidates for the tasks of all jobs.
-func (s *searched) tasks(of func(t *api.Task, group []string) candidate) (found []candidate) {
+func (s *searched) tasks(of func(t *api.Task, group []string) *candidate) (found []*candidate) {
 	s.groups(func(j *api.Job, g *api.TaskGroup) {
 		for _, t := range g.Tasks {
 			found = append(found, of(t, append(jobScope(j), val(g.Name))))
@@ -171,10 +171,10 @@ func (s *searched) tasks(of func(t *api.Task, group []string) candidate) (found 
 }
 
 // configured are texts that drivers are given under a key.
-func (s *searched) configured(key string) []candidate {
-	return s.tasks(func(t *api.Task, group []string) candidate {
+func (s *searched) configured(key string) []*candidate {
+	return s.tasks(func(t *api.Task, group []string) *candidate {
 		text, _ := t.Config[key].(string)
-		return candidate{text, append(group, t.Name)}
+		return &candidate{text, append(group, t.Name)}
 	})
 }
 
@@ -197,7 +197,7 @@ func (a *API) searchPrefix(r *request) (any, error) {
 	if err := r.body(&body, maxBody, false); err != nil {
 		return nil, err
 	}
-	return a.search(r, prefixContexts, body.Context, body.Prefix, func(found []candidate) any {
+	return a.search(r, prefixContexts, body.Context, body.Prefix, func(found []*candidate) any {
 		names := make([]string, len(found))
 		for i, c := range found {
 			names[i] = c.name
@@ -214,7 +214,7 @@ func (a *API) searchFuzzy(r *request) (any, error) {
 	if n := utf8.RuneCountInString(body.Text); n < minFuzzy {
 		return nil, fmt.Errorf("fuzzy search query must be at least %d characters, got %d", minFuzzy, n)
 	}
-	return a.search(r, fuzzyContexts, body.Context, body.Text, func(found []candidate) any {
+	return a.search(r, fuzzyContexts, body.Context, body.Text, func(found []*candidate) any {
 		matches := make([]api.FuzzyMatch, len(found))
 		for i, c := range found {
 			matches[i] = api.FuzzyMatch{ID: c.name, Scope: c.scope}
@@ -224,7 +224,7 @@ func (a *API) searchFuzzy(r *request) (any, error) {
 }
 
 // search looks for a text in one context, or in all.
-func (a *API) search(r *request, in map[contexts.Context]finder, context contexts.Context, text string, encode func([]candidate) any) (any, error) {
+func (a *API) search(r *request, in map[contexts.Context]finder, context contexts.Context, text string, encode func([]*candidate) any) (any, error) {
 	asked := []contexts.Context{context}
 	if context == contexts.All || context == "" {
 		asked = slices.Collect(maps.Keys(in))
@@ -248,11 +248,11 @@ func (a *API) search(r *request, in map[contexts.Context]finder, context context
 
 // closest returns the candidates that have the text in their names, the earlier
 // the better, and then the less there is around it.
-func closest(found []candidate, text string) []candidate {
+func closest(found []*candidate, text string) []*candidate {
 	text = strings.ToLower(text)
-	at := func(c candidate) int { return strings.Index(strings.ToLower(c.name), text) }
-	found = slices.DeleteFunc(found, func(c candidate) bool { return at(c) < 0 })
-	slices.SortStableFunc(found, func(a, b candidate) int {
+	at := func(c *candidate) int { return strings.Index(strings.ToLower(c.name), text) }
+	found = slices.DeleteFunc(found, func(c *candidate) bool { return at(c) < 0 })
+	slices.SortStableFunc(found, func(a, b *candidate) int {
 		return cmp.Or(cmp.Compare(at(a), at(b)), cmp.Compare(len(a.name), len(b.name)), strings.Compare(a.name, b.name))
 	})
 	return found
