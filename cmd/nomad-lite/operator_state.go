@@ -221,8 +221,8 @@ func printRecord(w io.Writer, c *store.Contents, table, key string) error {
 	if err != nil {
 		return err
 	}
-	found := slices.DeleteFunc(records, func(r store.Record) bool { return !strings.HasPrefix(r.Key, key) })
-	exact := slices.IndexFunc(found, func(r store.Record) bool { return r.Key == key })
+	found := slices.DeleteFunc(records, func(r *store.Record) bool { return !strings.HasPrefix(r.Key, key) })
+	exact := slices.IndexFunc(found, func(r *store.Record) bool { return r.Key == key })
 	switch {
 	case exact >= 0:
 		found = found[exact:]
@@ -238,8 +238,8 @@ func printRecord(w io.Writer, c *store.Contents, table, key string) error {
 	return printStateJSON(w, object)
 }
 
-func recordsOf(c *store.Contents, table string) ([]store.Record, error) {
-	var found []store.Record
+func recordsOf(c *store.Contents, table string) ([]*store.Record, error) {
+	var found []*store.Record
 	var tables []string
 	for _, r := range c.Records {
 		if r.Table == store.Table(table) {

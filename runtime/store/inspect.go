@@ -18,7 +18,7 @@ import (
 type Contents struct {
 	Size       int64
 	Index      uint64 // of the last visible change
-	Records    []Record
+	Records    []*Record
 	Quarantine []Quarantined
 	Damage     []Damage // what Open would report
 }
@@ -75,11 +75,11 @@ func Inspect(path string) (*Contents, error) {
 		if err != nil || object == nil {
 			return
 		}
-		c.Records = append(c.Records, Record{
+		c.Records = append(c.Records, &Record{
 			Table: kind.table, Key: readable(string(k)), Index: r.index, Bytes: len(value), object: object,
 		})
 	})
-	slices.SortStableFunc(c.Records, func(a, b Record) int {
+	slices.SortStableFunc(c.Records, func(a, b *Record) int {
 		return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.Key, b.Key))
 	})
 	return c, err
@@ -103,7 +103,7 @@ func inQuarantine(name string, sealed []byte) Quarantined {
 
 // Redacted returns the object of the record as encoding/json knows values,
 // without what is empty, and with [Redaction] in the place of secrets.
-func (r Record) Redacted() (any, error) {
+func (r *Record) Redacted() (any, error) {
 	object := r.object
 	switch o := object.(type) {
 	case *localRecord:

@@ -47,6 +47,11 @@ func (s *Store) Snapshot() *Snapshot {
 }
 
 func first[T any](r Reader, ws WatchSet, t Table, key string) *T {
+	found, _ := r.first(ws, t, key).(*T)
+	return found
+}
+
+func (r Reader) first(ws WatchSet, t Table, key string) any {
 	if key == "" {
 		return nil
 	}
@@ -55,21 +60,25 @@ func first[T any](r Reader, ws WatchSet, t Table, key string) *T {
 		panic(fmt.Sprintf("store: read %s: %v", t, err)) // the schema and this file disagree
 	}
 	ws.Add(watch)
-	found, _ := obj.(*T)
-	return found
+	return obj
 }
 
 func list[T any](r Reader, ws WatchSet, t Table, index, arg string) []*T {
+	var found []*T
+	it := r.list(ws, t, index, arg)
+	for obj := it.Next(); obj != nil; obj = it.Next() {
+		found = append(found, obj.(*T))
+	}
+	return found
+}
+
+func (r Reader) list(ws WatchSet, t Table, index, arg string) memdb.ResultIterator {
 	it, err := r.begin().Get(string(t), index, arg)
 	if err != nil {
 		panic(fmt.Sprintf("store: list %s by %s: %v", t, index, err))
 	}
 	ws.Add(it.WatchCh())
-	var found []*T
-	for obj := it.Next(); obj != nil; obj = it.Next() {
-		found = append(found, obj.(*T))
-	}
-	return found
+	return it
 }
 
 // inNamespace lists what has a key within a namespace and a prefix.
