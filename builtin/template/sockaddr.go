@@ -51,7 +51,7 @@ type address struct {
 	outward bool         // the default route goes through it
 }
 
-type addressList []address
+type addressList []*address
 
 // String is how lists are printed that nobody takes an attribute of.
 func (l addressList) String() string {
@@ -73,7 +73,7 @@ func addresses() (list addressList, err error) {
 		}
 		for _, a := range all {
 			if p, err := netip.ParsePrefix(a.String()); err == nil {
-				list = append(list, address{p, i.Name, i.Flags, i.Index == outward})
+				list = append(list, &address{p, i.Name, i.Flags, i.Index == outward})
 			}
 		}
 	}
@@ -107,15 +107,15 @@ func defaultInterface() int {
 
 // funcs are the functions of expressions about the addresses in l.
 func (l addressList) funcs() template.FuncMap {
-	of := func(keep func(address) bool) addressList {
-		list := l.keep(func(a address) bool { return a.up() && a.net.Addr().IsGlobalUnicast() && keep(a) })
+	of := func(keep func(*address) bool) addressList {
+		list := l.keep(func(a *address) bool { return a.up() && a.net.Addr().IsGlobalUnicast() && keep(a) })
 		return list.sorted("default", "type", "size")
 	}
-	private := func() addressList { return of(func(a address) bool { return within6890(a.net.Addr()) }) }
-	public := func() addressList { return of(func(a address) bool { return !within6890(a.net.Addr()) }) }
-	outward := func() addressList { return of(func(a address) bool { return a.outward }) }
+	private := func() addressList { return of(func(a *address) bool { return within6890(a.net.Addr()) }) }
+	public := func() addressList { return of(func(a *address) bool { return !within6890(a.net.Addr()) }) }
+	outward := func() addressList { return of(func(a *address) bool { return a.outward }) }
 	named := func(name string) addressList {
-		return l.keep(func(a address) bool { return a.up() && a.name == name }).sorted("type")
+		return l.keep(func(a *address) bool { return a.up() && a.name == name }).sorted("type")
 	}
 	first := func(list addressList) string { text, _ := list.limit(1).join("address", " "); return text }
 	all := func(list addressList) string { text, _ := list.join("address", " "); return text }
@@ -143,13 +143,13 @@ func (l addressList) funcs() template.FuncMap {
 	}
 }
 
-func (l addressList) keep(ok func(address) bool) addressList {
-	return slices.DeleteFunc(slices.Clone(l), func(a address) bool { return !ok(a) })
+func (l addressList) keep(ok func(*address) bool) addressList {
+	return slices.DeleteFunc(slices.Clone(l), func(a *address) bool { return !ok(a) })
 }
 
-func (a address) up() bool { return a.flags&net.FlagUp != 0 }
+func (a *address) up() bool { return a.flags&net.FlagUp != 0 }
 
-func (a address) kind() string {
+func (a *address) kind() string {
 	if a.net.Addr().Is4() {
 		return "IPv4"
 	}
@@ -157,19 +157,19 @@ func (a address) kind() string {
 }
 
 // flagNames are what flags of an address can be.
-var flagNames = map[string]func(address) bool{
-	"up":                        address.up,
-	"down":                      func(a address) bool { return !a.up() },
-	"broadcast":                 func(a address) bool { return a.flags&net.FlagBroadcast != 0 },
-	"multicast":                 func(a address) bool { return a.flags&net.FlagMulticast != 0 },
-	"point-to-point":            func(a address) bool { return a.flags&net.FlagPointToPoint != 0 },
-	"loopback":                  func(a address) bool { return a.flags&net.FlagLoopback != 0 },
-	"forwardable":               func(a address) bool { return a.net.Addr().IsGlobalUnicast() },
-	"global unicast":            func(a address) bool { return a.net.Addr().IsGlobalUnicast() },
-	"link-local unicast":        func(a address) bool { return a.net.Addr().IsLinkLocalUnicast() },
-	"link-local multicast":      func(a address) bool { return a.net.Addr().IsLinkLocalMulticast() },
-	"interface-local multicast": func(a address) bool { return a.net.Addr().IsInterfaceLocalMulticast() },
-	"unspecified":               func(a address) bool { return a.net.Addr().IsUnspecified() },
+var flagNames = map[string]func(*address) bool{
+	"up":                        (*address).up,
+	"down":                      func(a *address) bool { return !a.up() },
+	"broadcast":                 func(a *address) bool { return a.flags&net.FlagBroadcast != 0 },
+	"multicast":                 func(a *address) bool { return a.flags&net.FlagMulticast != 0 },
+	"point-to-point":            func(a *address) bool { return a.flags&net.FlagPointToPoint != 0 },
+	"loopback":                  func(a *address) bool { return a.flags&net.FlagLoopback != 0 },
+	"forwardable":               func(a *address) bool { return a.net.Addr().IsGlobalUnicast() },
+	"global unicast":            func(a *address) bool { return a.net.Addr().IsGlobalUnicast() },
+	"link-local unicast":        func(a *address) bool { return a.net.Addr().IsLinkLocalUnicast() },
+	"link-local multicast":      func(a *address) bool { return a.net.Addr().IsLinkLocalMulticast() },
+	"interface-local multicast": func(a *address) bool { return a.net.Addr().IsInterfaceLocalMulticast() },
+	"unspecified":               func(a *address) bool { return a.net.Addr().IsUnspecified() },
 }
 
 // rfcs are the networks that have a number.
@@ -200,7 +200,7 @@ func inAny(list []netip.Prefix, ip netip.Addr) bool {
 
 // selector returns what of the addresses is meant. Where more than one thing can
 // be said, | is between them: an address must have all flags, and one of the rest.
-func selector(by, what string) (func(address) bool, error) {
+func selector(by, what string) (func(*address) bool, error) {
 	words := strings.Split(strings.ToLower(what), "|")
 	switch strings.ToLower(by) {
 	case "address", "name":
@@ -208,7 +208,7 @@ func selector(by, what string) (func(address) bool, error) {
 		if err != nil {
 			return nil, err
 		}
-		return func(a address) bool {
+		return func(a *address) bool {
 			if by == "name" {
 				return re.MatchString(a.name)
 			}
@@ -220,7 +220,7 @@ func selector(by, what string) (func(address) bool, error) {
 				return nil, fmt.Errorf("sockaddr: there is no flag %q, only %s", word, names(flagNames))
 			}
 		}
-		return func(a address) bool {
+		return func(a *address) bool {
 			return !slices.ContainsFunc(words, func(word string) bool { return !flagNames[word](a) })
 		}, nil
 	case "network":
@@ -232,21 +232,21 @@ func selector(by, what string) (func(address) bool, error) {
 			}
 			nets = append(nets, p)
 		}
-		return func(a address) bool { return inAny(nets, a.net.Addr()) }, nil
+		return func(a *address) bool { return inAny(nets, a.net.Addr()) }, nil
 	case "rfc":
 		for _, word := range words {
 			if rfcs()[word] == nil {
 				return nil, fmt.Errorf("sockaddr: the networks of RFC %s are not known, only those of %s", word, names(rfcs()))
 			}
 		}
-		return func(a address) bool {
+		return func(a *address) bool {
 			return slices.ContainsFunc(words, func(word string) bool { return inAny(rfcs()[word], a.net.Addr()) })
 		}, nil
 	case "size":
 		bits, err := strconv.Atoi(strings.TrimPrefix(what, "/"))
-		return func(a address) bool { return a.net.Bits() == bits }, err
+		return func(a *address) bool { return a.net.Bits() == bits }, err
 	case "type":
-		return func(a address) bool {
+		return func(a *address) bool {
 			return slices.ContainsFunc(words, func(word string) bool { return word == "ip" || word == strings.ToLower(a.kind()) })
 		}, nil
 	}
@@ -260,17 +260,17 @@ func (l addressList) choose(by, what string, with bool) (addressList, error) {
 	if err != nil {
 		return nil, err
 	}
-	return l.keep(func(a address) bool { return meant(a) == with }), nil
+	return l.keep(func(a *address) bool { return meant(a) == with }), nil
 }
 
 // orders are by what lists can be sorted.
-var orders = map[string]func(a, b address) int{
-	"address": func(a, b address) int { return a.net.Addr().Compare(b.net.Addr()) },
-	"default": func(a, b address) int { return yesFirst(a.outward, b.outward) },
-	"name":    func(a, b address) int { return cmp.Compare(a.name, b.name) },
-	"private": func(a, b address) int { return yesFirst(within6890(a.net.Addr()), within6890(b.net.Addr())) },
-	"size":    func(a, b address) int { return cmp.Compare(b.net.Bits(), a.net.Bits()) }, // small networks first
-	"type":    func(a, b address) int { return cmp.Compare(a.net.Addr().BitLen(), b.net.Addr().BitLen()) },
+var orders = map[string]func(a, b *address) int{
+	"address": func(a, b *address) int { return a.net.Addr().Compare(b.net.Addr()) },
+	"default": func(a, b *address) int { return yesFirst(a.outward, b.outward) },
+	"name":    func(a, b *address) int { return cmp.Compare(a.name, b.name) },
+	"private": func(a, b *address) int { return yesFirst(within6890(a.net.Addr()), within6890(b.net.Addr())) },
+	"size":    func(a, b *address) int { return cmp.Compare(b.net.Bits(), a.net.Bits()) }, // small networks first
+	"type":    func(a, b *address) int { return cmp.Compare(a.net.Addr().BitLen(), b.net.Addr().BitLen()) },
 }
 
 func yesFirst(a, b bool) int {
@@ -296,7 +296,7 @@ func (l addressList) sort(by string) (addressList, error) {
 
 func (l addressList) sorted(keys ...string) addressList {
 	l = slices.Clone(l)
-	slices.SortStableFunc(l, func(a, b address) int {
+	slices.SortStableFunc(l, func(a, b *address) int {
 		for _, key := range keys {
 			order := orders[strings.TrimLeft(key, "+-")](a, b)
 			if key[0] == '-' {
@@ -314,7 +314,7 @@ func (l addressList) sorted(keys ...string) addressList {
 func (l addressList) unique(by string) (addressList, error) {
 	seen := map[string]bool{}
 	var failed error
-	return l.keep(func(a address) bool {
+	return l.keep(func(a *address) bool {
 		text, err := a.attr(by)
 		failed = cmp.Or(failed, err)
 		was := seen[text]
@@ -365,7 +365,7 @@ func (l addressList) math(on, operand string) (addressList, error) {
 }
 
 // last is the last address of the network.
-func (a address) last() netip.Addr {
+func (a *address) last() netip.Addr {
 	bytes := a.net.Masked().Addr().AsSlice()
 	for bit := a.net.Bits(); bit < len(bytes)*8; bit++ {
 		bytes[bit/8] |= 0x80 >> (bit % 8)
@@ -375,7 +375,7 @@ func (a address) last() netip.Addr {
 }
 
 // attr is what is asked about an address.
-func (a address) attr(name string) (string, error) {
+func (a *address) attr(name string) (string, error) {
 	ip := a.net.Addr()
 	// The first and the last address of an IPv4 network are not of a machine.
 	first, last := a.net.Masked().Addr(), a.last()

@@ -26,7 +26,7 @@ func machineOf() addressList {
 		{"eth1", up, "8.8.4.4/29"},
 		{"eth2", net.FlagBroadcast, "192.168.1.1/30"},
 	} {
-		list = append(list, address{netip.MustParsePrefix(a.address), a.name, a.flags, a.name == "eth0"})
+		list = append(list, &address{netip.MustParsePrefix(a.address), a.name, a.flags, a.name == "eth0"})
 	}
 	return list
 }
@@ -61,7 +61,7 @@ func TestSockaddr(t *testing.T) {
 			t.Errorf("%s: %q, %v, want %q", test.expression, got, err, test.want)
 		}
 	}
-	of := machineOf().keep(func(a address) bool { return a.name == "eth1" })[0]
+	of := machineOf().keep(func(a *address) bool { return a.name == "eth1" })[0]
 	for name, want := range map[string]string{
 		"address": "8.8.4.4", "host": "8.8.4.4", "name": "eth1", "flags": "up|broadcast|multicast", "type": "IPv4", "string": "8.8.4.4/29",
 		"network": "8.8.4.0", "mask_bits": "29", "netmask": "255.255.255.248", "size": "8", "first_usable": "8.8.4.1", "last_usable": "8.8.4.6",

@@ -51,13 +51,13 @@ func listScalingEvents(ctx context.Context, o jobScalingEventsOptions, prefix st
 	if err != nil {
 		return failed(fmt.Sprintf("read scale of job %q", id), err)
 	}
-	events := []scalingEvent{}
+	events := []*scalingEvent{}
 	for _, group := range slices.Sorted(maps.Keys(state.TaskGroups)) {
 		for _, e := range state.TaskGroups[group].Events {
-			events = append(events, scalingEvent{group, e})
+			events = append(events, &scalingEvent{group, e})
 		}
 	}
-	slices.SortStableFunc(events, func(a, b scalingEvent) int { return cmp.Compare(b.Time, a.Time) })
+	slices.SortStableFunc(events, func(a, b *scalingEvent) int { return cmp.Compare(b.Time, a.Time) })
 	return o.format.show(s, events, func(p *page) {
 		t := newTable("Task Group", "Count", "PrevCount", "Error", "Message", "Eval ID", "Date")
 		for _, e := range events {

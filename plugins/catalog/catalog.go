@@ -13,6 +13,7 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"sort"
 	"strings"
 	"syscall"
 
@@ -187,8 +188,9 @@ func New(cfg Config) (*Catalog, error) {
 		}
 	}
 	// The builtin of a name first: of equals the later one wins.
-	slices.SortStableFunc(c.entries, func(a, b Entry) int {
-		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Path, b.Path))
+	sort.SliceStable(c.entries, func(i, j int) bool {
+		a, b := &c.entries[i], &c.entries[j]
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Path, b.Path)) < 0
 	})
 	return c, nil
 }

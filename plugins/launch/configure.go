@@ -60,24 +60,20 @@ func chooseAPI(host, plugin []string) (string, error) {
 	if len(plugin) == 0 {
 		return "", errors.New("plugin provided no compatible API versions: it names none")
 	}
-	type spelled struct {
-		v    *version.Version
-		text string
-	}
-	var theirs []spelled
+	var theirs []*version.Version
 	for _, text := range plugin {
 		v, err := version.NewVersion(text)
 		if err != nil {
 			return "", fmt.Errorf("plugin provided invalid API versions: malformed version: %s", quote(text))
 		}
-		theirs = append(theirs, spelled{v, text})
+		theirs = append(theirs, v)
 	}
-	slices.SortStableFunc(theirs, func(a, b spelled) int { return b.v.Compare(a.v) })
+	slices.SortStableFunc(theirs, func(a, b *version.Version) int { return b.Compare(a) })
 	for _, text := range host {
 		ours := version.Must(version.NewVersion(text))
 		for _, t := range theirs {
-			if ours.Equal(t.v) {
-				return t.text, nil
+			if ours.Equal(t) {
+				return t.Original(), nil
 			}
 		}
 	}

@@ -2,7 +2,7 @@ package scheduler
 
 import (
 	"context"
-	"slices"
+	"sort"
 	"sync"
 	"time"
 )
@@ -45,7 +45,7 @@ func (a *agenda[K]) due(now time.Time) []K {
 			due = append(due, key)
 		}
 	}
-	slices.SortFunc(due, func(x, y K) int { return a.at[x].Compare(a.at[y]) })
+	sort.Slice(due, func(i, j int) bool { return a.at[due[i]].Before(a.at[due[j]]) })
 	return due
 }
 

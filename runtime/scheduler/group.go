@@ -258,26 +258,22 @@ func (g *group) better(a, b *api.Allocation) bool {
 
 // cut stops what is more than the group shall have, the highest index first.
 func (g *group) cut() {
-	type place struct {
-		alloc *api.Allocation
-		index int
-	}
-	var places []place
+	var all []*api.Allocation
 	for _, list := range [][]*api.Allocation{g.live, g.migrate, g.now, g.done} {
 		for _, a := range list {
 			if !isCanary(a) {
-				places = append(places, place{a, indexOf(a)})
+				all = append(all, a)
 			}
 		}
 	}
-	excess := len(places) - *g.spec.Count
+	excess := len(all) - *g.spec.Count
 	if excess <= 0 {
 		return
 	}
-	slices.SortStableFunc(places, func(a, b place) int { return cmp.Compare(b.index, a.index) })
+	slices.SortStableFunc(all, func(a, b *api.Allocation) int { return cmp.Compare(indexOf(b), indexOf(a)) })
 	cut := make(map[*api.Allocation]bool, excess)
-	for _, p := range places[:excess] {
-		cut[p.alloc] = true
+	for _, a := range all[:excess] {
+		cut[a] = true
 	}
 	g.remove(func(a *api.Allocation) bool { return cut[a] })
 	g.done = slices.DeleteFunc(g.done, func(a *api.Allocation) bool { return cut[a] })

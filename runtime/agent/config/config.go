@@ -134,7 +134,7 @@ func expand(path string) ([]string, error) {
 // there.
 func (c *Config) Parse(filename string, src []byte) hcl.Diagnostics {
 	r := &reader{config: c}
-	var items []item
+	var items []*item
 	if filepath.Ext(filename) == ".json" {
 		items = r.json(filename, src)
 	} else {
@@ -158,7 +158,7 @@ func (r *reader) report(severity hcl.DiagnosticSeverity, rng hcl.Range, format s
 }
 
 // apply goes through settings in the order of the file.
-func (r *reader) apply(within string, items []item, known map[string]setting) {
+func (r *reader) apply(within string, items []*item, known map[string]setting) {
 	for _, i := range items {
 		s, ok := known[i.name]
 		switch {
@@ -178,7 +178,7 @@ func (r *reader) apply(within string, items []item, known map[string]setting) {
 			}
 			r.apply(strings.TrimPrefix(within+"."+i.name, "."), i.body, s.block)
 		default:
-			err := s.set(r.config, i)
+			err := s.set(r.config, *i)
 			var unused *unusedError
 			var weak *weakError
 			var placed *placedError

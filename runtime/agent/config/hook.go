@@ -41,7 +41,7 @@ func setHook(c *Config, i item) (err error) {
 
 var errHookName = errors.New(`is a block with the name of a plugin: hook "NAME" { … }`)
 
-func hookRule(block item) (rule hookplugin.Rule, err error) {
+func hookRule(block *item) (rule hookplugin.Rule, err error) {
 	rule.Name, rule.Range = block.name, block.rng
 	for _, i := range block.body {
 		switch i.name {
@@ -78,7 +78,7 @@ func hookRule(block item) (rule hookplugin.Rule, err error) {
 
 // wrong says what is wrong with a setting of a hook block, where the setting stands.
 // In JSON that is not known.
-func (block item) wrong(setting item, err error) error {
+func (block *item) wrong(setting *item, err error) error {
 	var inner *placedError
 	at := block.rng
 	switch {

@@ -22,9 +22,9 @@ import (
 type item struct {
 	name  string
 	rng   hcl.Range
-	value any    // string, float64, bool, []any or nil
-	body  []item // of a block or an object; not nil for these
-	json  any    // of what JSON has as an object or a list of objects: as it stands there
+	value any     // string, float64, bool, []any or nil
+	body  []*item // of a block or an object; not nil for these
+	json  any     // of what JSON has as an object or a list of objects: as it stands there
 }
 
 // place is where a setting of the block stands.
@@ -40,7 +40,7 @@ func (i item) place(name string) hcl.Range {
 func (i item) isBlock() bool { return i.body != nil }
 
 // native reads HCL. Plugin blocks go to the reader's file.
-func (r *reader) native(filename string, src []byte) []item {
+func (r *reader) native(filename string, src []byte) []*item {
 	d, diags := catalog.ParseDocument(filename, src)
 	r.diags = append(r.diags, diags...)
 	if d == nil {
@@ -51,8 +51,8 @@ func (r *reader) native(filename string, src []byte) []item {
 	return items
 }
 
-func (r *reader) body(d *catalog.Document, body *hclsyntax.Body, top bool) []item {
-	items := []item{}
+func (r *reader) body(d *catalog.Document, body *hclsyntax.Body, top bool) []*item {
+	items := []*item{}
 	for _, attr := range body.Attributes {
 		value, diags := attr.Expr.Value(nil)
 		if diags.HasErrors() {
@@ -66,7 +66,7 @@ func (r *reader) body(d *catalog.Document, body *hclsyntax.Body, top bool) []ite
 		}
 		i := fromValue(value)
 		i.name, i.rng = d.Name(attr), d.Range(attr.NameRange)
-		items = append(items, i)
+		items = append(items, &i)
 	}
 	for _, b := range body.Blocks {
 		if top && b.Type == "plugin" {
@@ -79,11 +79,11 @@ func (r *reader) body(d *catalog.Document, body *hclsyntax.Body, top bool) []ite
 		}
 		i := item{name: b.Type, rng: d.Range(b.DefRange()), body: r.body(d, b.Body, false)}
 		for _, label := range slices.Backward(b.Labels) {
-			i = item{name: b.Type, rng: i.rng, body: []item{{name: label, rng: i.rng, body: i.body}}}
+			i = item{name: b.Type, rng: i.rng, body: []*item{{name: label, rng: i.rng, body: i.body}}}
 		}
-		items = append(items, i)
+		items = append(items, &i)
 	}
-	slices.SortStableFunc(items, func(a, b item) int { return a.rng.Start.Byte - b.rng.Start.Byte })
+	slices.SortStableFunc(items, func(a, b *item) int { return a.rng.Start.Byte - b.rng.Start.Byte })
 	return items
 }
 
@@ -100,11 +100,11 @@ func fromValue(v cty.Value) item {
 		f, _ := v.AsBigFloat().Float64()
 		return item{value: f}
 	case v.Type().IsObjectType() || v.Type().IsMapType():
-		i := item{body: []item{}}
+		i := item{body: []*item{}}
 		for key, element := range v.Elements() {
 			child := fromValue(element)
 			child.name = key.AsString()
-			i.body = append(i.body, child)
+			i.body = append(i.body, &child)
 		}
 		return i
 	}
@@ -117,7 +117,7 @@ func fromValue(v cty.Value) item {
 
 // json reads JSON, where a block is an object, or a list of them. Settings are
 // found at the line of their name.
-func (r *reader) json(filename string, src []byte) []item {
+func (r *reader) json(filename string, src []byte) []*item {
 	d := json.NewDecoder(bytes.NewReader(src))
 	var top map[string]any
 	err := d.Decode(&top)
@@ -163,19 +163,19 @@ func (r *reader) jsonPlugins(v any, place func(string) hcl.Range) {
 	}
 }
 
-func objectItems(m map[string]any, place func(string) hcl.Range) []item {
-	items := []item{}
+func objectItems(m map[string]any, place func(string) hcl.Range) []*item {
+	items := []*item{}
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		i := item{name: name, rng: place(name), value: m[name]}
 		if blocks := objects(m[name]); blocks != nil {
-			i.value, i.body, i.json = nil, []item{}, m[name]
+			i.value, i.body, i.json = nil, []*item{}, m[name]
 			for _, b := range blocks {
 				i.body = append(i.body, objectItems(b, place)...)
 			}
 		}
-		items = append(items, i)
+		items = append(items, &i)
 	}
-	slices.SortStableFunc(items, func(a, b item) int { return a.rng.Start.Byte - b.rng.Start.Byte })
+	slices.SortStableFunc(items, func(a, b *item) int { return a.rng.Start.Byte - b.rng.Start.Byte })
 	return items
 }
 
