@@ -275,7 +275,8 @@ func (e *encoder) appendMap(b []byte, v reflect.Value, depth int) ([]byte, error
 		if key.Kind() != reflect.String {
 			name = fmt.Sprint(key.Interface())
 		}
-		names, values[name] = append(names, name), value
+		names = append(names, name)
+		values[name] = value
 	}
 	slices.Sort(names)
 	b = append(b, '{')
