@@ -21,10 +21,13 @@ type Debt struct {
 	AllocID string
 	Task    string // "" for the allocation
 	Moment  hook.Moment
+
+	// The request of the moment, which the state keeps under its name; see call.
 	Postrun *hook.AllocPostrunRequest `json:",omitempty"`
 	Stop    *hook.TaskStopRequest     `json:",omitempty"`
 	Destroy *hook.AllocDestroyRequest `json:",omitempty"`
-	Until   time.Time                 // of what outlives the record
+
+	Until time.Time // of what outlives the record of the allocation
 
 	// How it was attached.
 	Job string          `json:",omitempty"`
@@ -33,6 +36,19 @@ type Debt struct {
 
 // ID names a debt: the same one is not owed twice.
 func (d *Debt) ID() string { return d.AllocID + "/" + d.Task + "/" + d.Hook + "/" + d.Moment.String() }
+
+// call is the call of the moment with its request.
+func (d *Debt) call() call {
+	switch {
+	case d.Postrun != nil:
+		return filled(Remote.Postrun, d.Postrun, &d.Postrun.Grant, &d.Postrun.Alloc)
+	case d.Stop != nil:
+		return filled(Remote.Stop, d.Stop, &d.Stop.Grant, &d.Stop.Alloc)
+	case d.Destroy != nil:
+		return filled(Remote.Destroy, d.Destroy, &d.Destroy.Grant, &d.Destroy.Alloc)
+	}
+	return func(context.Context, Remote, asked) error { return nil } // a record of another version
+}
 
 // Debts keeps debts for the next agent.
 type Debts interface {
@@ -57,23 +73,10 @@ const destroyPatience = 24 * time.Hour
 func (h *Hook) owe(d Debt, err error) error {
 	d.Hook, d.AllocID, d.Task = h.name, h.context.AllocID, h.context.Task
 	d.Job, d.Raw = h.Attachment(), h.attachment.raw
-	// What the hook shows to the host is made anew, and does not belong on the disk.
-	if d.Postrun != nil {
-		d.Postrun.Grant = hook.Grant{}
-	}
-	if d.Stop != nil {
-		d.Stop.Grant = hook.Grant{}
-	}
-	if d.Destroy != nil {
-		d.Destroy.Grant = hook.Grant{}
-	}
 	if putErr := h.set.config.Debts.PutDebt(d); putErr != nil {
 		return fmt.Errorf("%w; it is not tried again: %v", err, putErr)
 	}
-	select {
-	case h.set.owed <- struct{}{}:
-	default:
-	}
+	tick(h.set.owed)
 	return fmt.Errorf("%w; it is tried again until it succeeds", err)
 }
 
@@ -82,27 +85,26 @@ func (h *Hook) owe(d Debt, err error) error {
 func (s *Set) Run(ctx context.Context) {
 	working := make(map[string]chan struct{}) // by the hook's name; hold a tick when a debt is new
 	ended := make(chan string)
+	begin := func(name string) {
+		fresh := make(chan struct{}, 1)
+		working[name] = fresh
+		go func() {
+			s.settleAll(ctx, name, fresh)
+			ended <- name
+		}()
+	}
 	for ctx.Err() == nil {
-		for _, d := range s.config.Debts.Debts() {
-			if working[d.Hook] != nil {
-				continue
+		for name := range s.indebted() {
+			if working[name] == nil {
+				begin(name)
 			}
-			fresh := make(chan struct{}, 1)
-			working[d.Hook] = fresh
-			go func() {
-				s.settleAll(ctx, d.Hook, fresh)
-				ended <- d.Hook
-			}()
 		}
 		select {
 		case name := <-ended:
 			delete(working, name) // and look again: it may have missed the last debt
 		case <-s.owed:
 			for _, fresh := range working {
-				select {
-				case fresh <- struct{}{}:
-				default:
-				}
+				tick(fresh)
 			}
 			_ = pause(ctx, debtPause, nil) // its call has failed just now
 		case <-ctx.Done():
@@ -116,17 +118,30 @@ func (s *Set) Run(ctx context.Context) {
 // Settle makes up for what can be made up for before ctx ends, and tells of what is
 // left, for an agent after which there is none. Run must have returned.
 func (s *Set) Settle(ctx context.Context) {
-	indebted := make(map[string]bool)
-	for _, d := range s.config.Debts.Debts() {
-		indebted[d.Hook] = true
-	}
 	var settling sync.WaitGroup
-	for name := range indebted {
+	for name := range s.indebted() {
 		settling.Go(func() { s.settleAll(ctx, name, nil) })
 	}
 	settling.Wait()
 	for _, d := range s.config.Debts.Debts() {
 		s.logger.Warn("hook has not cleaned up, and is not told again", "hook", d.Hook, "alloc_id", d.AllocID, "task", d.Task, "moment", d.Moment)
+	}
+}
+
+// indebted returns the names of the hooks that owe something.
+func (s *Set) indebted() map[string]bool {
+	names := make(map[string]bool)
+	for _, d := range s.config.Debts.Debts() {
+		names[d.Hook] = true
+	}
+	return names
+}
+
+// tick leaves a tick in c, unless it holds one.
+func tick(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }
 
@@ -180,21 +195,5 @@ func (s *Set) settle(ctx context.Context, d Debt) error {
 		WholeAlloc: func() ([]byte, error) { return nil, nil }, // it is in the request
 		Emit:       func(*api.TaskEvent) {},
 	})
-	return h.once(ctx, d.Moment, func(ctx context.Context, r Remote, a asked) error {
-		switch {
-		case d.Postrun != nil:
-			request := *d.Postrun
-			request.Grant = a.Grant
-			return r.Postrun(ctx, request)
-		case d.Stop != nil:
-			request := *d.Stop
-			request.Grant = a.Grant
-			return r.Stop(ctx, request)
-		case d.Destroy != nil:
-			request := *d.Destroy
-			request.Grant = a.Grant
-			return r.Destroy(ctx, request)
-		}
-		return nil
-	})
+	return h.once(ctx, d.Moment, d.call())
 }

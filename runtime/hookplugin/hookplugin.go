@@ -120,8 +120,8 @@ func (h *Hook) call(ctx context.Context, m hook.Moment, f call) error {
 }
 
 // callOrOwe is call for a moment that cleans up.
-func (h *Hook) callOrOwe(ctx context.Context, d Debt, f call) error {
-	err := h.twice(ctx, d.Moment, f)
+func (h *Hook) callOrOwe(ctx context.Context, d Debt) error {
+	err := h.twice(ctx, d.Moment, d.call())
 	if err != nil && ctx.Err() == nil {
 		return h.fail(d.Moment, h.owe(d, err))
 	}

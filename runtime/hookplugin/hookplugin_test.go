@@ -2,6 +2,7 @@ package hookplugin
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
@@ -396,6 +397,43 @@ func TestDebtsAreSettled(t *testing.T) {
 		}
 		cancel()
 		<-done
+	})
+}
+
+// What is owed is in the state of an agent that may be another version, with the whole
+// allocation, of which there is no other record any more.
+func TestDebtIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := takes(hook.Postrun)
+		d.WholeAlloc = true
+		var told []string
+		s := &stage{takes: d, called: func(n int, _ hook.Moment, g hook.Grant, a hook.Alloc) error {
+			told = append(told, g.Capability+" "+string(a.JSON))
+			if n == 1 {
+				return errors.New("busy")
+			}
+			return nil
+		}}
+		p := attached(s, "")
+		if err := p.Postrun(t.Context(), hook.AllocPostrunRequest{Alloc: hook.Alloc{ID: "a"}}); err == nil {
+			t.Error("no error")
+		}
+		const want = `{"Hook":"stamp","AllocID":"a","Task":"","Moment":5,` +
+			`"Postrun":{"Capability":"","Attachment":null,"Alloc":{"ID":"a","Name":"","Namespace":"","JobID":"","JobName":"","JobType":"","TaskGroup":"","NodeID":"","NodeName":"","Meta":null,"JSON":"d2hvbGU="}},` +
+			`"Until":"0001-01-01T00:00:00Z","Job":"{}"}`
+		record, err := json.Marshal(s.debts["a//stamp/postrun"])
+		if err != nil || string(record) != want {
+			t.Errorf("the record is\n%s (%v), want\n%s", record, err, want)
+		}
+		var kept Debt
+		if err := json.Unmarshal([]byte(want), &kept); err != nil {
+			t.Fatal(err)
+		}
+		s.debts[kept.ID()] = kept
+		p.set.Settle(t.Context())
+		if !slices.Equal(told, []string{"a//stamp whole", "a//stamp whole"}) || len(s.debts) > 0 {
+			t.Errorf("told %q, debts %v", told, s.debts)
+		}
 	})
 }
 

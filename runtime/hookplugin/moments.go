@@ -8,10 +8,15 @@ import (
 )
 
 // filled is a call of a moment with a request. grant and alloc are parts of it that
-// are filled in before the call is made.
+// are filled in before the call is made. The grant is made anew for each call and is
+// taken back: a request that is owed goes to the disk, where it does not belong.
 func filled[Q any](moment func(Remote, context.Context, Q) error, request *Q, grant *hook.Grant, alloc *hook.Alloc) call {
 	return func(ctx context.Context, r Remote, a asked) error {
-		*grant, alloc.JSON = a.Grant, a.whole
+		*grant = a.Grant
+		defer func() { *grant = hook.Grant{} }()
+		if a.whole != nil { // else what is owed has it from the first call
+			alloc.JSON = a.whole
+		}
 		return moment(r, ctx, *request)
 	}
 }
@@ -38,13 +43,12 @@ func (h *Hook) PreKill(ctx context.Context, req hook.AllocPreKillRequest) error 
 
 // Postrun implements hook.AllocPostrun. What fails is done later.
 func (h *Hook) Postrun(ctx context.Context, req hook.AllocPostrunRequest) error {
-	return h.callOrOwe(ctx, Debt{Moment: hook.Postrun, Postrun: &req}, filled(Remote.Postrun, &req, &req.Grant, &req.Alloc))
+	return h.callOrOwe(ctx, Debt{Moment: hook.Postrun, Postrun: &req})
 }
 
 // Destroy implements hook.AllocDestroy. What fails is done later.
 func (h *Hook) Destroy(ctx context.Context, req hook.AllocDestroyRequest) error {
-	debt := Debt{Moment: hook.Destroy, Destroy: &req, Until: time.Now().Add(destroyPatience)}
-	return h.callOrOwe(ctx, debt, filled(Remote.Destroy, &req, &req.Grant, &req.Alloc))
+	return h.callOrOwe(ctx, Debt{Moment: hook.Destroy, Destroy: &req, Until: time.Now().Add(destroyPatience)})
 }
 
 // ShutdownAlloc implements hook.AllocShutdown.
@@ -123,7 +127,7 @@ func (h *Hook) Exited(ctx context.Context, req hook.TaskExitedRequest) error {
 
 // Stop implements hook.TaskStop. What fails is done later.
 func (h *Hook) Stop(ctx context.Context, req hook.TaskStopRequest) error {
-	return h.callOrOwe(ctx, Debt{Moment: hook.Stop, Stop: &req}, filled(Remote.Stop, &req, &req.Grant, &req.Alloc))
+	return h.callOrOwe(ctx, Debt{Moment: hook.Stop, Stop: &req})
 }
 
 // Shutdown implements hook.TaskShutdown.
