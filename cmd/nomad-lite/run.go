@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -374,11 +373,9 @@ func (r *foregroundRun) awaitDrivers(ctx context.Context) error {
 // slowPlugins are those that this job needs, and of which nothing is known yet.
 func (r *foregroundRun) slowPlugins() []string {
 	wanted := r.file.drivers()
-	drivers := r.agent.Drivers()
 	var slow []string
 	for _, p := range r.agent.Plugins() {
-		name := strings.TrimPrefix(p.Name, catalog.DriverPrefix)
-		if _, up := drivers[cmp.Or(p.Serves.Name, name)]; !up && p.Takes == nil && !p.Resting && p.Err == nil && p.Retired == "" && slices.Contains(wanted, name) {
+		if !p.Answered && slices.Contains(wanted, strings.TrimPrefix(p.Name, catalog.DriverPrefix)) {
 			slow = append(slow, p.Name)
 		}
 	}

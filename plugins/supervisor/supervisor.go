@@ -112,18 +112,19 @@ func driverOf(name string) Served { return Served{base.TypeDriver, name} }
 
 // Plugin is the state of one plugin of the catalog.
 type Plugin struct {
-	Name    string // of the file or the builtin
-	Path    string // "" for a builtin
-	Builtin bool
-	Program string // of a file: another one may say something else; see catalog.Entry
-	Serves  Served // its Name is "" when that is not known yet
-	Version string
-	Takes   *hook.Description // of a hook that has been up
-	Resting bool              // a builtin that nobody needs at the moment
-	Tried   bool              // its first launch has succeeded or failed
-	PID     int               // 0 when no process runs
-	Retired string            // why another plugin is used in its place
-	Err     error             // why it does not run
+	Name     string // of the file or the builtin
+	Path     string // "" for a builtin
+	Builtin  bool
+	Program  string // of a file: another one may say something else; see catalog.Entry
+	Serves   Served // its Name is "" when that is not known yet
+	Version  string
+	Takes    *hook.Description // of a hook that has been up
+	Resting  bool              // a builtin that nobody needs at the moment
+	Tried    bool              // its first launch has succeeded or failed
+	Answered bool              // it has said what it is, a driver with its first fingerprint; or has failed to, or is not used
+	PID      int               // 0 when no process runs
+	Retired  string            // why another plugin is used in its place
+	Err      error             // why it does not run
 }
 
 // Supervisor keeps plugins alive. Its methods may be called concurrently.
@@ -472,7 +473,7 @@ func (s *Supervisor) Plugins() []Plugin {
 		p := Plugin{
 			Name: sl.entry.Name, Path: sl.entry.Path, Builtin: sl.entry.Builtin, Program: sl.entry.Program,
 			Serves: servedBy(sl.info), Version: sl.info.Version, Takes: sl.takes,
-			Resting: sl.wanted != nil, Tried: sl.tried, Retired: sl.retired, Err: sl.err,
+			Resting: sl.wanted != nil, Tried: sl.tried, Answered: sl.answeredLocked(), Retired: sl.retired, Err: sl.err,
 		}
 		if sl.inst != nil && !ended(sl.inst) {
 			p.PID = sl.inst.PID()
@@ -506,7 +507,7 @@ func (s *Supervisor) answered(ctx context.Context, limit <-chan time.Time) error
 	for {
 		s.mu.Lock()
 		ready := s.stopped || (s.settled && !slices.ContainsFunc(s.slots, func(sl *slot) bool {
-			return sl.retired == "" && sl.err == nil && !sl.printed && !s.heldLocked(sl)
+			return !sl.answeredLocked() && !s.heldLocked(sl)
 		}))
 		changed := s.changed
 		s.mu.Unlock()
@@ -521,6 +522,11 @@ func (s *Supervisor) answered(ctx context.Context, limit <-chan time.Time) error
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// answeredLocked is Plugin.Answered.
+func (sl *slot) answeredLocked() bool {
+	return sl.printed || sl.err != nil || sl.retired != "" || sl.wanted != nil
 }
 
 // update changes the state and tells everybody who waits for plugins.

@@ -526,7 +526,7 @@ func TestReady(t *testing.T) {
 		}
 		short, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
-		if err := s.Answered(short); !errors.Is(err, context.DeadlineExceeded) {
+		if err := s.Answered(short); !errors.Is(err, context.DeadlineExceeded) || s.Plugins()[0].Answered {
 			t.Errorf("who is silent has answered: %v", err)
 		}
 	})
@@ -536,10 +536,10 @@ func TestReady(t *testing.T) {
 			return nil, errors.New("does not start")
 		})
 		began := time.Now()
-		if err := s.Ready(t.Context()); err != nil || s.Plugins()[0].Err != nil {
+		if err := s.Ready(t.Context()); err != nil || s.Plugins()[0].Err != nil || s.Plugins()[0].Answered {
 			t.Errorf("ready: %v with %v", err, s.Plugins()[0].Err)
 		}
-		if err := s.Answered(t.Context()); err != nil || s.Plugins()[0].Err == nil || time.Since(began) != time.Minute {
+		if err := s.Answered(t.Context()); err != nil || s.Plugins()[0].Err == nil || !s.Plugins()[0].Answered || time.Since(began) != time.Minute {
 			t.Errorf("answered after %v: %v with %v", time.Since(began), err, s.Plugins()[0].Err)
 		}
 	})
