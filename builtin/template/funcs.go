@@ -373,18 +373,20 @@ func merge(to, from map[string]any, override bool) map[string]any {
 
 // arithmetic works on numbers of any type; fractions make a fraction.
 func arithmetic(name string, whole func(b, a int64) (int64, error), fraction func(b, a float64) float64) func(b, a any) (any, error) {
-	return func(b, a any) (any, error) {
-		x, y := reflect.ValueOf(a), reflect.ValueOf(b)
-		switch {
-		case !numeric(x) || !numeric(y):
-			return nil, fmt.Errorf("%s wants numbers, not %T and %T", name, a, b)
-		case !x.CanFloat() && !y.CanFloat():
-			return whole(integer(y), integer(x))
-		case fraction == nil:
-			return nil, fmt.Errorf("%s wants whole numbers", name)
-		}
-		return fraction(number(y), number(x)), nil
+	return func(b, a any) (any, error) { return calculate(name, whole, fraction, b, a) }
+}
+
+func calculate(name string, whole func(b, a int64) (int64, error), fraction func(b, a float64) float64, b, a any) (any, error) {
+	x, y := reflect.ValueOf(a), reflect.ValueOf(b)
+	switch {
+	case !numeric(x) || !numeric(y):
+		return nil, fmt.Errorf("%s wants numbers, not %T and %T", name, a, b)
+	case !x.CanFloat() && !y.CanFloat():
+		return whole(integer(y), integer(x))
+	case fraction == nil:
+		return nil, fmt.Errorf("%s wants whole numbers", name)
 	}
+	return fraction(number(y), number(x)), nil
 }
 
 func numeric(v reflect.Value) bool {
