@@ -58,16 +58,20 @@ func once(complete completer) completer {
 // completeJobs suggests the jobs that a filter lets through.
 func (f *clientFlags) completeJobs(filter string) completer {
 	return func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-		return f.suggest(cmd.Context(), func(ctx context.Context, c *api.Client) (ids []string, err error) {
-			q := query(ctx, "")
-			q.Prefix, q.Filter = begun, filter
-			jobs, _, err := c.Jobs().List(q)
-			for _, j := range jobs {
-				ids = append(ids, cobra.CompletionWithDesc(j.ID, jobType(j)+", "+j.Status))
-			}
-			return ids, err
-		})
+		return f.suggestJobs(cmd.Context(), begun, filter)
 	}
+}
+
+func (f *clientFlags) suggestJobs(ctx context.Context, begun, filter string) ([]string, cobra.ShellCompDirective) {
+	return f.suggest(ctx, func(ctx context.Context, c *api.Client) (ids []string, err error) {
+		q := query(ctx, "")
+		q.Prefix, q.Filter = begun, filter
+		jobs, _, err := c.Jobs().List(q)
+		for _, j := range jobs {
+			ids = append(ids, cobra.CompletionWithDesc(j.ID, jobType(j)+", "+j.Status))
+		}
+		return ids, err
+	})
 }
 
 func (f *clientFlags) completeNamespaces(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {

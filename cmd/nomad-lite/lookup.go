@@ -144,7 +144,7 @@ var nodeKind = kind[*api.NodeListStub]{
 }
 
 // find returns the one thing with this id, or whose id begins with it.
-func (k kind[T]) find(ctx context.Context, c *api.Client, prefix string) (T, error) {
+func (k *kind[T]) find(ctx context.Context, c *api.Client, prefix string) (T, error) {
 	var nothing T
 	digits := hexDigits(prefix)
 	if len(digits) < 2 {
@@ -168,7 +168,7 @@ func (k kind[T]) find(ctx context.Context, c *api.Client, prefix string) (T, err
 }
 
 // begin returns what has an id that begins with these digits.
-func (k kind[T]) begin(ctx context.Context, c *api.Client, digits string) ([]T, error) {
+func (k *kind[T]) begin(ctx context.Context, c *api.Client, digits string) ([]T, error) {
 	q := query(ctx, "")
 	q.Prefix = digits[:len(digits)&^1] // servers refuse half a byte
 	var all []T
@@ -179,17 +179,19 @@ func (k kind[T]) begin(ctx context.Context, c *api.Client, digits string) ([]T, 
 }
 
 // complete suggests ids.
-func (k kind[T]) complete(f *clientFlags) completer {
+func (k *kind[T]) complete(f *clientFlags) completer {
 	return func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-		return f.suggest(cmd.Context(), func(ctx context.Context, c *api.Client) (ids []string, err error) {
-			all, err := k.begin(ctx, c, hexDigits(begun))
-			for _, one := range all {
-				about := fmt.Sprintln(k.row(one)...)
-				ids = append(ids, cobra.CompletionWithDesc(k.id(one), strings.TrimSpace(about)))
-			}
-			return ids, err
-		})
+		return f.suggest(cmd.Context(), func(ctx context.Context, c *api.Client) ([]string, error) { return k.suggest(ctx, c, begun) })
 	}
+}
+
+func (k *kind[T]) suggest(ctx context.Context, c *api.Client, begun string) (ids []string, err error) {
+	all, err := k.begin(ctx, c, hexDigits(begun))
+	for _, one := range all {
+		about := fmt.Sprintln(k.row(one)...)
+		ids = append(ids, cobra.CompletionWithDesc(k.id(one), strings.TrimSpace(about)))
+	}
+	return ids, err
 }
 
 func hexDigits(id string) string {

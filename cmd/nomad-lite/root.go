@@ -174,14 +174,18 @@ func flagError(cmd *cobra.Command, err error) error {
 // negative.
 func takes(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		switch {
-		case len(args) >= least && (most < 0 || len(args) <= most):
+		if len(args) >= least && (most < 0 || len(args) <= most) {
 			return nil
-		case len(args) == 0:
-			return usageError(cmd, fmt.Errorf("takes %s", what))
 		}
-		return usageError(cmd, fmt.Errorf("takes %s, and not %q", what, args))
+		return wrongArguments(cmd, args, what)
 	}
+}
+
+func wrongArguments(cmd *cobra.Command, args []string, what string) error {
+	if len(args) == 0 {
+		return usageError(cmd, fmt.Errorf("takes %s", what))
+	}
+	return usageError(cmd, fmt.Errorf("takes %s, and not %q", what, args))
 }
 
 // usageError is a command line that the command cannot make sense of.
@@ -194,7 +198,7 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return usageError(cmd, fmt.Errorf("takes no arguments, and not %q", args))
+	return wrongArguments(cmd, args, "no arguments")
 }
 
 // execute runs one command line and returns its exit code.
