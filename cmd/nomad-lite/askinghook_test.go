@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/sdk"
@@ -15,7 +16,10 @@ import (
 // answers.
 func askingHook() { sdk.Serve(&asking{}) }
 
-type asking struct{ host sdk.Host }
+type asking struct {
+	host    sdk.Host
+	streams atomic.Int32 // of samples
+}
 
 func (*asking) Info() sdk.Info {
 	return sdk.Info{Name: "asking", Version: "1.0.0", DecidesHealth: true}
@@ -23,8 +27,10 @@ func (*asking) Info() sdk.Info {
 
 func (a *asking) UseHost(host sdk.Host, _ sdk.Node) { a.host = host }
 
-func note(format string, values ...any) {
-	f, err := os.OpenFile("answers", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+func note(format string, values ...any) { noteIn("answers", format, values...) }
+
+func noteIn(file, format string, values ...any) {
+	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		panic(err)
 	}
@@ -50,6 +56,20 @@ func (a *asking) follow(s sdk.Scope) {
 		}
 		after = index
 	}
+}
+
+// sample notes each sample of a stream until the process of the task is over.
+func (a *asking) sample(s sdk.Scope) {
+	stream := a.streams.Add(1)
+	samples, err := a.host.Stats(context.Background(), s, 100*time.Millisecond)
+	if err != nil {
+		note("stats: %v", err)
+		return
+	}
+	for range samples {
+		noteIn("samples", "sample of stream %d", stream)
+	}
+	noteIn("samples", "end of stream %d", stream)
 }
 
 func (a *asking) Poststart(ctx context.Context, req sdk.TaskPoststartRequest) error {
@@ -90,6 +110,7 @@ func (a *asking) Poststart(ctx context.Context, req sdk.TaskPoststartRequest) er
 		note("services: %v %v", list, err)
 	}
 	go a.follow(s)
+	go a.sample(s)
 	return nil
 }
 

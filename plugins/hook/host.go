@@ -41,9 +41,9 @@ type Host interface {
 	// Exec runs a command in a task, for at most timeout; 0 leaves that to ctx.
 	Exec(ctx context.Context, s Scope, command []string, timeout time.Duration) (*driver.ExecResult, error)
 
-	// Stats samples what a task uses, until ctx ends or the task does, when the
-	// channel is closed. The end of the agent closes it, too: who wants more asks
-	// again, and is answered by the next one. An interval of 0 is a second.
+	// Stats samples what a task uses, until ctx ends or the process of the task
+	// does, when the channel is closed. When the agent ends, or the plugin of the
+	// driver, samples come again from the next one. An interval of 0 is a second.
 	Stats(ctx context.Context, s Scope, interval time.Duration) (<-chan Usage, error)
 
 	// State tells how the allocation and its tasks are.

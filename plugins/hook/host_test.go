@@ -229,6 +229,70 @@ func TestHostThatComesLater(t *testing.T) {
 	}
 }
 
+// A stream of samples goes on under the next host, and ends when that says so.
+func TestHostStatsOfTheNext(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	host, err := hook.DialHost(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	serve := func(impl hook.Host) (stop func()) {
+		l, err := net.Listen("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := grpc.NewServer()
+		hook.RegisterHost(s, impl)
+		served := make(chan error)
+		go func() { served <- s.Serve(l) }()
+		return func() {
+			s.Stop()
+			if err := <-served; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	first := newSampler()
+	stop := serve(first)
+	first.samples <- hook.Usage{MemoryRSS: 1}
+	samples, err := host.Stats(t.Context(), hook.Scope{}, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := <-samples; got.MemoryRSS != 1 {
+		t.Errorf("of the first host: %+v", got)
+	}
+	stop()
+	for _, memory := range []uint64{2, 3} {
+		next := newSampler()
+		stop = serve(next)
+		next.samples <- hook.Usage{MemoryRSS: memory}
+		if got, ok := <-samples; !ok || got.MemoryRSS != memory {
+			t.Fatalf("of the next host: %+v %v", got, ok)
+		}
+		if memory == 3 {
+			close(next.samples)
+			if got, ok := <-samples; ok {
+				t.Errorf("after the end: %+v", got)
+			}
+		}
+		stop()
+	}
+}
+
+// sampler is a host with samples.
+type sampler struct {
+	hook.Host
+	samples chan hook.Usage
+}
+
+func newSampler() sampler { return sampler{samples: make(chan hook.Usage, 1)} }
+
+func (s sampler) Stats(context.Context, hook.Scope, time.Duration) (<-chan hook.Usage, error) {
+	return s.samples, nil
+}
+
 func TestMomentsInOrder(t *testing.T) {
 	all := hook.Moments(&every{})
 	if !slices.IsSorted(all) || all[0] != hook.Prerun || all[len(all)-1] != hook.Shutdown {

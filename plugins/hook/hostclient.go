@@ -125,26 +125,37 @@ func (c *HostClient) Stats(ctx context.Context, s Scope, interval time.Duration)
 	if interval > 0 {
 		request.Interval = durationpb.New(interval)
 	}
-	stream, err := c.pb.Stats(ctx, request)
+	stream, p, err := c.sample(ctx, request)
 	if err != nil {
-		return nil, hostError(ctx, err)
-	}
-	first, err := stream.Recv() // an error of the call is no empty stream
-	if err != nil {
-		return nil, hostError(ctx, err)
+		return nil, err
 	}
 	samples := make(chan Usage)
 	go func() {
 		defer close(samples)
-		for p := first; err == nil; p, err = stream.Recv() {
+		for err == nil {
 			select {
 			case samples <- usageFromProto(p):
 			case <-ctx.Done():
 				return
 			}
+			if p, err = stream.Recv(); errors.Is(hostError(ctx, err), ErrHostGone) {
+				stream, p, err = c.sample(ctx, request)
+			}
 		}
 	}()
 	return samples, nil
+}
+
+// sample opens a stream and waits for its first sample: an error of the call is no
+// empty stream.
+func (c *HostClient) sample(ctx context.Context, request *hookpb.StatsRequest) (stream grpc.ServerStreamingClient[hookpb.StatsSample], first *hookpb.StatsSample, err error) {
+	first, err = again(ctx, func(ctx context.Context, request *hookpb.StatsRequest, _ ...grpc.CallOption) (*hookpb.StatsSample, error) {
+		if stream, err = c.pb.Stats(ctx, request); err != nil {
+			return nil, err
+		}
+		return stream.Recv()
+	}, request)
+	return stream, first, err
 }
 
 // State implements Host.

@@ -28,14 +28,14 @@ func (r *Runner) TaskDone(task string) <-chan struct{} {
 // Interpolate fills in the references of a text, as of now.
 func (r *Runner) Interpolate(task, text string) string { return r.envOf(task).Replace(text) }
 
-// SampleTask asks the driver for samples of what a task uses; the channel closes
-// when ctx or the process ends, or the plugin dies.
-func (r *Runner) SampleTask(ctx context.Context, task string, interval time.Duration) (<-chan *driver.TaskStats, error) {
+// SampleTask asks the driver for samples of what a task uses, as
+// [taskrunner.Runner.Sample].
+func (r *Runner) SampleTask(ctx context.Context, task string, interval time.Duration) (samples <-chan *driver.TaskStats, exited <-chan struct{}, err error) {
 	t, ok := r.task(task)
 	if !ok {
-		return nil, ErrTaskNotFound
+		return nil, nil, ErrTaskNotFound
 	}
-	return t.Stats(ctx, interval)
+	return t.Sample(ctx, interval)
 }
 
 // EmitEvent adds an event to a task, or to all.

@@ -136,6 +136,16 @@ func (c caller) left() bool {
 	return t != nil && t.State != model.TaskDead
 }
 
+// ended reports whether the capability is good for nothing any more, under no agent.
+func (c caller) ended() bool {
+	select {
+	case <-c.over():
+		return !c.left()
+	default:
+		return false
+	}
+}
+
 // actor is who for a call that changes something, or shows.
 func (h *Host) actor(ctx context.Context, s hook.Scope) (caller, error) {
 	c, err := h.who(ctx, s)
@@ -194,17 +204,18 @@ func (h *Host) Exec(ctx context.Context, s hook.Scope, command []string, timeout
 func (h *Host) Stats(ctx context.Context, s hook.Scope, interval time.Duration) (<-chan hook.Usage, error) {
 	c, err := h.oneTask(ctx, s)
 	if err != nil {
-		return nil, err
+		return nil, h.next(ctx, err)
 	}
 	if interval <= 0 {
 		interval = time.Second
 	}
+	interval = max(interval, 100*time.Millisecond)
 	end, err := h.accounts.begin(c.Bearer, samples)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	taken, err := c.runner.SampleTask(ctx, c.task, max(interval, 100*time.Millisecond))
+	taken, exited, err := c.runner.SampleTask(ctx, c.task, interval)
 	if err != nil {
 		cancel()
 		end()
@@ -215,11 +226,28 @@ func (h *Host) Stats(ctx context.Context, s hook.Scope, interval time.Duration) 
 		defer end()
 		defer close(usage)
 		defer cancel()
-		for sample := range taken {
+		for {
+			for sample := range taken {
+				select {
+				case usage <- usageOf(sample):
+				case <-ctx.Done():
+					return
+				}
+			}
+			// The plugin of the driver may be gone, or the agent about to go.
 			select {
-			case usage <- usageOf(sample):
+			case <-exited:
+				return
 			case <-ctx.Done():
 				return
+			case <-time.After(interval):
+			}
+			again, of, err := c.runner.SampleTask(ctx, c.task, interval)
+			switch {
+			case of != exited, c.ended():
+				return
+			case err == nil:
+				taken = again
 			}
 		}
 	})

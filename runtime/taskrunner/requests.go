@@ -210,11 +210,19 @@ func (r *Runner) ExecStreaming(ctx context.Context, exec driver.Exec) (*driver.E
 // Stats asks the driver for samples of what the running process uses; the
 // channel closes when ctx or the process ends, or the plugin dies.
 func (r *Runner) Stats(ctx context.Context, interval time.Duration) (<-chan *driver.TaskStats, error) {
+	samples, _, err := r.Sample(ctx, interval)
+	return samples, err
+}
+
+// Sample is Stats with a channel that closes when the process has exited. Each
+// process has another.
+func (r *Runner) Sample(ctx context.Context, interval time.Duration) (samples <-chan *driver.TaskStats, exited <-chan struct{}, err error) {
 	p := r.currentProcess()
 	if p == nil {
-		return nil, ErrNotRunning
+		return nil, nil, ErrNotRunning
 	}
-	return p.stats(ctx, interval)
+	samples, err = p.stats(ctx, interval)
+	return samples, p.exited, err
 }
 
 // Running reports whether the task has a process that has not exited.

@@ -46,7 +46,8 @@ const (
 type HostClient interface {
 	// Exec runs a command in a task and waits for its end.
 	Exec(ctx context.Context, in *ExecRequest, opts ...grpc.CallOption) (*ExecResponse, error)
-	// Stats samples what a task uses until the call is ended.
+	// Stats samples what a task uses until the call is ended, or the process of the
+	// task has ended. UNAVAILABLE is the end of the agent: ask the next one.
 	Stats(ctx context.Context, in *StatsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[StatsSample], error)
 	// State tells how the allocation and its tasks are.
 	State(ctx context.Context, in *StateRequest, opts ...grpc.CallOption) (*AllocState, error)
@@ -214,7 +215,8 @@ func (c *hostClient) Services(ctx context.Context, in *ServicesRequest, opts ...
 type HostServer interface {
 	// Exec runs a command in a task and waits for its end.
 	Exec(context.Context, *ExecRequest) (*ExecResponse, error)
-	// Stats samples what a task uses until the call is ended.
+	// Stats samples what a task uses until the call is ended, or the process of the
+	// task has ended. UNAVAILABLE is the end of the agent: ask the next one.
 	Stats(*StatsRequest, grpc.ServerStreamingServer[StatsSample]) error
 	// State tells how the allocation and its tasks are.
 	State(context.Context, *StateRequest) (*AllocState, error)

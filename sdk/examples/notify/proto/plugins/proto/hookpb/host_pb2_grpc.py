@@ -87,7 +87,8 @@ class HostServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Stats(self, request, context):
-        """Stats samples what a task uses until the call is ended.
+        """Stats samples what a task uses until the call is ended, or the process of the
+        task has ended. UNAVAILABLE is the end of the agent: ask the next one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
