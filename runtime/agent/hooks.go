@@ -101,8 +101,8 @@ func (a *Agent) HookUsers(name string) []string {
 }
 
 // CheckAttachments tells at which places a canonical job attaches a hook that is
-// not there, or with a configuration that the hook does not take; trouble tells
-// which hooks could not be asked. It waits for plugins that are being started.
+// not there, at which it is never called, or with a configuration that it does not
+// take; trouble tells which hooks could not be asked. It waits for plugins that are being started.
 func (a *Agent) CheckAttachments(ctx context.Context, job *api.Job) (faults []model.Refusal, trouble []error) {
 	for _, at := range model.HookAttachments(job) {
 		if at.Hook == "" {
@@ -122,6 +122,9 @@ func (a *Agent) CheckAttachments(ctx context.Context, job *api.Job) (faults []mo
 			err = hookplugin.CheckSyntax(at.Config)
 		default:
 			err = a.hooks.CheckAttachment(at.Hook, at.Config, takes.Schema)
+			if err == nil && at.Task != "" {
+				err = hookplugin.CheckPlace(at.Hook, at.Config, takes)
+			}
 		}
 		if err != nil {
 			faults = append(faults, attachmentFault(at, err))

@@ -57,6 +57,30 @@ func TestOnlyBlocksAttachTheHooksInTheBox(t *testing.T) {
 	}
 }
 
+// What a task says to a hook that is never called for a task could never happen.
+func TestPlaceOfAttachment(t *testing.T) {
+	const refused = ": comes for the allocation, and never for one of its tasks: put it into the meta of the group or the job"
+	both := []hook.Moment{hook.Prerun, hook.Postrun, hook.Exited}
+	for _, c := range []struct {
+		name    string
+		moments []hook.Moment
+		config  string
+		want    string // begins the error
+	}{
+		{"mine", []hook.Moment{hook.Prerun, hook.Postrun}, "", "prerun, postrun"},
+		{"mine", []hook.Moment{hook.Exited}, "", ""},
+		{"mine", both, `{"postrun": {}}`, ""}, // it may mean anything
+		{"script", both, `{"postrun": {}, "exited": {}}`, "postrun"},
+		{"script", both, `{"exited": {}, "postrun": null}`, ""},
+		{"script", both, "", ""},
+	} {
+		err := CheckPlace(c.name, c.config, takes(c.moments...))
+		if want := c.want + refused; c.want == "" && err != nil || c.want != "" && (err == nil || err.Error() != want) {
+			t.Errorf("%s at %v with %s: %v, want %q", c.name, c.moments, c.config, err, c.want)
+		}
+	}
+}
+
 // A plugin that takes part in everything, and is slow to come up with the agent,
 // must not miss what comes before.
 func TestExpectedHookIsAttached(t *testing.T) {

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	ctyjson "github.com/zclconf/go-cty/cty/json"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
 // attachment is the configuration with which a plugin is attached.
@@ -58,6 +60,34 @@ func (s *Set) CheckAttachment(name, text string, schema *hclspec.Spec) error {
 func CheckSyntax(text string) error {
 	_, err := parseAttachment(text)
 	return err
+}
+
+// script is the hook in the box whose attachment names moments.
+const script = "script"
+
+// CheckPlace refuses an attachment to one task for moments of the allocation: these
+// come only to hooks that its group or job attaches.
+func CheckPlace(name, text string, takes *hook.Description) error {
+	var never []string
+	forTasks := false
+	for _, p := range takes.Moments {
+		if p.Moment.OfTask() {
+			forTasks = true
+		} else {
+			never = append(never, p.Moment.String())
+		}
+	}
+	if forTasks {
+		config, err := parseAttachment(text)
+		if name != script || err != nil {
+			return err
+		}
+		never = slices.DeleteFunc(never, func(moment string) bool { return config[moment] == nil })
+	}
+	if len(never) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: comes for the allocation, and never for one of its tasks: put it into the meta of the group or the job", strings.Join(never, ", "))
 }
 
 func parseAttachment(text string) (map[string]any, error) {

@@ -16,24 +16,25 @@ const HookPrefix = "lite_hook_"
 // HookAttachment is one place at which a job attaches a hook.
 type HookAttachment struct {
 	Path   []string // as in Fault
+	Task   string   // "" for a group or the job
 	Hook   string
 	Config string
 }
 
 // HookAttachments returns the places at which a canonical job attaches hooks.
 func HookAttachments(job *api.Job) (list []HookAttachment) {
-	add := func(meta map[string]string, path ...string) {
+	add := func(meta map[string]string, task string, path ...string) {
 		for _, key := range slices.Sorted(maps.Keys(meta)) {
 			if name, ok := strings.CutPrefix(key, HookPrefix); ok {
-				list = append(list, HookAttachment{slices.Concat(path, []string{"meta", key}), name, meta[key]})
+				list = append(list, HookAttachment{slices.Concat(path, []string{"meta", key}), task, name, meta[key]})
 			}
 		}
 	}
-	add(job.Meta)
+	add(job.Meta, "")
 	for _, g := range job.TaskGroups {
-		add(g.Meta, "group", val(g.Name))
+		add(g.Meta, "", "group", val(g.Name))
 		for _, t := range g.Tasks {
-			add(t.Meta, "group", val(g.Name), "task", t.Name)
+			add(t.Meta, t.Name, "group", val(g.Name), "task", t.Name)
 		}
 	}
 	return list
