@@ -93,6 +93,7 @@ type Runner struct {
 	stopping      chan struct{} // closed by the first stop
 	hurried       chan struct{} // closed by the first Kill
 	skipDelay     chan struct{} // closed by the first stop that skips the shutdown delays
+	taken         chan struct{} // closed by Run when it is known what an earlier agent has left
 	tasksEnded    chan struct{} // closed by Run when all task runners have returned
 	done          chan struct{} // closed by Run
 	restartTurn   chan struct{} // holds the right to restart several tasks
@@ -129,6 +130,7 @@ func New(c Config) (*Runner, error) {
 		stopping:    make(chan struct{}),
 		hurried:     make(chan struct{}),
 		skipDelay:   make(chan struct{}),
+		taken:       make(chan struct{}),
 		tasksEnded:  make(chan struct{}),
 		done:        make(chan struct{}),
 		restartTurn: make(chan struct{}, 1),
@@ -171,6 +173,10 @@ func (r *Runner) Done() <-chan struct{} { return r.done }
 // left to be done, and not because the agent goes and leaves it running.
 func (r *Runner) Finished() bool { return r.finished.Load() }
 
+// Taken is closed when the tasks that an earlier agent has left running can be asked
+// for something.
+func (r *Runner) Taken() <-chan struct{} { return r.taken }
+
 // Dir returns the directory of the allocation.
 func (r *Runner) Dir() *allocdir.Dir { return r.dir }
 
@@ -193,11 +199,10 @@ func (r *Runner) Run(ctx context.Context) {
 		told = r.stopTasks(grace)
 	})
 
-	taken := make(chan struct{})
 	var running sync.WaitGroup
 	running.Go(func() {
 		ready := r.takeOver(grace)
-		close(taken)
+		close(r.taken)
 		r.awaitHooks(live)
 		if ready {
 			r.prepare(live)
@@ -210,7 +215,7 @@ func (r *Runner) Run(ctx context.Context) {
 		}
 	})
 	rest := context.WithoutCancel(ctx)
-	r.watch(rest, taken)
+	r.watch(rest, r.taken)
 	running.Wait()
 	close(r.tasksEnded)
 

@@ -155,13 +155,21 @@ func (h *Host) actor(ctx context.Context, s hook.Scope) (caller, error) {
 	return c, err
 }
 
-// oneTask is who for a call that needs a task.
+// oneTask is who for a call that needs a task, and its process.
 func (h *Host) oneTask(ctx context.Context, s hook.Scope) (caller, error) {
 	c, err := h.who(ctx, s)
 	if err == nil && c.task == "" {
 		return c, fmt.Errorf("%w: name one, for the capability is that of an allocation", hook.ErrNoTask)
 	}
-	return c, err
+	if err != nil {
+		return c, err
+	}
+	select {
+	case <-c.runner.Taken(): // or it would seem not to run
+		return c, nil
+	case <-ctx.Done():
+		return c, ctx.Err()
+	}
 }
 
 // known gives errors of runners the meaning that hooks know.
