@@ -439,7 +439,7 @@ func (t *task) restart(ctx context.Context, r restart) {
 		defer t.mu.Unlock()
 		t.missed = &r
 	case err != nil:
-		t.emit(ctx, failed, fmt.Sprintf("Template failed to restart the task: %v", err))
+		t.emit(ctx, sdk.EventFailed, fmt.Sprintf("Template failed to restart the task: %v", err))
 	}
 }
 
@@ -460,9 +460,6 @@ func (t *task) runScripts(ctx context.Context, scripts []*script) {
 	}
 	wg.Wait()
 }
-
-// failed is the type of an event.
-const failed = "Task hook failed"
 
 func (t *task) runScript(ctx context.Context, s *script) {
 	var result *sdk.ExecResult
@@ -488,7 +485,7 @@ func (t *task) runScript(ctx context.Context, s *script) {
 		return
 	}
 	text := fmt.Sprintf("Template failed to run script %s with arguments: %v. %s", s.Command, s.Args, outcome)
-	t.emit(ctx, failed, text)
+	t.emit(ctx, sdk.EventFailed, text)
 	if s.FailOnError {
 		t.kill(ctx, text)
 	}
@@ -538,7 +535,7 @@ func (t *task) fail(ctx context.Context, err error, starting bool) {
 func (t *task) kill(ctx context.Context, reason string) {
 	err := t.line.call(ctx, func(s sdk.Scope) error { return t.line.host.Kill(ctx, s, reason) })
 	if err != nil && !errors.Is(err, sdk.ErrNoTask) {
-		t.emit(ctx, failed, fmt.Sprintf("%s. The task could not be killed for that: %v", reason, err))
+		t.emit(ctx, sdk.EventFailed, fmt.Sprintf("%s. The task could not be killed for that: %v", reason, err))
 	}
 }
 
