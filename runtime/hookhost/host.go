@@ -15,8 +15,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -176,9 +174,6 @@ func (h *Host) oneTask(ctx context.Context, s hook.Scope) (caller, error) {
 func known(err error) error {
 	if errors.Is(err, allocrunner.ErrNotRunning) || errors.Is(err, allocrunner.ErrTaskNotFound) {
 		return fmt.Errorf("%w: %w", hook.ErrNoTask, err)
-	}
-	if s, ok := status.FromError(err); ok && s.Code() == codes.Unknown {
-		return errors.New(s.Message()) // of the driver, in its own words
 	}
 	return err
 }
