@@ -107,6 +107,12 @@ func (e Entry) DriverName() string {
 	return strings.TrimPrefix(e.Name, DriverPrefix)
 }
 
+// Compare orders entries as a catalog has them: by name, and the builtin of a name
+// first, for of equals the later one wins.
+func (e *Entry) Compare(other *Entry) int {
+	return cmp.Or(strings.Compare(e.Name, other.Name), strings.Compare(e.Path, other.Path))
+}
+
 // SamePlugin reports whether two entries, maybe of two catalogs, are of one plugin.
 func (e Entry) SamePlugin(other Entry) bool {
 	return e.Builtin == other.Builtin && e.Name == other.Name && e.Path == other.Path
@@ -187,11 +193,7 @@ func New(cfg Config) (*Catalog, error) {
 			c.entries = append(c.entries, blocks[name].missing(cfg.Dir))
 		}
 	}
-	// The builtin of a name first: of equals the later one wins.
-	sort.SliceStable(c.entries, func(i, j int) bool {
-		a, b := &c.entries[i], &c.entries[j]
-		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Path, b.Path)) < 0
-	})
+	sort.SliceStable(c.entries, func(i, j int) bool { return c.entries[i].Compare(&c.entries[j]) < 0 })
 	return c, nil
 }
 

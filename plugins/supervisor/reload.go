@@ -1,10 +1,8 @@
 package supervisor
 
 import (
-	"cmp"
 	"context"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
@@ -46,9 +44,7 @@ func (s *Supervisor) setEntries(entries []catalog.Entry) {
 
 // sortLocked brings the slots into the order of a catalog.
 func (s *Supervisor) sortLocked() {
-	slices.SortStableFunc(s.slots, func(a, b *slot) int {
-		return cmp.Or(strings.Compare(a.entry.Name, b.entry.Name), strings.Compare(a.entry.Path, b.entry.Path))
-	})
+	slices.SortStableFunc(s.slots, func(a, b *slot) int { return a.entry.Compare(&b.entry) })
 }
 
 // beginSlots begins the slots that are new, and has those go that are dismissed. The
@@ -58,8 +54,8 @@ func (s *Supervisor) beginSlots(ctx context.Context, wg *sync.WaitGroup) <-chan 
 	defer s.mu.Unlock()
 	for _, sl := range s.slots {
 		switch {
-		case !sl.begun && sl.retired == "":
-			sl.begun, sl.managed = true, true
+		case sl.cancel == nil && sl.retired == "":
+			sl.managed = true
 			var slotCtx context.Context
 			slotCtx, sl.cancel = context.WithCancelCause(ctx)
 			wg.Go(func() { s.runSlot(slotCtx, wg, sl) })

@@ -170,7 +170,6 @@ type slot struct {
 	order  int
 	cancel context.CancelCauseFunc // of its goroutine; nil before it has begun
 
-	begun     bool
 	managed   bool  // its goroutine runs
 	dismissed bool  // it is to go when nobody needs it
 	leaving   bool  // somebody waits for that
