@@ -84,10 +84,13 @@ func (m fileMemory) save(known []acquaintance) error {
 		return err
 	}
 	_, err = file.Write(text)
-	if err := errors.Join(err, file.Close()); err != nil {
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = os.Rename(file.Name(), string(m))
+	}
+	if err != nil {
 		return errors.Join(err, os.Remove(file.Name()))
 	}
-	return os.Rename(file.Name(), string(m))
+	return nil
 }
 
 // memory returns where this agent finds what those before it knew.

@@ -20,7 +20,7 @@ func (a *Agent) HookTrouble(ctx context.Context) (trouble []error) {
 		_, takes, err := a.supervisor.Hook(ctx, rule.Name, time.Time{})
 		switch {
 		case errors.Is(err, supervisor.ErrNoHook):
-			err = fmt.Errorf("%w; give the directory of its program with -plugin-dir, for an agent name it in a plugin block too, or remove the hook block: %s", err, meanwhile)
+			err = fmt.Errorf("%w; %s, or remove the hook block: %s", err, howToBring, meanwhile)
 		case err != nil:
 			err = fmt.Errorf("%w; %s", err, meanwhile)
 		default:

@@ -100,6 +100,9 @@ func (a *Agent) HookUsers(name string) []string {
 	return slices.Sorted(slices.Values(nodes.Users(supervisor.Served{Type: base.TypeHook, Name: name})))
 }
 
+// howToBring is the way out for who names a hook that is not there.
+const howToBring = "give the directory of its program with -plugin-dir, for an agent name it in a plugin block too"
+
 // CheckAttachments tells at which places a canonical job attaches a hook that is
 // not there, at which it is never called, or with a configuration that it does not
 // take; trouble tells which hooks could not be asked. It waits for plugins that are being started.
@@ -116,7 +119,7 @@ func (a *Agent) CheckAttachments(ctx context.Context, job *api.Job) (faults []mo
 		_, takes, err := a.supervisor.Hook(ctx, at.Hook, time.Now().Add(launchPatience))
 		switch {
 		case errors.Is(err, supervisor.ErrNoHook):
-			err = fmt.Errorf("%w; give the directory of its program with -plugin-dir, for an agent name it in a plugin block too, or remove meta %s%s", err, model.HookPrefix, at.Hook)
+			err = fmt.Errorf("%w; %s, or remove meta %s%s", err, howToBring, model.HookPrefix, at.Hook)
 		case err != nil:
 			trouble = append(trouble, err)
 			err = hookplugin.CheckSyntax(at.Config)
