@@ -18,7 +18,10 @@ import (
 // compiler turns a Spec into that of hcldec, and collects what is wrong with it.
 type compiler struct {
 	diags hcl.Diagnostics
+	body  *layout // of the body to which the compiled part belongs
 }
+
+func newCompiler() *compiler { return &compiler{body: newLayout(false)} }
 
 // fault says what is wrong with the part of the spec at path. hcldec panics on
 // most of what is refused here.
@@ -66,13 +69,17 @@ func (c *compiler) compile(s *Spec, path, key string) hcldec.Spec {
 		if name == "" {
 			return c.fault(path, "Missing name in attribute spec", "an argument needs a name.")
 		}
-		return &hcldec.AttrSpec{Name: name, Type: c.typ(s, path), Required: s.required}
+		ty := c.typ(s, path)
+		c.body.addArg(name, ty)
+		return &hcldec.AttrSpec{Name: name, Type: ty, Required: s.required}
 
 	case kindBlockAttrs:
 		if name == "" {
 			return c.fault(path, "Missing name in block_attrs spec", "a block needs a name.")
 		}
-		return &hcldec.BlockAttrsSpec{TypeName: name, ElementType: c.typ(s, path), Required: s.required}
+		ty := c.typ(s, path)
+		c.nestedBody(name, false).every = &ty
+		return &hcldec.BlockAttrsSpec{TypeName: name, ElementType: ty, Required: s.required}
 
 	case kindBlock, kindBlockList, kindBlockSet, kindBlockMap:
 		return c.block(s, path, name)
@@ -105,7 +112,10 @@ func (c *compiler) block(s *Spec, path, name string) hcldec.Spec {
 		return c.fault(path, "Invalid block limits", "%d to %d blocks are out of range.", s.min, s.max)
 	}
 
+	outer := c.body
+	c.body = c.nestedBody(name, s.kind != kindBlock)
 	nested := c.compile(s.nested, path, "")
+	c.body = outer
 	switch s.kind {
 	case kindBlock:
 		return &hcldec.BlockSpec{TypeName: name, Nested: nested, Required: s.required}
@@ -125,6 +135,19 @@ func (c *compiler) block(s *Spec, path, name string) hcldec.Spec {
 		return c.fault(path, "Invalid type in block_map spec", `the type "any" cannot stand in a map of blocks.`)
 	}
 	return &hcldec.BlockMapSpec{TypeName: name, LabelNames: slices.Clone(s.labels), Nested: nested}
+}
+
+// nestedBody returns the layout of the blocks of one type. Two parts of a Spec can
+// read the same blocks.
+func (c *compiler) nestedBody(name string, listed bool) *layout {
+	listed = listed || c.body.listed
+	nested := c.body.blocks[name]
+	if nested == nil {
+		nested = newLayout(listed)
+		c.body.blocks[name] = nested
+	}
+	nested.listed = nested.listed || listed
+	return nested
 }
 
 // typ reads the type expression of s.

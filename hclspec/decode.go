@@ -1,6 +1,7 @@
 package hclspec
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,7 +33,7 @@ func Verbatim(text string) string { return verbatim.Replace(text) }
 // The diagnostics are what a user reads (Messages); their ranges mean nothing.
 // With an error among them the value is unusable.
 func (s *Spec) Decode(config map[string]any, vars func() map[string]cty.Value) (cty.Value, hcl.Diagnostics) {
-	return s.decode(config, func(hcl.Body, hcldec.Spec) map[string]cty.Value {
+	return s.decode(context.Background(), config, func(hcl.Body, hcldec.Spec) map[string]cty.Value {
 		if vars == nil {
 			return nil
 		}
@@ -42,9 +43,9 @@ func (s *Spec) Decode(config map[string]any, vars func() map[string]cty.Value) (
 
 // Check returns what is wrong with a config block whatever its variables will be:
 // each of them may have any value, of any type. The diagnostics are like those of
-// Decode.
-func (s *Spec) Check(config map[string]any) hcl.Diagnostics {
-	_, diags := s.decode(config, func(body hcl.Body, spec hcldec.Spec) map[string]cty.Value {
+// Decode. When ctx ends, they hold its error and mean nothing else.
+func (s *Spec) Check(ctx context.Context, config map[string]any) hcl.Diagnostics {
+	_, diags := s.decode(ctx, config, func(body hcl.Body, spec hcldec.Spec) map[string]cty.Value {
 		vars := make(map[string]cty.Value)
 		for _, variable := range hcldec.Variables(body, spec) {
 			vars[variable.RootName()] = cty.DynamicVal
@@ -57,13 +58,19 @@ func (s *Spec) Check(config map[string]any) hcl.Diagnostics {
 // CheckPart is Check for a config block to which somebody else adds: what is missing
 // is not wrong.
 func (s *Spec) CheckPart(config map[string]any) hcl.Diagnostics {
-	return slices.DeleteFunc(s.Check(config), func(d *hcl.Diagnostic) bool {
+	return slices.DeleteFunc(s.Check(context.Background(), config), func(d *hcl.Diagnostic) bool {
 		noBlock := strings.HasPrefix(d.Summary, "Missing ") && strings.HasSuffix(d.Summary, " block")
 		return noBlock || d.Summary == "Missing required argument" || strings.HasPrefix(d.Summary, "Insufficient ")
 	})
 }
 
-func (s *Spec) decode(config map[string]any, vars func(hcl.Body, hcldec.Spec) map[string]cty.Value) (value cty.Value, diags hcl.Diagnostics) {
+func (s *Spec) decode(ctx context.Context, config map[string]any, vars func(hcl.Body, hcldec.Spec) map[string]cty.Value) (value cty.Value, diags hcl.Diagnostics) {
+	run := &decoding{ctx: ctx}
+	defer func() {
+		if run.fault != nil {
+			value, diags = cty.DynamicVal, hcl.Diagnostics{run.fault}
+		}
+	}()
 	// hcldec takes its spec from a programmer and panics on one whose parts do
 	// not fit together. This one comes from a plugin.
 	defer func() {
@@ -76,7 +83,14 @@ func (s *Spec) decode(config map[string]any, vars func(hcl.Body, hcldec.Spec) ma
 		}
 	}()
 
-	c := &compiler{}
+	if n := CountValues(config); n > MaxValues {
+		return cty.DynamicVal, hcl.Diagnostics{{
+			Severity: hcl.DiagError,
+			Summary:  "Config too large",
+			Detail:   fmt.Sprintf("A config block can hold %d values at most, and this one holds %d.", MaxValues, n),
+		}}
+	}
+	c := newCompiler()
 	spec := c.compile(s, "config", "")
 	if c.diags.HasErrors() {
 		return cty.DynamicVal, c.diags
@@ -101,11 +115,15 @@ func (s *Spec) decode(config map[string]any, vars func(hcl.Body, hcldec.Spec) ma
 	if diags.HasErrors() {
 		return cty.DynamicVal, diags
 	}
-	scope := &hcl.EvalContext{Functions: functions}
-	if refers {
-		scope.Variables = vars(file.Body, spec)
+	if err := ctx.Err(); err != nil {
+		return cty.DynamicVal, hcl.Diagnostics{stopped(err)}
 	}
-	value, diags = hcldec.Decode(file.Body, spec, scope)
+	scope := &hcl.EvalContext{Functions: functions}
+	body := &typedBody{file.Body, c.body, run}
+	if refers {
+		scope.Variables = vars(body, spec)
+	}
+	value, diags = hcldec.Decode(body, spec, scope)
 	for _, d := range diags {
 		// Nobody wrote a JSON object property: it was an argument or a block.
 		if d.Summary == "Extraneous JSON object property" {

@@ -26,7 +26,7 @@ func (s *Spec) Fault() (err error) {
 			err = fmt.Errorf("it does not fit together: %v", r)
 		}
 	}()
-	c := &compiler{}
+	c := newCompiler()
 	spec := c.compile(s, "config", "")
 	if c.diags.HasErrors() {
 		return errors.New(strings.Join(Messages(c.diags), "; "))
@@ -41,7 +41,7 @@ func (s *Spec) defaultFault(path string) error {
 		return nil
 	}
 	if s.kind == kindDefault && s.nested.kind == kindAttr && s.fallback.kind == kindLiteral {
-		c := &compiler{}
+		c := newCompiler()
 		want := c.typ(s.nested, path)
 		value := c.compile(s.fallback, path, "").(*hcldec.LiteralSpec).Value
 		_, err := convert.Convert(value, want)

@@ -93,7 +93,7 @@ func Unmarshal(b []byte, dst any) error {
 	return UnmarshalState(again, dst)
 }
 
-// UnmarshalJSON is Unmarshal for a config that is JSON.
+// UnmarshalJSON is UnmarshalExact for a config that is JSON.
 func UnmarshalJSON(b []byte, dst any) error {
 	decoder := json.NewDecoder(bytes.NewReader(b))
 	decoder.UseNumber()
@@ -105,7 +105,7 @@ func UnmarshalJSON(b []byte, dst any) error {
 	if err != nil {
 		return err
 	}
-	return Unmarshal(encoded, dst)
+	return UnmarshalExact(encoded, dst)
 }
 
 // numbers makes Go's numbers of those of JSON. One that fits into none stays its
@@ -163,18 +163,21 @@ func fit(v any, t reflect.Type) (any, bool) {
 	switch t.Kind() {
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 		if text, ok := v.(string); ok {
-			n, err := strconv.ParseInt(text, 10, 64)
-			return n, err == nil
+			if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+				return n, true
+			}
 		}
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		if text, ok := v.(string); ok {
-			n, err := strconv.ParseUint(text, 10, 64)
-			return n, err == nil
+			if n, err := strconv.ParseUint(text, 10, 64); err == nil {
+				return n, true
+			}
 		}
 	case reflect.Float32, reflect.Float64:
 		if text, ok := v.(string); ok {
-			n, err := strconv.ParseFloat(text, 64)
-			return n, err == nil || errors.Is(err, strconv.ErrRange)
+			if n, err := strconv.ParseFloat(text, 64); err == nil || errors.Is(err, strconv.ErrRange) {
+				return n, true
+			}
 		}
 	case reflect.Slice, reflect.Array:
 		return fitList(v, t.Elem())

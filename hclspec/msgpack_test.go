@@ -263,7 +263,7 @@ func TestUnmarshalJSON(t *testing.T) {
 		Kept  string            `codec:"kept"`
 	}
 	got := config{Kept: "as it was"}
-	text := `{"name":"a","big":9007199254740993,"ratio":0.5,"many":[1,2],"env":[{"A":"1"},{"B":"2"}],"any":{"n":3},"unknown":true}`
+	text := `{"name":"a","big":9007199254740993,"ratio":0.5,"many":[1,2],"env":[{"A":"1"},{"B":"2"}],"any":{"n":3}}`
 	if err := UnmarshalJSON([]byte(text), &got); err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +271,7 @@ func TestUnmarshalJSON(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	for _, text := range []string{``, `{`, `{"big":"much"}`, `{"big":1e99}`} {
+	for _, text := range []string{``, `{`, `{"big":"much"}`, `{"big":1e99}`, `{"unknown":true}`} {
 		if err := UnmarshalJSON([]byte(text), &got); err == nil {
 			t.Errorf("%q is no error, and makes %+v", text, got)
 		}

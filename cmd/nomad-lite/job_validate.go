@@ -45,9 +45,11 @@ func newJobValidateCommand(s *streams) *cobra.Command {
 		Long: `Say what is wrong with a job file, and where.
 
 The job is checked as Nomad checks it, and then for what this build of
-nomad-lite cannot run. What stands in the config blocks of its tasks is compared
-with what the drivers take, and lite_hook_NAME of meta with what the hooks take.
-No agent is asked. Of a job whose tasks wait for each other (lite_after and its
+nomad-lite cannot run, and for what this machine does not have: constraints that
+it does not satisfy, memory. What stands in the config blocks of its tasks is
+compared with what the drivers take, and lite_hook_NAME of meta with what the
+hooks take. The checks are those of nomad-lite run, except that ports may be in
+use. No agent is asked. Of a job whose tasks wait for each other (lite_after and its
 like in meta), the order is shown. FILE is a path, or - for standard input.
 
 Exit codes: 0 when the job can run here, 1 when it cannot.`,
@@ -71,14 +73,14 @@ Exit codes: 0 when the job can run here, 1 when it cannot.`,
 			if err != nil {
 				return err
 			}
-			if err := job.warnOfConsul(s); err != nil {
+			if err := job.warnOfForeground(s); err != nil {
 				return err
 			}
 			runs, err := job.refuse(s, drivers, false)
 			if err != nil {
 				return err
 			}
-			fits, err := job.checkConfigs(cmd.Context(), local, drivers, s)
+			fits, err := job.checkNodeAndConfigs(cmd.Context(), local, drivers, valid && runs, s)
 			if err != nil {
 				return err
 			}

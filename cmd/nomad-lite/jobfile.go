@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
 // jobFileFlags are how a command line says what a job file means. They are
@@ -137,7 +138,7 @@ func (j *jobFile) check(s *streams) (bool, error) {
 	faults := model.Faults(invalid)
 	places := make(hcl.Diagnostics, 0, len(faults))
 	for _, fault := range faults {
-		places = append(places, j.at(fault.Path, fault.Text))
+		places = append(places, j.at(fault.Path, fault.Text+fault.Hint()))
 	}
 	return false, j.writePlaces(s, places)
 }
@@ -156,7 +157,7 @@ func (j *jobFile) placed(refusal error) error {
 	model.Canonicalize(j.job)
 	for _, fault := range model.Faults(model.Validate(j.job)) {
 		if strings.Contains(text, fault.Text) {
-			places = append(places, j.at(fault.Path, fault.Text))
+			places = append(places, j.at(fault.Path, fault.Text+fault.Hint()))
 		}
 	}
 	var b strings.Builder
@@ -166,36 +167,60 @@ func (j *jobFile) placed(refusal error) error {
 	return fmt.Errorf("%w\n%s", refusal, strings.TrimRight(b.String(), "\n"))
 }
 
-// refuse says everything in a canonical job that this build cannot run, with
-// its place in the file: in the foreground, or by an agent, which can wait. The
+// refuse reports everything in a canonical job that this build cannot run, with
+// its place in the file: in the foreground, or on an agent, which can wait. The
 // drivers are the names of those that there are; nil means that they are not known
 // yet. The answer is whether the job can run.
 func (j *jobFile) refuse(s *streams, drivers []string, foreground bool) (bool, error) {
 	known := func(name string) bool { return drivers == nil || slices.Contains(drivers, name) }
-	refusals := slices.DeleteFunc(model.Refusals(j.job, known, drivers...), func(r model.Refusal) bool { return r.Foreground && !foreground })
-	if len(refusals) == 0 {
-		return true, nil
-	}
-	fmt.Fprintln(s.err, "This job cannot run here:")
-	places := make(hcl.Diagnostics, 0, len(refusals))
-	for _, refusal := range refusals {
-		places = append(places, j.at(refusal.Path, refusal.Reason))
-	}
-	return false, jobspec.WriteDiagnostics(s.err, places, j.file.Texts)
+	refusals := slices.DeleteFunc(model.Refusals(j.job, known, drivers...), func(r model.Refusal) bool { return needsAgent(r) && !foreground })
+	return j.report(s, "This job cannot run here:", append(refusals, model.UnknownPorts(j.job)...))
 }
 
-// warnOfConsul names the services for which an agent would wait for Consul, with
-// their places in the file. Most that were written for a cluster name no provider.
-func (j *jobFile) warnOfConsul(s *streams) error {
+// needsAgent reports whether the refused part of a job runs on an agent.
+func needsAgent(r model.Refusal) bool { return r.Foreground && !r.Blocked }
+
+// checkPorts reports port labels that do not exist, for commands that leave all else
+// to an agent: Nomad's API accepts them.
+func (j *jobFile) checkPorts(s *streams) (bool, error) {
+	return j.report(s, "This job cannot run here:", model.UnknownPorts(j.job))
+}
+
+// warnOfForeground reports the parts of a job that only an agent runs.
+func (j *jobFile) warnOfForeground(s *streams) error {
 	var places hcl.Diagnostics
 	for _, refusal := range model.Refusals(j.job, func(string) bool { return true }) {
-		if n := len(refusal.Path); refusal.Foreground && n > 1 && refusal.Path[n-2] == "service" {
-			place := j.at(refusal.Path, refusal.Reason)
+		if needsAgent(refusal) {
+			place := j.at(refusal.Path, "in the foreground (nomad-lite run), "+refusal.Reason)
 			place.Severity = hcl.DiagWarning
 			places = append(places, place)
 		}
 	}
 	return j.writePlaces(s, places)
+}
+
+// checkNode reports the constraints of a valid canonical job that the node does not
+// satisfy, with what the node has instead.
+func (j *jobFile) checkNode(s *streams, heading string, node scheduler.Node) (bool, error) {
+	var unmet []model.Refusal
+	for _, u := range scheduler.UnmetConstraints(j.job, node) {
+		unmet = append(unmet, model.Refusal{Path: u.Path, Reason: u.Err.Error()})
+	}
+	return j.report(s, heading, unmet)
+}
+
+// report prints refusals under a heading, with their places in the file. The answer
+// is whether there are none.
+func (j *jobFile) report(s *streams, heading string, refusals []model.Refusal) (bool, error) {
+	if len(refusals) == 0 {
+		return true, nil
+	}
+	fmt.Fprintln(s.err, heading)
+	places := make(hcl.Diagnostics, 0, len(refusals))
+	for _, refusal := range refusals {
+		places = append(places, j.at(refusal.Path, refusal.Reason))
+	}
+	return false, jobspec.WriteDiagnostics(s.err, places, j.file.Texts)
 }
 
 // drivers are the names of the drivers that the tasks ask for.

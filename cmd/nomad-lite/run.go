@@ -241,17 +241,31 @@ func (r *foregroundRun) run(ctx context.Context) error {
 // checkRoom refuses a job of which not all fits on this machine: in the
 // foreground nobody would come back to the rest.
 func (r *foregroundRun) checkRoom() error {
-	node := r.agent.Node()
-	_, err := scheduler.Place(r.file.job, scheduler.Node{NodeFacts: node.NodeFacts, IP: r.agent.Host().IP}, scheduler.Host{
+	fits, err := r.file.checkRoom(r.streams, r.agent, scheduler.PortFree)
+	if err == nil && !fits {
+		err = errRefused
+	}
+	return err
+}
+
+// checkRoom reports why not all of a valid canonical job fits on the machine of an
+// agent that has nothing to run. The answer is whether it fits.
+func (j *jobFile) checkRoom(s *streams, a *agent.Agent, portFree func(int) bool) (bool, error) {
+	node := scheduler.Node{NodeFacts: a.Node().NodeFacts, IP: a.Host().IP}
+	heading := fmt.Sprintf("job %q does not fit on this machine:", *j.job.ID)
+	if fits, err := j.checkNode(s, heading, node); err != nil || !fits {
+		return false, err
+	}
+	_, err := scheduler.Place(j.job, node, scheduler.Host{
 		NewID:    uuid.NewString,
-		PortFree: scheduler.PortFree,
+		PortFree: portFree,
 		Pick:     rand.IntN,
 		Now:      time.Now,
 	})
 	if err != nil {
-		return refused(fmt.Errorf("job %q does not fit on this machine:\n%w", *r.file.job.ID, err))
+		fmt.Fprintf(s.err, "%s\n%v\n", heading, err)
 	}
-	return nil
+	return err == nil, nil
 }
 
 func instances(job *api.Job) int {

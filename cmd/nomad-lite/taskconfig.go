@@ -15,15 +15,27 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
 )
 
-// checkConfigs compares the config blocks of the tasks with what their drivers
-// take, and says what does not fit. The drivers are the names of those that there
-// are; each is started and asked. The answer is whether all fits.
-func (j *jobFile) checkConfigs(ctx context.Context, plugins localPlugins, drivers []string, s *streams) (good bool, err error) {
+// checkNodeAndConfigs compares the config blocks of the tasks with what their drivers
+// take and, if the job is valid, what the job needs with what this machine has. The
+// drivers are the names of those that there are; each is started and asked. The
+// answer is whether all fits.
+func (j *jobFile) checkNodeAndConfigs(ctx context.Context, plugins localPlugins, drivers []string, valid bool, s *streams) (good bool, err error) {
 	wanted := slices.DeleteFunc(j.drivers(), func(name string) bool { return !slices.Contains(drivers, name) })
-	if len(wanted) == 0 {
+	if len(wanted) == 0 && !valid {
 		return true, nil
 	}
-	asked := withPlugins(ctx, plugins, wanted, func(a *agent.Agent) { good, err = j.askDrivers(ctx, a, wanted, s) })
+	asked := withPlugins(ctx, plugins, append([]string{}, wanted...), func(a *agent.Agent) {
+		if good, err = j.askDrivers(ctx, a, wanted, s); err != nil || !valid {
+			return
+		}
+		if err = a.Ready(ctx); err != nil {
+			return
+		}
+		// A port can be in use by the very job.
+		fits := false
+		fits, err = j.checkRoom(s, a, func(int) bool { return true })
+		good = good && fits
+	})
 	return good, errors.Join(err, asked)
 }
 
@@ -44,7 +56,7 @@ func (j *jobFile) askDrivers(ctx context.Context, a *agent.Agent, wanted []strin
 		if schema == nil {
 			return
 		}
-		for _, text := range hclspec.Messages(schema.Check(task.Config)) {
+		for _, text := range hclspec.Messages(schema.Check(ctx, task.Config)) {
 			path := []string{"group", valueOf(group.Name), "task", task.Name, "config"}
 			faults = append(faults, j.at(path, fmt.Sprintf("Task %q: %s", task.Name, text)))
 		}

@@ -17,30 +17,41 @@ const schemaWait = time.Second
 // take. all is false if a driver is not there, or does not answer: what it takes
 // is not known.
 func (a *API) configFaults(ctx context.Context, job *api.Job) (faults []string, all bool) {
-	ctx, cancel := context.WithTimeout(ctx, schemaWait)
+	wait, cancel := context.WithTimeout(ctx, schemaWait)
 	defer cancel()
-	schemas := make(map[string]*hclspec.Spec)
+	type answer struct {
+		schema *hclspec.Spec
+		err    error
+	}
+	answers := make(map[string]answer)
 	all = true
 	for _, g := range job.TaskGroups {
 		for _, t := range g.Tasks {
-			schema, asked := schemas[t.Driver]
-			if !asked {
-				var err error
-				if schema, err = a.config.Node.TaskConfigSchema(ctx, t.Driver); err != nil {
-					a.logger.Debug("config blocks not checked", "driver", t.Driver, "error", err)
-				}
-				schemas[t.Driver] = schema
+			if ctx.Err() != nil { // the client is gone
+				return nil, false
 			}
-			if schema == nil {
+			driver, asked := answers[t.Driver]
+			if !asked {
+				driver.schema, driver.err = a.config.Node.TaskConfigSchema(wait, t.Driver)
+				answers[t.Driver] = driver
+				if driver.err != nil {
+					a.logger.Debug("config blocks not checked", "driver", t.Driver, "error", driver.err)
+				}
+			}
+			if driver.err != nil {
 				all = false
 				continue
 			}
-			for _, text := range hclspec.Messages(schema.Check(t.Config)) {
+			schema := driver.schema
+			if schema == nil {
+				continue // the driver has no schema, and takes every block
+			}
+			for _, text := range hclspec.Messages(schema.Check(ctx, t.Config)) {
 				faults = append(faults, fmt.Sprintf("Task group %s, task %s: driver %s: config: %s", val(g.Name), t.Name, t.Driver, text))
 			}
 		}
 	}
-	return faults, all
+	return faults, all && ctx.Err() == nil
 }
 
 // configWarnings are the same for a job that is taken all the same: another

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
 )
 
 // Refusal is one part of a job that this build cannot run.
@@ -18,6 +20,8 @@ type Refusal struct {
 	// Foreground says that the job is at home on an agent, which waits: for the
 	// clock, for a dispatch, for the node to become another one.
 	Foreground bool
+	// Blocked says that an agent accepts the job, and never places it.
+	Blocked bool
 }
 
 // Refusals returns what of a canonical job a run in the foreground cannot do, in
@@ -34,7 +38,7 @@ func Refusals(job *api.Job, hasDriver func(name string) bool, drivers ...string)
 	r.job(job)
 	all := make([]Refusal, 0, len(*r.faults))
 	for _, f := range *r.faults {
-		all = append(all, Refusal{Path: f.Path, Reason: f.Text, Foreground: f.foreground})
+		all = append(all, Refusal{Path: f.Path, Reason: f.Text, Foreground: f.foreground, Blocked: f.blocked})
 	}
 	return all
 }
@@ -105,7 +109,8 @@ func refuseServices(r *report, services []*api.Service) {
 		case s.Connect != nil:
 			notBuilt(at.at("connect"), "Consul Connect", "there is no Consul here, remove the connect block")
 		case s.Provider == api.ServiceProviderConsul:
-			at.add("service %q would be registered with Consul, the provider when none is named, and there is no Consul here: write provider = \"nomad\" to have it registered here, or remove the service block", s.Name).foreground = true
+			fault := at.add("service %q would be registered with Consul, the provider when none is named, and there is no Consul here: write provider = \"nomad\" to have it registered here, or remove the service block", s.Name)
+			fault.foreground, fault.blocked = true, true
 		}
 	}
 }
@@ -113,6 +118,9 @@ func refuseServices(r *report, services []*api.Service) {
 func (r *refusals) task(at *report, t *api.Task) {
 	if t.Driver != "" && !r.hasDriver(t.Driver) {
 		at.at("driver").add("%s", r.missingDriver(t.Driver))
+	}
+	if n := hclspec.CountValues(t.Config); n > hclspec.MaxValues {
+		at.at("config").add("the config block holds %d values, and %d are allowed: put long lists into a file that the task reads", n, hclspec.MaxValues)
 	}
 	refuseServices(at, t.Services)
 	for i, m := range t.VolumeMounts {

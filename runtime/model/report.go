@@ -19,6 +19,8 @@ type Fault struct {
 
 	causes     []*Fault
 	foreground bool // see Refusal
+	blocked    bool // see Refusal
+	hint       func() string
 }
 
 // Error returns the text, with the causes below it in the list format that
@@ -32,6 +34,15 @@ func (f *Fault) Error() string {
 		return list
 	}
 	return f.Text + " " + list
+}
+
+// Hint says what the author may have meant, as a continuation of the text. It is no
+// part of the error.
+func (f *Fault) Hint() string {
+	if f.hint == nil {
+		return ""
+	}
+	return f.hint()
 }
 
 // Unwrap returns the faults one level below.

@@ -54,19 +54,62 @@ func feasible(job *api.Job, g *api.TaskGroup, node Node, jobCount, groupCount in
 			errs = append(errs, &filteredError{"missing drivers", fmt.Errorf("task %q: driver %q is not there, or is not healthy", t.Name, t.Driver)})
 		}
 	}
-	check := func(constraints []*api.Constraint, count int) {
-		for _, c := range constraints {
-			if err := satisfied(c, node, count); err != nil {
-				errs = append(errs, &filteredError{constraintText(c), err})
-			}
+	check := func(path []string, constraints []*api.Constraint, count int) {
+		for _, u := range unmet(path, constraints, node, count) {
+			errs = append(errs, &filteredError{u.text, u.Err})
 		}
 	}
-	check(job.Constraints, jobCount)
-	check(g.Constraints, groupCount)
+	check(nil, job.Constraints, jobCount)
+	check(nil, g.Constraints, groupCount)
 	for _, t := range g.Tasks {
-		check(t.Constraints, 1)
+		check(nil, t.Constraints, 1)
 	}
 	return errors.Join(errs...)
+}
+
+// UnmetConstraint is a constraint of a job that a node does not satisfy.
+type UnmetConstraint struct {
+	// Path leads to what was written, in the form of model.Fault.Path.
+	Path []string
+	// Err says what the node has instead, and what to do.
+	Err error
+
+	text string // as the metrics name it
+}
+
+// UnmetConstraints returns the constraints of a valid canonical job, its
+// datacenters and its node pool that the node does not satisfy if all allocations
+// of the job are to run on it.
+func UnmetConstraints(job *api.Job, node Node) []UnmetConstraint {
+	var all []UnmetConstraint
+	if err := eligible(job, node); err != nil {
+		all = append(all, UnmetConstraint{Path: []string{"datacenters"}, Err: err})
+	}
+	total := 0
+	for _, g := range job.TaskGroups {
+		total += *g.Count
+	}
+	all = append(all, unmet(nil, job.Constraints, node, total)...)
+	for _, g := range job.TaskGroups {
+		path := []string{"group", *g.Name}
+		all = append(all, unmet(path, g.Constraints, node, *g.Count)...)
+		for _, t := range g.Tasks {
+			all = append(all, unmet(append(slices.Clip(path), "task", t.Name), t.Constraints, node, 1)...)
+		}
+	}
+	return all
+}
+
+// unmet returns those of the constraints of the block at path that do not hold for
+// a number of allocations.
+func unmet(path []string, constraints []*api.Constraint, node Node, count int) []UnmetConstraint {
+	var all []UnmetConstraint
+	for i, c := range constraints {
+		if err := satisfied(c, node, count); err != nil {
+			all = append(all, UnmetConstraint{append(slices.Clip(path), "constraint", strconv.Itoa(i)), err, constraintText(c)})
+		}
+	}
+	return all
 }
 
 // satisfied checks one constraint for a number of allocations that are all to

@@ -1,0 +1,125 @@
+package hclspec
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/hcl/v2/hcldec"
+	hcljson "github.com/hashicorp/hcl/v2/json"
+	"github.com/zclconf/go-cty/cty"
+)
+
+// commandSpec is what a driver that runs commands takes.
+var commandSpec = Object(map[string]*Spec{
+	"command": Attr("command", "string", true),
+	"args":    Attr("args", "list(string)", false),
+	"env":     BlockAttrs("env", "list(string)", false),
+	"mount":   BlockList("mount", Object(map[string]*Spec{"options": Attr("options", "list(string)", false), "any": Attr("any", "any", false)}), 0, 0),
+	"label":   Default(Attr("label", "list(string)", false), Literal(`["none"]`)),
+})
+
+func arguments(n int) []any {
+	args := make([]any, n)
+	for i := range args {
+		args[i] = fmt.Sprint("argument-", i)
+	}
+	return args
+}
+
+// A tuple would be compared element by element with itself.
+func TestDecoderSeesListsInsteadOfTuples(t *testing.T) {
+	c := newCompiler()
+	spec := c.compile(commandSpec, "config", "")
+	file, diags := hcljson.Parse([]byte(`{"command": "x", "args": ["a", "b"], "label": ["a"], "env": {"A": ["a"]}, "mount": [{"options": ["a", "b"]}]}`), "config")
+	if diags.HasErrors() {
+		t.Fatal(diags)
+	}
+	body := &typedBody{file.Body, c.body, &decoding{ctx: t.Context()}}
+	content, diags := body.Content(hcldec.ImpliedSchema(spec))
+	if diags.HasErrors() {
+		t.Fatal(diags)
+	}
+	list := cty.List(cty.String)
+	for _, name := range []string{"args", "label"} {
+		if val, _ := content.Attributes[name].Expr.Value(nil); !val.Type().Equals(list) {
+			t.Errorf("%s: the decoder sees %s", name, val.Type().FriendlyName())
+		}
+	}
+	for _, block := range content.Blocks {
+		attrs, _ := block.Body.JustAttributes()
+		if block.Type == "mount" {
+			nested, _ := block.Body.Content(hcldec.ImpliedSchema(hcldec.ChildBlockTypes(spec)["mount"]))
+			attrs = nested.Attributes
+		}
+		for name, attr := range attrs {
+			if val, _ := attr.Expr.Value(nil); !val.Type().Equals(list) {
+				t.Errorf("%s.%s: the decoder sees %s", block.Type, name, val.Type().FriendlyName())
+			}
+		}
+	}
+	if len(content.Blocks) != 2 {
+		t.Errorf("got %d blocks", len(content.Blocks))
+	}
+}
+
+func TestConfigLimits(t *testing.T) {
+	blocks, anys := make([]any, maxBlocks+1), make([]any, 2)
+	for i := range blocks {
+		blocks[i] = map[string]any{}
+	}
+	for i := range anys {
+		anys[i] = map[string]any{"any": arguments(maxAny/2 + i)}
+	}
+	for _, c := range []struct {
+		name   string
+		config map[string]any
+		want   string // empty: the config is good
+	}{
+		{"the most arguments", map[string]any{"command": "x", "args": arguments(MaxValues - 3)}, ""},
+		{"one argument more", map[string]any{"command": "x", "args": arguments(MaxValues - 2)},
+			"Config too large: A config block can hold 100000 values at most, and this one holds 100001."},
+		{"the most blocks", map[string]any{"command": "x", "mount": blocks[:maxBlocks]}, ""},
+		{"one block more", map[string]any{"command": "x", "mount": blocks}, `Too many mount blocks: No more than 1000 "mount" blocks are allowed.`},
+		{"values of any type in blocks", map[string]any{"command": "x", "mount": anys[:1]}, ""},
+		{"too many values of any type in blocks", map[string]any{"command": "x", "mount": anys}, `Incorrect attribute value type: Inappropriate value for attribute "any": `},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := strings.Join(Messages(commandSpec.Check(t.Context(), c.config)), "; ")
+			if (c.want == "") != (got == "") || !strings.HasPrefix(got, c.want) {
+				t.Errorf("got %.200q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestCheckEndsWithContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	diags := commandSpec.Check(ctx, map[string]any{"args": arguments(10)})
+	if got := Messages(diags); len(got) != 1 || got[0] != "Config not read: context canceled" {
+		t.Errorf("got %q", got)
+	}
+	// Between two arguments, too.
+	a := &argument{run: &decoding{ctx: ctx}}
+	if val, _ := a.Value(nil); val != cty.DynamicVal || a.run.fault == nil {
+		t.Errorf("the argument was evaluated: %#v", val)
+	}
+}
+
+// BenchmarkCheckArgs shows how the time of a check grows with the number of
+// arguments.
+func BenchmarkCheckArgs(b *testing.B) {
+	for _, n := range []int{1000, 10_000, MaxValues - 3} {
+		config := map[string]any{"command": "x", "args": arguments(n)}
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			for b.Loop() {
+				if diags := commandSpec.Check(b.Context(), config); diags.HasErrors() {
+					b.Fatal(diags)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/argument")
+		})
+	}
+}

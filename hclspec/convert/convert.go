@@ -1,0 +1,281 @@
+package convert
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/zclconf/go-cty/cty"
+	"github.com/zclconf/go-cty/cty/convert"
+)
+
+// maxTypes bounds the different types, with the types inside of them, of the
+// elements of one list or map whose element type is not given. To find the common
+// type takes quadratic time in the number of types.
+const maxTypes = 200
+
+// maxUnprepared is how many values may be in a value that go-cty converts alone where
+// the wanted type leaves types open. There the result of go-cty can depend on what
+// empty collections the value has.
+const maxUnprepared = 1000
+
+var errTypes = fmt.Errorf("the elements have too many different types: %d are allowed", maxTypes)
+
+// Convert returns val as a value of the type want, or the error of go-cty.
+func Convert(val cty.Value, want cty.Type) (cty.Value, error) {
+	prepared, err := Prepare(val, want)
+	if err != nil {
+		return cty.NilVal, err
+	}
+	return convert.Convert(prepared, want)
+}
+
+// Prepare converts the tuples and objects inside of val, as far as that is
+// possible, so that the conversion of the result to the type want takes linear
+// time. What cannot be converted is left as it is: the conversion of the result
+// fails with the same error as that of val. An error of Prepare is one of the
+// conversion.
+func Prepare(val cty.Value, want cty.Type) (cty.Value, error) {
+	if val == cty.NilVal || want == cty.NilType || val.ContainsMarked() {
+		return val, nil
+	}
+	if want.HasDynamicTypes() && Weigh(val.Type()) <= maxUnprepared {
+		return val, nil
+	}
+	return prepare(val, want)
+}
+
+func prepare(val cty.Value, want cty.Type) (cty.Value, error) {
+	ty := val.Type()
+	if !val.IsKnown() || val.IsNull() || ty.IsPrimitiveType() || want.IsPrimitiveType() || want == cty.DynamicPseudoType || ty.Equals(want) {
+		return val, nil
+	}
+	switch {
+	case (want.IsListType() || want.IsSetType()) && ty.IsTupleType():
+		elems, same, err := prepareCollection(values(val), want)
+		switch {
+		case err != nil:
+			return cty.NilVal, err
+		case !same:
+			return cty.TupleVal(elems), nil
+		case want.IsSetType():
+			return cty.SetVal(elems), nil
+		}
+		return cty.ListVal(elems), nil
+	case want.IsMapType() && ty.IsObjectType():
+		attrs := val.AsValueMap()
+		names := slices.Sorted(maps.Keys(attrs))
+		elems, same, err := prepareCollection(inOrder(attrs, names), want)
+		switch {
+		case err != nil:
+			return cty.NilVal, err
+		case !same:
+			return cty.ObjectVal(byName(names[:len(elems)], elems)), nil
+		}
+		return cty.MapVal(byName(names, elems)), nil
+	case want.IsTupleType() && ty.IsTupleType() && ty.Length() == want.Length():
+		elems, err := prepareEach(values(val), want.TupleElementType)
+		if err != nil {
+			return cty.NilVal, err
+		}
+		return cty.TupleVal(elems), nil
+	case want.IsObjectType() && ty.IsObjectType():
+		attrs := val.AsValueMap()
+		for _, name := range slices.Sorted(maps.Keys(attrs)) {
+			if !want.HasAttribute(name) {
+				continue
+			}
+			attr, err := prepare(attrs[name], want.AttributeType(name))
+			if err != nil {
+				return cty.NilVal, err
+			}
+			attrs[name] = attr
+		}
+		return cty.ObjectVal(attrs), nil
+	}
+	return val, nil
+}
+
+// prepareCollection prepares the elements of a value that is to become the
+// collection want. same is false when they do not get the same type, and when there
+// are none: go-cty decides what the type of an empty collection is.
+func prepareCollection(elems []cty.Value, want cty.Type) (prepared []cty.Value, same bool, err error) {
+	elems, err = prepareEach(elems, func(int) cty.Type { return want.ElementType() })
+	if err != nil || len(elems) == 0 {
+		return elems, false, err
+	}
+	converted := elems
+	if elem := want.ElementType(); elem != cty.DynamicPseudoType {
+		if converted, same = convertEach(elems, elem); !same {
+			return elems, false, nil
+		}
+		if !elem.HasDynamicTypes() {
+			return converted, true, nil
+		}
+	}
+	samples, weight := distinct(converted)
+	if len(samples) == 1 {
+		return converted, true, nil
+	}
+	if !unified(want) {
+		return elems, false, nil // go-cty refuses it at once
+	}
+	if weight > maxTypes {
+		return nil, false, errTypes
+	}
+	types := make([]cty.Type, len(samples))
+	for i, sample := range samples {
+		types[i] = sample.Type()
+	}
+	if ty, _ := convert.UnifyUnsafe(types); ty != cty.NilType && ty != cty.DynamicPseudoType {
+		if converted, same = convertEach(converted, ty); same && cty.CanListVal(converted) {
+			return converted, true, nil
+		}
+	}
+	if convertible(samples, want) {
+		return nil, false, errTypes
+	}
+	// The conversion of all elements fails as that of these, only slower.
+	return samples, false, nil
+}
+
+// unified reports whether go-cty looks for a common type of the converted elements
+// of a collection.
+func unified(collection cty.Type) bool {
+	elem := collection.ElementType()
+	return elem == cty.DynamicPseudoType || collection.IsListType() ||
+		collection.IsMapType() && (elem.IsCollectionType() || elem.IsObjectType())
+}
+
+// convertible reports whether go-cty converts the elements to the collection want.
+func convertible(elems []cty.Value, want cty.Type) bool {
+	val := cty.TupleVal(elems)
+	if want.IsMapType() {
+		attrs := make(map[string]cty.Value, len(elems))
+		for i, elem := range elems {
+			attrs[strconv.Itoa(i)] = elem
+		}
+		val = cty.ObjectVal(attrs)
+	}
+	_, err := convert.Convert(val, want)
+	return err == nil
+}
+
+func values(val cty.Value) []cty.Value {
+	elems := make([]cty.Value, 0, val.LengthInt())
+	for it := val.ElementIterator(); it.Next(); {
+		_, elem := it.Element()
+		elems = append(elems, elem)
+	}
+	return elems
+}
+
+func inOrder(attrs map[string]cty.Value, names []string) []cty.Value {
+	vals := make([]cty.Value, len(names))
+	for i, name := range names {
+		vals[i] = attrs[name]
+	}
+	return vals
+}
+
+func byName(names []string, vals []cty.Value) map[string]cty.Value {
+	attrs := make(map[string]cty.Value, len(names))
+	for i, name := range names {
+		attrs[name] = vals[i]
+	}
+	return attrs
+}
+
+// prepareEach prepares the elements in place.
+func prepareEach(elems []cty.Value, want func(i int) cty.Type) ([]cty.Value, error) {
+	for i, elem := range elems {
+		var err error
+		if elems[i], err = prepare(elem, want(i)); err != nil {
+			return nil, err
+		}
+	}
+	return elems, nil
+}
+
+// convertEach returns converted copies of the elements. ok is false when one of them
+// cannot be converted.
+func convertEach(elems []cty.Value, want cty.Type) (converted []cty.Value, ok bool) {
+	converted = make([]cty.Value, len(elems))
+	for i, elem := range elems {
+		val, err := convert.Convert(elem, want)
+		if err != nil {
+			return nil, false
+		}
+		if val.IsNull() {
+			val = cty.NullVal(val.Type().WithoutOptionalAttributesDeep())
+		}
+		converted[i] = val
+	}
+	return converted, true
+}
+
+// distinct returns the first element of each type, and how many types there are
+// with those inside of them. It stops when these are too many.
+func distinct(elems []cty.Value) (samples []cty.Value, weight int) {
+	for _, elem := range elems {
+		ty := elem.Type()
+		if slices.ContainsFunc(samples, func(sample cty.Value) bool { return sample.Type().Equals(ty) }) {
+			continue
+		}
+		samples = append(samples, elem)
+		if weight += Weigh(ty); weight > maxTypes && len(samples) > 1 {
+			break
+		}
+	}
+	return samples, weight
+}
+
+// Weigh counts the types of which a type consists.
+func Weigh(ty cty.Type) int {
+	n := 1
+	switch {
+	case ty.IsCollectionType():
+		n += Weigh(ty.ElementType())
+	case ty.IsTupleType():
+		for _, elem := range ty.TupleElementTypes() {
+			n += Weigh(elem)
+		}
+	case ty.IsObjectType():
+		for _, attr := range ty.AttributeTypes() {
+			n += Weigh(attr)
+		}
+	}
+	return n
+}
+
+// Expression returns the expression of the named attribute with values that are
+// prepared for the type want. A value that cannot be converted is unknown, and its
+// diagnostic is worded like that of hcldec.
+func Expression(expr hcl.Expression, name string, want cty.Type) hcl.Expression {
+	return &expression{expr, name, want}
+}
+
+type expression struct {
+	hcl.Expression
+	name string
+	want cty.Type
+}
+
+func (e *expression) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
+	val, diags := e.Expression.Value(ctx)
+	prepared, err := Prepare(val, e.want)
+	if err == nil {
+		return prepared, diags
+	}
+	return cty.DynamicVal, append(diags, &hcl.Diagnostic{
+		Severity: hcl.DiagError,
+		Summary:  "Incorrect attribute value type",
+		Detail:   fmt.Sprintf("Inappropriate value for attribute %q: %s.", e.name, err),
+		Subject:  e.Range().Ptr(),
+	})
+}
+
+// UnwrapExpression lets static analysis see the original expression.
+func (e *expression) UnwrapExpression() hcl.Expression { return e.Expression }

@@ -1,0 +1,213 @@
+package hclspec
+
+import (
+	"encoding"
+	"fmt"
+	"math"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/go-msgpack/v2/codec"
+)
+
+// UnmarshalExact is Unmarshal that loses nothing: a key for which a struct has no field,
+// or a value that does not fit its field, is an error that names both. Nothing is
+// decoded then.
+func UnmarshalExact(b []byte, dst any) error {
+	t := reflect.TypeOf(dst)
+	if t == nil || t.Kind() != reflect.Pointer || len(b) == 0 {
+		return Unmarshal(b, dst)
+	}
+	var loose any
+	if err := UnmarshalState(b, &loose); err != nil {
+		return err
+	}
+	loose, _ = fit(loose, t)
+	if err := mismatch(nil, loose, t.Elem()); err != nil {
+		return err
+	}
+	return Unmarshal(b, dst)
+}
+
+// ownDecoders are implemented by types that decode themselves: what they accept is not
+// known.
+var ownDecoders = []reflect.Type{
+	reflect.TypeFor[codec.Selfer](), reflect.TypeFor[encoding.BinaryUnmarshaler](),
+}
+
+// mismatch returns an error if decoding v into a value of type t would lose something
+// or fail. path leads to v from the start of the config.
+func mismatch(path []string, v any, t reflect.Type) error {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if v == nil || t.Kind() == reflect.Interface ||
+		slices.ContainsFunc(ownDecoders, func(own reflect.Type) bool { return reflect.PointerTo(t).Implements(own) }) {
+		return nil
+	}
+	does := func(fits bool) error {
+		if fits {
+			return nil
+		}
+		return fmt.Errorf("%s is %s, which does not fit %s", place(path), describe(v), typeName(t))
+	}
+	switch t.Kind() {
+	case reflect.Bool:
+		_, ok := v.(bool)
+		return does(ok)
+	case reflect.String:
+		return does(isText(v))
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		n, ok := signed(v)
+		return does(ok && !reflect.Zero(t).OverflowInt(n))
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		n, ok := unsigned(v)
+		return does(ok && !reflect.Zero(t).OverflowUint(n))
+	case reflect.Float32, reflect.Float64:
+		switch v.(type) {
+		case int64, uint64, float32, float64:
+			return nil
+		}
+		return does(false)
+	case reflect.Slice, reflect.Array:
+		if isText(v) && t.Elem().Kind() == reflect.Uint8 {
+			return nil
+		}
+		list, ok := v.([]any)
+		if !ok || t.Kind() == reflect.Array && len(list) > t.Len() {
+			return does(false)
+		}
+		for i, elem := range list {
+			if err := mismatch(append(path, strconv.Itoa(i)), elem, t.Elem()); err != nil {
+				return err
+			}
+		}
+		return nil
+	case reflect.Map:
+		m, ok := v.(map[string]any)
+		if !ok {
+			return does(false)
+		}
+		for _, key := range sortedKeys(m) {
+			if err := mismatch(append(path, key), m[key], t.Elem()); err != nil {
+				return err
+			}
+		}
+		return nil
+	case reflect.Struct:
+		m, ok := v.(map[string]any)
+		if !ok {
+			return does(false)
+		}
+		fields := fieldsOf(t)
+		for _, key := range sortedKeys(m) {
+			field, ok := fields[key]
+			if !ok {
+				return fmt.Errorf("%s has no field in %s: add one with the tag `codec:%q`", place(append(path, key)), typeName(t), key)
+			}
+			if err := mismatch(append(path, key), m[key], field); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return does(false)
+}
+
+// fieldsOf returns the types of the fields that a struct is decoded into, by key.
+func fieldsOf(t reflect.Type) map[string]reflect.Type {
+	fields := map[string]reflect.Type{}
+	for i := range t.NumField() {
+		field := t.Field(i)
+		name, _, _ := strings.Cut(field.Tag.Get("codec"), ",")
+		embedded := field.Type
+		if embedded.Kind() == reflect.Pointer {
+			embedded = embedded.Elem()
+		}
+		switch {
+		case name == "-":
+		case name == "" && field.Anonymous && embedded.Kind() == reflect.Struct:
+			for key, deeper := range fieldsOf(embedded) {
+				if _, nearer := fields[key]; !nearer {
+					fields[key] = deeper
+				}
+			}
+		case !field.IsExported():
+		case name == "":
+			fields[field.Name] = field.Type
+		default:
+			fields[name] = field.Type
+		}
+	}
+	return fields
+}
+
+func sortedKeys(m map[string]any) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func place(path []string) string {
+	if len(path) == 0 {
+		return "the config"
+	}
+	return strconv.Quote(strings.Join(path, "."))
+}
+
+func typeName(t reflect.Type) string {
+	if t.Kind() == reflect.Struct && t.Name() == "" {
+		return "the Go struct" // the text of its type would be its whole declaration
+	}
+	return fmt.Sprintf("the Go type %v", t)
+}
+
+func isText(v any) bool {
+	switch v.(type) {
+	case string, []byte:
+		return true
+	}
+	return false
+}
+
+func signed(v any) (int64, bool) {
+	switch n := v.(type) {
+	case int64:
+		return n, true
+	case uint64:
+		return int64(n), n <= math.MaxInt64
+	}
+	return 0, false
+}
+
+func unsigned(v any) (uint64, bool) {
+	switch n := v.(type) {
+	case int64:
+		return uint64(n), n >= 0
+	case uint64:
+		return n, true
+	}
+	return 0, false
+}
+
+// describe names a value without its text, which may be a secret.
+func describe(v any) string {
+	switch v := v.(type) {
+	case bool:
+		return "a bool"
+	case int64, uint64:
+		return fmt.Sprintf("the number %d", v)
+	case float32, float64:
+		return fmt.Sprintf("the number %v", v)
+	case []any:
+		return "a list"
+	case map[string]any:
+		return "an object"
+	}
+	return "a string"
+}

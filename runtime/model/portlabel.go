@@ -1,0 +1,114 @@
+package model
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// UnknownPorts returns the services and checks of the groups of a job that
+// name a port label which the network of their group does not have. Nomad accepts
+// them and registers the service without a port. A number is a port, and what a
+// label with ${…} becomes is known only when the task starts.
+//
+// Services of tasks are checked by Validate.
+func UnknownPorts(job *api.Job) []Refusal {
+	var all []Refusal
+	for _, g := range job.TaskGroups {
+		if g == nil {
+			continue
+		}
+		known := portLabels(g, &api.Task{})
+		for i, s := range g.Services {
+			if s == nil {
+				continue
+			}
+			path := []string{"group", val(g.Name), "service", index(i)}
+			if reason := unknownPort(fmt.Sprintf("service %q", s.Name), s.PortLabel, known); reason != "" {
+				all = append(all, Refusal{Path: append(slices.Clip(path), "port"), Reason: reason})
+			}
+			for k, c := range s.Checks {
+				if c.PortLabel == s.PortLabel {
+					continue
+				}
+				if reason := unknownPort(fmt.Sprintf("check %q of service %q", c.Name, s.Name), c.PortLabel, known); reason != "" {
+					all = append(all, Refusal{Path: append(slices.Clip(path), "check", index(k), "port"), Reason: reason})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// unknownPort returns why the label names no port, or nothing.
+func unknownPort(what, label string, known map[string]bool) string {
+	if label == "" || numeric(label) || strings.Contains(label, "${") || known[label] {
+		return ""
+	}
+	return fmt.Sprintf("%s: port label %q does not exist%s", what, label, portHint(label, known))
+}
+
+// maxHints and maxHintLength bound the labels that are compared with an unknown one.
+const (
+	maxHints      = 100
+	maxHintLength = 100
+)
+
+// portHint says which label may be meant.
+func portHint(label string, known map[string]bool) string {
+	labels := slices.Sorted(maps.Keys(known))
+	labels = labels[:min(len(labels), maxHints)]
+	if len(labels) == 0 {
+		return fmt.Sprintf(": the group has no ports, write port %q {} in its network block", label)
+	}
+	if near := nearest(label, labels); near != "" {
+		return fmt.Sprintf(". Did you mean %q?", near)
+	}
+	for i, l := range labels {
+		labels[i] = fmt.Sprintf("%q", l)
+	}
+	return ": the group has " + strings.Join(labels, ", ")
+}
+
+// nearest returns the name that differs from the given one in the fewest letters, or
+// nothing if all differ in more than two, and more than a third, of them.
+func nearest(name string, names []string) string {
+	if len(name) > maxHintLength {
+		return ""
+	}
+	best, least := "", max(len(name)/3, 2)+1
+	for _, n := range names {
+		if len(n) > maxHintLength {
+			continue
+		}
+		if d := distance(name, n); d < least && d < len(n) {
+			best, least = n, d
+		}
+	}
+	return best
+}
+
+// distance is how many letters must be added, removed or replaced to make the one
+// text the other.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j+1]+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
+}
