@@ -9,7 +9,9 @@ import (
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/gohcl"
 	"github.com/zclconf/go-cty/cty"
-	"github.com/zclconf/go-cty/cty/convert"
+	"github.com/zclconf/go-cty/cty/gocty"
+
+	"github.com/nomad-lite/nomad-lite/hclspec/convert"
 )
 
 func unsuitable(reason string, expr hcl.Expression) *hcl.Diagnostic {
@@ -36,7 +38,16 @@ func (d *decoder) attribute(expr hcl.Expression, field reflect.Value) hcl.Diagno
 		field.Set(reflect.ValueOf(&duration))
 		return diags
 	}
-	return gohcl.DecodeExpression(expr, d.ctx, field.Addr().Interface())
+	return decodeExpression(expr, d.ctx, field.Addr().Interface())
+}
+
+// decodeExpression decodes an expression into target in time that is linear in the
+// length of a list.
+func decodeExpression(expr hcl.Expression, ctx *hcl.EvalContext, target any) hcl.Diagnostics {
+	if ty, err := gocty.ImpliedType(target); err == nil && !ty.IsPrimitiveType() {
+		expr = convert.Expression(expr, "", ty)
+	}
+	return gohcl.DecodeExpression(expr, ctx, target)
 }
 
 // duration accepts the text of a Go duration, or a whole number of
@@ -118,7 +129,7 @@ func (d *decoder) openBlock(body hcl.Body, field reflect.Value, path []string) h
 	for _, attr := range attributesInOrder(attrs) {
 		d.ranges.add(join(path, attr.Name), attr.Range)
 		val := reflect.New(field.Type().Elem())
-		diags = append(diags, gohcl.DecodeExpression(attr.Expr, scoped.ctx, val.Interface())...)
+		diags = append(diags, decodeExpression(attr.Expr, scoped.ctx, val.Interface())...)
 		out.SetMapIndex(reflect.ValueOf(attr.Name), val.Elem())
 	}
 	field.Set(out)

@@ -43,8 +43,8 @@ func (d *decoder) job(block *hcl.Block, body hcl.Body) (*api.Job, hcl.Diagnostic
 type extension struct {
 	attrs  []hcl.AttributeSchema
 	blocks []hcl.BlockHeaderSchema
-	// own is an attribute of the type that after decodes itself.
-	own string
+	// own are the attributes of the type that after decodes itself.
+	own []string
 	// before runs ahead of the fields of the type, to set defaults.
 	before func(target any)
 	// after runs when the fields are set, with the content of the body.
@@ -66,8 +66,12 @@ func (d *decoder) fill(body hcl.Body, target reflect.Value, path []string) hcl.D
 	content, diags := body.Content(withMapAttributes(schema, t))
 	inFileOrder(diags)
 	for _, f := range p.attrs {
-		if attr := content.Attributes[f.name]; attr != nil && f.name != ext.own {
-			d.ranges.add(join(path, f.name), attr.Range)
+		attr := content.Attributes[f.name]
+		if attr == nil {
+			continue
+		}
+		d.ranges.add(join(path, f.name), attr.Range)
+		if !slices.Contains(ext.own, f.name) {
 			diags = append(diags, d.attribute(attr.Expr, target.Field(f.field))...)
 		}
 	}

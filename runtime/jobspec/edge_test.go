@@ -171,7 +171,7 @@ func TestNumberedEdgeCases(t *testing.T) {
 		{name: "JS-13 any is no type", text: "variable \"x\" {\n type = any\n}\njob \"j\" {}\n",
 			errors: []string{`Invalid type specification; The keyword "any" cannot be used in this type specification: an exact type is required.`}},
 		{name: "JS-14 an unset variable", text: "variable \"x\" {}\njob \"j\" {}\n",
-			errors: []string{`<nil>: Unset variable "x"; A used variable must be set or have a default value; see https://developer.hashicorp.com/nomad/docs/reference/hcl2/variables  for details.`}},
+			errors: []string{`in.hcl:1,1-13: Unset variable "x"; A used variable must be set or have a default value; see https://developer.hashicorp.com/nomad/docs/reference/hcl2/variables  for details.`}},
 		{name: "JS-15 text for a bool is an expression", text: "variable \"x\" {\n type = bool\n}\njob \"j\" {}\n", vars: []string{"x=yes"},
 			errors: []string{"<value for var.x from arguments>:1,1-4: Variables not allowed; Variables may not be used here."}},
 		{name: "JS-16 the command line wins", text: "variable \"x\" {}\njob \"j\" {\nmeta {\n a = var.x\n}\n}\n", environ: []string{"NOMAD_VAR_x=e"}, files: []string{`x = "f"`}, vars: []string{"x=c"}, at: "Meta.a", want: `"c"`},
@@ -179,9 +179,11 @@ func TestNumberedEdgeCases(t *testing.T) {
 		{name: "JS-16 a later variable file wins", text: "variable \"x\" {}\njob \"j\" {\nmeta {\n a = var.x\n}\n}\n", files: []string{`x = "f"`, `x = "g"`}, at: "Meta.a", want: `"g"`},
 		{name: "JS-17 -var without an equals sign is dropped", text: "variable \"x\" {\n default = 1\n}\njob \"j\" {\nmeta {\n a = var.x\n}\n}\n", vars: []string{"x"}, at: "Meta.a", want: `"1"`},
 		{name: "JS-18 a later local wins", text: "locals {\n b = 1\n}\nlocals {\n b = 2\n}\njob \"j\" {\nmeta {\n a = local.b\n}\n}\n", at: "Meta.a", want: `"2"`, warnings: []string{"Duplicate local"}},
-		{name: "JS-19 the weight of an affinity keeps eight bits", text: "job \"j\" {\naffinity {\nattribute = \"x\"\nvalue = \"y\"\nweight = 300\n}\n}\n", at: "Affinities.0.Weight", want: `44`, warnings: []string{"Nomad makes 44 of 300"}},
-		{name: "JS-20 a shorthand that Nomad ignores", text: "job \"j\" {\nconstraint {\nattribute = \"${attr.x}\"\nset_contains_any = \"a\"\n}\n}\n",
-			at: "Constraints.0", want: `{"LTarget":"${attr.x}","RTarget":"","Operand":"="}`, warnings: []string{`Write operator = "set_contains_any" instead`}},
+		{name: "the weight of an affinity is at most 100", text: "job \"j\" {\naffinity {\nattribute = \"x\"\nvalue = \"y\"\nweight = 300\n}\n}\n",
+			errors: []string{"in.hcl:5,10-13: Weight out of range; The weight of an affinity must be between -100 and 100, not 300."}},
+		{name: "the weight of an affinity is at least -100", text: "job \"j\" {\naffinity {\nweight = -101\n}\n}\n", errors: []string{"not -101."}},
+		{name: "set_contains_any is the operator of a constraint", text: "job \"j\" {\nconstraint {\nattribute = \"${attr.x}\"\nset_contains_any = \"a\"\n}\n}\n",
+			at: "Constraints.0", want: `{"LTarget":"${attr.x}","RTarget":"a","Operand":"set_contains_any"}`},
 		{name: "JS-21 reserved_ports is lost beside a port", text: "job \"j\" {\ngroup \"g\" {\nnetwork {\nport \"a\" {}\nreserved_ports \"q\" { static = 1 }\n}\n}\n}\n",
 			at: "TaskGroups.0.Networks.0.ReservedPorts", want: `null`, warnings: []string{"reserved_ports"}},
 		{name: "JS-21 the port stays", text: "job \"j\" {\ngroup \"g\" {\nnetwork {\nport \"a\" {}\nreserved_ports \"q\" { static = 1 }\n}\n}\n}\n",
@@ -463,6 +465,14 @@ func TestNormalisation(t *testing.T) {
 		{name: "shorthands of a constraint", text: "job \"j\" {\n constraint {\n attribute = \"a\"\n version = \">= 1\"\n}\n}\n", at: "Constraints.0", want: `{"LTarget":"a","RTarget":">= 1","Operand":"version"}`},
 		{name: "distinct_hosts", text: "job \"j\" {\n constraint {\n distinct_hosts = false\n}\n}\n", at: "Constraints.0", want: `{"LTarget":"","RTarget":"false","Operand":"distinct_hosts"}`},
 		{name: "distinct_property", text: "job \"j\" {\n constraint {\n distinct_property = \"${meta.rack}\"\n value = 2\n}\n}\n", at: "Constraints.0", want: `{"LTarget":"${meta.rack}","RTarget":"2","Operand":"distinct_property"}`},
+		{name: "set_contains_all is the operator of a constraint", text: "job \"j\" {\n constraint {\n attribute = \"a\"\n set_contains_all = \"x,y\"\n}\n}\n", at: "Constraints.0", want: `{"LTarget":"a","RTarget":"x,y","Operand":"set_contains_all"}`},
+		{name: "is_set is the operator of a constraint", text: "job \"j\" {\n constraint {\n attribute = \"${attr.x}\"\n is_set = true\n}\n}\n", at: "Constraints.0", want: `{"LTarget":"${attr.x}","RTarget":"","Operand":"is_set"}`},
+		{name: "is_set = false means is_not_set", text: "job \"j\" {\n constraint {\n attribute = \"${attr.x}\"\n is_set = false\n}\n}\n", at: "Constraints.0", want: `{"LTarget":"${attr.x}","RTarget":"","Operand":"is_not_set"}`},
+		{name: "is_not_set can name the attribute", text: "job \"j\" {\n constraint {\n is_not_set = \"${attr.x}\"\n}\n}\n", at: "Constraints.0", want: `{"LTarget":"${attr.x}","RTarget":"","Operand":"is_not_set"}`},
+		{name: "a value of null in a constraint is none", text: "job \"j\" {\n constraint {\n attribute = \"${attr.x}\"\n operator = \"is_set\"\n value = null\n}\n}\n", at: "Constraints.0", want: `{"LTarget":"${attr.x}","RTarget":"","Operand":"is_set"}`},
+		{name: "an operator of null in an affinity is the default", text: "job \"j\" {\n affinity {\n attribute = \"a\"\n operator = null\n value = null\n}\n}\n", at: "Affinities.0", want: `{"LTarget":"a","RTarget":"","Operand":"=","Weight":null}`},
+		{name: "scaling of a group without enabled leaves it open", text: "job \"j\" {\n group \"g\" {\n scaling {\n max = 3\n}\n}\n}\n", at: "TaskGroups.0.Scaling.Enabled", want: `null`},
+		{name: "scaling of a task without enabled leaves it open", text: jobWith("scaling \"cpu\" {\n max = 3\n}"), at: task + ".ScalingPolicies.0.Enabled", want: `null`},
 		{name: "a shorthand of an affinity", text: "job \"j\" {\n affinity {\n attribute = \"a\"\n set_contains_any = \"x\"\n weight = -50\n}\n}\n", at: "Affinities.0", want: `{"LTarget":"a","RTarget":"x","Operand":"set_contains_any","Weight":-50}`},
 	})
 }
@@ -513,6 +523,39 @@ func TestSchemaless(t *testing.T) {
 		{name: "8.1 two blocks", text: jobWith("config {}\nconfig {}"), errors: []string{"Duplicate config block; Only one config block is allowed. Another was defined at in.hcl:5,1-7."}},
 		{name: "8.1 null in JSON", text: `{"job":{"j":{"task":{"t":{"config":{"a":null,"b":[null],"c":{"d":null}}}}}}}`, at: config, want: `{"b":[null],"c":{"d":null}}`},
 	})
+}
+
+// TestFaultBringsNoOtherFault compares whole texts: nothing is reported that only
+// follows from a fault.
+func TestFaultBringsNoOtherFault(t *testing.T) {
+	declared := "variable \"x\" {\n type = list(string)\n}\njob \"j\" {}\n"
+	for _, e := range []edge{
+		{name: "a value of -var that is no expression", text: declared, vars: []string{"x=["},
+			want: "<value for var.x from arguments>:1,2-2: Missing expression; Expected the start of an expression, but found the end of the file."},
+		{name: "a value of -var of another type", text: declared, vars: []string{"x=1"},
+			want: `<value for var.x from arguments>:1,1-2: Invalid argument value for -var variable; The received arg value for x is not compatible with the variable's type constraint: list of string required, but have number.`},
+		{name: "a value of the environment of another type", text: declared, environ: []string{"NOMAD_VAR_x=1"},
+			want: `<value for var.x from env>:1,1-2: Invalid value for variable; The value for x is not compatible with the variable's type constraint: list of string required, but have number.`},
+		{name: "a value with a name in it", text: declared, vars: []string{"x=[a]"},
+			want: `<value for var.x from arguments>:1,2-3: Variables not allowed; Variables may not be used here.`},
+		{name: "another variable without a value", text: "variable \"y\" {}\n" + declared, vars: []string{"x=1"},
+			want: `<value for var.x from arguments>:1,1-2: Invalid argument value for -var variable; The received arg value for x is not compatible with the variable's type constraint: list of string required, but have number.
+in.hcl:1,1-13: Unset variable "y"; A used variable must be set or have a default value; see https://developer.hashicorp.com/nomad/docs/reference/hcl2/variables  for details.`},
+		{name: "a value that a stronger one replaces", text: declared, environ: []string{"NOMAD_VAR_x=1"}, vars: []string{"x=[]"},
+			want: `<value for var.x from env>:1,1-2: Invalid value for variable; The value for x is not compatible with the variable's type constraint: list of string required, but have number.`},
+		{name: "no label", text: "job {}\n", want: "in.hcl:1,5-6: Missing name for job; All job blocks must have 1 labels (name)."},
+		{name: "two labels", text: "job \"a\" \"b\" {}\n", want: "in.hcl:1,9-12: Extraneous label for job; Only 1 labels (name) are expected for job blocks."},
+		{name: "no label in JSON", text: `{"job": {}}`, want: "in.hcl:1,9-10: Missing block label; At least one object property is required, whose name represents the job block's name."},
+		{name: "another block without a label", text: "variable {}\n", want: `in.hcl:1,10-11: Missing name for variable; All variable blocks must have 1 labels (name).
+in.hcl:1,1-1: Missing job block; A job block is required`},
+	} {
+		t.Run(e.name, func(t *testing.T) {
+			_, diags := e.parse(t)
+			if got := Text(diags); got != e.want {
+				t.Errorf("got\n%s\nwant\n%s", got, e.want)
+			}
+		})
+	}
 }
 
 // TestDiagnosticText is section 1.12.

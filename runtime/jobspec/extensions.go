@@ -2,7 +2,9 @@ package jobspec
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -39,12 +41,13 @@ func init() { // a function, because the extensions use the decoder and it them
 		},
 		reflect.TypeFor[api.Constraint](): {
 			attrs:  optional(constraintShorthands),
+			own:    []string{"attribute", "operator", "value"},
 			before: func(target any) { target.(*api.Constraint).Operand = "=" },
 			after:  finishConstraint,
 		},
 		reflect.TypeFor[api.Affinity](): {
 			attrs:  optional(affinityShorthands),
-			own:    "weight",
+			own:    []string{"attribute", "operator", "value", "weight"},
 			before: func(target any) { target.(*api.Affinity).Operand = "=" },
 			after:  finishAffinity,
 		},
@@ -72,19 +75,17 @@ func setDefault[T any](field **T, value T) {
 }
 
 // The shorthands of a constraint or affinity each set the operator and the
-// value. Some are in the schema of a constraint, and Nomad does nothing with
-// them.
+// value. Nomad has the last four of a constraint in its schema and ignores them.
 var (
 	constraintShorthands = []string{"version", "semver", "regexp", "set_contains", "distinct_hosts", "distinct_property",
 		"set_contains_any", "set_contains_all", "is_set", "is_not_set"}
-	ignoredShorthands  = constraintShorthands[6:]
 	affinityShorthands = []string{"version", "semver", "regexp", "set_contains", "set_contains_any", "set_contains_all"}
 )
 
 func finishConstraint(d *decoder, content *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
 	c := target.(*api.Constraint)
-	var diags hcl.Diagnostics
-	for _, name := range constraintShorthands[:6] {
+	diags := d.targets(content, map[string]*string{"attribute": &c.LTarget, "operator": &c.Operand, "value": &c.RTarget})
+	for _, name := range constraintShorthands {
 		attr := content.Attributes[name]
 		if attr == nil {
 			continue
@@ -98,20 +99,45 @@ func finishConstraint(d *decoder, content *hcl.BodyContent, target any, _ []stri
 			text, moreDiags := d.text(attr.Expr)
 			diags = append(diags, moreDiags...)
 			c.Operand, c.LTarget = name, text
+		case api.ConstraintAttributeIsSet, api.ConstraintAttributeIsNotSet:
+			diags = append(diags, d.presence(name, attr, c)...)
 		default:
 			text, moreDiags := d.text(attr.Expr)
 			diags = append(diags, moreDiags...)
 			c.Operand, c.RTarget = name, text
 		}
 	}
-	for _, name := range ignoredShorthands {
-		if attr := content.Attributes[name]; attr != nil {
-			diags = append(diags, &hcl.Diagnostic{
-				Severity: hcl.DiagWarning,
-				Summary:  "Ignored shorthand",
-				Detail:   fmt.Sprintf("Nomad knows %s in a constraint and does nothing with it. Write operator = %q instead.", name, name),
-				Subject:  attr.Range.Ptr(),
-			})
+	return diags
+}
+
+// presence decodes is_set and is_not_set. Their value is true, false, which means
+// the opposite, or the attribute itself.
+func (d *decoder) presence(name string, attr *hcl.Attribute, c *api.Constraint) hcl.Diagnostics {
+	text, diags := d.text(attr.Expr)
+	on, err := strconv.ParseBool(text)
+	if err != nil {
+		c.LTarget, on = text, true
+	}
+	c.Operand = api.ConstraintAttributeIsNotSet
+	if on == (name == api.ConstraintAttributeIsSet) {
+		c.Operand = api.ConstraintAttributeIsSet
+	}
+	return diags
+}
+
+// targets decodes the texts of a constraint or affinity, of which null means that
+// they are not given.
+func (d *decoder) targets(content *hcl.BodyContent, fields map[string]*string) hcl.Diagnostics {
+	var diags hcl.Diagnostics
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		attr := content.Attributes[name]
+		if attr == nil {
+			continue
+		}
+		var text *string
+		diags = append(diags, gohcl.DecodeExpression(attr.Expr, d.ctx, &text)...)
+		if text != nil {
+			*fields[name] = *text
 		}
 	}
 	return diags
@@ -119,7 +145,7 @@ func finishConstraint(d *decoder, content *hcl.BodyContent, target any, _ []stri
 
 func finishAffinity(d *decoder, content *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
 	a := target.(*api.Affinity)
-	var diags hcl.Diagnostics
+	diags := d.targets(content, map[string]*string{"attribute": &a.LTarget, "operator": &a.Operand, "value": &a.RTarget})
 	for _, name := range affinityShorthands {
 		if attr := content.Attributes[name]; attr != nil {
 			text, moreDiags := d.text(attr.Expr)
@@ -133,24 +159,19 @@ func finishAffinity(d *decoder, content *hcl.BodyContent, target any, _ []string
 	return diags
 }
 
-// affinityWeight keeps the low eight bits of the number, as Nomad does, and
-// says so.
+// affinityWeight refuses a weight that Nomad would keep the low eight bits of.
 func (d *decoder) affinityWeight(attr *hcl.Attribute, a *api.Affinity) hcl.Diagnostics {
 	var wide *int64
 	diags := gohcl.DecodeExpression(attr.Expr, d.ctx, &wide)
 	if diags.HasErrors() || wide == nil {
 		return diags
 	}
+	if *wide < -100 || *wide > 100 {
+		return append(diags, refused("Weight out of range",
+			fmt.Sprintf("The weight of an affinity must be between -100 and 100, not %d.", *wide), attr.Expr.Range()))
+	}
 	weight := int8(*wide)
 	a.Weight = &weight
-	if int64(weight) != *wide {
-		diags = append(diags, &hcl.Diagnostic{
-			Severity: hcl.DiagWarning,
-			Summary:  "Weight out of range",
-			Detail:   fmt.Sprintf("The weight of an affinity lies between -100 and 100. Nomad makes %d of %d.", weight, *wide),
-			Subject:  attr.Range.Ptr(),
-		})
-	}
 	return diags
 }
 
@@ -224,7 +245,6 @@ const horizontal = "horizontal"
 // by taskScaling, which knows its label.
 func finishScaling(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
 	s := target.(*api.ScalingPolicy)
-	setDefault(&s.Enabled, true)
 	if path[len(path)-1] != "scaling" {
 		return nil
 	}

@@ -2,9 +2,11 @@ package jobspec
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/ext/dynblock"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/hashicorp/nomad/api"
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/function"
@@ -106,6 +108,9 @@ func (p *parser) parse() (*api.Job, hcl.Diagnostics) {
 	vars, moreDiags := p.variables(content.Blocks, given)
 	diags = append(diags, moreDiags...)
 	job, moreDiags := jobBlock(content)
+	if job == nil && diags.HasErrors() && hasBlock(body, "job") {
+		moreDiags = nil // its labels are wrong
+	}
 	diags = append(diags, moreDiags...)
 	if diags.HasErrors() {
 		return nil, diags
@@ -125,6 +130,18 @@ func (p *parser) parse() (*api.Job, hcl.Diagnostics) {
 	d := &decoder{ctx: ctx, meter: p.meter, ranges: p.file.ranges}
 	decoded, moreDiags := d.job(job, dynblock.Expand(job.Body, ctx, dynblock.OptCheckForEach(p.meter.forEach)))
 	return decoded, append(diags, moreDiags...)
+}
+
+// hasBlock reports whether a body has a block of the type, whatever its labels are.
+func hasBlock(body hcl.Body, name string) bool {
+	switch b := body.(type) {
+	case *nativeBody:
+		return slices.ContainsFunc(b.syntax.Blocks, func(block *hclsyntax.Block) bool { return block.Type == name })
+	case *jsonBody:
+		attrs, _ := b.Body.JustAttributes()
+		return attrs[name] != nil
+	}
+	return false
 }
 
 // jobBlock finds the one job block of a file.

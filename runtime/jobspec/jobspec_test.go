@@ -113,9 +113,10 @@ func TestWriteDiagnostics(t *testing.T) {
 				"    3 |     a = var.nope\n      |            ^^^^^\n",
 		},
 		{
-			"what has no place is one line",
+			"a variable without a value is marked where it is declared",
 			"variable \"x\" {}\njob \"j\" {}\n",
-			"<nil>: Unset variable \"x\"; A used variable must be set or have a default value; see https://developer.hashicorp.com/nomad/docs/reference/hcl2/variables  for details.\n",
+			"in.hcl:1,1-13: Unset variable \"x\"; A used variable must be set or have a default value; see https://developer.hashicorp.com/nomad/docs/reference/hcl2/variables  for details.\n" +
+				"    1 | variable \"x\" {}\n      | ^^^^^^^^^^^^\n",
 		},
 		{
 			"a warning says so",

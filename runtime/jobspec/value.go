@@ -11,7 +11,8 @@ import (
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/zclconf/go-cty/cty"
-	"github.com/zclconf/go-cty/cty/convert"
+
+	"github.com/nomad-lite/nomad-lite/hclspec/convert"
 )
 
 // environmentPrefix stands before the name of a variable in the environment.
@@ -111,9 +112,10 @@ func noDeclarations(body hcl.Body) hcl.Diagnostics {
 func (v *variable) assign(val cty.Value, from string, rng hcl.Range, summary, detail string) hcl.Diagnostics {
 	val, err := convert.Convert(val, v.ty)
 	if err != nil {
+		v.invalid = true
 		return hcl.Diagnostics{refused(summary, fmt.Sprintf(detail, v.name, err), rng)}
 	}
-	v.value = &value{val, from, rng}
+	v.value, v.invalid = &value{val, from, rng}, false
 	return nil
 }
 
@@ -194,11 +196,13 @@ func (p *parser) fromText(v *variable, text, from, where, summary, detail string
 	p.file.Texts[name] = []byte(text)
 	expr, diags := p.expression([]byte(text), name)
 	if diags.HasErrors() {
+		v.invalid = true
 		return diags
 	}
 	val, moreDiags := expr.Value(nil)
 	diags = append(diags, moreDiags...)
 	if diags.HasErrors() {
+		v.invalid = true
 		return diags
 	}
 	return append(diags, v.assign(val, from, expr.Range(), summary, detail)...)

@@ -9,7 +9,8 @@ import (
 	"github.com/hashicorp/hcl/v2/gohcl"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/zclconf/go-cty/cty"
-	"github.com/zclconf/go-cty/cty/convert"
+
+	"github.com/nomad-lite/nomad-lite/hclspec/convert"
 )
 
 // variable is one declaration and the value that won.
@@ -20,6 +21,9 @@ type variable struct {
 	ty          cty.Type
 	validations []validation
 	value       *value
+	// invalid says that a value was given which cannot be used.
+	invalid bool
+	rng     hcl.Range // of the declaration
 }
 
 // value is a value for a variable and where it came from.
@@ -60,10 +64,14 @@ func (p *parser) variables(blocks hcl.Blocks, files []assignment) (cty.Value, hc
 
 	vals := make(map[string]cty.Value, len(declared))
 	for _, v := range declared {
+		if v.invalid {
+			continue // a diagnostic says so
+		}
 		if v.value == nil {
 			diags = append(diags, &hcl.Diagnostic{
 				Severity: hcl.DiagError,
 				Extra:    unset(v.name),
+				Subject:  v.rng.Ptr(),
 				Summary:  fmt.Sprintf("Unset variable %q", v.name),
 				Detail:   "A used variable must be set or have a default value; see https://developer.hashicorp.com/nomad/docs/reference/hcl2/variables  for details.",
 			})
@@ -132,7 +140,7 @@ func (p *parser) declarations(blocks hcl.Blocks) ([]*variable, hcl.Diagnostics) 
 }
 
 func (p *parser) declaration(block *hcl.Block) (*variable, hcl.Diagnostics) {
-	v := &variable{name: block.Labels[0], ty: cty.DynamicPseudoType}
+	v := &variable{name: block.Labels[0], ty: cty.DynamicPseudoType, rng: block.DefRange}
 	content, diags := block.Body.Content(variableSchema)
 	if !hclsyntax.ValidIdentifier(v.name) {
 		diags = append(diags, refused("Invalid variable name",
