@@ -1,0 +1,65 @@
+package clock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Watch calls stepped each time the wall clock was set, or the machine has come back
+// from a suspend, until ctx ends. stepped must not block. An error means that the
+// kernel does not report it.
+func Watch(ctx context.Context, stepped func()) error {
+	fd, err := unix.TimerfdCreate(unix.CLOCK_REALTIME, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("create timerfd: %w", err)
+	}
+	timer := os.NewFile(uintptr(fd), "timerfd")
+	defer timer.Close()
+	defer context.AfterFunc(ctx, func() { timer.Close() })()
+
+	var value [8]byte
+	for {
+		if err := arm(timer); err != nil {
+			return stopped(ctx, err)
+		}
+		// A read of a timer that is cancelled by a step fails with ECANCELED.
+		if _, err := timer.Read(value[:]); err != nil && !errors.Is(err, unix.ECANCELED) {
+			return stopped(ctx, err)
+		}
+		stepped()
+	}
+}
+
+// farAway is when the timer expires if the clock is never set: the largest number of
+// seconds that the kernel takes without an overflow of its nanoseconds.
+const farAway int64 = 9_223_372_036
+
+func arm(timer *os.File) error {
+	conn, err := timer.SyscallConn()
+	if err != nil {
+		return err
+	}
+	spec := &unix.ItimerSpec{Value: unix.Timespec{Sec: farAway}}
+	var set error
+	if err := conn.Control(func(fd uintptr) {
+		set = unix.TimerfdSettime(int(fd), unix.TFD_TIMER_ABSTIME|unix.TFD_TIMER_CANCEL_ON_SET, spec, nil)
+	}); err != nil {
+		return err
+	}
+	if set != nil && !errors.Is(set, unix.ECANCELED) {
+		return fmt.Errorf("set timerfd: %w", set)
+	}
+	return nil
+}
+
+// stopped is nil if ctx has ended the watch.
+func stopped(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
