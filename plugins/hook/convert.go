@@ -163,7 +163,7 @@ func prestartAnswerProto(r TaskPrestartResponse) *hookpb.PrestartResponse {
 func poststartProto(r TaskPoststartRequest) *hookpb.PoststartRequest {
 	return &hookpb.PoststartRequest{
 		Alloc: allocProto(r.Alloc), Capability: r.Capability, Attachment: r.Attachment, Task: taskProto(r.Task), Dir: dirProto(r.Dir),
-		Env: r.Env, Network: networkProto(r.Network),
+		Env: r.Env, Network: networkProto(r.Network), Repeated: r.Repeated,
 	}
 }
 

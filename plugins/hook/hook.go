@@ -50,7 +50,8 @@ func (g Grant) Scope() Scope { return Scope{Capability: g.Capability} }
 func (g Grant) ScopeOf(task string) Scope { return Scope{Capability: g.Capability, Task: task} }
 
 // Config decodes the attachment into dst, a pointer to a struct whose fields are
-// matched by the tag `codec`. Without an attachment dst stays as it is.
+// matched by the tag `codec`. Without an attachment dst stays as it is. A key of the
+// attachment without a field, or of another type, is an error that names it.
 func (g Grant) Config(dst any) error {
 	if len(g.Attachment) == 0 {
 		return nil

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/proto/hookpb"
 )
@@ -68,11 +69,18 @@ func answer[I, Q any](ctx context.Context, s *server, m Moment, call func(I, con
 	if !ok {
 		return nil, unimplemented(m)
 	}
-	f, err := failure(ctx, call(h, ctx, request))
+	f, err := failure(ctx, recovered(s.hook, m, func() error { return call(h, ctx, request) }))
 	if err != nil {
 		return nil, err
 	}
 	return &hookpb.Response{Failure: f}, nil
+}
+
+// recovered calls a method of the author. A panic becomes an error that names the
+// method.
+func recovered(hook any, m Moment, call func() error) (err error) {
+	defer base.Recover(hook, m.Interface().Method(0).Name, &err)
+	return call()
 }
 
 func unimplemented(m Moment) error {
@@ -112,7 +120,7 @@ func (s *server) Prestart(ctx context.Context, r *hookpb.PrestartRequest) (*hook
 	if !ok {
 		return nil, unimplemented(Prestart)
 	}
-	response, err := h.Prestart(ctx, TaskPrestartRequest{
+	request := TaskPrestartRequest{
 		Grant:         grant(r),
 		Alloc:         allocFromProto(r.GetAlloc()),
 		Task:          taskFromProto(r.GetTask()),
@@ -121,8 +129,12 @@ func (s *server) Prestart(ctx context.Context, r *hookpb.PrestartRequest) (*hook
 		Resources:     resourcesFromProto(r.GetResources()),
 		PreviousState: r.GetPreviousState(),
 		Running:       r.GetRunning(),
-	})
-	f, err := failure(ctx, err)
+	}
+	var response TaskPrestartResponse
+	f, err := failure(ctx, recovered(s.hook, Prestart, func() (err error) {
+		response, err = h.Prestart(ctx, request)
+		return err
+	}))
 	if err != nil {
 		return nil, err
 	}
@@ -140,6 +152,8 @@ func (s *server) Poststart(ctx context.Context, r *hookpb.PoststartRequest) (*ho
 		Dir:     dirFromProto(r.GetDir()),
 		Env:     r.GetEnv(),
 		Network: networkFromProto(r.GetNetwork()),
+
+		Repeated: r.GetRepeated(),
 	})
 }
 

@@ -44,8 +44,10 @@ type TaskPrestartResponse struct {
 	Done bool
 }
 
-// TaskPoststart runs after the task has started, and after it was taken over
-// by a restarted agent. An error is an event; the task runs on.
+// TaskPoststart runs after the task has started. It runs again, with Repeated set,
+// when another process of the plugin takes the place of one that has ended, and
+// when a restarted agent recovers the task: once for each process of the plugin and
+// each agent. Poststart must be idempotent. An error is an event; the task continues.
 type TaskPoststart interface {
 	Poststart(ctx context.Context, req TaskPoststartRequest) error
 }
@@ -58,6 +60,10 @@ type TaskPoststartRequest struct {
 	Dir     TaskDir
 	Env     map[string]string
 	Network *driver.NetworkOverride // nil unless the driver gave the task an address
+	// Repeated reports that a call for the same start of the task may have been made
+	// before, to this process or to an earlier one. What a process loses when it ends
+	// must be set up again; what has an effect elsewhere need not be.
+	Repeated bool
 }
 
 // TaskUpdate runs after a new version of the allocation has come. Calls never

@@ -124,9 +124,16 @@ type every struct {
 	got    any
 	answer hook.TaskPrestartResponse
 	err    error
+	panics bool
 }
 
-func (e *every) note(request any) error { e.got = request; return e.err }
+func (e *every) note(request any) error {
+	if e.panics {
+		panic("not today")
+	}
+	e.got = request
+	return e.err
+}
 
 func (e *every) Prerun(_ context.Context, r hook.AllocPrerunRequest) error      { return e.note(r) }
 func (e *every) UpdateAlloc(_ context.Context, r hook.AllocUpdateRequest) error { return e.note(r) }
@@ -271,5 +278,18 @@ func TestMomentNames(t *testing.T) {
 	}
 	if got := hook.Moment(1000).String(); got != "unknown" {
 		t.Errorf("a moment of a newer protocol is called %s", got)
+	}
+}
+
+// A panic at any hook point is an error of that call, and the plugin continues.
+func TestPanicOfAMethodIsAnError(t *testing.T) {
+	e := &every{panics: true}
+	client := connect(t, e, e)
+	for _, m := range hook.Moments(e) {
+		_, out := call(client, m)
+		err, _ := out[len(out)-1].Interface().(error)
+		if want := "method *hook_test.every." + methods[m] + " panicked: not today (the log of the plugin has the stack)"; err == nil || err.Error() != want || driver.IsRecoverable(err) {
+			t.Errorf("%s: %v, want %s", m, err, want)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package hookplugin
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -37,6 +38,18 @@ type Debt struct {
 // ID names a debt: the same one is not owed twice.
 func (d *Debt) ID() string { return d.AllocID + "/" + d.Task + "/" + d.Hook + "/" + d.Moment.String() }
 
+// CheckRecord returns an error if the record of a debt does not say which call is to
+// be made.
+func (d *Debt) CheckRecord() error {
+	switch {
+	case d.Hook == "" || d.AllocID == "":
+		return errors.New("the record of a pending cleanup lacks its hook or its allocation")
+	case d.Postrun == nil && d.Stop == nil && d.Destroy == nil:
+		return errors.New("the record of a pending cleanup has no request that this build knows")
+	}
+	return nil
+}
+
 // call is the call of the moment with its request.
 func (d *Debt) call() call {
 	switch {
@@ -47,13 +60,13 @@ func (d *Debt) call() call {
 	case d.Destroy != nil:
 		return filled(Remote.Destroy, d.Destroy, &d.Destroy.Grant, &d.Destroy.Alloc)
 	}
-	return func(context.Context, Remote, asked) error { return nil } // a record of another version
+	return func(context.Context, Remote, asked) error { return d.CheckRecord() }
 }
 
 // Debts keeps debts for the next agent.
 type Debts interface {
 	// Debts returns those of allocations that there is a record of, and forgets the
-	// others.
+	// others. Records that do not read are left out.
 	Debts() []Debt
 	PutDebt(Debt) error
 	DeleteDebt(Debt) error

@@ -75,8 +75,8 @@ type Hook struct {
 	set        *Set
 	logger     hclog.Logger
 
-	mu   sync.Mutex
-	gone <-chan struct{} // see Gone
+	mu     sync.Mutex
+	exited <-chan struct{} // see PluginExited
 }
 
 // Name implements hook.Hook.

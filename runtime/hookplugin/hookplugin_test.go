@@ -631,58 +631,140 @@ func TestPluginsOfBlocks(t *testing.T) {
 	}
 }
 
-// watcher is a hook in the box that works on between its moments.
-type watcher struct {
+// processRemote is the process of a hook plugin.
+type processRemote struct {
 	Remote
-	done chan struct{}
+	done      chan struct{}
+	poststart func(hook.TaskPoststartRequest) error
+	repeated  []bool // of the calls of Poststart
 }
 
-func (w *watcher) Done() <-chan struct{} { return w.done }
+func (p *processRemote) Done() <-chan struct{} { return p.done }
 
-func (w *watcher) Poststart(context.Context, hook.TaskPoststartRequest) error { return nil }
+func (p *processRemote) Poststart(_ context.Context, req hook.TaskPoststartRequest) error {
+	p.repeated = append(p.repeated, req.Repeated)
+	if p.poststart != nil {
+		return p.poststart(req)
+	}
+	return nil
+}
 
-func TestReturnOfAHookInTheBox(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &stage{takes: everyMoment}
-		plugins := s.plugins()
-		w := &watcher{done: make(chan struct{})}
-		var broken time.Time // until then
-		plugins.config.Find = func(context.Context, string, time.Time) (Remote, *hook.Description, error) {
-			if time.Now().Before(broken) {
-				return nil, nil, errors.New("it cannot be started")
-			}
-			return w, s.takes, nil
-		}
-		p := plugins.hook("template", attachment{made: true, raw: []byte("{}")}, s.context("t"))
-		if p.Gone() != nil {
-			t.Error("it has gone before it was told of a start")
-		}
-		if err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil || p.Gone() == nil {
-			t.Fatalf("%v, gone %v", err, p.Gone())
-		}
-		close(w.done)
-		<-p.Gone()
-		began := time.Now()
-		broken, w = began.Add(2*time.Second), &watcher{done: make(chan struct{})}
-		if err := p.AwaitReturn(t.Context()); err != nil || time.Since(began) != 3*time.Second {
-			t.Errorf("%v after %v", err, time.Since(began))
-		}
-		if err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil || p.Gone() != w.Done() {
-			t.Errorf("%v, and it is not the new one that is watched", err)
-		}
-		broken = time.Now().Add(time.Hour)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		if err := p.AwaitReturn(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("error %v", err)
-		}
+// Each hook, builtin or not, is followed through the processes of its plugin.
+func TestPluginProcessIsFollowedAfterPoststart(t *testing.T) {
+	for name, attached := range map[string]attachment{
+		"builtin":  {made: true, raw: []byte("{}")},
+		"of a job": {made: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &stage{takes: everyMoment}
+				plugins := s.plugins()
+				w := &processRemote{done: make(chan struct{})}
+				var broken time.Time // until then
+				plugins.config.Find = func(context.Context, string, time.Time) (Remote, *hook.Description, error) {
+					if time.Now().Before(broken) {
+						return nil, nil, errors.New("it cannot be started")
+					}
+					return w, s.takes, nil
+				}
+				p := plugins.hook("stamp", attached, s.context("t"))
+				if p.PluginExited() != nil {
+					t.Error("there is a process before the first call")
+				}
+				if err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil || p.PluginExited() != w.Done() {
+					t.Fatalf("%v, exited %v", err, p.PluginExited())
+				}
+				close(w.done)
+				began := time.Now()
+				broken, w = began.Add(2*time.Second), &processRemote{done: make(chan struct{})}
+				if err := p.WaitPlugin(t.Context()); err != nil || time.Since(began) != 3*time.Second {
+					t.Errorf("%v after %v", err, time.Since(began))
+				}
+				if err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil || p.PluginExited() != w.Done() {
+					t.Errorf("%v, and it is not the new one that is followed", err)
+				}
+				broken = time.Now().Add(time.Hour)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				if err := p.WaitPlugin(ctx); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("error %v", err)
+				}
+				if err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err == nil || !isClosed(p.PluginExited()) {
+					t.Errorf("%v; a plugin that was not up is not waited for", err)
+				}
+			})
+		})
+	}
+}
 
-		job := plugins.hook("stamp", attachment{made: true}, s.context("t"))
-		broken = time.Time{}
-		if err := job.Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil || job.Gone() != nil {
-			t.Errorf("a hook that the job attaches: %v, gone %v", err, job.Gone())
-		}
-	})
+// A call that is made again because the process has exited says that it is repeated.
+// One that ends its process each time is not made to the next one.
+func TestPoststartThatEndsItsProcess(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		deaths   int
+		followed bool
+		repeated string
+	}{
+		{"once", 1, true, "[[false] [true]]"},
+		{"always", 9, false, "[[false] [true]]"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &stage{takes: everyMoment}
+				plugins := s.plugins()
+				var processes []*processRemote
+				plugins.config.Find = func(context.Context, string, time.Time) (Remote, *hook.Description, error) {
+					if n := len(processes); n == 0 || isClosed(processes[n-1].done) {
+						p := &processRemote{done: make(chan struct{})}
+						p.poststart = func(hook.TaskPoststartRequest) error {
+							if len(processes) <= test.deaths {
+								close(p.done)
+								return hook.ErrPluginDown
+							}
+							return nil
+						}
+						processes = append(processes, p)
+					}
+					return processes[len(processes)-1], s.takes, nil
+				}
+				p := plugins.hook("stamp", attachment{made: true}, s.context("t"))
+				err := p.Poststart(t.Context(), hook.TaskPoststartRequest{})
+				if (err == nil) != test.followed || (p.PluginExited() != nil) != test.followed {
+					t.Errorf("%v, followed: %t", err, p.PluginExited() != nil)
+				}
+				var repeated [][]bool
+				for _, p := range processes {
+					repeated = append(repeated, p.repeated)
+				}
+				if fmt.Sprint(repeated) != test.repeated {
+					t.Errorf("repeated %v, want %s", repeated, test.repeated)
+				}
+			})
+		})
+	}
+}
+
+// A hook that takes no part in Poststart is not followed.
+func TestHookWithoutPoststartIsNotFollowed(t *testing.T) {
+	s := &stage{takes: &hook.Description{Moments: []hook.Participation{{Moment: hook.Stop}}}}
+	plugins := s.plugins()
+	plugins.config.Find = func(context.Context, string, time.Time) (Remote, *hook.Description, error) {
+		return &processRemote{done: make(chan struct{})}, s.takes, nil
+	}
+	p := plugins.hook("stamp", attachment{made: true}, s.context("t"))
+	if err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil || p.PluginExited() != nil {
+		t.Errorf("%v, followed: %t", err, p.PluginExited() != nil)
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 // Who looks at an allocation that does not begin sees why, once.

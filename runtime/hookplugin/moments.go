@@ -2,9 +2,11 @@ package hookplugin
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 )
 
 // filled is a call of a moment with a request. grant and alloc are parts of it that
@@ -76,27 +78,49 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 
 // Poststart implements hook.TaskPoststart.
 func (h *Hook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) error {
+	var called <-chan struct{} // closed when the process has exited that was called last
 	poststart := func(r Remote, ctx context.Context, req hook.TaskPoststartRequest) error {
-		if process, ok := r.(interface{ Done() <-chan struct{} }); ok && h.attachment.raw != nil {
-			h.mu.Lock()
-			h.gone = process.Done()
-			h.mu.Unlock()
+		if called != nil {
+			req.Repeated = true // the process before may have done it
+		}
+		if process, ok := r.(interface{ Done() <-chan struct{} }); ok {
+			called = process.Done()
 		}
 		return r.Poststart(ctx, req)
 	}
-	return h.call(ctx, hook.Poststart, filled(poststart, &req, &req.Grant, &req.Alloc))
+	err := h.twice(ctx, hook.Poststart, filled(poststart, &req, &req.Grant, &req.Alloc))
+	switch {
+	case errors.Is(err, hook.ErrPluginDown) && called != nil && ctx.Err() == nil:
+		called = nil // this call has ended two processes, and would end the next
+	case called == nil && errors.As(err, new(*troubleError)) && !errors.Is(err, supervisor.ErrNoHook):
+		called = closed // no process was up
+	}
+	h.mu.Lock()
+	h.exited = called
+	h.mu.Unlock()
+	if err != nil && ctx.Err() == nil {
+		return h.fail(hook.Poststart, err)
+	}
+	return err
 }
 
-// Gone is closed when the process has gone that was told of the latest start, of a
-// hook in the box that works on while the task runs; nil if there is none.
-func (h *Hook) Gone() <-chan struct{} {
+var closed = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// PluginExited returns a channel that is closed when the process has exited that the
+// last Poststart was made to, or when the plugin was not up for it. It is nil if the
+// plugin takes no part in Poststart, or if the call has ended its process twice.
+func (h *Hook) PluginExited() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.gone
+	return h.exited
 }
 
-// AwaitReturn waits until the plugin is there again.
-func (h *Hook) AwaitReturn(ctx context.Context) error {
+// WaitPlugin waits until the plugin is up.
+func (h *Hook) WaitPlugin(ctx context.Context) error {
 	const first, longest = time.Second, time.Minute
 	for pause := first; ; pause = min(2*pause, longest) {
 		if _, _, err := h.set.config.Find(ctx, h.name, time.Time{}); err == nil || ctx.Err() != nil {

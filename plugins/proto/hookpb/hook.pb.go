@@ -1602,6 +1602,7 @@ type PoststartRequest struct {
 	Dir           *TaskDir               `protobuf:"bytes,5,opt,name=dir,proto3" json:"dir,omitempty"`
 	Env           map[string]string      `protobuf:"bytes,6,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Network       *Network               `protobuf:"bytes,7,opt,name=network,proto3" json:"network,omitempty"`
+	Repeated      bool                   `protobuf:"varint,8,opt,name=repeated,proto3" json:"repeated,omitempty"` // a call for the same start of the task may have been made before
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1683,6 +1684,13 @@ func (x *PoststartRequest) GetNetwork() *Network {
 		return x.Network
 	}
 	return nil
+}
+
+func (x *PoststartRequest) GetRepeated() bool {
+	if x != nil {
+		return x.Repeated
+	}
+	return false
 }
 
 type ExitedRequest struct {
@@ -2045,7 +2053,7 @@ const file_plugins_proto_hookpb_hook_proto_rawDesc = "" +
 	"\n" +
 	"StateEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb3\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xcf\x03\n" +
 	"\x10PoststartRequest\x126\n" +
 	"\x05alloc\x18\x01 \x01(\v2 .nomadlite.plugins.hook.v1.AllocR\x05alloc\x12\x1e\n" +
 	"\n" +
@@ -2057,7 +2065,8 @@ const file_plugins_proto_hookpb_hook_proto_rawDesc = "" +
 	"\x04task\x18\x04 \x01(\v2\x1f.nomadlite.plugins.hook.v1.TaskR\x04task\x124\n" +
 	"\x03dir\x18\x05 \x01(\v2\".nomadlite.plugins.hook.v1.TaskDirR\x03dir\x12F\n" +
 	"\x03env\x18\x06 \x03(\v24.nomadlite.plugins.hook.v1.PoststartRequest.EnvEntryR\x03env\x12<\n" +
-	"\anetwork\x18\a \x01(\v2\".nomadlite.plugins.hook.v1.NetworkR\anetwork\x1a6\n" +
+	"\anetwork\x18\a \x01(\v2\".nomadlite.plugins.hook.v1.NetworkR\anetwork\x12\x1a\n" +
+	"\brepeated\x18\b \x01(\bR\brepeated\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc9\x02\n" +

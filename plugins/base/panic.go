@@ -1,0 +1,38 @@
+package base
+
+import (
+	"fmt"
+	"runtime/debug"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// PanicError is a panic of a method of the plugin's author. It does not wrap an error
+// that the method panicked with: such an error has no meaning for a caller.
+type PanicError struct {
+	Method string // with the type that has the method: "*main.driver.Start"
+	Value  any    // what panic was called with
+}
+
+func (e *PanicError) Error() string {
+	return fmt.Sprintf("method %s panicked: %v (the log of the plugin has the stack)", e.Method, e.Value)
+}
+
+// PanicMessage is the message of the log line with which Recover logs a panic. The
+// line has the keys method, panic and stack.
+const PanicMessage = "method panicked"
+
+// Recover is deferred by the caller of a method that the plugin's author wrote.
+// It stops a panic of the method: the stack goes to hclog.Default(), which is the
+// plugin's log, and *err becomes a PanicError. It must be deferred directly, because
+// only then does it see the panic. It does not see a panic in a goroutine that the
+// method started: nothing but that goroutine can, and the panic ends the process.
+func Recover(receiver any, method string, err *error) {
+	value := recover()
+	if value == nil {
+		return
+	}
+	panicked := &PanicError{Method: fmt.Sprintf("%T.%s", receiver, method), Value: value}
+	hclog.Default().Error(PanicMessage, "method", panicked.Method, "panic", fmt.Sprint(value), "stack", string(debug.Stack()))
+	*err = panicked
+}
