@@ -3,7 +3,9 @@ package driver
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -546,6 +548,37 @@ var (
 	cpuFields    = []string{"System Mode", "User Mode", "Total Ticks", "Throttled Periods", "Throttled Time", "Percent"}
 	memoryFields = []string{"RSS", "Cache", "Max Usage", "Kernel Usage", "Kernel Max Usage", "Usage", "Swap"}
 )
+
+// Validate returns an error that names the first unknown field in Measured. The host
+// would show nothing of such a figure.
+func (s *TaskStats) Validate() error {
+	if s == nil {
+		return nil
+	}
+	if err := s.Total.validate("Total"); err != nil {
+		return err
+	}
+	for _, pid := range slices.Sorted(maps.Keys(s.ByPID)) {
+		if err := s.ByPID[pid].validate(fmt.Sprintf("ByPID[%q]", pid)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (u Usage) validate(at string) error {
+	for _, part := range []struct {
+		name            string
+		measured, known []string
+	}{{"CPU", u.CPU.Measured, cpuFields}, {"Memory", u.Memory.Measured, memoryFields}} {
+		for _, field := range part.measured {
+			if !slices.Contains(part.known, field) {
+				return fmt.Errorf("task stats: %s.%s.Measured: no field is named %q: the fields are %q", at, part.name, field, part.known)
+			}
+		}
+	}
+	return nil
+}
 
 func fieldNumbers[N ~int32](measured, names []string) []N {
 	var numbers []N

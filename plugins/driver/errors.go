@@ -15,6 +15,21 @@ import (
 // supervisor for another one, and recovers its task there.
 var ErrPluginDown = base.ErrPluginDown
 
+// UnavailableError means that no plugin process serves a driver at the moment. It
+// says nothing about the driver's tasks, which may still run.
+type UnavailableError struct {
+	Plugin  string // the plugin that serves the driver; empty if no known plugin does
+	Builtin bool   // whether Plugin is a builtin driver
+	Err     error
+	// Changed is closed when another request for the driver may have another result.
+	// Nil means that the caller has to try again after a pause.
+	Changed <-chan struct{}
+}
+
+func (e *UnavailableError) Error() string { return e.Err.Error() }
+
+func (e *UnavailableError) Unwrap() error { return e.Err }
+
 // These errors cross the wire as their text, which is Nomad's, and are
 // recognised by it on the other side.
 var (

@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
@@ -166,6 +168,9 @@ func (s *server) TaskStats(req *driverpb.TaskStatsRequest, stream grpc.ServerStr
 		case stats, ok := <-ch:
 			if !ok {
 				return ctx.Err()
+			}
+			if err := stats.Validate(); err != nil {
+				return status.Error(codes.InvalidArgument, err.Error())
 			}
 			if err := stream.Send(&driverpb.TaskStatsResponse{Stats: statsProto(req.GetTaskId(), stats)}); err != nil {
 				return err

@@ -206,14 +206,18 @@ type CPUUsage struct {
 	Percent          float64 // percent of one core
 	TotalTicks       float64 // MHz
 	ThrottledPeriods uint64
-	ThrottledTime    uint64   // nanoseconds
-	Measured         []string // which of the fields count, by the names of plugin-protocol 2.2
+	ThrottledTime    uint64 // nanoseconds
+	// Measured names the fields that count: "System Mode", "User Mode", "Percent",
+	// "Total Ticks", "Throttled Periods", "Throttled Time". Another name is an error.
+	Measured []string
 }
 
 // MemoryUsage is in bytes.
 type MemoryUsage struct {
 	RSS, Cache, Swap, Usage, MaxUsage, KernelUsage, KernelMaxUsage uint64
 
+	// Measured names the fields that count: "RSS", "Cache", "Swap", "Usage", "Max Usage",
+	// "Kernel Usage", "Kernel Max Usage". Another name is an error.
 	Measured []string
 }
 

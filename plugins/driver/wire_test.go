@@ -766,3 +766,32 @@ func TestTaskEventsStayOpen(t *testing.T) {
 		})
 	}
 }
+
+// A field that no host knows would be dropped silently.
+func TestUnknownMeasuredFieldIsAnError(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		stats TaskStats
+		want  string // part of the error, empty for none
+	}{
+		{"all fields", TaskStats{Total: Usage{CPU: CPUUsage{Measured: cpuFields}, Memory: MemoryUsage{Measured: memoryFields}}}, ""},
+		{"a CPU field", TaskStats{Total: Usage{CPU: CPUUsage{Measured: []string{"Percent", "percent"}}}}, `Total.CPU.Measured: no field is named "percent"`},
+		{"a memory field", TaskStats{Total: Usage{Memory: MemoryUsage{Measured: []string{"Rss"}}}}, `Total.Memory.Measured: no field is named "Rss"`},
+		{"a field of a process", TaskStats{ByPID: map[string]Usage{"7": {Memory: MemoryUsage{Measured: []string{"Percent"}}}}}, `ByPID["7"].Memory.Measured: no field is named "Percent"`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := &fake{stats: make(chan *TaskStats, 1)}
+			f.stats <- &c.stats
+			d, _ := open(t, f)
+			stats, err := d.TaskStats(t.Context(), "id", time.Second)
+			switch {
+			case c.want == "" && err != nil:
+				t.Error(err)
+			case c.want == "":
+				same(t, "TaskStats", (<-stats).Total, c.stats.Total)
+			case err == nil || !strings.Contains(err.Error(), c.want):
+				t.Errorf("error %v, want one with %q", err, c.want)
+			}
+		})
+	}
+}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
 // NomadVersion is the version of Nomad whose behaviour we offer: real clients
@@ -29,6 +31,7 @@ type Host struct {
 	IP       string // of the default interface; a loopback address if there is none
 	Cores    int    // that we may use
 	CPUMHz   int    // of all these cores
+	Topology *base.Topology
 	MemoryMB int
 	DiskMB   int
 
@@ -152,10 +155,13 @@ func osRelease(text string) (id, version string) {
 
 func (p *probe) cpu() {
 	usable := runtime.NumCPU()
-	online := countList(p.text("sys/devices/system/cpu/online"))
-	if online == 0 {
-		online = usable
+	cores := parseList(p.text("sys/devices/system/cpu/online"))
+	if len(cores) == 0 {
+		for id := range usable {
+			cores = append(cores, id)
+		}
 	}
+	online := len(cores)
 	p.host.Cores = usable
 	p.number("cpu.numcores", int64(online))
 	p.number("cpu.reservablecores", int64(usable))
@@ -164,6 +170,7 @@ func (p *probe) cpu() {
 	p.set("cpu.modelname", cpuinfo(info, "model name"))
 	p.numa()
 	mhz := p.mhz(info)
+	p.host.Topology = p.topology(cores, mhz)
 	if mhz == 0 {
 		p.degraded("the frequency of the CPU is unknown: CPU shares are not limited by what the machine has")
 		return
@@ -211,29 +218,29 @@ func (p *probe) numa() {
 	}
 }
 
-// countList counts the members of a list such as "0-3,8". It is 0 for one that
-// makes no sense.
-func countList(list string) int {
-	const most = 1 << 20
-	total := 0
+// parseList reads a list such as "0-3,8". It is empty for one that makes no sense.
+func parseList(list string) (members []int) {
+	const limit = 1 << 16
 	for part := range strings.SplitSeq(list, ",") {
 		first, last, isRange := strings.Cut(strings.TrimSpace(part), "-")
 		a, err := strconv.Atoi(first)
-		if err != nil {
-			return 0
+		if err != nil || a < 0 {
+			return nil
 		}
 		b := a
 		if isRange {
 			if b, err = strconv.Atoi(last); err != nil || b < a {
-				return 0
+				return nil
 			}
 		}
-		if b-a >= most || total >= most {
-			return 0
+		if b-a >= limit || len(members)+b-a >= limit {
+			return nil
 		}
-		total += b - a + 1
+		for n := a; n <= b; n++ {
+			members = append(members, n)
+		}
 	}
-	return total
+	return members
 }
 
 func (p *probe) memory() {

@@ -5,12 +5,15 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
 func TestRead(t *testing.T) {
@@ -151,6 +154,58 @@ func TestFiles(t *testing.T) {
 				if got := p.host.Attributes[name]; got != want {
 					t.Errorf("%s = %q, want %q", name, got, want)
 				}
+			}
+		})
+	}
+}
+
+func TestTopology(t *testing.T) {
+	const info = "cpu MHz : 2596.992\n"
+	for _, c := range []struct {
+		name  string
+		files map[string]string
+		want  base.Topology
+	}{
+		{
+			"two memory nodes and cores of two speeds",
+			map[string]string{
+				"proc/cpuinfo": info, "sys/devices/system/cpu/online": "0-1,4",
+				"sys/devices/system/cpu/cpu0/cpufreq/base_frequency":       "2000000",
+				"sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq":     "3000000",
+				"sys/devices/system/cpu/cpu4/topology/physical_package_id": "1",
+				"sys/devices/system/node/online":                           "0-1",
+				"sys/devices/system/node/node0/cpulist":                    "0-1",
+				"sys/devices/system/node/node1/cpulist":                    "4",
+				"sys/devices/system/node/node0/distance":                   "10 32",
+				"sys/devices/system/node/node1/distance":                   "32 10",
+			},
+			base.Topology{
+				NodeIDs: []uint32{0, 1}, Distances: [][]uint32{{10, 32}, {32, 10}},
+				Cores: []base.Core{{BaseSpeed: 2000, MaxSpeed: 3000}, {CoreID: 1, GuessSpeed: 2000}, {CoreID: 4, NodeID: 1, SocketID: 1, GuessSpeed: 2000}},
+			},
+		},
+		{
+			"a machine that shows nothing but its cores",
+			map[string]string{"sys/devices/system/cpu/online": "0-1", "sys/devices/system/cpu/cpu1/topology/physical_package_id": "-1"},
+			base.Topology{NodeIDs: []uint32{0}, Distances: [][]uint32{{10}}, Cores: []base.Core{{}, {CoreID: 1}}},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			files := fstest.MapFS{}
+			for path, text := range c.files {
+				files[path] = &fstest.MapFile{Data: []byte(text)}
+			}
+			p := probe{files: files, host: Host{Attributes: map[string]string{}}}
+			p.cpu()
+			got := *p.host.Topology
+			for i, core := range got.Cores {
+				if usable := affinity(); core.Disable != !usable.IsSet(int(core.CoreID)) {
+					t.Errorf("core %d: disabled %v", core.CoreID, core.Disable)
+				}
+				got.Cores[i].Disable = false // as the machine of the test has it
+			}
+			if !reflect.DeepEqual(got, c.want) {
+				t.Errorf("got  %+v\nwant %+v", got, c.want)
 			}
 		})
 	}
