@@ -69,6 +69,5 @@ func (s *hookServer) Configure(_ context.Context, c hook.Config) error {
 		return err
 	}
 	s.host = host
-	user.UseHost(host, c.Node)
-	return nil
+	return authorUseHost(user, host, c.Node)
 }

@@ -80,7 +80,7 @@ func (i *identity) SetConfig(ctx context.Context, config *base.Config) error {
 	if config.Driver != nil {
 		c.MinPort, c.MaxPort = config.Driver.ClientMinPort, config.Driver.ClientMaxPort
 	}
-	if err := configurer.Configure(ctx, c); err != nil {
+	if err := authorConfigure(ctx, configurer, c); err != nil {
 		return err
 	}
 	i.config = config

@@ -25,7 +25,8 @@ type Driver[T Task] interface {
 	// pull an image, say) and should give up when ctx ends. The task must not
 	// depend on ctx, nor on this process: it goes on when either ends.
 	//
-	// An error fails the task for good, unless it is marked by [Recoverable].
+	// An error fails the task for good, unless it is marked by [Recoverable]. A
+	// panic is an error that is not; see docs/drivers.md.
 	Start(ctx context.Context, start *Start) (T, error)
 }
 

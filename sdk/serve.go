@@ -62,7 +62,7 @@ func serve(impl Plugin) error {
 		}
 		return fmt.Errorf("this is the %s plugin %q, which a host such as nomad-lite%s starts: try \"nomad-lite plugin test %s\"", p.kind, p.info.Name, p.otherHosts, commandLine())
 	}
-	shield()
+	shield(!byHand)
 	nameProcess()
 	if byHand {
 		return debug(p, socket)
@@ -130,8 +130,9 @@ func nameProcess() {
 }
 
 // shield keeps what this process inherited from reaching the tasks, and a lost
-// host from ending this process.
-func shield() {
+// host from ending this process. With a host, a SIGHUP does not end it either: that is
+// the signal of a terminal that closes, or a reload signal that was meant for the agent.
+func shield(hosted bool) {
 	// Whatever the host forgot to close on exec.
 	if err := unix.CloseRange(3, ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		for fd := 3; fd < 1024; fd++ { // an old kernel
@@ -142,10 +143,11 @@ func shield() {
 	// not SIG_IGN, which tasks would inherit; nor should they inherit what a shell
 	// or nohup has set to be ignored.
 	caught := []os.Signal{syscall.SIGPIPE}
-	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT} {
-		if signal.Ignored(s) {
-			caught = append(caught, s)
-		}
+	if hosted || signal.Ignored(syscall.SIGHUP) {
+		caught = append(caught, syscall.SIGHUP)
+	}
+	if signal.Ignored(syscall.SIGINT) { // go-plugin catches it otherwise
+		caught = append(caught, syscall.SIGINT)
 	}
 	signal.Notify(make(chan os.Signal, 1), caught...)
 }

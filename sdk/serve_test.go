@@ -44,6 +44,9 @@ type talker struct{}
 func (*talker) Info() sdk.Info { return sdk.Info{Name: "talker"} }
 
 func (*talker) Start(_ context.Context, start *sdk.Start) (*talk, error) {
+	if start.Name == "panics" {
+		panic("not today")
+	}
 	fmt.Println("printed")
 	fmt.Fprintln(os.Stderr, "printed as an error")
 	log.Print("[WARN] logged by package log")
@@ -147,6 +150,35 @@ func TestEverythingSaidIsLogged(t *testing.T) {
 		`"alloc_id":"a","task":"t"`,
 	} {
 		until(t, "the host reads "+want+" in "+stderr.String(), func() bool { return strings.Contains(stderr.String(), want) })
+	}
+}
+
+func TestPanicLeavesThePluginRunningAndItsStackInTheLog(t *testing.T) {
+	var stderr buffer
+	d, client := launch(t, &stderr)
+	_, _, err := d.StartTask(t.Context(), &driver.TaskConfig{ID: "a/panics/0", AllocID: "a", Name: "panics"})
+	if err == nil || !strings.Contains(err.Error(), "method *sdk_test.talker.Start panicked: not today") {
+		t.Errorf("StartTask: %v", err)
+	}
+	for _, want := range []string{`"@level":"error"`, `"method":"*sdk_test.talker.Start"`, `(*talker).Start(`, `serve_test.go:`} {
+		until(t, "the host reads "+want, func() bool { return strings.Contains(stderr.String(), want) })
+	}
+	if _, _, err := d.StartTask(t.Context(), &driver.TaskConfig{ID: "a/t/0", AllocID: "a", Name: "t"}); err != nil || client.Exited() {
+		t.Errorf("the next task: %v, plugin exited: %v", err, client.Exited())
+	}
+}
+
+func TestHangupAndInterruptDoNotEndThePlugin(t *testing.T) {
+	d, client := launch(t, io.Discard)
+	for _, signal := range []unix.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGPIPE} {
+		if err := unix.Kill(client.ReattachConfig().Pid, signal); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A signal that ends a process has ended it before the process handles a call that
+	// is sent later.
+	if _, err := d.Capabilities(t.Context()); err != nil || client.Exited() {
+		t.Errorf("Capabilities: %v, plugin exited: %v", err, client.Exited())
 	}
 }
 

@@ -53,6 +53,7 @@ type task struct {
 
 	done      chan struct{} // closed when the author's Wait has returned
 	result    ExitResult
+	unknown   bool // Wait panicked: the task may still run
 	completed time.Time
 
 	destroy   sync.Mutex // one DestroyTask at a time
@@ -84,14 +85,14 @@ func newServer(d *taskDriver, logger hclog.Logger) *server {
 
 func (s *server) Init(ctx context.Context) error {
 	if initer, ok := s.impl.(Initer); ok {
-		return initer.Init(ctx)
+		return authorInit(ctx, initer)
 	}
 	return nil
 }
 
 func (s *server) Shutdown(ctx context.Context) error {
 	if shutdowner, ok := s.impl.(Shutdowner); ok {
-		return shutdowner.Shutdown(ctx)
+		return authorShutdown(ctx, shutdowner)
 	}
 	return nil
 }
@@ -101,7 +102,11 @@ func (s *server) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
 }
 
 func (s *server) Capabilities(context.Context) (*Capabilities, error) {
-	caps := s.impl.Info().Capabilities // they may depend on the configuration
+	info, err := authorInfo(s.impl) // the capabilities may depend on the configuration
+	if err != nil {
+		return nil, err
+	}
+	caps := info.Capabilities
 	caps.SendSignals = s.driver.task.Implements(reflect.TypeFor[Signaler]())
 	caps.Exec = s.driver.task.Implements(reflect.TypeFor[Execer]())
 	_, caps.MustCreateNetwork = s.impl.(Networker)
@@ -138,7 +143,7 @@ func (s *server) Fingerprint(ctx context.Context) (<-chan Fingerprint, error) {
 func (s *server) fingerprint(ctx context.Context) Fingerprint {
 	f := Fingerprint{Health: HealthHealthy}
 	if fingerprinter, ok := s.impl.(Fingerprinter); ok {
-		f = fingerprinter.Fingerprint(ctx)
+		f = authorFingerprint(ctx, fingerprinter)
 	}
 	if f.Health == HealthHealthy && f.HealthDescription == "" {
 		f.HealthDescription = "Healthy"
@@ -195,17 +200,30 @@ func (s *server) StartTask(ctx context.Context, config *TaskConfig) (*driver.Han
 	}
 	var handle *driver.Handle
 	if err == nil {
-		handle, err = s.handle(config, author)
+		handle, t.network, err = s.handle(config, author)
 		if err != nil {
 			err = errors.Join(err, s.undo(context.WithoutCancel(ctx), author))
 		}
 	}
 	if err != nil {
 		s.fail(t, err)
+		s.sweepPanicked(context.WithoutCancel(ctx), start, err)
 		return nil, nil, err
 	}
 	s.run(t, author)
 	return handle, t.network, nil
+}
+
+// sweepPanicked ends what a Start may have started before it panicked: there is no
+// task by which it could be stopped.
+func (s *server) sweepPanicked(ctx context.Context, start *Start, err error) {
+	var panicked *base.PanicError
+	if !errors.As(err, &panicked) {
+		return
+	}
+	if err := s.sweep(ctx, start.ID, true); err != nil && !errors.Is(err, ErrTaskNotFound) {
+		start.Logger().Warn("a start that panicked may have left processes running", "error", err)
+	}
 }
 
 func (s *server) newStart(config TaskConfig) *Start {
@@ -217,37 +235,41 @@ func (s *server) newStart(config TaskConfig) *Start {
 	}
 }
 
-// handle is what the host stores.
-func (s *server) handle(config *TaskConfig, author Task) (*driver.Handle, error) {
+// handle returns what the host stores of a task that has started.
+func (s *server) handle(config *TaskConfig, author Task) (*driver.Handle, *NetworkOverride, error) {
 	h := &driver.Handle{
 		Version: s.info.StateVersion,
 		Config:  config,
 		State:   driver.TaskRunning,
 	}
 	if stater, ok := author.(Stater); ok {
-		state, err := hclspec.MarshalState(stater.State())
+		state, err := authorState(stater)
 		if err != nil {
-			return nil, fmt.Errorf("encode the state of task %q: %w", config.Name, err)
+			return nil, nil, err
 		}
-		h.DriverState = state
+		h.DriverState, err = hclspec.MarshalState(state)
+		if err != nil {
+			return nil, nil, fmt.Errorf("encode the state of task %q: %w", config.Name, err)
+		}
 	}
-	return h, nil
+	network, err := authorNetwork(author)
+	if err != nil {
+		return nil, nil, err
+	}
+	return h, network, nil
 }
 
 // undo ends a task that was started but is not wanted.
 func (s *server) undo(ctx context.Context, author Task) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	if err := author.Kill(ctx); err != nil {
+	if err := authorKill(ctx, author); err != nil {
 		return fmt.Errorf("kill the task again: %w", err)
 	}
-	if _, err := author.Wait(ctx); err != nil {
+	if _, err := authorWait(ctx, author); err != nil {
 		return fmt.Errorf("wait for the killed task: %w", err)
 	}
-	if destroyer, ok := author.(Destroyer); ok {
-		return destroyer.Destroy(ctx)
-	}
-	return nil
+	return authorDestroy(ctx, author)
 }
 
 // fail forgets a start that came to nothing.
@@ -264,14 +286,13 @@ func (s *server) fail(t *task, err error) {
 func (s *server) run(t *task, author Task) {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.author, t.unwait, t.started = author, cancel, time.Now()
-	if networked, ok := author.(Networked); ok {
-		t.network = networked.Network()
-	}
 	close(t.ready)
 	go func() {
 		defer cancel()
-		result, err := author.Wait(ctx)
+		result, err := authorWait(ctx, author)
 		if err != nil {
+			var panicked *base.PanicError
+			t.unknown = errors.As(err, &panicked)
 			result.Err = errors.Join(err, result.Err)
 		}
 		t.result, t.completed = result, time.Now()
@@ -309,6 +330,10 @@ func (s *server) RecoverTask(ctx context.Context, handle *driver.Handle) error {
 	if err != nil {
 		s.fail(t, err)
 		return err
+	}
+	// Without its address a running task is still worth more than none.
+	if t.network, err = authorNetwork(author); err != nil {
+		start.Logger().Warn("the address of a recovered task is unknown", "error", err)
 	}
 	s.run(t, author)
 	return nil
@@ -367,7 +392,7 @@ func (s *server) StopTask(ctx context.Context, id string, timeout time.Duration,
 		return err
 	}
 	if stopper, ok := t.author.(Stopper); ok {
-		err := stopper.Stop(ctx, timeout, signal)
+		err := authorStop(ctx, stopper, timeout, signal)
 		if err != nil && !t.ended() {
 			return err
 		}
@@ -389,10 +414,10 @@ func (s *server) StopTask(ctx context.Context, id string, timeout time.Duration,
 
 // interrupt asks the task to end, and reports whether it was asked.
 func (t *task) interrupt(ctx context.Context, signaler Signaler, signal string) bool {
-	err := signaler.Signal(ctx, signal)
+	err := authorSignal(ctx, signaler, signal)
 	if err != nil && signal != "" && !t.ended() {
 		t.start.Logger().Warn("stop signal not sent, sending the default one", "signal", signal, "error", err)
-		err = signaler.Signal(ctx, "")
+		err = authorSignal(ctx, signaler, "")
 	}
 	if err != nil && !t.ended() {
 		t.start.Logger().Warn("stop signal not sent, killing the task", "error", err)
@@ -402,7 +427,7 @@ func (t *task) interrupt(ctx context.Context, signaler Signaler, signal string) 
 }
 
 func (t *task) kill(ctx context.Context) error {
-	if err := t.author.Kill(ctx); err != nil && !t.ended() {
+	if err := authorKill(ctx, t.author); err != nil && !t.ended() {
 		return fmt.Errorf("kill task %q: %w", t.start.ID, err)
 	}
 	return t.await(ctx)
@@ -448,16 +473,18 @@ func (s *server) DestroyTask(ctx context.Context, id string, force bool) error {
 		if err := t.kill(ctx); err != nil {
 			return err
 		}
+	} else if t.unknown {
+		if err := authorKill(ctx, t.author); err != nil {
+			return fmt.Errorf("kill task %q, which may still run: %w", id, err)
+		}
 	}
 	t.destroyed = true
 	t.unwait()
 	// What is left behind is cleaned up even when the host goes away, and the id
 	// is free in any case: a second try would find nothing else to do.
-	var err error
-	if destroyer, ok := t.author.(Destroyer); ok {
-		if err = destroyer.Destroy(context.WithoutCancel(ctx)); err != nil {
-			err = fmt.Errorf("destroy task %q: %w", id, err)
-		}
+	err := authorDestroy(context.WithoutCancel(ctx), t.author)
+	if err != nil {
+		err = fmt.Errorf("destroy task %q: %w", id, err)
 	}
 	s.mu.Lock()
 	delete(s.tasks, id)
@@ -508,7 +535,7 @@ func (s *server) sweep(ctx context.Context, id string, force bool) error {
 	s.sweeps[key] = over
 	s.mu.Unlock()
 
-	found, err := sweeper.Sweep(ctx, allocID, name)
+	found, err := authorSweep(ctx, sweeper, allocID, name)
 
 	s.mu.Lock()
 	delete(s.sweeps, key)
@@ -549,8 +576,8 @@ func (s *server) InspectTask(ctx context.Context, id string) (*driver.TaskStatus
 		result := t.result
 		status.State, status.CompletedAt, status.ExitResult = driver.TaskExited, t.completed, &result
 	}
-	if attributed, ok := t.author.(Attributed); ok {
-		status.DriverAttributes = attributed.Attributes()
+	if status.DriverAttributes, err = authorAttributes(t.author); err != nil {
+		return nil, err
 	}
 	return status, nil
 }
@@ -573,9 +600,12 @@ func (s *server) TaskStats(ctx context.Context, id string, interval time.Duratio
 		ticker := time.NewTicker(interval)
 		defer ticker.Stop()
 		for {
-			sample, err := statser.Stats(ctx)
+			sample, err := authorStats(ctx, statser)
 			switch {
 			case err == nil:
+				if err := sample.Validate(); err != nil {
+					t.start.Logger().Error("task statistics are refused", "error", err) // by the server, for this reason
+				}
 				if sample.Timestamp.IsZero() {
 					sample.Timestamp = time.Now()
 				}
@@ -616,7 +646,7 @@ func (s *server) SignalTask(ctx context.Context, id, signal string) error {
 	if t.ended() {
 		return errors.New("task has ended")
 	}
-	return signaler.Signal(ctx, signal)
+	return authorSignal(ctx, signaler, signal)
 }
 
 func (s *server) ExecTask(ctx context.Context, id string, command []string, timeout time.Duration) (*driver.ExecResult, error) {
@@ -657,7 +687,7 @@ func (s *server) exec(ctx context.Context, id string, exec Exec) (ExitResult, er
 	case t.ended():
 		return ExitResult{}, errors.New("task has ended")
 	}
-	result, err := execer.Exec(ctx, exec)
+	result, err := authorExec(ctx, execer, exec)
 	if ctx.Err() != nil {
 		return ExitResult{}, context.Cause(ctx) // the command was killed for this, and its status says nothing
 	}
@@ -676,7 +706,7 @@ func (s *server) CreateNetwork(ctx context.Context, allocID, hostname string) (*
 	if !ok {
 		return nil, false, errors.New("CreateNetwork RPC not supported by driver")
 	}
-	return networker.CreateNetwork(ctx, allocID, hostname)
+	return authorCreateNetwork(ctx, networker, allocID, hostname)
 }
 
 func (s *server) DestroyNetwork(ctx context.Context, allocID string, isolation *NetworkIsolation) error {
@@ -684,7 +714,7 @@ func (s *server) DestroyNetwork(ctx context.Context, allocID string, isolation *
 	if !ok {
 		return errors.New("DestroyNetwork RPC not supported by driver")
 	}
-	return networker.DestroyNetwork(ctx, allocID, isolation)
+	return authorDestroyNetwork(ctx, networker, allocID, isolation)
 }
 
 // busy reports whether there are tasks that somebody may still ask about.

@@ -566,6 +566,36 @@ func TestConfiguration(t *testing.T) {
 	}
 }
 
+// A key of the schema that the author's struct lacks would be lost silently.
+func TestConfigThatTheStructCannotHoldIsAnError(t *testing.T) {
+	body, err := hclspec.MarshalState(map[string]any{"message": "hi", "times": 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lacking struct {
+		Times int `codec:"times"`
+	}
+	start := &Start{TaskConfig: TaskConfig{Name: "web", DriverConfig: body}}
+	want := "decode the config of task \"web\": \"message\" has no field in the Go struct: add one with the tag `codec:\"message\"`"
+	if err := start.Config(&lacking); err == nil || err.Error() != want {
+		t.Errorf("Config:\n%v, want\n%s", err, want)
+	}
+	if err := (&Config{body: body}).Decode(&lacking); err == nil || !strings.Contains(err.Error(), `"message" has no field`) {
+		t.Errorf("Decode: %v", err)
+	}
+	var other struct {
+		Message []string `codec:"message"`
+		Times   int      `codec:"times"`
+	}
+	if err := start.Config(&other); err == nil || !strings.Contains(err.Error(), `"message" is a string, which does not fit the Go type []string`) {
+		t.Errorf("Config with another type: %v", err)
+	}
+	start.StateVersion = 1 // the schema can be another one by now
+	if err := start.Config(&lacking); err != nil || lacking.Times != 2 {
+		t.Errorf("Config of a task that is recovered: %v, %+v", err, lacking)
+	}
+}
+
 func TestFingerprintStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		good := Fingerprint{Health: HealthHealthy}

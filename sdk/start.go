@@ -28,11 +28,20 @@ type Start struct {
 
 // Config decodes the task's config block into dst, a pointer to a struct whose
 // fields are matched by the tag `codec`. An empty block leaves dst as it is.
+//
+// The struct must have a field for each key of the task schema, of a type that holds
+// each value: otherwise Config returns an error that names the key, and does not lose
+// the value silently. In Recover, where the block can be one of an earlier version of
+// the schema, it does not check that.
 func (s *Start) Config(dst any) error {
 	if len(s.DriverConfig) == 0 {
 		return nil
 	}
-	if err := hclspec.Unmarshal(s.DriverConfig, dst); err != nil {
+	unmarshal := hclspec.UnmarshalExact
+	if s.StateVersion != 0 {
+		unmarshal = hclspec.Unmarshal
+	}
+	if err := unmarshal(s.DriverConfig, dst); err != nil {
 		return fmt.Errorf("decode the config of task %q: %w", s.Name, err)
 	}
 	return nil
@@ -88,12 +97,12 @@ type Config struct {
 
 // Decode decodes the body of the host's `plugin` block into dst, a pointer to a
 // struct whose fields are matched by the tag `codec`. Without a body dst stays
-// as it is.
+// as it is. A key of the schema without a field, or of another type, is an error.
 func (c *Config) Decode(dst any) error {
 	if len(c.body) == 0 {
 		return nil
 	}
-	if err := hclspec.Unmarshal(c.body, dst); err != nil {
+	if err := hclspec.UnmarshalExact(c.body, dst); err != nil {
 		return fmt.Errorf("decode the configuration of the plugin: %w", err)
 	}
 	return nil

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
 // taskDriver is an author's driver whose T is known only when the program runs.
@@ -29,12 +31,12 @@ func newTaskDriver(impl Plugin) (*taskDriver, error) {
 	if err := errors.Join(nearMiss(reflect.TypeOf(impl), driverInterfaces), nearMiss(d.task, taskInterfaces)); err != nil {
 		return nil, err
 	}
-	d.start = call(start)
+	d.start = d.call(start, "Start")
 	if recover := v.MethodByName("Recover"); recover.IsValid() {
 		if recover.Type() != start.Type() {
 			return nil, fmt.Errorf("the method Recover of %T is %v, and Start is %v; they must be the same", impl, recover.Type(), start.Type())
 		}
-		d.recover = call(recover)
+		d.recover = d.call(recover, "Recover")
 	}
 	return d, nil
 }
@@ -48,11 +50,26 @@ func started(f reflect.Type) reflect.Type {
 	return f.Out(0)
 }
 
-func call(f reflect.Value) starter {
-	return func(ctx context.Context, start *Start) (Task, error) {
+// call makes a starter of the author's method. It turns a panic into an error, and
+// reports a method that returns neither a task nor an error.
+func (d *taskDriver) call(f reflect.Value, method string) starter {
+	return func(ctx context.Context, start *Start) (task Task, err error) {
+		defer base.Recover(d.impl, method, &err)
 		out := f.Call([]reflect.Value{reflect.ValueOf(ctx), reflect.ValueOf(start)})
-		task, _ := out[0].Interface().(Task)
-		err, _ := out[1].Interface().(error)
-		return task, err
+		if err, _ := out[1].Interface().(error); err != nil {
+			return nil, err
+		}
+		if isNil(out[0]) {
+			return nil, noTask(d.impl, method)
+		}
+		return out[0].Interface().(Task), nil
 	}
+}
+
+func isNil(v reflect.Value) bool {
+	switch v.Kind() {
+	case reflect.Pointer, reflect.Interface, reflect.Map, reflect.Slice, reflect.Func, reflect.Chan:
+		return v.IsNil()
+	}
+	return false
 }

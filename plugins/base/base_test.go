@@ -290,3 +290,20 @@ func FuzzTopology(f *testing.F) {
 		}
 	})
 }
+
+func TestWordsKeepsWhatWrapsTheError(t *testing.T) {
+	remote := status.Error(codes.Unknown, "no such image")
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{errors.New("plain"), "plain"},
+		{remote, "no such image"},
+		{fmt.Errorf("pull: %w", remote), "pull: no such image"},
+		{status.Error(codes.Unavailable, ""), "rpc error: code = Unavailable desc = "},
+	} {
+		if got := Words(c.err); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}

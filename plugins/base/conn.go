@@ -108,10 +108,16 @@ func (c *Conn) Err(ctx context.Context, err error) error {
 // Words is what an error says that has come over a connection, without what the
 // library puts before it.
 func Words(err error) string {
-	if s, ok := err.(interface{ GRPCStatus() *status.Status }); ok && s.GRPCStatus().Message() != "" {
-		return s.GRPCStatus().Message()
+	var remote interface {
+		error
+		GRPCStatus() *status.Status
 	}
-	return err.Error()
+	text := err.Error()
+	if !errors.As(err, &remote) || remote.GRPCStatus().Message() == "" {
+		return text
+	}
+	// What wraps the error stays.
+	return strings.Replace(text, remote.Error(), remote.GRPCStatus().Message(), 1)
 }
 
 // Gone waits for the end of the process for the moment in which it must come if

@@ -1,0 +1,138 @@
+package sdk
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+)
+
+// The functions of this file call the methods that the author of a driver wrote. Each
+// turns a panic into an error that names the method. No other file calls a method of
+// an author, except Info at the start of the process and the methods that a hook has
+// for its moments: package hook calls those in the same way.
+
+func authorInfo(impl Plugin) (info Info, err error) {
+	defer base.Recover(impl, "Info", &err)
+	return infoOf(impl), nil
+}
+
+func authorConfigure(ctx context.Context, c Configurer, config *Config) (err error) {
+	defer base.Recover(c, "Configure", &err)
+	return c.Configure(ctx, config)
+}
+
+func authorUseHost(u HostUser, host Host, node Node) (err error) {
+	defer base.Recover(u, "UseHost", &err)
+	u.UseHost(host, node)
+	return nil
+}
+
+func authorInit(ctx context.Context, i Initer) (err error) {
+	defer base.Recover(i, "Init", &err)
+	return i.Init(ctx)
+}
+
+func authorShutdown(ctx context.Context, s Shutdowner) (err error) {
+	defer base.Recover(s, "Shutdown", &err)
+	return s.Shutdown(ctx)
+}
+
+// authorFingerprint reports a panic as bad health: the driver is asked again at the
+// next interval.
+func authorFingerprint(ctx context.Context, f Fingerprinter) (print Fingerprint) {
+	var err error
+	defer func() {
+		if err != nil {
+			print = Fingerprint{Health: HealthUnhealthy, HealthDescription: err.Error()}
+		}
+	}()
+	defer base.Recover(f, "Fingerprint", &err)
+	return f.Fingerprint(ctx)
+}
+
+func authorCreateNetwork(ctx context.Context, n Networker, allocID, hostname string) (isolation *NetworkIsolation, created bool, err error) {
+	defer base.Recover(n, "CreateNetwork", &err)
+	return n.CreateNetwork(ctx, allocID, hostname)
+}
+
+func authorDestroyNetwork(ctx context.Context, n Networker, allocID string, isolation *NetworkIsolation) (err error) {
+	defer base.Recover(n, "DestroyNetwork", &err)
+	return n.DestroyNetwork(ctx, allocID, isolation)
+}
+
+func authorSweep(ctx context.Context, s Sweeper, allocID, task string) (found bool, err error) {
+	defer base.Recover(s, "Sweep", &err)
+	return s.Sweep(ctx, allocID, task)
+}
+
+func authorWait(ctx context.Context, t Task) (result ExitResult, err error) {
+	defer base.Recover(t, "Wait", &err)
+	return t.Wait(ctx)
+}
+
+func authorKill(ctx context.Context, t Task) (err error) {
+	defer base.Recover(t, "Kill", &err)
+	return t.Kill(ctx)
+}
+
+func authorSignal(ctx context.Context, s Signaler, name string) (err error) {
+	defer base.Recover(s, "Signal", &err)
+	return s.Signal(ctx, name)
+}
+
+func authorStop(ctx context.Context, s Stopper, timeout time.Duration, signal string) (err error) {
+	defer base.Recover(s, "Stop", &err)
+	return s.Stop(ctx, timeout, signal)
+}
+
+func authorExec(ctx context.Context, e Execer, exec Exec) (result ExitResult, err error) {
+	defer base.Recover(e, "Exec", &err)
+	return e.Exec(ctx, exec)
+}
+
+func authorStats(ctx context.Context, s Statser) (stats TaskStats, err error) {
+	defer base.Recover(s, "Stats", &err)
+	return s.Stats(ctx)
+}
+
+func authorState(s Stater) (state any, err error) {
+	defer base.Recover(s, "State", &err)
+	return s.State(), nil
+}
+
+// authorNetwork returns nil for a task without a network of its own.
+func authorNetwork(t Task) (network *NetworkOverride, err error) {
+	n, ok := t.(Networked)
+	if !ok {
+		return nil, nil
+	}
+	defer base.Recover(n, "Network", &err)
+	return n.Network(), nil
+}
+
+// authorAttributes returns nil for a task without attributes of its own.
+func authorAttributes(t Task) (attributes map[string]string, err error) {
+	a, ok := t.(Attributed)
+	if !ok {
+		return nil, nil
+	}
+	defer base.Recover(a, "Attributes", &err)
+	return a.Attributes(), nil
+}
+
+// authorDestroy does nothing for a task that leaves nothing behind.
+func authorDestroy(ctx context.Context, t Task) (err error) {
+	d, ok := t.(Destroyer)
+	if !ok {
+		return nil
+	}
+	defer base.Recover(d, "Destroy", &err)
+	return d.Destroy(ctx)
+}
+
+// noTask is the error of a Start or Recover that returned neither a task nor an error.
+func noTask(impl Plugin, method string) error {
+	return fmt.Errorf("method %T.%s returned neither a task nor an error", impl, method)
+}
