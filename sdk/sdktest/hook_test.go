@@ -153,6 +153,10 @@ func (n *naiveHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) 
 func (n *naiveHook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) error {
 	scope := req.Scope()
 	switch n.fault {
+	case "starts once":
+		if req.Repeated {
+			return errors.New("it runs already")
+		}
 	case "makes up capabilities":
 		scope.Capability = "sesame"
 	case "waits for its host to agree":
@@ -226,6 +230,7 @@ Which one it takes is said in Plugin.Attachment, or in plugin_test.hcl: attachme
 		{"sets odd devices", livesOnce, `permissions "rx"`},
 		{"does not tell its state", livesOnce, "stop: the state is lost"},
 		{"cannot do it twice", livesEverythingTwice, "prestart: there is one already"},
+		{"starts once", repeatsPoststart, "poststart: it runs already"},
 		{"cleans up what it knows", cleansUpUnseen, "stop: never heard of it"},
 		{"dies when it is given up", survivesGivenUp, "died by itself, exit status 1"},
 		{"remembers in memory", survivesEachDeath, "destroy: never heard of it"},

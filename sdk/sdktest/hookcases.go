@@ -22,6 +22,7 @@ func hookCases() []testCase {
 		{"has a schema that fits its attachment", fitsAttachment},
 		{"takes part in the life of a task", livesOnce},
 		{"takes each moment again", livesEverythingTwice},
+		{"takes poststart again for a running task", repeatsPoststart},
 		{"cleans up what it has never seen", cleansUpUnseen},
 		{"a call that is given up harms nothing", survivesGivenUp},
 		{"goes on in another process, at each moment", survivesEachDeath},
@@ -83,6 +84,28 @@ func livesEverythingTwice(t tb, h *host) {
 	}
 }
 
+// repeatsPoststart is what happens when the process of the plugin is replaced, or
+// the agent is, while the task runs.
+func repeatsPoststart(t tb, h *host) {
+	l := h.lead(t)
+	for _, m := range []hook.Moment{hook.Prerun, hook.Prestart, hook.Poststart} {
+		l.pass(t, m)
+	}
+	l.repeated = true
+	l.pass(t, hook.Poststart) // of another agent
+	if _, ok := l.d.Participation(hook.Poststart); ok {
+		h.use(t)
+		h.crash(t)
+	}
+	for range 2 {
+		l.pass(t, hook.Poststart)
+	}
+	l.repeated = false
+	for _, m := range []hook.Moment{hook.PreKill, hook.PreKilling, hook.Exited, hook.Stop, hook.Postrun, hook.Destroy} {
+		l.pass(t, m)
+	}
+}
+
 func cleansUpUnseen(t tb, h *host) {
 	l := h.lead(t)
 	for _, m := range []hook.Moment{hook.PreKill, hook.PreKilling, hook.Stop, hook.Postrun, hook.Destroy} {
@@ -132,7 +155,7 @@ func changesHost(t tb, h *host) {
 	if err := h.introduce(t.Context(), h.use(t)); err != nil {
 		t.Fatalf("Configure by another agent: %v", err)
 	}
-	l.running = true
+	l.running, l.repeated = true, true
 	for _, m := range []hook.Moment{hook.Prestart, hook.Poststart, hook.PreKilling, hook.Exited, hook.Stop, hook.Postrun, hook.Destroy} {
 		l.pass(t, m)
 	}

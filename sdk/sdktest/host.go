@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -40,6 +41,14 @@ type host struct {
 	running *process
 	streams *streams // of a driver; nil until they are opened
 
+	mark string // an entry of the environment of each plugin process, and of no other
+
+	mu       sync.Mutex
+	launched []*process // since the case began, and those that run
+	allocs   []string   // ids, of the tasks of the case
+	aborted  bool       // the case is: its tasks are killed
+	killed   bool       // no further process must be started
+
 	butler     butler // of hooks
 	socket     string // on which the butler listens, if he does
 	stopButler func()
@@ -47,8 +56,11 @@ type host struct {
 
 func newHost(p Plugin) *host {
 	p.Tasks.complete()
-	return &host{plugin: p}
+	return &host{plugin: p, mark: envMark + "=" + newID()}
 }
+
+// envMark names the variable by which the processes of one host are found.
+const envMark = "NOMAD_LITE_SDKTEST"
 
 // complete makes by the shell what was not given.
 func (t *Tasks) complete() {
@@ -73,7 +85,9 @@ func (h *host) guess(ctx context.Context) (kind base.Type, err error) {
 	if err != nil {
 		return base.TypeUnknown, err
 	}
-	defer p.client.Kill()
+	defer p.kill()
+	ctx, cancel := context.WithTimeout(ctx, min(patience, h.caseTimeout()))
+	defer cancel()
 	if isHook(ctx, p) {
 		return base.TypeHook, nil
 	}
@@ -128,10 +142,16 @@ type process struct {
 	cmd    *exec.Cmd
 	client *plugin.Client
 	stderr *lockedBuffer
+
+	killed atomic.Bool // by the suite, which gave up a case
+	read   int         // bytes of stderr in which panics were looked for
 }
 
 // launch starts a plugin process as Nomad does, and configures nothing.
 func (h *host) launch() (*process, error) {
+	if h.isKilled() {
+		return nil, errKilled
+	}
 	path, err := filepath.Abs(h.plugin.Path)
 	if err != nil {
 		return nil, err
@@ -142,7 +162,7 @@ func (h *host) launch() (*process, error) {
 		}
 	}
 	cmd := exec.Command(path, h.plugin.Args...)
-	cmd.Env = append(append(os.Environ(), "TMPDIR="+h.dir), h.plugin.Env...)
+	cmd.Env = append(append(append(os.Environ(), "TMPDIR="+h.dir), h.plugin.Env...), h.mark)
 	stderr := &lockedBuffer{}
 	client := plugin.NewClient(&plugin.ClientConfig{
 		HandshakeConfig: base.Handshake,
@@ -183,6 +203,9 @@ func (h *host) launch() (*process, error) {
 	}
 	p.hook = b.(*hook.Client)
 	p.pid = client.ReattachConfig().Pid
+	h.mu.Lock()
+	h.launched = append(h.launched, p)
+	h.mu.Unlock()
 	return p, nil
 }
 
@@ -212,7 +235,9 @@ func (h *host) configure(ctx context.Context, p *process) error {
 		}
 		return h.introduce(ctx, p)
 	}
-	config.Driver = &base.DriverConfig{ClientMinPort: 14000, ClientMaxPort: 14512}
+	config.Driver = &base.DriverConfig{ClientMinPort: 14000, ClientMaxPort: 14512, Topology: &base.Topology{
+		NodeIDs: []uint32{0}, Distances: [][]uint32{{10}}, Cores: []base.Core{{GuessSpeed: 1000}},
+	}}
 	if err := p.base.SetConfig(ctx, config); err != nil {
 		return fmt.Errorf("configure the plugin: %w", err)
 	}
@@ -292,7 +317,9 @@ func (h *host) use(t tb) *process {
 		}
 		died := h.running
 		h.end()
-		t.Errorf("%s", died.obituary())
+		if !died.killed.Load() {
+			t.Errorf("%s", died.obituary())
+		}
 	}
 	p, err := h.launch()
 	if err != nil {
@@ -301,7 +328,10 @@ func (h *host) use(t tb) *process {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := h.configure(ctx, p); err != nil {
-		p.client.Kill()
+		if errors.Is(err, base.ErrPluginDown) {
+			err = fmt.Errorf("%w: %s", err, p.obituary())
+		}
+		p.kill()
 		t.Fatalf("%v", err)
 	}
 	h.running = p
@@ -337,14 +367,17 @@ func (p *process) obituary() string {
 	return died + "; the end of its standard error:\n" + words
 }
 
-// lastWords is where a panic would be.
+// lastWords returns the start of the panic with which the process ended, or else the
+// end of what it wrote.
 func (p *process) lastWords() string {
+	const most = 40 // lines
 	text := strings.TrimSpace(p.stderr.String())
-	if i := strings.Index(text, "panic: "); i >= 0 {
-		text = text[i:]
+	if i := panicAt(text); i >= 0 {
+		lines := strings.Split(text[i:], "\n")
+		return strings.Join(lines[:min(most, len(lines))], "\n")
 	}
 	lines := strings.Split(text, "\n")
-	return strings.Join(lines[max(0, len(lines)-40):], "\n")
+	return strings.Join(lines[max(0, len(lines)-most):], "\n")
 }
 
 // started is one start of a task.
@@ -376,6 +409,9 @@ func (h *host) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *starte
 		t.Fatalf("the config of a task does not fit the driver's schema: %v", err)
 	}
 	allocID := newID()
+	h.mu.Lock()
+	h.allocs = append(h.allocs, allocID)
+	h.mu.Unlock()
 	dir := filepath.Join(t.TempDir(), allocID)
 	const task = "task"
 	for _, sub := range []string{"alloc/data", "alloc/logs", "alloc/tmp", task + "/local", task + "/secrets", task + "/tmp"} {
@@ -471,7 +507,7 @@ func (s *started) begin(config *driver.TaskConfig) {
 // what a driver that is not as it should be has left running.
 func (s *started) remove() {
 	defer killMarked("NOMAD_ALLOC_ID=" + s.config.AllocID)
-	if s.handle == nil || s.destroyed {
+	if s.handle == nil || s.destroyed || s.h.isAborted() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -626,7 +662,7 @@ func (l *lockedBuffer) String() string {
 func (h *host) byHand(ctx context.Context) (stdout, stderr string, code int, err error) {
 	cmd := exec.CommandContext(ctx, h.plugin.Path, h.plugin.Args...)
 	cmd.Env = append(os.Environ(), envByHand+"=1")
-	cmd.Env = append(cmd.Env, h.plugin.Env...)
+	cmd.Env = append(append(cmd.Env, h.plugin.Env...), h.mark)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut

@@ -40,11 +40,12 @@ type life struct {
 	dir   hook.TaskDir
 	env   map[string]string
 
-	began   bool              // Prestart has succeeded
-	running bool              // the task is taken over, not started
-	exits   int               // ends of the task so far
-	state   map[string]string // of the last Prestart
-	done    bool
+	began    bool              // Prestart has succeeded
+	running  bool              // the task is taken over, not started
+	repeated bool              // Poststart is made again for the same start
+	exits    int               // ends of the task so far
+	state    map[string]string // of the last Prestart
+	done     bool
 }
 
 // lead begins a life. Its capability ends with the case.
@@ -172,7 +173,7 @@ func (l *life) call(ctx context.Context, t tb, m hook.Moment) error {
 	case hook.Prestart:
 		return l.prestart(ctx, c)
 	case hook.Poststart:
-		return c.Poststart(ctx, hook.TaskPoststartRequest{Grant: g, Alloc: a, Task: task, Dir: l.dir, Env: l.env})
+		return c.Poststart(ctx, hook.TaskPoststartRequest{Grant: g, Alloc: a, Task: task, Dir: l.dir, Env: l.env, Repeated: l.repeated})
 	case hook.Update:
 		return c.Update(ctx, hook.TaskUpdateRequest{Grant: g, Alloc: a, Task: task, Env: l.env})
 	case hook.PreKilling:

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
@@ -25,6 +26,10 @@ type Plugin struct {
 	// Attachment is the configuration with which a hook is attached, such that
 	// it does not refuse the tasks of the suite.
 	Attachment map[string]any
+
+	// CaseTimeout is how long one case can take; 0 means two minutes. A case that
+	// takes longer fails, and the plugin is killed.
+	CaseTimeout time.Duration
 }
 
 // Tasks are bodies of a task's config block. What is nil is not tested.
@@ -69,7 +74,7 @@ func run(t *testing.T, p Plugin, cases []testCase) {
 	h := newHost(p)
 	t.Cleanup(h.close)
 	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) { c.run(t, h) })
+		t.Run(c.name, func(t *testing.T) { h.test(t, c) })
 	}
 }
 
@@ -80,10 +85,17 @@ func run(t *testing.T, p Plugin, cases []testCase) {
 // Of a Plugin without Tasks, a driver whose task config has command and args is
 // taken for one that runs commands.
 func Check(ctx context.Context, out io.Writer, p Plugin) error {
+	return CheckUntil(ctx, context.Background(), out, p)
+}
+
+// CheckUntil is Check that also ends when kill ends: at once, in the middle of a case.
+// The processes of the plugin and of its tasks are killed then.
+func CheckUntil(ctx, kill context.Context, out io.Writer, p Plugin) error {
 	h := newHost(p)
 	defer h.close()
+	defer context.AfterFunc(kill, h.kill)()
 	cases := hookCases()
-	switch kind, err := h.guess(ctx); {
+	switch kind, err := h.guess(kill); {
 	case err != nil:
 		cases = []testCase{{name: "starts as hosts start it", run: func(t tb, _ *host) { t.Fatalf("%v", err) }}}
 	case kind == base.TypeDriver:
@@ -94,7 +106,11 @@ func Check(ctx context.Context, out io.Writer, p Plugin) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		r := runCase(context.WithoutCancel(ctx), c, h)
+		r, ended := h.check(kill, c)
+		if kill.Err() != nil {
+			h.kill() // again: a plugin process could have been about to start
+			return context.Cause(kill)
+		}
 		r.write(out)
 		switch {
 		case r.failed:
@@ -103,6 +119,9 @@ func Check(ctx context.Context, out io.Writer, p Plugin) error {
 			skipped++
 		default:
 			passed++
+		}
+		if !ended {
+			return fmt.Errorf("the case %q does not end, although its plugin was killed", c.name)
 		}
 	}
 	fmt.Fprintf(out, "\n%d passed, %d failed, %d skipped\n", passed, failed, skipped)

@@ -44,14 +44,23 @@ type result struct {
 
 var _ tb = (*result)(nil)
 
-// runCase runs one case in a goroutine of its own, which Fatalf ends.
+// runCase runs one case and returns when it has ended.
 func runCase(ctx context.Context, c testCase, h *host) *result {
+	r, done := startCase(ctx, c, h)
+	<-done
+	return r
+}
+
+// startCase runs one case in a goroutine of its own, which Fatalf ends. done is closed
+// when the case and its cleanups have ended.
+func startCase(ctx context.Context, c testCase, h *host) (r *result, done <-chan struct{}) {
 	ctx, cancel := context.WithCancel(ctx)
-	r := &result{name: c.name, ctx: ctx}
+	r = &result{name: c.name, ctx: ctx}
 	began := time.Now()
-	done := make(chan struct{})
+	ended := make(chan struct{})
 	go func() {
-		defer close(done)
+		defer close(ended)
+		defer func() { r.took = time.Since(began) }()
 		defer r.cleanUp()
 		defer cancel() // before the cleanups, as in package testing
 		defer func() {
@@ -61,9 +70,7 @@ func runCase(ctx context.Context, c testCase, h *host) *result {
 		}()
 		c.run(r, h)
 	}()
-	<-done
-	r.took = time.Since(began)
-	return r
+	return r, ended
 }
 
 func (r *result) cleanUp() {
@@ -73,6 +80,8 @@ func (r *result) cleanUp() {
 }
 
 func (r *result) write(out io.Writer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	verdict := "PASS"
 	switch {
 	case r.failed:

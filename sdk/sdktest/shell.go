@@ -310,7 +310,9 @@ func execs(t tb, h *host) {
 	if n := len(result.Stdout); n > 4<<20 || !bytes.HasSuffix(result.Stdout, []byte("xend\n")) {
 		t.Errorf("much output is cut to %d bytes that end in %q", n, result.Stdout[max(0, n-10):])
 	}
-	if _, err := s.driver().ExecTask(t.Context(), s.config.ID, []string{"/no/such/command"}, patience); err == nil {
+	// A driver reports it as a shell does, with exit code 127, or as an error.
+	result, err = s.driver().ExecTask(t.Context(), s.config.ID, []string{"/no/such/command"}, patience)
+	if err == nil && result.Exit.Successful() {
 		t.Errorf("ExecTask of a command that does not exist succeeds")
 	}
 }
@@ -348,7 +350,8 @@ func execStreams(t tb, h *host) {
 	if exit.ExitCode != 7 {
 		t.Errorf("it ended with %+v, want exit code 7", *exit)
 	}
-	if _, err := s.driver().ExecTaskStreaming(t.Context(), s.config.ID, driver.Exec{Command: []string{"/no/such/command"}}); err == nil {
+	exit, err = s.driver().ExecTaskStreaming(t.Context(), s.config.ID, driver.Exec{Command: []string{"/no/such/command"}})
+	if err == nil && exit.Successful() {
 		t.Errorf("a command that does not exist succeeds")
 	}
 }

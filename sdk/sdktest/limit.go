@@ -1,0 +1,213 @@
+package sdktest
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+)
+
+const (
+	// defaultCaseTimeout is several times what the longest case waits for.
+	defaultCaseTimeout = 2 * time.Minute
+
+	// unwindTimeout is how long the calls of a case have to return that has come to its
+	// limit, before their plugin is killed: their errors say which call hung.
+	unwindTimeout = time.Second
+)
+
+var errKilled = errors.New("the suite was killed")
+
+func (h *host) caseTimeout() time.Duration {
+	return cmp.Or(h.plugin.CaseTimeout, defaultCaseTimeout)
+}
+
+// errLimit is the cause with which the context of a case ends at its limit.
+func (h *host) errLimit() error {
+	return fmt.Errorf("the case did not end within %v, and its plugin was killed", h.caseTimeout())
+}
+
+// check runs one case outside of go test. ended is false for a case that does not end:
+// its goroutine is left behind.
+func (h *host) check(kill context.Context, c testCase) (r *result, ended bool) {
+	ctx, cancel := context.WithTimeoutCause(kill, h.caseTimeout(), h.errLimit())
+	defer cancel()
+	run := c.run
+	c.run = func(t tb, h *host) {
+		defer h.reportPanics(t)
+		run(t, h)
+	}
+	h.beginCase()
+	r, done := startCase(ctx, c, h)
+	select {
+	case <-done:
+		if ctx.Err() == nil { // else its calls have ended at the limit
+			return r, true
+		}
+	case <-ctx.Done():
+	}
+	if kill.Err() == nil {
+		select {
+		case <-done:
+		case <-time.After(unwindTimeout):
+		}
+		r.Errorf("%v", context.Cause(ctx)) // after the errors of the calls
+		h.abort()
+	}
+	select {
+	case <-done:
+		return r, true
+	case <-time.After(patience):
+		return r, false
+	}
+}
+
+// test runs one case as a subtest.
+func (h *host) test(t *testing.T, c testCase) {
+	ctx, cancel := context.WithTimeoutCause(t.Context(), h.caseTimeout(), h.errLimit())
+	defer cancel()
+	h.beginCase()
+	stop := context.AfterFunc(ctx, func() {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			time.Sleep(unwindTimeout)
+			h.abort()
+		}
+	})
+	defer stop()
+	defer func() {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			t.Errorf("%v", context.Cause(ctx))
+		}
+	}()
+	defer h.reportPanics(t)
+	c.run(&lateTB{t, ctx}, h)
+}
+
+// beginCase forgets what belonged to the case before.
+func (h *host) beginCase() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.allocs, h.aborted = nil, false
+	h.launched = slices.DeleteFunc(h.launched, func(p *process) bool { return p.client.Exited() })
+}
+
+func (h *host) isKilled() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.killed
+}
+
+// isAborted reports whether the processes of the case were killed.
+func (h *host) isAborted() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.aborted
+}
+
+// kill ends all processes for good: no other is started.
+func (h *host) kill() {
+	h.mu.Lock()
+	h.killed = true
+	h.mu.Unlock()
+	h.abort()
+}
+
+// abort kills the plugin processes, and the tasks of the case.
+func (h *host) abort() {
+	h.mu.Lock()
+	h.aborted = true
+	launched, allocs := slices.Clone(h.launched), slices.Clone(h.allocs)
+	h.mu.Unlock()
+	for _, p := range launched {
+		p.killed.Store(true)
+	}
+	killMarked(h.mark)
+	for _, id := range allocs {
+		killMarked("NOMAD_ALLOC_ID=" + id)
+	}
+}
+
+// kill ends a process that may not answer: go-plugin would wait for the answer.
+func (p *process) kill() {
+	if !p.client.Exited() {
+		_ = unix.Kill(p.pid, unix.SIGKILL) // it may have ended meanwhile
+	}
+	p.client.Kill()
+}
+
+// reportPanics makes every panic of the case a failure of it: one that ended a plugin
+// process, and one that the SDK recovered.
+func (h *host) reportPanics(t tb) {
+	t.Helper()
+	if h.isKilled() {
+		return
+	}
+	h.using.Lock()
+	if p := h.running; p != nil && !p.killed.Load() && p.isDown() {
+		h.running = nil
+		t.Errorf("%s", p.obituary())
+		p.kill()
+		p.read = len(p.stderr.String())
+	}
+	h.using.Unlock()
+	h.mu.Lock()
+	launched := slices.Clone(h.launched)
+	h.mu.Unlock()
+	for _, p := range launched {
+		text := p.stderr.String()
+		text, p.read = text[min(p.read, len(text)):], len(text)
+		if panicAt(text) >= 0 && !p.killed.Load() {
+			t.Errorf("%s", p.obituary())
+		}
+		for line := range strings.Lines(text) {
+			var log struct {
+				Message string `json:"@message"`
+				Method  string `json:"method"`
+				Panic   string `json:"panic"`
+				Stack   string `json:"stack"`
+			}
+			if json.Unmarshal([]byte(line), &log) == nil && log.Message == base.PanicMessage {
+				t.Errorf("method %s panicked: %s\n%s", log.Method, log.Panic, log.Stack)
+			}
+		}
+	}
+}
+
+// isDown reports whether the process has ended or is ending.
+func (p *process) isDown() bool {
+	if p.client.Exited() {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), unwindTimeout)
+	defer cancel()
+	_, err := p.base.PluginInfo(ctx)
+	return errors.Is(err, base.ErrPluginDown)
+}
+
+// panicAt returns where in the standard error of a Go program a panic begins, -1 if
+// there is none.
+func panicAt(text string) int {
+	at := -1
+	for _, start := range []string{"panic: ", "fatal error: "} {
+		for i := 0; ; {
+			j := strings.Index(text[i:], start)
+			if j < 0 {
+				break
+			}
+			if j += i; (j == 0 || text[j-1] == '\n') && (at < 0 || j < at) {
+				at = j
+			}
+			i = j + len(start)
+		}
+	}
+	return at
+}

@@ -1,0 +1,56 @@
+package sdktest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestPanicIsFoundAtTheStartOfALine(t *testing.T) {
+	for text, want := range map[string]int{
+		"":                                    -1,
+		"a\nb":                                -1,
+		"panic: x":                            0,
+		"a\npanic: x":                         2,
+		"no panic: here\npanic: x":            15,
+		"fatal error: a\npanic: x":            0,
+		"{\"@message\":\"panic: x\"}\nmore\n": -1,
+	} {
+		if got := panicAt(text); got != want {
+			t.Errorf("%q: %d, want %d", text, got, want)
+		}
+	}
+}
+
+// A case that ignores its context as well is left behind at last, and the suite ends.
+func TestCaseThatIgnoresItsEndIsLeftBehind(t *testing.T) {
+	defer func(usual time.Duration) { patience = usual }(patience)
+	patience = 50 * time.Millisecond
+	p := naivePlugin("")
+	p.CaseTimeout = 50 * time.Millisecond
+	h := newHost(p)
+	defer h.close()
+	release := make(chan struct{})
+	defer close(release)
+	r, ended := h.check(context.Background(), testCase{name: "waits", run: func(tb, *host) { <-release }})
+	if ended {
+		t.Error("it has ended")
+	}
+	var out strings.Builder
+	r.write(&out)
+	if want := "the case did not end within 50ms, and its plugin was killed"; !strings.HasPrefix(out.String(), "FAIL  waits") || !strings.Contains(out.String(), want) {
+		t.Errorf("%s, want %s", out.String(), want)
+	}
+}
+
+func TestCheckThatIsKilledStartsNothing(t *testing.T) {
+	kill, end := context.WithCancelCause(t.Context())
+	why := errors.New("enough")
+	end(why)
+	if err := CheckUntil(t.Context(), kill, io.Discard, naivePlugin("")); !errors.Is(err, why) {
+		t.Errorf("%v, want %v", err, why)
+	}
+}
