@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
@@ -34,6 +35,7 @@ type config struct {
 	DeniedUIDs    string   `codec:"denied_host_uids"`
 	DeniedGIDs    string   `codec:"denied_host_gids"`
 	DeniedEnvvars []string `codec:"denied_envvars"`
+	PidsLimit     int64    `codec:"pids_limit"` // processes and threads of each task; 0 means no limit
 
 	uids, gids []idRange
 }
@@ -44,6 +46,7 @@ var configSchema = sdk.Object(map[string]*sdk.Spec{
 	"denied_host_uids": sdk.Attr("denied_host_uids", "string", false),
 	"denied_host_gids": sdk.Attr("denied_host_gids", "string", false),
 	"denied_envvars":   sdk.Attr("denied_envvars", "list(string)", false),
+	"pids_limit":       sdk.Attr("pids_limit", "number", false),
 })
 
 // taskConfig is the `config` block of a task.
@@ -95,6 +98,9 @@ func (d *Driver) Configure(_ context.Context, c *sdk.Config) error {
 	}
 	if next.gids, err = parseRanges(next.DeniedGIDs); err != nil {
 		return fmt.Errorf("denied_host_gids: %w", err)
+	}
+	if next.PidsLimit < 0 {
+		return fmt.Errorf("pids_limit is %d; it cannot be negative", next.PidsLimit)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -159,6 +165,7 @@ func (d *Driver) Start(ctx context.Context, start *sdk.Start) (*task, error) {
 		OOMScoreAdj: tc.OOMScoreAdj,
 		CgroupV1:    cgroups,
 		CgroupV2:    tc.CgroupV2,
+		PidsLimit:   c.PidsLimit,
 	})
 	return t, err
 }
@@ -194,3 +201,13 @@ type state struct {
 }
 
 func (t *task) State() any { return state{Process: t.Snapshot(), Denied: t.denied} }
+
+// ProcessOf returns the process of a task from the state that the driver has put into
+// the task's handle.
+func ProcessOf(driverState []byte) (process.State, error) {
+	var s state
+	if err := hclspec.UnmarshalState(driverState, &s); err != nil {
+		return process.State{}, fmt.Errorf("decode the state of a task: %w", err)
+	}
+	return s.Process, nil
+}

@@ -3,6 +3,7 @@ package keeper
 import (
 	"errors"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -53,6 +54,42 @@ func scanChildren(parent int) []int {
 		}
 	}
 	return pids
+}
+
+// parents returns the keeper and those processes that it has started on request
+// below which another process runs, other than those. What runs there can be a
+// task. A process that has ended is not counted.
+func (k *server) parents() []Process {
+	k.forkMu.Lock() // a child that is being started is not recorded yet
+	defer k.forkMu.Unlock()
+	k.mu.Lock()
+	own := append([]Process{k.self}, k.spawned...)
+	own = append(own, k.wards...)
+	k.mu.Unlock()
+	started := make(map[int]bool, len(own))
+	for _, p := range own {
+		started[p.PID] = p.Alive()
+	}
+	var parents []Process
+	for _, p := range own {
+		if !started[p.PID] {
+			continue
+		}
+		if slices.ContainsFunc(childrenOf(p.PID), func(pid int) bool { return !started[pid] && runs(pid) }) {
+			parents = append(parents, p)
+		}
+	}
+	return parents
+}
+
+// runs reports whether a process has not ended. A process of another user that
+// /proc does not show counts.
+func runs(pid int) bool {
+	st, err := readStat(pid)
+	if err != nil {
+		return !errors.Is(unix.Kill(pid, 0), unix.ESRCH)
+	}
+	return st.state != 'Z' && st.state != 'X'
 }
 
 // killDescendants kills every process below this one and reaps it. The

@@ -17,10 +17,13 @@ import (
 
 // Config says where a keeper is and how to start it.
 type Config struct {
-	// Dir is the runtime directory: ours, mode 0700. It is made if it is missing.
-	// It is for sockets and the like: an ephemeral keeper removes in the end what
-	// is a socket, or is named *.lock, *.pid or *.log, and then what is empty.
+	// Dir is the data directory. One keeper serves it, whatever the path by which it is
+	// reached. It is made if it is missing. See [Directory] for the files in it.
 	Dir string
+
+	// Former are directories in which a keeper of an earlier version may listen for
+	// the data directory. One that runs there is moved to Dir.
+	Former []string
 
 	// Args start the program of this process again as a keeper, with argv[0].
 	Args []string
@@ -41,8 +44,10 @@ type Config struct {
 // keeper dies, an agent's client starts another one, hands it everything that was
 // held, and repeats what can be repeated; callers notice only that they waited.
 type Client struct {
-	cfg   Config // Ephemeral is guarded by mu: see EndWithAgent
-	agent bool   // may start keepers
+	cfg   Config      // Ephemeral is guarded by mu: see EndWithAgent
+	agent bool        // may start keepers
+	dir   *Directory  // of an agent
+	found *socketPath // of a client that is not an agent
 	stop  context.CancelFunc
 	wg    sync.WaitGroup
 	line  *calls.Line[*link]
@@ -68,33 +73,46 @@ func Start(ctx context.Context, cfg Config) (*Client, error) {
 	if cfg.Linger == 0 {
 		cfg.Linger = 10 * time.Minute
 	}
-	return open(ctx, cfg, true)
+	if cfg.Logger == nil {
+		cfg.Logger = hclog.NewNullLogger()
+	}
+	dir, err := OpenDirectory(cfg.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("keeper in %s: %w", cfg.Dir, err)
+	}
+	c, err := open(ctx, &Client{cfg: cfg, agent: true, dir: dir})
+	if err != nil {
+		dir.Close()
+	}
+	return c, err
 }
 
 // Attach joins the keeper behind a socket (EnvSocket) without ever starting
 // one. Such a client may only Wait.
 func Attach(ctx context.Context, socket string) (*Client, error) {
-	return open(ctx, Config{Dir: filepath.Dir(socket)}, false)
+	found := &socketPath{path: socket}
+	c, err := open(ctx, &Client{
+		cfg:   Config{Dir: filepath.Dir(filepath.Dir(socket)), Logger: hclog.NewNullLogger()},
+		found: found,
+	})
+	if err != nil {
+		found.close()
+	}
+	return c, err
 }
 
-func open(ctx context.Context, cfg Config, agent bool) (*Client, error) {
-	if cfg.Logger == nil {
-		cfg.Logger = hclog.NewNullLogger()
-	}
+// open connects a client and keeps it connected.
+func open(ctx context.Context, c *Client) (*Client, error) {
 	life, stop := context.WithCancel(context.Background())
-	c := &Client{
-		cfg:     cfg,
-		agent:   agent,
-		stop:    stop,
-		line:    calls.NewLine[*link](life.Done(), ErrClosed),
-		held:    map[string]copyFD{},
-		spawned: map[Process]bool{},
-	}
+	c.stop = stop
+	c.line = calls.NewLine[*link](life.Done(), ErrClosed)
+	c.held = map[string]copyFD{}
+	c.spawned = map[Process]bool{}
 	l, err := c.connect(ctx)
 	if err != nil {
 		stop()
 		c.drop()
-		return nil, fmt.Errorf("keeper in %s: %w", cfg.Dir, err)
+		return nil, fmt.Errorf("keeper in %s: %w", c.cfg.Dir, err)
 	}
 	c.use(l)
 	c.wg.Go(func() { c.maintain(life, l) })
@@ -102,7 +120,23 @@ func open(ctx context.Context, cfg Config, agent bool) (*Client, error) {
 }
 
 // Socket returns the path of the keeper's socket, the value of EnvSocket.
-func (c *Client) Socket() string { return filepath.Join(c.cfg.Dir, socketName) }
+func (c *Client) Socket() string { return filepath.Join(SocketDir(c.cfg.Dir), socketName) }
+
+// RestoreSocket makes the directory for sockets if it is missing, and has the keeper
+// listen again if its socket is missing. It does not wait for the keeper.
+func (c *Client) RestoreSocket() error {
+	if err := c.dir.MakeSocketDir(); err != nil {
+		return err
+	}
+	if c.dir.HasSocket(socketName) {
+		return nil
+	}
+	err := c.Process().Signal(unix.SIGHUP)
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil // the next keeper has a socket
+	}
+	return err
+}
 
 // Process returns the keeper that the client was connected to last.
 func (c *Client) Process() Process {
@@ -125,6 +159,12 @@ func (c *Client) Close() error {
 	c.stop()
 	c.wg.Wait()
 	c.drop()
+	if c.dir != nil {
+		c.dir.Close()
+	}
+	if c.found != nil {
+		c.found.close()
+	}
 
 	c.mu.Lock()
 	child, born, keeper, ephemeral := c.child, c.born, c.keeper, c.ephemeral
@@ -366,6 +406,17 @@ func (c *Client) Keys(ctx context.Context) ([]string, error) {
 		return nil, fmt.Errorf("list held descriptors: %w", err)
 	}
 	return resp.Keys, nil
+}
+
+// Parents returns the keeper and those processes that keepers have started on
+// request below which others run: what runs there can be a task. Without an error,
+// none means that no task is below the keeper.
+func (c *Client) Parents(ctx context.Context) ([]Process, error) {
+	resp, err := c.repeat(ctx, &request{Op: opParents})
+	if err != nil {
+		return nil, fmt.Errorf("list processes below the keeper: %w", err)
+	}
+	return resp.Parents, nil
 }
 
 // EndWithAgent makes a keeper ephemeral that was not (see Config.Ephemeral):

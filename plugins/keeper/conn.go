@@ -77,6 +77,13 @@ func (c *serverConn) serve() {
 	for {
 		var req request
 		fds, err := c.wire.receive(&req)
+		if errors.Is(err, errDescriptors) {
+			// The client would repeat it on another connection for ever.
+			k.mu.Lock()
+			c.answer(&response{ID: req.ID, Error: "keeper: " + err.Error()}, nil)
+			k.mu.Unlock()
+			continue
+		}
 		if err != nil {
 			break
 		}
@@ -135,8 +142,16 @@ func (c *serverConn) handle(req *request, fds []int) {
 		resp = &response{Error: fmt.Sprintf("operation %q is the agent's", req.Op)}
 	case req.Op == opSpawn:
 		resp = k.spawn(req.Spawn, fds)
+	case req.Op == opParents:
+		resp = &response{Parents: k.parents()}
 	case req.Op == opReplace:
 		resp = &response{Error: k.replace(req.Args, fds).Error()}
+	case req.Op == opMove:
+		resp = &response{}
+		if err := k.moveTo(req.Dir, fds); err != nil {
+			resp.Error = err.Error()
+		}
+		fds = nil
 	default:
 		c.handleLocking(req, fds)
 		return

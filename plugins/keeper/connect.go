@@ -51,46 +51,27 @@ func (c *Client) noKeeper(err error) {
 // connect returns a connection to a keeper that holds all that ours holds.
 func (c *Client) connect(ctx context.Context) (*link, error) {
 	if !c.agent {
-		conn, err := dial(c.Socket())
+		conn, err := c.found.dial()
 		if err != nil {
 			return nil, err
 		}
 		return newLink(ctx, conn, false)
 	}
 
-	if err := prepareDir(c.cfg.Dir); err != nil {
-		return nil, err
-	}
-	lock, err := lockDir(c.cfg.Dir)
+	lock, err := c.dir.Lock(lockName, unix.LOCK_EX)
 	if err != nil {
 		return nil, err
 	}
 	defer lock.Close()
-	var l *link
-	if conn, err := dial(c.Socket()); err == nil {
-		l, err = newLink(ctx, conn, true)
-		if err != nil {
-			c.cfg.Logger.Debug("keeper does not answer", "dir", c.cfg.Dir, "error", err)
-		}
-	} else if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ECONNREFUSED) {
+	l, err := c.join(ctx)
+	if err == nil && l == nil {
+		l, err = c.joinFormer(ctx)
+	}
+	if err == nil && l == nil {
+		l, err = c.start(ctx)
+	}
+	if err != nil {
 		return nil, err
-	}
-	if l != nil {
-		if l, err = c.upgrade(ctx, l); err != nil {
-			return nil, err
-		}
-	}
-	if l == nil {
-		if err := c.start(); err != nil {
-			return nil, err
-		}
-		conn, err := dial(c.Socket())
-		if err != nil {
-			return nil, err
-		}
-		if l, err = newLink(ctx, conn, true); err != nil {
-			return nil, err
-		}
 	}
 	if err := c.handOver(ctx, l); err != nil {
 		l.close()
@@ -99,10 +80,141 @@ func (c *Client) connect(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
+func (c *Client) dial() (*net.UnixConn, error) { return c.dir.Dial("unix", socketName) }
+
+// join returns a connection to the keeper of the directory, nil if none runs. There is
+// one as long as a process has the lock, whether its socket is there or not: a keeper
+// without a socket listens again, one that does not answer is killed. It is not killed
+// when this process is out of descriptors, which is the error then. The lock of the
+// directory is held.
+func (c *Client) join(ctx context.Context) (*link, error) {
+	logger := c.cfg.Logger.With("dir", c.cfg.Dir)
+	conn, err := c.dial()
+	if err != nil && !unreachable(err) {
+		return nil, err
+	}
+	if err != nil {
+		p, running, err := c.dir.LockedBy(processName)
+		if !running {
+			return nil, err
+		}
+		logger.Warn("the socket of the keeper is missing, the keeper listens again", "pid", p.PID)
+		if conn, err = c.dialAgain(ctx, p); Exhausted(err) || ctx.Err() != nil {
+			return nil, errors.Join(err, ctx.Err())
+		} else if err != nil {
+			logger.Warn("keeper cannot be reached, killing it", "pid", p.PID, "error", err)
+			return nil, Kill(p)
+		}
+	}
+	l, err := newLink(ctx, conn, true)
+	if err == nil {
+		return c.upgrade(ctx, l, c.dial)
+	}
+	if ctx.Err() != nil || Exhausted(err) {
+		return nil, err
+	}
+	p, running, lockErr := c.dir.LockedBy(processName)
+	if lockErr != nil {
+		return nil, lockErr
+	}
+	if running {
+		logger.Warn("keeper does not answer, killing it", "pid", p.PID, "error", err)
+		return nil, Kill(p)
+	}
+	logger.Debug("keeper does not answer", "error", err)
+	return nil, nil
+}
+
+// unreachable reports whether an error of a dial means that no process listens.
+func unreachable(err error) bool {
+	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED)
+}
+
+// dialAgain has a keeper listen again, and connects to it.
+func (c *Client) dialAgain(ctx context.Context, p Process) (*net.UnixConn, error) {
+	if err := c.dir.MakeSocketDir(); err != nil {
+		return nil, err
+	}
+	if err := p.Signal(unix.SIGHUP); err != nil {
+		return nil, err
+	}
+	for end := time.Now().Add(listenTimeout); ; {
+		conn, err := c.dial()
+		if err == nil || !unreachable(err) || time.Now().After(end) || !p.Alive() {
+			return conn, err
+		}
+		select {
+		case <-time.After(5 * time.Millisecond): // a file of another process: nothing reports it
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// listenTimeout is the time in which a keeper must listen again.
+const listenTimeout = 2 * time.Second
+
+// joinFormer returns a connection to a keeper that an earlier version has started for
+// the data directory in another place, nil if none runs. It is moved. The lock of the
+// directory is held.
+func (c *Client) joinFormer(ctx context.Context) (*link, error) {
+	for _, former := range c.cfg.Former {
+		socket := &socketPath{path: filepath.Join(former, socketName)}
+		conn, err := socket.dial()
+		if Exhausted(err) {
+			return nil, fmt.Errorf("keeper in %s: %w", former, err) // one may run
+		}
+		if err != nil {
+			continue
+		}
+		l, err := newLink(ctx, conn, true)
+		if err == nil {
+			l, err = c.upgrade(ctx, l, socket.dial)
+		}
+		socket.close()
+		if err != nil {
+			return nil, fmt.Errorf("keeper in %s: %w", former, err)
+		}
+		if l == nil {
+			continue
+		}
+		if err := c.move(ctx, l); err != nil {
+			c.cfg.Logger.Warn("keeper stays in its former directory", "pid", l.keeper.PID, "dir", former, "error", err)
+			return l, ctx.Err()
+		}
+		c.cfg.Logger.Info("keeper of an earlier version was found", "pid", l.keeper.PID, "dir", former)
+		// Plugins that run have the former path of the socket.
+		if err := errors.Join(os.Remove(socket.path), os.Symlink(c.Socket(), socket.path)); err != nil {
+			c.cfg.Logger.Warn("running plugins cannot reconnect to the keeper", "error", err)
+		}
+		return l, nil
+	}
+	return nil, nil
+}
+
+// move has a keeper serve our directory.
+func (c *Client) move(ctx context.Context, l *link) error {
+	lock, err := c.lockProcess(ctx)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	socket, err := c.listen()
+	if err != nil {
+		return err
+	}
+	defer socket.Close()
+	resp, _, err := l.call(ctx, &request{Op: opMove, Dir: c.cfg.Dir}, int(socket.Fd()), int(lock.Fd()), int(c.dir.home.Fd()))
+	if err == nil {
+		err = resp.err()
+	}
+	return err
+}
+
 // upgrade has a keeper of another build execute our program in its place. It
-// returns the connection to whoever is there then, nil if that is nobody. One
+// returns the connection to the keeper that is there then, nil if there is none. One
 // that cannot do it stays as it is.
-func (c *Client) upgrade(ctx context.Context, l *link) (*link, error) {
+func (c *Client) upgrade(ctx context.Context, l *link, dial func() (*net.UnixConn, error)) (*link, error) {
 	exe, err := os.Open(selfExe)
 	if err != nil {
 		return l, nil
@@ -122,14 +234,18 @@ func (c *Client) upgrade(ctx context.Context, l *link) (*link, error) {
 	}
 	l.close()
 	logger.Info("keeper was replaced by this build")
-	conn, err := dial(c.Socket())
-	if err != nil {
+	conn, err := dial()
+	if err == nil {
+		l, err = newLink(ctx, conn, true)
+	}
+	switch {
+	case err == nil:
+		return l, nil
+	case Exhausted(err) || ctx.Err() != nil:
+		return nil, err // a later connection finds it
+	default:
 		return nil, nil // it has not survived that
 	}
-	if l, err = newLink(ctx, conn, true); err != nil {
-		return nil, nil
-	}
-	return l, nil
 }
 
 // handOver tells a keeper what was started before it, gives it what it does not
@@ -172,7 +288,9 @@ func (c *Client) takeCopies(ctx context.Context, l *link) (there []string, err e
 		if err != nil {
 			return nil, err
 		}
-		if taken.err() != nil || len(fds) != 1 {
+		if err := taken.err(); Exhausted(err) {
+			return nil, fmt.Errorf("take %q: %w", key, err)
+		} else if err != nil || len(fds) != 1 {
 			closeAll(fds)
 			continue // dropped meanwhile
 		}
@@ -225,8 +343,8 @@ func (c *Client) give(ctx context.Context, l *link, keys []string) error {
 
 const selfExe = "/proc/self/exe"
 
-// start starts a keeper process. The lock of the directory is held.
-func (c *Client) start() error {
+// start starts a keeper process and connects to it. The lock of the directory is held.
+func (c *Client) start(ctx context.Context) (*link, error) {
 	c.mu.Lock()
 	old, born, ephemeral := c.child, c.born, c.cfg.Ephemeral
 	c.child = nil
@@ -237,64 +355,78 @@ func (c *Client) start() error {
 		c.cfg.Logger.Error("the last keeper crashed", "stderr", said)
 	}
 
-	path := c.Socket()
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("remove stale socket: %w", err)
-	}
-	name, release, err := shortName(path)
+	lock, err := c.lockProcess(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer release()
-	socket, err := Listen(&net.UnixAddr{Name: name, Net: "unix"}, path)
+	defer lock.Close()
+	socket, err := c.listen()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer socket.Close()
-
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer null.Close()
 	log, err := crashes.Create()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer log.Close()
 
 	conf, err := json.Marshal(setup{Dir: c.cfg.Dir, Ephemeral: ephemeral, Linger: c.cfg.Linger})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	child, err := os.StartProcess(selfExe, c.cfg.Args, &os.ProcAttr{
 		Dir:   "/",
 		Env:   append(RuntimeEnv(), envSetup+"="+string(conf), "GOMAXPROCS=1"),
-		Files: []*os.File{null, null, log, listenerFD: socket},
+		Files: []*os.File{null, null, log, listenerFD: socket, lockFD: lock, homeFD: c.dir.home},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})
 	if err != nil {
-		return fmt.Errorf("start keeper: %w", err)
+		return nil, fmt.Errorf("start keeper: %w", err)
 	}
 	p, err := ProcessOf(child.Pid)
 	c.mu.Lock()
 	c.child, c.born = child, p
 	c.mu.Unlock()
-	return err
-}
-
-// Listen returns a socket that listens, for a process that is still to be started:
-// nobody has to wait for it. path is where the address leads.
-func Listen(address *net.UnixAddr, path string) (*os.File, error) {
-	listener, err := net.ListenUnix(address.Net, address)
 	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", path, err)
-	}
-	listener.SetUnlinkOnClose(false)
-	defer listener.Close()
-	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, err
 	}
+	conn, err := c.dial()
+	if err != nil {
+		return nil, err
+	}
+	return newLink(ctx, conn, true)
+}
+
+// lockProcess takes the lock that a keeper has as long as it lives. A keeper that has
+// just been killed may still have it.
+func (c *Client) lockProcess(ctx context.Context) (*os.File, error) {
+	for end := time.Now().Add(10 * time.Second); ; {
+		lock, err := c.dir.Lock(processName, unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
+			return lock, err
+		}
+		select {
+		case <-time.After(5 * time.Millisecond): // a waiting flock cannot be given up
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// listen returns a socket that listens, for a keeper that is still to be started: a
+// client connects at once, and need not wait until the keeper is ready.
+func (c *Client) listen() (*os.File, error) {
+	listener, err := c.dir.Listen("unix", socketName)
+	if err != nil {
+		return nil, err
+	}
+	defer listener.Close()
 	return listener.File()
 }
 
@@ -307,44 +439,6 @@ func reapChild(child *os.Process, p Process, patience time.Duration) {
 		_, _ = child.Wait()
 	default:
 		_ = child.Release()
-	}
-}
-
-// prepareDir makes the runtime directory, or refuses one that others can enter.
-func prepareDir(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	var st unix.Stat_t
-	if err := unix.Lstat(dir, &st); err != nil {
-		return fmt.Errorf("stat %s: %w", dir, err)
-	}
-	switch {
-	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
-		return fmt.Errorf("%s is not a directory", dir)
-	case int(st.Uid) != os.Geteuid():
-		return fmt.Errorf("%s belongs to user %d, not %d", dir, st.Uid, os.Geteuid())
-	case st.Mode&0o077 != 0:
-		return fmt.Errorf("%s has mode %04o: others can enter it; it must be 0700", dir, st.Mode&0o7777)
-	}
-	return nil
-}
-
-// lockDir waits for the lock of a runtime directory. Closing the file releases it.
-func lockDir(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
-		if err == nil {
-			return f, nil
-		}
-		if !errors.Is(err, unix.EINTR) {
-			f.Close()
-			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
-		}
 	}
 }
 

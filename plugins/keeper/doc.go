@@ -1,5 +1,6 @@
-// Package keeper is a tiny init for one runtime directory, and the client that
-// talks to it.
+// Package keeper is a tiny init for one data directory, and the client that
+// talks to it. It also says where the helper processes of a data directory listen, and
+// how one of them is told from none (Directory).
 //
 // The keeper process starts the plugin processes and the log collector, so
 // that they are its children and not the agent's. It is the child subreaper of

@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -56,7 +58,12 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "processes left behind:", describe(left))
 		code = 1
 	}
-	if after := openFiles(); after > before {
+	after := openFiles()
+	for deadline := time.Now().Add(10 * time.Second); after > before && time.Now().Before(deadline); after = openFiles() {
+		runtime.GC() // closes the pidfd of an os.Process that nothing refers to
+		time.Sleep(10 * time.Millisecond)
+	}
+	if after > before {
 		fmt.Fprintf(os.Stderr, "%d descriptors at the start, %d at the end\n", before, after)
 		for fd := range 64 {
 			if to, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); err == nil {
@@ -403,6 +410,36 @@ func TestHoldTakeDrop(t *testing.T) {
 	}
 }
 
+// A keeper without free descriptors answers with an error, and goes on.
+func TestKeeperWithoutDescriptors(t *testing.T) {
+	t.Parallel()
+	c := start(t, Config{Ephemeral: true})
+	r, _ := pipe(t)
+	keeper := c.Process()
+	var was unix.Rlimit
+	if err := unix.Prlimit(keeper.PID, unix.RLIMIT_NOFILE, nil, &was); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Prlimit(keeper.PID, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: was.Max}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Hold(t.Context(), "a", r); err == nil || !strings.Contains(err.Error(), "no free file descriptors") {
+		t.Errorf("hold: %v", err)
+	}
+	if _, err := c.Take("a"); !errors.Is(err, ErrNotHeld) {
+		t.Errorf("take: %v", err)
+	}
+	if err := unix.Prlimit(keeper.PID, unix.RLIMIT_NOFILE, &was, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Hold(t.Context(), "a", r); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+	if c.Process() != keeper {
+		t.Error("it is another keeper")
+	}
+}
+
 func TestSinkIsDrainedOnlyWithoutAgent(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "run")
@@ -613,8 +650,8 @@ func TestEphemeralKeeperEndsEverything(t *testing.T) {
 	if task.Alive() {
 		t.Error("its child is still there")
 	}
-	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("directory is left behind: %v", err)
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
 	}
 	_, _ = unix.Wait4(keeper.PID, nil, 0, nil)
 }
@@ -661,8 +698,8 @@ func TestKeeperThatShallEndWithItsAgent(t *testing.T) {
 	if keeper.Alive() || task.Alive() {
 		t.Errorf("after Close, keeper alive: %v, its child: %v", keeper.Alive(), task.Alive())
 	}
-	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("directory is left behind: %v", err)
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
 
@@ -767,21 +804,24 @@ func TestManyStartersGetOneKeeper(t *testing.T) {
 	}
 }
 
-func TestDirectoryThatOthersCanEnterIsRefused(t *testing.T) {
+func TestSocketDirThatOthersCanEnterIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o755); err != nil {
+	sockets := SocketDir(dir)
+	if err := os.Mkdir(sockets, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Start(t.Context(), Config{Dir: dir}); err == nil || !strings.Contains(err.Error(), "0755") {
-		t.Errorf("Start error %v, want one that names the mode", err)
-	}
-	link := filepath.Join(t.TempDir(), "link")
-	if err := os.Symlink(dir, link); err != nil {
+	if err := os.Chmod(sockets, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Start(t.Context(), Config{Dir: link}); err == nil {
-		t.Error("a link is taken for a directory")
+	if _, err := Start(t.Context(), Config{Dir: dir}); err == nil || !strings.Contains(err.Error(), "chmod it to 0700") {
+		t.Errorf("Start error %v, want one that names the remedy", err)
+	}
+	if err := errors.Join(os.Remove(sockets), os.Symlink(t.TempDir(), sockets)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Start(t.Context(), Config{Dir: dir}); err == nil || !strings.Contains(err.Error(), "not a directory") {
+		t.Errorf("Start error %v: a link is taken for a directory", err)
 	}
 }
 
@@ -802,4 +842,55 @@ func TestServeByHand(t *testing.T) {
 	if err := Serve(t.Context()); err == nil || !strings.Contains(err.Error(), "by hand") {
 		t.Errorf("Serve error %v", err)
 	}
+}
+
+// TestParentsOfTasks makes sure that processes which the keeper has started are not
+// taken for tasks, and that all others below it and them are.
+func TestParentsOfTasks(t *testing.T) {
+	t.Parallel()
+	c := start(t, Config{Ephemeral: true})
+	expect := func(want ...Process) {
+		t.Helper()
+		if got, err := c.Parents(t.Context()); err != nil || !slices.Equal(got, want) {
+			t.Errorf("parents %v, %v; want %v", got, err, want)
+		}
+	}
+	expect()
+	alone, err := c.Spawn(t.Context(), Command{Path: "/bin/sleep", Args: []string{"sleep", "1000"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect()
+	r, w := pipe(t)
+	cmd := sh("setsid sleep 1000 >&- 2>&- & echo $!; wait")
+	cmd.Stdout = w
+	plugin, err := c.Spawn(t.Context(), cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	if _, err := fmt.Fscan(r, &pid); err != nil {
+		t.Fatal(err)
+	}
+	task, err := ProcessOf(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(plugin)
+	for _, p := range []Process{plugin, alone} {
+		if err := p.Signal(unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Wait(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect(c.Process()) // which has adopted the task
+	if err := task.Signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Wait(t.Context(), task); err != nil {
+		t.Fatal(err)
+	}
+	expect()
 }

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nomad-lite/nomad-lite/plugins/calls"
 )
 
@@ -79,7 +81,9 @@ func (l *link) read() {
 	for {
 		resp := &response{}
 		fds, err := l.wire.receive(resp)
-		if err != nil {
+		if errors.Is(err, errDescriptors) {
+			resp = &response{ID: resp.ID, Error: err.Error(), Errno: int(unix.EMFILE)}
+		} else if err != nil {
 			return
 		}
 		l.Answer(resp.ID, result{resp, fds})

@@ -29,10 +29,14 @@ func ProcessOf(pid int) (Process, error) {
 	return Process{PID: pid, StartTime: st.start}, nil
 }
 
-// Alive reports whether the process is there and has not ended. A zombie has ended.
+// Alive reports whether the process is there and has not ended. A zombie has ended. A
+// process of which this process cannot read the state counts as alive: see [Exhausted].
 func (p Process) Alive() bool {
 	st, err := readStat(p.PID)
-	return err == nil && st.start == p.StartTime && st.state != 'Z' && st.state != 'X'
+	if err != nil {
+		return !errors.Is(err, os.ErrProcessDone)
+	}
+	return st.start == p.StartTime && st.state != 'Z' && st.state != 'X'
 }
 
 // Runs reports whether the process executes this very file, or one with the same
@@ -95,7 +99,11 @@ func (p Process) Signal(sig unix.Signal) error {
 	} else if !errors.Is(err, os.ErrProcessDone) {
 		// No pidfd here (an old kernel, a seccomp filter): checking first is the
 		// best there is.
-		if !p.Alive() {
+		now, statErr := ProcessOf(p.PID)
+		switch {
+		case statErr != nil:
+			return statErr
+		case now != p:
 			return os.ErrProcessDone
 		}
 		err = unix.Kill(p.PID, sig)
@@ -118,9 +126,12 @@ func (p Process) open() (int, error) {
 	// The pid was taken by the pidfd before the start time was read, so a match
 	// cannot be a later user of the same pid.
 	st, err := readStat(p.PID)
-	if err != nil || st.start != p.StartTime {
+	if err == nil && st.start != p.StartTime {
+		err = os.ErrProcessDone
+	}
+	if err != nil {
 		unix.Close(fd)
-		return -1, os.ErrProcessDone
+		return -1, err
 	}
 	return fd, nil
 }

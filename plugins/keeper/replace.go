@@ -18,6 +18,8 @@ import (
 type legacy struct {
 	Listener int `json:"listener"`
 	Estate   int `json:"estate"` // a memory file with an estate in JSON
+	Lock     int `json:"lock,omitempty"`
+	Home     int `json:"home,omitempty"`
 }
 
 // estate is what must outlive a change of the program. Unknown fields are those
@@ -25,6 +27,7 @@ type legacy struct {
 type estate struct {
 	Held    []heldRecord   `json:"held,omitempty"`
 	Wards   []Process      `json:"wards,omitempty"`
+	Spawned []Process      `json:"spawned,omitempty"`
 	Leaders []statusRecord `json:"leaders,omitempty"` // in the order in which they ended
 	Others  []statusRecord `json:"others,omitempty"`
 }
@@ -73,7 +76,7 @@ func (k *server) replace(args []string, fds []int) error {
 		kept = append(kept, fd)
 		return nil
 	}
-	socket, err := duplicate(k.listener) // not File, which makes it blocking for who accepts
+	socket, err := duplicate(k.place.listener) // File would make the accepting listener blocking
 	if err != nil {
 		return fmt.Errorf("replace keeper: %w", err)
 	}
@@ -85,6 +88,10 @@ func (k *server) replace(args []string, fds []int) error {
 	defer will.Close()
 	next := legacy{Listener: socket, Estate: int(will.Fd())}
 	errs := []error{keep(next.Listener), keep(next.Estate)}
+	if k.place.dir != nil {
+		next.Lock, next.Home = int(k.place.lock.Fd()), int(k.place.dir.home.Fd())
+		errs = append(errs, keep(next.Lock), keep(next.Home))
+	}
 	for _, h := range k.held {
 		errs = append(errs, keep(h.fd))
 	}
@@ -104,7 +111,7 @@ func (k *server) replace(args []string, fds []int) error {
 }
 
 func (k *server) estateLocked() *estate {
-	e := &estate{Wards: k.wards, Leaders: k.known.leaders.list(), Others: k.known.others.list()}
+	e := &estate{Wards: k.wards, Spawned: k.spawned, Leaders: k.known.leaders.list(), Others: k.known.others.list()}
 	for key, h := range k.held {
 		e.Held = append(e.Held, heldRecord{key, h.fd, h.drain})
 	}
@@ -133,14 +140,6 @@ func (e *estate) write() (*os.File, error) {
 	return f, nil
 }
 
-// listener is the number of the listening socket.
-func (l *legacy) listener() int {
-	if l == nil {
-		return listenerFD
-	}
-	return l.Listener
-}
-
 // take reads the estate, and takes hold of its descriptors before anybody closes
 // what was inherited without being asked for.
 func (l *legacy) take() (*estate, error) {
@@ -161,7 +160,7 @@ func (l *legacy) take() (*estate, error) {
 
 // restore gives the estate to a server that does not run yet.
 func (e *estate) restore(k *server) {
-	k.wards = e.Wards
+	k.wards, k.spawned = e.Wards, e.Spawned
 	for _, s := range e.Leaders {
 		k.known.add(s.Process, s.Status, true)
 	}

@@ -143,6 +143,9 @@ func TestKeeperOfAnotherBuildIsReplacedInPlace(t *testing.T) {
 	if !l.Task.Alive() {
 		t.Error("the task is gone")
 	}
+	if parents, err := c.Parents(t.Context()); err != nil || len(parents) > 0 {
+		t.Errorf("what the keeper has started before it was replaced counts as a task: %v, %v", parents, err)
+	}
 	// It is still the keeper's child.
 	if err := l.Task.Signal(unix.SIGTERM); err != nil {
 		t.Error(err)

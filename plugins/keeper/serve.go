@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strconv"
@@ -24,13 +23,20 @@ import (
 // envSetup carries a setup from the client that starts a keeper.
 const envSetup = "NOMAD_LITE_KEEPER_SETUP"
 
-// listenerFD is where a keeper finds its listening socket.
-const listenerFD = 3
-
+// The descriptors that a keeper inherits.
 const (
-	socketName = "keeper.sock"
-	lockName   = "keeper.lock" // held while somebody starts a keeper, or one ends
-	logName    = "keeper.log"  // stderr of the keeper: empty unless it crashed
+	listenerFD = 3 // the socket that listens
+	lockFD     = 4 // the file processName, locked
+	homeFD     = 5 // the data directory
+)
+
+// The files of a keeper in the data directory. The socket is in the directory for
+// sockets; the others are not, because that one may be removed and made again.
+const (
+	socketName  = "keeper.sock"
+	lockName    = "keeper.lock" // locked while a client starts a keeper, or a keeper ends
+	processName = "keeper.pid"  // locked by the keeper as long as it lives, with its Process
+	logName     = "keeper.log"  // stderr of the keeper: empty unless it crashed
 )
 
 // setup is what a keeper has to know at its start.
@@ -63,11 +69,10 @@ func Serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	listener, err := takeListener(s.Legacy.listener())
+	place, err := s.takePlace()
 	if err != nil {
 		return err
 	}
-	defer listener.Close()
 
 	// One thread at a time is plenty here, and each one costs memory.
 	runtime.GOMAXPROCS(1)
@@ -81,8 +86,48 @@ func Serve(ctx context.Context) error {
 		return err
 	}
 	k := newServer(s, self)
+	k.place = *place
+	if err := k.place.record(self); err != nil {
+		return err
+	}
 	estate.restore(k)
-	return k.run(ctx, listener)
+	return k.run(ctx)
+}
+
+// place is where a keeper is found. The directory and the lock are missing while a
+// keeper that an earlier version has started is not moved yet.
+type place struct {
+	listener *net.UnixListener
+	lock     *os.File
+	dir      *Directory
+}
+
+// record makes a process the one that is found by the lock.
+func (p *place) record(self Process) error {
+	if p.lock == nil {
+		return nil
+	}
+	return WriteProcess(p.lock, self)
+}
+
+// takePlace takes the inherited descriptors and closes all others.
+func (s *setup) takePlace() (*place, error) {
+	fds := legacy{Listener: listenerFD, Lock: lockFD, Home: homeFD}
+	if s.Legacy != nil {
+		fds = *s.Legacy
+	}
+	p := &place{}
+	if fds.Lock > 0 {
+		unix.CloseOnExec(fds.Lock)
+		p.lock = os.NewFile(uintptr(fds.Lock), processName)
+	}
+	if fds.Home > 0 {
+		unix.CloseOnExec(fds.Home)
+		p.dir = &Directory{s.Dir, os.NewFile(uintptr(fds.Home), s.Dir)}
+	}
+	var err error
+	p.listener, err = takeListener(fds.Listener)
+	return p, err
 }
 
 // takeListener takes the inherited socket and closes whatever else leaked in:
@@ -93,6 +138,11 @@ func takeListener(fd int) (*net.UnixListener, error) {
 	if err := closeInherited(); err != nil {
 		return nil, err
 	}
+	return takeSocket(fd)
+}
+
+// takeSocket makes a listener of a descriptor, which it closes.
+func takeSocket(fd int) (*net.UnixListener, error) {
 	f := os.NewFile(uintptr(fd), "listener")
 	defer f.Close()
 	l, err := net.FileListener(f)
@@ -104,6 +154,7 @@ func takeListener(fd int) (*net.UnixListener, error) {
 		l.Close()
 		return nil, fmt.Errorf("take listening socket: it is %T", l)
 	}
+	ul.SetUnlinkOnClose(false)
 	return ul, nil
 }
 
@@ -142,15 +193,15 @@ type server struct {
 	forkMu  sync.Mutex
 	closing bool // nothing is started any more
 
-	listener *net.UnixListener // set by run
-
 	mu      sync.Mutex
+	place   place
 	conns   map[*serverConn]bool
 	agents  int       // connections that said they are an agent's
 	since   time.Time // since when agents is 0
 	joined  bool      // an agent has been here
 	held    map[string]*heldFD
 	wards   []Process // started by a keeper before this one, and still there
+	spawned []Process // started by this one on request: plugins and the log collector
 	known   statuses
 	tidy    *time.Timer // gives memory back after a burst of requests
 	waiters map[Process][]waiter
@@ -173,17 +224,17 @@ func newServer(s setup, self Process) *server {
 }
 
 // run serves until the keeper's work is done.
-func (k *server) run(ctx context.Context, listener *net.UnixListener) error {
+func (k *server) run(ctx context.Context) error {
 	sigs := make(chan os.Signal, 8)
 	// Caught, not ignored: an ignored signal would stay ignored in every child.
 	signal.Notify(sigs, unix.SIGCHLD, unix.SIGHUP, unix.SIGINT, unix.SIGTERM)
 	defer signal.Stop(sigs)
 
-	k.listener = listener
 	k.tidy = time.AfterFunc(time.Second, footprint.Trim)
 	defer k.tidy.Stop()
 	timer := time.NewTimer(k.patience())
 	defer timer.Stop()
+	listener := k.place.listener
 	k.wg.Go(func() { k.accept(listener) })
 	k.reap() // children may have come before the handler
 	terminated := false
@@ -191,12 +242,12 @@ func (k *server) run(ctx context.Context, listener *net.UnixListener) error {
 		if k.done(terminated) {
 			// A client that starts a keeper holds the lock until it is connected to
 			// one: after that, look again.
-			lock, err := lockDir(k.setup.Dir)
+			dir, lock := k.lockDirectory()
 			if k.done(terminated) {
-				k.leave(listener, err == nil)
+				k.leave(dir, lock != nil)
 				return nil
 			}
-			if err == nil {
+			if lock != nil {
 				lock.Close()
 			}
 		}
@@ -207,6 +258,8 @@ func (k *server) run(ctx context.Context, listener *net.UnixListener) error {
 			switch sig {
 			case unix.SIGCHLD:
 				k.reap()
+			case unix.SIGHUP:
+				k.listenAgain()
 			case unix.SIGTERM:
 				// Not while an agent is there: "kill everything named nomad-lite"
 				// must not cut short the order in which it stops its tasks.
@@ -242,9 +295,75 @@ func (k *server) patience() time.Duration {
 	return k.setup.Linger
 }
 
+// lockDirectory returns the data directory and the lock that a client holds while it
+// starts a keeper: nil if there is none.
+func (k *server) lockDirectory() (*Directory, *os.File) {
+	k.mu.Lock()
+	dir := k.place.dir
+	k.mu.Unlock()
+	if dir == nil {
+		return nil, nil
+	}
+	lock, err := dir.Lock(lockName, unix.LOCK_EX)
+	if err != nil {
+		return dir, nil
+	}
+	return dir, lock
+}
+
+// listenAgain replaces the socket, which was removed. Connections are not affected.
+func (k *server) listenAgain() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.place.dir == nil {
+		return
+	}
+	listener, err := k.place.dir.Listen("unix", socketName)
+	if err != nil {
+		return // the client that wants it sees that there is no socket
+	}
+	k.serveLocked(listener)
+}
+
+// serveLocked accepts connections from another listener than before.
+func (k *server) serveLocked(listener *net.UnixListener) {
+	k.place.listener.Close()
+	k.place.listener = listener
+	k.wg.Go(func() { k.accept(listener) })
+}
+
+// moveTo has the keeper serve a directory, where it is found by a socket and a lock. It
+// owns the three descriptors.
+func (k *server) moveTo(path string, fds []int) error {
+	if len(fds) != 3 {
+		closeAll(fds)
+		return fmt.Errorf("move: %d descriptors came", len(fds))
+	}
+	lock, home := os.NewFile(uintptr(fds[1]), processName), os.NewFile(uintptr(fds[2]), path)
+	listener, err := takeSocket(fds[0])
+	if err == nil {
+		err = WriteProcess(lock, k.self)
+	}
+	if err != nil {
+		lock.Close()
+		home.Close()
+		return fmt.Errorf("move: %w", err)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.place.dir != nil {
+		k.place.dir.Close()
+		k.place.lock.Close()
+	}
+	k.setup.Dir = path
+	k.place.dir, k.place.lock = &Directory{path, home}, lock
+	k.serveLocked(listener)
+	return nil
+}
+
 // leave ends what an ephemeral keeper has started, all connections, and the
 // keeper's files. The lock is kept until the process is gone.
-func (k *server) leave(listener *net.UnixListener, locked bool) {
+func (k *server) leave(dir *Directory, locked bool) {
 	k.forkMu.Lock()
 	k.closing = true
 	if k.ephemeral.Load() {
@@ -258,10 +377,10 @@ func (k *server) leave(listener *net.UnixListener, locked bool) {
 	}
 	k.forkMu.Unlock()
 	if locked {
-		_ = os.Remove(filepath.Join(k.setup.Dir, socketName))
+		dir.RemoveSocket(socketName)
 	}
-	listener.Close()
 	k.mu.Lock()
+	k.place.listener.Close()
 	for c := range k.conns {
 		c.wire.conn.Close()
 	}
@@ -271,26 +390,11 @@ func (k *server) leave(listener *net.UnixListener, locked bool) {
 	k.mu.Unlock()
 	k.wg.Wait()
 	if k.ephemeral.Load() && locked {
-		removeLeftovers(k.setup.Dir)
-	}
-}
-
-// removeLeftovers removes what the dead leave in a runtime directory: sockets,
-// and files that are named as locks, pids or logs. The directory stays if there is
-// anything else in it.
-func removeLeftovers(dir string) {
-	entries, _ := os.ReadDir(dir)
-	for _, e := range entries {
-		path := filepath.Join(dir, e.Name())
-		switch ext := filepath.Ext(e.Name()); {
-		case e.IsDir():
-			removeLeftovers(path)
-		case e.Type()&os.ModeSocket != 0,
-			e.Type().IsRegular() && (ext == ".lock" || ext == ".pid" || ext == ".log"):
-			_ = os.Remove(path)
+		dir.RemoveSocketDir()
+		for _, name := range []string{logName, processName, lockName} {
+			dir.Remove(name)
 		}
 	}
-	_ = os.Remove(dir)
 }
 
 func (k *server) poke() {

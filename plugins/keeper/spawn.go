@@ -76,6 +76,9 @@ func (k *server) startChild(p *spawnParams, fds []int) (Process, error) {
 		_ = unix.Kill(pid, unix.SIGKILL)
 		return process, fmt.Errorf("read start time of pid %d: %v", pid, err)
 	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.spawned = append(k.spawned, process)
 	return process, nil
 }
 

@@ -83,6 +83,7 @@ func nextZombie() (int, error) {
 func (k *server) ended(p Process, status Status, leader bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.spawned = slices.DeleteFunc(k.spawned, func(s Process) bool { return s == p })
 	k.known.add(p, status, leader)
 	k.answerWaitsLocked(p, response{Status: status})
 }

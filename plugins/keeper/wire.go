@@ -39,7 +39,9 @@ const (
 	opKeys      op = "keys"
 	opAdopt     op = "adopt" // names what a dead keeper has started
 	opEphemeral op = "ephemeral"
+	opParents   op = "parents" // lists the started processes that have descendants
 	opReplace   op = "replace" // with the program to execute; no answer when it works
+	opMove      op = "move"    // with a socket, a lock and a directory: serve another place
 )
 
 // request is what a client sends.
@@ -53,6 +55,7 @@ type request struct {
 	Drain   []bool       `json:"drain,omitempty"`  // hold: which of them are sinks
 	Wards   []Process    `json:"wards,omitempty"`  // adopt
 	Args    []string     `json:"args,omitempty"`   // replace: argv
+	Dir     string       `json:"dir,omitempty"`    // move: the path of the directory
 }
 
 // spawnParams is Command without its files, which follow in the order exec,
@@ -81,7 +84,8 @@ type response struct {
 	Keys    []string `json:"keys,omitempty"`
 	Drain   []bool   `json:"drain,omitempty"`
 
-	Ephemeral bool `json:"ephemeral,omitempty"` // hello
+	Parents   []Process `json:"parents,omitempty"`
+	Ephemeral bool      `json:"ephemeral,omitempty"` // hello
 }
 
 const (
@@ -146,6 +150,10 @@ func (w *wire) send(msg any, fds ...int) error {
 	return err
 }
 
+// errDescriptors means that a frame came without its descriptors, because this process
+// has reached its limit. The message is there.
+var errDescriptors = errors.New("no free file descriptors (ulimit -n)")
+
 // receive reads one frame into msg. The caller owns the descriptors; there are
 // none when err is not nil.
 func (w *wire) receive(msg any) ([]int, error) {
@@ -156,6 +164,9 @@ func (w *wire) receive(msg any) ([]int, error) {
 	}
 	if err == nil {
 		err = json.Unmarshal(body, msg)
+	}
+	if err == nil && r.lost {
+		err = errDescriptors
 	}
 	if err != nil {
 		closeAll(r.fds)
@@ -191,6 +202,7 @@ func readFrame(r io.Reader) ([]byte, error) {
 type rights struct {
 	conn *net.UnixConn
 	fds  []int
+	lost bool // descriptors came, and this process has room for no more
 	err  error
 }
 
@@ -202,7 +214,10 @@ func (r *rights) Read(p []byte) (int, error) {
 			r.err = perr
 		}
 	}
-	if flags&unix.MSG_CTRUNC != 0 || len(r.fds) > maxFiles {
+	switch truncated := flags&unix.MSG_CTRUNC != 0; {
+	case truncated && len(r.fds) < maxFiles:
+		r.lost = true
+	case truncated, len(r.fds) > maxFiles:
 		r.err = fmt.Errorf("frame with more than %d descriptors", maxFiles)
 	}
 	if err == nil && n == 0 {
@@ -251,14 +266,38 @@ func closeAll(fds []int) {
 	}
 }
 
-// dial connects to the keeper's socket and proves that its owner is our own user.
-func dial(path string) (*net.UnixConn, error) {
-	name, release, err := shortName(path)
+// socketPath is the path of a keeper's socket, as a plugin is given it. Once it has led
+// to a socket, the directory two levels above is kept open, and the socket is looked up
+// there: the directory may be moved, and another data directory may take its path.
+type socketPath struct {
+	path string
+	home *os.File // opened with O_PATH; nil before the first connection
+}
+
+// dial connects to the socket and proves that the process that listens belongs to this
+// user.
+func (s *socketPath) dial() (*net.UnixConn, error) {
+	if s.home != nil {
+		return dialIn(s.home, s.path)
+	}
+	home, err := os.OpenFile(filepath.Dir(filepath.Dir(s.path)), unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, err
 	}
-	defer release()
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: name, Net: "unix"})
+	conn, err := dialIn(home, s.path)
+	if err != nil {
+		home.Close()
+		return nil, err
+	}
+	s.home = home
+	return conn, nil
+}
+
+// dialIn connects to the last two names of a path in an open directory: so the length
+// of the path does not matter.
+func dialIn(home *os.File, path string) (*net.UnixConn, error) {
+	name := filepath.Join(filepath.Base(filepath.Dir(path)), filepath.Base(path))
+	conn, err := net.DialUnix("unix", nil, address("unix", home, name))
 	if err != nil {
 		return nil, err
 	}
@@ -269,18 +308,11 @@ func dial(path string) (*net.UnixConn, error) {
 	return conn, nil
 }
 
-// shortName returns a name for a socket path that fits into a socket address
-// (108 bytes). A long one is reached through a handle of its directory.
-func shortName(path string) (name string, release func(), err error) {
-	const limit = 100
-	if len(path) <= limit {
-		return path, func() {}, nil
+func (s *socketPath) close() {
+	if s.home != nil {
+		s.home.Close()
+		s.home = nil
 	}
-	dir, err := os.OpenFile(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return "", nil, err
-	}
-	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path)), func() { dir.Close() }, nil
 }
 
 // SameUser returns an error unless the process at the other end of a unix socket

@@ -76,7 +76,7 @@ func TestHostileClients(t *testing.T) {
 		return len(entries)
 	}
 	connect := func() *net.UnixConn {
-		conn, err := dial(c.Socket())
+		conn, err := c.dial()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,6 +17,7 @@ import (
 	plugin "github.com/hashicorp/go-plugin"
 	"github.com/hashicorp/go-plugin/runner"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -55,7 +56,7 @@ type Config struct {
 	Dir  string   // working directory; "" means the keeper's default
 
 	// SocketDir is a private directory (0700) for the plugins' sockets. It may
-	// be shared by all plugins, and must not be longer than 80 characters.
+	// be shared by all plugins, and must not be longer than MaxSocketDir.
 	SocketDir string
 
 	Keeper Keeper
@@ -88,9 +89,11 @@ const (
 	exitGrace       = 2 * time.Second // between them and the kill
 	reapTimeout     = 2 * time.Second // for the keeper to tell the exit status
 	drainTimeout    = 300 * time.Millisecond
-
-	maxSocketDir = 80
 )
+
+// MaxSocketDir is the longest path of a Config.SocketDir: the address of a socket has
+// room for 107 bytes.
+const MaxSocketDir = 80
 
 // Plugin is one running plugin process. Its methods may be called concurrently.
 // One of Stop, Close and Detach must be called in the end.
@@ -176,8 +179,8 @@ func (c Config) subject() string {
 }
 
 func (p *Plugin) start(ctx context.Context) error {
-	if len(p.cfg.SocketDir) > maxSocketDir {
-		return fmt.Errorf("socket directory %s: longer than %d characters, a unix socket in it cannot be named", p.cfg.SocketDir, maxSocketDir)
+	if len(p.cfg.SocketDir) > MaxSocketDir {
+		return fmt.Errorf("socket directory %s: longer than %d characters, a unix socket in it cannot be named", p.cfg.SocketDir, MaxSocketDir)
 	}
 	began := time.Now()
 	p.client = plugin.NewClient(p.clientConfig(&plugin.ClientConfig{
@@ -216,7 +219,10 @@ func (p *Plugin) clientConfig(c *plugin.ClientConfig) *plugin.ClientConfig {
 	c.AllowedProtocols = []plugin.Protocol{plugin.ProtocolGRPC}
 	c.SkipHostEnv = true
 	c.Logger = hclog.NewNullLogger() // everything that it says is said here, with names
-	c.GRPCDialOptions = []grpc.DialOption{grpc.WithContextDialer(p.dial), grpc.WithStreamInterceptor(stdioMayFail)}
+	c.GRPCDialOptions = []grpc.DialOption{grpc.WithContextDialer(p.dial), grpc.WithStreamInterceptor(stdioMayFail),
+		// A call has a timeout of its own, whose error says what did not answer.
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 2 * p.cfg.CallTimeout}),
+	}
 	return c
 }
 
@@ -285,6 +291,12 @@ func (p *Plugin) Unreachable(ctx context.Context) error {
 	defer cancel()
 	_, err := healthpb.NewHealthClient(p.conn).Check(ctx, &healthpb.HealthCheckRequest{Service: plugin.GRPCServiceName})
 	if status.Code(err) == codes.Unavailable {
+		conn, dialErr := p.open(ctx)
+		if dialErr == nil {
+			conn.Close()
+		} else if keeper.Exhausted(dialErr) {
+			return nil // not known: it is our fault
+		}
 		return fmt.Errorf("%s: does not answer on its socket any more: %w", p.cfg.subject(), err)
 	}
 	return nil
@@ -477,6 +489,9 @@ func (p *Plugin) explainCall(ctx context.Context, call string, err error) error 
 		if p.waitDone(ctx, time.Second) {
 			<-p.ended
 			return fmt.Errorf("%s: %w", call, p.exit)
+		}
+		if cause := context.Cause(ctx); cause == nil {
+			return fmt.Errorf("%s: the process runs, and nothing answers gRPC on its socket %s", call, p.addr.addr)
 		}
 	}
 	return fmt.Errorf("%s: %w", call, err)

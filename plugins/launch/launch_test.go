@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -658,4 +659,17 @@ func TestReattachStranger(t *testing.T) {
 	if !real.Alive() {
 		t.Error("the stranger is dead")
 	}
+}
+
+// A process that lives and does not answer is not one that has ended.
+func TestUnansweredCallNamesTheSocket(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlugin(Config{Name: "x"})
+		p.proc = &process{done: make(chan struct{})}
+		p.addr = handshake{network: "unix", addr: "/run/x.sock"}
+		err := p.explainCall(t.Context(), "PluginInfo", driver.ErrPluginDown)
+		if want := "PluginInfo: the process runs, and nothing answers gRPC on its socket /run/x.sock"; err.Error() != want {
+			t.Errorf("error %q, want %q", err, want)
+		}
+	})
 }

@@ -40,9 +40,13 @@ func openProcess(kp keeper.Process) (*process, error) {
 	}
 	p := &process{Process: kp, pidfd: os.NewFile(uintptr(fd), "pidfd"), done: make(chan struct{})}
 	// asked after the pidfd is open: the answer is about the process behind it
-	if now, err := keeper.ProcessOf(kp.PID); err != nil || now != kp {
+	now, err := keeper.ProcessOf(kp.PID)
+	if err == nil && now != kp || errors.Is(err, os.ErrProcessDone) {
+		err = errProcessGone
+	}
+	if err != nil {
 		p.pidfd.Close()
-		return nil, errProcessGone
+		return nil, err
 	}
 	return p, nil
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 
 	plugin "github.com/hashicorp/go-plugin"
 	"github.com/hashicorp/go-plugin/runner"
@@ -31,6 +33,20 @@ func (r Record) ThisBoot() bool { return r.BootID != "" && r.BootID == bootID() 
 // Whatever has its pid now was not touched.
 var ErrNotSame = errors.New("the recorded plugin process is gone")
 
+// ErrExhausted means that this process is out of descriptors or memory. It says
+// nothing about the plugin, which continues, and can be reattached later.
+var ErrExhausted = errors.New("out of descriptors or memory")
+
+// Runs reports whether the process of the record executes a file, as
+// [keeper.Process.Runs] does. The error can be ErrExhausted.
+func (r Record) Runs(file *os.File) (bool, error) {
+	same, err := keeper.Process{PID: r.Pid, StartTime: r.StartTime}.Runs(file)
+	if keeper.Exhausted(err) {
+		err = fmt.Errorf("%w: %w", ErrExhausted, err)
+	}
+	return same, err
+}
+
 // Record describes the plugin for another agent.
 func (p *Plugin) Record() Record {
 	return Record{
@@ -47,13 +63,19 @@ func (p *Plugin) Record() Record {
 // Reattach takes over a plugin that runs already, when it is proven to be the
 // process of the record, and not otherwise (ErrNotSame). It is asked who it is
 // and initialised, but not configured again. A process that is the right one
-// and cannot be used is killed.
+// and cannot be used is killed, unless that is our fault (ErrExhausted). The end of ctx does not cut a reattach short: the
+// process can have tasks, and the caller can detach it afterwards.
 func Reattach(ctx context.Context, cfg Config, rec Record) (*Plugin, error) {
+	ctx = context.WithoutCancel(ctx)
 	p := newPlugin(cfg)
 	if err := p.reattach(ctx, rec); err != nil {
-		if p.proc == nil {
+		switch {
+		case keeper.Exhausted(err):
+			err = fmt.Errorf("%w: %w", ErrExhausted, err)
+			fallthrough
+		case p.proc == nil:
 			p.giveBack(true)
-		} else {
+		default:
 			p.proc.kill()
 			p.Close()
 		}
@@ -78,6 +100,7 @@ func (p *Plugin) reattach(ctx context.Context, rec Record) error {
 	if err != nil {
 		return err
 	}
+	h.addr = p.cfg.findSocket(h)
 	p.proc, p.addr, p.key = proc, h, rec.Streams
 
 	p.takeStreams()
@@ -109,6 +132,19 @@ func (p *Plugin) reattach(ctx context.Context, rec Record) error {
 	}
 	p.logger.Debug("plugin reattached", "pid", p.proc.PID, "version", p.info.Version)
 	return nil
+}
+
+// findSocket returns the path of a plugin's socket. The directory for sockets may have
+// another path than when the plugin was started, which then leads nowhere or to the
+// sockets of others.
+func (c Config) findSocket(h handshake) string {
+	if h.network == "unix" && filepath.Dir(h.addr) != c.SocketDir {
+		path := filepath.Join(c.SocketDir, filepath.Base(h.addr))
+		if _, err := os.Lstat(path); err == nil {
+			return path
+		}
+	}
+	return h.addr
 }
 
 // takeStreams takes the streams of the plugin from the keeper. One whose streams are

@@ -19,6 +19,8 @@ type fakePlugin struct {
 	once sync.Once
 	drv  *fakeDriver
 
+	wrapped driver.Driver // in place of drv; it contains that
+
 	hook  *hook.Client // nil in a driver
 	takes *hook.Description
 
@@ -37,8 +39,13 @@ func newFake(name, version string) *fakePlugin {
 	return f
 }
 
-func (f *fakePlugin) Info() base.Info                         { return f.info }
-func (f *fakePlugin) Driver() driver.Driver                   { return f.drv }
+func (f *fakePlugin) Info() base.Info { return f.info }
+func (f *fakePlugin) Driver() driver.Driver {
+	if f.wrapped != nil {
+		return f.wrapped
+	}
+	return f.drv
+}
 func (f *fakePlugin) PID() int                                { return 42 }
 func (f *fakePlugin) Hook() (*hook.Client, *hook.Description) { return f.hook, f.takes }
 func (f *fakePlugin) Done() <-chan struct{}                   { return f.done }
@@ -168,3 +175,6 @@ func external(name string) catalog.Entry {
 func unnamed(name string) catalog.Entry {
 	return catalog.Entry{Name: name, Path: "/plugins/" + name}
 }
+
+// unwatched returns the fake behind a driver that the supervisor handed out.
+func unwatched(d driver.Driver) *fakeDriver { return d.(*watchedDriver).Driver.(*fakeDriver) }

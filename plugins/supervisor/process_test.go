@@ -212,6 +212,9 @@ func (legacyDriver) TaskEvents(_ *driverpb.TaskEventsRequest, stream grpc.Server
 	return nil
 }
 
+// inDir is Config.SocketDir for a directory that is not removed.
+func inDir(dir string) func() (string, error) { return func() (string, error) { return dir, nil } }
+
 // newNode starts a keeper and a supervisor over it. The test fails when
 // something of it is left.
 func newNode(t testing.TB, cc catalog.Config, onEvent func(string, driver.TaskEvent)) *Supervisor {
@@ -232,7 +235,7 @@ func newNode(t testing.TB, cc catalog.Config, onEvent func(string, driver.TaskEv
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(Config{Catalog: c, Keeper: k, KeeperSocket: k.Socket(), SocketDir: sockets, OnTaskEvent: onEvent})
+	s := New(Config{Catalog: c, Keeper: k, KeeperSocket: k.Socket(), SocketDir: inDir(sockets), OnTaskEvent: onEvent})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = s.Run(ctx) })
@@ -498,7 +501,7 @@ func BenchmarkLaunchToFingerprint(b *testing.B) {
 	defer os.RemoveAll(sockets)
 	var spent time.Duration
 	for b.Loop() {
-		s := New(Config{Catalog: c, Keeper: k, SocketDir: sockets})
+		s := New(Config{Catalog: c, Keeper: k, SocketDir: inDir(sockets)})
 		ctx, cancel := context.WithCancel(b.Context())
 		var wg sync.WaitGroup
 		began := time.Now()

@@ -97,7 +97,7 @@ func TestSetEntries(t *testing.T) {
 				d, err := s.Driver(t.Context(), "db")
 				runs := ""
 				if err == nil {
-					f := d.(*fakeDriver).plugin
+					f := unwatched(d).plugin
 					runs = is[f]
 					s.mu.Lock()
 					if sl := s.owners[driverOf("db")]; sl.entry.Block != nil {

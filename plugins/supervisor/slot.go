@@ -156,6 +156,7 @@ func (s *Supervisor) up(ctx context.Context, sl *slot) (instance, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.endUnmanaged(servedBy(inst.Info()))
 	if err := s.admit(sl, inst); err != nil {
 		s.end(context.WithoutCancel(ctx), sl, inst)
 		return nil, err
@@ -178,6 +179,9 @@ func (s *Supervisor) admit(sl *slot, inst instance) (err error) {
 			return
 		}
 		sl.inst, sl.info, sl.err, sl.failure, sl.tried = inst, info, nil, nil, true
+		if sl.driver = nil; info.Type == base.TypeDriver {
+			sl.driver = &watchedDriver{inst.Driver(), s.newCallWatch(sl, inst)}
+		}
 		_, sl.takes = inst.Hook()
 		sl.printed = sl.printed || info.Type != base.TypeDriver // it has no fingerprint
 		_, sl.old = inst.(survivor)
@@ -269,6 +273,10 @@ func (s *Supervisor) serve(ctx context.Context, sl *slot, inst instance) (wanted
 	if served.Type == base.TypeDriver {
 		wg.Go(func() { s.fingerprints(ctx, sl, inst, served.Name) })
 		wg.Go(func() { s.taskEvents(ctx, inst, served.Name) })
+		s.mu.Lock()
+		calls := sl.driver.calls
+		s.mu.Unlock()
+		wg.Go(func() { calls.run(ctx) })
 	}
 	var look <-chan time.Time
 	if sl.entry.Builtin && s.cfg.Busy != nil {

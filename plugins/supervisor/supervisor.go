@@ -57,9 +57,10 @@ type Config struct {
 	// KeeperSocket is where drivers find the keeper.
 	KeeperSocket string
 
-	// SocketDir is a private directory (0700) for the plugins' sockets, at most
-	// 80 characters long.
-	SocketDir string
+	// SocketDir returns a private directory (0700) for the plugins' sockets, not
+	// longer than launch.MaxSocketDir. It is called before each start of a plugin, and makes the
+	// directory again if it was removed.
+	SocketDir func() (string, error)
 
 	// Host is what drivers are told about this machine; nil is allowed.
 	Host *base.DriverConfig
@@ -72,10 +73,11 @@ type Config struct {
 	// keeps nothing.
 	Records Records
 
-	// Keep is asked at the end of Run whether the plugin of a driver has tasks, or
-	// that of a hook takes part in some, and must go on running. Nil means that none
-	// must.
-	Keep func(Served) bool
+	// Keep reports whether tasks of a driver, or tasks in which a hook takes part, may
+	// run, so that the process of its plugin must continue. It is called at the end of
+	// Run, and at its start for recorded plugins that are not in the catalog any more.
+	// Nil means that no process must.
+	Keep func(what Served, pid int) bool
 
 	// Busy is asked whether a driver has tasks, or is about to get some, and likewise
 	// for hooks. A builtin that nobody has asked for in a minute and that is not busy
@@ -136,14 +138,15 @@ type Supervisor struct {
 
 	replacing sync.Mutex // held while a plugin of another build is replaced: one at a time
 
-	mu      sync.Mutex
-	slots   []*slot
-	owners  map[Served]*slot
-	drivers map[string]Info
-	settled bool // no first launch is awaited any more
-	stopped bool
-	moved   chan struct{} // closed and replaced when a process comes or goes
-	changed chan struct{} // closed and replaced when drivers or plugins change
+	mu        sync.Mutex
+	slots     []*slot
+	owners    map[Served]*slot
+	drivers   map[string]Info
+	settled   bool // no first launch is awaited any more
+	stopped   bool
+	unmanaged map[Served]string // keys of recorded plugins that run without a slot; see endUnwanted
+	moved     chan struct{}     // closed and replaced when a process comes or goes
+	changed   chan struct{}     // closed and replaced when drivers or plugins change
 }
 
 // instance is one running plugin. *launch.Plugin is one.
@@ -176,7 +179,8 @@ type slot struct {
 	next      *slot // takes its place then; may be nil
 
 	inst    instance
-	info    base.Info // of the latest process; zero before the first
+	driver  *watchedDriver // of the latest process; nil of a hook
+	info    base.Info      // of the latest process; zero before the first
 	takes   *hook.Description
 	tried   bool      // the first launch has an outcome
 	printed bool      // the first fingerprint is in
@@ -196,13 +200,14 @@ func New(cfg Config) *Supervisor {
 		cfg.Logger = hclog.NewNullLogger()
 	}
 	s := &Supervisor{
-		cfg:     cfg,
-		logger:  cfg.Logger,
-		made:    time.Now(),
-		owners:  map[Served]*slot{},
-		drivers: map[string]Info{},
-		moved:   make(chan struct{}),
-		changed: make(chan struct{}),
+		cfg:       cfg,
+		logger:    cfg.Logger,
+		made:      time.Now(),
+		owners:    map[Served]*slot{},
+		drivers:   map[string]Info{},
+		unmanaged: map[Served]string{},
+		moved:     make(chan struct{}),
+		changed:   make(chan struct{}),
 	}
 	s.start = s.launch
 	if cfg.Catalog != nil {
@@ -222,13 +227,17 @@ func (s *Supervisor) launch(ctx context.Context, e catalog.Entry) (instance, err
 	if err != nil {
 		dir = "/"
 	}
+	sockets, err := s.cfg.SocketDir()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", e, err)
+	}
 	cfg := launch.Config{
 		Name:      e.Name,
 		Path:      binary.Path,
 		Args:      binary.Argv,
 		Env:       launch.Environ(os.Environ(), s.cfg.KeeperSocket),
 		Dir:       dir,
-		SocketDir: s.cfg.SocketDir,
+		SocketDir: sockets,
 		Keeper:    s.cfg.Keeper,
 		Host:      s.cfg.Host,
 		Hooks:     s.cfg.Hooks,
@@ -254,14 +263,18 @@ func (s *Supervisor) launch(ctx context.Context, e catalog.Entry) (instance, err
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", e, err)
 	}
-	if p := s.takeOver(ctx, e, cfg, binary, identity); p != nil {
+	p, err := s.takeOver(ctx, e, cfg, binary, identity)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", e, err)
+	case p != nil:
 		return survivor{p}, nil
 	}
-	p, err := launch.Start(ctx, cfg)
+	p, err = launch.Start(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.cfg.Records.PutPlugin(key(e), Record{Record: p.Record(), Identity: identity}); err != nil {
+	if err := s.cfg.Records.PutPlugin(key(e), Record{Record: p.Record(), Identity: identity, Serves: servedBy(p.Info())}); err != nil {
 		s.logger.Error("plugin will not be found again", "plugin", e.Name, "error", err)
 	}
 	return p, nil
@@ -288,22 +301,24 @@ func (s *Supervisor) Run(ctx context.Context) error {
 }
 
 // Driver returns the driver of that name. While its plugin is being launched,
-// the first time or after its death, Driver waits; when the launch fails, it
-// returns the reason at once (ErrUnavailable), and the launch is tried again
-// later. A name that no plugin serves is ErrNoDriver.
+// the first time or after its death, Driver waits. When the launch has failed,
+// Driver returns ErrUnavailable with the reason at once, and the launch is tried
+// again later. A name that no plugin serves is ErrNoDriver. Both errors are a
+// *driver.UnavailableError, which says when another call may succeed. All calls
+// return the same value for one plugin process, and another one for the next.
 func (s *Supervisor) Driver(ctx context.Context, name string) (driver.Driver, error) {
-	inst, err := s.serving(ctx, driverOf(name), time.Time{})
+	_, d, err := s.serving(ctx, driverOf(name), time.Time{})
 	if err != nil {
 		return nil, err
 	}
-	return inst.Driver(), nil
+	return d, nil
 }
 
 // Hook returns the hook of that name, and what it takes part in, as Driver does.
 // It also waits for the next try of a failed launch, if that comes before until.
 // A name that no plugin serves is ErrNoHook.
 func (s *Supervisor) Hook(ctx context.Context, name string, until time.Time) (*hook.Client, *hook.Description, error) {
-	inst, err := s.serving(ctx, Served{base.TypeHook, name}, until)
+	inst, _, err := s.serving(ctx, Served{base.TypeHook, name}, until)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -313,24 +328,24 @@ func (s *Supervisor) Hook(ctx context.Context, name string, until time.Time) (*h
 
 // serving returns a plugin that lives, starting or awaiting it if need be. A launch
 // that is tried again before until is waited for.
-func (s *Supervisor) serving(ctx context.Context, what Served, until time.Time) (instance, error) {
+func (s *Supervisor) serving(ctx context.Context, what Served, until time.Time) (instance, *watchedDriver, error) {
 	for {
 		s.mu.Lock()
-		inst, err := s.servingLocked(what, until)
+		inst, d, err := s.servingLocked(what, until)
 		moved := s.moved
 		s.mu.Unlock()
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if inst != nil {
 			if inst.Connected() || s.revive(ctx, inst) {
-				return inst, nil
+				return inst, d, nil
 			}
 		}
 		select {
 		case <-moved:
 		case <-ctx.Done():
-			return nil, s.gaveUp(what, context.Cause(ctx))
+			return nil, nil, s.gaveUp(what, context.Cause(ctx))
 		}
 	}
 }
@@ -354,12 +369,12 @@ func (s *Supervisor) gaveUp(what Served, cause error) error {
 
 // servingLocked returns a living instance, or an error, or neither when there
 // is something to wait for.
-func (s *Supervisor) servingLocked(what Served, until time.Time) (instance, error) {
+func (s *Supervisor) servingLocked(what Served, until time.Time) (instance, *watchedDriver, error) {
 	if s.stopped {
-		return nil, fmt.Errorf("%s: %w", what, ErrStopped)
+		return nil, nil, fmt.Errorf("%s: %w", what, ErrStopped)
 	}
 	if !s.settled {
-		return nil, nil // a better plugin for this name may be on its way
+		return nil, nil, nil // a better plugin for this name may be on its way
 	}
 	sl := s.owners[what]
 	if sl == nil {
@@ -367,25 +382,26 @@ func (s *Supervisor) servingLocked(what Served, until time.Time) (instance, erro
 	}
 	switch {
 	case sl == nil && s.unnamedLocked():
-		return nil, nil
+		return nil, nil, nil
 	case sl == nil:
-		return nil, s.nobodyLocked(what)
+		return nil, nil, &driver.UnavailableError{Err: s.nobodyLocked(what), Changed: s.moved}
 	case sl.err != nil && !sl.retryAt.IsZero() && sl.retryAt.Before(until):
-		return nil, nil
+		return nil, nil, nil
 	case sl.err != nil:
-		if sl.retryAt.IsZero() {
-			return nil, fmt.Errorf("%s: %w: %w", what, ErrUnavailable, sl.err)
+		err := fmt.Errorf("%s: %w: %w", what, ErrUnavailable, sl.err)
+		if !sl.retryAt.IsZero() {
+			err = fmt.Errorf("%w (next try in %s)", err, time.Until(sl.retryAt).Round(time.Second))
 		}
-		return nil, fmt.Errorf("%s: %w: %w (next try in %s)", what, ErrUnavailable, sl.err, time.Until(sl.retryAt).Round(time.Second))
+		return nil, nil, &driver.UnavailableError{Plugin: sl.entry.String(), Builtin: sl.entry.Builtin, Err: err, Changed: s.moved}
 	case sl.wanted != nil:
 		close(sl.wanted)
 		sl.wanted = nil
-		return nil, nil
+		return nil, nil, nil
 	case sl.inst == nil || ended(sl.inst):
-		return nil, nil
+		return nil, nil, nil
 	}
 	sl.used, sl.asked = true, time.Now()
-	return sl.inst, nil
+	return sl.inst, sl.driver, nil
 }
 
 // expectedLocked finds the plugin that should serve a driver or hook and has not
@@ -458,6 +474,9 @@ func (s *Supervisor) Drivers() map[string]Info {
 	out := make(map[string]Info, len(s.drivers))
 	for name, info := range s.drivers {
 		info.Attributes = maps.Clone(info.Attributes)
+		if sl := s.owners[driverOf(name)]; sl != nil && sl.driver != nil {
+			sl.driver.calls.applyLocked(&info)
+		}
 		out[name] = info
 	}
 	return out

@@ -75,7 +75,7 @@ func mustDriver(t *testing.T, s *Supervisor, name string) *fakeDriver {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return d.(*fakeDriver)
+	return unwatched(d)
 }
 
 func TestBackoff(t *testing.T) {
@@ -134,7 +134,12 @@ func TestOneProcessForAllCallers(t *testing.T) {
 		var got [8]driver.Driver
 		var wg sync.WaitGroup
 		for i := range got {
-			wg.Go(func() { got[i] = mustDriver(t, s, "raw_exec") })
+			wg.Go(func() {
+				var err error
+				if got[i], err = s.Driver(t.Context(), "raw_exec"); err != nil {
+					t.Error(err)
+				}
+			})
 		}
 		wg.Wait()
 		for _, d := range got {
@@ -199,6 +204,44 @@ func TestDriverDuringBackoff(t *testing.T) {
 		}
 		time.Sleep(5500 * time.Millisecond) // a launch is under way: it is waited for
 		mustDriver(t, s, "x")
+	})
+}
+
+func TestUnavailableDriverAnnouncesTheNextAttempt(t *testing.T) {
+	for _, entry := range []catalog.Entry{external("x"), builtin("x")} {
+		t.Run(entry.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				s := start(t, Config{}, []catalog.Entry{entry}, func(_ context.Context, _ string, n int) (*fakePlugin, error) {
+					if n < 3 {
+						return nil, errors.New("exit status 3")
+					}
+					return newFake("x", "1"), nil
+				})
+				_, err := s.Driver(t.Context(), "x")
+				for err != nil {
+					var unavailable *driver.UnavailableError
+					if !errors.As(err, &unavailable) || unavailable.Plugin != entry.String() || unavailable.Builtin != entry.Builtin {
+						t.Fatalf("got %v (%+v)", err, unavailable)
+					}
+					<-unavailable.Changed
+					_, err = s.Driver(t.Context(), "x")
+				}
+				if took := time.Since(began); took != 15*time.Second {
+					t.Errorf("available after %v, want 15s", took)
+				}
+			})
+		})
+	}
+	t.Run("no plugin", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := start(t, Config{}, nil, nil)
+			_, err := s.Driver(t.Context(), "x")
+			var unavailable *driver.UnavailableError
+			if !errors.As(err, &unavailable) || unavailable.Plugin != "" || !errors.Is(err, ErrNoDriver) {
+				t.Errorf("got %v (%+v)", err, unavailable)
+			}
+		})
 	})
 }
 
@@ -338,7 +381,7 @@ func TestChoice(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				for key, f := range plugins {
-					served := d != nil && d.(*fakeDriver).plugin == f
+					served := d != nil && unwatched(d).plugin == f
 					if served != (key == tt.want) {
 						t.Errorf("%s serves: %v, want %s to", key, served, tt.want)
 					}

@@ -22,6 +22,8 @@ type Record struct {
 	// the content of the plugin: with all that makes a process another one and
 	// cannot be seen from outside.
 	Identity string
+	// Serves is what the plugin serves. It is zero in records of earlier builds.
+	Serves Served
 }
 
 // Records keeps records for the next supervisor. A record is kept when the
@@ -82,22 +84,27 @@ func (s *Supervisor) hasRecord(sl *slot) bool {
 
 // takeOver returns the process that an earlier supervisor has started, if it is
 // there and is what would be started now. One that is not is ended: its tasks go
-// on, and the next process recovers them.
-func (s *Supervisor) takeOver(ctx context.Context, e catalog.Entry, cfg launch.Config, binary *catalog.Binary, identity string) *launch.Plugin {
+// on, and the next process recovers them. With an error no other process may be
+// started: the recorded one runs, and could be used later.
+func (s *Supervisor) takeOver(ctx context.Context, e catalog.Entry, cfg launch.Config, binary *catalog.Binary, identity string) (*launch.Plugin, error) {
 	records, err := s.cfg.Records.Plugins()
 	if err != nil {
 		s.logger.Error("running plugins are not known", "plugin", e.Name, "error", err)
-		return nil
+		return nil, nil
 	}
 	rec, found := records[key(e)]
 	if !found {
-		return nil
+		return nil, nil
+	}
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
 	}
 	logger := s.logger.With("plugin", e.Name, "pid", rec.Pid)
 	same := rec.Identity == identity
 	if same && !binary.Script {
-		process := keeper.Process{PID: rec.Pid, StartTime: rec.StartTime}
-		if same, err = process.Runs(binary.File); err != nil {
+		if same, err = rec.Runs(binary.File); errors.Is(err, launch.ErrExhausted) {
+			return nil, err
+		} else if err != nil {
 			logger.Debug("program of a running plugin is not known", "error", err)
 		}
 	}
@@ -108,20 +115,26 @@ func (s *Supervisor) takeOver(ctx context.Context, e catalog.Entry, cfg launch.C
 	p, err := launch.Reattach(ctx, cfg, rec.Record)
 	switch {
 	case errors.Is(err, launch.ErrNotSame):
-		return nil
+		return nil, nil
+	case errors.Is(err, launch.ErrExhausted):
+		return nil, err
 	case err != nil:
 		logger.Warn("running plugin cannot be used, starting another", "error", err)
-		return nil
+		return nil, nil
 	case same:
-		return p
+		return p, nil
+	case ctx.Err() != nil:
+		p.Detach() // the next supervisor replaces it
+		return nil, context.Cause(ctx)
 	}
 	logger.Info("replacing a running plugin, which is another build or has another configuration")
 	p.Stop(ctx)
-	return nil
+	return nil, nil
 }
 
 // endUnwanted ends plugins of an earlier supervisor that are in the catalog no
-// more.
+// more. One that has tasks continues, without this supervisor, until another plugin
+// serves the same.
 func (s *Supervisor) endUnwanted() {
 	if s.cfg.Records == nil {
 		return
@@ -139,12 +152,49 @@ func (s *Supervisor) endUnwanted() {
 		if !rec.ThisBoot() {
 			continue
 		}
-		process := keeper.Process{PID: rec.Pid, StartTime: rec.StartTime}
-		if process.Signal(unix.SIGKILL) == nil {
-			s.logger.Info("ended a plugin that is not wanted any more", "plugin", key, "pid", rec.Pid)
+		if s.cfg.Keep != nil && rec.Serves != (Served{}) && rec.process().Alive() && s.cfg.Keep(rec.Serves, rec.Pid) {
+			s.logger.Warn("plugin is not in the configuration any more and continues, because its tasks may run; configure it again to manage them",
+				"plugin", key, "pid", rec.Pid, "serves", rec.Serves)
+			s.mu.Lock()
+			s.unmanaged[rec.Serves] = key
+			s.mu.Unlock()
+			continue
 		}
-		s.forget(key)
+		s.endRecorded(key, rec)
 	}
+}
+
+// endUnmanaged ends the plugin that endUnwanted has left running, when another one
+// is about to serve the same: two processes of one driver must not have the same
+// tasks.
+func (s *Supervisor) endUnmanaged(served Served) {
+	s.mu.Lock()
+	key, found := s.unmanaged[served]
+	delete(s.unmanaged, served)
+	s.mu.Unlock()
+	if !found {
+		return
+	}
+	records, err := s.cfg.Records.Plugins()
+	if err != nil {
+		s.logger.Error("running plugin is not known", "plugin", key, "error", err)
+		return
+	}
+	if rec, found := records[key]; found {
+		s.endRecorded(key, rec)
+	}
+}
+
+func (s *Supervisor) endRecorded(key string, rec Record) {
+	if rec.process().Signal(unix.SIGKILL) == nil {
+		s.logger.Info("ended a plugin that is not wanted any more", "plugin", key, "pid", rec.Pid)
+	}
+	s.forget(key)
+}
+
+// process is the process of the plugin, if the record is of this boot.
+func (r Record) process() keeper.Process {
+	return keeper.Process{PID: r.Pid, StartTime: r.StartTime}
 }
 
 // leave lets a plugin go when ctx has ended: at the end of the supervisor one with
@@ -154,7 +204,7 @@ func (s *Supervisor) leave(ctx context.Context, sl *slot, inst instance) {
 	served, wanted := servedBy(sl.info), sl.retired == "" && !errors.Is(context.Cause(ctx), errDismissed)
 	s.mu.Unlock()
 	ctx = context.WithoutCancel(ctx)
-	if s.cfg.Records != nil && s.cfg.Keep != nil && wanted && s.cfg.Keep(served) {
+	if s.cfg.Records != nil && s.cfg.Keep != nil && wanted && s.cfg.Keep(served, inst.PID()) {
 		inst.Detach()
 		return
 	}
@@ -181,7 +231,7 @@ func (s *Supervisor) forget(key string) {
 func (s *Supervisor) Remembers(driver string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sl := s.owners[driverOf(driver)]
+	sl := s.servedByLocked(driver)
 	return sl != nil && (sl.entry.Builtin || sl.old && sl.inst != nil && !ended(sl.inst))
 }
 
@@ -190,6 +240,15 @@ func (s *Supervisor) Remembers(driver string) bool {
 func (s *Supervisor) Searches(driver string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sl := s.owners[driverOf(driver)]
+	sl := s.servedByLocked(driver)
 	return sl != nil && sl.entry.Builtin
+}
+
+// servedByLocked returns the slot of a driver, also before its first process has
+// named the driver.
+func (s *Supervisor) servedByLocked(driver string) *slot {
+	if sl := s.owners[driverOf(driver)]; sl != nil {
+		return sl
+	}
+	return s.expectedLocked(driverOf(driver))
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
@@ -82,10 +83,7 @@ func (n *node) run(cc catalog.Config, keep bool, f func(*Supervisor)) {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	s := New(Config{
-		Catalog: c, Keeper: n.keeper, KeeperSocket: n.keeper.Socket(), SocketDir: n.sockets,
-		Records: &n.ledger, Keep: func(Served) bool { return keep },
-	})
+	s := n.supervisor(c, keep)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = s.Run(ctx) })
@@ -95,6 +93,13 @@ func (n *node) run(cc catalog.Config, keep bool, f func(*Supervisor)) {
 		n.t.Fatal(err)
 	}
 	f(s)
+}
+
+func (n *node) supervisor(c *catalog.Catalog, keep bool) *Supervisor {
+	return New(Config{
+		Catalog: c, Keeper: n.keeper, KeeperSocket: n.keeper.Socket(), SocketDir: inDir(n.sockets),
+		Records: &n.ledger, Keep: func(Served, int) bool { return keep },
+	})
 }
 
 // pid is that of the plugin that answers for a driver.
@@ -209,6 +214,68 @@ func TestPluginThatIsNotWantedAnyMoreIsEnded(t *testing.T) {
 	if status, err := n.keeper.Wait(t.Context(), p); err != nil || status.Signal != 9 {
 		t.Errorf("status %v, %v", status, err)
 	}
+	if len(n.ledger.records) > 0 {
+		t.Errorf("records stay: %v", n.ledger.records)
+	}
+}
+
+// TestReattachIsNotCutShort ends supervisors at different moments of their start. The
+// process of a plugin that may have tasks is left running by all of them.
+func TestReattachIsNotCutShort(t *testing.T) {
+	t.Parallel()
+	n := newSharedNode(t)
+	cc := catalog.Config{Builtins: builtins("one")}
+	first := 0
+	n.run(cc, true, func(s *Supervisor) { first = n.pid(s, "one") })
+	c, err := catalog.New(cc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for delay := time.Duration(0); delay < 15*time.Millisecond; delay += 250 * time.Microsecond {
+		ctx, cancel := context.WithTimeout(t.Context(), delay)
+		if err := n.supervisor(c, true).Run(ctx); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		if err := syscall.Kill(first, 0); err != nil || n.ledger.records["builtin one"].Pid != first {
+			t.Fatalf("after a start that ended after %v: process %d: %v; record %+v", delay, first, err, n.ledger.records)
+		}
+	}
+	n.run(cc, false, func(s *Supervisor) {
+		if pid := n.pid(s, "one"); pid != first {
+			t.Errorf("pid %d, was %d", pid, first)
+		}
+	})
+}
+
+// TestPluginWithTasksOutlivesItsConfiguration removes a plugin from the configuration
+// while tasks of it may run. Its process ends when another plugin serves the same.
+func TestPluginWithTasksOutlivesItsConfiguration(t *testing.T) {
+	t.Parallel()
+	n := newSharedNode(t)
+	n.run(catalog.Config{Builtins: builtins("one")}, true, func(s *Supervisor) { n.pid(s, "one") })
+	rec := n.ledger.records["builtin one"]
+	n.run(catalog.Config{Builtins: builtins("two")}, true, func(s *Supervisor) { n.pid(s, "two") })
+	if !rec.process().Alive() || n.ledger.records["builtin one"] != rec {
+		t.Fatalf("alive %v, records %v", rec.process().Alive(), n.ledger.records)
+	}
+	n.run(catalog.Config{Builtins: builtins("one")}, true, func(s *Supervisor) {
+		if pid := n.pid(s, "one"); pid != rec.Pid {
+			t.Errorf("pid %d, was %d", pid, rec.Pid)
+		}
+	})
+
+	_ = n.ledger.DeletePlugin("builtin one")
+	_ = n.ledger.PutPlugin("/where/it/was", rec)
+	n.run(catalog.Config{Builtins: builtins("one")}, true, func(s *Supervisor) {
+		if pid := n.pid(s, "one"); pid == rec.Pid {
+			t.Error("a process that the configuration does not name was taken over")
+		}
+		if status, err := n.keeper.Wait(t.Context(), rec.process()); err != nil || status.Signal != 9 {
+			t.Errorf("status %v, %v", status, err)
+		}
+	})
+	n.run(catalog.Config{Builtins: builtins("one", "two")}, false, func(s *Supervisor) { n.pid(s, "one") })
 	if len(n.ledger.records) > 0 {
 		t.Errorf("records stay: %v", n.ledger.records)
 	}

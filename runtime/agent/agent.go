@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -19,6 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/cgroup"
+	"github.com/nomad-lite/nomad-lite/runtime/clock"
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/hookhost"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
@@ -55,6 +57,9 @@ type Config struct {
 	Hooks   []hookplugin.Rule // what the operator says about hook plugins, in order
 	// HookLimits go to the hooks in the box with the blocks of tasks, by name.
 	HookLimits map[string]map[string]any
+	// TaskProcess returns the main process of a task of a builtin driver, from the state
+	// of the driver in the task's handle. It may be nil.
+	TaskProcess func(driver string, state []byte) (keeper.Process, bool)
 	// Memory is the file in which an agent with Forget keeps what it has learnt of
 	// plugins, for others like it. Empty keeps nothing.
 	Memory  string
@@ -69,7 +74,7 @@ type Agent struct {
 	temporary bool
 	forget    bool
 	lock      *os.File
-	sockets   string // the runtime directory
+	sockets   *sockets // nil before startHelpers
 	nodeID    string
 
 	store      *store.Store
@@ -96,8 +101,8 @@ type Agent struct {
 
 	before []acquaintance // see recall; never changed after it
 
-	leftRunning bool                       // set by Run: tasks go on without us
-	needed      map[supervisor.Served]bool // set by Run: what these tasks need
+	orphansCleared atomic.Bool               // the tasks that are not in the state were ended
+	remaining      atomic.Pointer[remaining] // set by Close
 
 	files    taskfiles.Files
 	usage    hoststats.Sampler
@@ -229,6 +234,11 @@ func (a *Agent) Run(ctx context.Context) {
 	background.Go(func() { a.tellOfHooks(ctx) })
 	background.Go(func() { a.keepAcquaintances(ctx) })
 	background.Go(func() {
+		if err := clock.Watch(ctx, a.scheduler.ClockStepped); err != nil {
+			a.logger.Warn("steps of the clock are noticed late", "error", err)
+		}
+	})
+	background.Go(func() {
 		select {
 		case <-a.registered:
 			a.scheduler.Run(ctx)
@@ -247,8 +257,6 @@ func (a *Agent) Run(ctx context.Context) {
 	background.Wait()
 	endReports()
 	reports.Wait()
-	a.needed = nodes.LeftRunning()
-	a.leftRunning = len(a.needed) > 0
 	if a.temporary {
 		nodes.CollectAll() // what hooks have made besides the directories
 	}
@@ -278,6 +286,7 @@ func (a *Agent) runnerConfig() noderunner.Config {
 			Limits:       limits,
 			Records:      taskRecords{a.store},
 			Rebooted:     a.rebooted,
+			EndTask:      a.endTask,
 			Logger:       a.logger,
 		},
 		Node:   a.Node,
@@ -372,8 +381,22 @@ func (a *Agent) running() *noderunner.Runner {
 // Close ends the helper processes that nobody needs any more and lets go of the
 // data directory; a temporary one is removed. Run must have returned. Close may
 // be called twice.
+//
+// While tasks may run, the helper processes continue: only the state and the keeper
+// together prove that none does, not the way in which the agent ends.
 func (a *Agent) Close() error {
+	if a.lock == nil {
+		return nil
+	}
 	var errs []error
+	if a.sockets != nil {
+		a.sockets.unwatch() // what follows removes sockets
+	}
+	left := new(remaining)
+	if a.keeper != nil && !a.forget {
+		left = a.findRemaining()
+	}
+	a.remaining.Store(left)
 	if a.hookHost != nil {
 		a.hookHost.Close()
 	}
@@ -384,17 +407,14 @@ func (a *Agent) Close() error {
 	if a.collector != nil {
 		errs = append(errs, a.collector.Close())
 	}
+	ended := false // the helpers
 	if a.keeper != nil {
-		if !a.leftRunning {
-			// Nothing is left that the helper processes could be there for.
-			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-			defer cancel()
-			errs = append(errs, a.keeper.EndWithAgent(ctx))
-		}
-		errs = append(errs, a.keeper.Close())
+		var err error
+		ended, err = a.endHelpers(left)
+		errs = append(errs, err, a.keeper.Close())
 	}
-	if a.lock == nil {
-		return errors.Join(errs...)
+	if a.sockets != nil {
+		errs = append(errs, a.sockets.close())
 	}
 	if a.store != nil {
 		errs = append(errs, a.store.Close())
@@ -406,8 +426,8 @@ func (a *Agent) Close() error {
 	switch {
 	case a.temporary:
 		errs = append(errs, removeTemporary(a.dataDir))
-	case !a.leftRunning && a.sockets != "":
-		errs = append(errs, os.RemoveAll(a.sockets))
+	case ended:
+		errs = append(errs, a.sockets.remove())
 	}
 	errs = append(errs, a.lock.Close())
 	a.lock = nil

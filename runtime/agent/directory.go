@@ -1,14 +1,11 @@
 package agent
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -37,37 +34,6 @@ func lock(dataDir string, flags int) (*os.File, error) {
 		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
 	return f, nil
-}
-
-// makeRuntimeDir makes the private directory for the sockets of a data
-// directory: always the same one, and a short one, because the path of a unix
-// socket has room for 107 characters and a data directory may lie deep.
-func makeRuntimeDir(dataDir string) (string, error) {
-	sum := sha256.Sum256([]byte(dataDir))
-	name := hex.EncodeToString(sum[:6])
-	var errs []error
-	for _, base := range runtimeBases() {
-		err := ensureDir(base, 0o700)
-		if err == nil {
-			dir := filepath.Join(base, name)
-			if err = ensureDir(dir, 0o700); err == nil {
-				return dir, nil
-			}
-		}
-		errs = append(errs, err)
-	}
-	return "", fmt.Errorf("make a directory for sockets: %w", errors.Join(errs...))
-}
-
-// runtimeBases are the places for sockets, best first.
-func runtimeBases() []string {
-	var bases []string
-	if os.Geteuid() == 0 {
-		bases = append(bases, "/run/nomad-lite")
-	} else if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
-		bases = append(bases, filepath.Join(dir, "nomad-lite"))
-	}
-	return append(bases, "/tmp/nomad-lite-"+strconv.Itoa(os.Geteuid())+"-run")
 }
 
 // ensureDir makes one directory, or proves that the one that is there is ours:

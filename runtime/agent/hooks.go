@@ -23,7 +23,7 @@ import (
 
 // hookSocket is where hook plugins find the agent, this one and those that come
 // after it.
-func (a *Agent) hookSocket() string { return filepath.Join(a.sockets, "hooks.sock") }
+func (a *Agent) hookSocket() string { return filepath.Join(a.sockets.path(), hookSocketName) }
 
 // nodeForHooks is what hook plugins are told about the machine.
 func (a *Agent) nodeForHooks() hook.Node {
@@ -34,15 +34,34 @@ func (a *Agent) nodeForHooks() hook.Node {
 // hookKeyFact is the record of the key of what hooks show to the host.
 const hookKeyFact = "hook_key"
 
-// hookKey returns the key, and makes it the first time.
-func (a *Agent) hookKey() (hookhost.Key, error) {
-	var key hookhost.Key
-	if known, err := a.store.Snapshot().Fact(hookKeyFact, &key); err == nil && known && len(key) > 0 {
-		return key, nil
+// hookKeySize is the size of a hook key in bytes.
+const hookKeySize = 32
+
+// hookKeyRecord is a hookhost.Key as it is read from the state.
+type hookKeyRecord hookhost.Key
+
+// CheckRecord implements what [store.Reader.Fact] calls.
+func (k *hookKeyRecord) CheckRecord() error {
+	if len(*k) != hookKeySize {
+		return fmt.Errorf("the key has %d bytes, want %d", len(*k), hookKeySize)
 	}
-	key = make(hookhost.Key, 32)
+	return nil
+}
+
+// hookKey returns the key. It makes one the first time, and when the store has
+// quarantined the one of an earlier agent.
+func (a *Agent) hookKey() (hookhost.Key, error) {
+	var stored hookKeyRecord
+	known, err := a.store.Snapshot().Fact(hookKeyFact, &stored)
+	if err == nil && known {
+		return hookhost.Key(stored), nil
+	}
+	if err != nil {
+		a.logger.Warn("the key of the hooks' capability tokens is replaced; hooks use their old tokens in vain until the next call", "error", err)
+	}
+	key := make(hookhost.Key, hookKeySize)
 	rand.Read(key) // never fails
-	_, err := a.store.Update(context.Background(), func(tx *store.Txn) error {
+	_, err = a.store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.PutFact(hookKeyFact, key)
 		return nil
 	})
@@ -84,10 +103,14 @@ func (a *Agent) makeHooks() error {
 		Debts:      debts{a.store, a.logger},
 		Logger:     a.logger,
 	})
-	a.hookHost, err = hookhost.Serve(hookhost.Config{
-		Socket: a.hookSocket(), Key: key, Alloc: a.Alloc, Ready: a.known, Store: a.store, Logger: a.logger.Named("hookhost"),
+	listener, err := a.sockets.listenForHooks()
+	if err != nil {
+		return err
+	}
+	a.hookHost = hookhost.Serve(hookhost.Config{
+		Listener: listener, Key: key, Alloc: a.Alloc, Ready: a.known, Store: a.store, Logger: a.logger.Named("hookhost"),
 	})
-	return err
+	return nil
 }
 
 // HookUsers returns the ids of the allocations that run and in which a hook takes
@@ -155,7 +178,10 @@ func (d debts) Debts() (list []hookplugin.Debt) {
 	for _, name := range snapshot.Facts(debtFact) {
 		var debt hookplugin.Debt
 		known, err := snapshot.Fact(name, &debt)
-		if err == nil && known && (snapshot.Allocation(nil, debt.AllocID) != nil || time.Now().Before(debt.Until)) {
+		if err != nil || !known {
+			continue // quarantined and reported by the store, or settled meanwhile
+		}
+		if snapshot.Allocation(nil, debt.AllocID) != nil || time.Now().Before(debt.Until) {
 			list = append(list, debt)
 			continue
 		}

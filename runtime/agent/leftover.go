@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/cgroup"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
@@ -29,15 +30,26 @@ type pluginRecords struct{ store *store.Store }
 
 var _ supervisor.Records = pluginRecords{}
 
-// Plugins implements supervisor.Records. A record that does not read is left out:
-// the process is replaced.
+// pluginRecord is a supervisor.Record as it is read from the state.
+type pluginRecord supervisor.Record
+
+// CheckRecord implements what [store.Reader.Fact] calls.
+func (r *pluginRecord) CheckRecord() error {
+	if r.Pid == 0 || r.Addr == "" {
+		return errors.New("the record of a plugin process lacks its pid or its address")
+	}
+	return nil
+}
+
+// Plugins implements supervisor.Records. A record that does not read is left out,
+// and the store quarantines it: the process is replaced.
 func (p pluginRecords) Plugins() (map[string]supervisor.Record, error) {
 	snapshot := p.store.Snapshot()
 	all := make(map[string]supervisor.Record)
 	for _, name := range snapshot.Facts(pluginFact) {
-		var r supervisor.Record
+		var r pluginRecord
 		if known, err := snapshot.Fact(name, &r); err == nil && known {
-			all[strings.TrimPrefix(name, pluginFact)] = r
+			all[strings.TrimPrefix(name, pluginFact)] = supervisor.Record(r)
 		}
 	}
 	return all, nil
@@ -112,13 +124,26 @@ func remain(tx *store.Txn, alloc *api.Allocation) {
 	tx.PutFact(remainsFact+alloc.ID, &rest)
 }
 
-// leaving returns the allocations that an earlier agent had begun to remove.
+// removalRecord is what remain has put, as it is read from the state.
+type removalRecord api.Allocation
+
+// CheckRecord implements what [store.Reader.Fact] calls.
+func (r *removalRecord) CheckRecord() error {
+	if r.ID == "" || r.Job == nil {
+		return errors.New("the record of an allocation that is being removed lacks its id or its job")
+	}
+	return nil
+}
+
+// leaving returns the allocations that an earlier agent had begun to remove. A
+// record that does not read is quarantined by the store; findOrphans counts its
+// allocation as one that is to be removed.
 func leaving(s *store.Store) (allocs []*api.Allocation) {
 	state := s.Snapshot()
 	for _, fact := range state.Facts(remainsFact) {
-		alloc := new(api.Allocation)
-		if known, err := state.Fact(fact, alloc); err == nil && known && alloc.Job != nil {
-			allocs = append(allocs, alloc)
+		var r removalRecord
+		if known, err := state.Fact(fact, &r); err == nil && known {
+			allocs = append(allocs, (*api.Allocation)(&r))
 		}
 	}
 	return allocs
@@ -144,6 +169,11 @@ func (a *Agent) findOrphans() (orphans []orphan) {
 	}
 	for _, fact := range state.Facts(remainsFact) {
 		known[strings.TrimPrefix(fact, remainsFact)] = true
+	}
+	for _, d := range a.store.Damage() {
+		if id, ok := strings.CutPrefix(d.Key, remainsFact); ok {
+			known[id] = true // its record was quarantined
+		}
 	}
 	removed := make(map[string]bool)
 	for _, alloc := range leaving(a.store) {
@@ -204,7 +234,10 @@ func (a *Agent) clearOrphan(ctx context.Context, up drivers, o orphan) error {
 	slices.Sort(tasks)
 	for _, task := range slices.Compact(tasks) {
 		local, known, err := records.TaskLocal(o.id, task)
-		start := local.StartID
+		start, handle := local.StartID, local.Handle
+		if d := local.Destroy; d != nil {
+			start, handle = d.ID, d.Handle
+		}
 		if err != nil || !known {
 			start = o.id + "/" + task + "/" + driver.AnyStart
 		}
@@ -218,7 +251,7 @@ func (a *Agent) clearOrphan(ctx context.Context, up drivers, o orphan) error {
 				errs = append(errs, err)
 				continue
 			}
-			if !a.rebooted && local.Handle != nil && d.RecoverTask(ctx, local.Handle) != nil {
+			if !a.rebooted && handle != nil && d.RecoverTask(ctx, handle) != nil {
 				continue
 			}
 			if err := d.DestroyTask(ctx, start, true); err != nil {
@@ -242,6 +275,17 @@ func (a *Agent) clearOrphan(ctx context.Context, up drivers, o orphan) error {
 		return fmt.Errorf("clear what is left of alloc %s: %w", o.id, err)
 	}
 	return nil
+}
+
+// removeEmptyCgroups removes the cgroups that are left of ended allocations because
+// a driver's process and the agent died before they removed them. Cgroups of
+// allocations that this agent does not know belong to another agent.
+func (a *Agent) removeEmptyCgroups() {
+	state := a.store.Snapshot()
+	cgroup.SweepEmpty(func(allocID string) bool {
+		alloc := state.Allocation(nil, allocID)
+		return alloc != nil && alloc.ClientTerminalStatus()
+	})
 }
 
 // forget removes the last records of an allocation that is off the disk.

@@ -174,3 +174,102 @@ func TestEventsOfANode(t *testing.T) {
 		old = &c.node
 	}
 }
+
+// No record of the agent is dropped without a report: whichever cannot be used goes
+// into the quarantine, and the agent continues without it.
+func TestUnusableFactsAreQuarantined(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		fact    string
+		content any
+		read    func(*testing.T, *Agent)
+	}{
+		{"pending cleanup", debtFact + "x", "text", func(t *testing.T, a *Agent) {
+			if list := (debts{a.store, a.logger}).Debts(); len(list) > 0 {
+				t.Errorf("pending: %+v", list)
+			}
+		}},
+		{"pending cleanup without a request", debtFact + "x", map[string]string{"Hook": "h", "AllocID": "a"}, func(t *testing.T, a *Agent) {
+			if list := (debts{a.store, a.logger}).Debts(); len(list) > 0 {
+				t.Errorf("pending: %+v", list)
+			}
+		}},
+		{"hook key", hookKeyFact, map[string]string{"a": "b"}, func(t *testing.T, a *Agent) {
+			key, err := a.hookKey()
+			if err != nil || len(key) != hookKeySize {
+				t.Errorf("key %v, %v", key, err)
+			}
+			if again, _ := a.hookKey(); !slices.Equal(key, again) {
+				t.Error("the new key does not stay")
+			}
+		}},
+		{"short hook key", hookKeyFact, []byte("short"), func(t *testing.T, a *Agent) { _, _ = a.hookKey() }},
+		{"allocation that is being removed", remainsFact + "gone", "text", func(t *testing.T, a *Agent) {
+			if allocs := leaving(a.store); len(allocs) > 0 {
+				t.Errorf("being removed: %v", allocs)
+			}
+		}},
+		{"allocation that is being removed, without its job", remainsFact + "gone", map[string]string{"ID": "gone"}, func(t *testing.T, a *Agent) { leaving(a.store) }},
+		{"plugin process", pluginFact + "builtin raw_exec", "text", func(t *testing.T, a *Agent) {
+			if all, err := (pluginRecords{a.store}).Plugins(); err != nil || len(all) > 0 {
+				t.Errorf("plugins %v, %v", all, err)
+			}
+		}},
+		{"plugin process without a pid", pluginFact + "builtin raw_exec", map[string]string{"Addr": "/x"}, func(t *testing.T, a *Agent) { _, _ = (pluginRecords{a.store}).Plugins() }},
+		{"hooks of an ended allocation", attachedFact + "a", "text", func(t *testing.T, a *Agent) { allocHooks(a.store.Snapshot().Reader, "a") }},
+		{"known plugins", acquaintFact, "text", func(t *testing.T, a *Agent) { a.recall() }},
+		{"metadata", metaFact, "text", func(t *testing.T, a *Agent) { a.readMeta() }},
+		{"boot", bootFact, map[string]string{"a": "b"}, func(t *testing.T, a *Agent) {
+			if err := a.noteBoot(); err != nil || a.rebooted {
+				t.Errorf("rebooted %t, %v", a.rebooted, err)
+			}
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			dir := t.TempDir()
+			s := openStore(t, filepath.Join(dir, "state.db"))
+			defer s.Close()
+			a := &Agent{logger: hclog.NewNullLogger(), dataDir: dir, store: s}
+			put := func(f func(*store.Txn)) {
+				t.Helper()
+				if _, err := s.Update(t.Context(), func(tx *store.Txn) error { f(tx); return nil }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			put(func(tx *store.Txn) { tx.PutFact(test.fact, test.content) })
+			test.read(t, a)
+			put(func(*store.Txn) {}) // follows what the read has enqueued
+			if d := s.Damage(); len(d) != 1 || d[0].Key != test.fact || d[0].Kept != "quarantine" {
+				t.Errorf("reported: %v", d)
+			}
+		})
+	}
+}
+
+// The directory of an allocation that was being removed is removed, even if the
+// record of it cannot be used.
+func TestOrphanWithQuarantinedRecordIsRemoved(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, filepath.Join(dir, "state.db"))
+	defer s.Close()
+	a := &Agent{logger: hclog.NewNullLogger(), dataDir: dir, store: s}
+	if err := os.MkdirAll(filepath.Join(a.AllocDirs(), "gone", "alloc"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []func(*store.Txn){
+		func(tx *store.Txn) { tx.PutFact(remainsFact+"gone", "text") },
+		func(*store.Txn) { leaving(s) },
+		func(*store.Txn) {},
+	} {
+		if _, err := s.Update(t.Context(), func(tx *store.Txn) error { f(tx); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := a.findOrphans(); !slices.Equal(got, []orphan{{id: "gone", known: true}}) {
+		t.Errorf("orphans %v", got)
+	}
+	a.clearOrphans(t.Context(), supervisor.New(supervisor.Config{Logger: a.logger}))
+	if _, err := os.Stat(filepath.Join(a.AllocDirs(), "gone")); err == nil {
+		t.Error("its directory is left")
+	}
+}

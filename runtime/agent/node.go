@@ -36,6 +36,8 @@ type NodeConfig struct {
 	NetworkInterface string // whose address is that of the node
 	MinDynamicPort   int    // 20000
 	MaxDynamicPort   int    // 32000
+	ClientMinPort    int    // 14000; the ports of drivers' helper processes
+	ClientMaxPort    int    // 14512
 	HTTPAddr         string // where clients reach the API; empty if only over the unix socket
 	TLS              bool   // they reach it with TLS
 }
@@ -53,6 +55,8 @@ func (c *NodeConfig) fill(host string) {
 	c.Pool = cmp.Or(c.Pool, api.NodePoolDefault)
 	c.MinDynamicPort = cmp.Or(c.MinDynamicPort, scheduler.MinDynamicPort)
 	c.MaxDynamicPort = cmp.Or(c.MaxDynamicPort, scheduler.MaxDynamicPort)
+	c.ClientMinPort = cmp.Or(c.ClientMinPort, ClientMinPort)
+	c.ClientMaxPort = cmp.Or(c.ClientMaxPort, ClientMaxPort)
 }
 
 // identify returns the id that the node has had, as far as anything of it is
@@ -268,6 +272,7 @@ func (a *Agent) keepNode(ctx context.Context) {
 		return
 	}
 	a.clearOrphans(ctx, a.supervisor) // before there is a node that others could be placed on
+	a.orphansCleared.Store(ctx.Err() == nil)
 	for {
 		changed := a.supervisor.Changed()
 		if err := a.storeNode(ctx); err != nil && ctx.Err() == nil {
@@ -278,7 +283,10 @@ func (a *Agent) keepNode(ctx context.Context) {
 			case <-ctx.Done():
 			}
 		} else if err == nil {
-			a.registeredOnce.Do(func() { close(a.registered) })
+			a.registeredOnce.Do(func() {
+				close(a.registered)
+				a.removeEmptyCgroups()
+			})
 		}
 		select {
 		case <-changed:

@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
@@ -65,6 +66,11 @@ func (a *Agent) openDirectory() error {
 		if a.lock, err = lock(a.dataDir, unix.LOCK_NB); err != nil {
 			return err
 		}
+		if a.forget {
+			if err := checkNoAgent(a.dataDir); err != nil {
+				return err
+			}
+		}
 	}
 	return ensureDir(a.AllocDirs(), 0o711)
 }
@@ -106,6 +112,7 @@ func (a *Agent) openStore() error {
 		reports: make(map[string]scheduler.Report),
 		urgent:  make(map[string]bool),
 	}
+	opened := time.Now()
 	a.scheduler = scheduler.New(scheduler.Config{
 		Store: Records(a.store, a.nodeID, a.ring.desired),
 		Host: scheduler.Host{
@@ -113,6 +120,7 @@ func (a *Agent) openStore() error {
 			PortFree: scheduler.PortFree,
 			Pick:     rand.IntN,
 			Now:      time.Now,
+			Uptime:   func() time.Duration { return time.Since(opened) },
 		},
 		GC:     a.config.Records,
 		Logger: a.logger,
@@ -149,11 +157,13 @@ func (a *Agent) noteBoot() error {
 
 // startHelpers starts the keeper, and what it starts.
 func (a *Agent) startHelpers(ctx context.Context) (err error) {
-	if a.sockets, err = makeRuntimeDir(a.dataDir); err != nil {
+	if a.sockets, err = openSockets(a.dataDir, a.logger); err != nil {
 		return err
 	}
+	former := formerSocketDirs(a.dataDir)
 	a.keeper, err = keeper.Start(ctx, keeper.Config{
-		Dir:       a.sockets,
+		Dir:       a.dataDir,
+		Former:    former,
 		Args:      []string{argv0, "keeper"},
 		Ephemeral: a.temporary,
 		Logger:    a.logger,
@@ -161,6 +171,7 @@ func (a *Agent) startHelpers(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("start keeper: %w", err)
 	}
+	a.sockets.keeper = a.keeper
 	if a.temporary {
 		// The keeper outlives a killed agent until all processes are gone: so long
 		// must nobody remove the directory.
@@ -170,7 +181,8 @@ func (a *Agent) startHelpers(ctx context.Context) (err error) {
 	}
 	a.collector, err = logs.New(logs.Config{
 		Keeper: a.keeper,
-		Dir:    a.sockets,
+		Dir:    a.dataDir,
+		Former: former,
 		Args:   []string{argv0, "log-collector"},
 		Logger: a.logger,
 	})
@@ -213,13 +225,32 @@ func (a *Agent) look(c Config) {
 	a.usage.Dir, a.usage.MHz = a.AllocDirs(), a.host.CPUMHz
 }
 
+// ClientMinPort and ClientMaxPort are the ports that helper processes of drivers
+// use, unless the operator has chosen others.
+const ClientMinPort, ClientMaxPort = 14000, 14512
+
+// driverConfig returns the facts about the machine for SetConfig. Drivers made from
+// the public skeleton read it without a check, so no field of it is optional.
+func (a *Agent) driverConfig() *base.DriverConfig {
+	node := a.config.Node
+	topology := *a.host.Topology
+	topology.OverrideTotalCompute = uint64(node.CPU)
+	topology.OverrideWithholdCompute = node.Reserved.CPU
+	return &base.DriverConfig{
+		ClientMinPort: uint32(node.ClientMinPort),
+		ClientMaxPort: uint32(node.ClientMaxPort),
+		Topology:      &topology,
+	}
+}
+
 // startPlugins has the plugins started, and waits for none of them.
 func (a *Agent) startPlugins(ctx context.Context, known *catalog.Catalog) error {
 	config := supervisor.Config{
 		Catalog:      known,
 		Keeper:       a.keeper,
 		KeeperSocket: a.keeper.Socket(),
-		SocketDir:    a.sockets,
+		SocketDir:    a.sockets.restore,
+		Host:         a.driverConfig(),
 		Hooks:        hook.Config{HostSocket: a.hookSocket(), Node: a.nodeForHooks()},
 		Busy: func(what supervisor.Served) bool {
 			nodes := a.running()
@@ -230,12 +261,13 @@ func (a *Agent) startPlugins(ctx context.Context, known *catalog.Catalog) error 
 	}
 	if !a.forget {
 		config.Records = pluginRecords{a.store}
-		config.Keep = func(what supervisor.Served) bool { return a.needed[what] }
+		config.Keep = a.keepsPlugin
 	}
 	a.supervisor = supervisor.New(config)
 	if err := a.makeHooks(); err != nil {
 		return err
 	}
+	a.sockets.watch()
 	// Tasks that are being stopped need their drivers to the last: plugins end in
 	// Close, whatever becomes of ctx.
 	running, end := context.WithCancel(context.WithoutCancel(ctx))

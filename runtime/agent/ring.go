@@ -31,14 +31,16 @@ type ring struct {
 
 	wake chan struct{} // holds a tick when there are reports
 
-	mu      sync.Mutex
-	changed chan struct{} // closed and replaced when other allocations are desired
-	reports map[string]scheduler.Report
-	order   []string        // of the reports
-	urgent  map[string]bool // which of them somebody may wait for
-	idle    *time.Timer     // makes the others urgent; nil if it is not set
-	removed []string
-	leaving []*api.Allocation // see leaving; nil once they were assigned
+	mu        sync.Mutex
+	changed   chan struct{} // closed and replaced when other allocations are desired
+	reports   map[string]scheduler.Report
+	writing   map[string]scheduler.Report // what is being stored now
+	order     []string                    // of the reports
+	urgent    map[string]bool             // which of them somebody may wait for
+	idle      *time.Timer                 // makes the others urgent; nil if it is not set
+	removed   []string
+	collected map[string]string // reasons by allocation; see Collected
+	leaving   []*api.Allocation // see leaving; nil once they were assigned
 }
 
 var _ noderunner.Source = (*ring)(nil)
@@ -53,7 +55,10 @@ func (r *ring) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
 	s := state{r.store.Snapshot().Reader, r.nodeID}
 	var assignments []noderunner.Assignment
 	for _, a := range scheduler.Desired(s) {
-		assignments = append(assignments, noderunner.Assignment{Alloc: a, Ended: s.Ended(a.ID), Started: r.started[a.ID]})
+		assignments = append(assignments, noderunner.Assignment{
+			Alloc: a, Ended: s.Ended(a.ID), Started: r.started[a.ID],
+			Purged: a.ServerTerminalStatus() && s.Job(scheduler.JobKey{Namespace: a.Namespace, ID: a.JobID}) == nil,
+		})
 	}
 	for _, a := range gone {
 		assignments = append(assignments, noderunner.Assignment{Alloc: a, Ended: true})
@@ -74,7 +79,7 @@ func (r *ring) desired() {
 
 // Report implements noderunner.Source.
 func (r *ring) Report(u allocrunner.Update) {
-	r.add(u.AllocID, r.isNews(u), func(report *scheduler.Report) {
+	r.add(u.AllocID, func() bool { return r.isNewsLocked(u) }, func(report *scheduler.Report) {
 		report.ClientStatus, report.ClientDescription = u.ClientStatus, u.ClientDescription
 		report.TaskStates, report.NetworkStatus = u.TaskStates, u.NetworkStatus
 		if h := u.Health; h != nil {
@@ -85,13 +90,24 @@ func (r *ring) Report(u allocrunner.Update) {
 
 // Ended implements noderunner.Source.
 func (r *ring) Ended(allocID string, err error) {
-	r.add(allocID, true, func(report *scheduler.Report) {
+	r.add(allocID, func() bool { return true }, func(report *scheduler.Report) {
 		report.Ended = true
 		if err != nil {
 			report.ClientStatus = api.AllocClientStatusFailed
 			report.ClientDescription = "Unable to add allocation due to error: " + err.Error()
 		}
 	})
+}
+
+// Collected implements noderunner.Source.
+func (r *ring) Collected(allocID, reason string) {
+	r.mu.Lock()
+	if r.collected == nil {
+		r.collected = make(map[string]string)
+	}
+	r.collected[allocID] = reason
+	r.mu.Unlock()
+	r.tick()
 }
 
 // Removed implements noderunner.Source.
@@ -102,11 +118,17 @@ func (r *ring) Removed(allocID string) {
 	r.tick()
 }
 
-// isNews reports whether somebody may wait for what a report says: that an
+// isNewsLocked reports whether somebody may wait for what a report says: that an
 // allocation or a task is not in the state that is known, or that its health is.
-// What else has happened to it is for those who look.
-func (r *ring) isNews(u allocrunner.Update) bool {
+// What else has happened to it is for those who look. A report that is being stored
+// counts as known.
+func (r *ring) isNewsLocked(u allocrunner.Update) bool {
 	known := r.store.Snapshot().Allocation(nil, u.AllocID)
+	if w, found := r.writing[u.AllocID]; found && known != nil && w.ClientStatus != "" {
+		stored := *known
+		stored.ClientStatus, stored.TaskStates = w.ClientStatus, w.TaskStates
+		known = &stored
+	}
 	if known == nil || u.ClientStatus != known.ClientStatus {
 		return true
 	}
@@ -125,7 +147,7 @@ func (r *ring) isNews(u allocrunner.Update) bool {
 	return false
 }
 
-func (r *ring) add(allocID string, urgent bool, edit func(*scheduler.Report)) {
+func (r *ring) add(allocID string, urgent func() bool, edit func(*scheduler.Report)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	report, waits := r.reports[allocID]
@@ -136,7 +158,7 @@ func (r *ring) add(allocID string, urgent bool, edit func(*scheduler.Report)) {
 	edit(&report)
 	r.reports[allocID] = report
 	switch {
-	case urgent:
+	case urgent():
 		r.urgent[allocID] = true
 		r.tick()
 	case r.idle == nil:
@@ -200,9 +222,11 @@ func (r *ring) take() (reports []scheduler.Report, removed []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var rest []string
+	r.writing = make(map[string]scheduler.Report)
 	for _, id := range r.order {
 		if r.urgent[id] {
 			reports = append(reports, r.reports[id])
+			r.writing[id] = r.reports[id]
 			delete(r.reports, id)
 		} else {
 			rest = append(rest, id)
@@ -219,7 +243,11 @@ func (r *ring) take() (reports []scheduler.Report, removed []string) {
 func (r *ring) write(ctx context.Context) error {
 	reports, removed := r.take()
 	if len(reports) > 0 {
-		if _, err := r.scheduler.Report(ctx, reports...); err != nil {
+		_, err := r.scheduler.Report(ctx, reports...)
+		r.mu.Lock()
+		r.writing = nil
+		r.mu.Unlock()
+		if err != nil {
 			r.putBack(reports, removed)
 			return err
 		}
@@ -238,7 +266,48 @@ func (r *ring) write(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return r.writeCollected(ctx)
+}
+
+// writeCollected adds events to allocations whose directories were removed. It comes
+// after the reports, of which the last one would replace the events.
+func (r *ring) writeCollected(ctx context.Context) error {
+	r.mu.Lock()
+	collected := r.collected
+	r.collected = nil
+	r.mu.Unlock()
+	if len(collected) == 0 {
+		return nil
+	}
+	_, err := r.store.Update(ctx, func(tx *store.Txn) error {
+		for id, reason := range collected {
+			if old := tx.Allocation(nil, id); old != nil {
+				tx.ReportAllocation(withCollectedEvent(old, reason, time.Now()))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for id, reason := range r.collected {
+			collected[id] = reason
+		}
+		r.collected = collected
+	}
+	return err
+}
+
+// withCollectedEvent returns a copy of an allocation with an event on each task.
+func withCollectedEvent(old *api.Allocation, reason string, now time.Time) *api.Allocation {
+	alloc := *old
+	alloc.TaskStates = make(map[string]*api.TaskState, len(old.TaskStates))
+	for name, state := range old.TaskStates {
+		state = model.CopyTaskState(state)
+		model.AppendTaskEvent(state, model.EventDirCollected(reason), now)
+		alloc.TaskStates[name] = state
+	}
+	return &alloc
 }
 
 func (r *ring) putBack(reports []scheduler.Report, removed []string) {

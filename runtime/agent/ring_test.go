@@ -28,9 +28,15 @@ type flaky struct {
 	records
 	path string
 	full atomic.Bool
+	// before is called once before the next change; may be nil.
+	before func()
 }
 
 func (f *flaky) Update(ctx context.Context, change func(scheduler.Tx) error) (uint64, error) {
+	if before := f.before; before != nil {
+		f.before = nil
+		before()
+	}
 	if f.full.Load() {
 		return 0, errors.New("no space left on device")
 	}
@@ -174,6 +180,23 @@ func TestReportsSurviveAFullDisk(t *testing.T) {
 
 // TestReportsOfEventsWait makes sure that a state is told at once, and what has
 // happened besides with it, or after a while.
+func TestReportIsComparedWithTheOneThatIsBeingStored(t *testing.T) {
+	r, f := newRing(t, 1)
+	id := r.ids(t)[0]
+	for _, status := range []string{api.AllocClientStatusRunning, api.AllocClientStatusPending} {
+		r.Report(update(id, status))
+		if status == api.AllocClientStatusPending {
+			f.before = func() { r.Report(update(id, api.AllocClientStatusRunning)) }
+		}
+		if err := r.write(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !r.urgent[id] {
+		t.Error("the task runs again, and the report of that waits")
+	}
+}
+
 func TestReportsOfEventsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newRing(t, 2)
@@ -346,5 +369,36 @@ func BenchmarkReports(b *testing.B) {
 				b.ReportMetric(float64(r.store.Commits()-before), "writes")
 			}
 		})
+	}
+}
+
+// The removal of a directory is an event on each task of the allocation, after those
+// of its last report, and is no new version for the node.
+func TestCollectedDirectoryIsAnEvent(t *testing.T) {
+	s := openStore(t, filepath.Join(t.TempDir(), "state.db"))
+	defer s.Close()
+	alloc := &api.Allocation{ID: "a", Job: &api.Job{}, TaskStates: map[string]*api.TaskState{
+		"one": {State: "dead", Events: []*api.TaskEvent{model.EventStarted()}}, "two": {State: "dead"},
+	}}
+	if _, err := s.Update(t.Context(), func(tx *store.Txn) error { tx.PutAllocation(alloc); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	r := &ring{store: s, changed: make(chan struct{}), wake: make(chan struct{}, 1)}
+	r.Collected("a", "the disk is full")
+	r.Collected("deleted", "the disk is full")
+	for range 2 { // the second has nothing to write
+		if err := r.write(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := s.Snapshot().Allocation(nil, "a")
+	for task, n := range map[string]int{"one": 2, "two": 1} {
+		events := got.TaskStates[task].Events
+		if len(events) != n || events[n-1].Type != model.TaskDirCollected || events[n-1].DisplayMessage != "the directory of the allocation and its logs were removed: the disk is full" {
+			t.Errorf("%s: %+v", task, events)
+		}
+	}
+	if got.AllocModifyIndex != alloc.AllocModifyIndex || len(alloc.TaskStates["one"].Events) != 1 {
+		t.Error("it is a new version, or the old one was changed")
 	}
 }

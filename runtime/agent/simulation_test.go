@@ -67,6 +67,8 @@ type simulation struct {
 	past   map[string]*api.Allocation
 	hooks  map[string]taskrunner.HookState // as stored, by alloc and task
 
+	kills []int64 // when agents and plugins have ended
+
 	agent *simAgent
 }
 
@@ -218,8 +220,14 @@ func (s *simulation) kill() {
 	s.leave()
 }
 
+func (s *simulation) killPlugin() {
+	s.kills = append(s.kills, time.Now().UnixNano())
+	s.world.killPlugin()
+}
+
 // leave ends the agent in good order, with its tasks running.
 func (s *simulation) leave() {
+	s.kills = append(s.kills, time.Now().UnixNano())
 	s.agent.end(allocrunner.ErrShutdown)
 	s.agent.running.Wait()
 }
@@ -329,11 +337,11 @@ func (s *simulation) step(ctx context.Context) {
 			_, _ = s.agent.scheduler.StopAlloc(ctx, allocs[s.rand.IntN(len(allocs))].ID, scheduler.StopOptions{})
 		}
 	case n < 13:
-		s.world.killPlugin()
+		s.killPlugin()
 	case n < 17:
 		s.kill()
 		if s.rand.IntN(3) == 0 {
-			s.world.killPlugin()
+			s.killPlugin()
 		}
 		time.Sleep(time.Duration(s.rand.IntN(2000)) * time.Millisecond)
 		s.start()
@@ -437,6 +445,7 @@ func (s *simulation) look() {
 			s.world.fault("I9: %s went from %s to %s", a.Name, was.ClientStatus, a.ClientStatus)
 		}
 		for name, state := range a.TaskStates {
+			s.prompt(a, name)
 			if before := was.TaskStates[name]; before != nil && !continues(before.Events, state.Events) {
 				s.world.fault("I7: events of %s %s were %v, are %v", a.Name, name, types(before.Events), types(state.Events))
 			}
@@ -492,6 +501,23 @@ func (s *simulation) quiet() {
 	}
 	for _, key := range slices.Sorted(maps.Keys(living)) {
 		s.world.fault("I3: %s runs, and nobody knows of it", key)
+	}
+}
+
+// prompt checks that a start in which nothing was killed took no longer than the
+// driver: a start waits for the recovery of other tasks only after the death of a
+// plugin.
+func (s *simulation) prompt(a *api.Allocation, task string) {
+	const limit = 15 * time.Second // StartTask takes two seconds at most, and may follow a pause
+	events := a.TaskStates[task].Events
+	for i := 1; i < len(events); i++ {
+		from, to := events[i-1], events[i]
+		if from.Type != api.TaskSetup || to.Type != api.TaskStarted || to.Time-from.Time <= int64(limit) {
+			continue
+		}
+		if !slices.ContainsFunc(s.kills, func(k int64) bool { return from.Time <= k && k <= to.Time }) {
+			s.world.fault("I10: the start of %s of %s took %v", task, a.Name, time.Duration(to.Time-from.Time))
+		}
 	}
 }
 

@@ -140,7 +140,12 @@ func (t *transaction) PutJob(j *api.Job) { t.tx.PutJob(j) }
 
 func (t *transaction) PutJobVersion(j *api.Job) { t.tx.PutJobVersion(j) }
 
-func (t *transaction) DeleteJob(k scheduler.JobKey) { t.tx.DeleteJob(k.Namespace, k.ID) }
+// DeleteJob also has the node act: allocations that are being stopped may wait for
+// their drivers, which a purge ends.
+func (t *transaction) DeleteJob(k scheduler.JobKey) {
+	t.tx.DeleteJob(k.Namespace, k.ID)
+	t.acts = true
+}
 
 func (t *transaction) DeleteJobVersion(k scheduler.JobKey, version uint64) {
 	t.tx.DeleteJobVersion(k.Namespace, k.ID, version)
@@ -189,6 +194,14 @@ func (t *transaction) DeleteAlloc(id string) {
 }
 
 func (t *transaction) PutEval(e *api.Evaluation) { t.tx.PutEvaluation(e) }
+
+func (t *transaction) AnnounceEval(e *api.Evaluation) { t.tx.AnnounceEvaluation(e) }
+
+func (t *transaction) AnnounceNode() {
+	if n := t.Node(); n != nil {
+		t.tx.AnnounceNode(n.ID)
+	}
+}
 
 func (t *transaction) DeleteEval(id string) { t.tx.DeleteEvaluation(id) }
 

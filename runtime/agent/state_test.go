@@ -57,11 +57,11 @@ func TestEventsOfAJob(t *testing.T) {
 		got = append(got, strings.Join(line, "; "))
 	}
 	want := []string{
-		"JobRegistered Job pending; PlanResult Allocation run,pending; PlanResult Evaluation complete; PlanResult Job running",
-		"AllocationUpdated Allocation run,running",
-		"AllocationUpdateDesiredStatus Allocation run,running; PlanResult Allocation stop,running; PlanResult Allocation run,pending; PlanResult Evaluation complete",
-		"AllocationUpdated Allocation stop,complete",
-		"JobDeregistered Job running; PlanResult Allocation stop,pending; PlanResult Evaluation complete",
+		"JobRegistered Job pending; JobRegistered Evaluation pending; PlanResult Allocation run,pending; PlanResult Evaluation pending; EvaluationUpdated Evaluation complete; PlanResult Job running",
+		"AllocationUpdated Allocation run,running; AllocationUpdated Node ",
+		"AllocationUpdateDesiredStatus Allocation run,running; AllocationUpdateDesiredStatus Evaluation pending; PlanResult Allocation stop,running; PlanResult Allocation run,pending; PlanResult Evaluation pending; EvaluationUpdated Evaluation complete",
+		"AllocationUpdated Allocation stop,complete; AllocationUpdated Node ",
+		"JobDeregistered Job running; JobDeregistered Evaluation pending; PlanResult Allocation stop,pending; PlanResult Evaluation pending; EvaluationUpdated Evaluation complete",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("events\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

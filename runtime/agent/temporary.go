@@ -72,13 +72,9 @@ func sweep(base string, logger hclog.Logger) {
 // removeTemporary removes all that belongs to the data directory of one run
 // whose processes have ended.
 func removeTemporary(dir string) error {
-	runtimeDir, err := makeRuntimeDir(dir)
-	if err != nil {
-		return err
-	}
 	return errors.Join(
+		removeSockets(dir), // before the directory, which names the link to them
 		cgroup.Sweep(filepath.Join(dir, allocDir)),
 		allocdir.Sweep(dir),
-		os.RemoveAll(runtimeDir),
 	)
 }

@@ -113,7 +113,8 @@ func (w *world) begin(c *driver.TaskConfig) {
 // view is the world as one agent sees it, as long as the agent lives.
 type view struct {
 	*world
-	died <-chan struct{}
+	died   <-chan struct{}
+	driver *simDriver // of the current plugin; guarded by world.mu
 }
 
 var errDead = errors.New("the agent is dead")
@@ -142,7 +143,10 @@ func (v *view) Driver(context.Context, string) (driver.Driver, error) {
 	if v.plugin == nil {
 		v.plugin = &worldPlugin{down: make(chan struct{}), known: make(map[string]bool)}
 	}
-	return &simDriver{view: v, plugin: v.plugin}, nil
+	if v.driver == nil || v.driver.plugin != v.plugin {
+		v.driver = &simDriver{view: v, plugin: v.plugin}
+	}
+	return v.driver, nil
 }
 
 // Remembers and Searches say that the driver is one of the box.
@@ -153,8 +157,8 @@ func (v *view) Searches(string) bool  { return true }
 type noLogs struct{}
 
 func (noLogs) Start(context.Context, logs.Task) (string, string, error) { return "", "", nil }
-func (noLogs) Stop(context.Context, string, string) error               { return nil }
-func (noLogs) Finish(context.Context, logs.Task) error                  { return nil }
+func (noLogs) Stop(context.Context, string, string, bool) error         { return nil }
+func (noLogs) Finish(context.Context, logs.Task, bool) error            { return nil }
 
 // worldPlugin is one process of the driver's plugin.
 type worldPlugin struct {

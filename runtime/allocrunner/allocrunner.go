@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
@@ -50,6 +51,11 @@ type Config struct {
 	Records  Records // required with Restored; nil knows nothing
 	Rebooted bool    // the machine was started again since
 
+	// Recovery is that of the node, and EndTask ends tasks without their drivers; see
+	// taskrunner.Config. Both may be nil.
+	Recovery *taskrunner.Recoveries
+	EndTask  taskrunner.EndTask
+
 	// Previous returns a channel that is closed when nothing of another
 	// allocation runs on this node any more, at once if it is not known. An
 	// allocation waits for the one that it replaces. May be nil.
@@ -57,7 +63,9 @@ type Config struct {
 }
 
 // Drivers finds the driver of a name. The call blocks while the driver's plugin
-// is being started. plugins/supervisor does it.
+// is being started. All calls return the same value for one plugin process, and
+// another one for the next: a start compares them to find out whether all running tasks
+// were recovered. plugins/supervisor does it.
 type Drivers interface {
 	Driver(ctx context.Context, name string) (driver.Driver, error)
 }
@@ -99,6 +107,7 @@ type Runner struct {
 	restartTurn   chan struct{} // holds the right to restart several tasks
 	begun         bool          // an earlier agent has begun to run it
 	finished      atomic.Bool   // set by Run when nothing is left to do
+	made          time.Time     // when New was called; with its monotonic part
 
 	mu       sync.Mutex
 	hooks    []hook.Hook     // these three are complete after awaitHooks
@@ -108,6 +117,7 @@ type Runner struct {
 	forced   forced
 	verdicts verdicts
 	life     context.Context // ends when the agent shuts down, or Run has ended; nil before
+	restarts sync.WaitGroup  // goroutines of RestartFor; they start only while endTasks is set
 	health   *Health         // nil as long as it is not known
 	reason   stopReason      // valid once stopping is closed
 	waiters  []chan struct{} // closed and dropped at the next look at the tasks
@@ -120,6 +130,7 @@ type Runner struct {
 func New(c Config) (*Runner, error) {
 	r := &Runner{
 		id:          c.Alloc.ID,
+		made:        time.Now(),
 		config:      c,
 		limits:      c.Limits.orDefault(),
 		logger:      c.Logger.Named("allocrunner").With("alloc_id", c.Alloc.ID),
@@ -253,9 +264,10 @@ func (r *Runner) contexts(ctx context.Context) (tasks, grace, live context.Conte
 
 func (r *Runner) endContexts() {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.endTasks(nil) // and with it the others
 	r.endTasks, r.endGrace, r.endLive = nil, nil, nil
+	r.mu.Unlock()
+	r.restarts.Wait()
 }
 
 // obey does what the end of the context of Run asks for.
@@ -309,7 +321,8 @@ func (r *Runner) cannotRun(err error) {
 	r.forEach(func(t *taskrunner.Runner) { t.Kill(nil) })
 }
 
-// askDrivers learns from the drivers what is needed to set the tasks up.
+// askDrivers learns from the drivers what is needed to set the tasks up. A driver that
+// is unavailable is asked again when its task starts.
 func (r *Runner) askDrivers(ctx context.Context) error {
 	errs := make([]error, len(r.tasks))
 	var asking sync.WaitGroup
@@ -318,7 +331,7 @@ func (r *Runner) askDrivers(ctx context.Context) error {
 			continue
 		}
 		asking.Go(func() {
-			if err := t.Prepare(ctx); err != nil {
+			if err := t.Prepare(ctx); err != nil && !taskrunner.Temporary(err) {
 				errs[i] = fmt.Errorf("failed creating runner for task %q: %w", t.Name(), err)
 			}
 		})

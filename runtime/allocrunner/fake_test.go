@@ -467,15 +467,15 @@ func (l *fakeLogs) Start(_ context.Context, t logs.Task) (string, string, error)
 	return t.Dir + "/." + t.Name + ".stdout.fifo", t.Dir + "/." + t.Name + ".stderr.fifo", nil
 }
 
-func (l *fakeLogs) Stop(_ context.Context, _, task string) error {
+func (l *fakeLogs) Stop(_ context.Context, _, task string, _ bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stopped[task]++
 	return nil
 }
 
-func (l *fakeLogs) Finish(ctx context.Context, t logs.Task) error {
-	return l.Stop(ctx, t.AllocID, t.Name)
+func (l *fakeLogs) Finish(ctx context.Context, t logs.Task, ended bool) error {
+	return l.Stop(ctx, t.AllocID, t.Name, ended)
 }
 
 func (l *fakeLogs) snapshot() (started map[string]logs.Task, stopped map[string]int) {

@@ -66,11 +66,8 @@ func (r *Runner) facts(status Update) (facts map[string]lifecycle.Fact, checks <
 	facts = make(map[string]lifecycle.Fact, len(r.tasks))
 	for _, t := range r.observe(status) {
 		s := status.TaskStates[t.name]
-		if _, starting := r.headStart(t, s); starting {
-			t.state = lifecycle.Starting
-		}
 		f := factOf(s, t.state)
-		f.Healthy = passes(results, t.name, s.StartedAt)
+		f.Healthy = passes(results, t.name, r.startedAt(s))
 		facts[t.name] = f
 	}
 	return facts, checks

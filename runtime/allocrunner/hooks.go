@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
@@ -72,12 +73,12 @@ func (r *Runner) untilStop(ctx context.Context) (context.Context, func()) {
 // could say something about it.
 type trouble interface{ Trouble() }
 
-// runsWithout reports whether tasks that an earlier agent has started go on after
-// the error of a hook that has seen them begin: they do not end because it cannot be
-// asked again.
+// runsWithout reports whether tasks that an earlier agent has started continue after
+// the error of a hook that was called when they started: they do not end because the
+// plugin of the hook is unavailable, or because the agent is out of descriptors.
 func (r *Runner) runsWithout(err error) bool {
 	var t trouble
-	if !r.begun || !errors.As(err, &t) {
+	if !r.begun || !errors.As(err, &t) && !keeper.Exhausted(err) {
 		return false
 	}
 	_, err = r.running("")

@@ -37,6 +37,9 @@ type script struct {
 	stop hook.TaskStopRequest
 	give func(n int) (hook.TaskPrestartResponse, error) // of the n-th Prestart
 	n    int
+
+	busy map[string]time.Duration // how long a moment takes, whatever its context
+	left []string                 // the moments that have returned
 }
 
 func (s *script) Name() string { return s.name }
@@ -44,8 +47,14 @@ func (s *script) Name() string { return s.name }
 func (s *script) moment(ctx context.Context, name string) error {
 	s.mu.Lock()
 	s.seen = append(s.seen, name)
-	err, hang := s.errs[name], s.hang[name]
+	err, hang, busy := s.errs[name], s.hang[name], s.busy[name]
 	s.mu.Unlock()
+	time.Sleep(busy)
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.left = append(s.left, name)
+	}()
 	if hang {
 		<-ctx.Done()
 		return ctx.Err()
@@ -883,5 +892,29 @@ func TestDestroyWhileHooksAreAwaited(t *testing.T) {
 			t.Fatal(err)
 		}
 		want(t, "hooks", ofAlloc.moments(), "[destroy]")
+	})
+}
+
+// Run returns after the restarts that hooks have requested.
+func TestRunWaitsForRequestedRestarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := &script{name: "slow", busy: map[string]time.Duration{"prekilling": time.Minute}}
+		h := start(t, parseJob(t, job("service", sleeper)), withHooks(nil, []hook.Hook{taskScript{slow}}))
+		h.after(time.Second)
+		if err := h.RestartFor("web", "a reason", false); err != nil {
+			t.Fatal(err)
+		}
+		h.after(time.Second)
+		want(t, "calls", slow.moments(), "[prestart poststart prekilling]")
+		h.cancel(ErrShutdown)
+		h.wait()
+		slow.mu.Lock()
+		defer slow.mu.Unlock()
+		if !slices.Contains(slow.left, "prekilling") {
+			t.Errorf("Run has returned while a hook is being called: %v of %v have returned", slow.left, slow.seen)
+		}
+		if err := h.RestartFor("web", "a reason", false); !errors.Is(err, ErrNotRunning) {
+			t.Errorf("restart after Run: %v", err)
+		}
 	})
 }

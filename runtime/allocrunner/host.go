@@ -70,23 +70,26 @@ func (r *Runner) running(task string) (list []*taskrunner.Runner, err error) {
 	return nil, err
 }
 
-// RestartFor restarts what runs for a reason, and does not wait for it. With
-// failure the restart policy counts it.
+// RestartFor restarts what runs for a reason, and does not wait for it: Run does.
+// With failure the restart policy counts it.
 func (r *Runner) RestartFor(task, reason string, failure bool) error {
 	tasks, err := r.running(task)
 	if err != nil {
 		return err
 	}
 	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.endTasks == nil {
+		return ErrNotRunning // Run has returned, or is about to
+	}
 	life := r.life
-	r.mu.Unlock()
 	for _, t := range tasks {
-		go func() {
+		r.restarts.Go(func() {
 			err := unlessNotRunning(t.Restart(life, model.EventRestartSignal(reason), failure))
 			if err != nil && life.Err() == nil {
 				r.logger.Error("restart that a hook has asked for", "task", t.Name(), "error", err)
 			}
-		}()
+		})
 	}
 	return nil
 }

@@ -46,10 +46,7 @@ func (r *Runner) status() (status Update, reruns map[string]string) {
 // rollUp adds the states of the tasks up. What was forced upon the allocation
 // comes before what its tasks say.
 func (r *Runner) rollUp(states map[string]*api.TaskState) Update {
-	r.mu.Lock()
-	forced := r.forced
-	r.mu.Unlock()
-
+	forced := r.forcedStatus()
 	u := Update{AllocID: r.id, TaskStates: states, NetworkStatus: r.network, Time: time.Now()}
 	u.ClientStatus, u.ClientDescription = model.ClientStatus(states)
 	if forced.status != "" {
@@ -69,6 +66,12 @@ func (r *Runner) rollUp(states map[string]*api.TaskState) Update {
 // forced is a client status that no task can change.
 type forced struct {
 	status, description string
+}
+
+func (r *Runner) forcedStatus() forced {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.forced
 }
 
 // force sets the client status for good. The first call counts, but running out

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
@@ -85,21 +86,16 @@ func (r *Runner) restore() {
 	}
 }
 
-// takeOver finds out what has become of the tasks that an earlier agent has run.
+// takeOver finds out what has become of the tasks that an earlier agent has run. It
+// does not wait for a driver that is unavailable: the runner of a task does.
 // It returns false if the allocation cannot go on; its tasks have been killed then.
 func (r *Runner) takeOver(grace context.Context) bool {
 	if !r.begun {
 		return true
 	}
-	if err := r.awaitDrivers(grace); err != nil {
-		if grace.Err() == nil {
-			r.forEach(func(t *taskrunner.Runner) { t.Abandon(err) })
-			r.cannotRun(err)
-		}
-		return false
-	}
+	_ = r.askDrivers(grace) // what a driver has not answered now, it is asked when its task starts
 	r.recoverTasks(grace)
-	if err := r.checkDir(); err != nil {
+	if err := r.checkDir(grace); err != nil {
 		r.logger.Error("alloc not restored", "error", err)
 		r.force(forced{api.AllocClientStatusFailed, err.Error()})
 		r.stop(stopReason{quiet: true}) // or the first to go would be the reason of the others
@@ -112,7 +108,7 @@ func (r *Runner) takeOver(grace context.Context) bool {
 		return false
 	}
 	if r.isStopping() {
-		if r.forced.description == model.MaxRunDurationExceeded {
+		if r.forcedStatus().description == model.MaxRunDurationExceeded {
 			r.killPoststop()
 		}
 		return true // a stop opens no gate
@@ -123,29 +119,6 @@ func (r *Runner) takeOver(grace context.Context) bool {
 	}
 	r.lifecycle.Restore(states)
 	return true
-}
-
-// The pauses between questions to a driver whose plugin cannot be started.
-const (
-	firstDriverPause = time.Second
-	mostDriverPause  = 30 * time.Second
-)
-
-// awaitDrivers is askDrivers for tasks that may run: as long as a plugin cannot be
-// started there is nobody who could say, and a second start may be one too many.
-func (r *Runner) awaitDrivers(ctx context.Context) error {
-	for pause := firstDriverPause; ; pause = min(2*pause, mostDriverPause) {
-		err := r.askDrivers(ctx)
-		if err == nil || !errors.Is(err, supervisor.ErrUnavailable) {
-			return err
-		}
-		r.logger.Warn("tasks cannot be taken over yet", "delay", pause, "error", err)
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
 }
 
 func (r *Runner) recoverTasks(ctx context.Context) {
@@ -164,8 +137,10 @@ func (r *Runner) recoverTasks(ctx context.Context) {
 }
 
 // checkDir makes sure that the directory of the allocation is there. If a reboot
-// has taken it, the tasks begin anew, and with them those that had prepared it.
-func (r *Runner) checkDir() error {
+// has taken it, the tasks begin anew, and with them those that had prepared it. An agent
+// that is out of descriptors cannot check it: the tasks stay as they are, or wait until
+// grace ends if none can run.
+func (r *Runner) checkDir(grace context.Context) error {
 	over := true
 	for _, t := range r.tasks {
 		over = over && t.State().State == model.TaskDead
@@ -173,9 +148,23 @@ func (r *Runner) checkDir() error {
 	if over {
 		return nil
 	}
-	dir, err := r.dir.Open()
-	if err == nil {
-		dir.Close()
+	err := r.openDir()
+	for delay := checkDirRetry; r.config.Rebooted && keeper.Exhausted(err) && grace.Err() == nil; delay = min(2*delay, maxCheckDirRetry) {
+		r.logger.Warn("alloc waits, its directory cannot be checked", "error", err)
+		select {
+		case <-time.After(delay):
+			err = r.openDir()
+		case <-grace.Done():
+		}
+	}
+	if keeper.Exhausted(err) {
+		r.logger.Warn("directory of the alloc cannot be checked, its tasks stay as they are", "error", err)
+		for _, t := range r.tasks {
+			if t.State().State != model.TaskDead {
+				t.EmitEvent(model.EventDirUnchecked(err.Error()))
+			}
+		}
+		return nil
 	}
 	gone := errors.Is(err, fs.ErrNotExist)
 	if r.config.Rebooted && !r.isStopping() && (err == nil || gone) {
@@ -195,12 +184,22 @@ func (r *Runner) checkDir() error {
 	return nil
 }
 
+const checkDirRetry, maxCheckDirRetry = 100 * time.Millisecond, 30 * time.Second
+
+func (r *Runner) openDir() error {
+	dir, err := r.dir.Open()
+	if err != nil {
+		return err
+	}
+	return dir.Close()
+}
+
 // LeftRunning returns what the tasks need that run, after a Run that a shutdown of
 // the agent has ended.
 func (r *Runner) LeftRunning() []supervisor.Served {
 	var needed []supervisor.Served
 	for _, t := range r.tasks {
-		if t.Running() {
+		if t.Running() || t.Undestroyed() {
 			needed = append(needed, supervisor.Served{Type: base.TypeDriver, Name: t.Task().Driver})
 		}
 	}

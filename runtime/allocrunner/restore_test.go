@@ -18,7 +18,6 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
-	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
@@ -386,13 +385,31 @@ func TestRS065_EndsAreFollowedUp(t *testing.T) {
 	})
 }
 
-func TestRS066_TaskThatNobodyKnowsStartsAgainAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := restarted(t, parseJob(t, jobOf("service", sleeper)), 5*time.Second, func(a *agent) { a.vanish("web") }, nil)
-		want(t, "events", a.events("web"), "[Received Task Setup Started Failed Restoring Task Started]")
-		want(t, "state", []any{a.state("web").State, a.state("web").Restarts, a.starts("web")}, "[running 0 2]")
-		want(t, "at", a.state("web").StartedAt.Sub(a.begin), "5s")
-	})
+// RS-066, with the restart policy in the place of a start that it does not count.
+func TestUnknownEndAtRestorePassesThroughTheRestartPolicy(t *testing.T) {
+	for _, test := range []struct {
+		name, job string
+		events    string
+		state     string
+		alloc     string
+	}{
+		{"restarts are left", jobOf("service", sleeper),
+			"[Received Task Setup Started Failed Restoring Task Restarting Started]", "[running false 1 2]", "running"},
+		{"batch job without attempts", jobOf("batch", `
+			restart { attempts = 0 }`, sleeper),
+			"[Received Task Setup Started Failed Restoring Task Not Restarting]", "[dead true 0 1]", "failed"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := restarted(t, parseJob(t, test.job), 5*time.Second, func(a *agent) { a.vanish("web") }, nil)
+				a.after(time.Minute)
+				want(t, "events", a.events("web"), test.events)
+				s := a.state("web")
+				want(t, "state", []any{s.State, s.Failed, s.Restarts, a.starts("web")}, test.state)
+				want(t, "alloc", a.last().ClientStatus, test.alloc)
+			})
+		})
+	}
 }
 
 func TestRS067_WhatIsOverIsNotRunAgain(t *testing.T) {
@@ -791,7 +808,7 @@ func TestRestore(t *testing.T) {
 			a.vanish("web")
 			before := len(env.moments())
 			b := a.again(nil)
-			b.after(time.Second)
+			b.after(time.Minute)
 			want(t, "starts", b.starts("web"), "2")
 			want(t, "env", b.world.config("web").Env["FROM_HOOK"], "1")
 			for _, call := range env.moments()[before:] {
@@ -924,9 +941,9 @@ func TestRestore(t *testing.T) {
 				a.world.sweeps = true
 				a.world.killPlugin()
 			}, nil)
-			a.after(time.Second)
+			a.after(time.Minute)
 			want(t, "alive", len(a.world.alive()), "1")
-			want(t, "events", a.events("web"), "[Received Task Setup Started Failed Restoring Task Task Setup Started]")
+			want(t, "events", a.events("web"), "[Received Task Setup Started Failed Restoring Task Restarting Task Setup Started]")
 		})
 	})
 	t.Run("RS-071: without any record it is known what was reported, and the plugin searches", func(t *testing.T) {
@@ -940,21 +957,10 @@ func TestRestore(t *testing.T) {
 			}, func(c *Config) {
 				c.Alloc.ClientStatus, c.Alloc.TaskStates = api.AllocClientStatusRunning, reported
 			})
-			a.after(time.Second)
+			a.after(time.Minute)
 			want(t, "alive", len(a.world.alive()), "1")
 			want(t, "starts", a.starts("web"), "2")
-			want(t, "events", a.events("web"), "[Received Task Setup Started Failed Restoring Task Task Setup Started]")
-		})
-	})
-	t.Run("a driver that is not there yet is waited for", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			var w *world
-			a := restarted(t, parseJob(t, jobOf("service", sleeper)), time.Second, func(a *agent) { w = a.world }, func(c *Config) {
-				c.Drivers = &late{world: w, from: time.Now().Add(40 * time.Second)}
-			})
-			a.after(time.Minute + 10*time.Second)
-			want(t, "events", a.events("web"), "[Received Task Setup Started]")
-			want(t, "starts", a.starts("web"), "1")
+			want(t, "events", a.events("web"), "[Received Task Setup Started Failed Restoring Task Restarting Task Setup Started]")
 		})
 	})
 }
@@ -997,19 +1003,6 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 			})
 		})
 	}
-}
-
-// late is a driver whose plugin cannot be started for a while.
-type late struct {
-	world *world
-	from  time.Time
-}
-
-func (l *late) Driver(ctx context.Context, name string) (driver.Driver, error) {
-	if time.Now().Before(l.from) {
-		return nil, fmt.Errorf("driver %q: %w", name, supervisor.ErrUnavailable)
-	}
-	return l.world.Driver(ctx, name)
 }
 
 // TestEveryMomentOfDeath kills the agent at each of its writes, once with the
@@ -1178,3 +1171,262 @@ type absence struct{}
 
 func (absence) Error() string { return "nobody is there" }
 func (absence) Trouble()      {}
+
+// A restart that was requested is finished by the next agent, with the same
+// consequence, however many events have come since.
+func TestRestoreFinishesRequestedRestart(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		event   *api.TaskEvent
+		failure bool
+		want    string
+	}{
+		{"a user's request is not counted", model.EventRestartSignal(model.RestartTaskReason), false, "[running 1]"},
+		{"a failure is counted, whatever its reason says", model.EventRestartSignal("unhealthy"), true, "[dead 0]"},
+		{"a request is not counted, whatever its reason says", model.EventRestartSignal("healthcheck: a user's words"), false, "[running 1]"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := startAgent(t, parseJob(t, jobOf("service", noTry, `
+					task "web" {
+						driver         = "fake"
+						shutdown_delay = "10s"
+					}`)), nil)
+				a.after(time.Second)
+				web, _ := a.task("web")
+				go func() { _ = web.Restart(t.Context(), test.event, test.failure) }()
+				a.after(time.Second)
+				for range 10 {
+					web.EmitEvent(model.EventHookMessage("", "an event for people", nil))
+				}
+				a.after(time.Second)
+				want(t, "pending in the events", model.EventSinceStart(web.State(), api.TaskRestartSignal) != nil, "false")
+				a.die()
+				b := a.again(nil)
+				b.after(time.Minute)
+				want(t, "web", []any{b.state("web").State, b.state("web").Restarts}, test.want)
+			})
+		})
+	}
+}
+
+// The request belongs to one process: it is not found again for the next one.
+func TestRestoreForgetsFinishedRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := startAgent(t, parseJob(t, jobOf("service", sleeper)), nil)
+		a.after(time.Second)
+		if err := a.RestartTask(t.Context(), "web"); err != nil {
+			t.Fatal(err)
+		}
+		a.after(time.Second)
+		want(t, "starts", a.starts("web"), "2")
+		a.die()
+		b := a.again(nil)
+		b.after(time.Minute)
+		want(t, "starts", b.starts("web"), "2")
+	})
+}
+
+// A dead task that was requested to run again runs again exactly once, at
+// whichever write the agent dies.
+func TestRestoreRunsRequestedTaskAgain(t *testing.T) {
+	text := jobOf("batch", sleeper, `
+		task "short" {
+			driver = "fake"
+			config { run_for = "1s" }
+		}`)
+	request := func(a *agent) {
+		short, _ := a.task("short")
+		short.Rerun(model.EventRestartSignal(model.RestartAllReason))
+	}
+	for n := 1; ; n++ {
+		done := false
+		t.Run(fmt.Sprintf("write %d after the request", n), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := startAgent(t, parseJob(t, text), func(c *Config) { c.Store.(*ledger).prompt = true })
+				a.after(5 * time.Second)
+				a.ledger.mu.Lock()
+				a.ledger.limit = a.ledger.writes + n
+				a.ledger.mu.Unlock()
+				go request(a)
+				select { // at the death no time must pass: the new process would end
+				case <-a.ledger.dead:
+				case <-time.After(5 * time.Second):
+				}
+				if done = !isClosed(a.ledger.dead); done {
+					a.ledger.mu.Lock()
+					defer a.ledger.mu.Unlock()
+					a.ledger.limit = 0
+					return
+				}
+				a.die()
+				b := a.again(nil)
+				b.after(time.Minute)
+				want(t, "short", []any{b.state("short").State, b.world.done["short"]}, "[dead 2]")
+			})
+		})
+		if done {
+			if n < 4 {
+				t.Fatalf("the agent has survived write %d", n)
+			}
+			return
+		}
+	}
+}
+
+// The forced status may be set while the tasks are being recovered. The race
+// detector finds a read without the lock.
+func TestRestoreReadsForcedStatusUnderLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := startAgent(t, parseJob(t, jobOf("service", sleeper)), nil)
+		a.after(time.Second)
+		a.Stop()
+		a.wait()
+		a.die()
+		c := a.config
+		c.Records, c.Restored = a.ledger.next(), true
+		r, err := New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Stop()
+		ctx, stop := context.WithCancel(t.Context())
+		var forcing sync.WaitGroup
+		forcing.Go(func() {
+			for ctx.Err() == nil {
+				r.force(forced{api.AllocClientStatusComplete, model.MaxRunDurationExceeded})
+			}
+		})
+		for range 200 {
+			want(t, "restored", r.takeOver(t.Context()), "true")
+		}
+		stop()
+		forcing.Wait()
+	})
+}
+
+// pluginScript is a hook in a plugin process that can be replaced.
+type pluginScript struct {
+	mu        sync.Mutex
+	calls     []string
+	process   int
+	exited    chan struct{}
+	followed  <-chan struct{}
+	poststart time.Duration // how long Poststart takes, unless its context ends
+}
+
+func (p *pluginScript) Name() string { return "plugin" }
+
+func (p *pluginScript) note(call string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.calls = append(p.calls, call)
+}
+
+func (p *pluginScript) Poststart(ctx context.Context, req hook.TaskPoststartRequest) error {
+	p.mu.Lock()
+	if p.exited == nil {
+		p.exited = make(chan struct{})
+	}
+	p.calls = append(p.calls, fmt.Sprintf("poststart %d repeated=%t", p.process, req.Repeated))
+	p.followed = p.exited
+	p.mu.Unlock()
+	select {
+	case <-time.After(p.poststart):
+	case <-ctx.Done():
+		p.note("given up")
+	}
+	return nil
+}
+
+func (p *pluginScript) PreKilling(context.Context, hook.TaskPreKillingRequest) error {
+	p.note("prekilling")
+	return nil
+}
+
+func (p *pluginScript) Exited(context.Context, hook.TaskExitedRequest) error {
+	p.note("exited")
+	return nil
+}
+
+func (p *pluginScript) PluginExited() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.followed
+}
+
+func (p *pluginScript) WaitPlugin(ctx context.Context) error {
+	time.Sleep(time.Second)
+	return ctx.Err()
+}
+
+// replace ends the process of the plugin and starts the next.
+func (p *pluginScript) replace() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.process++
+	close(p.exited)
+	p.exited = make(chan struct{})
+}
+
+// A hook gets Poststart for a running task once for each process of its plugin and
+// once for each agent; all but the first say that they are repeated.
+func TestPoststartIsRepeatedForEachPluginProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := new(pluginScript)
+		a := startAgent(t, parseJob(t, jobOf("service", sleeper)), func(c *Config) {
+			c.Hooks = extraHooks{task: []hook.Hook{p}}
+		})
+		a.after(time.Second)
+		p.replace()
+		a.after(time.Minute)
+		p.replace()
+		a.after(time.Minute)
+		a.die()
+		a.cancel(ErrShutdown)
+		b := a.again(nil)
+		b.after(time.Minute)
+		if err := b.RestartTask(t.Context(), "web"); err != nil {
+			t.Fatal(err)
+		}
+		b.after(time.Second)
+		want(t, "calls", strings.Join(p.calls, ", "), "poststart 0 repeated=false, poststart 1 repeated=true, poststart 2 repeated=true, "+
+			"poststart 2 repeated=true, prekilling, exited, poststart 2 repeated=false")
+	})
+}
+
+// Once the task is killed, or has exited, no Poststart is repeated, and none is under
+// way when the hooks of the kill are called.
+func TestPoststartIsNotRepeatedForAnEndingTask(t *testing.T) {
+	for name, end := range map[string]func(*agent){
+		"killed": func(a *agent) { a.Stop() },
+		"exited": func(a *agent) { a.exit("web", driver.ExitResult{ExitCode: 1}) },
+	} {
+		for _, early := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, plugin back before: %t", name, early), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					p := new(pluginScript)
+					a := startAgent(t, parseJob(t, jobOf("batch", noTry, sleeper)), func(c *Config) {
+						c.Hooks = extraHooks{task: []hook.Hook{p}}
+					})
+					a.after(time.Second)
+					p.mu.Lock()
+					p.poststart = time.Hour
+					p.mu.Unlock()
+					p.replace()
+					calls := []string{"poststart 0 repeated=false"}
+					if early {
+						a.after(time.Minute)
+						calls = append(calls, "poststart 1 repeated=true", "given up")
+					}
+					end(a)
+					a.wait()
+					if name == "killed" {
+						calls = append(calls, "prekilling")
+					}
+					want(t, "calls", p.calls, append(calls, "exited"))
+				})
+			})
+		}
+	}
+}

@@ -121,7 +121,7 @@ func (r *Runner) healthSnapshot() (health.Snapshot, <-chan struct{}) {
 			Pending: state.State == model.TaskPending,
 			Dead:    state.State == model.TaskDead || !state.FinishedAt.IsZero(),
 			Failed:  state.Failed,
-			Started: state.StartedAt,
+			Started: r.startedAt(state),
 		})
 	}
 	results, ready, changed := r.services.Checks()
@@ -140,6 +140,16 @@ func (r *Runner) healthSnapshot() (health.Snapshot, <-chan struct{}) {
 		})
 	}
 	return s, changed
+}
+
+// startedAt is when a task was started the last time. A time in the future was stored
+// by an earlier agent whose clock was ahead; the task runs at least as long as this
+// runner then.
+func (r *Runner) startedAt(s *api.TaskState) time.Time {
+	if s.StartedAt.After(time.Now()) {
+		return r.made
+	}
+	return s.StartedAt
 }
 
 // setHealth takes a verdict over. One that was stopped before it was healthy

@@ -76,6 +76,8 @@ func (r *Runner) makeTask(task taskrunner.Task, t *api.Task) *taskrunner.Runner 
 		Notify:    r.changed,
 		Deadlines: taskrunner.Deadlines{Prestart: r.limits.PrerunDeadline, Others: r.limits.HookDeadline},
 		Restored:  r.restoredTask(task.Name),
+		Recovery:  r.config.Recovery,
+		EndTask:   r.config.EndTask,
 		Logger:    r.logger,
 	})
 	r.stats[t.Name] = hooks.NewStats(runner.Stats, r.limits.StatsInterval, r.logger)
@@ -105,8 +107,8 @@ func (r *Runner) makeTaskHooks(runner *taskrunner.Runner, t *api.Task) []hook.Ho
 		return r.logsOf(t), !logsDisabled(t) && !runner.Capabilities().DisableLogCollection
 	}, func(stdout, stderr string) {
 		runner.SetOutput(taskrunner.Output{Stdout: stdout, Stderr: stderr})
-	})})
-	if p := t.DispatchPayload; p != nil && p.File != "" && len(r.config.Alloc.Job.Payload) > 0 {
+	}, runner.ProcessEnded, runner.EmitEvent)})
+	if p, job := t.DispatchPayload, r.config.Alloc.Job; p != nil && p.File != "" && (job.Dispatched || len(job.Payload) > 0) {
 		list = append(list, hooks.Ordered{Order: hooks.OrderPayload, Hook: hooks.NewDispatchPayload(r.dir, p.File, r.config.Alloc.Job.Payload)})
 	}
 	return hooks.InOrder(append(list,
@@ -263,7 +265,11 @@ func deadline(a *api.Allocation) time.Time {
 	if jobType := value(a.Job.Type); limit == nil || *limit <= 0 || jobType != "batch" && jobType != "sysbatch" {
 		return time.Time{}
 	}
-	return time.Unix(0, a.CreateTime).Add(*limit)
+	created := time.Unix(0, a.CreateTime)
+	if now := time.Now(); created.After(now) {
+		created = now // it comes from a clock that was ahead
+	}
+	return created.Add(*limit)
 }
 
 func logsDisabled(t *api.Task) bool {

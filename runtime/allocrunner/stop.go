@@ -26,6 +26,10 @@ type stopReason struct {
 // poststop tasks run. It does not wait.
 func (r *Runner) Stop() { r.stop(stopReason{}) }
 
+// Purge is for an allocation whose job was purged: a task that is being stopped, and
+// whose driver is unavailable, is ended without the driver. It does not wait.
+func (r *Runner) Purge() { r.forEach((*taskrunner.Runner).Purge) }
+
 // skipShutdownDelay ends the shutdown delays of a stop, now or later.
 func (r *Runner) skipShutdownDelay() {
 	r.mu.Lock()
@@ -126,7 +130,10 @@ func (r *Runner) stopTasks(grace context.Context) (preKilled bool) {
 			}
 		}
 		for _, t := range wave {
-			<-t.Done()
+			select {
+			case <-t.Done():
+			case <-t.Destroying():
+			}
 		}
 	}
 	return true

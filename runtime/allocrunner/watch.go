@@ -4,9 +4,6 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"time"
-
-	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
@@ -90,10 +87,6 @@ func (r *Runner) look() (checks <-chan struct{}) {
 	states := make(map[string]lifecycle.State, len(tasks))
 	for _, t := range tasks {
 		states[t.name] = t.state
-		if left, starting := r.headStart(t, status.TaskStates[t.name]); starting {
-			states[t.name] = lifecycle.Starting
-			time.AfterFunc(left, r.changed)
-		}
 	}
 	why, finished := react(tasks)
 	if why != nil {
@@ -125,35 +118,6 @@ func (r *Runner) look() (checks <-chan struct{}) {
 	}
 	r.waiters = nil
 	return checks
-}
-
-// headStart returns how long a task that was started lets others wait, if it does.
-func (r *Runner) headStart(t observed, state *api.TaskState) (left time.Duration, starting bool) {
-	if t.state != lifecycle.Running || !r.goesAhead(t) {
-		return 0, false
-	}
-	left = headStart - time.Since(state.StartedAt)
-	return left, left > 0
-}
-
-// headStart is how long tasks of the next stage wait for one that has been started
-// and goes on running. A driver has started a task when there is a process, which
-// takes some milliseconds to its first instruction; without the wait what comes
-// after it would often overtake it.
-const headStart = 30 * time.Millisecond
-
-// goesAhead tells whether there are tasks that wait for this one to run.
-func (r *Runner) goesAhead(t observed) bool {
-	if r.group != nil && r.group.Waited(t.name, lifecycle.Started) {
-		return true
-	}
-	switch t.stage {
-	case lifecycle.PrestartSidecar:
-		return true
-	case lifecycle.MainTask:
-		return r.lifecycle.Gate(lifecycle.PoststartEphemeral) != nil || r.lifecycle.Gate(lifecycle.PoststartSidecar) != nil
-	}
-	return false
 }
 
 func (r *Runner) observe(status Update) []observed {

@@ -193,7 +193,8 @@ func makeCPUSet(share string) error {
 // between two steps.
 func again(step func() error) (err error) {
 	for range 5 {
-		if err = step(); !errors.Is(err, os.ErrNotExist) {
+		// A file of a parent that was removed while it is open: ENODEV.
+		if err = step(); !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
 			break
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -25,8 +24,8 @@ import (
 
 // Config is what a Host is made of.
 type Config struct {
-	Socket string // its path; made for the owner alone
-	Key    Key
+	Listener net.Listener // of the socket for hooks, which only this user can open
+	Key      Key
 	// Alloc returns the runner of an allocation, nil if nothing of it is here, or
 	// not yet.
 	Alloc func(id string) *allocrunner.Runner
@@ -46,28 +45,16 @@ type Host struct {
 
 var _ hook.Host = (*Host)(nil)
 
-// Serve begins to answer. The caller calls Close in the end.
-func Serve(c Config) (*Host, error) {
-	if err := os.Remove(c.Socket); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("socket for hooks: %w", err)
-	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: c.Socket, Net: "unix"})
-	if err != nil {
-		return nil, fmt.Errorf("socket for hooks: %w", err)
-	}
-	// The directory is for the owner alone too: nobody comes in before this.
-	if err := os.Chmod(c.Socket, 0o600); err != nil {
-		l.Close()
-		return nil, fmt.Errorf("socket for hooks: %w", err)
-	}
+// Serve starts to answer. The caller calls Close in the end, which closes the listener.
+func Serve(c Config) *Host {
 	h := &Host{config: c, server: grpc.NewServer(grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(maxCalls), grpc.WaitForHandlers(true))}
 	hook.RegisterHost(h.server, h)
 	h.served.Go(func() {
-		if err := h.server.Serve(l); err != nil {
+		if err := h.server.Serve(c.Listener); err != nil {
 			c.Logger.Error("hooks cannot reach the agent any more", "error", err)
 		}
 	})
-	return h, nil
+	return h
 }
 
 // Close ends all calls. Hooks that wait find the next agent.

@@ -3,6 +3,8 @@ package hooks
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -126,35 +128,40 @@ func (c *collector) Start(_ context.Context, t logs.Task) (string, string, error
 	return t.Name + ".out", t.Name + ".err", c.err
 }
 
-func (c *collector) Stop(_ context.Context, alloc, task string) error {
-	c.stopped = append(c.stopped, alloc+"/"+task)
+func (c *collector) Stop(_ context.Context, alloc, task string, ended bool) error {
+	c.stopped = append(c.stopped, fmt.Sprint(alloc, "/", task, " ", ended))
 	return nil
 }
 
-func (c *collector) Finish(_ context.Context, t logs.Task) error {
-	c.stopped = append(c.stopped, t.Name+" of an earlier agent")
+func (c *collector) Finish(_ context.Context, t logs.Task, ended bool) error {
+	c.stopped = append(c.stopped, fmt.Sprint(t.Name, " of an earlier agent ", ended))
 	return nil
 }
 
 func TestLogs(t *testing.T) {
-	c, paths, wanted := &collector{}, "", true
+	c, paths, wanted, ended := &collector{}, "", true, true
 	h := NewLogs(c, func() (logs.Task, bool) { return logs.Task{Name: "web"}, wanted },
-		func(stdout, stderr string) { paths = stdout + " " + stderr })
+		func(stdout, stderr string) { paths = stdout + " " + stderr }, func() bool { return ended }, nil)
 	stop := hook.TaskStopRequest{Alloc: hook.Alloc{ID: "a"}, Task: hook.Task{Name: "web"}}
 
 	r, err := h.Prestart(t.Context(), hook.TaskPrestartRequest{})
 	if err != nil || r.Done || paths != "web.out web.err" {
 		t.Errorf("prestart: %v, %v, paths %q", r, err, paths)
 	}
-	if err := h.Stop(t.Context(), stop); err != nil || len(c.stopped) != 1 || c.stopped[0] != "a/web" {
+	if err := h.Stop(t.Context(), stop); err != nil || len(c.stopped) != 1 || c.stopped[0] != "a/web true" {
 		t.Errorf("stop: %v, %q", err, c.stopped)
 	}
 
 	// Under an agent that has not started the task, an earlier one may have.
 	later := &collector{}
-	again := NewLogs(later, func() (logs.Task, bool) { return logs.Task{Name: "web"}, true }, nil)
-	if err := again.Stop(t.Context(), stop); err != nil || len(later.stopped) != 1 || later.stopped[0] != "web of an earlier agent" {
+	again := NewLogs(later, func() (logs.Task, bool) { return logs.Task{Name: "web"}, true }, nil, func() bool { return false }, nil)
+	if err := again.Stop(t.Context(), stop); err != nil || len(later.stopped) != 1 || later.stopped[0] != "web of an earlier agent false" {
 		t.Errorf("stop under another agent: %v, %q", err, later.stopped)
+	}
+
+	ended = false
+	if err := h.Stop(t.Context(), stop); err != nil || c.stopped[1] != "a/web false" {
+		t.Errorf("stop of a task that may still run: %v, %q", err, c.stopped)
 	}
 
 	c.err = errors.New("no pipe")
@@ -166,7 +173,55 @@ func TestLogs(t *testing.T) {
 	if _, err = h.Prestart(t.Context(), hook.TaskPrestartRequest{}); err != nil || paths != "" {
 		t.Errorf("without logs: %v, paths %q", err, paths)
 	}
-	if err := h.Stop(t.Context(), stop); err != nil || len(c.stopped) != 1 {
+	if err := h.Stop(t.Context(), stop); err != nil || len(c.stopped) != 2 {
 		t.Errorf("without logs: %v, %q", err, c.stopped)
+	}
+}
+
+// fullCollector has no room for a task until freed is closed.
+type fullCollector struct {
+	collector
+	freed chan struct{}
+}
+
+func (c *fullCollector) Start(ctx context.Context, t logs.Task) (string, string, error) {
+	select {
+	case <-c.freed:
+		return c.collector.Start(ctx, t)
+	default:
+		return "", "", fmt.Errorf("collect: %w", &logs.FullError{Tasks: 3, Limit: 100, Freed: c.freed})
+	}
+}
+
+// A task waits for descriptors, with an event that says why, until there are some or the
+// task is killed.
+func TestLogsWaitForDescriptors(t *testing.T) {
+	for _, killed := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			c := &fullCollector{freed: make(chan struct{})}
+			var events []*api.TaskEvent
+			paths := ""
+			h := NewLogs(c, func() (logs.Task, bool) { return logs.Task{Name: "web"}, true },
+				func(stdout, stderr string) { paths = stdout + " " + stderr }, nil, func(e *api.TaskEvent) { events = append(events, e) })
+			ctx, kill := context.WithCancel(t.Context())
+			done := make(chan error)
+			go func() {
+				_, err := h.Prestart(ctx, hook.TaskPrestartRequest{})
+				done <- err
+			}()
+			synctest.Wait()
+			if len(events) != 1 || !strings.Contains(events[0].Message, "waiting for file descriptors: 3 tasks run, and the limit of 100 open files") {
+				t.Errorf("events %v", events)
+			}
+			if killed {
+				kill()
+			} else {
+				close(c.freed)
+			}
+			if err := <-done; (err != nil) != killed || (paths == "web.out web.err") == killed {
+				t.Errorf("killed %v: %v, paths %q", killed, err, paths)
+			}
+			kill()
+		})
 	}
 }

@@ -2,13 +2,17 @@ package hooks
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
+
+	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
 var (
@@ -21,11 +25,13 @@ type Collector interface {
 	// Start begins to collect, and returns where the task has to write to. It
 	// may be called again for the same task.
 	Start(ctx context.Context, task logs.Task) (stdout, stderr string, err error)
-	// Stop waits a little for what is still on its way, and ends the collection.
-	Stop(ctx context.Context, allocID, task string) error
+	// Stop waits a little for what is still on its way, and ends the collection. ended
+	// says that the process of the task is known to be dead; else its output keeps a
+	// reader.
+	Stop(ctx context.Context, allocID, task string, ended bool) error
 	// Finish is Stop for a task for which Start was not called, but maybe by an
 	// agent before this one.
-	Finish(ctx context.Context, task logs.Task) error
+	Finish(ctx context.Context, task logs.Task, ended bool) error
 }
 
 // Logs has the output of the task collected. Its name in events is Nomad's.
@@ -33,13 +39,17 @@ type Logs struct {
 	collector Collector
 	task      func() (logs.Task, bool)
 	direct    func(stdout, stderr string)
+	ended     func() bool
+	emit      func(*api.TaskEvent)
 	started   atomic.Bool // by this agent
 }
 
 // NewLogs returns the hook for one task. task says what to collect, and false if
-// nothing is to be; direct tells the runner where the next start writes to.
-func NewLogs(collector Collector, task func() (logs.Task, bool), direct func(stdout, stderr string)) *Logs {
-	return &Logs{collector: collector, task: task, direct: direct}
+// nothing is to be; direct tells the runner where the next start writes to; ended
+// reports whether no process of the task can be alive; emit gets an event when the task
+// has to wait.
+func NewLogs(collector Collector, task func() (logs.Task, bool), direct func(stdout, stderr string), ended func() bool, emit func(*api.TaskEvent)) *Logs {
+	return &Logs{collector: collector, task: task, direct: direct, ended: ended, emit: emit}
 }
 
 // Name implements hook.Hook.
@@ -52,7 +62,7 @@ func (h *Logs) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.T
 		return hook.TaskPrestartResponse{}, nil
 	}
 	failpoint.Reach(failpoint.TaskDir, failpoint.During)
-	stdout, stderr, err := h.collector.Start(ctx, task)
+	stdout, stderr, err := h.start(ctx, task)
 	if err != nil {
 		return hook.TaskPrestartResponse{}, driver.Recoverable(fmt.Errorf("collect logs: %w", err))
 	}
@@ -62,6 +72,25 @@ func (h *Logs) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.T
 	return hook.TaskPrestartResponse{}, nil
 }
 
+// start waits for descriptors that other tasks have.
+func (h *Logs) start(ctx context.Context, task logs.Task) (stdout, stderr string, err error) {
+	for waiting := false; ; waiting = true {
+		stdout, stderr, err = h.collector.Start(ctx, task)
+		var full *logs.FullError
+		if !errors.As(err, &full) {
+			return stdout, stderr, err
+		}
+		if !waiting {
+			h.emit(model.EventDescriptorsAwaited(full.Error()))
+		}
+		select {
+		case <-full.Freed:
+		case <-ctx.Done():
+			return "", "", context.Cause(ctx)
+		}
+	}
+}
+
 // Stop implements hook.TaskStop.
 func (h *Logs) Stop(ctx context.Context, req hook.TaskStopRequest) error {
 	task, wanted := h.task()
@@ -69,7 +98,7 @@ func (h *Logs) Stop(ctx context.Context, req hook.TaskStopRequest) error {
 	case !wanted:
 		return nil
 	case !h.started.Load():
-		return h.collector.Finish(ctx, task)
+		return h.collector.Finish(ctx, task, h.ended())
 	}
-	return h.collector.Stop(ctx, req.Alloc.ID, req.Task.Name)
+	return h.collector.Stop(ctx, req.Alloc.ID, req.Task.Name, h.ended())
 }

@@ -43,7 +43,7 @@ type Fact struct {
 	Killed    bool      // somebody has ended it since it was last started
 }
 
-func (f Fact) up() bool           { return f.State == Running || f.State == Starting }
+func (f Fact) up() bool           { return f.State == Running }
 func (f Fact) hasStarted() bool   { return f.State == Running || f.hasEnded() && !f.Started.IsZero() }
 func (f Fact) isHealthy() bool    { return f.State == Running && f.Healthy }
 func (f Fact) hasEnded() bool     { return f.State.Dead() }

@@ -74,7 +74,6 @@ func TestConditions(t *testing.T) {
 	}{
 		{"has not begun", Fact{}, ""},
 		{"waits for its restart", Fact{Started: at, Restarted: at}, ""},
-		{"is being started", Fact{State: Starting, Started: at, Healthy: true}, ""},
 		{"runs", Fact{State: Running, Started: at}, "started"},
 		{"runs well", Fact{State: Running, Started: at, Healthy: true}, "started healthy"},
 		{"was well, and has ended", Fact{State: Succeeded, Started: at, Healthy: true}, "started success exited"},
@@ -164,7 +163,6 @@ func TestMayStart(t *testing.T) {
 		{"main waits for its end", again, WaitAlloc, "web", map[string]Fact{"init": run(3), "web": pending(1, 2)}, false},
 		{"main after prestart", again, WaitAlloc, "web", map[string]Fact{"init": done(3), "web": pending(1, 2)}, true},
 		{"poststart again waits for main", again, WaitAlloc, "warm", map[string]Fact{"web": pending(1, 2), "other": run(1)}, false},
-		{"and for its start", again, WaitAlloc, "warm", map[string]Fact{"web": {State: Starting, Started: second(3)}, "other": run(1)}, false},
 		{"poststart again", again, WaitAlloc, "warm", map[string]Fact{"web": run(3), "other": done(1)}, true},
 		{"others do not run again", again, WaitAlloc, "once", map[string]Fact{"web": run(3), "other": run(1)}, false},
 

@@ -40,11 +40,6 @@ func (g *Group) WaitsForHealth() bool {
 	})
 }
 
-// Waited reports whether a task waits for a condition of the named one.
-func (g *Group) Waited(task string, c Condition) bool {
-	return slices.ContainsFunc(g.Tasks, func(t Task) bool { return slices.Contains(t.After, After{task, c}) })
-}
-
 // MayStart reports whether a task may start in phase p. It is asked before each
 // start, restarts included.
 func (g *Group) MayStart(p Phase, task string, facts map[string]Fact) bool {
@@ -78,7 +73,7 @@ func (g *Group) runsFirst(j, i int, facts map[string]Fact) bool {
 	case t.Stage == MainTask && other.Stage == PrestartEphemeral && other.Rerun.Restart:
 		return state != Succeeded
 	case t.Stage == PoststartEphemeral && t.Rerun.Restart && other.Stage == MainTask:
-		return state == Pending || state == Starting
+		return state == Pending
 	case t.Stage == PrestartEphemeral && t.Rerun.Restart:
 		_, follows := g.leaderOf(j, facts) // it would have to run once more
 		return follows
@@ -94,8 +89,7 @@ func (g *Group) restartsFirst(j, i int, facts map[string]Fact) bool {
 		return false
 	}
 	of := facts[g.Tasks[j].Name]
-	comingUp := of.State == Pending || of.State == Starting
-	return of.up() && g.follows(j, i, facts) || comingUp && g.before[i][j]
+	return of.up() && g.follows(j, i, facts) || of.State == Pending && g.before[i][j]
 }
 
 // reopens reports whether the task may run again in a phase that has left its

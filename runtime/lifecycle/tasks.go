@@ -67,14 +67,12 @@ func (s Stage) Sidecar() bool { return s&(PrestartSidecar|PoststartSidecar) != 0
 type State uint8
 
 // The states. A task that waits for its restart is Pending; a dead one is
-// Succeeded or Failed. A task is Starting for the moment that its process needs
-// to come to its first instructions: what comes after it waits for their end.
+// Succeeded or Failed.
 const (
 	Pending State = iota
 	Running
 	Succeeded
 	Failed
-	Starting
 )
 
 // StateOf reads a task state as the API writes it. An unknown state counts as

@@ -92,7 +92,7 @@ func BenchmarkThroughput(b *testing.B) {
 			return stdout
 		}
 		throughput(b, start, func() {
-			if err := s.collector.Stop(b.Context(), "a1", "web"); err != nil {
+			if err := s.collector.Stop(b.Context(), "a1", "web", true); err != nil {
 				b.Fatal(err)
 			}
 		})
@@ -270,7 +270,7 @@ func BenchmarkStartAndStop(b *testing.B) {
 			b.Fatal(err)
 		}
 		started := time.Now()
-		if err := s.collector.Stop(b.Context(), t.AllocID, t.Name); err != nil {
+		if err := s.collector.Stop(b.Context(), t.AllocID, t.Name, true); err != nil {
 			b.Fatal(err)
 		}
 		start, stop, n = start+started.Sub(begin), stop+time.Since(started), n+1

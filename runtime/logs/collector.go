@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"sync"
@@ -19,6 +20,40 @@ import (
 // ErrClosed means that the Collector was closed.
 var ErrClosed = errors.New("log collector client is closed")
 
+// FullError means that the output of a task cannot be collected because the descriptors of
+// this process, or of the one that collects, are used by other tasks.
+type FullError struct {
+	Tasks int // that are collected
+	Limit int // of descriptors in one process
+
+	// Freed is closed when there may be room.
+	Freed <-chan struct{}
+}
+
+func (e *FullError) Error() string {
+	return fmt.Sprintf("%d tasks run, and the limit of %d open files (ulimit -n) has room for no more", e.Tasks, e.Limit)
+}
+
+// A task takes two descriptors in the keeper, three in the agent, and in the process that
+// collects two FIFOs, two directories and two files. What a process has besides, and the
+// connections of the agent, which are limited on their own, fit into the rest.
+const (
+	taskDescriptors    = 6
+	reserveDescriptors = 64
+)
+
+// room is how many tasks a limit of descriptors allows, at least one.
+func room(limit int) int { return max(1, (limit-reserveDescriptors)/taskDescriptors) }
+
+// descriptorLimit is the limit of this process. Go has raised it to the hard limit.
+func descriptorLimit() int {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return math.MaxInt32
+	}
+	return int(min(limit.Cur, math.MaxInt32))
+}
+
 // holder is the part of the keeper that a Collector uses; *keeper.Client is one.
 type holder interface {
 	Spawn(context.Context, keeper.Command) (keeper.Process, error)
@@ -32,8 +67,12 @@ type holder interface {
 // Config says how a Collector finds and starts its process.
 type Config struct {
 	Keeper holder
-	Dir    string   // the runtime directory, which the keeper has made private
+	Dir    string   // the data directory; one process serves it, see keeper.Directory
 	Args   []string // start this program again as a collector, with argv[0]
+
+	// Former are directories in which a collector process of an earlier version may
+	// listen for the data directory. It is ended when a process is started in Dir.
+	Former []string
 
 	// Linger is how long a collector process without work waits for an agent; ten
 	// minutes if it is 0.
@@ -45,6 +84,10 @@ type Config struct {
 
 	Logger hclog.Logger
 
+	// Descriptors is how many descriptors a process may have; the limit of this process
+	// if it is 0. Start fails with a FullError when they are used.
+	Descriptors int
+
 	// A test sets these.
 	grace time.Duration // how long Stop waits for the writers
 	quiet time.Duration // how long the process stays when no task is left
@@ -55,6 +98,7 @@ type Config struct {
 // called concurrently.
 type Collector struct {
 	conf Config
+	dir  *keeper.Directory
 	life <-chan struct{} // closed by Close
 	stop context.CancelFunc
 	wg   sync.WaitGroup
@@ -65,6 +109,7 @@ type Collector struct {
 	tasks   map[taskKey]*taskState
 	streams map[key]*streamState
 	started chan struct{} // closed and replaced when there is another stream
+	freed   chan struct{} // closed and replaced when a task is collected no more
 	tasked  chan struct{} // capacity 1: the first task has come, or the last one gone
 }
 
@@ -75,6 +120,10 @@ type taskState struct {
 	mu  sync.Mutex // held during Start and Stop of this task; taken before Collector.mu
 	dir int        // the log directory, -1 when the task is stopped; guarded by Collector.mu
 	Task
+
+	// open are streams that were stopped while the task may still run, and that have a
+	// writer. Guarded by Collector.mu.
+	open map[Stream]bool
 }
 
 // streamState is what followers look at. Guarded by Collector.mu.
@@ -107,18 +156,27 @@ func New(conf Config) (*Collector, error) {
 	if conf.Logger == nil {
 		conf.Logger = hclog.NewNullLogger()
 	}
+	if conf.Descriptors == 0 {
+		conf.Descriptors = descriptorLimit()
+	}
 	if conf.OnLoss == nil {
 		conf.OnLoss = func(Loss) {}
+	}
+	dir, err := keeper.OpenDirectory(conf.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("log collector: %w", err)
 	}
 	life, stop := context.WithCancel(context.Background())
 	c := &Collector{
 		conf:    conf,
+		dir:     dir,
 		life:    life.Done(),
 		stop:    stop,
 		line:    calls.NewLine[*link](life.Done(), ErrClosed),
 		tasks:   map[taskKey]*taskState{},
 		streams: map[key]*streamState{},
 		started: make(chan struct{}),
+		freed:   make(chan struct{}),
 		tasked:  make(chan struct{}, 1),
 	}
 	c.wg.Go(func() { c.maintain(life) })
@@ -131,6 +189,7 @@ func New(conf Config) (*Collector, error) {
 func (c *Collector) Close() error {
 	c.stop()
 	c.wg.Wait()
+	c.dir.Close()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, t := range c.tasks {
@@ -160,7 +219,10 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string
 	if err := task.check(); err != nil {
 		return "", "", wrap(err)
 	}
-	t := c.task(task)
+	t, err := c.admit(task)
+	if err != nil {
+		return "", "", wrap(err)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
@@ -207,6 +269,7 @@ func (c *Collector) startStream(ctx context.Context, t *taskState, dir int, k ke
 	}
 	defer fifo.Close()
 	c.mu.Lock()
+	delete(t.open, k.Stream)
 	if st := c.streams[k]; st == nil || st.ended {
 		c.streams[k] = &streamState{index: -1, changed: make(chan struct{})}
 		close(c.started)
@@ -224,14 +287,35 @@ func (c *Collector) startStream(ctx context.Context, t *taskState, dir int, k ke
 	}
 }
 
+// admit returns the record of a task, which is made if there is none and if there is
+// room, or if the task has its descriptors from an earlier agent.
+func (c *Collector) admit(task Task) (*taskState, error) {
+	has := false
+	if f, err := c.conf.Keeper.Take(key{task.AllocID, task.Name, Stdout}.held()); err == nil {
+		f.Close()
+		has = true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known := c.tasks[taskKey{task.AllocID, task.Name}] != nil
+	if n := len(c.tasks); !known && !has && n >= room(c.conf.Descriptors) {
+		return nil, &FullError{Tasks: n, Limit: c.conf.Descriptors, Freed: c.freed}
+	}
+	return c.taskLocked(task), nil
+}
+
 // task returns the record of a task, which is made if there is none.
 func (c *Collector) task(task Task) *taskState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.taskLocked(task)
+}
+
+func (c *Collector) taskLocked(task Task) *taskState {
 	k := taskKey{task.AllocID, task.Name}
 	t := c.tasks[k]
 	if t == nil {
-		t = &taskState{dir: -1, Task: task}
+		t = &taskState{dir: -1, Task: task, open: map[Stream]bool{}}
 		c.tasks[k] = t
 		c.tellLocked(1)
 	}
@@ -302,27 +386,30 @@ func (c *Collector) handOver(ctx context.Context, l *link, t *taskState, k key, 
 }
 
 // Stop ends the collection of a task's output. It waits up to two seconds for
-// all writers to be gone, takes what is in the FIFOs then, and lets go of them;
-// whoever still writes gets SIGPIPE. Followers end after the last byte. The FIFOs
-// stay in the directory. A task that is not collected is no error.
-func (c *Collector) Stop(ctx context.Context, allocID, task string) error {
+// all writers to be gone, and takes what is in the FIFOs then. Followers end after that.
+// The FIFOs stay in the directory. A task that is not collected is no error.
+//
+// ended says that the process of the task is known to be dead: Stop lets go of the FIFOs,
+// and a child of the task that still writes gets SIGPIPE. Else the task may run, and a
+// signal must not end it: while a FIFO has a writer it is read and held on to.
+func (c *Collector) Stop(ctx context.Context, allocID, task string, ended bool) error {
 	c.mu.Lock()
 	t := c.tasks[taskKey{allocID, task}]
 	c.mu.Unlock()
 	if t == nil {
 		return nil
 	}
-	return c.stopTask(ctx, t, allocID, task)
+	return c.stopTask(ctx, t, allocID, task, ended)
 }
 
 // Finish is Stop for a task that an earlier agent may have had collected, and
 // that will not be started again: what is left of its output is collected first.
-func (c *Collector) Finish(ctx context.Context, task Task) error {
+func (c *Collector) Finish(ctx context.Context, task Task, ended bool) error {
 	c.mu.Lock()
 	known := c.tasks[taskKey{task.AllocID, task.Name}] != nil
 	c.mu.Unlock()
 	if known {
-		return c.Stop(ctx, task.AllocID, task.Name)
+		return c.Stop(ctx, task.AllocID, task.Name, ended)
 	}
 	left, err := c.leftOver(task)
 	if err != nil {
@@ -335,9 +422,9 @@ func (c *Collector) Finish(ctx context.Context, task Task) error {
 		if _, _, err := c.Start(ctx, task); err != nil {
 			return err
 		}
-		return c.Stop(ctx, task.AllocID, task.Name)
+		return c.Stop(ctx, task.AllocID, task.Name, ended)
 	}
-	return c.stopTask(ctx, c.task(task), task.AllocID, task.Name)
+	return c.stopTask(ctx, c.task(task), task.AllocID, task.Name, ended)
 }
 
 // leftOver is what an earlier agent may have left of a task's collection.
@@ -379,7 +466,7 @@ func (c *Collector) leftOver(task Task) (leftOver, error) {
 	return nothingLeft, nil
 }
 
-func (c *Collector) stopTask(ctx context.Context, t *taskState, allocID, task string) error {
+func (c *Collector) stopTask(ctx context.Context, t *taskState, allocID, task string, ended bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
@@ -388,32 +475,76 @@ func (c *Collector) stopTask(ctx context.Context, t *taskState, allocID, task st
 	errs := make([]error, len(streams))
 	for i, s := range streams {
 		k := key{allocID, task, s}
-		wg.Go(func() { errs[i] = c.stopStream(ctx, k, deadline) })
+		wg.Go(func() { errs[i] = c.stopStream(ctx, t, k, deadline, ended) })
 	}
 	wg.Wait()
-	err := errors.Join(errs...)
-	if err == nil {
-		c.mu.Lock()
-		if t.dir >= 0 {
-			unix.Close(t.dir)
-			t.dir = -1
-		}
-		delete(c.tasks, taskKey{allocID, task})
-		c.tellLocked(0)
-		c.mu.Unlock()
-		return nil
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("end the logs of task %q: %w", task, err)
 	}
-	return fmt.Errorf("end the logs of task %q: %w", task, err)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.forgetLocked(t)
+	return nil
 }
 
-func (c *Collector) stopStream(ctx context.Context, k key, deadline time.Time) error {
+// forgetLocked removes the record of a task whose streams are stopped, unless one is
+// still open.
+func (c *Collector) forgetLocked(t *taskState) {
+	if len(t.open) > 0 {
+		return
+	}
+	if t.dir >= 0 {
+		unix.Close(t.dir)
+		t.dir = -1
+	}
+	delete(c.tasks, taskKey{t.AllocID, t.Name})
+	close(c.freed)
+	c.freed = make(chan struct{})
+	c.tellLocked(0)
+}
+
+// release lets go of a stream that was open and whose writers are gone, unless the task
+// was started again.
+func (c *Collector) release(k key) {
+	c.mu.Lock()
+	t := c.tasks[taskKey{k.AllocID, k.Task}]
+	c.mu.Unlock()
+	if t != nil { // else an earlier agent has stopped it
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		c.mu.Lock()
+		open := t.open[k.Stream]
+		c.mu.Unlock()
+		if !open {
+			return
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+	defer cancel()
+	if err := c.conf.Keeper.Drop(ctx, k.held()); err != nil {
+		c.conf.Logger.Warn("a FIFO is still held", "alloc_id", k.AllocID, "task", k.Task, "error", err)
+	}
+	if t != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(t.open, k.Stream)
+		if c.streams[key{k.AllocID, k.Task, Stdout}] == nil && c.streams[key{k.AllocID, k.Task, Stderr}] == nil {
+			c.forgetLocked(t)
+		}
+	}
+}
+
+// releaseTimeout is how long release waits for a keeper.
+const releaseTimeout = 10 * time.Second
+
+func (c *Collector) stopStream(ctx context.Context, t *taskState, k key, deadline time.Time, ended bool) error {
 	for {
 		l, err := c.line.Wait(ctx)
 		if err != nil {
 			return err
 		}
 		left := max(0, time.Until(deadline))
-		reply, err := l.call(ctx, &message{Op: opStop, Key: k, Grace: left.Milliseconds()})
+		reply, err := l.call(ctx, &message{Op: opStop, Key: k, Grace: left.Milliseconds(), Keep: !ended})
 		if errors.Is(err, errDown) {
 			continue // the next process gets the stream, and the rest of the time
 		}
@@ -427,7 +558,14 @@ func (c *Collector) stopStream(ctx context.Context, k key, deadline time.Time) e
 			st.wake()
 			delete(c.streams, k)
 		}
+		delete(t.open, k.Stream)
+		if reply.Open {
+			t.open[k.Stream] = true
+		}
 		c.mu.Unlock()
+		if reply.Open {
+			return nil // until opEnd
+		}
 		return c.conf.Keeper.Drop(ctx, k.held())
 	}
 }

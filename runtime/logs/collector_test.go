@@ -327,6 +327,63 @@ func TestStopLetsGoOfWriters(t *testing.T) {
 	}
 }
 
+// A task whose end is not known keeps a reader: its writes succeed and are collected
+// after the stop, also when the collector dies, until it closes its output.
+func TestStopOfATaskThatMayRunKeepsItsReader(t *testing.T) {
+	t.Parallel()
+	s := newSetting(t, Config{grace: 50 * time.Millisecond, quiet: 20 * time.Millisecond})
+	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
+	stdout, _ := s.start(limits)
+	out := s.open(stdout)
+	s.write(out, "a\n")
+	if err := s.collector.Stop(t.Context(), "a1", "web", false); err != nil {
+		t.Fatal(err)
+	}
+	s.write(out, "b\n")
+	s.await(Stdout, "a\nb\n")
+	time.Sleep(100 * time.Millisecond) // longer than a process without tasks stays
+	old := s.collector.Process()
+	_ = old.Signal(unix.SIGKILL)
+	waitGone(t, old)
+	s.write(out, "c\n")
+	s.await(Stdout, "a\nb\nc\n")
+	if keys, err := s.keeper.Keys(t.Context()); err != nil || !slices.Equal(keys, []string{"fifo/a1/web/stdout"}) {
+		t.Errorf("held: %v, %v", keys, err)
+	}
+	out.Close()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		keys, err := s.keeper.Keys(t.Context())
+		if err == nil && len(keys) == 0 {
+			break
+		}
+		if err != nil || time.Now().After(end) {
+			t.Fatalf("held after the last writer has gone: %v, %v", keys, err)
+		}
+	}
+	waitGone(t, s.collector.Process()) // no task is left
+
+	// Another run collects again, and a stop after its end lets go of what is left.
+	s.start(limits)
+	child := s.open(stdout)
+	s.write(child, "d\n")
+	if err := s.collector.Stop(t.Context(), "a1", "web", false); err != nil {
+		t.Fatal(err)
+	}
+	s.start(limits)
+	s.write(child, "e\n")
+	s.await(Stdout, "a\nb\nc\nd\ne\n")
+	s.stop()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		_, err := child.WriteString("late")
+		if errors.Is(err, unix.EPIPE) {
+			break
+		}
+		if err != nil || time.Now().After(end) {
+			t.Fatalf("write after the stop: %v, want a broken pipe", err)
+		}
+	}
+}
+
 // A flood that never ends does not hold up a stop.
 func TestStopOfAFlood(t *testing.T) {
 	t.Parallel()
@@ -438,7 +495,7 @@ func TestTwoTasksDoNotMix(t *testing.T) {
 	}
 	wg.Wait()
 	for _, name := range []string{"one", "two", "one.stdout"} {
-		if err := s.collector.Stop(t.Context(), "a1", name); err != nil {
+		if err := s.collector.Stop(t.Context(), "a1", name, true); err != nil {
 			t.Fatal(err)
 		}
 		for _, stream := range streams {
@@ -479,7 +536,7 @@ func TestIdleCollectorEnds(t *testing.T) {
 	if st, err := s.keeper.Wait(t.Context(), p); err != nil || st != (keeper.Status{}) {
 		t.Errorf("the collector ended with %v, %v", st, err)
 	}
-	if _, err := os.Stat(filepath.Join(s.run, socketName)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(keeper.SocketDir(s.run), socketName)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("its socket is left behind: %v", err)
 	}
 }
@@ -674,6 +731,123 @@ func TestFollowPassesOverForeignFiles(t *testing.T) {
 
 // A slow follower misses what is deleted, gets the rest in order, and slows
 // nobody down.
+// Tasks beyond the limit of descriptors are refused until one ends. A task that has its
+// descriptors from an earlier agent is not.
+func TestLimitOfDescriptors(t *testing.T) {
+	t.Parallel()
+	s := newSetting(t, Config{Descriptors: reserveDescriptors + 2*taskDescriptors})
+	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
+	start := func(name string) error {
+		_, _, err := s.collector.Start(t.Context(), Task{AllocID: "a1", Name: name, Dir: s.dir, Stdout: limits, Stderr: limits})
+		return err
+	}
+	if err := errors.Join(start("one"), start("two"), start("one")); err != nil {
+		t.Fatal(err)
+	}
+	var full *FullError
+	if err := start("three"); !errors.As(err, &full) {
+		t.Fatalf("a third task: %v", err)
+	}
+	if want := "2 tasks run, and the limit of 76 open files (ulimit -n) has room for no more"; full.Error() != want {
+		t.Errorf("got %q, want %q", full, want)
+	}
+	next, err := New(Config{Keeper: s.keeper, Dir: s.run, Args: []string{"nomad-lite", "log-collector"}, Descriptors: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := s.collector
+	s.collector = next
+	if err := errors.Join(start("one"), start("two")); err != nil {
+		t.Errorf("another agent with a lower limit: %v", err)
+	}
+	if err := start("three"); !errors.As(err, new(*FullError)) {
+		t.Errorf("a third task: %v", err)
+	}
+	next.Close()
+	s.collector = first
+	if err := s.collector.Stop(t.Context(), "a1", "two", true); err != nil {
+		t.Fatal(err)
+	}
+	<-full.Freed
+	if err := start("three"); err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{"one", "three"} {
+		if err := s.collector.Stop(t.Context(), "a1", name, true); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A process without free descriptors answers with an error, and goes on with what it has.
+func TestProcessWithoutDescriptors(t *testing.T) {
+	t.Parallel()
+	s := newSetting(t, Config{})
+	stdout, _ := s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	out := s.open(stdout)
+	s.write(out, "a\n")
+	s.await(Stdout, "a\n")
+	p := s.collector.Process()
+	var was unix.Rlimit
+	if err := unix.Prlimit(p.PID, unix.RLIMIT_NOFILE, nil, &was); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Prlimit(p.PID, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: was.Max}, nil); err != nil {
+		t.Fatal(err)
+	}
+	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
+	more := Task{AllocID: "a1", Name: "more", Dir: s.dir, Stdout: limits, Stderr: limits}
+	if _, _, err := s.collector.Start(t.Context(), more); err == nil || !strings.Contains(err.Error(), "no free file descriptors") {
+		t.Errorf("another task: %v", err)
+	}
+	s.write(out, "b\n")
+	s.await(Stdout, "a\nb\n")
+	if err := unix.Prlimit(p.PID, unix.RLIMIT_NOFILE, &was, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.collector.Start(t.Context(), more); err != nil {
+		t.Error(err)
+	}
+	if err := s.collector.Stop(t.Context(), "a1", "more", true); err != nil {
+		t.Error(err)
+	}
+	if s.collector.Process() != p {
+		t.Error("it is another process")
+	}
+}
+
+// A follower goes on after the file was truncated by hand, with what is written then.
+func TestFollowOfATruncatedFile(t *testing.T) {
+	t.Parallel()
+	s := newSetting(t, Config{})
+	stdout, _ := s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	out := s.open(stdout)
+	s.write(out, "a long line before\n")
+	s.await(Stdout, "a long line before\n")
+	chunks := make(chan string, 10)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		done <- s.collector.Follow(ctx, FollowRequest{AllocID: "a1", Task: "web", Stream: Stdout, Dir: s.dir}, func(c Chunk) error {
+			chunks <- string(c.Data)
+			return nil
+		})
+	}()
+	if got := <-chunks; got != "a long line before\n" {
+		t.Errorf("got %q", got)
+	}
+	if err := os.Truncate(filepath.Join(s.dir, "web.stdout.0"), 0); err != nil {
+		t.Fatal(err)
+	}
+	s.write(out, "after\n")
+	if got := <-chunks; got != "after\n" {
+		t.Errorf("got %q", got)
+	}
+	s.await(Stdout, "after\n")
+	cancel()
+	<-done
+}
+
 func TestSlowFollower(t *testing.T) {
 	t.Parallel()
 	s := newSetting(t, Config{})
@@ -743,7 +917,7 @@ func TestProcessEndsWithoutTasks(t *testing.T) {
 		if !p.Alive() {
 			t.Errorf("round %d: the process ended before its task", round)
 		}
-		if err := s.collector.Stop(t.Context(), "a1", "web"); err != nil {
+		if err := s.collector.Stop(t.Context(), "a1", "web", true); err != nil {
 			t.Fatal(err)
 		}
 		waitGone(t, p)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"time"
@@ -86,7 +85,7 @@ func (c *Collector) use(ctx context.Context, l *link) {
 		case <-quiet.C:
 			if c.giveUp() {
 				if used {
-					quit(l)
+					_ = l.send(&message{Op: opIdle}) // an earlier agent may have left it a stream
 				}
 				return
 			}
@@ -135,15 +134,21 @@ func (c *Collector) handOverAll(ctx context.Context, l *link) error {
 		for _, s := range streams {
 			c.mu.Lock()
 			k := key{t.AllocID, t.Name, s}
-			wanted := c.streams[k] != nil
+			wanted, open := c.streams[k] != nil, t.open[s]
 			c.mu.Unlock()
-			if !wanted {
+			if !wanted && !open {
 				continue
 			}
 			fifo, err := c.conf.Keeper.Take(k.held())
 			if err == nil {
 				err = c.handOver(ctx, l, t, k, fifo)
 				fifo.Close()
+			}
+			if err == nil && open {
+				var reply *message
+				if reply, err = l.call(ctx, &message{Op: opStop, Key: k, Keep: true}); err == nil && !reply.Open {
+					c.wg.Go(func() { c.release(k) })
+				}
 			}
 			if errors.Is(err, errDown) || ctx.Err() != nil {
 				return err
@@ -159,22 +164,12 @@ func (c *Collector) handOverAll(ctx context.Context, l *link) error {
 // join connects to the collector process, and may start one if there is none of this
 // build.
 func (c *Collector) join(ctx context.Context, start bool) (*link, error) {
-	f, err := lock(filepath.Join(c.conf.Dir, lockName), unix.LOCK_EX)
+	f, err := c.dir.Lock(lockName, unix.LOCK_EX)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	path := filepath.Join(c.conf.Dir, socketName)
-	dir, err := os.OpenFile(c.conf.Dir, unix.O_PATH|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer dir.Close()
-	// Through a handle: the path of a data directory may be longer than a socket
-	// address can be.
-	address := &net.UnixAddr{Net: "unixpacket", Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), socketName)}
-
-	l, err := c.dial(ctx, address)
+	l, err := c.dial(ctx)
 	if err == nil {
 		switch {
 		case !anotherBuild(l):
@@ -194,22 +189,59 @@ func (c *Collector) join(ctx context.Context, start bool) (*link, error) {
 	if !start {
 		return nil, err
 	}
-	if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, errDown) {
-		return nil, fmt.Errorf("connect to log collector: %w", err)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if keeper.Exhausted(err) {
+		return nil, err // the process may answer
+	}
+	// One process serves the streams of a data directory. What it has not moved is in the
+	// FIFOs, so that nothing is lost when it is killed.
+	p, running, lockErr := c.dir.LockedBy(processName)
+	if lockErr != nil {
+		return nil, lockErr
+	}
+	if running {
+		c.conf.Logger.Warn("log collector cannot be reached, killing it", "pid", p.PID, "error", err)
+		if err := keeper.Kill(p); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.quitFormer(ctx); err != nil {
+		return nil, err
 	}
 	if said := c.crashes().Read(); said != "" {
 		c.conf.Logger.Error("the last log collector crashed", "stderr", said)
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("remove stale socket: %w", err)
-	}
-	if err := c.spawn(ctx, address, path); err != nil {
+	if err := c.spawn(ctx); err != nil {
 		return nil, err
 	}
-	if l, err = c.dial(ctx, address); err != nil {
+	if l, err = c.dial(ctx); err != nil {
 		return nil, fmt.Errorf("connect to log collector: %w", err)
 	}
 	return l, nil
+}
+
+// quitFormer ends the collector processes that an earlier version has started for the
+// data directory in other places. The error is one for which [keeper.Exhausted] is true.
+func (c *Collector) quitFormer(ctx context.Context) error {
+	for _, dir := range c.conf.Former {
+		conn, err := dialFormer(filepath.Join(dir, socketName))
+		if keeper.Exhausted(err) {
+			return fmt.Errorf("log collector in %s: %w", dir, err) // one may run
+		}
+		if err != nil {
+			continue
+		}
+		l, err := c.newLink(ctx, conn)
+		if err != nil {
+			continue
+		}
+		c.conf.Logger.Info("ending the log collector of an earlier version", "pid", l.process.PID, "dir", dir)
+		quit(l)
+		l.close()
+	}
+	return nil
 }
 
 // anotherBuild reports whether a process runs another build than ours.
@@ -238,9 +270,14 @@ func (c *Collector) crashes() keeper.CrashLog {
 }
 
 // spawn starts a collector process through the keeper. It gets a socket that
-// listens already, so that nobody has to wait for it.
-func (c *Collector) spawn(ctx context.Context, address *net.UnixAddr, path string) error {
-	socket, err := keeper.Listen(address, path)
+// listens already, so that a client need not wait until the process is ready.
+func (c *Collector) spawn(ctx context.Context) error {
+	listener, err := c.dir.Listen(network, socketName)
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	socket, err := listener.File()
 	if err != nil {
 		return err
 	}
@@ -275,6 +312,8 @@ func (c *Collector) event(m *message) {
 			st.wake()
 		}
 		c.mu.Unlock()
+	case opEnd:
+		c.wg.Go(func() { c.release(m.Key) })
 	case opLoss:
 		loss := Loss{AllocID: m.Key.AllocID, Task: m.Key.Task, Stream: m.Key.Stream, Bytes: m.Bytes, Reason: m.Error, Over: m.Over}
 		c.conf.Logger.Warn("output of a task is lost", "alloc_id", loss.AllocID, "task", loss.Task,

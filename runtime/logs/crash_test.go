@@ -1,9 +1,12 @@
 package logs
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -163,4 +166,99 @@ func startAgent(t *testing.T, s *setting) agent {
 		t.Fatal(err)
 	}
 	return a
+}
+
+// One collector process serves a data directory, whatever the path by which the next
+// agent reaches it, and although its socket is gone. No byte is lost or doubled.
+func TestOneCollectorServesADirectory(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		same   bool // the process is joined, not replaced
+		change func(s *setting) error
+	}{
+		{"a symbolic link", true, func(s *setting) error {
+			link := s.run + ".link"
+			defer func() { s.run = link }()
+			return os.Symlink(s.run, link)
+		}},
+		{"a directory that was moved", true, func(s *setting) error {
+			moved := s.run + ".moved"
+			defer func() { s.run = moved }()
+			return os.Rename(s.run, moved)
+		}},
+		{"a socket directory that was removed", false, func(s *setting) error {
+			return os.RemoveAll(keeper.SocketDir(s.run))
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := newPersistentSetting(t, Config{})
+			defer func() { s.endWithAgent() }()
+			stdout, _ := s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+			out := s.open(stdout)
+			var want strings.Builder
+			write := func() {
+				for range 100 {
+					text := line(strings.Count(want.String(), "\n"))
+					want.WriteString(text)
+					s.write(out, text)
+				}
+			}
+			write()
+			s.await(Stdout, want.String())
+			first, held := s.collector.Process(), s.keeper.Process()
+			s.collector.Close()
+			s.keeper.Close()
+			if err := tt.change(s); err != nil {
+				t.Fatal(err)
+			}
+			write()
+			s.connect(Config{}, false)
+			s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+			write()
+			s.await(Stdout, want.String())
+			if got := s.keeper.Process(); got != held {
+				t.Errorf("the keeper is %v, was %v", got, held)
+			}
+			if got := s.collector.Process(); (got == first) != tt.same || got != first && first.Alive() {
+				t.Errorf("the process is %v, was %v, which is alive: %v", got, first, first.Alive())
+			}
+		})
+	}
+}
+
+// The process that an earlier version has started in another place is ended before
+// another one serves the streams.
+func TestCollectorOfAnEarlierVersionIsEnded(t *testing.T) {
+	t.Parallel()
+	s := newPersistentSetting(t, Config{})
+	defer s.endWithAgent()
+	stdout, _ := s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	out := s.open(stdout)
+	s.write(out, "one\n")
+	s.await(Stdout, "one\n")
+	first := s.collector.Process()
+	s.collector.Close()
+	// As an earlier version: the socket is elsewhere, and the lock too.
+	former := t.TempDir()
+	if err := errors.Join(
+		os.Rename(filepath.Join(keeper.SocketDir(s.run), socketName), filepath.Join(former, socketName)),
+		os.Remove(filepath.Join(s.run, processName)),
+	); err != nil {
+		t.Fatal(err)
+	}
+	s.write(out, "two\n")
+	c, err := New(Config{Keeper: s.keeper, Dir: s.run, Args: []string{"nomad-lite", "log-collector"}, Former: []string{former}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.collector = c
+	t.Cleanup(func() { c.Close() })
+	s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	s.write(out, "three\n")
+	s.await(Stdout, "one\ntwo\nthree\n")
+	if first.Alive() || c.Process() == first {
+		t.Errorf("processes %v and %v serve one stream", first, c.Process())
+	}
 }

@@ -254,7 +254,7 @@ func (r *reader) open(index int64) error {
 	return nil
 }
 
-// drain reads the open file to its end.
+// drain reads the open file to its end. One that was truncated is read from its start.
 func (r *reader) drain(ctx context.Context, buf []byte, emit func(Chunk) error) (total int64, err error) {
 	for ctx.Err() == nil {
 		n, err := unix.Pread(r.fd, buf, r.offset)
@@ -265,7 +265,12 @@ func (r *reader) drain(ctx context.Context, buf []byte, emit func(Chunk) error) 
 			return total, fmt.Errorf("read %s: %w", fileName(r.prefix, r.index), err)
 		}
 		if n == 0 {
-			return total, nil
+			var st unix.Stat_t
+			if err := unix.Fstat(r.fd, &st); err != nil || st.Size >= r.offset {
+				return total, err
+			}
+			r.offset = 0
+			continue
 		}
 		if err := emit(Chunk{File: fileName(r.prefix, r.index), Offset: r.offset, Data: buf[:n]}); err != nil {
 			return total, err

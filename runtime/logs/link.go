@@ -27,9 +27,21 @@ type link struct {
 	wg      sync.WaitGroup
 }
 
-// dial connects and says hello.
-func (c *Collector) dial(ctx context.Context, address *net.UnixAddr) (*link, error) {
-	conn, err := net.DialUnix("unixpacket", nil, address)
+// network keeps messages apart.
+const network = "unixpacket"
+
+// dial connects to the process of the data directory, and introduces itself.
+func (c *Collector) dial(ctx context.Context) (*link, error) {
+	conn, err := c.dir.Dial(network, socketName)
+	if err != nil {
+		return nil, err
+	}
+	return c.newLink(ctx, conn)
+}
+
+// dialFormer connects to the socket of an earlier version, which has a short path.
+func dialFormer(path string) (*net.UnixConn, error) {
+	conn, err := net.DialUnix(network, nil, &net.UnixAddr{Net: network, Name: path})
 	if err != nil {
 		return nil, err
 	}
@@ -37,6 +49,11 @@ func (c *Collector) dial(ctx context.Context, address *net.UnixAddr) (*link, err
 		conn.Close()
 		return nil, err
 	}
+	return conn, nil
+}
+
+// newLink introduces itself on a connection, which it owns from now on.
+func (c *Collector) newLink(ctx context.Context, conn *net.UnixConn) (*link, error) {
 	l := &link{Pending: calls.New[*message](errDown, nil), conn: conn, event: c.event}
 	l.wg.Go(l.read)
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)

@@ -148,12 +148,34 @@ type setting struct {
 
 func newSetting(t *testing.T, conf Config) *setting {
 	t.Helper()
+	s := makeSetting(t)
+	s.connect(conf, true)
+	return s
+}
+
+// newPersistentSetting is newSetting with a keeper that outlives its agent. The test
+// calls endWithAgent in the end.
+func newPersistentSetting(t *testing.T, conf Config) *setting {
+	t.Helper()
+	s := makeSetting(t)
+	s.connect(conf, false)
+	return s
+}
+
+// endWithAgent makes the keeper end what it has started with the agent that is there.
+func (s *setting) endWithAgent() {
+	if err := s.keeper.EndWithAgent(context.WithoutCancel(s.t.Context())); err != nil {
+		s.t.Error(err)
+	}
+}
+
+func makeSetting(t *testing.T) *setting {
+	t.Helper()
 	base := t.TempDir()
 	s := &setting{t: t, run: filepath.Join(base, "run"), dir: filepath.Join(base, "alloc", "alloc", "logs")}
 	if err := os.MkdirAll(s.dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	s.connect(conf, true)
 	return s
 }
 
@@ -210,7 +232,7 @@ func (s *setting) start(limits Limits) (stdout, stderr string) {
 
 func (s *setting) stop() {
 	s.t.Helper()
-	if err := s.collector.Stop(s.t.Context(), "a1", "web"); err != nil {
+	if err := s.collector.Stop(s.t.Context(), "a1", "web", true); err != nil {
 		s.t.Fatal(err)
 	}
 }

@@ -44,6 +44,8 @@ func (p *process) accept() {
 	}
 }
 
+const errDescriptors = "the log collector has no free file descriptors (ulimit -n)"
+
 // receive handles what an agent has sent.
 func (p *process) receive(peer *peer) {
 	for !peer.closed {
@@ -55,7 +57,10 @@ func (p *process) receive(peer *peer) {
 			return
 		}
 		fds := parseRights(p.oob[:max(oobn, 0)])
-		if err != nil || n == 0 || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
+		// Without room for the descriptors of a stream the request is answered with an error:
+		// the client would repeat it on another connection for ever.
+		lost := flags&unix.MSG_CTRUNC != 0
+		if err != nil || n == 0 || flags&unix.MSG_TRUNC != 0 || lost && len(fds) >= maxFDs {
 			closeAll(fds)
 			p.disconnect(peer)
 			return
@@ -65,6 +70,11 @@ func (p *process) receive(peer *peer) {
 			closeAll(fds)
 			p.disconnect(peer)
 			return
+		}
+		if lost {
+			closeAll(fds)
+			p.send(peer, &message{Op: opReply, ID: m.ID, Error: errDescriptors})
+			continue
 		}
 		p.request(peer, m, fds)
 	}
@@ -102,9 +112,12 @@ func (p *process) request(peer *peer, m *message, fds []int) {
 			break
 		}
 		e.stop(waiter{peer, m.ID}, time.Now().Add(time.Duration(m.Grace)*time.Millisecond))
+		e.keep = m.Keep
 		p.ready[e] = true
 	case opQuit:
 		p.quit = true
+	case opIdle:
+		p.quit = len(p.streams) == 0
 	case opArm:
 		p.arm(peer, m)
 	default:
@@ -127,9 +140,12 @@ func (e *entry) stop(w waiter, deadline time.Time) {
 // now.
 func (p *process) arm(peer *peer, m *message) {
 	e := p.streams[m.Key]
+	if e != nil {
+		e.syncSize()
+	}
 	switch {
 	case e == nil: // it has no news
-	case e.index > m.Index || e.index == m.Index && e.size > m.Offset:
+	case e.index > m.Index || e.index == m.Index && e.size != m.Offset: // also when the file was truncated
 		p.send(peer, &message{Op: opOutput, Key: m.Key, Index: e.index, Offset: e.size})
 	case !slices.Contains(e.armed, peer):
 		e.armed = append(e.armed, peer)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"runtime/debug"
 	"time"
 
@@ -19,11 +18,13 @@ import (
 
 const envSetup = "NOMAD_LITE_COLLECTOR_SETUP"
 
+// The files of a collector process in the data directory. The socket is in the directory
+// for sockets.
 const (
-	socketName = "collector.sock"
-	lockName   = "collector.lock" // held while somebody starts a collector, or one ends
-	aliveName  = "collector.pid"  // locked by the collector as long as it lives
-	logName    = "collector.log"  // its stderr: empty unless it crashed
+	socketName  = "collector.sock"
+	lockName    = "collector.lock" // locked while a client starts a process, or a process ends
+	processName = "collector.pid"  // locked by the process as long as it lives, with its keeper.Process
+	logName     = "collector.log"  // stderr of the process: empty unless it crashed
 )
 
 // setup is what a collector process has to know at its start.
@@ -50,14 +51,22 @@ func Serve(ctx context.Context) error {
 
 	// Two collectors would write to the same place in the same file. The one
 	// before us may still be on its way out.
-	alive, err := lock(filepath.Join(conf.Dir, aliveName), unix.LOCK_EX)
+	dir, err := keeper.OpenDirectory(conf.Dir)
 	if err != nil {
 		return err
 	}
-	defer alive.Close()
-
-	p, err := newProcess(conf, stdin)
+	defer dir.Close()
+	lock, err := dir.Lock(processName, unix.LOCK_EX)
 	if err != nil {
+		return err
+	}
+	defer lock.Close()
+
+	p, err := newProcess(conf, dir, stdin)
+	if err != nil {
+		return err
+	}
+	if err := keeper.WriteProcess(lock, p.self); err != nil {
 		return err
 	}
 	return p.run(ctx)
@@ -66,6 +75,7 @@ func Serve(ctx context.Context) error {
 // process is the collector: one thread, one loop, no state that matters.
 type process struct {
 	conf    setup
+	dir     *keeper.Directory
 	self    keeper.Process
 	poll    int
 	wake    int // an eventfd for signals
@@ -90,19 +100,22 @@ type entry struct {
 	armed    []*peer
 	stopping []waiter
 	deadline time.Time // when stopping
+	keep     bool      // the stream outlives the deadline while it has a writer
+	last     bool      // the stream ends with its writers: no client stops it any more
 }
 
 // stdin is where the collector finds its listening socket.
 const stdin = 0
 
 // newProcess makes a process that listens on a socket, which it owns.
-func newProcess(conf setup, listen int) (*process, error) {
+func newProcess(conf setup, dir *keeper.Directory, listen int) (*process, error) {
 	self, err := keeper.ProcessOf(os.Getpid())
 	if err != nil {
 		return nil, err
 	}
 	p := &process{
 		conf:    conf,
+		dir:     dir,
 		self:    self,
 		listen:  listen,
 		streams: map[key]*entry{},
@@ -266,7 +279,17 @@ func (p *process) turn(e *entry, now time.Time) {
 	if e.fail.dropping != dropping {
 		p.broadcast(e.loss())
 	}
-	if len(e.stopping) > 0 && (!more && e.ended() || !now.Before(e.deadline)) {
+	switch ended := !more && e.ended(); {
+	case e.last && ended:
+		p.remove(e, "")
+		p.broadcast(&message{Op: opEnd, Key: e.key})
+		return
+	case len(e.stopping) == 0:
+	case e.keep && !ended && !now.Before(e.deadline):
+		p.tell(e)
+		p.answerStops(e, message{Open: true})
+		e.last = true
+	case ended || !now.Before(e.deadline):
 		p.end(e, now)
 		return
 	}
@@ -315,9 +338,7 @@ func (p *process) end(e *entry, now time.Time) {
 // remove forgets a stream and answers those who wait for that.
 func (p *process) remove(e *entry, problem string) {
 	p.tell(e)
-	for _, w := range e.stopping {
-		p.send(w.peer, &message{Op: opReply, ID: w.id, Index: e.index, Offset: e.size, Error: problem})
-	}
+	p.answerStops(e, message{Error: problem})
 	// Closing is not enough: the keeper has the same open file.
 	_ = unix.EpollCtl(p.poll, unix.EPOLL_CTL_DEL, e.fifo, nil)
 	delete(p.fifos, int32(e.fifo))
@@ -325,6 +346,16 @@ func (p *process) remove(e *entry, problem string) {
 	delete(p.ready, e)
 	delete(p.timed, e)
 	e.close()
+}
+
+// answerStops answers the clients that wait for the end of a stream.
+func (p *process) answerStops(e *entry, m message) {
+	m.Op, m.Index, m.Offset = opReply, e.index, e.size
+	for _, w := range e.stopping {
+		m.ID = w.id
+		p.send(w.peer, &m)
+	}
+	e.stopping = nil
 }
 
 // start takes on a stream. It owns both descriptors. The same FIFO may be
@@ -336,10 +367,8 @@ func (p *process) start(m *message, fifo, dir int) error {
 			unix.Close(old.dir)
 			old.dir = dir
 			old.limits = m.Limits
-			for _, w := range old.stopping {
-				p.send(w.peer, &message{Op: opReply, ID: w.id, Error: "started again"})
-			}
-			old.stopping = nil
+			p.answerStops(old, message{Error: "started again"})
+			old.last = false
 			p.ready[old] = true
 			return nil
 		}
@@ -406,7 +435,7 @@ func (p *process) finished(now time.Time, terminated bool) bool {
 // leave removes the socket, so that nobody connects to a collector that ends.
 // It is false when an agent is about to connect: that one is served.
 func (p *process) leave(terminated bool) bool {
-	f, err := lock(filepath.Join(p.conf.Dir, lockName), unix.LOCK_EX|unix.LOCK_NB)
+	f, err := p.dir.Lock(lockName, unix.LOCK_EX|unix.LOCK_NB)
 	p.accept() // whoever came before we had the lock
 	if len(p.peers) > 0 && !terminated {
 		if err == nil {
@@ -416,13 +445,13 @@ func (p *process) leave(terminated bool) bool {
 	}
 	if err != nil {
 		p.idle = time.Now().Add(100 * time.Millisecond)
-		return terminated || errors.Is(err, os.ErrNotExist) // without a directory nobody can come
+		return terminated || !errors.Is(err, unix.EWOULDBLOCK) // the data directory is removed: no client can come
 	}
 	defer f.Close()
-	_ = os.Remove(filepath.Join(p.conf.Dir, socketName))
+	p.dir.RemoveSocket(socketName)
 	if p.conf.Ephemeral {
-		for _, name := range []string{lockName, aliveName, logName} {
-			_ = os.Remove(filepath.Join(p.conf.Dir, name))
+		for _, name := range []string{logName, processName, lockName} {
+			p.dir.Remove(name)
 		}
 	}
 	return true
@@ -440,24 +469,6 @@ func (p *process) close() {
 	unix.Close(p.poll)
 	unix.Close(p.wake)
 	unix.Close(p.listen)
-}
-
-// lock takes the lock of a file, which closing the file releases.
-func lock(path string, how int) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		err = unix.Flock(int(f.Fd()), how)
-		if err == nil {
-			return f, nil
-		}
-		if !errors.Is(err, unix.EINTR) {
-			f.Close()
-			return nil, fmt.Errorf("lock %s: %w", path, err)
-		}
-	}
 }
 
 func closeAll(fds []int) {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
 
 // A stranger with our own user id sends what it likes; the collector goes on,
@@ -45,7 +47,7 @@ func TestHostileClients(t *testing.T) {
 	}
 	defer unix.Close(null)
 	connect := func() *net.UnixConn {
-		conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Net: "unixpacket", Name: filepath.Join(s.run, socketName)})
+		conn, err := net.DialUnix(network, nil, &net.UnixAddr{Net: network, Name: filepath.Join(keeper.SocketDir(s.run), socketName)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -141,7 +143,7 @@ func FuzzRequests(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := newProcess(setup{Dir: dir, Linger: time.Minute}, listen)
+		p, err := newProcess(setup{Linger: time.Minute}, nil, listen)
 		if err != nil {
 			t.Fatal(err)
 		}

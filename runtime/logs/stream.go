@@ -190,6 +190,7 @@ func (s *stream) step(t *tools, limit int64) (int64, error) {
 	if s.file < 0 {
 		return 0, s.open()
 	}
+	s.syncSize()
 	room := s.limits.MaxFileSize - s.size
 	if room > zone {
 		n, err := s.move(t, min(room-zone, limit))
@@ -230,6 +231,16 @@ func (s *stream) step(t *tools, limit int64) (int64, error) {
 	moved, err := s.move(t, n)
 	s.lineStart, s.tailKnown = lineStart, moved == n
 	return moved, err
+}
+
+// syncSize continues at the end that the file has now: a person or a tool may have
+// truncated it, and bytes at the former end would come after a gap of NULs. The kernel
+// does not splice to a file that was opened with O_APPEND.
+func (s *stream) syncSize() {
+	var st unix.Stat_t
+	if s.file >= 0 && unix.Fstat(s.file, &st) == nil && st.Size != s.size {
+		s.size, s.tailKnown = st.Size, false
+	}
 }
 
 // move moves up to n bytes from the FIFO to the end of the file.
@@ -375,6 +386,7 @@ func (s *stream) mark() error {
 			return err
 		}
 	}
+	s.syncSize()
 	line := fmt.Sprintf("[nomad-lite: %d bytes of output lost: %v]\n", s.fail.dropped, s.fail.err)
 	atStart, err := s.atLineStart()
 	if err != nil {

@@ -3,9 +3,11 @@ package logs
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -119,6 +121,46 @@ func TestRotation(t *testing.T) {
 			}
 			if strings.Join(files, "") != strings.Join(tt.pieces, "") {
 				t.Error("the files together are not what was written")
+			}
+		})
+	}
+}
+
+// A file that was truncated by hand goes on at its end, without a gap of NULs, and still
+// rotates at its limit.
+func TestTruncatedFile(t *testing.T) {
+	t.Parallel()
+	for _, copies := range []bool{false, true} {
+		t.Run(fmt.Sprint("copies ", copies), func(t *testing.T) {
+			s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 100, MaxFileSize: 100 << 10})
+			if err := s.open(); err != nil {
+				t.Fatal(err)
+			}
+			s.copies = copies
+			row := strings.Repeat("x", 999) + "\n"
+			feed(t, s, w, tl, strings.Repeat(row, 50))
+			file := filepath.Join(dir, "web.stdout.0")
+			if err := os.Truncate(file, 0); err != nil {
+				t.Fatal(err)
+			}
+			feed(t, s, w, tl, "one\n")
+			if err := os.Truncate(file, 3); err != nil { // the end of a line is gone
+				t.Fatal(err)
+			}
+			s.failed(unix.ENOSPC, time.Now().Add(-time.Hour))
+			s.fail.dropped = 7
+			feed(t, s, w, tl, "two\n")
+			text := "one\n[nomad-lite: 7 bytes of output lost: no space left on device]\ntwo\n"
+			if got := contents(t, s, dir); !slices.Equal(got, []string{text}) {
+				t.Errorf("got %.200q", got)
+			}
+			feed(t, s, w, tl, strings.Repeat(row, 103))
+			var sizes []int
+			for _, f := range contents(t, s, dir) {
+				sizes = append(sizes, len(f))
+			}
+			if !equal(sizes, []int{102_000 + len(text), 1000}) {
+				t.Errorf("sizes %v", sizes)
 			}
 		})
 	}

@@ -22,11 +22,13 @@ const (
 	opStop  op = "stop"  // answered once the stream has ended
 	opArm   op = "arm"   // no answer; opOutput follows when there is more than said
 	opQuit  op = "quit"  // no answer: the process ends, and another one goes on
+	opIdle  op = "idle"  // no answer: the process ends unless it has streams
 	opReply op = "reply"
 
 	// From the collector, on its own accord.
 	opOutput op = "output"
 	opLoss   op = "loss"
+	opEnd    op = "end" // the writers of a stream whose stop was answered with Open are gone
 )
 
 // message is every message, in both directions.
@@ -36,6 +38,8 @@ type message struct {
 	Key    key    `json:"key,omitzero"`
 	Limits Limits `json:"limits,omitzero"` // start
 	Grace  int64  `json:"grace,omitempty"` // stop: milliseconds
+	Keep   bool   `json:"keep,omitempty"`  // stop: read on while there is a writer
+	Open   bool   `json:"open,omitempty"`  // reply to stop: there is one
 
 	Index  int64 `json:"index,omitempty"` // arm, output, replies: the newest file
 	Offset int64 `json:"offset,omitempty"`

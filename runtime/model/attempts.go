@@ -79,6 +79,21 @@ func stepsAfter(p *api.ReschedulePolicy, events []*api.RescheduleEvent) int {
 	return steps
 }
 
+// RescheduleDelays returns the delay before each event of a tracker, computed from the
+// times of the events. The first delay of a tracker whose oldest events were dropped
+// counts as the first of a series.
+func RescheduleDelays(p *api.ReschedulePolicy, tracker *api.RescheduleTracker) map[*api.RescheduleEvent]time.Duration {
+	if p == nil || tracker == nil {
+		return nil
+	}
+	delays := make(map[*api.RescheduleEvent]time.Duration, len(tracker.Events))
+	for i, event := range tracker.Events {
+		// stepsAfter with this event ends with the step that leads to it.
+		delays[event] = rescheduleDelay(p, max(stepsAfter(p, tracker.Events[:i+1])-1, 0))
+	}
+	return delays
+}
+
 // rescheduleDelay returns the delay after so many others of a series.
 func rescheduleDelay(p *api.ReschedulePolicy, steps int) time.Duration {
 	delay, ceiling := val(p.Delay), val(p.MaxDelay)

@@ -135,20 +135,27 @@ func changedOnly(diffs []*api.FieldDiff) []*api.FieldDiff {
 // counterpart on the other side is not listed.
 func objects(old, new *part) []*api.ObjectDiff {
 	deleted, added := unmatched(old.blocks(), new.blocks()), unmatched(new.blocks(), old.blocks())
+	type id struct{ name, key string }
+	byID := make(map[id][]*part)
+	for _, p := range deleted {
+		if p.key != "" {
+			byID[id{p.name, p.key}] = append(byID[id{p.name, p.key}], p)
+		}
+	}
+	paired := make(map[*part]bool)
 	var diffs []*api.ObjectDiff
 	for _, to := range added {
 		var from *part
-		if to.key != "" {
-			same := func(p *part) bool { return p.name == to.name && p.key == to.key }
-			if at := slices.IndexFunc(deleted, same); at >= 0 {
-				from = deleted[at]
-				deleted = slices.Delete(deleted, at, at+1)
-			}
+		if same := byID[id{to.name, to.key}]; len(same) > 0 {
+			from, byID[id{to.name, to.key}] = same[0], same[1:]
+			paired[from] = true
 		}
 		diffs = append(diffs, diffObject(from, to))
 	}
 	for _, from := range deleted {
-		diffs = append(diffs, diffObject(from, nil))
+		if !paired[from] {
+			diffs = append(diffs, diffObject(from, nil))
+		}
 	}
 	slices.SortStableFunc(diffs, func(a, b *api.ObjectDiff) int { return strings.Compare(a.Name, b.Name) })
 	return diffs
@@ -177,6 +184,7 @@ func unmatched(parts, others []*part) []*part {
 // Annotate writes into the difference between two jobs what it means for their
 // allocations. The updates are those of the plan, by group.
 func Annotate(diff *api.JobDiff, old, new *api.Job, updates map[string]*api.DesiredUpdates) {
+	before, after := newTaskIdentities(old), newTaskIdentities(new)
 	for _, g := range diff.TaskGroups {
 		g.Updates = updateCounts(updates[g.Name])
 		for _, f := range g.Fields {
@@ -185,7 +193,7 @@ func Annotate(diff *api.JobDiff, old, new *api.Job, updates map[string]*api.Desi
 			}
 		}
 		for _, t := range g.Tasks {
-			if note := taskAnnotation(g, t, old, new); note != "" {
+			if note := taskAnnotation(g, t, before, after); note != "" {
 				t.Annotations = []string{note}
 			}
 		}
@@ -218,7 +226,7 @@ func countAnnotation(f *api.FieldDiff) []string {
 
 // taskAnnotation says what really becomes of the task. Nomad guesses it from the
 // names of what differs.
-func taskAnnotation(g *api.TaskGroupDiff, t *api.TaskDiff, old, new *api.Job) string {
+func taskAnnotation(g *api.TaskGroupDiff, t *api.TaskDiff, before, after taskIdentities) string {
 	switch {
 	case t.Type == DiffNone:
 		return ""
@@ -226,14 +234,30 @@ func taskAnnotation(g *api.TaskGroupDiff, t *api.TaskDiff, old, new *api.Job) st
 		return "forces create"
 	case g.Type == DiffDeleted:
 		return "forces destroy"
-	case t.Type == DiffEdited && sameText(taskIdentityIn(old, g.Name, t.Name), taskIdentityIn(new, g.Name, t.Name)):
+	case t.Type == DiffEdited && sameText(before.of(g.Name, t.Name), after.of(g.Name, t.Name)):
 		return "forces in-place update"
 	}
 	return "forces create/destroy update"
 }
 
-func taskIdentityIn(job *api.Job, group, task string) taskIdentity {
-	g := Group(job, group)
-	at := slices.IndexFunc(g.Tasks, func(t *api.Task) bool { return t.Name == task })
-	return taskIdentityOf(job, g, g.Tasks[at])
+// taskIdentities finds the tasks of a job by the names of the group and of the task.
+type taskIdentities struct {
+	job    *api.Job
+	groups map[string]*api.TaskGroup
+	tasks  map[[2]string]*api.Task
+}
+
+func newTaskIdentities(job *api.Job) taskIdentities {
+	ids := taskIdentities{job, make(map[string]*api.TaskGroup), make(map[[2]string]*api.Task)}
+	for _, g := range groupsOf(job) {
+		ids.groups[val(g.Name)] = g
+		for _, t := range g.Tasks {
+			ids.tasks[[2]string{val(g.Name), t.Name}] = t
+		}
+	}
+	return ids
+}
+
+func (ids taskIdentities) of(group, task string) taskIdentity {
+	return taskIdentityOf(ids.job, ids.groups[group], ids.tasks[[2]string{group, task}])
 }

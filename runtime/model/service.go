@@ -1,6 +1,7 @@
 package model
 
 import (
+	"iter"
 	"maps"
 	"regexp"
 	"slices"
@@ -37,12 +38,13 @@ func checkGroupServices(r *report, g *api.TaskGroup) {
 		}
 		unique[key] = true
 	}
+	tasks := taskNames(g)
 	for i, s := range g.Services {
 		note("group", s)
 		at := all.in("service", index(i))
 		checkService(at, s)
 		all.nest(at, "Service[%d] %s validation failed:", i, s.Name)
-		checkGroupService(all.at("service", index(i)), g, s)
+		checkGroupService(all.at("service", index(i)), tasks, s)
 	}
 	for _, t := range g.Tasks {
 		for _, s := range t.Services {
@@ -65,15 +67,23 @@ func checkGroupServices(r *report, g *api.TaskGroup) {
 	r.nest(scripts, "Task group service check validation failed:")
 }
 
+func taskNames(g *api.TaskGroup) map[string]bool {
+	names := make(map[string]bool, len(g.Tasks))
+	for _, t := range g.Tasks {
+		names[t.Name] = true
+	}
+	return names
+}
+
 // checkGroupService is what only services of a group must keep to.
-func checkGroupService(r *report, g *api.TaskGroup, s *api.Service) {
+func checkGroupService(r *report, tasks map[string]bool, s *api.Service) {
 	if s.AddressMode == "driver" {
 		r.add(`service %q cannot use address_mode="driver", only services defined in a "task" block can use this mode`, s.Name)
 	}
 	for i, c := range s.Checks {
 		at := r.at("check", index(i))
 		checkHasPort(at, s, c)
-		if c.TaskName != "" && !slices.ContainsFunc(g.Tasks, func(t *api.Task) bool { return t.Name == c.TaskName }) {
+		if c.TaskName != "" && !tasks[c.TaskName] {
 			at.add("Check %s invalid: refers to non-existent task %s", c.Name, c.TaskName)
 		}
 	}
@@ -91,7 +101,10 @@ func checkScripts(r *report, group string, s *api.Service) {
 // the ports that the task may use.
 func checkTaskServices(r *report, g *api.TaskGroup, t *api.Task) {
 	names := map[string]bool{}
-	usedBy := map[string][]string{}
+	usedBy := map[string][]string{} // service names by port label
+	place := map[string][]string{}  // of the first use of a port label
+	type use struct{ label, service string }
+	seen := map[use]bool{}
 	for i, s := range t.Services {
 		at := r.in("service", index(i))
 		checkService(at, s)
@@ -103,8 +116,12 @@ func checkTaskServices(r *report, g *api.TaskGroup, t *api.Task) {
 		}
 		names[s.Name] = true
 		checkTaskService(at, t, s)
-		for _, label := range portsOf(s) {
-			if !slices.Contains(usedBy[label], s.Name) {
+		for label, path := range portsOf(s) {
+			if place[label] == nil {
+				place[label] = append([]string{"service", index(i)}, path...)
+			}
+			if u := (use{label, s.Name}); !seen[u] {
+				seen[u] = true
 				usedBy[label] = append(usedBy[label], s.Name)
 			}
 		}
@@ -112,24 +129,26 @@ func checkTaskServices(r *report, g *api.TaskGroup, t *api.Task) {
 	known := portLabels(g, t)
 	for _, label := range slices.Sorted(maps.Keys(usedBy)) {
 		if !known[label] {
-			r.add("port label %q referenced by services %s does not exist", label, strings.Join(usedBy[label], ", "))
+			at := r.at(place[label]...)
+			at.add("port label %q referenced by services %s does not exist", label, strings.Join(usedBy[label], ", ")).hint = func() string { return portHint(label, known) }
 		}
 	}
 }
 
-// portsOf returns the port labels that a service and its checks name. A number is
-// one too, unless it is taken literally; those of checks have a rule of their own.
-func portsOf(s *api.Service) []string {
-	var labels []string
-	if s.PortLabel != "" && !(numeric(s.PortLabel) && s.AddressMode == "driver") {
-		labels = append(labels, s.PortLabel)
-	}
-	for _, c := range s.Checks {
-		if c.PortLabel != "" && !numeric(c.PortLabel) {
-			labels = append(labels, c.PortLabel)
+// portsOf returns the port labels that a service and its checks name, with the path
+// of the attribute. A number is one too, unless it is taken literally; those of
+// checks have a rule of their own.
+func portsOf(s *api.Service) iter.Seq2[string, []string] {
+	return func(yield func(string, []string) bool) {
+		if s.PortLabel != "" && !(numeric(s.PortLabel) && s.AddressMode == "driver") && !yield(s.PortLabel, []string{"port"}) {
+			return
+		}
+		for i, c := range s.Checks {
+			if c.PortLabel != "" && !numeric(c.PortLabel) && !yield(c.PortLabel, []string{"check", index(i), "port"}) {
+				return
+			}
 		}
 	}
-	return labels
 }
 
 func numeric(label string) bool {
@@ -155,6 +174,9 @@ func portLabels(g *api.TaskGroup, t *api.Task) map[string]bool {
 		networks = append(networks, t.Resources.Networks...)
 	}
 	for _, n := range networks {
+		if n == nil {
+			continue
+		}
 		for _, p := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
 			labels[p.Label] = true
 		}

@@ -50,6 +50,9 @@ func scalingOf(p *api.ScalingPolicy) *api.ScalingPolicy {
 	return &c
 }
 
+// SamePolicy reports whether two scaling policies have the same content.
+func SamePolicy(a, b *api.ScalingPolicy) bool { return sameText(scalingOf(a), scalingOf(b)) }
+
 // sameText compares two values by their JSON form: there the number 1 of a job
 // that was read from HCL is the number 1 of one that comes from the disk.
 func sameText(a, b any) bool {

@@ -19,6 +19,7 @@ const (
 	TaskWaitingShutdownDelay  = "Waiting for shutdown delay"
 	TaskSkippingShutdownDelay = "Skipping shutdown delay"
 	TaskRestoreFailed         = "Failed Restoring Task"
+	TaskDirCollected          = "Directory Removed"
 )
 
 // The reasons that the restart calls of the API give to their events.
@@ -65,8 +66,15 @@ func EventStarted() *api.TaskEvent {
 
 // EventRestoreFailed says that an agent that was started again has not found the
 // task.
-func EventRestoreFailed() *api.TaskEvent {
-	return &api.TaskEvent{Type: TaskRestoreFailed, Message: "failed to restore task; it is started again", Details: map[string]string{}}
+func EventRestoreFailed(cause string) *api.TaskEvent {
+	return &api.TaskEvent{Type: TaskRestoreFailed, Message: "failed to restore task: " + cause, Details: map[string]string{}}
+}
+
+// EventDirCollected says why the directory of the task's ended allocation was
+// removed before the allocation was.
+func EventDirCollected(reason string) *api.TaskEvent {
+	message := "the directory of the allocation and its logs were removed: " + reason
+	return &api.TaskEvent{Type: TaskDirCollected, Message: message, Details: map[string]string{"message": message, "reason": reason}}
 }
 
 // EventDriver carries what the driver itself has to say about the task.
@@ -82,6 +90,12 @@ func EventDriver(message string, annotations map[string]string, at time.Time) *a
 		event.Time = at.UnixNano()
 	}
 	return event
+}
+
+// EventDriverUnavailable says that no plugin process serves the driver of a task that
+// was started.
+func EventDriverUnavailable(cause string) *api.TaskEvent {
+	return EventDriver("driver unavailable, the task may still run: "+cause, nil, time.Time{})
 }
 
 // EventDriverFailure says why the driver could not start the task.
@@ -106,6 +120,17 @@ func EventHookFailed(hook, cause string) *api.TaskEvent {
 // EventPluginAwaited says for which plugin the task waits before it can begin.
 func EventPluginAwaited(plugin string) *api.TaskEvent {
 	return EventHookMessage("", "waiting for "+plugin+" to start", nil)
+}
+
+// EventDescriptorsAwaited says that the task starts when other tasks have ended.
+func EventDescriptorsAwaited(cause string) *api.TaskEvent {
+	return EventHookMessage("", "waiting for file descriptors: "+cause, nil)
+}
+
+// EventDirUnchecked says that the agent could not open the allocation directory when it
+// restored the task, for a reason that says nothing about the directory.
+func EventDirUnchecked(cause string) *api.TaskEvent {
+	return EventHookMessage("", "the agent could not check the allocation directory, the task stays as it is: "+cause, nil)
 }
 
 // EventTerminated reports the end of the task's process.

@@ -103,8 +103,12 @@ func warnServices(r *report, g *api.TaskGroup) {
 		if !slices.ContainsFunc(g.Tasks, delayed) {
 			r.add("group %q defines services, but neither the group nor any of its tasks have shutdown_delay set", name)
 		}
+		undelayed := make(map[string]bool)
+		for _, t := range g.Tasks {
+			undelayed[t.Name] = undelayed[t.Name] || !delayed(t)
+		}
 		for _, s := range g.Services {
-			if slices.ContainsFunc(g.Tasks, func(t *api.Task) bool { return t.Name == s.TaskName && !delayed(t) }) {
+			if undelayed[s.TaskName] {
 				r.add("group %q references task %q in a service definition, but the task has no shutdown_delay set", name, s.TaskName)
 			}
 		}

@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
@@ -16,13 +18,17 @@ import (
 )
 
 // GC says how much may lie on the disk that nobody runs any more. Zero values
-// stand for the defaults, which are Nomad's.
+// stand for the defaults, which are Nomad's where it has the limit.
 type GC struct {
 	MaxAllocs   int           // on the disk, those that run included; 50
 	DiskUsage   float64       // percent of the file system; 80
 	InodeUsage  float64       // 70
 	Interval    time.Duration // between two looks at the disk; 1 minute
 	Parallelism int           // 2
+
+	// DiskUsageMinAge is how long an allocation has ended before DiskUsage and
+	// InodeUsage can remove its directory; 10 minutes. Nomad has no such limit.
+	DiskUsageMinAge time.Duration
 }
 
 func (g GC) orDefault() GC {
@@ -32,6 +38,8 @@ func (g GC) orDefault() GC {
 		InodeUsage:  cmp.Or(g.InodeUsage, 70),
 		Interval:    cmp.Or(g.Interval, time.Minute),
 		Parallelism: cmp.Or(g.Parallelism, 2),
+
+		DiskUsageMinAge: cmp.Or(g.DiskUsageMinAge, 10*time.Minute),
 	}
 }
 
@@ -44,15 +52,46 @@ var ErrNotCollectable = errors.New("No such allocation on client, or allocation 
 // usage is how full the disk is, in percent.
 type usage struct{ disk, inodes float64 }
 
-// tooMany returns how many allocations have to go from the disk, as far as is
-// known before the first of them has gone.
-func (g GC) tooMany(onDisk int, u usage) int {
-	surplus := max(0, onDisk-g.MaxAllocs)
-	if u.disk > g.DiskUsage || u.inodes > g.InodeUsage {
-		return max(1, surplus)
-	}
-	return surplus
+// candidate is an ended allocation whose directory is on the disk.
+type candidate struct {
+	*entry
+	failed bool
 }
+
+// choose returns the ended allocations whose directories are removed next, and why.
+// The limit on their number removes the oldest, as Nomad does. Disk usage removes one
+// at a time, because others may have filled the disk: no allocation that has ended
+// just now, and one that has failed only when no other is left.
+func (g GC) choose(ended []candidate, onDisk int, u usage, now time.Time) (chosen []candidate, reason string) {
+	if surplus := onDisk - g.MaxAllocs; surplus > 0 {
+		slices.SortFunc(ended, older)
+		n := min(surplus, g.Parallelism, len(ended))
+		return ended[:n], fmt.Sprintf("%d allocations are on the disk, which is more than gc_max_allocs = %d", onDisk, g.MaxAllocs)
+	}
+	switch {
+	case u.disk > g.DiskUsage:
+		reason = fmt.Sprintf("disk usage of %.0f %% is above gc_disk_usage_threshold = %g", u.disk, g.DiskUsage)
+	case u.inodes > g.InodeUsage:
+		reason = fmt.Sprintf("inode usage of %.0f %% is above gc_inode_usage_threshold = %g", u.inodes, g.InodeUsage)
+	default:
+		return nil, ""
+	}
+	ended = slices.DeleteFunc(ended, func(e candidate) bool { return now.Sub(e.ended) < g.DiskUsageMinAge })
+	if len(ended) == 0 {
+		return nil, ""
+	}
+	return []candidate{slices.MinFunc(ended, func(a, b candidate) int {
+		switch {
+		case a.failed == b.failed:
+			return older(a, b)
+		case a.failed:
+			return 1
+		}
+		return -1
+	})}, reason
+}
+
+func older(a, b candidate) int { return cmp.Or(a.ended.Compare(b.ended), strings.Compare(a.id, b.id)) }
 
 // SetGC replaces the limits.
 func (r *Runner) SetGC(g GC) {
@@ -68,7 +107,7 @@ func (r *Runner) runCollection(ctx context.Context) {
 		r.mu.Lock()
 		gc := r.config.GC.orDefault()
 		r.mu.Unlock()
-		r.collectOldest(ctx, gc)
+		r.collectExcess(ctx, gc)
 		timer := time.NewTimer(gc.Interval)
 		select {
 		case <-timer.C:
@@ -82,30 +121,32 @@ func (r *Runner) runCollection(ctx context.Context) {
 	}
 }
 
-// collectOldest collects, oldest first, until there is room.
-func (r *Runner) collectOldest(ctx context.Context, gc GC) {
+// collectExcess removes directories until the limits are kept, or until nothing is
+// left that may be removed.
+func (r *Runner) collectExcess(ctx context.Context, gc GC) {
 	for ctx.Err() == nil {
-		victims, onDisk := r.collectable()
-		n := min(gc.tooMany(onDisk, r.diskUsage()), gc.Parallelism, len(victims))
-		if n == 0 {
+		ended, onDisk := r.collectable()
+		chosen, reason := gc.choose(ended, onDisk, r.diskUsage(), time.Now())
+		if len(chosen) == 0 {
 			return // most of the time
 		}
-		slices.SortFunc(victims, func(a, b *entry) int {
-			return cmp.Or(a.ended.Compare(b.ended), strings.Compare(a.id, b.id))
-		})
-		r.collectThese(victims[:n])
+		r.collectThese(chosen, reason)
 	}
 }
 
-// collectThese collects some allocations beside each other.
-func (r *Runner) collectThese(victims []*entry) {
+// collectThese collects some allocations beside each other. The source hears of
+// those that are collected for a reason, which a request of a user is not.
+func (r *Runner) collectThese(list []candidate, reason string) {
 	var collecting sync.WaitGroup
-	for _, e := range victims {
+	for _, e := range list {
 		collecting.Go(func() {
-			if err := r.collectOne(e); err != nil {
+			if err := r.collectOne(e.entry); err != nil {
 				r.logger.Error("alloc directory not removed", "alloc_id", e.id, "error", err)
-			} else {
-				r.logger.Info("alloc directory removed", "alloc_id", e.id)
+				return
+			}
+			r.logger.Info("alloc directory removed", "alloc_id", e.id, "reason", reason)
+			if reason != "" {
+				r.config.Source.Collected(e.id, reason)
 			}
 		})
 	}
@@ -127,7 +168,7 @@ func (r *Runner) collectOne(e *entry) error {
 
 // collectable returns the ended allocations that are on the disk, and how many are
 // on the disk at all.
-func (r *Runner) collectable() (ended []*entry, onDisk int) {
+func (r *Runner) collectable() (ended []candidate, onDisk int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range r.entries {
@@ -136,7 +177,7 @@ func (r *Runner) collectable() (ended []*entry, onDisk int) {
 		}
 		onDisk++
 		if !e.ended.IsZero() {
-			ended = append(ended, e)
+			ended = append(ended, candidate{e, e.alloc.ClientStatus == api.AllocClientStatusFailed})
 		}
 	}
 	return ended, onDisk
@@ -201,6 +242,6 @@ func tidiesUp(runner *allocrunner.Runner) bool {
 
 // CollectAll takes all ended allocations off the disk.
 func (r *Runner) CollectAll() {
-	victims, _ := r.collectable()
-	r.collectThese(victims)
+	ended, _ := r.collectable()
+	r.collectThese(ended, "")
 }

@@ -2,6 +2,7 @@ package noderunner
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -12,7 +13,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/cgroup"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
 // Source is where allocations come from, and where their states go.
@@ -33,6 +36,10 @@ type Source interface {
 	// one that was. It is not called when the agent leaves the tasks running.
 	Ended(allocID string, err error)
 
+	// Collected is called when the directory of an ended allocation was removed to
+	// keep the limits of GC, and says why.
+	Collected(allocID, reason string)
+
 	// Removed is called once for an allocation that was missing from Allocs,
 	// when it is off the disk.
 	Removed(allocID string)
@@ -47,6 +54,9 @@ type Assignment struct {
 	// Started says that an earlier agent has started it: what runs of it is taken
 	// over.
 	Started bool
+	// Purged says that its job was purged: its tasks end also while their drivers are
+	// unavailable.
+	Purged bool
 }
 
 // quiet is how long nothing must have changed before Tidy is called.
@@ -80,6 +90,7 @@ type Runner struct {
 
 	mu      sync.Mutex
 	entries map[string]*entry
+	killed  bool // Kill has been called: a runner that is being built is killed too
 }
 
 // entry is one allocation of the set. Of one that has ended there is no runner, and
@@ -88,9 +99,10 @@ type Runner struct {
 type entry struct {
 	id     string
 	alloc  *api.Allocation     // the newest version that the runner has; that of the source without a runner
-	runner *allocrunner.Runner // nil if it could not be made, and when it has ended
+	runner *allocrunner.Runner // nil while it is built, if it could not be made, and when it has ended
 	ended  time.Time           // zero while something may run
 	over   chan struct{}       // closed by Runner.ended; nil when it has ended
+	exited chan struct{}       // closed when Run of the runner has returned; nil when it has ended
 	gone   bool                // it is being removed, or has been
 	off    bool                // it is off the disk
 
@@ -105,6 +117,9 @@ func New(c Config) *Runner {
 	}
 	if c.Tidy == nil {
 		c.Tidy = func() {}
+	}
+	if c.Alloc.Recovery == nil {
+		c.Alloc.Recovery = taskrunner.NewRecoveries()
 	}
 	return &Runner{
 		config:  c,
@@ -129,7 +144,7 @@ func (r *Runner) Run(ctx context.Context) {
 	defer running.Wait()
 	running.Go(func() { r.runCollection(ctx) })
 	begin := sync.OnceFunc(func() { close(r.begun) })
-	for {
+	for !errors.Is(context.Cause(ctx), allocrunner.ErrShutdown) { // a restore would only be cut short
 		wanted, changed := r.config.Source.Allocs()
 		if r.reconcile(ctx, wanted, &running) {
 			r.tidy.Reset(quiet)
@@ -145,13 +160,62 @@ func (r *Runner) Run(ctx context.Context) {
 }
 
 // reconcile acts on the difference between what is wanted and what there is. It
-// reports whether something that may run has to end.
+// reports whether something that may run has to end. Only Run calls it. The
+// runners are built without the lock: that opens directories and reads records.
 func (r *Runner) reconcile(ctx context.Context, wanted []Assignment, running *sync.WaitGroup) (ending bool) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	change := compare(wanted, r.entries)
-	for _, a := range change.start {
-		r.startLocked(ctx, a, running)
+	r.mu.Unlock()
+
+	added := make([]*entry, len(change.start))
+	for i, a := range change.start {
+		added[i] = r.newEntry(a)
+	}
+	r.apply(change, added, running)
+	for i, e := range added {
+		if !change.start[i].Ended {
+			r.start(ctx, e, change.start[i], running)
+		}
+	}
+	r.purge(wanted)
+	if len(added) > 0 {
+		tick(r.collect)
+	}
+	return change.ending
+}
+
+// purge passes on which allocations belong to purged jobs.
+func (r *Runner) purge(wanted []Assignment) {
+	for _, a := range wanted {
+		if !a.Purged {
+			continue
+		}
+		if runner := r.Alloc(a.Alloc.ID); runner != nil {
+			runner.Purge()
+		}
+	}
+}
+
+func (r *Runner) newEntry(a Assignment) *entry {
+	e := &entry{id: a.Alloc.ID, alloc: a.Alloc}
+	if a.Ended {
+		// A clock that was ahead must not make it the last to be collected.
+		if e.ended = time.Unix(0, a.Alloc.ModifyTime); e.ended.After(time.Now()) {
+			e.ended = time.Now()
+		}
+		e.off = !r.onDisk(e.id)
+		return e
+	}
+	e.over, e.exited = make(chan struct{}), make(chan struct{})
+	return e
+}
+
+// apply makes a change of the set, with the entries that it adds.
+func (r *Runner) apply(change difference, added []*entry, running *sync.WaitGroup) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range added {
+		r.entries[e.id] = e
 	}
 	for _, alloc := range change.update {
 		e := r.entries[alloc.ID]
@@ -165,21 +229,10 @@ func (r *Runner) reconcile(ctx context.Context, wanted []Assignment, running *sy
 		e.gone = true
 		running.Go(func() { r.remove(e) })
 	}
-	if len(change.start) > 0 {
-		tick(r.collect)
-	}
-	return change.ending
 }
 
-func (r *Runner) startLocked(ctx context.Context, a Assignment, running *sync.WaitGroup) {
-	e := &entry{id: a.Alloc.ID, alloc: a.Alloc}
-	r.entries[e.id] = e
-	if a.Ended {
-		e.ended = time.Unix(0, a.Alloc.ModifyTime)
-		e.off = !r.onDisk(e.id)
-		return
-	}
-	e.over = make(chan struct{})
+// start builds the runner of an entry and runs it.
+func (r *Runner) start(ctx context.Context, e *entry, a Assignment, running *sync.WaitGroup) {
 	config := r.config.Alloc
 	config.Alloc = a.Alloc
 	if r.config.Node != nil {
@@ -196,12 +249,19 @@ func (r *Runner) startLocked(ctx context.Context, a Assignment, running *sync.Wa
 	runner, err := allocrunner.New(config)
 	if err != nil {
 		r.logger.Error("alloc cannot be run", "alloc_id", e.id, "error", err)
+		close(e.exited)
 		running.Go(func() { r.ended(e, err) })
 		return
 	}
+	r.mu.Lock()
 	e.runner = runner
+	if r.killed {
+		runner.Kill()
+	}
+	r.mu.Unlock()
 	running.Go(func() {
 		runner.Run(ctx)
+		close(e.exited)
 		if runner.Finished() {
 			r.ended(e, nil)
 		}
@@ -213,8 +273,8 @@ func (r *Runner) startLocked(ctx context.Context, a Assignment, running *sync.Wa
 func (r *Runner) over(id string) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if e := r.entries[id]; e != nil && e.runner != nil {
-		return e.runner.Done()
+	if e := r.entries[id]; e != nil && e.exited != nil {
+		return e.exited
 	}
 	none := make(chan struct{})
 	close(none)
@@ -258,7 +318,7 @@ func (r *Runner) ended(e *entry, err error) {
 	r.mu.Lock()
 	e.ended, e.runner = time.Now(), nil
 	close(e.over)
-	e.over = nil
+	e.over, e.exited = nil, nil
 	r.mu.Unlock()
 	r.config.Source.Ended(e.id, err)
 	tick(r.collect)
@@ -268,6 +328,7 @@ func (r *Runner) ended(e *entry, err error) {
 // what is not removed now would stay for ever.
 func (r *Runner) remove(e *entry) {
 	if runner := r.Alloc(e.id); runner != nil {
+		runner.Purge()
 		runner.Stop()
 		<-runner.Done()
 	}
@@ -288,22 +349,38 @@ func (r *Runner) destroy(e *entry) error {
 	if e.destroyed {
 		return nil
 	}
-	err := r.destroyOnce(e)
-	e.destroyed = err == nil
-	return err
-}
-
-func (r *Runner) destroyOnce(e *entry) error {
 	r.mu.Lock()
 	runner, alloc := e.runner, e.alloc
 	r.mu.Unlock()
+	err := r.destroyOnce(runner, alloc)
+	e.destroyed = err == nil
+	if e.destroyed {
+		removeCgroups(alloc)
+	}
+	return err
+}
+
+// removeCgroups removes the empty cgroups that are left of an allocation, because
+// a driver's process died before it removed them.
+func removeCgroups(alloc *api.Allocation) {
+	if alloc.Job == nil {
+		return
+	}
+	if group := alloc.GetTaskGroup(); group != nil {
+		for _, task := range group.Tasks {
+			cgroup.RemoveEmpty(alloc.ID, task.Name)
+		}
+	}
+}
+
+func (r *Runner) destroyOnce(runner *allocrunner.Runner, alloc *api.Allocation) error {
 	if runner == nil {
 		config := r.config.Alloc
 		config.Alloc, config.Report = alloc, func(allocrunner.Update) {}
 		var err error
 		if runner, err = allocrunner.New(config); err != nil {
 			// It was never run, by this agent at least. Its directory is all we know of.
-			dir, err := allocdir.New(r.config.Alloc.AllocDirRoot, e.id)
+			dir, err := allocdir.New(r.config.Alloc.AllocDirRoot, alloc.ID)
 			if err != nil {
 				return err
 			}
@@ -342,6 +419,7 @@ func (r *Runner) Alloc(id string) *allocrunner.Runner {
 func (r *Runner) Kill() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.killed = true
 	for _, e := range r.entries {
 		if e.runner != nil {
 			e.runner.Kill()

@@ -24,6 +24,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/services/servicestest"
+	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
 func assignment(id string, index uint64) Assignment {
@@ -79,23 +80,44 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-func TestTooMany(t *testing.T) {
+func TestChooseWhatIsCollected(t *testing.T) {
+	now := time.Now()
+	const complete, failed = false, true
+	ended := func(id string, age time.Duration, failed bool) candidate {
+		return candidate{&entry{id: id, ended: now.Add(-age)}, failed}
+	}
+	list := []candidate{
+		ended("young", time.Second, complete), ended("failed", 3*time.Hour, failed),
+		ended("older", 2*time.Hour, complete), ended("old", time.Hour, complete), ended("failed later", time.Hour, failed),
+	}
 	g := GC{}.orDefault()
 	for _, c := range []struct {
 		name   string
+		ended  []candidate
 		onDisk int
 		usage  usage
-		want   int
+		want   string
+		reason string
 	}{
-		{"a full house", 50, usage{80, 70}, 0},
-		{"three more allocations", 53, usage{}, 3},
-		{"a full disk", 1, usage{disk: 80.1}, 1},
-		{"no inodes", 1, usage{inodes: 70.1}, 1},
-		{"all of that", 52, usage{90, 90}, 2},
+		{"nothing within the limits", list, 50, usage{80, 70}, "[]", ""},
+		{"the oldest of too many, failed or not", list, 53, usage{}, "[failed older]", "53 allocations are on the disk, which is more than gc_max_allocs = 50"},
+		{"no more than there are too many", list, 51, usage{99, 99}, "[failed]", "more than gc_max_allocs"},
+		{"the oldest that has not failed for a full disk", list, 5, usage{disk: 81}, "[older]", "disk usage of 81 % is above gc_disk_usage_threshold = 80"},
+		{"the same for a lack of inodes", list, 5, usage{inodes: 71}, "[older]", "inode usage of 71 % is above gc_inode_usage_threshold = 70"},
+		{"one that has ended just now stays", list[:1], 1, usage{99, 99}, "[]", ""},
+		{"until it has its age", []candidate{ended("a", g.DiskUsageMinAge, complete)}, 1, usage{99, 99}, "[a]", "disk usage"},
+		{"failed ones last, the oldest first", []candidate{list[4], list[1], list[0]}, 3, usage{99, 0}, "[failed]", "disk usage"},
 	} {
-		if got := g.tooMany(c.onDisk, c.usage); got != c.want {
-			t.Errorf("%s: %d, want %d", c.name, got, c.want)
-		}
+		t.Run(c.name, func(t *testing.T) {
+			chosen, reason := g.choose(slices.Clone(c.ended), c.onDisk, c.usage, now)
+			var ids []string
+			for _, e := range chosen {
+				ids = append(ids, e.id)
+			}
+			if fmt.Sprint(ids) != c.want || !strings.Contains(reason, c.reason) || (reason == "") != (c.reason == "") {
+				t.Errorf("%v, %q; want %s, %q", ids, reason, c.want, c.reason)
+			}
+		})
 	}
 }
 
@@ -107,6 +129,7 @@ type list struct {
 	changed chan struct{}
 	ended   map[string]error
 	removed []string
+	reasons map[string]string // by allocations that were collected
 }
 
 func (l *list) Allocs() ([]Assignment, <-chan struct{}) {
@@ -124,6 +147,21 @@ func (l *list) Ended(id string, err error) {
 		err = errors.New("told twice")
 	}
 	l.ended[id] = err
+}
+
+func (l *list) Collected(id, reason string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.reasons == nil {
+		l.reasons = make(map[string]string)
+	}
+	l.reasons[id] = reason
+}
+
+func (l *list) collected(id string) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.reasons[id]
 }
 
 func (l *list) Removed(id string) {
@@ -154,8 +192,8 @@ type noLogs struct{}
 func (noLogs) Start(context.Context, logs.Task) (string, string, error) {
 	return "", "", errors.New("no logs")
 }
-func (noLogs) Stop(context.Context, string, string) error { return nil }
-func (noLogs) Finish(context.Context, logs.Task) error    { return nil }
+func (noLogs) Stop(context.Context, string, string, bool) error { return nil }
+func (noLogs) Finish(context.Context, logs.Task, bool) error    { return nil }
 
 // start runs a node with a source until the end of the test.
 func start(t *testing.T, gc GC, wanted ...Assignment) (*Runner, *list, string) {
@@ -238,6 +276,25 @@ func TestOldestGoFirst(t *testing.T) {
 	}
 	_, _, root := start(t, GC{MaxAllocs: 3, DiskUsage: 101, InodeUsage: 101}, wanted...)
 	eventually(t, "three are left", func() bool { return slices.Equal(onDisk(t, root), []string{"a0", "a1", "a2"}) })
+}
+
+// On a disk that others have filled, the directory of an allocation stays for a while
+// after its end, and the source hears why it is removed then.
+func TestDiskUsageSparesWhatHasJustEnded(t *testing.T) {
+	full := GC{DiskUsage: 1e-9, InodeUsage: 101}
+	r, source, root := start(t, full, ended("old", time.Hour), ended("young", time.Second))
+	eventually(t, "the old one is collected", func() bool { return source.collected("old") != "" })
+	if reason := source.collected("old"); !strings.Contains(reason, "gc_disk_usage_threshold") {
+		t.Errorf("reason %q", reason)
+	}
+	// One more look at the disk removes nothing.
+	r.collectExcess(t.Context(), full.orDefault())
+	if got := onDisk(t, root); !slices.Equal(got, []string{"young"}) {
+		t.Errorf("on disk: %q", got)
+	}
+	if err := r.Collect(t.Context(), "young"); err != nil || source.collected("young") != "" {
+		t.Errorf("collected on request: %v, reason %q", err, source.collected("young"))
+	}
 }
 
 // RS-097
@@ -409,4 +466,66 @@ func TestOneThatCannotBeMade(t *testing.T) {
 		defer source.mu.Unlock()
 		return len(source.removed) == 1
 	})
+}
+
+// awaitedDrivers has drivers that come up when ctx ends, which is never.
+type awaitedDrivers struct{}
+
+func (awaitedDrivers) Driver(ctx context.Context, _ string) (driver.Driver, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// Other calls go on while a runner is built, and what they mean for it is not
+// lost.
+func TestRunnersAreBuiltWithoutTheLock(t *testing.T) {
+	first, second := assignment("a", 1), assignment("b", 1)
+	second.Alloc.PreviousAllocation = "a"
+	source := &list{wanted: []Assignment{first, second}, changed: make(chan struct{}), ended: make(map[string]error)}
+	var r *Runner
+	built := 0
+	r = New(Config{
+		Source: source,
+		Alloc: allocrunner.Config{
+			Drivers: awaitedDrivers{}, AllocDirRoot: t.TempDir(), Logs: noLogs{},
+			Services: new(servicestest.Registry), Logger: hclog.NewNullLogger(),
+		},
+		Node: func() taskenv.Node {
+			built++
+			if !r.mu.TryLock() {
+				t.Error("the lock is held while a runner is built")
+				return taskenv.Node{}
+			}
+			r.mu.Unlock()
+			if isClosed(r.over("a")) || isClosed(r.over("b")) {
+				t.Error("an allocation that is being built counts as ended")
+			}
+			if built == 2 {
+				r.Kill()
+			}
+			return taskenv.Node{}
+		},
+		GC:     GC{DiskUsage: 101, InodeUsage: 101},
+		Logger: hclog.NewNullLogger(),
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { r.Run(ctx) })
+	defer running.Wait()
+	defer cancel()
+	for _, id := range []string{"a", "b"} {
+		eventually(t, id+" is killed", func() bool { _, yes := source.hasEnded(id); return yes })
+	}
+	if built != 2 {
+		t.Errorf("%d runners built", built)
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }

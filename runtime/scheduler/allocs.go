@@ -35,17 +35,22 @@ type Report struct {
 func (s *Scheduler) Report(ctx context.Context, reports ...Report) (index uint64, err error) {
 	return s.update(ctx, func(c *change) error {
 		c.Operation(opAllocReport)
+		changed := false
 		for _, r := range reports {
-			c.report(r)
+			changed = c.report(r) || changed
+		}
+		if changed {
+			c.AnnounceNode() // its allocations are others
 		}
 		return nil
 	})
 }
 
-func (c *change) report(r Report) {
+// report reports whether the report changes the allocation.
+func (c *change) report(r Report) bool {
 	old := c.Alloc(r.AllocID)
 	if old == nil {
-		return
+		return false
 	}
 	a := *old
 	// A terminal state never goes back, whatever arrives late.
@@ -60,7 +65,7 @@ func (c *change) report(r Report) {
 	}
 	c.reportHealth(&a, r)
 	if !r.Ended && reflect.DeepEqual(&a, old) {
-		return // a new agent says what the one before it has said
+		return false // a new agent says what the one before it has said
 	}
 	a.ModifyTime = c.now.UnixNano()
 	c.wroteAllocs = true
@@ -74,6 +79,7 @@ func (c *change) report(r Report) {
 		c.room.Put(&a)
 	}
 	c.touch(JobKey{a.Namespace, a.JobID})
+	return true
 }
 
 // reportHealth notes the health of an allocation. One that is through without
@@ -97,7 +103,7 @@ func (c *change) reportHealth(a *api.Allocation, r Report) {
 	if status != nil {
 		next = *status
 	}
-	if at.IsZero() {
+	if at.IsZero() || at.After(c.now) {
 		at = c.now
 	}
 	next.Healthy, next.Timestamp, next.ModifyIndex = healthy, at, c.Index()

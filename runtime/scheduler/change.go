@@ -29,6 +29,7 @@ type change struct {
 	now  time.Time
 	node Node
 	room *Room
+	op   string // the current operation
 
 	wroteAllocs bool
 	freed       bool     // there may be room for what is blocked
@@ -41,9 +42,14 @@ type change struct {
 func (s *Scheduler) update(ctx context.Context, edit func(*change) error) (uint64, error) {
 	var c *change
 	index, err := s.store.Update(ctx, func(tx Tx) error {
-		c = &change{Tx: tx, s: s, now: s.host.Now()}
+		clock := s.clock.read(s.host)
+		c = &change{Tx: tx, s: s, now: clock.now}
 		c.Operation(opEvaluation)
 		c.takeRoom()
+		if clock.adjust {
+			c.adjust(clock)
+			c.Operation(opEvaluation)
+		}
 		if err := edit(c); err != nil {
 			return err
 		}
@@ -65,6 +71,12 @@ func (s *Scheduler) update(ctx context.Context, edit func(*change) error) (uint6
 		tick(s.retry)
 	}
 	return index, nil
+}
+
+// Operation implements Tx.
+func (c *change) Operation(name string) {
+	c.op = name
+	c.Tx.Operation(name)
 }
 
 // takeRoom takes what is known about the room, or reads it from the state.
@@ -158,7 +170,7 @@ func (c *change) newEval(job *api.Job, trigger string) *api.Evaluation {
 
 // evaluate plans for the job of an evaluation, and stores all that follows.
 func (c *change) evaluate(eval *api.Evaluation) {
-	c.apply(c.plan(eval))
+	c.apply(eval, c.plan(eval))
 }
 
 // evaluateQuietly leaves no trace if there is nothing to do.
@@ -166,7 +178,7 @@ func (c *change) evaluateQuietly(eval *api.Evaluation) {
 	out := c.plan(eval)
 	if len(out.Place)+len(out.Update)+len(out.Deployments) > 0 ||
 		len(out.Eval.FailedTGAllocs) > 0 && !c.isBlocked(JobKey{eval.Namespace, eval.JobID}) {
-		c.apply(out)
+		c.apply(eval, out)
 	}
 }
 
@@ -200,8 +212,26 @@ func LatestDeployment(state State, key JobKey) *api.Deployment {
 	})
 }
 
-func (c *change) apply(out Changes) {
-	c.Operation(opPlan)
+// evalOperations are the operations that may create an evaluation; others leave that
+// to an operation of its own.
+var evalOperations = map[string]bool{opJobRegistered: true, opJobDeregistered: true, opAllocStop: true}
+
+// apply stores what was planned for an evaluation. One change here is what Nomad does
+// in three: the evaluation is created, the plan is applied, the evaluation is
+// completed. Its events are those of the three.
+func (c *change) apply(eval *api.Evaluation, out Changes) {
+	pending := *eval
+	pending.ModifyIndex = c.Index()
+	if c.Eval(eval.ID) == nil {
+		if !evalOperations[c.op] {
+			c.Operation(opEvaluation)
+		}
+		c.AnnounceEval(&pending)
+	}
+	planned := len(out.Deployments)+len(out.Update)+len(out.Place) > 0
+	if planned {
+		c.Operation(opPlan)
+	}
 	for _, d := range out.Deployments {
 		c.PutDeployment(d)
 		c.watchDeployment(d)
@@ -212,12 +242,19 @@ func (c *change) apply(out Changes) {
 	for _, a := range out.Place {
 		c.putAlloc(a)
 	}
+	if planned {
+		c.AnnounceEval(&pending)
+	}
+	c.Operation(opEvaluation)
 	for _, e := range out.Evals {
 		c.putEval(e)
 	}
 	if old := c.Eval(out.Eval.ID); old == nil || !sameEval(old, out.Eval) {
 		out.Eval.SnapshotIndex = c.Index()
 		c.putEval(out.Eval)
+	}
+	if planned {
+		c.Operation(opPlan) // the status of the job follows from the allocations
 	}
 	c.touch(JobKey{out.Eval.Namespace, out.Eval.JobID})
 }

@@ -129,11 +129,23 @@ func (c *change) putNode(n *api.Node) {
 	c.noteDrain(n)
 }
 
-// noteDrain sees to it that a drain comes to its end in time.
+// drainNotice is the time between the request for a drain and the first stop. A client
+// that watches the drain lists the allocations after the answer to its request, and
+// reports only what changes from then on: without the notice it would report nothing of
+// allocations that stop quickly. Nomad collects the changes of a drain for a second.
+const drainNotice = 200 * time.Millisecond
+
+// noteDrain makes Run look at a drain when it begins to stop allocations, and when its
+// deadline has come.
 func (c *change) noteDrain(n *api.Node) {
 	var at time.Time
 	if n != nil && n.DrainStrategy != nil {
-		at = n.DrainStrategy.ForceDeadline
+		for _, next := range []time.Time{n.DrainStrategy.StartedAt.Add(drainNotice), n.DrainStrategy.ForceDeadline} {
+			if next.After(c.now) {
+				at = next
+				break
+			}
+		}
 	}
 	c.later(func() { c.s.drains.set(theDrain, at) })
 }
@@ -145,6 +157,10 @@ func (c *change) drain() (evalIDs []string) {
 		return nil
 	}
 	n := c.Node()
+	if c.now.Before(n.DrainStrategy.StartedAt.Add(drainNotice)) {
+		c.noteDrain(n)
+		return nil
+	}
 	next, done := nextToMove(n.DrainStrategy, c.Allocs(), c.Ended, c.now)
 	if done {
 		ended := *n
@@ -235,7 +251,5 @@ func inParallel(a *api.Allocation) int {
 	return 1
 }
 
-// drainDue forgets the time that has come: drain does with each change what is due.
-func (c *change) drainDue(key string) {
-	c.later(func() { c.s.drains.set(key, noTime) })
-}
+// drainDue notes the next time: drain does with each change what is due.
+func (c *change) drainDue(string) { c.noteDrain(c.Node()) }

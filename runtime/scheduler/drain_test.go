@@ -109,8 +109,13 @@ func TestDrain(t *testing.T) {
 				out := b.drain(c.request)
 				n := b.store.View().Node()
 				if n.DrainStrategy == nil || !n.Drain || n.SchedulingEligibility != api.NodeSchedulingIneligible || n.LastDrain.Status != api.DrainStatusDraining ||
-					n.LastDrain.Meta["why"] != "test" || out.NodeModifyIndex != out.Index || len(out.EvalIDs) == 0 {
+					n.LastDrain.Meta["why"] != "test" || out.NodeModifyIndex != out.Index {
 					t.Fatalf("node %+v, outcome %+v", n, out)
+				}
+				for _, a := range b.allocs("web") {
+					if a.DesiredTransition.ShouldMigrate() {
+						t.Errorf("%s stops before a client can watch the drain", a.Name)
+					}
 				}
 				for _, step := range c.steps {
 					b.after(step.after)

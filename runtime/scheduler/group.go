@@ -179,7 +179,11 @@ func (g *group) rescheduleTime(a *api.Allocation) (time.Time, bool) {
 			return time.Time{}, false
 		}
 	}
-	return model.NextReschedule(policyOf(a), a.RescheduleTracker, failedAt(a))
+	at, ok := model.NextReschedule(policyOf(a), a.RescheduleTracker, failedAt(a))
+	if i := slices.IndexFunc(g.Evals, func(e *api.Evaluation) bool { return e.ID == a.FollowupEvalID && model.EvalActive(e) }); ok && i >= 0 {
+		at = g.Evals[i].WaitUntil // the clock may have been stepped since the failure
+	}
+	return at, ok
 }
 
 // policyOf returns the policy that an allocation was placed under.
@@ -190,7 +194,8 @@ func policyOf(a *api.Allocation) *api.ReschedulePolicy {
 	return nil
 }
 
-// failedAt is when the last task of an allocation ended.
+// failedAt is when the last task of an allocation ended. It was reported no later
+// than the last change of the allocation, which forgetFuture keeps out of the future.
 func failedAt(a *api.Allocation) time.Time {
 	var last time.Time
 	for _, t := range a.TaskStates {
@@ -198,8 +203,8 @@ func failedAt(a *api.Allocation) time.Time {
 			last = t.FinishedAt
 		}
 	}
-	if last.IsZero() {
-		return time.Unix(0, a.ModifyTime)
+	if modified := time.Unix(0, a.ModifyTime); last.IsZero() || a.ModifyTime != 0 && last.After(modified) {
+		return modified
 	}
 	return last
 }

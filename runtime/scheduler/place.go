@@ -42,8 +42,11 @@ type Host struct {
 	PortFree func(port int) bool
 	// Pick returns a number in [0, n): where the search for a dynamic port begins.
 	Pick func(n int) int
-	// Now is the time of creation.
+	// Now is the wall clock.
 	Now func() time.Time
+	// Uptime is a clock that only goes forward and that nobody can set. Steps of Now
+	// against it are detected. Nil means that Now is never set.
+	Uptime func() time.Duration
 }
 
 // A GroupError says why no allocation, or not every one, of a group can run here.

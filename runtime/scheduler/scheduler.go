@@ -35,6 +35,8 @@ type Scheduler struct {
 	launches  *agenda[JobKey] // periodic jobs
 	drains    *agenda[string] // of the node
 	retry     chan struct{}   // holds a tick when blocked evaluations are worth a try
+	clock     *wallClock
+	clockTick chan struct{} // holds a tick when the clock may have been stepped
 
 	mu sync.Mutex
 	// room is that of the state with roomIndex and node; nil while a change has it.
@@ -57,6 +59,8 @@ func New(c Config) *Scheduler {
 		launches:  newAgenda[JobKey](),
 		drains:    newAgenda[string](),
 		retry:     make(chan struct{}, 1),
+		clock:     newWallClock(c.Host),
+		clockTick: make(chan struct{}, 1),
 		blocked:   make(map[string]bool),
 	}
 }
@@ -75,6 +79,7 @@ func (s *Scheduler) Run(ctx context.Context) {
 	loops.Go(func() { follow(ctx, s, s.launches, "periodic launch", (*change).launchDue) })
 	loops.Go(func() { follow(ctx, s, s.drains, "drain", (*change).drainDue) })
 	loops.Go(func() { s.runCollection(ctx) })
+	loops.Go(func() { s.runClock(ctx) })
 	loops.Wait()
 }
 

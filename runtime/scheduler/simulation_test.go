@@ -54,8 +54,14 @@ type simulation struct {
 	mu      sync.Mutex
 	faults  bool
 	running map[string]*api.Allocation // started and not ended
-	seen    map[string]string          // client status that was terminal
-	canary  map[string]bool            // born as one
+	clock   *wallClock
+	host    scheduler.Host
+	begun   map[string]time.Time // deployments, by the time that passes
+	cron    []time.Time          // launches of the periodic job, by the time that passes
+	crons   map[uint64]bool      // its children, by their first index
+	late    map[string]bool      // deployments that have run out of time
+	seen    map[string]string    // client status that was terminal
+	canary  map[string]bool      // born as one
 	errs    []error
 }
 
@@ -68,10 +74,15 @@ func simulate(t *testing.T, seed uint64, out *os.File) {
 			running: make(map[string]*api.Allocation),
 			seen:    make(map[string]string),
 			canary:  make(map[string]bool),
+			clock:   newWallClock(),
+			host:    newHost(),
+			begun:   make(map[string]time.Time),
+			crons:   make(map[uint64]bool),
+			late:    make(map[string]bool),
 		}
-		host := newHost()
-		s.sched = scheduler.New(scheduler.Config{Store: s.store, Host: host, Logger: hclog.NewNullLogger()})
-		s.node = &schedtest.Node{Store: s.store, Scheduler: s.sched, Life: life, Started: s.started, Ended: s.ended}
+		s.host.Now, s.host.Uptime = s.clock.Now, s.clock.Uptime
+		s.sched = scheduler.New(scheduler.Config{Store: s.store, Host: s.host, Logger: hclog.NewNullLogger()})
+		s.node = &schedtest.Node{Store: s.store, Scheduler: s.sched, Life: life, Now: s.clock.Now, Started: s.started, Ended: s.ended}
 		var transcript *schedtest.Transcript
 		if out != nil {
 			transcript = schedtest.NewTranscript(s.store)
@@ -91,6 +102,9 @@ func simulate(t *testing.T, seed uint64, out *os.File) {
 		generation, end := context.WithCancel(ctx)
 		var scheduling sync.WaitGroup
 		scheduling.Go(func() { s.sched.Run(generation) })
+		if _, err := s.sched.Register(ctx, cronJob(), scheduler.RegisterOptions{}); err != nil {
+			t.Error(err)
+		}
 		s.mu.Lock()
 		s.faults = true
 		s.mu.Unlock()
@@ -101,7 +115,15 @@ func simulate(t *testing.T, seed uint64, out *os.File) {
 				// The loops are started anew, by a scheduler that knows nothing.
 				end()
 				scheduling.Wait()
-				s.sched = scheduler.New(scheduler.Config{Store: s.store, Host: host, Logger: hclog.NewNullLogger()})
+				if s.rand.IntN(2) == 0 {
+					s.stepClock(transcript)
+				}
+				s.mu.Lock()
+				for id := range s.begun {
+					s.late[id] = true // its deadline may have passed in a step that this scheduler does not see
+				}
+				s.mu.Unlock()
+				s.sched = scheduler.New(scheduler.Config{Store: s.store, Host: s.host, Logger: hclog.NewNullLogger()})
 				s.node.Use(s.sched)
 				generation, end = context.WithCancel(ctx)
 				scheduling.Go(func() { s.sched.Run(generation) })
@@ -110,7 +132,13 @@ func simulate(t *testing.T, seed uint64, out *os.File) {
 		s.mu.Lock()
 		s.faults = false
 		s.mu.Unlock()
+		rest := time.Now()
 		time.Sleep(3 * time.Hour)
+		s.launchedSince(rest)
+		if _, err := s.sched.Deregister(ctx, scheduler.JobKey{Namespace: "default", ID: "cron"}, scheduler.DeregisterOptions{}); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute)
 		synctest.Wait()
 		s.quiet()
 		s.fixed(ctx)
@@ -212,6 +240,13 @@ func (s *simulation) ended(a *api.Allocation) {
 
 // step is one thing that somebody does.
 func (s *simulation) step(ctx context.Context, transcript *schedtest.Transcript) {
+	if s.rand.IntN(8) == 0 {
+		s.stepClock(transcript)
+		if s.rand.IntN(3) > 0 {
+			s.sched.ClockStepped()
+		}
+		return
+	}
 	id := "job" + strconv.Itoa(s.rand.IntN(3))
 	key := scheduler.JobKey{Namespace: "default", ID: id}
 	var what string
@@ -246,6 +281,49 @@ func (s *simulation) step(ctx context.Context, transcript *schedtest.Transcript)
 	var refused *scheduler.RequestError
 	if err != nil && !errors.As(err, &refused) && !errors.Is(err, schedtest.ErrFault) {
 		s.fail("%s %s: %v", what, id, err)
+	}
+}
+
+// stepClock sets the clock forward or back, or suspends the machine.
+func (s *simulation) stepClock(transcript *schedtest.Transcript) {
+	by := []time.Duration{2 * time.Second, 45 * time.Second, 10 * time.Minute, 3 * time.Hour, 365 * 24 * time.Hour}[s.rand.IntN(5)]
+	if s.rand.IntN(2) == 0 {
+		by = -by
+	}
+	s.clock.Step(by)
+	if transcript != nil {
+		transcript.Say("the clock is set by %s", by)
+	}
+}
+
+const cronPeriod = 10 * time.Minute
+
+// cronJob is a periodic job that asks for little.
+func cronJob() *api.Job {
+	task := &api.Task{Name: "t", Driver: "mock", Env: map[string]string{"run": "1"}, Resources: &api.Resources{MemoryMB: new(10)}}
+	return &api.Job{
+		ID: new("cron"), Type: new(api.JobTypeBatch),
+		Periodic:   &api.PeriodicConfig{Enabled: new(true), Spec: new("*/10 * * * *")},
+		TaskGroups: []*api.TaskGroup{{Name: new("g"), Count: new(1), Tasks: []*api.Task{task}}},
+	}
+}
+
+// launchedSince checks that the periodic job was launched in each period.
+func (s *simulation) launchedSince(start time.Time) {
+	s.mu.Lock()
+	last, n := start, 0
+	longest := time.Duration(0)
+	for _, at := range append(slices.Clone(s.cron), time.Now()) {
+		if at.After(start) {
+			longest = max(longest, at.Sub(last))
+			last = at
+			n++
+		}
+	}
+	s.mu.Unlock()
+	// A step that nothing has reported is noticed within a minute.
+	if longest > cronPeriod+time.Minute {
+		s.fail("%s without a launch of the periodic job, of %d launches", longest, n-1)
 	}
 }
 
@@ -354,7 +432,11 @@ func (s *simulation) check(state scheduler.State) {
 			s.fail("two of %s are wanted", a.Name)
 		}
 	}
+	s.checkTimes(state)
 	for job := range state.Jobs() {
+		if job.Periodic != nil {
+			continue // it has no allocations of its own
+		}
 		limit := *job.TaskGroups[0].Count
 		if *job.Stop {
 			limit = 0
@@ -364,6 +446,32 @@ func (s *simulation) check(state scheduler.State) {
 		}
 		if u := job.TaskGroups[0].Update; canaries[*job.ID] > 0 && (u == nil || canaries[*job.ID] > *u.Canary) {
 			s.fail("%d canaries of job %s", canaries[*job.ID], *job.ID)
+		}
+	}
+}
+
+// checkTimes notes the launches, and checks that no deployment runs out of time
+// before its progress deadline, however the clock is set.
+func (s *simulation) checkTimes(state scheduler.State) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	for job := range state.Jobs() {
+		// A child may have the name of an earlier one, after a step back.
+		if job.ParentID != nil && *job.ParentID == "cron" && !s.crons[*job.CreateIndex] {
+			s.crons[*job.CreateIndex] = true
+			s.cron = append(s.cron, now)
+		}
+	}
+	for d := range state.Deployments() {
+		if _, known := s.begun[d.ID]; !known {
+			s.begun[d.ID] = now
+		}
+		if d.StatusDescription == model.DeploymentDeadline && !s.late[d.ID] {
+			s.late[d.ID] = true
+			if took := now.Sub(s.begun[d.ID]); took < 2*time.Minute-time.Second {
+				s.errs = append(s.errs, fmt.Errorf("deployment %s ran out of time after %s", d.ID, took))
+			}
 		}
 	}
 }
@@ -415,7 +523,7 @@ func (s *simulation) quiet() {
 		blocked := false
 		for _, e := range state.EvalsOfJob(key) {
 			blocked = blocked || e.Status == api.EvalStatusBlocked
-			if e.Status == api.EvalStatusPending && !e.WaitUntil.After(time.Now()) {
+			if e.Status == api.EvalStatusPending {
 				s.fail("evaluation %s (%s) of job %s was never processed", e.ID, e.TriggeredBy, key.ID)
 			}
 		}
@@ -428,7 +536,7 @@ func (s *simulation) quiet() {
 		}
 		// A system allocation that has ended is replaced by the next evaluation, too.
 		ends := *job.Type == api.JobTypeSystem && job.TaskGroups[0].Tasks[0].Env["run"] != ""
-		if count := *job.TaskGroups[0].Count; !ends && !*job.Stop && !blocked && !held && live+failed+done < count {
+		if count := *job.TaskGroups[0].Count; job.Periodic == nil && !ends && !*job.Stop && !blocked && !held && live+failed+done < count {
 			s.fail("job %s has %d of %d, %d failed, %d done", key.ID, live, count, failed, done)
 		}
 		if want := model.JobStatus(job, state.AllocsOfJob(key), state.EvalsOfJob(key), state.DeploymentsOfJob(key)); *job.Status != want && len(state.EvalsOfJob(key)) > 0 {
@@ -442,12 +550,17 @@ func (s *simulation) quiet() {
 func (s *simulation) fixed(ctx context.Context) {
 	state := s.store.View()
 	for job := range state.Jobs() {
-		if *job.Type == api.JobTypeSystem {
+		if *job.Type == api.JobTypeSystem || job.Periodic != nil {
 			continue // each evaluation replaces what has ended
 		}
 		key := scheduler.KeyOf(job)
 		if _, err := s.sched.Evaluate(ctx, key, false); err != nil {
 			s.fail("evaluate %s: %v", key.ID, err)
+		}
+		for _, e := range s.store.View().EvalsOfJob(key) {
+			if e.Status == api.EvalStatusPending {
+				s.fail("another look at job %s waits until %s", key.ID, e.WaitUntil)
+			}
 		}
 		if before, after := len(state.AllocsOfJob(key)), len(s.store.View().AllocsOfJob(key)); before != after {
 			s.fail("another look at job %s places %d", key.ID, after-before)

@@ -63,6 +63,10 @@ type Tx interface {
 	Index() uint64
 	// Operation names what is written from now on for those who follow events.
 	Operation(name string)
+	// AnnounceEval adds an event about an evaluation as it is given, and AnnounceNode
+	// one about this node. Neither changes the state.
+	AnnounceEval(*api.Evaluation)
+	AnnounceNode()
 
 	// PutJob makes job the current version of its job. A version that is there
 	// already is replaced.

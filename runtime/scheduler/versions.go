@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"reflect"
+	"slices"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -39,6 +40,7 @@ func (c *change) putVersion(job, old *api.Job, submission *api.JobSubmission) *a
 	next.ModifyIndex, next.JobModifyIndex = new(c.Index()), new(c.Index())
 	next.SubmitTime = new(c.now.UnixNano())
 	next.Stable, next.Status, next.VersionTag = new(false), &status, nil
+	c.indexPolicies(&next, old)
 	if deref(next.Stop) {
 		c.Operation(opJobDeregistered)
 	} else {
@@ -203,4 +205,27 @@ func (c *change) putTag(version *api.Job, tag *api.JobVersionTag) {
 	copied := *version
 	copied.VersionTag = tag
 	c.PutJobVersion(&copied)
+}
+
+// indexPolicies sets the indexes of the scaling policies of a new version. One that is
+// the same as before keeps its index.
+func (c *change) indexPolicies(job, old *api.Job) {
+	job.TaskGroups = slices.Clone(job.TaskGroups)
+	for i, g := range job.TaskGroups {
+		if g.Scaling == nil {
+			continue
+		}
+		group, policy := *g, *g.Scaling
+		policy.CreateIndex, policy.ModifyIndex = c.Index(), c.Index()
+		if old != nil {
+			if before := model.Group(old, *g.Name); before != nil && before.Scaling != nil && before.Scaling.ModifyIndex != 0 {
+				policy.CreateIndex = before.Scaling.CreateIndex
+				if model.SamePolicy(before.Scaling, g.Scaling) {
+					policy = *before.Scaling
+				}
+			}
+		}
+		group.Scaling = &policy
+		job.TaskGroups[i] = &group
+	}
 }

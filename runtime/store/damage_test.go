@@ -810,3 +810,114 @@ func FuzzScan(f *testing.F) {
 		}
 	})
 }
+
+// A local record that does not decode when it is read goes into the quarantine and
+// is reported, whatever its reader does with the error.
+func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
+	t.Parallel()
+	const alloc = "alloc-1"
+	for _, tc := range []struct {
+		table    Table
+		key      string
+		read     func(Reader) (bool, error)
+		complete bool // it decodes, and is refused by CheckRecord
+	}{
+		{taskLocals, alloc + "\x00web", func(r Reader) (bool, error) { _, ok, err := r.TaskLocal(alloc, "web"); return ok, err }, false},
+		{taskStates, alloc + "\x00web", func(r Reader) (bool, error) { s, err := r.TaskState(alloc, "web"); return s != nil, err }, false},
+		{allocLocals, alloc, func(r Reader) (bool, error) { c, err := r.CheckResults(alloc); return c != nil, err }, false},
+		{agentFacts, "hook_debt/x", func(r Reader) (bool, error) { return r.Fact("hook_debt/x", new(api.Job)) }, false},
+		{agentFacts, "plugin/x", func(r Reader) (bool, error) { return r.Fact("plugin/x", new(checkedFact)) }, true},
+	} {
+		t.Run(string(tc.table)+" "+readable(tc.key), func(t *testing.T) {
+			t.Parallel()
+			s := open(t, temp(t))
+			content := any("a string")
+			if tc.complete {
+				content = map[string]string{"Other": "x"}
+			}
+			update(t, s, func(tx *Txn) {
+				tx.PutNode(&api.Node{ID: "node"})
+				tx.PutFact("sound", "x")
+				payload, err := encode(content)
+				if err != nil {
+					t.Error(err)
+				}
+				tx.putRecord(tc.table, tc.key, payload)
+			})
+			s = reopen(t, s)
+			if d := s.Damage(); len(d) > 0 {
+				t.Fatalf("damage before it is read: %v", d)
+			}
+			for range 2 { // the second finds the same, and reports nothing more
+				if ok, err := tc.read(s.Snapshot().Reader); ok || err == nil {
+					t.Fatalf("read %t, %v", ok, err)
+				}
+			}
+			update(t, s, func(tx *Txn) { // comes after what the reads have enqueued
+				if ok, err := tc.read(tx.Reader); ok || err != nil {
+					t.Errorf("read %t, %v after the quarantine", ok, err)
+				}
+			})
+			d := s.Damage()
+			if len(d) != 1 || d[0].Table != tc.table || d[0].Key != readable(tc.key) || d[0].Kept != "quarantine" {
+				t.Errorf("damage %+v", d)
+			}
+			events := s.Snapshot().Node(nil, "node").Events
+			if len(events) != 1 || !strings.Contains(events[0].Message, d[0].What()) {
+				t.Errorf("events of the node: %+v", events)
+			}
+			s = reopen(t, s)
+			if d := s.Damage(); len(d) > 0 {
+				t.Errorf("damage at the second open: %v", d)
+			}
+			var sound string
+			if ok, err := s.Snapshot().Fact("sound", &sound); !ok || err != nil {
+				t.Errorf("another record: %t, %v", ok, err)
+			}
+			s.Close()
+			contents, err := Inspect(s.file.path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(contents.Quarantine) != 1 || contents.Quarantine[0].Table != tc.table || contents.Quarantine[0].Cause != d[0].Cause {
+				t.Fatalf("quarantine %+v", contents.Quarantine)
+			}
+			r, err := unseal(string(tc.table), tc.key, contents.Quarantine[0].Value)
+			want, _ := encode(content)
+			if err != nil || !bytes.Equal(r.payload, want) {
+				t.Errorf("bytes of the record are not kept: %v, %v", r, err)
+			}
+		})
+	}
+}
+
+type checkedFact struct{ Name string }
+
+func (f checkedFact) CheckRecord() error {
+	if f.Name == "" {
+		return errors.New("no name")
+	}
+	return nil
+}
+
+// A quarantined record that is written again before it is moved stays.
+func TestRewrittenRecordIsNotQuarantined(t *testing.T) {
+	t.Parallel()
+	s := open(t, temp(t))
+	update(t, s, func(tx *Txn) { tx.PutFact("x", "a string") })
+	update(t, s, func(tx *Txn) {
+		if _, err := tx.Fact("x", new(checkedFact)); err == nil {
+			t.Error("it reads")
+		}
+		tx.PutFact("x", checkedFact{"new"})
+	})
+	update(t, s, func(tx *Txn) {
+		var f checkedFact
+		if ok, err := tx.Fact("x", &f); !ok || err != nil || f.Name != "new" {
+			t.Errorf("%v, %t, %v", f, ok, err)
+		}
+	})
+	if d := s.Damage(); len(d) > 0 {
+		t.Errorf("damage %v", d)
+	}
+}

@@ -64,7 +64,8 @@ func (d Damage) nodeEvent() *api.NodeEvent {
 	}
 }
 
-// keptNodeEvents is how many damages become events of the node. All are logged.
+// keptNodeEvents is how many damages of each open and of the time since become
+// events of the node. All are logged.
 const keptNodeEvents = 8
 
 // quarantined is a record of the quarantine.

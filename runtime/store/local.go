@@ -257,7 +257,8 @@ func (tx *Txn) PutFact(name string, value any) {
 func (tx *Txn) DeleteFact(name string) { tx.delete(agentFacts, name) }
 
 // Fact reads a fact into value, a pointer to a zero value. It returns false if
-// there is none.
+// there is none. If value has a method CheckRecord() error, a record for which that
+// fails counts as unreadable.
 func (r Reader) Fact(name string, value any) (bool, error) {
 	return r.local(agentFacts, name, value)
 }
@@ -281,7 +282,12 @@ func (r Reader) local(t Table, key string, v any) (bool, error) {
 	if record == nil {
 		return false, nil
 	}
-	if err := decode(record.payload, v); err != nil {
+	err := decode(record.payload, v)
+	if c, ok := v.(checker); ok && err == nil {
+		err = c.CheckRecord()
+	}
+	if err != nil {
+		r.unreadable(t, record, err)
 		return false, fmt.Errorf("read %s %q: %w", t, readable(key), err)
 	}
 	return true, nil

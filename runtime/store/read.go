@@ -26,7 +26,8 @@ const AnyNamespace = "*"
 // nobody may change it. What is missing is nil. Lists are in the order of their
 // keys, unless the method says otherwise.
 type Reader struct {
-	begin func() *memdb.Txn
+	begin      func() *memdb.Txn
+	unreadable func(Table, *localRecord, error) // moves a record into the quarantine; does not block
 }
 
 // Snapshot is the state at one index, for ever. Its methods may be called
@@ -42,7 +43,7 @@ func (s *Snapshot) Index() uint64 { return s.index }
 // Snapshot returns the present state.
 func (s *Store) Snapshot() *Snapshot {
 	db := s.mem.Snapshot()
-	r := Reader{begin: func() *memdb.Txn { return db.Txn(false) }}
+	r := Reader{begin: func() *memdb.Txn { return db.Txn(false) }, unreadable: s.quarantineRecord}
 	return &Snapshot{Reader: r, index: r.TableIndex(nil, everything)}
 }
 

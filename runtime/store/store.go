@@ -37,7 +37,6 @@ type Config struct {
 type Store struct {
 	logger hclog.Logger
 	feed   *feed
-	damage []Damage
 	mem    *memdb.MemDB  // what is on the disk
 	done   chan struct{} // closed by the writer when it has ended
 
@@ -46,6 +45,7 @@ type Store struct {
 
 	mu       sync.Mutex
 	requests []*request
+	damage   []Damage
 	closed   bool
 	wake     chan struct{} // holds one request to look at the two above
 
@@ -107,8 +107,13 @@ func (s *Store) Fault() error {
 	return nil
 }
 
-// Damage returns what could not be read when the store was opened.
-func (s *Store) Damage() []Damage { return s.damage }
+// Damage returns what could not be read when the store was opened, and the records
+// that could not be read since.
+func (s *Store) Damage() []Damage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clip(s.damage)
+}
 
 // Update makes one atomic change: all that fn has put is stored under one new
 // index, or nothing is, if fn returns an error, which Update returns as it is.
@@ -242,6 +247,7 @@ func (s *Store) commit(requests []*request) {
 	err := b.write()
 	switch {
 	case err != nil:
+		b.mem.Abort() // or the next batch waits for ever for this one to end
 		s.fault.Store(&err)
 	default:
 		b.publish()
@@ -266,6 +272,8 @@ type batch struct {
 	net      map[recordKey]*change // what becomes of each record in all
 	specs    *specBatch
 	events   [][]Event
+
+	quarantined []unreadable
 }
 
 type recordKey struct {
@@ -287,7 +295,7 @@ func (s *Store) newBatch() *batch {
 func (b *batch) run(r *request) {
 	b.requests = append(b.requests, r)
 	tx := &Txn{
-		Reader:     Reader{begin: func() *memdb.Txn { return b.mem }},
+		Reader:     Reader{begin: func() *memdb.Txn { return b.mem }, unreadable: b.store.quarantineRecord},
 		mem:        b.mem,
 		index:      b.index + 1,
 		tables:     make(map[Table]bool),
@@ -319,6 +327,7 @@ func (b *batch) run(r *request) {
 			b.net[key] = &c
 		}
 	}
+	b.quarantined = append(b.quarantined, tx.quarantined...)
 	if len(tx.events) > 0 {
 		b.events = append(b.events, tx.events)
 	}
@@ -337,7 +346,7 @@ func (tx *Txn) try(fn func(*Txn) error) (panicked any) {
 	return nil
 }
 
-// write makes the batch durable.
+// write makes the batch durable. After an error the caller aborts the batch.
 func (b *batch) write() error {
 	if len(b.net) == 0 {
 		return nil
@@ -360,6 +369,14 @@ func (b *batch) write() error {
 		ops = append(ops, o)
 	}
 	ops = append(ops, b.specs.ops(b.index)...)
+	for _, u := range b.quarantined {
+		o, err := u.op(b.index)
+		if err != nil {
+			return err
+		}
+		b.store.quarantine[o.key] = o.value // a new file needs it too
+		ops = append(ops, o)
+	}
 	if b.index != b.store.index {
 		if err := b.mem.Insert(tableIndexes, &indexRow{everything, b.index}); err != nil {
 			return err
@@ -370,11 +387,7 @@ func (b *batch) write() error {
 		}
 		ops = append(ops, o)
 	}
-	if err := b.store.file.write(ops, b.store.all(b.mem)); err != nil {
-		b.mem.Abort()
-		return err
-	}
-	return nil
+	return b.store.file.write(ops, b.store.all(b.mem))
 }
 
 // encode makes the bytes of all that a request has put.
@@ -478,5 +491,6 @@ func (b *batch) publish() {
 	s.index = b.index
 	b.specs.done()
 	b.mem.Commit()
+	s.report(b.quarantined)
 	s.feed.add(b.events)
 }

@@ -665,3 +665,39 @@ func TestStressUnderReaders(t *testing.T) {
 		t.Errorf("index %d", s.Index())
 	}
 }
+
+// An error between the requests of a batch and its file ends the transaction in
+// memory: the next update does not wait for it.
+func TestFailedBatchEndsItsTransaction(t *testing.T) {
+	s := open(t, temp(t))
+	indexes := s.mem.DBSchema().Tables[tableIndexes]
+	resume := stall(t, s)
+	first := make(chan error, 1)
+	go func() {
+		_, err := s.Update(t.Context(), func(tx *Txn) error {
+			tx.PutNamespace(&api.Namespace{Name: "a"})
+			return nil
+		})
+		first <- err
+	}()
+	waitQueued(s, 1)
+	second := make(chan struct{})
+	go func() {
+		defer close(second)
+		_, _ = s.Update(t.Context(), func(*Txn) error {
+			delete(s.mem.DBSchema().Tables, tableIndexes) // the write of the batch fails
+			return nil
+		})
+	}()
+	waitQueued(s, 2)
+	resume()
+	if err := <-first; err == nil || !strings.Contains(err.Error(), "invalid table") {
+		t.Fatalf("first update: %v", err)
+	}
+	<-second
+	s.mem.DBSchema().Tables[tableIndexes] = indexes
+	update(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "b"}) })
+	if snap := s.Snapshot(); snap.Namespace(nil, "a") != nil || snap.Namespace(nil, "b") == nil {
+		t.Error("not exactly the second change is there")
+	}
+}

@@ -30,6 +30,9 @@ const (
 	PeriodicLaunches Table = "periodic_launches"
 )
 
+// ScalingPolicies has an index, and no records: policies are parts of jobs.
+const ScalingPolicies Table = "scaling_policies"
+
 // The tables of this node's own affairs: nobody waits for them, and writing to
 // them takes no index.
 const (

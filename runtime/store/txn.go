@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
@@ -34,6 +35,8 @@ type Txn struct {
 	changes    []change
 	events     []Event
 	err        error
+
+	quarantined []unreadable
 }
 
 // change is one step of a Txn. before or after is nil if there is nothing.
@@ -52,6 +55,19 @@ func (tx *Txn) Index() uint64 { return tx.index }
 // type of the events (JobRegistered, PlanResult, AllocationUpdated …). Without it
 // each event has the usual type of its topic.
 func (tx *Txn) Operation(name string) { tx.op = name }
+
+// AnnounceEvaluation adds an event of the current operation about an evaluation as it
+// is given, without storing it.
+func (tx *Txn) AnnounceEvaluation(e *api.Evaluation) {
+	tx.addEvent(change{kind: kindOf[Evaluations], after: e})
+}
+
+// AnnounceNode adds an event of the current operation about a node that has not changed.
+func (tx *Txn) AnnounceNode(id string) {
+	if n := tx.Node(nil, id); n != nil {
+		tx.addEvent(change{kind: kindOf[Nodes], after: n})
+	}
+}
 
 // PutJob makes a job the latest version, and stores it under its Version among
 // the versions.
@@ -271,6 +287,26 @@ func (tx *Txn) changed(c change) {
 	if c.kind.event != nil {
 		tx.addEvent(c)
 	}
+	if c.kind.table == Jobs && !samePolicies(c.before, c.after) {
+		tx.tables[ScalingPolicies] = true
+	}
+}
+
+// samePolicies reports whether two versions of a job, nil for none, have the same
+// scaling policies.
+func samePolicies(before, after any) bool {
+	policies := func(job any) map[string]*api.ScalingPolicy {
+		found := make(map[string]*api.ScalingPolicy)
+		if j, _ := job.(*api.Job); j != nil {
+			for _, g := range j.TaskGroups {
+				if g.Scaling != nil {
+					found[str(g.Name)] = g.Scaling
+				}
+			}
+		}
+		return found
+	}
+	return reflect.DeepEqual(policies(before), policies(after))
 }
 
 // deletions are the types of the events about what is gone. The end of the

@@ -92,7 +92,7 @@ func (r *Runner) prestartHook(live context.Context, h hook.Hook, at hook.TaskPre
 	}
 	if !reflect.DeepEqual(before, after) {
 		r.local.setHook(h.Name(), after)
-		r.store.PutLocal(r.local, Behind) // with the id of the start, if not before
+		r.putLocal(Behind) // with the id of the start, if not before
 		r.setHookEnv(h.Name(), after.Env)
 	}
 	return err
@@ -148,15 +148,17 @@ func (r *Runner) setHookEnv(name string, env map[string]string) {
 	r.env.SetHookEnv(name, env)
 }
 
-func (r *Runner) poststart(live context.Context, p *process) {
+// poststart calls the Poststart hooks. repeated says that an earlier agent may have
+// called them for the same process.
+func (r *Runner) poststart(live context.Context, p *process, repeated bool) {
 	for _, h := range r.hooks {
 		if at, ok := h.(hook.TaskPoststart); ok && live.Err() == nil {
-			failpoint.Around(failpoint.Poststart, func() { r.poststartHook(live, h, at, p) })
+			failpoint.Around(failpoint.Poststart, func() { r.poststartHook(live, h, at, p, repeated) })
 		}
 	}
 }
 
-func (r *Runner) poststartHook(live context.Context, h hook.Hook, at hook.TaskPoststart, p *process) {
+func (r *Runner) poststartHook(live context.Context, h hook.Hook, at hook.TaskPoststart, p *process, repeated bool) {
 	r.reportHook(live, hook.Poststart, h, func(ctx context.Context) error {
 		return at.Poststart(ctx, hook.TaskPoststartRequest{
 			Alloc:   r.alloc.Alloc,
@@ -164,36 +166,49 @@ func (r *Runner) poststartHook(live context.Context, h hook.Hook, at hook.TaskPo
 			Dir:     r.dir,
 			Env:     r.env.Build().Vars(),
 			Network: p.network,
+
+			Repeated: repeated,
 		})
 	})
 }
 
-// returning is a hook in a process of its own that works on while the task runs.
-type returning interface {
+// pluginHook is a hook in a plugin process of its own.
+type pluginHook interface {
 	hook.TaskPoststart
-	Gone() <-chan struct{} // closed when that process has gone; nil if there is none
-	AwaitReturn(context.Context) error
+
+	// PluginExited returns a channel that is closed when the process has exited to
+	// which Poststart was called last, or when none could be called. It is nil if the
+	// plugin needs no Poststart.
+	PluginExited() <-chan struct{}
+
+	// WaitPlugin waits until the plugin is up.
+	WaitPlugin(context.Context) error
 }
 
-// followHooks tells hooks whose process was started again of the running task,
-// until ctx ends. Each has a goroutine in wg.
-func (r *Runner) followHooks(ctx context.Context, wg *sync.WaitGroup, p *process) {
+// repeatPoststart calls Poststart again when the plugin process of a hook was
+// replaced, until ctx ends or the process of the task has exited. Each hook has a
+// goroutine in wg.
+func (r *Runner) repeatPoststart(ctx context.Context, wg *sync.WaitGroup, p *process) {
 	for _, h := range r.hooks {
-		back, ok := h.(returning)
-		if !ok || back.Gone() == nil {
+		ph, ok := h.(pluginHook)
+		if !ok {
+			continue
+		}
+		exited := ph.PluginExited()
+		if exited == nil {
 			continue
 		}
 		wg.Go(func() {
-			for {
+			for ; exited != nil; exited = ph.PluginExited() {
 				select {
-				case <-back.Gone():
+				case <-exited:
 				case <-ctx.Done():
 					return
 				}
-				if back.AwaitReturn(ctx) != nil {
+				if ph.WaitPlugin(ctx) != nil || ctx.Err() != nil {
 					return
 				}
-				r.poststartHook(ctx, h, back, p)
+				r.poststartHook(ctx, h, ph, p, true)
 			}
 		})
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
@@ -11,7 +12,8 @@ import (
 )
 
 // dispense returns the driver of the task. It blocks while the driver's plugin
-// is being started.
+// is being started. All calls return the same value for one plugin process, and
+// another one for the next.
 type dispense func(context.Context) (driver.Driver, error)
 
 // process is one start of the task in its driver. Whoever holds one may use it
@@ -21,24 +23,41 @@ type process struct {
 	handle   *driver.Handle
 	network  *driver.NetworkOverride // nil unless the driver gave an address
 	dispense dispense
+	recovery *driverRecovery // of the driver; nil records nothing
+	away     chan struct{}   // holds a tick after the begin of an outage of the driver
+	onAway   func(error)     // called once per outage of the driver; may be nil
+	onBack   func()          // called at the end of each such outage; may be nil
+	detached bool            // no plugin process has confirmed yet that it knows the task; set before watch
 
-	exited chan struct{} // closed by the goroutine in watch, which sets result first
+	once   sync.Once
+	exited chan struct{} // closed by finish, which sets result first
 	result exit
 }
 
 // exit is how a process ended.
 type exit struct {
 	driver.ExitResult
-	// lost means that the driver has no answer: its plugin died, and the next
-	// one could not take the task over.
+	// lost means that the exit status is unknown: the driver answered that it does
+	// not have the task, or the agent ended the process without the driver.
 	lost bool
+	// destroyed means that nothing is left for the driver to destroy.
+	destroyed bool
 }
 
 func newProcess(handle *driver.Handle, network *driver.NetworkOverride, d dispense) *process {
-	return &process{handle: handle, network: network, dispense: d, exited: make(chan struct{})}
+	return &process{handle: handle, network: network, dispense: d, away: make(chan struct{}, 1), exited: make(chan struct{})}
 }
 
 func (p *process) id() string { return p.handle.Config.ID }
+
+// finish records how the process has ended. The first call counts.
+func (p *process) finish(result exit) {
+	p.once.Do(func() {
+		p.result = result
+		p.recovery.remove(p)
+		close(p.exited)
+	})
+}
 
 // call runs f on the driver. When the plugin has died, before or during f, the
 // next plugin takes the task over and f runs once more.
@@ -57,7 +76,7 @@ func (p *process) call(ctx context.Context, f func(driver.Driver) error) error {
 	switch {
 	case recoverErr == nil:
 		return f(d)
-	case unknown:
+	case unknown && !isAway(recoverErr):
 		return err
 	}
 	return recoverErr
@@ -75,34 +94,128 @@ func (p *process) recover(ctx context.Context) (driver.Driver, error) {
 	return d, nil
 }
 
-// watch blocks until the process has exited, through the death of any number of
-// plugins, or until ctx ends; only the former closes exited.
-func (p *process) watch(ctx context.Context) {
-	result := p.wait(ctx)
-	if result.Err != nil && ctx.Err() != nil {
-		return
-	}
-	p.result = result
-	close(p.exited)
+// isAway reports whether err means that no plugin process has answered. It says
+// nothing about the task, which may still run.
+func isAway(err error) bool {
+	var unavailable *driver.UnavailableError
+	return errors.As(err, &unavailable) || errors.Is(err, driver.ErrPluginDown)
 }
 
-func (p *process) wait(ctx context.Context) exit {
-	d, err := p.dispense(ctx)
-	recovered := false
-	for err == nil {
-		var result *driver.ExitResult
-		if result, err = d.WaitTask(ctx, p.id()); err == nil {
-			return exit{ExitResult: *result}
-		}
-		down := errors.Is(err, driver.ErrPluginDown)
-		unknown := errors.Is(err, driver.ErrTaskNotFound) && !recovered // by a plugin younger than the task
-		if !down && !unknown {
-			return exit{ExitResult: driver.ExitResult{Err: err}}
-		}
-		d, err = p.recover(ctx)
-		recovered = true
+// watchState is what watch knows about a process.
+type watchState int
+
+const (
+	stateStarted   watchState = iota // the plugin process has started the task, as far as is known
+	stateRecovered                   // the plugin process has confirmed RecoverTask
+	stateDetached                    // no plugin process is known to have the task
+	stateExited                      // the exit status is known, or the driver's error in its place
+	stateLost                        // the driver does not have the task: exit status unknown
+)
+
+// answer is the outcome of one call of watch: RecoverTask in stateDetached,
+// WaitTask in the states before it.
+type answer int
+
+const (
+	answerDone     answer = iota // the call succeeded
+	answerAway                   // no plugin process has answered
+	answerNotFound               // the driver does not know the task
+	answerError                  // any other error of the driver
+)
+
+// watchTable says which state follows an answer. Only an answer of a driver ends
+// the watch: the death of plugin processes never does.
+var watchTable = [...][4]watchState{
+	//         done       away      not found error
+	stateStarted:   {stateExited, stateDetached, stateDetached, stateExited},
+	stateRecovered: {stateExited, stateDetached, stateLost, stateExited},
+	stateDetached:  {stateRecovered, stateDetached, stateLost, stateLost},
+}
+
+func answerOf(err error) answer {
+	switch {
+	case err == nil:
+		return answerDone
+	case isAway(err):
+		return answerAway
+	case errors.Is(err, driver.ErrTaskNotFound):
+		return answerNotFound
 	}
-	return exit{ExitResult: driver.ExitResult{Err: err}, lost: true}
+	return answerError
+}
+
+// watch blocks until the process has exited, through the death of any number of
+// plugins and however long the driver is unavailable, or until ctx ends; only the
+// former closes exited.
+func (p *process) watch(ctx context.Context) {
+	defer p.recovery.remove(p)
+	state := stateStarted
+	if p.detached {
+		state = stateDetached
+	}
+	var outage outage
+	var d driver.Driver // that has answered last
+	for {
+		var result driver.ExitResult
+		var err error
+		d, result, err = p.step(ctx, state, d)
+		if err != nil && ctx.Err() != nil {
+			return
+		}
+		switch state = watchTable[state][answerOf(err)]; state {
+		case stateRecovered:
+			p.recovery.set(p, d)
+			if outage.reported && p.onBack != nil {
+				p.onBack()
+			}
+			outage.end()
+		case stateDetached:
+			p.recovery.set(p, nil)
+			if !outage.wait(ctx, err, p.reportAway) {
+				return
+			}
+		case stateExited:
+			if err != nil {
+				result = driver.ExitResult{Err: err}
+			}
+			p.finish(exit{ExitResult: result})
+			return
+		case stateLost:
+			p.finish(exit{ExitResult: driver.ExitResult{Err: err}, lost: true})
+			return
+		}
+	}
+}
+
+// reportAway notes the begin of an outage of the driver.
+func (p *process) reportAway(err error) {
+	select {
+	case p.away <- struct{}{}:
+	default:
+	}
+	if p.onAway != nil {
+		p.onAway(err)
+	}
+}
+
+// step makes the call that belongs to a state. A task that was recovered is awaited
+// in the plugin process that has it: the next one does not know the task.
+func (p *process) step(ctx context.Context, state watchState, d driver.Driver) (_ driver.Driver, result driver.ExitResult, err error) {
+	switch state {
+	case stateDetached:
+		d, err = p.recover(ctx)
+		return d, result, err
+	case stateStarted:
+		if d, err = p.dispense(ctx); err != nil {
+			return nil, result, err
+		}
+		p.recovery.set(p, d)
+	}
+	r, err := d.WaitTask(ctx, p.id())
+	if err == nil {
+		result = *r
+	}
+	return d, result, err
 }
 
 // destroy makes the driver forget the task, killing what may still run. A plugin
@@ -112,7 +225,13 @@ func (p *process) destroy(ctx context.Context) error {
 	err := destroyKnown(ctx, p.dispense, p.id())
 	down, unknown := errors.Is(err, driver.ErrPluginDown), errors.Is(err, driver.ErrTaskNotFound)
 	if down || unknown {
-		if _, recoverErr := p.recover(ctx); down || recoverErr == nil {
+		d, recoverErr := p.recover(ctx)
+		switch {
+		case recoverErr == nil:
+			err = d.DestroyTask(ctx, p.id(), true)
+		case isAway(recoverErr):
+			err = recoverErr
+		case down:
 			err = destroyKnown(ctx, p.dispense, p.id())
 		}
 	}
@@ -122,14 +241,8 @@ func (p *process) destroy(ctx context.Context) error {
 	return err
 }
 
-func destroy(ctx context.Context, dispense dispense, id string) error {
-	if err := destroyKnown(ctx, dispense, id); !errors.Is(err, driver.ErrTaskNotFound) {
-		return err
-	}
-	return nil
-}
-
-// destroyKnown is destroy for who must hear that the driver knows no such task.
+// destroyKnown destroys a start by its id. The error is ErrTaskNotFound if the driver
+// does not know it.
 func destroyKnown(ctx context.Context, dispense dispense, id string) error {
 	d, err := dispense(ctx)
 	if err != nil {

@@ -78,7 +78,7 @@ func TestWait(t *testing.T) {
 			[]string{"wait", "recover", "wait"}},
 		{"the next plugin does not find the task", []error{down}, []error{errGone}, 0, errGone, true,
 			[]string{"wait", "recover"}},
-		{"a plugin that forgets is not asked for ever", []error{unknown}, []error{nil}, 0, unknown, false,
+		{"a plugin that forgets is not asked for ever", []error{unknown}, []error{nil}, 0, unknown, true,
 			[]string{"wait", "recover", "wait"}},
 		{"any other error is the end of the task", []error{errGone}, nil, 0, errGone, false, []string{"wait"}},
 	} {

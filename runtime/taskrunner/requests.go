@@ -12,12 +12,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// asked is a restart that somebody asked for. It belongs to one process, so
-// that it cannot restart another.
-type asked struct {
-	failure bool // it counts as a failure of the task
-}
-
 // Kill lets the task end for good, and does not wait for it: Done does. The
 // first call decides; its event is added unless the task has finished already
 // or event is nil. Kill may come before Run.
@@ -52,6 +46,15 @@ func (r *Runner) killLocked(s *api.TaskState, event *api.TaskEvent) bool {
 		r.endLive(ErrKilled)
 	}
 	return first
+}
+
+// Purge lets the agent end a task that is being stopped without its driver, as
+// soon as kill_timeout has passed and while the driver is unavailable. The exit
+// status of such a task is unknown.
+func (r *Runner) Purge() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	closeOnce(r.purged)
 }
 
 // SkipShutdownDelay ends the shutdown delay of a kill, now or later.
@@ -105,19 +108,23 @@ func (r *Runner) killedEvent() *api.TaskEvent {
 // honours the shutdown delay. Who comes second, while another restart waits for
 // the same process, waits with it.
 func (r *Runner) Restart(ctx context.Context, event *api.TaskEvent, failure bool) error {
-	r.mu.Lock()
-	if !r.restartableLocked() {
-		r.mu.Unlock()
+	var p *process
+	first := false
+	r.requestRestart(func(s *api.TaskState) bool {
+		if !r.restartableLocked() {
+			return false
+		}
+		p, first = r.process, r.restartReq == nil
+		if first {
+			r.restartReq = &RestartRequest{Failure: failure, Reason: event.RestartReason}
+			model.AppendTaskEvent(s, event, time.Now())
+		}
+		return first
+	})
+	if p == nil {
 		return ErrNotRunning
 	}
-	p, first := r.process, r.asked == nil
 	if first {
-		r.asked = &asked{failure: failure}
-	}
-	r.mu.Unlock()
-
-	if first {
-		r.tell(event, AtOnce)
 		if err := r.stopForRestart(ctx, p); err != nil {
 			return err
 		}
@@ -163,13 +170,17 @@ func (r *Runner) ForceRestart(ctx context.Context, event *api.TaskEvent, failure
 // Rerun lets a task that has ended well, and whose allocation still lives, run
 // again. It reports false for any other task, and does not wait.
 func (r *Runner) Rerun(event *api.TaskEvent) bool {
-	r.mu.Lock()
-	dead := r.state.State == model.TaskDead && !r.state.Failed && !r.isKilled() && !isClosed(r.done)
-	first := dead && !r.askedAgain
-	r.askedAgain = r.askedAgain || dead
-	r.mu.Unlock()
+	dead, first := false, false
+	r.requestRestart(func(s *api.TaskState) bool {
+		dead = s.State == model.TaskDead && !s.Failed && !r.isKilled() && !isClosed(r.done)
+		first = dead && r.restartReq == nil
+		if first {
+			r.restartReq = &RestartRequest{Reason: event.RestartReason}
+			model.AppendTaskEvent(s, event, time.Now())
+		}
+		return first
+	})
 	if first {
-		r.tell(event, AtOnce)
 		r.again <- struct{}{} // has room: it is empty unless somebody has asked
 	}
 	return dead
@@ -269,5 +280,5 @@ func (r *Runner) takeUpdate() bool {
 func (r *Runner) clearProcess() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.process, r.asked = nil, nil
+	r.process, r.restartReq = nil, nil
 }

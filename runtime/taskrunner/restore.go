@@ -3,8 +3,6 @@ package taskrunner
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -36,15 +34,26 @@ type Past struct {
 
 // restore is the part of New for a task that is not new.
 func (r *Runner) restore(was Restored) {
-	r.local = was.Local
+	r.local, r.stored = was.Local, was.Local
+	r.env.SetDirs(r.dir, driver.FSIsolationNone) // until the driver has said more
+	if c := r.local.Capabilities; c != nil {
+		r.setCapabilities(c)
+	}
 	if !r.local.Restart.WindowStart.IsZero() {
 		r.tracker.Resume(r.local.Restart)
+	}
+	if r.local.Handle != nil && r.local.Exit == nil { // Exit has the request too
+		r.restartReq = r.local.RestartRequest
 	}
 	if was.State == nil {
 		model.AppendTaskEvent(r.state, model.EventReceived(), time.Now())
 		return
 	}
 	r.state = model.CopyTaskState(was.State)
+	if r.local.RestartRequest != nil && r.state.State == model.TaskDead && !r.state.Failed && !r.local.RunComplete {
+		r.restartReq = r.local.RestartRequest
+		r.again <- struct{}{}
+	}
 	if r.state.Failed && r.state.State != model.TaskDead {
 		// It was told why it has to go, and its end was not seen to.
 		r.quiet = true
@@ -66,102 +75,110 @@ func (r *Runner) Over() bool {
 // Begun reports whether an earlier agent has done anything for the task. It must
 // be called before Run.
 func (r *Runner) Begun() bool {
-	return len(r.local.Hooks) > 0 || r.local.StartID != "" || r.local.RunComplete || r.State().State != model.TaskPending
+	return len(r.local.Hooks) > 0 || r.local.StartID != "" || r.local.Destroy != nil || r.local.RunComplete || r.State().State != model.TaskPending
 }
 
-// Recover takes over what an earlier agent has left: the process if it still
-// runs or the driver knows how it has ended, and what may have come of a start
-// that the agent did not live to see the end of. What cannot be taken over is
-// ended, and Run starts the task again. It is called once, after Prepare and
-// before Run, for a runner with Restored; when ctx ends, everything is left as it is.
+// Recover takes over what an earlier agent has left: the process, unless its driver
+// says that it does not have it, and what may have come of a start that the agent
+// did not live to see the end of. A process whose driver is unavailable is taken over
+// without an answer: Run waits for the driver. What cannot be taken over is
+// destroyed. It is called once, before Run, for a runner with Restored; when ctx
+// ends, everything is left as it is.
+//
+// What the record says, and what follows for the task:
+//
+//	handle, driver has the task                  the process is taken over
+//	handle, driver unavailable                   the same
+//	handle, driver does not have the task        ended, exit status unknown: the restart policy decides
+//	id of a start, no handle                     the start is destroyed, the task starts
+//	running, local record lost                   all starts are destroyed; ended, exit status unknown
+//	ended, or dead, and the id of its start      the start is destroyed
+//	anything, but the machine was booted since   the task starts again
 func (r *Runner) Recover(ctx context.Context, past Past) {
 	state := r.State().State
-	switch handle := r.local.Handle; {
+	handle := r.local.Handle
+	if handle != nil && handle.Config == nil {
+		handle.Config = &driver.TaskConfig{ID: r.local.StartID, Name: r.name, AllocID: r.alloc.ID}
+	}
+	switch {
 	case r.local.RunComplete:
 		return
 	case past.Rebooted:
-		// Drivers are not asked: not all of them look twice at a number.
+		r.local.Destroy = nil // drivers are not asked: not all of them look twice at a number
 	case state == model.TaskDead || r.local.Exit != nil:
 		if r.local.StartID != "" {
-			r.sweep(ctx, past, r.local.StartID)
+			r.setPendingDestroy(PendingDestroy{ID: r.local.StartID, Handle: handle, Uncertain: handle == nil && !past.Certain})
 		}
 	case handle != nil:
-		if handle.Config == nil {
-			handle.Config = &driver.TaskConfig{ID: r.local.StartID, Name: r.name, AllocID: r.alloc.ID}
-		}
-		if r.recoverProcess(ctx, handle) {
+		err := r.recoverProcess(ctx, handle)
+		if err == nil {
 			return
 		}
-		r.sweep(ctx, Past{Certain: true}, handle.Config.ID) // it has run, and the driver says that it is gone
+		r.setPendingDestroy(PendingDestroy{ID: handle.Config.ID, Handle: handle})
+		r.recordLost(err)
 	case r.local.StartID != "":
-		r.sweep(ctx, past, r.local.StartID)
-	case state == model.TaskRunning: // a record was lost
-		r.sweep(ctx, Past{Certain: past.Searched}, r.alloc.ID+"/"+r.name+"/"+driver.AnyStart)
+		r.setPendingDestroy(PendingDestroy{ID: r.local.StartID, Uncertain: !past.Certain})
+	case state == model.TaskRunning:
+		r.setPendingDestroy(PendingDestroy{ID: r.alloc.ID + "/" + r.name + "/" + driver.AnyStart, Uncertain: !past.Searched})
+		r.recordLost(errors.New("its record was lost"))
+	}
+	if err := r.destroyPending(ctx); err != nil && r.local.Destroy.Handle == nil {
+		// The plugin process of before, if there was one, may be gone at the next try.
+		later := *r.local.Destroy
+		later.Uncertain = !past.Searched
+		r.local.Destroy = &later
 	}
 	if ctx.Err() != nil || state == model.TaskDead || r.local.Exit != nil {
 		return
 	}
 	r.local.StartID, r.local.Handle, r.local.Network = "", nil, nil
+	r.clearRestartRequest()
 	if state == model.TaskRunning {
-		r.logger.Warn("task is gone, starting it again")
-		r.transition(AtOnce, model.TaskPending, model.EventRestoreFailed())
+		r.logger.Warn("task has ended with the machine, starting it again")
+		r.transition(AtOnce, model.TaskPending, model.EventRestoreFailed("the machine was booted since; the task is started again"))
 	}
 }
 
-// recoverProcess reports whether the driver has the process.
-func (r *Runner) recoverProcess(ctx context.Context, handle *driver.Handle) bool {
-	p := newProcess(handle, r.local.Network, r.dispense)
-	_, err := p.recover(ctx)
-	if errors.Is(err, driver.ErrPluginDown) && ctx.Err() == nil {
-		_, err = p.recover(ctx)
-	}
-	if err != nil {
-		if ctx.Err() == nil {
-			r.logger.Warn("task not recovered", "task_id", p.id(), "error", err)
+// recordLost records that the process has ended, and that its exit status is unknown.
+func (r *Runner) recordLost(cause error) {
+	r.logger.Warn("task not recovered", "task_id", r.local.StartID, "error", cause)
+	r.local.Exit = &Exit{Lost: true, Error: unknownText(cause)}
+	r.record(AtOnce, func(s *api.TaskState) bool {
+		if request := r.restartReq; request != nil {
+			r.local.Exit.Asked, r.local.Exit.Failure = true, request.Failure
 		}
-		return false
+		model.AppendTaskEvent(s, model.EventRestoreFailed(unknownText(cause)), time.Now())
+		return true
+	})
+}
+
+// recoverProcess takes the process over, unless the driver answers that it does not
+// have it: that answer is the error.
+func (r *Runner) recoverProcess(ctx context.Context, handle *driver.Handle) error {
+	p := newProcess(handle, r.local.Network, r.dispense)
+	p.recovery = r.recovery
+	d, err := p.recover(ctx)
+	if errors.Is(err, driver.ErrPluginDown) && ctx.Err() == nil {
+		d, err = p.recover(ctx)
 	}
+	switch {
+	case err == nil:
+		r.logger.Debug("task recovered", "task_id", p.id())
+	case isAway(err) || ctx.Err() != nil:
+		r.logger.Warn("task not recovered yet", "task_id", p.id(), "error", err)
+		p.detached = true
+	default:
+		return err
+	}
+	p.recovery.set(p, d)
 	if p.network != nil {
 		r.env.SetDriverPorts(p.network.PortMap)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.process = p
-	if e := model.EventSinceStart(r.state, api.TaskRestartSignal); e != nil {
-		// Checks ask for restarts that count.
-		r.asked = &asked{failure: strings.HasPrefix(e.RestartReason, "healthcheck:")}
-		r.unfinished = true
-	}
-	r.logger.Debug("task recovered", "task_id", p.id())
-	return true
-}
-
-// sweep has the driver end what may run under an id. If nobody can know whether
-// something does, the task's events say so.
-func (r *Runner) sweep(ctx context.Context, past Past, id string) {
-	call, cancel := context.WithTimeout(ctx, r.deadlines.Others)
-	defer cancel()
-	err := destroyKnown(call, r.dispense, id)
-	text := ""
-	switch {
-	case err == nil, ctx.Err() != nil:
-	case !errors.Is(err, driver.ErrTaskNotFound):
-		text = fmt.Sprintf("an earlier start of the task may still run: destroy task: %v", err)
-	case !past.Certain:
-		text = "an earlier start of the task may still run: what is known of it is not enough for the driver to find it"
-	}
-	if text != "" {
-		r.logger.Error("an earlier start may still run", "task_id", id, "error", err)
-		r.EmitEvent(model.EventDriver(text, nil, time.Time{}))
-	}
-}
-
-// Abandon says on the task that nobody can look after what may run of it. It must
-// be called before Run.
-func (r *Runner) Abandon(cause error) {
-	if r.local.StartID != "" || r.local.Handle != nil {
-		r.EmitEvent(model.EventDriver(fmt.Sprintf("an earlier start of the task may still run: %v", cause), nil, time.Time{}))
-	}
+	r.unfinished = r.restartReq != nil
+	return nil
 }
 
 // Renew lets the task begin anew, as if nothing had been done for it: what it has
@@ -169,7 +186,12 @@ func (r *Runner) Abandon(cause error) {
 // It must be called between Recover and Run, for a task without a process.
 func (r *Runner) Renew() {
 	before := r.local.Hooks
-	r.local = LocalState{}
+	r.local = LocalState{Capabilities: r.local.Capabilities}
+	r.clearRestartRequest() // the new start answers it
+	select {
+	case <-r.again:
+	default:
+	}
 	for name, state := range before {
 		r.local.setHook(name, HookState{Attachment: state.Attachment, Data: state.Data})
 		r.setHookEnv(name, nil)
@@ -213,13 +235,14 @@ func (r *Runner) takeOver(live context.Context, p *process) {
 	}
 }
 
-// finishRestart does the rest of a restart that somebody had asked an earlier
-// agent for.
+// finishRestart does the rest of a restart that was requested under an earlier
+// agent.
 func (r *Runner) finishRestart(ctx context.Context, wg *sync.WaitGroup, p *process) {
 	if !r.unfinished {
 		return
 	}
 	r.unfinished = false
+	r.logger.Info("finishing the restart that was requested under an earlier agent", "task_id", p.id(), "reason", r.local.RestartRequest.Reason)
 	wg.Go(func() {
 		if err := r.stopForRestart(ctx, p); err != nil && ctx.Err() == nil {
 			r.logger.Error("restart of a recovered task", "task_id", p.id(), "error", err)

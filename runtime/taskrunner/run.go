@@ -3,6 +3,7 @@ package taskrunner
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -37,8 +38,13 @@ func (r *Runner) Run(ctx context.Context) {
 		}
 		if ctx.Err() == nil {
 			r.transition(Behind, model.TaskDead, nil)
-			again = r.awaitRevival(live)
+			r.whileDestroying(live, func() { again = r.isRevived(live) })
+			again = again && r.decideRevival()
 		}
+	}
+	if r.local.Destroy != nil {
+		close(r.destroying)
+		r.finishDestroy(grace)
 	}
 	if ctx.Err() != nil {
 		r.shutdownHooks(ctx)
@@ -51,7 +57,7 @@ func (r *Runner) Run(ctx context.Context) {
 func (r *Runner) complete(ctx context.Context) {
 	if !r.local.RunComplete {
 		r.local.RunComplete = true
-		r.store.PutLocal(r.local, Behind)
+		r.putLocal(Behind)
 	}
 	failpoint.Around(failpoint.StopHooks, func() { r.stopHooks(ctx) })
 }
@@ -87,8 +93,12 @@ func (r *Runner) runToDeath(live, grace context.Context) {
 	next, ok := r.resume(grace)
 	for ok && next.Action == restart.Restart {
 		// A process that was taken over runs already, whatever the gate.
-		if r.currentProcess() == nil && !r.awaitStart(live, next.Delay) {
-			return
+		if r.currentProcess() == nil {
+			started := false
+			r.whileDestroying(live, func() { started = r.awaitStart(live, next.Delay) })
+			if !started {
+				return
+			}
 		}
 		outcome, ended := r.runOnce(live, grace)
 		if !ended {
@@ -116,9 +126,13 @@ func (r *Runner) awaitStart(live context.Context, delay time.Duration) bool {
 // started, or the agent shuts down.
 func (r *Runner) runOnce(live, grace context.Context) (restart.Outcome, bool) {
 	p := r.currentProcess()
-	if p != nil {
+	recovered := p != nil
+	if recovered {
 		r.takeOver(live, p)
 	} else {
+		if err := r.prepareStart(live); err != nil {
+			return startError(err), live.Err() == nil
+		}
 		if err := r.prestart(live, false); err != nil {
 			return startError(err), live.Err() == nil
 		}
@@ -132,16 +146,25 @@ func (r *Runner) runOnce(live, grace context.Context) (restart.Outcome, bool) {
 	defer watch.Wait()
 	watched, stopWatch := context.WithCancel(context.WithoutCancel(live))
 	defer stopWatch()
+	p.onAway = func(err error) { r.EmitEvent(model.EventDriverUnavailable(err.Error())) }
+	p.onBack = func() {
+		r.EmitEvent(model.EventDriver("driver available again, the task was recovered", nil, time.Time{}))
+	}
 	watch.Go(func() { p.watch(watched) })
 
 	r.finishRestart(watched, &watch, p)
-	r.poststart(live, p)
-	r.followHooks(watched, &watch, p)
+	r.poststart(live, p, recovered)
+	// No Poststart follows the hooks of a kill or of the exit.
+	var repeating sync.WaitGroup
+	running, stopRepeating := context.WithCancel(live)
+	r.repeatPoststart(running, &repeating, p)
 	failpoint.Reach(failpoint.Running, failpoint.Before)
 	select {
 	case <-p.exited:
 	case <-live.Done():
 	}
+	stopRepeating()
+	repeating.Wait()
 	if r.isKilled() {
 		r.kill(grace, p)
 	}
@@ -168,8 +191,9 @@ func (r *Runner) ended(live, grace context.Context, p *process) (restart.Outcome
 	case <-p.exited:
 		result = p.result
 	default:
-		result.lost = true // it was killed in a hurry, and nobody knows
+		result.lost = true // KillNow has given up
 	}
+	r.noteExit(!result.lost && result.Err == nil)
 	r.local.Exit = &Exit{
 		Lost: result.lost, Success: !result.lost && result.Successful(),
 		Code: result.ExitCode, Signal: result.Signal, OOMKilled: result.OOMKilled,
@@ -177,25 +201,26 @@ func (r *Runner) ended(live, grace context.Context, p *process) (restart.Outcome
 	if result.Err != nil {
 		r.local.Exit.Error = result.Err.Error()
 	} else if result.lost {
-		r.local.Exit.Error = "nobody knows how it ended"
+		r.local.Exit.Error = exitUnknown
 	}
 	failpoint.Around(failpoint.ExitObserved, func() {
 		r.record(AtOnce, func(s *api.TaskState) bool {
-			if asked := r.asked; asked != nil {
-				r.local.Exit.Asked, r.local.Exit.Failure = true, asked.failure
+			if request := r.restartReq; request != nil {
+				r.local.Exit.Asked, r.local.Exit.Failure = true, request.Failure
 			}
-			if !result.lost {
-				model.AppendTaskEvent(s, terminated(result.ExitResult), time.Now())
+			event := terminated(result.ExitResult)
+			if result.lost {
+				event = model.EventDriver(unknownText(result.Err), nil, time.Time{})
 			}
-			return !result.lost
+			model.AppendTaskEvent(s, event, time.Now())
+			return true
 		})
 	})
 	// live may be over; the driver must forget the task all the same.
-	failpoint.Around(failpoint.DestroyTask, func() {
-		if err := r.destroy(context.WithoutCancel(live), p); err != nil {
-			r.logger.Warn("driver did not forget the task", "task_id", p.id(), "error", err)
-		}
-	})
+	if !result.destroyed {
+		r.setPendingDestroy(PendingDestroy{ID: p.id(), Handle: storedHandle(p.handle)})
+		failpoint.Around(failpoint.DestroyTask, func() { _ = r.destroyPending(context.WithoutCancel(live)) }) // an event already
+	}
 	r.clearProcess()
 	told := r.exitedHooks(grace)
 	return r.local.Exit.outcome(), told
@@ -244,10 +269,10 @@ func (r *Runner) decide(outcome restart.Outcome) restart.Decision {
 	return decision
 }
 
-// awaitRevival waits, with a task that is dead, until somebody wants all tasks
-// to run again, or until the allocation has no more use for it. A poststop task
-// runs once.
-func (r *Runner) awaitRevival(live context.Context) bool {
+// isRevived waits, with a task that is dead, until a restart of all tasks is
+// requested, or until the allocation no longer needs it, and reports whether a
+// restart was requested. A poststop task runs once.
+func (r *Runner) isRevived(live context.Context) bool {
 	if r.Task().Stage() == lifecycle.PoststopTask {
 		return false
 	}
@@ -255,12 +280,24 @@ func (r *Runner) awaitRevival(live context.Context) bool {
 	case <-r.again:
 	case <-live.Done():
 	}
-	if live.Err() != nil {
-		return false
-	}
+	return live.Err() == nil
+}
+
+// decideRevival lets a dead task run again.
+func (r *Runner) decideRevival() bool {
 	r.revive()
-	defer r.answered()
+	defer r.clearRestartRequest()
 	return r.decide(restart.Outcome{Requested: true}).Action == restart.Restart
+}
+
+// exitUnknown is the text for an end of which no process has the exit status.
+const exitUnknown = "exit status unknown"
+
+func unknownText(err error) string {
+	if err == nil {
+		return exitUnknown
+	}
+	return fmt.Sprintf("%s: %v", exitUnknown, err)
 }
 
 func startError(err error) restart.Outcome {

@@ -32,10 +32,11 @@ func (r *Runner) start(live, grace context.Context) (*process, error) {
 	// from learning can be found.
 	r.tracker.Started()
 	r.local.StartID, r.local.Restart = config.ID, r.tracker.State()
-	if err := r.store.PutLocal(r.local, AtOnce)(); err != nil {
+	if err := r.putLocal(AtOnce)(); err != nil {
 		r.EmitEvent(model.EventDriverFailure(err.Error()))
 		return nil, driver.Recoverable(err)
 	}
+	r.noteStart()
 	handle, network, err := r.startTask(live, grace, config)
 	if err != nil {
 		r.local.StartID = "" // not stored yet: who reads it now asks the driver to make sure
@@ -51,8 +52,9 @@ func (r *Runner) start(live, grace context.Context) (*process, error) {
 		r.env.SetDriverPorts(network.PortMap)
 	}
 	p := newProcess(handle, network, r.dispense)
+	p.recovery = r.recovery
 	r.mu.Lock()
-	r.process, r.asked, r.killError = p, nil, nil
+	r.process, r.restartReq, r.killError = p, nil, nil
 	r.mu.Unlock()
 	r.logger.Info("task started", "task_id", config.ID)
 	failpoint.Around(failpoint.HandleStored, func() { r.transition(Shared, model.TaskRunning, model.EventStarted()) })
@@ -91,37 +93,69 @@ func (r *Runner) startTask(live, grace context.Context, config *driver.TaskConfi
 		cancel()
 	})
 
-	handle, network, err := r.callStartTask(ctx, config)
+	handle, network, err := r.callStartTask(ctx, live, config)
 	if err != nil && ctx.Err() != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(grace), abandonedStart)
 		defer cancel()
-		if err := destroy(ctx, r.dispense, config.ID); err != nil {
+		r.setPendingDestroy(PendingDestroy{ID: config.ID})
+		if err := r.destroyPending(ctx); err != nil {
 			r.logger.Error("task may have leaked: its start was abandoned", "task_id", config.ID, "error", err)
 		}
 	}
 	return handle, network, err
 }
 
-func (r *Runner) callStartTask(ctx context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
-	d, err := r.dispense(ctx)
+// prepareStart does what the driver must have done before the task is set up. An
+// error is an event already, unless live has ended.
+func (r *Runner) prepareStart(live context.Context) error {
+	err := r.destroyPending(live)
 	if err != nil {
-		return nil, nil, err
+		err = driver.Recoverable(err)
+	} else if err = r.Prepare(live); Temporary(err) {
+		err = driver.Recoverable(err)
 	}
+	if err != nil && live.Err() == nil {
+		r.logger.Info("start failed", "error", err)
+		r.EmitEvent(model.EventDriverFailure(err.Error()))
+	}
+	return err
+}
+
+// callStartTask calls StartTask, and once more if the plugin dies meanwhile: then
+// after a pause, and after the plugin's running tasks were recovered. A driver that
+// is unavailable is a recoverable error.
+func (r *Runner) callStartTask(ctx, live context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
 	var handle *driver.Handle
 	var network *driver.NetworkOverride
-	failpoint.Around(failpoint.StartTask, func() { handle, network, err = d.StartTask(ctx, config) })
-	if errors.Is(err, driver.ErrPluginDown) && ctx.Err() == nil {
-		r.logger.Warn("plugin died while it started the task", "task_id", config.ID)
-		if d, err = r.dispense(ctx); err != nil {
-			return nil, nil, fmt.Errorf("failed to initialize driver after it exited unexpectedly: %v", err)
+	var err error
+	for first := true; ; first = false {
+		var d driver.Driver
+		if d, err = r.driverForStart(live); err != nil {
+			if !first {
+				err = fmt.Errorf("failed to initialize driver after it exited unexpectedly: %w", err)
+			}
+			break
 		}
 		// What the dead plugin may have started must not run beside the next try.
-		if err := destroy(ctx, r.dispense, config.ID); err != nil {
-			r.logger.Warn("remains of a start that was cut short", "task_id", config.ID, "error", err)
+		if err = r.destroyPending(ctx); err != nil {
+			break
 		}
-		if handle, network, err = d.StartTask(ctx, config); errors.Is(err, driver.ErrPluginDown) {
-			return nil, nil, fmt.Errorf("failed to start task after driver exited unexpectedly: %v", err)
+		failpoint.Around(failpoint.StartTask, func() { handle, network, err = d.StartTask(ctx, config) })
+		if !errors.Is(err, driver.ErrPluginDown) {
+			break
 		}
+		r.startDeaths++
+		r.setPendingDestroy(PendingDestroy{ID: config.ID})
+		r.logger.Warn("plugin died while it started the task", "task_id", config.ID)
+		if !first {
+			err = fmt.Errorf("failed to start task after driver exited unexpectedly: %w", err)
+		}
+		if !first || ctx.Err() != nil {
+			break
+		}
+	}
+	if Temporary(err) || r.local.Destroy != nil {
+		err = driver.Recoverable(err)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -132,13 +166,19 @@ func (r *Runner) callStartTask(ctx context.Context, config *driver.TaskConfig) (
 	if handle.Config == nil || handle.Config.ID != config.ID {
 		handle.Config = config // the id is how everything else is asked for
 	}
+	r.startDeaths = 0
 	return handle, network, nil
 }
 
-// destroy makes the driver forget the process, which has exited or must not
-// live on.
-func (r *Runner) destroy(ctx context.Context, p *process) error {
-	ctx, cancel := context.WithTimeout(ctx, r.deadlines.Others)
-	defer cancel()
-	return p.destroy(ctx)
+// driverForStart returns the driver for a start of the task. After the death of a
+// plugin process its running tasks come first: they are recovered before anything is
+// started. A start that a plugin process has not survived waits longer each time.
+func (r *Runner) driverForStart(ctx context.Context) (driver.Driver, error) {
+	if r.startDeaths > 0 {
+		delay := min(time.Second<<min(r.startDeaths-1, 10), time.Minute)
+		if !sleep(ctx, delay) {
+			return nil, context.Cause(ctx)
+		}
+	}
+	return r.recovery.await(ctx, r.dispense)
 }

@@ -52,12 +52,12 @@ func (r *Runner) revive() {
 	})
 }
 
-// answered lets somebody ask again, once the task is not dead any more: who asks
-// before that means the same run.
-func (r *Runner) answered() {
+// clearRestartRequest makes room for the next request. For a dead task it is
+// called when the task is no longer dead: a request before that means the same run.
+func (r *Runner) clearRestartRequest() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.askedAgain = false
+	r.restartReq = nil
 }
 
 // change lets f change the state, stores it and tells the allocation, unless f
@@ -82,13 +82,48 @@ func (r *Runner) record(h Haste, f func(*api.TaskState) bool) {
 	r.writing.Lock()
 	defer r.writing.Unlock()
 	snapshot, changed := r.changeState(f)
-	written := r.store.Put(r.local, snapshot, h)
+	r.stored = r.local
+	written := r.store.Put(r.localLocked(), snapshot, h)
 	if changed {
 		r.notify() // what follows is stored later, and may share the write
 	}
 	if err := h.stored(written); err != nil {
 		r.logger.Error("task not stored: another agent will not find it as it is", "error", err)
 	}
+}
+
+// putLocal stores the local state alone. Only the goroutine of Run calls it.
+func (r *Runner) putLocal(h Haste) Written {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	r.stored = r.local
+	return r.store.PutLocal(r.localLocked(), h)
+}
+
+// requestRestart calls f, which sets restartReq and adds the event, and stores
+// both in one write, unless f returns false. Unlike record it may be called from
+// any goroutine.
+func (r *Runner) requestRestart(f func(*api.TaskState) bool) {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	snapshot, changed := r.changeState(f)
+	if !changed {
+		return
+	}
+	written := r.store.Put(r.localLocked(), snapshot, AtOnce)
+	r.notify()
+	if err := AtOnce.stored(written); err != nil {
+		r.logger.Error("restart request not stored: another agent will not finish the restart", "error", err)
+	}
+}
+
+// localLocked returns the record of the local state. The caller holds writing.
+func (r *Runner) localLocked() LocalState {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	local := r.stored
+	local.RestartRequest = r.restartReq
+	return local
 }
 
 func (r *Runner) changeState(f func(*api.TaskState) bool) (snapshot *api.TaskState, changed bool) {

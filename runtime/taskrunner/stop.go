@@ -2,9 +2,11 @@ package taskrunner
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
@@ -25,17 +27,21 @@ func (r *Runner) kill(ctx context.Context, p *process) {
 		r.preKilling(ctx)
 		r.awaitShutdownDelay(ctx, p, nil)
 	})
-	var err error
-	failpoint.Around(failpoint.StopTask, func() { err = r.stop(ctx, p) })
-	if err != nil && ctx.Err() == nil {
-		r.logger.Error("task may have leaked", "task_id", p.id(), "error", err)
-		r.setKillError(err)
-		r.EmitEvent(model.EventDriver(fmt.Sprintf("failed to kill task. Resources may have been leaked: %v", err), nil, time.Time{}))
-	}
-	select {
-	case <-p.exited:
-		return
-	case <-ctx.Done():
+	for ended := false; !ended; {
+		var err error
+		failpoint.Around(failpoint.StopTask, func() { err = r.stop(ctx, p) })
+		if err != nil && ctx.Err() == nil {
+			r.logger.Error("task may have leaked", "task_id", p.id(), "error", err)
+			r.setKillError(err)
+			r.EmitEvent(model.EventDriver(fmt.Sprintf("failed to kill task. Resources may have been leaked: %v", err), nil, time.Time{}))
+		}
+		select {
+		case <-p.exited:
+			return
+		case <-p.away: // the driver has stopped the process, and the exit was not reported
+		case <-ctx.Done():
+			ended = true
+		}
 	}
 	if context.Cause(ctx) == errHurry {
 		r.killNow(context.WithoutCancel(ctx), p)
@@ -48,9 +54,10 @@ func (r *Runner) killNow(ctx context.Context, p *process) {
 		func(ctx context.Context) error { return p.stop(ctx, 0, "SIGKILL") },
 		p.destroy,
 	}
+	var err error
 	for _, step := range steps {
 		ctx, cancel := context.WithTimeout(ctx, hurriedStop)
-		err := step(ctx)
+		err = step(ctx)
 		if err == nil {
 			select {
 			case <-p.exited:
@@ -65,13 +72,25 @@ func (r *Runner) killNow(ctx context.Context, p *process) {
 		r.logger.Error("task may have leaked", "task_id", p.id(), "error", err)
 		r.setKillError(fmt.Errorf("kill task: %w", err))
 	}
+	if builtin, may := r.mayEndTask(err); may {
+		if err := r.endProcess(ctx, p, builtin); err != nil {
+			r.logger.Error("task may have leaked", "task_id", p.id(), "error", err)
+		}
+	}
 }
 
 // stop asks the driver to stop the process, again and again if that fails. A
 // process that has exited needs no stop.
+//
+// While the driver is unavailable the stop is pending:
+//
+//	the driver is available again          the stop is repeated
+//	kill_timeout passes, builtin driver    the agent ends the task
+//	kill_timeout passes, other driver      nothing, unless the job is purged: then as above
+//	ctx ends                               the process is left as it is
 func (r *Runner) stop(ctx context.Context, p *process) error {
-	var err error
-	for _, wait := range stopWaits {
+	pending := pendingStop{began: time.Now(), retry: pause{first: time.Second, most: 30 * time.Second}}
+	for attempt := 0; ; {
 		select {
 		case <-p.exited:
 			return nil
@@ -80,9 +99,16 @@ func (r *Runner) stop(ctx context.Context, p *process) error {
 		default:
 		}
 		task := r.Task()
-		if err = p.stop(ctx, task.KillTimeout, task.KillSignal); err == nil {
+		err := p.stop(ctx, task.KillTimeout, task.KillSignal)
+		switch {
+		case err == nil:
 			return nil
+		case isAway(err) && ctx.Err() == nil:
+			r.awaitDriver(ctx, p, &pending, err)
+			continue
 		}
+		wait := stopWaits[attempt]
+		attempt++
 		if ctx.Err() == nil {
 			r.logger.Warn("stop failed", "task_id", p.id(), "error", err, "delay", wait)
 		}
@@ -93,8 +119,95 @@ func (r *Runner) stop(ctx context.Context, p *process) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
+		if attempt == len(stopWaits) {
+			return fmt.Errorf("stop task: %w", err)
+		}
 	}
-	return fmt.Errorf("stop task: %w", err)
+}
+
+// pendingStop is a stop whose driver is unavailable.
+type pendingStop struct {
+	began    time.Time
+	reported bool  // it has its event
+	retry    pause // between the attempts to end the task without its driver
+}
+
+// awaitDriver waits with a stop that the driver has not answered, because of cause,
+// until another attempt may have another result. It ends the process if that is due.
+func (r *Runner) awaitDriver(ctx context.Context, p *process, s *pendingStop, cause error) {
+	var unavailable *driver.UnavailableError
+	if !errors.As(cause, &unavailable) {
+		sleep(ctx, s.retry.take()) // the plugin has died during the call, or is about to
+		return
+	}
+	if !s.reported {
+		s.reported = true
+		r.EmitEvent(model.EventDriver(r.pendingStopText(cause), nil, time.Time{}))
+	}
+	wait := s.retry.most // for what announces no change
+	if unavailable.Changed == nil {
+		wait = s.retry.take()
+	}
+	if left := time.Until(s.began.Add(r.Task().KillTimeout)); left > 0 {
+		wait = min(wait, left)
+	} else if builtin, may := r.mayEndTask(cause); may && r.isKilled() {
+		err := r.endProcess(ctx, p, builtin)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		r.logger.Error("task not ended", "task_id", p.id(), "error", err)
+		wait = s.retry.take()
+	}
+	purged := r.purged
+	if isClosed(purged) {
+		purged = nil // as considered above
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-p.exited:
+	case <-unavailable.Changed:
+	case <-purged:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// pendingStopText says what becomes of a stop whose driver is unavailable.
+func (r *Runner) pendingStopText(cause error) string {
+	what, then := "stop", "the task may still run; \"job stop -purge\" ends the processes that its cgroup or environment identifies"
+	var unavailable *driver.UnavailableError
+	switch {
+	case !r.isKilled():
+		what, then = "restart", "the task may still run"
+	case errors.As(cause, &unavailable) && unavailable.Builtin && r.endTask != nil:
+		then = fmt.Sprintf("the agent kills the task without its driver after kill_timeout (%s)", r.Task().KillTimeout)
+	case isClosed(r.purged):
+		then = fmt.Sprintf("the agent ends the processes that the task's cgroup or environment identifies after kill_timeout (%s)", r.Task().KillTimeout)
+	}
+	return fmt.Sprintf("%s is pending, driver unavailable: %v; %s", what, cause, then)
+}
+
+// endProcess ends the process without its driver.
+func (r *Runner) endProcess(ctx context.Context, p *process, builtin bool) error {
+	result, err := r.callEndTask(ctx, p.handle, builtin)
+	if err != nil {
+		return err
+	}
+	text := "the agent has ended the task's processes without the driver"
+	if !result.Found {
+		text = "driver unavailable, and neither cgroup nor environment identifies a process of the task"
+		if !builtin {
+			text += ": it may still run"
+		}
+	}
+	r.EmitEvent(model.EventDriver(text, nil, time.Time{}))
+	end := exit{lost: true, destroyed: builtin}
+	if result.Exit != nil {
+		end.ExitResult, end.lost = *result.Exit, false
+	}
+	p.finish(end)
+	return nil
 }
 
 // awaitShutdownDelay gives those who use the task time to notice that it goes.

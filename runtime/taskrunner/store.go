@@ -21,6 +21,23 @@ type LocalState struct {
 	Exit        *Exit // how the process of Handle has ended, until the restart policy has decided
 	Restart     restart.State
 	RunComplete bool // the task will never run again
+
+	// Destroy is the start that the driver has yet to destroy; nil if there is none.
+	Destroy *PendingDestroy `json:",omitempty"`
+	// Capabilities are those that the driver had when it was last asked: they count
+	// while it is unavailable. Nil in the records of older agents.
+	Capabilities *driver.Capabilities `json:",omitempty"`
+
+	// RestartRequest is set from the request for a restart until the task has
+	// ended or runs again.
+	RestartRequest *RestartRequest `json:",omitempty"`
+}
+
+// RestartRequest is a restart that a caller requested. It belongs to one process
+// or to one finished run, so that it cannot restart a later one.
+type RestartRequest struct {
+	Failure bool   // the restart policy counts it
+	Reason  string // for the log
 }
 
 // Exit is the end of a process, for the restart policy.
@@ -60,9 +77,8 @@ type HookState struct {
 
 // Store keeps the records of one task. The calls do not block; Written does. What
 // is put later, by anybody, is not on the disk before what was put earlier. The
-// runner does not change what it has handed over, nor may the store. PutLocal may
-// be called at the same time as PutState; no two others of these calls overlap. Put
-// stores both or neither: what has become of a process and the state of the task
+// runner does not change what it has handed over, nor may the store. No two of
+// these calls overlap. Put stores both or neither: what has become of a process and the state of the task
 // must not contradict each other after a crash.
 type Store interface {
 	PutLocal(LocalState, Haste) Written

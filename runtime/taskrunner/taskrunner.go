@@ -43,7 +43,9 @@ type Config struct {
 	Store     Store
 	Notify    func() // called after each change of the task's state; must not block
 	Deadlines Deadlines
-	Restored  *Restored // what an earlier agent has left of the task; nil if it is new
+	Restored  *Restored   // what an earlier agent has left of the task; nil if it is new
+	Recovery  *Recoveries // of the node; may be nil
+	EndTask   EndTask     // may be nil: then only drivers end tasks
 	Logger    hclog.Logger
 }
 
@@ -70,39 +72,47 @@ type Runner struct {
 
 	allocHooks map[string]string // set once, by SetAllocHooks
 
-	schema       *hclspec.Spec // both set once, by Prepare
-	capabilities *driver.Capabilities
+	recovery *driverRecovery
+	endTask  EndTask
 
-	killed    chan struct{} // closed by the first Kill
-	hurried   chan struct{} // closed by the first KillNow
-	skipDelay chan struct{} // closed by the first SkipShutdownDelay
-	again     chan struct{} // holds the request to run a dead task again, see askedAgain
-	done      chan struct{} // closed by Run
+	schema *hclspec.Spec // set once, by Prepare
+
+	killed     chan struct{} // closed by the first Kill
+	hurried    chan struct{} // closed by the first KillNow
+	purged     chan struct{} // closed by the first Purge
+	skipDelay  chan struct{} // closed by the first SkipShutdownDelay
+	again      chan struct{} // holds the request to run a dead task again, see Rerun
+	destroying chan struct{} // closed by Run when the task has ended for good and its destroy is pending
+	done       chan struct{} // closed by Run
 
 	// Only the goroutine of Run uses these, and before it those who prepare Run.
-	tracker    *restart.Tracker
-	local      LocalState
-	unfinished bool // a restart was asked for under an earlier agent, see finishRestart
+	tracker         *restart.Tracker
+	local           LocalState
+	startDeaths     int  // plugin deaths during StartTask since the last start that succeeded
+	destroyReported bool // the pending destroy has its event
+	unfinished      bool // a restart was asked for under an earlier agent, see finishRestart
 
 	// writing keeps the records of the task state in order. Unlike mu it is held
 	// across the store's write: a later write must not be overtaken by an earlier.
 	writing sync.Mutex // taken before mu
+	stored  LocalState // the last local state that was put, for writers outside Run
 
-	mu         sync.Mutex
-	task       Task
-	state      *api.TaskState
-	process    *process // nil unless the task runs
-	asked      *asked   // the restart that somebody asked for the process
-	askedAgain bool     // somebody asked for a dead task to run again
-	output     Output
-	cgroup     string // that the host has made for the driver
-	killError  error
-	quiet      bool                    // the kill has no event, and gets none at its end
-	updated    bool                    // the Update hooks have not heard of the task as it is
-	telling    bool                    // a goroutine tells them
-	tellHooks  func()                  // starts it; nil outside Run
-	endLive    context.CancelCauseFunc // ends what a kill ends; nil outside Run
-	endGrace   context.CancelCauseFunc // ends what KillNow ends; nil outside Run
+	mu           sync.Mutex
+	task         Task
+	capabilities *driver.Capabilities // nil as long as they are not known
+	state        *api.TaskState
+	process      *process        // nil unless the task runs
+	restartReq   *RestartRequest // for the process, or for a dead task to run again
+	output       Output
+	cgroup       string // that the host has made for the driver
+	killError    error
+	runs         runs
+	quiet        bool                    // the kill has no event, and gets none at its end
+	updated      bool                    // the Update hooks have not heard of the task as it is
+	telling      bool                    // a goroutine tells them
+	tellHooks    func()                  // starts it; nil outside Run
+	endLive      context.CancelCauseFunc // ends what a kill ends; nil outside Run
+	endGrace     context.CancelCauseFunc // ends what KillNow ends; nil outside Run
 }
 
 // Output says where the task writes to.
@@ -118,17 +128,21 @@ func New(c Config) *Runner {
 		dir:       c.TaskDir,
 		env:       c.Env,
 		gate:      c.Gate,
-		dispense:  c.Driver,
+		dispense:  available(c.Driver),
+		recovery:  c.Recovery.of(c.Task.Driver),
+		endTask:   c.EndTask,
 		store:     c.Store,
 		notify:    c.Notify,
 		deadlines: c.Deadlines.orDefault(),
 		logger:    c.Logger.Named("taskrunner").With("task", c.Task.Name),
 
-		killed:    make(chan struct{}),
-		hurried:   make(chan struct{}),
-		skipDelay: make(chan struct{}),
-		again:     make(chan struct{}, 1),
-		done:      make(chan struct{}),
+		killed:     make(chan struct{}),
+		hurried:    make(chan struct{}),
+		purged:     make(chan struct{}),
+		skipDelay:  make(chan struct{}),
+		again:      make(chan struct{}, 1),
+		destroying: make(chan struct{}),
+		done:       make(chan struct{}),
 
 		tracker: restart.New(c.Task.Restart, time.Now(), rand.Int64N),
 		task:    c.Task,
@@ -156,8 +170,12 @@ func (r *Runner) SetHooks(hooks []hook.Hook) {
 }
 
 // Prepare asks the driver what must be known before the task is set up. It must
-// have returned without an error before Run, or the task must have been killed.
+// have returned before Run. After an error that is Temporary, Run asks again before
+// the task starts.
 func (r *Runner) Prepare(ctx context.Context) error {
+	if r.schema != nil {
+		return nil
+	}
 	schema, capabilities, err := r.describe(ctx)
 	if errors.Is(err, driver.ErrPluginDown) && ctx.Err() == nil {
 		schema, capabilities, err = r.describe(ctx) // the next plugin knows it too
@@ -165,9 +183,20 @@ func (r *Runner) Prepare(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("driver %q: %w", r.Task().Driver, err)
 	}
-	r.schema, r.capabilities = schema, capabilities
-	r.env.SetDirs(r.dir, capabilities.FSIsolation)
+	r.schema = schema
+	r.local.Capabilities = capabilities // stored with the next record
+	r.setCapabilities(capabilities)
 	return nil
+}
+
+// Temporary reports whether err means that the driver is unavailable at the moment,
+// so that a later call may succeed.
+func Temporary(err error) bool {
+	var unavailable *driver.UnavailableError
+	if errors.As(err, &unavailable) {
+		return unavailable.Plugin != "" // else no plugin serves the driver
+	}
+	return errors.Is(err, driver.ErrPluginDown)
 }
 
 // describe asks the driver what it is.
@@ -187,9 +216,18 @@ func (r *Runner) describe(ctx context.Context) (*hclspec.Spec, *driver.Capabilit
 	return schema, capabilities, nil
 }
 
+func (r *Runner) setCapabilities(c *driver.Capabilities) {
+	r.mu.Lock()
+	r.capabilities = c
+	r.mu.Unlock()
+	r.env.SetDirs(r.dir, c.FSIsolation)
+}
+
 // Capabilities returns what the driver can do. It is the zero value before
-// Prepare.
+// Prepare, unless an earlier agent has stored it.
 func (r *Runner) Capabilities() driver.Capabilities {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.capabilities == nil {
 		return driver.Capabilities{}
 	}
@@ -201,6 +239,14 @@ func (r *Runner) Name() string { return r.name }
 
 // Done is closed when Run has returned.
 func (r *Runner) Done() <-chan struct{} { return r.done }
+
+// Undestroyed reports whether the driver has yet to destroy a start of the task. It is
+// false before Run has returned.
+func (r *Runner) Undestroyed() bool { return isClosed(r.done) && r.local.Destroy != nil }
+
+// Destroying is closed when the task has ended for good and only waits for its driver
+// to destroy it. It stays open for a task that needs no such wait.
+func (r *Runner) Destroying() <-chan struct{} { return r.destroying }
 
 // SetOutput says where the next start of the task writes to: FIFOs, or the null
 // device, which is what it is until somebody says otherwise.
@@ -223,6 +269,35 @@ func (r *Runner) Task() Task {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.task
+}
+
+// runs says what is known of the processes of the task.
+type runs struct {
+	observed bool // the last one was seen to exit
+	lost     bool // one was not: it may be alive, although the task was started again
+}
+
+// ProcessEnded reports whether all processes of the task were seen to exit. A task that
+// this runner has not started, or whose start has failed, may have one.
+func (r *Runner) ProcessEnded() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.runs.observed && !r.runs.lost
+}
+
+// noteStart notes that the task may have a process from now on.
+func (r *Runner) noteStart() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.runs.observed = false
+}
+
+// noteExit notes that a process has ended, or that its end is not known.
+func (r *Runner) noteExit(observed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.runs.observed = observed
+	r.runs.lost = r.runs.lost || !observed
 }
 
 func (r *Runner) currentProcess() *process {

@@ -1,43 +1,48 @@
 package process
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // hierarchy is what this machine has of cgroups, as far as it is ours to use.
 type hierarchy struct {
 	version int    // 0: none
+	none    string // why there are none
 	mount   string // /sys/fs/cgroup
 	parents []string
+	trees   []string // v1: the controllers with a hierarchy that is mounted; parents is in the first
 }
+
+// v1Trees are the controllers of version 1 that tasks use. The processes of a task
+// are found in the first of them that is mounted; only the freezer can stop
+// processes that fork while they are killed.
+var v1Trees = []string{"freezer", "memory", "pids", "cpu"}
 
 // cgroups is detected as the official drivers do it: a hybrid counts as v1, and v1 is
 // for root only.
 var cgroups = sync.OnceValue(func() hierarchy { return detect("/sys/fs/cgroup") })
 
 func detect(mount string) hierarchy {
+	none := func(reason string) hierarchy { return hierarchy{none: reason} }
 	var fs unix.Statfs_t
-	if unix.Statfs(mount, &fs) != nil {
-		return hierarchy{}
+	if err := unix.Statfs(mount, &fs); err != nil {
+		return none(fmt.Sprintf("this machine has no cgroups at %s: %v", mount, err))
 	}
-	switch {
-	case fs.Type == unix.CGROUP2_SUPER_MAGIC:
+	switch fs.Type {
+	case unix.CGROUP2_SUPER_MAGIC:
 		h := hierarchy{version: 2, mount: mount, parents: []string{
 			filepath.Join(mount, "nomad.slice/share.slice"),
 			filepath.Join(mount, "nomad.slice/reserve.slice"),
@@ -46,15 +51,33 @@ func detect(mount string) hierarchy {
 			// What has been delegated to us is below where we are.
 			own := ownCgroup()
 			if own == "" {
-				return hierarchy{}
+				return none("the cgroup of the plugin is unknown")
 			}
 			h.parents = []string{filepath.Join(mount, own, "nomad.slice/share.slice")}
 		}
 		return h
-	case fs.Type == unix.TMPFS_MAGIC && os.Geteuid() == 0:
-		return hierarchy{version: 1, mount: mount, parents: []string{filepath.Join(mount, "freezer/nomad")}}
+	case unix.TMPFS_MAGIC:
+		if os.Geteuid() != 0 {
+			return none("only root can make cgroups of version 1")
+		}
+		h := hierarchy{version: 1, mount: mount}
+		for _, tree := range v1Trees {
+			if unix.Statfs(filepath.Join(mount, tree), &fs) == nil && fs.Type == unix.CGROUP_SUPER_MAGIC {
+				h.trees = append(h.trees, tree)
+			}
+		}
+		if len(h.trees) == 0 {
+			return none(fmt.Sprintf("no cgroup controller is mounted in %s", mount))
+		}
+		h.parents = []string{filepath.Dir(h.treePath(h.trees[0], "task"))}
+		return h
 	}
-	return hierarchy{}
+	return none(fmt.Sprintf("there is no cgroup file system at %s", mount))
+}
+
+// treePath returns the cgroup of a task in the hierarchy of a controller of v1.
+func (h hierarchy) treePath(controller, name string) string {
+	return filepath.Join(h.mount, controller, "nomad", name)
 }
 
 // ownCgroup is where this process is in the unified hierarchy.
@@ -88,19 +111,20 @@ func cgroupPaths(allocID, taskName string) []string {
 	return paths
 }
 
-// cgroup is the one that holds all processes of a task, to find and end them.
-// It limits nothing.
+// cgroup holds all processes of a task, to find, limit and end them.
 type cgroup struct {
 	path   string
 	hosted bool // made by the host, which removes it
+
+	// trees are the cgroups of the task in the other hierarchies of v1, and memory is
+	// the one in which the kernel counts what it kills for memory; empty if nowhere.
+	trees  []string
+	memory string
+
+	oomBefore uint64 // oomKills before the process was started
 }
 
-// owners are the processes whose cgroups are in use, by path. A cgroup has the
-// task's name: two starts of one task share it, one after the other.
-var owners = struct {
-	sync.Mutex
-	m map[string]*Process
-}{m: map[string]*Process{}}
+func (g *cgroup) dir() process.Cgroup { return process.Cgroup(g.path) }
 
 // place says where a process is put when it is forked.
 type place struct {
@@ -121,15 +145,17 @@ func enter(dir string, must bool) entry { return entry{filepath.Join(dir, "tasks
 // place prepares the cgroups of a process that is about to start.
 func (p *Process) place(ctx context.Context, c Command) (place, error) {
 	h := cgroups()
+	l := p.limitsOf(c)
 	pl := place{netns: p.netns()}
 	switch h.version {
 	case 2:
 		if c.CgroupV2 != "" {
 			dir, err := existing(h.mount, c.CgroupV2)
 			pl.dir, pl.must = dir, true
+			p.unlimitedAll(l, errors.New("cgroup_v2_override places the task into another cgroup"))
 			return pl, err
 		}
-		if err := p.makeCgroup(ctx); err != nil {
+		if err := p.makeCgroup(ctx, l, nil); err != nil {
 			return place{}, err
 		}
 		if p.cgroup != nil {
@@ -143,19 +169,32 @@ func (p *Process) place(ctx context.Context, c Command) (place, error) {
 			}
 			pl.tasks = append(pl.tasks, enter(dir, true))
 		}
-		if c.CgroupV1["freezer"] == "" {
-			if err := p.makeCgroup(ctx); err != nil {
+		if c.CgroupV1[h.trees[0]] == "" {
+			if err := p.makeCgroup(ctx, l, c.CgroupV1); err != nil {
 				return place{}, err
 			}
-			if p.cgroup != nil {
-				pl.tasks = append(pl.tasks, enter(p.cgroup.path, false))
-			}
+		} else {
+			p.unlimitedAll(l, errors.New("cgroup_v1_override places the task into another cgroup"))
 		}
+		pl.tasks = append(pl.tasks, p.entries()...)
 		if dir := p.cpuset(); dir != "" && c.CgroupV1["cpuset"] == "" {
 			pl.tasks = append(pl.tasks, enter(dir, false))
 		}
+	default:
+		p.unlimitedAll(l, errors.New(h.none))
 	}
 	return pl, nil
+}
+
+// entries are the files by which a thread enters the task's cgroups of v1.
+func (p *Process) entries() (entries []entry) {
+	if p.cgroup == nil {
+		return nil
+	}
+	for _, dir := range append([]string{p.cgroup.path}, p.cgroup.trees...) {
+		entries = append(entries, enter(dir, false))
+	}
+	return entries
 }
 
 // netns is the network namespace that the tasks of the group share, if there is one.
@@ -191,63 +230,41 @@ func (p *Process) cpuset() string {
 	return dir
 }
 
-// makeCgroup makes the cgroup of a task, empty, and leaves p.cgroup nil if that
-// cannot be done.
-func (p *Process) makeCgroup(ctx context.Context) error {
+// makeCgroup makes the cgroup of a task, empty and limited, and leaves p.cgroup nil
+// if that cannot be done. overridden has the controllers of v1 for which the user
+// has named other cgroups.
+func (p *Process) makeCgroup(ctx context.Context, l limits, overridden map[string]string) error {
 	var g *cgroup
 	if hosted := p.cpuset(); hosted != "" && cgroups().version == 2 {
 		g = &cgroup{path: hosted, hosted: true}
 	} else {
 		paths := cgroupPaths(p.start.AllocID, p.start.Name)
 		if len(paths) == 0 {
+			p.unlimitedAll(l, errors.New("the task has no names for a cgroup"))
 			return nil
 		}
 		g = &cgroup{path: paths[0]}
 	}
-	if err := g.own(p); err != nil {
-		return err
-	}
-	if err := g.make(); err != nil {
-		p.logger.Debug("task without a cgroup", "error", err)
-		g.disown(p)
+	existed, err := mkdir(g.path)
+	if err != nil {
+		p.unlimitedAll(l, err)
 		return nil
 	}
-	if left := g.pids(); len(left) > 0 {
-		p.logger.Warn("killing what an earlier start has left running", "pids", left)
-		if err := g.kill(ctx); err != nil {
-			g.disown(p)
-			return sdk.Recoverable(fmt.Errorf("end what an earlier start of task %q has left running: %w", p.start.Name, err))
+	if existed {
+		if left := g.dir().PIDs(); len(left) > 0 {
+			p.logger.Warn("killing what an earlier start has left running", "pids", left)
+			if err := g.dir().Kill(ctx); err != nil {
+				return p.leftoverError(err)
+			}
 		}
+		g.oomBefore = g.oomKills()
 	}
 	p.cgroup = g
-	return nil
-}
-
-// own takes a cgroup for p, unless a process of the same task runs in it.
-func (g *cgroup) own(p *Process) error {
-	owners.Lock()
-	defer owners.Unlock()
-	if other := owners.m[g.path]; other != nil && other.id.Alive() {
-		return fmt.Errorf("task %q of allocation %s runs already, as process %d", p.start.Name, p.start.AllocID, other.id.PID)
+	if cgroups().version == 2 {
+		g.countMemory()
 	}
-	owners.m[g.path] = p
+	g.limit(p, l, overridden)
 	return nil
-}
-
-func (g *cgroup) disown(p *Process) (owned bool) {
-	owners.Lock()
-	defer owners.Unlock()
-	if owners.m[g.path] != p {
-		return false // a later start has it
-	}
-	delete(owners.m, g.path)
-	return true
-}
-
-func (g *cgroup) owned(p *Process) bool {
-	owners.Lock()
-	defer owners.Unlock()
-	return owners.m[g.path] == p
 }
 
 // adoptCgroup is the cgroup of a recovered process, if it is there.
@@ -256,162 +273,50 @@ func adoptCgroup(p *Process, path string) *cgroup {
 		return nil
 	}
 	g := &cgroup{path: path, hosted: path == p.cpuset()}
-	if g.own(p) != nil {
-		return nil
+	h := cgroups()
+	for _, tree := range h.trees {
+		dir := h.treePath(tree, filepath.Base(path))
+		if _, err := os.Stat(dir); err != nil {
+			continue // the task has no limit there
+		}
+		if dir != path {
+			g.trees = append(g.trees, dir)
+		}
+		if tree == "memory" {
+			g.memory = dir
+		}
 	}
 	return g
 }
 
-func (g *cgroup) make() error {
+// countMemory makes the kernel count the memory of a new cgroup v2, where it can.
+// Without, memory is the sum of what the processes use.
+func (g *cgroup) countMemory() {
+	if _, err := os.Stat(filepath.Join(g.path, "memory.current")); err != nil {
+		_ = g.enable("memory") // not everywhere
+	}
+}
+
+// remove removes the cgroups of a task in which nothing runs any more, unless the
+// host does it.
+func (g *cgroup) remove() error {
 	if g.hosted {
 		return nil
 	}
-	// Somebody may remove an empty parent between two steps.
-	var err error
-	for range 3 {
-		if err = os.MkdirAll(g.path, 0o755); !errors.Is(err, os.ErrNotExist) {
-			break
-		}
+	errs := []error{g.dir().Remove()}
+	for _, dir := range g.trees {
+		errs = append(errs, process.Cgroup(dir).Remove())
 	}
-	if err == nil && cgroups().version == 2 {
-		g.countMemory()
-	}
-	return err
+	return errors.Join(errs...)
 }
 
-// countMemory makes the kernel count the memory of a new cgroup v2, where it may be
-// asked to: each cgroup above must allow that. Without, memory is the sum of what
-// the processes use.
-func (g *cgroup) countMemory() {
-	if _, err := os.Stat(filepath.Join(g.path, "memory.current")); err == nil {
-		return
-	}
-	parent := filepath.Dir(g.path) // share.slice, in nomad.slice, in the root or what is delegated to us
-	for _, dir := range []string{filepath.Dir(filepath.Dir(parent)), filepath.Dir(parent), parent} {
-		if os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+memory"), 0) != nil {
-			return
-		}
-	}
-}
-
-// release lets go of a cgroup in which nothing runs any more.
-func (g *cgroup) release(p *Process) error {
-	if !g.disown(p) || g.hosted {
-		return nil
-	}
-	return g.remove()
-}
-
-// remove also removes what the task has made in the cgroup, and the parents that
-// are empty now.
-func (g *cgroup) remove() error {
-	for delay := 50 * time.Microsecond; ; delay *= 2 {
-		err := unix.Rmdir(g.path)
-		if err == nil || err == unix.ENOENT {
-			break
-		}
-		if delay > 200*time.Millisecond {
-			return &os.PathError{Op: "remove cgroup", Path: g.path, Err: err}
-		}
-		below := g.below()
-		for _, dir := range slices.Backward(below) {
-			unix.Rmdir(dir)
-		}
-		if len(below) == 0 {
-			time.Sleep(delay) // the last process is still on its way out
-		}
-	}
-	parent := filepath.Dir(g.path)
-	if unix.Rmdir(parent) == nil && filepath.Base(filepath.Dir(parent)) == "nomad.slice" {
-		unix.Rmdir(filepath.Dir(parent))
-	}
-	return nil
-}
-
-// below are the cgroups that the task has made in its own, those above first.
-func (g *cgroup) below() []string {
-	dirs := []string{g.path}
-	for i := 0; i < len(dirs); i++ {
-		// The kernel counts a link for each, and most have none.
-		var st unix.Stat_t
-		if unix.Stat(dirs[i], &st) != nil || st.Nlink <= 2 {
-			continue
-		}
-		entries, err := os.ReadDir(dirs[i])
-		if err != nil {
-			continue
-		}
-		for _, e := range entries {
-			if e.IsDir() {
-				dirs = append(dirs, filepath.Join(dirs[i], e.Name()))
-			}
-		}
-	}
-	return dirs[1:]
-}
-
-// pids are the processes in the cgroup and in those below, except this one.
-func (g *cgroup) pids() []int {
-	var pids []int
-	for _, dir := range append([]string{g.path}, g.below()...) {
-		text, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
-		if err != nil {
-			continue
-		}
-		for _, field := range bytes.Fields(text) {
-			if pid, err := strconv.Atoi(string(field)); err == nil && pid > 0 && pid != os.Getpid() {
-				pids = append(pids, pid)
-			}
-		}
-	}
-	return pids
-}
-
-// kill ends all that runs in the cgroup and returns when nothing does.
-func (g *cgroup) kill(ctx context.Context) error {
-	for delay := 50 * time.Microsecond; ; delay = min(2*delay, 20*time.Millisecond) {
-		pids := g.pids()
-		if len(pids) == 0 {
-			return nil
-		}
-		// On v2 one write does it; on v1 nothing forks in a frozen cgroup.
-		if os.WriteFile(filepath.Join(g.path, "cgroup.kill"), []byte("1"), 0) != nil {
-			g.freeze("FROZEN")
-			for _, pid := range g.pids() {
-				unix.Kill(pid, unix.SIGKILL) // in the cgroup a moment ago, and not reaped by us
-			}
-			g.freeze("THAWED")
-		}
-		select {
-		case <-time.After(delay):
-		case <-ctx.Done():
-			return fmt.Errorf("end processes %v in %s: %w", pids, g.path, ctx.Err())
-		}
-	}
-}
-
-func (g *cgroup) freeze(state string) {
-	file := filepath.Join(g.path, "freezer.state")
-	if os.WriteFile(file, []byte(state), 0) != nil {
-		return // v2 of an old kernel: killing again and again does it too
-	}
-	for range 50 {
-		now, err := os.ReadFile(file)
-		if err != nil || strings.TrimSpace(string(now)) == state {
-			return
-		}
-		time.Sleep(100 * time.Microsecond)
-	}
-}
-
-// oomKilled reports whether the kernel has killed for memory in the cgroup.
-func (g *cgroup) oomKilled() bool {
-	return g.counter("memory.events", "oom_kill") > 0
-}
+// oomKilled reports whether the kernel has killed a process of this start because
+// the memory limit was exceeded.
+func (g *cgroup) oomKilled() bool { return g.oomKills() > g.oomBefore }
 
 // counter reads one line of a flat keyed file; 0 if it is not there.
-func (g *cgroup) counter(file, key string) uint64 {
-	text, err := os.ReadFile(filepath.Join(g.path, file))
+func counter(path, key string) uint64 {
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return 0
 	}
@@ -423,6 +328,8 @@ func (g *cgroup) counter(file, key string) uint64 {
 	}
 	return 0
 }
+
+func (g *cgroup) counter(file, key string) uint64 { return counter(filepath.Join(g.path, file), key) }
 
 // value reads a file of one number.
 func (g *cgroup) value(file string) (uint64, bool) {

@@ -22,16 +22,48 @@ import (
 // held open by what it has left running.
 const outputGrace = 500 * time.Millisecond
 
+// The exit codes with which a shell reports a command that it cannot run.
+const (
+	exitNotExecutable = 126
+	exitNotFound      = 127
+)
+
+// refused answers for a command that is not there, or not executable, as a shell does:
+// with a line on its standard error and an exit code.
+func refused(e sdk.Exec, cause error) (sdk.ExitResult, error) {
+	code := 0
+	switch {
+	case errors.Is(cause, os.ErrNotExist):
+		code = exitNotFound
+	case errors.Is(cause, os.ErrPermission):
+		code = exitNotExecutable
+	default:
+		return sdk.ExitResult{}, cause
+	}
+	to, end := e.Stderr, "\n"
+	if e.TTY {
+		to, end = e.Stdout, "\r\n"
+	}
+	if to != nil {
+		if _, err := io.WriteString(to, cause.Error()+end); err != nil {
+			return sdk.ExitResult{}, cause
+		}
+	}
+	return sdk.ExitResult{ExitCode: code}, nil
+}
+
 // Exec runs a command where the process runs: its user, environment, working
 // directory, cgroup and network, but a session of its own. A terminal's output is
 // all Stdout, and TERM is set if the task's environment has none. When ctx ends, the command and its process group are killed.
+// A command that is not there ends with exit code 127, one that is not executable with
+// 126; its Stderr says why.
 func (p *Process) Exec(ctx context.Context, e sdk.Exec) (sdk.ExitResult, error) {
 	if p.userErr != nil {
 		return sdk.ExitResult{}, p.userErr
 	}
 	path, err := lookPath(p.start, e.Command[0])
 	if err != nil {
-		return sdk.ExitResult{}, err
+		return refused(e, err)
 	}
 	cmd := &exec.Cmd{
 		Path:        path,
@@ -95,7 +127,7 @@ func (p *Process) inside() place {
 	case cgroups().version == 2:
 		pl.dir = p.cgroup.path
 	default:
-		pl.tasks = append(pl.tasks, enter(p.cgroup.path, false))
+		pl.tasks = p.entries()
 		if dir := p.cpuset(); dir != "" {
 			pl.tasks = append(pl.tasks, enter(dir, false))
 		}

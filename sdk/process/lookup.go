@@ -41,15 +41,22 @@ func lookPath(start *sdk.Start, name string) (string, error) {
 		}
 	}
 	if strings.Contains(name, "/") {
-		return "", fmt.Errorf("command %q: neither in %s nor in %s", name, filepath.Join(dir, "local"), dir)
+		return "", notFoundError(fmt.Sprintf("command %q: neither in %s nor in %s", name, filepath.Join(dir, "local"), dir))
 	}
 	for _, in := range filepath.SplitList(start.Env["PATH"]) {
 		if path := filepath.Join(in, name); filepath.IsAbs(path) && executable(path) == nil {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("command %q: neither in %s nor in the task's PATH (%s)", name, dir, start.Env["PATH"])
+	return "", notFoundError(fmt.Sprintf("command %q: neither in the task's PATH (%s) nor in %s", name, start.Env["PATH"], dir))
 }
+
+// notFoundError says where a command was looked for.
+type notFoundError string
+
+func (e notFoundError) Error() string { return string(e) }
+
+func (notFoundError) Is(target error) bool { return target == os.ErrNotExist }
 
 func executable(path string) error {
 	info, err := os.Stat(path)

@@ -36,6 +36,11 @@ type Command struct {
 	// to 1000.
 	OOMScoreAdj int
 
+	// PidsLimit is how many processes and threads the task can have at a time; 0
+	// means no limit. The limits of memory and CPU time are those of the task's
+	// resources.
+	PidsLimit int64
+
 	// CgroupV1 places the process in cgroups of the user's own, by controller,
 	// and CgroupV2 in one, all relative to the mount. They are neither made nor
 	// removed, and nothing but the process group is killed in them.
@@ -55,6 +60,8 @@ type Process struct {
 	child  bool    // of this process, so that we reap it
 	logger hclog.Logger
 	meter  meter
+
+	unenforced []string // events about limits that are not enforced, for reportLimits
 
 	// userErr says that the user of a recovered process is not known any more, and
 	// so nothing can be run as that user.
@@ -92,13 +99,18 @@ type State struct {
 	BootID    string `codec:"boot_id"`
 	Dir       string `codec:"dir"`
 	Cgroup    string `codec:"cgroup"` // empty if there is none
+
+	// OOMKills is what the kernel's counter showed before this start.
+	OOMKills uint64 `codec:"oom_kills"`
 }
 
 // Start starts a process and returns when its program has been executed. It
 // opens the task's output, which blocks until somebody reads it or ctx ends, and
-// first ends what an earlier start of the same task has left in its cgroup.
+// first ends what an earlier start of the same task has left running.
 //
-// That there are no cgroups, or none may be made, fails no start.
+// The limits of the task's resources are set before the program runs. Where there
+// are no cgroups, or none can be made, the task starts without limits, and has an
+// event for each that is not enforced.
 func Start(ctx context.Context, start *sdk.Start, c Command) (*Process, error) {
 	p := &Process{start: start, dir: c.Dir, child: true, logger: start.Logger()}
 	if p.dir == "" {
@@ -109,6 +121,9 @@ func Start(ctx context.Context, start *sdk.Start, c Command) (*Process, error) {
 	}
 	if c.OOMScoreAdj < 0 || c.OOMScoreAdj > 1000 {
 		return nil, fmt.Errorf("oom_score_adj is %d; 0 to 1000 is possible", c.OOMScoreAdj)
+	}
+	if c.PidsLimit < 0 {
+		return nil, fmt.Errorf("pids limit is %d; it cannot be negative", c.PidsLimit)
 	}
 	path, err := lookPath(start, c.Path)
 	if err != nil {
@@ -125,18 +140,27 @@ func Start(ctx context.Context, start *sdk.Start, c Command) (*Process, error) {
 	}
 	defer files.close()
 
-	place, err := p.place(ctx, c)
+	earlier, err := p.own()
 	if err != nil {
 		return nil, err
 	}
-	if err := p.spawn(path, c, files, place); err != nil {
+	place, err := p.place(ctx, c)
+	if err == nil && p.cgroup == nil {
+		err = p.endEarlier(ctx, earlier)
+	}
+	if err == nil {
+		err = p.spawn(path, c, files, place)
+	}
+	if err != nil {
 		if p.cgroup != nil {
-			err = errors.Join(err, p.cgroup.release(p))
+			err = errors.Join(err, p.cgroup.remove())
 		}
+		p.disown(earlier)
 		return nil, err
 	}
 	p.logger = p.logger.With("pid", p.id.PID)
 	p.setOOMScore(c.OOMScoreAdj)
+	p.reportLimits()
 	return p, nil
 }
 
@@ -224,7 +248,7 @@ func (p *Process) State() any { return p.Snapshot() }
 func (p *Process) Snapshot() State {
 	s := State{PID: p.id.PID, StartTime: p.id.StartTime, BootID: bootID(), Dir: p.dir}
 	if p.cgroup != nil {
-		s.Cgroup = p.cgroup.path
+		s.Cgroup, s.OOMKills = p.cgroup.path, p.cgroup.oomBefore
 	}
 	return s
 }
@@ -253,10 +277,30 @@ func (p *Process) Wait(ctx context.Context) (sdk.ExitResult, error) {
 	if ctx.Err() != nil {
 		return sdk.ExitResult{}, ctx.Err()
 	}
+	p.end(status, err)
+	return p.result, nil
+}
+
+// errOOM is the exit message of a task that failed after the kernel had killed one
+// of its processes for memory. The text is Nomad's.
+var errOOM = errors.New("OOM Killed")
+
+// end notes how the process has ended, with p.waiting locked. A child that was
+// killed counts: the process may have failed because of it. If the process has
+// succeeded all the same, the kill is an event and not its exit message, which
+// would make it fail.
+func (p *Process) end(status keeper.Status, err error) {
 	p.ended = true
 	p.result = resultOf(status, err)
-	p.result.OOMKilled = p.result.Signal == int(unix.SIGKILL) && p.cgroup != nil && p.cgroup.oomKilled()
-	return p.result, nil
+	if p.cgroup == nil || !p.cgroup.oomKilled() {
+		return
+	}
+	p.result.OOMKilled = true
+	if p.result.Err == nil && status == (keeper.Status{}) {
+		p.start.Event(errOOM.Error()+": a process that the task had started exceeded the memory limit", nil)
+	} else if p.result.Err == nil {
+		p.result.Err = errOOM
+	}
 }
 
 // Signal sends a signal to the process itself, not to what it has started. An
@@ -308,13 +352,7 @@ func (p *Process) Kill(ctx context.Context) error {
 	if p.letGo {
 		return nil
 	}
-	err := p.killGroup()
-	if p.cgroup == nil {
-		p.killMarked(ctx)
-	} else if p.cgroup.owned(p) {
-		err = errors.Join(err, p.cgroup.kill(ctx))
-	}
-	return err
+	return p.killAll(ctx)
 }
 
 // killGroup kills the process group, and no stranger that has inherited its number.
@@ -348,22 +386,21 @@ func (p *Process) Destroy(ctx context.Context) error {
 	p.letGo = true
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	errs := []error{p.killGroup()}
-	if p.cgroup == nil {
-		p.killMarked(ctx)
-	} else if p.cgroup.owned(p) {
-		errs = append(errs, p.cgroup.kill(ctx))
-	}
+	errs := []error{p.killAll(ctx)}
 	if p.child {
 		errs = append(errs, p.reap())
 	}
-	if p.cgroup != nil {
-		errs = append(errs, p.cgroup.release(p))
+	if p.cgroup != nil && p.owns() {
+		errs = append(errs, p.cgroup.remove())
 	}
 	if p.fd != nil {
 		p.fd.close()
 	}
-	return errors.Join(errs...)
+	err := errors.Join(errs...)
+	if err == nil {
+		p.disown(nil) // else the next start of the task ends what is left
+	}
+	return err
 }
 
 // environ is the environment in the kernel's form, in a steady order.

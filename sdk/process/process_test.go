@@ -18,7 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -158,7 +159,7 @@ func TestCgroupsOfTheUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := (&cgroup{path: dir}).remove(); err != nil {
+		if err := process.Cgroup(dir).Remove(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -168,7 +169,7 @@ func TestCgroupsOfTheUser(t *testing.T) {
 	if p.cgroup != nil {
 		t.Errorf("the process also has %s", p.cgroup.path)
 	}
-	if got := (&cgroup{path: dir}).pids(); len(got) != 1 || got[0] != p.PID() {
+	if got := process.Cgroup(dir).PIDs(); len(got) != 1 || got[0] != p.PID() {
 		t.Errorf("in the cgroup are %v, want %d", got, p.PID())
 	}
 	for _, bad := range []string{"no/such/cgroup", "../../etc"} {
@@ -180,20 +181,55 @@ func TestCgroupsOfTheUser(t *testing.T) {
 	}
 }
 
-func TestEarlierStartOfTheSameTask(t *testing.T) {
-	if cgroups().version == 0 {
-		t.Skip("what an earlier start has left is found by its cgroup")
+func TestStartEndsWhatAnEarlierStartLeft(t *testing.T) {
+	for name, h := range map[string]hierarchy{"with the cgroups of this machine": cgroups(), "without cgroups": {}} {
+		t.Run(name, func(t *testing.T) {
+			use(t, h)
+			forgetOwners(t)
+			s, other := newStart(t), newStart(t)
+			// A plugin process that was killed has left both, and nobody recovers them.
+			state := orphan(t, nil, plugin{Config: s.TaskConfig, Command: shell("exec sleep 3600")})
+			kept := orphan(t, nil, plugin{Config: other.TaskConfig, Command: shell("exec sleep 3600")})
+			t.Cleanup(func() { Sweep(context.Background(), other.AllocID, "task") })
+			for _, state := range []State{state, kept} {
+				until(t, "the kernel shows the environment of the task", func() bool {
+					env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", state.PID))
+					return len(env) > 0
+				})
+			}
+			second := start(t, s, shell("exec sleep 3600"))
+			until(t, "the earlier one is dead", func() bool { return gone(state.PID) })
+			if gone(kept.PID) {
+				t.Error("the task of another allocation was killed")
+			}
+			if _, err := Start(t.Context(), s, shell("exec sleep 3600")); err == nil || !strings.Contains(err.Error(), strconv.Itoa(second.PID())) {
+				t.Errorf("a third start beside the second: %v, want an error that names process %d", err, second.PID())
+			}
+			if gone(second.PID()) {
+				t.Error("and it has killed the second")
+			}
+		})
 	}
+}
+
+// A start whose process has ended and that was not destroyed may have left
+// children, which have no cgroup here.
+func TestStartEndsChildrenOfAProcessThatWasNotDestroyed(t *testing.T) {
+	use(t, hierarchy{})
 	s := newStart(t)
-	// A plugin that died has left it, and nobody recovers it.
-	state := orphan(t, nil, plugin{Config: s.TaskConfig, Command: shell("exec sleep 3600")})
+	first, err := Start(t.Context(), s, shell("setsid sh -c 'echo $$ >child; exec sleep 3600' & until [ -s child ]; do sleep 0.01; done"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	child := number(t, content(t, s, "child"))
+	wait(t, first)
 	second := start(t, s, shell("exec sleep 3600"))
-	until(t, "the earlier one is dead", func() bool { return gone(state.PID) })
-	if _, err := Start(t.Context(), s, shell("exec sleep 3600")); err == nil || !strings.Contains(err.Error(), strconv.Itoa(second.PID())) {
-		t.Errorf("a third start beside the second: %v, want an error that names process %d", err, second.PID())
+	until(t, "the child is dead", func() bool { return gone(child) })
+	if err := first.Destroy(t.Context()); err != nil {
+		t.Error(err)
 	}
 	if gone(second.PID()) {
-		t.Error("and it has killed the second")
+		t.Error("the late destroy of the first start has killed the second")
 	}
 }
 
@@ -556,37 +592,23 @@ func TestRates(t *testing.T) {
 	}
 }
 
-func TestMarkedNeedsBothNames(t *testing.T) {
-	s := newStart(t)
-	without(t)
-	p := start(t, s, shell("echo >ready; sleep 3600; true"))
-	content(t, s, "ready") // a program that was executed a moment ago has no environment yet
-	for _, test := range []struct {
-		alloc, task string
-		want        bool
-	}{{s.AllocID, "task", true}, {s.AllocID, "tas", false}, {s.AllocID[1:], "task", false}, {"", "task", false}} {
-		found := false
-		for _, id := range marked(test.alloc, test.task) {
-			found = found || id == (keeper.Process{PID: p.id.PID, StartTime: p.id.StartTime})
-		}
-		if found != test.want {
-			t.Errorf("marked(%q, %q) finds it: %v, want %v", test.alloc, test.task, found, test.want)
-		}
-	}
-}
-
 func BenchmarkStart(b *testing.B) {
-	for name, h := range map[string]hierarchy{"cgroup": cgroups(), "none": {}} {
-		b.Run(name, func(b *testing.B) {
+	limited := &driver.Resources{Linux: driver.LinuxResources{MemoryLimitBytes: 300 << 20, CPUShares: 100}}
+	for _, test := range []struct {
+		name      string
+		machine   hierarchy
+		resources *driver.Resources
+	}{{"cgroup", cgroups(), nil}, {"limits", cgroups(), limited}, {"none", hierarchy{}, nil}} {
+		b.Run(test.name, func(b *testing.B) {
 			old := cgroups
-			cgroups = func() hierarchy { return h }
+			cgroups = func() hierarchy { return test.machine }
 			defer func() { cgroups = old }()
 			dir := b.TempDir()
 			if err := os.MkdirAll(filepath.Join(dir, "process-test-bench", "task"), 0o755); err != nil {
 				b.Fatal(err)
 			}
 			for b.Loop() {
-				s := &sdk.Start{TaskConfig: sdk.TaskConfig{Name: "task", AllocID: "process-test-bench", AllocDir: filepath.Join(dir, "process-test-bench")}}
+				s := &sdk.Start{TaskConfig: sdk.TaskConfig{Name: "task", AllocID: "process-test-bench", AllocDir: filepath.Join(dir, "process-test-bench"), Resources: test.resources}}
 				p, err := Start(b.Context(), s, Command{Path: "/bin/true"})
 				if err != nil {
 					b.Fatal(err)

@@ -38,8 +38,11 @@ func Recover(ctx context.Context, start *sdk.Start, s State) (*Process, error) {
 	var err error
 	p.cred, p.userErr = change(start.User) // of use for commands only
 	if s.Cgroup != "" {
-		p.cgroup = adoptCgroup(p, s.Cgroup)
+		if p.cgroup = adoptCgroup(p, s.Cgroup); p.cgroup != nil {
+			p.cgroup.oomBefore = s.OOMKills
+		}
 	}
+	p.own() // unless this plugin process has a later start of the task, which then keeps the cgroup
 	if p.fd, err = openPidfd(p.id); err == nil {
 		p.child = isChild(p.id.PID)
 		return p, nil
@@ -48,11 +51,14 @@ func Recover(ctx context.Context, start *sdk.Start, s State) (*Process, error) {
 		return nil, fmt.Errorf("recover process %d: %w", s.PID, err)
 	}
 	status, err := askKeeper(ctx, p.id)
+	if err != nil && ctx.Err() != nil {
+		return nil, fmt.Errorf("recover process %d: %w", s.PID, context.Cause(ctx)) // the next host asks again
+	}
 	if err != nil {
 		err = fmt.Errorf("process %d: %w", s.PID, errUnknown)
 		return nil, errors.Join(err, p.Destroy(context.WithoutCancel(ctx)))
 	}
-	p.ended, p.result = true, resultOf(status, nil)
+	p.end(status, nil)
 	return p, nil
 }
 
@@ -73,9 +79,13 @@ func openPidfd(id keeper.Process) (*pidfd, error) {
 		return nil, os.NewSyscallError("pidfd_open", err)
 	}
 	// Whatever has this number now is held. Is it the one that is meant?
-	if now, err := keeper.ProcessOf(id.PID); err != nil || now != id {
+	now, err := keeper.ProcessOf(id.PID)
+	if err == nil && now != id {
+		err = os.ErrProcessDone
+	}
+	if err != nil {
 		unix.Close(fd)
-		return nil, os.ErrProcessDone
+		return nil, err
 	}
 	return newPidfd(fd)
 }
@@ -107,7 +117,7 @@ func (p *Process) waitOrphan(ctx context.Context) (keeper.Status, error) {
 		case <-ctx.Done():
 			return keeper.Status{}, ctx.Err()
 		}
-		if _, err := keeper.ProcessOf(p.id.PID); err != nil || time.Now().After(deadline) {
+		if _, err := keeper.ProcessOf(p.id.PID); errors.Is(err, os.ErrProcessDone) || time.Now().After(deadline) {
 			if status, ok := p.askKernel(); ok {
 				return status, nil
 			}

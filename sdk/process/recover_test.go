@@ -1,6 +1,7 @@
 package process
 
 import (
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -96,6 +97,25 @@ func TestExitStatusThatNobodyKnows(t *testing.T) {
 		t.Errorf("recovered with %v, want %v", err, errUnknown)
 	}
 	until(t, "what it left running is killed", func() bool { return gone(child) })
+}
+
+// A host that goes away during RecoverTask gets no answer. The next host asks again.
+func TestRecoverThatIsCancelledDoesNotDecide(t *testing.T) {
+	ended := exec.Command("/bin/true")
+	if err := ended.Start(); err != nil {
+		t.Fatal(err)
+	}
+	id, err := keeper.ProcessOf(ended.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = ended.Wait()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	state := State{PID: id.PID, StartTime: id.StartTime, BootID: bootID(), Dir: "/"}
+	if _, err := Recover(ctx, newStart(t), state); !errors.Is(err, context.Canceled) || errors.Is(err, errUnknown) {
+		t.Errorf("Recover = %v, want %v", err, context.Canceled)
+	}
 }
 
 func TestRecoverTouchesNoStranger(t *testing.T) {

@@ -42,7 +42,7 @@ var (
 func (p *Process) Stats(context.Context) (sdk.TaskStats, error) {
 	pids := descendants(p.id.PID)
 	if p.cgroup != nil {
-		pids = p.cgroup.pids()
+		pids = p.cgroup.dir().PIDs()
 	}
 	used := map[int]cpuTime{}
 	memory := map[int]sdk.MemoryUsage{}

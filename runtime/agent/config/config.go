@@ -98,6 +98,9 @@ func Load(paths []string) (*Config, hcl.Diagnostics) {
 	if first, last := cmp.Or(c.Node.MinDynamicPort, scheduler.MinDynamicPort), cmp.Or(c.Node.MaxDynamicPort, scheduler.MaxDynamicPort); first > last {
 		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: fmt.Sprintf("configuration: min_dynamic_port %d is above max_dynamic_port %d", first, last)})
 	}
+	if first, last := cmp.Or(c.Node.ClientMinPort, agent.ClientMinPort), cmp.Or(c.Node.ClientMaxPort, agent.ClientMaxPort); first > last {
+		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: fmt.Sprintf("configuration: client_min_port %d is above client_max_port %d", first, last)})
+	}
 	return c, diags
 }
 

@@ -62,6 +62,7 @@ client {
   }
   gc_max_allocs    = 7
   gc_interval      = "10s"
+  gc_disk_usage_min_age = "3m"
   max_kill_timeout = "2m"
   drain_on_shutdown { deadline = "1m" }
 }
@@ -90,9 +91,9 @@ no_such = 1
 		`n.hcl:13: server.bootstrap_expect is ignored: ` + noServers,
 		`n.hcl:20: client.servers is ignored: ` + noServers,
 		`n.hcl:25: option "docker.cleanup.image" is ignored: it has no meaning here`,
-		`n.hcl:39: consul is ignored: ` + noConsul,
-		`n.hcl:44: tls_min_version: tls11 is not safe, tls12 is the least`,
-		`n.hcl:53: no_such is not a setting that is known here, and is ignored`,
+		`n.hcl:40: consul is ignored: ` + noConsul,
+		`n.hcl:45: tls_min_version: tls11 is not safe, tls12 is the least`,
+		`n.hcl:54: no_such is not a setting that is known here, and is ignored`,
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("warnings\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -117,6 +118,7 @@ no_such = 1
 		{"reserved_ports", c.Node.Reserved.Ports, "22,80-90"},
 		{"gc_max_allocs", c.GC.MaxAllocs, 7},
 		{"gc_interval", c.GC.Interval, 10 * time.Second},
+		{"gc_disk_usage_min_age", c.GC.DiskUsageMinAge, 3 * time.Minute},
 		{"max_kill_timeout", c.MaxKillTimeout, 2 * time.Minute},
 		{"drain deadline", c.Drain.Deadline, time.Minute},
 		{"plugins", c.Plugins[0].Name, "raw_exec"},
@@ -282,6 +284,12 @@ func TestLaterFilesWin(t *testing.T) {
 	}
 	if _, diags := Load([]string{dir}); len(diags) != 1 || diags[0].Summary != "configuration: min_dynamic_port 40000 is above max_dynamic_port 32000" {
 		t.Errorf("no ports in the range: %v", diags)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "z.hcl"), []byte("client {\n client_max_port = 13000\n}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if c, diags := Load([]string{dir}); c.Node.ClientMaxPort != 13000 || len(diags) != 1 || diags[0].Summary != "configuration: client_min_port 14000 is above client_max_port 13000" {
+		t.Errorf("no ports for drivers in the range: %d, %v", c.Node.ClientMaxPort, diags)
 	}
 }
 

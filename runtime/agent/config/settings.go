@@ -306,6 +306,8 @@ var client = map[string]setting{
 	"disk_total_mb":     count(0, lots, func(c *Config) *int { return &c.Node.DiskMB }),
 	"min_dynamic_port":  count(1, 65535, func(c *Config) *int { return &c.Node.MinDynamicPort }),
 	"max_dynamic_port":  count(1, 65535, func(c *Config) *int { return &c.Node.MaxDynamicPort }),
+	"client_min_port":   count(1, 65535, func(c *Config) *int { return &c.Node.ClientMinPort }),
+	"client_max_port":   count(1, 65535, func(c *Config) *int { return &c.Node.ClientMaxPort }),
 	"max_kill_timeout":  duration(func(c *Config) *time.Duration { return &c.MaxKillTimeout }),
 	"gc_interval":       duration(func(c *Config) *time.Duration { return &c.GC.Interval }),
 	"gc_max_allocs":     count(1, lots, func(c *Config) *int { return &c.GC.MaxAllocs }),
@@ -314,6 +316,7 @@ var client = map[string]setting{
 	}),
 	"gc_disk_usage_threshold":  percent(func(c *Config) *float64 { return &c.GC.DiskUsage }),
 	"gc_inode_usage_threshold": percent(func(c *Config) *float64 { return &c.GC.InodeUsage }),
+	"gc_disk_usage_min_age":    duration(func(c *Config) *time.Duration { return &c.GC.DiskUsageMinAge }),
 	"reserved": {block: map[string]setting{
 		"cpu":    count(0, lots, func(c *Config) *uint64 { return &c.Node.Reserved.CPU }),
 		"memory": count(0, lots, func(c *Config) *uint64 { return &c.Node.Reserved.MemoryMB }),

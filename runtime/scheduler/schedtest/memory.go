@@ -180,6 +180,12 @@ func (t *tx) Index() uint64 { return t.index }
 // Operation implements scheduler.Tx: nobody follows events here.
 func (*tx) Operation(string) {}
 
+// AnnounceEval implements scheduler.Tx.
+func (*tx) AnnounceEval(*api.Evaluation) {}
+
+// AnnounceNode implements scheduler.Tx.
+func (*tx) AnnounceNode() {}
+
 func (t *tx) PutJob(job *api.Job) {
 	t.wrote = true
 	key := scheduler.KeyOf(job)

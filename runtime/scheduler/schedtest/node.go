@@ -44,6 +44,9 @@ type Node struct {
 	Life func(*api.Allocation) Life
 	mu   sync.Mutex // guards Scheduler once the node runs
 
+	// Now is the wall clock. Nil means time.Now.
+	Now func() time.Time
+
 	// Started and Ended are called when the first task of an allocation would be
 	// started, and when nothing of it runs any more. They may be nil.
 	Started, Ended func(*api.Allocation)
@@ -73,6 +76,13 @@ func (n *Node) Use(s *scheduler.Scheduler) {
 	n.Scheduler = s
 }
 
+func (n *Node) now() time.Time {
+	if n.Now != nil {
+		return n.Now()
+	}
+	return time.Now()
+}
+
 func (n *Node) scheduler() *scheduler.Scheduler {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -84,6 +94,9 @@ type actor struct {
 	node *Node
 	id   string
 	wake chan struct{} // holds a tick when the allocation has changed
+
+	deployment string    // whose health is watched
+	since      time.Time // when that watch began
 }
 
 // Run runs what is desired until ctx ends.
@@ -139,7 +152,7 @@ func (a *actor) run(ctx context.Context, alloc *api.Allocation) {
 	if ctx.Err() != nil {
 		return
 	}
-	now := time.Now()
+	now := a.node.now()
 	text := "All tasks have completed"
 	if status == api.AllocClientStatusFailed {
 		text = "Failed tasks"
@@ -160,7 +173,7 @@ func (a *actor) live(ctx context.Context, life Life) string {
 	}
 	start := time.Now()
 	a.report(ctx, scheduler.Report{ClientStatus: api.AllocClientStatusRunning, ClientDescription: "Tasks are running",
-		TaskStates: map[string]*api.TaskState{"t": {State: "running", StartedAt: start}}})
+		TaskStates: map[string]*api.TaskState{"t": {State: "running", StartedAt: a.node.now()}}})
 	end := time.Time{}
 	if life.Run > 0 {
 		end = start.Add(life.Run)
@@ -185,17 +198,14 @@ func (a *actor) health(ctx context.Context, alloc *api.Allocation, life Life) ti
 	if alloc.DeploymentID == "" || alloc.DeploymentStatus != nil && alloc.DeploymentStatus.Healthy != nil {
 		return 0
 	}
-	since := time.Unix(0, alloc.ModifyTime)
-	for _, t := range alloc.TaskStates {
-		if t.StartedAt.After(since) {
-			since = t.StartedAt
-		}
+	if a.deployment != alloc.DeploymentID {
+		a.deployment, a.since = alloc.DeploymentID, time.Now()
 	}
-	if left := life.Healthy - time.Since(since); left > 0 {
+	if left := life.Healthy - time.Since(a.since); left > 0 {
 		return left
 	}
 	healthy := !life.Sick
-	a.report(ctx, scheduler.Report{Healthy: &healthy, HealthyTime: time.Now(), DeploymentID: alloc.DeploymentID})
+	a.report(ctx, scheduler.Report{Healthy: &healthy, HealthyTime: a.node.now(), DeploymentID: alloc.DeploymentID})
 	return 0
 }
 

@@ -82,6 +82,8 @@ type State struct {
 	Count       int       // ends that counted in this window
 	WindowStart time.Time // begin of the window
 	NextStart   time.Time // when the last delay ends; zero if there was none
+	// Delay is the last delay. It is zero in a record of an earlier version.
+	Delay time.Duration `json:",omitempty"`
 }
 
 // Tracker applies a policy to the ends of one task. It is not safe for
@@ -110,26 +112,29 @@ func (t *Tracker) Resume(s State) { t.state = s }
 func (t *Tracker) SetPolicy(p Policy) { t.policy = p }
 
 // Started tells that the task has started again: nothing remains of its delay.
-func (t *Tracker) Started() { t.state.NextStart = time.Time{} }
+func (t *Tracker) Started() { t.state.NextStart, t.state.Delay = time.Time{}, 0 }
 
 // Remaining returns how long the task has still to wait for its next start: the
-// rest of the last delay. It never exceeds what the policy can ask for, however
-// the clock was set meanwhile.
+// rest of the last delay. It never exceeds that delay, however the clock was set
+// meanwhile.
 func (t *Tracker) Remaining(now time.Time) time.Duration {
 	if t.state.NextStart.IsZero() {
 		return 0
 	}
-	longest := max(saturate(t.policy.Delay, t.policy.Delay/4), t.policy.Interval)
+	longest := t.state.Delay
+	if longest == 0 {
+		longest = max(saturate(t.policy.Delay, t.policy.Delay/4), t.policy.Interval)
+	}
 	return min(max(t.state.NextStart.Sub(now), 0), longest)
 }
 
 // Next decides what becomes of the task that has just ended. With Restart, the
 // state says when the delay ends.
 func (t *Tracker) Next(now time.Time, o Outcome) Decision {
-	t.state.NextStart = time.Time{}
+	t.state.NextStart, t.state.Delay = time.Time{}, 0
 	d := t.decide(now, o)
 	if d.Action == Restart {
-		t.state.NextStart = now.Add(d.Delay)
+		t.state.NextStart, t.state.Delay = now.Add(d.Delay), d.Delay
 	}
 	return d
 }

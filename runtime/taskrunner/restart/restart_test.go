@@ -239,8 +239,15 @@ func TestResume(t *testing.T) {
 func TestRemainingIsBoundedWhenTheClockIsSetBack(t *testing.T) {
 	tracker := New(policy(nil), start, noJitter)
 	tracker.Next(start, Outcome{})
+	if got, want := tracker.Remaining(start.Add(-time.Hour)), time.Second; got != want {
+		t.Errorf("remaining %v, want the delay, %v", got, want)
+	}
+
+	old := tracker.State()
+	old.Delay = 0 // as an earlier version has stored it
+	tracker.Resume(old)
 	if got, want := tracker.Remaining(start.Add(-time.Hour)), 20*time.Second; got != want {
-		t.Errorf("remaining %v, want at most the interval, %v", got, want)
+		t.Errorf("remaining %v of an old record, want at most the interval, %v", got, want)
 	}
 }
 

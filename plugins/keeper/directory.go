@@ -1,0 +1,271 @@
+package keeper
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// socketsName is the directory for sockets in a data directory.
+const socketsName = "sockets"
+
+// SocketDir returns the directory for the sockets of a data directory. It may be longer
+// than the address of a socket can be.
+func SocketDir(dataDir string) string { return filepath.Join(dataDir, socketsName) }
+
+// Directory is an open data directory. The helper processes of a data directory listen
+// in it and lock files in it. All of it happens relative to the open directory: so the
+// length of its path does not matter, nor that the path changes. Its methods may be
+// called concurrently.
+type Directory struct {
+	path string
+	home *os.File // opened with O_PATH
+}
+
+// OpenDirectory opens a data directory, and makes it if it is missing. The caller
+// checks which users can write to it, if that matters: no method follows a link, uses a
+// file of another user, or connects to a process of another user. The caller calls Close.
+func OpenDirectory(path string) (*Directory, error) {
+	if err := os.MkdirAll(path, 0o711); err != nil {
+		return nil, err
+	}
+	home, err := os.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &Directory{path: path, home: home}, nil
+}
+
+// Close closes the handle.
+func (d *Directory) Close() error { return d.home.Close() }
+
+// MakeSocketDir makes the directory for sockets if it is missing. It refuses one that
+// other users can enter.
+func (d *Directory) MakeSocketDir() error {
+	path := SocketDir(d.path)
+	err := unix.Mkdirat(int(d.home.Fd()), socketsName, 0o700)
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return &fs.PathError{Op: "mkdir", Path: path, Err: err}
+	}
+	var st unix.Stat_t
+	if err := unix.Fstatat(int(d.home.Fd()), socketsName, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
+		return fmt.Errorf("%s is not a directory: remove it", path)
+	case int(st.Uid) != os.Geteuid():
+		return fmt.Errorf("%s belongs to user %d, not %d: remove it", path, st.Uid, os.Geteuid())
+	case st.Mode&0o077 != 0:
+		return fmt.Errorf("%s has mode %04o, which lets other users enter it: chmod it to 0700", path, st.Mode&0o7777)
+	}
+	return nil
+}
+
+// openSocketDir opens the directory for sockets. The error is fs.ErrNotExist if it is
+// missing.
+func (d *Directory) openSocketDir() (*os.File, error) {
+	fd, err := unix.Openat(int(d.home.Fd()), socketsName, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: SocketDir(d.path), Err: err}
+	}
+	return os.NewFile(uintptr(fd), SocketDir(d.path)), nil
+}
+
+// address returns the address of a socket in an open directory. It is short whatever
+// the path of the directory is, and valid in this process while the directory is open.
+func address(network string, dir *os.File, name string) *net.UnixAddr {
+	return &net.UnixAddr{Net: network, Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), name)}
+}
+
+// Listen listens on a socket of the directory for sockets, which is made if it is
+// missing. A socket that is there already is replaced. Closing the listener does not
+// remove the socket. The network is "unix" or "unixpacket".
+func (d *Directory) Listen(network, name string) (*net.UnixListener, error) {
+	if err := d.MakeSocketDir(); err != nil {
+		return nil, err
+	}
+	dir, err := d.openSocketDir()
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	path := filepath.Join(SocketDir(d.path), name)
+	if err := unix.Unlinkat(int(dir.Fd()), name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return nil, &fs.PathError{Op: "remove", Path: path, Err: err}
+	}
+	listener, err := net.ListenUnix(network, address(network, dir, name))
+	if err != nil {
+		var errno unix.Errno
+		if errors.As(err, &errno) {
+			err = errno // without the address, which means nothing outside of this process
+		}
+		if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
+			return nil, fmt.Errorf("listen on %s: %w: the file system has no unix sockets: choose a data directory on another one", path, err)
+		}
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	listener.SetUnlinkOnClose(false)
+	// Until here the mode of the directory keeps other users out.
+	if err := unix.Fchmodat(int(dir.Fd()), name, 0o600, 0); err != nil {
+		listener.Close()
+		return nil, &fs.PathError{Op: "chmod", Path: path, Err: err}
+	}
+	return listener, nil
+}
+
+// Dial connects to a socket of the directory for sockets, and proves that the process
+// that listens belongs to this user. The error is fs.ErrNotExist without a socket, and
+// ECONNREFUSED without a listener.
+func (d *Directory) Dial(network, name string) (*net.UnixConn, error) {
+	dir, err := d.openSocketDir()
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	conn, err := net.DialUnix(network, nil, address(network, dir, name))
+	if err != nil {
+		return nil, err
+	}
+	if err := SameUser(conn); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("socket %s: %w", filepath.Join(SocketDir(d.path), name), err)
+	}
+	return conn, nil
+}
+
+// HasSocket reports whether a name of the directory for sockets is there.
+func (d *Directory) HasSocket(name string) bool {
+	var st unix.Stat_t
+	return unix.Fstatat(int(d.home.Fd()), socketsName+"/"+name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
+}
+
+// Remove removes a file of the data directory, if it is there.
+func (d *Directory) Remove(name string) { _ = unix.Unlinkat(int(d.home.Fd()), name, 0) }
+
+// RemoveSocket removes a socket, if it is there.
+func (d *Directory) RemoveSocket(name string) { d.Remove(socketsName + "/" + name) }
+
+// RemoveSocketDir removes the directory for sockets with the sockets in it. It stays if
+// there is anything else in it.
+func (d *Directory) RemoveSocketDir() {
+	dir, err := d.openSocketDir()
+	if err != nil {
+		return
+	}
+	defer dir.Close()
+	entries, _ := os.ReadDir(fmt.Sprintf("/proc/self/fd/%d", dir.Fd()))
+	for _, e := range entries {
+		if e.Type()&os.ModeSocket != 0 {
+			_ = unix.Unlinkat(int(dir.Fd()), e.Name(), 0)
+		}
+	}
+	_ = unix.Unlinkat(int(d.home.Fd()), socketsName, unix.AT_REMOVEDIR)
+}
+
+// Lock locks a file of the data directory, which is made if it is missing. Closing all
+// copies of the file releases the lock. With unix.LOCK_EX Lock waits for the lock; with
+// unix.LOCK_NB the error is EWOULDBLOCK when another process has it.
+func (d *Directory) Lock(name string, how int) (*os.File, error) {
+	for {
+		f, err := d.lockOnce(name, how)
+		if err != nil {
+			return nil, &fs.PathError{Op: "lock", Path: filepath.Join(d.path, name), Err: err}
+		}
+		// The process that had the lock may have removed the file.
+		var st unix.Stat_t
+		if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Nlink > 0 {
+			return f, err
+		}
+		f.Close()
+	}
+}
+
+func (d *Directory) lockOnce(name string, how int) (*os.File, error) {
+	f, err := d.openLock(name, unix.O_CREAT)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err = unix.Flock(int(f.Fd()), how)
+		if err == nil {
+			return f, nil
+		}
+		if !errors.Is(err, unix.EINTR) {
+			f.Close()
+			return nil, err
+		}
+	}
+}
+
+// openLock opens a file that can be locked: a regular file of this user with one name.
+func (d *Directory) openLock(name string, flags int) (*os.File, error) {
+	fd, err := unix.Openat(int(d.home.Fd()), name, flags|unix.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), filepath.Join(d.path, name))
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		f.Close()
+		return nil, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || int(st.Uid) != os.Geteuid() || st.Nlink > 1 {
+		f.Close()
+		return nil, errors.New("it is not a file of this user with one name: remove it")
+	}
+	return f, nil
+}
+
+// WriteProcess records a process in a file that it has locked.
+func WriteProcess(f *os.File, p Process) error {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	if _, err := f.WriteAt(append(b, '\n'), 0); err != nil {
+		return err
+	}
+	return f.Truncate(int64(len(b)) + 1)
+}
+
+// LockedBy returns the process that has recorded itself in a file and has the lock of
+// it. It is false if no process has the lock, or none is recorded that is alive. The
+// error is one for which [Exhausted] is true: it is not known whether a process has the
+// lock.
+func (d *Directory) LockedBy(name string) (Process, bool, error) {
+	f, err := d.openLock(name, 0)
+	if Exhausted(err) {
+		return Process{}, false, &fs.PathError{Op: "open", Path: filepath.Join(d.path, name), Err: err}
+	}
+	if err != nil {
+		return Process{}, false, nil
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+		return Process{}, false, nil
+	}
+	var p Process
+	if err := json.NewDecoder(f).Decode(&p); err != nil || !p.Alive() {
+		return Process{}, false, nil
+	}
+	return p, true, nil
+}
+
+// Kill kills a process and waits until it has ended, ten seconds at most.
+func Kill(p Process) error {
+	if err := p.Signal(unix.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("kill process %d: %w", p.PID, err)
+	}
+	if !gone(p, 10*time.Second) {
+		return fmt.Errorf("process %d does not end although it was killed", p.PID)
+	}
+	return nil
+}

@@ -1,0 +1,372 @@
+package keeper
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The path of a data directory, its sockets and the environment may change while no
+// agent runs: the next agent joins the keeper that runs.
+func TestKeeperIsJoinedByEveryPath(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		change func(t *testing.T, dir string) (path string)
+	}{
+		{"a symbolic link", func(t *testing.T, dir string) string {
+			link := filepath.Join(t.TempDir(), "link")
+			if err := os.Symlink(dir, link); err != nil {
+				t.Fatal(err)
+			}
+			return link
+		}},
+		{"a directory that was moved", func(t *testing.T, dir string) string {
+			moved := filepath.Join(t.TempDir(), strings.Repeat("moved", 30))
+			if err := os.Rename(dir, moved); err != nil {
+				t.Fatal(err)
+			}
+			return moved
+		}},
+		{"a socket directory that was removed", func(t *testing.T, dir string) string {
+			if err := os.RemoveAll(SocketDir(dir)); err != nil {
+				t.Fatal(err)
+			}
+			return dir
+		}},
+		{"a directory that was moved, without its sockets", func(t *testing.T, dir string) string {
+			moved := filepath.Join(t.TempDir(), "moved")
+			if err := errors.Join(os.Rename(dir, moved), os.RemoveAll(SocketDir(moved))); err != nil {
+				t.Fatal(err)
+			}
+			return moved
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			dir := filepath.Join(t.TempDir(), "data")
+			task, keeper := killedAgent(t, dir, "persistent")
+			c := start(t, Config{Dir: tt.change(t, dir)})
+			if got := c.Process(); got != keeper {
+				t.Errorf("the keeper is %v, was %v", got, keeper)
+			}
+			plugin, err := Attach(t.Context(), c.Socket())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer plugin.Close()
+			if err := task.Signal(unix.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			if status, err := plugin.Wait(t.Context(), task); err != nil || status.Signal != int(unix.SIGTERM) {
+				t.Errorf("status of the task: %v, %v", status, err)
+			}
+			if err := c.EndWithAgent(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A keeper that has lost its socket is never joined by a second one: if it cannot
+// listen again, it is ended first.
+func TestKeeperThatCannotBeReachedIsReplaced(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "data")
+	task, keeper := killedAgent(t, dir, "persistent")
+	t.Cleanup(func() {
+		for _, pid := range descendants(task.PID) {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+		_ = task.Signal(unix.SIGKILL)
+		for gone(task, time.Minute) {
+			if _, err := unix.Wait4(-1, nil, 0, nil); err != nil {
+				break
+			}
+		}
+	})
+	if err := errors.Join(keeper.Signal(unix.SIGSTOP), os.RemoveAll(SocketDir(dir))); err != nil {
+		t.Fatal(err)
+	}
+	c := start(t, Config{Dir: dir})
+	if keeper.Alive() || c.Process() == keeper {
+		t.Errorf("keepers %v and %v serve one directory", keeper, c.Process())
+	}
+}
+
+// The socket is there again while agent and plugins are connected.
+func TestRestoreSocket(t *testing.T) {
+	t.Parallel()
+	c := start(t, Config{Ephemeral: true})
+	if err := os.RemoveAll(SocketDir(c.cfg.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.RestoreSocket(); err != nil {
+		t.Fatal(err)
+	}
+	var plugin *Client
+	for end := time.Now().Add(time.Minute); plugin == nil; time.Sleep(time.Millisecond) {
+		var err error
+		if plugin, err = Attach(t.Context(), c.Socket()); err != nil && time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+	defer plugin.Close()
+	p, err := c.Spawn(t.Context(), sh("exit 5"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, err := plugin.Wait(t.Context(), p); err != nil || st.ExitCode != 5 {
+		t.Errorf("Wait = %v, %v", st, err)
+	}
+}
+
+// A plugin reconnects to the keeper of its data directory although that has another
+// path now, and another data directory has the path.
+func TestPluginReconnectsAfterTheDirectoryWasMoved(t *testing.T) {
+	t.Parallel()
+	base := t.TempDir()
+	dir, moved := filepath.Join(base, "data"), filepath.Join(base, "moved")
+	first := start(t, Config{Dir: dir})
+	plugin, err := Attach(t.Context(), first.Socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plugin.Close()
+	first.Close()
+	if err := os.Rename(dir, moved); err != nil {
+		t.Fatal(err)
+	}
+	start(t, Config{Dir: dir})
+	own := start(t, Config{Dir: moved})
+	if err := first.Process().Signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if !gone(first.Process(), time.Minute) {
+		t.Fatal("the keeper does not end")
+	}
+	p, err := own.Spawn(t.Context(), sh("exit 6"))
+	for errors.Is(err, ErrLost) { // the death of the keeper was not noticed yet
+		p, err = own.Spawn(t.Context(), sh("exit 6"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, err := plugin.Wait(t.Context(), p); err != nil || st.ExitCode != 6 {
+		t.Errorf("Wait = %v, %v", st, err)
+	}
+	if got, want := plugin.Process(), own.Process(); got != want || got == first.Process() {
+		t.Errorf("the plugin is connected to %v, its keeper is %v", got, want)
+	}
+}
+
+// formerKeeper starts a keeper as earlier versions did: it listens in a directory for
+// sockets, and has neither the lock nor a handle of a data directory.
+func formerKeeper(t *testing.T, dir string) Process {
+	t.Helper()
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: filepath.Join(dir, socketName)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener.SetUnlinkOnClose(false)
+	defer listener.Close()
+	socket, err := listener.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	estate, err := (&estate{}).write()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer estate.Close()
+	conf, err := json.Marshal(setup{Dir: dir, Linger: time.Minute, Legacy: &legacy{Listener: 3, Estate: 4}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/proc/self/exe", "keeper")
+	cmd.Env = append(os.Environ(), envSetup+"="+string(conf))
+	cmd.ExtraFiles = []*os.File{socket, estate}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p, err := ProcessOf(cmd.Process.Pid)
+	if err := errors.Join(err, cmd.Process.Release()); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// A keeper that an earlier version has started elsewhere is moved to the data directory,
+// and found there by the next agent; plugins reconnect to it by the former path.
+func TestKeeperOfAnEarlierVersionIsMoved(t *testing.T) {
+	t.Parallel()
+	former, err := os.MkdirTemp("", "former")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(former)
+	keeper := formerKeeper(t, former)
+	plugin, err := Attach(t.Context(), filepath.Join(former, socketName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plugin.Close()
+
+	dir := filepath.Join(t.TempDir(), "data")
+	c := start(t, Config{Dir: dir, Former: []string{filepath.Join(former, "none"), former}})
+	if c.Process() != keeper {
+		t.Fatalf("the keeper is %v, was %v", c.Process(), keeper)
+	}
+	p, err := c.Spawn(t.Context(), sh("exit 7"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, err := plugin.Wait(t.Context(), p); err != nil || st.ExitCode != 7 {
+		t.Errorf("Wait of a plugin that was connected = %v, %v", st, err)
+	}
+	late, err := Attach(t.Context(), filepath.Join(former, socketName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer late.Close()
+	if late.Process() != keeper {
+		t.Errorf("a plugin finds %v", late.Process())
+	}
+	c.Close()
+	if err := os.RemoveAll(SocketDir(dir)); err != nil { // it has the lock, too
+		t.Fatal(err)
+	}
+	next := start(t, Config{Dir: dir})
+	if next.Process() != keeper {
+		t.Errorf("the next agent has keeper %v, not %v", next.Process(), keeper)
+	}
+}
+
+// A lock is not taken of a file that its owner has removed.
+func TestLockOfARemovedFile(t *testing.T) {
+	t.Parallel()
+	d, err := OpenDirectory(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	first, err := d.Lock("l", unix.LOCK_EX)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Lock("l", unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+		t.Errorf("a second lock: %v", err)
+	}
+	locked := make(chan *os.File)
+	go func() {
+		f, err := d.Lock("l", unix.LOCK_EX)
+		if err != nil {
+			t.Error(err)
+		}
+		locked <- f
+	}()
+	d.Remove("l")
+	first.Close()
+	second := <-locked
+	defer second.Close()
+	if _, err := d.Lock("l", unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+		t.Errorf("two processes have the lock: %v", err)
+	}
+}
+
+// A lock that another user has planted is refused: what is recorded in it would be
+// written to a file of the other user's choice, or read from it.
+func TestLockThatIsALinkIsRefused(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	d, err := OpenDirectory(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	target := filepath.Join(dir, "target")
+	if err := os.WriteFile(target, []byte("kept"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Symlink(target, filepath.Join(dir, "soft")), os.Link(target, filepath.Join(dir, "hard")), unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"soft", "hard", "fifo"} {
+		if f, err := d.Lock(name, unix.LOCK_EX|unix.LOCK_NB); err == nil {
+			f.Close()
+			t.Errorf("%s is locked", name)
+		}
+	}
+}
+
+func TestLockedBy(t *testing.T) {
+	t.Parallel()
+	d, err := OpenDirectory(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	self, err := ProcessOf(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, ok, _ := d.LockedBy("l"); ok {
+		t.Errorf("without a file: %v", p)
+	}
+	lock, err := d.Lock("l", unix.LOCK_EX)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, ok, _ := d.LockedBy("l"); ok {
+		t.Errorf("without a record: %v", p)
+	}
+	for _, p := range []Process{{PID: 4194303, StartTime: 1 << 60}, self} {
+		if err := WriteProcess(lock, p); err != nil {
+			t.Fatal(err)
+		}
+		if got, ok, _ := d.LockedBy("l"); ok != (p == self) || ok && got != p {
+			t.Errorf("recorded %v, got %v, %v", p, got, ok)
+		}
+	}
+	lock.Close()
+	if p, ok, _ := d.LockedBy("l"); ok {
+		t.Errorf("without a lock: %v", p)
+	}
+}
+
+// The error names the remedy when the file system has no unix sockets.
+func TestFileSystemWithoutSockets(t *testing.T) {
+	group := fmt.Sprintf("/sys/fs/cgroup/unified/keeper-test-%d", os.Getpid())
+	if err := os.Mkdir(group, 0o700); err != nil {
+		t.Skip("needs a file system without sockets: ", err)
+	}
+	defer os.Remove(group)
+	d, err := OpenDirectory(group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if err := os.Mkdir(SocketDir(group), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(SocketDir(group))
+	if err := os.Chmod(SocketDir(group), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	_, err = d.Listen("unix", "s")
+	if err == nil || !strings.Contains(err.Error(), "choose a data directory on another one") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,7 @@
+// Package process finds the processes of a task by what the kernel knows of
+// them, and ends them.
+//
+// It serves a caller that has no handle of the task: a driver before it starts a
+// task again, and an agent whose driver is unavailable. It owns no process and
+// keeps no state.
+package process

@@ -1,0 +1,154 @@
+package process
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+)
+
+// sleeper starts a process that ends when the test ends, if not before.
+func sleeper(t *testing.T, env ...string) (keeper.Process, <-chan error) {
+	t.Helper()
+	cmd := exec.Command("sleep", "3600")
+	cmd.Env = append([]string{"PATH=/usr/bin:/bin"}, env...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	exited := make(chan error, 1)
+	go func() {
+		exited <- cmd.Wait()
+		close(exited)
+	}()
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		<-exited
+	})
+	p, err := keeper.ProcessOf(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, exited
+}
+
+func environment(allocID, task string) []string {
+	return []string{"NOMAD_ALLOC_ID=" + allocID, "NOMAD_TASK_NAME=" + task}
+}
+
+func newAllocID() string {
+	return fmt.Sprintf("leftover-test-%d-%d", os.Getpid(), time.Now().UnixNano())
+}
+
+// makeCgroup makes a cgroup of a task as a driver does, in a hierarchy of version 1
+// or in version 2.
+func makeCgroup(t *testing.T, tree, allocID, task string) Cgroup {
+	t.Helper()
+	var file unix.Statfs_t
+	dir := filepath.Join(CgroupMount, tree, "nomad", allocID+"."+task)
+	if unix.Statfs(CgroupMount, &file) == nil && file.Type == unix.CGROUP2_SUPER_MAGIC {
+		dir = filepath.Join(CgroupMount, "nomad.slice/share.slice", allocID+"."+task+".scope")
+	} else if unix.Statfs(filepath.Join(CgroupMount, tree), &file) != nil || file.Type != unix.CGROUP_SUPER_MAGIC {
+		t.Skipf("there is no hierarchy %s here", tree)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Skipf("no cgroup can be made here: %v", err)
+	}
+	t.Cleanup(func() { Cgroup(dir).Remove() })
+	return Cgroup(dir)
+}
+
+func enter(t *testing.T, g Cgroup, p keeper.Process) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(string(g), "cgroup.procs"), []byte(strconv.Itoa(p.PID)), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// In a cgroup without a freezer the processes are killed too: a driver can have
+// put them into any.
+func TestEndLeftoversByCgroup(t *testing.T) {
+	for _, tree := range []string{"freezer", "memory"} {
+		t.Run(tree, func(t *testing.T) {
+			id, other := newAllocID(), newAllocID()
+			group, otherGroup := makeCgroup(t, tree, id, "web"), makeCgroup(t, tree, other, "web")
+			left, exited := sleeper(t)
+			enter(t, group, left)
+			kept, _ := sleeper(t)
+			enter(t, otherGroup, kept)
+			sibling, _ := sleeper(t, environment(id, "db")...)
+
+			if got := FindLeftovers(id, "web"); !slices.Equal(got, []keeper.Process{left}) {
+				t.Errorf("found %v, want %v", got, left)
+			}
+			ended, err := EndLeftovers(t.Context(), id, "web")
+			if err != nil || !slices.Equal(ended, []keeper.Process{left}) {
+				t.Errorf("ended %v, %v, want %v", ended, err, left)
+			}
+			<-exited
+			if _, err := os.Stat(string(group)); err == nil {
+				t.Errorf("%s is still there", group)
+			}
+			if !kept.Alive() || !sibling.Alive() {
+				t.Error("a process of another allocation or of another task was killed")
+			}
+			if ended, err := EndLeftovers(t.Context(), id, "web"); err != nil || len(ended) > 0 {
+				t.Errorf("a second time: %v, %v", ended, err)
+			}
+		})
+	}
+}
+
+func TestEndLeftoversByEnvironment(t *testing.T) {
+	id := newAllocID()
+	left, exited := sleeper(t, environment(id, "web")...)
+	var kept []keeper.Process
+	for _, env := range [][]string{
+		nil,
+		environment(id, "we"),
+		environment(id[1:], "web"),
+		{"NOMAD_ALLOC_ID=" + id},
+		{"NOMAD_TASK_NAME=web"},
+	} {
+		p, _ := sleeper(t, env...)
+		kept = append(kept, p)
+	}
+	for deadline := time.Now().Add(time.Minute); len(FindLeftovers(id, "web")) == 0; {
+		if time.Now().After(deadline) {
+			t.Fatalf("process %d is not found", left.PID)
+		}
+		time.Sleep(time.Millisecond) // a program that was executed a moment ago has no environment yet
+	}
+	if !AllMarks()[Mark{AllocID: id, Task: "web"}] {
+		t.Error("the marks of all processes lack the task")
+	}
+	ended, err := EndLeftovers(t.Context(), id, "web")
+	if err != nil || !slices.Equal(ended, []keeper.Process{left}) {
+		t.Errorf("ended %v, %v, want %v", ended, err, left)
+	}
+	<-exited
+	for _, p := range kept {
+		if !p.Alive() {
+			t.Errorf("process %d was killed and is not the task's", p.PID)
+		}
+	}
+}
+
+func TestEndLeftoversNeedsBothNames(t *testing.T) {
+	kept, _ := sleeper(t, "NOMAD_ALLOC_ID=", "NOMAD_TASK_NAME=")
+	for _, names := range [][2]string{{"", ""}, {"", "web"}, {"id", ""}, {"../id", "a"}, {"..", "/"}} {
+		if ended, err := EndLeftovers(t.Context(), names[0], names[1]); err != nil || len(ended) > 0 {
+			t.Errorf("%q: %v, %v", names, ended, err)
+		}
+	}
+	if !kept.Alive() {
+		t.Error("a process without names was killed")
+	}
+}

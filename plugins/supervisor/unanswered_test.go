@@ -1,0 +1,312 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// hangingDriver answers no call while it hangs, until the caller gives up; its streams
+// go on.
+type hangingDriver struct {
+	*fakeDriver
+	mu      sync.Mutex
+	hanging chan struct{} // closed when the driver answers again; nil when it does not hang
+	asked   int           // calls of InspectTask
+}
+
+func (d *hangingDriver) hang() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.hanging = make(chan struct{})
+}
+
+func (d *hangingDriver) answer() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	close(d.hanging)
+	d.hanging = nil
+}
+
+func (d *hangingDriver) call(ctx context.Context) error {
+	d.mu.Lock()
+	hanging := d.hanging
+	d.mu.Unlock()
+	if hanging == nil {
+		return nil
+	}
+	select {
+	case <-hanging:
+		return nil
+	case <-d.plugin.done:
+		return driver.ErrPluginDown
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (d *hangingDriver) TaskConfigSchema(ctx context.Context) (*hclspec.Spec, error) {
+	return nil, d.call(ctx)
+}
+func (d *hangingDriver) Capabilities(ctx context.Context) (*driver.Capabilities, error) {
+	return nil, d.call(ctx)
+}
+func (d *hangingDriver) StartTask(ctx context.Context, _ *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+	return nil, nil, d.call(ctx)
+}
+func (d *hangingDriver) RecoverTask(ctx context.Context, _ *driver.Handle) error { return d.call(ctx) }
+func (d *hangingDriver) WaitTask(ctx context.Context, _ string) (*driver.ExitResult, error) {
+	return nil, d.call(ctx)
+}
+func (d *hangingDriver) StopTask(ctx context.Context, _ string, _ time.Duration, _ string) error {
+	return d.call(ctx)
+}
+func (d *hangingDriver) DestroyTask(ctx context.Context, _ string, _ bool) error { return d.call(ctx) }
+func (d *hangingDriver) InspectTask(ctx context.Context, _ string) (*driver.TaskStatus, error) {
+	d.mu.Lock()
+	d.asked++
+	d.mu.Unlock()
+	return nil, d.call(ctx)
+}
+func (d *hangingDriver) SignalTask(ctx context.Context, _, _ string) error { return d.call(ctx) }
+func (d *hangingDriver) CreateNetwork(ctx context.Context, _, _ string) (*driver.NetworkIsolation, bool, error) {
+	return nil, false, d.call(ctx)
+}
+func (d *hangingDriver) DestroyNetwork(ctx context.Context, _ string, _ *driver.NetworkIsolation) error {
+	return d.call(ctx)
+}
+
+// newHanging returns a plugin with a hangingDriver.
+func newHanging() (*fakePlugin, *hangingDriver) {
+	f := newFake("slow", "1")
+	slow := &hangingDriver{fakeDriver: f.drv}
+	f.wrapped = slow
+	return f, slow
+}
+
+// startHanging returns a supervisor with one driver that can hang, and the events of
+// its tasks so far.
+func startHanging(t *testing.T) (*Supervisor, driver.Driver, *hangingDriver, func() []string) {
+	t.Helper()
+	var mu sync.Mutex
+	var events []string
+	f, slow := newHanging()
+	s := start(t, Config{OnTaskEvent: func(name string, e driver.TaskEvent) {
+		mu.Lock()
+		defer mu.Unlock()
+		events = append(events, fmt.Sprintf("%s %s %s: %s", name, e.AllocID, e.TaskName, e.Message))
+	}}, []catalog.Entry{external("slow")}, func(context.Context, string, int) (*fakePlugin, error) { return f, nil })
+	d, err := s.Driver(t.Context(), "slow")
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+	return s, d, slow, func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return events
+	}
+}
+
+func healthOf(s *Supervisor) string {
+	synctest.Wait()
+	info := s.Drivers()["slow"]
+	return fmt.Sprintf("%v %v %s", info.Detected, info.Healthy, info.Description)
+}
+
+const well = "true true Healthy"
+
+// A StopTask without an answer after the kill timeout and ten seconds is an event on
+// the task, and makes the driver unhealthy until it answers. It is still waited for.
+func TestHangingStopMakesTheDriverUnhealthyUntilItAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, d, slow, events := startHanging(t)
+		slow.hang()
+		stopped := make(chan error, 1)
+		go func() { stopped <- d.StopTask(t.Context(), "alloc/web/1234abcd", 20*time.Second, "") }()
+		time.Sleep(30*time.Second - time.Millisecond)
+		if got := healthOf(s); got != well || len(events()) > 0 {
+			t.Errorf("before its time: %s, %q", got, events())
+		}
+		changed := s.Changed()
+		time.Sleep(time.Millisecond)
+		if got, want := healthOf(s), "true false no answer to StopTask for 30s (plugin slow, pid 42)"; got != want {
+			t.Errorf("late: %s, want %s", got, want)
+		}
+		select {
+		case <-changed:
+		default:
+			t.Error("the change of the driver was not reported")
+		}
+		want := `slow alloc web: driver "slow" has not answered StopTask for 30s (plugin slow, pid 42); the task may still run`
+		if got := events(); len(got) != 1 || got[0] != want {
+			t.Errorf("events %q, want %q", got, want)
+		}
+		slow.prints <- driver.Fingerprint{Health: driver.HealthHealthy, HealthDescription: "fine", Attributes: map[string]driver.Attribute{"driver.slow": {Value: true}}}
+		if got := healthOf(s); !strings.HasPrefix(got, "true false no answer") {
+			t.Errorf("a fingerprint made the driver healthy, which does not answer: %s", got)
+		}
+		time.Sleep(time.Hour)
+		slow.answer()
+		if err := <-stopped; err != nil {
+			t.Error(err)
+		}
+		if got := healthOf(s); got != "true true fine" {
+			t.Errorf("after its answer: %s", got)
+		}
+		if n := len(events()); n != 1 {
+			t.Errorf("%d events, want one per call", n)
+		}
+	})
+}
+
+// Each call that must end by itself is watched. A start may take an hour, and a wait as
+// long as the task.
+func TestEveryCallThatMustEndHasALimit(t *testing.T) {
+	ctx := context.Background()
+	for _, c := range []struct {
+		name  string
+		limit time.Duration // 0 means none
+		call  func(driver.Driver) error
+	}{
+		{"TaskConfigSchema", 10 * time.Second, func(d driver.Driver) error { _, err := d.TaskConfigSchema(ctx); return err }},
+		{"Capabilities", 10 * time.Second, func(d driver.Driver) error { _, err := d.Capabilities(ctx); return err }},
+		{"RecoverTask", time.Minute, func(d driver.Driver) error {
+			return d.RecoverTask(ctx, &driver.Handle{Config: &driver.TaskConfig{ID: "a/t/1"}})
+		}},
+		{"StopTask", 10 * time.Second, func(d driver.Driver) error { return d.StopTask(ctx, "a/t/1", 0, "SIGKILL") }},
+		{"DestroyTask", time.Minute, func(d driver.Driver) error { return d.DestroyTask(ctx, "a/t/1", true) }},
+		{"InspectTask", 10 * time.Second, func(d driver.Driver) error { _, err := d.InspectTask(ctx, "a/t/1"); return err }},
+		{"SignalTask", 10 * time.Second, func(d driver.Driver) error { return d.SignalTask(ctx, "a/t/1", "SIGHUP") }},
+		{"CreateNetwork", time.Minute, func(d driver.Driver) error { _, _, err := d.CreateNetwork(ctx, "a", "h"); return err }},
+		{"DestroyNetwork", time.Minute, func(d driver.Driver) error { return d.DestroyNetwork(ctx, "a", &driver.NetworkIsolation{}) }},
+		{"StartTask", 0, func(d driver.Driver) error { _, _, err := d.StartTask(ctx, &driver.TaskConfig{}); return err }},
+		{"WaitTask", 0, func(d driver.Driver) error { _, err := d.WaitTask(ctx, "a/t/1"); return err }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, d, slow, _ := startHanging(t)
+				slow.hang()
+				done := make(chan error, 1)
+				go func() { done <- c.call(d) }()
+				if c.limit == 0 {
+					time.Sleep(time.Hour)
+					if got := healthOf(s); got != well {
+						t.Errorf("after an hour: %s", got)
+					}
+				} else {
+					time.Sleep(c.limit - time.Millisecond)
+					if got := healthOf(s); got != well {
+						t.Errorf("before its time: %s", got)
+					}
+					time.Sleep(time.Millisecond)
+					if got := healthOf(s); !strings.HasPrefix(got, "true false no answer to "+c.name) {
+						t.Errorf("late: %s", got)
+					}
+				}
+				slow.answer()
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+				if got := healthOf(s); got != well {
+					t.Errorf("after its answer: %s", got)
+				}
+			})
+		})
+	}
+}
+
+// A late call whose caller gave up is never answered. The driver is asked about the task
+// until it answers that.
+func TestDriverIsAskedAfterItsCallersGaveUp(t *testing.T) {
+	for _, giveUp := range []time.Duration{5 * time.Second, time.Minute} {
+		t.Run("after "+giveUp.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, d, slow, events := startHanging(t)
+				slow.hang()
+				ctx, cancel := context.WithTimeout(t.Context(), giveUp)
+				defer cancel()
+				if err := d.StopTask(ctx, "alloc/web/1234abcd", 20*time.Second, ""); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("StopTask: %v", err)
+				}
+				time.Sleep(time.Minute)
+				if got := healthOf(s); !strings.HasPrefix(got, "true false no answer to StopTask") || len(events()) != 1 {
+					t.Errorf("after its caller gave up: %s, %q", got, events())
+				}
+				slow.answer()
+				time.Sleep(answerTimeout)
+				if got := healthOf(s); got != well {
+					t.Errorf("after it answers again: %s", got)
+				}
+				asked := slow.asked
+				time.Sleep(time.Hour)
+				if slow.asked != asked {
+					t.Errorf("asked %d times more, though it has answered", slow.asked-asked)
+				}
+			})
+		})
+	}
+}
+
+// A caller that gives up early says nothing about a driver that answers others.
+func TestCallerThatGivesUpDoesNotMakeTheDriverUnhealthy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, d, slow, events := startHanging(t)
+		slow.hang()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := d.InspectTask(ctx, "a/t/1"); err == nil {
+			t.Error("InspectTask succeeds")
+		}
+		slow.answer()
+		for range 60 {
+			time.Sleep(time.Second)
+			if got := healthOf(s); got != well {
+				t.Fatal(got)
+			}
+		}
+		if len(events()) > 0 {
+			t.Error(events())
+		}
+	})
+}
+
+// The next process starts without the faults of the one before.
+func TestNextProcessOfAHangingDriverIsHealthy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		launches := 0
+		var last *hangingDriver
+		s := start(t, Config{}, []catalog.Entry{external("slow")}, func(context.Context, string, int) (f *fakePlugin, _ error) {
+			launches++
+			f, last = newHanging()
+			return f, nil
+		})
+		d, err := s.Driver(t.Context(), "slow")
+		if err != nil {
+			t.Fatal(err)
+		}
+		last.hang()
+		stopped := make(chan error, 1)
+		go func() { stopped <- d.StopTask(t.Context(), "a/t/1", 0, "") }()
+		time.Sleep(11 * time.Second)
+		if got := healthOf(s); !strings.HasPrefix(got, "true false no answer") {
+			t.Errorf("late: %s", got)
+		}
+		last.plugin.die()
+		if err := <-stopped; !errors.Is(err, driver.ErrPluginDown) {
+			t.Errorf("StopTask: %v", err)
+		}
+		if got := healthOf(s); got != well || launches != 2 {
+			t.Errorf("the process after: %s, %d launches", got, launches)
+		}
+	})
+}

@@ -1,0 +1,48 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	taskprocess "github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+)
+
+// endTask ends the processes of a task whose driver is unavailable. It implements
+// taskrunner.EndTask.
+//
+// The keeper has adopted the task when its plugin died, so it has the exit status of
+// the main process, whether that ends now or has ended before.
+func (a *Agent) endTask(ctx context.Context, req taskrunner.EndRequest) (taskrunner.EndResult, error) {
+	found, err := taskprocess.EndLeftovers(ctx, req.AllocID, req.Task)
+	result := taskrunner.EndResult{Found: len(found) > 0}
+	if err != nil {
+		return result, err
+	}
+	if !req.Builtin || req.Handle == nil || a.config.TaskProcess == nil {
+		return result, nil
+	}
+	main, known := a.config.TaskProcess(req.Driver, req.Handle.DriverState)
+	if !known {
+		return result, nil
+	}
+	if main.Alive() { // it is in a cgroup of its user's, and has changed its environment
+		result.Found = true
+		_ = unix.Kill(-main.PID, unix.SIGKILL)
+		if err := main.Signal(unix.SIGKILL); err != nil && main.Alive() {
+			return result, fmt.Errorf("kill process %d: %w", main.PID, err)
+		}
+	}
+	if status, err := a.keeper.Wait(ctx, main); err == nil {
+		result.Exit = &driver.ExitResult{ExitCode: status.ExitCode, Signal: status.Signal}
+		if status.Signal != 0 {
+			result.Exit.ExitCode = 128 + status.Signal
+		}
+	} else if main.Alive() {
+		return result, fmt.Errorf("wait for process %d: %w", main.PID, err)
+	}
+	return result, nil
+}

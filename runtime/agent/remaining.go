@@ -1,0 +1,197 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+)
+
+// remaining is what must continue without the agent, because tasks may run. The
+// zero value says that no task runs.
+type remaining struct {
+	tasks   bool // a task may run: keeper and log collector continue
+	plugins bool // its plugin is not known: all plugins continue
+	served  map[supervisor.Served]bool
+	pids    map[int]bool // plugins below which other processes run
+}
+
+// keeps reports whether a plugin must continue.
+func (r *remaining) keeps(what supervisor.Served, pid int) bool {
+	return r.plugins || r.served[what] || r.pids[pid]
+}
+
+func (r *remaining) need(what supervisor.Served) {
+	r.tasks = true
+	if r.served == nil {
+		r.served = make(map[supervisor.Served]bool)
+	}
+	r.served[what] = true
+}
+
+// needAll is for a task of which the driver is not known.
+func (r *remaining) needAll() { r.tasks, r.plugins = true, true }
+
+// keepsPlugin implements supervisor.Config.Keep. Before Close it knows what the
+// state says.
+func (a *Agent) keepsPlugin(what supervisor.Served, pid int) bool {
+	r := a.remaining.Load()
+	if r == nil {
+		r = new(remaining)
+		r.readState(a.store, a.orphansCleared.Load())
+	}
+	return r.keeps(what, pid)
+}
+
+// keeperTimeout is how long the end of an agent waits for an answer of the keeper.
+const keeperTimeout = 5 * time.Second
+
+// findRemaining returns what must continue. No task runs only if both the state and
+// the keeper show none: an agent can end before it has restored anything, and the
+// state can be lost.
+func (a *Agent) findRemaining() *remaining {
+	r := new(remaining)
+	if a.store == nil {
+		r.needAll()
+	} else {
+		r.readState(a.store, a.orphansCleared.Load())
+	}
+	if nodes := a.running(); nodes != nil {
+		for what := range nodes.LeftRunning() {
+			r.need(what)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)
+	defer cancel()
+	parents, err := a.keeper.Parents(ctx)
+	if err != nil {
+		a.logger.Warn("tasks may run", "error", err)
+		r.needAll()
+	}
+	for _, p := range parents {
+		r.tasks = true
+		if r.pids == nil {
+			r.pids = make(map[int]bool)
+		}
+		r.pids[p.PID] = true
+	}
+	return r
+}
+
+// readState adds what the state shows. A task may run if its record has the id of a
+// start or a handle, or cannot be read. Where the state was damaged, an allocation
+// counts that runs as far as is known, and so does whatever could be an orphan.
+func (r *remaining) readState(s *store.Store, orphansCleared bool) {
+	state := s.Snapshot()
+	for _, id := range state.LocalAllocations() {
+		for _, task := range state.LocalTasks(id) {
+			local, known, err := state.TaskLocal(id, task)
+			switch {
+			case err != nil:
+				r.needAll()
+			case known && (local.StartID != "" || local.Handle != nil):
+				r.needTask(state.Allocation(nil, id), task, local)
+			}
+		}
+	}
+	if len(s.Damage()) == 0 {
+		return
+	}
+	if !orphansCleared {
+		r.needAll()
+	}
+	for _, alloc := range state.Allocations(nil, "") {
+		if alloc.ClientStatus == api.AllocClientStatusRunning && !Ended(state.Reader, alloc.ID) {
+			r.needAll()
+		}
+	}
+}
+
+// needTask adds the driver of a task and its hooks.
+func (r *remaining) needTask(alloc *api.Allocation, task string, local taskrunner.LocalState) {
+	r.tasks = true
+	for name := range maps.Keys(local.AllocHooks) {
+		r.need(supervisor.Served{Type: base.TypeHook, Name: name})
+	}
+	for name := range maps.Keys(local.Hooks) {
+		r.need(supervisor.Served{Type: base.TypeHook, Name: name})
+	}
+	if alloc != nil && alloc.Job != nil {
+		if group := alloc.Job.LookupTaskGroup(alloc.TaskGroup); group != nil {
+			if i := slices.IndexFunc(group.Tasks, func(t *api.Task) bool { return t.Name == task }); i >= 0 {
+				r.need(supervisor.Served{Type: base.TypeDriver, Name: group.Tasks[i].Driver})
+				return
+			}
+		}
+	}
+	r.plugins = true
+}
+
+// endHelpers ends the keeper and all below it, unless tasks may run. It reports
+// whether it has.
+func (a *Agent) endHelpers(r *remaining) (ended bool, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)
+	defer cancel()
+	if !a.forget {
+		// Asked again: a plugin that has ended may have left a process behind.
+		if parents, err := a.keeper.Parents(ctx); r.tasks || err != nil || len(parents) > 0 {
+			return false, nil
+		}
+	}
+	if err := a.keeper.EndWithAgent(ctx); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+// checkNoAgent refuses a data directory in which an agent has allocations: the keeper
+// there, and with it the tasks, would end with the run. The allocations of a run are
+// in a state of its own, so all that the state of an agent has are an agent's.
+func checkNoAgent(dataDir string) error {
+	path := filepath.Join(dataDir, store.FileName)
+	contents, err := store.Inspect(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	const remedy = "use another directory, or give the job to the agent: nomad-lite job run"
+	if err == nil && len(contents.Damage) > 0 {
+		err = errors.New(contents.Damage[0].What())
+	}
+	if err != nil {
+		return fmt.Errorf("data directory %s: it has the state of an agent, whose tasks would end with this run, and that state cannot be read: %w\n%s", dataDir, err, remedy)
+	}
+	var ids []string
+	for _, r := range contents.Records {
+		if r.Table == store.Allocations {
+			ids = append(ids, r.Key)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	return fmt.Errorf("data directory %s: it belongs to an agent with %d allocations (%s), whose tasks would end with this run\n%s",
+		dataDir, len(ids), strings.Join(shorten(ids), ", "), remedy)
+}
+
+// shorten returns the first ids, as commands show them.
+func shorten(ids []string) (short []string) {
+	for _, id := range ids[:min(len(ids), 3)] {
+		short = append(short, id[:min(len(id), 8)])
+	}
+	if len(ids) > len(short) {
+		short = append(short, "…")
+	}
+	return short
+}

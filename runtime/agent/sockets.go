@@ -1,0 +1,346 @@
+package agent
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/launch"
+)
+
+const hookSocketName = "hooks.sock"
+
+// sockets is the directory for the sockets of a data directory. Keeper and log collector
+// open it by themselves; plugins and hooks need a path of it that is short. Where the
+// directory has none, the path is that of a link to it.
+type sockets struct {
+	dataDir   string
+	dir       *keeper.Directory
+	keeper    *keeper.Client // nil before it runs
+	hooks     *relisten      // nil before hooks are served
+	logger    hclog.Logger
+	watched   sync.WaitGroup
+	stopWatch func()
+
+	mu   sync.Mutex // held while the directory is restored
+	link string     // "" if the path of the directory is short
+}
+
+// openSockets makes the directory for sockets. The caller calls close.
+func openSockets(dataDir string, logger hclog.Logger) (*sockets, error) {
+	dir, err := keeper.OpenDirectory(dataDir)
+	if err != nil {
+		return nil, fmt.Errorf("open data directory: %w", err)
+	}
+	s := &sockets{dataDir: dataDir, dir: dir, logger: logger}
+	if _, err := s.restore(); err != nil {
+		dir.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// path returns a path of the directory that is short enough for the sockets in it.
+func (s *sockets) path() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.link != "" {
+		return s.link
+	}
+	return keeper.SocketDir(s.dataDir)
+}
+
+// restore makes the directory, the link to it, and the sockets of keeper and agent as
+// far as they are missing: logind removes the directory of a user who logs out, and
+// cleaners of temporary directories what is old. It returns the path.
+func (s *sockets) restore() (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	path := keeper.SocketDir(s.dataDir)
+	if err := s.dir.MakeSocketDir(); err != nil {
+		return "", fmt.Errorf("make a directory for sockets: %w", err)
+	}
+	if len(path) > launch.MaxSocketDir {
+		link, err := makeLink(s.dataDir)
+		if err != nil {
+			return "", fmt.Errorf("make a short path for sockets: %w", err)
+		}
+		s.link, path = link, link
+	}
+	if s.keeper != nil {
+		if err := s.keeper.RestoreSocket(); err != nil {
+			return "", fmt.Errorf("restore the socket of the keeper: %w", err)
+		}
+	}
+	if s.hooks != nil && !s.dir.HasSocket(hookSocketName) {
+		listener, err := s.dir.Listen("unix", hookSocketName)
+		if err != nil {
+			return "", fmt.Errorf("restore the socket for hooks: %w", err)
+		}
+		s.hooks.replace(listener)
+	}
+	return path, nil
+}
+
+// listenForHooks returns a listener on the socket for hooks. It is replaced when the
+// socket is restored.
+func (s *sockets) listenForHooks() (net.Listener, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	listener, err := s.dir.Listen("unix", hookSocketName)
+	if err != nil {
+		return nil, fmt.Errorf("socket for hooks: %w", err)
+	}
+	s.hooks = newRelisten(listener)
+	return s.hooks, nil
+}
+
+// watch restores the directory whenever something is removed from it, until close. It
+// does nothing where inotify has reached its limits: restore is called before each start
+// of a plugin, too.
+func (s *sockets) watch() {
+	w, err := newWatcher()
+	if err != nil {
+		s.logger.Debug("the directory for sockets is not watched", "error", err)
+		return
+	}
+	s.stopWatch = w.close
+	arm := func() {
+		w.add(keeper.SocketDir(s.dataDir))
+		if path := s.path(); path != keeper.SocketDir(s.dataDir) {
+			w.add(filepath.Dir(path))
+		}
+	}
+	arm()
+	s.watched.Go(func() {
+		for w.wait() {
+			if _, err := s.restore(); err != nil {
+				s.logger.Error("directory for sockets was removed", "error", err)
+			}
+			arm()
+		}
+	})
+}
+
+// unwatch ends the watch. It may be called twice.
+func (s *sockets) unwatch() {
+	if s.stopWatch != nil {
+		s.stopWatch()
+		s.watched.Wait()
+		s.stopWatch = nil
+	}
+}
+
+// close ends the watch, and closes the directory. The sockets stay.
+func (s *sockets) close() error {
+	s.unwatch()
+	return s.dir.Close()
+}
+
+// remove removes the directory and the link to it. No process may use them any more.
+func (s *sockets) remove() error { return removeSockets(s.dataDir) }
+
+// removeSockets removes the directory for the sockets of a data directory, the links to
+// it, and what earlier versions had in their place.
+func removeSockets(dataDir string) error {
+	errs := []error{os.RemoveAll(keeper.SocketDir(dataDir))}
+	if name, err := linkName(dataDir); err == nil {
+		for _, base := range socketBases() {
+			err := os.Remove(filepath.Join(base, name))
+			if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	for _, dir := range formerSocketDirs(dataDir) {
+		errs = append(errs, os.RemoveAll(dir))
+	}
+	return errors.Join(errs...)
+}
+
+// makeLink makes a short path for the sockets of a data directory: a link in a private
+// directory. Its name is made of the identity of the data directory, so that it stays
+// the same when that is moved.
+func makeLink(dataDir string) (string, error) {
+	real, err := filepath.EvalSymlinks(dataDir)
+	if err != nil {
+		return "", err
+	}
+	name, err := linkName(dataDir)
+	if err != nil {
+		return "", err
+	}
+	target := keeper.SocketDir(real)
+	var errs []error
+	for _, base := range socketBases() {
+		link := filepath.Join(base, name)
+		if len(link) > launch.MaxSocketDir {
+			continue
+		}
+		if err := errors.Join(ensureDir(base, 0o700), ensureLink(link, target)); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		return link, nil
+	}
+	return "", errors.Join(errs...)
+}
+
+// linkName is the name of the link to the sockets of a data directory.
+func linkName(dataDir string) (string, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(dataDir, &st); err != nil {
+		return "", &fs.PathError{Op: "stat", Path: dataDir, Err: err}
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d %d", st.Dev, st.Ino))
+	return "link-" + hex.EncodeToString(sum[:6]), nil
+}
+
+// ensureLink makes a link, or replaces one that leads elsewhere.
+func ensureLink(link, target string) error {
+	if now, err := os.Readlink(link); err == nil && now == target {
+		return nil
+	}
+	// Under another name first: a process that uses the link never finds none.
+	made := link + ".new"
+	if err := os.Remove(made); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return errors.Join(os.Symlink(target, made), os.Rename(made, link))
+}
+
+// socketBases are the places for short paths, best first.
+func socketBases() []string {
+	var bases []string
+	if os.Geteuid() == 0 {
+		bases = append(bases, "/run/nomad-lite")
+	} else if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
+		bases = append(bases, filepath.Join(dir, "nomad-lite"))
+	}
+	return append(bases, "/tmp/nomad-lite-"+strconv.Itoa(os.Geteuid())+"-run")
+}
+
+// formerSocketDirs are the directories in which earlier versions had the sockets of a
+// data directory: named after the path by which it was opened, in the places that the
+// environment gave.
+func formerSocketDirs(dataDir string) []string {
+	paths := []string{dataDir}
+	if real, err := filepath.EvalSymlinks(dataDir); err == nil && real != dataDir {
+		paths = append(paths, real)
+	}
+	bases := socketBases()
+	if uid := os.Geteuid(); uid != 0 {
+		bases = append(bases, "/run/user/"+strconv.Itoa(uid)+"/nomad-lite")
+	}
+	var found []string
+	for _, base := range bases {
+		for _, path := range paths {
+			sum := sha256.Sum256([]byte(path))
+			dir := filepath.Join(base, hex.EncodeToString(sum[:6]))
+			var st unix.Stat_t
+			if unix.Lstat(dir, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR && int(st.Uid) == os.Geteuid() {
+				found = append(found, dir)
+			}
+		}
+	}
+	return found
+}
+
+// relisten is a listener whose socket can be replaced while Accept waits.
+type relisten struct {
+	mu      sync.Mutex
+	current net.Listener
+	closed  bool
+}
+
+func newRelisten(l net.Listener) *relisten { return &relisten{current: l} }
+
+// replace makes l the listener. The one before is closed.
+func (r *relisten) replace(l net.Listener) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		l.Close()
+		return
+	}
+	r.current.Close()
+	r.current = l
+}
+
+// Accept implements net.Listener.
+func (r *relisten) Accept() (net.Conn, error) {
+	for {
+		r.mu.Lock()
+		current := r.current
+		r.mu.Unlock()
+		conn, err := current.Accept()
+		if err == nil || !errors.Is(err, net.ErrClosed) {
+			return conn, err
+		}
+		r.mu.Lock()
+		replaced := r.current != current
+		r.mu.Unlock()
+		if !replaced {
+			return nil, err
+		}
+	}
+}
+
+// Close implements net.Listener.
+func (r *relisten) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	return r.current.Close()
+}
+
+// Addr implements net.Listener.
+func (r *relisten) Addr() net.Addr {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.current.Addr()
+}
+
+// watcher reports that something was removed from a directory, or the directory itself.
+type watcher struct {
+	f *os.File // of inotify
+}
+
+func newWatcher() (*watcher, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, os.NewSyscallError("inotify_init1", err)
+	}
+	return &watcher{os.NewFile(uintptr(fd), "inotify")}, nil
+}
+
+// add watches a directory, if it is there. One that is watched already may be added.
+func (w *watcher) add(dir string) {
+	raw, err := w.f.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		const events = unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
+		_, _ = unix.InotifyAddWatch(int(fd), dir, events)
+	})
+}
+
+// wait waits for the next event. It is false after close.
+func (w *watcher) wait() bool {
+	_, err := w.f.Read(make([]byte, 4096)) // what happened does not matter
+	return err == nil
+}
+
+func (w *watcher) close() { w.f.Close() }

@@ -1,0 +1,552 @@
+package allocrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner/restart"
+)
+
+// outages is a world whose driver can be unavailable.
+type outages struct {
+	*world
+	builtin bool
+
+	mu      sync.Mutex
+	away    bool
+	gone    bool // no plugin serves the driver
+	changed chan struct{}
+}
+
+func newOutages(w *world) *outages { return &outages{world: w, changed: make(chan struct{})} }
+
+var errBackOff = errors.New("exit status 2 (next try in 5s)")
+
+// Driver implements Drivers.
+func (o *outages) Driver(ctx context.Context, name string) (driver.Driver, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.gone:
+		return nil, &driver.UnavailableError{Err: errors.New("no such driver"), Changed: o.changed}
+	case o.away:
+		return nil, &driver.UnavailableError{Plugin: `plugin "fake"`, Builtin: o.builtin, Err: fmt.Errorf("plugin %q: %w", "fake", errBackOff), Changed: o.changed}
+	}
+	return o.world.Driver(ctx, name)
+}
+
+// set begins or ends an outage. The death of the plugin belongs to its begin.
+func (o *outages) set(away bool) {
+	o.mu.Lock()
+	o.away = away
+	close(o.changed)
+	o.changed = make(chan struct{})
+	o.mu.Unlock()
+	if away {
+		o.world.killPlugin()
+	}
+}
+
+// poke has everybody ask again.
+func (o *outages) poke() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	close(o.changed)
+	o.changed = make(chan struct{})
+}
+
+// endTask is a taskrunner.EndTask for the world.
+func (o *outages) endTask(exit *driver.ExitResult) taskrunner.EndTask {
+	return func(_ context.Context, req taskrunner.EndRequest) (result taskrunner.EndResult, err error) {
+		o.world.note("EndTask %s builtin=%v", req.Task, req.Builtin)
+		o.world.mu.Lock()
+		defer o.world.mu.Unlock()
+		for id, t := range o.world.tasks {
+			if strings.HasPrefix(id, req.AllocID+"/"+req.Task+"/") {
+				result.Found = result.Found || !isClosed(t.exited)
+				t.exit(driver.ExitResult{ExitCode: 137, Signal: 9})
+				result.Exit = exit
+			}
+		}
+		return result, nil
+	}
+}
+
+// startWithOutages starts an agent whose driver can be unavailable.
+func startWithOutages(t *testing.T, text string, mangle func(*Config, *outages)) (*agent, *outages) {
+	t.Helper()
+	var o *outages
+	a := startAgent(t, parseJob(t, text), func(c *Config) {
+		o = newOutages(c.Drivers.(*world))
+		c.Drivers = o
+		if mangle != nil {
+			mangle(c, o)
+		}
+	})
+	t.Cleanup(func() { o.set(false) }) // before the agent ends
+	return a, o
+}
+
+func messages(a *agent, task string) (found []string) {
+	for _, e := range a.state(task).Events {
+		if e.Type == "Driver" {
+			found = append(found, e.DisplayMessage)
+		}
+	}
+	return found
+}
+
+// destroys returns how often the driver has destroyed a task.
+func destroys(a *agent, task string) (n int) {
+	for _, call := range a.world.noted("DestroyTask") {
+		if strings.HasSuffix(call, " "+task) {
+			n++
+		}
+	}
+	return n
+}
+
+const (
+	awayEvent = `driver unavailable, the task may still run: plugin "fake": exit status 2 (next try in 5s)`
+	backEvent = "driver available again, the task was recovered"
+)
+
+func TestRunningTaskWaitsForItsDriver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, o := startWithOutages(t, jobOf("batch", `
+			restart { attempts = 0 }`, sleeper), nil)
+		a.after(time.Second)
+		for range 2 {
+			o.set(true)
+			a.after(time.Hour)
+			o.poke() // the launch has failed once more
+			a.after(time.Hour)
+			want(t, "state", []any{a.state("web").State, a.last().ClientStatus, len(a.world.alive())}, "[running running 1]")
+			o.set(false)
+			a.after(time.Second)
+		}
+		want(t, "events", messages(a, "web"), fmt.Sprint([]string{awayEvent, backEvent, awayEvent, backEvent}))
+		want(t, "starts", a.starts("web"), "1")
+
+		o.set(true)
+		a.after(time.Minute)
+		a.exit("web", driver.ExitResult{}) // the work is done while nobody can say so
+		a.after(time.Minute)
+		want(t, "before the driver is back", a.state("web").State, "running")
+		o.set(false)
+		a.wait()
+		want(t, "end", []any{a.state("web").State, a.state("web").Failed, a.last().ClientStatus}, "[dead false complete]")
+	})
+}
+
+func TestOnlyTheDriverMakesAnEndUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, o := startWithOutages(t, jobOf("batch", `
+			restart { attempts = 0 }`, sleeper, poststopTask), nil)
+		a.after(time.Second)
+		o.set(true)
+		a.after(time.Minute)
+		a.vanish("web")
+		a.after(time.Minute)
+		want(t, "while the driver is away", a.state("web").State, "running")
+		o.set(false)
+		a.wait()
+		want(t, "events", a.events("web"), "[Received Task Setup Started Driver Driver Not Restarting]")
+		want(t, "end", messages(a, "web")[1], "exit status unknown: recover task: nothing to recover")
+		want(t, "poststop", []any{a.starts("after"), a.last().ClientStatus}, "[1 failed]")
+	})
+}
+
+func TestStopIsPendingWhileTheDriverIsUnavailable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, o := startWithOutages(t, jobOf("service", sleeper, poststopTask), func(c *Config, o *outages) {
+			c.EndTask = o.endTask(nil)
+		})
+		a.after(time.Second)
+		o.set(true)
+		a.after(time.Second)
+		a.Stop()
+		a.after(time.Hour)
+		want(t, "alive", len(a.world.alive()), "1")
+		want(t, "state", []any{a.state("web").State, a.last().ClientStatus}, "[running running]")
+		want(t, "event", messages(a, "web")[1], `stop is pending, driver unavailable: plugin "fake": exit status 2 (next try in 5s);`+
+			` the task may still run; "job stop -purge" ends the processes that its cgroup or environment identifies`)
+		want(t, "ended by the agent", a.world.noted("EndTask"), "[]")
+		o.set(false)
+		a.wait()
+		want(t, "events", a.events("web"), "[Received Task Setup Started Driver Killing Driver Driver Terminated Killed]")
+		want(t, "poststop", a.starts("after"), "1")
+		want(t, "status", a.last().ClientStatus, "complete")
+	})
+}
+
+func TestAgentEndsTasksOfBuiltinDriversAfterKillTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, o := startWithOutages(t, jobOf("service", sleeper, poststopTask), func(c *Config, o *outages) {
+			o.builtin = true
+			c.EndTask = o.endTask(&driver.ExitResult{ExitCode: 137, Signal: 9})
+		})
+		a.after(time.Second)
+		o.set(true)
+		a.after(time.Second)
+		a.Stop()
+		a.after(5*time.Second - time.Millisecond)
+		want(t, "before kill_timeout", a.world.noted("EndTask"), "[]")
+		a.after(time.Second)
+		want(t, "after kill_timeout", a.world.noted("EndTask"), "[+7s EndTask web builtin=true]")
+		want(t, "events", a.events("web"), "[Received Task Setup Started Driver Killing Driver Driver Terminated Killed]")
+		o.set(false) // for the poststop task
+		a.wait()
+		want(t, "status", []any{a.starts("after"), a.last().ClientStatus}, "[1 complete]")
+		want(t, "destroyed by the driver", destroys(a, "web"), "0")
+	})
+}
+
+func TestPurgeEndsTasksWhoseDriverIsUnavailable(t *testing.T) {
+	for _, gone := range []bool{false, true} {
+		t.Run(fmt.Sprintf("no plugin serves the driver: %v", gone), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, o := startWithOutages(t, jobOf("service", sleeper), func(c *Config, o *outages) {
+					c.EndTask = o.endTask(nil)
+				})
+				a.after(time.Second)
+				o.gone = gone
+				o.set(true)
+				a.after(time.Second)
+				a.Stop()
+				a.after(time.Minute)
+				want(t, "alive before the purge", len(a.world.alive()), "1")
+				a.Purge()
+				a.after(time.Second)
+				want(t, "alive", len(a.world.alive()), "0")
+				want(t, "status", []any{a.state("web").State, a.last().ClientStatus}, "[dead complete]")
+				if all := strings.Join(messages(a, "web"), "\n"); !strings.Contains(all, "exit status unknown") {
+					t.Errorf("events: %s", all)
+				}
+				// What the driver has besides processes is destroyed when it is back. Without a
+				// plugin nothing can be waited for.
+				want(t, "allocation has ended", isClosed(a.Done()), fmt.Sprint(gone))
+				o.gone = false
+				o.set(false)
+				a.wait()
+			})
+		})
+	}
+}
+
+func TestKillNowDoesNotWaitForTheDriver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, o := startWithOutages(t, jobOf("service", sleeper), func(c *Config, o *outages) {
+			c.EndTask = o.endTask(nil)
+		})
+		a.after(time.Second)
+		o.set(true)
+		a.Kill()
+		a.after(time.Second)
+		want(t, "alive", []any{len(a.world.alive()), isClosed(a.Done())}, "[0 true]")
+	})
+}
+
+func TestShutdownLeavesTasksWhoseDriverIsUnavailable(t *testing.T) {
+	for _, stop := range []bool{false, true} {
+		t.Run(fmt.Sprintf("stop is pending: %v", stop), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, o := startWithOutages(t, jobOf("batch", `
+					restart { attempts = 0 }`, sleeper), func(c *Config, o *outages) { c.EndTask = o.endTask(nil) })
+				a.after(time.Second)
+				o.set(true)
+				a.after(time.Second)
+				if stop {
+					a.Stop()
+					a.after(time.Second)
+				}
+				a.cancel(ErrShutdown)
+				a.wait()
+				want(t, "needed", a.LeftRunning(), `[driver "fake"]`)
+				a.die()
+
+				b := a.again(func(c *Config) {
+					if stop {
+						c.Alloc.DesiredStatus = "stop"
+					}
+				})
+				b.after(time.Hour)
+				want(t, "next agent", []any{b.state("web").State, b.starts("web"), len(b.world.alive())}, "[running 1 1]")
+				o.set(false)
+				b.after(time.Minute)
+				if stop {
+					want(t, "stopped", []any{b.last().ClientStatus, len(b.world.alive())}, "[complete 0]")
+					return
+				}
+				want(t, "recovered", []any{b.state("web").State, b.starts("web"), len(b.world.alive())}, "[running 1 1]")
+				b.exit("web", driver.ExitResult{})
+				b.wait()
+				want(t, "end", b.last().ClientStatus, "complete")
+			})
+		})
+	}
+}
+
+func TestRestoreWaitsForTheDriver(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		gone bool
+	}{{"its plugin cannot be launched", false}, {"no plugin serves it", true}} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, o := startWithOutages(t, jobOf("service", sleeper, sidecarTask), nil)
+				a.after(time.Second)
+				a.die()
+				o.gone = test.gone
+				o.set(true)
+				b := a.again(nil)
+				b.after(time.Hour)
+				want(t, "waiting", []any{b.state("web").State, b.last().ClientStatus, b.starts("web")}, "[running running 1]")
+				want(t, "events", b.events("web"), "[Received Task Setup Started Driver]")
+				started, _ := b.logs.snapshot()
+				want(t, "output is collected", len(started), "2")
+				o.gone = false
+				o.set(false)
+				b.after(time.Second)
+				want(t, "starts", []int{b.starts("web"), b.starts("side")}, "[1 1]")
+				want(t, "events", b.events("web"), "[Received Task Setup Started Driver Driver]")
+				b.exit("web", driver.ExitResult{ExitCode: 3})
+				b.after(time.Minute)
+				want(t, "watched again", []any{b.starts("web"), b.state("web").Restarts}, "[2 1]")
+			})
+		})
+	}
+}
+
+func TestUnavailableDriverIsARecoverableStartError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		o := newOutages(w)
+		o.away = true
+		a := startAgent(t, parseJob(t, jobOf("batch", `
+			restart {
+				attempts = 3
+				delay    = "10s"
+				mode     = "fail"
+			}`, sleeper)), func(c *Config) { c.Drivers = o })
+		a.world = w
+		a.after(time.Second)
+		want(t, "events", a.events("web"), "[Received Driver Failure Restarting]")
+		want(t, "cause", a.state("web").Events[1].DriverError, `driver "fake": plugin "fake": exit status 2 (next try in 5s)`)
+		o.set(false)
+		a.after(time.Minute)
+		want(t, "events", a.events("web"), "[Received Driver Failure Restarting Task Setup Started]")
+	})
+}
+
+// failingDestroys is a driver whose DestroyTask fails for a while.
+type failingDestroys struct {
+	*outages
+	fail int // how often it fails; -1 for ever
+}
+
+type failingPlugin struct {
+	driver.Driver
+	f *failingDestroys
+}
+
+func (f *failingDestroys) Driver(ctx context.Context, name string) (driver.Driver, error) {
+	d, err := f.outages.Driver(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return failingPlugin{d, f}, nil
+}
+
+func (p failingPlugin) DestroyTask(ctx context.Context, id string, force bool) error {
+	p.f.mu.Lock()
+	fails := p.f.fail != 0
+	if p.f.fail > 0 {
+		p.f.fail--
+	}
+	p.f.mu.Unlock()
+	if fails {
+		return errors.New("device is busy")
+	}
+	return p.Driver.DestroyTask(ctx, id, force)
+}
+
+func startFailingDestroys(t *testing.T, fail int, text string) (*agent, *failingDestroys) {
+	t.Helper()
+	f := &failingDestroys{fail: fail}
+	a := startAgent(t, parseJob(t, text), func(c *Config) {
+		f.outages = newOutages(c.Drivers.(*world))
+		c.Drivers = f
+	})
+	t.Cleanup(func() {
+		f.mu.Lock()
+		f.fail = 0
+		f.mu.Unlock()
+	})
+	return a, f
+}
+
+func TestDestroyIsPendingUntilItSucceeds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, f := startFailingDestroys(t, -1, jobOf("batch", `task "web" {
+			driver = "fake"
+			config { run_for = "1s" }
+		}`, poststopTask))
+		a.after(time.Hour)
+		want(t, "status", []any{a.last().ClientStatus, isClosed(a.Done())}, "[complete false]")
+		want(t, "events", a.events("web"), "[Received Task Setup Started Terminated Driver]")
+		want(t, "text", messages(a, "web"), "[destroying the task is pending: device is busy]")
+		_, stopped := a.logs.snapshot()
+		want(t, "log collection ended", stopped["web"], "0")
+		a.die()
+
+		b := a.again(func(c *Config) { c.Alloc.ClientStatus = "complete" })
+		b.after(time.Hour)
+		want(t, "next agent", []any{isClosed(b.Done()), destroys(b, "web")}, "[false 0]")
+		f.mu.Lock()
+		f.fail = 0
+		f.mu.Unlock()
+		b.wait()
+		want(t, "destroyed", []any{destroys(b, "web"), len(b.world.tasks)}, "[1 0]")
+		_, stopped = b.logs.snapshot()
+		want(t, "log collection ended", stopped["web"], "1")
+	})
+}
+
+func TestNextStartWaitsForThePendingDestroy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, _ := startFailingDestroys(t, 2, jobOf("service", `
+			restart {
+				attempts = 5
+				delay    = "30s"
+				mode     = "fail"
+			}`, `task "web" {
+			driver = "fake"
+			config {
+				run_for    = "1s"
+				once       = true
+				exit_codes = [1]
+			}
+		}`))
+		a.world.mu.Lock()
+		a.world.checkStart = func(string, []string) string {
+			if len(a.world.tasks) > 0 {
+				return "the start before is not destroyed"
+			}
+			return ""
+		}
+		a.world.mu.Unlock()
+		a.after(2 * time.Minute)
+		want(t, "wrong", a.world.wrong, "[]")
+		want(t, "state", []any{a.state("web").State, a.starts("web")}, "[running 2]")
+	})
+}
+
+// deadlyStarts is a world whose plugin dies of each start of the task "bad".
+type deadlyStarts struct {
+	*outages
+	deaths []time.Time
+	order  []string // calls of RecoverTask and StartTask
+}
+
+type deadlyPlugin struct {
+	*plugin
+	d *deadlyStarts
+}
+
+func (d *deadlyStarts) Driver(ctx context.Context, name string) (driver.Driver, error) {
+	inner, err := d.outages.Driver(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return deadlyPlugin{inner.(*plugin), d}, nil
+}
+
+func (p deadlyPlugin) note(format string, args ...any) {
+	p.d.mu.Lock()
+	defer p.d.mu.Unlock()
+	p.d.order = append(p.d.order, fmt.Sprintf(format, args...))
+}
+
+func (p deadlyPlugin) RecoverTask(ctx context.Context, h *driver.Handle) error {
+	time.Sleep(100 * time.Millisecond)
+	err := p.plugin.RecoverTask(ctx, h)
+	p.note("recover %s", h.Config.Name)
+	return err
+}
+
+func (p deadlyPlugin) StartTask(ctx context.Context, c *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+	if c.Name != "bad" {
+		return p.plugin.StartTask(ctx, c)
+	}
+	p.note("start bad")
+	p.d.mu.Lock()
+	p.d.deaths = append(p.d.deaths, time.Now())
+	p.d.mu.Unlock()
+	p.world.killPlugin()
+	return nil, nil, driver.ErrPluginDown
+}
+
+func TestStartThatKillsThePluginComesAfterTheRecoveryOfRunningTasks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &deadlyStarts{}
+		recovery := taskrunner.NewRecoveries()
+		good := startAgent(t, parseJob(t, jobOf("service", sleeper, sidecarTask)), func(c *Config) {
+			d.outages = newOutages(c.Drivers.(*world))
+			c.Drivers, c.Recovery = d, recovery
+		})
+		good.after(time.Second)
+		bad := start(t, parseJob(t, jobOf("batch", `
+			restart {
+				attempts = 2
+				delay    = "0s"
+				mode     = "fail"
+			}`, `task "bad" { driver = "fake" }`)), func(c *Config) {
+			c.Drivers, c.Recovery = d, recovery
+			other := *c.Alloc
+			other.ID = "99999999-2222-3333-4444-555555555555"
+			c.Alloc = &other
+		})
+		bad.wait()
+		want(t, "bad", bad.events("bad"), "[Received Task Setup Driver Failure Restarting Driver Failure Restarting Driver Failure Not Restarting]")
+		for _, task := range []string{"web", "side"} {
+			want(t, task, []any{good.state(task).State, good.starts(task), good.events(task)}, "[running 1 [Received Task Setup Started]]")
+		}
+		for i, call := range d.order {
+			if i > 0 && call == "start bad" && d.order[i-1] == "start bad" {
+				t.Errorf("a start was repeated before the running tasks were recovered: %v", d.order)
+			}
+		}
+		for i := 2; i < len(d.deaths); i++ {
+			if before, pause := d.deaths[i-1].Sub(d.deaths[i-2]), d.deaths[i].Sub(d.deaths[i-1]); pause <= before {
+				t.Errorf("start %d was repeated after %v, the one before after %v", i, pause, before)
+			}
+		}
+	})
+}
+
+// What the store of an older agent has is read as before.
+func TestRestoreReadsRecordsWithoutCapabilities(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, o := startWithOutages(t, jobOf("service", sleeper), nil)
+		a.after(time.Second)
+		a.die()
+		local := a.ledger.locals["web"]
+		a.ledger.locals["web"] = taskrunner.LocalState{Hooks: local.Hooks, StartID: local.StartID, Handle: local.Handle, Restart: restart.State{}}
+		o.set(true)
+		b := a.again(nil)
+		b.after(time.Minute)
+		want(t, "waiting", b.state("web").State, "running")
+		o.set(false)
+		b.after(time.Minute)
+		want(t, "state", []any{b.state("web").State, b.starts("web")}, "[running 1]")
+	})
+}

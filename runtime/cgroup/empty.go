@@ -1,0 +1,76 @@
+package cgroup
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/process"
+)
+
+// RemoveEmpty removes the cgroups of a task in which no process is, at the paths
+// where drivers and agents of this user make them. It is quick where there are none.
+func RemoveEmpty(allocID, task string) {
+	if !named(allocID, task) {
+		return
+	}
+	for _, parent := range usualParents() {
+		g := process.Cgroup(filepath.Join(parent, allocID+"."+task))
+		if filepath.Ext(parent) == ".slice" {
+			g += ".scope"
+		}
+		if unix.Access(string(g), unix.F_OK) == nil {
+			removeEmpty(g)
+		}
+	}
+}
+
+// usualParents are the directories in which cgroups of tasks are made now. They
+// need not exist.
+var usualParents = sync.OnceValue(func() (parents []string) {
+	var file unix.Statfs_t
+	if err := unix.Statfs(mountPoint, &file); err != nil {
+		return nil
+	}
+	if file.Type != unix.CGROUP2_SUPER_MAGIC {
+		for _, dir := range []string{"freezer/nomad", "memory/nomad", "cpu/nomad", "pids/nomad", "cpuset/nomad/reserve"} {
+			parents = append(parents, filepath.Join(mountPoint, dir))
+		}
+		return parents
+	}
+	bases := []string{mountPoint}
+	if text, err := os.ReadFile("/proc/self/cgroup"); err == nil {
+		if own, ok := strings.CutPrefix(strings.TrimSpace(string(text)), "0::"); ok && own != "/" {
+			bases = append(bases, filepath.Join(mountPoint, own))
+		}
+	}
+	for _, base := range bases {
+		parents = append(parents, filepath.Join(base, "nomad.slice/share.slice"), filepath.Join(base, "nomad.slice/reserve.slice"))
+	}
+	return parents
+})
+
+// SweepEmpty removes the cgroups in which no process is, of the allocations for
+// which ended reports true. It looks at all cgroups of tasks of this machine.
+func SweepEmpty(ended func(allocID string) bool) {
+	for _, parent := range process.CgroupParents() {
+		entries, err := os.ReadDir(parent)
+		if err != nil {
+			continue
+		}
+		for _, e := range entries {
+			if id, _, named := strings.Cut(e.Name(), "."); named && e.IsDir() && ended(id) {
+				removeEmpty(process.Cgroup(filepath.Join(parent, e.Name())))
+			}
+		}
+	}
+}
+
+func removeEmpty(g process.Cgroup) {
+	if len(g.PIDs()) == 0 {
+		_ = g.Remove() // a process has entered it meanwhile: it is not empty
+	}
+}

@@ -1,0 +1,270 @@
+package scheduler
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// stepTolerance is how far the wall clock may run ahead of, or behind, the time
+// that passes before that counts as a step. It also keeps a correction of less than
+// a second from repeating the launch of a periodic job.
+const stepTolerance = time.Second
+
+// wallClock detects steps of the wall clock: a suspend of the machine is one,
+// because the monotonic clock stands still meanwhile.
+type wallClock struct {
+	mu       sync.Mutex
+	offset   time.Duration // wall clock minus monotonic clock, as far as the state is adjusted to it
+	adjusted bool          // the state is adjusted to the clock since this scheduler was made
+}
+
+// clockReading is what a wallClock shows at one time.
+type clockReading struct {
+	now    time.Time
+	offset time.Duration
+	step   time.Duration // since the state was adjusted; zero if there was none
+	adjust bool          // the state must be adjusted
+}
+
+func newWallClock(h Host) *wallClock {
+	w := new(wallClock)
+	if h.Uptime != nil {
+		w.offset = h.clockOffset(h.Now())
+	}
+	return w
+}
+
+// clockOffset is the wall clock minus the monotonic clock.
+func (h Host) clockOffset(now time.Time) time.Duration {
+	if h.Uptime == nil {
+		return 0
+	}
+	return time.Duration(now.UnixNano()) - h.Uptime()
+}
+
+func (w *wallClock) read(h Host) clockReading {
+	now := h.Now().Round(0) // stored times have no monotonic part either
+	r := clockReading{now: now, offset: h.clockOffset(now)}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if step := r.offset - w.offset; step.Abs() >= stepTolerance {
+		r.step = step
+	}
+	r.adjust = !w.adjusted || r.step != 0
+	return r
+}
+
+// adjustedTo says that the state has been adjusted to a reading.
+func (w *wallClock) adjustedTo(r clockReading) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.adjusted = true
+	if r.step != 0 {
+		w.offset = r.offset
+	}
+}
+
+// ClockStepped makes Run look at the clock. It does not wait.
+func (s *Scheduler) ClockStepped() { tick(s.clockTick) }
+
+// runClock adjusts the state when the clock was stepped, until ctx ends. A change of
+// the state that comes first does the same.
+func (s *Scheduler) runClock(ctx context.Context) {
+	for {
+		select {
+		case <-s.clockTick:
+		case <-time.After(longest):
+		case <-ctx.Done():
+			return
+		}
+		if s.clock.read(s.host).adjust {
+			s.persist(ctx, "clock step", func(*change) {})
+		}
+	}
+}
+
+// adjust makes the stored times fit the clock: those of an earlier scheduler, and
+// after a step of the clock.
+func (c *change) adjust(r clockReading) {
+	if r.step != 0 {
+		c.s.logger.Info("clock stepped", "step", r.step)
+		c.moveDeadlines(r.step)
+	}
+	c.forgetFuture()
+	if r.step != 0 {
+		c.catchUp()
+	}
+	c.later(func() {
+		c.s.clock.adjustedTo(r)
+		// The times of the agendas may be the same; the time until then is not.
+		tick(c.s.delayed.changed)
+		tick(c.s.deadlines.changed)
+		tick(c.s.launches.changed)
+		tick(c.s.drains.changed)
+	})
+}
+
+// moveDeadlines moves the deadlines that stand for a duration with the clock, so that
+// what is left of the duration stays the same.
+func (c *change) moveDeadlines(step time.Duration) {
+	for _, e := range slices.Collect(c.Evals()) {
+		if e.Status == api.EvalStatusPending && !e.WaitUntil.IsZero() {
+			moved := *e
+			moved.WaitUntil = e.WaitUntil.Add(step)
+			moved.CreateTime = min(e.CreateTime, c.now.UnixNano())
+			c.PutEval(&moved)
+		}
+	}
+	for _, d := range slices.Collect(c.Deployments()) {
+		if model.DeploymentActive(d) {
+			c.setProgressDeadlines(d, func(s *api.DeploymentState) time.Time { return s.RequireProgressBy.Add(step) })
+		}
+	}
+	if n := c.Node(); n != nil && n.DrainStrategy != nil && !n.DrainStrategy.ForceDeadline.IsZero() {
+		moved, strategy := *n, *n.DrainStrategy
+		strategy.ForceDeadline = strategy.ForceDeadline.Add(step)
+		moved.DrainStrategy = &strategy
+		c.putNode(&moved)
+	}
+}
+
+// future reports whether a stored time can only come from a clock that was ahead.
+func (c *change) future(at time.Time) bool { return at.Sub(c.now) > stepTolerance }
+
+// forgetFuture replaces each stored time of an event that lies in the future by now,
+// and each deadline by the one that it would have if its duration began now. Without
+// it a clock that was ahead would stop what depends on these times until it has come
+// there again.
+func (c *change) forgetFuture() {
+	for job := range c.Jobs() {
+		if key := KeyOf(job); c.future(c.LastLaunch(key)) {
+			c.PutLaunch(key, c.now)
+		}
+	}
+	for _, job := range slices.Collect(c.Jobs()) {
+		if c.future(time.Unix(0, deref(job.SubmitTime))) {
+			copied := *job
+			copied.SubmitTime = new(c.now.UnixNano())
+			c.PutJob(&copied)
+		}
+	}
+	for _, e := range slices.Collect(c.Evals()) {
+		c.forgetFutureOfEval(e)
+	}
+	for _, a := range slices.Collect(c.Allocs()) {
+		c.forgetFutureOfAlloc(a)
+	}
+	for _, d := range slices.Collect(c.Deployments()) {
+		if c.future(time.Unix(0, d.ModifyTime)) {
+			copied := *d
+			copied.ModifyTime = c.now.UnixNano()
+			c.PutDeployment(&copied)
+			d = &copied
+		}
+		if model.DeploymentActive(d) {
+			c.setProgressDeadlines(d, func(s *api.DeploymentState) time.Time {
+				if latest := c.now.Add(s.ProgressDeadline); s.RequireProgressBy.After(latest) {
+					return latest
+				}
+				return s.RequireProgressBy
+			})
+		}
+	}
+	c.forgetFutureOfDrain()
+}
+
+func (c *change) forgetFutureOfEval(e *api.Evaluation) {
+	created, modified := time.Unix(0, e.CreateTime), time.Unix(0, e.ModifyTime)
+	if !c.future(created) && !c.future(modified) {
+		return
+	}
+	copied := *e
+	if c.future(created) {
+		if !e.WaitUntil.IsZero() {
+			copied.WaitUntil = e.WaitUntil.Add(c.now.Sub(created))
+		}
+		copied.CreateTime = c.now.UnixNano()
+	}
+	copied.ModifyTime = c.now.UnixNano()
+	c.PutEval(&copied)
+}
+
+func (c *change) forgetFutureOfAlloc(a *api.Allocation) {
+	now := c.now.UnixNano()
+	copied, changed := *a, false
+	for _, at := range []*int64{&copied.CreateTime, &copied.ModifyTime} {
+		if c.future(time.Unix(0, *at)) {
+			*at, changed = now, true
+		}
+	}
+	if s := a.DeploymentStatus; s != nil && c.future(s.Timestamp) {
+		status := *s
+		status.Timestamp = c.now
+		copied.DeploymentStatus, changed = &status, true
+	}
+	if t := a.RescheduleTracker; t != nil && slices.ContainsFunc(t.Events, c.isFuture) {
+		tracker := *t
+		tracker.Events = slices.Clone(t.Events)
+		for i, event := range tracker.Events {
+			if c.isFuture(event) {
+				moved := *event
+				moved.RescheduleTime = now
+				tracker.Events[i] = &moved
+			}
+		}
+		copied.RescheduleTracker, changed = &tracker, true
+	}
+	if !changed {
+		return
+	}
+	c.wroteAllocs = true
+	c.ReportAlloc(&copied)
+	if !c.Ended(a.ID) {
+		c.room.Put(&copied)
+	}
+}
+
+func (c *change) isFuture(e *api.RescheduleEvent) bool {
+	return c.future(time.Unix(0, e.RescheduleTime))
+}
+
+func (c *change) forgetFutureOfDrain() {
+	n := c.Node()
+	if n == nil || n.DrainStrategy == nil {
+		return
+	}
+	moved, strategy := *n, *n.DrainStrategy
+	if c.future(strategy.StartedAt) {
+		strategy.StartedAt = c.now
+	}
+	if latest := c.now.Add(strategy.Deadline); strategy.Deadline > 0 && strategy.ForceDeadline.After(latest) {
+		strategy.ForceDeadline = latest
+	}
+	if strategy != *n.DrainStrategy {
+		moved.DrainStrategy = &strategy
+		c.putNode(&moved)
+	}
+}
+
+// setProgressDeadlines stores a deployment with other deadlines, unless they are the
+// same.
+func (c *change) setProgressDeadlines(d *api.Deployment, deadline func(*api.DeploymentState) time.Time) {
+	copied, changed := copyDeployment(d), false
+	for _, state := range copied.TaskGroups {
+		if state.RequireProgressBy.IsZero() {
+			continue
+		}
+		if at := deadline(state); !at.Equal(state.RequireProgressBy) {
+			state.RequireProgressBy, changed = at, true
+		}
+	}
+	if changed {
+		c.PutDeployment(copied)
+	}
+}

@@ -1,0 +1,128 @@
+package taskrunner
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// Recoveries records which plugin process has each running task of a node. After
+// the death of a plugin process, starts wait until the next one has recovered the
+// running tasks of the driver: a start that kills the plugin must not keep these
+// tasks unwatched. Its methods may be called concurrently; a nil pointer records
+// nothing.
+type Recoveries struct {
+	mu      sync.Mutex
+	drivers map[string]*driverRecovery
+}
+
+// NewRecoveries returns the record of a node without running tasks.
+func NewRecoveries() *Recoveries {
+	return &Recoveries{drivers: make(map[string]*driverRecovery)}
+}
+
+// of returns the record of one driver.
+func (r *Recoveries) of(name string) *driverRecovery {
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d := r.drivers[name]
+	if d == nil {
+		d = &driverRecovery{
+			plugin:  make(map[*process]driver.Driver),
+			tasks:   make(map[driver.Driver]int),
+			changed: make(chan struct{}),
+		}
+		r.drivers[name] = d
+	}
+	return d
+}
+
+// driverRecovery is the record of one driver.
+type driverRecovery struct {
+	mu      sync.Mutex
+	plugin  map[*process]driver.Driver // of each running task; nil if no plugin process has it
+	tasks   map[driver.Driver]int      // how many tasks each plugin process has
+	changed chan struct{}              // closed and replaced with each change
+}
+
+// set records that a plugin process has a task, or with nil that none has it.
+func (r *driverRecovery) set(p *process, d driver.Driver) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	was, known := r.plugin[p]
+	if known && was == d {
+		return
+	}
+	if known {
+		r.dropLocked(was)
+	}
+	r.plugin[p] = d
+	r.tasks[d]++
+	r.notifyLocked()
+}
+
+// remove forgets a task that does not run any more, or is not watched any more.
+func (r *driverRecovery) remove(p *process) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if was, known := r.plugin[p]; known {
+		delete(r.plugin, p)
+		r.dropLocked(was)
+		r.notifyLocked()
+	}
+}
+
+func (r *driverRecovery) dropLocked(d driver.Driver) {
+	if r.tasks[d]--; r.tasks[d] == 0 {
+		delete(r.tasks, d)
+	}
+}
+
+func (r *driverRecovery) notifyLocked() {
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// recoveryTimeout limits how long a start waits for the recovery of other tasks: a
+// driver that hangs over one of them must not block all starts.
+const recoveryTimeout = 30 * time.Second
+
+// await returns the driver once its plugin process has all running tasks, or after
+// recoveryTimeout.
+func (r *driverRecovery) await(ctx context.Context, find dispense) (driver.Driver, error) {
+	if r == nil {
+		return find(ctx)
+	}
+	limit := time.NewTimer(recoveryTimeout)
+	defer limit.Stop()
+	for {
+		d, err := find(ctx)
+		if err != nil {
+			return nil, err
+		}
+		r.mu.Lock()
+		complete, changed := r.tasks[d] == len(r.plugin), r.changed
+		r.mu.Unlock()
+		if complete {
+			return d, nil
+		}
+		select {
+		case <-changed:
+		case <-limit.C:
+			return d, nil
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}

@@ -1,0 +1,243 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/process"
+)
+
+// limits are what all processes of a task together can use. 0 means no limit.
+type limits struct {
+	memory int64 // bytes, swap included
+	cpu    int64 // shares of the CPU time, which count while tasks compete for it
+	pids   int64 // processes and threads
+}
+
+func (p *Process) limitsOf(c Command) limits {
+	l := limits{pids: c.PidsLimit}
+	if r := p.start.Resources; r != nil {
+		l.memory, l.cpu = r.Linux.MemoryLimitBytes, r.Linux.CPUShares
+	}
+	return l
+}
+
+// setting is one limit in the files of a controller.
+type setting struct {
+	name       string // for the user
+	controller string
+	files      []file
+}
+
+type file struct {
+	name, value string
+	optional    bool // not every kernel has it
+}
+
+// settings returns the limits that are set, as files of cgroups of a version.
+func (l limits) settings(version int) (settings []setting) {
+	memory := setting{name: "memory", controller: "memory"}
+	cpu := setting{name: "cpu", controller: "cpu"}
+	pids := setting{name: "pids", controller: "pids", files: []file{{name: "pids.max", value: strconv.FormatInt(l.pids, 10)}}}
+	bytes := strconv.FormatInt(l.memory, 10)
+	shares := min(max(l.cpu, minShares), maxShares)
+	if version == 2 {
+		weight := minWeight + (shares-minShares)*(maxWeight-minWeight)/(maxShares-minShares)
+		memory.files = []file{{name: "memory.max", value: bytes}, {name: "memory.swap.max", value: "0", optional: true}}
+		cpu.files = []file{{name: "cpu.weight", value: strconv.FormatInt(weight, 10)}}
+	} else {
+		// The limit of memory and swap together cannot be below that of memory.
+		memory.files = []file{{name: "memory.limit_in_bytes", value: bytes}, {name: "memory.memsw.limit_in_bytes", value: bytes, optional: true}}
+		cpu.files = []file{{name: "cpu.shares", value: strconv.FormatInt(shares, 10)}}
+	}
+	for _, s := range []struct {
+		limit int64
+		setting
+	}{{l.memory, memory}, {l.cpu, cpu}, {l.pids, pids}} {
+		if s.limit > 0 {
+			settings = append(settings, s.setting)
+		}
+	}
+	return settings
+}
+
+// The ranges of cpu.shares and cpu.weight in the kernel.
+const (
+	minShares, maxShares = 2, 262144
+	minWeight, maxWeight = 1, 10000
+)
+
+// limit limits a cgroup that has no process yet. overridden has the controllers of
+// version 1 for which the user has named other cgroups.
+func (g *cgroup) limit(p *Process, l limits, overridden map[string]string) {
+	for _, s := range l.settings(cgroups().version) {
+		var err error
+		switch {
+		case overridden[s.controller] != "":
+			err = errors.New("cgroup_v1_override places the task into another cgroup")
+		case cgroups().version == 2:
+			err = g.limitV2(s)
+		default:
+			err = g.limitV1(s)
+		}
+		if err != nil {
+			p.unlimited(s, err)
+		}
+	}
+}
+
+func (g *cgroup) limitV2(s setting) error {
+	if err := s.write(g.path); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := g.enable(s.controller); err != nil {
+		return err
+	}
+	return s.write(g.path)
+}
+
+// limitV1 makes a cgroup in the hierarchy of a controller.
+func (g *cgroup) limitV1(s setting) error {
+	h := cgroups()
+	if !slices.Contains(h.trees, s.controller) {
+		return fmt.Errorf("the cgroup controller %q is not mounted", s.controller)
+	}
+	dir := h.treePath(s.controller, filepath.Base(g.path))
+	existed, err := mkdir(dir)
+	if err != nil {
+		return err
+	}
+	if s.controller == "memory" {
+		g.memory = dir
+	}
+	if existed {
+		g.oomBefore = g.oomKills()
+		// The limit of memory cannot be above an earlier limit of memory and swap.
+		writeExisting(filepath.Join(dir, "memory.memsw.limit_in_bytes"), "-1")
+	}
+	if dir != g.path {
+		g.trees = append(g.trees, dir)
+	}
+	return s.write(dir)
+}
+
+func (s setting) write(dir string) error {
+	for _, f := range s.files {
+		err := writeExisting(filepath.Join(dir, f.name), f.value)
+		if err != nil && !(f.optional && errors.Is(err, os.ErrNotExist)) {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeExisting writes a file that the kernel has made; it makes none.
+func writeExisting(path, value string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(value)
+	return errors.Join(err, f.Close())
+}
+
+// mkdir makes a cgroup and its parents. Another process may remove an empty
+// parent between two steps.
+func mkdir(path string) (existed bool, err error) {
+	for range 3 {
+		switch err = unix.Mkdir(path, 0o755); err {
+		case nil:
+			return false, nil
+		case unix.EEXIST:
+			return true, nil
+		case unix.ENOENT:
+			err = os.MkdirAll(filepath.Dir(path), 0o755)
+		}
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			break
+		}
+	}
+	if err == nil {
+		err = unix.ENOENT
+	}
+	return false, fmt.Errorf("make cgroup %s: %w", path, err)
+}
+
+// enable makes a controller of version 2 available in the cgroup: each cgroup above
+// must hand it on.
+func (g *cgroup) enable(controller string) error {
+	parent := filepath.Dir(g.path) // share.slice, in nomad.slice, in the root or in what is delegated to the plugin
+	for _, dir := range []string{filepath.Dir(filepath.Dir(parent)), filepath.Dir(parent), parent} {
+		if err := writeExisting(filepath.Join(dir, "cgroup.subtree_control"), "+"+controller); err != nil {
+			return fmt.Errorf("the cgroup controller %q is not available: %w", controller, err)
+		}
+	}
+	return nil
+}
+
+// unlimited notes that a limit is not enforced. CPU shares are no limit: without
+// them, tasks share the CPU time equally.
+func (p *Process) unlimited(s setting, reason error) {
+	if s.controller == "cpu" {
+		p.logger.Debug("task without CPU shares", "error", reason)
+		return
+	}
+	p.unenforced = append(p.unenforced, fmt.Sprintf("%s limit not enforced here: %v", s.name, reason))
+}
+
+// unlimitedAll notes that no limit is enforced.
+func (p *Process) unlimitedAll(l limits, reason error) {
+	for _, s := range l.settings(2) {
+		p.unlimited(s, reason)
+	}
+}
+
+// reported are the tasks that have an event for limits that are not enforced.
+var reported = struct {
+	sync.Mutex
+	tasks map[process.Mark]bool
+}{tasks: map[process.Mark]bool{}}
+
+// reportLimits emits an event for each limit that is not enforced, once per task
+// and not at each restart.
+func (p *Process) reportLimits() {
+	if len(p.unenforced) == 0 {
+		return
+	}
+	const limit = 10_000 // tasks; then the set starts anew
+	reported.Lock()
+	known := reported.tasks[p.mark()]
+	if len(reported.tasks) >= limit {
+		clear(reported.tasks)
+	}
+	reported.tasks[p.mark()] = true
+	reported.Unlock()
+	if known {
+		return
+	}
+	for _, message := range p.unenforced {
+		p.start.Event(message, nil)
+	}
+}
+
+// oomKills returns how many processes in the cgroup the kernel has killed because
+// the memory limit was exceeded.
+func (g *cgroup) oomKills() (kills uint64) {
+	if cgroups().version == 2 {
+		return counter(filepath.Join(g.path, "memory.events"), "oom_kill") // with the cgroups below
+	}
+	if g.memory == "" {
+		return 0
+	}
+	for _, dir := range process.Cgroup(g.memory).Tree() {
+		kills += counter(filepath.Join(string(dir), "memory.oom_control"), "oom_kill")
+	}
+	return kills
+}

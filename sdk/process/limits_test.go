@@ -1,0 +1,275 @@
+package process
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+const mebibyte = 1 << 20
+
+// limited is a start whose cgroups are limited by the kernel.
+func limited(t *testing.T, memory, cpu int64) *sdk.Start {
+	t.Helper()
+	if os.Geteuid() != 0 || cgroups().version == 0 {
+		t.Skip("limits need root and cgroups")
+	}
+	s := newStart(t)
+	s.Resources = &driver.Resources{Linux: driver.LinuxResources{MemoryLimitBytes: memory, CPUShares: cpu}}
+	return s
+}
+
+// tail keeps what it has read of a line, and there is no end of it.
+const exceedsMemory = "tail /dev/zero"
+
+func TestMemoryLimit(t *testing.T) {
+	for name, test := range map[string]struct {
+		memory int64
+		script string
+		want   sdk.ExitResult
+	}{
+		"the process exceeds it":                            {20 * mebibyte, "exec " + exceedsMemory, sdk.ExitResult{ExitCode: 137, Signal: 9, OOMKilled: true, Err: errOOM}},
+		"a child exceeds it, and the process fails":         {20 * mebibyte, exceedsMemory + "; exit 3", sdk.ExitResult{ExitCode: 3, OOMKilled: true, Err: errOOM}},
+		"a child exceeds it, and the process does not mind": {20 * mebibyte, exceedsMemory + "; exit 0", sdk.ExitResult{OOMKilled: true}},
+		"nothing exceeds it":                                {64 * mebibyte, "head -c 20000000 /dev/zero | tail -n 1 | wc -c", sdk.ExitResult{}},
+		"there is none":                                     {0, "head -c 20000000 /dev/zero | tail -n 1 | wc -c", sdk.ExitResult{}},
+		"the process is killed by another":                  {20 * mebibyte, "kill -9 $$", sdk.ExitResult{ExitCode: 137, Signal: 9}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := start(t, limited(t, test.memory, 0), shell(test.script))
+			if got := wait(t, p); got != test.want {
+				t.Errorf("exit result %+v, want %+v", got, test.want)
+			}
+			if len(p.unenforced) > 0 {
+				t.Errorf("not enforced: %q", p.unenforced)
+			}
+		})
+	}
+}
+
+// The kernel counts the kills of a cgroup, and a start after one must not be taken
+// for another.
+func TestMemoryLimitOfTheNextStart(t *testing.T) {
+	s := limited(t, 20*mebibyte, 0)
+	first := start(t, s, shell("exec "+exceedsMemory))
+	if got := wait(t, first); !got.OOMKilled {
+		t.Errorf("exit result %+v, want a kill for memory", got)
+	}
+	// It is not destroyed: its cgroups stay, with their counters.
+	s.Resources.Linux.MemoryLimitBytes = 40 * mebibyte
+	second := start(t, s, shell("head -c 20000000 /dev/zero | tail -n 1 | wc -c"))
+	if got := wait(t, second); got != (sdk.ExitResult{}) {
+		t.Errorf("exit result %+v below the new limit, want success", got)
+	}
+}
+
+func TestMemoryLimitOutlivesThePlugin(t *testing.T) {
+	for name, before := range map[string]bool{"it is exceeded while no plugin lives": true, "it is exceeded after the recovery": false} {
+		t.Run(name, func(t *testing.T) {
+			k := startKeeper(t)
+			s := limited(t, 20*mebibyte, 0)
+			state := orphan(t, k, plugin{Config: s.TaskConfig, Command: shell("until [ -e go ]; do sleep 0.01; done; exec " + exceedsMemory)})
+			if before {
+				tell(t, s)
+				until(t, "the task has ended", func() bool { return gone(state.PID) })
+			}
+			p, err := Recover(t.Context(), s, state)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer destroy(t, p)
+			if !before {
+				tell(t, s)
+			}
+			if got, want := wait(t, p), (sdk.ExitResult{ExitCode: 137, Signal: 9, OOMKilled: true, Err: errOOM}); got != want {
+				t.Errorf("exit result %+v, want %+v", got, want)
+			}
+		})
+	}
+}
+
+func TestMemoryLimitHoldsForCommandsInTheTask(t *testing.T) {
+	p := start(t, limited(t, 20*mebibyte, 0), shell("exec sleep 3600"))
+	result, err := p.Exec(t.Context(), sdk.Exec{Command: []string{"/bin/sh", "-c", "exec " + exceedsMemory}})
+	if err != nil || result.Signal != int(unix.SIGKILL) {
+		t.Errorf("a command that exceeds the limit: %+v, %v, want signal 9", result, err)
+	}
+}
+
+func TestPidsLimit(t *testing.T) {
+	s := limited(t, 0, 0)
+	c := shell("i=0; while [ $i -lt 40 ]; do sleep 3600 & i=$((i+1)); done; echo all >started")
+	c.PidsLimit = 10
+	p := start(t, s, c)
+	if got := wait(t, p); got.ExitCode == 0 || got.Err != nil {
+		t.Errorf("40 processes with a limit of 10: %+v, want a failure", got)
+	}
+	if _, err := os.Stat(filepath.Join(s.TaskDir(), "started")); err == nil {
+		t.Error("all processes were started")
+	}
+	if n := len(p.cgroup.dir().PIDs()); n > 10 {
+		t.Errorf("%d processes run, want 10 at most", n)
+	}
+	c.PidsLimit = -1
+	if p, err := Start(t.Context(), newStart(t), c); err == nil {
+		destroy(t, p)
+		t.Error("a negative limit is accepted")
+	}
+}
+
+// Two tasks that compete for one processor get CPU time in proportion to their
+// shares.
+func TestCPUShares(t *testing.T) {
+	var one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &one); err != nil {
+		t.Fatal(err)
+	}
+	for cpu, first := 0, true; cpu < 1024; cpu++ {
+		if one.IsSet(cpu) && !first {
+			one.Clear(cpu)
+		}
+		first = first && !one.IsSet(cpu)
+	}
+	tasks := map[int64]*Process{}
+	for _, shares := range []int64{200, 20000} {
+		tasks[shares] = start(t, limited(t, 0, shares), shell("until [ -e go ]; do sleep 0.01; done; echo >looping; while :; do :; done"))
+		if err := unix.SchedSetaffinity(tasks[shares].PID(), &one); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, p := range tasks {
+		tell(t, p.start)
+	}
+	before := map[int64]uint64{}
+	ticks := func(shares int64) uint64 {
+		st, err := readStat(tasks[shares].PID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st.user + st.system
+	}
+	for _, p := range tasks {
+		content(t, p.start, "looping")
+	}
+	for shares := range tasks {
+		before[shares] = ticks(shares)
+	}
+	used := map[int64]uint64{}
+	until(t, "the tasks have used a second of CPU time", func() bool {
+		for shares := range tasks {
+			used[shares] = ticks(shares) - before[shares]
+		}
+		return used[200]+used[20000] >= ticksPerSecond
+	})
+	if used[20000] < 5*used[200] {
+		t.Errorf("clock ticks by shares: %v, want much more for 20000 than for 200", used)
+	}
+}
+
+func TestLimitFiles(t *testing.T) {
+	describe := func(l limits, version int) string {
+		var b strings.Builder
+		for _, s := range l.settings(version) {
+			for _, f := range s.files {
+				fmt.Fprintf(&b, "%s=%s ", f.name, f.value)
+			}
+		}
+		return strings.TrimSpace(b.String())
+	}
+	for _, test := range []struct {
+		limits limits
+		v1, v2 string
+	}{
+		{limits{}, "", ""},
+		{limits{memory: 20 << 20}, "memory.limit_in_bytes=20971520 memory.memsw.limit_in_bytes=20971520", "memory.max=20971520 memory.swap.max=0"},
+		{limits{cpu: 1}, "cpu.shares=2", "cpu.weight=1"},
+		{limits{cpu: 1024}, "cpu.shares=1024", "cpu.weight=39"},
+		{limits{cpu: 1 << 40}, "cpu.shares=262144", "cpu.weight=10000"},
+		{limits{pids: 5}, "pids.max=5", "pids.max=5"},
+	} {
+		if got := describe(test.limits, 1); got != test.v1 {
+			t.Errorf("%+v with v1: %q, want %q", test.limits, got, test.v1)
+		}
+		if got := describe(test.limits, 2); got != test.v2 {
+			t.Errorf("%+v with v2: %q, want %q", test.limits, got, test.v2)
+		}
+	}
+}
+
+// A limit that is not enforced is reported with the reason.
+func TestLimitsThatAreNotEnforced(t *testing.T) {
+	withoutPids := cgroups()
+	withoutPids.trees = []string{"freezer", "memory", "cpu"}
+	for _, test := range []struct {
+		name    string
+		machine func(t *testing.T)
+		change  func(t *testing.T, c *Command)
+		want    []string
+	}{
+		{"no cgroups", func(t *testing.T) { use(t, hierarchy{none: "only root can make cgroups of version 1"}) }, nil, []string{
+			"memory limit not enforced here: only root can make cgroups of version 1",
+			"pids limit not enforced here: only root can make cgroups of version 1",
+		}},
+		{"a controller is missing in v1", func(t *testing.T) {
+			if withoutPids.version != 1 {
+				t.Skip("has no cgroups v1")
+			}
+			use(t, withoutPids)
+		}, nil, []string{`pids limit not enforced here: the cgroup controller "pids" is not mounted`}},
+		{"the user names a cgroup of v1", func(t *testing.T) {
+			if cgroups().version != 1 {
+				t.Skip("has no cgroups v1")
+			}
+		}, func(t *testing.T, c *Command) {
+			name := fmt.Sprintf("process-test-%d", os.Getpid())
+			dir := filepath.Join("/sys/fs/cgroup/memory", name)
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { unix.Rmdir(dir) })
+			c.CgroupV1 = map[string]string{"memory": name}
+		}, []string{"memory limit not enforced here: cgroup_v1_override places the task into another cgroup"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			test.machine(t)
+			s := newStart(t)
+			s.Resources = &driver.Resources{Linux: driver.LinuxResources{MemoryLimitBytes: 64 * mebibyte, CPUShares: 100}}
+			c := shell("exit 0")
+			c.PidsLimit = 50
+			if test.change != nil {
+				test.change(t, &c)
+			}
+			p, err := Start(t.Context(), s, c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer destroy(t, p)
+			if got := strings.Join(p.unenforced, "\n"); got != strings.Join(test.want, "\n") {
+				t.Errorf("not enforced:\n%s\nwant\n%s", got, strings.Join(test.want, "\n"))
+			}
+		})
+	}
+}
+
+// A hierarchy of v2 without the controllers, as on a hybrid machine.
+func TestLimitWithoutControllers(t *testing.T) {
+	h := unified(t)
+	controllers, _ := os.ReadFile(filepath.Join(h.mount, "cgroup.controllers"))
+	if strings.Contains(string(controllers), "memory") {
+		t.Skip("the controllers are there")
+	}
+	use(t, h)
+	s := newStart(t)
+	s.Resources = &driver.Resources{Linux: driver.LinuxResources{MemoryLimitBytes: 64 * mebibyte, CPUShares: 100}}
+	p := start(t, s, shell("exit 0"))
+	if got := strings.Join(p.unenforced, "\n"); !strings.HasPrefix(got, `memory limit not enforced here: the cgroup controller "memory" is not available`) {
+		t.Errorf("not enforced: %q", got)
+	}
+}
