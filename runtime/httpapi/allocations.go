@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -20,6 +22,7 @@ import (
 type allocStub struct {
 	*api.AllocationListStub
 	DesiredTransition api.DesiredTransition
+	delays            map[*api.RescheduleEvent]time.Duration
 }
 
 func stubOf(a *api.Allocation, states, resources bool) allocStub {
@@ -30,7 +33,26 @@ func stubOf(a *api.Allocation, states, resources bool) allocStub {
 	if resources {
 		stub.AllocatedResources = a.AllocatedResources
 	}
-	return allocStub{stub, a.DesiredTransition}
+	return allocStub{stub, a.DesiredTransition, rescheduleDelays(a)}
+}
+
+// joblessAllocation is an allocation in an event.
+type joblessAllocation struct {
+	*api.Allocation
+	delays map[*api.RescheduleEvent]time.Duration
+}
+
+// rescheduleDelays returns the delays of the events of an allocation's tracker. The job
+// of the allocation has the policy.
+func rescheduleDelays(a *api.Allocation) map[*api.RescheduleEvent]time.Duration {
+	if a.RescheduleTracker == nil || a.Job == nil {
+		return nil
+	}
+	g := model.Group(a.Job, a.TaskGroup)
+	if g == nil {
+		return nil
+	}
+	return model.RescheduleDelays(g.ReschedulePolicy, a.RescheduleTracker)
 }
 
 // wholeID refuses what cannot be an id, in the words that clients know.

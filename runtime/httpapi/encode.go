@@ -30,8 +30,11 @@ var (
 	timeType      = reflect.TypeFor[time.Time]()
 	jsonType      = reflect.TypeFor[json.Marshaler]()
 	jobType       = reflect.TypeFor[api.Job]()
+	allocType     = reflect.TypeFor[api.Allocation]()
+	stubType      = reflect.TypeFor[allocStub]()
+	joblessType   = reflect.TypeFor[joblessAllocation]()
 	textType      = reflect.TypeFor[encoding.TextMarshaler]()
-	sparse        = []reflect.Type{reflect.TypeFor[api.Evaluation](), reflect.TypeFor[api.Allocation](), reflect.TypeFor[api.NetworkResource](), reflect.TypeFor[api.Port](), reflect.TypeFor[api.PortMapping]()}
+	sparse        = []reflect.Type{reflect.TypeFor[api.Evaluation](), reflect.TypeFor[api.Allocation](), reflect.TypeFor[joblessAllocation](), reflect.TypeFor[api.NetworkResource](), reflect.TypeFor[api.Port](), reflect.TypeFor[api.PortMapping]()}
 	knownStructs  sync.Map // reflect.Type -> []field
 	maxEncodeDeep = 200
 )
@@ -57,15 +60,20 @@ var sparseField = map[reflect.Type]string{reflect.TypeFor[api.Variable](): "Item
 // ofJob stands for the namespace of the job that the object is part of.
 const ofJob = "namespace of the job"
 
+// ofTracker stands for the delay of a reschedule, which depends on the tracker that the
+// event is part of.
+const ofTracker = "delay of the reschedule"
+
 // serverFields are those that the client's types lack, and what is in them here.
 var serverFields = map[reflect.Type]map[string]string{
 	reflect.TypeFor[api.MemoryStats](): {"MappedFile": "0"},
 	reflect.TypeFor[api.Node](): {
 		"ComputedClass": `""`, "IdentitySigningKeyID": `""`, "LastAllocUpdateIndex": "0", "LastMissedHeartbeatIndex": "0", "SecretID": `""`,
 	},
-	reflect.TypeFor[api.NodeListStub](): {"HostVolumes": "null"},
-	reflect.TypeFor[api.Service]():      {"Namespace": ofJob},
-	reflect.TypeFor[api.TaskState]():    {"Paused": `""`},
+	reflect.TypeFor[api.NodeListStub]():    {"HostVolumes": "null"},
+	reflect.TypeFor[api.RescheduleEvent](): {"Delay": ofTracker},
+	reflect.TypeFor[api.Service]():         {"Namespace": ofJob},
+	reflect.TypeFor[api.TaskState]():       {"Paused": `""`},
 }
 
 // filled are the types whose numbers, truth values and texts are zero when they are
@@ -151,7 +159,8 @@ func formOf(t reflect.Type) form {
 
 // encoder knows where in a document it is.
 type encoder struct {
-	namespace string // of the last job that it has come to
+	namespace string                                 // of the last job that it has come to
+	delays    map[*api.RescheduleEvent]time.Duration // of the last allocation
 }
 
 func appendValue(b []byte, v reflect.Value) ([]byte, error) {
@@ -220,6 +229,18 @@ func (e *encoder) appendStruct(b []byte, v reflect.Value, depth int) ([]byte, er
 			e.namespace = named.Elem().String()
 		}
 	}
+	switch v.Type() {
+	case allocType:
+		if v.CanAddr() {
+			if alloc := v.Addr().Interface().(*api.Allocation); alloc.Job != nil {
+				e.delays = rescheduleDelays(alloc)
+			}
+		}
+	case stubType:
+		e.delays = v.Interface().(allocStub).delays
+	case joblessType:
+		e.delays = v.Interface().(joblessAllocation).delays
+	}
 	b = append(b, '{')
 	first := true
 	for _, f := range fieldsOf(v.Type()) {
@@ -236,9 +257,16 @@ func (e *encoder) appendStruct(b []byte, v reflect.Value, depth int) ([]byte, er
 		first = false
 		b = append(b, f.label...)
 		if f.index == nil {
-			if f.text == ofJob {
+			switch f.text {
+			case ofJob:
 				b = appendString(b, e.namespace)
-			} else {
+			case ofTracker:
+				delay := time.Duration(0)
+				if v.CanAddr() {
+					delay = e.delays[v.Addr().Interface().(*api.RescheduleEvent)]
+				}
+				b = strconv.AppendInt(b, int64(delay), 10)
+			default:
 				b = append(b, f.text...)
 			}
 			continue

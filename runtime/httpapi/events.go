@@ -25,6 +25,15 @@ func (a *API) followEvents(r *request) (any, error) {
 	s := r.stream("application/json")
 	err = events.Follow(r.Context(), a.config.Store.Subscribe(r.minIndex), filter, func(c events.Change) error {
 		for _, e := range c.Events {
+			if alloc, ok := e.Payload["Allocation"].(*api.Allocation); ok && alloc.RescheduleTracker != nil {
+				shown := joblessAllocation{Allocation: alloc}
+				if stored := a.config.Store.Snapshot().Allocation(nil, alloc.ID); stored != nil {
+					known := *stored
+					known.RescheduleTracker = alloc.RescheduleTracker
+					shown.delays = rescheduleDelays(&known)
+				}
+				e.Payload["Allocation"] = shown
+			}
 			if d, ok := e.Payload["Deployment"].(*api.Deployment); ok {
 				e.Payload["Deployment"] = wholeDeployment(a.config.Store.Snapshot(), d)
 			}

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +16,8 @@ import (
 
 	"github.com/coder/websocket"
 	"github.com/hashicorp/nomad/api"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
@@ -134,19 +137,22 @@ func untilKilled(killed chan struct{}) execCommand {
 
 func TestSessionEnds(t *testing.T) {
 	long := strings.Repeat("é", 100)
+	whole := `{"stderr":{"data":"` + base64.StdEncoding.EncodeToString([]byte(long+"\n")) + `"}}`
 	for _, c := range []struct {
 		name string
 		err  error
-		want string
+		want []string
 	}{
-		{"a refusal", wrongExec("task %q is not running.", "x"), `closed 1008 task "x" is not running.`},
-		{"a failure", errors.New("failed to start command: no such file"), "closed 1011 failed to start command: no such file"},
-		{"a long failure", errors.New(long), "closed 1011 " + long[:122]},
+		{"a refusal", wrongExec("task %q is not running.", "x"), []string{`closed 1008 task "x" is not running.`}},
+		{"a failure", errors.New("failed to start command: no such file"), []string{"closed 1011 failed to start command: no such file"}},
+		{"a failure of the plugin", fmt.Errorf("exec: %w", status.Error(codes.Unknown, "no pty")), []string{"closed 1011 exec: no pty"}},
+		{"a long failure is told as a whole before it is cut", errors.New(long), []string{whole, "closed 1011 " + long[:120] + "…"}},
+		{"a long refusal", wrongExec("%s", long), []string{whole, "closed 1008 " + long[:120] + "…"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			client, ended := converse(t, t.Context(), execCommand{run: func(context.Context, driver.Exec) (*driver.ExitResult, error) { return nil, c.err }})
-			client.expect(c.want)
+			client.expect(c.want...)
 			soonClosed(t, "the end of the session", ended)
 		})
 	}

@@ -7,26 +7,46 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
 )
 
 // files opens the directory of the allocation that the path names. That is there
 // as long as it is on the disk, whether anything runs or not.
 func (a *API) files(r *request) (*taskfiles.Dir, error) {
-	if _, err := a.allocation(r.id); err != nil {
+	alloc, err := a.allocation(r.id)
+	if err != nil {
 		return nil, err
 	}
 	dir, err := a.config.Node.Files(r.id)
 	if errors.Is(err, fs.ErrNotExist) {
+		if hint := collectedHint(alloc); hint != "" {
+			return nil, notFound(fmt.Sprintf("allocation %q has no files: %s", r.id, hint))
+		}
 		return nil, notFound(fmt.Sprintf("allocation %q has no files: it has not begun, or was collected", r.id))
 	}
 	return dir, err
+}
+
+// collectedHint says why the directory of an allocation was removed, "" if nothing
+// is known about that.
+func collectedHint(alloc *api.Allocation) string {
+	for _, name := range slices.Sorted(maps.Keys(alloc.TaskStates)) {
+		for _, e := range slices.Backward(alloc.TaskStates[name].Events) {
+			if e.Type == model.TaskDirCollected {
+				return e.Message
+			}
+		}
+	}
+	return ""
 }
 
 // fileCodes are the statuses of the errors of files.

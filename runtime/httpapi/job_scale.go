@@ -80,7 +80,9 @@ func (a *API) scaleJob(r *request) (any, error) {
 // policy is the scaling block of a group as a policy of its own.
 func policy(j *api.Job, g *api.TaskGroup) *api.ScalingPolicy {
 	p := *g.Scaling
-	p.CreateIndex, p.ModifyIndex = val(j.CreateIndex), val(j.JobModifyIndex)
+	if p.ModifyIndex == 0 { // an earlier version has stored it
+		p.CreateIndex, p.ModifyIndex = val(j.CreateIndex), val(j.JobModifyIndex)
+	}
 	if p.Type == "" {
 		p.Type = "horizontal"
 	}
@@ -110,8 +112,20 @@ func (a *API) listPolicies(r *request) (any, error) {
 				})
 			}
 		}
-		return stubs, s.TableIndex(ws, store.Jobs), nil
+		return stubs, policiesIndex(s, ws), nil
 	})
+}
+
+// policiesIndex is the last index that changed a scaling policy. A state of an earlier
+// version has none.
+func policiesIndex(s *store.Snapshot, ws store.WatchSet) uint64 {
+	index := s.TableIndex(ws, store.ScalingPolicies)
+	if index == 0 {
+		for _, p := range policies(s, ws, store.AnyNamespace) {
+			index = max(index, p.ModifyIndex)
+		}
+	}
+	return index
 }
 
 func (a *API) readPolicy(r *request) (any, error) {
@@ -121,6 +135,6 @@ func (a *API) readPolicy(r *request) (any, error) {
 				return p, p.ModifyIndex, nil
 			}
 		}
-		return nil, s.TableIndex(ws, store.Jobs), notFound("policy not found")
+		return nil, policiesIndex(s, ws), notFound("policy not found")
 	})
 }

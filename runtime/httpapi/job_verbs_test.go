@@ -167,6 +167,49 @@ func TestScale(t *testing.T) {
 	}
 }
 
+// A query that waits for scaling policies returns when one was added, changed or
+// removed, and not when anything else of a job has changed.
+func TestPoliciesWakeOnlyForPolicies(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	scaled := func(value string, most int64) *api.Job {
+		return newJob("auto", "service", "app", env(value), func(j *api.Job) {
+			j.TaskGroups[0].Scaling = &api.ScalingPolicy{Max: &most, Enabled: new(true), Policy: map[string]any{"n": 1}}
+		})
+	}
+	index := uint64(0)
+	changed := func(what string, want bool) {
+		t.Helper()
+		_, meta, err := b.Scaling().ListPolicies(&api.QueryOptions{WaitIndex: index, WaitTime: time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := meta.LastIndex > index; got != want {
+			t.Errorf("%s: index %d after %d, changed %v, want %v", what, meta.LastIndex, index, got, want)
+		}
+		index = meta.LastIndex
+	}
+	b.register(t, scaled("1", 4))
+	changed("a policy was added", true)
+	b.register(t, newJob("other", "service", "app"))
+	changed("another job was registered", false)
+	b.register(t, scaled("2", 4))
+	changed("the job was changed, and not its policy", false)
+	if _, _, err := b.Jobs().Scale("auto", "app", new(3), "", false, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	changed("the job was scaled", false)
+	b.register(t, scaled("2", 5))
+	changed("the policy was changed", true)
+	if policies, _, err := b.Scaling().ListPolicies(nil); err != nil || len(policies) != 1 || policies[0].ModifyIndex != index || policies[0].CreateIndex >= index {
+		t.Errorf("%+v, %v; want the index %d", policies, err, index)
+	}
+	if _, _, err := b.Jobs().Deregister("auto", true, nil); err != nil {
+		t.Fatal(err)
+	}
+	changed("the job was purged", true)
+}
+
 func TestRevert(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
@@ -257,6 +300,13 @@ job "web" {
 	if !strings.Contains(r, `"Migrate":null`) || !strings.Contains(r, `"Meta":{"x":"<"}`) {
 		t.Error(r)
 	}
+	job, err = b.Jobs().ParseHCL("job \"a\" {\n constraint {\n attribute = \"${attr.x}\"\n set_contains_all = \"y\"\n}\n}", false)
+	if err != nil || *job.Constraints[0] != (api.Constraint{LTarget: "${attr.x}", RTarget: "y", Operand: "set_contains_all"}) {
+		t.Errorf("a shorthand: got %+v, %v", job, err)
+	}
+	if _, err = b.Jobs().ParseHCL("job \"a\" {\n affinity {\n weight = 300\n}\n}", false); err == nil || !strings.Contains(err.Error(), "must be between -100 and 100, not 300") {
+		t.Errorf("a weight out of range: got %v", err)
+	}
 	_, err = b.Jobs().ParseHCL("bad {}", false)
 	answers(t, err, 400, "Failed to parse job: input.hcl:1,1-4: Unsupported block type; ")
 }
@@ -278,8 +328,19 @@ func TestValidateJob(t *testing.T) {
 	if err != nil || unknown.Error != "" || unknown.DriverConfigValidated {
 		t.Errorf("%+v, %v", unknown, err)
 	}
+	schemaless, _, err := b.Jobs().Validate(newJob("web", "service", "app", func(j *api.Job) { j.TaskGroups[0].Tasks[0].Driver = "schemaless" }), nil)
+	if err != nil || schemaless.Error != "" || !schemaless.DriverConfigValidated {
+		t.Errorf("a driver without a schema: %+v, %v", schemaless, err)
+	}
 	if got := text(b.ask("PUT", "/v1/validate/job", strings.NewReader(`{"Job":{"ID":"x","TaskGroups":[null,{"Tasks":[null]}]}}`))); !strings.Contains(got, `"ValidationErrors":["`) {
 		t.Error(got)
+	}
+	// Nomad accepts both: the command line is stricter.
+	accepted, _, err := b.Jobs().Validate(newJob("web", "service", "app", func(j *api.Job) {
+		j.TaskGroups[0].Services = []*api.Service{{Name: "web", PortLabel: "nope"}}
+	}), nil)
+	if err != nil || accepted.Error != "" || accepted.ValidationErrors != nil {
+		t.Errorf("a port label that does not exist, and no provider: %+v, %v", accepted, err)
 	}
 	// A task fails by it when it starts, so far it is a warning.
 	plan, _, err := b.Jobs().Plan(newJob("web", "service", "app", typo), false, nil)

@@ -97,7 +97,11 @@ func (a *API) logRequest(r *request) (logs.FollowRequest, error) {
 		return ask, notFound(fmt.Sprintf("task %q not started yet. No logs available", ask.Task))
 	}
 	if kept, err := a.config.Node.Logs().Kept(ask); err != nil || !kept {
-		return ask, notFound(fmt.Sprintf("log entry for task %q and log type %q not found", ask.Task, ask.Stream))
+		text := fmt.Sprintf("log entry for task %q and log type %q not found", ask.Task, ask.Stream)
+		if hint := collectedHint(alloc); hint != "" {
+			text += ": " + hint
+		}
+		return ask, notFound(text)
 	}
 	ask.Once, ask.Restarts, ask.Offset = !follow, follow, offset
 	switch {

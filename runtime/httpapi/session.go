@@ -18,6 +18,7 @@ import (
 	"github.com/coder/websocket"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
@@ -82,7 +83,12 @@ func (a *API) session(r *request, find func() (execCommand, error)) (any, error)
 
 // farewell ends the session. Who does not answer has gone.
 func farewell(conn *websocket.Conn, err error) {
-	var c *closing
+	code, text := websocket.StatusInternalError, ""
+	if c := new(closing); errors.As(err, &c) {
+		code, text = c.code, c.text
+	} else if err != nil {
+		text = base.Words(err)
+	}
 	switch {
 	case err == nil:
 		_ = conn.Close(websocket.StatusNormalClosure, "")
@@ -90,10 +96,14 @@ func farewell(conn *websocket.Conn, err error) {
 		_ = conn.CloseNow()
 	case errors.Is(err, errStopping):
 		_ = conn.Close(websocket.StatusGoingAway, errStopping.Error())
-	case errors.As(err, &c):
-		_ = conn.Close(c.code, reason(c.text))
 	default:
-		_ = conn.Close(websocket.StatusInternalError, reason(err.Error()))
+		if len(text) > maxReason {
+			// The reason is cut. The whole text comes before it, as output of the command.
+			ctx, cancel := context.WithTimeout(context.Background(), lastWords)
+			defer cancel()
+			_, _ = io.WriteString(execWriter{&execOutput{ctx: ctx, conn: conn}, "stderr"}, text+"\n")
+		}
+		_ = conn.Close(code, reason(text))
 	}
 }
 
@@ -102,11 +112,12 @@ func reason(text string) string {
 	if len(text) <= maxReason {
 		return text
 	}
-	text = text[:maxReason]
+	const cut = "…"
+	text = text[:maxReason-len(cut)]
 	for !utf8.ValidString(text) {
 		text = text[:len(text)-1]
 	}
-	return text
+	return text + cut
 }
 
 // asksLater tells whether a client shows its token in the session: browsers can

@@ -27,6 +27,7 @@ func TestChecklist31Variables(t *testing.T) {
 		{"put over nothing with an index", "PUT", "/v1/var/app/db?cas=3", put, 409, `…"ModifyIndex":0`},
 
 		{"no items", "PUT", "/v1/var/p", `{"Path":"p"}`, 400, "variable missing required Items object"},
+		{"empty items", "PUT", "/v1/var/p", `{"Items":{}}`, 400, "variable missing required Items object"},
 		{"null", "PUT", "/v1/var/p", `null`, 400, "variable missing required Items object"},
 		{"no body", "PUT", "/v1/var/p", "", 400, "Request body is empty"},
 		{"no variable", "PUT", "/v1/var/p", "[]", 400, "…cannot unmarshal"},

@@ -62,7 +62,7 @@ func New(s *store.Store, logger hclog.Logger) *Variables {
 // Put stores the items of a variable. If it is locked, it takes the lock's ID to
 // change it, and it stays locked.
 func (vs *Variables) Put(ctx context.Context, v *api.Variable, check Check) (*api.Variable, error) {
-	if v.Items == nil {
+	if len(v.Items) == 0 {
 		return nil, Invalid("variable missing required Items object")
 	}
 	return vs.change(ctx, v, check, func(old *api.Variable) (*api.Variable, error) {

@@ -1,0 +1,165 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+)
+
+// listOf makes a list of n different texts for a config block.
+func listOf(n int) []any {
+	list := make([]any, n)
+	for i := range list {
+		list[i] = fmt.Sprint("argument-", i)
+	}
+	return list
+}
+
+// fickleNode is a node with drivers that take a list. Its onAsk is called when it is
+// asked for the schema of one.
+type fickleNode struct {
+	idle
+	asked []string
+	onAsk func()
+}
+
+func (n *fickleNode) TaskConfigSchema(_ context.Context, driver string) (*hclspec.Spec, error) {
+	n.asked = append(n.asked, driver)
+	if n.onAsk != nil {
+		n.onAsk()
+	}
+	return hclspec.Object(map[string]*hclspec.Spec{"args": hclspec.Attr("args", "list(string)", false)}), nil
+}
+
+func threeTasks() *api.Job {
+	return newJob("big", "batch", "app", func(j *api.Job) {
+		j.TaskGroups[0].Tasks = nil
+		for _, driver := range []string{"one", "two", "three"} {
+			j.TaskGroups[0].Tasks = append(j.TaskGroups[0].Tasks, &api.Task{Name: driver, Driver: driver, Config: map[string]any{"args": listOf(10), "wrong": 1}})
+		}
+	})
+}
+
+func TestConfigCheckEndsWithClient(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	node := &fickleNode{}
+	f := newFixture(t, func(c *Config) { c.Node = node })
+	if faults, all := f.configFaults(ctx, threeTasks()); len(faults) != 3 || !all || len(node.asked) != 3 {
+		t.Fatalf("with a client: faults %q, all %v, asked %q", faults, all, node.asked)
+	}
+	node.asked, node.onAsk = nil, cancel
+	if faults, all := f.configFaults(ctx, threeTasks()); len(faults) > 1 || all || len(node.asked) != 1 {
+		t.Errorf("the client has gone while the first driver was asked: faults %q, all %v, asked %q", faults, all, node.asked)
+	}
+}
+
+func TestRegistrationOfClientThatIsGoneChangesNothing(t *testing.T) {
+	b := newBench(t, nil)
+	body, err := json.Marshal(map[string]any{"Job": newJob("gone", "batch", "app")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r := httptest.NewRequestWithContext(ctx, "PUT", "/v1/jobs", bytes.NewReader(body))
+	r.Host = "127.0.0.1:4646"
+	b.ServeHTTP(httptest.NewRecorder(), r)
+	_, _, err = b.Jobs().Info("gone", nil)
+	var answer api.UnexpectedResponseError
+	if !errors.As(err, &answer) || answer.StatusCode() != 404 {
+		t.Errorf("the job was registered: %v", err)
+	}
+}
+
+func TestConfigBlockThatIsTooLargeIsRefused(t *testing.T) {
+	b := newBench(t, nil)
+	job := newJob("big", "batch", "app", func(j *api.Job) {
+		j.TaskGroups[0].Tasks[0].Config = map[string]any{"args": listOf(hclspec.MaxValues)}
+	})
+	want := fmt.Sprintf("group.app.task.t.config: the config block holds %d values, and %d are allowed", hclspec.MaxValues+2, hclspec.MaxValues)
+	if _, _, err := b.Jobs().Register(job, nil); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("register: got %v, want %q", err, want)
+	}
+	if out, _, err := b.Jobs().Validate(job, nil); err != nil || !strings.Contains(out.Error, want) {
+		t.Errorf("validate: got %v, %v, want %q", out, err, want)
+	}
+}
+
+// BenchmarkLongLists shows how the time of a registration and of a plan grows with
+// the length of a list: by element it stays the same.
+func BenchmarkLongLists(b *testing.B) {
+	lists := []struct {
+		name string
+		n    int // the longest list
+		add  func(t *api.Task, i int)
+	}{
+		{"env", 50_000, func(t *api.Task, i int) {
+			if t.Env == nil {
+				t.Env = make(map[string]string)
+			}
+			t.Env[fmt.Sprint("NAME_", i)] = "value"
+		}},
+		{"constraints", 10_000, func(t *api.Task, i int) {
+			t.Constraints = append(t.Constraints, api.NewConstraint("${attr.kernel.name}", "!=", fmt.Sprint("kernel-", i)))
+		}},
+		{"templates", 10_000, func(t *api.Task, i int) {
+			t.Templates = append(t.Templates, &api.Template{EmbeddedTmpl: new("text"), DestPath: new(fmt.Sprint("local/", i))})
+		}},
+		{"services", 10_000, func(t *api.Task, i int) {
+			t.Services = append(t.Services, &api.Service{Name: fmt.Sprint("service-", i), Provider: "nomad"})
+		}},
+	}
+	run := func(b *testing.B, client *bench, n int, edit func(t *api.Task, version int)) {
+		version := 0
+		job := func() *api.Job {
+			version++
+			return newJob("long", "batch", "app", count(0), func(j *api.Job) { edit(j.TaskGroups[0].Tasks[0], version) })
+		}
+		for what, call := range map[string]func(*api.Job) error{
+			"register": func(j *api.Job) error { _, _, err := client.Jobs().Register(j, nil); return err },
+			"plan":     func(j *api.Job) error { _, _, err := client.Jobs().Plan(j, true, nil); return err },
+		} {
+			b.Run(what, func(b *testing.B) {
+				for b.Loop() {
+					if err := call(job()); err != nil {
+						b.Fatal(err)
+					}
+				}
+				b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/float64(n), "µs/element")
+			})
+		}
+	}
+	for _, n := range []int{1000, 10_000, hclspec.MaxValues - 10} {
+		client := newBench(b, nil)
+		client.config.Node = &fickleNode{}
+		b.Run(fmt.Sprintf("args/%d", n), func(b *testing.B) {
+			run(b, client, n, func(t *api.Task, version int) {
+				args := listOf(n)
+				args[0] = version
+				t.Config = map[string]any{"args": args}
+			})
+		})
+	}
+	for _, list := range lists {
+		for _, n := range []int{list.n / 10, list.n} {
+			client := newBench(b, nil)
+			b.Run(fmt.Sprintf("%s/%d", list.name, n), func(b *testing.B) {
+				run(b, client, n, func(t *api.Task, version int) {
+					for i := range n {
+						list.add(t, i)
+					}
+					t.User = fmt.Sprint("user", version)
+				})
+			})
+		}
+	}
+}
