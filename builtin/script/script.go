@@ -211,7 +211,9 @@ func (h *Hook) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.T
 
 // Poststart implements sdk.TaskPoststart.
 func (h *Hook) Poststart(ctx context.Context, req sdk.TaskPoststartRequest) error {
-	return h.do(ctx, req.Grant, ofTask(sdk.MomentPoststart, req.Alloc, req.Task))
+	o := ofTask(sdk.MomentPoststart, req.Alloc, req.Task)
+	o.Repeated = req.Repeated
+	return h.do(ctx, req.Grant, o)
 }
 
 // Update implements sdk.TaskUpdate.
@@ -256,7 +258,8 @@ type occasion struct {
 	NodeID    string `json:"node_id"`
 	NodeName  string `json:"node_name"`
 	Task      string `json:"task,omitempty"`
-	Exit      *exit  `json:"exit,omitempty"` // of Exited
+	Exit      *exit  `json:"exit,omitempty"`     // of Exited
+	Repeated  bool   `json:"repeated,omitempty"` // of Poststart
 }
 
 type exit struct {
@@ -294,6 +297,9 @@ func (o occasion) environ() []string {
 	}
 	if o.Task != "" {
 		env = append(env, "NOMAD_TASK_NAME="+o.Task)
+	}
+	if o.Repeated {
+		env = append(env, "HOOK_REPEATED=true")
 	}
 	if o.Exit != nil {
 		env = append(env,

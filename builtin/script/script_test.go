@@ -261,3 +261,23 @@ func TestWhatACommandLeavesRunning(t *testing.T) {
 		t.Errorf("error %v, events %q, want %q", err, events, want)
 	}
 }
+
+// A command can tell a repeated poststart from the first.
+func TestCommandSeesRepeatedPoststart(t *testing.T) {
+	host := &host{}
+	h := &Hook{}
+	h.commands.Store(true)
+	h.UseHost(host, sdk.Node{})
+	text, err := json.Marshal(map[string]any{"poststart": sh(`echo repeated=$HOOK_REPEATED; grep -o '"repeated":[a-z]*'; true`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, repeated := range []bool{false, true} {
+		if err := h.Poststart(t.Context(), sdk.TaskPoststartRequest{Grant: sdk.Grant{Attachment: text}, Repeated: repeated}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := fmt.Sprintf("%q", host.events), `["poststart: /bin/sh: repeated=" "poststart: /bin/sh: repeated=true\n\"repeated\":true"]`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}

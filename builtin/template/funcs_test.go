@@ -88,6 +88,8 @@ func TestFunctions(t *testing.T) {
 		{`{{ $d := sprig_dict "a" 1 "b" (sprig_dict "c" 2) }}{{ sprig_dig "b" "c" 0 $d }} {{ sprig_dig "b" "z" "d" $d }} {{ sprig_pick $d "a" }} {{ sprig_omit $d "b" }} {{ sprig_pluck "a" $d (sprig_dict) }} {{ sprig_values $d }} {{ sprig_deepCopy $d | len }} {{ len $d }}`, "2 d map[a:1] map[a:1] [1] [1 map[c:2]] 2 2"},
 		{`{{ sprig_kindOf "" }} {{ sprig_kindIs "int" 1 }} {{ sprig_typeOf 1 }} {{ sprig_typeIs "string" "" }} {{ sprig_deepEqual (sprig_list 1) (sprig_list 1) }}`, "string true int true true"},
 		{`{{ with sprig_semver "1.2.3-beta+b" }}{{ .Major }} {{ .Minor }} {{ .Patch }} {{ .Prerelease }} {{ .Metadata }} {{ . }}{{ end }} {{ sprig_semverCompare ">= 1.2, < 2" "1.3.0" }}`, "1 2 3 beta b 1.2.3-beta+b true"},
+		{`{{ sprig_semverCompare "^1.2.0" "1.9.3" }} {{ sprig_semverCompare "~1.2" "1.2.9" }} {{ sprig_semverCompare "1.2.x || 2 - 3" "2.5.0" }} {{ sprig_semverCompare "^1.2.0" "2.0.0" }}`, "true true true false"},
+		{`{{ $v := sprig_semver "v1.4" }}{{ $v.Compare (sprig_semver "1.3") }} {{ $v.Original }} {{ $v }}`, "1 v1.4 1.4.0"},
 		{`{{ sprig_uuidv4 | regexMatch "^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$" }} {{ sprig_randAlphaNum 9 | regexMatch "^[0-9A-Za-z]{9}$" }} {{ sprig_randAlpha 1 | len }} {{ sprig_randNumeric 2 | len }} {{ sprig_randAscii 3 | len }} {{ sprig_randBytes 3 | len }} {{ sprig_randInt 5 6 }} {{ sprig_shuffle "aa" }}`, "true true 1 2 3 4 5 aa"},
 		{`{{ with nomadVar "app/db" }}{{ .user | sprig_upper }} {{ .nope | sprig_default "d" }} {{ sprig_add .n 1 }} {{ sprig_list .user | sprig_join "," }}{{ end }}`, "BOB d 8 bob"},
 
@@ -180,7 +182,8 @@ func TestFunctionsRefuse(t *testing.T) {
 		{`{{ sprig_dig "a" }}`, "dig takes keys, a default and a dictionary"},
 		{`{{ sprig_dateInZone "15" 0 "Mars" }}`, `no zone "Mars" here`},
 		{`{{ sprig_urlParse "http://u:secret@h:x" }}`, "invalid port"},
-		{`{{ sprig_semver "x" }}`, "malformed version"},
+		{`{{ sprig_semver "x" }}`, "invalid semantic version"},
+		{`{{ sprig_semverCompare "what" "1.2.3" }}`, `improper constraint: "what"`},
 		{`{{ sprig_randInt 2 2 }}`, "a random number from 2 to before 2"},
 		{`{{ sprig_randAlpha 99999999 }}`, "99999999 random bytes"},
 		{`{{ sprig_div 1 0 }}`, "a division by zero"},

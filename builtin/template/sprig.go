@@ -22,7 +22,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/hashicorp/go-version"
+	"github.com/Masterminds/semver/v3"
 )
 
 // sprig are functions of the library of that name. Templates write sprig_ before
@@ -236,14 +236,14 @@ func sprig() template.FuncMap {
 		"typeIs":    func(kind string, v any) bool { return fmt.Sprintf("%T", v) == kind },
 		"deepEqual": func(a, b any) bool { return reflect.DeepEqual(a, b) },
 
-		"semver": semver,
+		"semver": semver.NewVersion,
 		"semverCompare": func(constraint, v string) (bool, error) {
-			c, err := version.NewConstraint(constraint)
+			c, err := semver.NewConstraint(constraint)
 			if err != nil {
 				return false, err
 			}
-			parsed, err := version.NewVersion(v)
-			return err == nil && c.Check(parsed), err
+			version, err := semver.NewVersion(v)
+			return err == nil && c.Check(version), err
 		},
 	}
 }
@@ -650,20 +650,4 @@ func urlParse(s string) (map[string]any, error) {
 		"scheme": u.Scheme, "userinfo": userinfo, "host": u.Host, "hostname": u.Hostname(), "path": u.Path,
 		"query": u.RawQuery, "opaque": u.Opaque, "fragment": u.Fragment,
 	}, nil
-}
-
-type semantic struct {
-	Major, Minor, Patch            int
-	Prerelease, Metadata, Original string
-}
-
-func (s semantic) String() string { return s.Original }
-
-func semver(text string) (semantic, error) {
-	v, err := version.NewVersion(text)
-	if err != nil {
-		return semantic{}, err
-	}
-	n := v.Segments()
-	return semantic{n[0], n[1], n[2], v.Prerelease(), v.Metadata(), text}, nil
 }

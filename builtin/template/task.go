@@ -290,7 +290,10 @@ func (t *task) compile(ctx context.Context, f *file) (*document, error) {
 		return nil, refuse("template source path escapes alloc directory: %q", f.SourcePath)
 	}
 	text, _, err := at.read()
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, refuse("template source %q: %w", f.SourcePath, err) // nothing makes it before the next start
+	case err != nil:
 		return nil, fmt.Errorf("template source %q: %w", f.SourcePath, err)
 	}
 	return compile(f.SourcePath, string(text), &f.block)

@@ -230,7 +230,7 @@ func TestFailures(t *testing.T) {
 		{"a variable of the task that is missing", block{EmbeddedTmpl: `{{ mustEnv "NOPE" }}`}, "the task has no variable NOPE", false},
 		{"data of bad form", block{EmbeddedTmpl: `{{ parseJSON "{" }}`}, "unexpected end of JSON", false},
 		{"an environment of bad form", block{EmbeddedTmpl: "A=1\nnonsense\n", Envvars: true}, `template with env "local/out": line 2: no = in it`, false},
-		{"a source that is not there", block{SourcePath: "local/nope"}, "no such file", false},
+		{"a source that is not there", block{SourcePath: "local/nope"}, "no such file", true},
 		{"a destination that is a directory", block{EmbeddedTmpl: "x", DestPath: "local"}, `template destination "local": renameat: file exists`, false},
 		{"a loop without end", block{EmbeddedTmpl: `{{ range 1000000000000 }}{{ end }}`}, "more than 100000 steps", false},
 		{"templates that multiply", block{EmbeddedTmpl: bomb()}, "more than 100000 steps", false},
