@@ -24,7 +24,11 @@ func (*acting) Info() sdk.Info { return sdk.Info{Name: "acting", Version: "1.0.0
 func (a *acting) UseHost(host sdk.Host, _ sdk.Node) { a.host = host }
 
 func (a *acting) Poststart(_ context.Context, req sdk.TaskPoststartRequest) error {
-	note("poststart")
+	if req.Repeated {
+		note("poststart repeated")
+	} else {
+		note("poststart")
+	}
 	a.begins.Do(func() { go a.follow(req.Scope()) })
 	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/template"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
@@ -156,15 +157,26 @@ func agentConfig(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger
 		Limits: allocrunner.Limits{
 			MaxKillTimeout: c.MaxKillTimeout, UserDenylist: c.UserDenylist, UserCheckedDrivers: c.UserDrivers,
 		},
-		GC:         c.GC,
-		Records:    c.Records,
-		Plugins:    plugins,
-		Hooks:      c.Hooks,
-		HookLimits: map[string]map[string]any{artifact.Name: c.Artifact, template.Name: c.Template},
-		Memory:     pluginMemory(),
-		Version:    buildVersion(),
-		Logger:     logger,
+		GC:          c.GC,
+		Records:     c.Records,
+		Plugins:     plugins,
+		Hooks:       c.Hooks,
+		HookLimits:  map[string]map[string]any{artifact.Name: c.Artifact, template.Name: c.Template},
+		TaskProcess: taskProcess,
+		Memory:      pluginMemory(),
+		Version:     buildVersion(),
+		Logger:      logger,
 	}
+}
+
+// taskProcess returns the main process of a task of a builtin driver, from the state of
+// the driver in the task's handle.
+func taskProcess(driver string, state []byte) (keeper.Process, bool) {
+	if driver != rawexec.Name {
+		return keeper.Process{}, false
+	}
+	s, err := rawexec.ProcessOf(state)
+	return keeper.Process{PID: s.PID, StartTime: s.StartTime}, err == nil && s.PID > 1
 }
 
 // pluginMemory is the file in which it is kept between runs what plugins are. To be
@@ -197,6 +209,7 @@ func (r *runningAgent) self() map[string]any {
 		"Client": map[string]any{
 			"Enabled": true, "NodeClass": node.Class, "NodePool": node.Pool, "Meta": node.Meta,
 			"GCInterval": c.GC.Interval, "GCMaxAllocs": c.GC.MaxAllocs, "GCDiskUsageThreshold": c.GC.DiskUsage,
+			"GCDiskUsageMinAge": c.GC.DiskUsageMinAge,
 		},
 		"Ports":  map[string]any{"HTTP": number, "RPC": 0, "Serf": 0},
 		"Server": map[string]any{"Enabled": true},

@@ -23,8 +23,9 @@ terminal is used if you have one; leave it out with -t=false.
 On a terminal, what you type goes to the command, Ctrl-C too. At the begin of a
 line, ~. ends the session.
 
-Exit codes: that of the command; 1 when it could not be run; 130 when you
-interrupted it without a terminal.`
+Exit codes: that of the command; 127 when there is no such command, 126 when it
+is not executable; 1 when it could not be run; 130 when you interrupted it
+without a terminal.`
 
 const allocExecExamples = `  nomad-lite alloc exec 8ba85cef sh              a shell in its only task
   nomad-lite alloc exec -task server 8ba85cef ls -la local

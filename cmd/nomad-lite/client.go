@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
@@ -179,5 +180,41 @@ func unreachable(err error) string {
 	case strings.Contains(text, "HTTP response to HTTPS client"):
 		return "The agent does not speak TLS: write http:// in -address or NOMAD_ADDR"
 	}
+	if socket := deniedBy(err); socket != "" {
+		return fmt.Sprintf(socketDenied, socket)
+	}
+	if os.Getenv("NOMAD_ADDR") == "" && strings.Contains(text, api.DefaultConfig().Address) {
+		// No address was given, and the socket of an agent was passed over.
+		if socket := deniedSocket(localSockets()); socket != "" {
+			return fmt.Sprintf(socketDenied, socket)
+		}
+	}
 	return "Is an agent running? Start one with 'nomad-lite agent', or name its address with -address or NOMAD_ADDR"
+}
+
+// socketDenied is what to do about a socket that this user may not open.
+const socketDenied = "An agent may be running: permission denied for its socket %s. Run the command as the user of the agent (root with sudo), " +
+	"or use its HTTP address: -address http://127.0.0.1:4646 and its token in NOMAD_TOKEN"
+
+// deniedBy returns the unix socket for which permission was denied, empty if the error
+// has another reason.
+func deniedBy(err error) string {
+	attempt := new(net.OpError)
+	if errors.As(err, &attempt) && attempt.Net == "unix" && attempt.Addr != nil && errors.Is(err, fs.ErrPermission) {
+		return attempt.Addr.String()
+	}
+	return ""
+}
+
+// deniedSocket returns the first of the sockets for which permission is denied.
+func deniedSocket(sockets []string) string {
+	for _, socket := range sockets {
+		c, err := net.DialTimeout("unix", socket, time.Second)
+		if err == nil {
+			c.Close()
+		} else if deniedBy(err) != "" {
+			return socket
+		}
+	}
+	return ""
 }

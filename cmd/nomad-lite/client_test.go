@@ -2,12 +2,18 @@ package main
 
 import (
 	"encoding/pem"
+	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // Whoever cannot reach an agent, or is not let in, learns what to do.
@@ -51,5 +57,42 @@ func TestConnectionErrors(t *testing.T) {
 				t.Errorf("code %d, and %q; want %q", code, said.String(), c.says)
 			}
 		})
+	}
+}
+
+// A socket that this user may not open is named, with what to do; a user who has given
+// no address learns of it too.
+func TestSocketWithoutPermission(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), socketFile)
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	if err := os.Chmod(socket, 0); err != nil {
+		t.Fatal(err)
+	}
+	if os.Geteuid() == 0 {
+		// Root has every permission, unless its thread works on files as another user.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		if err := unix.Setfsuid(65534); err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Setfsuid(0)
+	}
+	_, err = net.Dial("unix", socket)
+	if got := deniedBy(fmt.Errorf("list jobs: %w", &url.Error{Op: "Get", URL: "http://127.0.0.1/v1/jobs", Err: err})); got != socket {
+		t.Errorf("denied by %q, want %s (%v)", got, socket, err)
+	}
+	if text := unreachable(&url.Error{Op: "Get", URL: "http://127.0.0.1/v1/jobs", Err: err}); !strings.Contains(text, "permission denied for its socket "+socket) || strings.Contains(text, "Is an agent running?") {
+		t.Errorf("advice %q", text)
+	}
+	missing := filepath.Join(filepath.Dir(socket), "missing")
+	if got := deniedSocket([]string{"/nowhere/nomad.sock", socket, missing}); got != socket {
+		t.Errorf("denied by %q, want %s", got, socket)
+	}
+	if got := deniedSocket([]string{"/nowhere/nomad.sock"}); got != "" {
+		t.Errorf("denied by %q, which is not there", got)
 	}
 }

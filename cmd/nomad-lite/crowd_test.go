@@ -79,7 +79,8 @@ func TestCrowd(t *testing.T) {
 	var last sync.WaitGroup
 	t.Cleanup(last.Wait)
 	s := serve(t, false)
-	alloc := s.run("crowd", api.JobTypeService, "running", shell("web", "n=0; while :; do n=$((n+1)); echo line $n; sleep 0.2; done"))
+	alloc := s.run("crowd", api.JobTypeService, "running", shell("web", "n=0; while :; do n=$((n+1)); echo line $n; sleep 0.2; done",
+		func(task *api.Task) { task.Resources.MemoryMB = new(200) })) // the commands of all sessions are in it
 	logs := "/v1/client/fs/logs/" + alloc.ID + "?task=web&type=stdout&follow=true&plain=true&origin=end"
 	file := "/v1/client/fs/stream/" + alloc.ID + "?path=alloc/logs/web.stdout.0&origin=end"
 	crowd := func(followers, sessions int) {

@@ -32,7 +32,15 @@ type victim struct {
 	name  string
 	agent bool
 	kills func(kind string) bool // of the other processes of the node, as nodeProcesses calls them
+
+	sockets bool // the directory for sockets is removed
+	// next is killed a moment later, or as soon as it is there: the processes of this
+	// kind that were not killed before. Empty means none.
+	next string
 }
+
+// outage reports whether the driver is unavailable for some time after the deaths.
+func (v victim) outage() bool { return v.next != "" }
 
 func ofKind(wanted string) func(string) bool { return func(kind string) bool { return kind == wanted } }
 
@@ -46,6 +54,10 @@ var victims = []victim{
 	{name: "task", kills: isTask},
 	{name: "all", agent: true, kills: func(string) bool { return true }},
 	{name: "hook plugin", kills: ofKind("dying-hook")},
+	{name: "socket directory", kills: func(string) bool { return false }, sockets: true},
+	{name: "agent and socket directory", agent: true, kills: func(string) bool { return false }, sockets: true},
+	{name: "plugin twice", kills: ofKind("plugin"), next: "plugin"},
+	{name: "keeper and plugin within a second", kills: ofKind("keeper"), next: "plugin"},
 }
 
 // fault is one row of the matrix.

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
 const jobPlanHelp = `Show what would change if this job was run now, and whether there is room for
@@ -86,10 +87,19 @@ func planJob(ctx context.Context, o jobPlanOptions, path string, s *streams) (ch
 	if err != nil {
 		return false, err
 	}
+	if good, err := file.checkPorts(s); err != nil || !good {
+		return false, errors.Join(&exitError{code: noPlan}, err)
+	}
 	o.client.goTo(c, file.job)
 	plan, _, err := c.Jobs().PlanOpts(file.job, &api.PlanOptions{Diff: o.diff, PolicyOverride: o.policyOverride}, write(ctx, valueOf(file.job.Namespace)))
 	if err != nil {
-		return false, failed("plan job "+path, err)
+		return false, file.placed(failed("plan job "+path, err))
+	}
+	model.Canonicalize(file.job)
+	if len(plan.FailedTGAllocs) > 0 {
+		if err := file.checkRemoteNode(ctx, s, c); err != nil {
+			return false, err
+		}
 	}
 	if o.format.wanted() {
 		return planChanges(plan), o.format.print(s, plan)
@@ -99,7 +109,6 @@ func planJob(ctx context.Context, o jobPlanOptions, path string, s *streams) (ch
 		differ{p, o.verbose}.job(plan.Diff)
 		p.line("")
 	}
-	model.Canonicalize(file.job)
 	if gates := model.GateGraph(file.job); gates != "" {
 		p.lines(gates)
 		p.line("")
@@ -116,6 +125,23 @@ func planJob(ctx context.Context, o jobPlanOptions, path string, s *streams) (ch
 	p.line("")
 	p.line("  nomad-lite job run -check-index %d %s", plan.JobModifyIndex, strings.Join(append(o.file.again(), path), " "))
 	return planChanges(plan), s.show(p)
+}
+
+// checkRemoteNode reports which constraints the node of an agent does not satisfy. In
+// a cluster there is no such node, and a client that cannot read nodes has the plan.
+func (j *jobFile) checkRemoteNode(ctx context.Context, s *streams, c *api.Client) error {
+	nodes, _, err := c.Nodes().List(query(ctx, ""))
+	if err != nil || len(nodes) != 1 {
+		return nil
+	}
+	n, _, err := c.Nodes().Info(nodes[0].ID, query(ctx, ""))
+	if err != nil {
+		return nil
+	}
+	_, err = j.checkNode(s, fmt.Sprintf("Node %q does not satisfy:", n.Name), scheduler.Node{NodeFacts: model.NodeFacts{
+		ID: n.ID, Name: n.Name, Datacenter: n.Datacenter, Class: n.NodeClass, Pool: n.NodePool, Attributes: n.Attributes, Meta: n.Meta,
+	}})
+	return err
 }
 
 // dryRun adds what the scheduler would do.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -72,6 +73,9 @@ func newJobRunCommand(s *streams) *cobra.Command {
 }
 
 func submit(ctx context.Context, o jobRunOptions, job *jobFile, path string, s *streams) error {
+	if good, err := job.checkPorts(s); err != nil || !good {
+		return errors.Join(&exitError{code: 1}, err)
+	}
 	client, err := o.client.client()
 	if err != nil {
 		return err

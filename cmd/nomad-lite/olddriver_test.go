@@ -47,6 +47,7 @@ type gramophone struct {
 
 	mu    sync.Mutex
 	ended map[string]chan struct{} // by task id
+	host  []byte                   // NomadConfig.driver of the last SetConfig
 }
 
 // fixed are the answers that never change, in hex.
@@ -54,7 +55,6 @@ var fixed = map[string]string{
 	// driver, v0.1.0, 0.0.1, gramophone
 	"BasePlugin/PluginInfo":   "0802" + "1206" + "76302e312e30" + "1a05" + "302e302e31" + "220a" + "6772616d6f70686f6e65",
 	"BasePlugin/ConfigSchema": "",
-	"BasePlugin/SetConfig":    "",
 	// greeting = default(attr string, "hi"): the example of plugin-protocol 2.5
 	"Driver/TaskConfigSchema": "0a32" + "0a300a2e0a086772656574696e6712224a200a141a120a086772656574696e671206737472696e67120852060a0422686922",
 	"Driver/Capabilities":     "",
@@ -79,6 +79,11 @@ func (d *gramophone) handle(stream grpc.ServerStream) error {
 		return stream.SendMsg((*raw)(&bytes))
 	}
 	switch method {
+	case "BasePlugin/SetConfig":
+		d.mu.Lock()
+		d.host = field(field(request, 2), 1)
+		d.mu.Unlock()
+		return stream.SendMsg(&raw{})
 	case "GRPCController/Shutdown":
 		d.stop()
 		return stream.SendMsg(&raw{})
@@ -144,6 +149,16 @@ func (d *gramophone) play(id, path string, config []byte, cgroup string) error {
 		return err
 	}
 	text := string(config[len("\x81\xa8greeting")+1:])
+	d.mu.Lock()
+	host := d.host
+	d.mu.Unlock()
+	// As drivers made from the public skeleton, it takes for granted that the host
+	// has sent its ports and its cores: without them it panics.
+	ports := [2]uint64{numbers(host, 2)[0], numbers(host, 1)[0]}
+	topology := fields(host, 3)[0]
+	cores := fields(topology, 3)
+	_ = cores[0]
+	distance := fields(fields(topology, 2)[0], 2)[0][0]
 	ended := make(chan struct{})
 	d.mu.Lock()
 	d.ended[id] = ended
@@ -152,30 +167,54 @@ func (d *gramophone) play(id, path string, config []byte, cgroup string) error {
 		time.Sleep(100 * time.Millisecond)
 		fmt.Fprintln(fifo, "the record says:", text)
 		fmt.Fprintf(fifo, "it turns in %q\n", cgroup)
+		fmt.Fprintf(fifo, "ports %d, %d cores, distance %d\n", ports, len(cores), distance)
 		fifo.Close()
 		close(ended)
 	}()
 	return nil
 }
 
-// field finds the bytes of one field of a message.
+// field finds the bytes of one field of a message; nil if it is not there.
 func field(message []byte, want protowire.Number) []byte {
+	if values := fields(message, want); len(values) > 0 {
+		return values[0]
+	}
+	return nil
+}
+
+// fields finds the bytes of a repeated field.
+func fields(message []byte, want protowire.Number) (values [][]byte) {
+	each(message, want, protowire.BytesType, func(value []byte) {
+		bytes, _ := protowire.ConsumeBytes(value)
+		values = append(values, bytes)
+	})
+	return values
+}
+
+// numbers finds the values of a field that is a number.
+func numbers(message []byte, want protowire.Number) (values []uint64) {
+	each(message, want, protowire.VarintType, func(value []byte) {
+		n, _ := protowire.ConsumeVarint(value)
+		values = append(values, n)
+	})
+	return values
+}
+
+func each(message []byte, want protowire.Number, wantType protowire.Type, use func(value []byte)) {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)
 		if n < 0 {
-			return nil
+			return
 		}
 		size := protowire.ConsumeFieldValue(number, kind, message[n:])
 		if size < 0 {
-			return nil
+			return
 		}
-		if number == want && kind == protowire.BytesType {
-			value, _ := protowire.ConsumeBytes(message[n:])
-			return value
+		if number == want && kind == wantType {
+			use(message[n:])
 		}
 		message = message[n+size:]
 	}
-	return nil
 }
 
 // raw is a message as it is on the wire.

@@ -8,7 +8,9 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"sync"
 	"syscall"
+	"time"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclparse"
@@ -46,6 +48,10 @@ And for both:
 
   config = { enabled = true }              # the body of the plugin block, if any
 
+A case that takes longer than -timeout fails, and the plugin is killed. The first
+Ctrl-C ends the test after the case that runs, the second at once: the plugin and
+its tasks are killed.
+
 Exit codes: 0 when nothing failed, else 1.`
 
 // pluginTestFile is looked for beside the plugin.
@@ -53,6 +59,7 @@ const pluginTestFile = "plugin_test.hcl"
 
 func newPluginTestCommand(s *streams) *cobra.Command {
 	var tasks string
+	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "test [flags] PATH [-- ARGS...]",
 		Short: "Prove a plugin against the contract",
@@ -64,15 +71,19 @@ func newPluginTestCommand(s *streams) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return testPlugin(cmd.Context(), s, args[0], args[1:], tasks)
+			return testPlugin(cmd.Context(), s, args[0], args[1:], tasks, timeout)
 		},
 	}
 	cmd.Flags().StringVar(&tasks, "tasks", "", "read what the plugin is made to do from this `file`")
+	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "fail a case that takes longer than this `duration`, and kill the plugin")
 	return cmd
 }
 
-func testPlugin(ctx context.Context, s *streams, path string, args []string, tasks string) error {
-	p := sdktest.Plugin{Path: path, Args: args}
+func testPlugin(ctx context.Context, s *streams, path string, args []string, tasks string, timeout time.Duration) error {
+	if timeout <= 0 {
+		return fmt.Errorf("plugin test: -timeout=%v: the time for a case must be longer than 0", timeout)
+	}
+	p := sdktest.Plugin{Path: path, Args: args, CaseTimeout: timeout}
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -95,14 +106,46 @@ func testPlugin(ctx context.Context, s *streams, path string, args []string, tas
 			return err
 		}
 	}
-	// The first interrupt ends the suite after the case that runs, so that its
-	// tasks are not left behind.
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	ctx, kill, stop := interruptedTwice(ctx, s)
 	defer stop()
-	if err := sdktest.Check(ctx, s.out, p); err != nil {
+	if err := sdktest.CheckUntil(ctx, kill, s.out, p); err != nil {
 		return &exitError{code: 1, err: fmt.Errorf("plugin test %s: %w", path, err)}
 	}
 	return nil
+}
+
+// interruptedTwice returns two contexts. The first interrupt ends first, so that the suite
+// ends after the case that runs, in good order; the second ends kill. stop releases
+// what this takes.
+func interruptedTwice(ctx context.Context, s *streams) (first, kill context.Context, stop func()) {
+	first, endFirst := context.WithCancelCause(ctx)
+	kill, endKill := context.WithCancelCause(context.WithoutCancel(ctx))
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	stopped := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-signals:
+			case <-stopped:
+				return
+			}
+			if first.Err() != nil {
+				endKill(errors.New("interrupted twice, the plugin was killed"))
+				return
+			}
+			fmt.Fprintln(s.err, "Stopping after this case. Press Ctrl-C again to kill the plugin.")
+			endFirst(errors.New("interrupted"))
+		}
+	})
+	return first, kill, func() {
+		signal.Stop(signals)
+		close(stopped)
+		wg.Wait()
+		endFirst(nil)
+		endKill(nil)
+	}
 }
 
 // readTasks fills in what the file says.

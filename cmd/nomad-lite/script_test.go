@@ -20,6 +20,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) {
@@ -27,7 +28,7 @@ func TestMain(m *testing.M) {
 		vmInit(guest)
 	}
 	testscript.Main(leakGate{m}, map[string]func(){
-		"nomad-lite": roomy, "old-driver": oldDriver, "dying-hook": dyingHook, "hanging-hook": hangingHook, "hostile-hook": hostileHook, "quiet-hook": quietHook, "asking-hook": askingHook, "acting-hook": actingHook, "strange-hook": strangeHook, "doomed-agent": doomedAgent, "mortal-agent": mortalAgent, "faulty-agent": faultyAgent, "ask": ask, "say-hello": sayHello, "mint": mint,
+		"nomad-lite": roomy, "old-driver": oldDriver, "hostile-driver": hostileDriver, "hostile-sdk-driver": hostileSDKDriver, "dying-hook": dyingHook, "exec-driver": execDriver, "shell-driver": shellDriver, "hanging-hook": hangingHook, "hostile-hook": hostileHook, "quiet-hook": quietHook, "asking-hook": askingHook, "acting-hook": actingHook, "strange-hook": strangeHook, "doomed-agent": doomedAgent, "mortal-agent": mortalAgent, "faulty-agent": faultyAgent, "ask": ask, "say-hello": sayHello, "mint": mint,
 	})
 }
 
@@ -148,6 +149,7 @@ func scriptParams(t *testing.T, dir string) testscript.Params {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"await":     await,
 			"slay":      slay,
+			"raise":     raise,
 			"statefile": statefile,
 			"alone":     alone,
 			"settled":   awaitSettled,
@@ -267,6 +269,26 @@ func normal(ts *testscript.TestScript, neg bool, args []string) {
 		text = regexp.MustCompile(change[0]).ReplaceAllString(text, change[1])
 	}
 	ts.Check(os.WriteFile(ts.MkAbs("normal"), []byte(text), 0o644))
+}
+
+// raise SIGNAL REGEXP sends a signal to the processes of this script whose command line
+// matches; there must be one.
+func raise(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 || unix.SignalNum(args[0]) == 0 {
+		ts.Fatalf("usage: raise signal regexp")
+	}
+	pattern := regexp.MustCompile(args[1])
+	found := 0
+	for pid, command := range processes(ts.Getenv("WORK")) {
+		if pattern.MatchString(command) {
+			ts.Check(syscall.Kill(pid, unix.SignalNum(args[0])))
+			ts.Logf("%s to %d: %s", args[0], pid, command)
+			found++
+		}
+	}
+	if found == 0 {
+		ts.Fatalf("raise: no process of this script matches %s", pattern)
+	}
 }
 
 // slay REGEXP kills, with SIGKILL, the processes of this script whose command

@@ -4,8 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,8 +37,8 @@ import (
 )
 
 // mortalAgent is an agent that does what it is told on its standard input, until
-// it is killed. Its hook plugins are in the directory of its second argument; those
-// named -warn only warn.
+// it is killed. Its external plugins are in the directory of its second argument: those
+// named -driver are drivers, the others are hooks, of which those named -warn only warn.
 func mortalAgent() {
 	if err := serveMortal(os.Args[1], os.Args[2:]...); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -59,6 +57,9 @@ func serveMortal(dir string, programs ...string) error {
 		}
 		for _, f := range files {
 			config.Blocks = append(config.Blocks, catalog.Block{Name: f.Name()})
+			if strings.HasSuffix(f.Name(), "-driver") {
+				continue
+			}
 			rules = append(rules, hookplugin.Rule{Name: f.Name(), Warn: strings.HasSuffix(f.Name(), "-warn")})
 		}
 	}
@@ -73,12 +74,13 @@ func serveMortal(dir string, programs ...string) error {
 	ctx, end := context.WithCancelCause(context.Background())
 	defer end(nil)
 	a, err := agent.Open(ctx, agent.Config{
-		DataDir: dir,
-		Node:    agent.NodeConfig{CPU: 100_000, MemoryMB: 1_000_000, DiskMB: 1_000_000},
-		Plugins: plugins,
-		Hooks:   rules,
-		GC:      noderunner.GC{DiskUsage: 100, InodeUsage: 100}, // whatever else is on this machine
-		Logger:  hclog.New(&hclog.LoggerOptions{Level: level, Output: os.Stderr}),
+		DataDir:     dir,
+		Node:        agent.NodeConfig{CPU: 100_000, MemoryMB: 1_000_000, DiskMB: 1_000_000},
+		Plugins:     plugins,
+		Hooks:       rules,
+		TaskProcess: taskProcess,
+		GC:          noderunner.GC{MaxAllocs: 10_000, DiskUsage: 100, InodeUsage: 100}, // nothing is removed that a test looks at
+		Logger:      hclog.New(&hclog.LoggerOptions{Level: level, Output: os.Stderr}),
 	})
 	if err != nil {
 		return err
@@ -167,9 +169,9 @@ type mortal struct {
 	out *json.Decoder
 }
 
-func startMortal(t testing.TB, program, dir string) *mortal {
+func startMortal(t testing.TB, program string, args ...string) *mortal {
 	t.Helper()
-	cmd := exec.Command(program, dir)
+	cmd := exec.Command(program, args...)
 	cmd.Args[0] = "mortal-agent"
 	cmd.Stderr = os.Stderr
 	return launchMortal(t, cmd)
@@ -250,14 +252,11 @@ func (m *mortal) end(how string) {
 // nodeProcess is one process of a node.
 type nodeProcess struct {
 	keeper.Process
-	kind string // "keeper", "log-collector", "plugin", "dying-hook", or "ALLOC/TASK"
+	kind string // "keeper", "log-collector", "plugin", "dying-hook", "shell-driver", or "ALLOC/TASK"
 }
 
 // nodeProcesses finds what belongs to a data directory.
 func nodeProcesses(data string) (found []nodeProcess) {
-	// Helpers know the directory of their sockets, which is named after it.
-	sum := sha256.Sum256([]byte(data))
-	runtime := []byte(hex.EncodeToString(sum[:6]))
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
@@ -265,7 +264,7 @@ func nodeProcesses(data string) (found []nodeProcess) {
 			continue
 		}
 		environ, err := os.ReadFile("/proc/" + e.Name() + "/environ")
-		if err != nil || !bytes.Contains(environ, []byte(data)) && !bytes.Contains(environ, runtime) {
+		if err != nil || !bytes.Contains(environ, []byte(data)) {
 			continue
 		}
 		args, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
@@ -285,7 +284,7 @@ func nodeProcesses(data string) (found []nodeProcess) {
 		kind := alloc + "/" + task
 		if argv := strings.Split(string(args), "\x00"); argv[0] == "nomad-lite" {
 			kind = argv[1]
-		} else if name := filepath.Base(argv[0]); strings.HasSuffix(name, "-hook") {
+		} else if name := filepath.Base(argv[0]); strings.HasSuffix(name, "-hook") || strings.HasSuffix(name, "-driver") {
 			kind = name
 		} else if sid, _, _ := syscall.Syscall(syscall.SYS_GETSID, uintptr(pid), 0, 0); int(sid) != pid {
 			continue // a child of a task

@@ -60,7 +60,7 @@ var vmSteps = []vmStep{
 	{"agent", []string{"/tests/agent.test", vmQuick}, vmRoot},
 	{"cgroups", []string{"/tests/cgroup.test"}, vmRoot},
 	{"cgroups that are delegated", []string{"/tests/cgroup.test"}, vmDelegated},
-	{"run", []string{"/tests/nomad-lite.test", `-test.run=^TestScripts$/^run_(batch|killed|survives)$`}, vmRoot},
+	{"run", []string{"/tests/nomad-lite.test", `-test.run=^TestScripts$/^run_(batch|killed|survives|limits)$`}, vmRoot},
 	{"run in cgroups", []string{"/tests/nomad-lite.test", vmScripts, vmOneByOne}, vmRoot},
 	{"run unprivileged", []string{"/tests/nomad-lite.test", `-test.run=^TestScripts$/^run_(batch|killed)$`}, vmPlain},
 	{"run unprivileged in delegated cgroups", []string{"/tests/nomad-lite.test", vmScripts, vmOneByOne}, vmDelegated},
@@ -72,6 +72,8 @@ func vmInit(guest string) {
 		fmt.Println("prepare the machine:", err)
 	} else if guest == vmPower {
 		tellVM(powerStep, beNode)
+	} else if guest == vmClock {
+		tellVM(clockStep, stepClock)
 	} else {
 		for _, step := range vmSteps {
 			tellVM(step.name, step.run)

@@ -58,6 +58,7 @@ func TestVM(t *testing.T) {
 	t.Logf("image made in %v", time.Since(began).Round(100*time.Millisecond))
 	t.Run("tests", func(t *testing.T) { vmTests(t, m) })
 	t.Run("power loss", func(t *testing.T) { vmPowerLoss(t, m) })
+	t.Run("clock", func(t *testing.T) { vmClockSteps(t, m) })
 }
 
 // vmTests runs the tests of what touches processes: as root, and as somebody who

@@ -241,7 +241,7 @@ var namespaceTrials = trials{
 		_, err := e.Namespaces().Register(&api.Namespace{Name: "client-delete"}, nil)
 		must(t, err)
 		v := api.NewVariable("in/it")
-		v.Namespace = "client-delete"
+		v.Namespace, v.Items["key"] = "client-delete", "value"
 		_, _, err = e.Variables().Create(v, nil)
 		must(t, err)
 		_, err = e.Namespaces().Delete("client-delete", nil)
@@ -264,7 +264,7 @@ var variableTrials = trials{
 	},
 	"CheckedCreate": func(t *testing.T, e *env) {
 		variable(t, e, "checked-create")
-		_, _, err := e.Variables().CheckedCreate(&api.Variable{Path: "client/checked-create", Items: api.VariableItems{}}, nil)
+		_, _, err := e.Variables().CheckedCreate(&api.Variable{Path: "client/checked-create", Items: api.VariableItems{"key": "other"}}, nil)
 		conflicts(t, err)
 	},
 	"Read": func(t *testing.T, e *env) {
@@ -350,7 +350,7 @@ var variableTrials = trials{
 		v := locked(t, e, "acquire")
 		_, _, err := e.Variables().AcquireLock(&api.Variable{Path: v.Path}, nil)
 		refuses(t, 409, "attempting to modify locked variable", err)
-		_, _, err = e.Variables().Update(&api.Variable{Path: v.Path, Items: api.VariableItems{}}, nil)
+		_, _, err = e.Variables().Update(&api.Variable{Path: v.Path, Items: api.VariableItems{"key": "other"}}, nil)
 		refuses(t, 409, "attempting to modify locked variable", err)
 		v.Items = api.VariableItems{"key": "of the holder"}
 		v, _, err = e.Variables().Update(v, nil)
