@@ -1,4 +1,4 @@
-.PHONY: check generate test-vm test-faults simulate test-behaviour bench bench-all
+.PHONY: check generate test-vm test-faults test-kills simulate test-behaviour bench bench-all
 
 check: ## what CI runs
 	bash .ci/run
@@ -10,7 +10,11 @@ test-vm: ## in emulated machines with cgroups v2: what touches processes, and po
 	NOMAD_LITE_VM=1 go test -count=1 -timeout=20m -run '^TestVM$$' ./cmd/nomad-lite
 
 test-faults: ## each process killed at each moment of a task's life; some minutes, needs root
-	go test -count=1 -timeout 30m -parallel 4 -run '^Test(Faults|DamagedState|ManyRuns)$$' ./cmd/nomad-lite -faults
+	go test -count=1 -timeout 30m -parallel 4 -run '^Test(StoppedStartLeavesTasks|StartWithoutDescriptorsLeavesTasks|Faults|DamagedState|ManyRuns)$$' ./cmd/nomad-lite -faults
+
+KILLS ?= 1h
+test-kills: ## random pairs of processes killed while 100 tasks run; KILLS is the duration; needs root
+	go test -count=1 -timeout 24h -run '^TestRandomKills$$' ./cmd/nomad-lite -v -random-kills $(KILLS) -random-kills-tasks 100
 
 simulate: ## random jobs and faults under virtual time: plans alone, then with the real runners; a failure names its seed
 	go test -count=1 -timeout 30m -run '^TestSimulation$$' ./runtime/scheduler -seeds 10000
