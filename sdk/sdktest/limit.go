@@ -36,10 +36,22 @@ func (h *host) errLimit() error {
 	return fmt.Errorf("the case did not end within %v, and its plugin was killed", h.caseTimeout())
 }
 
+// limit returns the context of a case that begins now.
+func (h *host) limit(parent context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeoutCause(parent, h.caseTimeout(), h.errLimit())
+	return unannounced{ctx}, cancel
+}
+
+// unannounced is a context whose deadline no plugin is told. gRPC would send it along,
+// and the answer that it has passed may come before it has passed here.
+type unannounced struct{ context.Context }
+
+func (unannounced) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
+
 // check runs one case outside of go test. ended is false for a case that does not end:
 // its goroutine is left behind.
 func (h *host) check(kill context.Context, c testCase) (r *result, ended bool) {
-	ctx, cancel := context.WithTimeoutCause(kill, h.caseTimeout(), h.errLimit())
+	ctx, cancel := h.limit(kill)
 	defer cancel()
 	run := c.run
 	c.run = func(t tb, h *host) {
@@ -73,7 +85,7 @@ func (h *host) check(kill context.Context, c testCase) (r *result, ended bool) {
 
 // test runs one case as a subtest.
 func (h *host) test(t *testing.T, c testCase) {
-	ctx, cancel := context.WithTimeoutCause(t.Context(), h.caseTimeout(), h.errLimit())
+	ctx, cancel := h.limit(t.Context())
 	defer cancel()
 	h.beginCase()
 	stop := context.AfterFunc(ctx, func() {
