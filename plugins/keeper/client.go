@@ -170,7 +170,7 @@ func (c *Client) Close() error {
 	child, born, keeper, ephemeral := c.child, c.born, c.keeper, c.ephemeral
 	c.child = nil
 	c.mu.Unlock()
-	if c.agent && ephemeral && !gone(keeper, 10*time.Second) {
+	if c.agent && ephemeral && !keeper.EndsWithin(10*time.Second) {
 		return fmt.Errorf("keeper with pid %d has not ended everything in 10 seconds", keeper.PID)
 	}
 	reapChild(child, born, 0)

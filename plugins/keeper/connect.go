@@ -435,26 +435,9 @@ func (c *Client) listen() (*os.File, error) {
 func reapChild(child *os.Process, p Process, patience time.Duration) {
 	switch {
 	case child == nil:
-	case gone(p, patience):
+	case p.EndsWithin(patience):
 		_, _ = child.Wait()
 	default:
 		_ = child.Release()
-	}
-}
-
-// gone reports whether a process has ended, and waits for that for a while.
-func gone(p Process, patience time.Duration) bool {
-	fd, err := p.open()
-	if err != nil {
-		return !p.Alive()
-	}
-	defer unix.Close(fd)
-	for end := time.Now().Add(patience); ; {
-		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		n, err := unix.Poll(poll, int(max(0, time.Until(end).Milliseconds())))
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		return n > 0
 	}
 }

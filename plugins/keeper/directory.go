@@ -264,7 +264,7 @@ func Kill(p Process) error {
 	if err := p.Signal(unix.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("kill process %d: %w", p.PID, err)
 	}
-	if !gone(p, 10*time.Second) {
+	if !p.EndsWithin(10 * time.Second) {
 		return fmt.Errorf("process %d does not end although it was killed", p.PID)
 	}
 	return nil

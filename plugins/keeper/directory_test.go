@@ -89,7 +89,7 @@ func TestKeeperThatCannotBeReachedIsReplaced(t *testing.T) {
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}
 		_ = task.Signal(unix.SIGKILL)
-		for gone(task, time.Minute) {
+		for task.EndsWithin(time.Minute) {
 			if _, err := unix.Wait4(-1, nil, 0, nil); err != nil {
 				break
 			}
@@ -152,7 +152,7 @@ func TestPluginReconnectsAfterTheDirectoryWasMoved(t *testing.T) {
 	if err := first.Process().Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if !gone(first.Process(), time.Minute) {
+	if !first.Process().EndsWithin(time.Minute) {
 		t.Fatal("the keeper does not end")
 	}
 	p, err := own.Spawn(t.Context(), sh("exit 6"))

@@ -143,7 +143,7 @@ func end(t *testing.T, c *Client) {
 	}
 	keeper := c.Process()
 	_ = keeper.Signal(unix.SIGTERM)
-	if !gone(keeper, 10*time.Second) {
+	if !keeper.EndsWithin(10 * time.Second) {
 		t.Errorf("keeper %d does not end", keeper.PID)
 		_ = keeper.Signal(unix.SIGKILL)
 	}
@@ -644,7 +644,7 @@ func TestEphemeralKeeperEndsEverything(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "run")
 	task, keeper := killedAgent(t, dir, "ephemeral")
-	if !gone(keeper, 10*time.Second) {
+	if !keeper.EndsWithin(10 * time.Second) {
 		t.Fatal("the keeper is still there")
 	}
 	if task.Alive() {
@@ -757,11 +757,11 @@ func TestIdleKeeperEnds(t *testing.T) {
 	r.Close()
 	keeper := c.Process()
 	c.Close()
-	if gone(keeper, 400*time.Millisecond) {
+	if keeper.EndsWithin(400 * time.Millisecond) {
 		t.Fatal("the keeper ended although a writer holds the other end of its descriptor")
 	}
 	w.Close()
-	if !gone(keeper, 10*time.Second) {
+	if !keeper.EndsWithin(10 * time.Second) {
 		t.Fatal("an idle keeper does not end")
 	}
 	if _, err := os.Stat(c.Socket()); !errors.Is(err, os.ErrNotExist) {

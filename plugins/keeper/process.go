@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -134,6 +135,24 @@ func (p Process) open() (int, error) {
 		return -1, err
 	}
 	return fd, nil
+}
+
+// EndsWithin blocks until the process has ended, or until the timeout has passed. It
+// reports whether the process has ended; a zombie has.
+func (p Process) EndsWithin(timeout time.Duration) bool {
+	fd, err := p.open()
+	if err != nil {
+		return !p.Alive()
+	}
+	defer unix.Close(fd)
+	for end := time.Now().Add(timeout); ; {
+		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(poll, int(max(0, time.Until(end).Milliseconds())))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		return n > 0
+	}
 }
 
 // stat is the part of /proc/<pid>/stat that matters here.

@@ -181,7 +181,10 @@ func (c *Collector) join(ctx context.Context, start bool) (*link, error) {
 			return l, nil
 		case start:
 			c.conf.Logger.Info("replacing the log collector, which is another build", "pid", l.process.PID)
-			quit(l) // what it has not moved is in the FIFOs, for the next one
+			if err := c.quit(l); err != nil {
+				l.close()
+				return nil, err
+			}
 		}
 		l.close()
 		err = errDown
@@ -202,8 +205,7 @@ func (c *Collector) join(ctx context.Context, start bool) (*link, error) {
 		return nil, lockErr
 	}
 	if running {
-		c.conf.Logger.Warn("log collector cannot be reached, killing it", "pid", p.PID, "error", err)
-		if err := keeper.Kill(p); err != nil {
+		if err := c.end(p, err); err != nil {
 			return nil, err
 		}
 	}
@@ -223,7 +225,7 @@ func (c *Collector) join(ctx context.Context, start bool) (*link, error) {
 }
 
 // quitFormer ends the collector processes that an earlier version has started for the
-// data directory in other places. The error is one for which [keeper.Exhausted] is true.
+// data directory in other places. The error says that one may still run.
 func (c *Collector) quitFormer(ctx context.Context) error {
 	for _, dir := range c.conf.Former {
 		conn, err := dialFormer(filepath.Join(dir, socketName))
@@ -238,8 +240,11 @@ func (c *Collector) quitFormer(ctx context.Context) error {
 			continue
 		}
 		c.conf.Logger.Info("ending the log collector of an earlier version", "pid", l.process.PID, "dir", dir)
-		quit(l)
+		err = c.quit(l)
 		l.close()
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -255,14 +260,24 @@ func anotherBuild(l *link) bool {
 	return !same && (err == nil || errors.Is(err, os.ErrProcessDone))
 }
 
-// quit ends a process.
-func quit(l *link) {
+// quit makes a process exit and waits until it has ended. The next process finds in the
+// FIFOs what this one has not moved.
+func (c *Collector) quit(l *link) error {
 	_ = l.send(&message{Op: opQuit})
-	select {
-	case <-l.Done():
-	case <-time.After(time.Second):
-		_ = l.process.Signal(unix.SIGKILL) // nothing is lost by that, either
+	return c.end(l.process, errors.New("it was told to quit and does not exit"))
+}
+
+// exitTimeout is how long a process that cannot be reached has to exit by itself.
+const exitTimeout = 2 * time.Second
+
+// end waits until a process that serves no client has ended: a process that quits closes
+// its socket before it ends. A process that does not exit is killed; cause says why.
+func (c *Collector) end(p keeper.Process, cause error) error {
+	if p.EndsWithin(exitTimeout) {
+		return nil
 	}
+	c.conf.Logger.Warn("log collector cannot be reached, killing it", "pid", p.PID, "error", cause)
+	return keeper.Kill(p)
 }
 
 func (c *Collector) crashes() keeper.CrashLog {

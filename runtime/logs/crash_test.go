@@ -142,7 +142,13 @@ type agent struct {
 
 func startAgent(t *testing.T, s *setting) agent {
 	t.Helper()
-	cmd := exec.Command("/proc/self/exe", "agent", s.run, s.dir)
+	return startAgentOf(t, s, "/proc/self/exe")
+}
+
+// startAgentOf starts an agent of another program than this one.
+func startAgentOf(t *testing.T, s *setting, program string) agent {
+	t.Helper()
+	cmd := exec.Command(program, "agent", s.run, s.dir)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {

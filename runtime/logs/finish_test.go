@@ -3,6 +3,8 @@ package logs
 import (
 	"context"
 	"os"
+	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -93,8 +95,7 @@ func TestCollectorQuits(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	// A client that has noticed the end first has killed what was left of it.
-	if status, err := s.keeper.Wait(ctx, old); err != nil || status != (keeper.Status{}) && status.Signal != int(unix.SIGKILL) {
+	if status, err := s.keeper.Wait(ctx, old); err != nil || status != (keeper.Status{}) {
 		t.Errorf("it ended with %v, %v", status, err)
 	}
 	s.write(f, "two\n")
@@ -111,4 +112,49 @@ func TestCollectorQuits(t *testing.T) {
 	}
 	f.Close()
 	s.stop()
+}
+
+// A collector of another build exits before the next one is started: it is not killed.
+func TestCollectorOfAnotherBuildQuits(t *testing.T) {
+	t.Parallel()
+	s := makeSetting(t)
+	before := startAgentOf(t, s, anotherProgram(t))
+	stdout := filepath.Join(s.dir, key{Task: "web", Stream: Stdout}.fifoName())
+	f := s.open(stdout)
+	s.write(f, "one\n")
+	s.await(Stdout, "one\n")
+	kill(t, before.process)
+	s.write(f, "two\n")
+
+	s.connect(Config{}, false)
+	defer s.endWithAgent()
+	s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	s.write(f, "three\n")
+	s.await(Stdout, "one\ntwo\nthree\n")
+	if s.collector.Process() == before.collector {
+		t.Errorf("process %v of another build is still the collector", before.collector)
+	}
+	if status, err := s.keeper.Wait(t.Context(), before.collector); err != nil || status != (keeper.Status{}) {
+		t.Errorf("the collector of another build ended with %v, %v", status, err)
+	}
+	f.Close()
+	s.stop()
+}
+
+// anotherProgram is this program with other content.
+func anotherProgram(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "another")
+	// A child that another test starts must not inherit the file while it is open for
+	// writing: the kernel executes no such file.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	if err := os.WriteFile(path, append(b, "another build"...), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
