@@ -23,35 +23,49 @@ const CgroupMount = "/sys/fs/cgroup"
 type Cgroup string
 
 // Cgroups returns the cgroups of a task that exist, in all hierarchies, whichever
-// driver or agent made them.
-func Cgroups(allocID, task string) []Cgroup {
+// driver or agent made them. With an error some can be missing.
+func Cgroups(allocID, task string) ([]Cgroup, error) {
 	name := allocID + "." + task
 	if allocID == "" || task == "" || strings.Contains(name, "/") {
-		return nil
+		return nil, nil
 	}
+	parents, err := CgroupParents()
+	errs := []error{err}
 	var groups []Cgroup
-	for _, parent := range CgroupParents() {
+	for _, parent := range parents {
 		for _, suffix := range []string{"", ".scope"} {
 			path := filepath.Join(parent, name+suffix)
-			if info, err := os.Stat(path); err == nil && info.IsDir() {
+			exists, err := isDir(path)
+			errs = append(errs, err)
+			if exists {
 				groups = append(groups, Cgroup(path))
 			}
 		}
 	}
-	return groups
+	return groups, errors.Join(errs...)
 }
 
 // CgroupParents returns the directories in which cgroups of tasks are made, a
-// parent before its children.
-func CgroupParents() []string {
+// parent before its children. Directories that this user may not read are left
+// out. With any other error some can be missing.
+func CgroupParents() ([]string, error) {
+	hierarchies, err := list(CgroupMount)
+	errs := []error{err}
 	var parents []string
-	for _, pattern := range []string{"*/nomad", "*/nomad/reserve"} { // version 1
-		found, _ := filepath.Glob(filepath.Join(CgroupMount, pattern))
-		parents = append(parents, found...)
+	for _, below := range []string{"nomad", "nomad/reserve"} { // version 1
+		for _, hierarchy := range hierarchies {
+			path := filepath.Join(CgroupMount, hierarchy.Name(), below)
+			exists, err := isDir(path)
+			errs = append(errs, err)
+			if exists {
+				parents = append(parents, path)
+			}
+		}
 	}
 	var file unix.Statfs_t
 	if err := unix.Statfs(CgroupMount, &file); err != nil || file.Type != unix.CGROUP2_SUPER_MAGIC {
-		return parents
+		errs = append(errs, unlessGone(err))
+		return parents, errors.Join(errs...)
 	}
 	// Without root, the cgroups of tasks are below the cgroup that was delegated to
 	// the agent. An earlier agent can have had another one.
@@ -59,24 +73,77 @@ func CgroupParents() []string {
 	if os.Geteuid() == 0 {
 		top = filepath.Join(CgroupMount, "nomad.slice")
 	}
-	filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !d.IsDir() || d.Name() != "nomad.slice" {
+	errs = append(errs, filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrPermission) {
 			return nil
 		}
-		slices, _ := filepath.Glob(filepath.Join(path, "*.slice"))
-		parents = append(append(parents, path), slices...)
+		if err != nil {
+			return unlessGone(err)
+		}
+		if !d.IsDir() || d.Name() != "nomad.slice" {
+			return nil
+		}
+		children, err := list(path)
+		parents = append(parents, path)
+		for _, child := range children {
+			if strings.HasSuffix(child.Name(), ".slice") {
+				parents = append(parents, filepath.Join(path, child.Name()))
+			}
+		}
+		if err != nil {
+			return err
+		}
 		return fs.SkipDir
-	})
-	return parents
+	}))
+	return parents, errors.Join(errs...)
+}
+
+// list returns the entries of a directory of the kernel's, none if it does not exist
+// or if this user may not read it.
+func list(dir string) ([]fs.DirEntry, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrPermission) {
+		return entries, nil
+	}
+	return entries, unlessGone(err)
+}
+
+// isDir reports whether a directory exists, as far as this user may know.
+func isDir(path string) (bool, error) {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrPermission) {
+		return false, nil
+	}
+	return err == nil && info.IsDir(), unlessGone(err)
+}
+
+// unlessGone returns the error of a read of a file of the kernel's, nil if it means
+// that the process or the cgroup of the file does not exist. No other error is
+// evidence of that: see [keeper.Exhausted].
+func unlessGone(err error) error {
+	for _, gone := range []error{fs.ErrNotExist, os.ErrProcessDone, unix.ESRCH, unix.ENODEV, unix.ENOTDIR} {
+		if errors.Is(err, gone) {
+			return nil
+		}
+	}
+	return err
 }
 
 // PIDs returns the processes in the cgroup and in its descendants, except the
-// calling process.
-func (g Cgroup) PIDs() []int {
+// calling process. With an error some can be missing. A cgroup that does not exist
+// has none.
+func (g Cgroup) PIDs() ([]int, error) {
+	dirs, err := g.Tree()
+	errs := []error{err}
 	var pids []int
-	for _, dir := range g.Tree() {
+	for _, dir := range dirs {
 		text, err := os.ReadFile(filepath.Join(string(dir), "cgroup.procs"))
 		if err != nil {
+			// In a threaded cgroup the kernel does not list processes: they are in the
+			// list of one above it.
+			if !errors.Is(err, unix.EOPNOTSUPP) {
+				errs = append(errs, unlessGone(err))
+			}
 			continue
 		}
 		for _, field := range bytes.Fields(text) {
@@ -85,41 +152,49 @@ func (g Cgroup) PIDs() []int {
 			}
 		}
 	}
-	return pids
+	return pids, errors.Join(errs...)
 }
 
-// Tree returns the cgroup and its descendants, a parent before its children.
-func (g Cgroup) Tree() []Cgroup {
+// Tree returns the cgroup and its descendants, a parent before its children. With an
+// error some can be missing.
+func (g Cgroup) Tree() ([]Cgroup, error) {
 	dirs := []Cgroup{g}
+	var errs []error
 	for i := 0; i < len(dirs); i++ {
 		// The kernel counts a link for each child, and most cgroups have no child.
 		var st unix.Stat_t
-		if unix.Stat(string(dirs[i]), &st) != nil || st.Nlink <= 2 {
+		if err := unix.Stat(string(dirs[i]), &st); err != nil {
+			errs = append(errs, unlessGone(err))
+			continue
+		}
+		if st.Nlink <= 2 {
 			continue
 		}
 		entries, err := os.ReadDir(string(dirs[i]))
-		if err != nil {
-			continue
-		}
+		errs = append(errs, unlessGone(err))
 		for _, e := range entries {
 			if e.IsDir() {
 				dirs = append(dirs, Cgroup(filepath.Join(string(dirs[i]), e.Name())))
 			}
 		}
 	}
-	return dirs
+	return dirs, errors.Join(errs...)
 }
 
 // Kill kills all processes in the cgroup and in its descendants, and returns when
-// there are none. A cgroup that does not exist has none.
+// there are none. A cgroup that does not exist has none. With an error processes can
+// still run.
 func (g Cgroup) Kill(ctx context.Context) error {
 	for delay := 50 * time.Microsecond; ; delay = min(2*delay, 20*time.Millisecond) {
-		pids := g.PIDs()
-		if len(pids) == 0 {
+		pids, err := g.PIDs()
+		if err == nil && len(pids) == 0 {
 			return nil
 		}
 		if os.WriteFile(filepath.Join(string(g), "cgroup.kill"), []byte("1"), 0) != nil {
 			g.killEach()
+		}
+		if err != nil {
+			return fmt.Errorf("find processes in %s: %w", g, err)
 		}
 		select {
 		case <-time.After(delay):
@@ -135,7 +210,8 @@ func (g Cgroup) killEach() {
 	g.freeze("FROZEN")
 	defer g.freeze("THAWED")
 	fds := map[int]int{}
-	for _, pid := range g.PIDs() {
+	pids, _ := g.PIDs() // Kill reports the error
+	for _, pid := range pids {
 		fd, err := unix.PidfdOpen(pid, 0)
 		if err != nil && !errors.Is(err, unix.ESRCH) {
 			fd = -1 // a kernel without pidfds
@@ -146,7 +222,8 @@ func (g Cgroup) killEach() {
 	}
 	// A pid that is in the cgroup now and was open before is the same process: its
 	// pidfd cannot mean a process of another task that has got the number.
-	for _, pid := range g.PIDs() {
+	pids, _ = g.PIDs()
+	for _, pid := range pids {
 		fd, open := fds[pid]
 		switch {
 		case open && fd >= 0:
@@ -187,7 +264,8 @@ func (g Cgroup) Remove() error {
 		if delay > 200*time.Millisecond {
 			return &os.PathError{Op: "remove cgroup", Path: string(g), Err: err}
 		}
-		descendants := g.Tree()[1:]
+		tree, _ := g.Tree() // a cgroup that has children cannot be removed, and that is the error
+		descendants := tree[1:]
 		for _, dir := range slices.Backward(descendants) {
 			unix.Rmdir(string(dir))
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strconv"
@@ -19,43 +20,56 @@ import (
 // with its name, and those that were started with the allocation's id and the
 // task's name in their environment. A zombie is not among them, nor the calling
 // process. A process that has left the cgroup and has changed its environment
-// cannot be found.
-func FindLeftovers(allocID, task string) []keeper.Process {
+// cannot be found. With an error processes can be missing, because this process
+// could not read what the kernel knows: see [keeper.Exhausted].
+func FindLeftovers(allocID, task string) ([]keeper.Process, error) {
+	groups, err := Cgroups(allocID, task)
+	errs := []error{err}
 	var found []keeper.Process
-	for _, g := range Cgroups(allocID, task) {
+	for _, g := range groups {
 		// The start times are read before the second look into the cgroup, so that none
 		// is that of a process that has got the number since.
 		processes := map[int]keeper.Process{}
-		for _, pid := range g.PIDs() {
-			if p, err := keeper.ProcessOf(pid); err == nil {
+		pids, err := g.PIDs()
+		errs = append(errs, err)
+		for _, pid := range pids {
+			p, err := keeper.ProcessOf(pid)
+			errs = append(errs, unlessGone(err))
+			if err == nil {
 				processes[pid] = p
 			}
 		}
-		for _, pid := range g.PIDs() {
+		pids, err = g.PIDs()
+		errs = append(errs, err)
+		for _, pid := range pids {
 			if p, ok := processes[pid]; ok && !slices.Contains(found, p) {
 				found = append(found, p)
 			}
 		}
 	}
-	for _, p := range Marked(allocID, task) {
+	marked, err := Marked(allocID, task)
+	errs = append(errs, err)
+	for _, p := range marked {
 		if !slices.Contains(found, p) {
 			found = append(found, p)
 		}
 	}
-	return found
+	return found, errors.Join(errs...)
 }
 
 // EndLeftovers kills the processes that FindLeftovers finds, and what they start
 // meanwhile, until there is none, and removes the cgroups of the task. It returns
 // the processes that it found; their exit statuses are unknown to it. An error
-// means that processes may still run, or that cgroups are left, when ctx ended.
+// means that processes may still run, or that cgroups are left: ctx has ended, or
+// this process could not find or kill them. The caller repeats the call then.
 //
 // The caller makes sure that no driver starts the task at the same time. It may
 // be called for a task that has no process.
 func EndLeftovers(ctx context.Context, allocID, task string) (ended []keeper.Process, err error) {
-	ended = FindLeftovers(allocID, task)
-	var errs []error
-	groups := Cgroups(allocID, task)
+	ended, err = FindLeftovers(allocID, task)
+	errs := []error{err}
+	groups, err := Cgroups(allocID, task)
+	errs = append(errs, err)
 	for _, g := range groups {
 		errs = append(errs, g.Kill(ctx))
 	}
@@ -69,11 +83,12 @@ func EndLeftovers(ctx context.Context, allocID, task string) (ended []keeper.Pro
 	return ended, errors.Join(errs...)
 }
 
-// KillMarked kills the processes that [Marked] returns until there is none.
+// KillMarked kills the processes that [Marked] returns until there is none. With an
+// error processes can still run.
 func KillMarked(ctx context.Context, allocID, task string) error {
 	for delay := time.Millisecond; ; delay = min(2*delay, 100*time.Millisecond) {
-		marked := Marked(allocID, task)
-		if len(marked) == 0 {
+		marked, err := Marked(allocID, task)
+		if err == nil && len(marked) == 0 {
 			return nil
 		}
 		var errs []error
@@ -82,8 +97,8 @@ func KillMarked(ctx context.Context, allocID, task string) error {
 				errs = append(errs, fmt.Errorf("kill process %d: %w", p.PID, err))
 			}
 		}
-		if len(errs) == len(marked) {
-			return errors.Join(errs...) // repeating does not help
+		if err != nil || len(errs) == len(marked) {
+			return errors.Join(append(errs, err)...) // repeating does not help
 		}
 		select {
 		case <-time.After(delay):
@@ -95,15 +110,18 @@ func KillMarked(ctx context.Context, allocID, task string) error {
 
 // Marked returns the processes whose environment names a task, whatever cgroup
 // they are in, except the calling process. Processes whose environment the kernel
-// does not show to this user are left out.
-func Marked(allocID, task string) []keeper.Process {
+// does not show to this user are left out. With an error processes can be missing.
+func Marked(allocID, task string) ([]keeper.Process, error) {
+	if allocID == "" || task == "" {
+		return nil, nil
+	}
 	var marked []keeper.Process
-	for p, mark := range allMarked() {
-		if mark == (Mark{allocID, task}) && allocID != "" && task != "" {
+	err := eachMarked(func(p keeper.Process, mark Mark) {
+		if mark == (Mark{allocID, task}) {
 			marked = append(marked, p)
 		}
-	}
-	return marked
+	})
+	return marked, err
 }
 
 // Mark is what the environment of a task's process says about its task.
@@ -111,41 +129,43 @@ type Mark struct {
 	AllocID, Task string
 }
 
-// AllMarks returns the tasks that at least one process of this machine names.
-func AllMarks() map[Mark]bool {
+// AllMarks returns the tasks that at least one process of this machine names. With an
+// error tasks can be missing.
+func AllMarks() (map[Mark]bool, error) {
 	marks := map[Mark]bool{}
-	for _, mark := range allMarked() {
-		marks[mark] = true
-	}
-	return marks
+	err := eachMarked(func(_ keeper.Process, mark Mark) { marks[mark] = true })
+	return marks, err
 }
 
-// allMarked yields the processes that were started for any task.
-func allMarked() func(yield func(keeper.Process, Mark) bool) {
-	return func(yield func(keeper.Process, Mark) bool) {
-		names, err := os.ReadDir("/proc")
-		if err != nil {
-			return
+// eachMarked calls f with the processes that were started for any task. With an
+// error it was not called with all of them.
+func eachMarked(f func(keeper.Process, Mark)) error {
+	names, err := os.ReadDir("/proc")
+	if err != nil {
+		return fmt.Errorf("find processes: %w", err)
+	}
+	for _, name := range names {
+		pid, err := strconv.Atoi(name.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
 		}
-		for _, name := range names {
-			pid, err := strconv.Atoi(name.Name())
-			if err != nil || pid == os.Getpid() {
-				continue
+		// The start time first: a process that gets the number later has another one.
+		p, err := keeper.ProcessOf(pid)
+		var env []byte
+		if err == nil {
+			env, err = os.ReadFile("/proc/" + name.Name() + "/environ") // empty for a zombie
+		}
+		if err != nil {
+			if err := unlessGone(err); err != nil && !errors.Is(err, fs.ErrPermission) {
+				return fmt.Errorf("find processes: %w", err)
 			}
-			// The start time first: a process that gets the number later has another one.
-			p, err := keeper.ProcessOf(pid)
-			if err != nil {
-				continue
-			}
-			env, err := os.ReadFile("/proc/" + name.Name() + "/environ") // empty for a zombie
-			if err != nil {
-				continue
-			}
-			if mark, ok := markOf(env); ok && !yield(p, mark) {
-				return
-			}
+			continue
+		}
+		if mark, ok := markOf(env); ok {
+			f(p, mark)
 		}
 	}
+	return nil
 }
 
 // markOf reads the environment of a process in the kernel's form.

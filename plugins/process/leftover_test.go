@@ -1,12 +1,15 @@
 package process
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -85,8 +88,8 @@ func TestEndLeftoversByCgroup(t *testing.T) {
 			enter(t, otherGroup, kept)
 			sibling, _ := sleeper(t, environment(id, "db")...)
 
-			if got := FindLeftovers(id, "web"); !slices.Equal(got, []keeper.Process{left}) {
-				t.Errorf("found %v, want %v", got, left)
+			if got, err := FindLeftovers(id, "web"); err != nil || !slices.Equal(got, []keeper.Process{left}) {
+				t.Errorf("found %v, %v, want %v", got, err, left)
 			}
 			ended, err := EndLeftovers(t.Context(), id, "web")
 			if err != nil || !slices.Equal(ended, []keeper.Process{left}) {
@@ -106,6 +109,24 @@ func TestEndLeftoversByCgroup(t *testing.T) {
 	}
 }
 
+// awaitMark waits until the environment of a process is readable: that of a program
+// that was executed a moment ago is not.
+func awaitMark(t *testing.T, p keeper.Process, allocID, task string) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		found, err := FindLeftovers(allocID, task)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.Contains(found, p) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("process %d is not found", p.PID)
+		}
+	}
+}
+
 func TestEndLeftoversByEnvironment(t *testing.T) {
 	id := newAllocID()
 	left, exited := sleeper(t, environment(id, "web")...)
@@ -120,14 +141,9 @@ func TestEndLeftoversByEnvironment(t *testing.T) {
 		p, _ := sleeper(t, env...)
 		kept = append(kept, p)
 	}
-	for deadline := time.Now().Add(time.Minute); len(FindLeftovers(id, "web")) == 0; {
-		if time.Now().After(deadline) {
-			t.Fatalf("process %d is not found", left.PID)
-		}
-		time.Sleep(time.Millisecond) // a program that was executed a moment ago has no environment yet
-	}
-	if !AllMarks()[Mark{AllocID: id, Task: "web"}] {
-		t.Error("the marks of all processes lack the task")
+	awaitMark(t, left, id, "web")
+	if marks, err := AllMarks(); err != nil || !marks[Mark{AllocID: id, Task: "web"}] {
+		t.Errorf("the marks of all processes lack the task: %v", err)
 	}
 	ended, err := EndLeftovers(t.Context(), id, "web")
 	if err != nil || !slices.Equal(ended, []keeper.Process{left}) {
@@ -150,5 +166,106 @@ func TestEndLeftoversNeedsBothNames(t *testing.T) {
 	}
 	if !kept.Alive() {
 		t.Error("a process without names was killed")
+	}
+}
+
+// exhaust leaves this process without a free descriptor until the returned function
+// is called.
+func exhaust(t *testing.T) (restore func()) {
+	t.Helper()
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	free, err := unix.Dup(0) // the least number that is free
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(free)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(free), Max: was.Max}); err != nil {
+		t.Fatal(err)
+	}
+	restore = sync.OnceFunc(func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(restore)
+	return restore
+}
+
+// Without a descriptor nothing can be read about any process, which is no evidence
+// that the task has none.
+func TestLeftoversAreUnknownWithoutDescriptors(t *testing.T) {
+	for _, by := range []string{"cgroup", "environment"} {
+		t.Run(by, func(t *testing.T) {
+			id := newAllocID()
+			var left keeper.Process
+			var exited <-chan error
+			if by == "cgroup" {
+				group := makeCgroup(t, "freezer", id, "web")
+				left, exited = sleeper(t)
+				enter(t, group, left)
+				t.Run("functions of Cgroup", func(t *testing.T) {
+					restore := exhaust(t)
+					pids, err := group.PIDs()
+					killErr := group.Kill(t.Context())
+					restore()
+					if !keeper.Exhausted(err) || !keeper.Exhausted(killErr) {
+						t.Errorf("PIDs: %v, %v, Kill: %v, want errors of the descriptors", pids, err, killErr)
+					}
+				})
+			} else {
+				left, exited = sleeper(t, environment(id, "web")...)
+				awaitMark(t, left, id, "web")
+			}
+
+			restore := exhaust(t)
+			found, findErr := FindLeftovers(id, "web")
+			ended, endErr := EndLeftovers(t.Context(), id, "web")
+			killErr := KillMarked(t.Context(), id, "web")
+			_, parentsErr := CgroupParents()
+			_, marksErr := AllMarks()
+			restore()
+			for call, err := range map[string]error{
+				"FindLeftovers": findErr, "EndLeftovers": endErr, "KillMarked": killErr, "CgroupParents": parentsErr, "AllMarks": marksErr,
+			} {
+				if !keeper.Exhausted(err) {
+					t.Errorf("%s: %v, want an error of the descriptors", call, err)
+				}
+			}
+			if !left.Alive() {
+				t.Fatalf("found %v, ended %v: the process was to be out of reach", found, ended)
+			}
+
+			// The repeated call has the descriptors again.
+			ended, err := EndLeftovers(t.Context(), id, "web")
+			if err != nil || !slices.Equal(ended, []keeper.Process{left}) {
+				t.Errorf("repeated: ended %v, %v, want %v", ended, err, left)
+			}
+			<-exited
+		})
+	}
+}
+
+// A cgroup that is not there has no process: its end is no error.
+func TestCgroupThatIsGoneHasNoProcess(t *testing.T) {
+	group := makeCgroup(t, "freezer", newAllocID(), "web")
+	file, err := os.Open(filepath.Join(string(group), "cgroup.procs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := group.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := file.Read(make([]byte, 1)); unlessGone(err) != nil && !errors.Is(err, io.EOF) {
+		t.Errorf("the list of a removed cgroup: %v is not known as its end", err)
+	}
+	if pids, err := group.PIDs(); err != nil || len(pids) > 0 {
+		t.Errorf("processes %v, %v", pids, err)
+	}
+	if err := group.Kill(t.Context()); err != nil {
+		t.Error(err)
 	}
 }

@@ -56,7 +56,8 @@ var usualParents = sync.OnceValue(func() (parents []string) {
 // SweepEmpty removes the cgroups in which no process is, of the allocations for
 // which ended reports true. It looks at all cgroups of tasks of this machine.
 func SweepEmpty(ended func(allocID string) bool) {
-	for _, parent := range process.CgroupParents() {
+	parents, _ := process.CgroupParents() // what is missing is swept at the next start
+	for _, parent := range parents {
 		entries, err := os.ReadDir(parent)
 		if err != nil {
 			continue
@@ -70,7 +71,7 @@ func SweepEmpty(ended func(allocID string) bool) {
 }
 
 func removeEmpty(g process.Cgroup) {
-	if len(g.PIDs()) == 0 {
+	if pids, err := g.PIDs(); err == nil && len(pids) == 0 {
 		_ = g.Remove() // a process has entered it meanwhile: it is not empty
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/process"
@@ -22,13 +23,18 @@ func Sweep(dir string) error {
 	if err != nil {
 		return err
 	}
-	parents := process.CgroupParents()
-	var errs []error
-	for _, e := range entries {
-		for _, parent := range parents {
-			groups, _ := filepath.Glob(filepath.Join(parent, e.Name()+".*"))
+	parents, err := process.CgroupParents()
+	errs := []error{err}
+	for _, parent := range parents {
+		groups, err := os.ReadDir(parent)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+		for _, e := range entries {
 			for _, group := range groups {
-				errs = append(errs, remove(group))
+				if strings.HasPrefix(group.Name(), e.Name()+".") {
+					errs = append(errs, remove(filepath.Join(parent, group.Name())))
+				}
 			}
 		}
 	}

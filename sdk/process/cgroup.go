@@ -251,7 +251,11 @@ func (p *Process) makeCgroup(ctx context.Context, l limits, overridden map[strin
 		return nil
 	}
 	if existed {
-		if left := g.dir().PIDs(); len(left) > 0 {
+		left, err := g.dir().PIDs()
+		if err != nil {
+			return p.leftoverError(err)
+		}
+		if len(left) > 0 {
 			p.logger.Warn("killing what an earlier start has left running", "pids", left)
 			if err := g.dir().Kill(ctx); err != nil {
 				return p.leftoverError(err)

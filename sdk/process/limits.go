@@ -236,7 +236,8 @@ func (g *cgroup) oomKills() (kills uint64) {
 	if g.memory == "" {
 		return 0
 	}
-	for _, dir := range process.Cgroup(g.memory).Tree() {
+	dirs, _ := process.Cgroup(g.memory).Tree() // without a descriptor no counter could be read, either
+	for _, dir := range dirs {
 		kills += counter(filepath.Join(string(dir), "memory.oom_control"), "oom_kill")
 	}
 	return kills

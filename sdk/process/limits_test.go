@@ -114,8 +114,8 @@ func TestPidsLimit(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(s.TaskDir(), "started")); err == nil {
 		t.Error("all processes were started")
 	}
-	if n := len(p.cgroup.dir().PIDs()); n > 10 {
-		t.Errorf("%d processes run, want 10 at most", n)
+	if pids, err := p.cgroup.dir().PIDs(); err != nil || len(pids) > 10 {
+		t.Errorf("%d processes run, %v, want 10 at most", len(pids), err)
 	}
 	c.PidsLimit = -1
 	if p, err := Start(t.Context(), newStart(t), c); err == nil {

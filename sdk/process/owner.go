@@ -76,7 +76,12 @@ func (p *Process) disown(earlier *Process) {
 func (p *Process) endEarlier(ctx context.Context, earlier *Process) error {
 	owners.Lock()
 	if owners.leftovers == nil {
-		owners.leftovers = process.AllMarks()
+		marks, err := process.AllMarks()
+		if err != nil {
+			owners.Unlock()
+			return p.leftoverError(err)
+		}
+		owners.leftovers = marks
 	}
 	possible := earlier != nil || owners.leftovers[p.mark()]
 	owners.Unlock()

@@ -169,8 +169,8 @@ func TestCgroupsOfTheUser(t *testing.T) {
 	if p.cgroup != nil {
 		t.Errorf("the process also has %s", p.cgroup.path)
 	}
-	if got := process.Cgroup(dir).PIDs(); len(got) != 1 || got[0] != p.PID() {
-		t.Errorf("in the cgroup are %v, want %d", got, p.PID())
+	if got, err := process.Cgroup(dir).PIDs(); err != nil || len(got) != 1 || got[0] != p.PID() {
+		t.Errorf("in the cgroup are %v, %v, want %d", got, err, p.PID())
 	}
 	for _, bad := range []string{"no/such/cgroup", "../../etc"} {
 		c.CgroupV2 = bad

@@ -42,7 +42,10 @@ var (
 func (p *Process) Stats(context.Context) (sdk.TaskStats, error) {
 	pids := descendants(p.id.PID)
 	if p.cgroup != nil {
-		pids = p.cgroup.dir().PIDs()
+		var err error
+		if pids, err = p.cgroup.dir().PIDs(); err != nil {
+			return sdk.TaskStats{}, err
+		}
 	}
 	used := map[int]cpuTime{}
 	memory := map[int]sdk.MemoryUsage{}
