@@ -200,6 +200,11 @@ func TestPanicOfAnyMethodIsAnError(t *testing.T) {
 					t.Errorf("the errors of all calls are: %v", err)
 				}
 				d.method.Store(new(""))
+				for _, id := range []string{id, "alloc/task/00000002"} { // a Destroy that panicked is repeated
+					if err := s.DestroyTask(t.Context(), id, true); err != nil && (method == "Destroy" || !errors.Is(err, ErrTaskNotFound)) {
+						t.Errorf("destroy %s again: %v", id, err)
+					}
+				}
 				if err := callEverything(t, s); err != nil {
 					t.Errorf("when nothing panics any longer: %v", err)
 				}

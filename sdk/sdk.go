@@ -95,7 +95,8 @@ type Attributed interface {
 
 // Destroyer is a task that leaves something behind to clean up.
 type Destroyer interface {
-	// Destroy removes what is left of a task that has ended, and is called once.
+	// Destroy removes what is left of a task that has ended. It is called again after
+	// an error, by the host, until it succeeds.
 	Destroy(ctx context.Context) error
 }
 

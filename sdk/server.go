@@ -478,18 +478,18 @@ func (s *server) DestroyTask(ctx context.Context, id string, force bool) error {
 			return fmt.Errorf("kill task %q, which may still run: %w", id, err)
 		}
 	}
-	t.destroyed = true
 	t.unwait()
-	// What is left behind is cleaned up even when the host goes away, and the id
-	// is free in any case: a second try would find nothing else to do.
-	err := authorDestroy(context.WithoutCancel(ctx), t.author)
-	if err != nil {
-		err = fmt.Errorf("destroy task %q: %w", id, err)
+	// What is left behind is cleaned up even when the host goes away. After an error
+	// the task stays known: the host repeats the call, and to a task that is not known
+	// the answer would be that nothing is left.
+	if err := authorDestroy(context.WithoutCancel(ctx), t.author); err != nil {
+		return fmt.Errorf("destroy task %q: %w", id, err)
 	}
+	t.destroyed = true
 	s.mu.Lock()
 	delete(s.tasks, id)
 	s.mu.Unlock()
-	return err
+	return nil
 }
 
 // destroyAll destroys the starts of a task that are known.

@@ -88,6 +88,8 @@ type full struct {
 	deaf      bool   // signals do not end it
 	state     any
 	destroyed int
+
+	destroyErr error
 }
 
 func (f *full) Signal(_ context.Context, name string) error {
@@ -125,7 +127,7 @@ func (f *full) Destroy(context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.destroyed++
-	return nil
+	return f.destroyErr
 }
 
 type fullDriver struct {
@@ -429,6 +431,28 @@ func TestDestroy(t *testing.T) {
 			t.Errorf("destroyed by %d calls, %d times by the author, want once", done, f.destroyed)
 		}
 	})
+}
+
+// A host that repeats a DestroyTask that failed must not get the answer that nothing
+// is left.
+func TestDestroyThatFailedIsRepeated(t *testing.T) {
+	f := &full{nap: newNap(), destroyErr: errors.New("no descriptor")}
+	s := serverOf(&fullDriver{make: func() *full { return f }})
+	begin(t, s)
+	for range 2 {
+		if err := s.DestroyTask(t.Context(), id, true); !errors.Is(err, f.destroyErr) {
+			t.Errorf("%v, want %v", err, f.destroyErr)
+		}
+	}
+	f.mu.Lock()
+	f.destroyErr = nil
+	f.mu.Unlock()
+	if err := s.DestroyTask(t.Context(), id, true); err != nil || f.destroyed != 3 {
+		t.Errorf("%v, destroyed %d times by the author, want 3 times", err, f.destroyed)
+	}
+	if err := s.DestroyTask(t.Context(), id, true); !errors.Is(err, ErrTaskNotFound) {
+		t.Errorf("afterwards: %v, want %v", err, ErrTaskNotFound)
+	}
 }
 
 func TestSweep(t *testing.T) {

@@ -375,26 +375,30 @@ func (p *Process) killGroup() error {
 }
 
 // Destroy kills what the process has left running, forgets its exit status and
-// removes its cgroup. The process itself must have ended. A second Destroy does
-// nothing.
+// removes its cgroup. The process itself must have ended. With an error processes
+// or the cgroup can be left, and Destroy is to be called again; after a success a
+// second Destroy does nothing.
 func (p *Process) Destroy(ctx context.Context) error {
 	p.hold.Lock()
 	defer p.hold.Unlock()
-	if p.letGo {
-		return nil
-	}
-	p.letGo = true
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	errs := []error{p.killAll(ctx)}
-	if p.child {
-		errs = append(errs, p.reap())
+	var errs []error
+	if !p.letGo {
+		// Not reaped before that: the number of a child is the group's as well.
+		if err := p.killAll(ctx); err != nil {
+			return err
+		}
+		p.letGo = true
+		if p.child {
+			errs = append(errs, p.reap())
+		}
+		if p.fd != nil {
+			p.fd.close()
+		}
 	}
 	if p.cgroup != nil && p.owns() {
 		errs = append(errs, p.cgroup.remove())
-	}
-	if p.fd != nil {
-		p.fd.close()
 	}
 	err := errors.Join(errs...)
 	if err == nil {

@@ -13,12 +13,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
@@ -75,6 +77,67 @@ func TestEverythingDiesWithTheTask(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A Destroy that could not look for processes, because this process had no free
+// descriptor, has destroyed nothing, and can be repeated.
+func TestDestroyWithoutDescriptorsIsRepeated(t *testing.T) {
+	for name, h := range map[string]hierarchy{"with the cgroups of this machine": cgroups(), "without cgroups": {}} {
+		t.Run(name, func(t *testing.T) {
+			use(t, h)
+			s := newStart(t)
+			p := start(t, s, shell("setsid sh -c 'echo $$ >own; exec sleep 3600' & until [ -s own ]; do sleep 0.01; done"))
+			if r, err := p.Wait(t.Context()); err != nil || r.ExitCode != 0 {
+				t.Fatalf("%+v, %v", r, err)
+			}
+			child, err := keeper.ProcessOf(number(t, content(t, s, "own")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			restore := exhaust(t)
+			destroyErr := p.Destroy(t.Context())
+			restore()
+			if !keeper.Exhausted(destroyErr) || !child.Alive() {
+				t.Errorf("without descriptors: %v, the child of the task runs: %v", destroyErr, child.Alive())
+			}
+			for range 2 {
+				if err := p.Destroy(t.Context()); err != nil {
+					t.Errorf("repeated: %v", err)
+				}
+				if child.Alive() {
+					t.Error("the child of the task runs")
+				}
+			}
+			if earlier, err := keeper.ProcessOf(p.PID()); err == nil && earlier == p.id {
+				t.Error("the process was not reaped")
+			}
+		})
+	}
+}
+
+// exhaust leaves this process without a free descriptor until the returned function
+// is called.
+func exhaust(t *testing.T) (restore func()) {
+	t.Helper()
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	free, err := unix.Dup(0) // the least number that is free
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(free)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(free), Max: was.Max}); err != nil {
+		t.Fatal(err)
+	}
+	restore = sync.OnceFunc(func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(restore)
+	return restore
 }
 
 func TestCgroupHoldsTheProcessFromItsBirth(t *testing.T) {
