@@ -152,11 +152,17 @@ func (s *Supervisor) heldLocked(sl *slot) bool {
 
 // up launches the plugin of a slot and lets it take its driver name.
 func (s *Supervisor) up(ctx context.Context, sl *slot) (instance, error) {
+	if err := s.endUnwanted(); err != nil {
+		return nil, fmt.Errorf("%s: %w", sl.entry, err)
+	}
 	inst, err := s.start(ctx, sl.entry)
 	if err != nil {
 		return nil, err
 	}
-	s.endUnmanaged(servedBy(inst.Info()))
+	if err := s.endUnmanaged(servedBy(inst.Info())); err != nil {
+		inst.Detach() // it can have tasks, and the next launch reattaches it
+		return nil, fmt.Errorf("%s: %w", sl.entry, err)
+	}
 	if err := s.admit(sl, inst); err != nil {
 		s.end(context.WithoutCancel(ctx), sl, inst)
 		return nil, err

@@ -138,6 +138,11 @@ type Supervisor struct {
 
 	replacing sync.Mutex // held while a plugin of another build is replaced: one at a time
 
+	unwanted struct { // held by endUnwanted
+		sync.Mutex
+		ended bool // endUnwanted has succeeded
+	}
+
 	mu        sync.Mutex
 	slots     []*slot
 	owners    map[Served]*slot
@@ -284,7 +289,9 @@ func (s *Supervisor) launch(ctx context.Context, e catalog.Entry) (instance, err
 // ends, then ends them, but for those to be kept, and returns. It is called once.
 // Tasks are not touched.
 func (s *Supervisor) Run(ctx context.Context) error {
-	s.endUnwanted()
+	if err := s.endUnwanted(); err != nil {
+		s.logger.Error("plugins are not started yet", "error", err)
+	}
 	settle := time.AfterFunc(readyLimit, s.settle)
 	defer settle.Stop()
 	s.update(func() { s.settleLocked() }) // there may be no plugin at all

@@ -27,7 +27,9 @@ type Record struct {
 }
 
 // Records keeps records for the next supervisor. A record is kept when the
-// method returns. The keys are the supervisor's.
+// method returns. The keys are the supervisor's. While Plugins fails no plugin is
+// started: a recorded process may run, and two processes of one driver must not have
+// the same tasks.
 type Records interface {
 	Plugins() (map[string]Record, error)
 	PutPlugin(key string, r Record) error
@@ -71,15 +73,14 @@ func identify(e catalog.Entry, binary *catalog.Binary) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// hasRecord reports whether an earlier supervisor has left the plugin running, as
-// far as is known.
+// hasRecord reports whether an earlier supervisor may have left the plugin running.
 func (s *Supervisor) hasRecord(sl *slot) bool {
 	if s.cfg.Records == nil {
 		return false
 	}
 	records, err := s.cfg.Records.Plugins()
 	rec, found := records[key(sl.entry)]
-	return err == nil && found && rec.ThisBoot()
+	return err != nil || found && rec.ThisBoot()
 }
 
 // takeOver returns the process that an earlier supervisor has started, if it is
@@ -89,8 +90,7 @@ func (s *Supervisor) hasRecord(sl *slot) bool {
 func (s *Supervisor) takeOver(ctx context.Context, e catalog.Entry, cfg launch.Config, binary *catalog.Binary, identity string) (*launch.Plugin, error) {
 	records, err := s.cfg.Records.Plugins()
 	if err != nil {
-		s.logger.Error("running plugins are not known", "plugin", e.Name, "error", err)
-		return nil, nil
+		return nil, fmt.Errorf("read the records of running plugins: %w", err)
 	}
 	rec, found := records[key(e)]
 	if !found {
@@ -134,15 +134,18 @@ func (s *Supervisor) takeOver(ctx context.Context, e catalog.Entry, cfg launch.C
 
 // endUnwanted ends plugins of an earlier supervisor that are in the catalog no
 // more. One that has tasks continues, without this supervisor, until another plugin
-// serves the same.
-func (s *Supervisor) endUnwanted() {
-	if s.cfg.Records == nil {
-		return
+// serves the same. It does so once: after a success it does nothing.
+func (s *Supervisor) endUnwanted() error {
+	s.unwanted.Lock()
+	defer s.unwanted.Unlock()
+	if s.cfg.Records == nil || s.unwanted.ended {
+		return nil
 	}
 	records, err := s.cfg.Records.Plugins()
 	if err != nil {
-		return // takeOver says so
+		return fmt.Errorf("read the records of running plugins: %w", err)
 	}
+	s.unwanted.ended = true
 	s.mu.Lock()
 	for _, sl := range s.slots {
 		delete(records, key(sl.entry))
@@ -162,27 +165,30 @@ func (s *Supervisor) endUnwanted() {
 		}
 		s.endRecorded(key, rec)
 	}
+	return nil
 }
 
 // endUnmanaged ends the plugin that endUnwanted has left running, when another one
 // is about to serve the same: two processes of one driver must not have the same
-// tasks.
-func (s *Supervisor) endUnmanaged(served Served) {
+// tasks. With an error it may run.
+func (s *Supervisor) endUnmanaged(served Served) error {
 	s.mu.Lock()
 	key, found := s.unmanaged[served]
-	delete(s.unmanaged, served)
 	s.mu.Unlock()
 	if !found {
-		return
+		return nil
 	}
 	records, err := s.cfg.Records.Plugins()
 	if err != nil {
-		s.logger.Error("running plugin is not known", "plugin", key, "error", err)
-		return
+		return fmt.Errorf("read the record of running plugin %q: %w", key, err)
 	}
 	if rec, found := records[key]; found {
 		s.endRecorded(key, rec)
 	}
+	s.mu.Lock()
+	delete(s.unmanaged, served)
+	s.mu.Unlock()
+	return nil
 }
 
 func (s *Supervisor) endRecorded(key string, rec Record) {

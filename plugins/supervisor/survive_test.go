@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -20,12 +21,33 @@ import (
 type ledger struct {
 	mu      sync.Mutex
 	records map[string]Record
+	calls   int                  // of Plugins
+	fails   func(call int) error // may be nil
 }
 
 func (l *ledger) Plugins() (map[string]Record, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.calls++
+	if l.fails != nil {
+		if err := l.fails(l.calls); err != nil {
+			return nil, err
+		}
+	}
 	return maps.Clone(l.records), nil
+}
+
+// failOn makes some of the next calls of Plugins fail.
+func (l *ledger) failOn(err error, calls ...int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.calls = 0
+	l.fails = func(call int) error {
+		if slices.Contains(calls, call) {
+			return err
+		}
+		return nil
+	}
 }
 
 func (l *ledger) PutPlugin(key string, r Record) error {
@@ -278,5 +300,65 @@ func TestPluginWithTasksOutlivesItsConfiguration(t *testing.T) {
 	n.run(catalog.Config{Builtins: builtins("one", "two")}, false, func(s *Supervisor) { n.pid(s, "one") })
 	if len(n.ledger.records) > 0 {
 		t.Errorf("records stay: %v", n.ledger.records)
+	}
+}
+
+// Records that cannot be read do not say that no plugin runs: none is started, and
+// the recorded one is reattached when they can be read again.
+func TestPluginIsNotStartedWhileTheRecordsCannotBeRead(t *testing.T) {
+	t.Parallel()
+	for name, calls := range map[string][]int{"from the start": {1, 2}, "at the reattach": {2}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newSharedNode(t)
+			cc := catalog.Config{Builtins: builtins("one")}
+			first := 0
+			n.run(cc, true, func(s *Supervisor) { first = n.pid(s, "one") })
+			unreadable := errors.New("too many open files")
+			n.ledger.failOn(unreadable, calls...)
+			n.run(cc, true, func(s *Supervisor) {
+				if p := s.Plugins()[0]; p.PID != 0 || !errors.Is(p.Err, unreadable) {
+					t.Errorf("pid %d, %v, want no process and %v", p.PID, p.Err, unreadable)
+				}
+				eventually(t, "there is a process", func() bool { return s.Plugins()[0].PID != 0 })
+				if pid := n.pid(s, "one"); pid != first {
+					t.Errorf("pid %d, was %d", pid, first)
+				}
+			})
+			n.run(cc, false, func(s *Supervisor) { n.pid(s, "one") })
+		})
+	}
+}
+
+// A plugin that is not in the configuration any more has the tasks of its driver
+// until it is ended, also if that was not possible at the start of the supervisor.
+func TestUnmanagedPluginIsEndedWhenTheRecordsCanBeRead(t *testing.T) {
+	t.Parallel()
+	for name, calls := range map[string][]int{"at the start": {1, 2}, "before another plugin gets its tasks": {3}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newSharedNode(t)
+			n.run(catalog.Config{Builtins: builtins("one")}, true, func(s *Supervisor) { n.pid(s, "one") })
+			rec := n.ledger.records["builtin one"]
+			_ = n.ledger.DeletePlugin("builtin one")
+			_ = n.ledger.PutPlugin("/where/it/was", rec)
+			n.ledger.failOn(errors.New("too many open files"), calls...)
+			n.run(catalog.Config{Builtins: builtins("one")}, true, func(s *Supervisor) {
+				if p := s.Plugins()[0]; p.PID != 0 || p.Err == nil || !rec.process().Alive() {
+					t.Errorf("pid %d, %v, the recorded one runs: %v", p.PID, p.Err, rec.process().Alive())
+				}
+				eventually(t, "there is a process", func() bool { return s.Plugins()[0].PID != 0 })
+				if pid := n.pid(s, "one"); pid == rec.Pid {
+					t.Error("a process that the configuration does not name was reattached")
+				}
+				if status, err := n.keeper.Wait(t.Context(), rec.process()); err != nil || status.Signal != 9 {
+					t.Errorf("status %v, %v", status, err)
+				}
+			})
+			n.run(catalog.Config{Builtins: builtins("one")}, false, func(s *Supervisor) { n.pid(s, "one") })
+			if len(n.ledger.records) > 0 {
+				t.Errorf("records stay: %v", n.ledger.records)
+			}
+		})
 	}
 }
