@@ -550,3 +550,61 @@ func TestRestoreReadsRecordsWithoutCapabilities(t *testing.T) {
 		want(t, "state", []any{b.state("web").State, b.starts("web")}, "[running 1]")
 	})
 }
+
+// The output of a task keeps its reader while a process of the task may be alive, and no
+// longer: a destroy that the driver confirms is the end of all processes of a start.
+func TestCollectionEndsWhenTheTaskIsDestroyed(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		task  string
+		act   func(a *agent, o *outages)
+		ended bool
+	}{
+		{"exit status unknown, then destroyed", `run_for = "1s"
+			exit_error = "no status"`, func(*agent, *outages) {}, true},
+		{"destroyed and started again", `run_for = "1s"
+			once = true
+			exit_error = "no status"`, func(a *agent, _ *outages) {
+			a.after(time.Minute)
+			want(a.t, "starts", a.starts("web"), "2")
+		}, true},
+		{"no plugin knows the first of two starts", `unrecovered = true`, func(a *agent, _ *outages) {
+			a.world.killPlugin()
+			a.after(time.Minute)
+			want(a.t, "starts", a.starts("web"), "2")
+			a.exit("web", driver.ExitResult{})
+		}, false},
+		{"the agent has ended the task of a builtin driver", ``, func(a *agent, o *outages) {
+			o.set(true)
+			a.after(time.Second)
+			a.Stop()
+			a.after(time.Minute)
+		}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, o := startWithOutages(t, jobOf("batch", `
+					restart {
+						attempts = 1
+						delay    = "5s"
+						mode     = "fail"
+					}`, `task "web" {
+					driver = "fake"
+					config {
+						`+c.task+`
+					}
+				}`), func(c *Config, o *outages) {
+					o.builtin, c.EndTask = true, o.endTask(nil)
+				})
+				a.after(time.Second)
+				c.act(a, o)
+				a.after(time.Minute)
+				a.Stop()
+				a.wait()
+				a.logs.mu.Lock()
+				defer a.logs.mu.Unlock()
+				want(t, "the collection was told that no process is left", a.logs.ended["web"], fmt.Sprint(c.ended))
+			})
+		})
+	}
+}

@@ -449,11 +449,12 @@ type fakeLogs struct {
 	mu      sync.Mutex
 	started map[string]logs.Task
 	stopped map[string]int
-	fail    int // how many starts fail
+	ended   map[string]bool // what the last Stop of a task was told
+	fail    int             // how many starts fail
 }
 
 func newFakeLogs() *fakeLogs {
-	return &fakeLogs{started: make(map[string]logs.Task), stopped: make(map[string]int)}
+	return &fakeLogs{started: make(map[string]logs.Task), stopped: make(map[string]int), ended: make(map[string]bool)}
 }
 
 func (l *fakeLogs) Start(_ context.Context, t logs.Task) (string, string, error) {
@@ -467,9 +468,10 @@ func (l *fakeLogs) Start(_ context.Context, t logs.Task) (string, string, error)
 	return t.Dir + "/." + t.Name + ".stdout.fifo", t.Dir + "/." + t.Name + ".stderr.fifo", nil
 }
 
-func (l *fakeLogs) Stop(_ context.Context, _, task string, _ bool) error {
+func (l *fakeLogs) Stop(_ context.Context, _, task string, ended bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.ended[task] = ended
 	l.stopped[task]++
 	return nil
 }

@@ -85,11 +85,14 @@ func (r *Runner) destroyPending(ctx context.Context) error {
 	defer cancel()
 	var err error
 	if d.Handle != nil {
-		err = newProcess(d.Handle, nil, r.dispense).destroy(call)
+		err = newProcess(d.Handle, nil, r.dispense).destroyKnown(call)
 	} else {
 		err = destroyKnown(call, r.dispense, d.ID)
 	}
-	if errors.Is(err, driver.ErrTaskNotFound) {
+	switch {
+	case err == nil:
+		r.noteDestroyed()
+	case errors.Is(err, driver.ErrTaskNotFound):
 		if d.Uncertain {
 			r.reportUncertain("what is known of it is not enough for the driver to find it")
 		}
@@ -120,7 +123,9 @@ func (r *Runner) destroyWithoutDriver(ctx context.Context, d *PendingDestroy, er
 	if _, endErr := r.callEndTask(ctx, d.Handle, builtin); endErr != nil {
 		return errors.Join(err, endErr)
 	}
-	if !builtin {
+	if builtin {
+		r.noteDestroyed()
+	} else {
 		r.reportUncertain(fmt.Sprintf("its driver was not there to destroy it: %v", err))
 	}
 	return nil

@@ -218,10 +218,20 @@ func (p *process) step(ctx context.Context, state watchState, d driver.Driver) (
 	return d, result, err
 }
 
-// destroy makes the driver forget the task, killing what may still run. A plugin
-// that is younger than the task is told of it first, or it would leave alone what
-// the task has left.
+// destroy makes the driver forget the task, killing what may still run. It is no error
+// if no plugin process knows the task.
 func (p *process) destroy(ctx context.Context) error {
+	err := p.destroyKnown(ctx)
+	if errors.Is(err, driver.ErrTaskNotFound) {
+		return nil
+	}
+	return err
+}
+
+// destroyKnown is destroy, but the error is ErrTaskNotFound if no plugin process knows
+// the task. A plugin that is younger than the task is told of it first, or it would
+// leave alone what the task has left.
+func (p *process) destroyKnown(ctx context.Context) error {
 	err := destroyKnown(ctx, p.dispense, p.id())
 	down, unknown := errors.Is(err, driver.ErrPluginDown), errors.Is(err, driver.ErrTaskNotFound)
 	if down || unknown {
@@ -234,9 +244,6 @@ func (p *process) destroy(ctx context.Context) error {
 		case down:
 			err = destroyKnown(ctx, p.dispense, p.id())
 		}
-	}
-	if errors.Is(err, driver.ErrTaskNotFound) {
-		return nil
 	}
 	return err
 }

@@ -142,6 +142,7 @@ func (r *Runner) Recover(ctx context.Context, past Past) {
 // recordLost records that the process has ended, and that its exit status is unknown.
 func (r *Runner) recordLost(cause error) {
 	r.logger.Warn("task not recovered", "task_id", r.local.StartID, "error", cause)
+	r.noteExit(false)
 	r.local.Exit = &Exit{Lost: true, Error: unknownText(cause)}
 	r.record(AtOnce, func(s *api.TaskState) bool {
 		if request := r.restartReq; request != nil {

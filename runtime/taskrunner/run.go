@@ -217,7 +217,9 @@ func (r *Runner) ended(live, grace context.Context, p *process) (restart.Outcome
 		})
 	})
 	// live may be over; the driver must forget the task all the same.
-	if !result.destroyed {
+	if result.destroyed {
+		r.noteDestroyed()
+	} else {
 		r.setPendingDestroy(PendingDestroy{ID: p.id(), Handle: storedHandle(p.handle)})
 		failpoint.Around(failpoint.DestroyTask, func() { _ = r.destroyPending(context.WithoutCancel(live)) }) // an event already
 	}

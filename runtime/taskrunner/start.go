@@ -36,7 +36,6 @@ func (r *Runner) start(live, grace context.Context) (*process, error) {
 		r.EmitEvent(model.EventDriverFailure(err.Error()))
 		return nil, driver.Recoverable(err)
 	}
-	r.noteStart()
 	handle, network, err := r.startTask(live, grace, config)
 	if err != nil {
 		r.local.StartID = "" // not stored yet: who reads it now asks the driver to make sure
@@ -140,6 +139,7 @@ func (r *Runner) callStartTask(ctx, live context.Context, config *driver.TaskCon
 		if err = r.destroyPending(ctx); err != nil {
 			break
 		}
+		r.noteStart()
 		failpoint.Around(failpoint.StartTask, func() { handle, network, err = d.StartTask(ctx, config) })
 		if !errors.Is(err, driver.ErrPluginDown) {
 			break

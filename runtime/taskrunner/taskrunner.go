@@ -273,31 +273,40 @@ func (r *Runner) Task() Task {
 
 // runs says what is known of the processes of the task.
 type runs struct {
-	observed bool // the last one was seen to exit
-	lost     bool // one was not: it may be alive, although the task was started again
+	ended   bool // the last one was seen to exit, or was destroyed
+	unknown bool // the exit of the last one was not seen
+	lost    bool // an earlier one may be alive, although the task was started again
 }
 
-// ProcessEnded reports whether all processes of the task were seen to exit. A task that
-// this runner has not started, or whose start has failed, may have one.
+// ProcessEnded reports whether no process of the task can be alive: each was seen to
+// exit, or its driver has destroyed it. A task that this runner has not started, or
+// whose start has failed, may have one.
 func (r *Runner) ProcessEnded() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.runs.observed && !r.runs.lost
+	return r.runs.ended && !r.runs.lost
 }
 
-// noteStart notes that the task may have a process from now on.
+// noteStart notes that the task may have another process from now on.
 func (r *Runner) noteStart() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.runs.observed = false
+	r.runs = runs{lost: r.runs.lost || r.runs.unknown}
 }
 
-// noteExit notes that a process has ended, or that its end is not known.
+// noteExit notes that the last process has ended, or that its end is not known.
 func (r *Runner) noteExit(observed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.runs.observed = observed
-	r.runs.lost = r.runs.lost || !observed
+	r.runs.ended, r.runs.unknown = observed, !observed
+}
+
+// noteDestroyed notes that nothing is left of the last process, whatever is known of
+// its end.
+func (r *Runner) noteDestroyed() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.runs.ended, r.runs.unknown = true, false
 }
 
 func (r *Runner) currentProcess() *process {
