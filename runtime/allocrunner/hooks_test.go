@@ -357,6 +357,43 @@ func TestNothingStartsWithoutARecord(t *testing.T) {
 	})
 }
 
+// fullOnce is a Store that refuses the record of a running task until it has room.
+type fullOnce struct {
+	*ledger
+	full bool
+}
+
+func (f *fullOnce) PutTask(alloc, task string, local taskrunner.LocalState, s *api.TaskState, h taskrunner.Haste) taskrunner.Written {
+	if f.full && local.Handle != nil {
+		return func() error { return errors.New("disk full") }
+	}
+	return f.ledger.PutTask(alloc, task, local, s, h)
+}
+
+// The record of a task that could not be stored is stored when there is room again. Until
+// then no part of it is.
+func TestRecordIsStoredWhenThereIsRoomAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &fullOnce{ledger: newLedger(), full: true}
+		h := start(t, parseJob(t, job("service", sleeper)), func(c *Config) { c.Store = store })
+		h.after(time.Second)
+		if err := h.EmitEvent("web", &api.TaskEvent{Type: "said"}); err != nil {
+			t.Fatal(err)
+		}
+		h.after(10 * time.Second)
+		store.mu.Lock()
+		want(t, "on a full disk", []any{store.locals["web"].Handle == nil, store.states["web"].State}, "[true pending]")
+		store.full = false
+		store.mu.Unlock()
+		h.after(2 * time.Second)
+		store.mu.Lock()
+		want(t, "with room", []any{store.locals["web"].Handle == nil, store.states["web"].State}, "[false running]")
+		store.mu.Unlock()
+		h.Stop()
+		h.wait()
+	})
+}
+
 func TestRS056_HookEnvMerges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := taskScript{&script{name: "a", give: func(int) (hook.TaskPrestartResponse, error) {

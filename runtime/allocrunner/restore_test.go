@@ -386,22 +386,31 @@ func TestRS065_EndsAreFollowedUp(t *testing.T) {
 }
 
 // RS-066, with the restart policy in the place of a start that it does not count.
+func vanishWeb(a *agent) { a.vanish("web") }
+
 func TestUnknownEndAtRestorePassesThroughTheRestartPolicy(t *testing.T) {
 	for _, test := range []struct {
 		name, job string
+		lose      func(*agent)
 		events    string
 		state     string
 		alloc     string
 	}{
-		{"restarts are left", jobOf("service", sleeper),
+		{"restarts are left", jobOf("service", sleeper), vanishWeb,
+			"[Received Task Setup Started Failed Restoring Task Restarting Started]", "[running false 1 2]", "running"},
+		{"the handle was not stored", jobOf("service", sleeper), func(a *agent) {
+			local := a.ledger.locals["web"]
+			local.Handle = nil
+			a.ledger.locals["web"] = local
+		},
 			"[Received Task Setup Started Failed Restoring Task Restarting Started]", "[running false 1 2]", "running"},
 		{"batch job without attempts", jobOf("batch", `
-			restart { attempts = 0 }`, sleeper),
+			restart { attempts = 0 }`, sleeper), vanishWeb,
 			"[Received Task Setup Started Failed Restoring Task Not Restarting]", "[dead true 0 1]", "failed"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := restarted(t, parseJob(t, test.job), 5*time.Second, func(a *agent) { a.vanish("web") }, nil)
+				a := restarted(t, parseJob(t, test.job), 5*time.Second, test.lose, nil)
 				a.after(time.Minute)
 				want(t, "events", a.events("web"), test.events)
 				s := a.state("web")

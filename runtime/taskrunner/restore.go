@@ -118,9 +118,12 @@ func (r *Runner) Recover(ctx context.Context, past Past) {
 		r.recordLost(err)
 	case r.local.StartID != "":
 		r.setPendingDestroy(PendingDestroy{ID: r.local.StartID, Uncertain: !past.Certain})
+		if state == model.TaskRunning {
+			r.recordLost(errRecordLost)
+		}
 	case state == model.TaskRunning:
 		r.setPendingDestroy(PendingDestroy{ID: r.alloc.ID + "/" + r.name + "/" + driver.AnyStart, Uncertain: !past.Searched})
-		r.recordLost(errors.New("its record was lost"))
+		r.recordLost(errRecordLost)
 	}
 	if err := r.destroyPending(ctx); err != nil && r.local.Destroy.Handle == nil {
 		// The plugin process of before, if there was one, may be gone at the next try.
@@ -138,6 +141,10 @@ func (r *Runner) Recover(ctx context.Context, past Past) {
 		r.transition(AtOnce, model.TaskPending, model.EventRestoreFailed("the machine was booted since; the task is started again"))
 	}
 }
+
+// errRecordLost means that the state has a running task, and no record with which its
+// driver could recover it.
+var errRecordLost = errors.New("its record was lost")
 
 // recordLost records that the process has ended, and that its exit status is unknown.
 func (r *Runner) recordLost(cause error) {

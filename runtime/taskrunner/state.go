@@ -69,7 +69,12 @@ func (r *Runner) change(h Haste, f func(*api.TaskState) bool) {
 	if !changed {
 		return
 	}
-	written := r.store.PutState(snapshot, h)
+	var written Written
+	if r.unstored {
+		written = r.store.Put(r.localLocked(), snapshot, h) // the state alone would contradict the record of the process
+	} else {
+		written = r.store.PutState(snapshot, h)
+	}
 	r.notify()
 	if err := h.stored(written); err != nil {
 		r.logger.Error("task state not stored", "error", err)
@@ -88,8 +93,35 @@ func (r *Runner) record(h Haste, f func(*api.TaskState) bool) {
 		r.notify() // what follows is stored later, and may share the write
 	}
 	if err := h.stored(written); err != nil {
-		r.logger.Error("task not stored: another agent will not find it as it is", "error", err)
+		r.logger.Error("task not stored, trying again: until it is stored, another agent does not find it as it is", "error", err)
+		r.unstored = true
+		time.AfterFunc(storeAgainDelay, r.storeAgain)
 	}
+}
+
+// storeAgainDelay is the time between two tries to store a task.
+const storeAgainDelay = time.Second
+
+// storeAgain stores what record could not store. It tries again until the record is
+// stored or Run has returned.
+func (r *Runner) storeAgain() {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	select {
+	case <-r.done:
+		return
+	default:
+	}
+	if !r.unstored {
+		return
+	}
+	snapshot, _ := r.changeState(func(*api.TaskState) bool { return false })
+	if r.store.Put(r.localLocked(), snapshot, AtOnce)() != nil {
+		time.AfterFunc(storeAgainDelay, r.storeAgain)
+		return
+	}
+	r.unstored = false
+	r.logger.Info("task stored")
 }
 
 // putLocal stores the local state alone. Only the goroutine of Run calls it.

@@ -94,8 +94,9 @@ type Runner struct {
 
 	// writing keeps the records of the task state in order. Unlike mu it is held
 	// across the store's write: a later write must not be overtaken by an earlier.
-	writing sync.Mutex // taken before mu
-	stored  LocalState // the last local state that was put, for writers outside Run
+	writing  sync.Mutex // taken before mu
+	stored   LocalState // the last local state that was put, for writers outside Run
+	unstored bool       // the store has refused a record, see storeAgain
 
 	mu           sync.Mutex
 	task         Task
