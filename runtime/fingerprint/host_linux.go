@@ -114,6 +114,9 @@ func (p *probe) storage() {
 	p.number("unique.storage.bytestotal", int64(st.Blocks*block))
 	p.number("unique.storage.bytesfree", int64(st.Bavail*block))
 	p.host.DiskMB = int(st.Blocks * block >> 20)
+	if st.Blocks > 0 && st.Bavail == 0 {
+		p.degraded(fmt.Sprintf("no space left on the file system of %s: nothing new can be stored or started, and output of tasks is lost; remove files from it, or enlarge it", dir))
+	}
 	p.set("unique.storage.volume", volume(p.text("proc/self/mountinfo"), dir))
 }
 
