@@ -182,6 +182,9 @@ func (p *Plugin) start(ctx context.Context) error {
 	if len(p.cfg.SocketDir) > MaxSocketDir {
 		return fmt.Errorf("socket directory %s: longer than %d characters, a unix socket in it cannot be named", p.cfg.SocketDir, MaxSocketDir)
 	}
+	if _, err := keeper.BootID(); err != nil {
+		return err // without it the next agent could not reattach the plugin
+	}
 	began := time.Now()
 	p.client = plugin.NewClient(p.clientConfig(&plugin.ClientConfig{
 		RunnerFunc: func(_ hclog.Logger, cmd *exec.Cmd, tmp string) (runner.Runner, error) {

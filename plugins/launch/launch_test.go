@@ -639,7 +639,11 @@ func TestReattachStranger(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	good := Record{Protocol: "grpc", Network: "unix", Addr: "/tmp/none", Pid: real.PID, StartTime: real.StartTime, BootID: bootID()}
+	boot, err := keeper.BootID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := Record{Protocol: "grpc", Network: "unix", Addr: "/tmp/none", Pid: real.PID, StartTime: real.StartTime, BootID: boot}
 	for name, change := range map[string]func(*Record){
 		"another start time": func(r *Record) { r.StartTime-- },
 		"another boot":       func(r *Record) { r.BootID = "x" },

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -122,13 +121,4 @@ func (p *process) close() {
 	if p.pidfd != nil {
 		p.pidfd.Close()
 	}
-}
-
-// bootID differs after each boot: a pid of another boot is nobody's.
-func bootID() string {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
 }

@@ -21,13 +21,19 @@ type Record struct {
 	Addr      string
 	Pid       int
 	StartTime uint64
-	BootID    string
+	BootID    string // see keeper.BootID
 	Streams   string // what the keeper holds the plugin's streams under
 }
 
 // ThisBoot reports whether the record is of the time since the machine was
-// started: if not, its pid is a stranger's.
-func (r Record) ThisBoot() bool { return r.BootID != "" && r.BootID == bootID() }
+// started: if not, its pid is a stranger's. The error can be ErrExhausted.
+func (r Record) ThisBoot() (bool, error) {
+	id, err := keeper.BootID()
+	if keeper.Exhausted(err) {
+		err = fmt.Errorf("%w: %w", ErrExhausted, err)
+	}
+	return err == nil && r.BootID == id, err
+}
 
 // ErrNotSame means that the process of a Record is not there any more.
 // Whatever has its pid now was not touched.
@@ -49,13 +55,14 @@ func (r Record) Runs(file *os.File) (bool, error) {
 
 // Record describes the plugin for another agent.
 func (p *Plugin) Record() Record {
+	boot, _ := keeper.BootID() // Start and Reattach have had it
 	return Record{
 		Protocol:  string(plugin.ProtocolGRPC),
 		Network:   p.addr.network,
 		Addr:      p.addr.addr,
 		Pid:       p.proc.PID,
 		StartTime: p.proc.StartTime,
-		BootID:    bootID(),
+		BootID:    boot,
 		Streams:   p.key,
 	}
 }
@@ -85,7 +92,9 @@ func Reattach(ctx context.Context, cfg Config, rec Record) (*Plugin, error) {
 }
 
 func (p *Plugin) reattach(ctx context.Context, rec Record) error {
-	if rec.Pid <= 0 || !rec.ThisBoot() {
+	if thisBoot, err := rec.ThisBoot(); err != nil {
+		return err
+	} else if rec.Pid <= 0 || !thisBoot {
 		return ErrNotSame
 	}
 	// through the same eyes as a fresh one, for the record may be damaged

@@ -80,7 +80,11 @@ func (s *Supervisor) hasRecord(sl *slot) bool {
 	}
 	records, err := s.cfg.Records.Plugins()
 	rec, found := records[key(sl.entry)]
-	return err != nil || found && rec.ThisBoot()
+	if err != nil || !found {
+		return err != nil
+	}
+	thisBoot, err := rec.ThisBoot()
+	return err != nil || thisBoot
 }
 
 // takeOver returns the process that an earlier supervisor has started, if it is
@@ -145,6 +149,15 @@ func (s *Supervisor) endUnwanted() error {
 	if err != nil {
 		return fmt.Errorf("read the records of running plugins: %w", err)
 	}
+	for key, rec := range records {
+		thisBoot, err := rec.ThisBoot()
+		if err != nil {
+			return fmt.Errorf("boot of the record of plugin %q: %w", key, err)
+		}
+		if !thisBoot {
+			delete(records, key)
+		}
+	}
 	s.unwanted.ended = true
 	s.mu.Lock()
 	for _, sl := range s.slots {
@@ -152,9 +165,6 @@ func (s *Supervisor) endUnwanted() error {
 	}
 	s.mu.Unlock()
 	for key, rec := range records {
-		if !rec.ThisBoot() {
-			continue
-		}
 		if s.cfg.Keep != nil && rec.Serves != (Served{}) && rec.process().Alive() && s.cfg.Keep(rec.Serves, rec.Pid) {
 			s.logger.Warn("plugin is not in the configuration any more and continues, because its tasks may run; configure it again to manage them",
 				"plugin", key, "pid", rec.Pid, "serves", rec.Serves)

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -134,12 +133,12 @@ const bootFact = "boot_id"
 
 // noteBoot finds out whether the machine has been booted since the last agent.
 func (a *Agent) noteBoot() error {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	now, err := keeper.BootID()
 	if err != nil {
 		a.logger.Warn("a reboot cannot be told from a restart of the agent", "error", err)
 		return nil
 	}
-	now, before := strings.TrimSpace(string(id)), ""
+	before := ""
 	known, err := a.store.Snapshot().Fact(bootFact, &before)
 	if err == nil && known && before == now {
 		return nil

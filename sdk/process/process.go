@@ -125,6 +125,9 @@ func Start(ctx context.Context, start *sdk.Start, c Command) (*Process, error) {
 	if c.PidsLimit < 0 {
 		return nil, fmt.Errorf("pids limit is %d; it cannot be negative", c.PidsLimit)
 	}
+	if _, err := keeper.BootID(); err != nil {
+		return nil, sdk.Recoverable(err) // without it the process could not be recovered
+	}
 	path, err := lookPath(start, c.Path)
 	if err != nil {
 		return nil, err
@@ -246,7 +249,8 @@ func (p *Process) State() any { return p.Snapshot() }
 
 // Snapshot is State with its type, for drivers with a state of their own.
 func (p *Process) Snapshot() State {
-	s := State{PID: p.id.PID, StartTime: p.id.StartTime, BootID: bootID(), Dir: p.dir}
+	boot, _ := keeper.BootID() // Start and Recover have had it
+	s := State{PID: p.id.PID, StartTime: p.id.StartTime, BootID: boot, Dir: p.dir}
 	if p.cgroup != nil {
 		s.Cgroup, s.OOMKills = p.cgroup.path, p.cgroup.oomBefore
 	}
@@ -430,12 +434,3 @@ func checkDir(dir string) error {
 	}
 	return nil
 }
-
-// bootID tells this boot from others: a reboot means that no pid is ours.
-var bootID = sync.OnceValue(func() string {
-	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(text))
-})

@@ -32,10 +32,13 @@ func Recover(ctx context.Context, start *sdk.Start, s State) (*Process, error) {
 		dir:    s.Dir,
 		logger: start.Logger().With("pid", s.PID),
 	}
-	if s.BootID != bootID() {
+	boot, err := keeper.BootID()
+	if err != nil {
+		return nil, fmt.Errorf("recover process %d: %w", s.PID, err)
+	}
+	if s.BootID != boot {
 		return nil, fmt.Errorf("process %d has ended: the machine was started again since", s.PID)
 	}
-	var err error
 	p.cred, p.userErr = change(start.User) // of use for commands only
 	if s.Cgroup != "" {
 		if p.cgroup = adoptCgroup(p, s.Cgroup); p.cgroup != nil {

@@ -112,7 +112,7 @@ func TestRecoverThatIsCancelledDoesNotDecide(t *testing.T) {
 	_ = ended.Wait()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	state := State{PID: id.PID, StartTime: id.StartTime, BootID: bootID(), Dir: "/"}
+	state := State{PID: id.PID, StartTime: id.StartTime, BootID: bootID(t), Dir: "/"}
 	if _, err := Recover(ctx, newStart(t), state); !errors.Is(err, context.Canceled) || errors.Is(err, errUnknown) {
 		t.Errorf("Recover = %v, want %v", err, context.Canceled)
 	}
@@ -129,7 +129,7 @@ func TestRecoverTouchesNoStranger(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	good := State{PID: id.PID, StartTime: id.StartTime, BootID: bootID(), Dir: "/"}
+	good := State{PID: id.PID, StartTime: id.StartTime, BootID: bootID(t), Dir: "/"}
 	for name, change := range map[string]func(*State){
 		"the pid is in use again":         func(s *State) { s.StartTime-- },
 		"the machine was started again":   func(s *State) { s.BootID = "another" },
@@ -178,4 +178,13 @@ func TestParseStat(t *testing.T) {
 			t.Errorf("%q is read", bad)
 		}
 	}
+}
+
+func bootID(t *testing.T) string {
+	t.Helper()
+	id, err := keeper.BootID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
 }

@@ -1,0 +1,126 @@
+package keeper
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestExhausted(t *testing.T) {
+	for err, want := range map[error]bool{
+		errDescriptors: true,
+		&os.PathError{Op: "open", Path: "f", Err: unix.EMFILE}:            true,
+		fmt.Errorf("dial: %w", os.NewSyscallError("socket", unix.ENFILE)): true,
+		os.NewSyscallError("sendmsg", unix.ENOBUFS):                       true,
+		os.NewSyscallError("mmap", unix.ENOMEM):                           true,
+		os.NewSyscallError("connect", unix.ECONNREFUSED):                  false,
+		&os.PathError{Op: "open", Path: "f", Err: unix.ENOENT}:            false,
+		fmt.Errorf("process %d: %w", 1, os.ErrProcessDone):                false,
+	} {
+		if got := Exhausted(err); got != want {
+			t.Errorf("%v: %v, want %v", err, got, want)
+		}
+	}
+}
+
+// limitFree leaves this process with so many free descriptors until the returned
+// function is called. A test that calls it does not run in parallel with others.
+func limitFree(t *testing.T, free int) (restore func()) {
+	t.Helper()
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	next := make([]int, free+1)
+	for i := range next {
+		fd, err := unix.Dup(0) // the least number that is free
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		next[i] = fd
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(next[free]), Max: was.Max}); err != nil {
+		t.Fatal(err)
+	}
+	restore = sync.OnceFunc(func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(restore)
+	return restore
+}
+
+// An agent that connects to the keeper, and has not enough descriptors at some step
+// of that, neither ends nor replaces it: it has the exit statuses of tasks.
+func TestKeeperIsKeptByAnAgentWithoutDescriptors(t *testing.T) {
+	for name, socket := range map[string]bool{"with its socket": true, "when its socket is missing": false} {
+		t.Run(name, func(t *testing.T) {
+			c := start(t, Config{Ephemeral: true})
+			r, _ := pipe(t)
+			if err := c.Hold(t.Context(), "a", r); err != nil {
+				t.Fatal(err)
+			}
+			keeper := c.Process()
+			failed, connected := 0, 0
+			for free := range 12 {
+				if !socket {
+					if err := os.Remove(c.Socket()); err != nil && !os.IsNotExist(err) {
+						t.Fatal(err)
+					}
+				}
+				restore := limitFree(t, free)
+				l, err := c.connect(t.Context())
+				restore()
+				switch {
+				case err == nil:
+					connected++
+					if l.keeper != keeper {
+						t.Errorf("%d descriptors: connected to %v, want %v", free, l.keeper, keeper)
+					}
+					l.close()
+				case Exhausted(err):
+					failed++
+				default:
+					t.Errorf("%d descriptors: %v, want an error of the descriptors", free, err)
+				}
+				if p, running, err := c.dir.LockedBy(processName); err != nil || !running || p != keeper || !keeper.Alive() {
+					t.Fatalf("%d descriptors: the keeper is %v, running %v, %v; before %v", free, p, running, err, keeper)
+				}
+			}
+			if failed == 0 || connected == 0 {
+				t.Errorf("%d attempts failed, %d succeeded: the test proves nothing", failed, connected)
+			}
+			if f, err := c.Take("a"); err != nil {
+				t.Errorf("what the keeper holds: %v", err)
+			} else {
+				f.Close()
+			}
+		})
+	}
+}
+
+// The identifier of the boot is not read again, and a failed read does not count.
+func TestBootIDWithoutDescriptors(t *testing.T) {
+	boot.Store(nil)
+	restore := limitFree(t, 0)
+	id, err := BootID()
+	restore()
+	if id != "" || !Exhausted(err) {
+		t.Errorf("%q, %v, want an error of the descriptors", id, err)
+	}
+	id, err = BootID()
+	if id == "" || err != nil {
+		t.Errorf("with descriptors: %q, %v", id, err)
+	}
+	restore = limitFree(t, 0)
+	again, err := BootID()
+	restore()
+	if again != id || err != nil {
+		t.Errorf("the second time: %q, %v, want %q", again, err, id)
+	}
+}
