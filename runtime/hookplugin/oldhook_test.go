@@ -1,0 +1,147 @@
+package hookplugin
+
+import (
+	"context"
+	"net"
+	"path"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
+	"google.golang.org/protobuf/types/dynamicpb"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+// oldHook is the server of a hook that was built before PoststartRequest had the
+// field "repeated".
+type oldHook struct {
+	service protoreflect.ServiceDescriptor
+
+	mu    sync.Mutex
+	calls []oldCall // of Poststart
+}
+
+type oldCall struct {
+	process int
+	unknown int // bytes of fields that the hook does not know
+}
+
+func newOldHook(t *testing.T) *oldHook {
+	t.Helper()
+	file, err := protoregistry.GlobalFiles.FindFileByPath("plugins/proto/hookpb/hook.proto")
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := protodesc.ToFileDescriptorProto(file)
+	removed := 0
+	for _, message := range old.MessageType {
+		if message.GetName() == "PoststartRequest" {
+			fields := len(message.Field)
+			message.Field = slices.DeleteFunc(message.Field, func(f *descriptorpb.FieldDescriptorProto) bool { return f.GetName() == "repeated" })
+			removed = fields - len(message.Field)
+		}
+	}
+	if removed != 1 {
+		t.Fatalf("%d fields removed, want 1", removed)
+	}
+	parsed, err := protodesc.NewFile(old, protoregistry.GlobalFiles)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &oldHook{service: parsed.Services().ByName("Hook")}
+}
+
+// start starts a process of the hook, and returns the host's connection to it. With
+// dies set the first Poststart ends the process.
+func (h *oldHook) start(t *testing.T, process int, dies bool) *hook.Client {
+	t.Helper()
+	done := make(chan struct{})
+	server := grpc.NewServer(grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
+		name, _ := grpc.MethodFromServerStream(stream)
+		method := h.service.Methods().ByName(protoreflect.Name(path.Base(name)))
+		if method == nil {
+			return status.Error(codes.Unimplemented, name)
+		}
+		request := dynamicpb.NewMessage(method.Input())
+		if err := stream.RecvMsg(request); err != nil {
+			return err
+		}
+		if method.Name() == "Poststart" {
+			h.mu.Lock()
+			h.calls = append(h.calls, oldCall{process, len(request.GetUnknown())})
+			h.mu.Unlock()
+			if dies {
+				close(done)
+				return status.Error(codes.Unavailable, "the process has exited")
+			}
+		}
+		return stream.SendMsg(dynamicpb.NewMessage(method.Output()))
+	}))
+	socket := filepath.Join(t.TempDir(), "s")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = server.Serve(listener) })
+	t.Cleanup(func() { server.Stop(); serving.Wait() })
+	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return hook.NewClient(conn, done)
+}
+
+// A hook that was built before the field "repeated" gets Poststart again after its
+// process or the agent was restarted, and does not see that it is a repetition.
+func TestHookThatDoesNotKnowRepeated(t *testing.T) {
+	for name, test := range map[string]struct {
+		dies bool // in the call, which the host then repeats to the next process
+		sent hook.TaskPoststartRequest
+	}{
+		"the agent was restarted":       {false, hook.TaskPoststartRequest{Repeated: true}},
+		"the process exits in the call": {true, hook.TaskPoststartRequest{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			old := newOldHook(t)
+			processes := []*hook.Client{old.start(t, 0, test.dies), old.start(t, 1, false)}
+			s := &stage{takes: everyMoment}
+			plugins := s.plugins()
+			plugins.config.Find = func(context.Context, string, time.Time) (Remote, *hook.Description, error) {
+				if test.dies && !isClosed(processes[0].Done()) {
+					return processes[0], s.takes, nil
+				}
+				return processes[1], s.takes, nil
+			}
+			p := plugins.hook("stamp", attachment{made: true}, s.context("t"))
+			if !test.dies { // the call of the agent before
+				if err := processes[0].Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := p.Poststart(t.Context(), test.sent); err != nil {
+				t.Errorf("the repeated call: %v", err)
+			}
+			old.mu.Lock()
+			defer old.mu.Unlock()
+			if len(old.calls) != 2 || old.calls[0].process != 0 || old.calls[1].process != 1 || old.calls[0].unknown != 0 || old.calls[1].unknown == 0 {
+				t.Errorf("calls %+v, want one of each process, and the field in the second", old.calls)
+			}
+			if len(s.events) > 0 {
+				t.Errorf("events %q", s.events)
+			}
+		})
+	}
+}
