@@ -19,43 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
-	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
-
-// surroundings are where an agent runs.
-type surroundings struct {
-	name      string
-	user      uint32 // 0 means root
-	noCgroups bool   // a user who is not root has none, either
-}
-
-var allSurroundings = []surroundings{
-	{name: "root"},
-	{name: "root without cgroups", noCgroups: true},
-	{name: "a user", user: 54321},
-}
-
-// command makes a command that runs in the surroundings. Its program is this one.
-func (s surroundings) command(name string, args ...string) *exec.Cmd {
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Args = append([]string{name}, args...)
-	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool {
-		return strings.HasPrefix(v, "XDG_") || strings.HasPrefix(v, "HOME=") || strings.HasPrefix(v, roomyVariable)
-	}), "GORACE=atexit_sleep_ms=0")
-	cmd.SysProcAttr = &syscall.SysProcAttr{}
-	if s.user != 0 {
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: s.user, Gid: s.user}
-	}
-	if s.noCgroups {
-		// TestMain selects the program by argv[0].
-		cmd.Args = append([]string{"sh", "-c", `mount --make-rprivate / && mount -t ramfs none /sys/fs/cgroup && program=$1 name=$2 && shift 2 && exec -a "$name" "$program" "$@"`, "sh", "/proc/" + fmt.Sprint(os.Getpid()) + "/exe"}, cmd.Args...)
-		cmd.Path = "/bin/bash"
-		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS
-	}
-	return cmd
-}
 
 // steadyNode is a node whose tasks must not notice what becomes of its agents.
 type steadyNode struct {
@@ -139,28 +105,17 @@ func newSteadyNode(t *testing.T, s surroundings, count int) *steadyNode {
 			}
 		}
 		expectNobody(t, n.data)
-		remove := allocdir.Sweep
-		if s.user != 0 {
-			remove = os.RemoveAll // it belongs to the user, who has no mounts
-		}
-		if err := remove(dir); err != nil {
+		if err := s.remove(dir); err != nil {
 			t.Error(err)
 		}
 	})
-	program, err := exec.LookPath("shell-driver")
-	if err == nil {
-		err = errors.Join(os.Mkdir(n.data, 0o711), os.Mkdir(n.plugins, 0o755))
-	}
-	if err == nil {
-		err = copyFile(program, n.plugin())
-	}
-	if err = errors.Join(err, os.WriteFile(n.config, []byte(steadyConfig), 0o644)); err != nil {
+	err = errors.Join(
+		os.Mkdir(n.data, 0o711), os.Mkdir(n.plugins, 0o755), s.own(dir),
+		os.WriteFile(n.config, []byte(steadyConfig), 0o644), link("shell-driver", n.plugin()),
+		disk(n.data).mount(s),
+	)
+	if err != nil {
 		t.Fatal(err)
-	}
-	for _, path := range []string{dir, n.data} {
-		if err := errors.Join(os.Chmod(path, 0o711), os.Chown(path, int(s.user), int(s.user))); err != nil {
-			t.Fatal(err)
-		}
 	}
 	agent := n.start()
 	client := n.ready(agent)
@@ -176,18 +131,6 @@ func newSteadyNode(t *testing.T, s surroundings, count int) *steadyNode {
 	n.end(agent, syscall.SIGKILL)
 	n.unchanged("the first agent was killed")
 	return n
-}
-
-func copyFile(from, to string) error {
-	text, err := os.ReadFile(from)
-	if err != nil {
-		return err
-	}
-	// A child that is started meanwhile must not inherit it while it is open for
-	// writing, or its execution fails with ETXTBSY.
-	syscall.ForkLock.RLock()
-	defer syscall.ForkLock.RUnlock()
-	return os.WriteFile(to, text, 0o755)
 }
 
 func (n *steadyNode) plugin() string { return filepath.Join(n.plugins, "shell-driver") }
@@ -314,9 +257,9 @@ func (n *steadyNode) running(client *api.Client, count int) map[string]*api.Allo
 	return nil
 }
 
-// finish starts the last agent. It must recover all tasks, which have no new events;
-// then it stops them, and nothing of the node is left when it ends.
-func (n *steadyNode) finish() {
+// finish starts the last agent. It must recover all tasks, which have no new events but
+// of the given types; then it stops them, and nothing of the node is left when it ends.
+func (n *steadyNode) finish(expected ...string) {
 	n.Helper()
 	agent := n.start()
 	client := n.ready(agent)
@@ -338,12 +281,10 @@ func (n *steadyNode) finish() {
 		if code != 0 || err != nil {
 			n.Errorf("allocation %s: exec: %d, %v", id, code, err)
 		}
-		// An agent that could not reach a driver, or call a hook again, has not changed
-		// the task. Such events can take the places of earlier ones.
 		lifecycle := func(a *api.Allocation) []string {
-			return slices.DeleteFunc(types(a.TaskStates["life"].Events), func(kind string) bool {
-				return kind == api.TaskDriverMessage || kind == model.TaskHookFailed || kind == model.TaskHookMessage
-			})
+			return types(slices.DeleteFunc(slices.Clone(a.TaskStates["life"].Events), func(e *api.TaskEvent) bool {
+				return isLimitEvent(e) || slices.Contains(expected, e.Type)
+			}))
 		}
 		events, was := lifecycle(alloc), lifecycle(before)
 		if len(alloc.TaskStates["life"].Events) == 10 {
@@ -442,6 +383,7 @@ func TestFailedStartLeavesTasks(t *testing.T) {
 		args []string
 		make func() (undo func() error, err error)
 		says string
+		runs bool // the agent starts in spite of the fault
 	}{
 		{name: "the token is empty", make: replaced(filepath.Join(n.data, tokenFile), func(path string) error { return os.WriteFile(path, nil, 0o600) }), says: "is empty"},
 		{name: "the token cannot be read", make: replaced(filepath.Join(n.data, tokenFile), directory), says: "read token"},
@@ -468,6 +410,8 @@ func TestFailedStartLeavesTasks(t *testing.T) {
 		{name: "others can write to the directory for sockets", make: mode(sockets, 0o722), says: "sockets"},
 		{name: "the keeper's lock cannot be opened", make: replaced(filepath.Join(n.data, "keeper.lock"), directory), says: "start keeper"},
 		{name: "the place of the hooks' socket is taken", make: replaced(filepath.Join(sockets, "hooks.sock"), directory), says: "hooks"},
+		{name: "the disk is full", make: func() (func() error, error) { return disk(n.data).free, disk(n.data).fill() }, says: "no space left on the file system of " + n.data, runs: true},
+		{name: "the log collector cannot be started", make: replaced(filepath.Join(n.data, "collector.lock"), directory), says: "no log collector", runs: true},
 	} {
 		undo := func() error { return nil }
 		if fault.make != nil {
@@ -477,8 +421,10 @@ func TestFailedStartLeavesTasks(t *testing.T) {
 			}
 		}
 		agent := n.start(fault.args...)
-		if !n.failsToStart(agent) {
-			t.Errorf("%s: the agent starts", fault.name)
+		if runs := !n.failsToStart(agent); runs != fault.runs {
+			t.Errorf("%s: the agent starts: %v", fault.name, runs)
+		} else if runs {
+			n.awaitSaid(fault.says)
 			n.end(agent, syscall.SIGTERM)
 		}
 		if said := n.said(); !strings.Contains(said, fault.says) {
@@ -524,7 +470,16 @@ func TestStartWithoutDescriptorsLeavesTasks(t *testing.T) {
 	for delay := 10 * time.Millisecond; delay <= 400*time.Millisecond; delay += moments {
 		start(4, delay)
 	}
-	n.finish()
+	// An agent that cannot reach a driver, or call a hook again, does not change the task.
+	// Such events can take the places of earlier ones.
+	n.finish(api.TaskDriverMessage, model.TaskHookFailed, model.TaskHookMessage)
+}
+
+// awaitSaid waits until the last agent has said something, which the caller checks.
+func (n *steadyNode) awaitSaid(text string) {
+	for deadline := time.Now().Add(allowance); !strings.Contains(n.said(), text) && time.Now().Before(deadline); {
+		time.Sleep(5 * time.Millisecond)
+	}
 }
 
 // failsToStart waits until an agent has ended or is ready.

@@ -105,15 +105,7 @@ func newOutageNode(t *testing.T, driver string, withoutCgroups bool) *outageNode
 // start starts an agent.
 func (n *outageNode) start() {
 	n.Helper()
-	if !n.withoutCgroups {
-		n.mortal = startMortal(n.T, "/proc/self/exe", n.data, n.plugins)
-		return
-	}
-	self, err := os.Executable()
-	if err != nil {
-		n.Fatal(err)
-	}
-	cmd := exec.Command("unshare", "-m", "bash", "-c", `mount -t ramfs none /sys/fs/cgroup && exec -a mortal-agent "$@"`, "bash", self, n.data, n.plugins)
+	cmd := surroundings{noCgroups: n.withoutCgroups}.command("mortal-agent", n.data, n.plugins)
 	cmd.Stderr = os.Stderr
 	n.mortal = launchMortal(n.T, cmd)
 }

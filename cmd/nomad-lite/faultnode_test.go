@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,7 +20,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
-	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
@@ -29,7 +29,7 @@ const bystanderJob = `
 job "bystander" {
   group "g" {
     task "bystander" {
-      driver = "raw_exec"
+      driver = %q
       config {
         command = "/bin/sleep"
         args    = ["1000"]
@@ -63,7 +63,7 @@ job "life" {
       mode     = "fail"
     }
     task "life" {
-      driver         = "raw_exec"
+      driver         = %[4]q
       kill_signal    = "SIGTERM"
       kill_timeout   = "%[1]s"
       shutdown_delay = "30ms"
@@ -137,11 +137,16 @@ func newNode(t *testing.T, f fault) *node {
 		T: t, fault: f, dir: dir, data: filepath.Join(dir, "data"), diary: filepath.Join(dir, "diary"),
 		struck: make(chan struct{}), past: map[string]*api.Allocation{}, runsAtEnd: map[string]int{},
 	}
-	if err := os.Mkdir(n.plugins(), 0o755); err != nil {
+	if err := errors.Join(os.Mkdir(n.plugins(), 0o755), f.in.own(dir)); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.makeHook("dying-hook", "dying"); err != nil {
 		t.Fatal(err)
+	}
+	if f.external {
+		if err := link("shell-driver", filepath.Join(n.plugins(), "shell-driver")); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if n.log, err = os.Create(filepath.Join(dir, "log")); err != nil {
 		t.Fatal(err)
@@ -152,19 +157,25 @@ func newNode(t *testing.T, f fault) *node {
 		}
 		n.log.Close()
 		expectNobody(t, n.data)
-		if err := allocdir.Sweep(dir); err != nil {
+		if err := f.in.remove(dir); err != nil {
 			t.Error(err)
 		}
 	})
+	if f.victim.full {
+		if err := errors.Join(os.Mkdir(n.data, 0o711), disk(n.data).mount(f.in)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	return n
 }
 
 // makeHook adds a hook plugin of a name.
 func (n *node) makeHook(program, name string) error {
-	program, err := exec.LookPath(program)
-	if err != nil {
+	path := filepath.Join(n.dir, program)
+	if err := link(program, path); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
+	program = path
 	return os.WriteFile(filepath.Join(n.plugins(), name), fmt.Appendf(nil, "#!/bin/sh\nexec %s %s\n", program, name), 0o755)
 }
 
@@ -244,7 +255,7 @@ func (n *node) live() []string {
 // startBystander starts what must not notice anything.
 func (n *node) startBystander() {
 	n.Helper()
-	n.register(bystanderJob)
+	n.register(fmt.Sprintf(bystanderJob, n.fault.driver()))
 	n.await("the bystander runs", func(s sight) bool {
 		a := s.of("bystander", running)
 		if a == nil {
@@ -256,7 +267,7 @@ func (n *node) startBystander() {
 }
 
 func (n *node) job(killTimeout, version string) string {
-	return fmt.Sprintf(lifeJob, killTimeout, n.diary, version)
+	return fmt.Sprintf(lifeJob, killTimeout, n.diary, version, n.fault.driver())
 }
 
 func (f fault) moment() string {
@@ -277,10 +288,8 @@ func (n *node) start() {
 	if err != nil {
 		n.Fatal(err)
 	}
-	cmd := exec.Command("/proc/self/exe", n.data, n.plugins())
-	cmd.Args[0] = "faulty-agent"
+	cmd := n.fault.in.command("faulty-agent", n.data, n.plugins())
 	cmd.Stderr = n.log
-	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
 	cmd.ExtraFiles = []*os.File{tellIn, goOnOut}
 	n.agent = launchMortal(n.T, cmd)
 	tellIn.Close()
@@ -323,7 +332,7 @@ func (n *node) strike(agent *os.Process) {
 		return 1
 	})
 	for _, p := range processes {
-		if n.fault.victim.kills(p.kind) {
+		if n.fault.victim.kills(n.fault.role(p.kind)) {
 			_ = p.Signal(syscall.SIGKILL)
 			killed[p.Process] = true
 		}
@@ -337,7 +346,7 @@ func (n *node) strike(agent *os.Process) {
 	if next := n.fault.victim.next; next != "" {
 		n.strikeNext(next, killed)
 	}
-	if len(killed) == 0 && n.fault.victim.name != "agent" && !n.fault.victim.sockets {
+	if len(killed) == 0 && !n.fault.victim.agent && !n.fault.victim.sockets {
 		n.Errorf("there is no %s at this moment", n.fault.victim.name)
 	}
 }
@@ -347,8 +356,8 @@ func (n *node) strike(agent *os.Process) {
 func (n *node) strikeNext(kind string, killed map[keeper.Process]bool) {
 	for deadline := time.Now().Add(allowance); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		found := false
-		for _, p := range byKind(nodeProcesses(n.data))[kind] {
-			if !killed[p] {
+		for _, p := range nodeProcesses(n.data) {
+			if n.fault.role(p.kind) == kind && !killed[p.Process] {
 				found = true
 				_ = p.Signal(syscall.SIGKILL)
 			}
@@ -376,9 +385,38 @@ func (n *node) do(what string, answer any) {
 		if !n.fault.victim.agent || n.revived {
 			n.Fatalf("%s: the agent has ended: %v, %v", what, err, n.agent.cmd.ProcessState)
 		}
-		n.revived = true
-		n.start()
+		n.revive()
 	}
+}
+
+// revive starts the agent after the one that was killed. If the victim says so, there is
+// one more between them, which is killed.
+func (n *node) revive() {
+	n.Helper()
+	n.revived = true
+	v := n.fault.victim
+	if v.full {
+		if err := disk(n.data).fill(); err != nil {
+			n.Fatal(err)
+		}
+	}
+	if v.restart || v.full {
+		n.start()
+		delay := time.Second // of which the start takes a part; then the agent tries to run what it has
+		if v.restart {
+			delay = rand.N(300 * time.Millisecond)
+		}
+		time.Sleep(delay)
+		n.agent.kill()
+		<-n.watched
+		n.Logf("an agent was killed %v after its start", delay)
+	}
+	if v.full {
+		if err := disk(n.data).free(); err != nil {
+			n.Fatal(err)
+		}
+	}
+	n.start()
 }
 
 func (n *node) register(job string) {
@@ -462,9 +500,11 @@ func (n *node) compare(s sight) {
 }
 
 // continues reports whether the events are those of before with others behind,
-// in the order of time. The oldest of ten are dropped.
+// in the order of time. The oldest of ten are dropped. An event of a driver has the time
+// at which the driver has made it, and comes behind those of the agent.
 func continues(before, now []*api.TaskEvent) bool {
-	if !slices.IsSortedFunc(now, func(a, b *api.TaskEvent) int { return int(a.Time - b.Time) }) {
+	own := slices.DeleteFunc(slices.Clone(now), func(e *api.TaskEvent) bool { return e.Type == api.TaskDriverMessage })
+	if !slices.IsSortedFunc(own, func(a, b *api.TaskEvent) int { return int(a.Time - b.Time) }) {
 		return false
 	}
 	at := 0
@@ -569,6 +609,7 @@ func (n *node) wrongs(id string) (wrong []error) {
 	if s := n.fault.step; s == failpoint.StartTask || (s == failpoint.HandleStored || n.fault.anywhere()) && n.fault.victim.agent {
 		most = 1
 	}
+	most += n.fault.unknownMoments()
 	if unseen := len(d.runs) - count[api.TaskStarted]; unseen < least || unseen > most {
 		say("I4: %d runs of which there is no event, %d to %d may be: %v", unseen, least, most, types(state.Events))
 	}
@@ -584,7 +625,11 @@ func (n *node) wrongs(id string) (wrong []error) {
 	if lost > 0 && n.fault.victim.name != "all" && n.fault.victim.name != "keeper and plugin within a second" {
 		say("I4: an end is not known: %v", types(state.Events))
 	}
-	if count[api.TaskSetup] != 1 && !(count[api.TaskSetup] == 2 && n.fault.victim.agent && n.fault.step <= failpoint.Prestart) {
+	setups := 1 + n.fault.unknownMoments()
+	if n.fault.victim.agent && n.fault.step <= failpoint.Prestart {
+		setups++
+	}
+	if c := count[api.TaskSetup]; c < 1 || c > setups {
 		say("I6: the directory was set up %d times: %v", count[api.TaskSetup], types(state.Events))
 	}
 	if err := n.checkOutput(id, d.run); err != nil {
@@ -631,13 +676,18 @@ func (n *node) checkBystander() {
 	if is := n.processes()[id+"/bystander"]; !slices.Equal(is, n.bystander) {
 		n.Errorf("I10: the bystander is %v, was %v", is, n.bystander)
 	}
-	events := types(n.past[id].TaskStates["bystander"].Events)
-	if n.fault.victim.outage() {
-		events = slices.DeleteFunc(events, func(e string) bool { return e == api.TaskDriverMessage })
-	}
+	events := types(slices.DeleteFunc(slices.Clone(n.past[id].TaskStates["bystander"].Events), func(e *api.TaskEvent) bool {
+		return isLimitEvent(e) || n.fault.victim.outage() && e.Type == api.TaskDriverMessage
+	}))
 	if got := fmt.Sprint(events); got != "[Received Task Setup Started]" {
 		n.Errorf("I10: events of the bystander: %s", got)
 	}
+}
+
+// isLimitEvent reports whether an event is about a limit that cannot be enforced in the
+// surroundings of the task.
+func isLimitEvent(e *api.TaskEvent) bool {
+	return e.Type == api.TaskDriverMessage && strings.Contains(e.DisplayMessage, " limit not enforced here: ")
 }
 
 // checkLedger asserts that the hook was told of the life of an allocation: what it
@@ -656,6 +706,7 @@ func (n *node) checkLedger(version string) {
 	if s := n.fault.step; s == failpoint.TaskDir || s == failpoint.Prestart || n.fault.anywhere() {
 		most = 2 // its answer was not on the disk yet: hooks that follow each other share a commit
 	}
+	most += n.fault.unknownMoments()
 	if called := count["prestart x"]; called < 1 || called > most || count["prestart xx"] > 0 {
 		n.Errorf("I6: a hook that is done after Prestart was called %d times of %s:\n%s", called, version, ledger)
 	}

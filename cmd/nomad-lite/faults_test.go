@@ -37,6 +37,11 @@ type victim struct {
 	// next is killed a moment later, or as soon as it is there: the processes of this
 	// kind that were not killed before. Empty means none.
 	next string
+
+	restart bool // the next agent is killed, too, while it starts
+	full    bool // the disk is full when the next agent starts, and has room again after its death
+
+	everywhere bool // there are rows for both drivers in all surroundings
 }
 
 // outage reports whether the driver is unavailable for some time after the deaths.
@@ -44,20 +49,24 @@ func (v victim) outage() bool { return v.next != "" }
 
 func ofKind(wanted string) func(string) bool { return func(kind string) bool { return kind == wanted } }
 
+func nothing(string) bool { return false }
+
 func isTask(kind string) bool { return strings.HasSuffix(kind, "/life") }
 
 var victims = []victim{
-	{name: "agent", agent: true, kills: func(string) bool { return false }},
+	{name: "agent", agent: true, kills: nothing},
 	{name: "driver plugin", kills: ofKind("plugin")},
 	{name: "keeper", kills: ofKind("keeper")},
 	{name: "collector", kills: ofKind("log-collector")},
 	{name: "task", kills: isTask},
 	{name: "all", agent: true, kills: func(string) bool { return true }},
 	{name: "hook plugin", kills: ofKind("dying-hook")},
-	{name: "socket directory", kills: func(string) bool { return false }, sockets: true},
-	{name: "agent and socket directory", agent: true, kills: func(string) bool { return false }, sockets: true},
-	{name: "plugin twice", kills: ofKind("plugin"), next: "plugin"},
-	{name: "keeper and plugin within a second", kills: ofKind("keeper"), next: "plugin"},
+	{name: "socket directory", kills: nothing, sockets: true, everywhere: true},
+	{name: "agent and socket directory", agent: true, kills: nothing, sockets: true, everywhere: true},
+	{name: "plugin twice", kills: ofKind("plugin"), next: "plugin", everywhere: true},
+	{name: "keeper and plugin within a second", kills: ofKind("keeper"), next: "plugin", everywhere: true},
+	{name: "agent during start", agent: true, kills: nothing, restart: true, everywhere: true},
+	{name: "disk full at start", agent: true, kills: nothing, full: true, everywhere: true},
 }
 
 // fault is one row of the matrix.
@@ -65,9 +74,39 @@ type fault struct {
 	step   failpoint.Step
 	phase  failpoint.Phase
 	victim victim
+
+	external bool // the driver is made with the SDK and external; else it is a builtin one
+	in       surroundings
 }
 
-func (f fault) String() string { return fmt.Sprintf("%v %v: %s", f.step, f.phase, f.victim.name) }
+func (f fault) String() string {
+	name := fmt.Sprintf("%v %v: %s", f.step, f.phase, f.victim.name)
+	if f.victim.everywhere {
+		name += ", " + f.place()
+	}
+	return name
+}
+
+// place names where the fault happens.
+func (f fault) place() string { return f.driver() + ", " + f.in.name }
+
+func (f fault) driver() string {
+	if f.external {
+		return "shell"
+	}
+	return "raw_exec"
+}
+
+// role is the kind of a process as victims know it: "plugin" has the driver.
+func (f fault) role(kind string) string {
+	switch {
+	case f.external && kind == "shell-driver":
+		return "plugin"
+	case f.external && kind == "plugin":
+		return "the plugin of the other driver"
+	}
+	return kind
+}
 
 // kills reports whether the fault may end what runs of the tasks.
 func (f fault) killsTasks() bool { return f.victim.name == "task" || f.victim.name == "all" }
@@ -76,8 +115,25 @@ func (f fault) killsTasks() bool { return f.victim.name == "task" || f.victim.na
 // accepted the job waits for it, and the allocation goes on.
 func (f fault) anywhere() bool { return f.step == failpoint.JobAccepted }
 
-// possible reports whether the victim is there at the moment.
+// unknownMoments is how many agents are killed at a moment of their start that the row does
+// not name.
+func (f fault) unknownMoments() int {
+	if f.victim.restart || f.victim.full {
+		return 1
+	}
+	return 0
+}
+
+// possible reports whether the victim is there at the moment, and whether the task of a node
+// whose disk is full runs at it: an allocation that is being made may fail for want of room.
 func (f fault) possible() bool {
+	if f.victim.full {
+		switch f.step {
+		case failpoint.HandleStored, failpoint.Poststart, failpoint.Running, failpoint.UpdateInPlace:
+			return true
+		}
+		return false
+	}
 	if f.victim.name != "task" {
 		return true
 	}
@@ -92,13 +148,23 @@ func (f fault) possible() bool {
 	return false
 }
 
-// matrix returns all faults: each victim at each phase of each step.
+// matrix returns all faults: each victim at each phase of each step, and in each place.
 func matrix() (faults []fault) {
 	for _, step := range failpoint.Steps() {
 		for _, phase := range failpoint.Phases {
 			for _, v := range victims {
-				if f := (fault{step, phase, v}); f.possible() {
+				f := fault{step: step, phase: phase, victim: v}
+				if !f.possible() {
+					continue
+				}
+				if !v.everywhere {
 					faults = append(faults, f)
+					continue
+				}
+				for _, f.in = range allSurroundings {
+					for _, f.external = range []bool{false, true} {
+						faults = append(faults, f)
+					}
 				}
 			}
 		}
@@ -107,28 +173,42 @@ func matrix() (faults []fault) {
 }
 
 // sample returns some of the matrix: the moments between what a driver does and
-// the record of it, with each victim, and each step once, with the victims and
-// the phases in turn.
+// the record of it, with each victim, and each step once, with the victims, the phases
+// and the places in turn.
 func sample(faults []fault) (chosen []fault) {
-	type turn struct {
-		victim string
-		phase  failpoint.Phase
+	turns := map[string]int{}
+	choose := func(from []fault) {
+		count := func(f fault) []string {
+			return []string{f.victim.name + f.phase.String(), f.victim.name + f.place(), f.place()}
+		}
+		weight := func(f fault) (all []int) {
+			for _, turn := range count(f) {
+				all = append(all, turns[turn])
+			}
+			return all
+		}
+		next := slices.MinFunc(from, func(f, g fault) int { return slices.Compare(weight(f), weight(g)) })
+		for _, turn := range count(next) {
+			turns[turn]++
+		}
+		chosen = append(chosen, next)
 	}
-	turns := map[turn]int{}
 	for _, step := range failpoint.Steps() {
-		var next fault
-		fewest := -1
+		var others []fault
+		byVictim := map[string][]fault{}
 		for _, f := range faults {
-			switch n := turns[turn{f.victim.name, f.phase}]; {
+			switch {
 			case f.step != step:
 			case step == failpoint.StartTask && f.phase == failpoint.After, step == failpoint.ExitObserved && f.phase == failpoint.Before:
-				chosen = append(chosen, f)
-			case fewest < 0 || n < fewest:
-				fewest, next = n, f
+				byVictim[f.victim.name] = append(byVictim[f.victim.name], f)
+			default:
+				others = append(others, f)
 			}
 		}
-		turns[turn{next.victim.name, next.phase}]++
-		chosen = append(chosen, next)
+		for _, v := range slices.Sorted(maps.Keys(byVictim)) {
+			choose(byVictim[v])
+		}
+		choose(others)
 	}
 	return chosen
 }
@@ -136,7 +216,8 @@ func sample(faults []fault) (chosen []fault) {
 // TestFaults kills one process of a node, or all, at a moment in the life of a
 // job, and asserts what must hold whatever the moment. The life: the job is
 // registered, runs, has a session in it, fails once, is updated in place and then
-// by a replacement, and is purged.
+// by a replacement, and is purged. TestStoppedStartLeavesTasks ends the program itself at
+// each millisecond of its start, by each signal.
 //
 //	go test -run TestFaults ./cmd/nomad-lite            some rows, of each step one
 //	go test -run TestFaults ./cmd/nomad-lite -faults    all rows

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -36,13 +35,9 @@ func (n *pathNode) start() {
 // startMortalAs starts an agent of a user, with another environment.
 func startMortalAs(t *testing.T, uid int, data string, env ...string) *mortal {
 	t.Helper()
-	cmd := exec.Command("/proc/self/exe", data)
-	cmd.Args[0] = "mortal-agent"
+	cmd := surroundings{user: uint32(uid)}.command("mortal-agent", data)
 	cmd.Stderr = os.Stderr
-	cmd.Env = append(os.Environ(), env...)
-	if uid != os.Geteuid() {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
-	}
+	cmd.Env = append(cmd.Env, env...)
 	return launchMortal(t, cmd)
 }
 
