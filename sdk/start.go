@@ -65,6 +65,17 @@ func (s *Start) TaskDir() string { return filepath.Join(s.AllocDir, s.Name) }
 // becomes one of the task's events. It may be called as long as the process
 // lives, and never blocks.
 func (s *Start) Event(message string, annotations map[string]string) {
+	s.event(message, annotations)
+}
+
+// EventOnce is Event for what stays true at each start of the task, such as "the image
+// has no entrypoint". The agent adds it to the task once; a Nomad agent adds it each
+// time.
+func (s *Start) EventOnce(message string) {
+	s.event(message, map[string]string{driver.OnceAnnotation: "true"})
+}
+
+func (s *Start) event(message string, annotations map[string]string) {
 	if s.events == nil {
 		return // made by hand, in a test of the author's
 	}

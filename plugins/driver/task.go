@@ -232,6 +232,11 @@ type TaskEvent struct {
 	Annotations map[string]string
 }
 
+// OnceAnnotation marks an event that the agent adds to a task once, whichever process
+// and start of the task sends it again. The agent compares the messages, and removes
+// the annotation.
+const OnceAnnotation = "lite_once"
+
 // ExecResult is the outcome of ExecTask.
 type ExecResult struct {
 	Stdout []byte

@@ -66,21 +66,15 @@ func (r *Runner) facts(status Update) (facts map[string]lifecycle.Fact, checks <
 	facts = make(map[string]lifecycle.Fact, len(r.tasks))
 	for _, t := range r.observe(status) {
 		s := status.TaskStates[t.name]
-		f := factOf(s, t.state)
+		f := factOf(s, t.state, status.killed[t.name])
 		f.Healthy = passes(results, t.name, r.startedAt(s))
 		facts[t.name] = f
 	}
 	return facts, checks
 }
 
-func factOf(s *api.TaskState, state lifecycle.State) lifecycle.Fact {
-	return lifecycle.Fact{
-		State:     state,
-		Started:   s.StartedAt,
-		Restarted: s.LastRestart,
-		// A kill may have been asked for while the task was starting.
-		Killed: model.EventSinceStart(s, api.TaskKilling) != nil || model.EventSinceStart(s, api.TaskKilled) != nil,
-	}
+func factOf(s *api.TaskState, state lifecycle.State, killed bool) lifecycle.Fact {
+	return lifecycle.Fact{State: state, Started: s.StartedAt, Restarted: s.LastRestart, Killed: killed}
 }
 
 // passes tells whether all checks that tell the health of a task have passed
@@ -103,13 +97,13 @@ func passes(results []services.Result, task string, since time.Time) bool {
 // states that nobody else has, and returns them with the main tasks that are the
 // reason. Without it a group whose main task has ended in the meantime would look
 // as if nothing was left to do.
-func (r *Runner) expectReruns(states map[string]*api.TaskState) map[string]string {
+func (r *Runner) expectReruns(states map[string]*api.TaskState, killed map[string]bool) map[string]string {
 	if r.group == nil || r.isStopping() {
 		return nil
 	}
 	facts := make(map[string]lifecycle.Fact, len(states))
 	for name, s := range states {
-		facts[name] = factOf(s, lifecycle.StateOf(s.State, s.Failed))
+		facts[name] = factOf(s, lifecycle.StateOf(s.State, s.Failed), killed[name])
 	}
 	reruns := r.group.Rerun(facts)
 	for name := range reruns {

@@ -1,10 +1,7 @@
 package allocrunner
 
 import (
-	"strings"
 	"testing"
-
-	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 )
@@ -57,27 +54,5 @@ func TestReact(t *testing.T) {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
 		})
-	}
-}
-
-// A task that somebody has ended has not ended well, also if the kill came while it
-// was starting.
-func TestWhoWasKilledHasNotEndedWell(t *testing.T) {
-	for _, c := range []struct {
-		events string
-		killed bool
-	}{
-		{"Started Terminated", false},
-		{"Started Killing Terminated Killed", true},
-		{"Killing Started Terminated Killed", true},
-		{"Started Killing Terminated Restarting Started Terminated", false},
-	} {
-		s := &api.TaskState{}
-		for _, e := range strings.Fields(c.events) {
-			s.Events = append(s.Events, &api.TaskEvent{Type: e})
-		}
-		if got := factOf(s, lifecycle.Succeeded).Killed; got != c.killed {
-			t.Errorf("%s: killed %v", c.events, got)
-		}
 	}
 }

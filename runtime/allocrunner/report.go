@@ -18,6 +18,8 @@ type Update struct {
 	NetworkStatus     *api.AllocNetworkStatus
 	Health            *Health // nil as long as it is not known
 	Time              time.Time
+
+	killed map[string]bool // tasks that were killed since their last start
 }
 
 // Terminal reports whether the client status is final. The runner may still be
@@ -36,11 +38,18 @@ func (r *Runner) Status() Update {
 // status is Status with the tasks that have to run again; see expectReruns.
 func (r *Runner) status() (status Update, reruns map[string]string) {
 	states := make(map[string]*api.TaskState, len(r.tasks))
+	killed := make(map[string]bool)
 	for _, t := range r.tasks {
-		states[t.Name()] = t.State()
+		state, wasKilled := t.Snapshot()
+		states[t.Name()] = state
+		if wasKilled {
+			killed[t.Name()] = true
+		}
 	}
-	reruns = r.expectReruns(states)
-	return r.rollUp(states), reruns
+	reruns = r.expectReruns(states, killed)
+	status = r.rollUp(states)
+	status.killed = killed
+	return status, reruns
 }
 
 // rollUp adds the states of the tasks up. What was forced upon the allocation

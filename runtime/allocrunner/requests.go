@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
@@ -225,6 +226,12 @@ func (r *Runner) TaskEvent(e driver.TaskEvent) bool {
 	if !ok || e.AllocID != r.id {
 		return false
 	}
-	t.EmitEvent(model.EventDriver(e.Message, e.Annotations, e.Timestamp))
+	if e.Annotations[driver.OnceAnnotation] == "" {
+		t.EmitEvent(model.EventDriver(e.Message, e.Annotations, e.Timestamp))
+		return true
+	}
+	annotations := maps.Clone(e.Annotations)
+	delete(annotations, driver.OnceAnnotation)
+	t.EmitEventOnce(model.EventDriver(e.Message, annotations, e.Timestamp))
 	return true
 }

@@ -1439,3 +1439,124 @@ func TestPoststartIsNotRepeatedForAnEndingTask(t *testing.T) {
 		}
 	}
 }
+
+// A task that was killed has not ended well, however many events have come since, and
+// under the next agent too.
+func TestKilledTaskHasNotSucceeded(t *testing.T) {
+	for _, c := range []struct {
+		name            string
+		kill, nextAgent bool
+		publish         string // starts of the task that waits for success
+	}{
+		{"not killed", false, false, "1"},
+		{"killed", true, false, "0"},
+		{"killed under an earlier agent", true, true, "0"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := startAgent(t, parseJob(t, jobOf("batch", `
+					task "web" {
+						driver         = "fake"
+						shutdown_delay = "5s"
+					}
+					task "slow" {
+						driver         = "fake"
+						shutdown_delay = "1m"
+					}
+					task "publish" {
+						driver = "fake"
+						lifecycle { hook = "poststop" }
+						meta { lite_after = "web:success, slow:exited" }
+						config { run_for = "1s" }
+					}`)), nil)
+				a.after(time.Second)
+				if c.kill {
+					a.Stop()
+					a.after(time.Second)
+				}
+				a.exit("web", driver.ExitResult{})
+				a.after(time.Second)
+				web, _ := a.task("web")
+				for range 10 {
+					web.EmitEvent(model.EventHookMessage("", "an event for people", nil))
+				}
+				a.after(time.Second)
+				want(t, "killed in the events", model.EventSinceStart(web.State(), api.TaskKilled) != nil, "false")
+				if c.nextAgent {
+					a.die()
+					a = a.again(nil)
+					a.Stop()
+				}
+				a.after(time.Second)
+				a.exit("slow", driver.ExitResult{})
+				a.after(10 * time.Second)
+				want(t, "starts of publish", a.starts("publish"), c.publish)
+			})
+		})
+	}
+}
+
+// A kill that comes while the task is starting counts for that start, and none for the
+// next one.
+func TestKillBelongsToAStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := startAgent(t, parseJob(t, jobOf("batch", `
+			task "web" {
+				driver = "fake"
+				config { start_for = "5s" }
+			}`)), nil)
+		a.after(time.Second)
+		web, _ := a.task("web")
+		killed := func() bool { _, killed := web.Snapshot(); return killed }
+		want(t, "before the kill", killed(), "false")
+		web.Kill(model.EventKilling(time.Second))
+		a.wait()
+		want(t, "events", a.events("web"), "[Received Task Setup Killing Started Terminated Killed]")
+		want(t, "after the kill", killed(), "true")
+	})
+	synctest.Test(t, func(t *testing.T) {
+		a := startAgent(t, parseJob(t, jobOf("batch", shortRun)), nil)
+		a.wait()
+		web, _ := a.task("web")
+		web.Kill(model.EventKilling(time.Second))
+		_, killed := web.Snapshot()
+		want(t, "a kill after the end", killed, "false")
+	})
+}
+
+// An event that a driver marks comes once per task, whichever agent and plugin process
+// it passes, and although it is no longer among the last ten.
+func TestDriverEventOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := startAgent(t, parseJob(t, jobOf("service", sleeper)), nil)
+		a.after(time.Second)
+		send := func(message string) {
+			if !a.TaskEvent(driver.TaskEvent{AllocID: testAllocID, TaskName: "web", Message: message,
+				Annotations: map[string]string{driver.OnceAnnotation: "true"}}) {
+				t.Error("the event is for another allocation")
+			}
+		}
+		send("no limit")
+		send("no limit")
+		send("no network")
+		want(t, "events", messages(a, "web"), "[no limit no network]")
+		for _, e := range a.state("web").Events {
+			if e.DisplayMessage == "no limit" {
+				want(t, "details", e.Details, "map[]")
+			}
+		}
+		a.after(time.Second)
+		a.die()
+		a = a.again(nil)
+		a.after(time.Second)
+		send("no limit")
+		send("no space")
+		want(t, "events under the next agent", messages(a, "web"), "[no limit no network no space]")
+		web, _ := a.task("web")
+		for range 10 {
+			web.EmitEvent(model.EventHookMessage("", "an event for people", nil))
+		}
+		send("no limit")
+		want(t, "events after ten others", messages(a, "web"), "[]")
+	})
+}

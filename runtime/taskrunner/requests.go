@@ -16,12 +16,12 @@ import (
 // first call decides; its event is added unless the task has finished already
 // or event is nil. Kill may come before Run.
 func (r *Runner) Kill(event *api.TaskEvent) {
-	r.change(AtOnce, func(s *api.TaskState) bool { return r.killLocked(s, event) })
+	r.changeBoth(AtOnce, func(s *api.TaskState) bool { return r.killLocked(s, event) })
 }
 
 // KillNow kills the task without hooks, delay or timeout.
 func (r *Runner) KillNow(event *api.TaskEvent) {
-	r.change(AtOnce, func(s *api.TaskState) bool {
+	r.changeBoth(AtOnce, func(s *api.TaskState) bool {
 		closeOnce(r.hurried)
 		return r.killLocked(s, event)
 	})
@@ -36,6 +36,7 @@ func (r *Runner) killLocked(s *api.TaskState, event *api.TaskEvent) bool {
 		if event != nil && s.FinishedAt.IsZero() && model.EventSinceStart(s, event.Type) == nil {
 			model.AppendTaskEvent(s, event, time.Now())
 		}
+		r.killNoted = r.killNoted || s.FinishedAt.IsZero()
 		r.quiet = event == nil
 		close(r.killed)
 	}
@@ -110,7 +111,7 @@ func (r *Runner) killedEvent() *api.TaskEvent {
 func (r *Runner) Restart(ctx context.Context, event *api.TaskEvent, failure bool) error {
 	var p *process
 	first := false
-	r.requestRestart(func(s *api.TaskState) bool {
+	r.changeBoth(AtOnce, func(s *api.TaskState) bool {
 		if !r.restartableLocked() {
 			return false
 		}
@@ -171,7 +172,7 @@ func (r *Runner) ForceRestart(ctx context.Context, event *api.TaskEvent, failure
 // again. It reports false for any other task, and does not wait.
 func (r *Runner) Rerun(event *api.TaskEvent) bool {
 	dead, first := false, false
-	r.requestRestart(func(s *api.TaskState) bool {
+	r.changeBoth(AtOnce, func(s *api.TaskState) bool {
 		dead = s.State == model.TaskDead && !s.Failed && !r.isKilled() && !isClosed(r.done)
 		first = dead && r.restartReq == nil
 		if first {

@@ -35,6 +35,7 @@ type Past struct {
 // restore is the part of New for a task that is not new.
 func (r *Runner) restore(was Restored) {
 	r.local, r.stored = was.Local, was.Local
+	r.killNoted, r.reported = was.Local.Killed, was.Local.Reported
 	r.env.SetDirs(r.dir, driver.FSIsolationNone) // until the driver has said more
 	if c := r.local.Capabilities; c != nil {
 		r.setCapabilities(c)

@@ -54,6 +54,7 @@ func (r *Runner) start(live, grace context.Context) (*process, error) {
 	p.recovery = r.recovery
 	r.mu.Lock()
 	r.process, r.restartReq, r.killError = p, nil, nil
+	r.killNoted = r.isKilled() // also a kill that came while the task was starting
 	r.mu.Unlock()
 	r.logger.Info("task started", "task_id", config.ID)
 	failpoint.Around(failpoint.HandleStored, func() { r.transition(Shared, model.TaskRunning, model.EventStarted()) })

@@ -1,6 +1,7 @@
 package taskrunner
 
 import (
+	"slices"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -11,14 +12,38 @@ import (
 
 // State returns a copy of the task's state.
 func (r *Runner) State() *api.TaskState {
+	state, _ := r.Snapshot()
+	return state
+}
+
+// Snapshot is State, and reports whether a kill came before the task had finished and
+// since it was last started.
+func (r *Runner) Snapshot() (state *api.TaskState, killed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return model.CopyTaskState(r.state)
+	return model.CopyTaskState(r.state), r.killNoted
 }
 
 // EmitEvent adds an event to the task, for people: nothing depends on it. The
 // event belongs to the runner from then on.
 func (r *Runner) EmitEvent(event *api.TaskEvent) { r.tell(event, Behind) }
+
+// maxReported is how many messages of EmitEventOnce a task can have.
+const maxReported = 16
+
+// EmitEventOnce is EmitEvent for an event that the task gets once, whichever process
+// sends it again: the messages are stored with the task. Further messages than 16 are
+// ignored.
+func (r *Runner) EmitEventOnce(event *api.TaskEvent) {
+	r.changeBoth(Behind, func(s *api.TaskState) bool {
+		if len(r.reported) >= maxReported || slices.Contains(r.reported, event.DisplayMessage) {
+			return false
+		}
+		r.reported = append(slices.Clone(r.reported), event.DisplayMessage)
+		model.AppendTaskEvent(s, event, time.Now())
+		return true
+	})
+}
 
 func (r *Runner) tell(event *api.TaskEvent, h Haste) {
 	r.change(h, func(s *api.TaskState) bool {
@@ -132,20 +157,20 @@ func (r *Runner) putLocal(h Haste) Written {
 	return r.store.PutLocal(r.localLocked(), h)
 }
 
-// requestRestart calls f, which sets restartReq and adds the event, and stores
-// both in one write, unless f returns false. Unlike record it may be called from
-// any goroutine.
-func (r *Runner) requestRestart(f func(*api.TaskState) bool) {
+// changeBoth is change for an f that also sets fields of the runner that localLocked
+// adds to the local state: both are stored in one write. Unlike record it may be called
+// from any goroutine.
+func (r *Runner) changeBoth(h Haste, f func(*api.TaskState) bool) {
 	r.writing.Lock()
 	defer r.writing.Unlock()
 	snapshot, changed := r.changeState(f)
 	if !changed {
 		return
 	}
-	written := r.store.Put(r.localLocked(), snapshot, AtOnce)
+	written := r.store.Put(r.localLocked(), snapshot, h)
 	r.notify()
-	if err := AtOnce.stored(written); err != nil {
-		r.logger.Error("restart request not stored: another agent will not finish the restart", "error", err)
+	if err := h.stored(written); err != nil {
+		r.logger.Error("request not stored: another agent will not know of it", "error", err)
 	}
 }
 
@@ -154,7 +179,7 @@ func (r *Runner) localLocked() LocalState {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	local := r.stored
-	local.RestartRequest = r.restartReq
+	local.RestartRequest, local.Killed, local.Reported = r.restartReq, r.killNoted, r.reported
 	return local
 }
 

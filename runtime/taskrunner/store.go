@@ -31,6 +31,14 @@ type LocalState struct {
 	// RestartRequest is set from the request for a restart until the task has
 	// ended or runs again.
 	RestartRequest *RestartRequest `json:",omitempty"`
+
+	// Killed is set by a kill of a task that has not finished, until the task starts
+	// again.
+	Killed bool `json:",omitempty"`
+
+	// Reported are the messages of the events that the task gets once, see
+	// [Runner.EmitEventOnce].
+	Reported []string `json:",omitempty"`
 }
 
 // RestartRequest is a restart that a caller requested. It belongs to one process

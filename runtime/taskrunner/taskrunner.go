@@ -107,6 +107,8 @@ type Runner struct {
 	output       Output
 	cgroup       string // that the host has made for the driver
 	killError    error
+	killNoted    bool     // LocalState.Killed
+	reported     []string // LocalState.Reported; replaced, never changed in place
 	runs         runs
 	quiet        bool                    // the kill has no event, and gets none at its end
 	updated      bool                    // the Update hooks have not heard of the task as it is

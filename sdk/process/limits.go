@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -199,31 +198,10 @@ func (p *Process) unlimitedAll(l limits, reason error) {
 	}
 }
 
-// reported are the tasks that have an event for limits that are not enforced.
-var reported = struct {
-	sync.Mutex
-	tasks map[process.Mark]bool
-}{tasks: map[process.Mark]bool{}}
-
-// reportLimits emits an event for each limit that is not enforced, once per task
-// and not at each restart.
+// reportLimits emits an event for each limit that is not enforced.
 func (p *Process) reportLimits() {
-	if len(p.unenforced) == 0 {
-		return
-	}
-	const limit = 10_000 // tasks; then the set starts anew
-	reported.Lock()
-	known := reported.tasks[p.mark()]
-	if len(reported.tasks) >= limit {
-		clear(reported.tasks)
-	}
-	reported.tasks[p.mark()] = true
-	reported.Unlock()
-	if known {
-		return
-	}
 	for _, message := range p.unenforced {
-		p.start.Event(message, nil)
+		p.start.EventOnce(message)
 	}
 }
 
