@@ -135,6 +135,7 @@ type killRun struct {
 	drivers map[string]string // of the allocations
 	ends    map[string]int    // ends that the test has caused, by allocation
 	recent  map[string]bool   // allocations whose task was ended since the last check
+	broken  map[string][]int  // by allocation: runs whose plugin or agent did not survive the start
 	killed  map[string]bool   // kinds of processes killed since the last check
 	keeper  time.Time         // when a keeper was killed last
 	history []string          // what was killed since the last check
@@ -173,7 +174,11 @@ func TestRandomKills(t *testing.T) {
 	for _, n := range r.ends {
 		ends += n
 	}
-	t.Logf("%d tasks, %d pairs of kills, %d ends of tasks, %d checks in %v", len(r.allocs), pairs, ends, checks, time.Since(began).Round(time.Second))
+	repeated := 0
+	for _, runs := range r.broken {
+		repeated += len(runs)
+	}
+	t.Logf("%d tasks, %d pairs of kills, %d ends of tasks, %d interrupted starts, %d checks in %v", len(r.allocs), pairs, ends, repeated, checks, time.Since(began).Round(time.Second))
 	r.finish()
 }
 
@@ -182,7 +187,7 @@ func newKillRun(t *testing.T, random *rand.Rand) *killRun {
 	dir := survivalDir(t)
 	r := &killRun{
 		T: t, random: random, dir: dir, records: filepath.Join(dir, "records"), config: filepath.Join(dir, "agent.hcl"),
-		drivers: map[string]string{}, ends: map[string]int{}, recent: map[string]bool{}, killed: map[string]bool{},
+		drivers: map[string]string{}, ends: map[string]int{}, recent: map[string]bool{}, broken: map[string][]int{}, killed: map[string]bool{},
 	}
 	plugins := filepath.Join(dir, "plugins")
 	for _, d := range []string{r.records, plugins} {
@@ -380,6 +385,7 @@ func (r *killRun) strike(kind string) {
 	r.history = append(r.history, fmt.Sprint(time.Now().Format("15:04:05.000 "), kind))
 	switch kind {
 	case "agent":
+		r.killed[kind] = true
 		r.end(syscall.SIGKILL)
 	case "stop":
 		r.end(syscall.SIGTERM)
@@ -484,40 +490,54 @@ func (r *killRun) check() {
 func (r *killRun) checkAlloc(a *api.AllocationListStub, processes []keeper.Process) error {
 	record, state := r.record(a.ID), a.TaskStates["count"]
 	runs := len(record.pids)
+	wanted := 1 + r.ends[a.ID] + len(r.broken[a.ID])
+	if runs == wanted+1 && r.recent[a.ID] && !slices.Contains(r.broken[a.ID], runs-2) && (r.killed[r.plugin(a.ID)] || r.killed["agent"]) {
+		r.broken[a.ID] = append(r.broken[a.ID], runs-1) // it is repeated
+		wanted++
+	}
 	switch {
 	case record.double:
 		r.Fatalf("%s: two processes of the task have run at the same time", a.ID)
-	case runs > 1+r.ends[a.ID]:
-		r.Fatalf("%s: %d runs after %d ends: %v", a.ID, runs, r.ends[a.ID], state)
+	case runs > wanted:
+		r.Fatalf("%s: %d runs after %d ends and %d starts that were interrupted: %v", a.ID, runs, r.ends[a.ID], len(r.broken[a.ID]), state)
 	case model.ClientTerminal(&api.Allocation{ClientStatus: a.ClientStatus}):
 		r.Fatalf("%s: status %s: %s", a.ID, a.ClientStatus, a.ClientDescription)
-	case runs < 1+r.ends[a.ID]:
-		return fmt.Errorf("%d runs after %d ends", runs, r.ends[a.ID])
+	case runs < wanted:
+		return fmt.Errorf("%d runs, want %d", runs, wanted)
 	case a.ClientStatus != api.AllocClientStatusRunning || state == nil || state.State != model.TaskRunning:
 		return fmt.Errorf("status %s", a.ClientStatus)
-	case int(state.Restarts) < runs-1: // a start that finds no driver counts, too
-		return fmt.Errorf("%d restarts after %d runs", state.Restarts, runs)
+	case int(state.Restarts) < r.ends[a.ID]: // a start that finds no driver counts, too
+		return fmt.Errorf("%d restarts after %d ends", state.Restarts, r.ends[a.ID])
 	case len(processes) != 1 || processes[0].PID != record.pids[runs-1]:
 		return fmt.Errorf("processes %v, the last run is %v", processes, record.pids[runs-1])
 	}
-	if runs > 1 {
-		if err := r.checkEnd(a.ID, record.last[runs-1] > 0, state); err != nil {
+	ended := runs - 1
+	for slices.Contains(r.broken[a.ID], ended) {
+		ended-- // the agent has ended it
+	}
+	if ended > 0 {
+		if err := r.checkEnd(a.ID, record.last[ended] > 0, state); err != nil {
 			return err
 		}
 	}
 	return r.checkOutput(a.ID, record)
 }
 
+// plugin is the kind of the process that serves the driver of an allocation.
+func (r *killRun) plugin(id string) string {
+	if r.drivers[id] == rawexec.Name {
+		return "plugin"
+	}
+	return "exec-driver"
+}
+
 // checkEnd checks that the last end of a task was reported with its exit status. That
 // may be lost if the plugin was killed since the last check, and the task was started
 // before a keeper was killed: the next keeper is not the parent of such a task.
 func (r *killRun) checkEnd(id string, exited bool, state *api.TaskState) error {
-	want, plugin := "Exit Code: 137, Signal: 9", "plugin"
+	want := "Exit Code: 137, Signal: 9"
 	if exited {
 		want = "Exit Code: 7"
-	}
-	if r.drivers[id] != rawexec.Name {
-		plugin = "exec-driver"
 	}
 	starts := 0
 	var started time.Time // of the run that has ended, as far as events are left
@@ -543,7 +563,7 @@ func (r *killRun) checkEnd(id string, exited bool, state *api.TaskState) error {
 	if !r.recent[id] {
 		return nil // the event was checked before; others have replaced it
 	}
-	if restarted && r.killed[plugin] && started.Before(r.keeper) {
+	if restarted && r.killed[r.plugin(id)] && started.Before(r.keeper) {
 		return nil
 	}
 	return fmt.Errorf("no event %q: %v", api.TaskTerminated, types(state.Events))
