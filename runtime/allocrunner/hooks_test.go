@@ -357,14 +357,17 @@ func TestNothingStartsWithoutARecord(t *testing.T) {
 	})
 }
 
-// fullOnce is a Store that refuses the record of a running task until it has room.
+// fullOnce is a Store that refuses the record of a running task while it is full.
 type fullOnce struct {
 	*ledger
 	full bool
 }
 
 func (f *fullOnce) PutTask(alloc, task string, local taskrunner.LocalState, s *api.TaskState, h taskrunner.Haste) taskrunner.Written {
-	if f.full && local.Handle != nil {
+	f.mu.Lock()
+	full := f.full
+	f.mu.Unlock()
+	if full && local.Handle != nil {
 		return func() error { return errors.New("disk full") }
 	}
 	return f.ledger.PutTask(alloc, task, local, s, h)
@@ -390,6 +393,38 @@ func TestRecordIsStoredWhenThereIsRoomAgain(t *testing.T) {
 		want(t, "with room", []any{store.locals["web"].Handle == nil, store.states["web"].State}, "[false running]")
 		store.mu.Unlock()
 		h.Stop()
+		h.wait()
+	})
+}
+
+// A kill that could not be stored is stored when there is room again: the next agent must
+// not let the task run on.
+func TestKillIsStoredWhenThereIsRoomAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &fullOnce{ledger: newLedger()}
+		h := start(t, parseJob(t, job("service", `task "web" {
+			driver       = "fake"
+			kill_timeout = "20s"
+			config { ignore_signals = true }
+		}`)), func(c *Config) { c.Store = store })
+		h.after(time.Second)
+		setFull := func(full bool) {
+			store.mu.Lock()
+			defer store.mu.Unlock()
+			store.full = full
+		}
+		stored := func() taskrunner.LocalState {
+			store.mu.Lock()
+			defer store.mu.Unlock()
+			return store.locals["web"]
+		}
+		setFull(true)
+		h.Stop()
+		h.after(10 * time.Second)
+		want(t, "on a full disk", stored().Killed, "false")
+		setFull(false)
+		h.after(2 * time.Second)
+		want(t, "with room, before the task has ended", []any{stored().Killed, stored().Handle != nil, h.state("web").State}, "[true true running]")
 		h.wait()
 	})
 }

@@ -101,9 +101,7 @@ func (r *Runner) change(h Haste, f func(*api.TaskState) bool) {
 		written = r.store.PutState(snapshot, h)
 	}
 	r.notify()
-	if err := h.stored(written); err != nil {
-		r.logger.Error("task state not stored", "error", err)
-	}
+	r.awaitStoredLocked(h, written)
 }
 
 // record is change for the goroutine of Run: the local state is stored with the
@@ -117,8 +115,18 @@ func (r *Runner) record(h Haste, f func(*api.TaskState) bool) {
 	if changed {
 		r.notify() // what follows is stored later, and may share the write
 	}
-	if err := h.stored(written); err != nil {
-		r.logger.Error("task not stored, trying again: until it is stored, another agent does not find it as it is", "error", err)
+	r.awaitStoredLocked(h, written)
+}
+
+// awaitStoredLocked waits for a write as long as its haste asks for. A record that the
+// store refuses is stored again later. The caller holds writing.
+func (r *Runner) awaitStoredLocked(h Haste, written Written) {
+	err := h.stored(written)
+	if err == nil {
+		return
+	}
+	r.logger.Error("task not stored, trying again: until it is stored, another agent does not find it as it is", "error", err)
+	if !r.unstored {
 		r.unstored = true
 		time.AfterFunc(storeAgainDelay, r.storeAgain)
 	}
@@ -127,7 +135,7 @@ func (r *Runner) record(h Haste, f func(*api.TaskState) bool) {
 // storeAgainDelay is the time between two tries to store a task.
 const storeAgainDelay = time.Second
 
-// storeAgain stores what record could not store. It tries again until the record is
+// storeAgain stores what the store has refused. It tries again until the record is
 // stored or Run has returned.
 func (r *Runner) storeAgain() {
 	r.writing.Lock()
@@ -169,9 +177,7 @@ func (r *Runner) changeBoth(h Haste, f func(*api.TaskState) bool) {
 	}
 	written := r.store.Put(r.localLocked(), snapshot, h)
 	r.notify()
-	if err := h.stored(written); err != nil {
-		r.logger.Error("request not stored: another agent will not know of it", "error", err)
-	}
+	r.awaitStoredLocked(h, written)
 }
 
 // localLocked returns the record of the local state. The caller holds writing.
