@@ -108,6 +108,10 @@ type Recoverer[T Task] interface {
 	// start.DriverConfig may be empty. It returns an error if the task is gone
 	// and nobody knows how it ended; a task that is known to have ended is
 	// recovered, and its Wait says how.
+	//
+	// An error that is marked by [Recoverable] means that the driver could not find out
+	// whether the task is gone (a file descriptor or a service was missing): the host
+	// calls again later, and does not start the task meanwhile.
 	Recover(ctx context.Context, start *Start) (T, error)
 }
 
@@ -282,5 +286,6 @@ const (
 var ErrTaskNotFound = driver.ErrTaskNotFound
 
 // Recoverable marks an error of Start as one that another try may heal: the
-// restart policy of the task applies. nil stays nil.
+// restart policy of the task applies. An error of Recover that is marked means that the
+// task may still be there, see [Recoverer]. nil stays nil.
 func Recoverable(err error) error { return driver.Recoverable(err) }

@@ -157,7 +157,12 @@ func checkText(config *TaskConfig) error {
 
 func (c *client) RecoverTask(ctx context.Context, handle *Handle) error {
 	_, err := c.pb.RecoverTask(ctx, &driverpb.RecoverTaskRequest{Handle: handleProto(handle)})
-	return c.err(ctx, err)
+	err = c.err(ctx, err)
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+		return Recoverable(err) // of something behind the plugin, which therefore cannot say
+	}
+	return err
 }
 
 func (c *client) WaitTask(ctx context.Context, taskID string) (*ExitResult, error) {

@@ -43,7 +43,9 @@ type Driver interface {
 	StartTask(ctx context.Context, config *TaskConfig) (*Handle, *NetworkOverride, error)
 
 	// RecoverTask takes over a task that runs already. It does nothing when the
-	// driver knows the task.
+	// driver knows the task. A Recoverable error means that the driver could not find
+	// out whether the task is there, and that another call may; any other error means
+	// that the driver does not have it.
 	RecoverTask(ctx context.Context, handle *Handle) error
 
 	// WaitTask blocks until the task has exited, and gives the same answer to

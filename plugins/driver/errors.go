@@ -54,8 +54,8 @@ var (
 	ErrDestroyNetworkNotSupported = errors.New("DestroyNetwork RPC not supported by driver")
 )
 
-// Error is an error of StartTask or TaskStats that says whether another try may
-// help.
+// Error is an error of StartTask, RecoverTask or TaskStats that says whether another
+// try may help.
 type Error struct {
 	Err         error
 	Recoverable bool

@@ -124,7 +124,7 @@ func (s *server) RecoverTask(ctx context.Context, req *driverpb.RecoverTaskReque
 	if handle.Config.ID == "" {
 		handle.Config.ID = req.GetTaskId()
 	}
-	return &driverpb.RecoverTaskResponse{}, s.impl.RecoverTask(ctx, handle)
+	return &driverpb.RecoverTaskResponse{}, statusError(s.impl.RecoverTask(ctx, handle))
 }
 
 func (s *server) WaitTask(ctx context.Context, req *driverpb.WaitTaskRequest) (*driverpb.WaitTaskResponse, error) {

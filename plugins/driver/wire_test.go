@@ -529,7 +529,8 @@ func TestErrors(t *testing.T) {
 			f.err = tt.err
 			_, _, startErr := d.StartTask(t.Context(), &TaskConfig{})
 			_, statsErr := d.TaskStats(t.Context(), "id", time.Second)
-			for call, err := range map[string]error{"StartTask": startErr, "TaskStats": statsErr} {
+			recoverErr := d.RecoverTask(t.Context(), &Handle{})
+			for call, err := range map[string]error{"StartTask": startErr, "TaskStats": statsErr, "RecoverTask": recoverErr} {
 				if err == nil {
 					t.Fatalf("%s: no error", call)
 				}
@@ -567,6 +568,23 @@ func TestErrors(t *testing.T) {
 		} {
 			if !errors.Is(err, ErrTaskNotFound) {
 				t.Errorf("%s: got %v", call, err)
+			}
+		}
+	})
+	t.Run("a recovery that has not found out", func(t *testing.T) {
+		for _, c := range []struct {
+			err  error
+			open bool
+		}{
+			{status.Error(codes.Unavailable, "no connection to the engine"), true},
+			{context.DeadlineExceeded, true},
+			{context.Canceled, true},
+			{ErrTaskNotFound, false},
+			{status.Error(codes.NotFound, "no such container"), false},
+		} {
+			f.err = c.err
+			if err := d.RecoverTask(t.Context(), &Handle{}); err == nil || IsRecoverable(err) != c.open {
+				t.Errorf("%v: got %v, recoverable %v, want %v", c.err, err, !c.open, c.open)
 			}
 		}
 	})

@@ -421,6 +421,69 @@ func TestDestroyIsPendingUntilItSucceeds(t *testing.T) {
 	})
 }
 
+// A plugin process that cannot find out about a task has not said that the task is gone:
+// the task is neither given up nor started again, whether an agent was there meanwhile or not.
+func TestUndecidedRecoveryIsNoEnd(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		t.Run(fmt.Sprintf("the agent starts again: %v", restart), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, _ := startWithOutages(t, jobOf("service", sleeper), nil)
+				a.after(time.Second)
+				undecided := func(yes bool) {
+					a.world.mu.Lock()
+					defer a.world.mu.Unlock()
+					a.world.undecided = yes
+				}
+				undecided(true)
+				if restart {
+					a.die()
+					a.world.killPlugin()
+					a = a.again(nil)
+				} else {
+					a.world.killPlugin()
+				}
+				a.after(time.Hour)
+				want(t, "meanwhile", []any{a.state("web").State, a.starts("web"), len(a.world.alive())}, "[running 1 1]")
+				want(t, "events", a.events("web"), "[Received Task Setup Started Driver]")
+				want(t, "event", messages(a, "web"), "[driver unavailable, the task may still run: recover task: too many open files]")
+				undecided(false)
+				a.after(time.Minute)
+				want(t, "recovered", []any{a.state("web").State, a.starts("web")}, "[running 1]")
+				a.Stop()
+				a.wait()
+				want(t, "end", []any{a.last().ClientStatus, len(a.world.alive()), destroys(a, "web")}, "[complete 0 1]")
+			})
+		})
+	}
+}
+
+// The same of the start that a driver has yet to destroy.
+func TestUndecidedRecoveryKeepsTheDestroyPending(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, f := startFailingDestroys(t, -1, jobOf("batch", `task "web" {
+			driver = "fake"
+			config { run_for = "1s" }
+		}`))
+		a.after(1500 * time.Millisecond)
+		want(t, "the destroy has failed", messages(a, "web"), "[destroying the task is pending: device is busy]")
+		setUndecided := func(yes bool) {
+			a.world.mu.Lock()
+			defer a.world.mu.Unlock()
+			a.world.undecided = yes
+		}
+		setUndecided(true)
+		f.world.killPlugin()
+		f.mu.Lock()
+		f.fail = 0
+		f.mu.Unlock()
+		a.after(time.Hour)
+		want(t, "meanwhile", []any{isClosed(a.Done()), destroys(a, "web"), len(a.world.tasks)}, "[false 0 1]")
+		setUndecided(false)
+		a.wait()
+		want(t, "destroyed", []any{destroys(a, "web"), len(a.world.tasks)}, "[1 0]")
+	})
+}
+
 func TestNextStartWaitsForThePendingDestroy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, _ := startFailingDestroys(t, 2, jobOf("service", `

@@ -55,15 +55,16 @@ type world struct {
 	sweeps       bool // its plugins look for processes that they have not started
 	deaf         bool // its plugins do not remember what was started before
 
-	mu      sync.Mutex
-	plugin  *plugin
-	plugins int                           // how many there were
-	tasks   map[string]*fakeTask          // by id, until destroyed
-	starts  map[string]int                // by task
-	done    map[string]int                // by task: how often it has come to a good end by itself
-	configs map[string]*driver.TaskConfig // the last of each task
-	calls   []call                        // of StopTask, DestroyTask and others
-	begin   time.Time
+	mu        sync.Mutex
+	undecided bool // RecoverTask cannot find out about any task
+	plugin    *plugin
+	plugins   int                           // how many there were
+	tasks     map[string]*fakeTask          // by id, until destroyed
+	starts    map[string]int                // by task
+	done      map[string]int                // by task: how often it has come to a good end by itself
+	configs   map[string]*driver.TaskConfig // the last of each task
+	calls     []call                        // of StopTask, DestroyTask and others
+	begin     time.Time
 
 	// checkStart, if set, is asked with mu held before a task starts, and tells
 	// what is wrong with that.
@@ -296,6 +297,9 @@ func (p *plugin) RecoverTask(_ context.Context, h *driver.Handle) error {
 	p.world.mu.Lock()
 	defer p.world.mu.Unlock()
 	t := p.world.tasks[h.Config.ID]
+	if p.world.undecided {
+		return driver.Recoverable(errors.New("too many open files"))
+	}
 	if t == nil || t.Unrecovered {
 		return errors.New("nothing to recover")
 	}

@@ -33,10 +33,12 @@ func (o *outage) end() { *o = outage{} }
 
 // wait blocks until the call that has failed with err may be repeated. It returns
 // false when ctx has ended. report is called with the first error of the outage
-// that says that the driver is unavailable; it may be nil.
+// that says that the driver is unavailable, or could not find out about the task; it
+// may be nil.
 func (o *outage) wait(ctx context.Context, err error, report func(error)) bool {
 	var unavailable *driver.UnavailableError
-	if !errors.As(err, &unavailable) {
+	var undecided *undecidedError
+	if !errors.As(err, &unavailable) && !errors.As(err, &undecided) {
 		// The first relaunch is immediate. A task whose recovery kills the plugin must
 		// not do so in a loop.
 		o.down.first, o.down.most = 5*time.Millisecond, time.Second
@@ -52,7 +54,7 @@ func (o *outage) wait(ctx context.Context, err error, report func(error)) bool {
 			report(err)
 		}
 	}
-	if unavailable.Changed == nil {
+	if unavailable == nil || unavailable.Changed == nil {
 		o.retry.first, o.retry.most = time.Second, 30*time.Second
 		return sleep(ctx, o.retry.take())
 	}

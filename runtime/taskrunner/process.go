@@ -89,16 +89,27 @@ func (p *process) recover(ctx context.Context) (driver.Driver, error) {
 		return nil, err
 	}
 	if err := d.RecoverTask(ctx, p.handle); err != nil {
-		return nil, fmt.Errorf("recover task: %w", err)
+		err = fmt.Errorf("recover task: %w", err)
+		if driver.IsRecoverable(err) || ctx.Err() != nil {
+			err = &undecidedError{err}
+		}
+		return nil, err
 	}
 	return d, nil
 }
 
-// isAway reports whether err means that no plugin process has answered. It says
-// nothing about the task, which may still run.
+// undecidedError is an error of RecoverTask that does not say whether the driver has
+// the task.
+type undecidedError struct{ error }
+
+func (e *undecidedError) Unwrap() error { return e.error }
+
+// isAway reports whether err means that no plugin process has answered, or none that
+// could find out about the task. It says nothing about the task, which may still run.
 func isAway(err error) bool {
 	var unavailable *driver.UnavailableError
-	return errors.As(err, &unavailable) || errors.Is(err, driver.ErrPluginDown)
+	var undecided *undecidedError
+	return errors.As(err, &unavailable) || errors.As(err, &undecided) || errors.Is(err, driver.ErrPluginDown)
 }
 
 // watchState is what watch knows about a process.
@@ -118,7 +129,7 @@ type answer int
 
 const (
 	answerDone     answer = iota // the call succeeded
-	answerAway                   // no plugin process has answered
+	answerAway                   // isAway: no answer about the task
 	answerNotFound               // the driver does not know the task
 	answerError                  // any other error of the driver
 )
@@ -219,7 +230,7 @@ func (p *process) step(ctx context.Context, state watchState, d driver.Driver) (
 }
 
 // destroy makes the driver forget the task, killing what may still run. It is no error
-// if no plugin process knows the task.
+// if no plugin process has the task, but one if the driver could not find that out.
 func (p *process) destroy(ctx context.Context) error {
 	err := p.destroyKnown(ctx)
 	if errors.Is(err, driver.ErrTaskNotFound) {

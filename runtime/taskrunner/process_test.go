@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
@@ -60,6 +61,8 @@ var (
 	errGone = errors.New("gone")
 	down    = driver.ErrPluginDown
 	unknown = driver.ErrTaskNotFound
+
+	errBusy = driver.Recoverable(errors.New("too many open files"))
 )
 
 func TestWait(t *testing.T) {
@@ -80,20 +83,24 @@ func TestWait(t *testing.T) {
 			[]string{"wait", "recover"}},
 		{"a plugin that forgets is not asked for ever", []error{unknown}, []error{nil}, 0, unknown, true,
 			[]string{"wait", "recover", "wait"}},
+		{"the next plugin cannot find out at first", []error{down, nil}, []error{errBusy, errBusy, nil}, 7, nil, false,
+			[]string{"wait", "recover", "recover", "recover", "wait"}},
 		{"any other error is the end of the task", []error{errGone}, nil, 0, errGone, false, []string{"wait"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a := &answers{wait: c.wait, recover: c.recover}
-			p := a.process()
-			p.watch(t.Context())
-			<-p.exited
-			r := p.result
-			if r.ExitCode != c.code || !errors.Is(r.Err, c.err) || r.lost != c.lost {
-				t.Errorf("got %+v, want code %d, error %v, lost %v", r, c.code, c.err, c.lost)
-			}
-			if !slices.Equal(a.calls, c.calls) {
-				t.Errorf("calls %v, want %v", a.calls, c.calls)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				a := &answers{wait: c.wait, recover: c.recover}
+				p := a.process()
+				p.watch(t.Context())
+				<-p.exited
+				r := p.result
+				if r.ExitCode != c.code || !errors.Is(r.Err, c.err) || r.lost != c.lost {
+					t.Errorf("got %+v, want code %d, error %v, lost %v", r, c.code, c.err, c.lost)
+				}
+				if !slices.Equal(a.calls, c.calls) {
+					t.Errorf("calls %v, want %v", a.calls, c.calls)
+				}
+			})
 		})
 	}
 }
@@ -111,6 +118,8 @@ func TestDestroyAcrossPlugins(t *testing.T) {
 		{"the next plugin does not find the task, and looks for remains", []error{down, unknown}, []error{errGone}, nil, []string{"destroy", "recover", "destroy"}},
 		{"a plugin younger than the task", []error{unknown, nil}, []error{nil}, nil, []string{"destroy", "recover", "destroy"}},
 		{"nobody knows it any more", []error{unknown}, []error{errGone}, nil, []string{"destroy", "recover"}},
+		{"a plugin that does not know the task cannot find out", []error{unknown}, []error{errBusy}, errBusy, []string{"destroy", "recover"}},
+		{"nor can the one after a death", []error{down}, []error{errBusy}, errBusy, []string{"destroy", "recover"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a := &answers{destroy: c.destroy, recover: c.recover}
@@ -121,6 +130,16 @@ func TestDestroyAcrossPlugins(t *testing.T) {
 				t.Errorf("calls %v, want %v", a.calls, c.calls)
 			}
 		})
+	}
+}
+
+// A driver that has not answered in time has not said that the task is gone.
+func TestDestroyWithinALimit(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	a := &answers{destroy: []error{unknown}, recover: []error{ctx.Err()}}
+	if err := a.process().destroy(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want %v", err, context.Canceled)
 	}
 }
 
@@ -148,6 +167,7 @@ func TestCallAcrossPlugins(t *testing.T) {
 		{"the plugin dies twice", []error{down}, []error{nil}, false, down, []string{"signal", "recover", "signal"}},
 		{"the next plugin does not find the task", []error{down}, []error{errGone}, false, errGone, []string{"signal", "recover"}},
 		{"a plugin younger than the task", []error{unknown, nil}, []error{nil}, false, nil, []string{"signal", "recover", "signal"}},
+		{"a plugin that cannot find out", []error{unknown}, []error{errBusy}, false, errBusy, []string{"signal", "recover"}},
 		{"a plugin that cannot know the task", []error{unknown}, []error{errGone}, false, unknown, []string{"signal", "recover"}},
 		{"a process that has exited is not recovered", []error{unknown}, nil, true, unknown, []string{"signal"}},
 	} {

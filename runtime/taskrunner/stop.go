@@ -137,7 +137,7 @@ type pendingStop struct {
 func (r *Runner) awaitDriver(ctx context.Context, p *process, s *pendingStop, cause error) {
 	var unavailable *driver.UnavailableError
 	if !errors.As(cause, &unavailable) {
-		sleep(ctx, s.retry.take()) // the plugin has died during the call, or is about to
+		sleep(ctx, s.retry.take()) // the plugin has died during the call, is about to, or could not find out about the task
 		return
 	}
 	if !s.reported {

@@ -21,7 +21,9 @@ var errUnknown = errors.New("exit status unknown: the process ended while nobody
 
 // Recover finds a process that another plugin process has started, from the
 // State of it. One that has ended in the meantime is found too if its exit
-// status is known; else that is an error, and what it left running is killed.
+// status is known; else that is an error, and what it left running is killed. An error
+// that is marked by [sdk.Recoverable] does not say that the process has ended, or leaves
+// something running.
 func Recover(ctx context.Context, start *sdk.Start, s State) (*Process, error) {
 	if s.PID <= 1 {
 		return nil, fmt.Errorf("recover task %q: its state names no process", start.Name)
@@ -34,7 +36,7 @@ func Recover(ctx context.Context, start *sdk.Start, s State) (*Process, error) {
 	}
 	boot, err := keeper.BootID()
 	if err != nil {
-		return nil, fmt.Errorf("recover process %d: %w", s.PID, err)
+		return nil, sdk.Recoverable(fmt.Errorf("recover process %d: %w", s.PID, err))
 	}
 	if s.BootID != boot {
 		return nil, fmt.Errorf("process %d has ended: the machine was started again since", s.PID)
@@ -45,21 +47,28 @@ func Recover(ctx context.Context, start *sdk.Start, s State) (*Process, error) {
 			p.cgroup.oomBefore = s.OOMKills
 		}
 	}
-	p.own() // unless this plugin process has a later start of the task, which then keeps the cgroup
+	earlier, _ := p.own() // unless this plugin process has a later start of the task, which then keeps the cgroup
 	if p.fd, err = openPidfd(p.id); err == nil {
 		p.child = isChild(p.id.PID)
 		return p, nil
 	}
 	if !errors.Is(err, os.ErrProcessDone) {
-		return nil, fmt.Errorf("recover process %d: %w", s.PID, err)
+		p.disown(earlier) // the next Recover owns it
+		return nil, sdk.Recoverable(fmt.Errorf("recover process %d: %w", s.PID, err))
 	}
 	status, err := askKeeper(ctx, p.id)
 	if err != nil && ctx.Err() != nil {
-		return nil, fmt.Errorf("recover process %d: %w", s.PID, context.Cause(ctx)) // the next host asks again
+		return nil, sdk.Recoverable(fmt.Errorf("recover process %d: %w", s.PID, context.Cause(ctx))) // the next host asks again
+	}
+	if keeper.Exhausted(err) {
+		return nil, sdk.Recoverable(fmt.Errorf("recover process %d, which has ended: ask the keeper for its exit status: %w", s.PID, err))
 	}
 	if err != nil {
 		err = fmt.Errorf("process %d: %w", s.PID, errUnknown)
-		return nil, errors.Join(err, p.Destroy(context.WithoutCancel(ctx)))
+		if left := p.Destroy(context.WithoutCancel(ctx)); left != nil {
+			return nil, sdk.Recoverable(errors.Join(err, left))
+		}
+		return nil, err
 	}
 	p.end(status, nil)
 	return p, nil

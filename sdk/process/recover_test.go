@@ -7,8 +7,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
@@ -116,6 +120,77 @@ func TestRecoverThatIsCancelledDoesNotDecide(t *testing.T) {
 	if _, err := Recover(ctx, newStart(t), state); !errors.Is(err, context.Canceled) || errors.Is(err, errUnknown) {
 		t.Errorf("Recover = %v, want %v", err, context.Canceled)
 	}
+}
+
+// A plugin without descriptors does not know whether the process has ended, or how: it
+// neither gives up the process nor its exit status.
+func TestRecoverWithoutDescriptorsDoesNotDecide(t *testing.T) {
+	for name, ends := range map[string]bool{"the process runs": false, "the process has ended": true} {
+		t.Run(name, func(t *testing.T) {
+			k := startKeeper(t)
+			s := newStart(t)
+			state := orphan(t, k, plugin{Config: s.TaskConfig, Command: shell(exitsWhenTold)})
+			if ends {
+				tell(t, s)
+				until(t, "the task has ended", func() bool { return gone(state.PID) })
+			}
+			refused := 0
+			for free := range 20 {
+				restore := limitFree(t, free)
+				p, err := Recover(t.Context(), s, state)
+				restore()
+				if err == nil {
+					defer destroy(t, p)
+					if !p.owns() {
+						t.Errorf("%d descriptors: what the process leaves running is not ended with it", free)
+					}
+					if !ends {
+						tell(t, s)
+					}
+					if got := wait(t, p); got != seven {
+						t.Errorf("%d descriptors: exit result %+v, want %+v", free, got, seven)
+					}
+					break
+				}
+				refused++
+				if !driver.IsRecoverable(err) || errors.Is(err, errUnknown) {
+					t.Fatalf("%d descriptors: %v, want a recoverable error", free, err)
+				}
+			}
+			if refused == 0 || refused == 20 {
+				t.Errorf("%d of 20 attempts failed: the test proves nothing", refused)
+			}
+		})
+	}
+}
+
+// limitFree leaves this process with so many free descriptors until the returned
+// function is called. A test that calls it does not run in parallel with others.
+func limitFree(t *testing.T, free int) (restore func()) {
+	t.Helper()
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	next := make([]int, free+1)
+	for i := range next {
+		fd, err := unix.Dup(0) // the least number that is free
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		next[i] = fd
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(next[free]), Max: was.Max}); err != nil {
+		t.Fatal(err)
+	}
+	restore = sync.OnceFunc(func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(restore)
+	return restore
 }
 
 func TestRecoverTouchesNoStranger(t *testing.T) {
