@@ -315,7 +315,8 @@ func (a *Agent) Alloc(id string) *allocrunner.Runner {
 }
 
 // CollectAlloc takes one ended allocation off the disk. It waits for hooks that
-// tidy up after it.
+// tidy up after it, and not for an unavailable driver: then the directory is removed
+// later.
 func (a *Agent) CollectAlloc(ctx context.Context, id string) error {
 	if nodes := a.running(); nodes != nil {
 		return nodes.Collect(ctx, id)

@@ -57,7 +57,8 @@ func (r *ring) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
 	for _, a := range scheduler.Desired(s) {
 		assignments = append(assignments, noderunner.Assignment{
 			Alloc: a, Ended: s.Ended(a.ID), Started: r.started[a.ID],
-			Purged: a.ServerTerminalStatus() && s.Job(scheduler.JobKey{Namespace: a.Namespace, ID: a.JobID}) == nil,
+			Purged:  a.ServerTerminalStatus() && s.Job(scheduler.JobKey{Namespace: a.Namespace, ID: a.JobID}) == nil,
+			Collect: s.r.HasFact(collectFact + a.ID),
 		})
 	}
 	for _, a := range gone {
@@ -97,6 +98,17 @@ func (r *ring) Ended(allocID string, err error) {
 			report.ClientDescription = "Unable to add allocation due to error: " + err.Error()
 		}
 	})
+}
+
+// CollectAtEnd implements noderunner.Source.
+func (r *ring) CollectAtEnd(ctx context.Context, allocID string) error {
+	_, err := r.store.Update(ctx, func(tx *store.Txn) error {
+		if tx.Allocation(nil, allocID) != nil {
+			tx.PutFact(collectFact+allocID, true)
+		}
+		return nil
+	})
+	return err
 }
 
 // Collected implements noderunner.Source.

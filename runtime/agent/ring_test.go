@@ -354,6 +354,34 @@ func TestPurgedIsForgottenWhenItHasEnded(t *testing.T) {
 	}
 }
 
+// A request to collect is stored until the allocation is deleted.
+func TestCollectAtEndIsStored(t *testing.T) {
+	r, _ := newRing(t, 2)
+	first := r.ids(t)[0]
+	if err := r.CollectAtEnd(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	assignments, _ := r.Allocs()
+	for _, a := range assignments {
+		if want := a.Alloc.ID == first; a.Collect != want {
+			t.Errorf("%s: Collect is %t, want %t", a.Alloc.ID, a.Collect, want)
+		}
+	}
+	_, err := r.store.Update(t.Context(), func(tx *store.Txn) error {
+		(&transaction{state: state{r: tx.Reader}, tx: tx}).DeleteAlloc(first)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.CollectAtEnd(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	if left := r.store.Snapshot().Facts(collectFact); len(left) > 0 {
+		t.Errorf("records left: %q", left)
+	}
+}
+
 func BenchmarkReports(b *testing.B) {
 	for _, count := range []int{100, 500} {
 		b.Run(fmt.Sprint(count), func(b *testing.B) {

@@ -15,6 +15,10 @@ import (
 // endedFact names the record that an allocation has ended.
 const endedFact = "ended/"
 
+// collectFact begins the names of the records that the directories of allocations have
+// to be removed when these have ended.
+const collectFact = "collect/"
+
 // records is the store as the scheduler sees it.
 type records struct {
 	store  *store.Store
@@ -190,6 +194,7 @@ func (t *transaction) DeleteAlloc(id string) {
 	}
 	t.tx.DeleteAllocation(id)
 	t.tx.DeleteFact(endedFact + id)
+	t.tx.DeleteFact(collectFact + id)
 	t.acts = true
 }
 

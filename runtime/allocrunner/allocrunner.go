@@ -188,6 +188,21 @@ func (r *Runner) Finished() bool { return r.finished.Load() }
 // for something.
 func (r *Runner) Taken() <-chan struct{} { return r.taken }
 
+// AwaitTasks blocks until each task has ended for good, or ctx has ended, which is the
+// error. It does not wait for a task that only waits for its driver to destroy it:
+// destroying reports whether there is one.
+func (r *Runner) AwaitTasks(ctx context.Context) (destroying bool, err error) {
+	for _, t := range r.tasks {
+		select {
+		case <-t.Done():
+		case <-t.Destroying():
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		}
+	}
+	return !r.ended(), nil
+}
+
 // Dir returns the directory of the allocation.
 func (r *Runner) Dir() *allocdir.Dir { return r.dir }
 

@@ -203,7 +203,9 @@ func (r *Runner) diskUsage() usage {
 
 // Collect takes one ended allocation off the disk. One whose tasks have ended is
 // waited for, as long as ctx allows, while its hooks tidy up: those who ask cannot
-// see them. One that is off already is no error.
+// see them. One whose task only waits for its driver to destroy it is not waited for:
+// the request is stored, and the directory is removed when the allocation has ended.
+// One that is off already is no error.
 func (r *Runner) Collect(ctx context.Context, id string) error {
 	r.mu.Lock()
 	e := r.entries[id]
@@ -217,6 +219,13 @@ func (r *Runner) Collect(ctx context.Context, id string) error {
 		if !tidiesUp(runner) {
 			return ErrNotCollectable
 		}
+		destroying, err := runner.AwaitTasks(ctx)
+		if err != nil {
+			return err
+		}
+		if destroying {
+			return r.collectAtEnd(ctx, e)
+		}
 		select {
 		case <-over:
 		case <-ctx.Done():
@@ -224,6 +233,22 @@ func (r *Runner) Collect(ctx context.Context, id string) error {
 		}
 	}
 	return r.collectOne(e)
+}
+
+// collectAtEnd has an allocation collected when it has ended.
+func (r *Runner) collectAtEnd(ctx context.Context, e *entry) error {
+	if err := r.config.Source.CollectAtEnd(ctx, e.id); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	e.collect = true
+	ended := !e.ended.IsZero()
+	r.mu.Unlock()
+	if ended {
+		return r.collectOne(e)
+	}
+	r.logger.Info("alloc directory not removed before the driver has destroyed a task", "alloc_id", e.id)
+	return nil
 }
 
 // tidiesUp reports whether only hooks of an allocation may still run.

@@ -36,6 +36,10 @@ type Source interface {
 	// one that was. It is not called when the agent leaves the tasks running.
 	Ended(allocID string, err error)
 
+	// CollectAtEnd stores that the directory of an allocation has to be removed when it
+	// has ended: Assignment.Collect is true from then on.
+	CollectAtEnd(ctx context.Context, allocID string) error
+
 	// Collected is called when the directory of an ended allocation was removed to
 	// keep the limits of GC, and says why.
 	Collected(allocID, reason string)
@@ -57,6 +61,8 @@ type Assignment struct {
 	// Purged says that its job was purged: its tasks end also while their drivers are
 	// unavailable.
 	Purged bool
+	// Collect says that its directory has to be removed as soon as it has ended.
+	Collect bool
 }
 
 // quiet is how long nothing must have changed before Tidy is called.
@@ -97,14 +103,15 @@ type Runner struct {
 // its alloc is the one that the source has anyway: thousands of them must not weigh
 // more than they have to. What it takes to remove one is made again from that.
 type entry struct {
-	id     string
-	alloc  *api.Allocation     // the newest version that the runner has; that of the source without a runner
-	runner *allocrunner.Runner // nil while it is built, if it could not be made, and when it has ended
-	ended  time.Time           // zero while something may run
-	over   chan struct{}       // closed by Runner.ended; nil when it has ended
-	exited chan struct{}       // closed when Run of the runner has returned; nil when it has ended
-	gone   bool                // it is being removed, or has been
-	off    bool                // it is off the disk
+	id      string
+	alloc   *api.Allocation     // the newest version that the runner has; that of the source without a runner
+	runner  *allocrunner.Runner // nil while it is built, if it could not be made, and when it has ended
+	ended   time.Time           // zero while something may run
+	over    chan struct{}       // closed by Runner.ended; nil when it has ended
+	exited  chan struct{}       // closed when Run of the runner has returned; nil when it has ended
+	gone    bool                // it is being removed, or has been
+	off     bool                // it is off the disk
+	collect bool                // its directory is removed when it has ended
 
 	destroying sync.Mutex // held while it is destroyed; taken before Runner.mu
 	destroyed  bool       // guarded by destroying
@@ -173,8 +180,11 @@ func (r *Runner) reconcile(ctx context.Context, wanted []Assignment, running *sy
 	}
 	r.apply(change, added, running)
 	for i, e := range added {
-		if !change.start[i].Ended {
+		switch {
+		case !change.start[i].Ended:
 			r.start(ctx, e, change.start[i], running)
+		case e.collect:
+			running.Go(func() { r.collectThese([]candidate{{entry: e}}, "") })
 		}
 	}
 	r.purge(wanted)
@@ -197,7 +207,7 @@ func (r *Runner) purge(wanted []Assignment) {
 }
 
 func (r *Runner) newEntry(a Assignment) *entry {
-	e := &entry{id: a.Alloc.ID, alloc: a.Alloc}
+	e := &entry{id: a.Alloc.ID, alloc: a.Alloc, collect: a.Collect}
 	if a.Ended {
 		// A clock that was ahead must not make it the last to be collected.
 		if e.ended = time.Unix(0, a.Alloc.ModifyTime); e.ended.After(time.Now()) {
@@ -319,8 +329,12 @@ func (r *Runner) ended(e *entry, err error) {
 	e.ended, e.runner = time.Now(), nil
 	close(e.over)
 	e.over, e.exited = nil, nil
+	collect := e.collect
 	r.mu.Unlock()
 	r.config.Source.Ended(e.id, err)
+	if collect {
+		r.collectThese([]candidate{{entry: e}}, "")
+	}
 	tick(r.collect)
 }
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 	"weak"
@@ -17,12 +18,14 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/services/servicestest"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
@@ -129,7 +132,9 @@ type list struct {
 	changed chan struct{}
 	ended   map[string]error
 	removed []string
-	reasons map[string]string // by allocations that were collected
+
+	collectAtEnd []string          // ids for which CollectAtEnd was called
+	reasons      map[string]string // by allocations that were collected
 }
 
 func (l *list) Allocs() ([]Assignment, <-chan struct{}) {
@@ -147,6 +152,19 @@ func (l *list) Ended(id string, err error) {
 		err = errors.New("told twice")
 	}
 	l.ended[id] = err
+}
+
+func (l *list) CollectAtEnd(_ context.Context, id string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.collectAtEnd = append(l.collectAtEnd, id)
+	return nil
+}
+
+func (l *list) collectRequests() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.collectAtEnd)
 }
 
 func (l *list) Collected(id, reason string) {
@@ -195,6 +213,13 @@ func (noLogs) Start(context.Context, logs.Task) (string, string, error) {
 func (noLogs) Stop(context.Context, string, string, bool) error { return nil }
 func (noLogs) Finish(context.Context, logs.Task, bool) error    { return nil }
 
+// nullLogs discards the output of tasks.
+type nullLogs struct{ noLogs }
+
+func (nullLogs) Start(context.Context, logs.Task) (string, string, error) {
+	return os.DevNull, os.DevNull, nil
+}
+
 // start runs a node with a source until the end of the test.
 func start(t *testing.T, gc GC, wanted ...Assignment) (*Runner, *list, string) {
 	t.Helper()
@@ -212,7 +237,10 @@ func startWith(t *testing.T, c allocrunner.Config, gc GC, wanted ...Assignment) 
 			}
 		}
 	}
-	c.AllocDirRoot, c.Logs, c.Services, c.Logger = root, noLogs{}, new(servicestest.Registry), hclog.NewNullLogger()
+	if c.Logs == nil {
+		c.Logs = noLogs{}
+	}
+	c.AllocDirRoot, c.Services, c.Logger = root, new(servicestest.Registry), hclog.NewNullLogger()
 	r := New(Config{
 		Source: source,
 		Alloc:  c,
@@ -362,6 +390,93 @@ func TestCollectWaitsForHooksOnly(t *testing.T) {
 	endHook()
 	if err := <-collected; err != nil || len(onDisk(t, root)) != 0 {
 		t.Errorf("collect what has ended: %v; on disk: %q", err, onDisk(t, root))
+	}
+}
+
+// lostAtEnd is a driver whose tasks end at once and well, and which is unavailable from
+// then on until back is closed.
+type lostAtEnd struct {
+	driver.Driver // nil: the rest is not called
+	ended         atomic.Bool
+	back          chan struct{}
+}
+
+func (d *lostAtEnd) find(context.Context, string) (driver.Driver, error) {
+	if d.ended.Load() && !isClosed(d.back) {
+		return nil, &driver.UnavailableError{Plugin: "lost", Err: errors.New("its plugin does not start"), Changed: d.back}
+	}
+	return d, nil
+}
+
+func (d *lostAtEnd) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
+	return hclspec.Object(nil), nil
+}
+
+func (d *lostAtEnd) Capabilities(context.Context) (*driver.Capabilities, error) {
+	return &driver.Capabilities{}, nil
+}
+
+func (d *lostAtEnd) StartTask(_ context.Context, c *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+	return &driver.Handle{Version: 1, Config: c, State: driver.TaskRunning}, nil, nil
+}
+
+func (d *lostAtEnd) WaitTask(context.Context, string) (*driver.ExitResult, error) {
+	d.ended.Store(true)
+	return &driver.ExitResult{}, nil
+}
+
+func (d *lostAtEnd) DestroyTask(context.Context, string, bool) error { return nil }
+
+// driversFunc finds drivers.
+type driversFunc func(context.Context, string) (driver.Driver, error)
+
+func (f driversFunc) Driver(ctx context.Context, name string) (driver.Driver, error) {
+	return f(ctx, name)
+}
+
+// A request that arrives while the driver is unavailable is answered. The directory is
+// removed when the driver has destroyed the task, and not before.
+func TestCollectDoesNotWaitForAPendingDestroy(t *testing.T) {
+	d := &lostAtEnd{back: make(chan struct{})}
+	a := assignment("a", 1)
+	model.Canonicalize(a.Alloc.Job)
+	r, source, root := startWith(t, allocrunner.Config{Drivers: driversFunc(d.find), Logs: nullLogs{}}, GC{DiskUsage: 101, InodeUsage: 101}, a)
+	back := sync.OnceFunc(func() { close(d.back) })
+	t.Cleanup(back)
+	eventually(t, "its task is dead", func() bool { runner := r.Alloc("a"); return runner != nil && tidiesUp(runner) })
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for range 2 {
+		if err := r.Collect(ctx, "a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, yes := source.hasEnded("a"); yes || len(onDisk(t, root)) != 1 {
+		t.Errorf("before the task is destroyed: has ended %t, on disk %q", yes, onDisk(t, root))
+	}
+	if got := source.collectRequests(); len(got) == 0 || got[0] != "a" {
+		t.Errorf("stored requests: %q", got)
+	}
+	back()
+	eventually(t, "its directory is removed", func() bool { return len(onDisk(t, root)) == 0 })
+	if err, yes := source.hasEnded("a"); !yes || err != nil {
+		t.Errorf("has ended: %t, %v", yes, err)
+	}
+}
+
+// A request that an earlier agent has stored is met as soon as the allocation has ended.
+func TestStoredCollectRequest(t *testing.T) {
+	over, running, kept := ended("over", time.Hour), assignment("running", 1), ended("kept", time.Hour)
+	over.Collect, running.Collect = true, true
+	r, source, root := start(t, GC{DiskUsage: 101, InodeUsage: 101}, over, running, kept)
+	eventually(t, "the directories are removed", func() bool {
+		_, yes := source.hasEnded("running")
+		return yes && fmt.Sprint(onDisk(t, root)) == "[kept]"
+	})
+	for _, id := range []string{"over", "running"} {
+		if err := r.Collect(t.Context(), id); err != nil {
+			t.Errorf("collect %s once more: %v", id, err)
+		}
 	}
 }
 
