@@ -73,7 +73,6 @@ type Drivers interface {
 // Store keeps the records of tasks for the next agent. See taskrunner.Store for
 // the rules; the methods are called concurrently for different tasks.
 type Store interface {
-	PutTaskLocal(allocID, task string, state taskrunner.LocalState, h taskrunner.Haste) taskrunner.Written
 	PutTaskState(allocID, task string, state *api.TaskState, h taskrunner.Haste) taskrunner.Written
 	PutTask(allocID, task string, local taskrunner.LocalState, state *api.TaskState, h taskrunner.Haste) taskrunner.Written // both or neither
 }

@@ -289,7 +289,7 @@ type memory struct {
 	fail   error
 }
 
-func (m *memory) PutTaskLocal(_, task string, s taskrunner.LocalState, _ taskrunner.Haste) taskrunner.Written {
+func (m *memory) putLocal(task string, s taskrunner.LocalState) taskrunner.Written {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.local == nil {
@@ -317,7 +317,7 @@ func (m *memory) PutTaskState(_, task string, s *api.TaskState, _ taskrunner.Has
 }
 
 func (m *memory) PutTask(alloc, task string, local taskrunner.LocalState, s *api.TaskState, h taskrunner.Haste) taskrunner.Written {
-	if written := m.PutTaskLocal(alloc, task, local, h); written() != nil {
+	if written := m.putLocal(task, local); written() != nil {
 		return written
 	}
 	return m.PutTaskState(alloc, task, s, h)
@@ -425,6 +425,102 @@ func TestKillIsStoredWhenThereIsRoomAgain(t *testing.T) {
 		setFull(false)
 		h.after(2 * time.Second)
 		want(t, "with room, before the task has ended", []any{stored().Killed, stored().Handle != nil, h.state("web").State}, "[true true running]")
+		h.wait()
+	})
+}
+
+// fullDisk is a Store that refuses puts while it is full.
+type fullDisk struct {
+	*ledger
+	full       bool
+	untilStart bool // it has room as soon as a record has the id of a start
+}
+
+// refuses reports whether a put is refused, of a local state or without one.
+func (f *fullDisk) refuses(local *taskrunner.LocalState) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.untilStart && local != nil && local.StartID != "" {
+		f.full = false
+	}
+	return f.full
+}
+
+func (f *fullDisk) setFull(full bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.full = full
+}
+
+func (f *fullDisk) PutTaskState(alloc, task string, s *api.TaskState, h taskrunner.Haste) taskrunner.Written {
+	if f.refuses(nil) {
+		return func() error { return errors.New("disk full") }
+	}
+	return f.ledger.PutTaskState(alloc, task, s, h)
+}
+
+func (f *fullDisk) PutTask(alloc, task string, local taskrunner.LocalState, s *api.TaskState, h taskrunner.Haste) taskrunner.Written {
+	if f.refuses(&local) {
+		return func() error { return errors.New("disk full") }
+	}
+	return f.ledger.PutTask(alloc, task, local, s, h)
+}
+
+// storedEvents returns the types of the events that are stored of a task.
+func (l *ledger) storedEvents(task string) (types []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if state := l.states[task]; state != nil {
+		for _, e := range state.Events {
+			types = append(types, e.Type)
+		}
+	}
+	return types
+}
+
+// Nobody waits for the write of an event. One that the store has refused is stored
+// when there is room again, also if nothing else happens to the task.
+func TestRefusedEventIsStoredWhenThereIsRoomAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &fullDisk{ledger: newLedger()}
+		h := start(t, parseJob(t, job("service", sleeper)), func(c *Config) { c.Store = store })
+		h.after(time.Second)
+		store.setFull(true)
+		if err := h.EmitEvent("web", &api.TaskEvent{Type: "said"}); err != nil {
+			t.Fatal(err)
+		}
+		h.after(10 * time.Second)
+		if slices.Contains(store.storedEvents("web"), "said") {
+			t.Error("the event is stored on a full disk")
+		}
+		store.setFull(false)
+		h.after(2 * time.Second)
+		if events := store.storedEvents("web"); !slices.Contains(events, "said") {
+			t.Errorf("with room: events %v", events)
+		}
+		h.Stop()
+		h.wait()
+	})
+}
+
+// The local record says which hooks have been called. The events of these calls are
+// stored with it at the latest: the next agent does not call such a hook again, and its
+// events would be missing for good.
+func TestRefusedEventIsStoredWithTheLocalRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &fullDisk{ledger: newLedger(), full: true, untilStart: true}
+		h := start(t, parseJob(t, job("service", sleeper)), func(c *Config) {
+			c.Store = store
+			c.Drivers.(*world).checkStart = func(string, []string) string {
+				if events := store.storedEvents("web"); !slices.Contains(events, api.TaskSetup) {
+					t.Errorf("when the task is started, the stored events are %v", events)
+				}
+				return ""
+			}
+		})
+		h.after(time.Second)
+		want(t, "starts", len(h.world.noted("StartTask")), "1")
+		h.Stop()
 		h.wait()
 	})
 }

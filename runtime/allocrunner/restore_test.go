@@ -64,7 +64,7 @@ func (l *ledger) put(h taskrunner.Haste, f func()) taskrunner.Written {
 			defer l.mu.Unlock()
 			l.writeLocked()
 		})
-		return nil
+		return notKept // nobody waits for it, and it is not refused
 	}
 	l.writeLocked()
 	if !isClosed(l.dead) {
@@ -95,10 +95,6 @@ func (l *ledger) writeLocked() {
 		}
 		l.behind = nil
 	}
-}
-
-func (l *ledger) PutTaskLocal(_, task string, s taskrunner.LocalState, h taskrunner.Haste) taskrunner.Written {
-	return l.put(h, func() { l.locals[task] = s })
 }
 
 func (l *ledger) PutTaskState(_, task string, s *api.TaskState, h taskrunner.Haste) taskrunner.Written {

@@ -302,13 +302,6 @@ type taskStore struct {
 
 func notKept() error { return nil }
 
-func (s taskStore) PutLocal(state taskrunner.LocalState, h taskrunner.Haste) taskrunner.Written {
-	if s.store == nil {
-		return notKept
-	}
-	return s.store.PutTaskLocal(s.allocID, s.task, state, h)
-}
-
 func (s taskStore) PutState(state *api.TaskState, h taskrunner.Haste) taskrunner.Written {
 	if s.store == nil {
 		return notKept

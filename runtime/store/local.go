@@ -61,20 +61,15 @@ var patience = [...]time.Duration{
 	taskrunner.Behind: 50 * time.Millisecond,
 }
 
-// PutTaskLocal stores what the next agent must know to go on with a task, as
-// [taskrunner.Store] has it. The same as before is not written again.
-func (s *Store) PutTaskLocal(allocID, task string, state taskrunner.LocalState, haste taskrunner.Haste) taskrunner.Written {
-	return s.putLocals(allocID, task, haste, ofTask{taskLocals, newTaskLocal(state)})
-}
-
 // PutTaskState stores the state of a task with its events. The same as before is
 // not written again.
 func (s *Store) PutTaskState(allocID, task string, state *api.TaskState, haste taskrunner.Haste) taskrunner.Written {
 	return s.putLocals(allocID, task, haste, ofTask{taskStates, state})
 }
 
-// PutTask is PutTaskLocal and PutTaskState in one: after a crash there are both
-// or neither.
+// PutTask stores what the next agent must know to go on with a task, as
+// [taskrunner.Store] has it, and the state of the task in one: after a crash there are
+// both or neither. The same as before is not written again.
 func (s *Store) PutTask(allocID, task string, local taskrunner.LocalState, state *api.TaskState, haste taskrunner.Haste) taskrunner.Written {
 	return s.putLocals(allocID, task, haste, ofTask{taskLocals, newTaskLocal(local)}, ofTask{taskStates, state})
 }
@@ -110,7 +105,8 @@ func (s *Store) putLocals(allocID, task string, haste taskrunner.Haste, records 
 	}
 }
 
-// PutTaskLocal is [Store.PutTaskLocal] as a part of a larger change.
+// PutTaskLocal stores what the next agent must know to go on with a task, as a part of a
+// larger change.
 func (tx *Txn) PutTaskLocal(allocID, task string, state taskrunner.LocalState) {
 	tx.encodeLocal(taskLocals, allocID, allocID+"\x00"+task, newTaskLocal(state))
 }

@@ -32,7 +32,7 @@ func (r *Runner) start(live, grace context.Context) (*process, error) {
 	// from learning can be found.
 	r.tracker.Started()
 	r.local.StartID, r.local.Restart = config.ID, r.tracker.State()
-	if err := r.putLocal(AtOnce)(); err != nil {
+	if err := r.putLocal(AtOnce); err != nil {
 		r.EmitEvent(model.EventDriverFailure(err.Error()))
 		return nil, driver.Recoverable(err)
 	}

@@ -94,75 +94,30 @@ func (r *Runner) change(h Haste, f func(*api.TaskState) bool) {
 	if !changed {
 		return
 	}
-	var written Written
-	if r.unstored {
-		written = r.store.Put(r.localLocked(), snapshot, h) // the state alone would contradict the record of the process
-	} else {
-		written = r.store.PutState(snapshot, h)
-	}
+	p := r.putLocked(snapshot, r.localPut > r.safe, h)
 	r.notify()
-	r.awaitStoredLocked(h, written)
+	_ = r.awaitLocked(p)
 }
 
 // record is change for the goroutine of Run: the local state is stored with the
-// state in one, also when only the local state has changed.
-func (r *Runner) record(h Haste, f func(*api.TaskState) bool) {
+// state in one, also when only the local state has changed. The error is that of a
+// write that somebody waits for.
+func (r *Runner) record(h Haste, f func(*api.TaskState) bool) error {
 	r.writing.Lock()
 	defer r.writing.Unlock()
 	snapshot, changed := r.changeState(f)
 	r.stored = r.local
-	written := r.store.Put(r.localLocked(), snapshot, h)
+	p := r.putLocked(snapshot, true, h)
 	if changed {
 		r.notify() // what follows is stored later, and may share the write
 	}
-	r.awaitStoredLocked(h, written)
+	return r.awaitLocked(p)
 }
 
-// awaitStoredLocked waits for a write as long as its haste asks for. A record that the
-// store refuses is stored again later. The caller holds writing.
-func (r *Runner) awaitStoredLocked(h Haste, written Written) {
-	err := h.stored(written)
-	if err == nil {
-		return
-	}
-	r.logger.Error("task not stored, trying again: until it is stored, another agent does not find it as it is", "error", err)
-	if !r.unstored {
-		r.unstored = true
-		time.AfterFunc(storeAgainDelay, r.storeAgain)
-	}
-}
-
-// storeAgainDelay is the time between two tries to store a task.
-const storeAgainDelay = time.Second
-
-// storeAgain stores what the store has refused. It tries again until the record is
-// stored or Run has returned.
-func (r *Runner) storeAgain() {
-	r.writing.Lock()
-	defer r.writing.Unlock()
-	select {
-	case <-r.done:
-		return
-	default:
-	}
-	if !r.unstored {
-		return
-	}
-	snapshot, _ := r.changeState(func(*api.TaskState) bool { return false })
-	if r.store.Put(r.localLocked(), snapshot, AtOnce)() != nil {
-		time.AfterFunc(storeAgainDelay, r.storeAgain)
-		return
-	}
-	r.unstored = false
-	r.logger.Info("task stored")
-}
-
-// putLocal stores the local state alone. Only the goroutine of Run calls it.
-func (r *Runner) putLocal(h Haste) Written {
-	r.writing.Lock()
-	defer r.writing.Unlock()
-	r.stored = r.local
-	return r.store.PutLocal(r.localLocked(), h)
+// putLocal is record for a local state that has changed alone. The state is stored
+// with it: events that the store has refused belong to what the local state says.
+func (r *Runner) putLocal(h Haste) error {
+	return r.record(h, func(*api.TaskState) bool { return false })
 }
 
 // changeBoth is change for an f that also sets fields of the runner that localLocked
@@ -175,9 +130,82 @@ func (r *Runner) changeBoth(h Haste, f func(*api.TaskState) bool) {
 	if !changed {
 		return
 	}
-	written := r.store.Put(r.localLocked(), snapshot, h)
+	p := r.putLocked(snapshot, true, h)
 	r.notify()
-	r.awaitStoredLocked(h, written)
+	_ = r.awaitLocked(p)
+}
+
+// pendingPut is a put of which it is not known whether the store has written it.
+type pendingPut struct {
+	serial  int
+	haste   Haste
+	written Written
+}
+
+// putLocked puts the state, and the local state with it if both is true. The state alone
+// must not be put before the local state is known to be stored, which it would contradict.
+// The caller holds writing, and calls awaitLocked.
+func (r *Runner) putLocked(state *api.TaskState, both bool, h Haste) pendingPut {
+	r.puts++
+	p := pendingPut{serial: r.puts, haste: h}
+	if both {
+		r.localPut = r.puts
+		p.written = r.store.Put(r.localLocked(), state, h)
+	} else {
+		p.written = r.store.PutState(state, h)
+	}
+	return p
+}
+
+// awaitLocked waits for a put as long as its haste asks for. One that the store refuses
+// is made good by storeAgain, also when nobody waits for it. The caller holds writing.
+func (r *Runner) awaitLocked(p pendingPut) error {
+	if p.haste == Behind {
+		go func() {
+			err := p.written()
+			r.writing.Lock()
+			defer r.writing.Unlock()
+			r.noteWrittenLocked(p, err)
+		}()
+		return nil
+	}
+	err := p.written()
+	r.noteWrittenLocked(p, err)
+	return err
+}
+
+// noteWrittenLocked notes what has become of a put. The caller holds writing.
+func (r *Runner) noteWrittenLocked(p pendingPut, err error) {
+	switch {
+	case err == nil && p.serial > r.safe:
+		r.safe = p.serial // each put holds what those before it held
+		if r.refused {
+			r.refused = false
+			r.logger.Info("task stored")
+		}
+	case err == nil, p.serial <= r.safe, r.refused, isClosed(r.done):
+	default:
+		r.refused = true
+		r.logger.Error("task not stored, trying again: until it is stored, another agent does not find it as it is", "error", err)
+		time.AfterFunc(storeAgainDelay, r.storeAgain)
+	}
+}
+
+// storeAgainDelay is the time between two tries to store a task.
+const storeAgainDelay = time.Second
+
+// storeAgain stores what the store has refused. It tries again until the task is stored
+// or Run has returned.
+func (r *Runner) storeAgain() {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	if !r.refused || isClosed(r.done) {
+		return
+	}
+	snapshot, _ := r.changeState(func(*api.TaskState) bool { return false })
+	if r.awaitLocked(r.putLocked(snapshot, true, AtOnce)) != nil {
+		time.AfterFunc(storeAgainDelay, r.storeAgain)
+	}
 }
 
 // localLocked returns the record of the local state. The caller holds writing.

@@ -86,10 +86,9 @@ type HookState struct {
 // Store keeps the records of one task. The calls do not block; Written does. What
 // is put later, by anybody, is not on the disk before what was put earlier. The
 // runner does not change what it has handed over, nor may the store. No two of
-// these calls overlap. Put stores both or neither: what has become of a process and the state of the task
-// must not contradict each other after a crash.
+// these calls overlap. Put stores both records or neither: what has become of a process and
+// the state of the task must not contradict each other after a crash.
 type Store interface {
-	PutLocal(LocalState, Haste) Written
 	PutState(*api.TaskState, Haste) Written
 	Put(LocalState, *api.TaskState, Haste) Written
 }
@@ -108,14 +107,6 @@ const (
 	// Behind may take some time, unless something else is written. Nobody waits.
 	Behind
 )
-
-// stored waits for a write as long as its haste asks for.
-func (h Haste) stored(w Written) error {
-	if h == Behind {
-		return nil
-	}
-	return w()
-}
 
 // setHook leaves the map alone that a store may still hold.
 func (s *LocalState) setHook(name string, state HookState) {

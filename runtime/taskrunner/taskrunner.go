@@ -96,7 +96,10 @@ type Runner struct {
 	// across the store's write: a later write must not be overtaken by an earlier.
 	writing  sync.Mutex // taken before mu
 	stored   LocalState // the last local state that was put, for writers outside Run
-	unstored bool       // the store has refused a record, see storeAgain
+	puts     int        // how many puts there were
+	localPut int        // the last of them that had the local state
+	safe     int        // the last of them that is known to be stored
+	refused  bool       // the store has refused a put since, see storeAgain
 
 	mu           sync.Mutex
 	task         Task
