@@ -135,11 +135,10 @@ func (r *removalRecord) CheckRecord() error {
 	return nil
 }
 
-// leaving returns the allocations that an earlier agent had begun to remove. A
+// leaving returns the allocations that are deleted and not off the disk. A
 // record that does not read is quarantined by the store; findOrphans counts its
 // allocation as one that is to be removed.
-func leaving(s *store.Store) (allocs []*api.Allocation) {
-	state := s.Snapshot()
+func leaving(state store.Reader) (allocs []*api.Allocation) {
 	for _, fact := range state.Facts(remainsFact) {
 		var r removalRecord
 		if known, err := state.Fact(fact, &r); err == nil && known {
@@ -176,7 +175,7 @@ func (a *Agent) findOrphans() (orphans []orphan) {
 		}
 	}
 	removed := make(map[string]bool)
-	for _, alloc := range leaving(a.store) {
+	for _, alloc := range leaving(state.Reader) {
 		removed[alloc.ID] = true
 	}
 	dirs, err := os.ReadDir(a.AllocDirs())

@@ -67,6 +67,8 @@ func TestWhatAKilledAgentWasRemoving(t *testing.T) {
 	if got := a.findOrphans(); !slices.Equal(got, []orphan{{id: "gone"}}) {
 		t.Errorf("orphans %v, want the one that has only a directory", got)
 	}
+	r := &ring{store: s, changed: make(chan struct{}), wake: make(chan struct{}, 1)}
+	// This agent may be asked to delete it before the node has looked for the first time.
 	put(func(tx *store.Txn) { (&transaction{state: state{r: tx.Reader}, tx: tx}).DeleteAlloc("here") })
 	if got := a.findOrphans(); !slices.Equal(got, []orphan{{id: "gone"}, {id: "here", known: true, leaving: true}}) {
 		t.Errorf("orphans %v, want the one that was being removed too", got)
@@ -76,7 +78,6 @@ func TestWhatAKilledAgentWasRemoving(t *testing.T) {
 		t.Error("its hooks were not told yet that it is removed:", err)
 	}
 
-	r := &ring{store: s, leaving: leaving(s), changed: make(chan struct{}), wake: make(chan struct{}, 1)}
 	first, changed := r.Allocs()
 	if len(first) != 1 || first[0].Alloc.ID != "here" || !first[0].Ended {
 		t.Errorf("the node gets %+v, want the one that has to be removed", first)
@@ -93,7 +94,7 @@ func TestWhatAKilledAgentWasRemoving(t *testing.T) {
 	if err := r.write(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if left := leaving(s); len(left) != 0 {
+	if left := leaving(s.Snapshot().Reader); len(left) != 0 {
 		t.Errorf("%+v are left", left)
 	}
 }
@@ -205,11 +206,11 @@ func TestUnusableFactsAreQuarantined(t *testing.T) {
 		}},
 		{"short hook key", hookKeyFact, []byte("short"), func(t *testing.T, a *Agent) { _, _ = a.hookKey() }},
 		{"allocation that is being removed", remainsFact + "gone", "text", func(t *testing.T, a *Agent) {
-			if allocs := leaving(a.store); len(allocs) > 0 {
+			if allocs := leaving(a.store.Snapshot().Reader); len(allocs) > 0 {
 				t.Errorf("being removed: %v", allocs)
 			}
 		}},
-		{"allocation that is being removed, without its job", remainsFact + "gone", map[string]string{"ID": "gone"}, func(t *testing.T, a *Agent) { leaving(a.store) }},
+		{"allocation that is being removed, without its job", remainsFact + "gone", map[string]string{"ID": "gone"}, func(t *testing.T, a *Agent) { leaving(a.store.Snapshot().Reader) }},
 		{"plugin process", pluginFact + "builtin raw_exec", "text", func(t *testing.T, a *Agent) {
 			if all, err := (pluginRecords{a.store}).Plugins(); err != nil || len(all) > 0 {
 				t.Errorf("plugins %v, %v", all, err)
@@ -258,7 +259,7 @@ func TestOrphanWithQuarantinedRecordIsRemoved(t *testing.T) {
 	}
 	for _, f := range []func(*store.Txn){
 		func(tx *store.Txn) { tx.PutFact(remainsFact+"gone", "text") },
-		func(*store.Txn) { leaving(s) },
+		func(*store.Txn) { leaving(s.Snapshot().Reader) },
 		func(*store.Txn) {},
 	} {
 		if _, err := s.Update(t.Context(), func(tx *store.Txn) error { f(tx); return nil }); err != nil {

@@ -102,7 +102,6 @@ func (a *Agent) openStore() error {
 	}
 	a.ring = &ring{
 		started: started,
-		leaving: leaving(a.store),
 		store:   a.store,
 		nodeID:  a.nodeID,
 		logger:  a.logger.Named("ring"),

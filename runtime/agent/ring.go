@@ -40,19 +40,23 @@ type ring struct {
 	idle      *time.Timer                 // makes the others urgent; nil if it is not set
 	removed   []string
 	collected map[string]string // reasons by allocation; see Collected
-	leaving   []*api.Allocation // see leaving; nil once they were assigned
+	assigned  bool              // what leaving returns was assigned
 }
 
 var _ noderunner.Source = (*ring)(nil)
 
-// Allocs implements noderunner.Source. What an earlier agent had begun to remove is
-// assigned once more, and then missing, as everything that is removed.
+// Allocs implements noderunner.Source. What was deleted before the first call, and is not
+// off the disk, is assigned once more, and then missing, as everything that is removed.
 func (r *ring) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
 	r.mu.Lock()
-	changed, gone := r.changed, r.leaving
-	r.leaving = nil
+	changed, first := r.changed, !r.assigned
+	r.assigned = true
 	r.mu.Unlock()
 	s := state{r.store.Snapshot().Reader, r.nodeID}
+	var gone []*api.Allocation
+	if first { // the node has not had what was deleted since the agent was opened, either
+		gone = leaving(s.r)
+	}
 	var assignments []noderunner.Assignment
 	for _, a := range scheduler.Desired(s) {
 		assignments = append(assignments, noderunner.Assignment{
