@@ -54,6 +54,7 @@ func (l *listeners) token(c *config.Config, dev bool, dataDir string, s *streams
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return "", errors.Join(fmt.Errorf("make token: %w", err), os.Remove(path))
 	}
-	fmt.Fprintf(s.err, "==> over TCP the API wants a token, which is in %s:\n    export NOMAD_TOKEN=%s\n", path, id)
+	// The token itself would get into the journal.
+	fmt.Fprintf(s.err, "==> clients over TCP must show the token in %s:\n    export NOMAD_TOKEN=$(cat %s)\n", path, shellQuote(path))
 	return httpapi.Secret(id.String()), nil
 }
