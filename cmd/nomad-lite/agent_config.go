@@ -157,15 +157,17 @@ func agentConfig(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger
 		Limits: allocrunner.Limits{
 			MaxKillTimeout: c.MaxKillTimeout, UserDenylist: c.UserDenylist, UserCheckedDrivers: c.UserDrivers,
 		},
-		GC:          c.GC,
-		Records:     c.Records,
-		Plugins:     plugins,
-		Hooks:       c.Hooks,
-		HookLimits:  map[string]map[string]any{artifact.Name: c.Artifact, template.Name: c.Template},
-		TaskProcess: taskProcess,
-		Memory:      pluginMemory(),
-		Version:     buildVersion(),
-		Logger:      logger,
+		EnvDenylist:  c.EnvDenylist,
+		EnvAllowlist: c.EnvAllowlist,
+		GC:           c.GC,
+		Records:      c.Records,
+		Plugins:      plugins,
+		Hooks:        c.Hooks,
+		HookLimits:   map[string]map[string]any{artifact.Name: c.Artifact, template.Name: c.Template},
+		TaskProcess:  taskProcess,
+		Memory:       pluginMemory(),
+		Version:      buildVersion(),
+		Logger:       logger,
 	}
 }
 

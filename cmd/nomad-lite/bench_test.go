@@ -94,7 +94,7 @@ func startAgent(b *testing.B, dir string, more ...string) *benchAgent {
 		b.Fatal(err)
 	}
 	a := &benchAgent{Cmd: command(b, "agent", "-config", config, "-data-dir", dir), dir: dir, logged: make(chan struct{})}
-	a.Env = append(os.Environ(), "WORK="+dir)
+	a.Env = append(os.Environ(), workVariable+"="+dir)
 	stderr, err := a.StderrPipe()
 	if err != nil {
 		b.Fatal(err)

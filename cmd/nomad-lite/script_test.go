@@ -174,6 +174,7 @@ func scriptParams(t *testing.T, dir string) testscript.Params {
 				env.Setenv(name, goEnv(name))
 			}
 			env.Setenv("REPOSITORY", repository)
+			env.Setenv(workVariable, work)
 			env.Setenv("XDG_CACHE_HOME", filepath.Join(work, ".cache"))
 			env.Setenv(roomyVariable, filepath.Join(repository, "cmd/nomad-lite", roomyFile))
 			env.Values[terminal{}] = new(terminal)
@@ -359,6 +360,9 @@ func awaitSettled(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
+// workVariable marks the processes of a test: plugins inherit it, too.
+const workVariable = "NOMAD_LITE_PLUGIN_WORK"
+
 // processes are those that have the script's directory in their environment,
 // and their children.
 func processes(work string) map[int]string {
@@ -378,7 +382,7 @@ func processes(work string) map[int]string {
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		parents[pid], _ = strconv.Atoi(fields[1])
 		commands[pid] = strings.ReplaceAll(strings.TrimRight(string(command), "\x00"), "\x00", " ")
-		if bytes.Contains(environ, []byte("WORK="+work+"\x00")) {
+		if bytes.Contains(environ, []byte(workVariable+"="+work+"\x00")) {
 			found[pid] = commands[pid]
 		}
 	}

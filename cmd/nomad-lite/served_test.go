@@ -90,7 +90,7 @@ func serve(t testing.TB, secure bool) *served {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd.Env = append(os.Environ(), roomyVariable+"="+roomy, "WORK="+work) // by which its processes are found
+	cmd.Env = append(os.Environ(), roomyVariable+"="+roomy, workVariable+"="+work) // by which its processes are found
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -34,7 +34,7 @@ func startTerminal(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	t.cmd = exec.Command(program, args[1:]...)
 	t.cmd.Dir = ts.MkAbs(".")
-	t.cmd.Env = append(os.Environ(), "WORK="+ts.Getenv("WORK"), "NOMAD_ADDR="+ts.Getenv("NOMAD_ADDR"), "HOME="+ts.Getenv("HOME"))
+	t.cmd.Env = append(os.Environ(), workVariable+"="+ts.Getenv("WORK"), "NOMAD_ADDR="+ts.Getenv("NOMAD_ADDR"), "HOME="+ts.Getenv("HOME"))
 	t.master, err = pty.StartWithSize(t.cmd, &pty.Winsize{Rows: 24, Cols: 80})
 	ts.Check(err)
 	t.shown = make(chan struct{})

@@ -124,7 +124,7 @@ func (e Entry) Same(other Entry) bool {
 		if e.Block == nil {
 			return Block{}
 		}
-		return Block{Config: e.Block.Config, SHA256: e.Block.SHA256} // wherever it is written
+		return Block{Config: e.Block.Config, EnvAllowlist: e.Block.EnvAllowlist, SHA256: e.Block.SHA256} // wherever it is written
 	}
 	return e.SamePlugin(other) && e.Program == other.Program && slices.Equal(e.Args, other.Args) &&
 		reflect.DeepEqual(said(e), said(other)) && fmt.Sprint(e.Err) == fmt.Sprint(other.Err)
@@ -280,12 +280,37 @@ func merge(blocks []Block) (byName map[string]*Block, order []string, err error)
 		if len(b.Config) > 0 {
 			merged.Config = b.Config
 		}
+		if b.EnvAllowlist != nil {
+			merged.EnvAllowlist = b.EnvAllowlist
+		}
 		if b.SHA256 != "" {
 			merged.SHA256 = b.SHA256
 		}
 		byName[b.Name] = &merged
 	}
 	return byName, order, nil
+}
+
+// builtinEnv is what a plugin in the box inherits of the environment of the agent: what
+// finds programs and files, speaks the user's language, and reaches the network.
+var builtinEnv = []string{
+	"PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "XDG_*", "LANG", "LANGUAGE", "LC_*", "TZ",
+	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy",
+	"SSL_CERT_FILE", "SSL_CERT_DIR",
+	"GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT", "GORACE", "GOTRACEBACK", "GOCOVERDIR",
+	"NOMAD_LITE_PLUGIN_*",
+}
+
+// Inherits returns which variables of the agent the plugin inherits, as
+// [Block].EnvAllowlist has them. Nil means all but those that no plugin gets.
+func (e Entry) Inherits() []string {
+	switch {
+	case e.Block != nil && e.Block.EnvAllowlist != nil:
+		return e.Block.EnvAllowlist
+	case e.Builtin:
+		return builtinEnv
+	}
+	return nil
 }
 
 // identify makes the Program of an entry with its file, as the file is now. Its

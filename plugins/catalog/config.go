@@ -26,6 +26,11 @@ type Block struct {
 	// template string. Nil means that there is no config block.
 	Config map[string]any
 
+	// EnvAllowlist names the variables of the agent that the plugin inherits; one that
+	// ends with * means all that begin so. Nil means the default: a short list for a
+	// plugin in the box, all but some secrets for another.
+	EnvAllowlist []string
+
 	// SHA256 pins the file, in hex; "" means any. Nomad ignores the key.
 	SHA256 string
 
@@ -87,6 +92,8 @@ func (p *parser) plugin(b *hclsyntax.Block) Block {
 		switch p.name(attr) {
 		case "args":
 			block.Args = p.strings(attr)
+		case "env_allowlist":
+			block.EnvAllowlist = append([]string{}, p.strings(attr)...) // an empty list is no default
 		case "sha256":
 			block.SHA256 = p.str(attr)
 			if sum, err := hex.DecodeString(block.SHA256); err != nil || len(sum) != sha256.Size {
@@ -100,13 +107,13 @@ func (p *parser) plugin(b *hclsyntax.Block) Block {
 				p.report(hcl.DiagError, attr.Expr.Range(), "Not a config block", "config is a block: config { … }.")
 			}
 		default:
-			p.report(hcl.DiagWarning, attr.NameRange, "Setting ignored", "A plugin block has args and config; %q is not used.", p.name(attr))
+			p.report(hcl.DiagWarning, attr.NameRange, "Setting ignored", "A plugin block has args, config and env_allowlist; %q is not used.", p.name(attr))
 		}
 	}
 	for _, inner := range b.Body.Blocks {
 		switch {
 		case inner.Type != "config":
-			p.report(hcl.DiagWarning, inner.TypeRange, "Block ignored", "A plugin block has args and config; %q is not used.", inner.Type)
+			p.report(hcl.DiagWarning, inner.TypeRange, "Block ignored", "A plugin block has args, config and env_allowlist; %q is not used.", inner.Type)
 		case len(inner.Labels) > 0:
 			p.report(hcl.DiagError, inner.LabelRanges[0], "Label on a config block", "A config block has no label.")
 		case block.Config != nil:

@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
 
-// denied is Nomad's default of env.denylist: what neither a task nor a plugin
-// inherits from the agent.
+// denied is Nomad's default of env.denylist: what a plugin inherits only if its
+// configuration names it.
 var denied = []string{
 	"CONSUL_TOKEN", "CONSUL_HTTP_TOKEN", "CONSUL_HTTP_TOKEN_FILE", "NOMAD_TOKEN", "VAULT_TOKEN",
 	"CONSUL_LICENSE", "NOMAD_LICENSE", "VAULT_LICENSE",
@@ -35,20 +35,31 @@ const (
 	pluginPrefix = "NOMAD_LITE_PLUGIN_"
 )
 
-// Environ is the environment of a plugin: environ, which is the agent's, less
-// what a plugin must not see, and the address of the keeper.
-func Environ(environ []string, keeperSocket string) []string {
+// Environ is the environment of a plugin: of environ, which is the agent's, the names
+// in allow, where NAME* is each name that begins so, and the address of the keeper. A
+// nil allow means all but some secrets. What belongs to the agent itself or to the
+// handshake is never in it.
+func Environ(environ, allow []string, keeperSocket string) []string {
 	var env []string
 	for _, v := range environ {
 		name, _, _ := strings.Cut(v, "=")
 		own := strings.HasPrefix(name, ownPrefix) && !strings.HasPrefix(name, pluginPrefix)
-		if own || slices.Contains(denied, name) || slices.Contains(ours, name) {
-			continue
+		if !own && !slices.Contains(ours, name) && allowed(name, allow) {
+			env = append(env, v)
 		}
-		env = append(env, v)
 	}
 	if keeperSocket != "" {
 		env = append(env, keeper.EnvSocket+"="+keeperSocket)
 	}
 	return env
+}
+
+func allowed(name string, allow []string) bool {
+	if allow == nil {
+		return !slices.Contains(denied, name)
+	}
+	return slices.ContainsFunc(allow, func(pattern string) bool {
+		prefix, open := strings.CutSuffix(pattern, "*")
+		return name == pattern || open && strings.HasPrefix(name, prefix)
+	})
 }

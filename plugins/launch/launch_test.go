@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -90,7 +91,7 @@ func newConfig(t testing.TB, mode string) (Config, *logs) {
 		Path:         "/plugins/tester",
 		Exec:         exe,
 		Args:         []string{"/plugins/tester", "test-plugin", mode},
-		Env:          append(Environ(os.Environ(), ""), noRaceSleep, mark),
+		Env:          append(Environ(os.Environ(), nil, ""), noRaceSleep, mark),
 		SocketDir:    dir,
 		Keeper:       newDirect(t),
 		Logger:       hclog.New(&hclog.LoggerOptions{Output: out, Level: hclog.Trace, Name: "host"}),
@@ -545,7 +546,7 @@ func TestPluginEnvironment(t *testing.T) {
 		"HOME=/root", "NOMAD_TOKEN=secret1", "AWS_SECRET_ACCESS_KEY=secret2", "NOMAD_LITE_TOKEN=secret3",
 		"PLUGIN_CLIENT_CERT=secret4", "NOMAD_PLUGIN_MAGIC_COOKIE=secret5", "NOMAD_ADDR=http://here",
 		"NOMAD_LITE_PLUGIN_DEBUG=x=/y",
-	}, "/run/keeper.sock")
+	}, nil, "/run/keeper.sock")
 	mustStart(t, cfg)
 	for _, want := range []string{
 		"env HOME=/root", "env NOMAD_ADDR=http://here", "env NOMAD_LITE_PLUGIN_DEBUG=x=/y", "env NOMAD_LITE_KEEPER=/run/keeper.sock",
@@ -557,6 +558,22 @@ func TestPluginEnvironment(t *testing.T) {
 	}
 	if regexp.MustCompile(`secret\d`).MatchString(out.String()) {
 		t.Error("a secret reached the plugin")
+	}
+}
+
+func TestPluginInheritsWhatIsAllowed(t *testing.T) {
+	t.Parallel()
+	environ := []string{"PATH=/bin", "LC_TIME=C", "LC=x", "AWS_SECRET_ACCESS_KEY=s", "DB_PASSWORD=s", "NOMAD_LITE_TOKEN=s", "PLUGIN_CLIENT_CERT=s"}
+	for _, tt := range []struct{ allow, want []string }{
+		{nil, []string{"PATH=/bin", "LC_TIME=C", "LC=x", "DB_PASSWORD=s"}},
+		{[]string{}, nil},
+		{[]string{"PATH", "LC_*"}, []string{"PATH=/bin", "LC_TIME=C"}},
+		{[]string{"AWS_SECRET_ACCESS_KEY"}, []string{"AWS_SECRET_ACCESS_KEY=s"}},
+		{[]string{"*"}, []string{"PATH=/bin", "LC_TIME=C", "LC=x", "AWS_SECRET_ACCESS_KEY=s", "DB_PASSWORD=s"}},
+	} {
+		if got := Environ(environ, tt.allow, ""); !slices.Equal(got, tt.want) {
+			t.Errorf("%v: %v, want %v", tt.allow, got, tt.want)
+		}
 	}
 }
 

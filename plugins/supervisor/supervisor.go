@@ -240,7 +240,7 @@ func (s *Supervisor) launch(ctx context.Context, e catalog.Entry) (instance, err
 		Name:      e.Name,
 		Path:      binary.Path,
 		Args:      binary.Argv,
-		Env:       launch.Environ(os.Environ(), s.cfg.KeeperSocket),
+		Env:       launch.Environ(os.Environ(), e.Inherits(), s.cfg.KeeperSocket),
 		Dir:       dir,
 		SocketDir: sockets,
 		Keeper:    s.cfg.Keeper,

@@ -53,6 +53,11 @@ type Config struct {
 	GC      noderunner.GC
 	Records scheduler.GCConfig
 
+	// EnvDenylist names the variables of the agent's environment that no task inherits;
+	// nil means Nomad's default. With EnvAllowlist, tasks inherit only what it names and
+	// EnvDenylist does not; nil means all.
+	EnvDenylist, EnvAllowlist []string
+
 	Plugins *catalog.Catalog
 	Hooks   []hookplugin.Rule // what the operator says about hook plugins, in order
 	// HookLimits go to the hooks in the box with the blocks of tasks, by name.
@@ -274,7 +279,7 @@ func (a *Agent) runnerConfig() noderunner.Config {
 	return noderunner.Config{
 		Source: a.ring,
 		Alloc: allocrunner.Config{
-			HostEnv:      taskenv.HostEnv(os.Environ(), taskenv.DefaultDenylist()),
+			HostEnv:      taskenv.HostEnv(os.Environ(), a.config.EnvDenylist, a.config.EnvAllowlist),
 			Drivers:      a.supervisor,
 			Logs:         a.collector,
 			AllocDirRoot: a.AllocDirs(),

@@ -144,7 +144,7 @@ func TestRS073_RS074_RS075_Environment(t *testing.T) {
 				HOST = "of ${HOSTVAR}"
 			}
 		}`)), func(c *Config) {
-			c.HostEnv = taskenv.HostEnv([]string{"HOSTVAR=host", "AWS_SECRET_ACCESS_KEY=x"}, taskenv.DefaultDenylist())
+			c.HostEnv = taskenv.HostEnv([]string{"HOSTVAR=host", "AWS_SECRET_ACCESS_KEY=x"}, nil, nil)
 		})
 		h.after(time.Second)
 		env := h.world.config("web").Env

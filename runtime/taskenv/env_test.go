@@ -219,7 +219,7 @@ func TestPrecedence(t *testing.T) {
 
 // RS-074
 func TestHostEnv(t *testing.T) {
-	host := HostEnv([]string{"HOSTVAR=h", "AWS_SECRET_ACCESS_KEY=s", "EMPTY=", "EQ=a=b", "=odd", "noequals", "REF=${HOSTVAR}"}, DefaultDenylist())
+	host := HostEnv([]string{"HOSTVAR=h", "AWS_SECRET_ACCESS_KEY=s", "EMPTY=", "EQ=a=b", "=odd", "noequals", "REF=${HOSTVAR}"}, nil, nil)
 	b := NewBuilder(testNode(), testAlloc(), Task{Name: "app", Env: map[string]string{"T": "<${HOSTVAR}>", "PATH": "/mine:${HOSTVAR}"}})
 	b.SetHostEnv(host)
 	expect(t, b.Build(), map[string]string{
@@ -229,8 +229,17 @@ func TestHostEnv(t *testing.T) {
 	b.SetDirs(testDir(), driver.FSIsolationImage)
 	expect(t, b.Build(), map[string]string{"HOSTVAR": "-", "T": "<${HOSTVAR}>"})
 
-	if got := HostEnv([]string{"A=1", "NOMAD_TOKEN=x"}, []string{" A"}); len(got) != 1 || got["NOMAD_TOKEN"] != "x" {
-		t.Errorf("a denylist of one's own gives %v", got)
+	environ := []string{"A=1", "B=2", "NOMAD_TOKEN=x"}
+	for _, tt := range []struct{ deny, allow, want []string }{
+		{[]string{"A"}, nil, []string{"B", "NOMAD_TOKEN"}},
+		{[]string{}, nil, []string{"A", "B", "NOMAD_TOKEN"}},
+		{nil, []string{"A", "NOMAD_TOKEN", "C"}, []string{"A"}},
+		{[]string{"A"}, []string{"A", "B"}, []string{"B"}},
+		{nil, []string{}, nil},
+	} {
+		if got := slices.Sorted(maps.Keys(HostEnv(environ, tt.deny, tt.allow))); !slices.Equal(got, tt.want) {
+			t.Errorf("HostEnv(%v, %v): %v, want %v", tt.deny, tt.allow, got, tt.want)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package taskenv
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/nomad-lite/nomad-lite/runtime/model"
@@ -71,16 +72,18 @@ func DefaultDenylist() []string {
 }
 
 // HostEnv turns the environment of this process ("key=value") into what tasks
-// may inherit of it. It is made once; all builders share it.
-func HostEnv(environ, denylist []string) map[string]string {
+// may inherit of it: the names in allow, and none in deny. A nil allow means all, a nil
+// deny [DefaultDenylist]. It is made once; all builders share it.
+func HostEnv(environ, deny, allow []string) map[string]string {
+	if deny == nil {
+		deny = DefaultDenylist()
+	}
 	env := make(map[string]string, len(environ))
 	for _, kv := range environ {
-		if key, value, ok := strings.Cut(kv, "="); ok && key != "" {
+		key, value, ok := strings.Cut(kv, "=")
+		if ok && key != "" && !slices.Contains(deny, key) && (allow == nil || slices.Contains(allow, key)) {
 			env[key] = value
 		}
-	}
-	for _, key := range denylist {
-		delete(env, strings.TrimSpace(key))
 	}
 	return env
 }

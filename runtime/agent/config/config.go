@@ -51,6 +51,8 @@ type Config struct {
 
 	Node           agent.NodeConfig
 	MaxKillTimeout time.Duration
+	EnvDenylist    []string // nil means Nomad's
+	EnvAllowlist   []string // nil means all
 	UserDenylist   []string
 	UserDrivers    []string
 	DriverAllow    []string // nil: all

@@ -426,6 +426,10 @@ func setOptions(c *Config, i item) error {
 			c.DriverAllow = words(value)
 		case "driver.denylist", "driver.blacklist":
 			c.DriverDeny = words(value)
+		case "env.denylist", "env.blacklist":
+			c.EnvDenylist = append([]string{}, words(value)...) // an empty list is no default
+		case "env.allowlist":
+			c.EnvAllowlist = append([]string{}, words(value)...)
 		case "user.denylist", "user.blacklist":
 			c.UserDenylist = words(value)
 		case "user.checked_drivers":
