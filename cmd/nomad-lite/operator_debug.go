@@ -116,7 +116,6 @@ var (
 	}
 	debugNode = []request{
 		{"node.json", "/v1/node/ID"},
-		{"allocations.json", "/v1/node/ID/allocations"},
 		{"stats.json", "/v1/client/stats?node_id=ID"},
 	}
 )
