@@ -119,6 +119,13 @@ func (d *Dir) List(path string) ([]Info, error) {
 		return nil, d.errorf("open", path, err)
 	}
 	defer p.close()
+	var st unix.Stat_t
+	if err := unix.Fstat(p.fd(), &st); err != nil {
+		return nil, d.errorf("open", path, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR { // os.OpenRoot would wait for the writer of a FIFO
+		return nil, d.errorf("open", path, unix.ENOTDIR)
+	}
 	root, err := os.OpenRoot(procPath(p.fd()))
 	if err != nil {
 		return nil, d.errorf("open", path, errors.Unwrap(err))

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -163,6 +164,49 @@ func TestDeviceIsNotOpened(t *testing.T) {
 	}
 	if info, err := d.Stat("alloc/zero"); err != nil || info.Mode()&fs.ModeDevice == 0 {
 		t.Errorf("%v, %v", info, err)
+	}
+}
+
+// Nothing that a task can make there keeps a caller waiting, and nothing stays open.
+func TestSpecialFilesBlockNobody(t *testing.T) {
+	d, base := newDir(t)
+	fifo, socket, device := filepath.Join(base, "alloc/fifo"), filepath.Join(base, "alloc/socket"), filepath.Join(base, "alloc/device")
+	if err := unix.Mkfifo(fifo, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	kinds := []string{"alloc/fifo", "alloc/socket", "alloc/fifo/below"}
+	if err := unix.Mknod(device, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5))); err == nil { // as root only
+		kinds = append(kinds, "alloc/device")
+	}
+	before := descriptors(t)
+	for _, path := range kinds {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if _, err := d.List(path); !errors.Is(err, unix.ENOTDIR) {
+				t.Errorf("List of %s: %v, want %v", path, err, unix.ENOTDIR)
+			}
+			if _, err := d.Open(path); err == nil {
+				t.Errorf("%s was opened", path)
+			}
+			info, err := d.Stat(path)
+			if err == nil && info.Mode().IsRegular() {
+				t.Errorf("%s: %v", path, info.Mode())
+			}
+		}()
+		select {
+		case <-done:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s keeps a caller waiting", path)
+		}
+	}
+	if after := descriptors(t); after != before {
+		t.Errorf("%d descriptors, %d before", after, before)
 	}
 }
 
