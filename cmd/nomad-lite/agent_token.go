@@ -23,6 +23,9 @@ const tokenFile = "token"
 // empty where the operator wants none and the port is one of this machine only.
 func (l *listeners) token(c *config.Config, dev bool, dataDir string, s *streams, logger hclog.Logger) (httpapi.Secret, error) {
 	if (dev || c.NoTokens) && l.isLoopback() {
+		if os.Geteuid() == 0 && l.tcp != nil {
+			logger.Warn("the API asks for no token, and this agent is root: each account of this machine can become root through it", "address", l.tcp.Addr().String())
+		}
 		return "", nil
 	}
 	switch {

@@ -129,6 +129,13 @@ func sameOrigin(r *http.Request) bool {
 	return err == nil && strings.EqualFold(u.Host, r.Host)
 }
 
+// fromBrowser reports whether a browser has sent the request, as far as it tells.
+func fromBrowser(r *http.Request) bool {
+	h := r.Header
+	return h.Get("Origin") != "" || h.Get("Referer") != "" ||
+		h.Get("Sec-Fetch-Site") != "" || h.Get("Sec-Fetch-Mode") != "" || h.Get("Sec-Fetch-Dest") != ""
+}
+
 // tokenOf returns the token that a request shows. Basic authentication is left
 // to proxies.
 func tokenOf(r *http.Request) string {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -199,7 +200,11 @@ func (a *API) collectAllocation(r *request) (any, error) {
 	return struct{}{}, nil
 }
 
-func (a *API) collectAllocations(*request) (any, error) {
+func (a *API) collectAllocations(r *request) (any, error) {
+	// A link or a picture in a page makes a browser ask with GET.
+	if r.Method == http.MethodGet && fromBrowser(r.Request) {
+		return nil, &statusError{http.StatusForbidden, "a browser must ask with PUT to collect allocations"}
+	}
 	a.config.Node.CollectAllocs()
 	return nothing{}, nil
 }

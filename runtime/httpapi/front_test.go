@@ -37,6 +37,11 @@ func TestOtherWebSites(t *testing.T) {
 		{"the question before logs", guarded, "OPTIONS", "/v1/client/fs/logs/x", []string{"Origin", page, "Access-Control-Request-Method", "GET"}, 200, "*", "GET, HEAD"},
 		{"the question before what is not shared", guarded, "OPTIONS", "/v1/jobs", []string{"Origin", page, "Access-Control-Request-Method", "GET"}, 403, "", ""},
 		{"the question where no token is asked for", free, "OPTIONS", "/v1/vars", []string{"Origin", page, "Access-Control-Request-Method", "GET"}, 403, "", ""},
+		{"to collect, as the Go client asks", free, "GET", "/v1/client/gc", nil, 200, "", ""},
+		{"to collect, by a link in a page", free, "GET", "/v1/client/gc", []string{"Referer", "http://here/"}, 403, "", ""},
+		{"to collect, by a picture in a page", free, "GET", "/v1/client/gc", []string{"Sec-Fetch-Dest", "image"}, 403, "", ""},
+		{"to collect, typed into a browser", free, "GET", "/v1/client/gc", []string{"Sec-Fetch-Site", "none"}, 403, "", ""},
+		{"to collect, by a page of the agent", free, "PUT", "/v1/client/gc", []string{"Sec-Fetch-Site", "same-origin"}, 200, "", ""},
 		{"an origin that a browser hides", free, "GET", "/v1/jobs", []string{"Origin", "null"}, 403, "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
