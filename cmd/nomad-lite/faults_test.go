@@ -124,16 +124,8 @@ func (f fault) unknownMoments() int {
 	return 0
 }
 
-// possible reports whether the victim is there at the moment, and whether the task of a node
-// whose disk is full runs at it: an allocation that is being made may fail for want of room.
+// possible reports whether the victim is there at the moment.
 func (f fault) possible() bool {
-	if f.victim.full {
-		switch f.step {
-		case failpoint.HandleStored, failpoint.Poststart, failpoint.Running, failpoint.UpdateInPlace:
-			return true
-		}
-		return false
-	}
 	if f.victim.name != "task" {
 		return true
 	}
