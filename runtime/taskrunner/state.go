@@ -87,16 +87,23 @@ func (r *Runner) clearRestartRequest() {
 
 // change lets f change the state, stores it and tells the allocation, unless f
 // says that nothing has changed.
-func (r *Runner) change(h Haste, f func(*api.TaskState) bool) {
+func (r *Runner) change(h Haste, f func(*api.TaskState) bool) { r.changeAndPut(h, false, f) }
+
+// changeBoth is change for an f that also sets fields of the runner that localLocked
+// adds to the local state: both are stored in one write. Unlike record it may be called
+// from any goroutine.
+func (r *Runner) changeBoth(h Haste, f func(*api.TaskState) bool) { r.changeAndPut(h, true, f) }
+
+func (r *Runner) changeAndPut(h Haste, both bool, f func(*api.TaskState) bool) {
 	r.writing.Lock()
 	defer r.writing.Unlock()
 	snapshot, changed := r.changeState(f)
 	if !changed {
 		return
 	}
-	p := r.putLocked(snapshot, r.localPut > r.safe, h)
+	p := r.putLocked(snapshot, both || r.localPut > r.safe, h)
 	r.notify()
-	_ = r.awaitLocked(p)
+	_ = r.awaitLocked(p) // storeAgain makes good what is refused
 }
 
 // record is change for the goroutine of Run: the local state is stored with the
@@ -118,21 +125,6 @@ func (r *Runner) record(h Haste, f func(*api.TaskState) bool) error {
 // with it: events that the store has refused belong to what the local state says.
 func (r *Runner) putLocal(h Haste) error {
 	return r.record(h, func(*api.TaskState) bool { return false })
-}
-
-// changeBoth is change for an f that also sets fields of the runner that localLocked
-// adds to the local state: both are stored in one write. Unlike record it may be called
-// from any goroutine.
-func (r *Runner) changeBoth(h Haste, f func(*api.TaskState) bool) {
-	r.writing.Lock()
-	defer r.writing.Unlock()
-	snapshot, changed := r.changeState(f)
-	if !changed {
-		return
-	}
-	p := r.putLocked(snapshot, true, h)
-	r.notify()
-	_ = r.awaitLocked(p)
 }
 
 // pendingPut is a put of which it is not known whether the store has written it.
