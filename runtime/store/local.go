@@ -105,12 +105,6 @@ func (s *Store) putLocals(allocID, task string, haste taskrunner.Haste, records 
 	}
 }
 
-// PutTaskLocal stores what the next agent must know to go on with a task, as a part of a
-// larger change.
-func (tx *Txn) PutTaskLocal(allocID, task string, state taskrunner.LocalState) {
-	tx.encodeLocal(taskLocals, allocID, allocID+"\x00"+task, newTaskLocal(state))
-}
-
 // PutCheckResult stores the last result of one check. It takes no index.
 func (tx *Txn) PutCheckResult(allocID string, c *api.AllocCheckStatus) {
 	tx.changeAllocState(allocID, func(s *allocState) {
@@ -176,7 +170,7 @@ func (r Reader) hasLocal(allocID string) bool {
 		len(list[localRecord](r, nil, taskStates, "id_prefix", allocID+"\x00")) > 0
 }
 
-// TaskLocal returns what PutTaskLocal has stored, and false if there is nothing.
+// TaskLocal returns the local state that PutTask has stored, and false if there is nothing.
 func (r Reader) TaskLocal(allocID, task string) (taskrunner.LocalState, bool, error) {
 	var l taskLocal
 	ok, err := r.local(taskLocals, allocID+"\x00"+task, &l)

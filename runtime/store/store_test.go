@@ -701,3 +701,8 @@ func TestFailedBatchEndsItsTransaction(t *testing.T) {
 		t.Error("not exactly the second change is there")
 	}
 }
+
+// PutTaskLocal stores the local state of a task as a part of a larger change.
+func (tx *Txn) PutTaskLocal(allocID, task string, state taskrunner.LocalState) {
+	tx.encodeLocal(taskLocals, allocID, allocID+"\x00"+task, newTaskLocal(state))
+}
