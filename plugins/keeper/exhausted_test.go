@@ -3,10 +3,11 @@ package keeper
 import (
 	"fmt"
 	"os"
-	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 )
 
 func TestExhausted(t *testing.T) {
@@ -24,35 +25,6 @@ func TestExhausted(t *testing.T) {
 			t.Errorf("%v: %v, want %v", err, got, want)
 		}
 	}
-}
-
-// limitFree leaves this process with so many free descriptors until the returned
-// function is called. A test that calls it does not run in parallel with others.
-func limitFree(t *testing.T, free int) (restore func()) {
-	t.Helper()
-	var was unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
-		t.Fatal(err)
-	}
-	next := make([]int, free+1)
-	for i := range next {
-		fd, err := unix.Dup(0) // the least number that is free
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer unix.Close(fd)
-		next[i] = fd
-	}
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(next[free]), Max: was.Max}); err != nil {
-		t.Fatal(err)
-	}
-	restore = sync.OnceFunc(func() {
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(restore)
-	return restore
 }
 
 // An agent that connects to the keeper, and has not enough descriptors at some step
@@ -73,7 +45,7 @@ func TestKeeperIsKeptByAnAgentWithoutDescriptors(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				restore := limitFree(t, free)
+				restore := processtest.LimitDescriptors(t, free)
 				l, err := c.connect(t.Context())
 				restore()
 				switch {
@@ -107,7 +79,7 @@ func TestKeeperIsKeptByAnAgentWithoutDescriptors(t *testing.T) {
 // The identifier of the boot is not read again, and a failed read does not count.
 func TestBootIDWithoutDescriptors(t *testing.T) {
 	boot.Store(nil)
-	restore := limitFree(t, 0)
+	restore := processtest.LimitDescriptors(t, 0)
 	id, err := BootID()
 	restore()
 	if id != "" || !Exhausted(err) {
@@ -117,7 +89,7 @@ func TestBootIDWithoutDescriptors(t *testing.T) {
 	if id == "" || err != nil {
 		t.Errorf("with descriptors: %q, %v", id, err)
 	}
-	restore = limitFree(t, 0)
+	restore = processtest.LimitDescriptors(t, 0)
 	again, err := BootID()
 	restore()
 	if again != id || err != nil {

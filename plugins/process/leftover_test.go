@@ -9,13 +9,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 )
 
 // sleeper starts a process that ends when the test ends, if not before.
@@ -169,31 +169,6 @@ func TestEndLeftoversNeedsBothNames(t *testing.T) {
 	}
 }
 
-// exhaust leaves this process without a free descriptor until the returned function
-// is called.
-func exhaust(t *testing.T) (restore func()) {
-	t.Helper()
-	var was unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
-		t.Fatal(err)
-	}
-	free, err := unix.Dup(0) // the least number that is free
-	if err != nil {
-		t.Fatal(err)
-	}
-	unix.Close(free)
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(free), Max: was.Max}); err != nil {
-		t.Fatal(err)
-	}
-	restore = sync.OnceFunc(func() {
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(restore)
-	return restore
-}
-
 // Without a descriptor nothing can be read about any process, which is no evidence
 // that the task has none.
 func TestLeftoversAreUnknownWithoutDescriptors(t *testing.T) {
@@ -207,7 +182,7 @@ func TestLeftoversAreUnknownWithoutDescriptors(t *testing.T) {
 				left, exited = sleeper(t)
 				enter(t, group, left)
 				t.Run("functions of Cgroup", func(t *testing.T) {
-					restore := exhaust(t)
+					restore := processtest.LimitDescriptors(t, 0)
 					pids, err := group.PIDs()
 					killErr := group.Kill(t.Context())
 					restore()
@@ -220,7 +195,7 @@ func TestLeftoversAreUnknownWithoutDescriptors(t *testing.T) {
 				awaitMark(t, left, id, "web")
 			}
 
-			restore := exhaust(t)
+			restore := processtest.LimitDescriptors(t, 0)
 			found, findErr := FindLeftovers(id, "web")
 			ended, endErr := EndLeftovers(t.Context(), id, "web")
 			killErr := KillMarked(t.Context(), id, "web")

@@ -3,42 +3,11 @@ package logs
 import (
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 )
-
-// limitFree leaves this process with so many free descriptors until the returned
-// function is called. A test that calls it does not run in parallel with others.
-func limitFree(t *testing.T, free int) (restore func()) {
-	t.Helper()
-	var was unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
-		t.Fatal(err)
-	}
-	next := make([]int, free+1)
-	for i := range next {
-		fd, err := unix.Dup(0) // the least number that is free
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer unix.Close(fd)
-		next[i] = fd
-	}
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(next[free]), Max: was.Max}); err != nil {
-		t.Fatal(err)
-	}
-	restore = sync.OnceFunc(func() {
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(restore)
-	return restore
-}
 
 // An agent that connects to the log collector, and has not enough descriptors at some
 // step of that, neither ends nor replaces it.
@@ -51,7 +20,7 @@ func TestCollectorIsKeptByAnAgentWithoutDescriptors(t *testing.T) {
 	p := s.collector.Process()
 	failed, connected := 0, 0
 	for free := range 16 {
-		restore := limitFree(t, free)
+		restore := processtest.LimitDescriptors(t, free)
 		l, err := s.collector.meet(t.Context(), true)
 		restore()
 		switch {
@@ -80,7 +49,7 @@ func TestCollectorIsKeptByAnAgentWithoutDescriptors(t *testing.T) {
 	if err := os.Remove(filepath.Join(keeper.SocketDir(s.run), socketName)); err != nil {
 		t.Fatal(err)
 	}
-	restore := limitFree(t, 0)
+	restore := processtest.LimitDescriptors(t, 0)
 	_, err := s.collector.meet(t.Context(), true)
 	restore()
 	if !keeper.Exhausted(err) || !p.Alive() {

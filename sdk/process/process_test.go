@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,6 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -94,7 +94,7 @@ func TestDestroyWithoutDescriptorsIsRepeated(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			restore := exhaust(t)
+			restore := processtest.LimitDescriptors(t, 0)
 			destroyErr := p.Destroy(t.Context())
 			restore()
 			if !keeper.Exhausted(destroyErr) || !child.Alive() {
@@ -113,31 +113,6 @@ func TestDestroyWithoutDescriptorsIsRepeated(t *testing.T) {
 			}
 		})
 	}
-}
-
-// exhaust leaves this process without a free descriptor until the returned function
-// is called.
-func exhaust(t *testing.T) (restore func()) {
-	t.Helper()
-	var was unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
-		t.Fatal(err)
-	}
-	free, err := unix.Dup(0) // the least number that is free
-	if err != nil {
-		t.Fatal(err)
-	}
-	unix.Close(free)
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(free), Max: was.Max}); err != nil {
-		t.Fatal(err)
-	}
-	restore = sync.OnceFunc(func() {
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(restore)
-	return restore
 }
 
 func TestCgroupHoldsTheProcessFromItsBirth(t *testing.T) {

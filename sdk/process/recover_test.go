@@ -7,13 +7,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -136,7 +134,7 @@ func TestRecoverWithoutDescriptorsDoesNotDecide(t *testing.T) {
 			}
 			refused := 0
 			for free := range 20 {
-				restore := limitFree(t, free)
+				restore := processtest.LimitDescriptors(t, free)
 				p, err := Recover(t.Context(), s, state)
 				restore()
 				if err == nil {
@@ -162,35 +160,6 @@ func TestRecoverWithoutDescriptorsDoesNotDecide(t *testing.T) {
 			}
 		})
 	}
-}
-
-// limitFree leaves this process with so many free descriptors until the returned
-// function is called. A test that calls it does not run in parallel with others.
-func limitFree(t *testing.T, free int) (restore func()) {
-	t.Helper()
-	var was unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
-		t.Fatal(err)
-	}
-	next := make([]int, free+1)
-	for i := range next {
-		fd, err := unix.Dup(0) // the least number that is free
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer unix.Close(fd)
-		next[i] = fd
-	}
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(next[free]), Max: was.Max}); err != nil {
-		t.Fatal(err)
-	}
-	restore = sync.OnceFunc(func() {
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(restore)
-	return restore
 }
 
 func TestRecoverTouchesNoStranger(t *testing.T) {
