@@ -203,7 +203,8 @@ func (n *steadyNode) ended(agent *exec.Cmd) error {
 	}
 }
 
-// processes are those of the node, without its agent and the parser of job files.
+// processes returns the keeper, the log collector, the plugins and the tasks of the node,
+// by kind. The agent and the parser of job files are left out.
 func (n *steadyNode) processes() map[string][]keeper.Process {
 	all := byKind(nodeProcesses(n.data))
 	maps.DeleteFunc(all, func(kind string, _ []keeper.Process) bool { return kind == "agent" || kind == jobParser })

@@ -352,7 +352,8 @@ func (n *node) strike(agent *os.Process) {
 }
 
 // strikeNext kills the processes of a kind that are not killed yet, when there is one.
-// The agent, of which one goroutine is held, may have started it meanwhile.
+// A failpoint holds one goroutine of the agent; the others may have started the process
+// since the first kill.
 func (n *node) strikeNext(kind string, killed map[keeper.Process]bool) {
 	for deadline := time.Now().Add(allowance); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		found := false
@@ -389,8 +390,8 @@ func (n *node) do(what string, answer any) {
 	}
 }
 
-// revive starts the agent after the one that was killed. If the victim says so, there is
-// one more between them, which is killed.
+// revive starts an agent in the place of the one that the fault has killed. For some
+// victims the test first starts another agent, and kills it.
 func (n *node) revive() {
 	n.Helper()
 	n.revived = true
@@ -402,7 +403,7 @@ func (n *node) revive() {
 	}
 	if v.restart || v.full {
 		n.start()
-		delay := 200*time.Millisecond + rand.N(1300*time.Millisecond) // of which the start takes a part; then the agent tries to run what it has
+		delay := 200*time.Millisecond + rand.N(1300*time.Millisecond) // the agent starts in the first part of it and runs its allocations in the rest
 		if v.restart {
 			delay = rand.N(300 * time.Millisecond)
 		}
@@ -501,8 +502,8 @@ func (n *node) compare(s sight) {
 }
 
 // continues reports whether the events are those of before with others behind,
-// in the order of time. The oldest of ten are dropped. An event of a driver has the time
-// at which the driver has made it, and comes behind those of the agent.
+// in the order of time. The oldest of ten are dropped. A driver sets the
+// time of its events; the agent receives them later, so that they are not in this order.
 func continues(before, now []*api.TaskEvent) bool {
 	own := slices.DeleteFunc(slices.Clone(now), func(e *api.TaskEvent) bool { return e.Type == api.TaskDriverMessage })
 	if !slices.IsSortedFunc(own, func(a, b *api.TaskEvent) int { return int(a.Time - b.Time) }) {
