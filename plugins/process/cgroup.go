@@ -253,8 +253,8 @@ func (g Cgroup) freeze(state string) {
 	}
 }
 
-// Remove removes the cgroup, its descendants, and its parent if that is empty
-// now. No process may be left in it.
+// Remove removes the cgroup and its descendants. No process may be left in it. Its
+// parent stays, as Nomad's does: to make it again would cost each start time.
 func (g Cgroup) Remove() error {
 	for delay := 50 * time.Microsecond; ; delay *= 2 {
 		err := unix.Rmdir(string(g))
@@ -272,10 +272,6 @@ func (g Cgroup) Remove() error {
 		if len(descendants) == 0 {
 			time.Sleep(delay) // the last process has not left the kernel yet
 		}
-	}
-	parent := filepath.Dir(string(g))
-	if unix.Rmdir(parent) == nil && filepath.Base(filepath.Dir(parent)) == "nomad.slice" {
-		unix.Rmdir(filepath.Dir(parent))
 	}
 	return nil
 }

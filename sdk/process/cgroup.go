@@ -402,7 +402,7 @@ func (pl place) forkInside(sys *syscall.SysProcAttr, fork func() error) error {
 	for _, t := range pl.tasks {
 		// "0" is the thread that writes, for which the kernel needs no lock. With the
 		// number of any thread, also the same, it waits some 10 ms for all CPUs.
-		if err := os.WriteFile(t.file, []byte("0"), 0); err != nil && t.must {
+		if err := writeExisting(t.file, "0"); err != nil && t.must {
 			return fmt.Errorf("enter cgroup: %w", err)
 		}
 	}

@@ -139,16 +139,20 @@ func (s setting) write(dir string) error {
 
 // writeExisting writes a file that the kernel has made; it makes none.
 func writeExisting(path, value string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
+	// os.OpenFile would register the descriptor with the poller and take it back.
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		_, err = unix.Write(fd, []byte(value))
+		unix.Close(fd)
 	}
-	_, err = f.WriteString(value)
-	return errors.Join(err, f.Close())
+	if err != nil {
+		return &os.PathError{Op: "write", Path: path, Err: err}
+	}
+	return nil
 }
 
-// mkdir makes a cgroup and its parents. Another process may remove an empty
-// parent between two steps.
+// mkdir makes a cgroup and its parents. The end of a temporary agent may remove an
+// empty parent between two steps.
 func mkdir(path string) (existed bool, err error) {
 	for range 3 {
 		switch err = unix.Mkdir(path, 0o755); err {
