@@ -211,7 +211,8 @@ func (c *Collector) Process() keeper.Process {
 // Start begins to collect the output of a task, and returns the FIFOs that it
 // writes to. It is to be called before each start of the task, and by an agent
 // that has taken over a running one; called again it only makes sure that all
-// is in place. A FIFO that a task has replaced by something else is made anew.
+// is in place. The FIFOs are in the directory of the allocation, to which no task can
+// write: none can replace that of another one.
 func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string, err error) {
 	wrap := func(err error) error {
 		return fmt.Errorf("collect logs of task %q: %w", task.Name, err)
@@ -226,10 +227,11 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	dir, err := openDir(task.Dir)
+	alloc, dir, err := openDirs(task.Dir)
 	if err != nil {
 		return "", "", wrap(err)
 	}
+	defer unix.Close(alloc)
 	c.mu.Lock()
 	if t.dir >= 0 {
 		unix.Close(t.dir)
@@ -243,8 +245,8 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string
 	var errs [len(streams)]error
 	for i, s := range streams {
 		k := key{task.AllocID, task.Name, s}
-		paths[i] = filepath.Join(task.Dir, k.fifoName())
-		wg.Go(func() { errs[i] = c.startStream(ctx, t, dir, k) })
+		paths[i] = filepath.Join(fifoDir(task.Dir), k.fifoName())
+		wg.Go(func() { errs[i] = c.startStream(ctx, t, alloc, dir, k) })
 	}
 	wg.Wait()
 	if err := errors.Join(errs[:]...); err != nil {
@@ -262,8 +264,8 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string
 }
 
 // startStream gives one stream to the collector process that is there, or comes.
-func (c *Collector) startStream(ctx context.Context, t *taskState, dir int, k key) error {
-	fifo, err := c.ensure(ctx, dir, k)
+func (c *Collector) startStream(ctx context.Context, t *taskState, alloc, dir int, k key) error {
+	fifo, err := c.ensure(ctx, alloc, dir, k)
 	if err != nil {
 		return err
 	}
@@ -333,12 +335,16 @@ func (c *Collector) tellLocked(tasks int) {
 	}
 }
 
-// ensure makes sure that the FIFO lies under its name and that the keeper holds
-// it, and returns it.
-func (c *Collector) ensure(ctx context.Context, dir int, k key) (*os.File, error) {
+// ensure makes sure that the FIFO lies under its name in the directory of the allocation
+// and that the keeper holds it, and returns it. An earlier version had it in the log
+// directory.
+func (c *Collector) ensure(ctx context.Context, alloc, logDir int, k key) (*os.File, error) {
+	if err := moveFIFO(logDir, alloc, k.fifoName()); err != nil {
+		return nil, err
+	}
 	f, err := c.conf.Keeper.Take(k.held())
 	if err == nil {
-		if sameFile(dir, k.fifoName(), int(f.Fd())) {
+		if sameFile(alloc, k.fifoName(), int(f.Fd())) {
 			return f, nil
 		}
 		f.Close()
@@ -346,7 +352,7 @@ func (c *Collector) ensure(ctx context.Context, dir int, k key) (*os.File, error
 	} else if !errors.Is(err, keeper.ErrNotHeld) {
 		return nil, err
 	}
-	fd, err := openFIFO(dir, k.fifoName())
+	fd, err := openFIFO(alloc, k.fifoName())
 	if err != nil {
 		return nil, err
 	}
@@ -438,17 +444,17 @@ const (
 
 func (c *Collector) leftOver(task Task) (leftOver, error) {
 	held := false
-	dir, err := openDir(task.Dir)
+	alloc, dir, err := openDirs(task.Dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nothingLeft, err
 	}
 	if err == nil {
+		defer unix.Close(alloc)
 		defer unix.Close(dir)
 	}
 	for _, s := range streams {
 		k := key{task.AllocID, task.Name, s}
-		var st unix.Stat_t
-		if err == nil && unix.Fstatat(dir, k.fifoName(), &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
+		if err == nil && (exists(alloc, k.fifoName()) || exists(dir, k.fifoName())) {
 			return outputLeft, nil
 		}
 		f, err := c.conf.Keeper.Take(k.held())

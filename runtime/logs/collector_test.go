@@ -24,7 +24,7 @@ func TestOutputOfSeveralRuns(t *testing.T) {
 	s := newSetting(t, Config{})
 	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
 	stdout, stderr := s.start(limits)
-	if want := filepath.Join(s.dir, ".web.stdout.fifo"); stdout != want {
+	if want := filepath.Join(fifoDir(s.dir), ".web.stdout.fifo"); stdout != want {
 		t.Errorf("stdout goes to %s, want %s", stdout, want)
 	}
 	for _, path := range []string{stdout, stderr} {
@@ -225,7 +225,7 @@ func TestReplacedFIFO(t *testing.T) {
 				t.Fatal(err)
 			}
 			limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
-			stdout := filepath.Join(s.dir, ".web.stdout.fifo")
+			stdout := filepath.Join(fifoDir(s.dir), ".web.stdout.fifo")
 			want := ""
 			for _, when := range []string{"before the first start\n", "before the second\n"} {
 				if err := os.RemoveAll(stdout); err != nil {
@@ -252,6 +252,54 @@ func TestReplacedFIFO(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Tasks can write to the log directory and to the one above it, and not to that of the
+// allocation, where the FIFOs are: another task's FIFO takes no output from this one.
+func TestFIFOsAreOutOfReach(t *testing.T) {
+	t.Parallel()
+	s := newSetting(t, Config{})
+	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
+	if err := unix.Mkfifo(filepath.Join(s.dir, ".web.stderr.fifo"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths(s.start(limits)) {
+		if rel, err := filepath.Rel(filepath.Dir(s.dir), path); err != nil || filepath.IsLocal(rel) {
+			t.Errorf("%s is below a directory that tasks can write to", path)
+		}
+		if st, err := os.Lstat(path); err != nil || st.Mode() != os.ModeNamedPipe|0o600 {
+			t.Errorf("the FIFO is %v, %v", st.Mode(), err)
+		}
+	}
+	s.stop()
+}
+
+func paths(stdout, stderr string) []string { return []string{stdout, stderr} }
+
+// An earlier version had the FIFOs in the log directory: a task that it has started goes on
+// to write to them.
+func TestFIFOsOfAnEarlierVersion(t *testing.T) {
+	t.Parallel()
+	s := newSetting(t, Config{})
+	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
+	stdout, _ := s.start(limits)
+	f := s.open(stdout)
+	s.write(f, "before\n")
+	s.await(Stdout, "before\n")
+	if err := os.Rename(stdout, filepath.Join(s.dir, filepath.Base(stdout))); err != nil {
+		t.Fatal(err)
+	}
+	if again, _ := s.start(limits); again != stdout {
+		t.Errorf("stdout goes to %s", again)
+	}
+	s.write(f, "after\n")
+	s.await(Stdout, "before\nafter\n")
+	f.Close()
+	next := s.open(stdout)
+	s.write(next, "the next start\n")
+	next.Close()
+	s.await(Stdout, "before\nafter\nthe next start\n")
+	s.stop()
 }
 
 func TestStopOfATaskThatNeverWrote(t *testing.T) {
@@ -505,7 +553,7 @@ func TestTwoTasksDoNotMix(t *testing.T) {
 			}
 			var want strings.Builder
 			for i := range 1000 {
-				fmt.Fprintf(&want, "%s/.%s.%s.fifo %d\n", s.dir, name, stream, i)
+				fmt.Fprintf(&want, "%s/.%s.%s.fifo %d\n", fifoDir(s.dir), name, stream, i)
 			}
 			if string(b) != want.String() {
 				t.Errorf("%s of %s is not what it wrote", stream, name)

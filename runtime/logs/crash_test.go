@@ -58,7 +58,7 @@ func TestNothingIsLostWhenTheAgentAndTheCollectorAreKilled(t *testing.T) {
 	endKeeper(t, s.keeper)
 
 	first := startAgent(t, s)
-	stdout := s.dir + "/.web.stdout.fifo"
+	stdout := fifoDir(s.dir) + "/.web.stdout.fifo"
 	agent := first
 	killWhileWriting(t, stdout, func() {
 		kill(t, agent.process)

@@ -15,29 +15,71 @@ import (
 // openDir opens a log directory. What lies above the allocation's shared
 // directory is ours; the last two steps are not, and are taken without links.
 func openDir(path string) (int, error) {
+	alloc, logs, err := openDirs(path)
+	if err == nil {
+		unix.Close(alloc)
+	}
+	return logs, err
+}
+
+// openDirs opens the directory of an allocation, in which the FIFOs are, and its log
+// directory. Tasks can write to the second only.
+func openDirs(path string) (alloc, logs int, err error) {
 	path = filepath.Clean(path)
 	shared := filepath.Dir(path)
-	fd, err := unix.Open(filepath.Dir(shared), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	alloc, err = unix.Open(filepath.Dir(shared), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return -1, &os.PathError{Op: "open", Path: filepath.Dir(shared), Err: err}
+		return -1, -1, &os.PathError{Op: "open", Path: filepath.Dir(shared), Err: err}
 	}
+	logs = alloc
 	for _, step := range [...]struct {
 		path  string
 		flags int
 	}{{shared, unix.O_PATH}, {path, unix.O_RDONLY}} {
-		next, err := unix.Openat(fd, filepath.Base(step.path), step.flags|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-		unix.Close(fd)
-		if err != nil {
-			return -1, &os.PathError{Op: "open", Path: step.path, Err: err}
+		next, err := unix.Openat(logs, filepath.Base(step.path), step.flags|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if logs != alloc {
+			unix.Close(logs)
 		}
-		fd = next
+		if err != nil {
+			unix.Close(alloc)
+			return -1, -1, &os.PathError{Op: "open", Path: step.path, Err: err}
+		}
+		logs = next
 	}
-	return fd, nil
+	return alloc, logs, nil
+}
+
+// fifoDir returns the path of the directory in which the FIFOs of an allocation are, from
+// that of its log directory.
+func fifoDir(logDir string) string { return filepath.Dir(filepath.Dir(filepath.Clean(logDir))) }
+
+// moveFIFO moves the FIFO of a task that an earlier version has started, if there is one,
+// from the log directory to that of the allocation, unless one is there. A process that has
+// it open does not notice. What is moved may be anything that a task has put there: the
+// caller looks.
+func moveFIFO(logs, alloc int, name string) error {
+	if exists(alloc, name) {
+		return nil
+	}
+	err := unix.Renameat(logs, name, alloc, name)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EXDEV) {
+		return nil // EXDEV: the logs are on a file system of their own, where it stays
+	}
+	if err != nil {
+		return fmt.Errorf("move FIFO %s: %w", name, err)
+	}
+	return nil
+}
+
+// exists reports whether a name is in dir.
+func exists(dir int, name string) bool {
+	var st unix.Stat_t
+	return unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
 }
 
 // openFIFO opens the reading end of a FIFO in dir, and makes the FIFO if it is
-// not there. Anything else under its name was put there by a task, is not
-// followed, and is removed.
+// not there. Anything else under its name was put there by a task under an earlier
+// version, is not followed, and is removed.
 func openFIFO(dir int, name string) (int, error) {
 	for range 10 {
 		err := unix.Mkfifoat(dir, name, 0o600)

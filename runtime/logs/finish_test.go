@@ -119,7 +119,7 @@ func TestCollectorOfAnotherBuildQuits(t *testing.T) {
 	t.Parallel()
 	s := makeSetting(t)
 	before := startAgentOf(t, s, anotherProgram(t))
-	stdout := filepath.Join(s.dir, key{Task: "web", Stream: Stdout}.fifoName())
+	stdout := filepath.Join(fifoDir(s.dir), key{Task: "web", Stream: Stdout}.fifoName())
 	f := s.open(stdout)
 	s.write(f, "one\n")
 	s.await(Stdout, "one\n")

@@ -17,7 +17,8 @@ type Task struct {
 	Name    string
 
 	// Dir is the log directory, <alloc>/alloc/logs. Tasks can write to it and to
-	// the directory above it, so these two are never reached through a link.
+	// the directory above it, so these two are never reached through a link. They cannot
+	// write to <alloc>, which has the FIFOs.
 	Dir string
 
 	Stdout Limits

@@ -51,9 +51,9 @@ func (o *output) close() {
 // openSink opens a FIFO or the null device for writing. A FIFO has no reader
 // until the host has opened it, so that is tried until ctx ends.
 //
-// The directory of the FIFO belongs to the tasks, one of which may have put a
-// link or a file of somebody's there: nothing outside of the allocation's
-// directory is opened, and nothing that is not a FIFO.
+// Some hosts have the FIFO in a directory that belongs to the tasks, one of which may have
+// put a link or a file there: nothing outside of the allocation's
+// directory is opened, and nothing that is not a FIFO of root or of this process's user.
 func openSink(ctx context.Context, allocDir, path string) (int, error) {
 	if path == "" || path == os.DevNull {
 		return unix.Open(os.DevNull, unix.O_WRONLY|unix.O_CLOEXEC, 0)
@@ -106,6 +106,10 @@ func openFIFO(dir int, name string, flags int) (int, error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFIFO {
 		unix.Close(fd)
 		return -1, fmt.Errorf("%s is not a FIFO", name)
+	}
+	if int(st.Uid) != os.Geteuid() && st.Uid != 0 {
+		unix.Close(fd)
+		return -1, fmt.Errorf("%s is a FIFO of user %d, who would read the output", name, st.Uid)
 	}
 	// The task expects to block while the reader is slow.
 	if err := unix.SetNonblock(fd, false); err != nil {

@@ -324,6 +324,24 @@ func TestOutputIsOnlyForFIFOs(t *testing.T) {
 			}
 		})
 	}
+	t.Run("a FIFO of another user", func(t *testing.T) {
+		if os.Geteuid() != 0 {
+			t.Skip("only root gives files away")
+		}
+		s.StdoutPath = filepath.Join(logs, "of_another_user")
+		if err := errors.Join(unix.Mkfifo(s.StdoutPath, 0o600), os.Chown(s.StdoutPath, 4242, 4242)); err != nil {
+			t.Fatal(err)
+		}
+		reader, err := os.OpenFile(s.StdoutPath, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer reader.Close()
+		if p, err := Start(t.Context(), s, shell("echo private")); err == nil {
+			destroy(t, p)
+			t.Error("the task starts")
+		}
+	})
 	t.Run("a directory that is a link to elsewhere", func(t *testing.T) {
 		if err := os.Symlink(filepath.Dir(outside), filepath.Join(s.AllocDir, "link")); err != nil {
 			t.Fatal(err)
