@@ -1,0 +1,71 @@
+package process
+
+import (
+	"fmt"
+	"os/user"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// LookupUser returns the ids of the user that a task names: a name, a uid, uid:gid, or
+// nomad-<uid> for a user without an entry in the user database.
+func LookupUser(name string) (*syscall.Credential, error) {
+	if text, ok := strings.CutPrefix(name, "nomad-"); ok {
+		if uid, err := parseID(text); err == nil {
+			return &syscall.Credential{Uid: uid, Gid: uid}, nil
+		}
+	}
+	userPart, groupPart, hasGroup := strings.Cut(name, ":")
+	cred := &syscall.Credential{}
+	u, err := user.Lookup(userPart)
+	if err != nil {
+		uid, idErr := parseID(userPart)
+		if idErr != nil {
+			return nil, err
+		}
+		cred.Uid, cred.Gid = uid, uid // a uid without an entry has no group but this
+		u, err = user.LookupId(userPart)
+	}
+	if err == nil {
+		if cred.Uid, err = parseID(u.Uid); err != nil {
+			return nil, err
+		}
+		if cred.Gid, err = parseID(u.Gid); err != nil {
+			return nil, err
+		}
+		groups, err := u.GroupIds()
+		if err != nil {
+			return nil, fmt.Errorf("look up the groups: %w", err)
+		}
+		for _, g := range groups {
+			gid, err := parseID(g)
+			if err != nil {
+				return nil, err
+			}
+			cred.Groups = append(cred.Groups, gid)
+		}
+	}
+	if hasGroup {
+		gid, err := parseID(groupPart)
+		if err != nil {
+			g, lookupErr := user.LookupGroup(groupPart)
+			if lookupErr != nil {
+				return nil, lookupErr
+			}
+			if gid, err = parseID(g.Gid); err != nil {
+				return nil, err
+			}
+		}
+		cred.Gid = gid
+	}
+	return cred, nil
+}
+
+func parseID(text string) (uint32, error) {
+	id, err := strconv.ParseUint(text, 10, 32)
+	if err != nil || id == 1<<32-1 { // -1 means "leave it" to the kernel
+		return 0, fmt.Errorf("%q is no id", text)
+	}
+	return uint32(id), nil
+}
