@@ -4,9 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -63,24 +61,8 @@ var visible = []struct {
 // errNoLandlock means that the kernel cannot confine a process.
 var errNoLandlock = errors.New("this kernel has no landlock")
 
-// startConfined starts a command that sees of the file system what is visible,
-// what the limits add, and the stage. It inherits that from the thread that
-// starts it, and so does all that it starts.
-func startConfined(cmd *exec.Cmd, stage *os.File, limits Limits) error {
-	failed := make(chan error)
-	go func() {
-		// The thread is not of use to anybody else: it ends with this goroutine.
-		runtime.LockOSThread()
-		if err := restrict(stage, limits); err != nil {
-			failed <- err
-			return
-		}
-		failed <- cmd.Start()
-	}()
-	return <-failed
-}
-
-// restrict confines the calling thread.
+// restrict confines the calling thread, and what it starts, to what is visible of the file
+// system, what the limits add, and the stage.
 func restrict(stage *os.File, limits Limits) error {
 	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {

@@ -137,6 +137,37 @@ func TestGit(t *testing.T) {
 	w.get(git("local/g", ""))
 }
 
+// The directories of an allocation are closed to the user of the download, and git walks
+// to its own from the root of the machine.
+func TestGitInAClosedDirectory(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("without root, downloads have the user of the task")
+	}
+	for _, unconfined := range []bool{false, true} {
+		w := newWorld(t)
+		host, repo, module := backend(t), newRepository(t), newRepository(t)
+		repo.git("-c", "url.file:///.insteadOf="+host+"/", "submodule", "--quiet", "add", host+module.dir+"/.git", "deep/mod")
+		repo.commit("a module")
+		if err := errors.Join(os.Chmod(w.dir.AllocDir, 0o700), os.Chmod(w.dir.Dir, 0o700)); err != nil {
+			t.Fatal(err)
+		}
+		before, err := os.ReadFile("/proc/self/mounts")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.limits = map[string]any{"disable_filesystem_isolation": unconfined}
+		w.get(http1(w, "", "GetterSource", "git::"+host+repo.dir+"/.git"))
+		for _, file := range []string{"local/app/one", "local/deep/mod/app/one"} {
+			if got, err := os.ReadFile(filepath.Join(w.dir.Dir, file)); err != nil || string(got) != "second" {
+				t.Errorf("%s: got %q, %v", file, got, err)
+			}
+		}
+		if after, err := os.ReadFile("/proc/self/mounts"); err != nil || string(after) != string(before) {
+			t.Errorf("mounts before:\n%s\nand after:\n%s\n%v", before, after, err)
+		}
+	}
+}
+
 // A repository may have many files, but not without end: it takes eight objects to
 // say that there are a million.
 func TestGitBomb(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -72,7 +73,7 @@ func run(ctx context.Context, args []string, o order, stage *os.File) error {
 		if stdin, err = cmd.StdinPipe(); err != nil {
 			return err
 		}
-		if err = start(cmd, stage, o.Limits); attr.Cloneflags == 0 || !errors.Is(err, syscall.EPERM) {
+		if err = start(cmd, stage, o); attr.Cloneflags == 0 || !errors.Is(err, syscall.EPERM) {
 			break
 		}
 	}
@@ -93,17 +94,40 @@ func run(ctx context.Context, args []string, o order, stage *os.File) error {
 }
 
 // start starts a command as confined as this machine can.
-func start(cmd *exec.Cmd, stage *os.File, limits Limits) error {
-	if limits.NoLandlock {
-		return cmd.Start()
+func start(cmd *exec.Cmd, stage *os.File, o order) error {
+	failed := make(chan error)
+	go func() {
+		// The thread is not of use to anything else: it ends with this goroutine.
+		runtime.LockOSThread()
+		failed <- startHere(cmd, stage, o)
+	}()
+	return <-failed
+}
+
+// startHere starts a command that sees of the machine what the calling thread sees from
+// then on.
+func startHere(cmd *exec.Cmd, stage *os.File, o order) error {
+	if src, err := parseSource(o.Source, o.Options); err == nil && src.kind == "git" && os.Geteuid() == 0 {
+		shown, err := walkable(stage)
+		if err != nil {
+			hclog.Default().Debug("git may not find its directory", "error", err)
+		}
+		if shown != nil {
+			defer shown.Close()
+			stage, cmd.ExtraFiles = shown, []*os.File{shown}
+		}
 	}
-	err := startConfined(cmd, stage, limits)
-	if !errors.Is(err, errNoLandlock) {
-		return err
+	if !o.Limits.NoLandlock {
+		err := restrict(stage, o.Limits)
+		switch {
+		case errors.Is(err, errNoLandlock):
+			tellOnce.Do(func() {
+				hclog.Default().Warn("downloads see the files that everybody may see: this kernel has no landlock")
+			})
+		case err != nil:
+			return err
+		}
 	}
-	tellOnce.Do(func() {
-		hclog.Default().Warn("downloads see the files that everybody may see: this kernel has no landlock")
-	})
 	return cmd.Start()
 }
 
