@@ -136,7 +136,7 @@ type killRun struct {
 	ends    map[string]int    // ends that the test has caused, by allocation
 	recent  map[string]bool   // allocations whose task was ended since the last check
 	broken  map[string][]int  // by allocation: runs whose plugin or agent did not survive the start
-	killed  map[string]bool   // kinds of processes killed since the last check
+	killed  map[string]int    // how often a kind of process was killed since the last check
 	keeper  time.Time         // when a keeper was killed last
 	history []string          // what was killed since the last check
 }
@@ -187,7 +187,7 @@ func newKillRun(t *testing.T, random *rand.Rand) *killRun {
 	dir := survivalDir(t)
 	r := &killRun{
 		T: t, random: random, dir: dir, records: filepath.Join(dir, "records"), config: filepath.Join(dir, "agent.hcl"),
-		drivers: map[string]string{}, ends: map[string]int{}, recent: map[string]bool{}, broken: map[string][]int{}, killed: map[string]bool{},
+		drivers: map[string]string{}, ends: map[string]int{}, recent: map[string]bool{}, broken: map[string][]int{}, killed: map[string]int{},
 	}
 	plugins := filepath.Join(dir, "plugins")
 	for _, d := range []string{r.records, plugins} {
@@ -385,7 +385,7 @@ func (r *killRun) strike(kind string) {
 	r.history = append(r.history, fmt.Sprint(time.Now().Format("15:04:05.000 "), kind))
 	switch kind {
 	case "agent":
-		r.killed[kind] = true
+		r.killed[kind]++
 		r.end(syscall.SIGKILL)
 	case "stop":
 		r.end(syscall.SIGTERM)
@@ -394,7 +394,7 @@ func (r *killRun) strike(kind string) {
 	default:
 		for _, p := range byKind(nodeProcesses(r.data()))[kind] {
 			_ = p.Signal(syscall.SIGKILL) // it may have ended meanwhile
-			r.killed[kind] = true
+			r.killed[kind]++
 			if kind == "keeper" {
 				r.keeper = time.Now()
 			}
@@ -486,15 +486,20 @@ func (r *killRun) check() {
 		}
 		return nil
 	})
-	r.recent, r.killed, r.history = map[string]bool{}, map[string]bool{}, nil
+	r.recent, r.killed, r.history = map[string]bool{}, map[string]int{}, nil
 }
 
 func (r *killRun) checkAlloc(a *api.AllocationListStub, processes []keeper.Process) error {
 	record, state := r.record(a.ID), a.TaskStates["count"]
 	runs := len(record.pids)
 	wanted := 1 + r.ends[a.ID] + len(r.broken[a.ID])
-	if runs == wanted+1 && r.recent[a.ID] && !slices.Contains(r.broken[a.ID], runs-2) && (r.killed[r.plugin(a.ID)] || r.killed["agent"]) {
-		r.broken[a.ID] = append(r.broken[a.ID], runs-1) // it is repeated
+	// Each death of the plugin or of the agent can interrupt one start, which is repeated.
+	interruptions := r.killed[r.plugin(a.ID)] + r.killed["agent"]
+	for run := wanted - 1; slices.Contains(r.broken[a.ID], run); run-- {
+		interruptions--
+	}
+	for ; runs > wanted && r.recent[a.ID] && interruptions > 0; interruptions-- {
+		r.broken[a.ID] = append(r.broken[a.ID], wanted)
 		wanted++
 	}
 	switch {
@@ -565,7 +570,7 @@ func (r *killRun) checkEnd(id string, exited bool, state *api.TaskState) error {
 	if !r.recent[id] {
 		return nil // the event was checked before; others have replaced it
 	}
-	if restarted && r.killed[r.plugin(id)] && started.Before(r.keeper) {
+	if restarted && r.killed[r.plugin(id)] > 0 && started.Before(r.keeper) {
 		return nil
 	}
 	return fmt.Errorf("no event %q: %v", api.TaskTerminated, types(state.Events))
