@@ -1,0 +1,152 @@
+package keyring
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+)
+
+// file is the content of a key file. The fields of a key are those of Nomad's API.
+type file struct {
+	Keys []fileKey
+}
+
+type fileKey struct {
+	KeyID      string
+	Algorithm  api.EncryptionAlgorithm
+	Key        []byte // base64 in the file
+	CreateTime time.Time
+	State      api.RootKeyState
+}
+
+// maxFile is the size of the largest key file that Load reads.
+const maxFile = 1 << 20
+
+// unfinished is in the names of files that a crash of Save leaves.
+const unfinished = ".new-"
+
+// Load reads a key file. The error is fs.ErrNotExist if there is none. The file must
+// be a regular one of the current user. If its mode lets others in, Load takes that
+// away, and opened is true. Load removes what a crash of Save has left.
+func Load(path string) (r *Ring, opened bool, err error) {
+	left, err := filepath.Glob(filepath.Join(escapeGlob(filepath.Dir(path)), escapeGlob(filepath.Base(path))+unfinished+"*"))
+	for _, name := range left {
+		err = errors.Join(err, os.Remove(name))
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("remove unfinished key file: %w", err)
+	}
+	// A FIFO would block without O_NONBLOCK.
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, false, err
+	}
+	defer f.Close()
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &stat); err != nil {
+		return nil, false, err
+	}
+	switch {
+	case stat.Mode&unix.S_IFMT != unix.S_IFREG:
+		return nil, false, errors.New("it is not a regular file")
+	case int(stat.Uid) != os.Geteuid() && stat.Uid != 0:
+		return nil, false, fmt.Errorf("it belongs to user %d, who could replace the keys", stat.Uid)
+	case stat.Size > maxFile:
+		return nil, false, fmt.Errorf("it is larger than %d bytes", maxFile)
+	case stat.Mode&0o077 != 0:
+		if err := f.Chmod(0o600); err != nil {
+			return nil, false, err
+		}
+		opened = true
+	}
+	text := make([]byte, stat.Size)
+	if _, err := f.ReadAt(text, 0); err != nil {
+		return nil, opened, err
+	}
+	r, err = parse(text)
+	return r, opened, err
+}
+
+func parse(text []byte) (*Ring, error) {
+	var content file
+	if err := json.Unmarshal(text, &content); err != nil {
+		// The error of the decoder can quote the text.
+		return nil, errors.New("it is not the JSON of a key file")
+	}
+	r := new(Ring)
+	active := 0
+	for i, k := range content.Keys {
+		id, err := uuid.Parse(k.KeyID)
+		switch {
+		case err != nil || id == uuid.Nil:
+			return nil, fmt.Errorf("key %d has no valid id", i+1)
+		case k.Algorithm != api.EncryptionAlgorithmAES256GCM:
+			return nil, fmt.Errorf("key %s: the algorithm must be %s", id, api.EncryptionAlgorithmAES256GCM)
+		case len(k.Key) != keySize:
+			return nil, fmt.Errorf("key %s has %d bytes, want %d", id, len(k.Key), keySize)
+		}
+		read, err := newKey(id, k.Key)
+		if err != nil {
+			return nil, fmt.Errorf("key %s: %w", id, err)
+		}
+		read.made, read.active = k.CreateTime, k.State == api.RootKeyStateActive
+		if read.active {
+			active++
+		}
+		r.keys = append(r.keys, read)
+	}
+	if active != 1 {
+		return nil, fmt.Errorf("it has %d active keys, want 1", active)
+	}
+	return r, nil
+}
+
+// Save replaces the key file. When it returns without an error, the file and its name
+// are on the disk. After an error or a crash the file has its former content or the
+// new one.
+func (r *Ring) Save(path string) (err error) {
+	var content file
+	for i, meta := range r.Keys() {
+		content.Keys = append(content.Keys, fileKey{
+			KeyID: meta.KeyID, Algorithm: meta.Algorithm, Key: r.keys[i].secret, CreateTime: r.keys[i].made.UTC(), State: meta.State,
+		})
+	}
+	text, err := json.MarshalIndent(content, "", "  ")
+	if err != nil {
+		return err
+	}
+	dir := filepath.Dir(path)
+	f, err := os.CreateTemp(dir, filepath.Base(path)+unfinished+"*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			os.Remove(f.Name())
+		}
+	}()
+	_, err = f.Write(append(text, '\n'))
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+func escapeGlob(s string) string {
+	return strings.NewReplacer(`*`, `\*`, `?`, `\?`, `[`, `\[`, `\`, `\\`).Replace(s)
+}

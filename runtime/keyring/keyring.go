@@ -1,0 +1,137 @@
+package keyring
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/nomad/api"
+)
+
+// keySize is the size of a key of AES-256 in bytes.
+const keySize = 32
+
+// ErrChanged means that sealed bytes were changed, or belong to another place.
+var ErrChanged = errors.New("the sealed bytes were changed, or moved from another place")
+
+// ErrActive means that the active key cannot be removed.
+var ErrActive = errors.New("it is the active key")
+
+// ErrUnknown means that a ring has no key with that id.
+var ErrUnknown = errors.New("there is no such key")
+
+// MissingError means that sealed bytes need a key that the ring does not have.
+type MissingError struct{ KeyID string }
+
+func (e *MissingError) Error() string { return fmt.Sprintf("there is no key %s", e.KeyID) }
+
+// Ring is a set of keys. The active one seals, all of them open. A Ring never
+// changes: its methods may be called concurrently.
+type Ring struct{ keys []key }
+
+type key struct {
+	id     uuid.UUID
+	secret []byte
+	made   time.Time
+	active bool
+	aead   cipher.AEAD
+}
+
+// New returns a ring with one new key.
+func New() *Ring { return new(Ring).Rotated() }
+
+// Rotated returns a ring with the same keys and a new one, which is the active one.
+func (r *Ring) Rotated() *Ring {
+	keys := slices.Clone(r.keys)
+	for i := range keys {
+		keys[i].active = false
+	}
+	secret := make([]byte, keySize)
+	rand.Read(secret) // never fails
+	k, err := newKey(uuid.New(), secret)
+	if err != nil {
+		panic(err) // the size of the key is right
+	}
+	k.active, k.made = true, time.Now()
+	return &Ring{append(keys, k)}
+}
+
+func newKey(id uuid.UUID, secret []byte) (key, error) {
+	block, err := aes.NewCipher(secret)
+	if err != nil {
+		return key{}, err
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	return key{id: id, secret: secret, aead: aead}, err
+}
+
+// Without returns a ring that lacks one key.
+func (r *Ring) Without(id string) (*Ring, error) {
+	i := slices.IndexFunc(r.keys, func(k key) bool { return k.id.String() == id })
+	switch {
+	case i < 0:
+		return nil, ErrUnknown
+	case r.keys[i].active:
+		return nil, ErrActive
+	}
+	return &Ring{slices.Delete(slices.Clone(r.keys), i, i+1)}, nil
+}
+
+// Keys describes the keys, oldest first, without the secrets.
+func (r *Ring) Keys() []*api.RootKeyMeta {
+	list := make([]*api.RootKeyMeta, len(r.keys))
+	for i, k := range r.keys {
+		list[i] = &api.RootKeyMeta{
+			KeyID: k.id.String(), Algorithm: api.EncryptionAlgorithmAES256GCM, CreateTime: k.made.UnixNano(), State: api.RootKeyStateInactive,
+		}
+		if k.active {
+			list[i].State = api.RootKeyStateActive
+		}
+	}
+	return list
+}
+
+// Active describes the active key.
+func (r *Ring) Active() *api.RootKeyMeta {
+	keys := r.Keys()
+	return keys[slices.IndexFunc(keys, func(k *api.RootKeyMeta) bool { return k.State == api.RootKeyStateActive })]
+}
+
+// Seal encrypts bytes with the active key. Only Open with the same place opens them.
+func (r *Ring) Seal(plain []byte, place string) []byte {
+	k := r.keys[slices.IndexFunc(r.keys, func(k key) bool { return k.active })]
+	return k.aead.Seal(k.id[:], nil, plain, []byte(place))
+}
+
+// Open decrypts what Seal returned for the place. The error is a [MissingError] or
+// ErrChanged.
+func (r *Ring) Open(sealed []byte, place string) ([]byte, error) {
+	id, ok := keyOf(sealed)
+	if !ok {
+		return nil, ErrChanged
+	}
+	i := slices.IndexFunc(r.keys, func(k key) bool { return k.id == id })
+	if i < 0 {
+		return nil, &MissingError{id.String()}
+	}
+	plain, err := r.keys[i].aead.Open(nil, nil, sealed[len(id):], []byte(place))
+	if err != nil {
+		return nil, ErrChanged
+	}
+	return plain, nil
+}
+
+// KeyOf returns the id of the key that opens sealed bytes; empty if they are too short.
+func KeyOf(sealed []byte) string {
+	if id, ok := keyOf(sealed); ok {
+		return id.String()
+	}
+	return ""
+}
+
+func keyOf(sealed []byte) (id uuid.UUID, ok bool) { return id, copy(id[:], sealed) == len(id) }

@@ -1,0 +1,156 @@
+package keyring
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+)
+
+func TestSealedBytesOpenAtTheirPlaceOnly(t *testing.T) {
+	r := New()
+	sealed := r.Seal([]byte("hunter2"), "variables\x00default\x00a")
+	if bytes.Contains(sealed, []byte("hunter2")) {
+		t.Error("the sealed bytes hold the secret")
+	}
+	if plain, err := r.Open(sealed, "variables\x00default\x00a"); err != nil || string(plain) != "hunter2" {
+		t.Errorf("open: %q, %v", plain, err)
+	}
+	if _, err := r.Open(sealed, "variables\x00default\x00b"); !errors.Is(err, ErrChanged) {
+		t.Errorf("open at another place: %v, want ErrChanged", err)
+	}
+	for i := range sealed {
+		changed := bytes.Clone(sealed)
+		changed[i] ^= 1
+		if plain, err := r.Open(changed, "variables\x00default\x00a"); err == nil {
+			t.Errorf("open with byte %d changed: %q", i, plain)
+		}
+		if plain, err := r.Open(sealed[:i], "variables\x00default\x00a"); err == nil {
+			t.Errorf("open of the first %d bytes: %q", i, plain)
+		}
+	}
+	var missing *MissingError
+	if _, err := New().Open(sealed, "variables\x00default\x00a"); !errors.As(err, &missing) || missing.KeyID != r.Active().KeyID {
+		t.Errorf("open without the key: %v", err)
+	}
+	if KeyOf(sealed) != r.Active().KeyID {
+		t.Errorf("KeyOf: %s, want %s", KeyOf(sealed), r.Active().KeyID)
+	}
+}
+
+func TestRotatedRingOpensWhatItsKeysHaveSealed(t *testing.T) {
+	first := New()
+	sealed := first.Seal([]byte("x"), "p")
+	second := first.Rotated()
+	if plain, err := second.Open(sealed, "p"); err != nil || string(plain) != "x" {
+		t.Errorf("open with the former key: %q, %v", plain, err)
+	}
+	if KeyOf(second.Seal(nil, "p")) == KeyOf(sealed) {
+		t.Error("the new ring seals with the former key")
+	}
+	keys := second.Keys()
+	if len(keys) != 2 || keys[0].State != api.RootKeyStateInactive || keys[1].State != api.RootKeyStateActive || keys[1].KeyID != second.Active().KeyID {
+		t.Errorf("keys %v %v", *keys[0], *keys[1])
+	}
+	if _, err := second.Without(second.Active().KeyID); !errors.Is(err, ErrActive) {
+		t.Errorf("remove the active key: %v", err)
+	}
+	if _, err := second.Without("nope"); !errors.Is(err, ErrUnknown) {
+		t.Errorf("remove an unknown key: %v", err)
+	}
+	third, err := second.Without(first.Active().KeyID)
+	if err != nil || len(third.Keys()) != 1 {
+		t.Errorf("remove: %v", err)
+	}
+	if _, err := third.Open(sealed, "p"); err == nil {
+		t.Error("the removed key still opens")
+	}
+}
+
+func TestKeyFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "odd [name]", "keyring.json")
+	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := Load(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("load without a file: %v", err)
+	}
+	r := New().Rotated()
+	sealed := r.Seal([]byte("x"), "p")
+	old := unix.Umask(0)
+	err := r.Save(path)
+	unix.Umask(old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
+		t.Errorf("mode %v, want 0600: %v", info.Mode(), err)
+	}
+	if err := os.WriteFile(path+unfinished+"1", []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again, opened, err := Load(path)
+	if err != nil || opened {
+		t.Fatalf("load: %v, mode changed %t", err, opened)
+	}
+	if plain, err := again.Open(sealed, "p"); err != nil || string(plain) != "x" || again.Active().KeyID != r.Active().KeyID || again.Active().CreateTime != r.Active().CreateTime {
+		t.Errorf("the loaded ring is another one: %q, %v", plain, err)
+	}
+	if _, err := os.Stat(path + unfinished + "1"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the unfinished file is still there: %v", err)
+	}
+	if err := os.Chmod(path, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, opened, err := Load(path); err != nil || !opened {
+		t.Errorf("load of a file that others can read: %v, %t", err, opened)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
+		t.Errorf("mode %v after Load, want 0600: %v", info.Mode(), err)
+	}
+}
+
+func TestLoadRefuses(t *testing.T) {
+	secret := strings.Repeat("A", 43) + "="
+	id := "11111111-1111-1111-1111-111111111111"
+	active := `{"KeyID":"` + id + `","Algorithm":"aes256-gcm","Key":"` + secret + `","State":"active"}`
+	for _, tc := range []struct{ name, text, want string }{
+		{"nothing", "", "not the JSON"},
+		{"no keys", `{"Keys":[]}`, "0 active keys"},
+		{"two active keys", `{"Keys":[` + active + `,` + active + `]}`, "2 active keys"},
+		{"a short key", strings.Replace(`{"Keys":[`+active+`]}`, secret, "QUFB", 1), "3 bytes, want 32"},
+		{"another algorithm", strings.Replace(`{"Keys":[`+active+`]}`, "gcm", "cbc", 1), "must be aes256-gcm"},
+		{"no id", strings.Replace(`{"Keys":[`+active+`]}`, id, "", 1), "no valid id"},
+		{"the id of plain bytes", strings.Replace(`{"Keys":[`+active+`]}`, id, strings.ReplaceAll(id, "1", "0"), 1), "no valid id"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "k")
+			if err := os.WriteFile(path, []byte(tc.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, _, err := Load(path)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v, want %q", err, tc.want)
+			}
+			if err != nil && strings.Contains(err.Error(), secret[:8]) {
+				t.Errorf("the error holds a part of the key: %v", err)
+			}
+		})
+	}
+	dir := t.TempDir()
+	fifo, link := filepath.Join(dir, "fifo"), filepath.Join(dir, "link")
+	if err := errors.Join(unix.Mkfifo(fifo, 0o600), New().Save(filepath.Join(dir, "k")), os.Symlink("k", link)); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{fifo, link} {
+		if _, _, err := Load(path); err == nil {
+			t.Errorf("load %s: no error", path)
+		}
+	}
+}
