@@ -17,6 +17,7 @@ var ErrInUse = errors.New("data directory is in use by another nomad-lite")
 const (
 	lockFile = "lock"
 	allocDir = "alloc"
+	keyFile  = "keyring.json"
 )
 
 // lock takes the data directory for whoever holds the file, and for no other,

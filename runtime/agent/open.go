@@ -90,7 +90,11 @@ func (a *Agent) openStore() error {
 		}
 	}
 	var err error
-	if a.store, err = store.Open(store.Config{Path: a.statePath(), Logger: a.logger}); err != nil {
+	config := store.Config{Path: a.statePath(), Logger: a.logger, SecretFacts: []string{debtFact}, TemporaryKeys: a.forget}
+	if !a.forget {
+		config.KeyFile = filepath.Join(a.dataDir, keyFile)
+	}
+	if a.store, err = store.Open(config); err != nil {
 		return fmt.Errorf("open state: %w", err)
 	}
 	a.nodeID = identify(a.store)

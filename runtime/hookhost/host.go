@@ -355,7 +355,7 @@ func (h *Host) SetHealth(ctx context.Context, s hook.Scope, healthy bool, reason
 }
 
 // watch reads the state until the index of a table is higher than after.
-func watch[T any](ctx context.Context, h *Host, s hook.Scope, after uint64, read func(store.Reader, store.WatchSet, string) (T, uint64)) (answer T, index uint64, err error) {
+func watch[T any](ctx context.Context, h *Host, s hook.Scope, after uint64, read func(store.Reader, store.WatchSet, string) (T, uint64, error)) (answer T, index uint64, err error) {
 	if after > 0 {
 		c, err := h.who(ctx, s)
 		if err != nil {
@@ -373,7 +373,10 @@ func watch[T any](ctx context.Context, h *Host, s hook.Scope, after uint64, read
 			return answer, 0, h.next(ctx, err)
 		}
 		ws := store.NewWatchSet()
-		answer, index = read(h.config.Store.Snapshot().Reader, ws, c.runner.Alloc().Namespace)
+		answer, index, err = read(h.config.Store.Snapshot().Reader, ws, c.runner.Alloc().Namespace)
+		if err != nil {
+			return answer, 0, err
+		}
 		index = max(index, 1) // 0 asks not to wait
 		if after == 0 || index > after {
 			return answer, index, nil
@@ -400,34 +403,37 @@ func (h *Host) Variable(ctx context.Context, s hook.Scope, path string, after ui
 	if err := model.VariablePathFault(path); err != nil {
 		return nil, 0, err
 	}
-	return watch(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (map[string]string, uint64) {
+	return watch(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (map[string]string, uint64, error) {
 		index := r.TableIndex(nil, store.Variables)
 		v := r.Variable(ws, namespace, path)
 		if v == nil {
-			return nil, index
+			return nil, index, nil
+		}
+		if err := r.VariableErr(v); err != nil {
+			return nil, 0, err
 		}
 		items := make(map[string]string, len(v.Items))
 		for key, value := range v.Items {
 			items[key] = value
 		}
-		return items, v.ModifyIndex
+		return items, v.ModifyIndex, nil
 	})
 }
 
 // Variables implements hook.Host.
 func (h *Host) Variables(ctx context.Context, s hook.Scope, prefix string, after uint64) ([]string, uint64, error) {
-	return watch(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (paths []string, index uint64) {
+	return watch(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (paths []string, index uint64, _ error) {
 		index = r.TableIndex(ws, store.Variables)
 		for _, v := range r.Variables(ws, namespace, prefix) {
 			paths = append(paths, v.Path)
 		}
-		return paths, index
+		return paths, index, nil
 	})
 }
 
 // Services implements hook.Host.
 func (h *Host) Services(ctx context.Context, s hook.Scope, name string, after uint64) ([]hook.Service, uint64, error) {
-	return watch(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (list []hook.Service, index uint64) {
+	return watch(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (list []hook.Service, index uint64, _ error) {
 		index = r.TableIndex(ws, store.Services)
 		instances := r.Services(ws, namespace)
 		if name != "" {
@@ -442,6 +448,6 @@ func (h *Host) Services(ctx context.Context, s hook.Scope, name string, after ui
 				Datacenter: i.Datacenter, JobID: i.JobID,
 			})
 		}
-		return list, index
+		return list, index, nil
 	})
 }

@@ -118,7 +118,7 @@ func fillStore(b *testing.B, s *Store, n int) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			tx.putLocal(taskStates, id, id+"\x00web", state)
+			tx.putLocal(taskStates, id, id+"\x00web", state, nil)
 		}
 	})
 }

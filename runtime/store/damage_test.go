@@ -842,7 +842,7 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-				tx.putRecord(tc.table, tc.key, payload)
+				tx.putRecord(tc.table, tc.key, payload, nil)
 			})
 			s = reopen(t, s)
 			if d := s.Damage(); len(d) > 0 {

@@ -8,6 +8,10 @@
 // concurrent updates into few commits; an update has happened, and is seen,
 // when it is on the disk.
 //
+// The items of variables, and the parts of other records that can hold copies of
+// them, are sealed in the file with the keys of package keyring. Memory and callers
+// have them in the clear.
+//
 // Each record carries its schema version and a checksum. Whatever the file
 // holds, it opens: a record that does not read is moved to quarantine, a file
 // that is damaged is set aside and written anew with what was read from it, and

@@ -336,20 +336,29 @@ func (f *file) fill(all func(yield func(op) bool)) error {
 // it when the first name leads to another one. The last few are kept.
 func keepDamaged(path string, now time.Time) (string, error) {
 	const kept = 3
-	name := path + ".damaged-" + now.UTC().Format("20060102T150405.000")
+	name := path + ".damaged-" + now.UTC().Format(keptFormat)
 	if err := os.Link(path, name); err != nil {
 		return "", err
 	}
-	old, err := filepath.Glob(escapeGlob(path) + ".damaged-*")
-	if err != nil {
-		return name, err
-	}
-	for _, extra := range old[:max(0, len(old)-kept)] { // Glob sorts them
+	old := damagedFiles(path)
+	for _, extra := range old[:max(0, len(old)-kept)] {
 		if err := os.Remove(extra); err != nil {
 			return name, err
 		}
 	}
 	return name, nil
+}
+
+// keptFormat is the time in the name of a file that is set aside.
+const keptFormat = "20060102T150405.000"
+
+// damagedFiles returns the files that keepDamaged has kept, oldest first.
+func damagedFiles(path string) []string {
+	names, err := filepath.Glob(escapeGlob(path) + ".damaged-*") // sorted
+	if err != nil {
+		return nil // the pattern is right
+	}
+	return names
 }
 
 func escapeGlob(s string) string {

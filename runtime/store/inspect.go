@@ -2,6 +2,7 @@ package store
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/keyring"
 )
 
 // Contents is what Inspect finds in a state file.
@@ -31,6 +34,7 @@ type Record struct {
 	Bytes int    // in the file, without the job of an allocation
 
 	object any
+	sealed bool // a part of it is left out
 }
 
 // Quarantined is a record that did not read.
@@ -39,7 +43,7 @@ type Quarantined struct {
 	Key   string
 	Cause string
 	Time  time.Time
-	Value []byte // as it was
+	Value []byte // as it was; nil if it is sealed
 }
 
 // Inspect reads a state file that no agent uses, and leaves it as it is,
@@ -62,7 +66,7 @@ func Inspect(path string) (*Contents, error) {
 		c.Size = info.Size()
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.quarantine)) {
-		c.Quarantine = append(c.Quarantine, inQuarantine(name, s.quarantine[name]))
+		c.Quarantine = append(c.Quarantine, s.inQuarantine(name, s.quarantine[name]))
 	}
 	txn := s.mem.Txn(false)
 	_, err = scanFile(handle, func(bucket string, k, value []byte) {
@@ -75,8 +79,10 @@ func Inspect(path string) (*Contents, error) {
 		if err != nil || object == nil {
 			return
 		}
+		box, _, err := unwrap(r.payload)
 		c.Records = append(c.Records, &Record{
 			Table: kind.table, Key: readable(string(k)), Index: r.index, Bytes: len(value), object: object,
+			sealed: err == nil && box != nil && !isPlain(box),
 		})
 	})
 	slices.SortStableFunc(c.Records, func(a, b *Record) int {
@@ -85,15 +91,16 @@ func Inspect(path string) (*Contents, error) {
 	return c, err
 }
 
-func inQuarantine(name string, sealed []byte) Quarantined {
+func (s *Store) inQuarantine(name string, sealed []byte) Quarantined {
 	table, key, _ := strings.Cut(name, "\x00")
 	q := Quarantined{Table: Table(table), Key: readable(key)}
 	var stored quarantined
 	r, err := unseal(quarantineBucket, name, sealed)
 	if err == nil {
-		err = decode(r.payload, &stored)
+		stored, err = s.openQuarantined(name, r.payload)
 	}
-	if err != nil {
+	var missing *keyring.MissingError
+	if err != nil && !errors.As(err, &missing) {
 		q.Cause = err.Error()
 		return q
 	}
@@ -102,11 +109,15 @@ func inQuarantine(name string, sealed []byte) Quarantined {
 }
 
 // Redacted returns the object of the record as encoding/json knows values,
-// without what is empty, and with [Redaction] in the place of secrets.
+// without what is empty, and with [Redaction] in the place of secrets. The field Sealed
+// stands for a part that is sealed in the file.
 func (r *Record) Redacted() (any, error) {
 	object := r.object
 	switch o := object.(type) {
 	case *localRecord:
+		if o.payload == nil {
+			break // all of it is secret
+		}
 		var v any
 		switch r.Table {
 		case taskLocals:
@@ -126,7 +137,16 @@ func (r *Record) Redacted() (any, error) {
 		}
 		object = v
 	}
-	return redact(reflect.ValueOf(object)), nil
+	plain := redact(reflect.ValueOf(object))
+	if !r.sealed {
+		return plain, nil
+	}
+	fields, _ := plain.(map[string]any)
+	if fields == nil {
+		fields = make(map[string]any)
+	}
+	fields["Sealed"] = Redaction
+	return fields, nil
 }
 
 // Redaction stands for a value that may be a secret.

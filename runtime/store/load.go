@@ -99,6 +99,7 @@ func Open(c Config) (*Store, error) {
 	for _, d := range s.damage {
 		s.logger.Error("state could not be read", "table", d.Table, "key", d.Key, "error", d.Cause, "kept", d.Kept)
 	}
+	s.reportSealed()
 	for _, d := range s.damage[:min(len(s.damage), keptNodeEvents)] {
 		s.nodeEvents = append(s.nodeEvents, d.nodeEvent())
 	}
@@ -112,6 +113,9 @@ func Open(c Config) (*Store, error) {
 func newStore(c Config) (*Store, error) {
 	s := &Store{
 		logger:     c.Logger.Named("store"),
+		config:     c,
+		keyFile:    c.KeyFile,
+		closed:     make(map[*api.Variable]*closed),
 		feed:       newFeed(cmp.Or(c.Events, 100)),
 		done:       make(chan struct{}),
 		wake:       make(chan struct{}, 1),
@@ -132,6 +136,8 @@ var errMade = errors.New("state file has just been made")
 func (s *Store) open() error {
 	handle, err := openLocked(s.file.path, true)
 	if errors.Is(err, fs.ErrNotExist) {
+		s.loadKeys()
+		s.makeKeys()
 		if err := s.file.rebuild(s.all(s.mem.Txn(false))); err != nil {
 			if _, there := os.Lstat(s.file.path); there == nil {
 				return errMade
@@ -147,20 +153,24 @@ func (s *Store) open() error {
 	if err := s.file.tidy(); err != nil {
 		s.logger.Warn("unfinished state file cannot be removed", "error", err)
 	}
+	s.loadKeys()
 	faults, err := s.load(handle)
 	if err != nil {
 		handle.Close()
 		return err
 	}
+	s.makeKeys()
 	if len(s.damage) == 0 {
 		err := s.file.use(handle)
 		if err == nil {
+			s.sealPlain()
 			return nil
 		}
 		faults = append(faults, fault{cause: err.Error()})
 		s.damaged(Damage{Cause: err.Error()})
 	}
 	s.repair(faults)
+	s.warnPlainCopies()
 	return nil
 }
 
@@ -285,6 +295,15 @@ func (l *loader) take(bucket, key string, k *kind, r record, value []byte) error
 		l.indexes = x
 		return nil
 	case bucket == quarantineBucket:
+		box, _, err := unwrap(r.payload)
+		if err != nil {
+			return err
+		}
+		if box == nil || isPlain(box) {
+			l.store.plain = true
+		} else if _, err := l.store.openBox(bucket, key, box); err != nil {
+			l.store.closedBox(fmt.Sprintf("quarantined record %q", readable(key)), box, err)
+		}
 		l.store.quarantine[key] = slices.Clone(value)
 		return nil
 	case bucket == specBucket:
@@ -305,14 +324,61 @@ func (l *loader) take(bucket, key string, k *kind, r record, value []byte) error
 		l.rows[key] = row{a, value}
 		return nil
 	}
-	obj, err := k.decode(key, r.payload)
+	box, open, err := unwrap(r.payload)
+	if err != nil {
+		return err
+	}
+	obj, err := k.decode(key, open)
 	if err != nil {
 		return err
 	}
 	if k.key(obj) != key {
 		return errOtherKey
 	}
+	if err := l.unlock(k.table, key, obj, box); err != nil {
+		return err
+	}
 	return l.mem.Insert(string(k.table), obj)
+}
+
+// unlock adds the secret part of a record to its object. A box that cannot be opened is
+// kept.
+func (l *loader) unlock(t Table, key string, obj any, box []byte) error {
+	s := l.store
+	var secret []byte
+	var locked *closed
+	if box != nil {
+		var err error
+		if secret, err = s.openBox(string(t), key, box); err != nil {
+			locked = s.closedBox(fmt.Sprintf("%s %q", singular(t), readable(key)), box, err)
+		}
+		s.plain = s.plain || isPlain(box)
+	}
+	switch o := obj.(type) {
+	case *api.Variable:
+		switch {
+		case locked != nil:
+			s.closed[o] = locked
+		case box != nil:
+			var items map[string]string
+			if err := decode(secret, &items); err != nil {
+				return err
+			}
+			o.Items = items
+		case len(o.Items) > 0:
+			s.plain = true
+		}
+	case *localRecord:
+		o.secret, o.closed = secret, locked
+		if box == nil && s.splitRecord(t, o) {
+			s.plain = true
+		}
+	default:
+		if box != nil {
+			return errEnvelope
+		}
+	}
+	return nil
 }
 
 var errOtherKey = errors.New("it is the record of another key")
@@ -322,7 +388,7 @@ func (l *loader) bad(bucket, key string, value []byte, cause error) {
 	d := Damage{Table: Table(bucket), Key: key, Cause: cause.Error()}
 	if bucket != quarantineBucket && bucket != metaBucket {
 		name := bucket + "\x00" + key
-		if payload, err := encode(quarantined{Cause: d.Cause, Time: time.Now(), Value: slices.Clone(value)}); err == nil {
+		if payload, err := l.store.quarantinePayload(name, quarantined{Cause: d.Cause, Time: time.Now(), Value: slices.Clone(value)}); err == nil {
 			l.store.quarantine[name] = seal(quarantineBucket, name, l.highest, payload)
 			d.Kept = "quarantine"
 		}

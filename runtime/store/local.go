@@ -71,7 +71,7 @@ func (s *Store) PutTaskState(allocID, task string, state *api.TaskState, haste t
 // [taskrunner.Store] has it, and the state of the task in one: after a crash there are
 // both or neither. The same as before is not written again.
 func (s *Store) PutTask(allocID, task string, local taskrunner.LocalState, state *api.TaskState, haste taskrunner.Haste) taskrunner.Written {
-	return s.putLocals(allocID, task, haste, ofTask{taskLocals, newTaskLocal(local)}, ofTask{taskStates, state})
+	return s.putLocals(allocID, task, haste, ofTask{taskLocals, local}, ofTask{taskStates, state})
 }
 
 // ofTask is one of the records of a task.
@@ -83,16 +83,22 @@ type ofTask struct {
 func (s *Store) putLocals(allocID, task string, haste taskrunner.Haste, records ...ofTask) taskrunner.Written {
 	key := allocID + "\x00" + task
 	failed := func(err error) taskrunner.Written { return func() error { return err } }
-	payloads := make([][]byte, len(records))
+	encoded := make([]localRecord, len(records))
 	for i, r := range records {
 		var err error
-		if payloads[i], err = encode(r.value); err != nil {
+		e := &encoded[i]
+		if local, ok := r.value.(taskrunner.LocalState); ok {
+			e.payload, e.secret, err = encodeTaskLocal(local)
+		} else {
+			e.payload, err = encode(r.value)
+		}
+		if err != nil {
 			return failed(fmt.Errorf("store %s %q: %w", r.table, readable(key), err))
 		}
 	}
 	r, err := s.enqueue(func(tx *Txn) error {
 		for i, r := range records {
-			tx.putLocal(r.table, allocID, key, payloads[i])
+			tx.putLocal(r.table, allocID, key, encoded[i].payload, encoded[i].secret)
 		}
 		return nil
 	}, patience[haste])
@@ -122,31 +128,34 @@ func (tx *Txn) changeAllocState(allocID string, f func(*allocState)) {
 		return
 	}
 	f(&state)
-	tx.encodeLocal(allocLocals, allocID, allocID, state)
-}
-
-func (tx *Txn) encodeLocal(t Table, allocID, key string, v any) {
-	payload, err := encode(v)
+	payload, err := encode(state)
 	if err != nil {
-		tx.fail(fmt.Errorf("store %s %q: %w", t, readable(key), err))
+		tx.fail(fmt.Errorf("store %s %q: %w", allocLocals, allocID, err))
 		return
 	}
-	tx.putLocal(t, allocID, key, payload)
+	tx.putLocal(allocLocals, allocID, allocID, payload, nil)
 }
 
-func (tx *Txn) putLocal(t Table, allocID, key string, payload []byte) {
+func (tx *Txn) putLocal(t Table, allocID, key string, payload, secret []byte) {
 	if tx.Allocation(nil, allocID) == nil && !tx.hasLocal(allocID) {
 		tx.fail(fmt.Errorf("store %s %q: %w", t, readable(key), ErrForgotten))
 		return
 	}
-	tx.putRecord(t, key, payload)
+	tx.putRecord(t, key, payload, secret)
 }
 
-func (tx *Txn) putRecord(t Table, key string, payload []byte) {
-	if old := first[localRecord](tx.Reader, nil, t, key); old != nil && bytes.Equal(old.payload, payload) {
-		return
+// putRecord keeps a secret part that cannot be opened until there is another one.
+func (tx *Txn) putRecord(t Table, key string, payload, secret []byte) {
+	record := &localRecord{key: key, payload: payload, secret: secret}
+	if old := first[localRecord](tx.Reader, nil, t, key); old != nil {
+		if secret == nil {
+			record.closed = old.closed
+		}
+		if bytes.Equal(old.payload, payload) && bytes.Equal(old.secret, secret) && old.closed == record.closed {
+			return
+		}
 	}
-	tx.insert(kindOf[t], &localRecord{key: key, payload: payload})
+	tx.insert(kindOf[t], record)
 }
 
 // ForgetAllocation removes the records of an allocation's runner and its
@@ -173,14 +182,16 @@ func (r Reader) hasLocal(allocID string) bool {
 // TaskLocal returns the local state that PutTask has stored, and false if there is nothing.
 func (r Reader) TaskLocal(allocID, task string) (taskrunner.LocalState, bool, error) {
 	var l taskLocal
-	ok, err := r.local(taskLocals, allocID+"\x00"+task, &l)
+	var secrets taskSecrets
+	ok, err := r.local(taskLocals, allocID+"\x00"+task, &l, &secrets)
+	l.join(secrets)
 	return l.state(), ok, err
 }
 
 // TaskState returns what PutTaskState has stored, nil if there is nothing.
 func (r Reader) TaskState(allocID, task string) (*api.TaskState, error) {
 	state := new(api.TaskState)
-	if ok, err := r.local(taskStates, allocID+"\x00"+task, state); !ok {
+	if ok, err := r.local(taskStates, allocID+"\x00"+task, state, nil); !ok {
 		return nil, err
 	}
 	return state, nil
@@ -194,7 +205,7 @@ func (r Reader) CheckResults(allocID string) (map[string]*api.AllocCheckStatus, 
 
 func (r Reader) allocState(allocID string) (allocState, error) {
 	var s allocState
-	_, err := r.local(allocLocals, allocID, &s)
+	_, err := r.local(allocLocals, allocID, &s, nil)
 	return s, err
 }
 
@@ -240,7 +251,11 @@ func (tx *Txn) PutFact(name string, value any) {
 		tx.fail(fmt.Errorf("store fact %q: %w", name, err))
 		return
 	}
-	tx.putRecord(agentFacts, name, payload)
+	if tx.store.isSecretFact(name) {
+		tx.putRecord(agentFacts, name, nil, payload)
+		return
+	}
+	tx.putRecord(agentFacts, name, payload, nil)
 }
 
 // DeleteFact removes a fact, if there is one.
@@ -248,9 +263,17 @@ func (tx *Txn) DeleteFact(name string) { tx.delete(agentFacts, name) }
 
 // Fact reads a fact into value, a pointer to a zero value. It returns false if
 // there is none. If value has a method CheckRecord() error, a record for which that
-// fails counts as unreadable.
+// fails counts as unreadable. A secret fact that cannot be opened is a [SealedError],
+// and stays.
 func (r Reader) Fact(name string, value any) (bool, error) {
-	return r.local(agentFacts, name, value)
+	record := first[localRecord](r, nil, agentFacts, name)
+	switch {
+	case record != nil && record.closed != nil:
+		return false, record.closed.err
+	case record != nil && record.secret != nil:
+		return r.local(agentFacts, name, nil, value)
+	}
+	return r.local(agentFacts, name, value, nil)
 }
 
 // HasFact reports whether there is a fact, whatever it says.
@@ -267,18 +290,30 @@ func (r Reader) Facts(prefix string) []string {
 	return names
 }
 
-func (r Reader) local(t Table, key string, v any) (bool, error) {
+// local decodes the open part of a record and its secret part, where a value is given.
+func (r Reader) local(t Table, key string, open, secret any) (bool, error) {
 	record := first[localRecord](r, nil, t, key)
 	if record == nil {
 		return false, nil
 	}
-	err := decode(record.payload, v)
-	if c, ok := v.(checker); ok && err == nil {
-		err = c.CheckRecord()
+	var err error
+	if open != nil {
+		err = decodeLocal(record.payload, open)
+	}
+	if err == nil && record.secret != nil {
+		err = decodeLocal(record.secret, secret)
 	}
 	if err != nil {
 		r.unreadable(t, record, err)
 		return false, fmt.Errorf("read %s %q: %w", t, readable(key), err)
 	}
 	return true, nil
+}
+
+func decodeLocal(b []byte, v any) error {
+	err := decode(b, v)
+	if c, ok := v.(checker); ok && err == nil {
+		err = c.CheckRecord()
+	}
+	return err
 }

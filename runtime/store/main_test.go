@@ -27,6 +27,8 @@ func TestMain(m *testing.M) {
 		write(os.Getenv(pathEnv))
 	case "hold":
 		hold(os.Getenv(pathEnv))
+	case "rotate":
+		rotate(os.Getenv(pathEnv))
 	}
 }
 

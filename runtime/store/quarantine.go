@@ -22,15 +22,15 @@ type unreadable struct {
 }
 
 // op makes the write of the record in the quarantine.
-func (u unreadable) op(index uint64) (op, error) {
+func (u unreadable) op(s *Store, index uint64) (op, error) {
 	table, key := string(u.damage.Table), u.record.key
-	payload, err := encode(quarantined{
-		Cause: u.damage.Cause, Time: u.damage.Time, Value: seal(table, key, index, u.record.payload),
+	name := table + "\x00" + key
+	payload, err := s.quarantinePayload(name, quarantined{
+		Cause: u.damage.Cause, Time: u.damage.Time, Value: seal(table, key, index, s.localPayload(u.damage.Table, u.record)),
 	})
 	if err != nil {
 		return op{}, fmt.Errorf("encode quarantine record of %s %q: %w", table, readable(key), err)
 	}
-	name := table + "\x00" + key
 	return op{quarantineBucket, name, seal(quarantineBucket, name, index, payload)}, nil
 }
 

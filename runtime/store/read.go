@@ -28,6 +28,7 @@ const AnyNamespace = "*"
 type Reader struct {
 	begin      func() *memdb.Txn
 	unreadable func(Table, *localRecord, error) // moves a record into the quarantine; does not block
+	closed     map[*api.Variable]*closed
 }
 
 // Snapshot is the state at one index, for ever. Its methods may be called
@@ -43,7 +44,7 @@ func (s *Snapshot) Index() uint64 { return s.index }
 // Snapshot returns the present state.
 func (s *Store) Snapshot() *Snapshot {
 	db := s.mem.Snapshot()
-	r := Reader{begin: func() *memdb.Txn { return db.Txn(false) }, unreadable: s.quarantineRecord}
+	r := Reader{begin: func() *memdb.Txn { return db.Txn(false) }, unreadable: s.quarantineRecord, closed: s.closed}
 	return &Snapshot{Reader: r, index: r.TableIndex(nil, everything)}
 }
 

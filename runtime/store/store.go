@@ -13,6 +13,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/go-memdb"
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/keyring"
 )
 
 // ErrClosed means that the store has been closed.
@@ -27,6 +29,14 @@ type Config struct {
 	// made, with mode 0600.
 	Path   string
 	Logger hclog.Logger
+	// KeyFile has the keys with which variables, and what can hold their items, are
+	// sealed. A missing file is made if nothing is sealed yet. Without one nothing is
+	// sealed.
+	KeyFile string
+	// TemporaryKeys seals with a key that ends with the store, in place of KeyFile.
+	TemporaryKeys bool
+	// SecretFacts are the prefixes of the names of facts that are sealed.
+	SecretFacts []string
 	// Events is how many changes the feed keeps for those who come late, fewer if
 	// they are large; 0 means 100.
 	Events int
@@ -36,9 +46,14 @@ type Config struct {
 // called concurrently.
 type Store struct {
 	logger hclog.Logger
+	config Config
 	feed   *feed
 	mem    *memdb.MemDB  // what is on the disk
 	done   chan struct{} // closed by the writer when it has ended
+
+	keyFile string
+	ring    atomic.Pointer[keyring.Ring] // nil without keys; only the writer replaces it
+	closed  map[*api.Variable]*closed    // items that cannot be opened; never changed after Open
 
 	commits atomic.Int64
 	fault   atomic.Pointer[error]
@@ -46,7 +61,8 @@ type Store struct {
 	mu       sync.Mutex
 	requests []*request
 	damage   []Damage
-	closed   bool
+	keysErr  error // why variables are refused
+	closing  bool
 	wake     chan struct{} // holds one request to look at the two above
 
 	// Only the writer uses these.
@@ -56,12 +72,15 @@ type Store struct {
 	quarantine map[string][]byte // records of the quarantine as they are in the file
 	foreign    []op              // records of tables that this build does not know
 	nodeEvents []*api.NodeEvent  // see [Txn.PutNode]
+	sealed     []error           // what could not be opened
+	plain      bool              // the file has secrets that are not encrypted
 }
 
 // request is one call of Update.
 type request struct {
 	fn       func(*Txn) error
-	by       time.Time // it is taken with others before, and alone then
+	alone    func() error // in place of fn: it is called after the transaction
+	by       time.Time    // it is taken with others before, and alone then
 	state    atomic.Int32
 	index    uint64
 	err      error
@@ -149,9 +168,13 @@ func (s *Store) Update(ctx context.Context, fn func(*Txn) error) (uint64, error)
 // enqueue has the writer run fn, after all that was enqueued before. If nobody is
 // in more of a hurry, that is when the patience is over.
 func (s *Store) enqueue(fn func(*Txn) error, patience time.Duration) (*request, error) {
-	r := &request{fn: fn, by: time.Now().Add(patience), done: make(chan struct{})}
+	return s.enqueueRequest(&request{fn: fn, by: time.Now().Add(patience)})
+}
+
+func (s *Store) enqueueRequest(r *request) (*request, error) {
+	r.done = make(chan struct{})
 	s.mu.Lock()
-	if s.closed {
+	if s.closing {
 		s.mu.Unlock()
 		return nil, ErrClosed
 	}
@@ -164,11 +187,11 @@ func (s *Store) enqueue(fn func(*Txn) error, patience time.Duration) (*request, 
 // Close waits for the updates that have been called, and closes the file.
 func (s *Store) Close() error {
 	s.mu.Lock()
-	if s.closed {
+	if s.closing {
 		s.mu.Unlock()
 		return ErrClosed
 	}
-	s.closed = true
+	s.closing = true
 	s.mu.Unlock()
 	s.nudge()
 	<-s.done
@@ -221,7 +244,7 @@ func (s *Store) rest() {
 func (s *Store) take() (requests []*request, patience time.Duration, closed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.requests) > 0 && !s.closed {
+	if len(s.requests) > 0 && !s.closing {
 		first := slices.MinFunc(s.requests, func(a, b *request) int { return a.by.Compare(b.by) })
 		if patience = time.Until(first.by); patience > 0 {
 			return nil, patience, false
@@ -232,15 +255,20 @@ func (s *Store) take() (requests []*request, patience time.Duration, closed bool
 	if s.requests = s.requests[n:]; len(s.requests) == 0 {
 		s.requests = nil
 	}
-	return requests, 0, s.closed
+	return requests, 0, s.closing
 }
 
 // commit runs the requests, writes what they have changed in one transaction,
 // shows it to the readers, and answers.
 func (s *Store) commit(requests []*request) {
 	b := s.newBatch()
+	var alone []*request
 	for _, r := range requests {
-		if r.state.CompareAndSwap(queued, taken) {
+		switch {
+		case !r.state.CompareAndSwap(queued, taken):
+		case r.alone != nil:
+			alone = append(alone, r)
+		default:
 			b.run(r)
 		}
 	}
@@ -259,6 +287,10 @@ func (s *Store) commit(requests []*request) {
 		if err != nil && r.err == nil && r.panicked == nil {
 			r.index, r.err = 0, err
 		}
+		close(r.done)
+	}
+	for _, r := range alone {
+		r.err = r.alone()
 		close(r.done)
 	}
 }
@@ -295,7 +327,8 @@ func (s *Store) newBatch() *batch {
 func (b *batch) run(r *request) {
 	b.requests = append(b.requests, r)
 	tx := &Txn{
-		Reader:     Reader{begin: func() *memdb.Txn { return b.mem }, unreadable: b.store.quarantineRecord},
+		Reader:     Reader{begin: func() *memdb.Txn { return b.mem }, unreadable: b.store.quarantineRecord, closed: b.store.closed},
+		store:      b.store,
 		mem:        b.mem,
 		index:      b.index + 1,
 		tables:     make(map[Table]bool),
@@ -370,7 +403,7 @@ func (b *batch) write() error {
 	}
 	ops = append(ops, b.specs.ops(b.index)...)
 	for _, u := range b.quarantined {
-		o, err := u.op(b.index)
+		o, err := u.op(b.store, b.index)
 		if err != nil {
 			return err
 		}
@@ -400,7 +433,9 @@ func (b *batch) encode(tx *Txn) [][]byte {
 		case *api.Allocation:
 			payloads[i], err = b.specs.payload(obj)
 		case *localRecord:
-			payloads[i] = obj.payload
+			payloads[i] = b.store.localPayload(c.kind.table, obj)
+		case *api.Variable:
+			payloads[i], err = b.store.variablePayload(c.key, obj)
 		default:
 			payloads[i], err = encode(obj)
 		}
@@ -421,7 +456,7 @@ func (s *Store) all(mem *memdb.Txn) func(yield func(op) bool) {
 			return
 		}
 		for key, value := range s.quarantine {
-			if !yield(op{quarantineBucket, key, value}) {
+			if !yield(op{quarantineBucket, key, s.sealQuarantine(key, value)}) {
 				return
 			}
 		}
@@ -468,7 +503,9 @@ func (s *Store) records(k *kind, obj any, hashes *specBatch) []op {
 			payload, err = encodeAllocation(o, hash)
 		}
 	case *localRecord:
-		payload = o.payload
+		payload = s.localPayload(k.table, o)
+	case *api.Variable:
+		payload, err = s.variablePayload(k.key(o), o)
 	default:
 		payload, err = encode(obj)
 	}

@@ -704,5 +704,10 @@ func TestFailedBatchEndsItsTransaction(t *testing.T) {
 
 // PutTaskLocal stores the local state of a task as a part of a larger change.
 func (tx *Txn) PutTaskLocal(allocID, task string, state taskrunner.LocalState) {
-	tx.encodeLocal(taskLocals, allocID, allocID+"\x00"+task, newTaskLocal(state))
+	open, secret, err := encodeTaskLocal(state)
+	if err != nil {
+		tx.fail(err)
+		return
+	}
+	tx.putLocal(taskLocals, allocID, allocID+"\x00"+task, open, secret)
 }

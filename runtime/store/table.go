@@ -188,6 +188,8 @@ func allocations() *kind {
 type localRecord struct {
 	key     string
 	payload []byte
+	secret  []byte  // the part that is sealed in the file, nil if there is none
+	closed  *closed // it could not be opened
 }
 
 func local(table Table) *kind {

@@ -26,6 +26,7 @@ const keptScalingEvents = 20
 // in place) fails the whole update.
 type Txn struct {
 	Reader
+	store      *Store
 	mem        *memdb.Txn
 	nodeEvents []*api.NodeEvent
 	index      uint64
@@ -167,11 +168,29 @@ func (tx *Txn) PutService(s *api.ServiceRegistration) { tx.put(kindOf[Services],
 // DeleteService removes the registration of a service, if there is one.
 func (tx *Txn) DeleteService(namespace, id string) { tx.delete(Services, scoped(namespace, id)) }
 
-// PutVariable stores a variable.
-func (tx *Txn) PutVariable(v *api.Variable) { tx.put(kindOf[Variables], v) }
+// PutVariable stores a variable. It fails without a key ([KeysError]), and if the
+// variable has no items in the place of some that cannot be opened ([SealedError]).
+func (tx *Txn) PutVariable(v *api.Variable) {
+	err := tx.store.KeysErr()
+	if err == nil && len(v.Items) == 0 {
+		err = tx.VariableErr(tx.Variable(nil, v.Namespace, v.Path))
+	}
+	if err != nil {
+		tx.fail(err)
+		return
+	}
+	tx.put(kindOf[Variables], v)
+}
 
-// DeleteVariable removes a variable, if there is one.
-func (tx *Txn) DeleteVariable(namespace, path string) { tx.delete(Variables, scoped(namespace, path)) }
+// DeleteVariable removes a variable, if there is one. It fails without a key
+// ([KeysError]).
+func (tx *Txn) DeleteVariable(namespace, path string) {
+	if err := tx.store.KeysErr(); err != nil {
+		tx.fail(err)
+		return
+	}
+	tx.delete(Variables, scoped(namespace, path))
+}
 
 // PutNamespace stores a namespace.
 func (tx *Txn) PutNamespace(n *api.Namespace) { tx.put(kindOf[Namespaces], n) }

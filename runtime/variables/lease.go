@@ -49,8 +49,9 @@ func (vs *Variables) renew(at key, lock *api.VariableLock) bool {
 // Run ends the locks of those who do not renew them, until ctx ends. Nobody could
 // renew a lock while there was no agent: all locks begin anew.
 func (vs *Variables) Run(ctx context.Context) {
-	for _, v := range vs.store.Snapshot().Variables(nil, store.AnyNamespace, "") {
-		if v.Lock != nil {
+	snapshot := vs.store.Snapshot()
+	for _, v := range snapshot.Variables(nil, store.AnyNamespace, "") {
+		if v.Lock != nil && snapshot.VariableErr(v) == nil { // else nobody could end it
 			vs.lease(keyOf(v), v.Lock)
 		}
 	}

@@ -120,7 +120,7 @@ func (vs *Variables) Renew(_ context.Context, v *api.Variable) (*api.Variable, e
 	if err := held(old, v); err != nil {
 		return nil, err
 	}
-	if !vs.renew(at, old.Lock) {
+	if !vs.renew(at, old.Lock) { // also of a variable whose items cannot be opened
 		return nil, &Conflict{textUnlocked, old}
 	}
 	c := *old

@@ -1,0 +1,258 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/keyring"
+)
+
+// KeysError means that variables are refused because there is no key to seal them
+// with.
+type KeysError struct {
+	File  string
+	Cause error
+}
+
+func (e *KeysError) Error() string {
+	if errors.Is(e.Cause, fs.ErrNotExist) {
+		return fmt.Sprintf("variables are refused: the state is sealed, and its key file %s is missing: restore the file from a backup and restart the agent, or give up what is sealed and make a new key with 'nomad-lite operator root keyring rotate'", e.File)
+	}
+	return fmt.Sprintf("variables are refused: key file %s: %v: repair the file and restart the agent, or make a new one with 'nomad-lite operator root keyring rotate'", e.File, e.Cause)
+}
+
+// Unwrap returns the cause.
+func (e *KeysError) Unwrap() error { return e.Cause }
+
+// loadKeys reads the key file, if the store has one.
+func (s *Store) loadKeys() {
+	switch {
+	case s.config.TemporaryKeys:
+		s.ring.Store(keyring.New())
+	case s.keyFile != "":
+		ring, opened, err := keyring.Load(s.keyFile)
+		if opened {
+			s.logger.Warn("others could read the key file, its mode is 0600 now: if somebody may have read it, run 'nomad-lite operator root keyring rotate -full'", "path", s.keyFile)
+		}
+		if err != nil {
+			s.setKeysErr(&KeysError{s.keyFile, err})
+			return
+		}
+		s.ring.Store(ring)
+	}
+}
+
+// makeKeys makes the key file of a state in which nothing is sealed. It must be on the
+// disk before anything is.
+func (s *Store) makeKeys() {
+	if err := s.KeysErr(); err == nil || !errors.Is(err, fs.ErrNotExist) || len(s.sealed) > 0 {
+		return
+	}
+	ring := keyring.New()
+	if err := ring.Save(s.keyFile); err != nil {
+		s.setKeysErr(&KeysError{s.keyFile, err})
+		return
+	}
+	s.setKeysErr(nil)
+	s.ring.Store(ring)
+}
+
+// maxSealedErrors is how many records that cannot be opened are logged.
+const maxSealedErrors = 20
+
+// reportSealed logs what cannot be opened, and adds an event to the node.
+func (s *Store) reportSealed() {
+	var told error
+	if len(s.sealed) > 0 {
+		told = s.sealed[0]
+	}
+	if err := s.KeysErr(); err != nil {
+		told = err
+		s.logger.Error(err.Error())
+	}
+	for _, err := range s.sealed[:min(len(s.sealed), maxSealedErrors)] {
+		s.logger.Error("record cannot be opened", "error", err)
+	}
+	if told != nil {
+		s.nodeEvents = append(s.nodeEvents, &api.NodeEvent{
+			Message: fmt.Sprintf("State cannot be opened, %d records: %v", len(s.sealed), told), Subsystem: "Storage",
+			Details: map[string]string{"key_file": s.keyFile}, Timestamp: time.Now(),
+		})
+	}
+}
+
+// sealPlain writes the state file anew when it has secrets that are not encrypted: in a
+// file that is changed, the pages of before stay for a while.
+func (s *Store) sealPlain() {
+	if !s.plain || s.ring.Load() == nil {
+		return
+	}
+	if err := s.file.rebuild(s.all(s.mem.Txn(false))); err != nil {
+		s.logger.Error("secrets in the state file are not encrypted yet, the next start of the agent tries again", "error", err)
+		return
+	}
+	s.logger.Info("secrets in the state file are encrypted now", "key_file", s.keyFile)
+	s.warnPlainCopies()
+}
+
+// warnPlainCopies names the files that were set aside before the state was sealed.
+func (s *Store) warnPlainCopies() {
+	if kept := damagedFiles(s.file.path); s.plain && s.ring.Load() != nil && len(kept) > 0 {
+		s.logger.Warn("damaged state files that were kept can hold secrets that are not encrypted: remove them when they are no longer needed", "files", kept)
+	}
+}
+
+// KeysErr returns why variables are refused, a [KeysError]. It is nil if they are not.
+func (s *Store) KeysErr() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.keysErr
+}
+
+func (s *Store) setKeysErr(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.keysErr = err
+}
+
+// ErrNoKeys means that the store was opened without keys.
+var ErrNoKeys = errors.New("this state has no key file")
+
+// Keys describes the keys that the store has, without their secrets, oldest first.
+func (s *Store) Keys() ([]*api.RootKeyMeta, error) {
+	if err := s.KeysErr(); err != nil {
+		return nil, err
+	}
+	if ring := s.ring.Load(); ring != nil {
+		return ring.Keys(), nil
+	}
+	return nil, ErrNoKeys
+}
+
+// RotateKeys makes a new key, with which all is sealed from then on. If full, what was
+// sealed before is sealed with it, too. An error with a key means that this last part
+// has failed, and can be tried again.
+func (s *Store) RotateKeys(ctx context.Context, full bool) (*api.RootKeyMeta, error) {
+	var made *api.RootKeyMeta
+	err := s.alone(ctx, func() error {
+		ring := s.ring.Load()
+		lost := s.KeysErr()
+		switch {
+		case lost == nil && ring == nil:
+			return ErrNoKeys
+		case lost != nil:
+			// A file that does not read may still be repaired.
+			if err := os.Rename(s.keyFile, s.keyFile+".unreadable-"+time.Now().UTC().Format(keptFormat)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("keep the key file of before: %w", err)
+			}
+			ring = new(keyring.Ring)
+		}
+		ring = ring.Rotated()
+		if err := s.saveKeys(ring); err != nil {
+			return err
+		}
+		s.setKeysErr(nil)
+		made = ring.Active()
+		if !full && lost == nil {
+			return nil
+		}
+		if err := s.file.rebuild(s.all(s.mem.Txn(false))); err != nil {
+			return fmt.Errorf("key %s is the active one, but what is there could not be sealed with it: %w", made.KeyID, err)
+		}
+		return nil
+	})
+	return made, err
+}
+
+// RemoveKey removes a key that nothing is sealed with. If force, what is sealed with it
+// is sealed with the active one before, and what cannot be opened is lost.
+func (s *Store) RemoveKey(ctx context.Context, id string, force bool) error {
+	return s.alone(ctx, func() error {
+		if err := s.KeysErr(); err != nil {
+			return err
+		}
+		ring := s.ring.Load()
+		if ring == nil {
+			return ErrNoKeys
+		}
+		less, err := ring.Without(id)
+		if err != nil {
+			return fmt.Errorf("remove key %s: %w", id, err)
+		}
+		if !force {
+			uses, err := s.keyUses(id)
+			if err != nil {
+				return err
+			}
+			if uses > 0 {
+				return fmt.Errorf("remove key %s: %w", id, &KeyInUseError{uses})
+			}
+		} else if err := s.file.rebuild(s.all(s.mem.Txn(false))); err != nil {
+			return err
+		}
+		return s.saveKeys(less)
+	})
+}
+
+// KeyInUseError means that records of the state are sealed with a key.
+type KeyInUseError struct{ Records int }
+
+func (e *KeyInUseError) Error() string {
+	return fmt.Sprintf("%d records are sealed with it: run 'nomad-lite operator root keyring rotate -full' before", e.Records)
+}
+
+// saveKeys uses the ring when its file is on the disk.
+func (s *Store) saveKeys(ring *keyring.Ring) error {
+	if s.keyFile != "" {
+		if err := ring.Save(s.keyFile); err != nil {
+			return fmt.Errorf("write key file %s: %w", s.keyFile, err)
+		}
+	}
+	s.ring.Store(ring)
+	return nil
+}
+
+// keyUses counts the records that are sealed with a key.
+func (s *Store) keyUses(id string) (int, error) {
+	if s.file.handle == nil {
+		return 0, errors.New("the state file is not open")
+	}
+	n := 0
+	faults, err := scanFile(s.file.handle, func(bucket string, key, value []byte) {
+		if _, r, err := locate(bucket, string(key), value); err == nil {
+			if box, _, err := unwrap(r.payload); err == nil && keyring.KeyOf(box) == id {
+				n++
+			}
+		}
+	})
+	if err == nil && len(faults) > 0 {
+		err = fmt.Errorf("the state file is damaged: %v", faults[0])
+	}
+	return n, err
+}
+
+// alone has the writer call f between two transactions. It waits for it.
+func (s *Store) alone(ctx context.Context, f func() error) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	r, err := s.enqueueRequest(&request{alone: f, by: time.Now()})
+	if err != nil {
+		return err
+	}
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+		if r.state.CompareAndSwap(queued, withdrawn) {
+			return context.Cause(ctx)
+		}
+		<-r.done
+	}
+	return r.err
+}

@@ -1,0 +1,338 @@
+package store
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/keyring"
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+)
+
+// The payload of a record with a secret part is
+//
+//	mark (1) · length of the box (uvarint) · box · open part
+//
+// No msgpack value starts with the mark: an older build quarantines the record. The
+// box starts with the id of its key. Behind the id of 16 zero bytes the secret part is
+// not encrypted: a store without keys has written it.
+const envelopeMark = 0xc1
+
+// plainBox starts a box that is not encrypted.
+var plainBox = make([]byte, 16)
+
+var errEnvelope = errors.New("the length of its sealed part is wrong")
+
+func envelope(box, open []byte) []byte {
+	b := make([]byte, 0, 1+binary.MaxVarintLen64+len(box)+len(open))
+	b = binary.AppendUvarint(append(b, envelopeMark), uint64(len(box)))
+	return append(append(b, box...), open...)
+}
+
+// unwrap returns the parts of a payload. Both are parts of it. The box is nil for a
+// payload that is no envelope.
+func unwrap(payload []byte) (box, open []byte, err error) {
+	if len(payload) == 0 || payload[0] != envelopeMark {
+		return nil, payload, nil
+	}
+	n, width := binary.Uvarint(payload[1:])
+	if width <= 0 || n < uint64(len(plainBox)) || n > uint64(len(payload)-1-width) {
+		return nil, nil, errEnvelope
+	}
+	rest := payload[1+width:]
+	return rest[:n:n], rest[n:], nil
+}
+
+// isPlain reports whether a box is not encrypted.
+func isPlain(box []byte) bool { return bytes.HasPrefix(box, plainBox) }
+
+// singular is what messages call a record of a table.
+func singular(t Table) string {
+	switch t {
+	case Variables:
+		return "variable"
+	case taskLocals:
+		return "record of task"
+	}
+	return string(t) + " record"
+}
+
+// place is what the box of a record is bound to.
+func place(bucket, key string) string { return bucket + "\x00" + key }
+
+// wrap makes the payload of a record that has a secret part. It returns the open
+// part if there is none.
+func (s *Store) wrap(bucket, key string, secret, open []byte) []byte {
+	if len(secret) == 0 {
+		return open
+	}
+	ring := s.ring.Load()
+	if ring == nil {
+		return envelope(append(bytes.Clone(plainBox), secret...), open)
+	}
+	return envelope(ring.Seal(secret, place(bucket, key)), open)
+}
+
+// openBox returns the secret part of a box, in bytes of its own.
+func (s *Store) openBox(bucket, key string, box []byte) ([]byte, error) {
+	if secret, ok := bytes.CutPrefix(box, plainBox); ok {
+		return bytes.Clone(secret), nil
+	}
+	ring := s.ring.Load()
+	if ring == nil {
+		return nil, &keyring.MissingError{KeyID: keyring.KeyOf(box)}
+	}
+	return ring.Open(box, place(bucket, key))
+}
+
+// encodeVariable returns the open and the secret part of a variable.
+func encodeVariable(v *api.Variable) (open, secret []byte, err error) {
+	bare := *v
+	bare.Items = nil
+	open, err = encode(&bare)
+	if err == nil && len(v.Items) > 0 {
+		secret, err = encode(map[string]string(v.Items))
+	}
+	return open, secret, err
+}
+
+// taskSecrets are the parts of a taskLocal that can hold the items of variables: what
+// hooks have answered, and the environment of the task.
+type taskSecrets struct {
+	Hooks   map[string]*hookSecrets `json:",omitempty"`
+	Handle  *handleSecrets          `json:",omitempty"`
+	Destroy *handleSecrets          `json:",omitempty"`
+}
+
+type hookSecrets struct{ Data, Env map[string]string }
+
+type handleSecrets struct {
+	Env         map[string]string
+	DriverState []byte // only if it holds the environment, see sealsState
+}
+
+// envName is in each environment of a task.
+const envName = "NOMAD_ALLOC_ID"
+
+// sealsState reports whether the state of a driver holds the environment of its task,
+// as that of many drivers for Nomad does. Without the key such a task cannot be
+// recovered, so the state of other drivers is not sealed.
+func sealsState(state []byte) bool { return bytes.Contains(state, []byte(envName)) }
+
+// split takes the secrets out of a taskLocal that newTaskLocal has made.
+func (l *taskLocal) split() taskSecrets {
+	var s taskSecrets
+	for name, hook := range l.Hooks {
+		if hook == nil || hook.Data == nil && hook.Env == nil {
+			continue
+		}
+		if s.Hooks == nil {
+			s.Hooks = make(map[string]*hookSecrets)
+		}
+		s.Hooks[name] = &hookSecrets{hook.Data, hook.Env}
+		hook.Data, hook.Env = nil, nil
+	}
+	l.Handle, s.Handle = splitHandle(l.Handle)
+	if l.Destroy != nil {
+		pending := *l.Destroy
+		pending.Handle, s.Destroy = splitHandle(pending.Handle)
+		l.Destroy = &pending
+	}
+	return s
+}
+
+// splitHandle leaves the handle alone, which the runner still has.
+func splitHandle(h *driver.Handle) (*driver.Handle, *handleSecrets) {
+	if h == nil {
+		return nil, nil
+	}
+	var s handleSecrets
+	open := *h
+	if h.Config != nil && h.Config.Env != nil {
+		config := *h.Config
+		s.Env, config.Env = config.Env, nil
+		open.Config = &config
+	}
+	if sealsState(h.DriverState) {
+		s.DriverState, open.DriverState = h.DriverState, nil
+	}
+	if s.Env == nil && s.DriverState == nil {
+		return h, nil
+	}
+	return &open, &s
+}
+
+// join is the reverse of split.
+func (l *taskLocal) join(s taskSecrets) {
+	for name, secret := range s.Hooks {
+		if hook := l.Hooks[name]; hook != nil && secret != nil {
+			hook.Data, hook.Env = secret.Data, secret.Env
+		}
+	}
+	joinHandle(l.Handle, s.Handle)
+	if l.Destroy != nil {
+		joinHandle(l.Destroy.Handle, s.Destroy)
+	}
+}
+
+func joinHandle(h *driver.Handle, s *handleSecrets) {
+	if h == nil || s == nil {
+		return
+	}
+	if h.Config != nil {
+		h.Config.Env = s.Env
+	}
+	if s.DriverState != nil {
+		h.DriverState = s.DriverState
+	}
+}
+
+// encodeTaskLocal returns the open and the secret part of the record of a task.
+func encodeTaskLocal(state taskrunner.LocalState) (open, secret []byte, err error) {
+	l := newTaskLocal(state)
+	secrets := l.split()
+	if open, err = encode(l); err != nil {
+		return nil, nil, err
+	}
+	if secrets.Hooks != nil || secrets.Handle != nil || secrets.Destroy != nil {
+		secret, err = encode(secrets)
+	}
+	return open, secret, err
+}
+
+// splitRecord takes the secrets out of a record that a build without keys has
+// written. It reports whether there are some.
+func (s *Store) splitRecord(t Table, r *localRecord) bool {
+	switch {
+	case t == taskLocals:
+		var l taskLocal
+		if err := decode(r.payload, &l); err != nil {
+			return false // the reader quarantines it
+		}
+		open, secret, err := encodeTaskLocal(l.state())
+		if err != nil || secret == nil {
+			return false
+		}
+		r.payload, r.secret = open, secret
+	case t == agentFacts && s.isSecretFact(r.key):
+		r.payload, r.secret = nil, r.payload
+	default:
+		return false
+	}
+	return true
+}
+
+func (s *Store) isSecretFact(name string) bool {
+	for _, prefix := range s.config.SecretFacts {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// SealedError means that the secret part of a record cannot be read.
+type SealedError struct {
+	What  string // the record: `variable "nomad/jobs/web"`
+	KeyID string
+	File  string // of the keys; empty for a store without keys
+	Cause error  // a *keyring.MissingError or keyring.ErrChanged
+}
+
+func (e *SealedError) Error() string {
+	var missing *keyring.MissingError
+	if !errors.As(e.Cause, &missing) {
+		return fmt.Sprintf("%s cannot be opened with key %s: %v", e.What, e.KeyID, e.Cause)
+	}
+	return fmt.Sprintf("%s is sealed with key %s, which is not in the key file %s: restore the file from a backup and restart the agent", e.What, e.KeyID, e.File)
+}
+
+// Unwrap returns the cause.
+func (e *SealedError) Unwrap() error { return e.Cause }
+
+// closed is a box that could not be opened when the store was. It is written again as
+// it is.
+type closed struct {
+	box []byte
+	err error
+}
+
+func (s *Store) closedBox(what string, box []byte, cause error) *closed {
+	err := &SealedError{What: what, KeyID: keyring.KeyOf(box), File: s.keyFile, Cause: cause}
+	s.sealed = append(s.sealed, err)
+	return &closed{bytes.Clone(box), err}
+}
+
+// VariableErr returns why the items of a variable that was read cannot be opened, a
+// [SealedError]. It is nil if they can.
+func (r Reader) VariableErr(v *api.Variable) error {
+	if c := r.closed[v]; c != nil {
+		return c.err
+	}
+	return nil
+}
+
+// variablePayload is the payload of the record of a variable.
+func (s *Store) variablePayload(key string, v *api.Variable) ([]byte, error) {
+	open, secret, err := encodeVariable(v)
+	if err != nil {
+		return nil, err
+	}
+	if c := s.closed[v]; c != nil {
+		return envelope(c.box, open), nil
+	}
+	return s.wrap(string(Variables), key, secret, open), nil
+}
+
+// localPayload is the payload of a local record.
+func (s *Store) localPayload(t Table, r *localRecord) []byte {
+	if r.closed != nil {
+		return envelope(r.closed.box, r.payload)
+	}
+	return s.wrap(string(t), r.key, r.secret, r.payload)
+}
+
+// openQuarantined returns the record of the quarantine in a payload. Without its key it
+// lacks the value, and the error says so.
+func (s *Store) openQuarantined(name string, payload []byte) (q quarantined, err error) {
+	box, open, err := unwrap(payload)
+	if err == nil {
+		err = decode(open, &q)
+	}
+	if err == nil && box != nil {
+		q.Value, err = s.openBox(quarantineBucket, name, box)
+	}
+	return q, err
+}
+
+// quarantinePayload is the payload of a record of the quarantine. Its value can be the
+// record of a variable that a build without keys has written.
+func (s *Store) quarantinePayload(name string, q quarantined) ([]byte, error) {
+	value := q.Value
+	q.Value = nil
+	open, err := encode(q)
+	return s.wrap(quarantineBucket, name, value, open), err
+}
+
+// sealQuarantine seals a record of the quarantine again. One that cannot be opened stays
+// as it is.
+func (s *Store) sealQuarantine(name string, value []byte) []byte {
+	r, err := unseal(quarantineBucket, name, value)
+	if err != nil {
+		return value
+	}
+	q, err := s.openQuarantined(name, r.payload)
+	if err != nil {
+		return value
+	}
+	payload, err := s.quarantinePayload(name, q)
+	if err != nil {
+		return value
+	}
+	return seal(quarantineBucket, name, r.index, payload)
+}

@@ -1,0 +1,658 @@
+package store
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/keyring"
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+)
+
+// keyedConfig is that of a store with keys in a directory.
+func keyedConfig(dir string) Config {
+	return Config{
+		Path: filepath.Join(dir, FileName), KeyFile: filepath.Join(dir, "keyring.json"), SecretFacts: []string{"secret/"}, Logger: hclog.NewNullLogger(),
+	}
+}
+
+func openKeyed(t *testing.T, dir string) *Store {
+	t.Helper()
+	s, err := Open(keyedConfig(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// planted is a part of each secret of these tests.
+const planted = "hunter2"
+
+// secretTask is a state in which each field that can hold a secret has one.
+func secretTask() taskrunner.LocalState {
+	handle := func() *driver.Handle {
+		return &driver.Handle{
+			Version: 1,
+			Config:  &driver.TaskConfig{ID: "x/web/1", Name: "web", Env: map[string]string{"NOMAD_ALLOC_ID": "x", "TOKEN": planted + "-env"}},
+			// As the state of drivers for Nomad that keep the configuration of the task.
+			DriverState: []byte("NOMAD_ALLOC_ID=x TOKEN=" + planted + "-state"),
+		}
+	}
+	return taskrunner.LocalState{
+		StartID: "x/web/1",
+		Handle:  handle(),
+		Destroy: &taskrunner.PendingDestroy{ID: "x/web/0", Handle: handle()},
+		Hooks: map[string]taskrunner.HookState{
+			"template": {Done: true, Env: map[string]string{"TOKEN": planted + "-template"}},
+			"vault":    {Data: map[string]string{"lease": planted + "-lease"}},
+			"plain":    {Done: true},
+		},
+	}
+}
+
+func putSecrets(t *testing.T, s *Store) {
+	t.Helper()
+	update(t, s, func(tx *Txn) {
+		tx.PutAllocation(&api.Allocation{ID: "x", Namespace: "default", JobID: "web"})
+		tx.PutVariable(&api.Variable{Namespace: "default", Path: "a", Items: api.VariableItems{"p": planted + "-a"}})
+		tx.PutVariable(&api.Variable{Namespace: "default", Path: "b", Items: api.VariableItems{"p": planted + "-b"}})
+		tx.PutFact("secret/one", planted+"-fact")
+		tx.PutFact("open", "fact")
+		tx.PutTaskLocal("x", "web", secretTask())
+	})
+}
+
+// checkSecrets checks that everything is as putSecrets has put it.
+func checkSecrets(t *testing.T, s *Store) {
+	t.Helper()
+	snap := s.Snapshot()
+	for _, path := range []string{"a", "b"} {
+		v := snap.Variable(nil, "default", path)
+		if v == nil || v.Items["p"] != planted+"-"+path || snap.VariableErr(v) != nil {
+			t.Errorf("variable %s: %v, %v", path, v, snap.VariableErr(v))
+		}
+	}
+	if local, ok, err := snap.TaskLocal("x", "web"); !ok || err != nil || !reflect.DeepEqual(local, secretTask()) {
+		t.Errorf("task: %+v, %t, %v", local, ok, err)
+	}
+	for name, want := range map[string]string{"secret/one": planted + "-fact", "open": "fact"} {
+		got := ""
+		if ok, err := snap.Fact(name, &got); !ok || err != nil || got != want {
+			t.Errorf("fact %s: %q, %t, %v", name, got, ok, err)
+		}
+	}
+	if err := s.KeysErr(); err != nil {
+		t.Error(err)
+	}
+	if d := s.Damage(); len(d) > 0 {
+		t.Errorf("damage: %v", d)
+	}
+}
+
+// findPlanted returns the files below a directory that hold a secret.
+func findPlanted(t *testing.T, dir string) (found []string) {
+	t.Helper()
+	files := 0
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		files++
+		text, err := os.ReadFile(path)
+		if bytes.Contains(text, []byte(planted)) {
+			found = append(found, path)
+		}
+		return err
+	})
+	if err != nil || files == 0 {
+		t.Fatalf("search %s: %d files, %v", dir, files, err)
+	}
+	return found
+}
+
+func TestStateFileHoldsNoSecrets(t *testing.T) {
+	dir := t.TempDir()
+	s := openKeyed(t, dir)
+	for range 3 { // pages that are used no more keep what was in them
+		putSecrets(t, s)
+	}
+	putTask(t, s)
+	checkSecrets(t, s)
+	if found := findPlanted(t, dir); len(found) > 0 {
+		t.Errorf("secrets in %v", found)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	checkSecrets(t, openKeyed(t, dir))
+	if info, err := os.Stat(filepath.Join(dir, "keyring.json")); err != nil || info.Mode() != 0o600 {
+		t.Errorf("key file: %v, %v", info.Mode(), err)
+	}
+}
+
+// putTask stores the state of the task as a task runner does.
+func putTask(t *testing.T, s *Store) {
+	t.Helper()
+	local := secretTask()
+	if err := s.PutTask("x", "web", local, &api.TaskState{State: "running"}, taskrunner.AtOnce)(); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(local, secretTask()) {
+		t.Error("the state of the runner was changed")
+	}
+}
+
+// putRaw changes the records of a closed state file.
+func putRaw(t *testing.T, dir string, ops ...op) {
+	t.Helper()
+	db, err := bolt.Open(filepath.Join(dir, FileName), 0o600, &bolt.Options{NoFreelistSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	err = db.Update(func(tx *bolt.Tx) error {
+		for _, o := range ops {
+			if err := put(tx, o); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// getRaw returns the payload of a record of a closed state file.
+func getRaw(t *testing.T, dir, bucket, key string) []byte {
+	t.Helper()
+	db, err := bolt.Open(filepath.Join(dir, FileName), 0o600, &bolt.Options{ReadOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	var payload []byte
+	_ = db.View(func(tx *bolt.Tx) error {
+		r, err := unseal(bucket, key, tx.Bucket([]byte(bucket)).Get([]byte(key)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		payload = bytes.Clone(r.payload)
+		return nil
+	})
+	return payload
+}
+
+// plainState makes the state file of a build that did not seal anything.
+func plainState(t *testing.T, dir string) {
+	t.Helper()
+	s, err := Open(Config{Path: filepath.Join(dir, FileName), Logger: hclog.NewNullLogger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	putSecrets(t, s)
+	snap := s.Snapshot()
+	var ops []op
+	add := func(bucket, key string, v any) {
+		payload, err := encode(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ops = append(ops, op{bucket, key, seal(bucket, key, 1, payload)})
+	}
+	for _, v := range snap.Variables(nil, "default", "") {
+		add(string(Variables), scoped(v.Namespace, v.Path), v)
+	}
+	add(string(taskLocals), "x\x00web", newTaskLocal(secretTask()))
+	add(string(agentFacts), "secret/one", planted+"-fact")
+	add(quarantineBucket, "task_local\x00y\x00web", quarantined{Cause: "damaged", Time: time.Unix(1, 0).UTC(), Value: []byte(planted)})
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	putRaw(t, dir, ops...)
+	if len(findPlanted(t, dir)) == 0 {
+		t.Fatal("the state file holds no secrets")
+	}
+}
+
+func TestPlainStateIsSealedAtTheFirstStart(t *testing.T) {
+	for name, before := range map[string]func(t *testing.T, dir string){
+		"no key file":  func(*testing.T, string) {},
+		"killed after": func(t *testing.T, dir string) { must(t, keyring.New().Save(filepath.Join(dir, "keyring.json"))) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			plainState(t, dir)
+			before(t, dir)
+			s := openKeyed(t, dir)
+			checkSecrets(t, s)
+			if found := findPlanted(t, dir); len(found) > 0 {
+				t.Errorf("secrets in %v while the store is open", found)
+			}
+			must(t, s.Close())
+			s = openKeyed(t, dir)
+			checkSecrets(t, s)
+			q, err := s.openQuarantined("task_local\x00y\x00web", mustUnseal(t, quarantineBucket, "task_local\x00y\x00web", s.quarantine["task_local\x00y\x00web"]))
+			if err != nil || string(q.Value) != planted || q.Cause != "damaged" {
+				t.Errorf("quarantine: %+v, %v", q, err)
+			}
+		})
+	}
+}
+
+func mustUnseal(t *testing.T, bucket, key string, value []byte) []byte {
+	t.Helper()
+	r, err := unseal(bucket, key, value)
+	must(t, err)
+	return r.payload
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestQuarantinedRecordsAreSealed(t *testing.T) {
+	dir := t.TempDir()
+	s := openKeyed(t, dir)
+	putSecrets(t, s)
+	var wrong map[string]int
+	if _, err := s.Snapshot().Fact("secret/one", &wrong); err == nil {
+		t.Fatal("a text was read as a map")
+	}
+	update(t, s, func(tx *Txn) { tx.PutFact("open", "later") }) // after the request to quarantine
+	if d := s.Damage(); len(d) != 1 || d[0].Key != "secret/one" {
+		t.Fatalf("damage: %v", d)
+	}
+	must(t, s.Close())
+	if found := findPlanted(t, dir); len(found) > 0 {
+		t.Errorf("secrets in %v", found)
+	}
+}
+
+func TestSealedItemsCannotBeSwapped(t *testing.T) {
+	dir := t.TempDir()
+	s := openKeyed(t, dir)
+	putSecrets(t, s)
+	must(t, s.Close())
+	a, b := scoped("default", "a"), scoped("default", "b")
+	boxA, openA, err := unwrap(getRaw(t, dir, string(Variables), a))
+	must(t, err)
+	boxB, openB, err := unwrap(getRaw(t, dir, string(Variables), b))
+	must(t, err)
+	putRaw(t, dir,
+		op{string(Variables), a, seal(string(Variables), a, 1, envelope(boxB, openA))},
+		op{string(Variables), b, seal(string(Variables), b, 1, envelope(boxA, openB))})
+	s = openKeyed(t, dir)
+	snap := s.Snapshot()
+	for _, path := range []string{"a", "b"} {
+		v := snap.Variable(nil, "default", path)
+		if err := snap.VariableErr(v); len(v.Items) > 0 || !errors.Is(err, keyring.ErrChanged) || !strings.Contains(err.Error(), "variable \"default/"+path+"\"") {
+			t.Errorf("variable %s: %v, %v", path, v.Items, err)
+		}
+	}
+	// To write it again is the way out.
+	update(t, s, func(tx *Txn) {
+		tx.PutVariable(&api.Variable{Namespace: "default", Path: "a", Items: api.VariableItems{"p": "new"}})
+	})
+	snap = s.Snapshot()
+	if v := snap.Variable(nil, "default", "a"); snap.VariableErr(v) != nil || v.Items["p"] != "new" {
+		t.Errorf("after a write: %v, %v", v, snap.VariableErr(v))
+	}
+}
+
+func TestWithoutTheKeyFile(t *testing.T) {
+	for name, lose := range map[string]func(path string) error{
+		"missing": os.Remove,
+		"damaged": func(path string) error { return os.WriteFile(path, []byte("{"), 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			keyFile := filepath.Join(dir, "keyring.json")
+			s := openKeyed(t, dir)
+			putSecrets(t, s)
+			must(t, s.Close())
+			keys, err := os.ReadFile(keyFile)
+			must(t, err)
+			must(t, lose(keyFile))
+
+			for range 2 { // what is sealed outlives more than one such agent
+				s = openKeyed(t, dir)
+				snap := s.Snapshot()
+				if err := s.KeysErr(); err == nil || !strings.Contains(err.Error(), keyFile) || !strings.Contains(err.Error(), "root keyring rotate") {
+					t.Errorf("KeysErr: %v, want place and remedy", err)
+				}
+				if _, err := s.Keys(); err == nil {
+					t.Error("Keys: no error")
+				}
+				v := snap.Variable(nil, "default", "a")
+				if err := snap.VariableErr(v); len(v.Items) > 0 || err == nil || !strings.Contains(err.Error(), keyFile) {
+					t.Errorf("variable: %v, %v", v.Items, err)
+				}
+				for what, change := range map[string]func(*Txn){
+					"put":         func(tx *Txn) { tx.PutVariable(&api.Variable{Namespace: "default", Path: "c", Items: v.Items}) },
+					"overwrite":   func(tx *Txn) { tx.PutVariable(&api.Variable{Namespace: "default", Path: "a", Items: v.Items}) },
+					"delete":      func(tx *Txn) { tx.DeleteVariable("default", "a") },
+					"delete none": func(tx *Txn) { tx.DeleteVariable("default", "c") },
+				} {
+					var fault *KeysError
+					if _, err := s.Update(testContext, func(tx *Txn) error { change(tx); return nil }); !errors.As(err, &fault) {
+						t.Errorf("%s: %v", what, err)
+					}
+				}
+				// Tasks are found again, without what is sealed.
+				local, ok, err := snap.TaskLocal("x", "web")
+				if !ok || err != nil || local.StartID != "x/web/1" || local.Handle == nil || local.Handle.Config.ID != "x/web/1" || len(local.Handle.Config.Env) > 0 {
+					t.Errorf("task: %+v, %t, %v", local, ok, err)
+				}
+				var text string
+				if _, err := snap.Fact("secret/one", &text); err == nil {
+					t.Errorf("fact: %q", text)
+				}
+				update(t, s, func(tx *Txn) {
+					local.RunComplete = true
+					tx.PutTaskLocal("x", "web", local)
+					tx.PutNode(&api.Node{ID: "n"})
+				})
+				if events := s.Snapshot().Node(nil, "n").Events; len(events) != 1 || !strings.Contains(events[0].Message, keyFile) {
+					t.Errorf("node events %v", events)
+				}
+				if d := s.Damage(); len(d) > 0 {
+					t.Errorf("damage: %v", d)
+				}
+				update(t, s, func(tx *Txn) { local.RunComplete = false; tx.PutTaskLocal("x", "web", local) })
+				must(t, s.alone(testContext, func() error { return s.file.rebuild(s.all(s.mem.Txn(false))) }))
+				must(t, s.Close())
+			}
+
+			must(t, os.WriteFile(keyFile, keys, 0o600))
+			checkSecrets(t, openKeyed(t, dir))
+		})
+	}
+}
+
+func TestRotationMakesANewKeyWhenTheOldIsLost(t *testing.T) {
+	dir := t.TempDir()
+	keyFile := filepath.Join(dir, "keyring.json")
+	s := openKeyed(t, dir)
+	putSecrets(t, s)
+	must(t, s.Close())
+	must(t, os.WriteFile(keyFile, []byte("{"), 0o600))
+	s = openKeyed(t, dir)
+	// It is written without a key, and sealed as soon as there is one.
+	update(t, s, func(tx *Txn) { tx.PutFact("secret/two", planted) })
+	if _, err := s.RotateKeys(testContext, false); err != nil {
+		t.Fatal(err)
+	}
+	if found := findPlanted(t, dir); len(found) > 0 {
+		t.Errorf("secrets in %v", found)
+	}
+	if kept, _ := filepath.Glob(keyFile + ".unreadable-*"); len(kept) != 1 {
+		t.Errorf("files of before: %v", kept)
+	}
+	// What cannot be opened is kept, and can be replaced, but not by nothing.
+	_, err := s.Update(testContext, func(tx *Txn) error {
+		tx.PutVariable(&api.Variable{Namespace: "default", Path: "a"})
+		return nil
+	})
+	var sealed *SealedError
+	if !errors.As(err, &sealed) {
+		t.Errorf("a variable without items in the place of a sealed one: %v", err)
+	}
+	update(t, s, func(tx *Txn) {
+		tx.PutVariable(&api.Variable{Namespace: "default", Path: "a", Items: api.VariableItems{"p": "new"}})
+	})
+	must(t, s.Close())
+	s = openKeyed(t, dir)
+	snap := s.Snapshot()
+	if a := snap.Variable(nil, "default", "a"); a.Items["p"] != "new" || s.KeysErr() != nil {
+		t.Errorf("variable: %v, %v", a, s.KeysErr())
+	}
+	if b := snap.Variable(nil, "default", "b"); snap.VariableErr(b) == nil {
+		t.Errorf("variable: %v", b)
+	}
+}
+
+func TestRotation(t *testing.T) {
+	dir := t.TempDir()
+	s := openKeyed(t, dir)
+	putSecrets(t, s)
+	first, err := s.Keys()
+	must(t, err)
+	second, err := s.RotateKeys(testContext, false)
+	must(t, err)
+	if keys, err := s.Keys(); err != nil || len(keys) != 2 || keys[0].State != api.RootKeyStateInactive || keys[1].KeyID != second.KeyID {
+		t.Errorf("keys %v, %v", keys, err)
+	}
+	update(t, s, func(tx *Txn) {
+		tx.PutVariable(&api.Variable{Namespace: "default", Path: "c", Items: api.VariableItems{"p": planted + "-c"}})
+	})
+	must(t, s.Close())
+	key := func(path string) string {
+		box, _, err := unwrap(getRaw(t, dir, string(Variables), scoped("default", path)))
+		must(t, err)
+		return keyring.KeyOf(box)
+	}
+	if key("a") != first[0].KeyID || key("c") != second.KeyID {
+		t.Errorf("sealed with %s and %s, the keys are %s and %s", key("a"), key("c"), first[0].KeyID, second.KeyID)
+	}
+	s = openKeyed(t, dir)
+	checkSecrets(t, s)
+	var used *KeyInUseError
+	if err := s.RemoveKey(testContext, first[0].KeyID, false); !errors.As(err, &used) || used.Records != 4 {
+		t.Errorf("remove a key that is used: %v", err)
+	}
+	if err := s.RemoveKey(testContext, second.KeyID, true); !errors.Is(err, keyring.ErrActive) {
+		t.Errorf("remove the active key: %v", err)
+	}
+	third, err := s.RotateKeys(testContext, true)
+	must(t, err)
+	must(t, s.RemoveKey(testContext, first[0].KeyID, false))
+	must(t, s.RemoveKey(testContext, second.KeyID, false))
+	must(t, s.Close())
+	for _, path := range []string{"a", "b", "c"} {
+		if key(path) != third.KeyID {
+			t.Errorf("variable %s is sealed with %s, want %s", path, key(path), third.KeyID)
+		}
+	}
+	s = openKeyed(t, dir)
+	checkSecrets(t, s)
+	// What is sealed with a key that is removed by force is sealed again before.
+	_, err = s.RotateKeys(testContext, false)
+	must(t, err)
+	must(t, s.RemoveKey(testContext, third.KeyID, true))
+	must(t, s.Close())
+	checkSecrets(t, openKeyed(t, dir))
+}
+
+func TestTemporaryKeys(t *testing.T) {
+	dir := t.TempDir()
+	c := keyedConfig(dir)
+	c.KeyFile, c.TemporaryKeys = "", true
+	s, err := Open(c)
+	must(t, err)
+	defer s.Close()
+	putSecrets(t, s)
+	checkSecrets(t, s)
+	if found := findPlanted(t, dir); len(found) > 0 {
+		t.Errorf("secrets in %v", found)
+	}
+	if _, err := s.RotateKeys(testContext, true); err != nil {
+		t.Error(err)
+	}
+	checkSecrets(t, s)
+	if names, _ := filepath.Glob(filepath.Join(dir, "keyring*")); len(names) > 0 {
+		t.Errorf("files %v", names)
+	}
+}
+
+// rotate says what is there, waits for a line, and then changes a variable and rotates
+// keys as fast as it can.
+func rotate(dir string) {
+	s, err := Open(keyedConfig(dir))
+	if err != nil || s.KeysErr() != nil || len(s.Damage()) > 0 {
+		fmt.Fprintln(os.Stderr, err, s.KeysErr(), s.Damage())
+		os.Exit(1)
+	}
+	n := 0
+	if v := s.Snapshot().Variable(nil, "default", "n"); v != nil {
+		fmt.Sscan(v.Items["n"], &n)
+	}
+	fmt.Println(n)
+	os.Stdin.Read(make([]byte, 1))
+	for n++; ; n++ {
+		_, err := s.Update(testContext, func(tx *Txn) error {
+			tx.PutVariable(&api.Variable{Namespace: "default", Path: "n", Items: api.VariableItems{"n": fmt.Sprint(n)}})
+			return nil
+		})
+		if err == nil {
+			_, err = s.RotateKeys(testContext, true)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		fmt.Println(n)
+	}
+}
+
+// Each step of a rotation is a change of a name or a file in the directory. The test
+// kills the process at each of them.
+func TestKilledRotationLosesNothing(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := openKeyed(t, dir)
+	putSecrets(t, s)
+	must(t, s.Close())
+	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	must(t, err)
+	events := os.NewFile(uintptr(watch), "inotify")
+	defer events.Close()
+	_, err = unix.InotifyAddWatch(watch, dir, unix.IN_CREATE|unix.IN_MODIFY|unix.IN_CLOSE_WRITE|unix.IN_MOVED_TO|unix.IN_DELETE)
+	must(t, err)
+	told, buffer := 0, make([]byte, 64<<10)
+	for round := range 3 * len(rotationSteps) {
+		step := rotationSteps[round%len(rotationSteps)]
+		cmd := child(t, "rotate", dir)
+		in, err := cmd.StdinPipe()
+		must(t, err)
+		out, err := cmd.StdoutPipe()
+		must(t, err)
+		must(t, cmd.Start())
+		lines := bufio.NewScanner(out)
+		if !lines.Scan() {
+			cmd.Wait()
+			t.Fatalf("%v: the process says %s", step, cmd.Stderr)
+		}
+		must(t, events.SetReadDeadline(time.Now().Add(time.Millisecond)))
+		for {
+			if _, err := events.Read(buffer); err != nil {
+				break // what has happened until now does not count
+			}
+		}
+		must(t, events.SetReadDeadline(time.Now().Add(time.Minute)))
+		fmt.Fprintln(in)
+		for left := 1 + round/len(rotationSteps); left > 0; {
+			n, err := events.Read(buffer)
+			if err != nil {
+				t.Fatalf("%v: %v, %s", step, err, cmd.Stderr)
+			}
+			for b := buffer[:n]; len(b) > 0; {
+				size := unix.SizeofInotifyEvent + binary.NativeEndian.Uint32(b[12:])
+				name, _, _ := strings.Cut(string(b[unix.SizeofInotifyEvent:size]), "\x00")
+				if binary.NativeEndian.Uint32(b[4:]) == step.change && strings.HasPrefix(name, step.name) {
+					left--
+				}
+				b = b[size:]
+			}
+		}
+		cmd.Process.Kill()
+		for more := true; more; more = lines.Scan() {
+			n := 0
+			fmt.Sscan(lines.Text(), &n)
+			told = max(told, n)
+		}
+		cmd.Wait()
+		if text := cmd.Stderr.(*bytes.Buffer).String(); text != "" {
+			t.Fatalf("%v: the process says %s", step, text)
+		}
+		s := openKeyed(t, dir)
+		checkSecrets(t, s)
+		n := 0
+		if v := s.Snapshot().Variable(nil, "default", "n"); v != nil {
+			fmt.Sscan(v.Items["n"], &n)
+		}
+		if n < told || n > told+1 {
+			t.Errorf("%v: the variable is of change %d, but %d was told", step, n, told)
+		}
+		told = n
+		must(t, s.Close())
+	}
+}
+
+// rotationSteps are the changes in the directory that a full rotation makes, in order.
+var rotationSteps = []struct {
+	change uint32
+	name   string
+}{
+	{unix.IN_CREATE, "keyring.json.new-"},
+	{unix.IN_MODIFY, "keyring.json.new-"},
+	{unix.IN_CLOSE_WRITE, "keyring.json.new-"},
+	{unix.IN_MOVED_TO, "keyring.json"},
+	{unix.IN_CREATE, "state.db.new-"},
+	{unix.IN_MODIFY, "state.db.new-"},
+	{unix.IN_MOVED_TO, "state.db"},
+}
+
+func TestRotationThatCannotBeWrittenChangesNothing(t *testing.T) {
+	dir := t.TempDir()
+	s := openKeyed(t, dir)
+	putSecrets(t, s)
+	keys, err := s.Keys()
+	must(t, err)
+	keyFile := filepath.Join(dir, "keyring.json")
+	must(t, os.Rename(keyFile, keyFile+".kept"))
+	must(t, os.MkdirAll(filepath.Join(keyFile, "in the way"), 0o700))
+	if _, err := s.RotateKeys(context.Background(), true); err == nil {
+		t.Error("no error")
+	}
+	if now, err := s.Keys(); err != nil || !reflect.DeepEqual(now, keys) {
+		t.Errorf("keys %v, %v", now, err)
+	}
+	must(t, os.RemoveAll(keyFile))
+	must(t, os.Rename(keyFile+".kept", keyFile))
+	must(t, s.Close())
+	checkSecrets(t, openKeyed(t, dir))
+}
+
+func FuzzUnwrap(f *testing.F) {
+	f.Add(envelope(make([]byte, 40), []byte("open")))
+	f.Add([]byte{envelopeMark, 0xff})
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		box, open, err := unwrap(payload)
+		if err == nil && box != nil {
+			if b, o, err := unwrap(envelope(box, open)); err != nil || !bytes.Equal(b, box) || !bytes.Equal(o, open) {
+				t.Errorf("%x %x %v", b, o, err)
+			}
+		}
+	})
+}
