@@ -26,8 +26,8 @@ const stateInspectHelp = `Show what is in a state file, while no agent uses it.
 
 Instead of a data directory a state file can be named, also a damaged one that
 was set aside. The file is only read. The values of variables and environments,
-tokens, and the texts of jobs and templates are not shown. A KEY may be the begin
-of one.
+tokens, and the texts of jobs and templates are not shown; the field Sealed stands
+for what is encrypted with a key of keyring.json. A KEY may be the begin of one.
 
 Exit codes: 0, or 1 when the file cannot be opened or has no such record.`
 
@@ -44,6 +44,7 @@ func newOperatorCommand(s *streams) *cobra.Command {
 		newOperatorAPICommand(s),
 		newOperatorDebugCommand(s),
 		newOperatorMetricsCommand(s),
+		newOperatorRootCommand(s),
 		group("state", "Look at a state file",
 			newStateInspectCommand(s),
 			newStateVerifyCommand(s),
@@ -53,7 +54,6 @@ func newOperatorCommand(s *streams) *cobra.Command {
 		elsewhere("raft", noServers),
 		elsewhere("autopilot", noServers),
 		elsewhere("scheduler", noServers),
-		elsewhere("root", noServers),
 		elsewhere("gossip", noServers),
 	)
 }

@@ -188,8 +188,7 @@ func TestAlone(t *testing.T) {
 		{"to join", "PUT", "/v1/agent/join?address=x", "", 200, `{"error":"clustering is not supported","num_joined":0,"warning":""}`},
 		{"to make somebody leave", "PUT", "/v1/agent/force-leave?node=x", "", 501, ""},
 		{"keys of gossip", "GET", "/v1/agent/keyring/list", "", 501, ""},
-		{"keys", "GET", "/v1/operator/keyring/keys", "", 200, "[]"},
-		{"another key", "PUT", "/v1/operator/keyring/rotate", "", 501, ""},
+
 		{"a peer", "DELETE", "/v1/operator/raft/peer", "", 501, ""},
 		{"a copy of the state", "GET", "/v1/operator/snapshot", "", 501, ""},
 		{"policies", "GET", "/v1/acl/policies", "", 400, "ACL support disabled"},

@@ -65,7 +65,8 @@ type fixture struct {
 
 func newFixture(t testing.TB, edit func(*Config)) *fixture {
 	t.Helper()
-	s, err := store.Open(store.Config{Path: filepath.Join(t.TempDir(), "state.db"), Logger: hclog.NewNullLogger()})
+	dir := t.TempDir()
+	s, err := store.Open(store.Config{Path: filepath.Join(dir, "state.db"), KeyFile: filepath.Join(dir, "keyring.json"), Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}

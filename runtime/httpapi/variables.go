@@ -38,6 +38,9 @@ func (a *API) readVariable(r *request) (any, error) {
 		if v == nil {
 			return nil, s.TableIndex(ws, store.Variables), notFound("variable not found")
 		}
+		if err := s.VariableErr(v); err != nil {
+			return nil, v.ModifyIndex, err
+		}
 		return v, v.ModifyIndex, nil
 	})
 }

@@ -1,0 +1,66 @@
+package httpapi
+
+import (
+	"errors"
+	"net/http"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/keyring"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// keyRotated is the answer to a rotation.
+type keyRotated struct {
+	Key *api.RootKeyMeta
+	meta
+}
+
+func (a *API) listKeys(*request) (any, error) {
+	keys, err := a.config.Store.Keys()
+	if errors.Is(err, store.ErrNoKeys) {
+		return []*api.RootKeyMeta{}, nil
+	}
+	return keys, err
+}
+
+func (a *API) rotateKeys(r *request) (any, error) {
+	full, err := r.flag("full")
+	if err != nil {
+		return nil, err
+	}
+	if algorithm := r.query.Get("algo"); algorithm != "" && algorithm != string(api.EncryptionAlgorithmAES256GCM) {
+		return nil, bad("the algorithm of a key must be " + string(api.EncryptionAlgorithmAES256GCM))
+	}
+	if time := r.query.Get("publish_time"); time != "" && time != "0" {
+		return nil, bad("a key cannot be published before it is used: nothing is signed with it")
+	}
+	key, err := a.config.Store.RotateKeys(r.Context(), full)
+	if errors.Is(err, store.ErrNoKeys) {
+		return nil, &statusError{http.StatusNotImplemented, err.Error()}
+	}
+	if err != nil {
+		return nil, err
+	}
+	a.logger.Info("key of variables rotated", "key_id", key.KeyID, "full", full)
+	return keyRotated{Key: key, meta: meta{Index: a.config.Store.Index(), KnownLeader: true}}, nil
+}
+
+func (a *API) removeKey(r *request) (any, error) {
+	force, err := r.flag("force")
+	if err != nil {
+		return nil, err
+	}
+	err = a.config.Store.RemoveKey(r.Context(), r.id, force)
+	var used *store.KeyInUseError
+	switch {
+	case errors.Is(err, keyring.ErrUnknown):
+		return nil, notFound(err.Error())
+	case errors.Is(err, keyring.ErrActive), errors.As(err, &used):
+		return nil, &statusError{http.StatusConflict, err.Error()}
+	case err != nil:
+		return nil, err
+	}
+	a.logger.Info("key of variables removed", "key_id", r.id)
+	return nothing{}, nil
+}
