@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
@@ -37,7 +38,7 @@ type config struct {
 	DeniedEnvvars []string `codec:"denied_envvars"`
 	PidsLimit     int64    `codec:"pids_limit"` // processes and threads of each task; 0 means no limit
 
-	uids, gids []idRange
+	uids, gids idrange.Set
 }
 
 var configSchema = sdk.Object(map[string]*sdk.Spec{
@@ -93,10 +94,10 @@ func (d *Driver) Configure(_ context.Context, c *sdk.Config) error {
 		return err
 	}
 	var err error
-	if next.uids, err = parseRanges(next.DeniedUIDs); err != nil {
+	if next.uids, err = idrange.Parse(next.DeniedUIDs); err != nil {
 		return fmt.Errorf("denied_host_uids: %w", err)
 	}
-	if next.gids, err = parseRanges(next.DeniedGIDs); err != nil {
+	if next.gids, err = idrange.Parse(next.DeniedGIDs); err != nil {
 		return fmt.Errorf("denied_host_gids: %w", err)
 	}
 	if next.PidsLimit < 0 {

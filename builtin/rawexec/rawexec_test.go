@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
 )
@@ -95,8 +96,8 @@ func copyProgram(to string) error {
 func configured(body map[string]any) *Driver {
 	d := &Driver{}
 	d.config = decode[config](configSchema, body)
-	d.config.uids, _ = parseRanges(d.config.DeniedUIDs)
-	d.config.gids, _ = parseRanges(d.config.DeniedGIDs)
+	d.config.uids, _ = idrange.Parse(d.config.DeniedUIDs)
+	d.config.gids, _ = idrange.Parse(d.config.DeniedGIDs)
 	return d
 }
 
@@ -199,29 +200,6 @@ func TestDeniedUsers(t *testing.T) {
 				t.Errorf("%v, want denied: %v", err, test.denied)
 			}
 		})
-	}
-}
-
-func TestParseRanges(t *testing.T) {
-	for text, want := range map[string][]idRange{
-		"":                nil,
-		"0":               {{0, 0}},
-		"0,10-15, 22 ":    {{0, 0}, {10, 15}, {22, 22}},
-		"4294967295":      {{4294967295, 4294967295}},
-		"5 - 7":           {{5, 7}},
-		"1000-4294967294": {{1000, 4294967294}},
-	} {
-		if got, err := parseRanges(text); err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%q is %v, %v, want %v", text, got, err, want)
-		}
-	}
-	for _, bad := range []string{"root", "1-", "-1", "5-3", "1-2-3", "4294967296", "1;2"} {
-		if got, err := parseRanges(bad); err == nil {
-			t.Errorf("%q is %v", bad, got)
-		}
-		if err := (&Driver{}).Configure(t.Context(), &sdk.Config{}); err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 

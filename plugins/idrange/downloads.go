@@ -1,0 +1,43 @@
+package idrange
+
+import (
+	"errors"
+	"fmt"
+)
+
+// DefaultDownloads are the user ids of downloads where the operator chooses no others:
+// ten thousand below those that Debian gives to containers, and some that a user
+// namespace of 65536 ids has too. Neither useradd nor systemd gives one of them away.
+const DefaultDownloads = "90000-99999,60706-61183"
+
+// reserved can be no ids of downloads.
+var reserved = []struct {
+	Range
+	owner string
+}{
+	{Range{0, 999}, "the accounts of the system"},
+	{Range{65534, 65535}, "nobody, as which tasks run"},
+	{Range{80000, 89999}, "the users that Nomad makes for tasks"},
+	{Range{1<<32 - 1, 1<<32 - 1}, "no user at all"},
+}
+
+// Downloads reads the user ids that downloads may have, and tasks may not. It refuses
+// those that tasks have on other nodes. Empty text stands for [DefaultDownloads].
+func Downloads(text string) (Set, error) {
+	if text == "" {
+		text = DefaultDownloads
+	}
+	set, err := Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	if set.Len() == 0 {
+		return nil, errors.New("names no user id")
+	}
+	for _, r := range reserved {
+		if set.Overlaps(r.Range) {
+			return nil, fmt.Errorf("has user ids of %d-%d, which belong to %s: take others, such as %s", r.First, r.Last, r.owner, DefaultDownloads)
+		}
+	}
+	return set, nil
+}

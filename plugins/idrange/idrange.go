@@ -1,0 +1,77 @@
+// Package idrange has sets of user and group ids, in the text that configurations
+// have for them: "0,10-15,22".
+package idrange
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Range is inclusive.
+type Range struct {
+	First, Last uint32
+}
+
+// Set is the ids of its ranges. The zero value is empty.
+type Set []Range
+
+// Parse reads ids and ranges of ids with commas between them. The empty text is
+// the empty set.
+func Parse(text string) (Set, error) {
+	var set Set
+	for part := range strings.SplitSeq(text, ",") {
+		part = strings.TrimSpace(part)
+		if part == "" {
+			continue
+		}
+		from, to, isRange := strings.Cut(part, "-")
+		if !isRange {
+			to = from
+		}
+		first, err := strconv.ParseUint(strings.TrimSpace(from), 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("%q is neither an id nor a range of ids", part)
+		}
+		last, err := strconv.ParseUint(strings.TrimSpace(to), 10, 32)
+		if err != nil || last < first {
+			return nil, fmt.Errorf("%q is neither an id nor a range of ids", part)
+		}
+		set = append(set, Range{uint32(first), uint32(last)})
+	}
+	return set, nil
+}
+
+// Contains reports whether a range of the set has the id.
+func (s Set) Contains(id uint32) bool { return s.Overlaps(Range{id, id}) }
+
+// Overlaps reports whether the set and a range have an id in common.
+func (s Set) Overlaps(other Range) bool {
+	for _, r := range s {
+		if r.First <= other.Last && other.First <= r.Last {
+			return true
+		}
+	}
+	return false
+}
+
+// Len returns the number of ids. An id that two ranges have counts twice.
+func (s Set) Len() uint64 {
+	var n uint64
+	for _, r := range s {
+		n += uint64(r.Last-r.First) + 1
+	}
+	return n
+}
+
+// At returns the id at an index below Len, in the order of the text.
+func (s Set) At(i uint64) uint32 {
+	for _, r := range s {
+		n := uint64(r.Last-r.First) + 1
+		if i < n {
+			return r.First + uint32(i)
+		}
+		i -= n
+	}
+	panic(fmt.Sprintf("index beyond the %d ids of the set", s.Len()))
+}
