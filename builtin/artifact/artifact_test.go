@@ -39,6 +39,17 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "download" {
 		os.Exit(Download(os.Stdin, os.Stderr))
 	}
+	if len(os.Args) == 2 && os.Args[1] == "gitburgle" {
+		err := unix.Fchdir(stageFD)
+		if err == nil {
+			err = gitBurgle()
+		}
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	if len(os.Args) == 4 && os.Args[1] == "spy" {
+		os.Exit(spy(os.Args[2], os.Args[3]))
+	}
 	if len(os.Args) == 3 && os.Args[1] == "burgle" {
 		if err := unix.Fchdir(stageFD); err != nil {
 			panic(err)
@@ -874,7 +885,6 @@ func TestTimeout(t *testing.T) {
 	w := newWorld(t)
 	w.limits = map[string]any{"http_read_timeout": int64(50 * time.Millisecond)}
 	w.routes["/slow"] = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-	w.refused(http1(w, "/slow"), "not done after 50ms")
 	w.routes["/stalled"] = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Accept-Ranges", "bytes")
 		rw.Header().Set("Etag", `"v1"`)
@@ -882,6 +892,7 @@ func TestTimeout(t *testing.T) {
 		_ = http.NewResponseController(rw).Flush()
 		<-r.Context().Done()
 	})
+	w.refused(http1(w, "/slow"), "not done after 50ms")
 	w.refused(http1(w, "/stalled"), "not done after 50ms")
 }
 
@@ -1050,3 +1061,8 @@ func TestTaskThatRunsAlready(t *testing.T) {
 }
 
 func zeros(n int) []byte { return make([]byte, n) }
+
+func sha256Sum(content []byte) string {
+	sum := sha256.Sum256(content)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}

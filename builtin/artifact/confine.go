@@ -62,8 +62,9 @@ var visible = []struct {
 var errNoLandlock = errors.New("this kernel has no landlock")
 
 // restrict confines the calling thread, and what it starts, to what is visible of the file
-// system, what the limits add, and the stage.
-func restrict(stage *os.File, limits Limits) error {
+// system, what the limits add, and the stage. A thread that makes a user namespace needs
+// /proc for it.
+func restrict(stage *os.File, limits Limits, proc bool) error {
 	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
 		return errNoLandlock
@@ -89,6 +90,11 @@ func restrict(stage *os.File, limits Limits) error {
 	}
 	if err := rules.allow(int(stage.Fd()), reads|writes|creates); err != nil {
 		return err
+	}
+	if proc {
+		if err := rules.allowPath("/proc", reads|writes); err != nil {
+			return err
+		}
 	}
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("landlock: %w", err)

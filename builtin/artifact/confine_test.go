@@ -1,9 +1,12 @@
 package artifact
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -61,7 +64,7 @@ func TestConfinement(t *testing.T) {
 		want       string
 	}{
 		{"with landlock nothing else is there", false, ""},
-		{"without it the process is nobody at least", true,
+		{"without it the process has no account at least", true,
 			"could read /etc/hostname, list /tmp, read a file of everybody, write outside, talk to a service, make a pipe"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -85,13 +88,10 @@ func TestConfinement(t *testing.T) {
 				t.Fatal(err)
 			}
 			stage := filepath.Join(w.outer, "stage")
-			err = os.Mkdir(stage, 0o700)
-			if os.Geteuid() == 0 {
-				err = errors.Join(err, os.Chown(stage, nobody, nobody))
-			} else if c.noLandlock {
+			if os.Geteuid() != 0 && c.noLandlock {
 				t.Skip("somebody else has nothing to give up")
 			}
-			if err != nil {
+			if err := os.Mkdir(stage, 0o700); err != nil {
 				t.Fatal(err)
 			}
 			dir, err := os.Open(stage)
@@ -145,4 +145,49 @@ func TestInspectBelievesNothing(t *testing.T) {
 			w.has(map[string]string{})
 		})
 	}
+}
+
+// The process that starts git has /proc for its user namespace, and git has not.
+func TestGitSeesNoProcesses(t *testing.T) {
+	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION); errno != 0 {
+		t.Skip(errNoLandlock)
+	}
+	w := newWorld(t)
+	repo := newRepository(t)
+	closed := filepath.Join(w.outer, "closed")
+	if err := os.MkdirAll(closed+"/tool", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	stage := filepath.Join(w.outer, "stage")
+	if err := os.Mkdir(stage, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.Open(stage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	// Our own race detector cannot start without /proc: git is made to look instead.
+	o := order{Source: "git::https://x" + repo.dir, Limits: Limits{Paths: []string{"d:r:" + closed + "/tool"}}}
+	err = run(t.Context(), []string{"gitburgle"}, o, dir)
+	if err == nil || !strings.Contains(err.Error(), "/proc/1/status: Permission denied") || strings.Contains(err.Error(), "Name:") {
+		t.Errorf("got %v, want git to be denied /proc", err)
+	}
+}
+
+// gitBurgle has git read what it can of /proc.
+func gitBurgle() error {
+	root, err := os.OpenRoot(".")
+	if err != nil {
+		return err
+	}
+	u, err := url.Parse("https://x/y")
+	if err != nil {
+		return err
+	}
+	d := &downloader{stage: root, source: &source{kind: "git", url: u}}
+	if err := json.NewDecoder(os.Stdin).Decode(&d.order); err != nil {
+		return err
+	}
+	return d.runGit(context.Background(), os.Environ(), []string{"-c", "alias.x=!cat /proc/1/status", "x"}, nil)
 }

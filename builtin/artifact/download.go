@@ -25,21 +25,50 @@ type order struct {
 	Mode     string // "any", "file" or "dir"
 	Insecure bool
 	Limits   Limits
+	Step     step
+	Env      map[string]string
 }
+
+// isGit reports whether the source is a repository.
+func (o *order) isGit() bool {
+	src, err := parseSource(o.Source, o.Options)
+	return err == nil && src.kind == "git"
+}
+
+// step is the part of a download that a process makes.
+type step string
+
+// A file with a checksum comes in two steps: between them the hook compares it, when
+// the first process has no access to it any more.
+const (
+	stepAll    step = ""
+	stepFetch  step = "fetch"  // leaves the file, and of a file of checksums the one that it must have
+	stepUnpack step = "unpack" // the file is there
+)
 
 // stageFD is the directory in which the process works. It leaves what is wanted
 // there under the name result: a file in mode file, else a directory of what goes
 // into the destination.
 const (
 	stageFD = 3
-	result  = "result"
-	scratch = "scratch"
+
+	result   = "result"
+	fetched  = "file"
+	sumFile  = "checksum"
+	unpacked = "scratch/unpacked"
+	scratch  = "scratch"
 )
 
 // Download is the whole main of the process that makes one download, and returns
 // its exit code: it reads an order from in, and says to stderr what went wrong. It
 // ends with in: nobody waits for it any more then.
 func Download(in io.Reader, stderr io.Writer) int {
+	// First of all: what the order says is nobody else's business, whoever has the
+	// same user. What it starts has a memory of its own, which it hides by its user.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		fmt.Fprintf(stderr, "hide the memory of the download: %v\n", err)
+		return 1
+	}
 	if err := obey(in); err != nil {
 		fmt.Fprintf(stderr, "failed to download artifact: %v\n", err)
 		return 1
@@ -56,7 +85,12 @@ func obey(in io.Reader) error {
 		return fmt.Errorf("enter the directory of the download: %w", err)
 	}
 	unix.Close(stageFD) // not for git
-	go func() {         // lives as long as the process
+	for name, value := range o.Env {
+		if err := os.Setenv(name, value); err != nil {
+			return fmt.Errorf("the variable %s: %w", name, err)
+		}
+	}
+	go func() { // lives as long as the process
 		_, _ = io.Copy(io.Discard, in)
 		_ = syscall.Kill(0, syscall.SIGKILL) // with git and what it has started
 		os.Exit(1)                           // the first of its namespace survives that
@@ -108,66 +142,68 @@ func (d *downloader) file(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	want, err := d.wanted(ctx, name)
-	if err != nil {
-		return err
-	}
-	got := path.Join(scratch, "file")
-	if err := d.fetch(ctx, got, want); err != nil {
-		return err
-	}
-	if want != nil {
-		if err := want.check(name); err != nil {
+	if d.Step == stepFetch && d.listed() {
+		if err := d.findSum(ctx, name); err != nil {
 			return err
 		}
+	}
+	if d.Step != stepUnpack {
+		if err := d.fetch(ctx, fetched); err != nil {
+			return err
+		}
+	}
+	if d.Step == stepFetch {
+		return nil
 	}
 	format, err := findFormat(path.Base(d.url.Path), d.archive)
 	if err != nil {
 		return err
 	}
 	if format == nil {
-		if d.sub != "" {
-			return fmt.Errorf("%q of %s is wanted, which is no archive", d.sub, name)
-		}
-		return d.deliver(got, name)
+		return d.deliverFile(name)
 	}
 	if format.entries == nil {
 		name = format.trim(name)
 	}
-	unpacked := path.Join(scratch, "unpacked")
-	if err := d.unpack(ctx, format, got, unpacked); err != nil {
+	if err := d.unpack(ctx, format, fetched, unpacked); err != nil {
 		return fmt.Errorf("unpack %s: %w", path.Base(d.url.Path), err)
 	}
 	return d.part(unpacked, name)
 }
 
-// wanted finds the checksum that the file must have; nil means none.
-func (d *downloader) wanted(ctx context.Context, name string) (*checksum, error) {
-	text := d.checksum
-	if text == "" {
-		return nil, nil
+// deliverFile delivers what was fetched as it is.
+func (d *downloader) deliverFile(name string) error {
+	if d.sub != "" {
+		return fmt.Errorf("%q of %s is wanted, which is no archive", d.sub, name)
 	}
-	if list, ok := strings.CutPrefix(text, "file:"); ok {
-		of, err := parseSource(list, nil)
-		if err != nil {
-			return nil, fmt.Errorf("file of checksums: %w", err)
-		}
-		other := &downloader{order: d.order, source: of, stage: d.stage}
-		other.Headers = nil // they are for the source
-		r, err := other.open(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("file of checksums: %w", err)
-		}
-		defer r.Close()
-		if text, err = findChecksum(io.LimitReader(r, 1<<20), name); err != nil {
-			return nil, err
-		}
-	}
-	return parseChecksum(text)
+	return d.deliver(fetched, name)
 }
 
-// fetch writes the file of the source, and its bytes to the hash.
-func (d *downloader) fetch(ctx context.Context, to string, want *checksum) error {
+// findSum leaves the checksum that a file of checksums has for the file.
+func (d *downloader) findSum(ctx context.Context, name string) error {
+	of, err := parseSource(strings.TrimPrefix(d.checksum, checksumList), nil)
+	if err != nil {
+		return fmt.Errorf("file of checksums: %w", err)
+	}
+	other := &downloader{order: d.order, source: of, stage: d.stage}
+	other.Headers = nil // they are for the source
+	r, err := other.open(ctx)
+	if err != nil {
+		return fmt.Errorf("file of checksums: %w", err)
+	}
+	defer r.Close()
+	text, err := findChecksum(io.LimitReader(r, 1<<20), name)
+	if err != nil {
+		return err
+	}
+	if _, err := parseChecksum(text); err != nil {
+		return err // before the download
+	}
+	return d.stage.WriteFile(sumFile, []byte(text), 0o600)
+}
+
+// fetch writes the file of the source.
+func (d *downloader) fetch(ctx context.Context, to string) error {
 	r, err := d.open(ctx)
 	if err != nil {
 		return err
@@ -178,14 +214,11 @@ func (d *downloader) fetch(ctx context.Context, to string, want *checksum) error
 		return err
 	}
 	defer f.Close()
-	w := []io.Writer{f}
+	w := io.Writer(f)
 	if limit := d.Limits.HTTPMaxSize; limit > 0 {
-		w = []io.Writer{&meter{left: limit, full: d.tooLarge}, f}
+		w = io.MultiWriter(&meter{left: limit, full: d.tooLarge}, f)
 	}
-	if want != nil {
-		w = append(w, want.hash)
-	}
-	if _, err := io.Copy(io.MultiWriter(w...), r); err != nil {
+	if _, err := io.Copy(w, r); err != nil {
 		return cause(ctx, err)
 	}
 	return f.Close()

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/url"
 	"os"
 	"os/exec"
 	"path"
@@ -30,6 +31,12 @@ func (d *downloader) git(ctx context.Context) error {
 		return errors.New("checksum cannot be specified for directory download")
 	case d.ref != "" && !revision().MatchString(d.ref):
 		return fmt.Errorf("the ref %q is no name of a branch, a tag or a commit", d.ref)
+	}
+	if login := d.url.User; login != nil {
+		password, _ := login.Password()
+		if strings.ContainsAny(login.Username()+password, "\n\x00") {
+			return errors.New("the user of the source, or its password, has a line break")
+		}
 	}
 	// The archive option has no meaning here: Nomad ignores it too.
 	env, err := d.gitEnv()
@@ -57,7 +64,7 @@ func (d *downloader) git(ctx context.Context) error {
 	} else if d.ref != "" {
 		checkout = append(checkout, d.ref)
 	}
-	if err := d.runGit(ctx, env, append(clone, "--", d.url.String(), tree), nil); err != nil {
+	if err := d.runGit(ctx, env, append(clone, "--", d.repository(), tree), nil); err != nil {
 		return err
 	}
 	if err := d.count(ctx, env, tree); err != nil {
@@ -74,7 +81,60 @@ func (d *downloader) git(ctx context.Context) error {
 	if err := d.weigh(tree); err != nil {
 		return err
 	}
+	if err := d.nameOrigin(path.Join(tree, ".git", "config")); err != nil {
+		return err
+	}
 	return d.part(tree, "")
+}
+
+// repository is the URL as everybody may see it in the arguments of git and of its
+// helpers: without the user of http, who may be a key, and without a password.
+func (d *downloader) repository() string {
+	if !d.hasLogin() {
+		return d.url.String()
+	}
+	u := *d.url
+	u.User = nil
+	return u.String()
+}
+
+func (d *downloader) hasLogin() bool {
+	return d.url.User != nil && (d.url.Scheme == "http" || d.url.Scheme == "https")
+}
+
+// nameOrigin writes the whole URL into the repository's configuration, as a clone of
+// it would have done: a task may want to fetch.
+func (d *downloader) nameOrigin(config string) error {
+	if !d.hasLogin() {
+		return nil
+	}
+	text, err := d.stage.ReadFile(config)
+	if err != nil {
+		return err
+	}
+	whole := "\turl = \"" + d.url.String() + "\"\n"
+	text = bytes.Replace(text, []byte("\turl = "+d.repository()+"\n"), []byte(whole), 1)
+	return d.stage.WriteFile(config, text, 0o644)
+}
+
+const (
+	// loginUser and loginPassword are the variables of loginHelper.
+	loginUser     = "NOMAD_LITE_GIT_USER"
+	loginPassword = "NOMAD_LITE_GIT_PASSWORD"
+	// loginHelper tells git whom to log in as. git asks it for one host only.
+	loginHelper = `!f() { test "$1" = get && printf 'username=%s\npassword=%s\n' "$` + loginUser + `" "$` + loginPassword + `"; }; f`
+)
+
+// login is what git needs for the user of the URL: its settings, which are no secret,
+// and variables, which only its own user can read.
+func (d *downloader) login() (flags, env []string) {
+	if !d.hasLogin() {
+		return nil, nil
+	}
+	host := url.URL{Scheme: d.url.Scheme, Host: d.url.Host}
+	password, _ := d.url.User.Password()
+	return []string{"-c", "credential." + host.String() + ".helper=" + loginHelper},
+		[]string{loginUser + "=" + d.url.User.Username(), loginPassword + "=" + password}
 }
 
 const (
@@ -160,16 +220,21 @@ func (d *downloader) runGit(ctx context.Context, env, args []string, out io.Writ
 	if d.Insecure {
 		flags = append(flags, "-c", "http.sslVerify=false")
 	}
+	login, variables := d.login()
+	flags = append(flags, login...)
 	var output bytes.Buffer
 	if _, err := exec.LookPath("git"); err != nil {
 		return errors.New("there is no git on this machine: install it")
 	}
 	cmd := exec.CommandContext(ctx, "sh", slices.Concat([]string{"-c", gitLimited, "git"}, flags, args)...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = env, &output, &output
+	cmd.Env, cmd.Stdout, cmd.Stderr = append(slices.Clip(env), variables...), &output, &output
 	if out != nil {
 		cmd.Stdout = out
 	}
-	err := cmd.Run()
+	err := d.startGit(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
 	if err == nil {
 		return nil
 	}
@@ -189,6 +254,25 @@ func (d *downloader) runGit(ctx context.Context, env, args []string, out io.Writ
 		said = "… " + said[len(said)-1000:]
 	}
 	return fmt.Errorf("git: %w: %s", cause(ctx, err), said)
+}
+
+// startGit takes /proc from git and what it starts: this process has it for its user
+// namespace.
+func (d *downloader) startGit(cmd *exec.Cmd) error {
+	if d.Limits.NoLandlock {
+		return cmd.Start()
+	}
+	stage, err := d.stage.Open(".")
+	if err != nil {
+		return err
+	}
+	defer stage.Close()
+	return onThread(func() error {
+		if err := restrict(stage, d.Limits.reachable(), false); err != nil && !errors.Is(err, errNoLandlock) {
+			return err
+		}
+		return cmd.Start()
+	})
 }
 
 // weigh refuses a repository that is larger than what may be unpacked.

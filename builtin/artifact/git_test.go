@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/cgi"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -87,6 +88,13 @@ func (r *repository) serve(w *world) {
 // backend serves repositories by their directories, as big hosts do.
 func backend(t *testing.T) string {
 	t.Helper()
+	server := httptest.NewServer(cgiBackend(t))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+func cgiBackend(t *testing.T) http.Handler {
+	t.Helper()
 	dir, err := exec.Command("git", "--exec-path").Output()
 	if err != nil {
 		t.Skip("there is no git here")
@@ -95,9 +103,7 @@ func backend(t *testing.T) string {
 	if _, err := os.Stat(program); err != nil {
 		t.Skip("git serves no http here")
 	}
-	server := httptest.NewServer(&cgi.Handler{Path: program, Env: []string{"GIT_PROJECT_ROOT=/", "GIT_HTTP_EXPORT_ALL=1"}})
-	t.Cleanup(server.Close)
-	return server.URL
+	return &cgi.Handler{Path: program, Env: []string{"GIT_PROJECT_ROOT=/", "GIT_HTTP_EXPORT_ALL=1"}}
 }
 
 func TestGit(t *testing.T) {
@@ -240,6 +246,62 @@ func TestGitBackend(t *testing.T) {
 	w.refused(git(module.dir, "local/x", "depth", "deep"), `the depth "deep" is no number`)
 	w.refused(git(hostile.dir, "local/x"), "transport 'ext' not allowed")
 	w.refused(git(hostile.dir, "local/x", "ref", hostile.commits[3]), "transport 'file' not allowed")
+}
+
+// A password for a repository is in no argument, which each account of the machine
+// can read, and still in the configuration with which a task may fetch.
+func TestGitLogin(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	repo, module := newRepository(t), newRepository(t)
+	const password = "s3cret%word&;'"
+	seen := make(chan string, 1000)
+	to := cgiBackend(t)
+	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+		for _, file := range lines {
+			line, _ := os.ReadFile(file)
+			if strings.Contains(string(line), "s3cret") {
+				seen <- strings.ReplaceAll(string(line), "\x00", " ")
+			}
+		}
+		if user, given, _ := r.BasicAuth(); user != "me" || given != password {
+			rw.Header().Set("WWW-Authenticate", `Basic realm="x"`)
+			rw.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		to.ServeHTTP(rw, r)
+	}))
+	t.Cleanup(server.Close)
+	defer func() {
+		close(seen)
+		for line := range seen {
+			t.Errorf("everybody can read: %s", line)
+		}
+	}()
+	address := func(user *url.Userinfo, dir string) string {
+		u, err := url.Parse(server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.User, u.Path = user, dir+"/.git"
+		return u.String()
+	}
+	repo.git("-c", "url.file:///.insteadOf="+server.URL+"/", "submodule", "--quiet", "add", address(nil, module.dir), "mod")
+	repo.commit("a module")
+	whole := address(url.UserPassword("me", password), repo.dir)
+	w.get(http1(w, "", "GetterSource", "git::"+whole, "RelativeDest", "local/r"))
+	for _, file := range []string{"app/one", "mod/app/one"} {
+		if got, err := os.ReadFile(filepath.Join(w.dir.LocalDir, "r", file)); err != nil || string(got) != "second" {
+			t.Errorf("%s: %q, %v", file, got, err)
+		}
+	}
+	config, err := os.ReadFile(filepath.Join(w.dir.LocalDir, "r/.git/config"))
+	if err != nil || !strings.Contains(string(config), `url = "`+whole+`"`) {
+		t.Errorf("the configuration is %s, %v", config, err)
+	}
+	w.refused(http1(w, "", "GetterSource", "git::"+address(url.UserPassword("me", "wrong"), repo.dir), "RelativeDest", "local/x"), "Authentication failed")
+	w.refused(http1(w, "", "GetterSource", "git::"+address(url.UserPassword("me", "a\nb"), repo.dir), "RelativeDest", "local/x"), "has a line break")
 }
 
 // ssh runs a server for one key, on a port of its own, and returns where it is and

@@ -1,7 +1,11 @@
 package artifact
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"slices"
 	"strings"
 	"time"
 )
@@ -22,6 +26,8 @@ type Limits struct {
 	// directory and "f:r:/path" for a file. What is readable may be a source.
 	Paths      []string `json:"filesystem_isolation_extra_paths"`
 	NoLandlock bool     `json:"disable_filesystem_isolation"`
+	// UIDs are the user ids that downloads may have, as idrange.Downloads reads them.
+	UIDs string `json:"download_uids"`
 }
 
 // defaults are Nomad's.
@@ -61,6 +67,20 @@ func (l *Limits) paths() []extraPath {
 		}
 	}
 	return all
+}
+
+// reachable leaves out the paths to which this process has no way: nothing that it
+// starts has one.
+func (l Limits) reachable() Limits {
+	l.Paths = slices.DeleteFunc(slices.Clone(l.Paths), func(text string) bool {
+		parts := strings.SplitN(text, ":", 3)
+		if len(parts) != 3 {
+			return false
+		}
+		_, err := os.Lstat(parts[2])
+		return errors.Is(err, fs.ErrPermission)
+	})
+	return l
 }
 
 // tally counts what comes out of an archive or a repository.

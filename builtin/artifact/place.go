@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -96,6 +98,8 @@ type placer struct {
 	stage *os.Root
 	dir   *os.File // the stage
 	bits  []string // what place has taken away, as in: the setuid bit of "x"
+
+	modes []fs.FileMode // of what is below result, as inspect has walked it
 }
 
 // globbed escapes what means something to fs.Glob.
@@ -134,13 +138,8 @@ func (p *placer) open(prefix string) error {
 	if p.stage, err = p.root.OpenRoot(p.name); err != nil {
 		return err
 	}
-	if p.dir, err = p.stage.Open("."); err != nil {
-		return err
-	}
-	if os.Geteuid() == 0 {
-		return p.dir.Chown(nobody, nobody)
-	}
-	return nil
+	p.dir, err = p.stage.Open(".")
+	return err
 }
 
 // close removes the stage.
@@ -228,10 +227,13 @@ func (p *placer) own(root *os.Root, name string) error {
 }
 
 // inspect looks through what a process that may have been fooled has left: it is
-// not believed that any check was made there.
+// not believed that any check was made there. As root it first takes what it looks at,
+// a directory before it lists it, so that it stays as it is.
 func (p *placer) inspect() error {
+	p.modes = nil
 	type inode struct{ dev, ino uint64 }
 	names := map[inode]uint64{}
+	modes := map[inode]fs.FileMode{}
 	links := map[inode]uint64{}
 	linked := map[inode]string{}
 	err := fs.WalkDir(p.stage.FS(), result, func(name string, e fs.DirEntry, err error) error {
@@ -243,7 +245,18 @@ func (p *placer) inspect() error {
 			return err
 		}
 		inside := strings.TrimPrefix(strings.TrimPrefix(name, result), "/")
-		mode := info.Mode()
+		mode, sys := info.Mode(), info.Sys().(*syscall.Stat_t)
+		if of := (inode{sys.Dev, sys.Ino}); !mode.IsDir() && sys.Nlink > 1 {
+			if first, ok := modes[of]; ok {
+				mode = first // claim has closed it by another name
+			}
+			names[of]++
+			modes[of], links[of], linked[of] = mode, uint64(sys.Nlink), inside
+		}
+		p.modes = append(p.modes, mode)
+		if err := p.claim(name, mode); err != nil {
+			return fmt.Errorf("take %q from the download: %w", inside, err)
+		}
 		switch {
 		case strings.Count(inside, "/") > maxDepth:
 			return fmt.Errorf("artifact includes directories that are nested more than %d deep", maxDepth)
@@ -261,11 +274,6 @@ func (p *placer) inspect() error {
 			}
 		default:
 			return fmt.Errorf("artifact includes %q, which is %s", inside, kindOf(mode))
-		}
-		if sys := info.Sys().(*syscall.Stat_t); !mode.IsDir() && sys.Nlink > 1 {
-			of := inode{sys.Dev, sys.Ino}
-			names[of]++
-			links[of], linked[of] = uint64(sys.Nlink), inside
 		}
 		return nil
 	})
@@ -297,18 +305,16 @@ func (p *placer) note() string {
 // give makes everything its owner's, who can read and enter it. Special bits are
 // taken away.
 func (p *placer) give() error {
+	modes := p.modes
 	return fs.WalkDir(p.stage.FS(), result, func(name string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
+		mode := modes[0].Perm() | 0o400
+		modes = modes[1:]
 		if err := p.own(p.stage, name); err != nil || e.Type() == fs.ModeSymlink {
 			return err
 		}
-		info, err := p.stage.Lstat(name)
-		if err != nil {
-			return err
-		}
-		mode := info.Mode().Perm() | 0o400
 		if e.IsDir() {
 			mode |= 0o700
 		}
@@ -335,11 +341,31 @@ func (p *placer) move(from, to string) error {
 	case err == nil && info.IsDir():
 		return p.merge(from, to)
 	}
-	err = p.root.Rename(path.Join(p.name, from), to)
+	err = p.rename(from, to)
 	if !errors.Is(err, syscall.EXDEV) {
 		return err
 	}
 	return p.copy(from, to, info)
+}
+
+// rename goes by the handle of the stage: the directory above it can be one in which
+// another user puts something else under its name.
+func (p *placer) rename(from, to string) error {
+	fromDir, err := p.stage.Open(path.Dir(from))
+	if err != nil {
+		return err
+	}
+	defer fromDir.Close()
+	toDir, err := p.root.Open(path.Dir(to))
+	if err != nil {
+		return err
+	}
+	defer toDir.Close()
+	err = unix.Renameat(int(fromDir.Fd()), path.Base(from), int(toDir.Fd()), path.Base(to))
+	if err != nil {
+		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
+	}
+	return nil
 }
 
 func (p *placer) merge(from, to string) error {

@@ -2,6 +2,7 @@ package artifact
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,26 +19,37 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 )
 
-// nobody owns nothing that a download should see. Directories of tasks belong to
-// it, and are not visible.
-const nobody = 65534
-
-// inherited are the variables that a download sees besides those of its own: how
-// to get out of here.
+// inherited are the variables that a download gets besides those of its own: how to
+// get out of here. They may hold a password, and come with the order.
 var inherited = []string{
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy",
 }
+
+// ofRuntime are variables that a Go program reads before its main, if at all.
+var ofRuntime = []string{"GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT", "GORACE", "GOTRACEBACK"}
 
 var errTimeout = errors.New("the download has taken longer than the limits allow")
 
 // tellOnce says once per process what is missing here.
 var tellOnce sync.Once
 
-// run makes one download in a process of its own, in the directory stage. When
-// ctx ends, so does the process with all that it has started.
+// ids are those of the downloads of this process.
+var ids = &identities{files: "/etc"}
+
+// run makes one download in a process of its own, in the directory stage. When ctx
+// ends, so does the process with all that it has started. When run returns, none of
+// them is left, and the stage is the caller's: only its content has another owner.
 func run(ctx context.Context, args []string, o order, stage *os.File) error {
+	o.Env = map[string]string{}
+	for _, name := range slices.Concat(inherited, o.Limits.Env) {
+		if value, ok := os.LookupEnv(name); ok {
+			o.Env[name] = value
+		}
+	}
 	told, err := json.Marshal(o)
 	if err != nil {
 		return err
@@ -45,44 +57,16 @@ func run(ctx context.Context, args []string, o order, stage *os.File) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Limits.deadline(), errTimeout)
 	defer cancel()
 
-	env := []string{"PATH=/usr/local/bin:/usr/bin:/bin", "TMPDIR=" + scratch, "HOME=/nonexistent"}
-	for _, name := range slices.Concat(inherited, o.Limits.Env) {
-		if value, ok := os.LookupEnv(name); ok {
-			env = append(env, name+"="+value)
-		}
-	}
 	said := &tail{limit: 4096}
-	var (
-		cmd   *exec.Cmd
-		stdin io.WriteCloser
-	)
-	// Nothing that it starts survives the first process of a namespace; not every
-	// container lets us have one.
-	for _, namespace := range []uintptr{unix.CLONE_NEWPID, 0} {
-		attr := &syscall.SysProcAttr{Setpgid: true}
-		if os.Geteuid() == 0 {
-			attr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
-			attr.Cloneflags = namespace
-		}
-		cmd = exec.CommandContext(ctx, "/proc/self/exe", args...)
-		cmd.Args[0] = os.Args[0]
-		cmd.Env, cmd.Stderr, cmd.ExtraFiles, cmd.SysProcAttr = env, said, []*os.File{stage}, attr
-		cmd.WaitDelay = 5 * time.Second // for a helper of git that holds stderr
-		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-		// The pipe stays open: its end is how the process learns of our death.
-		if stdin, err = cmd.StdinPipe(); err != nil {
-			return err
-		}
-		if err = start(cmd, stage, o); attr.Cloneflags == 0 || !errors.Is(err, syscall.EPERM) {
-			break
-		}
-	}
-	if err != nil {
+	p := &process{args: args, stage: stage, order: o, said: said}
+	if err := p.start(ctx); err != nil {
 		return fmt.Errorf("start the download: %w", err)
 	}
-	_, err = stdin.Write(told)
-	waited := cmd.Wait()
+	_, err = p.stdin.Write(told)
+	waited, left := p.end()
 	switch {
+	case left != nil:
+		return left
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case waited != nil && said.String() == "":
@@ -93,13 +77,140 @@ func run(ctx context.Context, args []string, o order, stage *os.File) error {
 	return err
 }
 
+// process is that of one download. The agent's user is its user too, unless that is
+// root: then it has an id of its own.
+type process struct {
+	args  []string
+	stage *os.File
+	order order
+	said  *tail
+
+	cmd       *exec.Cmd
+	stdin     io.WriteCloser // its end is how the process learns of our death
+	id        uint32
+	namespace bool // nothing that it starts survives it
+}
+
+// start starts the process, which waits for its order, and gives it the stage.
+func (p *process) start(ctx context.Context) error {
+	if os.Geteuid() != 0 {
+		return p.spawn(ctx, nil)
+	}
+	set, err := idrange.Downloads(p.order.Limits.UIDs)
+	if err != nil {
+		return fmt.Errorf("download_uids in the client's artifact block: %w", err)
+	}
+	const tries = 20
+	for range tries {
+		if p.id, err = ids.reserve(ctx, set); err != nil {
+			return err
+		}
+		if err = p.spawn(ctx, &syscall.Credential{Uid: p.id, Gid: p.id}); err != nil {
+			ids.release(p.id)
+			return err
+		}
+		// The process knows nothing yet, and owns nothing: so of two agents that have
+		// come upon the same id at least one sees the other here, in time.
+		alone, err := p.isAlone()
+		if err == nil && alone {
+			err = p.stage.Chown(int(p.id), int(p.id))
+		}
+		if err == nil && alone {
+			return nil
+		}
+		p.kill()
+		if _, left := p.end(); err != nil || left != nil {
+			return errors.Join(err, left)
+		}
+	}
+	return fmt.Errorf("other processes have the user ids of downloads, %s: let download_uids in the client's artifact block name a range that nothing else uses", cmp.Or(p.order.Limits.UIDs, idrange.DefaultDownloads))
+}
+
+// isAlone reports whether no other process has its id.
+func (p *process) isAlone() (bool, error) {
+	pids, err := processesOf(p.id)
+	pids = slices.DeleteFunc(pids, func(pid int) bool { return pid == p.cmd.Process.Pid })
+	return len(pids) == 0, err
+}
+
+func (p *process) spawn(ctx context.Context, cred *syscall.Credential) error {
+	env := []string{"PATH=/usr/local/bin:/usr/bin:/bin", "TMPDIR=" + scratch, "HOME=/nonexistent"}
+	for _, name := range ofRuntime {
+		if value, ok := os.LookupEnv(name); ok && slices.Contains(p.order.Limits.Env, name) {
+			env = append(env, name+"="+value)
+		}
+	}
+	// Not every container lets us have namespaces.
+	kinds := []uintptr{unix.CLONE_NEWUSER | unix.CLONE_NEWPID, unix.CLONE_NEWPID, 0}
+	switch {
+	case cred == nil:
+		kinds = kinds[2:]
+	case !p.order.isGit(): // ssh refuses to be a user without an account
+		kinds = kinds[1:]
+	}
+	var err error
+	for _, kind := range kinds {
+		attr := &syscall.SysProcAttr{Setpgid: true, Credential: cred, Cloneflags: kind}
+		if kind&unix.CLONE_NEWUSER != 0 {
+			attr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+			attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: nobody, HostID: int(cred.Uid), Size: 1}}
+			attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: nobody, HostID: int(cred.Gid), Size: 1}}
+			attr.GidMappingsEnableSetgroups = true // else the groups of root would stay
+		}
+		p.namespace = kind != 0
+		p.cmd = exec.CommandContext(ctx, "/proc/self/exe", p.args...)
+		p.cmd.Args[0] = os.Args[0]
+		p.cmd.Env, p.cmd.Stderr, p.cmd.ExtraFiles, p.cmd.SysProcAttr = env, p.said, []*os.File{p.stage}, attr
+		p.cmd.WaitDelay = 5 * time.Second // for a helper of git that holds stderr
+		p.cmd.Cancel = p.kill
+		if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+			return err
+		}
+		if err = start(p.cmd, p.stage, p.order); err == nil || !slices.ContainsFunc(noNamespace, func(n error) bool { return errors.Is(err, n) }) {
+			return err
+		}
+	}
+	return err
+}
+
+// nobody is an account in a user namespace, and never on the machine.
+const nobody = 65534
+
+// noNamespace are the errors of a machine that lets us have no more namespaces.
+var noNamespace = []error{unix.EPERM, unix.EACCES, unix.ENOSPC, unix.EUSERS, unix.EINVAL, unix.ENOSYS}
+
+func (p *process) kill() error { return syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) }
+
+// end waits for the process, ends what it has started, and takes the stage from its
+// user. left is an error of the latter two: the content of the stage is of no use then.
+func (p *process) end() (waited, left error) {
+	waited = p.cmd.Wait()
+	if os.Geteuid() != 0 {
+		return waited, nil
+	}
+	if !p.namespace {
+		left = endProcesses(p.id)
+	}
+	// Both only through the handle: below a closed directory nobody else finds anything.
+	left = errors.Join(left, p.stage.Chown(0, 0), p.stage.Chmod(0o700))
+	if left == nil {
+		ids.release(p.id) // else it is never used again
+	}
+	return waited, left
+}
+
 // start starts a command as confined as this machine can.
 func start(cmd *exec.Cmd, stage *os.File, o order) error {
+	return onThread(func() error { return startHere(cmd, stage, o) })
+}
+
+// onThread calls a function that confines its thread. The thread is not of use to anything
+// else: it ends then.
+func onThread(f func() error) error {
 	failed := make(chan error)
 	go func() {
-		// The thread is not of use to anything else: it ends with this goroutine.
 		runtime.LockOSThread()
-		failed <- startHere(cmd, stage, o)
+		failed <- f()
 	}()
 	return <-failed
 }
@@ -107,7 +218,7 @@ func start(cmd *exec.Cmd, stage *os.File, o order) error {
 // startHere starts a command that sees of the machine what the calling thread sees from
 // then on.
 func startHere(cmd *exec.Cmd, stage *os.File, o order) error {
-	if src, err := parseSource(o.Source, o.Options); err == nil && src.kind == "git" && os.Geteuid() == 0 {
+	if o.isGit() && os.Geteuid() == 0 {
 		shown, err := walkable(stage)
 		if err != nil {
 			hclog.Default().Debug("git may not find its directory", "error", err)
@@ -118,7 +229,7 @@ func startHere(cmd *exec.Cmd, stage *os.File, o order) error {
 		}
 	}
 	if !o.Limits.NoLandlock {
-		err := restrict(stage, o.Limits)
+		err := restrict(stage, o.Limits, cmd.SysProcAttr.UidMappings != nil)
 		switch {
 		case errors.Is(err, errNoLandlock):
 			tellOnce.Do(func() {

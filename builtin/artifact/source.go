@@ -91,6 +91,12 @@ func parseSource(text string, options map[string]string) (*source, error) {
 	return s, s.options(options)
 }
 
+// listed reports whether the checksum is in a file of checksums.
+func (s *source) listed() bool { return strings.HasPrefix(s.checksum, checksumList) }
+
+// checksumList begins the source of a file of checksums.
+const checksumList = "file:"
+
 // noURL says what is wrong with a text, and nothing of a password.
 func noURL(text string, err error) error {
 	if _, from, ok := strings.Cut(text, "${"); ok {

@@ -151,12 +151,16 @@ func denied(c *config.Config, driver string) bool {
 }
 
 func agentConfig(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.Config {
+	limits := allocrunner.Limits{
+		MaxKillTimeout: c.MaxKillTimeout, UserDenylist: c.UserDenylist, UserCheckedDrivers: c.UserDrivers,
+	}
+	if os.Geteuid() == 0 { // else there is one user for all
+		limits.DownloadUIDs = c.DownloadUIDs()
+	}
 	return agent.Config{
-		DataDir: c.DataDir,
-		Node:    c.Node,
-		Limits: allocrunner.Limits{
-			MaxKillTimeout: c.MaxKillTimeout, UserDenylist: c.UserDenylist, UserCheckedDrivers: c.UserDrivers,
-		},
+		DataDir:      c.DataDir,
+		Node:         c.Node,
+		Limits:       limits,
 		EnvDenylist:  c.EnvDenylist,
 		EnvAllowlist: c.EnvAllowlist,
 		GC:           c.GC,

@@ -1,6 +1,10 @@
 package allocrunner
 
-import "time"
+import (
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/idrange"
+)
 
 // Limits are the agent's say in how tasks are treated. Zero values stand for
 // the defaults.
@@ -12,6 +16,7 @@ type Limits struct {
 	RestartDeadline    time.Duration // until all tasks are down in a restart of all; 10 min
 	UserDenylist       []string      // users that no task may have; root, Administrator
 	UserCheckedDrivers []string      // drivers for which that counts; exec, qemu, java
+	DownloadUIDs       idrange.Set   // user ids that downloads have and no task may have; none
 	NodeCPU            int64         // usable MHz of the node; 0 means unknown
 }
 

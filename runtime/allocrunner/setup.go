@@ -90,7 +90,7 @@ func (r *Runner) makeTaskHooks(runner *taskrunner.Runner, t *api.Task) []hook.Ho
 		secrets = t.Resources.SecretsMB
 	}
 	list := []hooks.Ordered{
-		{Order: hooks.OrderFirst, Hook: hooks.NewValidate(r.limits.UserDenylist, r.limits.UserCheckedDrivers, func() error { return r.services.Validate(t.Name) })},
+		{Order: hooks.OrderFirst, Hook: hooks.NewValidate(r.limits.UserDenylist, r.limits.UserCheckedDrivers, r.limits.DownloadUIDs, func() error { return r.services.Validate(t.Name) })},
 		{Order: hooks.OrderFirst, Hook: hooks.NewTaskDir(r.dir, func() allocdir.TaskOptions {
 			return allocdir.TaskOptions{SecretsMB: value(secrets), Isolation: runner.Capabilities().FSIsolation}
 		}, runner.EmitEvent, r.logger)},

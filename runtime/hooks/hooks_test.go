@@ -14,6 +14,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 )
@@ -60,6 +61,9 @@ func TestMaxRunDuration(t *testing.T) {
 }
 
 func TestValidate(t *testing.T) {
+	ofDownloads := func(id int) string {
+		return fmt.Sprintf("user id %d is one of those that only downloads have on this node: let the task have another, or the node's client.artifact.download_uids", id)
+	}
 	for _, c := range []struct {
 		user, driver string
 		services     error
@@ -70,8 +74,13 @@ func TestValidate(t *testing.T) {
 		{"", "exec", nil, ""},
 		{"nobody", "exec", nil, ""},
 		{"", "exec", errors.New("bad name"), "bad name"},
+		{"89999", "docker", nil, ""},
+		{"90000", "docker", nil, ofDownloads(90000)},
+		{"90005:nogroup", "raw_exec", nil, ofDownloads(90005)},
+		{"nomad-90009", "raw_exec", nil, ofDownloads(90009)},
+		{"nogroup:90005", "raw_exec", nil, ""},
 	} {
-		h := NewValidate([]string{"root"}, []string{"exec"}, func() error { return c.services })
+		h := NewValidate([]string{"root"}, []string{"exec"}, idrange.Set{{First: 90000, Last: 90009}}, func() error { return c.services })
 		r, err := h.Prestart(t.Context(), hook.TaskPrestartRequest{Task: hook.Task{User: c.user, Driver: c.driver}})
 		got := ""
 		if err != nil {

@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 )
 
 var _ hook.TaskPrestart = (*Validate)(nil)
@@ -14,14 +17,15 @@ var _ hook.TaskPrestart = (*Validate)(nil)
 type Validate struct {
 	deniedUsers    []string
 	checkedDrivers []string
+	downloads      idrange.Set
 	services       func() error
 }
 
 // NewValidate returns the hook for one task. It refuses the users, if the task
-// has one of the drivers. services says what is wrong with the names of the
-// task's services, as its environment makes them.
-func NewValidate(deniedUsers, checkedDrivers []string, services func() error) *Validate {
-	return &Validate{deniedUsers, checkedDrivers, services}
+// has one of the drivers, and user ids of downloads in any case. services says what is
+// wrong with the names of the task's services, as its environment makes them.
+func NewValidate(deniedUsers, checkedDrivers []string, downloads idrange.Set, services func() error) *Validate {
+	return &Validate{deniedUsers, checkedDrivers, downloads, services}
 }
 
 // Name implements hook.Hook.
@@ -32,8 +36,19 @@ func (h *Validate) Prestart(_ context.Context, req hook.TaskPrestartRequest) (ho
 	if slices.Contains(h.checkedDrivers, req.Task.Driver) && slices.Contains(h.deniedUsers, req.Task.User) {
 		return hook.TaskPrestartResponse{}, fmt.Errorf("running as user %q is disallowed", req.Task.User)
 	}
+	if id, ok := userID(req.Task.User); ok && h.downloads.Contains(id) {
+		return hook.TaskPrestartResponse{}, fmt.Errorf("user id %d is one of those that only downloads have on this node: let the task have another, or the node's client.artifact.download_uids", id)
+	}
 	if err := h.services(); err != nil {
 		return hook.TaskPrestartResponse{}, err
 	}
 	return hook.TaskPrestartResponse{Done: true}, nil
+}
+
+// userID returns the id in the user of a task that names one, as drivers read it. The
+// account of a name is none of downloads, which have ids without accounts.
+func userID(user string) (uint32, bool) {
+	user, _, _ = strings.Cut(strings.TrimPrefix(user, "nomad-"), ":")
+	id, err := strconv.ParseUint(user, 10, 32)
+	return uint32(id), err == nil
 }

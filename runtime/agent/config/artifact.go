@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 )
 
 // artifact are those of the client's artifact block. They go to the hook that
@@ -23,10 +25,19 @@ var artifact = map[string]setting{
 	"filesystem_isolation_extra_paths": artifactLimit(item.extraPaths),
 	"disable_filesystem_isolation":     artifactLimit(item.boolean),
 
+	"download_uids": artifactLimit(item.downloadUIDs),
+
 	"disable_artifact_inspection": {ignored: "what was downloaded is always looked through"},
 	"gcs_timeout":                 {ignored: noBuckets},
 	"hg_timeout":                  {ignored: "there are no downloads with Mercurial here"},
 	"s3_timeout":                  {ignored: noBuckets},
+}
+
+// DownloadUIDs returns the user ids of downloads, which no task may have.
+func (c *Config) DownloadUIDs() idrange.Set {
+	text, _ := c.Artifact["download_uids"].(string)
+	set, _ := idrange.Downloads(text) // was checked when the file was read
+	return set
 }
 
 const noBuckets = "there are no downloads from buckets here but by https"
@@ -99,4 +110,15 @@ func (i item) extraPaths() ([]string, error) {
 		return nil, errors.New(`must be a list of paths such as "d:rx:/opt/tools" and "f:r:/etc/netrc"`)
 	}
 	return paths, nil
+}
+
+// downloadUIDs are checked where they are used, too: the accounts of the machine are
+// known there.
+func (i item) downloadUIDs() (string, error) {
+	text, err := i.text()
+	if err != nil {
+		return "", err
+	}
+	_, err = idrange.Downloads(text)
+	return text, err
 }

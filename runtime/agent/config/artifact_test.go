@@ -3,6 +3,7 @@ package config
 import (
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -23,6 +24,7 @@ client {
     set_environment_variables        = "A, B"
     filesystem_isolation_extra_paths = ["d:r:/srv/files", "f:rx:/opt/tool"]
     disable_filesystem_isolation     = true
+    download_uids                    = "70000-70999"
   }
 }`
 	var c Config
@@ -33,7 +35,22 @@ client {
 	want := map[string]any{
 		"http_read_timeout": 5 * time.Minute, "http_max_size": int64(2e9), "git_timeout": 90 * time.Second,
 		"decompression_limit_file_count": 10, "decompression_limit_size": int64(64 << 20), "decompression_limit_ratio": 0,
-		"disable_filesystem_isolation": true,
+		"disable_filesystem_isolation": true, "download_uids": "70000-70999",
+	}
+	if got := c.DownloadUIDs(); !got.Contains(70999) || got.Contains(90000) {
+		t.Errorf("users of downloads are %v", got)
+	}
+	if got := new(Config).DownloadUIDs(); !got.Contains(90000) || got.Contains(70000) || got.Contains(80000) {
+		t.Errorf("users of downloads are %v without a setting", got)
+	}
+	for uids, want := range map[string]string{
+		"nobody": `"nobody" is neither an id`, "500-2000": "the accounts of the system", "65000-66000": "nobody, as which tasks run",
+		"89999-90010": "the users that Nomad makes for tasks", ",": "names no user id",
+	} {
+		err := new(Config).Parse("n.hcl", []byte("client { artifact { download_uids = \"" + uids + "\" } }"))
+		if err == nil || !strings.Contains(err.Error(), "download_uids") || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", uids, err, want)
+		}
 	}
 	for name, words := range map[string][]string{
 		"set_environment_variables":        {"A", "B"},

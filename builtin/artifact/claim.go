@@ -1,0 +1,144 @@
+package artifact
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// claim makes a thing of the stage root's alone, which nobody else can open any more
+// or has open for writing. An agent that is not root has the same user as the download:
+// there is nothing to take.
+func (p *placer) claim(name string, mode fs.FileMode) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	switch {
+	case mode.IsDir():
+		return errors.Join(p.stage.Lchown(name, 0, 0), p.stage.Chmod(name, 0o700))
+	case !mode.IsRegular():
+		return p.stage.Lchown(name, 0, 0)
+	}
+	f, err := p.stage.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := errors.Join(f.Chown(0, 0), f.Chmod(0o600)); err != nil {
+		return err
+	}
+	if soleReader(f) {
+		return nil
+	}
+	return p.replace(name, f)
+}
+
+// soleReader reports whether nobody has a file open for writing, or mapped. It is
+// false where the file system cannot tell.
+func soleReader(f *os.File) bool {
+	_, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
+	if err != nil {
+		return false
+	}
+	_, err = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
+	return err == nil
+}
+
+// replace puts a copy of a file in its place, to which nobody has a handle.
+func (p *placer) replace(name string, f *os.File) error {
+	// The file may have other names, which inspect counts.
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if info.Sys().(*syscall.Stat_t).Nlink > 1 {
+		return errors.New("somebody has it open for writing, and it has more than one name")
+	}
+	copied := path.Join(path.Dir(name), ".copy-"+rand.Text())
+	to, err := p.stage.OpenFile(copied, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	if _, err := io.Copy(to, f); err != nil {
+		return err
+	}
+	return errors.Join(to.Close(), p.stage.Rename(copied, name))
+}
+
+// verify compares the file that was fetched with the checksum of the source, and
+// leaves the file alone in the stage.
+func (p *placer) verify(ctx context.Context, name, sum string) error {
+	info, err := p.stage.Lstat(fetched)
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() || info.Sys().(*syscall.Stat_t).Nlink != 1 {
+		return errors.New("the download has left no file, or one with other names")
+	}
+	if err := p.claim(fetched, info.Mode()); err != nil {
+		return fmt.Errorf("take %q from the download: %w", name, err)
+	}
+	if strings.HasPrefix(sum, checksumList) {
+		if sum, err = p.readSum(); err != nil {
+			return err
+		}
+	}
+	want, err := parseChecksum(sum)
+	if err != nil {
+		return err
+	}
+	f, err := p.stage.Open(fetched)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := io.Copy(want.hash, untilDone{ctx, f}); err != nil {
+		return err
+	}
+	if err := want.check(name); err != nil {
+		return err
+	}
+	if err := f.Chmod(0o644); err != nil { // the process that unpacks it only reads it
+		return err
+	}
+	entries, err := fs.ReadDir(p.stage.FS(), ".")
+	for _, e := range entries {
+		if e.Name() != fetched {
+			err = errors.Join(err, p.stage.RemoveAll(e.Name()))
+		}
+	}
+	return err
+}
+
+func (p *placer) readSum() (string, error) {
+	f, err := p.stage.OpenFile(sumFile, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, 4096))
+	return string(text), err
+}
+
+// untilDone reads until a context ends.
+type untilDone struct {
+	ctx context.Context
+	io.Reader
+}
+
+func (r untilDone) Read(b []byte) (int, error) {
+	if r.ctx.Err() != nil {
+		return 0, context.Cause(r.ctx)
+	}
+	return r.Reader.Read(b)
+}

@@ -1,0 +1,235 @@
+package artifact
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/idrange"
+)
+
+// identities gives each download a user id, and a group id with the same number.
+type identities struct {
+	files string // the directory of passwd, group, subuid and subgid
+
+	mu    sync.Mutex
+	taken map[uint32]bool
+	freed chan struct{} // closed when one is given back
+}
+
+// reserve returns an id of the set that no account of this machine has and no other
+// download of this process. It blocks while downloads have all of them. The caller
+// calls release.
+func (d *identities) reserve(ctx context.Context, set idrange.Set) (uint32, error) {
+	accounts, err := readAccounts(d.files)
+	if err != nil {
+		return 0, err
+	}
+	for {
+		id, wait, err := d.try(set, accounts)
+		if err != nil || wait == nil {
+			return id, err
+		}
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+	}
+}
+
+func (d *identities) try(set idrange.Set, accounts *accounts) (id uint32, wait <-chan struct{}, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n, busy := set.Len(), false
+	// Agents that run side by side begin at different places.
+	for i, from := uint64(0), rand.Uint64N(n); i < n; i++ {
+		id := set.At((from + i) % n)
+		switch {
+		case d.taken[id]:
+			busy = true
+		case accounts.free(id):
+			if d.taken == nil {
+				d.taken = make(map[uint32]bool)
+			}
+			d.taken[id] = true
+			return id, nil, nil
+		}
+	}
+	if !busy {
+		return 0, nil, errors.New("no user id is free for a download: each of download_uids in the client's artifact block " +
+			"belongs to an account or to containers (/etc/passwd, /etc/group, /etc/subuid, /etc/subgid), or does not exist in this user namespace; " +
+			"let it name a range that nothing else uses")
+	}
+	if d.freed == nil {
+		d.freed = make(chan struct{})
+	}
+	return 0, d.freed, nil
+}
+
+// release gives an id back, of which no process is left.
+func (d *identities) release(id uint32) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.taken, id)
+	if d.freed != nil {
+		close(d.freed)
+		d.freed = nil
+	}
+}
+
+// accounts are the ids that belong to somebody, and those that exist.
+type accounts struct {
+	owned        idrange.Set
+	users, group idrange.Set // that exist here; empty: all
+}
+
+func (a *accounts) free(id uint32) bool {
+	return !a.owned.Contains(id) && (len(a.users) == 0 || a.users.Contains(id)) && (len(a.group) == 0 || a.group.Contains(id))
+}
+
+// readAccounts reads the files in dir. Those that are not there have no accounts.
+func readAccounts(dir string) (*accounts, error) {
+	a := &accounts{}
+	for _, file := range []struct {
+		name  string
+		first int  // the field with the id
+		count bool // the next field has their number
+	}{{"passwd", 2, false}, {"passwd", 3, false}, {"group", 2, false}, {"subuid", 1, true}, {"subgid", 1, true}} {
+		if err := eachLine(dir+"/"+file.name, func(line string) {
+			fields := strings.Split(line, ":")
+			if len(fields) > file.first+1 || len(fields) > file.first && !file.count {
+				a.owned = addRange(a.owned, fields[file.first:], file.count)
+			}
+		}); err != nil {
+			return nil, err
+		}
+	}
+	for name, to := range map[string]*idrange.Set{"uid_map": &a.users, "gid_map": &a.group} {
+		if err := eachLine("/proc/self/"+name, func(line string) {
+			if fields := strings.Fields(line); len(fields) == 3 {
+				*to = addRange(*to, []string{fields[0], fields[2]}, true)
+			}
+		}); err != nil {
+			return nil, err
+		}
+	}
+	return a, nil
+}
+
+// addRange adds the id of a line, with those that follow it if there is a count.
+func addRange(set idrange.Set, fields []string, counted bool) idrange.Set {
+	first, err := strconv.ParseUint(fields[0], 10, 32)
+	if err != nil {
+		return set
+	}
+	n := uint64(1)
+	if counted {
+		if n, err = strconv.ParseUint(fields[1], 10, 64); err != nil || n == 0 {
+			return set
+		}
+	}
+	return append(set, idrange.Range{First: uint32(first), Last: uint32(first + min(n-1, 1<<32-1-first))})
+}
+
+func eachLine(file string, do func(line string)) error {
+	f, err := os.Open(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("find a user id for the download: %w", err)
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		do(lines.Text())
+	}
+	return lines.Err()
+}
+
+// processesOf returns the processes that have a user id in one of its four forms.
+func processesOf(id uint32) ([]int, error) {
+	proc, err := os.Open("/proc")
+	if err != nil {
+		return nil, err
+	}
+	defer proc.Close()
+	names, err := proc.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	var found []int
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		has, err := hasUID(pid, id)
+		switch {
+		case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ESRCH):
+		case err != nil:
+			return nil, err
+		case has:
+			found = append(found, pid)
+		}
+	}
+	return found, nil
+}
+
+func hasUID(pid int, id uint32) (bool, error) {
+	// The owner of the directory would be root for a process that hides its memory.
+	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		return false, err
+	}
+	_, rest, _ := bytes.Cut(status, []byte("\nUid:"))
+	line, _, _ := bytes.Cut(rest, []byte("\n"))
+	want := strconv.FormatUint(uint64(id), 10)
+	for _, field := range bytes.Fields(line) {
+		if string(field) == want {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// endProcesses kills the processes of a user id until none is left.
+func endProcesses(id uint32) error {
+	const rounds = 100
+	for range rounds {
+		pids, err := processesOf(id)
+		if err != nil || len(pids) == 0 {
+			return err
+		}
+		for _, pid := range pids {
+			killIf(pid, id)
+		}
+		time.Sleep(10 * time.Millisecond) // what is killed needs a moment to end
+	}
+	return fmt.Errorf("processes of the download (user id %d) cannot be ended", id)
+}
+
+// killIf kills a process if it has the user id, and never another that has got its
+// number.
+func killIf(pid int, id uint32) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return // it has ended
+	}
+	defer unix.Close(fd)
+	if has, err := hasUID(pid, id); err == nil && has {
+		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+	}
+}
