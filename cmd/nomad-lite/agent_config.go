@@ -153,6 +153,7 @@ func denied(c *config.Config, driver string) bool {
 func agentConfig(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.Config {
 	limits := allocrunner.Limits{
 		MaxKillTimeout: c.MaxKillTimeout, UserDenylist: c.UserDenylist, UserCheckedDrivers: c.UserDrivers,
+		NomadModes: c.NomadModes,
 	}
 	if os.Geteuid() == 0 { // else there is one user for all
 		limits.DownloadUIDs = c.DownloadUIDs()

@@ -276,6 +276,35 @@ func (a *Agent) clearOrphan(ctx context.Context, up drivers, o orphan) error {
 	return nil
 }
 
+// closeEnded closes the directories of allocations of which nothing runs to other
+// accounts, where an earlier version has left them open.
+func (a *Agent) closeEnded() {
+	if os.Geteuid() != 0 {
+		return
+	}
+	dirs, err := os.ReadDir(a.AllocDirs())
+	if err != nil {
+		return // clearOrphans has reported it
+	}
+	state := a.store.Snapshot()
+	for _, entry := range dirs {
+		info, err := entry.Info()
+		if err != nil || !info.IsDir() || info.Mode()&0o007 == 0 {
+			continue
+		}
+		if alloc := state.Allocation(nil, entry.Name()); alloc != nil && !alloc.ClientTerminalStatus() {
+			continue // its runner knows who uses it
+		}
+		dir, err := allocdir.New(a.AllocDirs(), entry.Name())
+		if err == nil {
+			err = dir.Close()
+		}
+		if err != nil {
+			a.logger.Error("other accounts of this machine can enter the directory of an allocation", "alloc_id", entry.Name(), "error", err)
+		}
+	}
+}
+
 // removeEmptyCgroups removes the cgroups that are left of ended allocations because
 // a driver's process and the agent died before they removed them. Cgroups of
 // allocations that this agent does not know belong to another agent.

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -96,6 +97,41 @@ func TestWhatAKilledAgentWasRemoving(t *testing.T) {
 	}
 	if left := leaving(s.Snapshot().Reader); len(left) != 0 {
 		t.Errorf("%+v are left", left)
+	}
+}
+
+// An earlier version has left the directories open. Those of running allocations are closed
+// by their runners, who know the users of the tasks.
+func TestDirectoriesOfEndedAllocationsAreClosed(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("an agent that is not root closes its data directory")
+	}
+	dir := t.TempDir()
+	s := openStore(t, filepath.Join(dir, "state.db"))
+	defer s.Close()
+	a := &Agent{logger: hclog.NewNullLogger(), dataDir: dir, store: s}
+	want := map[string]fs.FileMode{"running": 0o755, "complete": 0o700, "unknown": 0o700}
+	for id := range want {
+		if err := os.MkdirAll(filepath.Join(a.AllocDirs(), id, "alloc"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if id != "unknown" {
+			_, err := s.Update(t.Context(), func(tx *store.Txn) error {
+				tx.PutAllocation(&api.Allocation{ID: id, Job: &api.Job{}, ClientStatus: id})
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for range 2 {
+		a.closeEnded()
+		for id, mode := range want {
+			if info, err := os.Stat(filepath.Join(a.AllocDirs(), id)); err != nil || info.Mode().Perm() != mode {
+				t.Errorf("%s: %v, %v; want mode %o", id, info.Mode(), err, mode)
+			}
+		}
 	}
 }
 

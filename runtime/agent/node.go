@@ -285,6 +285,7 @@ func (a *Agent) keepNode(ctx context.Context) {
 		} else if err == nil {
 			a.registeredOnce.Do(func() {
 				close(a.registered)
+				a.closeEnded()
 				a.removeEmptyCgroups()
 			})
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -71,7 +72,33 @@ func (a *Agent) openDirectory() error {
 			}
 		}
 	}
-	return ensureDir(a.AllocDirs(), 0o711)
+	if os.Geteuid() == 0 {
+		return ensureDir(a.AllocDirs(), 0o711) // users of tasks pass through it to their own
+	}
+	return a.closeDirectory()
+}
+
+// closeDirectory closes the data directory of an agent that is not root to all other
+// accounts: its tasks are processes of the same user. Where it belongs to another user,
+// the directory of the allocations is closed instead.
+func (a *Agent) closeDirectory() error {
+	if err := ensureDir(a.AllocDirs(), 0o711); err != nil {
+		return err
+	}
+	var stat unix.Stat_t
+	if err := unix.Stat(a.dataDir, &stat); err != nil {
+		return fmt.Errorf("close data directory: %w", &fs.PathError{Op: "stat", Path: a.dataDir, Err: err})
+	}
+	dir := a.dataDir
+	if int(stat.Uid) != os.Geteuid() {
+		dir = a.AllocDirs()
+	} else if stat.Mode&0o777 == 0o700 {
+		return nil
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return fmt.Errorf("close data directory to other accounts: %w", err)
+	}
+	return nil
 }
 
 // statePath is where the state is. That of a foreground run is beside the one of

@@ -21,7 +21,7 @@ const temporaryPrefix = "run-"
 // as well.
 func makeTemporary(logger hclog.Logger) (string, *os.File, error) {
 	base := filepath.Join(os.TempDir(), "nomad-lite-"+strconv.Itoa(os.Geteuid()))
-	// Tasks of other users pass through it to their own directories.
+	// Under root, tasks of other users pass through it to their own directories.
 	if err := ensureDir(base, 0o711); err != nil {
 		return "", nil, fmt.Errorf("make temporary data directory: %w", err)
 	}
@@ -39,8 +39,10 @@ func makeTemporary(logger hclog.Logger) (string, *os.File, error) {
 	if err != nil {
 		return "", nil, errors.Join(err, os.Remove(dir))
 	}
-	if err := os.Chmod(dir, 0o711); err != nil {
-		return "", nil, errors.Join(err, f.Close(), os.RemoveAll(dir))
+	if os.Geteuid() == 0 {
+		if err := os.Chmod(dir, 0o711); err != nil {
+			return "", nil, errors.Join(err, f.Close(), os.RemoveAll(dir))
+		}
 	}
 	return dir, f, nil
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -24,21 +25,28 @@ const (
 	privateName = "private"
 )
 
-// Dir is the directory of one allocation:
+// Dir is the directory of one allocation. Under an agent that is root:
 //
-//	<root>/<alloc id>/         0755
-//	  alloc/                   0777 nobody   shared by all tasks
-//	    data/ logs/ tmp/       0777 nobody
-//	  <task>/                  0777 nobody
-//	    local/                 0777 nobody
-//	    tmp/                   1777 nobody
-//	    secrets/ private/      0777 nobody   in memory, for root
+//	<root>/<alloc id>/              0700 root     the users of the tasks pass through, by an ACL
+//	  .<task>.stdout.fifo           0600 root     and stderr: of runtime/logs
+//	  alloc/ alloc/{data,logs,tmp}/ 0777 nobody   shared by all tasks
+//	  <task>/                       0700 user     of the user that runs the task
+//	    local/ tmp/                 0700 user
+//	    secrets/ private/           0700 user     in memory
 //
-// Only root gives directories to nobody. A Dir holds no resource, and its
-// methods may be called concurrently, though not Destroy beside another.
+// A task with isolation chroot has its directory as its root: it is 0755 and belongs to
+// root. With isolation image the directory of the task is 0700 and belongs to root, and
+// the directories in it, which the driver binds into a container, have the modes of
+// Nomad: 0777 nobody, tmp 1777. Under any other agent all belong to its user, with the
+// modes of Nomad: <alloc id> is 0755 and the directory of a task 0777.
+//
+// A Dir holds no resource, and its methods may be called concurrently, though not Destroy
+// beside another. There is one Dir for an allocation at a time.
 type Dir struct {
 	root string
 	id   string
+
+	mu sync.Mutex // held while the ACL of the directory changes
 }
 
 // New returns the directory of an allocation below root, an absolute path. It
@@ -101,7 +109,7 @@ func (d *Dir) build() error {
 		return err
 	}
 	defer root.close()
-	alloc, err := root.ensure(d.id, 0o755, ours)
+	alloc, err := ensureAlloc(root, d.id)
 	if err != nil {
 		return err
 	}
@@ -118,6 +126,22 @@ func (d *Dir) build() error {
 		}
 	}
 	return nil
+}
+
+// ensureAlloc opens or makes the directory of an allocation. Root does not change one that
+// is there: its ACL may let users pass who run tasks now.
+func ensureAlloc(root *handle, id string) (*handle, error) {
+	if !privileged() {
+		return root.ensure(id, openMode, ours)
+	}
+	alloc, made, err := root.make(id)
+	if err == nil && made {
+		err = alloc.settle(made, 0o700, ours) // whatever the umask says
+	}
+	if err != nil && alloc != nil {
+		alloc.close()
+	}
+	return alloc, err
 }
 
 // Open returns a handle for access to the files of the allocation that cannot

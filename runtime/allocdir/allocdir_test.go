@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
 const allocID = "5a1ad3b8-0c2c-7d5e-3f4d-8d4f2a1b9c0e"
@@ -77,42 +79,84 @@ func stat(t *testing.T, path string) unix.Stat_t {
 
 // RS-076: the layout, its modes and its owners, whatever the umask is.
 func TestLayout(t *testing.T) {
-	for _, umask := range []int{0o022, 0o077, 0} {
-		t.Run(fmt.Sprintf("umask %03o", umask), func(t *testing.T) {
-			defer unix.Umask(unix.Umask(umask))
-			d := newDir(t)
-			task := buildTask(t, d, "web")
+	uid, gid := nobody()
+	nobodys := [2]int{uid, gid}
+	type dir struct {
+		mode  uint32
+		owner [2]int
+	}
+	layout := func(alloc, task, local, tmp, secrets dir) map[string]dir {
+		shared := dir{0o777, nobodys}
+		return map[string]dir{
+			"..": {0o711, [2]int{0, 0}}, ".": alloc,
+			"alloc": shared, "alloc/data": shared, "alloc/logs": shared, "alloc/tmp": shared,
+			"web": task, "web/local": local, "web/tmp": tmp, "web/secrets": secrets, "web/private": secrets,
+		}
+	}
+	ofRoot, user := [2]int{0, 0}, [2]int{4001, 4001}
+	closed, passable := dir{0o700, ofRoot}, dir{0o710, ofRoot} // an ACL shows its mask in place of the group
+	of := func(owner [2]int) dir { return dir{0o700, owner} }
+	open := dir{0o777, nobodys}
+	for _, c := range []struct {
+		name    string
+		options TaskOptions
+		want    map[string]dir
+	}{
+		{"none", TaskOptions{}, layout(closed, closed, closed, closed, closed)},
+		{"none with a user", TaskOptions{User: "4001"}, layout(passable, of(user), of(user), of(user), of(user))},
+		{"unveil", TaskOptions{Isolation: driver.FSIsolationUnveil}, layout(passable, of(nobodys), of(nobodys), of(nobodys), of(nobodys))},
+		{"unveil with a user", TaskOptions{Isolation: driver.FSIsolationUnveil, User: "nomad-4001"},
+			layout(passable, of(user), of(user), of(user), of(user))},
+		{"chroot", TaskOptions{Isolation: driver.FSIsolationChroot}, layout(passable, dir{0o755, ofRoot}, of(nobodys), of(nobodys), of(nobodys))},
+		{"chroot with a user", TaskOptions{Isolation: driver.FSIsolationChroot, User: "4001"},
+			layout(passable, dir{0o755, ofRoot}, of(user), of(user), of(user))},
+		{"image", TaskOptions{Isolation: driver.FSIsolationImage, User: "postgres-of-the-image"},
+			layout(closed, closed, open, dir{0o1777, nobodys}, open)},
+		{"admitted users", TaskOptions{Admitted: []string{"4001", "4002"}},
+			layout(passable, dir{0o1770, ofRoot}, dir{0o1770, ofRoot}, dir{0o1770, ofRoot}, dir{0o1770, ofRoot})},
+	} {
+		for _, umask := range []int{0o022, 0o077, 0} {
+			t.Run(fmt.Sprintf("%s, umask %03o", c.name, umask), func(t *testing.T) {
+				needRoot(t)
+				defer unix.Umask(unix.Umask(umask))
+				d := newDir(t)
+				for range 2 {
+					if _, err := d.BuildTask("web", c.options); err != nil {
+						t.Fatal(err)
+					}
+					for name, want := range c.want {
+						st := stat(t, filepath.Join(d.Path(), name))
+						if got := (dir{st.Mode &^ unix.S_IFMT, [2]int{int(st.Uid), int(st.Gid)}}); got != want {
+							t.Errorf("%s: mode %o of %v, want %o of %v", name, got.mode, got.owner, want.mode, want.owner)
+						}
+					}
+				}
+			})
+		}
+	}
+}
 
-			uid, gid := os.Geteuid(), os.Getegid()
-			if privileged() {
-				uid, gid = nobody()
+// The agent of another user has Nomad's modes: rootless containers need them.
+func TestLayoutUnprivileged(t *testing.T) {
+	if privileged() {
+		asUser(t, 4001, t.Name())
+		return
+	}
+	for _, umask := range []int{0o022, 0o077, 0} {
+		defer unix.Umask(unix.Umask(umask))
+		d := newDir(t)
+		if _, err := d.BuildTask("web", TaskOptions{User: "root"}); err != nil {
+			t.Fatal(err)
+		}
+		for name, mode := range map[string]uint32{
+			"..": 0o711, ".": 0o755, "alloc": 0o777, "alloc/data": 0o777, "alloc/logs": 0o777, "alloc/tmp": 0o777,
+			"web": 0o777, "web/local": 0o777, "web/tmp": 0o1777, "web/secrets": 0o777, "web/private": 0o777,
+		} {
+			st := stat(t, filepath.Join(d.Path(), name))
+			if st.Mode != unix.S_IFDIR|mode || int(st.Uid) != os.Geteuid() {
+				t.Errorf("umask %03o, %s: mode %o of user %d, want directory %o of %d", umask, name, st.Mode, st.Uid, mode, os.Geteuid())
 			}
-			for _, c := range []struct {
-				path  string
-				mode  uint32
-				owner int
-			}{
-				{filepath.Dir(d.Path()), 0o711, os.Geteuid()},
-				{d.Path(), 0o755, os.Geteuid()},
-				{task.SharedAllocDir, 0o777, uid},
-				{filepath.Join(task.SharedAllocDir, "data"), 0o777, uid},
-				{task.LogDir, 0o777, uid},
-				{filepath.Join(task.SharedAllocDir, "tmp"), 0o777, uid},
-				{task.Dir, 0o777, uid},
-				{task.LocalDir, 0o777, uid},
-				{filepath.Join(task.Dir, "tmp"), 0o1777, uid},
-				{task.SecretsDir, 0o777, uid},
-				{task.PrivateDir, 0o777, uid},
-			} {
-				st := stat(t, c.path)
-				if st.Mode != unix.S_IFDIR|c.mode || int(st.Uid) != c.owner {
-					t.Errorf("%s: mode %o of user %d, want directory %o of %d", c.path, st.Mode, st.Uid, c.mode, c.owner)
-				}
-				if c.owner != os.Geteuid() && int(st.Gid) != gid {
-					t.Errorf("%s: group %d, want %d", c.path, st.Gid, gid)
-				}
-			}
-		})
+		}
 	}
 }
 
@@ -162,8 +206,10 @@ func TestEvilNames(t *testing.T) {
 			t.Errorf("WriteLocal took the task name %q", name)
 		}
 	}
-	if _, err := d.BuildTask("alloc", TaskOptions{}); err == nil || !strings.Contains(err.Error(), "reserved") {
-		t.Errorf("BuildTask of the name alloc: %v", err)
+	for _, name := range []string{"alloc", ".web.stdout.fifo"} {
+		if _, err := d.BuildTask(name, TaskOptions{}); err == nil || !strings.Contains(err.Error(), "reserved") {
+			t.Errorf("BuildTask of the name %s: %v", name, err)
+		}
 	}
 	if _, err := New("relative", allocID); err == nil {
 		t.Error("New took a relative root")
@@ -183,20 +229,15 @@ func TestBuildAgainChangesNothingOfTheTasks(t *testing.T) {
 	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if privileged() { // as the task would: it has taken its directory for itself
-		if err := os.Chown(task.LocalDir, 1234, 1234); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Chmod(task.LocalDir, 0o700); err != nil {
+	if err := os.Chmod(task.LocalDir, 0o750); err != nil { // as the task would
 		t.Fatal(err)
 	}
 	if err := d.Build(); err != nil {
 		t.Fatal(err)
 	}
 	buildTask(t, d, "web")
-	if st := stat(t, task.LocalDir); st.Mode&0o7777 != 0o700 {
-		t.Errorf("mode of local is %o, and the task has set 700", st.Mode&0o7777)
+	if st := stat(t, task.LocalDir); st.Mode&0o7777 != 0o750 {
+		t.Errorf("mode of local is %o, and the task has set 750", st.Mode&0o7777)
 	}
 	if _, err := os.Stat(file); err != nil {
 		t.Error(err)
@@ -218,13 +259,18 @@ func TestBuildHealsWhatIsHalfBuilt(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Destroy()
-	if st := stat(t, d.Path()); st.Mode&0o777 != 0o755 {
-		t.Errorf("mode %o, want 755", st.Mode&0o777)
+	if !privileged() {
+		// Without owners to give away no other user needs the rest.
+		if st := stat(t, d.Path()); st.Mode&0o777 != 0o755 {
+			t.Errorf("mode %o, want 755", st.Mode&0o777)
+		}
+		return
 	}
-	needRoot(t) // without owners to give away nobody else needs the rest
-	buildTask(t, d, "web")
-	for _, name := range []string{"alloc", "web"} {
-		if st := stat(t, filepath.Join(d.Path(), name)); st.Mode&0o777 != 0o777 || st.Uid == 0 {
+	if _, err := d.BuildTask("web", TaskOptions{User: "4001"}); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string][2]uint32{"alloc": {0o777, 65534}, "web": {0o700, 4001}} {
+		if st := stat(t, filepath.Join(d.Path(), name)); st.Mode&0o777 != want[0] || st.Uid != want[1] {
 			t.Errorf("%s: mode %o of user %d", name, st.Mode&0o777, st.Uid)
 		}
 	}

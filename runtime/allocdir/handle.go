@@ -59,6 +59,30 @@ func (h *handle) errorf(op, name string, err error) error {
 	return &fs.PathError{Op: op, Path: h.path + "/" + name, Err: err}
 }
 
+// wrap is errorf for the directory itself.
+func (h *handle) wrap(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &fs.PathError{Op: op, Path: h.path, Err: err}
+}
+
+func (h *handle) stat() (st unix.Stat_t, err error) {
+	err = unix.Fstat(h.fd, &st)
+	return st, h.wrap("stat", err)
+}
+
+func (h *handle) chown(to account) error {
+	return h.wrap("chown", unix.Fchownat(h.fd, "", to.uid, to.gid, unix.AT_EMPTY_PATH))
+}
+
+func (h *handle) chmod(mode fs.FileMode) error {
+	if err := os.Chmod(h.proc(), mode); err != nil {
+		return fmt.Errorf("%s: %w", h.path, err)
+	}
+	return nil
+}
+
 // open opens the directory called name. The error is errNotDir for a link.
 func (h *handle) open(name string) (*handle, error) {
 	fd, err := openat(h.fd, name, unix.O_PATH|unix.O_DIRECTORY)
@@ -79,15 +103,22 @@ const (
 	nobodys owner = true  // of the tasks: set once, then theirs to change
 )
 
+// make opens the directory called name. If nothing is there it makes one, which is closed
+// to other accounts.
+func (h *handle) make(name string) (dir *handle, made bool, err error) {
+	err = unix.Mkdirat(h.fd, name, 0o700)
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return nil, false, h.errorf("mkdir", name, err)
+	}
+	made = err == nil
+	dir, err = h.open(name)
+	return dir, made, err
+}
+
 // ensure opens the directory called name, and makes it first if nothing is
 // there. A crash between making it and giving it away is healed.
 func (h *handle) ensure(name string, mode fs.FileMode, whose owner) (*handle, error) {
-	err := unix.Mkdirat(h.fd, name, 0o700)
-	made := err == nil
-	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return nil, h.errorf("mkdir", name, err)
-	}
-	dir, err := h.open(name)
+	dir, made, err := h.make(name)
 	if err != nil {
 		return nil, err
 	}
@@ -99,28 +130,69 @@ func (h *handle) ensure(name string, mode fs.FileMode, whose owner) (*handle, er
 }
 
 func (h *handle) settle(made bool, mode fs.FileMode, whose owner) error {
-	var st unix.Stat_t
-	if err := unix.Fstat(h.fd, &st); err != nil {
-		return &fs.PathError{Op: "stat", Path: h.path, Err: err}
+	st, err := h.stat()
+	if err != nil {
+		return err
 	}
 	give := whose == nobodys && privileged() && st.Uid == 0
-	keep := whose == ours && int(st.Uid) == os.Geteuid() && st.Mode&0o7777 != uint32(mode.Perm())
-	if !made && !give && !keep {
+	take := whose == ours && privileged() && st.Uid != 0
+	keep := whose == ours && (take || int(st.Uid) == os.Geteuid()) && fs.FileMode(st.Mode&0o7777) != mode
+	if take {
+		if err := h.chown(root); err != nil {
+			return err
+		}
+	}
+	if !made && !give && !keep || whose == ours && !keep {
 		return nil
 	}
-	if err := os.Chmod(h.proc(), mode); err != nil {
-		return fmt.Errorf("%s: %w", h.path, err)
+	if err := h.chmod(mode); err != nil {
+		return err
 	}
 	if give {
 		uid, gid := nobody()
-		err := unix.Fchownat(h.fd, "", uid, gid, unix.AT_EMPTY_PATH)
+		err := h.chown(account{uid, gid})
 		// Some containers cannot give files away. Everybody may write there, so
 		// that does not matter.
 		if err != nil && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EINVAL) {
-			return &fs.PathError{Op: "chown", Path: h.path, Err: err}
+			return err
 		}
 	}
 	return nil
+}
+
+// ensurePassable is ensure for a directory of an agent that is root, closed to all other
+// accounts but for users, who may pass through it. A user who may already is not locked
+// out at any moment.
+func (h *handle) ensurePassable(name string, users []uint32, fallback bool) (*handle, error) {
+	if len(users) == 0 {
+		return h.ensure(name, 0o700, ours)
+	}
+	dir, _, err := h.make(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := dir.settlePassable(users, fallback); err != nil {
+		dir.close()
+		return nil, err
+	}
+	return dir, nil
+}
+
+func (h *handle) settlePassable(users []uint32, fallback bool) error {
+	st, err := h.stat()
+	if err != nil {
+		return err
+	}
+	if int(st.Uid) != root.uid {
+		if err := h.chown(root); err != nil {
+			return err
+		}
+	}
+	err = h.setACL(users, traverse)
+	if err != nil && fallback && denied(err) {
+		return h.chmod(openMode)
+	}
+	return explain(err)
 }
 
 // provide is ensure for a directory that we have no business with once it is

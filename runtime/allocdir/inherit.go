@@ -60,7 +60,11 @@ func move(from, to *handle, parent, name string) error {
 		return err
 	}
 	dir.close()
-	target, err := to.ensure(parent, 0o777, nobodys)
+	mode, whose := fs.FileMode(0o777), nobodys
+	if privileged() && parent != sharedName {
+		mode, whose = 0o700, ours // BuildTask gives it to the user of the task
+	}
+	target, err := to.ensure(parent, mode, whose)
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package allocdir
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -14,9 +13,9 @@ import (
 // markerName is a file that Nomad leaves in a memory file system.
 const markerName = ".nomad-mount"
 
-// mountSecret mounts a memory file system on the directory called name, unless
-// one is there.
-func (h *handle) mountSecret(name string, sizeMB int) (onDisk, err error) {
+// mountSecret mounts a memory file system for the users of a task on the directory called
+// name, unless one is there.
+func (h *handle) mountSecret(name string, sizeMB int, u taskUsers) (onDisk, err error) {
 	mounted, err := h.isTmpfs(name)
 	if mounted || err != nil {
 		return nil, err
@@ -30,8 +29,11 @@ func (h *handle) mountSecret(name string, sizeMB int) (onDisk, err error) {
 	}
 	defer dir.close()
 
-	uid, gid := nobody()
-	options := fmt.Sprintf("size=%dm,mode=0777,uid=%d,gid=%d", sizeMB, uid, gid)
+	mode := 0o700
+	if u.open {
+		mode = 0o777
+	}
+	options := fmt.Sprintf("size=%dm,mode=%04o,uid=%d,gid=%d", sizeMB, mode, u.owner.uid, u.owner.gid)
 	const flags = unix.MS_NOEXEC | unix.MS_NOSUID | unix.MS_NODEV
 	err = unix.Mount("tmpfs", dir.proc(), "tmpfs", flags, options+",noswap")
 	if errors.Is(err, unix.EINVAL) { // before Linux 6.4, or in a user namespace
@@ -43,15 +45,21 @@ func (h *handle) mountSecret(name string, sizeMB int) (onDisk, err error) {
 	if err != nil {
 		return nil, h.errorf("mount tmpfs on", name, err)
 	}
-	return nil, h.mark(name)
+	return nil, h.prepareMount(name, u)
 }
 
-func (h *handle) mark(name string) error {
+// prepareMount prepares a memory file system that has just been mounted.
+func (h *handle) prepareMount(name string, u taskUsers) error {
 	dir, err := h.open(name) // now what is mounted there
 	if err != nil {
 		return err
 	}
 	defer dir.close()
+	if len(u.admitted) > 0 && !u.open {
+		if err := h.restrict(dir, name, true, u, 0o777); err != nil {
+			return err
+		}
+	}
 	fd, err := unix.Openat(dir.fd, markerName, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
 	if errors.Is(err, unix.EEXIST) {
 		return nil
@@ -109,9 +117,14 @@ func (h *handle) isTmpfs(name string) (bool, error) {
 	if err != nil || !mounted {
 		return false, err
 	}
+	return dir.onTmpfs()
+}
+
+// onTmpfs reports whether the directory is in a memory file system.
+func (h *handle) onTmpfs() (bool, error) {
 	var st unix.Statfs_t
-	if err := unix.Fstatfs(dir.fd, &st); err != nil {
-		return false, &fs.PathError{Op: "statfs", Path: dir.path, Err: err}
+	if err := unix.Fstatfs(h.fd, &st); err != nil {
+		return false, h.wrap("statfs", err)
 	}
 	return st.Type == unix.TMPFS_MAGIC, nil
 }

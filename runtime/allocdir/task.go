@@ -17,6 +17,18 @@ import (
 type TaskOptions struct {
 	SecretsMB int                // size of secrets/; 0 means 1
 	Isolation driver.FSIsolation // of the task's driver
+
+	// User is the user of the job; empty means the user whom drivers of this isolation
+	// run tasks as: that of the agent, or nobody with chroot and unveil. With isolation
+	// image it is a user of the image, and the directories belong to nobody.
+	User string
+
+	// Admitted are the users to which the task changes by itself.
+	Admitted []string
+
+	// NomadModes allows Nomad's modes where a directory cannot be closed to other
+	// accounts: the file system has no owners or no ACLs, or a container may not set them.
+	NomadModes bool
 }
 
 // TaskDir is the directory of one task.
@@ -32,8 +44,10 @@ type TaskDir struct {
 var errUnprivileged = errors.New("only root can mount a memory file system")
 
 // BuildTask makes the directory of a task, as far as it is missing, in an
-// allocation that is built. It is called before every start of the task: after
-// a reboot the directory is there, but what was in memory is not. It leaves
+// allocation that is built, and closes it to all but the users of the task. It is called
+// before every start of the task, and may be called while it runs: after
+// a reboot the directory is there, but what was in memory is not; the user may be one that
+// another task has made, or have another uid than before. It leaves
 // alone what the task has made of its own directories.
 func (d *Dir) BuildTask(name string, o TaskOptions) (*TaskDir, error) {
 	if err := checkTaskName(name); err != nil {
@@ -52,23 +66,29 @@ func (d *Dir) buildTask(t *TaskDir, name string, o TaskOptions) error {
 		return err
 	}
 	defer alloc.close()
-	task, err := alloc.ensure(name, 0o777, nobodys)
+	var u taskUsers
+	if privileged() {
+		if u, err = o.users(); err != nil {
+			return err
+		}
+	}
+	task, err := alloc.ensureTask(name, o, u)
 	if err != nil {
 		return err
 	}
 	defer task.close()
 
-	if err := task.provide(localName, 0o777); err != nil {
+	if err := task.provideFor(localName, u, 0o777); err != nil {
 		return err
 	}
-	if err := task.provide(tmpName, 0o777|fs.ModeSticky); err != nil {
+	if err := task.provideFor(tmpName, u, 0o777|fs.ModeSticky); err != nil {
 		return err
 	}
 	for _, m := range []struct {
 		name   string
 		sizeMB int
 	}{{secretsName, max(o.SecretsMB, 1)}, {privateName, 1}} {
-		onDisk, err := task.ensureSecret(m.name, m.sizeMB)
+		onDisk, err := task.ensureSecret(m.name, m.sizeMB, u)
 		if err != nil {
 			return err
 		}
@@ -81,11 +101,29 @@ func (d *Dir) buildTask(t *TaskDir, name string, o TaskOptions) error {
 	}
 	switch o.Isolation {
 	case driver.FSIsolationChroot:
-		return alloc.showShared(task)
+		err = alloc.showShared(task)
 	case driver.FSIsolationUnveil:
-		return d.showAll(alloc, task, name)
+		err = d.showAll(alloc, task, name, u)
 	}
-	return nil
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return alloc.admit(u.passers(), u.fallback)
+}
+
+// ensureTask opens the directory of a task, or makes it.
+func (h *handle) ensureTask(name string, o TaskOptions, u taskUsers) (*handle, error) {
+	switch {
+	case !privileged():
+		return h.ensure(name, 0o777, nobodys)
+	case o.Isolation == driver.FSIsolationChroot:
+		return h.ensure(name, 0o755, ours)
+	case o.Isolation == driver.FSIsolationImage:
+		return h.ensurePassable(name, u.admitted, u.fallback)
+	}
+	return h.ensureFor(name, u, 0o777)
 }
 
 // showShared makes the shared directory appear in that of a task that is
@@ -114,7 +152,7 @@ func (h *handle) showShared(task *handle) error {
 
 // showAll makes the directories of a task appear beside the root of all
 // allocations.
-func (d *Dir) showAll(alloc, task *handle, name string) error {
+func (d *Dir) showAll(alloc, task *handle, name string, u taskUsers) error {
 	place := d.id + "-" + name
 	if err := checkName(place); err != nil {
 		return err
@@ -127,7 +165,7 @@ func (d *Dir) showAll(alloc, task *handle, name string) error {
 		return err
 	}
 	defer root.close()
-	mounts, err := root.ensure(place, 0o755, ours)
+	mounts, err := root.ensurePassable(place, u.passers(), u.fallback)
 	if err != nil {
 		return err
 	}
@@ -151,15 +189,15 @@ func (d *Dir) showAll(alloc, task *handle, name string) error {
 
 // ensureSecret makes one directory in memory. If that is not possible here it
 // makes a plain one, and says why.
-func (h *handle) ensureSecret(name string, sizeMB int) (onDisk, err error) {
-	dir, err := h.ensure(name, 0o777, nobodys)
+func (h *handle) ensureSecret(name string, sizeMB int, u taskUsers) (onDisk, err error) {
+	dir, err := h.ensureFor(name, u, 0o777)
 	if errors.Is(err, errNotDir) {
 		// The task has put something else there. It cannot stay: secrets would
 		// be written through it.
 		if err := h.remove(name); err != nil {
 			return nil, err
 		}
-		dir, err = h.ensure(name, 0o777, nobodys)
+		dir, err = h.ensureFor(name, u, 0o777)
 	}
 	if err != nil {
 		return nil, err
@@ -168,7 +206,7 @@ func (h *handle) ensureSecret(name string, sizeMB int) (onDisk, err error) {
 	if !privileged() {
 		return errUnprivileged, nil
 	}
-	return h.mountSecret(name, sizeMB)
+	return h.mountSecret(name, sizeMB, u)
 }
 
 // DropSecrets takes the secrets of a task away: it unmounts them, or empties
@@ -263,8 +301,11 @@ func (d *Dir) writeLocal(task, name string, data []byte) error {
 
 // checkTaskName refuses names that would not be a directory of their own.
 func checkTaskName(name string) error {
-	if name == sharedName {
+	switch {
+	case name == sharedName:
 		return errors.New(`the name "alloc" is reserved for the shared directory`)
+	case strings.HasPrefix(name, ".") && strings.HasSuffix(name, ".fifo"):
+		return errors.New(`names like ".web.stdout.fifo" are reserved for the output of tasks`)
 	}
 	return checkName(name)
 }

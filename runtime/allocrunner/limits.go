@@ -18,6 +18,7 @@ type Limits struct {
 	UserCheckedDrivers []string      // drivers for which that counts; exec, qemu, java
 	DownloadUIDs       idrange.Set   // user ids that downloads have and no task may have; none
 	NodeCPU            int64         // usable MHz of the node; 0 means unknown
+	NomadModes         bool          // of directories that cannot be closed to other accounts; see allocdir.TaskOptions
 }
 
 func (l Limits) orDefault() Limits {

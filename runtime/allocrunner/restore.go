@@ -90,6 +90,9 @@ func (r *Runner) restore() {
 // does not wait for a driver that is unavailable: the runner of a task does.
 // It returns false if the allocation cannot go on; its tasks have been killed then.
 func (r *Runner) takeOver(grace context.Context) bool {
+	if r.config.Restored {
+		r.restrictDir()
+	}
 	if !r.begun {
 		return true
 	}

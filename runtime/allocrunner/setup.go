@@ -85,14 +85,10 @@ func (r *Runner) makeTask(task taskrunner.Task, t *api.Task) *taskrunner.Runner 
 }
 
 func (r *Runner) makeTaskHooks(runner *taskrunner.Runner, t *api.Task) []hook.Hook {
-	var secrets *int
-	if t.Resources != nil {
-		secrets = t.Resources.SecretsMB
-	}
 	list := []hooks.Ordered{
 		{Order: hooks.OrderFirst, Hook: hooks.NewValidate(r.limits.UserDenylist, r.limits.UserCheckedDrivers, r.limits.DownloadUIDs, func() error { return r.services.Validate(t.Name) })},
 		{Order: hooks.OrderFirst, Hook: hooks.NewTaskDir(r.dir, func() allocdir.TaskOptions {
-			return allocdir.TaskOptions{SecretsMB: value(secrets), Isolation: runner.Capabilities().FSIsolation}
+			return r.taskOptions(runner, t)
 		}, runner.EmitEvent, r.logger)},
 	}
 	if r.config.Cgroups != nil {
@@ -114,6 +110,33 @@ func (r *Runner) makeTaskHooks(runner *taskrunner.Runner, t *api.Task) []hook.Ho
 	return hooks.InOrder(append(list,
 		hooks.Ordered{Order: hooks.OrderLast, Hook: r.stats[t.Name]},
 		hooks.Ordered{Order: hooks.OrderLast, Hook: hooks.NewTaskServices(r.services, t.Name)}))
+}
+
+// taskOptions says how the directory of a task is made, as far as it is known what the
+// driver of the task can do.
+func (r *Runner) taskOptions(runner *taskrunner.Runner, t *api.Task) allocdir.TaskOptions {
+	o := allocdir.TaskOptions{
+		Isolation:  runner.Capabilities().FSIsolation,
+		User:       runner.Task().User,
+		Admitted:   model.AdmittedUsers(t),
+		NomadModes: r.limits.NomadModes,
+	}
+	if t.Resources != nil {
+		o.SecretsMB = value(t.Resources.SecretsMB)
+	}
+	return o
+}
+
+// restrictDir closes a directory to other accounts that an earlier version of the program
+// has left open, while the tasks of the allocation may run.
+func (r *Runner) restrictDir() {
+	var tasks []allocdir.TaskOptions
+	for i, t := range r.config.Alloc.GetTaskGroup().Tasks {
+		tasks = append(tasks, r.taskOptions(r.tasks[i], t))
+	}
+	if err := r.dir.Restrict(tasks); err != nil {
+		r.logger.Error("other accounts of this machine can enter the directory of the allocation", "error", err)
+	}
 }
 
 // hookContext ties hooks of a factory to this allocation, or to a task of it.

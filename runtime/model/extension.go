@@ -17,12 +17,26 @@ const (
 	metaAfter        = "lite_after"
 	metaRerun        = "lite_rerun"
 	metaRestartGroup = "lite_restart_group"
+	metaUsers        = "lite_users"
 	metaPrefix       = "lite_"
 )
 
 // metaKeys says where the keys belong. They are not inherited: what is meant for
 // one task would else bind all.
-var metaKeys = map[string]string{metaAfter: "task", metaRerun: "task", metaRestartGroup: "group"}
+var metaKeys = map[string]string{metaAfter: "task", metaRerun: "task", metaRestartGroup: "group", metaUsers: "task"}
+
+// AdmittedUsers returns the users to which a task changes by itself: names or uids in
+// lite_users, separated by commas.
+func AdmittedUsers(t *api.Task) []string { return admittedUsers(t.Meta) }
+
+func admittedUsers(meta map[string]string) (users []string) {
+	for name := range strings.SplitSeq(meta[metaUsers], ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			users = append(users, name)
+		}
+	}
+	return users
+}
 
 // checkExtensions checks the keys in meta that begin with lite_.
 func checkExtensions(r *report, job *api.Job) {
@@ -49,12 +63,14 @@ func checkMetaKeys(r *report, block, where string, meta map[string]string) {
 	for _, key := range slices.Sorted(maps.Keys(meta)) {
 		home, known := metaKeys[key]
 		switch {
+		case key == metaUsers && block == home && len(admittedUsers(meta)) == 0:
+			r.at("meta", key).add("%s of %s: it names no user: write names or uids, like \"www-data, postgres\"", key, where)
 		case !strings.HasPrefix(key, metaPrefix), strings.HasPrefix(key, HookPrefix), home == block:
 		case known:
 			r.at("meta", key).add("%s of %s: it belongs into the meta block of a %s", key, where, home)
 		default:
-			r.at("meta", key).add("%s of %s: keys that begin with %s switch on extensions, and there are only %s, %s, %s and %sNAME",
-				key, where, metaPrefix, metaAfter, metaRerun, metaRestartGroup, HookPrefix)
+			r.at("meta", key).add("%s of %s: keys that begin with %s switch on extensions, and there are only %s, %s, %s, %s and %sNAME",
+				key, where, metaPrefix, metaAfter, metaRerun, metaRestartGroup, metaUsers, HookPrefix)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,6 +39,11 @@ func TestValidateExtensions(t *testing.T) {
 			Checks: []api.ServiceCheck{{Type: "tcp", Interval: 1e9, Timeout: 1e9}}}
 	}
 	runFaults(t, []faultCase{
+		{"users to which a task changes", func(f *fixture) { f.task.Meta = pairs([]string{"lite_users", "www-data, 33"}) }, nil},
+		{"no user", func(f *fixture) { f.task.Meta = pairs([]string{"lite_users", " , "}) },
+			one(`lite_users of task "t" in group "g" of job "j": it names no user: write names or uids, like "www-data, postgres"`)},
+		{"users of a group", func(f *fixture) { f.group.Meta = pairs([]string{"lite_users", "www-data"}) },
+			one(`lite_users of group "g" of job "j": it belongs into the meta block of a task`)},
 		{"another task that runs", after("t:started"), nil},
 		{"spaces do not count", after(" t : started ,t:started"), nil},
 		{"no colon", after("t"), one(at + `"t" is no condition of a task: write TASK:CONDITION, like db:healthy`)},
@@ -100,7 +106,7 @@ func TestValidateExtensions(t *testing.T) {
 		{"another key in the wrong place", func(f *fixture) { f.also("p", "", "lite_restart_group", "one_for_all") },
 			one(`lite_restart_group of task "p" in group "g" of job "j": it belongs into the meta block of a group`)},
 		{"a key that is not there", func(f *fixture) { f.group.Meta = pairs([]string{"lite_afetr", ""}) },
-			one(`lite_afetr of group "g" of job "j": keys that begin with lite_ switch on extensions, and there are only lite_after, lite_rerun, lite_restart_group and lite_hook_NAME`)},
+			one(`lite_afetr of group "g" of job "j": keys that begin with lite_ switch on extensions, and there are only lite_after, lite_rerun, lite_restart_group, lite_users and lite_hook_NAME`)},
 		{"keys of hooks and of others", func(f *fixture) { f.job.Meta = pairs([]string{"lite_hook_x", "", "litter", ""}) }, nil},
 	})
 }
@@ -154,5 +160,18 @@ func TestExtensions(t *testing.T) {
 	f = newFixture(func(f *fixture) { f.also("p", "", "lite_after", "q:started") })
 	if g, err := Extensions(f.job, f.group); g != nil || err == nil {
 		t.Errorf("of a group that is not valid: %v, %v", g, err)
+	}
+}
+
+func TestAdmittedUsers(t *testing.T) {
+	for text, want := range map[string][]string{
+		"": nil, "www-data": {"www-data"}, " www-data ,, 33,nomad-80001": {"www-data", "33", "nomad-80001"},
+	} {
+		if got := AdmittedUsers(&api.Task{Meta: map[string]string{"lite_users": text}}); !slices.Equal(got, want) {
+			t.Errorf("%q names %q, want %q", text, got, want)
+		}
+	}
+	if got := AdmittedUsers(&api.Task{}); got != nil {
+		t.Errorf("without the key: %q", got)
 	}
 }

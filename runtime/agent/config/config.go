@@ -55,6 +55,7 @@ type Config struct {
 	EnvAllowlist   []string // nil means all
 	UserDenylist   []string
 	UserDrivers    []string
+	NomadModes     bool     // of directories that cannot be closed to other accounts
 	DriverAllow    []string // nil: all
 	DriverDeny     []string
 	RawExec        bool // enabled by the old option, not by a plugin block

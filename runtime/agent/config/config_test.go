@@ -56,6 +56,7 @@ client {
     "user.denylist"          = "root, admin"
     "env.denylist"           = "DB_PASSWORD, TOKEN"
     "env.allowlist"          = ""
+    "alloc_dir.nomad_modes"  = "true"
     "docker.cleanup.image"   = "false"
   }
   reserved {
@@ -92,10 +93,10 @@ no_such = 1
 	want := []string{
 		`n.hcl:13: server.bootstrap_expect is ignored: ` + noServers,
 		`n.hcl:20: client.servers is ignored: ` + noServers,
-		`n.hcl:27: option "docker.cleanup.image" is ignored: it has no meaning here`,
-		`n.hcl:42: consul is ignored: ` + noConsul,
-		`n.hcl:47: tls_min_version: tls11 is not safe, tls12 is the least`,
-		`n.hcl:56: no_such is not a setting that is known here, and is ignored`,
+		`n.hcl:28: option "docker.cleanup.image" is ignored: it has no meaning here`,
+		`n.hcl:43: consul is ignored: ` + noConsul,
+		`n.hcl:48: tls_min_version: tls11 is not safe, tls12 is the least`,
+		`n.hcl:57: no_such is not a setting that is known here, and is ignored`,
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("warnings\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -116,6 +117,7 @@ no_such = 1
 		{"meta", c.Node.Meta["rack"], "r1"},
 		{"raw_exec option", c.RawExec, true},
 		{"user.denylist", strings.Join(c.UserDenylist, "+"), "root+admin"},
+		{"alloc_dir.nomad_modes", c.NomadModes, true},
 		{"env.denylist", strings.Join(c.EnvDenylist, "+"), "DB_PASSWORD+TOKEN"},
 		{"env.allowlist", c.EnvAllowlist != nil && len(c.EnvAllowlist) == 0, true},
 		{"reserved.cpu", c.Node.Reserved.CPU, uint64(500)},

@@ -434,6 +434,8 @@ func setOptions(c *Config, i item) error {
 			c.UserDenylist = words(value)
 		case "user.checked_drivers":
 			c.UserDrivers = words(value)
+		case "alloc_dir.nomad_modes":
+			c.NomadModes = value == "1" || strings.EqualFold(value, "true")
 		default:
 			unknown = append(unknown, name)
 		}

@@ -1,0 +1,112 @@
+package allocdir
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// The POSIX ACL of a file is the extended attribute aclName. Its format is the one of
+// linux/posix_acl_xattr.h: a version, then entries in the order of their tags.
+const (
+	aclName    = "system.posix_acl_access"
+	aclVersion = 2
+
+	aclOwner = 0x01 // ACL_USER_OBJ
+	aclUser  = 0x02 // ACL_USER
+	aclGroup = 0x04 // ACL_GROUP_OBJ
+	aclMask  = 0x10 // ACL_MASK
+	aclOther = 0x20 // ACL_OTHER
+
+	aclHeader = 4
+	aclEntry  = 8
+	aclNoID   = 1<<32 - 1
+)
+
+// The rights of an entry.
+const (
+	traverse = 1 // open what is in a directory by its name
+	rwx      = 7
+)
+
+// encodeACL returns the ACL of a directory that its owner may use, each of the users with
+// the rights given, and no other account.
+func encodeACL(users []uint32, rights uint16) []byte {
+	b := make([]byte, 0, aclHeader+aclEntry*(len(users)+4))
+	b = binary.LittleEndian.AppendUint32(b, aclVersion)
+	entry := func(tag, rights uint16, id uint32) {
+		b = binary.LittleEndian.AppendUint16(b, tag)
+		b = binary.LittleEndian.AppendUint16(b, rights)
+		b = binary.LittleEndian.AppendUint32(b, id)
+	}
+	entry(aclOwner, rwx, aclNoID)
+	for _, uid := range users {
+		entry(aclUser, rights, uid)
+	}
+	entry(aclGroup, 0, aclNoID)
+	entry(aclMask, rights, aclNoID)
+	entry(aclOther, 0, aclNoID)
+	return b
+}
+
+// decodeACL returns the users that an ACL names and that it lets into a directory, in
+// ascending order.
+func decodeACL(b []byte) ([]uint32, error) {
+	if len(b) < aclHeader || (len(b)-aclHeader)%aclEntry != 0 {
+		return nil, fmt.Errorf("ACL of %d bytes", len(b))
+	}
+	if v := binary.LittleEndian.Uint32(b); v != aclVersion {
+		return nil, fmt.Errorf("ACL of version %d", v)
+	}
+	var users []uint32
+	for b = b[aclHeader:]; len(b) > 0; b = b[aclEntry:] {
+		tag, rights, id := binary.LittleEndian.Uint16(b), binary.LittleEndian.Uint16(b[2:]), binary.LittleEndian.Uint32(b[4:])
+		if tag == aclUser && rights&traverse != 0 {
+			users = append(users, id)
+		}
+	}
+	slices.Sort(users)
+	return slices.Compact(users), nil
+}
+
+// setACL lets the owner of the directory use it, each of the users with the rights given,
+// and no other account. It sets the mode of the directory but for the sticky bit.
+func (h *handle) setACL(users []uint32, rights uint16) error {
+	return h.wrap("set ACL of", unix.Setxattr(h.proc(), aclName, encodeACL(users, rights), 0))
+}
+
+// admittedUsers returns the users that the ACL of the directory lets in; none if it has no
+// ACL.
+func (h *handle) admittedUsers() ([]uint32, error) {
+	const most = 64 << 10 // XATTR_SIZE_MAX
+	for size := 512; ; size = most {
+		b := make([]byte, size)
+		n, err := unix.Getxattr(h.proc(), aclName, b)
+		switch {
+		case errors.Is(err, unix.ENODATA), errors.Is(err, unix.EOPNOTSUPP):
+			return nil, nil
+		case errors.Is(err, unix.ERANGE) && size < most:
+			continue
+		case err != nil:
+			return nil, h.wrap("read ACL of", err)
+		}
+		users, err := decodeACL(b[:n])
+		return users, h.wrap("read ACL of", err)
+	}
+}
+
+// dropACL removes the ACL of the directory. It reports whether there was one.
+func (h *handle) dropACL() (bool, error) {
+	// To remove none is no error everywhere.
+	_, err := unix.Getxattr(h.proc(), aclName, nil)
+	if err == nil {
+		err = unix.Removexattr(h.proc(), aclName)
+	}
+	if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.EOPNOTSUPP) {
+		return false, nil
+	}
+	return err == nil, h.wrap("remove ACL of", err)
+}

@@ -1,0 +1,324 @@
+package allocdir
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
+)
+
+// account is a user of the machine with its primary group.
+type account struct{ uid, gid int }
+
+// root is the account of an agent that gives directories away.
+var root = account{0, 0}
+
+// taskUsers says who may use the directories of one task.
+type taskUsers struct {
+	owner    account
+	admitted []uint32 // users besides, in ascending order; never the owner or root
+	open     bool     // everybody who gets as far may: Nomad's modes
+	fallback bool     // use Nomad's modes where the owner or an ACL cannot be set
+}
+
+// users returns who may use the directories of a task under an agent that is root.
+func (o TaskOptions) users() (taskUsers, error) {
+	u := taskUsers{owner: root, open: o.Isolation == driver.FSIsolationImage, fallback: o.NomadModes}
+	switch {
+	case u.open:
+		u.owner.uid, u.owner.gid = nobody() // user is one of the image
+	case o.User != "":
+		var err error
+		if u.owner, err = lookup(o.User); err != nil {
+			return u, err
+		}
+	case o.Isolation != driver.FSIsolationNone:
+		u.owner.uid, u.owner.gid = nobody() // whom such drivers run tasks as
+	}
+	for _, name := range o.Admitted {
+		other, err := lookup(name)
+		if err != nil {
+			return u, err
+		}
+		if other.uid != root.uid && other.uid != u.owner.uid {
+			u.admitted = append(u.admitted, uint32(other.uid))
+		}
+	}
+	slices.Sort(u.admitted)
+	u.admitted = slices.Compact(u.admitted)
+	return u, nil
+}
+
+// passers returns the users other than root who have to pass through the directory of the
+// allocation, in ascending order.
+func (u taskUsers) passers() []uint32 {
+	if u.open || u.owner.uid == root.uid {
+		return u.admitted
+	}
+	all := append([]uint32{uint32(u.owner.uid)}, u.admitted...)
+	slices.Sort(all)
+	return all
+}
+
+func lookup(name string) (account, error) {
+	cred, err := process.LookupUser(name)
+	if err != nil {
+		return account{}, fmt.Errorf("user %q: %w", name, err)
+	}
+	return account{int(cred.Uid), int(cred.Gid)}, nil
+}
+
+// denied reports whether err means that owners or ACLs cannot be set here: the file system
+// has none, or a container may not.
+func denied(err error) bool {
+	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSPC)
+}
+
+// explain adds the way out to an error that is denied.
+func explain(err error) error {
+	if err == nil || !denied(err) {
+		return err
+	}
+	return fmt.Errorf(`%w: other accounts could not be kept out: have the data directory on a file system with owners and ACLs, or allow Nomad's modes with the client option "alloc_dir.nomad_modes"`, err)
+}
+
+// ensureFor is ensure for a directory of a task that only the users of the task may use. A
+// directory that is there is changed only if it belongs to none of them, or has the mode
+// of Nomad. One that a task has mounted there is left alone.
+func (h *handle) ensureFor(name string, u taskUsers, nomads fs.FileMode) (*handle, error) {
+	if u.open || !privileged() {
+		return h.ensure(name, nomads, nobodys)
+	}
+	dir, made, err := h.make(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.restrict(dir, name, made, u, nomads); err != nil {
+		dir.close()
+		return nil, err
+	}
+	return dir, nil
+}
+
+// provideFor is ensureFor for a directory that we have no business with once it is there:
+// whatever the task has put in its place stays.
+func (h *handle) provideFor(name string, u taskUsers, nomads fs.FileMode) error {
+	dir, err := h.ensureFor(name, u, nomads)
+	if errors.Is(err, errNotDir) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	dir.close()
+	return nil
+}
+
+// restrict gives dir, which has that name in h, to the users of a task, and takes it away
+// from all others. made says that it is new.
+func (h *handle) restrict(dir *handle, name string, made bool, u taskUsers, nomads fs.FileMode) error {
+	err := h.restrictTo(dir, name, made, u)
+	if err == nil || !u.fallback || !denied(err) {
+		return explain(err)
+	}
+	return dir.chmod(nomads)
+}
+
+func (h *handle) restrictTo(dir *handle, name string, made bool, u taskUsers) error {
+	st, err := dir.stat()
+	if err != nil {
+		return err
+	}
+	belongs := int(st.Uid) == u.owner.uid || slices.Contains(u.admitted, st.Uid)
+	nomads := st.Mode&0o777 == 0o777
+	if !made && (!belongs || nomads) {
+		if foreign, err := h.foreignMount(dir, name); foreign || err != nil {
+			return err
+		}
+	}
+	if !belongs {
+		// Root reads the files of all users. What root has before the first start is the
+		// directory of a task, but the data of an earlier allocation.
+		if !made && u.owner != root && (int(st.Uid) != root.uid || name == localName) {
+			if err := dir.follow(int(st.Uid), u.owner); err != nil {
+				return err
+			}
+		}
+		if err := dir.chown(u.owner); err != nil {
+			return err
+		}
+	}
+	mode := fs.FileMode(0o700)
+	if len(u.admitted) > 0 {
+		mode |= fs.ModeSticky // a user replaces no file of another one
+	}
+	switch {
+	case made && st.Mode&0o7777 == 0o700 && len(u.admitted) == 0:
+		return nil
+	case made || !belongs || nomads:
+		if err := dir.chmod(mode); err != nil {
+			return err
+		}
+	case len(u.admitted) == 0 && st.Mode&0o070 != 0:
+		// An earlier allocation may have admitted users. What the task itself has
+		// opened to others stays open.
+		dropped, err := dir.dropACL()
+		if err != nil || !dropped {
+			return err
+		}
+		return dir.chmod(mode)
+	}
+	if len(u.admitted) == 0 {
+		return nil
+	}
+	return dir.setACL(u.admitted, rwx)
+}
+
+// foreignMount reports whether something is mounted on dir, which has that name in h, that
+// we have not mounted.
+func (h *handle) foreignMount(dir *handle, name string) (bool, error) {
+	mounted, err := isMount(h.fd, dir.fd)
+	if err != nil || !mounted {
+		return false, err
+	}
+	if name != secretsName && name != privateName {
+		return true, nil
+	}
+	tmpfs, err := dir.onTmpfs()
+	return !tmpfs, err
+}
+
+// follow gives what belongs to a user in the directory, and in those below, to another
+// account: the user of a task has changed since the files were made. It goes through no
+// mount. The directory itself is changed by the caller, afterwards: what was interrupted
+// is repeated.
+func (h *handle) follow(from int, to account) error {
+	fd, err := openat(h.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return h.wrap("open", err)
+	}
+	f := os.NewFile(uintptr(fd), h.path)
+	defer f.Close()
+	for {
+		names, err := f.Readdirnames(256)
+		for _, name := range names {
+			if err := h.followOne(name, from, to); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (h *handle) followOne(name string, from int, to account) error {
+	fd, err := openat(h.fd, name, unix.O_PATH)
+	if err != nil {
+		return h.errorf("open", name, err)
+	}
+	entry := &handle{fd: fd, path: h.path + "/" + name}
+	defer entry.close()
+	if mounted, err := isMount(h.fd, fd); mounted || err != nil {
+		return err
+	}
+	st, err := entry.stat()
+	if err != nil {
+		return err
+	}
+	isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR
+	if isDir {
+		if err := entry.follow(from, to); err != nil {
+			return err
+		}
+	}
+	// A file of root that has another name may lie anywhere.
+	if int(st.Uid) != from || from == root.uid && !isDir && st.Nlink > 1 {
+		return nil
+	}
+	return entry.chown(to)
+}
+
+// admit lets users pass through the directory of the allocation, besides those that may
+// already. It is called with d.mu held.
+func (h *handle) admit(users []uint32, fallback bool) error {
+	if len(users) == 0 {
+		return nil
+	}
+	now, err := h.admittedUsers()
+	if err != nil {
+		return err
+	}
+	all := slices.Concat(now, users)
+	slices.Sort(all)
+	if all = slices.Compact(all); len(all) == len(now) {
+		return nil
+	}
+	err = h.setACL(all, traverse)
+	if err != nil && fallback && denied(err) {
+		return h.chmod(openMode)
+	}
+	return explain(err)
+}
+
+// openMode is Nomad's mode of the directory of an allocation.
+const openMode fs.FileMode = 0o755
+
+// Restrict closes the directory of the allocation to all accounts but those of the tasks,
+// if an earlier version has left it open. Tasks may be running: those that are described
+// are not locked out at any moment. It does nothing if the directory is not there, or if
+// the agent is not root.
+func (d *Dir) Restrict(tasks []TaskOptions) error {
+	if !privileged() {
+		return nil
+	}
+	if err := d.restrict(tasks); err != nil {
+		return fmt.Errorf("restrict alloc directory %s: %w", d.Path(), err)
+	}
+	return nil
+}
+
+func (d *Dir) restrict(tasks []TaskOptions) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	alloc, err := d.open()
+	if err != nil {
+		return ignoreMissing(err)
+	}
+	defer alloc.close()
+	st, err := alloc.stat()
+	if err != nil || st.Mode&0o007 == 0 {
+		return err
+	}
+	var users []uint32
+	fallback := false
+	for _, t := range tasks {
+		u, err := t.users()
+		fallback = fallback || t.NomadModes
+		if err != nil {
+			continue // no process runs as a user that is not there
+		}
+		users = append(users, u.passers()...)
+	}
+	if len(users) == 0 {
+		return alloc.chmod(0o700)
+	}
+	if err := alloc.admit(users, false); err != nil && !(fallback && denied(err)) {
+		return err
+	}
+	return nil
+}
+
+// Close closes the directory of an allocation, of which nothing runs, to all accounts but
+// that of the agent.
+func (d *Dir) Close() error { return d.Restrict(nil) }

@@ -1,0 +1,526 @@
+package allocdir
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// The accounts of these tests. None has an entry in the user database.
+const (
+	attacker = 4242
+	alice    = 4001
+	bob      = 4002
+	carol    = 4003
+)
+
+// publicDir returns a directory that every account can enter, as /var/lib is.
+func publicDir(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, d := range []string{dir, filepath.Dir(dir)} {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// publicAlloc returns a built directory in a directory that every account can enter.
+func publicAlloc(t *testing.T) *Dir {
+	t.Helper()
+	needRoot(t)
+	d, err := New(filepath.Join(publicDir(t), "alloc"), allocID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		entries, _ := os.ReadDir(d.Path())
+		for _, e := range entries { // as at the end of each task
+			if e.Name() != sharedName {
+				if err := d.DropSecrets(e.Name()); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		if err := d.Destroy(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := d.Build(); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func build(t *testing.T, d *Dir, name string, o TaskOptions) *TaskDir {
+	t.Helper()
+	task, err := d.BuildTask(name, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return task
+}
+
+// shell runs a script as another account, in the directory of an allocation, whose paths
+// this account knows.
+func shell(t *testing.T, uid int, script string, args ...string) (string, error) {
+	t.Helper()
+	cmd := exec.Command("/bin/sh", append([]string{"-c", script, "sh"}, args...)...)
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(out)), err
+}
+
+func can(t *testing.T, uid int, script string, args ...string) {
+	t.Helper()
+	if out, err := shell(t, uid, script, args...); err != nil {
+		t.Errorf("user %d cannot %s %q: %s", uid, script, args, out)
+	}
+}
+
+func cannot(t *testing.T, uid int, script string, args ...string) {
+	t.Helper()
+	if out, err := shell(t, uid, script, args...); err == nil {
+		t.Errorf("user %d can %s %q: %s", uid, script, args, out)
+	}
+}
+
+// asUser runs a test of this package as another account.
+func asUser(t *testing.T, uid int, name string) {
+	t.Helper()
+	dir := publicDir(t)
+	program := filepath.Join(dir, "allocdir.test")
+	from, err := os.Open("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer from.Close()
+	// A child that is started meanwhile must not inherit the file while it is open for
+	// writing: it could not be executed.
+	syscall.ForkLock.RLock()
+	to, err := os.OpenFile(program, os.O_CREATE|os.O_WRONLY, 0o755)
+	if err == nil {
+		_, err = io.Copy(to, from)
+		err = errors.Join(err, to.Close())
+	}
+	syscall.ForkLock.RUnlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmp := filepath.Join(dir, "tmp")
+	if err := errors.Join(os.Mkdir(tmp, 0o700), os.Chown(tmp, uid, uid)); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, "-test.run=^"+name+"$", "-test.v")
+	cmd.Dir = tmp
+	cmd.Env = append(os.Environ(), "TMPDIR="+tmp, "HOME="+tmp)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+	out, err := cmd.CombinedOutput()
+	if err != nil || !bytes.Contains(out, []byte("--- PASS: "+name)) {
+		t.Errorf("as user %d: %v\n%s", uid, err, out)
+	}
+}
+
+// A local account reads, lists, replaces and makes nothing of an allocation, although it
+// knows all paths; the users of the tasks use their own directories, and not one another's.
+func TestOtherAccountsGetNothing(t *testing.T) {
+	isolations := map[string]driver.FSIsolation{
+		"none": driver.FSIsolationNone, "chroot": driver.FSIsolationChroot,
+		"image": driver.FSIsolationImage, "unveil": driver.FSIsolationUnveil,
+	}
+	for name, isolation := range isolations {
+		t.Run(name, func(t *testing.T) {
+			d := publicAlloc(t)
+			users := map[string]string{"as-root": "", "as-alice": strconv.Itoa(alice), "as-bob": strconv.Itoa(bob)}
+			for task, user := range users {
+				dir := build(t, d, task, TaskOptions{User: user, Isolation: isolation})
+				for _, file := range []string{
+					filepath.Join(dir.SecretsDir, "token"), filepath.Join(dir.PrivateDir, "token"), filepath.Join(dir.LocalDir, "run.sh"),
+					filepath.Join(dir.Dir, "file"), filepath.Join(dir.Dir, "tmp", "file"), filepath.Join(dir.SharedAllocDir, "data", task),
+				} {
+					if err := os.WriteFile(file, []byte("secret"), 0o644); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			attack := func(uid int, dir string) {
+				t.Helper()
+				for _, sub := range []string{"", "local", "secrets", "private", "tmp"} {
+					path := filepath.Join(dir, sub)
+					if isolation == driver.FSIsolationChroot && sub == "" && uid != attacker {
+						continue // the root of a task is 0755
+					}
+					cannot(t, uid, `ls "$1"`, path)
+					cannot(t, uid, `: > "$1/new"`, path)
+					cannot(t, uid, `cd "$1"`, path)
+				}
+				cannot(t, uid, `cat "$1/secrets/token"`, dir)
+				cannot(t, uid, `cat "$1/local/run.sh"`, dir)
+				cannot(t, uid, `echo evil > "$1/local/run.sh"`, dir)
+				cannot(t, uid, `mv "$1/local/run.sh" "$1/local/moved"`, dir)
+				cannot(t, uid, `ln -sf /etc/passwd "$1/local/run.sh"`, dir)
+				cannot(t, uid, `ln "$1/local/run.sh" "$2/stolen"`, dir, publicDir(t))
+			}
+			cannot(t, attacker, `ls "$1"`, d.Path())
+			cannot(t, attacker, `ls "$1/alloc/data"`, d.Path())
+			cannot(t, attacker, `: > "$1/alloc/data/new"`, d.Path())
+			for task := range users {
+				attack(attacker, d.Task(task).Dir)
+				if place := filepath.Dir(d.Task(task).MountsTaskDir); isolation == driver.FSIsolationUnveil {
+					cannot(t, attacker, `ls "$1"`, place)
+					cannot(t, attacker, `cat "$1/secrets/token"`, place)
+					cannot(t, attacker, `cat "$1/alloc/data/as-root"`, place)
+				}
+			}
+			if isolation == driver.FSIsolationImage {
+				cannot(t, alice, `ls "$1"`, d.Path())
+				return // the driver binds the directories into a container
+			}
+			for uid, task := range map[int]string{alice: "as-alice", bob: "as-bob"} {
+				own := d.Task(task)
+				can(t, uid, `cd "$1/local" && cat run.sh && : > new && rm new && cat "$1/secrets/token" && : > "$1/secrets/new"`, own.Dir)
+				can(t, uid, `: > "$1/tmp/new" && cat "$2/data/as-root" && : > "$2/data/by-$3"`, own.Dir, own.SharedAllocDir, task)
+				cannot(t, uid, `ls "$1"`, d.Path())
+				cannot(t, uid, `: > "$1/new"`, d.Path())
+				if isolation == driver.FSIsolationUnveil {
+					can(t, uid, `cat "$1/secrets/token" "$1/local/run.sh" "$1/alloc/data/as-root"`, filepath.Dir(own.MountsTaskDir))
+				}
+				for other := range users {
+					if other != task {
+						attack(uid, d.Task(other).Dir)
+					}
+				}
+			}
+		})
+	}
+}
+
+// A task that changes its user by itself names the users in lite_users: they use its
+// directories, and replace no file of another user.
+func TestAdmittedUsers(t *testing.T) {
+	for name, o := range map[string]TaskOptions{
+		"of root":     {Admitted: []string{"4001", "4002", "0"}},
+		"of carol":    {User: strconv.Itoa(carol), Admitted: []string{"4002", "4001", "4001", "4003"}},
+		"with chroot": {Admitted: []string{"4001", "4002"}, Isolation: driver.FSIsolationChroot},
+		"with image":  {Admitted: []string{"4001", "4002"}, Isolation: driver.FSIsolationImage},
+		"with unveil": {Admitted: []string{"4001", "4002"}, Isolation: driver.FSIsolationUnveil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := publicAlloc(t)
+			task := build(t, d, "web", o)
+			for _, file := range []string{filepath.Join(task.SecretsDir, "token"), filepath.Join(task.LocalDir, "run.sh")} {
+				if err := os.WriteFile(file, []byte("secret"), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range 2 {
+				for _, uid := range []int{alice, bob} {
+					can(t, uid, `cat "$1/secrets/token" "$1/local/run.sh"`, task.Dir)
+					can(t, uid, `for d in local secrets tmp; do : > "$1/$d/by-$2" && ls "$1/$d" && rm "$1/$d/by-$2"; done`, task.Dir, strconv.Itoa(uid))
+					can(t, uid, `: > "$1/data/by-$2"`, task.SharedAllocDir, strconv.Itoa(uid))
+					if o.Isolation != driver.FSIsolationImage { // a container is what keeps them apart there
+						cannot(t, uid, `echo evil > "$1/local/run.sh"`, task.Dir)
+						cannot(t, uid, `mv "$1/local/run.sh" "$1/local/moved"`, task.Dir)
+						cannot(t, uid, `rm -f "$1/secrets/token"`, task.Dir)
+					}
+					if o.Isolation == driver.FSIsolationUnveil {
+						can(t, uid, `cat "$1/secrets/token"`, filepath.Dir(task.MountsTaskDir))
+					}
+				}
+				cannot(t, attacker, `cat "$1/secrets/token"`, task.Dir)
+				task = build(t, d, "web", o)
+			}
+		})
+	}
+}
+
+// The directory of a task belongs to the user that it has at this start: the user was made
+// by another task, or has another uid now, or an earlier version has used Nomad's modes.
+func TestDirectoryFollowsTheUser(t *testing.T) {
+	d := publicAlloc(t)
+	task := build(t, d, "web", TaskOptions{User: strconv.Itoa(alice)})
+	can(t, alice, `mkdir -p "$1/local/deep/er" && echo mine > "$1/local/deep/er/file" && ln -s /etc/passwd "$1/local/link" && echo mine > "$1/secrets/file"`, task.Dir)
+	artifact := filepath.Join(task.LocalDir, "artifact")
+	if err := os.WriteFile(artifact, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := publicDir(t)
+	bound := filepath.Join(task.LocalDir, "bound")
+	if err := errors.Join(os.Chown(elsewhere, alice, alice), os.Mkdir(bound, 0o700), unix.Mount(elsewhere, bound, "", unix.MS_BIND, "")); err != nil {
+		t.Fatal(err)
+	}
+
+	build(t, d, "web", TaskOptions{User: strconv.Itoa(bob)})
+	can(t, bob, `echo mine > "$1/local/deep/er/file" && rm "$1/local/link" && cat "$1/secrets/file"`, task.Dir)
+	cannot(t, alice, `ls "$1/local"`, task.Dir)
+	if st := stat(t, artifact); st.Uid != 0 {
+		t.Errorf("a file that belonged to root belongs to user %d", st.Uid)
+	}
+	if st := stat(t, elsewhere); st.Uid != alice {
+		t.Errorf("what is behind a mount was given to user %d", st.Uid)
+	}
+	if st := stat(t, "/etc/passwd"); st.Uid != 0 {
+		t.Fatalf("a link was followed: /etc/passwd belongs to user %d", st.Uid)
+	}
+
+	build(t, d, "web", TaskOptions{})
+	cannot(t, bob, `ls "$1/local"`, task.Dir)
+}
+
+// Sticky data goes to the user that the task has in the next allocation.
+func TestStickyDataFollowsTheUser(t *testing.T) {
+	ids := map[string][]string{"": {"4001"}, "4001": {"4001", "4002", ""}}
+	for before, next := range ids {
+		for _, after := range next {
+			t.Run(fmt.Sprintf("from %q to %q", before, after), func(t *testing.T) {
+				previous := publicAlloc(t)
+				was := build(t, previous, "web", TaskOptions{User: before, Admitted: []string{strconv.Itoa(carol)}})
+				uid, _ := strconv.Atoi("0" + before)
+				can(t, uid, `mkdir "$1/data" && echo kept > "$1/data/file" && chmod 600 "$1/data/file"`, was.LocalDir)
+
+				d, err := New(filepath.Dir(previous.Path()), "next")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := errors.Join(d.Build(), d.Inherit(previous, []string{"web"})); err != nil {
+					t.Fatal(err)
+				}
+				cannot(t, uid+attacker, `ls "$1"`, d.Path())
+				task := build(t, d, "web", TaskOptions{User: after})
+				defer d.Destroy()
+				uid, _ = strconv.Atoi("0" + after)
+				can(t, uid, `test "$(cat "$1/data/file")" = kept && echo more >> "$1/data/file"`, task.LocalDir)
+				cannot(t, carol, `ls "$1"`, task.LocalDir) // admitted by the earlier allocation only
+				if st := stat(t, task.LocalDir); st.Mode&0o777 != 0o700 {
+					t.Errorf("mode %o, want 700", st.Mode&0o777)
+				}
+			})
+		}
+	}
+}
+
+// What an earlier version has left open is closed while its tasks run: the users of the
+// tasks are not locked out.
+func TestRestrict(t *testing.T) {
+	d := publicAlloc(t)
+	uid, gid := nobody()
+	open := func(name string, mode fs.FileMode, uid, gid int) {
+		t.Helper()
+		path := filepath.Join(d.Path(), name)
+		if err := errors.Join(os.MkdirAll(path, 0o755), os.Chown(path, uid, gid), os.Chmod(path, mode)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tasks := map[string]TaskOptions{
+		"as-root": {}, "as-alice": {User: "4001"}, "as-nobody": {Isolation: driver.FSIsolationUnveil}, "gone": {User: "a-user-that-is-gone"},
+	}
+	open(".", 0o755, 0, 0)
+	var all []TaskOptions
+	for name, o := range tasks {
+		open(name, 0o777, uid, gid)
+		for _, sub := range []string{"local", "secrets", "private"} {
+			open(name+"/"+sub, 0o777, uid, gid)
+		}
+		open(name+"/tmp", 0o777|fs.ModeSticky, uid, gid)
+		if err := os.WriteFile(filepath.Join(d.Path(), name, "local", "file"), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, o)
+	}
+	can(t, attacker, `ls "$1/as-root/local"`, d.Path()) // else this shows nothing
+
+	for range 2 {
+		if err := d.Restrict(all); err != nil {
+			t.Fatal(err)
+		}
+		cannot(t, attacker, `ls "$1/as-root/local"`, d.Path())
+		can(t, alice, `cat "$1/as-alice/local/file"`, d.Path())
+		can(t, uid, `cat "$1/as-nobody/local/file"`, d.Path())
+	}
+	for name, o := range tasks {
+		if name == "gone" {
+			if _, err := d.BuildTask(name, o); err == nil || !strings.Contains(err.Error(), `user "a-user-that-is-gone"`) {
+				t.Errorf("a user that is not there: %v", err)
+			}
+			continue
+		}
+		build(t, d, name, o)
+		owner := stat(t, d.Task(name).LocalDir)
+		for _, sub := range []string{"", "local", "tmp", "secrets", "private"} {
+			if st := stat(t, filepath.Join(d.Task(name).Dir, sub)); st.Mode&0o7777 != 0o700 || st.Uid != owner.Uid {
+				t.Errorf("%s/%s: mode %o of %d", name, sub, st.Mode&0o7777, st.Uid)
+			}
+		}
+	}
+	can(t, alice, `cat "$1/as-alice/local/file" && : > "$1/as-alice/local/new"`, d.Path())
+	cannot(t, alice, `ls "$1/as-root"`, d.Path())
+	cannot(t, alice, `ls "$1/as-nobody"`, d.Path())
+}
+
+func TestClose(t *testing.T) {
+	d := publicAlloc(t)
+	build(t, d, "web", TaskOptions{User: "4001"})
+	if err := os.Chmod(d.Path(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+		cannot(t, attacker, `ls "$1/alloc"`, d.Path())
+	}
+	never, err := New(filepath.Dir(d.Path()), "never")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := never.Close(); err != nil {
+		t.Errorf("a directory that is not there: %v", err)
+	}
+}
+
+// A task that is root may have mounted the data of another service in place of its own
+// directories.
+func TestMountsOfTheTaskKeepTheirOwner(t *testing.T) {
+	d := publicAlloc(t)
+	task := build(t, d, "web", TaskOptions{})
+	service := t.TempDir()
+	if err := errors.Join(os.Chown(service, alice, alice), os.Chmod(service, 0o777), unix.Mount(service, task.LocalDir, "", unix.MS_BIND, "")); err != nil {
+		t.Fatal(err)
+	}
+	build(t, d, "web", TaskOptions{User: strconv.Itoa(bob)})
+	if st := stat(t, service); st.Uid != alice || st.Mode&0o777 != 0o777 {
+		t.Errorf("what is mounted there has mode %o and user %d now", st.Mode&0o777, st.Uid)
+	}
+}
+
+// Tasks of one allocation start at the same time: each admits its user.
+func TestUsersAreAdmittedConcurrently(t *testing.T) {
+	d := publicAlloc(t)
+	const tasks = 40
+	errs := make(chan error)
+	for i := range tasks {
+		go func() {
+			_, err := d.BuildTask(fmt.Sprint("task-", i), TaskOptions{User: fmt.Sprint(5000 + i)})
+			errs <- err
+		}()
+	}
+	for range tasks {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	h, err := openPath(d.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.close()
+	users, err := h.admittedUsers()
+	if err != nil || len(users) != tasks {
+		t.Errorf("%d users are admitted, want %d: %v", len(users), tasks, err)
+	}
+}
+
+// ramfs has owners and no ACLs. A task that needs none starts there; one that does fails
+// with the reason, unless the operator allows Nomad's modes.
+func TestFileSystemWithoutACLs(t *testing.T) {
+	needRoot(t)
+	base := publicDir(t)
+	if err := unix.Mount("ramfs", base, "ramfs", 0, ""); err != nil {
+		t.Skipf("ramfs cannot be mounted here: %v", err)
+	}
+	defer unix.Unmount(base, unix.MNT_DETACH)
+	if err := os.Chmod(base, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	d, err := New(filepath.Join(base, "alloc"), allocID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Destroy()
+	if err := d.Build(); err != nil {
+		t.Fatal(err)
+	}
+	build(t, d, "as-root", TaskOptions{})
+	cannot(t, attacker, `ls "$1"`, d.Path())
+	for name, o := range map[string]TaskOptions{
+		"as-alice": {User: "4001"}, "admits": {Admitted: []string{"4001"}}, "image": {Isolation: driver.FSIsolationImage, Admitted: []string{"4001"}},
+		"unveil": {Isolation: driver.FSIsolationUnveil, User: "4001"},
+	} {
+		_, err := d.BuildTask(name, o)
+		if err == nil || !strings.Contains(err.Error(), "alloc_dir.nomad_modes") || !errors.Is(err, unix.EOPNOTSUPP) {
+			t.Errorf("%s: %v, want an error that names the option", name, err)
+		}
+		cannot(t, attacker, `ls "$1"`, d.Path())
+	}
+	for name, o := range map[string]TaskOptions{
+		"as-alice": {User: "4001"}, "admits": {Admitted: []string{"4001"}}, "image": {Isolation: driver.FSIsolationImage, Admitted: []string{"4001"}},
+		"unveil": {Isolation: driver.FSIsolationUnveil, User: "4001"},
+	} {
+		o.NomadModes = true
+		build(t, d, name, o)
+		can(t, alice, `: > "$1/local/new" && : > "$1/secrets/new"`, d.Task(name).Dir)
+	}
+	if err := d.Restrict([]TaskOptions{{User: "4001", NomadModes: true}}); err != nil {
+		t.Error(err)
+	}
+	can(t, alice, `ls "$1/local"`, d.Task("as-alice").Dir)
+}
+
+func TestACLs(t *testing.T) {
+	for _, users := range [][]uint32{nil, {4001}, {0, 1, 1<<32 - 2}} {
+		got, err := decodeACL(encodeACL(users, traverse))
+		if err != nil || !slices.Equal(got, users) {
+			t.Errorf("decoded %v, %v; want %v", got, err, users)
+		}
+	}
+	if got, err := decodeACL(encodeACL([]uint32{4001}, 6)); err != nil || len(got) != 0 {
+		t.Errorf("users who cannot pass through: %v, %v", got, err)
+	}
+	good := encodeACL([]uint32{4001}, traverse)
+	for name, b := range map[string][]byte{
+		"nothing": nil, "three bytes": good[:3], "half an entry": good[:len(good)-4], "another version": append([]byte{3}, good[1:]...),
+	} {
+		if users, err := decodeACL(b); err == nil {
+			t.Errorf("%s: decoded %v", name, users)
+		}
+	}
+}
+
+func FuzzDecodeACL(f *testing.F) {
+	f.Add(encodeACL([]uint32{4001, 4002}, traverse))
+	f.Add(encodeACL(nil, rwx))
+	f.Add([]byte{2, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		users, err := decodeACL(b)
+		if err != nil {
+			return
+		}
+		if !slices.IsSorted(users) || len(users) > len(b)/aclEntry {
+			t.Fatalf("%d bytes name %v", len(b), users)
+		}
+		again, err := decodeACL(encodeACL(users, traverse))
+		if err != nil || !slices.Equal(again, users) {
+			t.Fatalf("%v became %v, %v", users, again, err)
+		}
+	})
+}
