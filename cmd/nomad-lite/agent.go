@@ -125,7 +125,7 @@ func runAgent(ctx context.Context, o agentOptions, s *streams) (err error) {
 	if err := l.addSocket(a.DataDir()); err != nil {
 		return err
 	}
-	token, err := l.token(c, o.dev, a.DataDir(), s, logger)
+	token, readToken, err := l.tokens(c, o.dev, a.DataDir(), s, logger)
 	if err != nil {
 		return err
 	}
@@ -147,6 +147,7 @@ func runAgent(ctx context.Context, o agentOptions, s *streams) (err error) {
 		Debug:     c.Debug,
 		Version:   fingerprint.NomadVersion,
 		Token:     token,
+		ReadToken: readToken,
 		Names:     l.names(c, a.Host().Hostname),
 		Headers:   c.HTTPHeaders,
 		Logger:    logger,

@@ -16,17 +16,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
 )
 
-const tokenFile = "token"
+// The names of the files with tokens in a data directory. What the second opens is in
+// the table of read-only routes of package httpapi.
+const (
+	tokenFile     = "token"
+	readTokenFile = "token-read"
+)
 
-// token returns what a client over TCP must show: an open port of an agent that
-// runs as root gives root to every user of the machine, or of the network. It is
-// empty where the operator wants none and the port is one of this machine only.
-func (l *listeners) token(c *config.Config, dev bool, dataDir string, s *streams, logger hclog.Logger) (httpapi.Secret, error) {
+// tokens returns the operator's token and the read-only one. A client over TCP must show
+// one of them: an open port of an agent that runs as root gives root to every user of
+// the machine, or of the network. Both are empty where the operator wants none and the port is one of this machine only.
+func (l *listeners) tokens(c *config.Config, dev bool, dataDir string, s *streams, logger hclog.Logger) (token, readOnly httpapi.Secret, err error) {
 	if (dev || c.NoTokens) && l.isLoopback() {
 		if os.Geteuid() == 0 && l.tcp != nil {
 			logger.Warn("the API asks for no token, and this agent is root: each account of this machine can become root through it", "address", l.tcp.Addr().String())
 		}
-		return "", nil
+		return "", "", nil
 	}
 	switch {
 	case l.isLoopback():
@@ -36,28 +41,43 @@ func (l *listeners) token(c *config.Config, dev bool, dataDir string, s *streams
 		logger.Warn("the token goes over the network in the clear: a tls block in the configuration encrypts it", "address", l.tcp.Addr().String())
 	}
 	path := filepath.Join(dataDir, tokenFile)
+	token, made, err := readToken(path)
+	if made {
+		// The token itself would get into the journal.
+		fmt.Fprintf(s.err, "==> clients over TCP must show the token in %s:\n    export NOMAD_TOKEN=$(cat %s)\n", path, shellQuote(path))
+	}
+	if err == nil {
+		readOnly, _, err = readToken(filepath.Join(dataDir, readTokenFile))
+	}
+	if err == nil && readOnly == token {
+		err = fmt.Errorf("%s and %s in %s have the same token: remove one, and the next agent makes another", tokenFile, readTokenFile, dataDir)
+	}
+	return token, readOnly, err
+}
+
+// readToken returns the token in a file. A missing file is made, with mode 0600; one that
+// is there keeps its mode.
+func readToken(path string) (token httpapi.Secret, made bool, err error) {
 	text, err := os.ReadFile(path)
 	switch token := strings.TrimSpace(string(text)); {
 	case err == nil && token == "":
-		return "", fmt.Errorf("%s is empty: remove it, and the next agent makes another", path)
+		return "", false, fmt.Errorf("%s is empty: remove it, and the next agent makes another", path)
 	case err == nil:
-		return httpapi.Secret(token), nil
+		return httpapi.Secret(token), false, nil
 	case !errors.Is(err, fs.ErrNotExist):
-		return "", fmt.Errorf("read token: %w", err)
+		return "", false, fmt.Errorf("read token: %w", err)
 	}
 	id, err := uuid.NewRandomFromReader(rand.Reader)
 	if err != nil {
-		return "", fmt.Errorf("make token: %w", err)
+		return "", false, fmt.Errorf("make token: %w", err)
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return "", fmt.Errorf("make token: %w", err)
+		return "", false, fmt.Errorf("make token: %w", err)
 	}
 	_, err = f.WriteString(id.String() + "\n")
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return "", errors.Join(fmt.Errorf("make token: %w", err), os.Remove(path))
+		return "", false, errors.Join(fmt.Errorf("make token: %w", err), os.Remove(path))
 	}
-	// The token itself would get into the journal.
-	fmt.Fprintf(s.err, "==> clients over TCP must show the token in %s:\n    export NOMAD_TOKEN=$(cat %s)\n", path, shellQuote(path))
-	return httpapi.Secret(id.String()), nil
+	return httpapi.Secret(id.String()), true, nil
 }

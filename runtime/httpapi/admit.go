@@ -48,7 +48,7 @@ func (a *API) admit(r *http.Request) error {
 	switch {
 	case !sameOrigin(r) && !(a.isShared(r) && (token || isPreflight(r))):
 		return &statusError{http.StatusForbidden, "requests of other web sites are not answered"}
-	case a.trusts(r), token, open[r.URL.Path], asksLater(r), isPreflight(r) && a.isShared(r):
+	case a.trusts(r), token, a.readOnly(r), open[r.URL.Path], asksLater(r), isPreflight(r) && a.isShared(r):
 		return nil
 	}
 	return errDenied

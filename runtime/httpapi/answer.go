@@ -80,7 +80,7 @@ func (a *API) reply(r *request, value any) {
 		return
 	}
 	buffer := buffers.Get().(*[]byte)
-	text, err := appendValue((*buffer)[:0], reflect.ValueOf(value))
+	text, err := appendValue((*buffer)[:0], reflect.ValueOf(value), r.readOnly)
 	defer func() {
 		if *buffer = text; cap(text) <= maxBuffer {
 			buffers.Put(buffer)

@@ -73,6 +73,9 @@ type Config struct {
 	// Token is what a client must show that comes neither over a unix socket nor
 	// with a certificate. Empty lets everybody in.
 	Token Secret
+	// ReadToken opens what [readOnlyRoutes] names where Token is wanted; empty opens
+	// nothing.
+	ReadToken Secret
 	// Names are the host names under which the API may be reached, besides
 	// localhost and any address.
 	Names []string
@@ -219,6 +222,11 @@ func (a *API) answer(r *request) (value any, err error) {
 		return nil, &statusError{http.StatusNotFound, ""}
 	}
 	r.id = id
+	if r.readOnly = a.readOnly(r.Request); r.readOnly {
+		if err := r.admitReadOnly(method, rt); err != nil {
+			return nil, err
+		}
+	}
 	if err := r.parse(a.config.Region); err != nil {
 		return nil, err
 	}

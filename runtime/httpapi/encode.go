@@ -23,7 +23,7 @@ import (
 // is there (but for a few types), numbers that are not whole by nature have a
 // point, and nothing is escaped for HTML.
 func encode(value any) ([]byte, error) {
-	return appendValue(nil, reflect.ValueOf(value))
+	return appendValue(nil, reflect.ValueOf(value), false)
 }
 
 var (
@@ -85,6 +85,7 @@ type field struct {
 	name      string
 	label     string // the name as it is written, with the colon
 	form      form
+	hidden    bool  // from the read-only token
 	index     []int // nil if there is only text
 	text      string
 	omitEmpty bool
@@ -111,6 +112,7 @@ func fieldsOf(t reflect.Type) []*field {
 		fields = append(fields, &field{
 			name:      cmp.Or(name, tag, f.Name),
 			form:      formOf(f.Type),
+			hidden:    isHidden(t, cmp.Or(name, tag, f.Name)),
 			index:     f.Index,
 			omitEmpty: !named && (strings.Contains(options, "omitempty") || slices.Contains(sparse, t) || sparseField[t] == f.Name),
 			quoted:    strings.Contains(options, "string"),
@@ -126,6 +128,11 @@ func fieldsOf(t reflect.Type) []*field {
 	slices.SortStableFunc(fields, func(a, b *field) int { return strings.Compare(a.name, b.name) })
 	knownStructs.Store(t, fields)
 	return fields
+}
+
+func isHidden(t reflect.Type, name string) bool {
+	shown, limited := shownFields[t]
+	return limited && !slices.Contains(shown, name) || slices.Contains(hiddenFields[t], name)
 }
 
 func deref(t reflect.Type) reflect.Type {
@@ -159,15 +166,16 @@ func formOf(t reflect.Type) form {
 
 // encoder knows where in a document it is.
 type encoder struct {
+	readOnly  bool                                   // hidden fields are as if they were not set
 	namespace string                                 // of the last job that it has come to
 	delays    map[*api.RescheduleEvent]time.Duration // of the last allocation
 }
 
-func appendValue(b []byte, v reflect.Value) ([]byte, error) {
+func appendValue(b []byte, v reflect.Value, readOnly bool) ([]byte, error) {
 	if !v.IsValid() {
 		return append(b, "null"...), nil
 	}
-	return new(encoder).appendDeep(b, v, formOf(v.Type()), 0)
+	return (&encoder{readOnly: readOnly}).appendDeep(b, v, formOf(v.Type()), 0)
 }
 
 func (e *encoder) appendDeep(b []byte, v reflect.Value, how form, depth int) ([]byte, error) {
@@ -245,6 +253,9 @@ func (e *encoder) appendStruct(b []byte, v reflect.Value, depth int) ([]byte, er
 	first := true
 	for _, f := range fieldsOf(v.Type()) {
 		value, err := v.FieldByIndexErr(f.index)
+		if err == nil && f.hidden && e.readOnly {
+			value = reflect.Zero(value.Type())
+		}
 		if err != nil || f.omitEmpty && isEmpty(value) {
 			continue
 		}

@@ -3,6 +3,8 @@ package httpapi
 import (
 	"errors"
 	"os"
+	"reflect"
+	"slices"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -24,6 +26,13 @@ func (a *API) followEvents(r *request) (any, error) {
 	r.w.Header().Set("Cache-Control", "no-cache")
 	s := r.stream("application/json")
 	err = events.Follow(r.Context(), a.config.Store.Subscribe(r.minIndex), filter, func(c events.Change) error {
+		if r.readOnly {
+			of := len(c.Events)
+			c.Events = slices.DeleteFunc(c.Events, func(e events.Event) bool { return !readOnlyTopics[e.Topic] })
+			if of > 0 && len(c.Events) == 0 {
+				return nil
+			}
+		}
 		for _, e := range c.Events {
 			if alloc, ok := e.Payload["Allocation"].(*api.Allocation); ok && alloc.RescheduleTracker != nil {
 				shown := joblessAllocation{Allocation: alloc}
@@ -38,7 +47,7 @@ func (a *API) followEvents(r *request) (any, error) {
 				e.Payload["Deployment"] = wholeDeployment(a.config.Store.Snapshot(), d)
 			}
 		}
-		line, err := encode(c)
+		line, err := appendValue(nil, reflect.ValueOf(c), r.readOnly)
 		if err == nil {
 			_, err = s.Write(append(line, '\n'))
 		}

@@ -35,6 +35,7 @@ type request struct {
 	perPage   int    // 0 is all
 	nextToken string // of the page after the answer
 	filter    *bexpr.Evaluator
+	readOnly  bool // the read-only token is all that the client has shown
 	code      int  // of an answer that is no error; 0 is 200
 	answered  bool // the route has written the answer itself
 }

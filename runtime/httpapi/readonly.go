@@ -1,0 +1,107 @@
+package httpapi
+
+import (
+	"net/http"
+	"reflect"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// readOnlyRoutes are the patterns of the routes that the read-only token opens, all of
+// them for GET and HEAD alone. The value reports whether it may filter: a filter sees
+// the whole stored object, and would disclose what is hidden, bit by bit.
+var readOnlyRoutes = map[string]bool{
+	"/v1/jobs":                        false,
+	"/v1/job/{id...}":                 false,
+	"/v1/job/{id...}/allocations":     false,
+	"/v1/job/{id...}/deployment":      false,
+	"/v1/job/{id...}/deployments":     true,
+	"/v1/job/{id...}/evaluations":     true,
+	"/v1/job/{id...}/scale":           false,
+	"/v1/job/{id...}/services":        true,
+	"/v1/job/{id...}/summary":         false,
+	"/v1/allocations":                 false,
+	"/v1/allocation/{id...}":          false,
+	"/v1/allocation/{id}/services":    true,
+	"/v1/evaluations":                 true,
+	"/v1/evaluations/count":           true,
+	"/v1/evaluation/{id}":             true,
+	"/v1/evaluation/{id}/allocations": false,
+	"/v1/deployments":                 true,
+	"/v1/deployment/{id}":             true,
+	"/v1/deployment/allocations/{id}": false,
+	"/v1/nodes":                       false,
+	"/v1/node/{id}":                   false,
+	"/v1/node/{id}/allocations":       false,
+	"/v1/services":                    true,
+	"/v1/service/{id...}":             true,
+	eventsPath:                        false,
+	"/v1/agent/health":                false,
+	"/v1/metrics":                     false,
+	"/v1/openapi.json":                false,
+	"/v1/regions":                     false,
+	"/v1/status/leader":               false,
+	"/v1/status/peers":                false,
+}
+
+// readOnlyTopics are the topics of events that the read-only token opens.
+var readOnlyTopics = map[api.Topic]bool{
+	api.TopicJob: true, api.TopicAllocation: true, api.TopicEvaluation: true, api.TopicDeployment: true, api.TopicNode: true, api.TopicService: true,
+}
+
+// shownFields are the only fields of these types that the read-only token opens, as they
+// are named in JSON; the others are as if they were not set. A field that a newer version
+// of the API adds is hidden until it is named here.
+var shownFields = map[reflect.Type][]string{
+	reflect.TypeFor[api.Job](): {
+		"Region", "Namespace", "ID", "Name", "Type", "Priority", "AllAtOnce", "Datacenters", "NodePool", "TaskGroups", "Update", "Periodic",
+		"ParameterizedJob", "Stop", "ParentID", "Dispatched", "Status", "StatusDescription", "Stable", "Version", "SubmitTime", "CreateIndex",
+		"ModifyIndex", "JobModifyIndex",
+	},
+	reflect.TypeFor[api.TaskGroup](): {
+		"Name", "Count", "Tasks", "RestartPolicy", "Disconnect", "ReschedulePolicy", "EphemeralDisk", "Update", "Migrate", "Networks", "Services",
+		"ShutdownDelay", "MaxRunDuration",
+	},
+	reflect.TypeFor[api.Task](): {
+		"Name", "Driver", "User", "Lifecycle", "Services", "Resources", "RestartPolicy", "KillTimeout", "LogConfig", "Leader", "ShutdownDelay",
+		"KillSignal", "Kind",
+	},
+	reflect.TypeFor[api.Service](): {
+		"Name", "Tags", "CanaryTags", "EnableTagOverride", "PortLabel", "AddressMode", "Address", "TaskName", "OnUpdate", "Provider", "Cluster",
+		"Namespace",
+	},
+	// Its texts come from drivers, hooks and downloads, which may quote a part of the job.
+	reflect.TypeFor[api.TaskEvent](): {
+		"Type", "Time", "FailsTask", "ExitCode", "Signal", "KillTimeout", "StartDelay", "DiskLimit",
+	},
+}
+
+// hiddenFields are the fields of other types that the read-only token does not open.
+var hiddenFields = map[reflect.Type][]string{
+	reflect.TypeFor[jobStub]():             {"Meta", "Multiregion"},
+	reflect.TypeFor[api.NetworkResource](): {"CNI"},
+	reflect.TypeFor[api.Node]():            {"Meta", "Links", "Events"},
+	reflect.TypeFor[api.ScalingEvent]():    {"Meta", "Message"},
+}
+
+// readOnly reports whether all that a request may do is what the read-only token opens.
+func (a *API) readOnly(r *http.Request) bool {
+	if a.trusts(r) || a.config.ReadToken == "" {
+		return false
+	}
+	token := tokenOf(r)
+	return sameSecret(token, string(a.config.ReadToken)) && !sameSecret(token, string(a.config.Token))
+}
+
+// admitReadOnly refuses a request with the read-only token that it does not open.
+func (r *request) admitReadOnly(method string, rt route) error {
+	filters, known := readOnlyRoutes[rt.pattern]
+	_, filter := r.query["filter"]
+	switch {
+	case !known || method != http.MethodGet:
+		return &statusError{http.StatusForbidden, "Permission denied: the read-only token does not open this"}
+	case filter && !filters:
+		return &statusError{http.StatusForbidden, "Permission denied: the read-only token cannot filter this"}
+	}
+	return nil
+}

@@ -1,0 +1,202 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// readOnlyFixture is an API that wants tokens.
+func readOnlyFixture(t *testing.T) *fixture {
+	return newFixture(t, func(c *Config) { c.Token, c.ReadToken = "operator", "reader" })
+}
+
+func TestReadOnlyTokenOpensWhatTheTableNames(t *testing.T) {
+	f := readOnlyFixture(t)
+	named := make(map[string]bool)
+	for _, rt := range routes {
+		path := strings.NewReplacer("{id...}", "x", "{id}", "x").Replace(rt.pattern)
+		for _, method := range []string{"GET", "HEAD", "PUT", "POST", "DELETE", "PATCH"} {
+			as := method
+			if method == "HEAD" {
+				as = "GET"
+			}
+			found, _, is, _ := find(routes, as, path)
+			_, opened := readOnlyRoutes[found.pattern]
+			opened = opened && as == "GET"
+			if !is || opened && found.pattern == eventsPath { // which has no end
+				continue
+			}
+			r := f.ask(method, path, strings.NewReader("{}"), "X-Nomad-Token", "reader")
+			if (r.StatusCode != http.StatusForbidden) != opened {
+				t.Errorf("%s %s: status %d, opened by the table %t", method, path, r.StatusCode, opened)
+			}
+		}
+		named[rt.pattern] = true
+	}
+	for pattern := range readOnlyRoutes {
+		if !named[pattern] {
+			t.Errorf("%s is in the table, and there is no such route", pattern)
+		}
+	}
+}
+
+func TestReadOnlyTokenIsNoOther(t *testing.T) {
+	f := readOnlyFixture(t)
+	for _, tc := range []struct {
+		token, target string
+		code          int
+	}{
+		{"reader", "/v1/jobs", 200},
+		{"operator", "/v1/jobs", 200},
+		{"other", "/v1/jobs", 403},
+		{"", "/v1/jobs", 403},
+		{"reader", "/v1/vars", 403},
+		{"operator", "/v1/vars", 200},
+		{"reader", "/v1/jobs?filter=Meta.password+matches+%22%5Eh%22", 403},
+		{"reader", "/v1/service/web?filter=Address+matches+%22%5E1%22", 200},
+	} {
+		if r := f.ask("GET", tc.target, nil, "X-Nomad-Token", tc.token); r.StatusCode != tc.code {
+			t.Errorf("%s with token %q: status %d, want %d", tc.target, tc.token, r.StatusCode, tc.code)
+		}
+	}
+	none := newFixture(t, func(c *Config) { c.Token = "operator" })
+	if r := none.ask("GET", "/v1/jobs", nil); r.StatusCode != 403 {
+		t.Errorf("without a read-only token and without any: status %d", r.StatusCode)
+	}
+	// A page of another web site gets nothing with it.
+	if r := f.ask("GET", "/v1/jobs", nil, "X-Nomad-Token", "reader", "Origin", "https://example.org"); r.StatusCode != 403 {
+		t.Errorf("from another site: status %d", r.StatusCode)
+	}
+}
+
+const hidden = "hunter2"
+
+// secretJob has the word in each field that the read-only token must not open.
+func secretJob() *api.Job {
+	words := map[string]string{"word": hidden}
+	return &api.Job{
+		ID: new("web"), Name: new("web"), Namespace: new("default"), Version: new(uint64(0)), Type: new("service"), Status: new("running"),
+		Meta: words, Payload: []byte(hidden), DispatchIdempotencyToken: new(hidden), NomadTokenID: new(hidden),
+		Constraints: []*api.Constraint{{RTarget: hidden}},
+		Multiregion: &api.Multiregion{Regions: []*api.MultiregionRegion{{Name: "r", Meta: words}}},
+		TaskGroups: []*api.TaskGroup{{
+			Name: new("g"), Count: new(1), Meta: words,
+			Scaling:  &api.ScalingPolicy{Policy: map[string]any{"word": hidden}},
+			Networks: []*api.NetworkResource{{CNI: &api.CNIConfig{Args: words}}},
+			Volumes:  map[string]*api.VolumeRequest{"v": {Name: "v", MountOptions: &api.CSIMountOptions{MountFlags: []string{hidden}}}},
+			Services: []*api.Service{{
+				Name: "web", Tags: []string{"shown-tag"}, Meta: words, CanaryMeta: words,
+				Checks: []api.ServiceCheck{{Args: []string{hidden}, Body: hidden, Header: map[string][]string{"h": {hidden}}}},
+			}},
+			Tasks: []*api.Task{{
+				Name: "t", Driver: "raw_exec", Env: words, Meta: words,
+				Config:    map[string]any{"args": []any{hidden}},
+				Templates: []*api.Template{{EmbeddedTmpl: new(hidden), SourcePath: new(hidden)}},
+				Artifacts: []*api.TaskArtifact{{GetterSource: new("https://u:" + hidden + "@x"), GetterOptions: words, GetterHeaders: words}},
+				Actions:   []*api.Action{{Name: "a", Command: hidden, Args: []string{hidden}}},
+				Secrets:   []*api.Secret{{Name: "s", Provider: "p", Path: hidden}},
+			}},
+		}},
+	}
+}
+
+func TestReadOnlyTokenHidesSecrets(t *testing.T) {
+	f := readOnlyFixture(t)
+	const alloc, node = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
+	job := secretJob()
+	f.put(t, func(tx *store.Txn) {
+		tx.PutJob(job)
+		tx.PutNode(&api.Node{ID: node, Name: "n", Meta: map[string]string{"word": hidden}, Events: []*api.NodeEvent{{Message: hidden}}})
+		tx.PutAllocation(&api.Allocation{
+			ID: alloc, Namespace: "default", JobID: "web", NodeID: node, TaskGroup: "g", Job: job, EvalID: "33333333-3333-3333-3333-333333333333",
+			TaskStates: map[string]*api.TaskState{"t": {State: "running", Events: []*api.TaskEvent{{
+				Type: "Terminated", DisplayMessage: hidden, Message: hidden, DriverError: hidden, DriverMessage: hidden, DownloadError: hidden,
+				SetupError: hidden, ValidationError: hidden, RestartReason: hidden, KillReason: hidden, KillError: hidden, TaskSignalReason: hidden,
+				Details: map[string]string{"word": hidden},
+			}}}},
+		})
+		tx.PutEvaluation(&api.Evaluation{ID: "33333333-3333-3333-3333-333333333333", Namespace: "default", JobID: "web"})
+		tx.PutDeployment(&api.Deployment{ID: "44444444-4444-4444-4444-444444444444", Namespace: "default", JobID: "web"})
+		tx.PutService(&api.ServiceRegistration{ID: "s", ServiceName: "web", Namespace: "default", JobID: "web", AllocID: alloc, NodeID: node, Tags: []string{"shown-tag"}})
+		tx.PutVariable(&api.Variable{Namespace: "default", Path: "path-of-a-variable", Items: api.VariableItems{"word": hidden}})
+		tx.AddScalingEvent("default", "web", "g", api.ScalingEvent{Message: hidden, Meta: map[string]any{"word": hidden}})
+	})
+	ids := map[string]string{"alloc": alloc, "node": node, "eval": "33333333-3333-3333-3333-333333333333", "deploy": "44444444-4444-4444-4444-444444444444"}
+	for pattern := range readOnlyRoutes {
+		if pattern == eventsPath {
+			continue
+		}
+		id := "web"
+		for begin, whole := range ids {
+			if strings.HasPrefix(pattern, "/v1/"+begin) {
+				id = whole
+			}
+		}
+		path := strings.NewReplacer("{id...}", id, "{id}", id).Replace(pattern)
+		for _, query := range []string{"", "?meta=true&resources=true&os=true&pretty"} {
+			r := f.ask("GET", path+query, nil, "X-Nomad-Token", "reader")
+			body := text(r)
+			if r.StatusCode != 200 && pattern != "/v1/agent/health" {
+				t.Errorf("%s: status %d: %s", path, r.StatusCode, body)
+			}
+			if strings.Contains(body, hidden) {
+				t.Errorf("%s shows the secret: %s", path, body)
+			}
+		}
+	}
+	for _, path := range []string{"/v1/job/web", "/v1/allocation/" + alloc, "/v1/node/" + node, "/v1/jobs?meta=true"} {
+		if body := text(f.ask("GET", path, nil, "X-Nomad-Token", "operator")); !strings.Contains(body, hidden) {
+			t.Errorf("%s hides the word from the operator: %s", path, body)
+		}
+	}
+	read := decoded[api.Job](t, f.ask("GET", "/v1/job/web", nil, "X-Nomad-Token", "reader"))
+	if g := read.TaskGroups[0]; *read.ID != "web" || *g.Count != 1 || g.Tasks[0].Driver != "raw_exec" || g.Services[0].Tags[0] != "shown-tag" {
+		t.Errorf("the job lacks more than its secrets: %+v", read)
+	}
+}
+
+func TestReadOnlyTokenSeesEventsWithoutSecrets(t *testing.T) {
+	f := readOnlyFixture(t)
+	job := secretJob()
+	f.put(t, func(tx *store.Txn) {
+		tx.PutVariable(&api.Variable{Namespace: "default", Path: "path-of-a-variable", Items: api.VariableItems{"word": hidden}})
+	})
+	f.put(t, func(tx *store.Txn) { tx.PutJob(job) })
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	r := httptest.NewRequestWithContext(ctx, "GET", "/v1/event/stream?topic=*&index=0", nil)
+	r.Host = "localhost"
+	r.Header.Set("X-Nomad-Token", "reader")
+	w := httptest.NewRecorder()
+	f.ServeHTTP(w, r)
+	body := w.Body.String()
+	if !strings.Contains(body, `"JobRegistered"`) || !strings.Contains(body, "shown-tag") {
+		t.Errorf("the event of the job is missing: %s", body)
+	}
+	if strings.Contains(body, hidden) || strings.Contains(body, "path-of-a-variable") {
+		t.Errorf("the events show a secret: %s", body)
+	}
+}
+
+// A name in the tables that is no field hides or shows nothing.
+func TestReadOnlyFieldsAreThere(t *testing.T) {
+	for _, table := range []map[reflect.Type][]string{shownFields, hiddenFields} {
+		for of, names := range table {
+			for _, name := range names {
+				if !slices.ContainsFunc(fieldsOf(of), func(f *field) bool { return f.name == name }) {
+					t.Errorf("%s has no field %s", of, name)
+				}
+			}
+		}
+	}
+}
