@@ -122,7 +122,7 @@ func runAgent(ctx context.Context, o agentOptions, s *streams) (err error) {
 		open.Node.HTTPAddr = l.everywhere(a.Host().IP)
 		a.Advertise(open.Node.HTTPAddr)
 	}
-	if err := l.addSocket(a.DataDir()); err != nil {
+	if err := l.addSocket(a.DataDir(), c.SocketGroup, logger); err != nil {
 		return err
 	}
 	token, readToken, err := l.tokens(c, o.dev, a.DataDir(), s, logger)

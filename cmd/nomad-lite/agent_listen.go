@@ -4,8 +4,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
+	"os/user"
 	"path/filepath"
 	"strconv"
 	"syscall"
@@ -76,10 +78,14 @@ func listen(c *config.Config, logger hclog.Logger) (*listeners, error) {
 	return l, nil
 }
 
-// addSocket opens the unix socket in the data directory. Nobody else can connect
-// at any moment: it is made in a directory of its own, and moved when its mode is
-// set.
-func (l *listeners) addSocket(dataDir string) error {
+// addSocket opens the unix socket in the data directory. Only this user, and the members
+// of the group if there is one, can connect at any moment: it is made in a directory of
+// its own, and moved when its mode is set.
+func (l *listeners) addSocket(dataDir, group string, logger hclog.Logger) error {
+	mode, gid, err := socketAccess(dataDir, group, logger)
+	if err != nil {
+		return err
+	}
 	dir, err := os.MkdirTemp(dataDir, ".socket-")
 	if err != nil {
 		return fmt.Errorf("make unix socket: %w", err)
@@ -98,12 +104,44 @@ func (l *listeners) addSocket(dataDir string) error {
 	unix.SetUnlinkOnClose(false)
 	made := filepath.Join(dir, socketFile)
 	socket := filepath.Join(dataDir, socketFile)
-	if err := errors.Join(os.Chmod(made, 0o600), os.Rename(made, socket)); err != nil {
+	if err := errors.Join(os.Lchown(made, -1, gid), os.Chmod(made, mode), os.Rename(made, socket)); err != nil {
 		unix.Close()
 		return fmt.Errorf("make unix socket: %w", err)
 	}
 	l.unix, l.socket = unix, socket
 	return nil
+}
+
+// socketAccess returns the mode of the unix socket and its group, -1 for that of the
+// process.
+func socketAccess(dataDir, group string, logger hclog.Logger) (fs.FileMode, int, error) {
+	if group == "" {
+		return 0o600, -1, nil
+	}
+	found, err := user.LookupGroup(group)
+	if err != nil {
+		found, err = user.LookupGroupId(group)
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("unix_sockets: there is no group %q", group)
+	}
+	gid, err := strconv.Atoi(found.Gid)
+	if err != nil {
+		return 0, 0, fmt.Errorf("unix_sockets: group %q: %w", group, err)
+	}
+	info, err := os.Stat(dataDir)
+	if err != nil {
+		return 0, 0, fmt.Errorf("unix_sockets: %w", err)
+	}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok && info.Mode()&0o001 == 0 && (int(stat.Gid) != gid || info.Mode()&0o010 == 0) {
+		logger.Warn("members of the group cannot enter the data directory, and so cannot use the unix socket", "group", group, "path", dataDir)
+	}
+	as := "this user"
+	if os.Geteuid() == 0 {
+		as = "root"
+	}
+	logger.Warn("each member of the group can do through the unix socket what "+as+" can", "group", group)
+	return 0o660, gid, nil
 }
 
 func (l *listeners) all() []net.Listener {

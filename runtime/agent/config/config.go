@@ -39,7 +39,8 @@ type Config struct {
 	HTTPAdvertise string // by which others reach it, with a port or without
 	HTTPPort      *int   // nil: not said; 0: any that is free
 	HTTPHeaders   map[string]string
-	HTTPConns     int // that one client may have open; 0: any number
+	HTTPConns     int    // that one client may have open; 0: any number
+	SocketGroup   string // whose members may use the unix socket; empty: none
 	TLS           TLS
 	NoTokens      bool // access control is switched off in so many words
 	Debug         bool // profiles of the agent are given away

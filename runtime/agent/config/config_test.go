@@ -86,6 +86,7 @@ telemetry {
 }
 limits { http_max_conns_per_client = 200 }
 enable_debug = true
+unix_sockets { group = "operators" }
 no_such = 1
 `
 	var c Config
@@ -96,7 +97,7 @@ no_such = 1
 		`n.hcl:28: option "docker.cleanup.image" is ignored: it has no meaning here`,
 		`n.hcl:43: consul is ignored: ` + noConsul,
 		`n.hcl:48: tls_min_version: tls11 is not safe, tls12 is the least`,
-		`n.hcl:57: no_such is not a setting that is known here, and is ignored`,
+		`n.hcl:58: no_such is not a setting that is known here, and is ignored`,
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("warnings\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -137,6 +138,7 @@ no_such = 1
 		{"telemetry", c.Telemetry, httpapi.Telemetry{NoPrometheus: true}},
 		{"http_max_conns_per_client", c.HTTPConns, 200},
 		{"enable_debug", c.Debug, true},
+		{"unix_sockets", c.SocketGroup, "operators"},
 	} {
 		if check.got != check.want {
 			t.Errorf("%s is %v, want %v", check.what, check.got, check.want)

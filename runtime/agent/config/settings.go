@@ -258,6 +258,11 @@ var settings = map[string]setting{
 		"statsite_address":                       {ignored: pulled},
 		"use_node_name":                          {ignored: needless},
 	}},
+	"unix_sockets": {block: map[string]setting{
+		"group": text(func(c *Config) *string { return &c.SocketGroup }),
+		"user":  {ignored: "the unix socket belongs to the user of the agent"},
+		"mode":  {ignored: "the mode of the unix socket is 0660 with a group, and 0600 without one"},
+	}},
 	"enable_debug": boolean(func(c *Config) *bool { return &c.Debug }),
 
 	"hook":   {set: setHook},
