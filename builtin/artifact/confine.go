@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/builtin/seccomp"
+	"github.com/nomad-lite/nomad-lite/plugins/confine"
 )
 
 // What a download may do with a part of the file system.
@@ -103,9 +103,9 @@ func restrict(stage *os.File, limits Limits, proc bool) error {
 		return fmt.Errorf("landlock: %w", errno)
 	}
 	// Landlock does not see who connects to a socket in the file system.
-	seccomp.DenyThread(
-		seccomp.Call{Number: unix.SYS_SOCKET, Only: true, Argument: unix.AF_UNIX},
-		seccomp.Call{Number: unix.SYS_IO_URING_SETUP}, // makes sockets too
+	confine.DenyThread(
+		confine.Call{Number: unix.SYS_SOCKET, Only: true, Argument: unix.AF_UNIX},
+		confine.Call{Number: unix.SYS_IO_URING_SETUP}, // makes sockets too
 	)
 	return nil
 }

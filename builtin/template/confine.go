@@ -10,7 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/builtin/seccomp"
+	"github.com/nomad-lite/nomad-lite/plugins/confine"
 )
 
 // What the kernel can restrict, by the version that brought it.
@@ -26,29 +26,15 @@ const (
 // changes nothing about the machine. It is for the main of a process that does
 // nothing else.
 func Confine() {
-	calls := []seccomp.Call{
-		{Number: unix.SYS_SOCKET, Only: true, Argument: unix.AF_INET},
-		{Number: unix.SYS_SOCKET, Only: true, Argument: unix.AF_INET6},
-	}
-	for _, number := range []uint32{
-		unix.SYS_EXECVE, unix.SYS_EXECVEAT,
-		unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PIDFD_GETFD,
-		unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_OPEN_TREE, unix.SYS_MOVE_MOUNT, unix.SYS_FSMOUNT, unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT,
-		unix.SYS_SETNS, unix.SYS_UNSHARE, unix.SYS_OPEN_BY_HANDLE_AT,
-		unix.SYS_BPF, unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_REBOOT,
-		unix.SYS_IO_URING_SETUP, // does without calls what is denied here
-	} {
-		calls = append(calls, seccomp.Call{Number: number})
-	}
-	seccomp.DenyProcess(calls...)
+	confine.DenyProcess(append(confine.Powers(), confine.Internet()...)...)
 }
 
 // nowhere is the directory of those who need no files; they get a nil root.
 const nowhere = ""
 
-// confine calls access on a thread of its own that can only reach what is below
+// confined calls access on a thread of its own that can only reach what is below
 // dir, and that ends with it. A kernel without Landlock leaves it to os.Root.
-func confine(dir string, access func(*os.Root) error) error {
+func confined(dir string, access func(*os.Root) error) error {
 	done := make(chan error, 1)
 	go func() {
 		// Never unlocked: the thread is of no use to anybody else.

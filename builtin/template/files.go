@@ -153,7 +153,7 @@ func (p place) write(content []byte, mode uint32, uid, gid int, at time.Time) er
 // confined calls access with the root open, on a thread that the kernel lets see
 // nothing else where it can.
 func (p place) confined(access func(root *os.Root, name string) error) error {
-	return confine(p.root, func(root *os.Root) error {
+	return confined(p.root, func(root *os.Root) error {
 		name := p.name
 		if p.root == machine {
 			real, err := filepath.EvalSymlinks(machine + name)

@@ -129,7 +129,7 @@ func TestConfine(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
 	inside := touch(t, dir, "x")
 	other := touch(t, outside, "x")
-	err := confine(dir, func(*os.Root) error {
+	err := confined(dir, func(*os.Root) error {
 		if _, err := os.ReadFile(inside); err != nil {
 			return err
 		}

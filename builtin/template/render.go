@@ -141,7 +141,7 @@ func callOf(tree *parse.Tree, pos parse.Pos, function string) parse.Node {
 // missing.
 func (d *document) execute(p *pass) (text string, err error) {
 	var out limited
-	err = confine(nowhere, func(*os.Root) error { return d.executeHere(p, &out) })
+	err = confined(nowhere, func(*os.Root) error { return d.executeHere(p, &out) })
 	var never refusal
 	switch {
 	case err == nil:

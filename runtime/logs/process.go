@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/confine"
 	"github.com/nomad-lite/nomad-lite/plugins/footprint"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
@@ -46,6 +48,8 @@ func Serve(ctx context.Context) error {
 	if err := json.Unmarshal([]byte(text), &conf); err != nil {
 		return fmt.Errorf("read collector setup: %w", err)
 	}
+	// It reads what tasks write: a fault in that must not give them more.
+	confine.DenyProcess(append(confine.Powers(), confine.Internet()...)...)
 	debug.SetGCPercent(25)
 	_ = os.WriteFile("/proc/self/comm", []byte("nomad-lite"), 0) // the name that a person looks for
 
@@ -67,6 +71,12 @@ func Serve(ctx context.Context) error {
 		return err
 	}
 	if err := keeper.WriteProcess(lock, p.self); err != nil {
+		return err
+	}
+	// FIFOs are widened, which has a limit for a user without CAP_SYS_RESOURCE.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := confine.KeepCapabilities(unix.CAP_SYS_RESOURCE); err != nil {
 		return err
 	}
 	return p.run(ctx)

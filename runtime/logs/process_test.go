@@ -1,11 +1,14 @@
 package logs
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +17,44 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
+
+// The collector cannot start a program, and the thread that reads what tasks write has one
+// capability.
+func TestCollectorHasFewPowers(t *testing.T) {
+	t.Parallel()
+	s := newSetting(t, Config{})
+	s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", s.collector.Process().PID))
+	if err != nil || len(threads) == 0 {
+		t.Fatalf("threads: %v, %v", threads, err)
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var own [2]unix.CapUserData // not each root has all
+	if err := unix.Capget(&header, &own[0]); err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Appendf(nil, "\nCapPrm:\t%016[1]x\nCapEff:\t%016[1]x\n", own[0].Permitted&(1<<unix.CAP_SYS_RESOURCE))
+	few := 0
+	for _, path := range threads {
+		status, err := os.ReadFile(path)
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+			continue // the thread has ended
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if runtime.GOARCH == "amd64" && (!bytes.Contains(status, []byte("\nSeccomp:\t2\n")) || !bytes.Contains(status, []byte("\nNoNewPrivs:\t1\n"))) {
+			t.Errorf("a thread of the collector has no filter of system calls:\n%s", status)
+		}
+		if bytes.Contains(status, want) {
+			few++
+		}
+	}
+	if os.Geteuid() == 0 && few != 1 {
+		t.Errorf("%d of %d threads of the collector have at most CAP_SYS_RESOURCE, want 1", few, len(threads))
+	}
+	s.stop()
+}
 
 // A stranger with our own user id sends what it likes; the collector goes on,
 // and keeps none of its descriptors.

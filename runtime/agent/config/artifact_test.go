@@ -47,7 +47,7 @@ client {
 		"nobody": `"nobody" is neither an id`, "500-2000": "the accounts of the system", "65000-66000": "nobody, as which tasks run",
 		"89999-90010": "the users that Nomad makes for tasks", ",": "names no user id",
 	} {
-		err := new(Config).Parse("n.hcl", []byte("client { artifact { download_uids = \"" + uids + "\" } }"))
+		err := new(Config).Parse("n.hcl", []byte("client { artifact { download_uids = \""+uids+"\" } }"))
 		if err == nil || !strings.Contains(err.Error(), "download_uids") || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", uids, err, want)
 		}

@@ -1,4 +1,4 @@
-package seccomp
+package confine
 
 import (
 	"runtime"
@@ -13,6 +13,30 @@ type Call struct {
 	Number   uint32
 	Only     bool
 	Argument uint32
+}
+
+// Powers are the calls of a process that starts programs, looks into other processes or
+// changes the machine. A process that reads and writes files needs none of them.
+func Powers() (calls []Call) {
+	for _, number := range []uint32{
+		unix.SYS_EXECVE, unix.SYS_EXECVEAT,
+		unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PIDFD_GETFD,
+		unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_OPEN_TREE, unix.SYS_MOVE_MOUNT, unix.SYS_FSMOUNT, unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT,
+		unix.SYS_SETNS, unix.SYS_UNSHARE, unix.SYS_OPEN_BY_HANDLE_AT,
+		unix.SYS_BPF, unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_REBOOT,
+		unix.SYS_IO_URING_SETUP, // does without calls what is denied here
+	} {
+		calls = append(calls, Call{Number: number})
+	}
+	return calls
+}
+
+// Internet are the calls that make a socket of the internet.
+func Internet() []Call {
+	return []Call{
+		{Number: unix.SYS_SOCKET, Only: true, Argument: unix.AF_INET},
+		{Number: unix.SYS_SOCKET, Only: true, Argument: unix.AF_INET6},
+	}
 }
 
 // architectures are those whose numbers of system calls are those of this program.

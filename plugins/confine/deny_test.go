@@ -1,4 +1,4 @@
-package seccomp
+package confine
 
 import (
 	"errors"
