@@ -1,6 +1,7 @@
 package template
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -53,10 +54,19 @@ func confineThread(dir string, access func(*os.Root) error) error {
 		}
 		defer root.Close()
 	}
-	if err := restrictThread(dir); err != nil {
+	if err := errors.Join(confine.KeepCapabilities(needed(dir)...), restrictThread(dir)); err != nil {
 		return fmt.Errorf("confine to %q: %w", dir, err)
 	}
 	return access(root)
+}
+
+// needed are the capabilities with which a file is written in a directory of a task's user
+// and given to the user and mode of the template block.
+func needed(dir string) []uint {
+	if dir == nowhere {
+		return nil
+	}
+	return []uint{unix.CAP_DAC_OVERRIDE, unix.CAP_CHOWN, unix.CAP_FOWNER, unix.CAP_FSETID}
 }
 
 // tellOnce says once per process what is missing here.

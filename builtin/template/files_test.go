@@ -162,11 +162,20 @@ func burgle(t *testing.T, outside string) {
 		"mkdir":    os.Mkdir(filepath.Join(outside, "dir"), 0o700),
 		"device":   unix.Mknod(filepath.Join(outside, "device"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))),
 		"run":      exec.Command("/bin/true").Run(),
+		"become":   becomeUser(12345),
 	} {
 		if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EXDEV) {
 			t.Errorf("%s outside: %v", what, err)
 		}
 	}
+}
+
+// becomeUser gives the calling thread another user.
+func becomeUser(uid uintptr) error {
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETUID, uid, 0, 0); errno != 0 {
+		return errno
+	}
+	return nil
 }
 
 // The functions of a template run where no file can be reached.
