@@ -79,7 +79,6 @@ Delegate=yes
 LimitNOFILE=1048576
 LimitNPROC=infinity
 TasksMax=infinity
-OOMScoreAdjust=-999
 
 [Install]
 WantedBy=multi-user.target

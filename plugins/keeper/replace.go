@@ -106,6 +106,8 @@ func (k *server) replace(args []string, fds []int) error {
 		return fmt.Errorf("replace keeper: %w", err)
 	}
 	env := append(RuntimeEnv(), envSetup+"="+string(conf), "GOMAXPROCS=1")
+	setOOMScore(k.oomScore) // the next program finds what this one has found
+	defer protect(k.oomScore)
 	err = syscall.Exec("/proc/self/fd/"+strconv.Itoa(fds[0]), args, env)
 	return fmt.Errorf("replace keeper: execute: %w", err)
 }

@@ -168,6 +168,9 @@ func TestKeeperOfAnotherBuildIsReplacedInPlace(t *testing.T) {
 	if text, _ := io.ReadAll(r); strings.Count(string(text), " -> ") > 4 {
 		t.Errorf("a child has\n%s", text)
 	}
+	if mayProtect(t) {
+		expectProtected(t, c)
+	}
 }
 
 func TestKeeperThatCannotBeReplacedGoesOn(t *testing.T) {

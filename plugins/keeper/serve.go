@@ -65,6 +65,7 @@ func Serve(ctx context.Context) error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become child subreaper: %w", err)
 	}
+	inherited := ProtectFromOOM()
 	estate, err := s.Legacy.take()
 	if err != nil {
 		return err
@@ -86,7 +87,7 @@ func Serve(ctx context.Context) error {
 		return err
 	}
 	k := newServer(s, self)
-	k.place = *place
+	k.place, k.oomScore = *place, inherited
 	if err := k.place.record(self); err != nil {
 		return err
 	}
@@ -180,10 +181,11 @@ func closeInherited() error {
 
 // server is the state of a keeper.
 type server struct {
-	setup setup
-	self  Process
-	wake  chan struct{} // capacity 1: something changed that may be the end
-	wg    sync.WaitGroup
+	setup    setup
+	self     Process
+	oomScore string        // of children; empty: that of the keeper
+	wake     chan struct{} // capacity 1: something changed that may be the end
+	wg       sync.WaitGroup
 
 	ephemeral atomic.Bool // set once, at the start or by opEphemeral
 

@@ -66,7 +66,9 @@ func (k *server) startChild(p *spawnParams, fds []int) (Process, error) {
 	if k.closing {
 		return Process{}, errors.New("the keeper is ending")
 	}
+	setOOMScore(k.oomScore)
 	pid, err := syscall.ForkExec(path, argv, attr)
+	protect(k.oomScore)
 	if err != nil {
 		return Process{}, err
 	}

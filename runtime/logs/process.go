@@ -51,6 +51,7 @@ func Serve(ctx context.Context) error {
 	// It reads what tasks write: a fault in that must not give them more.
 	confine.DenyProcess(append(confine.Powers(), confine.Internet()...)...)
 	debug.SetGCPercent(25)
+	keeper.ProtectFromOOM()
 	_ = os.WriteFile("/proc/self/comm", []byte("nomad-lite"), 0) // the name that a person looks for
 
 	// Two collectors would write to the same place in the same file. The one
