@@ -122,7 +122,7 @@ func runAgent(ctx context.Context, o agentOptions, s *streams) (err error) {
 		open.Node.HTTPAddr = l.everywhere(a.Host().IP)
 		a.Advertise(open.Node.HTTPAddr)
 	}
-	if err := l.addSocket(a.DataDir(), c.SocketGroup, logger); err != nil {
+	if err := l.addSocket(a.DataDir(), c.SocketGroup, c.HTTPConns, logger); err != nil {
 		return err
 	}
 	token, readToken, err := l.tokens(c, o.dev, a.DataDir(), s, logger)
@@ -151,6 +151,8 @@ func runAgent(ctx context.Context, o agentOptions, s *streams) (err error) {
 		Names:     l.names(c, a.Host().Hostname),
 		Headers:   c.HTTPHeaders,
 		Logger:    logger,
+
+		HandshakeTimeout: c.HandshakeTimeout,
 	})
 	r.api.SetTelemetry(c.Telemetry)
 	return r.run(ctx)

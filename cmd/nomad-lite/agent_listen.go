@@ -80,8 +80,9 @@ func listen(c *config.Config, logger hclog.Logger) (*listeners, error) {
 
 // addSocket opens the unix socket in the data directory. Only this user, and the members
 // of the group if there is one, can connect at any moment: it is made in a directory of
-// its own, and moved when its mode is set.
-func (l *listeners) addSocket(dataDir, group string, logger hclog.Logger) error {
+// its own, and moved when its mode is set. conns is how many connections it may have; 0 is no
+// limit.
+func (l *listeners) addSocket(dataDir, group string, conns int, logger hclog.Logger) error {
 	mode, gid, err := socketAccess(dataDir, group, logger)
 	if err != nil {
 		return err
@@ -108,7 +109,7 @@ func (l *listeners) addSocket(dataDir, group string, logger hclog.Logger) error 
 		unix.Close()
 		return fmt.Errorf("make unix socket: %w", err)
 	}
-	l.unix, l.socket = unix, socket
+	l.unix, l.socket = httpapi.Limit(unix, 0, conns), socket
 	return nil
 }
 

@@ -59,7 +59,7 @@ func TestSocketIsForTheGroupOfTheConfiguration(t *testing.T) {
 				t.Fatal(err)
 			}
 			l := &listeners{}
-			if err := l.addSocket(dir, group, hclog.NewNullLogger()); err != nil {
+			if err := l.addSocket(dir, group, 0, hclog.NewNullLogger()); err != nil {
 				t.Fatal(err)
 			}
 			defer l.close()
@@ -74,7 +74,7 @@ func TestSocketIsForTheGroupOfTheConfiguration(t *testing.T) {
 		})
 	}
 	l := &listeners{}
-	if err := l.addSocket(t.TempDir(), "no such group", hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), `no group "no such group"`) {
+	if err := l.addSocket(t.TempDir(), "no such group", 0, hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), `no group "no such group"`) {
 		t.Errorf("a group that is not there: %v", err)
 	}
 }

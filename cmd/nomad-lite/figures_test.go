@@ -47,6 +47,8 @@ var figures = []*figure{
 	{name: "500 with a hook", what: "500 no-op batch allocs with a hook plugin; floor: without", unit: "/s"},
 	{name: "idle hook", what: "memory of an idle hook plugin", unit: "MB"},
 	{name: "finished", what: "heap of each of 1000 allocs that have ended", unit: "kB", budget: "5"},
+	{name: "health, socket", what: "slowest of 50 health requests during an attack, unix socket; floor: without", unit: "ms", budget: "100"},
+	{name: "health, second address", what: "the same over TCP, from another address", unit: "ms", budget: "100"},
 	{name: "binary", what: "binary, stripped", unit: "MB", budget: "30", nomad: "100+"},
 }
 

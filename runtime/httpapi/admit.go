@@ -36,22 +36,36 @@ func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
 var errDenied = &statusError{http.StatusForbidden, "Permission denied"}
 
-// admit decides who may ask at all. The file mode of a unix socket has decided
-// about those who come through it.
-func (a *API) admit(r *http.Request) error {
+// admit decides who may ask at all, and whether the client may ask for everything: the
+// routes for all clients are open to one that has not authenticated, too. The file mode
+// of a unix socket has decided about those who come through it.
+func (a *API) admit(r *http.Request) (authenticated bool, err error) {
 	local := r.Context().Value(unixKey{}) != nil
 	// Who speaks TLS has found our certificate good for the name.
 	if !local && r.TLS == nil && !a.knownHost(r.Host) {
-		return &statusError{http.StatusForbidden, "Host " + printable(r.Host) + " is not a name of this agent"}
+		return false, &statusError{http.StatusForbidden, "Host " + printable(r.Host) + " is not a name of this agent"}
 	}
 	token := a.config.Token != "" && sameSecret(tokenOf(r), string(a.config.Token))
 	switch {
 	case !sameOrigin(r) && !(a.isShared(r) && (token || isPreflight(r))):
-		return &statusError{http.StatusForbidden, "requests of other web sites are not answered"}
-	case a.trusts(r), token, a.readOnly(r), open[r.URL.Path], asksLater(r), isPreflight(r) && a.isShared(r):
+		return false, &statusError{http.StatusForbidden, "requests of other web sites are not answered"}
+	case a.trusts(r), token, a.readOnly(r):
+		return true, nil
+	case open[r.URL.Path], asksLater(r), isPreflight(r) && a.isShared(r):
+		return false, nil
+	}
+	return false, errDenied
+}
+
+// count has the connection of an authenticated client counted as such. Where no token is
+// asked for, a complete request is what authenticates: one with a body is counted when
+// that has been read.
+func (a *API) count(r *request) error {
+	if a.config.Token == "" && r.Context().Value(unixKey{}) == nil && r.ContentLength != 0 {
+		r.uncounted = true
 		return nil
 	}
-	return errDenied
+	return r.countConn()
 }
 
 // shared are the paths that pages of other web sites may ask for, as in Nomad,

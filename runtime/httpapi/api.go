@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,6 +77,8 @@ type Config struct {
 	// ReadToken opens what [readOnlyRoutes] names where Token is wanted; empty opens
 	// nothing.
 	ReadToken Secret
+	// HandshakeTimeout limits a TLS handshake; 0 is five seconds.
+	HandshakeTimeout time.Duration
 	// Names are the host names under which the API may be reached, besides
 	// localhost and any address.
 	Names []string
@@ -93,6 +96,7 @@ type API struct {
 	variables *variables.Variables
 	started   time.Time
 	telemetry atomic.Pointer[Telemetry]
+	bodies    budget
 	sessions  sync.WaitGroup // over websockets
 }
 
@@ -100,6 +104,7 @@ type API struct {
 func New(c Config) *API {
 	logger := c.Logger.Named("http")
 	a := &API{config: c, routes: routes, logger: logger, variables: variables.New(c.Store, logger), started: time.Now()}
+	a.bodies.free.Store(maxBodies)
 	a.SetTelemetry(Telemetry{})
 	return a
 }
@@ -109,9 +114,10 @@ func New(c Config) *API {
 const (
 	headerTimeout = 5 * time.Second // and of a TLS handshake
 	bodyTimeout   = time.Minute
+	refuseTimeout = time.Second // for a body that is not read
 	writeTimeout  = time.Minute
 	idleTimeout   = 2 * time.Minute
-	maxHeader     = 64 << 10
+	maxHeader     = 16 << 10
 	maxBody       = 1 << 20
 	maxJob        = 16 << 20
 	stopTimeout   = time.Second
@@ -124,24 +130,35 @@ func http1() *http.Protocols {
 	return p
 }
 
-// unixKey marks the context of a request that came over a unix socket.
-type unixKey struct{}
+// unixKey marks the context of a request that came over a unix socket. connKey is the
+// key of its connection, if that is counted.
+type (
+	unixKey struct{}
+	connKey struct{}
+)
 
 // Serve answers on the listeners until ctx ends, and closes them. Requests that
 // wait are answered at the end.
 func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	handshake := cmp.Or(a.config.HandshakeTimeout, headerTimeout)
 	server := &http.Server{
-		Handler:           a,
-		Protocols:         http1(),
-		ReadHeaderTimeout: headerTimeout,
+		Handler:   a,
+		Protocols: http1(),
+		// The lesser of the two is the limit of a TLS handshake. Each request sets its own
+		// deadline for writing.
+		ReadHeaderTimeout: max(headerTimeout, handshake),
+		WriteTimeout:      handshake,
 		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeader,
+		MaxHeaderBytes:    maxHeader - 4<<10, // the server reads 4 KiB more
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			if c.LocalAddr().Network() == "unix" {
 				ctx = context.WithValue(ctx, unixKey{}, true)
+			}
+			if limited := connOf(c); limited != nil {
+				ctx = context.WithValue(ctx, connKey{}, limited)
 			}
 			return ctx
 		},
@@ -178,7 +195,9 @@ func (a *API) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	}
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Vary", "Accept-Encoding, Origin")
-	r := &request{Request: hr, w: w, control: http.NewResponseController(w), query: hr.URL.Query()}
+	r := &request{Request: hr, w: w, control: http.NewResponseController(w), query: hr.URL.Query(), bodies: &a.bodies}
+	r.conn, _ = hr.Context().Value(connKey{}).(*limitConn)
+	defer r.releaseBody()
 	r.limit()
 	value, err := a.answer(r)
 	switch {
@@ -204,7 +223,14 @@ func (a *API) answer(r *request) (value any, err error) {
 			err = errors.New("this request has met a fault of nomad-lite, which the log of the agent describes")
 		}
 	}()
-	if err := a.admit(r.Request); err != nil {
+	r.conn.request(r.ContentLength != 0)
+	authenticated, err := a.admit(r.Request)
+	if !authenticated {
+		r.refuseBody()
+	} else {
+		err = a.count(r)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if a.shares(r) {

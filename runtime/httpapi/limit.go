@@ -1,36 +1,77 @@
 package httpapi
 
 import (
+	"cmp"
+	"crypto/tls"
 	"io"
 	"net"
+	"net/http"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// tooMany is what a client is told whose connection is one too many, in the
-// words of Nomad.
-const tooMany = "HTTP/1.1 429 Too Many Requests\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n" +
-	"Your IP is issuing too many concurrent connections, please rate limit your calls"
+// The limits of connections whose client has not authenticated.
+const (
+	maxStrangers          = 1000
+	maxStrangersPerClient = 100
+	// What they have sent of their requests, together. It takes up to 17 times as much
+	// memory: a header is a map with an entry for each of its lines.
+	maxStrangerBytes = 1 << 20
+	// A connection waits this long for one of its client's connections to authenticate or
+	// to end, before the oldest of these is closed.
+	strangerTurn = time.Second
+)
 
-// crowd is a listener that has no more than so many connections open at once.
-type crowd struct {
+// tooMany is Nomad's text for a client with one connection too many.
+const tooMany = "Your IP is issuing too many concurrent connections, please rate limit your calls"
+
+const tooManyAnswer = "HTTP/1.1 429 Too Many Requests\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n" + tooMany
+
+var errTooMany = &statusError{http.StatusTooManyRequests, tooMany}
+
+// limitListener limits how many connections are open at once.
+//
+// Of the connections of one address that have not authenticated, it serves 100: the
+// others are not read until it is their turn. There are 1,000 such connections in
+// total. When another client connects then, the client that has most of them loses its
+// oldest one, so that no client keeps the others out. When they have sent too much
+// together, the connection that has sent most is closed.
+type limitListener struct {
 	net.Listener
 	most, perClient int
+	local           bool // a unix socket: its file mode has decided who connects
 
-	mu   sync.Mutex
-	open map[string]int // by address
-	all  int
+	mu        sync.Mutex
+	open      int // of all clients, authenticated or not
+	strangers int // of all clients
+	sent      int // by all strangers
+	clients   map[string]*clientConns
 }
 
-// Limit returns a listener that refuses connections when most of them are open,
-// or perClient from one address. 0 is no limit.
+// clientConns are the connections of one address.
+type clientConns struct {
+	authenticated int
+	served        []*limitConn // not authenticated, the oldest first
+	waiting       []*limitConn // not authenticated and not read yet, the oldest first
+}
+
+func (c *clientConns) strangers() int { return len(c.served) + len(c.waiting) }
+
+// Limit returns a listener that has at most most connections open at once, of which at
+// most perClient have authenticated and come from one address; 0 is no limit. How many
+// connections may be open that have not authenticated is fixed, and does not matter for
+// a unix socket, which is one client.
 func Limit(l net.Listener, most, perClient int) net.Listener {
-	return &crowd{Listener: l, most: most, perClient: perClient, open: make(map[string]int)}
+	return &limitListener{
+		Listener: l, most: most, perClient: perClient, local: l.Addr().Network() == "unix", clients: make(map[string]*clientConns),
+	}
 }
 
-func (c *crowd) Accept() (net.Conn, error) {
+func (l *limitListener) Accept() (net.Conn, error) {
 	for {
-		conn, err := c.Listener.Accept()
+		conn, err := l.Listener.Accept()
 		if err != nil {
 			return nil, err
 		}
@@ -38,43 +79,266 @@ func (c *crowd) Accept() (net.Conn, error) {
 		if err != nil {
 			host = conn.RemoteAddr().String()
 		}
-		if c.enter(host) {
-			return &visitor{Conn: conn, leave: sync.OnceFunc(func() { c.leave(host) })}, nil
+		c := &limitConn{Conn: conn, listener: l, host: host, turn: make(chan struct{}), closed: make(chan struct{})}
+		if l.enter(c) {
+			return c, nil
 		}
-		// It has room for this; if not, there is nothing to wait for.
+		// The socket buffer has room for the answer; if not, the client gets none.
 		_ = conn.SetWriteDeadline(time.Now().Add(time.Millisecond))
-		_, _ = io.WriteString(conn, tooMany)
+		_, _ = io.WriteString(conn, tooManyAnswer)
 		conn.Close()
 	}
 }
 
-func (c *crowd) enter(host string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.most > 0 && c.all >= c.most || c.perClient > 0 && c.open[host] >= c.perClient {
+// enter counts a connection. It reports whether there may be one more.
+func (l *limitListener) enter(c *limitConn) bool {
+	l.mu.Lock()
+	if l.most > 0 && l.open >= l.most {
+		l.mu.Unlock()
 		return false
 	}
-	c.all++
-	c.open[host]++
+	l.open++
+	var evicted *limitConn
+	if l.local {
+		c.serve()
+	} else {
+		if l.strangers >= maxStrangers {
+			evicted = l.worst()
+			l.forget(evicted)
+		}
+		client := l.clients[c.host]
+		if client == nil {
+			client = &clientConns{}
+			l.clients[c.host] = client
+		}
+		l.strangers++
+		c.isCounted.Store(true)
+		client.waiting = append(client.waiting, c)
+		client.advance()
+	}
+	l.mu.Unlock()
+	if evicted != nil {
+		evicted.Close()
+	}
 	return true
 }
 
-func (c *crowd) leave(host string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.all--
-	if c.open[host]--; c.open[host] == 0 {
-		delete(c.open, host)
+// worst returns the oldest connection that has not authenticated of the client that has
+// most of them.
+func (l *limitListener) worst() *limitConn {
+	var most *clientConns
+	for _, client := range l.clients {
+		if most == nil || client.strangers() > most.strangers() {
+			most = client
+		}
+	}
+	return most.served[0] // there is one wherever one waits
+}
+
+// greediest returns the connection that has not authenticated and has sent most.
+func (l *limitListener) greediest() (most *limitConn) {
+	for _, client := range l.clients {
+		for _, c := range client.served {
+			if most == nil || c.sent > most.sent {
+				most = c
+			}
+		}
+	}
+	return most
+}
+
+// count adds to what a connection has sent that has not authenticated.
+func (l *limitListener) count(c *limitConn, n int) {
+	var evicted []*limitConn
+	l.mu.Lock()
+	if c.isCounted.Load() {
+		c.sent += n
+		l.sent += n
+	}
+	for l.sent > maxStrangerBytes {
+		most := l.greediest()
+		l.forget(most)
+		evicted = append(evicted, most)
+	}
+	l.mu.Unlock()
+	for _, c := range evicted {
+		c.Close()
 	}
 }
 
-// visitor is a connection that is counted until it is closed.
-type visitor struct {
-	net.Conn
-	leave func()
+// uncount takes away what a connection has sent.
+func (l *limitListener) uncount(c *limitConn) {
+	l.sent -= c.sent
+	c.sent = 0
 }
 
-func (v *visitor) Close() error {
-	v.leave()
-	return v.Conn.Close()
+// advance serves connections that wait, as far as there is room.
+func (c *clientConns) advance() {
+	for len(c.waiting) > 0 && len(c.served) < maxStrangersPerClient {
+		next := c.waiting[0]
+		c.waiting = slices.Delete(c.waiting, 0, 1)
+		c.served = append(c.served, next)
+		next.serve()
+	}
+}
+
+// forget takes a connection out of those that have not authenticated, and serves the
+// next one.
+func (l *limitListener) forget(c *limitConn) {
+	client := l.clients[c.host]
+	if client == nil {
+		return
+	}
+	c.isCounted.Store(false)
+	l.uncount(c)
+	same := func(other *limitConn) bool { return other == c }
+	before := client.strangers()
+	client.served = slices.DeleteFunc(client.served, same)
+	client.waiting = slices.DeleteFunc(client.waiting, same)
+	l.strangers -= before - client.strangers()
+	client.advance()
+	l.drop(c.host)
+}
+
+// drop removes the entry of a client without connections.
+func (l *limitListener) drop(host string) {
+	if client := l.clients[host]; client.authenticated+client.strangers() == 0 {
+		delete(l.clients, host)
+	}
+}
+
+// displace serves a connection that waits in the place of its client's oldest one, which
+// is closed.
+func (l *limitListener) displace(c *limitConn) {
+	l.mu.Lock()
+	client := l.clients[c.host]
+	if client == nil || !slices.Contains(client.waiting, c) {
+		l.mu.Unlock()
+		return // it is served, or closed
+	}
+	oldest := client.served[0]
+	oldest.isCounted.Store(false)
+	l.uncount(oldest)
+	client.waiting = slices.DeleteFunc(client.waiting, func(other *limitConn) bool { return other == c })
+	client.served = append(slices.Delete(client.served, 0, 1), c)
+	l.strangers--
+	c.serve()
+	l.mu.Unlock()
+	oldest.Close()
+}
+
+// leave ends the counting of a connection.
+func (l *limitListener) leave(c *limitConn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open--
+	c.ended = true
+	if c.authenticated {
+		l.clients[c.host].authenticated--
+		l.drop(c.host)
+		return
+	}
+	l.forget(c)
+}
+
+// limitConn is a connection that is counted until it is closed.
+type limitConn struct {
+	net.Conn
+	listener *limitListener
+	host     string
+	turn     chan struct{} // closed by the listener, when the connection is served
+	closed   chan struct{} // closed by the first Close
+
+	ending        sync.Once
+	ended         bool        // guarded by listener.mu
+	authenticated bool        // guarded by listener.mu
+	sent          int         // by the client, of its request; guarded by listener.mu
+	isCounted     atomic.Bool // what the client sends is counted; set with listener.mu held
+	served        atomic.Bool // turn is closed
+}
+
+// connOf returns the counted connection below a connection, nil if there is none.
+func connOf(c net.Conn) *limitConn {
+	if secure, ok := c.(*tls.Conn); ok {
+		c = secure.NetConn()
+	}
+	limited, _ := c.(*limitConn)
+	return limited
+}
+
+// authenticate counts the connection among those of clients that have shown who they
+// are. It reports whether there may be one more of its client; it may be called again.
+func (c *limitConn) authenticate() bool {
+	if c == nil {
+		return true
+	}
+	l := c.listener
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.authenticated || c.ended {
+		return true
+	}
+	client := cmp.Or(l.clients[c.host], &clientConns{})
+	if l.perClient > 0 && client.authenticated >= l.perClient {
+		return false
+	}
+	c.authenticated = true
+	client.authenticated++
+	l.clients[c.host] = client
+	l.forget(c)
+	return true
+}
+
+// request is called when the client has sent the header of a request: only that of the
+// next one is counted. With a body nothing is counted any more, because either nobody
+// keeps it, or it has its own limit.
+func (c *limitConn) request(body bool) {
+	if c == nil || !c.isCounted.Load() {
+		return
+	}
+	c.listener.mu.Lock()
+	defer c.listener.mu.Unlock()
+	c.listener.uncount(c)
+	if body {
+		c.isCounted.Store(false)
+	}
+}
+
+func (c *limitConn) serve() {
+	c.served.Store(true)
+	close(c.turn)
+}
+
+// Read waits for the turn of the connection first.
+func (c *limitConn) Read(p []byte) (int, error) {
+	for !c.served.Load() {
+		select {
+		case <-c.turn:
+		case <-c.closed:
+			return 0, net.ErrClosed
+		case <-time.After(strangerTurn):
+			c.listener.displace(c)
+		}
+	}
+	n, err := c.Conn.Read(p)
+	if c.isCounted.Load() {
+		c.listener.count(c, n)
+	}
+	return n, err
+}
+
+// CloseWrite lets a client read the answer to a request whose body was not read.
+func (c *limitConn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
+
+func (c *limitConn) Close() error {
+	c.ending.Do(func() {
+		close(c.closed)
+		c.listener.leave(c)
+	})
+	return c.Conn.Close()
 }

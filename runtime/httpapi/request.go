@@ -38,6 +38,11 @@ type request struct {
 	readOnly  bool // the read-only token is all that the client has shown
 	code      int  // of an answer that is no error; 0 is 200
 	answered  bool // the route has written the answer itself
+
+	conn      *limitConn // nil: it is not counted
+	uncounted bool       // the connection is counted when the body has been read
+	bodies    *budget
+	held      int64 // of bodies, for the body of this request
 }
 
 const (
@@ -137,29 +142,82 @@ func (r *request) limit() {
 // writes the answer itself calls it when it has something to write.
 func (r *request) begin() { _ = r.control.SetWriteDeadline(time.Now().Add(writeTimeout)) }
 
-// bytes reads the body. From then on the client may take its time: a deadline
-// would end the request, however long that may wait.
-func (r *request) bytes(limit int64) ([]byte, error) {
-	text, err := io.ReadAll(http.MaxBytesReader(r.w, r.Body, limit))
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge):
-		return nil, &statusError{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body of the request is larger than %d bytes", tooLarge.Limit)}
-	case err != nil:
-		return nil, bad("read the body of the request: " + err.Error())
+// countConn counts the connection among those of authenticated clients. Without room for
+// it the connection is closed after the answer.
+func (r *request) countConn() error {
+	if r.conn.authenticate() {
+		return nil
 	}
-	_ = r.control.SetReadDeadline(time.Time{})
-	return text, nil
+	r.refuseBody()
+	r.w.Header().Set("Connection", "close")
+	return errTooMany
+}
+
+// refuseBody has the body of a request not read, but for what the server throws away
+// after the answer for the sake of clients that read the answer last.
+func (r *request) refuseBody() {
+	if r.ContentLength == 0 {
+		return
+	}
+	r.w.Header().Set("Connection", "close")
+	_ = r.control.SetReadDeadline(time.Now().Add(refuseTimeout))
+	r.Body, r.ContentLength = http.NoBody, 0
+}
+
+// bytes reads the body, which is counted until releaseBody. From then on the client may
+// take its time: a deadline would end the request, however long that may wait.
+func (r *request) bytes(limit int64) (text []byte, err error) {
+	err = r.readBody(limit, func(body io.Reader) (err error) {
+		text, r.held, err = r.bodies.readAll(body, r.ContentLength)
+		return err
+	})
+	return text, err
+}
+
+// releaseBody is called when the body is not in memory any more.
+func (r *request) releaseBody() {
+	r.bodies.give(r.held)
+	r.held = 0
 }
 
 // skipBody reads a body that means nothing, because nothing is known of a client
-// that is gone before its body has been read.
+// that is gone before its body has been read. It keeps nothing of it.
 func (r *request) skipBody() error {
 	if r.ContentLength == 0 {
 		return nil
 	}
-	_, err := r.bytes(maxBody)
-	return err
+	return r.readBody(maxBody, func(body io.Reader) error {
+		_, err := io.Copy(io.Discard, body)
+		return err
+	})
+}
+
+// readBody reads the body in some way, and explains what goes wrong.
+func (r *request) readBody(limit int64, read func(io.Reader) error) error {
+	if r.ContentLength > limit {
+		return tooLarge(limit)
+	}
+	err := read(http.MaxBytesReader(r.w, r.Body, limit))
+	var larger *http.MaxBytesError
+	var status *statusError
+	switch {
+	case errors.As(err, &larger):
+		return tooLarge(limit)
+	case errors.As(err, &status):
+		return err
+	case err != nil:
+		return bad("read the body of the request: " + err.Error())
+	}
+	_ = r.control.SetReadDeadline(time.Time{})
+	if r.uncounted {
+		r.uncounted = false
+		return r.countConn()
+	}
+	return nil
+}
+
+func tooLarge(limit int64) error {
+	return &statusError{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body of the request is larger than %d bytes", limit)}
 }
 
 // body reads the JSON of a request. An empty one is an error unless it may be
@@ -174,7 +232,9 @@ func (r *request) body(into any, limit int64, mayBeEmpty bool) error {
 	case len(text) == 0:
 		return bad("Request body is empty")
 	}
-	if err := json.Unmarshal(text, into); err != nil {
+	err = json.Unmarshal(text, into)
+	r.releaseBody()
+	if err != nil {
 		return bad(err.Error())
 	}
 	return nil

@@ -25,6 +25,7 @@ import (
 // The limits of a session.
 const (
 	maxInput      = 1 << 20 // of one message
+	maxHandshake  = 4 << 10 // of one that comes before the client has authenticated
 	pingEvery     = 10 * time.Second
 	pingBusy      = time.Second     // while nothing is read, so that the end of it is not seen
 	silence       = 2 * time.Minute // after which a client that says nothing has gone
@@ -67,8 +68,8 @@ func (a *API) session(r *request, find func() (execCommand, error)) (any, error)
 		return nil, nil // the client has been told
 	}
 	defer conn.CloseNow()
-	conn.SetReadLimit(maxInput)
 	err = a.shakeHands(r, conn)
+	conn.SetReadLimit(maxInput)
 	var command execCommand
 	if err == nil {
 		command, err = find()
@@ -136,6 +137,7 @@ func (a *API) shakeHands(r *request, conn *websocket.Conn) error {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), handshakeTime)
 	defer cancel()
+	conn.SetReadLimit(maxHandshake)
 	_, text, err := conn.Read(ctx)
 	if err != nil {
 		return errClientGone
@@ -152,6 +154,9 @@ func (a *API) shakeHands(r *request, conn *websocket.Conn) error {
 	}
 	if !a.trusts(r.Request) && !sameSecret(hello.AuthToken, string(a.config.Token)) {
 		return wrongExec("%v", errDenied)
+	}
+	if !r.conn.authenticate() {
+		return wrongExec("%v", errTooMany)
 	}
 	return nil
 }

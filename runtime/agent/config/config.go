@@ -42,9 +42,11 @@ type Config struct {
 	HTTPConns     int    // that one client may have open; 0: any number
 	SocketGroup   string // whose members may use the unix socket; empty: none
 	TLS           TLS
-	NoTokens      bool // access control is switched off in so many words
-	Debug         bool // profiles of the agent are given away
-	Telemetry     httpapi.Telemetry
+	// HandshakeTimeout is the limit of a TLS handshake; 0: not said.
+	HandshakeTimeout time.Duration
+	NoTokens         bool // access control is switched off in so many words
+	Debug            bool // profiles of the agent are given away
+	Telemetry        httpapi.Telemetry
 
 	LeaveOnInterrupt bool
 	LeaveOnTerminate bool

@@ -84,7 +84,11 @@ telemetry {
   prometheus_metrics         = false
   publish_allocation_metrics = true
 }
-limits { http_max_conns_per_client = 200 }
+limits {
+  http_max_conns_per_client = 200
+  https_handshake_timeout   = "2s"
+  rpc_handshake_timeout     = "5s"
+}
 enable_debug = true
 unix_sockets { group = "operators" }
 no_such = 1
@@ -97,7 +101,8 @@ no_such = 1
 		`n.hcl:28: option "docker.cleanup.image" is ignored: it has no meaning here`,
 		`n.hcl:43: consul is ignored: ` + noConsul,
 		`n.hcl:48: tls_min_version: tls11 is not safe, tls12 is the least`,
-		`n.hcl:58: no_such is not a setting that is known here, and is ignored`,
+		`n.hcl:58: limits.rpc_handshake_timeout is ignored: ` + noServers,
+		`n.hcl:62: no_such is not a setting that is known here, and is ignored`,
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("warnings\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -137,11 +142,22 @@ no_such = 1
 		{"tls_cipher_suites", slices.Equal(c.TLS.CipherSuites, []uint16{tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384}), true},
 		{"telemetry", c.Telemetry, httpapi.Telemetry{NoPrometheus: true}},
 		{"http_max_conns_per_client", c.HTTPConns, 200},
+		{"https_handshake_timeout", c.HandshakeTimeout, 2 * time.Second},
 		{"enable_debug", c.Debug, true},
 		{"unix_sockets", c.SocketGroup, "operators"},
 	} {
 		if check.got != check.want {
 			t.Errorf("%s is %v, want %v", check.what, check.got, check.want)
+		}
+	}
+}
+
+func TestHandshakeTimeoutHasALimit(t *testing.T) {
+	for text, want := range map[string]time.Duration{"30s": 30 * time.Second, "0s": time.Minute, "2m": time.Minute} {
+		var c Config
+		diags := c.Parse("c.hcl", []byte(`limits { https_handshake_timeout = "`+text+`" }`))
+		if warned := len(diags) > 0; c.HandshakeTimeout != want || diags.HasErrors() || warned != (text != "30s") {
+			t.Errorf("%s is %v, want %v; %q", text, c.HandshakeTimeout, want, said(diags))
 		}
 	}
 }

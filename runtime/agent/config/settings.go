@@ -125,6 +125,23 @@ func setCipherSuites(c *Config, i item) error {
 	return nil
 }
 
+// maxHandshake is how long a client that has not authenticated may take for a TLS
+// handshake, whatever the operator says.
+const maxHandshake = time.Minute
+
+func setHandshakeTimeout(c *Config, i item) error {
+	d, err := i.duration()
+	if err != nil {
+		return err
+	}
+	c.HandshakeTimeout = d
+	if d == 0 || d > maxHandshake {
+		c.HandshakeTimeout = maxHandshake
+		return &weakError{fmt.Sprintf("%v is the most", maxHandshake)}
+	}
+	return nil
+}
+
 // table merges names that are free.
 //
 //go:noinline
@@ -218,7 +235,7 @@ var settings = map[string]setting{
 	},
 	"limits": {block: map[string]setting{
 		"http_max_conns_per_client": count(0, lots, func(c *Config) *int { return &c.HTTPConns }),
-		"https_handshake_timeout":   {ignored: "it is five seconds"},
+		"https_handshake_timeout":   {set: setHandshakeTimeout},
 		"rpc_handshake_timeout":     {ignored: noServers},
 		"rpc_max_conns_per_client":  {ignored: noServers},
 	}},

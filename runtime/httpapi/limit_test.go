@@ -1,0 +1,541 @@
+package httpapi
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coder/websocket"
+)
+
+// addressed is the server's end of a pipe from an address.
+type addressed struct {
+	net.Conn
+	from net.IP
+}
+
+func (a addressed) RemoteAddr() net.Addr { return &net.TCPAddr{IP: a.from, Port: 1} }
+
+// dialFrom connects to the listener from an address.
+func (p pipes) dialFrom(ip net.IP) net.Conn {
+	ours, theirs := net.Pipe()
+	p <- addressed{theirs, ip}
+	return ours
+}
+
+var (
+	attacker = net.IPv4(127, 0, 0, 1)
+	other    = net.IPv4(127, 0, 0, 2)
+)
+
+// lurker is a client that sends something and reads until the connection is closed.
+type lurker struct {
+	net.Conn
+	heard bytes.Buffer
+	ended chan struct{} // closed at the end of the connection
+	after time.Duration // of its life; valid at the end
+}
+
+func lurk(conn net.Conn, says string) *lurker {
+	l := &lurker{Conn: conn, ended: make(chan struct{})}
+	begin := time.Now()
+	go io.WriteString(conn, says) // the server may never read it
+	go func() {
+		defer close(l.ended)
+		_, _ = io.Copy(&l.heard, conn)
+		l.after = time.Since(begin)
+	}()
+	return l
+}
+
+func (l *lurker) isOpen() bool {
+	select {
+	case <-l.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+func countOpen(all []*lurker) (n int) {
+	for _, l := range all {
+		if l.isOpen() {
+			n++
+		}
+	}
+	return n
+}
+
+// limited serves a fixture with a token and the limits of connections.
+func limited(t *testing.T, perClient int) (*fixture, pipes, *limitListener) {
+	f := newFixture(t, func(c *Config) { c.Token = "secret" })
+	l := make(pipes)
+	limit := Limit(l, 0, perClient).(*limitListener)
+	f.serve(t, limit)
+	return f, l, limit
+}
+
+const (
+	halfHeader = "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nX-Half: "
+	healthy    = "GET /v1/agent/health?type=server HTTP/1.1\r\nHost: localhost\r\n\r\n"
+	withToken  = "GET /v1/regions HTTP/1.1\r\nHost: localhost\r\nX-Nomad-Token: secret\r\n\r\n"
+)
+
+// answered sends a request and returns the status of the answer, and how long it took.
+func answered(t *testing.T, conn net.Conn, says string) (int, time.Duration) {
+	t.Helper()
+	begin := time.Now()
+	go io.WriteString(conn, says)
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Errorf("no answer after %v: %v", time.Since(begin), err)
+		return 0, time.Since(begin)
+	}
+	answer.Body.Close()
+	return answer.StatusCode, time.Since(begin)
+}
+
+func TestConnectionsThatHaveNotAuthenticatedAreLimitedPerAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, l, _ := limited(t, 0)
+		var all []*lurker
+		for range 300 {
+			all = append(all, lurk(l.dialFrom(attacker), halfHeader))
+		}
+		if code, took := answered(t, l.dialFrom(other), healthy); code != 200 || took > 0 {
+			t.Errorf("another address: %d after %v", code, took)
+		}
+		synctest.Wait()
+		if n := countOpen(all); n != 300 {
+			t.Errorf("%d connections are open at once, want all", n)
+		}
+		// A client at the same address takes the place of the oldest connection.
+		conn := l.dialFrom(attacker)
+		if code, took := answered(t, conn, withToken); code != 200 || took > strangerTurn {
+			t.Errorf("the same address: %d after %v", code, took)
+		}
+		synctest.Wait()
+		if n := countOpen(all); n > maxStrangersPerClient {
+			t.Errorf("%d connections are open after %v, want at most %d", n, strangerTurn, maxStrangersPerClient)
+		}
+		time.Sleep(headerTimeout)
+		synctest.Wait()
+		if n := countOpen(all); n != 0 {
+			t.Errorf("%d connections are open after %v", n, headerTimeout)
+		}
+		if code, _ := answered(t, conn, withToken); code != 200 {
+			t.Errorf("the connection that has authenticated: %d", code)
+		}
+		conn.Close()
+	})
+}
+
+// 100 connections that ask for what is open to all, and never for anything else, do not
+// keep out a client at the same address.
+func TestIdleConnectionsThatHaveNotAuthenticatedAreReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, l, _ := limited(t, 0)
+		var all []*lurker
+		for range maxStrangersPerClient {
+			all = append(all, lurk(l.dialFrom(attacker), healthy))
+		}
+		time.Sleep(2 * headerTimeout)
+		synctest.Wait()
+		if n := countOpen(all); n != maxStrangersPerClient {
+			t.Errorf("%d connections are open, want all", n)
+		}
+		if code, took := answered(t, l.dialFrom(attacker), withToken); code != 200 || took > strangerTurn {
+			t.Errorf("%d after %v", code, took)
+		}
+		synctest.Wait()
+		if n := countOpen(all); n != maxStrangersPerClient-1 || all[0].isOpen() {
+			t.Errorf("%d connections are open, and the oldest: %v", n, all[0].isOpen())
+		}
+	})
+}
+
+func TestConnectionsThatHaveNotAuthenticatedAreLimitedInTotal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, l, limit := limited(t, 0)
+		byAddress := make(map[byte][]*lurker)
+		for host := byte(10); host < 20; host++ {
+			for range maxStrangers / 10 {
+				byAddress[host] = append(byAddress[host], lurk(l.dialFrom(net.IPv4(127, 0, 0, host)), halfHeader))
+			}
+		}
+		synctest.Wait()
+		conn := l.dialFrom(other)
+		if code, took := answered(t, conn, healthy); code != 200 || took > 0 {
+			t.Errorf("one more address: %d after %v", code, took)
+		}
+		synctest.Wait()
+		open := 0
+		for host, all := range byAddress {
+			n := countOpen(all)
+			if open += n; n < len(all)-1 {
+				t.Errorf("127.0.0.%d has lost %d connections", host, len(all)-n)
+			}
+		}
+		limit.mu.Lock()
+		counted := limit.strangers
+		limit.mu.Unlock()
+		if open != maxStrangers-1 || counted != maxStrangers {
+			t.Errorf("%d connections are open besides the last one, and %d counted; want %d", open, counted, maxStrangers-1)
+		}
+		conn.Close()
+	})
+}
+
+// As many as are at their terminals and follow logs at once, from one address.
+func TestAuthenticatedConnectionsHaveNoLimitUnlessConfigured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, l, limit := limited(t, 0)
+		var all []*lurker
+		for range 600 {
+			all = append(all, lurk(l.dialFrom(attacker), withToken))
+		}
+		time.Sleep(headerTimeout)
+		synctest.Wait()
+		if n := countOpen(all); n != 600 {
+			t.Errorf("%d connections are open, want all", n)
+		}
+		for _, one := range all {
+			if !strings.HasPrefix(one.heard.String(), "HTTP/1.1 200") {
+				t.Errorf("answer %q", one.heard.String())
+			}
+			one.Close()
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if limit.open != 0 || limit.strangers != 0 || len(limit.clients) != 0 {
+			t.Errorf("after the end %d connections are counted, %d of them not authenticated, of %d addresses", limit.open, limit.strangers, len(limit.clients))
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		_, l, _ := limited(t, 3)
+		var all []*lurker
+		for range 50 { // these do not count
+			all = append(all, lurk(l.dialFrom(attacker), healthy))
+		}
+		for range 3 {
+			conn := l.dialFrom(attacker)
+			defer conn.Close()
+			if code, _ := answered(t, conn, withToken); code != 200 {
+				t.Errorf("a connection within the limit: %d", code)
+			}
+		}
+		if code, _ := answered(t, l.dialFrom(attacker), withToken); code != http.StatusTooManyRequests {
+			t.Errorf("a connection above the limit: %d", code)
+		}
+		if code, _ := answered(t, l.dialFrom(other), withToken); code != 200 {
+			t.Errorf("another address: %d", code)
+		}
+		synctest.Wait()
+		if n := countOpen(all); n != 50 {
+			t.Errorf("%d connections are open, want 50", n)
+		}
+	})
+}
+
+// A unix socket is one client, and nobody waits there.
+func TestConnectionsOfUnixSocketAreLimitedOnlyByConfiguration(t *testing.T) {
+	f := newFixture(t, func(c *Config) { c.Token = "secret" })
+	path := t.TempDir() + "/s"
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.serve(t, Limit(listener, 0, maxStrangersPerClient+20))
+	var codes [600]int
+	for range maxStrangersPerClient + 21 {
+		conn, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		code, _ := answered(t, conn, "GET /v1/regions HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		codes[code]++
+	}
+	if codes[200] != maxStrangersPerClient+20 || codes[429] != 1 {
+		t.Errorf("%d connections have an answer, %d were refused", codes[200], codes[429])
+	}
+}
+
+// Where no token is asked for, a client authenticates by a complete request.
+func TestCompleteRequestAuthenticatesWithoutTokens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, nil)
+		l := make(pipes)
+		limit := Limit(l, 0, 0).(*limitListener)
+		f.serve(t, limit)
+		state := func() (strangers, authenticated int) {
+			synctest.Wait()
+			limit.mu.Lock()
+			defer limit.mu.Unlock()
+			return limit.strangers, limit.clients[attacker.String()].authenticated
+		}
+		for i, says := range []string{
+			"GET /v1/regions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhalf",
+			"PUT /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhalf",
+		} {
+			conn := l.dialFrom(attacker)
+			half := lurk(conn, says)
+			if strangers, authenticated := state(); strangers != 1 || authenticated != i {
+				t.Errorf("with half of a request: %d not authenticated, %d authenticated", strangers, authenticated)
+			}
+			io.WriteString(conn, "!")
+			if strangers, authenticated := state(); strangers != 0 || authenticated != i+1 || half.heard.Len() == 0 {
+				t.Errorf("with all of it: %d not authenticated, %d authenticated, answer %q", strangers, authenticated, half.heard.String())
+			}
+			defer conn.Close()
+		}
+	})
+}
+
+// A client without a token has its answer at once: its body is not waited for.
+func TestBodiesOfClientsWithoutTokenAreNotRead(t *testing.T) {
+	for name, c := range map[string]struct{ says, want string }{
+		"an open path":            {"GET /v1/agent/health?type=server HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\nhalf", "HTTP/1.1 200"},
+		"an open path, in chunks": {"GET /v1/agent/health?type=server HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n", "HTTP/1.1 200"},
+		"a read":                  {"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\nhalf", "HTTP/1.1 403"},
+		"a write":                 {"PUT /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\nhalf", "HTTP/1.1 403"},
+		"a page of another site":  {"PUT /v1/jobs HTTP/1.1\r\nHost: localhost\r\nOrigin: http://x\r\nContent-Length: 100000\r\n\r\nhalf", "HTTP/1.1 403"},
+		"a large write":           {"PUT /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 16000000\r\n\r\nhalf", "HTTP/1.1 403"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				_, l, _ := limited(t, 0)
+				client := lurk(l.dialFrom(attacker), c.says)
+				time.Sleep(time.Millisecond)
+				synctest.Wait()
+				if got := client.heard.String(); !strings.HasPrefix(got, c.want) || !strings.Contains(got, "Connection: close") {
+					t.Errorf("answer %q, want %s", got, c.want)
+				}
+				<-client.ended
+				if client.after > 2*time.Second {
+					t.Errorf("the connection is closed after %v", client.after)
+				}
+			})
+		})
+	}
+}
+
+// What comes before the token of a websocket is small.
+func TestMessageBeforeTokenOfWebsocketIsLimited(t *testing.T) {
+	f := newFixture(t, func(c *Config) { c.Token = "secret" })
+	server := httptest.NewServer(f)
+	defer server.Close()
+	for size, want := range map[int]websocket.StatusCode{
+		maxHandshake - 100: websocket.StatusPolicyViolation, // the token in it is wrong
+		4 * maxHandshake:   websocket.StatusMessageTooBig,   // it is not waited for
+	} {
+		conn, _, err := websocket.Dial(t.Context(), server.URL+"/v1/client/allocation/x/exec?ws_handshake=true", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		message, err := conn.Writer(t.Context(), websocket.MessageText)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Fprintf(message, `{"version":1,"auth_token":%q}`, strings.Repeat("x", size)); err != nil {
+			t.Fatal(err)
+		}
+		if size < maxHandshake {
+			if err := message.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, _, err := conn.Read(t.Context()); websocket.CloseStatus(err) != want {
+			t.Errorf("%d bytes: %v, want %v", size, err, want)
+		}
+		conn.CloseNow()
+	}
+}
+
+// halfBody is a body of which one part has come.
+type halfBody struct {
+	io.Reader
+	came    *sync.WaitGroup
+	rest    chan struct{} // closed when the rest may come
+	waiting bool
+}
+
+func newHalfBody(size int, came *sync.WaitGroup, rest chan struct{}) *halfBody {
+	came.Add(1)
+	return &halfBody{Reader: io.LimitReader(spaces{}, int64(size)), came: came, rest: rest}
+}
+
+func (b *halfBody) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	if err != nil && !b.waiting {
+		b.waiting = true
+		b.came.Done()
+		<-b.rest
+	}
+	return n, err
+}
+
+// spaces is white space without end, which is nothing for JSON.
+type spaces struct{}
+
+func (spaces) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = ' '
+	}
+	return len(p), nil
+}
+
+func TestBodiesOfAllRequestsHaveOneLimit(t *testing.T) {
+	f := newFixture(t, nil) // no token is asked for
+	ask := func(body io.Reader) int {
+		r := httptest.NewRequest("PUT", "/v1/jobs/parse", body)
+		r.Host, r.ContentLength = "localhost", maxJob
+		w := httptest.NewRecorder()
+		f.ServeHTTP(w, r)
+		return w.Code
+	}
+	var came, all sync.WaitGroup
+	rest := make(chan struct{})
+	const size = maxJob / 2
+	for range maxBodies / size {
+		body := newHalfBody(size-maxPiece, &came, rest)
+		all.Go(func() {
+			if code := ask(body); code != http.StatusBadRequest && code != http.StatusServiceUnavailable { // there is no job in it
+				t.Errorf("a body within the limit: %d", code)
+			}
+		})
+	}
+	came.Wait()
+	if code := ask(io.LimitReader(spaces{}, size)); code != http.StatusServiceUnavailable {
+		t.Errorf("a body above the limit: %d", code)
+	}
+	// What has no body does not need room for one.
+	if r := f.ask("GET", "/v1/regions", nil); r.StatusCode != 200 {
+		t.Errorf("a request without a body: %d", r.StatusCode)
+	}
+	close(rest)
+	all.Wait()
+	if free := f.bodies.free.Load(); free != maxBodies {
+		t.Errorf("%d bytes are free in the end, want %d", free, maxBodies)
+	}
+	if code := ask(io.LimitReader(spaces{}, maxJob)); code != http.StatusBadRequest {
+		t.Errorf("the largest body: %d", code)
+	}
+}
+
+func TestBodiesAreReadWhole(t *testing.T) {
+	for _, length := range []int{0, 1, 511, 512, 513, maxPiece - 1, maxPiece, maxPiece + 1, 5*maxPiece + 17} {
+		want := bytes.Repeat([]byte("0123456789abcdefg"), length/17+1)[:length]
+		for _, size := range []int64{-1, int64(length)} {
+			var b budget
+			b.free.Store(maxBodies)
+			got, taken, err := b.readAll(bytes.NewReader(want), size)
+			if err != nil || !bytes.Equal(got, want) || taken < int64(length) || b.free.Load() != maxBodies-taken {
+				t.Errorf("%d bytes, announced as %d: %d bytes, %d taken, %d free, %v", length, size, len(got), taken, b.free.Load(), err)
+			}
+		}
+	}
+	var b budget
+	b.free.Store(maxBodies)
+	cut := io.MultiReader(strings.NewReader("half"), &failing{})
+	if text, taken, err := b.readAll(cut, 8); err != io.ErrUnexpectedEOF || text != nil || taken != 0 || b.free.Load() != maxBodies {
+		t.Errorf("a body that was cut off: %q, %d taken, %d free, %v", text, taken, b.free.Load(), err)
+	}
+}
+
+type failing struct{}
+
+func (*failing) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+
+// The largest header that is read is what the documents say.
+func TestHeadersHaveALimit(t *testing.T) {
+	f := newFixture(t, nil)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.serve(t, Limit(listener, 0, 0))
+	for size, want := range map[int]int{maxHeader - 200: 200, maxHeader + 1: http.StatusRequestHeaderFieldsTooLarge} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		r, err := http.NewRequestWithContext(ctx, "GET", "http://"+listener.Addr().String()+"/v1/regions", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("X-Large", strings.Repeat("x", size))
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+		if answer.StatusCode != want {
+			t.Errorf("a header of %d bytes: %d, want %d", size, answer.StatusCode, want)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
+// What connections have sent that have not authenticated is limited in sum; those that have
+// sent little stay.
+func TestHeadersOfClientsWithoutTokenAreLimitedInTotal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, l, limit := limited(t, 0)
+		var small, large []*lurker
+		for range 50 {
+			small = append(small, lurk(l.dialFrom(other), halfHeader))
+		}
+		const size = maxHeader - 1<<10
+		for host := byte(10); host < 20; host++ {
+			for range 50 {
+				large = append(large, lurk(l.dialFrom(net.IPv4(127, 0, 0, host)), halfHeader+strings.Repeat("x", size)))
+			}
+		}
+		synctest.Wait()
+		if open := countOpen(large); open < maxStrangerBytes/maxHeader-1 || open*size > maxStrangerBytes {
+			t.Errorf("%d connections are open that have sent %d bytes", open, size)
+		}
+		if n := countOpen(small); n != len(small) {
+			t.Errorf("%d connections are open that have sent little, want %d", n, len(small))
+		}
+		if code, took := answered(t, l.dialFrom(attacker), withToken); code != 200 || took > 0 {
+			t.Errorf("a client with a token: %d after %v", code, took)
+		}
+		time.Sleep(2 * headerTimeout)
+		synctest.Wait()
+		limit.mu.Lock()
+		defer limit.mu.Unlock()
+		if limit.sent != 0 {
+			t.Errorf("%d bytes are counted of connections that are closed", limit.sent)
+		}
+	})
+}
+
+// A client that asks for what is open to all, again and again, has sent little at any time.
+func TestRequestsThatAreCompleteAreNotCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, l, limit := limited(t, 0)
+		conn := l.dialFrom(attacker)
+		long := strings.Replace(healthy, "\r\n\r\n", "\r\nX-Long: "+strings.Repeat("x", maxHeader/2)+"\r\n\r\n", 1)
+		for range 2 * maxStrangerBytes / maxHeader {
+			if code, _ := answered(t, conn, long); code != 200 {
+				t.Fatalf("status %d", code)
+			}
+		}
+		limit.mu.Lock()
+		defer limit.mu.Unlock()
+		if limit.sent != 0 {
+			t.Errorf("%d bytes are counted", limit.sent)
+		}
+		conn.Close()
+	})
+}
