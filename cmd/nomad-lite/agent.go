@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"github.com/hashicorp/go-hclog"
@@ -29,6 +30,9 @@ reservations of the node, plugin and hook blocks, and when what has ended is
 removed from the disk.
 
 With -dev nothing is kept: when the agent ends, all tasks end, and all files go.
+No token is asked for. So as root it serves the unix socket only, which commands
+find, unless -bind or the configuration names an address or a port, or disables
+acl: each account of the machine can become root through that port.
 
 Configuration files are Nomad's, in HCL or JSON. A directory stands for the
 files in it. What has no meaning on one machine is named and ignored.`
@@ -106,7 +110,7 @@ func runAgent(ctx context.Context, o agentOptions, s *streams) (err error) {
 	if err != nil {
 		return err
 	}
-	l, err := listen(c, logger)
+	l, err := listen(c, o.dev, logger)
 	if err != nil {
 		return err
 	}
@@ -124,6 +128,11 @@ func runAgent(ctx context.Context, o agentOptions, s *streams) (err error) {
 	}
 	if err := l.addSocket(a.DataDir(), c.SocketGroup, c.HTTPConns, logger); err != nil {
 		return err
+	}
+	if l.tcp == nil {
+		if err := l.addLink(filepath.Join(agent.TemporaryDir(os.Geteuid()), socketFile)); err != nil {
+			return err
+		}
 	}
 	token, readToken, err := l.tokens(c, o.dev, a.DataDir(), s, logger)
 	if err != nil {

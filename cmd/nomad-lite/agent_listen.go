@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -30,15 +31,25 @@ type listeners struct {
 	certificates *certificates // nil if it speaks in the clear
 	unix         net.Listener
 	socket       string
+	link         string // to the socket, where commands look for it; empty: there is none
 }
 
 // mostConnections is how many there may be over TCP. Half of the descriptors
 // that the agent may open are kept for its tasks in any case.
 const mostConnections = 8192
 
-// listen opens the TCP port.
-func listen(c *config.Config, logger hclog.Logger) (*listeners, error) {
+// servesTCP reports whether the API is served over TCP. An agent in development mode asks
+// for no token: for root, somebody must have asked for TCP in so many words.
+func servesTCP(c *config.Config, dev bool) bool {
+	return !dev || os.Geteuid() != 0 || c.HTTPPort != nil || c.HTTPAddr != "" || c.BindAddr != "" || c.NoTokens
+}
+
+// listen opens the TCP port, if there is to be one.
+func listen(c *config.Config, dev bool, logger hclog.Logger) (*listeners, error) {
 	l := &listeners{}
+	if !servesTCP(c, dev) {
+		return l, nil
+	}
 	if c.TLS.HTTP {
 		l.certificates = &certificates{}
 		if err := l.certificates.load(c.TLS, logger); err != nil {
@@ -145,6 +156,28 @@ func socketAccess(dataDir, group string, logger hclog.Logger) (fs.FileMode, int,
 	return 0o660, gid, nil
 }
 
+// addLink makes the socket the one that commands find in the directory of agents in
+// development mode, unless another agent has that place.
+func (l *listeners) addLink(link string) error {
+	if c, err := net.DialTimeout("unix", link, time.Second); err == nil {
+		return c.Close()
+	}
+	dir, err := os.MkdirTemp(filepath.Dir(link), ".socket-")
+	if err != nil {
+		return fmt.Errorf("make link to unix socket: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	made := filepath.Join(dir, socketFile)
+	if err := os.Symlink(l.socket, made); err != nil {
+		return fmt.Errorf("make link to unix socket: %w", err)
+	}
+	if err := os.Rename(made, link); err != nil {
+		return fmt.Errorf("make link to unix socket: %w", err)
+	}
+	l.link = link
+	return nil
+}
+
 func (l *listeners) all() []net.Listener {
 	all := []net.Listener{l.unix}
 	if l.tcp != nil {
@@ -160,6 +193,9 @@ func (l *listeners) close() {
 	if l.unix != nil {
 		l.unix.Close()
 		os.Remove(l.socket)
+	}
+	if target, err := os.Readlink(l.link); err == nil && target == l.socket {
+		os.Remove(l.link)
 	}
 }
 

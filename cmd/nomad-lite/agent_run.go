@@ -90,7 +90,9 @@ func (r *runningAgent) hidden() string {
 	switch {
 	case slices.Contains(localSockets(), r.listen.socket):
 		return ""
-	case !r.options.dev: // no token is asked for there
+	case r.listen.link != "" && localSocket() == r.listen.link:
+		return ""
+	case !r.options.dev || r.listen.tcp == nil: // no token is asked for there
 		return "unix://" + r.listen.socket
 	case r.listen.String() == "http://"+net.JoinHostPort(loopback, strconv.Itoa(defaultHTTPPort)) && localSocket() == "":
 		return ""

@@ -12,10 +12,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/runtime/agent"
 )
 
 // clientFlags say which agent a command talks to. They are Nomad's.
@@ -105,6 +108,9 @@ func (f *clientFlags) config() *api.Config {
 // localSocket finds an agent of this machine that lets us in without a token.
 func localSocket() string {
 	for _, socket := range localSockets() {
+		if !isTrusted(socket) {
+			continue
+		}
 		// Only an attempt tells whether somebody listens there, and to us.
 		if c, err := net.DialTimeout("unix", socket, time.Second); err == nil {
 			c.Close()
@@ -121,7 +127,33 @@ func localSockets() []string {
 	if dir, err := defaultDataDir(); err == nil && filepath.Join(dir, socketFile) != sockets[0] {
 		sockets = slices.Insert(sockets, 0, filepath.Join(dir, socketFile))
 	}
+	return append(sockets, devSockets()...)
+}
+
+// devSockets are where agents in development mode listen: that of this user, and that of
+// root.
+func devSockets() []string {
+	sockets := []string{filepath.Join(agent.TemporaryDir(os.Geteuid()), socketFile)}
+	if os.Geteuid() != 0 {
+		sockets = append(sockets, filepath.Join(agent.TemporaryDir(0), socketFile))
+	}
 	return sockets
+}
+
+// isTrusted reports whether a socket belongs to this user or to root, and whether no other
+// user can put another one in its place: tokens, variables and jobs are sent there.
+func isTrusted(socket string) bool {
+	real, err := filepath.EvalSymlinks(socket)
+	if err != nil {
+		return false
+	}
+	info, err := os.Lstat(real)
+	if err != nil {
+		return false
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	owned := ok && (stat.Uid == 0 || int(stat.Uid) == os.Geteuid())
+	return owned && agent.CheckDir(filepath.Dir(real)) == nil && agent.CheckDir(filepath.Dir(socket)) == nil
 }
 
 // query are the options of a read. No namespace means that of the client.
@@ -181,20 +213,26 @@ func unreachable(err error) string {
 		return "The agent does not speak TLS: write http:// in -address or NOMAD_ADDR"
 	}
 	if socket := deniedBy(err); socket != "" {
-		return fmt.Sprintf(socketDenied, socket)
+		return adviceFor(socket)
 	}
 	if os.Getenv("NOMAD_ADDR") == "" && strings.Contains(text, api.DefaultConfig().Address) {
 		// No address was given, and the socket of an agent was passed over.
-		if socket := deniedSocket(localSockets()); socket != "" {
-			return fmt.Sprintf(socketDenied, socket)
+		sockets := slices.DeleteFunc(localSockets(), func(socket string) bool { return agent.CheckDir(filepath.Dir(socket)) != nil })
+		if socket := deniedSocket(sockets); socket != "" {
+			return adviceFor(socket)
 		}
 	}
 	return "Is an agent running? Start one with 'nomad-lite agent', or name its address with -address or NOMAD_ADDR"
 }
 
-// socketDenied is what to do about a socket that this user may not open.
-const socketDenied = "An agent may be running: permission denied for its socket %s. Run the command as the user of the agent (root with sudo), " +
-	"or use its HTTP address: -address http://127.0.0.1:4646 and its token in NOMAD_TOKEN"
+// adviceFor says what to do about a socket that this user may not open.
+func adviceFor(socket string) string {
+	advice := fmt.Sprintf("An agent may be running: permission denied for its socket %s. Run the command as the user of the agent (root with sudo)", socket)
+	if slices.Contains(devSockets(), socket) {
+		return advice // that agent has no other address
+	}
+	return advice + ", or use its HTTP address: -address http://127.0.0.1:4646 and its token in NOMAD_TOKEN"
+}
 
 // deniedBy returns the unix socket for which permission was denied, empty if the error
 // has another reason.

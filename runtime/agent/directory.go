@@ -62,10 +62,10 @@ func ensureDir(dir string, mode fs.FileMode) error {
 	return nil
 }
 
-// trust looks for others who could put a state of theirs into the data directory,
-// or another directory in its place: they would say what the agent runs, as whom.
-// The error names a way out.
-func trust(dataDir string) error {
+// CheckDir returns an error if a user besides this one and root could put files into a
+// directory, or another directory in its place. The data directory of an agent is such a
+// one: the state in it says what the agent runs, and as whom. The error names a way out.
+func CheckDir(dataDir string) error {
 	real, err := filepath.EvalSymlinks(dataDir)
 	if err != nil {
 		return err

@@ -70,7 +70,7 @@ func TestTrust(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, path := range []string{dir, link} {
-				err := trust(path)
+				err := CheckDir(path)
 				if (err == nil) != (test.want == "") {
 					t.Errorf("%s: %v, want %q", path, err, test.want)
 				} else if err != nil && !(strings.Contains(err.Error(), test.want) && strings.Contains(err.Error(), filepath.Join(root, test.of)+" ")) {

@@ -59,7 +59,7 @@ func (a *Agent) openDirectory() error {
 		// A run believes nothing that is there, and the person who asked for it is
 		// where its job file is.
 		if !a.forget {
-			if err := trust(a.dataDir); err != nil {
+			if err := CheckDir(a.dataDir); err != nil {
 				return fmt.Errorf("data directory %s: %w, or choose another with -data-dir", a.dataDir, err)
 			}
 		}

@@ -16,11 +16,17 @@ import (
 
 const temporaryPrefix = "run-"
 
+// TemporaryDir returns the directory that holds the temporary data directories of a user.
+// It may be missing, or another user's: see [CheckDir].
+func TemporaryDir(uid int) string {
+	return filepath.Join(os.TempDir(), "nomad-lite-"+strconv.Itoa(uid))
+}
+
 // makeTemporary makes a data directory for one run, locked, and removes those
 // of runs whose processes have all ended, the keeper included: it holds the lock
 // as well.
 func makeTemporary(logger hclog.Logger) (string, *os.File, error) {
-	base := filepath.Join(os.TempDir(), "nomad-lite-"+strconv.Itoa(os.Geteuid()))
+	base := TemporaryDir(os.Geteuid())
 	// Under root, tasks of other users pass through it to their own directories.
 	if err := ensureDir(base, 0o711); err != nil {
 		return "", nil, fmt.Errorf("make temporary data directory: %w", err)

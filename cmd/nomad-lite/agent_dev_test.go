@@ -1,0 +1,98 @@
+package main
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
+)
+
+// An agent in development mode that is root has a port only if somebody asks for it.
+func TestPortInDevelopmentMode(t *testing.T) {
+	root := os.Geteuid() == 0
+	for text, want := range map[string]bool{
+		``:                              !root,
+		`region = "here"`:               !root,
+		`tls { http = true }`:           !root,
+		`acl { enabled = true }`:        !root,
+		`advertise { http = "1.2.3.4"}`: !root,
+		`ports { http = 0 }`:            true,
+		`ports { http = 4646 }`:         true,
+		`bind_addr = "127.0.0.1"`:       true,
+		`addresses { http = "::1" }`:    true,
+		`acl { enabled = false }`:       true,
+	} {
+		var c config.Config
+		if diags := c.Parse("agent.hcl", []byte(text)); diags.HasErrors() {
+			t.Fatalf("%s: %v", text, diags)
+		}
+		if got := servesTCP(&c, true); got != want {
+			t.Errorf("with %q it is served over TCP: %v, want %v", text, got, want)
+		}
+		if !servesTCP(&c, false) {
+			t.Errorf("with %q an agent with a data directory is not served over TCP", text)
+		}
+	}
+	if c, err := (agentOptions{dev: true, bind: "127.0.0.1"}).load(&streams{}); err != nil || !servesTCP(c, true) {
+		t.Errorf("with -bind it is not served over TCP (%v)", err)
+	}
+}
+
+// Another account cannot have commands talk to its own server: what it owns, or can
+// replace, is passed over.
+func TestSocketsOfOtherUsersAreNotTrusted(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to make files of another user")
+	}
+	const stranger = 54321
+	for name, c := range map[string]struct {
+		change func(dir, socket string) error
+		want   bool
+	}{
+		"of this user":                       {func(string, string) error { return nil }, true},
+		"in another user's directory":        {func(dir, _ string) error { return os.Chown(dir, stranger, stranger) }, false},
+		"in everybody's directory":           {func(dir, _ string) error { return os.Chmod(dir, 0o777) }, false},
+		"in everybody's directory, sticky":   {func(dir, _ string) error { return os.Chmod(dir, os.ModeSticky|0o777) }, false},
+		"in the directory of a group":        {func(dir, _ string) error { return errors.Join(os.Chown(dir, 0, stranger), os.Chmod(dir, 0o770)) }, false},
+		"of another user":                    {func(_, socket string) error { return os.Chown(socket, stranger, stranger) }, false},
+		"a link to another user's directory": {linkToStranger, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("TMPDIR", t.TempDir())
+			socket := devSockets()[0]
+			dir := filepath.Dir(socket)
+			if err := os.Mkdir(dir, 0o711); err != nil {
+				t.Fatal(err)
+			}
+			listener, err := net.Listen("unix", socket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer listener.Close()
+			if err := c.change(dir, socket); err != nil {
+				t.Fatal(err)
+			}
+			if conn, err := net.Dial("unix", socket); err != nil {
+				t.Fatal(err) // only the trust is at issue
+			} else {
+				conn.Close()
+			}
+			if got := isTrusted(socket); got != c.want {
+				t.Errorf("it is trusted: %v, want %v", got, c.want)
+			}
+			if got := localSocket() == socket; got != c.want {
+				t.Errorf("commands use it: %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+// linkToStranger moves a socket to another user's directory, and leaves a link.
+func linkToStranger(dir, socket string) error {
+	theirs := filepath.Join(filepath.Dir(dir), "theirs")
+	moved := filepath.Join(theirs, socketFile)
+	return errors.Join(os.Mkdir(theirs, 0o711), os.Rename(socket, moved), os.Symlink(moved, socket), os.Chown(theirs, 54321, 54321))
+}
