@@ -1,4 +1,4 @@
-.PHONY: check generate test-vm test-faults test-kills simulate test-behaviour bench bench-all
+.PHONY: check generate test-vm test-faults test-kills test-accounts simulate test-behaviour bench bench-all
 
 check: ## what CI runs
 	bash .ci/run
@@ -15,6 +15,10 @@ test-faults: ## each process killed at each moment of a task's life; up to an ho
 KILLS ?= 1h
 test-kills: ## random pairs of processes killed while 100 tasks run; KILLS is the duration; needs root
 	go test -count=1 -timeout 24h -run '^TestRandomKills$$' ./cmd/nomad-lite -v -random-kills $(KILLS) -random-kills-tasks 100
+
+ACCOUNT_SCHEDULES ?= 200
+test-accounts: ## other accounts attack an agent while tasks start, restart and end in random schedules; about six minutes, needs root
+	go test -count=1 -timeout 1h -run '^TestOtherAccountsGetNothing$$' ./cmd/nomad-lite -v -account-schedules $(ACCOUNT_SCHEDULES)
 
 simulate: ## random jobs and faults under virtual time: plans alone, then with the real runners; a failure names its seed
 	go test -count=1 -timeout 30m -run '^TestSimulation$$' ./runtime/scheduler -seeds 10000

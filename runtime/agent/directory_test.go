@@ -1,10 +1,16 @@
 package agent
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
 )
 
 // A data directory is believed, so nobody else may write to it, or put another in
@@ -79,4 +85,95 @@ func TestTrust(t *testing.T) {
 			}
 		})
 	}
+}
+
+// asUser calls f on a thread that has the uid and no other privilege.
+func asUser(t *testing.T, uid int, f func() error) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		id := uintptr(uid)
+		for _, call := range []uintptr{unix.SYS_SETRESGID, unix.SYS_SETRESUID} {
+			// Raw, because those of package syscall change all threads.
+			if _, _, errno := unix.RawSyscall(call, id, id, id); errno != 0 {
+				done <- errno
+				return
+			}
+		}
+		done <- f()
+	}()
+	if err := <-done; err != nil {
+		t.Errorf("as user %d: %v", uid, err)
+	}
+}
+
+// Tasks of an agent that is not root are processes of its own user, and nobody else enters.
+func TestUnprivilegedAgentClosesItsDirectory(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root becomes other users")
+	}
+	const us, attacker, owner = 4001, 4242, 4002
+	for _, c := range []struct {
+		name             string
+		owner            int
+		before, dir, all os.FileMode // of the data directory before and after, and of the allocations
+	}{
+		{"new", us, 0o755, 0o700, 0o711},
+		{"of an earlier version", us, 0o711, 0o700, 0o711},
+		{"closed", us, 0o700, 0o700, 0o711},
+		{"of another user", owner, 0o777, 0o777, 0o700},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			base := t.TempDir()
+			dir := filepath.Join(base, "data")
+			secret := filepath.Join(dir, allocDir, "id", "web", "secrets")
+			err := errors.Join(os.Chmod(filepath.Dir(base), 0o755), os.Chmod(base, 0o755),
+				os.Mkdir(dir, 0o700), os.Chown(dir, c.owner, c.owner), os.Chmod(dir, c.before))
+			if err != nil {
+				t.Fatal(err)
+			}
+			asUser(t, us, func() error {
+				if err := (&Agent{dataDir: dir}).closeDirectory(); err != nil {
+					return err
+				}
+				return os.MkdirAll(secret, 0o777)
+			})
+			for path, want := range map[string]os.FileMode{dir: c.dir, filepath.Join(dir, allocDir): c.all} {
+				if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
+					t.Errorf("%s: mode %v, %v; want %v", path, info.Mode().Perm(), err, want)
+				}
+			}
+			asUser(t, attacker, func() error {
+				if _, err := os.ReadDir(secret); !errors.Is(err, os.ErrPermission) {
+					return fmt.Errorf("read %s: %v, want %v", secret, err, os.ErrPermission)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+func TestDirectoryOfARunIsClosed(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root becomes other users")
+	}
+	base := t.TempDir()
+	for _, d := range []string{base, filepath.Dir(base)} {
+		if err := os.Chmod(d, 0o777|os.ModeSticky); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("TMPDIR", base)
+	asUser(t, 4001, func() error {
+		dir, lock, err := makeTemporary(hclog.NewNullLogger())
+		if err != nil {
+			return err
+		}
+		defer lock.Close()
+		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+			return fmt.Errorf("%s: mode %v, %v", dir, info.Mode().Perm(), err)
+		}
+		return nil
+	})
 }
