@@ -1,7 +1,10 @@
-.PHONY: check generate test-vm test-faults test-kills test-accounts simulate test-behaviour bench bench-all
+.PHONY: check govulncheck generate test-vm test-faults test-kills test-accounts simulate test-behaviour bench bench-all
 
 check: ## what CI runs
 	bash .ci/run
+
+govulncheck: ## known vulnerabilities of the dependencies that the code reaches; needs network
+	go run golang.org/x/vuln/cmd/govulncheck@v1.1.4 ./...
 
 generate: ## protobuf code, after a change of a .proto file
 	go generate ./...
