@@ -246,6 +246,9 @@ func resident(t testing.TB, pid int, line string) int {
 // and keep out nobody else, whether they come from one address or from ten.
 func TestHalfSentRequests(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("sends thousands of requests")
+	}
 	const most = 64 << 20
 	agents := map[bool]*guarded{}
 	for _, kind := range slices.Sorted(maps.Keys(halfRequests)) {
