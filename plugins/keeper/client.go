@@ -191,7 +191,7 @@ func (c *Client) drop() {
 // the program is executed. An error of the kernel (no such file, permission)
 // is wrapped as a syscall.Errno. It is never repeated: see ErrLost.
 func (c *Client) Spawn(ctx context.Context, cmd Command) (Process, error) {
-	params := &spawnParams{Name: cmd.Name, Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir}
+	params := &spawnParams{Name: cmd.Name, Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir, Provisional: cmd.Provisional}
 	if params.Env == nil {
 		params.Env = []string{}
 	}
@@ -240,6 +240,16 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (Process, error) {
 	c.spawned[resp.Process] = true
 	c.mu.Unlock()
 	return resp.Process, nil
+}
+
+// Confirm has a provisional child outlive this client, which has made sure that the next
+// one finds it. A child that has ended, or is not provisional, is no error. A keeper of a
+// build without provisional children refuses the call.
+func (c *Client) Confirm(ctx context.Context, p Process) error {
+	if _, err := c.repeat(ctx, &request{Op: opConfirm, Process: p}); err != nil {
+		return fmt.Errorf("confirm process %d: %w", p.PID, err)
+	}
+	return nil
 }
 
 // Adopt makes a process that a lost keeper has started, for another agent, the

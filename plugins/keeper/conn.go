@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // accept serves connections until the listener is closed.
@@ -27,7 +29,7 @@ func (k *server) accept(listener *net.UnixListener) {
 			conn.Close()
 			continue
 		}
-		c := &serverConn{server: k, wire: &wire{conn: conn}, waits: map[uint64]Process{}, ready: make(chan struct{}, 1)}
+		c := &serverConn{server: k, wire: &wire{conn: conn}, waits: map[uint64]Process{}, provisional: map[Process]bool{}, ready: make(chan struct{}, 1)}
 		k.mu.Lock()
 		k.conns[c] = true
 		k.mu.Unlock()
@@ -40,6 +42,8 @@ type serverConn struct {
 	server *server
 	wire   *wire
 	ready  chan struct{} // capacity 1: queue is not empty
+
+	provisional map[Process]bool // children that end with the connection; of serve
 
 	// guarded by server.mu
 	agent bool
@@ -90,6 +94,9 @@ func (c *serverConn) serve() {
 		c.handle(&req, fds)
 	}
 
+	for p := range c.provisional {
+		_ = p.Signal(unix.SIGKILL) // it may have ended
+	}
 	c.wire.conn.Close()
 	close(stop)
 	writer.Wait()
@@ -142,6 +149,12 @@ func (c *serverConn) handle(req *request, fds []int) {
 		resp = &response{Error: fmt.Sprintf("operation %q is the agent's", req.Op)}
 	case req.Op == opSpawn:
 		resp = k.spawn(req.Spawn, fds)
+		if resp.err() == nil && req.Spawn.Provisional {
+			c.provisional[resp.Process] = true
+		}
+	case req.Op == opConfirm:
+		delete(c.provisional, req.Process)
+		resp = &response{}
 	case req.Op == opParents:
 		resp = &response{Parents: k.parents()}
 	case req.Op == opReplace:

@@ -48,6 +48,10 @@ type Command struct {
 	// Stdin, Stdout and Stderr become descriptors 0, 1 and 2; nil means
 	// /dev/null. Nothing else is inherited. The caller closes its copies.
 	Stdin, Stdout, Stderr *os.File
+
+	// Provisional ends the child, and not what it has started, when this client is gone
+	// before Confirm: no other client could find it.
+	Provisional bool
 }
 
 // Status is how a process ended: by itself with ExitCode, or by Signal.

@@ -844,6 +844,64 @@ func TestServeByHand(t *testing.T) {
 	}
 }
 
+// An agent that is killed before it has stored how a plugin is found again takes it along;
+// what it has confirmed stays, and what the plugin has started.
+func TestProvisionalChildEndsWithItsClient(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "run")
+	c := start(t, Config{Dir: dir})
+	leaving, err := Start(t.Context(), Config{Dir: dir, Args: []string{"nomad-lite", "keeper"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []Process
+	spawn := func(c *Client, provisional bool) Process {
+		t.Helper()
+		r, w := pipe(t)
+		cmd := sh("setsid sleep 1000 >&- 2>&- & echo $!; wait")
+		cmd.Stdout, cmd.Provisional = w, provisional
+		child, err := c.Spawn(t.Context(), cmd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var pid int
+		if _, err := fmt.Fscan(r, &pid); err != nil {
+			t.Fatal(err)
+		}
+		task, err := ProcessOf(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, child, task)
+		return child
+	}
+	lost, confirmed := spawn(leaving, true), spawn(leaving, true)
+	spawn(leaving, false)
+	spawn(c, true)
+	for range 2 { // it may be repeated
+		if err := leaving.Confirm(t.Context(), confirmed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := leaving.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if !lost.EndsWithin(10 * time.Second) {
+		t.Error("a provisional child has outlived its client")
+	}
+	for _, p := range all {
+		if p != lost && !p.Alive() {
+			t.Errorf("process %d of %v has ended, and not only the provisional child %d", p.PID, all, lost.PID)
+		}
+		_ = p.Signal(unix.SIGKILL) // one has ended
+	}
+	for _, p := range all {
+		if !p.EndsWithin(10 * time.Second) {
+			t.Errorf("process %d does not end", p.PID)
+		}
+	}
+}
+
 // TestParentsOfTasks makes sure that processes which the keeper has started are not
 // taken for tasks, and that all others below it and them are.
 func TestParentsOfTasks(t *testing.T) {

@@ -31,6 +31,7 @@ type op string
 const (
 	opHello     op = "hello"
 	opSpawn     op = "spawn"
+	opConfirm   op = "confirm" // a provisional child is to outlive the client
 	opWait      op = "wait"
 	opCancel    op = "cancel" // ends the wait whose request has the same id; no answer
 	opHold      op = "hold"
@@ -50,7 +51,7 @@ type request struct {
 	Op      op           `json:"op"`
 	Agent   bool         `json:"agent,omitempty"` // hello
 	Spawn   *spawnParams `json:"spawn,omitempty"`
-	Process Process      `json:"process,omitzero"` // wait
+	Process Process      `json:"process,omitzero"` // wait, confirm
 	Keys    []string     `json:"keys,omitempty"`   // hold, take, drop: one descriptor each
 	Drain   []bool       `json:"drain,omitempty"`  // hold: which of them are sinks
 	Wards   []Process    `json:"wards,omitempty"`  // adopt
@@ -70,6 +71,8 @@ type spawnParams struct {
 	Stdin  bool     `json:"stdin,omitempty"`
 	Stdout bool     `json:"stdout,omitempty"`
 	Stderr bool     `json:"stderr,omitempty"`
+
+	Provisional bool `json:"provisional,omitempty"`
 }
 
 // response is what the keeper answers. The descriptors of a take follow in the

@@ -34,6 +34,7 @@ import (
 // outlive us. *keeper.Client is one.
 type Keeper interface {
 	Spawn(context.Context, keeper.Command) (keeper.Process, error)
+	Confirm(context.Context, keeper.Process) error
 	Wait(context.Context, keeper.Process) (keeper.Status, error)
 	HoldSink(ctx context.Context, key string, f *os.File) error
 	Take(key string) (*os.File, error)
@@ -266,6 +267,12 @@ func (p *Plugin) Info() base.Info { return p.info }
 
 // PID is the plugin's process id.
 func (p *Plugin) PID() int { return p.proc.PID }
+
+// Confirm lets the process outlive this one. Until then it ends when this one dies, because
+// none would find it: the caller has stored Record.
+func (p *Plugin) Confirm(ctx context.Context) error {
+	return p.cfg.Keeper.Confirm(ctx, p.proc.Process)
+}
 
 // Driver is the driver in the plugin; nil if it is no driver.
 func (p *Plugin) Driver() driver.Driver { return p.driver }

@@ -101,6 +101,8 @@ func newDirect(t testing.TB) *direct {
 	return d
 }
 
+func (d *direct) Confirm(context.Context, keeper.Process) error { return nil }
+
 func (d *direct) Spawn(_ context.Context, c keeper.Command) (keeper.Process, error) {
 	path := c.Path
 	if c.Exec != nil {

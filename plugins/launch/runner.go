@@ -127,6 +127,8 @@ func (l *launcher) spawn(ctx context.Context) error {
 		Dir:    p.cfg.Dir,
 		Stdout: writers[0],
 		Stderr: writers[1],
+
+		Provisional: true,
 	})
 	if err != nil {
 		return explainSpawn(err, p.cfg.Path, p.cfg.Exec)

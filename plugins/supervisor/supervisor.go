@@ -281,6 +281,8 @@ func (s *Supervisor) launch(ctx context.Context, e catalog.Entry) (instance, err
 	}
 	if err := s.cfg.Records.PutPlugin(key(e), Record{Record: p.Record(), Identity: identity, Serves: servedBy(p.Info())}); err != nil {
 		s.logger.Error("plugin will not be found again", "plugin", e.Name, "error", err)
+	} else if err := p.Confirm(ctx); err != nil {
+		s.logger.Debug("plugin not confirmed", "plugin", e.Name, "error", err) // a keeper of an earlier build
 	}
 	return p, nil
 }
