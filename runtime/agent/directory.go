@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -47,6 +48,11 @@ func ensureDir(dir string, mode fs.FileMode) error {
 	if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
+	return checkOurs(dir)
+}
+
+// checkOurs refuses a directory of another user, or one that others may write to.
+func checkOurs(dir string) error {
 	var stat unix.Stat_t
 	if err := unix.Lstat(dir, &stat); err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
@@ -60,6 +66,42 @@ func ensureDir(dir string, mode fs.FileMode) error {
 		return fmt.Errorf("%s: others may write to it (mode %04o)", dir, stat.Mode&0o7777)
 	}
 	return nil
+}
+
+// ourDir makes a directory, or finds one that is ours. Another account can have been
+// first at a path that everybody knows: then it is one with a random name after a dot.
+func ourDir(path string, mode fs.FileMode) (string, error) {
+	taken := ensureDir(path, mode)
+	if taken == nil {
+		return path, nil
+	}
+	if ours := ourDirs(path); len(ours) > 0 {
+		return ours[0], nil
+	}
+	dir, err := os.MkdirTemp(filepath.Dir(path), filepath.Base(path)+".")
+	if err != nil {
+		return "", errors.Join(taken, err)
+	}
+	return dir, os.Chmod(dir, mode)
+}
+
+// ourDirs returns the directories that ourDir has made for a path and that are there.
+func ourDirs(path string) []string {
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		return nil
+	}
+	var ours []string
+	for _, e := range entries {
+		name := e.Name()
+		if name != filepath.Base(path) && !strings.HasPrefix(name, filepath.Base(path)+".") {
+			continue
+		}
+		if dir := filepath.Join(filepath.Dir(path), name); checkOurs(dir) == nil {
+			ours = append(ours, dir)
+		}
+	}
+	return ours
 }
 
 // CheckDir returns an error if a user besides this one and root could put files into a

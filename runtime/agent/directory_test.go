@@ -4,14 +4,91 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 )
+
+// Another account that makes the directories below /tmp first, as whatever it likes,
+// does not keep anybody from running jobs.
+func TestTakenTemporaryDirectory(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can be another account")
+	}
+	tmp := os.TempDir()
+	for _, squat := range []string{"mkdir -m 777 %s", "touch %s", "ln -s /etc %s", "ln -s nowhere %s", "mkfifo %s"} {
+		dir := t.TempDir()
+		if err := os.Chmod(dir, 0o777|os.ModeSticky); err != nil {
+			t.Fatal(err)
+		}
+		for parent := filepath.Dir(dir); parent != tmp; parent = filepath.Dir(parent) {
+			if err := os.Chmod(parent, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		path := filepath.Join(dir, "nomad-lite-0")
+		cmd := exec.Command("/bin/sh", "-c", fmt.Sprintf("umask 0; "+squat+" && mkdir %s.1", path, path))
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 4711, Gid: 4711}}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		t.Setenv("TMPDIR", dir)
+		first, held, err := makeTemporary(hclog.NewNullLogger())
+		if err != nil {
+			t.Errorf("%s: %v", squat, err)
+			continue
+		}
+		if err := checkOurs(filepath.Dir(first)); err != nil {
+			t.Error(err)
+		}
+		held.Close() // as a run that was killed
+		second, held, err := makeTemporary(hclog.NewNullLogger())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if filepath.Dir(second) != filepath.Dir(first) {
+			t.Errorf("%s, and then %s", first, second)
+		}
+		if _, err := os.Stat(first); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("what was left is not removed: %v", err)
+		}
+		held.Close()
+		// The other account has gone: what it kept us from is used, and the rest removed.
+		if err := os.RemoveAll(path); err != nil {
+			t.Fatal(err)
+		}
+		third, held, err := makeTemporary(hclog.NewNullLogger())
+		if err != nil {
+			t.Fatal(err)
+		}
+		held.Close()
+		if _, err := os.Stat(second); filepath.Dir(third) != path || !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("third %s, and of the second %v", third, err)
+		}
+	}
+}
+
+func TestOurDirs(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"a", "a.1", "a-run", "ab", "a.link"} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.Remove(dir+"/a.link"), os.Symlink("a", dir+"/a.link")); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := ourDirs(dir+"/a"), []string{dir + "/a", dir + "/a.1"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
 
 // A data directory is believed, so nobody else may write to it, or put another in
 // its place.

@@ -157,9 +157,10 @@ func removeSockets(dataDir string) error {
 	errs := []error{os.RemoveAll(keeper.SocketDir(dataDir))}
 	if name, err := linkName(dataDir); err == nil {
 		for _, base := range socketBases() {
-			err := os.Remove(filepath.Join(base, name))
-			if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
-				errs = append(errs, err)
+			for _, dir := range ourDirs(base) {
+				if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+					errs = append(errs, err)
+				}
 			}
 		}
 	}
@@ -184,11 +185,18 @@ func makeLink(dataDir string) (string, error) {
 	target := keeper.SocketDir(real)
 	var errs []error
 	for _, base := range socketBases() {
-		link := filepath.Join(base, name)
-		if len(link) > launch.MaxSocketDir {
+		if len(filepath.Join(base, name)) > launch.MaxSocketDir {
 			continue
 		}
-		if err := errors.Join(ensureDir(base, 0o700), ensureLink(link, target)); err != nil {
+		dir, err := ourDir(base, 0o700)
+		link := filepath.Join(dir, name)
+		if err == nil && len(link) > launch.MaxSocketDir {
+			err = fmt.Errorf("%s is too long for sockets", link)
+		}
+		if err == nil {
+			err = ensureLink(link, target)
+		}
+		if err != nil {
 			errs = append(errs, err)
 			continue
 		}

@@ -26,9 +26,10 @@ func TemporaryDir(uid int) string {
 // of runs whose processes have all ended, the keeper included: it holds the lock
 // as well.
 func makeTemporary(logger hclog.Logger) (string, *os.File, error) {
-	base := TemporaryDir(os.Geteuid())
+	path := TemporaryDir(os.Geteuid())
 	// Under root, tasks of other users pass through it to their own directories.
-	if err := ensureDir(base, 0o711); err != nil {
+	base, err := ourDir(path, 0o711)
+	if err != nil {
 		return "", nil, fmt.Errorf("make temporary data directory: %w", err)
 	}
 	turn, err := lock(base, 0)
@@ -37,6 +38,15 @@ func makeTemporary(logger hclog.Logger) (string, *os.File, error) {
 	}
 	defer turn.Close()
 	sweep(base, logger)
+	for _, other := range ourDirs(path) {
+		if other == base {
+			continue
+		}
+		if turn, err := lock(other, unix.LOCK_NB); err == nil { // else a run sweeps it
+			sweep(other, logger)
+			turn.Close()
+		}
+	}
 	dir, err := os.MkdirTemp(base, temporaryPrefix)
 	if err != nil {
 		return "", nil, fmt.Errorf("make temporary data directory: %w", err)
