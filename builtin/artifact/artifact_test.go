@@ -672,7 +672,7 @@ func TestStagesThatWereLeft(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	to := destination{w.dir.Dir, "local"}
-	left, err := newPlacer(to, "main[1]", "k", nil)
+	left, err := newPlacer(to, strings.Repeat("x", 212), "k", nil) // as long as it may be
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -680,7 +680,7 @@ func TestStagesThatWereLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	next, err := newPlacer(to, "main[1]", "k", nil)
+	next, err := newPlacer(to, strings.Repeat("x", 212), "k", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,8 @@ package artifact
 
 import (
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -102,9 +104,6 @@ type placer struct {
 	modes []fs.FileMode // of what is below result, as inspect has walked it
 }
 
-// globbed escapes what means something to fs.Glob.
-var globbed = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
-
 // newPlacer makes a stage, on the file system of the destination's root.
 func newPlacer(to destination, task, key string, owner *owner) (*placer, error) {
 	root, err := os.OpenRoot(to.root)
@@ -112,7 +111,9 @@ func newPlacer(to destination, task, key string, owner *owner) (*placer, error) 
 		return nil, err
 	}
 	p := &placer{to: to, owner: owner, root: root}
-	if err := p.open(".artifact-" + task + "-" + key + "-"); err != nil {
+	// Not the task's name itself, which may be as long as a name can be.
+	of := sha256.Sum256([]byte(task))
+	if err := p.open(".artifact-" + hex.EncodeToString(of[:8]) + "-" + key + "-"); err != nil {
 		p.close()
 		return nil, fmt.Errorf("make room for the download: %w", err)
 	}
@@ -122,7 +123,7 @@ func newPlacer(to destination, task, key string, owner *owner) (*placer, error) 
 // open removes stages that were left behind. A call whose agent has died may still
 // be about to end: it must not find ours under its name.
 func (p *placer) open(prefix string) error {
-	old, err := fs.Glob(p.root.FS(), globbed.Replace(prefix)+"*")
+	old, err := fs.Glob(p.root.FS(), prefix+"*")
 	if err != nil {
 		return err
 	}

@@ -67,7 +67,18 @@ func checkTaskName(r *report, name string) {
 	if name == "alloc" {
 		r.add(`Task cannot be named "alloc"`)
 	}
+	if name == "." || name == ".." {
+		r.add("Task cannot be named %q: its directory has the name of the task", name)
+	}
+	if len(name) > maxTaskName {
+		r.add("Task name has %d bytes, and may have %d: its directory, log files and cgroup are named after it", len(name), maxTaskName)
+	}
 }
+
+// maxTaskName is what the longest of the names that are made of a task's leaves for it:
+// that of its cgroup, ID.TASK.scope with the id of the allocation. The kernel allows 255
+// bytes for a name.
+const maxTaskName = 255 - 36 - len(".") - len(".scope")
 
 func checkTaskTimes(r *report, jobType string, g *api.TaskGroup, t *api.Task) {
 	timeout := val(t.KillTimeout)
