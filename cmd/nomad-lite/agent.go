@@ -130,7 +130,10 @@ func runAgent(ctx context.Context, o agentOptions, s *streams) (err error) {
 		return err
 	}
 	if l.tcp == nil {
-		if err := l.addLink(filepath.Join(agent.TemporaryDir(os.Geteuid()), socketFile)); err != nil {
+		dir := agent.TemporaryDir(os.Geteuid())
+		if err := agent.CheckDir(dir); err != nil {
+			logger.Warn("commands find this agent only with NOMAD_ADDR", "error", err)
+		} else if err := l.addLink(filepath.Join(dir, socketFile)); err != nil {
 			return err
 		}
 	}

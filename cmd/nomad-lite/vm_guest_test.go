@@ -60,6 +60,9 @@ var vmSteps = []vmStep{
 	{"agent", []string{"/tests/agent.test", vmQuick}, vmRoot},
 	{"cgroups", []string{"/tests/cgroup.test"}, vmRoot},
 	{"cgroups that are delegated", []string{"/tests/cgroup.test"}, vmDelegated},
+	// Containers, in which tests run else, may not protect a process.
+	{"job parser of a protected agent", []string{"/tests/confined.test", "-test.run=^TestChildIsNotProtected$"}, vmRoot},
+	{"protected agent", []string{"/tests/nomad-lite.test", `-test.run=^TestScripts$/^oom$`}, vmRoot},
 	{"run", []string{"/tests/nomad-lite.test", `-test.run=^TestScripts$/^run_(batch|killed|survives|limits)$`}, vmRoot},
 	{"run in cgroups", []string{"/tests/nomad-lite.test", vmScripts, vmOneByOne}, vmRoot},
 	{"run unprivileged", []string{"/tests/nomad-lite.test", `-test.run=^TestScripts$/^run_(batch|killed)$`}, vmPlain},

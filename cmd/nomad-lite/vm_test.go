@@ -32,12 +32,13 @@ var vmPackages = []string{
 	"./plugins/keeper",
 	"./runtime/agent",
 	"./runtime/cgroup",
+	"./runtime/jobspec/confined",
 	"./runtime/logs",
 }
 
 // vmTools are the programs of this machine that tests in the other one use.
 var vmTools = []string{
-	"sh", "cat", "cut", "env", "flock", "grep", "head", "id", "ls", "mkdir", "mv", "ps", "rm", "sed", "setsid", "sleep", "stat", "stty",
+	"sh", "cat", "chmod", "cut", "dirname", "env", "flock", "grep", "head", "id", "ls", "mkdir", "mv", "ps", "rm", "sed", "setsid", "sleep", "stat", "stty",
 	"tail", "tee", "timeout", "touch", "tr", "true", "wc",
 }
 

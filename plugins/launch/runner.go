@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	proc "github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 var (
@@ -134,6 +135,13 @@ func (l *launcher) spawn(ctx context.Context) error {
 		return explainSpawn(err, p.cfg.Path, p.cfg.Exec)
 	}
 	p.proc, err = openProcess(kp)
+	if err == nil {
+		// Agent and keeper may be protected; a plugin that were would hand it on to
+		// downloads, commands and tasks, before any code of theirs can undo it.
+		if resetErr := proc.ResetOOMScore(kp.PID); resetErr != nil {
+			p.logger.Warn("plugin is protected from the lack of memory as the agent is", "error", resetErr)
+		}
+	}
 	switch {
 	case errors.Is(err, errProcessGone):
 		// it has died already, and the keeper has reaped it

@@ -95,6 +95,7 @@ func (p *Process) Exec(ctx context.Context, e sdk.Exec) (sdk.ExitResult, error) 
 		}
 		return sdk.ExitResult{}, p.execError(path, err)
 	}
+	p.resetOOMScore(cmd.Process.Pid)
 	stop := context.AfterFunc(ctx, func() { unix.Kill(-cmd.Process.Pid, unix.SIGKILL) })
 	resized := make(chan struct{})
 	streams.start(e, resized)

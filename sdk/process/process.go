@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -225,7 +226,8 @@ func (p *Process) execError(path string, err error) error {
 // setOOMScore also undoes the protection that a service manager gives to the
 // plugin and that a task must not inherit.
 func (p *Process) setOOMScore(score int) {
-	if score == 0 && ownOOMScore() >= 0 {
+	if score == 0 {
+		p.resetOOMScore(p.id.PID)
 		return
 	}
 	file := fmt.Sprintf("/proc/%d/oom_score_adj", p.id.PID)
@@ -234,12 +236,11 @@ func (p *Process) setOOMScore(score int) {
 	}
 }
 
-var ownOOMScore = sync.OnceValue(func() (score int) {
-	if text, err := os.ReadFile("/proc/self/oom_score_adj"); err == nil {
-		fmt.Sscan(string(text), &score)
+func (p *Process) resetOOMScore(pid int) {
+	if err := process.ResetOOMScore(pid); err != nil {
+		p.logger.Warn("process is protected from the lack of memory as the driver is", "protected_pid", pid, "error", err)
 	}
-	return score
-})
+}
 
 // PID returns the process id, which is also that of the session and the group.
 func (p *Process) PID() int { return p.id.PID }

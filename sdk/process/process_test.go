@@ -537,6 +537,22 @@ func TestOOMScore(t *testing.T) {
 	}
 }
 
+// What a task runs is not protected from the lack of memory when its driver is.
+func TestProtectedDriver(t *testing.T) {
+	processtest.SetOOMScore(t, "-500")
+	p := start(t, newStart(t), shell("exec sleep 3600"))
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", p.PID()))
+	if got := strings.TrimSpace(string(text)); got != "0" || err != nil {
+		t.Errorf("the task has the score %q, %v, want 0", got, err)
+	}
+	var out bytes.Buffer
+	command := []string{"/bin/sh", "-c", "i=0; while [ $i -lt 50 ] && grep -q - /proc/$$/oom_score_adj; do sleep 0.1; i=$((i+1)); done; cat /proc/$$/oom_score_adj"}
+	exit, err := p.Exec(t.Context(), sdk.Exec{Command: command, Stdout: &out})
+	if err != nil || !exit.Successful() || strings.TrimSpace(out.String()) != "0" {
+		t.Errorf("a command in it has the score %q, %+v, %v, want 0", out.String(), exit, err)
+	}
+}
+
 func TestParseSignal(t *testing.T) {
 	for name, want := range map[string]unix.Signal{
 		"": unix.SIGINT, "SIGHUP": unix.SIGHUP, "HUP": unix.SIGHUP, "sigusr1": unix.SIGUSR1, "SIGKILL": unix.SIGKILL,

@@ -1,3 +1,3 @@
-// Package processtest takes from the process of a test what the code under test needs:
-// file descriptors.
+// Package processtest changes what the process of a test has of the kernel: it takes file
+// descriptors from it, and protects it from the lack of memory.
 package processtest

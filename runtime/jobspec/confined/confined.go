@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
 )
 
@@ -148,6 +149,9 @@ func Serve(in io.Reader, out, complaint io.Writer) int {
 // confine sets the limits of this process. It also ends by itself, a little later
 // than the agent would end it.
 func confine() error {
+	if err := process.ResetOOMScore(os.Getpid()); err != nil {
+		return err
+	}
 	mapped, err := dataSize()
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
 )
 
@@ -20,7 +21,7 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	}
 	switch os.Args[1] {
-	case "serve":
+	case "serve", "score":
 	case "small":
 		maxMemory = 1 << 20
 	case "slow":
@@ -31,7 +32,21 @@ func TestMain(m *testing.M) {
 	default:
 		os.Exit(m.Run())
 	}
-	os.Exit(Serve(os.Stdin, os.Stdout, os.Stderr))
+	code := Serve(os.Stdin, os.Stdout, os.Stderr)
+	if os.Args[1] == "score" {
+		text, _ := os.ReadFile("/proc/self/oom_score_adj")
+		fmt.Fprintf(os.Stderr, "score %s", text)
+		os.Exit(exitBroken)
+	}
+	os.Exit(code)
+}
+
+// A text that takes all memory takes it from its child first.
+func TestChildIsNotProtected(t *testing.T) {
+	processtest.SetOOMScore(t, "-500")
+	if _, err := New(os.Args[0], "score").Parse(t.Context(), text, ""); err == nil || !strings.HasSuffix(err.Error(), "score 0") {
+		t.Errorf("got %v, want the score 0", err)
+	}
 }
 
 const text = `
