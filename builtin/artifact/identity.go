@@ -194,6 +194,9 @@ func hasUID(pid int, id uint32) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	if bytes.Contains(status, []byte("\nState:\tZ")) || bytes.Contains(status, []byte("\nState:\tX")) {
+		return false, nil // it has ended, and its parent takes its time
+	}
 	_, rest, _ := bytes.Cut(status, []byte("\nUid:"))
 	line, _, _ := bytes.Cut(rest, []byte("\n"))
 	want := strconv.FormatUint(uint64(id), 10)
