@@ -112,7 +112,8 @@ func (d *Dir) Stat(path string) (Info, error) {
 }
 
 // List says what lies in a directory, in the order of the names. Links are not
-// followed.
+// followed. The FIFOs of the output, which are beside the directories of the tasks, are
+// left out: under Nomad they are elsewhere.
 func (d *Dir) List(path string) ([]Info, error) {
 	p, err := d.walk(path)
 	if err != nil {
@@ -144,7 +145,7 @@ func (d *Dir) List(path string) ([]Info, error) {
 	infos := make([]Info, 0, len(names))
 	for _, name := range names {
 		// What has gone meanwhile is not there.
-		if info, err := root.Lstat(name); err == nil {
+		if info, err := root.Lstat(name); err == nil && (len(p.names) > 0 || info.Mode()&os.ModeNamedPipe == 0) {
 			infos = append(infos, Info{FileInfo: info, name: name})
 		}
 	}
