@@ -253,8 +253,9 @@ func (g Cgroup) freeze(state string) {
 	}
 }
 
-// Remove removes the cgroup and its descendants. No process may be left in it. Its
-// parent stays, as Nomad's does: to make it again would cost each start time.
+// Remove removes the cgroup, its descendants and, of version 2, its parents if they are
+// empty now. No process may be left in it. Parents of version 1 stay, as Nomad's do: a task
+// has some in each hierarchy, and to make them again costs each start time.
 func (g Cgroup) Remove() error {
 	for delay := 50 * time.Microsecond; ; delay *= 2 {
 		err := unix.Rmdir(string(g))
@@ -272,6 +273,10 @@ func (g Cgroup) Remove() error {
 		if len(descendants) == 0 {
 			time.Sleep(delay) // the last process has not left the kernel yet
 		}
+	}
+	parent := filepath.Dir(string(g))
+	if strings.HasSuffix(filepath.Dir(parent), "/nomad.slice") && unix.Rmdir(parent) == nil {
+		unix.Rmdir(filepath.Dir(parent))
 	}
 	return nil
 }
