@@ -20,8 +20,8 @@ var (
 	ErrNotHeld = errors.New("no descriptor is held under this key")
 
 	// ErrLost means that the keeper died while it worked on the request and
-	// that repeating it could do the work twice. After a Spawn that is lost, a
-	// child that was started nevertheless has nobody at the other end of its stdio.
+	// that repeating it could do the work twice. After a Spawn that is lost, the
+	// child may run: it can be found by the stdio that it was given.
 	ErrLost = errors.New("keeper died before it answered")
 
 	// ErrClosed means that the client was closed.

@@ -378,8 +378,12 @@ func TestSocketOfAnother(t *testing.T) {
 func TestKeeperDiesOverSpawn(t *testing.T) {
 	t.Parallel()
 	cfg, _ := newConfig(t, "good")
-	cfg.Keeper = &lost{direct: newDirect(t)}
+	k := &lost{direct: newDirect(t)}
+	cfg.Keeper = k
 	mustStart(t, cfg)
+	if k.first.PID == 0 || !k.first.EndsWithin(10*time.Second) {
+		t.Errorf("the plugin that the dead keeper has started, process %v, goes on beside the other", k.first)
+	}
 }
 
 // The end of the process is known at once, although its child holds stdout and

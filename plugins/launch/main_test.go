@@ -198,15 +198,20 @@ func (d *direct) Drop(_ context.Context, key string) error {
 	return nil
 }
 
-// lost is a keeper that dies over its first spawn.
+// lost is a keeper that dies over its first spawn, after it has started the child.
 type lost struct {
 	*direct
-	once sync.Once
+	once  sync.Once
+	first keeper.Process
 }
 
 func (l *lost) Spawn(ctx context.Context, c keeper.Command) (keeper.Process, error) {
 	err := errors.New("")
-	l.once.Do(func() { err = fmt.Errorf("spawn: %w", keeper.ErrLost) })
+	l.once.Do(func() {
+		if l.first, err = l.direct.Spawn(ctx, c); err == nil {
+			err = fmt.Errorf("spawn: %w", keeper.ErrLost)
+		}
+	})
 	if errors.Is(err, keeper.ErrLost) {
 		return keeper.Process{}, err
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -131,6 +132,9 @@ func (l *launcher) spawn(ctx context.Context) error {
 
 		Provisional: true,
 	})
+	if errors.Is(err, keeper.ErrLost) {
+		return errors.Join(err, endLost(writers[0]))
+	}
 	if err != nil {
 		return explainSpawn(err, p.cfg.Path, p.cfg.Exec)
 	}
@@ -150,6 +154,42 @@ func (l *launcher) spawn(ctx context.Context) error {
 		_ = kp.Signal(unix.SIGKILL) // it may be gone by now
 	}
 	return err
+}
+
+// endLost kills the plugin that a keeper may have started before it died, without anybody
+// to know its number: the process that has our pipe as its stdout. What a keeper had
+// forked at its death takes a moment to get that far.
+func endLost(stdout *os.File) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(stdout.Fd()), &st); err != nil {
+		return err
+	}
+	pipe := fmt.Sprintf("pipe:[%d]", st.Ino)
+	for range 5 {
+		links, err := filepath.Glob("/proc/[0-9]*/fd/1")
+		if err != nil {
+			return err
+		}
+		for _, link := range links {
+			if target, err := os.Readlink(link); err != nil || target != pipe {
+				continue // another process, perhaps of another user, or it has ended
+			}
+			pid, err := strconv.Atoi(strings.Split(link, "/")[2])
+			if err != nil {
+				return err
+			}
+			lost, err := keeper.ProcessOf(pid)
+			// The number may have been given away since the first look, to a process without the pipe.
+			if target, again := os.Readlink(link); err == nil && again == nil && target == pipe {
+				err = lost.Signal(unix.SIGKILL)
+			}
+			if err != nil && !errors.Is(err, os.ErrProcessDone) {
+				return fmt.Errorf("end what the keeper has started: process %d: %w", pid, err)
+			}
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return nil
 }
 
 // withSocketDir replaces go-plugin's temporary directory.
