@@ -66,10 +66,6 @@ func (r *Runner) restoredTask(name string) *taskrunner.Restored {
 	if !found && state == nil {
 		return nil
 	}
-	if state != nil {
-		state = model.CopyTaskState(state)
-		model.AddShownEvents(state, r.alloc.TaskStates[name])
-	}
 	return &taskrunner.Restored{Local: local, State: state}
 }
 

@@ -53,22 +53,6 @@ func AppendTaskEvent(t *api.TaskState, event *api.TaskEvent, now time.Time) {
 	t.Events = append(t.Events, event)
 }
 
-// AddShownEvents adds the events that the allocation of a restored task has shown and its
-// record lacks: on a full disk the store can refuse a record and then take the smaller one
-// of the allocation. Nothing else of the state changes, as nothing depends on them.
-func AddShownEvents(t, shown *api.TaskState) {
-	if shown == nil || len(t.Events) == 0 {
-		return
-	}
-	last := t.Events[len(t.Events)-1]
-	is := func(e *api.TaskEvent) bool { return e.Time == last.Time && e.Type == last.Type }
-	later := slices.IndexFunc(shown.Events, is) + 1 // all of them, if ten have come since
-	if later > 0 || len(shown.Events) > 0 && shown.Events[0].Time > last.Time {
-		t.Events = append(t.Events, shown.Events[later:]...)
-	}
-	t.Events = t.Events[max(0, len(t.Events)-maxTaskEvents):]
-}
-
 // EventSinceStart finds the last event of a type that has come after the last
 // start, nil if there is none.
 func EventSinceStart(t *api.TaskState, event string) *api.TaskEvent {

@@ -155,36 +155,3 @@ func TestCopyTaskState(t *testing.T) {
 		t.Error("it has events of its own")
 	}
 }
-
-// A task that is restored shows at least the events that its allocation has shown.
-func TestAddShownEvents(t *testing.T) {
-	list := func(seconds ...int) (events []*api.TaskEvent) {
-		for _, s := range seconds {
-			events = append(events, &api.TaskEvent{Type: "e", Time: int64(s)})
-		}
-		return events
-	}
-	for _, c := range []struct {
-		name                string
-		stored, shown, want []int
-	}{
-		{"the same", []int{1, 2}, []int{1, 2}, []int{1, 2}},
-		{"the record lacks some", []int{1, 2}, []int{1, 2, 3, 4}, []int{1, 2, 3, 4}},
-		{"the allocation lacks some", []int{1, 2, 3}, []int{1, 2}, []int{1, 2, 3}},
-		{"ten and more have come", []int{1, 2}, []int{8, 9}, []int{1, 2, 8, 9}},
-		{"the record is far ahead", []int{8, 9}, []int{1, 2}, []int{8, 9}},
-		{"no more than ten", []int{1, 2, 3, 4, 5, 6, 7, 8, 9}, []int{8, 9, 10, 11, 12}, []int{3, 4, 5, 6, 7, 8, 9, 10, 11, 12}},
-		{"none stored", nil, []int{1}, nil},
-	} {
-		state := &api.TaskState{Events: list(c.stored...), Restarts: 3}
-		AddShownEvents(state, &api.TaskState{Events: list(c.shown...), Restarts: 7})
-		var got []int
-		for _, e := range state.Events {
-			got = append(got, int(e.Time))
-		}
-		if !slices.Equal(got, c.want) || state.Restarts != 3 {
-			t.Errorf("%s: events %v, %d restarts; want %v", c.name, got, state.Restarts, c.want)
-		}
-	}
-	AddShownEvents(&api.TaskState{Events: list(1)}, nil)
-}
