@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -19,7 +20,9 @@ func bytesText(megabytes int) string { return strconv.Itoa(megabytes << 20) }
 // since its beginning. Ids are replaced by numbers in the order of their
 // appearance.
 type Transcript struct {
-	start  time.Time
+	start time.Time
+
+	mu     sync.Mutex // held while lines are written: nodes report while the test says something
 	lines  strings.Builder
 	last   map[string]string
 	number map[string]int
@@ -33,14 +36,22 @@ func NewTranscript(m *Memory) *Transcript {
 }
 
 // String returns what was written down.
-func (t *Transcript) String() string { return t.lines.String() }
+func (t *Transcript) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.lines.String()
+}
 
 // Say adds a line of the test itself.
 func (t *Transcript) Say(format string, args ...any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	fmt.Fprintf(&t.lines, "-- "+format+"\n", args...)
 }
 
 func (t *Transcript) note(state scheduler.State) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for job := range state.Jobs() {
 		stop, stable := "", ""
 		if *job.Stop {
