@@ -249,6 +249,9 @@ func TestHalfSentRequests(t *testing.T) {
 	if testing.Short() {
 		t.Skip("sends thousands of requests")
 	}
+	if raceDetector {
+		t.Skip("measures memory, of which the race detector takes most")
+	}
 	const most = 64 << 20
 	agents := map[bool]*guarded{}
 	for _, kind := range slices.Sorted(maps.Keys(halfRequests)) {
