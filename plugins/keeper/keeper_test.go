@@ -844,6 +844,27 @@ func TestServeByHand(t *testing.T) {
 	}
 }
 
+// spawnWithTask starts a process that starts another, in a session of its own, as a plugin
+// does with a task.
+func spawnWithTask(t *testing.T, c *Client, provisional bool) (plugin, task Process) {
+	t.Helper()
+	r, w := pipe(t)
+	cmd := sh("setsid sleep 1000 >&- 2>&- & echo $!; wait")
+	cmd.Stdout, cmd.Provisional = w, provisional
+	plugin, err := c.Spawn(t.Context(), cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	if _, err := fmt.Fscan(r, &pid); err != nil {
+		t.Fatal(err)
+	}
+	if task, err = ProcessOf(pid); err != nil {
+		t.Fatal(err)
+	}
+	return plugin, task
+}
+
 // An agent that is killed before it has stored how a plugin is found again takes it along;
 // what it has confirmed stays, and what the plugin has started.
 func TestProvisionalChildEndsWithItsClient(t *testing.T) {
@@ -857,23 +878,9 @@ func TestProvisionalChildEndsWithItsClient(t *testing.T) {
 	var all []Process
 	spawn := func(c *Client, provisional bool) Process {
 		t.Helper()
-		r, w := pipe(t)
-		cmd := sh("setsid sleep 1000 >&- 2>&- & echo $!; wait")
-		cmd.Stdout, cmd.Provisional = w, provisional
-		child, err := c.Spawn(t.Context(), cmd)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var pid int
-		if _, err := fmt.Fscan(r, &pid); err != nil {
-			t.Fatal(err)
-		}
-		task, err := ProcessOf(pid)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, child, task)
-		return child
+		plugin, task := spawnWithTask(t, c, provisional)
+		all = append(all, plugin, task)
+		return plugin
 	}
 	lost, confirmed := spawn(leaving, true), spawn(leaving, true)
 	spawn(leaving, false)
@@ -919,21 +926,7 @@ func TestParentsOfTasks(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect()
-	r, w := pipe(t)
-	cmd := sh("setsid sleep 1000 >&- 2>&- & echo $!; wait")
-	cmd.Stdout = w
-	plugin, err := c.Spawn(t.Context(), cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var pid int
-	if _, err := fmt.Fscan(r, &pid); err != nil {
-		t.Fatal(err)
-	}
-	task, err := ProcessOf(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	plugin, task := spawnWithTask(t, c, false)
 	expect(plugin)
 	for _, p := range []Process{plugin, alone} {
 		if err := p.Signal(unix.SIGKILL); err != nil {
