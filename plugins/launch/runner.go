@@ -156,9 +156,9 @@ func (l *launcher) spawn(ctx context.Context) error {
 	return err
 }
 
-// endLost kills the plugin that a keeper may have started before it died, without anybody
-// to know its number: the process that has our pipe as its stdout. What a keeper had
-// forked at its death takes a moment to get that far.
+// endLost kills the plugin that a keeper may have started before it died and could not
+// name: the process that has our pipe as its stdout. It searches five times in 50 ms: a
+// child that the keeper had forked at its death gets the pipe a moment later.
 func endLost(stdout *os.File) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(stdout.Fd()), &st); err != nil {
@@ -171,17 +171,16 @@ func endLost(stdout *os.File) error {
 			return err
 		}
 		for _, link := range links {
-			if target, err := os.Readlink(link); err != nil || target != pipe {
-				continue // another process, perhaps of another user, or it has ended
-			}
 			pid, err := strconv.Atoi(strings.Split(link, "/")[2])
 			if err != nil {
 				return err
 			}
-			lost, err := keeper.ProcessOf(pid)
-			// The number may have been given away since the first look, to a process without the pipe.
-			if target, again := os.Readlink(link); err == nil && again == nil && target == pipe {
-				err = lost.Signal(unix.SIGKILL)
+			p, err := keeper.ProcessOf(pid) // before the look at its stdout: the number may be given away
+			if target, linkErr := os.Readlink(link); linkErr != nil || target != pipe {
+				continue // another process, perhaps of another user, or it has ended
+			}
+			if err == nil {
+				err = p.Signal(unix.SIGKILL)
 			}
 			if err != nil && !errors.Is(err, os.ErrProcessDone) {
 				return fmt.Errorf("end what the keeper has started: process %d: %w", pid, err)
