@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// claim makes a thing of the stage root's alone, which nobody else can open any more
-// or has open for writing. An agent that is not root has the same user as the download:
+// claim gives an entry of the stage to root. Afterwards no other user can open it, and no
+// process has it open for writing. An agent that is not root has the same user as the download:
 // there is nothing to take.
 func (p *placer) claim(name string, mode fs.FileMode) error {
 	if os.Geteuid() != 0 {
@@ -42,7 +42,7 @@ func (p *placer) claim(name string, mode fs.FileMode) error {
 	return p.replace(name, f)
 }
 
-// soleReader reports whether nobody has a file open for writing, or mapped. It is
+// soleReader reports whether no process has a file open for writing, or mapped. It is
 // false where the file system cannot tell.
 func soleReader(f *os.File) bool {
 	_, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
@@ -53,7 +53,7 @@ func soleReader(f *os.File) bool {
 	return err == nil
 }
 
-// replace puts a copy of a file in its place, to which nobody has a handle.
+// replace puts a copy of a file in its place, which no process has open.
 func (p *placer) replace(name string, f *os.File) error {
 	// The file may have other names, which inspect counts.
 	info, err := f.Stat()
