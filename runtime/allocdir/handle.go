@@ -198,7 +198,12 @@ func (h *handle) settlePassable(users []uint32, fallback bool) error {
 // provide is ensure for a directory that we have no business with once it is
 // there: whatever the task has put in its place stays.
 func (h *handle) provide(name string, mode fs.FileMode) error {
-	dir, err := h.ensure(name, mode, nobodys)
+	return leave(h.ensure(name, mode, nobodys))
+}
+
+// leave closes a directory that was ensured. It is no error that a task has put
+// something else in its place.
+func leave(dir *handle, err error) error {
 	if errors.Is(err, errNotDir) {
 		return nil
 	}

@@ -110,15 +110,7 @@ func (h *handle) ensureFor(name string, u taskUsers, nomads fs.FileMode) (*handl
 // provideFor is ensureFor for a directory that we have no business with once it is there:
 // whatever the task has put in its place stays.
 func (h *handle) provideFor(name string, u taskUsers, nomads fs.FileMode) error {
-	dir, err := h.ensureFor(name, u, nomads)
-	if errors.Is(err, errNotDir) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	dir.close()
-	return nil
+	return leave(h.ensureFor(name, u, nomads))
 }
 
 // restrict gives dir, which has that name in h, to the users of a task, and takes it away
