@@ -112,15 +112,16 @@ func New(c Config) *API {
 // The limits of a connection. Answers that wait have none for the whole, but each
 // write of theirs has one.
 const (
-	headerTimeout = 5 * time.Second // and of a TLS handshake
-	bodyTimeout   = time.Minute
-	refuseTimeout = time.Second // for a body that is not read
-	writeTimeout  = time.Minute
-	idleTimeout   = 2 * time.Minute
-	maxHeader     = 16 << 10
-	maxBody       = 1 << 20
-	maxJob        = 16 << 20
-	stopTimeout   = time.Second
+	headerTimeout    = 15 * time.Second // a loaded machine needs seconds for hundreds of clients at once
+	bodyTimeout      = time.Minute
+	refuseTimeout    = time.Second // for a body that is not read
+	writeTimeout     = time.Minute
+	handshakeTimeout = 5 * time.Second // of TLS, unless configured
+	idleTimeout      = 2 * time.Minute
+	maxHeader        = 16 << 10
+	maxBody          = 1 << 20
+	maxJob           = 16 << 20
+	stopTimeout      = time.Second
 )
 
 // http1 is what Nomad's clients speak: websockets need it.
@@ -142,7 +143,7 @@ type (
 func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	handshake := cmp.Or(a.config.HandshakeTimeout, headerTimeout)
+	handshake := cmp.Or(a.config.HandshakeTimeout, handshakeTimeout)
 	server := &http.Server{
 		Handler:   a,
 		Protocols: http1(),

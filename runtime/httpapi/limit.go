@@ -9,7 +9,10 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // The limits of connections whose client has not authenticated.
@@ -19,9 +22,11 @@ const (
 	// What they have sent of their requests, together. It takes up to 17 times as much
 	// memory: a header is a map with an entry for each of its lines.
 	maxStrangerBytes = 1 << 20
-	// A connection waits this long for one of its client's connections to authenticate or
-	// to end, before the oldest of these is closed.
-	strangerTurn = time.Second
+	// While others of its client wait, a connection is closed that has not authenticated
+	// this long after its turn, and that keeps the server waiting.
+	strangerTurn = 2 * time.Second
+	// How often a connection that waits looks for one whose turn is over.
+	turnInterval = 100 * time.Millisecond
 )
 
 // tooMany is Nomad's text for a client with one connection too many.
@@ -207,24 +212,28 @@ func (l *limitListener) drop(host string) {
 	}
 }
 
-// displace serves a connection that waits in the place of its client's oldest one, which
-// is closed.
+// displace closes the client's connections that are overdue and serves others in their
+// places. Only the first one that waits has it done.
 func (l *limitListener) displace(c *limitConn) {
+	var overdue []*limitConn
 	l.mu.Lock()
 	client := l.clients[c.host]
-	if client == nil || !slices.Contains(client.waiting, c) {
+	if client == nil || len(client.waiting) == 0 || client.waiting[0] != c {
 		l.mu.Unlock()
-		return // it is served, or closed
+		return
 	}
-	oldest := client.served[0]
-	oldest.isCounted.Store(false)
-	l.uncount(oldest)
-	client.waiting = slices.DeleteFunc(client.waiting, func(other *limitConn) bool { return other == c })
-	client.served = append(slices.Delete(client.served, 0, 1), c)
-	l.strangers--
-	c.serve()
+	for _, served := range client.served {
+		if len(overdue) < len(client.waiting) && served.overdue() {
+			overdue = append(overdue, served)
+		}
+	}
+	for _, served := range overdue {
+		l.forget(served)
+	}
 	l.mu.Unlock()
-	oldest.Close()
+	for _, served := range overdue {
+		served.Close()
+	}
 }
 
 // leave ends the counting of a connection.
@@ -250,11 +259,30 @@ type limitConn struct {
 	closed   chan struct{} // closed by the first Close
 
 	ending        sync.Once
-	ended         bool        // guarded by listener.mu
-	authenticated bool        // guarded by listener.mu
-	sent          int         // by the client, of its request; guarded by listener.mu
-	isCounted     atomic.Bool // what the client sends is counted; set with listener.mu held
-	served        atomic.Bool // turn is closed
+	ended         bool          // guarded by listener.mu
+	authenticated bool          // guarded by listener.mu
+	sent          int           // by the client, of its request; guarded by listener.mu
+	isCounted     atomic.Bool   // what the client sends is counted; set with listener.mu held
+	served        atomic.Bool   // turn is closed
+	patience      time.Duration // of the server, from the turn of the connection; 0 is without end
+	reading       atomic.Bool   // the server reads
+	since         time.Time     // of its turn; guarded by listener.mu
+}
+
+// overdue reports whether the turn of the connection is over and the server waits for it. On a
+// loaded machine it is often the other way round: what the client has sent has arrived and
+// was not read yet.
+func (c *limitConn) overdue() bool {
+	if !c.reading.Load() || time.Since(c.since) < strangerTurn {
+		return false
+	}
+	unread := 0
+	if conn, ok := c.Conn.(syscall.Conn); ok {
+		if raw, err := conn.SyscallConn(); err == nil {
+			_ = raw.Control(func(fd uintptr) { unread, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }) // it fails for a closed one
+		}
+	}
+	return unread == 0
 }
 
 // connOf returns the counted connection below a connection, nil if there is none.
@@ -305,8 +333,21 @@ func (c *limitConn) request(body bool) {
 }
 
 func (c *limitConn) serve() {
+	c.since = time.Now()
 	c.served.Store(true)
 	close(c.turn)
+}
+
+// SetReadDeadline keeps the time that a connection has to send its request, which runs
+// from its turn.
+func (c *limitConn) SetReadDeadline(t time.Time) error {
+	if !c.served.Load() {
+		c.patience = 0
+		if !t.IsZero() {
+			c.patience = time.Until(t)
+		}
+	}
+	return c.Conn.SetReadDeadline(t)
 }
 
 // Read waits for the turn of the connection first.
@@ -316,11 +357,19 @@ func (c *limitConn) Read(p []byte) (int, error) {
 		case <-c.turn:
 		case <-c.closed:
 			return 0, net.ErrClosed
-		case <-time.After(strangerTurn):
+		case <-time.After(turnInterval):
 			c.listener.displace(c)
 		}
 	}
+	if c.patience > 0 {
+		if err := c.Conn.SetReadDeadline(time.Now().Add(c.patience)); err != nil {
+			return 0, err
+		}
+		c.patience = 0
+	}
+	c.reading.Store(true)
 	n, err := c.Conn.Read(p)
+	c.reading.Store(false)
 	if c.isCounted.Load() {
 		c.listener.count(c, n)
 	}

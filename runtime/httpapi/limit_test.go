@@ -136,12 +136,14 @@ func TestConnectionsThatHaveNotAuthenticatedAreLimitedPerAddress(t *testing.T) {
 		}
 		// A client at the same address takes the place of the oldest connection.
 		conn := l.dialFrom(attacker)
-		if code, took := answered(t, conn, withToken); code != 200 || took > strangerTurn {
+		const turns = 300 / maxStrangersPerClient * strangerTurn
+		if code, took := answered(t, conn, withToken); code != 200 || took > turns {
 			t.Errorf("the same address: %d after %v", code, took)
 		}
+		time.Sleep(turns)
 		synctest.Wait()
 		if n := countOpen(all); n > maxStrangersPerClient {
-			t.Errorf("%d connections are open after %v, want at most %d", n, strangerTurn, maxStrangersPerClient)
+			t.Errorf("%d connections are open after %v, want at most %d", n, turns, maxStrangersPerClient)
 		}
 		time.Sleep(headerTimeout)
 		synctest.Wait()
@@ -153,6 +155,54 @@ func TestConnectionsThatHaveNotAuthenticatedAreLimitedPerAddress(t *testing.T) {
 		}
 		conn.Close()
 	})
+}
+
+// A loaded agent does not take a client for an idle one whose request it has not read.
+func TestRequestsThatHaveArrivedAreNotReplaced(t *testing.T) {
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tcp.Close()
+	listener := Limit(tcp, 0, 0)
+	var served []net.Conn
+	for range maxStrangersPerClient + 1 {
+		client, err := net.Dial("tcp", tcp.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		if _, err := io.WriteString(client, withToken); err != nil {
+			t.Fatal(err)
+		}
+		conn, err := listener.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		served = append(served, conn)
+	}
+	waiting := served[maxStrangersPerClient].(*limitConn)
+	read := make(chan error)
+	go func() {
+		if err := waiting.SetReadDeadline(time.Now().Add(strangerTurn)); err != nil {
+			read <- err
+			return
+		}
+		_, err := io.ReadFull(waiting, make([]byte, len(withToken)))
+		read <- err
+	}()
+	time.Sleep(strangerTurn + 3*turnInterval)
+	for i, conn := range served[:maxStrangersPerClient] {
+		if _, err := io.ReadFull(conn, make([]byte, len(withToken))); err != nil {
+			t.Fatalf("connection %d: %v", i, err)
+		}
+	}
+	// The server waits for the first client now, and no more for its answer.
+	go served[0].Read(make([]byte, 1))
+	if err := <-read; err != nil {
+		t.Error("the connection that waited: ", err)
+	}
 }
 
 // 100 connections that ask for what is open to all, and never for anything else, do not
