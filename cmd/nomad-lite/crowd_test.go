@@ -87,7 +87,7 @@ func TestCrowd(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range followers {
 			all.Go(func() {
-				path, until := logs, "line 9"
+				path, until := logs, "9"
 				if i%10 == 0 {
 					path, until = file, `"Data"`
 				}
