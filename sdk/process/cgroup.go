@@ -122,6 +122,8 @@ type cgroup struct {
 	memory string
 
 	oomBefore uint64 // oomKills before the process was started
+
+	setShares func() error // nil where the task gets no CPU shares, or has them
 }
 
 func (g *cgroup) dir() process.Cgroup { return process.Cgroup(g.path) }
@@ -224,7 +226,10 @@ func (p *Process) cpuset() string {
 		return ""
 	}
 	dir := p.start.Resources.Linux.CpusetCgroup
-	if info, err := os.Stat(dir); dir == "" || err != nil || !info.IsDir() {
+	if dir == "" {
+		return ""
+	}
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return ""
 	}
 	return dir

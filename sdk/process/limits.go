@@ -73,23 +73,42 @@ const (
 	minWeight, maxWeight = 1, 10000
 )
 
-// limit limits a cgroup that has no process yet. overridden has the controllers of
-// version 1 for which the user has named other cgroups.
+// limit limits a cgroup that has no process yet, and leaves the CPU shares to share.
+// overridden has the controllers of version 1 for which the user has named other cgroups.
 func (g *cgroup) limit(p *Process, l limits, overridden map[string]string) {
 	for _, s := range l.settings(cgroups().version) {
+		write := func() error { return g.limitV2(s) }
 		var err error
 		switch {
 		case overridden[s.controller] != "":
 			err = errors.New("cgroup_v1_override places the task into another cgroup")
-		case cgroups().version == 2:
-			err = g.limitV2(s)
-		default:
-			err = g.limitV1(s)
+		case cgroups().version == 1:
+			var dir string
+			dir, err = g.treeV1(s.controller)
+			write = func() error { return s.write(dir) }
+		}
+		if err == nil && s.controller == "cpu" {
+			g.setShares = write
+		} else if err == nil {
+			err = write()
 		}
 		if err != nil {
 			p.unlimited(s, err)
 		}
 	}
+}
+
+// share gives the running task its CPU shares. The thread that forks is in the task's
+// cgroup and holds Go's lock of forks: with few shares on a busy machine it would hold up
+// the starts of other tasks.
+func (p *Process) share() {
+	if p.cgroup == nil || p.cgroup.setShares == nil {
+		return
+	}
+	if err := p.cgroup.setShares(); err != nil {
+		p.withoutShares(err)
+	}
+	p.cgroup.setShares = nil
 }
 
 func (g *cgroup) limitV2(s setting) error {
@@ -102,18 +121,18 @@ func (g *cgroup) limitV2(s setting) error {
 	return s.write(g.path)
 }
 
-// limitV1 makes a cgroup in the hierarchy of a controller.
-func (g *cgroup) limitV1(s setting) error {
+// treeV1 makes the task's cgroup in the hierarchy of a controller.
+func (g *cgroup) treeV1(controller string) (dir string, err error) {
 	h := cgroups()
-	if !slices.Contains(h.trees, s.controller) {
-		return fmt.Errorf("the cgroup controller %q is not mounted", s.controller)
+	if !slices.Contains(h.trees, controller) {
+		return "", fmt.Errorf("the cgroup controller %q is not mounted", controller)
 	}
-	dir := h.treePath(s.controller, filepath.Base(g.path))
+	dir = h.treePath(controller, filepath.Base(g.path))
 	existed, err := mkdir(dir)
 	if err != nil {
-		return err
+		return "", err
 	}
-	if s.controller == "memory" {
+	if controller == "memory" {
 		g.memory = dir
 	}
 	if existed {
@@ -124,7 +143,7 @@ func (g *cgroup) limitV1(s setting) error {
 	if dir != g.path {
 		g.trees = append(g.trees, dir)
 	}
-	return s.write(dir)
+	return dir, nil
 }
 
 func (s setting) write(dir string) error {
@@ -189,10 +208,14 @@ func (g *cgroup) enable(controller string) error {
 // them, tasks share the CPU time equally.
 func (p *Process) unlimited(s setting, reason error) {
 	if s.controller == "cpu" {
-		p.logger.Debug("task without CPU shares", "error", reason)
+		p.withoutShares(reason)
 		return
 	}
 	p.unenforced = append(p.unenforced, fmt.Sprintf("%s limit not enforced here: %v", s.name, reason))
+}
+
+func (p *Process) withoutShares(reason error) {
+	p.logger.Debug("task without CPU shares", "error", reason)
 }
 
 // unlimitedAll notes that no limit is enforced.

@@ -109,9 +109,9 @@ type State struct {
 // opens the task's output, which blocks until somebody reads it or ctx ends, and
 // first ends what an earlier start of the same task has left running.
 //
-// The limits of the task's resources are set before the program runs. Where there
-// are no cgroups, or none can be made, the task starts without limits, and has an
-// event for each that is not enforced.
+// The limits of the task's resources are set before the program runs, its CPU shares
+// right after it was executed. Where there are no cgroups, or none can be made, the task
+// starts without limits, and has an event for each that is not enforced.
 func Start(ctx context.Context, start *sdk.Start, c Command) (*Process, error) {
 	p := &Process{start: start, dir: c.Dir, child: true, logger: start.Logger()}
 	if p.dir == "" {
@@ -163,6 +163,7 @@ func Start(ctx context.Context, start *sdk.Start, c Command) (*Process, error) {
 		return nil, err
 	}
 	p.logger = p.logger.With("pid", p.id.PID)
+	p.share()
 	p.setOOMScore(c.OOMScoreAdj)
 	p.reportLimits()
 	return p, nil
