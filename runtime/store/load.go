@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/go-memdb"
@@ -398,7 +399,7 @@ func (l *loader) bad(bucket, key string, value []byte, cause error) {
 
 // allocations gives each allocation its job, and shares what many say alike.
 func (l *loader) allocations() {
-	versions := Reader{begin: func() *memdb.Txn { return l.mem }}
+	loaded := Reader{begin: func() *memdb.Txn { return l.mem }}
 	alike := alike{strings: make(map[string]string)}
 	known := l.store.specs
 	for _, id := range slices.Sorted(maps.Keys(l.rows)) {
@@ -407,7 +408,7 @@ func (l *loader) allocations() {
 		if r.Spec != "" {
 			a.Job = l.specs[r.Spec]
 			if a.Job == nil {
-				v := versions.JobVersion(nil, a.Namespace, a.JobID, r.JobVersion)
+				v := loaded.JobVersion(nil, a.Namespace, a.JobID, r.JobVersion)
 				if v == nil || num(v.CreateIndex) != r.JobCreateIndex {
 					l.bad(string(Allocations), id, r.sealed, errors.New("its job does not read"))
 					continue
@@ -427,10 +428,30 @@ func (l *loader) allocations() {
 			known.byHash[r.Spec].share(a)
 			known.byHash[r.Spec].refs++
 		}
+		if !a.ClientTerminalStatus() {
+			takeTaskStates(a, loaded)
+		}
 		alike.share(a)
 		if err := l.mem.Insert(string(Allocations), a); err != nil {
 			l.bad(string(Allocations), id, r.sealed, err)
 		}
+	}
+}
+
+// takeTaskStates shows the tasks of an allocation as their own records have them, with
+// which the agent goes on. A full disk can refuse the record of a task, and then take the
+// smaller one of its allocation, which was made later.
+func takeTaskStates(a *api.Allocation, from Reader) {
+	for _, r := range list[localRecord](from, nil, taskStates, "id_prefix", a.ID+"\x00") {
+		state := new(api.TaskState)
+		if decode(r.payload, state) != nil {
+			continue // who reads the record reports it
+		}
+		if a.TaskStates == nil {
+			a.TaskStates = make(map[string]*api.TaskState)
+		}
+		_, name, _ := strings.Cut(r.key, "\x00")
+		a.TaskStates[name] = state
 	}
 }
 

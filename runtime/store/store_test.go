@@ -494,6 +494,41 @@ func TestRunnersRecords(t *testing.T) {
 	}
 }
 
+// The next agent shows a task from its first moment as it goes on with it, and one that has
+// ended as its allocation has shown it.
+func TestTaskStatesOfAllocations(t *testing.T) {
+	t.Parallel()
+	s := open(t, temp(t))
+	stored := &api.TaskState{State: "pending", Events: []*api.TaskEvent{{Type: "Received", Time: 1}}}
+	shown := &api.TaskState{State: "running", Events: append(slices.Clone(stored.Events), &api.TaskEvent{Type: "Started", Time: 2})}
+	for _, status := range []string{"pending", "running", "complete"} {
+		update(t, s, func(tx *Txn) {
+			tx.PutAllocation(&api.Allocation{ID: status, Namespace: "default", JobID: "a", Job: testJob("a", 0)})
+		})
+		if err := s.PutTaskState(status, "web", stored, taskrunner.AtOnce)(); err != nil {
+			t.Fatal(err)
+		}
+		update(t, s, func(tx *Txn) {
+			a := *tx.Allocation(nil, status)
+			a.ClientStatus, a.TaskStates = status, map[string]*api.TaskState{"web": shown, "new": stored}
+			if status == "pending" {
+				a.TaskStates = nil
+			}
+			tx.ReportAllocation(&a)
+		})
+	}
+	s = reopen(t, s)
+	for status, want := range map[string]map[string]*api.TaskState{
+		"pending":  {"web": stored},
+		"running":  {"web": stored, "new": stored},
+		"complete": {"web": shown, "new": stored},
+	} {
+		if got := s.Snapshot().Allocation(nil, status).TaskStates; !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v, want %+v", status, got, want)
+		}
+	}
+}
+
 // TestHaste makes sure that a record waits as long as it may and no longer, and
 // that nothing overtakes it.
 func TestHaste(t *testing.T) {
