@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 
+	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
@@ -131,7 +132,7 @@ func runAgent(ctx context.Context, o agentOptions, s *streams) (err error) {
 	}
 	if l.tcp == nil {
 		dir := agent.TemporaryDir(os.Geteuid())
-		if err := agent.CheckDir(dir); err != nil {
+		if err := safepath.CheckDir(dir); err != nil {
 			logger.Warn("commands find this agent only with NOMAD_ADDR", "error", err)
 		} else if err := l.addLink(filepath.Join(dir, socketFile)); err != nil {
 			return err

@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
+	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 )
 
@@ -153,7 +154,7 @@ func isTrusted(socket string) bool {
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	owned := ok && (stat.Uid == 0 || int(stat.Uid) == os.Geteuid())
-	return owned && agent.CheckDir(filepath.Dir(real)) == nil && agent.CheckDir(filepath.Dir(socket)) == nil
+	return owned && safepath.CheckDir(filepath.Dir(real)) == nil && safepath.CheckParents(socket) == nil
 }
 
 // query are the options of a read. No namespace means that of the client.
@@ -217,7 +218,7 @@ func unreachable(err error) string {
 	}
 	if os.Getenv("NOMAD_ADDR") == "" && strings.Contains(text, api.DefaultConfig().Address) {
 		// No address was given, and the socket of an agent was passed over.
-		sockets := slices.DeleteFunc(localSockets(), func(socket string) bool { return agent.CheckDir(filepath.Dir(socket)) != nil })
+		sockets := slices.DeleteFunc(localSockets(), func(socket string) bool { return safepath.CheckDir(filepath.Dir(socket)) != nil })
 		if socket := deniedSocket(sockets); socket != "" {
 			return adviceFor(socket)
 		}

@@ -14,6 +14,8 @@ import (
 	"syscall"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
 // Binary is a plugin file that has passed the checks and is open. The caller
@@ -83,6 +85,10 @@ func (b *Binary) check(e Entry, logger hclog.Logger) error {
 	if err := checkAccess(info, "the file", logger); err != nil {
 		return err
 	}
+	// A link may lead through other directories below the plugin directory.
+	if err := safepath.CheckParents(e.Path); err != nil {
+		return err
+	}
 
 	var magic [4]byte
 	n, err := b.File.ReadAt(magic[:], 0)
@@ -114,13 +120,20 @@ func (b *Binary) SHA256() (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// checkDir refuses a directory in which a stranger could exchange a file.
+// checkDir refuses a directory in which a stranger could exchange a file, or that a
+// stranger could exchange.
 func checkDir(root *os.Root, dir string, logger hclog.Logger) error {
 	info, err := root.Stat(".")
 	if err != nil {
 		return err
 	}
-	return checkAccess(info, "the plugin directory "+dir, logger)
+	if err := checkAccess(info, "the plugin directory "+dir, logger); err != nil {
+		return err
+	}
+	if err := safepath.CheckParents(dir); err != nil {
+		return fmt.Errorf("the plugin directory %s: %w", dir, err)
+	}
+	return nil
 }
 
 // checkAccess refuses what somebody else than us or root may write.

@@ -252,6 +252,25 @@ func TestRefused(t *testing.T) {
 		{"directory writable for its group", func(t *testing.T, dir, _ string) { chmod(t, dir, 0o775) }, "its group may write to the ", true},
 		{"of another user", func(t *testing.T, _, file string) { chown(t, file) }, "belongs to uid 4242", true},
 		{"directory of another user", func(t *testing.T, dir, _ string) { chown(t, dir) }, "belongs to uid 4242", true},
+		{"in a directory of another user", func(t *testing.T, dir, _ string) { chown(t, filepath.Dir(dir)) }, "belongs to user 4242, who could change", true},
+		{"in a directory writable for all", func(t *testing.T, dir, _ string) { chmod(t, filepath.Dir(dir), 0o777) }, "everybody may write to ", true},
+		{"in a directory writable for a group", func(t *testing.T, dir, _ string) {
+			if err := os.Chown(filepath.Dir(dir), 0, 4242); err != nil {
+				t.Fatal(err)
+			}
+			chmod(t, filepath.Dir(dir), 0o775)
+		}, "all of group 4242 may write to ", true},
+		{"in a directory like /tmp", func(t *testing.T, dir, _ string) { chmod(t, filepath.Dir(dir), 0o777|fs.ModeSticky) }, "", false},
+		{"a link through a directory writable for all", func(t *testing.T, dir, file string) {
+			if err := os.Mkdir(filepath.Join(dir, "sub"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Rename(filepath.Join(dir, "target"), filepath.Join(dir, "sub", "x")); err != nil {
+				t.Fatal(err)
+			}
+			symlink(t, "sub/x", file)
+			chmod(t, filepath.Join(dir, "sub"), 0o777)
+		}, "everybody may write to ", false},
 		{"not executable", func(t *testing.T, _, file string) { chmod(t, file, 0o644) }, "not executable (mode 0644)", false},
 		{"a link out of the directory", func(t *testing.T, _, file string) { symlink(t, filepath.Join(outside, "evil"), file) }, "leads out of the plugin directory, to " + outside, false},
 		{"a relative link out of the directory", func(t *testing.T, dir, file string) {

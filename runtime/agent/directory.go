@@ -103,36 +103,3 @@ func ourDirs(path string) []string {
 	}
 	return ours
 }
-
-// CheckDir returns an error if a user besides this one and root could put files into a
-// directory, or another directory in its place. The data directory of an agent is such a
-// one: the state in it says what the agent runs, and as whom. The error names a way out.
-func CheckDir(dataDir string) error {
-	real, err := filepath.EvalSymlinks(dataDir)
-	if err != nil {
-		return err
-	}
-	us := os.Geteuid()
-	for dir := real; ; dir = filepath.Dir(dir) {
-		var stat unix.Stat_t
-		if err := unix.Lstat(dir, &stat); err != nil {
-			return &fs.PathError{Op: "look at", Path: dir, Err: err}
-		}
-		mode, own := stat.Mode&0o7777, dir == real
-		switch {
-		case stat.Uid != 0 && int(stat.Uid) != us && (own || stat.Uid != unmapped):
-			return fmt.Errorf("%s belongs to user %d, who could change what the agent runs: have user %d own it", dir, stat.Uid, us)
-		case mode&0o002 != 0 && (own || mode&unix.S_ISVTX == 0):
-			return fmt.Errorf("everybody may write to %s (mode %04o), and could change what the agent runs: chmod o-w %s", dir, mode, dir)
-		case own && mode&0o020 != 0 && stat.Gid != 0 && stat.Gid != stat.Uid:
-			return fmt.Errorf("all of group %d may write to %s (mode %04o), and could change what the agent runs: chmod g-w %s", stat.Gid, dir, mode, dir)
-		}
-		if dir == filepath.Dir(dir) {
-			return nil
-		}
-	}
-}
-
-// unmapped is the owner, as a user namespace shows it, of what belongs to nobody
-// in it: / does there.
-const unmapped = 65534

@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
@@ -59,7 +60,7 @@ func (a *Agent) openDirectory() error {
 		// A run believes nothing that is there, and the person who asked for it is
 		// where its job file is.
 		if !a.forget {
-			if err := CheckDir(a.dataDir); err != nil {
+			if err := safepath.CheckDir(a.dataDir); err != nil {
 				return fmt.Errorf("data directory %s: %w, or choose another with -data-dir", a.dataDir, err)
 			}
 		}

@@ -17,7 +17,7 @@ import (
 const temporaryPrefix = "run-"
 
 // TemporaryDir returns the directory that holds the temporary data directories of a user.
-// It may be missing, or another user's: see [CheckDir].
+// It may be missing, or another user's: package safepath has the rule.
 func TemporaryDir(uid int) string {
 	return filepath.Join(os.TempDir(), "nomad-lite-"+strconv.Itoa(uid))
 }

@@ -1,0 +1,111 @@
+package safepath
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxLinks is how many symbolic links the kernel follows in one path.
+const maxLinks = 40
+
+// CheckDir returns an error if a user besides this one and root could put files into a
+// directory, or another directory in its place. The data directory of an agent is such a
+// one: the state in it says what the agent runs, and as whom. The error names the directory
+// at fault and a way out.
+func CheckDir(dir string) error {
+	self := process()
+	real, err := self.walk(dir)
+	if err != nil {
+		return err
+	}
+	st, err := lstat(real)
+	if err != nil {
+		return err
+	}
+	return self.checkDir(real, st, hasACL(real))
+}
+
+// CheckParents returns an error if a user besides this one and root could put something
+// else in the place of path: each directory in which a part of it is looked up is checked,
+// also those that symbolic links lead through. What path names is not checked itself. The
+// error names the directory at fault and a way out.
+func CheckParents(path string) error {
+	_, err := process().walk(path)
+	return err
+}
+
+// walk follows path as the kernel does, checks each directory in which it looks a name up,
+// and returns the path without links.
+func (a account) walk(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	at, links := "/", 0
+	shared := false // others may write to at, which is sticky
+	parts := strings.Split(path, "/")
+	for checked := ""; len(parts) > 0; {
+		part := parts[0]
+		parts = parts[1:]
+		if part == "" || part == "." {
+			continue
+		}
+		if at != checked {
+			st, err := lstat(at)
+			if err != nil {
+				return "", err
+			}
+			if err := a.checkParent(at, st, hasACL(at)); err != nil {
+				return "", err
+			}
+			shared, checked = st.Mode&0o022 != 0, at
+		}
+		if part == ".." {
+			at = filepath.Dir(at)
+			continue
+		}
+		next := filepath.Join(at, part)
+		st, err := lstat(next)
+		if err != nil {
+			return "", err
+		}
+		if st.Mode&unix.S_IFMT != unix.S_IFLNK {
+			at = next
+			continue
+		}
+		if shared && !a.trusts(st.Uid) {
+			return "", linkError(next, st.Uid)
+		}
+		if links++; links > maxLinks {
+			return "", &fs.PathError{Op: "look at", Path: path, Err: unix.ELOOP}
+		}
+		target, err := os.Readlink(next)
+		if err != nil {
+			return "", err
+		}
+		if filepath.IsAbs(target) {
+			at = "/"
+		}
+		parts = append(strings.Split(target, "/"), parts...)
+	}
+	return at, nil
+}
+
+func lstat(path string) (*unix.Stat_t, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return nil, &fs.PathError{Op: "look at", Path: path, Err: err}
+	}
+	return &st, nil
+}
+
+// hasACL reports whether a path has an ACL: then the mode shows no group, but the most that
+// any user or group of the ACL may do.
+func hasACL(path string) bool {
+	n, err := unix.Lgetxattr(path, "system.posix_acl_access", nil)
+	return err == nil && n > 0
+}

@@ -1,0 +1,253 @@
+package safepath
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+const stranger = 12345
+
+// namespaceEnv makes the test binary check a path as it is in a user namespace.
+const namespaceEnv = "SAFEPATH_TEST_PATH"
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv(namespaceEnv); path != "" {
+		if err := CheckParents(path); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// entry is a directory, or a link if it leads somewhere, below the directory of a test.
+type entry struct {
+	path         string
+	mode         os.FileMode
+	owner, group int
+	to           string
+}
+
+func build(t *testing.T, entries []entry) (root string) {
+	t.Helper()
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dir := root; dir != filepath.Clean(os.TempDir()); dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, e := range entries {
+		path := filepath.Join(root, e.path)
+		if e.to != "" {
+			err = os.Symlink(strings.ReplaceAll(e.to, "ROOT", root), path)
+		} else {
+			err = os.Mkdir(path, 0o700)
+		}
+		if os.Geteuid() == 0 {
+			err = errors.Join(err, os.Lchown(path, e.owner, e.group))
+		}
+		if err == nil && e.to == "" {
+			err = os.Chmod(path, e.mode)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+// check compares an error with what it must contain, of a directory; nothing is wanted if
+// the text is empty.
+func check(t *testing.T, what string, err error, dir, want string) {
+	t.Helper()
+	switch {
+	case want == "" && err != nil:
+		t.Errorf("%s: %v", what, err)
+	case want != "" && err == nil:
+		t.Errorf("%s: accepted, want %q", what, want)
+	case want != "" && !(strings.Contains(err.Error(), want) && strings.Contains(err.Error(), dir+" ")):
+		t.Errorf("%s: %v, want %q of %s", what, err, want, dir)
+	}
+}
+
+// A data directory is believed, so nobody else may write to it.
+func TestCheckDir(t *testing.T) {
+	for _, test := range []struct {
+		name         string
+		mode         os.FileMode
+		owner, group int
+		want         string
+	}{
+		{name: "ours", mode: 0o711},
+		{name: "of a group that is root's", mode: 0o775},
+		{name: "of a group of strangers that may not write", mode: 0o755, group: stranger},
+		{name: "of a group of strangers", mode: 0o775, group: stranger, want: "chmod g-w"},
+		{name: "everybody's", mode: 0o777, want: "chmod o-w"},
+		{name: "everybody's, like /tmp", mode: 0o777 | os.ModeSticky, want: "chmod o-w"},
+		{name: "somebody else's", mode: 0o755, owner: stranger, want: "belongs to user 12345"},
+		{name: "nobody's", mode: 0o755, owner: unmapped, want: "belongs to user 65534"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if os.Geteuid() != 0 && test.owner+test.group != 0 {
+				t.Skip("only root can give directories away")
+			}
+			root := build(t, []entry{{path: "data", mode: test.mode, owner: test.owner, group: test.group}, {path: "link", to: "data"}})
+			for _, path := range []string{"data", "link"} {
+				check(t, path, CheckDir(filepath.Join(root, path)), filepath.Join(root, "data"), test.want)
+			}
+		})
+	}
+}
+
+// What is below a directory is as safe as the directory, and as the links that lead there.
+func TestDirectoriesAbove(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give directories away")
+	}
+	safe := entry{path: "a", mode: 0o755}
+	shared := entry{path: "tmp", mode: 0o777 | os.ModeSticky}
+	for _, test := range []struct {
+		name     string
+		entries  []entry
+		path     string
+		of, want string // which directory is blamed, and how; none if it is empty
+	}{
+		{"ours", []entry{safe}, "a/data", "", ""},
+		{"where everybody may make directories", []entry{{path: "a", mode: 0o777 | os.ModeSticky}}, "a/data", "", ""},
+		{"where everybody may replace it", []entry{{path: "a", mode: 0o777}}, "a/data", "a", "chmod o-w"},
+		{"of a stranger", []entry{{path: "a", mode: 0o755, owner: stranger}}, "a/data", "a", "belongs to user 12345"},
+		{"of a stranger, sticky", []entry{{path: "a", mode: 0o755 | os.ModeSticky, owner: stranger}}, "a/data", "a", "belongs to user 12345"},
+		{"of a group", []entry{{path: "a", mode: 0o775, group: stranger}}, "a/data", "a", "all of group 12345"},
+		{"of a group, sticky", []entry{{path: "a", mode: 0o775 | os.ModeSticky, group: stranger}}, "a/data", "", ""},
+		{"of a group that is root's", []entry{{path: "a", mode: 0o775}}, "a/data", "", ""},
+		{"that belongs to the account nobody", []entry{{path: "a", mode: 0o755, owner: unmapped}}, "a/data", "a", "belongs to user 65534"},
+		{"behind a link", []entry{{path: "a", mode: 0o777}}, "link", "a", "chmod o-w"},
+		{"where the link is", []entry{safe, {path: "b", mode: 0o777}, {path: "b/link", to: "../a/data"}}, "b/link", "b", "chmod o-w"},
+		{"where a link that a link leads to is", []entry{safe, {path: "b", mode: 0o755, owner: stranger}, {path: "b/two", to: "ROOT/a/data"}, {path: "one", to: "b/two"}},
+			"one", "b", "belongs to user 12345"},
+		{"where a directory on the way is a link", []entry{safe, {path: "b", mode: 0o777}, {path: "b/a", to: "../a"}}, "b/a/data", "b", "chmod o-w"},
+		{"that a link goes through and leaves", []entry{safe, {path: "b", mode: 0o777}, {path: "b/c", mode: 0o755}, {path: "one", to: "b/c/../../a"}}, "one/data", "b", "chmod o-w"},
+		{"the link of a stranger", []entry{safe, shared, {path: "tmp/link", to: "ROOT/a/data", owner: stranger}}, "tmp/link", "tmp/link", "belongs to user 12345"},
+		{"a link of ours where everybody makes links", []entry{safe, shared, {path: "tmp/link", to: "ROOT/a/data"}}, "tmp/link", "", ""},
+		{"the link of a stranger where only we make links", []entry{safe, {path: "unpacked", to: "a/data", owner: stranger}}, "unpacked", "", ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			root := build(t, append(test.entries, entry{path: "a/data", mode: 0o755}, entry{path: "link", to: "a/data"}))
+			path, blamed := filepath.Join(root, test.path), filepath.Join(root, test.of)
+			check(t, "parents", CheckParents(path), blamed, test.want)
+			check(t, "parents of a file in it", CheckParents(path+"/."), blamed, test.want)
+			check(t, "directory", CheckDir(path), blamed, test.want)
+			t.Chdir(root)
+			check(t, "relative", CheckParents(test.path), blamed, test.want)
+		})
+	}
+}
+
+func TestEndlessLink(t *testing.T) {
+	root := build(t, []entry{{path: "a", to: "b"}, {path: "b", to: "a"}})
+	if err := CheckParents(root + "/a"); !errors.Is(err, unix.ELOOP) {
+		t.Errorf("got %v, want %v", err, unix.ELOOP)
+	}
+}
+
+// The mode of a directory with an ACL shows as its group what any user of the ACL may do.
+func TestUserOfAnACLMayWrite(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root trusts the group of root")
+	}
+	root := build(t, []entry{{path: "a", mode: 0o755}, {path: "a/data", mode: 0o755}})
+	const undefined = 1<<32 - 1
+	acl := []byte{2, 0, 0, 0}
+	for _, e := range []struct {
+		tag, perm uint16
+		id        uint32
+	}{{1, 7, undefined}, {2, 7, stranger}, {4, 5, undefined}, {0x10, 7, undefined}, {0x20, 5, undefined}} {
+		acl = append(acl, byte(e.tag), byte(e.tag>>8), byte(e.perm), byte(e.perm>>8), byte(e.id), byte(e.id>>8), byte(e.id>>16), byte(e.id>>24))
+	}
+	for _, dir := range []string{root + "/a/data", root + "/a"} {
+		if err := unix.Setxattr(dir, "system.posix_acl_access", acl, 0); errors.Is(err, unix.EOPNOTSUPP) {
+			t.Skip(err)
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		check(t, dir, CheckDir(root+"/a/data"), dir, "may write")
+	}
+}
+
+// An agent that is not root trusts its own directories and those of root, whatever their
+// group: people have such homes.
+func TestAccountsOwnDirectories(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root becomes other users")
+	}
+	const us = 4001
+	root := build(t, []entry{
+		{path: "home", mode: 0o775, owner: us, group: 100},
+		{path: "home/data", mode: 0o755, owner: us, group: us},
+		{path: "home/theirs", mode: 0o755, owner: stranger},
+		{path: "home/theirs/data", mode: 0o755, owner: us},
+	})
+	asUser(t, us, func() error { return errors.Join(CheckDir(root+"/home/data"), CheckParents(root+"/home/data")) }, "")
+	asUser(t, us, func() error { return CheckParents(root + "/home/theirs/data") }, "belongs to user 12345")
+	check(t, "as root", CheckParents(root+"/home/data"), root+"/home", "belongs to user 4001")
+}
+
+// asUser calls f on a thread that has the uid and no other privilege.
+func asUser(t *testing.T, uid int, f func() error, want string) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		id := uintptr(uid)
+		for _, call := range []uintptr{unix.SYS_SETRESGID, unix.SYS_SETRESUID} {
+			// Raw, because those of package syscall change all threads.
+			if _, _, errno := unix.RawSyscall(call, id, id, id); errno != 0 {
+				done <- errno
+				return
+			}
+		}
+		done <- f()
+	}()
+	err := <-done
+	if got := fmt.Sprint(err); (err == nil) != (want == "") || !strings.Contains(got, want) && want != "" {
+		t.Errorf("as user %d: %v, want %q", uid, err, want)
+	}
+}
+
+// In a user namespace, what belongs to no user that has an id there is shown as that of
+// 65534: / is.
+func TestUserNamespace(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give directories away")
+	}
+	root := build(t, []entry{{path: "a", mode: 0o755, owner: stranger, group: stranger}, {path: "a/data", mode: 0o755}})
+	for _, path := range []string{root + "/a/data", root} {
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = []string{namespaceEnv + "=" + path}
+		cmd.SysProcAttr = &syscall.SysProcAttr{
+			Cloneflags:  syscall.CLONE_NEWUSER,
+			UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 4001, Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 4001, Size: 1}},
+		}
+		out, err := cmd.CombinedOutput()
+		if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSPC) {
+			t.Skip(err)
+		}
+		if err != nil {
+			t.Errorf("%s: %v: %s", path, err, out)
+		}
+	}
+}
