@@ -86,7 +86,7 @@ func (r *Runner) makeTask(task taskrunner.Task, t *api.Task) *taskrunner.Runner 
 
 func (r *Runner) makeTaskHooks(runner *taskrunner.Runner, t *api.Task) []hook.Hook {
 	list := []hooks.Ordered{
-		{Order: hooks.OrderFirst, Hook: hooks.NewValidate(r.limits.UserDenylist, r.limits.UserCheckedDrivers, r.limits.DownloadUIDs, func() error { return r.services.Validate(t.Name) })},
+		{Order: hooks.OrderFirst, Hook: hooks.NewValidate(r.limits.UserDenylist, r.limits.UserCheckedDrivers, r.limits.DownloadUIDs, model.AdmittedUsers(t), func() error { return r.services.Validate(t.Name) })},
 		{Order: hooks.OrderFirst, Hook: hooks.NewTaskDir(r.dir, func() allocdir.TaskOptions {
 			return r.taskOptions(runner, t)
 		}, runner.EmitEvent, r.logger)},

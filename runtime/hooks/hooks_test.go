@@ -68,19 +68,23 @@ func TestValidate(t *testing.T) {
 		user, driver string
 		services     error
 		err          string
+		admitted     []string
 	}{
-		{"root", "exec", nil, `running as user "root" is disallowed`},
-		{"root", "docker", nil, ""},
-		{"", "exec", nil, ""},
-		{"nobody", "exec", nil, ""},
-		{"", "exec", errors.New("bad name"), "bad name"},
-		{"89999", "docker", nil, ""},
-		{"90000", "docker", nil, ofDownloads(90000)},
-		{"90005:nogroup", "raw_exec", nil, ofDownloads(90005)},
-		{"nomad-90009", "raw_exec", nil, ofDownloads(90009)},
-		{"nogroup:90005", "raw_exec", nil, ""},
+		{"root", "exec", nil, `running as user "root" is disallowed`, nil},
+		{"root", "docker", nil, "", nil},
+		{"", "exec", nil, "", nil},
+		{"nobody", "exec", nil, "", nil},
+		{"", "exec", errors.New("bad name"), "bad name", nil},
+		{"89999", "docker", nil, "", nil},
+		{"90000", "docker", nil, ofDownloads(90000), nil},
+		{"90005:nogroup", "raw_exec", nil, ofDownloads(90005), nil},
+		{"nomad-90009", "raw_exec", nil, ofDownloads(90009), nil},
+		{"nogroup:90005", "raw_exec", nil, "", nil},
+		{"", "raw_exec", nil, "", []string{"www-data", "89999"}},
+		{"", "raw_exec", nil, strings.Replace(ofDownloads(90003), "90003", "90003 in lite_users", 1), []string{"www-data", "90003"}},
+		{"nobody", "docker", nil, strings.Replace(ofDownloads(90009), "90009", "90009 in lite_users", 1), []string{"nomad-90009"}},
 	} {
-		h := NewValidate([]string{"root"}, []string{"exec"}, idrange.Set{{First: 90000, Last: 90009}}, func() error { return c.services })
+		h := NewValidate([]string{"root"}, []string{"exec"}, idrange.Set{{First: 90000, Last: 90009}}, c.admitted, func() error { return c.services })
 		r, err := h.Prestart(t.Context(), hook.TaskPrestartRequest{Task: hook.Task{User: c.user, Driver: c.driver}})
 		got := ""
 		if err != nil {

@@ -18,14 +18,16 @@ type Validate struct {
 	deniedUsers    []string
 	checkedDrivers []string
 	downloads      idrange.Set
+	admitted       []string
 	services       func() error
 }
 
 // NewValidate returns the hook for one task. It refuses the users, if the task
-// has one of the drivers, and user ids of downloads in any case. services says what is
-// wrong with the names of the task's services, as its environment makes them.
-func NewValidate(deniedUsers, checkedDrivers []string, downloads idrange.Set, services func() error) *Validate {
-	return &Validate{deniedUsers, checkedDrivers, downloads, services}
+// has one of the drivers, and user ids of downloads in any case, also those of admitted,
+// the users to which the task changes by itself. services says what is wrong with the names
+// of the task's services, as its environment makes them.
+func NewValidate(deniedUsers, checkedDrivers []string, downloads idrange.Set, admitted []string, services func() error) *Validate {
+	return &Validate{deniedUsers, checkedDrivers, downloads, admitted, services}
 }
 
 // Name implements hook.Hook.
@@ -38,6 +40,11 @@ func (h *Validate) Prestart(_ context.Context, req hook.TaskPrestartRequest) (ho
 	}
 	if id, ok := userID(req.Task.User); ok && h.downloads.Contains(id) {
 		return hook.TaskPrestartResponse{}, fmt.Errorf("user id %d is one of those that only downloads have on this node: let the task have another, or the node's client.artifact.download_uids", id)
+	}
+	for _, user := range h.admitted {
+		if id, ok := userID(user); ok && h.downloads.Contains(id) {
+			return hook.TaskPrestartResponse{}, fmt.Errorf("user id %d in lite_users is one of those that only downloads have on this node: let the task have another, or the node's client.artifact.download_uids", id)
+		}
 	}
 	if err := h.services(); err != nil {
 		return hook.TaskPrestartResponse{}, err
