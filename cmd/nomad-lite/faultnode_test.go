@@ -320,6 +320,29 @@ func (n *node) strike(agent *os.Process) {
 	if n.fault.victim.agent {
 		_ = agent.Kill()
 	}
+	killed := n.strikeAll()
+	needed := !n.fault.victim.agent && !n.fault.victim.sockets
+	// A process that is being executed has no environment for a moment, and is not found.
+	for deadline := time.Now().Add(allowance); needed && len(killed) == 0 && time.Now().Before(deadline); {
+		time.Sleep(10 * time.Millisecond)
+		killed = n.strikeAll()
+	}
+	if n.fault.victim.sockets {
+		// An agent that runs makes it again at once, so that the removal may fail half way.
+		if err := os.RemoveAll(keeper.SocketDir(n.data)); err != nil && !errors.Is(err, syscall.ENOTEMPTY) {
+			n.Error(err)
+		}
+	}
+	if next := n.fault.victim.next; next != "" {
+		n.strikeNext(next, killed)
+	}
+	if needed && len(killed) == 0 {
+		n.Errorf("there is no %s at this moment", n.fault.victim.name)
+	}
+}
+
+// strikeAll kills all processes of the victims that there are, and returns them.
+func (n *node) strikeAll() map[keeper.Process]bool {
 	killed := map[keeper.Process]bool{}
 	processes := nodeProcesses(n.data)
 	slices.SortStableFunc(processes, func(p, q nodeProcess) int {
@@ -337,18 +360,7 @@ func (n *node) strike(agent *os.Process) {
 			killed[p.Process] = true
 		}
 	}
-	if n.fault.victim.sockets {
-		// An agent that runs makes it again at once, so that the removal may fail half way.
-		if err := os.RemoveAll(keeper.SocketDir(n.data)); err != nil && !errors.Is(err, syscall.ENOTEMPTY) {
-			n.Error(err)
-		}
-	}
-	if next := n.fault.victim.next; next != "" {
-		n.strikeNext(next, killed)
-	}
-	if len(killed) == 0 && !n.fault.victim.agent && !n.fault.victim.sockets {
-		n.Errorf("there is no %s at this moment", n.fault.victim.name)
-	}
+	return killed
 }
 
 // strikeNext kills the processes of a kind that are not killed yet, when there is one.
