@@ -20,7 +20,7 @@ test-kills: ## random pairs of processes killed while 100 tasks run; KILLS is th
 	go test -count=1 -timeout 24h -run '^TestRandomKills$$' ./cmd/nomad-lite -v -random-kills $(KILLS) -random-kills-tasks 100
 
 ACCOUNT_SCHEDULES ?= 200
-test-accounts: ## other accounts attack an agent while tasks start, restart and end in random schedules; about six minutes, needs root
+test-accounts: ## other accounts attack an agent while tasks start, restart and end and the agent is killed, in random schedules; about eight minutes, needs root
 	go test -count=1 -timeout 1h -run '^TestOtherAccountsGetNothing$$' ./cmd/nomad-lite -v -account-schedules $(ACCOUNT_SCHEDULES)
 
 simulate: ## random jobs and faults under virtual time: plans alone, then with the real runners; a failure names its seed

@@ -6,10 +6,12 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -17,6 +19,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -50,7 +53,13 @@ type intruder struct {
 
 	mu        sync.Mutex
 	successes []string
+	counts    map[string]*outcome // by what was tried
 }
+
+// outcome counts what an intruder has tried, and how often it succeeded.
+type outcome struct{ tried, succeeded int }
+
+func (o outcome) String() string { return fmt.Sprintf("%d of %d", o.succeeded, o.tried) }
 
 // run attacks until ctx ends, on a thread that has the uid and no other privilege.
 func (i *intruder) run(ctx context.Context, seed uint64) error {
@@ -72,7 +81,7 @@ func (i *intruder) attack(ctx context.Context, r *rand.Rand) error {
 	}
 	for ctx.Err() == nil {
 		for _, pid := range *i.pids.Load() {
-			i.try("signal", strconv.Itoa(pid), unix.Kill(pid, 0))
+			i.signal(pid)
 			for _, dir := range []string{"cwd", "root", "fd"} {
 				path := fmt.Sprintf("/proc/%d/%s", pid, dir)
 				i.try("open", path, open(path, unix.O_RDONLY))
@@ -95,11 +104,25 @@ func (i *intruder) attack(ctx context.Context, r *rand.Rand) error {
 	return nil
 }
 
+// signal tries each way to signal a process. Which signal it is makes no difference to the
+// kernel, but for SIGCONT, which has an exception for processes of the same session.
+func (i *intruder) signal(pid int) {
+	name := strconv.Itoa(pid)
+	i.try("signal", name, unix.Kill(pid, 0))
+	i.try("continue", name, unix.Kill(pid, unix.SIGCONT))
+	i.try("signal the thread", name, unix.Tgkill(pid, pid, 0))
+	i.try("signal the group", name, unix.Kill(-pid, 0)) // that of most is their own
+	if fd, err := unix.PidfdOpen(pid, 0); err == nil {
+		i.try("signal the handle", name, unix.PidfdSendSignal(fd, 0, nil, 0))
+		unix.Close(fd)
+	}
+}
+
 // once tries one thing with a path.
 func (i *intruder) once(r *rand.Rand, path string) {
 	evil := filepath.Join(path, "evil")
 	mine := filepath.Join(i.own, strconv.FormatUint(r.Uint64(), 36))
-	switch r.IntN(12) {
+	switch r.IntN(14) {
 	case 0, 1:
 		i.try("read", path, open(path, unix.O_RDONLY))
 	case 2:
@@ -122,6 +145,10 @@ func (i *intruder) once(r *rand.Rand, path string) {
 		i.try("chmod", path, unix.Chmod(path, 0o777))
 	case 11:
 		i.try("make a FIFO", evil, unix.Mkfifo(evil, 0o666))
+	case 12:
+		i.try("mount over", path, unix.Mount(i.own, path, "", unix.MS_BIND, ""))
+	case 13:
+		i.try("unmount", path, unix.Unmount(path, unix.MNT_DETACH))
 	}
 }
 
@@ -135,15 +162,31 @@ func open(path string, flags int) error {
 
 func (i *intruder) try(what, path string, err error) {
 	i.attempts.Add(1)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	o := i.counts[what]
+	if o == nil {
+		o = new(outcome)
+		i.counts[what] = o
+	}
+	o.tried++
 	if err != nil {
 		return
 	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
+	o.succeeded++
 	success := fmt.Sprintf("user %d could %s %s", i.uid, what, path)
 	if len(i.successes) < 20 && !slices.Contains(i.successes, success) {
 		i.successes = append(i.successes, success)
 	}
+}
+
+func newIntruder(t *testing.T, uid int, known *watched) *intruder {
+	t.Helper()
+	own := publicTemp(t)
+	if err := os.Chown(own, uid, uid); err != nil {
+		t.Fatal(err)
+	}
+	return &intruder{uid: uid, own: own, paths: &known.paths, pids: &known.pids, counts: map[string]*outcome{}}
 }
 
 func (i *intruder) succeeded() bool {
@@ -171,14 +214,16 @@ type watched struct {
 	pids  atomic.Pointer[[]int]
 }
 
-// follow looks until ctx ends.
-func (w *watched) follow(ctx context.Context, dataDir string, agents func() []int) {
-	for ; ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
-		w.look(dataDir, agents)
+// follow looks until ctx ends. It rests longer than a look takes.
+func (w *watched) follow(ctx context.Context, dataDir string, pids func() []int) {
+	for ctx.Err() == nil {
+		began := time.Now()
+		w.look(dataDir, pids)
+		time.Sleep(max(5*time.Millisecond, 2*time.Since(began)))
 	}
 }
 
-func (w *watched) look(dataDir string, agents func() []int) {
+func (w *watched) look(dataDir string, processes func() []int) {
 	var paths []string
 	// What vanishes meanwhile is no error.
 	_ = filepath.WalkDir(dataDir, func(path string, e fs.DirEntry, err error) error {
@@ -187,59 +232,33 @@ func (w *watched) look(dataDir string, agents func() []int) {
 	})
 	mounts, _ := filepath.Glob(dataDir + "/alloc_mounts/*")
 	paths = append(paths, mounts...)
-	pids := agents()
+	pids := processes()
 	w.paths.Store(&paths)
 	w.pids.Store(&pids)
 }
 
-// descendants returns the processes below this one that do not run as one of the users.
-func descendants(users ...int) []int {
-	parents := map[int]int{}
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil {
-			continue
-		}
-		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-		parents[pid], _ = strconv.Atoi(fields[1])
-	}
-	var found []int
-	for pid := range parents {
-		for p := pid; p > 1; p = parents[p] {
-			if p == os.Getpid() && pid != p {
-				var st unix.Stat_t
-				if unix.Stat(fmt.Sprintf("/proc/%d", pid), &st) == nil && !slices.Contains(users, int(st.Uid)) {
-					found = append(found, pid)
-				}
-				break
-			}
+// processesBut returns the processes of the node, and those of its tasks, that do not run as
+// one of the users.
+func (s *served) processesBut(users ...int) (found []int) {
+	for pid := range processes(s.work) {
+		var st unix.Stat_t
+		if unix.Stat(fmt.Sprintf("/proc/%d", pid), &st) == nil && !slices.Contains(users, int(st.Uid)) {
+			found = append(found, pid)
 		}
 	}
 	return found
 }
 
-// An account of the machine that knows every path reads, lists, replaces, links and signals
-// nothing of an agent that is root, while tasks start, render, download, restart and end in
-// random schedules. The tasks themselves check that they have what is theirs, and nothing
-// of one another.
+// An account of the machine that knows every path reads, lists, replaces, links, mounts and
+// signals nothing of an agent that is root, while tasks start, render, download, restart and
+// end in random schedules, in each of which the agent is killed or stopped, and started
+// again. The tasks themselves check that they have what is theirs, and nothing of one
+// another.
 func TestOtherAccountsGetNothing(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("an agent that is not root closes its data directory, which runtime/agent tests")
 	}
-	s := serve(t, false)
-	self, err := s.Agent().Self()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dataDir, _ := self.Config["DataDir"].(string)
-	if dataDir == "" {
-		t.Fatal("the agent does not say where its data directory is")
-	}
+	s := serveLasting(t)
 	downloads := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		time.Sleep(2 * time.Millisecond)
 		fmt.Fprint(w, planted)
@@ -247,11 +266,11 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 	defer downloads.Close()
 
 	var known watched
-	agents := func() []int { return descendants(stranger, nobodyUser) }
-	known.look(dataDir, agents)
+	ours := func() []int { return s.processesBut(stranger, nobodyUser) }
+	known.look(s.data, ours)
 	ctx, end := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { known.follow(ctx, dataDir, agents) })
+	running.Go(func() { known.follow(ctx, s.data, ours) })
 	seed := *accountSeed
 	if seed == 0 {
 		seed = rand.Uint64()
@@ -259,11 +278,7 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 	t.Logf("the seed of the first schedule is %d", seed)
 	var intruders []*intruder
 	for _, uid := range []int{stranger, nobodyUser} {
-		own := publicTemp(t)
-		if err := os.Chown(own, uid, uid); err != nil {
-			t.Fatal(err)
-		}
-		i := &intruder{uid: uid, own: own, paths: &known.paths, pids: &known.pids}
+		i := newIntruder(t, uid, &known)
 		intruders = append(intruders, i)
 		running.Go(func() {
 			if err := i.run(ctx, seed); err != nil {
@@ -273,27 +288,24 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 	}
 	// Also after a schedule that has failed because an intruder has succeeded.
 	defer func() {
+		end()
+		running.Wait()
 		for _, i := range intruders {
-			i.mu.Lock()
+			t.Logf("user %d has tried %d things, and succeeded with: %v", i.uid, i.attempts.Load(), i.counts)
 			for _, success := range i.successes {
 				t.Error(success)
 			}
-			i.mu.Unlock()
+			if i.attempts.Load() < 1000 {
+				t.Errorf("user %d has tried %d things only", i.uid, i.attempts.Load())
+			}
 		}
 	}()
 	for n := range uint64(*accountSchedules) {
-		(&schedule{served: s, rand: rand.New(rand.NewPCG(seed+n, 0)), seed: seed + n, url: downloads.URL}).play()
+		how := []unix.Signal{unix.SIGKILL, unix.SIGTERM}[n%2]
+		(&schedule{lasting: s, rand: rand.New(rand.NewPCG(seed+n, 0)), seed: seed + n, url: downloads.URL, how: how}).play()
 		if t.Failed() || slices.ContainsFunc(intruders, (*intruder).succeeded) {
-			t.Logf("the seed of this schedule is %d", seed+n)
+			t.Logf("the seed of this schedule is %d, and its agent got %v", seed+n, how)
 			break
-		}
-	}
-	end()
-	running.Wait()
-	for _, i := range intruders {
-		t.Logf("user %d has tried %d things", i.uid, i.attempts.Load())
-		if i.attempts.Load() < 1000 {
-			t.Errorf("user %d has tried %d things only", i.uid, i.attempts.Load())
 		}
 	}
 }
@@ -304,37 +316,196 @@ func TestIntruderSucceedsWhereAllIsOpen(t *testing.T) {
 		t.Skip("only root becomes another user")
 	}
 	dir := publicTemp(t)
-	if err := errors.Join(os.Chmod(dir, 0o777), os.WriteFile(filepath.Join(dir, "file"), []byte(planted), 0o666), os.Chmod(filepath.Join(dir, "file"), 0o666)); err != nil {
+	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	own := publicTemp(t)
-	if err := os.Chown(own, stranger, stranger); err != nil {
-		t.Fatal(err)
+	for n := range 50 { // each can be taken away once
+		file := filepath.Join(dir, strconv.Itoa(n))
+		if err := errors.Join(os.WriteFile(file, []byte(planted), 0o666), os.Chmod(file, 0o666)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A process of another user, which the intruder may not signal, and one of its own.
+	var pids []int
+	for _, uid := range []uint32{nobodyUser, stranger} {
+		cmd := exec.Command("sleep", "1000")
+		cmd.Dir = "/"
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}()
+		pids = append(pids, cmd.Process.Pid)
 	}
 	var known watched
-	known.look(dir, func() []int { return nil })
-	i := &intruder{uid: stranger, own: own, paths: &known.paths, pids: &known.pids}
-	ctx, end := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	known.look(dir, func() []int { return pids })
+	i := newIntruder(t, stranger, &known)
+	ctx, end := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer end()
 	if err := i.run(ctx, 1); err != nil {
 		t.Fatal(err)
 	}
-	for _, what := range []string{"read", "list", "take away", "evil"} {
-		if !slices.ContainsFunc(i.successes, func(s string) bool { return strings.Contains(s, what) }) {
-			t.Errorf("of %d attempts none has succeeded with %q: %q", i.attempts.Load(), what, i.successes)
+	made := 0 // of one name in the directory
+	for _, what := range []string{"create", "mkdir", "symlink", "make a FIFO"} {
+		if o := i.counts[what]; o != nil {
+			made += o.succeeded
+		}
+	}
+	if made == 0 {
+		t.Errorf("the intruder has made nothing: %v", i.counts)
+	}
+	for _, what := range []string{"read", "write", "list", "rename", "take away", "link", "signal", "continue", "signal the handle"} {
+		if o := i.counts[what]; o == nil || o.succeeded == 0 {
+			t.Errorf("none has succeeded with %q: %v", what, i.counts)
+		}
+	}
+	for what, o := range i.counts {
+		if (strings.HasPrefix(what, "signal") || what == "continue") && o.succeeded*2 != o.tried {
+			t.Errorf("%s: %v have succeeded, want half of them", what, o)
 		}
 	}
 }
 
-// schedule is a random sequence of what happens to jobs.
-type schedule struct {
+// lasting is an agent that keeps its state, and whose tasks go on when it has ended.
+type lasting struct {
 	*served
+	config, data, log string
+	agent             *exec.Cmd
+	starts            int
+}
+
+const lastingConfig = `
+data_dir   = %q
+plugin_dir = %q
+plugin "chroot-driver" {
+}
+plugin "image-driver" {
+}
+`
+
+// serveLasting starts an agent whose data directory others can reach, with a driver of each
+// isolation.
+func serveLasting(t *testing.T) *lasting {
+	t.Helper()
+	dir := survivalDir(t)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s := &lasting{
+		served: &served{t: t, work: dir},
+		config: filepath.Join(dir, "agent.hcl"), data: filepath.Join(dir, "data"), log: filepath.Join(dir, "log"),
+	}
+	program, err := exec.LookPath("isolating-driver")
+	if err != nil {
+		t.Fatal(err)
+	}
+	plugins := filepath.Join(dir, "plugins")
+	if err := os.Mkdir(plugins, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for isolation := range isolations {
+		if err := os.WriteFile(filepath.Join(plugins, isolation+"-driver"), fmt.Appendf(nil, "#!/bin/sh\nexec %s %s\n", program, isolation), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(s.config, []byte(servedConfig+fmt.Sprintf(lastingConfig, s.data, plugins)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if s.Client, err = api.NewClient(&api.Config{Address: "unix://" + filepath.Join(s.data, socketFile)}); err != nil {
+		t.Fatal(err)
+	}
+	s.start()
+	t.Cleanup(func() {
+		s.stopJobs()
+		s.end(unix.SIGTERM)
+		for _, p := range nodeProcesses(s.data) {
+			_ = p.Signal(unix.SIGKILL) // keeper and collector stay for the next agent
+		}
+		text, err := os.ReadFile(s.log)
+		if err != nil {
+			t.Error(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if strings.Contains(line, "DATA RACE") || strings.Contains(line, "panic:") {
+				t.Error("the agent says ", line)
+			}
+		}
+	})
+	return s
+}
+
+// start starts an agent and waits until it is ready. It is no process of the session of the
+// test, of which the intruders are.
+func (s *lasting) start() {
+	s.t.Helper()
+	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer log.Close()
+	roomy, err := filepath.Abs(roomyFile)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.agent = exec.Command("nomad-lite", "agent", "-config", s.config)
+	s.agent.Env = append(os.Environ(), roomyVariable+"="+roomy, workVariable+"="+s.work)
+	s.agent.Stderr = log
+	s.agent.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := s.agent.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.starts++
+	s.eventually("the agent is ready", func() (string, bool) {
+		text, err := os.ReadFile(s.log)
+		return fmt.Sprint(err), strings.Count(string(text), "agent is ready") == s.starts
+	})
+}
+
+// end ends the agent with a signal.
+func (s *lasting) end(how unix.Signal) {
+	s.t.Helper()
+	if err := s.agent.Process.Signal(how); err != nil {
+		s.t.Errorf("the agent has ended before it was told to: %v", err)
+	}
+	if err := s.agent.Wait(); err != nil && how != unix.SIGKILL {
+		s.t.Error("the agent: ", err)
+	}
+}
+
+// stopJobs stops what a schedule has left that has failed.
+func (s *lasting) stopJobs() {
+	jobs, _, err := s.Jobs().List(nil)
+	if err != nil {
+		s.t.Error(err)
+	}
+	for _, job := range jobs {
+		if _, _, err := s.Jobs().Deregister(job.ID, true, nil); err != nil {
+			s.t.Error(err)
+		}
+	}
+	s.eventually("all allocations have ended", func() (string, bool) {
+		allocs, _, err := s.Allocations().List(nil)
+		running := slices.ContainsFunc(allocs, func(a *api.AllocationListStub) bool { return a.ClientStatus == api.AllocClientStatusRunning })
+		return fmt.Sprint(err), err == nil && !running
+	})
+}
+
+// schedule is a random sequence of what happens to jobs, and one end of the agent.
+type schedule struct {
+	*lasting
 	rand *rand.Rand
 	seed uint64
 	url  string
+	how  unix.Signal // ends the agent
+
+	steps int // until the agent is ended
 }
 
-// accountJobs are the groups of a schedule.
+// accountJobs are the groups of a schedule. Tasks without a user of their own that run as
+// nobody are not among them: another process of nobody may do everything with them.
 var accountJobs = map[string]func(*schedule) *api.TaskGroup{
 	"as-root": func(s *schedule) *api.TaskGroup { return accountGroup(s.accountTask("main", "", "")) },
 	"as-user": func(s *schedule) *api.TaskGroup {
@@ -344,6 +515,33 @@ var accountJobs = map[string]func(*schedule) *api.TaskGroup{
 	"several":     (*schedule).severalUsers,
 	"drops":       (*schedule).dropsPrivileges,
 	"after-other": (*schedule).afterAnother,
+}
+
+// isolatedJobs are the groups of which each schedule has one.
+var isolatedJobs = map[string]func(*schedule) *api.TaskGroup{
+	"in-chroot": func(s *schedule) *api.TaskGroup {
+		return accountGroup(isolated("chroot", s.accountTask("main", strconv.Itoa(firstUser), onlyOwnRoot)))
+	},
+	"in-image": func(s *schedule) *api.TaskGroup {
+		return accountGroup(isolated("image", s.accountTask("main", strconv.Itoa(firstUser), onlyOwnRoot)))
+	},
+	"in-image-as-root": func(s *schedule) *api.TaskGroup {
+		return accountGroup(isolated("image", s.accountTask("main", "", onlyOwnRoot)))
+	},
+	"each-isolation": (*schedule).eachIsolation,
+}
+
+// onlyOwnRoot is a script that fails unless the root directory of a task is not the host's.
+const onlyOwnRoot = `
+test -d /secrets
+if test -e /proc/self || test -e /etc/passwd; then exit 1; fi
+`
+
+// isolated has a task of a shell run by another driver.
+func isolated(isolation string, t *api.Task) *api.Task {
+	t.Driver = "in_" + isolation
+	t.Config = map[string]any{"script": t.Config["args"].([]string)[1]}
+	return t
 }
 
 func accountGroup(tasks ...*api.Task) *api.TaskGroup {
@@ -377,21 +575,29 @@ func (s *schedule) accountTask(name, user, script string) *api.Task {
 	})
 }
 
+// cannotRead is a script that fails where the task can read the files of others.
+func cannotRead(others ...string) (script string) {
+	for _, name := range others {
+		for _, file := range []string{"secrets/t", "local/t"} {
+			script += fmt.Sprintf("if cat $NOMAD_ALLOC_DIR/../%s/%s; then exit 1; fi\n", name, file)
+		}
+	}
+	return script
+}
+
 // severalUsers are tasks of several users, who cannot read one another's files.
 func (s *schedule) severalUsers() *api.TaskGroup {
-	others := func(names ...string) string {
-		script := ""
-		for _, name := range names {
-			for _, file := range []string{"secrets/t", "local/t"} {
-				script += fmt.Sprintf("if cat $NOMAD_ALLOC_DIR/../%s/%s; then exit 1; fi\n", name, file)
-			}
-			script += fmt.Sprintf("if ls $NOMAD_ALLOC_DIR/../%s; then exit 1; fi\n", name)
-		}
-		return script
-	}
+	const unlisted = "if ls $NOMAD_ALLOC_DIR/../%s; then exit 1; fi\n"
 	return accountGroup(s.accountTask("root", "", ""),
-		s.accountTask("first", strconv.Itoa(firstUser), others("root", "second")),
-		s.accountTask("second", strconv.Itoa(secondUser), others("root", "first")))
+		s.accountTask("first", strconv.Itoa(firstUser), cannotRead("root", "second")+fmt.Sprintf(unlisted+unlisted, "root", "second")),
+		s.accountTask("second", strconv.Itoa(secondUser), cannotRead("root", "first")+fmt.Sprintf(unlisted+unlisted, "root", "first")))
+}
+
+// eachIsolation are tasks of several users with one driver each.
+func (s *schedule) eachIsolation() *api.TaskGroup {
+	return accountGroup(s.accountTask("none", strconv.Itoa(firstUser), cannotRead("chroot", "image")),
+		isolated("chroot", s.accountTask("chroot", strconv.Itoa(secondUser), onlyOwnRoot+cannotRead("none", "image"))),
+		isolated("image", s.accountTask("image", strconv.Itoa(laterUser), onlyOwnRoot+cannotRead("none", "chroot"))))
 }
 
 // dropsPrivileges is a task of root that goes on as another user.
@@ -414,40 +620,75 @@ func (s *schedule) afterAnother() *api.TaskGroup {
 	return accountGroup(first, s.accountTask("main", strconv.Itoa(firstUser), "test \"$(cat $NOMAD_ALLOC_DIR/data/left)\" = "+planted+"\n"))
 }
 
-// play registers some jobs, restarts and stops them at random, and waits for their end.
+// some returns a few of the jobs, in a random order.
+func (s *schedule) some(count int, jobs map[string]func(*schedule) *api.TaskGroup) []string {
+	names := slices.Sorted(maps.Keys(jobs))
+	s.rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	return names[:count]
+}
+
+// step is a moment between two things that a schedule does. At one of them the agent is
+// ended, and started again a little later.
+func (s *schedule) step() {
+	s.t.Helper()
+	s.steps--
+	if s.steps != 0 {
+		return
+	}
+	s.pause(50)
+	s.end(s.how)
+	s.pause(50)
+	s.start()
+}
+
+func (s *schedule) pause(most int) {
+	time.Sleep(time.Duration(s.rand.IntN(most)) * time.Millisecond)
+}
+
+// play registers some jobs, restarts and stops them at random, and waits until each has run.
 func (s *schedule) play() {
 	s.t.Helper()
-	names := make([]string, 0, len(accountJobs))
-	for name := range accountJobs {
-		names = append(names, name)
+	groups := map[string]*api.TaskGroup{}
+	var ids []string
+	for _, name := range s.some(1+s.rand.IntN(2), accountJobs) {
+		ids = append(ids, fmt.Sprintf("%s-%d", name, s.seed))
+		groups[ids[len(ids)-1]] = accountJobs[name](s)
 	}
-	slices.Sort(names)
-	s.rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
-	names = names[:2+s.rand.IntN(2)]
+	for _, name := range s.some(1, isolatedJobs) {
+		ids = append(ids, fmt.Sprintf("%s-%d", name, s.seed))
+		groups[ids[len(ids)-1]] = isolatedJobs[name](s)
+	}
 	allocs := map[string]*api.Allocation{}
-	for _, name := range names {
-		id := fmt.Sprintf("%s-%d", name, s.seed)
-		allocs[id] = s.runGroup(id, api.JobTypeService, api.AllocClientStatusRunning, accountJobs[name](s))
+	rounds := 1 + s.rand.IntN(3)
+	s.steps = 1 + s.rand.IntN((3+rounds)*len(ids))
+	for _, id := range ids {
+		s.register(id, api.JobTypeService, groups[id])
+		s.step()
 	}
-	for range 1 + s.rand.IntN(3) {
-		for id, alloc := range allocs {
+	for _, id := range ids {
+		allocs[id] = s.allocOf(id, api.AllocClientStatusRunning)
+		s.step()
+	}
+	for range rounds {
+		for _, id := range ids {
 			switch s.rand.IntN(3) {
 			case 0:
-				if err := s.Allocations().RestartAllTasks(alloc, nil); err != nil && !strings.Contains(err.Error(), "not running") {
+				if err := s.Allocations().RestartAllTasks(allocs[id], nil); err != nil && !strings.Contains(err.Error(), "not running") {
 					s.t.Errorf("seed %d: restart %s: %v", s.seed, id, err)
 				}
 			case 1:
-				time.Sleep(time.Duration(s.rand.IntN(50)) * time.Millisecond)
+				s.pause(50)
 			}
+			s.step()
 		}
 	}
-	for id, alloc := range allocs {
+	for _, id := range ids {
 		s.eventually(fmt.Sprintf("seed %d: %s runs again", s.seed, id), func() (string, bool) {
-			now := s.alloc(alloc.ID)
+			now := s.alloc(allocs[id].ID)
 			return now.ClientStatus + " " + now.ClientDescription, now.ClientStatus == api.AllocClientStatusRunning
 		})
-		time.Sleep(time.Duration(s.rand.IntN(20)) * time.Millisecond)
-		for name, state := range s.alloc(alloc.ID).TaskStates {
+		s.pause(20)
+		for name, state := range s.alloc(allocs[id].ID).TaskStates {
 			if state.Failed {
 				s.t.Errorf("seed %d: task %s of %s has failed: %s", s.seed, name, id, lastEvents(state))
 			}
@@ -455,6 +696,7 @@ func (s *schedule) play() {
 		if _, _, err := s.Jobs().Deregister(id, s.rand.IntN(2) == 0, nil); err != nil {
 			s.t.Errorf("seed %d: stop %s: %v", s.seed, id, err)
 		}
+		s.step()
 	}
 }
 

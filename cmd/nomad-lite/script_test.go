@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 		vmInit(guest)
 	}
 	testscript.Main(leakGate{m}, map[string]func(){
-		"nomad-lite": roomy, "old-driver": oldDriver, "hostile-driver": hostileDriver, "hostile-sdk-driver": hostileSDKDriver, "dying-hook": dyingHook, "exec-driver": execDriver, "shell-driver": shellDriver, "hanging-hook": hangingHook, "hostile-hook": hostileHook, "quiet-hook": quietHook, "asking-hook": askingHook, "acting-hook": actingHook, "strange-hook": strangeHook, "doomed-agent": doomedAgent, "mortal-agent": mortalAgent, "faulty-agent": faultyAgent, "without-cgroups": withoutCgroups, "ask": ask, "say-hello": sayHello, "mint": mint, "half-sender": halfSender,
+		"nomad-lite": roomy, "old-driver": oldDriver, "hostile-driver": hostileDriver, "hostile-sdk-driver": hostileSDKDriver, "dying-hook": dyingHook, "exec-driver": execDriver, "shell-driver": shellDriver, "hanging-hook": hangingHook, "hostile-hook": hostileHook, "quiet-hook": quietHook, "asking-hook": askingHook, "acting-hook": actingHook, "strange-hook": strangeHook, "doomed-agent": doomedAgent, "mortal-agent": mortalAgent, "faulty-agent": faultyAgent, "without-cgroups": withoutCgroups, "ask": ask, "say-hello": sayHello, "mint": mint, "half-sender": halfSender, "isolating-driver": isolatingDriver,
 	})
 }
 

@@ -173,12 +173,23 @@ func (s *served) run(id, kind, status string, tasks ...*api.Task) *api.Allocatio
 
 func (s *served) runGroup(id, kind, status string, group *api.TaskGroup) *api.Allocation {
 	s.t.Helper()
+	s.register(id, kind, group)
+	return s.allocOf(id, status)
+}
+
+func (s *served) register(id, kind string, group *api.TaskGroup) {
+	s.t.Helper()
 	job := api.NewServiceJob(id, id, api.GlobalRegion, 50)
 	job.Type = &kind
 	job.AddTaskGroup(group)
 	if _, _, err := s.Jobs().Register(job, nil); err != nil {
 		s.t.Fatal(err)
 	}
+}
+
+// allocOf returns the allocation of a job when it has the status.
+func (s *served) allocOf(id, status string) *api.Allocation {
+	s.t.Helper()
 	var found *api.Allocation
 	s.eventually(id+" is "+status, func() (string, bool) {
 		stubs, _, err := s.Jobs().Allocations(id, false, nil)
