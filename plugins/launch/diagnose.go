@@ -26,6 +26,8 @@ func explainSpawn(err error, path string, file *os.File) error {
 		if name := missingInterpreter(path, file); name != "" {
 			return fmt.Errorf("%w: it needs the interpreter %s, which is not on this machine", err, name)
 		}
+	case errors.Is(err, unix.ETXTBSY):
+		return fmt.Errorf("%w: a process has the file open for writing", err)
 	case errors.Is(err, unix.EACCES):
 		return fmt.Errorf("%w: the file has no execute bit for this user, or its file system is mounted noexec", err)
 	}

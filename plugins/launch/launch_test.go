@@ -222,6 +222,51 @@ func TestStartContextEnds(t *testing.T) {
 }
 
 // a file that the system cannot execute
+// A program that is still open for writing is started as soon as it is not.
+func TestBusyExecutable(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name    string
+		written time.Duration // until it is closed; 0 means after the test
+		want    string
+	}{
+		{"for a moment", 20 * time.Millisecond, "exited with code 9"},
+		{"for good", 0, "text file busy: a process has the file open for writing"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			cfg, _ := newConfig(t, "")
+			cfg.Path = filepath.Join(t.TempDir(), "plugin")
+			f, err := os.OpenFile(cfg.Path, os.O_WRONLY|os.O_CREATE, 0o755)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := f.WriteString("#!/bin/sh\nexit 9\n"); err != nil {
+				t.Fatal(err)
+			}
+			closed := make(chan error, 1)
+			if tt.written > 0 {
+				time.AfterFunc(tt.written, func() { closed <- f.Close() })
+			} else {
+				closed <- nil
+				defer f.Close()
+			}
+			cfg.Args, cfg.Exec = []string{cfg.Path}, nil
+			p, err := Start(t.Context(), cfg)
+			if err == nil {
+				p.Close()
+				t.Fatal("started")
+			}
+			if !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %q\nhas no %q", err, tt.want)
+			}
+			if err := <-closed; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 func TestExecutableErrors(t *testing.T) {
 	t.Parallel()
 	if runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {

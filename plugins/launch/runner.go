@@ -120,7 +120,7 @@ func (l *launcher) spawn(ctx context.Context) error {
 		}
 	}
 	env := append(append([]string(nil), p.cfg.Env...), l.env...)
-	kp, err := p.cfg.Keeper.Spawn(ctx, keeper.Command{
+	kp, err := spawnWritten(ctx, p.cfg.Keeper, keeper.Command{
 		Name:   p.cfg.Name,
 		Exec:   p.cfg.Exec,
 		Path:   p.cfg.Path,
@@ -154,6 +154,23 @@ func (l *launcher) spawn(ctx context.Context) error {
 		_ = kp.Signal(unix.SIGKILL) // it may be gone by now
 	}
 	return err
+}
+
+// spawnWritten starts a program. One that is open for writing is tried again for a quarter
+// of a second: it has just been installed, and a child that its writer has forked holds the
+// file until it executes something.
+func spawnWritten(ctx context.Context, k Keeper, command keeper.Command) (keeper.Process, error) {
+	for delay := time.Millisecond; ; delay *= 2 {
+		process, err := k.Spawn(ctx, command)
+		if !errors.Is(err, unix.ETXTBSY) || delay > 128*time.Millisecond {
+			return process, err
+		}
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+			return keeper.Process{}, err
+		}
+	}
 }
 
 // endLost kills the plugin that a keeper may have started before it died and could not
