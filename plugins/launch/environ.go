@@ -10,16 +10,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
 
-// denied is Nomad's default of env.denylist: what a plugin inherits only if its
-// configuration names it.
-var denied = []string{
-	"CONSUL_TOKEN", "CONSUL_HTTP_TOKEN", "CONSUL_HTTP_TOKEN_FILE", "NOMAD_TOKEN", "VAULT_TOKEN",
-	"CONSUL_LICENSE", "NOMAD_LICENSE", "VAULT_LICENSE",
-	"CONSUL_LICENSE_PATH", "NOMAD_LICENSE_PATH", "VAULT_LICENSE_PATH",
-	"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_METADATA_URL",
-	"GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_OAUTH_ACCESS_TOKEN",
-}
-
 // ours are the variables of the handshake: those of the plugin are made for it,
 // and must not be those of a process that this one runs in.
 var ours = []string{
@@ -56,7 +46,7 @@ func Environ(environ, allow []string, keeperSocket string) []string {
 
 func allowed(name string, allow []string) bool {
 	if allow == nil {
-		return !slices.Contains(denied, name)
+		return !slices.Contains(base.EnvDenylist(), name)
 	}
 	return slices.ContainsFunc(allow, func(pattern string) bool {
 		prefix, open := strings.CutSuffix(pattern, "*")

@@ -10,6 +10,7 @@ import (
 	"github.com/zclconf/go-cty/cty"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
@@ -33,11 +34,11 @@ func testAlloc() Alloc {
 	}
 }
 
-const base = "/a/5a1ad3b8-0c2c-7d5e-3f4d-8d4f2a1b9c0e"
+const allocPath = "/a/5a1ad3b8-0c2c-7d5e-3f4d-8d4f2a1b9c0e"
 
 func testDir() hook.TaskDir {
 	return hook.TaskDir{
-		AllocDir: base, Dir: base + "/app", SharedAllocDir: base + "/alloc", LocalDir: base + "/app/local", SecretsDir: base + "/app/secrets",
+		AllocDir: allocPath, Dir: allocPath + "/app", SharedAllocDir: allocPath + "/alloc", LocalDir: allocPath + "/app/local", SecretsDir: allocPath + "/app/secrets",
 		MountsAllocDir: "/m/alloc", MountsTaskDir: "/m/local", MountsSecretsDir: "/m/secrets",
 	}
 }
@@ -61,7 +62,7 @@ func TestBuiltinVariables(t *testing.T) {
 	b := NewBuilder(testNode(), testAlloc(), Task{Name: "app", CPU: 500, MemoryMB: 256})
 	b.SetDirs(testDir(), driver.FSIsolationNone)
 	expect(t, b.Build(), map[string]string{
-		"NOMAD_ALLOC_DIR": base + "/alloc", "NOMAD_TASK_DIR": base + "/app/local", "NOMAD_SECRETS_DIR": base + "/app/secrets",
+		"NOMAD_ALLOC_DIR": allocPath + "/alloc", "NOMAD_TASK_DIR": allocPath + "/app/local", "NOMAD_SECRETS_DIR": allocPath + "/app/secrets",
 		"NOMAD_ALLOC_ID": "5a1ad3b8-0c2c-7d5e-3f4d-8d4f2a1b9c0e", "NOMAD_SHORT_ALLOC_ID": "5a1ad3b8",
 		"NOMAD_ALLOC_NAME": "my[job].web[3]", "NOMAD_ALLOC_INDEX": "3",
 		"NOMAD_TASK_NAME": "app", "NOMAD_GROUP_NAME": "web", "NOMAD_JOB_ID": "my[job]", "NOMAD_JOB_NAME": "My Job",
@@ -95,7 +96,7 @@ func TestDirsByIsolation(t *testing.T) {
 	expect(t, b.Build(), map[string]string{"NOMAD_ALLOC_DIR": "-", "NOMAD_TASK_DIR": "-", "NOMAD_SECRETS_DIR": "-"})
 	inside := [3]string{"/alloc", "/local", "/secrets"}
 	for isolation, want := range map[driver.FSIsolation][3]string{
-		driver.FSIsolationNone:   {base + "/alloc", base + "/app/local", base + "/app/secrets"},
+		driver.FSIsolationNone:   {allocPath + "/alloc", allocPath + "/app/local", allocPath + "/app/secrets"},
 		driver.FSIsolationChroot: inside,
 		driver.FSIsolationImage:  inside,
 		driver.FSIsolationUnveil: {"/m/alloc", "/m/local", "/m/secrets"},
@@ -240,6 +241,16 @@ func TestHostEnv(t *testing.T) {
 		if got := slices.Sorted(maps.Keys(HostEnv(environ, tt.deny, tt.allow))); !slices.Equal(got, tt.want) {
 			t.Errorf("HostEnv(%v, %v): %v, want %v", tt.deny, tt.allow, got, tt.want)
 		}
+	}
+}
+
+func TestTasksInheritNoSecret(t *testing.T) {
+	environ := []string{"HOSTVAR=h", "NOMAD_TOKEN=x", "GOOGLE_OAUTH_ACCESS_TOKEN=x"}
+	for _, name := range base.EnvDenylist() {
+		environ = append(environ, name+"=x")
+	}
+	if got := HostEnv(environ, nil, nil); len(got) != 1 || got["HOSTVAR"] != "h" {
+		t.Errorf("inherited: %v", got)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
@@ -60,23 +61,12 @@ type NetworkStatus struct {
 	Address   string
 }
 
-// DefaultDenylist names the variables of the agent that no task inherits.
-func DefaultDenylist() []string {
-	return []string{
-		"CONSUL_TOKEN", "CONSUL_HTTP_TOKEN", "CONSUL_HTTP_TOKEN_FILE", "NOMAD_TOKEN", "VAULT_TOKEN",
-		"CONSUL_LICENSE", "NOMAD_LICENSE", "VAULT_LICENSE",
-		"CONSUL_LICENSE_PATH", "NOMAD_LICENSE_PATH", "VAULT_LICENSE_PATH",
-		"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_METADATA_URL",
-		"GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_OAUTH_ACCESS_TOKEN",
-	}
-}
-
 // HostEnv turns the environment of this process ("key=value") into what tasks
 // may inherit of it: the names in allow, and none in deny. A nil allow means all, a nil
-// deny [DefaultDenylist]. It is made once; all builders share it.
+// deny [base.EnvDenylist]. It is made once; all builders share it.
 func HostEnv(environ, deny, allow []string) map[string]string {
 	if deny == nil {
-		deny = DefaultDenylist()
+		deny = base.EnvDenylist()
 	}
 	env := make(map[string]string, len(environ))
 	for _, kv := range environ {
