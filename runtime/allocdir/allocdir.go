@@ -174,7 +174,6 @@ func (d *Dir) open() (*handle, error) {
 // again; what is not there is no error.
 func (d *Dir) Destroy() error {
 	var errs []error
-	failpoint.Around(failpoint.Collection, func() { errs = append(errs, removeBelow(d.root, d.id)) })
 	entries, err := os.ReadDir(d.mountsRoot())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		errs = append(errs, err)
@@ -184,6 +183,7 @@ func (d *Dir) Destroy() error {
 			errs = append(errs, removeBelow(d.mountsRoot(), e.Name()))
 		}
 	}
+	failpoint.Around(failpoint.Collection, func() { errs = append(errs, removeBelow(d.root, d.id)) })
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("destroy alloc directory %s: %w", d.Path(), err)
 	}

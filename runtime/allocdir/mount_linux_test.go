@@ -2,9 +2,11 @@ package allocdir
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -295,5 +297,75 @@ func TestSecretsDoNotSwap(t *testing.T) {
 		return strings.Contains(line, task.SecretsDir+" ") && strings.Contains(line, "noswap")
 	}) {
 		t.Error("secrets may be swapped out")
+	}
+}
+
+// A directory can be a mount point in another mount of the same files: the logs are one in
+// the shared directory of each task with a chroot. It is removed all the same, whichever of
+// them the removal comes to first.
+func TestDestroyWithManyChroots(t *testing.T) {
+	needRoot(t)
+	for _, propagation := range []struct {
+		name string
+		flag uintptr
+	}{{"private", unix.MS_PRIVATE}, {"shared", unix.MS_SHARED}} {
+		for _, first := range []string{"alloc", "a", "c"} {
+			t.Run(propagation.name+", "+first+" first", func(t *testing.T) {
+				base := t.TempDir()
+				inMountNamespace(t, func() error {
+					err := errors.Join(
+						unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+						unix.Mount("tmpfs", base, "tmpfs", 0, ""), // whose newest name is read first
+						unix.Mount("", base, "", propagation.flag, ""))
+					if err != nil {
+						return err
+					}
+					defer unix.Unmount(base, unix.MNT_DETACH)
+					d, err := New(filepath.Join(base, "alloc"), allocID)
+					if err != nil {
+						return err
+					}
+					if err := d.Build(); err != nil {
+						return err
+					}
+					for _, name := range []string{"a", "b", "c"} {
+						if _, err := d.BuildTask(name, TaskOptions{Isolation: driver.FSIsolationChroot}); err != nil {
+							return err
+						}
+					}
+					if _, err := d.BuildTask("u", TaskOptions{Isolation: driver.FSIsolationUnveil}); err != nil {
+						return err
+					}
+					path := filepath.Join(d.Path(), first)
+					if err := errors.Join(os.Rename(path, path+".moved"), os.Rename(path+".moved", path)); err != nil {
+						return err
+					}
+					if err := d.Destroy(); err != nil {
+						return err
+					}
+					if _, err := os.Lstat(d.Path()); !errors.Is(err, fs.ErrNotExist) {
+						return fmt.Errorf("%s is still there: %v", d.Path(), err)
+					}
+					return nil
+				})
+			})
+		}
+	}
+}
+
+// inMountNamespace calls f on a thread that has a mount namespace of its own.
+func inMountNamespace(t *testing.T, f func() error) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+			done <- err
+			return
+		}
+		done <- f()
+	}()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }

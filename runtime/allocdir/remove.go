@@ -53,7 +53,13 @@ func removeBelow(parent, name string) error {
 	if err := dir.unmount(name); err != nil {
 		return err
 	}
-	return dir.removeAll(name, withTop)
+	err = dir.removeAll(name, withTop)
+	if errors.Is(err, unix.EBUSY) {
+		// The directory was a mount point in another mount of the same files, as the logs
+		// are in that of each task with a chroot. The rest of the removal has unmounted it.
+		err = dir.removeAll(name, withTop)
+	}
+	return err
 }
 
 // top says whether the directory itself goes with its content.
