@@ -2,9 +2,80 @@ package confine
 
 import (
 	"fmt"
+	"os"
+	"runtime"
+	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
+
+// KeepProcess takes all other capabilities from all threads of a process of root, and from
+// every program that it starts. The main function of the process calls it before it opens or
+// starts anything: in a program with cgo, KeepProcess executes the program again, with the
+// same arguments, and returns nil in the second execution. Without root it does nothing.
+// After an error a thread can have less than others.
+func KeepProcess(keep ...uint) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	var kept uint64
+	for _, c := range keep {
+		kept |= 1 << c
+	}
+	var drop []uintptr
+	for c := range uintptr(64) {
+		has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, c, 0, 0, 0)
+		if err != nil {
+			break // the kernel has no more
+		}
+		if has == 1 && kept&(1<<c) == 0 {
+			drop = append(drop, c)
+		}
+	}
+	if len(drop) == 0 {
+		return nil
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData // 32 capabilities each
+	if err := unix.Capget(&header, &sets[0]); err != nil {
+		return fmt.Errorf("read capabilities: %w", err)
+	}
+	for i := range sets {
+		sets[i].Permitted &= uint32(kept >> (32 * i))
+		sets[i].Effective, sets[i].Inheritable = sets[i].Permitted, 0
+	}
+	for _, c := range drop {
+		_, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0)
+		if errno == unix.ENOTSUP { // a program with cgo
+			return keepAgain(drop, &header, &sets)
+		}
+		if errno != 0 {
+			return fmt.Errorf("drop capability %d from the bounding set: %w", c, errno)
+		}
+	}
+	if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&sets)), 0); errno != 0 {
+		return fmt.Errorf("drop capabilities: %w", errno)
+	}
+	return nil
+}
+
+// keepAgain executes the program again from a thread that has few capabilities: so has each
+// thread of the new one.
+func keepAgain(drop []uintptr, header *unix.CapUserHeader, sets *[2]unix.CapUserData) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for _, c := range drop {
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
+			return fmt.Errorf("drop capability %d from the bounding set: %w", c, err)
+		}
+	}
+	err := unix.Capset(header, &sets[0])
+	if err == nil {
+		err = syscall.Exec("/proc/self/exe", os.Args, os.Environ())
+	}
+	return fmt.Errorf("drop capabilities: %w", err)
+}
 
 // KeepCapabilities takes all other capabilities from the calling thread, which the caller
 // has locked. Its files are still those of its user: root without capabilities opens what

@@ -1,8 +1,11 @@
 package confine
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"testing"
@@ -41,5 +44,51 @@ func TestKeepCapabilities(t *testing.T) {
 	}
 	if _, err := os.ReadFile(closed); err != nil {
 		t.Errorf("the process has lost its capabilities: %v", err)
+	}
+}
+
+// keepChown keeps one capability, and prints what its threads and a program have.
+func keepChown() int {
+	if err := KeepProcess(unix.CAP_CHOWN); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	threads, err := filepath.Glob("/proc/self/task/*/status")
+	for _, path := range append(threads, "program") {
+		status, readErr := os.ReadFile(path)
+		if path == "program" {
+			status, readErr = exec.Command("cat", "/proc/self/status").Output()
+		}
+		if err = errors.Join(err, readErr); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		for line := range bytes.Lines(status) {
+			if bytes.HasPrefix(line, []byte("Cap")) {
+				fmt.Printf("%s", line)
+			}
+		}
+	}
+	return 0
+}
+
+// Neither another thread nor a program that the process starts has more than is kept.
+func TestKeepProcess(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, which has capabilities")
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe, "keep")
+	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	one := fmt.Appendf(nil, "CapInh:\t%016x\nCapPrm:\t%016[2]x\nCapEff:\t%016[2]x\nCapBnd:\t%016[2]x\nCapAmb:\t%016[1]x\n", 0, 1<<unix.CAP_CHOWN)
+	if n := bytes.Count(out, one); n < 3 || n*len(one) != len(out) {
+		t.Errorf("not each thread and program has CAP_CHOWN alone:\n%s", out)
 	}
 }

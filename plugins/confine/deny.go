@@ -2,6 +2,7 @@ package confine
 
 import (
 	"runtime"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -17,16 +18,32 @@ type Call struct {
 
 // Powers are the calls of a process that starts programs, looks into other processes or
 // changes the machine. A process that reads and writes files needs none of them.
-func Powers() (calls []Call) {
-	for _, number := range []uint32{
-		unix.SYS_EXECVE, unix.SYS_EXECVEAT,
-		unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PIDFD_GETFD,
-		unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_OPEN_TREE, unix.SYS_MOVE_MOUNT, unix.SYS_FSMOUNT, unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT,
-		unix.SYS_SETNS, unix.SYS_UNSHARE, unix.SYS_OPEN_BY_HANDLE_AT,
-		unix.SYS_BPF, unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_REBOOT,
-		unix.SYS_IO_URING_SETUP, // does without calls what is denied here
-	} {
-		calls = append(calls, Call{Number: number})
+func Powers() []Call {
+	return slices.Concat(each(unix.SYS_EXECVE, unix.SYS_EXECVEAT), Namespaces(), Machine())
+}
+
+// Namespaces are the calls with which a process gives itself namespaces, and mounts in them.
+func Namespaces() []Call { return each(unix.SYS_UNSHARE, unix.SYS_MOUNT) }
+
+// Machine are the calls that look into other processes or change the machine. A process
+// that starts programs in namespaces of their own does not need them either.
+func Machine() []Call {
+	return each(
+		unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PROCESS_MADVISE, unix.SYS_PIDFD_GETFD, unix.SYS_KCMP,
+		unix.SYS_UMOUNT2, unix.SYS_OPEN_TREE, unix.SYS_MOVE_MOUNT, unix.SYS_FSOPEN, unix.SYS_FSPICK, unix.SYS_FSMOUNT, unix.SYS_MOUNT_SETATTR,
+		unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT, unix.SYS_SETNS, unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_FANOTIFY_INIT,
+		unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_USERFAULTFD, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_KEYCTL,
+		unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_KEXEC_FILE_LOAD, unix.SYS_REBOOT,
+		unix.SYS_SWAPON, unix.SYS_SWAPOFF, unix.SYS_ACCT, unix.SYS_QUOTACTL, unix.SYS_SYSLOG,
+		unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_SETHOSTNAME, unix.SYS_SETDOMAINNAME,
+		unix.SYS_IO_URING_SETUP, // makes sockets and files without the calls that are denied
+	)
+}
+
+func each(numbers ...uint32) []Call {
+	calls := make([]Call, len(numbers))
+	for i, number := range numbers {
+		calls[i].Number = number
 	}
 	return calls
 }

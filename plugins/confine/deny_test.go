@@ -22,6 +22,9 @@ func TestMain(m *testing.M) {
 		DenyProcess(programs, sockets)
 		os.Exit(tries())
 	}
+	if len(os.Args) == 2 && os.Args[1] == "keep" {
+		os.Exit(keepChown())
+	}
 	os.Exit(m.Run())
 }
 
