@@ -7,10 +7,28 @@ import (
 	"path/filepath"
 	"unsafe"
 
+	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/confine"
 )
+
+// Confine takes from the process, and from its downloads, for good what they never do. The
+// main function of a process that only serves the hook calls it before everything else: the
+// program may be executed again, see confine.KeepProcess.
+func Confine() {
+	err := confine.KeepProcess(
+		unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, // what a download has left is taken back, and given to a task
+		unix.CAP_SETUID, unix.CAP_SETGID, // a download has a user of its own
+		unix.CAP_KILL,       // and is ended
+		unix.CAP_SYS_PTRACE, // whose processes /proc shows with hidepid too
+		unix.CAP_SYS_ADMIN,  // and which has a PID namespace; git has mounts
+	)
+	if err != nil {
+		hclog.Default().Debug("artifacts are downloaded by a process with all capabilities", "error", err)
+	}
+	confine.DenyProcess(confine.Machine()...)
+}
 
 // What a download may do with a part of the file system.
 const (

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -42,6 +43,16 @@ func burgle(outer string) int {
 	try("", err) // what programs say to each other is their own business
 	try("make a pipe", unix.Mkfifo("pipe", 0o600))
 	try("make a device", unix.Mknod("device", unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))))
+	_, err = unix.KeyctlGetKeyringID(unix.KEY_SPEC_SESSION_KEYRING, true)
+	try("use the kernel's keys", err)
+	// The filter answers before the kernel looks who asks.
+	for what, err := range map[string]error{
+		"mount": unix.Mount("none", ".", "tmpfs", 0, ""), "look into its parent": unix.PtraceSeize(os.Getppid()), "unshare": unix.Unshare(unix.CLONE_NEWNS),
+	} {
+		if !errors.Is(err, unix.EACCES) {
+			done = append(done, fmt.Sprintf("ask to %s: %v", what, err))
+		}
+	}
 	if os.Geteuid() == 0 {
 		done = append(done, "be root")
 	}
@@ -55,6 +66,40 @@ func burgle(outer string) int {
 		return 1
 	}
 	return 0
+}
+
+// breakOut tries what the hook never does, and says what was not denied.
+func breakOut() int {
+	self, err := os.Open("/proc/self/ns/uts")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	for what, err := range map[string]error{
+		"look into its parent":      unix.PtraceSeize(os.Getppid()),
+		"unmount something":         unix.Unmount("/proc/self/fd", 0),
+		"change its root":           unix.Chroot("/"),
+		"go into another namespace": unix.Setns(int(self.Fd()), unix.CLONE_NEWUTS),
+		"load a module":             unix.InitModule(nil, ""),
+	} {
+		if !errors.Is(err, unix.EACCES) {
+			fmt.Fprintf(os.Stderr, "could %s: %v\n", what, err)
+			return 1
+		}
+	}
+	return 0
+}
+
+func TestConfinedProcess(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe, "confined")
+	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
 }
 
 func TestConfinement(t *testing.T) {

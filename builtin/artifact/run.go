@@ -20,6 +20,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/confine"
 	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 )
 
@@ -239,6 +240,8 @@ func startHere(cmd *exec.Cmd, stage *os.File, o order) error {
 			return err
 		}
 	}
+	// The hook itself needs them, for the namespaces above.
+	confine.DenyThread(append(confine.Namespaces(), confine.Machine()...)...)
 	return cmd.Start()
 }
 

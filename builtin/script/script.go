@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-lite/nomad-lite/plugins/confine"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -18,6 +19,10 @@ const Name = "script"
 
 // Hook is the hook. Its zero value is ready.
 type Hook struct {
+	// OwnProcess is set by a process that serves nothing else: unless commands on the host
+	// are allowed, it denies itself for good what they would need.
+	OwnProcess bool
+
 	host     sdk.Host
 	commands atomic.Bool // on the host are allowed
 }
@@ -63,6 +68,9 @@ func (h *Hook) Configure(_ context.Context, c *sdk.Config) error {
 		return err
 	}
 	h.commands.Store(config.Commands)
+	if h.OwnProcess && !config.Commands { // with another configuration there is another process
+		confine.DenyProcess(confine.Powers()...)
+	}
 	return nil
 }
 

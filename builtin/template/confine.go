@@ -23,10 +23,14 @@ const (
 )
 
 // Confine takes from the process for good what the hook never does: it starts no
-// program, talks to nobody by the network, looks into no other process, and
-// changes nothing about the machine. It is for the main of a process that does
-// nothing else.
+// program, talks to nobody by the network, looks into no other process, changes
+// nothing about the machine, and has of root's rights those with which a file is
+// written for a task. The main function of a process that does nothing else calls it
+// before everything else: the program may be executed again, see confine.KeepProcess.
 func Confine() {
+	if err := confine.KeepProcess(capabilities()...); err != nil {
+		hclog.Default().Debug("templates are rendered by a process with all capabilities", "error", err)
+	}
 	confine.DenyProcess(append(confine.Powers(), confine.Internet()...)...)
 }
 
@@ -60,12 +64,17 @@ func confineThread(dir string, access func(*os.Root) error) error {
 	return access(root)
 }
 
-// needed are the capabilities with which a file is written in a directory of a task's user
-// and given to the user and mode of the template block.
+// needed are the capabilities of a thread that reads and writes below dir.
 func needed(dir string) []uint {
 	if dir == nowhere {
 		return nil
 	}
+	return capabilities()
+}
+
+// capabilities are those with which a file is written in a directory of a task's user and
+// given to the user and mode of the template block.
+func capabilities() []uint {
 	return []uint{unix.CAP_DAC_OVERRIDE, unix.CAP_CHOWN, unix.CAP_FOWNER, unix.CAP_FSETID}
 }
 

@@ -22,10 +22,10 @@ var builtins = map[string]struct {
 	kind  base.Type
 	serve func()
 }{
-	artifact.Name: {base.TypeHook, func() { sdk.Serve(&artifact.Hook{Args: []string{artifactDownload}}) }},
+	artifact.Name: {base.TypeHook, func() { artifact.Confine(); sdk.Serve(&artifact.Hook{Args: []string{artifactDownload}}) }},
 	mock.Name:     {base.TypeDriver, func() { sdk.Serve(&mock.Driver{}) }},
 	rawexec.Name:  {base.TypeDriver, func() { sdk.Serve(&rawexec.Driver{}) }},
-	script.Name:   {base.TypeHook, func() { sdk.Serve(&script.Hook{}) }},
+	script.Name:   {base.TypeHook, func() { sdk.Serve(&script.Hook{OwnProcess: true}) }},
 	template.Name: {base.TypeHook, func() { template.Confine(); sdk.Serve(&template.Hook{}) }},
 }
 
