@@ -67,11 +67,11 @@ tls {
 }
 `
 
-// serve starts an agent, which ends with the test.
-func serve(t testing.TB, secure bool) *served {
+// serve starts an agent, which ends with the test. Its configuration has more than others'.
+func serve(t testing.TB, secure bool, more ...string) *served {
 	t.Helper()
 	dir := t.TempDir()
-	text := servedConfig
+	text := servedConfig + strings.Join(more, "")
 	if secure {
 		certificates := exec.Command("mint", "ca", "server", "client")
 		certificates.Dir = dir
