@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -117,9 +118,27 @@ func boundingSet(status string) (set uint64, err error) {
 
 // processesWith returns the processes below the test that were started with arguments.
 func processesWith(args string) (found []int) {
-	for _, pid := range descendants() {
+	parents := map[int]int{}
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			continue // it has ended
+		}
+		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		parents[pid], _ = strconv.Atoi(fields[1])
+	}
+	for pid := range parents {
+		p := pid
+		for p > 1 && p != os.Getpid() {
+			p = parents[p]
+		}
 		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		if err == nil && strings.HasPrefix(strings.ReplaceAll(string(line), "\x00", " "), "nomad-lite "+args+" ") {
+		if err == nil && p == os.Getpid() && strings.HasPrefix(strings.ReplaceAll(string(line), "\x00", " "), "nomad-lite "+args+" ") {
 			found = append(found, pid)
 		}
 	}
