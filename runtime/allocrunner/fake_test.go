@@ -70,6 +70,7 @@ type world struct {
 	// what is wrong with that.
 	checkStart func(task string, alive []string) string
 	wrong      []string
+	recovery   time.Duration                          // how long RecoverTask takes
 	sawExit    func(task string, r driver.ExitResult) // if set, is told how a process has ended
 }
 
@@ -294,6 +295,7 @@ func (p *plugin) RecoverTask(_ context.Context, h *driver.Handle) error {
 	if isClosed(p.down) {
 		return driver.ErrPluginDown
 	}
+	time.Sleep(p.world.recovery)
 	p.world.mu.Lock()
 	defer p.world.mu.Unlock()
 	t := p.world.tasks[h.Config.ID]

@@ -29,12 +29,28 @@ func UnknownTask(name string) error {
 	return fmt.Errorf("Could not find task runner for task: %s", name)
 }
 
+// awaitRestored waits until the tasks of an earlier agent are restored: a request that
+// came earlier would find them without processes. It returns at once when Run has ended.
+func (r *Runner) awaitRestored(ctx context.Context) error {
+	select {
+	case <-r.taken:
+		return nil
+	case <-r.done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // RestartTask restarts one running task, and returns when its old process is
 // gone.
 func (r *Runner) RestartTask(ctx context.Context, name string) error {
 	t, ok := r.task(name)
 	if !ok {
 		return UnknownTask(name)
+	}
+	if err := r.awaitRestored(ctx); err != nil {
+		return err
 	}
 	if !isClosed(r.done) && !t.Running() {
 		return ErrNotRunning // whatever becomes of the allocation
@@ -143,6 +159,9 @@ func (r *Runner) awaitNewLife(ctx context.Context, looked <-chan struct{}) (agai
 
 // beginRestart takes turns with other restarts of several tasks.
 func (r *Runner) beginRestart(ctx context.Context) error {
+	if err := r.awaitRestored(ctx); err != nil {
+		return err
+	}
 	select {
 	case r.restartTurn <- struct{}{}:
 	case <-ctx.Done():
@@ -175,6 +194,9 @@ func unlessNotRunning(err error) error {
 
 // Signal sends a signal to one task, or with an empty task to all that run.
 func (r *Runner) Signal(ctx context.Context, task, signal string) error {
+	if err := r.awaitRestored(ctx); err != nil {
+		return err
+	}
 	if task != "" {
 		t, ok := r.task(task)
 		if !ok {
@@ -206,6 +228,9 @@ func (r *Runner) Exec(ctx context.Context, task string, command []string, timeou
 	if !ok {
 		return nil, ErrTaskNotFound
 	}
+	if err := r.awaitRestored(ctx); err != nil {
+		return nil, err
+	}
 	return t.Exec(ctx, command, timeout)
 }
 
@@ -215,6 +240,9 @@ func (r *Runner) ExecStreaming(ctx context.Context, task string, exec driver.Exe
 	t, ok := r.task(task)
 	if !ok {
 		return nil, ErrTaskNotFound
+	}
+	if err := r.awaitRestored(ctx); err != nil {
+		return nil, err
 	}
 	return t.ExecStreaming(ctx, exec)
 }

@@ -457,6 +457,47 @@ func TestRS067_WhatIsOverIsNotRunAgain(t *testing.T) {
 	})
 }
 
+// A request that comes while the tasks are restored waits for that: before it, they have
+// no processes.
+func TestRequestsDuringRestore(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		request func(context.Context, *agent) error
+		starts  string // of web and before, after the request
+	}{
+		{"restart all", func(ctx context.Context, a *agent) error { return a.RestartAll(ctx) }, "[2 2]"},
+		{"restart running", func(ctx context.Context, a *agent) error { return a.RestartRunning(ctx) }, "[2 1]"},
+		{"restart task", func(ctx context.Context, a *agent) error { return a.RestartTask(ctx, "web") }, "[2 1]"},
+		{"signal", func(ctx context.Context, a *agent) error { return a.Signal(ctx, "web", "SIGHUP") }, "[1 1]"},
+		{"exec", func(ctx context.Context, a *agent) error {
+			_, err := a.Exec(ctx, "web", []string{"true"}, time.Second)
+			return err
+		}, "[1 1]"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := restarted(t, parseJob(t, jobOf("batch", sleeper, `
+					task "before" {
+						driver = "fake"
+						config { run_for = "1s" }
+						lifecycle { hook = "prestart" }
+					}`)), 5*time.Second, func(a *agent) { a.world.recovery = time.Second }, nil)
+				short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+				defer cancel()
+				if err := c.request(short, a); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("a request that gives up before that: %v", err)
+				}
+				if err := c.request(t.Context(), a); err != nil {
+					t.Error(err)
+				}
+				a.after(time.Minute)
+				want(t, "starts", []int{a.starts("web"), a.starts("before")}, c.starts)
+				want(t, "web", a.state("web").State, "running")
+			})
+		})
+	}
+}
+
 func TestRS068_StopThatNobodyHasActedUpon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		task, alloc := &script{name: "task"}, &script{name: "alloc"}
