@@ -99,7 +99,7 @@ func (s *Spec) decode(ctx context.Context, config map[string]any, vars func(hcl.
 	if config == nil {
 		config = map[string]any{}
 	}
-	text, err := json.Marshal(exact(config))
+	text, err := json.Marshal(preciseNumbers(config))
 	if err != nil {
 		return cty.DynamicVal, hcl.Diagnostics{{
 			Severity: hcl.DiagError,
@@ -133,10 +133,10 @@ func (s *Spec) decode(ctx context.Context, config map[string]any, vars func(hcl.
 	return value, diags
 }
 
-// exact writes whole numbers that were JSON before, and so are float64, with
+// preciseNumbers writes whole numbers that were JSON before, and so are float64, with
 // all their digits. encoding/json ends them with zeros where float64 is not
 // exact any more.
-func exact(v any) any {
+func preciseNumbers(v any) any {
 	switch v := v.(type) {
 	case float64:
 		if v == math.Trunc(v) && math.Abs(v) < 1e21 {
@@ -148,7 +148,7 @@ func exact(v any) any {
 		}
 		m := make(map[string]any, len(v))
 		for key, elem := range v {
-			m[key] = exact(elem)
+			m[key] = preciseNumbers(elem)
 		}
 		return m
 	case []any:
@@ -157,7 +157,7 @@ func exact(v any) any {
 		}
 		list := make([]any, len(v))
 		for i, elem := range v {
-			list[i] = exact(elem)
+			list[i] = preciseNumbers(elem)
 		}
 		return list
 	case []map[string]any:
@@ -166,7 +166,7 @@ func exact(v any) any {
 		}
 		list := make([]any, len(v))
 		for i, elem := range v {
-			list[i] = exact(elem)
+			list[i] = preciseNumbers(elem)
 		}
 		return list
 	}

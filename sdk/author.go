@@ -23,13 +23,13 @@ func authorConfigure(ctx context.Context, c Configurer, config *Config) (err err
 	return c.Configure(ctx, config)
 }
 
-func authorUseHost(u HostUser, host Host, node Node) (err error) {
+func authorUseHost(u HostSetter, host Host, node Node) (err error) {
 	defer base.Recover(u, "UseHost", &err)
-	u.UseHost(host, node)
+	u.SetHost(host, node)
 	return nil
 }
 
-func authorInit(ctx context.Context, i Initer) (err error) {
+func authorInit(ctx context.Context, i Initializer) (err error) {
 	defer base.Recover(i, "Init", &err)
 	return i.Init(ctx)
 }
@@ -52,17 +52,17 @@ func authorFingerprint(ctx context.Context, f Fingerprinter) (print Fingerprint)
 	return f.Fingerprint(ctx)
 }
 
-func authorCreateNetwork(ctx context.Context, n Networker, allocID, hostname string) (isolation *NetworkIsolation, created bool, err error) {
+func authorCreateNetwork(ctx context.Context, n NetworkManager, allocID, hostname string) (isolation *NetworkIsolation, created bool, err error) {
 	defer base.Recover(n, "CreateNetwork", &err)
 	return n.CreateNetwork(ctx, allocID, hostname)
 }
 
-func authorDestroyNetwork(ctx context.Context, n Networker, allocID string, isolation *NetworkIsolation) (err error) {
+func authorDestroyNetwork(ctx context.Context, n NetworkManager, allocID string, isolation *NetworkIsolation) (err error) {
 	defer base.Recover(n, "DestroyNetwork", &err)
 	return n.DestroyNetwork(ctx, allocID, isolation)
 }
 
-func authorSweep(ctx context.Context, s Sweeper, allocID, task string) (found bool, err error) {
+func authorSweep(ctx context.Context, s OrphanKiller, allocID, task string) (found bool, err error) {
 	defer base.Recover(s, "Sweep", &err)
 	return s.Sweep(ctx, allocID, task)
 }
@@ -92,19 +92,19 @@ func authorExec(ctx context.Context, e Execer, exec Exec) (result ExitResult, er
 	return e.Exec(ctx, exec)
 }
 
-func authorStats(ctx context.Context, s Statser) (stats TaskStats, err error) {
+func authorStats(ctx context.Context, s StatsProvider) (stats TaskStats, err error) {
 	defer base.Recover(s, "Stats", &err)
 	return s.Stats(ctx)
 }
 
-func authorState(s Stater) (state any, err error) {
+func authorState(s StateProvider) (state any, err error) {
 	defer base.Recover(s, "State", &err)
 	return s.State(), nil
 }
 
 // authorNetwork returns nil for a task without a network of its own.
 func authorNetwork(t Task) (network *NetworkOverride, err error) {
-	n, ok := t.(Networked)
+	n, ok := t.(NetworkReporter)
 	if !ok {
 		return nil, nil
 	}
@@ -114,7 +114,7 @@ func authorNetwork(t Task) (network *NetworkOverride, err error) {
 
 // authorAttributes returns nil for a task without attributes of its own.
 func authorAttributes(t Task) (attributes map[string]string, err error) {
-	a, ok := t.(Attributed)
+	a, ok := t.(AttributesProvider)
 	if !ok {
 		return nil, nil
 	}

@@ -33,7 +33,7 @@ func debugSocket(value, name string) string {
 
 // debug serves on a socket until a person ends the process. It speaks no
 // handshake: the process that a host starts (attach) is the host's partner.
-func debug(p *program, socket string) error {
+func debug(p *pluginSpec, socket string) error {
 	logger := hclog.New(&hclog.LoggerOptions{Name: p.info.Name, Level: hclog.Trace, Output: os.Stderr})
 	hclog.SetDefault(logger)
 	if conn, err := net.Dial("unix", socket); err == nil {
@@ -63,7 +63,7 @@ func debug(p *program, socket string) error {
 }
 
 // attach serves as a plugin by passing every call on to a process under debug.
-func attach(p *program, socket string, logger hclog.Logger) error {
+func attach(p *pluginSpec, socket string, logger hclog.Logger) error {
 	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return fmt.Errorf("attach to %s: %w", socket, err)

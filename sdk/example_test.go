@@ -14,7 +14,7 @@ type kettle struct{ watts int }
 
 // pot is one task of it.
 type pot struct {
-	start  *sdk.Start
+	start  *sdk.StartRequest
 	boiled chan struct{}
 }
 
@@ -24,9 +24,9 @@ var (
 	_ sdk.Configurer      = (*kettle)(nil)
 	_ sdk.Fingerprinter   = (*kettle)(nil)
 	_ sdk.Task            = (*pot)(nil)
-	_ sdk.Stater          = (*pot)(nil)
+	_ sdk.StateProvider   = (*pot)(nil)
 	_ sdk.Execer          = (*pot)(nil)
-	_ sdk.Statser         = (*pot)(nil)
+	_ sdk.StatsProvider   = (*pot)(nil)
 )
 
 func (k *kettle) Info() sdk.Info {
@@ -45,8 +45,8 @@ var potSchema = sdk.Object(map[string]*sdk.Spec{
 })
 
 // Start decodes what the job asks for, and says what goes on by events.
-func ExampleStart() {
-	start := func(ctx context.Context, start *sdk.Start) (*pot, error) {
+func ExampleStartRequest() {
+	start := func(ctx context.Context, start *sdk.StartRequest) (*pot, error) {
 		var config struct {
 			Litres float64 `codec:"litres"`
 			Tea    *struct {
@@ -65,14 +65,14 @@ func ExampleStart() {
 	_ = start
 }
 
-func (k *kettle) Start(context.Context, *sdk.Start) (*pot, error) {
+func (k *kettle) Start(context.Context, *sdk.StartRequest) (*pot, error) {
 	// Somebody else uses the socket: the restart policy may try again.
 	return nil, sdk.Recoverable(errors.New("no socket is free"))
 }
 
 // A task that can be found again carries a state, and the driver has Recover.
 func ExampleRecoverer() {
-	recover := func(ctx context.Context, start *sdk.Start) (*pot, error) {
+	recover := func(ctx context.Context, start *sdk.StartRequest) (*pot, error) {
 		var s potState
 		if err := start.State(&s); err != nil {
 			return nil, err
@@ -91,7 +91,9 @@ type potState struct {
 
 func (p *pot) State() any { return potState{Began: time.Now()} }
 
-func (k *kettle) Recover(context.Context, *sdk.Start) (*pot, error) { return nil, errors.New("gone") }
+func (k *kettle) Recover(context.Context, *sdk.StartRequest) (*pot, error) {
+	return nil, errors.New("gone")
+}
 
 var kettleSchema = sdk.Object(map[string]*sdk.Spec{
 	"watts": sdk.Default(sdk.Attr("watts", "number", false), sdk.Literal("2000")),
@@ -178,7 +180,7 @@ func ExampleObject() {
 type bouncer struct{ host sdk.Host }
 
 var (
-	_ sdk.HostUser     = (*bouncer)(nil)
+	_ sdk.HostSetter   = (*bouncer)(nil)
 	_ sdk.TaskPrestart = (*bouncer)(nil)
 	_ sdk.TaskExited   = (*bouncer)(nil)
 )
@@ -187,11 +189,11 @@ func (*bouncer) Info() sdk.Info {
 	return sdk.Info{
 		Name:             "bouncer",
 		AttachmentSchema: sdk.Object(map[string]*sdk.Spec{"guests": sdk.Attr("guests", "list(string)", true)}),
-		Timeouts:         map[sdk.Moment]time.Duration{sdk.MomentPrestart: 5 * time.Second},
+		Timeouts:         map[sdk.Point]time.Duration{sdk.MomentPrestart: 5 * time.Second},
 	}
 }
 
-func (b *bouncer) UseHost(host sdk.Host, _ sdk.Node) { b.host = host }
+func (b *bouncer) SetHost(host sdk.Host, _ sdk.Node) { b.host = host }
 
 // A hook is one line of main, as a driver is.
 func ExampleServe_hook() {
@@ -222,9 +224,9 @@ func (b *bouncer) Exited(ctx context.Context, req sdk.TaskExitedRequest) error {
 }
 
 // A hook is tested with a host of the author's own.
-func ExampleHostUser() {
+func ExampleHostSetter() {
 	b := &bouncer{}
-	b.UseHost(quietHost{}, sdk.Node{Name: "here"})
+	b.SetHost(quietHost{}, sdk.Node{Name: "here"})
 	if err := b.Exited(context.Background(), sdk.TaskExitedRequest{}); err != nil {
 		panic(err)
 	}

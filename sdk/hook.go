@@ -5,12 +5,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// HostUser is a hook that asks its host for things: to run a command in a task,
+// HostSetter is a hook that asks its host for things: to run a command in a task,
 // to restart it, to read variables, and whatever else a [Host] can do.
-type HostUser interface {
-	// UseHost is called once, before the first moment. The host is good for as
+type HostSetter interface {
+	// SetHost is called once, before the first moment. The host is good for as
 	// long as the process lives: while no agent is there, calls wait for one.
-	UseHost(host Host, node Node)
+	SetHost(host Host, node Node)
 }
 
 // What a hook takes part in is what it has methods for: any value with at least
@@ -65,7 +65,7 @@ type (
 // What a hook meets in requests.
 type (
 	// Grant is the part that all requests have.
-	Grant = hook.Grant
+	Grant = hook.RequestMeta
 	// Alloc says which allocation a request is about.
 	Alloc = hook.Alloc
 	// AllocTask says which task of it a request is about.
@@ -106,13 +106,13 @@ const (
 
 // The errors of a Host that a hook may branch on.
 var (
-	ErrDenied   = hook.ErrDenied   // the allocation or the task has ended, or was never meant
-	ErrNoTask   = hook.ErrNoTask   // it does not run
-	ErrHostGone = hook.ErrHostGone // during the call: nobody knows what has become of it
+	ErrDenied   = hook.ErrPermissionDenied // the allocation or the task has ended, or was never meant
+	ErrNoTask   = hook.ErrTaskNotRunning   // it does not run
+	ErrHostGone = hook.ErrHostUnavailable  // during the call: nobody knows what has become of it
 )
 
-// Moment is a point in the life of an allocation or a task.
-type Moment = hook.Moment
+// Point is a point in the life of an allocation or a task.
+type Point = hook.Point
 
 // The moments, for Info.Timeouts.
 const (

@@ -32,7 +32,7 @@ type valet struct {
 }
 
 var (
-	_ sdk.HostUser     = (*valet)(nil)
+	_ sdk.HostSetter   = (*valet)(nil)
 	_ sdk.TaskPrestart = (*valet)(nil)
 	_ sdk.TaskStop     = (*valet)(nil)
 )
@@ -47,7 +47,7 @@ func (*valet) Info() sdk.Info {
 	}
 }
 
-func (v *valet) UseHost(host sdk.Host, node sdk.Node) { v.host, v.node = host, node }
+func (v *valet) SetHost(host sdk.Host, node sdk.Node) { v.host, v.node = host, node }
 
 func (v *valet) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
 	var config struct {
@@ -175,7 +175,7 @@ func TestHook(t *testing.T) {
 	if err := h.Configure(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Stop(t.Context(), hook.TaskStopRequest{Grant: hook.Grant{Capability: "other key"}}); err != nil {
+	if err := h.Stop(t.Context(), hook.TaskStopRequest{RequestMeta: hook.RequestMeta{Capability: "other key"}}); err != nil {
 		t.Error(err)
 	}
 	if got, want := strings.Join(append(g.heard, later.heard...), "\n"), "key  tea on rome\nother key other the party is over"; got != want {

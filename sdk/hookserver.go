@@ -13,7 +13,7 @@ import (
 // hookServer turns an author's hook into what a host asks besides the moments.
 // It satisfies hook.Plugin and base.Plugin.
 type hookServer struct {
-	identity
+	basePlugin
 	description *hook.Description
 
 	mu   sync.Mutex
@@ -27,10 +27,10 @@ var (
 
 // newHookServer takes a value that takes part in something.
 func newHookServer(impl Plugin) (*hookServer, error) {
-	s := &hookServer{identity: newIdentity(impl, base.TypeHook, hook.APIVersion)}
+	s := &hookServer{basePlugin: newBasePlugin(impl, base.TypeHook, hook.APIVersion)}
 	s.description = &hook.Description{EveryAlloc: s.info.EveryAlloc, Schema: s.info.AttachmentSchema, WholeAlloc: s.info.WholeAlloc, DecidesHealth: s.info.DecidesHealth}
-	for _, m := range hook.Moments(impl) {
-		s.description.Moments = append(s.description.Moments, hook.Participation{Moment: m, Timeout: s.info.Timeouts[m]})
+	for _, m := range hook.PointsOf(impl) {
+		s.description.Moments = append(s.description.Moments, hook.Subscription{Moment: m, Timeout: s.info.Timeouts[m]})
 	}
 	for m, timeout := range s.info.Timeouts {
 		if _, ok := s.description.Participation(m); !ok {
@@ -40,7 +40,7 @@ func newHookServer(impl Plugin) (*hookServer, error) {
 			return nil, fmt.Errorf("the timeout for %v in Info is %v; leave it out to have the host's", m, timeout)
 		}
 	}
-	if _, ok := impl.(HostUser); !ok && s.info.DecidesHealth {
+	if _, ok := impl.(HostSetter); !ok && s.info.DecidesHealth {
 		return nil, fmt.Errorf("Info says DecidesHealth, and %T has no UseHost(sdk.Host, sdk.Node): it could never say that an allocation is healthy", impl)
 	}
 	return s, nil
@@ -51,7 +51,7 @@ func (s *hookServer) Describe(context.Context) (*hook.Description, error) { retu
 // Configure introduces author and host once: the client finds the agents that
 // come later by itself.
 func (s *hookServer) Configure(_ context.Context, c hook.Config) error {
-	user, ok := s.impl.(HostUser)
+	user, ok := s.impl.(HostSetter)
 	if !ok {
 		return nil
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// identity is what every plugin answers, whatever it does: who it is, and what
+// basePlugin is what every plugin answers, whatever it does: who it is, and what
 // it wants to be told. It satisfies base.Plugin.
-type identity struct {
+type basePlugin struct {
 	impl    Plugin
 	info    Info
 	kind    base.Type
@@ -24,8 +24,8 @@ type identity struct {
 	config   *base.Config // the last one that the author took
 }
 
-func newIdentity(impl Plugin, kind base.Type, version string) identity {
-	return identity{impl: impl, info: infoOf(impl), kind: kind, version: version}
+func newBasePlugin(impl Plugin, kind base.Type, version string) basePlugin {
+	return basePlugin{impl: impl, info: infoOf(impl), kind: kind, version: version}
 }
 
 func infoOf(impl Plugin) Info {
@@ -57,16 +57,16 @@ func (i *Info) check() error {
 	return nil
 }
 
-func (i *identity) PluginInfo(context.Context) (*base.Info, error) {
+func (i *basePlugin) PluginInfo(context.Context) (*base.Info, error) {
 	return &base.Info{Type: i.kind, APIVersions: []string{i.version}, Version: i.info.Version, Name: i.info.Name}, nil
 }
 
-func (i *identity) ConfigSchema(context.Context) (*hclspec.Spec, error) {
+func (i *basePlugin) ConfigSchema(context.Context) (*hclspec.Spec, error) {
 	return i.info.ConfigSchema, nil
 }
 
 // SetConfig hands a configuration to the author once: hosts repeat themselves.
-func (i *identity) SetConfig(ctx context.Context, config *base.Config) error {
+func (i *basePlugin) SetConfig(ctx context.Context, config *base.Config) error {
 	configurer, ok := i.impl.(Configurer)
 	if !ok {
 		return nil

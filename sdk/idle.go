@@ -24,7 +24,7 @@ func (i *idle) start(stop func()) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.stop = stop
-	i.timer = time.AfterFunc(linger, i.expired)
+	i.timer = time.AfterFunc(idleTimeout, i.expired)
 }
 
 func (i *idle) expired() {
@@ -33,7 +33,7 @@ func (i *idle) expired() {
 	switch {
 	case i.conns > 0:
 	case i.busy():
-		i.timer.Reset(linger)
+		i.timer.Reset(idleTimeout)
 	default:
 		go i.stop() // it waits for connections, whose end takes mu
 	}
@@ -51,12 +51,12 @@ func (i *idle) closed() {
 	defer i.mu.Unlock()
 	i.conns--
 	if i.conns == 0 {
-		i.timer.Reset(linger)
+		i.timer.Reset(idleTimeout)
 	}
 }
 
-// calm is how long no call has ended when memory is given back.
-const calm = time.Second
+// quietPeriod is how long no call has ended when memory is given back.
+const quietPeriod = time.Second
 
 // connections tells idle about connections, and rest about calls; first runs at the first one.
 type connections struct {
@@ -83,6 +83,6 @@ func (c *connections) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.C
 // HandleRPC implements stats.Handler.
 func (c *connections) HandleRPC(_ context.Context, s stats.RPCStats) {
 	if _, ended := s.(*stats.End); ended {
-		c.rest.Reset(calm)
+		c.rest.Reset(quietPeriod)
 	}
 }

@@ -13,28 +13,28 @@ import (
 // The interfaces that are looked for in the value of an author, and in the tasks of
 // a driver.
 var (
-	hookInterfaces   = append(momentInterfaces(), reflect.TypeFor[HostUser](), reflect.TypeFor[Configurer]())
+	hookInterfaces   = append(pointInterfaces(), reflect.TypeFor[HostSetter](), reflect.TypeFor[Configurer]())
 	driverInterfaces = []reflect.Type{
-		reflect.TypeFor[Configurer](), reflect.TypeFor[Fingerprinter](), reflect.TypeFor[Initer](),
-		reflect.TypeFor[Shutdowner](), reflect.TypeFor[Networker](), reflect.TypeFor[Sweeper](),
+		reflect.TypeFor[Configurer](), reflect.TypeFor[Fingerprinter](), reflect.TypeFor[Initializer](),
+		reflect.TypeFor[Shutdowner](), reflect.TypeFor[NetworkManager](), reflect.TypeFor[OrphanKiller](),
 	}
 	taskInterfaces = []reflect.Type{
-		reflect.TypeFor[Signaler](), reflect.TypeFor[Stopper](), reflect.TypeFor[Execer](), reflect.TypeFor[Statser](),
-		reflect.TypeFor[Stater](), reflect.TypeFor[Networked](), reflect.TypeFor[Attributed](), reflect.TypeFor[Destroyer](),
+		reflect.TypeFor[Signaler](), reflect.TypeFor[Stopper](), reflect.TypeFor[Execer](), reflect.TypeFor[StatsProvider](),
+		reflect.TypeFor[StateProvider](), reflect.TypeFor[NetworkReporter](), reflect.TypeFor[AttributesProvider](), reflect.TypeFor[Destroyer](),
 	}
 )
 
-func momentInterfaces() (interfaces []reflect.Type) {
-	for m := range hook.AllMoments() {
+func pointInterfaces() (interfaces []reflect.Type) {
+	for m := range hook.AllPoints() {
 		interfaces = append(interfaces, m.Interface())
 	}
 	return interfaces
 }
 
-// nearMiss finds a method that was meant for one of the interfaces and would never
+// checkMethods finds a method that was meant for one of the interfaces and would never
 // be called: it has another signature, or its name is written differently, or only
 // a pointer to the value has it.
-func nearMiss(t reflect.Type, interfaces []reflect.Type) error {
+func checkMethods(t reflect.Type, interfaces []reflect.Type) error {
 	for _, want := range interfaces {
 		if t.Implements(want) {
 			continue

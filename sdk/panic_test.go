@@ -49,13 +49,13 @@ func (d *panicker) Info() Info {
 	return Info{Name: "panicker", FingerprintInterval: time.Minute}
 }
 
-func (d *panicker) Start(context.Context, *Start) (*panickyTask, error) {
+func (d *panicker) Start(context.Context, *StartRequest) (*panickyTask, error) {
 	d.check("Start")
 	d.task = &panickyTask{newNap(), d}
 	return d.task, nil
 }
 
-func (d *panicker) Recover(context.Context, *Start) (*panickyTask, error) {
+func (d *panicker) Recover(context.Context, *StartRequest) (*panickyTask, error) {
 	d.check("Recover")
 	return &panickyTask{newNap(), d}, nil
 }
@@ -290,14 +290,14 @@ func TestPanicOfStartIsSweptAndNotRecoverable(t *testing.T) {
 // nobody's Start and Recover return neither a task nor an error.
 type nobody struct{}
 
-func (nobody) Info() Info                                    { return Info{Name: "nobody"} }
-func (nobody) Start(context.Context, *Start) (*nap, error)   { return nil, nil }
-func (nobody) Recover(context.Context, *Start) (*nap, error) { return nil, nil }
+func (nobody) Info() Info                                           { return Info{Name: "nobody"} }
+func (nobody) Start(context.Context, *StartRequest) (*nap, error)   { return nil, nil }
+func (nobody) Recover(context.Context, *StartRequest) (*nap, error) { return nil, nil }
 
 type nobodyByInterface struct{}
 
-func (nobodyByInterface) Info() Info                                  { return Info{Name: "nobody"} }
-func (nobodyByInterface) Start(context.Context, *Start) (Task, error) { return nil, nil }
+func (nobodyByInterface) Info() Info                                         { return Info{Name: "nobody"} }
+func (nobodyByInterface) Start(context.Context, *StartRequest) (Task, error) { return nil, nil }
 
 func TestStartWithNeitherTaskNorErrorIsAnError(t *testing.T) {
 	s := serverOf(nobody{})

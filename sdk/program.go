@@ -13,8 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// program is an author's value as a plugin of its kind.
-type program struct {
+// pluginSpec is an author's value as a plugin of its kind.
+type pluginSpec struct {
 	kind       string // as people say
 	otherHosts string // that know this kind, in a sentence
 	info       Info
@@ -28,12 +28,12 @@ type program struct {
 type service struct {
 	base base.Plugin
 	name string // in a plugin set
-	glue glue
+	glue pluginEntry
 	busy func() bool // has something to lose
 }
 
-// glue is an entry of a plugin set.
-type glue interface {
+// pluginEntry is an entry of a plugin set.
+type pluginEntry interface {
 	plugin.Plugin
 	plugin.GRPCPlugin
 }
@@ -44,7 +44,7 @@ func (s service) register(g *grpc.Server) error {
 }
 
 // programOf finds out what a value is.
-func programOf(impl Plugin) (*program, error) {
+func programOf(impl Plugin) (*pluginSpec, error) {
 	info := infoOf(impl)
 	if err := info.check(); err != nil {
 		return nil, err
@@ -53,14 +53,14 @@ func programOf(impl Plugin) (*program, error) {
 		return nil, fmt.Errorf("Info of %T has a ConfigSchema, and nothing takes the configuration: add Configure(context.Context, *sdk.Config) error", impl)
 	}
 	isDriver := reflect.ValueOf(impl).MethodByName("Start").IsValid()
-	isHook := len(hook.Moments(impl)) > 0
+	isHook := len(hook.PointsOf(impl)) > 0
 	if isDriver && isHook {
 		return nil, fmt.Errorf("%T has the method Start of a driver and those of a hook; a plugin is one of the two", impl)
 	}
 	if isDriver {
 		return driverProgram(impl, info)
 	}
-	if err := nearMiss(reflect.TypeOf(impl), hookInterfaces); err != nil {
+	if err := checkMethods(reflect.TypeOf(impl), hookInterfaces); err != nil {
 		return nil, err
 	}
 	if isHook {
@@ -69,7 +69,7 @@ func programOf(impl Plugin) (*program, error) {
 	return nil, fmt.Errorf("%T takes part in nothing: a hook has a method for at least one moment, such as Prestart(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error), and a driver has Start(context.Context, *sdk.Start) (T, error)", impl)
 }
 
-func driverProgram(impl Plugin, info Info) (*program, error) {
+func driverProgram(impl Plugin, info Info) (*pluginSpec, error) {
 	if info.AttachmentSchema != nil || info.EveryAlloc || info.WholeAlloc || info.DecidesHealth || info.Timeouts != nil {
 		return nil, fmt.Errorf("Info of %T, which is a driver, has what only hooks have", impl)
 	}
@@ -80,7 +80,7 @@ func driverProgram(impl Plugin, info Info) (*program, error) {
 	reach := func(b base.Plugin, d driver.Driver, busy func() bool) service {
 		return service{b, driver.PluginName, &driver.GRPCPlugin{Impl: d}, busy}
 	}
-	return &program{
+	return &pluginSpec{
 		kind:       "task driver",
 		otherHosts: " or Nomad",
 		info:       info,
@@ -94,7 +94,7 @@ func driverProgram(impl Plugin, info Info) (*program, error) {
 	}, nil
 }
 
-func hookProgram(impl Plugin, info Info) (*program, error) {
+func hookProgram(impl Plugin, info Info) (*pluginSpec, error) {
 	if info.TaskSchema != nil {
 		return nil, fmt.Errorf("Info of %T has a TaskSchema, which is for drivers; how a job attaches a hook is said by AttachmentSchema", impl)
 	}
@@ -102,7 +102,7 @@ func hookProgram(impl Plugin, info Info) (*program, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &program{
+	return &pluginSpec{
 		kind: "hook",
 		info: info,
 		serve: func(hclog.Logger) service {

@@ -27,11 +27,11 @@ func (onlyAlmost) Exited(TaskExitedRequest) error { return nil }
 
 type rudeGuest struct{ stopsOnly }
 
-func (rudeGuest) UseHost(Host) {}
+func (rudeGuest) SetHost(Host) {}
 
 type both struct{ stopsOnly }
 
-func (both) Start(context.Context, *Start) (Task, error) { return nil, nil }
+func (both) Start(context.Context, *StartRequest) (Task, error) { return nil, nil }
 
 type noStart struct{ named }
 
@@ -39,12 +39,12 @@ func (noStart) Start(context.Context) error { return nil }
 
 type oddRecover struct{ named }
 
-func (oddRecover) Start(context.Context, *Start) (Task, error) { return nil, nil }
-func (oddRecover) Recover(context.Context) error               { return nil }
+func (oddRecover) Start(context.Context, *StartRequest) (Task, error) { return nil, nil }
+func (oddRecover) Recover(context.Context) error                      { return nil }
 
 type patient struct {
 	stopsOnly
-	timeouts map[Moment]time.Duration
+	timeouts map[Point]time.Duration
 }
 
 func (p patient) Info() Info { return Info{Name: "patient", Timeouts: p.timeouts} }
@@ -61,7 +61,7 @@ func (*pointed) Exited(context.Context, TaskExitedRequest) error { return nil }
 
 type napDriver[T Task] struct{ named }
 
-func (napDriver[T]) Start(context.Context, *Start) (t T, err error) { return t, nil }
+func (napDriver[T]) Start(context.Context, *StartRequest) (t T, err error) { return t, nil }
 
 type rest struct{}
 
@@ -110,8 +110,8 @@ func TestWhatCannotBeServedIsSaid(t *testing.T) {
 		{both{}, "a plugin is one of the two"},
 		{noStart{}, "the method Start of sdk.noStart is func(context.Context) error; a driver's is func(context.Context, *sdk.Start) (T, error), where T has the methods of sdk.Task"},
 		{oddRecover{}, "the method Recover of sdk.oddRecover is func(context.Context) error, and Start is func(context.Context, *sdk.Start) (sdk.Task, error); they must be the same"},
-		{patient{timeouts: map[Moment]time.Duration{MomentExited: time.Second}}, "Info has a timeout for exited, and sdk.patient takes no part in that"},
-		{patient{timeouts: map[Moment]time.Duration{MomentStop: -1}}, "the timeout for stop in Info is -1ns"},
+		{patient{timeouts: map[Point]time.Duration{MomentExited: time.Second}}, "Info has a timeout for exited, and sdk.patient takes no part in that"},
+		{patient{timeouts: map[Point]time.Duration{MomentStop: -1}}, "the timeout for stop in Info is -1ns"},
 		{anonymous{}, "Info has no Name"},
 		{misnamed{}, "the method PreStart of sdk.misnamed would never be called: it must have the name Prestart"},
 		{pointed{}, "sdk.pointed has no method Exited, and *sdk.pointed has: serve a pointer"},
@@ -136,7 +136,7 @@ func TestWhatAValueIsFollowsFromItsMethods(t *testing.T) {
 		want string
 	}{
 		{stopsOnly{}, "hook"},
-		{patient{timeouts: map[Moment]time.Duration{MomentStop: time.Hour}}, "hook"},
+		{patient{timeouts: map[Point]time.Duration{MomentStop: time.Hour}}, "hook"},
 		{&napper{}, "task driver"},
 		{&fullDriver{}, "task driver"},
 	} {
@@ -147,12 +147,12 @@ func TestWhatAValueIsFollowsFromItsMethods(t *testing.T) {
 }
 
 func TestTimeoutsAreDescribed(t *testing.T) {
-	s, err := newHookServer(patient{timeouts: map[Moment]time.Duration{MomentStop: time.Hour}})
+	s, err := newHookServer(patient{timeouts: map[Point]time.Duration{MomentStop: time.Hour}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	d, err := s.Describe(t.Context())
-	if want := (hook.Participation{Moment: hook.Stop, Timeout: time.Hour}); err != nil || len(d.Moments) != 1 || d.Moments[0] != want {
+	if want := (hook.Subscription{Moment: hook.Stop, Timeout: time.Hour}); err != nil || len(d.Moments) != 1 || d.Moments[0] != want {
 		t.Errorf("it takes part in %+v, %v; want %+v", d.Moments, err, want)
 	}
 }

@@ -27,7 +27,7 @@ type Driver[T Task] interface {
 	//
 	// An error fails the task for good, unless it is marked by [Recoverable]. A
 	// panic is an error that is not; see docs/drivers.md.
-	Start(ctx context.Context, start *Start) (T, error)
+	Start(ctx context.Context, start *StartRequest) (T, error)
 }
 
 // Task is one running task, in the hands of its author. These two methods are
@@ -68,28 +68,28 @@ type Execer interface {
 	Exec(ctx context.Context, exec Exec) (ExitResult, error)
 }
 
-// Statser is a task that knows what it uses.
-type Statser interface {
+// StatsProvider is a task that knows what it uses.
+type StatsProvider interface {
 	// Stats takes one sample. The package asks once per interval.
 	Stats(ctx context.Context) (TaskStats, error)
 }
 
-// Stater is a task that another process of the driver can find again, by what
+// StateProvider is a task that another process of the driver can find again, by what
 // State returns. See [Recoverer].
-type Stater interface {
+type StateProvider interface {
 	// State is called once, when the task has started. The value is encoded by
 	// its exported fields (tag `codec`), and the host keeps it.
 	State() any
 }
 
-// Networked is a task with an address of its own.
-type Networked interface {
+// NetworkReporter is a task with an address of its own.
+type NetworkReporter interface {
 	// Network is called once, when the task has started. nil means the host's network.
 	Network() *NetworkOverride
 }
 
-// Attributed is a task about which a driver has more to say when it is inspected.
-type Attributed interface {
+// AttributesProvider is a task about which a driver has more to say when it is inspected.
+type AttributesProvider interface {
 	Attributes() map[string]string
 }
 
@@ -112,7 +112,7 @@ type Recoverer[T Task] interface {
 	// An error that is marked by [Recoverable] means that the driver could not find out
 	// whether the task is gone (a file descriptor or a service was missing): the host
 	// calls again later, and does not start the task meanwhile.
-	Recover(ctx context.Context, start *Start) (T, error)
+	Recover(ctx context.Context, start *StartRequest) (T, error)
 }
 
 // Configurer is a driver or a hook with a configuration of its own, in the `plugin` block
@@ -132,9 +132,9 @@ type Fingerprinter interface {
 	Fingerprint(ctx context.Context) Fingerprint
 }
 
-// Initer is a driver that has work to do once, before the first task and after
+// Initializer is a driver that has work to do once, before the first task and after
 // its configuration.
-type Initer interface {
+type Initializer interface {
 	Init(ctx context.Context) error
 }
 
@@ -144,8 +144,8 @@ type Shutdowner interface {
 	Shutdown(ctx context.Context) error
 }
 
-// Networker is a driver that makes the network namespaces of allocations.
-type Networker interface {
+// NetworkManager is a driver that makes the network namespaces of allocations.
+type NetworkManager interface {
 	// CreateNetwork makes the network of an allocation. created is false when it
 	// was there. A nil isolation means that there is nothing to isolate.
 	CreateNetwork(ctx context.Context, allocID, hostname string) (isolation *NetworkIsolation, created bool, err error)
@@ -154,9 +154,9 @@ type Networker interface {
 	DestroyNetwork(ctx context.Context, allocID string, isolation *NetworkIsolation) error
 }
 
-// Sweeper is a driver that can find the remains of a start that it does not know
+// OrphanKiller is a driver that can find the remains of a start that it does not know
 // (any more), for example because its process died during Start.
-type Sweeper interface {
+type OrphanKiller interface {
 	// Sweep ends what may still run of this task. found says whether there was
 	// anything. It is called when a host destroys an id that is unknown, and
 	// not while another start of the same task is known.
@@ -206,7 +206,7 @@ type Info struct {
 
 	// Timeouts say how long a call may take, of moments for which the host's
 	// default (a minute for Prerun and Prestart, else ten seconds) is wrong.
-	Timeouts map[Moment]time.Duration
+	Timeouts map[Point]time.Duration
 }
 
 // The values that an author meets. They are those of the wire contract:

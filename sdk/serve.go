@@ -22,8 +22,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/footprint"
 )
 
-// linger is how long a plugin without tasks waits for a host to come back.
-const linger = 10 * time.Minute
+// idleTimeout is how long a plugin without tasks waits for a host to come back.
+const idleTimeout = 10 * time.Minute
 
 // Serve is the whole main of a plugin: of a [Driver] or of a hook. It returns
 // when the host has ended the plugin, or when no task is left and no host has come
@@ -62,8 +62,8 @@ func serve(impl Plugin) error {
 		}
 		return fmt.Errorf("this is the %s plugin %q, which a host such as nomad-lite%s starts: try \"nomad-lite plugin test %s\"", p.kind, p.info.Name, p.otherHosts, commandLine())
 	}
-	shield(!byHand)
-	nameProcess()
+	isolateInherited(!byHand)
+	setProcessName()
 	if byHand {
 		return debug(p, socket)
 	}
@@ -104,8 +104,8 @@ func servePlugin(ctx context.Context, s service, logger hclog.Logger) {
 	// the last words of a plugin that has died.
 	quiet := newLogger("go-plugin")
 	quiet.SetLevel(hclog.Warn)
-	prints := sync.OnceFunc(func() { redirectPrints(logger) })
-	rest := time.AfterFunc(calm, footprint.Trim)
+	prints := sync.OnceFunc(func() { captureStdio(logger) })
+	rest := time.AfterFunc(quietPeriod, footprint.Release)
 	defer rest.Stop()
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: base.Handshake,
@@ -123,16 +123,16 @@ func servePlugin(ctx context.Context, s service, logger hclog.Logger) {
 	})
 }
 
-// nameProcess gives the process the name of its program. A host that executes a
+// setProcessName gives the process the name of its program. A host that executes a
 // file through its descriptor has left it with the number of that.
-func nameProcess() {
+func setProcessName() {
 	_ = os.WriteFile("/proc/self/comm", []byte(filepath.Base(os.Args[0])), 0)
 }
 
-// shield keeps what this process inherited from reaching the tasks, and a lost
+// isolateInherited keeps what this process inherited from reaching the tasks, and a lost
 // host from ending this process. With a host, a SIGHUP does not end it either: that is
 // the signal of a terminal that closes, or a reload signal that was meant for the agent.
-func shield(hosted bool) {
+func isolateInherited(hosted bool) {
 	// Whatever the host forgot to close on exec.
 	if err := unix.CloseRange(3, ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		for fd := 3; fd < 1024; fd++ { // an old kernel
@@ -159,10 +159,10 @@ func redirectLogs(logger hclog.Logger) {
 	log.SetOutput(logger.StandardWriter(&hclog.StandardLoggerOptions{InferLevels: true}))
 }
 
-// redirectPrints turns what the plugin prints into log lines. It must run after
+// captureStdio turns what the plugin prints into log lines. It must run after
 // go-plugin has set os.Stdout and os.Stderr to pipes of its own: what goes into
 // those is thrown away by Nomad, and blocks once no host reads it.
-func redirectPrints(logger hclog.Logger) {
+func captureStdio(logger hclog.Logger) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		logger.Warn("prints of the plugin are not logged", "error", err)

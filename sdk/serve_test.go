@@ -43,7 +43,7 @@ type talker struct{}
 
 func (*talker) Info() sdk.Info { return sdk.Info{Name: "talker"} }
 
-func (*talker) Start(_ context.Context, start *sdk.Start) (*talk, error) {
+func (*talker) Start(_ context.Context, start *sdk.StartRequest) (*talk, error) {
 	if start.Name == "panics" {
 		panic("not today")
 	}

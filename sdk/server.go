@@ -23,7 +23,7 @@ const defaultFingerprintInterval = 30 * time.Second
 // server turns an author's driver into the whole contract. It satisfies
 // driver.Driver and base.Plugin.
 type server struct {
-	identity
+	basePlugin
 	driver *taskDriver
 	logger hclog.Logger
 	events events
@@ -41,15 +41,15 @@ var (
 // task is one start that the server knows. Fields below ready are set when ready
 // is closed; those below done when done is closed.
 type task struct {
-	start  *Start
+	start  *StartRequest
 	cancel context.CancelCauseFunc // gives up a Start that is under way
 
-	ready   chan struct{} // closed by whoever made the task known
-	err     error         // why there is no author's task
-	author  Task
-	started time.Time
-	network *NetworkOverride
-	unwait  context.CancelFunc // ends the author's Wait
+	ready      chan struct{} // closed by whoever made the task known
+	err        error         // why there is no author's task
+	author     Task
+	started    time.Time
+	network    *NetworkOverride
+	cancelWait context.CancelFunc // ends the author's Wait
 
 	done      chan struct{} // closed when the author's Wait has returned
 	result    ExitResult
@@ -65,11 +65,11 @@ var errDestroyed = errors.New("task was destroyed while it started")
 // newServer expects an Info that has been checked.
 func newServer(d *taskDriver, logger hclog.Logger) *server {
 	s := &server{
-		identity: newIdentity(d.impl, base.TypeDriver, driver.APIVersion),
-		driver:   d,
-		logger:   logger,
-		tasks:    map[string]*task{},
-		sweeps:   map[string]chan struct{}{},
+		basePlugin: newBasePlugin(d.impl, base.TypeDriver, driver.APIVersion),
+		driver:     d,
+		logger:     logger,
+		tasks:      map[string]*task{},
+		sweeps:     map[string]chan struct{}{},
 	}
 	if s.info.StateVersion == 0 {
 		s.info.StateVersion = 1
@@ -84,7 +84,7 @@ func newServer(d *taskDriver, logger hclog.Logger) *server {
 }
 
 func (s *server) Init(ctx context.Context) error {
-	if initer, ok := s.impl.(Initer); ok {
+	if initer, ok := s.impl.(Initializer); ok {
 		return authorInit(ctx, initer)
 	}
 	return nil
@@ -109,7 +109,7 @@ func (s *server) Capabilities(context.Context) (*Capabilities, error) {
 	caps := info.Capabilities
 	caps.SendSignals = s.driver.task.Implements(reflect.TypeFor[Signaler]())
 	caps.Exec = s.driver.task.Implements(reflect.TypeFor[Execer]())
-	_, caps.MustCreateNetwork = s.impl.(Networker)
+	_, caps.MustCreateNetwork = s.impl.(NetworkManager)
 	return &caps, nil
 }
 
@@ -216,7 +216,7 @@ func (s *server) StartTask(ctx context.Context, config *TaskConfig) (*driver.Han
 
 // sweepPanicked ends what a Start may have started before it panicked: there is no
 // task by which it could be stopped.
-func (s *server) sweepPanicked(ctx context.Context, start *Start, err error) {
+func (s *server) sweepPanicked(ctx context.Context, start *StartRequest, err error) {
 	var panicked *base.PanicError
 	if !errors.As(err, &panicked) {
 		return
@@ -226,9 +226,9 @@ func (s *server) sweepPanicked(ctx context.Context, start *Start, err error) {
 	}
 }
 
-func (s *server) newStart(config TaskConfig) *Start {
+func (s *server) newStart(config TaskConfig) *StartRequest {
 	config.Env = maps.Clone(config.Env) // the author may change it, the handle must not
-	return &Start{
+	return &StartRequest{
 		TaskConfig: config,
 		events:     &s.events,
 		logger:     s.logger.With("alloc_id", config.AllocID, "task", config.Name),
@@ -242,7 +242,7 @@ func (s *server) handle(config *TaskConfig, author Task) (*driver.Handle, *Netwo
 		Config:  config,
 		State:   driver.TaskRunning,
 	}
-	if stater, ok := author.(Stater); ok {
+	if stater, ok := author.(StateProvider); ok {
 		state, err := authorState(stater)
 		if err != nil {
 			return nil, nil, err
@@ -285,7 +285,7 @@ func (s *server) fail(t *task, err error) {
 // is destroyed.
 func (s *server) run(t *task, author Task) {
 	ctx, cancel := context.WithCancel(context.Background())
-	t.author, t.unwait, t.started = author, cancel, time.Now()
+	t.author, t.cancelWait, t.started = author, cancel, time.Now()
 	close(t.ready)
 	go func() {
 		defer cancel()
@@ -447,8 +447,8 @@ func (s *server) DestroyTask(ctx context.Context, id string, force bool) error {
 	t := s.tasks[id]
 	s.mu.Unlock()
 	if t == nil {
-		if task, any := strings.CutSuffix(id, "/"+driver.AnyStart); any && force {
-			if found, err := s.destroyAll(ctx, task+"/"); found {
+		if task, any := strings.CutSuffix(id, "/"+driver.WildcardStart); any && force {
+			if found, err := s.destroyMatching(ctx, task+"/"); found {
 				return err
 			}
 		}
@@ -478,7 +478,7 @@ func (s *server) DestroyTask(ctx context.Context, id string, force bool) error {
 			return fmt.Errorf("kill task %q, which may still run: %w", id, err)
 		}
 	}
-	t.unwait()
+	t.cancelWait()
 	// What is left behind is cleaned up even when the host goes away. After an error
 	// the task stays known: the host repeats the call, and to a task that is not known
 	// the answer would be that nothing is left.
@@ -492,8 +492,8 @@ func (s *server) DestroyTask(ctx context.Context, id string, force bool) error {
 	return nil
 }
 
-// destroyAll destroys the starts of a task that are known.
-func (s *server) destroyAll(ctx context.Context, prefix string) (found bool, err error) {
+// destroyMatching destroys the starts of a task that are known.
+func (s *server) destroyMatching(ctx context.Context, prefix string) (found bool, err error) {
 	s.mu.Lock()
 	var ids []string
 	for id := range s.tasks {
@@ -511,7 +511,7 @@ func (s *server) destroyAll(ctx context.Context, prefix string) (found bool, err
 
 // sweep ends what may be left of an unknown start.
 func (s *server) sweep(ctx context.Context, id string, force bool) error {
-	sweeper, ok := s.impl.(Sweeper)
+	sweeper, ok := s.impl.(OrphanKiller)
 	if !ok || !force {
 		return ErrTaskNotFound
 	}
@@ -587,7 +587,7 @@ func (s *server) TaskStats(ctx context.Context, id string, interval time.Duratio
 	if err != nil {
 		return nil, err
 	}
-	statser, ok := t.author.(Statser)
+	statser, ok := t.author.(StatsProvider)
 	if !ok {
 		return nil, &driver.Error{Err: errors.New("stats not implemented for driver"), Recoverable: false}
 	}
@@ -702,7 +702,7 @@ func firstOf(command []string) string {
 }
 
 func (s *server) CreateNetwork(ctx context.Context, allocID, hostname string) (*NetworkIsolation, bool, error) {
-	networker, ok := s.impl.(Networker)
+	networker, ok := s.impl.(NetworkManager)
 	if !ok {
 		return nil, false, errors.New("CreateNetwork RPC not supported by driver")
 	}
@@ -710,7 +710,7 @@ func (s *server) CreateNetwork(ctx context.Context, allocID, hostname string) (*
 }
 
 func (s *server) DestroyNetwork(ctx context.Context, allocID string, isolation *NetworkIsolation) error {
-	networker, ok := s.impl.(Networker)
+	networker, ok := s.impl.(NetworkManager)
 	if !ok {
 		return errors.New("DestroyNetwork RPC not supported by driver")
 	}

@@ -61,7 +61,7 @@ type napper struct {
 
 func (*napper) Info() Info { return Info{Name: "napper"} }
 
-func (d *napper) Start(ctx context.Context, _ *Start) (*nap, error) {
+func (d *napper) Start(ctx context.Context, _ *StartRequest) (*nap, error) {
 	if d.block != nil {
 		select {
 		case <-d.block:
@@ -150,7 +150,7 @@ func (d *fullDriver) Info() Info {
 	return Info{Name: "full", Version: "1.2.3", StateVersion: 2, FingerprintInterval: time.Minute, ConfigSchema: d.schema}
 }
 
-func (d *fullDriver) Start(_ context.Context, start *Start) (*full, error) {
+func (d *fullDriver) Start(_ context.Context, start *StartRequest) (*full, error) {
 	start.Env["CHANGED"] = "by the author"
 	start.Event("hello", map[string]string{"a": "b"})
 	if d.make != nil {
@@ -159,7 +159,7 @@ func (d *fullDriver) Start(_ context.Context, start *Start) (*full, error) {
 	return &full{nap: newNap(), state: fullState{N: 5}}, nil
 }
 
-func (d *fullDriver) Recover(_ context.Context, start *Start) (*full, error) {
+func (d *fullDriver) Recover(_ context.Context, start *StartRequest) (*full, error) {
 	var s fullState
 	if err := start.State(&s); err != nil {
 		return nil, err
@@ -484,7 +484,7 @@ func TestDestroyAnyStart(t *testing.T) {
 	d := &fullDriver{}
 	s := serverOf(d)
 	begin(t, s)
-	any := strings.TrimSuffix(id, id[strings.LastIndexByte(id, '/')+1:]) + driver.AnyStart
+	any := strings.TrimSuffix(id, id[strings.LastIndexByte(id, '/')+1:]) + driver.WildcardStart
 	if err := s.DestroyTask(t.Context(), any, false); !errors.Is(err, ErrTaskNotFound) {
 		t.Errorf("without force: %v", err)
 	}
@@ -494,7 +494,7 @@ func TestDestroyAnyStart(t *testing.T) {
 	if _, err := s.InspectTask(t.Context(), id); !errors.Is(err, ErrTaskNotFound) {
 		t.Errorf("the start that was known: %v", err)
 	}
-	if err := s.DestroyTask(t.Context(), "remains/task/"+driver.AnyStart, true); err != nil {
+	if err := s.DestroyTask(t.Context(), "remains/task/"+driver.WildcardStart, true); err != nil {
 		t.Errorf("remains: %v", err)
 	}
 	if want := []string{"remains task"}; !slices.Equal(d.swept, want) {
@@ -599,7 +599,7 @@ func TestConfigThatTheStructCannotHoldIsAnError(t *testing.T) {
 	var lacking struct {
 		Times int `codec:"times"`
 	}
-	start := &Start{TaskConfig: TaskConfig{Name: "web", DriverConfig: body}}
+	start := &StartRequest{TaskConfig: TaskConfig{Name: "web", DriverConfig: body}}
 	want := "decode the config of task \"web\": \"message\" has no field in the Go struct: add one with the tag `codec:\"message\"`"
 	if err := start.Config(&lacking); err == nil || err.Error() != want {
 		t.Errorf("Config:\n%v, want\n%s", err, want)
@@ -809,18 +809,18 @@ func TestIdle(t *testing.T) {
 				return false
 			}
 		}
-		time.Sleep(3 * linger)
+		time.Sleep(3 * idleTimeout)
 		if over() {
 			t.Fatal("a plugin with tasks ends")
 		}
 		busy = false
 		i.opened()
-		time.Sleep(3 * linger)
+		time.Sleep(3 * idleTimeout)
 		if over() {
 			t.Fatal("a plugin with a host ends")
 		}
 		i.closed()
-		time.Sleep(linger - time.Second)
+		time.Sleep(idleTimeout - time.Second)
 		if over() {
 			t.Fatal("a plugin ends before the host could come back")
 		}

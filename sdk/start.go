@@ -12,9 +12,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// Start is one start of a task, as the host asks for it, or as it remembers it
+// StartRequest is one start of a task, as the host asks for it, or as it remembers it
 // when the task is to be recovered. A restarted task is a new start with a new ID.
-type Start struct {
+type StartRequest struct {
 	TaskConfig
 
 	// StateVersion is the Info.StateVersion of the process that started the
@@ -33,7 +33,7 @@ type Start struct {
 // each value: otherwise Config returns an error that names the key, and does not lose
 // the value silently. In Recover, where the block can be one of an earlier version of
 // the schema, it does not check that.
-func (s *Start) Config(dst any) error {
+func (s *StartRequest) Config(dst any) error {
 	if len(s.DriverConfig) == 0 {
 		return nil
 	}
@@ -47,8 +47,8 @@ func (s *Start) Config(dst any) error {
 	return nil
 }
 
-// State decodes what [Stater] returned when the task was started into dst.
-func (s *Start) State(dst any) error {
+// State decodes what [StateProvider] returned when the task was started into dst.
+func (s *StartRequest) State(dst any) error {
 	if len(s.state) == 0 {
 		return errors.New("the handle of the task carries no state")
 	}
@@ -59,23 +59,23 @@ func (s *Start) State(dst any) error {
 }
 
 // TaskDir is the task's own directory on the host.
-func (s *Start) TaskDir() string { return filepath.Join(s.AllocDir, s.Name) }
+func (s *StartRequest) TaskDir() string { return filepath.Join(s.AllocDir, s.Name) }
 
 // Event tells the user something about the task, such as "pulling image": it
 // becomes one of the task's events. It may be called as long as the process
 // lives, and never blocks.
-func (s *Start) Event(message string, annotations map[string]string) {
+func (s *StartRequest) Event(message string, annotations map[string]string) {
 	s.event(message, annotations)
 }
 
 // EventOnce is Event for what stays true at each start of the task, such as "the image
 // has no entrypoint". The agent adds it to the task once; a Nomad agent adds it each
 // time.
-func (s *Start) EventOnce(message string) {
+func (s *StartRequest) EventOnce(message string) {
 	s.event(message, map[string]string{driver.OnceAnnotation: "true"})
 }
 
-func (s *Start) event(message string, annotations map[string]string) {
+func (s *StartRequest) event(message string, annotations map[string]string) {
 	if s.events == nil {
 		return // made by hand, in a test of the author's
 	}
@@ -90,7 +90,7 @@ func (s *Start) event(message string, annotations map[string]string) {
 }
 
 // Logger logs to the host, with the task's names attached.
-func (s *Start) Logger() hclog.Logger {
+func (s *StartRequest) Logger() hclog.Logger {
 	if s.logger == nil {
 		return hclog.NewNullLogger()
 	}

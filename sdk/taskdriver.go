@@ -18,7 +18,7 @@ type taskDriver struct {
 }
 
 // starter is Start of a Driver, or Recover of a Recoverer.
-type starter func(context.Context, *Start) (Task, error)
+type starter func(context.Context, *StartRequest) (Task, error)
 
 // newTaskDriver takes a value that has a method Start.
 func newTaskDriver(impl Plugin) (*taskDriver, error) {
@@ -28,7 +28,7 @@ func newTaskDriver(impl Plugin) (*taskDriver, error) {
 	if d.task = started(start.Type()); d.task == nil {
 		return nil, fmt.Errorf("the method Start of %T is %v; a driver's is func(context.Context, *sdk.Start) (T, error), where T has the methods of sdk.Task", impl, start.Type())
 	}
-	if err := errors.Join(nearMiss(reflect.TypeOf(impl), driverInterfaces), nearMiss(d.task, taskInterfaces)); err != nil {
+	if err := errors.Join(checkMethods(reflect.TypeOf(impl), driverInterfaces), checkMethods(d.task, taskInterfaces)); err != nil {
 		return nil, err
 	}
 	d.start = d.call(start, "Start")
@@ -43,7 +43,7 @@ func newTaskDriver(impl Plugin) (*taskDriver, error) {
 
 // started is the T of a Start with this signature; nil if it is none.
 func started(f reflect.Type) reflect.Type {
-	if f.NumIn() != 2 || f.In(0) != reflect.TypeFor[context.Context]() || f.In(1) != reflect.TypeFor[*Start]() ||
+	if f.NumIn() != 2 || f.In(0) != reflect.TypeFor[context.Context]() || f.In(1) != reflect.TypeFor[*StartRequest]() ||
 		f.NumOut() != 2 || !f.Out(0).Implements(reflect.TypeFor[Task]()) || f.Out(1) != reflect.TypeFor[error]() {
 		return nil
 	}
@@ -53,7 +53,7 @@ func started(f reflect.Type) reflect.Type {
 // call makes a starter of the author's method. It turns a panic into an error, and
 // reports a method that returns neither a task nor an error.
 func (d *taskDriver) call(f reflect.Value, method string) starter {
-	return func(ctx context.Context, start *Start) (task Task, err error) {
+	return func(ctx context.Context, start *StartRequest) (task Task, err error) {
 		defer base.Recover(d.impl, method, &err)
 		out := f.Call([]reflect.Value{reflect.ValueOf(ctx), reflect.ValueOf(start)})
 		if err, _ := out[1].Interface().(error); err != nil {

@@ -35,7 +35,7 @@ type Hook struct {
 
 var (
 	_ sdk.Plugin       = (*Hook)(nil)
-	_ sdk.HostUser     = (*Hook)(nil)
+	_ sdk.HostSetter   = (*Hook)(nil)
 	_ sdk.TaskPrestart = (*Hook)(nil)
 )
 
@@ -49,12 +49,12 @@ func (h *Hook) Info() sdk.Info {
 			"limits":    sdk.Attr("limits", "any", false),
 		}),
 		// Each download has a limit of its own.
-		Timeouts: map[sdk.Moment]time.Duration{sdk.MomentPrestart: 7 * 24 * time.Hour},
+		Timeouts: map[sdk.Point]time.Duration{sdk.MomentPrestart: 7 * 24 * time.Hour},
 	}
 }
 
-// UseHost keeps the host, which fills in references and shows events.
-func (h *Hook) UseHost(host sdk.Host, _ sdk.Node) { h.host = host }
+// SetHost keeps the host, which fills in references and shows events.
+func (h *Hook) SetHost(host sdk.Host, _ sdk.Node) { h.host = host }
 
 // attachment is what the runner hands over.
 type attachment struct {
@@ -172,12 +172,12 @@ func (h *Hook) tryDownload(ctx context.Context, req *sdk.TaskPrestartRequest, a 
 	if err != nil {
 		return "", err
 	}
-	p, err := newPlacer(to, req.Task.Name, a.key(), owner)
+	p, err := newInstaller(to, req.Task.Name, a.key(), owner)
 	if err != nil {
 		return "", err
 	}
 	defer p.close()
-	o := order{Source: a.Source, Options: a.Options, Headers: a.Headers, Mode: a.Mode, Insecure: a.Insecure, Limits: limits}
+	o := request{Source: a.Source, Options: a.Options, Headers: a.Headers, Mode: a.Mode, Insecure: a.Insecure, Limits: limits}
 	if err := h.fetch(ctx, o, p); err != nil {
 		return "", err
 	}
@@ -197,7 +197,7 @@ func (h *Hook) tryDownload(ctx context.Context, req *sdk.TaskPrestartRequest, a 
 // fetch has an artifact downloaded into the stage. A checksum is compared here, and
 // what is unpacked is the file that was compared: the process that has talked to a
 // server has no part in that.
-func (h *Hook) fetch(ctx context.Context, o order, p *placer) error {
+func (h *Hook) fetch(ctx context.Context, o request, p *installer) error {
 	src, err := parseSource(o.Source, o.Options)
 	if err != nil {
 		return err
@@ -224,7 +224,7 @@ func (h *Hook) fetch(ctx context.Context, o order, p *placer) error {
 		return err
 	}
 	if format == nil {
-		d := &downloader{order: o, source: src, stage: p.stage}
+		d := &downloader{request: o, source: src, stage: p.stage}
 		return d.deliverFile(name)
 	}
 	o.Step = stepUnpack

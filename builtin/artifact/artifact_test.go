@@ -127,7 +127,7 @@ func newWorld(t *testing.T) *world {
 		}
 	}
 	w.hook = &Hook{Args: []string{"download"}}
-	w.hook.UseHost(w.host, sdk.Node{})
+	w.hook.SetHost(w.host, sdk.Node{})
 	server := httptest.NewServer(http.HandlerFunc(w.serve))
 	t.Cleanup(server.Close)
 	w.url = server.URL
@@ -162,7 +162,7 @@ func (w *world) prestart(state map[string]string, artifacts ...map[string]any) (
 		w.t.Fatal(err)
 	}
 	return w.hook.Prestart(w.t.Context(), sdk.TaskPrestartRequest{
-		Grant: sdk.Grant{Capability: "c", Attachment: at}, Alloc: sdk.Alloc{ID: "a1"},
+		RequestMeta: sdk.Grant{Capability: "c", Attachment: at}, Alloc: sdk.Alloc{ID: "a1"},
 		Task: sdk.AllocTask{Name: "main", User: w.user}, Dir: w.dir, PreviousState: state,
 	})
 }
@@ -676,20 +676,20 @@ func TestStagesThatWereLeft(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	to := destination{w.dir.Dir, "local"}
-	left, err := newPlacer(to, strings.Repeat("x", 212), "k", nil) // as long as it may be
+	left, err := newInstaller(to, strings.Repeat("x", 212), "k", nil) // as long as it may be
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := newPlacer(to, "main1", "k", nil)
+	other, err := newInstaller(to, "main1", "k", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	next, err := newPlacer(to, strings.Repeat("x", 212), "k", nil)
+	next, err := newInstaller(to, strings.Repeat("x", 212), "k", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	left.close() // late
-	for p, want := range map[*placer]bool{left: false, other: true, next: true} {
+	for p, want := range map[*installer]bool{left: false, other: true, next: true} {
 		if got := exists(filepath.Join(w.dir.Dir, p.name)); got != want {
 			t.Errorf("%s is there: %v, want %v", p.name, got, want)
 		}
@@ -841,7 +841,7 @@ func TestKill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = w.hook.Prestart(ctx, sdk.TaskPrestartRequest{Grant: sdk.Grant{Attachment: at}, Task: sdk.AllocTask{Name: "main"}, Dir: w.dir})
+	_, err = w.hook.Prestart(ctx, sdk.TaskPrestartRequest{RequestMeta: sdk.Grant{Attachment: at}, Task: sdk.AllocTask{Name: "main"}, Dir: w.dir})
 	if !errors.Is(err, killed) {
 		t.Errorf("got %v, want the cause of the kill", err)
 	}
@@ -874,7 +874,7 @@ func TestDownloadEndsWithItsHook(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if err := json.NewEncoder(stdin).Encode(order{Source: w.url + "/slow", Mode: "any"}); err != nil {
+	if err := json.NewEncoder(stdin).Encode(request{Source: w.url + "/slow", Mode: "any"}); err != nil {
 		t.Fatal(err)
 	}
 	<-asked
@@ -1009,7 +1009,7 @@ func TestLinksThatAreThere(t *testing.T) {
 func TestRatio(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	bomb := bytes.Repeat(zipped(t, zeros(8<<20)), worthWhile>>23+1)
+	bomb := bytes.Repeat(zipped(t, zeros(8<<20)), ratioMinSize>>23+1)
 	w.routes = map[string]any{"/x.gz": bomb, "/x.tgz": zipped(t, makeTar(t, entry{name: "zeros", content: string(zeros(2 << 20))}))}
 	w.refused(http1(w, "/x.gz"), "it unpacks to more than 1000 times its size, like a bomb: see decompression_limit_ratio")
 	w.get(http1(w, "/x.tgz")) // so small that it does no harm
@@ -1020,14 +1020,14 @@ func TestRatio(t *testing.T) {
 		ratio         int64
 		refused       bool
 	}{
-		{"small ones may unpack to anything", 1, worthWhile, 1000, false},
-		{"at the limit", worthWhile, 1000 * worthWhile, 1000, false},
-		{"above it", worthWhile, 1001 * worthWhile, 1000, true},
-		{"a limit of the operator", worthWhile, 3 * worthWhile, 2, true},
-		{"no limit", 1, 1000 * worthWhile, 0, false},
-		{"a repository has no size of its own", 0, 1000 * worthWhile, 1000, false},
+		{"small ones may unpack to anything", 1, ratioMinSize, 1000, false},
+		{"at the limit", ratioMinSize, 1000 * ratioMinSize, 1000, false},
+		{"above it", ratioMinSize, 1001 * ratioMinSize, 1000, true},
+		{"a limit of the operator", ratioMinSize, 3 * ratioMinSize, 2, true},
+		{"no limit", 1, 1000 * ratioMinSize, 0, false},
+		{"a repository has no size of its own", 0, 1000 * ratioMinSize, 1000, false},
 	} {
-		u := tally{packed: c.packed, limits: Limits{Ratio: c.ratio}}
+		u := quota{packed: c.packed, limits: Limits{Ratio: c.ratio}}
 		if err := u.add(c.bytes); (err != nil) != c.refused {
 			t.Errorf("%s: %v", c.name, err)
 		}
@@ -1057,7 +1057,7 @@ func TestTaskThatRunsAlready(t *testing.T) {
 	w := newWorld(t)
 	at, _ := json.Marshal(map[string]any{"artifacts": []any{http1(w, "/none")}})
 	answer, err := w.hook.Prestart(t.Context(), sdk.TaskPrestartRequest{
-		Grant: sdk.Grant{Attachment: at}, Dir: w.dir, Running: true, PreviousState: map[string]string{"k": "v"},
+		RequestMeta: sdk.Grant{Attachment: at}, Dir: w.dir, Running: true, PreviousState: map[string]string{"k": "v"},
 	})
 	if err != nil || answer.Done || answer.State["k"] != "v" || len(w.requests) > 0 {
 		t.Errorf("got %+v, %v and requests %v, want nothing to happen", answer, err, w.requests)

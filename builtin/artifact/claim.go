@@ -18,7 +18,7 @@ import (
 // claim gives an entry of the stage to root. Afterwards no other user can open it, and no
 // process has it open for writing. An agent that is not root has the same user as the download:
 // there is nothing to take.
-func (p *placer) claim(name string, mode fs.FileMode) error {
+func (p *installer) claim(name string, mode fs.FileMode) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
@@ -54,7 +54,7 @@ func soleReader(f *os.File) bool {
 }
 
 // replace puts a copy of a file in its place, which no process has open.
-func (p *placer) replace(name string, f *os.File) error {
+func (p *installer) replace(name string, f *os.File) error {
 	// The file may have other names, which inspect counts.
 	info, err := f.Stat()
 	if err != nil {
@@ -77,7 +77,7 @@ func (p *placer) replace(name string, f *os.File) error {
 
 // verify compares the file that was fetched with the checksum of the source, and
 // leaves the file alone in the stage.
-func (p *placer) verify(ctx context.Context, name, sum string) error {
+func (p *installer) verify(ctx context.Context, name, sum string) error {
 	info, err := p.stage.Lstat(fetched)
 	if err != nil {
 		return err
@@ -120,7 +120,7 @@ func (p *placer) verify(ctx context.Context, name, sum string) error {
 	return err
 }
 
-func (p *placer) readSum() (string, error) {
+func (p *installer) readSum() (string, error) {
 	f, err := p.stage.OpenFile(sumFile, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return "", err

@@ -43,10 +43,10 @@ const (
 		unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
 )
 
-// visible is what each download sees of the machine, as far as it is there: the
+// landlockPaths is what each download sees of the machine, as far as it is there: the
 // programs that it may run, with their libraries, and what one needs to find a
 // host and to trust it.
-var visible = []struct {
+var landlockPaths = []struct {
 	path   string
 	access uint64
 }{
@@ -96,7 +96,7 @@ func restrict(stage *os.File, limits Limits, proc bool) error {
 	defer unix.Close(int(fd))
 
 	rules := ruleset{int(fd), handled.Handled_access_fs}
-	for _, v := range visible {
+	for _, v := range landlockPaths {
 		if err := rules.allowPath(v.path, v.access); err != nil && !errors.Is(err, unix.ENOENT) {
 			return err
 		}

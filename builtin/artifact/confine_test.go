@@ -144,7 +144,7 @@ func TestConfinement(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer dir.Close()
-			err = run(t.Context(), []string{"burgle", w.outer}, order{Limits: Limits{NoLandlock: c.noLandlock}}, dir)
+			err = run(t.Context(), []string{"burgle", w.outer}, request{Limits: Limits{NoLandlock: c.noLandlock}}, dir)
 			switch {
 			case c.want == "" && err != nil:
 				t.Errorf("the process %v", err)
@@ -175,7 +175,7 @@ func TestInspectBelievesNothing(t *testing.T) {
 			if err := os.WriteFile(w.outer+"/mine", nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			p, err := newPlacer(destination{w.dir.Dir, "local"}, "main", "k", nil)
+			p, err := newInstaller(destination{w.dir.Dir, "local"}, "main", "k", nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -213,7 +213,7 @@ func TestGitSeesNoProcesses(t *testing.T) {
 	}
 	defer dir.Close()
 	// Our own race detector cannot start without /proc: git is made to look instead.
-	o := order{Source: "git::https://x" + repo.dir, Limits: Limits{Paths: []string{"d:r:" + closed + "/tool"}}}
+	o := request{Source: "git::https://x" + repo.dir, Limits: Limits{Paths: []string{"d:r:" + closed + "/tool"}}}
 	err = run(t.Context(), []string{"gitburgle"}, o, dir)
 	if err == nil || !strings.Contains(err.Error(), "/proc/1/status: Permission denied") || strings.Contains(err.Error(), "Name:") {
 		t.Errorf("got %v, want git to be denied /proc", err)
@@ -231,7 +231,7 @@ func gitBurgle() error {
 		return err
 	}
 	d := &downloader{stage: root, source: &source{kind: "git", url: u}}
-	if err := json.NewDecoder(os.Stdin).Decode(&d.order); err != nil {
+	if err := json.NewDecoder(os.Stdin).Decode(&d.request); err != nil {
 		return err
 	}
 	return d.runGit(context.Background(), os.Environ(), []string{"-c", "alias.x=!cat /proc/1/status", "x"}, nil)

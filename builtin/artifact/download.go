@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// order is what the process that downloads is told, on standard input.
-type order struct {
+// request is what the process that downloads is told, on standard input.
+type request struct {
 	Source   string
 	Options  map[string]string
 	Headers  map[string]string
@@ -30,7 +30,7 @@ type order struct {
 }
 
 // isGit reports whether the source is a repository.
-func (o *order) isGit() bool {
+func (o *request) isGit() bool {
 	src, err := parseSource(o.Source, o.Options)
 	return err == nil && src.kind == "git"
 }
@@ -69,15 +69,15 @@ func Download(in io.Reader, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "hide the memory of the download: %v\n", err)
 		return 1
 	}
-	if err := obey(in); err != nil {
+	if err := runDownload(in); err != nil {
 		fmt.Fprintf(stderr, "failed to download artifact: %v\n", err)
 		return 1
 	}
 	return 0
 }
 
-func obey(in io.Reader) error {
-	var o order
+func runDownload(in io.Reader) error {
+	var o request
 	if err := json.NewDecoder(in).Decode(&o); err != nil {
 		return fmt.Errorf("read what to download (the hook artifact starts this command): %w", err)
 	}
@@ -100,12 +100,12 @@ func obey(in io.Reader) error {
 
 // downloader is one download into the working directory.
 type downloader struct {
-	order
+	request
 	*source
 	stage *os.Root
 }
 
-func download(ctx context.Context, o order) error {
+func download(ctx context.Context, o request) error {
 	src, err := parseSource(o.Source, o.Options)
 	if err != nil {
 		return err
@@ -118,7 +118,7 @@ func download(ctx context.Context, o order) error {
 	if err := stage.Mkdir(scratch, 0o700); err != nil {
 		return err
 	}
-	d := &downloader{order: o, source: src, stage: stage}
+	d := &downloader{request: o, source: src, stage: stage}
 	if src.kind == "git" {
 		ctx, cancel := timeout(ctx, o.Limits.GitTimeout, "git_timeout")
 		defer cancel()
@@ -185,7 +185,7 @@ func (d *downloader) findSum(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("file of checksums: %w", err)
 	}
-	other := &downloader{order: d.order, source: of, stage: d.stage}
+	other := &downloader{request: d.request, source: of, stage: d.stage}
 	other.Headers = nil // they are for the source
 	r, err := other.open(ctx)
 	if err != nil {

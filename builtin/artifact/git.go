@@ -144,16 +144,16 @@ const (
 	gitLimited = `ulimit -d 4194304 && exec git "$@"`
 )
 
-func (d *downloader) gitTally() tally {
+func (d *downloader) gitTally() quota {
 	limits := d.Limits
 	limits.Files *= gitFiles
-	return tally{limits: limits}
+	return quota{limits: limits}
 }
 
 // count refuses a tree that has too many files before they are written, or read:
 // directories that hold the same one many times over are short to send.
 func (d *downloader) count(ctx context.Context, env []string, tree string) error {
-	entries := &counter{tally: d.gitTally()}
+	entries := &counter{quota: d.gitTally()}
 	err := errors.New("no revision")
 	for _, ref := range []string{cmp.Or(d.ref, "HEAD"), "origin/" + d.ref} {
 		if err != nil && entries.err == nil {
@@ -165,7 +165,7 @@ func (d *downloader) count(ctx context.Context, env []string, tree string) error
 
 // counter counts the names that are written to it.
 type counter struct {
-	tally
+	quota
 	err error
 }
 
@@ -240,7 +240,7 @@ func (d *downloader) runGit(ctx context.Context, env, args []string, out io.Writ
 	}
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		if status := exit.Sys().(syscall.WaitStatus); status.Signaled() && status.Signal() == syscall.SIGXFSZ {
-			return (&tally{limits: d.Limits}).tooLarge()
+			return (&quota{limits: d.Limits}).tooLarge()
 		}
 	}
 	said := strings.TrimSpace(output.String())

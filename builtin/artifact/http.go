@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// resumes is how often a download that breaks off is gone on with when nothing has
+// maxResumes is how often a download that breaks off is gone on with when nothing has
 // come since the last time.
-const resumes = 5
+const maxResumes = 5
 
 // get begins a download. The proxies of the environment are used.
 func (d *downloader) get(ctx context.Context) (io.ReadCloser, error) {
-	body := &httpBody{d: d, ctx: ctx, client: d.client(), left: resumes}
+	body := &httpBody{d: d, ctx: ctx, client: d.client(), left: maxResumes}
 	response, err := body.request()
 	if err != nil {
 		return nil, cause(ctx, err)
@@ -94,7 +94,7 @@ func (b *httpBody) request() (*http.Response, error) {
 func (b *httpBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if n > 0 {
-		b.got, b.left = b.got+int64(n), resumes
+		b.got, b.left = b.got+int64(n), maxResumes
 	}
 	if err == nil || err == io.EOF || b.version == "" || b.got == 0 {
 		return n, err

@@ -218,7 +218,7 @@ func TestVerify(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t)
-			p, err := newPlacer(destination{w.dir.Dir, "local"}, "main", "k", nil)
+			p, err := newInstaller(destination{w.dir.Dir, "local"}, "main", "k", nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -247,7 +247,7 @@ func TestHandlesThatAreKept(t *testing.T) {
 		t.Skip("an agent that is not root has the same user as the download")
 	}
 	w := newWorld(t)
-	p, err := newPlacer(destination{w.dir.Dir, "local"}, "main", "k", &owner{0, 0})
+	p, err := newInstaller(destination{w.dir.Dir, "local"}, "main", "k", &owner{0, 0})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,7 +281,7 @@ func TestHandlesThatAreKept(t *testing.T) {
 func TestStageIsReplaced(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	p, err := newPlacer(destination{w.dir.Dir, "local"}, "main", "k", nil)
+	p, err := newInstaller(destination{w.dir.Dir, "local"}, "main", "k", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,8 +42,8 @@ func defaults() Limits {
 	}
 }
 
-// worthWhile is the size below which the ratio does not matter.
-const worthWhile = 256 << 20
+// ratioMinSize is the size below which the ratio does not matter.
+const ratioMinSize = 256 << 20
 
 // deadline is when a download must have ended, whatever it does.
 func (l *Limits) deadline() time.Duration {
@@ -83,8 +83,8 @@ func (l Limits) reachable() Limits {
 	return l
 }
 
-// tally counts what comes out of an archive or a repository.
-type tally struct {
+// quota counts what comes out of an archive or a repository.
+type quota struct {
 	limits Limits
 	packed int64 // size of the archive; 0: there is no ratio
 	files  int
@@ -92,37 +92,37 @@ type tally struct {
 	bytes  int64
 }
 
-func (t *tally) file() error {
+func (t *quota) file() error {
 	if t.files++; t.limits.Files > 0 && t.files > t.limits.Files {
 		return fmt.Errorf("it holds more than %d files: see decompression_limit_file_count in the client's artifact block", t.limits.Files)
 	}
 	return nil
 }
 
-func (t *tally) dir() error {
+func (t *quota) dir() error {
 	if t.dirs++; t.limits.Files > 0 && t.dirs > t.limits.Files {
 		return fmt.Errorf("it holds more than %d directories: see decompression_limit_file_count in the client's artifact block", t.limits.Files)
 	}
 	return nil
 }
 
-func (t *tally) add(n int64) error {
+func (t *quota) add(n int64) error {
 	t.bytes += n
 	if t.limits.Unpacked > 0 && t.bytes > t.limits.Unpacked {
 		return t.tooLarge()
 	}
-	if r := t.limits.Ratio; r > 0 && t.packed > 0 && t.bytes > worthWhile && t.bytes/r > t.packed {
+	if r := t.limits.Ratio; r > 0 && t.packed > 0 && t.bytes > ratioMinSize && t.bytes/r > t.packed {
 		return fmt.Errorf("it unpacks to more than %d times its size, like a bomb: see decompression_limit_ratio in the client's artifact block", r)
 	}
 	return nil
 }
 
-func (t *tally) tooLarge() error {
+func (t *quota) tooLarge() error {
 	return fmt.Errorf("it unpacks to more than %s: see decompression_limit_size in the client's artifact block", size(t.limits.Unpacked))
 }
 
 // Write counts bytes on their way into a file.
-func (t *tally) Write(p []byte) (int, error) {
+func (t *quota) Write(p []byte) (int, error) {
 	if err := t.add(int64(len(p))); err != nil {
 		return 0, err
 	}

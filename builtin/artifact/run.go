@@ -44,7 +44,7 @@ var ids = &identities{files: "/etc"}
 // run makes one download in a process of its own, in the directory stage. When ctx
 // ends, so does the process with all that it has started. When run returns, none of
 // them is left, and the stage is the caller's: only its content has another owner.
-func run(ctx context.Context, args []string, o order, stage *os.File) error {
+func run(ctx context.Context, args []string, o request, stage *os.File) error {
 	o.Env = map[string]string{}
 	for _, name := range slices.Concat(inherited, o.Limits.Env) {
 		if value, ok := os.LookupEnv(name); ok {
@@ -83,7 +83,7 @@ func run(ctx context.Context, args []string, o order, stage *os.File) error {
 type process struct {
 	args  []string
 	stage *os.File
-	order order
+	order request
 	said  *tail
 
 	cmd       *exec.Cmd
@@ -201,7 +201,7 @@ func (p *process) end() (waited, left error) {
 }
 
 // start starts a command as confined as this machine can.
-func start(cmd *exec.Cmd, stage *os.File, o order) error {
+func start(cmd *exec.Cmd, stage *os.File, o request) error {
 	return onThread(func() error { return startHere(cmd, stage, o) })
 }
 
@@ -218,7 +218,7 @@ func onThread(f func() error) error {
 
 // startHere starts a command that sees of the machine what the calling thread sees from
 // then on.
-func startHere(cmd *exec.Cmd, stage *os.File, o order) error {
+func startHere(cmd *exec.Cmd, stage *os.File, o request) error {
 	if o.isGit() && os.Geteuid() == 0 {
 		shown, err := walkable(stage)
 		if err != nil {

@@ -61,7 +61,7 @@ func parseSource(text string, options map[string]string) (*source, error) {
 	}
 	u, err := url.Parse(text)
 	if err != nil {
-		return nil, noURL(text, err)
+		return nil, invalidURL(text, err)
 	}
 	s := &source{url: u}
 	switch scheme := strings.ToLower(u.Scheme); {
@@ -97,8 +97,8 @@ func (s *source) listed() bool { return strings.HasPrefix(s.checksum, checksumLi
 // checksumList begins the source of a file of checksums.
 const checksumList = "file:"
 
-// noURL says what is wrong with a text, and nothing of a password.
-func noURL(text string, err error) error {
+// invalidURL says what is wrong with a text, and nothing of a password.
+func invalidURL(text string, err error) error {
 	if _, from, ok := strings.Cut(text, "${"); ok {
 		if name, _, ok := strings.Cut(from, "}"); ok {
 			return fmt.Errorf("the source is no URL: nothing is known by the name ${%s}", name)
@@ -110,9 +110,9 @@ func noURL(text string, err error) error {
 	return fmt.Errorf("the source is no URL: %w", unwrapURL(err))
 }
 
-// wayOut is what to do about schemes that Nomad knows, and for what looks like a
+// schemeHints is what to do about schemes that Nomad knows, and for what looks like a
 // path.
-var wayOut = map[string]string{
+var schemeHints = map[string]string{
 	"file": "begin the source with https://, or let the operator list the path in filesystem_isolation_extra_paths of the client's artifact block",
 	"gcs":  "take the object's https URL, https://storage.googleapis.com/bucket/object, with a signed query if it is not public",
 	"hg":   "take an archive by https, or a mirror by git",
@@ -123,7 +123,7 @@ var wayOut = map[string]string{
 // unsupported begins with the text that users of Nomad know.
 func unsupported(scheme string) error {
 	err := fmt.Errorf("download not supported for scheme '%s'", scheme)
-	if way := wayOut[scheme]; way != "" {
+	if way := schemeHints[scheme]; way != "" {
 		return fmt.Errorf("%w: %s", err, way)
 	}
 	return fmt.Errorf("%w: there are http, https and git", err)

@@ -135,7 +135,7 @@ func (p *program) Close() error {
 // unpacker writes the entries of one archive into a directory of its own.
 type unpacker struct {
 	root *os.Root
-	tally
+	quota
 }
 
 // unpack unpacks a file of the stage into a new directory there, or decompresses
@@ -158,9 +158,9 @@ func (d *downloader) unpack(ctx context.Context, format *format, from, to string
 		return err
 	}
 	defer stream.Close()
-	t := tally{limits: d.Limits, packed: info.Size()}
+	t := quota{limits: d.Limits, packed: info.Size()}
 	if format.entries == nil {
-		u := &unpacker{root: d.stage, tally: t}
+		u := &unpacker{root: d.stage, quota: t}
 		return cause(ctx, u.write(to, 0o644, stream))
 	}
 	if err := d.stage.Mkdir(to, 0o755); err != nil {
@@ -171,7 +171,7 @@ func (d *downloader) unpack(ctx context.Context, format *format, from, to string
 		return err
 	}
 	defer root.Close()
-	return cause(ctx, format.entries(&unpacker{root: root, tally: t}, f, stream))
+	return cause(ctx, format.entries(&unpacker{root: root, quota: t}, f, stream))
 }
 
 func (u *unpacker) tar(_ *os.File, stream io.Reader) error {
@@ -180,7 +180,7 @@ func (u *unpacker) tar(_ *os.File, stream io.Reader) error {
 		if err == io.EOF {
 			// What follows the end of the archive is read, so that a program that
 			// decompresses it can say whether all was well.
-			_, err = io.Copy(&u.tally, stream)
+			_, err = io.Copy(&u.quota, stream)
 			return err
 		}
 		if err != nil {
@@ -288,7 +288,7 @@ func (u *unpacker) parents(name string) error {
 	if err := u.parents(dir); err != nil {
 		return err
 	}
-	if err := u.tally.dir(); err != nil {
+	if err := u.quota.dir(); err != nil {
 		return err
 	}
 	return u.root.Mkdir(dir, 0o755)
@@ -323,7 +323,7 @@ func (u *unpacker) write(name string, mode fs.FileMode, content io.Reader) error
 		return err
 	}
 	defer f.Close()
-	if _, err := io.Copy(io.MultiWriter(&u.tally, f), content); err != nil {
+	if _, err := io.Copy(io.MultiWriter(&u.quota, f), content); err != nil {
 		return err
 	}
 	if err := f.Chmod(mode.Perm() | mode&special | 0o400); err != nil {

@@ -31,7 +31,7 @@ var (
 	_ sdk.Recoverer[*task] = (*Driver)(nil)
 	_ sdk.Configurer       = (*Driver)(nil)
 	_ sdk.Fingerprinter    = (*Driver)(nil)
-	_ sdk.Initer           = (*Driver)(nil)
+	_ sdk.Initializer      = (*Driver)(nil)
 )
 
 // Info says what the driver is.
@@ -108,7 +108,7 @@ func (d *Driver) Fingerprint(context.Context) sdk.Fingerprint {
 }
 
 // Start begins a task that runs in the books only.
-func (d *Driver) Start(ctx context.Context, start *sdk.Start) (*task, error) {
+func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, error) {
 	t := newTask(start)
 	if err := start.Config(&t.Config); err != nil {
 		return nil, err
@@ -142,7 +142,7 @@ func (d *Driver) Start(ctx context.Context, start *sdk.Start) (*task, error) {
 
 // refuse reports whether a start has to fail, at most times times for one task;
 // 0 means always.
-func (d *Driver) refuse(start *sdk.Start, times int) bool {
+func (d *Driver) refuse(start *sdk.StartRequest, times int) bool {
 	if times == 0 {
 		return true
 	}
@@ -157,7 +157,7 @@ func (d *Driver) refuse(start *sdk.Start, times int) bool {
 }
 
 // Recover takes up the books of another process.
-func (d *Driver) Recover(_ context.Context, start *sdk.Start) (*task, error) {
+func (d *Driver) Recover(_ context.Context, start *sdk.StartRequest) (*task, error) {
 	t := newTask(start)
 	if err := start.State(&t.state); err != nil {
 		return nil, err
@@ -178,7 +178,7 @@ func (d *Driver) Recover(_ context.Context, start *sdk.Start) (*task, error) {
 // task runs until its time is over, or it is told to end.
 type task struct {
 	state
-	start     *sdk.Start
+	start     *sdk.StartRequest
 	recovered bool
 
 	mu         sync.Mutex
@@ -195,7 +195,7 @@ type state struct {
 	Marker  string     `codec:"marker"`
 }
 
-func newTask(start *sdk.Start) *task {
+func newTask(start *sdk.StartRequest) *task {
 	return &task{start: start, end: make(chan sdk.ExitResult, 1), over: make(chan struct{})}
 }
 

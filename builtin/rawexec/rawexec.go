@@ -27,7 +27,7 @@ var (
 	_ sdk.Recoverer[*task] = (*Driver)(nil)
 	_ sdk.Configurer       = (*Driver)(nil)
 	_ sdk.Fingerprinter    = (*Driver)(nil)
-	_ sdk.Sweeper          = (*Driver)(nil)
+	_ sdk.OrphanKiller     = (*Driver)(nil)
 )
 
 // config is the `plugin "raw_exec" { config { … } }` block.
@@ -137,7 +137,7 @@ func (d *Driver) Fingerprint(context.Context) sdk.Fingerprint {
 }
 
 // Start starts the command of a task.
-func (d *Driver) Start(ctx context.Context, start *sdk.Start) (*task, error) {
+func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, error) {
 	c := d.configured()
 	// Asked here and not only in the fingerprint: a host may not look at that.
 	if !c.enabled() {
@@ -172,7 +172,7 @@ func (d *Driver) Start(ctx context.Context, start *sdk.Start) (*task, error) {
 }
 
 // Recover finds the process of a task again.
-func (d *Driver) Recover(ctx context.Context, start *sdk.Start) (*task, error) {
+func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*task, error) {
 	var s state
 	if err := start.State(&s); err != nil {
 		return nil, err

@@ -120,13 +120,13 @@ func encode(schema *sdk.Spec, body map[string]any) []byte {
 	return b
 }
 
-func newStart(t *testing.T, body map[string]any) *sdk.Start {
+func newStart(t *testing.T, body map[string]any) *sdk.StartRequest {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, "task"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return &sdk.Start{TaskConfig: sdk.TaskConfig{
+	return &sdk.StartRequest{TaskConfig: sdk.TaskConfig{
 		Name: "task", AllocID: filepath.Base(t.TempDir()) + "rawexec-test", AllocDir: dir,
 		DriverConfig: encode(taskSchema, body),
 		Env:          map[string]string{"KEEP": "1", "SECRET_KEY": "2", "TOKEN": "3"},

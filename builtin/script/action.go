@@ -113,7 +113,7 @@ func withoutSecret(text string) string {
 // run runs a command on the host until it ends or ctx does, when everything that
 // it has started is killed. What is still there after an orderly end is its own
 // business, as long as it does not hold the output open.
-func run(ctx context.Context, command []string, o occasion) (output string, err error) {
+func run(ctx context.Context, command []string, o payload) (output string, err error) {
 	about, err := json.Marshal(o)
 	if err != nil {
 		return "", err
@@ -145,7 +145,7 @@ var client = &http.Client{}
 const responseSize = 64 << 10
 
 // call makes an HTTP call.
-func call(ctx context.Context, a *action, o occasion) (output string, err error) {
+func call(ctx context.Context, a *action, o payload) (output string, err error) {
 	body, kind := []byte(a.Body), "text/plain; charset=utf-8"
 	if a.Body == "" && a.method() != http.MethodGet && a.method() != http.MethodHead {
 		kind = "application/json"

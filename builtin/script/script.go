@@ -29,7 +29,7 @@ type Hook struct {
 
 var (
 	_ sdk.Configurer = (*Hook)(nil)
-	_ sdk.HostUser   = (*Hook)(nil)
+	_ sdk.HostSetter = (*Hook)(nil)
 
 	_ sdk.AllocPrerun         = (*Hook)(nil)
 	_ sdk.AllocUpdate         = (*Hook)(nil)
@@ -74,13 +74,13 @@ func (h *Hook) Configure(_ context.Context, c *sdk.Config) error {
 	return nil
 }
 
-// UseHost implements sdk.HostUser.
-func (h *Hook) UseHost(host sdk.Host, _ sdk.Node) { h.host = host }
+// SetHost implements sdk.HostSetter.
+func (h *Hook) SetHost(host sdk.Host, _ sdk.Node) { h.host = host }
 
 // do does what the attachment says about the moment, and tells what has come of
 // it: a failure by the error, anything else by an event. The restart policy may
 // try again what has failed before a start, but no mistake.
-func (h *Hook) do(ctx context.Context, grant sdk.Grant, o occasion) error {
+func (h *Hook) do(ctx context.Context, grant sdk.Grant, o payload) error {
 	var actions map[string]*action
 	if err := grant.Config(&actions); err != nil {
 		return err
@@ -104,7 +104,7 @@ func (h *Hook) do(ctx context.Context, grant sdk.Grant, o occasion) error {
 	}
 	done, output, err := h.act(ctx, a, grant, o)
 	switch {
-	case errors.As(err, new(mistake)):
+	case errors.As(err, new(permanentError)):
 		return fmt.Errorf("%s: %w", done, err)
 	case err != nil && ctx.Err() != nil:
 		return sdk.Recoverable(fmt.Errorf("%s: %w", done, context.Cause(ctx)))
@@ -117,18 +117,18 @@ func (h *Hook) do(ctx context.Context, grant sdk.Grant, o occasion) error {
 	return nil
 }
 
-// mistake is an error that another try does not heal.
-type mistake string
+// permanentError is an error that another try does not heal.
+type permanentError string
 
-func (m mistake) Error() string { return string(m) }
+func (m permanentError) Error() string { return string(m) }
 
 // act does it, and says what it has done and what came out.
-func (h *Hook) act(ctx context.Context, a *action, grant sdk.Grant, o occasion) (done, output string, err error) {
+func (h *Hook) act(ctx context.Context, a *action, grant sdk.Grant, o payload) (done, output string, err error) {
 	switch {
 	case !a.oneThing():
-		return o.Moment, "", mistake("say one of command, exec and url")
+		return o.Moment, "", permanentError("say one of command, exec and url")
 	case len(a.Command) > 0 && !h.commands.Load():
-		return "command", "", mistake(`commands on the host are not allowed here; whoever runs the agent can allow them: plugin "script" { config { commands = true } }`)
+		return "command", "", permanentError(`commands on the host are not allowed here; whoever runs the agent can allow them: plugin "script" { config { commands = true } }`)
 	case len(a.Command) > 0:
 		output, err = run(ctx, a.Command, o)
 		return a.Command[0], output, err
@@ -154,12 +154,12 @@ func (h *Hook) exec(ctx context.Context, grant sdk.Grant, command []string) (out
 	return t.String(), nil
 }
 
-// tellTimeout is short: an agent that goes does not hear of it any more.
-const tellTimeout = time.Second
+// eventTimeout is short: an agent that goes does not hear of it any more.
+const eventTimeout = time.Second
 
 // tell emits an event, if somebody listens.
-func (h *Hook) tell(ctx context.Context, grant sdk.Grant, o occasion, done, output string) {
-	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+func (h *Hook) tell(ctx context.Context, grant sdk.Grant, o payload, done, output string) {
+	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 	defer cancel()
 	message := o.Moment + ": " + done
 	if output != "" {
@@ -176,37 +176,37 @@ func (h *Hook) tell(ctx context.Context, grant sdk.Grant, o occasion, done, outp
 
 // Prerun implements sdk.AllocPrerun.
 func (h *Hook) Prerun(ctx context.Context, req sdk.AllocPrerunRequest) error {
-	return h.do(ctx, req.Grant, ofAlloc(sdk.MomentPrerun, req.Alloc))
+	return h.do(ctx, req.RequestMeta, ofAlloc(sdk.MomentPrerun, req.Alloc))
 }
 
 // UpdateAlloc implements sdk.AllocUpdate.
 func (h *Hook) UpdateAlloc(ctx context.Context, req sdk.AllocUpdateRequest) error {
-	return h.do(ctx, req.Grant, ofAlloc(sdk.MomentUpdateAlloc, req.Alloc))
+	return h.do(ctx, req.RequestMeta, ofAlloc(sdk.MomentUpdateAlloc, req.Alloc))
 }
 
 // PreTaskRestart implements sdk.AllocPreTaskRestart.
 func (h *Hook) PreTaskRestart(ctx context.Context, req sdk.AllocPreTaskRestartRequest) error {
-	return h.do(ctx, req.Grant, ofAlloc(sdk.MomentPreTaskRestart, req.Alloc))
+	return h.do(ctx, req.RequestMeta, ofAlloc(sdk.MomentPreTaskRestart, req.Alloc))
 }
 
 // PreKill implements sdk.AllocPreKill.
 func (h *Hook) PreKill(ctx context.Context, req sdk.AllocPreKillRequest) error {
-	return h.do(ctx, req.Grant, ofAlloc(sdk.MomentPreKill, req.Alloc))
+	return h.do(ctx, req.RequestMeta, ofAlloc(sdk.MomentPreKill, req.Alloc))
 }
 
 // Postrun implements sdk.AllocPostrun.
 func (h *Hook) Postrun(ctx context.Context, req sdk.AllocPostrunRequest) error {
-	return h.do(ctx, req.Grant, ofAlloc(sdk.MomentPostrun, req.Alloc))
+	return h.do(ctx, req.RequestMeta, ofAlloc(sdk.MomentPostrun, req.Alloc))
 }
 
 // Destroy implements sdk.AllocDestroy.
 func (h *Hook) Destroy(ctx context.Context, req sdk.AllocDestroyRequest) error {
-	return h.do(ctx, req.Grant, ofAlloc(sdk.MomentDestroy, req.Alloc))
+	return h.do(ctx, req.RequestMeta, ofAlloc(sdk.MomentDestroy, req.Alloc))
 }
 
 // ShutdownAlloc implements sdk.AllocShutdown.
 func (h *Hook) ShutdownAlloc(ctx context.Context, req sdk.AllocShutdownRequest) error {
-	return h.do(ctx, req.Grant, ofAlloc(sdk.MomentShutdownAlloc, req.Alloc))
+	return h.do(ctx, req.RequestMeta, ofAlloc(sdk.MomentShutdownAlloc, req.Alloc))
 }
 
 // Prestart implements sdk.TaskPrestart.
@@ -214,24 +214,24 @@ func (h *Hook) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.T
 	if req.Running {
 		return sdk.TaskPrestartResponse{}, nil // it was done before the start
 	}
-	return sdk.TaskPrestartResponse{}, h.do(ctx, req.Grant, ofTask(sdk.MomentPrestart, req.Alloc, req.Task))
+	return sdk.TaskPrestartResponse{}, h.do(ctx, req.RequestMeta, ofTask(sdk.MomentPrestart, req.Alloc, req.Task))
 }
 
 // Poststart implements sdk.TaskPoststart.
 func (h *Hook) Poststart(ctx context.Context, req sdk.TaskPoststartRequest) error {
 	o := ofTask(sdk.MomentPoststart, req.Alloc, req.Task)
 	o.Repeated = req.Repeated
-	return h.do(ctx, req.Grant, o)
+	return h.do(ctx, req.RequestMeta, o)
 }
 
 // Update implements sdk.TaskUpdate.
 func (h *Hook) Update(ctx context.Context, req sdk.TaskUpdateRequest) error {
-	return h.do(ctx, req.Grant, ofTask(sdk.MomentUpdate, req.Alloc, req.Task))
+	return h.do(ctx, req.RequestMeta, ofTask(sdk.MomentUpdate, req.Alloc, req.Task))
 }
 
 // PreKilling implements sdk.TaskPreKilling.
 func (h *Hook) PreKilling(ctx context.Context, req sdk.TaskPreKillingRequest) error {
-	return h.do(ctx, req.Grant, ofTask(sdk.MomentPreKilling, req.Alloc, req.Task))
+	return h.do(ctx, req.RequestMeta, ofTask(sdk.MomentPreKilling, req.Alloc, req.Task))
 }
 
 // Exited implements sdk.TaskExited.
@@ -241,21 +241,21 @@ func (h *Hook) Exited(ctx context.Context, req sdk.TaskExitedRequest) error {
 	if req.Exit.Err != nil {
 		o.Exit.Error = req.Exit.Err.Error()
 	}
-	return h.do(ctx, req.Grant, o)
+	return h.do(ctx, req.RequestMeta, o)
 }
 
 // Stop implements sdk.TaskStop.
 func (h *Hook) Stop(ctx context.Context, req sdk.TaskStopRequest) error {
-	return h.do(ctx, req.Grant, ofTask(sdk.MomentStop, req.Alloc, req.Task))
+	return h.do(ctx, req.RequestMeta, ofTask(sdk.MomentStop, req.Alloc, req.Task))
 }
 
 // Shutdown implements sdk.TaskShutdown.
 func (h *Hook) Shutdown(ctx context.Context, req sdk.TaskShutdownRequest) error {
-	return h.do(ctx, req.Grant, ofTask(sdk.MomentShutdown, req.Alloc, req.Task))
+	return h.do(ctx, req.RequestMeta, ofTask(sdk.MomentShutdown, req.Alloc, req.Task))
 }
 
-// occasion is what a command and an HTTP call are told, as JSON.
-type occasion struct {
+// payload is what a command and an HTTP call are told, as JSON.
+type payload struct {
 	Moment    string `json:"moment"`
 	AllocID   string `json:"alloc_id"`
 	AllocName string `json:"alloc_name"`
@@ -278,14 +278,14 @@ type exit struct {
 	WillRestart bool   `json:"will_restart"`
 }
 
-func ofAlloc(m sdk.Moment, a sdk.Alloc) occasion {
-	return occasion{
+func ofAlloc(m sdk.Point, a sdk.Alloc) payload {
+	return payload{
 		Moment: m.String(), AllocID: a.ID, AllocName: a.Name, Namespace: a.Namespace, JobID: a.JobID, JobName: a.JobName,
 		Group: a.TaskGroup, NodeID: a.NodeID, NodeName: a.NodeName,
 	}
 }
 
-func ofTask(m sdk.Moment, a sdk.Alloc, t sdk.AllocTask) occasion {
+func ofTask(m sdk.Point, a sdk.Alloc, t sdk.AllocTask) payload {
 	o := ofAlloc(m, a)
 	o.Task = t.Name
 	return o
@@ -293,7 +293,7 @@ func ofTask(m sdk.Moment, a sdk.Alloc, t sdk.AllocTask) occasion {
 
 // environ is the occasion for a command that does not read JSON. Names are
 // Nomad's where Nomad has one.
-func (o occasion) environ() []string {
+func (o payload) environ() []string {
 	env := []string{
 		"HOOK_MOMENT=" + o.Moment,
 		"NOMAD_ALLOC_ID=" + o.AllocID,

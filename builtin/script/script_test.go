@@ -89,12 +89,12 @@ func exitedFor(ctx context.Context, t *testing.T, attachment map[string]any) (ev
 	host := &host{}
 	h := &Hook{}
 	h.commands.Store(true)
-	h.UseHost(host, sdk.Node{})
+	h.SetHost(host, sdk.Node{})
 	err = h.Exited(ctx, sdk.TaskExitedRequest{
-		Grant: sdk.Grant{Capability: "key", Attachment: text},
-		Alloc: sdk.Alloc{ID: "1234", Name: "job.group[0]", Namespace: "default", JobID: "job", JobName: "Job", TaskGroup: "group", NodeName: "here"},
-		Task:  sdk.AllocTask{Name: "web"},
-		Exit:  sdk.ExitResult{ExitCode: 3, Signal: 9}, WillRestart: true,
+		RequestMeta: sdk.Grant{Capability: "key", Attachment: text},
+		Alloc:       sdk.Alloc{ID: "1234", Name: "job.group[0]", Namespace: "default", JobID: "job", JobName: "Job", TaskGroup: "group", NodeName: "here"},
+		Task:        sdk.AllocTask{Name: "web"},
+		Exit:        sdk.ExitResult{ExitCode: 3, Signal: 9}, WillRestart: true,
 	})
 	return host.events, err
 }
@@ -173,9 +173,9 @@ func TestActions(t *testing.T) {
 
 func TestCommandsOnTheHostMustBeAllowed(t *testing.T) {
 	h := &Hook{}
-	h.UseHost(&host{}, sdk.Node{})
+	h.SetHost(&host{}, sdk.Node{})
 	ran := filepath.Join(t.TempDir(), "ran")
-	err := h.Prerun(t.Context(), sdk.AllocPrerunRequest{Grant: sdk.Grant{Attachment: fmt.Appendf(nil, `{"prerun":{"command":["touch",%q]}}`, ran)}})
+	err := h.Prerun(t.Context(), sdk.AllocPrerunRequest{RequestMeta: sdk.Grant{Attachment: fmt.Appendf(nil, `{"prerun":{"command":["touch",%q]}}`, ran)}})
 	if err == nil || !strings.Contains(err.Error(), `plugin "script" { config { commands = true } }`) {
 		t.Errorf("prerun: %v", err)
 	}
@@ -187,9 +187,9 @@ func TestCommandsOnTheHostMustBeAllowed(t *testing.T) {
 func TestOtherMomentsAreNotItsBusiness(t *testing.T) {
 	host := &host{}
 	h := &Hook{}
-	h.UseHost(host, sdk.Node{})
+	h.SetHost(host, sdk.Node{})
 	grant := sdk.Grant{Attachment: []byte(`{"exited":{"exec":["true"]},"stop":null}`)}
-	if err := h.Stop(t.Context(), sdk.TaskStopRequest{Grant: grant}); err != nil {
+	if err := h.Stop(t.Context(), sdk.TaskStopRequest{RequestMeta: grant}); err != nil {
 		t.Error(err)
 	}
 	if err := h.Stop(t.Context(), sdk.TaskStopRequest{}); err != nil {
@@ -203,10 +203,10 @@ func TestOtherMomentsAreNotItsBusiness(t *testing.T) {
 func TestPrestartIsNotRepeatedForWhatRuns(t *testing.T) {
 	host := &host{}
 	h := &Hook{}
-	h.UseHost(host, sdk.Node{})
+	h.SetHost(host, sdk.Node{})
 	grant := sdk.Grant{Attachment: []byte(`{"prestart":{"exec":["true"]}}`)}
 	for _, running := range []bool{false, true} {
-		if _, err := h.Prestart(t.Context(), sdk.TaskPrestartRequest{Grant: grant, Running: running}); err != nil {
+		if _, err := h.Prestart(t.Context(), sdk.TaskPrestartRequest{RequestMeta: grant, Running: running}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -267,13 +267,13 @@ func TestCommandSeesRepeatedPoststart(t *testing.T) {
 	host := &host{}
 	h := &Hook{}
 	h.commands.Store(true)
-	h.UseHost(host, sdk.Node{})
+	h.SetHost(host, sdk.Node{})
 	text, err := json.Marshal(map[string]any{"poststart": sh(`echo repeated=$HOOK_REPEATED; grep -o '"repeated":[a-z]*'; true`)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, repeated := range []bool{false, true} {
-		if err := h.Poststart(t.Context(), sdk.TaskPoststartRequest{Grant: sdk.Grant{Attachment: text}, Repeated: repeated}); err != nil {
+		if err := h.Poststart(t.Context(), sdk.TaskPoststartRequest{RequestMeta: sdk.Grant{Attachment: text}, Repeated: repeated}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -99,7 +99,7 @@ func (b *block) mode() (uint32, error) {
 	}
 	perms, err := strconv.ParseUint(b.Perms, 8, 12)
 	if err != nil {
-		return 0, refuse("perms %q: %v", b.Perms, err)
+		return 0, permanentErrorf("perms %q: %v", b.Perms, err)
 	}
 	return uint32(perms) & 0o777, nil
 }

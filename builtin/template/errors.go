@@ -2,14 +2,16 @@ package template
 
 import "fmt"
 
-// refusal is an error that no other try can heal: what the template asks for is
+// permanentError is an error that no other try can heal: what the template asks for is
 // wrong, whatever the data are. It ends the task; every other error is left to
 // the restart policy.
-type refusal struct{ error }
+type permanentError struct{ error }
 
-func (r refusal) Unwrap() error { return r.error }
+func (r permanentError) Unwrap() error { return r.error }
 
-func refuse(format string, args ...any) error { return refusal{fmt.Errorf(format, args...)} }
+func permanentErrorf(format string, args ...any) error {
+	return permanentError{fmt.Errorf(format, args...)}
+}
 
 // failure is an error of a template in the words that Nomad's users know.
 type failure struct{ error }

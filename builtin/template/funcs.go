@@ -110,8 +110,8 @@ var pure = sync.OnceValue(func() template.FuncMap {
 
 const disabled = "the function is disabled"
 
-// elsewhere are the functions that are refused, and why.
-var elsewhere = sync.OnceValue(func() map[string]string {
+// unsupportedFuncs are the functions that are refused, and why.
+var unsupportedFuncs = sync.OnceValue(func() map[string]string {
 	all := map[string]string{}
 	for why, names := range map[string][]string{
 		"there is no Consul here: nomadVar and nomadService read what this node has": {

@@ -178,7 +178,7 @@ func newFixture(t *testing.T) *fixture {
 // start begins with a new hook, as after the death of the process.
 func (f *fixture) start() {
 	f.hook = &Hook{}
-	f.hook.UseHost(f.node, sdk.Node{Region: "global"})
+	f.hook.SetHost(f.node, sdk.Node{Region: "global"})
 }
 
 // stop ends all tasks of the hook.
@@ -209,11 +209,11 @@ func (f *fixture) request(task string, blocks []block, more ...map[string]any) s
 		}
 	}
 	return sdk.TaskPrestartRequest{
-		Grant: sdk.Grant{Capability: task, Attachment: attachment},
-		Alloc: sdk.Alloc{ID: "alloc", Namespace: "default"},
-		Task:  sdk.AllocTask{Name: task},
-		Dir:   d,
-		Env:   map[string]string{"NOMAD_TASK_DIR": d.LocalDir, "GREETING": "hello"},
+		RequestMeta: sdk.Grant{Capability: task, Attachment: attachment},
+		Alloc:       sdk.Alloc{ID: "alloc", Namespace: "default"},
+		Task:        sdk.AllocTask{Name: task},
+		Dir:         d,
+		Env:         map[string]string{"NOMAD_TASK_DIR": d.LocalDir, "GREETING": "hello"},
 	}
 }
 
@@ -230,7 +230,7 @@ func (f *fixture) run(req sdk.TaskPrestartRequest) map[string]string {
 
 func (f *fixture) poststart(req sdk.TaskPrestartRequest) {
 	f.Helper()
-	err := f.hook.Poststart(f.Context(), sdk.TaskPoststartRequest{Grant: req.Grant, Alloc: req.Alloc, Task: req.Task, Dir: req.Dir, Env: req.Env})
+	err := f.hook.Poststart(f.Context(), sdk.TaskPoststartRequest{RequestMeta: req.RequestMeta, Alloc: req.Alloc, Task: req.Task, Dir: req.Dir, Env: req.Env})
 	if err != nil {
 		f.Fatalf("%s: poststart: %v", req.Task.Name, err)
 	}

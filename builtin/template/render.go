@@ -53,7 +53,7 @@ const (
 // compile reads the text of a template. Any error is a refusal.
 func compile(name, text string, b *block) (*document, error) {
 	if nesting(text, b.LeftDelim) > maxDepth {
-		return nil, refuse("template: %s: blocks are nested more than %d deep", name, maxDepth)
+		return nil, permanentErrorf("template: %s: blocks are nested more than %d deep", name, maxDepth)
 	}
 	missing := "missingkey=zero"
 	if b.ErrMissingKey {
@@ -62,7 +62,7 @@ func compile(name, text string, b *block) (*document, error) {
 	// The functions are bound to a pass when it is executed.
 	t, err := template.New(name).Option(missing).Delims(b.LeftDelim, b.RightDelim).Funcs(pure()).Funcs((*pass)(nil).funcs()).Parse(text)
 	if err != nil {
-		return nil, refusal{err}
+		return nil, permanentError{err}
 	}
 	for _, part := range t.Templates() {
 		if part.Tree != nil {
@@ -142,12 +142,12 @@ func callOf(tree *parse.Tree, pos parse.Pos, function string) parse.Node {
 func (d *document) execute(p *pass) (text string, err error) {
 	var out limited
 	err = confined(nowhere, func(*os.Root) error { return d.executeHere(p, &out) })
-	var never refusal
+	var never permanentError
 	switch {
 	case err == nil:
 		return out.String(), nil
 	case errors.As(err, &never):
-		return "", refusal{err}
+		return "", permanentError{err}
 	case len(p.missing) > 0 && p.ctx.Err() == nil:
 		return "", nil // it may be for want of what is missing
 	}
@@ -207,7 +207,7 @@ func (p *pass) funcs() template.FuncMap {
 		"nomadServices":    p.nomadServices,
 	}
 	maps.Copy(all, p.sprig())
-	for name, why := range elsewhere() {
+	for name, why := range unsupportedFuncs() {
 		all[name] = refusing(name, why)
 	}
 	if p != nil {
@@ -220,7 +220,7 @@ func (p *pass) funcs() template.FuncMap {
 
 // refusing is a function that may not be called.
 func refusing(name, why string) func(...any) (string, error) {
-	return func(...any) (string, error) { return "", refuse("%s: %s", name, why) }
+	return func(...any) (string, error) { return "", permanentErrorf("%s: %s", name, why) }
 }
 
 func (p *pass) tick() (string, error) {
@@ -311,7 +311,7 @@ func (p *pass) read(s source, how fetch) (any, error) {
 func (p *pass) file(path string) (string, error) {
 	at, ok := p.task.dirs.readable(path)
 	if !ok || at.root == p.task.dirs.shared {
-		return "", refuse("'%s' is outside of sandbox", path)
+		return "", permanentErrorf("'%s' is outside of sandbox", path)
 	}
 	s := source{"file", path}
 	content, err := p.read(s, at.follow)
@@ -331,7 +331,7 @@ func (p *pass) here(path string) (string, error) {
 	bare, where, other := strings.Cut(strings.Trim(path, "/"), "@")
 	namespace, region, _ := strings.Cut(where, ".")
 	if other && (namespace != p.task.namespace || region != "" && region != p.task.region) {
-		return "", refuse("%q is in another namespace or region than the job: only %s.%s can be read", path, p.task.namespace, p.task.region)
+		return "", permanentErrorf("%q is in another namespace or region than the job: only %s.%s can be read", path, p.task.namespace, p.task.region)
 	}
 	return bare, nil
 }

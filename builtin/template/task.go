@@ -24,20 +24,20 @@ type task struct {
 	seedAt            place
 	paths             *strings.Replacer // the directories as the host knows them
 	env               map[string]string
-	line              *line
-	feed              *feed
+	line              *hostClient
+	feed              *watcher
 	files             []*file
-	adopted           bool // the task ran before this process
+	recovered         bool // the task ran before this process
 
 	started chan struct{} // has an element when the task has started
 	ready   chan struct{} // closed when everything is rendered, or nothing will be
 	cancel  context.CancelFunc
 	done    chan struct{} // closed when run has returned
 
-	mu     sync.Mutex
-	err    error             // why the templates cannot be rendered
-	vars   map[string]string // what the task gets into its environment
-	missed *restart          // a change that met no process
+	mu            sync.Mutex
+	err           error             // why the templates cannot be rendered
+	vars          map[string]string // what the task gets into its environment
+	pendingChange *restart          // a change that met no process
 }
 
 // file is one template of the task and what came of it.
@@ -74,7 +74,7 @@ type request struct {
 	env       map[string]string
 }
 
-func newTask(host sdk.Host, node sdk.Node, scope sdk.Scope, r request, adopted bool) *task {
+func newTask(host sdk.Host, node sdk.Node, scope sdk.Scope, r request, recovered bool) *task {
 	return &task{
 		namespace: r.namespace, region: node.Region,
 		limits: r.config.Limits,
@@ -82,7 +82,7 @@ func newTask(host sdk.Host, node sdk.Node, scope sdk.Scope, r request, adopted b
 		seedAt: place{r.dir.PrivateDir, "template-seed"},
 		paths: strings.NewReplacer(
 			"${NOMAD_ALLOC_DIR}", r.dir.SharedAllocDir, "${NOMAD_TASK_DIR}", r.dir.LocalDir, "${NOMAD_SECRETS_DIR}", r.dir.SecretsDir),
-		env: r.env, line: newLine(host, scope), feed: newFeed(), adopted: adopted,
+		env: r.env, line: newHostClient(host, scope), feed: newWatcher(), recovered: recovered,
 		started: make(chan struct{}, 1), ready: make(chan struct{}), done: make(chan struct{}),
 	}
 }
@@ -106,7 +106,7 @@ func (t *task) stop() {
 
 func (t *task) run(ctx context.Context, blocks []block) {
 	err := t.prepare(ctx, blocks)
-	if err == nil && t.adopted {
+	if err == nil && t.recovered {
 		t.adopt()
 		t.feed.poke()
 	} else if err == nil {
@@ -116,7 +116,7 @@ func (t *task) run(ctx context.Context, blocks []block) {
 		t.fail(ctx, err, true)
 	}
 	close(t.ready)
-	if err != nil && !t.adopted {
+	if err != nil && !t.recovered {
 		return
 	}
 	for {
@@ -140,7 +140,7 @@ func (t *task) prepare(ctx context.Context, blocks []block) error {
 		}
 		at, ok := t.dirs.find(path, true)
 		if !ok {
-			return refuse("template destination path escapes alloc directory: %q", b.DestPath)
+			return permanentErrorf("template destination path escapes alloc directory: %q", b.DestPath)
 		}
 		if _, err := b.mode(); err != nil {
 			return err
@@ -279,7 +279,7 @@ func (t *task) compile(ctx context.Context, f *file) (*document, error) {
 		return compile(f.DestPath, f.EmbeddedTmpl, &f.block)
 	}
 	if f.EmbeddedTmpl != "" {
-		return nil, refuse("template %q has both source and data: say one of them", f.DestPath)
+		return nil, permanentErrorf("template %q has both source and data: say one of them", f.DestPath)
 	}
 	path, err := t.interpolate(ctx, f.SourcePath)
 	if err != nil {
@@ -287,12 +287,12 @@ func (t *task) compile(ctx context.Context, f *file) (*document, error) {
 	}
 	at, ok := t.dirs.readable(path)
 	if !ok {
-		return nil, refuse("template source path escapes alloc directory: %q", f.SourcePath)
+		return nil, permanentErrorf("template source path escapes alloc directory: %q", f.SourcePath)
 	}
 	text, _, err := at.read()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, refuse("template source %q: %w", f.SourcePath, err) // nothing makes it before the next start
+		return nil, permanentErrorf("template source %q: %w", f.SourcePath, err) // nothing makes it before the next start
 	case err != nil:
 		return nil, fmt.Errorf("template source %q: %w", f.SourcePath, err)
 	}
@@ -440,7 +440,7 @@ func (t *task) restart(ctx context.Context, r restart) {
 		// It may be about to start with what was there before.
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.missed = &r
+		t.pendingChange = &r
 	case err != nil:
 		t.emit(ctx, sdk.EventFailed, fmt.Sprintf("Template failed to restart the task: %v", err))
 	}
@@ -497,17 +497,17 @@ func (t *task) runScript(ctx context.Context, s *script) {
 // afterStart does what had to wait for a process.
 func (t *task) afterStart(ctx context.Context) {
 	t.mu.Lock()
-	missed := t.missed
-	t.missed = nil
+	pendingChange := t.pendingChange
+	t.pendingChange = nil
 	t.mu.Unlock()
-	if missed != nil {
-		t.restart(ctx, *missed)
+	if pendingChange != nil {
+		t.restart(ctx, *pendingChange)
 		return
 	}
-	if t.adopted {
+	if t.recovered {
 		return
 	}
-	t.adopted = true
+	t.recovered = true
 	var scripts []*script
 	for _, f := range t.files {
 		if f.ChangeMode == "script" && f.ChangeScript != nil && f.ChangeScript.RunOnFirstRender {
@@ -525,12 +525,12 @@ func (t *task) fail(ctx context.Context, err error, starting bool) {
 	t.mu.Lock()
 	t.err = err
 	t.mu.Unlock()
-	var never refusal
+	var never permanentError
 	switch {
 	case ctx.Err() != nil:
 	case errors.As(err, &never):
 		t.kill(ctx, err.Error())
-	case !starting || t.adopted:
+	case !starting || t.recovered:
 		t.restart(ctx, restart{reason: err.Error(), failure: true})
 	}
 }
@@ -562,7 +562,7 @@ func (t *task) begin(running bool) (map[string]string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !running {
-		t.missed = nil
+		t.pendingChange = nil
 	}
 	return maps.Clone(t.vars), t.err
 }

@@ -25,7 +25,7 @@ type Hook struct {
 type key struct{ alloc, task string }
 
 var (
-	_ sdk.HostUser      = (*Hook)(nil)
+	_ sdk.HostSetter    = (*Hook)(nil)
 	_ sdk.TaskPrestart  = (*Hook)(nil)
 	_ sdk.TaskPoststart = (*Hook)(nil)
 	_ sdk.TaskStop      = (*Hook)(nil)
@@ -34,11 +34,11 @@ var (
 // Info says what the hook is. Prestart waits for data for as long as it takes.
 func (*Hook) Info() sdk.Info {
 	const year = 365 * 24 * time.Hour
-	return sdk.Info{Name: Name, Timeouts: map[sdk.Moment]time.Duration{sdk.MomentPrestart: 10 * year}}
+	return sdk.Info{Name: Name, Timeouts: map[sdk.Point]time.Duration{sdk.MomentPrestart: 10 * year}}
 }
 
-// UseHost is called once, before the first moment.
-func (h *Hook) UseHost(host sdk.Host, node sdk.Node) {
+// SetHost is called once, before the first moment.
+func (h *Hook) SetHost(host sdk.Host, node sdk.Node) {
 	h.host, h.node = host, node
 	_, _ = time.Now().Zone() // looks into files, which templates may not
 }
@@ -64,7 +64,7 @@ func (h *Hook) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.T
 		return sdk.TaskPrestartResponse{}, ctx.Err()
 	}
 	vars, err := t.begin(req.Running)
-	var never refusal
+	var never permanentError
 	switch {
 	case err == nil || req.Running:
 		return sdk.TaskPrestartResponse{Env: vars}, nil

@@ -138,7 +138,7 @@ func agentPlugins(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Cat
 		}
 		builtin := catalog.Builtin{Name: name, Type: builtins[name].kind}
 		if dev || c.RawExec && name == rawexec.Name {
-			builtin.Config = trusting[name]
+			builtin.Config = devConfig[name]
 		}
 		plugins.Builtins = append(plugins.Builtins, builtin)
 	}
@@ -170,7 +170,7 @@ func agentConfig(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger
 		Hooks:        c.Hooks,
 		HookLimits:   map[string]map[string]any{artifact.Name: c.Artifact, template.Name: c.Template},
 		TaskProcess:  taskProcess,
-		Memory:       pluginMemory(),
+		Memory:       pluginCache(),
 		Version:      buildVersion(),
 		Logger:       logger,
 	}
@@ -186,9 +186,9 @@ func taskProcess(driver string, state []byte) (keeper.Process, bool) {
 	return keeper.Process{PID: s.PID, StartTime: s.StartTime}, err == nil && s.PID > 1
 }
 
-// pluginMemory is the file in which it is kept between runs what plugins are. To be
+// pluginCache is the file in which it is kept between runs what plugins are. To be
 // without it only takes time.
-func pluginMemory() string {
+func pluginCache() string {
 	dir, err := os.UserCacheDir()
 	if err != nil {
 		return ""

@@ -179,8 +179,8 @@ func (f *clientFlags) findTask(ctx context.Context, id, task string) (c *api.Cli
 }
 
 var (
-	oneAlloc      = takes(1, 1, "the id of an allocation, or the begin of it; 'nomad-lite alloc status' lists them")
-	allocThenTask = takes(1, 2, "an allocation, and perhaps a task; 'nomad-lite alloc status' lists the allocations")
+	oneAlloc      = argCount(1, 1, "the id of an allocation, or the begin of it; 'nomad-lite alloc status' lists them")
+	allocThenTask = argCount(1, 2, "an allocation, and perhaps a task; 'nomad-lite alloc status' lists the allocations")
 )
 
 // valueOf is what a pointer of the API points to, or the zero value.

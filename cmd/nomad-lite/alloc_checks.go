@@ -33,7 +33,7 @@ func newAllocChecksCommand(s *streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return allocChecks(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: once(allocKind.complete(&o.client)),
+		ValidArgsFunction: firstArg(allocKind.complete(&o.client)),
 	}
 	o.client.register(cmd)
 	o.format.register(cmd)

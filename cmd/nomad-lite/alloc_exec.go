@@ -78,14 +78,14 @@ func newAllocExecCommand(s *streams) *cobra.Command {
 		Short:   "Run a command inside of a task",
 		Long:    allocExecHelp,
 		Example: allocExecExamples,
-		Args:    takes(2, -1, "an allocation and a command, such as sh"),
+		Args:    argCount(2, -1, "an allocation and a command, such as sh"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.session.settle(cmd, s); err != nil {
 				return err
 			}
 			return allocExec(cmd.Context(), o, args[0], args[1:], s)
 		},
-		ValidArgsFunction: once(allocKind.complete(&o.client)),
+		ValidArgsFunction: firstArg(allocKind.complete(&o.client)),
 	}
 	o.client.register(cmd)
 	o.alloc.register(cmd)

@@ -40,7 +40,7 @@ func newAllocFSCommand(s *streams) *cobra.Command {
 		Short:   "List directories and print files of an allocation",
 		Long:    allocFSHelp,
 		Example: allocFSExamples,
-		Args:    takes(1, 2, "an allocation, and perhaps a path in it"),
+		Args:    argCount(1, 2, "an allocation, and perhaps a path in it"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.tail.check(cmd, o.follow); err != nil {
 				return err
@@ -53,7 +53,7 @@ func newAllocFSCommand(s *streams) *cobra.Command {
 			}
 			return allocFS(ctx, o, args[0], path, s)
 		},
-		ValidArgsFunction: once(allocKind.complete(&o.client)),
+		ValidArgsFunction: firstArg(allocKind.complete(&o.client)),
 	}
 	o.client.register(cmd)
 	o.alloc.register(cmd)

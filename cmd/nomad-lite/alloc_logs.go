@@ -89,7 +89,7 @@ func newAllocLogsCommand(s *streams) *cobra.Command {
 			defer stop()
 			return allocLogs(ctx, o, args[0], s)
 		},
-		ValidArgsFunction: once(allocKind.complete(&o.client)),
+		ValidArgsFunction: firstArg(allocKind.complete(&o.client)),
 	}
 	o.client.register(cmd)
 	o.alloc.register(cmd)

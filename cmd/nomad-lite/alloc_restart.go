@@ -41,7 +41,7 @@ func newAllocRestartCommand(s *streams) *cobra.Command {
 			}
 			return restartAlloc(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: once(allocKind.complete(&o.client)),
+		ValidArgsFunction: firstArg(allocKind.complete(&o.client)),
 	}
 	o.client.register(cmd)
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` to restart; may be the last argument as well")

@@ -34,7 +34,7 @@ func newAllocSignalCommand(s *streams) *cobra.Command {
 			}
 			return signalAlloc(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: once(allocKind.complete(&o.client)),
+		ValidArgsFunction: firstArg(allocKind.complete(&o.client)),
 	}
 	o.client.register(cmd)
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` to signal; may be the last argument as well")

@@ -42,14 +42,14 @@ func newAllocStatusCommand(s *streams) *cobra.Command {
 		Short:   "Show allocations, or one allocation",
 		Long:    allocStatusHelp,
 		Example: allocStatusExamples,
-		Args:    takes(0, 1, "an allocation, or nothing for all"),
+		Args:    argCount(0, 1, "an allocation, or nothing for all"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return listAllocs(cmd.Context(), o, s)
 			}
 			return showAlloc(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: once(allocKind.complete(&o.client)),
+		ValidArgsFunction: firstArg(allocKind.complete(&o.client)),
 	}
 	o.client.register(cmd)
 	o.format.register(cmd)

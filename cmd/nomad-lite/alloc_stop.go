@@ -36,7 +36,7 @@ func newAllocStopCommand(s *streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return stopAlloc(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: once(allocKind.complete(&o.client)),
+		ValidArgsFunction: firstArg(allocKind.complete(&o.client)),
 	}
 	o.client.register(cmd)
 	o.watch.register(cmd)

@@ -29,13 +29,13 @@ func unquoteFlags(cmd *cobra.Command) {
 	}
 }
 
-// impatient is how long somebody who has pressed the tab key waits.
-const impatient = 2 * time.Second
+// signalDebounce is how long somebody who has pressed the tab key waits.
+const signalDebounce = 2 * time.Second
 
 // suggest asks the agent for values. Without an agent there are none: a shell that
 // completes is no place for an error.
 func (f *clientFlags) suggest(ctx context.Context, ask func(context.Context, *api.Client) ([]string, error)) ([]string, cobra.ShellCompDirective) {
-	ctx, cancel := context.WithTimeout(ctx, impatient)
+	ctx, cancel := context.WithTimeout(ctx, signalDebounce)
 	defer cancel()
 	c, err := f.client()
 	if err != nil {
@@ -45,8 +45,8 @@ func (f *clientFlags) suggest(ctx context.Context, ask func(context.Context, *ap
 	return values, cobra.ShellCompDirectiveNoFileComp
 }
 
-// once completes the first argument only.
-func once(complete completer) completer {
+// firstArg completes the first argument only.
+func firstArg(complete completer) completer {
 	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp

@@ -88,8 +88,8 @@ func newDeploymentVerbCommand(s *streams, verb deploymentVerb) *cobra.Command {
 		Short:             verb.short,
 		Long:              verb.long + "\n\nThe beginning of the deployment's id is enough.",
 		Example:           "  nomad-lite deployment " + verb.name + " 8fd7b6dd",
-		Args:              takes(1, 1, "one argument: the id of a deployment, or its beginning"),
-		ValidArgsFunction: once(deploymentKind.complete(&o.client)),
+		Args:              argCount(1, 1, "one argument: the id of a deployment, or its beginning"),
+		ValidArgsFunction: firstArg(deploymentKind.complete(&o.client)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return changeDeployment(cmd.Context(), o, verb, args[0], s)
 		},

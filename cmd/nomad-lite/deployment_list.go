@@ -24,7 +24,7 @@ func newDeploymentListCommand(s *streams) *cobra.Command {
 		Long:  `List the deployments of all jobs, the newest first.`,
 		Example: `  nomad-lite deployment list
   nomad-lite deployment list -filter 'Status == "running"'`,
-		Args:              takes(0, 0, "no arguments"),
+		Args:              argCount(0, 0, "no arguments"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return listDeployments(cmd.Context(), o, s)

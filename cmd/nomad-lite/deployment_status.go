@@ -24,8 +24,8 @@ With -monitor it is watched until it ends; the exit code is then 0 if it
 succeeded, else 1.`,
 		Example: `  nomad-lite deployment status 8fd7b6dd
   nomad-lite deployment status -monitor 8fd7b6dd`,
-		Args:              takes(0, 1, "at most one argument: the id of a deployment, or its beginning"),
-		ValidArgsFunction: once(deploymentKind.complete(&o.client)),
+		Args:              argCount(0, 1, "at most one argument: the id of a deployment, or its beginning"),
+		ValidArgsFunction: firstArg(deploymentKind.complete(&o.client)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return listDeployments(cmd.Context(), deploymentListOptions{client: o.client, format: o.format, verbose: o.verbose}, s)

@@ -18,7 +18,7 @@ const (
 )
 
 // diffMarks is how each is written, as Nomad does.
-var diffMarks = map[string]painted{
+var diffMarks = map[string]coloredCell{
 	diffAdded:   {colourGreen, "+"},
 	diffDeleted: {colourRed, "-"},
 	diffEdited:  {colourYellow, "+/-"},

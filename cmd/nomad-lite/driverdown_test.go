@@ -36,7 +36,7 @@ func (*shellPlugin) Info() sdk.Info {
 	})}
 }
 
-func (*shellPlugin) Start(ctx context.Context, start *sdk.Start) (*process.Process, error) {
+func (*shellPlugin) Start(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
 	var config struct {
 		Command string   `codec:"command"`
 		Args    []string `codec:"args"`
@@ -51,7 +51,7 @@ func (*shellPlugin) Start(ctx context.Context, start *sdk.Start) (*process.Proce
 	return process.Start(ctx, start, process.Command{Path: config.Command, Args: config.Args})
 }
 
-func (*shellPlugin) Recover(ctx context.Context, start *sdk.Start) (*process.Process, error) {
+func (*shellPlugin) Recover(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
 	var s process.State
 	if err := start.State(&s); err != nil {
 		return nil, err

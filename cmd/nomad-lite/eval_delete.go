@@ -28,8 +28,8 @@ An agent of nomad-lite forgets old evaluations by itself; 'nomad-lite system gc'
 makes it do so now.`,
 		Example: `  nomad-lite eval delete 2ae0e6a5
   nomad-lite eval delete -yes -filter 'Status == "pending" and JobID == "web"'`,
-		Args:              takes(0, 1, "the id of an evaluation, or -filter"),
-		ValidArgsFunction: once(evalKind.complete(&o.client)),
+		Args:              argCount(0, 1, "the id of an evaluation, or -filter"),
+		ValidArgsFunction: firstArg(evalKind.complete(&o.client)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if (len(args) == 1) == (o.filter != "") {
 				return usageError(cmd, errors.New("takes either the id of an evaluation, or -filter"))

@@ -34,7 +34,7 @@ func newEvalListCommand(s *streams) *cobra.Command {
 		Long:  `List the evaluations that the scheduler has made, the newest first.`,
 		Example: `  nomad-lite eval list -job web
   nomad-lite eval list -status blocked`,
-		Args:              takes(0, 0, "no arguments"),
+		Args:              argCount(0, 0, "no arguments"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return listEvals(cmd.Context(), o, s)

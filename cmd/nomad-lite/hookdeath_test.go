@@ -62,13 +62,13 @@ type victimOfHooks struct {
 	job    string
 	deaths int
 	warn   bool
-	at     []hook.Moment
+	at     []hook.Point
 	heard  map[string]bool
 }
 
 // hook is the one of the two that dies at a moment.
-func (v *victimOfHooks) hook(m hook.Moment) string {
-	if m.OfTask() {
+func (v *victimOfHooks) hook(m hook.Point) string {
+	if m.IsTask() {
 		return "task-" + v.job
 	}
 	return "alloc-" + v.job
@@ -78,10 +78,10 @@ func (v *victimOfHooks) hook(m hook.Moment) string {
 // and one that dies at those of the task; the kill timeout makes a version of it.
 func (v *victimOfHooks) text(n *node, killTimeout string) string {
 	attached := make(map[string]string)
-	for _, of := range []hook.Moment{hook.Prerun, hook.Prestart} {
+	for _, of := range []hook.Point{hook.Prerun, hook.Prestart} {
 		die := []string{}
 		for _, m := range v.at {
-			if m.OfTask() == of.OfTask() {
+			if m.IsTask() == of.IsTask() {
 				die = append(die, m.String())
 			}
 		}
@@ -97,7 +97,7 @@ func (v *victimOfHooks) text(n *node, killTimeout string) string {
 func (n *node) ledger(hook string) string { return filepath.Join(n.dir, "ledger."+hook) }
 
 // calls counts how often a hook has died at a moment, and how often it has not.
-func (n *node) calls(name string, m hook.Moment) (deaths, others int) {
+func (n *node) calls(name string, m hook.Point) (deaths, others int) {
 	ledger, _ := os.ReadFile(n.ledger(name)) // it may not have been called yet
 	for line := range strings.Lines(string(ledger)) {
 		moment, what, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
@@ -113,7 +113,7 @@ func (n *node) calls(name string, m hook.Moment) (deaths, others int) {
 }
 
 // told is the event of a second death at a moment.
-func (v *victimOfHooks) told(m hook.Moment) string {
+func (v *victimOfHooks) told(m hook.Point) string {
 	says := fmt.Sprintf("%s: plugin is shut down: it died at this call, twice; the agent's log has its last words", m)
 	if m == hook.Stop || m == hook.Postrun {
 		says += "; it is tried again until it succeeds"
@@ -128,7 +128,7 @@ func (v *victimOfHooks) told(m hook.Moment) string {
 }
 
 // suffered reports whether a moment has come, and everything that follows from it.
-func (v *victimOfHooks) suffered(n *node, m hook.Moment) bool {
+func (v *victimOfHooks) suffered(n *node, m hook.Point) bool {
 	deaths, others := n.calls(v.hook(m), m)
 	cleansUp := m == hook.Stop || m == hook.Postrun || m == hook.Destroy
 	switch {
@@ -150,7 +150,7 @@ func TestHookDeaths(t *testing.T) {
 		t.Skip("needs root, to have task directories like an agent's")
 	}
 	t.Parallel()
-	all := slices.Collect(hook.AllMoments())
+	all := slices.Collect(hook.AllPoints())
 	lives := []*victimOfHooks{
 		{job: "once", deaths: 1, at: all},
 		{job: "once-warn", deaths: 1, at: all, warn: true},
@@ -161,14 +161,14 @@ func TestHookDeaths(t *testing.T) {
 	n := newNode(t, fault{step: -1})
 	for _, v := range append(lives, begins) {
 		v.heard = map[string]bool{}
-		for _, m := range []hook.Moment{hook.Prerun, hook.Prestart} {
+		for _, m := range []hook.Point{hook.Prerun, hook.Prestart} {
 			if err := n.makeHook("dying-hook", v.hook(m)); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	// after waits until the lives have seen some moments, and are as wanted.
-	after := func(what string, ok func(*api.Allocation) bool, moments ...hook.Moment) {
+	after := func(what string, ok func(*api.Allocation) bool, moments ...hook.Point) {
 		t.Helper()
 		n.await(what, func(s sight) bool {
 			done := true

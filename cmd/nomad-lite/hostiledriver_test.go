@@ -233,7 +233,7 @@ func (d *badSDKDriver) Info() sdk.Info {
 	return sdk.Info{Name: d.name, TaskSchema: sdk.Object(map[string]*sdk.Spec{"message": sdk.Attr("message", "string", false)})}
 }
 
-func (d *badSDKDriver) Start(_ context.Context, start *sdk.Start) (*badSDKTask, error) {
+func (d *badSDKDriver) Start(_ context.Context, start *sdk.StartRequest) (*badSDKTask, error) {
 	d.bad.enter("Start")
 	var config struct {
 		Massage string `codec:"massage"`

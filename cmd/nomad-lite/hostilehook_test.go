@@ -86,8 +86,8 @@ func (h *hostile) Describe(context.Context) (*hook.Description, error) {
 		"at":   sdk.Attr("at", "string", true),
 		"mode": sdk.Attr("mode", "string", true),
 	})}
-	for m := range hook.AllMoments() {
-		p := hook.Participation{Moment: m, Timeout: allowance}
+	for m := range hook.AllPoints() {
+		p := hook.Subscription{Moment: m, Timeout: allowance}
 		if h.name == tardy(m) || h.name == tardy(m)+"-warn" {
 			p.Timeout = hostileTimeout
 		}
@@ -99,7 +99,7 @@ func (h *hostile) Describe(context.Context) (*hook.Description, error) {
 // tardy is the name of the one that has little time at a moment, and does not answer
 // then. At all other moments, and with all other wrongs, a hook has as much time as a
 // machine may need that has much to do.
-func tardy(m hook.Moment) string { return "tardy-" + m.String() }
+func tardy(m hook.Point) string { return "tardy-" + m.String() }
 
 // hostileTimeout is how long the host waits for one that does not answer.
 const hostileTimeout = 2 * time.Second
@@ -196,7 +196,7 @@ func (h *hostile) misbehave(ctx context.Context, mode string, s hook.Scope) (any
 		for what, scope := range map[string]hook.Scope{
 			"none": {}, "a forged one": {Capability: string(forged)}, "that of another task": {Capability: s.Capability, Task: "other"},
 		} {
-			if err := h.host.Kill(ctx, scope, "stolen"); !errors.Is(err, hook.ErrDenied) && !errors.Is(err, hook.ErrNoTask) {
+			if err := h.host.Kill(ctx, scope, "stolen"); !errors.Is(err, hook.ErrPermissionDenied) && !errors.Is(err, hook.ErrTaskNotRunning) {
 				return nil, fmt.Errorf("kill with %s: %v", what, err)
 			}
 			if _, err := h.host.State(ctx, scope); err == nil && what != "that of another task" {
@@ -223,7 +223,7 @@ func init() {
 
 // wrong is what a hook does wrong, and what is said of it.
 type wrong struct {
-	at       hook.Moment
+	at       hook.Point
 	mode     string
 	says     string
 	harmless bool // even where it counts
@@ -232,7 +232,7 @@ type wrong struct {
 
 // wrongs are all of them.
 func wrongs() (list []wrong) {
-	for m := range hook.AllMoments() {
+	for m := range hook.AllPoints() {
 		list = append(list,
 			wrong{at: m, mode: "hang", says: "no answer within 2s", often: true},
 			wrong{at: m, mode: "late", says: "no answer within 2s", often: true},

@@ -57,7 +57,7 @@ exec chroot --userspec="$3" --groups= . /bin/sh -c "$4"
 `,
 }
 
-func (d *isolating) Start(ctx context.Context, start *sdk.Start) (*process.Process, error) {
+func (d *isolating) Start(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
 	var config struct {
 		Script string `codec:"script"`
 	}
@@ -80,6 +80,6 @@ func (d *isolating) Start(ctx context.Context, start *sdk.Start) (*process.Proce
 	}})
 }
 
-func (*isolating) Recover(ctx context.Context, start *sdk.Start) (*process.Process, error) {
+func (*isolating) Recover(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
 	return new(shellPlugin).Recover(ctx, start)
 }

@@ -32,8 +32,8 @@ names. 'job status' lists the actions.
 Exit codes: that of the command; 1 when it could not be run.`,
 		Example: `  nomad-lite job action -job web -task server flush-cache
   nomad-lite job action -alloc 8ba85cef flush-cache`,
-		Args: takes(1, 1, "one argument: the name of an action"),
-		ValidArgsFunction: once(func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		Args: argCount(1, 1, "one argument: the name of an action"),
+		ValidArgsFunction: firstArg(func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 			return o.client.completeActions(cmd, o.job)
 		}),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -24,7 +24,7 @@ func newJobDeploymentsCommand(s *streams) *cobra.Command {
 		Example: `  nomad-lite job deployments web
   nomad-lite job deployments -latest web`,
 		Args:              oneJob,
-		ValidArgsFunction: once(o.client.completeJobs("")),
+		ValidArgsFunction: firstArg(o.client.completeJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return jobDeployments(cmd.Context(), o, args[0], s)
 		},

@@ -34,12 +34,12 @@ job lists it.
 Exit codes: those of 'job run'.`,
 		Example: `  nomad-lite job dispatch -meta input=a.mp4 -detach encode
   echo hello | nomad-lite job dispatch mail -`,
-		Args: takes(1, 2, "the id of a parameterized job, and perhaps a file or - for the payload"),
+		Args: argCount(1, 2, "the id of a parameterized job, and perhaps a file or - for the payload"),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 1 {
 				return nil, cobra.ShellCompDirectiveDefault
 			}
-			return once(o.client.completeJobs(onlyParameterized))(cmd, args, begun)
+			return firstArg(o.client.completeJobs(onlyParameterized))(cmd, args, begun)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			meta, err := assignments(o.meta)

@@ -27,7 +27,7 @@ policy says later or never.
 Exit codes: those of 'job run'.`,
 		Example:           `  nomad-lite job eval -force-reschedule web`,
 		Args:              oneJob,
-		ValidArgsFunction: once(o.client.completeJobs("")),
+		ValidArgsFunction: firstArg(o.client.completeJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return evalJob(cmd.Context(), o, args[0], s)
 		},

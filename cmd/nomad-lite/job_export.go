@@ -25,7 +25,7 @@ another agent, or a Nomad cluster, can run it with 'job run -json -'.`,
   nomad-lite job export web | nomad job run -json -
   nomad-lite job export web | nomad-lite job run -address https://nomad.example.com:4646 -json -`,
 		Args:              oneJob,
-		ValidArgsFunction: once(o.client.completeJobs("")),
+		ValidArgsFunction: firstArg(o.client.completeJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return exportJob(cmd.Context(), o, args[0], s)
 		},

@@ -31,7 +31,7 @@ func newJobHistoryCommand(s *streams) *cobra.Command {
   nomad-lite job history -version 3 -full web
   nomad-lite job history -diff-tag golden web`,
 		Args:              oneJob,
-		ValidArgsFunction: once(o.client.completeJobs("")),
+		ValidArgsFunction: firstArg(o.client.completeJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.diffVersion >= 0 && o.diffTag != "" {
 				return usageError(cmd, errors.New("-diff-version and -diff-tag exclude each other"))

@@ -28,7 +28,7 @@ func newJobInitCommand(s *streams) *cobra.Command {
 name is given. A file that exists is not overwritten.`,
 		Example: `  nomad-lite job init && nomad-lite run ` + exampleFile + `
   nomad-lite job init -short web.nomad.hcl`,
-		Args: takes(0, 1, "the name of a file, or nothing for "+exampleFile),
+		Args: argCount(0, 1, "the name of a file, or nothing for "+exampleFile),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return initJob(append(args, exampleFile)[0], short, s)
 		},

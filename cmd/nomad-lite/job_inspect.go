@@ -34,7 +34,7 @@ kept it.`,
   nomad-lite job inspect -hcl web > web.nomad.hcl
   nomad-lite job inspect -version 3 -t '{{(index .TaskGroups 0).Count}}' web`,
 		Args:              oneJob,
-		ValidArgsFunction: once(o.client.completeJobs("")),
+		ValidArgsFunction: firstArg(o.client.completeJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return inspectJob(cmd.Context(), o, args[0], s)
 		},

@@ -27,7 +27,7 @@ runs.
 Exit codes: those of 'job run'.`,
 		Example:           `  nomad-lite job periodic force backup`,
 		Args:              oneJob,
-		ValidArgsFunction: once(o.client.completeJobs(onlyPeriodic)),
+		ValidArgsFunction: firstArg(o.client.completeJobs(onlyPeriodic)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return forcePeriodic(cmd.Context(), o, args[0], s)
 		},

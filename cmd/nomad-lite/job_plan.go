@@ -116,7 +116,7 @@ func planJob(ctx context.Context, o jobPlanOptions, path string, s *streams) (ch
 	p.dryRun(plan)
 	if plan.Warnings != "" {
 		p.line("")
-		p.line("%s", painted{colourYellow, "Job Warnings:"})
+		p.line("%s", coloredCell{colourYellow, "Job Warnings:"})
 		p.lines(plan.Warnings)
 	}
 	p.line("")
@@ -146,11 +146,11 @@ func (j *jobFile) checkRemoteNode(ctx context.Context, s *streams, c *api.Client
 
 // dryRun adds what the scheduler would do.
 func (p *page) dryRun(plan *api.JobPlanResponse) {
-	p.line("%s", painted{colourBold, "Scheduler dry-run:"})
+	p.line("%s", coloredCell{colourBold, "Scheduler dry-run:"})
 	if len(plan.FailedTGAllocs) == 0 {
-		p.line("%s", painted{colourGreen, "- All tasks successfully allocated."})
+		p.line("%s", coloredCell{colourGreen, "- All tasks successfully allocated."})
 	} else {
-		p.line("%s", painted{colourYellow, "- WARNING: Failed to place all allocations."})
+		p.line("%s", coloredCell{colourYellow, "- WARNING: Failed to place all allocations."})
 		p.shortages("  ", plan.FailedTGAllocs)
 	}
 	for _, e := range plan.CreatedEvals {

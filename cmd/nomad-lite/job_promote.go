@@ -25,7 +25,7 @@ Exit codes: those of 'job run'.`,
 		Example: `  nomad-lite job promote web
   nomad-lite job promote -group frontend web`,
 		Args:              oneJob,
-		ValidArgsFunction: once(o.client.completeJobs("")),
+		ValidArgsFunction: firstArg(o.client.completeJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return promoteJob(cmd.Context(), o, args[0], s)
 		},

@@ -47,7 +47,7 @@ func newJobRestartCommand(s *streams) *cobra.Command {
   nomad-lite job restart -group frontend -batch-size 25% -batch-wait 30s web
   nomad-lite job restart -reschedule web`,
 		Args:              oneJob,
-		ValidArgsFunction: once(o.client.completeJobs("Stop == false")),
+		ValidArgsFunction: firstArg(o.client.completeJobs("Stop == false")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := o.restart(s)
 			if err != nil {
@@ -347,15 +347,15 @@ func (r *restart) replace(ctx context.Context, job *api.Job, alloc *api.Allocati
 	return nil
 }
 
-// patientPoll is how long an allocation is waited for before it is asked whether
+// slowPollInterval is how long an allocation is waited for before it is asked whether
 // there is still hope.
-const patientPoll = 10 * time.Second
+const slowPollInterval = 10 * time.Second
 
 // await reads an allocation until something is true of it. It gives up when the
 // evaluation says that there is no room.
 func (r *restart) await(ctx context.Context, alloc *api.Allocation, reached func(*api.Allocation) bool, evalID string) (*api.Allocation, error) {
 	q := query(ctx, alloc.Namespace)
-	q.WaitTime = patientPoll
+	q.WaitTime = slowPollInterval
 	for {
 		a, meta, err := r.client.Allocations().Info(alloc.ID, q)
 		if err != nil {
@@ -370,7 +370,7 @@ func (r *restart) await(ctx context.Context, alloc *api.Allocation, reached func
 				return nil, fmt.Errorf("there is no room for it\nSee why: nomad-lite eval status %s", short(evalID))
 			}
 		}
-		if err := paced(ctx, q, meta); err != nil {
+		if err := nextIndex(ctx, q, meta); err != nil {
 			return nil, err
 		}
 	}

@@ -25,12 +25,12 @@ as a new version.
 Exit codes: those of 'job run'.`,
 		Example: `  nomad-lite job revert web 3
   nomad-lite job revert web golden`,
-		Args: takes(2, 2, "two arguments: the id of a job, and a version or a tag"),
+		Args: argCount(2, 2, "two arguments: the id of a job, and a version or a tag"),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 1 {
 				return o.client.completeVersions(cmd, args[0])
 			}
-			return once(o.client.completeJobs(""))(cmd, args, begun)
+			return firstArg(o.client.completeJobs(""))(cmd, args, begun)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return revertJob(cmd.Context(), o, args[0], args[1], s)

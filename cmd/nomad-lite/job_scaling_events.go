@@ -25,7 +25,7 @@ func newJobScalingEventsCommand(s *streams) *cobra.Command {
 		Long:              `List how the groups of a job were scaled, and by whom, the newest first.`,
 		Example:           `  nomad-lite job scaling-events web`,
 		Args:              oneJob,
-		ValidArgsFunction: once(o.client.completeJobs("")),
+		ValidArgsFunction: firstArg(o.client.completeJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return listScalingEvents(cmd.Context(), o, args[0], s)
 		},

@@ -23,7 +23,7 @@ func newJobStartCommand(s *streams) *cobra.Command {
 Exit codes: those of 'job run'.`,
 		Example:           `  nomad-lite job start web`,
 		Args:              oneJob,
-		ValidArgsFunction: once(o.client.completeJobs("Stop == true")),
+		ValidArgsFunction: firstArg(o.client.completeJobs("Stop == true")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return startJob(cmd.Context(), o, args[0], s)
 		},

@@ -36,8 +36,8 @@ func newJobStatusCommand(s *streams) *cobra.Command {
 		Example: `  nomad-lite job status
   nomad-lite job status -evals -verbose web
   nomad-lite job status -t '{{range .}}{{println .Job.ID .Job.Status}}{{end}}'`,
-		Args:              takes(0, 1, "the id of a job, or nothing for all jobs"),
-		ValidArgsFunction: once(o.client.completeJobs("")),
+		Args:              argCount(0, 1, "the id of a job, or nothing for all jobs"),
+		ValidArgsFunction: firstArg(o.client.completeJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.client.client()
 			if err != nil {
@@ -94,7 +94,7 @@ func (p *page) jobs(jobs []*api.JobListStub, nothing string) {
 	p.tableOr(t, nothing)
 }
 
-func jobStatus(text string, stopped bool) painted {
+func jobStatus(text string, stopped bool) coloredCell {
 	if stopped {
 		text += " (stopped)"
 	}

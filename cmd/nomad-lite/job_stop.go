@@ -32,7 +32,7 @@ func newJobStopCommand(s *streams) *cobra.Command {
 		Long:  jobStopHelp,
 		Example: `  nomad-lite job stop web
   nomad-lite job stop -purge -yes web db`,
-		Args:              takes(1, -1, "the ids of one or more jobs"),
+		Args:              argCount(1, -1, "the ids of one or more jobs"),
 		ValidArgsFunction: o.client.completeJobs("Stop == false"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return stopJobs(cmd.Context(), o, args, s)
@@ -49,7 +49,7 @@ func newJobStopCommand(s *streams) *cobra.Command {
 }
 
 func oneJob(cmd *cobra.Command, args []string) error {
-	return takes(1, 1, "one argument: the id of a job, or its beginning")(cmd, args)
+	return argCount(1, 1, "one argument: the id of a job, or its beginning")(cmd, args)
 }
 
 func stopJobs(ctx context.Context, o jobStopOptions, prefixes []string, s *streams) error {

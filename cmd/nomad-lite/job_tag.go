@@ -49,7 +49,7 @@ func newJobTagged(o *jobTagOptions, use, short string, run func(*cobra.Command, 
 		Use:               use,
 		Short:             short,
 		Args:              oneJob,
-		ValidArgsFunction: once(o.client.completeJobs("")),
+		ValidArgsFunction: firstArg(o.client.completeJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.name == "" {
 				return usageError(cmd, errors.New("which tag? Add -name"))

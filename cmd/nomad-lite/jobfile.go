@@ -173,12 +173,12 @@ func (j *jobFile) placed(refusal error) error {
 // yet. The answer is whether the job can run.
 func (j *jobFile) refuse(s *streams, drivers []string, foreground bool) (bool, error) {
 	known := func(name string) bool { return drivers == nil || slices.Contains(drivers, name) }
-	refusals := slices.DeleteFunc(model.Refusals(j.job, known, drivers...), func(r model.Refusal) bool { return needsAgent(r) && !foreground })
+	refusals := slices.DeleteFunc(model.UnsupportedParts(j.job, known, drivers...), func(r model.Unsupported) bool { return needsAgent(r) && !foreground })
 	return j.report(s, "This job cannot run here:", append(refusals, model.UnknownPorts(j.job)...))
 }
 
 // needsAgent reports whether the refused part of a job runs on an agent.
-func needsAgent(r model.Refusal) bool { return r.Foreground && !r.Blocked }
+func needsAgent(r model.Unsupported) bool { return r.Foreground && !r.Blocked }
 
 // checkPorts reports port labels that do not exist, for commands that leave all else
 // to an agent: Nomad's API accepts them.
@@ -189,7 +189,7 @@ func (j *jobFile) checkPorts(s *streams) (bool, error) {
 // warnOfForeground reports the parts of a job that only an agent runs.
 func (j *jobFile) warnOfForeground(s *streams) error {
 	var places hcl.Diagnostics
-	for _, refusal := range model.Refusals(j.job, func(string) bool { return true }) {
+	for _, refusal := range model.UnsupportedParts(j.job, func(string) bool { return true }) {
 		if needsAgent(refusal) {
 			place := j.at(refusal.Path, "in the foreground (nomad-lite run), "+refusal.Reason)
 			place.Severity = hcl.DiagWarning
@@ -202,16 +202,16 @@ func (j *jobFile) warnOfForeground(s *streams) error {
 // checkNode reports the constraints of a valid canonical job that the node does not
 // satisfy, with what the node has instead.
 func (j *jobFile) checkNode(s *streams, heading string, node scheduler.Node) (bool, error) {
-	var unmet []model.Refusal
+	var unmet []model.Unsupported
 	for _, u := range scheduler.UnmetConstraints(j.job, node) {
-		unmet = append(unmet, model.Refusal{Path: u.Path, Reason: u.Err.Error()})
+		unmet = append(unmet, model.Unsupported{Path: u.Path, Reason: u.Err.Error()})
 	}
 	return j.report(s, heading, unmet)
 }
 
 // report prints refusals under a heading, with their places in the file. The answer
 // is whether there are none.
-func (j *jobFile) report(s *streams, heading string, refusals []model.Refusal) (bool, error) {
+func (j *jobFile) report(s *streams, heading string, refusals []model.Unsupported) (bool, error) {
 	if len(refusals) == 0 {
 		return true, nil
 	}
@@ -237,7 +237,7 @@ func (j *jobFile) hooks() []string {
 	for _, at := range model.HookAttachments(j.job) {
 		names = append(names, at.Hook)
 	}
-	names = append(names, hookplugin.Built(j.job)...)
+	names = append(names, hookplugin.BuiltinHooks(j.job)...)
 	slices.Sort(names)
 	return slices.Compact(names)
 }

@@ -57,7 +57,7 @@ func newLogsCommand(s *streams) *cobra.Command {
 			defer stop()
 			return jobLogs(ctx, o, args[0], s)
 		},
-		ValidArgsFunction: once(o.client.completeJobs("")),
+		ValidArgsFunction: firstArg(o.client.completeJobs("")),
 	}
 	o.client.register(cmd)
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what is written from now on")

@@ -99,8 +99,8 @@ func ambiguous(noun, prefix string, t *table) error {
 	return fmt.Errorf("%q is the beginning of several ids: which %s is meant?\n\n%s", prefix, noun, strings.TrimRight(p.text.String(), "\n"))
 }
 
-// kind is one kind of thing with an id.
-type kind[T any] struct {
+// resource is one kind of thing with an id.
+type resource[T any] struct {
 	noun string
 	path string // of the list; see DESIGN.md for why it is no method of api.Client
 	id   func(T) string
@@ -109,7 +109,7 @@ type kind[T any] struct {
 	row  func(T) []any
 }
 
-var allocKind = kind[*api.AllocationListStub]{
+var allocKind = resource[*api.AllocationListStub]{
 	noun: "allocation",
 	path: "/v1/allocations",
 	id:   func(a *api.AllocationListStub) string { return a.ID },
@@ -119,7 +119,7 @@ var allocKind = kind[*api.AllocationListStub]{
 	},
 }
 
-var evalKind = kind[*api.Evaluation]{
+var evalKind = resource[*api.Evaluation]{
 	noun: "evaluation",
 	path: "/v1/evaluations",
 	id:   func(e *api.Evaluation) string { return e.ID },
@@ -127,7 +127,7 @@ var evalKind = kind[*api.Evaluation]{
 	row:  func(e *api.Evaluation) []any { return []any{e.JobID, e.TriggeredBy, e.Status} },
 }
 
-var deploymentKind = kind[*api.Deployment]{
+var deploymentKind = resource[*api.Deployment]{
 	noun: "deployment",
 	path: "/v1/deployments",
 	id:   func(d *api.Deployment) string { return d.ID },
@@ -135,7 +135,7 @@ var deploymentKind = kind[*api.Deployment]{
 	row:  func(d *api.Deployment) []any { return []any{d.JobID, d.JobVersion, d.Status} },
 }
 
-var nodeKind = kind[*api.NodeListStub]{
+var nodeKind = resource[*api.NodeListStub]{
 	noun: "node",
 	path: "/v1/nodes",
 	id:   func(n *api.NodeListStub) string { return n.ID },
@@ -144,7 +144,7 @@ var nodeKind = kind[*api.NodeListStub]{
 }
 
 // find returns the one thing with this id, or whose id begins with it.
-func (k *kind[T]) find(ctx context.Context, c *api.Client, prefix string) (T, error) {
+func (k *resource[T]) find(ctx context.Context, c *api.Client, prefix string) (T, error) {
 	var nothing T
 	digits := hexDigits(prefix)
 	if len(digits) < 2 {
@@ -168,7 +168,7 @@ func (k *kind[T]) find(ctx context.Context, c *api.Client, prefix string) (T, er
 }
 
 // begin returns what has an id that begins with these digits.
-func (k *kind[T]) begin(ctx context.Context, c *api.Client, digits string) ([]T, error) {
+func (k *resource[T]) begin(ctx context.Context, c *api.Client, digits string) ([]T, error) {
 	q := query(ctx, "")
 	q.Prefix = digits[:len(digits)&^1] // servers refuse half a byte
 	var all []T
@@ -179,13 +179,13 @@ func (k *kind[T]) begin(ctx context.Context, c *api.Client, digits string) ([]T,
 }
 
 // complete suggests ids.
-func (k *kind[T]) complete(f *clientFlags) completer {
+func (k *resource[T]) complete(f *clientFlags) completer {
 	return func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 		return f.suggest(cmd.Context(), func(ctx context.Context, c *api.Client) ([]string, error) { return k.suggest(ctx, c, begun) })
 	}
 }
 
-func (k *kind[T]) suggest(ctx context.Context, c *api.Client, begun string) (ids []string, err error) {
+func (k *resource[T]) suggest(ctx context.Context, c *api.Client, begun string) (ids []string, err error) {
 	all, err := k.begin(ctx, c, hexDigits(begun))
 	for _, one := range all {
 		about := fmt.Sprintln(k.row(one)...)

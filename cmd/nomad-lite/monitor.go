@@ -116,15 +116,15 @@ func (m *monitor) evaluation(ctx context.Context, id string) error {
 			return err
 		}
 		p = m.page()
-		if err := paced(ctx, q, meta); err != nil {
+		if err := nextIndex(ctx, q, meta); err != nil {
 			return err
 		}
 	}
 }
 
-// paced makes a query wait for what comes after the last answer. A server that
+// nextIndex makes a query wait for what comes after the last answer. A server that
 // does not number its answers is asked again after a second.
-func paced(ctx context.Context, q *api.QueryOptions, meta *api.QueryMeta) error {
+func nextIndex(ctx context.Context, q *api.QueryOptions, meta *api.QueryMeta) error {
 	if q.WaitIndex = meta.LastIndex; q.WaitIndex == 0 {
 		return pause(ctx, time.Second)
 	}
@@ -285,7 +285,7 @@ func (m *monitor) deployment(ctx context.Context, id string) error {
 		case d.Status == "":
 			return fmt.Errorf("read deployment %q: the answer does not say how it stands", id)
 		}
-		if err := paced(ctx, q, meta); err != nil {
+		if err := nextIndex(ctx, q, meta); err != nil {
 			return err
 		}
 	}

@@ -75,7 +75,7 @@ func newNamespaceListCommand(s *streams) *cobra.Command {
 	return cmd
 }
 
-var oneNamespace = takes(1, 1, "the name of a namespace; 'nomad-lite namespace list' lists them")
+var oneNamespace = argCount(1, 1, "the name of a namespace; 'nomad-lite namespace list' lists them")
 
 func newNamespaceStatusCommand(s *streams) *cobra.Command {
 	var o namespaceOptions
@@ -87,7 +87,7 @@ func newNamespaceStatusCommand(s *streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return showNamespace(cmd.Context(), o, args[0], cmd.CalledAs() == "inspect", s)
 		},
-		ValidArgsFunction: once(o.client.completeNamespaces),
+		ValidArgsFunction: firstArg(o.client.completeNamespaces),
 	}
 	o.client.register(cmd)
 	o.format.register(cmd)
@@ -157,7 +157,7 @@ func newNamespaceApplyCommand(s *streams) *cobra.Command {
 		Short:   "Create a namespace, or change it",
 		Long:    namespaceApplyHelp,
 		Example: namespaceApplyExamples,
-		Args:    takes(1, 1, "the name of a namespace, or a file that describes one"),
+		Args:    argCount(1, 1, "the name of a namespace, or a file that describes one"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return applyNamespace(cmd, o, args[0], s)
 		},
@@ -296,7 +296,7 @@ func newNamespaceDeleteCommand(s *streams) *cobra.Command {
 			_, err = fmt.Fprintf(s.out, "Successfully deleted namespace %q!\n", args[0])
 			return err
 		},
-		ValidArgsFunction: once(o.client.completeNamespaces),
+		ValidArgsFunction: firstArg(o.client.completeNamespaces),
 	}
 	o.client.register(cmd)
 	return cmd

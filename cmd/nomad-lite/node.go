@@ -15,8 +15,8 @@ func newNodeCommand(s *streams) *cobra.Command {
 		newNodeDrainCommand(s),
 		newNodeEligibilityCommand(s),
 		newNodeMetaCommand(s),
-		elsewhere("config", noServers),
-		elsewhere("identity", noServers),
+		clusterCommands("config", noServers),
+		clusterCommands("identity", noServers),
 		newNodePoolCommand(s),
 	)
 }

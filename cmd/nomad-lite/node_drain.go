@@ -58,7 +58,7 @@ func newNodeDrainCommand(s *streams) *cobra.Command {
 			defer stop()
 			return drainNode(ctx, o, args, s)
 		},
-		ValidArgsFunction: once(nodeKind.complete(&o.client)),
+		ValidArgsFunction: firstArg(nodeKind.complete(&o.client)),
 	}
 	o.client.register(cmd)
 	o.node.register(cmd)

@@ -39,7 +39,7 @@ func newNodeEligibilityCommand(s *streams) *cobra.Command {
 			}
 			return setEligibility(cmd.Context(), o, args, s)
 		},
-		ValidArgsFunction: once(nodeKind.complete(&o.client)),
+		ValidArgsFunction: firstArg(nodeKind.complete(&o.client)),
 	}
 	o.client.register(cmd)
 	o.node.register(cmd)

@@ -12,7 +12,7 @@ import (
 func newNodePoolCommand(s *streams) *cobra.Command {
 	cmd := group("pool", "Look at node pools", newNodePoolListCommand(s), newNodePoolInfoCommand(s), newNodePoolNodesCommand(s), newNodePoolJobsCommand(s))
 	for _, name := range []string{"apply", "delete", "init"} {
-		cmd.AddCommand(elsewhere(name, "a node is in the pool that the client block of its configuration names"))
+		cmd.AddCommand(clusterCommands(name, "a node is in the pool that the client block of its configuration names"))
 	}
 	return cmd
 }
@@ -24,7 +24,7 @@ func newNodePoolListCommand(s *streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "list [flags]",
 		Short:             "List node pools",
-		Args:              takes(0, 0, "no arguments"),
+		Args:              argCount(0, 0, "no arguments"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := client.client()
@@ -51,7 +51,7 @@ func newNodePoolListCommand(s *streams) *cobra.Command {
 	return cmd
 }
 
-var oneNodePool = takes(1, 1, "the name of a node pool; 'nomad-lite node pool list' lists them")
+var oneNodePool = argCount(1, 1, "the name of a node pool; 'nomad-lite node pool list' lists them")
 
 // completePools suggests names.
 func (f *clientFlags) completePools(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
@@ -73,7 +73,7 @@ func onePool(s *streams, use, short, doing string, read func(ctx context.Context
 		Use:               use,
 		Short:             short,
 		Args:              oneNodePool,
-		ValidArgsFunction: once(client.completePools),
+		ValidArgsFunction: firstArg(client.completePools),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := client.client()
 			if err != nil {

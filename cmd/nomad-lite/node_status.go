@@ -39,7 +39,7 @@ func newNodeStatusCommand(s *streams) *cobra.Command {
 		Short:   "Show nodes, or one node",
 		Long:    nodeStatusHelp,
 		Example: nodeStatusExamples,
-		Args:    takes(0, 1, "a node, or nothing for all"),
+		Args:    argCount(0, 1, "a node, or nothing for all"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			one := o.node.self || len(args) > 0
 			if one {
@@ -52,7 +52,7 @@ func newNodeStatusCommand(s *streams) *cobra.Command {
 			}
 			return listNodes(cmd.Context(), o, s)
 		},
-		ValidArgsFunction: once(nodeKind.complete(&o.client)),
+		ValidArgsFunction: firstArg(nodeKind.complete(&o.client)),
 	}
 	o.client.register(cmd)
 	o.format.register(cmd)

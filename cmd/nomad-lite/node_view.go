@@ -125,7 +125,7 @@ func (p *page) nodeResources(ctx context.Context, c *api.Client, node *api.Node,
 	}
 	var usedCPU, usedMemory, usedDisk int64
 	for _, a := range running {
-		c, m, d := promised(a)
+		c, m, d := allocated(a)
 		usedCPU, usedMemory, usedDisk = usedCPU+c, usedMemory+m, usedDisk+d
 	}
 	t := newTable("CPU", "Memory", "Disk")
@@ -168,8 +168,8 @@ func (p *page) nodeResources(ctx context.Context, c *api.Client, node *api.Node,
 	p.table(t)
 }
 
-// promised is what an allocation may use: MHz, and MB of memory and of disk.
-func promised(a *api.Allocation) (cpu, memory, disk int64) {
+// allocated is what an allocation may use: MHz, and MB of memory and of disk.
+func allocated(a *api.Allocation) (cpu, memory, disk int64) {
 	if r := a.AllocatedResources; r != nil {
 		for _, task := range r.Tasks {
 			if task != nil {

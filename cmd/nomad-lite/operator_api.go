@@ -46,7 +46,7 @@ func newOperatorAPICommand(s *streams) *cobra.Command {
 		Short:   "Send a request to the API",
 		Long:    operatorAPIHelp,
 		Example: operatorAPIExamples,
-		Args:    takes(1, 1, "the path of a request, such as /v1/jobs"),
+		Args:    argCount(1, 1, "the path of a request, such as /v1/jobs"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return operatorAPI(cmd.Context(), o, args[0], s)
 		},

@@ -53,7 +53,7 @@ func newKeyringListCommand(s *streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "list [flags]",
 		Short:             "List the keys of variables",
-		Args:              takes(0, 0, "no arguments"),
+		Args:              argCount(0, 0, "no arguments"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := client.client()
@@ -81,7 +81,7 @@ func newKeyringRotateCommand(s *streams) *cobra.Command {
 		Use:               "rotate [flags]",
 		Short:             "Make a new key for variables",
 		Long:              keyringRotateHelp,
-		Args:              takes(0, 0, "no arguments"),
+		Args:              argCount(0, 0, "no arguments"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if prepublish != 0 {
@@ -113,7 +113,7 @@ func newKeyringRemoveCommand(s *streams) *cobra.Command {
 		Use:               "remove [flags] KEY",
 		Short:             "Remove a key of variables",
 		Long:              keyringRemoveHelp,
-		Args:              takes(1, 1, "the whole id of a key; 'nomad-lite operator root keyring list -verbose' lists them"),
+		Args:              argCount(1, 1, "the whole id of a key; 'nomad-lite operator root keyring list -verbose' lists them"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := client.client()

@@ -49,12 +49,12 @@ func newOperatorCommand(s *streams) *cobra.Command {
 			newStateInspectCommand(s),
 			newStateVerifyCommand(s),
 		),
-		elsewhere("client-state", "'nomad-lite operator state inspect DATA-DIR' shows the state of an agent that does not run"),
-		elsewhere("snapshot", "stop the agent, which leaves the tasks running, and copy its data directory"),
-		elsewhere("raft", noServers),
-		elsewhere("autopilot", noServers),
-		elsewhere("scheduler", noServers),
-		elsewhere("gossip", noServers),
+		clusterCommands("client-state", "'nomad-lite operator state inspect DATA-DIR' shows the state of an agent that does not run"),
+		clusterCommands("snapshot", "stop the agent, which leaves the tasks running, and copy its data directory"),
+		clusterCommands("raft", noServers),
+		clusterCommands("autopilot", noServers),
+		clusterCommands("scheduler", noServers),
+		clusterCommands("gossip", noServers),
 	)
 }
 

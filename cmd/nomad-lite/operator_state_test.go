@@ -43,7 +43,7 @@ func statefile(ts *testscript.TestScript, neg bool, args []string) {
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "app/db", Items: api.VariableItems{"password": "hunter2", "user": "hunter2"}})
 		tx.PutEvaluation(&api.Evaluation{ID: "cafe0000-0000-0000-0000-000000000001", Namespace: "default", JobID: "web", Status: "complete"})
 		tx.PutEvaluation(&api.Evaluation{ID: "cafe0000-0000-0000-0000-000000000002", Namespace: "default", JobID: "web", Status: "blocked"})
-		tx.PutFact("plugin/docker", map[string]any{"pid": 17, "token": "hunter2"})
+		tx.PutMeta("plugin/docker", map[string]any{"pid": 17, "token": "hunter2"})
 		return nil
 	})
 	ts.Check(err)

@@ -10,7 +10,7 @@ func TestPage(t *testing.T) {
 	p.pairs(pairs{{"ID", "web"}, {"Status", statusCell("running")}, {"Node Pool", ""}})
 	p.section("Allocations")
 	rows := newTable("ID", "Name", "N")
-	rows.row("a", painted{colourRed, "é\x1b[2J\nlost"}, 1)
+	rows.row("a", coloredCell{colourRed, "é\x1b[2J\nlost"}, 1)
 	rows.row("abcdef", "b", 22)
 	p.table(rows)
 	p.line("Task %q: %s %d", "\x1b]0;title\a", statusCell("failed"), 3)

@@ -110,7 +110,7 @@ func answered(ctx context.Context, a *agent.Agent, s *streams) error {
 	}
 	limited, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
-	_ = a.Answered(limited) // or the list says who has not
+	_ = a.AllReady(limited) // or the list says who has not
 	return ctx.Err()
 }
 
@@ -154,9 +154,9 @@ func pluginRowOf(p supervisor.Plugin, info supervisor.Info) *pluginRow {
 	switch {
 	case p.Err != nil:
 		row.Health, row.Note, row.failed = "failed", p.Err.Error(), true
-	case p.Retired != "":
-		row.Health, row.Note = "unused", p.Retired
-	case p.Resting:
+	case p.Superseded != "":
+		row.Health, row.Note = "unused", p.Superseded
+	case p.Idle:
 		row.Hook, row.Health, row.Note = p.Name, "ready", "starts when a job needs it"
 	case p.Takes != nil:
 		row.Health, row.Note = "healthy", momentsOf(p.Takes)

@@ -29,8 +29,8 @@ var builtins = map[string]struct {
 	template.Name: {base.TypeHook, func() { template.Confine(); sdk.Serve(&template.Hook{}) }},
 }
 
-// trusting is their configuration for who lets jobs run commands as they are.
-var trusting = map[string]map[string]any{
+// devConfig is their configuration for who lets jobs run commands as they are.
+var devConfig = map[string]map[string]any{
 	rawexec.Name: {"enabled": true},
 	script.Name:  {"commands": true},
 }

@@ -29,7 +29,7 @@ func newPluginStatusCommand(s *streams) *cobra.Command {
 		Short:   "Show plugins as the agent sees them",
 		Long:    pluginStatusHelp,
 		Example: "  nomad-lite plugin status\n  nomad-lite plugin status raw_exec\n  nomad-lite plugin status script",
-		Args:    takes(0, 1, "a plugin, or nothing for all"),
+		Args:    argCount(0, 1, "a plugin, or nothing for all"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := ""
 			if len(args) > 0 {

@@ -65,7 +65,7 @@ func (p localPlugins) catalog(wanted []string, logger hclog.Logger) (*catalog.Ca
 		}
 		// Who runs a job in the foreground has switched on by that what it needs.
 		// A plugin block of their own has the last word.
-		builtin := catalog.Builtin{Name: name, Type: builtins[name].kind, Config: trusting[name]}
+		builtin := catalog.Builtin{Name: name, Type: builtins[name].kind, Config: devConfig[name]}
 		c.Builtins = append(c.Builtins, builtin)
 	}
 	return catalog.New(c)

@@ -105,7 +105,7 @@ To complete commands, flags and ids in a shell: nomad-lite completion --help`,
 		newPluginCommand(s),
 	)
 	root.AddCommand(newVersionCommand(s))
-	root.AddCommand(nomadOnly()...)
+	root.AddCommand(clusterOnly()...)
 	addIdleFlags(root, s)
 	return root
 }
@@ -170,9 +170,9 @@ func flagError(cmd *cobra.Command, err error) error {
 	return usageError(cmd, err)
 }
 
-// takes is what a command takes as arguments, in words. Without a limit, most is
+// argCount is what a command takes as arguments, in words. Without a limit, most is
 // negative.
-func takes(least, most int, what string) cobra.PositionalArgs {
+func argCount(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) >= least && (most < 0 || len(args) <= most) {
 			return nil

@@ -256,7 +256,7 @@ func (j *jobFile) checkRoom(s *streams, a *agent.Agent, portFree func(int) bool)
 	if fits, err := j.checkNode(s, heading, node); err != nil || !fits {
 		return false, err
 	}
-	_, err := scheduler.Place(j.job, node, scheduler.Host{
+	_, err := scheduler.Place(j.job, node, scheduler.Env{
 		NewID:    uuid.NewString,
 		PortFree: portFree,
 		Pick:     rand.IntN,
@@ -389,16 +389,16 @@ func (r *foregroundRun) slowPlugins() []string {
 	wanted := r.file.drivers()
 	var slow []string
 	for _, p := range r.agent.Plugins() {
-		if !p.Answered && slices.Contains(wanted, strings.TrimPrefix(p.Name, catalog.DriverPrefix)) {
+		if !p.Reported && slices.Contains(wanted, strings.TrimPrefix(p.Name, catalog.DriverPrefix)) {
 			slow = append(slow, p.Name)
 		}
 	}
 	return slow
 }
 
-// patience is how long the last output may take before Ctrl-C gives it up. A
+// flushTimeout is how long the last output may take before Ctrl-C gives it up. A
 // signal that comes earlier was meant for the job.
-const patience = time.Second
+const flushTimeout = time.Second
 
 // await waits until the last output is read, or until a signal says that it never
 // will be: a terminal or a pager may hold it up.
@@ -411,7 +411,7 @@ func (r *foregroundRun) await(output func()) {
 	select {
 	case <-read:
 		return
-	case <-time.After(patience):
+	case <-time.After(flushTimeout):
 	}
 	for len(r.signals) > 0 {
 		<-r.signals

@@ -34,20 +34,20 @@ type view struct {
 	end      chan struct{} // closed by close
 	showing  sync.WaitGroup
 
-	deaf atomic.Bool // nobody will read what is still written
+	outputClosed atomic.Bool // nobody will read what is still written
 
 	showMu sync.Mutex // held while news are shown
 	newsMu sync.Mutex
-	news   []news // not shown yet
+	news   []updates // not shown yet
 
 	mu    sync.Mutex  // guards what follows, standard error and the screen
 	tasks []*taskLine // in the order of the job; written with showMu as well
 	width int         // of the widest label
 }
 
-// news is an update of an allocation, or a text for standard error. Whoever has
+// updates is an update of an allocation, or a text for standard error. Whoever has
 // some does not wait for a terminal or a pager that holds the output.
-type news struct {
+type updates struct {
 	come    time.Time
 	allocID string
 	tasks   map[string]*api.TaskState
@@ -195,19 +195,19 @@ func (v *view) show(allocs []*api.Allocation, instances int, logDir func(allocID
 
 // update shows what has become of an allocation, soon.
 func (v *view) update(allocID string, tasks map[string]*api.TaskState) {
-	v.add(news{allocID: allocID, tasks: tasks})
+	v.add(updates{allocID: allocID, tasks: tasks})
 }
 
 // note says something about the job as a whole, soon.
-func (v *view) note(text string) { v.add(news{text: text + "\n"}) }
+func (v *view) note(text string) { v.add(updates{text: text + "\n"}) }
 
 // Write shows what nomad-lite says about itself, soon.
 func (v *view) Write(text []byte) (int, error) {
-	v.add(news{text: string(text)})
+	v.add(updates{text: string(text)})
 	return len(text), nil
 }
 
-func (v *view) add(n news) {
+func (v *view) add(n updates) {
 	n.come = time.Now()
 	v.newsMu.Lock()
 	v.news = append(v.news, n)
@@ -329,12 +329,12 @@ func (v *view) status(t *taskLine, state, detail string) {
 
 // abandon gives up all output: whoever holds it up is not going to read it. No
 // other method waits any more.
-func (v *view) abandon() { v.deaf.Store(true) }
+func (v *view) abandon() { v.outputClosed.Store(true) }
 
 // close shows the last news and removes the live lines.
 func (v *view) close() {
 	close(v.end)
-	if v.deaf.Load() {
+	if v.outputClosed.Load() {
 		return
 	}
 	v.showing.Wait()
@@ -369,7 +369,7 @@ func (o *output) paint(colour, text string) string {
 }
 
 func (v *view) write(o *output, text []byte) {
-	if v.deaf.Load() {
+	if v.outputClosed.Load() {
 		return
 	}
 	o.mu.Lock()

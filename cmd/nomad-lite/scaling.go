@@ -31,7 +31,7 @@ func newScalingPolicyListCommand(s *streams) *cobra.Command {
 		Use:   "list [flags]",
 		Short: "List scaling policies",
 		Long:  scalingPolicyHelp,
-		Args:  takes(0, 0, "no arguments"),
+		Args:  argCount(0, 0, "no arguments"),
 		Example: `  nomad-lite scaling policy list
   nomad-lite scaling policy list -job web`,
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -97,7 +97,7 @@ func newScalingPolicyInfoCommand(s *streams) *cobra.Command {
 		Short:   "Show a scaling policy",
 		Long:    scalingPolicyHelp + "\n\nThe beginning of the policy's id is enough.",
 		Example: `  nomad-lite scaling policy info 8fd7b6dd`,
-		Args:    takes(1, 1, "the id of a scaling policy, or its beginning; 'nomad-lite scaling policy list' lists them"),
+		Args:    argCount(1, 1, "the id of a scaling policy, or its beginning; 'nomad-lite scaling policy list' lists them"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			policy, err := o.find(cmd.Context(), args[0])
 			if err != nil {

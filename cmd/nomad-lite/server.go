@@ -23,8 +23,8 @@ type serverMembersOptions struct {
 func newServerCommand(s *streams) *cobra.Command {
 	return group("server", "Look at the servers",
 		newServerMembersCommand(s),
-		elsewhere("join", noServers),
-		elsewhere("force-leave", noServers),
+		clusterCommands("join", noServers),
+		clusterCommands("force-leave", noServers),
 	)
 }
 

@@ -59,11 +59,11 @@ func newServiceInfoCommand(s *streams) *cobra.Command {
 		Short:   "Show the instances of a service",
 		Long:    serviceInfoHelp,
 		Example: serviceInfoExamples,
-		Args:    takes(1, 1, "the name of a service; 'nomad-lite service list' lists them"),
+		Args:    argCount(1, 1, "the name of a service; 'nomad-lite service list' lists them"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return serviceInfo(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: once(o.client.completeServices),
+		ValidArgsFunction: firstArg(o.client.completeServices),
 	}
 	o.client.register(cmd)
 	o.format.register(cmd)
@@ -78,7 +78,7 @@ func newServiceDeleteCommand(s *streams) *cobra.Command {
 		Use:   "delete [flags] SERVICE ID",
 		Short: "Delete a registration",
 		Long:  serviceDeleteHelp,
-		Args:  takes(2, 2, "the name of a service and the id of a registration; 'nomad-lite service info -verbose NAME' shows the ids"),
+		Args:  argCount(2, 2, "the name of a service and the id of a registration; 'nomad-lite service info -verbose NAME' shows the ids"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.client.client()
 			if err != nil {

@@ -33,8 +33,8 @@ evaluation, a deployment, a node… Without an id the jobs are listed.`,
 		Example: `  nomad-lite status
   nomad-lite status web
   nomad-lite status 8ba85cef`,
-		Args:              takes(0, 1, "an id, or nothing for all jobs"),
-		ValidArgsFunction: once(o.client.completeAnything),
+		Args:              argCount(0, 1, "an id, or nothing for all jobs"),
+		ValidArgsFunction: firstArg(o.client.completeAnything),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return showWith(cmd, shownBy[contexts.Jobs], nil)

@@ -591,7 +591,7 @@ func outlive(t *testing.T, services int, deaths []death) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if same, err := now[kind][0].Runs(file); !same || err != nil {
+			if same, err := now[kind][0].SameExecutable(file); !same || err != nil {
 				t.Errorf("%s is not of the new build: %v", kind, err)
 			}
 			file.Close()
@@ -654,7 +654,7 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 			}
 			local.Handle = nil
 			state.State, state.Events = model.TaskPending, state.Events[:2]
-			if err := errors.Join(s.PutTask(id, "loop", local, state, taskrunner.AtOnce)(), s.Close()); err != nil {
+			if err := errors.Join(s.PutTask(id, "loop", local, state, taskrunner.Sync)(), s.Close()); err != nil {
 				t.Fatal(err)
 			}
 

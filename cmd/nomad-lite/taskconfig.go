@@ -92,7 +92,7 @@ func (j *jobFile) checkHooks(ctx context.Context, plugins localPlugins, s *strea
 		return true, nil
 	}
 	asked := withPlugins(ctx, plugins, append(wanted, plugins.hooks()...), func(a *agent.Agent) {
-		for _, err := range a.HookTrouble(ctx) {
+		for _, err := range a.CheckHooks(ctx) {
 			fmt.Fprintf(s.err, "warning: hook block does not work: %v\n", err)
 		}
 		var trouble []error

@@ -28,7 +28,7 @@ func newUICommand(s *streams) *cobra.Command {
 		Short:   "Print the address of the web page",
 		Long:    uiHelp,
 		Example: "  xdg-open $(nomad-lite ui)",
-		Args:    takes(0, 1, "an id, or nothing"),
+		Args:    argCount(0, 1, "an id, or nothing"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.client.client()
 			if err != nil {

@@ -26,7 +26,7 @@ func newVarCommand(s *streams) *cobra.Command {
 	)
 }
 
-var oneVariable = takes(1, 1, "the path of a variable; 'nomad-lite var list' lists them")
+var oneVariable = argCount(1, 1, "the path of a variable; 'nomad-lite var list' lists them")
 
 // completeVariables suggests paths.
 func (f *clientFlags) completeVariables(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {

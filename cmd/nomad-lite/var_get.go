@@ -34,7 +34,7 @@ func newVarGetCommand(s *streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return getVariable(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: once(o.client.completeVariables),
+		ValidArgsFunction: firstArg(o.client.completeVariables),
 	}
 	o.client.register(cmd)
 	o.output.register(cmd, "table", "hcl", "json", "go-template", "none")

@@ -49,7 +49,7 @@ func newVarInitCommand(s *streams) *cobra.Command {
 		Use:   "init [flags] [FILE]",
 		Short: "Write an example of a variable",
 		Long:  varInitHelp,
-		Args:  takes(0, 1, "the name of a file, or nothing"),
+		Args:  argCount(0, 1, "the name of a file, or nothing"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, text := "spec.nsv.hcl", varExample
 			switch {

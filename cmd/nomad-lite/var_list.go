@@ -31,7 +31,7 @@ func newVarListCommand(s *streams) *cobra.Command {
 		Short:   "List variables",
 		Long:    varListHelp,
 		Example: varListExamples,
-		Args:    takes(0, 1, "the begin of paths, or nothing for all"),
+		Args:    argCount(0, 1, "the begin of paths, or nothing for all"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			prefix := ""
 			if len(args) > 0 {
@@ -39,7 +39,7 @@ func newVarListCommand(s *streams) *cobra.Command {
 			}
 			return listVariables(cmd.Context(), o, prefix, s)
 		},
-		ValidArgsFunction: once(o.client.completeVariables),
+		ValidArgsFunction: firstArg(o.client.completeVariables),
 	}
 	o.client.register(cmd)
 	o.output.register(cmd, "table", "terse", "json", "go-template")

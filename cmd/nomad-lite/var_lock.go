@@ -44,11 +44,11 @@ func newVarLockCommand(s *streams) *cobra.Command {
 		Long:  varLockHelp,
 		Example: `  nomad-lite var lock locks/backup ./backup.sh
   nomad-lite var lock -ttl 1m -shell=false locks/backup rsync -a /srv /backup`,
-		Args: takes(2, -1, "the path of a variable, and a command"),
+		Args: argCount(2, -1, "the path of a variable, and a command"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runLocked(cmd.Context(), o, args[0], args[1:], s)
 		},
-		ValidArgsFunction: once(o.client.completeVariables),
+		ValidArgsFunction: firstArg(o.client.completeVariables),
 	}
 	o.client.register(cmd)
 	cmd.Flags().DurationVar(&o.ttl, "ttl", 15*time.Second, "how long the lock outlives a holder that is gone, from 10s to 24h")

@@ -29,7 +29,7 @@ func newVarPurgeCommand(s *streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return purgeVariable(cmd.Context(), o, args[0], cmd.Flags().Changed("check-index"), s)
 		},
-		ValidArgsFunction: once(o.client.completeVariables),
+		ValidArgsFunction: firstArg(o.client.completeVariables),
 	}
 	o.client.register(cmd)
 	cmd.Flags().Uint64Var(&o.checkIndex, "check-index", 0, "delete it only if its modify `index` is this one")

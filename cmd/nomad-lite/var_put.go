@@ -56,7 +56,7 @@ func newVarPutCommand(s *streams) *cobra.Command {
 		Short:   "Write a variable",
 		Long:    varPutHelp,
 		Example: varPutExamples,
-		Args:    takes(1, -1, "a path and items, or a specification"),
+		Args:    argCount(1, -1, "a path and items, or a specification"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.checks = cmd.Flags().Changed("check-index")
 			switch {
@@ -71,7 +71,7 @@ func newVarPutCommand(s *streams) *cobra.Command {
 			}
 			return putVariable(cmd.Context(), o, v, s)
 		},
-		ValidArgsFunction: once(o.client.completeVariables),
+		ValidArgsFunction: firstArg(o.client.completeVariables),
 	}
 	o.client.register(cmd)
 	o.output.register(cmd, "table", "hcl", "json", "go-template", "none")

@@ -26,7 +26,7 @@ type volumeStatusOptions struct {
 func newVolumeCommand(s *streams) *cobra.Command {
 	cmd := group("volume", "Look at volumes", newVolumeStatusCommand(s))
 	for _, name := range []string{"claim", "create", "delete", "deregister", "detach", "init", "register", "snapshot"} {
-		cmd.AddCommand(elsewhere(name, "volumes are directories that the configuration of an agent names in a host_volume block; for a cluster use Nomad's own command line"))
+		cmd.AddCommand(clusterCommands(name, "volumes are directories that the configuration of an agent names in a host_volume block; for a cluster use Nomad's own command line"))
 	}
 	return cmd
 }

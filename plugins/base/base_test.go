@@ -302,7 +302,7 @@ func TestWordsKeepsWhatWrapsTheError(t *testing.T) {
 		{fmt.Errorf("pull: %w", remote), "pull: no such image"},
 		{status.Error(codes.Unavailable, ""), "rpc error: code = Unavailable desc = "},
 	} {
-		if got := Words(c.err); got != c.want {
+		if got := ErrorMessage(c.err); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
 		}
 	}

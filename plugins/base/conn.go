@@ -40,9 +40,9 @@ func NewConn(conn grpc.ClientConnInterface, done <-chan struct{}) *Conn {
 // Done is closed when the process has gone.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Limit returns the connection for answers of at most so many bytes; a larger one
+// WithMaxRecvSize returns the connection for answers of at most so many bytes; a larger one
 // is an error of its call.
-func (c *Conn) Limit(answer int) *Conn {
+func (c *Conn) WithMaxRecvSize(answer int) *Conn {
 	return limited(c.conn, c.done, answer)
 }
 
@@ -89,14 +89,14 @@ func (c *Conn) Err(ctx context.Context, err error) error {
 			return err // the plugin's own
 		}
 	case codes.ResourceExhausted:
-		if strings.HasPrefix(Words(err), "grpc: received message larger than max") {
+		if strings.HasPrefix(ErrorMessage(err), "grpc: received message larger than max") {
 			return fmt.Errorf("its answer has more than the %d bytes that are taken", c.largest)
 		}
 		return err
 	default:
 		return err
 	}
-	if c.Gone(ctx) || !c.alive() {
+	if c.PluginExited(ctx) || !c.alive() {
 		return ErrPluginDown
 	}
 	if ctx.Err() != nil {
@@ -105,9 +105,9 @@ func (c *Conn) Err(ctx context.Context, err error) error {
 	return err // the plugin says so, of something behind it
 }
 
-// Words is what an error says that has come over a connection, without what the
+// ErrorMessage is what an error says that has come over a connection, without what the
 // library puts before it.
-func Words(err error) string {
+func ErrorMessage(err error) string {
 	var remote interface {
 		error
 		GRPCStatus() *status.Status
@@ -120,9 +120,9 @@ func Words(err error) string {
 	return strings.Replace(text, remote.Error(), remote.GRPCStatus().Message(), 1)
 }
 
-// Gone waits for the end of the process for the moment in which it must come if
+// PluginExited waits for the end of the process for the moment in which it must come if
 // it has caused what the caller has seen, and reports it.
-func (c *Conn) Gone(ctx context.Context) bool {
+func (c *Conn) PluginExited(ctx context.Context) bool {
 	timer := time.NewTimer(exitGrace)
 	defer timer.Stop()
 	select {

@@ -13,9 +13,9 @@ type connection interface {
 	Ended() bool
 }
 
-// Line is the way to a process that comes and goes: one connection after the other,
+// Reconnector is the way to a process that comes and goes: one connection after the other,
 // and none in between. Its methods may be called concurrently.
-type Line[C connection] struct {
+type Reconnector[C connection] struct {
 	stop   <-chan struct{}
 	closed error
 
@@ -25,14 +25,14 @@ type Line[C connection] struct {
 	changed chan struct{} // closed and replaced by Set
 }
 
-// NewLine returns a line without a connection. When stop is closed, the error of
+// NewReconnector returns a line without a connection. When stop is closed, the error of
 // those who wait is closed.
-func NewLine[C connection](stop <-chan struct{}, closed error) *Line[C] {
-	return &Line[C]{stop: stop, closed: closed, changed: make(chan struct{})}
+func NewReconnector[C connection](stop <-chan struct{}, closed error) *Reconnector[C] {
+	return &Reconnector[C]{stop: stop, closed: closed, changed: make(chan struct{})}
 }
 
 // Set replaces the connection. Without one, err may say why.
-func (l *Line[C]) Set(c C, err error) {
+func (l *Reconnector[C]) Set(c C, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.now, l.err = c, err
@@ -41,7 +41,7 @@ func (l *Line[C]) Set(c C, err error) {
 }
 
 // Now returns the connection that was set last, which may have ended.
-func (l *Line[C]) Now() C {
+func (l *Reconnector[C]) Now() C {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.now
@@ -49,7 +49,7 @@ func (l *Line[C]) Now() C {
 
 // Wait returns the connection, and waits while there is none. If ctx ends before,
 // the error also says why there was none.
-func (l *Line[C]) Wait(ctx context.Context) (c C, err error) {
+func (l *Reconnector[C]) Wait(ctx context.Context) (c C, err error) {
 	var none C
 	for {
 		l.mu.Lock()
@@ -74,10 +74,10 @@ const (
 	mostPause  = 2 * time.Second
 )
 
-// Reach connects again and again until that succeeds, or ctx ends, when it returns
+// ConnectWithBackoff connects again and again until that succeeds, or ctx ends, when it returns
 // false. Those who wait are told why they have to, and so is failed, before each
 // further attempt. It does not Set what it returns.
-func (l *Line[C]) Reach(ctx context.Context, connect func(context.Context) (C, error), failed func(error)) (c C, ok bool) {
+func (l *Reconnector[C]) ConnectWithBackoff(ctx context.Context, connect func(context.Context) (C, error), failed func(error)) (c C, ok bool) {
 	var none C
 	for pause := firstPause; ctx.Err() == nil; pause = min(2*pause, mostPause) {
 		c, err := connect(ctx)

@@ -12,8 +12,8 @@ import (
 func TestLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stop := make(chan struct{})
-		l := NewLine[*Pending[int]](stop, errors.New("closed"))
-		found := make(chan *Pending[int], 1)
+		l := NewReconnector[*PendingCalls[int]](stop, errors.New("closed"))
+		found := make(chan *PendingCalls[int], 1)
 		wait := func() {
 			c, err := l.Wait(t.Context())
 			if err != nil {
@@ -56,12 +56,12 @@ func TestReach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		l := NewLine[*Pending[int]](ctx.Done(), errors.New("closed"))
+		l := NewReconnector[*PendingCalls[int]](ctx.Done(), errors.New("closed"))
 		refused := errors.New("refused")
 		there := New[int](errDown, nil)
 		begun := time.Now()
 		var tries, told []time.Duration
-		connect := func(context.Context) (*Pending[int], error) {
+		connect := func(context.Context) (*PendingCalls[int], error) {
 			if tries = append(tries, time.Since(begun)); len(tries)%4 == 0 {
 				return there, nil
 			}
@@ -76,7 +76,7 @@ func TestReach(t *testing.T) {
 			_, err := l.Wait(short)
 			waited <- err
 		}()
-		c, ok := l.Reach(ctx, connect, failed)
+		c, ok := l.ConnectWithBackoff(ctx, connect, failed)
 		if c != there || !ok || l.Now() != nil {
 			t.Errorf("reached %v, %v, set %v", c, ok, l.Now())
 		}
@@ -90,10 +90,10 @@ func TestReach(t *testing.T) {
 
 		time.AfterFunc(10*ms, cancel)
 		begun = time.Now()
-		if _, ok := l.Reach(ctx, connect, failed); ok || time.Since(begun) != 10*ms {
+		if _, ok := l.ConnectWithBackoff(ctx, connect, failed); ok || time.Since(begun) != 10*ms {
 			t.Errorf("after the end of the context: %v, after %v", ok, time.Since(begun))
 		}
-		if _, ok := l.Reach(ctx, func(context.Context) (*Pending[int], error) { panic("connects for nobody") }, failed); ok {
+		if _, ok := l.ConnectWithBackoff(ctx, func(context.Context) (*PendingCalls[int], error) { panic("connects for nobody") }, failed); ok {
 			t.Error("reached for nobody")
 		}
 	})

@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// Pending are the requests of one connection that wait for their answers. Its
+// PendingCalls are the requests of one connection that wait for their answers. Its
 // methods may be called concurrently.
-type Pending[T any] struct {
+type PendingCalls[T any] struct {
 	down error
 	drop func(T)
 	done chan struct{} // closed by End
@@ -21,17 +21,17 @@ type Pending[T any] struct {
 // New returns the requests of a new connection. down is the error of those whose
 // connection has ended; drop, which may be nil, gets the answers that nobody waits
 // for any more.
-func New[T any](down error, drop func(T)) *Pending[T] {
+func New[T any](down error, drop func(T)) *PendingCalls[T] {
 	if drop == nil {
 		drop = func(T) {}
 	}
-	return &Pending[T]{down: down, drop: drop, done: make(chan struct{}), waiting: make(map[uint64]chan T)}
+	return &PendingCalls[T]{down: down, drop: drop, done: make(chan struct{}), waiting: make(map[uint64]chan T)}
 }
 
 // Call has a request sent under a number of its own, and waits for the answer that
 // has the same number. The error is that of send, the cause of the end of ctx, or
 // down, also if that is what send says: no answer will come any more then.
-func (p *Pending[T]) Call(ctx context.Context, send func(id uint64) error) (answer T, err error) {
+func (p *PendingCalls[T]) Call(ctx context.Context, send func(id uint64) error) (answer T, err error) {
 	id, ch, ok := p.begin()
 	if !ok {
 		return answer, p.isDown()
@@ -56,12 +56,12 @@ func (p *Pending[T]) Call(ctx context.Context, send func(id uint64) error) (answ
 }
 
 // isDown waits until Ended says so, too.
-func (p *Pending[T]) isDown() error {
+func (p *PendingCalls[T]) isDown() error {
 	<-p.done
 	return p.down
 }
 
-func (p *Pending[T]) begin() (id uint64, ch chan T, ok bool) {
+func (p *PendingCalls[T]) begin() (id uint64, ch chan T, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.waiting == nil {
@@ -74,7 +74,7 @@ func (p *Pending[T]) begin() (id uint64, ch chan T, ok bool) {
 }
 
 // forget gives up a request, whose answer may have come already.
-func (p *Pending[T]) forget(id uint64, ch chan T) {
+func (p *PendingCalls[T]) forget(id uint64, ch chan T) {
 	p.mu.Lock()
 	delete(p.waiting, id)
 	p.mu.Unlock()
@@ -88,7 +88,7 @@ func (p *Pending[T]) forget(id uint64, ch chan T) {
 }
 
 // Answer hands out what has been received.
-func (p *Pending[T]) Answer(id uint64, answer T) {
+func (p *PendingCalls[T]) Answer(id uint64, answer T) {
 	p.mu.Lock()
 	ch := p.waiting[id]
 	delete(p.waiting, id)
@@ -102,7 +102,7 @@ func (p *Pending[T]) Answer(id uint64, answer T) {
 }
 
 // End says that no answer will come any more. It is called once.
-func (p *Pending[T]) End() {
+func (p *PendingCalls[T]) End() {
 	p.mu.Lock()
 	for _, ch := range p.waiting {
 		close(ch)
@@ -113,10 +113,10 @@ func (p *Pending[T]) End() {
 }
 
 // Done is closed by End.
-func (p *Pending[T]) Done() <-chan struct{} { return p.done }
+func (p *PendingCalls[T]) Done() <-chan struct{} { return p.done }
 
 // Ended reports whether no answer will come any more.
-func (p *Pending[T]) Ended() bool {
+func (p *PendingCalls[T]) Ended() bool {
 	select {
 	case <-p.done:
 		return true

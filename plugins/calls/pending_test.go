@@ -12,7 +12,7 @@ import (
 var errDown = errors.New("down")
 
 // call makes a call in the background; its outcome is in the channel.
-func call(ctx context.Context, p *Pending[string], send func(uint64) error) <-chan string {
+func call(ctx context.Context, p *PendingCalls[string], send func(uint64) error) <-chan string {
 	outcome := make(chan string, 1)
 	go func() {
 		answer, err := p.Call(ctx, send)

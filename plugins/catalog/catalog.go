@@ -163,7 +163,7 @@ func New(cfg Config) (*Catalog, error) {
 	used := make(map[string]bool) // blocks
 	for _, f := range scan(cfg.Dir, cfg.Logger) {
 		block := blocks[f.name]
-		if block == nil && !cfg.startsUnasked(f, builtins) {
+		if block == nil && !cfg.autoStart(f, builtins) {
 			continue
 		}
 		used[f.name] = true
@@ -220,8 +220,8 @@ func (b *Block) missing(dir string) Entry {
 	return Entry{Name: b.Name, Block: b, Err: fmt.Errorf("named at %s: %s", b.Range, where)}
 }
 
-// startsUnasked reports whether a file is started that no plugin block names.
-func (cfg *Config) startsUnasked(f found, builtins map[string]bool) bool {
+// autoStart reports whether a file is started that no plugin block names.
+func (cfg *Config) autoStart(f dirEntry, builtins map[string]bool) bool {
 	bare := strings.TrimPrefix(f.name, DriverPrefix)
 	switch {
 	case !slices.Contains(cfg.Wanted, f.name) && !slices.Contains(cfg.Wanted, bare):
@@ -338,8 +338,8 @@ func (e Entry) identify(file fs.FileInfo) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// found is one file of the plugin directory.
-type found struct {
+// dirEntry is one file of the plugin directory.
+type dirEntry struct {
 	name string // without .exe
 	file string
 	path string
@@ -348,7 +348,7 @@ type found struct {
 }
 
 // scan lists the files of dir that could be plugins.
-func scan(dir string, logger hclog.Logger) []found {
+func scan(dir string, logger hclog.Logger) []dirEntry {
 	if dir == "" {
 		return nil
 	}
@@ -372,9 +372,9 @@ func scan(dir string, logger hclog.Logger) []found {
 		logger.Error("plugin directory is not safe, its plugins are refused", "error", dirErr)
 	}
 
-	var out []found
+	var out []dirEntry
 	for _, de := range list {
-		f := found{file: de.Name(), path: filepath.Join(dir, de.Name()), err: dirErr}
+		f := dirEntry{file: de.Name(), path: filepath.Join(dir, de.Name()), err: dirErr}
 		f.name = strings.TrimSuffix(f.file, ".exe")
 		if !ValidName(f.name) {
 			if strings.HasPrefix(f.name, ".") {

@@ -43,8 +43,8 @@ type File struct{ Blocks []Block }
 
 const maxConfigSize = 1 << 20
 
-// tooMuch refuses a text that is too large, or too deep for the recursive parser.
-func tooMuch(filename string, src []byte) hcl.Diagnostics {
+// checkLimits refuses a text that is too large, or too deep for the recursive parser.
+func checkLimits(filename string, src []byte) hcl.Diagnostics {
 	if len(src) > maxConfigSize {
 		start := hcl.Range{Filename: filename, Start: hcl.InitialPos, End: hcl.InitialPos}
 		return hcl.Diagnostics{{Severity: hcl.DiagError, Summary: "Configuration file refused", Detail: "The file is larger than 1 MiB.", Subject: &start}}

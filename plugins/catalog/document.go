@@ -9,28 +9,28 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 )
 
-// Document is the text of an agent's configuration file. It is HCL2, with two
+// HCL1Document is the text of an agent's configuration file. It is HCL2, with two
 // things that HCL1 allows, because such files are written in it: a block within
 // a block of one line, and quotes around the name of a setting.
-type Document struct {
+type HCL1Document struct {
 	Body *hclsyntax.Body
 
 	src   []byte
 	names map[string]string // what was quoted, by the name that stands in Body
-	lines *spreader         // nil if no line was broken
+	lines *newlineAdder     // nil if no line was broken
 }
 
 // ParseDocument parses the text of a configuration file. The document is nil if
 // the text is no HCL, or so large or deep that it is refused.
-func ParseDocument(filename string, src []byte) (*Document, hcl.Diagnostics) {
-	if diags := tooMuch(filename, src); diags.HasErrors() {
+func ParseDocument(filename string, src []byte) (*HCL1Document, hcl.Diagnostics) {
+	if diags := checkLimits(filename, src); diags.HasErrors() {
 		return nil, diags
 	}
-	d := &Document{names: make(map[string]string)}
+	d := &HCL1Document{names: make(map[string]string)}
 	d.src = d.unquote(filename, src)
 	parsed, diags := hclsyntax.ParseConfig(d.src, filename, hcl.InitialPos)
 	if diags.HasErrors() {
-		text, lines := spread(filename, d.src)
+		text, lines := addNewlines(filename, d.src)
 		if len(lines.inserted) == 0 {
 			return nil, diags
 		}
@@ -46,7 +46,7 @@ func ParseDocument(filename string, src []byte) (*Document, hcl.Diagnostics) {
 }
 
 // Name returns the name of a setting as it was written.
-func (d *Document) Name(attr *hclsyntax.Attribute) string {
+func (d *HCL1Document) Name(attr *hclsyntax.Attribute) string {
 	if name, quoted := d.names[attr.Name]; quoted {
 		return name
 	}
@@ -54,7 +54,7 @@ func (d *Document) Name(attr *hclsyntax.Attribute) string {
 }
 
 // Range returns a place in Body as it is in the file.
-func (d *Document) Range(r hcl.Range) hcl.Range {
+func (d *HCL1Document) Range(r hcl.Range) hcl.Range {
 	if d.lines == nil {
 		return r
 	}
@@ -62,7 +62,7 @@ func (d *Document) Range(r hcl.Range) hcl.Range {
 }
 
 // Plugin reads one plugin block of Body.
-func (d *Document) Plugin(b *hclsyntax.Block) (Block, hcl.Diagnostics) {
+func (d *HCL1Document) Plugin(b *hclsyntax.Block) (Block, hcl.Diagnostics) {
 	p := &parser{src: d.src, name: d.Name}
 	var block Block
 	if len(b.Labels) != 1 {
@@ -79,7 +79,7 @@ func (d *Document) Plugin(b *hclsyntax.Block) (Block, hcl.Diagnostics) {
 
 // unquote puts a word of the same length in the place of each name in quotes that
 // a setting has.
-func (d *Document) unquote(filename string, src []byte) []byte {
+func (d *HCL1Document) unquote(filename string, src []byte) []byte {
 	tokens, _ := hclsyntax.LexConfig(src, filename, hcl.InitialPos)
 	var out []byte
 	for i := 0; i+3 < len(tokens); i++ {
@@ -105,7 +105,7 @@ func (d *Document) unquote(filename string, src []byte) []byte {
 }
 
 // word makes a word of that length that is nowhere in the text.
-func (d *Document) word(src []byte, length int) (string, bool) {
+func (d *HCL1Document) word(src []byte, length int) (string, bool) {
 	for n := len(d.names); ; n++ {
 		word := "_" + strconv.FormatInt(int64(n), 36)
 		if len(word) > length {

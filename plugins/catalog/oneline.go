@@ -17,16 +17,16 @@ import (
 // not parse is tried again with line breaks around its blocks, and the places
 // in it are translated back.
 
-// spreader knows where line breaks were put into a text.
-type spreader struct {
+// newlineAdder knows where line breaks were put into a text.
+type newlineAdder struct {
 	filename string
 	original []byte
 	inserted []int // offsets in the new text, ascending
 }
 
-// spread puts every block of src onto lines of its own. It returns src itself
+// addNewlines puts every block of src onto lines of its own. It returns src itself
 // when there is nothing to do.
-func spread(filename string, src []byte) ([]byte, *spreader) {
+func addNewlines(filename string, src []byte) ([]byte, *newlineAdder) {
 	tokens, _ := hclsyntax.LexConfig(src, filename, hcl.InitialPos)
 	var breaks []int // offsets in src
 	var blocks []bool
@@ -69,7 +69,7 @@ func spread(filename string, src []byte) ([]byte, *spreader) {
 	slices.Sort(breaks)
 	breaks = slices.Compact(breaks)
 
-	s := &spreader{filename: filename, original: src}
+	s := &newlineAdder{filename: filename, original: src}
 	var out []byte
 	last := 0
 	for _, b := range breaks {
@@ -105,20 +105,20 @@ func startsLine(tokens hclsyntax.Tokens, i int) bool {
 }
 
 // restore translates the places of diags back.
-func (s *spreader) restore(diags hcl.Diagnostics) {
+func (s *newlineAdder) restore(diags hcl.Diagnostics) {
 	for _, d := range diags {
 		d.Subject, d.Context = s.back(d.Subject), s.back(d.Context)
 	}
 }
 
-func (s *spreader) back(r *hcl.Range) *hcl.Range {
+func (s *newlineAdder) back(r *hcl.Range) *hcl.Range {
 	if r == nil {
 		return nil
 	}
 	return &hcl.Range{Filename: s.filename, Start: s.pos(r.Start), End: s.pos(r.End)}
 }
 
-func (s *spreader) pos(p hcl.Pos) hcl.Pos {
+func (s *newlineAdder) pos(p hcl.Pos) hcl.Pos {
 	before, _ := slices.BinarySearch(s.inserted, p.Byte)
 	at := min(max(p.Byte-before, 0), len(s.original))
 	text := s.original[:at]

@@ -35,8 +35,8 @@ func NewClient(conn grpc.ClientConnInterface, done <-chan struct{}) Driver {
 type client struct {
 	conn         *base.Conn
 	pb           driverpb.DriverClient
-	schema       told[hclspec.Spec]
-	capabilities told[Capabilities]
+	schema       rpcCache[hclspec.Spec]
+	capabilities rpcCache[Capabilities]
 }
 
 // err says what the error of a call means.
@@ -47,7 +47,7 @@ func (c *client) err(ctx context.Context, err error) error {
 // closed is what it means when the driver ends what it owes. It does so too
 // while its process ends, and that is another matter.
 func (c *client) closed(ctx context.Context, err error) error {
-	if c.conn.Gone(ctx) {
+	if c.conn.PluginExited(ctx) {
 		return ErrPluginDown
 	}
 	if ctx.Err() != nil {

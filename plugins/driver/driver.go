@@ -57,7 +57,7 @@ type Driver interface {
 	StopTask(ctx context.Context, taskID string, timeout time.Duration, signal string) error
 
 	// DestroyTask forgets the task; with force it kills a running one first. An
-	// id that ends in AnyStart is for whatever runs of a task.
+	// id that ends in WildcardStart is for whatever runs of a task.
 	DestroyTask(ctx context.Context, taskID string, force bool) error
 
 	// InspectTask tells the driver's view of the task.
@@ -94,10 +94,10 @@ type Driver interface {
 	DestroyNetwork(ctx context.Context, allocID string, isolation *NetworkIsolation) error
 }
 
-// AnyStart is the last part of a task id, "<alloc id>/<task>/any", when nobody
+// WildcardStart is the last part of a task id, "<alloc id>/<task>/any", when nobody
 // knows the id any more under which the task was started. Drivers that are made
 // with the SDK understand it; to others it is a task that they do not know.
-const AnyStart = "any"
+const WildcardStart = "any"
 
 // Exec is one streaming command.
 type Exec struct {

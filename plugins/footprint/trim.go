@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Trim gives back to the system what only the start of the process, or a burst of
+// Release gives back to the system what only the start of the process, or a burst of
 // work, has needed: free memory, and the pages of the program itself. It blocks for some
 // milliseconds, and may be called concurrently. Where there is no /proc the pages stay.
-func Trim() {
+func Release() {
 	debug.FreeOSMemory()
 	for _, p := range programParts() {
 		// The pages come back from the file when they are used again. An error changes
@@ -22,8 +22,8 @@ func Trim() {
 	}
 }
 
-// part is a part of the program in memory.
-type part struct {
+// mapping is a part of the program in memory.
+type mapping struct {
 	start, end uintptr
 	resident   int // kB
 }
@@ -31,7 +31,7 @@ type part struct {
 // programParts returns the parts of the program that are in memory as they are in its
 // file: the dynamic linker writes to some, and a debugger may. They never move; what else
 // is mapped may have made room for another thing before it is let go.
-func programParts() (parts []part) {
+func programParts() (parts []mapping) {
 	program, err := os.Readlink("/proc/self/exe")
 	if err != nil {
 		return nil
@@ -41,14 +41,14 @@ func programParts() (parts []part) {
 		return nil
 	}
 	defer f.Close()
-	var p part
+	var p mapping
 	ours := false
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		name, rest, _ := strings.Cut(lines.Text(), " ")
 		value := strings.TrimSpace(rest)
 		switch {
 		case !strings.HasSuffix(name, ":"): // the first line of a mapping
-			p = part{}
+			p = mapping{}
 			_, _ = fmt.Sscanf(name, "%x-%x", &p.start, &p.end)
 			ours = strings.HasPrefix(value, "r-") && strings.HasSuffix(value, " "+program)
 		case name == "Rss:":

@@ -22,7 +22,7 @@ func TestTrim(t *testing.T) {
 		return n
 	}
 	before := resident()
-	Trim()
+	Release()
 	if after := resident(); before < whole*9/10 || after > before*9/10 {
 		t.Errorf("of %d kB of the program %d are in memory, and %d after Trim", whole, before, after)
 	}

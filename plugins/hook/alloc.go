@@ -12,7 +12,7 @@ type AllocPrerun interface {
 
 // AllocPrerunRequest comes with the environment of the allocation.
 type AllocPrerunRequest struct {
-	Grant
+	RequestMeta
 	Alloc Alloc
 	Env   map[string]string
 }
@@ -26,7 +26,7 @@ type AllocUpdate interface {
 
 // AllocUpdateRequest comes with the new version.
 type AllocUpdateRequest struct {
-	Grant
+	RequestMeta
 	Alloc Alloc
 	Env   map[string]string
 }
@@ -40,7 +40,7 @@ type AllocPreTaskRestart interface {
 
 // AllocPreTaskRestartRequest names the allocation.
 type AllocPreTaskRestartRequest struct {
-	Grant
+	RequestMeta
 	Alloc Alloc
 }
 
@@ -53,7 +53,7 @@ type AllocPreKill interface {
 
 // AllocPreKillRequest names the allocation.
 type AllocPreKillRequest struct {
-	Grant
+	RequestMeta
 	Alloc Alloc
 }
 
@@ -67,7 +67,7 @@ type AllocPostrun interface {
 
 // AllocPostrunRequest names the allocation.
 type AllocPostrunRequest struct {
-	Grant
+	RequestMeta
 	Alloc Alloc
 }
 
@@ -80,7 +80,7 @@ type AllocDestroy interface {
 
 // AllocDestroyRequest names the allocation.
 type AllocDestroyRequest struct {
-	Grant
+	RequestMeta
 	Alloc Alloc
 }
 
@@ -92,6 +92,6 @@ type AllocShutdown interface {
 
 // AllocShutdownRequest names the allocation.
 type AllocShutdownRequest struct {
-	Grant
+	RequestMeta
 	Alloc Alloc
 }

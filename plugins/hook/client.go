@@ -36,7 +36,7 @@ var _ Plugin = (*Client)(nil)
 
 // NewClient makes a Client; done is closed when the plugin process has gone.
 func NewClient(conn grpc.ClientConnInterface, done <-chan struct{}) *Client {
-	c := base.NewConn(conn, done).Limit(maxAnswer)
+	c := base.NewConn(conn, done).WithMaxRecvSize(maxAnswer)
 	return &Client{conn: c, pb: hookpb.NewHookClient(c)}
 }
 
@@ -52,8 +52,8 @@ func (c *Client) Describe(ctx context.Context) (*Description, error) {
 	}
 	d := &Description{EveryAlloc: p.GetEveryAlloc(), WholeAlloc: p.GetWholeAlloc(), DecidesHealth: p.GetDecidesHealth()}
 	for _, part := range p.GetMoments() {
-		if m := Moment(part.GetMoment()); m.known() {
-			d.Moments = append(d.Moments, Participation{Moment: m, Timeout: max(part.GetTimeout().AsDuration(), 0)})
+		if m := Point(part.GetMoment()); m.known() {
+			d.Moments = append(d.Moments, Subscription{Moment: m, Timeout: max(part.GetTimeout().AsDuration(), 0)})
 		}
 	}
 	if p.GetAttachmentSchema() != nil {
@@ -73,11 +73,11 @@ func (c *Client) Configure(ctx context.Context, config Config) error {
 	return c.conn.Err(ctx, err)
 }
 
-// spoken is an error with which a hook has ended a call, other than by a Failure, in
+// pluginError is an error with which a hook has ended a call, other than by a Failure, in
 // its own words.
-func spoken(err error) error {
+func pluginError(err error) error {
 	if _, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
-		return &toldError{err, base.Words(err)}
+		return &remoteError{err, base.ErrorMessage(err)}
 	}
 	return err
 }
@@ -85,11 +85,11 @@ func spoken(err error) error {
 // failed is implemented by all answers to moments.
 type failed interface{ GetFailure() *hookpb.Failure }
 
-// ask makes one call, and an error of whatever went wrong.
-func ask[Q any, A failed](ctx context.Context, c *Client, call func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) (A, error) {
+// invoke makes one call, and an error of whatever went wrong.
+func invoke[Q any, A failed](ctx context.Context, c *Client, call func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) (A, error) {
 	answer, err := call(ctx, request)
 	if err != nil {
-		return answer, spoken(c.conn.Err(ctx, err))
+		return answer, pluginError(c.conn.Err(ctx, err))
 	}
 	failure := answer.GetFailure()
 	switch {
@@ -101,50 +101,50 @@ func ask[Q any, A failed](ctx context.Context, c *Client, call func(context.Cont
 	return answer, errors.New(failure.GetMessage())
 }
 
-func tell[Q any, A failed](ctx context.Context, c *Client, call func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) error {
-	_, err := ask(ctx, c, call, request)
+func invokeVoid[Q any, A failed](ctx context.Context, c *Client, call func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) error {
+	_, err := invoke(ctx, c, call, request)
 	return err
 }
 
 // Prerun implements the method of AllocPrerun.
 func (c *Client) Prerun(ctx context.Context, r AllocPrerunRequest) error {
-	return tell(ctx, c, c.pb.Prerun, allocRequest(r.Grant, r.Alloc, r.Env))
+	return invokeVoid(ctx, c, c.pb.Prerun, allocRequest(r.RequestMeta, r.Alloc, r.Env))
 }
 
 // UpdateAlloc implements the method of AllocUpdate.
 func (c *Client) UpdateAlloc(ctx context.Context, r AllocUpdateRequest) error {
-	return tell(ctx, c, c.pb.UpdateAlloc, allocRequest(r.Grant, r.Alloc, r.Env))
+	return invokeVoid(ctx, c, c.pb.UpdateAlloc, allocRequest(r.RequestMeta, r.Alloc, r.Env))
 }
 
 // PreTaskRestart implements the method of AllocPreTaskRestart.
 func (c *Client) PreTaskRestart(ctx context.Context, r AllocPreTaskRestartRequest) error {
-	return tell(ctx, c, c.pb.PreTaskRestart, allocRequest(r.Grant, r.Alloc, nil))
+	return invokeVoid(ctx, c, c.pb.PreTaskRestart, allocRequest(r.RequestMeta, r.Alloc, nil))
 }
 
 // PreKill implements the method of AllocPreKill.
 func (c *Client) PreKill(ctx context.Context, r AllocPreKillRequest) error {
-	return tell(ctx, c, c.pb.PreKill, allocRequest(r.Grant, r.Alloc, nil))
+	return invokeVoid(ctx, c, c.pb.PreKill, allocRequest(r.RequestMeta, r.Alloc, nil))
 }
 
 // Postrun implements the method of AllocPostrun.
 func (c *Client) Postrun(ctx context.Context, r AllocPostrunRequest) error {
-	return tell(ctx, c, c.pb.Postrun, allocRequest(r.Grant, r.Alloc, nil))
+	return invokeVoid(ctx, c, c.pb.Postrun, allocRequest(r.RequestMeta, r.Alloc, nil))
 }
 
 // Destroy implements the method of AllocDestroy.
 func (c *Client) Destroy(ctx context.Context, r AllocDestroyRequest) error {
-	return tell(ctx, c, c.pb.Destroy, allocRequest(r.Grant, r.Alloc, nil))
+	return invokeVoid(ctx, c, c.pb.Destroy, allocRequest(r.RequestMeta, r.Alloc, nil))
 }
 
 // ShutdownAlloc implements the method of AllocShutdown.
 func (c *Client) ShutdownAlloc(ctx context.Context, r AllocShutdownRequest) error {
-	return tell(ctx, c, c.pb.ShutdownAlloc, allocRequest(r.Grant, r.Alloc, nil))
+	return invokeVoid(ctx, c, c.pb.ShutdownAlloc, allocRequest(r.RequestMeta, r.Alloc, nil))
 }
 
 // Prestart implements the method of TaskPrestart. The State of the answer is
 // valid with an error too.
 func (c *Client) Prestart(ctx context.Context, r TaskPrestartRequest) (TaskPrestartResponse, error) {
-	answer, err := ask(ctx, c, c.pb.Prestart, prestartProto(r))
+	answer, err := invoke(ctx, c, c.pb.Prestart, prestartProto(r))
 	if err != nil {
 		return TaskPrestartResponse{State: answer.GetState()}, err
 	}
@@ -153,30 +153,30 @@ func (c *Client) Prestart(ctx context.Context, r TaskPrestartRequest) (TaskPrest
 
 // Poststart implements the method of TaskPoststart.
 func (c *Client) Poststart(ctx context.Context, r TaskPoststartRequest) error {
-	return tell(ctx, c, c.pb.Poststart, poststartProto(r))
+	return invokeVoid(ctx, c, c.pb.Poststart, poststartProto(r))
 }
 
 // Update implements the method of TaskUpdate.
 func (c *Client) Update(ctx context.Context, r TaskUpdateRequest) error {
-	return tell(ctx, c, c.pb.Update, taskRequest(r.Grant, r.Alloc, r.Task, r.Env))
+	return invokeVoid(ctx, c, c.pb.Update, taskRequest(r.RequestMeta, r.Alloc, r.Task, r.Env))
 }
 
 // PreKilling implements the method of TaskPreKilling.
 func (c *Client) PreKilling(ctx context.Context, r TaskPreKillingRequest) error {
-	return tell(ctx, c, c.pb.PreKilling, taskRequest(r.Grant, r.Alloc, r.Task, nil))
+	return invokeVoid(ctx, c, c.pb.PreKilling, taskRequest(r.RequestMeta, r.Alloc, r.Task, nil))
 }
 
 // Exited implements the method of TaskExited.
 func (c *Client) Exited(ctx context.Context, r TaskExitedRequest) error {
-	return tell(ctx, c, c.pb.Exited, exitedProto(r))
+	return invokeVoid(ctx, c, c.pb.Exited, exitedProto(r))
 }
 
 // Stop implements the method of TaskStop.
 func (c *Client) Stop(ctx context.Context, r TaskStopRequest) error {
-	return tell(ctx, c, c.pb.Stop, stopProto(r))
+	return invokeVoid(ctx, c, c.pb.Stop, stopProto(r))
 }
 
 // Shutdown implements the method of TaskShutdown.
 func (c *Client) Shutdown(ctx context.Context, r TaskShutdownRequest) error {
-	return tell(ctx, c, c.pb.Shutdown, taskRequest(r.Grant, r.Alloc, r.Task, nil))
+	return invokeVoid(ctx, c, c.pb.Shutdown, taskRequest(r.RequestMeta, r.Alloc, r.Task, nil))
 }

@@ -7,9 +7,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/hookpb"
 )
 
-// legible makes a text of what may hold the output of a program: the wire carries
+// sanitizeUTF8 makes a text of what may hold the output of a program: the wire carries
 // nothing else.
-func legible(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
+func sanitizeUTF8(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 
 func nodeProto(n Node) *hookpb.Node {
 	return &hookpb.Node{Id: n.ID, Name: n.Name, Datacenter: n.Datacenter, Region: n.Region, Class: n.Class, Pool: n.Pool}
@@ -25,8 +25,8 @@ func nodeFromProto(p *hookpb.Node) Node {
 func grant(r interface {
 	GetCapability() string
 	GetAttachment() []byte
-}) Grant {
-	return Grant{Capability: r.GetCapability(), Attachment: r.GetAttachment()}
+}) RequestMeta {
+	return RequestMeta{Capability: r.GetCapability(), Attachment: r.GetAttachment()}
 }
 
 func allocProto(a Alloc) *hookpb.Alloc {
@@ -118,11 +118,11 @@ func networkFromProto(p *hookpb.Network) *driver.NetworkOverride {
 	return n
 }
 
-func allocRequest(g Grant, a Alloc, env map[string]string) *hookpb.AllocRequest {
+func allocRequest(g RequestMeta, a Alloc, env map[string]string) *hookpb.AllocRequest {
 	return &hookpb.AllocRequest{Alloc: allocProto(a), Capability: g.Capability, Attachment: g.Attachment, Env: env}
 }
 
-func taskRequest(g Grant, a Alloc, t Task, env map[string]string) *hookpb.TaskRequest {
+func taskRequest(g RequestMeta, a Alloc, t Task, env map[string]string) *hookpb.TaskRequest {
 	return &hookpb.TaskRequest{Alloc: allocProto(a), Capability: g.Capability, Attachment: g.Attachment, Task: taskProto(t), Env: env}
 }
 

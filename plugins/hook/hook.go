@@ -32,9 +32,9 @@ type Alloc struct {
 	JSON []byte
 }
 
-// Grant is what a hook in a process of its own gets with each request. It is
+// RequestMeta is what a hook in a process of its own gets with each request. It is
 // empty for a hook in the agent.
-type Grant struct {
+type RequestMeta struct {
 	// Capability is what the hook shows to the Host: it is good for the
 	// allocation or the task of the request, and ends with it.
 	Capability string
@@ -44,15 +44,15 @@ type Grant struct {
 }
 
 // Scope says to a Host that a call is about what the request is about.
-func (g Grant) Scope() Scope { return Scope{Capability: g.Capability} }
+func (g RequestMeta) Scope() Scope { return Scope{Capability: g.Capability} }
 
 // ScopeOf is Scope for one task, with the capability of its allocation.
-func (g Grant) ScopeOf(task string) Scope { return Scope{Capability: g.Capability, Task: task} }
+func (g RequestMeta) ScopeOf(task string) Scope { return Scope{Capability: g.Capability, Task: task} }
 
 // Config decodes the attachment into dst, a pointer to a struct whose fields are
 // matched by the tag `codec`. Without an attachment dst stays as it is. A key of the
 // attachment without a field, or of another type, is an error that names it.
-func (g Grant) Config(dst any) error {
+func (g RequestMeta) Config(dst any) error {
 	if len(g.Attachment) == 0 {
 		return nil
 	}

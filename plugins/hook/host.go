@@ -11,17 +11,17 @@ import (
 )
 
 var (
-	// ErrDenied means that the capability is not known any more, or was never good
+	// ErrPermissionDenied means that the capability is not known any more, or was never good
 	// for what was asked.
-	ErrDenied = errors.New("the capability is not good for this")
+	ErrPermissionDenied = errors.New("the capability is not good for this")
 
-	// ErrNoTask means that the allocation has no such task, or that it does not
+	// ErrTaskNotRunning means that the allocation has no such task, or that it does not
 	// run.
-	ErrNoTask = errors.New("the task does not run")
+	ErrTaskNotRunning = errors.New("the task does not run")
 
-	// ErrHostGone means that the agent has gone during the call: it is not known
+	// ErrHostUnavailable means that the agent has gone during the call: it is not known
 	// whether it has done what was asked.
-	ErrHostGone = errors.New("the agent has gone")
+	ErrHostUnavailable = errors.New("the agent has gone")
 )
 
 // Scope says what a call of a Host is about.
@@ -35,8 +35,8 @@ type Scope struct {
 // Host is what a hook can ask for at any time while its capability is good, also
 // outside of a moment. Calls block until the host answers or ctx ends: while no
 // agent is there, they wait for one, and what can be asked twice is asked again of
-// the next. All may be called concurrently. The errors are ErrDenied, ErrNoTask,
-// ErrHostGone, or say what went wrong.
+// the next. All may be called concurrently. The errors are ErrPermissionDenied, ErrTaskNotRunning,
+// ErrHostUnavailable, or say what went wrong.
 type Host interface {
 	// Exec runs a command in a task, for at most timeout; 0 leaves that to ctx.
 	Exec(ctx context.Context, s Scope, command []string, timeout time.Duration) (*driver.ExecResult, error)

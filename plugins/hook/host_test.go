@@ -20,18 +20,18 @@ import (
 )
 
 // butler is a host that notes what it is asked for.
-type butler struct {
+type fakeHost struct {
 	got any
 	err error
 }
 
-func (b *butler) note(asked ...any) error { b.got = asked; return b.err }
+func (b *fakeHost) note(asked ...any) error { b.got = asked; return b.err }
 
-func (b *butler) Exec(_ context.Context, s hook.Scope, command []string, timeout time.Duration) (*driver.ExecResult, error) {
+func (b *fakeHost) Exec(_ context.Context, s hook.Scope, command []string, timeout time.Duration) (*driver.ExecResult, error) {
 	return &driver.ExecResult{Stdout: []byte("out"), Stderr: []byte("err"), Exit: driver.ExitResult{ExitCode: 3, Signal: 4}}, b.note(s, command, timeout)
 }
 
-func (b *butler) Stats(ctx context.Context, s hook.Scope, interval time.Duration) (<-chan hook.Usage, error) {
+func (b *fakeHost) Stats(ctx context.Context, s hook.Scope, interval time.Duration) (<-chan hook.Usage, error) {
 	if err := b.note(s, interval); err != nil {
 		return nil, err
 	}
@@ -42,36 +42,36 @@ func (b *butler) Stats(ctx context.Context, s hook.Scope, interval time.Duration
 	return samples, nil
 }
 
-func (b *butler) State(_ context.Context, s hook.Scope) (*hook.AllocState, error) {
+func (b *fakeHost) State(_ context.Context, s hook.Scope) (*hook.AllocState, error) {
 	state := filled[hook.AllocState]()
 	return &state, b.note(s)
 }
 
-func (b *butler) Interpolate(_ context.Context, s hook.Scope, text string) (string, error) {
+func (b *fakeHost) Interpolate(_ context.Context, s hook.Scope, text string) (string, error) {
 	return "<" + text + ">", b.note(s, text)
 }
 
-func (b *butler) EmitEvent(_ context.Context, s hook.Scope, event hook.Event) error {
+func (b *fakeHost) EmitEvent(_ context.Context, s hook.Scope, event hook.Event) error {
 	return b.note(s, event)
 }
 
-func (b *butler) Restart(_ context.Context, s hook.Scope, reason string, failure bool) error {
+func (b *fakeHost) Restart(_ context.Context, s hook.Scope, reason string, failure bool) error {
 	return b.note(s, "restart", reason, failure)
 }
 
-func (b *butler) Signal(_ context.Context, s hook.Scope, signal, reason string) error {
+func (b *fakeHost) Signal(_ context.Context, s hook.Scope, signal, reason string) error {
 	return b.note(s, "signal", signal, reason)
 }
 
-func (b *butler) Kill(_ context.Context, s hook.Scope, reason string) error {
+func (b *fakeHost) Kill(_ context.Context, s hook.Scope, reason string) error {
 	return b.note(s, "kill", reason)
 }
 
-func (b *butler) SetHealth(_ context.Context, s hook.Scope, healthy bool, reason string) error {
+func (b *fakeHost) SetHealth(_ context.Context, s hook.Scope, healthy bool, reason string) error {
 	return b.note(s, healthy, reason)
 }
 
-func (b *butler) Variable(_ context.Context, s hook.Scope, path string, after uint64) (map[string]string, uint64, error) {
+func (b *fakeHost) Variable(_ context.Context, s hook.Scope, path string, after uint64) (map[string]string, uint64, error) {
 	switch err := b.note(s, path, after); path {
 	case "missing":
 		return nil, 8, err
@@ -82,15 +82,15 @@ func (b *butler) Variable(_ context.Context, s hook.Scope, path string, after ui
 	}
 }
 
-func (b *butler) Variables(_ context.Context, s hook.Scope, prefix string, after uint64) ([]string, uint64, error) {
+func (b *fakeHost) Variables(_ context.Context, s hook.Scope, prefix string, after uint64) ([]string, uint64, error) {
 	return []string{"a", "b"}, 9, b.note(s, prefix, after)
 }
 
-func (b *butler) Services(_ context.Context, s hook.Scope, name string, after uint64) ([]hook.Service, uint64, error) {
+func (b *fakeHost) Services(_ context.Context, s hook.Scope, name string, after uint64) ([]hook.Service, uint64, error) {
 	return []hook.Service{filled[hook.Service]()}, 9, b.note(s, name, after)
 }
 
-func dial(t *testing.T, b *butler) *hook.HostClient {
+func dial(t *testing.T, b *fakeHost) *hook.HostClient {
 	t.Helper()
 	host, err := hook.DialHost(listen(t, func(s *grpc.Server) { hook.RegisterHost(s, b) }))
 	if err != nil {
@@ -101,7 +101,7 @@ func dial(t *testing.T, b *butler) *hook.HostClient {
 }
 
 func TestHostCarriesAllFields(t *testing.T) {
-	b := &butler{}
+	b := &fakeHost{}
 	host := dial(t, b)
 	ctx := t.Context()
 	of := hook.Scope{Capability: "key", Task: "web"}
@@ -132,7 +132,7 @@ func TestHostCarriesAllFields(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(got, test.want) || !reflect.DeepEqual(b.got, test.asked) {
 			t.Errorf("%s: %v\nasked %+v\nwant  %+v\ngot  %+v\nwant %+v", test.name, err, b.got, test.asked, got, test.want)
 		}
-		for _, known := range []error{hook.ErrDenied, hook.ErrNoTask, context.DeadlineExceeded} {
+		for _, known := range []error{hook.ErrPermissionDenied, hook.ErrTaskNotRunning, context.DeadlineExceeded} {
 			b.err = fmt.Errorf("%w: never", known)
 			_, err := test.call()
 			if !errors.Is(err, known) || known != context.DeadlineExceeded && err.Error() != b.err.Error() {
@@ -153,7 +153,7 @@ func TestHostCarriesAllFields(t *testing.T) {
 
 // What a hook tells of is often the output of a program, which may be anything.
 func TestWhatIsNoTextBecomesOne(t *testing.T) {
-	b := &butler{}
+	b := &fakeHost{}
 	host := dial(t, b)
 	event := hook.Event{Message: "a\xffb", Details: map[string]string{"k": "\xff"}}
 	if err := host.EmitEvent(t.Context(), hook.Scope{}, event); err != nil {
@@ -173,7 +173,7 @@ func TestWhatIsNoTextBecomesOne(t *testing.T) {
 }
 
 func TestHostStats(t *testing.T) {
-	b := &butler{}
+	b := &fakeHost{}
 	host := dial(t, b)
 	samples, err := host.Stats(t.Context(), hook.Scope{}, time.Minute)
 	if err != nil {
@@ -186,8 +186,8 @@ func TestHostStats(t *testing.T) {
 	if want := filled[hook.Usage](); len(got) != 2 || !reflect.DeepEqual(got[0], want) {
 		t.Errorf("got %+v", got)
 	}
-	b.err = hook.ErrDenied
-	if _, err := host.Stats(t.Context(), hook.Scope{}, 0); !errors.Is(err, hook.ErrDenied) {
+	b.err = hook.ErrPermissionDenied
+	if _, err := host.Stats(t.Context(), hook.Scope{}, 0); !errors.Is(err, hook.ErrPermissionDenied) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -216,7 +216,7 @@ func TestHostThatComesLater(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := grpc.NewServer()
-		hook.RegisterHost(s, &butler{})
+		hook.RegisterHost(s, &fakeHost{})
 		served := make(chan error)
 		go func() { served <- s.Serve(l) }()
 		if got := <-answers; got != "<x><nil>" {
@@ -294,12 +294,12 @@ func (s sampler) Stats(context.Context, hook.Scope, time.Duration) (<-chan hook.
 }
 
 func TestMomentsInOrder(t *testing.T) {
-	all := hook.Moments(&every{})
+	all := hook.PointsOf(&every{})
 	if !slices.IsSorted(all) || all[0] != hook.Prerun || all[len(all)-1] != hook.Shutdown {
 		t.Errorf("%v", all)
 	}
 	for _, m := range all {
-		if got, want := m.OfTask(), m >= hook.Prestart; got != want {
+		if got, want := m.IsTask(), m >= hook.Prestart; got != want {
 			t.Errorf("%s of a task: %v", m, got)
 		}
 	}

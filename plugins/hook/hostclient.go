@@ -60,14 +60,14 @@ func (c *HostClient) Move(socket string) { c.socket.Store(&socket) }
 // Close ends the connection, and the calls that are under way.
 func (c *HostClient) Close() error { return c.conn.Close() }
 
-// toldError is an error of a kind, in the words of the other end.
-type toldError struct {
+// remoteError is an error of a kind, in the words of the other end.
+type remoteError struct {
 	kind error
 	text string
 }
 
-func (e *toldError) Error() string { return e.text }
-func (e *toldError) Unwrap() error { return e.kind }
+func (e *remoteError) Error() string { return e.text }
+func (e *remoteError) Unwrap() error { return e.kind }
 
 // hostError gives an error back the meaning that it lost on the wire.
 func hostError(ctx context.Context, err error) error {
@@ -78,13 +78,13 @@ func hostError(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case s.Code() == codes.PermissionDenied:
-		return &toldError{ErrDenied, s.Message()}
+		return &remoteError{ErrPermissionDenied, s.Message()}
 	case s.Code() == codes.NotFound:
-		return &toldError{ErrNoTask, s.Message()}
+		return &remoteError{ErrTaskNotRunning, s.Message()}
 	case s.Code() == codes.DeadlineExceeded:
 		return context.DeadlineExceeded // one that the request has set
 	case s.Code() == codes.Unavailable:
-		return ErrHostGone
+		return ErrHostUnavailable
 	case s.Code() == codes.Unimplemented:
 		return fmt.Errorf("the agent is too old for that: %s", s.Message())
 	case s.Code() == codes.Unknown:
@@ -93,11 +93,11 @@ func hostError(ctx context.Context, err error) error {
 	return err
 }
 
-// again makes a call that may be made twice until an agent has answered it.
-func again[Q, A any](ctx context.Context, call func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) (A, error) {
+// retryUnavailable makes a call that may be made twice until an agent has answered it.
+func retryUnavailable[Q, A any](ctx context.Context, call func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) (A, error) {
 	for {
 		answer, err := call(ctx, request)
-		if err = hostError(ctx, err); !errors.Is(err, ErrHostGone) {
+		if err = hostError(ctx, err); !errors.Is(err, ErrHostUnavailable) {
 			return answer, err
 		}
 	}
@@ -138,7 +138,7 @@ func (c *HostClient) Stats(ctx context.Context, s Scope, interval time.Duration)
 			case <-ctx.Done():
 				return
 			}
-			if p, err = stream.Recv(); errors.Is(hostError(ctx, err), ErrHostGone) {
+			if p, err = stream.Recv(); errors.Is(hostError(ctx, err), ErrHostUnavailable) {
 				stream, p, err = c.sample(ctx, request)
 			}
 		}
@@ -149,7 +149,7 @@ func (c *HostClient) Stats(ctx context.Context, s Scope, interval time.Duration)
 // sample opens a stream and waits for its first sample: an error of the call is no
 // empty stream.
 func (c *HostClient) sample(ctx context.Context, request *hookpb.StatsRequest) (stream grpc.ServerStreamingClient[hookpb.StatsSample], first *hookpb.StatsSample, err error) {
-	first, err = again(ctx, func(ctx context.Context, request *hookpb.StatsRequest, _ ...grpc.CallOption) (*hookpb.StatsSample, error) {
+	first, err = retryUnavailable(ctx, func(ctx context.Context, request *hookpb.StatsRequest, _ ...grpc.CallOption) (*hookpb.StatsSample, error) {
 		if stream, err = c.pb.Stats(ctx, request); err != nil {
 			return nil, err
 		}
@@ -160,7 +160,7 @@ func (c *HostClient) sample(ctx context.Context, request *hookpb.StatsRequest) (
 
 // State implements Host.
 func (c *HostClient) State(ctx context.Context, s Scope) (*AllocState, error) {
-	p, err := again(ctx, c.pb.State, &hookpb.StateRequest{Capability: s.Capability})
+	p, err := retryUnavailable(ctx, c.pb.State, &hookpb.StateRequest{Capability: s.Capability})
 	if err != nil {
 		return nil, err
 	}
@@ -176,18 +176,18 @@ func (c *HostClient) State(ctx context.Context, s Scope) (*AllocState, error) {
 
 // Interpolate implements Host.
 func (c *HostClient) Interpolate(ctx context.Context, s Scope, text string) (string, error) {
-	p, err := again(ctx, c.pb.Interpolate, &hookpb.InterpolateRequest{Capability: s.Capability, Task: s.Task, Text: text})
+	p, err := retryUnavailable(ctx, c.pb.Interpolate, &hookpb.InterpolateRequest{Capability: s.Capability, Task: s.Task, Text: text})
 	return p.GetText(), err
 }
 
 // EmitEvent implements Host.
 func (c *HostClient) EmitEvent(ctx context.Context, s Scope, event Event) error {
-	request := &hookpb.EmitEventRequest{Capability: s.Capability, Task: s.Task, Type: event.Type, Message: legible(event.Message)}
+	request := &hookpb.EmitEventRequest{Capability: s.Capability, Task: s.Task, Type: event.Type, Message: sanitizeUTF8(event.Message)}
 	for key, detail := range event.Details {
 		if request.Details == nil {
 			request.Details = make(map[string]string, len(event.Details))
 		}
-		request.Details[key] = legible(detail)
+		request.Details[key] = sanitizeUTF8(detail)
 	}
 	_, err := c.pb.EmitEvent(ctx, request)
 	return hostError(ctx, err)
@@ -195,31 +195,31 @@ func (c *HostClient) EmitEvent(ctx context.Context, s Scope, event Event) error 
 
 // Restart implements Host.
 func (c *HostClient) Restart(ctx context.Context, s Scope, reason string, failure bool) error {
-	_, err := c.pb.Restart(ctx, &hookpb.RestartRequest{Capability: s.Capability, Task: s.Task, Reason: legible(reason), Failure: failure})
+	_, err := c.pb.Restart(ctx, &hookpb.RestartRequest{Capability: s.Capability, Task: s.Task, Reason: sanitizeUTF8(reason), Failure: failure})
 	return hostError(ctx, err)
 }
 
 // Signal implements Host.
 func (c *HostClient) Signal(ctx context.Context, s Scope, signal, reason string) error {
-	_, err := c.pb.Signal(ctx, &hookpb.SignalRequest{Capability: s.Capability, Task: s.Task, Signal: signal, Reason: legible(reason)})
+	_, err := c.pb.Signal(ctx, &hookpb.SignalRequest{Capability: s.Capability, Task: s.Task, Signal: signal, Reason: sanitizeUTF8(reason)})
 	return hostError(ctx, err)
 }
 
 // Kill implements Host.
 func (c *HostClient) Kill(ctx context.Context, s Scope, reason string) error {
-	_, err := c.pb.Kill(ctx, &hookpb.KillRequest{Capability: s.Capability, Task: s.Task, Reason: legible(reason)})
+	_, err := c.pb.Kill(ctx, &hookpb.KillRequest{Capability: s.Capability, Task: s.Task, Reason: sanitizeUTF8(reason)})
 	return hostError(ctx, err)
 }
 
 // SetHealth implements Host.
 func (c *HostClient) SetHealth(ctx context.Context, s Scope, healthy bool, reason string) error {
-	_, err := again(ctx, c.pb.SetHealth, &hookpb.SetHealthRequest{Capability: s.Capability, Healthy: healthy, Reason: legible(reason)})
+	_, err := retryUnavailable(ctx, c.pb.SetHealth, &hookpb.SetHealthRequest{Capability: s.Capability, Healthy: healthy, Reason: sanitizeUTF8(reason)})
 	return err
 }
 
 // Variable implements Host.
 func (c *HostClient) Variable(ctx context.Context, s Scope, path string, after uint64) (map[string]string, uint64, error) {
-	p, err := again(ctx, c.pb.Variable, &hookpb.VariableRequest{Capability: s.Capability, Path: path, After: after})
+	p, err := retryUnavailable(ctx, c.pb.Variable, &hookpb.VariableRequest{Capability: s.Capability, Path: path, After: after})
 	if err != nil || !p.GetFound() {
 		return nil, p.GetIndex(), err
 	}
@@ -232,13 +232,13 @@ func (c *HostClient) Variable(ctx context.Context, s Scope, path string, after u
 
 // Variables implements Host.
 func (c *HostClient) Variables(ctx context.Context, s Scope, prefix string, after uint64) ([]string, uint64, error) {
-	p, err := again(ctx, c.pb.Variables, &hookpb.VariablesRequest{Capability: s.Capability, Prefix: prefix, After: after})
+	p, err := retryUnavailable(ctx, c.pb.Variables, &hookpb.VariablesRequest{Capability: s.Capability, Prefix: prefix, After: after})
 	return p.GetPaths(), p.GetIndex(), err
 }
 
 // Services implements Host.
 func (c *HostClient) Services(ctx context.Context, s Scope, name string, after uint64) ([]Service, uint64, error) {
-	p, err := again(ctx, c.pb.Services, &hookpb.ServicesRequest{Capability: s.Capability, Name: name, After: after})
+	p, err := retryUnavailable(ctx, c.pb.Services, &hookpb.ServicesRequest{Capability: s.Capability, Name: name, After: after})
 	if err != nil {
 		return nil, 0, err
 	}

@@ -29,14 +29,14 @@ func hostStatus(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, ErrDenied):
+	case errors.Is(err, ErrPermissionDenied):
 		return status.Error(codes.PermissionDenied, err.Error())
-	case errors.Is(err, ErrNoTask):
+	case errors.Is(err, ErrTaskNotRunning):
 		return status.Error(codes.NotFound, err.Error())
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return status.FromContextError(err).Err()
 	}
-	return status.Error(codes.Unknown, base.Words(err))
+	return status.Error(codes.Unknown, base.ErrorMessage(err))
 }
 
 // scope reads what every request about a task has.

@@ -34,7 +34,7 @@ type Plugin interface {
 
 // Description says what a hook takes part in.
 type Description struct {
-	Moments []Participation
+	Moments []Subscription
 	// EveryAlloc asks to be called for all allocations. Without it the hook is
 	// called for what it is attached to.
 	EveryAlloc bool
@@ -47,17 +47,17 @@ type Description struct {
 	DecidesHealth bool
 }
 
-// Participation is one moment of a Description.
-type Participation struct {
-	Moment  Moment
+// Subscription is one moment of a Description.
+type Subscription struct {
+	Moment  Point
 	Timeout time.Duration // of one call; 0 means the host's default
 }
 
 // Participation returns how the hook takes part in a moment, and whether it does.
-func (d *Description) Participation(m Moment) (Participation, bool) {
-	i := slices.IndexFunc(d.Moments, func(p Participation) bool { return p.Moment == m })
+func (d *Description) Participation(m Point) (Subscription, bool) {
+	i := slices.IndexFunc(d.Moments, func(p Subscription) bool { return p.Moment == m })
 	if i < 0 {
-		return Participation{}, false
+		return Subscription{}, false
 	}
 	return d.Moments[i], true
 }

@@ -60,11 +60,11 @@ func failure(ctx context.Context, err error) (*hookpb.Failure, error) {
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
-	return &hookpb.Failure{Message: legible(err.Error()), Recoverable: driver.IsRecoverable(err)}, nil
+	return &hookpb.Failure{Message: sanitizeUTF8(err.Error()), Recoverable: driver.IsRecoverable(err)}, nil
 }
 
 // answer calls a moment of the hook, if it has the interface I.
-func answer[I, Q any](ctx context.Context, s *server, m Moment, call func(I, context.Context, Q) error, request Q) (*hookpb.Response, error) {
+func answer[I, Q any](ctx context.Context, s *server, m Point, call func(I, context.Context, Q) error, request Q) (*hookpb.Response, error) {
 	h, ok := s.hook.(I)
 	if !ok {
 		return nil, unimplemented(m)
@@ -78,41 +78,41 @@ func answer[I, Q any](ctx context.Context, s *server, m Moment, call func(I, con
 
 // recovered calls a method of the author. A panic becomes an error that names the
 // method.
-func recovered(hook any, m Moment, call func() error) (err error) {
+func recovered(hook any, m Point, call func() error) (err error) {
 	defer base.Recover(hook, m.Interface().Method(0).Name, &err)
 	return call()
 }
 
-func unimplemented(m Moment) error {
+func unimplemented(m Point) error {
 	return status.Error(codes.Unimplemented, fmt.Sprintf("this hook takes no part in %s", m))
 }
 
 func (s *server) Prerun(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
-	return answer(ctx, s, Prerun, AllocPrerun.Prerun, AllocPrerunRequest{Grant: grant(r), Alloc: allocFromProto(r.GetAlloc()), Env: r.GetEnv()})
+	return answer(ctx, s, Prerun, AllocPrerun.Prerun, AllocPrerunRequest{RequestMeta: grant(r), Alloc: allocFromProto(r.GetAlloc()), Env: r.GetEnv()})
 }
 
 func (s *server) UpdateAlloc(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
-	return answer(ctx, s, UpdateAlloc, AllocUpdate.UpdateAlloc, AllocUpdateRequest{Grant: grant(r), Alloc: allocFromProto(r.GetAlloc()), Env: r.GetEnv()})
+	return answer(ctx, s, UpdateAlloc, AllocUpdate.UpdateAlloc, AllocUpdateRequest{RequestMeta: grant(r), Alloc: allocFromProto(r.GetAlloc()), Env: r.GetEnv()})
 }
 
 func (s *server) PreTaskRestart(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
-	return answer(ctx, s, PreTaskRestart, AllocPreTaskRestart.PreTaskRestart, AllocPreTaskRestartRequest{Grant: grant(r), Alloc: allocFromProto(r.GetAlloc())})
+	return answer(ctx, s, PreTaskRestart, AllocPreTaskRestart.PreTaskRestart, AllocPreTaskRestartRequest{RequestMeta: grant(r), Alloc: allocFromProto(r.GetAlloc())})
 }
 
 func (s *server) PreKill(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
-	return answer(ctx, s, PreKill, AllocPreKill.PreKill, AllocPreKillRequest{Grant: grant(r), Alloc: allocFromProto(r.GetAlloc())})
+	return answer(ctx, s, PreKill, AllocPreKill.PreKill, AllocPreKillRequest{RequestMeta: grant(r), Alloc: allocFromProto(r.GetAlloc())})
 }
 
 func (s *server) Postrun(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
-	return answer(ctx, s, Postrun, AllocPostrun.Postrun, AllocPostrunRequest{Grant: grant(r), Alloc: allocFromProto(r.GetAlloc())})
+	return answer(ctx, s, Postrun, AllocPostrun.Postrun, AllocPostrunRequest{RequestMeta: grant(r), Alloc: allocFromProto(r.GetAlloc())})
 }
 
 func (s *server) Destroy(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
-	return answer(ctx, s, Destroy, AllocDestroy.Destroy, AllocDestroyRequest{Grant: grant(r), Alloc: allocFromProto(r.GetAlloc())})
+	return answer(ctx, s, Destroy, AllocDestroy.Destroy, AllocDestroyRequest{RequestMeta: grant(r), Alloc: allocFromProto(r.GetAlloc())})
 }
 
 func (s *server) ShutdownAlloc(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
-	return answer(ctx, s, ShutdownAlloc, AllocShutdown.ShutdownAlloc, AllocShutdownRequest{Grant: grant(r), Alloc: allocFromProto(r.GetAlloc())})
+	return answer(ctx, s, ShutdownAlloc, AllocShutdown.ShutdownAlloc, AllocShutdownRequest{RequestMeta: grant(r), Alloc: allocFromProto(r.GetAlloc())})
 }
 
 func (s *server) Prestart(ctx context.Context, r *hookpb.PrestartRequest) (*hookpb.PrestartResponse, error) {
@@ -121,7 +121,7 @@ func (s *server) Prestart(ctx context.Context, r *hookpb.PrestartRequest) (*hook
 		return nil, unimplemented(Prestart)
 	}
 	request := TaskPrestartRequest{
-		Grant:         grant(r),
+		RequestMeta:   grant(r),
 		Alloc:         allocFromProto(r.GetAlloc()),
 		Task:          taskFromProto(r.GetTask()),
 		Dir:           dirFromProto(r.GetDir()),
@@ -146,12 +146,12 @@ func (s *server) Prestart(ctx context.Context, r *hookpb.PrestartRequest) (*hook
 
 func (s *server) Poststart(ctx context.Context, r *hookpb.PoststartRequest) (*hookpb.Response, error) {
 	return answer(ctx, s, Poststart, TaskPoststart.Poststart, TaskPoststartRequest{
-		Grant:   grant(r),
-		Alloc:   allocFromProto(r.GetAlloc()),
-		Task:    taskFromProto(r.GetTask()),
-		Dir:     dirFromProto(r.GetDir()),
-		Env:     r.GetEnv(),
-		Network: networkFromProto(r.GetNetwork()),
+		RequestMeta: grant(r),
+		Alloc:       allocFromProto(r.GetAlloc()),
+		Task:        taskFromProto(r.GetTask()),
+		Dir:         dirFromProto(r.GetDir()),
+		Env:         r.GetEnv(),
+		Network:     networkFromProto(r.GetNetwork()),
 
 		Repeated: r.GetRepeated(),
 	})
@@ -159,13 +159,13 @@ func (s *server) Poststart(ctx context.Context, r *hookpb.PoststartRequest) (*ho
 
 func (s *server) Update(ctx context.Context, r *hookpb.TaskRequest) (*hookpb.Response, error) {
 	return answer(ctx, s, Update, TaskUpdate.Update, TaskUpdateRequest{
-		Grant: grant(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()), Env: r.GetEnv(),
+		RequestMeta: grant(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()), Env: r.GetEnv(),
 	})
 }
 
 func (s *server) PreKilling(ctx context.Context, r *hookpb.TaskRequest) (*hookpb.Response, error) {
 	return answer(ctx, s, PreKilling, TaskPreKilling.PreKilling, TaskPreKillingRequest{
-		Grant: grant(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()),
+		RequestMeta: grant(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()),
 	})
 }
 
@@ -175,13 +175,13 @@ func (s *server) Exited(ctx context.Context, r *hookpb.ExitedRequest) (*hookpb.R
 		exit.Err = errors.New(r.GetError())
 	}
 	return answer(ctx, s, Exited, TaskExited.Exited, TaskExitedRequest{
-		Grant: grant(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()), Exit: exit, WillRestart: r.GetWillRestart(),
+		RequestMeta: grant(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()), Exit: exit, WillRestart: r.GetWillRestart(),
 	})
 }
 
 func (s *server) Stop(ctx context.Context, r *hookpb.StopRequest) (*hookpb.Response, error) {
 	return answer(ctx, s, Stop, TaskStop.Stop, TaskStopRequest{
-		Grant:         grant(r),
+		RequestMeta:   grant(r),
 		Alloc:         allocFromProto(r.GetAlloc()),
 		Task:          taskFromProto(r.GetTask()),
 		Dir:           dirFromProto(r.GetDir()),
@@ -191,6 +191,6 @@ func (s *server) Stop(ctx context.Context, r *hookpb.StopRequest) (*hookpb.Respo
 
 func (s *server) Shutdown(ctx context.Context, r *hookpb.TaskRequest) (*hookpb.Response, error) {
 	return answer(ctx, s, Shutdown, TaskShutdown.Shutdown, TaskShutdownRequest{
-		Grant: grant(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()),
+		RequestMeta: grant(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()),
 	})
 }

@@ -21,7 +21,7 @@ type TaskPrestart interface {
 // TaskPrestartRequest is built immediately before each hook is called: Env
 // holds what earlier hooks have set.
 type TaskPrestartRequest struct {
-	Grant
+	RequestMeta
 	Alloc         Alloc
 	Task          Task
 	Dir           TaskDir
@@ -54,7 +54,7 @@ type TaskPoststart interface {
 
 // TaskPoststartRequest comes with the environment of the started task.
 type TaskPoststartRequest struct {
-	Grant
+	RequestMeta
 	Alloc   Alloc
 	Task    Task
 	Dir     TaskDir
@@ -75,7 +75,7 @@ type TaskUpdate interface {
 
 // TaskUpdateRequest comes with the new version.
 type TaskUpdateRequest struct {
-	Grant
+	RequestMeta
 	Alloc Alloc
 	Task  Task
 	Env   map[string]string
@@ -89,7 +89,7 @@ type TaskPreKilling interface {
 
 // TaskPreKillingRequest names the task.
 type TaskPreKillingRequest struct {
-	Grant
+	RequestMeta
 	Alloc Alloc
 	Task  Task
 }
@@ -101,7 +101,7 @@ type TaskExited interface {
 
 // TaskExitedRequest says how the process has ended.
 type TaskExitedRequest struct {
-	Grant
+	RequestMeta
 	Alloc       Alloc
 	Task        Task
 	Exit        driver.ExitResult
@@ -117,7 +117,7 @@ type TaskStop interface {
 
 // TaskStopRequest comes with what Prestart stored.
 type TaskStopRequest struct {
-	Grant
+	RequestMeta
 	Alloc         Alloc
 	Task          Task
 	Dir           TaskDir
@@ -132,7 +132,7 @@ type TaskShutdown interface {
 
 // TaskShutdownRequest names the task.
 type TaskShutdownRequest struct {
-	Grant
+	RequestMeta
 	Alloc Alloc
 	Task  Task
 }

@@ -77,12 +77,12 @@ func dialWith(t *testing.T, serverOptions []grpc.ServerOption, register func(*gr
 
 func TestPluginOfTheNextVersion(t *testing.T) {
 	e := &every{answer: filled[hook.TaskPrestartResponse]()}
-	l := &lateHook{description: hook.Description{Moments: []hook.Participation{{Moment: hook.Stop}, {Moment: 99}}}}
+	l := &lateHook{description: hook.Description{Moments: []hook.Subscription{{Moment: hook.Stop}, {Moment: 99}}}}
 	client := hook.NewClient(dialWith(t, []grpc.ServerOption{grpc.UnaryInterceptor(newer)}, func(s *grpc.Server) { hook.RegisterServer(s, l, e) }), nil)
 	if d, err := client.Describe(t.Context()); err != nil || len(d.Moments) != 1 || d.Moments[0].Moment != hook.Stop {
 		t.Errorf("%+v, %v", d, err)
 	}
-	for m := range hook.AllMoments() {
+	for m := range hook.AllPoints() {
 		if _, out := call(client, m); out[len(out)-1].Interface() != nil {
 			t.Errorf("%s: %v", m, out)
 		}
@@ -99,7 +99,7 @@ func TestPluginOfTheVersionBefore(t *testing.T) {
 	if err := client.Configure(t.Context(), hook.Config{}); err != nil {
 		t.Errorf("one that asks its host for nothing: %v", err)
 	}
-	for m := range hook.AllMoments() {
+	for m := range hook.AllPoints() {
 		e.got = nil
 		request, out := call(client, m)
 		err, _ := out[len(out)-1].Interface().(error)
@@ -118,7 +118,7 @@ func TestPluginOfTheVersionBefore(t *testing.T) {
 // An agent of the version before lacks what a hook asks it for, and one of the next
 // version answers more than the hook knows.
 func TestAgentOfAnotherVersion(t *testing.T) {
-	before, err := hook.DialHost(listen(t, func(s *grpc.Server) { hook.RegisterHost(registrar{s, []string{"Services"}}, &butler{}) }))
+	before, err := hook.DialHost(listen(t, func(s *grpc.Server) { hook.RegisterHost(registrar{s, []string{"Services"}}, &fakeHost{}) }))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestAgentOfAnotherVersion(t *testing.T) {
 		t.Errorf("interpolate: %q, %v", text, err)
 	}
 
-	next, err := hook.DialHost(listen(t, func(s *grpc.Server) { hook.RegisterHost(s, &butler{}) }, grpc.UnaryInterceptor(newer)))
+	next, err := hook.DialHost(listen(t, func(s *grpc.Server) { hook.RegisterHost(s, &fakeHost{}) }, grpc.UnaryInterceptor(newer)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestAgentOfAnotherVersion(t *testing.T) {
 	}
 
 	// The hook of the next version asks more than this agent knows.
-	b := &butler{}
+	b := &fakeHost{}
 	conn := dialWith(t, nil, func(s *grpc.Server) { hook.RegisterHost(s, b) }, grpc.WithUnaryInterceptor(asksNewer))
 	if _, err := hookpb.NewHostClient(conn).Kill(t.Context(), &hookpb.KillRequest{Capability: "key", Reason: "why"}); err != nil || fmt.Sprint(b.got) != "[{key } kill why]" {
 		t.Errorf("kill: %v, asked %v", err, b.got)

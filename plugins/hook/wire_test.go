@@ -160,7 +160,7 @@ func (e *every) Describe(context.Context) (*hook.Description, error) {
 func (e *every) Configure(_ context.Context, c hook.Config) error { return e.note(c) }
 
 // call makes a request of any moment by its method.
-func call(client *hook.Client, m hook.Moment) (request any, out []reflect.Value) {
+func call(client *hook.Client, m hook.Point) (request any, out []reflect.Value) {
 	method := reflect.ValueOf(client).MethodByName(methods[m])
 	v := reflect.New(method.Type().In(1))
 	n := 0
@@ -168,7 +168,7 @@ func call(client *hook.Client, m hook.Moment) (request any, out []reflect.Value)
 	return v.Elem().Interface(), method.Call([]reflect.Value{reflect.ValueOf(context.Background()), v.Elem()})
 }
 
-var methods = map[hook.Moment]string{
+var methods = map[hook.Point]string{
 	hook.Prerun: "Prerun", hook.UpdateAlloc: "UpdateAlloc", hook.PreTaskRestart: "PreTaskRestart", hook.PreKill: "PreKill",
 	hook.Postrun: "Postrun", hook.Destroy: "Destroy", hook.ShutdownAlloc: "ShutdownAlloc", hook.Prestart: "Prestart", hook.Poststart: "Poststart",
 	hook.Update: "Update", hook.PreKilling: "PreKilling", hook.Exited: "Exited", hook.Stop: "Stop", hook.Shutdown: "Shutdown",
@@ -177,7 +177,7 @@ var methods = map[hook.Moment]string{
 func TestMomentsCarryAllFields(t *testing.T) {
 	e := &every{answer: filled[hook.TaskPrestartResponse]()}
 	client := connect(t, e, e)
-	for _, m := range hook.Moments(e) {
+	for _, m := range hook.PointsOf(e) {
 		e.err = nil
 		request, out := call(client, m)
 		if err := out[len(out)-1].Interface(); err != nil {
@@ -200,7 +200,7 @@ func TestMomentsCarryAllFields(t *testing.T) {
 			t.Errorf("a failed answer is\n%+v", out[0])
 		}
 	}
-	if n := len(hook.Moments(e)); n != len(methods) {
+	if n := len(hook.PointsOf(e)); n != len(methods) {
 		t.Errorf("%d moments", n)
 	}
 }
@@ -231,12 +231,12 @@ func (*lateHook) Stop(ctx context.Context, _ hook.TaskStopRequest) error {
 
 func TestDescribe(t *testing.T) {
 	want := hook.Description{
-		Moments:    []hook.Participation{{Moment: hook.Stop, Timeout: 3 * time.Second}, {Moment: hook.Prerun}},
+		Moments:    []hook.Subscription{{Moment: hook.Stop, Timeout: 3 * time.Second}, {Moment: hook.Prerun}},
 		EveryAlloc: true, WholeAlloc: true,
 		Schema: hclspec.Object(map[string]*hclspec.Spec{"who": hclspec.Attr("who", "string", true)}),
 	}
 	l := &lateHook{description: want}
-	l.description.Moments = append(slices.Clone(want.Moments), hook.Participation{Moment: 1000})
+	l.description.Moments = append(slices.Clone(want.Moments), hook.Subscription{Moment: 1000})
 	got, err := connect(t, l, l).Describe(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -258,7 +258,7 @@ func TestHookThatIsNotThere(t *testing.T) {
 	if err := client.Prerun(t.Context(), hook.AllocPrerunRequest{}); status.Code(err) != codes.Unimplemented {
 		t.Errorf("prerun: %v", err)
 	}
-	if got := hook.Moments(l); !slices.Equal(got, []hook.Moment{hook.Stop}) {
+	if got := hook.PointsOf(l); !slices.Equal(got, []hook.Point{hook.Stop}) {
 		t.Errorf("moments %v", got)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
@@ -269,14 +269,14 @@ func TestHookThatIsNotThere(t *testing.T) {
 }
 
 func TestMomentNames(t *testing.T) {
-	named := map[string]hook.Moment{"unknown": 0}
+	named := map[string]hook.Point{"unknown": 0}
 	for m := range methods {
 		if other, taken := named[m.String()]; taken {
 			t.Errorf("moments %d and %d are both called %s", other, m, m)
 		}
 		named[m.String()] = m
 	}
-	if got := hook.Moment(1000).String(); got != "unknown" {
+	if got := hook.Point(1000).String(); got != "unknown" {
 		t.Errorf("a moment of a newer protocol is called %s", got)
 	}
 }
@@ -285,7 +285,7 @@ func TestMomentNames(t *testing.T) {
 func TestPanicOfAMethodIsAnError(t *testing.T) {
 	e := &every{panics: true}
 	client := connect(t, e, e)
-	for _, m := range hook.Moments(e) {
+	for _, m := range hook.PointsOf(e) {
 		_, out := call(client, m)
 		err, _ := out[len(out)-1].Interface().(error)
 		if want := "method *hook_test.every." + methods[m] + " panicked: not today (the log of the plugin has the stack)"; err == nil || err.Error() != want || driver.IsRecoverable(err) {

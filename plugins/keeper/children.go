@@ -64,7 +64,7 @@ func (k *server) parents() []Process {
 	defer k.forkMu.Unlock()
 	k.mu.Lock()
 	own := append([]Process{k.self}, k.spawned...)
-	own = append(own, k.wards...)
+	own = append(own, k.managedProcs...)
 	k.mu.Unlock()
 	started := make(map[int]bool, len(own))
 	for _, p := range own {
@@ -102,7 +102,7 @@ func killDescendants() {
 		for _, pid := range children() {
 			if unix.Kill(pid, unix.SIGKILL) == nil {
 				killed++
-				thaw(strconv.Itoa(pid))
+				unfreezeCgroup(strconv.Itoa(pid))
 			}
 		}
 		var word unix.WaitStatus

@@ -44,25 +44,25 @@ type Config struct {
 // keeper dies, an agent's client starts another one, hands it everything that was
 // held, and repeats what can be repeated; callers notice only that they waited.
 type Client struct {
-	cfg   Config      // Ephemeral is guarded by mu: see EndWithAgent
+	cfg   Config      // Ephemeral is guarded by mu: see SetEphemeral
 	agent bool        // may start keepers
 	dir   *Directory  // of an agent
 	found *socketPath // of a client that is not an agent
 	stop  context.CancelFunc
 	wg    sync.WaitGroup
-	line  *calls.Line[*link]
+	line  *calls.Reconnector[*clientConn]
 
 	mu        sync.Mutex
-	held      map[string]copyFD
+	held      map[string]fdCopy
 	spawned   map[Process]bool // what a next keeper has to know of
 	child     *os.Process      // the keeper that this process has started last, to be reaped
-	born      Process          // the same
+	childProc Process          // the same
 	keeper    Process          // the one that we were connected to last
 	ephemeral bool
 }
 
-// copyFD is our own descriptor of something that the keeper holds.
-type copyFD struct {
+// fdCopy is our own descriptor of something that the keeper holds.
+type fdCopy struct {
 	fd    int
 	drain bool
 }
@@ -105,8 +105,8 @@ func Attach(ctx context.Context, socket string) (*Client, error) {
 func open(ctx context.Context, c *Client) (*Client, error) {
 	life, stop := context.WithCancel(context.Background())
 	c.stop = stop
-	c.line = calls.NewLine[*link](life.Done(), ErrClosed)
-	c.held = map[string]copyFD{}
+	c.line = calls.NewReconnector[*clientConn](life.Done(), ErrClosed)
+	c.held = map[string]fdCopy{}
 	c.spawned = map[Process]bool{}
 	l, err := c.connect(ctx)
 	if err != nil {
@@ -167,13 +167,13 @@ func (c *Client) Close() error {
 	}
 
 	c.mu.Lock()
-	child, born, keeper, ephemeral := c.child, c.born, c.keeper, c.ephemeral
+	child, childProc, keeper, ephemeral := c.child, c.childProc, c.keeper, c.ephemeral
 	c.child = nil
 	c.mu.Unlock()
 	if c.agent && ephemeral && !keeper.EndsWithin(10*time.Second) {
 		return fmt.Errorf("keeper with pid %d has not ended everything in 10 seconds", keeper.PID)
 	}
-	reapChild(child, born, 0)
+	reapChild(child, childProc, 0)
 	return nil
 }
 
@@ -263,14 +263,14 @@ func (c *Client) Adopt(ctx context.Context, p Process) error {
 	if known {
 		return nil
 	}
-	if _, err := c.repeat(ctx, &request{Op: opAdopt, Wards: c.wards()}); err != nil {
+	if _, err := c.repeat(ctx, &request{Op: opAdopt, ManagedProcs: c.managedProcs()}); err != nil {
 		return fmt.Errorf("adopt process %d: %w", p.PID, err)
 	}
 	return nil
 }
 
-// wards returns what was spawned and is still there.
-func (c *Client) wards() []Process {
+// managedProcs returns what was spawned and is still there.
+func (c *Client) managedProcs() []Process {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var alive []Process
@@ -313,7 +313,7 @@ func (c *Client) Wait(ctx context.Context, p Process) (Status, error) {
 
 // awaitKeeper returns the connection. A client that cannot start a keeper gives
 // up once the process has ended and no keeper has come for five seconds.
-func (c *Client) awaitKeeper(ctx context.Context, p Process) (*link, error) {
+func (c *Client) awaitKeeper(ctx context.Context, p Process) (*clientConn, error) {
 	if c.agent {
 		return c.line.Wait(ctx)
 	}
@@ -330,18 +330,18 @@ func (c *Client) awaitKeeper(ctx context.Context, p Process) (*link, error) {
 	}
 }
 
-// Hold gives the keeper a descriptor to hold, for example the read end of a
+// StoreFD gives the keeper a descriptor to hold, for example the read end of a
 // FIFO; what was held under the key is replaced. The caller keeps f. It is for
 // pipes, FIFOs and sockets: the keeper takes one with nobody at its other end
 // for one that is not in use.
-func (c *Client) Hold(ctx context.Context, key string, f *os.File) error {
+func (c *Client) StoreFD(ctx context.Context, key string, f *os.File) error {
 	return c.hold(ctx, key, f, false)
 }
 
-// HoldSink is Hold for the read end of a plugin's stderr: while no agent is
+// StoreDrainedFD is Hold for the read end of a plugin's stderr: while no agent is
 // connected, the keeper reads and drops what comes, so that the plugin never
 // waits for an agent. While one is connected, it is the agent that must read.
-func (c *Client) HoldSink(ctx context.Context, key string, f *os.File) error {
+func (c *Client) StoreDrainedFD(ctx context.Context, key string, f *os.File) error {
 	return c.hold(ctx, key, f, true)
 }
 
@@ -362,10 +362,10 @@ func (c *Client) hold(ctx context.Context, key string, f *os.File, drain bool) e
 	if old, ok := c.held[key]; ok {
 		unix.Close(old.fd)
 	}
-	c.held[key] = copyFD{own, drain}
+	c.held[key] = fdCopy{own, drain}
 	c.mu.Unlock()
 
-	_, err = c.repeat(ctx, &request{Op: opHold, Keys: []string{key}, Drain: []bool{drain}}, fd)
+	_, err = c.repeat(ctx, &request{Op: opHold, ListFDs: []string{key}, Drain: []bool{drain}}, fd)
 	if err != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -378,10 +378,10 @@ func (c *Client) hold(ctx context.Context, key string, f *os.File, drain bool) e
 	return nil
 }
 
-// Take returns a descriptor of what is held under a key, and the keeper holds
+// GetFD returns a descriptor of what is held under a key, and the keeper holds
 // on. The caller closes it. The error is ErrNotHeld if there is nothing. It does
 // not ask the keeper: an agent has a copy of all that is held.
-func (c *Client) Take(key string) (*os.File, error) {
+func (c *Client) GetFD(key string) (*os.File, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	own, ok := c.held[key]
@@ -395,27 +395,27 @@ func (c *Client) Take(key string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), key), nil
 }
 
-// Drop makes the keeper close what it holds under a key, if there is anything.
-func (c *Client) Drop(ctx context.Context, key string) error {
+// RemoveFD makes the keeper close what it holds under a key, if there is anything.
+func (c *Client) RemoveFD(ctx context.Context, key string) error {
 	c.mu.Lock()
 	if h, ok := c.held[key]; ok {
 		unix.Close(h.fd)
 		delete(c.held, key)
 	}
 	c.mu.Unlock()
-	if _, err := c.repeat(ctx, &request{Op: opDrop, Keys: []string{key}}); err != nil {
+	if _, err := c.repeat(ctx, &request{Op: opDrop, ListFDs: []string{key}}); err != nil {
 		return fmt.Errorf("drop %q: %w", key, err)
 	}
 	return nil
 }
 
-// Keys returns the keys under which something is held, in order.
-func (c *Client) Keys(ctx context.Context) ([]string, error) {
+// ListFDs returns the keys under which something is held, in order.
+func (c *Client) ListFDs(ctx context.Context) ([]string, error) {
 	resp, err := c.repeat(ctx, &request{Op: opKeys})
 	if err != nil {
 		return nil, fmt.Errorf("list held descriptors: %w", err)
 	}
-	return resp.Keys, nil
+	return resp.ListFDs, nil
 }
 
 // Parents returns the keeper and those processes that keepers have started on
@@ -429,9 +429,9 @@ func (c *Client) Parents(ctx context.Context) ([]Process, error) {
 	return resp.Parents, nil
 }
 
-// EndWithAgent makes a keeper ephemeral that was not (see Config.Ephemeral):
+// SetEphemeral makes a keeper ephemeral that was not (see Config.Ephemeral):
 // what runs now ends with the agent, and Close waits for that.
-func (c *Client) EndWithAgent(ctx context.Context) error {
+func (c *Client) SetEphemeral(ctx context.Context) error {
 	if _, err := c.repeat(ctx, &request{Op: opEphemeral}); err != nil {
 		return fmt.Errorf("end with the agent: %w", err)
 	}

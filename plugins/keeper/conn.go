@@ -112,12 +112,12 @@ func (c *serverConn) serve() {
 	if c.agent {
 		k.agents--
 		if k.agents == 0 {
-			k.since = time.Now()
+			k.agentGoneAt = time.Now()
 			k.drainLocked()
 		}
 	}
 	k.mu.Unlock()
-	k.poke()
+	k.wakeUp()
 }
 
 // write sends queued answers until stop is closed.
@@ -209,25 +209,25 @@ func (c *serverConn) handleLocking(req *request, fds []int) {
 		}
 		resp = nil
 	case opHold:
-		if len(req.Keys) != len(fds) || len(req.Drain) > len(fds) {
-			resp.Error = fmt.Sprintf("hold: %d keys with %d descriptors", len(req.Keys), len(fds))
+		if len(req.ListFDs) != len(fds) || len(req.Drain) > len(fds) {
+			resp.Error = fmt.Sprintf("hold: %d keys with %d descriptors", len(req.ListFDs), len(fds))
 			break
 		}
-		for i, key := range req.Keys {
+		for i, key := range req.ListFDs {
 			k.holdLocked(key, fds[i], i < len(req.Drain) && req.Drain[i])
 		}
 		fds = nil
 	case opTake:
 		out, resp = k.takeLocked(req)
 	case opDrop:
-		for _, key := range req.Keys {
+		for _, key := range req.ListFDs {
 			k.dropLocked(key)
 		}
 	case opAdopt:
-		k.wards = req.Wards
+		k.managedProcs = req.ManagedProcs
 	case opKeys:
-		resp.Keys = slices.Sorted(maps.Keys(k.held))
-		for _, key := range resp.Keys {
+		resp.ListFDs = slices.Sorted(maps.Keys(k.held))
+		for _, key := range resp.ListFDs {
 			resp.Drain = append(resp.Drain, k.held[key].drain)
 		}
 	default:

@@ -17,7 +17,7 @@ import (
 )
 
 // use makes a connection the one for all.
-func (c *Client) use(l *link) {
+func (c *Client) use(l *clientConn) {
 	c.mu.Lock()
 	c.keeper, c.ephemeral = l.keeper, l.ephemeral
 	c.mu.Unlock()
@@ -25,7 +25,7 @@ func (c *Client) use(l *link) {
 }
 
 // maintain replaces the connection whenever it ends, until ctx does.
-func (c *Client) maintain(ctx context.Context, l *link) {
+func (c *Client) maintain(ctx context.Context, l *clientConn) {
 	for ok := true; ok; {
 		select {
 		case <-l.Done():
@@ -36,7 +36,7 @@ func (c *Client) maintain(ctx context.Context, l *link) {
 		if c.agent && ctx.Err() == nil {
 			c.cfg.Logger.Warn("keeper is gone", "pid", l.keeper.PID, "dir", c.cfg.Dir)
 		}
-		if l, ok = c.line.Reach(ctx, c.connect, c.noKeeper); ok {
+		if l, ok = c.line.ConnectWithBackoff(ctx, c.connect, c.noKeeper); ok {
 			c.use(l)
 		}
 	}
@@ -49,13 +49,13 @@ func (c *Client) noKeeper(err error) {
 }
 
 // connect returns a connection to a keeper that holds all that ours holds.
-func (c *Client) connect(ctx context.Context) (*link, error) {
+func (c *Client) connect(ctx context.Context) (*clientConn, error) {
 	if !c.agent {
 		conn, err := c.found.dial()
 		if err != nil {
 			return nil, err
 		}
-		return newLink(ctx, conn, false)
+		return newClientConn(ctx, conn, false)
 	}
 
 	lock, err := c.dir.Lock(lockName, unix.LOCK_EX)
@@ -87,7 +87,7 @@ func (c *Client) dial() (*net.UnixConn, error) { return c.dir.Dial("unix", socke
 // without a socket listens again, one that does not answer is killed. It is not killed
 // when this process is out of descriptors, which is the error then. The lock of the
 // directory is held.
-func (c *Client) join(ctx context.Context) (*link, error) {
+func (c *Client) join(ctx context.Context) (*clientConn, error) {
 	logger := c.cfg.Logger.With("dir", c.cfg.Dir)
 	conn, err := c.dial()
 	if err != nil && !unreachable(err) {
@@ -106,7 +106,7 @@ func (c *Client) join(ctx context.Context) (*link, error) {
 			return nil, Kill(p)
 		}
 	}
-	l, err := newLink(ctx, conn, true)
+	l, err := newClientConn(ctx, conn, true)
 	if err == nil {
 		return c.upgrade(ctx, l, c.dial)
 	}
@@ -157,7 +157,7 @@ const listenTimeout = 2 * time.Second
 // joinFormer returns a connection to a keeper that an earlier version has started for
 // the data directory in another place, nil if none runs. It is moved. The lock of the
 // directory is held.
-func (c *Client) joinFormer(ctx context.Context) (*link, error) {
+func (c *Client) joinFormer(ctx context.Context) (*clientConn, error) {
 	for _, former := range c.cfg.Former {
 		socket := &socketPath{path: filepath.Join(former, socketName)}
 		conn, err := socket.dial()
@@ -167,7 +167,7 @@ func (c *Client) joinFormer(ctx context.Context) (*link, error) {
 		if err != nil {
 			continue
 		}
-		l, err := newLink(ctx, conn, true)
+		l, err := newClientConn(ctx, conn, true)
 		if err == nil {
 			l, err = c.upgrade(ctx, l, socket.dial)
 		}
@@ -193,7 +193,7 @@ func (c *Client) joinFormer(ctx context.Context) (*link, error) {
 }
 
 // move has a keeper serve our directory.
-func (c *Client) move(ctx context.Context, l *link) error {
+func (c *Client) move(ctx context.Context, l *clientConn) error {
 	lock, err := c.lockProcess(ctx)
 	if err != nil {
 		return err
@@ -214,13 +214,13 @@ func (c *Client) move(ctx context.Context, l *link) error {
 // upgrade has a keeper of another build execute our program in its place. It
 // returns the connection to the keeper that is there then, nil if there is none. One
 // that cannot do it stays as it is.
-func (c *Client) upgrade(ctx context.Context, l *link, dial func() (*net.UnixConn, error)) (*link, error) {
+func (c *Client) upgrade(ctx context.Context, l *clientConn, dial func() (*net.UnixConn, error)) (*clientConn, error) {
 	exe, err := os.Open(selfExe)
 	if err != nil {
 		return l, nil
 	}
 	defer exe.Close()
-	if same, err := l.keeper.Runs(exe); same || err != nil {
+	if same, err := l.keeper.SameExecutable(exe); same || err != nil {
 		return l, nil
 	}
 	logger := c.cfg.Logger.With("pid", l.keeper.PID, "dir", c.cfg.Dir)
@@ -236,7 +236,7 @@ func (c *Client) upgrade(ctx context.Context, l *link, dial func() (*net.UnixCon
 	logger.Info("keeper was replaced by this build")
 	conn, err := dial()
 	if err == nil {
-		l, err = newLink(ctx, conn, true)
+		l, err = newClientConn(ctx, conn, true)
 	}
 	switch {
 	case err == nil:
@@ -250,9 +250,9 @@ func (c *Client) upgrade(ctx context.Context, l *link, dial func() (*net.UnixCon
 
 // handOver tells a keeper what was started before it, gives it what it does not
 // hold yet, and takes a copy of what it holds for somebody before us.
-func (c *Client) handOver(ctx context.Context, l *link) error {
-	if wards := c.wards(); len(wards) > 0 {
-		if _, _, err := l.call(ctx, &request{Op: opAdopt, Wards: wards}); err != nil {
+func (c *Client) handOver(ctx context.Context, l *clientConn) error {
+	if managedProcs := c.managedProcs(); len(managedProcs) > 0 {
+		if _, _, err := l.call(ctx, &request{Op: opAdopt, ManagedProcs: managedProcs}); err != nil {
 			return err
 		}
 	}
@@ -272,19 +272,19 @@ func (c *Client) handOver(ctx context.Context, l *link) error {
 
 // takeCopies takes what the keeper holds and we do not. It returns all that the
 // keeper holds.
-func (c *Client) takeCopies(ctx context.Context, l *link) (there []string, err error) {
+func (c *Client) takeCopies(ctx context.Context, l *clientConn) (there []string, err error) {
 	resp, _, err := l.call(ctx, &request{Op: opKeys})
 	if err != nil {
 		return nil, err
 	}
-	for i, key := range resp.Keys {
+	for i, key := range resp.ListFDs {
 		c.mu.Lock()
 		_, have := c.held[key]
 		c.mu.Unlock()
 		if have {
 			continue
 		}
-		taken, fds, err := l.call(ctx, &request{Op: opTake, Keys: []string{key}})
+		taken, fds, err := l.call(ctx, &request{Op: opTake, ListFDs: []string{key}})
 		if err != nil {
 			return nil, err
 		}
@@ -295,10 +295,10 @@ func (c *Client) takeCopies(ctx context.Context, l *link) (there []string, err e
 			continue // dropped meanwhile
 		}
 		c.mu.Lock()
-		c.held[key] = copyFD{fds[0], i < len(resp.Drain) && resp.Drain[i]}
+		c.held[key] = fdCopy{fds[0], i < len(resp.Drain) && resp.Drain[i]}
 		c.mu.Unlock()
 	}
-	return resp.Keys, nil
+	return resp.ListFDs, nil
 }
 
 // heldBut returns the keys of what we hold and somebody else does not.
@@ -313,7 +313,7 @@ func (c *Client) heldBut(there []string) []string {
 }
 
 // give lets the keeper hold what is under some keys, as far as it is still held.
-func (c *Client) give(ctx context.Context, l *link, keys []string) error {
+func (c *Client) give(ctx context.Context, l *clientConn, keys []string) error {
 	req := &request{Op: opHold}
 	var fds []int
 	defer func() { closeAll(fds) }()
@@ -328,7 +328,7 @@ func (c *Client) give(ctx context.Context, l *link, keys []string) error {
 			c.mu.Unlock()
 			return err
 		}
-		req.Keys, req.Drain, fds = append(req.Keys, key), append(req.Drain, h.drain), append(fds, fd)
+		req.ListFDs, req.Drain, fds = append(req.ListFDs, key), append(req.Drain, h.drain), append(fds, fd)
 	}
 	c.mu.Unlock()
 	if len(fds) == 0 {
@@ -344,12 +344,12 @@ func (c *Client) give(ctx context.Context, l *link, keys []string) error {
 const selfExe = "/proc/self/exe"
 
 // start starts a keeper process and connects to it. The lock of the directory is held.
-func (c *Client) start(ctx context.Context) (*link, error) {
+func (c *Client) start(ctx context.Context) (*clientConn, error) {
 	c.mu.Lock()
-	old, born, ephemeral := c.child, c.born, c.cfg.Ephemeral
+	old, childProc, ephemeral := c.child, c.childProc, c.cfg.Ephemeral
 	c.child = nil
 	c.mu.Unlock()
-	reapChild(old, born, 2*time.Second)
+	reapChild(old, childProc, 2*time.Second)
 	crashes := CrashLog(filepath.Join(c.cfg.Dir, logName))
 	if said := crashes.Read(); said != "" {
 		c.cfg.Logger.Error("the last keeper crashed", "stderr", said)
@@ -391,7 +391,7 @@ func (c *Client) start(ctx context.Context) (*link, error) {
 	}
 	p, err := ProcessOf(child.Pid)
 	c.mu.Lock()
-	c.child, c.born = child, p
+	c.child, c.childProc = child, p
 	c.mu.Unlock()
 	if err != nil {
 		return nil, err
@@ -400,7 +400,7 @@ func (c *Client) start(ctx context.Context) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newLink(ctx, conn, true)
+	return newClientConn(ctx, conn, true)
 }
 
 // lockProcess takes the lock that a keeper has as long as it lives. A keeper that has

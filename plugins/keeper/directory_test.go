@@ -71,7 +71,7 @@ func TestKeeperIsJoinedByEveryPath(t *testing.T) {
 			if status, err := plugin.Wait(t.Context(), task); err != nil || status.Signal != int(unix.SIGTERM) {
 				t.Errorf("status of the task: %v, %v", status, err)
 			}
-			if err := c.EndWithAgent(t.Context()); err != nil {
+			if err := c.SetEphemeral(t.Context()); err != nil {
 				t.Error(err)
 			}
 		})
@@ -185,18 +185,18 @@ func formerKeeper(t *testing.T, dir string) Process {
 		t.Fatal(err)
 	}
 	defer socket.Close()
-	estate, err := (&estate{}).write()
+	handoff, err := (&handoffState{}).write()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer estate.Close()
-	conf, err := json.Marshal(setup{Dir: dir, Linger: time.Minute, Legacy: &legacy{Listener: 3, Estate: 4}})
+	defer handoff.Close()
+	conf, err := json.Marshal(setup{Dir: dir, Linger: time.Minute, Handoff: &execHandoff{Listener: 3, StateFD: 4}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("/proc/self/exe", "keeper")
 	cmd.Env = append(os.Environ(), envSetup+"="+string(conf))
-	cmd.ExtraFiles = []*os.File{socket, estate}
+	cmd.ExtraFiles = []*os.File{socket, handoff}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -34,7 +34,7 @@ func TestKeeperIsKeptByAnAgentWithoutDescriptors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := start(t, Config{Ephemeral: true})
 			r, _ := pipe(t)
-			if err := c.Hold(t.Context(), "a", r); err != nil {
+			if err := c.StoreFD(t.Context(), "a", r); err != nil {
 				t.Fatal(err)
 			}
 			keeper := c.Process()
@@ -67,7 +67,7 @@ func TestKeeperIsKeptByAnAgentWithoutDescriptors(t *testing.T) {
 			if failed == 0 || connected == 0 {
 				t.Errorf("%d attempts failed, %d succeeded: the test proves nothing", failed, connected)
 			}
-			if f, err := c.Take("a"); err != nil {
+			if f, err := c.GetFD("a"); err != nil {
 				t.Errorf("what the keeper holds: %v", err)
 			} else {
 				f.Close()

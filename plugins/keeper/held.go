@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// heldFD is one descriptor in the keeper's hands.
-type heldFD struct {
+// storedFD is one descriptor in the keeper's hands.
+type storedFD struct {
 	fd    int
 	drain bool     // a sink: read and dropped while no agent is connected
 	sink  *os.File // what drains it at the moment
@@ -16,7 +16,7 @@ type heldFD struct {
 
 func (k *server) holdLocked(key string, fd int, drain bool) {
 	k.dropLocked(key)
-	h := &heldFD{fd: fd, drain: drain}
+	h := &storedFD{fd: fd, drain: drain}
 	k.held[key] = h
 	if k.agents == 0 {
 		k.startDrainLocked(h)
@@ -36,12 +36,12 @@ func (k *server) dropLocked(key string) {
 // takeLocked returns duplicates of what is held under the keys: all or nothing.
 func (k *server) takeLocked(req *request) ([]int, *response) {
 	resp := &response{}
-	if len(req.Keys) > maxFiles {
-		resp.Error = fmt.Sprintf("take of %d descriptors at once is over the limit of %d", len(req.Keys), maxFiles)
+	if len(req.ListFDs) > maxFiles {
+		resp.Error = fmt.Sprintf("take of %d descriptors at once is over the limit of %d", len(req.ListFDs), maxFiles)
 		return nil, resp
 	}
 	var fds []int
-	for _, key := range req.Keys {
+	for _, key := range req.ListFDs {
 		h := k.held[key]
 		if h == nil {
 			closeAll(fds)
@@ -91,7 +91,7 @@ func (k *server) undrainLocked() {
 	}
 }
 
-func (k *server) startDrainLocked(h *heldFD) {
+func (k *server) startDrainLocked(h *storedFD) {
 	if !h.drain || h.sink != nil {
 		return
 	}
@@ -117,7 +117,7 @@ func (k *server) startDrainLocked(h *heldFD) {
 	})
 }
 
-func stopDrain(h *heldFD) {
+func stopDrain(h *storedFD) {
 	if h.sink != nil {
 		h.sink.Close()
 		h.sink = nil

@@ -372,17 +372,17 @@ func TestHoldTakeDrop(t *testing.T) {
 	t.Parallel()
 	c := start(t, Config{Ephemeral: true})
 	r, w := pipe(t)
-	if err := c.Hold(t.Context(), "a/b", r); err != nil {
+	if err := c.StoreFD(t.Context(), "a/b", r); err != nil {
 		t.Fatal(err)
 	}
 	r.Close()
 	if _, err := w.WriteString("kept"); err != nil {
 		t.Fatal(err)
 	}
-	if keys, err := c.Keys(t.Context()); err != nil || len(keys) != 1 || keys[0] != "a/b" {
+	if keys, err := c.ListFDs(t.Context()); err != nil || len(keys) != 1 || keys[0] != "a/b" {
 		t.Errorf("Keys = %v, %v", keys, err)
 	}
-	f, err := c.Take("a/b")
+	f, err := c.GetFD("a/b")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -391,10 +391,10 @@ func TestHoldTakeDrop(t *testing.T) {
 	if n, err := f.Read(buf); err != nil || string(buf[:n]) != "kept" {
 		t.Errorf("read %q, %v", buf[:n], err)
 	}
-	if err := c.Drop(t.Context(), "a/b"); err != nil {
+	if err := c.RemoveFD(t.Context(), "a/b"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Take("a/b"); !errors.Is(err, ErrNotHeld) {
+	if _, err := c.GetFD("a/b"); !errors.Is(err, ErrNotHeld) {
 		t.Errorf("Take error %v, want ErrNotHeld", err)
 	}
 	f.Close()
@@ -423,16 +423,16 @@ func TestKeeperWithoutDescriptors(t *testing.T) {
 	if err := unix.Prlimit(keeper.PID, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: was.Max}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Hold(t.Context(), "a", r); err == nil || !strings.Contains(err.Error(), "no free file descriptors") {
+	if err := c.StoreFD(t.Context(), "a", r); err == nil || !strings.Contains(err.Error(), "no free file descriptors") {
 		t.Errorf("hold: %v", err)
 	}
-	if _, err := c.Take("a"); !errors.Is(err, ErrNotHeld) {
+	if _, err := c.GetFD("a"); !errors.Is(err, ErrNotHeld) {
 		t.Errorf("take: %v", err)
 	}
 	if err := unix.Prlimit(keeper.PID, unix.RLIMIT_NOFILE, &was, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Hold(t.Context(), "a", r); err != nil {
+	if err := c.StoreFD(t.Context(), "a", r); err != nil {
 		t.Errorf("afterwards: %v", err)
 	}
 	if c.Process() != keeper {
@@ -445,14 +445,14 @@ func TestSinkIsDrainedOnlyWithoutAgent(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	c := start(t, Config{Dir: dir})
 	r, w := pipe(t)
-	if err := c.HoldSink(t.Context(), "stderr", r); err != nil {
+	if err := c.StoreDrainedFD(t.Context(), "stderr", r); err != nil {
 		t.Fatal(err)
 	}
 	r.Close()
 	if _, err := w.WriteString("for the agent"); err != nil {
 		t.Fatal(err)
 	}
-	f, err := c.Take("stderr")
+	f, err := c.GetFD("stderr")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -480,7 +480,7 @@ func TestSinkIsDrainedOnlyWithoutAgent(t *testing.T) {
 
 	// What nobody has dropped yet may fill the pipe, and is the next agent's.
 	c = start(t, Config{Dir: dir})
-	f, err = c.Take("stderr")
+	f, err = c.GetFD("stderr")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -506,7 +506,7 @@ func TestKeeperDeathIsRepaired(t *testing.T) {
 	t.Parallel()
 	c := start(t, Config{Ephemeral: true})
 	r, w := pipe(t)
-	if err := c.Hold(t.Context(), "fifo", r); err != nil {
+	if err := c.StoreFD(t.Context(), "fifo", r); err != nil {
 		t.Fatal(err)
 	}
 	r.Close()
@@ -552,7 +552,7 @@ func TestKeeperDeathIsRepaired(t *testing.T) {
 	if c.Process() == first {
 		t.Fatal("the keeper is still the first one")
 	}
-	f, err := c.Take("fifo")
+	f, err := c.GetFD("fifo")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -688,7 +688,7 @@ func TestKeeperThatShallEndWithItsAgent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.EndWithAgent(t.Context()); err != nil {
+	if err := c.SetEphemeral(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	keeper := c.Process()
@@ -751,7 +751,7 @@ func TestIdleKeeperEnds(t *testing.T) {
 	t.Parallel()
 	c := start(t, Config{Linger: 100 * time.Millisecond})
 	r, w := pipe(t)
-	if err := c.Hold(t.Context(), "fifo", r); err != nil {
+	if err := c.StoreFD(t.Context(), "fifo", r); err != nil {
 		t.Fatal(err)
 	}
 	r.Close()

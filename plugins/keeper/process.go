@@ -40,10 +40,10 @@ func (p Process) Alive() bool {
 	return st.start == p.StartTime && st.state != 'Z' && st.state != 'X'
 }
 
-// Runs reports whether the process executes this very file, or one with the same
+// SameExecutable reports whether the process executes this very file, or one with the same
 // content. The file may have lost its name, and the name another file by now. The
 // error is os.ErrProcessDone if the process is gone.
-func (p Process) Runs(file *os.File) (bool, error) {
+func (p Process) SameExecutable(file *os.File) (bool, error) {
 	running, err := os.Open("/proc/" + strconv.Itoa(p.PID) + "/exe")
 	if err != nil {
 		if !p.Alive() {

@@ -44,7 +44,7 @@ type setup struct {
 	Dir       string        `json:"dir"`
 	Ephemeral bool          `json:"ephemeral"`
 	Linger    time.Duration `json:"linger"`
-	Legacy    *legacy       `json:"legacy,omitempty"` // of a keeper that has executed us in its place
+	Handoff   *execHandoff  `json:"legacy,omitempty"` // of a keeper that has executed us in its place
 }
 
 // Serve is the keeper process: the body of the hidden command. It returns when
@@ -66,7 +66,7 @@ func Serve(ctx context.Context) error {
 		return fmt.Errorf("become child subreaper: %w", err)
 	}
 	inherited := ProtectFromOOM()
-	estate, err := s.Legacy.take()
+	handoff, err := s.Handoff.take()
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func Serve(ctx context.Context) error {
 	if err := k.place.record(self); err != nil {
 		return err
 	}
-	estate.restore(k)
+	handoff.restore(k)
 	return k.run(ctx)
 }
 
@@ -113,9 +113,9 @@ func (p *place) record(self Process) error {
 
 // takePlace takes the inherited descriptors and closes all others.
 func (s *setup) takePlace() (*place, error) {
-	fds := legacy{Listener: listenerFD, Lock: lockFD, Home: homeFD}
-	if s.Legacy != nil {
-		fds = *s.Legacy
+	fds := execHandoff{Listener: listenerFD, Lock: lockFD, Home: homeFD}
+	if s.Handoff != nil {
+		fds = *s.Handoff
 	}
 	p := &place{}
 	if fds.Lock > 0 {
@@ -195,31 +195,31 @@ type server struct {
 	forkMu  sync.Mutex
 	closing bool // nothing is started any more
 
-	mu      sync.Mutex
-	place   place
-	conns   map[*serverConn]bool
-	agents  int       // connections that said they are an agent's
-	since   time.Time // since when agents is 0
-	joined  bool      // an agent has been here
-	held    map[string]*heldFD
-	wards   []Process // started by a keeper before this one, and still there
-	spawned []Process // started by this one on request: plugins and the log collector
-	known   statuses
-	tidy    *time.Timer // gives memory back after a burst of requests
-	waiters map[Process][]waiter
-	watches map[Process]*os.File // a pidfd for each process that is waited for
+	mu           sync.Mutex
+	place        place
+	conns        map[*serverConn]bool
+	agents       int       // connections that said they are an agent's
+	agentGoneAt  time.Time // since when agents is 0
+	joined       bool      // an agent has been here
+	held         map[string]*storedFD
+	managedProcs []Process // started by a keeper before this one, and still there
+	spawned      []Process // started by this one on request: plugins and the log collector
+	known        statuses
+	tidy         *time.Timer // gives memory back after a burst of requests
+	waiters      map[Process][]waiter
+	watches      map[Process]*os.File // a pidfd for each process that is waited for
 }
 
 func newServer(s setup, self Process) *server {
 	k := &server{
-		setup:   s,
-		self:    self,
-		wake:    make(chan struct{}, 1),
-		conns:   map[*serverConn]bool{},
-		since:   time.Now(),
-		held:    map[string]*heldFD{},
-		waiters: map[Process][]waiter{},
-		watches: map[Process]*os.File{},
+		setup:       s,
+		self:        self,
+		wake:        make(chan struct{}, 1),
+		conns:       map[*serverConn]bool{},
+		agentGoneAt: time.Now(),
+		held:        map[string]*storedFD{},
+		waiters:     map[Process][]waiter{},
+		watches:     map[Process]*os.File{},
 	}
 	k.ephemeral.Store(s.Ephemeral)
 	return k
@@ -232,7 +232,7 @@ func (k *server) run(ctx context.Context) error {
 	signal.Notify(sigs, unix.SIGCHLD, unix.SIGHUP, unix.SIGINT, unix.SIGTERM)
 	defer signal.Stop(sigs)
 
-	k.tidy = time.AfterFunc(time.Second, footprint.Trim)
+	k.tidy = time.AfterFunc(time.Second, footprint.Release)
 	defer k.tidy.Stop()
 	timer := time.NewTimer(k.patience())
 	defer timer.Stop()
@@ -281,7 +281,7 @@ func (k *server) done(terminated bool) bool {
 	if k.agents > 0 {
 		return false
 	}
-	idle := time.Since(k.since) >= k.patience()
+	idle := time.Since(k.agentGoneAt) >= k.patience()
 	if k.ephemeral.Load() {
 		return k.joined || terminated || idle
 	}
@@ -370,9 +370,9 @@ func (k *server) leave(dir *Directory, locked bool) {
 	k.closing = true
 	if k.ephemeral.Load() {
 		k.mu.Lock()
-		wards := k.wards
+		managedProcs := k.managedProcs
 		k.mu.Unlock()
-		for _, p := range wards {
+		for _, p := range managedProcs {
 			killTree(p)
 		}
 		killDescendants()
@@ -399,7 +399,7 @@ func (k *server) leave(dir *Directory, locked bool) {
 	}
 }
 
-func (k *server) poke() {
+func (k *server) wakeUp() {
 	select {
 	case k.wake <- struct{}{}:
 	default:

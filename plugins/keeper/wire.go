@@ -47,16 +47,16 @@ const (
 
 // request is what a client sends.
 type request struct {
-	ID      uint64       `json:"id"`
-	Op      op           `json:"op"`
-	Agent   bool         `json:"agent,omitempty"` // hello
-	Spawn   *spawnParams `json:"spawn,omitempty"`
-	Process Process      `json:"process,omitzero"` // wait, confirm
-	Keys    []string     `json:"keys,omitempty"`   // hold, take, drop: one descriptor each
-	Drain   []bool       `json:"drain,omitempty"`  // hold: which of them are sinks
-	Wards   []Process    `json:"wards,omitempty"`  // adopt
-	Args    []string     `json:"args,omitempty"`   // replace: argv
-	Dir     string       `json:"dir,omitempty"`    // move: the path of the directory
+	ID           uint64       `json:"id"`
+	Op           op           `json:"op"`
+	Agent        bool         `json:"agent,omitempty"` // hello
+	Spawn        *spawnParams `json:"spawn,omitempty"`
+	Process      Process      `json:"process,omitzero"` // wait, confirm
+	ListFDs      []string     `json:"keys,omitempty"`   // hold, take, drop: one descriptor each
+	Drain        []bool       `json:"drain,omitempty"`  // hold: which of them are sinks
+	ManagedProcs []Process    `json:"wards,omitempty"`  // adopt
+	Args         []string     `json:"args,omitempty"`   // replace: argv
+	Dir          string       `json:"dir,omitempty"`    // move: the path of the directory
 }
 
 // spawnParams is Command without its files, which follow in the order exec,
@@ -84,7 +84,7 @@ type response struct {
 	Errno   int      `json:"errno,omitempty"`  // of a spawn that the kernel refused
 	Process Process  `json:"process,omitzero"` // spawn: the child; hello: the keeper
 	Status  Status   `json:"status,omitzero"`
-	Keys    []string `json:"keys,omitempty"`
+	ListFDs []string `json:"keys,omitempty"`
 	Drain   []bool   `json:"drain,omitempty"`
 
 	Parents   []Process `json:"parents,omitempty"`

@@ -133,7 +133,7 @@ func TestHostileClients(t *testing.T) {
 	})
 	t.Run("requests that make no sense are answered", func(t *testing.T) {
 		conn := connect()
-		l, err := newLink(t.Context(), conn, true)
+		l, err := newClientConn(t.Context(), conn, true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -141,10 +141,10 @@ func TestHostileClients(t *testing.T) {
 		for name, req := range map[string]*request{
 			"spawn without a command":            {Op: opSpawn},
 			"spawn without announced files":      {Op: opSpawn, Spawn: &spawnParams{Path: "/bin/true", Stdin: true}},
-			"hold without a descriptor":          {Op: opHold, Keys: []string{"a"}},
-			"hold of one under two keys":         {Op: opHold, Keys: []string{"a", "b"}},
-			"take of nothing that is there":      {Op: opTake, Keys: []string{"no"}},
-			"take of too many":                   {Op: opTake, Keys: make([]string, maxFiles+1)},
+			"hold without a descriptor":          {Op: opHold, ListFDs: []string{"a"}},
+			"hold of one under two keys":         {Op: opHold, ListFDs: []string{"a", "b"}},
+			"take of nothing that is there":      {Op: opTake, ListFDs: []string{"no"}},
+			"take of too many":                   {Op: opTake, ListFDs: make([]string, maxFiles+1)},
 			"an operation that nobody knows":     {Op: "reboot"},
 			"spawn with descriptors to spare":    {Op: opSpawn, Spawn: &spawnParams{Path: "/bin/true"}},
 			"spawn of a path with a NUL in it":   {Op: opSpawn, Spawn: &spawnParams{Path: "/bin/true\x00"}},
@@ -245,7 +245,7 @@ func FuzzReadFrame(f *testing.F) {
 func FuzzRequests(f *testing.F) {
 	for _, req := range []request{
 		{Op: opHello, Agent: true}, {Op: opWait, Process: Process{PID: 1, StartTime: 2}}, {Op: opCancel, ID: 3},
-		{Op: opHold, Keys: []string{"a"}, Drain: []bool{true}}, {Op: opTake, Keys: []string{"a"}}, {Op: opDrop, Keys: []string{"a"}}, {Op: opKeys}, {Op: opSpawn},
+		{Op: opHold, ListFDs: []string{"a"}, Drain: []bool{true}}, {Op: opTake, ListFDs: []string{"a"}}, {Op: opDrop, ListFDs: []string{"a"}}, {Op: opKeys}, {Op: opSpawn},
 	} {
 		f.Add(mustJSON(req), 1)
 	}

@@ -123,8 +123,8 @@ func reader(path string, file *os.File) (io.ReaderAt, func()) {
 	return f, func() { f.Close() }
 }
 
-// withWords adds what the plugin said on its stderr.
-func withWords(what string, t *tail) error {
+// withStderr adds what the plugin said on its stderr.
+func withStderr(what string, t *tail) error {
 	lines, isPanic := t.words()
 	switch {
 	case len(lines) == 0:

@@ -10,9 +10,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
 
-// ours are the variables of the handshake: those of the plugin are made for it,
+// handshakeVars are the variables of the handshake: those of the plugin are made for it,
 // and must not be those of a process that this one runs in.
-var ours = []string{
+var handshakeVars = []string{
 	base.Handshake.MagicCookieKey,
 	"PLUGIN_MIN_PORT", "PLUGIN_MAX_PORT", "PLUGIN_PROTOCOL_VERSIONS", "PLUGIN_CLIENT_CERT", "PLUGIN_MULTIPLEX_GRPC",
 	plugin.EnvUnixSocketDir, plugin.EnvUnixSocketGroup,
@@ -34,7 +34,7 @@ func Environ(environ, allow []string, keeperSocket string) []string {
 	for _, v := range environ {
 		name, _, _ := strings.Cut(v, "=")
 		own := strings.HasPrefix(name, ownPrefix) && !strings.HasPrefix(name, pluginPrefix)
-		if !own && !slices.Contains(ours, name) && allowed(name, allow) {
+		if !own && !slices.Contains(handshakeVars, name) && allowed(name, allow) {
 			env = append(env, v)
 		}
 	}

@@ -36,9 +36,9 @@ type Keeper interface {
 	Spawn(context.Context, keeper.Command) (keeper.Process, error)
 	Confirm(context.Context, keeper.Process) error
 	Wait(context.Context, keeper.Process) (keeper.Status, error)
-	HoldSink(ctx context.Context, key string, f *os.File) error
-	Take(key string) (*os.File, error)
-	Drop(ctx context.Context, key string) error
+	StoreDrainedFD(ctx context.Context, key string, f *os.File) error
+	GetFD(key string) (*os.File, error)
+	RemoveFD(ctx context.Context, key string) error
 }
 
 // Config says what to start and how to talk to it.
@@ -99,33 +99,33 @@ const MaxSocketDir = 80
 // Plugin is one running plugin process. Its methods may be called concurrently.
 // One of Stop, Close and Detach must be called in the end.
 type Plugin struct {
-	cfg     Config
-	logger  hclog.Logger
-	client  *plugin.Client
-	conn    *grpc.ClientConn
-	proc    *process
-	addr    handshake
-	proven  atomic.Bool // the plugin itself listens on addr, which is a unix socket
-	info    base.Info
-	version string
-	driver  driver.Driver
-	hook    *hook.Client
-	takes   *hook.Description // of hook
-	words   tail
-	sinks   [2]*os.File // our read ends of the plugin's stdout and stderr
-	key     string      // what the keeper holds them under
+	cfg          Config
+	logger       hclog.Logger
+	client       *plugin.Client
+	conn         *grpc.ClientConn
+	proc         *process
+	addr         handshake
+	peerVerified atomic.Bool // the plugin itself listens on addr, which is a unix socket
+	info         base.Info
+	version      string
+	driver       driver.Driver
+	hook         *hook.Client
+	takes        *hook.Description // of hook
+	words        tail
+	pipes        [2]*os.File // our read ends of the plugin's stdout and stderr
+	fdKey        string      // what the keeper holds them under
 
-	left    chan struct{} // closed by release: go-plugin must let go of the process
-	relayed chan struct{} // closed when stderr has ended
-	ended   chan struct{} // closed when exit is set
-	exit    error
+	detached   chan struct{} // closed by release: go-plugin must let go of the process
+	stderrDone chan struct{} // closed when stderr has ended
+	ended      chan struct{} // closed when exit is set
+	exit       error
 
 	wg      sync.WaitGroup
 	release sync.Once
 
-	mu    sync.Mutex
-	line  []byte   // the beginning of stdout, up to the first line end
-	first net.Conn // the connection that was checked, until gRPC takes it
+	mu          sync.Mutex
+	line        []byte   // the beginning of stdout, up to the first line end
+	initialConn net.Conn // the connection that was checked, until gRPC takes it
 }
 
 // Start starts the plugin and makes it ready for use. The error names the
@@ -164,11 +164,11 @@ func newPlugin(cfg Config) *Plugin {
 		cfg.Logger = hclog.NewNullLogger()
 	}
 	return &Plugin{
-		cfg:     cfg,
-		logger:  cfg.Logger.Named(cfg.Name),
-		left:    make(chan struct{}),
-		relayed: make(chan struct{}),
-		ended:   make(chan struct{}),
+		cfg:        cfg,
+		logger:     cfg.Logger.Named(cfg.Name),
+		detached:   make(chan struct{}),
+		stderrDone: make(chan struct{}),
+		ended:      make(chan struct{}),
 	}
 }
 
@@ -199,15 +199,15 @@ func (p *Plugin) start(ctx context.Context) error {
 		// the launcher keeps the real limit
 		StartTimeout: 2 * p.cfg.StartTimeout,
 	}))
-	if err := inOrder(ctx, p.connect, p.identify, p.configure, p.init); err != nil {
+	if err := runSteps(ctx, p.connect, p.identify, p.configure, p.init); err != nil {
 		return err
 	}
 	p.logger.Debug("plugin started", "pid", p.proc.PID, "version", p.info.Version, "duration", time.Since(began))
 	return nil
 }
 
-// inOrder takes steps up to the first that fails.
-func inOrder(ctx context.Context, steps ...func(context.Context) error) error {
+// runSteps takes steps up to the first that fails.
+func runSteps(ctx context.Context, steps ...func(context.Context) error) error {
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err
@@ -294,9 +294,9 @@ func (p *Plugin) Exit() error {
 // known without asking. It does not when it was lost, or not used for long.
 func (p *Plugin) Connected() bool { return p.conn.GetState() == connectivity.Ready }
 
-// Unreachable asks the plugin's health service, and returns an error when
+// CheckHealth asks the plugin's health service, and returns an error when
 // there is nobody on its socket. A plugin without that service is reachable.
-func (p *Plugin) Unreachable(ctx context.Context) error {
+func (p *Plugin) CheckHealth(ctx context.Context) error {
 	ctx, cancel := p.callContext(ctx)
 	defer cancel()
 	_, err := healthpb.NewHealthClient(p.conn).Check(ctx, &healthpb.HealthCheckRequest{Service: plugin.GRPCServiceName})
@@ -356,16 +356,16 @@ func (p *Plugin) waitDone(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Drained is closed when nobody holds the write end of the plugin's stderr any
+// StderrClosed is closed when nobody holds the write end of the plugin's stderr any
 // more. After Done that is at once, unless a child of the plugin has it: then
 // Close should wait as long as it can, for that child's sake.
-func (p *Plugin) Drained() <-chan struct{} { return p.relayed }
+func (p *Plugin) StderrClosed() <-chan struct{} { return p.stderrDone }
 
 // Close kills the process if it is alive, and gives back everything. It may be
 // called twice, also after Detach, and blocks until all is given back.
 func (p *Plugin) Close() {
 	select {
-	case <-p.left:
+	case <-p.detached:
 		p.wg.Wait()
 		return
 	default:
@@ -376,13 +376,13 @@ func (p *Plugin) Close() {
 	} else {
 		<-p.ended
 	}
-	p.giveBack(false)
+	p.releaseOnce(false)
 }
 
 // abort is Close for a launch that has failed at any point.
 func (p *Plugin) abort() {
 	if p.proc == nil {
-		p.giveBack(false)
+		p.releaseOnce(false)
 		return
 	}
 	p.proc.killSession()
@@ -391,38 +391,38 @@ func (p *Plugin) abort() {
 
 // Detach lets go of the plugin and leaves it running for another agent, which
 // finds it with the Record.
-func (p *Plugin) Detach() { p.giveBack(true) }
+func (p *Plugin) Detach() { p.releaseOnce(true) }
 
-// giveBack ends our part of the plugin.
-func (p *Plugin) giveBack(leave bool) {
+// releaseOnce ends our part of the plugin.
+func (p *Plugin) releaseOnce(leave bool) {
 	p.release.Do(func() {
-		close(p.left) // go-plugin's goroutines end now
+		close(p.detached) // go-plugin's goroutines end now
 		if p.conn != nil {
 			p.conn.Close()
 		}
 		p.mu.Lock()
-		if p.first != nil {
-			p.first.Close()
+		if p.initialConn != nil {
+			p.initialConn.Close()
 		}
 		p.mu.Unlock()
 		if !leave {
 			ctx, cancel := context.WithTimeout(context.Background(), reapTimeout)
 			defer cancel()
-			if p.key != "" {
-				for _, stream := range sinkNames {
-					_ = p.cfg.Keeper.Drop(ctx, p.key+stream)
+			if p.fdKey != "" {
+				for _, stream := range pipeNames {
+					_ = p.cfg.Keeper.RemoveFD(ctx, p.fdKey+stream)
 				}
 			}
 			// Only the plugin's own socket: processes that the plugin started
 			// may have theirs in the same directory, and outlive it.
-			if p.proven.Load() && filepath.Dir(p.addr.addr) == p.cfg.SocketDir {
+			if p.peerVerified.Load() && filepath.Dir(p.addr.addr) == p.cfg.SocketDir {
 				_ = os.Remove(p.addr.addr)
 			}
 			if p.client != nil {
 				p.client.Kill() // the process is dead; this waits for go-plugin's goroutines
 			}
 		}
-		for _, f := range p.sinks {
+		for _, f := range p.pipes {
 			if f != nil {
 				f.Close()
 			}
@@ -434,8 +434,8 @@ func (p *Plugin) giveBack(leave bool) {
 	p.wg.Wait()
 }
 
-// sinkNames are the streams that the keeper holds, in the order of Plugin.sinks.
-var sinkNames = [2]string{"stdout", "stderr"}
+// pipeNames are the streams that the keeper holds, in the order of Plugin.sinks.
+var pipeNames = [2]string{"stdout", "stderr"}
 
 // watch starts the goroutines that look after the process.
 func (p *Plugin) watch() {
@@ -443,21 +443,21 @@ func (p *Plugin) watch() {
 		if !p.proc.watch() {
 			return // detached
 		}
-		p.exit = p.howItEnded()
+		p.exit = p.exitError()
 		close(p.ended)
 	})
-	if p.sinks[1] != nil {
+	if p.pipes[1] != nil {
 		p.wg.Go(func() {
-			defer close(p.relayed)
-			relay(p.sinks[1], p.logger, &p.words)
+			defer close(p.stderrDone)
+			relay(p.pipes[1], p.logger, &p.words)
 		})
 	} else {
-		close(p.relayed)
+		close(p.stderrDone)
 	}
 }
 
-// howItEnded asks the keeper for the status of the dead process.
-func (p *Plugin) howItEnded() error {
+// exitError asks the keeper for the status of the dead process.
+func (p *Plugin) exitError() error {
 	ctx, cancel := context.WithTimeout(context.Background(), reapTimeout)
 	defer cancel()
 	what := ""
@@ -471,11 +471,11 @@ func (p *Plugin) howItEnded() error {
 		what = "exited with " + strings.Replace(status.String(), "exit code", "code", 1)
 	}
 	select {
-	case <-p.relayed:
-	case <-p.left:
+	case <-p.stderrDone:
+	case <-p.detached:
 	case <-time.After(drainTimeout):
 	}
-	return withWords(what, &p.words)
+	return withStderr(what, &p.words)
 }
 
 func (p *Plugin) callContext(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -510,8 +510,8 @@ func (p *Plugin) explainCall(ctx context.Context, call string, err error) error 
 // dial gives gRPC its connection: first the one that was checked.
 func (p *Plugin) dial(ctx context.Context, _ string) (net.Conn, error) {
 	p.mu.Lock()
-	conn := p.first
-	p.first = nil
+	conn := p.initialConn
+	p.initialConn = nil
 	p.mu.Unlock()
 	if conn != nil {
 		return conn, nil
@@ -531,7 +531,7 @@ func (p *Plugin) open(ctx context.Context) (net.Conn, error) {
 			conn.Close()
 			return nil, fmt.Errorf("socket %s: %w", p.addr.addr, err)
 		}
-		p.proven.Store(true)
+		p.peerVerified.Store(true)
 	}
 	return conn, nil
 }

@@ -78,8 +78,8 @@ func newConfig(t testing.TB, mode string) (Config, *logs) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		left, _ := os.ReadDir(dir)
-		for _, e := range left {
+		detached, _ := os.ReadDir(dir)
+		for _, e := range detached {
 			if !t.Failed() && !strings.HasPrefix(e.Name(), "own") {
 				t.Errorf("left in the socket directory: %s", e.Name())
 			}
@@ -361,7 +361,7 @@ func TestStart(t *testing.T) {
 	if c, err := p.Driver().Capabilities(t.Context()); err != nil || !c.Exec {
 		t.Errorf("capabilities %+v, %v", c, err)
 	}
-	if err := p.Unreachable(t.Context()); err != nil {
+	if err := p.CheckHealth(t.Context()); err != nil {
 		t.Errorf("unreachable: %v", err)
 	}
 
@@ -443,14 +443,14 @@ func TestChildHoldsStreams(t *testing.T) {
 		t.Errorf("exit: %v", err)
 	}
 	select {
-	case <-p.Drained():
+	case <-p.StderrClosed():
 		t.Error("drained while the child lives")
 	default:
 	}
 	out.await(t, "the child still writes")
 	killByArg(t, "held=serve", cfg.SocketDir)
 	select {
-	case <-p.Drained():
+	case <-p.StderrClosed():
 	case <-time.After(time.Minute):
 		t.Error("not drained after the child's end")
 	}
@@ -504,7 +504,7 @@ func TestDeafPlugin(t *testing.T) {
 	p := mustStart(t, cfg)
 	var err error
 	for end := time.Now().Add(time.Minute); err == nil && time.Now().Before(end); time.Sleep(time.Millisecond) {
-		err = p.Unreachable(t.Context())
+		err = p.CheckHealth(t.Context())
 	}
 	if err == nil || !strings.Contains(err.Error(), "does not answer on its socket any more") {
 		t.Errorf("unreachable: %v", err)
@@ -688,8 +688,8 @@ func TestReattach(t *testing.T) {
 		t.Errorf("exit: %v", err)
 	}
 
-	if _, err := Reattach(t.Context(), cfg, rec); !errors.Is(err, ErrNotSame) {
-		t.Errorf("reattach to a dead plugin: %v, want %v", err, ErrNotSame)
+	if _, err := Reattach(t.Context(), cfg, rec); !errors.Is(err, ErrProcessChanged) {
+		t.Errorf("reattach to a dead plugin: %v, want %v", err, ErrProcessChanged)
 	}
 }
 
@@ -709,21 +709,21 @@ func TestReattachStranger(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	good := Record{Protocol: "grpc", Network: "unix", Addr: "/tmp/none", Pid: real.PID, StartTime: real.StartTime, BootID: boot}
-	for name, change := range map[string]func(*Record){
-		"another start time": func(r *Record) { r.StartTime-- },
-		"another boot":       func(r *Record) { r.BootID = "x" },
-		"no boot id":         func(r *Record) { r.BootID = "" },
-		"no pid":             func(r *Record) { r.Pid = 0 },
-		"negative pid":       func(r *Record) { r.Pid = -1 },
-		"no address":         func(r *Record) { r.Addr = "" },
-		"another protocol":   func(r *Record) { r.Protocol = "netrpc" },
+	good := ReattachConfig{Protocol: "grpc", Network: "unix", Addr: "/tmp/none", Pid: real.PID, StartTime: real.StartTime, BootID: boot}
+	for name, change := range map[string]func(*ReattachConfig){
+		"another start time": func(r *ReattachConfig) { r.StartTime-- },
+		"another boot":       func(r *ReattachConfig) { r.BootID = "x" },
+		"no boot id":         func(r *ReattachConfig) { r.BootID = "" },
+		"no pid":             func(r *ReattachConfig) { r.Pid = 0 },
+		"negative pid":       func(r *ReattachConfig) { r.Pid = -1 },
+		"no address":         func(r *ReattachConfig) { r.Addr = "" },
+		"another protocol":   func(r *ReattachConfig) { r.Protocol = "netrpc" },
 	} {
 		rec := good
 		change(&rec)
 		cfg, _ := newConfig(t, "good")
-		if _, err := Reattach(t.Context(), cfg, rec); !errors.Is(err, ErrNotSame) {
-			t.Errorf("%s: %v, want %v", name, err, ErrNotSame)
+		if _, err := Reattach(t.Context(), cfg, rec); !errors.Is(err, ErrProcessChanged) {
+			t.Errorf("%s: %v, want %v", name, err, ErrProcessChanged)
 		}
 	}
 	if !real.Alive() {

@@ -34,8 +34,8 @@ func TestMain(m *testing.M) {
 	// The tests wait for processes more than they work.
 	_ = flag.Set("test.parallel", "8")
 	code := m.Run()
-	if left := leftovers(); code == 0 && left != "" {
-		fmt.Fprintln(os.Stderr, "left behind:\n"+left)
+	if detached := leftovers(); code == 0 && detached != "" {
+		fmt.Fprintln(os.Stderr, "left behind:\n"+detached)
 		code = 1
 	}
 	os.Exit(code)
@@ -46,9 +46,9 @@ var mark = fmt.Sprintf("LAUNCH_TEST=%d.%d", os.Getpid(), time.Now().UnixNano())
 
 // leftovers waits until nothing of the tests runs any more, or says what does.
 func leftovers() string {
-	var left string
+	var detached string
 	for range 100 {
-		left = ""
+		detached = ""
 		buf := make([]byte, 1<<20)
 		for g := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
 			if strings.Contains(g, "leftovers") {
@@ -56,7 +56,7 @@ func leftovers() string {
 			}
 			for _, ours := range []string{"nomad-lite/plugins", "go-plugin", "google.golang.org/grpc"} {
 				if strings.Contains(g, ours) {
-					left += g + "\n\n"
+					detached += g + "\n\n"
 					break
 				}
 			}
@@ -65,15 +65,15 @@ func leftovers() string {
 		procs, _ := filepath.Glob("/proc/[0-9]*/environ")
 		for _, proc := range procs {
 			if env, _ := os.ReadFile(proc); strings.Contains(string(env), mark) {
-				left += proc + "\n"
+				detached += proc + "\n"
 			}
 		}
-		if left == "" {
+		if detached == "" {
 			return ""
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	return left
+	return detached
 }
 
 // direct is a Keeper whose children are the test's own.
@@ -156,7 +156,7 @@ func (d *direct) Wait(ctx context.Context, p keeper.Process) (keeper.Status, err
 	}
 }
 
-func (d *direct) HoldSink(_ context.Context, key string, f *os.File) error {
+func (d *direct) StoreDrainedFD(_ context.Context, key string, f *os.File) error {
 	fd, err := syscall.Dup(int(f.Fd()))
 	if err != nil {
 		return err
@@ -171,7 +171,7 @@ func (d *direct) HoldSink(_ context.Context, key string, f *os.File) error {
 	return nil
 }
 
-func (d *direct) Take(key string) (*os.File, error) {
+func (d *direct) GetFD(key string) (*os.File, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	f := d.held[key]
@@ -188,7 +188,7 @@ func (d *direct) Take(key string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), key), nil
 }
 
-func (d *direct) Drop(_ context.Context, key string) error {
+func (d *direct) RemoveFD(_ context.Context, key string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if f := d.held[key]; f != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
 
-// Record is all that is needed to find a running plugin again.
-type Record struct {
+// ReattachConfig is all that is needed to find a running plugin again.
+type ReattachConfig struct {
 	Protocol  string
 	Network   string
 	Addr      string
@@ -27,7 +27,7 @@ type Record struct {
 
 // ThisBoot reports whether the record is of the time since the machine was
 // started: if not, its pid is a stranger's. The error can be ErrExhausted.
-func (r Record) ThisBoot() (bool, error) {
+func (r ReattachConfig) ThisBoot() (bool, error) {
 	id, err := keeper.BootID()
 	if keeper.Exhausted(err) {
 		err = fmt.Errorf("%w: %w", ErrExhausted, err)
@@ -35,18 +35,18 @@ func (r Record) ThisBoot() (bool, error) {
 	return err == nil && r.BootID == id, err
 }
 
-// ErrNotSame means that the process of a Record is not there any more.
+// ErrProcessChanged means that the process of a Record is not there any more.
 // Whatever has its pid now was not touched.
-var ErrNotSame = errors.New("the recorded plugin process is gone")
+var ErrProcessChanged = errors.New("the recorded plugin process is gone")
 
 // ErrExhausted means that this process is out of descriptors or memory. It says
 // nothing about the plugin, which continues, and can be reattached later.
 var ErrExhausted = errors.New("out of descriptors or memory")
 
 // Runs reports whether the process of the record executes a file, as
-// [keeper.Process.Runs] does. The error can be ErrExhausted.
-func (r Record) Runs(file *os.File) (bool, error) {
-	same, err := keeper.Process{PID: r.Pid, StartTime: r.StartTime}.Runs(file)
+// [keeper.Process.SameExecutable] does. The error can be ErrExhausted.
+func (r ReattachConfig) Runs(file *os.File) (bool, error) {
+	same, err := keeper.Process{PID: r.Pid, StartTime: r.StartTime}.SameExecutable(file)
 	if keeper.Exhausted(err) {
 		err = fmt.Errorf("%w: %w", ErrExhausted, err)
 	}
@@ -54,25 +54,25 @@ func (r Record) Runs(file *os.File) (bool, error) {
 }
 
 // Record describes the plugin for another agent.
-func (p *Plugin) Record() Record {
+func (p *Plugin) Record() ReattachConfig {
 	boot, _ := keeper.BootID() // Start and Reattach have had it
-	return Record{
+	return ReattachConfig{
 		Protocol:  string(plugin.ProtocolGRPC),
 		Network:   p.addr.network,
 		Addr:      p.addr.addr,
 		Pid:       p.proc.PID,
 		StartTime: p.proc.StartTime,
 		BootID:    boot,
-		Streams:   p.key,
+		Streams:   p.fdKey,
 	}
 }
 
 // Reattach takes over a plugin that runs already, when it is proven to be the
-// process of the record, and not otherwise (ErrNotSame). It is asked who it is
+// process of the record, and not otherwise (ErrProcessChanged). It is asked who it is
 // and initialised, but not configured again. A process that is the right one
 // and cannot be used is killed, unless that is our fault (ErrExhausted). The end of ctx does not cut a reattach short: the
 // process can have tasks, and the caller can detach it afterwards.
-func Reattach(ctx context.Context, cfg Config, rec Record) (*Plugin, error) {
+func Reattach(ctx context.Context, cfg Config, rec ReattachConfig) (*Plugin, error) {
 	ctx = context.WithoutCancel(ctx)
 	p := newPlugin(cfg)
 	if err := p.reattach(ctx, rec); err != nil {
@@ -81,7 +81,7 @@ func Reattach(ctx context.Context, cfg Config, rec Record) (*Plugin, error) {
 			err = fmt.Errorf("%w: %w", ErrExhausted, err)
 			fallthrough
 		case p.proc == nil:
-			p.giveBack(true)
+			p.releaseOnce(true)
 		default:
 			p.proc.kill()
 			p.Close()
@@ -91,30 +91,30 @@ func Reattach(ctx context.Context, cfg Config, rec Record) (*Plugin, error) {
 	return p, nil
 }
 
-func (p *Plugin) reattach(ctx context.Context, rec Record) error {
+func (p *Plugin) reattach(ctx context.Context, rec ReattachConfig) error {
 	if thisBoot, err := rec.ThisBoot(); err != nil {
 		return err
 	} else if rec.Pid <= 0 || !thisBoot {
-		return ErrNotSame
+		return ErrProcessChanged
 	}
 	// through the same eyes as a fresh one, for the record may be damaged
 	h, err := parseHandshake(fmt.Sprintf("%d|%d|%s|%s|%s|", coreProtocol, appProtocol, rec.Network, rec.Addr, rec.Protocol))
 	if err != nil {
-		return fmt.Errorf("%w: %v", ErrNotSame, err)
+		return fmt.Errorf("%w: %v", ErrProcessChanged, err)
 	}
 	proc, err := openProcess(keeper.Process{PID: rec.Pid, StartTime: rec.StartTime})
 	if errors.Is(err, errProcessGone) {
-		return ErrNotSame
+		return ErrProcessChanged
 	}
 	if err != nil {
 		return err
 	}
 	h.addr = p.cfg.findSocket(h)
-	p.proc, p.addr, p.key = proc, h, rec.Streams
+	p.proc, p.addr, p.fdKey = proc, h, rec.Streams
 
 	p.takeStreams()
 	p.watch()
-	if p.sinks[0] != nil {
+	if p.pipes[0] != nil {
 		p.wg.Go(func() { p.readStdout(make(chan struct{})) })
 	}
 
@@ -125,7 +125,7 @@ func (p *Plugin) reattach(ctx context.Context, rec Record) error {
 		return explainDial(p.addr, err)
 	}
 	p.mu.Lock()
-	p.first = conn
+	p.initialConn = conn
 	p.mu.Unlock()
 
 	p.client = plugin.NewClient(p.clientConfig(&plugin.ClientConfig{
@@ -136,7 +136,7 @@ func (p *Plugin) reattach(ctx context.Context, rec Record) error {
 			ReattachFunc: func() (runner.AttachedRunner, error) { return attached{p}, nil },
 		},
 	}))
-	if err := inOrder(ctx, p.connect, p.identify, p.init); err != nil {
+	if err := runSteps(ctx, p.connect, p.identify, p.init); err != nil {
 		return err
 	}
 	p.logger.Debug("plugin reattached", "pid", p.proc.PID, "version", p.info.Version)
@@ -159,9 +159,9 @@ func (c Config) findSocket(h handshake) string {
 // takeStreams takes the streams of the plugin from the keeper. One whose streams are
 // lost is still a plugin: it is only silent.
 func (p *Plugin) takeStreams() {
-	for i, stream := range sinkNames {
-		if f, err := p.cfg.Keeper.Take(p.key + stream); err == nil {
-			p.sinks[i] = f
+	for i, stream := range pipeNames {
+		if f, err := p.cfg.Keeper.GetFD(p.fdKey + stream); err == nil {
+			p.pipes[i] = f
 		} else {
 			p.logger.Warn("stream of a running plugin is lost", "stream", stream, "error", err)
 		}

@@ -33,7 +33,7 @@ type attached struct{ p *Plugin }
 func (a attached) Wait(context.Context) error {
 	select {
 	case <-a.p.proc.done:
-	case <-a.p.left:
+	case <-a.p.detached:
 	}
 	return nil
 }
@@ -96,7 +96,7 @@ func (l *launcher) Start(context.Context) error {
 		return explainDial(p.addr, err)
 	}
 	p.mu.Lock()
-	p.first = conn
+	p.initialConn = conn
 	p.mu.Unlock()
 	return nil
 }
@@ -109,13 +109,13 @@ func (l *launcher) spawn(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		p.sinks[i], writers[i] = r, w
+		p.pipes[i], writers[i] = r, w
 		defer w.Close()
 	}
 	// Before the start: a plugin that writes when no reader is left dies of SIGPIPE.
-	p.key = fmt.Sprintf("plugin/%s/%s/", p.cfg.Name, rand.Text()[:8])
-	for i, stream := range sinkNames {
-		if err := p.cfg.Keeper.HoldSink(ctx, p.key+stream, p.sinks[i]); err != nil {
+	p.fdKey = fmt.Sprintf("plugin/%s/%s/", p.cfg.Name, rand.Text()[:8])
+	for i, stream := range pipeNames {
+		if err := p.cfg.Keeper.StoreDrainedFD(ctx, p.fdKey+stream, p.pipes[i]); err != nil {
 			return fmt.Errorf("hold %s: %w", stream, err)
 		}
 	}
@@ -225,7 +225,7 @@ func (p *Plugin) readStdout(lines chan<- struct{}) {
 	buf := make([]byte, maxHandshake)
 	complete := false
 	for {
-		n, err := p.sinks[0].Read(buf)
+		n, err := p.pipes[0].Read(buf)
 		if !complete {
 			p.mu.Lock()
 			p.line = append(p.line, buf[:n]...)
@@ -266,7 +266,7 @@ func (p *Plugin) awaitLine(ctx context.Context, lines <-chan struct{}) (string, 
 			return line, nil
 		}
 		if !p.waitDone(ctx, time.Second) {
-			return "", withWords("closed its stdout without a handshake line", &p.words)
+			return "", withStderr("closed its stdout without a handshake line", &p.words)
 		}
 	default:
 	}
@@ -284,17 +284,17 @@ func (p *Plugin) awaitLine(ctx context.Context, lines <-chan struct{}) (string, 
 	if line != "" {
 		what += fmt.Sprintf(", only %s without a line end", quote(line))
 	}
-	return "", withWords(what, &p.words)
+	return "", withStderr(what, &p.words)
 }
 
 // Stdout is what go-plugin reads the handshake line from.
 func (l *launcher) Stdout() io.ReadCloser {
-	return &until{Reader: strings.NewReader(l.p.addr.line()), a: l.attached}
+	return &processReader{Reader: strings.NewReader(l.p.addr.line()), a: l.attached}
 }
 
 // Stderr is empty for go-plugin.
 func (l *launcher) Stderr() io.ReadCloser {
-	return &until{Reader: strings.NewReader(""), a: l.attached}
+	return &processReader{Reader: strings.NewReader(""), a: l.attached}
 }
 
 // Name is not shown: go-plugin's logger is silent.
@@ -303,13 +303,13 @@ func (l *launcher) Name() string { return l.p.cfg.Name }
 // Diagnose is not asked: the handshake line is sound when go-plugin gets it.
 func (l *launcher) Diagnose(context.Context) string { return "" }
 
-// until is a stream that ends with the process.
-type until struct {
+// processReader is a stream that ends with the process.
+type processReader struct {
 	*strings.Reader
 	a attached
 }
 
-func (u *until) Read(b []byte) (int, error) {
+func (u *processReader) Read(b []byte) (int, error) {
 	n, err := u.Reader.Read(b)
 	if err == io.EOF {
 		_ = u.a.Wait(context.Background())
@@ -317,7 +317,7 @@ func (u *until) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func (u *until) Close() error { return nil }
+func (u *processReader) Close() error { return nil }
 
 // explainDial says what is wrong with the socket of the handshake line.
 func explainDial(h handshake, err error) error {

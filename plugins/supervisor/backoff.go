@@ -38,8 +38,8 @@ func (b backoff) after(troubles int) time.Duration {
 	return min(d, b.most)
 }
 
-// life is how a process of a plugin has come to its end.
-type life struct {
+// runResult is how a process of a plugin has come to its end.
+type runResult struct {
 	wanted <-chan struct{} // nobody needs the plugin until this is closed; nil otherwise
 
 	err      error         // why the plugin is down
@@ -48,11 +48,11 @@ type life struct {
 	overCall bool          // it was a hook, and somebody had asked for it
 }
 
-// troubles is how often in a row a plugin has not come up, or has died soon.
-type troubles int
+// failures is how often in a row a plugin has not come up, or has died soon.
+type failures int
 
 // delay counts the end of a life, and returns how long the next one has to wait.
-func (t *troubles) delay(l life) time.Duration {
+func (t *failures) delay(l runResult) time.Duration {
 	switch {
 	case !l.began:
 		*t = max(*t, 1) // the same again at once would fail the same

@@ -53,9 +53,9 @@ func (f *fakePlugin) Exit() error {
 	<-f.done
 	return fmt.Errorf("plugin %q: exited", f.info.Name)
 }
-func (f *fakePlugin) Drained() <-chan struct{} { return f.done }
-func (f *fakePlugin) Kill()                    { f.die() }
-func (f *fakePlugin) die()                     { f.once.Do(func() { close(f.done) }) }
+func (f *fakePlugin) StderrClosed() <-chan struct{} { return f.done }
+func (f *fakePlugin) Kill()                         { f.die() }
+func (f *fakePlugin) die()                          { f.once.Do(func() { close(f.done) }) }
 func (f *fakePlugin) Stop(context.Context) {
 	f.mu.Lock()
 	f.stopped = true
@@ -68,8 +68,8 @@ func (f *fakePlugin) Close() {
 	f.closed = true
 	f.mu.Unlock()
 }
-func (f *fakePlugin) Connected() bool { return f.Unreachable(context.Background()) == nil }
-func (f *fakePlugin) Unreachable(context.Context) error {
+func (f *fakePlugin) Connected() bool { return f.CheckHealth(context.Background()) == nil }
+func (f *fakePlugin) CheckHealth(context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.deaf {

@@ -246,7 +246,7 @@ func newNode(t testing.TB, cc catalog.Config, onEvent func(string, driver.TaskEv
 		if d := time.Since(began); d > time.Minute {
 			t.Errorf("the end took %v", d)
 		}
-		if keys, err := k.Keys(context.Background()); err != nil || len(keys) > 0 {
+		if keys, err := k.ListFDs(context.Background()); err != nil || len(keys) > 0 {
 			t.Errorf("the keeper still holds %v, %v", keys, err)
 		}
 		procs, _ := filepath.Glob("/proc/[0-9]*/environ")
@@ -315,13 +315,13 @@ func awaitHealthy(t *testing.T, s *Supervisor, names []string) {
 	t.Helper()
 	limit := time.After(time.Minute)
 	for {
-		changed, drivers := s.Changed(), s.Drivers()
+		infoChanged, drivers := s.Changed(), s.Drivers()
 		sick := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return drivers[name].Healthy })
 		if len(sick) == 0 {
 			return
 		}
 		select {
-		case <-changed:
+		case <-infoChanged:
 		case <-limit:
 			t.Fatalf("drivers %v of %+v are not healthy; plugins %+v", sick, drivers, s.Plugins())
 		}
@@ -431,11 +431,11 @@ func TestKeeperKilled(t *testing.T) {
 	}
 	pid := s.Plugins()[0].PID
 	k := s.cfg.Keeper.(*keeper.Client)
-	old := k.Process()
-	if err := old.Signal(syscall.SIGKILL); err != nil {
+	reattached := k.Process()
+	if err := reattached.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	for k.Process() == old {
+	for k.Process() == reattached {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if _, err := d.Capabilities(t.Context()); err != nil || s.Plugins()[0].PID != pid {

@@ -16,18 +16,18 @@ func (s *Supervisor) SetCatalog(c *catalog.Catalog) { s.setEntries(c.Entries()) 
 
 func (s *Supervisor) setEntries(entries []catalog.Entry) {
 	s.update(func() {
-		fresh := make([]*slot, len(entries))
+		fresh := make([]*managedPlugin, len(entries))
 		for i, e := range entries {
-			fresh[i] = &slot{entry: e, order: i}
+			fresh[i] = &managedPlugin{entry: e, order: i}
 		}
 		before := slices.Clone(s.slots)
 		for _, sl := range before {
-			var next *slot
-			if i := slices.IndexFunc(fresh, func(f *slot) bool { return f.entry.SamePlugin(sl.entry) }); i >= 0 {
+			var next *managedPlugin
+			if i := slices.IndexFunc(fresh, func(f *managedPlugin) bool { return f.entry.SamePlugin(sl.entry) }); i >= 0 {
 				next = fresh[i]
 				fresh = slices.Delete(fresh, i, i+1)
 			}
-			if sl.dismissed || next == nil || !next.entry.Same(sl.entry) {
+			if sl.removed || next == nil || !next.entry.Same(sl.entry) {
 				s.dismissLocked(sl, next)
 			}
 		}
@@ -44,7 +44,7 @@ func (s *Supervisor) setEntries(entries []catalog.Entry) {
 
 // sortLocked brings the slots into the order of a catalog.
 func (s *Supervisor) sortLocked() {
-	slices.SortStableFunc(s.slots, func(a, b *slot) int { return a.entry.Compare(&b.entry) })
+	slices.SortStableFunc(s.slots, func(a, b *managedPlugin) int { return a.entry.Compare(&b.entry) })
 }
 
 // beginSlots begins the slots that are new, and has those go that are dismissed. The
@@ -55,50 +55,50 @@ func (s *Supervisor) beginSlots(ctx context.Context, wg *sync.WaitGroup) <-chan 
 	for _, sl := range s.slots {
 		switch {
 		case sl.cancel == nil && sl.retired == "":
-			sl.managed = true
+			sl.running = true
 			var slotCtx context.Context
 			slotCtx, sl.cancel = context.WithCancelCause(ctx)
 			wg.Go(func() { s.runSlot(slotCtx, wg, sl) })
-		case sl.dismissed && !sl.leaving:
-			sl.leaving = true
-			wg.Go(func() { s.letGo(ctx, sl) })
+		case sl.removed && !sl.draining:
+			sl.draining = true
+			wg.Go(func() { s.stopWhenUnused(ctx, sl) })
 		}
 	}
-	return s.moved
+	return s.stateChanged
 }
 
-func (s *Supervisor) runSlot(ctx context.Context, wg *sync.WaitGroup, sl *slot) {
+func (s *Supervisor) runSlot(ctx context.Context, wg *sync.WaitGroup, sl *managedPlugin) {
 	defer sl.cancel(nil)
 	s.manage(ctx, wg, sl)
 	s.update(func() {
-		sl.managed = false
-		if sl.dismissed {
+		sl.running = false
+		if sl.removed {
 			s.replaceLocked(sl)
 		}
 	})
 }
 
 // dismissLocked has a slot end, and another one take its place, unless that is nil.
-func (s *Supervisor) dismissLocked(sl, next *slot) {
+func (s *Supervisor) dismissLocked(sl, next *managedPlugin) {
 	switch {
 	case next == nil:
 		s.logger.Info("plugin is not in the configuration any more", "plugin", sl.entry.Name)
 	case sl.next == nil:
 		s.logger.Info("plugin has changed", "plugin", sl.entry.Name)
 	}
-	sl.dismissed, sl.next = true, next
-	if !sl.managed {
+	sl.removed, sl.next = true, next
+	if !sl.running {
 		s.replaceLocked(sl)
 	}
 }
 
-// letGo ends a slot that is dismissed when nobody needs it.
-func (s *Supervisor) letGo(ctx context.Context, sl *slot) {
+// stopWhenUnused ends a slot that is dismissed when nobody needs it.
+func (s *Supervisor) stopWhenUnused(ctx context.Context, sl *managedPlugin) {
 	for told := false; s.needed(sl); told = true {
 		if !told {
 			s.logger.Info("plugin goes on as it was until nothing needs it", "plugin", sl.entry.Name)
 		}
-		if !sleep(ctx, restAfter) {
+		if !sleep(ctx, idleTimeout) {
 			return
 		}
 	}
@@ -106,15 +106,15 @@ func (s *Supervisor) letGo(ctx context.Context, sl *slot) {
 }
 
 // needed reports whether the process of a slot has tasks, or takes part in some.
-func (s *Supervisor) needed(sl *slot) bool {
+func (s *Supervisor) needed(sl *managedPlugin) bool {
 	s.mu.Lock()
-	served, up := servedBy(sl.info), sl.managed && sl.inst != nil && !ended(sl.inst)
+	served, up := servedBy(sl.info), sl.running && sl.inst != nil && !ended(sl.inst)
 	s.mu.Unlock()
 	return up && s.cfg.Busy != nil && s.cfg.Busy(served)
 }
 
 // superseded reports whether another slot waits for the end of this one's process.
-func (s *Supervisor) superseded(sl *slot) bool {
+func (s *Supervisor) superseded(sl *managedPlugin) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return sl.next != nil
@@ -122,16 +122,16 @@ func (s *Supervisor) superseded(sl *slot) bool {
 
 // replaceLocked has the next slot in the place of one, if there is a next. Plugins
 // that had to stay back because of it get another chance.
-func (s *Supervisor) replaceLocked(sl *slot) {
-	s.slots = slices.DeleteFunc(s.slots, func(other *slot) bool { return other == sl })
+func (s *Supervisor) replaceLocked(sl *managedPlugin) {
+	s.slots = slices.DeleteFunc(s.slots, func(other *managedPlugin) bool { return other == sl })
 	if served := servedBy(sl.info); s.owners[served] == sl {
 		delete(s.owners, served)
 		if served.Type == base.TypeDriver && sl.next == nil {
 			delete(s.drivers, served.Name)
 		}
 		for i, loser := range s.slots {
-			if loser.retired != "" && !loser.managed && servedBy(loser.info) == served {
-				s.slots[i] = &slot{entry: loser.entry, order: loser.order}
+			if loser.retired != "" && !loser.running && servedBy(loser.info) == served {
+				s.slots[i] = &managedPlugin{entry: loser.entry, order: loser.order}
 			}
 		}
 	}

@@ -27,7 +27,7 @@ func (b *busy) set(name string, tasks bool) {
 	b.names[name] = tasks
 }
 
-func (b *busy) get(what Served) bool {
+func (b *busy) get(what PluginKey) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.names[what.Name]
@@ -86,14 +86,14 @@ func TestSetEntries(t *testing.T) {
 				})
 				_, _ = s.Driver(t.Context(), "db") // it may not be there yet
 				mu.Lock()
-				old := running
+				reattached := running
 				mu.Unlock()
 				s.setEntries(c.after)
 				synctest.Wait()
 				if c.meanwhile != nil {
-					c.meanwhile(old, &tasks)
+					c.meanwhile(reattached, &tasks)
 				}
-				time.Sleep(2 * restAfter)
+				time.Sleep(2 * idleTimeout)
 				d, err := s.Driver(t.Context(), "db")
 				runs := ""
 				if err == nil {

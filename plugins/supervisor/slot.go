@@ -15,8 +15,8 @@ import (
 )
 
 // manage keeps one plugin alive until ctx ends or the plugin is retired.
-func (s *Supervisor) manage(ctx context.Context, wg *sync.WaitGroup, sl *slot) {
-	if !s.awaitTurn(ctx, sl) {
+func (s *Supervisor) manage(ctx context.Context, wg *sync.WaitGroup, sl *managedPlugin) {
+	if !s.waitForOverride(ctx, sl) {
 		return
 	}
 	if err := sl.entry.Err; err != nil {
@@ -25,10 +25,10 @@ func (s *Supervisor) manage(ctx context.Context, wg *sync.WaitGroup, sl *slot) {
 		s.fail(sl, err, time.Time{})
 		return
 	}
-	if !s.awaitUse(ctx, sl) {
+	if !s.waitForDemand(ctx, sl) {
 		return
 	}
-	var past troubles
+	var past failures
 	for ctx.Err() == nil && !s.superseded(sl) {
 		was := s.live(ctx, wg, sl)
 		switch {
@@ -40,34 +40,34 @@ func (s *Supervisor) manage(ctx context.Context, wg *sync.WaitGroup, sl *slot) {
 			case <-ctx.Done():
 			}
 		default:
-			s.retreat(ctx, sl, was.err, past.delay(was))
+			s.backOff(ctx, sl, was.err, past.delay(was))
 		}
 	}
 }
 
 // live launches the plugin of a slot, and returns when its process has ended, or ctx
 // has: then a process that is needed goes on without us.
-func (s *Supervisor) live(ctx context.Context, wg *sync.WaitGroup, sl *slot) life {
+func (s *Supervisor) live(ctx context.Context, wg *sync.WaitGroup, sl *managedPlugin) runResult {
 	launched := time.Now()
 	inst, err := s.up(ctx, sl)
 	if err != nil {
 		s.setInfo(sl, sl.info.Name, (*Info).lost)
-		return life{err: err}
+		return runResult{err: err}
 	}
 	if wanted := s.serve(ctx, sl, inst); wanted != nil {
 		s.end(ctx, sl, inst)
-		return life{wanted: wanted}
+		return runResult{wanted: wanted}
 	}
 	if !ended(inst) {
 		s.update(func() { sl.inst = nil })
 		s.leave(ctx, sl, inst)
-		return life{}
+		return runResult{}
 	}
-	l := life{err: inst.Exit(), began: true, lasted: time.Since(launched), overCall: s.diedOverCall(sl, launched)}
+	l := runResult{err: inst.Exit(), began: true, lasted: time.Since(launched), overCall: s.crashedInCall(sl, launched)}
 	// Not at once: a child of the plugin may write to the plugin's stderr.
 	wg.Go(func() {
 		select {
-		case <-inst.Drained():
+		case <-inst.StderrClosed():
 		case <-ctx.Done():
 		}
 		inst.Close()
@@ -75,8 +75,8 @@ func (s *Supervisor) live(ctx context.Context, wg *sync.WaitGroup, sl *slot) lif
 	return l
 }
 
-// retreat tells that a plugin is down, and why, and waits before its next launch.
-func (s *Supervisor) retreat(ctx context.Context, sl *slot, why error, delay time.Duration) {
+// backOff tells that a plugin is down, and why, and waits before its next launch.
+func (s *Supervisor) backOff(ctx context.Context, sl *managedPlugin, why error, delay time.Duration) {
 	s.logger.Warn("plugin is down", "plugin", sl.entry.Name, "error", why, "delay", delay)
 	if delay == 0 {
 		s.update(func() { sl.inst = nil })
@@ -88,24 +88,24 @@ func (s *Supervisor) retreat(ctx context.Context, sl *slot, why error, delay tim
 	}
 }
 
-// diedOverCall reports whether a hook has died that somebody had asked for since it
+// crashedInCall reports whether a hook has died that somebody had asked for since it
 // began. It may be the fault of one allocation, and the others must not wait for long.
-func (s *Supervisor) diedOverCall(sl *slot, began time.Time) bool {
+func (s *Supervisor) crashedInCall(sl *managedPlugin, began time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return sl.info.Type == base.TypeHook && !sl.asked.Before(began)
+	return sl.info.Type == base.TypeHook && !sl.lastAcquired.Before(began)
 }
 
-// awaitUse holds back a builtin hook until somebody asks for it: most machines
+// waitForDemand holds back a builtin hook until somebody asks for it: most machines
 // never need it. One that an earlier agent has started is in use. It returns
 // false when ctx has ended.
-func (s *Supervisor) awaitUse(ctx context.Context, sl *slot) bool {
+func (s *Supervisor) waitForDemand(ctx context.Context, sl *managedPlugin) bool {
 	if !sl.entry.Builtin || sl.entry.Type != base.TypeHook || s.hasRecord(sl) {
 		return true
 	}
 	wanted := make(chan struct{})
 	s.update(func() {
-		sl.tried, sl.printed, sl.wanted = true, true, wanted // a hook has no fingerprint
+		sl.tried, sl.fingerprinted, sl.wanted = true, true, wanted // a hook has no fingerprint
 		s.settleLocked()
 	})
 	select {
@@ -116,28 +116,28 @@ func (s *Supervisor) awaitUse(ctx context.Context, sl *slot) bool {
 	}
 }
 
-// awaitTurn holds back a builtin until it is known that the configuration does
+// waitForOverride holds back a builtin until it is known that the configuration does
 // not replace it. It returns false when the slot is not needed.
-func (s *Supervisor) awaitTurn(ctx context.Context, sl *slot) bool {
+func (s *Supervisor) waitForOverride(ctx context.Context, sl *managedPlugin) bool {
 	for {
 		s.mu.Lock()
-		held, moved := s.heldLocked(sl), s.moved
+		held, stateChanged := s.awaitingOverrideLocked(sl), s.stateChanged
 		s.mu.Unlock()
 		if !held {
 			return ctx.Err() == nil
 		}
 		select {
-		case <-moved:
+		case <-stateChanged:
 		case <-ctx.Done():
 			return false
 		}
 	}
 }
 
-// heldLocked reports whether sl is a builtin that a configured plugin of the
+// awaitingOverrideLocked reports whether sl is a builtin that a configured plugin of the
 // same name will replace, as far as is known. If that plugin cannot be started
 // the builtin stays back: the configuration wants the other one.
-func (s *Supervisor) heldLocked(sl *slot) bool {
+func (s *Supervisor) awaitingOverrideLocked(sl *managedPlugin) bool {
 	if !sl.entry.Builtin {
 		return false
 	}
@@ -151,8 +151,8 @@ func (s *Supervisor) heldLocked(sl *slot) bool {
 }
 
 // up launches the plugin of a slot and lets it take its driver name.
-func (s *Supervisor) up(ctx context.Context, sl *slot) (instance, error) {
-	if err := s.endUnwanted(); err != nil {
+func (s *Supervisor) up(ctx context.Context, sl *managedPlugin) (instance, error) {
+	if err := s.killOrphans(); err != nil {
 		return nil, fmt.Errorf("%s: %w", sl.entry, err)
 	}
 	inst, err := s.start(ctx, sl.entry)
@@ -171,7 +171,7 @@ func (s *Supervisor) up(ctx context.Context, sl *slot) (instance, error) {
 }
 
 // admit decides which driver a new process serves, if any.
-func (s *Supervisor) admit(sl *slot, inst instance) (err error) {
+func (s *Supervisor) admit(sl *managedPlugin, inst instance) (err error) {
 	info := inst.Info()
 	if info.Type != base.TypeDriver && info.Type != base.TypeHook {
 		return fmt.Errorf("%s: it is a %s plugin, neither a task driver nor a hook", sl.entry, info.Type)
@@ -189,8 +189,8 @@ func (s *Supervisor) admit(sl *slot, inst instance) (err error) {
 			sl.driver = &watchedDriver{inst.Driver(), s.newCallWatch(sl, inst)}
 		}
 		_, sl.takes = inst.Hook()
-		sl.printed = sl.printed || info.Type != base.TypeDriver // it has no fingerprint
-		_, sl.old = inst.(survivor)
+		sl.fingerprinted = sl.fingerprinted || info.Type != base.TypeDriver // it has no fingerprint
+		_, sl.reattached = inst.(reattachedPlugin)
 		s.settleLocked()
 	})
 	return err
@@ -198,7 +198,7 @@ func (s *Supervisor) admit(sl *slot, inst instance) (err error) {
 
 // claimLocked gives what info names to sl, or retires one of the two plugins that
 // want to serve it.
-func (s *Supervisor) claimLocked(sl *slot, info base.Info) error {
+func (s *Supervisor) claimLocked(sl *managedPlugin, info base.Info) error {
 	for _, other := range s.slots {
 		if other == sl || other.retired != "" {
 			continue
@@ -211,7 +211,7 @@ func (s *Supervisor) claimLocked(sl *slot, info base.Info) error {
 		if servedBy(rival) != servedBy(info) {
 			continue
 		}
-		if other.used || !prefer(sl.entry, sl.order, info, other.entry, other.order, rival) {
+		if other.acquired || !prefer(sl.entry, sl.order, info, other.entry, other.order, rival) {
 			s.retireLocked(sl, other, info, rival)
 			return errRetired
 		}
@@ -242,7 +242,7 @@ func prefer(a catalog.Entry, aOrder int, aInfo base.Info, b catalog.Entry, bOrde
 	return aOrder > bOrder
 }
 
-func (s *Supervisor) retireLocked(loser, winner *slot, lost, won base.Info) {
+func (s *Supervisor) retireLocked(loser, winner *managedPlugin, lost, won base.Info) {
 	loser.retired = fmt.Sprintf("%s is served by %s, version %s", servedBy(won), winner.entry, won.Version)
 	loser.err = nil
 	loser.inst = nil
@@ -257,7 +257,7 @@ func (s *Supervisor) retireLocked(loser, winner *slot, lost, won base.Info) {
 }
 
 // fail records why a slot has no process.
-func (s *Supervisor) fail(sl *slot, err error, retryAt time.Time) {
+func (s *Supervisor) fail(sl *managedPlugin, err error, retryAt time.Time) {
 	s.update(func() {
 		sl.inst = nil
 		sl.tried = true
@@ -270,7 +270,7 @@ func (s *Supervisor) fail(sl *slot, err error, retryAt time.Time) {
 
 // serve reads the streams of a process until it ends, or ctx does, or nobody needs
 // it: then it returns what is closed when somebody does.
-func (s *Supervisor) serve(ctx context.Context, sl *slot, inst instance) (wanted <-chan struct{}) {
+func (s *Supervisor) serve(ctx context.Context, sl *managedPlugin, inst instance) (wanted <-chan struct{}) {
 	served := servedBy(inst.Info())
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -286,7 +286,7 @@ func (s *Supervisor) serve(ctx context.Context, sl *slot, inst instance) (wanted
 	}
 	var look <-chan time.Time
 	if sl.entry.Builtin && s.cfg.Busy != nil {
-		ticker := time.NewTicker(restAfter)
+		ticker := time.NewTicker(idleTimeout)
 		defer ticker.Stop()
 		look = ticker.C
 	}
@@ -311,14 +311,14 @@ func (s *Supervisor) serve(ctx context.Context, sl *slot, inst instance) (wanted
 
 // rest takes the process of a slot away from everybody if it is not needed, and
 // returns what is closed when it is.
-func (s *Supervisor) rest(sl *slot, served Served) (wanted chan struct{}) {
+func (s *Supervisor) rest(sl *managedPlugin, served PluginKey) (wanted chan struct{}) {
 	if s.cfg.Busy(served) {
 		return nil
 	}
 	// Tasks come before somebody asks for their driver: who has none by now and
 	// asks later finds no process.
 	s.update(func() {
-		if time.Since(sl.asked) >= restAfter {
+		if time.Since(sl.lastAcquired) >= idleTimeout {
 			wanted = make(chan struct{})
 			sl.inst, sl.wanted = nil, wanted
 		}
@@ -327,7 +327,7 @@ func (s *Supervisor) rest(sl *slot, served Served) (wanted chan struct{}) {
 }
 
 // fingerprints keeps the driver's fingerprint stream open.
-func (s *Supervisor) fingerprints(ctx context.Context, sl *slot, inst instance, name string) {
+func (s *Supervisor) fingerprints(ctx context.Context, sl *managedPlugin, inst instance, name string) {
 	keepOpen(ctx, inst, inst.Driver().Fingerprint, func(fp driver.Fingerprint) error {
 		if fp.Err == nil {
 			s.setInfo(sl, name, func(info *Info) { info.apply(fp) })
@@ -382,7 +382,7 @@ func keepOpen[T any](ctx context.Context, inst instance, open func(context.Conte
 func (s *Supervisor) revive(ctx context.Context, inst instance) bool {
 	const tries, pause = 3, 500 * time.Millisecond
 	for i := range tries {
-		err := inst.Unreachable(ctx)
+		err := inst.CheckHealth(ctx)
 		if err == nil {
 			return ctx.Err() == nil && !ended(inst)
 		}
@@ -414,13 +414,13 @@ func sleep(ctx context.Context, d time.Duration) bool {
 
 // setInfo changes what is known of the driver that sl serves. A plugin that
 // another one has replaced has no say any more.
-func (s *Supervisor) setInfo(sl *slot, name string, change func(*Info)) {
+func (s *Supervisor) setInfo(sl *managedPlugin, name string, change func(*Info)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.owners[driverOf(name)] != sl {
 		return // it is a hook, or another plugin serves the driver
 	}
-	sl.printed = true
+	sl.fingerprinted = true
 	info := s.drivers[name]
 	change(&info)
 	info.UpdatedAt = time.Now()

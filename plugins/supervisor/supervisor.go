@@ -46,8 +46,8 @@ var (
 // without them.
 const readyLimit = 2 * time.Second
 
-// restAfter is how long a builtin runs on that nobody needs.
-const restAfter = time.Minute
+// idleTimeout is how long a builtin runs on that nobody needs.
+const idleTimeout = time.Minute
 
 // Config is what a supervisor needs.
 type Config struct {
@@ -77,13 +77,13 @@ type Config struct {
 	// run, so that the process of its plugin must continue. It is called at the end of
 	// Run, and at its start for recorded plugins that are not in the catalog any more.
 	// Nil means that no process must.
-	Keep func(what Served, pid int) bool
+	Keep func(what PluginKey, pid int) bool
 
 	// Busy is asked whether a driver has tasks, or is about to get some, and likewise
 	// for hooks. A builtin that nobody has asked for in a minute and that is not busy
 	// is ended, and started again for who asks; its last fingerprint holds meanwhile.
 	// Nil lets it run. A builtin hook is not even started before somebody asks.
-	Busy func(Served) bool
+	Busy func(PluginKey) bool
 
 	// OnTaskEvent gets what a driver says about its tasks, one event after the
 	// other for each driver. Nil drops it.
@@ -102,31 +102,31 @@ type Info struct {
 	UpdatedAt  time.Time
 }
 
-// Served is what a plugin is there for: a driver or a hook.
-type Served struct {
+// PluginKey is what a plugin is there for: a driver or a hook.
+type PluginKey struct {
 	Type base.Type
 	Name string
 }
 
-func (s Served) String() string { return fmt.Sprintf("%s %q", s.Type, s.Name) }
+func (s PluginKey) String() string { return fmt.Sprintf("%s %q", s.Type, s.Name) }
 
-func driverOf(name string) Served { return Served{base.TypeDriver, name} }
+func driverOf(name string) PluginKey { return PluginKey{base.TypeDriver, name} }
 
 // Plugin is the state of one plugin of the catalog.
 type Plugin struct {
-	Name     string // of the file or the builtin
-	Path     string // "" for a builtin
-	Builtin  bool
-	Program  string // of a file: another one may say something else; see catalog.Entry
-	Serves   Served // its Name is "" when that is not known yet
-	Version  string
-	Takes    *hook.Description // of a hook that has been up
-	Resting  bool              // a builtin that nobody needs at the moment
-	Tried    bool              // its first launch has succeeded or failed
-	Answered bool              // it has said what it is, a driver with its first fingerprint; or has failed to, or is not used
-	PID      int               // 0 when no process runs
-	Retired  string            // why another plugin is used in its place
-	Err      error             // why it does not run
+	Name            string // of the file or the builtin
+	Path            string // "" for a builtin
+	Builtin         bool
+	Program         string    // of a file: another one may say something else; see catalog.Entry
+	Serves          PluginKey // its Name is "" when that is not known yet
+	Version         string
+	Takes           *hook.Description // of a hook that has been up
+	Idle            bool              // a builtin that nobody needs at the moment
+	LaunchAttempted bool              // its first launch has succeeded or failed
+	Reported        bool              // it has said what it is, a driver with its first fingerprint; or has failed to, or is not used
+	PID             int               // 0 when no process runs
+	Superseded      string            // why another plugin is used in its place
+	Err             error             // why it does not run
 }
 
 // Supervisor keeps plugins alive. Its methods may be called concurrently.
@@ -138,20 +138,20 @@ type Supervisor struct {
 
 	replacing sync.Mutex // held while a plugin of another build is replaced: one at a time
 
-	unwanted struct { // held by endUnwanted
+	unwanted struct { // held by killOrphans
 		sync.Mutex
-		ended bool // endUnwanted has succeeded
+		ended bool // killOrphans has succeeded
 	}
 
-	mu        sync.Mutex
-	slots     []*slot
-	owners    map[Served]*slot
-	drivers   map[string]Info
-	settled   bool // no first launch is awaited any more
-	stopped   bool
-	unmanaged map[Served]string // keys of recorded plugins that run without a slot; see endUnwanted
-	moved     chan struct{}     // closed and replaced when a process comes or goes
-	changed   chan struct{}     // closed and replaced when drivers or plugins change
+	mu           sync.Mutex
+	slots        []*managedPlugin
+	owners       map[PluginKey]*managedPlugin
+	drivers      map[string]Info
+	settled      bool // no first launch is awaited any more
+	stopped      bool
+	unmanaged    map[PluginKey]string // keys of recorded plugins that run without a slot; see killOrphans
+	stateChanged chan struct{}        // closed and replaced when a process comes or goes
+	infoChanged  chan struct{}        // closed and replaced when drivers or plugins change
 }
 
 // instance is one running plugin. *launch.Plugin is one.
@@ -163,40 +163,40 @@ type instance interface {
 	Done() <-chan struct{}
 	Exit() error
 	Connected() bool
-	Unreachable(context.Context) error
-	Drained() <-chan struct{}
+	CheckHealth(context.Context) error
+	StderrClosed() <-chan struct{}
 	Kill()
 	Stop(context.Context)
 	Detach()
 	Close()
 }
 
-// slot is the place of one plugin of the catalog. The fields are guarded by
+// managedPlugin is the place of one plugin of the catalog. The fields are guarded by
 // Supervisor.mu, except those that never change.
-type slot struct {
+type managedPlugin struct {
 	entry  catalog.Entry
 	order  int
 	cancel context.CancelCauseFunc // of its goroutine; nil before it has begun
 
-	managed   bool  // its goroutine runs
-	dismissed bool  // it is to go when nobody needs it
-	leaving   bool  // somebody waits for that
-	next      *slot // takes its place then; may be nil
+	running  bool           // its goroutine runs
+	removed  bool           // it is to go when nobody needs it
+	draining bool           // somebody waits for that
+	next     *managedPlugin // takes its place then; may be nil
 
-	inst    instance
-	driver  *watchedDriver // of the latest process; nil of a hook
-	info    base.Info      // of the latest process; zero before the first
-	takes   *hook.Description
-	tried   bool      // the first launch has an outcome
-	printed bool      // the first fingerprint is in
-	used    bool      // handed out by Driver or Hook
-	asked   time.Time // when that was last
-	old     bool      // inst is a process that another supervisor has started
-	err     error     // why there is no process; nil while one is being launched
-	retryAt time.Time
-	failure error // why there was none, the last time; nil again after a launch
-	retired string
-	wanted  chan struct{} // of one that rests: closed when somebody asks for it
+	inst          instance
+	driver        *watchedDriver // of the latest process; nil of a hook
+	info          base.Info      // of the latest process; zero before the first
+	takes         *hook.Description
+	tried         bool      // the first launch has an outcome
+	fingerprinted bool      // the first fingerprint is in
+	acquired      bool      // handed out by Driver or Hook
+	lastAcquired  time.Time // when that was last
+	reattached    bool      // inst is a process that another supervisor has started
+	err           error     // why there is no process; nil while one is being launched
+	retryAt       time.Time
+	failure       error // why there was none, the last time; nil again after a launch
+	retired       string
+	wanted        chan struct{} // of one that rests: closed when somebody asks for it
 }
 
 // New makes a supervisor. Run brings it to life.
@@ -205,14 +205,14 @@ func New(cfg Config) *Supervisor {
 		cfg.Logger = hclog.NewNullLogger()
 	}
 	s := &Supervisor{
-		cfg:       cfg,
-		logger:    cfg.Logger,
-		made:      time.Now(),
-		owners:    map[Served]*slot{},
-		drivers:   map[string]Info{},
-		unmanaged: map[Served]string{},
-		moved:     make(chan struct{}),
-		changed:   make(chan struct{}),
+		cfg:          cfg,
+		logger:       cfg.Logger,
+		made:         time.Now(),
+		owners:       map[PluginKey]*managedPlugin{},
+		drivers:      map[string]Info{},
+		unmanaged:    map[PluginKey]string{},
+		stateChanged: make(chan struct{}),
+		infoChanged:  make(chan struct{}),
 	}
 	s.start = s.launch
 	if cfg.Catalog != nil {
@@ -273,13 +273,13 @@ func (s *Supervisor) launch(ctx context.Context, e catalog.Entry) (instance, err
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", e, err)
 	case p != nil:
-		return survivor{p}, nil
+		return reattachedPlugin{p}, nil
 	}
 	p, err = launch.Start(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.cfg.Records.PutPlugin(key(e), Record{Record: p.Record(), Identity: identity, Serves: servedBy(p.Info())}); err != nil {
+	if err := s.cfg.Records.PutPlugin(key(e), Record{ReattachConfig: p.Record(), Identity: identity, Serves: servedBy(p.Info())}); err != nil {
 		s.logger.Error("plugin will not be found again", "plugin", e.Name, "error", err)
 	} else if err := p.Confirm(ctx); err != nil {
 		s.logger.Debug("plugin not confirmed", "plugin", e.Name, "error", err) // a keeper of an earlier build
@@ -291,7 +291,7 @@ func (s *Supervisor) launch(ctx context.Context, e catalog.Entry) (instance, err
 // ends, then ends them, but for those to be kept, and returns. It is called once.
 // Tasks are not touched.
 func (s *Supervisor) Run(ctx context.Context) error {
-	if err := s.endUnwanted(); err != nil {
+	if err := s.killOrphans(); err != nil {
 		s.logger.Error("plugins are not started yet", "error", err)
 	}
 	settle := time.AfterFunc(readyLimit, s.settle)
@@ -327,7 +327,7 @@ func (s *Supervisor) Driver(ctx context.Context, name string) (driver.Driver, er
 // It also waits for the next try of a failed launch, if that comes before until.
 // A name that no plugin serves is ErrNoHook.
 func (s *Supervisor) Hook(ctx context.Context, name string, until time.Time) (*hook.Client, *hook.Description, error) {
-	inst, _, err := s.serving(ctx, Served{base.TypeHook, name}, until)
+	inst, _, err := s.serving(ctx, PluginKey{base.TypeHook, name}, until)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -337,11 +337,11 @@ func (s *Supervisor) Hook(ctx context.Context, name string, until time.Time) (*h
 
 // serving returns a plugin that lives, starting or awaiting it if need be. A launch
 // that is tried again before until is waited for.
-func (s *Supervisor) serving(ctx context.Context, what Served, until time.Time) (instance, *watchedDriver, error) {
+func (s *Supervisor) serving(ctx context.Context, what PluginKey, until time.Time) (instance, *watchedDriver, error) {
 	for {
 		s.mu.Lock()
 		inst, d, err := s.servingLocked(what, until)
-		moved := s.moved
+		stateChanged := s.stateChanged
 		s.mu.Unlock()
 		if err != nil {
 			return nil, nil, err
@@ -352,20 +352,20 @@ func (s *Supervisor) serving(ctx context.Context, what Served, until time.Time) 
 			}
 		}
 		select {
-		case <-moved:
+		case <-stateChanged:
 		case <-ctx.Done():
-			return nil, nil, s.gaveUp(what, context.Cause(ctx))
+			return nil, nil, s.waitError(what, context.Cause(ctx))
 		}
 	}
 }
 
-// gaveUp says what somebody has waited for in vain.
-func (s *Supervisor) gaveUp(what Served, cause error) error {
+// waitError says what somebody has waited for in vain.
+func (s *Supervisor) waitError(what PluginKey, cause error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sl := s.owners[what]
 	if sl == nil {
-		sl = s.expectedLocked(what)
+		sl = s.candidateLocked(what)
 	}
 	switch {
 	case sl == nil:
@@ -378,7 +378,7 @@ func (s *Supervisor) gaveUp(what Served, cause error) error {
 
 // servingLocked returns a living instance, or an error, or neither when there
 // is something to wait for.
-func (s *Supervisor) servingLocked(what Served, until time.Time) (instance, *watchedDriver, error) {
+func (s *Supervisor) servingLocked(what PluginKey, until time.Time) (instance, *watchedDriver, error) {
 	if s.stopped {
 		return nil, nil, fmt.Errorf("%s: %w", what, ErrStopped)
 	}
@@ -387,13 +387,13 @@ func (s *Supervisor) servingLocked(what Served, until time.Time) (instance, *wat
 	}
 	sl := s.owners[what]
 	if sl == nil {
-		sl = s.expectedLocked(what)
+		sl = s.candidateLocked(what)
 	}
 	switch {
-	case sl == nil && s.unnamedLocked():
+	case sl == nil && s.unknownNameStartingLocked():
 		return nil, nil, nil
 	case sl == nil:
-		return nil, nil, &driver.UnavailableError{Err: s.nobodyLocked(what), Changed: s.moved}
+		return nil, nil, &driver.UnavailableError{Err: s.notFoundErrorLocked(what), Changed: s.stateChanged}
 	case sl.err != nil && !sl.retryAt.IsZero() && sl.retryAt.Before(until):
 		return nil, nil, nil
 	case sl.err != nil:
@@ -401,7 +401,7 @@ func (s *Supervisor) servingLocked(what Served, until time.Time) (instance, *wat
 		if !sl.retryAt.IsZero() {
 			err = fmt.Errorf("%w (next try in %s)", err, time.Until(sl.retryAt).Round(time.Second))
 		}
-		return nil, nil, &driver.UnavailableError{Plugin: sl.entry.String(), Builtin: sl.entry.Builtin, Err: err, Changed: s.moved}
+		return nil, nil, &driver.UnavailableError{Plugin: sl.entry.String(), Builtin: sl.entry.Builtin, Err: err, Changed: s.stateChanged}
 	case sl.wanted != nil:
 		close(sl.wanted)
 		sl.wanted = nil
@@ -409,33 +409,33 @@ func (s *Supervisor) servingLocked(what Served, until time.Time) (instance, *wat
 	case sl.inst == nil || ended(sl.inst):
 		return nil, nil, nil
 	}
-	sl.used, sl.asked = true, time.Now()
+	sl.acquired, sl.lastAcquired = true, time.Now()
 	return sl.inst, sl.driver, nil
 }
 
-// expectedLocked finds the plugin that should serve a driver or hook and has not
+// candidateLocked finds the plugin that should serve a driver or hook and has not
 // said so yet: by its name, or because it has no other.
-func (s *Supervisor) expectedLocked(what Served) *slot {
+func (s *Supervisor) candidateLocked(what PluginKey) *managedPlugin {
 	for _, sl := range s.slots {
 		if sl.entry.Builtin && sl.entry.Type != what.Type {
 			continue
 		}
-		if sl.retired == "" && sl.info.Name == "" && sl.entry.DriverName() == what.Name && !s.heldLocked(sl) {
+		if sl.retired == "" && sl.info.Name == "" && sl.entry.DriverName() == what.Name && !s.awaitingOverrideLocked(sl) {
 			return sl
 		}
 	}
 	return nil
 }
 
-// unnamedLocked reports whether a plugin is being launched that may serve any
+// unknownNameStartingLocked reports whether a plugin is being launched that may serve any
 // driver, because its file's name says nothing.
-func (s *Supervisor) unnamedLocked() bool {
-	return slices.ContainsFunc(s.slots, func(sl *slot) bool {
+func (s *Supervisor) unknownNameStartingLocked() bool {
+	return slices.ContainsFunc(s.slots, func(sl *managedPlugin) bool {
 		return !sl.entry.Builtin && sl.retired == "" && sl.info.Name == "" && sl.err == nil
 	})
 }
 
-func (s *Supervisor) nobodyLocked(what Served) error {
+func (s *Supervisor) notFoundErrorLocked(what PluginKey) error {
 	var have []string
 	for served := range s.owners {
 		if served.Type == what.Type {
@@ -474,7 +474,7 @@ func (s *Supervisor) nobodyLocked(what Served) error {
 	return fmt.Errorf("%s: %w: %s", what, none, msg)
 }
 
-func servedBy(info base.Info) Served { return Served{info.Type, info.Name} }
+func servedBy(info base.Info) PluginKey { return PluginKey{info.Type, info.Name} }
 
 // Drivers is a snapshot of all drivers that have ever been up, by name.
 func (s *Supervisor) Drivers() map[string]Info {
@@ -500,7 +500,7 @@ func (s *Supervisor) Plugins() []Plugin {
 		p := Plugin{
 			Name: sl.entry.Name, Path: sl.entry.Path, Builtin: sl.entry.Builtin, Program: sl.entry.Program,
 			Serves: servedBy(sl.info), Version: sl.info.Version, Takes: sl.takes,
-			Resting: sl.wanted != nil, Tried: sl.tried, Answered: sl.answeredLocked(), Retired: sl.retired, Err: sl.err,
+			Idle: sl.wanted != nil, LaunchAttempted: sl.tried, Reported: sl.answeredLocked(), Superseded: sl.retired, Err: sl.err,
 		}
 		if sl.inst != nil && !ended(sl.inst) {
 			p.PID = sl.inst.PID()
@@ -515,7 +515,7 @@ func (s *Supervisor) Plugins() []Plugin {
 func (s *Supervisor) Changed() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.changed
+	return s.infoChanged
 }
 
 // Ready waits for the first fingerprint of every driver, until two seconds after New
@@ -526,23 +526,23 @@ func (s *Supervisor) Ready(ctx context.Context) error {
 	return s.answered(ctx, limit.C)
 }
 
-// Answered is Ready without a limit: it waits until each plugin has said what it is,
+// Reported is Ready without a limit: it waits until each plugin has said what it is,
 // or has failed to.
-func (s *Supervisor) Answered(ctx context.Context) error { return s.answered(ctx, nil) }
+func (s *Supervisor) Reported(ctx context.Context) error { return s.answered(ctx, nil) }
 
 func (s *Supervisor) answered(ctx context.Context, limit <-chan time.Time) error {
 	for {
 		s.mu.Lock()
-		ready := s.stopped || (s.settled && !slices.ContainsFunc(s.slots, func(sl *slot) bool {
-			return !sl.answeredLocked() && !s.heldLocked(sl)
+		ready := s.stopped || (s.settled && !slices.ContainsFunc(s.slots, func(sl *managedPlugin) bool {
+			return !sl.answeredLocked() && !s.awaitingOverrideLocked(sl)
 		}))
-		changed := s.changed
+		infoChanged := s.infoChanged
 		s.mu.Unlock()
 		if ready {
 			return nil
 		}
 		select {
-		case <-changed:
+		case <-infoChanged:
 		case <-limit:
 			return nil
 		case <-ctx.Done():
@@ -552,8 +552,8 @@ func (s *Supervisor) answered(ctx context.Context, limit <-chan time.Time) error
 }
 
 // answeredLocked is Plugin.Answered.
-func (sl *slot) answeredLocked() bool {
-	return sl.printed || sl.err != nil || sl.retired != "" || sl.wanted != nil
+func (sl *managedPlugin) answeredLocked() bool {
+	return sl.fingerprinted || sl.err != nil || sl.retired != "" || sl.wanted != nil
 }
 
 // update changes the state and tells everybody who waits for plugins.
@@ -561,14 +561,14 @@ func (s *Supervisor) update(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change()
-	close(s.moved)
-	s.moved = make(chan struct{})
+	close(s.stateChanged)
+	s.stateChanged = make(chan struct{})
 	s.notifyLocked()
 }
 
 func (s *Supervisor) notifyLocked() {
-	close(s.changed)
-	s.changed = make(chan struct{})
+	close(s.infoChanged)
+	s.infoChanged = make(chan struct{})
 }
 
 // settle ends the wait for slow first launches.
@@ -578,7 +578,7 @@ func (s *Supervisor) settle() {
 			return
 		}
 		for _, sl := range s.slots {
-			if !sl.tried && sl.retired == "" && !s.heldLocked(sl) {
+			if !sl.tried && sl.retired == "" && !s.awaitingOverrideLocked(sl) {
 				s.logger.Warn("plugin is slow to start, going on without it", "plugin", sl.entry.Name)
 			}
 		}
@@ -589,7 +589,7 @@ func (s *Supervisor) settle() {
 // settleLocked ends the wait when nothing is awaited any more.
 func (s *Supervisor) settleLocked() {
 	for _, sl := range s.slots {
-		if !sl.tried && sl.retired == "" && !s.heldLocked(sl) {
+		if !sl.tried && sl.retired == "" && !s.awaitingOverrideLocked(sl) {
 			return
 		}
 	}

@@ -95,24 +95,24 @@ func TestBackoff(t *testing.T) {
 
 func TestTroubles(t *testing.T) {
 	var (
-		refused  = life{}
-		died     = life{began: true, lasted: time.Second}
-		stable   = life{began: true, lasted: stableAfter}
-		overCall = life{began: true, lasted: time.Second, overCall: true}
+		refused  = runResult{}
+		died     = runResult{began: true, lasted: time.Second}
+		stable   = runResult{began: true, lasted: stableAfter}
+		overCall = runResult{began: true, lasted: time.Second, overCall: true}
 	)
 	const ms = time.Millisecond
 	for _, c := range []struct {
 		name  string
-		lives []life
+		lives []runResult
 		want  []time.Duration
 	}{
-		{"a first death is followed by a launch at once", []life{died, died, died}, []time.Duration{0, 5 * time.Second, 10 * time.Second}},
-		{"a launch that fails is not tried again at once", []life{refused, refused}, []time.Duration{5 * time.Second, 10 * time.Second}},
-		{"a process that was well for a while has no past", []life{died, died, stable, died}, []time.Duration{0, 5 * time.Second, 0, 5 * time.Second}},
-		{"a hook that dies over calls comes back soon", []life{overCall, overCall, overCall}, []time.Duration{0, 100 * ms, 200 * ms}},
-		{"one that does not come back then waits like others", []life{overCall, overCall, refused}, []time.Duration{0, 100 * ms, 10 * time.Second}},
+		{"a first death is followed by a launch at once", []runResult{died, died, died}, []time.Duration{0, 5 * time.Second, 10 * time.Second}},
+		{"a launch that fails is not tried again at once", []runResult{refused, refused}, []time.Duration{5 * time.Second, 10 * time.Second}},
+		{"a process that was well for a while has no past", []runResult{died, died, stable, died}, []time.Duration{0, 5 * time.Second, 0, 5 * time.Second}},
+		{"a hook that dies over calls comes back soon", []runResult{overCall, overCall, overCall}, []time.Duration{0, 100 * ms, 200 * ms}},
+		{"one that does not come back then waits like others", []runResult{overCall, overCall, refused}, []time.Duration{0, 100 * ms, 10 * time.Second}},
 	} {
-		var past troubles
+		var past failures
 		var got []time.Duration
 		for _, l := range c.lives {
 			got = append(got, past.delay(l))
@@ -423,11 +423,11 @@ func TestFingerprints(t *testing.T) {
 		s := start(t, Config{}, []catalog.Entry{builtin("x")}, func(context.Context, string, int) (*fakePlugin, error) {
 			return newFake("x", "1"), nil
 		})
-		changed := s.Changed()
+		infoChanged := s.Changed()
 		if err := s.Ready(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		<-changed
+		<-infoChanged
 		d := mustDriver(t, s, "x")
 		expect := func(what string, detected, healthy bool, description string, attributes ...string) {
 			t.Helper()
@@ -569,7 +569,7 @@ func TestReady(t *testing.T) {
 		}
 		short, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
-		if err := s.Answered(short); !errors.Is(err, context.DeadlineExceeded) || s.Plugins()[0].Answered {
+		if err := s.Reported(short); !errors.Is(err, context.DeadlineExceeded) || s.Plugins()[0].Reported {
 			t.Errorf("who is silent has answered: %v", err)
 		}
 	})
@@ -579,10 +579,10 @@ func TestReady(t *testing.T) {
 			return nil, errors.New("does not start")
 		})
 		began := time.Now()
-		if err := s.Ready(t.Context()); err != nil || s.Plugins()[0].Err != nil || s.Plugins()[0].Answered {
+		if err := s.Ready(t.Context()); err != nil || s.Plugins()[0].Err != nil || s.Plugins()[0].Reported {
 			t.Errorf("ready: %v with %v", err, s.Plugins()[0].Err)
 		}
-		if err := s.Answered(t.Context()); err != nil || s.Plugins()[0].Err == nil || !s.Plugins()[0].Answered || time.Since(began) != time.Minute {
+		if err := s.Reported(t.Context()); err != nil || s.Plugins()[0].Err == nil || !s.Plugins()[0].Reported || time.Since(began) != time.Minute {
 			t.Errorf("answered after %v: %v with %v", time.Since(began), err, s.Plugins()[0].Err)
 		}
 	})
@@ -606,7 +606,7 @@ func TestRest(t *testing.T) {
 		var launches atomic.Int32
 		var current atomic.Pointer[fakePlugin]
 		broken := false
-		s := start(t, Config{Busy: func(what Served) bool { return what.Name == "b" && busy.Load() }},
+		s := start(t, Config{Busy: func(what PluginKey) bool { return what.Name == "b" && busy.Load() }},
 			[]catalog.Entry{builtin("b"), external("x")},
 			func(_ context.Context, key string, n int) (*fakePlugin, error) {
 				if key == "x" {
@@ -633,11 +633,11 @@ func TestRest(t *testing.T) {
 		}
 		busy.Store(false)
 		mustDriver(t, s, "b") // somebody has a use for it
-		time.Sleep(restAfter - time.Second)
+		time.Sleep(idleTimeout - time.Second)
 		if rested() {
 			t.Error("it has ended within a minute")
 		}
-		time.Sleep(restAfter + time.Second)
+		time.Sleep(idleTimeout + time.Second)
 		if !rested() {
 			t.Error("it runs though nobody needs it")
 		}
@@ -654,7 +654,7 @@ func TestRest(t *testing.T) {
 		if mustDriver(t, s, "b"); launches.Load() != 3 {
 			t.Errorf("%d launches", launches.Load())
 		}
-		time.Sleep(3 * restAfter)
+		time.Sleep(3 * idleTimeout)
 		broken = true
 		if _, err := s.Driver(t.Context(), "b"); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("a builtin that does not start again: %v", err)
@@ -676,7 +676,7 @@ func newFakeHook(name string) *fakePlugin {
 	f := newFake(name, "1.0.0")
 	f.info.Type, f.info.APIVersions = base.TypeHook, []string{hook.APIVersion}
 	f.hook = new(hook.Client)
-	f.takes = &hook.Description{Moments: []hook.Participation{{Moment: hook.Prestart}}}
+	f.takes = &hook.Description{Moments: []hook.Subscription{{Moment: hook.Prestart}}}
 	return f
 }
 
@@ -732,7 +732,7 @@ func TestHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		launched := map[string]int{}
 		var last *fakePlugin
-		s := start(t, Config{Busy: func(what Served) bool { return what == Served{base.TypeHook, "stamp"} }},
+		s := start(t, Config{Busy: func(what PluginKey) bool { return what == PluginKey{base.TypeHook, "stamp"} }},
 			[]catalog.Entry{hookEntry("artifact"), external("stamp"), builtin("stamp")},
 			func(_ context.Context, name string, _ int) (*fakePlugin, error) {
 				launched[name]++
@@ -746,7 +746,7 @@ func TestHooks(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if p := s.Plugins()[0]; launched["builtin artifact"] != 0 || !p.Resting {
+		if p := s.Plugins()[0]; launched["builtin artifact"] != 0 || !p.Idle {
 			t.Errorf("%d launches before somebody asks, %+v", launched["builtin artifact"], p)
 		}
 		if _, _, err := s.Hook(t.Context(), "none", time.Time{}); !errors.Is(err, ErrNoHook) || !strings.Contains(err.Error(), `hook "none": no such hook: there are artifact, stamp`) {
@@ -766,9 +766,9 @@ func TestHooks(t *testing.T) {
 		if client, _, err := s.Hook(t.Context(), "artifact", time.Time{}); err != nil || client != last.hook || launched["builtin artifact"] != 2 {
 			t.Errorf("after its death: %v, %d launches", err, launched["builtin artifact"])
 		}
-		time.Sleep(3 * restAfter)
+		time.Sleep(3 * idleTimeout)
 		synctest.Wait()
-		if p := s.Plugins(); p[0].PID != 0 || !p[0].Resting || p[1].PID == 0 {
+		if p := s.Plugins(); p[0].PID != 0 || !p[0].Idle || p[1].PID == 0 {
 			t.Errorf("nobody needs artifact, somebody needs stamp: %+v", p)
 		}
 		if _, _, err := s.Hook(t.Context(), "artifact", time.Time{}); err != nil || launched["builtin artifact"] != 3 {

@@ -17,13 +17,13 @@ import (
 
 // Record is how another supervisor finds a running plugin again.
 type Record struct {
-	launch.Record
+	launch.ReattachConfig
 	// Identity changes with the command line, the configuration and, of a script,
 	// the content of the plugin: with all that makes a process another one and
 	// cannot be seen from outside.
 	Identity string
 	// Serves is what the plugin serves. It is zero in records of earlier builds.
-	Serves Served
+	Serves PluginKey
 }
 
 // Records keeps records for the next supervisor. A record is kept when the
@@ -36,8 +36,8 @@ type Records interface {
 	DeletePlugin(key string) error
 }
 
-// survivor is a plugin that another supervisor has started.
-type survivor struct{ *launch.Plugin }
+// reattachedPlugin is a plugin that another supervisor has started.
+type reattachedPlugin struct{ *launch.Plugin }
 
 // key names a plugin in the records.
 func key(e catalog.Entry) string {
@@ -74,7 +74,7 @@ func identify(e catalog.Entry, binary *catalog.Binary) (string, error) {
 }
 
 // hasRecord reports whether an earlier supervisor may have left the plugin running.
-func (s *Supervisor) hasRecord(sl *slot) bool {
+func (s *Supervisor) hasRecord(sl *managedPlugin) bool {
 	if s.cfg.Records == nil {
 		return false
 	}
@@ -116,9 +116,9 @@ func (s *Supervisor) takeOver(ctx context.Context, e catalog.Entry, cfg launch.C
 		s.replacing.Lock()
 		defer s.replacing.Unlock()
 	}
-	p, err := launch.Reattach(ctx, cfg, rec.Record)
+	p, err := launch.Reattach(ctx, cfg, rec.ReattachConfig)
 	switch {
-	case errors.Is(err, launch.ErrNotSame):
+	case errors.Is(err, launch.ErrProcessChanged):
 		return nil, nil
 	case errors.Is(err, launch.ErrExhausted):
 		return nil, err
@@ -136,10 +136,10 @@ func (s *Supervisor) takeOver(ctx context.Context, e catalog.Entry, cfg launch.C
 	return nil, nil
 }
 
-// endUnwanted ends plugins of an earlier supervisor that are in the catalog no
+// killOrphans ends plugins of an earlier supervisor that are in the catalog no
 // more. One that has tasks continues, without this supervisor, until another plugin
 // serves the same. It does so once: after a success it does nothing.
-func (s *Supervisor) endUnwanted() error {
+func (s *Supervisor) killOrphans() error {
 	s.unwanted.Lock()
 	defer s.unwanted.Unlock()
 	if s.cfg.Records == nil || s.unwanted.ended {
@@ -165,7 +165,7 @@ func (s *Supervisor) endUnwanted() error {
 	}
 	s.mu.Unlock()
 	for key, rec := range records {
-		if s.cfg.Keep != nil && rec.Serves != (Served{}) && rec.process().Alive() && s.cfg.Keep(rec.Serves, rec.Pid) {
+		if s.cfg.Keep != nil && rec.Serves != (PluginKey{}) && rec.process().Alive() && s.cfg.Keep(rec.Serves, rec.Pid) {
 			s.logger.Warn("plugin is not in the configuration any more and continues, because its tasks may run; configure it again to manage them",
 				"plugin", key, "pid", rec.Pid, "serves", rec.Serves)
 			s.mu.Lock()
@@ -178,10 +178,10 @@ func (s *Supervisor) endUnwanted() error {
 	return nil
 }
 
-// endUnmanaged ends the plugin that endUnwanted has left running, when another one
+// endUnmanaged ends the plugin that killOrphans has left running, when another one
 // is about to serve the same: two processes of one driver must not have the same
 // tasks. With an error it may run.
-func (s *Supervisor) endUnmanaged(served Served) error {
+func (s *Supervisor) endUnmanaged(served PluginKey) error {
 	s.mu.Lock()
 	key, found := s.unmanaged[served]
 	s.mu.Unlock()
@@ -215,7 +215,7 @@ func (r Record) process() keeper.Process {
 
 // leave lets a plugin go when ctx has ended: at the end of the supervisor one with
 // tasks goes on.
-func (s *Supervisor) leave(ctx context.Context, sl *slot, inst instance) {
+func (s *Supervisor) leave(ctx context.Context, sl *managedPlugin, inst instance) {
 	s.mu.Lock()
 	served, wanted := servedBy(sl.info), sl.retired == "" && !errors.Is(context.Cause(ctx), errDismissed)
 	s.mu.Unlock()
@@ -228,7 +228,7 @@ func (s *Supervisor) leave(ctx context.Context, sl *slot, inst instance) {
 }
 
 // end stops a plugin in good order.
-func (s *Supervisor) end(ctx context.Context, sl *slot, inst instance) {
+func (s *Supervisor) end(ctx context.Context, sl *managedPlugin, inst instance) {
 	inst.Stop(ctx)
 	if s.cfg.Records != nil {
 		s.forget(key(sl.entry))
@@ -241,19 +241,19 @@ func (s *Supervisor) forget(key string) {
 	}
 }
 
-// Remembers reports whether the plugin of a driver would know a task that was
+// KnowsTasks reports whether the plugin of a driver would know a task that was
 // being started when the agent before this one ended: it is still the same
 // process, or it is ours and looks for what may run.
-func (s *Supervisor) Remembers(driver string) bool {
+func (s *Supervisor) KnowsTasks(driver string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sl := s.servedByLocked(driver)
-	return sl != nil && (sl.entry.Builtin || sl.old && sl.inst != nil && !ended(sl.inst))
+	return sl != nil && (sl.entry.Builtin || sl.reattached && sl.inst != nil && !ended(sl.inst))
 }
 
-// Searches reports whether a driver is ours, and looks for what may run of a task
+// FindsTasks reports whether a driver is ours, and looks for what may run of a task
 // whose id nobody knows any more.
-func (s *Supervisor) Searches(driver string) bool {
+func (s *Supervisor) FindsTasks(driver string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sl := s.servedByLocked(driver)
@@ -262,9 +262,9 @@ func (s *Supervisor) Searches(driver string) bool {
 
 // servedByLocked returns the slot of a driver, also before its first process has
 // named the driver.
-func (s *Supervisor) servedByLocked(driver string) *slot {
+func (s *Supervisor) servedByLocked(driver string) *managedPlugin {
 	if sl := s.owners[driverOf(driver)]; sl != nil {
 		return sl
 	}
-	return s.expectedLocked(driverOf(driver))
+	return s.candidateLocked(driverOf(driver))
 }

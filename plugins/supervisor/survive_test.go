@@ -120,7 +120,7 @@ func (n *node) run(cc catalog.Config, keep bool, f func(*Supervisor)) {
 func (n *node) supervisor(c *catalog.Catalog, keep bool) *Supervisor {
 	return New(Config{
 		Catalog: c, Keeper: n.keeper, KeeperSocket: n.keeper.Socket(), SocketDir: inDir(n.sockets),
-		Records: &n.ledger, Keep: func(Served, int) bool { return keep },
+		Records: &n.ledger, Keep: func(PluginKey, int) bool { return keep },
 	})
 }
 
@@ -153,7 +153,7 @@ func TestPluginWithTasksOutlivesTheSupervisor(t *testing.T) {
 		if pid := n.pid(s, "one"); pid != first || !s.Drivers()["one"].Healthy {
 			t.Errorf("pid %d, was %d, healthy %v", pid, first, s.Drivers()["one"].Healthy)
 		}
-		if !s.Remembers("one") || s.Remembers("other") {
+		if !s.KnowsTasks("one") || s.KnowsTasks("other") {
 			t.Error("what is remembered")
 		}
 		// Its death is noticed as ever.
@@ -190,16 +190,16 @@ func TestPluginThatWouldBeAnotherOneIsReplaced(t *testing.T) {
 	cc := catalog.Config{Builtins: builtins("one")}
 	first := 0
 	n.run(cc, true, func(s *Supervisor) { first = n.pid(s, "one") })
-	old := keeper.Process{PID: first, StartTime: n.ledger.records["builtin one"].StartTime}
+	reattached := keeper.Process{PID: first, StartTime: n.ledger.records["builtin one"].StartTime}
 
 	// Another configuration; another file is TestTasksOutliveEverybody.
-	changed := n.ledger.records["builtin one"]
-	changed.Identity = "of another configuration"
-	_ = n.ledger.PutPlugin("builtin one", changed)
+	infoChanged := n.ledger.records["builtin one"]
+	infoChanged.Identity = "of another configuration"
+	_ = n.ledger.PutPlugin("builtin one", infoChanged)
 	second := 0
 	n.run(cc, true, func(s *Supervisor) { second = n.pid(s, "one") })
-	if second == first || old.Alive() {
-		t.Errorf("pid %d, was %d; alive: %v", second, first, old.Alive())
+	if second == first || reattached.Alive() {
+		t.Errorf("pid %d, was %d; alive: %v", second, first, reattached.Alive())
 	}
 
 	// A stranger has the number: it is left alone.

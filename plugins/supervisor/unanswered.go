@@ -33,7 +33,7 @@ const (
 // tasks that run well.
 type callWatch struct {
 	s      *Supervisor
-	sl     *slot
+	sl     *managedPlugin
 	inst   instance
 	driver string
 	silent string // why the driver is unhealthy, "" if it is not; guarded by Supervisor.mu
@@ -48,16 +48,16 @@ type callWatch struct {
 
 // watchedCall is a call that is under way.
 type watchedCall struct {
-	ctx      context.Context // of the caller
-	method   string
-	taskID   string // "" for a call that is not about a task
-	started  time.Time
-	deadline time.Time
-	late     bool
-	gaveUp   bool // the caller did, before the driver answered
+	ctx       context.Context // of the caller
+	method    string
+	taskID    string // "" for a call that is not about a task
+	started   time.Time
+	deadline  time.Time
+	late      bool
+	waitError bool // the caller did, before the driver answered
 }
 
-func (s *Supervisor) newCallWatch(sl *slot, inst instance) *callWatch {
+func (s *Supervisor) newCallWatch(sl *managedPlugin, inst instance) *callWatch {
 	return &callWatch{
 		s: s, sl: sl, inst: inst, driver: inst.Info().Name,
 		calls: map[*watchedCall]struct{}{}, wake: make(chan struct{}, 1),
@@ -97,7 +97,7 @@ func (w *callWatch) end(c *watchedCall, err error) {
 	case c.late:
 		w.abandoned = c
 	default:
-		c.gaveUp = true
+		c.waitError = true
 		if limit := now.Add(answerTimeout); limit.Before(c.deadline) {
 			c.deadline = limit
 		}
@@ -147,12 +147,12 @@ func (w *callWatch) look() (late []*watchedCall, waiting bool, abandoned *watche
 	for c := range w.calls {
 		over := !c.deadline.After(now)
 		switch {
-		case c.gaveUp && over:
+		case c.waitError && over:
 			delete(w.calls, c)
 			if w.abandoned == nil && !w.answered.After(c.started) {
 				w.abandoned = c
 			}
-		case !c.late && !c.gaveUp && over:
+		case !c.late && !c.waitError && over:
 			c.late = true
 			late = append(late, c)
 		}

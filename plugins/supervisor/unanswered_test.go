@@ -19,9 +19,9 @@ import (
 // go on.
 type hangingDriver struct {
 	*fakeDriver
-	mu      sync.Mutex
-	hanging chan struct{} // closed when the driver answers again; nil when it does not hang
-	asked   int           // calls of InspectTask
+	mu           sync.Mutex
+	hanging      chan struct{} // closed when the driver answers again; nil when it does not hang
+	lastAcquired int           // calls of InspectTask
 }
 
 func (d *hangingDriver) hang() {
@@ -73,7 +73,7 @@ func (d *hangingDriver) StopTask(ctx context.Context, _ string, _ time.Duration,
 func (d *hangingDriver) DestroyTask(ctx context.Context, _ string, _ bool) error { return d.call(ctx) }
 func (d *hangingDriver) InspectTask(ctx context.Context, _ string) (*driver.TaskStatus, error) {
 	d.mu.Lock()
-	d.asked++
+	d.lastAcquired++
 	d.mu.Unlock()
 	return nil, d.call(ctx)
 }
@@ -137,13 +137,13 @@ func TestHangingStopMakesTheDriverUnhealthyUntilItAnswers(t *testing.T) {
 		if got := healthOf(s); got != well || len(events()) > 0 {
 			t.Errorf("before its time: %s, %q", got, events())
 		}
-		changed := s.Changed()
+		infoChanged := s.Changed()
 		time.Sleep(time.Millisecond)
 		if got, want := healthOf(s), "true false no answer to StopTask for 30s (plugin slow, pid 42)"; got != want {
 			t.Errorf("late: %s, want %s", got, want)
 		}
 		select {
-		case <-changed:
+		case <-infoChanged:
 		default:
 			t.Error("the change of the driver was not reported")
 		}
@@ -247,10 +247,10 @@ func TestDriverIsAskedAfterItsCallersGaveUp(t *testing.T) {
 				if got := healthOf(s); got != well {
 					t.Errorf("after it answers again: %s", got)
 				}
-				asked := slow.asked
+				lastAcquired := slow.lastAcquired
 				time.Sleep(time.Hour)
-				if slow.asked != asked {
-					t.Errorf("asked %d times more, though it has answered", slow.asked-asked)
+				if slow.lastAcquired != lastAcquired {
+					t.Errorf("asked %d times more, though it has answered", slow.lastAcquired-lastAcquired)
 				}
 			})
 		})

@@ -84,7 +84,7 @@ type Agent struct {
 
 	store      *store.Store
 	scheduler  *scheduler.Scheduler
-	ring       *ring
+	allocSync  *allocSync
 	keeper     *keeper.Client
 	collector  *logs.Collector
 	supervisor *supervisor.Supervisor
@@ -102,16 +102,16 @@ type Agent struct {
 	rulesChanged   chan struct{} // holds a tick when there are other rules about hooks
 	rebooted       bool          // no process of an earlier agent can be left
 
-	damageTold bool // only keepNode uses it
+	damageReported bool // only keepNode uses it
 
-	before []acquaintance // see recall; never changed after it
+	cachedPlugins []pluginInfo // see recall; never changed after it
 
 	orphansCleared atomic.Bool               // the tasks that are not in the state were ended
 	remaining      atomic.Pointer[remaining] // set by Close
 
-	files    taskfiles.Files
-	usage    hoststats.Sampler
-	metaTurn sync.Mutex // held while the metadata is changed; taken before mu
+	files        taskfiles.Files
+	usage        hoststats.Sampler
+	metaUpdateMu sync.Mutex // held while the metadata is changed; taken before mu
 
 	mu          sync.Mutex
 	config      Config
@@ -125,10 +125,10 @@ type Agent struct {
 const (
 	// A burst of starts leaves little behind, but scattered over all the memory that
 	// it took: measured with 100 tasks, 4 MB less for the agent.
-	thrift = 25
+	gcPercentIdle = 25
 	// What ends leaves nothing. With the other percentage, 40 percent of the time in
 	// which 100 tasks are stopped went into collecting what was still alive.
-	haste = 100
+	gcPercentBusy = 100
 )
 
 // Open takes the data directory, reads the state, looks at the machine and
@@ -213,8 +213,8 @@ func (a *Agent) Changed() <-chan struct{} { return a.supervisor.Changed() }
 // Ready waits until the drivers have said how they are; two seconds at most.
 func (a *Agent) Ready(ctx context.Context) error { return a.supervisor.Ready(ctx) }
 
-// Answered is Ready for as long as it takes, for plugins of every kind.
-func (a *Agent) Answered(ctx context.Context) error { return a.supervisor.Answered(ctx) }
+// Reported is Ready for as long as it takes, for plugins of every kind.
+func (a *Agent) AllReady(ctx context.Context) error { return a.supervisor.Reported(ctx) }
 
 // Registered is closed when the node is in the state with its drivers: jobs that
 // come can be placed.
@@ -224,7 +224,7 @@ func (a *Agent) Registered() <-chan struct{} { return a.registered }
 // allocrunner.ErrShutdown, tasks are left running; otherwise they are stopped,
 // and Run returns when all have ended.
 func (a *Agent) Run(ctx context.Context) {
-	debug.SetGCPercent(thrift) // not before: of what is read at the start, most stays
+	debug.SetGCPercent(gcPercentIdle) // not before: of what is read at the start, most stays
 	nodes := noderunner.New(a.runnerConfig())
 	a.mu.Lock()
 	a.nodes = nodes
@@ -233,11 +233,11 @@ func (a *Agent) Run(ctx context.Context) {
 	// The node reports to the end, and plans go on until nothing can follow them.
 	reporting, endReports := context.WithCancel(context.WithoutCancel(ctx))
 	var background, reports sync.WaitGroup
-	reports.Go(func() { a.ring.run(reporting) })
+	reports.Go(func() { a.allocSync.run(reporting) })
 	background.Go(func() { a.keepNode(ctx) })
 	background.Go(func() { a.hooks.Run(ctx) })
-	background.Go(func() { a.tellOfHooks(ctx) })
-	background.Go(func() { a.keepAcquaintances(ctx) })
+	background.Go(func() { a.logHookErrors(ctx) })
+	background.Go(func() { a.syncPluginCache(ctx) })
 	background.Go(func() {
 		if err := clock.Watch(ctx, a.scheduler.ClockStepped); err != nil {
 			a.logger.Warn("steps of the clock are noticed late", "error", err)
@@ -252,12 +252,12 @@ func (a *Agent) Run(ctx context.Context) {
 	})
 	background.Go(func() {
 		select {
-		case <-nodes.Begun():
+		case <-nodes.PreviouslyStarted():
 			close(a.known)
 		case <-ctx.Done():
 		}
 	})
-	a.awaitStrangers(ctx)
+	a.waitUnknownPlugins(ctx)
 	nodes.Run(ctx)
 	background.Wait()
 	endReports()
@@ -266,9 +266,9 @@ func (a *Agent) Run(ctx context.Context) {
 		nodes.CollectAll() // what hooks have made besides the directories
 	}
 	if a.forget {
-		settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastPatience)
+		settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
-		a.hooks.Settle(settling)
+		a.hooks.Drain(settling)
 	}
 }
 
@@ -277,7 +277,7 @@ func (a *Agent) runnerConfig() noderunner.Config {
 	limits := a.config.Limits
 	limits.NodeCPU = int64(a.host.CPUMHz)
 	return noderunner.Config{
-		Source: a.ring,
+		Source: a.allocSync,
 		Alloc: allocrunner.Config{
 			HostEnv:      taskenv.HostEnv(os.Environ(), a.config.EnvDenylist, a.config.EnvAllowlist),
 			Drivers:      a.supervisor,
@@ -295,21 +295,21 @@ func (a *Agent) runnerConfig() noderunner.Config {
 			Logger:       a.logger,
 		},
 		Node:   a.Node,
-		Ending: func() { debug.SetGCPercent(haste) },
+		OnStop: func() { debug.SetGCPercent(gcPercentBusy) },
 		// The start of an allocation needs several times the memory that its life needs,
 		// most of it the stacks of the calls that start it.
-		Tidy: func() {
-			debug.SetGCPercent(thrift)
-			footprint.Trim()
+		OnIdle: func() {
+			debug.SetGCPercent(gcPercentIdle)
+			footprint.Release()
 		},
 		GC:     a.config.GC,
 		Logger: a.logger,
 	}
 }
 
-// lastPatience is how long hooks have to make up for what they owe, when nobody will
+// cleanupTimeout is how long hooks have to make up for what they owe, when nobody will
 // know of it any more.
-const lastPatience = 10 * time.Second
+const cleanupTimeout = 10 * time.Second
 
 // Alloc returns the runner of an allocation, nil if nothing of it is here.
 func (a *Agent) Alloc(id string) *allocrunner.Runner {
@@ -353,11 +353,11 @@ func (a *Agent) Reload(node NodeConfig, gc noderunner.GC, plugins *catalog.Catal
 	if nodes != nil {
 		nodes.SetGC(gc)
 	}
-	a.lookAtNode()
+	a.triggerNodeUpdate()
 }
 
-// lookAtNode has the record of the node brought up to date. It does not wait.
-func (a *Agent) lookAtNode() {
+// triggerNodeUpdate has the record of the node brought up to date. It does not wait.
+func (a *Agent) triggerNodeUpdate() {
 	select {
 	case a.nodeChanged <- struct{}{}:
 	default:

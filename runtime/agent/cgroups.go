@@ -10,7 +10,7 @@ import (
 func (a *Agent) cgroupsOf(tree *cgroup.Tree) func(driver string) hooks.Cgroups {
 	return func(driver string) hooks.Cgroups {
 		for _, p := range a.supervisor.Plugins() {
-			if p.Builtin && p.Name == driver && p.Retired == "" {
+			if p.Builtin && p.Name == driver && p.Superseded == "" {
 				return nil
 			}
 		}

@@ -9,9 +9,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 )
 
-// HookTrouble asks the plugins that the operator has rules about, and tells what
+// CheckHooks asks the plugins that the operator has rules about, and tells what
 // keeps these from working. It waits for plugins that are being started.
-func (a *Agent) HookTrouble(ctx context.Context) (trouble []error) {
+func (a *Agent) CheckHooks(ctx context.Context) (trouble []error) {
 	for _, rule := range a.hooks.Rules() {
 		meanwhile := "until then allocations fail that it might apply to"
 		if rule.Warn {
@@ -20,7 +20,7 @@ func (a *Agent) HookTrouble(ctx context.Context) (trouble []error) {
 		_, takes, err := a.supervisor.Hook(ctx, rule.Name, time.Time{})
 		switch {
 		case errors.Is(err, supervisor.ErrNoHook):
-			err = fmt.Errorf("%w; %s, or remove the hook block: %s", err, howToBring, meanwhile)
+			err = fmt.Errorf("%w; %s, or remove the hook block: %s", err, missingHookHint, meanwhile)
 		case err != nil:
 			err = fmt.Errorf("%w; %s", err, meanwhile)
 		default:
@@ -38,11 +38,11 @@ func (a *Agent) HookTrouble(ctx context.Context) (trouble []error) {
 	return trouble
 }
 
-// tellOfHooks logs what keeps the rules about hooks from working, at the beginning
+// logHookErrors logs what keeps the rules about hooks from working, at the beginning
 // and when they have changed, until ctx ends.
-func (a *Agent) tellOfHooks(ctx context.Context) {
+func (a *Agent) logHookErrors(ctx context.Context) {
 	for {
-		for _, err := range a.HookTrouble(ctx) {
+		for _, err := range a.CheckHooks(ctx) {
 			a.logger.Warn("hook block does not work", "error", err)
 		}
 		select {
@@ -53,6 +53,6 @@ func (a *Agent) tellOfHooks(ctx context.Context) {
 	}
 }
 
-// launchPatience is how soon a plugin that has died must be started again for who
+// launchTimeout is how soon a plugin that has died must be started again for who
 // submits a job to wait for it.
-const launchPatience = time.Second
+const launchTimeout = time.Second

@@ -31,8 +31,8 @@ func (a *Agent) nodeForHooks() hook.Node {
 	return hook.Node{ID: a.nodeID, Name: n.Name, Datacenter: n.Datacenter, Region: n.Region, Class: n.Class, Pool: n.Pool}
 }
 
-// hookKeyFact is the record of the key of what hooks show to the host.
-const hookKeyFact = "hook_key"
+// hookKeyKey is the record of the key of what hooks show to the host.
+const hookKeyKey = "hook_key"
 
 // hookKeySize is the size of a hook key in bytes.
 const hookKeySize = 32
@@ -40,7 +40,7 @@ const hookKeySize = 32
 // hookKeyRecord is a hookhost.Key as it is read from the state.
 type hookKeyRecord hookhost.Key
 
-// CheckRecord implements what [store.Reader.Fact] calls.
+// CheckRecord implements what [store.Reader.Meta] calls.
 func (k *hookKeyRecord) CheckRecord() error {
 	if len(*k) != hookKeySize {
 		return fmt.Errorf("the key has %d bytes, want %d", len(*k), hookKeySize)
@@ -52,7 +52,7 @@ func (k *hookKeyRecord) CheckRecord() error {
 // quarantined the one of an earlier agent.
 func (a *Agent) hookKey() (hookhost.Key, error) {
 	var stored hookKeyRecord
-	known, err := a.store.Snapshot().Fact(hookKeyFact, &stored)
+	known, err := a.store.Snapshot().Meta(hookKeyKey, &stored)
 	if err == nil && known {
 		return hookhost.Key(stored), nil
 	}
@@ -62,7 +62,7 @@ func (a *Agent) hookKey() (hookhost.Key, error) {
 	key := make(hookhost.Key, hookKeySize)
 	rand.Read(key) // never fails
 	_, err = a.store.Update(context.Background(), func(tx *store.Txn) error {
-		tx.PutFact(hookKeyFact, key)
+		tx.PutMeta(hookKeyKey, key)
 		return nil
 	})
 	if err != nil {
@@ -89,7 +89,7 @@ func (a *Agent) makeHooks() error {
 		Known: func() map[string]*hook.Description {
 			known := make(map[string]*hook.Description)
 			for _, p := range a.supervisor.Plugins() {
-				if p.Serves.Type == base.TypeHook && p.Takes != nil && p.Retired == "" {
+				if p.Serves.Type == base.TypeHook && p.Takes != nil && p.Superseded == "" {
 					known[p.Serves.Name] = p.Takes
 				}
 			}
@@ -100,7 +100,7 @@ func (a *Agent) makeHooks() error {
 		Rules:      a.config.Hooks,
 		Limits:     a.config.HookLimits,
 		Capability: key.Capability,
-		Debts:      debts{a.store, a.logger},
+		Debts:      cleanupStore{a.store, a.logger},
 		Logger:     a.logger,
 	})
 	listener, err := a.sockets.listenForHooks()
@@ -120,16 +120,16 @@ func (a *Agent) HookUsers(name string) []string {
 	if nodes == nil {
 		return nil
 	}
-	return slices.Sorted(slices.Values(nodes.Users(supervisor.Served{Type: base.TypeHook, Name: name})))
+	return slices.Sorted(slices.Values(nodes.Users(supervisor.PluginKey{Type: base.TypeHook, Name: name})))
 }
 
-// howToBring is the way out for who names a hook that is not there.
-const howToBring = "give the directory of its program with -plugin-dir, for an agent name it in a plugin block too"
+// missingHookHint is the way out for who names a hook that is not there.
+const missingHookHint = "give the directory of its program with -plugin-dir, for an agent name it in a plugin block too"
 
 // CheckAttachments tells at which places a canonical job attaches a hook that is
 // not there, at which it is never called, or with a configuration that it does not
 // take; trouble tells which hooks could not be asked. It waits for plugins that are being started.
-func (a *Agent) CheckAttachments(ctx context.Context, job *api.Job) (faults []model.Refusal, trouble []error) {
+func (a *Agent) CheckAttachments(ctx context.Context, job *api.Job) (faults []model.Unsupported, trouble []error) {
 	for _, at := range model.HookAttachments(job) {
 		if at.Hook == "" {
 			faults = append(faults, attachmentFault(at, fmt.Errorf("the name of a hook is missing: write %sNAME", model.HookPrefix)))
@@ -139,10 +139,10 @@ func (a *Agent) CheckAttachments(ctx context.Context, job *api.Job) (faults []mo
 			faults = append(faults, attachmentFault(at, err))
 			continue
 		}
-		_, takes, err := a.supervisor.Hook(ctx, at.Hook, time.Now().Add(launchPatience))
+		_, takes, err := a.supervisor.Hook(ctx, at.Hook, time.Now().Add(launchTimeout))
 		switch {
 		case errors.Is(err, supervisor.ErrNoHook):
-			err = fmt.Errorf("%w; %s, or remove meta %s%s", err, howToBring, model.HookPrefix, at.Hook)
+			err = fmt.Errorf("%w; %s, or remove meta %s%s", err, missingHookHint, model.HookPrefix, at.Hook)
 		case err != nil:
 			trouble = append(trouble, err)
 			err = hookplugin.CheckSyntax(at.Config)
@@ -159,37 +159,37 @@ func (a *Agent) CheckAttachments(ctx context.Context, job *api.Job) (faults []mo
 	return faults, trouble
 }
 
-func attachmentFault(at model.HookAttachment, err error) model.Refusal {
-	return model.Refusal{Path: at.Path, Reason: fmt.Sprintf("meta %s%s: %v", model.HookPrefix, at.Hook, err)}
+func attachmentFault(at model.HookAttachment, err error) model.Unsupported {
+	return model.Unsupported{Path: at.Path, Reason: fmt.Sprintf("meta %s%s: %v", model.HookPrefix, at.Hook, err)}
 }
 
-// debtFact begins the names of the records of moments that hooks owe.
-const debtFact = "hook_debt/"
+// pendingCleanupKey begins the names of the records of moments that hooks owe.
+const pendingCleanupKey = "hook_debt/"
 
-// debts keeps in the state what hooks owe.
-type debts struct {
+// cleanupStore keeps in the state what hooks owe.
+type cleanupStore struct {
 	store  *store.Store
 	logger hclog.Logger
 }
 
 // Debts implements hookplugin.Debts.
-func (d debts) Debts() (list []hookplugin.Debt) {
+func (d cleanupStore) Debts() (list []hookplugin.PendingCleanup) {
 	snapshot := d.store.Snapshot()
-	for _, name := range snapshot.Facts(debtFact) {
-		var debt hookplugin.Debt
-		known, err := snapshot.Fact(name, &debt)
+	for _, name := range snapshot.MetaKeys(pendingCleanupKey) {
+		var cleanup hookplugin.PendingCleanup
+		known, err := snapshot.Meta(name, &cleanup)
 		if err != nil || !known {
 			continue // quarantined and reported by the store, or settled meanwhile
 		}
-		if snapshot.Allocation(nil, debt.AllocID) != nil || time.Now().Before(debt.Until) {
-			list = append(list, debt)
+		if snapshot.Allocation(nil, cleanup.AllocID) != nil || time.Now().Before(cleanup.Until) {
+			list = append(list, cleanup)
 			continue
 		}
-		if !debt.Until.IsZero() {
-			d.logger.Warn("hook has not cleaned up, and is not told again", "hook", debt.Hook, "alloc_id", debt.AllocID, "moment", debt.Moment)
+		if !cleanup.Until.IsZero() {
+			d.logger.Warn("hook has not cleaned up, and is not told again", "hook", cleanup.Hook, "alloc_id", cleanup.AllocID, "moment", cleanup.Moment)
 		}
 		_, _ = d.store.Update(context.Background(), func(tx *store.Txn) error { // or the next time
-			tx.DeleteFact(name)
+			tx.DeleteMeta(name)
 			return nil
 		})
 	}
@@ -197,18 +197,18 @@ func (d debts) Debts() (list []hookplugin.Debt) {
 }
 
 // PutDebt implements hookplugin.Debts.
-func (d debts) PutDebt(debt hookplugin.Debt) error {
+func (d cleanupStore) PutDebt(cleanup hookplugin.PendingCleanup) error {
 	_, err := d.store.Update(context.Background(), func(tx *store.Txn) error {
-		tx.PutFact(debtFact+debt.ID(), debt)
+		tx.PutMeta(pendingCleanupKey+cleanup.ID(), cleanup)
 		return nil
 	})
 	return err
 }
 
 // DeleteDebt implements hookplugin.Debts.
-func (d debts) DeleteDebt(debt hookplugin.Debt) error {
+func (d cleanupStore) DeleteDebt(cleanup hookplugin.PendingCleanup) error {
 	_, err := d.store.Update(context.Background(), func(tx *store.Txn) error {
-		tx.DeleteFact(debtFact + debt.ID())
+		tx.DeleteMeta(pendingCleanupKey + cleanup.ID())
 		return nil
 	})
 	return err

@@ -10,14 +10,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// metaFact is the record of the metadata that people have set while the agent
+// metaKey is the record of the metadata that people have set while the agent
 // ran. A key without a value hides the one of the configuration.
-const metaFact = "node_meta"
+const metaKey = "node_meta"
 
 // readMeta takes up what was set under an earlier agent.
 func (a *Agent) readMeta() {
 	meta := make(map[string]*string)
-	if _, err := a.store.Snapshot().Fact(metaFact, &meta); err != nil {
+	if _, err := a.store.Snapshot().Meta(metaKey, &meta); err != nil {
 		a.logger.Warn("metadata of the node that was set through the API is lost", "error", err)
 	}
 	a.dynamicMeta = meta
@@ -41,8 +41,8 @@ func (a *Agent) Meta() api.NodeMetaResponse {
 // SetMeta changes the metadata of the node, for good and at once. A key without a
 // value is removed, or hides that of the configuration.
 func (a *Agent) SetMeta(ctx context.Context, changes map[string]*string) error {
-	a.metaTurn.Lock()
-	defer a.metaTurn.Unlock()
+	a.metaUpdateMu.Lock()
+	defer a.metaUpdateMu.Unlock()
 	now := a.Meta()
 	for key, value := range changes {
 		if _, configured := now.Static[key]; value == nil && !configured {
@@ -52,7 +52,7 @@ func (a *Agent) SetMeta(ctx context.Context, changes map[string]*string) error {
 		}
 	}
 	_, err := a.store.Update(ctx, func(tx *store.Txn) error {
-		tx.PutFact(metaFact, now.Dynamic)
+		tx.PutMeta(metaKey, now.Dynamic)
 		if old := tx.Node(nil, a.nodeID); old != nil {
 			n := *old
 			n.Meta = mergeMeta(now.Static, now.Dynamic)
@@ -67,7 +67,7 @@ func (a *Agent) SetMeta(ctx context.Context, changes map[string]*string) error {
 	a.dynamicMeta = now.Dynamic
 	a.mu.Unlock()
 	a.scheduler.NodeChanged()
-	a.lookAtNode() // the record may have been written meanwhile, as it was before
+	a.triggerNodeUpdate() // the record may have been written meanwhile, as it was before
 	return nil
 }
 

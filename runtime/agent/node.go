@@ -59,9 +59,9 @@ func (c *NodeConfig) fill(host string) {
 	c.ClientMaxPort = cmp.Or(c.ClientMaxPort, ClientMaxPort)
 }
 
-// identify returns the id that the node has had, as far as anything of it is
+// loadNodeID returns the id that the node has had, as far as anything of it is
 // left, or a new one.
-func identify(s *store.Store) string {
+func loadNodeID(s *store.Store) string {
 	snapshot := s.Snapshot()
 	if nodes := snapshot.Nodes(nil, ""); len(nodes) > 0 {
 		return nodes[0].ID
@@ -318,7 +318,7 @@ func (a *Agent) storeNode(ctx context.Context) error {
 		old := tx.Node(nil, a.nodeID)
 		n := a.record(old)
 		// What was found damaged becomes an event with the first change of the node.
-		if same(n, old) && (a.damageTold || len(a.store.Damage()) == 0) {
+		if same(n, old) && (a.damageReported || len(a.store.Damage()) == 0) {
 			return errSame
 		}
 		putNode(tx, n, old, time.Now())
@@ -328,7 +328,7 @@ func (a *Agent) storeNode(ctx context.Context) error {
 		return nil
 	}
 	if err == nil {
-		a.damageTold = true
+		a.damageReported = true
 		a.scheduler.NodeChanged()
 	}
 	return err

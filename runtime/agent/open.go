@@ -42,7 +42,7 @@ func (a *Agent) open(ctx context.Context, c Config) error {
 	if err := a.startHelpers(ctx); err != nil {
 		return err
 	}
-	a.look(c)
+	a.fingerprint(c)
 	return a.startPlugins(ctx, c.Plugins)
 }
 
@@ -118,21 +118,21 @@ func (a *Agent) openStore() error {
 		}
 	}
 	var err error
-	config := store.Config{Path: a.statePath(), Logger: a.logger, SecretFacts: []string{debtFact}, TemporaryKeys: a.forget}
+	config := store.Config{Path: a.statePath(), Logger: a.logger, SecretFacts: []string{pendingCleanupKey}, TemporaryKeys: a.forget}
 	if !a.forget {
 		config.KeyFile = filepath.Join(a.dataDir, keyFile)
 	}
 	if a.store, err = store.Open(config); err != nil {
 		return fmt.Errorf("open state: %w", err)
 	}
-	a.nodeID = identify(a.store)
+	a.nodeID = loadNodeID(a.store)
 	a.readMeta()
-	a.recall()
+	a.loadPluginCache()
 	started := make(map[string]bool)
 	for _, id := range a.store.Snapshot().LocalAllocations() {
 		started[id] = true
 	}
-	a.ring = &ring{
+	a.allocSync = &allocSync{
 		started: started,
 		store:   a.store,
 		nodeID:  a.nodeID,
@@ -144,8 +144,8 @@ func (a *Agent) openStore() error {
 	}
 	opened := time.Now()
 	a.scheduler = scheduler.New(scheduler.Config{
-		Store: Records(a.store, a.nodeID, a.ring.desired),
-		Host: scheduler.Host{
+		Store: Records(a.store, a.nodeID, a.allocSync.desired),
+		Host: scheduler.Env{
 			NewID:    uuid.NewString,
 			PortFree: scheduler.PortFree,
 			Pick:     rand.IntN,
@@ -155,28 +155,28 @@ func (a *Agent) openStore() error {
 		GC:     a.config.Records,
 		Logger: a.logger,
 	})
-	a.ring.scheduler = a.scheduler
-	return a.noteBoot()
+	a.allocSync.scheduler = a.scheduler
+	return a.detectReboot()
 }
 
-// bootFact is the record of the boot during which the state was written last.
-const bootFact = "boot_id"
+// bootKey is the record of the boot during which the state was written last.
+const bootKey = "boot_id"
 
-// noteBoot finds out whether the machine has been booted since the last agent.
-func (a *Agent) noteBoot() error {
+// detectReboot finds out whether the machine has been booted since the last agent.
+func (a *Agent) detectReboot() error {
 	now, err := keeper.BootID()
 	if err != nil {
 		a.logger.Warn("a reboot cannot be told from a restart of the agent", "error", err)
 		return nil
 	}
 	before := ""
-	known, err := a.store.Snapshot().Fact(bootFact, &before)
+	known, err := a.store.Snapshot().Meta(bootKey, &before)
 	if err == nil && known && before == now {
 		return nil
 	}
 	a.rebooted = known
 	_, err = a.store.Update(context.Background(), func(tx *store.Txn) error {
-		tx.PutFact(bootFact, now)
+		tx.PutMeta(bootKey, now)
 		return nil
 	})
 	if err != nil {
@@ -205,7 +205,7 @@ func (a *Agent) startHelpers(ctx context.Context) (err error) {
 	if a.temporary {
 		// The keeper outlives a killed agent until all processes are gone: so long
 		// must nobody remove the directory.
-		if err := a.keeper.Hold(ctx, lockFile, a.lock); err != nil {
+		if err := a.keeper.StoreFD(ctx, lockFile, a.lock); err != nil {
 			return fmt.Errorf("hand the lock to the keeper: %w", err)
 		}
 	}
@@ -222,8 +222,8 @@ func (a *Agent) startHelpers(ctx context.Context) (err error) {
 	return nil
 }
 
-// look finds out about the machine. What the operator says counts more.
-func (a *Agent) look(c Config) {
+// fingerprint finds out about the machine. What the operator says counts more.
+func (a *Agent) fingerprint(c Config) {
 	a.host = fingerprint.Read(fingerprint.Options{DataDir: a.dataDir, Version: c.Version})
 	if name := c.Node.NetworkInterface; name != "" {
 		if ip, err := interfaceIP(name); err != nil {
@@ -282,7 +282,7 @@ func (a *Agent) startPlugins(ctx context.Context, known *catalog.Catalog) error 
 		SocketDir:    a.sockets.restore,
 		Host:         a.driverConfig(),
 		Hooks:        hook.Config{HostSocket: a.hookSocket(), Node: a.nodeForHooks()},
-		Busy: func(what supervisor.Served) bool {
+		Busy: func(what supervisor.PluginKey) bool {
 			nodes := a.running()
 			return nodes == nil || nodes.Uses(what)
 		},

@@ -24,19 +24,19 @@ import (
 type remaining struct {
 	tasks   bool // a task may run: keeper and log collector continue
 	plugins bool // its plugin is not known: all plugins continue
-	served  map[supervisor.Served]bool
+	served  map[supervisor.PluginKey]bool
 	pids    map[int]bool // plugins below which other processes run
 }
 
 // keeps reports whether a plugin must continue.
-func (r *remaining) keeps(what supervisor.Served, pid int) bool {
+func (r *remaining) keeps(what supervisor.PluginKey, pid int) bool {
 	return r.plugins || r.served[what] || r.pids[pid]
 }
 
-func (r *remaining) need(what supervisor.Served) {
+func (r *remaining) need(what supervisor.PluginKey) {
 	r.tasks = true
 	if r.served == nil {
-		r.served = make(map[supervisor.Served]bool)
+		r.served = make(map[supervisor.PluginKey]bool)
 	}
 	r.served[what] = true
 }
@@ -46,7 +46,7 @@ func (r *remaining) needAll() { r.tasks, r.plugins = true, true }
 
 // keepsPlugin implements supervisor.Config.Keep. Before Close it knows what the
 // state says.
-func (a *Agent) keepsPlugin(what supervisor.Served, pid int) bool {
+func (a *Agent) keepsPlugin(what supervisor.PluginKey, pid int) bool {
 	r := a.remaining.Load()
 	if r == nil {
 		r = new(remaining)
@@ -123,15 +123,15 @@ func (r *remaining) readState(s *store.Store, orphansCleared bool) {
 func (r *remaining) needTask(alloc *api.Allocation, task string, local taskrunner.LocalState) {
 	r.tasks = true
 	for name := range maps.Keys(local.AllocHooks) {
-		r.need(supervisor.Served{Type: base.TypeHook, Name: name})
+		r.need(supervisor.PluginKey{Type: base.TypeHook, Name: name})
 	}
 	for name := range maps.Keys(local.Hooks) {
-		r.need(supervisor.Served{Type: base.TypeHook, Name: name})
+		r.need(supervisor.PluginKey{Type: base.TypeHook, Name: name})
 	}
 	if alloc != nil && alloc.Job != nil {
 		if group := alloc.Job.LookupTaskGroup(alloc.TaskGroup); group != nil {
 			if i := slices.IndexFunc(group.Tasks, func(t *api.Task) bool { return t.Name == task }); i >= 0 {
-				r.need(supervisor.Served{Type: base.TypeDriver, Name: group.Tasks[i].Driver})
+				r.need(supervisor.PluginKey{Type: base.TypeDriver, Name: group.Tasks[i].Driver})
 				return
 			}
 		}
@@ -150,7 +150,7 @@ func (a *Agent) endHelpers(r *remaining) (ended bool, err error) {
 			return false, nil
 		}
 	}
-	if err := a.keeper.EndWithAgent(ctx); err != nil {
+	if err := a.keeper.SetEphemeral(ctx); err != nil {
 		return false, err
 	}
 	return true, nil

@@ -165,13 +165,13 @@ func (s *simulation) start() {
 	for _, id := range s.store.Snapshot().LocalAllocations() {
 		started[id] = true
 	}
-	r := &ring{
+	r := &allocSync{
 		store: s.store, nodeID: s.node.ID, logger: logger, started: started, wake: make(chan struct{}, 1),
 		changed: make(chan struct{}), reports: make(map[string]scheduler.Report), urgent: make(map[string]bool),
 	}
 	g.scheduler = scheduler.New(scheduler.Config{
 		Store: &mortalRecords{records{store: s.store, nodeID: s.node.ID, desired: r.desired}, s, g},
-		Host: scheduler.Host{
+		Host: scheduler.Env{
 			NewID: s.newID, PortFree: func(int) bool { return true }, Pick: func(int) int { return 0 }, Now: time.Now,
 		},
 		Logger: logger,
@@ -272,15 +272,15 @@ type mortalStore struct {
 	g *simAgent
 }
 
-func (m *mortalStore) PutTaskState(alloc, task string, s *api.TaskState, h taskrunner.Haste) taskrunner.Written {
-	return m.put(alloc, task, nil, h, func() error { return m.s.store.PutTaskState(alloc, task, s, taskrunner.AtOnce)() })
+func (m *mortalStore) PutTaskState(alloc, task string, s *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc {
+	return m.put(alloc, task, nil, h, func() error { return m.s.store.PutTaskState(alloc, task, s, taskrunner.Sync)() })
 }
 
-func (m *mortalStore) PutTask(alloc, task string, l taskrunner.LocalState, s *api.TaskState, h taskrunner.Haste) taskrunner.Written {
-	return m.put(alloc, task, &l, h, func() error { return m.s.store.PutTask(alloc, task, l, s, taskrunner.AtOnce)() })
+func (m *mortalStore) PutTask(alloc, task string, l taskrunner.LocalState, s *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc {
+	return m.put(alloc, task, &l, h, func() error { return m.s.store.PutTask(alloc, task, l, s, taskrunner.Sync)() })
 }
 
-func (m *mortalStore) put(alloc, task string, l *taskrunner.LocalState, h taskrunner.Haste, put func() error) taskrunner.Written {
+func (m *mortalStore) put(alloc, task string, l *taskrunner.LocalState, h taskrunner.Durability, put func() error) taskrunner.WaitFunc {
 	key, g := alloc+"/"+task, m.g
 	err := errDead
 	g.mu.Lock()
@@ -296,7 +296,7 @@ func (m *mortalStore) put(alloc, task string, l *taskrunner.LocalState, h taskru
 		}
 	})
 	g.mu.Unlock()
-	if h == taskrunner.Behind {
+	if h == taskrunner.Async {
 		time.AfterFunc(50*time.Millisecond, func() { _ = g.flush() })
 		return func() error { return nil } // nobody waits for it, and it is not refused
 	}
@@ -401,10 +401,10 @@ type simHooks struct {
 	g *simAgent
 }
 
-func (h simHooks) AllocHooks(*api.Allocation, hookplugin.Context) []hooks.Ordered      { return nil }
+func (h simHooks) AllocHooks(*api.Allocation, hookplugin.Target) []hooks.Entry         { return nil }
 func (h simHooks) Pending(*api.Allocation) func(context.Context, func(*api.TaskEvent)) { return nil }
-func (h simHooks) TaskHooks(a *api.Allocation, t *api.Task, _ hookplugin.Context) []hooks.Ordered {
-	return []hooks.Ordered{{Order: hooks.OrderPlugin, Hook: &simHook{h.s, h.g, a.ID + "/" + t.Name}}}
+func (h simHooks) TaskHooks(a *api.Allocation, t *api.Task, _ hookplugin.Target) []hooks.Entry {
+	return []hooks.Entry{{Order: hooks.OrderPlugin, Hook: &simHook{h.s, h.g, a.ID + "/" + t.Name}}}
 }
 
 type simHook struct {
@@ -526,7 +526,7 @@ func (s *simulation) remains() {
 		s.world.fault("I3: %d directories are left, %v", len(dirs), err)
 	}
 	snapshot := s.store.Snapshot()
-	if ids, facts := snapshot.LocalAllocations(), snapshot.Facts(""); len(ids)+len(facts) > 0 {
+	if ids, facts := snapshot.LocalAllocations(), snapshot.MetaKeys(""); len(ids)+len(facts) > 0 {
 		s.world.fault("I3: records are left: %v %v", ids, facts)
 	}
 }

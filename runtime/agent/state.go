@@ -12,12 +12,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// endedFact names the record that an allocation has ended.
-const endedFact = "ended/"
+// endedKey names the record that an allocation has ended.
+const endedKey = "ended/"
 
-// collectFact begins the names of the records that the directories of allocations have
+// collectKey begins the names of the records that the directories of allocations have
 // to be removed when these have ended.
-const collectFact = "collect/"
+const collectKey = "collect/"
 
 // records is the store as the scheduler sees it.
 type records struct {
@@ -106,7 +106,7 @@ func (s state) Ended(allocID string) bool { return Ended(s.r, allocID) }
 
 // Ended reports whether nothing of an allocation runs any more, and nothing will.
 func Ended(r store.Reader, allocID string) bool {
-	return r.HasFact(endedFact + allocID)
+	return r.HasFact(endedKey + allocID)
 }
 
 func (s state) AllocsIndex() uint64 { return s.r.TableIndex(nil, store.Allocations) }
@@ -180,9 +180,9 @@ func (t *transaction) PutEnded(allocID string) {
 	if t.Alloc(allocID) == nil {
 		return // there is nobody left who would ask
 	}
-	t.tx.PutFact(endedFact+allocID, true)
+	t.tx.PutMeta(endedKey+allocID, true)
 	if hooks := allocHooks(t.tx.Reader, allocID); len(hooks) > 0 {
-		t.tx.PutFact(attachedFact+allocID, hooks)
+		t.tx.PutMeta(attachedHooksKey+allocID, hooks)
 	}
 	t.tx.ForgetAllocation(allocID)
 	t.acts = true
@@ -190,11 +190,11 @@ func (t *transaction) PutEnded(allocID string) {
 
 func (t *transaction) DeleteAlloc(id string) {
 	if alloc := t.Alloc(id); alloc != nil {
-		remain(t.tx, alloc)
+		markForRemoval(t.tx, alloc)
 	}
 	t.tx.DeleteAllocation(id)
-	t.tx.DeleteFact(endedFact + id)
-	t.tx.DeleteFact(collectFact + id)
+	t.tx.DeleteMeta(endedKey + id)
+	t.tx.DeleteMeta(collectKey + id)
 	t.acts = true
 }
 

@@ -32,19 +32,19 @@ func makeTemporary(logger hclog.Logger) (string, *os.File, error) {
 	if err != nil {
 		return "", nil, fmt.Errorf("make temporary data directory: %w", err)
 	}
-	turn, err := lock(base, 0)
+	baseLock, err := lock(base, 0)
 	if err != nil {
 		return "", nil, err
 	}
-	defer turn.Close()
+	defer baseLock.Close()
 	sweep(base, logger)
 	for _, other := range ourDirs(path) {
 		if other == base {
 			continue
 		}
-		if turn, err := lock(other, unix.LOCK_NB); err == nil { // else a run sweeps it
+		if baseLock, err := lock(other, unix.LOCK_NB); err == nil { // else a run sweeps it
 			sweep(other, logger)
-			turn.Close()
+			baseLock.Close()
 		}
 	}
 	dir, err := os.MkdirTemp(base, temporaryPrefix)

@@ -149,9 +149,9 @@ func (v *view) Driver(context.Context, string) (driver.Driver, error) {
 	return v.driver, nil
 }
 
-// Remembers and Searches say that the driver is one of the box.
-func (v *view) Remembers(string) bool { return true }
-func (v *view) Searches(string) bool  { return true }
+// KnowsTasks and Searches say that the driver is one of the box.
+func (v *view) KnowsTasks(string) bool { return true }
+func (v *view) FindsTasks(string) bool { return true }
 
 // noLogs collects nothing.
 type noLogs struct{}

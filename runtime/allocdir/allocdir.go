@@ -92,11 +92,11 @@ func (d *Dir) mountsRoot() string { return d.root + "_mounts" }
 
 // Build makes the directory and the shared part, as far as they are missing.
 func (d *Dir) Build() error {
-	failpoint.Reach(failpoint.AllocDir, failpoint.Before)
+	failpoint.Hit(failpoint.AllocDir, failpoint.Before)
 	if err := d.build(); err != nil {
 		return fmt.Errorf("build alloc directory %s: %w", d.Path(), err)
 	}
-	failpoint.Reach(failpoint.AllocDir, failpoint.After)
+	failpoint.Hit(failpoint.AllocDir, failpoint.After)
 	return nil
 }
 
@@ -114,14 +114,14 @@ func (d *Dir) build() error {
 		return err
 	}
 	defer alloc.close()
-	shared, err := alloc.ensure(sharedName, 0o777, nobodys)
+	shared, err := alloc.ensure(sharedName, 0o777, taskOwned)
 	if err != nil {
 		return err
 	}
 	defer shared.close()
-	failpoint.Reach(failpoint.AllocDir, failpoint.During)
+	failpoint.Hit(failpoint.AllocDir, failpoint.During)
 	for _, name := range []string{dataName, logsName, tmpName} {
-		if err := shared.provide(name, 0o777); err != nil {
+		if err := shared.ensureExists(name, 0o777); err != nil {
 			return err
 		}
 	}
@@ -183,7 +183,7 @@ func (d *Dir) Destroy() error {
 			errs = append(errs, removeBelow(d.mountsRoot(), e.Name()))
 		}
 	}
-	failpoint.Around(failpoint.Collection, func() { errs = append(errs, removeBelow(d.root, d.id)) })
+	failpoint.Wrap(failpoint.Collection, func() { errs = append(errs, removeBelow(d.root, d.id)) })
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("destroy alloc directory %s: %w", d.Path(), err)
 	}

@@ -80,13 +80,13 @@ func stat(t *testing.T, path string) unix.Stat_t {
 // RS-076: the layout, its modes and its owners, whatever the umask is.
 func TestLayout(t *testing.T) {
 	uid, gid := nobody()
-	nobodys := [2]int{uid, gid}
+	taskOwned := [2]int{uid, gid}
 	type dir struct {
 		mode  uint32
 		owner [2]int
 	}
 	layout := func(alloc, task, local, tmp, secrets dir) map[string]dir {
-		shared := dir{0o777, nobodys}
+		shared := dir{0o777, taskOwned}
 		return map[string]dir{
 			"..": {0o711, [2]int{0, 0}}, ".": alloc,
 			"alloc": shared, "alloc/data": shared, "alloc/logs": shared, "alloc/tmp": shared,
@@ -96,7 +96,7 @@ func TestLayout(t *testing.T) {
 	ofRoot, user := [2]int{0, 0}, [2]int{4001, 4001}
 	closed, passable := dir{0o700, ofRoot}, dir{0o710, ofRoot} // an ACL shows its mask in place of the group
 	of := func(owner [2]int) dir { return dir{0o700, owner} }
-	open := dir{0o777, nobodys}
+	open := dir{0o777, taskOwned}
 	for _, c := range []struct {
 		name    string
 		options TaskOptions
@@ -104,14 +104,14 @@ func TestLayout(t *testing.T) {
 	}{
 		{"none", TaskOptions{}, layout(closed, closed, closed, closed, closed)},
 		{"none with a user", TaskOptions{User: "4001"}, layout(passable, of(user), of(user), of(user), of(user))},
-		{"unveil", TaskOptions{Isolation: driver.FSIsolationUnveil}, layout(passable, of(nobodys), of(nobodys), of(nobodys), of(nobodys))},
+		{"unveil", TaskOptions{Isolation: driver.FSIsolationUnveil}, layout(passable, of(taskOwned), of(taskOwned), of(taskOwned), of(taskOwned))},
 		{"unveil with a user", TaskOptions{Isolation: driver.FSIsolationUnveil, User: "nomad-4001"},
 			layout(passable, of(user), of(user), of(user), of(user))},
-		{"chroot", TaskOptions{Isolation: driver.FSIsolationChroot}, layout(passable, dir{0o755, ofRoot}, of(nobodys), of(nobodys), of(nobodys))},
+		{"chroot", TaskOptions{Isolation: driver.FSIsolationChroot}, layout(passable, dir{0o755, ofRoot}, of(taskOwned), of(taskOwned), of(taskOwned))},
 		{"chroot with a user", TaskOptions{Isolation: driver.FSIsolationChroot, User: "4001"},
 			layout(passable, dir{0o755, ofRoot}, of(user), of(user), of(user))},
 		{"image", TaskOptions{Isolation: driver.FSIsolationImage, User: "postgres-of-the-image"},
-			layout(closed, closed, open, dir{0o1777, nobodys}, open)},
+			layout(closed, closed, open, dir{0o1777, taskOwned}, open)},
 		{"admitted users", TaskOptions{Admitted: []string{"4001", "4002"}},
 			layout(passable, dir{0o1770, ofRoot}, dir{0o1770, ofRoot}, dir{0o1770, ofRoot}, dir{0o1770, ofRoot})},
 	} {

@@ -99,8 +99,8 @@ func (h *handle) open(name string) (*handle, error) {
 type owner bool
 
 const (
-	ours    owner = false // of the agent: mode and owner are kept up
-	nobodys owner = true  // of the tasks: set once, then theirs to change
+	ours      owner = false // of the agent: mode and owner are kept up
+	taskOwned owner = true  // of the tasks: set once, then theirs to change
 )
 
 // make opens the directory called name. If nothing is there it makes one, which is closed
@@ -134,7 +134,7 @@ func (h *handle) settle(made bool, mode fs.FileMode, whose owner) error {
 	if err != nil {
 		return err
 	}
-	give := whose == nobodys && privileged() && st.Uid == 0
+	give := whose == taskOwned && privileged() && st.Uid == 0
 	take := whose == ours && privileged() && st.Uid != 0
 	keep := whose == ours && (take || int(st.Uid) == os.Geteuid()) && fs.FileMode(st.Mode&0o7777) != mode
 	if take {
@@ -195,10 +195,10 @@ func (h *handle) settlePassable(users []uint32, fallback bool) error {
 	return explain(err)
 }
 
-// provide is ensure for a directory that we have no business with once it is
+// ensureExists is ensure for a directory that we have no business with once it is
 // there: whatever the task has put in its place stays.
-func (h *handle) provide(name string, mode fs.FileMode) error {
-	return leave(h.ensure(name, mode, nobodys))
+func (h *handle) ensureExists(name string, mode fs.FileMode) error {
+	return leave(h.ensure(name, mode, taskOwned))
 }
 
 // leave closes a directory that was ensured. It is no error that a task has put

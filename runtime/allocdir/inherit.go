@@ -60,7 +60,7 @@ func move(from, to *handle, parent, name string) error {
 		return err
 	}
 	dir.close()
-	mode, whose := fs.FileMode(0o777), nobodys
+	mode, whose := fs.FileMode(0o777), taskOwned
 	if privileged() && parent != sharedName {
 		mode, whose = 0o700, ours // BuildTask gives it to the user of the task
 	}

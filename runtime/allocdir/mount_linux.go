@@ -82,7 +82,7 @@ const (
 // bind makes the directory source appear under name, unless something is
 // mounted there.
 func (h *handle) bind(name string, source *handle, a access) error {
-	target, err := h.ensure(name, 0o777, nobodys)
+	target, err := h.ensure(name, 0o777, taskOwned)
 	if err != nil {
 		return err
 	}

@@ -78,10 +78,10 @@ func (d *Dir) buildTask(t *TaskDir, name string, o TaskOptions) error {
 	}
 	defer task.close()
 
-	if err := task.provideFor(localName, u, 0o777); err != nil {
+	if err := task.ensureExistsFor(localName, u, 0o777); err != nil {
 		return err
 	}
-	if err := task.provideFor(tmpName, u, 0o777|fs.ModeSticky); err != nil {
+	if err := task.ensureExistsFor(tmpName, u, 0o777|fs.ModeSticky); err != nil {
 		return err
 	}
 	for _, m := range []struct {
@@ -117,7 +117,7 @@ func (d *Dir) buildTask(t *TaskDir, name string, o TaskOptions) error {
 func (h *handle) ensureTask(name string, o TaskOptions, u taskUsers) (*handle, error) {
 	switch {
 	case !privileged():
-		return h.ensure(name, 0o777, nobodys)
+		return h.ensure(name, 0o777, taskOwned)
 	case o.Isolation == driver.FSIsolationChroot:
 		return h.ensure(name, 0o755, ours)
 	case o.Isolation == driver.FSIsolationImage:

@@ -94,7 +94,7 @@ func explain(err error) error {
 // of Nomad. One that a task has mounted there is left alone.
 func (h *handle) ensureFor(name string, u taskUsers, nomads fs.FileMode) (*handle, error) {
 	if u.open || !privileged() {
-		return h.ensure(name, nomads, nobodys)
+		return h.ensure(name, nomads, taskOwned)
 	}
 	dir, made, err := h.make(name)
 	if err != nil {
@@ -107,9 +107,9 @@ func (h *handle) ensureFor(name string, u taskUsers, nomads fs.FileMode) (*handl
 	return dir, nil
 }
 
-// provideFor is ensureFor for a directory that we have no business with once it is there:
+// ensureExistsFor is ensureFor for a directory that we have no business with once it is there:
 // whatever the task has put in its place stays.
-func (h *handle) provideFor(name string, u taskUsers, nomads fs.FileMode) error {
+func (h *handle) ensureExistsFor(name string, u taskUsers, nomads fs.FileMode) error {
 	return leave(h.ensureFor(name, u, nomads))
 }
 

@@ -73,8 +73,8 @@ type Drivers interface {
 // Store keeps the records of tasks for the next agent. See taskrunner.Store for
 // the rules; the methods are called concurrently for different tasks.
 type Store interface {
-	PutTaskState(allocID, task string, state *api.TaskState, h taskrunner.Haste) taskrunner.Written
-	PutTask(allocID, task string, local taskrunner.LocalState, state *api.TaskState, h taskrunner.Haste) taskrunner.Written // both or neither
+	PutTaskState(allocID, task string, state *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc
+	PutTask(allocID, task string, local taskrunner.LocalState, state *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc // both or neither
 }
 
 // Runner runs one allocation. Run is called once; all other methods may be
@@ -98,28 +98,28 @@ type Runner struct {
 	updates       updates
 	tick          chan struct{} // holds one request to look at the tasks
 	stopping      chan struct{} // closed by the first stop
-	hurried       chan struct{} // closed by the first Kill
+	forceKilled   chan struct{} // closed by the first Kill
 	skipDelay     chan struct{} // closed by the first stop that skips the shutdown delays
-	taken         chan struct{} // closed by Run when it is known what an earlier agent has left
+	restored      chan struct{} // closed by Run when it is known what an earlier agent has left
 	tasksEnded    chan struct{} // closed by Run when all task runners have returned
 	done          chan struct{} // closed by Run
 	restartTurn   chan struct{} // holds the right to restart several tasks
-	begun         bool          // an earlier agent has begun to run it
+	started       bool          // an earlier agent has begun to run it
 	finished      atomic.Bool   // set by Run when nothing is left to do
 	made          time.Time     // when New was called; with its monotonic part
 
-	mu       sync.Mutex
-	hooks    []hook.Hook     // these three are complete after awaitHooks
-	deciders []decider       // of the factory
-	extra    map[string]bool // names of the hooks of the factory
-	alloc    *api.Allocation
-	forced   forced
-	verdicts verdicts
-	life     context.Context // ends when the agent shuts down, or Run has ended; nil before
-	restarts sync.WaitGroup  // goroutines of RestartFor; they start only while endTasks is set
-	health   *Health         // nil as long as it is not known
-	reason   stopReason      // valid once stopping is closed
-	waiters  []chan struct{} // closed and dropped at the next look at the tasks
+	mu             sync.Mutex
+	hooks          []hook.Hook      // these three are complete after awaitHooks
+	deciders       []healthReporter // of the factory
+	pluginHooks    map[string]bool  // names of the hooks of the factory
+	alloc          *api.Allocation
+	statusOverride statusOverride
+	healthReports  healthReports
+	runCtx         context.Context // ends when the agent shuts down, or Run has ended; nil before
+	restarts       sync.WaitGroup  // goroutines of RestartWithReason; they start only while endTasks is set
+	health         *Health         // nil as long as it is not known
+	reason         stopReason      // valid once stopping is closed
+	waiters        []chan struct{} // closed and dropped at the next look at the tasks
 
 	endTasks, endGrace, endLive context.CancelCauseFunc // see contexts; nil outside Run
 }
@@ -138,9 +138,9 @@ func New(c Config) (*Runner, error) {
 		stats:       make(map[string]*hooks.Stats),
 		tick:        make(chan struct{}, 1),
 		stopping:    make(chan struct{}),
-		hurried:     make(chan struct{}),
+		forceKilled: make(chan struct{}),
 		skipDelay:   make(chan struct{}),
-		taken:       make(chan struct{}),
+		restored:    make(chan struct{}),
 		tasksEnded:  make(chan struct{}),
 		done:        make(chan struct{}),
 		restartTurn: make(chan struct{}, 1),
@@ -167,7 +167,7 @@ func New(c Config) (*Runner, error) {
 		r.restore()
 	}
 	// What runs is not held up.
-	if factory := r.config.Hooks; factory != nil && !r.begun {
+	if factory := r.config.Hooks; factory != nil && !r.started {
 		r.pending = factory.Pending(c.Alloc)
 	}
 	if r.pending == nil {
@@ -183,9 +183,9 @@ func (r *Runner) Done() <-chan struct{} { return r.done }
 // left to be done, and not because the agent goes and leaves it running.
 func (r *Runner) Finished() bool { return r.finished.Load() }
 
-// Taken is closed when the tasks that an earlier agent has left running can be asked
+// Restored is closed when the tasks that an earlier agent has left running can be asked
 // for something.
-func (r *Runner) Taken() <-chan struct{} { return r.taken }
+func (r *Runner) Restored() <-chan struct{} { return r.restored }
 
 // AwaitTasks blocks until each task has ended for good, or ctx has ended, which is the
 // error. It does not wait for a task that only waits for its driver to destroy it:
@@ -216,7 +216,7 @@ func (r *Runner) Run(ctx context.Context) {
 	defer r.endContexts()
 
 	// Most allocations are never stopped: nobody waits for it.
-	defer context.AfterFunc(ctx, func() { r.obey(context.Cause(ctx)) })()
+	defer context.AfterFunc(ctx, func() { r.handleCancel(context.Cause(ctx)) })()
 	preKilled := make(chan bool, 1)
 	unstopped := context.AfterFunc(live, func() {
 		told := false
@@ -226,8 +226,8 @@ func (r *Runner) Run(ctx context.Context) {
 
 	var running sync.WaitGroup
 	running.Go(func() {
-		ready := r.takeOver(grace)
-		close(r.taken)
+		ready := r.reattachTasks(grace)
+		close(r.restored)
 		r.awaitHooks(live)
 		if ready {
 			r.prepare(live)
@@ -240,7 +240,7 @@ func (r *Runner) Run(ctx context.Context) {
 		}
 	})
 	rest := context.WithoutCancel(ctx)
-	r.watch(rest, r.taken)
+	r.watch(rest, r.restored)
 	running.Wait()
 	close(r.tasksEnded)
 
@@ -252,9 +252,9 @@ func (r *Runner) Run(ctx context.Context) {
 		if !told {
 			r.preKill(rest)
 		}
-		failpoint.Around(failpoint.Postrun, func() { r.postrun(rest) })
+		failpoint.Wrap(failpoint.Postrun, func() { r.postrun(rest) })
 	}
-	r.look() // nobody else does any more, and the last word must be heard
+	r.reconcile() // nobody else does any more, and the last word must be heard
 }
 
 // contexts returns three contexts, each made from the one before. That of the
@@ -264,10 +264,10 @@ func (r *Runner) contexts(ctx context.Context) (tasks, grace, live context.Conte
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	tasks, r.endTasks = context.WithCancelCause(context.WithoutCancel(ctx))
-	r.life = tasks
+	r.runCtx = tasks
 	grace, r.endGrace = context.WithCancelCause(tasks)
 	live, r.endLive = context.WithCancelCause(grace)
-	if isClosed(r.hurried) {
+	if isClosed(r.forceKilled) {
 		r.endGrace(taskrunner.ErrKilled)
 	}
 	if isClosed(r.stopping) {
@@ -284,8 +284,8 @@ func (r *Runner) endContexts() {
 	r.restarts.Wait()
 }
 
-// obey does what the end of the context of Run asks for.
-func (r *Runner) obey(cause error) {
+// handleCancel does what the end of the context of Run asks for.
+func (r *Runner) handleCancel(cause error) {
 	if !errors.Is(cause, ErrShutdown) {
 		r.Stop()
 		return
@@ -301,24 +301,24 @@ func (r *Runner) obey(cause error) {
 // does not get there are killed before they begin, poststop tasks included:
 // nothing has run that they could clean up after.
 func (r *Runner) prepare(live context.Context) {
-	if r.begun && (r.isStopping() || r.onlyPoststop()) {
+	if r.started && (r.isStopping() || r.onlyPoststop()) {
 		return // there is nothing to be set up, and a stop takes its course
 	}
 	if r.Alloc().ServerTerminalStatus() {
 		r.forEach(func(t *taskrunner.Runner) { t.Kill(nil) })
 		return
 	}
-	if !r.begun {
+	if !r.started {
 		if err := r.askDrivers(live); err != nil && live.Err() == nil {
-			r.cannotRun(err)
+			r.failSetup(err)
 			return
 		}
 	}
 	err := r.prerun(live)
 	switch {
-	case r.isStopping() && r.begun:
+	case r.isStopping() && r.started:
 	case r.isStopping():
-		r.forEach(func(t *taskrunner.Runner) { t.Kill(r.killing(t)) })
+		r.forEach(func(t *taskrunner.Runner) { t.Kill(r.killingEvent(t)) })
 	case err != nil && live.Err() == nil:
 		r.logger.Error("alloc not set up", "error", err)
 		r.forEach(func(t *taskrunner.Runner) {
@@ -328,10 +328,10 @@ func (r *Runner) prepare(live context.Context) {
 	}
 }
 
-// cannotRun fails an allocation before any of its tasks is begun.
-func (r *Runner) cannotRun(err error) {
+// failSetup fails an allocation before any of its tasks is begun.
+func (r *Runner) failSetup(err error) {
 	r.logger.Error("alloc not added", "error", err)
-	r.force(forced{api.AllocClientStatusFailed, fmt.Sprintf("Unable to add allocation due to error: %v", err)})
+	r.force(statusOverride{api.AllocClientStatusFailed, fmt.Sprintf("Unable to add allocation due to error: %v", err)})
 	r.forEach(func(t *taskrunner.Runner) { t.Kill(nil) })
 }
 
@@ -341,7 +341,7 @@ func (r *Runner) askDrivers(ctx context.Context) error {
 	errs := make([]error, len(r.tasks))
 	var asking sync.WaitGroup
 	for i, t := range r.tasks {
-		if r.begun && t.Over() {
+		if r.started && t.Completed() {
 			continue
 		}
 		asking.Go(func() {
@@ -356,7 +356,7 @@ func (r *Runner) askDrivers(ctx context.Context) error {
 
 // onlyPoststop reports whether nothing is left but poststop tasks.
 func (r *Runner) onlyPoststop() bool {
-	_, finished := react(r.observe(r.Status()))
+	_, finished := evaluateTasks(r.observe(r.Status()))
 	return finished
 }
 

@@ -747,7 +747,7 @@ func TestCgroupOfTheHost(t *testing.T) {
 // slowDisk lets everybody else go on while somebody waits for a write.
 type slowDisk struct{ *ledger }
 
-func (d slowDisk) PutTaskState(alloc, task string, s *api.TaskState, h taskrunner.Haste) taskrunner.Written {
+func (d slowDisk) PutTaskState(alloc, task string, s *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc {
 	d.ledger.PutTaskState(alloc, task, s, h)
 	return func() error {
 		for range 1000 {

@@ -4,6 +4,6 @@
 // the tasks and what they add up to.
 //
 // It does not know why an allocation exists, and decides about no other: it is
-// handed allocations and versions of them. Read allocrunner.go first; react.go
-// and waves.go hold the rules.
+// handed allocations and versions of them. Read allocrunner.go first; siblings.go
+// and killorder.go hold the rules.
 package allocrunner

@@ -98,11 +98,11 @@ func (w *world) Driver(_ context.Context, name string) (driver.Driver, error) {
 	return w.plugin, nil
 }
 
-// Remembers implements rememberer.
-func (w *world) Remembers(string) bool { return !w.deaf }
+// KnowsTasks implements rememberer.
+func (w *world) KnowsTasks(string) bool { return !w.deaf }
 
-// Searches implements rememberer.
-func (w *world) Searches(string) bool { return w.sweeps }
+// FindsTasks implements rememberer.
+func (w *world) FindsTasks(string) bool { return w.sweeps }
 
 // killPlugin is kill -9 of the plugin process. What nobody can recover dies with
 // it.

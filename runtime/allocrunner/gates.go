@@ -28,7 +28,7 @@ type gate struct {
 
 func (g gate) Wait(ctx context.Context) error {
 	for {
-		looked := g.runner.nextLook()
+		looked := g.runner.reconciled()
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -93,11 +93,11 @@ func passes(results []services.Result, task string, since time.Time) bool {
 	return one
 }
 
-// expectReruns makes the tasks pending that have to do their work once more, in
+// markReruns makes the tasks pending that have to do their work once more, in
 // states that nobody else has, and returns them with the main tasks that are the
 // reason. Without it a group whose main task has ended in the meantime would look
 // as if nothing was left to do.
-func (r *Runner) expectReruns(states map[string]*api.TaskState, killed map[string]bool) map[string]string {
+func (r *Runner) markReruns(states map[string]*api.TaskState, killed map[string]bool) map[string]string {
 	if r.group == nil || r.isStopping() {
 		return nil
 	}
@@ -107,7 +107,7 @@ func (r *Runner) expectReruns(states map[string]*api.TaskState, killed map[strin
 	}
 	reruns := r.group.Rerun(facts)
 	for name := range reruns {
-		model.ReviveTask(states[name])
+		model.ResetTask(states[name])
 		states[name].State = model.TaskPending
 	}
 	return reruns
@@ -125,9 +125,9 @@ func (r *Runner) rerun(reruns map[string]string) {
 	}
 }
 
-// giveUp ends the tasks that wait for what cannot come any more: a poststop task
+// failUnreachable ends the tasks that wait for what cannot come any more: a poststop task
 // is left out, any other has failed.
-func (r *Runner) giveUp(facts map[string]lifecycle.Fact) {
+func (r *Runner) failUnreachable(facts map[string]lifecycle.Fact) {
 	phase := r.lifecycle.Phase()
 	for _, t := range r.tasks {
 		if after, lost := r.group.Lost(phase, t.Name(), facts); lost {
@@ -137,9 +137,9 @@ func (r *Runner) giveUp(facts map[string]lifecycle.Fact) {
 	}
 }
 
-// followers returns the tasks that run and have to restart with others, with
+// restartDependents returns the tasks that run and have to restart with others, with
 // these.
-func (r *Runner) followers() map[string]string {
+func (r *Runner) restartDependents() map[string]string {
 	if r.group == nil || r.group.Restart == lifecycle.OneForOne || r.isStopping() {
 		return nil
 	}
@@ -162,14 +162,14 @@ func (r *Runner) restartFollowers(ctx context.Context) {
 		return
 	}
 	defer r.endRestart()
-	names := r.followers() // a restart of several may have been before
+	names := r.restartDependents() // a restart of several may have been before
 	members := slices.DeleteFunc(slices.Clone(r.tasks), func(t *taskrunner.Runner) bool { return names[t.Name()] == "" })
 	limited, cancel := context.WithTimeoutCause(ctx, r.limits.RestartDeadline, errDeadlinePassed)
 	defer cancel()
-	for _, wave := range waves(members) {
-		err := together(wave, func(t *taskrunner.Runner) error {
+	for _, wave := range killOrder(members) {
+		err := forEachParallel(wave, func(t *taskrunner.Runner) error {
 			reason := fmt.Sprintf("Task %q restarts, and with it the tasks of its restart group (%v)", names[t.Name()], r.group.Restart)
-			return unlessNotRunning(t.Restart(limited, model.EventRestartSignal(reason), false))
+			return ignoreNotRunning(t.Restart(limited, model.EventRestartSignal(reason), false))
 		})
 		if err != nil && ctx.Err() == nil && !r.isStopping() {
 			r.failRestart(fmt.Errorf("restart group %v: %w", r.group.Restart, err))
@@ -181,6 +181,6 @@ func (r *Runner) restartFollowers(ctx context.Context) {
 // failRestart fails the allocation after a restart that leaves tasks in front of
 // closed gates.
 func (r *Runner) failRestart(err error) {
-	r.force(forced{api.AllocClientStatusFailed, err.Error()})
+	r.force(statusOverride{api.AllocClientStatusFailed, err.Error()})
 	r.stop(stopReason{})
 }

@@ -124,11 +124,11 @@ type judge struct {
 	job   *api.Job
 	tasks map[string]*api.Task
 	mu    sync.Mutex // after that of the world
-	lives map[string]*life
+	lives map[string]*runCtx
 	boot  time.Time // of the agent; what was before it may not have been seen at that moment
 }
 
-type life struct {
+type runCtx struct {
 	starts  int
 	started time.Time
 	exited  time.Time // of the last run, if it is over
@@ -137,10 +137,10 @@ type life struct {
 }
 
 func newJudge(job *api.Job) *judge {
-	j := &judge{job: job, tasks: make(map[string]*api.Task), lives: make(map[string]*life), boot: time.Now()}
+	j := &judge{job: job, tasks: make(map[string]*api.Task), lives: make(map[string]*runCtx), boot: time.Now()}
 	for _, t := range job.TaskGroups[0].Tasks {
 		j.tasks[t.Name] = t
-		j.lives[t.Name] = &life{}
+		j.lives[t.Name] = &runCtx{}
 	}
 	return j
 }
@@ -211,7 +211,7 @@ func (j *judge) start(name string, alive []string) string {
 
 // unseen tells whether a process has ended at a moment at which nobody can have
 // drawn the consequences yet.
-func (j *judge) unseen(l *life) bool {
+func (j *judge) unseen(l *runCtx) bool {
 	now := time.Now()
 	return !l.alive && (l.exited.Equal(now) || j.boot.Equal(now))
 }

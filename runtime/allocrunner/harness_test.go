@@ -230,18 +230,18 @@ type extraHooks struct {
 	task  []hook.Hook
 }
 
-func (e extraHooks) AllocHooks(*api.Allocation, hookplugin.Context) []hooks.Ordered {
+func (e extraHooks) AllocHooks(*api.Allocation, hookplugin.Target) []hooks.Entry {
 	return inPlace(e.alloc)
 }
-func (e extraHooks) TaskHooks(*api.Allocation, *api.Task, hookplugin.Context) []hooks.Ordered {
+func (e extraHooks) TaskHooks(*api.Allocation, *api.Task, hookplugin.Target) []hooks.Entry {
 	return inPlace(e.task)
 }
 
 func (extraHooks) Pending(*api.Allocation) func(context.Context, func(*api.TaskEvent)) { return nil }
 
-func inPlace(list []hook.Hook) (ordered []hooks.Ordered) {
+func inPlace(list []hook.Hook) (ordered []hooks.Entry) {
 	for _, h := range list {
-		ordered = append(ordered, hooks.Ordered{Order: hooks.OrderPlugin, Hook: h})
+		ordered = append(ordered, hooks.Entry{Order: hooks.OrderPlugin, Hook: h})
 	}
 	return ordered
 }

@@ -32,7 +32,7 @@ func (r *Runner) prerun(live context.Context) error {
 			alloc, env = now, r.env().Vars()
 		}
 		var err error
-		failpoint.Around(failpoint.Prerun, func() {
+		failpoint.Wrap(failpoint.Prerun, func() {
 			err = hooks.Call(live, r.logger, h, hook.Prerun, r.limits.PrerunDeadline, func(ctx context.Context) error {
 				return at.Prerun(ctx, hook.AllocPrerunRequest{Alloc: r.forHooks(), Env: env})
 			})
@@ -40,7 +40,7 @@ func (r *Runner) prerun(live context.Context) error {
 		if err == nil {
 			continue
 		}
-		if live.Err() == nil && r.runsWithout(err) {
+		if live.Err() == nil && r.tolerates(err) {
 			r.emitToAll(model.EventHookFailed(h.Name(), err.Error()))
 			continue
 		}
@@ -69,16 +69,16 @@ func (r *Runner) untilStop(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// trouble is an error that is not about the allocation: there is nobody for now who
+// unavailable is an error that is not about the allocation: there is nobody for now who
 // could say something about it.
-type trouble interface{ Trouble() }
+type unavailable interface{ Trouble() }
 
-// runsWithout reports whether tasks that an earlier agent has started continue after
+// tolerates reports whether tasks that an earlier agent has started continue after
 // the error of a hook that was called when they started: they do not end because the
 // plugin of the hook is unavailable, or because the agent is out of descriptors.
-func (r *Runner) runsWithout(err error) bool {
-	var t trouble
-	if !r.begun || !errors.As(err, &t) && !keeper.Exhausted(err) {
+func (r *Runner) tolerates(err error) bool {
+	var t unavailable
+	if !r.started || !errors.As(err, &t) && !keeper.Exhausted(err) {
 		return false
 	}
 	_, err = r.running("")
@@ -141,7 +141,7 @@ func (r *Runner) Destroy(ctx context.Context) error {
 
 // each calls the hooks that take part in a moment, one after the other. What goes
 // wrong is logged, unless they were cut short.
-func each[H any](ctx context.Context, r *Runner, moment hook.Moment, call func(context.Context, H) error) {
+func each[H any](ctx context.Context, r *Runner, moment hook.Point, call func(context.Context, H) error) {
 	for _, h := range r.attached() {
 		at, ok := h.(H)
 		if !ok {

@@ -289,7 +289,7 @@ type memory struct {
 	fail   error
 }
 
-func (m *memory) putLocal(task string, s taskrunner.LocalState) taskrunner.Written {
+func (m *memory) putLocal(task string, s taskrunner.LocalState) taskrunner.WaitFunc {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.local == nil {
@@ -302,7 +302,7 @@ func (m *memory) putLocal(task string, s taskrunner.LocalState) taskrunner.Writt
 	return func() error { return err }
 }
 
-func (m *memory) PutTaskState(_, task string, s *api.TaskState, _ taskrunner.Haste) taskrunner.Written {
+func (m *memory) PutTaskState(_, task string, s *api.TaskState, _ taskrunner.Durability) taskrunner.WaitFunc {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.states == nil {
@@ -313,10 +313,10 @@ func (m *memory) PutTaskState(_, task string, s *api.TaskState, _ taskrunner.Has
 		m.atRun[task] = m.local[task]
 	}
 	m.states[task] = s
-	return notKept
+	return errForgotten
 }
 
-func (m *memory) PutTask(alloc, task string, local taskrunner.LocalState, s *api.TaskState, h taskrunner.Haste) taskrunner.Written {
+func (m *memory) PutTask(alloc, task string, local taskrunner.LocalState, s *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc {
 	if written := m.putLocal(task, local); written() != nil {
 		return written
 	}
@@ -363,7 +363,7 @@ type fullOnce struct {
 	full bool
 }
 
-func (f *fullOnce) PutTask(alloc, task string, local taskrunner.LocalState, s *api.TaskState, h taskrunner.Haste) taskrunner.Written {
+func (f *fullOnce) PutTask(alloc, task string, local taskrunner.LocalState, s *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc {
 	f.mu.Lock()
 	full := f.full
 	f.mu.Unlock()
@@ -452,14 +452,14 @@ func (f *fullDisk) setFull(full bool) {
 	f.full = full
 }
 
-func (f *fullDisk) PutTaskState(alloc, task string, s *api.TaskState, h taskrunner.Haste) taskrunner.Written {
+func (f *fullDisk) PutTaskState(alloc, task string, s *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc {
 	if f.refuses(nil) {
 		return func() error { return errors.New("disk full") }
 	}
 	return f.ledger.PutTaskState(alloc, task, s, h)
 }
 
-func (f *fullDisk) PutTask(alloc, task string, local taskrunner.LocalState, s *api.TaskState, h taskrunner.Haste) taskrunner.Written {
+func (f *fullDisk) PutTask(alloc, task string, local taskrunner.LocalState, s *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc {
 	if f.refuses(&local) {
 		return func() error { return errors.New("disk full") }
 	}
@@ -978,14 +978,14 @@ func (l lateHooks) Pending(*api.Allocation) func(context.Context, func(*api.Task
 	}
 }
 
-func (l lateHooks) AllocHooks(a *api.Allocation, c hookplugin.Context) []hooks.Ordered {
+func (l lateHooks) AllocHooks(a *api.Allocation, c hookplugin.Target) []hooks.Entry {
 	if !isClosed(l.known) {
 		return nil
 	}
 	return l.hooks.AllocHooks(a, c)
 }
 
-func (l lateHooks) TaskHooks(a *api.Allocation, t *api.Task, c hookplugin.Context) []hooks.Ordered {
+func (l lateHooks) TaskHooks(a *api.Allocation, t *api.Task, c hookplugin.Target) []hooks.Entry {
 	if !isClosed(l.known) {
 		return nil
 	}
@@ -1015,7 +1015,7 @@ func TestHooksAreAwaited(t *testing.T) {
 		a.after(time.Second)
 		want(t, "then", a.state("web").State, "running")
 		want(t, "hooks of the allocation", ofAlloc.moments(), "[prerun]")
-		want(t, "it is needed", a.Needs(supervisor.Served{Type: base.TypeHook, Name: "late"}), "true")
+		want(t, "it is needed", a.Needs(supervisor.PluginKey{Type: base.TypeHook, Name: "late"}), "true")
 
 		a.die()
 		a = a.again(func(c *Config) { c.Hooks = lateHooks{late.hooks, make(chan struct{})} })
@@ -1069,7 +1069,7 @@ func TestRunWaitsForRequestedRestarts(t *testing.T) {
 		slow := &script{name: "slow", busy: map[string]time.Duration{"prekilling": time.Minute}}
 		h := start(t, parseJob(t, job("service", sleeper)), withHooks(nil, []hook.Hook{taskScript{slow}}))
 		h.after(time.Second)
-		if err := h.RestartFor("web", "a reason", false); err != nil {
+		if err := h.RestartWithReason("web", "a reason", false); err != nil {
 			t.Fatal(err)
 		}
 		h.after(time.Second)
@@ -1081,7 +1081,7 @@ func TestRunWaitsForRequestedRestarts(t *testing.T) {
 		if !slices.Contains(slow.left, "prekilling") {
 			t.Errorf("Run has returned while a hook is being called: %v of %v have returned", slow.left, slow.seen)
 		}
-		if err := h.RestartFor("web", "a reason", false); !errors.Is(err, ErrNotRunning) {
+		if err := h.RestartWithReason("web", "a reason", false); !errors.Is(err, ErrNotRunning) {
 			t.Errorf("restart after Run: %v", err)
 		}
 	})

@@ -70,9 +70,9 @@ func (r *Runner) running(task string) (list []*taskrunner.Runner, err error) {
 	return nil, err
 }
 
-// RestartFor restarts what runs for a reason, and does not wait for it: Run does.
+// RestartWithReason restarts what runs for a reason, and does not wait for it: Run does.
 // With failure the restart policy counts it.
-func (r *Runner) RestartFor(task, reason string, failure bool) error {
+func (r *Runner) RestartWithReason(task, reason string, failure bool) error {
 	tasks, err := r.running(task)
 	if err != nil {
 		return err
@@ -82,11 +82,11 @@ func (r *Runner) RestartFor(task, reason string, failure bool) error {
 	if r.endTasks == nil {
 		return ErrNotRunning // Run has returned, or is about to
 	}
-	life := r.life
+	runCtx := r.runCtx
 	for _, t := range tasks {
 		r.restarts.Go(func() {
-			err := unlessNotRunning(t.Restart(life, model.EventRestartSignal(reason), failure))
-			if err != nil && life.Err() == nil {
+			err := ignoreNotRunning(t.Restart(runCtx, model.EventRestartSignal(reason), failure))
+			if err != nil && runCtx.Err() == nil {
 				r.logger.Error("restart that a hook has asked for", "task", t.Name(), "error", err)
 			}
 		})
@@ -94,19 +94,19 @@ func (r *Runner) RestartFor(task, reason string, failure bool) error {
 	return nil
 }
 
-// SignalFor sends a signal to what runs for a reason.
-func (r *Runner) SignalFor(ctx context.Context, task, signal, reason string) error {
+// SignalWithReason sends a signal to what runs for a reason.
+func (r *Runner) SignalWithReason(ctx context.Context, task, signal, reason string) error {
 	tasks, err := r.running(task)
 	if err != nil {
 		return err
 	}
-	return together(tasks, func(t *taskrunner.Runner) error {
+	return forEachParallel(tasks, func(t *taskrunner.Runner) error {
 		return t.Signal(ctx, model.EventSignalingReason(signal, reason), signal)
 	})
 }
 
-// KillFor fails a task, or all that are not dead, for a reason.
-func (r *Runner) KillFor(task, reason string) error {
+// KillWithReason fails a task, or all that are not dead, for a reason.
+func (r *Runner) KillWithReason(task, reason string) error {
 	found := task == ""
 	r.forEach(func(t *taskrunner.Runner) {
 		if task == "" || t.Name() == task {
@@ -120,15 +120,15 @@ func (r *Runner) KillFor(task, reason string) error {
 	return nil
 }
 
-// decider is a hook that may have a say in the health of the allocation.
-type decider interface {
+// healthReporter is a hook that may have a say in the health of the allocation.
+type healthReporter interface {
 	Name() string
 	DecidesHealth() bool
 }
 
-// verdicts are what hooks have said about the health of one version of the
+// healthReports are what hooks have said about the health of one version of the
 // allocation.
-type verdicts struct {
+type healthReports struct {
 	deployment string // that the version belongs to
 	said       map[string]health.Hook
 }
@@ -137,11 +137,11 @@ type verdicts struct {
 // version. Unhealthy is final.
 func (r *Runner) SetHookHealth(name string, healthy bool, reason string) {
 	r.mu.Lock()
-	if r.verdicts.said == nil || r.verdicts.deployment != r.alloc.DeploymentID {
-		r.verdicts = verdicts{r.alloc.DeploymentID, make(map[string]health.Hook)}
+	if r.healthReports.said == nil || r.healthReports.deployment != r.alloc.DeploymentID {
+		r.healthReports = healthReports{r.alloc.DeploymentID, make(map[string]health.Hook)}
 	}
-	if said := r.verdicts.said[name]; !said.Unhealthy {
-		r.verdicts.said[name] = health.Hook{Name: name, Healthy: healthy, Unhealthy: !healthy, Reason: reason}
+	if said := r.healthReports.said[name]; !said.Unhealthy {
+		r.healthReports.said[name] = health.Hook{Name: name, Healthy: healthy, Unhealthy: !healthy, Reason: reason}
 	}
 	r.mu.Unlock()
 	r.changed()
@@ -152,8 +152,8 @@ func (r *Runner) hookHealth() (list []health.Hook) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	said := make(map[string]health.Hook)
-	if r.verdicts.deployment == r.alloc.DeploymentID {
-		maps.Copy(said, r.verdicts.said)
+	if r.healthReports.deployment == r.alloc.DeploymentID {
+		maps.Copy(said, r.healthReports.said)
 	}
 	for _, d := range r.deciders {
 		if _, spoken := said[d.Name()]; !spoken && d.DecidesHealth() {

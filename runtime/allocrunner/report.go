@@ -35,7 +35,7 @@ func (r *Runner) Status() Update {
 	return status
 }
 
-// status is Status with the tasks that have to run again; see expectReruns.
+// status is Status with the tasks that have to run again; see markReruns.
 func (r *Runner) status() (status Update, reruns map[string]string) {
 	states := make(map[string]*api.TaskState, len(r.tasks))
 	killed := make(map[string]bool)
@@ -46,7 +46,7 @@ func (r *Runner) status() (status Update, reruns map[string]string) {
 			killed[t.Name()] = true
 		}
 	}
-	reruns = r.expectReruns(states, killed)
+	reruns = r.markReruns(states, killed)
 	status = r.rollUp(states)
 	status.killed = killed
 	return status, reruns
@@ -55,11 +55,11 @@ func (r *Runner) status() (status Update, reruns map[string]string) {
 // rollUp adds the states of the tasks up. What was forced upon the allocation
 // comes before what its tasks say.
 func (r *Runner) rollUp(states map[string]*api.TaskState) Update {
-	forced := r.forcedStatus()
+	statusOverride := r.forcedStatus()
 	u := Update{AllocID: r.id, TaskStates: states, NetworkStatus: r.network, Time: time.Now()}
 	u.ClientStatus, u.ClientDescription = model.ClientStatus(states)
-	if forced.status != "" {
-		u.ClientStatus, u.ClientDescription = forced.status, forced.description
+	if statusOverride.status != "" {
+		u.ClientStatus, u.ClientDescription = statusOverride.status, statusOverride.description
 	}
 	u.Health = r.reportedHealth(u.ClientStatus)
 	if u.Terminal() {
@@ -72,23 +72,23 @@ func (r *Runner) rollUp(states map[string]*api.TaskState) Update {
 	return u
 }
 
-// forced is a client status that no task can change.
-type forced struct {
+// statusOverride is a client status that no task can change.
+type statusOverride struct {
 	status, description string
 }
 
-func (r *Runner) forcedStatus() forced {
+func (r *Runner) forcedStatus() statusOverride {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.forced
+	return r.statusOverride
 }
 
 // force sets the client status for good. The first call counts, but running out
 // of max_run_duration counts more.
-func (r *Runner) force(f forced) {
+func (r *Runner) force(f statusOverride) {
 	r.mu.Lock()
-	if r.forced.status == "" || f.description == model.MaxRunDurationExceeded {
-		r.forced = f
+	if r.statusOverride.status == "" || f.description == model.MaxRunDurationExceeded {
+		r.statusOverride = f
 	}
 	r.mu.Unlock()
 	r.changed()

@@ -33,7 +33,7 @@ func UnknownTask(name string) error {
 // came earlier would find them without processes. It returns at once when Run has ended.
 func (r *Runner) awaitRestored(ctx context.Context) error {
 	select {
-	case <-r.taken:
+	case <-r.restored:
 		return nil
 	case <-r.done:
 		return nil
@@ -68,14 +68,14 @@ func (r *Runner) RestartRunning(ctx context.Context) error {
 		return err
 	}
 	defer r.endRestart()
-	defer r.readmit()
+	defer r.reregisterServices()
 	r.preTaskRestart(ctx)
 	r.awaitShutdownDelay(ctx)
 	if r.isStopping() {
 		return ErrShouldNotRun
 	}
-	return together(r.tasks, func(t *taskrunner.Runner) error {
-		return unlessNotRunning(t.Restart(ctx, model.EventRestartSignal(model.RestartRunningReason), false))
+	return forEachParallel(r.tasks, func(t *taskrunner.Runner) error {
+		return ignoreNotRunning(t.Restart(ctx, model.EventRestartSignal(model.RestartRunningReason), false))
 	})
 }
 
@@ -89,7 +89,7 @@ func (r *Runner) RestartAll(ctx context.Context) error {
 	}
 	defer r.endRestart()
 	r.lifecycle.Restart()
-	defer r.readmit()
+	defer r.reregisterServices()
 	r.preTaskRestart(ctx)
 	r.awaitShutdownDelay(ctx)
 	if r.isStopping() {
@@ -99,7 +99,7 @@ func (r *Runner) RestartAll(ctx context.Context) error {
 	// From here on, going back would leave the tasks in front of closed gates.
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), r.limits.RestartDeadline, errDeadlinePassed)
 	defer cancel()
-	if err := r.restartWaves(ctx); err != nil {
+	if err := r.restartInKillOrder(ctx); err != nil {
 		err = fmt.Errorf("restart all tasks: %w", err)
 		r.failRestart(err)
 		return err
@@ -107,14 +107,14 @@ func (r *Runner) RestartAll(ctx context.Context) error {
 	return nil
 }
 
-// restartWaves restarts what runs or is dead, wave by wave, until everything is
+// restartInKillOrder restarts what runs or is dead, wave by wave, until everything is
 // down at the same time and the lifecycle begins anew.
-func (r *Runner) restartWaves(ctx context.Context) error {
+func (r *Runner) restartInKillOrder(ctx context.Context) error {
 	for tasks := r.tasks; ; {
-		looked := r.nextLook()
-		for _, wave := range waves(tasks) {
-			err := together(wave, func(t *taskrunner.Runner) error {
-				return unlessNotRunning(t.ForceRestart(ctx, model.EventRestartSignal(model.RestartAllReason), false))
+		looked := r.reconciled()
+		for _, wave := range killOrder(tasks) {
+			err := forEachParallel(wave, func(t *taskrunner.Runner) error {
+				return ignoreNotRunning(t.ForceRestart(ctx, model.EventRestartSignal(model.RestartAllReason), false))
 			})
 			if err != nil {
 				return err
@@ -122,17 +122,17 @@ func (r *Runner) restartWaves(ctx context.Context) error {
 		}
 		r.changed()
 		var err error
-		if tasks, err = r.awaitNewLife(ctx, looked); len(tasks) == 0 {
+		if tasks, err = r.waitRestarted(ctx, looked); len(tasks) == 0 {
 			return err
 		}
 	}
 }
 
-// awaitNewLife waits until the lifecycle has begun anew, or the allocation is
+// waitRestarted waits until the lifecycle has begun anew, or the allocation is
 // over. It returns the tasks that have come up because they were about to start
 // when their gates were closed: they have to go down as well, and nobody else,
 // for with them the others may start again.
-func (r *Runner) awaitNewLife(ctx context.Context, looked <-chan struct{}) (again []*taskrunner.Runner, err error) {
+func (r *Runner) waitRestarted(ctx context.Context, looked <-chan struct{}) (again []*taskrunner.Runner, err error) {
 	for len(again) == 0 {
 		select {
 		case <-looked:
@@ -143,7 +143,7 @@ func (r *Runner) awaitNewLife(ctx context.Context, looked <-chan struct{}) (agai
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
-		looked = r.nextLook()
+		looked = r.reconciled()
 		for _, t := range r.tasks {
 			if t.Running() {
 				again = append(again, t)
@@ -178,14 +178,14 @@ func (r *Runner) endRestart() { <-r.restartTurn }
 
 func (r *Runner) mayRestart() error {
 	status := r.Status()
-	_, finished := react(r.observe(status))
+	_, finished := evaluateTasks(r.observe(status))
 	if finished || status.Terminal() || r.isStopping() || r.Alloc().ServerTerminalStatus() {
 		return ErrShouldNotRun
 	}
 	return nil
 }
 
-func unlessNotRunning(err error) error {
+func ignoreNotRunning(err error) error {
 	if errors.Is(err, ErrNotRunning) {
 		return nil
 	}

@@ -29,12 +29,12 @@ type Records interface {
 	AllocHooks(allocID string) map[string]string
 }
 
-// rememberer is what Drivers may be: it knows whether the plugin of a driver
+// recoveryInfo is what Drivers may be: it knows whether the plugin of a driver
 // would know a task that an earlier agent was starting when it ended, and whether
 // it searches for tasks by their names.
-type rememberer interface {
-	Remembers(driver string) bool
-	Searches(driver string) bool
+type recoveryInfo interface {
+	KnowsTasks(driver string) bool
+	FindsTasks(driver string) bool
 }
 
 // restoredTask reads what there is of one task, nil if it is new. A record that
@@ -72,35 +72,35 @@ func (r *Runner) restoredTask(name string) *taskrunner.Restored {
 // restore is the part of New for an allocation that is not new.
 func (r *Runner) restore() {
 	for _, t := range r.tasks {
-		r.begun = r.begun || t.Begun()
+		r.started = r.started || t.PreviouslyStarted()
 	}
-	if !r.begun {
+	if !r.started {
 		return
 	}
 	// Terminal states do not go back, whatever the tasks say now.
 	if r.alloc.ClientTerminalStatus() {
-		r.forced = forced{r.alloc.ClientStatus, r.alloc.ClientDescription}
+		r.statusOverride = statusOverride{r.alloc.ClientStatus, r.alloc.ClientDescription}
 	}
 	if r.alloc.ServerTerminalStatus() || r.alloc.ClientTerminalStatus() {
 		r.stop(stopReason{quiet: true})
 	}
 }
 
-// takeOver finds out what has become of the tasks that an earlier agent has run. It
+// reattachTasks finds out what has become of the tasks that an earlier agent has run. It
 // does not wait for a driver that is unavailable: the runner of a task does.
 // It returns false if the allocation cannot go on; its tasks have been killed then.
-func (r *Runner) takeOver(grace context.Context) bool {
+func (r *Runner) reattachTasks(grace context.Context) bool {
 	if r.config.Restored {
 		r.restrictDir()
 	}
-	if !r.begun {
+	if !r.started {
 		return true
 	}
 	_ = r.askDrivers(grace) // what a driver has not answered now, it is asked when its task starts
 	r.recoverTasks(grace)
 	if err := r.checkDir(grace); err != nil {
 		r.logger.Error("alloc not restored", "error", err)
-		r.force(forced{api.AllocClientStatusFailed, err.Error()})
+		r.force(statusOverride{api.AllocClientStatusFailed, err.Error()})
 		r.stop(stopReason{quiet: true}) // or the first to go would be the reason of the others
 		r.forEach(func(t *taskrunner.Runner) {
 			if t.State().State != model.TaskDead {
@@ -127,12 +127,12 @@ func (r *Runner) takeOver(grace context.Context) bool {
 func (r *Runner) recoverTasks(ctx context.Context) {
 	limited, cancel := context.WithTimeout(ctx, r.limits.PrerunDeadline)
 	defer cancel()
-	memory, _ := r.config.Drivers.(rememberer)
+	memory, _ := r.config.Drivers.(recoveryInfo)
 	var recovering sync.WaitGroup
 	for _, t := range r.tasks {
-		past := taskrunner.Past{Rebooted: r.config.Rebooted}
+		past := taskrunner.RecoverInfo{Rebooted: r.config.Rebooted}
 		if memory != nil {
-			past.Certain, past.Searched = memory.Remembers(t.Task().Driver), memory.Searches(t.Task().Driver)
+			past.Reliable, past.Discoverable = memory.KnowsTasks(t.Task().Driver), memory.FindsTasks(t.Task().Driver)
 		}
 		recovering.Go(func() { t.Recover(limited, past) })
 	}
@@ -176,7 +176,7 @@ func (r *Runner) checkDir(grace context.Context) error {
 			switch {
 			case state.State != model.TaskDead && gone,
 				state.State == model.TaskDead && !state.Failed && ephemeral && (gone || r.group.RerunsAfterReboot(t.Name())):
-				t.Renew()
+				t.Reset()
 			}
 		}
 		return nil
@@ -199,29 +199,29 @@ func (r *Runner) openDir() error {
 
 // LeftRunning returns what the tasks need that run, after a Run that a shutdown of
 // the agent has ended.
-func (r *Runner) LeftRunning() []supervisor.Served {
-	var needed []supervisor.Served
+func (r *Runner) LeftRunning() []supervisor.PluginKey {
+	var needed []supervisor.PluginKey
 	for _, t := range r.tasks {
 		if t.Running() || t.Undestroyed() {
-			needed = append(needed, supervisor.Served{Type: base.TypeDriver, Name: t.Task().Driver})
+			needed = append(needed, supervisor.PluginKey{Type: base.TypeDriver, Name: t.Task().Driver})
 		}
 	}
 	if len(needed) > 0 {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		for name := range r.extra {
-			needed = append(needed, supervisor.Served{Type: base.TypeHook, Name: name})
+		for name := range r.pluginHooks {
+			needed = append(needed, supervisor.PluginKey{Type: base.TypeHook, Name: name})
 		}
 	}
 	return needed
 }
 
 // Needs reports whether one of the tasks is of a driver, or a hook takes part.
-func (r *Runner) Needs(what supervisor.Served) bool {
+func (r *Runner) Needs(what supervisor.PluginKey) bool {
 	if what.Type == base.TypeHook {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		return r.extra[what.Name]
+		return r.pluginHooks[what.Name]
 	}
 	return slices.ContainsFunc(r.tasks, func(t *taskrunner.Runner) bool { return t.Task().Driver == what.Name })
 }

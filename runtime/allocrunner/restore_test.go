@@ -54,21 +54,21 @@ func newLedger() *ledger {
 	}
 }
 
-func (l *ledger) put(h taskrunner.Haste, f func()) taskrunner.Written {
+func (l *ledger) put(h taskrunner.Durability, f func()) taskrunner.WaitFunc {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.behind = append(l.behind, f)
-	if h == taskrunner.Behind && !l.prompt {
+	if h == taskrunner.Async && !l.prompt {
 		time.AfterFunc(50*time.Millisecond, func() {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			l.writeLocked()
 		})
-		return notKept // nobody waits for it, and it is not refused
+		return errForgotten // nobody waits for it, and it is not refused
 	}
 	l.writeLocked()
 	if !isClosed(l.dead) {
-		return notKept
+		return errForgotten
 	}
 	return func() error {
 		l.mu.Lock()
@@ -97,11 +97,11 @@ func (l *ledger) writeLocked() {
 	}
 }
 
-func (l *ledger) PutTaskState(_, task string, s *api.TaskState, h taskrunner.Haste) taskrunner.Written {
+func (l *ledger) PutTaskState(_, task string, s *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc {
 	return l.put(h, func() { l.states[task] = s })
 }
 
-func (l *ledger) PutTask(_, task string, local taskrunner.LocalState, s *api.TaskState, h taskrunner.Haste) taskrunner.Written {
+func (l *ledger) PutTask(_, task string, local taskrunner.LocalState, s *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc {
 	return l.put(h, func() { l.locals[task], l.states[task] = local, s })
 }
 
@@ -698,17 +698,17 @@ type noting struct {
 	before map[string]string
 }
 
-func (f *noting) AllocHooks(a *api.Allocation, c hookplugin.Context) []hooks.Ordered {
+func (f *noting) AllocHooks(a *api.Allocation, c hookplugin.Target) []hooks.Entry {
 	f.note("", c)
 	return f.extraHooks.AllocHooks(a, c)
 }
 
-func (f *noting) TaskHooks(a *api.Allocation, t *api.Task, c hookplugin.Context) []hooks.Ordered {
+func (f *noting) TaskHooks(a *api.Allocation, t *api.Task, c hookplugin.Target) []hooks.Entry {
 	f.note("t:"+t.Name, c)
 	return f.extraHooks.TaskHooks(a, t, c)
 }
 
-func (f *noting) note(whose string, c hookplugin.Context) {
+func (f *noting) note(whose string, c hookplugin.Target) {
 	if f.before == nil {
 		f.before = make(map[string]string)
 	}
@@ -1340,11 +1340,11 @@ func TestRestoreReadsForcedStatusUnderLock(t *testing.T) {
 		var forcing sync.WaitGroup
 		forcing.Go(func() {
 			for ctx.Err() == nil {
-				r.force(forced{api.AllocClientStatusComplete, model.MaxRunDurationExceeded})
+				r.force(statusOverride{api.AllocClientStatusComplete, model.MaxRunDurationExceeded})
 			}
 		})
 		for range 200 {
-			want(t, "restored", r.takeOver(t.Context()), "true")
+			want(t, "restored", r.reattachTasks(t.Context()), "true")
 		}
 		stop()
 		forcing.Wait()

@@ -65,16 +65,16 @@ func (r *Runner) restartForCheck(ctx context.Context, task, reason string) error
 		if !ok {
 			return ErrTaskNotFound
 		}
-		return unlessNotRunning(t.Restart(ctx, model.EventRestartSignal(reason), true))
+		return ignoreNotRunning(t.Restart(ctx, model.EventRestartSignal(reason), true))
 	}
-	return together(r.tasks, func(t *taskrunner.Runner) error {
-		return unlessNotRunning(t.Restart(ctx, model.EventRestartSignal(reason), true))
+	return forEachParallel(r.tasks, func(t *taskrunner.Runner) error {
+		return ignoreNotRunning(t.Restart(ctx, model.EventRestartSignal(reason), true))
 	})
 }
 
-// readmit registers the services of the group again, after a restart of tasks
+// reregisterServices registers the services of the group again, after a restart of tasks
 // for which the hooks have taken them away.
-func (r *Runner) readmit() {
+func (r *Runner) reregisterServices() {
 	if err := r.groupServices.Restarted(); err != nil {
 		r.logger.Error("services of the group not registered again", "error", err)
 	}
@@ -93,7 +93,7 @@ func (r *Runner) makeHealth() *hooks.Health {
 		},
 		Look: func() (health.Snapshot, <-chan struct{}, <-chan struct{}) {
 			if looked == nil || isClosed(looked) {
-				looked = r.nextLook()
+				looked = r.reconciled()
 			}
 			snapshot, checks := r.healthSnapshot()
 			return snapshot, looked, checks

@@ -23,8 +23,8 @@ import (
 // HookFactory makes hooks besides the builtin ones, with their places among them.
 // *hookplugin.Set is one.
 type HookFactory interface {
-	AllocHooks(*api.Allocation, hookplugin.Context) []hooks.Ordered
-	TaskHooks(*api.Allocation, *api.Task, hookplugin.Context) []hooks.Ordered
+	AllocHooks(*api.Allocation, hookplugin.Target) []hooks.Entry
+	TaskHooks(*api.Allocation, *api.Task, hookplugin.Target) []hooks.Entry
 
 	// Pending returns what waits until the others have a complete answer, and emits an
 	// event if that takes long; nil if they have one. It is asked before them.
@@ -85,7 +85,7 @@ func (r *Runner) makeTask(task taskrunner.Task, t *api.Task) *taskrunner.Runner 
 }
 
 func (r *Runner) makeTaskHooks(runner *taskrunner.Runner, t *api.Task) []hook.Hook {
-	list := []hooks.Ordered{
+	list := []hooks.Entry{
 		{Order: hooks.OrderFirst, Hook: hooks.NewValidate(r.limits.UserDenylist, r.limits.UserCheckedDrivers, r.limits.DownloadUIDs, model.AdmittedUsers(t), func() error { return r.services.Validate(t.Name) })},
 		{Order: hooks.OrderFirst, Hook: hooks.NewTaskDir(r.dir, func() allocdir.TaskOptions {
 			return r.taskOptions(runner, t)
@@ -93,23 +93,23 @@ func (r *Runner) makeTaskHooks(runner *taskrunner.Runner, t *api.Task) []hook.Ho
 	}
 	if r.config.Cgroups != nil {
 		if groups := r.config.Cgroups(t.Driver); groups != nil {
-			list = append(list, hooks.Ordered{Order: hooks.OrderFirst, Hook: hooks.NewCgroup(groups, runner.SetCgroup, r.logger)})
+			list = append(list, hooks.Entry{Order: hooks.OrderFirst, Hook: hooks.NewCgroup(groups, runner.SetCgroup, r.logger)})
 		}
 	}
 	if factory := r.config.Hooks; factory != nil {
 		list = append(list, r.noteHooks(factory.TaskHooks(r.config.Alloc, t, r.hookContext(t.Name, runner.EmitEvent, runner.Attachments())))...)
 	}
-	list = append(list, hooks.Ordered{Order: hooks.OrderLogs, Hook: hooks.NewLogs(r.config.Logs, func() (logs.Task, bool) {
+	list = append(list, hooks.Entry{Order: hooks.OrderLogs, Hook: hooks.NewLogs(r.config.Logs, func() (logs.Task, bool) {
 		return r.logsOf(t), !logsDisabled(t) && !runner.Capabilities().DisableLogCollection
 	}, func(stdout, stderr string) {
 		runner.SetOutput(taskrunner.Output{Stdout: stdout, Stderr: stderr})
 	}, runner.ProcessEnded, runner.EmitEvent)})
 	if p, job := t.DispatchPayload, r.config.Alloc.Job; p != nil && p.File != "" && (job.Dispatched || len(job.Payload) > 0) {
-		list = append(list, hooks.Ordered{Order: hooks.OrderPayload, Hook: hooks.NewDispatchPayload(r.dir, p.File, r.config.Alloc.Job.Payload)})
+		list = append(list, hooks.Entry{Order: hooks.OrderPayload, Hook: hooks.NewDispatchPayload(r.dir, p.File, r.config.Alloc.Job.Payload)})
 	}
-	return hooks.InOrder(append(list,
-		hooks.Ordered{Order: hooks.OrderLast, Hook: r.stats[t.Name]},
-		hooks.Ordered{Order: hooks.OrderLast, Hook: hooks.NewTaskServices(r.services, t.Name)}))
+	return hooks.Sort(append(list,
+		hooks.Entry{Order: hooks.OrderLast, Hook: r.stats[t.Name]},
+		hooks.Entry{Order: hooks.OrderLast, Hook: hooks.NewTaskServices(r.services, t.Name)}))
 }
 
 // taskOptions says how the directory of a task is made, as far as it is known what the
@@ -141,8 +141,8 @@ func (r *Runner) restrictDir() {
 
 // hookContext ties hooks of a factory to this allocation, or to a task of it.
 // Before are the hooks that it has had before.
-func (r *Runner) hookContext(task string, emit func(*api.TaskEvent), before map[string]string) hookplugin.Context {
-	return hookplugin.Context{
+func (r *Runner) hookContext(task string, emit func(*api.TaskEvent), before map[string]string) hookplugin.Target {
+	return hookplugin.Target{
 		AllocID: r.id, Task: task, Emit: emit, Before: before,
 		WholeAlloc: func() ([]byte, error) { return json.Marshal(r.Alloc()) },
 	}
@@ -158,7 +158,7 @@ func (r *Runner) attachments() map[string]string {
 }
 
 // keepAttachments has the next agent find those of the allocation's own hooks.
-func (r *Runner) keepAttachments(list []hooks.Ordered) {
+func (r *Runner) keepAttachments(list []hooks.Entry) {
 	var all map[string]string
 	for _, o := range list {
 		if at, ok := o.Hook.(interface{ Attachment() string }); ok {
@@ -174,15 +174,15 @@ func (r *Runner) keepAttachments(list []hooks.Ordered) {
 }
 
 // noteHooks remembers which hooks the allocation needs.
-func (r *Runner) noteHooks(list []hooks.Ordered) []hooks.Ordered {
+func (r *Runner) noteHooks(list []hooks.Entry) []hooks.Entry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.extra == nil && len(list) > 0 {
-		r.extra = make(map[string]bool)
+	if r.pluginHooks == nil && len(list) > 0 {
+		r.pluginHooks = make(map[string]bool)
 	}
 	for _, o := range list {
-		r.extra[o.Hook.Name()] = true
-		if d, ok := o.Hook.(decider); ok {
+		r.pluginHooks[o.Hook.Name()] = true
+		if d, ok := o.Hook.(healthReporter); ok {
 			r.deciders = append(r.deciders, d)
 		}
 	}
@@ -237,26 +237,26 @@ func (r *Runner) makeHooks() []hook.Hook {
 	first = append(first, r.makePrevious()...)
 	health := r.makeHealth()
 	first = append(first, health)
-	var list []hooks.Ordered
+	var list []hooks.Entry
 	for _, h := range first {
-		list = append(list, hooks.Ordered{Order: hooks.OrderFirst, Hook: h})
+		list = append(list, hooks.Entry{Order: hooks.OrderFirst, Hook: h})
 	}
 	if factory := r.config.Hooks; factory != nil {
-		extra := r.noteHooks(factory.AllocHooks(r.config.Alloc, r.hookContext("", r.emitToAll, r.attachments())))
-		list = append(list, extra...)
-		r.keepAttachments(extra)
+		pluginHooks := r.noteHooks(factory.AllocHooks(r.config.Alloc, r.hookContext("", r.emitToAll, r.attachments())))
+		list = append(list, pluginHooks...)
+		r.keepAttachments(pluginHooks)
 	}
-	return hooks.InOrder(append(list,
-		hooks.Ordered{Order: hooks.OrderLast, Hook: r.groupServices},
-		hooks.Ordered{Order: hooks.OrderLast, Hook: hooks.NewChecks(r.services)},
-		hooks.Ordered{Order: hooks.OrderLast, Hook: health.Again()}))
+	return hooks.Sort(append(list,
+		hooks.Entry{Order: hooks.OrderLast, Hook: r.groupServices},
+		hooks.Entry{Order: hooks.OrderLast, Hook: hooks.NewChecks(r.services)},
+		hooks.Entry{Order: hooks.OrderLast, Hook: health.AfterUpdate()}))
 }
 
 // makePrevious makes the hooks for what the allocation takes over from the one
 // that it replaces, unless that has happened under an earlier agent.
 func (r *Runner) makePrevious() []hook.Hook {
 	id := r.config.Alloc.PreviousAllocation
-	if id == "" || r.begun {
+	if id == "" || r.started {
 		return nil
 	}
 	var list []hook.Hook
@@ -323,18 +323,18 @@ type taskStore struct {
 	allocID, task string
 }
 
-func notKept() error { return nil }
+func errForgotten() error { return nil }
 
-func (s taskStore) PutState(state *api.TaskState, h taskrunner.Haste) taskrunner.Written {
+func (s taskStore) PutState(state *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc {
 	if s.store == nil {
-		return notKept
+		return errForgotten
 	}
 	return s.store.PutTaskState(s.allocID, s.task, state, h)
 }
 
-func (s taskStore) Put(local taskrunner.LocalState, state *api.TaskState, h taskrunner.Haste) taskrunner.Written {
+func (s taskStore) Put(local taskrunner.LocalState, state *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc {
 	if s.store == nil {
-		return notKept
+		return errForgotten
 	}
 	return s.store.PutTask(s.allocID, s.task, local, state, h)
 }

@@ -194,9 +194,9 @@ func checkStart(job *api.Job) func(string, []string) string {
 func randomJob(random *rand.Rand) string {
 	pick := func(options ...string) string { return options[random.IntN(len(options))] }
 	var b strings.Builder
-	task := func(name, extra string, runs ...string) {
+	task := func(name, pluginHooks string, runs ...string) {
 		runs = append(runs, "0s", "1s", "7s")
-		fmt.Fprintf(&b, "task %q {\n driver = \"fake\"\n%s\n", name, extra)
+		fmt.Fprintf(&b, "task %q {\n driver = \"fake\"\n%s\n", name, pluginHooks)
 		fmt.Fprintln(&b, pick("", "", "", "shutdown_delay = \"2s\""))
 		fmt.Fprintln(&b, pick("", "", "kill_timeout = \"1s\""))
 		fmt.Fprintln(&b, pick("", "", "", "leader = true"))

@@ -43,18 +43,18 @@ func (r *Runner) skipShutdownDelay() {
 func (r *Runner) Kill() {
 	r.mu.Lock()
 	r.decideLocked(stopReason{})
-	closeOnce(r.hurried)
+	closeOnce(r.forceKilled)
 	if r.endGrace != nil {
 		r.endGrace(taskrunner.ErrKilled) // and live with it: nobody begins a stop that is not to be
 	}
 	r.mu.Unlock()
-	r.forEach(func(t *taskrunner.Runner) { t.KillNow(r.killing(t)) })
+	r.forEach(func(t *taskrunner.Runner) { t.ForceKill(r.killingEvent(t)) })
 }
 
 // exceedMaxRunDuration completes the allocation, whatever its tasks did, and
 // without its poststop tasks.
 func (r *Runner) exceedMaxRunDuration() {
-	r.force(forced{api.AllocClientStatusComplete, model.MaxRunDurationExceeded})
+	r.force(statusOverride{api.AllocClientStatusComplete, model.MaxRunDurationExceeded})
 	r.stop(stopReason{text: model.MaxRunDurationExceeded})
 	r.killPoststop()
 }
@@ -62,7 +62,7 @@ func (r *Runner) exceedMaxRunDuration() {
 func (r *Runner) killPoststop() {
 	r.forEach(func(t *taskrunner.Runner) {
 		if t.Task().Stage() == lifecycle.PoststopTask {
-			t.Kill(r.killing(t))
+			t.Kill(r.killingEvent(t))
 		}
 	})
 }
@@ -86,8 +86,8 @@ func (r *Runner) decideLocked(reason stopReason) {
 
 func (r *Runner) isStopping() bool { return isClosed(r.stopping) }
 
-// killing makes the event that the stop adds to a task that it kills.
-func (r *Runner) killing(t *taskrunner.Runner) *api.TaskEvent {
+// killingEvent makes the event that the stop adds to a task that it kills.
+func (r *Runner) killingEvent(t *taskrunner.Runner) *api.TaskEvent {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.reason.quiet {
@@ -118,15 +118,15 @@ func (r *Runner) stopTasks(grace context.Context) (preKilled bool) {
 	}
 	r.preKill(grace)
 	r.awaitShutdownDelay(grace)
-	for _, wave := range waves(r.tasks) {
+	for _, wave := range killOrder(r.tasks) {
 		if errors.Is(context.Cause(grace), ErrShutdown) {
 			return true
 		}
 		for _, t := range wave {
-			if isClosed(r.hurried) {
-				t.KillNow(r.killing(t))
+			if isClosed(r.forceKilled) {
+				t.ForceKill(r.killingEvent(t))
 			} else {
-				t.Kill(r.killing(t))
+				t.Kill(r.killingEvent(t))
 			}
 		}
 		for _, t := range wave {
@@ -153,9 +153,9 @@ func (r *Runner) awaitShutdownDelay(ctx context.Context) {
 	}
 }
 
-// together calls f for each task of a wave at the same time, and returns the
+// forEachParallel calls f for each task of a wave at the same time, and returns the
 // errors.
-func together(wave []*taskrunner.Runner, f func(*taskrunner.Runner) error) error {
+func forEachParallel(wave []*taskrunner.Runner, f func(*taskrunner.Runner) error) error {
 	errs := make([]error, len(wave))
 	var wg sync.WaitGroup
 	for i, t := range wave {

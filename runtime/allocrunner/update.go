@@ -74,7 +74,7 @@ func (r *Runner) apply(ctx context.Context, alloc *api.Allocation) {
 	if alloc.ServerTerminalStatus() {
 		step = failpoint.UpdateStop
 	}
-	failpoint.Reach(step, failpoint.Before)
+	failpoint.Hit(step, failpoint.Before)
 	r.mu.Lock()
 	r.alloc = alloc
 	r.mu.Unlock()
@@ -90,7 +90,7 @@ func (r *Runner) apply(ctx context.Context, alloc *api.Allocation) {
 		update = (*taskrunner.Runner).Update
 		r.updateHooks(ctx) // with the new environments
 	}
-	failpoint.Reach(step, failpoint.During)
+	failpoint.Hit(step, failpoint.During)
 	for i, t := range r.tasks {
 		if err := missing[i]; err != nil {
 			r.logger.Error("task killed", "task", t.Name(), "error", err)
@@ -102,5 +102,5 @@ func (r *Runner) apply(ctx context.Context, alloc *api.Allocation) {
 	if alloc.ServerTerminalStatus() && !old.ServerTerminalStatus() {
 		r.Stop()
 	}
-	failpoint.Reach(step, failpoint.After)
+	failpoint.Hit(step, failpoint.After)
 }

@@ -24,7 +24,7 @@ func (r *Runner) changed() {
 //
 // It looks at nothing before the tasks of an earlier agent are taken over: the
 // lifecycle would wait for those that run already to be pending.
-func (r *Runner) watch(ctx context.Context, taken <-chan struct{}) {
+func (r *Runner) watch(ctx context.Context, restored <-chan struct{}) {
 	var applying sync.WaitGroup
 	defer applying.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -34,7 +34,7 @@ func (r *Runner) watch(ctx context.Context, taken <-chan struct{}) {
 	var applied, tick, followed chan struct{}
 	var checks <-chan struct{}
 	follow := func() {
-		if followed != nil || len(r.followers()) == 0 {
+		if followed != nil || len(r.restartDependents()) == 0 {
 			return
 		}
 		done := make(chan struct{})
@@ -47,11 +47,11 @@ func (r *Runner) watch(ctx context.Context, taken <-chan struct{}) {
 	r.changed()
 	for {
 		select {
-		case <-taken:
-			taken, tick = nil, r.tick
+		case <-restored:
+			restored, tick = nil, r.tick
 		case <-tick:
 			ended := r.ended() // first, so that the last look sees how
-			checks = r.look()
+			checks = r.reconcile()
 			if ended {
 				return
 			}
@@ -79,16 +79,16 @@ func (r *Runner) ended() bool {
 	return !slices.ContainsFunc(r.tasks, func(t *taskrunner.Runner) bool { return !isClosed(t.Done()) })
 }
 
-// look draws the consequences of what the tasks are now: who has to go, who may
+// reconcile draws the consequences of what the tasks are now: who has to go, who may
 // start, and what the allocation is called. It never waits for a task.
-func (r *Runner) look() (checks <-chan struct{}) {
+func (r *Runner) reconcile() (checks <-chan struct{}) {
 	status, reruns := r.status()
 	tasks := r.observe(status)
 	states := make(map[string]lifecycle.State, len(tasks))
 	for _, t := range tasks {
 		states[t.name] = t.state
 	}
-	why, finished := react(tasks)
+	why, finished := evaluateTasks(tasks)
 	if why != nil {
 		r.stop(stopReason{why: why})
 	}
@@ -105,7 +105,7 @@ func (r *Runner) look() (checks <-chan struct{}) {
 		if r.group != nil {
 			var facts map[string]lifecycle.Fact
 			facts, checks = r.facts(status)
-			r.giveUp(facts)
+			r.failUnreachable(facts)
 		}
 	}
 	r.rerun(reruns)
@@ -120,17 +120,17 @@ func (r *Runner) look() (checks <-chan struct{}) {
 	return checks
 }
 
-func (r *Runner) observe(status Update) []observed {
-	tasks := make([]observed, len(r.tasks))
+func (r *Runner) observe(status Update) []taskView {
+	tasks := make([]taskView, len(r.tasks))
 	for i, t := range r.tasks {
 		task, state := t.Task(), status.TaskStates[t.Name()]
-		tasks[i] = observed{t.Name(), task.Stage(), task.Leader, lifecycle.StateOf(state.State, state.Failed)}
+		tasks[i] = taskView{t.Name(), task.Stage(), task.Leader, lifecycle.StateOf(state.State, state.Failed)}
 	}
 	return tasks
 }
 
-// nextLook returns a channel that closes when the tasks have been looked at.
-func (r *Runner) nextLook() <-chan struct{} {
+// reconciled returns a channel that closes when the tasks have been looked at.
+func (r *Runner) reconciled() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	w := make(chan struct{})

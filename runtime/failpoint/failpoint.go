@@ -69,16 +69,16 @@ var Phases = []Phase{Before, During, After}
 // it returns. Only tests set it, before anything else happens.
 var Reached func(Step, Phase)
 
-// Reach says that the caller has come to a moment.
-func Reach(s Step, p Phase) {
+// Hit says that the caller has come to a moment.
+func Hit(s Step, p Phase) {
 	if Reached != nil {
 		Reached(s, p)
 	}
 }
 
-// Around calls f, which is the step. During is reached beside f: what f waits for
+// Wrap calls f, which is the step. During is reached beside f: what f waits for
 // happens in another process, or on the disk.
-func Around(s Step, f func()) {
+func Wrap(s Step, f func()) {
 	if Reached == nil {
 		f()
 		return

@@ -88,19 +88,19 @@ func Judge(p Params, s Snapshot) Verdict {
 	at, known := healthyAt(p, s)
 	switch {
 	case s.failed():
-		return Verdict{State: Unhealthy, Why: blame(p, s)}
+		return Verdict{State: Unhealthy, Why: reasons(p, s)}
 	case s.Stopping:
 		return Verdict{State: Stopped}
 	case s.dead():
-		return Verdict{State: Unhealthy, Why: blame(p, s)}
+		return Verdict{State: Unhealthy, Why: reasons(p, s)}
 	case s.Failed:
 		return Verdict{State: Unhealthy}
-	case s.vetoed():
-		return Verdict{State: Unhealthy, Why: blame(p, s)}
+	case s.hookUnhealthy():
+		return Verdict{State: Unhealthy, Why: reasons(p, s)}
 	case known && !s.Now.Before(at):
 		return Verdict{State: Healthy}
 	case !s.Now.Before(p.Deadline):
-		return Verdict{State: Unhealthy, Why: blame(p, s)}
+		return Verdict{State: Unhealthy, Why: reasons(p, s)}
 	case known && at.Before(p.Deadline):
 		return Verdict{Next: at}
 	}
@@ -177,7 +177,7 @@ func (s Snapshot) started() (latest time.Time, all bool) {
 	return latest, !latest.IsZero()
 }
 
-func (s Snapshot) vetoed() bool {
+func (s Snapshot) hookUnhealthy() bool {
 	return slices.ContainsFunc(s.Hooks, func(h Hook) bool { return h.Unhealthy })
 }
 
@@ -198,9 +198,9 @@ func (s Snapshot) hookFaults(p Params) string {
 	return strings.Join(faults, "; ")
 }
 
-// blame says which tasks are the reason that the allocation is not healthy, and
+// reasons says which tasks are the reason that the allocation is not healthy, and
 // why.
-func blame(p Params, s Snapshot) map[string]string {
+func reasons(p Params, s Snapshot) map[string]string {
 	why := make(map[string]string)
 	failed := s.failed()
 	for _, t := range s.Tasks {

@@ -12,8 +12,8 @@ import (
 // Key makes capabilities, and knows them again.
 type Key []byte
 
-// Bearer is who a capability belongs to.
-type Bearer struct {
+// claims is who a capability belongs to.
+type claims struct {
 	AllocID string
 	Task    string // "" for the allocation
 	Hook    string
@@ -34,16 +34,16 @@ func (k Key) sign(names string) []byte {
 	return mac.Sum(nil)
 }
 
-// Bearer reads a capability. The error is hook.ErrDenied.
-func (k Key) Bearer(capability string) (Bearer, error) {
+// Bearer reads a capability. The error is hook.ErrPermissionDenied.
+func (k Key) Bearer(capability string) (claims, error) {
 	b, err := base64.RawURLEncoding.DecodeString(capability)
 	if err != nil || len(b) < sha256.Size {
-		return Bearer{}, hook.ErrDenied
+		return claims{}, hook.ErrPermissionDenied
 	}
 	names := string(b[sha256.Size:])
 	parts := strings.Split(names, separator)
 	if !hmac.Equal(b[:sha256.Size], k.sign(names)) || len(parts) != 3 {
-		return Bearer{}, hook.ErrDenied
+		return claims{}, hook.ErrPermissionDenied
 	}
-	return Bearer{parts[0], parts[1], parts[2]}, nil
+	return claims{parts[0], parts[1], parts[2]}, nil
 }

@@ -40,7 +40,7 @@ type Host struct {
 	config   Config
 	server   *grpc.Server
 	served   sync.WaitGroup
-	accounts accounts
+	accounts limiter
 }
 
 var _ hook.Host = (*Host)(nil)
@@ -65,13 +65,13 @@ func (h *Host) Close() {
 
 // caller is who asks, for which allocation, and for which task of it.
 type caller struct {
-	Bearer
+	claims
 	runner *allocrunner.Runner
 	task   string // "" for all
 }
 
-// who finds out who asks. A capability of a task is good for this task alone.
-func (h *Host) who(ctx context.Context, s hook.Scope) (caller, error) {
+// authorize finds out who asks. A capability of a task is good for this task alone.
+func (h *Host) authorize(ctx context.Context, s hook.Scope) (caller, error) {
 	bearer, err := h.config.Key.Bearer(s.Capability)
 	if err != nil {
 		return caller{}, err
@@ -81,28 +81,28 @@ func (h *Host) who(ctx context.Context, s hook.Scope) (caller, error) {
 	case <-ctx.Done():
 		return caller{}, ctx.Err()
 	}
-	c := caller{Bearer: bearer, runner: h.config.Alloc(bearer.AllocID), task: s.Task}
+	c := caller{claims: bearer, runner: h.config.Alloc(bearer.AllocID), task: s.Task}
 	switch {
 	case c.runner == nil:
-		return caller{}, fmt.Errorf("%w: its allocation has ended", hook.ErrDenied)
+		return caller{}, fmt.Errorf("%w: its allocation has ended", hook.ErrPermissionDenied)
 	case bearer.Task != "" && s.Task != "" && s.Task != bearer.Task:
-		return caller{}, fmt.Errorf("%w: it is for task %q", hook.ErrDenied, bearer.Task)
+		return caller{}, fmt.Errorf("%w: it is for task %q", hook.ErrPermissionDenied, bearer.Task)
 	case bearer.Task != "":
 		c.task = bearer.Task
 	}
 	select {
 	case <-c.over():
 		if c.left() {
-			return caller{}, errLeaving
+			return caller{}, errStopping
 		}
-		return caller{}, fmt.Errorf("%w: what it was for has ended", hook.ErrDenied)
+		return caller{}, fmt.Errorf("%w: what it was for has ended", hook.ErrPermissionDenied)
 	default:
 		return c, nil
 	}
 }
 
-// errLeaving is the end of an agent, which is not that of the capability.
-var errLeaving = fmt.Errorf("%w: the agent is about to end", hook.ErrDenied)
+// errStopping is the end of an agent, which is not that of the capability.
+var errStopping = fmt.Errorf("%w: the agent is about to end", hook.ErrPermissionDenied)
 
 // over is closed when the capability ends.
 func (c caller) over() <-chan struct{} {
@@ -131,50 +131,50 @@ func (c caller) ended() bool {
 	}
 }
 
-// actor is who for a call that changes something, or shows.
-func (h *Host) actor(ctx context.Context, s hook.Scope) (caller, error) {
-	c, err := h.who(ctx, s)
+// authorizeWrite is who for a call that changes something, or shows.
+func (h *Host) authorizeWrite(ctx context.Context, s hook.Scope) (caller, error) {
+	c, err := h.authorize(ctx, s)
 	if err == nil {
-		err = h.accounts.act(c.Bearer)
+		err = h.accounts.act(c.claims)
 	}
 	return c, err
 }
 
-// oneTask is who for a call that needs a task, and its process.
-func (h *Host) oneTask(ctx context.Context, s hook.Scope) (caller, error) {
-	c, err := h.who(ctx, s)
+// authorizeTask is who for a call that needs a task, and its process.
+func (h *Host) authorizeTask(ctx context.Context, s hook.Scope) (caller, error) {
+	c, err := h.authorize(ctx, s)
 	if err == nil && c.task == "" {
-		return c, fmt.Errorf("%w: name one, for the capability is that of an allocation", hook.ErrNoTask)
+		return c, fmt.Errorf("%w: name one, for the capability is that of an allocation", hook.ErrTaskNotRunning)
 	}
 	if err != nil {
 		return c, err
 	}
 	select {
-	case <-c.runner.Taken(): // or it would seem not to run
+	case <-c.runner.Restored(): // or it would seem not to run
 		return c, nil
 	case <-ctx.Done():
 		return c, ctx.Err()
 	}
 }
 
-// known gives errors of runners the meaning that hooks know.
-func known(err error) error {
+// mapError gives errors of runners the meaning that hooks know.
+func mapError(err error) error {
 	if errors.Is(err, allocrunner.ErrNotRunning) || errors.Is(err, allocrunner.ErrTaskNotFound) {
-		return fmt.Errorf("%w: %w", hook.ErrNoTask, err)
+		return fmt.Errorf("%w: %w", hook.ErrTaskNotRunning, err)
 	}
 	return err
 }
 
 // Exec implements hook.Host.
 func (h *Host) Exec(ctx context.Context, s hook.Scope, command []string, timeout time.Duration) (*driver.ExecResult, error) {
-	c, err := h.oneTask(ctx, s)
+	c, err := h.authorizeTask(ctx, s)
 	if err != nil {
 		return nil, err
 	}
 	if len(command) == 0 {
 		return nil, errors.New("there is no command to be run")
 	}
-	end, err := h.accounts.begin(c.Bearer, execs)
+	end, err := h.accounts.begin(c.claims, execs)
 	if err != nil {
 		return nil, err
 	}
@@ -187,12 +187,12 @@ func (h *Host) Exec(ctx context.Context, s hook.Scope, command []string, timeout
 		timeout = time.Until(deadline)
 	}
 	result, err := c.runner.Exec(ctx, c.task, command, timeout)
-	return result, known(err)
+	return result, mapError(err)
 }
 
 // Stats implements hook.Host.
 func (h *Host) Stats(ctx context.Context, s hook.Scope, interval time.Duration) (<-chan hook.Usage, error) {
-	c, err := h.oneTask(ctx, s)
+	c, err := h.authorizeTask(ctx, s)
 	if err != nil {
 		return nil, h.next(ctx, err)
 	}
@@ -200,7 +200,7 @@ func (h *Host) Stats(ctx context.Context, s hook.Scope, interval time.Duration) 
 		interval = time.Second
 	}
 	interval = max(interval, 100*time.Millisecond)
-	end, err := h.accounts.begin(c.Bearer, samples)
+	end, err := h.accounts.begin(c.claims, samples)
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +209,7 @@ func (h *Host) Stats(ctx context.Context, s hook.Scope, interval time.Duration) 
 	if err != nil {
 		cancel()
 		end()
-		return nil, known(err)
+		return nil, mapError(err)
 	}
 	usage := make(chan hook.Usage)
 	h.served.Go(func() {
@@ -253,7 +253,7 @@ func usageOf(s *driver.TaskStats) hook.Usage {
 
 // State implements hook.Host.
 func (h *Host) State(ctx context.Context, s hook.Scope) (*hook.AllocState, error) {
-	c, err := h.who(ctx, s)
+	c, err := h.authorize(ctx, s)
 	if err != nil {
 		return nil, err
 	}
@@ -278,7 +278,7 @@ func taskState(t *api.TaskState) hook.TaskState {
 
 // Interpolate implements hook.Host.
 func (h *Host) Interpolate(ctx context.Context, s hook.Scope, text string) (string, error) {
-	c, err := h.who(ctx, s)
+	c, err := h.authorize(ctx, s)
 	if err != nil {
 		return "", err
 	}
@@ -287,7 +287,7 @@ func (h *Host) Interpolate(ctx context.Context, s hook.Scope, text string) (stri
 
 // EmitEvent implements hook.Host.
 func (h *Host) EmitEvent(ctx context.Context, s hook.Scope, event hook.Event) error {
-	c, err := h.actor(ctx, s)
+	c, err := h.authorizeWrite(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -298,7 +298,7 @@ func (h *Host) EmitEvent(ctx context.Context, s hook.Scope, event hook.Event) er
 	for key, detail := range event.Details {
 		details[cut(key)] = cut(detail)
 	}
-	return known(c.runner.EmitEvent(c.task, model.EventHookMessage(event.Type, cut(event.Message), details)))
+	return mapError(c.runner.EmitEvent(c.task, model.EventHookMessage(event.Type, cut(event.Message), details)))
 }
 
 // cut shortens what stays as long as the task.
@@ -311,29 +311,29 @@ func cut(text string) string {
 
 // Restart implements hook.Host.
 func (h *Host) Restart(ctx context.Context, s hook.Scope, reason string, failure bool) error {
-	c, err := h.actor(ctx, s)
+	c, err := h.authorizeWrite(ctx, s)
 	if err != nil {
 		return err
 	}
-	return known(c.runner.RestartFor(c.task, c.reason(reason), failure))
+	return mapError(c.runner.RestartWithReason(c.task, c.reason(reason), failure))
 }
 
 // Signal implements hook.Host.
 func (h *Host) Signal(ctx context.Context, s hook.Scope, signal, reason string) error {
-	c, err := h.actor(ctx, s)
+	c, err := h.authorizeWrite(ctx, s)
 	if err != nil {
 		return err
 	}
-	return known(c.runner.SignalFor(ctx, c.task, signal, c.reason(reason)))
+	return mapError(c.runner.SignalWithReason(ctx, c.task, signal, c.reason(reason)))
 }
 
 // Kill implements hook.Host.
 func (h *Host) Kill(ctx context.Context, s hook.Scope, reason string) error {
-	c, err := h.actor(ctx, s)
+	c, err := h.authorizeWrite(ctx, s)
 	if err != nil {
 		return err
 	}
-	return known(c.runner.KillFor(c.task, c.reason(reason)))
+	return mapError(c.runner.KillWithReason(c.task, c.reason(reason)))
 }
 
 // reason is what people read.
@@ -346,7 +346,7 @@ func (c caller) reason(text string) string {
 
 // SetHealth implements hook.Host.
 func (h *Host) SetHealth(ctx context.Context, s hook.Scope, healthy bool, reason string) error {
-	c, err := h.actor(ctx, s)
+	c, err := h.authorizeWrite(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -357,18 +357,18 @@ func (h *Host) SetHealth(ctx context.Context, s hook.Scope, healthy bool, reason
 // watch reads the state until the index of a table is higher than after.
 func watch[T any](ctx context.Context, h *Host, s hook.Scope, after uint64, read func(store.Reader, store.WatchSet, string) (T, uint64, error)) (answer T, index uint64, err error) {
 	if after > 0 {
-		c, err := h.who(ctx, s)
+		c, err := h.authorize(ctx, s)
 		if err != nil {
 			return answer, 0, h.next(ctx, err)
 		}
-		end, err := h.accounts.begin(c.Bearer, watches)
+		end, err := h.accounts.begin(c.claims, watches)
 		if err != nil {
 			return answer, 0, err
 		}
 		defer end()
 	}
 	for {
-		c, err := h.who(ctx, s) // each time: it may have ended
+		c, err := h.authorize(ctx, s) // each time: it may have ended
 		if err != nil {
 			return answer, 0, h.next(ctx, err)
 		}
@@ -391,7 +391,7 @@ func watch[T any](ctx context.Context, h *Host, s hook.Scope, after uint64, read
 // next lets who waits find the next agent, by an answer that never comes: this one
 // ends the call when it goes.
 func (h *Host) next(ctx context.Context, err error) error {
-	if !errors.Is(err, errLeaving) {
+	if !errors.Is(err, errStopping) {
 		return err
 	}
 	<-ctx.Done()

@@ -26,8 +26,8 @@ const (
 	kinds
 )
 
-// most is how many calls of a kind one capability may have under way.
-var most = [kinds]struct {
+// limits is how many calls of a kind one capability may have under way.
+var limits = [kinds]struct {
 	n    int
 	what string
 }{
@@ -43,48 +43,48 @@ const (
 	actsPerSecond = 10
 )
 
-// accounts know what the bearers of capabilities have asked for lately, and nothing
+// limiter know what the bearers of capabilities have asked for lately, and nothing
 // of those who have asked for nothing.
-type accounts struct {
+type limiter struct {
 	mu sync.Mutex
-	of map[Bearer]*account
+	of map[claims]*tokenBucket
 }
 
-type account struct {
+type tokenBucket struct {
 	underWay [kinds]int
 	acts     float64 // that have not been made up for
 	at       time.Time
 }
 
 // settled reports whether there is nothing to be remembered.
-func (a *account) settled(now time.Time) bool {
+func (a *tokenBucket) settled(now time.Time) bool {
 	a.acts = max(a.acts-now.Sub(a.at).Seconds()*actsPerSecond, 0)
 	a.at = now
 	return a.acts == 0 && a.underWay == [kinds]int{}
 }
 
 // openLocked returns the account of a bearer, up to date.
-func (a *accounts) openLocked(b Bearer) *account {
+func (a *limiter) openLocked(b claims) *tokenBucket {
 	now := time.Now()
 	if known := a.of[b]; known != nil {
 		known.settled(now)
 		return known
 	}
-	maps.DeleteFunc(a.of, func(_ Bearer, other *account) bool { return other.settled(now) })
+	maps.DeleteFunc(a.of, func(_ claims, other *tokenBucket) bool { return other.settled(now) })
 	if a.of == nil {
-		a.of = make(map[Bearer]*account)
+		a.of = make(map[claims]*tokenBucket)
 	}
-	a.of[b] = &account{at: now}
+	a.of[b] = &tokenBucket{at: now}
 	return a.of[b]
 }
 
 // begin allows one more call of a kind, which goes on until end is called.
-func (a *accounts) begin(b Bearer, k kind) (end func(), err error) {
+func (a *limiter) begin(b claims, k kind) (end func(), err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	mine := a.openLocked(b)
-	if mine.underWay[k] >= most[k].n {
-		return nil, fmt.Errorf("hook %q has %d %s under way, and may not have more: end one first", b.Hook, mine.underWay[k], most[k].what)
+	if mine.underWay[k] >= limits[k].n {
+		return nil, fmt.Errorf("hook %q has %d %s under way, and may not have more: end one first", b.Hook, mine.underWay[k], limits[k].what)
 	}
 	mine.underWay[k]++
 	return func() {
@@ -95,7 +95,7 @@ func (a *accounts) begin(b Bearer, k kind) (end func(), err error) {
 }
 
 // act allows one more act.
-func (a *accounts) act(b Bearer) error {
+func (a *limiter) act(b claims) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	mine := a.openLocked(b)

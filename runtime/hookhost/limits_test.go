@@ -7,11 +7,11 @@ import (
 )
 
 func TestCallsUnderWay(t *testing.T) {
-	var a accounts
-	one, other := Bearer{"a", "t", "h"}, Bearer{"a", "u", "h"}
+	var a limiter
+	one, other := claims{"a", "t", "h"}, claims{"a", "u", "h"}
 	for k := range kinds {
 		var ends []func()
-		for range most[k].n {
+		for range limits[k].n {
 			end, err := a.begin(one, k)
 			if err != nil {
 				t.Fatal(err)
@@ -19,7 +19,7 @@ func TestCallsUnderWay(t *testing.T) {
 			ends = append(ends, end)
 		}
 		if _, err := a.begin(one, k); err == nil {
-			t.Errorf("more than %d %s", most[k].n, most[k].what)
+			t.Errorf("more than %d %s", limits[k].n, limits[k].what)
 		}
 		if end, err := a.begin(other, k); err != nil {
 			t.Errorf("another pays for it: %v", err)
@@ -39,8 +39,8 @@ func TestCallsUnderWay(t *testing.T) {
 
 func TestActs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var a accounts
-		one := Bearer{"a", "t", "h"}
+		var a limiter
+		one := claims{"a", "t", "h"}
 		count := func() (n int) {
 			for a.act(one) == nil {
 				n++
@@ -50,7 +50,7 @@ func TestActs(t *testing.T) {
 		if n := count(); n != actsAtOnce {
 			t.Errorf("%d at once", n)
 		}
-		if err := a.act(Bearer{"b", "t", "h"}); err != nil {
+		if err := a.act(claims{"b", "t", "h"}); err != nil {
 			t.Errorf("another pays for it: %v", err)
 		}
 		time.Sleep(3 * time.Second)
@@ -66,14 +66,14 @@ func TestActs(t *testing.T) {
 
 func TestAccountsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var a accounts
-		_ = a.act(Bearer{Hook: "acts"})
-		end, _ := a.begin(Bearer{Hook: "waits"}, watches)
-		_, _ = a.begin(Bearer{Hook: "runs"}, execs)
+		var a limiter
+		_ = a.act(claims{Hook: "acts"})
+		end, _ := a.begin(claims{Hook: "waits"}, watches)
+		_, _ = a.begin(claims{Hook: "runs"}, execs)
 		time.Sleep(time.Minute)
 		end()
-		_ = a.act(Bearer{Hook: "another"})
-		if len(a.of) != 2 || a.of[Bearer{Hook: "runs"}] == nil || a.of[Bearer{Hook: "another"}] == nil {
+		_ = a.act(claims{Hook: "another"})
+		if len(a.of) != 2 || a.of[claims{Hook: "runs"}] == nil || a.of[claims{Hook: "another"}] == nil {
 			t.Errorf("%v", a.of)
 		}
 	})

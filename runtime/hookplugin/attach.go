@@ -17,8 +17,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// Context is what ties a plugin's hook to one allocation, or to one of its tasks.
-type Context struct {
+// Target is what ties a plugin's hook to one allocation, or to one of its tasks.
+type Target struct {
 	AllocID    string
 	Task       string // "" for the allocation
 	WholeAlloc func() ([]byte, error)
@@ -45,7 +45,7 @@ type Config struct {
 	Limits map[string]map[string]any
 	// Capability makes what a hook shows to the host.
 	Capability func(allocID, task, hook string) string
-	Debts      Debts
+	Debts      CleanupStore
 	Logger     hclog.Logger
 }
 
@@ -58,12 +58,12 @@ type Set struct {
 	rules  atomic.Pointer[[]Rule]
 
 	mu      sync.Mutex
-	repeats map[string]*repeats // by the plugin's name; see Hook.repeat
+	repeats map[string]*retryQueue // by the plugin's name; see Hook.repeat
 }
 
 // New makes a Set.
 func New(c Config) *Set {
-	s := &Set{config: c, logger: c.Logger.Named("hooks"), owed: make(chan struct{}, 1), repeats: make(map[string]*repeats)}
+	s := &Set{config: c, logger: c.Logger.Named("hooks"), owed: make(chan struct{}, 1), repeats: make(map[string]*retryQueue)}
 	s.SetRules(c.Rules)
 	return s
 }
@@ -76,18 +76,18 @@ func (s *Set) Rules() []Rule { return *s.rules.Load() }
 func (s *Set) SetRules(rules []Rule) { s.rules.Store(&rules) }
 
 // repeatsOf returns the repeated calls of a plugin.
-func (s *Set) repeatsOf(name string) *repeats {
+func (s *Set) repeatsOf(name string) *retryQueue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.repeats[name] == nil {
-		s.repeats[name] = newRepeats()
+		s.repeats[name] = newRetryQueue()
 	}
 	return s.repeats[name]
 }
 
-// built are the hooks in the box that the runner attaches, to tasks with blocks
+// builtins are the hooks in the box that the runner attaches, to tasks with blocks
 // of their kind.
-var built = []struct {
+var builtins = []struct {
 	name   string
 	order  int
 	blocks func(*api.Task) map[string]any // the attachment; nil without blocks
@@ -124,7 +124,7 @@ var built = []struct {
 // CheckName refuses a hook that only its blocks attach: what goes with them is the
 // operator's to say, and not a job's.
 func CheckName(name string) error {
-	for _, b := range built {
+	for _, b := range builtins {
 		if b.name == name {
 			return fmt.Errorf("the hook is attached by %s blocks of tasks, and by nothing else: remove the key", name)
 		}
@@ -132,9 +132,9 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Built returns the names of the hooks in the box that the blocks of a job need.
-func Built(job *api.Job) (names []string) {
-	for _, b := range built {
+// BuiltinHooks returns the names of the hooks in the box that the blocks of a job need.
+func BuiltinHooks(job *api.Job) (names []string) {
+	for _, b := range builtins {
 		for _, g := range job.TaskGroups {
 			if g == nil {
 				continue
@@ -154,7 +154,7 @@ func Built(job *api.Job) (names []string) {
 
 // AllocHooks returns the hooks of an allocation. Those that only one of its tasks
 // attaches are not among them.
-func (s *Set) AllocHooks(a *api.Allocation, c Context) []hooks.Ordered {
+func (s *Set) AllocHooks(a *api.Allocation, c Target) []hooks.Entry {
 	group := a.GetTaskGroup()
 	var drivers []string
 	for _, t := range group.Tasks {
@@ -164,9 +164,9 @@ func (s *Set) AllocHooks(a *api.Allocation, c Context) []hooks.Ordered {
 }
 
 // TaskHooks returns the hooks of a task.
-func (s *Set) TaskHooks(a *api.Allocation, t *api.Task, c Context) []hooks.Ordered {
+func (s *Set) TaskHooks(a *api.Allocation, t *api.Task, c Target) []hooks.Entry {
 	list := s.attach(a, []string{t.Driver}, model.MergedMeta(a.Job.Meta, a.GetTaskGroup().Meta, t.Meta), c)
-	for _, b := range built {
+	for _, b := range builtins {
 		blocks := b.blocks(t)
 		if blocks == nil {
 			continue
@@ -181,16 +181,16 @@ func (s *Set) TaskHooks(a *api.Allocation, t *api.Task, c Context) []hooks.Order
 		}
 		h := s.hook(b.name, attachment{made: true, raw: raw}, c)
 		h.failed = b.failed
-		list = append(list, hooks.Ordered{Order: b.order, Hook: h})
+		list = append(list, hooks.Entry{Order: b.order, Hook: h})
 	}
 	return list
 }
 
 // attach returns the plugins for what has these drivers and this meta.
-func (s *Set) attach(a *api.Allocation, drivers []string, meta map[string]string, c Context) []hooks.Ordered {
+func (s *Set) attach(a *api.Allocation, drivers []string, meta map[string]string, c Target) []hooks.Entry {
 	known := s.config.Known()
 	attached := make(map[string]bool)
-	var list []hooks.Ordered
+	var list []hooks.Entry
 	for _, name := range s.candidates(known, meta) {
 		h, takes := s.hook(name, attachment{}, c), known[name]
 		match := h.rule.Match
@@ -202,13 +202,13 @@ func (s *Set) attach(a *api.Allocation, drivers []string, meta map[string]string
 		h.attachment = attachment{made: made, job: text}
 		h.takes.Store(takes)
 		attached[name] = true
-		list = append(list, hooks.Ordered{Order: h.rule.Order, Hook: h})
+		list = append(list, hooks.Entry{Order: h.rule.Order, Hook: h})
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Before)) {
 		if !attached[name] && CheckName(name) == nil {
 			h := s.hook(name, attachment{made: true, job: c.Before[name]}, c)
-			h.former = true
-			list = append(list, hooks.Ordered{Order: h.rule.Order, Hook: h})
+			h.detached = true
+			list = append(list, hooks.Entry{Order: h.rule.Order, Hook: h})
 		}
 	}
 	return list
@@ -256,6 +256,6 @@ func (s *Set) rule(name string) Rule {
 	return rule
 }
 
-func (s *Set) hook(name string, a attachment, c Context) *Hook {
+func (s *Set) hook(name string, a attachment, c Target) *Hook {
 	return &Hook{name: name, rule: s.rule(name), attachment: a, context: c, set: s, logger: s.logger.With("alloc_id", c.AllocID, "task", c.Task)}
 }

@@ -35,10 +35,10 @@ func TestOnlyBlocksAttachTheHooksInTheBox(t *testing.T) {
 	group := &api.TaskGroup{Name: new("g"), Tasks: []*api.Task{plain, task}}
 	alloc := &api.Allocation{TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{group}}}
 
-	if list := plugins.TaskHooks(alloc, plain, Context{}); len(list) != 1 || list[0].Hook.Name() != "mine" {
+	if list := plugins.TaskHooks(alloc, plain, Target{}); len(list) != 1 || list[0].Hook.Name() != "mine" {
 		t.Errorf("a task without blocks has %v, want the hook mine", list)
 	}
-	list := plugins.TaskHooks(alloc, task, Context{})
+	list := plugins.TaskHooks(alloc, task, Target{})
 	if len(list) != 2 || list[1].Hook.Name() != "artifact" {
 		t.Fatalf("a task with blocks has %v, want the hooks mine and artifact", list)
 	}
@@ -60,15 +60,15 @@ func TestOnlyBlocksAttachTheHooksInTheBox(t *testing.T) {
 // What a task says to a hook that is never called for a task could never happen.
 func TestPlaceOfAttachment(t *testing.T) {
 	const refused = ": comes for the allocation, and never for one of its tasks: put it into the meta of the group or the job"
-	both := []hook.Moment{hook.Prerun, hook.Postrun, hook.Exited}
+	both := []hook.Point{hook.Prerun, hook.Postrun, hook.Exited}
 	for _, c := range []struct {
 		name    string
-		moments []hook.Moment
+		moments []hook.Point
 		config  string
 		want    string // begins the error
 	}{
-		{"mine", []hook.Moment{hook.Prerun, hook.Postrun}, "", "prerun, postrun"},
-		{"mine", []hook.Moment{hook.Exited}, "", ""},
+		{"mine", []hook.Point{hook.Prerun, hook.Postrun}, "", "prerun, postrun"},
+		{"mine", []hook.Point{hook.Exited}, "", ""},
 		{"mine", both, `{"postrun": {}}`, ""}, // it may mean anything
 		{"script", both, `{"postrun": {}, "exited": {}}`, "postrun"},
 		{"script", both, `{"exited": {}, "postrun": null}`, ""},
@@ -86,7 +86,7 @@ func TestPlaceOfAttachment(t *testing.T) {
 func TestExpectedHookIsAttached(t *testing.T) {
 	every := takes(hook.Prerun)
 	every.EveryAlloc = true
-	s := &stage{takes: every, expected: []string{"stamp"}, called: func(int, hook.Moment, hook.Grant, hook.Alloc) error { return nil }}
+	s := &stage{takes: every, expected: []string{"stamp"}, called: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return nil }}
 	alloc := &api.Allocation{ID: "a", JobID: "web", TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "t"}}}}}}
 	for what, c := range map[string]struct {
 		rules []Rule
@@ -120,11 +120,11 @@ func TestExpectedHookIsAttached(t *testing.T) {
 // then.
 func TestFormerHookSeesTheEnd(t *testing.T) {
 	alloc := &api.Allocation{ID: "a", JobID: "web", TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "t"}}}}}}
-	all := takes(slices.Collect(hook.AllMoments())...)
+	all := takes(slices.Collect(hook.AllPoints())...)
 	all.DecidesHealth = true
 	all.Schema = hclspec.Object(map[string]*hclspec.Spec{"pool": hclspec.Attr("pool", "string", true)})
 	var called []string
-	s := &stage{takes: all, called: func(_ int, m hook.Moment, g hook.Grant, _ hook.Alloc) error {
+	s := &stage{takes: all, called: func(_ int, m hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
 		called = append(called, m.String()+" "+string(g.Attachment))
 		return nil
 	}}
@@ -135,7 +135,7 @@ func TestFormerHookSeesTheEnd(t *testing.T) {
 
 	// It is there once, if it is attached still, with what the operator says now.
 	again := s.plugins(Rule{Name: "stamp", Match: &Match{}, Config: map[string]any{"pool": "b"}}).AllocHooks(alloc, of)
-	if got := names(again); got != "stamp@300 gone@300" || again[0].Hook.(*Hook).former || again[0].Hook.(*Hook).Attachment() != `{"pool":"b"}` {
+	if got := names(again); got != "stamp@300 gone@300" || again[0].Hook.(*Hook).detached || again[0].Hook.(*Hook).Attachment() != `{"pool":"b"}` {
 		t.Errorf("attached still: %s, %+v", got, again[0].Hook)
 	}
 
@@ -188,7 +188,7 @@ func TestNearestAttachmentCounts(t *testing.T) {
 	} {
 		task := &api.Task{Name: "t", Meta: keys(c.task)}
 		alloc := &api.Allocation{TaskGroup: "g", Job: &api.Job{Meta: keys(c.job), TaskGroups: []*api.TaskGroup{{Name: new("g"), Meta: keys(c.group), Tasks: []*api.Task{task}}}}}
-		for what, list := range map[string][]hooks.Ordered{c.ofAlloc: s.plugins().AllocHooks(alloc, Context{}), c.ofTask: s.plugins().TaskHooks(alloc, task, Context{})} {
+		for what, list := range map[string][]hooks.Entry{c.ofAlloc: s.plugins().AllocHooks(alloc, Target{}), c.ofTask: s.plugins().TaskHooks(alloc, task, Target{})} {
 			got := ""
 			for _, o := range list {
 				got += o.Hook.(*Hook).Attachment()

@@ -71,7 +71,7 @@ func CheckPlace(name, text string, takes *hook.Description) error {
 	var never []string
 	forTasks := false
 	for _, p := range takes.Moments {
-		if p.Moment.OfTask() {
+		if p.Moment.IsTask() {
 			forTasks = true
 		} else {
 			never = append(never, p.Moment.String())

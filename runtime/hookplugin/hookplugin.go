@@ -40,8 +40,8 @@ type Remote interface {
 }
 
 var (
-	_ Remote        = (*Hook)(nil) // a runner cannot tell which it holds
-	_ hooks.Patient = (*Hook)(nil)
+	_ Remote           = (*Hook)(nil) // a runner cannot tell which it holds
+	_ hooks.NoDeadline = (*Hook)(nil)
 )
 
 // Find returns the hook of a name, and starts it if need be; a start that has
@@ -57,9 +57,9 @@ const (
 	mostTimeout   = time.Hour // that a hook may ask for at other moments
 )
 
-// launchPatience is how long a call waits for a plugin that has died to be started
+// launchTimeout is how long a call waits for a plugin that has died to be started
 // again: more than the pauses of one that dies over calls.
-const launchPatience = 2 * time.Second
+const launchTimeout = 2 * time.Second
 
 // Hook is a hook plugin as one allocation or one task sees it. It keeps to its
 // own deadlines, starts a plugin that has died again and repeats the call once,
@@ -68,9 +68,9 @@ type Hook struct {
 	name       string
 	rule       Rule
 	attachment attachment
-	former     bool                             // it is attached no more, and is only there for what it has begun
+	detached   bool                             // it is attached no more, and is only there for what it has begun
 	takes      atomic.Pointer[hook.Description] // nil as long as the plugin has not been up
-	context    Context
+	context    Target
 	failed     func(error) *api.TaskEvent // of Prestart; nil for the event that all have
 	set        *Set
 	logger     hclog.Logger
@@ -86,7 +86,7 @@ func (h *Hook) Name() string { return h.name }
 // says so, as far as is known.
 func (h *Hook) DecidesHealth() bool {
 	takes := h.takes.Load()
-	return takes != nil && takes.DecidesHealth && h.applies(takes) && !h.former
+	return takes != nil && takes.DecidesHealth && h.applies(takes) && !h.detached
 }
 
 // Attachment returns the whole configuration with which the plugin is attached, as
@@ -106,12 +106,12 @@ func (h *Hook) Attachment() string {
 	return string(text)
 }
 
-// Patient says that the deadlines are its own.
-func (*Hook) Patient() {}
+// NoDeadline says that the deadlines are its own.
+func (*Hook) NoDeadline() {}
 
 // call makes one call, twice if the plugin dies over it. An error is what
 // becomes of the allocation or the task; it names the moment.
-func (h *Hook) call(ctx context.Context, m hook.Moment, f call) error {
+func (h *Hook) call(ctx context.Context, m hook.Point, f call) error {
 	err := h.twice(ctx, m, f)
 	if err != nil && ctx.Err() == nil {
 		return h.fail(m, err)
@@ -119,21 +119,21 @@ func (h *Hook) call(ctx context.Context, m hook.Moment, f call) error {
 	return err
 }
 
-// callOrOwe is call for a moment that cleans up.
-func (h *Hook) callOrOwe(ctx context.Context, d Debt) error {
+// callOrEnqueue is call for a moment that cleans up.
+func (h *Hook) callOrEnqueue(ctx context.Context, d PendingCleanup) error {
 	err := h.twice(ctx, d.Moment, d.call())
 	if err != nil && ctx.Err() == nil {
-		return h.fail(d.Moment, h.owe(d, err))
+		return h.fail(d.Moment, h.enqueue(d, err))
 	}
 	return err
 }
 
-func (h *Hook) twice(ctx context.Context, m hook.Moment, f call) error {
-	if takes := h.takes.Load(); takes != nil && !h.takesPart(takes, m) || h.former && !ends[m] {
+func (h *Hook) twice(ctx context.Context, m hook.Point, f call) error {
+	if takes := h.takes.Load(); takes != nil && !h.takesPart(takes, m) || h.detached && !cleanupPoints[m] {
 		return nil
 	}
 	err := h.once(ctx, m, f)
-	if h.former && errors.Is(err, supervisor.ErrNoHook) {
+	if h.detached && errors.Is(err, supervisor.ErrNoHook) {
 		h.logger.Warn("hook is not there any more, and cannot see the end of what it has begun", "hook", h.name, "moment", m, "error", err)
 		return nil
 	}
@@ -144,21 +144,21 @@ func (h *Hook) twice(ctx context.Context, m hook.Moment, f call) error {
 	return err
 }
 
-// ends are the moments of a hook that was attached once.
-var ends = map[hook.Moment]bool{hook.PreKill: true, hook.PreKilling: true, hook.Exited: true, hook.Stop: true, hook.Postrun: true, hook.Destroy: true}
+// cleanupPoints are the moments of a hook that was attached once.
+var cleanupPoints = map[hook.Point]bool{hook.PreKill: true, hook.PreKilling: true, hook.Exited: true, hook.Stop: true, hook.Postrun: true, hook.Destroy: true}
 
 // asked is what a request of this call has besides what the runner knows.
 type asked struct {
-	hook.Grant
+	hook.RequestMeta
 	whole []byte // the whole allocation, if the plugin wants it
 }
 
 // call makes one call of the plugin.
 type call func(context.Context, Remote, asked) error
 
-func (h *Hook) once(ctx context.Context, m hook.Moment, f call) error {
+func (h *Hook) once(ctx context.Context, m hook.Point, f call) error {
 	// What has not begun waits for a plugin that does not start for now.
-	timeout, patience := momentTimeout, launchPatience
+	timeout, patience := momentTimeout, launchTimeout
 	if m == hook.Prerun || m == hook.Prestart {
 		timeout, patience = startTimeout, startTimeout
 	}
@@ -169,7 +169,7 @@ func (h *Hook) once(ctx context.Context, m hook.Moment, f call) error {
 		if found.Err() != nil && ctx.Err() == nil {
 			err = fmt.Errorf("the plugin did not start within %s: %w", timeout, err)
 		}
-		return &troubleError{err}
+		return &unavailableError{err}
 	}
 	h.takes.Store(takes)
 	if !h.takesPart(takes, m) {
@@ -186,26 +186,26 @@ func (h *Hook) once(ctx context.Context, m hook.Moment, f call) error {
 	timeout = cmp.Or(h.rule.Timeout, part.Timeout, timeout)
 	called, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	err = brief(f(called, remote, a))
+	err = truncate(f(called, remote, a))
 	switch {
 	case err == nil || ctx.Err() != nil:
 		return err
 	case errors.Is(err, hook.ErrPluginDown):
-		return &troubleError{err}
+		return &unavailableError{err}
 	case called.Err() != nil || errors.Is(err, context.DeadlineExceeded): // the plugin's clock may be ahead
-		return &troubleError{fmt.Errorf("no answer within %s", timeout)}
+		return &unavailableError{fmt.Errorf("no answer within %s", timeout)}
 	}
 	return err
 }
 
-// tellAfter is how long somebody waits for a plugin without a word about it.
-const tellAfter = 2 * time.Second
+// eventDelay is how long somebody waits for a plugin without a word about it.
+const eventDelay = 2 * time.Second
 
 // find returns the plugin. What does not begin because of it says so to the user.
-func (h *Hook) find(ctx context.Context, m hook.Moment, until time.Time) (Remote, *hook.Description, error) {
+func (h *Hook) find(ctx context.Context, m hook.Point, until time.Time) (Remote, *hook.Description, error) {
 	if m == hook.Prerun || m == hook.Prestart {
 		told := make(chan struct{})
-		tell := time.AfterFunc(tellAfter, func() {
+		tell := time.AfterFunc(eventDelay, func() {
 			defer close(told)
 			h.context.Emit(model.EventPluginAwaited("hook plugin " + h.name))
 		})
@@ -218,35 +218,35 @@ func (h *Hook) find(ctx context.Context, m hook.Moment, until time.Time) (Remote
 	return h.set.config.Find(ctx, h.name, until)
 }
 
-// maxSaid bounds what a plugin may say about a failure, which becomes an event.
-const maxSaid = 1 << 10
+// maxErrorLen bounds what a plugin may say about a failure, which becomes an event.
+const maxErrorLen = 1 << 10
 
-// briefError is an error of which the end is left out.
-type briefError struct{ error }
+// truncatedError is an error of which the end is left out.
+type truncatedError struct{ error }
 
-func brief(err error) error {
-	if err == nil || len(err.Error()) <= maxSaid {
+func truncate(err error) error {
+	if err == nil || len(err.Error()) <= maxErrorLen {
 		return err
 	}
-	return briefError{err}
+	return truncatedError{err}
 }
 
-func (e briefError) Error() string {
-	return strings.ToValidUTF8(e.error.Error()[:maxSaid], "") + " …"
+func (e truncatedError) Error() string {
+	return strings.ToValidUTF8(e.error.Error()[:maxErrorLen], "") + " …"
 }
 
-func (e briefError) Unwrap() error { return e.error }
+func (e truncatedError) Unwrap() error { return e.error }
 
-// troubleError is about the plugin, and not about what it was asked: another try
+// unavailableError is about the plugin, and not about what it was asked: another try
 // may help.
-type troubleError struct{ error }
+type unavailableError struct{ error }
 
-func (e *troubleError) Unwrap() error { return e.error }
+func (e *unavailableError) Unwrap() error { return e.error }
 
 // Trouble marks it for runners.
-func (*troubleError) Trouble() {}
+func (*unavailableError) Trouble() {}
 
-func (h *Hook) takesPart(d *hook.Description, m hook.Moment) bool {
+func (h *Hook) takesPart(d *hook.Description, m hook.Point) bool {
 	_, takes := d.Participation(m)
 	return takes && h.applies(d)
 }
@@ -256,13 +256,13 @@ func (h *Hook) applies(d *hook.Description) bool {
 }
 
 // fail draws the consequences of an error.
-func (h *Hook) fail(m hook.Moment, err error) error {
+func (h *Hook) fail(m hook.Point, err error) error {
 	if m == hook.Destroy { // the tasks are gone that could have an event
 		h.logger.Warn("hook failed", "hook", h.name, "moment", m, "error", err)
 		return nil
 	}
 	h.logger.Info("hook failed", "hook", h.name, "moment", m, "error", err) // for users it is an event
-	var trouble *troubleError
+	var trouble *unavailableError
 	is := errors.As(err, &trouble)
 	cause := err
 	err = fmt.Errorf("%s: %w", m, err)
@@ -274,25 +274,25 @@ func (h *Hook) fail(m hook.Moment, err error) error {
 		if is {
 			cause = driver.Recoverable(cause)
 		}
-		return &toldError{cause, h.failed(cause)}
+		return &eventError{cause, h.failed(cause)}
 	case m == hook.Prestart && is:
 		return driver.Recoverable(err)
-	case !m.OfTask() && m != hook.Prerun:
+	case !m.IsTask() && m != hook.Prerun:
 		h.context.Emit(model.EventHookFailed(h.name, err.Error()))
 	}
 	return err
 }
 
-// toldError is an error with the event that tells of it.
-type toldError struct {
+// eventError is an error with the event that tells of it.
+type eventError struct {
 	error
 	event *api.TaskEvent
 }
 
-func (e *toldError) Unwrap() error { return e.error }
+func (e *eventError) Unwrap() error { return e.error }
 
 // Event is asked for by who tells of the error.
-func (e *toldError) Event() *api.TaskEvent { return e.event }
+func (e *eventError) Event() *api.TaskEvent { return e.event }
 
 func (h *Hook) ask(d *hook.Description) (a asked, err error) {
 	if a.Attachment, err = h.attachment.decode(d.Schema, h.rule.Config); err != nil {

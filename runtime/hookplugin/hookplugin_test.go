@@ -27,27 +27,27 @@ import (
 // tests call.
 type remote struct {
 	Remote
-	called func(hook.Moment, hook.Grant, hook.Alloc) error
+	called func(hook.Point, hook.RequestMeta, hook.Alloc) error
 }
 
 func (r *remote) Prerun(_ context.Context, req hook.AllocPrerunRequest) error {
-	return r.called(hook.Prerun, req.Grant, req.Alloc)
+	return r.called(hook.Prerun, req.RequestMeta, req.Alloc)
 }
 
 func (r *remote) Postrun(_ context.Context, req hook.AllocPostrunRequest) error {
-	return r.called(hook.Postrun, req.Grant, req.Alloc)
+	return r.called(hook.Postrun, req.RequestMeta, req.Alloc)
 }
 
 func (r *remote) Destroy(_ context.Context, req hook.AllocDestroyRequest) error {
-	return r.called(hook.Destroy, req.Grant, req.Alloc)
+	return r.called(hook.Destroy, req.RequestMeta, req.Alloc)
 }
 
 func (r *remote) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	return hook.TaskPrestartResponse{State: map[string]string{"new": "x"}}, r.called(hook.Prestart, req.Grant, req.Alloc)
+	return hook.TaskPrestartResponse{State: map[string]string{"new": "x"}}, r.called(hook.Prestart, req.RequestMeta, req.Alloc)
 }
 
 func (r *remote) Poststart(ctx context.Context, req hook.TaskPoststartRequest) error {
-	if err := r.called(hook.Poststart, req.Grant, req.Alloc); err != nil {
+	if err := r.called(hook.Poststart, req.RequestMeta, req.Alloc); err != nil {
 		return err
 	}
 	<-ctx.Done() // it hangs
@@ -55,25 +55,25 @@ func (r *remote) Poststart(ctx context.Context, req hook.TaskPoststartRequest) e
 }
 
 func (r *remote) Stop(_ context.Context, req hook.TaskStopRequest) error {
-	return r.called(hook.Stop, req.Grant, req.Alloc)
+	return r.called(hook.Stop, req.RequestMeta, req.Alloc)
 }
 
 // memory keeps debts.
-type memory map[string]Debt
+type memory map[string]PendingCleanup
 
-func (m memory) Debts() (list []Debt) {
+func (m memory) Debts() (list []PendingCleanup) {
 	for _, d := range m {
 		list = append(list, d)
 	}
 	return list
 }
-func (m memory) PutDebt(d Debt) error    { m[d.ID()] = d; return nil }
-func (m memory) DeleteDebt(d Debt) error { delete(m, d.ID()); return nil }
+func (m memory) PutDebt(d PendingCleanup) error    { m[d.ID()] = d; return nil }
+func (m memory) DeleteDebt(d PendingCleanup) error { delete(m, d.ID()); return nil }
 
 // stage is a plugin with a rule, called for one task or allocation.
 type stage struct {
 	takes  *hook.Description
-	called func(n int, m hook.Moment, g hook.Grant, a hook.Alloc) error
+	called func(n int, m hook.Point, g hook.RequestMeta, a hook.Alloc) error
 	n      atomic.Int64
 	events []string
 	debts  memory
@@ -88,7 +88,7 @@ func (s *stage) plugins(rules ...Rule) *Set {
 			if name != "stamp" {
 				return nil, nil, errors.New("no such hook")
 			}
-			return &remote{called: func(m hook.Moment, g hook.Grant, a hook.Alloc) error {
+			return &remote{called: func(m hook.Point, g hook.RequestMeta, a hook.Alloc) error {
 				return s.called(int(s.n.Add(1)), m, g, a)
 			}}, s.takes, nil
 		},
@@ -101,18 +101,18 @@ func (s *stage) plugins(rules ...Rule) *Set {
 	})
 }
 
-func (s *stage) context(task string) Context {
-	return Context{
+func (s *stage) context(task string) Target {
+	return Target{
 		AllocID: "a", Task: task,
 		WholeAlloc: func() ([]byte, error) { return []byte("whole"), nil },
 		Emit:       func(e *api.TaskEvent) { s.events = append(s.events, e.Message) },
 	}
 }
 
-func takes(moments ...hook.Moment) *hook.Description {
+func takes(moments ...hook.Point) *hook.Description {
 	d := &hook.Description{}
 	for _, m := range moments {
-		d.Moments = append(d.Moments, hook.Participation{Moment: m})
+		d.Moments = append(d.Moments, hook.Subscription{Moment: m})
 	}
 	return d
 }
@@ -132,7 +132,7 @@ func TestPluginIsCalledAgainOnce(t *testing.T) {
 	}{
 		{0, 1, ""}, {1, 2, ""}, {2, 2, "prerun: plugin is shut down: it died at this call, twice; the agent's log has its last words"},
 	} {
-		s := &stage{takes: everyMoment, called: func(n int, _ hook.Moment, g hook.Grant, _ hook.Alloc) error {
+		s := &stage{takes: everyMoment, called: func(n int, _ hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
 			if g.Capability != "a//stamp" {
 				t.Errorf("capability %q", g.Capability)
 			}
@@ -167,7 +167,7 @@ func killForAll(t *testing.T, kills, takes time.Duration, want int64) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		died := make(chan struct{}) // with each death of the plugin
-		s := &stage{takes: everyMoment, called: func(_ int, _ hook.Moment, g hook.Grant, _ hook.Alloc) error {
+		s := &stage{takes: everyMoment, called: func(_ int, _ hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
 			mu.Lock()
 			death := died
 			mu.Unlock()
@@ -211,7 +211,7 @@ func killForAll(t *testing.T, kills, takes time.Duration, want int64) {
 // A repeated call that takes its time does not hold up the others for long.
 func TestRepeatedCallsWaitForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &stage{takes: everyMoment, called: func(n int, _ hook.Moment, _ hook.Grant, _ hook.Alloc) error {
+		s := &stage{takes: everyMoment, called: func(n int, _ hook.Point, _ hook.RequestMeta, _ hook.Alloc) error {
 			if n <= 2 {
 				time.Sleep(time.Second)
 				return hook.ErrPluginDown
@@ -255,7 +255,7 @@ func TestWhatAFailureMeans(t *testing.T) {
 		{"the runner tells of a task", Rule{}, refusal, stop, "stop: no; it is tried again until it succeeds", false, ""},
 		{"of an allocation the plugin does", Rule{}, refusal, postrun, "postrun: no; it is tried again until it succeeds", false, "stamp: postrun: no; it is tried again until it succeeds"},
 	} {
-		s := &stage{takes: everyMoment, called: func(int, hook.Moment, hook.Grant, hook.Alloc) error { return c.fails }}
+		s := &stage{takes: everyMoment, called: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return c.fails }}
 		c.rule.Name = "stamp"
 		err := c.call(t.Context(), attached(s, "t", c.rule))
 		text := ""
@@ -288,7 +288,7 @@ func prestart(ctx context.Context, p *Hook) error {
 func TestDestroyIsOwed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var called []string
-		s := &stage{takes: takes(hook.Destroy, hook.Stop, hook.Postrun), called: func(n int, m hook.Moment, _ hook.Grant, _ hook.Alloc) error {
+		s := &stage{takes: takes(hook.Destroy, hook.Stop, hook.Postrun), called: func(n int, m hook.Point, _ hook.RequestMeta, _ hook.Alloc) error {
 			if n <= 3 {
 				return errors.New("busy")
 			}
@@ -306,7 +306,7 @@ func TestDestroyIsOwed(t *testing.T) {
 		if err := errors.Join(p.Stop(t.Context(), hook.TaskStopRequest{}), p.Postrun(t.Context(), hook.AllocPostrunRequest{})); err == nil {
 			t.Error("no error")
 		}
-		p.set.Settle(t.Context())
+		p.set.Drain(t.Context())
 		slices.Sort(called[:2])
 		if !slices.Equal(called, []string{"postrun", "stop", "destroy"}) || len(s.debts) > 0 {
 			t.Errorf("called %q, debts %v", called, s.debts)
@@ -317,14 +317,14 @@ func TestDestroyIsOwed(t *testing.T) {
 // An agent after which there is none does not try for ever.
 func TestSettleGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &stage{takes: takes(hook.Destroy), called: func(int, hook.Moment, hook.Grant, hook.Alloc) error { return errors.New("busy") }}
+		s := &stage{takes: takes(hook.Destroy), called: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return errors.New("busy") }}
 		p := attached(s, "")
 		if err := p.Destroy(t.Context(), hook.AllocDestroyRequest{}); err != nil {
 			t.Error(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		p.set.Settle(ctx)
+		p.set.Drain(ctx)
 		if ctx.Err() == nil || s.n.Load() < 3 || len(s.debts) != 1 {
 			t.Errorf("after %d calls: %v, debts %v", s.n.Load(), ctx.Err(), s.debts)
 		}
@@ -344,7 +344,7 @@ func TestDeadlines(t *testing.T) {
 			{own, Rule{}, 3 * time.Second},
 			{own, Rule{Name: "stamp", Timeout: time.Minute}, time.Minute},
 		} {
-			s := &stage{takes: c.takes, called: func(int, hook.Moment, hook.Grant, hook.Alloc) error { return nil }}
+			s := &stage{takes: c.takes, called: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return nil }}
 			p, began := attached(s, "t", c.rule), time.Now()
 			err := p.Poststart(t.Context(), hook.TaskPoststartRequest{})
 			if took := time.Since(began); took != c.want || err == nil || err.Error() != "poststart: no answer within "+c.want.String() {
@@ -364,7 +364,7 @@ func TestDebtsAreSettled(t *testing.T) {
 		var broken atomic.Bool
 		broken.Store(true)
 		var states []string
-		s := &stage{takes: everyMoment, called: func(_ int, m hook.Moment, g hook.Grant, _ hook.Alloc) error {
+		s := &stage{takes: everyMoment, called: func(_ int, m hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
 			if broken.Load() {
 				return errors.New("the database is away")
 			}
@@ -407,7 +407,7 @@ func TestDebtIsKept(t *testing.T) {
 		d := takes(hook.Postrun)
 		d.WholeAlloc = true
 		var told []string
-		s := &stage{takes: d, called: func(n int, _ hook.Moment, g hook.Grant, a hook.Alloc) error {
+		s := &stage{takes: d, called: func(n int, _ hook.Point, g hook.RequestMeta, a hook.Alloc) error {
 			told = append(told, g.Capability+" "+string(a.JSON))
 			if n == 1 {
 				return errors.New("busy")
@@ -425,12 +425,12 @@ func TestDebtIsKept(t *testing.T) {
 		if err != nil || string(record) != want {
 			t.Errorf("the record is\n%s (%v), want\n%s", record, err, want)
 		}
-		var kept Debt
+		var kept PendingCleanup
 		if err := json.Unmarshal([]byte(want), &kept); err != nil {
 			t.Fatal(err)
 		}
 		s.debts[kept.ID()] = kept
-		p.set.Settle(t.Context())
+		p.set.Drain(t.Context())
 		if !slices.Equal(told, []string{"a//stamp whole", "a//stamp whole"}) || len(s.debts) > 0 {
 			t.Errorf("told %q, debts %v", told, s.debts)
 		}
@@ -440,7 +440,7 @@ func TestDebtIsKept(t *testing.T) {
 // The debts of a hook that hangs are not in the way of another's, new ones included.
 func TestDebtsOfOthersAreSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &stage{takes: everyMoment, called: func(_ int, _ hook.Moment, g hook.Grant, _ hook.Alloc) error {
+		s := &stage{takes: everyMoment, called: func(_ int, _ hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
 			if g.Capability == "a/t/stamp" {
 				time.Sleep(time.Hour)
 			}
@@ -448,14 +448,14 @@ func TestDebtsOfOthersAreSettled(t *testing.T) {
 		}}
 		plugins := s.plugins()
 		plugins.config.Find = func(_ context.Context, name string, _ time.Time) (Remote, *hook.Description, error) {
-			return &remote{called: func(m hook.Moment, g hook.Grant, a hook.Alloc) error {
+			return &remote{called: func(m hook.Point, g hook.RequestMeta, a hook.Alloc) error {
 				return s.called(0, m, g, a)
 			}}, everyMoment, nil
 		}
 		debts := &guarded{memory: s.debts}
 		plugins.config.Debts = debts
 		for i := range 5 {
-			_ = debts.PutDebt(Debt{Hook: "stamp", AllocID: "a", Task: "t", Moment: hook.Moment(i), Stop: &hook.TaskStopRequest{}})
+			_ = debts.PutDebt(PendingCleanup{Hook: "stamp", AllocID: "a", Task: "t", Moment: hook.Point(i), Stop: &hook.TaskStopRequest{}})
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -465,7 +465,7 @@ func TestDebtsOfOthersAreSettled(t *testing.T) {
 		}()
 		synctest.Wait()
 		p := plugins.hook("other", attachment{made: true}, s.context("t"))
-		if err := p.owe(Debt{Moment: hook.Stop, Stop: &hook.TaskStopRequest{}}, errors.New("away")); err == nil {
+		if err := p.enqueue(PendingCleanup{Moment: hook.Stop, Stop: &hook.TaskStopRequest{}}, errors.New("away")); err == nil {
 			t.Error("no error")
 		}
 		time.Sleep(3 * time.Second)
@@ -487,26 +487,26 @@ type guarded struct {
 	memory
 }
 
-func (g *guarded) Debts() []Debt {
+func (g *guarded) Debts() []PendingCleanup {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.memory.Debts()
 }
 
-func (g *guarded) PutDebt(d Debt) error {
+func (g *guarded) PutDebt(d PendingCleanup) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.memory.PutDebt(d)
 }
 
-func (g *guarded) DeleteDebt(d Debt) error {
+func (g *guarded) DeleteDebt(d PendingCleanup) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.memory.DeleteDebt(d)
 }
 
 // names are the hooks that are attached, with their places.
-func names(list []hooks.Ordered) string {
+func names(list []hooks.Entry) string {
 	var text []string
 	for _, o := range list {
 		text = append(text, fmt.Sprintf("%s@%d", o.Hook.Name(), o.Order))
@@ -552,7 +552,7 @@ func TestWhoIsAttached(t *testing.T) {
 		{"rules go first, in their order", everyMoment, alloc(on, nil, nil), []Rule{{Name: "z", Match: &Match{}}, {Name: "b", Match: &Match{}}}, "z@300 b@300 stamp@300", "z@300 b@300 stamp@300"},
 	} {
 		p := (&stage{takes: c.takes}).plugins(c.rules...)
-		ofAlloc, of := names(p.AllocHooks(c.alloc, Context{})), names(p.TaskHooks(c.alloc, c.alloc.GetTaskGroup().Tasks[0], Context{}))
+		ofAlloc, of := names(p.AllocHooks(c.alloc, Target{})), names(p.TaskHooks(c.alloc, c.alloc.GetTaskGroup().Tasks[0], Target{}))
 		if ofAlloc != c.ofAlloc || of != c.of {
 			t.Errorf("%s: of the allocation %q, of the task %q", c.what, ofAlloc, of)
 		}
@@ -603,7 +603,7 @@ func TestWholeAllocOnRequest(t *testing.T) {
 	whole := *everyMoment
 	whole.WholeAlloc = true
 	for _, d := range []*hook.Description{everyMoment, &whole} {
-		s := &stage{takes: d, called: func(_ int, _ hook.Moment, _ hook.Grant, a hook.Alloc) error {
+		s := &stage{takes: d, called: func(_ int, _ hook.Point, _ hook.RequestMeta, a hook.Alloc) error {
 			if got := string(a.JSON); (got == "whole") != d.WholeAlloc {
 				t.Errorf("got %q", got)
 			}
@@ -623,10 +623,10 @@ func TestPluginsOfBlocks(t *testing.T) {
 	group := "g"
 	task := &api.Task{Name: "t", Artifacts: []*api.TaskArtifact{{}}, Templates: []*api.Template{{}}}
 	a := &api.Allocation{ID: "a", TaskGroup: group, Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{task}}}}}
-	if got := names(s.plugins().TaskHooks(a, task, Context{})); got != "artifact@600 template@800" {
+	if got := names(s.plugins().TaskHooks(a, task, Target{})); got != "artifact@600 template@800" {
 		t.Errorf("got %q", got)
 	}
-	if got := Built(a.Job); !reflect.DeepEqual(got, []string{"artifact", "template"}) {
+	if got := BuiltinHooks(a.Job); !reflect.DeepEqual(got, []string{"artifact", "template"}) {
 		t.Errorf("got %q", got)
 	}
 }
@@ -747,7 +747,7 @@ func TestPoststartThatEndsItsProcess(t *testing.T) {
 
 // A hook that takes no part in Poststart is not followed.
 func TestHookWithoutPoststartIsNotFollowed(t *testing.T) {
-	s := &stage{takes: &hook.Description{Moments: []hook.Participation{{Moment: hook.Stop}}}}
+	s := &stage{takes: &hook.Description{Moments: []hook.Subscription{{Moment: hook.Stop}}}}
 	plugins := s.plugins()
 	plugins.config.Find = func(context.Context, string, time.Time) (Remote, *hook.Description, error) {
 		return &processRemote{done: make(chan struct{})}, s.takes, nil
@@ -785,7 +785,7 @@ func TestWaitForPluginIsTold(t *testing.T) {
 		{3 * time.Second, stop, nil},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &stage{takes: everyMoment, called: func(int, hook.Moment, hook.Grant, hook.Alloc) error {
+			s := &stage{takes: everyMoment, called: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error {
 				time.Sleep(10 * time.Second) // what the hook itself takes is its own business
 				return nil
 			}}

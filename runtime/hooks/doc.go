@@ -1,5 +1,5 @@
 // Package hooks holds the hooks of allocations and tasks that are in the box, and
-// what a runner needs of any hook: its place in the list ([Ordered]), and how it is
+// what a runner needs of any hook: its place in the list ([Entry]), and how it is
 // called ([Call]). Those in plugins are in package hookplugin; both satisfy the
 // interfaces of plugins/hook, and a runner cannot tell which it holds.
 //

@@ -12,7 +12,7 @@ import (
 var (
 	_ hook.AllocPrerun   = (*Health)(nil)
 	_ hook.AllocUpdate   = (*Health)(nil)
-	_ hook.AllocUpdate   = (*healthAgain)(nil)
+	_ hook.AllocUpdate   = (*healthRestart)(nil)
 	_ hook.AllocPostrun  = (*Health)(nil)
 	_ hook.AllocShutdown = (*Health)(nil)
 )
@@ -72,15 +72,15 @@ func (h *Health) UpdateAlloc(context.Context, hook.AllocUpdateRequest) error {
 	return nil
 }
 
-// Again returns the hook that watches the next version. It comes after those whose
+// AfterUpdate returns the hook that watches the next version. It comes after those whose
 // checks tell the health: what they knew of the version before does not count.
-func (h *Health) Again() hook.Hook { return (*healthAgain)(h) }
+func (h *Health) AfterUpdate() hook.Hook { return (*healthRestart)(h) }
 
-type healthAgain Health
+type healthRestart Health
 
-func (*healthAgain) Name() string { return "alloc_health_again" }
+func (*healthRestart) Name() string { return "alloc_health_again" }
 
-func (a *healthAgain) UpdateAlloc(context.Context, hook.AllocUpdateRequest) error {
+func (a *healthRestart) UpdateAlloc(context.Context, hook.AllocUpdateRequest) error {
 	h := (*Health)(a)
 	h.mu.Lock()
 	defer h.mu.Unlock()

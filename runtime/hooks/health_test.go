@@ -63,7 +63,7 @@ func TestHealth(t *testing.T) {
 	var (
 		prerun = func(t *testing.T, h *Health) error { return h.Prerun(t.Context(), hook.AllocPrerunRequest{}) }
 		update = func(t *testing.T, h *Health) error {
-			return errors.Join(h.UpdateAlloc(t.Context(), hook.AllocUpdateRequest{}), h.Again().(hook.AllocUpdate).UpdateAlloc(t.Context(), hook.AllocUpdateRequest{}))
+			return errors.Join(h.UpdateAlloc(t.Context(), hook.AllocUpdateRequest{}), h.AfterUpdate().(hook.AllocUpdate).UpdateAlloc(t.Context(), hook.AllocUpdateRequest{}))
 		}
 		postrun  = func(t *testing.T, h *Health) error { return h.Postrun(t.Context(), hook.AllocPostrunRequest{}) }
 		shutdown = func(t *testing.T, h *Health) error { return h.ShutdownAlloc(t.Context(), hook.AllocShutdownRequest{}) }

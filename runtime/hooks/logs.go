@@ -61,12 +61,12 @@ func (h *Logs) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.T
 	if !wanted {
 		return hook.TaskPrestartResponse{}, nil
 	}
-	failpoint.Reach(failpoint.TaskDir, failpoint.During)
+	failpoint.Hit(failpoint.TaskDir, failpoint.During)
 	stdout, stderr, err := h.start(ctx, task)
 	if err != nil {
 		return hook.TaskPrestartResponse{}, driver.Recoverable(fmt.Errorf("collect logs: %w", err))
 	}
-	failpoint.Reach(failpoint.TaskDir, failpoint.After)
+	failpoint.Hit(failpoint.TaskDir, failpoint.After)
 	h.started.Store(true)
 	h.direct(stdout, stderr)
 	return hook.TaskPrestartResponse{}, nil

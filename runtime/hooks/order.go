@@ -19,15 +19,15 @@ const (
 	OrderLast      = 900 // what announces and checks services
 )
 
-// Ordered is a hook with its place.
-type Ordered struct {
+// Entry is a hook with its place.
+type Entry struct {
 	Order int
 	Hook  hook.Hook
 }
 
-// InOrder returns hooks by their places; those of one place as they are.
-func InOrder(list []Ordered) []hook.Hook {
-	slices.SortStableFunc(list, func(a, b Ordered) int { return a.Order - b.Order })
+// Sort returns hooks by their places; those of one place as they are.
+func Sort(list []Entry) []hook.Hook {
+	slices.SortStableFunc(list, func(a, b Entry) int { return a.Order - b.Order })
 	hooks := make([]hook.Hook, len(list))
 	for i, o := range list {
 		hooks[i] = o.Hook

@@ -37,9 +37,9 @@ func (h *AwaitPrevious) Prerun(ctx context.Context, _ hook.AllocPrerunRequest) e
 	}
 }
 
-// Patient keeps the deadlines of hooks from this one: the old allocation may take
+// NoDeadline keeps the deadlines of hooks from this one: the old allocation may take
 // its time to end.
-func (*AwaitPrevious) Patient() {}
+func (*AwaitPrevious) NoDeadline() {}
 
 // MigrateDisk takes over the data of the allocation before, which must have
 // ended. What cannot be taken over is left behind, and the allocation begins

@@ -46,7 +46,7 @@ func (h *TaskDir) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hoo
 	if first {
 		h.emit(model.EventSetup())
 	}
-	failpoint.Reach(failpoint.TaskDir, failpoint.Before)
+	failpoint.Hit(failpoint.TaskDir, failpoint.Before)
 	dir, err := h.dir.BuildTask(req.Task.Name, h.options())
 	if err != nil {
 		return hook.TaskPrestartResponse{}, err

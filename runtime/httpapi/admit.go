@@ -36,10 +36,10 @@ func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
 var errDenied = &statusError{http.StatusForbidden, "Permission denied"}
 
-// admit decides who may ask at all, and whether the client may ask for everything: the
+// authorize decides who may ask at all, and whether the client may ask for everything: the
 // routes for all clients are open to one that has not authenticated, too. The file mode
 // of a unix socket has decided about those who come through it.
-func (a *API) admit(r *http.Request) (authenticated bool, err error) {
+func (a *API) authorize(r *http.Request) (authenticated bool, err error) {
 	local := r.Context().Value(unixKey{}) != nil
 	// Who speaks TLS has found our certificate good for the name.
 	if !local && r.TLS == nil && !a.knownHost(r.Host) {
@@ -49,7 +49,7 @@ func (a *API) admit(r *http.Request) (authenticated bool, err error) {
 	switch {
 	case !sameOrigin(r) && !(a.isShared(r) && (token || isPreflight(r))):
 		return false, &statusError{http.StatusForbidden, "requests of other web sites are not answered"}
-	case a.trusts(r), token, a.readOnly(r):
+	case a.isTrusted(r), token, a.readOnly(r):
 		return true, nil
 	case open[r.URL.Path], asksLater(r), isPreflight(r) && a.isShared(r):
 		return false, nil
@@ -94,9 +94,9 @@ func isPreflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != ""
 }
 
-// shares tells a browser what it may show to other web sites. It reports whether
+// handleCORS tells a browser what it may show to other web sites. It reports whether
 // that was the question.
-func (a *API) shares(r *request) (answered bool) {
+func (a *API) handleCORS(r *request) (answered bool) {
 	methods := a.sharedMethods(r.Request)
 	if methods == "" {
 		return false
@@ -111,9 +111,9 @@ func (a *API) shares(r *request) (answered bool) {
 	return true
 }
 
-// trusts tells whether a request needs no token. A client certificate that was
+// isTrusted tells whether a request needs no token. A client certificate that was
 // verified stands for one.
-func (a *API) trusts(r *http.Request) bool {
+func (a *API) isTrusted(r *http.Request) bool {
 	return a.config.Token == "" || r.Context().Value(unixKey{}) != nil || r.TLS != nil && len(r.TLS.VerifiedChains) > 0
 }
 

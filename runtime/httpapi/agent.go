@@ -145,7 +145,7 @@ func (a *API) agentReload(*request) (any, error) {
 	if a.config.Reload == nil {
 		return nil, &statusError{http.StatusNotImplemented, "this agent has no configuration to read again"}
 	}
-	return nothing{}, a.config.Reload()
+	return noContent{}, a.config.Reload()
 }
 
 func (a *API) regions(*request) (any, error) { return []string{a.config.Region}, nil }
@@ -160,5 +160,5 @@ func (a *API) collectRecords(r *request) (any, error) {
 	if _, err := a.config.Scheduler.CollectGarbage(context.WithoutCancel(r.Context())); err != nil {
 		return nil, err
 	}
-	return nothing{}, nil
+	return noContent{}, nil
 }

@@ -64,7 +64,7 @@ func wholeID(what, id string) error {
 	return nil
 }
 
-func (r *request) placeOfAlloc(a *api.Allocation) place { return r.created(a.CreateIndex, a.ID) }
+func (r *request) placeOfAlloc(a *api.Allocation) sortKey { return r.created(a.CreateIndex, a.ID) }
 
 // stubs lists allocations.
 func (r *request) stubs(allocs []*api.Allocation) ([]allocStub, error) {
@@ -206,5 +206,5 @@ func (a *API) collectAllocations(r *request) (any, error) {
 		return nil, &statusError{http.StatusForbidden, "a browser must ask with PUT to collect allocations"}
 	}
 	a.config.Node.CollectAllocs()
-	return nothing{}, nil
+	return noContent{}, nil
 }

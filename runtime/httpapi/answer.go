@@ -47,8 +47,8 @@ func list[T any](found []T) []T {
 	return found
 }
 
-// nothing is the answer that has no body.
-type nothing struct{}
+// noContent is the answer that has no body.
+type noContent struct{}
 
 // compressFrom is the size from which on an answer is compressed.
 const compressFrom = 1 << 10
@@ -56,7 +56,7 @@ const compressFrom = 1 << 10
 // Who compresses needs a megabyte, and a long list has several: both are used
 // again, as long as there is much to do.
 var (
-	zippers = sync.Pool{New: func() any {
+	gzipPool = sync.Pool{New: func() any {
 		z, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
 		if err != nil {
 			panic(err) // there is this level
@@ -72,7 +72,7 @@ const maxBuffer = 4 << 20
 // reply writes a value as JSON.
 func (a *API) reply(r *request, value any) {
 	r.setHeaders()
-	if _, empty := value.(nothing); empty {
+	if _, empty := value.(noContent); empty {
 		if r.code != http.StatusNoContent {
 			r.w.Header().Set("Content-Length", "0")
 		}
@@ -102,11 +102,11 @@ func (a *API) reply(r *request, value any) {
 	if len(text) >= compressFrom && acceptsGzip(r.Request) {
 		h.Set("Content-Encoding", "gzip")
 		r.w.WriteHeader(cmp.Or(r.code, http.StatusOK))
-		z := zippers.Get().(*gzip.Writer)
+		z := gzipPool.Get().(*gzip.Writer)
 		z.Reset(r.w)
 		_, err = z.Write(text)
 		err = cmp.Or(err, z.Close())
-		zippers.Put(z)
+		gzipPool.Put(z)
 	} else {
 		h.Set("Content-Length", strconv.Itoa(len(text)))
 		r.w.WriteHeader(cmp.Or(r.code, http.StatusOK))

@@ -35,7 +35,7 @@ type Node interface {
 	CollectAllocs()
 	// CheckAttachments tells what is wrong with the hooks that a canonical job
 	// attaches, and which of them cannot be asked now.
-	CheckAttachments(context.Context, *api.Job) (faults []model.Refusal, trouble []error)
+	CheckAttachments(context.Context, *api.Job) (faults []model.Unsupported, trouble []error)
 	// Logs has what tasks print, below the LogDir of their allocations.
 	Logs() *logs.Collector
 	LogDir(allocID string) string
@@ -225,7 +225,7 @@ func (a *API) answer(r *request) (value any, err error) {
 		}
 	}()
 	r.conn.request(r.ContentLength != 0)
-	authenticated, err := a.admit(r.Request)
+	authenticated, err := a.authorize(r.Request)
 	if !authenticated {
 		r.refuseBody()
 	} else {
@@ -234,8 +234,8 @@ func (a *API) answer(r *request) (value any, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if a.shares(r) {
-		return nothing{}, nil
+	if a.handleCORS(r) {
+		return noContent{}, nil
 	}
 	method := r.Method
 	if method == http.MethodHead {

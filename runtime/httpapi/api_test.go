@@ -35,7 +35,7 @@ type idle struct{}
 func (idle) Alloc(string) *allocrunner.Runner           { return nil }
 func (idle) CollectAlloc(context.Context, string) error { return errors.New("not here") }
 func (idle) CollectAllocs()                             {}
-func (idle) CheckAttachments(context.Context, *api.Job) ([]model.Refusal, []error) {
+func (idle) CheckAttachments(context.Context, *api.Job) ([]model.Unsupported, []error) {
 	return nil, nil
 }
 

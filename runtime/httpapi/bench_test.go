@@ -36,7 +36,7 @@ func newBench(t testing.TB, lives map[string]schedtest.Life) *bench {
 	var sched *scheduler.Scheduler
 	f := newFixture(t, func(c *Config) {
 		board = newBoard(c.Store, node.ID)
-		sched = scheduler.New(scheduler.Config{Store: board, Logger: hclog.NewNullLogger(), Host: scheduler.Host{
+		sched = scheduler.New(scheduler.Config{Store: board, Logger: hclog.NewNullLogger(), Host: scheduler.Env{
 			NewID: uuid.NewString, PortFree: func(int) bool { return true }, Pick: func(int) int { return 0 }, Now: time.Now,
 		}})
 		c.Scheduler, c.NodeID, c.Parser = sched, node.ID, inProcess{}

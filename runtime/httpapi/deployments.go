@@ -42,7 +42,7 @@ func (r *request) wholeDeployments(s *store.Snapshot, found []*api.Deployment) (
 	return page(r, found, r.placeOfDeployment, func(d *api.Deployment) deployment { return wholeDeployment(s, d) })
 }
 
-func (r *request) placeOfDeployment(d *api.Deployment) place { return r.created(d.CreateIndex, d.ID) }
+func (r *request) placeOfDeployment(d *api.Deployment) sortKey { return r.created(d.CreateIndex, d.ID) }
 
 func (a *API) listDeployments(r *request) (any, error) {
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {

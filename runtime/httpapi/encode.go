@@ -39,9 +39,9 @@ var (
 	maxEncodeDeep = 200
 )
 
-// serverForm is what a server calls otherwise than the client whose types these
+// fieldRenames is what a server calls otherwise than the client whose types these
 // are. What has no name here is left out; what is named is never dropped.
-var serverForm = map[reflect.Type]map[string]string{
+var fieldRenames = map[reflect.Type]map[string]string{
 	reflect.TypeFor[api.Job]():           {"Migrate": "", "Reschedule": ""},
 	reflect.TypeFor[api.JobUILink]():     {"URL": "Url"},
 	reflect.TypeFor[api.LogConfig]():     {"Enabled": ""},
@@ -76,9 +76,9 @@ var serverFields = map[reflect.Type]map[string]string{
 	reflect.TypeFor[api.TaskState]():       {"Paused": `""`},
 }
 
-// filled are the types whose numbers, truth values and texts are zero when they are
+// zeroFilled are the types whose numbers, truth values and texts are zero when they are
 // not set. A duration that is not set is null.
-var filled = map[reflect.Type]bool{reflect.TypeFor[api.Resources](): true, reflect.TypeFor[api.TaskGroup](): true}
+var zeroFilled = map[reflect.Type]bool{reflect.TypeFor[api.Resources](): true, reflect.TypeFor[api.TaskGroup](): true}
 
 // field is one field of a struct as it is encoded.
 type field struct {
@@ -105,7 +105,7 @@ func fieldsOf(t reflect.Type) []*field {
 		if !f.IsExported() || tag == "-" || embedded {
 			continue
 		}
-		name, named := serverForm[t][f.Name]
+		name, named := fieldRenames[t][f.Name]
 		if named && name == "" {
 			continue
 		}
@@ -116,7 +116,7 @@ func fieldsOf(t reflect.Type) []*field {
 			index:     f.Index,
 			omitEmpty: !named && (strings.Contains(options, "omitempty") || slices.Contains(sparse, t) || sparseField[t] == f.Name),
 			quoted:    strings.Contains(options, "string"),
-			filled:    filled[t] && slices.Contains([]reflect.Kind{reflect.Bool, reflect.Int, reflect.String}, deref(f.Type).Kind()),
+			filled:    zeroFilled[t] && slices.Contains([]reflect.Kind{reflect.Bool, reflect.Int, reflect.String}, deref(f.Type).Kind()),
 		})
 	}
 	for name, text := range serverFields[t] {

@@ -20,7 +20,7 @@ func (r *request) evaluations(s *store.Snapshot, ws store.WatchSet) ([]*api.Eval
 	}), nil
 }
 
-func (r *request) placeOfEvaluation(e *api.Evaluation) place { return r.created(e.CreateIndex, e.ID) }
+func (r *request) placeOfEvaluation(e *api.Evaluation) sortKey { return r.created(e.CreateIndex, e.ID) }
 
 func (a *API) listEvaluations(r *request) (any, error) {
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
@@ -29,7 +29,7 @@ func (a *API) listEvaluations(r *request) (any, error) {
 		if err != nil {
 			return nil, index, err
 		}
-		evals, err := page(r, found, r.placeOfEvaluation, asIs)
+		evals, err := page(r, found, r.placeOfEvaluation, identity)
 		return evals, index, err
 	})
 }

@@ -42,7 +42,7 @@ func converse(t *testing.T, stop context.Context, command execCommand) (*termina
 			return
 		}
 		defer conn.CloseNow()
-		f.talk(stop, conn, command)
+		f.serveExec(stop, conn, command)
 	}))
 	t.Cleanup(server.Close)
 	conn, _, err := websocket.Dial(t.Context(), server.URL, nil)

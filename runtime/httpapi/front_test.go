@@ -111,9 +111,9 @@ func TestSlowClients(t *testing.T) {
 	}, about{}}
 	takes := route{"PUT", "/v1/take", func(_ *API, r *request) (any, error) {
 		var body struct{}
-		return nothing{}, r.body(&body, maxBody, false)
+		return noContent{}, r.body(&body, maxBody, false)
 	}, about{}}
-	ignores := route{"PUT", "/v1/ignore", fixed(nothing{}), about{}}
+	ignores := route{"PUT", "/v1/ignore", fixed(noContent{}), about{}}
 
 	for _, c := range []struct {
 		name, says string

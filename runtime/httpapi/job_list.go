@@ -48,7 +48,7 @@ func (a *API) jobs(r *request, which func(*api.Job) bool) (any, error) {
 	})
 }
 
-func placeOfJob(j *api.Job) place { return named(val(j.Namespace), val(j.ID)) }
+func placeOfJob(j *api.Job) sortKey { return named(val(j.Namespace), val(j.ID)) }
 
 // summarize counts the allocations of a job, or the children of one that makes
 // jobs.
@@ -58,7 +58,7 @@ func summarize(s *store.Snapshot, ws store.WatchSet, j *api.Job) *api.JobSummary
 		JobID: id, Namespace: namespace, Summary: make(map[string]api.TaskGroupSummary), Children: &api.JobChildrenSummary{},
 		CreateIndex: val(j.CreateIndex), ModifyIndex: val(j.ModifyIndex),
 	}
-	if model.MakesJobs(j) {
+	if model.HasChildren(j) {
 		for _, child := range s.JobChildren(ws, namespace, id) {
 			switch val(child.Status) {
 			case model.JobPending:

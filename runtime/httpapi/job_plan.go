@@ -23,7 +23,7 @@ func (a *API) planJob(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	ofHooks, err := a.acceptable(r.Context(), job)
+	hookWarnings, err := a.checkJob(r.Context(), job)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func (a *API) planJob(r *request) (any, error) {
 	if job.Periodic != nil && val(job.Periodic.Enabled) {
 		answer.NextPeriodicLaunch = model.NextLaunch(job, time.Now())
 	}
-	warnings = slices.Concat(warnings, ofHooks, a.configWarnings(r.Context(), job))
+	warnings = slices.Concat(warnings, hookWarnings, a.configWarnings(r.Context(), job))
 	answer.Warnings = model.FormatWarnings(warnings)
 	return answer, nil
 }

@@ -78,7 +78,7 @@ func (a *API) jobAllocations(r *request) (any, error) {
 
 func (a *API) jobEvaluations(r *request) (any, error) {
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		evals, err := page(r, s.EvaluationsByJob(ws, r.namespace, r.id), r.placeOfEvaluation, asIs)
+		evals, err := page(r, s.EvaluationsByJob(ws, r.namespace, r.id), r.placeOfEvaluation, identity)
 		return evals, s.TableIndex(ws, store.Evaluations), err
 	})
 }

@@ -63,8 +63,8 @@ func (a *API) jobStatuses(r *request) (any, error) {
 				}
 			}
 		}
-		byChange := func(j *api.Job) place {
-			return place{created: val(j.ModifyIndex), name: val(j.Namespace) + "/" + val(j.ID)}
+		byChange := func(j *api.Job) sortKey {
+			return sortKey{created: val(j.ModifyIndex), name: val(j.Namespace) + "/" + val(j.ID)}
 		}
 		statuses, err := page(r, jobs, byChange, func(j *api.Job) jobStatus { return statusOf(s, ws, j) })
 		return statuses, s.TableIndex(ws, store.Jobs, store.Allocations, store.Deployments), err
@@ -81,7 +81,7 @@ func statusOf(s *store.Snapshot, ws store.WatchSet, j *api.Job) jobStatus {
 	for _, g := range j.TaskGroups {
 		status.GroupCountSum += val(g.Count)
 	}
-	if model.MakesJobs(j) {
+	if model.HasChildren(j) {
 		status.ChildStatuses = []string{}
 		for _, child := range s.JobChildren(ws, status.Namespace, status.ID) {
 			status.ChildStatuses = append(status.ChildStatuses, val(child.Status))

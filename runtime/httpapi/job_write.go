@@ -69,14 +69,14 @@ func (a *API) take(r *request, body any, sent *sentJob) (*api.Job, error) {
 	return job, nil
 }
 
-// hookPatience is how long a registration waits for hook plugins that start.
-const hookPatience = 10 * time.Second
+// hookTimeout is how long a registration waits for hook plugins that start.
+const hookTimeout = 10 * time.Second
 
-// acceptable says what is wrong with a job that was taken, or what of it this
+// checkJob says what is wrong with a job that was taken, or what of it this
 // build cannot run. A driver that is not there may come; a hook that is not there
 // would be missed only when the job runs. The warnings are about hooks that do not
 // start for now.
-func (a *API) acceptable(ctx context.Context, job *api.Job) (warnings []string, err error) {
+func (a *API) checkJob(ctx context.Context, job *api.Job) (warnings []string, err error) {
 	scales := func(g *api.TaskGroup) bool { return g.Scaling != nil }
 	if val(job.Type) == api.JobTypeSystem && slices.ContainsFunc(job.TaskGroups, scales) {
 		return nil, bad("Task groups with job type system do not support scaling blocks")
@@ -85,13 +85,13 @@ func (a *API) acceptable(ctx context.Context, job *api.Job) (warnings []string, 
 		return nil, err
 	}
 	var lines []string
-	ctx, cancel := context.WithTimeout(ctx, hookPatience)
+	ctx, cancel := context.WithTimeout(ctx, hookTimeout)
 	defer cancel()
 	attachments, trouble := a.config.Node.CheckAttachments(ctx, job)
 	for _, err := range trouble {
 		warnings = append(warnings, fmt.Sprintf("What the job says to a hook was not checked: %v.", err))
 	}
-	for _, refusal := range append(model.Refusals(job, func(string) bool { return true }), attachments...) {
+	for _, refusal := range append(model.UnsupportedParts(job, func(string) bool { return true }), attachments...) {
 		if !refusal.Foreground {
 			lines = append(lines, strings.Join(refusal.Path, ".")+": "+refusal.Reason)
 		}
@@ -105,9 +105,9 @@ func (a *API) acceptable(ctx context.Context, job *api.Job) (warnings []string, 
 // maxSource is the largest source of a job that is kept.
 const maxSource = 1_000_000
 
-// kept returns the submission as it is to be stored, nil and a warning if it is
+// limitSubmission returns the submission as it is to be stored, nil and a warning if it is
 // too large.
-func kept(s *api.JobSubmission) (*api.JobSubmission, []string) {
+func limitSubmission(s *api.JobSubmission) (*api.JobSubmission, []string) {
 	if s == nil {
 		return nil, nil
 	}
@@ -139,11 +139,11 @@ func (a *API) registerJob(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	ofHooks, err := a.acceptable(r.Context(), job)
+	hookWarnings, err := a.checkJob(r.Context(), job)
 	if err != nil {
 		return nil, err
 	}
-	submission, warnings := kept(body.Submission)
+	submission, warnings := limitSubmission(body.Submission)
 	out, err := a.config.Scheduler.Register(r.Context(), job, scheduler.RegisterOptions{
 		EnforceIndex: body.EnforceIndex, JobModifyIndex: body.JobModifyIndex, PreserveCounts: body.PreserveCounts,
 		PreserveResources: body.PreserveResources, EvalPriority: body.EvalPriority, Submission: submission,
@@ -151,7 +151,7 @@ func (a *API) registerJob(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out.Warnings = slices.Concat(out.Warnings, warnings, ofHooks, a.configWarnings(r.Context(), job))
+	out.Warnings = slices.Concat(out.Warnings, warnings, hookWarnings, a.configWarnings(r.Context(), job))
 	return r.written(out), nil
 }
 
@@ -161,8 +161,8 @@ func (a *API) validateJob(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	ofHooks, err := a.acceptable(r.Context(), job)
-	answer := api.JobValidateResponse{Warnings: model.FormatWarnings(append(model.Warnings(job), ofHooks...))}
+	hookWarnings, err := a.checkJob(r.Context(), job)
+	answer := api.JobValidateResponse{Warnings: model.FormatWarnings(append(model.Warnings(job), hookWarnings...))}
 	if err != nil {
 		answer.Error = err.Error()
 		answer.ValidationErrors = sentences(err)

@@ -62,5 +62,5 @@ func (a *API) removeKey(r *request) (any, error) {
 		return nil, err
 	}
 	a.logger.Info("key of variables removed", "key_id", r.id)
-	return nothing{}, nil
+	return noContent{}, nil
 }

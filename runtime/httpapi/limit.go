@@ -17,14 +17,14 @@ import (
 
 // The limits of connections whose client has not authenticated.
 const (
-	maxStrangers          = 1000
-	maxStrangersPerClient = 100
+	maxUnauthenticated          = 1000
+	maxUnauthenticatedPerClient = 100
 	// What they have sent of their requests, together. It takes up to 17 times as much
 	// memory: a header is a map with an entry for each of its lines.
-	maxStrangerBytes = 1 << 20
+	maxUnauthenticatedBytes = 1 << 20
 	// While others of its client wait, a connection is closed that has not authenticated
 	// this long after its turn, and that keeps the server waiting.
-	strangerTurn = 2 * time.Second
+	turnDuration = 2 * time.Second
 	// How often a connection that waits looks for one whose turn is over.
 	turnInterval = 100 * time.Millisecond
 )
@@ -48,11 +48,11 @@ type limitListener struct {
 	most, perClient int
 	local           bool // a unix socket: its file mode has decided who connects
 
-	mu        sync.Mutex
-	open      int // of all clients, authenticated or not
-	strangers int // of all clients
-	sent      int // by all strangers
-	clients   map[string]*clientConns
+	mu              sync.Mutex
+	open            int // of all clients, authenticated or not
+	unauthenticated int // of all clients
+	sent            int // by all strangers
+	clients         map[string]*clientConns
 }
 
 // clientConns are the connections of one address.
@@ -62,7 +62,7 @@ type clientConns struct {
 	waiting       []*limitConn // not authenticated and not read yet, the oldest first
 }
 
-func (c *clientConns) strangers() int { return len(c.served) + len(c.waiting) }
+func (c *clientConns) unauthenticated() int { return len(c.served) + len(c.waiting) }
 
 // Limit returns a listener that has at most most connections open at once, of which at
 // most perClient have authenticated and come from one address; 0 is no limit. How many
@@ -107,7 +107,7 @@ func (l *limitListener) enter(c *limitConn) bool {
 	if l.local {
 		c.serve()
 	} else {
-		if l.strangers >= maxStrangers {
+		if l.unauthenticated >= maxUnauthenticated {
 			evicted = l.worst()
 			l.forget(evicted)
 		}
@@ -116,7 +116,7 @@ func (l *limitListener) enter(c *limitConn) bool {
 			client = &clientConns{}
 			l.clients[c.host] = client
 		}
-		l.strangers++
+		l.unauthenticated++
 		c.isCounted.Store(true)
 		client.waiting = append(client.waiting, c)
 		client.advance()
@@ -133,7 +133,7 @@ func (l *limitListener) enter(c *limitConn) bool {
 func (l *limitListener) worst() *limitConn {
 	var most *clientConns
 	for _, client := range l.clients {
-		if most == nil || client.strangers() > most.strangers() {
+		if most == nil || client.unauthenticated() > most.unauthenticated() {
 			most = client
 		}
 	}
@@ -160,7 +160,7 @@ func (l *limitListener) count(c *limitConn, n int) {
 		c.sent += n
 		l.sent += n
 	}
-	for l.sent > maxStrangerBytes {
+	for l.sent > maxUnauthenticatedBytes {
 		most := l.greediest()
 		l.forget(most)
 		evicted = append(evicted, most)
@@ -179,7 +179,7 @@ func (l *limitListener) uncount(c *limitConn) {
 
 // advance serves connections that wait, as far as there is room.
 func (c *clientConns) advance() {
-	for len(c.waiting) > 0 && len(c.served) < maxStrangersPerClient {
+	for len(c.waiting) > 0 && len(c.served) < maxUnauthenticatedPerClient {
 		next := c.waiting[0]
 		c.waiting = slices.Delete(c.waiting, 0, 1)
 		c.served = append(c.served, next)
@@ -197,17 +197,17 @@ func (l *limitListener) forget(c *limitConn) {
 	c.isCounted.Store(false)
 	l.uncount(c)
 	same := func(other *limitConn) bool { return other == c }
-	before := client.strangers()
+	before := client.unauthenticated()
 	client.served = slices.DeleteFunc(client.served, same)
 	client.waiting = slices.DeleteFunc(client.waiting, same)
-	l.strangers -= before - client.strangers()
+	l.unauthenticated -= before - client.unauthenticated()
 	client.advance()
 	l.drop(c.host)
 }
 
 // drop removes the entry of a client without connections.
 func (l *limitListener) drop(host string) {
-	if client := l.clients[host]; client.authenticated+client.strangers() == 0 {
+	if client := l.clients[host]; client.authenticated+client.unauthenticated() == 0 {
 		delete(l.clients, host)
 	}
 }
@@ -264,7 +264,7 @@ type limitConn struct {
 	sent          int           // by the client, of its request; guarded by listener.mu
 	isCounted     atomic.Bool   // what the client sends is counted; set with listener.mu held
 	served        atomic.Bool   // turn is closed
-	patience      time.Duration // of the server, from the turn of the connection; 0 is without end
+	readTimeout   time.Duration // of the server, from the turn of the connection; 0 is without end
 	reading       atomic.Bool   // the server reads
 	since         time.Time     // of its turn; guarded by listener.mu
 }
@@ -273,7 +273,7 @@ type limitConn struct {
 // loaded machine it is often the other way round: what the client has sent has arrived and
 // was not read yet.
 func (c *limitConn) overdue() bool {
-	if !c.reading.Load() || time.Since(c.since) < strangerTurn {
+	if !c.reading.Load() || time.Since(c.since) < turnDuration {
 		return false
 	}
 	unread := 0
@@ -342,9 +342,9 @@ func (c *limitConn) serve() {
 // from its turn.
 func (c *limitConn) SetReadDeadline(t time.Time) error {
 	if !c.served.Load() {
-		c.patience = 0
+		c.readTimeout = 0
 		if !t.IsZero() {
-			c.patience = time.Until(t)
+			c.readTimeout = time.Until(t)
 		}
 	}
 	return c.Conn.SetReadDeadline(t)
@@ -361,11 +361,11 @@ func (c *limitConn) Read(p []byte) (int, error) {
 			c.listener.displace(c)
 		}
 	}
-	if c.patience > 0 {
-		if err := c.Conn.SetReadDeadline(time.Now().Add(c.patience)); err != nil {
+	if c.readTimeout > 0 {
+		if err := c.Conn.SetReadDeadline(time.Now().Add(c.readTimeout)); err != nil {
 			return 0, err
 		}
-		c.patience = 0
+		c.readTimeout = 0
 	}
 	c.reading.Store(true)
 	n, err := c.Conn.Read(p)

@@ -136,14 +136,14 @@ func TestConnectionsThatHaveNotAuthenticatedAreLimitedPerAddress(t *testing.T) {
 		}
 		// A client at the same address takes the place of the oldest connection.
 		conn := l.dialFrom(attacker)
-		const turns = 300 / maxStrangersPerClient * strangerTurn
+		const turns = 300 / maxUnauthenticatedPerClient * turnDuration
 		if code, took := answered(t, conn, withToken); code != 200 || took > turns {
 			t.Errorf("the same address: %d after %v", code, took)
 		}
 		time.Sleep(turns)
 		synctest.Wait()
-		if n := countOpen(all); n > maxStrangersPerClient {
-			t.Errorf("%d connections are open after %v, want at most %d", n, turns, maxStrangersPerClient)
+		if n := countOpen(all); n > maxUnauthenticatedPerClient {
+			t.Errorf("%d connections are open after %v, want at most %d", n, turns, maxUnauthenticatedPerClient)
 		}
 		time.Sleep(headerTimeout)
 		synctest.Wait()
@@ -166,7 +166,7 @@ func TestRequestsThatHaveArrivedAreNotReplaced(t *testing.T) {
 	defer tcp.Close()
 	listener := Limit(tcp, 0, 0)
 	var served []net.Conn
-	for range maxStrangersPerClient + 1 {
+	for range maxUnauthenticatedPerClient + 1 {
 		client, err := net.Dial("tcp", tcp.Addr().String())
 		if err != nil {
 			t.Fatal(err)
@@ -182,18 +182,18 @@ func TestRequestsThatHaveArrivedAreNotReplaced(t *testing.T) {
 		defer conn.Close()
 		served = append(served, conn)
 	}
-	waiting := served[maxStrangersPerClient].(*limitConn)
+	waiting := served[maxUnauthenticatedPerClient].(*limitConn)
 	read := make(chan error)
 	go func() {
-		if err := waiting.SetReadDeadline(time.Now().Add(strangerTurn)); err != nil {
+		if err := waiting.SetReadDeadline(time.Now().Add(turnDuration)); err != nil {
 			read <- err
 			return
 		}
 		_, err := io.ReadFull(waiting, make([]byte, len(withToken)))
 		read <- err
 	}()
-	time.Sleep(strangerTurn + 3*turnInterval)
-	for i, conn := range served[:maxStrangersPerClient] {
+	time.Sleep(turnDuration + 3*turnInterval)
+	for i, conn := range served[:maxUnauthenticatedPerClient] {
 		if _, err := io.ReadFull(conn, make([]byte, len(withToken))); err != nil {
 			t.Fatalf("connection %d: %v", i, err)
 		}
@@ -211,19 +211,19 @@ func TestIdleConnectionsThatHaveNotAuthenticatedAreReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l, _ := limited(t, 0)
 		var all []*lurker
-		for range maxStrangersPerClient {
+		for range maxUnauthenticatedPerClient {
 			all = append(all, lurk(l.dialFrom(attacker), healthy))
 		}
 		time.Sleep(2 * headerTimeout)
 		synctest.Wait()
-		if n := countOpen(all); n != maxStrangersPerClient {
+		if n := countOpen(all); n != maxUnauthenticatedPerClient {
 			t.Errorf("%d connections are open, want all", n)
 		}
-		if code, took := answered(t, l.dialFrom(attacker), withToken); code != 200 || took > strangerTurn {
+		if code, took := answered(t, l.dialFrom(attacker), withToken); code != 200 || took > turnDuration {
 			t.Errorf("%d after %v", code, took)
 		}
 		synctest.Wait()
-		if n := countOpen(all); n != maxStrangersPerClient-1 || all[0].isOpen() {
+		if n := countOpen(all); n != maxUnauthenticatedPerClient-1 || all[0].isOpen() {
 			t.Errorf("%d connections are open, and the oldest: %v", n, all[0].isOpen())
 		}
 	})
@@ -234,7 +234,7 @@ func TestConnectionsThatHaveNotAuthenticatedAreLimitedInTotal(t *testing.T) {
 		_, l, limit := limited(t, 0)
 		byAddress := make(map[byte][]*lurker)
 		for host := byte(10); host < 20; host++ {
-			for range maxStrangers / 10 {
+			for range maxUnauthenticated / 10 {
 				byAddress[host] = append(byAddress[host], lurk(l.dialFrom(net.IPv4(127, 0, 0, host)), halfHeader))
 			}
 		}
@@ -252,10 +252,10 @@ func TestConnectionsThatHaveNotAuthenticatedAreLimitedInTotal(t *testing.T) {
 			}
 		}
 		limit.mu.Lock()
-		counted := limit.strangers
+		counted := limit.unauthenticated
 		limit.mu.Unlock()
-		if open != maxStrangers-1 || counted != maxStrangers {
-			t.Errorf("%d connections are open besides the last one, and %d counted; want %d", open, counted, maxStrangers-1)
+		if open != maxUnauthenticated-1 || counted != maxUnauthenticated {
+			t.Errorf("%d connections are open besides the last one, and %d counted; want %d", open, counted, maxUnauthenticated-1)
 		}
 		conn.Close()
 	})
@@ -282,8 +282,8 @@ func TestAuthenticatedConnectionsHaveNoLimitUnlessConfigured(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if limit.open != 0 || limit.strangers != 0 || len(limit.clients) != 0 {
-			t.Errorf("after the end %d connections are counted, %d of them not authenticated, of %d addresses", limit.open, limit.strangers, len(limit.clients))
+		if limit.open != 0 || limit.unauthenticated != 0 || len(limit.clients) != 0 {
+			t.Errorf("after the end %d connections are counted, %d of them not authenticated, of %d addresses", limit.open, limit.unauthenticated, len(limit.clients))
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
@@ -320,9 +320,9 @@ func TestConnectionsOfUnixSocketAreLimitedOnlyByConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.serve(t, Limit(listener, 0, maxStrangersPerClient+20))
+	f.serve(t, Limit(listener, 0, maxUnauthenticatedPerClient+20))
 	var codes [600]int
-	for range maxStrangersPerClient + 21 {
+	for range maxUnauthenticatedPerClient + 21 {
 		conn, err := net.Dial("unix", path)
 		if err != nil {
 			t.Fatal(err)
@@ -331,7 +331,7 @@ func TestConnectionsOfUnixSocketAreLimitedOnlyByConfiguration(t *testing.T) {
 		code, _ := answered(t, conn, "GET /v1/regions HTTP/1.1\r\nHost: localhost\r\n\r\n")
 		codes[code]++
 	}
-	if codes[200] != maxStrangersPerClient+20 || codes[429] != 1 {
+	if codes[200] != maxUnauthenticatedPerClient+20 || codes[429] != 1 {
 		t.Errorf("%d connections have an answer, %d were refused", codes[200], codes[429])
 	}
 }
@@ -343,11 +343,11 @@ func TestCompleteRequestAuthenticatesWithoutTokens(t *testing.T) {
 		l := make(pipes)
 		limit := Limit(l, 0, 0).(*limitListener)
 		f.serve(t, limit)
-		state := func() (strangers, authenticated int) {
+		state := func() (unauthenticated, authenticated int) {
 			synctest.Wait()
 			limit.mu.Lock()
 			defer limit.mu.Unlock()
-			return limit.strangers, limit.clients[attacker.String()].authenticated
+			return limit.unauthenticated, limit.clients[attacker.String()].authenticated
 		}
 		for i, says := range []string{
 			"GET /v1/regions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhalf",
@@ -355,12 +355,12 @@ func TestCompleteRequestAuthenticatesWithoutTokens(t *testing.T) {
 		} {
 			conn := l.dialFrom(attacker)
 			half := lurk(conn, says)
-			if strangers, authenticated := state(); strangers != 1 || authenticated != i {
-				t.Errorf("with half of a request: %d not authenticated, %d authenticated", strangers, authenticated)
+			if unauthenticated, authenticated := state(); unauthenticated != 1 || authenticated != i {
+				t.Errorf("with half of a request: %d not authenticated, %d authenticated", unauthenticated, authenticated)
 			}
 			io.WriteString(conn, "!")
-			if strangers, authenticated := state(); strangers != 0 || authenticated != i+1 || half.heard() == "" {
-				t.Errorf("with all of it: %d not authenticated, %d authenticated, answer %q", strangers, authenticated, half.heard())
+			if unauthenticated, authenticated := state(); unauthenticated != 0 || authenticated != i+1 || half.heard() == "" {
+				t.Errorf("with all of it: %d not authenticated, %d authenticated, answer %q", unauthenticated, authenticated, half.heard())
 			}
 			defer conn.Close()
 		}
@@ -566,7 +566,7 @@ func TestHeadersOfClientsWithoutTokenAreLimitedInTotal(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		if open := countOpen(large); open < maxStrangerBytes/maxHeader-1 || open*size > maxStrangerBytes {
+		if open := countOpen(large); open < maxUnauthenticatedBytes/maxHeader-1 || open*size > maxUnauthenticatedBytes {
 			t.Errorf("%d connections are open that have sent %d bytes", open, size)
 		}
 		if n := countOpen(small); n != len(small) {
@@ -591,7 +591,7 @@ func TestRequestsThatAreCompleteAreNotCounted(t *testing.T) {
 		_, l, limit := limited(t, 0)
 		conn := l.dialFrom(attacker)
 		long := strings.Replace(healthy, "\r\n\r\n", "\r\nX-Long: "+strings.Repeat("x", maxHeader/2)+"\r\n\r\n", 1)
-		for range 2 * maxStrangerBytes / maxHeader {
+		for range 2 * maxUnauthenticatedBytes / maxHeader {
 			if code, _ := answered(t, conn, long); code != 200 {
 				t.Fatalf("status %d", code)
 			}

@@ -11,32 +11,32 @@ import (
 	"github.com/hashicorp/go-bexpr"
 )
 
-// place says where an object stands in a list: by the index at which it was
+// sortKey says where an object stands in a list: by the index at which it was
 // made, then by namespace, then by name. What a kind of object does not go by is
 // empty. A place is what the token of a page names.
-type place struct {
+type sortKey struct {
 	created         uint64
 	namespace, name string
 }
 
 // created is the place of what lists go through in the order of creation, or,
 // when a prefix is asked for, in the order of ids.
-func (r *request) created(index uint64, id string) place {
+func (r *request) created(index uint64, id string) sortKey {
 	if r.query.Get("prefix") != "" {
-		return place{name: id}
+		return sortKey{name: id}
 	}
-	return place{created: index, name: id}
+	return sortKey{created: index, name: id}
 }
 
 // named is the place of what lists go through by name. The namespace may be
 // empty.
-func named(namespace, name string) place { return place{namespace: namespace, name: name} }
+func named(namespace, name string) sortKey { return sortKey{namespace: namespace, name: name} }
 
-func (p place) compare(q place) int {
+func (p sortKey) compare(q sortKey) int {
 	return cmp.Or(cmp.Compare(p.created, q.created), strings.Compare(p.namespace, q.namespace), strings.Compare(p.name, q.name))
 }
 
-func (p place) token() string {
+func (p sortKey) token() string {
 	switch {
 	case p.created > 0:
 		return strconv.FormatUint(p.created, 10) + "." + p.name
@@ -48,18 +48,18 @@ func (p place) token() string {
 
 // parse reads a token of the same kind of place. What is not one is taken for a
 // name.
-func (p place) parse(token string) place {
+func (p sortKey) parse(token string) sortKey {
 	before, name, cut := strings.Cut(token, ".")
 	switch {
 	case !cut:
 	case p.created > 0:
 		if index, err := strconv.ParseUint(before, 10, 64); err == nil {
-			return place{created: index, name: name}
+			return sortKey{created: index, name: name}
 		}
 	case p.namespace != "":
-		return place{namespace: before, name: name}
+		return sortKey{namespace: before, name: name}
 	}
-	return place{name: token}
+	return sortKey{name: token}
 }
 
 // page makes a list of stored objects into the answer to a request: in order,
@@ -67,7 +67,7 @@ func (p place) parse(token string) place {
 // filter is applied to the objects as they are stored, and only what is on the
 // page becomes a stub. The answer is never nil. It sets the token of the next
 // page.
-func page[T, S any](r *request, objects []T, key func(T) place, stub func(T) S) ([]S, error) {
+func page[T, S any](r *request, objects []T, key func(T) sortKey, stub func(T) S) ([]S, error) {
 	entries := make([]entry, len(objects))
 	for i, o := range objects {
 		entries[i] = entry{key(o), o}
@@ -85,7 +85,7 @@ func page[T, S any](r *request, objects []T, key func(T) place, stub func(T) S) 
 
 // entry is an object in its place.
 type entry struct {
-	place
+	sortKey
 	object any
 }
 
@@ -99,10 +99,10 @@ func (r *request) cut(entries []entry) ([]entry, error) {
 	if r.query.Get("reverse") == "true" {
 		direction = -1
 	}
-	slices.SortStableFunc(entries, func(a, b entry) int { return direction * a.compare(b.place) })
+	slices.SortStableFunc(entries, func(a, b entry) int { return direction * a.compare(b.sortKey) })
 	if token := r.query.Get("next_token"); token != "" && len(entries) > 0 {
 		from := entries[0].parse(token)
-		first, _ := slices.BinarySearchFunc(entries, from, func(e entry, from place) int { return direction * e.compare(from) })
+		first, _ := slices.BinarySearchFunc(entries, from, func(e entry, from sortKey) int { return direction * e.compare(from) })
 		entries = entries[first:]
 	}
 	r.nextToken = ""
@@ -122,8 +122,8 @@ func (r *request) cut(entries []entry) ([]entry, error) {
 	return onPage, nil
 }
 
-// asIs is the stub of what is listed whole.
-func asIs[T any](o T) T { return o }
+// identity is the stub of what is listed whole.
+func identity[T any](o T) T { return o }
 
 // The limits of a filter. The parser's time doubles with each parenthesis within
 // another; one expression of a whole filter's length takes 100,000 steps.
@@ -143,7 +143,7 @@ func (r *request) matcher() (func(object any) (bool, error), error) {
 		return nil, bad(fmt.Sprintf("failed to create result paginator: failed to read filter expression: longer than %d bytes", maxFilter))
 	}
 	if r.filter == nil {
-		filter, err := bexpr.CreateEvaluator(text, bexpr.WithMaxExpressions(maxFilterSteps), bexpr.WithHookFn(reached))
+		filter, err := bexpr.CreateEvaluator(text, bexpr.WithMaxExpressions(maxFilterSteps), bexpr.WithHookFn(derefValue))
 		if err != nil {
 			// The first words make Nomad's client go on without the filter.
 			return nil, bad("failed to create result paginator: failed to read filter expression: " + err.Error())
@@ -173,8 +173,8 @@ func evaluate(filter *bexpr.Evaluator, object any) (ok bool, err error) {
 	return filter.Evaluate(object)
 }
 
-// reached shows a filter a value as Nomad has it: scalars are not pointers there.
-func reached(v reflect.Value) reflect.Value {
+// derefValue shows a filter a value as Nomad has it: scalars are not pointers there.
+func derefValue(v reflect.Value) reflect.Value {
 	if v.Kind() != reflect.Pointer || v.Type().Elem().Kind() == reflect.Struct {
 		return v
 	}

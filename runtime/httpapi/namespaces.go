@@ -66,7 +66,7 @@ func hashOf(object any) []byte {
 
 func (a *API) listNamespaces(r *request) (any, error) {
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		byName := func(n *api.Namespace) place { return named("", n.Name) }
+		byName := func(n *api.Namespace) sortKey { return named("", n.Name) }
 		list, err := page(r, namespaces(s.Reader, ws, r.query.Get("prefix")), byName, namespaceHashed)
 		return list, s.TableIndex(ws, store.Namespaces), err
 	})
@@ -98,7 +98,7 @@ func (a *API) putNamespace(r *request) (any, error) {
 		return nil
 	})
 	r.index = index
-	return nothing{}, err
+	return noContent{}, err
 }
 
 func (a *API) deleteNamespace(r *request) (any, error) {
@@ -116,7 +116,7 @@ func (a *API) deleteNamespace(r *request) (any, error) {
 		return nil
 	})
 	r.index = index
-	return nothing{}, err
+	return noContent{}, err
 }
 
 // inUse says what there is in a namespace that still counts, and what to do about

@@ -32,7 +32,7 @@ func (a *API) nodes(r *request, pool string) (any, error) {
 	}
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(s.Nodes(ws, r.query.Get("prefix")), func(n *api.Node) bool { return !inPool(n, pool) })
-		stubs, err := page(r, found, func(n *api.Node) place { return named("", n.ID) }, func(n *api.Node) nodeStub {
+		stubs, err := page(r, found, func(n *api.Node) sortKey { return named("", n.ID) }, func(n *api.Node) nodeStub {
 			address, _, err := net.SplitHostPort(n.HTTPAddr)
 			if err != nil {
 				address = n.HTTPAddr
@@ -216,7 +216,7 @@ func poolHashed(p *api.NodePool) poolWithHash {
 func (a *API) listPools(r *request) (any, error) {
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(pools(s, ws), func(p *api.NodePool) bool { return !strings.HasPrefix(p.Name, r.query.Get("prefix")) })
-		all, err := page(r, found, func(p *api.NodePool) place { return named("", p.Name) }, poolHashed)
+		all, err := page(r, found, func(p *api.NodePool) sortKey { return named("", p.Name) }, poolHashed)
 		return all, s.TableIndex(ws, store.Nodes), err
 	})
 }

@@ -144,7 +144,7 @@ func (s schemas) operation(rt route) object {
 	switch {
 	case rt.kind != "":
 		answer["content"] = object{rt.kind: object{}}
-	case rt.gives != reflect.TypeFor[nothing]():
+	case rt.gives != reflect.TypeFor[noContent]():
 		answer["content"] = object{"application/json": object{"schema": s.of(rt.gives)}}
 	}
 	op := object{

@@ -86,7 +86,7 @@ var hiddenFields = map[reflect.Type][]string{
 
 // readOnly reports whether all that a request may do is what the read-only token opens.
 func (a *API) readOnly(r *http.Request) bool {
-	if a.trusts(r) || a.config.ReadToken == "" {
+	if a.isTrusted(r) || a.config.ReadToken == "" {
 		return false
 	}
 	token := tokenOf(r)

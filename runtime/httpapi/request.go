@@ -266,7 +266,7 @@ func (r *request) state(a *API, read reader) (any, error) {
 		}
 		value, index, err := read(a.config.Store.Snapshot(), ws)
 		r.index = max(index, 1)
-		if r.minIndex == 0 || r.index > r.minIndex || wrong(err) {
+		if r.minIndex == 0 || r.index > r.minIndex || isBadRequest(err) {
 			return value, err
 		}
 		if ws.WatchCtx(ctx) != nil {
@@ -275,8 +275,8 @@ func (r *request) state(a *API, read reader) (any, error) {
 	}
 }
 
-// wrong tells whether waiting does not help: the request is wrong.
-func wrong(err error) bool {
+// isBadRequest tells whether waiting does not help: the request is wrong.
+func isBadRequest(err error) bool {
 	var status *statusError
 	return errors.As(err, &status) && status.code == http.StatusBadRequest
 }

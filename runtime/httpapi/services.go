@@ -52,12 +52,12 @@ func (a *API) readService(r *request) (any, error) {
 		return nil, err
 	}
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		found, err := page(r, s.ServicesByName(ws, r.namespace, r.id), byServiceID, asIs)
+		found, err := page(r, s.ServicesByName(ws, r.namespace, r.id), byServiceID, identity)
 		return choose.from(found), s.TableIndex(ws, store.Services), err
 	})
 }
 
-func byServiceID(reg *api.ServiceRegistration) place { return named(reg.Namespace, reg.ID) }
+func byServiceID(reg *api.ServiceRegistration) sortKey { return named(reg.Namespace, reg.ID) }
 
 // choice asks for some instances of a service: the same ones for the same key, as
 // far as they are still there.
@@ -123,5 +123,5 @@ func (a *API) deleteService(r *request) (any, error) {
 		return nil
 	})
 	r.index = index
-	return nothing{}, err
+	return noContent{}, err
 }

@@ -24,14 +24,14 @@ import (
 
 // The limits of a session.
 const (
-	maxInput      = 1 << 20 // of one message
-	maxHandshake  = 4 << 10 // of one that comes before the client has authenticated
-	pingEvery     = 10 * time.Second
-	pingBusy      = time.Second     // while nothing is read, so that the end of it is not seen
-	silence       = 2 * time.Minute // after which a client that says nothing has gone
-	handshakeTime = 10 * time.Second
-	lastWords     = time.Second // for output to a client when the command has been killed
-	maxReason     = 123         // bytes of the text of a close frame
+	maxInput        = 1 << 20 // of one message
+	maxHandshake    = 4 << 10 // of one that comes before the client has authenticated
+	pingEvery       = 10 * time.Second
+	pingBusy        = time.Second     // while nothing is read, so that the end of it is not seen
+	idleExecTimeout = 2 * time.Minute // after which a client that says nothing has gone
+	handshakeTime   = 10 * time.Second
+	closeTimeout    = time.Second // for output to a client when the command has been killed
+	maxReason       = 123         // bytes of the text of a close frame
 )
 
 var (
@@ -68,27 +68,27 @@ func (a *API) session(r *request, find func() (execCommand, error)) (any, error)
 		return nil, nil // the client has been told
 	}
 	defer conn.CloseNow()
-	err = a.shakeHands(r, conn)
+	err = a.handshake(r, conn)
 	conn.SetReadLimit(maxInput)
 	var command execCommand
 	if err == nil {
 		command, err = find()
 	}
 	if err != nil {
-		farewell(conn, err)
+		closeConn(conn, err)
 	} else {
-		a.talk(r.Context(), conn, command)
+		a.serveExec(r.Context(), conn, command)
 	}
 	return nil, nil
 }
 
-// farewell ends the session. Who does not answer has gone.
-func farewell(conn *websocket.Conn, err error) {
+// closeConn ends the session. Who does not answer has gone.
+func closeConn(conn *websocket.Conn, err error) {
 	code, text := websocket.StatusInternalError, ""
 	if c := new(closing); errors.As(err, &c) {
 		code, text = c.code, c.text
 	} else if err != nil {
-		text = base.Words(err)
+		text = base.ErrorMessage(err)
 	}
 	switch {
 	case err == nil:
@@ -100,7 +100,7 @@ func farewell(conn *websocket.Conn, err error) {
 	default:
 		if len(text) > maxReason {
 			// The reason is cut. The whole text comes before it, as output of the command.
-			ctx, cancel := context.WithTimeout(context.Background(), lastWords)
+			ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 			defer cancel()
 			_, _ = io.WriteString(execWriter{&execOutput{ctx: ctx, conn: conn}, "stderr"}, text+"\n")
 		}
@@ -130,8 +130,8 @@ func asksLater(r *http.Request) bool {
 			strings.HasPrefix(r.URL.Path, "/v1/job/") && strings.HasSuffix(r.URL.Path, "/action"))
 }
 
-// shakeHands reads the token of a client that shows it late.
-func (a *API) shakeHands(r *request, conn *websocket.Conn) error {
+// handshake reads the token of a client that shows it late.
+func (a *API) handshake(r *request, conn *websocket.Conn) error {
 	if !asksLater(r.Request) {
 		return nil
 	}
@@ -152,7 +152,7 @@ func (a *API) shakeHands(r *request, conn *websocket.Conn) error {
 	case hello.Version != 1:
 		return wrongExec("unsupported handshake version: %d", hello.Version)
 	}
-	if !a.trusts(r.Request) && !sameSecret(hello.AuthToken, string(a.config.Token)) {
+	if !a.isTrusted(r.Request) && !sameSecret(hello.AuthToken, string(a.config.Token)) {
 		return wrongExec("%v", errDenied)
 	}
 	if !r.conn.authenticate() {
@@ -161,16 +161,16 @@ func (a *API) shakeHands(r *request, conn *websocket.Conn) error {
 	return nil
 }
 
-// talk runs the command with the client at its terminal, and tells the client how
+// serveExec runs the command with the client at its terminal, and tells the client how
 // that ended. The command is killed when the client goes, or the agent stops.
-func (a *API) talk(parent context.Context, conn *websocket.Conn, command execCommand) {
+func (a *API) serveExec(parent context.Context, conn *websocket.Conn, command execCommand) {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
 	// The connection outlives the command, for what is to be said at the end. But a
 	// client that does not read must not hold the command, nor the agent.
 	talking, endTalk := context.WithCancel(context.WithoutCancel(parent))
 	defer endTalk()
-	hurry := func() { time.AfterFunc(lastWords, endTalk) }
+	hurry := func() { time.AfterFunc(closeTimeout, endTalk) }
 	defer context.AfterFunc(parent, hurry)()
 
 	stdin, typed := io.Pipe()
@@ -207,7 +207,7 @@ func (a *API) talk(parent context.Context, conn *websocket.Conn, command execCom
 		err = exit.Err
 	}
 	cancel(nil)
-	farewell(conn, err)
+	closeConn(conn, err)
 }
 
 // execInput is what comes from the client.
@@ -287,7 +287,7 @@ func (in *execInput) watch(ctx context.Context) (gone bool) {
 			in.heard.Store(time.Now().UnixNano())
 		case ctx.Err() != nil:
 			return false
-		case !errors.Is(err, context.DeadlineExceeded), quiet > silence && !in.busy.Load():
+		case !errors.Is(err, context.DeadlineExceeded), quiet > idleExecTimeout && !in.busy.Load():
 			return true
 		}
 	}

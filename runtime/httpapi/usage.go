@@ -98,7 +98,7 @@ func (a *API) allocServices(r *request) (any, error) {
 		if s.Allocation(ws, r.id) == nil {
 			return nil, index, notFound("allocation not found")
 		}
-		all, err := page(r, s.ServicesByAllocation(ws, r.id), byServiceID, asIs)
+		all, err := page(r, s.ServicesByAllocation(ws, r.id), byServiceID, identity)
 		return all, index, err
 	})
 }

@@ -22,7 +22,7 @@ func (a *API) listVariables(r *request) (any, error) {
 		for _, v := range s.Variables(ws, r.namespace, r.query.Get("prefix")) {
 			found = append(found, model.VariableMetadata(v))
 		}
-		list, err := page(r, found, func(m *api.VariableMetadata) place { return named(m.Namespace, m.Path) }, asIs)
+		list, err := page(r, found, func(m *api.VariableMetadata) sortKey { return named(m.Namespace, m.Path) }, identity)
 		return list, s.TableIndex(ws, store.Variables), err
 	})
 }
@@ -90,7 +90,7 @@ func (a *API) deleteVariable(r *request) (any, error) {
 		return r.notChanged(err, check)
 	}
 	r.code = http.StatusNoContent
-	return nothing{}, nil
+	return noContent{}, nil
 }
 
 func (r *request) check() (variables.Check, error) {
@@ -107,7 +107,7 @@ func (r *request) check() (variables.Check, error) {
 
 var lockOperations = map[string]func(*variables.Variables, context.Context, *api.Variable) (*api.Variable, error){
 	"lock-acquire": (*variables.Variables).Acquire,
-	"lock-renew":   (*variables.Variables).Renew,
+	"lock-renew":   (*variables.Variables).Reset,
 	"lock-release": (*variables.Variables).Release,
 }
 

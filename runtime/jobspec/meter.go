@@ -122,13 +122,13 @@ func (m *meter) forEach(val cty.Value, expr hcl.Expression, _ *hcl.EvalContext) 
 		fmt.Sprintf("A dynamic block can make %d blocks at most, and this asks for %d.", maxForEach, val.LengthInt()), expr.Range())}
 }
 
-// metered is an expression whose results are charged.
-type metered struct {
+// budgeted is an expression whose results are charged.
+type budgeted struct {
 	hclsyntax.Expression
 	meter *meter
 }
 
-func (e *metered) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
+func (e *budgeted) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	if e.meter.exceeded != nil {
 		return cty.DynamicVal, nil
 	}
@@ -141,4 +141,4 @@ func (e *metered) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 
 // UnwrapExpression lets static analysis (type expressions, lists of labels)
 // see what was written.
-func (e *metered) UnwrapExpression() hcl.Expression { return e.Expression }
+func (e *budgeted) UnwrapExpression() hcl.Expression { return e.Expression }

@@ -59,7 +59,7 @@ func (r *rewriter) metered(expr hclsyntax.Expression) hclsyntax.Expression {
 	if _, ok := expr.(*hclsyntax.LiteralValueExpr); ok || expr == nil {
 		return expr
 	}
-	return &metered{Expression: expr, meter: r.meter}
+	return &budgeted{Expression: expr, meter: r.meter}
 }
 
 func (r *rewriter) expr(expr hclsyntax.Expression, depth int) hclsyntax.Expression {
@@ -201,7 +201,7 @@ type referenceWalker struct {
 }
 
 func (w *referenceWalker) Enter(node hclsyntax.Node) hcl.Diagnostics {
-	if m, ok := node.(*metered); ok {
+	if m, ok := node.(*budgeted); ok {
 		node = m.Expression
 	}
 	switch n := node.(type) {

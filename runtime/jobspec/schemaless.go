@@ -83,7 +83,7 @@ func attributesInOrder(attrs hcl.Attributes) []*hcl.Attribute {
 }
 
 func isObjectLiteral(expr hcl.Expression) bool {
-	if m, ok := expr.(*metered); ok {
+	if m, ok := expr.(*budgeted); ok {
 		expr = m.Expression
 	}
 	_, ok := expr.(*hclsyntax.ObjectConsExpr)

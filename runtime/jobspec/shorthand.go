@@ -16,7 +16,7 @@ func finishJob(job *api.Job, label string) {
 // jobShorthands gives the blocks that a job may hold for its tasks to them.
 func jobShorthands(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
 	job := target.(*api.Job)
-	alone, diags := d.loneTasks(content.Blocks.OfType("task"))
+	alone, diags := d.taskShorthand(content.Blocks.OfType("task"))
 	job.TaskGroups = append(alone, job.TaskGroups...)
 	vault, secrets, moreDiags := d.shared(content, path)
 	for _, group := range job.TaskGroups {
@@ -25,8 +25,8 @@ func jobShorthands(d *decoder, content *hcl.BodyContent, target any, path []stri
 	return append(diags, moreDiags...)
 }
 
-// loneTasks makes a group of each task that stands in the job itself.
-func (d *decoder) loneTasks(blocks hcl.Blocks) ([]*api.TaskGroup, hcl.Diagnostics) {
+// taskShorthand makes a group of each task that stands in the job itself.
+func (d *decoder) taskShorthand(blocks hcl.Blocks) ([]*api.TaskGroup, hcl.Diagnostics) {
 	var groups []*api.TaskGroup
 	var diags hcl.Diagnostics
 	for _, block := range blocks {

@@ -54,19 +54,19 @@ func descriptorLimit() int {
 	return int(min(limit.Cur, math.MaxInt32))
 }
 
-// holder is the part of the keeper that a Collector uses; *keeper.Client is one.
-type holder interface {
+// fdStore is the part of the keeper that a Collector uses; *keeper.Client is one.
+type fdStore interface {
 	Spawn(context.Context, keeper.Command) (keeper.Process, error)
-	Hold(ctx context.Context, key string, f *os.File) error
-	Take(key string) (*os.File, error)
-	Drop(ctx context.Context, key string) error
+	StoreFD(ctx context.Context, key string, f *os.File) error
+	GetFD(key string) (*os.File, error)
+	RemoveFD(ctx context.Context, key string) error
 	Adopt(context.Context, keeper.Process) error
 	Ephemeral() bool
 }
 
 // Config says how a Collector finds and starts its process.
 type Config struct {
-	Keeper holder
+	Keeper fdStore
 	Dir    string   // the data directory; one process serves it, see keeper.Directory
 	Args   []string // start this program again as a collector, with argv[0]
 
@@ -102,15 +102,15 @@ type Collector struct {
 	life <-chan struct{} // closed by Close
 	stop context.CancelFunc
 	wg   sync.WaitGroup
-	line *calls.Line[*link]
+	line *calls.Reconnector[*link]
 
-	mu      sync.Mutex // taken before that of line
-	process keeper.Process
-	tasks   map[taskKey]*taskState
-	streams map[key]*streamState
-	started chan struct{} // closed and replaced when there is another stream
-	freed   chan struct{} // closed and replaced when a task is collected no more
-	tasked  chan struct{} // capacity 1: the first task has come, or the last one gone
+	mu           sync.Mutex // taken before that of line
+	process      keeper.Process
+	tasks        map[taskKey]*taskState
+	streams      map[key]*streamState
+	started      chan struct{} // closed and replaced when there is another stream
+	freed        chan struct{} // closed and replaced when a task is collected no more
+	tasksChanged chan struct{} // capacity 1: the first task has come, or the last one gone
 }
 
 type taskKey struct{ allocID, name string }
@@ -168,16 +168,16 @@ func New(conf Config) (*Collector, error) {
 	}
 	life, stop := context.WithCancel(context.Background())
 	c := &Collector{
-		conf:    conf,
-		dir:     dir,
-		life:    life.Done(),
-		stop:    stop,
-		line:    calls.NewLine[*link](life.Done(), ErrClosed),
-		tasks:   map[taskKey]*taskState{},
-		streams: map[key]*streamState{},
-		started: make(chan struct{}),
-		freed:   make(chan struct{}),
-		tasked:  make(chan struct{}, 1),
+		conf:         conf,
+		dir:          dir,
+		life:         life.Done(),
+		stop:         stop,
+		line:         calls.NewReconnector[*link](life.Done(), ErrClosed),
+		tasks:        map[taskKey]*taskState{},
+		streams:      map[key]*streamState{},
+		started:      make(chan struct{}),
+		freed:        make(chan struct{}),
+		tasksChanged: make(chan struct{}, 1),
 	}
 	c.wg.Go(func() { c.maintain(life) })
 	return c, nil
@@ -293,7 +293,7 @@ func (c *Collector) startStream(ctx context.Context, t *taskState, alloc, dir in
 // room, or if the task has its descriptors from an earlier agent.
 func (c *Collector) admit(task Task) (*taskState, error) {
 	has := false
-	if f, err := c.conf.Keeper.Take(key{task.AllocID, task.Name, Stdout}.held()); err == nil {
+	if f, err := c.conf.Keeper.GetFD(key{task.AllocID, task.Name, Stdout}.held()); err == nil {
 		f.Close()
 		has = true
 	}
@@ -330,7 +330,7 @@ func (c *Collector) tellLocked(tasks int) {
 		return
 	}
 	select {
-	case c.tasked <- struct{}{}:
+	case c.tasksChanged <- struct{}{}:
 	default:
 	}
 }
@@ -342,7 +342,7 @@ func (c *Collector) ensure(ctx context.Context, alloc, logDir int, k key) (*os.F
 	if err := moveFIFO(logDir, alloc, k.fifoName()); err != nil {
 		return nil, err
 	}
-	f, err := c.conf.Keeper.Take(k.held())
+	f, err := c.conf.Keeper.GetFD(k.held())
 	if err == nil {
 		if sameFile(alloc, k.fifoName(), int(f.Fd())) {
 			return f, nil
@@ -363,7 +363,7 @@ func (c *Collector) ensure(ctx context.Context, alloc, logDir int, k key) (*os.F
 		return nil, err
 	}
 	fifo := os.NewFile(uintptr(fd), k.fifoName())
-	if err := c.conf.Keeper.Hold(ctx, k.held(), fifo); err != nil {
+	if err := c.conf.Keeper.StoreFD(ctx, k.held(), fifo); err != nil {
 		fifo.Close()
 		return nil, err
 	}
@@ -417,7 +417,7 @@ func (c *Collector) Finish(ctx context.Context, task Task, ended bool) error {
 	if known {
 		return c.Stop(ctx, task.AllocID, task.Name, ended)
 	}
-	left, err := c.leftOver(task)
+	left, err := c.leftover(task)
 	if err != nil {
 		return fmt.Errorf("end the logs of task %q: %w", task.Name, err)
 	}
@@ -433,16 +433,16 @@ func (c *Collector) Finish(ctx context.Context, task Task, ended bool) error {
 	return c.stopTask(ctx, c.task(task), task.AllocID, task.Name, ended)
 }
 
-// leftOver is what an earlier agent may have left of a task's collection.
-type leftOver int
+// leftover is what an earlier agent may have left of a task's collection.
+type leftover int
 
 const (
-	nothingLeft leftOver = iota
+	nothingLeft leftover = iota
 	outputLeft           // there is a FIFO to read from, and a place for it
 	holdLeft             // nothing but descriptors in other processes
 )
 
-func (c *Collector) leftOver(task Task) (leftOver, error) {
+func (c *Collector) leftover(task Task) (leftover, error) {
 	held := false
 	alloc, dir, err := openDirs(task.Dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -457,7 +457,7 @@ func (c *Collector) leftOver(task Task) (leftOver, error) {
 		if err == nil && (exists(alloc, k.fifoName()) || exists(dir, k.fifoName())) {
 			return outputLeft, nil
 		}
-		f, err := c.conf.Keeper.Take(k.held())
+		f, err := c.conf.Keeper.GetFD(k.held())
 		switch {
 		case err == nil:
 			f.Close()
@@ -527,7 +527,7 @@ func (c *Collector) release(k key) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
-	if err := c.conf.Keeper.Drop(ctx, k.held()); err != nil {
+	if err := c.conf.Keeper.RemoveFD(ctx, k.held()); err != nil {
 		c.conf.Logger.Warn("a FIFO is still held", "alloc_id", k.AllocID, "task", k.Task, "error", err)
 	}
 	if t != nil {
@@ -572,6 +572,6 @@ func (c *Collector) stopStream(ctx context.Context, t *taskState, k key, deadlin
 		if reply.Open {
 			return nil // until opEnd
 		}
-		return c.conf.Keeper.Drop(ctx, k.held())
+		return c.conf.Keeper.RemoveFD(ctx, k.held())
 	}
 }

@@ -57,7 +57,7 @@ func TestOutputOfSeveralRuns(t *testing.T) {
 	if st, err := os.Stat(filepath.Join(s.dir, names[0])); err != nil || st.Mode() != 0o644 {
 		t.Errorf("log file has mode %v, %v", st.Mode(), err)
 	}
-	if keys, err := s.keeper.Keys(t.Context()); err != nil || len(keys) != 0 {
+	if keys, err := s.keeper.ListFDs(t.Context()); err != nil || len(keys) != 0 {
 		t.Errorf("the keeper still holds %v, %v", keys, err)
 	}
 
@@ -395,12 +395,12 @@ func TestStopOfATaskThatMayRunKeepsItsReader(t *testing.T) {
 	waitGone(t, old)
 	s.write(out, "c\n")
 	s.await(Stdout, "a\nb\nc\n")
-	if keys, err := s.keeper.Keys(t.Context()); err != nil || !slices.Equal(keys, []string{"fifo/a1/web/stdout"}) {
+	if keys, err := s.keeper.ListFDs(t.Context()); err != nil || !slices.Equal(keys, []string{"fifo/a1/web/stdout"}) {
 		t.Errorf("held: %v, %v", keys, err)
 	}
 	out.Close()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		keys, err := s.keeper.Keys(t.Context())
+		keys, err := s.keeper.ListFDs(t.Context())
 		if err == nil && len(keys) == 0 {
 			break
 		}

@@ -31,15 +31,15 @@ func (c *Collector) publish(l *link) {
 // ctx ends. The process of an earlier agent is met before there are any: each of them
 // would wait until those before it are handed over.
 func (c *Collector) maintain(ctx context.Context) {
-	l, err := c.meet(ctx, false) // who needs one will be told why there is none
+	l, err := c.connectAndHandOver(ctx, false) // who needs one will be told why there is none
 	for met := err == nil; met || c.needed(ctx); met = false {
 		if !met {
-			if l, met = c.line.Reach(ctx, c.connect, func(err error) { c.conf.Logger.Error("no log collector", "error", err) }); !met {
+			if l, met = c.line.ConnectWithBackoff(ctx, c.connect, func(err error) { c.conf.Logger.Error("no log collector", "error", err) }); !met {
 				return
 			}
 		}
 		c.publish(l)
-		c.use(ctx, l)
+		c.serve(ctx, l)
 		c.publish(nil)
 		l.close()
 	}
@@ -52,7 +52,7 @@ func (c *Collector) needed(ctx context.Context) bool {
 			return true
 		}
 		select {
-		case <-c.tasked:
+		case <-c.tasksChanged:
 		case <-ctx.Done():
 		}
 	}
@@ -65,10 +65,10 @@ func (c *Collector) hasTasks() bool {
 	return len(c.tasks) > 0
 }
 
-// use waits until a process cannot be used any more, or has not been for a while; it
+// serve waits until a process cannot be used any more, or has not been for a while; it
 // is ended then. One that has never been is left to itself: it may have streams of
 // tasks that are still to come.
-func (c *Collector) use(ctx context.Context, l *link) {
+func (c *Collector) serve(ctx context.Context, l *link) {
 	quiet := time.NewTimer(c.conf.quiet)
 	defer quiet.Stop()
 	used := false
@@ -79,11 +79,11 @@ func (c *Collector) use(ctx context.Context, l *link) {
 			return
 		case <-ctx.Done():
 			return
-		case <-c.tasked:
+		case <-c.tasksChanged:
 			used = true
 			quiet.Reset(c.conf.quiet)
 		case <-quiet.C:
-			if c.giveUp() {
+			if c.releaseProcess() {
 				if used {
 					_ = l.send(&message{Op: opIdle}) // an earlier agent may have left it a stream
 				}
@@ -93,9 +93,9 @@ func (c *Collector) use(ctx context.Context, l *link) {
 	}
 }
 
-// giveUp lets go of the process, unless there is a task: the next one waits for the
+// releaseProcess lets go of the process, unless there is a task: the next one waits for the
 // next process.
-func (c *Collector) giveUp() bool {
+func (c *Collector) releaseProcess() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.tasks) > 0 {
@@ -105,12 +105,14 @@ func (c *Collector) giveUp() bool {
 	return true
 }
 
-func (c *Collector) connect(ctx context.Context) (*link, error) { return c.meet(ctx, true) }
+func (c *Collector) connect(ctx context.Context) (*link, error) {
+	return c.connectAndHandOver(ctx, true)
+}
 
-// meet returns a connection to a process that has all streams. Only if start is set
+// connectAndHandOver returns a connection to a process that has all streams. Only if start is set
 // one is started, or replaced.
-func (c *Collector) meet(ctx context.Context, start bool) (*link, error) {
-	l, err := c.join(ctx, start)
+func (c *Collector) connectAndHandOver(ctx context.Context, start bool) (*link, error) {
+	l, err := c.dialOrSpawn(ctx, start)
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +141,7 @@ func (c *Collector) handOverAll(ctx context.Context, l *link) error {
 			if !wanted && !open {
 				continue
 			}
-			fifo, err := c.conf.Keeper.Take(k.held())
+			fifo, err := c.conf.Keeper.GetFD(k.held())
 			if err == nil {
 				err = c.handOver(ctx, l, t, k, fifo)
 				fifo.Close()
@@ -161,9 +163,9 @@ func (c *Collector) handOverAll(ctx context.Context, l *link) error {
 	return nil
 }
 
-// join connects to the collector process, and may start one if there is none of this
+// dialOrSpawn connects to the collector process, and may start one if there is none of this
 // build.
-func (c *Collector) join(ctx context.Context, start bool) (*link, error) {
+func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*link, error) {
 	f, err := c.dir.Lock(lockName, unix.LOCK_EX)
 	if err != nil {
 		return nil, err
@@ -172,7 +174,7 @@ func (c *Collector) join(ctx context.Context, start bool) (*link, error) {
 	l, err := c.dial(ctx)
 	if err == nil {
 		switch {
-		case !anotherBuild(l):
+		case !isOtherBuild(l):
 			// The keeper that started it may be gone.
 			if err := c.conf.Keeper.Adopt(ctx, l.process); err != nil {
 				l.close()
@@ -228,7 +230,7 @@ func (c *Collector) join(ctx context.Context, start bool) (*link, error) {
 // data directory in other places. The error says that one may still run.
 func (c *Collector) quitFormer(ctx context.Context) error {
 	for _, dir := range c.conf.Former {
-		conn, err := dialFormer(filepath.Join(dir, socketName))
+		conn, err := dialPrevious(filepath.Join(dir, socketName))
 		if keeper.Exhausted(err) {
 			return fmt.Errorf("log collector in %s: %w", dir, err) // one may run
 		}
@@ -249,14 +251,14 @@ func (c *Collector) quitFormer(ctx context.Context) error {
 	return nil
 }
 
-// anotherBuild reports whether a process runs another build than ours.
-func anotherBuild(l *link) bool {
+// isOtherBuild reports whether a process runs another build than ours.
+func isOtherBuild(l *link) bool {
 	exe, err := os.Open("/proc/self/exe")
 	if err != nil {
 		return false
 	}
 	defer exe.Close()
-	same, err := l.process.Runs(exe)
+	same, err := l.process.SameExecutable(exe)
 	return !same && (err == nil || errors.Is(err, os.ErrProcessDone))
 }
 

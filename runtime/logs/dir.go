@@ -90,7 +90,7 @@ func openFIFO(dir int, name string) (int, error) {
 		fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if err == nil {
 			if err = checkFIFO(fd); err == nil {
-				err = touchWriter(fd)
+				err = primeFIFO(fd)
 			}
 			if err == nil {
 				return fd, nil
@@ -122,10 +122,10 @@ func checkFIFO(fd int) error {
 	return nil
 }
 
-// touchWriter opens and closes a write end. A FIFO that never had a writer does
+// primeFIFO opens and closes a write end. A FIFO that never had a writer does
 // not report a hang-up, and stopping a task that was never started would wait
 // for it in vain.
-func touchWriter(fd int) error {
+func primeFIFO(fd int) error {
 	w, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err

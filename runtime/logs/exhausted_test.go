@@ -21,7 +21,7 @@ func TestCollectorIsKeptByAnAgentWithoutDescriptors(t *testing.T) {
 	failed, connected := 0, 0
 	for free := range 16 {
 		restore := processtest.LimitDescriptors(t, free)
-		l, err := s.collector.meet(t.Context(), true)
+		l, err := s.collector.connectAndHandOver(t.Context(), true)
 		restore()
 		switch {
 		case err == nil:
@@ -50,7 +50,7 @@ func TestCollectorIsKeptByAnAgentWithoutDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	restore := processtest.LimitDescriptors(t, 0)
-	_, err := s.collector.meet(t.Context(), true)
+	_, err := s.collector.connectAndHandOver(t.Context(), true)
 	restore()
 	if !keeper.Exhausted(err) || !p.Alive() {
 		t.Errorf("without a socket and a descriptor: %v, the collector runs: %v", err, p.Alive())

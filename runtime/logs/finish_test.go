@@ -44,7 +44,7 @@ func TestFinishCollectsWhatIsLeft(t *testing.T) {
 			t.Errorf("collected %q", b)
 		}
 	}
-	if keys, err := s.keeper.Keys(t.Context()); err != nil || len(keys) > 0 {
+	if keys, err := s.keeper.ListFDs(t.Context()); err != nil || len(keys) > 0 {
 		t.Errorf("the keeper still holds %v, %v", keys, err)
 	}
 }
@@ -67,7 +67,7 @@ func TestFinishWithoutADirectory(t *testing.T) {
 	if err := c.Finish(t.Context(), task(s.dir, limits), true); err != nil {
 		t.Fatal(err)
 	}
-	if keys, err := s.keeper.Keys(t.Context()); err != nil || len(keys) > 0 {
+	if keys, err := s.keeper.ListFDs(t.Context()); err != nil || len(keys) > 0 {
 		t.Errorf("the keeper still holds %v, %v", keys, err)
 	}
 	never := task(t.TempDir()+"/alloc/alloc/logs", limits)

@@ -20,7 +20,7 @@ var errDown = errors.New("connection to the log collector is down")
 
 // link is one connection to a collector process.
 type link struct {
-	*calls.Pending[*message]
+	*calls.PendingCalls[*message]
 	conn    *net.UnixConn
 	process keeper.Process
 	event   func(*message)
@@ -39,8 +39,8 @@ func (c *Collector) dial(ctx context.Context) (*link, error) {
 	return c.newLink(ctx, conn)
 }
 
-// dialFormer connects to the socket of an earlier version, which has a short path.
-func dialFormer(path string) (*net.UnixConn, error) {
+// dialPrevious connects to the socket of an earlier version, which has a short path.
+func dialPrevious(path string) (*net.UnixConn, error) {
 	conn, err := net.DialUnix(network, nil, &net.UnixAddr{Net: network, Name: path})
 	if err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func dialFormer(path string) (*net.UnixConn, error) {
 
 // newLink introduces itself on a connection, which it owns from now on.
 func (c *Collector) newLink(ctx context.Context, conn *net.UnixConn) (*link, error) {
-	l := &link{Pending: calls.New[*message](errDown, nil), conn: conn, event: c.event}
+	l := &link{PendingCalls: calls.New[*message](errDown, nil), conn: conn, event: c.event}
 	l.wg.Go(l.read)
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

@@ -164,7 +164,7 @@ func newPersistentSetting(t *testing.T, conf Config) *setting {
 
 // endWithAgent makes the keeper end what it has started with the agent that is there.
 func (s *setting) endWithAgent() {
-	if err := s.keeper.EndWithAgent(context.WithoutCancel(s.t.Context())); err != nil {
+	if err := s.keeper.SetEphemeral(context.WithoutCancel(s.t.Context())); err != nil {
 		s.t.Error(err)
 	}
 }

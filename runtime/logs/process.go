@@ -137,7 +137,7 @@ func newProcess(conf setup, dir *keeper.Directory, listen int) (*process, error)
 		idle:    time.Now().Add(conf.Linger),
 		msg:     make([]byte, maxMessage),
 		oob:     make([]byte, unix.CmsgSpace(4*maxFDs)),
-		tidy:    time.AfterFunc(time.Second, footprint.Trim),
+		tidy:    time.AfterFunc(time.Second, footprint.Release),
 	}
 	if p.tools, err = newTools(); err != nil {
 		return nil, err

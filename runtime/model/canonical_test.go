@@ -325,7 +325,7 @@ func FuzzJob(f *testing.F) {
 		Validate(&job)
 		FormatWarnings(Warnings(&job))
 		ForegroundWarnings(&job)
-		Refusals(&job, func(string) bool { return false })
+		UnsupportedParts(&job, func(string) bool { return false })
 		once := asJSON(t, &job)
 		Canonicalize(&job)
 		if twice := asJSON(t, &job); once != twice {

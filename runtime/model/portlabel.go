@@ -15,8 +15,8 @@ import (
 // label with ${…} becomes is known only when the task starts.
 //
 // Services of tasks are checked by Validate.
-func UnknownPorts(job *api.Job) []Refusal {
-	var all []Refusal
+func UnknownPorts(job *api.Job) []Unsupported {
+	var all []Unsupported
 	for _, g := range job.TaskGroups {
 		if g == nil {
 			continue
@@ -28,14 +28,14 @@ func UnknownPorts(job *api.Job) []Refusal {
 			}
 			path := []string{"group", val(g.Name), "service", index(i)}
 			if reason := unknownPort(fmt.Sprintf("service %q", s.Name), s.PortLabel, known); reason != "" {
-				all = append(all, Refusal{Path: append(slices.Clip(path), "port"), Reason: reason})
+				all = append(all, Unsupported{Path: append(slices.Clip(path), "port"), Reason: reason})
 			}
 			for k, c := range s.Checks {
 				if c.PortLabel == s.PortLabel {
 					continue
 				}
 				if reason := unknownPort(fmt.Sprintf("check %q of service %q", c.Name, s.Name), c.PortLabel, known); reason != "" {
-					all = append(all, Refusal{Path: append(slices.Clip(path), "check", index(k), "port"), Reason: reason})
+					all = append(all, Unsupported{Path: append(slices.Clip(path), "check", index(k), "port"), Reason: reason})
 				}
 			}
 		}

@@ -67,14 +67,14 @@ const (
 	JobDead    = "dead"
 )
 
-// MakesJobs tells whether a job has children in place of allocations.
-func MakesJobs(job *api.Job) bool { return job.Periodic != nil || job.IsParameterized() }
+// HasChildren tells whether a job has children in place of allocations.
+func HasChildren(job *api.Job) bool { return job.Periodic != nil || job.IsParameterized() }
 
 // JobStatus derives the status of a job from all that belongs to it. The first
 // line that holds decides.
 func JobStatus(job *api.Job, allocs []*api.Allocation, evals []*api.Evaluation, deployments []*api.Deployment) string {
 	switch {
-	case val(job.Type) == api.JobTypeSystem || MakesJobs(job):
+	case val(job.Type) == api.JobTypeSystem || HasChildren(job):
 		if val(job.Stop) {
 			return JobDead
 		}

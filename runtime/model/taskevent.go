@@ -34,9 +34,9 @@ const (
 
 // The details that almost every task has are the same for all.
 var (
-	noDetails    = map[string]string{}
-	setupDetails = map[string]string{"message": buildingTaskDir}
-	goodEnd      = map[string]string{"exit_code": "0", "signal": "0", "oom_killed": "false"}
+	noDetails      = map[string]string{}
+	setupDetails   = map[string]string{"message": buildingTaskDir}
+	successDetails = map[string]string{"exit_code": "0", "signal": "0", "oom_killed": "false"}
 )
 
 // EventReceived says that the node has taken the task over.
@@ -135,7 +135,7 @@ func EventDirUnchecked(cause string) *api.TaskEvent {
 
 // EventTerminated reports the end of the task's process.
 func EventTerminated(exitCode, signal int, oomKilled bool, message string) *api.TaskEvent {
-	details := goodEnd
+	details := successDetails
 	if exitCode != 0 || signal != 0 || oomKilled || message != "" {
 		details = map[string]string{
 			"exit_code":  strconv.Itoa(exitCode),

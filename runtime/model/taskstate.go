@@ -22,9 +22,9 @@ func SetTaskState(t *api.TaskState, state string, now time.Time) {
 	t.State = state
 }
 
-// ReviveTask takes back that a dead task has finished and failed, because it is
+// ResetTask takes back that a dead task has finished and failed, because it is
 // about to run again.
-func ReviveTask(t *api.TaskState) {
+func ResetTask(t *api.TaskState) {
 	t.FinishedAt = time.Time{}
 	t.Failed = false
 }

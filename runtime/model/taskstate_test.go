@@ -121,7 +121,7 @@ func TestTaskStateRules(t *testing.T) {
 	if !s.FinishedAt.Equal(at(5)) || !s.Failed {
 		t.Errorf("after the end: %+v", s)
 	}
-	ReviveTask(s)
+	ResetTask(s)
 	if !s.FinishedAt.IsZero() || s.Failed {
 		t.Errorf("revived: %+v", s)
 	}

@@ -211,7 +211,7 @@ func TestRefusals(t *testing.T) {
 		{"a device", func(f *fixture) { f.task.Resources = &api.Resources{Devices: []*api.RequestedDevice{{Name: "gpu"}}} }, "group g task t resources device gpu", "a device"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := Refusals(newFixture(c.edit).job, hasDriver, "e", "d")
+			got := UnsupportedParts(newFixture(c.edit).job, hasDriver, "e", "d")
 			if c.text == "" {
 				if len(got) > 0 {
 					t.Errorf("refused: %+v", got)
@@ -223,7 +223,7 @@ func TestRefusals(t *testing.T) {
 			}
 		})
 	}
-	if got := Refusals(newFixture().job, func(string) bool { return false }); len(got) != 1 || strings.Contains(got[0].Reason, "only") {
+	if got := UnsupportedParts(newFixture().job, func(string) bool { return false }); len(got) != 1 || strings.Contains(got[0].Reason, "only") {
 		t.Errorf("without names to offer: %+v", got)
 	}
 }

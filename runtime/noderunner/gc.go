@@ -130,13 +130,13 @@ func (r *Runner) collectExcess(ctx context.Context, gc GC) {
 		if len(chosen) == 0 {
 			return // most of the time
 		}
-		r.collectThese(chosen, reason)
+		r.gcBatch(chosen, reason)
 	}
 }
 
-// collectThese collects some allocations beside each other. The source hears of
+// gcBatch collects some allocations beside each other. The source hears of
 // those that are collected for a reason, which a request of a user is not.
-func (r *Runner) collectThese(list []candidate, reason string) {
+func (r *Runner) gcBatch(list []candidate, reason string) {
 	var collecting sync.WaitGroup
 	for _, e := range list {
 		collecting.Go(func() {
@@ -157,8 +157,8 @@ func (r *Runner) collectThese(list []candidate, reason string) {
 // is not tried again before the next agent: it would be tried for ever.
 func (r *Runner) collectOne(e *entry) error {
 	r.mu.Lock()
-	done := e.off
-	e.off = true
+	done := e.removed
+	e.removed = true
 	r.mu.Unlock()
 	if done {
 		return nil
@@ -172,7 +172,7 @@ func (r *Runner) collectable() (ended []candidate, onDisk int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range r.entries {
-		if e.off || e.gone {
+		if e.removed || e.removing {
 			continue
 		}
 		onDisk++
@@ -209,14 +209,14 @@ func (r *Runner) diskUsage() usage {
 func (r *Runner) Collect(ctx context.Context, id string) error {
 	r.mu.Lock()
 	e := r.entries[id]
-	if e == nil || e.gone {
+	if e == nil || e.removing {
 		r.mu.Unlock()
 		return ErrNotCollectable
 	}
-	over, runner := e.over, e.runner
+	over, runner := e.done, e.runner
 	r.mu.Unlock()
 	if over != nil {
-		if !tidiesUp(runner) {
+		if !hooksRunning(runner) {
 			return ErrNotCollectable
 		}
 		destroying, err := runner.AwaitTasks(ctx)
@@ -251,8 +251,8 @@ func (r *Runner) collectAtEnd(ctx context.Context, e *entry) error {
 	return nil
 }
 
-// tidiesUp reports whether only hooks of an allocation may still run.
-func tidiesUp(runner *allocrunner.Runner) bool {
+// hooksRunning reports whether only hooks of an allocation may still run.
+func hooksRunning(runner *allocrunner.Runner) bool {
 	if runner == nil {
 		return false
 	}
@@ -268,5 +268,5 @@ func tidiesUp(runner *allocrunner.Runner) bool {
 // CollectAll takes all ended allocations off the disk.
 func (r *Runner) CollectAll() {
 	ended, _ := r.collectable()
-	r.collectThese(ended, "")
+	r.gcBatch(ended, "")
 }

@@ -78,10 +78,10 @@ type Config struct {
 	// Node returns what tasks may know of the node when they are started; may be
 	// nil.
 	Node func() taskenv.Node
-	// Ending is called when allocations have been told to end, and Tidy when nothing
+	// OnStop is called when allocations have been told to end, and Tidy when nothing
 	// has changed for a second after a burst of changes. Both may be nil.
-	Ending func()
-	Tidy   func()
+	OnStop func()
+	OnIdle func()
 	GC     GC
 	Logger hclog.Logger
 }
@@ -103,15 +103,15 @@ type Runner struct {
 // its alloc is the one that the source has anyway: thousands of them must not weigh
 // more than they have to. What it takes to remove one is made again from that.
 type entry struct {
-	id      string
-	alloc   *api.Allocation     // the newest version that the runner has; that of the source without a runner
-	runner  *allocrunner.Runner // nil while it is built, if it could not be made, and when it has ended
-	ended   time.Time           // zero while something may run
-	over    chan struct{}       // closed by Runner.ended; nil when it has ended
-	exited  chan struct{}       // closed when Run of the runner has returned; nil when it has ended
-	gone    bool                // it is being removed, or has been
-	off     bool                // it is off the disk
-	collect bool                // its directory is removed when it has ended
+	id       string
+	alloc    *api.Allocation     // the newest version that the runner has; that of the source without a runner
+	runner   *allocrunner.Runner // nil while it is built, if it could not be made, and when it has ended
+	ended    time.Time           // zero while something may run
+	done     chan struct{}       // closed by Runner.ended; nil when it has ended
+	exited   chan struct{}       // closed when Run of the runner has returned; nil when it has ended
+	removing bool                // it is being removed, or has been
+	removed  bool                // it is off the disk
+	collect  bool                // its directory is removed when it has ended
 
 	destroying sync.Mutex // held while it is destroyed; taken before Runner.mu
 	destroyed  bool       // guarded by destroying
@@ -119,11 +119,11 @@ type entry struct {
 
 // New returns a runner that has no allocation yet.
 func New(c Config) *Runner {
-	if c.Ending == nil {
-		c.Ending = func() {}
+	if c.OnStop == nil {
+		c.OnStop = func() {}
 	}
-	if c.Tidy == nil {
-		c.Tidy = func() {}
+	if c.OnIdle == nil {
+		c.OnIdle = func() {}
 	}
 	if c.Alloc.Recovery == nil {
 		c.Alloc.Recovery = taskrunner.NewRecoveries()
@@ -133,13 +133,13 @@ func New(c Config) *Runner {
 		logger:  c.Logger.Named("noderunner"),
 		begun:   make(chan struct{}),
 		collect: make(chan struct{}, 1),
-		tidy:    time.AfterFunc(quiet, c.Tidy),
+		tidy:    time.AfterFunc(quiet, c.OnIdle),
 		entries: make(map[string]*entry),
 	}
 }
 
-// Begun is closed when Alloc knows what an earlier agent has left.
-func (r *Runner) Begun() <-chan struct{} { return r.begun }
+// PreviouslyStarted is closed when Alloc knows what an earlier agent has left.
+func (r *Runner) PreviouslyStarted() <-chan struct{} { return r.begun }
 
 // Run keeps the allocations as the source wants them until ctx ends, and then
 // returns when all of them have ended: if the cause is
@@ -155,7 +155,7 @@ func (r *Runner) Run(ctx context.Context) {
 		wanted, changed := r.config.Source.Allocs()
 		if r.reconcile(ctx, wanted, &running) {
 			r.tidy.Reset(quiet)
-			r.config.Ending()
+			r.config.OnStop()
 		}
 		begin()
 		select {
@@ -184,7 +184,7 @@ func (r *Runner) reconcile(ctx context.Context, wanted []Assignment, running *sy
 		case !change.start[i].Ended:
 			r.start(ctx, e, change.start[i], running)
 		case e.collect:
-			running.Go(func() { r.collectThese([]candidate{{entry: e}}, "") })
+			running.Go(func() { r.gcBatch([]candidate{{entry: e}}, "") })
 		}
 	}
 	r.purge(wanted)
@@ -213,10 +213,10 @@ func (r *Runner) newEntry(a Assignment) *entry {
 		if e.ended = time.Unix(0, a.Alloc.ModifyTime); e.ended.After(time.Now()) {
 			e.ended = time.Now()
 		}
-		e.off = !r.onDisk(e.id)
+		e.removed = !r.onDisk(e.id)
 		return e
 	}
-	e.over, e.exited = make(chan struct{}), make(chan struct{})
+	e.done, e.exited = make(chan struct{}), make(chan struct{})
 	return e
 }
 
@@ -236,7 +236,7 @@ func (r *Runner) apply(change difference, added []*entry, running *sync.WaitGrou
 	}
 	for _, id := range change.remove {
 		e := r.entries[id]
-		e.gone = true
+		e.removing = true
 		running.Go(func() { r.remove(e) })
 	}
 }
@@ -293,10 +293,10 @@ func (r *Runner) over(id string) <-chan struct{} {
 
 // LeftRunning returns the drivers that have tasks after the end of Run, and the
 // hooks that take part in them.
-func (r *Runner) LeftRunning() map[supervisor.Served]bool {
+func (r *Runner) LeftRunning() map[supervisor.PluginKey]bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	needed := make(map[supervisor.Served]bool)
+	needed := make(map[supervisor.PluginKey]bool)
 	for _, e := range r.entries {
 		if e.runner != nil {
 			for _, what := range e.runner.LeftRunning() {
@@ -309,10 +309,10 @@ func (r *Runner) LeftRunning() map[supervisor.Served]bool {
 
 // Uses reports whether an allocation that has not ended has a task of a driver, or
 // a hook.
-func (r *Runner) Uses(what supervisor.Served) bool { return len(r.Users(what)) > 0 }
+func (r *Runner) Uses(what supervisor.PluginKey) bool { return len(r.Users(what)) > 0 }
 
 // Users returns the ids of the allocations for which Uses is true.
-func (r *Runner) Users(what supervisor.Served) (ids []string) {
+func (r *Runner) Users(what supervisor.PluginKey) (ids []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, e := range r.entries {
@@ -327,13 +327,13 @@ func (r *Runner) Users(what supervisor.Served) (ids []string) {
 func (r *Runner) ended(e *entry, err error) {
 	r.mu.Lock()
 	e.ended, e.runner = time.Now(), nil
-	close(e.over)
-	e.over, e.exited = nil, nil
+	close(e.done)
+	e.done, e.exited = nil, nil
 	collect := e.collect
 	r.mu.Unlock()
 	r.config.Source.Ended(e.id, err)
 	if collect {
-		r.collectThese([]candidate{{entry: e}}, "")
+		r.gcBatch([]candidate{{entry: e}}, "")
 	}
 	tick(r.collect)
 }
@@ -471,14 +471,14 @@ func compare(wanted []Assignment, have map[string]*entry) difference {
 		switch {
 		case e == nil:
 			d.start = append(d.start, a)
-		case e.gone, a.Alloc == e.alloc:
+		case e.removing, a.Alloc == e.alloc:
 		case e.runner == nil, a.Alloc.AllocModifyIndex > e.alloc.AllocModifyIndex:
 			d.update = append(d.update, a.Alloc)
 			d.ending = d.ending || e.runner != nil && a.Alloc.ServerTerminalStatus()
 		}
 	}
 	for id, e := range have {
-		if !keep[id] && !e.gone {
+		if !keep[id] && !e.removing {
 			d.remove = append(d.remove, id)
 			d.ending = d.ending || e.runner != nil
 		}

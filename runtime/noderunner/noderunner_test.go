@@ -44,7 +44,7 @@ func assignment(id string, index uint64) Assignment {
 
 func TestCompare(t *testing.T) {
 	has := func(index uint64, gone bool) *entry {
-		return &entry{alloc: &api.Allocation{AllocModifyIndex: index}, runner: new(allocrunner.Runner), gone: gone}
+		return &entry{alloc: &api.Allocation{AllocModifyIndex: index}, runner: new(allocrunner.Runner), removing: gone}
 	}
 	stopped := assignment("a", 2)
 	stopped.Alloc.DesiredStatus = api.AllocDesiredStatusStop
@@ -358,10 +358,10 @@ func (s slow) Driver(context.Context, string) (driver.Driver, error) {
 }
 func (slow) Name() string                                              { return "slow" }
 func (s slow) Postrun(context.Context, hook.AllocPostrunRequest) error { <-s.hook; return nil }
-func (s slow) AllocHooks(*api.Allocation, hookplugin.Context) []hooks.Ordered {
-	return []hooks.Ordered{{Order: hooks.OrderPlugin, Hook: s}}
+func (s slow) AllocHooks(*api.Allocation, hookplugin.Target) []hooks.Entry {
+	return []hooks.Entry{{Order: hooks.OrderPlugin, Hook: s}}
 }
-func (slow) TaskHooks(*api.Allocation, *api.Task, hookplugin.Context) []hooks.Ordered {
+func (slow) TaskHooks(*api.Allocation, *api.Task, hookplugin.Target) []hooks.Entry {
 	return nil
 }
 func (slow) Pending(*api.Allocation) func(context.Context, func(*api.TaskEvent)) { return nil }
@@ -377,7 +377,7 @@ func TestCollectWaitsForHooksOnly(t *testing.T) {
 		t.Errorf("collect what runs: %v", err)
 	}
 	findDriver()
-	eventually(t, "its task has failed", func() bool { return tidiesUp(r.Alloc("a")) })
+	eventually(t, "its task has failed", func() bool { return hooksRunning(r.Alloc("a")) })
 
 	ctx, cancel := context.WithCancelCause(t.Context())
 	gone := errors.New("the client has gone")
@@ -443,7 +443,7 @@ func TestCollectDoesNotWaitForAPendingDestroy(t *testing.T) {
 	r, source, root := startWith(t, allocrunner.Config{Drivers: driversFunc(d.find), Logs: nullLogs{}}, GC{DiskUsage: 101, InodeUsage: 101}, a)
 	back := sync.OnceFunc(func() { close(d.back) })
 	t.Cleanup(back)
-	eventually(t, "its task is dead", func() bool { runner := r.Alloc("a"); return runner != nil && tidiesUp(runner) })
+	eventually(t, "its task is dead", func() bool { runner := r.Alloc("a"); return runner != nil && hooksRunning(runner) })
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	for range 2 {
@@ -524,8 +524,8 @@ func (d destroyer) Destroy(_ context.Context, req hook.AllocDestroyRequest) erro
 	d.destroyed <- req.Alloc.Name
 	return nil
 }
-func (d destroyer) AllocHooks(*api.Allocation, hookplugin.Context) []hooks.Ordered {
-	return []hooks.Ordered{{Order: hooks.OrderPlugin, Hook: d}}
+func (d destroyer) AllocHooks(*api.Allocation, hookplugin.Target) []hooks.Entry {
+	return []hooks.Entry{{Order: hooks.OrderPlugin, Hook: d}}
 }
 
 // snapshot returns the ids of the allocations.

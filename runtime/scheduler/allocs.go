@@ -78,7 +78,7 @@ func (c *change) report(r Report) bool {
 	case !c.Ended(a.ID):
 		c.room.Put(&a)
 	}
-	c.touch(JobKey{a.Namespace, a.JobID})
+	c.markDirty(JobKey{a.Namespace, a.JobID})
 	return true
 }
 
@@ -153,17 +153,17 @@ func (s *Scheduler) StopAlloc(ctx context.Context, id string, o StopOptions) (ou
 func Desired(state State) []*api.Allocation {
 	all := slices.Collect(state.Allocs())
 	// The oldest of each name that is at work though it is terminal.
-	leaving := make(map[seatKey]uint64)
+	leaving := make(map[slotKey]uint64)
 	for _, a := range all {
 		if !model.Terminal(a) || state.Ended(a.ID) {
 			continue
 		}
-		if first, some := leaving[seatOf(a)]; !some || a.CreateIndex < first {
-			leaving[seatOf(a)] = a.CreateIndex
+		if first, some := leaving[slotOf(a)]; !some || a.CreateIndex < first {
+			leaving[slotOf(a)] = a.CreateIndex
 		}
 	}
 	desired := slices.DeleteFunc(all, func(a *api.Allocation) bool {
-		first, some := leaving[seatOf(a)]
+		first, some := leaving[slotOf(a)]
 		return some && first <= a.CreateIndex && !model.Terminal(a) && !started(a)
 	})
 	slices.SortStableFunc(desired, func(a, b *api.Allocation) int {

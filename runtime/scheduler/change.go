@@ -28,7 +28,7 @@ type change struct {
 	s    *Scheduler
 	now  time.Time
 	node Node
-	room *Room
+	room *NodeUsage
 	op   string // the current operation
 
 	wroteAllocs bool
@@ -90,7 +90,7 @@ func (c *change) takeRoom() {
 	}
 	c.node = s.facts
 	if s.room == nil || s.roomIndex != c.AllocsIndex() {
-		s.room = RoomOf(c, c.node)
+		s.room = NodeUsageOf(c, c.node)
 		s.roomIndex = c.AllocsIndex()
 	}
 	c.room, s.room = s.room, nil
@@ -108,8 +108,8 @@ func (c *change) giveRoom() {
 // later does something once the change is durable.
 func (c *change) later(f func()) { c.after = append(c.after, f) }
 
-// touch brings a job up to date at the end of the change.
-func (c *change) touch(key JobKey) {
+// markDirty brings a job up to date at the end of the change.
+func (c *change) markDirty(key JobKey) {
 	if !slices.Contains(c.touched, key) {
 		c.touched = append(c.touched, key)
 	}
@@ -256,7 +256,7 @@ func (c *change) apply(eval *api.Evaluation, out Changes) {
 	if planned {
 		c.Operation(opPlan) // the status of the job follows from the allocations
 	}
-	c.touch(JobKey{out.Eval.Namespace, out.Eval.JobID})
+	c.markDirty(JobKey{out.Eval.Namespace, out.Eval.JobID})
 }
 
 // sameEval tells whether a blocked evaluation is as blocked as before.

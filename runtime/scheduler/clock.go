@@ -32,7 +32,7 @@ type clockReading struct {
 	adjust bool          // the state must be adjusted
 }
 
-func newWallClock(h Host) *wallClock {
+func newWallClock(h Env) *wallClock {
 	w := new(wallClock)
 	if h.Uptime != nil {
 		w.offset = h.clockOffset(h.Now())
@@ -41,14 +41,14 @@ func newWallClock(h Host) *wallClock {
 }
 
 // clockOffset is the wall clock minus the monotonic clock.
-func (h Host) clockOffset(now time.Time) time.Duration {
+func (h Env) clockOffset(now time.Time) time.Duration {
 	if h.Uptime == nil {
 		return 0
 	}
 	return time.Duration(now.UnixNano()) - h.Uptime()
 }
 
-func (w *wallClock) read(h Host) clockReading {
+func (w *wallClock) read(h Env) clockReading {
 	now := h.Now().Round(0) // stored times have no monotonic part either
 	r := clockReading{now: now, offset: h.clockOffset(now)}
 	w.mu.Lock()
@@ -79,12 +79,12 @@ func (s *Scheduler) runClock(ctx context.Context) {
 	for {
 		select {
 		case <-s.clockTick:
-		case <-time.After(longest):
+		case <-time.After(maxWait):
 		case <-ctx.Done():
 			return
 		}
 		if s.clock.read(s.host).adjust {
-			s.persist(ctx, "clock step", func(*change) {})
+			s.updateWithRetry(ctx, "clock step", func(*change) {})
 		}
 	}
 }
@@ -98,7 +98,7 @@ func (c *change) adjust(r clockReading) {
 	}
 	c.forgetFuture()
 	if r.step != 0 {
-		c.catchUp()
+		c.restore()
 	}
 	c.later(func() {
 		c.s.clock.adjustedTo(r)

@@ -37,7 +37,7 @@ func (w *wallClock) Step(by time.Duration) { w.offset.Add(int64(by)) }
 type clockBench struct {
 	*bench
 	clock *wallClock
-	host  scheduler.Host
+	host  scheduler.Env
 	stop  func()
 }
 

@@ -48,7 +48,7 @@ func (s *Scheduler) runCollection(ctx context.Context) {
 	for {
 		select {
 		case <-ticker.C:
-			s.persist(ctx, "collection of records", func(c *change) { c.collect(s.gc) })
+			s.updateWithRetry(ctx, "collection of records", func(c *change) { c.collect(s.gc) })
 		case <-ctx.Done():
 			return
 		}
@@ -88,7 +88,7 @@ func (c *change) old(nanoseconds int64, age time.Duration) bool {
 // jobDone tells whether a job has been dead for so long, with all that belongs to
 // it.
 func (c *change) jobDone(job *api.Job, age time.Duration) bool {
-	if deref(job.Status) != model.JobDead || !deref(job.Stop) && (model.MakesJobs(job) || !batchLike(job)) || !c.old(deref(job.SubmitTime), age) {
+	if deref(job.Status) != model.JobDead || !deref(job.Stop) && (model.HasChildren(job) || !batchLike(job)) || !c.old(deref(job.SubmitTime), age) {
 		return false
 	}
 	key := KeyOf(job)
@@ -138,11 +138,11 @@ func (c *change) needless(a *api.Allocation) bool {
 	if batchLike(job) && *a.Job.Version != *job.Version {
 		return true
 	}
-	if a.NextAllocation != "" || a.DesiredStatus != api.AllocDesiredStatusRun && !givenUp(a) {
+	if a.NextAllocation != "" || a.DesiredStatus != api.AllocDesiredStatusRun && !stoppedForGood(a) {
 		return true
 	}
 	// What it has done, or that it failed for good, still counts.
-	return fates[*job.Type][a.ClientStatus] == refill
+	return terminalActions[*job.Type][a.ClientStatus] == refill
 }
 
 func (c *change) collectAllocs(g GCConfig) {

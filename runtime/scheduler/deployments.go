@@ -12,7 +12,7 @@ import (
 func (c *change) deadlineDue(id string) {
 	c.Operation(opDeployment)
 	if d := c.Deployment(id); d != nil {
-		c.touch(JobKey{d.Namespace, d.JobID})
+		c.markDirty(JobKey{d.Namespace, d.JobID})
 	}
 	c.later(func() { c.s.deadlines.set(id, noTime) })
 }
@@ -45,7 +45,7 @@ func (s *Scheduler) verb(ctx context.Context, id, name string, edit func(c *chan
 			out.RevertedJobVersion = c.revertedFrom(key, before)
 		}
 		out.DeploymentModifyIndex = c.Index()
-		c.touch(key)
+		c.markDirty(key)
 		return nil
 	})
 	return out, err

@@ -26,8 +26,8 @@ type NodeOutcome struct {
 	EvalCreateIndex, NodeModifyIndex, Index uint64
 }
 
-// theDrain is what the end of the drain of this node is noted under.
-const theDrain = "drain"
+// drainKey is what the end of the drain of this node is noted under.
+const drainKey = "drain"
 
 // SetEligibility says whether the node may have new allocations: "eligible" or
 // "ineligible".
@@ -147,7 +147,7 @@ func (c *change) noteDrain(n *api.Node) {
 			}
 		}
 	}
-	c.later(func() { c.s.drains.set(theDrain, at) })
+	c.later(func() { c.s.drains.set(drainKey, at) })
 }
 
 // drain goes on with the drain of the node, if there is one, and returns the

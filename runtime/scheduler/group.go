@@ -12,19 +12,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// fate is what becomes of the place of an allocation that is through, but that
+// terminalAction is what becomes of the place of an allocation that is through, but that
 // nobody has told to stop.
-type fate uint8
+type terminalAction uint8
 
 const (
-	refill fate = iota // the place is empty: the next plan fills it
-	counts             // the work is done
-	retry              // the reschedule policy says
+	refill terminalAction = iota // the place is empty: the next plan fills it
+	counts                       // the work is done
+	retry                        // the reschedule policy says
 )
 
-// fates is the whole difference between the types of jobs when allocations end.
+// terminalActions is the whole difference between the types of jobs when allocations end.
 // A batch or sysbatch allocation of an older version has no place at all.
-var fates = map[string]map[string]fate{
+var terminalActions = map[string]map[string]terminalAction{
 	api.JobTypeService:  {api.AllocClientStatusComplete: refill, api.AllocClientStatusFailed: retry, api.AllocClientStatusLost: refill},
 	api.JobTypeBatch:    {api.AllocClientStatusComplete: counts, api.AllocClientStatusFailed: retry, api.AllocClientStatusLost: refill},
 	api.JobTypeSystem:   {api.AllocClientStatusComplete: refill, api.AllocClientStatusFailed: refill, api.AllocClientStatusLost: refill},
@@ -84,7 +84,7 @@ func batchLike(job *api.Job) bool {
 func (g *group) sort(a *api.Allocation) {
 	g.hadVersion = g.hadVersion || g.current(a)
 	switch terminal := model.ClientTerminal(a); {
-	case givenUp(a):
+	case stoppedForGood(a):
 		if !terminal && a.DesiredStatus == api.AllocDesiredStatusRun {
 			g.stop(a, model.AllocMigrating)
 			g.updates.Stop++
@@ -101,7 +101,7 @@ func (g *group) sort(a *api.Allocation) {
 	case terminal && batchLike(g.Job) && !g.current(a):
 	case terminal:
 		g.sortTerminal(a)
-	case wantsMove(a):
+	case shouldMigrate(a):
 		g.migrate = append(g.migrate, a)
 	case isCanary(a):
 		g.canaries = append(g.canaries, a)
@@ -111,7 +111,7 @@ func (g *group) sort(a *api.Allocation) {
 }
 
 func (g *group) sortTerminal(a *api.Allocation) {
-	switch fates[*g.Job.Type][a.ClientStatus] {
+	switch terminalActions[*g.Job.Type][a.ClientStatus] {
 	case refill:
 	case counts:
 		g.done = append(g.done, a)
@@ -122,7 +122,7 @@ func (g *group) sortTerminal(a *api.Allocation) {
 		}
 		at, ok := g.rescheduleTime(a)
 		switch {
-		case ok && at.Sub(g.Now) <= soon:
+		case ok && at.Sub(g.Now) <= rescheduleWindow:
 			g.now = append(g.now, a)
 			return
 		case ok:
@@ -155,13 +155,13 @@ func (g *group) ours(a *api.Allocation) bool {
 	return state != nil && !state.Promoted
 }
 
-// givenUp tells whether somebody has stopped an allocation for good.
-func givenUp(a *api.Allocation) bool {
+// stoppedForGood tells whether somebody has stopped an allocation for good.
+func stoppedForGood(a *api.Allocation) bool {
 	return a.DesiredTransition.ShouldDisableMigrationPlacement() && a.NextAllocation == ""
 }
 
-// wantsMove tells whether somebody has asked for another allocation instead.
-func wantsMove(a *api.Allocation) bool {
+// shouldMigrate tells whether somebody has asked for another allocation instead.
+func shouldMigrate(a *api.Allocation) bool {
 	t := a.DesiredTransition
 	return t.ShouldMigrate() || t.Reschedule != nil && *t.Reschedule
 }

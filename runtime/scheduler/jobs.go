@@ -76,7 +76,7 @@ func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOption
 		return Outcome{}, err
 	}
 	out := Outcome{Warnings: model.Warnings(job)}
-	failpoint.Reach(failpoint.JobAccepted, failpoint.Before)
+	failpoint.Hit(failpoint.JobAccepted, failpoint.Before)
 	var err error
 	out.Index, err = s.update(ctx, func(c *change) error {
 		old := c.Job(KeyOf(job))
@@ -96,10 +96,10 @@ func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOption
 		}
 		stored := c.register(next, old, o.Submission)
 		c.outcome(&out, stored, triggerRegister, o.EvalPriority)
-		failpoint.Reach(failpoint.JobAccepted, failpoint.During)
+		failpoint.Hit(failpoint.JobAccepted, failpoint.During)
 		return nil
 	})
-	failpoint.Reach(failpoint.JobAccepted, failpoint.After)
+	failpoint.Hit(failpoint.JobAccepted, failpoint.After)
 	return out, err
 }
 
@@ -164,8 +164,8 @@ func preserve(job, old *api.Job, o RegisterOptions) *api.Job {
 // outcome evaluates a job that was changed, if it is one that has allocations.
 func (c *change) outcome(out *Outcome, job *api.Job, trigger string, priority int) {
 	out.JobModifyIndex = *job.ModifyIndex
-	c.touch(KeyOf(job))
-	if model.MakesJobs(job) {
+	c.markDirty(KeyOf(job))
+	if model.HasChildren(job) {
 		return
 	}
 	eval := c.newEval(job, trigger)
@@ -292,7 +292,7 @@ func (s *Scheduler) DryRun(job *api.Job) (changes Changes, stored *api.Job, err 
 		Evals:      state.EvalsOfJob(key),
 		Deployment: LatestDeployment(state, key),
 		Node:       node,
-		Room:       RoomOf(state, node),
+		Room:       NodeUsageOf(state, node),
 		Host:       s.host,
 		Now:        s.host.Now(),
 	}), old, nil

@@ -33,9 +33,9 @@ type Node struct {
 	MinDynamicPort, MaxDynamicPort int
 }
 
-// Host is how placement asks for what cannot be derived from the job and the
+// Env is how placement asks for what cannot be derived from the job and the
 // node. All of its functions must be set.
-type Host struct {
+type Env struct {
 	// NewID returns a fresh UUID.
 	NewID func() string
 	// PortFree tells whether a task could listen on this port.
@@ -77,11 +77,11 @@ type exhaustedError struct {
 // are pending, desired to run, and share job.
 //
 // Ports are chosen once: no two allocations of the job have the same one.
-func Place(job *api.Job, node Node, host Host) ([]*api.Allocation, error) {
+func Place(job *api.Job, node Node, host Env) ([]*api.Allocation, error) {
 	if err := eligible(job, node); err != nil {
 		return nil, err
 	}
-	p := newPlacement(job, node, host, NewRoom(node))
+	p := newPlacement(job, node, host, NewNodeUsage(node))
 	p.evalID = host.NewID()
 	p.now = host.Now()
 	total := 0
@@ -107,18 +107,18 @@ func Place(job *api.Job, node Node, host Host) ([]*api.Allocation, error) {
 type placement struct {
 	job    *api.Job
 	node   Node
-	host   Host
+	host   Env
 	now    time.Time
 	evalID string
-	room   *Room
+	room   *NodeUsage
 	static map[int]bool
 
 	// The allocation that is being placed.
-	seat   seatKey
+	seat   slotKey
 	chosen map[int]bool
 }
 
-func newPlacement(job *api.Job, node Node, host Host, room *Room) *placement {
+func newPlacement(job *api.Job, node Node, host Env, room *NodeUsage) *placement {
 	return &placement{job: job, node: node, host: host, room: room, static: staticPorts(job)}
 }
 
@@ -143,7 +143,7 @@ func allocName(job *api.Job, g *api.TaskGroup, i int) string {
 
 // instance makes the allocation and takes the room for it.
 func (p *placement) instance(g *api.TaskGroup, name string) (*api.Allocation, error) {
-	p.seat = seatKey{*p.job.Namespace, *p.job.ID, name}
+	p.seat = slotKey{*p.job.Namespace, *p.job.ID, name}
 	if err := p.room.take(p.seat, needOf(g)); err != nil {
 		return nil, err
 	}

@@ -43,9 +43,9 @@ func testNode() Node {
 }
 
 // testHost counts ids, and begins every search for a port at the first one.
-func testHost(inUse ...int) Host {
+func testHost(inUse ...int) Env {
 	ids := 0
-	return Host{
+	return Env{
 		NewID:    func() string { ids++; return fmt.Sprintf("id-%d", ids) },
 		PortFree: func(port int) bool { return !slices.Contains(inUse, port) },
 		Pick:     func(int) int { return 0 },
@@ -244,7 +244,7 @@ func TestDynamicPortSearch(t *testing.T) {
 	}
 
 	node := NodeOf(&api.Node{NodeResources: &api.NodeResources{MinDynamicPort: 30000, MaxDynamicPort: 30001}})
-	p := newPlacement(newFixture(port).job, node, testHost(30000), NewRoom(node))
+	p := newPlacement(newFixture(port).job, node, testHost(30000), NewNodeUsage(node))
 	p.chosen = make(map[int]bool)
 	if got, err := p.takeDynamic(api.Port{HostNetwork: "default"}); err != nil || got != 30001 {
 		t.Errorf("port %d, %v in the range of the node, want 30001", got, err)

@@ -13,9 +13,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// soon is how far away a reschedule may be to take place now. Follow-up
+// rescheduleWindow is how far away a reschedule may be to take place now. Follow-up
 // evaluations for times that are no further apart are one.
-const soon = time.Second
+const rescheduleWindow = time.Second
 
 // Input is all that a plan may depend on. Plan changes nothing of it but Room.
 type Input struct {
@@ -32,8 +32,8 @@ type Input struct {
 	Node Node
 	// Room is what all allocations of all jobs leave of the node. What the plan
 	// places takes its part of it.
-	Room *Room
-	Host Host
+	Room *NodeUsage
+	Host Env
 	Now  time.Time
 }
 
@@ -115,7 +115,7 @@ func (p *planner) run() {
 
 // wanted tells whether the job itself shall have allocations.
 func (p *planner) wanted() bool {
-	return p.Job != nil && !*p.Job.Stop && !model.MakesJobs(p.Job)
+	return p.Job != nil && !*p.Job.Stop && !model.HasChildren(p.Job)
 }
 
 func (p *planner) stopAll(group string, allocs []*api.Allocation) {
@@ -383,7 +383,7 @@ func (p *planner) followUps() []*api.Evaluation {
 	slices.SortStableFunc(p.later, func(a, b *delayed) int { return a.at.Compare(b.at) })
 	var evals []*api.Evaluation
 	for _, l := range p.later {
-		if n := len(evals); n == 0 || l.at.Sub(evals[n-1].WaitUntil) > soon {
+		if n := len(evals); n == 0 || l.at.Sub(evals[n-1].WaitUntil) > rescheduleWindow {
 			e := p.newEval(api.EvalStatusPending, "alloc-reschedule", "created for delayed rescheduling")
 			e.WaitUntil = l.at
 			evals = append(evals, e)

@@ -66,7 +66,7 @@ func (p *planCase) alloc(index int, status string, edits ...func(*api.Allocation
 }
 
 func (p *planCase) plan() Changes {
-	p.in.Room = NewRoom(p.in.Node)
+	p.in.Room = NewNodeUsage(p.in.Node)
 	for _, a := range p.in.Allocs {
 		p.in.Room.Put(a)
 	}
@@ -402,7 +402,7 @@ func TestRoomIsHandedOver(t *testing.T) {
 		f.group.Networks = []*api.NetworkResource{{ReservedPorts: []api.Port{{Label: "http", Value: 80}}}}
 	})
 	p.in.Node.Attributes["memory.totalbytes"] = "1048576000"
-	p.in.Room = NewRoom(p.in.Node)
+	p.in.Room = NewNodeUsage(p.in.Node)
 	first := Plan(p.in).Place[0]
 	first.CreateIndex, first.AllocModifyIndex, first.ClientStatus = 1, 1, "running"
 	p.in.Room.Put(first)
@@ -454,7 +454,7 @@ func BenchmarkPlan(b *testing.B) {
 			for i := range count {
 				p.alloc(i, "running")
 			}
-			p.in.Room = NewRoom(p.in.Node)
+			p.in.Room = NewNodeUsage(p.in.Node)
 			for b.Loop() {
 				Plan(p.in)
 			}
@@ -471,7 +471,7 @@ func BenchmarkPlan(b *testing.B) {
 			cases = append(cases, p)
 		}
 		for b.Loop() {
-			room := NewRoom(cases[0].in.Node)
+			room := NewNodeUsage(cases[0].in.Node)
 			for _, p := range cases {
 				p.in.Room = room
 				Plan(p.in)

@@ -30,9 +30,9 @@ type bench struct {
 	log   *schedtest.Transcript
 }
 
-func newHost() scheduler.Host {
+func newHost() scheduler.Env {
 	ids := 0
-	return scheduler.Host{
+	return scheduler.Env{
 		NewID:    func() string { ids++; return fmt.Sprintf("%08x-0000-4000-8000-000000000000", ids) },
 		PortFree: func(int) bool { return true },
 		Pick:     func(int) int { return 0 },

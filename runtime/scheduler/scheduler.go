@@ -12,7 +12,7 @@ import (
 // Config is what a Scheduler is made of.
 type Config struct {
 	Store  Store
-	Host   Host
+	Host   Env
 	GC     GCConfig
 	Logger hclog.Logger
 }
@@ -26,21 +26,21 @@ type Config struct {
 // concurrently, and before Run.
 type Scheduler struct {
 	store  Store
-	host   Host
+	host   Env
 	gc     GCConfig
 	logger hclog.Logger
 
-	delayed   *agenda[string] // evaluations
-	deadlines *agenda[string] // deployments
-	launches  *agenda[JobKey] // periodic jobs
-	drains    *agenda[string] // of the node
-	retry     chan struct{}   // holds a tick when blocked evaluations are worth a try
+	delayed   *timerQueue[string] // evaluations
+	deadlines *timerQueue[string] // deployments
+	launches  *timerQueue[JobKey] // periodic jobs
+	drains    *timerQueue[string] // of the node
+	retry     chan struct{}       // holds a tick when blocked evaluations are worth a try
 	clock     *wallClock
 	clockTick chan struct{} // holds a tick when the clock may have been stepped
 
 	mu sync.Mutex
 	// room is that of the state with roomIndex and node; nil while a change has it.
-	room      *Room
+	room      *NodeUsage
 	roomIndex uint64
 	node      *api.Node
 	facts     Node
@@ -54,10 +54,10 @@ func New(c Config) *Scheduler {
 		host:      c.Host,
 		gc:        c.GC.orDefault(),
 		logger:    c.Logger.Named("scheduler"),
-		delayed:   newAgenda[string](),
-		deadlines: newAgenda[string](),
-		launches:  newAgenda[JobKey](),
-		drains:    newAgenda[string](),
+		delayed:   newTimerQueue[string](),
+		deadlines: newTimerQueue[string](),
+		launches:  newTimerQueue[JobKey](),
+		drains:    newTimerQueue[string](),
 		retry:     make(chan struct{}, 1),
 		clock:     newWallClock(c.Host),
 		clockTick: make(chan struct{}, 1),
@@ -72,7 +72,7 @@ func (s *Scheduler) NodeChanged() { tick(s.retry) }
 // Run brings everything up to date with the store, and then does what is due
 // until ctx ends. It is called once.
 func (s *Scheduler) Run(ctx context.Context) {
-	s.persist(ctx, "catch up", (*change).catchUp)
+	s.updateWithRetry(ctx, "catch up", (*change).restore)
 	var loops sync.WaitGroup
 	loops.Go(func() { s.runEvaluations(ctx) })
 	loops.Go(func() { follow(ctx, s, s.deadlines, "deployment", (*change).deadlineDue) })
@@ -86,9 +86,9 @@ func (s *Scheduler) Run(ctx context.Context) {
 // pause between two tries of a change that the store has refused.
 const pause = time.Second
 
-// persist makes a change of its own accord, again and again until the store takes
+// updateWithRetry makes a change of its own accord, again and again until the store takes
 // it. What cannot be written now is still to be done.
-func (s *Scheduler) persist(ctx context.Context, what string, edit func(*change)) {
+func (s *Scheduler) updateWithRetry(ctx context.Context, what string, edit func(*change)) {
 	for ctx.Err() == nil {
 		_, err := s.update(ctx, func(c *change) error {
 			edit(c)
@@ -105,19 +105,19 @@ func (s *Scheduler) persist(ctx context.Context, what string, edit func(*change)
 	}
 }
 
-// catchUp makes good for the time when nobody looked.
-func (c *change) catchUp() {
+// restore makes good for the time when nobody looked.
+func (c *change) restore() {
 	for e := range c.Evals() {
 		c.note(e)
 	}
 	for job := range c.Jobs() {
-		c.touch(KeyOf(job))
+		c.markDirty(KeyOf(job))
 		c.noteLaunch(job)
 	}
 	for a := range c.Allocs() {
 		if key := (JobKey{a.Namespace, a.JobID}); c.Job(key) == nil {
 			c.recoverJob(key)
-			c.touch(key)
+			c.markDirty(key)
 		}
 	}
 	c.noteDrain(c.Node())
@@ -141,7 +141,7 @@ func (c *change) recoverJob(key JobKey) {
 // ones when there may be room for them.
 func (s *Scheduler) runEvaluations(ctx context.Context) {
 	for s.delayed.wait(ctx, s.host.Now, s.retry) {
-		s.persist(ctx, "evaluations", func(c *change) {
+		s.updateWithRetry(ctx, "evaluations", func(c *change) {
 			for _, id := range s.delayed.due(c.now) {
 				c.evaluateDue(id)
 			}
@@ -151,9 +151,9 @@ func (s *Scheduler) runEvaluations(ctx context.Context) {
 }
 
 // follow does what an agenda says when it says so, until ctx ends.
-func follow[K comparable](ctx context.Context, s *Scheduler, a *agenda[K], what string, do func(*change, K)) {
+func follow[K comparable](ctx context.Context, s *Scheduler, a *timerQueue[K], what string, do func(*change, K)) {
 	for a.wait(ctx, s.host.Now, nil) {
-		s.persist(ctx, what, func(c *change) {
+		s.updateWithRetry(ctx, what, func(c *change) {
 			for _, key := range a.due(c.now) {
 				do(c, key)
 			}

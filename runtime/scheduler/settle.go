@@ -22,12 +22,12 @@ func (c *change) settleAll() {
 			c.s.logger.Error("job does not settle", "job_id", key.ID)
 			continue
 		}
-		c.settle(key)
+		c.reconcileJob(key)
 	}
 }
 
-// settle brings a job up to date: its deployment, what has failed, its status.
-func (c *change) settle(key JobKey) {
+// reconcileJob brings a job up to date: its deployment, what has failed, its status.
+func (c *change) reconcileJob(key JobKey) {
 	job := c.Job(key)
 	if job == nil {
 		c.settlePurged(key)
@@ -57,7 +57,7 @@ func (c *change) deleteAlloc(a *api.Allocation) {
 
 // failureOpen tells whether an allocation failed and nobody has decided about it.
 func (c *change) failureOpen(job *api.Job) bool {
-	if fates[*job.Type][api.AllocClientStatusFailed] != retry || *job.Stop {
+	if terminalActions[*job.Type][api.AllocClientStatusFailed] != retry || *job.Stop {
 		return false
 	}
 	for _, a := range c.AllocsOfJob(KeyOf(job)) {

@@ -55,7 +55,7 @@ type simulation struct {
 	faults  bool
 	running map[string]*api.Allocation // started and not ended
 	clock   *wallClock
-	host    scheduler.Host
+	host    scheduler.Env
 	begun   map[string]time.Time // deployments, by the time that passes
 	cron    []time.Time          // launches of the periodic job, by the time that passes
 	crons   map[uint64]bool      // its children, by their first index

@@ -56,7 +56,7 @@ func (c *change) putVersion(job, old *api.Job, submission *api.JobSubmission) *a
 	}
 	c.noteLaunch(&next)
 	c.trimVersions(key)
-	c.touch(key)
+	c.markDirty(key)
 	return &next
 }
 

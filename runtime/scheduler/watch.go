@@ -33,14 +33,14 @@ type watch struct {
 	allocs map[string][]*api.Allocation // those of the deployment, by group
 }
 
-// endings is how a running deployment ends: the first that holds.
-var endings = [...]struct {
+// outcomes is how a running deployment ends: the first that holds.
+var outcomes = [...]struct {
 	holds        func(*watch) bool
 	status, text string
 }{
-	{(*watch).beyondHelp, api.DeploymentStatusFailed, model.DeploymentUnhealthy},
+	{(*watch).failed, api.DeploymentStatusFailed, model.DeploymentUnhealthy},
 	{(*watch).complete, api.DeploymentStatusSuccessful, model.DeploymentSuccessful},
-	{(*watch).tooSlow, api.DeploymentStatusFailed, model.DeploymentDeadline},
+	{(*watch).deadlineExceeded, api.DeploymentStatusFailed, model.DeploymentDeadline},
 }
 
 // Judge looks at an active deployment of a version of a job, with all allocations
@@ -72,7 +72,7 @@ func newWatch(d *api.Deployment, job *api.Job, allocs []*api.Allocation, now tim
 
 // conclude ends the deployment, or says what keeps it going.
 func (w *watch) conclude(v *Verdict) {
-	for _, e := range endings {
+	for _, e := range outcomes {
 		if e.holds(w) {
 			w.d.Status, w.d.StatusDescription = e.status, e.text
 			v.Evaluate = true
@@ -154,8 +154,8 @@ func isUnhealthy(a *api.Allocation) bool {
 	return a.DeploymentStatus != nil && a.DeploymentStatus.Healthy != nil && !*a.DeploymentStatus.Healthy
 }
 
-// beyondHelp tells whether an allocation failed that may not be replaced.
-func (w *watch) beyondHelp() bool {
+// failed tells whether an allocation failed that may not be replaced.
+func (w *watch) failed() bool {
 	return slices.ContainsFunc(w.failing(), func(a *api.Allocation) bool {
 		if w.d.TaskGroups[a.TaskGroup] == nil || w.d.TaskGroups[a.TaskGroup].ProgressDeadline == 0 {
 			return true
@@ -199,7 +199,7 @@ func (w *watch) mustProgress(name string) bool {
 	return !state.RequireProgressBy.IsZero() && !waits && !w.groupComplete(name)
 }
 
-func (w *watch) tooSlow() bool {
+func (w *watch) deadlineExceeded() bool {
 	for name, state := range w.d.TaskGroups {
 		if w.mustProgress(name) && !w.now.Before(state.RequireProgressBy) {
 			return true

@@ -139,21 +139,21 @@ func findAny(t reflect.Type, seen map[reflect.Type]bool) bool {
 	return false
 }
 
-// mixes reports whether the type is one that the decoder of go-msgpack gets
+// hasStructMap reports whether the type is one that the decoder of go-msgpack gets
 // wrong: the struct values of a map get parts of each other.
-func mixes(t reflect.Type, seen map[reflect.Type]bool) bool {
+func hasStructMap(t reflect.Type, seen map[reflect.Type]bool) bool {
 	if seen[t] {
 		return false
 	}
 	seen[t] = true
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Array:
-		return mixes(t.Elem(), seen)
+		return hasStructMap(t.Elem(), seen)
 	case reflect.Map:
-		return t.Elem().Kind() == reflect.Struct || mixes(t.Elem(), seen)
+		return t.Elem().Kind() == reflect.Struct || hasStructMap(t.Elem(), seen)
 	case reflect.Struct:
 		for i := range t.NumField() {
-			if f := t.Field(i); f.IsExported() && mixes(f.Type, seen) {
+			if f := t.Field(i); f.IsExported() && hasStructMap(f.Type, seen) {
 				return true
 			}
 		}
@@ -192,8 +192,8 @@ func sum(bucket, key string, schema byte, index, payload []byte) uint32 {
 	return h.Sum32()
 }
 
-// seal makes the bytes of a record.
-func seal(bucket, key string, index uint64, payload []byte) []byte {
+// encodeRecord makes the bytes of a record.
+func encodeRecord(bucket, key string, index uint64, payload []byte) []byte {
 	b := make([]byte, headerSize, headerSize+len(payload))
 	b[0] = schemaVersion
 	binary.BigEndian.PutUint64(b[5:], index)
@@ -206,8 +206,8 @@ var (
 	errChecksum = errors.New("checksum does not match")
 )
 
-// unseal checks the bytes of a record. The payload is part of b.
-func unseal(bucket, key string, b []byte) (record, error) {
+// decodeRecord checks the bytes of a record. The payload is part of b.
+func decodeRecord(bucket, key string, b []byte) (record, error) {
 	if len(b) < headerSize {
 		return record{}, errShort
 	}

@@ -140,7 +140,7 @@ func TestNoStoredTypeIsReadWrong(t *testing.T) {
 		if _, ok := zero.(taskLocal); ok {
 			continue // the field that is wrong is nil there
 		}
-		if mixes(reflect.TypeOf(zero), make(map[reflect.Type]bool)) {
+		if hasStructMap(reflect.TypeOf(zero), make(map[reflect.Type]bool)) {
 			t.Errorf("%T has a map of structs", zero)
 		}
 	}
@@ -220,25 +220,25 @@ func TestTypesMayGrow(t *testing.T) {
 }
 
 func TestRecordKnowsItsPlace(t *testing.T) {
-	good := seal("jobs", "default\x00a", 7, []byte("payload"))
-	if r, err := unseal("jobs", "default\x00a", good); err != nil || r.index != 7 || string(r.payload) != "payload" {
+	good := encodeRecord("jobs", "default\x00a", 7, []byte("payload"))
+	if r, err := decodeRecord("jobs", "default\x00a", good); err != nil || r.index != 7 || string(r.payload) != "payload" {
 		t.Fatalf("got %+v, %v", r, err)
 	}
-	if _, err := unseal("jobs", "default\x00b", good); !errors.Is(err, errChecksum) {
+	if _, err := decodeRecord("jobs", "default\x00b", good); !errors.Is(err, errChecksum) {
 		t.Errorf("other key: %v", err)
 	}
-	if _, err := unseal("variables", "default\x00a", good); !errors.Is(err, errChecksum) {
+	if _, err := decodeRecord("variables", "default\x00a", good); !errors.Is(err, errChecksum) {
 		t.Errorf("other table: %v", err)
 	}
 	for i := range len(good) * 8 {
 		bad := bytes.Clone(good)
 		bad[i/8] ^= 1 << (i % 8)
-		if _, err := unseal("jobs", "default\x00a", bad); err == nil {
+		if _, err := decodeRecord("jobs", "default\x00a", bad); err == nil {
 			t.Errorf("bit %d changed, and nobody saw it", i)
 		}
 	}
 	for n := range good {
-		if _, err := unseal("jobs", "default\x00a", good[:n]); err == nil {
+		if _, err := decodeRecord("jobs", "default\x00a", good[:n]); err == nil {
 			t.Errorf("cut to %d bytes, and nobody saw it", n)
 		}
 	}
@@ -275,11 +275,11 @@ func FuzzDecode(f *testing.F) {
 }
 
 func FuzzUnseal(f *testing.F) {
-	f.Add(seal("jobs", "a", 1, []byte("x")))
+	f.Add(encodeRecord("jobs", "a", 1, []byte("x")))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		r, err := unseal("jobs", "a", b)
-		if err == nil && !bytes.Equal(seal("jobs", "a", r.index, r.payload), b) {
+		r, err := decodeRecord("jobs", "a", b)
+		if err == nil && !bytes.Equal(encodeRecord("jobs", "a", r.index, r.payload), b) {
 			t.Errorf("other bytes at the second time: %x", b)
 		}
 	})

@@ -41,7 +41,7 @@ func sample(t testing.TB) ([]byte, map[recordKey]any) {
 			tx.PutEvaluation(&api.Evaluation{ID: fmt.Sprintf("eval-%d", i), Namespace: "default", JobID: *job.ID})
 			tx.PutVariable(&api.Variable{Namespace: "default", Path: *job.ID, Items: api.VariableItems{"password": "hunter2"}})
 			tx.AddScalingEvent("default", *job.ID, "app", api.ScalingEvent{Message: "more"})
-			tx.PutFact("boot", "b0071d")
+			tx.PutMeta("boot", "b0071d")
 		})
 	}
 	for i := range 3 { // holes
@@ -62,7 +62,7 @@ func sample(t testing.TB) ([]byte, map[recordKey]any) {
 func content(s *Store) map[recordKey]any {
 	all := make(map[recordKey]any)
 	txn := s.mem.Txn(false)
-	for _, k := range kinds {
+	for _, k := range tableDefs {
 		it, err := txn.Get(string(k.table), "id_prefix", "")
 		if err != nil {
 			panic(err)
@@ -307,11 +307,11 @@ func TestBadRecordGoesToQuarantine(t *testing.T) {
 		"too short":               {func(b []byte) []byte { return b[:5] }, "record is too short"},
 		"other content": {func([]byte) []byte {
 			payload, _ := encode("a string")
-			return seal("evaluations", eval, 1, payload)
+			return encodeRecord("evaluations", eval, 1, payload)
 		}, "only encoded map or array"},
 		"content of another": {func([]byte) []byte {
 			payload, _ := encode(&api.Evaluation{ID: "other"})
-			return seal("evaluations", eval, 1, payload)
+			return encodeRecord("evaluations", eval, 1, payload)
 		}, errOtherKey.Error()},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -417,7 +417,7 @@ func TestUnknownTableIsLeftAlone(t *testing.T) {
 	update(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "a"}) })
 	s.Close()
 	path := s.file.path
-	value := otherSchema("of a newer build", "k", schemaVersion+1)(seal("of a newer build", "k", 1, []byte("v")))
+	value := otherSchema("of a newer build", "k", schemaVersion+1)(encodeRecord("of a newer build", "k", 1, []byte("v")))
 	db, err := bolt.Open(path, 0o600, &bolt.Options{NoFreelistSync: true})
 	if err != nil {
 		t.Fatal(err)
@@ -825,8 +825,8 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 		{taskLocals, alloc + "\x00web", func(r Reader) (bool, error) { _, ok, err := r.TaskLocal(alloc, "web"); return ok, err }, false},
 		{taskStates, alloc + "\x00web", func(r Reader) (bool, error) { s, err := r.TaskState(alloc, "web"); return s != nil, err }, false},
 		{allocLocals, alloc, func(r Reader) (bool, error) { c, err := r.CheckResults(alloc); return c != nil, err }, false},
-		{agentFacts, "hook_debt/x", func(r Reader) (bool, error) { return r.Fact("hook_debt/x", new(api.Job)) }, false},
-		{agentFacts, "plugin/x", func(r Reader) (bool, error) { return r.Fact("plugin/x", new(checkedFact)) }, true},
+		{agentFacts, "hook_debt/x", func(r Reader) (bool, error) { return r.Meta("hook_debt/x", new(api.Job)) }, false},
+		{agentFacts, "plugin/x", func(r Reader) (bool, error) { return r.Meta("plugin/x", new(checkedFact)) }, true},
 	} {
 		t.Run(string(tc.table)+" "+readable(tc.key), func(t *testing.T) {
 			t.Parallel()
@@ -837,7 +837,7 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 			}
 			update(t, s, func(tx *Txn) {
 				tx.PutNode(&api.Node{ID: "node"})
-				tx.PutFact("sound", "x")
+				tx.PutMeta("sound", "x")
 				payload, err := encode(content)
 				if err != nil {
 					t.Error(err)
@@ -871,7 +871,7 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 				t.Errorf("damage at the second open: %v", d)
 			}
 			var sound string
-			if ok, err := s.Snapshot().Fact("sound", &sound); !ok || err != nil {
+			if ok, err := s.Snapshot().Meta("sound", &sound); !ok || err != nil {
 				t.Errorf("another record: %t, %v", ok, err)
 			}
 			s.Close()
@@ -882,7 +882,7 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 			if len(contents.Quarantine) != 1 || contents.Quarantine[0].Table != tc.table || contents.Quarantine[0].Cause != d[0].Cause {
 				t.Fatalf("quarantine %+v", contents.Quarantine)
 			}
-			r, err := unseal(string(tc.table), tc.key, contents.Quarantine[0].Value)
+			r, err := decodeRecord(string(tc.table), tc.key, contents.Quarantine[0].Value)
 			want, _ := encode(content)
 			if err != nil || !bytes.Equal(r.payload, want) {
 				t.Errorf("bytes of the record are not kept: %v, %v", r, err)
@@ -904,16 +904,16 @@ func (f checkedFact) CheckRecord() error {
 func TestRewrittenRecordIsNotQuarantined(t *testing.T) {
 	t.Parallel()
 	s := open(t, temp(t))
-	update(t, s, func(tx *Txn) { tx.PutFact("x", "a string") })
+	update(t, s, func(tx *Txn) { tx.PutMeta("x", "a string") })
 	update(t, s, func(tx *Txn) {
-		if _, err := tx.Fact("x", new(checkedFact)); err == nil {
+		if _, err := tx.Meta("x", new(checkedFact)); err == nil {
 			t.Error("it reads")
 		}
-		tx.PutFact("x", checkedFact{"new"})
+		tx.PutMeta("x", checkedFact{"new"})
 	})
 	update(t, s, func(tx *Txn) {
 		var f checkedFact
-		if ok, err := tx.Fact("x", &f); !ok || err != nil || f.Name != "new" {
+		if ok, err := tx.Meta("x", &f); !ok || err != nil || f.Name != "new" {
 			t.Errorf("%v, %t, %v", f, ok, err)
 		}
 	})

@@ -65,7 +65,7 @@ func openLocked(path string, write bool) (*os.File, error) {
 		}
 		if err == nil {
 			if err = unix.Flock(int(f.Fd()), lock|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
-				err = &LockedError{Path: path, PID: holder(info)}
+				err = &LockedError{Path: path, PID: lockOwner(info)}
 			} else if err != nil {
 				err = fmt.Errorf("lock state file %s: %w", path, err)
 			}
@@ -82,9 +82,9 @@ func openLocked(path string, write bool) (*os.File, error) {
 	}
 }
 
-// holder finds the process that has locked a file. It asks the open files of
+// lockOwner finds the process that has locked a file. It asks the open files of
 // all processes: the inode numbers of /proc/locks are not those of an overlay.
-func holder(info fs.FileInfo) int {
+func lockOwner(info fs.FileInfo) int {
 	names, err := filepath.Glob("/proc/[0-9]*/fd/*")
 	if err != nil {
 		return 0
@@ -129,9 +129,9 @@ func (f *file) use(handle *os.File) (err error) {
 	return nil
 }
 
-// letGo takes the pages of the file out of the memory of this process. They come back
+// releasePages takes the pages of the file out of the memory of this process. They come back
 // from the system's when they are needed.
-func (f *file) letGo() {
+func (f *file) releasePages() {
 	if f.db == nil || f.used == 0 {
 		return
 	}

@@ -71,7 +71,7 @@ func Inspect(path string) (*Contents, error) {
 	txn := s.mem.Txn(false)
 	_, err = scanFile(handle, func(bucket string, k, value []byte) {
 		home, r, err := locate(bucket, string(k), value)
-		kind := kindOf[Table(home)]
+		kind := tableDefOf[Table(home)]
 		if kind == nil || err != nil {
 			return
 		}
@@ -95,7 +95,7 @@ func (s *Store) inQuarantine(name string, sealed []byte) Quarantined {
 	table, key, _ := strings.Cut(name, "\x00")
 	q := Quarantined{Table: Table(table), Key: readable(key)}
 	var stored quarantined
-	r, err := unseal(quarantineBucket, name, sealed)
+	r, err := decodeRecord(quarantineBucket, name, sealed)
 	if err == nil {
 		stored, err = s.openQuarantined(name, r.payload)
 	}

@@ -250,7 +250,7 @@ func (l *loader) record(bucket string, k, value []byte) {
 		return
 	}
 	if err == nil {
-		err = l.take(bucket, key, kindOf[Table(bucket)], r, value)
+		err = l.take(bucket, key, tableDefOf[Table(bucket)], r, value)
 	}
 	if err != nil {
 		l.bad(bucket, key, value, err)
@@ -263,12 +263,12 @@ func (l *loader) record(bucket string, k, value []byte) {
 // those of its records have the name in them: what is in a table that nobody
 // knows may be of one whose name is damaged.
 func locate(bucket, key string, value []byte) (home string, r record, err error) {
-	r, err = unseal(bucket, key, value)
+	r, err = decodeRecord(bucket, key, value)
 	if intact(err) || slices.Contains(buckets, bucket) {
 		return bucket, r, err
 	}
 	for _, name := range buckets {
-		if r, err := unseal(name, key, value); intact(err) {
+		if r, err := decodeRecord(name, key, value); intact(err) {
 			return name, r, err
 		}
 	}
@@ -276,14 +276,14 @@ func locate(bucket, key string, value []byte) (home string, r record, err error)
 }
 
 // intact reports whether a record is as somebody has written it, perhaps a newer
-// build, from what [unseal] has answered.
+// build, from what [decodeRecord] has answered.
 func intact(err error) bool {
 	var other *SchemaError
 	return err == nil || errors.As(err, &other)
 }
 
 // take puts a good record where it belongs.
-func (l *loader) take(bucket, key string, k *kind, r record, value []byte) error {
+func (l *loader) take(bucket, key string, k *tableDef, r record, value []byte) error {
 	switch {
 	case bucket == metaBucket:
 		if key != indexKey {
@@ -390,7 +390,7 @@ func (l *loader) bad(bucket, key string, value []byte, cause error) {
 	if bucket != quarantineBucket && bucket != metaBucket {
 		name := bucket + "\x00" + key
 		if payload, err := l.store.quarantinePayload(name, quarantined{Cause: d.Cause, Time: time.Now(), Value: slices.Clone(value)}); err == nil {
-			l.store.quarantine[name] = seal(quarantineBucket, name, l.highest, payload)
+			l.store.quarantine[name] = encodeRecord(quarantineBucket, name, l.highest, payload)
 			d.Kept = "quarantine"
 		}
 	}
@@ -400,7 +400,7 @@ func (l *loader) bad(bucket, key string, value []byte, cause error) {
 // allocations gives each allocation its job, and shares what many say alike.
 func (l *loader) allocations() {
 	loaded := Reader{begin: func() *memdb.Txn { return l.mem }}
-	alike := alike{strings: make(map[string]string)}
+	alike := interner{strings: make(map[string]string)}
 	known := l.store.specs
 	for _, id := range slices.Sorted(maps.Keys(l.rows)) {
 		r := l.rows[id]
@@ -422,7 +422,7 @@ func (l *loader) allocations() {
 				a.Job, r.Spec = v, hash
 			}
 			if known.byHash[r.Spec] == nil {
-				known.byHash[r.Spec] = &spec{job: a.Job}
+				known.byHash[r.Spec] = &jobEntry{job: a.Job}
 				known.byJob[a.Job] = r.Spec
 			}
 			known.byHash[r.Spec].share(a)
@@ -468,7 +468,7 @@ func (l *loader) setIndexes(sound bool) {
 	} else if !sound || l.highest > 0 || len(s.damage) > 0 {
 		// No agent makes a million changes per second for fifty years.
 		s.index = max(l.highest+lostIndex, uint64(time.Now().UnixMicro()))
-		for _, k := range kinds {
+		for _, k := range tableDefs {
 			if k.public {
 				tables[k.table] = s.index
 			}
@@ -499,5 +499,5 @@ func indexRecord(mem *memdb.Txn) (op, error) {
 	if err != nil {
 		return op{}, fmt.Errorf("encode indexes: %w", err)
 	}
-	return op{metaBucket, indexKey, seal(metaBucket, indexKey, x.Index, payload)}, nil
+	return op{metaBucket, indexKey, encodeRecord(metaBucket, indexKey, x.Index, payload)}, nil
 }

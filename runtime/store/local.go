@@ -54,23 +54,23 @@ func (l taskLocal) state() taskrunner.LocalState {
 	return state
 }
 
-// patience is how long a write waits for others to share a commit with.
-var patience = [...]time.Duration{
-	taskrunner.AtOnce: 0,
-	taskrunner.Shared: time.Millisecond,
-	taskrunner.Behind: 50 * time.Millisecond,
+// groupDelay is how long a write waits for others to share a commit with.
+var groupDelay = [...]time.Duration{
+	taskrunner.Sync:    0,
+	taskrunner.Grouped: time.Millisecond,
+	taskrunner.Async:   50 * time.Millisecond,
 }
 
 // PutTaskState stores the state of a task with its events. The same as before is
 // not written again.
-func (s *Store) PutTaskState(allocID, task string, state *api.TaskState, haste taskrunner.Haste) taskrunner.Written {
+func (s *Store) PutTaskState(allocID, task string, state *api.TaskState, haste taskrunner.Durability) taskrunner.WaitFunc {
 	return s.putLocals(allocID, task, haste, ofTask{taskStates, state})
 }
 
 // PutTask stores what the next agent must know to go on with a task, as
 // [taskrunner.Store] has it, and the state of the task in one: after a crash there are
 // both or neither. The same as before is not written again.
-func (s *Store) PutTask(allocID, task string, local taskrunner.LocalState, state *api.TaskState, haste taskrunner.Haste) taskrunner.Written {
+func (s *Store) PutTask(allocID, task string, local taskrunner.LocalState, state *api.TaskState, haste taskrunner.Durability) taskrunner.WaitFunc {
 	return s.putLocals(allocID, task, haste, ofTask{taskLocals, local}, ofTask{taskStates, state})
 }
 
@@ -80,9 +80,9 @@ type ofTask struct {
 	value any
 }
 
-func (s *Store) putLocals(allocID, task string, haste taskrunner.Haste, records ...ofTask) taskrunner.Written {
+func (s *Store) putLocals(allocID, task string, haste taskrunner.Durability, records ...ofTask) taskrunner.WaitFunc {
 	key := allocID + "\x00" + task
-	failed := func(err error) taskrunner.Written { return func() error { return err } }
+	failed := func(err error) taskrunner.WaitFunc { return func() error { return err } }
 	encoded := make([]localRecord, len(records))
 	for i, r := range records {
 		var err error
@@ -101,7 +101,7 @@ func (s *Store) putLocals(allocID, task string, haste taskrunner.Haste, records 
 			tx.putLocal(r.table, allocID, key, encoded[i].payload, encoded[i].secret)
 		}
 		return nil
-	}, patience[haste])
+	}, groupDelay[haste])
 	if err != nil {
 		return failed(err)
 	}
@@ -155,7 +155,7 @@ func (tx *Txn) putRecord(t Table, key string, payload, secret []byte) {
 			return
 		}
 	}
-	tx.insert(kindOf[t], record)
+	tx.insert(tableDefOf[t], record)
 }
 
 // ForgetAllocation removes the records of an allocation's runner and its
@@ -237,12 +237,12 @@ func (r Reader) LocalTasks(allocID string) []string {
 	return slices.Compact(names)
 }
 
-// PutFact stores something that the agent must know when it starts again, under
+// PutMeta stores something that the agent must know when it starts again, under
 // a name of its own: the boot id, how to find a plugin, dynamic metadata. The
 // value is anything whose exported fields say all, without a map whose values
 // are structs: pointers to them are stored well. It takes no index.
-func (tx *Txn) PutFact(name string, value any) {
-	if mixes(reflect.TypeOf(value), make(map[reflect.Type]bool)) {
+func (tx *Txn) PutMeta(name string, value any) {
+	if hasStructMap(reflect.TypeOf(value), make(map[reflect.Type]bool)) {
 		tx.fail(fmt.Errorf("store fact %q: %T has a map of structs; use pointers", name, value))
 		return
 	}
@@ -258,14 +258,14 @@ func (tx *Txn) PutFact(name string, value any) {
 	tx.putRecord(agentFacts, name, payload, nil)
 }
 
-// DeleteFact removes a fact, if there is one.
-func (tx *Txn) DeleteFact(name string) { tx.delete(agentFacts, name) }
+// DeleteMeta removes a fact, if there is one.
+func (tx *Txn) DeleteMeta(name string) { tx.delete(agentFacts, name) }
 
-// Fact reads a fact into value, a pointer to a zero value. It returns false if
+// Meta reads a fact into value, a pointer to a zero value. It returns false if
 // there is none. If value has a method CheckRecord() error, a record for which that
 // fails counts as unreadable. A secret fact that cannot be opened is a [SealedError],
 // and stays.
-func (r Reader) Fact(name string, value any) (bool, error) {
+func (r Reader) Meta(name string, value any) (bool, error) {
 	record := first[localRecord](r, nil, agentFacts, name)
 	switch {
 	case record != nil && record.closed != nil:
@@ -281,8 +281,8 @@ func (r Reader) HasFact(name string) bool {
 	return first[localRecord](r, nil, agentFacts, name) != nil
 }
 
-// Facts returns the names of the facts that begin with the prefix.
-func (r Reader) Facts(prefix string) []string {
+// MetaKeys returns the names of the facts that begin with the prefix.
+func (r Reader) MetaKeys(prefix string) []string {
 	var names []string
 	for _, record := range list[localRecord](r, nil, agentFacts, "id_prefix", prefix) {
 		names = append(names, record.key)

@@ -26,12 +26,12 @@ func (u unreadable) op(s *Store, index uint64) (op, error) {
 	table, key := string(u.damage.Table), u.record.key
 	name := table + "\x00" + key
 	payload, err := s.quarantinePayload(name, quarantined{
-		Cause: u.damage.Cause, Time: u.damage.Time, Value: seal(table, key, index, s.localPayload(u.damage.Table, u.record)),
+		Cause: u.damage.Cause, Time: u.damage.Time, Value: encodeRecord(table, key, index, s.localPayload(u.damage.Table, u.record)),
 	})
 	if err != nil {
 		return op{}, fmt.Errorf("encode quarantine record of %s %q: %w", table, readable(key), err)
 	}
-	return op{quarantineBucket, name, seal(quarantineBucket, name, index, payload)}, nil
+	return op{quarantineBucket, name, encodeRecord(quarantineBucket, name, index, payload)}, nil
 }
 
 // quarantineRecord has the writer move a record into the quarantine and report it,

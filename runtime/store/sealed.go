@@ -62,8 +62,8 @@ func singular(t Table) string {
 	return string(t) + " record"
 }
 
-// place is what the box of a record is bound to.
-func place(bucket, key string) string { return bucket + "\x00" + key }
+// tableOfRow is what the box of a record is bound to.
+func tableOfRow(bucket, key string) string { return bucket + "\x00" + key }
 
 // wrap makes the payload of a record that has a secret part. It returns the open
 // part if there is none.
@@ -75,7 +75,7 @@ func (s *Store) wrap(bucket, key string, secret, open []byte) []byte {
 	if ring == nil {
 		return envelope(append(bytes.Clone(plainBox), secret...), open)
 	}
-	return envelope(ring.Seal(secret, place(bucket, key)), open)
+	return envelope(ring.Seal(secret, tableOfRow(bucket, key)), open)
 }
 
 // openBox returns the secret part of a box, in bytes of its own.
@@ -87,7 +87,7 @@ func (s *Store) openBox(bucket, key string, box []byte) ([]byte, error) {
 	if ring == nil {
 		return nil, &keyring.MissingError{KeyID: keyring.KeyOf(box)}
 	}
-	return ring.Open(box, place(bucket, key))
+	return ring.Open(box, tableOfRow(bucket, key))
 }
 
 // encodeVariable returns the open and the secret part of a variable.
@@ -322,7 +322,7 @@ func (s *Store) quarantinePayload(name string, q quarantined) ([]byte, error) {
 // sealQuarantine seals a record of the quarantine again. One that cannot be opened stays
 // as it is.
 func (s *Store) sealQuarantine(name string, value []byte) []byte {
-	r, err := unseal(quarantineBucket, name, value)
+	r, err := decodeRecord(quarantineBucket, name, value)
 	if err != nil {
 		return value
 	}
@@ -334,5 +334,5 @@ func (s *Store) sealQuarantine(name string, value []byte) []byte {
 	if err != nil {
 		return value
 	}
-	return seal(quarantineBucket, name, r.index, payload)
+	return encodeRecord(quarantineBucket, name, r.index, payload)
 }

@@ -73,8 +73,8 @@ func putSecrets(t *testing.T, s *Store) {
 		tx.PutAllocation(&api.Allocation{ID: "x", Namespace: "default", JobID: "web"})
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "a", Items: api.VariableItems{"p": planted + "-a"}})
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "b", Items: api.VariableItems{"p": planted + "-b"}})
-		tx.PutFact("secret/one", planted+"-fact")
-		tx.PutFact("open", "fact")
+		tx.PutMeta("secret/one", planted+"-fact")
+		tx.PutMeta("open", "fact")
 		tx.PutTaskLocal("x", "web", secretTask())
 	})
 }
@@ -94,7 +94,7 @@ func checkSecrets(t *testing.T, s *Store) {
 	}
 	for name, want := range map[string]string{"secret/one": planted + "-fact", "open": "fact"} {
 		got := ""
-		if ok, err := snap.Fact(name, &got); !ok || err != nil || got != want {
+		if ok, err := snap.Meta(name, &got); !ok || err != nil || got != want {
 			t.Errorf("fact %s: %q, %t, %v", name, got, ok, err)
 		}
 	}
@@ -151,7 +151,7 @@ func TestStateFileHoldsNoSecrets(t *testing.T) {
 func putTask(t *testing.T, s *Store) {
 	t.Helper()
 	local := secretTask()
-	if err := s.PutTask("x", "web", local, &api.TaskState{State: "running"}, taskrunner.AtOnce)(); err != nil {
+	if err := s.PutTask("x", "web", local, &api.TaskState{State: "running"}, taskrunner.Sync)(); err != nil {
 		t.Fatal(err)
 	}
 	if !reflect.DeepEqual(local, secretTask()) {
@@ -190,7 +190,7 @@ func getRaw(t *testing.T, dir, bucket, key string) []byte {
 	defer db.Close()
 	var payload []byte
 	_ = db.View(func(tx *bolt.Tx) error {
-		r, err := unseal(bucket, key, tx.Bucket([]byte(bucket)).Get([]byte(key)))
+		r, err := decodeRecord(bucket, key, tx.Bucket([]byte(bucket)).Get([]byte(key)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -215,7 +215,7 @@ func plainState(t *testing.T, dir string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ops = append(ops, op{bucket, key, seal(bucket, key, 1, payload)})
+		ops = append(ops, op{bucket, key, encodeRecord(bucket, key, 1, payload)})
 	}
 	for _, v := range snap.Variables(nil, "default", "") {
 		add(string(Variables), scoped(v.Namespace, v.Path), v)
@@ -259,7 +259,7 @@ func TestPlainStateIsSealedAtTheFirstStart(t *testing.T) {
 
 func mustUnseal(t *testing.T, bucket, key string, value []byte) []byte {
 	t.Helper()
-	r, err := unseal(bucket, key, value)
+	r, err := decodeRecord(bucket, key, value)
 	must(t, err)
 	return r.payload
 }
@@ -276,10 +276,10 @@ func TestQuarantinedRecordsAreSealed(t *testing.T) {
 	s := openKeyed(t, dir)
 	putSecrets(t, s)
 	var wrong map[string]int
-	if _, err := s.Snapshot().Fact("secret/one", &wrong); err == nil {
+	if _, err := s.Snapshot().Meta("secret/one", &wrong); err == nil {
 		t.Fatal("a text was read as a map")
 	}
-	update(t, s, func(tx *Txn) { tx.PutFact("open", "later") }) // after the request to quarantine
+	update(t, s, func(tx *Txn) { tx.PutMeta("open", "later") }) // after the request to quarantine
 	if d := s.Damage(); len(d) != 1 || d[0].Key != "secret/one" {
 		t.Fatalf("damage: %v", d)
 	}
@@ -300,8 +300,8 @@ func TestSealedItemsCannotBeSwapped(t *testing.T) {
 	boxB, openB, err := unwrap(getRaw(t, dir, string(Variables), b))
 	must(t, err)
 	putRaw(t, dir,
-		op{string(Variables), a, seal(string(Variables), a, 1, envelope(boxB, openA))},
-		op{string(Variables), b, seal(string(Variables), b, 1, envelope(boxA, openB))})
+		op{string(Variables), a, encodeRecord(string(Variables), a, 1, envelope(boxB, openA))},
+		op{string(Variables), b, encodeRecord(string(Variables), b, 1, envelope(boxA, openB))})
 	s = openKeyed(t, dir)
 	snap := s.Snapshot()
 	for _, path := range []string{"a", "b"} {
@@ -365,7 +365,7 @@ func TestWithoutTheKeyFile(t *testing.T) {
 					t.Errorf("task: %+v, %t, %v", local, ok, err)
 				}
 				var text string
-				if _, err := snap.Fact("secret/one", &text); err == nil {
+				if _, err := snap.Meta("secret/one", &text); err == nil {
 					t.Errorf("fact: %q", text)
 				}
 				update(t, s, func(tx *Txn) {
@@ -399,7 +399,7 @@ func TestRotationMakesANewKeyWhenTheOldIsLost(t *testing.T) {
 	must(t, os.WriteFile(keyFile, []byte("{"), 0o600))
 	s = openKeyed(t, dir)
 	// It is written without a key, and sealed as soon as there is one.
-	update(t, s, func(tx *Txn) { tx.PutFact("secret/two", planted) })
+	update(t, s, func(tx *Txn) { tx.PutMeta("secret/two", planted) })
 	if _, err := s.RotateKeys(testContext, false); err != nil {
 		t.Fatal(err)
 	}

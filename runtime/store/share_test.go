@@ -96,7 +96,7 @@ func TestWritesAfterARest(t *testing.T) {
 			setVariable(tx, fmt.Sprint("v", i), i)
 		}
 	})
-	time.Sleep(calm + 200*time.Millisecond) // the pages of the file are let go
+	time.Sleep(idleDelay + 200*time.Millisecond) // the pages of the file are let go
 	update(t, s, func(tx *Txn) { tx.DeleteVariable("default", "v7") })
 	// The file that is written anew is smaller than what was known of the other one.
 	if err := os.Remove(s.file.path); err != nil {
@@ -107,7 +107,7 @@ func TestWritesAfterARest(t *testing.T) {
 			tx.DeleteVariable("default", fmt.Sprint("v", i))
 		}
 	})
-	time.Sleep(calm + 200*time.Millisecond)
+	time.Sleep(idleDelay + 200*time.Millisecond)
 	update(t, s, func(tx *Txn) { setVariable(tx, "last", 1) })
 	if n := len(reopen(t, s).Snapshot().Variables(nil, "default", "")); n != 11 {
 		t.Errorf("%d variables, want 11", n)

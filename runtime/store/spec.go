@@ -14,20 +14,20 @@ import (
 // bytes: a hundred allocations of one job share one record and one object.
 const specBucket = "specs"
 
-// specs knows the jobs of all allocations. Only the writer uses it.
-type specs struct {
-	byHash map[string]*spec
+// jobTable knows the jobs of all allocations. Only the writer uses it.
+type jobTable struct {
+	byHash map[string]*jobEntry
 	byJob  map[*api.Job]string
 }
 
-type spec struct {
+type jobEntry struct {
 	job    *api.Job
 	refs   int                // how many allocations have it
-	common map[string]*common // by group
+	common map[string]*shared // by group
 }
 
-// common is what allocations of a group have in common, unless they have ports.
-type common struct {
+// shared is what allocations of a group have in common, unless they have ports.
+type shared struct {
 	granted   *api.AllocatedResources
 	resources *api.Resources
 	tasks     map[string]*api.Resources
@@ -36,23 +36,23 @@ type common struct {
 
 // share gives an allocation, which nobody has seen yet, the job and all else that
 // the last one of its group was the same in.
-func (s *spec) share(a *api.Allocation) {
+func (s *jobEntry) share(a *api.Allocation) {
 	a.Job = s.job
 	c := s.common[a.TaskGroup]
 	if c == nil {
 		if s.common == nil {
-			s.common = make(map[string]*common)
+			s.common = make(map[string]*shared)
 		}
-		c = new(common)
+		c = new(shared)
 		s.common[a.TaskGroup] = c
 	}
-	shareOne(&a.AllocatedResources, &c.granted)
-	shareOne(&a.Resources, &c.resources)
-	shareOne(&a.TaskResources, &c.tasks)
-	shareOne(&a.Metrics, &c.metrics)
+	intern(&a.AllocatedResources, &c.granted)
+	intern(&a.Resources, &c.resources)
+	intern(&a.TaskResources, &c.tasks)
+	intern(&a.Metrics, &c.metrics)
 }
 
-func shareOne[T any](mine, last *T) {
+func intern[T any](mine, last *T) {
 	if reflect.DeepEqual(*mine, *last) {
 		*mine = *last
 	} else {
@@ -60,13 +60,13 @@ func shareOne[T any](mine, last *T) {
 	}
 }
 
-func newSpecs() *specs {
-	return &specs{byHash: make(map[string]*spec), byJob: make(map[*api.Job]string)}
+func newSpecs() *jobTable {
+	return &jobTable{byHash: make(map[string]*jobEntry), byJob: make(map[*api.Job]string)}
 }
 
-// alike finds what is the same in the allocations of a file, where each has words of
+// interner finds what is the same in the allocations of a file, where each has words of
 // its own. They are in memory for as long as their records are kept.
-type alike struct {
+type interner struct {
 	strings map[string]string
 	details []map[string]string // of events; most have one of a few
 }
@@ -75,7 +75,7 @@ type alike struct {
 const manyDetails = 32
 
 // share takes what others have. Nobody must have seen the allocation yet.
-func (k *alike) share(a *api.Allocation) {
+func (k *interner) share(a *api.Allocation) {
 	for _, s := range []*string{
 		&a.Namespace, &a.EvalID, &a.NodeID, &a.NodeName, &a.JobID, &a.TaskGroup, &a.DesiredStatus, &a.DesiredDescription,
 		&a.ClientStatus, &a.ClientDescription, &a.DeploymentID,
@@ -93,7 +93,7 @@ func (k *alike) share(a *api.Allocation) {
 	}
 }
 
-func (k *alike) shareString(s *string) {
+func (k *interner) shareString(s *string) {
 	if known, ok := k.strings[*s]; ok {
 		*s = known
 	} else {
@@ -101,7 +101,7 @@ func (k *alike) shareString(s *string) {
 	}
 }
 
-func (k *alike) shareDetails(mine *map[string]string) {
+func (k *interner) shareDetails(mine *map[string]string) {
 	if *mine == nil {
 		return
 	}
@@ -129,18 +129,18 @@ type allocRow struct {
 // specBatch is what a batch of changes does to the jobs of the allocations. It
 // has no effect before done.
 type specBatch struct {
-	specs  *specs
+	specs  *jobTable
 	hashes map[*api.Job]string // jobs that byJob does not have
-	fresh  map[string]*spec
+	fresh  map[string]*jobEntry
 	bytes  map[string][]byte
 	delta  map[string]int
 }
 
-func (s *specs) begin() *specBatch {
+func (s *jobTable) begin() *specBatch {
 	return &specBatch{
 		specs:  s,
 		hashes: make(map[*api.Job]string),
-		fresh:  make(map[string]*spec),
+		fresh:  make(map[string]*jobEntry),
 		bytes:  make(map[string][]byte),
 		delta:  make(map[string]int),
 	}
@@ -160,7 +160,7 @@ func (b *specBatch) payload(a *api.Allocation) ([]byte, error) {
 		known = b.fresh[hash]
 	}
 	if known == nil {
-		known = &spec{job: a.Job}
+		known = &jobEntry{job: a.Job}
 		b.fresh[hash] = known
 	}
 	known.share(a)
@@ -219,7 +219,7 @@ func (b *specBatch) ops(index uint64) []op {
 		known := b.specs.byHash[hash]
 		switch {
 		case known == nil && delta > 0:
-			ops = append(ops, op{specBucket, hash, seal(specBucket, hash, index, b.bytes[hash])})
+			ops = append(ops, op{specBucket, hash, encodeRecord(specBucket, hash, index, b.bytes[hash])})
 		case known != nil && known.refs+delta == 0:
 			ops = append(ops, op{specBucket, hash, nil})
 		}

@@ -67,7 +67,7 @@ type Store struct {
 
 	// Only the writer uses these.
 	file       *file
-	specs      *specs
+	specs      *jobTable
 	index      uint64
 	quarantine map[string][]byte // records of the quarantine as they are in the file
 	foreign    []op              // records of tables that this build does not know
@@ -180,7 +180,7 @@ func (s *Store) enqueueRequest(r *request) (*request, error) {
 	}
 	s.requests = append(s.requests, r)
 	s.mu.Unlock()
-	s.nudge()
+	s.wakeWriter()
 	return r, nil
 }
 
@@ -193,12 +193,12 @@ func (s *Store) Close() error {
 	}
 	s.closing = true
 	s.mu.Unlock()
-	s.nudge()
+	s.wakeWriter()
 	<-s.done
 	return s.file.close()
 }
 
-func (s *Store) nudge() {
+func (s *Store) wakeWriter() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -226,15 +226,15 @@ func (s *Store) run() {
 	}
 }
 
-// calm is how long nothing was to be written when the file is let go.
-const calm = time.Second
+// idleDelay is how long nothing was to be written when the file is let go.
+const idleDelay = time.Second
 
 // rest waits until there is something to do.
 func (s *Store) rest() {
 	select {
 	case <-s.wake:
-	case <-time.After(calm):
-		s.file.letGo()
+	case <-time.After(idleDelay):
+		s.file.releasePages()
 		<-s.wake
 	}
 }
@@ -391,7 +391,7 @@ func (b *batch) write() error {
 		}
 		o := op{bucket: string(key.table), key: key.key}
 		if c.after != nil {
-			o.value = seal(o.bucket, o.key, b.index, c.payload)
+			o.value = encodeRecord(o.bucket, o.key, b.index, c.payload)
 		}
 		if a, ok := c.after.(*api.Allocation); ok {
 			b.specs.count(a, +1)
@@ -466,7 +466,7 @@ func (s *Store) all(mem *memdb.Txn) func(yield func(op) bool) {
 			}
 		}
 		hashes := newSpecs().begin()
-		for _, k := range kinds {
+		for _, k := range tableDefs {
 			it, err := mem.Get(string(k.table), "id_prefix", "")
 			if err != nil {
 				panic(fmt.Sprintf("store: list %s: %v", k.table, err)) // the schema and this file disagree
@@ -484,7 +484,7 @@ func (s *Store) all(mem *memdb.Txn) func(yield func(op) bool) {
 
 // records are what is stored for an object, with the job of an allocation when
 // it is the first that has it.
-func (s *Store) records(k *kind, obj any, hashes *specBatch) []op {
+func (s *Store) records(k *tableDef, obj any, hashes *specBatch) []op {
 	var ops []op
 	var payload []byte
 	var err error
@@ -494,7 +494,7 @@ func (s *Store) records(k *kind, obj any, hashes *specBatch) []op {
 		if o.Job != nil {
 			if hash, err = hashes.hash(o.Job); err == nil {
 				if spec := hashes.bytes[hash]; spec != nil {
-					ops = append(ops, op{specBucket, hash, seal(specBucket, hash, s.index, spec)})
+					ops = append(ops, op{specBucket, hash, encodeRecord(specBucket, hash, s.index, spec)})
 					hashes.bytes[hash] = nil
 				}
 			}
@@ -514,7 +514,7 @@ func (s *Store) records(k *kind, obj any, hashes *specBatch) []op {
 		s.logger.Error("record cannot be written anew", "table", k.table, "key", readable(key), "error", err)
 		return nil
 	}
-	return append(ops, op{string(k.table), key, seal(string(k.table), key, s.index, payload)})
+	return append(ops, op{string(k.table), key, encodeRecord(string(k.table), key, s.index, payload)})
 }
 
 // publish shows the batch to the readers.

@@ -160,7 +160,7 @@ func TestFaultsOfTheCaller(t *testing.T) {
 		`store task_local "x/web": allocation has been forgotten`: func(tx *Txn) {
 			tx.PutTaskLocal("x", "web", taskrunner.LocalState{})
 		},
-		`store fact "f": map[string]struct { A int } has a map of structs; use pointers`: func(tx *Txn) { tx.PutFact("f", map[string]struct{ A int }{}) },
+		`store fact "f": map[string]struct { A int } has a map of structs; use pointers`: func(tx *Txn) { tx.PutMeta("f", map[string]struct{ A int }{}) },
 	} {
 		_, err := s.Update(t.Context(), func(tx *Txn) error {
 			tx.PutNamespace(&api.Namespace{Name: "first"})
@@ -427,7 +427,7 @@ func TestRunnersRecords(t *testing.T) {
 		AllocHooks: map[string]string{"c": `{"d": 1}`},
 	}
 	state := &api.TaskState{State: "running", Events: []*api.TaskEvent{{Type: "Started", Time: 5}}}
-	if err := s.PutTask("x", "web", local, state, taskrunner.AtOnce)(); !errors.Is(err, ErrForgotten) {
+	if err := s.PutTask("x", "web", local, state, taskrunner.Sync)(); !errors.Is(err, ErrForgotten) {
 		t.Errorf("record of an allocation that is not there: %v", err)
 	}
 	update(t, s, func(tx *Txn) {
@@ -436,7 +436,7 @@ func TestRunnersRecords(t *testing.T) {
 	})
 	commits := s.Commits()
 	for range 3 {
-		if err := s.PutTask("x", "web", local, state, taskrunner.AtOnce)(); err != nil {
+		if err := s.PutTask("x", "web", local, state, taskrunner.Sync)(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -445,8 +445,8 @@ func TestRunnersRecords(t *testing.T) {
 	}
 	update(t, s, func(tx *Txn) {
 		tx.PutCheckResult("x", &api.AllocCheckStatus{ID: "c", Status: "success"})
-		tx.PutFact("boot", "id")
-		tx.PutFact("plugin/raw_exec", map[string]*driver.Handle{"a": {Version: 7}})
+		tx.PutMeta("boot", "id")
+		tx.PutMeta("plugin/raw_exec", map[string]*driver.Handle{"a": {Version: 7}})
 	})
 	if s.Index() != 1 {
 		t.Errorf("records of runners took an index: %d", s.Index())
@@ -464,19 +464,19 @@ func TestRunnersRecords(t *testing.T) {
 		}
 		var boot string
 		var plugins map[string]*driver.Handle
-		ok1, err1 := snap.Fact("boot", &boot)
-		ok2, err2 := snap.Fact("plugin/raw_exec", &plugins)
+		ok1, err1 := snap.Meta("boot", &boot)
+		ok2, err2 := snap.Meta("plugin/raw_exec", &plugins)
 		if err := errors.Join(err1, err2); err != nil || !ok1 || !ok2 || boot != "id" || plugins["a"].Version != 7 {
 			t.Errorf("facts %q, %v, %v", boot, plugins, err)
 		}
-		if got := snap.Facts("plugin/"); !slices.Equal(got, []string{"plugin/raw_exec"}) {
+		if got := snap.MetaKeys("plugin/"); !slices.Equal(got, []string{"plugin/raw_exec"}) {
 			t.Errorf("facts %v", got)
 		}
 		s = reopen(t, s)
 	}
 	// A purged allocation may still run its last tasks.
 	update(t, s, func(tx *Txn) { tx.DeleteAllocation("x") })
-	if err := s.PutTaskState("x", "web", &api.TaskState{State: "dead"}, taskrunner.AtOnce)(); err != nil {
+	if err := s.PutTaskState("x", "web", &api.TaskState{State: "dead"}, taskrunner.Sync)(); err != nil {
 		t.Error(err)
 	}
 	if got := s.Snapshot().LocalAllocations(); !slices.Equal(got, []string{"x"}) {
@@ -485,8 +485,8 @@ func TestRunnersRecords(t *testing.T) {
 	if got := s.Snapshot().LocalTasks("x"); !slices.Equal(got, []string{"web"}) {
 		t.Errorf("tasks with records: %v", got)
 	}
-	update(t, s, func(tx *Txn) { tx.ForgetAllocation("x"); tx.DeleteFact("boot") })
-	if err := s.PutTaskState("x", "web", state, taskrunner.AtOnce)(); !errors.Is(err, ErrForgotten) {
+	update(t, s, func(tx *Txn) { tx.ForgetAllocation("x"); tx.DeleteMeta("boot") })
+	if err := s.PutTaskState("x", "web", state, taskrunner.Sync)(); !errors.Is(err, ErrForgotten) {
 		t.Errorf("a forgotten record came back: %v", err)
 	}
 	if got := s.Snapshot().LocalAllocations(); len(got) > 0 {
@@ -505,7 +505,7 @@ func TestTaskStatesOfAllocations(t *testing.T) {
 		update(t, s, func(tx *Txn) {
 			tx.PutAllocation(&api.Allocation{ID: status, Namespace: "default", JobID: "a", Job: testJob("a", 0)})
 		})
-		if err := s.PutTaskState(status, "web", stored, taskrunner.AtOnce)(); err != nil {
+		if err := s.PutTaskState(status, "web", stored, taskrunner.Sync)(); err != nil {
 			t.Fatal(err)
 		}
 		update(t, s, func(tx *Txn) {
@@ -547,29 +547,29 @@ func TestHaste(t *testing.T) {
 				t.Errorf("%s: %d commits after %v, want %d after %v", what, n, time.Since(begin), more, at)
 			}
 		}
-		put := func(state string, h taskrunner.Haste) taskrunner.Written {
+		put := func(state string, h taskrunner.Durability) taskrunner.WaitFunc {
 			return s.PutTaskState("x", "web", &api.TaskState{State: state}, h)
 		}
-		if err := put("a", taskrunner.AtOnce)(); err != nil {
+		if err := put("a", taskrunner.Sync)(); err != nil {
 			t.Error(err)
 		}
 		check("at once", 1, 0, "a")
-		put("b", taskrunner.Behind)
+		put("b", taskrunner.Async)
 		check("behind", 1, 0, "a")
-		put("c", taskrunner.Behind)
-		update(t, s, func(tx *Txn) { tx.PutFact("f", true) })
+		put("c", taskrunner.Async)
+		update(t, s, func(tx *Txn) { tx.PutMeta("f", true) })
 		check("with another", 2, 0, "c")
-		put("d", taskrunner.Behind)
+		put("d", taskrunner.Async)
 		time.Sleep(50 * time.Millisecond)
 		check("alone", 3, 50*time.Millisecond, "d")
-		put("e", taskrunner.Behind)
-		written := put("f", taskrunner.Shared)
+		put("e", taskrunner.Async)
+		written := put("f", taskrunner.Grouped)
 		check("shared, before", 3, 50*time.Millisecond, "d")
 		if err := written(); err != nil {
 			t.Error(err)
 		}
 		check("shared", 4, 51*time.Millisecond, "f")
-		put("g", taskrunner.Behind)
+		put("g", taskrunner.Async)
 		s = reopen(t, s)
 		commits = s.Commits()
 		check("the last one", 0, 51*time.Millisecond, "g")

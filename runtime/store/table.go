@@ -52,8 +52,8 @@ type indexRow struct {
 	index uint64
 }
 
-// kind is what the store knows of the objects of one table.
-type kind struct {
+// tableDef is what the store knows of the objects of one table.
+type tableDef struct {
 	table   Table
 	public  bool // has an index, stamps and watchers
 	key     func(any) string
@@ -63,8 +63,8 @@ type kind struct {
 	event   func(any) Event // nil if there are no events of this kind
 }
 
-// kinds has all tables, in the order in which they are read from the file.
-var kinds = []*kind{
+// tableDefs has all tables, in the order in which they are read from the file.
+var tableDefs = []*tableDef{
 	define(Jobs, jobKey, fields[api.Job]{
 		"parent": func(j *api.Job) string { return optional(scoped(str(j.Namespace), str(j.ParentID)), j.ParentID) },
 	}, stampJob, func(j *api.Job) Event {
@@ -116,16 +116,16 @@ var kinds = []*kind{
 // buckets has the names of all that is in the file.
 var buckets = func() []string {
 	names := []string{metaBucket, quarantineBucket, specBucket}
-	for _, k := range kinds {
+	for _, k := range tableDefs {
 		names = append(names, string(k.table))
 	}
 	return names
 }()
 
-// kindOf finds the kind of a table.
-var kindOf = func() map[Table]*kind {
-	m := make(map[Table]*kind, len(kinds))
-	for _, k := range kinds {
+// tableDefOf finds the kind of a table.
+var tableDefOf = func() map[Table]*tableDef {
+	m := make(map[Table]*tableDef, len(tableDefs))
+	for _, k := range tableDefs {
 		m[k.table] = k
 	}
 	return m
@@ -136,8 +136,8 @@ var kindOf = func() map[Table]*kind {
 type fields[T any] map[string]func(*T) string
 
 // define makes the kind of a public table.
-func define[T any](table Table, key func(*T) string, indexes fields[T], stamp func(obj, old *T, index uint64), event func(*T) Event) *kind {
-	k := newKind(table, ofAny(key), func(_ string, payload []byte) (any, error) {
+func define[T any](table Table, key func(*T) string, indexes fields[T], stamp func(obj, old *T, index uint64), event func(*T) Event) *tableDef {
+	k := newTableDef(table, ofAny(key), func(_ string, payload []byte) (any, error) {
 		obj := new(T)
 		return obj, decode(payload, obj)
 	})
@@ -157,9 +157,9 @@ func define[T any](table Table, key func(*T) string, indexes fields[T], stamp fu
 	return k
 }
 
-// newKind makes a kind that has no index but its key.
-func newKind(table Table, key func(any) string, decode func(key string, payload []byte) (any, error)) *kind {
-	return &kind{
+// newTableDef makes a kind that has no index but its key.
+func newTableDef(table Table, key func(any) string, decode func(key string, payload []byte) (any, error)) *tableDef {
+	return &tableDef{
 		table:   table,
 		key:     key,
 		indexes: map[string]memdb.Indexer{"id": indexer{value: key, key: true}},
@@ -174,7 +174,7 @@ func ofAny[T any](value func(*T) string) func(any) string {
 // allocations are stored without their job: most share it with many others. An entry
 // of an index takes half a kilobyte of each of them; lists that only people ask for
 // do without.
-func allocations() *kind {
+func allocations() *tableDef {
 	k := define(Allocations, func(a *api.Allocation) string { return a.ID }, fields[api.Allocation]{
 		"job": func(a *api.Allocation) string { return scoped(a.Namespace, a.JobID) },
 	}, stamped(func(a *api.Allocation) (_, _ *uint64) { return &a.CreateIndex, &a.ModifyIndex }), func(a *api.Allocation) Event {
@@ -192,9 +192,9 @@ type localRecord struct {
 	closed  *closed // it could not be opened
 }
 
-func local(table Table) *kind {
+func local(table Table) *tableDef {
 	key := func(o any) string { return o.(*localRecord).key }
-	return newKind(table, key, func(key string, payload []byte) (any, error) {
+	return newTableDef(table, key, func(key string, payload []byte) (any, error) {
 		return &localRecord{key: key, payload: bytes.Clone(payload)}, nil // it stays, and the page must not
 	})
 }
@@ -311,7 +311,7 @@ func schema() *memdb.DBSchema {
 			}},
 		},
 	}}
-	for _, k := range kinds {
+	for _, k := range tableDefs {
 		t := &memdb.TableSchema{Name: string(k.table), Indexes: make(map[string]*memdb.IndexSchema)}
 		for name, indexer := range k.indexes {
 			t.Indexes[name] = &memdb.IndexSchema{Name: name, Indexer: indexer, Unique: name == "id", AllowMissing: name != "id"}

@@ -42,7 +42,7 @@ type Txn struct {
 
 // change is one step of a Txn. before or after is nil if there is nothing.
 type change struct {
-	kind          *kind
+	kind          *tableDef
 	key           string
 	before, after any
 	payload       []byte // of after
@@ -60,13 +60,13 @@ func (tx *Txn) Operation(name string) { tx.op = name }
 // AnnounceEvaluation adds an event of the current operation about an evaluation as it
 // is given, without storing it.
 func (tx *Txn) AnnounceEvaluation(e *api.Evaluation) {
-	tx.addEvent(change{kind: kindOf[Evaluations], after: e})
+	tx.addEvent(change{kind: tableDefOf[Evaluations], after: e})
 }
 
 // AnnounceNode adds an event of the current operation about a node that has not changed.
 func (tx *Txn) AnnounceNode(id string) {
 	if n := tx.Node(nil, id); n != nil {
-		tx.addEvent(change{kind: kindOf[Nodes], after: n})
+		tx.addEvent(change{kind: tableDefOf[Nodes], after: n})
 	}
 }
 
@@ -77,9 +77,9 @@ func (tx *Txn) PutJob(job *api.Job) {
 		tx.fail(fmt.Errorf("put job %s: it has no version", str(job.ID)))
 		return
 	}
-	tx.put(kindOf[Jobs], job)
+	tx.put(tableDefOf[Jobs], job)
 	if tx.err == nil {
-		tx.insert(kindOf[JobVersions], job)
+		tx.insert(tableDefOf[JobVersions], job)
 	}
 }
 
@@ -90,7 +90,7 @@ func (tx *Txn) PutJobVersion(job *api.Job) {
 		tx.PutJob(job)
 		return
 	}
-	tx.put(kindOf[JobVersions], job)
+	tx.put(tableDefOf[JobVersions], job)
 }
 
 // DeleteJob removes a job with its versions, their sources, its scaling events
@@ -112,11 +112,11 @@ func (tx *Txn) DeleteJobVersion(namespace, id string, version uint64) {
 
 // PutJobSubmission stores the source of one version of a job.
 func (tx *Txn) PutJobSubmission(namespace, id string, version uint64, s *api.JobSubmission) {
-	tx.put(kindOf[JobSubmissions], &submission{Namespace: namespace, JobID: id, Version: version, Submission: s})
+	tx.put(tableDefOf[JobSubmissions], &submission{Namespace: namespace, JobID: id, Version: version, Submission: s})
 }
 
 // PutEvaluation stores an evaluation.
-func (tx *Txn) PutEvaluation(e *api.Evaluation) { tx.put(kindOf[Evaluations], e) }
+func (tx *Txn) PutEvaluation(e *api.Evaluation) { tx.put(tableDefOf[Evaluations], e) }
 
 // DeleteEvaluation removes an evaluation, if there is one.
 func (tx *Txn) DeleteEvaluation(id string) { tx.delete(Evaluations, id) }
@@ -124,22 +124,22 @@ func (tx *Txn) DeleteEvaluation(id string) { tx.delete(Evaluations, id) }
 // PutAllocation stores an allocation as the scheduler wants it: its
 // AllocModifyIndex is set too, by which the node sees that it must act.
 func (tx *Txn) PutAllocation(a *api.Allocation) {
-	if tx.owned(kindOf[Allocations], a) {
+	if tx.owned(tableDefOf[Allocations], a) {
 		a.AllocModifyIndex = tx.index
-		tx.put(kindOf[Allocations], a)
+		tx.put(tableDefOf[Allocations], a)
 	}
 }
 
 // ReportAllocation stores what the node says of an allocation. It leaves the
 // AllocModifyIndex alone.
-func (tx *Txn) ReportAllocation(a *api.Allocation) { tx.put(kindOf[Allocations], a) }
+func (tx *Txn) ReportAllocation(a *api.Allocation) { tx.put(tableDefOf[Allocations], a) }
 
 // DeleteAllocation removes an allocation, if there is one. The records of its
 // runner stay until [Txn.ForgetAllocation].
 func (tx *Txn) DeleteAllocation(id string) { tx.delete(Allocations, id) }
 
 // PutDeployment stores a deployment.
-func (tx *Txn) PutDeployment(d *api.Deployment) { tx.put(kindOf[Deployments], d) }
+func (tx *Txn) PutDeployment(d *api.Deployment) { tx.put(tableDefOf[Deployments], d) }
 
 // DeleteDeployment removes a deployment, if there is one.
 func (tx *Txn) DeleteDeployment(id string) { tx.delete(Deployments, id) }
@@ -147,7 +147,7 @@ func (tx *Txn) DeleteDeployment(id string) { tx.delete(Deployments, id) }
 // PutNode stores a node. What was found damaged when the store was opened is
 // among its events, whatever the caller has put there.
 func (tx *Txn) PutNode(n *api.Node) {
-	if !tx.owned(kindOf[Nodes], n) {
+	if !tx.owned(tableDefOf[Nodes], n) {
 		return
 	}
 	for _, event := range tx.nodeEvents {
@@ -159,11 +159,11 @@ func (tx *Txn) PutNode(n *api.Node) {
 			n.Events = append(n.Events[:len(n.Events):len(n.Events)], &told)
 		}
 	}
-	tx.put(kindOf[Nodes], n)
+	tx.put(tableDefOf[Nodes], n)
 }
 
 // PutService stores the registration of a service.
-func (tx *Txn) PutService(s *api.ServiceRegistration) { tx.put(kindOf[Services], s) }
+func (tx *Txn) PutService(s *api.ServiceRegistration) { tx.put(tableDefOf[Services], s) }
 
 // DeleteService removes the registration of a service, if there is one.
 func (tx *Txn) DeleteService(namespace, id string) { tx.delete(Services, scoped(namespace, id)) }
@@ -179,7 +179,7 @@ func (tx *Txn) PutVariable(v *api.Variable) {
 		tx.fail(err)
 		return
 	}
-	tx.put(kindOf[Variables], v)
+	tx.put(tableDefOf[Variables], v)
 }
 
 // DeleteVariable removes a variable, if there is one. It fails without a key
@@ -193,7 +193,7 @@ func (tx *Txn) DeleteVariable(namespace, path string) {
 }
 
 // PutNamespace stores a namespace.
-func (tx *Txn) PutNamespace(n *api.Namespace) { tx.put(kindOf[Namespaces], n) }
+func (tx *Txn) PutNamespace(n *api.Namespace) { tx.put(tableDefOf[Namespaces], n) }
 
 // DeleteNamespace removes a namespace, if there is one.
 func (tx *Txn) DeleteNamespace(name string) { tx.delete(Namespaces, name) }
@@ -208,7 +208,7 @@ func (tx *Txn) AddScalingEvent(namespace, jobID, group string, event api.Scaling
 	}
 	events := append([]api.ScalingEvent{event}, row.Groups[group]...)
 	row.Groups[group] = events[:min(len(events), keptScalingEvents)]
-	tx.put(kindOf[ScalingEvents], row)
+	tx.put(tableDefOf[ScalingEvents], row)
 }
 
 // PeriodicLaunch says when a periodic job was launched last.
@@ -219,7 +219,7 @@ type PeriodicLaunch struct {
 }
 
 // PutPeriodicLaunch stores the last launch of a periodic job.
-func (tx *Txn) PutPeriodicLaunch(p *PeriodicLaunch) { tx.put(kindOf[PeriodicLaunches], p) }
+func (tx *Txn) PutPeriodicLaunch(p *PeriodicLaunch) { tx.put(tableDefOf[PeriodicLaunches], p) }
 
 // fail keeps the first fault.
 func (tx *Txn) fail(err error) {
@@ -228,7 +228,7 @@ func (tx *Txn) fail(err error) {
 	}
 }
 
-func (tx *Txn) get(k *kind, key string) any {
+func (tx *Txn) get(k *tableDef, key string) any {
 	obj, err := tx.mem.First(string(k.table), "id", key)
 	if err != nil {
 		tx.fail(fmt.Errorf("read %s %q: %w", k.table, readable(key), err))
@@ -238,7 +238,7 @@ func (tx *Txn) get(k *kind, key string) any {
 
 // owned reports whether the store may change an object that is put: not if
 // readers may have it already.
-func (tx *Txn) owned(k *kind, obj any) bool {
+func (tx *Txn) owned(k *tableDef, obj any) bool {
 	if tx.err != nil {
 		return false
 	}
@@ -250,7 +250,7 @@ func (tx *Txn) owned(k *kind, obj any) bool {
 }
 
 // put stamps an object and stores it.
-func (tx *Txn) put(k *kind, obj any) {
+func (tx *Txn) put(k *tableDef, obj any) {
 	if !tx.owned(k, obj) {
 		return
 	}
@@ -260,7 +260,7 @@ func (tx *Txn) put(k *kind, obj any) {
 	tx.insert(k, obj)
 }
 
-func (tx *Txn) insert(k *kind, obj any) {
+func (tx *Txn) insert(k *tableDef, obj any) {
 	if tx.err != nil {
 		return
 	}
@@ -285,7 +285,7 @@ func (tx *Txn) delete(t Table, key string) {
 	if tx.err != nil || key == "" {
 		return
 	}
-	k := kindOf[t]
+	k := tableDefOf[t]
 	before := tx.get(k, key)
 	if before == nil {
 		return

@@ -183,7 +183,7 @@ func TestEvents(t *testing.T) {
 		running.Status = new("running")
 		tx.PutJob(&running)
 	})
-	update(t, s, func(tx *Txn) { tx.PutFact("boot", "x") }) // is no event
+	update(t, s, func(tx *Txn) { tx.PutMeta("boot", "x") }) // is no event
 	update(t, s, func(tx *Txn) {
 		tx.PutAllocation(&api.Allocation{ID: "a", Namespace: "default", JobID: "web", DeploymentID: "d"})
 		tx.PutDeployment(&api.Deployment{ID: "d", Namespace: "default", JobID: "web"})

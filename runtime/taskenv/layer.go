@@ -40,7 +40,7 @@ func (v *vars) add(layer map[string]string) {
 		maps.Copy(v.env, layer)
 		return
 	}
-	circles := findCircles(layer)
+	circles := findCycles(layer)
 	resolved := make(map[string]string, len(layer))
 	for _, key := range circles.order {
 		resolved[key] = expand(layer[key], &v.left, func(name string) (string, bool) {
@@ -97,16 +97,16 @@ func cleanKeys(layer map[string]string) map[string]string {
 	return out
 }
 
-// circles says how the entries of a layer refer to each other.
-type circles struct {
+// cycles says how the entries of a layer refer to each other.
+type cycles struct {
 	order []string       // each entry after those that it refers to, circles aside
 	of    map[string]int // entries with the same number refer to each other
 }
 
-// findCircles is Tarjan's algorithm for strongly connected components. The
+// findCycles is Tarjan's algorithm for strongly connected components. The
 // outcome depends on the layer alone, not on the order of a map.
-func findCircles(layer map[string]string) circles {
-	c := circles{of: make(map[string]int, len(layer))}
+func findCycles(layer map[string]string) cycles {
+	c := cycles{of: make(map[string]int, len(layer))}
 	index := make(map[string]int, len(layer)) // order of the first visit, from 1
 	var stack []string
 

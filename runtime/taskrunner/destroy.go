@@ -52,7 +52,7 @@ func (r *Runner) mayEndTask(err error) (builtin, may bool) {
 	if r.endTask == nil || !errors.As(err, &unavailable) {
 		return false, false
 	}
-	return unavailable.Builtin, unavailable.Builtin || isClosed(r.purged) || isClosed(r.hurried)
+	return unavailable.Builtin, unavailable.Builtin || isClosed(r.purged) || isClosed(r.forceKilled)
 }
 
 // callEndTask calls EndTask for one start.
@@ -155,7 +155,7 @@ func (r *Runner) finishDestroy(ctx context.Context) {
 	for r.local.Destroy != nil && ctx.Err() == nil {
 		err := r.destroyPending(ctx)
 		if err == nil {
-			r.putLocal(Behind)
+			r.putLocal(Async)
 			return
 		}
 		if ctx.Err() != nil {

@@ -18,11 +18,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// teller is an error that comes with the event that tells of it.
-type teller interface{ Event() *api.TaskEvent }
+// eventError is an error that comes with the event that tells of it.
+type eventError interface{ Event() *api.TaskEvent }
 
 func failureEvent(h hook.Hook, err error) *api.TaskEvent {
-	var told teller
+	var told eventError
 	if errors.As(err, &told) {
 		return told.Event()
 	}
@@ -33,18 +33,18 @@ func failureEvent(h hook.Hook, err error) *api.TaskEvent {
 // they answer. An error is an event already, unless live has ended. It ends the
 // chain unless the task runs already: that task is not stopped because something
 // could not be done a second time.
-func (r *Runner) prestart(live context.Context, running bool) error {
+func (r *Runner) prestart(killCtx context.Context, running bool) error {
 	defer runtime.KeepAlive(r.env.Build()) // the same for all, unless one of them changes it
 	for _, h := range r.hooks {
 		at, ok := h.(hook.TaskPrestart)
 		if !ok || r.local.Hooks[h.Name()].Done {
 			continue
 		}
-		if live.Err() != nil {
-			return context.Cause(live)
+		if killCtx.Err() != nil {
+			return context.Cause(killCtx)
 		}
-		if err := r.prestartHook(live, h, at, running); err != nil {
-			if live.Err() == nil {
+		if err := r.prestartHook(killCtx, h, at, running); err != nil {
+			if killCtx.Err() == nil {
 				r.EmitEvent(failureEvent(h, err))
 			}
 			if running {
@@ -56,7 +56,7 @@ func (r *Runner) prestart(live context.Context, running bool) error {
 	return nil
 }
 
-func (r *Runner) prestartHook(live context.Context, h hook.Hook, at hook.TaskPrestart, running bool) error {
+func (r *Runner) prestartHook(killCtx context.Context, h hook.Hook, at hook.TaskPrestart, running bool) error {
 	before := r.local.Hooks[h.Name()]
 	task := r.Task()
 	request := hook.TaskPrestartRequest{
@@ -69,8 +69,8 @@ func (r *Runner) prestartHook(live context.Context, h hook.Hook, at hook.TaskPre
 		Running:       running,
 	}
 	var response hook.TaskPrestartResponse
-	err := hooks.Call(live, r.logger, h, hook.Prestart, r.deadlines.Prestart, func(ctx context.Context) (err error) {
-		failpoint.Around(failpoint.Prestart, func() { response, err = at.Prestart(ctx, request) })
+	err := hooks.Call(killCtx, r.logger, h, hook.Prestart, r.deadlines.Prestart, func(ctx context.Context) (err error) {
+		failpoint.Wrap(failpoint.Prestart, func() { response, err = at.Prestart(ctx, request) })
 		return err
 	})
 
@@ -92,7 +92,7 @@ func (r *Runner) prestartHook(live context.Context, h hook.Hook, at hook.TaskPre
 	}
 	if !reflect.DeepEqual(before, after) {
 		r.local.setHook(h.Name(), after)
-		r.putLocal(Behind) // with the id of the start, if not before
+		r.putLocal(Async) // with the id of the start, if not before
 		r.setHookEnv(h.Name(), after.Env)
 	}
 	return err
@@ -150,16 +150,16 @@ func (r *Runner) setHookEnv(name string, env map[string]string) {
 
 // poststart calls the Poststart hooks. repeated says that an earlier agent may have
 // called them for the same process.
-func (r *Runner) poststart(live context.Context, p *process, repeated bool) {
+func (r *Runner) poststart(killCtx context.Context, p *process, repeated bool) {
 	for _, h := range r.hooks {
-		if at, ok := h.(hook.TaskPoststart); ok && live.Err() == nil {
-			failpoint.Around(failpoint.Poststart, func() { r.poststartHook(live, h, at, p, repeated) })
+		if at, ok := h.(hook.TaskPoststart); ok && killCtx.Err() == nil {
+			failpoint.Wrap(failpoint.Poststart, func() { r.poststartHook(killCtx, h, at, p, repeated) })
 		}
 	}
 }
 
-func (r *Runner) poststartHook(live context.Context, h hook.Hook, at hook.TaskPoststart, p *process, repeated bool) {
-	r.reportHook(live, hook.Poststart, h, func(ctx context.Context) error {
+func (r *Runner) poststartHook(killCtx context.Context, h hook.Hook, at hook.TaskPoststart, p *process, repeated bool) {
+	r.reportHook(killCtx, hook.Poststart, h, func(ctx context.Context) error {
 		return at.Poststart(ctx, hook.TaskPoststartRequest{
 			Alloc:   r.alloc.Alloc,
 			Task:    r.Task().ForHooks(),
@@ -223,11 +223,11 @@ func (r *Runner) preKilling(ctx context.Context) {
 // exitedHooks run also after a kill, which must not cut them short: they clean
 // up after the process. A shutdown does, and then they return false: the next agent
 // calls them again.
-func (r *Runner) exitedHooks(grace context.Context) bool {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(grace))
+func (r *Runner) exitedHooks(forceKillCtx context.Context) bool {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(forceKillCtx))
 	defer cancel()
-	defer context.AfterFunc(grace, func() {
-		if context.Cause(grace) != errHurry {
+	defer context.AfterFunc(forceKillCtx, func() {
+		if context.Cause(forceKillCtx) != errHurry {
 			cancel()
 		}
 	})()
@@ -263,9 +263,9 @@ func (r *Runner) shutdownHooks(ctx context.Context) {
 
 // runUpdateHooks tells the hooks about new versions of the task, until there are no
 // more, or live ends.
-func (r *Runner) runUpdateHooks(live context.Context) {
-	for live.Err() == nil && r.takeUpdate() {
-		each(live, r, hook.Update, func(ctx context.Context, h hook.TaskUpdate) error {
+func (r *Runner) runUpdateHooks(killCtx context.Context) {
+	for killCtx.Err() == nil && r.takeUpdate() {
+		each(killCtx, r, hook.Update, func(ctx context.Context, h hook.TaskUpdate) error {
 			return h.Update(ctx, hook.TaskUpdateRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks(), Env: r.env.Build().Vars()})
 		})
 	}
@@ -273,7 +273,7 @@ func (r *Runner) runUpdateHooks(live context.Context) {
 
 // each calls the hooks that take part in a moment, one after the other, until ctx
 // ends.
-func each[H any](ctx context.Context, r *Runner, moment hook.Moment, call func(context.Context, H) error) {
+func each[H any](ctx context.Context, r *Runner, moment hook.Point, call func(context.Context, H) error) {
 	for _, h := range r.hooks {
 		if at, ok := h.(H); ok && ctx.Err() == nil {
 			r.reportHook(ctx, moment, h, func(ctx context.Context) error { return call(ctx, at) })
@@ -282,7 +282,7 @@ func each[H any](ctx context.Context, r *Runner, moment hook.Moment, call func(c
 }
 
 // reportHook makes the error of a hook an event, unless the hook was cut short.
-func (r *Runner) reportHook(ctx context.Context, moment hook.Moment, h hook.Hook, call func(context.Context) error) {
+func (r *Runner) reportHook(ctx context.Context, moment hook.Point, h hook.Hook, call func(context.Context) error) {
 	err := hooks.Call(ctx, r.logger, h, moment, r.deadlines.Others, call)
 	if err != nil && ctx.Err() == nil {
 		r.EmitEvent(model.EventHookFailed(h.Name(), err.Error()))

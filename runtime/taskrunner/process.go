@@ -296,7 +296,7 @@ func (p *process) execStreaming(ctx context.Context, exec driver.Exec) (result *
 	if err != nil {
 		return nil, err
 	}
-	failpoint.Around(failpoint.Running, func() { result, err = d.ExecTaskStreaming(ctx, p.id(), exec) })
+	failpoint.Wrap(failpoint.Running, func() { result, err = d.ExecTaskStreaming(ctx, p.id(), exec) })
 	return result, err
 }
 

@@ -16,13 +16,13 @@ import (
 // first call decides; its event is added unless the task has finished already
 // or event is nil. Kill may come before Run.
 func (r *Runner) Kill(event *api.TaskEvent) {
-	r.changeBoth(AtOnce, func(s *api.TaskState) bool { return r.killLocked(s, event) })
+	r.changeBoth(Sync, func(s *api.TaskState) bool { return r.killLocked(s, event) })
 }
 
-// KillNow kills the task without hooks, delay or timeout.
-func (r *Runner) KillNow(event *api.TaskEvent) {
-	r.changeBoth(AtOnce, func(s *api.TaskState) bool {
-		closeOnce(r.hurried)
+// ForceKill kills the task without hooks, delay or timeout.
+func (r *Runner) ForceKill(event *api.TaskEvent) {
+	r.changeBoth(Sync, func(s *api.TaskState) bool {
+		closeOnce(r.forceKilled)
 		return r.killLocked(s, event)
 	})
 }
@@ -40,7 +40,7 @@ func (r *Runner) killLocked(s *api.TaskState, event *api.TaskEvent) bool {
 		r.quiet = event == nil
 		close(r.killed)
 	}
-	if r.endGrace != nil && isClosed(r.hurried) {
+	if r.endGrace != nil && isClosed(r.forceKilled) {
 		r.endGrace(errHurry)
 	}
 	if r.endLive != nil {
@@ -111,7 +111,7 @@ func (r *Runner) killedEvent() *api.TaskEvent {
 func (r *Runner) Restart(ctx context.Context, event *api.TaskEvent, failure bool) error {
 	var p *process
 	first := false
-	r.changeBoth(AtOnce, func(s *api.TaskState) bool {
+	r.changeBoth(Sync, func(s *api.TaskState) bool {
 		if !r.restartableLocked() {
 			return false
 		}
@@ -172,7 +172,7 @@ func (r *Runner) ForceRestart(ctx context.Context, event *api.TaskEvent, failure
 // again. It reports false for any other task, and does not wait.
 func (r *Runner) Rerun(event *api.TaskEvent) bool {
 	dead, first := false, false
-	r.changeBoth(AtOnce, func(s *api.TaskState) bool {
+	r.changeBoth(Sync, func(s *api.TaskState) bool {
 		dead = s.State == model.TaskDead && !s.Failed && !r.isKilled() && !isClosed(r.done)
 		first = dead && r.restartReq == nil
 		if first {
@@ -182,7 +182,7 @@ func (r *Runner) Rerun(event *api.TaskEvent) bool {
 		return first
 	})
 	if first {
-		r.again <- struct{}{} // has room: it is empty unless somebody has asked
+		r.rerunCh <- struct{}{} // has room: it is empty unless somebody has asked
 	}
 	return dead
 }
@@ -263,8 +263,8 @@ func (r *Runner) SetTask(task Task) {
 // tellHooksLocked has the Update hooks called, if there is something to tell and
 // nobody is at it.
 func (r *Runner) tellHooksLocked() {
-	if r.updated && r.tellHooks != nil && !r.telling {
-		r.telling = true
+	if r.updated && r.tellHooks != nil && !r.updating {
+		r.updating = true
 		r.tellHooks()
 	}
 }
@@ -273,8 +273,8 @@ func (r *Runner) tellHooksLocked() {
 func (r *Runner) takeUpdate() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.telling, r.updated = r.updated, false
-	return r.telling
+	r.updating, r.updated = r.updated, false
+	return r.updating
 }
 
 // clearProcess forgets the process that has exited.

@@ -20,16 +20,16 @@ type Restored struct {
 	State *api.TaskState // nil if there is no record
 }
 
-// Past is what is known about the time between two agents.
-type Past struct {
+// RecoverInfo is what is known about the time between two agents.
+type RecoverInfo struct {
 	// Rebooted says that the machine was started again: no process of before is
 	// there, and whatever has its number is a stranger.
 	Rebooted bool
-	// Certain says that the driver would know a task that was being started: its
+	// Reliable says that the driver would know a task that was being started: its
 	// plugin is the same process as then, or looks for such tasks itself.
-	Certain bool
-	// Searched says that the driver looks for a task by its names.
-	Searched bool
+	Reliable bool
+	// Discoverable says that the driver looks for a task by its names.
+	Discoverable bool
 }
 
 // restore is the part of New for a task that is not new.
@@ -53,7 +53,7 @@ func (r *Runner) restore(was Restored) {
 	r.state = model.CopyTaskState(was.State)
 	if r.local.RestartRequest != nil && r.state.State == model.TaskDead && !r.state.Failed && !r.local.RunComplete {
 		r.restartReq = r.local.RestartRequest
-		r.again <- struct{}{}
+		r.rerunCh <- struct{}{}
 	}
 	if r.state.Failed && r.state.State != model.TaskDead {
 		// It was told why it has to go, and its end was not seen to.
@@ -62,9 +62,9 @@ func (r *Runner) restore(was Restored) {
 	}
 }
 
-// Over reports whether the task will never run again, as far as an earlier agent
+// Completed reports whether the task will never run again, as far as an earlier agent
 // has got. Such a task needs no driver.
-func (r *Runner) Over() bool {
+func (r *Runner) Completed() bool {
 	select {
 	case <-r.done:
 		return r.State().State == model.TaskDead
@@ -73,9 +73,9 @@ func (r *Runner) Over() bool {
 	}
 }
 
-// Begun reports whether an earlier agent has done anything for the task. It must
+// PreviouslyStarted reports whether an earlier agent has done anything for the task. It must
 // be called before Run.
-func (r *Runner) Begun() bool {
+func (r *Runner) PreviouslyStarted() bool {
 	return len(r.local.Hooks) > 0 || r.local.StartID != "" || r.local.Destroy != nil || r.local.RunComplete || r.State().State != model.TaskPending
 }
 
@@ -95,7 +95,7 @@ func (r *Runner) Begun() bool {
 //	running, local record lost                   all starts are destroyed; ended, exit status unknown
 //	ended, or dead, and the id of its start      the start is destroyed
 //	anything, but the machine was booted since   the task starts again
-func (r *Runner) Recover(ctx context.Context, past Past) {
+func (r *Runner) Recover(ctx context.Context, past RecoverInfo) {
 	state := r.State().State
 	handle := r.local.Handle
 	if handle != nil && handle.Config == nil {
@@ -108,7 +108,7 @@ func (r *Runner) Recover(ctx context.Context, past Past) {
 		r.local.Destroy = nil // drivers are not asked: not all of them look twice at a number
 	case state == model.TaskDead || r.local.Exit != nil:
 		if r.local.StartID != "" {
-			r.setPendingDestroy(PendingDestroy{ID: r.local.StartID, Handle: handle, Uncertain: handle == nil && !past.Certain})
+			r.setPendingDestroy(PendingDestroy{ID: r.local.StartID, Handle: handle, Uncertain: handle == nil && !past.Reliable})
 		}
 	case handle != nil:
 		err := r.recoverProcess(ctx, handle)
@@ -118,18 +118,18 @@ func (r *Runner) Recover(ctx context.Context, past Past) {
 		r.setPendingDestroy(PendingDestroy{ID: handle.Config.ID, Handle: handle})
 		r.recordLost(err)
 	case r.local.StartID != "":
-		r.setPendingDestroy(PendingDestroy{ID: r.local.StartID, Uncertain: !past.Certain})
+		r.setPendingDestroy(PendingDestroy{ID: r.local.StartID, Uncertain: !past.Reliable})
 		if state == model.TaskRunning {
 			r.recordLost(errRecordLost)
 		}
 	case state == model.TaskRunning:
-		r.setPendingDestroy(PendingDestroy{ID: r.alloc.ID + "/" + r.name + "/" + driver.AnyStart, Uncertain: !past.Searched})
+		r.setPendingDestroy(PendingDestroy{ID: r.alloc.ID + "/" + r.name + "/" + driver.WildcardStart, Uncertain: !past.Discoverable})
 		r.recordLost(errRecordLost)
 	}
 	if err := r.destroyPending(ctx); err != nil && r.local.Destroy.Handle == nil {
 		// The plugin process of before, if there was one, may be gone at the next try.
 		later := *r.local.Destroy
-		later.Uncertain = !past.Searched
+		later.Uncertain = !past.Discoverable
 		r.local.Destroy = &later
 	}
 	if ctx.Err() != nil || state == model.TaskDead || r.local.Exit != nil {
@@ -139,7 +139,7 @@ func (r *Runner) Recover(ctx context.Context, past Past) {
 	r.clearRestartRequest()
 	if state == model.TaskRunning {
 		r.logger.Warn("task has ended with the machine, starting it again")
-		r.transition(AtOnce, model.TaskPending, model.EventRestoreFailed("the machine was booted since; the task is started again"))
+		r.transition(Sync, model.TaskPending, model.EventRestoreFailed("the machine was booted since; the task is started again"))
 	}
 }
 
@@ -152,7 +152,7 @@ func (r *Runner) recordLost(cause error) {
 	r.logger.Warn("task not recovered", "task_id", r.local.StartID, "error", cause)
 	r.noteExit(false)
 	r.local.Exit = &Exit{Lost: true, Error: unknownText(cause)}
-	r.record(AtOnce, func(s *api.TaskState) bool {
+	r.record(Sync, func(s *api.TaskState) bool {
 		if request := r.restartReq; request != nil {
 			r.local.Exit.Asked, r.local.Exit.Failure = true, request.Failure
 		}
@@ -190,26 +190,26 @@ func (r *Runner) recoverProcess(ctx context.Context, handle *driver.Handle) erro
 	return nil
 }
 
-// Renew lets the task begin anew, as if nothing had been done for it: what it has
+// Reset lets the task begin anew, as if nothing had been done for it: what it has
 // made is gone. Hooks still have their state: they may have made something elsewhere.
 // It must be called between Recover and Run, for a task without a process.
-func (r *Runner) Renew() {
+func (r *Runner) Reset() {
 	before := r.local.Hooks
 	r.local = LocalState{Capabilities: r.local.Capabilities}
 	r.clearRestartRequest() // the new start answers it
 	select {
-	case <-r.again:
+	case <-r.rerunCh:
 	default:
 	}
 	for name, state := range before {
 		r.local.setHook(name, HookState{Attachment: state.Attachment, Data: state.Data})
 		r.setHookEnv(name, nil)
 	}
-	r.record(AtOnce, func(s *api.TaskState) bool {
+	r.record(Sync, func(s *api.TaskState) bool {
 		if s.State == model.TaskPending {
 			return false
 		}
-		model.ReviveTask(s)
+		model.ResetTask(s)
 		model.SetTaskState(s, model.TaskPending, time.Now())
 		return true
 	})
@@ -219,9 +219,9 @@ func (r *Runner) Renew() {
 // was taken over, after the rest of its delay, or as the restart policy decides
 // about an end that it has not been asked about. It returns false if the agent shuts
 // down.
-func (r *Runner) resume(grace context.Context) (restart.Decision, bool) {
+func (r *Runner) resume(forceKillCtx context.Context) (restart.Decision, bool) {
 	if exit := r.local.Exit; exit != nil {
-		if !r.exitedHooks(grace) {
+		if !r.exitedHooks(forceKillCtx) {
 			return restart.Decision{}, false
 		}
 		return r.decide(exit.outcome()), true
@@ -232,15 +232,15 @@ func (r *Runner) resume(grace context.Context) (restart.Decision, bool) {
 // takeOver does for a process that runs already what comes before and with a
 // start. Nobody hears of it unless the agent before this one had not come to say
 // that the task has started.
-func (r *Runner) takeOver(live context.Context, p *process) {
-	if live.Err() == nil {
-		_ = r.prestart(live, true) // an event already
+func (r *Runner) takeOver(killCtx context.Context, p *process) {
+	if killCtx.Err() == nil {
+		_ = r.prestart(killCtx, true) // an event already
 	}
 	r.logger.Info("task taken over", "task_id", p.id())
 	if r.State().State != model.TaskRunning {
 		r.tracker.Started()
 		r.local.Restart = r.tracker.State()
-		r.transition(Shared, model.TaskRunning, model.EventStarted())
+		r.transition(Grouped, model.TaskRunning, model.EventStarted())
 	}
 }
 

@@ -23,10 +23,10 @@ func (r *Runner) Run(ctx context.Context) {
 	defer close(r.done)
 	var updates sync.WaitGroup
 	defer updates.Wait()
-	grace, live := r.contexts(ctx)
+	forceKillCtx, killCtx := r.contexts(ctx)
 	defer r.endContexts()
 	r.mu.Lock()
-	r.tellHooks = func() { updates.Go(func() { r.runUpdateHooks(live) }) }
+	r.tellHooks = func() { updates.Go(func() { r.runUpdateHooks(killCtx) }) }
 	r.tellHooksLocked()
 	r.mu.Unlock()
 
@@ -34,17 +34,17 @@ func (r *Runner) Run(ctx context.Context) {
 	dead := r.State().State == model.TaskDead // under an earlier agent
 	for again := !r.local.RunComplete; again && ctx.Err() == nil; dead = false {
 		if !dead {
-			r.runToDeath(live, grace)
+			r.runLoop(killCtx, forceKillCtx)
 		}
 		if ctx.Err() == nil {
-			r.transition(Behind, model.TaskDead, nil)
-			r.whileDestroying(live, func() { again = r.isRevived(live) })
+			r.transition(Async, model.TaskDead, nil)
+			r.whileDestroying(killCtx, func() { again = r.isRevived(killCtx) })
 			again = again && r.decideRevival()
 		}
 	}
 	if r.local.Destroy != nil {
 		close(r.destroying)
-		r.finishDestroy(grace)
+		r.finishDestroy(forceKillCtx)
 	}
 	if ctx.Err() != nil {
 		r.shutdownHooks(ctx)
@@ -57,26 +57,26 @@ func (r *Runner) Run(ctx context.Context) {
 func (r *Runner) complete(ctx context.Context) {
 	if !r.local.RunComplete {
 		r.local.RunComplete = true
-		r.putLocal(Behind)
+		r.putLocal(Async)
 	}
-	failpoint.Around(failpoint.StopHooks, func() { r.stopHooks(ctx) })
+	failpoint.Wrap(failpoint.StopHooks, func() { r.stopHooks(ctx) })
 }
 
 // contexts returns two contexts for the life of the task. Both end with ctx;
-// live also with the first Kill, and grace only with KillNow. The cause says
+// live also with the first Kill, and grace only with ForceKill. The cause says
 // which it was.
-func (r *Runner) contexts(ctx context.Context) (grace, live context.Context) {
+func (r *Runner) contexts(ctx context.Context) (forceKillCtx, killCtx context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	grace, r.endGrace = context.WithCancelCause(ctx)
-	live, r.endLive = context.WithCancelCause(grace)
-	if isClosed(r.hurried) {
+	forceKillCtx, r.endGrace = context.WithCancelCause(ctx)
+	killCtx, r.endLive = context.WithCancelCause(forceKillCtx)
+	if isClosed(r.forceKilled) {
 		r.endGrace(errHurry)
 	}
 	if r.isKilled() {
 		r.endLive(ErrKilled)
 	}
-	return grace, live
+	return forceKillCtx, killCtx
 }
 
 func (r *Runner) endContexts() {
@@ -87,20 +87,20 @@ func (r *Runner) endContexts() {
 	r.endLive, r.endGrace, r.tellHooks = nil, nil, nil
 }
 
-// runToDeath starts the task again and again, until the restart policy, a kill
+// runLoop starts the task again and again, until the restart policy, a kill
 // or a shutdown has the last word.
-func (r *Runner) runToDeath(live, grace context.Context) {
-	next, ok := r.resume(grace)
+func (r *Runner) runLoop(killCtx, forceKillCtx context.Context) {
+	next, ok := r.resume(forceKillCtx)
 	for ok && next.Action == restart.Restart {
 		// A process that was taken over runs already, whatever the gate.
 		if r.currentProcess() == nil {
 			started := false
-			r.whileDestroying(live, func() { started = r.awaitStart(live, next.Delay) })
+			r.whileDestroying(killCtx, func() { started = r.awaitStart(killCtx, next.Delay) })
 			if !started {
 				return
 			}
 		}
-		outcome, ended := r.runOnce(live, grace)
+		outcome, ended := r.runOnce(killCtx, forceKillCtx)
 		if !ended {
 			return
 		}
@@ -110,41 +110,41 @@ func (r *Runner) runToDeath(live, grace context.Context) {
 
 // awaitStart waits for a delay, and then for the gate. It returns false if live has
 // ended.
-func (r *Runner) awaitStart(live context.Context, delay time.Duration) bool {
+func (r *Runner) awaitStart(killCtx context.Context, delay time.Duration) bool {
 	if delay > 0 {
 		select {
 		case <-time.After(delay):
-		case <-live.Done():
+		case <-killCtx.Done():
 			return false
 		}
 	}
-	return r.gate.Wait(live) == nil
+	return r.gate.Wait(killCtx) == nil
 }
 
 // runOnce starts the task and waits for its end. It returns false when there is
 // no outcome to ask the restart policy about: the task was killed before it
 // started, or the agent shuts down.
-func (r *Runner) runOnce(live, grace context.Context) (restart.Outcome, bool) {
+func (r *Runner) runOnce(killCtx, forceKillCtx context.Context) (restart.Outcome, bool) {
 	p := r.currentProcess()
 	recovered := p != nil
 	if recovered {
-		r.takeOver(live, p)
+		r.takeOver(killCtx, p)
 	} else {
-		if err := r.prepareStart(live); err != nil {
-			return startError(err), live.Err() == nil
+		if err := r.prepareStart(killCtx); err != nil {
+			return startError(err), killCtx.Err() == nil
 		}
-		if err := r.prestart(live, false); err != nil {
-			return startError(err), live.Err() == nil
+		if err := r.prestart(killCtx, false); err != nil {
+			return startError(err), killCtx.Err() == nil
 		}
 		var err error
-		if p, err = r.start(live, grace); err != nil {
-			return startError(err), live.Err() == nil
+		if p, err = r.start(killCtx, forceKillCtx); err != nil {
+			return startError(err), killCtx.Err() == nil
 		}
 	}
 
 	var watch sync.WaitGroup
 	defer watch.Wait()
-	watched, stopWatch := context.WithCancel(context.WithoutCancel(live))
+	watched, stopWatch := context.WithCancel(context.WithoutCancel(killCtx))
 	defer stopWatch()
 	p.onAway = func(err error) { r.EmitEvent(model.EventDriverUnavailable(err.Error())) }
 	p.onBack = func() {
@@ -153,45 +153,45 @@ func (r *Runner) runOnce(live, grace context.Context) (restart.Outcome, bool) {
 	watch.Go(func() { p.watch(watched) })
 
 	r.finishRestart(watched, &watch, p)
-	r.poststart(live, p, recovered)
+	r.poststart(killCtx, p, recovered)
 	// No Poststart follows the hooks of a kill or of the exit.
 	var repeating sync.WaitGroup
-	running, stopRepeating := context.WithCancel(live)
+	running, stopRepeating := context.WithCancel(killCtx)
 	r.repeatPoststart(running, &repeating, p)
-	failpoint.Reach(failpoint.Running, failpoint.Before)
+	failpoint.Hit(failpoint.Running, failpoint.Before)
 	select {
 	case <-p.exited:
-	case <-live.Done():
+	case <-killCtx.Done():
 	}
 	stopRepeating()
 	repeating.Wait()
 	if r.isKilled() {
-		r.kill(grace, p)
+		r.kill(forceKillCtx, p)
 	}
-	if isShutdown(live, grace) {
+	if isShutdown(killCtx, forceKillCtx) {
 		return restart.Outcome{}, false
 	}
-	return r.ended(live, grace, p)
+	return r.ended(killCtx, forceKillCtx, p)
 }
 
 // isShutdown reports whether the agent shuts down, before or after a kill.
-func isShutdown(live, grace context.Context) bool {
-	if grace.Err() != nil {
-		return context.Cause(grace) != errHurry
+func isShutdown(killCtx, forceKillCtx context.Context) bool {
+	if forceKillCtx.Err() != nil {
+		return context.Cause(forceKillCtx) != errHurry
 	}
-	return live.Err() != nil && !errors.Is(context.Cause(live), ErrKilled)
+	return killCtx.Err() != nil && !errors.Is(context.Cause(killCtx), ErrKilled)
 }
 
 // ended tells everybody that the process is gone, and what it was worth. That is
 // stored before the driver forgets it: nobody could be asked again. It returns false
 // if a shutdown of the agent has come before everybody knew: the next agent tells it.
-func (r *Runner) ended(live, grace context.Context, p *process) (restart.Outcome, bool) {
+func (r *Runner) ended(killCtx, forceKillCtx context.Context, p *process) (restart.Outcome, bool) {
 	var result exit
 	select {
 	case <-p.exited:
 		result = p.result
 	default:
-		result.lost = true // KillNow has given up
+		result.lost = true // ForceKill has given up
 	}
 	r.noteExit(!result.lost && result.Err == nil)
 	r.local.Exit = &Exit{
@@ -203,8 +203,8 @@ func (r *Runner) ended(live, grace context.Context, p *process) (restart.Outcome
 	} else if result.lost {
 		r.local.Exit.Error = exitUnknown
 	}
-	failpoint.Around(failpoint.ExitObserved, func() {
-		r.record(AtOnce, func(s *api.TaskState) bool {
+	failpoint.Wrap(failpoint.ExitObserved, func() {
+		r.record(Sync, func(s *api.TaskState) bool {
 			if request := r.restartReq; request != nil {
 				r.local.Exit.Asked, r.local.Exit.Failure = true, request.Failure
 			}
@@ -221,10 +221,10 @@ func (r *Runner) ended(live, grace context.Context, p *process) (restart.Outcome
 		r.noteDestroyed()
 	} else {
 		r.setPendingDestroy(PendingDestroy{ID: p.id(), Handle: storedHandle(p.handle)})
-		failpoint.Around(failpoint.DestroyTask, func() { _ = r.destroyPending(context.WithoutCancel(live)) }) // an event already
+		failpoint.Wrap(failpoint.DestroyTask, func() { _ = r.destroyPending(context.WithoutCancel(killCtx)) }) // an event already
 	}
 	r.clearProcess()
-	told := r.exitedHooks(grace)
+	told := r.exitedHooks(forceKillCtx)
 	return r.local.Exit.outcome(), told
 }
 
@@ -256,16 +256,16 @@ func (r *Runner) decide(outcome restart.Outcome) restart.Decision {
 
 	switch decision.Action {
 	case restart.Finish:
-		r.transition(Behind, model.TaskDead, nil)
+		r.transition(Async, model.TaskDead, nil)
 	case restart.Kill:
-		r.transition(Behind, model.TaskDead, r.killedEvent())
+		r.transition(Async, model.TaskDead, r.killedEvent())
 	case restart.GiveUp:
 		r.logger.Info("not restarting", "reason", decision.Reason)
-		r.transition(Behind, model.TaskDead, model.EventNotRestarting(decision.Reason))
+		r.transition(Async, model.TaskDead, model.EventNotRestarting(decision.Reason))
 	case restart.Restart:
 		r.logger.Info("restarting", "reason", decision.Reason, "delay", decision.Delay)
-		failpoint.Around(failpoint.RestartDelay, func() {
-			r.transition(Behind, model.TaskPending, model.EventRestarting(decision.Reason, decision.Delay))
+		failpoint.Wrap(failpoint.RestartDelay, func() {
+			r.transition(Async, model.TaskPending, model.EventRestarting(decision.Reason, decision.Delay))
 		})
 	}
 	return decision
@@ -274,20 +274,20 @@ func (r *Runner) decide(outcome restart.Outcome) restart.Decision {
 // isRevived waits, with a task that is dead, until a restart of all tasks is
 // requested, or until the allocation no longer needs it, and reports whether a
 // restart was requested. A poststop task runs once.
-func (r *Runner) isRevived(live context.Context) bool {
+func (r *Runner) isRevived(killCtx context.Context) bool {
 	if r.Task().Stage() == lifecycle.PoststopTask {
 		return false
 	}
 	select {
-	case <-r.again:
-	case <-live.Done():
+	case <-r.rerunCh:
+	case <-killCtx.Done():
 	}
-	return live.Err() == nil
+	return killCtx.Err() == nil
 }
 
 // decideRevival lets a dead task run again.
 func (r *Runner) decideRevival() bool {
-	r.revive()
+	r.rerun()
 	defer r.clearRestartRequest()
 	return r.decide(restart.Outcome{Requested: true}).Action == restart.Restart
 }

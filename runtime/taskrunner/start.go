@@ -18,9 +18,9 @@ const abandonedStart = 5 * time.Second
 
 // start starts the task in its driver. The handle is stored before anybody
 // hears that the task runs. An error is an event already, unless live has ended.
-func (r *Runner) start(live, grace context.Context) (*process, error) {
-	if live.Err() != nil {
-		return nil, context.Cause(live)
+func (r *Runner) start(killCtx, forceKillCtx context.Context) (*process, error) {
+	if killCtx.Err() != nil {
+		return nil, context.Cause(killCtx)
 	}
 	config, err := r.taskConfig()
 	if err != nil {
@@ -32,14 +32,14 @@ func (r *Runner) start(live, grace context.Context) (*process, error) {
 	// from learning can be found.
 	r.tracker.Started()
 	r.local.StartID, r.local.Restart = config.ID, r.tracker.State()
-	if err := r.putLocal(AtOnce); err != nil {
+	if err := r.putLocal(Sync); err != nil {
 		r.EmitEvent(model.EventDriverFailure(err.Error()))
 		return nil, driver.Recoverable(err)
 	}
-	handle, network, err := r.startTask(live, grace, config)
+	handle, network, err := r.startTask(killCtx, forceKillCtx, config)
 	if err != nil {
 		r.local.StartID = "" // not stored yet: who reads it now asks the driver to make sure
-		if live.Err() == nil {
+		if killCtx.Err() == nil {
 			r.logger.Info("start failed", "error", err)
 			r.EmitEvent(model.EventDriverFailure(err.Error()))
 		}
@@ -57,7 +57,7 @@ func (r *Runner) start(live, grace context.Context) (*process, error) {
 	r.killNoted = r.isKilled() // also a kill that came while the task was starting
 	r.mu.Unlock()
 	r.logger.Info("task started", "task_id", config.ID)
-	failpoint.Around(failpoint.HandleStored, func() { r.transition(Shared, model.TaskRunning, model.EventStarted()) })
+	failpoint.Wrap(failpoint.HandleStored, func() { r.transition(Grouped, model.TaskRunning, model.EventStarted()) })
 	return p, nil
 }
 
@@ -72,30 +72,30 @@ func storedHandle(h *driver.Handle) *driver.Handle {
 
 // startTask calls the driver, and once more if the plugin dies meanwhile. A
 // driver that does not come back is waited for: the kill timeout after a kill or
-// a shutdown, not at all after KillNow. Then the task is destroyed, whatever has
+// a shutdown, not at all after ForceKill. Then the task is destroyed, whatever has
 // become of it.
-func (r *Runner) startTask(live, grace context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(live))
+func (r *Runner) startTask(killCtx, forceKillCtx context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(killCtx))
 	var watch sync.WaitGroup
 	defer watch.Wait()
 	defer cancel()
 	watch.Go(func() {
 		select {
-		case <-live.Done():
+		case <-killCtx.Done():
 		case <-ctx.Done():
 			return
 		}
 		select {
 		case <-time.After(r.Task().KillTimeout):
-		case <-r.hurried:
+		case <-r.forceKilled:
 		case <-ctx.Done():
 		}
 		cancel()
 	})
 
-	handle, network, err := r.callStartTask(ctx, live, config)
+	handle, network, err := r.callStartTask(ctx, killCtx, config)
 	if err != nil && ctx.Err() != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(grace), abandonedStart)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(forceKillCtx), abandonedStart)
 		defer cancel()
 		r.setPendingDestroy(PendingDestroy{ID: config.ID})
 		if err := r.destroyPending(ctx); err != nil {
@@ -107,14 +107,14 @@ func (r *Runner) startTask(live, grace context.Context, config *driver.TaskConfi
 
 // prepareStart does what the driver must have done before the task is set up. An
 // error is an event already, unless live has ended.
-func (r *Runner) prepareStart(live context.Context) error {
-	err := r.destroyPending(live)
+func (r *Runner) prepareStart(killCtx context.Context) error {
+	err := r.destroyPending(killCtx)
 	if err != nil {
 		err = driver.Recoverable(err)
-	} else if err = r.Prepare(live); Temporary(err) {
+	} else if err = r.Prepare(killCtx); Temporary(err) {
 		err = driver.Recoverable(err)
 	}
-	if err != nil && live.Err() == nil {
+	if err != nil && killCtx.Err() == nil {
 		r.logger.Info("start failed", "error", err)
 		r.EmitEvent(model.EventDriverFailure(err.Error()))
 	}
@@ -124,13 +124,13 @@ func (r *Runner) prepareStart(live context.Context) error {
 // callStartTask calls StartTask, and once more if the plugin dies meanwhile: then
 // after a pause, and after the plugin's running tasks were recovered. A driver that
 // is unavailable is a recoverable error.
-func (r *Runner) callStartTask(ctx, live context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+func (r *Runner) callStartTask(ctx, killCtx context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
 	var handle *driver.Handle
 	var network *driver.NetworkOverride
 	var err error
 	for first := true; ; first = false {
 		var d driver.Driver
-		if d, err = r.driverForStart(live); err != nil {
+		if d, err = r.driverForStart(killCtx); err != nil {
 			if !first {
 				err = fmt.Errorf("failed to initialize driver after it exited unexpectedly: %w", err)
 			}
@@ -141,7 +141,7 @@ func (r *Runner) callStartTask(ctx, live context.Context, config *driver.TaskCon
 			break
 		}
 		r.noteStart()
-		failpoint.Around(failpoint.StartTask, func() { handle, network, err = d.StartTask(ctx, config) })
+		failpoint.Wrap(failpoint.StartTask, func() { handle, network, err = d.StartTask(ctx, config) })
 		if !errors.Is(err, driver.ErrPluginDown) {
 			break
 		}

@@ -26,7 +26,7 @@ func (r *Runner) Snapshot() (state *api.TaskState, killed bool) {
 
 // EmitEvent adds an event to the task, for people: nothing depends on it. The
 // event belongs to the runner from then on.
-func (r *Runner) EmitEvent(event *api.TaskEvent) { r.tell(event, Behind) }
+func (r *Runner) EmitEvent(event *api.TaskEvent) { r.emit(event, Async) }
 
 // maxReported is how many messages of EmitEventOnce a task can have.
 const maxReported = 16
@@ -35,7 +35,7 @@ const maxReported = 16
 // sends it again: the messages are stored with the task. Further messages than 16 are
 // ignored.
 func (r *Runner) EmitEventOnce(event *api.TaskEvent) {
-	r.changeBoth(Behind, func(s *api.TaskState) bool {
+	r.changeBoth(Async, func(s *api.TaskState) bool {
 		if len(r.reported) >= maxReported || slices.Contains(r.reported, event.DisplayMessage) {
 			return false
 		}
@@ -45,7 +45,7 @@ func (r *Runner) EmitEventOnce(event *api.TaskEvent) {
 	})
 }
 
-func (r *Runner) tell(event *api.TaskEvent, h Haste) {
+func (r *Runner) emit(event *api.TaskEvent, h Durability) {
 	r.change(h, func(s *api.TaskState) bool {
 		model.AppendTaskEvent(s, event, time.Now())
 		return true
@@ -54,7 +54,7 @@ func (r *Runner) tell(event *api.TaskEvent, h Haste) {
 
 // transition moves the task into a state, with the event that says why, if
 // there is one, and stores the local state with it.
-func (r *Runner) transition(h Haste, state string, event *api.TaskEvent) {
+func (r *Runner) transition(h Durability, state string, event *api.TaskEvent) {
 	r.record(h, func(s *api.TaskState) bool {
 		if s.State == state && event == nil {
 			return false
@@ -68,11 +68,11 @@ func (r *Runner) transition(h Haste, state string, event *api.TaskEvent) {
 	})
 }
 
-// revive takes back that the task is over, for the one who asked for it to run
+// rerun takes back that the task is over, for the one who asked for it to run
 // again.
-func (r *Runner) revive() {
-	r.change(AtOnce, func(s *api.TaskState) bool {
-		model.ReviveTask(s)
+func (r *Runner) rerun() {
+	r.change(Sync, func(s *api.TaskState) bool {
+		model.ResetTask(s)
 		return true
 	})
 }
@@ -87,14 +87,14 @@ func (r *Runner) clearRestartRequest() {
 
 // change lets f change the state, stores it and tells the allocation, unless f
 // says that nothing has changed.
-func (r *Runner) change(h Haste, f func(*api.TaskState) bool) { r.changeAndPut(h, false, f) }
+func (r *Runner) change(h Durability, f func(*api.TaskState) bool) { r.changeAndPut(h, false, f) }
 
 // changeBoth is change for an f that also sets fields of the runner that localLocked
 // adds to the local state: both are stored in one write. Unlike record it may be called
 // from any goroutine.
-func (r *Runner) changeBoth(h Haste, f func(*api.TaskState) bool) { r.changeAndPut(h, true, f) }
+func (r *Runner) changeBoth(h Durability, f func(*api.TaskState) bool) { r.changeAndPut(h, true, f) }
 
-func (r *Runner) changeAndPut(h Haste, both bool, f func(*api.TaskState) bool) {
+func (r *Runner) changeAndPut(h Durability, both bool, f func(*api.TaskState) bool) {
 	r.writing.Lock()
 	defer r.writing.Unlock()
 	snapshot, changed := r.changeState(f)
@@ -109,7 +109,7 @@ func (r *Runner) changeAndPut(h Haste, both bool, f func(*api.TaskState) bool) {
 // record is change for the goroutine of Run: the local state is stored with the
 // state in one, also when only the local state has changed. The error is that of a
 // write that somebody waits for.
-func (r *Runner) record(h Haste, f func(*api.TaskState) bool) error {
+func (r *Runner) record(h Durability, f func(*api.TaskState) bool) error {
 	r.writing.Lock()
 	defer r.writing.Unlock()
 	snapshot, changed := r.changeState(f)
@@ -123,23 +123,23 @@ func (r *Runner) record(h Haste, f func(*api.TaskState) bool) error {
 
 // putLocal is record for a local state that has changed alone. The state is stored
 // with it: events that the store has refused belong to what the local state says.
-func (r *Runner) putLocal(h Haste) error {
+func (r *Runner) putLocal(h Durability) error {
 	return r.record(h, func(*api.TaskState) bool { return false })
 }
 
 // pendingPut is a put of which it is not known whether the store has written it.
 type pendingPut struct {
-	serial  int
-	haste   Haste
-	written Written
+	serial     int
+	durability Durability
+	written    WaitFunc
 }
 
 // putLocked puts the state, and the local state with it if both is true. The state alone
 // must not be put before the local state is known to be stored, which it would contradict.
 // The caller holds writing, and calls awaitLocked.
-func (r *Runner) putLocked(state *api.TaskState, both bool, h Haste) pendingPut {
+func (r *Runner) putLocked(state *api.TaskState, both bool, h Durability) pendingPut {
 	r.puts++
-	p := pendingPut{serial: r.puts, haste: h}
+	p := pendingPut{serial: r.puts, durability: h}
 	if both {
 		r.localPut = r.puts
 		p.written = r.store.Put(r.localLocked(), state, h)
@@ -152,7 +152,7 @@ func (r *Runner) putLocked(state *api.TaskState, both bool, h Haste) pendingPut 
 // awaitLocked waits for a put as long as its haste asks for. One that the store refuses
 // is made good by storeAgain, also when nobody waits for it. The caller holds writing.
 func (r *Runner) awaitLocked(p pendingPut) error {
-	if p.haste == Behind {
+	if p.durability == Async {
 		go func() {
 			err := p.written()
 			r.writing.Lock()
@@ -195,7 +195,7 @@ func (r *Runner) storeAgain() {
 		return
 	}
 	snapshot, _ := r.changeState(func(*api.TaskState) bool { return false })
-	if r.awaitLocked(r.putLocked(snapshot, true, AtOnce)) != nil {
+	if r.awaitLocked(r.putLocked(snapshot, true, Sync)) != nil {
 		time.AfterFunc(storeAgainDelay, r.storeAgain)
 	}
 }

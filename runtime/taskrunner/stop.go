@@ -17,19 +17,19 @@ var stopWaits = [...]time.Duration{5 * time.Second, 20 * time.Second, 80 * time.
 
 // A process that a user wants dead at once gets this long to die, and then
 // again this long to be destroyed.
-const hurriedStop = 5 * time.Second
+const forcedStop = 5 * time.Second
 
 // kill ends the process for good and returns when it has exited, or when ctx
-// has ended. When ctx ended because of KillNow, the process is killed without
+// has ended. When ctx ended because of ForceKill, the process is killed without
 // any further delay first.
 func (r *Runner) kill(ctx context.Context, p *process) {
-	failpoint.Around(failpoint.PreKill, func() {
+	failpoint.Wrap(failpoint.PreKill, func() {
 		r.preKilling(ctx)
 		r.awaitShutdownDelay(ctx, p, nil)
 	})
 	for ended := false; !ended; {
 		var err error
-		failpoint.Around(failpoint.StopTask, func() { err = r.stop(ctx, p) })
+		failpoint.Wrap(failpoint.StopTask, func() { err = r.stop(ctx, p) })
 		if err != nil && ctx.Err() == nil {
 			r.logger.Error("task may have leaked", "task_id", p.id(), "error", err)
 			r.setKillError(err)
@@ -56,7 +56,7 @@ func (r *Runner) killNow(ctx context.Context, p *process) {
 	}
 	var err error
 	for _, step := range steps {
-		ctx, cancel := context.WithTimeout(ctx, hurriedStop)
+		ctx, cancel := context.WithTimeout(ctx, forcedStop)
 		err = step(ctx)
 		if err == nil {
 			select {

@@ -77,13 +77,13 @@ type Runner struct {
 
 	schema *hclspec.Spec // set once, by Prepare
 
-	killed     chan struct{} // closed by the first Kill
-	hurried    chan struct{} // closed by the first KillNow
-	purged     chan struct{} // closed by the first Purge
-	skipDelay  chan struct{} // closed by the first SkipShutdownDelay
-	again      chan struct{} // holds the request to run a dead task again, see Rerun
-	destroying chan struct{} // closed by Run when the task has ended for good and its destroy is pending
-	done       chan struct{} // closed by Run
+	killed      chan struct{} // closed by the first Kill
+	forceKilled chan struct{} // closed by the first ForceKill
+	purged      chan struct{} // closed by the first Purge
+	skipDelay   chan struct{} // closed by the first SkipShutdownDelay
+	rerunCh     chan struct{} // holds the request to run a dead task again, see Rerun
+	destroying  chan struct{} // closed by Run when the task has ended for good and its destroy is pending
+	done        chan struct{} // closed by Run
 
 	// Only the goroutine of Run uses these, and before it those who prepare Run.
 	tracker         *restart.Tracker
@@ -115,10 +115,10 @@ type Runner struct {
 	runs         runs
 	quiet        bool                    // the kill has no event, and gets none at its end
 	updated      bool                    // the Update hooks have not heard of the task as it is
-	telling      bool                    // a goroutine tells them
+	updating     bool                    // a goroutine tells them
 	tellHooks    func()                  // starts it; nil outside Run
 	endLive      context.CancelCauseFunc // ends what a kill ends; nil outside Run
-	endGrace     context.CancelCauseFunc // ends what KillNow ends; nil outside Run
+	endGrace     context.CancelCauseFunc // ends what ForceKill ends; nil outside Run
 }
 
 // Output says where the task writes to.
@@ -142,13 +142,13 @@ func New(c Config) *Runner {
 		deadlines: c.Deadlines.orDefault(),
 		logger:    c.Logger.Named("taskrunner").With("task", c.Task.Name),
 
-		killed:     make(chan struct{}),
-		hurried:    make(chan struct{}),
-		purged:     make(chan struct{}),
-		skipDelay:  make(chan struct{}),
-		again:      make(chan struct{}, 1),
-		destroying: make(chan struct{}),
-		done:       make(chan struct{}),
+		killed:      make(chan struct{}),
+		forceKilled: make(chan struct{}),
+		purged:      make(chan struct{}),
+		skipDelay:   make(chan struct{}),
+		rerunCh:     make(chan struct{}, 1),
+		destroying:  make(chan struct{}),
+		done:        make(chan struct{}),
 
 		tracker: restart.New(c.Task.Restart, time.Now(), rand.Int64N),
 		task:    c.Task,

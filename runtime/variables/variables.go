@@ -112,9 +112,9 @@ func (vs *Variables) Acquire(ctx context.Context, v *api.Variable) (*api.Variabl
 	return got, err
 }
 
-// Renew gives the holder of a lock its whole time again. Nothing is stored, and
+// Reset gives the holder of a lock its whole time again. Nothing is stored, and
 // the answer is without items.
-func (vs *Variables) Renew(_ context.Context, v *api.Variable) (*api.Variable, error) {
+func (vs *Variables) Reset(_ context.Context, v *api.Variable) (*api.Variable, error) {
 	at := keyOf(v)
 	old := vs.store.Snapshot().Variable(nil, at.namespace, at.path)
 	if err := held(old, v); err != nil {

@@ -158,7 +158,7 @@ func TestLock(t *testing.T) {
 	other.Lock = &api.VariableLock{ID: "guessed"}
 	for name, do := range map[string]func() (*api.Variable, error){
 		"release": func() (*api.Variable, error) { return vs.Release(ctx, other) },
-		"renew":   func() (*api.Variable, error) { return vs.Renew(ctx, other) },
+		"renew":   func() (*api.Variable, error) { return vs.Reset(ctx, other) },
 		"put":     func() (*api.Variable, error) { return vs.Put(ctx, other, nil) },
 	} {
 		_, err := do()
@@ -173,7 +173,7 @@ func TestLock(t *testing.T) {
 		t.Errorf("%+v", v)
 	}
 	index := s.Index()
-	if v := must(vs.Renew(ctx, holder)); v.Items != nil || v.LockID() != mine.LockID() || s.Index() != index {
+	if v := must(vs.Reset(ctx, holder)); v.Items != nil || v.LockID() != mine.LockID() || s.Index() != index {
 		t.Errorf("%+v at %d", v, s.Index())
 	}
 	if v := must(vs.Release(ctx, &api.Variable{Namespace: "default", Path: "p", Lock: holder.Lock})); v.Lock != nil || v.Items["k"] != "mine" {
@@ -181,8 +181,8 @@ func TestLock(t *testing.T) {
 	}
 	for name, do := range map[string]func() (*api.Variable, error){
 		"release":      func() (*api.Variable, error) { return vs.Release(ctx, holder) },
-		"renew":        func() (*api.Variable, error) { return vs.Renew(ctx, holder) },
-		"renew of nil": func() (*api.Variable, error) { return vs.Renew(ctx, at("nowhere")) },
+		"renew":        func() (*api.Variable, error) { return vs.Reset(ctx, holder) },
+		"renew of nil": func() (*api.Variable, error) { return vs.Reset(ctx, at("nowhere")) },
 	} {
 		_, err := do()
 		conflicts(t, name+" without a lock", textUnlocked, err)
@@ -224,10 +224,10 @@ func TestLockEnds(t *testing.T) {
 		mine := must(vs.Acquire(ctx, v))
 		for range 3 { // nobody takes it from one who renews it
 			time.Sleep(9 * time.Second)
-			must(vs.Renew(ctx, mine))
+			must(vs.Reset(ctx, mine))
 		}
 		time.Sleep(10 * time.Second)
-		_, err := vs.Renew(ctx, mine)
+		_, err := vs.Reset(ctx, mine)
 		conflicts(t, "renew after the TTL", textUnlocked, err)
 		_, err = vs.Acquire(ctx, at("p"))
 		conflicts(t, "acquire within the delay", textLocked, err)
@@ -259,7 +259,7 @@ func TestLockEndsAfterARestart(t *testing.T) {
 		go vs.Run(t.Context())
 		synctest.Wait()
 		time.Sleep(14 * time.Second)
-		vs.must(t)(vs.Renew(t.Context(), mine))
+		vs.must(t)(vs.Reset(t.Context(), mine))
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
 		if s.Snapshot().Variable(nil, "default", "p").Lock != nil {

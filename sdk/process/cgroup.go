@@ -49,11 +49,11 @@ func detect(mount string) hierarchy {
 		}}
 		if os.Geteuid() != 0 {
 			// What has been delegated to us is below where we are.
-			own := ownCgroup()
-			if own == "" {
+			acquire := ownCgroup()
+			if acquire == "" {
 				return none("the cgroup of the plugin is unknown")
 			}
-			h.parents = []string{filepath.Join(mount, own, "nomad.slice/share.slice")}
+			h.parents = []string{filepath.Join(mount, acquire, "nomad.slice/share.slice")}
 		}
 		return h
 	case unix.TMPFS_MAGIC:
@@ -113,8 +113,8 @@ func cgroupPaths(allocID, taskName string) []string {
 
 // cgroup holds all processes of a task, to find, limit and end them.
 type cgroup struct {
-	path   string
-	hosted bool // made by the host, which removes it
+	path      string
+	hostOwned bool // made by the host, which removes it
 
 	// trees are the cgroups of the task in the other hierarchies of v1, and memory is
 	// the one in which the kernel counts what it kills for memory; empty if nowhere.
@@ -128,8 +128,8 @@ type cgroup struct {
 
 func (g *cgroup) dir() process.Cgroup { return process.Cgroup(g.path) }
 
-// place says where a process is put when it is forked.
-type place struct {
+// placement says where a process is put when it is forked.
+type placement struct {
 	dir   string  // v2: cloned into
 	must  bool    // dir was asked for by the user
 	tasks []entry // v1: entered by the thread that forks
@@ -145,10 +145,10 @@ type entry struct {
 func enter(dir string, must bool) entry { return entry{filepath.Join(dir, "tasks"), must} }
 
 // place prepares the cgroups of a process that is about to start.
-func (p *Process) place(ctx context.Context, c Command) (place, error) {
+func (p *Process) place(ctx context.Context, c Command) (placement, error) {
 	h := cgroups()
 	l := p.limitsOf(c)
-	pl := place{netns: p.netns()}
+	pl := placement{netns: p.netns()}
 	switch h.version {
 	case 2:
 		if c.CgroupV2 != "" {
@@ -158,7 +158,7 @@ func (p *Process) place(ctx context.Context, c Command) (place, error) {
 			return pl, err
 		}
 		if err := p.makeCgroup(ctx, l, nil); err != nil {
-			return place{}, err
+			return placement{}, err
 		}
 		if p.cgroup != nil {
 			pl.dir = p.cgroup.path
@@ -167,13 +167,13 @@ func (p *Process) place(ctx context.Context, c Command) (place, error) {
 		for controller, path := range c.CgroupV1 {
 			dir, err := existing(filepath.Join(h.mount, controller), path)
 			if err != nil {
-				return place{}, err
+				return placement{}, err
 			}
 			pl.tasks = append(pl.tasks, enter(dir, true))
 		}
 		if c.CgroupV1[h.trees[0]] == "" {
 			if err := p.makeCgroup(ctx, l, c.CgroupV1); err != nil {
-				return place{}, err
+				return placement{}, err
 			}
 		} else {
 			p.unlimitedAll(l, errors.New("cgroup_v1_override places the task into another cgroup"))
@@ -240,8 +240,8 @@ func (p *Process) cpuset() string {
 // has named other cgroups.
 func (p *Process) makeCgroup(ctx context.Context, l limits, overridden map[string]string) error {
 	var g *cgroup
-	if hosted := p.cpuset(); hosted != "" && cgroups().version == 2 {
-		g = &cgroup{path: hosted, hosted: true}
+	if hostOwned := p.cpuset(); hostOwned != "" && cgroups().version == 2 {
+		g = &cgroup{path: hostOwned, hostOwned: true}
 	} else {
 		paths := cgroupPaths(p.start.AllocID, p.start.Name)
 		if len(paths) == 0 {
@@ -281,7 +281,7 @@ func adoptCgroup(p *Process, path string) *cgroup {
 	if _, err := os.Stat(path); err != nil {
 		return nil
 	}
-	g := &cgroup{path: path, hosted: path == p.cpuset()}
+	g := &cgroup{path: path, hostOwned: path == p.cpuset()}
 	h := cgroups()
 	for _, tree := range h.trees {
 		dir := h.treePath(tree, filepath.Base(path))
@@ -309,7 +309,7 @@ func (g *cgroup) countMemory() {
 // remove removes the cgroups of a task in which nothing runs any more, unless the
 // host does it.
 func (g *cgroup) remove() error {
-	if g.hosted {
+	if g.hostOwned {
 		return nil
 	}
 	errs := []error{g.dir().Remove()}
@@ -352,7 +352,7 @@ func (g *cgroup) value(file string) (uint64, bool) {
 
 // run forks in the right place, so that the new process cannot start anything
 // outside of it.
-func (pl place) run(sys *syscall.SysProcAttr, fork func() error) error {
+func (pl placement) run(sys *syscall.SysProcAttr, fork func() error) error {
 	if len(pl.tasks) == 0 && pl.netns == "" {
 		return pl.clone(sys, fork)
 	}
@@ -363,7 +363,7 @@ func (pl place) run(sys *syscall.SysProcAttr, fork func() error) error {
 
 // clone forks into a cgroup v2. One that the user has not asked for is not worth
 // a failure.
-func (pl place) clone(sys *syscall.SysProcAttr, fork func() error) error {
+func (pl placement) clone(sys *syscall.SysProcAttr, fork func() error) error {
 	if pl.dir == "" {
 		return fork()
 	}
@@ -394,7 +394,7 @@ func noCgroup(err error) bool {
 
 // forkInside enters cgroups v1 and a network namespace with one thread, forks,
 // and ends the thread. It must run in a goroutine of its own.
-func (pl place) forkInside(sys *syscall.SysProcAttr, fork func() error) error {
+func (pl placement) forkInside(sys *syscall.SysProcAttr, fork func() error) error {
 	runtime.LockOSThread() // for good: the thread ends with the goroutine
 	if unix.Gettid() == os.Getpid() {
 		// The main thread cannot end. While it is held here, another goroutine gets

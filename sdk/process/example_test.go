@@ -16,7 +16,7 @@ func (pythonDriver) Info() sdk.Info {
 	})}
 }
 
-func (pythonDriver) Start(ctx context.Context, start *sdk.Start) (*process.Process, error) {
+func (pythonDriver) Start(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
 	var config struct {
 		Program string `codec:"program"`
 	}
@@ -26,7 +26,7 @@ func (pythonDriver) Start(ctx context.Context, start *sdk.Start) (*process.Proce
 	return process.Start(ctx, start, process.Command{Path: "python3", Args: []string{config.Program}})
 }
 
-func (pythonDriver) Recover(ctx context.Context, start *sdk.Start) (*process.Process, error) {
+func (pythonDriver) Recover(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
 	var state process.State
 	if err := start.State(&state); err != nil {
 		return nil, err

@@ -85,7 +85,7 @@ func (p *Process) Exec(ctx context.Context, e sdk.Exec) (sdk.ExitResult, error) 
 		streams.close()
 		return sdk.ExitResult{}, fmt.Errorf("prepare the streams of %q: %w", path, err)
 	}
-	err = p.inside().run(cmd.SysProcAttr, cmd.Start)
+	err = p.execPlacement().run(cmd.SysProcAttr, cmd.Start)
 	streams.closeChild()
 	if err != nil {
 		streams.close()
@@ -120,9 +120,9 @@ func awaitExit(cmd *exec.Cmd) error {
 	return err
 }
 
-// inside is where a command of a task goes: where its process is.
-func (p *Process) inside() place {
-	pl := place{netns: p.netns()}
+// execPlacement is where a command of a task goes: where its process is.
+func (p *Process) execPlacement() placement {
+	pl := placement{netns: p.netns()}
 	switch {
 	case p.cgroup == nil:
 	case cgroups().version == 2:

@@ -16,7 +16,7 @@ import (
 const mebibyte = 1 << 20
 
 // limited is a start whose cgroups are limited by the kernel.
-func limited(t *testing.T, memory, cpu int64) *sdk.Start {
+func limited(t *testing.T, memory, cpu int64) *sdk.StartRequest {
 	t.Helper()
 	if os.Geteuid() != 0 || cgroups().version == 0 {
 		t.Skip("limits need root and cgroups")

@@ -14,7 +14,7 @@ import (
 
 // lookPath finds the program of a task. The plugin's own PATH and directory do
 // not count.
-func lookPath(start *sdk.Start, name string) (string, error) {
+func lookPath(start *sdk.StartRequest, name string) (string, error) {
 	if name == "" {
 		return "", errors.New("no command given")
 	}
@@ -102,9 +102,9 @@ func Credential(name string) (*syscall.Credential, error) {
 	return cred, nil
 }
 
-// change is what must change for a task of the user; nil if nothing, which also
+// credentialIfNeeded is what must change for a task of the user; nil if nothing, which also
 // spares an unprivileged plugin what it may not do.
-func change(name string) (*syscall.Credential, error) {
+func credentialIfNeeded(name string) (*syscall.Credential, error) {
 	if name == "" {
 		return nil, nil
 	}

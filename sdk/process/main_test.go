@@ -70,7 +70,7 @@ func pluginMain(file string) {
 	}
 	var task *Process
 	if err == nil {
-		task, err = Start(context.Background(), &sdk.Start{TaskConfig: p.Config}, p.Command)
+		task, err = Start(context.Background(), &sdk.StartRequest{TaskConfig: p.Config}, p.Command)
 	}
 	if err != nil {
 		p.Error = err.Error()
@@ -89,7 +89,7 @@ func pluginMain(file string) {
 }
 
 // newStart makes the directories of a task.
-func newStart(t *testing.T) *sdk.Start {
+func newStart(t *testing.T) *sdk.StartRequest {
 	t.Helper()
 	id := fmt.Sprintf("process-test-%d-%d", os.Getpid(), time.Now().UnixNano())
 	dir := filepath.Join(t.TempDir(), id)
@@ -98,7 +98,7 @@ func newStart(t *testing.T) *sdk.Start {
 			t.Fatal(err)
 		}
 	}
-	return &sdk.Start{TaskConfig: sdk.TaskConfig{
+	return &sdk.StartRequest{TaskConfig: sdk.TaskConfig{
 		ID:       id + "/task/00000000",
 		Name:     "task",
 		AllocID:  id,
@@ -112,7 +112,7 @@ func shell(script string) Command {
 	return Command{Path: "/bin/sh", Args: []string{"-c", script}}
 }
 
-func start(t *testing.T, s *sdk.Start, c Command) *Process {
+func start(t *testing.T, s *sdk.StartRequest, c Command) *Process {
 	t.Helper()
 	p, err := Start(t.Context(), s, c)
 	if err != nil {
@@ -149,7 +149,7 @@ func wait(t *testing.T, p *Process) sdk.ExitResult {
 }
 
 // content waits until a task has written a file in its directory.
-func content(t *testing.T, s *sdk.Start, name string) string {
+func content(t *testing.T, s *sdk.StartRequest, name string) string {
 	t.Helper()
 	var text string
 	until(t, "the task writes "+name, func() bool {

@@ -19,17 +19,17 @@ type output struct {
 }
 
 // openOutput opens what the host has prepared for the output of the task.
-func openOutput(ctx context.Context, start *sdk.Start) (*output, error) {
+func openOutput(ctx context.Context, start *sdk.StartRequest) (*output, error) {
 	o := &output{stdin: -1, stdout: -1, stderr: -1}
 	var err error
 	if o.stdin, err = unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
 		return nil, sdk.Recoverable(fmt.Errorf("open %s: %w", os.DevNull, err))
 	}
-	if o.stdout, err = openSink(ctx, start.AllocDir, start.StdoutPath); err != nil {
+	if o.stdout, err = openOutputFIFO(ctx, start.AllocDir, start.StdoutPath); err != nil {
 		o.close()
 		return nil, fmt.Errorf("open the task's standard output: %w", err)
 	}
-	if o.stderr, err = openSink(ctx, start.AllocDir, start.StderrPath); err != nil {
+	if o.stderr, err = openOutputFIFO(ctx, start.AllocDir, start.StderrPath); err != nil {
 		o.close()
 		return nil, fmt.Errorf("open the task's standard error: %w", err)
 	}
@@ -48,13 +48,13 @@ func (o *output) close() {
 	}
 }
 
-// openSink opens a FIFO or the null device for writing. A FIFO has no reader
+// openOutputFIFO opens a FIFO or the null device for writing. A FIFO has no reader
 // until the host has opened it, so that is tried until ctx ends.
 //
 // Some hosts have the FIFO in a directory that belongs to the tasks, one of which may have
 // put a link or a file there: nothing outside of the allocation's
 // directory is opened, and nothing that is not a FIFO of root or of this process's user.
-func openSink(ctx context.Context, allocDir, path string) (int, error) {
+func openOutputFIFO(ctx context.Context, allocDir, path string) (int, error) {
 	if path == "" || path == os.DevNull {
 		return unix.Open(os.DevNull, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	}

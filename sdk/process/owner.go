@@ -26,11 +26,11 @@ func (p *Process) mark() process.Mark {
 	return process.Mark{AllocID: p.start.AllocID, Task: p.start.Name}
 }
 
-// own makes p the owner of its task. It is an error if a process of the task that
+// acquire makes p the owner of its task. It is an error if a process of the task that
 // this plugin process has started or recovered is running. earlier is an owner
 // whose process has ended and that was not destroyed. A start without names, which
 // only a test of an author makes, shares nothing.
-func (p *Process) own() (earlier *Process, err error) {
+func (p *Process) acquire() (earlier *Process, err error) {
 	if !p.named() {
 		return nil, nil
 	}
@@ -55,8 +55,8 @@ func (p *Process) owns() bool {
 	return owners.m[p.mark()] == p
 }
 
-// disown hands the task back to an earlier owner, or to none if that is nil.
-func (p *Process) disown(earlier *Process) {
+// releaseOwner hands the task back to an earlier owner, or to none if that is nil.
+func (p *Process) releaseOwner(earlier *Process) {
 	owners.Lock()
 	defer owners.Unlock()
 	switch {

@@ -54,13 +54,13 @@ type Command struct {
 // sdk.Stater, sdk.Attributed and sdk.Destroyer.
 type Process struct {
 	id     keeper.Process
-	start  *sdk.Start
+	start  *sdk.StartRequest
 	dir    string
 	cred   *syscall.Credential
 	cgroup *cgroup // nil if there is none
 	child  bool    // of this process, so that we reap it
 	logger hclog.Logger
-	meter  meter
+	meter  cpuSampler
 
 	unenforced []string // events about limits that are not enforced, for reportLimits
 
@@ -71,10 +71,10 @@ type Process struct {
 	// fd is nil on kernels without pidfds.
 	fd *pidfd
 
-	// hold is locked while the process is let go: from then on its number may be
+	// releaseMu is locked while the process is let go: from then on its number may be
 	// a stranger's. It is held for reading by whoever signals.
-	hold  sync.RWMutex
-	letGo bool // guarded by hold
+	releaseMu sync.RWMutex
+	released  bool // guarded by hold
 
 	// waiting is held by the one who waits; the others wait for it.
 	waiting sync.Mutex
@@ -83,13 +83,13 @@ type Process struct {
 }
 
 var (
-	_ sdk.Task       = (*Process)(nil)
-	_ sdk.Signaler   = (*Process)(nil)
-	_ sdk.Execer     = (*Process)(nil)
-	_ sdk.Statser    = (*Process)(nil)
-	_ sdk.Stater     = (*Process)(nil)
-	_ sdk.Attributed = (*Process)(nil)
-	_ sdk.Destroyer  = (*Process)(nil)
+	_ sdk.Task               = (*Process)(nil)
+	_ sdk.Signaler           = (*Process)(nil)
+	_ sdk.Execer             = (*Process)(nil)
+	_ sdk.StatsProvider      = (*Process)(nil)
+	_ sdk.StateProvider      = (*Process)(nil)
+	_ sdk.AttributesProvider = (*Process)(nil)
+	_ sdk.Destroyer          = (*Process)(nil)
 )
 
 // State is what another process of the driver needs to find a Process again,
@@ -112,7 +112,7 @@ type State struct {
 // The limits of the task's resources are set before the program runs, its CPU shares
 // right after it was executed. Where there are no cgroups, or none can be made, the task
 // starts without limits, and has an event for each that is not enforced.
-func Start(ctx context.Context, start *sdk.Start, c Command) (*Process, error) {
+func Start(ctx context.Context, start *sdk.StartRequest, c Command) (*Process, error) {
 	p := &Process{start: start, dir: c.Dir, child: true, logger: start.Logger()}
 	if p.dir == "" {
 		p.dir = start.TaskDir()
@@ -133,7 +133,7 @@ func Start(ctx context.Context, start *sdk.Start, c Command) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.cred, err = change(start.User)
+	p.cred, err = credentialIfNeeded(start.User)
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +144,7 @@ func Start(ctx context.Context, start *sdk.Start, c Command) (*Process, error) {
 	}
 	defer files.close()
 
-	earlier, err := p.own()
+	earlier, err := p.acquire()
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +159,7 @@ func Start(ctx context.Context, start *sdk.Start, c Command) (*Process, error) {
 		if p.cgroup != nil {
 			err = errors.Join(err, p.cgroup.remove())
 		}
-		p.disown(earlier)
+		p.releaseOwner(earlier)
 		return nil, err
 	}
 	p.logger = p.logger.With("pid", p.id.PID)
@@ -171,7 +171,7 @@ func Start(ctx context.Context, start *sdk.Start, c Command) (*Process, error) {
 
 // spawn forks and executes. A text file that is busy is so for a moment only:
 // another thread of ours has forked while somebody wrote it.
-func (p *Process) spawn(path string, c Command, files *output, place place) error {
+func (p *Process) spawn(path string, c Command, files *output, place placement) error {
 	attr := &syscall.ProcAttr{
 		Dir:   p.dir,
 		Env:   environ(p.start.Env),
@@ -316,10 +316,10 @@ func (p *Process) Signal(_ context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	p.hold.RLock()
-	defer p.hold.RUnlock()
+	p.releaseMu.RLock()
+	defer p.releaseMu.RUnlock()
 	switch {
-	case p.letGo:
+	case p.released:
 		return nil
 	case p.fd != nil:
 		err = p.fd.signal(sig, 0)
@@ -353,9 +353,9 @@ func ParseSignal(name string) (syscall.Signal, error) {
 // Kill ends the process and everything that it has started: its group, and all
 // that is in its cgroup.
 func (p *Process) Kill(ctx context.Context) error {
-	p.hold.RLock()
-	defer p.hold.RUnlock()
-	if p.letGo {
+	p.releaseMu.RLock()
+	defer p.releaseMu.RUnlock()
+	if p.released {
 		return nil
 	}
 	return p.killAll(ctx)
@@ -385,17 +385,17 @@ func (p *Process) killGroup() error {
 // or the cgroup can be left, and Destroy is to be called again; after a success a
 // second Destroy does nothing.
 func (p *Process) Destroy(ctx context.Context) error {
-	p.hold.Lock()
-	defer p.hold.Unlock()
+	p.releaseMu.Lock()
+	defer p.releaseMu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	var errs []error
-	if !p.letGo {
+	if !p.released {
 		// Not reaped before that: the number of a child is the group's as well.
 		if err := p.killAll(ctx); err != nil {
 			return err
 		}
-		p.letGo = true
+		p.released = true
 		if p.child {
 			errs = append(errs, p.reap())
 		}
@@ -408,7 +408,7 @@ func (p *Process) Destroy(ctx context.Context) error {
 	}
 	err := errors.Join(errs...)
 	if err == nil {
-		p.disown(nil) // else the next start of the task ends what is left
+		p.releaseOwner(nil) // else the next start of the task ends what is left
 	}
 	return err
 }

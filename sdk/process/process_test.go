@@ -55,7 +55,7 @@ func TestEverythingDiesWithTheTask(t *testing.T) {
 				t.Run(name, func(t *testing.T) {
 					s := newStart(t)
 					p := start(t, s, shell(script+end))
-					child, own := number(t, content(t, s, "child")), number(t, content(t, s, "own"))
+					child, acquire := number(t, content(t, s, "child")), number(t, content(t, s, "own"))
 					if end != "exit 0" {
 						if err := p.Kill(t.Context()); err != nil {
 							t.Fatal(err)
@@ -65,7 +65,7 @@ func TestEverythingDiesWithTheTask(t *testing.T) {
 					if err := p.Destroy(t.Context()); err != nil {
 						t.Error(err)
 					}
-					for _, pid := range []int{child, own} {
+					for _, pid := range []int{child, acquire} {
 						until(t, "every child is dead", func() bool { return gone(pid) })
 					}
 					if p.cgroup != nil {
@@ -133,8 +133,8 @@ func TestCgroupHoldsTheProcessFromItsBirth(t *testing.T) {
 			if !strings.Contains(string(text), want) {
 				t.Errorf("the first child of the task is in\n%swant %s", text, want)
 			}
-			if own, _ := os.ReadFile("/proc/self/cgroup"); strings.Contains(string(own), s.AllocID) {
-				t.Errorf("the plugin is in the task's cgroup:\n%s", own)
+			if acquire, _ := os.ReadFile("/proc/self/cgroup"); strings.Contains(string(acquire), s.AllocID) {
+				t.Errorf("the plugin is in the task's cgroup:\n%s", acquire)
 			}
 			var out bytes.Buffer
 			if _, err := p.Exec(t.Context(), sdk.Exec{Command: []string{"/bin/cat", "/proc/self/cgroup"}, Stdout: &out}); err != nil {
@@ -438,7 +438,7 @@ func TestLookPath(t *testing.T) {
 }
 
 func TestStartFailures(t *testing.T) {
-	script := func(t *testing.T, s *sdk.Start, text string) string {
+	script := func(t *testing.T, s *sdk.StartRequest, text string) string {
 		path := filepath.Join(s.TaskDir(), "program")
 		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
 			t.Fatal(err)
@@ -446,17 +446,17 @@ func TestStartFailures(t *testing.T) {
 		return path
 	}
 	for name, test := range map[string]struct {
-		change func(t *testing.T, s *sdk.Start, c *Command)
+		change func(t *testing.T, s *sdk.StartRequest, c *Command)
 		want   string
 	}{
-		"an interpreter that is not there": {func(t *testing.T, s *sdk.Start, c *Command) { c.Path = script(t, s, "#!/no/such\n") }, "interpreter"},
-		"a file that is no program":        {func(t *testing.T, s *sdk.Start, c *Command) { c.Path = script(t, s, "what?") }, "not a program"},
-		"a work_dir that is not there":     {func(_ *testing.T, _ *sdk.Start, c *Command) { c.Dir = "/no/such" }, "/no/such"},
-		"a work_dir that is a file":        {func(_ *testing.T, _ *sdk.Start, c *Command) { c.Dir = "/bin/sh" }, "not a directory"},
-		"a work_dir that is relative":      {func(_ *testing.T, _ *sdk.Start, c *Command) { c.Dir = "local" }, "absolute"},
-		"a user that does not exist":       {func(_ *testing.T, s *sdk.Start, _ *Command) { s.User = "nobody-of-that-name" }, "nobody-of-that-name"},
-		"a score that is negative":         {func(_ *testing.T, _ *sdk.Start, c *Command) { c.OOMScoreAdj = -1 }, "oom_score_adj"},
-		"a score that is too high":         {func(_ *testing.T, _ *sdk.Start, c *Command) { c.OOMScoreAdj = 1001 }, "oom_score_adj"},
+		"an interpreter that is not there": {func(t *testing.T, s *sdk.StartRequest, c *Command) { c.Path = script(t, s, "#!/no/such\n") }, "interpreter"},
+		"a file that is no program":        {func(t *testing.T, s *sdk.StartRequest, c *Command) { c.Path = script(t, s, "what?") }, "not a program"},
+		"a work_dir that is not there":     {func(_ *testing.T, _ *sdk.StartRequest, c *Command) { c.Dir = "/no/such" }, "/no/such"},
+		"a work_dir that is a file":        {func(_ *testing.T, _ *sdk.StartRequest, c *Command) { c.Dir = "/bin/sh" }, "not a directory"},
+		"a work_dir that is relative":      {func(_ *testing.T, _ *sdk.StartRequest, c *Command) { c.Dir = "local" }, "absolute"},
+		"a user that does not exist":       {func(_ *testing.T, s *sdk.StartRequest, _ *Command) { s.User = "nobody-of-that-name" }, "nobody-of-that-name"},
+		"a score that is negative":         {func(_ *testing.T, _ *sdk.StartRequest, c *Command) { c.OOMScoreAdj = -1 }, "oom_score_adj"},
+		"a score that is too high":         {func(_ *testing.T, _ *sdk.StartRequest, c *Command) { c.OOMScoreAdj = 1001 }, "oom_score_adj"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, c := newStart(t), shell("exit 0")
@@ -641,7 +641,7 @@ func TestExecWriterThatFails(t *testing.T) {
 }
 
 func TestRates(t *testing.T) {
-	var m meter
+	var m cpuSampler
 	at := time.Unix(1000, 0)
 	first := m.rates(at, map[int]cpuTime{0: {user: time.Second}, 7: {user: time.Second}})
 	if got := first[0].Percent; got != 0 {
@@ -680,7 +680,7 @@ func BenchmarkStart(b *testing.B) {
 				b.Fatal(err)
 			}
 			for b.Loop() {
-				s := &sdk.Start{TaskConfig: sdk.TaskConfig{Name: "task", AllocID: "process-test-bench", AllocDir: filepath.Join(dir, "process-test-bench"), Resources: test.resources}}
+				s := &sdk.StartRequest{TaskConfig: sdk.TaskConfig{Name: "task", AllocID: "process-test-bench", AllocDir: filepath.Join(dir, "process-test-bench"), Resources: test.resources}}
 				p, err := Start(b.Context(), s, Command{Path: "/bin/true"})
 				if err != nil {
 					b.Fatal(err)
@@ -721,8 +721,8 @@ func TestNetworkOfTheGroup(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	var want, own unix.Stat_t
-	if err := errors.Join(unix.Stat(ns, &want), unix.Stat("/proc/self/ns/net", &own)); err != nil {
+	var want, acquire unix.Stat_t
+	if err := errors.Join(unix.Stat(ns, &want), unix.Stat("/proc/self/ns/net", &acquire)); err != nil {
 		t.Fatal(err)
 	}
 	s := newStart(t)
@@ -736,8 +736,8 @@ func TestNetworkOfTheGroup(t *testing.T) {
 	if _, err := p.Exec(t.Context(), sdk.Exec{Command: []string{"/bin/sh", "-c", "stat -L -c %i /proc/self/ns/net"}, Stdout: &out}); err != nil || strings.TrimSpace(out.String()) != fmt.Sprint(want.Ino) {
 		t.Errorf("a command in it is in network %s, %v, want %d", out.String(), err, want.Ino)
 	}
-	if err := unix.Stat("/proc/self/ns/net", &got); err != nil || got.Ino != own.Ino {
-		t.Errorf("the plugin is in network %d, %v, want %d", got.Ino, err, own.Ino)
+	if err := unix.Stat("/proc/self/ns/net", &got); err != nil || got.Ino != acquire.Ino {
+		t.Errorf("the plugin is in network %d, %v, want %d", got.Ino, err, acquire.Ino)
 	}
 	s.NetworkIsolation.Path = "/no/such/network"
 	other := newStart(t)

@@ -24,7 +24,7 @@ var errUnknown = errors.New("exit status unknown: the process ended while nobody
 // status is known; else that is an error, and what it left running is killed. An error
 // that is marked by [sdk.Recoverable] does not say that the process has ended, or leaves
 // something running.
-func Recover(ctx context.Context, start *sdk.Start, s State) (*Process, error) {
+func Recover(ctx context.Context, start *sdk.StartRequest, s State) (*Process, error) {
 	if s.PID <= 1 {
 		return nil, fmt.Errorf("recover task %q: its state names no process", start.Name)
 	}
@@ -41,22 +41,22 @@ func Recover(ctx context.Context, start *sdk.Start, s State) (*Process, error) {
 	if s.BootID != boot {
 		return nil, fmt.Errorf("process %d has ended: the machine was started again since", s.PID)
 	}
-	p.cred, p.userErr = change(start.User) // of use for commands only
+	p.cred, p.userErr = credentialIfNeeded(start.User) // of use for commands only
 	if s.Cgroup != "" {
 		if p.cgroup = adoptCgroup(p, s.Cgroup); p.cgroup != nil {
 			p.cgroup.oomBefore = s.OOMKills
 		}
 	}
-	earlier, _ := p.own() // unless this plugin process has a later start of the task, which then keeps the cgroup
+	earlier, _ := p.acquire() // unless this plugin process has a later start of the task, which then keeps the cgroup
 	if p.fd, err = openPidfd(p.id); err == nil {
 		p.child = isChild(p.id.PID)
 		return p, nil
 	}
 	if !errors.Is(err, os.ErrProcessDone) {
-		p.disown(earlier) // the next Recover owns it
+		p.releaseOwner(earlier) // the next Recover owns it
 		return nil, sdk.Recoverable(fmt.Errorf("recover process %d: %w", s.PID, err))
 	}
-	status, err := askKeeper(ctx, p.id)
+	status, err := statusFromKeeper(ctx, p.id)
 	if err != nil && ctx.Err() != nil {
 		return nil, sdk.Recoverable(fmt.Errorf("recover process %d: %w", s.PID, context.Cause(ctx))) // the next host asks again
 	}
@@ -113,7 +113,7 @@ func (p *Process) waitOrphan(ctx context.Context) (keeper.Status, error) {
 	if err := p.awaitOrphan(ctx); err != nil {
 		return keeper.Status{}, fmt.Errorf("wait for process %d: %w", p.id.PID, err)
 	}
-	if status, err := askKeeper(ctx, p.id); err == nil {
+	if status, err := statusFromKeeper(ctx, p.id); err == nil {
 		return status, nil
 	}
 	// The kernel shows the status of a zombie to those who may look, and that of
@@ -121,7 +121,7 @@ func (p *Process) waitOrphan(ctx context.Context) (keeper.Status, error) {
 	// whoever reaps.
 	deadline := time.Now().Add(2 * time.Second)
 	for {
-		if status, ok := p.askKernel(); ok {
+		if status, ok := p.statusFromKernel(); ok {
 			return status, nil
 		}
 		select {
@@ -130,7 +130,7 @@ func (p *Process) waitOrphan(ctx context.Context) (keeper.Status, error) {
 			return keeper.Status{}, ctx.Err()
 		}
 		if _, err := keeper.ProcessOf(p.id.PID); errors.Is(err, os.ErrProcessDone) || time.Now().After(deadline) {
-			if status, ok := p.askKernel(); ok {
+			if status, ok := p.statusFromKernel(); ok {
 				return status, nil
 			}
 			return keeper.Status{}, fmt.Errorf("process %d: %w", p.id.PID, errUnknown)
@@ -153,8 +153,8 @@ func (p *Process) awaitOrphan(ctx context.Context) error {
 	return nil
 }
 
-// askKernel asks for the exit status of a process that has ended.
-func (p *Process) askKernel() (keeper.Status, bool) {
+// statusFromKernel asks for the exit status of a process that has ended.
+func (p *Process) statusFromKernel() (keeper.Status, bool) {
 	if p.fd != nil {
 		info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
 		err := p.fd.control(func(fd int) error {
@@ -168,15 +168,15 @@ func (p *Process) askKernel() (keeper.Status, bool) {
 			return decode(int(info.Exit_code)), true
 		}
 	}
-	if st, err := readStat(p.id.PID); err == nil && st.start == p.id.StartTime && st.state == 'Z' && mayLook(p.id.PID) {
+	if st, err := readStat(p.id.PID); err == nil && st.start == p.id.StartTime && st.state == 'Z' && canReadStat(p.id.PID) {
 		return decode(st.exit), true
 	}
 	return keeper.Status{}, false
 }
 
-// mayLook reports whether the kernel shows us the exit code of a zombie: to
+// canReadStat reports whether the kernel shows us the exit code of a zombie: to
 // strangers it shows 0, which would read as success.
-func mayLook(pid int) bool {
+func canReadStat(pid int) bool {
 	if os.Geteuid() == 0 {
 		return true
 	}
@@ -200,7 +200,7 @@ var keeperClient struct {
 	client *keeper.Client
 }
 
-func askKeeper(ctx context.Context, id keeper.Process) (keeper.Status, error) {
+func statusFromKeeper(ctx context.Context, id keeper.Process) (keeper.Status, error) {
 	socket := os.Getenv(keeper.EnvSocket)
 	if socket == "" {
 		return keeper.Status{}, keeper.ErrUnknown

@@ -18,7 +18,7 @@ import (
 // exitsWhenTold ends with code 7 once there is a file "go".
 const exitsWhenTold = `until [ -e go ]; do sleep 0.01; done; exit 7`
 
-func tell(t *testing.T, s *sdk.Start) {
+func tell(t *testing.T, s *sdk.StartRequest) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(s.TaskDir(), "go"), nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -15,12 +15,12 @@ import (
 // ticksPerSecond is USER_HZ, which is 100 on every Linux that Go runs on.
 const ticksPerSecond = 100
 
-// shortest is the least time over which a rate is worth telling.
-const shortest = 50 * time.Millisecond
+// minSampleInterval is the least time over which a rate is worth telling.
+const minSampleInterval = 50 * time.Millisecond
 
-// meter turns counters of CPU time into rates. Several streams of samples may
+// cpuSampler turns counters of CPU time into rates. Several streams of samples may
 // share it: a rate is always since the last sample of any of them.
-type meter struct {
+type cpuSampler struct {
 	mu   sync.Mutex
 	at   time.Time
 	last map[int]cpuTime // by pid; 0 is the whole
@@ -111,11 +111,11 @@ func (g *cgroup) measure(memory *sdk.MemoryUsage, used map[int]cpuTime) {
 func ticks(n uint64) time.Duration { return time.Duration(n) * time.Second / ticksPerSecond }
 
 // rates is the CPU usage since the sample before; the first one says 0.
-func (m *meter) rates(now time.Time, used map[int]cpuTime) map[int]sdk.CPUUsage {
+func (m *cpuSampler) rates(now time.Time, used map[int]cpuTime) map[int]sdk.CPUUsage {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	passed := now.Sub(m.at)
-	if m.last != nil && passed < shortest {
+	if m.last != nil && passed < minSampleInterval {
 		return m.rate
 	}
 	rate := make(map[int]sdk.CPUUsage, len(used))

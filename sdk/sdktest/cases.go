@@ -50,7 +50,7 @@ func driverCases(p Plugin) []testCase {
 }
 
 func saysWhatItIs(t tb, h *host) {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), caseTimeout)
 	defer cancel()
 	stdout, stderr, code, err := h.byHand(ctx)
 	switch {
@@ -151,8 +151,8 @@ func fingerprints(t tb, h *host) {
 		case f.Health != driver.HealthHealthy:
 			t.Errorf("it is not healthy: %s", f.HealthDescription)
 		}
-	case <-time.After(patience):
-		t.Fatalf("no fingerprint within %v", patience)
+	case <-time.After(caseTimeout):
+		t.Fatalf("no fingerprint within %v", caseTimeout)
 	}
 }
 
@@ -221,7 +221,7 @@ func keepsStreams(t tb, h *host) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.process.client.Exited() {
-		t.Fatalf("%s", s.process.obituary())
+		t.Fatalf("%s", s.process.crashReport())
 	}
 	for _, what := range s.ended {
 		t.Errorf("a stream of %s ends by itself", what)
@@ -316,7 +316,7 @@ func stops(t tb, h *host) {
 		if err != nil {
 			t.Errorf("WaitTask: %v", err)
 		}
-	case <-time.After(patience):
+	case <-time.After(caseTimeout):
 		t.Fatalf("StopTask has returned, and WaitTask still waits")
 	}
 	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskExited {
@@ -431,8 +431,8 @@ func samples(t tb, h *host) {
 				t.Fatalf("sample %d is %+v, after one at %v", i, sample, last)
 			}
 			last = sample.Timestamp
-		case <-time.After(patience):
-			t.Fatalf("no sample within %v", patience)
+		case <-time.After(caseTimeout):
+			t.Fatalf("no sample within %v", caseTimeout)
 		}
 	}
 	if err := s.driver().StopTask(t.Context(), s.config.ID, time.Second, ""); err != nil {

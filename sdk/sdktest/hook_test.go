@@ -75,8 +75,8 @@ func (n *naiveHook) Describe(context.Context) (*hook.Description, error) {
 		"name": hclspec.Default(hclspec.Attr("name", "string", false), hclspec.Literal(`"nobody"`)),
 		"must": hclspec.Attr("must", "bool", n.fault == "wants more"),
 	})}
-	for _, m := range []hook.Moment{hook.Prestart, hook.Poststart, hook.Stop, hook.Destroy} {
-		d.Moments = append(d.Moments, hook.Participation{Moment: m})
+	for _, m := range []hook.Point{hook.Prestart, hook.Poststart, hook.Stop, hook.Destroy} {
+		d.Moments = append(d.Moments, hook.Subscription{Moment: m})
 	}
 	switch n.fault {
 	case "wants what is not":
@@ -86,7 +86,7 @@ func (n *naiveHook) Describe(context.Context) (*hook.Description, error) {
 	case "names a moment twice":
 		d.Moments = append(d.Moments, d.Moments[0])
 	case "names what it has not":
-		d.Moments = append(d.Moments, hook.Participation{Moment: hook.Exited})
+		d.Moments = append(d.Moments, hook.Subscription{Moment: hook.Exited})
 	case "is slow":
 		d.Moments[0].Timeout = 50 * time.Millisecond
 	case "changes its mind":
@@ -170,7 +170,7 @@ func (n *naiveHook) Poststart(ctx context.Context, req hook.TaskPoststartRequest
 		event.Type = "Greeting"
 	}
 	err := n.host().EmitEvent(ctx, scope, event)
-	if errors.Is(err, hook.ErrDenied) {
+	if errors.Is(err, hook.ErrPermissionDenied) {
 		return nil
 	}
 	return err
@@ -232,7 +232,7 @@ Which one it takes is said in Plugin.Attachment, or in plugin_test.hcl: attachme
 		{"cannot do it twice", livesEverythingTwice, "prestart: there is one already"},
 		{"starts once", repeatsPoststart, "poststart: it runs already"},
 		{"cleans up what it knows", cleansUpUnseen, "stop: never heard of it"},
-		{"dies when it is given up", survivesGivenUp, "died by itself, exit status 1"},
+		{"dies when it is given up", survivesCancelledCall, "died by itself, exit status 1"},
 		{"remembers in memory", survivesEachDeath, "destroy: never heard of it"},
 		{"stays with its host", changesHost, "poststart: no answer within 300ms"},
 		{"makes up events", livesOnce, `poststart: events of type "Greeting" are not a hook's: use "Task hook message", or none`},

@@ -24,7 +24,7 @@ func hookCases() []testCase {
 		{"takes each moment again", livesEverythingTwice},
 		{"takes poststart again for a running task", repeatsPoststart},
 		{"cleans up what it has never seen", cleansUpUnseen},
-		{"a call that is given up harms nothing", survivesGivenUp},
+		{"a call that is given up harms nothing", survivesCancelledCall},
 		{"goes on in another process, at each moment", survivesEachDeath},
 		{"goes on with another agent", changesHost},
 		{"takes part in many lives at once", livesMany},
@@ -41,7 +41,7 @@ func describesItself(t tb, h *host) {
 	if len(d.Moments) == 0 {
 		t.Errorf("it takes part in nothing")
 	}
-	seen := map[hook.Moment]bool{}
+	seen := map[hook.Point]bool{}
 	for _, p := range d.Moments {
 		if seen[p.Moment] {
 			t.Errorf("it names %v twice", p.Moment)
@@ -67,7 +67,7 @@ func fitsAttachment(t tb, h *host) {
 
 func livesOnce(t tb, h *host) {
 	l := h.lead(t)
-	for _, m := range course {
+	for _, m := range lifecycle {
 		l.pass(t, m)
 	}
 }
@@ -76,7 +76,7 @@ func livesOnce(t tb, h *host) {
 // down that it has called.
 func livesEverythingTwice(t tb, h *host) {
 	l := h.lead(t)
-	for _, m := range course {
+	for _, m := range lifecycle {
 		exits := l.exits
 		l.pass(t, m)
 		l.exits = exits // it is the same end of the task
@@ -88,7 +88,7 @@ func livesEverythingTwice(t tb, h *host) {
 // the agent is, while the task runs.
 func repeatsPoststart(t tb, h *host) {
 	l := h.lead(t)
-	for _, m := range []hook.Moment{hook.Prerun, hook.Prestart, hook.Poststart} {
+	for _, m := range []hook.Point{hook.Prerun, hook.Prestart, hook.Poststart} {
 		l.pass(t, m)
 	}
 	l.repeated = true
@@ -101,14 +101,14 @@ func repeatsPoststart(t tb, h *host) {
 		l.pass(t, hook.Poststart)
 	}
 	l.repeated = false
-	for _, m := range []hook.Moment{hook.PreKill, hook.PreKilling, hook.Exited, hook.Stop, hook.Postrun, hook.Destroy} {
+	for _, m := range []hook.Point{hook.PreKill, hook.PreKilling, hook.Exited, hook.Stop, hook.Postrun, hook.Destroy} {
 		l.pass(t, m)
 	}
 }
 
 func cleansUpUnseen(t tb, h *host) {
 	l := h.lead(t)
-	for _, m := range []hook.Moment{hook.PreKill, hook.PreKilling, hook.Stop, hook.Postrun, hook.Destroy} {
+	for _, m := range []hook.Point{hook.PreKill, hook.PreKilling, hook.Stop, hook.Postrun, hook.Destroy} {
 		l.pass(t, m)
 	}
 }
@@ -117,9 +117,9 @@ func cleansUpUnseen(t tb, h *host) {
 // come to the plugin by then, and some have not.
 var givenUpAfter = []time.Duration{200 * time.Microsecond, 2 * time.Millisecond}
 
-func survivesGivenUp(t tb, h *host) {
+func survivesCancelledCall(t tb, h *host) {
 	l := h.lead(t)
-	for _, m := range course {
+	for _, m := range lifecycle {
 		if _, ok := l.d.Participation(m); !ok {
 			continue
 		}
@@ -136,7 +136,7 @@ func survivesGivenUp(t tb, h *host) {
 
 func survivesEachDeath(t tb, h *host) {
 	l := h.lead(t)
-	for _, m := range course {
+	for _, m := range lifecycle {
 		if _, ok := l.d.Participation(m); !ok {
 			continue
 		}
@@ -148,7 +148,7 @@ func survivesEachDeath(t tb, h *host) {
 
 func changesHost(t tb, h *host) {
 	l := h.lead(t)
-	for _, m := range []hook.Moment{hook.Prerun, hook.Prestart, hook.Poststart, hook.ShutdownAlloc, hook.Shutdown} {
+	for _, m := range []hook.Point{hook.Prerun, hook.Prestart, hook.Poststart, hook.ShutdownAlloc, hook.Shutdown} {
 		l.pass(t, m)
 	}
 	h.dismissButler()
@@ -156,14 +156,14 @@ func changesHost(t tb, h *host) {
 		t.Fatalf("Configure by another agent: %v", err)
 	}
 	l.running, l.repeated = true, true
-	for _, m := range []hook.Moment{hook.Prestart, hook.Poststart, hook.PreKilling, hook.Exited, hook.Stop, hook.Postrun, hook.Destroy} {
+	for _, m := range []hook.Point{hook.Prestart, hook.Poststart, hook.PreKilling, hook.Exited, hook.Stop, hook.Postrun, hook.Destroy} {
 		l.pass(t, m)
 	}
 }
 
 func livesMany(t tb, h *host) {
 	const many = 16
-	var lives []*life
+	var lives []*allocScenario
 	for range many {
 		lives = append(lives, h.lead(t))
 	}
@@ -174,7 +174,7 @@ func livesMany(t tb, h *host) {
 		// Each in a goroutine of a case of its own, which may end it.
 		wg.Go(func() {
 			r := runCase(t.Context(), testCase{run: func(t tb, _ *host) {
-				for _, m := range course {
+				for _, m := range lifecycle {
 					l.pass(t, m)
 				}
 			}}, h)
@@ -198,15 +198,15 @@ func livesMany(t tb, h *host) {
 func survivesRefusal(t tb, h *host) {
 	l := h.lead(t)
 	h.butler.dismiss(l.grant.Capability)
-	for _, m := range course {
+	for _, m := range lifecycle {
 		part, ok := l.d.Participation(m)
 		if !ok {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), min(patienceFor(part), patience))
+		ctx, cancel := context.WithTimeout(t.Context(), min(timeoutFor(part), caseTimeout))
 		err := l.call(ctx, t, m) // it may well say that it could not
 		if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%v: no answer within %v", m, min(patienceFor(part), patience))
+			t.Errorf("%v: no answer within %v", m, min(timeoutFor(part), caseTimeout))
 		}
 		cancel()
 	}
@@ -217,7 +217,7 @@ func survivesRefusal(t tb, h *host) {
 func showsCapability(t tb, h *host) {
 	h.butler.mu.Lock()
 	defer h.butler.mu.Unlock()
-	for capability, calls := range h.butler.strangers {
+	for capability, calls := range h.butler.unknownTokens {
 		t.Errorf("it has asked the host for something with the capability %q, which no request had (%d times)", capability, calls)
 	}
 }

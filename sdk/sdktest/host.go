@@ -29,8 +29,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// patience is how long the suite waits for what should come at once.
-var patience = 20 * time.Second
+// caseTimeout is how long the suite waits for what should come at once.
+var caseTimeout = 20 * time.Second
 
 // host is what an agent is to a plugin, as far as the suite needs it. Cases run
 // one after the other and share its plugin process, which is started when needed.
@@ -49,8 +49,8 @@ type host struct {
 	aborted  bool       // the case is: its tasks are killed
 	killed   bool       // no further process must be started
 
-	butler     butler // of hooks
-	socket     string // on which the butler listens, if he does
+	butler     fakeHost // of hooks
+	socket     string   // on which the butler listens, if he does
 	stopButler func()
 }
 
@@ -86,7 +86,7 @@ func (h *host) guess(ctx context.Context) (kind base.Type, err error) {
 		return base.TypeUnknown, err
 	}
 	defer p.kill()
-	ctx, cancel := context.WithTimeout(ctx, min(patience, h.caseTimeout()))
+	ctx, cancel := context.WithTimeout(ctx, min(caseTimeout, h.caseTimeout()))
 	defer cancel()
 	if isHook(ctx, p) {
 		return base.TypeHook, nil
@@ -176,7 +176,7 @@ func (h *host) launch() (*process, error) {
 		AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC},
 		Logger:           hclog.NewNullLogger(),
 		Stderr:           stderr,
-		StartTimeout:     patience,
+		StartTimeout:     caseTimeout,
 	})
 	p := &process{cmd: cmd, client: client, stderr: stderr}
 	rpc, err := client.Client()
@@ -318,18 +318,18 @@ func (h *host) use(t tb) *process {
 		died := h.running
 		h.end()
 		if !died.killed.Load() {
-			t.Errorf("%s", died.obituary())
+			t.Errorf("%s", died.crashReport())
 		}
 	}
 	p, err := h.launch()
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), caseTimeout)
 	defer cancel()
 	if err := h.configure(ctx, p); err != nil {
 		if errors.Is(err, base.ErrPluginDown) {
-			err = fmt.Errorf("%w: %s", err, p.obituary())
+			err = fmt.Errorf("%w: %s", err, p.crashReport())
 		}
 		p.kill()
 		t.Fatalf("%v", err)
@@ -350,8 +350,8 @@ func (h *host) crash(t tb) {
 	p.client.Kill()
 }
 
-// obituary says that the plugin has died, which nobody has asked it to do.
-func (p *process) obituary() string {
+// crashReport says that the plugin has died, which nobody has asked it to do.
+func (p *process) crashReport() string {
 	died := "the plugin has died by itself"
 	// Its connection may have ended first.
 	for patient := time.Now().Add(time.Second); !p.client.Exited() && time.Now().Before(patient); {
@@ -510,7 +510,7 @@ func (s *started) remove() {
 	if s.handle == nil || s.destroyed || s.h.isAborted() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), caseTimeout)
 	defer cancel()
 	d := s.h.use(&lateTB{s.t, ctx}).driver
 	err := d.DestroyTask(ctx, s.config.ID, true)
@@ -561,7 +561,7 @@ func (s *started) driver() driver.Driver {
 // wait returns how the task has ended.
 func (s *started) wait() *driver.ExitResult {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(s.t.Context(), caseTimeout)
 	defer cancel()
 	exit, err := s.driver().WaitTask(ctx, s.config.ID)
 	if err != nil {
@@ -572,7 +572,7 @@ func (s *started) wait() *driver.ExitResult {
 
 func (s *started) destroy() {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(s.t.Context(), caseTimeout)
 	defer cancel()
 	if err := s.driver().DestroyTask(ctx, s.config.ID, true); err != nil {
 		s.t.Fatalf("DestroyTask: %v", err)
@@ -609,7 +609,7 @@ func (s *started) recover() error {
 // until waits for a condition.
 func until(t tb, what string, ok func() bool) {
 	t.Helper()
-	untilWithin(t, patience, what, ok)
+	untilWithin(t, caseTimeout, what, ok)
 }
 
 func untilWithin(t tb, limit time.Duration, what string, ok func() bool) {

@@ -78,7 +78,7 @@ func (h *host) check(kill context.Context, c testCase) (r *result, ended bool) {
 	select {
 	case <-done:
 		return r, true
-	case <-time.After(patience):
+	case <-time.After(caseTimeout):
 		return r, false
 	}
 }
@@ -166,7 +166,7 @@ func (h *host) reportPanics(t tb) {
 	h.using.Lock()
 	if p := h.running; p != nil && !p.killed.Load() && p.isDown() {
 		h.running = nil
-		t.Errorf("%s", p.obituary())
+		t.Errorf("%s", p.crashReport())
 		p.kill()
 		p.read = len(p.stderr.String())
 	}
@@ -178,7 +178,7 @@ func (h *host) reportPanics(t tb) {
 		text := p.stderr.String()
 		text, p.read = text[min(p.read, len(text)):], len(text)
 		if panicAt(text) >= 0 && !p.killed.Load() {
-			t.Errorf("%s", p.obituary())
+			t.Errorf("%s", p.crashReport())
 		}
 		for line := range strings.Lines(text) {
 			var log struct {

@@ -27,8 +27,8 @@ func TestPanicIsFoundAtTheStartOfALine(t *testing.T) {
 
 // A case that ignores its context as well is left behind at last, and the suite ends.
 func TestCaseThatIgnoresItsEndIsLeftBehind(t *testing.T) {
-	defer func(usual time.Duration) { patience = usual }(patience)
-	patience = 50 * time.Millisecond
+	defer func(usual time.Duration) { caseTimeout = usual }(caseTimeout)
+	caseTimeout = 50 * time.Millisecond
 	p := naivePlugin("")
 	p.CaseTimeout = 50 * time.Millisecond
 	h := newHost(p)

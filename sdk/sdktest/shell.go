@@ -38,7 +38,7 @@ func shellCases() []testCase {
 		{"command: streaming exec ends with its caller", execCancelled},
 		{"command: keeps its process when the plugin is replaced, and its exit code is true", keepsProcess},
 		{"command: an exit while no plugin lives is told truly or not at all", exitsUnwatched},
-		{"command: an exit that the plugin has seen and not told survives it", exitsUntold},
+		{"command: an exit that the plugin has seen and not told survives it", exitSeenNotReported},
 	}
 }
 
@@ -72,7 +72,7 @@ func bringsOutput(t tb, h *host) {
 	go func() { s.ended.Wait(); close(done) }()
 	select {
 	case <-done:
-	case <-time.After(patience):
+	case <-time.After(caseTimeout):
 		t.Fatalf("the task is destroyed, and somebody holds its output open")
 	}
 	if got := s.stdout.String(); !strings.HasPrefix(got, "out\nline 0 ") || !strings.HasSuffix(got, "line 1999 of many\n") {
@@ -192,7 +192,7 @@ func tellsExit(t tb, h *host) {
 func stopsBySignal(t tb, h *host) {
 	s := h.shell(t, `trap "exit 9" USR1; echo ready; while :; do sleep 0.02; done`)
 	s.says("ready")
-	if err := s.driver().StopTask(t.Context(), s.config.ID, patience, "SIGUSR1"); err != nil {
+	if err := s.driver().StopTask(t.Context(), s.config.ID, caseTimeout, "SIGUSR1"); err != nil {
 		t.Fatalf("StopTask: %v", err)
 	}
 	if got := s.wait(); got.ExitCode != 9 {
@@ -217,7 +217,7 @@ func killsStubborn(t tb, h *host) {
 }
 
 // lastChild is how long what a task has left running may take to die.
-var lastChild = patience
+var lastChild = caseTimeout
 
 func killsChildren(t tb, h *host) {
 	h.local(t)
@@ -292,7 +292,7 @@ func (h *host) sleeper(t tb) *started {
 
 func execs(t tb, h *host) {
 	s := h.sleeper(t)
-	result, err := s.driver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", `echo "$NOMAD_ALLOC_ID"; exit 7`}, patience)
+	result, err := s.driver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", `echo "$NOMAD_ALLOC_ID"; exit 7`}, caseTimeout)
 	if err != nil {
 		t.Fatalf("ExecTask: %v", err)
 	}
@@ -303,7 +303,7 @@ func execs(t tb, h *host) {
 		t.Errorf("it ended with %+v, want exit code 7", got)
 	}
 	// A host takes no message of any size: the end of the output must be enough.
-	result, err = s.driver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", `head -c 6000000 /dev/zero | tr '\0' x; echo end`}, patience)
+	result, err = s.driver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", `head -c 6000000 /dev/zero | tr '\0' x; echo end`}, caseTimeout)
 	if err != nil {
 		t.Fatalf("ExecTask with much output: %v", err)
 	}
@@ -311,7 +311,7 @@ func execs(t tb, h *host) {
 		t.Errorf("much output is cut to %d bytes that end in %q", n, result.Stdout[max(0, n-10):])
 	}
 	// A driver reports it as a shell does, with exit code 127, or as an error.
-	result, err = s.driver().ExecTask(t.Context(), s.config.ID, []string{"/no/such/command"}, patience)
+	result, err = s.driver().ExecTask(t.Context(), s.config.ID, []string{"/no/such/command"}, caseTimeout)
 	if err == nil && result.Exit.Successful() {
 		t.Errorf("ExecTask of a command that does not exist succeeds")
 	}
@@ -324,7 +324,7 @@ func execTimesOut(t tb, h *host) {
 	if err == nil && result.Exit.Successful() {
 		t.Errorf("a command that takes too long ends well")
 	}
-	if took := time.Since(began); took > patience {
+	if took := time.Since(began); took > caseTimeout {
 		t.Errorf("it took %v to end after 100 ms", took)
 	}
 }
@@ -361,7 +361,7 @@ func execTerminal(t tb, h *host) {
 	resize := make(chan driver.TerminalSize, 1)
 	resize <- driver.TerminalSize{Height: 33, Width: 77}
 	var stdout lockedBuffer
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), caseTimeout)
 	defer cancel()
 	exit, err := s.driver().ExecTaskStreaming(ctx, s.config.ID, driver.Exec{
 		Command: []string{"/bin/sh", "-c", `until [ "$(stty size)" = "33 77" ]; do sleep 0.01; done; stty size; test -t 0 && test -t 1 && test -t 2 && echo terminal >&2; exit 5`},
@@ -406,9 +406,9 @@ func execCancelled(t tb, h *host) {
 	until(t, "the command is gone", func() bool { return !alive(pid) })
 }
 
-// toldToExit is a script that says its pid and ends with the code that it finds
+// exitScript is a script that says its pid and ends with the code that it finds
 // in the file "code" in its directory.
-const toldToExit = `echo pid $$; until [ -s local/code ]; do sleep 0.01; done; exit $(cat local/code)`
+const exitScript = `echo pid $$; until [ -s local/code ]; do sleep 0.01; done; exit $(cat local/code)`
 
 func (s *started) tellToExit(code int) {
 	s.t.Helper()
@@ -423,7 +423,7 @@ func (s *started) tellToExit(code int) {
 
 func keepsProcess(t tb, h *host) {
 	h.local(t)
-	s := h.shell(t, toldToExit)
+	s := h.shell(t, exitScript)
 	pid, err := strconv.Atoi(s.says("pid "))
 	if err != nil {
 		t.Fatalf("%v", err)
@@ -453,7 +453,7 @@ func keepsProcess(t tb, h *host) {
 
 func exitsUnwatched(t tb, h *host) {
 	h.local(t)
-	s := h.shell(t, toldToExit)
+	s := h.shell(t, exitScript)
 	pid, err := strconv.Atoi(s.says("pid "))
 	if err != nil {
 		t.Fatalf("%v", err)
@@ -464,9 +464,9 @@ func exitsUnwatched(t tb, h *host) {
 	s.neverALie()
 }
 
-func exitsUntold(t tb, h *host) {
+func exitSeenNotReported(t tb, h *host) {
 	h.local(t)
-	s := h.shell(t, toldToExit)
+	s := h.shell(t, exitScript)
 	s.says("pid ")
 	s.tellToExit(7)
 	s.wait()

@@ -51,7 +51,7 @@ func (r *reader) native(filename string, src []byte) []*item {
 	return items
 }
 
-func (r *reader) body(d *catalog.Document, body *hclsyntax.Body, top bool) []*item {
+func (r *reader) body(d *catalog.HCL1Document, body *hclsyntax.Body, top bool) []*item {
 	items := []*item{}
 	for _, attr := range body.Attributes {
 		value, diags := attr.Expr.Value(nil)

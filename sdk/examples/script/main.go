@@ -20,7 +20,7 @@ type driver struct{}
 var (
 	_ sdk.Driver[*process.Process]    = (*driver)(nil)
 	_ sdk.Recoverer[*process.Process] = (*driver)(nil)
-	_ sdk.Sweeper                     = (*driver)(nil)
+	_ sdk.OrphanKiller                = (*driver)(nil)
 )
 
 type taskConfig struct {
@@ -37,7 +37,7 @@ func (*driver) Info() sdk.Info {
 	return sdk.Info{Name: "script", Version: "0.1.0", TaskSchema: taskSchema}
 }
 
-func (*driver) Start(ctx context.Context, start *sdk.Start) (*process.Process, error) {
+func (*driver) Start(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
 	var config taskConfig
 	if err := start.Config(&config); err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func (*driver) Start(ctx context.Context, start *sdk.Start) (*process.Process, e
 	})
 }
 
-func (*driver) Recover(ctx context.Context, start *sdk.Start) (*process.Process, error) {
+func (*driver) Recover(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
 	var s process.State
 	if err := start.State(&s); err != nil {
 		return nil, err

@@ -34,7 +34,7 @@ type watch struct {
 }
 
 var (
-	_ sdk.HostUser      = (*sidelog)(nil)
+	_ sdk.HostSetter    = (*sidelog)(nil)
 	_ sdk.TaskPoststart = (*sidelog)(nil)
 	_ sdk.TaskExited    = (*sidelog)(nil)
 	_ sdk.TaskStop      = (*sidelog)(nil)
@@ -59,7 +59,7 @@ func (*sidelog) Info() sdk.Info {
 	}
 }
 
-func (s *sidelog) UseHost(host sdk.Host, _ sdk.Node) { s.host = host }
+func (s *sidelog) SetHost(host sdk.Host, _ sdk.Node) { s.host = host }
 
 // Poststart also runs when an agent has taken the task over: then it begins anew.
 func (s *sidelog) Poststart(ctx context.Context, req sdk.TaskPoststartRequest) error {

@@ -26,7 +26,7 @@ func (*sleeper) Info() sdk.Info {
 	return sdk.Info{Name: "sleeper", Version: "0.1.0", TaskSchema: taskSchema}
 }
 
-func (*sleeper) Start(_ context.Context, start *sdk.Start) (*nap, error) {
+func (*sleeper) Start(_ context.Context, start *sdk.StartRequest) (*nap, error) {
 	var config struct {
 		Duration string `codec:"duration"`
 	}

@@ -84,57 +84,57 @@ func (stamp) Prestart(_ context.Context, req sdk.TaskPrestartRequest) (sdk.TaskP
 	if req.Running {
 		running = " running"
 	}
-	return answer, write(req.Grant, "prestart %s visit=%d%s", req.Task.Name, visits, running)
+	return answer, write(req.RequestMeta, "prestart %s visit=%d%s", req.Task.Name, visits, running)
 }
 
 func (stamp) Poststart(_ context.Context, req sdk.TaskPoststartRequest) error {
-	return write(req.Grant, "poststart %s STAMP=%s", req.Task.Name, req.Env["STAMP"])
+	return write(req.RequestMeta, "poststart %s STAMP=%s", req.Task.Name, req.Env["STAMP"])
 }
 
 func (stamp) Update(_ context.Context, req sdk.TaskUpdateRequest) error {
-	return write(req.Grant, "update %s", req.Task.Name)
+	return write(req.RequestMeta, "update %s", req.Task.Name)
 }
 
 func (stamp) PreKilling(_ context.Context, req sdk.TaskPreKillingRequest) error {
-	return write(req.Grant, "pre_killing %s", req.Task.Name)
+	return write(req.RequestMeta, "pre_killing %s", req.Task.Name)
 }
 
 func (stamp) Exited(_ context.Context, req sdk.TaskExitedRequest) error {
-	return write(req.Grant, "exited %s code=%d signal=%d restart=%t", req.Task.Name, req.Exit.ExitCode, req.Exit.Signal, req.WillRestart)
+	return write(req.RequestMeta, "exited %s code=%d signal=%d restart=%t", req.Task.Name, req.Exit.ExitCode, req.Exit.Signal, req.WillRestart)
 }
 
 func (stamp) Stop(_ context.Context, req sdk.TaskStopRequest) error {
-	return write(req.Grant, "stop %s visits=%s", req.Task.Name, req.ExistingState["visits"])
+	return write(req.RequestMeta, "stop %s visits=%s", req.Task.Name, req.ExistingState["visits"])
 }
 
 func (stamp) Shutdown(_ context.Context, req sdk.TaskShutdownRequest) error {
-	return write(req.Grant, "shutdown %s", req.Task.Name)
+	return write(req.RequestMeta, "shutdown %s", req.Task.Name)
 }
 
 func (stamp) Prerun(_ context.Context, req sdk.AllocPrerunRequest) error {
-	return write(req.Grant, "prerun %s", req.Alloc.Name)
+	return write(req.RequestMeta, "prerun %s", req.Alloc.Name)
 }
 
 func (stamp) UpdateAlloc(_ context.Context, req sdk.AllocUpdateRequest) error {
-	return write(req.Grant, "update_alloc %s", req.Alloc.Name)
+	return write(req.RequestMeta, "update_alloc %s", req.Alloc.Name)
 }
 
 func (stamp) PreTaskRestart(_ context.Context, req sdk.AllocPreTaskRestartRequest) error {
-	return write(req.Grant, "pre_task_restart %s", req.Alloc.Name)
+	return write(req.RequestMeta, "pre_task_restart %s", req.Alloc.Name)
 }
 
 func (stamp) PreKill(_ context.Context, req sdk.AllocPreKillRequest) error {
-	return write(req.Grant, "pre_kill %s", req.Alloc.Name)
+	return write(req.RequestMeta, "pre_kill %s", req.Alloc.Name)
 }
 
 func (stamp) Postrun(_ context.Context, req sdk.AllocPostrunRequest) error {
-	return write(req.Grant, "postrun %s", req.Alloc.Name)
+	return write(req.RequestMeta, "postrun %s", req.Alloc.Name)
 }
 
 func (stamp) Destroy(_ context.Context, req sdk.AllocDestroyRequest) error {
-	return write(req.Grant, "destroy %s", req.Alloc.Name)
+	return write(req.RequestMeta, "destroy %s", req.Alloc.Name)
 }
 
 func (stamp) ShutdownAlloc(_ context.Context, req sdk.AllocShutdownRequest) error {
-	return write(req.Grant, "shutdown_alloc %s", req.Alloc.Name)
+	return write(req.RequestMeta, "shutdown_alloc %s", req.Alloc.Name)
 }

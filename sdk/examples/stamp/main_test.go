@@ -26,13 +26,13 @@ func TestVisitsAreCounted(t *testing.T) {
 	task := sdk.AllocTask{Name: "web"}
 	var state map[string]string
 	for range 2 {
-		answer, err := stamp{}.Prestart(t.Context(), sdk.TaskPrestartRequest{Grant: grant, Task: task, PreviousState: state, Running: state != nil})
+		answer, err := stamp{}.Prestart(t.Context(), sdk.TaskPrestartRequest{RequestMeta: grant, Task: task, PreviousState: state, Running: state != nil})
 		if err != nil || !answer.Done {
 			t.Fatalf("%+v, %v", answer, err)
 		}
 		state = answer.State
 	}
-	if err := (stamp{}).Stop(t.Context(), sdk.TaskStopRequest{Grant: grant, Task: task, ExistingState: state}); err != nil {
+	if err := (stamp{}).Stop(t.Context(), sdk.TaskStopRequest{RequestMeta: grant, Task: task, ExistingState: state}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := os.ReadFile(ledger)

@@ -1,0 +1,424 @@
+package artifact
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/user"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// destination is where an artifact goes: a path in one of the two directories
+// that a task may write to.
+type destination struct {
+	root string // the directory of the task, or the one that its allocation shares
+	path string // in it, with slashes
+}
+
+// findDestination resolves what the job says, with its references filled in.
+func findDestination(dir sdk.TaskDir, text string) (destination, error) {
+	if strings.ContainsRune(text, 0) {
+		return destination{}, errors.New("the destination has a zero byte")
+	}
+	full := filepath.Clean(text)
+	roots := []string{dir.Dir, dir.SharedAllocDir}
+	if !filepath.IsAbs(full) || !slices.ContainsFunc(roots, func(root string) bool { return within(full, root) }) {
+		full = filepath.Join(dir.Dir, full)
+	}
+	for _, root := range roots {
+		if within(full, root) {
+			rest, err := filepath.Rel(root, full)
+			return destination{root, filepath.ToSlash(rest)}, err
+		}
+	}
+	return destination{}, fmt.Errorf("destination %q escapes the directory of the task", text)
+}
+
+// within reports whether the clean path p is dir or lies in it.
+func within(p, dir string) bool {
+	return dir != "" && (p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/"))
+}
+
+// owner is whom the files of an artifact belong to; nil leaves them to who has
+// made them.
+type owner struct{ uid, gid int }
+
+// ownerOf is the user of the agent, as for everything else in a task's directory,
+// or with chown that of the task. Only root gives files away.
+func ownerOf(chown bool, name string) (*owner, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	if !chown || name == "" {
+		return &owner{0, 0}, nil
+	}
+	name, group, hasGroup := strings.Cut(name, ":")
+	u, err := user.Lookup(name)
+	if err != nil && strings.Trim(name, "0123456789") == "" {
+		if u, err = user.LookupId(name); err != nil {
+			u, err = &user.User{Uid: name, Gid: name}, nil // known to an image only
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("chown: %w", err)
+	}
+	if hasGroup {
+		u.Gid = group
+		if g, err := user.LookupGroup(group); err == nil {
+			u.Gid = g.Gid
+		}
+	}
+	uid, uidErr := strconv.ParseUint(u.Uid, 10, 31)
+	gid, gidErr := strconv.ParseUint(u.Gid, 10, 31)
+	if err := errors.Join(uidErr, gidErr); err != nil {
+		return nil, fmt.Errorf("chown: there is no group %q: %w", group, err)
+	}
+	return &owner{int(uid), int(gid)}, nil
+}
+
+// installer has an empty directory for a download, and moves what is allowed of it
+// to the destination.
+type installer struct {
+	to    destination
+	owner *owner
+	root  *os.Root // of the destination
+	name  string   // of the stage in it
+	stage *os.Root
+	dir   *os.File // the stage
+	bits  []string // what place has taken away, as in: the setuid bit of "x"
+
+	modes []fs.FileMode // of what is below result, as inspect has walked it
+}
+
+// newInstaller makes a stage, on the file system of the destination's root.
+func newInstaller(to destination, task, key string, owner *owner) (*installer, error) {
+	root, err := os.OpenRoot(to.root)
+	if err != nil {
+		return nil, err
+	}
+	p := &installer{to: to, owner: owner, root: root}
+	// Not the task's name itself, which may be as long as a name can be.
+	of := sha256.Sum256([]byte(task))
+	if err := p.open(".artifact-" + hex.EncodeToString(of[:8]) + "-" + key + "-"); err != nil {
+		p.close()
+		return nil, fmt.Errorf("make room for the download: %w", err)
+	}
+	return p, nil
+}
+
+// open removes stages that were left behind. A call whose agent has died may still
+// be about to end: it must not find ours under its name.
+func (p *installer) open(prefix string) error {
+	old, err := fs.Glob(p.root.FS(), prefix+"*")
+	if err != nil {
+		return err
+	}
+	for _, name := range old {
+		if err := p.root.RemoveAll(name); err != nil {
+			return err
+		}
+	}
+	p.name = prefix + rand.Text()
+	if err := p.root.Mkdir(p.name, 0o700); err != nil {
+		return err
+	}
+	if p.stage, err = p.root.OpenRoot(p.name); err != nil {
+		return err
+	}
+	p.dir, err = p.stage.Open(".")
+	return err
+}
+
+// close removes the stage.
+func (p *installer) close() {
+	if p.dir != nil {
+		p.dir.Close()
+	}
+	if p.stage != nil {
+		p.stage.Close()
+	}
+	if p.name != "" {
+		_ = p.root.RemoveAll(p.name)
+	}
+	p.root.Close()
+}
+
+// place moves the result of the download to its destination, if all of it may be
+// there, and returns a path of it. Of two things with one name the new one counts;
+// directories are merged.
+func (p *installer) place() (string, error) {
+	if err := p.inspect(); err != nil {
+		return "", err
+	}
+	if err := p.give(); err != nil {
+		return "", err
+	}
+	info, err := p.stage.Lstat(result)
+	if err != nil {
+		return "", err
+	}
+	if !info.IsDir() {
+		if err := p.makeDirs(path.Dir(p.to.path)); err != nil {
+			return "", err
+		}
+		return filepath.Join(p.to.root, p.to.path), p.move(result, p.to.path)
+	}
+	if err := p.makeDirs(p.to.path); err != nil {
+		return "", err
+	}
+	entries, err := fs.ReadDir(p.stage.FS(), result)
+	if err != nil {
+		return "", err
+	}
+	first := p.to.path
+	for i, e := range entries {
+		if i == 0 {
+			first = path.Join(p.to.path, e.Name())
+		}
+		if err := p.move(path.Join(result, e.Name()), path.Join(p.to.path, e.Name())); err != nil {
+			return "", err
+		}
+	}
+	return filepath.Join(p.to.root, first), nil
+}
+
+// makeDirs makes a directory with those above it.
+func (p *installer) makeDirs(name string) error {
+	if name == "." {
+		return nil
+	}
+	info, err := p.root.Stat(name)
+	if err == nil && info.IsDir() {
+		return nil
+	}
+	if err == nil {
+		return fmt.Errorf("destination %q is no directory", name)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("destination %q: %w", name, err)
+	}
+	if err := p.makeDirs(path.Dir(name)); err != nil {
+		return err
+	}
+	if err := p.root.Mkdir(name, 0o755); err != nil {
+		return err
+	}
+	return p.own(p.root, name)
+}
+
+func (p *installer) own(root *os.Root, name string) error {
+	if p.owner == nil {
+		return nil
+	}
+	return root.Lchown(name, p.owner.uid, p.owner.gid)
+}
+
+// inspect looks through what a process that may have been fooled has left: it is
+// not believed that any check was made there. As root it first takes what it looks at,
+// a directory before it lists it, so that it stays as it is.
+func (p *installer) inspect() error {
+	p.modes = nil
+	type inode struct{ dev, ino uint64 }
+	names := map[inode]uint64{}
+	modes := map[inode]fs.FileMode{}
+	links := map[inode]uint64{}
+	linked := map[inode]string{}
+	err := fs.WalkDir(p.stage.FS(), result, func(name string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := p.stage.Lstat(name)
+		if err != nil {
+			return err
+		}
+		inside := strings.TrimPrefix(strings.TrimPrefix(name, result), "/")
+		mode, sys := info.Mode(), info.Sys().(*syscall.Stat_t)
+		if of := (inode{sys.Dev, sys.Ino}); !mode.IsDir() && sys.Nlink > 1 {
+			if first, ok := modes[of]; ok {
+				mode = first // claim has closed it by another name
+			}
+			names[of]++
+			modes[of], links[of], linked[of] = mode, uint64(sys.Nlink), inside
+		}
+		p.modes = append(p.modes, mode)
+		if err := p.claim(name, mode); err != nil {
+			return fmt.Errorf("take %q from the download: %w", inside, err)
+		}
+		switch {
+		case strings.Count(inside, "/") > maxDepth:
+			return fmt.Errorf("artifact includes directories that are nested more than %d deep", maxDepth)
+		case mode.Type() == fs.ModeSymlink:
+			target, err := p.stage.Readlink(name)
+			if err != nil {
+				return err
+			}
+			if err := checkLink(inside, target); err != nil {
+				return fmt.Errorf("artifact includes symlink that resolves outside of sandbox: %w", err)
+			}
+		case mode.IsRegular(), mode.IsDir():
+			if mode&special != 0 {
+				p.bits = append(p.bits, fmt.Sprintf("the %s bit of %q", specialBits(mode), inside))
+			}
+		default:
+			return fmt.Errorf("artifact includes %q, which is %s", inside, kindOf(mode))
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	// A file that also has a name elsewhere is not one to be given away.
+	for of, n := range names {
+		if n != links[of] {
+			return fmt.Errorf("artifact includes hard link %q to a file outside of it", linked[of])
+		}
+	}
+	return nil
+}
+
+// note is what people should know about what place has changed, "" for nothing. It
+// is one text: a task has room for ten events.
+func (p *installer) note() string {
+	const named = 3
+	switch more := len(p.bits) - named; {
+	case len(p.bits) == 0:
+		return ""
+	case more > 0:
+		return fmt.Sprintf("removed %s and %d more", strings.Join(p.bits[:named], ", "), more)
+	}
+	return "removed " + strings.Join(p.bits, ", ")
+}
+
+// give makes everything its owner's, who can read and enter it. Special bits are
+// taken away.
+func (p *installer) give() error {
+	modes := p.modes
+	return fs.WalkDir(p.stage.FS(), result, func(name string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		mode := modes[0].Perm() | 0o400
+		modes = modes[1:]
+		if err := p.own(p.stage, name); err != nil || e.Type() == fs.ModeSymlink {
+			return err
+		}
+		if e.IsDir() {
+			mode |= 0o700
+		}
+		return p.stage.Chmod(name, mode)
+	})
+}
+
+// move moves a thing of the stage, with what is below it.
+func (p *installer) move(from, to string) error {
+	info, err := p.stage.Lstat(from)
+	if err != nil {
+		return err
+	}
+	old, err := p.root.Lstat(to)
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return err
+	case err == nil && old.IsDir() && !info.IsDir():
+		return fmt.Errorf("%q is a directory already, and a file of the artifact", to)
+	case err == nil && !old.IsDir() && info.IsDir():
+		if err := p.root.Remove(to); err != nil {
+			return err
+		}
+	case err == nil && info.IsDir():
+		return p.merge(from, to)
+	}
+	err = p.rename(from, to)
+	if !errors.Is(err, syscall.EXDEV) {
+		return err
+	}
+	return p.copy(from, to, info)
+}
+
+// rename goes by the handle of the stage: the directory above it can be one in which
+// another user puts something else under its name.
+func (p *installer) rename(from, to string) error {
+	fromDir, err := p.stage.Open(path.Dir(from))
+	if err != nil {
+		return err
+	}
+	defer fromDir.Close()
+	toDir, err := p.root.Open(path.Dir(to))
+	if err != nil {
+		return err
+	}
+	defer toDir.Close()
+	err = unix.Renameat(int(fromDir.Fd()), path.Base(from), int(toDir.Fd()), path.Base(to))
+	if err != nil {
+		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
+	}
+	return nil
+}
+
+func (p *installer) merge(from, to string) error {
+	entries, err := fs.ReadDir(p.stage.FS(), from)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := p.move(path.Join(from, e.Name()), path.Join(to, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copy is move to another file system, such as the one of secrets.
+func (p *installer) copy(from, to string, info fs.FileInfo) error {
+	var err error
+	switch {
+	case info.IsDir():
+		if err = p.root.Mkdir(to, info.Mode().Perm()); err == nil {
+			err = p.merge(from, to)
+		}
+	case info.Mode().Type() == fs.ModeSymlink:
+		_ = p.root.Remove(to)
+		var target string
+		if target, err = p.stage.Readlink(from); err == nil {
+			err = p.root.Symlink(target, to)
+		}
+	default:
+		err = p.copyFile(from, to, info.Mode().Perm())
+	}
+	if err != nil {
+		return err
+	}
+	return p.own(p.root, to)
+}
+
+func (p *installer) copyFile(from, to string, mode fs.FileMode) error {
+	r, err := p.stage.Open(from)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	_ = p.root.Remove(to)
+	w, err := p.root.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	if _, err := io.Copy(w, r); err != nil {
+		return err
+	}
+	return errors.Join(w.Chmod(mode), w.Close())
+}

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// doomedAgent is an agent that is killed when it is about to start a task.
+func doomedAgent() {
+	failpoint.Reached = func(s failpoint.Step, p failpoint.Phase) {
+		if s == failpoint.StartTask && p == failpoint.Before {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
+	}
+	main()
+}
+
+// dyingHook is a plugin that writes each moment into a ledger, and dies at some. Its
+// arguments are its name, and anything to take part in every allocation.
+func dyingHook() { sdk.Serve(dying{}) }
+
+type dying struct{}
+
+func (dying) Info() sdk.Info {
+	name := "dying"
+	if len(os.Args) > 1 {
+		name = os.Args[1]
+	}
+	ledger, every := sdk.Attr("ledger", "string", true), len(os.Args) > 2
+	if every { // nobody may say anything
+		ledger = sdk.Default(sdk.Attr("ledger", "string", false), sdk.Literal(`"ledger.JOB"`))
+	}
+	return sdk.Info{
+		Name: name, Version: "1.0.0", EveryAlloc: every,
+		AttachmentSchema: sdk.Object(map[string]*sdk.Spec{
+			"ledger": ledger,
+			"name":   sdk.Attr("name", "string", false),      // before each line
+			"die":    sdk.Attr("die", "list(string)", false), // at these moments
+			"often":  sdk.Default(sdk.Attr("often", "number", false), sdk.Literal("1")),
+			"refuse": sdk.Attr("refuse", "list(string)", false),
+			"until":  sdk.Attr("until", "string", false), // refuses until there is this file
+			"done":   sdk.Attr("done", "bool", false),
+			"lie":    sdk.Attr("lie", "bool", false), // with an answer that is too large
+		}),
+	}
+}
+
+type dyingOrders struct {
+	Ledger string   `codec:"ledger"`
+	Name   string   `codec:"name"`
+	Die    []string `codec:"die"`
+	Often  int      `codec:"often"`
+	Refuse []string `codec:"refuse"`
+	Until  string   `codec:"until"`
+	Done   bool     `codec:"done"`
+	Lie    bool     `codec:"lie"`
+}
+
+// obey does at a moment what the job says.
+func (dying) obey(g sdk.Grant, alloc sdk.Alloc, moment, text string) (o dyingOrders, err error) {
+	if err := g.Config(&o); err != nil {
+		return o, err
+	}
+	o.Ledger = strings.ReplaceAll(o.Ledger, "JOB", alloc.JobID)
+	before, _ := os.ReadFile(o.Ledger)
+	line := moment + text
+	dies := slices.Contains(o.Die, moment) && strings.Count(string(before), moment+" dies\n") < o.Often
+	_, missing := os.Stat(o.Until)
+	refuses := slices.Contains(o.Refuse, moment) && missing != nil
+	switch {
+	case dies:
+		line = moment + " dies"
+	case refuses:
+		line = moment + " refused"
+	}
+	f, err := os.OpenFile(o.Ledger, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return o, err
+	}
+	fmt.Fprintln(f, o.Name+line)
+	f.Close()
+	switch {
+	case dies:
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		time.Sleep(time.Minute) // the answer must not overtake the signal
+	case refuses:
+		return o, fmt.Errorf("no %s here", moment)
+	}
+	return o, nil
+}
+
+// hangingHook is a plugin that never answers. It takes part in two moments only, so
+// that it may have as little time as one likes.
+func hangingHook() { sdk.Serve(hanging{}) }
+
+type hanging struct{}
+
+func (hanging) Info() sdk.Info { return sdk.Info{Name: "hanging", Version: "1.0.0"} }
+
+func (hanging) Poststart(context.Context, sdk.TaskPoststartRequest) error { return hang() }
+
+func (hanging) Exited(context.Context, sdk.TaskExitedRequest) error { return hang() }
+
+func hang() error {
+	<-make(chan struct{}) // whatever a context says
+	return nil
+}
+
+func (d dying) Prerun(_ context.Context, req sdk.AllocPrerunRequest) error {
+	_, err := d.obey(req.RequestMeta, req.Alloc, "prerun", " "+req.Env["NOMAD_JOB_NAME"])
+	return err
+}
+
+func (d dying) UpdateAlloc(_ context.Context, req sdk.AllocUpdateRequest) error {
+	_, err := d.obey(req.RequestMeta, req.Alloc, "update_alloc", "")
+	return err
+}
+
+func (d dying) PreTaskRestart(_ context.Context, req sdk.AllocPreTaskRestartRequest) error {
+	_, err := d.obey(req.RequestMeta, req.Alloc, "pre_task_restart", "")
+	return err
+}
+
+func (d dying) PreKill(_ context.Context, req sdk.AllocPreKillRequest) error {
+	_, err := d.obey(req.RequestMeta, req.Alloc, "pre_kill", "")
+	return err
+}
+
+func (d dying) Postrun(_ context.Context, req sdk.AllocPostrunRequest) error {
+	_, err := d.obey(req.RequestMeta, req.Alloc, "postrun", "")
+	return err
+}
+
+func (d dying) Destroy(_ context.Context, req sdk.AllocDestroyRequest) error {
+	_, err := d.obey(req.RequestMeta, req.Alloc, "destroy", "")
+	return err
+}
+
+func (d dying) ShutdownAlloc(_ context.Context, req sdk.AllocShutdownRequest) error {
+	_, err := d.obey(req.RequestMeta, req.Alloc, "shutdown_alloc", "")
+	return err
+}
+
+func (d dying) Prestart(_ context.Context, req sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
+	visits := req.PreviousState["visits"] + "x"
+	answer := sdk.TaskPrestartResponse{State: map[string]string{"visits": visits}, Env: map[string]string{"VISITS": visits}}
+	o, err := d.obey(req.RequestMeta, req.Alloc, "prestart", " "+visits)
+	answer.Done = o.Done
+	if o.Lie {
+		answer.Env["LIE"] = strings.Repeat("x", 2<<20)
+	}
+	return answer, err
+}
+
+func (d dying) Poststart(_ context.Context, req sdk.TaskPoststartRequest) error {
+	_, err := d.obey(req.RequestMeta, req.Alloc, "poststart", " "+req.Env["VISITS"])
+	return err
+}
+
+func (d dying) Update(_ context.Context, req sdk.TaskUpdateRequest) error {
+	_, err := d.obey(req.RequestMeta, req.Alloc, "update", "")
+	return err
+}
+
+func (d dying) PreKilling(_ context.Context, req sdk.TaskPreKillingRequest) error {
+	_, err := d.obey(req.RequestMeta, req.Alloc, "pre_killing", "")
+	return err
+}
+
+func (d dying) Exited(_ context.Context, req sdk.TaskExitedRequest) error {
+	_, err := d.obey(req.RequestMeta, req.Alloc, "exited", fmt.Sprintf(" code=%d restarts=%v", req.Exit.ExitCode, req.WillRestart))
+	return err
+}
+
+func (d dying) Stop(_ context.Context, req sdk.TaskStopRequest) error {
+	_, err := d.obey(req.RequestMeta, req.Alloc, "stop", " "+req.ExistingState["visits"])
+	return err
+}
+
+func (d dying) Shutdown(_ context.Context, req sdk.TaskShutdownRequest) error {
+	_, err := d.obey(req.RequestMeta, req.Alloc, "shutdown", "")
+	return err
+}

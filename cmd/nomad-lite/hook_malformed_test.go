@@ -1,0 +1,158 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/go-hclog"
+	plugin "github.com/hashicorp/go-plugin"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
+)
+
+// strangeHook NAME MODE is a hook plugin that is not what a host expects.
+func strangeHook() {
+	s := &strange{
+		name: os.Args[1], mode: os.Args[2],
+		info: base.Info{Type: base.TypeHook, Name: os.Args[1], Version: "1.0.0", APIVersions: []string{hook.APIVersion}},
+	}
+	// Each launch leaves a mark.
+	marks, _ := os.ReadFile(s.name + ".launches")
+	s.launches = 1 + bytes.Count(marks, []byte("x"))
+	if err := os.WriteFile(s.name+".launches", bytes.Repeat([]byte("x"), s.launches), 0o644); err != nil {
+		panic(err)
+	}
+	handshake := base.Handshake
+	switch s.mode {
+	case "handshake":
+		handshake.ProtocolVersion = 9
+	case "cookie":
+		handshake.MagicCookieValue = "another"
+	case "name", "twin":
+		s.info.Name = "somebody"
+	case "no-name":
+		s.info.Name = "../../etc/passwd"
+	case "version":
+		s.info.Version = "one"
+	case "api":
+		s.info.APIVersions = []string{"v9"}
+	case "no-api":
+		s.info.APIVersions = nil
+	case "device":
+		s.info.Type, s.info.APIVersions = base.TypeDevice, []string{"v0.1.0"}
+	case "driver":
+		s.info.Type, s.info.APIVersions = base.TypeDriver, []string{"v0.1.0"}
+	case "renamed":
+		if s.launches > 1 {
+			s.info.Name = "somebody-else"
+		}
+	}
+	plugin.Serve(&plugin.ServeConfig{
+		HandshakeConfig: handshake,
+		Plugins: plugin.PluginSet{
+			base.PluginName: &base.GRPCPlugin{Impl: s},
+			hook.PluginName: &hook.GRPCPlugin{Impl: s, Hook: s},
+		},
+		GRPCServer: func(options []grpc.ServerOption) *grpc.Server {
+			s.server = grpc.NewServer(append(options, grpc.UnaryInterceptor(s.intercept))...)
+			return s.server
+		},
+		Logger: hclog.NewNullLogger(),
+	})
+	if s.mode == "deaf" && s.launches == 1 {
+		<-make(chan struct{}) // until it is killed
+	}
+}
+
+// intercept makes the answers those of another version of the protocol.
+func (s *strange) intercept(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	method := path.Base(call.FullMethod)
+	if s.mode == "older" && slices.Contains([]string{"Configure", "Prestart", "Exited"}, method) {
+		return nil, status.Error(codes.Unimplemented, "unknown method "+method)
+	}
+	answer, err := handler(ctx, request)
+	if m, ok := answer.(proto.Message); ok && s.mode == "newer" {
+		m.ProtoReflect().SetUnknown(protowire.AppendString(protowire.AppendTag(nil, 4242, protowire.BytesType), "news"))
+	}
+	return answer, err
+}
+
+type strange struct {
+	hookplugin.Remote // all moments, none of which is called but those below
+	name, mode        string
+	launches          int
+	info              base.Info
+	server            *grpc.Server
+}
+
+func (s *strange) PluginInfo(context.Context) (*base.Info, error) { return &s.info, nil }
+
+func (s *strange) ConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, nil }
+
+func (s *strange) SetConfig(context.Context, *base.Config) error { return nil }
+
+func (s *strange) Configure(context.Context, hook.Config) error { return nil }
+
+func (s *strange) Describe(context.Context) (*hook.Description, error) {
+	d := &hook.Description{Moments: []hook.Subscription{{Moment: hook.Prerun}, {Moment: hook.Poststart}}}
+	switch s.mode {
+	case "newer":
+		d.Moments = append(d.Moments, hook.Subscription{Moment: 99}, hook.Subscription{Moment: hook.Stop})
+	case "older":
+		d.Moments = append(d.Moments, hook.Subscription{Moment: hook.Stop})
+	case "exits":
+		os.Exit(3)
+	case "hangs":
+		<-make(chan struct{})
+	case "no-moments":
+		d.Moments = nil
+	case "future":
+		d.Moments = []hook.Subscription{{Moment: 99}}
+	case "large":
+		d.Schema = hclspec.Object(map[string]*hclspec.Spec{strings.Repeat("x", 5<<20): hclspec.Attr("x", "string", false)})
+	case "changes":
+		if s.launches > 1 { // no part in Prerun any more, and it wants to know more
+			d.Moments = slices.Delete(d.Moments, 0, 1)
+			d.Schema = hclspec.Object(map[string]*hclspec.Spec{"key": hclspec.Attr("key", "string", true)})
+		}
+	}
+	return d, nil
+}
+
+func (s *strange) Prerun(context.Context, hook.AllocPrerunRequest) error {
+	if s.mode == "deaf" && s.launches == 1 {
+		go s.server.Stop() // and lives on, where nobody can reach it
+		<-make(chan struct{})
+	}
+	return s.mark("prerun")
+}
+
+func (s *strange) Poststart(context.Context, hook.TaskPoststartRequest) error {
+	return s.mark("poststart")
+}
+
+func (s *strange) Stop(context.Context, hook.TaskStopRequest) error { return s.mark("stop") }
+
+// mark notes a moment.
+func (s *strange) mark(moment string) error {
+	f, err := os.OpenFile(s.name+".moments", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err == nil {
+		_, err = fmt.Fprintln(f, moment)
+		err = errors.Join(err, f.Close())
+	}
+	return err
+}

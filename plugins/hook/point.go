@@ -1,0 +1,89 @@
+package hook
+
+import (
+	"iter"
+	"reflect"
+)
+
+// Point is a point in the life of an allocation or a task at which a hook may
+// be called. The numbers are those of the wire.
+type Point int32
+
+// The moments, in the order in which they come.
+const (
+	Prerun Point = iota + 1
+	UpdateAlloc
+	PreTaskRestart
+	PreKill
+	Postrun
+	Destroy
+	ShutdownAlloc
+	Prestart
+	Poststart
+	Update
+	PreKilling
+	Exited
+	Stop
+	Shutdown
+)
+
+// points has a row for each Moment: what people call it, and the interface with
+// which a value takes part in it.
+var points = [...]row{
+	Prerun:         {"prerun", reflect.TypeFor[AllocPrerun]()},
+	UpdateAlloc:    {"update_alloc", reflect.TypeFor[AllocUpdate]()},
+	PreTaskRestart: {"pre_task_restart", reflect.TypeFor[AllocPreTaskRestart]()},
+	PreKill:        {"pre_kill", reflect.TypeFor[AllocPreKill]()},
+	Postrun:        {"postrun", reflect.TypeFor[AllocPostrun]()},
+	Destroy:        {"destroy", reflect.TypeFor[AllocDestroy]()},
+	ShutdownAlloc:  {"shutdown_alloc", reflect.TypeFor[AllocShutdown]()},
+	Prestart:       {"prestart", reflect.TypeFor[TaskPrestart]()},
+	Poststart:      {"poststart", reflect.TypeFor[TaskPoststart]()},
+	Update:         {"update", reflect.TypeFor[TaskUpdate]()},
+	PreKilling:     {"pre_killing", reflect.TypeFor[TaskPreKilling]()},
+	Exited:         {"exited", reflect.TypeFor[TaskExited]()},
+	Stop:           {"stop", reflect.TypeFor[TaskStop]()},
+	Shutdown:       {"shutdown", reflect.TypeFor[TaskShutdown]()},
+}
+
+type row struct {
+	name  string
+	taken reflect.Type
+}
+
+// known reports whether this version has the moment.
+func (m Point) known() bool { return m > 0 && int(m) < len(points) }
+
+// Interface is the one with which a value takes part in a known moment. It has
+// one method.
+func (m Point) Interface() reflect.Type { return points[m].taken }
+
+func (m Point) String() string {
+	if !m.known() {
+		return "unknown"
+	}
+	return points[m].name
+}
+
+// IsTask reports whether the moment is one of a task, and not of its allocation.
+func (m Point) IsTask() bool { return m >= Prestart }
+
+// AllPoints yields the moments of this version, in order.
+func AllPoints() iter.Seq[Point] {
+	return func(yield func(Point) bool) {
+		for m := Point(1); m.known() && yield(m); m++ {
+		}
+	}
+}
+
+// PointsOf returns those that a hook takes part in: the ones whose interfaces it
+// satisfies.
+func PointsOf(h any) []Point {
+	var list []Point
+	for m := range AllPoints() {
+		if reflect.TypeOf(h).Implements(m.Interface()) {
+			list = append(list, m)
+		}
+	}
+	return list
+}

@@ -1,0 +1,91 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/calls"
+)
+
+// errDown means that the connection ended before the answer came.
+var errDown = errors.New("connection to the keeper is down")
+
+// clientConn is one connection of a client.
+type clientConn struct {
+	*calls.PendingCalls[result]
+	wire      *wire
+	keeper    Process
+	ephemeral bool
+	wg        sync.WaitGroup
+}
+
+type result struct {
+	resp *response
+	fds  []int
+}
+
+// newClientConn introduces itself on a connection, which it owns from now on.
+func newClientConn(ctx context.Context, conn *net.UnixConn, agent bool) (*clientConn, error) {
+	unwanted := func(r result) { closeAll(r.fds) }
+	l := &clientConn{PendingCalls: calls.New(errDown, unwanted), wire: &wire{conn: conn}}
+	l.wg.Go(l.read)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	resp, _, err := l.call(ctx, &request{Op: opHello, Agent: agent})
+	if err == nil {
+		err = resp.err()
+	}
+	if err != nil {
+		l.close()
+		return nil, fmt.Errorf("introduce to keeper: %w", err)
+	}
+	l.keeper, l.ephemeral = resp.Process, resp.Ephemeral
+	return l, nil
+}
+
+// close ends the connection and waits for its goroutine.
+func (l *clientConn) close() {
+	l.wire.conn.Close()
+	l.wg.Wait()
+}
+
+// call sends a request and waits for its answer. The caller owns the
+// descriptors that come with it, and keeps those that it passes.
+func (l *clientConn) call(ctx context.Context, req *request, fds ...int) (*response, []int, error) {
+	r := *req
+	res, err := l.Call(ctx, func(id uint64) error {
+		r.ID = id
+		err := l.wire.send(&r, fds...)
+		var op *net.OpError
+		if errors.As(err, &op) {
+			return errDown
+		}
+		return err // if it is one, the request itself is at fault
+	})
+	if err != nil && ctx.Err() != nil {
+		_ = l.wire.send(&request{ID: r.ID, Op: opCancel})
+	}
+	return res.resp, res.fds, err
+}
+
+// read hands out answers until the connection ends.
+func (l *clientConn) read() {
+	defer l.End()
+	defer l.wire.conn.Close()
+	for {
+		resp := &response{}
+		fds, err := l.wire.receive(resp)
+		if errors.Is(err, errDescriptors) {
+			resp = &response{ID: resp.ID, Error: err.Error(), Errno: int(unix.EMFILE)}
+		} else if err != nil {
+			return
+		}
+		l.Answer(resp.ID, result{resp, fds})
+	}
+}

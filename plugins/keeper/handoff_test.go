@@ -1,0 +1,248 @@
+package keeper
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// left is what an agent of another build has left running.
+type left struct {
+	Keeper, Task, Ended Process
+}
+
+// oldAgentMain leaves a task that runs, one that has ended, a pipe and a sink in
+// the hands of a keeper, says so, and waits to be killed.
+func oldAgentMain(dir string) int {
+	err := func() error {
+		ctx := context.Background()
+		c, err := Start(ctx, Config{Dir: dir, Args: []string{"nomad-lite", "keeper"}})
+		if err != nil {
+			return err
+		}
+		held, task, err := os.Pipe()
+		if err != nil {
+			return err
+		}
+		sink, plugin, err := os.Pipe()
+		if err != nil {
+			return err
+		}
+		l := left{Keeper: c.Process()}
+		if err := c.StoreFD(ctx, "fifo", held); err != nil {
+			return err
+		}
+		if err := c.StoreDrainedFD(ctx, "sink", sink); err != nil {
+			return err
+		}
+		long := sh("echo before; exec sleep 1000")
+		long.Stdout, long.Stderr = task, plugin
+		if l.Task, err = c.Spawn(ctx, long); err != nil {
+			return err
+		}
+		if l.Ended, err = c.Spawn(ctx, sh("exit 7")); err != nil {
+			return err
+		}
+		if _, err := c.Wait(ctx, l.Ended); err != nil {
+			return err
+		}
+		return json.NewEncoder(os.Stdout).Encode(l)
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	select {}
+}
+
+// anotherBuild is this program with other content.
+func anotherBuild(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "another")
+	// A child that another test starts must not inherit it while it is open for
+	// writing: nobody can execute it as long as the child does not execute either.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	if err := os.WriteFile(path, append(b, "another build"...), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestKeeperOfAnotherBuildIsReplacedInPlace(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "run")
+	cmd := exec.Command(anotherBuild(t), "old-agent", dir)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var l left
+	line, err := bufio.NewReader(out).ReadBytes('\n')
+	if err == nil {
+		err = json.Unmarshal(line, &l)
+	}
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	self, err := os.Open("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer self.Close()
+	if same, err := l.Keeper.SameExecutable(self); same || err != nil {
+		t.Fatalf("the old keeper runs this build: %v, %v", same, err)
+	}
+	begin := time.Now()
+	c := start(t, Config{Dir: dir})
+	t.Logf("joined and replaced in %v", time.Since(begin))
+	if c.Process() != l.Keeper {
+		t.Errorf("keeper is %v, was %v", c.Process(), l.Keeper)
+	}
+	if same, err := l.Keeper.SameExecutable(self); !same || err != nil {
+		t.Errorf("the keeper runs this build: %v, %v", same, err)
+	}
+	if status, err := c.Wait(t.Context(), l.Ended); err != nil || status.ExitCode != 7 {
+		t.Errorf("status from before: %v, %v", status, err)
+	}
+	if keys, err := c.ListFDs(t.Context()); err != nil || !slices.Equal(keys, []string{"fifo", "sink"}) {
+		t.Errorf("held: %v, %v", keys, err)
+	}
+	held, err := c.GetFD("fifo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	b := make([]byte, 6)
+	if _, err := io.ReadFull(held, b); err != nil || string(b) != "before" {
+		t.Errorf("read %q, %v", b, err)
+	}
+	if !l.Task.Alive() {
+		t.Error("the task is gone")
+	}
+	if parents, err := c.Parents(t.Context()); err != nil || len(parents) > 0 {
+		t.Errorf("what the keeper has started before it was replaced counts as a task: %v, %v", parents, err)
+	}
+	// It is still the keeper's child.
+	if err := l.Task.Signal(unix.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if status, err := c.Wait(t.Context(), l.Task); err != nil || status.Signal != int(unix.SIGTERM) {
+		t.Errorf("status of the task: %v, %v", status, err)
+	}
+	// And what it starts has nothing of what is held.
+	r, w := pipe(t)
+	look := sh("ls -l /proc/self/fd")
+	look.Stdout = w
+	p, err := c.Spawn(t.Context(), look)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Wait(t.Context(), p); err != nil {
+		t.Error(err)
+	}
+	w.Close()
+	if text, _ := io.ReadAll(r); strings.Count(string(text), " -> ") > 4 {
+		t.Errorf("a child has\n%s", text)
+	}
+	if mayProtect(t) {
+		expectProtected(t, c)
+	}
+}
+
+func TestKeeperThatCannotBeReplacedGoesOn(t *testing.T) {
+	t.Parallel()
+	c := start(t, Config{Ephemeral: true})
+	l, err := c.line.Wait(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := filepath.Join(t.TempDir(), "text")
+	if err := os.WriteFile(text, []byte("no program"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	resp, _, err := l.call(t.Context(), &request{Op: opReplace, Args: []string{"x"}}, int(f.Fd()))
+	if err != nil || !strings.Contains(resp.Error, "replace keeper: execute") {
+		t.Fatalf("answer %+v, %v", resp, err)
+	}
+	plugin, err := Attach(t.Context(), c.Socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plugin.Close()
+	p, err := c.Spawn(t.Context(), sh("exit 3"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, err := c.Wait(t.Context(), p); err != nil || status.ExitCode != 3 {
+		t.Errorf("afterwards: %v, %v", status, err)
+	}
+}
+
+func TestRuns(t *testing.T) {
+	t.Parallel()
+	self, err := ProcessOf(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := slices.Clone(own)
+	changed[len(changed)-1]++
+	dir := t.TempDir()
+	for _, test := range []struct {
+		name    string
+		content []byte
+		want    bool
+	}{
+		{"a copy", own, true},
+		{"another content of the same size", changed, false},
+		{"another size", own[:len(own)-1], false},
+	} {
+		path := filepath.Join(dir, test.name)
+		if err := os.WriteFile(path, test.content, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := self.SameExecutable(f); got != test.want || err != nil {
+			t.Errorf("%s: %v, %v", test.name, got, err)
+		}
+		if _, err := (Process{PID: self.PID, StartTime: 1}).SameExecutable(f); err != os.ErrProcessDone {
+			t.Errorf("a process that is gone: %v", err)
+		}
+		f.Close()
+	}
+}

@@ -1,0 +1,432 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+)
+
+// flaky is the store as the scheduler sees it, when the disk takes nothing.
+type flaky struct {
+	records
+	path string
+	full atomic.Bool
+	// before is called once before the next change; may be nil.
+	before func()
+}
+
+func (f *flaky) Update(ctx context.Context, change func(scheduler.Tx) error) (uint64, error) {
+	if before := f.before; before != nil {
+		f.before = nil
+		before()
+	}
+	if f.full.Load() {
+		return 0, errors.New("no space left on device")
+	}
+	return f.records.Update(ctx, change)
+}
+
+// openRing is a ring without a node.
+func openRing(t testing.TB, path, nodeID string) (*allocSync, *flaky) {
+	t.Helper()
+	s, err := store.Open(store.Config{Path: path, Logger: hclog.NewNullLogger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	r := &allocSync{
+		store: s, nodeID: nodeID, logger: hclog.NewNullLogger(), wake: make(chan struct{}, 1),
+		changed: make(chan struct{}), reports: make(map[string]scheduler.Report), urgent: make(map[string]bool),
+	}
+	f := &flaky{records: records{store: s, nodeID: r.nodeID, desired: r.desired}, path: path}
+	r.scheduler = scheduler.New(scheduler.Config{
+		Store:  f,
+		Host:   scheduler.Env{NewID: uuid.NewString, PortFree: func(int) bool { return true }, Pick: func(int) int { return 0 }, Now: time.Now},
+		Logger: hclog.NewNullLogger(),
+	})
+	return r, f
+}
+
+// newRing is one on which a job of count instances is placed.
+func newRing(t testing.TB, count int) (*allocSync, *flaky) {
+	t.Helper()
+	r, f := openRing(t, filepath.Join(t.TempDir(), "state.db"), uuid.NewString())
+	_, err := r.store.Update(t.Context(), func(tx *store.Txn) error {
+		tx.PutNode(&api.Node{
+			ID: r.nodeID, Name: "n", Datacenter: "dc1", NodePool: "default", Status: api.NodeStatusReady,
+			SchedulingEligibility: api.NodeSchedulingEligible, Attributes: map[string]string{"kernel.name": "linux"},
+			Drivers: map[string]*api.DriverInfo{"d": {Detected: true, Healthy: true}},
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	job := &api.Job{ID: new("job"), Type: new("batch"), TaskGroups: []*api.TaskGroup{{
+		Name: new("g"), Count: &count,
+		Tasks: []*api.Task{{Name: "t", Driver: "d", Config: map[string]any{}}},
+	}}}
+	if _, err := r.scheduler.Register(t.Context(), job, scheduler.RegisterOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return r, f
+}
+
+// running starts the writer until the returned function is called.
+func (r *allocSync) running(t testing.TB) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var writing sync.WaitGroup
+	writing.Go(func() { r.run(ctx) })
+	return func() {
+		cancel()
+		writing.Wait()
+	}
+}
+
+func (r *allocSync) ids(t testing.TB) []string {
+	t.Helper()
+	wanted, _ := r.Allocs()
+	var ids []string
+	for _, a := range wanted {
+		if a.Started {
+			t.Errorf("alloc %s counts as started", a.Alloc.ID)
+		}
+		ids = append(ids, a.Alloc.ID)
+	}
+	return ids
+}
+
+func update(id, status string) allocrunner.Update {
+	state := map[string]string{api.AllocClientStatusRunning: model.TaskRunning, api.AllocClientStatusComplete: model.TaskDead}[status]
+	return allocrunner.Update{AllocID: id, ClientStatus: status, TaskStates: map[string]*api.TaskState{"t": {State: state}}, Time: time.Now()}
+}
+
+func TestReportsShareWrites(t *testing.T) {
+	const count = 200
+	r, _ := newRing(t, count)
+	ids := r.ids(t)
+	if len(ids) != count {
+		t.Fatalf("%d allocations", len(ids))
+	}
+	before := r.store.Commits()
+	stop := r.running(t)
+	for _, status := range []string{api.AllocClientStatusRunning, api.AllocClientStatusComplete} {
+		for _, id := range ids {
+			r.Report(update(id, status))
+		}
+	}
+	for _, id := range ids {
+		r.Ended(id, nil)
+	}
+	stop()
+	for _, id := range ids {
+		a := r.store.Snapshot().Allocation(nil, id)
+		if a.ClientStatus != api.AllocClientStatusComplete || !Ended(r.store.Snapshot().Reader, id) {
+			t.Fatalf("alloc %s is %s", id, a.ClientStatus)
+		}
+	}
+	if writes := r.store.Commits() - before; writes > count/4 {
+		t.Errorf("%d reports took %d writes", 3*count, writes)
+	}
+	if job := r.store.Snapshot().Job(nil, "default", "job"); *job.Status != model.JobDead {
+		t.Errorf("job is %s", *job.Status)
+	}
+}
+
+func TestReportsSurviveAFullDisk(t *testing.T) {
+	r, f := newRing(t, 1)
+	id := r.ids(t)[0]
+	f.full.Store(true)
+	r.Report(update(id, api.AllocClientStatusRunning))
+	if err := r.write(t.Context()); err == nil {
+		t.Fatal("a full disk is no error")
+	}
+	r.Report(update(id, api.AllocClientStatusComplete)) // newer
+	if err := r.write(t.Context()); err == nil {
+		t.Fatal("a full disk is no error")
+	}
+	reports, removed := r.take()
+	r.Ended(id, nil) // it comes while these are being refused
+	r.putBack(reports, removed)
+	f.full.Store(false)
+	if err := r.write(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	snapshot := r.store.Snapshot()
+	if a := snapshot.Allocation(nil, id); a.ClientStatus != api.AllocClientStatusComplete || !Ended(snapshot.Reader, id) {
+		t.Errorf("alloc is %s, ended %v", a.ClientStatus, Ended(snapshot.Reader, id))
+	}
+	if len(r.reports) > 0 {
+		t.Errorf("still to write: %v", r.reports)
+	}
+}
+
+// TestReportsOfEventsWait makes sure that a state is told at once, and what has
+// happened besides with it, or after a while.
+func TestReportIsComparedWithTheOneThatIsBeingStored(t *testing.T) {
+	r, f := newRing(t, 1)
+	id := r.ids(t)[0]
+	for _, status := range []string{api.AllocClientStatusRunning, api.AllocClientStatusPending} {
+		r.Report(update(id, status))
+		if status == api.AllocClientStatusPending {
+			f.before = func() { r.Report(update(id, api.AllocClientStatusRunning)) }
+		}
+		if err := r.write(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !r.urgent[id] {
+		t.Error("the task runs again, and the report of that waits")
+	}
+}
+
+func TestReportsOfEventsWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := newRing(t, 2)
+		ids := r.ids(t)
+		id := ids[0]
+		defer r.running(t)()
+		begin := time.Now()
+		report := func(u allocrunner.Update, events int) {
+			u.TaskStates["t"].Events = make([]*api.TaskEvent, events)
+			for i := range u.TaskStates["t"].Events {
+				u.TaskStates["t"].Events[i] = &api.TaskEvent{Type: "x", Time: int64(i)}
+			}
+			r.Report(u)
+		}
+		check := func(state string, events int, at time.Duration) {
+			t.Helper()
+			synctest.Wait()
+			got := api.TaskState{State: model.TaskPending}
+			if known := r.store.Snapshot().Allocation(nil, id).TaskStates["t"]; known != nil {
+				got = *known
+			}
+			if got.State != state || len(got.Events) != events || time.Since(begin) != at {
+				t.Errorf("%s with %d events after %v, want %s with %d after %v", got.State, len(got.Events), time.Since(begin), state, events, at)
+			}
+		}
+		pending := update(id, api.AllocClientStatusPending)
+		pending.TaskStates["t"].State = model.TaskPending
+		report(pending, 1)
+		check(model.TaskPending, 0, 0)
+		report(update(id, api.AllocClientStatusRunning), 2)
+		check(model.TaskRunning, 2, 0)
+		report(update(id, api.AllocClientStatusRunning), 3)
+		check(model.TaskRunning, 2, 0)
+		r.Report(update(ids[1], api.AllocClientStatusRunning)) // at once, and alone
+		check(model.TaskRunning, 2, 0)
+		if other := r.store.Snapshot().Allocation(nil, ids[1]); other.ClientStatus != api.AllocClientStatusRunning {
+			t.Errorf("the other one is %s", other.ClientStatus)
+		}
+		time.Sleep(batchInterval)
+		check(model.TaskRunning, 3, batchInterval)
+		report(pending, 4)
+		check(model.TaskPending, 4, batchInterval)
+	})
+}
+
+// TestNoNewsIsNotWritten has a new agent say of each allocation that it is as it was.
+func TestNoNewsIsNotWritten(t *testing.T) {
+	r, f := newRing(t, 1)
+	id := r.ids(t)[0]
+	state := &api.TaskState{}
+	now := time.Now()
+	model.AppendTaskEvent(state, model.EventReceived(), now)
+	model.SetTaskState(state, model.TaskRunning, now)
+	model.AppendTaskEvent(state, model.EventStarted(), now)
+	if err := r.store.PutTaskState(id, "t", state, taskrunner.Sync)(); err != nil {
+		t.Fatal(err)
+	}
+	u := update(id, api.AllocClientStatusRunning)
+	u.TaskStates["t"] = state
+	u.Health = &allocrunner.Health{Healthy: true, Time: now}
+	r.Report(u)
+	if err := r.write(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := r.store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r, _ = openRing(t, f.path, r.nodeID)
+	var err error
+	if u.TaskStates["t"], err = r.store.Snapshot().TaskState(id, "t"); err != nil {
+		t.Fatal(err)
+	}
+	said := func() (commits int64, index uint64) {
+		r.Report(u)
+		r.flush()
+		if err := r.write(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return r.store.Commits(), r.store.Index()
+	}
+	before := r.store.Index()
+	if commits, index := said(); commits != 0 || index != before {
+		t.Errorf("the same again is written: %d commits, index %d, was %d", commits, index, before)
+	}
+	model.AppendTaskEvent(u.TaskStates["t"], model.EventReceived(), now)
+	if commits, index := said(); commits != 1 || index != before+1 {
+		t.Errorf("an event is not written: %d commits, index %d, was %d", commits, index, before)
+	}
+	r.Ended(id, nil)
+	if err := r.write(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !Ended(r.store.Snapshot().Reader, id) {
+		t.Error("an end without another state is not written")
+	}
+}
+
+func TestReportsDoNotWakeTheNode(t *testing.T) {
+	r, _ := newRing(t, 1)
+	wanted, changed := r.Allocs()
+	id := wanted[0].Alloc.ID
+	r.Report(update(id, api.AllocClientStatusRunning))
+	if err := r.write(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-changed:
+		t.Fatal("a report of the node makes it look again")
+	default:
+	}
+	if _, err := r.scheduler.Deregister(t.Context(), scheduler.JobKey{Namespace: "default", ID: "job"}, scheduler.DeregisterOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-changed:
+	default:
+		t.Fatal("a stop does not")
+	}
+	if wanted, _ := r.Allocs(); wanted[0].Alloc.DesiredStatus != api.AllocDesiredStatusStop {
+		t.Errorf("desired %s", wanted[0].Alloc.DesiredStatus)
+	}
+}
+
+func TestPurgedIsForgottenWhenItHasEnded(t *testing.T) {
+	r, _ := newRing(t, 1)
+	id := r.ids(t)[0]
+	if err := r.store.PutTaskState(id, "t", &api.TaskState{State: model.TaskRunning}, taskrunner.Sync)(); err != nil {
+		t.Fatal(err)
+	}
+	r.Report(update(id, api.AllocClientStatusRunning))
+	if err := r.write(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.scheduler.Deregister(t.Context(), scheduler.JobKey{Namespace: "default", ID: "job"}, scheduler.DeregisterOptions{Purge: true}); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.ids(t); !slices.Equal(got, []string{id}) {
+		t.Fatalf("allocations %q: one runs", got)
+	}
+	r.Report(update(id, api.AllocClientStatusComplete))
+	r.Ended(id, nil)
+	if err := r.write(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.ids(t); len(got) > 0 {
+		t.Errorf("allocations %q", got)
+	}
+	r.Removed(id)
+	if err := r.write(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.store.Snapshot().LocalAllocations(); len(got) > 0 || len(r.store.Snapshot().MetaKeys("")) > 0 {
+		t.Errorf("records of %q are left", got)
+	}
+}
+
+// A request to collect is stored until the allocation is deleted.
+func TestCollectAtEndIsStored(t *testing.T) {
+	r, _ := newRing(t, 2)
+	first := r.ids(t)[0]
+	if err := r.CollectAtEnd(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	assignments, _ := r.Allocs()
+	for _, a := range assignments {
+		if want := a.Alloc.ID == first; a.Collect != want {
+			t.Errorf("%s: Collect is %t, want %t", a.Alloc.ID, a.Collect, want)
+		}
+	}
+	_, err := r.store.Update(t.Context(), func(tx *store.Txn) error {
+		(&transaction{state: state{r: tx.Reader}, tx: tx}).DeleteAlloc(first)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.CollectAtEnd(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	if left := r.store.Snapshot().MetaKeys(collectKey); len(left) > 0 {
+		t.Errorf("records left: %q", left)
+	}
+}
+
+func BenchmarkReports(b *testing.B) {
+	for _, count := range []int{100, 500} {
+		b.Run(fmt.Sprint(count), func(b *testing.B) {
+			r, _ := newRing(b, count)
+			ids := r.ids(b)
+			for b.Loop() {
+				before := r.store.Commits()
+				stop := r.running(b)
+				for _, id := range ids {
+					r.Report(update(id, api.AllocClientStatusRunning))
+				}
+				stop()
+				b.ReportMetric(float64(r.store.Commits()-before), "writes")
+			}
+		})
+	}
+}
+
+// The removal of a directory is an event on each task of the allocation, after those
+// of its last report, and is no new version for the node.
+func TestCollectedDirectoryIsAnEvent(t *testing.T) {
+	s := openStore(t, filepath.Join(t.TempDir(), "state.db"))
+	defer s.Close()
+	alloc := &api.Allocation{ID: "a", Job: &api.Job{}, TaskStates: map[string]*api.TaskState{
+		"one": {State: "dead", Events: []*api.TaskEvent{model.EventStarted()}}, "two": {State: "dead"},
+	}}
+	if _, err := s.Update(t.Context(), func(tx *store.Txn) error { tx.PutAllocation(alloc); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	r := &allocSync{store: s, changed: make(chan struct{}), wake: make(chan struct{}, 1)}
+	r.Collected("a", "the disk is full")
+	r.Collected("deleted", "the disk is full")
+	for range 2 { // the second has nothing to write
+		if err := r.write(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := s.Snapshot().Allocation(nil, "a")
+	for task, n := range map[string]int{"one": 2, "two": 1} {
+		events := got.TaskStates[task].Events
+		if len(events) != n || events[n-1].Type != model.TaskDirCollected || events[n-1].DisplayMessage != "the directory of the allocation and its logs were removed: the disk is full" {
+			t.Errorf("%s: %+v", task, events)
+		}
+	}
+	if got.AllocModifyIndex != alloc.AllocModifyIndex || len(alloc.TaskStates["one"].Events) != 1 {
+		t.Error("it is a new version, or the old one was changed")
+	}
+}

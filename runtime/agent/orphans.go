@@ -1,0 +1,335 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/cgroup"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+)
+
+// pluginKey begins the names of the records of running plugins.
+const pluginKey = "plugin/"
+
+// pluginRecords keeps in the state how running plugins are found again.
+type pluginRecords struct{ store *store.Store }
+
+var _ supervisor.Records = pluginRecords{}
+
+// pluginRecord is a supervisor.Record as it is read from the state.
+type pluginRecord supervisor.Record
+
+// CheckRecord implements what [store.Reader.Meta] calls.
+func (r *pluginRecord) CheckRecord() error {
+	if r.Pid == 0 || r.Addr == "" {
+		return errors.New("the record of a plugin process lacks its pid or its address")
+	}
+	return nil
+}
+
+// Plugins implements supervisor.Records. A record that does not read is left out,
+// and the store quarantines it: the process is replaced.
+func (p pluginRecords) Plugins() (map[string]supervisor.Record, error) {
+	snapshot := p.store.Snapshot()
+	all := make(map[string]supervisor.Record)
+	for _, name := range snapshot.MetaKeys(pluginKey) {
+		var r pluginRecord
+		if known, err := snapshot.Meta(name, &r); err == nil && known {
+			all[strings.TrimPrefix(name, pluginKey)] = supervisor.Record(r)
+		}
+	}
+	return all, nil
+}
+
+// PutPlugin implements supervisor.Records.
+func (p pluginRecords) PutPlugin(key string, r supervisor.Record) error {
+	_, err := p.store.Update(context.Background(), func(tx *store.Txn) error {
+		tx.PutMeta(pluginKey+key, r)
+		return nil
+	})
+	return err
+}
+
+// DeletePlugin implements supervisor.Records.
+func (p pluginRecords) DeletePlugin(key string) error {
+	_, err := p.store.Update(context.Background(), func(tx *store.Txn) error {
+		tx.DeleteMeta(pluginKey + key)
+		return nil
+	})
+	return err
+}
+
+// taskRecords are the records of tasks as they are when they are asked for: a
+// snapshot would be kept in memory as long as the agent runs.
+type taskRecords struct{ store *store.Store }
+
+var _ allocrunner.Records = taskRecords{}
+
+// TaskLocal implements allocrunner.Records.
+func (r taskRecords) TaskLocal(allocID, task string) (taskrunner.LocalState, bool, error) {
+	return r.store.Snapshot().TaskLocal(allocID, task)
+}
+
+// TaskState implements allocrunner.Records.
+func (r taskRecords) TaskState(allocID, task string) (*api.TaskState, error) {
+	return r.store.Snapshot().TaskState(allocID, task)
+}
+
+// AllocHooks implements allocrunner.Records.
+func (r taskRecords) AllocHooks(allocID string) map[string]string {
+	return allocHooks(r.store.Snapshot().Reader, allocID)
+}
+
+// attachedHooksKey begins the names of the records of the hooks that ended allocations
+// have had, by the names of the hooks: they are told when it is removed.
+const attachedHooksKey = "attached/"
+
+// allocHooks returns the hooks that an allocation has had, with their configurations.
+// While it runs that is in the records of its tasks.
+func allocHooks(r store.Reader, allocID string) (all map[string]string) {
+	if known, err := r.Meta(attachedHooksKey+allocID, &all); err == nil && known {
+		return all
+	}
+	all = make(map[string]string)
+	for _, task := range r.LocalTasks(allocID) {
+		if local, _, err := r.TaskLocal(allocID, task); err == nil {
+			maps.Copy(all, local.AllocHooks)
+		}
+	}
+	return all
+}
+
+// pendingRemovalKey begins the names of the records of allocations that are deleted and
+// not off the disk: what its hooks must know when they are told of its end.
+const pendingRemovalKey = "remains/"
+
+// markForRemoval notes that an allocation has to be taken off the disk.
+func markForRemoval(tx *store.Txn, alloc *api.Allocation) {
+	rest := *alloc
+	rest.TaskStates, rest.Metrics = nil, nil
+	tx.PutMeta(pendingRemovalKey+alloc.ID, &rest)
+}
+
+// pendingRemoval is what remain has put, as it is read from the state.
+type pendingRemoval api.Allocation
+
+// CheckRecord implements what [store.Reader.Meta] calls.
+func (r *pendingRemoval) CheckRecord() error {
+	if r.ID == "" || r.Job == nil {
+		return errors.New("the record of an allocation that is being removed lacks its id or its job")
+	}
+	return nil
+}
+
+// leaving returns the allocations that are deleted and not off the disk. A
+// record that does not read is quarantined by the store; findOrphans counts its
+// allocation as one that is to be removed.
+func leaving(state store.Reader) (allocs []*api.Allocation) {
+	for _, fact := range state.MetaKeys(pendingRemovalKey) {
+		var r pendingRemoval
+		if known, err := state.Meta(fact, &r); err == nil && known {
+			allocs = append(allocs, (*api.Allocation)(&r))
+		}
+	}
+	return allocs
+}
+
+// orphan is an allocation that is not in the state.
+type orphan struct {
+	id string
+	// known says that there are records of its tasks, or that an agent ended while
+	// it removed the directory. Of what is not known somebody may miss the files.
+	known bool
+	// leaving says that the node goes on with its removal.
+	leaving bool
+}
+
+// findOrphans returns the allocations of which an earlier agent has left
+// something, and which are not in the state.
+func (a *Agent) findOrphans() (orphans []orphan) {
+	state := a.store.Snapshot()
+	known := make(map[string]bool)
+	for _, id := range state.LocalAllocations() {
+		known[id] = true
+	}
+	for _, fact := range state.MetaKeys(pendingRemovalKey) {
+		known[strings.TrimPrefix(fact, pendingRemovalKey)] = true
+	}
+	for _, d := range a.store.Damage() {
+		if id, ok := strings.CutPrefix(d.Key, pendingRemovalKey); ok {
+			known[id] = true // its record was quarantined
+		}
+	}
+	removed := make(map[string]bool)
+	for _, alloc := range leaving(state.Reader) {
+		removed[alloc.ID] = true
+	}
+	dirs, err := os.ReadDir(a.AllocDirs())
+	if err != nil {
+		a.logger.Warn("directories of allocations not read", "error", err)
+	}
+	ids := slices.Collect(maps.Keys(known))
+	for _, dir := range dirs {
+		ids = append(ids, dir.Name())
+	}
+	slices.Sort(ids)
+	for _, id := range slices.Compact(ids) {
+		if state.Allocation(nil, id) == nil {
+			orphans = append(orphans, orphan{id, known[id], removed[id]})
+		}
+	}
+	return orphans
+}
+
+// orphanDeadline is how long the end of one orphan may take.
+const orphanDeadline = 10 * time.Second
+
+// drivers are those that are up; the supervisor has them.
+type drivers interface {
+	Drivers() map[string]supervisor.Info
+	Driver(ctx context.Context, name string) (driver.Driver, error)
+}
+
+// clearOrphans ends what runs of allocations that are not in the state. The
+// scheduler would start others beside them.
+func (a *Agent) clearOrphans(ctx context.Context, up drivers) {
+	for _, o := range a.findOrphans() {
+		if err := a.clearOrphan(ctx, up, o); err != nil {
+			a.logger.Error("tasks of a lost allocation may still run", "alloc_id", o.id, "error", err)
+			continue
+		}
+		switch {
+		case o.leaving:
+			a.logger.Debug("removal of an allocation goes on", "alloc_id", o.id)
+		case o.known:
+			a.logger.Warn("tasks of a lost allocation are ended", "alloc_id", o.id)
+		default:
+			a.logger.Warn("tasks of a lost allocation are ended; its directory stays until somebody removes it",
+				"alloc_id", o.id, "dir", filepath.Join(a.AllocDirs(), o.id))
+		}
+	}
+}
+
+func (a *Agent) clearOrphan(ctx context.Context, up drivers, o orphan) error {
+	ctx, cancel := context.WithTimeout(ctx, orphanDeadline)
+	defer cancel()
+	var errs []error
+	records := a.store.Snapshot()
+	tasks := append(records.LocalTasks(o.id), a.taskDirs(o.id)...)
+	slices.Sort(tasks)
+	for _, task := range slices.Compact(tasks) {
+		local, known, err := records.TaskLocal(o.id, task)
+		start, handle := local.StartID, local.Handle
+		if d := local.Destroy; d != nil {
+			start, handle = d.ID, d.Handle
+		}
+		if err != nil || !known {
+			start = o.id + "/" + task + "/" + driver.WildcardStart
+		}
+		if start == "" {
+			continue
+		}
+		// Nobody knows any more whose task it was; others do not know it.
+		for name := range up.Drivers() {
+			d, err := up.Driver(ctx, name)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			if !a.rebooted && handle != nil && d.RecoverTask(ctx, handle) != nil {
+				continue
+			}
+			if err := d.DestroyTask(ctx, start, true); err != nil {
+				a.logger.Debug("orphan is not a task of this driver", "driver", name, "task", task, "error", err)
+			}
+		}
+	}
+	if !o.known || o.leaving {
+		return errors.Join(errs...)
+	}
+	if dir, err := allocdir.New(a.AllocDirs(), o.id); err != nil {
+		errs = append(errs, err)
+	} else {
+		errs = append(errs, dir.Destroy())
+	}
+	_, err := a.store.Update(ctx, func(tx *store.Txn) error {
+		forget(tx, o.id)
+		return nil
+	})
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return fmt.Errorf("clear what is left of alloc %s: %w", o.id, err)
+	}
+	return nil
+}
+
+// closeEnded closes the directories of allocations of which nothing runs to other
+// accounts, where an earlier version has left them open.
+func (a *Agent) closeEnded() {
+	if os.Geteuid() != 0 {
+		return
+	}
+	dirs, err := os.ReadDir(a.AllocDirs())
+	if err != nil {
+		return // clearOrphans has reported it
+	}
+	state := a.store.Snapshot()
+	for _, entry := range dirs {
+		info, err := entry.Info()
+		if err != nil || !info.IsDir() || info.Mode()&0o007 == 0 {
+			continue
+		}
+		if alloc := state.Allocation(nil, entry.Name()); alloc != nil && !alloc.ClientTerminalStatus() {
+			continue // its runner knows who uses it
+		}
+		dir, err := allocdir.New(a.AllocDirs(), entry.Name())
+		if err == nil {
+			err = dir.Close()
+		}
+		if err != nil {
+			a.logger.Error("other accounts of this machine can enter the directory of an allocation", "alloc_id", entry.Name(), "error", err)
+		}
+	}
+}
+
+// removeEmptyCgroups removes the cgroups that are left of ended allocations because
+// a driver's process and the agent died before they removed them. Cgroups of
+// allocations that this agent does not know belong to another agent.
+func (a *Agent) removeEmptyCgroups() {
+	state := a.store.Snapshot()
+	cgroup.SweepEmpty(func(allocID string) bool {
+		alloc := state.Allocation(nil, allocID)
+		return alloc != nil && alloc.ClientTerminalStatus()
+	})
+}
+
+// forget removes the last records of an allocation that is off the disk.
+func forget(tx *store.Txn, id string) {
+	tx.ForgetAllocation(id)
+	tx.DeleteMeta(pendingRemovalKey + id)
+	tx.DeleteMeta(attachedHooksKey + id)
+}
+
+// taskDirs returns the names of the tasks that have a directory.
+func (a *Agent) taskDirs(id string) (names []string) {
+	entries, _ := os.ReadDir(filepath.Join(a.AllocDirs(), id))
+	for _, e := range entries {
+		if e.IsDir() && e.Name() != "alloc" {
+			names = append(names, e.Name())
+		}
+	}
+	return names
+}

@@ -1,0 +1,64 @@
+package hookplugin
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// Pending returns what waits until it is known of all plugins whether they take part
+// in everything, or they have failed to start; nil if there is nothing to wait for.
+// Before that AllocHooks and TaskHooks may leave some out. What is waited for is
+// told to emit.
+func (s *Set) Pending(a *api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent)) {
+	meta := model.MergedMeta(a.Job.Meta, a.GetTaskGroup().Meta)
+	if launching, _ := s.launching(meta); len(launching) == 0 {
+		return nil
+	}
+	return func(ctx context.Context, emit func(*api.TaskEvent)) { s.awaitAll(ctx, meta, emit) }
+}
+
+// launching returns the plugins that are being started for the first time, without those
+// of which operator or job have said what they take part in: Prerun waits for them.
+func (s *Set) launching(meta map[string]string) (names []string, changed <-chan struct{}) {
+	unknown, changed := s.config.Unknown()
+	for _, name := range slices.Sorted(maps.Keys(unknown)) {
+		_, attached := meta[model.HookPrefix+name]
+		if unknown[name] && !attached && !slices.ContainsFunc(s.Rules(), func(r Rule) bool { return r.Name == name }) {
+			names = append(names, name)
+		}
+	}
+	return names, changed
+}
+
+func (s *Set) awaitAll(ctx context.Context, meta map[string]string, emit func(*api.TaskEvent)) {
+	limit := time.NewTimer(startTimeout)
+	defer limit.Stop()
+	tell := time.NewTimer(eventDelay)
+	defer tell.Stop()
+	awaited, changed := s.launching(meta)
+	for names, late := awaited, false; len(names) > 0 && !late; names, changed = s.launching(meta) {
+		select {
+		case <-changed:
+		case <-tell.C:
+			for _, name := range names {
+				emit(model.EventPluginAwaited("plugin " + name + ", which may be a hook of every allocation,"))
+			}
+		case <-limit.C:
+			late = true
+		case <-ctx.Done():
+			return
+		}
+	}
+	unknown, _ := s.config.Unknown()
+	for _, name := range awaited {
+		if _, still := unknown[name]; still {
+			s.logger.Warn("allocation begins without a plugin that has not started, and may be a hook of every allocation", "plugin", name)
+		}
+	}
+}

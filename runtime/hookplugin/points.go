@@ -1,0 +1,160 @@
+package hookplugin
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+)
+
+// bind is a call of a moment with a request. grant and alloc are parts of it that
+// are filled in before the call is made. The grant is made anew for each call and is
+// taken back: a request that is owed goes to the disk, where it does not belong.
+func bind[Q any](moment func(Remote, context.Context, Q) error, request *Q, grant *hook.RequestMeta, alloc *hook.Alloc) call {
+	return func(ctx context.Context, r Remote, a asked) error {
+		*grant = a.RequestMeta
+		defer func() { *grant = hook.RequestMeta{} }()
+		if a.whole != nil { // else what is owed has it from the first call
+			alloc.JSON = a.whole
+		}
+		return moment(r, ctx, *request)
+	}
+}
+
+// Prerun implements hook.AllocPrerun.
+func (h *Hook) Prerun(ctx context.Context, req hook.AllocPrerunRequest) error {
+	return h.call(ctx, hook.Prerun, bind(Remote.Prerun, &req, &req.RequestMeta, &req.Alloc))
+}
+
+// UpdateAlloc implements hook.AllocUpdate.
+func (h *Hook) UpdateAlloc(ctx context.Context, req hook.AllocUpdateRequest) error {
+	return h.call(ctx, hook.UpdateAlloc, bind(Remote.UpdateAlloc, &req, &req.RequestMeta, &req.Alloc))
+}
+
+// PreTaskRestart implements hook.AllocPreTaskRestart.
+func (h *Hook) PreTaskRestart(ctx context.Context, req hook.AllocPreTaskRestartRequest) error {
+	return h.call(ctx, hook.PreTaskRestart, bind(Remote.PreTaskRestart, &req, &req.RequestMeta, &req.Alloc))
+}
+
+// PreKill implements hook.AllocPreKill.
+func (h *Hook) PreKill(ctx context.Context, req hook.AllocPreKillRequest) error {
+	return h.call(ctx, hook.PreKill, bind(Remote.PreKill, &req, &req.RequestMeta, &req.Alloc))
+}
+
+// Postrun implements hook.AllocPostrun. What fails is done later.
+func (h *Hook) Postrun(ctx context.Context, req hook.AllocPostrunRequest) error {
+	return h.callOrEnqueue(ctx, PendingCleanup{Moment: hook.Postrun, Postrun: &req})
+}
+
+// Destroy implements hook.AllocDestroy. What fails is done later.
+func (h *Hook) Destroy(ctx context.Context, req hook.AllocDestroyRequest) error {
+	return h.callOrEnqueue(ctx, PendingCleanup{Moment: hook.Destroy, Destroy: &req, Until: time.Now().Add(destroyTimeout)})
+}
+
+// ShutdownAlloc implements hook.AllocShutdown.
+func (h *Hook) ShutdownAlloc(ctx context.Context, req hook.AllocShutdownRequest) error {
+	return h.call(ctx, hook.ShutdownAlloc, bind(Remote.ShutdownAlloc, &req, &req.RequestMeta, &req.Alloc))
+}
+
+// Prestart implements hook.TaskPrestart. A plugin whose failure does not count
+// keeps the state that it has.
+func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	answered := hook.TaskPrestartResponse{State: req.PreviousState}
+	prestart := func(r Remote, ctx context.Context, req hook.TaskPrestartRequest) error {
+		answer, err := r.Prestart(ctx, req)
+		if fault := answer.Fault(); fault != nil {
+			return fault
+		}
+		if err == nil || answer.State != nil {
+			answered = answer
+		}
+		return err
+	}
+	err := h.call(ctx, hook.Prestart, bind(prestart, &req, &req.RequestMeta, &req.Alloc))
+	return answered, err
+}
+
+// Poststart implements hook.TaskPoststart.
+func (h *Hook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) error {
+	var called <-chan struct{} // closed when the process has exited that was called last
+	poststart := func(r Remote, ctx context.Context, req hook.TaskPoststartRequest) error {
+		if called != nil {
+			req.Repeated = true // the process before may have done it
+		}
+		if process, ok := r.(interface{ Done() <-chan struct{} }); ok {
+			called = process.Done()
+		}
+		return r.Poststart(ctx, req)
+	}
+	err := h.twice(ctx, hook.Poststart, bind(poststart, &req, &req.RequestMeta, &req.Alloc))
+	switch {
+	case errors.Is(err, hook.ErrPluginDown) && called != nil && ctx.Err() == nil:
+		called = nil // this call has ended two processes, and would end the next
+	case called == nil && errors.As(err, new(*unavailableError)) && !errors.Is(err, supervisor.ErrNoHook):
+		called = closed // no process was up
+	}
+	h.mu.Lock()
+	h.exited = called
+	h.mu.Unlock()
+	if err != nil && ctx.Err() == nil {
+		return h.fail(hook.Poststart, err)
+	}
+	return err
+}
+
+var closed = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// PluginExited returns a channel that is closed when the process has exited that the
+// last Poststart was made to, or when the plugin was not up for it. It is nil if the
+// plugin takes no part in Poststart, or if the call has ended its process twice.
+func (h *Hook) PluginExited() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.exited
+}
+
+// WaitPlugin waits until the plugin is up.
+func (h *Hook) WaitPlugin(ctx context.Context) error {
+	const first, longest = time.Second, time.Minute
+	for pause := first; ; pause = min(2*pause, longest) {
+		if _, _, err := h.set.config.Find(ctx, h.name, time.Time{}); err == nil || ctx.Err() != nil {
+			return ctx.Err()
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Update implements hook.TaskUpdate.
+func (h *Hook) Update(ctx context.Context, req hook.TaskUpdateRequest) error {
+	return h.call(ctx, hook.Update, bind(Remote.Update, &req, &req.RequestMeta, &req.Alloc))
+}
+
+// PreKilling implements hook.TaskPreKilling.
+func (h *Hook) PreKilling(ctx context.Context, req hook.TaskPreKillingRequest) error {
+	return h.call(ctx, hook.PreKilling, bind(Remote.PreKilling, &req, &req.RequestMeta, &req.Alloc))
+}
+
+// Exited implements hook.TaskExited.
+func (h *Hook) Exited(ctx context.Context, req hook.TaskExitedRequest) error {
+	return h.call(ctx, hook.Exited, bind(Remote.Exited, &req, &req.RequestMeta, &req.Alloc))
+}
+
+// Stop implements hook.TaskStop. What fails is done later.
+func (h *Hook) Stop(ctx context.Context, req hook.TaskStopRequest) error {
+	return h.callOrEnqueue(ctx, PendingCleanup{Moment: hook.Stop, Stop: &req})
+}
+
+// Shutdown implements hook.TaskShutdown.
+func (h *Hook) Shutdown(ctx context.Context, req hook.TaskShutdownRequest) error {
+	return h.call(ctx, hook.Shutdown, bind(Remote.Shutdown, &req, &req.RequestMeta, &req.Alloc))
+}

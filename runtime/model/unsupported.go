@@ -1,0 +1,186 @@
+package model
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+)
+
+// Unsupported is one part of a job that this build cannot run.
+type Unsupported struct {
+	// Path leads to the block or attribute, in the form of Fault.Path.
+	Path []string
+	// Reason says what is refused, why, and what to do instead.
+	Reason string
+	// Foreground says that the job is at home on an agent, which waits: for the
+	// clock, for a dispatch, for the node to become another one.
+	Foreground bool
+	// Blocked says that an agent accepts the job, and never places it.
+	Blocked bool
+}
+
+// UnsupportedParts returns what of a canonical job a run in the foreground cannot do, in
+// the order of the job: mostly what this build cannot do at all. What Validate
+// refuses is not repeated.
+//
+// hasDriver tells whether there is a task driver of that name; drivers, if
+// given, are the names that a person can choose from.
+func UnsupportedParts(job *api.Job, hasDriver func(name string) bool, drivers ...string) []Unsupported {
+	if job == nil {
+		return nil
+	}
+	r := &unsupportedParts{report: newReport(), hasDriver: hasDriver, drivers: drivers}
+	r.job(job)
+	all := make([]Unsupported, 0, len(*r.faults))
+	for _, f := range *r.faults {
+		all = append(all, Unsupported{Path: f.Path, Reason: f.Text, Foreground: f.foreground, Blocked: f.blocked})
+	}
+	return all
+}
+
+type unsupportedParts struct {
+	*report
+	hasDriver func(string) bool
+	drivers   []string
+}
+
+// unsupported is the reason of every block whose time has not come.
+func unsupported(r *report, what, instead string) {
+	r.add("%s is not supported by this build of nomad-lite: %s", what, instead)
+}
+
+func (r *unsupportedParts) job(job *api.Job) {
+	if region := val(job.Region); region != api.GlobalRegion {
+		r.at("region").add("No path to region %q: there is only the region %q here, remove the attribute", region, api.GlobalRegion).foreground = true
+	}
+	if val(job.Stop) {
+		r.add("the job is marked as stopped: remove Stop from it").foreground = true
+	}
+	if job.Periodic != nil {
+		r.at("periodic").add("a periodic job cannot be run: there is no agent that would start it at its times. Remove the periodic block to run the job once, now, or give it to an agent: nomad-lite agent, nomad-lite job run").foreground = true
+	}
+	if job.IsParameterized() {
+		r.at("parameterized").add("a parameterized job cannot be run: it only starts when it is dispatched. Remove the parameterized block, and write what would be dispatched into meta, or give it to an agent: nomad-lite agent, nomad-lite job run, nomad-lite job dispatch").foreground = true
+	}
+	for _, g := range job.TaskGroups {
+		r.group(g)
+	}
+}
+
+func (r *unsupportedParts) group(g *api.TaskGroup) {
+	at := r.at("group", val(g.Name))
+	refuseNetworks(at, g.Networks)
+	refuseServices(at, g.Services)
+	for _, label := range slices.Sorted(maps.Keys(g.Volumes)) {
+		what := "a volume"
+		if g.Volumes[label].Type == volumeCSI {
+			what = "a CSI volume"
+		}
+		unsupported(at.at("volume", label), what, "use a path on this machine in the configuration of the task")
+	}
+	for _, t := range g.Tasks {
+		r.task(at.at("task", t.Name), t)
+	}
+}
+
+func refuseNetworks(r *report, networks []*api.NetworkResource) {
+	for i, n := range networks {
+		at := r.at("network", index(i))
+		if !hostNetworking(n.Mode) {
+			unsupported(at.at("mode"), fmt.Sprintf("network mode %q", n.Mode), `remove the mode, or write mode = "host": the tasks then use the network of this machine`)
+		} else if n.Hostname != "" {
+			at.at("hostname").add(`hostname cannot be set on task group using "host" networking mode: remove it`)
+		}
+	}
+}
+
+// refuseServices refuses to run services that nobody would register: whoever
+// waits for one would wait in vain. They are never registered with another
+// provider than the one that the job names.
+func refuseServices(r *report, services []*api.Service) {
+	for i, s := range services {
+		at := r.at("service", index(i))
+		switch {
+		case s.Connect != nil:
+			unsupported(at.at("connect"), "Consul Connect", "there is no Consul here, remove the connect block")
+		case s.Provider == api.ServiceProviderConsul:
+			fault := at.add("service %q would be registered with Consul, the provider when none is named, and there is no Consul here: write provider = \"nomad\" to have it registered here, or remove the service block", s.Name)
+			fault.foreground, fault.blocked = true, true
+		}
+	}
+}
+
+func (r *unsupportedParts) task(at *report, t *api.Task) {
+	if t.Driver != "" && !r.hasDriver(t.Driver) {
+		at.at("driver").add("%s", r.missingDriver(t.Driver))
+	}
+	if n := hclspec.CountValues(t.Config); n > hclspec.MaxValues {
+		at.at("config").add("the config block holds %d values, and %d are allowed: put long lists into a file that the task reads", n, hclspec.MaxValues)
+	}
+	refuseServices(at, t.Services)
+	for i, m := range t.VolumeMounts {
+		if !emptyMount(m) {
+			unsupported(at.at("volume_mount", index(i)), "a volume_mount", "use a path on this machine in the configuration of the task")
+		}
+	}
+	for _, s := range t.Secrets {
+		unsupported(at.at("secret", s.Name), "a secret", "hand the value over as a variable of the job file (NOMAD_VAR_<name> in the environment)")
+	}
+	if t.CSIPluginConfig != nil {
+		unsupported(at.at("csi_plugin"), "a CSI plugin", "storage plugins need a cluster, remove the block to run the task as such")
+	}
+	r.identities(at, t)
+	if t.Resources != nil {
+		refuseResources(at.at("resources"), t.Resources)
+	}
+}
+
+func (r *unsupportedParts) missingDriver(name string) string {
+	instead := ""
+	if advice, ok := alternatives[name]; ok {
+		instead = ". " + advice
+	}
+	if len(r.drivers) == 0 {
+		return fmt.Sprintf("there is no task driver %q: give the directory of its plugin with -plugin-dir%s", name, instead)
+	}
+	known := slices.Clone(r.drivers)
+	slices.Sort(known)
+	return fmt.Sprintf("there is no task driver %q, only %s: use one of these, or give the directory of its plugin with -plugin-dir%s",
+		name, strings.Join(slices.Compact(known), ", "), instead)
+}
+
+// alternatives is what those can do who miss one of the drivers that Nomad has built
+// in, or that most look for.
+var alternatives = map[string]string{
+	"docker": "The plugin nomad-driver-podman runs the same images, or raw_exec runs docker's own command",
+	"exec":   "raw_exec takes command and args, too, and does not isolate the task",
+	"java":   "raw_exec runs the command java",
+	"podman": "Its plugin is the program nomad-driver-podman",
+}
+
+// identities are refused where the task would look for its token.
+func (r *unsupportedParts) identities(at *report, t *api.Task) {
+	all := t.Identities
+	if t.Identity != nil {
+		all = append([]*api.WorkloadIdentity{t.Identity}, all...)
+	}
+	for _, id := range all {
+		if id.Env || id.File {
+			unsupported(at.at("identity"), fmt.Sprintf("identity %q with env or file", id.Name), "no token would be issued. Remove the identity block")
+		}
+	}
+}
+
+func refuseResources(r *report, res *api.Resources) {
+	if val(res.Cores) > 0 {
+		unsupported(r.at("cores"), "cores", "no core would be reserved. Ask for cpu instead")
+	}
+	for _, d := range res.Devices {
+		unsupported(r.at("device", d.Name), "a device", "remove the block; a driver that runs on this machine sees its devices anyway")
+	}
+}

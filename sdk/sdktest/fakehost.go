@@ -1,0 +1,172 @@
+package sdktest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+// fakeHost is the Host of the suite: its tasks run, do what they are told and say
+// nothing; there are no variables and no services.
+type fakeHost struct {
+	mu            sync.Mutex
+	known         map[string]bool // by capability; false once it has ended
+	unknownTokens map[string]int  // calls by capabilities that were never given to anybody
+}
+
+var _ hook.Host = (*fakeHost)(nil)
+
+func (b *fakeHost) admit(capability string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.known == nil {
+		b.known = map[string]bool{}
+	}
+	b.known[capability] = true
+}
+
+func (b *fakeHost) dismiss(capability string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.known[capability] = false
+}
+
+// listen serves on a new socket.
+func (b *fakeHost) listen(dir string) (socket string, stop func(), err error) {
+	socket = filepath.Join(dir, newID()[:8]+".sock")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		return "", nil, err
+	}
+	server := grpc.NewServer()
+	hook.RegisterHost(server, b)
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(listener) // until it is stopped
+	}()
+	return socket, func() { server.Stop(); <-served }, nil
+}
+
+// check is what every call begins with.
+func (b *fakeHost) check(s hook.Scope) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	good, known := b.known[s.Capability]
+	if !known {
+		if b.unknownTokens == nil {
+			b.unknownTokens = map[string]int{}
+		}
+		b.unknownTokens[s.Capability]++
+	}
+	switch {
+	case !good:
+		return hook.ErrPermissionDenied
+	case s.Task != "" && s.Task != taskOfLife:
+		return fmt.Errorf("%w: there is no %q", hook.ErrTaskNotRunning, s.Task)
+	}
+	return nil
+}
+
+func (b *fakeHost) Exec(_ context.Context, s hook.Scope, command []string, _ time.Duration) (*driver.ExecResult, error) {
+	if err := b.check(s); err != nil {
+		return nil, err
+	}
+	if len(command) == 0 {
+		return nil, fmt.Errorf("exec: there is no command")
+	}
+	return &driver.ExecResult{}, nil
+}
+
+func (b *fakeHost) Stats(ctx context.Context, s hook.Scope, interval time.Duration) (<-chan hook.Usage, error) {
+	if err := b.check(s); err != nil {
+		return nil, err
+	}
+	if interval <= 0 {
+		interval = time.Second
+	}
+	samples := make(chan hook.Usage)
+	go func() {
+		defer close(samples)
+		for {
+			select {
+			case samples <- hook.Usage{Time: time.Now(), CPUPercent: 1, MemoryRSS: 1 << 20, MemoryUsage: 1 << 20}:
+			case <-ctx.Done():
+				return
+			}
+			select {
+			case <-time.After(interval):
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return samples, nil
+}
+
+func (b *fakeHost) State(_ context.Context, s hook.Scope) (*hook.AllocState, error) {
+	if err := b.check(s); err != nil {
+		return nil, err
+	}
+	return &hook.AllocState{
+		ClientStatus: "running", DesiredStatus: "run",
+		Tasks: map[string]hook.TaskState{taskOfLife: {State: "running", StartedAt: time.Now()}},
+	}, nil
+}
+
+func (b *fakeHost) Interpolate(_ context.Context, s hook.Scope, text string) (string, error) {
+	return text, b.check(s)
+}
+
+func (b *fakeHost) EmitEvent(_ context.Context, s hook.Scope, event hook.Event) error {
+	if err := b.check(s); err != nil {
+		return err
+	}
+	return event.Fault()
+}
+
+func (b *fakeHost) Restart(_ context.Context, s hook.Scope, _ string, _ bool) error {
+	return b.check(s)
+}
+
+func (b *fakeHost) Signal(_ context.Context, s hook.Scope, _, _ string) error { return b.check(s) }
+
+func (b *fakeHost) Kill(_ context.Context, s hook.Scope, _ string) error { return b.check(s) }
+
+func (b *fakeHost) SetHealth(_ context.Context, s hook.Scope, _ bool, _ string) error {
+	return b.check(s)
+}
+
+// index is what the store of the suite has always been at.
+const index = 1
+
+// wait is for something to change, which it never does.
+func (b *fakeHost) wait(ctx context.Context, s hook.Scope, after uint64) error {
+	if err := b.check(s); err != nil {
+		return err
+	}
+	if after >= index {
+		<-ctx.Done()
+	}
+	return ctx.Err()
+}
+
+func (b *fakeHost) Variable(ctx context.Context, s hook.Scope, _ string, after uint64) (map[string]string, uint64, error) {
+	return nil, index, b.wait(ctx, s, after)
+}
+
+func (b *fakeHost) Variables(ctx context.Context, s hook.Scope, _ string, after uint64) ([]string, uint64, error) {
+	return nil, index, b.wait(ctx, s, after)
+}
+
+func (b *fakeHost) Services(ctx context.Context, s hook.Scope, _ string, after uint64) ([]hook.Service, uint64, error) {
+	return nil, index, b.wait(ctx, s, after)
+}

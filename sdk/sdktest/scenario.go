@@ -1,0 +1,212 @@
+package sdktest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	ctyjson "github.com/zclconf/go-cty/cty/json"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+// lifecycle is the life of an allocation with one task that is restarted once, as
+// moments.
+var lifecycle = []hook.Point{
+	hook.Prerun, hook.Prestart, hook.Poststart,
+	hook.UpdateAlloc, hook.Update,
+	hook.PreTaskRestart, hook.PreKilling, hook.Exited,
+	hook.Prestart, hook.Poststart,
+	hook.ShutdownAlloc, hook.Shutdown,
+	hook.PreKill, hook.PreKilling, hook.Exited, hook.Stop,
+	hook.Postrun, hook.Destroy,
+}
+
+// allocScenario is an allocation through whose moments a hook is led.
+type allocScenario struct {
+	h     *host
+	d     *hook.Description
+	grant hook.RequestMeta
+	alloc hook.Alloc
+	task  hook.Task
+	dir   hook.TaskDir
+	env   map[string]string
+
+	began    bool              // Prestart has succeeded
+	running  bool              // the task is taken over, not started
+	repeated bool              // Poststart is made again for the same start
+	exits    int               // ends of the task so far
+	state    map[string]string // of the last Prestart
+	done     bool
+}
+
+// lead begins a life. Its capability ends with the case.
+func (h *host) lead(t tb) *allocScenario {
+	t.Helper()
+	d, err := h.use(t).hook.Describe(t.Context())
+	if err != nil {
+		t.Fatalf("Describe: %v", err)
+	}
+	attachment, err := attach(d.Schema, h.plugin.Attachment)
+	if err != nil {
+		t.Skipf("there is no attachment that fits its schema")
+	}
+	l := &allocScenario{h: h, d: d, grant: hook.RequestMeta{Capability: newID(), Attachment: attachment}}
+	h.butler.admit(l.grant.Capability)
+	t.Cleanup(func() { h.butler.dismiss(l.grant.Capability) })
+
+	id := newID()
+	dir := filepath.Join(t.TempDir(), id)
+	l.alloc = hook.Alloc{
+		ID: id, Name: "suite.group[0]", Namespace: "default", JobID: "suite", JobName: "suite", JobType: "service",
+		TaskGroup: "group", NodeID: newID(), NodeName: "node", Meta: map[string]string{"owner": "suite"},
+	}
+	l.task = hook.Task{Name: taskOfLife, Driver: "raw_exec", Meta: map[string]string{"owner": "suite"}}
+	task := filepath.Join(dir, taskOfLife)
+	l.dir = hook.TaskDir{
+		AllocDir: dir, Dir: task, SharedAllocDir: filepath.Join(dir, "alloc"), SharedTaskDir: filepath.Join(task, "alloc"),
+		LocalDir: filepath.Join(task, "local"), LogDir: filepath.Join(dir, "alloc/logs"), SecretsDir: filepath.Join(task, "secrets"),
+		PrivateDir: filepath.Join(task, "private"),
+	}
+	for _, sub := range []string{l.dir.SharedTaskDir, l.dir.LocalDir, l.dir.LogDir, l.dir.SecretsDir, l.dir.PrivateDir} {
+		if err := os.MkdirAll(sub, 0o777); err != nil {
+			t.Fatalf("%v", err)
+		}
+	}
+	l.env = map[string]string{
+		"NOMAD_ALLOC_ID": id, "NOMAD_TASK_NAME": taskOfLife, "NOMAD_ALLOC_DIR": l.dir.SharedAllocDir,
+		"NOMAD_TASK_DIR": l.dir.LocalDir, "NOMAD_SECRETS_DIR": l.dir.SecretsDir, "ODD": "two\nlines and $signs",
+	}
+	if d.WholeAlloc {
+		l.alloc.JSON, err = json.Marshal(map[string]any{
+			"ID": id, "Name": l.alloc.Name, "Namespace": l.alloc.Namespace, "NodeID": l.alloc.NodeID, "JobID": "suite", "TaskGroup": "group",
+			"Job": map[string]any{"ID": "suite", "Name": "suite", "Type": "service", "TaskGroups": []any{
+				map[string]any{"Name": "group", "Tasks": []any{map[string]any{"Name": taskOfLife, "Driver": "raw_exec"}}},
+			}},
+		})
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+	}
+	return l
+}
+
+const taskOfLife = "task"
+
+// attach makes the JSON of an attachment, as a host does. Without a schema there
+// is none.
+func attach(schema *hclspec.Spec, config map[string]any) ([]byte, error) {
+	if schema == nil {
+		if len(config) > 0 {
+			return nil, errors.New("one is given, and the hook takes none")
+		}
+		return nil, nil
+	}
+	value, diags := schema.Decode(config, nil)
+	if diags.HasErrors() {
+		return nil, errors.New(strings.Join(hclspec.Messages(diags), "; "))
+	}
+	return ctyjson.Marshal(value, value.Type())
+}
+
+// timeoutFor is how long a host waits for a moment.
+func timeoutFor(p hook.Subscription) time.Duration {
+	switch {
+	case p.Timeout > 0:
+		return p.Timeout
+	case p.Moment == hook.Prerun, p.Moment == hook.Prestart:
+		return time.Minute
+	}
+	return 10 * time.Second
+}
+
+// pass calls the hook at a moment, if it takes part in that and there is reason
+// to; a failure of it is one of the case.
+func (l *allocScenario) pass(t tb, m hook.Point) {
+	t.Helper()
+	part, ok := l.d.Participation(m)
+	if !ok {
+		return
+	}
+	process := l.h.use(t)
+	limit := timeoutFor(part)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	switch err := l.call(ctx, t, m); {
+	case ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded): // the plugin's clock may be ahead
+		t.Fatalf("%v: no answer within %v", m, limit)
+	case errors.Is(err, hook.ErrPluginDown):
+		t.Fatalf("%v: %s", m, process.crashReport())
+	case err != nil:
+		t.Fatalf("%v: %v", m, err)
+	}
+}
+
+// call is pass without a deadline and without a judgement.
+func (l *allocScenario) call(ctx context.Context, t tb, m hook.Point) error {
+	t.Helper()
+	c := l.h.use(t).hook
+	g, a, task := l.grant, l.alloc, l.task
+	switch m {
+	case hook.Prerun:
+		return c.Prerun(ctx, hook.AllocPrerunRequest{RequestMeta: g, Alloc: a, Env: l.env})
+	case hook.UpdateAlloc:
+		return c.UpdateAlloc(ctx, hook.AllocUpdateRequest{RequestMeta: g, Alloc: a, Env: l.env})
+	case hook.PreTaskRestart:
+		return c.PreTaskRestart(ctx, hook.AllocPreTaskRestartRequest{RequestMeta: g, Alloc: a})
+	case hook.PreKill:
+		return c.PreKill(ctx, hook.AllocPreKillRequest{RequestMeta: g, Alloc: a})
+	case hook.Postrun:
+		return c.Postrun(ctx, hook.AllocPostrunRequest{RequestMeta: g, Alloc: a})
+	case hook.Destroy:
+		return c.Destroy(ctx, hook.AllocDestroyRequest{RequestMeta: g, Alloc: a})
+	case hook.ShutdownAlloc:
+		return c.ShutdownAlloc(ctx, hook.AllocShutdownRequest{RequestMeta: g, Alloc: a})
+	case hook.Prestart:
+		return l.prestart(ctx, c)
+	case hook.Poststart:
+		return c.Poststart(ctx, hook.TaskPoststartRequest{RequestMeta: g, Alloc: a, Task: task, Dir: l.dir, Env: l.env, Repeated: l.repeated})
+	case hook.Update:
+		return c.Update(ctx, hook.TaskUpdateRequest{RequestMeta: g, Alloc: a, Task: task, Env: l.env})
+	case hook.PreKilling:
+		return c.PreKilling(ctx, hook.TaskPreKillingRequest{RequestMeta: g, Alloc: a, Task: task})
+	case hook.Exited:
+		l.exits++
+		exit := driver.ExitResult{ExitCode: 137, Signal: 9}
+		return c.Exited(ctx, hook.TaskExitedRequest{RequestMeta: g, Alloc: a, Task: task, Exit: exit, WillRestart: l.exits == 1})
+	case hook.Stop:
+		return c.Stop(ctx, hook.TaskStopRequest{RequestMeta: g, Alloc: a, Task: task, Dir: l.dir, ExistingState: maps.Clone(l.state)})
+	case hook.Shutdown:
+		return c.Shutdown(ctx, hook.TaskShutdownRequest{RequestMeta: g, Alloc: a, Task: task})
+	}
+	return fmt.Errorf("the suite does not know the moment %v", m)
+}
+
+// prestart gives the hook what it has said before, and keeps what it says.
+func (l *allocScenario) prestart(ctx context.Context, c *hook.Client) error {
+	if l.done {
+		return nil
+	}
+	answer, err := c.Prestart(ctx, hook.TaskPrestartRequest{
+		RequestMeta: l.grant, Alloc: l.alloc, Task: l.task, Dir: l.dir, Env: maps.Clone(l.env),
+		Resources:     driver.Resources{CPUShares: 100, MemoryMB: 64, Ports: []driver.PortMapping{{Label: "http", Value: 20000, To: 80, HostIP: "127.0.0.1"}}},
+		PreviousState: maps.Clone(l.state), Running: l.running,
+	})
+	if ctx.Err() != nil {
+		return err
+	}
+	l.state = answer.State
+	if err != nil {
+		return err
+	}
+	l.began, l.done = true, answer.Done
+	return answer.Fault()
+}
