@@ -20,13 +20,13 @@ import (
 // ErrClosed means that the Collector was closed.
 var ErrClosed = errors.New("log collector client is closed")
 
-// FullError means that the output of a task cannot be collected because the descriptors of
-// this process, or of the one that collects, are used by other tasks.
+// FullError means that the output of a task cannot be collected because other tasks use all
+// descriptors of this process or of the collector process.
 type FullError struct {
-	Tasks int // that are collected
-	Limit int // of descriptors in one process
+	Tasks int // number of tasks whose output is collected
+	Limit int // descriptors per process
 
-	// Freed is closed when there may be room.
+	// Freed is closed when a descriptor may be free again.
 	Freed <-chan struct{}
 }
 
@@ -34,18 +34,18 @@ func (e *FullError) Error() string {
 	return fmt.Sprintf("%d tasks run, and the limit of %d open files (ulimit -n) has room for no more", e.Tasks, e.Limit)
 }
 
-// A task takes two descriptors in the keeper, three in the agent, and in the process that
-// collects two FIFOs, two directories and two files. What a process has besides, and the
-// connections of the agent, which are limited on their own, fit into the rest.
+// A task takes two descriptors in the keeper, three in the agent, and six in the collector
+// process: two FIFOs, two directories and two files. The reserve covers the other descriptors of a
+// process and the connections of the agent, which have their own limit.
 const (
 	taskDescriptors    = 6
 	reserveDescriptors = 64
 )
 
-// room is how many tasks a limit of descriptors allows, at least one.
+// room returns how many tasks fit into a limit of descriptors, at least one.
 func room(limit int) int { return max(1, (limit-reserveDescriptors)/taskDescriptors) }
 
-// descriptorLimit is the limit of this process. Go has raised it to the hard limit.
+// descriptorLimit returns the soft limit of this process, which Go has raised to the hard limit.
 func descriptorLimit() int {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -64,38 +64,36 @@ type fdStore interface {
 	Ephemeral() bool
 }
 
-// Config says how a Collector finds and starts its process.
+// Config configures how a Collector finds and starts the collector process.
 type Config struct {
 	Keeper fdStore
-	Dir    string   // the data directory; one process serves it, see keeper.Directory
-	Args   []string // start this program again as a collector, with argv[0]
+	Dir    string   // the data directory; one collector process serves it, see keeper.Directory
+	Args   []string // arguments with argv[0] that start this program as a collector process
 
-	// Former are directories in which a collector process of an earlier version may
-	// listen for the data directory. It is ended when a process is started in Dir.
+	// Former are directories in which a collector process of an earlier version may listen for the
+	// data directory. That process is stopped before one is started in Dir.
 	Former []string
 
-	// Linger is how long a collector process without work waits for an agent; ten
-	// minutes if it is 0.
+	// Linger is how long a collector process without work waits for an agent; 0 means ten minutes.
 	Linger time.Duration
 
-	// OnLoss is told when output of a task cannot be written, and when it can
-	// again. It must not block.
+	// OnLoss is called when output of a task cannot be written, and again when it can be written.
+	// It must not block.
 	OnLoss func(Loss)
 
 	Logger hclog.Logger
 
-	// Descriptors is how many descriptors a process may have; the limit of this process
-	// if it is 0. Start fails with a FullError when they are used.
+	// Descriptors is the limit of descriptors per process; 0 means the limit of this process.
+	// Start returns a FullError when all of them are used.
 	Descriptors int
 
-	// A test sets these.
-	grace time.Duration // how long Stop waits for the writers
-	quiet time.Duration // how long the process stays when no task is left
+	// Tests set these.
+	grace time.Duration // how long Stop waits for writers to close the FIFOs
+	quiet time.Duration // how long the process stays without tasks
 }
 
-// Collector is the agent's side: it makes the FIFOs, keeps a collector process
-// alive that reads them, and tells followers of new output. All methods may be
-// called concurrently.
+// Collector is the agent's side: it makes the FIFOs, keeps a collector process running that reads
+// them, and notifies followers of new output. All methods may be called concurrently.
 type Collector struct {
 	conf Config
 	dir  *keeper.Directory
@@ -104,32 +102,32 @@ type Collector struct {
 	wg   sync.WaitGroup
 	line *calls.Reconnector[*link]
 
-	mu           sync.Mutex // taken before that of line
+	mu           sync.Mutex // locked before the mutex of line
 	process      keeper.Process
 	tasks        map[taskKey]*taskState
 	streams      map[key]*streamState
-	started      chan struct{} // closed and replaced when there is another stream
-	freed        chan struct{} // closed and replaced when a task is collected no more
-	tasksChanged chan struct{} // capacity 1: the first task has come, or the last one gone
+	started      chan struct{} // closed and replaced when a stream is added
+	freed        chan struct{} // closed and replaced when the collection of a task stops
+	tasksChanged chan struct{} // capacity 1: signals the first task added and the last task removed
 }
 
 type taskKey struct{ allocID, name string }
 
-// taskState is a task that is collected.
+// taskState is a task whose output is collected.
 type taskState struct {
-	mu  sync.Mutex // held during Start and Stop of this task; taken before Collector.mu
+	mu  sync.Mutex // held during Start and Stop of this task; locked before Collector.mu
 	dir int        // the log directory, -1 when the task is stopped; guarded by Collector.mu
 	Task
 
-	// open are streams that were stopped while the task may still run, and that have a
-	// writer. Guarded by Collector.mu.
+	// open are stopped streams that still have a writer, because the task may still run. Guarded
+	// by Collector.mu.
 	open map[Stream]bool
 }
 
-// streamState is what followers look at. Guarded by Collector.mu.
+// streamState is the state of a stream that followers wait on. Guarded by Collector.mu.
 type streamState struct {
-	index   int64         // the newest file, as far as the collector said
-	changed chan struct{} // closed and replaced when there is news
+	index   int64         // the newest file that the collector process has reported
+	changed chan struct{} // closed and replaced when index changes or the stream stops
 	ended   bool
 }
 
@@ -138,8 +136,8 @@ func (s *streamState) wake() {
 	s.changed = make(chan struct{})
 }
 
-// New makes a Collector. It finds the process of an earlier agent, or starts one when
-// the first task comes, and ends it a minute after the last one has gone.
+// New returns a Collector. It connects to the process of an earlier agent, or starts one for the
+// first task, and stops the process a minute after the last task was removed.
 func New(conf Config) (*Collector, error) {
 	if conf.Keeper == nil || conf.Dir == "" || len(conf.Args) == 0 {
 		return nil, errors.New("log collector: keeper, directory and arguments are needed")
@@ -183,9 +181,9 @@ func New(conf Config) (*Collector, error) {
 	return c, nil
 }
 
-// Close ends the connection; the process goes on, with what it has, as long as
-// tasks write (but not that of an ephemeral keeper). Followers end with ErrClosed.
-// Close may be called twice.
+// Close closes the connection. The collector process continues with its streams as long as tasks
+// write, unless the keeper is ephemeral. Follow returns ErrClosed after that. Close may be called
+// twice.
 func (c *Collector) Close() error {
 	c.stop()
 	c.wg.Wait()
@@ -201,18 +199,18 @@ func (c *Collector) Close() error {
 	return nil
 }
 
-// Process returns the collector process that was connected last.
+// Process returns the collector process of the latest connection.
 func (c *Collector) Process() keeper.Process {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.process
 }
 
-// Start begins to collect the output of a task, and returns the FIFOs that it
-// writes to. It is to be called before each start of the task, and by an agent
-// that has taken over a running one; called again it only makes sure that all
-// is in place. The FIFOs are in the directory of the allocation, to which no task can
-// write: none can replace that of another one.
+// Start starts to collect the output of a task, and returns the paths of the FIFOs that the task
+// writes to. The caller calls it before each start of the task, and after it has restored a
+// running task; a second call only checks that FIFOs and streams exist. The FIFOs are in the
+// directory of the allocation, to which no task can write, so that a task cannot replace the FIFO
+// of another task.
 func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string, err error) {
 	wrap := func(err error) error {
 		return fmt.Errorf("collect logs of task %q: %w", task.Name, err)
@@ -239,7 +237,7 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string
 	t.dir, t.Task = dir, task
 	c.mu.Unlock()
 
-	// Together, so that the second one does not wait for the first one's answers.
+	// The streams start in parallel, so that their round trips overlap.
 	var wg sync.WaitGroup
 	var paths [len(streams)]string
 	var errs [len(streams)]error
@@ -255,7 +253,8 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, s := range streams {
-		// Who has asked for news before the process had the stream gets no answer.
+		// A follower that armed before the process had the stream gets no reply, so it is woken
+		// here.
 		if st := c.streams[key{task.AllocID, task.Name, s}]; st != nil {
 			st.wake()
 		}
@@ -263,7 +262,7 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string
 	return paths[0], paths[1], nil
 }
 
-// startStream gives one stream to the collector process that is there, or comes.
+// startStream hands one stream to the current collector process, or to the next one.
 func (c *Collector) startStream(ctx context.Context, t *taskState, alloc, dir int, k key) error {
 	fifo, err := c.ensure(ctx, alloc, dir, k)
 	if err != nil {
@@ -289,8 +288,8 @@ func (c *Collector) startStream(ctx context.Context, t *taskState, alloc, dir in
 	}
 }
 
-// admit returns the record of a task, which is made if there is none and if there is
-// room, or if the task has its descriptors from an earlier agent.
+// admit returns the record of a task. It adds one if descriptors are free, or if the task has its
+// descriptors from an earlier agent.
 func (c *Collector) admit(task Task) (*taskState, error) {
 	has := false
 	if f, err := c.conf.Keeper.GetFD(key{task.AllocID, task.Name, Stdout}.held()); err == nil {
@@ -306,7 +305,7 @@ func (c *Collector) admit(task Task) (*taskState, error) {
 	return c.taskLocked(task), nil
 }
 
-// task returns the record of a task, which is made if there is none.
+// task returns the record of a task, and adds it if there is none.
 func (c *Collector) task(task Task) *taskState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -324,7 +323,7 @@ func (c *Collector) taskLocked(task Task) *taskState {
 	return t
 }
 
-// tellLocked tells maintain that there are so many tasks now.
+// tellLocked notifies maintain if the number of tasks is equal to tasks.
 func (c *Collector) tellLocked(tasks int) {
 	if len(c.tasks) != tasks {
 		return
@@ -335,9 +334,8 @@ func (c *Collector) tellLocked(tasks int) {
 	}
 }
 
-// ensure makes sure that the FIFO lies under its name in the directory of the allocation
-// and that the keeper holds it, and returns it. An earlier version had it in the log
-// directory.
+// ensure returns the FIFO, and makes sure that it exists in the directory of the allocation and
+// that the keeper holds it. An earlier version made the FIFO in the log directory.
 func (c *Collector) ensure(ctx context.Context, alloc, logDir int, k key) (*os.File, error) {
 	if err := moveFIFO(logDir, alloc, k.fifoName()); err != nil {
 		return nil, err
@@ -356,8 +354,8 @@ func (c *Collector) ensure(ctx context.Context, alloc, logDir int, k key) (*os.F
 	if err != nil {
 		return nil, err
 	}
-	// Blocking, so that Go's poller leaves it alone: it would wake this process
-	// for each line. Who reads it says for each call that it does not want to wait.
+	// The FIFO is blocking, so that Go's poller ignores it: the poller would wake this process for
+	// each line. Readers request a non-blocking read per call.
 	if err := unix.SetNonblock(fd, false); err != nil {
 		unix.Close(fd)
 		return nil, err
@@ -370,8 +368,7 @@ func (c *Collector) ensure(ctx context.Context, alloc, logDir int, k key) (*os.F
 	return fifo, nil
 }
 
-// handOver gives one stream to the collector process. That it may have it
-// already does no harm.
+// handOver sends one stream to the collector process, which accepts a stream that it already has.
 func (c *Collector) handOver(ctx context.Context, l *link, t *taskState, k key, fifo *os.File) error {
 	c.mu.Lock()
 	limits := t.limits(k.Stream)
@@ -384,20 +381,20 @@ func (c *Collector) handOver(ctx context.Context, l *link, t *taskState, k key, 
 		return fmt.Errorf("duplicate descriptor: %w", err)
 	}
 	if dir < 0 {
-		return nil // stopped meanwhile
+		return nil // the task was stopped meanwhile
 	}
 	defer unix.Close(dir)
 	_, err = l.call(ctx, &message{Op: opStart, Key: k, Limits: limits}, int(fifo.Fd()), dir)
 	return err
 }
 
-// Stop ends the collection of a task's output. It waits up to two seconds for
-// all writers to be gone, and takes what is in the FIFOs then. Followers end after that.
-// The FIFOs stay in the directory. A task that is not collected is no error.
+// Stop ends the collection of a task's output. It waits up to two seconds until all writers have
+// closed the FIFOs, and then collects their content. Followers of the streams return after that.
+// The FIFOs stay in the directory. Stop of a task that is not collected returns nil.
 //
-// ended says that the process of the task is known to be dead: Stop lets go of the FIFOs,
-// and a child of the task that still writes gets SIGPIPE. Else the task may run, and a
-// signal must not end it: while a FIFO has a writer it is read and held on to.
+// ended reports that the process of the task is known to be dead: Stop closes the FIFOs, and a
+// child of the task that still writes gets SIGPIPE. Without ended the task may run, and SIGPIPE
+// must not kill it: a FIFO is held and read as long as it has a writer.
 func (c *Collector) Stop(ctx context.Context, allocID, task string, ended bool) error {
 	c.mu.Lock()
 	t := c.tasks[taskKey{allocID, task}]
@@ -408,8 +405,8 @@ func (c *Collector) Stop(ctx context.Context, allocID, task string, ended bool) 
 	return c.stopTask(ctx, t, allocID, task, ended)
 }
 
-// Finish is Stop for a task that an earlier agent may have had collected, and
-// that will not be started again: what is left of its output is collected first.
+// Finish is Stop for a task whose output an earlier agent may have collected, and that will not be
+// started again: Finish first collects the rest of its output.
 func (c *Collector) Finish(ctx context.Context, task Task, ended bool) error {
 	c.mu.Lock()
 	known := c.tasks[taskKey{task.AllocID, task.Name}] != nil
@@ -433,13 +430,13 @@ func (c *Collector) Finish(ctx context.Context, task Task, ended bool) error {
 	return c.stopTask(ctx, c.task(task), task.AllocID, task.Name, ended)
 }
 
-// leftover is what an earlier agent may have left of a task's collection.
+// leftover is the state in which an earlier agent may have left the collection of a task.
 type leftover int
 
 const (
 	nothingLeft leftover = iota
-	outputLeft           // there is a FIFO to read from, and a place for it
-	holdLeft             // nothing but descriptors in other processes
+	outputLeft           // a FIFO and its log directory exist
+	holdLeft             // only descriptors in other processes exist
 )
 
 func (c *Collector) leftover(task Task) (leftover, error) {
@@ -493,8 +490,8 @@ func (c *Collector) stopTask(ctx context.Context, t *taskState, allocID, task st
 	return nil
 }
 
-// forgetLocked removes the record of a task whose streams are stopped, unless one is
-// still open.
+// forgetLocked removes the record of a task whose streams are stopped, unless one of its streams
+// is still open.
 func (c *Collector) forgetLocked(t *taskState) {
 	if len(t.open) > 0 {
 		return
@@ -509,13 +506,13 @@ func (c *Collector) forgetLocked(t *taskState) {
 	c.tellLocked(0)
 }
 
-// release lets go of a stream that was open and whose writers are gone, unless the task
-// was started again.
+// release closes an open stream whose writers have closed the FIFO, unless the task was started
+// again.
 func (c *Collector) release(k key) {
 	c.mu.Lock()
 	t := c.tasks[taskKey{k.AllocID, k.Task}]
 	c.mu.Unlock()
-	if t != nil { // else an earlier agent has stopped it
+	if t != nil { // t is nil if an earlier agent has stopped the stream
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		c.mu.Lock()
@@ -540,7 +537,7 @@ func (c *Collector) release(k key) {
 	}
 }
 
-// releaseTimeout is how long release waits for a keeper.
+// releaseTimeout is how long release waits for the keeper.
 const releaseTimeout = 10 * time.Second
 
 func (c *Collector) stopStream(ctx context.Context, t *taskState, k key, deadline time.Time, ended bool) error {
@@ -552,7 +549,7 @@ func (c *Collector) stopStream(ctx context.Context, t *taskState, k key, deadlin
 		left := max(0, time.Until(deadline))
 		reply, err := l.call(ctx, &message{Op: opStop, Key: k, Grace: left.Milliseconds(), Keep: !ended})
 		if errors.Is(err, errDown) {
-			continue // the next process gets the stream, and the rest of the time
+			continue // the next process gets the stream within the remaining time
 		}
 		if err != nil {
 			return err
@@ -570,7 +567,7 @@ func (c *Collector) stopStream(ctx context.Context, t *taskState, k key, deadlin
 		}
 		c.mu.Unlock()
 		if reply.Open {
-			return nil // until opEnd
+			return nil // opEnd follows when the writers have closed the FIFO
 		}
 		return c.conf.Keeper.RemoveFD(ctx, k.held())
 	}

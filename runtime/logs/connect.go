@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
 
-// publish replaces the connection; nil is none.
+// publish replaces the connection; nil means that there is none.
 func (c *Collector) publish(l *link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -23,15 +23,15 @@ func (c *Collector) publish(l *link) {
 	}
 	c.line.Set(l, nil)
 	for _, st := range c.streams {
-		st.wake() // followers ask the new process for news
+		st.wake() // followers arm again at the new process
 	}
 }
 
-// maintain keeps a connection to a collector process, while there are tasks, until
-// ctx ends. The process of an earlier agent is met before there are any: each of them
-// would wait until those before it are handed over.
+// maintain keeps a connection to a collector process while there are tasks, until ctx ends. It
+// connects to the process of an earlier agent before the first task is added: otherwise each task
+// would wait until the streams of the tasks before it are handed over.
 func (c *Collector) maintain(ctx context.Context) {
-	l, err := c.connectAndHandOver(ctx, false) // who needs one will be told why there is none
+	l, err := c.connectAndHandOver(ctx, false) // the error is returned to the next task that needs a process
 	for met := err == nil; met || c.needed(ctx); met = false {
 		if !met {
 			if l, met = c.line.ConnectWithBackoff(ctx, c.connect, func(err error) { c.conf.Logger.Error("no log collector", "error", err) }); !met {
@@ -45,7 +45,7 @@ func (c *Collector) maintain(ctx context.Context) {
 	}
 }
 
-// needed waits for a task. It is false when ctx has ended.
+// needed waits for a task. It returns false when ctx has ended.
 func (c *Collector) needed(ctx context.Context) bool {
 	for ctx.Err() == nil {
 		if c.hasTasks() {
@@ -65,9 +65,9 @@ func (c *Collector) hasTasks() bool {
 	return len(c.tasks) > 0
 }
 
-// serve waits until a process cannot be used any more, or has not been for a while; it
-// is ended then. One that has never been is left to itself: it may have streams of
-// tasks that are still to come.
+// serve returns when the connection to the process is down, or when the process had no task for
+// the quiet time; then the process is stopped if it is idle. A process that never had a task of
+// this agent is not stopped: it may have streams of tasks that are restored later.
 func (c *Collector) serve(ctx context.Context, l *link) {
 	quiet := time.NewTimer(c.conf.quiet)
 	defer quiet.Stop()
@@ -85,7 +85,7 @@ func (c *Collector) serve(ctx context.Context, l *link) {
 		case <-quiet.C:
 			if c.releaseProcess() {
 				if used {
-					_ = l.send(&message{Op: opIdle}) // an earlier agent may have left it a stream
+					_ = l.send(&message{Op: opIdle}) // the process may still have a stream of an earlier agent
 				}
 				return
 			}
@@ -93,8 +93,8 @@ func (c *Collector) serve(ctx context.Context, l *link) {
 	}
 }
 
-// releaseProcess lets go of the process, unless there is a task: the next one waits for the
-// next process.
+// releaseProcess drops the connection and returns true if there is no task; the next task waits
+// for the next process.
 func (c *Collector) releaseProcess() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -109,8 +109,8 @@ func (c *Collector) connect(ctx context.Context) (*link, error) {
 	return c.connectAndHandOver(ctx, true)
 }
 
-// connectAndHandOver returns a connection to a process that has all streams. Only if start is set
-// one is started, or replaced.
+// connectAndHandOver returns a connection to a process that has all streams. It starts or replaces
+// a process only if start is set.
 func (c *Collector) connectAndHandOver(ctx context.Context, start bool) (*link, error) {
 	l, err := c.dialOrSpawn(ctx, start)
 	if err != nil {
@@ -163,8 +163,8 @@ func (c *Collector) handOverAll(ctx context.Context, l *link) error {
 	return nil
 }
 
-// dialOrSpawn connects to the collector process, and may start one if there is none of this
-// build.
+// dialOrSpawn connects to the collector process. If start is set and no process of this build
+// runs, it starts one.
 func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*link, error) {
 	f, err := c.dir.Lock(lockName, unix.LOCK_EX)
 	if err != nil {
@@ -175,7 +175,7 @@ func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*link, error) 
 	if err == nil {
 		switch {
 		case !isOtherBuild(l):
-			// The keeper that started it may be gone.
+			// The keeper that started the process may have exited.
 			if err := c.conf.Keeper.Adopt(ctx, l.process); err != nil {
 				l.close()
 				return nil, err
@@ -198,10 +198,10 @@ func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*link, error) 
 		return nil, ctx.Err()
 	}
 	if keeper.Exhausted(err) {
-		return nil, err // the process may answer
+		return nil, err // the process may be alive
 	}
-	// One process serves the streams of a data directory. What it has not moved is in the
-	// FIFOs, so that nothing is lost when it is killed.
+	// One process serves the streams of a data directory. Output that the process has not moved is
+	// in the FIFOs, so a kill loses nothing.
 	p, running, lockErr := c.dir.LockedBy(processName)
 	if lockErr != nil {
 		return nil, lockErr
@@ -226,13 +226,13 @@ func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*link, error) 
 	return l, nil
 }
 
-// quitFormer ends the collector processes that an earlier version has started for the
-// data directory in other places. The error says that one may still run.
+// quitFormer stops the collector processes that an earlier version has started for the data
+// directory in other directories. An error means that one of them may still run.
 func (c *Collector) quitFormer(ctx context.Context) error {
 	for _, dir := range c.conf.Former {
 		conn, err := dialPrevious(filepath.Join(dir, socketName))
 		if keeper.Exhausted(err) {
-			return fmt.Errorf("log collector in %s: %w", dir, err) // one may run
+			return fmt.Errorf("log collector in %s: %w", dir, err) // the process may be alive
 		}
 		if err != nil {
 			continue
@@ -251,7 +251,7 @@ func (c *Collector) quitFormer(ctx context.Context) error {
 	return nil
 }
 
-// isOtherBuild reports whether a process runs another build than ours.
+// isOtherBuild reports whether a process runs a build other than this one.
 func isOtherBuild(l *link) bool {
 	exe, err := os.Open("/proc/self/exe")
 	if err != nil {
@@ -262,8 +262,8 @@ func isOtherBuild(l *link) bool {
 	return !same && (err == nil || errors.Is(err, os.ErrProcessDone))
 }
 
-// quit makes a process exit and waits until it has ended. The next process finds in the
-// FIFOs what this one has not moved.
+// quit makes a process exit and waits until it has exited. The next process reads from the FIFOs
+// the output that this process has not moved.
 func (c *Collector) quit(l *link) error {
 	_ = l.send(&message{Op: opQuit})
 	return c.end(l.process, errors.New("it was told to quit and does not exit"))
@@ -272,8 +272,8 @@ func (c *Collector) quit(l *link) error {
 // exitTimeout is how long a process that cannot be reached has to exit by itself.
 const exitTimeout = 2 * time.Second
 
-// end waits until a process that serves no client has ended: a process that quits closes
-// its socket before it ends. A process that does not exit is killed; cause says why.
+// end waits until a process that serves no client has exited: a process that quits closes its
+// socket before it exits. A process that does not exit is killed; cause is the reason.
 func (c *Collector) end(p keeper.Process, cause error) error {
 	if p.EndsWithin(exitTimeout) {
 		return nil
@@ -286,8 +286,8 @@ func (c *Collector) crashes() keeper.CrashLog {
 	return keeper.CrashLog(filepath.Join(c.conf.Dir, logName))
 }
 
-// spawn starts a collector process through the keeper. It gets a socket that
-// listens already, so that a client need not wait until the process is ready.
+// spawn starts a collector process through the keeper. The process inherits a listening socket, so
+// that a client need not wait until the process is ready.
 func (c *Collector) spawn(ctx context.Context) error {
 	listener, err := c.dir.Listen(network, socketName)
 	if err != nil {
@@ -319,7 +319,7 @@ func (c *Collector) spawn(ctx context.Context) error {
 	return err
 }
 
-// event handles what the process says on its own accord.
+// event handles a message that is not a reply.
 func (c *Collector) event(m *message) {
 	switch m.Op {
 	case opOutput:

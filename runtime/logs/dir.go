@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openDir opens a log directory. What lies above the allocation's shared
-// directory is ours; the last two steps are not, and are taken without links.
+// openDir opens a log directory. Tasks cannot write above the allocation's shared directory; the
+// last two path elements are writable for tasks and are opened without following links.
 func openDir(path string) (int, error) {
 	alloc, logs, err := openDirs(path)
 	if err == nil {
@@ -22,8 +22,8 @@ func openDir(path string) (int, error) {
 	return logs, err
 }
 
-// openDirs opens the directory of an allocation, in which the FIFOs are, and its log
-// directory. Tasks can write to the second only.
+// openDirs opens the directory of an allocation, which has the FIFOs, and its log directory. Tasks
+// can write to the log directory only.
 func openDirs(path string) (alloc, logs int, err error) {
 	path = filepath.Clean(path)
 	shared := filepath.Dir(path)
@@ -49,21 +49,20 @@ func openDirs(path string) (alloc, logs int, err error) {
 	return alloc, logs, nil
 }
 
-// fifoDir returns the path of the directory in which the FIFOs of an allocation are, from
-// that of its log directory.
+// fifoDir returns the directory of an allocation's FIFOs for its log directory.
 func fifoDir(logDir string) string { return filepath.Dir(filepath.Dir(filepath.Clean(logDir))) }
 
-// moveFIFO moves the FIFO of a task that an earlier version has started, if there is one,
-// from the log directory to that of the allocation, unless one is there. A process that has
-// it open does not notice. What is moved may be anything that a task has put there: the
-// caller looks.
+// moveFIFO moves the FIFO of a task that an earlier version has started, if it exists, from the
+// log directory to the directory of the allocation, unless a FIFO exists there. A process that has
+// the FIFO open does not notice. A task may have put any kind of file under the name: the caller
+// checks the moved file.
 func moveFIFO(logs, alloc int, name string) error {
 	if exists(alloc, name) {
 		return nil
 	}
 	err := unix.Renameat(logs, name, alloc, name)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EXDEV) {
-		return nil // EXDEV: the logs are on a file system of their own, where it stays
+		return nil // EXDEV: the logs are on a separate file system, and the FIFO stays there
 	}
 	if err != nil {
 		return fmt.Errorf("move FIFO %s: %w", name, err)
@@ -71,22 +70,22 @@ func moveFIFO(logs, alloc int, name string) error {
 	return nil
 }
 
-// exists reports whether a name is in dir.
+// exists reports whether a name exists in dir.
 func exists(dir int, name string) bool {
 	var st unix.Stat_t
 	return unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
 }
 
-// openFIFO opens the reading end of a FIFO in dir, and makes the FIFO if it is
-// not there. Anything else under its name was put there by a task under an earlier
-// version, is not followed, and is removed.
+// openFIFO opens the read end of a FIFO in dir, and makes the FIFO if it does not exist. Any other
+// kind of file under its name was put there by a task under an earlier version: it is not
+// followed, and is removed.
 func openFIFO(dir int, name string) (int, error) {
 	for range 10 {
 		err := unix.Mkfifoat(dir, name, 0o600)
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return -1, fmt.Errorf("make FIFO %s: %w", name, err)
 		}
-		// O_NONBLOCK: there is no writer yet, and what lies there may be a device.
+		// O_NONBLOCK: the FIFO has no writer yet, and the file may be a device.
 		fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if err == nil {
 			if err = checkFIFO(fd); err == nil {
@@ -122,9 +121,8 @@ func checkFIFO(fd int) error {
 	return nil
 }
 
-// primeFIFO opens and closes a write end. A FIFO that never had a writer does
-// not report a hang-up, and stopping a task that was never started would wait
-// for it in vain.
+// primeFIFO opens and closes a write end. A FIFO that never had a writer does not report a
+// hang-up, and the stop of a task that was never started would wait until its timeout.
 func primeFIFO(fd int) error {
 	w, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -133,7 +131,7 @@ func primeFIFO(fd int) error {
 	return unix.Close(w)
 }
 
-// removeAt removes a name, whatever it is.
+// removeAt removes a name of any file type.
 func removeAt(dir int, name string) error {
 	err := unix.Unlinkat(dir, name, 0)
 	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
@@ -147,15 +145,15 @@ func removeAt(dir int, name string) error {
 	return root.RemoveAll(name)
 }
 
-// sameFile reports whether a name in dir is the open file, without a link.
+// sameFile reports whether a name in dir is the open file. It does not follow links.
 func sameFile(dir int, name string, fd int) bool {
 	var a, b unix.Stat_t
 	return unix.Fstatat(dir, name, &a, unix.AT_SYMLINK_NOFOLLOW) == nil &&
 		unix.Fstat(fd, &b) == nil && a.Dev == b.Dev && a.Ino == b.Ino
 }
 
-// indexes lists the numbers of a stream's files, in order. Any kind of file
-// counts: a number that is taken cannot be used.
+// indexes lists the numbers of a stream's files, in order. Files of any type count, because a
+// number in use cannot be used again.
 func indexes(dir int, prefix string) ([]int64, error) {
 	fd, err := unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -177,8 +175,8 @@ func indexes(dir int, prefix string) ([]int64, error) {
 	return all, nil
 }
 
-// parseIndex returns the number in the name of a log file. Only what we would
-// write ourselves counts, and nothing that is close to an overflow.
+// parseIndex returns the number in the name of a log file. It accepts only numbers in the format
+// that this package writes, and none that is close to an overflow.
 func parseIndex(name, prefix string) (int64, bool) {
 	digits, ok := strings.CutPrefix(name, prefix)
 	if !ok || len(digits) == 0 || len(digits) > 15 || digits[0] == '0' && digits != "0" {
@@ -190,11 +188,11 @@ func parseIndex(name, prefix string) (int64, bool) {
 
 func fileName(prefix string, index int64) string { return prefix + strconv.FormatInt(index, 10) }
 
-// openLog opens an existing log file. It is errNotOurs if a task has put
-// something else there: a link, a device, a hard link to another file.
+// openLog opens an existing log file. It returns errNotOurs if a task has replaced the file by a
+// link, a device, or a hard link to another file.
 func openLog(dir int, name string, flags int) (fd int, size int64, err error) {
 	var st unix.Stat_t
-	// Before the open: opening some devices does something already.
+	// The check precedes the open, because the open of some devices has side effects.
 	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return -1, 0, err
 	}
@@ -216,13 +214,13 @@ func isLog(st *unix.Stat_t) bool {
 	return st.Mode&unix.S_IFMT == unix.S_IFREG && int(st.Uid) == os.Geteuid() && st.Nlink <= 1
 }
 
-// createLog makes a new log file, and fails with EEXIST if the name is taken.
+// createLog makes a new log file, and fails with EEXIST if the name exists.
 func createLog(dir int, name string) (int, error) {
 	fd, err := unix.Openat(dir, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
 	if err != nil {
 		return -1, err
 	}
-	if err := unix.Fchmod(fd, 0o644); err != nil { // whatever the umask
+	if err := unix.Fchmod(fd, 0o644); err != nil { // the umask may have cleared bits
 		unix.Close(fd)
 		return -1, err
 	}

@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Origin says from where a Follow counts its offset.
+// Origin is the position from which Follow counts its offset.
 type Origin int
 
 const (
-	FromStart  Origin = iota // of the oldest file that is kept
-	FromEnd                  // of what is there now
+	FromStart  Origin = iota // the start of the oldest file that is kept
+	FromEnd                  // the current end of the newest file
 	FromNewest               // the start of the newest file, without an offset
 )
 
-// FollowRequest says what to read.
+// FollowRequest selects the output to read.
 type FollowRequest struct {
 	AllocID string
 	Task    string
@@ -27,16 +27,15 @@ type FollowRequest struct {
 	Stream  Stream
 
 	Origin Origin
-	Offset int64 // bytes after the start or before the end; beyond is as far as there is
+	Offset int64 // bytes after the start or before the end, limited to the output that is kept
 
-	// Once ends at the end of what is there, instead of waiting for more.
+	// Once makes Follow return at the current end, instead of waiting for more output.
 	Once bool
-	// Restarts goes on when the stream is stopped: the task may be started again.
+	// Restarts makes Follow continue when the stream is stopped: the task may be started again.
 	Restarts bool
 }
 
-// Chunk is a piece of a stream. Data is valid until the function returns that
-// was given it.
+// Chunk is a piece of a stream. Data is valid until emit returns.
 type Chunk struct {
 	File   string // name of the file in the log directory
 	Offset int64  // of Data in the file
@@ -45,12 +44,12 @@ type Chunk struct {
 
 var buffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
-// Follow reads the files of a stream and passes on what is in them, in order
-// and without gaps as long as the reader is not max_files behind the task; then
-// it goes on with the oldest file that is left. It returns nil after the last
-// byte when the stream is stopped, or was never started here, and with Once;
-// else, and always with Restarts, the error of emit or the cause of ctx. Any
-// number of followers may read one stream, and none of them slows the task down.
+// Follow reads the files of a stream and passes their content to emit, in order and without gaps
+// as long as the reader is not max_files behind the task; then it continues with the oldest file
+// that is left. It returns nil after the last byte if the stream is stopped or was never started
+// here, or if Once is set. Otherwise, and always with Restarts, it returns the error of emit or
+// the cause of ctx. Any number of followers may read one stream, and none of them slows the task
+// down.
 func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chunk) error) error {
 	k := key{req.AllocID, req.Task, req.Stream}
 	dir, err := openDir(req.Dir)
@@ -65,8 +64,8 @@ func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chu
 	}
 
 	for {
-		// The state first, then the files: what changes in between is in the files,
-		// or closes the channel.
+		// The state is read before the files: a change in between is in the files, or closes the
+		// channel.
 		c.mu.Lock()
 		st := c.streams[k]
 		changed, newest := c.started, int64(-1)
@@ -86,14 +85,14 @@ func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chu
 		ended := st != nil && st.ended
 		c.mu.Unlock()
 		if ended {
-			// It may have ended while we read; then there may be more.
+			// The stream may have ended during the read, and the files may have more output.
 			if err := r.read(ctx, -1, emit); err != nil || !req.Restarts {
 				return err
 			}
 			continue
 		}
 		if l != nil && st != nil {
-			// A failure ends the connection, which wakes us once there is a new one.
+			// A failure closes the connection, and the next connection wakes this follower.
 			_ = l.send(&message{Op: opArm, Key: k, Index: r.index, Offset: r.offset})
 		}
 		select {
@@ -106,8 +105,7 @@ func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chu
 	}
 }
 
-// Kept reports whether there is anything that Follow could show: a file, or a
-// stream that will have one.
+// Kept reports whether Follow has anything to read: a file, or a stream that will have one.
 func (c *Collector) Kept(req FollowRequest) (bool, error) {
 	k := key{req.AllocID, req.Task, req.Stream}
 	c.mu.Lock()
@@ -125,12 +123,12 @@ func (c *Collector) Kept(req FollowRequest) (bool, error) {
 	return len(all) > 0, err
 }
 
-// reader is a place in the files of a stream.
+// reader is a position in the files of a stream.
 type reader struct {
 	dir    int
 	prefix string
 	fd     int   // the open file, or -1
-	index  int64 // its number, or the number from which to look for one
+	index  int64 // number of the open file, or the lowest number of the next file
 	offset int64
 }
 
@@ -141,7 +139,7 @@ func (r *reader) close() {
 	}
 }
 
-// seek goes to the place that an origin and an offset name.
+// seek moves to the position of an origin and an offset.
 func (r *reader) seek(origin Origin, offset int64) error {
 	all, err := indexes(r.dir, r.prefix)
 	if err != nil {
@@ -181,8 +179,8 @@ func (r *reader) seek(origin Origin, offset int64) error {
 	return nil
 }
 
-// read passes on what is in the files, up to the end of the newest. Which one
-// that is costs a look at the directory, unless somebody has said; -1 is unknown.
+// read passes the content of the files to emit, up to the end of the newest file. If newest is -1,
+// read lists the directory to find the newest file.
 func (r *reader) read(ctx context.Context, newest int64, emit func(Chunk) error) error {
 	buf := buffers.Get().(*[32 << 10]byte)
 	defer buffers.Put(buf)
@@ -210,8 +208,8 @@ func (r *reader) read(ctx context.Context, newest int64, emit func(Chunk) error)
 		if newest >= 0 && newest <= r.index {
 			return nil
 		}
-		// At the end. If there is a newer file, this one is complete, but more may
-		// have come to it before the newer one was made.
+		// The reader is at the end of its file. If a newer file exists, this file is complete, but
+		// it may have grown before the newer file was made.
 		next, ok, err := r.after(r.index)
 		if err != nil || !ok {
 			return err
@@ -224,7 +222,7 @@ func (r *reader) read(ctx context.Context, newest int64, emit func(Chunk) error)
 	}
 }
 
-// after returns the number of the oldest file above index.
+// after returns the lowest file number above index.
 func (r *reader) after(index int64) (int64, bool, error) {
 	all, err := indexes(r.dir, r.prefix)
 	if err != nil {
@@ -237,7 +235,7 @@ func (r *reader) after(index int64) (int64, bool, error) {
 	return all[i], true, nil
 }
 
-// open opens a file, or passes over one that is no log of ours or gone.
+// open opens a file. It skips a file that does not exist or is not a log file of this package.
 func (r *reader) open(index int64) error {
 	if index != r.index {
 		r.index, r.offset = index, 0
@@ -254,7 +252,7 @@ func (r *reader) open(index int64) error {
 	return nil
 }
 
-// drain reads the open file to its end. One that was truncated is read from its start.
+// drain reads the open file to its end. A truncated file is read from its start.
 func (r *reader) drain(ctx context.Context, buf []byte, emit func(Chunk) error) (total int64, err error) {
 	for ctx.Err() == nil {
 		n, err := unix.Pread(r.fd, buf, r.offset)

@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
 
-// errDown means that the connection ended before the answer came.
+// errDown means that the connection closed before the reply came.
 var errDown = errors.New("connection to the log collector is down")
 
 // link is one connection to a collector process.
@@ -27,10 +27,10 @@ type link struct {
 	wg      sync.WaitGroup
 }
 
-// network keeps messages apart.
+// network is a socket type that keeps message boundaries.
 const network = "unixpacket"
 
-// dial connects to the process of the data directory, and introduces itself.
+// dial connects to the process of the data directory, and exchanges the hello messages.
 func (c *Collector) dial(ctx context.Context) (*link, error) {
 	conn, err := c.dir.Dial(network, socketName)
 	if err != nil {
@@ -52,7 +52,7 @@ func dialPrevious(path string) (*net.UnixConn, error) {
 	return conn, nil
 }
 
-// newLink introduces itself on a connection, which it owns from now on.
+// newLink exchanges the hello messages on a connection, which it owns from now on.
 func (c *Collector) newLink(ctx context.Context, conn *net.UnixConn) (*link, error) {
 	l := &link{PendingCalls: calls.New[*message](errDown, nil), conn: conn, event: c.event}
 	l.wg.Go(l.read)
@@ -84,7 +84,7 @@ func (l *link) call(ctx context.Context, m *message, fds ...int) (*message, erro
 	return reply, err
 }
 
-// send sends one message. A failure of the connection is errDown.
+// send sends one message. It returns errDown if the connection fails.
 func (l *link) send(m *message, fds ...int) error {
 	b, err := json.Marshal(m)
 	if err != nil {
@@ -104,7 +104,7 @@ func (l *link) send(m *message, fds ...int) error {
 	return nil
 }
 
-// read hands out replies and events until the connection ends.
+// read delivers replies and events until the connection closes.
 func (l *link) read() {
 	defer l.End()
 	defer l.conn.Close()

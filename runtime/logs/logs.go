@@ -5,27 +5,26 @@ import (
 	"strings"
 )
 
-// Limits bounds what is kept of one stream.
+// Limits bounds the disk space of one stream.
 type Limits struct {
-	MaxFiles    int   // how many files are kept, the newest ones
-	MaxFileSize int64 // bytes; a file ends at the last line end before
+	MaxFiles    int   // number of files that are kept, the newest ones
+	MaxFileSize int64 // bytes; a file ends at the last line end before this size
 }
 
-// Task says whose output is collected, and where it goes.
+// Task names a task and the directory for its output.
 type Task struct {
 	AllocID string
 	Name    string
 
-	// Dir is the log directory, <alloc>/alloc/logs. Tasks can write to it and to
-	// the directory above it, so these two are never reached through a link. They cannot
-	// write to <alloc>, which has the FIFOs.
+	// Dir is the log directory, <alloc>/alloc/logs. Tasks can write to Dir and to its parent, so
+	// both are opened without following links. Tasks cannot write to <alloc>, which has the FIFOs.
 	Dir string
 
 	Stdout Limits
 	Stderr Limits
 }
 
-// Stream is one of the two outputs of a task.
+// Stream is one of the two outputs of a task: stdout or stderr.
 type Stream string
 
 // The streams of a task, as they appear in file names.
@@ -36,33 +35,32 @@ const (
 
 var streams = [...]Stream{Stdout, Stderr}
 
-// Loss tells that output of a task could not be written, or that it can be
-// written again.
+// Loss reports that output of a task cannot be written, or that it can be written again.
 type Loss struct {
 	AllocID string
 	Task    string
 	Stream  Stream
-	Bytes   int64  // dropped so far
-	Reason  string // what the file system says
-	Over    bool   // output is written again; a line in the log tells of the gap
+	Bytes   int64  // bytes dropped so far
+	Reason  string // error of the file system
+	Over    bool   // output is written again; a line in the log marks the gap
 }
 
-// key names one stream of one task.
+// key identifies one stream of one task.
 type key struct {
 	AllocID string `json:"alloc"`
 	Task    string `json:"task"`
 	Stream  Stream `json:"stream"`
 }
 
-// held is the key under which the keeper holds the read end.
+// held returns the key under which the keeper holds the read end.
 func (k key) held() string { return "fifo/" + k.AllocID + "/" + k.Task + "/" + string(k.Stream) }
 
 func (k key) fifoName() string { return "." + k.Task + "." + string(k.Stream) + ".fifo" }
 
-// prefix is what the names of the stream's files begin with; a number follows.
+// prefix returns the start of the names of the stream's files; a number follows.
 func (k key) prefix() string { return k.Task + "." + string(k.Stream) + "." }
 
-// check refuses a stream that does not exist, whose name would be part of a path.
+// check rejects an unknown stream, because its name would be part of a path.
 func (k key) check() error {
 	if k.Stream != Stdout && k.Stream != Stderr {
 		return fmt.Errorf("stream %q is unknown", k.Stream)
@@ -70,7 +68,7 @@ func (k key) check() error {
 	return nil
 }
 
-// check refuses names that would not stay in the log directory.
+// check rejects names that would lead out of the log directory.
 func (t *Task) check() error {
 	switch {
 	case t.AllocID == "" || strings.ContainsAny(t.AllocID, "/\x00"):

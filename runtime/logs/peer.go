@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// waiter is a request that is answered later.
+// waiter is a request whose reply is sent later.
 type waiter struct {
 	peer *peer
 	id   uint64
@@ -20,15 +20,15 @@ type waiter struct {
 // peer is a connected agent.
 type peer struct {
 	fd     int
-	queue  [][]byte // what the socket did not take yet
+	queue  [][]byte // messages that the socket has not accepted yet
 	closed bool
 }
 
-// maxQueue is how many messages wait for an agent that does not read; one that
-// is further behind is disconnected, and asks again when it comes back.
+// maxQueue is how many messages are queued for an agent that does not read. An agent that is
+// further behind is disconnected; it arms again when it reconnects.
 const maxQueue = 4096
 
-// accept takes the connections that wait.
+// accept accepts the pending connections.
 func (p *process) accept() {
 	for {
 		fd, _, err := unix.Accept4(p.listen, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
@@ -46,7 +46,7 @@ func (p *process) accept() {
 
 const errDescriptors = "the log collector has no free file descriptors (ulimit -n)"
 
-// receive handles what an agent has sent.
+// receive handles the messages of an agent.
 func (p *process) receive(peer *peer) {
 	for !peer.closed {
 		n, oobn, flags, _, err := unix.Recvmsg(peer.fd, p.msg, p.oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
@@ -57,8 +57,9 @@ func (p *process) receive(peer *peer) {
 			return
 		}
 		fds := parseRights(p.oob[:max(oobn, 0)])
-		// Without room for the descriptors of a stream the request is answered with an error:
-		// the client would repeat it on another connection for ever.
+		// If the process has no free descriptors for those of a stream, the reply is an error. If
+		// the connection were closed instead, the client would repeat the request on each next
+		// connection.
 		lost := flags&unix.MSG_CTRUNC != 0
 		if err != nil || n == 0 || flags&unix.MSG_TRUNC != 0 || lost && len(fds) >= maxFDs {
 			closeAll(fds)
@@ -80,7 +81,7 @@ func (p *process) receive(peer *peer) {
 	}
 }
 
-// request does what an agent wants. It owns fds.
+// request handles a request of an agent. It owns fds.
 func (p *process) request(peer *peer, m *message, fds []int) {
 	reply := &message{Op: opReply, ID: m.ID}
 	switch m.Op {
@@ -127,8 +128,8 @@ func (p *process) request(peer *peer, m *message, fds []int) {
 	closeAll(fds)
 }
 
-// stop has a stream end when there is nothing left to read, or at the deadline. The
-// earliest counts.
+// stop ends the stream when no output is left to read, or at the deadline. The earliest deadline
+// counts.
 func (e *entry) stop(w waiter, deadline time.Time) {
 	if len(e.stopping) == 0 || deadline.Before(e.deadline) {
 		e.deadline = deadline
@@ -136,30 +137,30 @@ func (e *entry) stop(w waiter, deadline time.Time) {
 	e.stopping = append(e.stopping, w)
 }
 
-// arm has an agent told once when a stream has more than it has seen, which may be
-// now.
+// arm sends opOutput to an agent once, as soon as a stream has more output than the position in m,
+// which may be now.
 func (p *process) arm(peer *peer, m *message) {
 	e := p.streams[m.Key]
 	if e != nil {
 		e.syncSize()
 	}
 	switch {
-	case e == nil: // it has no news
-	case e.index > m.Index || e.index == m.Index && e.size != m.Offset: // also when the file was truncated
+	case e == nil: // an unknown stream has no output to report
+	case e.index > m.Index || e.index == m.Index && e.size != m.Offset: // true also when the file was truncated
 		p.send(peer, &message{Op: opOutput, Key: m.Key, Index: e.index, Offset: e.size})
 	case !slices.Contains(e.armed, peer):
 		e.armed = append(e.armed, peer)
 	}
 }
 
-// send sends a message, or queues it. It never blocks.
+// send sends or queues a message. It never blocks.
 func (p *process) send(peer *peer, m *message) {
 	if peer.closed {
 		return
 	}
 	b, err := json.Marshal(m)
 	if err != nil {
-		panic("log collector: message does not encode: " + err.Error()) // plain data of ours
+		panic("log collector: message does not encode: " + err.Error()) // a message has only plain data
 	}
 	peer.queue = append(peer.queue, b)
 	if len(peer.queue) > maxQueue {
@@ -177,7 +178,7 @@ func (p *process) broadcast(m *message) {
 	}
 }
 
-// flush sends what is queued, as far as the socket takes it.
+// flush sends the queued messages until the socket would block.
 func (p *process) flush(peer *peer) {
 	waited := len(peer.queue)
 	for len(peer.queue) > 0 {
@@ -203,13 +204,13 @@ func (p *process) flush(peer *peer) {
 	} else {
 		peer.queue = nil
 		if waited == 1 {
-			return // it went through at once: nothing was changed
+			return // the queue was empty, so the epoll registration has not changed
 		}
 	}
 	_ = unix.EpollCtl(p.poll, unix.EPOLL_CTL_MOD, peer.fd, &unix.EpollEvent{Events: events, Fd: int32(peer.fd)})
 }
 
-// disconnect forgets an agent. Its streams go on.
+// disconnect removes an agent. Its streams continue.
 func (p *process) disconnect(gone *peer) {
 	if gone.closed {
 		return

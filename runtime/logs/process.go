@@ -20,25 +20,23 @@ import (
 
 const envSetup = "NOMAD_LITE_COLLECTOR_SETUP"
 
-// The files of a collector process in the data directory. The socket is in the directory
-// for sockets.
+// Files of a collector process in the data directory. The socket is in the directory for sockets.
 const (
 	socketName  = "collector.sock"
-	lockName    = "collector.lock" // locked while a client starts a process, or a process ends
-	processName = "collector.pid"  // locked by the process as long as it lives, with its keeper.Process
-	logName     = "collector.log"  // stderr of the process: empty unless it crashed
+	lockName    = "collector.lock" // locked while a client starts a process, or a process exits
+	processName = "collector.pid"  // locked by the process until it exits; has its keeper.Process
+	logName     = "collector.log"  // stderr of the process: empty unless the process crashed
 )
 
-// setup is what a collector process has to know at its start.
+// setup is the configuration that a collector process reads at its start.
 type setup struct {
 	Dir       string        `json:"dir"`
 	Ephemeral bool          `json:"ephemeral"`
 	Linger    time.Duration `json:"linger"`
 }
 
-// Serve is the collector process: the body of the hidden command. It returns
-// when no stream has a writer and no agent is there, or when ctx ends. It is
-// started by a Collector, never by hand.
+// Serve is the collector process: the body of the hidden command. It returns when no stream has a
+// writer and no agent is connected, or when ctx ends. Only a Collector starts it.
 func Serve(ctx context.Context) error {
 	var conf setup
 	text := os.Getenv(envSetup)
@@ -48,14 +46,14 @@ func Serve(ctx context.Context) error {
 	if err := json.Unmarshal([]byte(text), &conf); err != nil {
 		return fmt.Errorf("read collector setup: %w", err)
 	}
-	// It reads what tasks write: a fault in that must not give them more.
+	// The process reads untrusted output: a fault in that code must not have more privileges.
 	confine.DenyProcess(append(confine.Powers(), confine.Internet()...)...)
 	debug.SetGCPercent(25)
 	keeper.ProtectFromOOM()
-	_ = os.WriteFile("/proc/self/comm", []byte("nomad-lite"), 0) // the name that a person looks for
+	_ = os.WriteFile("/proc/self/comm", []byte("nomad-lite"), 0) // the process name in ps
 
-	// Two collectors would write to the same place in the same file. The one
-	// before us may still be on its way out.
+	// Two collectors would write to the same offset of the same file. The previous collector may
+	// still be shutting down.
 	dir, err := keeper.OpenDirectory(conf.Dir)
 	if err != nil {
 		return err
@@ -74,7 +72,7 @@ func Serve(ctx context.Context) error {
 	if err := keeper.WriteProcess(lock, p.self); err != nil {
 		return err
 	}
-	// FIFOs are widened, which has a limit for a user without CAP_SYS_RESOURCE.
+	// The process enlarges FIFOs, which is limited for a user without CAP_SYS_RESOURCE.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := confine.KeepCapabilities(unix.CAP_SYS_RESOURCE); err != nil {
@@ -83,7 +81,7 @@ func Serve(ctx context.Context) error {
 	return p.run(ctx)
 }
 
-// process is the collector: one thread, one loop, no state that matters.
+// process is the collector: one thread, one loop, and no state that a restart must preserve.
 type process struct {
 	conf    setup
 	dir     *keeper.Directory
@@ -95,30 +93,30 @@ type process struct {
 	streams map[key]*entry
 	fifos   map[int32]*entry
 	peers   map[int32]*peer
-	ready   map[*entry]bool // may have output
-	timed   map[*entry]bool // has a deadline
-	served  bool            // an agent was here
+	ready   map[*entry]bool // streams that may have output
+	timed   map[*entry]bool // streams that have a deadline
+	served  bool            // an agent was connected
 	quit    bool            // another process takes over
-	idle    time.Time       // when to look whether there is anything left to do
+	idle    time.Time       // when to check whether the process has work
 	msg     []byte
 	oob     []byte
-	tidy    *time.Timer // gives memory back after a burst of starts or stops
+	tidy    *time.Timer // frees memory after a burst of starts or stops
 }
 
-// entry is a stream and what the process does with it.
+// entry is a stream and its state in the process.
 type entry struct {
 	stream
 	armed    []*peer
 	stopping []waiter
-	deadline time.Time // when stopping
+	deadline time.Time // set while stopping
 	keep     bool      // the stream outlives the deadline while it has a writer
-	last     bool      // the stream ends with its writers: no client stops it any more
+	last     bool      // the stream ends with its writers; clients can no longer stop it
 }
 
-// stdin is where the collector finds its listening socket.
+// stdin is the descriptor of the listening socket.
 const stdin = 0
 
-// newProcess makes a process that listens on a socket, which it owns.
+// newProcess returns a process that listens on a socket, which it owns.
 func newProcess(conf setup, dir *keeper.Directory, listen int) (*process, error) {
 	self, err := keeper.ProcessOf(os.Getpid())
 	if err != nil {
@@ -162,10 +160,11 @@ func (p *process) watch(fd int, events uint32) error {
 	return unix.EpollCtl(p.poll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
 }
 
-// run is the loop.
+// run is the event loop.
 func (p *process) run(ctx context.Context) error {
 	defer p.close()
-	// A terminal's signals are not for us; SIGTERM is, once no agent is there.
+	// The process ignores the signals of a terminal; it handles SIGTERM when no agent is
+	// connected.
 	sigs := make(chan os.Signal, 4)
 	signal.Notify(sigs, unix.SIGHUP, unix.SIGINT, unix.SIGTERM)
 	defer signal.Stop(sigs)
@@ -208,7 +207,7 @@ func (p *process) run(ctx context.Context) error {
 			p.turn(e, now)
 		}
 		if p.quit {
-			return nil // with the socket as it is: who asked for it sees to that
+			return nil // the client that sent opQuit removes the socket
 		}
 		if p.finished(now, closed(term)) && p.leave(closed(term)) {
 			return nil
@@ -251,7 +250,7 @@ func (p *process) timeout() int {
 	return int(max(0, time.Until(next)).Milliseconds()) + 1
 }
 
-// handle takes note of one event.
+// handle records one epoll event.
 func (p *process) handle(ev unix.EpollEvent) {
 	if e := p.fifos[ev.Fd]; e != nil {
 		p.ready[e] = true
@@ -276,8 +275,8 @@ func (p *process) handle(ev unix.EpollEvent) {
 	}
 }
 
-// turn moves output of one stream, tells about it, and ends the stream when it
-// is time.
+// turn moves output of one stream, notifies its followers, and ends the stream when it has no
+// writer or its deadline has passed.
 func (p *process) turn(e *entry, now time.Time) {
 	index, size, dropping := e.index, e.size, e.fail.dropping
 	more := e.pump(p.tools, now)
@@ -311,10 +310,10 @@ func (p *process) turn(e *entry, now time.Time) {
 	}
 }
 
-// tell wakes the followers of a stream.
+// tell sends opOutput to the armed followers of a stream.
 func (p *process) tell(e *entry) {
 	armed := e.armed
-	e.armed = nil // before sending, which may disconnect a peer
+	e.armed = nil // reset before sending, which may disconnect a peer
 	for _, peer := range armed {
 		p.send(peer, &message{Op: opOutput, Key: e.key, Index: e.index, Offset: e.size})
 	}
@@ -328,12 +327,11 @@ func (e *entry) loss() *message {
 	return m
 }
 
-// end takes what is in the FIFO at this moment and closes the stream. What a
-// task that lives on writes later is refused to it (SIGPIPE), as is
-// documented for output after a stop.
+// end moves the current content of the FIFO and closes the stream. A task that still writes after
+// that gets SIGPIPE, as documented for output after a stop.
 func (p *process) end(e *entry, now time.Time) {
 	if e.fail.err != nil {
-		e.fail.retry = now // a last try, then what is left is lost
+		e.fail.retry = now // one last try; the remaining output is lost if it fails
 		e.fail.dropping = true
 	}
 	lost, moved := e.lost, e.moved
@@ -346,11 +344,11 @@ func (p *process) end(e *entry, now time.Time) {
 	p.remove(e, "")
 }
 
-// remove forgets a stream and answers those who wait for that.
+// remove deletes a stream and replies to the clients that wait for its end.
 func (p *process) remove(e *entry, problem string) {
 	p.tell(e)
 	p.answerStops(e, message{Error: problem})
-	// Closing is not enough: the keeper has the same open file.
+	// Closing the FIFO does not remove it from epoll, because the keeper has the same open file.
 	_ = unix.EpollCtl(p.poll, unix.EPOLL_CTL_DEL, e.fifo, nil)
 	delete(p.fifos, int32(e.fifo))
 	delete(p.streams, e.key)
@@ -359,7 +357,7 @@ func (p *process) remove(e *entry, problem string) {
 	e.close()
 }
 
-// answerStops answers the clients that wait for the end of a stream.
+// answerStops replies to the clients that wait for the end of a stream.
 func (p *process) answerStops(e *entry, m message) {
 	m.Op, m.Index, m.Offset = opReply, e.index, e.size
 	for _, w := range e.stopping {
@@ -369,8 +367,8 @@ func (p *process) answerStops(e *entry, m message) {
 	e.stopping = nil
 }
 
-// start takes on a stream. It owns both descriptors. The same FIFO may be
-// handed over again: by a client that came back, or with other limits.
+// start adds a stream. It owns both descriptors. A client that reconnected, or that has other
+// limits, may hand over the same FIFO again.
 func (p *process) start(m *message, fifo, dir int) error {
 	if old := p.streams[m.Key]; old != nil {
 		if sameOpen(old.fifo, fifo) {
@@ -396,13 +394,13 @@ func (p *process) start(m *message, fifo, dir int) error {
 	}
 	p.streams[m.Key] = e
 	p.fifos[int32(fifo)] = e
-	// Its turn opens the file, which nobody has to wait for, and takes output that
-	// is there already, which no event will tell.
+	// The stream's turn opens the file, so that the client does not wait for it, and moves output
+	// that is already in the FIFO, for which epoll reports no event.
 	p.ready[e] = true
 	return nil
 }
 
-// check refuses what a client of ours never sends.
+// check rejects descriptors and limits that no Collector sends.
 func (e *entry) check() error {
 	var st unix.Stat_t
 	if err := unix.Fstat(e.fifo, &st); err != nil {
@@ -423,7 +421,7 @@ func sameOpen(a, b int) bool {
 	return unix.Fstat(a, &x) == nil && unix.Fstat(b, &y) == nil && x.Dev == y.Dev && x.Ino == y.Ino
 }
 
-// finished reports whether there is nothing left to do.
+// finished reports whether the process has no work left.
 func (p *process) finished(now time.Time, terminated bool) bool {
 	if len(p.peers) > 0 {
 		return false
@@ -443,11 +441,11 @@ func (p *process) finished(now time.Time, terminated bool) bool {
 	return true
 }
 
-// leave removes the socket, so that nobody connects to a collector that ends.
-// It is false when an agent is about to connect: that one is served.
+// leave removes the socket, so that no client connects to a collector that exits. It returns false
+// when a connection is pending; the process serves it.
 func (p *process) leave(terminated bool) bool {
 	f, err := p.dir.Lock(lockName, unix.LOCK_EX|unix.LOCK_NB)
-	p.accept() // whoever came before we had the lock
+	p.accept() // clients that connected before the lock was held
 	if len(p.peers) > 0 && !terminated {
 		if err == nil {
 			f.Close()
@@ -456,7 +454,7 @@ func (p *process) leave(terminated bool) bool {
 	}
 	if err != nil {
 		p.idle = time.Now().Add(100 * time.Millisecond)
-		return terminated || !errors.Is(err, unix.EWOULDBLOCK) // the data directory is removed: no client can come
+		return terminated || !errors.Is(err, unix.EWOULDBLOCK) // the data directory is removed: no client can connect
 	}
 	defer f.Close()
 	p.dir.RemoveSocket(socketName)

@@ -10,25 +10,24 @@ import (
 )
 
 const (
-	// zone is the end of a file in which lines are not split.
+	// zone is the size of the end of a file in which lines are not split.
 	zone = 32 << 10
 
-	// turn is how much of one stream is moved before another one has its turn.
+	// turn is how many bytes of one stream are moved before the next stream has its turn.
 	turn = 4 << 20
 
-	// hotPipe is the capacity of the FIFO of a task that writes faster than it
-	// is read.
+	// hotPipe is the capacity of the FIFO of a task that writes faster than the collector reads.
 	hotPipe = 1 << 20
 
-	// patience is how long a task waits for a file system that refuses its
-	// output, before output is dropped.
+	// patience is how long a task blocks while the file system rejects its output, before output
+	// is dropped.
 	patience = 2 * time.Second
 
 	retryWhileWaiting  = 100 * time.Millisecond
 	retryWhileDropping = time.Second
 )
 
-// tools are what all streams of a process share, one use at a time.
+// tools are shared by all streams of a process, which use them in turn.
 type tools struct {
 	null    int    // /dev/null
 	scratch [2]int // a pipe for copies
@@ -54,39 +53,38 @@ func (t *tools) close() {
 	}
 }
 
-// stream moves the output of one task from its FIFO into files. What it knows
-// can be found out again from the FIFO and the files, so that the process may
-// be killed between any two instructions.
+// stream moves the output of one task from its FIFO into files. All its state can be rebuilt from
+// the FIFO and the files, so that the process may be killed between any two instructions.
 type stream struct {
 	key    key
 	limits Limits
 	fifo   int
 	dir    int
 
-	file      int // -1 while none is open
+	file      int // descriptor of the open file, or -1
 	index     int64
 	size      int64
-	files     []int64 // numbers of the files that are there, oldest first
+	files     []int64 // numbers of the existing files, oldest first
 	lineStart bool    // the file ends with a line end; meaningful if tailKnown
 	tailKnown bool
 
-	widened bool // the FIFO was made larger, or cannot be
+	widened bool // the FIFO was enlarged, or cannot be
 	copies  bool // the file system cannot splice
 	fail    failure
-	lost    int64 // bytes dropped in the failure that is, or was last
-	moved   int64 // bytes taken from the FIFO, whatever became of them
+	lost    int64 // bytes dropped in the current or last failure
+	moved   int64 // bytes read from the FIFO, written or dropped
 }
 
-// failure is the state of a stream whose output the file system refuses.
+// failure is the state of a stream whose output the file system rejects.
 type failure struct {
-	err      error // nil while all is well
+	err      error // nil without a failure
 	since    time.Time
 	retry    time.Time
 	dropping bool
 	dropped  int64
 }
 
-// open finds the place where a stream continues: the end of its newest file.
+// open sets the position at which a stream continues: the end of its newest file.
 func (s *stream) open() error {
 	files, err := indexes(s.dir, s.key.prefix())
 	if err != nil {
@@ -110,13 +108,14 @@ func (s *stream) open() error {
 	return s.rotate()
 }
 
-// rotate goes on in a new file.
+// rotate continues in a new file.
 func (s *stream) rotate() error {
 	for index, tries := s.index+1, 0; ; index, tries = index+1, tries+1 {
 		name := fileName(s.key.prefix(), index)
 		fd, err := createLog(s.dir, name)
 		if errors.Is(err, unix.EEXIST) && tries < 10 {
-			// A task has made files of our names: go on after the last of them.
+			// A task has made files with the names of this stream: continue after the last of
+			// them.
 			if files, err := indexes(s.dir, s.key.prefix()); err == nil && len(files) > 0 {
 				index = max(index, files[len(files)-1])
 			}
@@ -136,10 +135,10 @@ func (s *stream) rotate() error {
 	}
 }
 
-// prune removes the oldest files until no more than the limit are there.
+// prune removes the oldest files until their number is within the limit.
 func (s *stream) prune() {
 	for len(s.files) > s.limits.MaxFiles {
-		_ = unix.Unlinkat(s.dir, fileName(s.key.prefix(), s.files[0]), 0) // gone already, or not a file
+		_ = unix.Unlinkat(s.dir, fileName(s.key.prefix(), s.files[0]), 0) // the file may be removed already, or not be a file
 		s.files = s.files[1:]
 	}
 }
@@ -153,9 +152,8 @@ func (s *stream) close() {
 	s.fifo, s.dir, s.file = -1, -1, -1
 }
 
-// pump moves what is in the FIFO, for one turn. It reports whether there may
-// be more now. While the file system refuses the output, pump is to be called
-// again at s.fail.retry.
+// pump moves the content of the FIFO, for one turn. It reports whether there may be more now.
+// While the file system rejects the output, the caller calls pump again at s.fail.retry.
 func (s *stream) pump(t *tools, now time.Time) (more bool) {
 	if s.fail.err != nil {
 		if now.Before(s.fail.retry) {
@@ -170,7 +168,7 @@ func (s *stream) pump(t *tools, now time.Time) (more bool) {
 		n, err := s.step(t, left)
 		switch {
 		case errors.Is(err, unix.EAGAIN):
-			s.fail = failure{} // nothing is refused any more
+			s.fail = failure{} // the file system accepts output again
 			return false
 		case errors.Is(err, unix.EINTR):
 			continue
@@ -198,8 +196,8 @@ func (s *stream) step(t *tools, limit int64) (int64, error) {
 		return n, err
 	}
 
-	// The end of a file is near: whole lines go in, as long as they fit. The rest
-	// waits for nothing, it begins the next file.
+	// The end of a file is near: it takes whole lines that fit. Anything else in the FIFO starts
+	// the next file at once.
 	avail, err := unix.IoctlGetInt(s.fifo, unix.TIOCINQ)
 	if err != nil {
 		return 0, fmt.Errorf("look into FIFO: %w", err)
@@ -223,8 +221,8 @@ func (s *stream) step(t *tools, limit int64) (int64, error) {
 		if atStart && s.size > 0 {
 			return 0, s.rotate()
 		}
-		// The line began before the zone, or fills the whole file: it is longer
-		// than what is promised not to be split.
+		// The line began before the zone, or fills the whole file: only lines shorter than the
+		// zone are never split.
 		n = int64(len(copied))
 	}
 	lineStart := copied[n-1] == '\n'
@@ -233,9 +231,9 @@ func (s *stream) step(t *tools, limit int64) (int64, error) {
 	return moved, err
 }
 
-// syncSize continues at the end that the file has now: a person or a tool may have
-// truncated it, and bytes at the former end would come after a gap of NULs. The kernel
-// does not splice to a file that was opened with O_APPEND.
+// syncSize continues at the current end of the file: the file may have been truncated by hand, and
+// bytes at the former end would come after a gap of NULs. The kernel does not splice to a file
+// that was opened with O_APPEND.
 func (s *stream) syncSize() {
 	var st unix.Stat_t
 	if s.file >= 0 && unix.Fstat(s.file, &st) == nil && st.Size != s.size {
@@ -258,7 +256,7 @@ func (s *stream) move(t *tools, n int64) (int64, error) {
 		return 0, err
 	}
 	if moved == 0 {
-		return 0, unix.EAGAIN // no writer, and nothing left
+		return 0, unix.EAGAIN // the FIFO has no writer and is empty
 	}
 	s.size += moved
 	s.moved += moved
@@ -268,8 +266,8 @@ func (s *stream) move(t *tools, n int64) (int64, error) {
 	return moved, nil
 }
 
-// copy is move for a file system without splice. Should the process be killed
-// between the write and the removal from the FIFO, up to 32 KiB are there twice.
+// copy is move for a file system without splice. If the process is killed between the write and
+// the removal from the FIFO, up to 32 KiB are written twice.
 func (s *stream) copy(t *tools, n int64) (int64, error) {
 	b, err := t.peek(s.fifo, n)
 	if err != nil {
@@ -291,17 +289,17 @@ func (s *stream) copy(t *tools, n int64) (int64, error) {
 	return int64(written), nil
 }
 
-// widen makes the FIFO of a task larger that has filled it.
+// widen enlarges a FIFO that its task has filled.
 func (s *stream) widen() {
 	avail, err := unix.IoctlGetInt(s.fifo, unix.TIOCINQ)
 	if err == nil && avail >= zone {
 		s.widened = true
-		_, _ = unix.FcntlInt(uintptr(s.fifo), unix.F_SETPIPE_SZ, hotPipe) // a limit of the user's may forbid it
+		_, _ = unix.FcntlInt(uintptr(s.fifo), unix.F_SETPIPE_SZ, hotPipe) // a limit of the user may forbid it
 	}
 }
 
-// peek returns a copy of the first bytes in a FIFO, which stay there. It is
-// valid until the next call. It may be shorter than n, and is not empty.
+// peek returns a copy of the first bytes in a FIFO, which stay there. It is valid until the next
+// call. It may be shorter than n, and is not empty.
 func (t *tools) peek(fifo int, n int64) ([]byte, error) {
 	n, err := unix.Tee(fifo, t.scratch[1], int(min(n, int64(len(t.buf)))), unix.SPLICE_F_NONBLOCK)
 	if err != nil {
@@ -340,7 +338,7 @@ func (s *stream) atLineStart() (bool, error) {
 	return s.lineStart, nil
 }
 
-// failed notes that the file system refused output.
+// failed records that the file system rejected output.
 func (s *stream) failed(err error, now time.Time) {
 	if s.fail.err == nil {
 		s.fail.since = now
@@ -355,7 +353,7 @@ func (s *stream) failed(err error, now time.Time) {
 	}
 }
 
-// drop throws away what is in the FIFO, if it has come to that.
+// drop discards the content of the FIFO, if the failure has lasted longer than patience.
 func (s *stream) drop(t *tools) (more bool) {
 	if !s.fail.dropping {
 		return false
@@ -376,7 +374,7 @@ func (s *stream) drop(t *tools) (more bool) {
 	return true
 }
 
-// mark writes a line that tells how much is missing, before output goes on.
+// mark writes a line with the number of lost bytes before output continues.
 func (s *stream) mark() error {
 	if s.fail.dropped == 0 {
 		return nil
@@ -400,7 +398,7 @@ func (s *stream) mark() error {
 		err = unix.ENOSPC
 	}
 	if err != nil {
-		_ = unix.Ftruncate(s.file, s.size) // no half line
+		_ = unix.Ftruncate(s.file, s.size) // removes a partial line
 		return err
 	}
 	s.size += int64(n)
