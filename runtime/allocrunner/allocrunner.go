@@ -23,58 +23,58 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// ErrShutdown as the cause of the context of Run leaves the tasks running. Any
-// other end of that context stops them.
+// ErrShutdown as the cause of Run's context leaves the tasks running. Any other cause
+// stops them.
 var ErrShutdown = taskrunner.ErrShutdown
 
-// Config is what a Runner is made of.
+// Config configures a Runner.
 type Config struct {
 	Alloc        *api.Allocation // with its canonical job; must not be changed afterwards
 	Node         taskenv.Node
-	HostEnv      map[string]string // what tasks inherit; see taskenv.HostEnv
+	HostEnv      map[string]string // environment that tasks inherit; see taskenv.HostEnv
 	Drivers      Drivers
 	Logs         hooks.Collector
 	AllocDirRoot string
-	Store        Store                             // nil keeps nothing
-	Services     services.Registry                 // holds the registrations of all allocations
-	Checks       services.Results                  // nil keeps the results of checks in memory
-	Dial         services.Dial                     // how checks reach what they check; nil for the network of the host
+	Store        Store                             // nil stores no records
+	Services     services.Registry                 // registrations of all allocations
+	Checks       services.Results                  // nil keeps check results in memory
+	Dial         services.Dial                     // how checks connect to their targets; nil uses the network of the host
 	Report       func(Update)                      // called for each change, one call at a time; should return soon
-	Hooks        HookFactory                       // hooks besides the builtin ones; may be nil
-	Cgroups      func(driver string) hooks.Cgroups // of the tasks of a driver; nil, or returns nil, if the driver makes its own
+	Hooks        HookFactory                       // hooks other than the builtin ones; may be nil
+	Cgroups      func(driver string) hooks.Cgroups // cgroups for the tasks of a driver; nil, or returns nil, if the driver creates its own
 	Limits       Limits
 	Logger       hclog.Logger
 
-	// Restored says that an earlier agent has had the allocation: what there are
-	// records of is taken over. Without a single record the allocation is new.
+	// Restored means that an earlier agent had the allocation and that its records are
+	// restored. An allocation without any record is new.
 	Restored bool
-	Records  Records // required with Restored; nil knows nothing
-	Rebooted bool    // the machine was started again since
+	Records  Records // required with Restored; nil without it
+	Rebooted bool    // the machine has rebooted since the earlier agent ran
 
-	// Recovery is that of the node, and EndTask ends tasks without their drivers; see
-	// taskrunner.Config. Both may be nil.
+	// Recovery is shared by all allocations of the node. EndTask ends tasks without
+	// their drivers; see taskrunner.Config. Both may be nil.
 	Recovery *taskrunner.Recoveries
 	EndTask  taskrunner.EndTask
 
-	// Previous returns a channel that is closed when nothing of another
-	// allocation runs on this node any more, at once if it is not known. An
-	// allocation waits for the one that it replaces. May be nil.
+	// Previous returns a channel that is closed when no task or hook of the given
+	// allocation runs on this node, immediately if the allocation is unknown. An
+	// allocation waits for the allocation that it replaces. May be nil.
 	Previous func(allocID string) <-chan struct{}
 }
 
-// Drivers finds the driver of a name. The call blocks while the driver's plugin
-// is being started. All calls return the same value for one plugin process, and
-// another one for the next: a start compares them to find out whether all running tasks
-// were recovered. plugins/supervisor does it.
+// Drivers finds a driver by name. The call blocks while the driver's plugin is
+// starting. All calls return the same value for one plugin process, and another value
+// for the next process: start compares them to find out whether all running tasks were
+// recovered. plugins/supervisor implements it.
 type Drivers interface {
 	Driver(ctx context.Context, name string) (driver.Driver, error)
 }
 
-// Store keeps the records of tasks for the next agent. See taskrunner.Store for
-// the rules; the methods are called concurrently for different tasks.
+// Store keeps the records of tasks for the next agent. taskrunner.Store describes the
+// rules. The methods are called concurrently for different tasks.
 type Store interface {
 	PutTaskState(allocID, task string, state *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc
-	PutTask(allocID, task string, local taskrunner.LocalState, state *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc // both or neither
+	PutTask(allocID, task string, local taskrunner.LocalState, state *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc // stores both records or neither
 }
 
 // Runner runs one allocation. Run is called once; all other methods may be
@@ -94,38 +94,38 @@ type Runner struct {
 	services      *services.Set
 	groupServices *hooks.GroupServices
 	lifecycle     *lifecycle.Coordinator
-	group         *lifecycle.Group // nil without extensions of the lifecycle
+	group         *lifecycle.Group // nil if the group uses no lifecycle extensions
 	updates       updates
-	tick          chan struct{} // holds one request to look at the tasks
+	tick          chan struct{} // holds one request to reconcile
 	stopping      chan struct{} // closed by the first stop
 	forceKilled   chan struct{} // closed by the first Kill
 	skipDelay     chan struct{} // closed by the first stop that skips the shutdown delays
-	restored      chan struct{} // closed by Run when it is known what an earlier agent has left
+	restored      chan struct{} // closed by Run when the state that an earlier agent left is known
 	tasksEnded    chan struct{} // closed by Run when all task runners have returned
 	done          chan struct{} // closed by Run
-	restartTurn   chan struct{} // holds the right to restart several tasks
-	started       bool          // an earlier agent has begun to run it
-	finished      atomic.Bool   // set by Run when nothing is left to do
-	made          time.Time     // when New was called; with its monotonic part
+	restartTurn   chan struct{} // semaphore: held while several tasks are restarted
+	started       bool          // an earlier agent started to run the allocation
+	finished      atomic.Bool   // set by Run when nothing of the allocation remains to be done
+	made          time.Time     // when New was called; includes the monotonic clock
 
 	mu             sync.Mutex
 	hooks          []hook.Hook      // these three are complete after awaitHooks
-	deciders       []healthReporter // of the factory
+	deciders       []healthReporter // health reporters among the hooks of the factory
 	pluginHooks    map[string]bool  // names of the hooks of the factory
 	alloc          *api.Allocation
 	statusOverride statusOverride
 	healthReports  healthReports
-	runCtx         context.Context // ends when the agent shuts down, or Run has ended; nil before
+	runCtx         context.Context // canceled when the agent shuts down or Run returns; nil before Run
 	restarts       sync.WaitGroup  // goroutines of RestartWithReason; they start only while endTasks is set
-	health         *Health         // nil as long as it is not known
+	health         *Health         // nil until known
 	reason         stopReason      // valid once stopping is closed
-	waiters        []chan struct{} // closed and dropped at the next look at the tasks
+	waiters        []chan struct{} // closed and dropped by the next reconcile
 
 	endTasks, endGrace, endLive context.CancelCauseFunc // see contexts; nil outside Run
 }
 
-// New returns a runner for an allocation, which does nothing before Run. An
-// error means that the allocation is not one that can be run.
+// New returns a runner for an allocation. The runner does nothing before Run. New fails
+// if the allocation cannot be run.
 func New(c Config) (*Runner, error) {
 	r := &Runner{
 		id:          c.Alloc.ID,
@@ -166,7 +166,7 @@ func New(c Config) (*Runner, error) {
 	if c.Restored {
 		r.restore()
 	}
-	// What runs is not held up.
+	// A running allocation does not wait for its hooks to be known.
 	if factory := r.config.Hooks; factory != nil && !r.started {
 		r.pending = factory.Pending(c.Alloc)
 	}
@@ -179,17 +179,16 @@ func New(c Config) (*Runner, error) {
 // Done is closed when Run has returned.
 func (r *Runner) Done() <-chan struct{} { return r.done }
 
-// Finished reports whether Run has ended because nothing of the allocation is
-// left to be done, and not because the agent goes and leaves it running.
+// Finished reports whether Run has returned because nothing of the allocation remains
+// to be done. It is false when the agent shuts down and leaves the allocation running.
 func (r *Runner) Finished() bool { return r.finished.Load() }
 
-// Restored is closed when the tasks that an earlier agent has left running can be asked
-// for something.
+// Restored is closed when the tasks that an earlier agent left running accept requests.
 func (r *Runner) Restored() <-chan struct{} { return r.restored }
 
-// AwaitTasks blocks until each task has ended for good, or ctx has ended, which is the
-// error. It does not wait for a task that only waits for its driver to destroy it:
-// destroying reports whether there is one.
+// AwaitTasks blocks until each task has ended for good or ctx is done, in which case it
+// returns the cause. It does not wait for a task that only waits for its driver to
+// destroy it; destroying reports whether there is such a task.
 func (r *Runner) AwaitTasks(ctx context.Context) (destroying bool, err error) {
 	for _, t := range r.tasks {
 		select {
@@ -205,22 +204,22 @@ func (r *Runner) AwaitTasks(ctx context.Context) (destroying bool, err error) {
 // Dir returns the directory of the allocation.
 func (r *Runner) Dir() *allocdir.Dir { return r.dir }
 
-// Run blocks until the allocation is over, its poststop tasks included: all
-// tasks have ended for good, or ctx has ended with the cause ErrShutdown and
-// the tasks are left as they are. When ctx ends with any other cause the
-// allocation is stopped first, as by Stop; that takes as long as its tasks are
-// allowed to take, unless Kill comes.
+// Run blocks until the allocation has ended, including its poststop tasks: all tasks
+// have ended for good, or ctx is done with the cause ErrShutdown and the tasks are left
+// as they are. When ctx is done with any other cause, Run first stops the allocation as
+// Stop does; that takes as long as its tasks are allowed to take, unless Kill is
+// called.
 func (r *Runner) Run(ctx context.Context) {
 	defer close(r.done)
 	tasks, grace, live := r.contexts(ctx)
 	defer r.endContexts()
 
-	// Most allocations are never stopped: nobody waits for it.
+	// Most allocations are never stopped, so no goroutine waits for ctx.
 	defer context.AfterFunc(ctx, func() { r.handleCancel(context.Cause(ctx)) })()
 	preKilled := make(chan bool, 1)
 	unstopped := context.AfterFunc(live, func() {
 		told := false
-		defer func() { preKilled <- told }() // Run waits for it, whatever becomes of the stop
+		defer func() { preKilled <- told }() // Run receives from preKilled even if stopTasks panics
 		told = r.stopTasks(grace)
 	})
 
@@ -254,12 +253,12 @@ func (r *Runner) Run(ctx context.Context) {
 		}
 		failpoint.Wrap(failpoint.Postrun, func() { r.postrun(rest) })
 	}
-	r.reconcile() // nobody else does any more, and the last word must be heard
+	r.reconcile() // the watch loop has returned, and the final status must be reported
 }
 
-// contexts returns three contexts, each made from the one before. That of the
-// tasks ends when the agent shuts down, and only then; grace ends with Kill as
-// well, and live, which is for what comes before the tasks, with any stop.
+// contexts returns three contexts, each derived from the one before: tasks is canceled
+// only when the agent shuts down, grace also by Kill, and live, used for everything
+// that precedes the tasks, also by any stop.
 func (r *Runner) contexts(ctx context.Context) (tasks, grace, live context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -278,13 +277,13 @@ func (r *Runner) contexts(ctx context.Context) (tasks, grace, live context.Conte
 
 func (r *Runner) endContexts() {
 	r.mu.Lock()
-	r.endTasks(nil) // and with it the others
+	r.endTasks(nil) // cancels grace and live as well
 	r.endTasks, r.endGrace, r.endLive = nil, nil, nil
 	r.mu.Unlock()
 	r.restarts.Wait()
 }
 
-// handleCancel does what the end of the context of Run asks for.
+// handleCancel handles the end of Run's context.
 func (r *Runner) handleCancel(cause error) {
 	if !errors.Is(cause, ErrShutdown) {
 		r.Stop()
@@ -297,12 +296,12 @@ func (r *Runner) handleCancel(cause error) {
 	}
 }
 
-// prepare brings the allocation to where its tasks may run. Tasks of one that
-// does not get there are killed before they begin, poststop tasks included:
-// nothing has run that they could clean up after.
+// prepare sets the allocation up so that its tasks can run. If that fails, the tasks
+// are killed before they start, poststop tasks included: nothing has run that they
+// would clean up.
 func (r *Runner) prepare(live context.Context) {
 	if r.started && (r.isStopping() || r.onlyPoststop()) {
-		return // there is nothing to be set up, and a stop takes its course
+		return // no setup is needed, and a stop is handled by stopTasks
 	}
 	if r.Alloc().ServerTerminalStatus() {
 		r.forEach(func(t *taskrunner.Runner) { t.Kill(nil) })
@@ -328,15 +327,15 @@ func (r *Runner) prepare(live context.Context) {
 	}
 }
 
-// failSetup fails an allocation before any of its tasks is begun.
+// failSetup fails an allocation before any of its tasks starts.
 func (r *Runner) failSetup(err error) {
 	r.logger.Error("alloc not added", "error", err)
 	r.force(statusOverride{api.AllocClientStatusFailed, fmt.Sprintf("Unable to add allocation due to error: %v", err)})
 	r.forEach(func(t *taskrunner.Runner) { t.Kill(nil) })
 }
 
-// askDrivers learns from the drivers what is needed to set the tasks up. A driver that
-// is unavailable is asked again when its task starts.
+// askDrivers fetches from the drivers the data that task setup needs. A driver that is
+// unavailable is asked again when its task starts.
 func (r *Runner) askDrivers(ctx context.Context) error {
 	errs := make([]error, len(r.tasks))
 	var asking sync.WaitGroup
@@ -354,7 +353,7 @@ func (r *Runner) askDrivers(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// onlyPoststop reports whether nothing is left but poststop tasks.
+// onlyPoststop reports whether only poststop tasks remain.
 func (r *Runner) onlyPoststop() bool {
 	_, finished := evaluateTasks(r.observe(r.Status()))
 	return finished
@@ -373,7 +372,7 @@ func (r *Runner) Alloc() *api.Allocation {
 	return r.alloc
 }
 
-// env returns the environment of the allocation as of now.
+// env returns the current environment of the allocation.
 func (r *Runner) env() *taskenv.Env {
 	return taskenv.NewBuilder(r.config.Node, envAlloc(r.Alloc()), taskenv.Task{}).Build()
 }

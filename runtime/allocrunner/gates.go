@@ -14,13 +14,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// The functions of this file are for groups that use the extensions of the
-// lifecycle. Others have no r.group, and the gates of the coordinator.
+// The functions of this file are for groups that use lifecycle extensions. For other
+// groups r.group is nil, and the coordinator's gates apply.
 
-// gate is the gate of one task of such a group. It is not told to open: the one
-// who waits looks for himself, so that what he has just become counts. A task that
-// starts again at once would else pass before anybody has seen that others have to
-// run first.
+// gate is the gate of one task of such a group. Waiters re-evaluate the group
+// themselves, so that a task's latest state is included. Otherwise a task that restarts
+// without delay would pass before reconcile has found that other tasks must run first.
 type gate struct {
 	runner *Runner
 	task   string
@@ -52,12 +51,12 @@ func (r *Runner) gateOf(task taskrunner.Task) taskrunner.Gate {
 func (r *Runner) mayStart(task string) bool {
 	facts, _ := r.facts(r.Status())
 	phase := r.lifecycle.Phase()
-	// A stop opens no gate before it has come to the poststop tasks.
+	// A stop opens no gate before it has reached the poststop tasks.
 	return (!r.isStopping() || phase == lifecycle.Poststop) && r.group.MayStart(phase, task, facts)
 }
 
-// facts returns what the group must know of its tasks, and a channel that closes
-// when checks on which that depends have news.
+// facts returns the facts about the tasks that the group's rules use, and a channel
+// that is closed when the results of checks that matter to the rules change.
 func (r *Runner) facts(status Update) (facts map[string]lifecycle.Fact, checks <-chan struct{}) {
 	var results []services.Result
 	if r.group.WaitsForHealth() {
@@ -77,8 +76,8 @@ func factOf(s *api.TaskState, state lifecycle.State, killed bool) lifecycle.Fact
 	return lifecycle.Fact{State: state, Started: s.StartedAt, Restarted: s.LastRestart, Killed: killed}
 }
 
-// passes tells whether all checks that tell the health of a task have passed
-// since it was started, and there are any.
+// passes reports whether the task has health checks and all of them have passed since
+// the task was started.
 func passes(results []services.Result, task string, since time.Time) bool {
 	one := false
 	for _, c := range results {
@@ -93,10 +92,9 @@ func passes(results []services.Result, task string, since time.Time) bool {
 	return one
 }
 
-// markReruns makes the tasks pending that have to do their work once more, in
-// states that nobody else has, and returns them with the main tasks that are the
-// reason. Without it a group whose main task has ended in the meantime would look
-// as if nothing was left to do.
+// markReruns marks tasks that must run again as pending in states, which the caller
+// owns, and returns them with the main tasks that cause the rerun. Without it, a group
+// whose main task has ended in the meantime would look finished.
 func (r *Runner) markReruns(states map[string]*api.TaskState, killed map[string]bool) map[string]string {
 	if r.group == nil || r.isStopping() {
 		return nil
@@ -113,7 +111,7 @@ func (r *Runner) markReruns(states map[string]*api.TaskState, killed map[string]
 	return reruns
 }
 
-// rerun lets tasks do their work again. In a restart of all they do so anyway.
+// rerun runs tasks again. A restart of all tasks includes them anyway.
 func (r *Runner) rerun(reruns map[string]string) {
 	if r.lifecycle.Phase() == lifecycle.Init {
 		return
@@ -125,8 +123,8 @@ func (r *Runner) rerun(reruns map[string]string) {
 	}
 }
 
-// failUnreachable ends the tasks that wait for what cannot come any more: a poststop task
-// is left out, any other has failed.
+// failUnreachable ends the tasks whose start condition can no longer become true: a
+// poststop task is skipped, any other task fails.
 func (r *Runner) failUnreachable(facts map[string]lifecycle.Fact) {
 	phase := r.lifecycle.Phase()
 	for _, t := range r.tasks {
@@ -137,8 +135,8 @@ func (r *Runner) failUnreachable(facts map[string]lifecycle.Fact) {
 	}
 }
 
-// restartDependents returns the tasks that run and have to restart with others, with
-// these.
+// restartDependents returns the running tasks that must restart together with other
+// tasks, and the other task for each.
 func (r *Runner) restartDependents() map[string]string {
 	if r.group == nil || r.group.Restart == lifecycle.OneForOne || r.isStopping() {
 		return nil
@@ -147,22 +145,21 @@ func (r *Runner) restartDependents() map[string]string {
 	names := r.group.Follow(facts)
 	for _, t := range r.tasks {
 		if !t.Restartable() {
-			delete(names, t.Name()) // it is going down already, or the agent is
+			delete(names, t.Name()) // the task is going down already, or the agent is shutting down
 		}
 	}
 	return names
 }
 
-// restartFollowers restarts those that have to restart with others, in the order
-// of a kill. All of them are down before one starts again: their gates see to
-// that. One that does not go down fails the allocation, or the others would wait
-// for ever.
+// restartFollowers restarts the tasks that restartDependents returns, in kill order.
+// Their gates keep each of them down until all are down. A task that does not exit
+// fails the allocation, because the others would wait for ever.
 func (r *Runner) restartFollowers(ctx context.Context) {
 	if r.beginRestart(ctx) != nil {
 		return
 	}
 	defer r.endRestart()
-	names := r.restartDependents() // a restart of several may have been before
+	names := r.restartDependents() // another restart may have included them
 	members := slices.DeleteFunc(slices.Clone(r.tasks), func(t *taskrunner.Runner) bool { return names[t.Name()] == "" })
 	limited, cancel := context.WithTimeoutCause(ctx, r.limits.RestartDeadline, errDeadlinePassed)
 	defer cancel()
@@ -178,7 +175,7 @@ func (r *Runner) restartFollowers(ctx context.Context) {
 	}
 }
 
-// failRestart fails the allocation after a restart that leaves tasks in front of
+// failRestart fails the allocation after a failed restart that leaves tasks blocked at
 // closed gates.
 func (r *Runner) failRestart(err error) {
 	r.force(statusOverride{api.AllocClientStatusFailed, err.Error()})

@@ -49,9 +49,9 @@ func (r *Runner) prerun(live context.Context) error {
 	return nil
 }
 
-// untilStop returns a context that ends with the stop of the allocation, too, or
-// when it is about to stop: hooks that hang must not hold that up. The function must
-// be called.
+// untilStop returns a context that is also canceled when the allocation is stopped or
+// about to be stopped, so that hooks that hang do not delay the stop. The caller must
+// call the returned function.
 func (r *Runner) untilStop(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var waiting sync.WaitGroup
@@ -69,13 +69,13 @@ func (r *Runner) untilStop(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// unavailable is an error that is not about the allocation: there is nobody for now who
-// could say something about it.
+// unavailable marks an error that says nothing about the allocation: the plugin that
+// would decide is temporarily unavailable.
 type unavailable interface{ Trouble() }
 
-// tolerates reports whether tasks that an earlier agent has started continue after
-// the error of a hook that was called when they started: they do not end because the
-// plugin of the hook is unavailable, or because the agent is out of descriptors.
+// tolerates reports whether tasks that an earlier agent started continue after the
+// error of a prerun hook: they do not end because the hook's plugin is unavailable, or
+// because the agent is out of file descriptors.
 func (r *Runner) tolerates(err error) bool {
 	var t unavailable
 	if !r.started || !errors.As(err, &t) && !keeper.Exhausted(err) {
@@ -119,11 +119,11 @@ func (r *Runner) shutdownHooks(ctx context.Context) {
 	})
 }
 
-// Destroy removes what the allocation has left on the node. It must not be
-// called before Run has returned, and may be repeated after an error.
+// Destroy removes what the allocation left on the node. It must not be called before
+// Run has returned. It may be called again after an error.
 func (r *Runner) Destroy(ctx context.Context) error {
 	if r.attached() == nil {
-		r.attachHooks() // it was made only for this, and awaits nothing
+		r.attachHooks() // the runner was created only for Destroy, so the hooks are not awaited
 	}
 	var errs []error
 	for _, h := range r.attached() {
@@ -139,8 +139,8 @@ func (r *Runner) Destroy(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// each calls the hooks that take part in a moment, one after the other. What goes
-// wrong is logged, unless they were cut short.
+// each calls the hooks of a hook point one after the other. Errors are logged unless
+// ctx is done.
 func each[H any](ctx context.Context, r *Runner, moment hook.Point, call func(context.Context, H) error) {
 	for _, h := range r.attached() {
 		at, ok := h.(H)

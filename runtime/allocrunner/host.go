@@ -14,10 +14,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// What hooks in plugins ask for. A task "" means all that run.
+// This file holds the requests of hooks in plugins. An empty task name means all
+// running tasks.
 
-// TaskDone returns a channel that is closed when nothing follows for a task. It is
-// nil for one that does not exist.
+// TaskDone returns a channel that is closed when the task has ended for good. It
+// returns nil for an unknown task.
 func (r *Runner) TaskDone(task string) <-chan struct{} {
 	if t, ok := r.task(task); ok {
 		return t.Done()
@@ -25,10 +26,10 @@ func (r *Runner) TaskDone(task string) <-chan struct{} {
 	return nil
 }
 
-// Interpolate fills in the references of a text, as of now.
+// Interpolate replaces the references in a text with their current values.
 func (r *Runner) Interpolate(task, text string) string { return r.envOf(task).Replace(text) }
 
-// SampleTask asks the driver for samples of what a task uses, as
+// SampleTask requests resource usage samples of a task from the driver, as
 // [taskrunner.Runner.Sample].
 func (r *Runner) SampleTask(ctx context.Context, task string, interval time.Duration) (samples <-chan *driver.TaskStats, exited <-chan struct{}, err error) {
 	t, ok := r.task(task)
@@ -38,7 +39,7 @@ func (r *Runner) SampleTask(ctx context.Context, task string, interval time.Dura
 	return t.Sample(ctx, interval)
 }
 
-// EmitEvent adds an event to a task, or to all.
+// EmitEvent adds an event to a task, or to all tasks if task is empty.
 func (r *Runner) EmitEvent(task string, event *api.TaskEvent) error {
 	if task == "" {
 		r.emitToAll(event)
@@ -52,7 +53,8 @@ func (r *Runner) EmitEvent(task string, event *api.TaskEvent) error {
 	return nil
 }
 
-// running returns a task, or all, if at least one of them runs.
+// running returns the named task, or all running tasks if task is empty. It fails if
+// none runs.
 func (r *Runner) running(task string) (list []*taskrunner.Runner, err error) {
 	err = ErrTaskNotFound
 	for _, t := range r.tasks {
@@ -70,8 +72,8 @@ func (r *Runner) running(task string) (list []*taskrunner.Runner, err error) {
 	return nil, err
 }
 
-// RestartWithReason restarts what runs for a reason, and does not wait for it: Run does.
-// With failure the restart policy counts it.
+// RestartWithReason restarts the running tasks for a reason. It does not wait for the
+// restarts: Run does. If failure is set, they count for the restart policy.
 func (r *Runner) RestartWithReason(task, reason string, failure bool) error {
 	tasks, err := r.running(task)
 	if err != nil {
@@ -80,7 +82,7 @@ func (r *Runner) RestartWithReason(task, reason string, failure bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.endTasks == nil {
-		return ErrNotRunning // Run has returned, or is about to
+		return ErrNotRunning // Run has returned, or is about to return
 	}
 	runCtx := r.runCtx
 	for _, t := range tasks {
@@ -94,7 +96,7 @@ func (r *Runner) RestartWithReason(task, reason string, failure bool) error {
 	return nil
 }
 
-// SignalWithReason sends a signal to what runs for a reason.
+// SignalWithReason sends a signal to the running tasks for a reason.
 func (r *Runner) SignalWithReason(ctx context.Context, task, signal, reason string) error {
 	tasks, err := r.running(task)
 	if err != nil {
@@ -105,7 +107,8 @@ func (r *Runner) SignalWithReason(ctx context.Context, task, signal, reason stri
 	})
 }
 
-// KillWithReason fails a task, or all that are not dead, for a reason.
+// KillWithReason fails a task for a reason, or all tasks that are not dead if task is
+// empty.
 func (r *Runner) KillWithReason(task, reason string) error {
 	found := task == ""
 	r.forEach(func(t *taskrunner.Runner) {
@@ -120,21 +123,21 @@ func (r *Runner) KillWithReason(task, reason string) error {
 	return nil
 }
 
-// healthReporter is a hook that may have a say in the health of the allocation.
+// healthReporter is a hook that may decide about the health of the allocation.
 type healthReporter interface {
 	Name() string
 	DecidesHealth() bool
 }
 
-// healthReports are what hooks have said about the health of one version of the
+// healthReports are the hooks' reports about the health of one version of the
 // allocation.
 type healthReports struct {
-	deployment string // that the version belongs to
+	deployment string // deployment of the version
 	said       map[string]health.Hook
 }
 
-// SetHookHealth takes over what a hook says about the health of the current
-// version. Unhealthy is final.
+// SetHookHealth records a hook's report about the health of the current version.
+// Unhealthy is final.
 func (r *Runner) SetHookHealth(name string, healthy bool, reason string) {
 	r.mu.Lock()
 	if r.healthReports.said == nil || r.healthReports.deployment != r.alloc.DeploymentID {
@@ -147,7 +150,8 @@ func (r *Runner) SetHookHealth(name string, healthy bool, reason string) {
 	r.changed()
 }
 
-// hookHealth returns what hooks say about the health, and who has still to speak.
+// hookHealth returns the health reports of the hooks, and an empty report for each hook
+// that has not reported yet.
 func (r *Runner) hookHealth() (list []health.Hook) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -5,10 +5,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// killOrder returns the tasks in the order in which they are stopped: the leader,
-// then the rest that does the work, then the sidecars that it may still need. A
-// wave begins when the one before has ended. Poststop tasks are in none: they
-// start when all of this is over.
+// killOrder returns the tasks in the order in which they are stopped: the leader, then
+// the other tasks, then the sidecars that those may still need. A wave is stopped when
+// the wave before it has ended. Poststop tasks are in no wave: they start when all
+// waves have ended.
 func killOrder(tasks []*taskrunner.Runner) [][]*taskrunner.Runner {
 	order := make([][]*taskrunner.Runner, 3)
 	for _, t := range tasks {

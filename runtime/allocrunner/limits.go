@@ -6,19 +6,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 )
 
-// Limits are the agent's say in how tasks are treated. Zero values stand for
-// the defaults.
+// Limits are the agent's limits for tasks. A zero value means the default.
 type Limits struct {
-	MaxKillTimeout     time.Duration // no kill_timeout counts for more; 30 s
-	StatsInterval      time.Duration // 1 s
-	PrerunDeadline     time.Duration // of one Prerun or Prestart hook; 1 min
-	HookDeadline       time.Duration // of all other hooks; 10 s
-	RestartDeadline    time.Duration // until all tasks are down in a restart of all; 10 min
-	UserDenylist       []string      // users that no task may have; root, Administrator
-	UserCheckedDrivers []string      // drivers for which that counts; exec, qemu, java
-	DownloadUIDs       idrange.Set   // user ids that downloads have and no task may have; none
+	MaxKillTimeout     time.Duration // upper bound of kill_timeout; default 30 s
+	StatsInterval      time.Duration // interval between samples; default 1 s
+	PrerunDeadline     time.Duration // deadline of one Prerun or Prestart hook; default 1 min
+	HookDeadline       time.Duration // deadline of all other hooks; default 10 s
+	RestartDeadline    time.Duration // time until all tasks are down in RestartAll; default 10 min
+	UserDenylist       []string      // users that no task may have; default root, Administrator
+	UserCheckedDrivers []string      // drivers that UserDenylist applies to; default exec, qemu, java
+	DownloadUIDs       idrange.Set   // user ids that are reserved for downloads and forbidden for tasks; default none
 	NodeCPU            int64         // usable MHz of the node; 0 means unknown
-	NomadModes         bool          // of directories that cannot be closed to other accounts; see allocdir.TaskOptions
+	NomadModes         bool          // allow Nomad's modes for directories that cannot be closed to other accounts; see allocdir.TaskOptions
 }
 
 func (l Limits) orDefault() Limits {

@@ -8,34 +8,34 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// Update is what an allocation has become: all of it, not a difference to the
-// update before.
+// Update is the complete status of an allocation, not a difference to the previous
+// update.
 type Update struct {
 	AllocID           string
 	ClientStatus      string
 	ClientDescription string
 	TaskStates        map[string]*api.TaskState
 	NetworkStatus     *api.AllocNetworkStatus
-	Health            *Health // nil as long as it is not known
+	Health            *Health // nil until known
 	Time              time.Time
 
 	killed map[string]bool // tasks that were killed since their last start
 }
 
-// Terminal reports whether the client status is final. The runner may still be
-// at work: tasks are being killed, or poststop tasks run. Only the end of Run
-// says that nothing is left.
+// Terminal reports whether the client status is final. The runner may still be killing
+// tasks or running poststop tasks. Only the end of Run means that nothing remains to be
+// done.
 func (u Update) Terminal() bool {
 	return u.ClientStatus == api.AllocClientStatusComplete || u.ClientStatus == api.AllocClientStatusFailed
 }
 
-// Status returns the allocation as of now.
+// Status returns the current status of the allocation.
 func (r *Runner) Status() Update {
 	status, _ := r.status()
 	return status
 }
 
-// status is Status with the tasks that have to run again; see markReruns.
+// status returns Status and the tasks that must run again; see markReruns.
 func (r *Runner) status() (status Update, reruns map[string]string) {
 	states := make(map[string]*api.TaskState, len(r.tasks))
 	killed := make(map[string]bool)
@@ -52,8 +52,8 @@ func (r *Runner) status() (status Update, reruns map[string]string) {
 	return status, reruns
 }
 
-// rollUp adds the states of the tasks up. What was forced upon the allocation
-// comes before what its tasks say.
+// rollUp aggregates the states of the tasks. A forced status has priority over the
+// states of the tasks.
 func (r *Runner) rollUp(states map[string]*api.TaskState) Update {
 	statusOverride := r.forcedStatus()
 	u := Update{AllocID: r.id, TaskStates: states, NetworkStatus: r.network, Time: time.Now()}
@@ -72,7 +72,7 @@ func (r *Runner) rollUp(states map[string]*api.TaskState) Update {
 	return u
 }
 
-// statusOverride is a client status that no task can change.
+// statusOverride is a client status that task states cannot change.
 type statusOverride struct {
 	status, description string
 }
@@ -83,8 +83,8 @@ func (r *Runner) forcedStatus() statusOverride {
 	return r.statusOverride
 }
 
-// force sets the client status for good. The first call counts, but running out
-// of max_run_duration counts more.
+// force sets the client status permanently. The first call counts, but exceeding
+// max_run_duration overrides an earlier status.
 func (r *Runner) force(f statusOverride) {
 	r.mu.Lock()
 	if r.statusOverride.status == "" || f.description == model.MaxRunDurationExceeded {

@@ -13,8 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// The errors of requests. The HTTP API shows them as they are, and clients
-// match on the texts.
+// The errors of requests. The HTTP API returns them unchanged, and clients match on the
+// texts.
 var (
 	ErrNotRunning = taskrunner.ErrNotRunning
 	//lint:ignore ST1005 Nomad's clients match on the text
@@ -23,14 +23,16 @@ var (
 	errDeadlinePassed = errors.New("a task did not end in time")
 )
 
-// UnknownTask is what a restart of a task says that the allocation does not have.
+// UnknownTask returns the error for a restart of a task that the allocation does not
+// have.
 func UnknownTask(name string) error {
 	//lint:ignore ST1005 Nomad's clients match on the text
 	return fmt.Errorf("Could not find task runner for task: %s", name)
 }
 
-// awaitRestored waits until the tasks of an earlier agent are restored: a request that
-// came earlier would find them without processes. It returns at once when Run has ended.
+// awaitRestored waits until the tasks of an earlier agent are restored: an earlier
+// request would find them without processes. It returns immediately when Run has
+// returned.
 func (r *Runner) awaitRestored(ctx context.Context) error {
 	select {
 	case <-r.restored:
@@ -42,8 +44,7 @@ func (r *Runner) awaitRestored(ctx context.Context) error {
 	}
 }
 
-// RestartTask restarts one running task, and returns when its old process is
-// gone.
+// RestartTask restarts one running task. It returns when the old process has exited.
 func (r *Runner) RestartTask(ctx context.Context, name string) error {
 	t, ok := r.task(name)
 	if !ok {
@@ -53,7 +54,7 @@ func (r *Runner) RestartTask(ctx context.Context, name string) error {
 		return err
 	}
 	if !isClosed(r.done) && !t.Running() {
-		return ErrNotRunning // whatever becomes of the allocation
+		return ErrNotRunning // returned whatever the state of the allocation
 	}
 	if err := r.mayRestart(); err != nil {
 		return err
@@ -61,8 +62,8 @@ func (r *Runner) RestartTask(ctx context.Context, name string) error {
 	return t.Restart(ctx, model.EventRestartSignal(model.RestartTaskReason), false)
 }
 
-// RestartRunning restarts the running tasks, all at once, and returns when the
-// old processes are gone.
+// RestartRunning restarts the running tasks concurrently. It returns when the old
+// processes have exited.
 func (r *Runner) RestartRunning(ctx context.Context) error {
 	if err := r.beginRestart(ctx); err != nil {
 		return err
@@ -79,10 +80,10 @@ func (r *Runner) RestartRunning(ctx context.Context) error {
 	})
 }
 
-// RestartAll runs all tasks again but the poststop tasks, also those that have
-// ended: it stops them in the order of a kill, and they start in the order of
-// the lifecycle. It returns when the old processes are gone. A task that does
-// not end fails the allocation.
+// RestartAll runs all tasks again except poststop tasks, including tasks that have
+// ended. It stops them in kill order, and they start in the order of the lifecycle. It
+// returns when the old processes have exited. A task that does not exit fails the
+// allocation.
 func (r *Runner) RestartAll(ctx context.Context) error {
 	if err := r.beginRestart(ctx); err != nil {
 		return err
@@ -96,7 +97,7 @@ func (r *Runner) RestartAll(ctx context.Context) error {
 		return ErrShouldNotRun
 	}
 
-	// From here on, going back would leave the tasks in front of closed gates.
+	// From here on, cancellation would leave the tasks blocked at closed gates.
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), r.limits.RestartDeadline, errDeadlinePassed)
 	defer cancel()
 	if err := r.restartInKillOrder(ctx); err != nil {
@@ -107,8 +108,8 @@ func (r *Runner) RestartAll(ctx context.Context) error {
 	return nil
 }
 
-// restartInKillOrder restarts what runs or is dead, wave by wave, until everything is
-// down at the same time and the lifecycle begins anew.
+// restartInKillOrder restarts running and dead tasks, wave by wave, until all tasks are
+// down at the same time and the lifecycle starts again.
 func (r *Runner) restartInKillOrder(ctx context.Context) error {
 	for tasks := r.tasks; ; {
 		looked := r.reconciled()
@@ -128,16 +129,16 @@ func (r *Runner) restartInKillOrder(ctx context.Context) error {
 	}
 }
 
-// waitRestarted waits until the lifecycle has begun anew, or the allocation is
-// over. It returns the tasks that have come up because they were about to start
-// when their gates were closed: they have to go down as well, and nobody else,
-// for with them the others may start again.
+// waitRestarted waits until the lifecycle has started again or the allocation has
+// ended. It returns the tasks that came up because they were about to start when their
+// gates were closed. Only these tasks must go down again; the other tasks can start
+// when they have.
 func (r *Runner) waitRestarted(ctx context.Context, looked <-chan struct{}) (again []*taskrunner.Runner, err error) {
 	for len(again) == 0 {
 		select {
 		case <-looked:
 		case <-r.stopping:
-			return nil, nil // the stop does the rest
+			return nil, nil // the stop handles the remaining tasks
 		case <-r.done:
 			return nil, nil
 		case <-ctx.Done():
@@ -149,7 +150,8 @@ func (r *Runner) waitRestarted(ctx context.Context, looked <-chan struct{}) (aga
 				again = append(again, t)
 			}
 		}
-		// In this order: a gate that has opened since may have let them start.
+		// Check Running before Phase: a gate that opened in between may have let the
+		// tasks start.
 		if r.lifecycle.Phase() != lifecycle.Init {
 			return nil, nil
 		}
@@ -157,7 +159,8 @@ func (r *Runner) waitRestarted(ctx context.Context, looked <-chan struct{}) (aga
 	return again, nil
 }
 
-// beginRestart takes turns with other restarts of several tasks.
+// beginRestart waits for other restarts of several tasks to finish; endRestart must
+// follow.
 func (r *Runner) beginRestart(ctx context.Context) error {
 	if err := r.awaitRestored(ctx); err != nil {
 		return err
@@ -192,7 +195,7 @@ func ignoreNotRunning(err error) error {
 	return err
 }
 
-// Signal sends a signal to one task, or with an empty task to all that run.
+// Signal sends a signal to one task, or to all running tasks if task is empty.
 func (r *Runner) Signal(ctx context.Context, task, signal string) error {
 	if err := r.awaitRestored(ctx); err != nil {
 		return err
@@ -222,7 +225,7 @@ func (r *Runner) Signal(ctx context.Context, task, signal string) error {
 	return errors.Join(errs...)
 }
 
-// Exec runs a command in the surroundings of a task, and collects its output.
+// Exec runs a command in the environment of a task, and collects its output.
 func (r *Runner) Exec(ctx context.Context, task string, command []string, timeout time.Duration) (*driver.ExecResult, error) {
 	t, ok := r.task(task)
 	if !ok {
@@ -234,8 +237,8 @@ func (r *Runner) Exec(ctx context.Context, task string, command []string, timeou
 	return t.Exec(ctx, command, timeout)
 }
 
-// ExecStreaming runs a command in the surroundings of a task with live streams,
-// and blocks until it has ended.
+// ExecStreaming runs a command in the environment of a task with streamed input and
+// output, and blocks until the command has exited.
 func (r *Runner) ExecStreaming(ctx context.Context, task string, exec driver.Exec) (*driver.ExitResult, error) {
 	t, ok := r.task(task)
 	if !ok {
@@ -247,8 +250,8 @@ func (r *Runner) ExecStreaming(ctx context.Context, task string, exec driver.Exe
 	return t.ExecStreaming(ctx, exec)
 }
 
-// TaskEvent adds what a driver says about a task to the task's events. It
-// reports whether the event was for a task of this allocation.
+// TaskEvent adds a driver's event to the events of a task. It reports whether the event
+// was for a task of this allocation.
 func (r *Runner) TaskEvent(e driver.TaskEvent) bool {
 	t, ok := r.task(e.TaskName)
 	if !ok || e.AllocID != r.id {

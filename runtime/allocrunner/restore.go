@@ -19,31 +19,31 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// Records is where the records of an earlier agent are read.
+// Records reads the records of an earlier agent.
 type Records interface {
 	TaskLocal(allocID, task string) (taskrunner.LocalState, bool, error)
 	TaskState(allocID, task string) (*api.TaskState, error)
 
-	// AllocHooks returns the hooks that an earlier agent had attached to an
-	// allocation, with their configurations; those of one that has ended, too.
+	// AllocHooks returns the hooks that an earlier agent had attached to an allocation,
+	// with their configurations, also for an allocation that has ended.
 	AllocHooks(allocID string) map[string]string
 }
 
-// recoveryInfo is what Drivers may be: it knows whether the plugin of a driver
-// would know a task that an earlier agent was starting when it ended, and whether
-// it searches for tasks by their names.
+// recoveryInfo is an optional interface of Drivers. KnowsTasks reports whether the
+// driver's plugin would know a task that an earlier agent was starting when it ended.
+// FindsTasks reports whether the plugin searches for tasks by their names.
 type recoveryInfo interface {
 	KnowsTasks(driver string) bool
 	FindsTasks(driver string) bool
 }
 
-// restoredTask reads what there is of one task, nil if it is new. A record that
-// cannot be read is as good as none: what may run of the task is found by its
-// names.
+// restoredTask reads the records of one task, nil if the task is new. An unreadable
+// record is treated as missing: a process of the task that may run is found by the
+// names of the task.
 func (r *Runner) restoredTask(name string) *taskrunner.Restored {
 	if !r.config.Restored {
-		// An agent may have died that had not come further than to say that it was
-		// received.
+		// The earlier agent may have died after it reported only that the allocation
+		// was received.
 		if state := r.alloc.TaskStates[name]; state != nil {
 			return &taskrunner.Restored{State: state}
 		}
@@ -60,7 +60,8 @@ func (r *Runner) restoredTask(name string) *taskrunner.Restored {
 		state = nil
 	}
 	if state == nil {
-		// What was last reported: a task that had only been received has no record.
+		// Use the last reported state: a task that had only been received has no
+		// record.
 		state = r.alloc.TaskStates[name]
 	}
 	if !found && state == nil {
@@ -77,7 +78,7 @@ func (r *Runner) restore() {
 	if !r.started {
 		return
 	}
-	// Terminal states do not go back, whatever the tasks say now.
+	// A terminal status is final, whatever the states of the tasks are now.
 	if r.alloc.ClientTerminalStatus() {
 		r.statusOverride = statusOverride{r.alloc.ClientStatus, r.alloc.ClientDescription}
 	}
@@ -86,9 +87,9 @@ func (r *Runner) restore() {
 	}
 }
 
-// reattachTasks finds out what has become of the tasks that an earlier agent has run. It
-// does not wait for a driver that is unavailable: the runner of a task does.
-// It returns false if the allocation cannot go on; its tasks have been killed then.
+// reattachTasks recovers the tasks that an earlier agent ran. It does not wait for a
+// driver that is unavailable: the runner of the task does. It returns false if the
+// allocation cannot continue; its tasks have been killed then.
 func (r *Runner) reattachTasks(grace context.Context) bool {
 	if r.config.Restored {
 		r.restrictDir()
@@ -96,12 +97,12 @@ func (r *Runner) reattachTasks(grace context.Context) bool {
 	if !r.started {
 		return true
 	}
-	_ = r.askDrivers(grace) // what a driver has not answered now, it is asked when its task starts
+	_ = r.askDrivers(grace) // a driver that does not answer now is asked again when its task starts
 	r.recoverTasks(grace)
 	if err := r.checkDir(grace); err != nil {
 		r.logger.Error("alloc not restored", "error", err)
 		r.force(statusOverride{api.AllocClientStatusFailed, err.Error()})
-		r.stop(stopReason{quiet: true}) // or the first to go would be the reason of the others
+		r.stop(stopReason{quiet: true}) // otherwise the first task to end would become the stop reason for the others
 		r.forEach(func(t *taskrunner.Runner) {
 			if t.State().State != model.TaskDead {
 				t.EmitEvent(model.EventSetupFailure(err.Error()))
@@ -139,10 +140,11 @@ func (r *Runner) recoverTasks(ctx context.Context) {
 	recovering.Wait()
 }
 
-// checkDir makes sure that the directory of the allocation is there. If a reboot
-// has taken it, the tasks begin anew, and with them those that had prepared it. An agent
-// that is out of descriptors cannot check it: the tasks stay as they are, or wait until
-// grace ends if none can run.
+// checkDir checks that the directory of the allocation exists. If the directory was
+// lost in a reboot, the tasks that had not ended start again, and so do the prestart
+// tasks that had prepared it. An agent that is out of file descriptors cannot check the
+// directory: the tasks then stay as they are, or wait until grace ends if a reboot
+// means that none can be running.
 func (r *Runner) checkDir(grace context.Context) error {
 	over := true
 	for _, t := range r.tasks {
@@ -197,8 +199,8 @@ func (r *Runner) openDir() error {
 	return dir.Close()
 }
 
-// LeftRunning returns what the tasks need that run, after a Run that a shutdown of
-// the agent has ended.
+// LeftRunning returns the plugins that the running tasks need, after the agent's
+// shutdown has ended Run.
 func (r *Runner) LeftRunning() []supervisor.PluginKey {
 	var needed []supervisor.PluginKey
 	for _, t := range r.tasks {
@@ -216,7 +218,7 @@ func (r *Runner) LeftRunning() []supervisor.PluginKey {
 	return needed
 }
 
-// Needs reports whether one of the tasks is of a driver, or a hook takes part.
+// Needs reports whether a task uses the given driver, or the given hook is attached.
 func (r *Runner) Needs(what supervisor.PluginKey) bool {
 	if what.Type == base.TypeHook {
 		r.mu.Lock()

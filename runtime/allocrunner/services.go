@@ -14,10 +14,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// Health is what a deployment wants to know of an allocation. Whoever keeps it
-// takes Healthy and Time over into the DeploymentStatus of the allocation, as
-// long as that belongs to the deployment: a canary is none of the node's
-// business.
+// Health is the health of an allocation for its deployment. The caller copies Healthy
+// and Time to the DeploymentStatus of the allocation as long as DeploymentID matches.
+// The node does not decide about canaries.
 type Health struct {
 	DeploymentID string // empty for an allocation without a deployment
 	Healthy      bool
@@ -57,8 +56,8 @@ func (r *Runner) envOf(task string) *taskenv.Env {
 	return r.env()
 }
 
-// restartForCheck restarts what a failed check belongs to, as a failure: one
-// task, or all that run.
+// restartForCheck restarts the task of a failed check, or all running tasks for a check
+// of the group. The restart counts as a failure.
 func (r *Runner) restartForCheck(ctx context.Context, task, reason string) error {
 	if task != services.Group {
 		t, ok := r.task(task)
@@ -72,15 +71,15 @@ func (r *Runner) restartForCheck(ctx context.Context, task, reason string) error
 	})
 }
 
-// reregisterServices registers the services of the group again, after a restart of tasks
-// for which the hooks have taken them away.
+// reregisterServices registers the services of the group again after a restart of tasks
+// for which the hooks deregistered them.
 func (r *Runner) reregisterServices() {
 	if err := r.groupServices.Restarted(); err != nil {
 		r.logger.Error("services of the group not registered again", "error", err)
 	}
 }
 
-// makeHealth makes the hook that watches the health.
+// makeHealth creates the hook that watches the health of the allocation.
 func (r *Runner) makeHealth() *hooks.Health {
 	var looked <-chan struct{}
 	return hooks.NewHealth(hooks.HealthConfig{
@@ -102,8 +101,8 @@ func (r *Runner) makeHealth() *hooks.Health {
 	})
 }
 
-// healthSnapshot returns what is known of the health, and a channel that closes
-// when there is news of the checks.
+// healthSnapshot returns the current inputs of the health decision, and a channel that
+// is closed when check results change.
 func (r *Runner) healthSnapshot() (health.Snapshot, <-chan struct{}) {
 	alloc, status := r.Alloc(), r.Status()
 	s := health.Snapshot{
@@ -142,9 +141,9 @@ func (r *Runner) healthSnapshot() (health.Snapshot, <-chan struct{}) {
 	return s, changed
 }
 
-// startedAt is when a task was started the last time. A time in the future was stored
-// by an earlier agent whose clock was ahead; the task runs at least as long as this
-// runner then.
+// startedAt returns when a task was last started. A time in the future was stored by an
+// earlier agent whose clock was ahead; the task has then run at least as long as this
+// runner, so startedAt returns the time of New.
 func (r *Runner) startedAt(s *api.TaskState) time.Time {
 	if s.StartedAt.After(time.Now()) {
 		return r.made
@@ -152,8 +151,8 @@ func (r *Runner) startedAt(s *api.TaskState) time.Time {
 	return s.StartedAt
 }
 
-// setHealth takes a verdict over. One that was stopped before it was healthy
-// counts as unhealthy in its deployment, without blame.
+// setHealth records a verdict. An allocation that was stopped before it was healthy
+// counts as unhealthy in its deployment, without an event.
 func (r *Runner) setHealth(v health.Verdict) {
 	deployment := r.Alloc().DeploymentID
 	if v.State == health.Stopped && deployment == "" {
@@ -173,8 +172,7 @@ func (r *Runner) setHealth(v health.Verdict) {
 	r.changed()
 }
 
-// healthOf returns what was found out about a version of the allocation, nil if
-// nothing was.
+// healthOf returns the recorded health for a version of the allocation, or nil.
 func (r *Runner) healthOf(alloc *api.Allocation) *Health {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -184,8 +182,8 @@ func (r *Runner) healthOf(alloc *api.Allocation) *Health {
 	return r.health
 }
 
-// reportedHealth returns the health of an allocation with a client status. One
-// that has failed before it was watched is unhealthy.
+// reportedHealth returns the health of an allocation with a client status. An
+// allocation that failed before its health was watched is unhealthy.
 func (r *Runner) reportedHealth(clientStatus string) *Health {
 	alloc := r.Alloc()
 	if h := r.healthOf(alloc); h != nil {

@@ -20,19 +20,20 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// HookFactory makes hooks besides the builtin ones, with their places among them.
-// *hookplugin.Set is one.
+// HookFactory creates hooks other than the builtin ones, with their order relative to
+// the builtin hooks. *hookplugin.Set implements it.
 type HookFactory interface {
 	AllocHooks(*api.Allocation, hookplugin.Target) []hooks.Entry
 	TaskHooks(*api.Allocation, *api.Task, hookplugin.Target) []hooks.Entry
 
-	// Pending returns what waits until the others have a complete answer, and emits an
-	// event if that takes long; nil if they have one. It is asked before them.
+	// Pending returns a function that blocks until AllocHooks and TaskHooks can return
+	// complete lists, and emits an event if that takes long. It returns nil if the
+	// lists are complete already. It is called before AllocHooks and TaskHooks.
 	Pending(*api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent))
 }
 
-// makeTasks makes a runner for each task of the group, with a gate in common
-// with the tasks of its stage.
+// makeTasks creates a runner for each task of the group. Tasks of the same stage share
+// a gate.
 func (r *Runner) makeTasks(group *api.TaskGroup) error {
 	tasks := make([]taskrunner.Task, len(group.Tasks))
 	stages := make([]lifecycle.Task, len(group.Tasks))
@@ -47,7 +48,7 @@ func (r *Runner) makeTasks(group *api.TaskGroup) error {
 	r.lifecycle = lifecycle.New(r.logger, stages)
 	extensions, err := model.Extensions(r.alloc.Job, group)
 	if err != nil {
-		// Only an agent that did not know the keys can have let it in.
+		// Only an agent that did not support these keys can have accepted the job.
 		r.logger.Error("extensions of the lifecycle are ignored", "error", err)
 	}
 	r.group = extensions
@@ -112,8 +113,8 @@ func (r *Runner) makeTaskHooks(runner *taskrunner.Runner, t *api.Task) []hook.Ho
 		hooks.Entry{Order: hooks.OrderLast, Hook: hooks.NewTaskServices(r.services, t.Name)}))
 }
 
-// taskOptions says how the directory of a task is made, as far as it is known what the
-// driver of the task can do.
+// taskOptions returns the options for a task directory, based on the driver
+// capabilities that are known so far.
 func (r *Runner) taskOptions(runner *taskrunner.Runner, t *api.Task) allocdir.TaskOptions {
 	o := allocdir.TaskOptions{
 		Isolation:  runner.Capabilities().FSIsolation,
@@ -127,8 +128,8 @@ func (r *Runner) taskOptions(runner *taskrunner.Runner, t *api.Task) allocdir.Ta
 	return o
 }
 
-// restrictDir closes a directory to other accounts that an earlier version of the program
-// has left open, while the tasks of the allocation may run.
+// restrictDir closes a directory to other accounts if an earlier version left it open
+// and tasks of the allocation may be running.
 func (r *Runner) restrictDir() {
 	var tasks []allocdir.TaskOptions
 	for i, t := range r.config.Alloc.GetTaskGroup().Tasks {
@@ -139,8 +140,8 @@ func (r *Runner) restrictDir() {
 	}
 }
 
-// hookContext ties hooks of a factory to this allocation, or to a task of it.
-// Before are the hooks that it has had before.
+// hookContext returns the target that ties hooks of a factory to this allocation, or to
+// one of its tasks. before are the hooks that the target had under an earlier agent.
 func (r *Runner) hookContext(task string, emit func(*api.TaskEvent), before map[string]string) hookplugin.Target {
 	return hookplugin.Target{
 		AllocID: r.id, Task: task, Emit: emit, Before: before,
@@ -148,8 +149,8 @@ func (r *Runner) hookContext(task string, emit func(*api.TaskEvent), before map[
 	}
 }
 
-// attachments are the hooks that the allocation has had before, with their
-// configurations.
+// attachments returns the hooks that the allocation had under an earlier agent, with
+// their configurations.
 func (r *Runner) attachments() map[string]string {
 	if r.config.Records == nil {
 		return nil
@@ -157,7 +158,8 @@ func (r *Runner) attachments() map[string]string {
 	return r.config.Records.AllocHooks(r.id)
 }
 
-// keepAttachments has the next agent find those of the allocation's own hooks.
+// keepAttachments stores the attachments of the allocation's own hooks for the next
+// agent.
 func (r *Runner) keepAttachments(list []hooks.Entry) {
 	var all map[string]string
 	for _, o := range list {
@@ -173,7 +175,7 @@ func (r *Runner) keepAttachments(list []hooks.Entry) {
 	}
 }
 
-// noteHooks remembers which hooks the allocation needs.
+// noteHooks records which plugin hooks the allocation needs.
 func (r *Runner) noteHooks(list []hooks.Entry) []hooks.Entry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -198,8 +200,8 @@ func (r *Runner) emitToAll(e *api.TaskEvent) {
 	})
 }
 
-// attachHooks gives the allocation and its tasks their hooks. It is called once,
-// before the first is called.
+// attachHooks sets the hooks of the allocation and of its tasks. It is called once,
+// before any hook is called.
 func (r *Runner) attachHooks() {
 	for i, t := range r.config.Alloc.GetTaskGroup().Tasks {
 		r.tasks[i].SetHooks(r.makeTaskHooks(r.tasks[i], t))
@@ -210,8 +212,8 @@ func (r *Runner) attachHooks() {
 	r.hooks = list
 }
 
-// awaitHooks attaches the hooks if New has not: it was not known yet which there are.
-// It waits until it is, or live ends.
+// awaitHooks attaches the hooks if New could not, because the hooks were not known yet.
+// It blocks until they are known or live is done.
 func (r *Runner) awaitHooks(live context.Context) {
 	if r.pending == nil {
 		return
@@ -222,7 +224,7 @@ func (r *Runner) awaitHooks(live context.Context) {
 	r.attachHooks()
 }
 
-// attached returns the hooks of the allocation; none as long as they are not known.
+// attached returns the hooks of the allocation, or none until they are known.
 func (r *Runner) attached() []hook.Hook {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -252,8 +254,8 @@ func (r *Runner) makeHooks() []hook.Hook {
 		hooks.Entry{Order: hooks.OrderLast, Hook: health.AfterUpdate()}))
 }
 
-// makePrevious makes the hooks for what the allocation takes over from the one
-// that it replaces, unless that has happened under an earlier agent.
+// makePrevious creates the hooks that take data over from the allocation that this one
+// replaces, unless an earlier agent did that.
 func (r *Runner) makePrevious() []hook.Hook {
 	id := r.config.Alloc.PreviousAllocation
 	if id == "" || r.started {
@@ -280,9 +282,8 @@ func (r *Runner) makePrevious() []hook.Hook {
 	return append(list, hooks.NewMigrateDisk(r.dir, dir, tasks, r.logger))
 }
 
-// deadline returns when the allocation must have ended, which depends on when it
-// was created and not on when it runs; zero means never. Only jobs that are
-// meant to end have one.
+// deadline returns when the allocation must have ended, counted from its creation and
+// not from its start; zero means never. Only batch and sysbatch jobs have a deadline.
 func deadline(a *api.Allocation) time.Time {
 	limit := a.GetTaskGroup().MaxRunDuration
 	if jobType := value(a.Job.Type); limit == nil || *limit <= 0 || jobType != "batch" && jobType != "sysbatch" {
@@ -290,7 +291,7 @@ func deadline(a *api.Allocation) time.Time {
 	}
 	created := time.Unix(0, a.CreateTime)
 	if now := time.Now(); created.After(now) {
-		created = now // it comes from a clock that was ahead
+		created = now // CreateTime comes from a clock that was ahead
 	}
 	return created.Add(*limit)
 }
@@ -317,7 +318,7 @@ func (r *Runner) logsOf(t *api.Task) logs.Task {
 	return logs.Task{AllocID: r.id, Name: t.Name, Dir: r.dir.LogDir(), Stdout: limits, Stderr: limits}
 }
 
-// taskStore keeps the records of one task, if there is a store at all.
+// taskStore stores the records of one task. A nil store discards them.
 type taskStore struct {
 	store         Store
 	allocID, task string

@@ -7,7 +7,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// taskView is what matters of a task for the fate of the others.
+// taskView is the part of a task's state that decides about its siblings.
 type taskView struct {
 	name   string
 	stage  lifecycle.Stage
@@ -15,13 +15,13 @@ type taskView struct {
 	state  lifecycle.State
 }
 
-// evaluateTasks says what the states of the tasks ask for, given in the order of the job.
-// why makes the event that tells a live task why it has to go; it is nil as long
-// as the tasks shall live. finished means that nothing but poststop tasks is left.
+// evaluateTasks evaluates the states of the tasks, given in the order of the job. why
+// creates the event that gives a live task the reason of its stop; it is nil while the
+// tasks continue. finished means that only poststop tasks remain.
 //
-// A failed task, or a leader that has ended well, takes the others with it;
-// sidecars do not outlive what they serve. Poststop tasks have no say and no
-// part in this. A task that waits for its start or its restart lives.
+// A failed task, or a leader that has succeeded, stops its siblings; sidecars are
+// stopped when the tasks that they serve have ended. Poststop tasks neither cause a
+// stop nor are stopped here. A task that waits for its start or its restart is live.
 func evaluateTasks(tasks []taskView) (why func() *api.TaskEvent, finished bool) {
 	var live, liveSidecars, sidecars int
 	for _, t := range tasks {

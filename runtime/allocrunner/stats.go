@@ -9,17 +9,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// Stats is what the tasks of an allocation use.
+// Stats is the resource usage of an allocation's tasks.
 type Stats struct {
-	Total     driver.Usage                 // of the tasks that run now
-	Tasks     map[string]*driver.TaskStats // the latest sample of each task that ever gave one
-	Timestamp time.Time                    // of the newest sample in Total
+	Total     driver.Usage                 // sum over the tasks that run now
+	Tasks     map[string]*driver.TaskStats // latest sample of each task that has ever returned one
+	Timestamp time.Time                    // time of the newest sample in Total
 }
 
-// Stats returns the latest samples, of one task or with an empty name of all. An
-// unknown name gives an empty answer. Samples are taken while somebody asks, see
-// hooks.Stats: the first question in a while waits for the drivers, two seconds
-// at most.
+// Stats returns the latest samples of one task, or of all tasks if task is empty. For
+// an unknown task the result is empty. Samples are taken only while Stats is called
+// regularly, see hooks.Stats: the first call after a pause waits up to two seconds for
+// the drivers.
 func (r *Runner) Stats(ctx context.Context, task string) Stats {
 	samples := make([]*driver.TaskStats, len(r.tasks))
 	var asking sync.WaitGroup
@@ -67,7 +67,7 @@ func addUsage(sum *driver.Usage, u driver.Usage) {
 	m.Measured = union(m.Measured, u.Memory.Measured)
 }
 
-// union appends what is new, in order.
+// union appends the elements of more that have lacks, in order.
 func union(have, more []string) []string {
 	for _, s := range more {
 		if !slices.Contains(have, s) {

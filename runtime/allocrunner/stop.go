@@ -13,24 +13,25 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// stopReason is what a stop tells the tasks. The zero value is a stop that
-// somebody asked for.
+// stopReason is the reason of a stop, as shown in task events. The zero value is a
+// requested stop.
 type stopReason struct {
-	why  func() *api.TaskEvent // for each live task, before Killing; may be nil
-	text string                // of the Killing events; empty for the one with the timeout
-	// quiet adds no event: an earlier agent was told to stop the allocation.
+	why  func() *api.TaskEvent // creates the event for each live task, before Killing; may be nil
+	text string                // text of the Killing events; empty for the text with the kill timeout
+	// quiet adds no event: the stop was requested under an earlier agent.
 	quiet bool
 }
 
-// Stop lets the allocation end: its tasks are killed in their order, and its
-// poststop tasks run. It does not wait.
+// Stop starts to end the allocation: its tasks are killed in kill order, and its
+// poststop tasks run. It does not block.
 func (r *Runner) Stop() { r.stop(stopReason{}) }
 
-// Purge is for an allocation whose job was purged: a task that is being stopped, and
-// whose driver is unavailable, is ended without the driver. It does not wait.
+// Purge is called when the job of the allocation was purged: a task that is being
+// stopped while its driver is unavailable is ended without the driver. It does not
+// block.
 func (r *Runner) Purge() { r.forEach((*taskrunner.Runner).Purge) }
 
-// skipShutdownDelay ends the shutdown delays of a stop, now or later.
+// skipShutdownDelay skips the shutdown delays of the current or a later stop.
 func (r *Runner) skipShutdownDelay() {
 	r.mu.Lock()
 	closeOnce(r.skipDelay)
@@ -38,21 +39,21 @@ func (r *Runner) skipShutdownDelay() {
 	r.forEach((*taskrunner.Runner).SkipShutdownDelay)
 }
 
-// Kill ends the allocation without hooks, order or delay; poststop tasks do not
-// run. It does not wait.
+// Kill ends the allocation without hooks, order or delay; poststop tasks do not run. It
+// does not block.
 func (r *Runner) Kill() {
 	r.mu.Lock()
 	r.decideLocked(stopReason{})
 	closeOnce(r.forceKilled)
 	if r.endGrace != nil {
-		r.endGrace(taskrunner.ErrKilled) // and live with it: nobody begins a stop that is not to be
+		r.endGrace(taskrunner.ErrKilled) // cancels live as well, so that no goroutine starts a graceful stop
 	}
 	r.mu.Unlock()
 	r.forEach(func(t *taskrunner.Runner) { t.ForceKill(r.killingEvent(t)) })
 }
 
-// exceedMaxRunDuration completes the allocation, whatever its tasks did, and
-// without its poststop tasks.
+// exceedMaxRunDuration sets the client status to complete, whatever the results of the
+// tasks, and stops the allocation without running its poststop tasks.
 func (r *Runner) exceedMaxRunDuration() {
 	r.force(statusOverride{api.AllocClientStatusComplete, model.MaxRunDurationExceeded})
 	r.stop(stopReason{text: model.MaxRunDurationExceeded})
@@ -67,7 +68,7 @@ func (r *Runner) killPoststop() {
 	})
 }
 
-// stop begins the one stop that an allocation has. The first reason counts.
+// stop starts the only stop of an allocation. The first reason counts.
 func (r *Runner) stop(reason stopReason) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -86,7 +87,7 @@ func (r *Runner) decideLocked(reason stopReason) {
 
 func (r *Runner) isStopping() bool { return isClosed(r.stopping) }
 
-// killingEvent makes the event that the stop adds to a task that it kills.
+// killingEvent returns the event that the stop adds to a task that it kills.
 func (r *Runner) killingEvent(t *taskrunner.Runner) *api.TaskEvent {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -99,9 +100,9 @@ func (r *Runner) killingEvent(t *taskrunner.Runner) *api.TaskEvent {
 	return model.EventKilling(t.Task().KillTimeout)
 }
 
-// stopTasks is the stop that somebody has asked for; it does nothing when the
-// agent shuts down instead. It reports whether it has called the PreKill hooks.
-// grace ends with Kill and with a shutdown of the agent.
+// stopTasks kills the tasks for a requested stop; it does nothing when the agent shuts
+// down instead. It reports whether it has called the PreKill hooks. grace is canceled
+// by Kill and by the agent's shutdown.
 func (r *Runner) stopTasks(grace context.Context) (preKilled bool) {
 	if !r.isStopping() {
 		return false
@@ -139,7 +140,8 @@ func (r *Runner) stopTasks(grace context.Context) (preKilled bool) {
 	return true
 }
 
-// awaitShutdownDelay gives those who use the group time to notice that it goes.
+// awaitShutdownDelay gives the clients of the group's services time to notice the
+// deregistration.
 func (r *Runner) awaitShutdownDelay(ctx context.Context) {
 	delay := r.Alloc().GetTaskGroup().ShutdownDelay
 	if delay == nil || *delay == 0 {
@@ -153,7 +155,7 @@ func (r *Runner) awaitShutdownDelay(ctx context.Context) {
 	}
 }
 
-// forEachParallel calls f for each task of a wave at the same time, and returns the
+// forEachParallel calls f concurrently for each task of a wave, and returns the joined
 // errors.
 func forEachParallel(wave []*taskrunner.Runner, f func(*taskrunner.Runner) error) error {
 	errs := make([]error, len(wave))
@@ -165,7 +167,7 @@ func forEachParallel(wave []*taskrunner.Runner, f func(*taskrunner.Runner) error
 	return errors.Join(errs...)
 }
 
-// closeOnce must be called with a lock held that all its callers share.
+// closeOnce closes c unless it is closed. All callers must hold the same lock.
 func closeOnce(c chan struct{}) {
 	if !isClosed(c) {
 		close(c)

@@ -11,16 +11,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// updates holds the newest version of the allocation that has not been applied.
+// updates holds the newest version of the allocation that is not applied yet.
 type updates struct {
-	ready chan struct{} // holds a tick when there is one
-	last  chan struct{} // closed when there was one that stops the allocation
+	ready chan struct{} // holds a tick when next is set
+	last  chan struct{} // closed when put receives a version that stops the allocation
 
 	mu   sync.Mutex
 	next *api.Allocation
 }
 
-// put replaces a waiting version, unless that is the newer one.
+// put replaces a waiting version unless the waiting version is newer.
 func (u *updates) put(alloc *api.Allocation) {
 	u.mu.Lock()
 	if u.next == nil || u.next.AllocModifyIndex <= alloc.AllocModifyIndex {
@@ -44,9 +44,9 @@ func (u *updates) take() *api.Allocation {
 	return alloc
 }
 
-// Update hands over a newer version of the allocation, and does not wait. A
-// version that is desired to stop stops the tasks. Versions may be skipped, but
-// none is applied after a newer one. The version must not be changed afterwards.
+// Update passes a newer version of the allocation. It does not block. A version that is
+// desired to stop stops the tasks. Versions may be skipped, but none is applied after a
+// newer version. The caller must not change the version afterwards.
 func (r *Runner) Update(alloc *api.Allocation) {
 	if alloc.DesiredTransition.ShouldIgnoreShutdownDelay() {
 		r.skipShutdownDelay()
@@ -85,10 +85,10 @@ func (r *Runner) apply(ctx context.Context, alloc *api.Allocation) {
 			r.envs[t.Name()].SetAlloc(envAlloc(alloc), envTask(alloc, group, t.Name()))
 		}
 	}
-	update := (*taskrunner.Runner).SetTask // the hooks are not told what they hear from a stop
+	update := (*taskrunner.Runner).SetTask // a stop calls its own hooks, so Update hooks are not called
 	if !alloc.ServerTerminalStatus() {
 		update = (*taskrunner.Runner).Update
-		r.updateHooks(ctx) // with the new environments
+		r.updateHooks(ctx) // after the environments are set
 	}
 	failpoint.Hit(step, failpoint.During)
 	for i, t := range r.tasks {

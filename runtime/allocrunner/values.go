@@ -17,9 +17,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner/restart"
 )
 
-// The functions of this file turn the nouns of the API into the small values
-// that the parts of the runtime work with. They are the only place where a
-// runner looks into a job.
+// The functions of this file convert API structs to the small types that the packages
+// of the runtime use. They are the only place where a runner reads a job.
 
 const (
 	defaultKillTimeout = 5 * time.Second
@@ -86,7 +85,7 @@ func networkStatus(group *api.TaskGroup) *api.AllocNetworkStatus {
 	return &api.AllocNetworkStatus{DNS: groupDNS(group)}
 }
 
-// taskOf returns one task of the allocation as its runner needs it.
+// taskOf returns one task of the allocation in the form that its runner uses.
 func taskOf(a *api.Allocation, group *api.TaskGroup, name string, limits Limits) (taskrunner.Task, error) {
 	t, err := findTask(group, name)
 	if err != nil {
@@ -178,7 +177,7 @@ func networkPorts(ports []api.Port) []driver.NetworkPort {
 	return out
 }
 
-// envAlloc returns what the environments of all tasks say about the allocation.
+// envAlloc returns the allocation's part of the environments of all tasks.
 func envAlloc(a *api.Allocation) taskenv.Alloc {
 	env := taskenv.Alloc{
 		ID:          a.ID,
@@ -222,8 +221,8 @@ func taskPorts(granted *api.AllocatedTaskResources) (ports []taskenv.Port) {
 	return ports
 }
 
-// envTask returns what the environment of one task says about it. The task and
-// its resources must exist.
+// envTask returns the task's own part of its environment. The task and its resources
+// must exist.
 func envTask(a *api.Allocation, group *api.TaskGroup, name string) taskenv.Task {
 	env := taskenv.Task{Name: name}
 	if t, err := findTask(group, name); err == nil {
@@ -236,7 +235,7 @@ func envTask(a *api.Allocation, group *api.TaskGroup, name string) taskenv.Task 
 	return env
 }
 
-// servicesOf returns what the allocation offers under provider nomad.
+// servicesOf returns the services of the allocation with provider nomad.
 func servicesOf(a *api.Allocation, node taskenv.Node, network *api.AllocNetworkStatus) *services.Spec {
 	spec := &services.Spec{
 		AllocID:    a.ID,
@@ -328,9 +327,9 @@ func hasChecks(a *api.Allocation) bool {
 	return has(group.Services) || slices.ContainsFunc(group.Tasks, func(t *api.Task) bool { return has(t.Services) })
 }
 
-// healthParams returns what the health of an allocation depends on: in a
-// deployment the update block says it, else the migrate block. It returns false
-// if nobody wants to know, or a person decides.
+// healthParams returns the health parameters of an allocation: from the update block in
+// a deployment, else from the migrate block. It returns false if the job type has no
+// health or the health check is manual.
 func healthParams(a *api.Allocation) (health.Params, bool) {
 	if jobType := value(a.Job.Type); jobType != api.JobTypeService && jobType != api.JobTypeSystem {
 		return health.Params{}, false

@@ -9,21 +9,21 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// changed says that something of a task, or of the allocation, is not what it
-// was. It does not block, and may be called from anywhere.
+// changed requests a reconcile after a change of a task or of the allocation. It does
+// not block, and may be called from any goroutine.
 func (r *Runner) changed() {
 	select {
 	case r.tick <- struct{}{}:
-	default: // somebody will look anyway
+	default: // a reconcile is requested already
 	}
 }
 
-// watch looks at the tasks after each change, and has new versions of the
-// allocation applied, until all tasks have ended. The hooks of an update must not
-// keep it from looking, so they have a goroutine for as long as they take.
+// watch calls reconcile after each change and applies new versions of the allocation
+// until all tasks have ended. The hooks of an update run in a goroutine of their own so
+// that they do not delay reconcile.
 //
-// It looks at nothing before the tasks of an earlier agent are taken over: the
-// lifecycle would wait for those that run already to be pending.
+// watch does not reconcile before the tasks of an earlier agent are restored: the
+// lifecycle would wait for running tasks to be pending.
 func (r *Runner) watch(ctx context.Context, restored <-chan struct{}) {
 	var applying sync.WaitGroup
 	defer applying.Wait()
@@ -50,21 +50,21 @@ func (r *Runner) watch(ctx context.Context, restored <-chan struct{}) {
 		case <-restored:
 			restored, tick = nil, r.tick
 		case <-tick:
-			ended := r.ended() // first, so that the last look sees how
+			ended := r.ended() // read before reconcile, so that the last reconcile includes the final states
 			checks = r.reconcile()
 			if ended {
 				return
 			}
 			follow()
 		case <-checks:
-			checks = nil // until the next look
+			checks = nil // set again by the next reconcile
 			r.changed()
 		case <-followed:
 			followed = nil
-			follow() // others may have to by now
+			follow() // more tasks may have to restart by now
 		case <-updated:
 			done := make(chan struct{})
-			updated, applied = nil, done // one version at a time
+			updated, applied = nil, done // one update at a time
 			applying.Go(func() {
 				defer close(done)
 				r.applyUpdate(ctx)
@@ -79,8 +79,8 @@ func (r *Runner) ended() bool {
 	return !slices.ContainsFunc(r.tasks, func(t *taskrunner.Runner) bool { return !isClosed(t.Done()) })
 }
 
-// reconcile draws the consequences of what the tasks are now: who has to go, who may
-// start, and what the allocation is called. It never waits for a task.
+// reconcile applies the consequences of the current task states: it stops tasks, opens
+// gates, and reports the status of the allocation. It does not wait for a task.
 func (r *Runner) reconcile() (checks <-chan struct{}) {
 	status, reruns := r.status()
 	tasks := r.observe(status)
@@ -95,11 +95,11 @@ func (r *Runner) reconcile() (checks <-chan struct{}) {
 	if finished {
 		for _, t := range r.tasks {
 			if t.Task().Stage() != lifecycle.PoststopTask {
-				t.Kill(nil) // it is dead, and need not wait to be revived
+				t.Kill(nil) // the task is dead and must not wait for a rerun
 			}
 		}
 	}
-	// A stop opens no gate, or what it has not reached yet would start.
+	// A stop opens no gate, or tasks that the stop has not reached yet would start.
 	if !r.isStopping() || finished {
 		r.lifecycle.Observe(states)
 		if r.group != nil {
@@ -129,7 +129,7 @@ func (r *Runner) observe(status Update) []taskView {
 	return tasks
 }
 
-// reconciled returns a channel that closes when the tasks have been looked at.
+// reconciled returns a channel that is closed by the next reconcile.
 func (r *Runner) reconciled() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
