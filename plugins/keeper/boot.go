@@ -8,10 +8,9 @@ import (
 
 var boot atomic.Pointer[string] // nil before the first success of BootID
 
-// BootID returns the identifier of the time since the machine was started: with
-// another one no recorded [Process] is there. An error, which is possible only
-// before the first success, is no evidence of a restart of the machine: see
-// [Exhausted].
+// BootID returns the kernel's identifier of the current boot. A [Process] that was recorded
+// with another identifier no longer exists. An error is possible only before the first success
+// and does not mean that the machine was restarted: see [Exhausted].
 func BootID() (string, error) {
 	if id := boot.Load(); id != nil {
 		return *id, nil

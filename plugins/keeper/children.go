@@ -22,7 +22,7 @@ func children() []int {
 	return childrenOf(os.Getpid())
 }
 
-// childrenOf lists the children of a process.
+// childrenOf lists the children of the process parent.
 func childrenOf(parent int) []int {
 	var pids []int
 	dir := "/proc/" + strconv.Itoa(parent) + "/task"
@@ -56,9 +56,9 @@ func scanChildren(parent int) []int {
 	return pids
 }
 
-// parents returns the keeper and those processes that it has started on request
-// below which another process runs, other than those. What runs there can be a
-// task. A process that has ended is not counted.
+// parents returns the keeper and the processes that it has started on request, as far as
+// another process, which the keeper has not started on request, runs below them. That other
+// process can be a task. Processes that have ended are not counted.
 func (k *server) parents() []Process {
 	k.forkMu.Lock() // a child that is being started is not recorded yet
 	defer k.forkMu.Unlock()
@@ -82,8 +82,8 @@ func (k *server) parents() []Process {
 	return parents
 }
 
-// runs reports whether a process has not ended. A process of another user that
-// /proc does not show counts.
+// runs reports whether a process has not ended. A process of another user that /proc does not
+// show counts as running.
 func runs(pid int) bool {
 	st, err := readStat(pid)
 	if err != nil {
@@ -92,10 +92,9 @@ func runs(pid int) bool {
 	return st.state != 'Z' && st.state != 'X'
 }
 
-// killDescendants kills every process below this one and reaps it. The
-// children of a process that is killed become ours, so it goes on until there
-// is no child left; a child that another user owns and that we may not kill
-// is left alone.
+// killDescendants kills every process below this one and reaps it. The children of a killed
+// process are reparented to this process, so killDescendants repeats until no child is left. A
+// child of another user that this process may not kill is left alone.
 func killDescendants() {
 	for {
 		killed := 0
@@ -121,8 +120,8 @@ func killDescendants() {
 	}
 }
 
-// killTree kills a process that is no child of ours, and what is below it. Each
-// is stopped before its children are listed, so that none is forked meanwhile.
+// killTree kills a process that is not a child of this one, and its descendants. It stops each
+// process before it lists the children, so that the process cannot fork meanwhile.
 func killTree(p Process) {
 	if p.Signal(unix.SIGSTOP) != nil {
 		return

@@ -15,60 +15,61 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/calls"
 )
 
-// Config says where a keeper is and how to start it.
+// Config is the location of a keeper and how to start it.
 type Config struct {
-	// Dir is the data directory. One keeper serves it, whatever the path by which it is
-	// reached. It is made if it is missing. See [Directory] for the files in it.
+	// Dir is the data directory; it is created if it is missing. One keeper serves a data
+	// directory, whatever path leads to it. See [Directory] for the files in it.
 	Dir string
 
 	// Former are directories in which a keeper of an earlier version may listen for
-	// the data directory. One that runs there is moved to Dir.
+	// the data directory. A keeper that runs there is moved to Dir.
 	Former []string
 
-	// Args start the program of this process again as a keeper, with argv[0].
+	// Args are the arguments, with argv[0], that start this executable as a keeper.
 	Args []string
 
-	// Ephemeral ties everything to the agent: when its connection is gone, the
-	// keeper kills all that it has started and all that was orphaned to it.
-	// It counts when a keeper is started, not when one is joined.
+	// Ephemeral ties the keeper to the agent: when the agent's connection ends, the keeper
+	// kills every process that it has started and every orphan that it has adopted. It applies
+	// when a keeper is started, not when the client connects to a running one.
 	Ephemeral bool
 
-	// Linger is how long a keeper without any work waits for an agent; ten
-	// minutes if it is 0.
+	// Linger is how long a keeper without agent, children and held descriptors in use waits
+	// for an agent before it exits; 0 means ten minutes.
 	Linger time.Duration
 
 	Logger hclog.Logger
 }
 
-// Client talks to a keeper. All methods may be called concurrently. When the
-// keeper dies, an agent's client starts another one, hands it everything that was
-// held, and repeats what can be repeated; callers notice only that they waited.
+// Client is a connection to a keeper. All methods may be called concurrently. When the keeper
+// dies, the client of an agent starts another keeper, hands it the held descriptors, and
+// repeats the requests that can be repeated; callers only see a delay.
 type Client struct {
 	cfg   Config      // Ephemeral is guarded by mu: see SetEphemeral
-	agent bool        // may start keepers
-	dir   *Directory  // of an agent
-	found *socketPath // of a client that is not an agent
+	agent bool        // agent: this client may start keepers
+	dir   *Directory  // dir is set if agent is set
+	found *socketPath // found is set if agent is not set
 	stop  context.CancelFunc
 	wg    sync.WaitGroup
 	line  *calls.Reconnector[*clientConn]
 
 	mu        sync.Mutex
 	held      map[string]fdCopy
-	spawned   map[Process]bool // what a next keeper has to know of
-	child     *os.Process      // the keeper that this process has started last, to be reaped
-	childProc Process          // the same
-	keeper    Process          // the one that we were connected to last
+	spawned   map[Process]bool // spawned are the processes that the next keeper must adopt
+	child     *os.Process      // child is the keeper that this process has started last and must reap
+	childProc Process          // childProc identifies child
+	keeper    Process          // keeper is the process of the last connection
 	ephemeral bool
 }
 
-// fdCopy is our own descriptor of something that the keeper holds.
+// fdCopy is the client's own duplicate of a descriptor that the keeper holds.
 type fdCopy struct {
 	fd    int
 	drain bool
 }
 
-// Start joins the keeper of a directory, or starts one if there is none. The
-// keeper leads a session of its own and outlives this process.
+// Start connects to the keeper of a directory, or starts a keeper if none runs. The keeper
+// leads a session of its own and outlives this process. Start returns when the connection is
+// established, or when ctx ends. The caller calls Close.
 func Start(ctx context.Context, cfg Config) (*Client, error) {
 	if cfg.Linger == 0 {
 		cfg.Linger = 10 * time.Minute
@@ -87,8 +88,8 @@ func Start(ctx context.Context, cfg Config) (*Client, error) {
 	return c, err
 }
 
-// Attach joins the keeper behind a socket (EnvSocket) without ever starting
-// one. Such a client may only Wait.
+// Attach connects to the keeper behind a socket (EnvSocket) and never starts a keeper. Such a
+// client may only call Wait.
 func Attach(ctx context.Context, socket string) (*Client, error) {
 	found := &socketPath{path: socket}
 	c, err := open(ctx, &Client{
@@ -101,7 +102,7 @@ func Attach(ctx context.Context, socket string) (*Client, error) {
 	return c, err
 }
 
-// open connects a client and keeps it connected.
+// open connects a client and starts the goroutine that reconnects it.
 func open(ctx context.Context, c *Client) (*Client, error) {
 	life, stop := context.WithCancel(context.Background())
 	c.stop = stop
@@ -122,7 +123,7 @@ func open(ctx context.Context, c *Client) (*Client, error) {
 // Socket returns the path of the keeper's socket, the value of EnvSocket.
 func (c *Client) Socket() string { return filepath.Join(SocketDir(c.cfg.Dir), socketName) }
 
-// RestoreSocket makes the directory for sockets if it is missing, and has the keeper
+// RestoreSocket creates the directory for sockets if it is missing, and makes the keeper
 // listen again if its socket is missing. It does not wait for the keeper.
 func (c *Client) RestoreSocket() error {
 	if err := c.dir.MakeSocketDir(); err != nil {
@@ -133,28 +134,27 @@ func (c *Client) RestoreSocket() error {
 	}
 	err := c.Process().Signal(unix.SIGHUP)
 	if errors.Is(err, os.ErrProcessDone) {
-		return nil // the next keeper has a socket
+		return nil // the next keeper creates its own socket
 	}
 	return err
 }
 
-// Process returns the keeper that the client was connected to last.
+// Process returns the keeper of the last connection.
 func (c *Client) Process() Process {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.keeper
 }
 
-// Ephemeral reports whether the keeper ends everything when its agent is gone.
+// Ephemeral reports whether the keeper shuts down with its agent: see Config.Ephemeral.
 func (c *Client) Ephemeral() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ephemeral
 }
 
-// Close ends the connection. A keeper that is not ephemeral lives on; of an
-// ephemeral one, Close waits until it has ended everything, for ten seconds at
-// most. Close may be called twice.
+// Close ends the connection. A persistent keeper continues to run. For an ephemeral keeper,
+// Close blocks until the keeper has exited, at most ten seconds. Close may be called twice.
 func (c *Client) Close() error {
 	c.stop()
 	c.wg.Wait()
@@ -177,7 +177,7 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// drop closes our copies of held descriptors.
+// drop closes the client's copies of held descriptors.
 func (c *Client) drop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -187,9 +187,9 @@ func (c *Client) drop() {
 	}
 }
 
-// Spawn starts a child of the keeper in a session of its own. It returns once
-// the program is executed. An error of the kernel (no such file, permission)
-// is wrapped as a syscall.Errno. It is never repeated: see ErrLost.
+// Spawn starts a child of the keeper in a session of its own. It returns once the program is
+// executed. An error of the kernel (no such file, permission) is wrapped as a syscall.Errno.
+// Spawn is never repeated: see ErrLost.
 func (c *Client) Spawn(ctx context.Context, cmd Command) (Process, error) {
 	params := &spawnParams{Name: cmd.Name, Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir, Provisional: cmd.Provisional}
 	if params.Env == nil {
@@ -197,7 +197,7 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (Process, error) {
 	}
 	exe := cmd.Exec
 	if exe == nil && cmd.Path == selfExe {
-		f, err := os.Open(selfExe) // by path it would be the keeper's own
+		f, err := os.Open(selfExe) // opened here: in the keeper the path names the keeper's executable
 		if err != nil {
 			return Process{}, fmt.Errorf("spawn %q: %w", cmd.Name, err)
 		}
@@ -225,7 +225,7 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (Process, error) {
 	if err != nil {
 		return Process{}, fmt.Errorf("spawn %q: %w", cmd.Name, err)
 	}
-	// Not cut short: a child must not be started for a caller that is gone.
+	// Not cancelled with ctx: the caller would not learn of a child that was started.
 	resp, _, err := l.call(context.WithoutCancel(ctx), &request{Op: opSpawn, Spawn: params}, fds...)
 	if errors.Is(err, errDown) {
 		err = ErrLost
@@ -242,9 +242,9 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (Process, error) {
 	return resp.Process, nil
 }
 
-// Confirm has a provisional child outlive this client, which has made sure that the next
-// one finds it. A child that has ended, or is not provisional, is no error. A keeper of a
-// build without provisional children refuses the call.
+// Confirm makes the keeper keep a provisional child when this client disconnects. The caller
+// has made sure that the next client finds the child. A child that has ended, or is not
+// provisional, is no error. A keeper of a build without provisional children rejects the call.
 func (c *Client) Confirm(ctx context.Context, p Process) error {
 	if _, err := c.repeat(ctx, &request{Op: opConfirm, Process: p}); err != nil {
 		return fmt.Errorf("confirm process %d: %w", p.PID, err)
@@ -252,9 +252,9 @@ func (c *Client) Confirm(ctx context.Context, p Process) error {
 	return nil
 }
 
-// Adopt makes a process that a lost keeper has started, for another agent, the
-// business of this one: it ends with the agent if what the keeper has started
-// does. A process that is known already, or gone, is no error.
+// Adopt adds a process that a lost keeper started for another agent to the processes of this
+// client's keeper: an ephemeral keeper kills it with the others. A process that was added
+// before, or has ended, is no error.
 func (c *Client) Adopt(ctx context.Context, p Process) error {
 	c.mu.Lock()
 	known := c.spawned[p]
@@ -269,7 +269,7 @@ func (c *Client) Adopt(ctx context.Context, p Process) error {
 	return nil
 }
 
-// managedProcs returns what was spawned and is still there.
+// managedProcs returns the spawned and adopted processes that are still alive.
 func (c *Client) managedProcs() []Process {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -284,10 +284,10 @@ func (c *Client) managedProcs() []Process {
 	return alive
 }
 
-// Wait returns how a process ended, and waits for that if it still runs. It
-// works for children of the keeper, for orphans that it has adopted, and for
-// any other process as far as the kernel tells. ErrUnknown means that nobody
-// knows. Any number of callers may wait for the same process, also later.
+// Wait blocks until a process has ended and returns its exit status. It works for children of
+// the keeper, for orphans that the keeper has adopted, and for other processes as far as the
+// kernel reports their status. The error is ErrUnknown if the exit status is unknown. Any
+// number of callers may wait for the same process, also after it has ended.
 func (c *Client) Wait(ctx context.Context, p Process) (Status, error) {
 	for {
 		l, err := c.awaitKeeper(ctx, p)
@@ -296,7 +296,7 @@ func (c *Client) Wait(ctx context.Context, p Process) (Status, error) {
 		}
 		resp, _, err := l.call(ctx, &request{Op: opWait, Process: p})
 		if errors.Is(err, errDown) {
-			continue // the next keeper watches it, or says that nobody knows
+			continue // the next keeper watches the process, or replies that its exit status is unknown
 		}
 		if err != nil {
 			return Status{}, err
@@ -311,8 +311,8 @@ func (c *Client) Wait(ctx context.Context, p Process) (Status, error) {
 	}
 }
 
-// awaitKeeper returns the connection. A client that cannot start a keeper gives
-// up once the process has ended and no keeper has come for five seconds.
+// awaitKeeper returns the connection. A client that cannot start a keeper returns ErrUnknown
+// once the process has ended and no keeper was reachable for five seconds.
 func (c *Client) awaitKeeper(ctx context.Context, p Process) (*clientConn, error) {
 	if c.agent {
 		return c.line.Wait(ctx)
@@ -330,17 +330,16 @@ func (c *Client) awaitKeeper(ctx context.Context, p Process) (*clientConn, error
 	}
 }
 
-// StoreFD gives the keeper a descriptor to hold, for example the read end of a
-// FIFO; what was held under the key is replaced. The caller keeps f. It is for
-// pipes, FIFOs and sockets: the keeper takes one with nobody at its other end
-// for one that is not in use.
+// StoreFD makes the keeper hold a descriptor, for example the read end of a FIFO. It replaces
+// the descriptor that was held under the key. The caller keeps f. StoreFD is for pipes, FIFOs
+// and sockets: the keeper takes a descriptor whose other end is closed for unused.
 func (c *Client) StoreFD(ctx context.Context, key string, f *os.File) error {
 	return c.hold(ctx, key, f, false)
 }
 
-// StoreDrainedFD is Hold for the read end of a plugin's stderr: while no agent is
-// connected, the keeper reads and drops what comes, so that the plugin never
-// waits for an agent. While one is connected, it is the agent that must read.
+// StoreDrainedFD is StoreFD for the read end of a plugin's stderr: while no agent is
+// connected, the keeper reads and discards the output, so that the plugin never blocks. While
+// an agent is connected, the agent must read.
 func (c *Client) StoreDrainedFD(ctx context.Context, key string, f *os.File) error {
 	return c.hold(ctx, key, f, true)
 }
@@ -357,7 +356,8 @@ func (c *Client) hold(ctx context.Context, key string, f *os.File, drain bool) e
 	}
 	defer unix.Close(fd)
 
-	// Before the request: should the keeper die now, the next one gets it too.
+	// Before the request: if the keeper dies now, the client hands this descriptor to the next
+	// keeper.
 	c.mu.Lock()
 	if old, ok := c.held[key]; ok {
 		unix.Close(old.fd)
@@ -378,9 +378,10 @@ func (c *Client) hold(ctx context.Context, key string, f *os.File, drain bool) e
 	return nil
 }
 
-// GetFD returns a descriptor of what is held under a key, and the keeper holds
-// on. The caller closes it. The error is ErrNotHeld if there is nothing. It does
-// not ask the keeper: an agent has a copy of all that is held.
+// GetFD returns a duplicate of the descriptor that is held under a key; the keeper keeps its
+// own. The caller closes the file. The error is ErrNotHeld if no descriptor is held under the
+// key. GetFD does not call the keeper: the client of an agent has a copy of every held
+// descriptor.
 func (c *Client) GetFD(key string) (*os.File, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -395,7 +396,8 @@ func (c *Client) GetFD(key string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), key), nil
 }
 
-// RemoveFD makes the keeper close what it holds under a key, if there is anything.
+// RemoveFD makes the keeper close the descriptor that is held under a key. A key without a
+// descriptor is no error.
 func (c *Client) RemoveFD(ctx context.Context, key string) error {
 	c.mu.Lock()
 	if h, ok := c.held[key]; ok {
@@ -409,7 +411,7 @@ func (c *Client) RemoveFD(ctx context.Context, key string) error {
 	return nil
 }
 
-// ListFDs returns the keys under which something is held, in order.
+// ListFDs returns the keys of the held descriptors, sorted.
 func (c *Client) ListFDs(ctx context.Context) ([]string, error) {
 	resp, err := c.repeat(ctx, &request{Op: opKeys})
 	if err != nil {
@@ -418,9 +420,9 @@ func (c *Client) ListFDs(ctx context.Context) ([]string, error) {
 	return resp.ListFDs, nil
 }
 
-// Parents returns the keeper and those processes that keepers have started on
-// request below which others run: what runs there can be a task. Without an error,
-// none means that no task is below the keeper.
+// Parents returns the keeper and the processes that keepers have started on request, as far as
+// other processes run below them. Those other processes can be tasks. An empty list without an
+// error means that no task runs below the keeper.
 func (c *Client) Parents(ctx context.Context) ([]Process, error) {
 	resp, err := c.repeat(ctx, &request{Op: opParents})
 	if err != nil {
@@ -429,8 +431,8 @@ func (c *Client) Parents(ctx context.Context) ([]Process, error) {
 	return resp.Parents, nil
 }
 
-// SetEphemeral makes a keeper ephemeral that was not (see Config.Ephemeral):
-// what runs now ends with the agent, and Close waits for that.
+// SetEphemeral makes a persistent keeper ephemeral (see Config.Ephemeral): the processes below
+// it end with the agent, and Close blocks until they have.
 func (c *Client) SetEphemeral(ctx context.Context) error {
 	if _, err := c.repeat(ctx, &request{Op: opEphemeral}); err != nil {
 		return fmt.Errorf("end with the agent: %w", err)
@@ -441,8 +443,8 @@ func (c *Client) SetEphemeral(ctx context.Context) error {
 	return nil
 }
 
-// repeat makes a request that does no harm when a dead keeper has done it already, and
-// that no descriptors answer.
+// repeat makes a request, again on each new connection until there is a response. The request
+// must be idempotent, and its response carries no descriptors.
 func (c *Client) repeat(ctx context.Context, req *request, fds ...int) (*response, error) {
 	for {
 		l, err := c.line.Wait(ctx)
@@ -461,8 +463,8 @@ func (c *Client) repeat(ctx context.Context, req *request, fds ...int) (*respons
 	}
 }
 
-// RuntimeEnv returns those variables of this process that Go's runtime looks at.
-// It is the environment of a helper process: the agent's secrets are not its.
+// RuntimeEnv returns the environment variables of this process that Go's runtime reads. It is
+// the whole environment of a helper process, so that the agent's secrets are not in it.
 func RuntimeEnv() []string {
 	env := []string{}
 	for _, name := range []string{"GODEBUG", "GORACE", "GOTRACEBACK", "GOCOVERDIR"} {

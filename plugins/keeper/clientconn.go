@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/calls"
 )
 
-// errDown means that the connection ended before the answer came.
+// errDown means that the connection ended before the response arrived.
 var errDown = errors.New("connection to the keeper is down")
 
 // clientConn is one connection of a client.
@@ -30,7 +30,7 @@ type result struct {
 	fds  []int
 }
 
-// newClientConn introduces itself on a connection, which it owns from now on.
+// newClientConn sends the hello request on a connection, which it owns from now on.
 func newClientConn(ctx context.Context, conn *net.UnixConn, agent bool) (*clientConn, error) {
 	unwanted := func(r result) { closeAll(r.fds) }
 	l := &clientConn{PendingCalls: calls.New(errDown, unwanted), wire: &wire{conn: conn}}
@@ -55,8 +55,8 @@ func (l *clientConn) close() {
 	l.wg.Wait()
 }
 
-// call sends a request and waits for its answer. The caller owns the
-// descriptors that come with it, and keeps those that it passes.
+// call sends a request and waits for its response. The caller owns the descriptors that come
+// with the response, and keeps the descriptors that it passes.
 func (l *clientConn) call(ctx context.Context, req *request, fds ...int) (*response, []int, error) {
 	r := *req
 	res, err := l.Call(ctx, func(id uint64) error {
@@ -66,7 +66,7 @@ func (l *clientConn) call(ctx context.Context, req *request, fds ...int) (*respo
 		if errors.As(err, &op) {
 			return errDown
 		}
-		return err // if it is one, the request itself is at fault
+		return err // an error of any other type is the fault of the request itself
 	})
 	if err != nil && ctx.Err() != nil {
 		_ = l.wire.send(&request{ID: r.ID, Op: opCancel})
@@ -74,7 +74,7 @@ func (l *clientConn) call(ctx context.Context, req *request, fds ...int) (*respo
 	return res.resp, res.fds, err
 }
 
-// read hands out answers until the connection ends.
+// read delivers responses until the connection ends.
 func (l *clientConn) read() {
 	defer l.End()
 	defer l.wire.conn.Close()

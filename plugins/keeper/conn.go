@@ -20,8 +20,8 @@ func (k *server) accept(listener *net.UnixListener) {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			// Out of descriptors, for example: children and held descriptors matter
-			// more than a new connection.
+			// The process is out of descriptors, for example. Children and held descriptors
+			// matter more than a new connection.
 			time.Sleep(50 * time.Millisecond)
 			continue
 		}
@@ -37,13 +37,13 @@ func (k *server) accept(listener *net.UnixListener) {
 	}
 }
 
-// serverConn is one client's connection.
+// serverConn is the connection of one client.
 type serverConn struct {
 	server *server
 	wire   *wire
-	ready  chan struct{} // capacity 1: queue is not empty
+	ready  chan struct{} // capacity 1; signals that queue is not empty
 
-	provisional map[Process]bool // children that end with the connection; of serve
+	provisional map[Process]bool // children that are killed when the connection ends; used only by serve
 
 	// guarded by server.mu
 	agent bool
@@ -57,7 +57,7 @@ type answer struct {
 	fds []int // owned by the answer
 }
 
-// answer queues a response, so that nobody waits for a client that does not read.
+// answer queues a response, so that no goroutine blocks on a client that does not read.
 // server.mu is held.
 func (c *serverConn) answer(msg *response, fds []int) {
 	if c.gone {
@@ -82,7 +82,8 @@ func (c *serverConn) serve() {
 		var req request
 		fds, err := c.wire.receive(&req)
 		if errors.Is(err, errDescriptors) {
-			// The client would repeat it on another connection for ever.
+			// Without a response, the client would repeat the request on a new connection
+			// forever.
 			k.mu.Lock()
 			c.answer(&response{ID: req.ID, Error: "keeper: " + err.Error()}, nil)
 			k.mu.Unlock()
@@ -95,7 +96,7 @@ func (c *serverConn) serve() {
 	}
 
 	for p := range c.provisional {
-		_ = p.Signal(unix.SIGKILL) // it may have ended
+		_ = p.Signal(unix.SIGKILL) // an error means that the process has ended
 	}
 	c.wire.conn.Close()
 	close(stop)
@@ -133,13 +134,13 @@ func (c *serverConn) write(stop <-chan struct{}) {
 		c.queue = nil
 		c.server.mu.Unlock()
 		for _, a := range queue {
-			_ = c.wire.send(a.msg, a.fds...) // a failure closes the connection
+			_ = c.wire.send(a.msg, a.fds...) // send closes the connection on failure
 			closeAll(a.fds)
 		}
 	}
 }
 
-// handle does what one request wants, and answers it. It owns fds.
+// handle executes one request and answers it. It owns fds.
 func (c *serverConn) handle(req *request, fds []int) {
 	k := c.server
 	k.tidy.Reset(time.Second)
@@ -176,7 +177,7 @@ func (c *serverConn) handle(req *request, fds []int) {
 	c.answer(resp, nil)
 }
 
-// may reports whether a client may ask for an operation. Most are the agent's.
+// may reports whether the client may make a request. Most operations are reserved for agents.
 func (c *serverConn) may(o op) bool {
 	c.server.mu.Lock()
 	defer c.server.mu.Unlock()
@@ -187,7 +188,8 @@ func (c *serverConn) may(o op) bool {
 func (c *serverConn) handleLocking(req *request, fds []int) {
 	k := c.server
 	if req.Op == opWait {
-		// A child that is being reaped is not in /proc any more, and not yet known.
+		// A child that is being reaped is no longer in /proc, and its status is not yet
+		// recorded.
 		k.forkMu.Lock()
 		defer k.forkMu.Unlock()
 	}
@@ -234,13 +236,13 @@ func (c *serverConn) handleLocking(req *request, fds []int) {
 		resp.Error = fmt.Sprintf("operation %q is unknown", req.Op)
 	}
 	closeAll(fds)
-	if resp != nil { // else there is no answer, or it comes later
+	if resp != nil { // nil: the operation has no response, or waitLocked sends it later
 		resp.ID = req.ID
 		c.answer(resp, out)
 	}
 }
 
-// helloLocked takes note of who the client is.
+// helloLocked records whether the client is an agent.
 func (c *serverConn) helloLocked(agent bool) {
 	if agent && !c.agent {
 		c.agent = true

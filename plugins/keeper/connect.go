@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// use makes a connection the one for all.
+// use publishes a connection to all callers.
 func (c *Client) use(l *clientConn) {
 	c.mu.Lock()
 	c.keeper, c.ephemeral = l.keeper, l.ephemeral
@@ -24,7 +24,7 @@ func (c *Client) use(l *clientConn) {
 	c.line.Set(l, nil)
 }
 
-// maintain replaces the connection whenever it ends, until ctx does.
+// maintain replaces the connection whenever it ends, until ctx ends.
 func (c *Client) maintain(ctx context.Context, l *clientConn) {
 	for ok := true; ok; {
 		select {
@@ -48,7 +48,8 @@ func (c *Client) noKeeper(err error) {
 	}
 }
 
-// connect returns a connection to a keeper that holds all that ours holds.
+// connect returns a connection to a keeper that holds every descriptor that the client has a
+// copy of.
 func (c *Client) connect(ctx context.Context) (*clientConn, error) {
 	if !c.agent {
 		conn, err := c.found.dial()
@@ -82,11 +83,11 @@ func (c *Client) connect(ctx context.Context) (*clientConn, error) {
 
 func (c *Client) dial() (*net.UnixConn, error) { return c.dir.Dial("unix", socketName) }
 
-// join returns a connection to the keeper of the directory, nil if none runs. There is
-// one as long as a process has the lock, whether its socket is there or not: a keeper
-// without a socket listens again, one that does not answer is killed. It is not killed
-// when this process is out of descriptors, which is the error then. The lock of the
-// directory is held.
+// join returns a connection to the keeper of the directory, or nil if none runs. A keeper runs
+// as long as a process holds the lock, even if its socket is missing: a keeper without a
+// socket is made to listen again, a keeper that does not respond is killed. If this process is
+// out of descriptors, join returns that error and kills nothing. The lock of the directory is
+// held.
 func (c *Client) join(ctx context.Context) (*clientConn, error) {
 	logger := c.cfg.Logger.With("dir", c.cfg.Dir)
 	conn, err := c.dial()
@@ -130,7 +131,7 @@ func unreachable(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED)
 }
 
-// dialAgain has a keeper listen again, and connects to it.
+// dialAgain makes a keeper listen again, and connects to it.
 func (c *Client) dialAgain(ctx context.Context, p Process) (*net.UnixConn, error) {
 	if err := c.dir.MakeSocketDir(); err != nil {
 		return nil, err
@@ -144,25 +145,25 @@ func (c *Client) dialAgain(ctx context.Context, p Process) (*net.UnixConn, error
 			return conn, err
 		}
 		select {
-		case <-time.After(5 * time.Millisecond): // a file of another process: nothing reports it
+		case <-time.After(5 * time.Millisecond): // polling: another process creates the socket
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 	}
 }
 
-// listenTimeout is the time in which a keeper must listen again.
+// listenTimeout is how long dialAgain waits until the keeper listens again.
 const listenTimeout = 2 * time.Second
 
-// joinFormer returns a connection to a keeper that an earlier version has started for
-// the data directory in another place, nil if none runs. It is moved. The lock of the
-// directory is held.
+// joinFormer returns a connection to a keeper that an earlier version has started for the data
+// directory in one of Config.Former, or nil if none runs. The keeper is moved to the data
+// directory. The lock of the directory is held.
 func (c *Client) joinFormer(ctx context.Context) (*clientConn, error) {
 	for _, former := range c.cfg.Former {
 		socket := &socketPath{path: filepath.Join(former, socketName)}
 		conn, err := socket.dial()
 		if Exhausted(err) {
-			return nil, fmt.Errorf("keeper in %s: %w", former, err) // one may run
+			return nil, fmt.Errorf("keeper in %s: %w", former, err) // a keeper may run there
 		}
 		if err != nil {
 			continue
@@ -183,7 +184,7 @@ func (c *Client) joinFormer(ctx context.Context) (*clientConn, error) {
 			return l, ctx.Err()
 		}
 		c.cfg.Logger.Info("keeper of an earlier version was found", "pid", l.keeper.PID, "dir", former)
-		// Plugins that run have the former path of the socket.
+		// Running plugins have the former path of the socket in their environment.
 		if err := errors.Join(os.Remove(socket.path), os.Symlink(c.Socket(), socket.path)); err != nil {
 			c.cfg.Logger.Warn("running plugins cannot reconnect to the keeper", "error", err)
 		}
@@ -192,7 +193,7 @@ func (c *Client) joinFormer(ctx context.Context) (*clientConn, error) {
 	return nil, nil
 }
 
-// move has a keeper serve our directory.
+// move makes a keeper listen in the data directory.
 func (c *Client) move(ctx context.Context, l *clientConn) error {
 	lock, err := c.lockProcess(ctx)
 	if err != nil {
@@ -211,9 +212,9 @@ func (c *Client) move(ctx context.Context, l *clientConn) error {
 	return err
 }
 
-// upgrade has a keeper of another build execute our program in its place. It
-// returns the connection to the keeper that is there then, nil if there is none. One
-// that cannot do it stays as it is.
+// upgrade makes a keeper of another build execute this program in its place. It returns the
+// connection to the resulting keeper, or nil if none runs. A keeper that cannot be replaced
+// keeps running, and its connection is returned.
 func (c *Client) upgrade(ctx context.Context, l *clientConn, dial func() (*net.UnixConn, error)) (*clientConn, error) {
 	exe, err := os.Open(selfExe)
 	if err != nil {
@@ -242,14 +243,14 @@ func (c *Client) upgrade(ctx context.Context, l *clientConn, dial func() (*net.U
 	case err == nil:
 		return l, nil
 	case Exhausted(err) || ctx.Err() != nil:
-		return nil, err // a later connection finds it
+		return nil, err // a later connect finds the keeper
 	default:
-		return nil, nil // it has not survived that
+		return nil, nil // the keeper did not survive the replacement
 	}
 }
 
-// handOver tells a keeper what was started before it, gives it what it does not
-// hold yet, and takes a copy of what it holds for somebody before us.
+// handOver sends a new keeper the processes and descriptors of earlier keepers that it lacks,
+// and copies the descriptors that it holds for an earlier agent.
 func (c *Client) handOver(ctx context.Context, l *clientConn) error {
 	if managedProcs := c.managedProcs(); len(managedProcs) > 0 {
 		if _, _, err := l.call(ctx, &request{Op: opAdopt, ManagedProcs: managedProcs}); err != nil {
@@ -270,8 +271,8 @@ func (c *Client) handOver(ctx context.Context, l *clientConn) error {
 	return nil
 }
 
-// takeCopies takes what the keeper holds and we do not. It returns all that the
-// keeper holds.
+// takeCopies copies the descriptors that the keeper holds and the client does not. It returns
+// all keys that the keeper holds.
 func (c *Client) takeCopies(ctx context.Context, l *clientConn) (there []string, err error) {
 	resp, _, err := l.call(ctx, &request{Op: opKeys})
 	if err != nil {
@@ -292,7 +293,7 @@ func (c *Client) takeCopies(ctx context.Context, l *clientConn) (there []string,
 			return nil, fmt.Errorf("take %q: %w", key, err)
 		} else if err != nil || len(fds) != 1 {
 			closeAll(fds)
-			continue // dropped meanwhile
+			continue // the descriptor was removed meanwhile
 		}
 		c.mu.Lock()
 		c.held[key] = fdCopy{fds[0], i < len(resp.Drain) && resp.Drain[i]}
@@ -301,7 +302,7 @@ func (c *Client) takeCopies(ctx context.Context, l *clientConn) (there []string,
 	return resp.ListFDs, nil
 }
 
-// heldBut returns the keys of what we hold and somebody else does not.
+// heldBut returns the keys that the client holds and that are not in there.
 func (c *Client) heldBut(there []string) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -312,7 +313,7 @@ func (c *Client) heldBut(there []string) []string {
 	return slices.Collect(maps.Keys(missing))
 }
 
-// give lets the keeper hold what is under some keys, as far as it is still held.
+// give makes the keeper hold the descriptors of the keys that the client still holds.
 func (c *Client) give(ctx context.Context, l *clientConn, keys []string) error {
 	req := &request{Op: opHold}
 	var fds []int
@@ -403,8 +404,8 @@ func (c *Client) start(ctx context.Context) (*clientConn, error) {
 	return newClientConn(ctx, conn, true)
 }
 
-// lockProcess takes the lock that a keeper has as long as it lives. A keeper that has
-// just been killed may still have it.
+// lockProcess takes the lock that a keeper holds as long as it lives. It retries for ten
+// seconds, because a keeper that has just been killed may still hold the lock.
 func (c *Client) lockProcess(ctx context.Context) (*os.File, error) {
 	for end := time.Now().Add(10 * time.Second); ; {
 		lock, err := c.dir.Lock(processName, unix.LOCK_EX|unix.LOCK_NB)
@@ -412,15 +413,15 @@ func (c *Client) lockProcess(ctx context.Context) (*os.File, error) {
 			return lock, err
 		}
 		select {
-		case <-time.After(5 * time.Millisecond): // a waiting flock cannot be given up
+		case <-time.After(5 * time.Millisecond): // polling: a blocking flock cannot be cancelled
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 	}
 }
 
-// listen returns a socket that listens, for a keeper that is still to be started: a
-// client connects at once, and need not wait until the keeper is ready.
+// listen returns a listening socket for a keeper that is not started yet: a client can connect
+// at once, before the keeper is ready.
 func (c *Client) listen() (*os.File, error) {
 	listener, err := c.dir.Listen("unix", socketName)
 	if err != nil {
@@ -430,8 +431,8 @@ func (c *Client) listen() (*os.File, error) {
 	return listener.File()
 }
 
-// reapChild reaps a keeper of ours that is about to end, if it does so in time.
-// One that lives on is left to init, or to the exit of this process.
+// reapChild reaps a keeper that this process has started, if it ends within patience. A keeper
+// that does not is left to init, or to the exit of this process.
 func reapChild(child *os.Process, p Process, patience time.Duration) {
 	switch {
 	case child == nil:

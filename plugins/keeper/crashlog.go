@@ -7,12 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CrashLog is the path of a file with the stderr of a helper process, which is empty
-// unless the process has crashed.
+// CrashLog is the path of a file with the stderr of a helper process. The file is empty unless
+// the process has crashed.
 type CrashLog string
 
-// Read returns the beginning of what the process has said, at most 4 KiB: a panic begins
-// with its reason. A file that cannot be read says nothing.
+// Read returns the first 4 KiB of the file, where a panic has its reason. It returns an empty
+// string if the file cannot be read.
 func (l CrashLog) Read() string {
 	b, err := os.ReadFile(string(l))
 	if err != nil {
@@ -21,7 +21,7 @@ func (l CrashLog) Read() string {
 	return strings.TrimSpace(string(b[:min(len(b), 4<<10)]))
 }
 
-// Create empties the file, for the next process to write to. It follows no link.
+// Create truncates the file for the next process. It does not follow symbolic links.
 func (l CrashLog) Create() (*os.File, error) {
 	return os.OpenFile(string(l), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
 }

@@ -16,22 +16,23 @@ import (
 // socketsName is the directory for sockets in a data directory.
 const socketsName = "sockets"
 
-// SocketDir returns the directory for the sockets of a data directory. It may be longer
-// than the address of a socket can be.
+// SocketDir returns the path of the directory for the sockets of a data directory. It may be
+// longer than a socket address can be.
 func SocketDir(dataDir string) string { return filepath.Join(dataDir, socketsName) }
 
-// Directory is an open data directory. The helper processes of a data directory listen
-// in it and lock files in it. All of it happens relative to the open directory: so the
-// length of its path does not matter, nor that the path changes. Its methods may be
+// Directory is an open data directory. The helper processes of a data directory listen in it
+// and lock files in it. All operations are relative to the open directory, so the directory
+// may be renamed and its path may have any length. Its methods may be called concurrently.
 // called concurrently.
 type Directory struct {
 	path string
 	home *os.File // opened with O_PATH
 }
 
-// OpenDirectory opens a data directory, and makes it if it is missing. The caller
-// checks which users can write to it, if that matters: no method follows a link, uses a
-// file of another user, or connects to a process of another user. The caller calls Close.
+// OpenDirectory opens a data directory, and creates it if it is missing. If it matters which
+// users can write to the directory, the caller must check that; no method follows a symbolic
+// link, uses a file of another user, or connects to a process of another user. The caller
+// calls Close.
 func OpenDirectory(path string) (*Directory, error) {
 	if err := os.MkdirAll(path, 0o711); err != nil {
 		return nil, err
@@ -46,8 +47,8 @@ func OpenDirectory(path string) (*Directory, error) {
 // Close closes the handle.
 func (d *Directory) Close() error { return d.home.Close() }
 
-// MakeSocketDir makes the directory for sockets if it is missing. It refuses one that
-// other users can enter.
+// MakeSocketDir creates the directory for sockets if it is missing. It returns an error if
+// other users can enter the directory.
 func (d *Directory) MakeSocketDir() error {
 	path := SocketDir(d.path)
 	err := unix.Mkdirat(int(d.home.Fd()), socketsName, 0o700)
@@ -79,15 +80,15 @@ func (d *Directory) openSocketDir() (*os.File, error) {
 	return os.NewFile(uintptr(fd), SocketDir(d.path)), nil
 }
 
-// address returns the address of a socket in an open directory. It is short whatever
+// address returns the address of a socket in an open directory. The address is short whatever
 // the path of the directory is, and valid in this process while the directory is open.
 func address(network string, dir *os.File, name string) *net.UnixAddr {
 	return &net.UnixAddr{Net: network, Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), name)}
 }
 
-// Listen listens on a socket of the directory for sockets, which is made if it is
-// missing. A socket that is there already is replaced. Closing the listener does not
-// remove the socket. The network is "unix" or "unixpacket".
+// Listen listens on a socket in the directory for sockets, which is created if it is missing.
+// An existing socket is replaced. Closing the listener does not remove the socket. The network
+// is "unix" or "unixpacket".
 func (d *Directory) Listen(network, name string) (*net.UnixListener, error) {
 	if err := d.MakeSocketDir(); err != nil {
 		return nil, err
@@ -105,7 +106,7 @@ func (d *Directory) Listen(network, name string) (*net.UnixListener, error) {
 	if err != nil {
 		var errno unix.Errno
 		if errors.As(err, &errno) {
-			err = errno // without the address, which means nothing outside of this process
+			err = errno // without the address, which is meaningless outside this process
 		}
 		if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
 			return nil, fmt.Errorf("listen on %s: %w: the file system has no unix sockets: choose a data directory on another one", path, err)
@@ -113,7 +114,7 @@ func (d *Directory) Listen(network, name string) (*net.UnixListener, error) {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
 	listener.SetUnlinkOnClose(false)
-	// Until here the mode of the directory keeps other users out.
+	// Up to this point the mode of the directory keeps other users out.
 	if err := unix.Fchmodat(int(dir.Fd()), name, 0o600, 0); err != nil {
 		listener.Close()
 		return nil, &fs.PathError{Op: "chmod", Path: path, Err: err}
@@ -121,9 +122,9 @@ func (d *Directory) Listen(network, name string) (*net.UnixListener, error) {
 	return listener, nil
 }
 
-// Dial connects to a socket of the directory for sockets, and proves that the process
-// that listens belongs to this user. The error is fs.ErrNotExist without a socket, and
-// ECONNREFUSED without a listener.
+// Dial connects to a socket in the directory for sockets, and verifies that the listening
+// process belongs to this user. The error is fs.ErrNotExist without a socket, and ECONNREFUSED
+// without a listener.
 func (d *Directory) Dial(network, name string) (*net.UnixConn, error) {
 	dir, err := d.openSocketDir()
 	if err != nil {
@@ -141,20 +142,20 @@ func (d *Directory) Dial(network, name string) (*net.UnixConn, error) {
 	return conn, nil
 }
 
-// HasSocket reports whether a name of the directory for sockets is there.
+// HasSocket reports whether the directory for sockets contains the name.
 func (d *Directory) HasSocket(name string) bool {
 	var st unix.Stat_t
 	return unix.Fstatat(int(d.home.Fd()), socketsName+"/"+name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
 }
 
-// Remove removes a file of the data directory, if it is there.
+// Remove removes a file of the data directory. A missing file is ignored.
 func (d *Directory) Remove(name string) { _ = unix.Unlinkat(int(d.home.Fd()), name, 0) }
 
-// RemoveSocket removes a socket, if it is there.
+// RemoveSocket removes a socket. A missing socket is ignored.
 func (d *Directory) RemoveSocket(name string) { d.Remove(socketsName + "/" + name) }
 
-// RemoveSocketDir removes the directory for sockets with the sockets in it. It stays if
-// there is anything else in it.
+// RemoveSocketDir removes the directory for sockets and the sockets in it. The directory stays
+// if it contains other files.
 func (d *Directory) RemoveSocketDir() {
 	dir, err := d.openSocketDir()
 	if err != nil {
@@ -170,9 +171,9 @@ func (d *Directory) RemoveSocketDir() {
 	_ = unix.Unlinkat(int(d.home.Fd()), socketsName, unix.AT_REMOVEDIR)
 }
 
-// Lock locks a file of the data directory, which is made if it is missing. Closing all
-// copies of the file releases the lock. With unix.LOCK_EX Lock waits for the lock; with
-// unix.LOCK_NB the error is EWOULDBLOCK when another process has it.
+// Lock locks a file of the data directory, which is created if it is missing. The lock is
+// released when all copies of the file are closed. With unix.LOCK_EX Lock blocks until it has
+// the lock; with unix.LOCK_NB the error is EWOULDBLOCK when another process has it.
 func (d *Directory) Lock(name string, how int) (*os.File, error) {
 	for {
 		f, err := d.lockOnce(name, how)
@@ -205,7 +206,8 @@ func (d *Directory) lockOnce(name string, how int) (*os.File, error) {
 	}
 }
 
-// openLock opens a file that can be locked: a regular file of this user with one name.
+// openLock opens a lock file. It accepts only a regular file of this user with a single hard
+// link.
 func (d *Directory) openLock(name string, flags int) (*os.File, error) {
 	fd, err := unix.Openat(int(d.home.Fd()), name, flags|unix.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -224,7 +226,7 @@ func (d *Directory) openLock(name string, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// WriteProcess records a process in a file that it has locked.
+// WriteProcess writes a process into a file that this process has locked.
 func WriteProcess(f *os.File, p Process) error {
 	b, err := json.Marshal(p)
 	if err != nil {
@@ -236,10 +238,10 @@ func WriteProcess(f *os.File, p Process) error {
 	return f.Truncate(int64(len(b)) + 1)
 }
 
-// LockedBy returns the process that has recorded itself in a file and has the lock of
-// it. It is false if no process has the lock, or none is recorded that is alive. The
-// error is one for which [Exhausted] is true: it is not known whether a process has the
-// lock.
+// LockedBy returns the process that holds the lock of a file and has recorded itself in it.
+// The result is false if no process holds the lock, or the recorded process is not alive. An
+// error is always one for which [Exhausted] is true; then it is unknown whether a process
+// holds the lock.
 func (d *Directory) LockedBy(name string) (Process, bool, error) {
 	f, err := d.openLock(name, 0)
 	if Exhausted(err) {
@@ -259,7 +261,7 @@ func (d *Directory) LockedBy(name string) (Process, bool, error) {
 	return p, true, nil
 }
 
-// Kill kills a process and waits until it has ended, ten seconds at most.
+// Kill kills a process and blocks until it has ended, at most ten seconds.
 func Kill(p Process) error {
 	if err := p.Signal(unix.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("kill process %d: %w", p.PID, err)

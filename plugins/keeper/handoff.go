@@ -13,17 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// execHandoff is what a keeper hands to the program that it executes in its own place:
-// the numbers of open descriptors.
+// execHandoff is what a keeper passes to the program that it executes in its own place: the
+// numbers of open descriptors.
 type execHandoff struct {
 	Listener int `json:"listener"`
-	StateFD  int `json:"estate"` // a memory file with an estate in JSON
+	StateFD  int `json:"estate"` // a memory file with a handoffState in JSON
 	Lock     int `json:"lock,omitempty"`
 	Home     int `json:"home,omitempty"`
 }
 
-// handoffState is what must outlive a change of the program. Unknown fields are those
-// of another build, and are ignored.
+// handoffState is the state that must survive an exec of another build. Unknown fields come
+// from another build and are ignored.
 type handoffState struct {
 	Held         []storedFDRecord `json:"held,omitempty"`
 	ManagedProcs []Process        `json:"wards,omitempty"`
@@ -43,18 +43,18 @@ type statusRecord struct {
 	Status  Status  `json:"status"`
 }
 
-// drainGrace is how long a new program leaves the plugins' words to the agent,
-// which is about to connect.
+// drainGrace is how long a keeper leaves the plugins' stderr to the agent after an exec,
+// because the agent is about to reconnect.
 const drainGrace = 2 * time.Second
 
-// replace executes another program in the place of this one, which keeps the
-// children, the listening socket, what is held and what is remembered. It returns
-// only if that fails, and the keeper goes on then. Clients connect again.
+// replace executes another program in place of this one. The children, the listening socket,
+// the held descriptors and the recorded statuses are kept. replace returns only on failure,
+// and then the keeper continues unchanged. Clients reconnect.
 func (k *server) replace(args []string, fds []int) error {
 	if len(fds) != 1 || len(args) == 0 {
 		return fmt.Errorf("replace keeper: %d descriptors and %d arguments came", len(fds), len(args))
 	}
-	// No fork, no reaping and no change from here on.
+	// Forking, reaping and changes of the state are blocked from here on.
 	k.forkMu.Lock()
 	defer k.forkMu.Unlock()
 	k.mu.Lock()
@@ -106,7 +106,7 @@ func (k *server) replace(args []string, fds []int) error {
 		return fmt.Errorf("replace keeper: %w", err)
 	}
 	env := append(RuntimeEnv(), envSetup+"="+string(conf), "GOMAXPROCS=1")
-	setOOMScore(k.oomScore) // the next program finds what this one has found
+	setOOMScore(k.oomScore) // the next program must inherit the original score
 	defer protect(k.oomScore)
 	err = syscall.Exec("/proc/self/fd/"+strconv.Itoa(fds[0]), args, env)
 	return fmt.Errorf("replace keeper: execute: %w", err)
@@ -120,7 +120,7 @@ func (k *server) estateLocked() *handoffState {
 	return e
 }
 
-// write puts the estate into a file in memory, ready to be read.
+// write writes the state into a memory file and rewinds it.
 func (e *handoffState) write() (*os.File, error) {
 	b, err := json.Marshal(e)
 	if err != nil {
@@ -142,8 +142,8 @@ func (e *handoffState) write() (*os.File, error) {
 	return f, nil
 }
 
-// take reads the estate, and takes hold of its descriptors before anybody closes
-// what was inherited without being asked for.
+// take reads the state, and sets close-on-exec on its descriptors, because [closeInherited]
+// closes every inherited descriptor without that flag.
 func (l *execHandoff) take() (*handoffState, error) {
 	if l == nil {
 		return &handoffState{}, nil
@@ -160,7 +160,7 @@ func (l *execHandoff) take() (*handoffState, error) {
 	return e, nil
 }
 
-// restore gives the estate to a server that does not run yet.
+// restore adds the state to a server that does not run yet.
 func (e *handoffState) restore(k *server) {
 	k.managedProcs, k.spawned = e.ManagedProcs, e.Spawned
 	for _, s := range e.Leaders {
@@ -184,7 +184,7 @@ func (e *handoffState) restore(k *server) {
 	})
 }
 
-// list returns the entries, the oldest first.
+// list returns the entries, oldest first.
 func (r *ring) list() []statusRecord {
 	var list []statusRecord
 	for i := range r.entries {

@@ -7,11 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// storedFD is one descriptor in the keeper's hands.
+// storedFD is one descriptor that the keeper holds.
 type storedFD struct {
 	fd    int
-	drain bool     // a sink: read and dropped while no agent is connected
-	sink  *os.File // what drains it at the moment
+	drain bool     // the keeper reads and discards the data while no agent is connected
+	sink  *os.File // open while the keeper drains fd; nil otherwise
 }
 
 func (k *server) holdLocked(key string, fd int, drain bool) {
@@ -33,7 +33,7 @@ func (k *server) dropLocked(key string) {
 	delete(k.held, key)
 }
 
-// takeLocked returns duplicates of what is held under the keys: all or nothing.
+// takeLocked returns duplicates of the descriptors under all requested keys, or none.
 func (k *server) takeLocked(req *request) ([]int, *response) {
 	resp := &response{}
 	if len(req.ListFDs) > maxFiles {
@@ -59,7 +59,7 @@ func (k *server) takeLocked(req *request) ([]int, *response) {
 	return fds, resp
 }
 
-// inUseLocked reports whether a held descriptor has somebody at its other end.
+// inUseLocked reports whether the other end of any held descriptor is open.
 func (k *server) inUseLocked() bool {
 	for _, h := range k.held {
 		poll := []unix.PollFd{{Fd: int32(h.fd), Events: unix.POLLIN}}
@@ -77,14 +77,14 @@ func (k *server) inUseLocked() bool {
 	return false
 }
 
-// drainLocked starts to drop what the plugins write, because the agent is gone.
+// drainLocked starts to discard the output of the plugins, because no agent is connected.
 func (k *server) drainLocked() {
 	for _, h := range k.held {
 		k.startDrainLocked(h)
 	}
 }
 
-// undrainLocked leaves the rest to the agent that has come.
+// undrainLocked stops draining, because an agent has connected.
 func (k *server) undrainLocked() {
 	for _, h := range k.held {
 		stopDrain(h)
@@ -97,10 +97,10 @@ func (k *server) startDrainLocked(h *storedFD) {
 	}
 	fd, err := duplicateFD(h.fd)
 	if err != nil {
-		return // out of descriptors: the plugin waits for the next agent
+		return // out of descriptors: the plugin blocks until the next agent reads
 	}
-	// The flag belongs to the open file, so the agent sees it too; it reads in
-	// the same way.
+	// The flag belongs to the open file description, so it also applies to the agent, which
+	// reads without blocking as well.
 	if err := unix.SetNonblock(fd, true); err != nil {
 		unix.Close(fd)
 		return

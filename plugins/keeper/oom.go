@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// The kernel ends the process with the highest score when memory runs out.
+// When memory runs out, the kernel kills the process with the highest score.
 const (
 	oomScoreFile   = "/proc/self/oom_score_adj"
-	protectedScore = -999 // any other process is ended before
+	protectedScore = -999 // the kernel kills processes with a higher score first
 )
 
-// ProtectFromOOM makes this process one that the kernel ends last when memory runs out.
-// It returns the score that the process had, for its children, and an empty string if it
-// stays what it was: only root can lower it.
+// ProtectFromOOM lowers the OOM score of this process, so that the kernel kills it last. It
+// returns the previous score, for child processes, or an empty string if the score was not
+// changed: only root can lower it.
 func ProtectFromOOM() (before string) {
 	text, err := os.ReadFile(oomScoreFile)
 	if err != nil {
@@ -28,15 +28,16 @@ func ProtectFromOOM() (before string) {
 	return before
 }
 
-// protect protects the process again after [setOOMScore].
+// protect lowers the score again after [setOOMScore].
 func protect(before string) {
 	if before != "" {
 		setOOMScore(strconv.Itoa(protectedScore))
 	}
 }
 
-// setOOMScore sets the score of this process, unless it is empty. A child has it from
-// the fork on: later, a child of that one could have the old one.
+// setOOMScore sets the score of this process, and reports success; an empty score is ignored.
+// The parent sets the score before the fork, because a grandchild could otherwise inherit the
+// old score.
 func setOOMScore(score string) bool {
 	return score != "" && os.WriteFile(oomScoreFile, []byte(score), 0) == nil
 }

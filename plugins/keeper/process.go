@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Process names one process beyond doubt, until the next boot: a pid is used
-// again, a pid with its start time is not.
+// Process identifies one process uniquely until the next boot: the kernel reuses pids, but not
+// a pid with the same start time.
 type Process struct {
 	PID       int    `json:"pid"`
 	StartTime uint64 `json:"start"` // field 22 of /proc/<pid>/stat
 }
 
-// ProcessOf returns the process that has this pid now. A zombie counts.
-// The error is os.ErrProcessDone if there is none.
+// ProcessOf returns the process that has this pid now, which may be a zombie. The error is
+// os.ErrProcessDone if there is none.
 func ProcessOf(pid int) (Process, error) {
 	st, err := readStat(pid)
 	if err != nil {
@@ -30,8 +30,8 @@ func ProcessOf(pid int) (Process, error) {
 	return Process{PID: pid, StartTime: st.start}, nil
 }
 
-// Alive reports whether the process is there and has not ended. A zombie has ended. A
-// process of which this process cannot read the state counts as alive: see [Exhausted].
+// Alive reports whether the process exists and is not a zombie. A process whose state cannot
+// be read counts as alive: see [Exhausted].
 func (p Process) Alive() bool {
 	st, err := readStat(p.PID)
 	if err != nil {
@@ -40,9 +40,9 @@ func (p Process) Alive() bool {
 	return st.start == p.StartTime && st.state != 'Z' && st.state != 'X'
 }
 
-// SameExecutable reports whether the process executes this very file, or one with the same
-// content. The file may have lost its name, and the name another file by now. The
-// error is os.ErrProcessDone if the process is gone.
+// SameExecutable reports whether the process executes this file, or a file with the same
+// content. It compares open files, so the paths may have been removed or replaced. The error
+// is os.ErrProcessDone if the process is gone.
 func (p Process) SameExecutable(file *os.File) (bool, error) {
 	running, err := os.Open("/proc/" + strconv.Itoa(p.PID) + "/exe")
 	if err != nil {
@@ -52,7 +52,7 @@ func (p Process) SameExecutable(file *os.File) (bool, error) {
 		return false, fmt.Errorf("program of process %d: %w", p.PID, err)
 	}
 	defer running.Close()
-	if !p.Alive() { // asked after the open: it was this process's file
+	if !p.Alive() { // checked after the open, so that the file was this process's
 		return false, os.ErrProcessDone
 	}
 	a, err := running.Stat()
@@ -90,16 +90,16 @@ func sameContent(a, b *os.File) (bool, error) {
 	}
 }
 
-// Signal sends a signal to this process and to no other one, even if its pid
-// is in use again. The error is os.ErrProcessDone if the process is gone.
+// Signal sends a signal to this process, and to no other process that reuses its pid. The
+// error is os.ErrProcessDone if the process is gone.
 func (p Process) Signal(sig unix.Signal) error {
 	fd, err := p.open()
 	if err == nil {
 		defer unix.Close(fd)
 		err = unix.PidfdSendSignal(fd, sig, nil, 0)
 	} else if !errors.Is(err, os.ErrProcessDone) {
-		// No pidfd here (an old kernel, a seccomp filter): checking first is the
-		// best there is.
+		// No pidfd (an old kernel, a seccomp filter): compare the start time before the kill,
+		// which leaves a short race.
 		now, statErr := ProcessOf(p.PID)
 		switch {
 		case statErr != nil:
@@ -115,7 +115,7 @@ func (p Process) Signal(sig unix.Signal) error {
 	return err
 }
 
-// open returns a pidfd that is proven to be the process's.
+// open returns a pidfd that is verified to refer to the process.
 func (p Process) open() (int, error) {
 	fd, err := unix.PidfdOpen(p.PID, unix.PIDFD_NONBLOCK)
 	if err != nil {
@@ -124,8 +124,8 @@ func (p Process) open() (int, error) {
 		}
 		return -1, os.NewSyscallError("pidfd_open", err)
 	}
-	// The pid was taken by the pidfd before the start time was read, so a match
-	// cannot be a later user of the same pid.
+	// The pidfd was opened before the start time was read, so a match cannot be a later
+	// process with the same pid.
 	st, err := readStat(p.PID)
 	if err == nil && st.start != p.StartTime {
 		err = os.ErrProcessDone
@@ -137,8 +137,8 @@ func (p Process) open() (int, error) {
 	return fd, nil
 }
 
-// EndsWithin blocks until the process has ended, or until the timeout has passed. It
-// reports whether the process has ended; a zombie has.
+// EndsWithin blocks until the process has ended, or until the timeout has passed. It reports
+// whether the process has ended; a zombie has ended.
 func (p Process) EndsWithin(timeout time.Duration) bool {
 	fd, err := p.open()
 	if err != nil {
@@ -155,13 +155,13 @@ func (p Process) EndsWithin(timeout time.Duration) bool {
 	}
 }
 
-// stat is the part of /proc/<pid>/stat that matters here.
+// stat is the part of /proc/<pid>/stat that this package uses.
 type stat struct {
 	state   byte
 	ppid    int
 	session int
 	start   uint64
-	exit    int // wait status; only of a zombie, only for its owner
+	exit    int // wait status; valid only for a zombie, and only if [readable]
 }
 
 func readStat(pid int) (stat, error) {
@@ -175,8 +175,8 @@ func readStat(pid int) (stat, error) {
 	return parseStat(b)
 }
 
-// parseStat reads the line of /proc/<pid>/stat. The name of the program stands
-// in parentheses and may hold anything, parentheses too, so the last one counts.
+// parseStat parses the line of /proc/<pid>/stat. The program name is in parentheses and may
+// contain parentheses, so the last closing one ends it.
 func parseStat(b []byte) (stat, error) {
 	i := bytes.LastIndexByte(b, ')')
 	if i < 0 {
@@ -201,9 +201,9 @@ func parseStat(b []byte) (stat, error) {
 	return st, nil
 }
 
-// exited asks for the status of a process that has ended and is no child of
-// ours. Before somebody has reaped it, /proc has the status (for root and for
-// its own user); afterwards a pidfd that was opened before has it (kernel 6.15).
+// exited returns the status of a process that has ended and is not a child of this one. Until
+// the process is reaped, /proc has the status (for root and for the process's user);
+// afterwards a pidfd that was opened before has it (kernel 6.15).
 func exited(p Process, pidfd int) (Status, bool) {
 	if st, err := readStat(p.PID); err == nil && st.start == p.StartTime && st.state == 'Z' && readable(p.PID) {
 		return statusOf(st.exit), true
@@ -216,9 +216,8 @@ func exited(p Process, pidfd int) (Status, bool) {
 	return Status{}, false
 }
 
-// readable reports whether the fields of /proc/<pid>/stat that the kernel hides
-// from strangers are shown to us. It shows zeros to them, which would read as
-// a good exit.
+// readable reports whether the kernel shows this process all fields of /proc/<pid>/stat. To
+// other users the kernel shows zeros in some fields, which would look like exit code 0.
 func readable(pid int) bool {
 	if os.Geteuid() == 0 {
 		return true

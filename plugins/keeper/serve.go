@@ -20,7 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/footprint"
 )
 
-// envSetup carries a setup from the client that starts a keeper.
+// envSetup is the variable in which a client passes the setup to the keeper that it starts.
 const envSetup = "NOMAD_LITE_KEEPER_SETUP"
 
 // The descriptors that a keeper inherits.
@@ -30,29 +30,29 @@ const (
 	homeFD     = 5 // the data directory
 )
 
-// The files of a keeper in the data directory. The socket is in the directory for
-// sockets; the others are not, because that one may be removed and made again.
+// The files of a keeper in the data directory. Only the socket is in the directory for
+// sockets, because that directory may be removed and created again.
 const (
 	socketName  = "keeper.sock"
-	lockName    = "keeper.lock" // locked while a client starts a keeper, or a keeper ends
-	processName = "keeper.pid"  // locked by the keeper as long as it lives, with its Process
+	lockName    = "keeper.lock" // held while a client starts a keeper, and while a keeper shuts down
+	processName = "keeper.pid"  // contains the keeper's Process; the keeper holds the lock as long as it lives
 	logName     = "keeper.log"  // stderr of the keeper: empty unless it crashed
 )
 
-// setup is what a keeper has to know at its start.
+// setup is the configuration that a keeper gets at its start.
 type setup struct {
 	Dir       string        `json:"dir"`
 	Ephemeral bool          `json:"ephemeral"`
 	Linger    time.Duration `json:"linger"`
-	Handoff   *execHandoff  `json:"legacy,omitempty"` // of a keeper that has executed us in its place
+	Handoff   *execHandoff  `json:"legacy,omitempty"` // set by a keeper that has executed this program in its place
 }
 
-// Serve is the keeper process: the body of the hidden command. It returns when
-// the keeper has nothing left to do, or ctx ends.
+// Serve is the keeper process: the body of the hidden command. It returns when the keeper has
+// nothing left to do, or ctx ends.
 //
-// It must be the only thing that runs in its process: it reaps every child,
-// closes descriptors that it was not given, and becomes the child subreaper.
-// It answers only a client's Start; by hand it says so and returns an error.
+// It must be the only user of its process: it reaps every child, closes inherited descriptors
+// that are not its own, and becomes the child subreaper. Only [Start] can start it; without
+// the setup in the environment it returns an error.
 func Serve(ctx context.Context) error {
 	var s setup
 	text := os.Getenv(envSetup)
@@ -75,11 +75,10 @@ func Serve(ctx context.Context) error {
 		return err
 	}
 
-	// One thread at a time is plenty here, and each one costs memory.
+	// One thread at a time suffices, and each one costs memory.
 	runtime.GOMAXPROCS(1)
 	debug.SetGCPercent(25)
-	// By its name, not by the number of the descriptor that it was executed
-	// through, is how a person finds the process.
+	// The keeper was executed through a descriptor, whose number would be its name in ps.
 	_ = os.WriteFile("/proc/self/comm", []byte("nomad-lite"), 0)
 
 	self, err := ProcessOf(os.Getpid())
@@ -95,15 +94,15 @@ func Serve(ctx context.Context) error {
 	return k.run(ctx)
 }
 
-// place is where a keeper is found. The directory and the lock are missing while a
-// keeper that an earlier version has started is not moved yet.
+// place is where clients find a keeper. dir and lock are nil as long as a keeper that an
+// earlier version has started is not moved.
 type place struct {
 	listener *net.UnixListener
 	lock     *os.File
 	dir      *Directory
 }
 
-// record makes a process the one that is found by the lock.
+// record writes self into the lock file, where [Directory.LockedBy] finds it.
 func (p *place) record(self Process) error {
 	if p.lock == nil {
 		return nil
@@ -111,7 +110,7 @@ func (p *place) record(self Process) error {
 	return WriteProcess(p.lock, self)
 }
 
-// takePlace takes the inherited descriptors and closes all others.
+// takePlace takes ownership of the inherited descriptors and closes all others.
 func (s *setup) takePlace() (*place, error) {
 	fds := execHandoff{Listener: listenerFD, Lock: lockFD, Home: homeFD}
 	if s.Handoff != nil {
@@ -131,9 +130,8 @@ func (s *setup) takePlace() (*place, error) {
 	return p, err
 }
 
-// takeListener takes the inherited socket and closes whatever else leaked in:
-// the programs between a login shell and us are not all careful, and a pipe
-// that stays open here keeps its reader waiting for ever.
+// takeListener takes ownership of the inherited socket and closes other descriptors that
+// leaked in. A pipe that stays open here would block its reader forever.
 func takeListener(fd int) (*net.UnixListener, error) {
 	unix.CloseOnExec(fd)
 	if err := closeInherited(); err != nil {
@@ -142,7 +140,7 @@ func takeListener(fd int) (*net.UnixListener, error) {
 	return takeSocket(fd)
 }
 
-// takeSocket makes a listener of a descriptor, which it closes.
+// takeSocket makes a listener of a descriptor, and closes the descriptor.
 func takeSocket(fd int) (*net.UnixListener, error) {
 	f := os.NewFile(uintptr(fd), "listener")
 	defer f.Close()
@@ -159,8 +157,8 @@ func takeSocket(fd int) (*net.UnixListener, error) {
 	return ul, nil
 }
 
-// closeInherited closes the descriptors above stderr that lack close-on-exec.
-// Everything that this process has opened itself has it.
+// closeInherited closes the descriptors above stderr that lack close-on-exec. Every descriptor
+// that this process has opened has the flag.
 func closeInherited() error {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -183,31 +181,31 @@ func closeInherited() error {
 type server struct {
 	setup    setup
 	self     Process
-	oomScore string        // of children; empty: that of the keeper
-	wake     chan struct{} // capacity 1: something changed that may be the end
+	oomScore string        // for children; empty means the keeper's own score
+	wake     chan struct{} // capacity 1; signals a change after which the keeper may be done
 	wg       sync.WaitGroup
 
 	ephemeral atomic.Bool // set once, at the start or by opEphemeral
 
-	// forkMu is held from a fork until the child's start time is read, and from
-	// before a child is reaped until its status is remembered: nobody may look
-	// for a child in between. It is taken before mu.
+	// forkMu is held from a fork until the child's start time is read, and from before a child
+	// is reaped until its status is recorded; no goroutine may look for a child in between. It
+	// is taken before mu.
 	forkMu  sync.Mutex
-	closing bool // nothing is started any more
+	closing bool // spawn requests are rejected
 
 	mu           sync.Mutex
 	place        place
 	conns        map[*serverConn]bool
-	agents       int       // connections that said they are an agent's
-	agentGoneAt  time.Time // since when agents is 0
-	joined       bool      // an agent has been here
+	agents       int       // number of connections of agents
+	agentGoneAt  time.Time // time at which agents became 0
+	joined       bool      // an agent has connected to this keeper
 	held         map[string]*storedFD
-	managedProcs []Process // started by a keeper before this one, and still there
-	spawned      []Process // started by this one on request: plugins and the log collector
+	managedProcs []Process // processes that an earlier keeper started, as reported by the agent
+	spawned      []Process // processes that this keeper started on request: plugins and the log collector
 	known        statuses
-	tidy         *time.Timer // gives memory back after a burst of requests
+	tidy         *time.Timer // returns memory to the kernel after a burst of requests
 	waiters      map[Process][]waiter
-	watches      map[Process]*os.File // a pidfd for each process that is waited for
+	watches      map[Process]*os.File // one pidfd for each process in waiters
 }
 
 func newServer(s setup, self Process) *server {
@@ -225,10 +223,10 @@ func newServer(s setup, self Process) *server {
 	return k
 }
 
-// run serves until the keeper's work is done.
+// run serves until [server.done] reports true.
 func (k *server) run(ctx context.Context) error {
 	sigs := make(chan os.Signal, 8)
-	// Caught, not ignored: an ignored signal would stay ignored in every child.
+	// The signals are handled, not ignored: every child would inherit an ignored signal.
 	signal.Notify(sigs, unix.SIGCHLD, unix.SIGHUP, unix.SIGINT, unix.SIGTERM)
 	defer signal.Stop(sigs)
 
@@ -238,12 +236,12 @@ func (k *server) run(ctx context.Context) error {
 	defer timer.Stop()
 	listener := k.place.listener
 	k.wg.Go(func() { k.accept(listener) })
-	k.reap() // children may have come before the handler
+	k.reap() // children may have ended before signal.Notify
 	terminated := false
 	for {
 		if k.done(terminated) {
-			// A client that starts a keeper holds the lock until it is connected to
-			// one: after that, look again.
+			// A client that starts a keeper holds the lock until it is connected. Check again
+			// when the lock is free.
 			dir, lock := k.lockDirectory()
 			if k.done(terminated) {
 				k.leave(dir, lock != nil)
@@ -263,8 +261,9 @@ func (k *server) run(ctx context.Context) error {
 			case unix.SIGHUP:
 				k.listenAgain()
 			case unix.SIGTERM:
-				// Not while an agent is there: "kill everything named nomad-lite"
-				// must not cut short the order in which it stops its tasks.
+				// The signal has no effect while an agent is connected: killing all processes
+				// named nomad-lite must not disturb the order in which the agent stops its
+				// tasks.
 				terminated = true
 			}
 		case <-timer.C:
@@ -274,7 +273,7 @@ func (k *server) run(ctx context.Context) error {
 	}
 }
 
-// done reports whether the keeper should end.
+// done reports whether the keeper should shut down.
 func (k *server) done(terminated bool) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -288,8 +287,8 @@ func (k *server) done(terminated bool) bool {
 	return terminated || idle && !hasChildren() && !k.inUseLocked()
 }
 
-// patience is how long the keeper waits for an agent. The agent of an ephemeral
-// one is there at once or not at all.
+// patience returns how long the keeper waits for an agent. The agent of an ephemeral keeper
+// connects at once or not at all.
 func (k *server) patience() time.Duration {
 	if k.ephemeral.Load() {
 		return min(k.setup.Linger, 10*time.Second)
@@ -297,8 +296,8 @@ func (k *server) patience() time.Duration {
 	return k.setup.Linger
 }
 
-// lockDirectory returns the data directory and the lock that a client holds while it
-// starts a keeper: nil if there is none.
+// lockDirectory returns the data directory and its lock, which a client holds while it starts
+// a keeper. Both are nil without a directory; the lock is nil if it fails.
 func (k *server) lockDirectory() (*Directory, *os.File) {
 	k.mu.Lock()
 	dir := k.place.dir
@@ -322,20 +321,20 @@ func (k *server) listenAgain() {
 	}
 	listener, err := k.place.dir.Listen("unix", socketName)
 	if err != nil {
-		return // the client that wants it sees that there is no socket
+		return // the client that has sent the signal finds no socket
 	}
 	k.serveLocked(listener)
 }
 
-// serveLocked accepts connections from another listener than before.
+// serveLocked replaces the listener and accepts connections from the new one.
 func (k *server) serveLocked(listener *net.UnixListener) {
 	k.place.listener.Close()
 	k.place.listener = listener
 	k.wg.Go(func() { k.accept(listener) })
 }
 
-// moveTo has the keeper serve a directory, where it is found by a socket and a lock. It
-// owns the three descriptors.
+// moveTo makes the keeper serve another directory, with its own socket and lock. It owns the
+// three descriptors.
 func (k *server) moveTo(path string, fds []int) error {
 	if len(fds) != 3 {
 		closeAll(fds)
@@ -363,8 +362,8 @@ func (k *server) moveTo(path string, fds []int) error {
 	return nil
 }
 
-// leave ends what an ephemeral keeper has started, all connections, and the
-// keeper's files. The lock is kept until the process is gone.
+// leave kills the processes of an ephemeral keeper, closes all connections and removes the
+// keeper's files. The process holds its lock until it has exited.
 func (k *server) leave(dir *Directory, locked bool) {
 	k.forkMu.Lock()
 	k.closing = true

@@ -10,8 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spawn starts a child with the descriptors that were announced. It leaves them
-// open.
+// spawn starts a child with the descriptors that came with the request. It leaves them open.
 func (k *server) spawn(p *spawnParams, fds []int) *response {
 	if p == nil {
 		return &response{Error: "spawn: no command"}
@@ -27,7 +26,7 @@ func (k *server) spawn(p *spawnParams, fds []int) *response {
 	return &response{Process: process}
 }
 
-// startChild returns an errno only if the program could not be executed.
+// startChild returns a syscall.Errno only if the program could not be executed.
 func (k *server) startChild(p *spawnParams, fds []int) (Process, error) {
 	exec, stdio, err := p.assign(fds)
 	if err != nil {
@@ -74,7 +73,8 @@ func (k *server) startChild(p *spawnParams, fds []int) (Process, error) {
 	}
 	process, err := ProcessOf(pid)
 	if err != nil {
-		// Nobody can have reaped it, so /proc itself does not work.
+		// The child cannot have been reaped, because forkMu is held, so /proc itself does not
+		// work.
 		_ = unix.Kill(pid, unix.SIGKILL)
 		return process, fmt.Errorf("read start time of pid %d: %v", pid, err)
 	}
@@ -84,7 +84,7 @@ func (k *server) startChild(p *spawnParams, fds []int) (Process, error) {
 	return process, nil
 }
 
-// assign says which of the descriptors that came is what: -1 is none.
+// assign maps the received descriptors to exec and stdio; -1 means that there is none.
 func (p *spawnParams) assign(fds []int) (exec int, stdio []int, err error) {
 	announced := [...]bool{p.Exec, p.Stdin, p.Stdout, p.Stderr}
 	assigned := make([]int, len(announced))

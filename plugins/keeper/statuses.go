@@ -1,15 +1,14 @@
 package keeper
 
-// How many statuses are remembered. A driver asks for a session leader, because
-// each task has its own session, so these have room of their own that a
-// task which leaves thousands of orphans behind cannot take. In each ring the
-// oldest goes first.
+// How many exit statuses are kept. Drivers ask for session leaders, because each task has its
+// own session. Session leaders have a ring of their own, so that a task with thousands of
+// orphans cannot evict them. Each ring evicts its oldest entry.
 const (
 	leadersKept = 4096
 	othersKept  = 512
 )
 
-// statuses remembers how processes ended, in bounded memory.
+// statuses stores exit statuses in bounded memory.
 type statuses struct {
 	leaders, others ring
 }
@@ -29,10 +28,10 @@ func (s *statuses) get(p Process) (Status, bool) {
 	return s.others.get(p)
 }
 
-// ring is the newest entries of a list, with an index.
+// ring stores the newest entries, with an index.
 type ring struct {
 	entries []Process
-	next    int // where the oldest stands once the ring is full
+	next    int // index of the oldest entry once the ring is full
 	byProc  map[Process]Status
 }
 

@@ -6,21 +6,20 @@ import (
 	"path/filepath"
 )
 
-// unfreezeCgroup lets a process go on that is frozen, so that it can be killed: with cgroups
-// of version 1 a signal waits as long as the process is frozen. A driver freezes
-// the processes of a task while it kills them, and may be killed itself between
-// the two.
+// unfreezeCgroup thaws the cgroup of a frozen process, so that the process can be killed: with
+// cgroups v1 the kernel delivers a signal only after the thaw. A driver freezes the processes
+// of a task while it kills them, and may be killed before it thaws them.
 func unfreezeCgroup(pid string) {
 	text, err := os.ReadFile(filepath.Join("/proc", pid, "cgroup"))
 	if err != nil {
-		return // it is gone
+		return // the process is gone
 	}
 	for line := range bytes.Lines(text) {
 		// hierarchy:controllers:path
 		fields := bytes.SplitN(bytes.TrimSpace(line), []byte(":"), 3)
 		if len(fields) == 3 && string(fields[1]) == "freezer" && string(fields[2]) != "/" {
 			state := filepath.Join("/sys/fs/cgroup/freezer", string(fields[2]), "freezer.state")
-			_ = os.WriteFile(state, []byte("THAWED"), 0) // the process may have gone, and its cgroup
+			_ = os.WriteFile(state, []byte("THAWED"), 0) // an error means that the process and its cgroup are gone
 		}
 	}
 }

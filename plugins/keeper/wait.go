@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// waiter is one wait request that has no answer yet.
+// waiter is a wait request without a response.
 type waiter struct {
 	conn *serverConn
 	id   uint64
 }
 
-// waitLocked answers a wait, or registers it and returns nil: the answer comes
-// later.
+// waitLocked returns the response to a wait request, or nil if it has registered the request:
+// then the response is sent later.
 func (k *server) waitLocked(c *serverConn, id uint64, p Process) *response {
 	if len(c.waits) >= maxWaiting {
 		return &response{Error: fmt.Sprintf("more than %d waits on one connection", maxWaiting)}
@@ -30,7 +30,7 @@ func (k *server) waitLocked(c *serverConn, id uint64, p Process) *response {
 		return &response{Code: codeUnknown}
 	}
 	if err != nil {
-		// No pidfd: only a child is sure to be heard of again.
+		// Without a pidfd, only the end of a child is certain to be noticed.
 		if st, err := readStat(p.PID); err != nil || st.start != p.StartTime || st.ppid != os.Getpid() {
 			return &response{Code: codeUnknown}
 		}
@@ -68,7 +68,8 @@ func (k *server) reap() {
 	}
 }
 
-// nextZombie names a child that has ended and leaves it as it is.
+// nextZombie returns the pid of a child that has ended, 0 if there is none. It does not reap
+// the child.
 func nextZombie() (int, error) {
 	var info unix.Siginfo
 	for {
@@ -79,7 +80,7 @@ func nextZombie() (int, error) {
 	}
 }
 
-// ended answers those who wait for p and remembers the status.
+// ended records the status of p and answers the waiters of p.
 func (k *server) ended(p Process, status Status, leader bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -88,10 +89,10 @@ func (k *server) ended(p Process, status Status, leader bool) {
 	k.answerWaitsLocked(p, response{Status: status})
 }
 
-// answerWaitsLocked gives all who wait for p the same answer.
+// answerWaitsLocked sends the same response to all waiters of p.
 func (k *server) answerWaitsLocked(p Process, resp response) {
 	for _, w := range k.waiters[p] {
-		own := resp // it is queued, and each waiter's has an id of its own
+		own := resp // copied: each waiter's response has its own id and stays queued
 		own.ID = w.id
 		w.conn.answer(&own, nil)
 		delete(w.conn.waits, w.id)
@@ -99,7 +100,7 @@ func (k *server) answerWaitsLocked(p Process, resp response) {
 	k.forgetWaitsLocked(p)
 }
 
-// forgetWaitsLocked ends the watch over a process that nobody waits for.
+// forgetWaitsLocked removes the waiters of p and closes its pidfd.
 func (k *server) forgetWaitsLocked(p Process) {
 	delete(k.waiters, p)
 	if f := k.watches[p]; f != nil {
@@ -108,9 +109,9 @@ func (k *server) forgetWaitsLocked(p Process) {
 	}
 }
 
-// watch waits for the end of a process that may not be a child of ours: the
-// child of a driver that lives, or one that a keeper before us has started. It
-// returns early when nobody waits any more.
+// watch waits for the end of a process that may not be a child of the keeper: the child of a
+// living driver, or a process that an earlier keeper has started. It returns early when the
+// last waiter is removed.
 func (k *server) watch(p Process, f *os.File) {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -122,10 +123,10 @@ func (k *server) watch(p Process, f *os.File) {
 		return n > 0 || err != nil && !errors.Is(err, unix.EINTR)
 	})
 	if err != nil {
-		return // closed
+		return // forgetWaitsLocked has closed the pidfd
 	}
 
-	k.forkMu.Lock() // so that a child is either still there or already remembered
+	k.forkMu.Lock() // a child is either still in /proc or its status is recorded
 	defer k.forkMu.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -133,7 +134,7 @@ func (k *server) watch(p Process, f *os.File) {
 		return
 	}
 	if st, err := readStat(p.PID); err == nil && st.start == p.StartTime && st.ppid == os.Getpid() {
-		return // reap answers
+		return // reap sends the response
 	}
 	var status Status
 	ok := false
@@ -145,7 +146,7 @@ func (k *server) watch(p Process, f *os.File) {
 	k.answerWaitsLocked(p, response{Status: status})
 }
 
-// unwaitLocked forgets one wait.
+// unwaitLocked removes one waiter.
 func (k *server) unwaitLocked(c *serverConn, id uint64, p Process) {
 	delete(c.waits, id)
 	k.waiters[p] = slices.DeleteFunc(k.waiters[p], func(w waiter) bool { return w == waiter{c, id} })
@@ -154,7 +155,7 @@ func (k *server) unwaitLocked(c *serverConn, id uint64, p Process) {
 	}
 }
 
-// siginfoPID returns si_pid, which stands behind three numbers, aligned as a pointer.
+// siginfoPID returns si_pid, which follows three 32-bit numbers, aligned like a pointer.
 func siginfoPID(info *unix.Siginfo) int {
 	const offset = (12 + unsafe.Sizeof(uintptr(0)) - 1) &^ (unsafe.Sizeof(uintptr(0)) - 1)
 	return int(*(*int32)(unsafe.Add(unsafe.Pointer(info), offset)))

@@ -17,50 +17,50 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A frame is four bytes of length, big-endian, then one JSON message.
-// Descriptors travel with the first byte of the frame that they belong to.
+// A frame is four bytes of length, big-endian, followed by one JSON message. Descriptors are
+// sent with the first byte of their frame.
 const (
-	maxFrame   = 4 << 20 // twice what the kernel takes as arguments and environment
+	maxFrame   = 4 << 20 // bytes; twice the kernel's limit for arguments and environment
 	maxFiles   = 64      // descriptors in one frame
-	maxWaiting = 8192    // requests of one connection without an answer
+	maxWaiting = 8192    // unanswered wait requests per connection
 )
 
-// op says what a request wants.
+// op is the operation of a request.
 type op string
 
 const (
 	opHello     op = "hello"
 	opSpawn     op = "spawn"
-	opConfirm   op = "confirm" // a provisional child is to outlive the client
+	opConfirm   op = "confirm" // the keeper must not kill a provisional child when the client disconnects
 	opWait      op = "wait"
-	opCancel    op = "cancel" // ends the wait whose request has the same id; no answer
+	opCancel    op = "cancel" // ends the wait request with the same id; has no response
 	opHold      op = "hold"
 	opTake      op = "take"
 	opDrop      op = "drop"
 	opKeys      op = "keys"
-	opAdopt     op = "adopt" // names what a dead keeper has started
+	opAdopt     op = "adopt" // lists processes that a dead keeper has started
 	opEphemeral op = "ephemeral"
-	opParents   op = "parents" // lists the started processes that have descendants
-	opReplace   op = "replace" // with the program to execute; no answer when it works
-	opMove      op = "move"    // with a socket, a lock and a directory: serve another place
+	opParents   op = "parents" // lists the keeper and spawned processes that have descendants
+	opReplace   op = "replace" // carries the program to execute; no response on success
+	opMove      op = "move"    // carries a socket, a lock and a directory to serve
 )
 
-// request is what a client sends.
+// request is a message from a client.
 type request struct {
 	ID           uint64       `json:"id"`
 	Op           op           `json:"op"`
-	Agent        bool         `json:"agent,omitempty"` // hello
+	Agent        bool         `json:"agent,omitempty"` // hello: the client is an agent
 	Spawn        *spawnParams `json:"spawn,omitempty"`
-	Process      Process      `json:"process,omitzero"` // wait, confirm
-	ListFDs      []string     `json:"keys,omitempty"`   // hold, take, drop: one descriptor each
-	Drain        []bool       `json:"drain,omitempty"`  // hold: which of them are sinks
-	ManagedProcs []Process    `json:"wards,omitempty"`  // adopt
+	Process      Process      `json:"process,omitzero"` // wait, confirm: the process
+	ListFDs      []string     `json:"keys,omitempty"`   // hold, take, drop: one key per descriptor
+	Drain        []bool       `json:"drain,omitempty"`  // hold: whether the keeper drains each descriptor
+	ManagedProcs []Process    `json:"wards,omitempty"`  // adopt: the processes
 	Args         []string     `json:"args,omitempty"`   // replace: argv
 	Dir          string       `json:"dir,omitempty"`    // move: the path of the directory
 }
 
-// spawnParams is Command without its files, which follow in the order exec,
-// stdin, stdout, stderr, those that are there.
+// spawnParams is Command without its files. The files that are set follow as descriptors, in
+// the order exec, stdin, stdout, stderr.
 type spawnParams struct {
 	Name   string   `json:"name"`
 	Path   string   `json:"path,omitempty"`
@@ -75,20 +75,20 @@ type spawnParams struct {
 	Provisional bool `json:"provisional,omitempty"`
 }
 
-// response is what the keeper answers. The descriptors of a take follow in the
-// order of its keys.
+// response is a message from the keeper. The descriptors of a take follow in the order of its
+// keys.
 type response struct {
 	ID      uint64   `json:"id"`
 	Error   string   `json:"error,omitempty"`
-	Code    string   `json:"code,omitempty"`   // of errors that a caller branches on
-	Errno   int      `json:"errno,omitempty"`  // of a spawn that the kernel refused
+	Code    string   `json:"code,omitempty"`   // identifies errors that a caller branches on
+	Errno   int      `json:"errno,omitempty"`  // spawn: the error of the kernel
 	Process Process  `json:"process,omitzero"` // spawn: the child; hello: the keeper
 	Status  Status   `json:"status,omitzero"`
 	ListFDs []string `json:"keys,omitempty"`
 	Drain   []bool   `json:"drain,omitempty"`
 
 	Parents   []Process `json:"parents,omitempty"`
-	Ephemeral bool      `json:"ephemeral,omitempty"` // hello
+	Ephemeral bool      `json:"ephemeral,omitempty"` // hello: the keeper is ephemeral
 }
 
 const (
@@ -115,11 +115,11 @@ func (r *response) err() error {
 // receive while others send.
 type wire struct {
 	conn *net.UnixConn
-	mu   sync.Mutex // serialises frames that are sent
+	mu   sync.Mutex // serialises sent frames
 }
 
-// send writes one frame. A peer that does not read for so long has lost its
-// place, so the connection is closed then.
+// send writes one frame. It closes the connection on failure, also if the peer does not read
+// for ten seconds, because a frame may have been sent in part.
 func (w *wire) send(msg any, fds ...int) error {
 	body, err := json.Marshal(msg)
 	if err != nil {
@@ -153,12 +153,12 @@ func (w *wire) send(msg any, fds ...int) error {
 	return err
 }
 
-// errDescriptors means that a frame came without its descriptors, because this process
-// has reached its limit. The message is there.
+// errDescriptors means that a frame arrived without its descriptors, because this process has
+// reached its limit. The message itself is decoded.
 var errDescriptors = errors.New("no free file descriptors (ulimit -n)")
 
-// receive reads one frame into msg. The caller owns the descriptors; there are
-// none when err is not nil.
+// receive reads one frame into msg. The caller owns the returned descriptors; on an error
+// there are none.
 func (w *wire) receive(msg any) ([]int, error) {
 	r := &rights{conn: w.conn}
 	body, err := readFrame(r)
@@ -178,8 +178,7 @@ func (w *wire) receive(msg any) ([]int, error) {
 	return r.fds, nil
 }
 
-// readFrame reads one frame. It takes memory only as bytes arrive, not as many
-// as the header promises.
+// readFrame reads one frame. It allocates memory as bytes arrive, not as the header announces.
 func readFrame(r io.Reader) ([]byte, error) {
 	var header [4]byte
 	if _, err := io.ReadFull(r, header[:]); err != nil {
@@ -199,13 +198,13 @@ func readFrame(r io.Reader) ([]byte, error) {
 	return body.Bytes(), nil
 }
 
-// rights is a reader that collects the descriptors which come with the bytes.
-// They stay plain numbers: an os.File of a FIFO would be watched by this
-// process's poller, which would wake it for every line that a task writes.
+// rights is a reader that collects the descriptors which arrive with the bytes. The
+// descriptors stay plain numbers: Go's poller would watch an os.File of a FIFO, and wake this
+// process for every line that a task writes.
 type rights struct {
 	conn *net.UnixConn
 	fds  []int
-	lost bool // descriptors came, and this process has room for no more
+	lost bool // descriptors were dropped because this process is out of descriptors
 	err  error
 }
 
@@ -246,7 +245,7 @@ func (r *rights) collect(oob []byte) error {
 
 // duplicate returns another descriptor of the same open file or socket, as a number.
 func duplicate(f syscall.Conn) (int, error) {
-	raw, err := f.SyscallConn() // not f.Fd(), which makes the file blocking for everybody
+	raw, err := f.SyscallConn() // not f.Fd(), which makes the file blocking for all its users
 	if err != nil {
 		return -1, fmt.Errorf("duplicate descriptor: %w", err)
 	}
@@ -269,16 +268,15 @@ func closeAll(fds []int) {
 	}
 }
 
-// socketPath is the path of a keeper's socket, as a plugin is given it. Once it has led
-// to a socket, the directory two levels above is kept open, and the socket is looked up
-// there: the directory may be moved, and another data directory may take its path.
+// socketPath is the path of a keeper's socket, as a plugin gets it. After the first
+// connection, home stays open and the socket is looked up below it, because the directory may
+// be moved, and another data directory may take its path.
 type socketPath struct {
 	path string
 	home *os.File // opened with O_PATH; nil before the first connection
 }
 
-// dial connects to the socket and proves that the process that listens belongs to this
-// user.
+// dial connects to the socket and verifies that the listening process belongs to this user.
 func (s *socketPath) dial() (*net.UnixConn, error) {
 	if s.home != nil {
 		return dialIn(s.home, s.path)
@@ -296,8 +294,8 @@ func (s *socketPath) dial() (*net.UnixConn, error) {
 	return conn, nil
 }
 
-// dialIn connects to the last two names of a path in an open directory: so the length
-// of the path does not matter.
+// dialIn connects to the last two elements of a path, relative to an open directory, so that
+// the length of the path does not matter.
 func dialIn(home *os.File, path string) (*net.UnixConn, error) {
 	name := filepath.Join(filepath.Base(filepath.Dir(path)), filepath.Base(path))
 	conn, err := net.DialUnix("unix", nil, address("unix", home, name))
@@ -318,8 +316,8 @@ func (s *socketPath) close() {
 	}
 }
 
-// SameUser returns an error unless the process at the other end of a unix socket
-// runs as our own user, or did when it connected.
+// SameUser returns an error unless the process at the other end of a unix socket has the same
+// user as this process, or had it when it connected.
 func SameUser(conn *net.UnixConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
