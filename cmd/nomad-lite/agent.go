@@ -99,7 +99,7 @@ func runAgent(ctx context.Context, o agentOptions, s *streams) (err error) {
 	if err != nil {
 		return err
 	}
-	// From here on a signal must end in order what has been started.
+	// From here on a signal must shut down in order what has been started.
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)

@@ -82,8 +82,7 @@ func (o agentOptions) load(s *streams) (*config.Config, error) {
 	return c, nil
 }
 
-// readConfig reads files of an agent's configuration, and tells what is wrong with
-// them.
+// readConfig reads the agent's configuration files, and prints their errors and warnings.
 func readConfig(files []string, s *streams) (*config.Config, error) {
 	c, diags := config.Load(files)
 	for _, d := range diags {
@@ -106,8 +105,7 @@ func readConfig(files []string, s *streams) (*config.Config, error) {
 	return c, nil
 }
 
-// defaultDataDir is where an agent keeps everything unless somebody says
-// otherwise.
+// defaultDataDir returns the data directory of an agent without data_dir or -data-dir.
 func defaultDataDir() (string, error) {
 	if os.Geteuid() == 0 {
 		return "/var/lib/nomad-lite", nil
@@ -122,19 +120,19 @@ func defaultDataDir() (string, error) {
 	return filepath.Join(home, ".local", "state", "nomad-lite"), nil
 }
 
-// agentPlugins are the plugins of an agent. What runs commands as they are must
-// be enabled by somebody.
+// agentPlugins returns the plugins of an agent. A driver that runs commands without
+// isolation must be enabled by the operator.
 func agentPlugins(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Catalog, error) {
 	plugins := catalog.Config{Dir: c.PluginDir, Blocks: c.Plugins, Logger: logger}
 	for _, name := range builtinNames() {
 		named := slices.ContainsFunc(c.Plugins, func(b catalog.Block) bool { return b.Name == name })
 		switch {
 		case builtins[name].kind == base.TypeHook:
-			// It starts when a job needs it.
+			// The plugin starts when a job needs it.
 		case denied(c, name):
 			continue
 		case name != rawexec.Name && !named:
-			continue // it is there for tests
+			continue // this driver exists for tests
 		}
 		builtin := catalog.Builtin{Name: name, Type: builtins[name].kind}
 		if dev || c.RawExec && name == rawexec.Name {
@@ -145,7 +143,7 @@ func agentPlugins(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Cat
 	return catalog.New(plugins)
 }
 
-// denied tells whether the operator wants a driver not to be there.
+// denied reports whether the operator has disabled a driver.
 func denied(c *config.Config, driver string) bool {
 	return slices.Contains(c.DriverDeny, driver) || c.DriverAllow != nil && !slices.Contains(c.DriverAllow, driver)
 }
@@ -155,7 +153,7 @@ func agentConfig(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger
 		MaxKillTimeout: c.MaxKillTimeout, UserDenylist: c.UserDenylist, UserCheckedDrivers: c.UserDrivers,
 		NomadModes: c.NomadModes,
 	}
-	if os.Geteuid() == 0 { // else there is one user for all
+	if os.Geteuid() == 0 { // an agent that is not root has one user for all downloads
 		limits.DownloadUIDs = c.DownloadUIDs()
 	}
 	return agent.Config{
@@ -186,8 +184,8 @@ func taskProcess(driver string, state []byte) (keeper.Process, bool) {
 	return keeper.Process{PID: s.PID, StartTime: s.StartTime}, err == nil && s.PID > 1
 }
 
-// pluginCache is the file in which it is kept between runs what plugins are. To be
-// without it only takes time.
+// pluginCache returns the file that keeps plugin descriptions between runs. Without the
+// file, a start only takes longer.
 func pluginCache() string {
 	dir, err := os.UserCacheDir()
 	if err != nil {
@@ -196,8 +194,8 @@ func pluginCache() string {
 	return filepath.Join(dir, "nomad-lite", "plugins.json")
 }
 
-// self is the configuration for everybody to see: what is named here has no
-// secrets.
+// self returns the configuration that the API shows. It lists fields explicitly, and none
+// of them holds a secret.
 func (r *runningAgent) self() map[string]any {
 	c, node := r.settings(), r.agent.Node()
 	plugins := []map[string]any{}
@@ -205,7 +203,7 @@ func (r *runningAgent) self() map[string]any {
 		plugins = append(plugins, map[string]any{"Name": p.Name})
 	}
 	_, port, _ := net.SplitHostPort(r.address)
-	number, _ := strconv.Atoi(port) // without an address there is no port
+	number, _ := strconv.Atoi(port) // port is "" without an address, and number then 0
 	return map[string]any{
 		"Region": node.Region, "Datacenter": node.Datacenter, "NodeName": node.Name, "BindAddr": c.BindAddr,
 		"DataDir": r.agent.DataDir(), "LogLevel": c.LogLevel, "LogJson": c.LogJSON, "DevMode": r.options.dev,

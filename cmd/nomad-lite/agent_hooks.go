@@ -13,30 +13,30 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 )
 
-// hookStatus is a hook as its agent sees it. It is among the configuration that an
-// agent shows of itself: clients of Nomad have no place for it.
+// hookStatus is a hook as its agent reports it. It is part of the agent's configuration in
+// agent self, because Nomad's clients have no other field for it.
 type hookStatus struct {
 	Name        string
 	Version     string
 	Health      string
-	Description string   // why it is so
-	Moments     []string // nil as long as they are not known
+	Description string   // reason for the status
+	Moments     []string // nil until the plugin has reported them
 	EveryAlloc  bool
 	Rule        *hookRule `json:",omitempty"`
-	Allocs      []string  // ids of those that run and in which it takes part
+	Allocs      []string  // ids of running allocations that the hook takes part in
 }
 
-// hookRule is the hook block of the agent's configuration.
+// hookRule is a hook block of the agent's configuration.
 type hookRule struct {
 	Order   int
 	OnError string
 	Timeout string `json:",omitempty"`
-	Matches bool   // there is a match block
+	Matches bool   // the block has a match block
 	Place   string
 }
 
-// hooks are the hooks of the agent, in the order of their plugins, and then those
-// that only a hook block knows.
+// hooks returns the hooks of the agent in the order of their plugins, followed by hooks
+// that only a hook block names.
 func (r *runningAgent) hooks() []hookStatus {
 	list := []hookStatus{}
 	rules := r.settings().Hooks
@@ -47,7 +47,7 @@ func (r *runningAgent) hooks() []hookStatus {
 			continue
 		case p.Serves.Type == base.TypeHook:
 		case name == "" && (p.Builtin && builtins[p.Name].kind == base.TypeHook || named(rules, p.Name)):
-			name = p.Name // it has not been up
+			name = p.Name // the plugin has not been up
 		default:
 			continue
 		}
@@ -98,8 +98,8 @@ func hookRuleOf(rule hookplugin.Rule) *hookRule {
 	return shown
 }
 
-// agentHooks are the hooks of the agent, or the one with this name; none of an
-// agent that knows of no such thing.
+// agentHooks returns the hooks of the agent, or only the hook with this name. It returns
+// none for an agent without hook support.
 func agentHooks(c *api.Client, name string) []hookStatus {
 	self, err := agentSelf(c)
 	if err != nil {
@@ -116,7 +116,7 @@ func agentHooks(c *api.Client, name string) []hookStatus {
 	return slices.DeleteFunc(list, func(h hookStatus) bool { return name != "" && h.Name != name })
 }
 
-// hookTable shows hooks, one in a line.
+// hookTable returns a table with one line per hook.
 func hookTable(list []hookStatus) *table {
 	t := newTable("Hook", "Version", "Health", "Allocs", "Message", "Moments")
 	for _, h := range list {

@@ -42,8 +42,8 @@ func newAgentInfoCommand(s *streams) *cobra.Command {
 	return cmd
 }
 
-// agentSelf is what the agent says of itself. The Go client's own method does not
-// survive an answer without it.
+// agentSelf returns the agent's description of itself. The Go client's own method panics on
+// an empty answer.
 func agentSelf(c *api.Client) (*api.AgentSelf, error) {
 	var self api.AgentSelf
 	if _, err := c.Raw().Query("/v1/agent/self", &self, nil); err != nil {

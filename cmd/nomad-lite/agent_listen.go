@@ -25,26 +25,26 @@ const (
 	socketFile      = "nomad.sock"
 )
 
-// listeners are where the API is served.
+// listeners are the listeners that serve the API.
 type listeners struct {
-	tcp          net.Listener  // nil if there is none
-	certificates *certificates // nil if it speaks in the clear
+	tcp          net.Listener  // nil without TCP
+	certificates *certificates // nil without TLS
 	unix         net.Listener
 	socket       string
-	link         string // to the socket, where commands look for it; empty: there is none
+	link         string // link to the socket, where commands look for it; empty without a link
 }
 
-// mostConnections is how many there may be over TCP. Half of the descriptors
-// that the agent may open are kept for its tasks in any case.
+// mostConnections is the default limit of TCP connections. Half of the descriptors that the
+// agent can open are kept for its tasks in any case.
 const mostConnections = 8192
 
-// servesTCP reports whether the API is served over TCP. An agent in development mode asks
-// for no token: for root, somebody must have asked for TCP in so many words.
+// servesTCP reports whether the API is served over TCP. An agent in development mode needs
+// no token; as root it serves TCP only if the operator has asked for it explicitly.
 func servesTCP(c *config.Config, dev bool) bool {
 	return !dev || os.Geteuid() != 0 || c.HTTPPort != nil || c.HTTPAddr != "" || c.BindAddr != "" || c.NoTokens
 }
 
-// listen opens the TCP port, if there is to be one.
+// listen opens the TCP port, if the configuration has one.
 func listen(c *config.Config, dev bool, logger hclog.Logger) (*listeners, error) {
 	l := &listeners{}
 	if !servesTCP(c, dev) {
@@ -89,10 +89,10 @@ func listen(c *config.Config, dev bool, logger hclog.Logger) (*listeners, error)
 	return l, nil
 }
 
-// addSocket opens the unix socket in the data directory. Only this user, and the members
-// of the group if there is one, can connect at any moment: it is made in a directory of
-// its own, and moved when its mode is set. conns is how many connections it may have; 0 is no
-// limit.
+// addSocket opens the unix socket in the data directory. Only this user, and the members of
+// the group if there is one, can connect at any time: the socket is created in a directory
+// of its own, and moved after its mode is set. conns is the maximum number of its
+// connections; 0 means no limit.
 func (l *listeners) addSocket(dataDir, group string, conns int, logger hclog.Logger) error {
 	mode, gid, err := socketAccess(dataDir, group, logger)
 	if err != nil {
@@ -103,7 +103,7 @@ func (l *listeners) addSocket(dataDir, group string, conns int, logger hclog.Log
 		return fmt.Errorf("make unix socket: %w", err)
 	}
 	defer os.RemoveAll(dir)
-	// The path of a socket has room for 107 bytes; this one is always short.
+	// The path of a socket is limited to 107 bytes; this path is always short.
 	handle, err := os.Open(dir)
 	if err != nil {
 		return fmt.Errorf("make unix socket: %w", err)
@@ -124,8 +124,8 @@ func (l *listeners) addSocket(dataDir, group string, conns int, logger hclog.Log
 	return nil
 }
 
-// socketAccess returns the mode of the unix socket and its group, -1 for that of the
-// process.
+// socketAccess returns the mode of the unix socket and its group. The group -1 means the
+// group of the process.
 func socketAccess(dataDir, group string, logger hclog.Logger) (fs.FileMode, int, error) {
 	if group == "" {
 		return 0o600, -1, nil
@@ -156,8 +156,8 @@ func socketAccess(dataDir, group string, logger hclog.Logger) (fs.FileMode, int,
 	return 0o660, gid, nil
 }
 
-// addLink makes the socket the one that commands find in the directory of agents in
-// development mode, unless another agent has that place.
+// addLink creates the link by which commands find the socket of an agent in development
+// mode, unless another agent holds the link.
 func (l *listeners) addLink(link string) error {
 	if c, err := net.DialTimeout("unix", link, time.Second); err == nil {
 		return c.Close()
@@ -199,7 +199,7 @@ func (l *listeners) close() {
 	}
 }
 
-// String says where the API is.
+// String returns the addresses of the API.
 func (l *listeners) String() string {
 	if l.tcp == nil {
 		return "unix://" + l.socket
@@ -210,7 +210,7 @@ func (l *listeners) String() string {
 	return "http://" + l.tcp.Addr().String()
 }
 
-// port is that of the TCP listener.
+// port returns the port of the TCP listener.
 func (l *listeners) port() string {
 	_, port, err := net.SplitHostPort(l.tcp.Addr().String())
 	if err != nil {
@@ -219,8 +219,9 @@ func (l *listeners) port() string {
 	return port
 }
 
-// advertise is how clients reach the API over TCP: what the operator says, or
-// where it listens. It is empty if there is no TCP, or if it listens everywhere.
+// advertise returns the address by which clients reach the API over TCP: the configured
+// address, or the address of the listener. It is empty without TCP, or if the agent listens
+// on all addresses.
 func (l *listeners) advertise(c *config.Config) string {
 	switch {
 	case l.tcp == nil:
@@ -237,7 +238,7 @@ func (l *listeners) advertise(c *config.Config) string {
 	return ""
 }
 
-// everywhere is the address of a listener on all addresses.
+// everywhere returns the address of a listener on all addresses.
 func (l *listeners) everywhere(ip string) string {
 	if l.tcp == nil {
 		return ""
@@ -245,7 +246,7 @@ func (l *listeners) everywhere(ip string) string {
 	return net.JoinHostPort(ip, l.port())
 }
 
-// names are the host names by which the API may be asked for.
+// names returns the host names that the API accepts in requests.
 func (l *listeners) names(c *config.Config, hostname string) []string {
 	names := []string{hostname, c.Node.Name, c.HTTPAddr, c.BindAddr, c.HTTPAdvertise}
 	if host, _, err := net.SplitHostPort(c.HTTPAdvertise); err == nil {

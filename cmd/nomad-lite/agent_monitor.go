@@ -45,7 +45,7 @@ func newAgentMonitorCommand(s *streams) *cobra.Command {
 	cmd.Flags().BoolVar(&o.location, "log-include-location", false, "say where in the program each line comes from")
 	cmd.Flags().StringVar(&o.node, "node-id", "", "`id` of a node whose log to show")
 	cmd.Flags().StringVar(&o.server, "server-id", "", "`name` of a server whose log to show, or leader")
-	_ = cmd.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]string{"TRACE", "DEBUG", "INFO", "WARN", "ERROR"}, cobra.ShellCompDirectiveNoFileComp)) // it is there
+	_ = cmd.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]string{"TRACE", "DEBUG", "INFO", "WARN", "ERROR"}, cobra.ShellCompDirectiveNoFileComp)) // fails only without the flag
 	_ = cmd.RegisterFlagCompletionFunc("node-id", nodeKind.complete(&o.client))
 	return cmd
 }

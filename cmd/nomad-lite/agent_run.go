@@ -22,25 +22,25 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
 )
 
-// runningAgent is an agent that is open, and what a person can do to it.
+// runningAgent is an open agent and the operations on it that signals and the API offer.
 type runningAgent struct {
 	agent   *agent.Agent
 	api     *httpapi.API
 	options agentOptions
-	address string // by which the API is known
+	address string // address of the API for commands
 	listen  *listeners
 	streams *streams
 	logger  hclog.Logger
 	systemd supervised
 	signals <-chan os.Signal
 
-	reloading sync.Mutex // one at a time
+	reloading sync.Mutex // serializes reloads
 
 	mu     sync.Mutex
-	config *config.Config // is replaced, never changed
+	config *config.Config // replaced as a whole, never modified
 }
 
-// settings is the configuration as it is now.
+// settings returns the current configuration.
 func (r *runningAgent) settings() *config.Config {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -52,7 +52,7 @@ func (r *runningAgent) run(ctx context.Context) error {
 	defer stop(nil)
 	serving, endServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer endServing()
-	ended := make(chan struct{}) // closed when nothing runs any more
+	ended := make(chan struct{}) // closed when the agent has shut down
 
 	var background sync.WaitGroup
 	var serveErr error
@@ -71,7 +71,7 @@ func (r *runningAgent) run(ctx context.Context) error {
 	return serveErr
 }
 
-// announce says that the agent is there, once jobs can be placed.
+// announce prints that the agent is ready, once jobs can be placed.
 func (r *runningAgent) announce(ctx context.Context) {
 	select {
 	case <-r.agent.Registered():
@@ -84,15 +84,14 @@ func (r *runningAgent) announce(ctx context.Context) {
 	}
 }
 
-// hidden is the address of an agent that commands do not find without being told,
-// else it is empty.
+// hidden returns the address of an agent that commands do not find by default, else "".
 func (r *runningAgent) hidden() string {
 	switch {
 	case slices.Contains(localSockets(), r.listen.socket):
 		return ""
 	case r.listen.link != "" && localSocket() == r.listen.link:
 		return ""
-	case !r.options.dev || r.listen.tcp == nil: // no token is asked for there
+	case !r.options.dev || r.listen.tcp == nil: // this agent needs no token
 		return "unix://" + r.listen.socket
 	case r.listen.String() == "http://"+net.JoinHostPort(loopback, strconv.Itoa(defaultHTTPPort)) && localSocket() == "":
 		return ""
@@ -100,13 +99,13 @@ func (r *runningAgent) hidden() string {
 	return r.listen.String()
 }
 
-// obey does what signals ask for, until the agent has ended.
+// obey handles signals until the agent has shut down.
 func (r *runningAgent) obey(stop context.CancelCauseFunc, ended <-chan struct{}) {
 	for {
 		select {
 		case s := <-r.signals:
 			if s == syscall.SIGHUP {
-				_ = r.reload() // it has been logged
+				_ = r.reload() // reload has logged the error
 				continue
 			}
 			r.systemd.tell("STOPPING=1")
@@ -126,15 +125,16 @@ func (r *runningAgent) obey(stop context.CancelCauseFunc, ended <-chan struct{})
 	}
 }
 
-// stopsTasks decides what becomes of the tasks: they go on, unless nothing is to
-// stay, or the operator wants the node drained when it leaves.
+// stopsTasks reports whether a shutdown by this signal stops the tasks. They continue,
+// unless the agent leaves nothing behind, or the operator wants the node drained on
+// shutdown.
 func (r *runningAgent) stopsTasks(s os.Signal) bool {
 	c := r.settings()
 	leaves := s == syscall.SIGINT && c.LeaveOnInterrupt || s == syscall.SIGTERM && c.LeaveOnTerminate
 	return r.options.dev || leaves && c.Drain != nil
 }
 
-// hurry kills the tasks at the next signal, or when their time is up.
+// hurry force kills the tasks at the next signal, or when the drain deadline has passed.
 func (r *runningAgent) hurry(ended <-chan struct{}) {
 	var deadline <-chan time.Time
 	if d := r.settings().Drain; d != nil && !r.options.dev {
@@ -148,7 +148,7 @@ func (r *runningAgent) hurry(ended <-chan struct{}) {
 		}
 	}
 	select {
-	case <-time.After(echo): // the same one, by another way
+	case <-time.After(echo): // the same signal, delivered in another way
 	case <-ended:
 		return
 	}
@@ -165,8 +165,8 @@ func (r *runningAgent) hurry(ended <-chan struct{}) {
 	<-ended
 }
 
-// reload takes over what may change while the agent runs. Nothing does if the
-// configuration, or a certificate, is not right.
+// reload applies the settings that can change while the agent runs. It applies none if the
+// configuration or a certificate is invalid.
 func (r *runningAgent) reload() error {
 	r.reloading.Lock()
 	defer r.reloading.Unlock()
@@ -189,7 +189,7 @@ func (r *runningAgent) reload() error {
 	changed := *r.settings()
 	changed.LogLevel, changed.Telemetry, changed.GC, changed.Hooks = c.LogLevel, c.Telemetry, c.GC, c.Hooks
 	changed.PluginDir, changed.Plugins = c.PluginDir, c.Plugins
-	c.TLS.HTTP = changed.TLS.HTTP // a listener stays what it is
+	c.TLS.HTTP = changed.TLS.HTTP // TLS cannot be turned on or off on an open listener
 	changed.TLS = c.TLS
 	r.mu.Lock()
 	r.config = &changed

@@ -14,13 +14,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 )
 
-// certificates are what the agent shows to clients, and what it asks them for.
-// They can be loaded again while the agent listens.
+// certificates are the agent's certificate and the CA for client certificates. They can be
+// loaded again while the agent listens.
 type certificates struct {
 	current atomic.Pointer[tls.Config]
 }
 
-// load reads the files. If one is not right, all stays as it is.
+// load reads the files. After an error the earlier certificates stay in use.
 func (c *certificates) load(t config.TLS, logger hclog.Logger) error {
 	if t.CertFile == "" || t.KeyFile == "" {
 		return errors.New("tls: http = true needs cert_file and key_file")
@@ -38,7 +38,8 @@ func (c *certificates) load(t config.TLS, logger hclog.Logger) error {
 		MinVersion:   max(t.MinVersion, tls.VersionTLS12),
 		CipherSuites: t.CipherSuites,
 		NextProtos:   []string{"http/1.1"},
-		// A session that goes on would go on with a client that is not known any more.
+		// A resumed session would continue with a client whose certificate is no longer
+		// accepted.
 		SessionTicketsDisabled: true,
 	}
 	switch {
@@ -63,7 +64,7 @@ func (c *certificates) load(t config.TLS, logger hclog.Logger) error {
 	return nil
 }
 
-// config is that of a listener for as long as it listens.
+// config returns the TLS configuration of a listener, which stays valid across reloads.
 func (c *certificates) config() *tls.Config {
 	return &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.current.Load(), nil }}
 }

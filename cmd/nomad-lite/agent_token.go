@@ -16,16 +16,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
 )
 
-// The names of the files with tokens in a data directory. What the second opens is in
-// the table of read-only routes of package httpapi.
+// These are the names of the files with tokens in a data directory. The routes that the
+// read-only token gives access to are in the table of read-only routes of package httpapi.
 const (
 	tokenFile     = "token"
 	readTokenFile = "token-read"
 )
 
-// tokens returns the operator's token and the read-only one. A client over TCP must show
-// one of them: an open port of an agent that runs as root gives root to every user of
-// the machine, or of the network. Both are empty where the operator wants none and the port is one of this machine only.
+// tokens returns the operator's token and the read-only one. A client over TCP must present
+// one of them: an open port of an agent that runs as root gives root to every user of the
+// machine, or of the network. Both are empty if the operator has disabled tokens, or in
+// development mode, as long as only this machine can connect to the port.
 func (l *listeners) tokens(c *config.Config, dev bool, dataDir string, s *streams, logger hclog.Logger) (token, readOnly httpapi.Secret, err error) {
 	if (dev || c.NoTokens) && l.isLoopback() {
 		if os.Geteuid() == 0 && l.tcp != nil {
@@ -43,7 +44,7 @@ func (l *listeners) tokens(c *config.Config, dev bool, dataDir string, s *stream
 	path := filepath.Join(dataDir, tokenFile)
 	token, made, err := readToken(path)
 	if made {
-		// The token itself would get into the journal.
+		// The message names the file, because the token itself would get into the journal.
 		fmt.Fprintf(s.err, "==> clients over TCP must show the token in %s:\n    export NOMAD_TOKEN=$(cat %s)\n", path, shellQuote(path))
 	}
 	if err == nil {
@@ -55,8 +56,8 @@ func (l *listeners) tokens(c *config.Config, dev bool, dataDir string, s *stream
 	return token, readOnly, err
 }
 
-// readToken returns the token in a file. A missing file is made, with mode 0600; one that
-// is there keeps its mode.
+// readToken returns the token in a file. A missing file is created with mode 0600; an
+// existing file keeps its mode.
 func readToken(path string) (token httpapi.Secret, made bool, err error) {
 	text, err := os.ReadFile(path)
 	switch token := strings.TrimSpace(string(text)); {

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// printUnit writes a unit for systemd. Stopping it must stop the agent and leave
-// the tasks, whose cgroups are ours to manage.
+// printUnit writes a unit for systemd. Stopping the unit must stop the agent and leave the
+// tasks, whose cgroups the agent manages.
 func printUnit(w io.Writer, o agentOptions) error {
 	program, err := os.Executable()
 	if err != nil {
@@ -49,7 +49,7 @@ func printUnit(w io.Writer, o agentOptions) error {
 	return err
 }
 
-// unitWord is a word of a command line as systemd reads it.
+// unitWord quotes a word of a command line for systemd.
 func unitWord(word string) string {
 	escaped := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "%", "%%", "$", "$$").Replace(word)
 	if strings.ContainsAny(escaped, " \t\"'\\;") {
@@ -84,12 +84,11 @@ TasksMax=infinity
 WantedBy=multi-user.target
 `
 
-// supervised is how systemd is told what becomes of the agent, if it has started
-// us.
+// supervised notifies systemd of the agent's state, if systemd has started the agent.
 type supervised struct{ socket string }
 
-// supervision takes the address of systemd out of the environment: it is not for
-// the tasks.
+// supervision removes the address of systemd from the environment, so that tasks do not
+// inherit it.
 func supervision() supervised {
 	const variable = "NOTIFY_SOCKET"
 	defer os.Unsetenv(variable)
@@ -102,7 +101,7 @@ func (s supervised) tell(state string) {
 	}
 	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Net: "unixgram", Name: s.socket})
 	if err != nil {
-		return // who has asked for it is not there
+		return // the socket of systemd is gone
 	}
 	defer c.Close()
 	_, _ = c.Write([]byte(state))

@@ -26,8 +26,8 @@ func newAllocCommand(s *streams) *cobra.Command {
 	)
 }
 
-// allocFlags say which allocation a command is about: that with the id, or one
-// of a job.
+// allocFlags select the allocation of a command: the allocation with the id, or an
+// allocation of a job.
 type allocFlags struct {
 	job   bool
 	group string
@@ -57,7 +57,7 @@ func (f *allocFlags) find(ctx context.Context, client *clientFlags, name string)
 	if len(allocs) == 0 {
 		return nil, nil, fmt.Errorf("job %q has no such allocation; 'nomad-lite job status %s' says why", job, job)
 	}
-	// They come newest first.
+	// The allocations are sorted newest first.
 	chosen := allocs[0]
 	if i := slices.IndexFunc(allocs, func(a *api.AllocationListStub) bool {
 		return a.ClientStatus == api.AllocClientStatusRunning
@@ -68,8 +68,8 @@ func (f *allocFlags) find(ctx context.Context, client *clientFlags, name string)
 	return c, alloc, err
 }
 
-// findAlloc returns the one allocation with this id, or whose id begins with it, and
-// the agent that has it.
+// findAlloc returns the only allocation with this id or id prefix, and a client of its
+// agent.
 func (f *clientFlags) findAlloc(ctx context.Context, id string) (*api.Client, *api.Allocation, error) {
 	c, err := f.client()
 	if err != nil {
@@ -91,14 +91,14 @@ func readAlloc(ctx context.Context, c *api.Client, found *api.AllocationListStub
 	return alloc, nil
 }
 
-// tasksOf are the tasks of an allocation in the order in which they start; those
-// of the same stage by name.
+// tasksOf returns the tasks of an allocation in the order in which they start; tasks of the
+// same stage are sorted by name.
 func tasksOf(alloc *api.Allocation) []*api.Task {
 	var tasks []*api.Task
 	if group := groupOf(alloc); group != nil {
 		tasks = slices.Clone(group.Tasks)
 	}
-	if len(tasks) == 0 { // an answer without the job
+	if len(tasks) == 0 { // the answer has no job
 		for _, name := range slices.Sorted(maps.Keys(alloc.TaskStates)) {
 			tasks = append(tasks, &api.Task{Name: name})
 		}
@@ -125,7 +125,7 @@ func groupOf(alloc *api.Allocation) *api.TaskGroup {
 	return nil
 }
 
-// stageOf is the lifecycle hook of a task; that of a main task is empty.
+// stageOf returns the lifecycle hook of a task, "" for a main task.
 func stageOf(task *api.Task) string {
 	if task.Lifecycle == nil {
 		return ""
@@ -133,7 +133,7 @@ func stageOf(task *api.Task) string {
 	return task.Lifecycle.Hook
 }
 
-// chooseTask returns the task that is named, or the only one that there is.
+// chooseTask returns the named task, or the allocation's only task.
 func chooseTask(alloc *api.Allocation, name string) (string, error) {
 	var names []string
 	for _, task := range tasksOf(alloc) {
@@ -152,7 +152,7 @@ func chooseTask(alloc *api.Allocation, name string) (string, error) {
 	return "", fmt.Errorf("allocation %q has several tasks; name one with -task: %s", short(alloc.ID), strings.Join(names, ", "))
 }
 
-// taskArgument is the task that was named by the flag or by an argument.
+// taskArgument returns the task that the flag or an argument names.
 func taskArgument(flag string, args []string) (string, error) {
 	switch {
 	case len(args) == 0:
@@ -163,8 +163,8 @@ func taskArgument(flag string, args []string) (string, error) {
 	return "", fmt.Errorf("-task says %q and the argument %q; leave one out", flag, args[0])
 }
 
-// findTask is findAlloc for a command about a task of an allocation, which must be
-// there, or about all of them. It returns what people call that, too.
+// findTask is findAlloc for a command about one task of an allocation, which must exist, or
+// about all tasks. It also returns a description of the target for messages.
 func (f *clientFlags) findTask(ctx context.Context, id, task string) (c *api.Client, alloc *api.Allocation, what string, err error) {
 	c, alloc, err = f.findAlloc(ctx, id)
 	if err != nil {
@@ -183,7 +183,7 @@ var (
 	allocThenTask = argCount(1, 2, "an allocation, and perhaps a task; 'nomad-lite alloc status' lists the allocations")
 )
 
-// valueOf is what a pointer of the API points to, or the zero value.
+// valueOf returns the value that a pointer of the API points to, or the zero value for nil.
 func valueOf[T any](p *T) T {
 	var zero T
 	if p == nil {

@@ -39,8 +39,8 @@ type allocExecOptions struct {
 	session sessionFlags
 }
 
-// sessionFlags say what a command that runs in a task reads and writes here. They
-// are Nomad's.
+// sessionFlags select what a command that runs in a task reads and writes here. They are
+// Nomad's flags.
 type sessionFlags struct {
 	stdin  bool
 	tty    bool
@@ -55,7 +55,7 @@ func (f *sessionFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.escape, "escape", "e", "~", "`character` that begins an escape at the begin of a line, or none")
 }
 
-// settle decides what was left open.
+// settle sets the flags that the user has not given.
 func (f *sessionFlags) settle(cmd *cobra.Command, s *streams) error {
 	if f.both {
 		f.stdin, f.tty = true, true
@@ -114,8 +114,7 @@ func allocExec(ctx context.Context, o allocExecOptions, name string, command []s
 	})
 }
 
-// run lends the streams to a command that runs elsewhere, and returns its exit
-// code.
+// run connects the streams to a command that runs elsewhere, and returns its exit code.
 func (f *sessionFlags) run(ctx context.Context, s *streams, what string, exec func(context.Context, execSession) (int, error)) error {
 	session := execSession{stdin: s.in, stdout: s.out, stderr: s.err}
 	if !f.stdin {
@@ -130,11 +129,11 @@ func (f *sessionFlags) run(ctx context.Context, s *streams, what string, exec fu
 		}
 		defer restore()
 	}
-	// On a terminal Ctrl-C is a byte like any other; these come from elsewhere.
+	// On a terminal Ctrl-C is an ordinary byte; these signals come from other processes.
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, ends()...)
 	defer signal.Stop(signals)
-	go func() { // ends with cancel
+	go func() { // this goroutine ends with cancel
 		select {
 		case sig := <-signals:
 			cancel(interrupted{sig.(syscall.Signal)})
@@ -156,20 +155,21 @@ func (f *sessionFlags) run(ctx context.Context, s *streams, what string, exec fu
 	return nil
 }
 
-// interrupted is why a session ended before the command.
+// interrupted is the cause of a session that a signal ended before the command.
 type interrupted struct{ signal syscall.Signal }
 
 func (i interrupted) Error() string { return i.signal.String() }
 
-// errLeft says that the user has typed the escape.
+// errLeft is the cause of a session that the user has left with the escape.
 var errLeft = errors.New("session left; the command has been ended")
 
-// noInput is a standard input that has ended already.
+// noInput is a standard input at its end.
 type noInput struct{}
 
 func (noInput) Read([]byte) (int, error) { return 0, io.EOF }
 
-// execSession is what a command that runs elsewhere reads and writes here.
+// execSession is the input, the output and the terminal size of a command that runs
+// elsewhere.
 type execSession struct {
 	stdin  io.Reader
 	stdout io.Writer
@@ -177,8 +177,9 @@ type execSession struct {
 	sizes  <-chan api.TerminalSize
 }
 
-// terminal hands all keys of the terminal to the command, which is told its size
-// until ctx ends. The returned function gives the terminal back.
+// terminal puts the terminal into raw mode and passes all keys to the command. It sends the
+// terminal's size to the command until ctx ends. The returned function restores the
+// terminal.
 func (e *execSession) terminal(ctx context.Context, s *streams, escape string, leave context.CancelCauseFunc) (func(), error) {
 	in, ok := s.in.(*os.File)
 	restore := func() {}
@@ -187,7 +188,7 @@ func (e *execSession) terminal(ctx context.Context, s *streams, escape string, l
 		if err != nil {
 			return nil, fmt.Errorf("prepare the terminal: %w", err)
 		}
-		restore = func() { _ = term.Restore(int(in.Fd()), before) } // it may have gone
+		restore = func() { _ = term.Restore(int(in.Fd()), before) } // the terminal can be closed by now
 		if escape != "none" && escape != "" {
 			e.stdin = &escapeReader{r: s.in, char: escape[0], atStart: true, leave: func() { leave(errLeft) }}
 		}
@@ -200,7 +201,7 @@ func (e *execSession) terminal(ctx context.Context, s *streams, escape string, l
 	signal.Notify(changes, syscall.SIGWINCH)
 	sizes := make(chan api.TerminalSize)
 	e.sizes = sizes
-	go func() { // ends with ctx
+	go func() { // this goroutine ends with ctx
 		defer signal.Stop(changes)
 		for {
 			if width, height, err := term.GetSize(int(out.Fd())); err == nil {
@@ -220,15 +221,15 @@ func (e *execSession) terminal(ctx context.Context, s *streams, escape string, l
 	return restore, nil
 }
 
-// escapeReader watches what is typed for an escape at the begin of a line: the
-// character and a dot leave the session, the character twice stands for one.
+// escapeReader looks in the input for an escape at the start of a line: the character and a
+// dot leave the session, the character twice sends one of it.
 type escapeReader struct {
 	r       io.Reader
 	char    byte
 	leave   func()
-	atStart bool   // the next byte begins a line
-	escaped bool   // the last one was the escape character
-	ready   []byte // read and not yet handed on
+	atStart bool   // the next byte starts a line
+	escaped bool   // the last byte was the escape character
+	ready   []byte // bytes read and not yet returned
 }
 
 func (e *escapeReader) Read(p []byte) (int, error) {
@@ -250,7 +251,7 @@ func (e *escapeReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// add reports whether the session goes on after c was typed.
+// add processes c, and reports whether the session continues.
 func (e *escapeReader) add(c byte) bool {
 	switch {
 	case e.escaped && c == '.':

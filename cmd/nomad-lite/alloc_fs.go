@@ -99,7 +99,7 @@ func allocFS(ctx context.Context, o allocFSOptions, name, path string, s *stream
 	return nil
 }
 
-// files is a table of files.
+// files returns a table of files.
 func (o allocFSOptions) files(s *streams, files []*api.AllocFileInfo, contentType bool) *page {
 	head := []string{"Mode", "Size", "Modified Time"}
 	if contentType {
@@ -126,7 +126,7 @@ func (o allocFSOptions) files(s *streams, files []*api.AllocFileInfo, contentTyp
 	return p
 }
 
-// read prints a file, or the end of it, or that and what comes.
+// read prints a file or its end, and what is appended later if the user follows the file.
 func (o allocFSOptions) read(ctx context.Context, c *api.Client, alloc *api.Allocation, path string, size int64, out io.Writer) error {
 	print := func(data []byte) error {
 		_, err := out.Write(data)
@@ -143,7 +143,7 @@ func (o allocFSOptions) read(ctx context.Context, c *api.Client, alloc *api.Allo
 		}
 	}
 	if o.follow {
-		ctx, cancel := context.WithCancel(ctx) // the client goes on until it is told to end
+		ctx, cancel := context.WithCancel(ctx) // the client's goroutine runs until ctx ends
 		defer cancel()
 		frames, errs := c.AllocFS().Stream(alloc, path, api.OriginStart, max(from, 0), ctx.Done(), query(ctx, alloc.Namespace))
 		return frameReader{each: print}.read(ctx, frames, errs)
@@ -163,7 +163,7 @@ func (o allocFSOptions) read(ctx context.Context, c *api.Client, alloc *api.Allo
 	return streamError(ctx, err)
 }
 
-// lastLines is where the last lines of a file begin that has size bytes.
+// lastLines returns the offset of the last lines of a file of size bytes.
 func (o allocFSOptions) lastLines(ctx context.Context, c *api.Client, alloc *api.Allocation, path string, size int64) (int64, error) {
 	if o.tail.lines == 0 {
 		return size, nil

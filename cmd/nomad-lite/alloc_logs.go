@@ -34,7 +34,7 @@ type allocLogsOptions struct {
 	tail   tailFlags
 }
 
-// tailFlags say how much of the end of something is wanted.
+// tailFlags select how much of the end of an output is shown.
 type tailFlags struct {
 	tail  bool
 	lines int
@@ -49,14 +49,14 @@ func (f *tailFlags) register(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("n", "c")
 }
 
-// unset keeps help from naming a default that stands for no number.
+// unset removes defaults that stand for no number from the help text.
 func unset(cmd *cobra.Command, flags ...string) {
 	for _, name := range flags {
 		cmd.Flags().Lookup(name).DefValue = "0"
 	}
 }
 
-// check refuses what makes no sense, and fills in the usual number of lines.
+// check rejects contradicting flags, and sets the default number of lines.
 func (f *tailFlags) check(cmd *cobra.Command, follow bool) error {
 	given := cmd.Flags().Changed("n") || cmd.Flags().Changed("c")
 	switch {
@@ -137,23 +137,23 @@ func allocLogs(ctx context.Context, o allocLogsOptions, name string, s *streams)
 	return nil
 }
 
-// logRequest is a part of what a task writes to one of its outputs.
+// logRequest is a request for a part of one output stream of a task.
 type logRequest struct {
-	alloc  *api.Allocation // its ids are enough
+	alloc  *api.Allocation // only the ids are used
 	task   string
 	stream string
 	follow bool
-	newest bool            // what is followed begins with the newest file
-	lines  int             // from the end; all if negative
-	bytes  int64           // from the end; all if negative
-	over   <-chan struct{} // closed when the task writes no more; or nil
+	newest bool            // following starts at the newest file
+	lines  int             // lines from the end; negative means all
+	bytes  int64           // bytes from the end; negative means all
+	over   <-chan struct{} // closed when the task writes no more; can be nil
 }
 
-// longLine is how long a line is expected to be when a server is asked for the
-// last ones, as in Nomad's command line.
+// longLine is the assumed length of a line, in bytes, in requests for the last lines. It is
+// the value of Nomad's command line.
 const longLine = 120
 
-// read hands on the output until its end. It is no error that ctx ends.
+// read passes the output to each until the output ends. The end of ctx is not an error.
 func (r logRequest) read(ctx context.Context, c *api.Client, each func([]byte) error) error {
 	switch {
 	case !r.follow && (r.lines == 0 || r.bytes == 0):
@@ -170,8 +170,8 @@ func (r logRequest) read(ctx context.Context, c *api.Client, each func([]byte) e
 	return r.open(ctx, c, api.OriginStart, 0, frameReader{each: each})
 }
 
-// untilOver follows the output until the task writes no more, and then asks for what
-// has not come: a busy machine may be slow to hand on the end, or anything at all.
+// untilOver follows the output until the task writes no more, and then requests the missing
+// rest: a busy machine can deliver the end late, or no output at all.
 func (r logRequest) untilOver(ctx context.Context, c *api.Client, each func([]byte) error) error {
 	over := r.over
 	var come int64
@@ -197,16 +197,16 @@ func (r logRequest) untilOver(ctx context.Context, c *api.Client, each func([]by
 	switch {
 	case r.lines < 0:
 		err = r.open(ctx, c, api.OriginStart, come, frameReader{each: each})
-	case come == 0: // else nobody knows at which place of the output it began
+	case come == 0: // otherwise the offset of the received output is unknown
 		err = r.read(ctx, c, each)
 	}
 	if followed && unknown(err) {
-		return nil // it is gone by now
+		return nil // the file is gone by now
 	}
 	return err
 }
 
-// lastLines asks for more and more of the end, until there are enough lines.
+// lastLines requests more and more of the end, until there are enough lines.
 func (r logRequest) lastLines(ctx context.Context, c *api.Client, each func([]byte) error) error {
 	for size := int64(r.lines) * longLine; ; size *= 8 {
 		var text []byte
@@ -224,7 +224,7 @@ func (r logRequest) lastLines(ctx context.Context, c *api.Client, each func([]by
 }
 
 func (r logRequest) open(ctx context.Context, c *api.Client, origin string, offset int64, reader frameReader) error {
-	ctx, cancel := context.WithCancel(ctx) // the client goes on until it is told to end
+	ctx, cancel := context.WithCancel(ctx) // the client's goroutine runs until ctx ends
 	defer cancel()
 	frames, errs := c.AllocFS().Logs(r.alloc, r.follow, r.task, r.stream, origin, offset, ctx.Done(), query(ctx, r.alloc.Namespace))
 	return reader.read(ctx, frames, errs)

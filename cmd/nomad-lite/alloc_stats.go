@@ -85,7 +85,7 @@ func allocStats(ctx context.Context, o allocStatsOptions, id string, s *streams)
 	return s.show(p)
 }
 
-// usage shows what was measured of a task.
+// usage shows the measured resource usage of a task.
 func (p *page) usage(used *api.ResourceUsage) {
 	if m := used.MemoryStats; m != nil {
 		p.measured("Memory Stats", m.Measured, map[string]string{
@@ -109,7 +109,7 @@ func (p *page) usage(used *api.ResourceUsage) {
 	}
 }
 
-// measured is a table of one line with those values that are real.
+// measured adds a table of one line with the values that were measured.
 func (p *page) measured(title string, names []string, values map[string]string) {
 	t := newTable()
 	var row []any
@@ -128,8 +128,8 @@ func (p *page) measured(title string, names []string, values map[string]string) 
 	p.line("")
 }
 
-// residentMemory is what a task takes up: its resident memory, or what its cgroup
-// counts where the former is not measured.
+// residentMemory returns the resident memory of a task, or the usage of its cgroup where
+// resident memory is not measured.
 func residentMemory(m *api.MemoryStats) uint64 {
 	if m.RSS == 0 && !slices.Contains(m.Measured, "RSS") {
 		return m.Usage
@@ -137,7 +137,7 @@ func residentMemory(m *api.MemoryStats) uint64 {
 	return m.RSS
 }
 
-// byteSize is a number of bytes for people.
+// byteSize formats a number of bytes.
 func byteSize(n uint64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
 	value, unit := float64(n), 0

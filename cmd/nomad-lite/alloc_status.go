@@ -99,7 +99,7 @@ func showAlloc(ctx context.Context, o allocStatusOptions, id string, s *streams)
 	}
 	p.addresses(alloc)
 
-	// Neither is worth an error: what else there is to say is said.
+	// An error of these requests is ignored: the rest of the status is shown without them.
 	if services, _, err := c.Allocations().Services(alloc.ID, q); err == nil && len(services) > 0 {
 		p.section("Services")
 		p.table(registrations(services, o.verbose))
@@ -130,7 +130,7 @@ func showAlloc(ctx context.Context, o allocStatusOptions, id string, s *streams)
 	return s.show(p)
 }
 
-// allocHead is what is true for an allocation as a whole.
+// allocHead returns the fields of the allocation as a whole.
 func allocHead(ctx context.Context, c *api.Client, alloc *api.Allocation, verbose bool) pairs {
 	var version any = "<unknown>"
 	if alloc.Job != nil && alloc.Job.Version != nil {
@@ -193,7 +193,8 @@ func deploymentHealth(d *api.AllocDeploymentStatus) string {
 	return "unhealthy"
 }
 
-// hooksOf names the hook plugins of an allocation that runs, or is about to.
+// hooksOf returns the names of the hook plugins of an allocation that runs or is about to
+// run.
 func hooksOf(c *api.Client, alloc *api.Allocation) (names []string) {
 	if alloc.ClientStatus != api.AllocClientStatusRunning && alloc.ClientStatus != api.AllocClientStatusPending {
 		return nil
@@ -206,8 +207,7 @@ func hooksOf(c *api.Client, alloc *api.Allocation) (names []string) {
 	return names
 }
 
-// rescheduleAttempts is how often an allocation was tried again, of how many
-// times.
+// rescheduleAttempts returns how often an allocation was rescheduled, and the limit.
 func rescheduleAttempts(alloc *api.Allocation) string {
 	if group := groupOf(alloc); group != nil && group.ReschedulePolicy != nil {
 		policy := group.ReschedulePolicy
@@ -219,7 +219,7 @@ func rescheduleAttempts(alloc *api.Allocation) string {
 	return fmt.Sprint(len(alloc.RescheduleTracker.Events))
 }
 
-// addresses are the ports of an allocation.
+// addresses shows the ports of an allocation.
 func (p *page) addresses(alloc *api.Allocation) {
 	if alloc.AllocatedResources == nil {
 		return
@@ -268,7 +268,7 @@ func yesNo(yes bool) string {
 	return "no"
 }
 
-// taskTable is a line for each task.
+// taskTable returns a table with one line per task.
 func taskTable(alloc *api.Allocation, verbose bool) *table {
 	t := newTable("Name", "State", "Last Event", "Time", "Lifecycle")
 	for _, task := range tasksOf(alloc) {
@@ -282,10 +282,10 @@ func taskTable(alloc *api.Allocation, verbose bool) *table {
 	return t
 }
 
-// taskState is the state of a task, of which there is nothing to say yet at first.
+// taskState returns the state of a task, "pending" if the agent has reported none yet.
 func taskState(state api.TaskState) string { return cmp.Or(state.State, "pending") }
 
-// task shows one task: resources, what it uses and what has happened to it.
+// task shows one task: its resources, its usage and its events.
 func (p *page) task(alloc *api.Allocation, task *api.Task, usage *api.AllocResourceUsage, o allocStatusOptions) {
 	state := valueOf(alloc.TaskStates[task.Name])
 	title := fmt.Sprintf("Task %q is %q", task.Name, taskState(state))
@@ -336,7 +336,7 @@ func (p *page) task(alloc *api.Allocation, task *api.Task, usage *api.AllocResou
 	p.table(t)
 }
 
-// pointInTime is a time of a task.
+// pointInTime formats a time of a task.
 func pointInTime(t time.Time) string {
 	if t.IsZero() {
 		return "N/A"
@@ -344,8 +344,8 @@ func pointInTime(t time.Time) string {
 	return date(t.UnixNano())
 }
 
-// taskResources are the cells for what a task may use, with what it does use if
-// that is known.
+// taskResources returns the cells for the resources of a task, with its current usage if
+// that was measured.
 func taskResources(alloc *api.Allocation, name string, used *api.ResourceUsage) []any {
 	var cpu, memory, memoryMax, disk int64
 	if all := alloc.AllocatedResources; all != nil {
@@ -372,7 +372,7 @@ func taskResources(alloc *api.Allocation, name string, used *api.ResourceUsage) 
 	return []any{cpuText, memoryText, mebibytes(disk)}
 }
 
-// taskAddresses are ports that a task has for itself, as jobs had them once.
+// taskAddresses returns the ports of a task's own network block, a deprecated form of jobs.
 func taskAddresses(alloc *api.Allocation, name string) string {
 	if alloc.AllocatedResources == nil {
 		return ""
@@ -386,7 +386,7 @@ func taskAddresses(alloc *api.Allocation, name string) string {
 	return strings.Join(addresses, ", ")
 }
 
-// placement is how an allocation came to its node, or did not.
+// placement shows how an allocation was placed on its node, or why it was not placed.
 func (p *page) placement(m *api.AllocationMetric) {
 	p.pairs(pairs{
 		{"Nodes Evaluated", m.NodesEvaluated},

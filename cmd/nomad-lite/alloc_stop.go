@@ -55,7 +55,7 @@ func stopAlloc(ctx context.Context, o allocStopOptions, id string, s *streams) e
 		q.Params["no_shutdown_delay"] = "true"
 	}
 	if alloc.Job != nil && valueOf(alloc.Job.Type) == api.JobTypeBatch {
-		q.Params["reschedule"] = "true" // a batch job gets no other one without
+		q.Params["reschedule"] = "true" // without it, an allocation of a batch job is not replaced
 	}
 	answer, err := c.Allocations().Stop(alloc, q)
 	if err != nil {

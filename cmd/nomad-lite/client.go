@@ -22,7 +22,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 )
 
-// clientFlags say which agent a command talks to. They are Nomad's.
+// clientFlags select the agent of a command. They are Nomad's flags.
 type clientFlags struct {
 	address   string
 	region    string
@@ -31,7 +31,7 @@ type clientFlags struct {
 	tls       api.TLSConfig
 }
 
-// connection marks the flags of a client, which help lists last.
+// connection annotates the connection flags, which help lists last.
 const connection = "connection"
 
 func (f *clientFlags) register(cmd *cobra.Command) {
@@ -47,11 +47,11 @@ func (f *clientFlags) register(cmd *cobra.Command) {
 	flags.StringVar(&f.tls.TLSServerName, "tls-server-name", "", "`name` that the certificate of the agent must bear (NOMAD_TLS_SERVER_NAME)")
 	flags.BoolVar(&f.tls.Insecure, "tls-skip-verify", false, "believe any certificate of the agent (NOMAD_SKIP_VERIFY)")
 	flags.BoolVar(&f.tls.Insecure, "insecure", false, "the same as -tls-skip-verify")
-	_ = flags.MarkHidden("insecure") // it is there
+	_ = flags.MarkHidden("insecure") // fails only without the flag
 	for _, name := range []string{
 		"address", "region", "namespace", "token", "ca-cert", "ca-path", "client-cert", "client-key", "tls-server-name", "tls-skip-verify",
 	} {
-		_ = flags.SetAnnotation(name, connection, nil) // fails only for a flag that is not there
+		_ = flags.SetAnnotation(name, connection, nil) // fails only without the flag
 	}
 	_ = cmd.RegisterFlagCompletionFunc("namespace", f.completeNamespaces)
 }
@@ -65,16 +65,16 @@ func (f *clientFlags) client() (*api.Client, error) {
 	return client, nil
 }
 
-// goTo lets a client ask in the region of a job, if the job names one and the command
-// line does not.
+// goTo sets the client's region to the region of a job, if the job names one and the
+// command line does not.
 func (f *clientFlags) goTo(c *api.Client, job *api.Job) {
 	if region := valueOf(job.Region); region != "" && f.region == "" {
 		c.SetRegion(region)
 	}
 }
 
-// config is what the flags say, else the environment, else what is found on this
-// machine.
+// config returns the client's configuration: from the flags, else from the environment,
+// else for an agent found on this machine.
 func (f *clientFlags) config() *api.Config {
 	config := api.DefaultConfig()
 	switch {
@@ -106,13 +106,15 @@ func (f *clientFlags) config() *api.Config {
 	return config
 }
 
-// localSocket finds an agent of this machine that lets us in without a token.
+// localSocket returns the socket of an agent on this machine that accepts this user without
+// a token.
 func localSocket() string {
 	for _, socket := range localSockets() {
 		if !isTrusted(socket) {
 			continue
 		}
-		// Only an attempt tells whether somebody listens there, and to us.
+		// Only a connection attempt shows whether an agent listens there and accepts this
+		// user.
 		if c, err := net.DialTimeout("unix", socket, time.Second); err == nil {
 			c.Close()
 			return socket
@@ -121,8 +123,7 @@ func localSocket() string {
 	return ""
 }
 
-// localSockets are where an agent of this machine listens, unless it is told
-// otherwise.
+// localSockets returns the default sockets of an agent on this machine.
 func localSockets() []string {
 	sockets := []string{filepath.Join("/var/lib/nomad-lite", socketFile)}
 	if dir, err := defaultDataDir(); err == nil && filepath.Join(dir, socketFile) != sockets[0] {
@@ -131,8 +132,7 @@ func localSockets() []string {
 	return append(sockets, devSockets()...)
 }
 
-// devSockets are where agents in development mode listen: that of this user, and that of
-// root.
+// devSockets returns the sockets of agents in development mode of this user and of root.
 func devSockets() []string {
 	sockets := []string{filepath.Join(agent.TemporaryDir(os.Geteuid()), socketFile)}
 	if os.Geteuid() != 0 {
@@ -142,7 +142,7 @@ func devSockets() []string {
 }
 
 // isTrusted reports whether a socket belongs to this user or to root, and whether no other
-// user can put another one in its place: tokens, variables and jobs are sent there.
+// user can replace it: tokens, variables and jobs are sent there.
 func isTrusted(socket string) bool {
 	real, err := filepath.EvalSymlinks(socket)
 	if err != nil {
@@ -157,12 +157,14 @@ func isTrusted(socket string) bool {
 	return owned && safepath.CheckDir(filepath.Dir(real)) == nil && safepath.CheckParents(socket) == nil
 }
 
-// query are the options of a read. No namespace means that of the client.
+// query returns the options of a read. An empty namespace means the namespace of the
+// client.
 func query(ctx context.Context, namespace string) *api.QueryOptions {
 	return (&api.QueryOptions{Namespace: namespace}).WithContext(ctx)
 }
 
-// write are the options of a write. No namespace means that of the client.
+// write returns the options of a write. An empty namespace means the namespace of the
+// client.
 func write(ctx context.Context, namespace string) *api.WriteOptions {
 	return (&api.WriteOptions{Namespace: namespace}).WithContext(ctx)
 }
