@@ -33,40 +33,42 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
 )
 
-// argv0 is what the process list shows for the helper processes, which are this
-// program, started again.
+// argv0 is the name under which the process list shows the helper processes, which
+// run this executable.
 const argv0 = "nomad-lite"
 
-// Config is what an Agent is made of.
+// Config configures an Agent.
 type Config struct {
-	// DataDir is where everything is kept, an absolute path. It is made if it is
-	// missing. Empty means a temporary directory, which ends with the agent: if
-	// the agent is killed, the keeper ends all processes, and the next agent
-	// removes the directory.
+	// DataDir is the absolute path of the data directory. Open creates it if it is
+	// missing. Empty means a temporary directory, which is removed when the agent
+	// shuts down. If the agent is killed, the keeper ends all processes, and the
+	// next agent removes the directory.
 	DataDir string
-	// Forget begins with an empty state, and throws it away at the end; what the
-	// tasks have written stays. It is implied by a temporary directory.
+	// Forget starts with an empty state and deletes the state at the end; the files
+	// that tasks have written stay. A temporary directory implies Forget.
 	Forget bool
 
 	Node    NodeConfig
-	Limits  allocrunner.Limits // NodeCPU is filled in
+	Limits  allocrunner.Limits // NodeCPU is filled in by the agent
 	GC      noderunner.GC
 	Records scheduler.GCConfig
 
-	// EnvDenylist names the variables of the agent's environment that no task inherits;
-	// nil means Nomad's default. With EnvAllowlist, tasks inherit only what it names and
-	// EnvDenylist does not; nil means all.
+	// EnvDenylist names the variables of the agent's environment that no task
+	// inherits; nil means Nomad's default. With EnvAllowlist, tasks inherit only
+	// the variables that it names and EnvDenylist does not; a nil EnvAllowlist
+	// means all.
 	EnvDenylist, EnvAllowlist []string
 
 	Plugins *catalog.Catalog
-	Hooks   []hookplugin.Rule // what the operator says about hook plugins, in order
-	// HookLimits go to the hooks in the box with the blocks of tasks, by name.
+	Hooks   []hookplugin.Rule // the operator's rules for hook plugins, in order
+	// HookLimits are the operator's limits for the builtin hooks, by name of the
+	// hook.
 	HookLimits map[string]map[string]any
 	// TaskProcess returns the main process of a task of a builtin driver, from the state
 	// of the driver in the task's handle. It may be nil.
 	TaskProcess func(driver string, state []byte) (keeper.Process, bool)
-	// Memory is the file in which an agent with Forget keeps what it has learnt of
-	// plugins, for others like it. Empty keeps nothing.
+	// Memory is the path of the file in which an agent with Forget caches facts
+	// about plugins for later agents. With an empty path nothing is cached.
 	Memory  string
 	Version string // of nomad-lite
 	Logger  hclog.Logger
@@ -90,23 +92,23 @@ type Agent struct {
 	supervisor *supervisor.Supervisor
 	hooks      *hookplugin.Set
 	hookHost   *hookhost.Host
-	known      chan struct{} // closed when it is known what an earlier agent has left
+	known      chan struct{} // closed when the node has listed the allocations that an earlier agent started
 	host       fingerprint.Host
 
-	endPlugins context.CancelFunc // nil before the supervisor runs
-	plugins    sync.WaitGroup     // the supervisor
+	endPlugins context.CancelFunc // stops the supervisor; nil before the supervisor runs
+	plugins    sync.WaitGroup     // waits for the supervisor
 
 	registeredOnce sync.Once
 	registered     chan struct{} // closed when the node is in the store
-	nodeChanged    chan struct{} // holds a tick when its configuration is another
-	rulesChanged   chan struct{} // holds a tick when there are other rules about hooks
-	rebooted       bool          // no process of an earlier agent can be left
+	nodeChanged    chan struct{} // holds a tick when the configuration of the node has changed
+	rulesChanged   chan struct{} // holds a tick when the rules for hooks have changed
+	rebooted       bool          // the machine has rebooted: no process of an earlier agent is left
 
-	damageReported bool // only keepNode uses it
+	damageReported bool // the damage of the store is an event of the node; used by keepNode only
 
-	cachedPlugins []pluginInfo // see recall; never changed after it
+	cachedPlugins []pluginInfo // see loadPluginCache; read-only after it
 
-	orphansCleared atomic.Bool               // the tasks that are not in the state were ended
+	orphansCleared atomic.Bool               // clearOrphans has completed
 	remaining      atomic.Pointer[remaining] // set by Close
 
 	files        taskfiles.Files
@@ -118,21 +120,23 @@ type Agent struct {
 	dynamicMeta map[string]*string
 	nodes       *noderunner.Runner // nil before Run
 
-	attributesGiven map[string]string // see share; never changed
+	attributesGiven map[string]string // see share; the map is replaced, never modified
 }
 
-// The percentages by which the heap grows before it is collected.
+// Garbage collection percentages (see debug.SetGCPercent).
 const (
-	// A burst of starts leaves little behind, but scattered over all the memory that
-	// it took: measured with 100 tasks, 4 MB less for the agent.
+	// gcPercentIdle saves memory: a burst of starts leaves few objects, but
+	// scattered over all the memory that it used. Measured with 100 tasks: 4 MB
+	// less for the agent.
 	gcPercentIdle = 25
-	// What ends leaves nothing. With the other percentage, 40 percent of the time in
-	// which 100 tasks are stopped went into collecting what was still alive.
+	// gcPercentBusy saves CPU time while allocations stop. With gcPercentIdle, 40
+	// percent of the time of stopping 100 tasks was spent in collecting live
+	// objects.
 	gcPercentBusy = 100
 )
 
-// Open takes the data directory, reads the state, looks at the machine and
-// starts the helper processes and the plugins, without waiting for the latter.
+// Open locks the data directory, reads the state, fingerprints the machine and
+// starts the helper processes and the plugins. It does not wait for the plugins.
 // The caller calls Run at most once, and Close at the end.
 func Open(ctx context.Context, c Config) (*Agent, error) {
 	a := &Agent{
@@ -152,10 +156,10 @@ func Open(ctx context.Context, c Config) (*Agent, error) {
 	return a, nil
 }
 
-// AllocDirs returns the directory that holds those of the allocations.
+// AllocDirs returns the directory that contains the directories of the allocations.
 func (a *Agent) AllocDirs() string { return filepath.Join(a.dataDir, allocDir) }
 
-// DataDir returns the data directory, that of a temporary agent too.
+// DataDir returns the data directory, also of a temporary agent.
 func (a *Agent) DataDir() string { return a.dataDir }
 
 // LogDir returns the directory that holds the output of an allocation's tasks,
@@ -164,27 +168,26 @@ func (a *Agent) LogDir(allocID string) string {
 	return filepath.Join(a.AllocDirs(), allocID, "alloc", "logs")
 }
 
-// Files opens the directory of an allocation for somebody who wants to look at
-// what its tasks have written. The error is fs.ErrNotExist if there is none, or
-// none any more.
+// Files opens the directory of an allocation for reading the files of its tasks.
+// The error is fs.ErrNotExist if the directory does not exist or was removed.
 func (a *Agent) Files(allocID string) (*taskfiles.Dir, error) {
 	return a.files.Open(a.AllocDirs(), allocID)
 }
 
-// Usage tells how busy the machine is.
+// Usage returns the current resource usage of the machine.
 func (a *Agent) Usage(ctx context.Context) hoststats.Stats { return a.usage.Sample(ctx) }
 
-// Store returns the state. Jobs, evaluations, allocations and deployments are
-// changed through the scheduler.
+// Store returns the state store. Jobs, evaluations, allocations and deployments
+// must be changed through the scheduler.
 func (a *Agent) Store() *store.Store { return a.store }
 
-// Scheduler returns what decides about jobs.
+// Scheduler returns the scheduler.
 func (a *Agent) Scheduler() *scheduler.Scheduler { return a.scheduler }
 
 // NodeID returns the id of the node, which stays the same for a data directory.
 func (a *Agent) NodeID() string { return a.nodeID }
 
-// Logs returns the collector of the tasks' output.
+// Logs returns the client of the log collector.
 func (a *Agent) Logs() *logs.Collector { return a.collector }
 
 // Host returns the facts about the machine.
@@ -193,8 +196,8 @@ func (a *Agent) Host() fingerprint.Host { return a.host }
 // Drivers returns the drivers that are up, by name.
 func (a *Agent) Drivers() map[string]supervisor.Info { return a.supervisor.Drivers() }
 
-// TaskConfigSchema asks a driver what it takes in the config block of a task. It
-// waits for one that is being started.
+// TaskConfigSchema returns the schema of a driver's task config block. It waits for
+// a driver that is being started.
 func (a *Agent) TaskConfigSchema(ctx context.Context, name string) (*hclspec.Spec, error) {
 	d, err := a.supervisor.Driver(ctx, name)
 	if err != nil {
@@ -206,31 +209,34 @@ func (a *Agent) TaskConfigSchema(ctx context.Context, name string) (*hclspec.Spe
 // Plugins returns the state of all plugins.
 func (a *Agent) Plugins() []supervisor.Plugin { return a.supervisor.Plugins() }
 
-// Changed returns a channel that is closed when Drivers or Plugins has another
-// answer.
+// Changed returns a channel that is closed when the result of Drivers or Plugins
+// changes.
 func (a *Agent) Changed() <-chan struct{} { return a.supervisor.Changed() }
 
-// Ready waits until the drivers have said how they are; two seconds at most.
+// Ready waits until the drivers have reported their health, for two seconds at
+// most.
 func (a *Agent) Ready(ctx context.Context) error { return a.supervisor.Ready(ctx) }
 
-// Reported is Ready for as long as it takes, for plugins of every kind.
+// AllReady waits until plugins of every type have reported, without a time limit of
+// its own.
 func (a *Agent) AllReady(ctx context.Context) error { return a.supervisor.Reported(ctx) }
 
-// Registered is closed when the node is in the state with its drivers: jobs that
-// come can be placed.
+// Registered returns a channel that is closed when the node is stored with its
+// drivers, so that jobs can be placed.
 func (a *Agent) Registered() <-chan struct{} { return a.registered }
 
-// Run runs what the state says until ctx ends. If the cause of that is
-// allocrunner.ErrShutdown, tasks are left running; otherwise they are stopped,
-// and Run returns when all have ended.
+// Run runs the allocations in the state until ctx ends. If the cause is
+// allocrunner.ErrShutdown, Run leaves tasks running; otherwise it stops them and
+// returns when all have ended.
 func (a *Agent) Run(ctx context.Context) {
-	debug.SetGCPercent(gcPercentIdle) // not before: of what is read at the start, most stays
+	debug.SetGCPercent(gcPercentIdle) // not earlier: most of what Open reads stays in memory
 	nodes := noderunner.New(a.runnerConfig())
 	a.mu.Lock()
 	a.nodes = nodes
 	a.mu.Unlock()
 
-	// The node reports to the end, and plans go on until nothing can follow them.
+	// The node sends reports until Run ends; the scheduler continues as long as
+	// plans can follow from them.
 	reporting, endReports := context.WithCancel(context.WithoutCancel(ctx))
 	var background, reports sync.WaitGroup
 	reports.Go(func() { a.allocSync.run(reporting) })
@@ -263,7 +269,7 @@ func (a *Agent) Run(ctx context.Context) {
 	endReports()
 	reports.Wait()
 	if a.temporary {
-		nodes.CollectAll() // what hooks have made besides the directories
+		nodes.CollectAll() // remove what hooks have created outside of the directories
 	}
 	if a.forget {
 		settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
@@ -272,7 +278,7 @@ func (a *Agent) Run(ctx context.Context) {
 	}
 }
 
-// runnerConfig is what the allocations of this node run with.
+// runnerConfig returns the configuration of the node runner.
 func (a *Agent) runnerConfig() noderunner.Config {
 	limits := a.config.Limits
 	limits.NodeCPU = int64(a.host.CPUMHz)
@@ -296,8 +302,8 @@ func (a *Agent) runnerConfig() noderunner.Config {
 		},
 		Node:   a.Node,
 		OnStop: func() { debug.SetGCPercent(gcPercentBusy) },
-		// The start of an allocation needs several times the memory that its life needs,
-		// most of it the stacks of the calls that start it.
+		// Starting an allocation takes several times the memory of running it,
+		// mostly stacks of the goroutines that start it.
 		OnIdle: func() {
 			debug.SetGCPercent(gcPercentIdle)
 			footprint.Release()
@@ -307,11 +313,11 @@ func (a *Agent) runnerConfig() noderunner.Config {
 	}
 }
 
-// cleanupTimeout is how long hooks have to make up for what they owe, when nobody will
-// know of it any more.
+// cleanupTimeout is how long Run waits for the pending cleanups of hooks when their
+// records are about to be deleted.
 const cleanupTimeout = 10 * time.Second
 
-// Alloc returns the runner of an allocation, nil if nothing of it is here.
+// Alloc returns the runner of an allocation, or nil if this node does not have it.
 func (a *Agent) Alloc(id string) *allocrunner.Runner {
 	if nodes := a.running(); nodes != nil {
 		return nodes.Alloc(id)
@@ -319,9 +325,8 @@ func (a *Agent) Alloc(id string) *allocrunner.Runner {
 	return nil
 }
 
-// CollectAlloc takes one ended allocation off the disk. It waits for hooks that
-// tidy up after it, and not for an unavailable driver: then the directory is removed
-// later.
+// CollectAlloc removes an ended allocation from the disk. It waits for the cleanup
+// of hooks, but not for an unavailable driver: then the directory is removed later.
 func (a *Agent) CollectAlloc(ctx context.Context, id string) error {
 	if nodes := a.running(); nodes != nil {
 		return nodes.Collect(ctx, id)
@@ -329,16 +334,16 @@ func (a *Agent) CollectAlloc(ctx context.Context, id string) error {
 	return noderunner.ErrNotCollectable
 }
 
-// CollectAllocs takes all ended allocations off the disk.
+// CollectAllocs removes all ended allocations from the disk.
 func (a *Agent) CollectAllocs() {
 	if nodes := a.running(); nodes != nil {
 		nodes.CollectAll()
 	}
 }
 
-// Reload takes over what may change while the agent runs: the metadata and the
-// reservations of the node, how much may lie on the disk, the plugins, and rules about
-// hooks that hookplugin.CheckRules has nothing against.
+// Reload applies the settings that can change while the agent runs: metadata and
+// reservations of the node, limits of garbage collection, the plugins, and the
+// rules for hooks. The rules must have passed hookplugin.CheckRules.
 func (a *Agent) Reload(node NodeConfig, gc noderunner.GC, plugins *catalog.Catalog, rules []hookplugin.Rule) {
 	a.supervisor.SetCatalog(plugins)
 	a.hooks.SetRules(rules)
@@ -356,7 +361,7 @@ func (a *Agent) Reload(node NodeConfig, gc noderunner.GC, plugins *catalog.Catal
 	a.triggerNodeUpdate()
 }
 
-// triggerNodeUpdate has the record of the node brought up to date. It does not wait.
+// triggerNodeUpdate requests an update of the node's record. It does not block.
 func (a *Agent) triggerNodeUpdate() {
 	select {
 	case a.nodeChanged <- struct{}{}:
@@ -364,8 +369,8 @@ func (a *Agent) triggerNodeUpdate() {
 	}
 }
 
-// Kill ends all allocations at once, without order and without their poststop
-// tasks. It does not wait.
+// Kill force kills all allocations at once, without their shutdown order and their
+// poststop tasks. It does not wait.
 func (a *Agent) Kill() {
 	if nodes := a.running(); nodes != nil {
 		nodes.Kill()
@@ -384,19 +389,19 @@ func (a *Agent) running() *noderunner.Runner {
 	return a.nodes
 }
 
-// Close ends the helper processes that nobody needs any more and lets go of the
-// data directory; a temporary one is removed. Run must have returned. Close may
-// be called twice.
+// Close shuts down the helper processes that are no longer needed and unlocks the
+// data directory; a temporary data directory is removed. Run must have returned.
+// Close may be called twice.
 //
-// While tasks may run, the helper processes continue: only the state and the keeper
-// together prove that none does, not the way in which the agent ends.
+// While tasks may run, the helper processes continue. Close decides that by the
+// state and the keeper together, not by the way in which the agent ends.
 func (a *Agent) Close() error {
 	if a.lock == nil {
 		return nil
 	}
 	var errs []error
 	if a.sockets != nil {
-		a.sockets.unwatch() // what follows removes sockets
+		a.sockets.unwatch() // the calls below remove sockets
 	}
 	left := new(remaining)
 	if a.keeper != nil && !a.forget {
@@ -413,7 +418,7 @@ func (a *Agent) Close() error {
 	if a.collector != nil {
 		errs = append(errs, a.collector.Close())
 	}
-	ended := false // the helpers
+	ended := false // whether endHelpers ended the helper processes
 	if a.keeper != nil {
 		var err error
 		ended, err = a.endHelpers(left)

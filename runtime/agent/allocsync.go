@@ -15,38 +15,39 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// allocSync is where the node gets its allocations from, and where their states go:
-// the store, by way of the scheduler.
+// allocSync connects the node runner with the store: it lists the node's
+// allocations and writes their reports through the scheduler.
 //
-// Reports are written as fast as the disk takes them. What comes while a write is
-// under way goes with the next one, and of one allocation only the latest state.
-// One that tells of no other state, but only what has happened, goes with the next
-// one of its allocation that does, or after a while.
+// Reports are written as fast as the disk allows. A report that arrives during a
+// write is part of the next write, and only the latest report of an allocation is
+// written. A report that only adds events, without a change of state, is written
+// with the next urgent report of its allocation or after batchInterval.
 type allocSync struct {
 	store     *store.Store
 	scheduler *scheduler.Scheduler
 	nodeID    string
-	started   map[string]bool // allocations that an earlier agent has begun to run
+	started   map[string]bool // allocations that an earlier agent has started
 	logger    hclog.Logger
 
 	wake chan struct{} // holds a tick when there are reports
 
 	mu        sync.Mutex
-	changed   chan struct{} // closed and replaced when other allocations are desired
+	changed   chan struct{} // closed and replaced when the desired allocations change
 	reports   map[string]scheduler.Report
-	writing   map[string]scheduler.Report // what is being stored now
-	order     []string                    // of the reports
-	urgent    map[string]bool             // which of them somebody may wait for
-	idle      *time.Timer                 // makes the others urgent; nil if it is not set
+	writing   map[string]scheduler.Report // reports of the current write
+	order     []string                    // keys of reports, oldest first
+	urgent    map[string]bool             // reports that must be written at once
+	idle      *time.Timer                 // calls flush; nil if it is not set
 	removed   []string
 	collected map[string]string // reasons by allocation; see Collected
-	assigned  bool              // what leaving returns was assigned
+	assigned  bool              // the deleted allocations (see leaving) were assigned
 }
 
 var _ noderunner.Source = (*allocSync)(nil)
 
-// Allocs implements noderunner.Source. What was deleted before the first call, and is not
-// off the disk, is assigned once more, and then missing, as everything that is removed.
+// Allocs implements noderunner.Source. An allocation that was deleted before the
+// first call, and is still on the disk, is assigned in the first call and missing
+// in the next one, so that the node removes it.
 func (r *allocSync) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
 	r.mu.Lock()
 	changed, first := r.changed, !r.assigned
@@ -54,7 +55,7 @@ func (r *allocSync) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
 	r.mu.Unlock()
 	s := state{r.store.Snapshot().Reader, r.nodeID}
 	var gone []*api.Allocation
-	if first { // the node has not had what was deleted since the agent was opened, either
+	if first { // the node has not seen allocations that were deleted since Open either
 		gone = leaving(s.r)
 	}
 	var assignments []noderunner.Assignment
@@ -74,7 +75,7 @@ func (r *allocSync) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
 	return assignments, changed
 }
 
-// desired tells the node that it has to look again.
+// desired wakes the node runner, which lists the allocations again.
 func (r *allocSync) desired() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -134,10 +135,10 @@ func (r *allocSync) Removed(allocID string) {
 	r.tick()
 }
 
-// isUrgentLocked reports whether somebody may wait for what a report says: that an
-// allocation or a task is not in the state that is known, or that its health is.
-// What else has happened to it is for those who look. A report that is being stored
-// counts as known.
+// isUrgentLocked reports whether an update must be written at once: the status of
+// the allocation, the state of a task or the first health differs from the stored
+// one. Other updates only add events. A report that is being written counts as
+// stored.
 func (r *allocSync) isUrgentLocked(u allocrunner.Update) bool {
 	known := r.store.Snapshot().Allocation(nil, u.AllocID)
 	if w, found := r.writing[u.AllocID]; found && known != nil && w.ClientStatus != "" {
@@ -182,7 +183,7 @@ func (r *allocSync) add(allocID string, urgent func() bool, edit func(*scheduler
 	}
 }
 
-// flush has all reports written.
+// flush makes all reports urgent.
 func (r *allocSync) flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -193,7 +194,7 @@ func (r *allocSync) flush() {
 	r.tick()
 }
 
-// batchInterval is how long a report may wait that nobody waits for.
+// batchInterval is the maximum delay of a report that is not urgent.
 const batchInterval = 100 * time.Millisecond
 
 func (r *allocSync) tick() {
@@ -203,10 +204,10 @@ func (r *allocSync) tick() {
 	}
 }
 
-// pause between two tries to write what the disk has refused.
+// pause is the time between two attempts to write what the store refused.
 const pause = time.Second
 
-// run writes reports until ctx ends, and those that are there then.
+// run writes reports until ctx ends, and then the remaining ones once.
 func (r *allocSync) run(ctx context.Context) {
 	for {
 		select {
@@ -232,8 +233,8 @@ func (r *allocSync) run(ctx context.Context) {
 	}
 }
 
-// take returns what is to be written now. Who is to be told at once does not wait
-// for what nobody is to be told of.
+// take returns the urgent reports and the removed allocations. Reports that are not
+// urgent stay queued, so that they do not delay the urgent ones.
 func (r *allocSync) take() (reports []scheduler.Report, removed []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -254,8 +255,8 @@ func (r *allocSync) take() (reports []scheduler.Report, removed []string) {
 	return reports, removed
 }
 
-// write stores the urgent reports. Those that cannot be stored are kept, unless newer
-// ones have come.
+// write stores the urgent reports. Reports that cannot be stored are queued again,
+// unless a newer report of the allocation has arrived.
 func (r *allocSync) write(ctx context.Context) error {
 	reports, removed := r.take()
 	if len(reports) > 0 {
@@ -285,8 +286,8 @@ func (r *allocSync) write(ctx context.Context) error {
 	return r.writeCollected(ctx)
 }
 
-// writeCollected adds events to allocations whose directories were removed. It comes
-// after the reports, of which the last one would replace the events.
+// writeCollected adds events to allocations whose directories were removed. It must
+// follow the reports, because the last report of an allocation replaces its events.
 func (r *allocSync) writeCollected(ctx context.Context) error {
 	r.mu.Lock()
 	collected := r.collected
@@ -338,7 +339,7 @@ func (r *allocSync) putBack(reports []scheduler.Report, removed []string) {
 			order = append(order, id)
 		}
 		ended := old.Ended || newer.Ended
-		if newer.ClientStatus == "" { // there is none, or it says nothing but the end
+		if newer.ClientStatus == "" { // there is no newer report, or it has only Ended
 			newer = old
 		}
 		newer.Ended = ended

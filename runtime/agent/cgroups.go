@@ -5,8 +5,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 )
 
-// cgroupsOf makes the cgroups of those drivers that expect Nomad to do it. The
-// drivers in the box make their own, in less time.
+// cgroupsOf returns a function that selects the cgroup tree for a driver. For
+// builtin drivers it is nil, because they create their cgroups themselves in less
+// time.
 func (a *Agent) cgroupsOf(tree *cgroup.Tree) func(driver string) hooks.Cgroups {
 	return func(driver string) hooks.Cgroups {
 		for _, p := range a.supervisor.Plugins() {

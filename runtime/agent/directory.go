@@ -11,18 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrInUse means that another nomad-lite works on the data directory.
+// ErrInUse means that another nomad-lite uses the data directory.
 var ErrInUse = errors.New("data directory is in use by another nomad-lite")
 
-// The names in a data directory.
+// Names in a data directory.
 const (
 	lockFile = "lock"
 	allocDir = "alloc"
 	keyFile  = "keyring.json"
 )
 
-// lock takes the data directory for whoever holds the file, and for no other,
-// until all its copies are closed. With unix.LOCK_NB it does not wait.
+// lock locks the data directory until all copies of the returned file are closed.
+// With unix.LOCK_NB in flags it fails with ErrInUse instead of blocking.
 func lock(dataDir string, flags int) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dataDir, lockFile), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -38,12 +38,12 @@ func lock(dataDir string, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// ensureDir makes one directory, or proves that the one that is there is ours:
-// below /tmp anybody may have been first.
+// ensureDir makes a directory, or checks that the existing one is ours: below /tmp,
+// another account may have made it first.
 func ensureDir(dir string, mode fs.FileMode) error {
 	err := os.Mkdir(dir, mode)
 	if err == nil {
-		return os.Chmod(dir, mode) // whatever the umask is
+		return os.Chmod(dir, mode) // the umask may have removed bits
 	}
 	if !errors.Is(err, fs.ErrExist) {
 		return err
@@ -51,7 +51,8 @@ func ensureDir(dir string, mode fs.FileMode) error {
 	return checkOurs(dir)
 }
 
-// checkOurs refuses a directory of another user, or one that others may write to.
+// checkOurs returns an error if dir belongs to another user or is writable for
+// others.
 func checkOurs(dir string) error {
 	var stat unix.Stat_t
 	if err := unix.Lstat(dir, &stat); err != nil {
@@ -68,8 +69,9 @@ func checkOurs(dir string) error {
 	return nil
 }
 
-// ourDir makes a directory, or finds one that is ours. Another account can have been
-// first at a path that everybody knows: then it is one with a random name after a dot.
+// ourDir makes a directory at path, or returns an existing one that is ours. If
+// another account has taken the path, the directory gets a random suffix after a
+// dot.
 func ourDir(path string, mode fs.FileMode) (string, error) {
 	taken := ensureDir(path, mode)
 	if taken == nil {
@@ -85,7 +87,7 @@ func ourDir(path string, mode fs.FileMode) (string, error) {
 	return dir, os.Chmod(dir, mode)
 }
 
-// ourDirs returns the directories that ourDir has made for a path and that are there.
+// ourDirs returns the existing directories that ourDir has made for a path.
 func ourDirs(path string) []string {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {

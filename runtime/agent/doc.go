@@ -1,7 +1,6 @@
-// Package agent is one running nomad-lite: it owns the directories of a node,
-// starts the helper processes, and wires plugins, logs and allocations
-// together.
+// Package agent implements a running nomad-lite: it owns the directories of a node,
+// starts the helper processes, and connects plugins, logs, allocations and the
+// scheduler.
 //
-// It decides nothing about jobs. Its user hands it a source of allocations and
-// gets the node's facts, drivers and logs.
+// It makes no decisions about jobs; package scheduler does.
 package agent

@@ -14,8 +14,8 @@ import (
 // endTask ends the processes of a task whose driver is unavailable. It implements
 // taskrunner.EndTask.
 //
-// The keeper has adopted the task when its plugin died, so it has the exit status of
-// the main process, whether that ends now or has ended before.
+// The keeper adopted the task when its plugin died, so it has the exit status of
+// the main process, even if the process has ended before.
 func (a *Agent) endTask(ctx context.Context, req taskrunner.EndRequest) (taskrunner.EndResult, error) {
 	found, err := taskprocess.EndLeftovers(ctx, req.AllocID, req.Task)
 	result := taskrunner.EndResult{Found: len(found) > 0}
@@ -29,7 +29,7 @@ func (a *Agent) endTask(ctx context.Context, req taskrunner.EndRequest) (taskrun
 	if !known {
 		return result, nil
 	}
-	if main.Alive() { // it is in a cgroup of its user's, and has changed its environment
+	if main.Alive() { // EndLeftovers missed a process that moved to another cgroup and changed its environment
 		result.Found = true
 		_ = unix.Kill(-main.PID, unix.SIGKILL)
 		if err := main.Signal(unix.SIGKILL); err != nil && main.Alive() {

@@ -9,8 +9,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 )
 
-// CheckHooks asks the plugins that the operator has rules about, and tells what
-// keeps these from working. It waits for plugins that are being started.
+// CheckHooks checks the operator's hook rules against the plugins and returns the
+// reasons why rules do not work. It waits for plugins that are being started.
 func (a *Agent) CheckHooks(ctx context.Context) (trouble []error) {
 	for _, rule := range a.hooks.Rules() {
 		meanwhile := "until then allocations fail that it might apply to"
@@ -38,8 +38,8 @@ func (a *Agent) CheckHooks(ctx context.Context) (trouble []error) {
 	return trouble
 }
 
-// logHookErrors logs what keeps the rules about hooks from working, at the beginning
-// and when they have changed, until ctx ends.
+// logHookErrors logs the errors of CheckHooks at the start and after each change of
+// the rules, until ctx ends.
 func (a *Agent) logHookErrors(ctx context.Context) {
 	for {
 		for _, err := range a.CheckHooks(ctx) {
@@ -53,6 +53,6 @@ func (a *Agent) logHookErrors(ctx context.Context) {
 	}
 }
 
-// launchTimeout is how soon a plugin that has died must be started again for who
-// submits a job to wait for it.
+// launchTimeout is how long the check of a submitted job waits for the restart of a
+// plugin that has died.
 const launchTimeout = time.Second

@@ -21,26 +21,25 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// hookSocket is where hook plugins find the agent, this one and those that come
-// after it.
+// hookSocket is the path at which hook plugins reach this agent and later ones.
 func (a *Agent) hookSocket() string { return filepath.Join(a.sockets.path(), hookSocketName) }
 
-// nodeForHooks is what hook plugins are told about the machine.
+// nodeForHooks returns the facts about the node that hook plugins get.
 func (a *Agent) nodeForHooks() hook.Node {
 	n := a.config.Node
 	return hook.Node{ID: a.nodeID, Name: n.Name, Datacenter: n.Datacenter, Region: n.Region, Class: n.Class, Pool: n.Pool}
 }
 
-// hookKeyKey is the record of the key of what hooks show to the host.
+// hookKeyKey is the record of the key that signs the hooks' capability tokens.
 const hookKeyKey = "hook_key"
 
 // hookKeySize is the size of a hook key in bytes.
 const hookKeySize = 32
 
-// hookKeyRecord is a hookhost.Key as it is read from the state.
+// hookKeyRecord is a hookhost.Key with a check for reading it from the state.
 type hookKeyRecord hookhost.Key
 
-// CheckRecord implements what [store.Reader.Meta] calls.
+// CheckRecord implements the check of [store.Reader.Meta].
 func (k *hookKeyRecord) CheckRecord() error {
 	if len(*k) != hookKeySize {
 		return fmt.Errorf("the key has %d bytes, want %d", len(*k), hookKeySize)
@@ -48,8 +47,8 @@ func (k *hookKeyRecord) CheckRecord() error {
 	return nil
 }
 
-// hookKey returns the key. It makes one the first time, and when the store has
-// quarantined the one of an earlier agent.
+// hookKey returns the stored key. It creates a key on the first start, and when the
+// store has quarantined the stored one.
 func (a *Agent) hookKey() (hookhost.Key, error) {
 	var stored hookKeyRecord
 	known, err := a.store.Snapshot().Meta(hookKeyKey, &stored)
@@ -71,8 +70,8 @@ func (a *Agent) hookKey() (hookhost.Key, error) {
 	return key, nil
 }
 
-// makeHooks makes what makes the hooks of allocations that are in plugins, and
-// answers these.
+// makeHooks creates the set of hook plugins and starts the host service that hooks
+// call.
 func (a *Agent) makeHooks() error {
 	key, err := a.hookKey()
 	if err != nil {
@@ -113,8 +112,7 @@ func (a *Agent) makeHooks() error {
 	return nil
 }
 
-// HookUsers returns the ids of the allocations that run and in which a hook takes
-// part, in order.
+// HookUsers returns the sorted ids of the running allocations that use a hook.
 func (a *Agent) HookUsers(name string) []string {
 	nodes := a.running()
 	if nodes == nil {
@@ -123,12 +121,13 @@ func (a *Agent) HookUsers(name string) []string {
 	return slices.Sorted(slices.Values(nodes.Users(supervisor.PluginKey{Type: base.TypeHook, Name: name})))
 }
 
-// missingHookHint is the way out for who names a hook that is not there.
+// missingHookHint tells users how to provide a hook that is not found.
 const missingHookHint = "give the directory of its program with -plugin-dir, for an agent name it in a plugin block too"
 
-// CheckAttachments tells at which places a canonical job attaches a hook that is
-// not there, at which it is never called, or with a configuration that it does not
-// take; trouble tells which hooks could not be asked. It waits for plugins that are being started.
+// CheckAttachments checks the hook attachments of a canonical job. The faults are
+// attachments of a hook that does not exist, that is never called there, or that
+// rejects the configuration. The errors in trouble are about hooks that were not
+// reachable. CheckAttachments waits for plugins that are being started.
 func (a *Agent) CheckAttachments(ctx context.Context, job *api.Job) (faults []model.Unsupported, trouble []error) {
 	for _, at := range model.HookAttachments(job) {
 		if at.Hook == "" {
@@ -163,10 +162,10 @@ func attachmentFault(at model.HookAttachment, err error) model.Unsupported {
 	return model.Unsupported{Path: at.Path, Reason: fmt.Sprintf("meta %s%s: %v", model.HookPrefix, at.Hook, err)}
 }
 
-// pendingCleanupKey begins the names of the records of moments that hooks owe.
+// pendingCleanupKey is the prefix of the records of the hooks' pending cleanups.
 const pendingCleanupKey = "hook_debt/"
 
-// cleanupStore keeps in the state what hooks owe.
+// cleanupStore keeps the pending cleanups of hooks in the state.
 type cleanupStore struct {
 	store  *store.Store
 	logger hclog.Logger
@@ -179,7 +178,7 @@ func (d cleanupStore) Debts() (list []hookplugin.PendingCleanup) {
 		var cleanup hookplugin.PendingCleanup
 		known, err := snapshot.Meta(name, &cleanup)
 		if err != nil || !known {
-			continue // quarantined and reported by the store, or settled meanwhile
+			continue // quarantined and reported by the store, or deleted meanwhile
 		}
 		if snapshot.Allocation(nil, cleanup.AllocID) != nil || time.Now().Before(cleanup.Until) {
 			list = append(list, cleanup)
@@ -188,7 +187,7 @@ func (d cleanupStore) Debts() (list []hookplugin.PendingCleanup) {
 		if !cleanup.Until.IsZero() {
 			d.logger.Warn("hook has not cleaned up, and is not told again", "hook", cleanup.Hook, "alloc_id", cleanup.AllocID, "moment", cleanup.Moment)
 		}
-		_, _ = d.store.Update(context.Background(), func(tx *store.Txn) error { // or the next time
+		_, _ = d.store.Update(context.Background(), func(tx *store.Txn) error { // if it fails, the next call repeats it
 			tx.DeleteMeta(name)
 			return nil
 		})

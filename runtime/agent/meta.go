@@ -10,11 +10,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// metaKey is the record of the metadata that people have set while the agent
-// ran. A key without a value hides the one of the configuration.
+// metaKey is the record of the node metadata that was set through the API. A key
+// without a value hides the configured value.
 const metaKey = "node_meta"
 
-// readMeta takes up what was set under an earlier agent.
+// readMeta loads the metadata that was set under an earlier agent.
 func (a *Agent) readMeta() {
 	meta := make(map[string]*string)
 	if _, err := a.store.Snapshot().Meta(metaKey, &meta); err != nil {
@@ -23,7 +23,7 @@ func (a *Agent) readMeta() {
 	a.dynamicMeta = meta
 }
 
-// Meta returns the metadata of the node: all of it, and where it comes from.
+// Meta returns the metadata of the node: the merged map and both sources.
 func (a *Agent) Meta() api.NodeMetaResponse {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -38,8 +38,8 @@ func (a *Agent) Meta() api.NodeMetaResponse {
 	}
 }
 
-// SetMeta changes the metadata of the node, for good and at once. A key without a
-// value is removed, or hides that of the configuration.
+// SetMeta changes the metadata of the node permanently and at once. A key without a
+// value is removed; if it is configured, its configured value is hidden.
 func (a *Agent) SetMeta(ctx context.Context, changes map[string]*string) error {
 	a.metaUpdateMu.Lock()
 	defer a.metaUpdateMu.Unlock()
@@ -67,7 +67,7 @@ func (a *Agent) SetMeta(ctx context.Context, changes map[string]*string) error {
 	a.dynamicMeta = now.Dynamic
 	a.mu.Unlock()
 	a.scheduler.NodeChanged()
-	a.triggerNodeUpdate() // the record may have been written meanwhile, as it was before
+	a.triggerNodeUpdate() // a concurrent update may have written the old metadata
 	return nil
 }
 

@@ -22,30 +22,30 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
-// NodeConfig is what the operator says about the node. The zero value is good.
+// NodeConfig is the operator's configuration of the node. The zero value is valid.
 type NodeConfig struct {
-	Name             string // the name of the host
-	Datacenter       string // dc1
-	Region           string // global
+	Name             string // default: the host name
+	Datacenter       string // default: dc1
+	Region           string // default: global
 	Class            string
-	Pool             string // default
+	Pool             string // default: default
 	Meta             map[string]string
 	Reserved         Reserved
-	CPU              int    // MHz in place of what was found out
-	MemoryMB, DiskMB int    // the same
-	NetworkInterface string // whose address is that of the node
-	MinDynamicPort   int    // 20000
-	MaxDynamicPort   int    // 32000
-	ClientMinPort    int    // 14000; the ports of drivers' helper processes
-	ClientMaxPort    int    // 14512
-	HTTPAddr         string // where clients reach the API; empty if only over the unix socket
-	TLS              bool   // they reach it with TLS
+	CPU              int    // MHz, overrides the fingerprint
+	MemoryMB, DiskMB int    // override the fingerprint
+	NetworkInterface string // its address is the node's address
+	MinDynamicPort   int    // default: 20000
+	MaxDynamicPort   int    // default: 32000
+	ClientMinPort    int    // default: 14000; first port for helper processes of drivers
+	ClientMaxPort    int    // default: 14512; last port for helper processes of drivers
+	HTTPAddr         string // advertised address of the API; empty if it has only the unix socket
+	TLS              bool   // the API uses TLS
 }
 
-// Reserved is what is kept from allocations.
+// Reserved are resources that allocations do not get.
 type Reserved struct {
 	CPU, MemoryMB, DiskMB uint64
-	Ports                 string // "22,80,8000-8010"
+	Ports                 string // a list like "22,80,8000-8010"
 }
 
 func (c *NodeConfig) fill(host string) {
@@ -59,8 +59,8 @@ func (c *NodeConfig) fill(host string) {
 	c.ClientMaxPort = cmp.Or(c.ClientMaxPort, ClientMaxPort)
 }
 
-// loadNodeID returns the id that the node has had, as far as anything of it is
-// left, or a new one.
+// loadNodeID returns the id that earlier agents used, as far as a node or an
+// allocation is stored, or a new id.
 func loadNodeID(s *store.Store) string {
 	snapshot := s.Snapshot()
 	if nodes := snapshot.Nodes(nil, ""); len(nodes) > 0 {
@@ -99,7 +99,7 @@ func interfaceIP(name string) (string, error) {
 	return found, nil
 }
 
-// attributes are the facts about the machine and its drivers.
+// attributes returns the attributes of the machine and its drivers.
 func (a *Agent) attributes(drivers map[string]supervisor.Info) map[string]string {
 	attributes := maps.Clone(a.host.Attributes)
 	if c := a.nodeConfig(); c.HTTPAddr != "" {
@@ -116,8 +116,8 @@ func (a *Agent) attributes(drivers map[string]supervisor.Info) map[string]string
 	return attributes
 }
 
-// Node returns the facts about the node as tasks see them. As long as drivers
-// have not said how they are, that is what they have said to the agent before.
+// Node returns the facts about the node as tasks see them. Before the node is
+// registered, missing driver attributes are taken from the stored node.
 func (a *Agent) Node() taskenv.Node {
 	c := a.nodeConfig()
 	attributes := a.attributes(a.Drivers())
@@ -141,8 +141,8 @@ func (a *Agent) Node() taskenv.Node {
 	}
 }
 
-// share returns the attributes that were given out before, if they are the same: each
-// allocation keeps them.
+// share returns the map of the previous call if the attributes are equal, to save
+// memory: each allocation keeps the map.
 func (a *Agent) share(attributes map[string]string) map[string]string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -160,8 +160,8 @@ func (a *Agent) nodeConfig() NodeConfig {
 	return c
 }
 
-// record is the node as it is now. What people have decided about it, and what
-// has happened to it, is that of the old one, which may be nil.
+// record returns the current record of the node. Drain, eligibility and events are
+// copied from old, which may be nil.
 func (a *Agent) record(old *api.Node) *api.Node {
 	c, drivers := a.nodeConfig(), a.Drivers()
 	n := &api.Node{
@@ -221,12 +221,12 @@ func (a *Agent) record(old *api.Node) *api.Node {
 	return n
 }
 
-// opNodeEvent is what followers of events know a change by that gave a node events
-// of its own.
+// opNodeEvent is the operation name, for the event stream, of a change that adds
+// node events.
 const opNodeEvent = "NodeStreamEvent"
 
-// addEvents notes what is different about the drivers. It reports whether there was
-// anything.
+// addEvents adds node events for changes of the drivers' health. It reports whether
+// it added any.
 func addEvents(n, old *api.Node, now time.Time) (added bool) {
 	add := func(subsystem, message string, details map[string]string) {
 		added = true
@@ -246,8 +246,8 @@ func addEvents(n, old *api.Node, now time.Time) (added bool) {
 	return added
 }
 
-// same tells whether two records say the same; when a driver has said something
-// last is not what counts.
+// same reports whether two records are equal apart from the update times of
+// drivers.
 func same(a, b *api.Node) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -265,13 +265,13 @@ func same(a, b *api.Node) bool {
 	return reflect.DeepEqual(timeless(a), timeless(b))
 }
 
-// keepNode keeps the record of the node as the node is, until ctx ends. The
-// first one waits for the drivers.
+// keepNode keeps the stored node up to date until ctx ends. The first update waits
+// for the drivers.
 func (a *Agent) keepNode(ctx context.Context) {
 	if err := a.supervisor.Ready(ctx); err != nil {
 		return
 	}
-	a.clearOrphans(ctx, a.supervisor) // before there is a node that others could be placed on
+	a.clearOrphans(ctx, a.supervisor) // before the node exists, so that nothing is placed beside orphans
 	a.orphansCleared.Store(ctx.Err() == nil)
 	for {
 		changed := a.supervisor.Changed()
@@ -298,11 +298,11 @@ func (a *Agent) keepNode(ctx context.Context) {
 	}
 }
 
-// errSame ends an update that has nothing to write.
+// errSame cancels an update that would change nothing.
 var errSame = errors.New("nothing has changed")
 
-// putNode stores a node that says something else than the old one, which is nil if
-// there was none.
+// putNode stores a changed node with its events. The old node is nil if there was
+// none.
 func putNode(tx *store.Txn, n, old *api.Node, now time.Time) {
 	if addEvents(n, old, now) && old != nil {
 		tx.Operation(opNodeEvent)
@@ -317,7 +317,7 @@ func (a *Agent) storeNode(ctx context.Context) error {
 	_, err := a.store.Update(ctx, func(tx *store.Txn) error {
 		old := tx.Node(nil, a.nodeID)
 		n := a.record(old)
-		// What was found damaged becomes an event with the first change of the node.
+		// Damage of the store becomes an event with the first change of the node.
 		if same(n, old) && (a.damageReported || len(a.store.Damage()) == 0) {
 			return errSame
 		}
@@ -334,7 +334,7 @@ func (a *Agent) storeNode(ctx context.Context) error {
 	return err
 }
 
-// Advertise says where clients reach the API, if that was not known at Open.
+// Advertise sets the address of the API if it was not known at Open.
 func (a *Agent) Advertise(address string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -26,7 +26,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// open makes the parts of an agent, each with those before it.
+// open creates the parts of an agent, each from the earlier ones.
 func (a *Agent) open(ctx context.Context, c Config) error {
 	if len(c.Hooks) > 0 {
 		if err := hookplugin.CheckRules(c.Hooks, c.Plugins.Entries()); err != nil {
@@ -57,8 +57,8 @@ func (a *Agent) openDirectory() error {
 		if err := os.MkdirAll(a.dataDir, 0o711); err != nil {
 			return fmt.Errorf("make data directory: %w", err)
 		}
-		// A run believes nothing that is there, and the person who asked for it is
-		// where its job file is.
+		// A run trusts no file in the directory, and its user trusts the directory
+		// of the job file.
 		if !a.forget {
 			if err := safepath.CheckDir(a.dataDir); err != nil {
 				return fmt.Errorf("data directory %s: %w, or choose another with -data-dir", a.dataDir, err)
@@ -74,14 +74,14 @@ func (a *Agent) openDirectory() error {
 		}
 	}
 	if os.Geteuid() == 0 {
-		return ensureDir(a.AllocDirs(), 0o711) // users of tasks pass through it to their own
+		return ensureDir(a.AllocDirs(), 0o711) // tasks of other users traverse it to their own directories
 	}
 	return a.closeDirectory()
 }
 
-// closeDirectory closes the data directory of an agent that is not root to all other
-// accounts: its tasks are processes of the same user. Where it belongs to another user,
-// the directory of the allocations is closed instead.
+// closeDirectory denies other accounts access to the data directory of an agent
+// that is not root, whose tasks run as the same user. If the data directory belongs
+// to another user, closeDirectory closes the directory of the allocations instead.
 func (a *Agent) closeDirectory() error {
 	if err := ensureDir(a.AllocDirs(), 0o711); err != nil {
 		return err
@@ -102,8 +102,8 @@ func (a *Agent) closeDirectory() error {
 	return nil
 }
 
-// statePath is where the state is. That of a foreground run is beside the one of
-// an agent.
+// statePath returns the path of the state file. A foreground run and an agent have
+// different files.
 func (a *Agent) statePath() string {
 	if a.forget {
 		return filepath.Join(a.dataDir, "run.db")
@@ -159,10 +159,10 @@ func (a *Agent) openStore() error {
 	return a.detectReboot()
 }
 
-// bootKey is the record of the boot during which the state was written last.
+// bootKey is the record of the boot id of the last agent.
 const bootKey = "boot_id"
 
-// detectReboot finds out whether the machine has been booted since the last agent.
+// detectReboot sets rebooted if the machine was booted since the last agent.
 func (a *Agent) detectReboot() error {
 	now, err := keeper.BootID()
 	if err != nil {
@@ -185,7 +185,7 @@ func (a *Agent) detectReboot() error {
 	return nil
 }
 
-// startHelpers starts the keeper, and what it starts.
+// startHelpers starts the keeper and the log collector.
 func (a *Agent) startHelpers(ctx context.Context) (err error) {
 	if a.sockets, err = openSockets(a.dataDir, a.logger); err != nil {
 		return err
@@ -203,8 +203,8 @@ func (a *Agent) startHelpers(ctx context.Context) (err error) {
 	}
 	a.sockets.keeper = a.keeper
 	if a.temporary {
-		// The keeper outlives a killed agent until all processes are gone: so long
-		// must nobody remove the directory.
+		// The keeper of a killed agent runs until all processes have ended. It
+		// holds the lock, so that the directory is not removed earlier.
 		if err := a.keeper.StoreFD(ctx, lockFile, a.lock); err != nil {
 			return fmt.Errorf("hand the lock to the keeper: %w", err)
 		}
@@ -222,7 +222,8 @@ func (a *Agent) startHelpers(ctx context.Context) (err error) {
 	return nil
 }
 
-// fingerprint finds out about the machine. What the operator says counts more.
+// fingerprint collects the facts about the machine. The operator's settings
+// override them.
 func (a *Agent) fingerprint(c Config) {
 	a.host = fingerprint.Read(fingerprint.Options{DataDir: a.dataDir, Version: c.Version})
 	if name := c.Node.NetworkInterface; name != "" {
@@ -255,8 +256,8 @@ func (a *Agent) fingerprint(c Config) {
 	a.usage.Dir, a.usage.MHz = a.AllocDirs(), a.host.CPUMHz
 }
 
-// ClientMinPort and ClientMaxPort are the ports that helper processes of drivers
-// use, unless the operator has chosen others.
+// ClientMinPort and ClientMaxPort are the default port range for helper processes
+// of drivers.
 const ClientMinPort, ClientMaxPort = 14000, 14512
 
 // driverConfig returns the facts about the machine for SetConfig. Drivers made from
@@ -273,7 +274,8 @@ func (a *Agent) driverConfig() *base.DriverConfig {
 	}
 }
 
-// startPlugins has the plugins started, and waits for none of them.
+// startPlugins starts the supervisor, which starts the plugins. It does not wait
+// for them.
 func (a *Agent) startPlugins(ctx context.Context, known *catalog.Catalog) error {
 	config := supervisor.Config{
 		Catalog:      known,
@@ -298,8 +300,8 @@ func (a *Agent) startPlugins(ctx context.Context, known *catalog.Catalog) error 
 		return err
 	}
 	a.sockets.watch()
-	// Tasks that are being stopped need their drivers to the last: plugins end in
-	// Close, whatever becomes of ctx.
+	// Tasks need their drivers until they are stopped, so the plugins run until
+	// Close, even when ctx ends.
 	running, end := context.WithCancel(context.WithoutCancel(ctx))
 	a.endPlugins = end
 	a.plugins.Go(func() {

@@ -22,18 +22,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// pluginKey begins the names of the records of running plugins.
+// pluginKey is the prefix of the records of running plugins.
 const pluginKey = "plugin/"
 
-// pluginRecords keeps in the state how running plugins are found again.
+// pluginRecords keeps in the state how to reattach to running plugins.
 type pluginRecords struct{ store *store.Store }
 
 var _ supervisor.Records = pluginRecords{}
 
-// pluginRecord is a supervisor.Record as it is read from the state.
+// pluginRecord is a supervisor.Record with a check for reading it from the state.
 type pluginRecord supervisor.Record
 
-// CheckRecord implements what [store.Reader.Meta] calls.
+// CheckRecord implements the check of [store.Reader.Meta].
 func (r *pluginRecord) CheckRecord() error {
 	if r.Pid == 0 || r.Addr == "" {
 		return errors.New("the record of a plugin process lacks its pid or its address")
@@ -41,8 +41,8 @@ func (r *pluginRecord) CheckRecord() error {
 	return nil
 }
 
-// Plugins implements supervisor.Records. A record that does not read is left out,
-// and the store quarantines it: the process is replaced.
+// Plugins implements supervisor.Records. An unreadable record is left out and
+// quarantined by the store; its plugin process is replaced.
 func (p pluginRecords) Plugins() (map[string]supervisor.Record, error) {
 	snapshot := p.store.Snapshot()
 	all := make(map[string]supervisor.Record)
@@ -73,8 +73,8 @@ func (p pluginRecords) DeletePlugin(key string) error {
 	return err
 }
 
-// taskRecords are the records of tasks as they are when they are asked for: a
-// snapshot would be kept in memory as long as the agent runs.
+// taskRecords reads the records of tasks from a new snapshot in each call: one
+// snapshot would stay in memory as long as the agent runs.
 type taskRecords struct{ store *store.Store }
 
 var _ allocrunner.Records = taskRecords{}
@@ -94,12 +94,14 @@ func (r taskRecords) AllocHooks(allocID string) map[string]string {
 	return allocHooks(r.store.Snapshot().Reader, allocID)
 }
 
-// attachedHooksKey begins the names of the records of the hooks that ended allocations
-// have had, by the names of the hooks: they are told when it is removed.
+// attachedHooksKey is the prefix of the records of the hooks that ended allocations
+// have had, with their configurations. These hooks are called when the allocation
+// is removed.
 const attachedHooksKey = "attached/"
 
-// allocHooks returns the hooks that an allocation has had, with their configurations.
-// While it runs that is in the records of its tasks.
+// allocHooks returns the hooks that an allocation has had, with their
+// configurations. Until the allocation has ended, they are in the records of its
+// tasks.
 func allocHooks(r store.Reader, allocID string) (all map[string]string) {
 	if known, err := r.Meta(attachedHooksKey+allocID, &all); err == nil && known {
 		return all
@@ -113,21 +115,22 @@ func allocHooks(r store.Reader, allocID string) (all map[string]string) {
 	return all
 }
 
-// pendingRemovalKey begins the names of the records of allocations that are deleted and
-// not off the disk: what its hooks must know when they are told of its end.
+// pendingRemovalKey is the prefix of the records of allocations that are deleted
+// and still on the disk. They hold the allocation for the calls of its hooks.
 const pendingRemovalKey = "remains/"
 
-// markForRemoval notes that an allocation has to be taken off the disk.
+// markForRemoval records that an allocation must be removed from the disk.
 func markForRemoval(tx *store.Txn, alloc *api.Allocation) {
 	rest := *alloc
 	rest.TaskStates, rest.Metrics = nil, nil
 	tx.PutMeta(pendingRemovalKey+alloc.ID, &rest)
 }
 
-// pendingRemoval is what remain has put, as it is read from the state.
+// pendingRemoval is a record of markForRemoval with a check for reading it from the
+// state.
 type pendingRemoval api.Allocation
 
-// CheckRecord implements what [store.Reader.Meta] calls.
+// CheckRecord implements the check of [store.Reader.Meta].
 func (r *pendingRemoval) CheckRecord() error {
 	if r.ID == "" || r.Job == nil {
 		return errors.New("the record of an allocation that is being removed lacks its id or its job")
@@ -135,9 +138,9 @@ func (r *pendingRemoval) CheckRecord() error {
 	return nil
 }
 
-// leaving returns the allocations that are deleted and not off the disk. A
-// record that does not read is quarantined by the store; findOrphans counts its
-// allocation as one that is to be removed.
+// leaving returns the allocations that are deleted and still on the disk. An
+// unreadable record is quarantined by the store; findOrphans treats its allocation
+// as one to remove.
 func leaving(state store.Reader) (allocs []*api.Allocation) {
 	for _, fact := range state.MetaKeys(pendingRemovalKey) {
 		var r pendingRemoval
@@ -148,18 +151,19 @@ func leaving(state store.Reader) (allocs []*api.Allocation) {
 	return allocs
 }
 
-// orphan is an allocation that is not in the state.
+// orphan is an allocation that is on the disk or in task records, but not in the
+// state.
 type orphan struct {
 	id string
-	// known says that there are records of its tasks, or that an agent ended while
-	// it removed the directory. Of what is not known somebody may miss the files.
+	// known is true if the state has records of its tasks or of its removal. The
+	// files of an unknown orphan are kept, since their owner may need them.
 	known bool
-	// leaving says that the node goes on with its removal.
+	// leaving is true if the node runner continues its removal.
 	leaving bool
 }
 
-// findOrphans returns the allocations of which an earlier agent has left
-// something, and which are not in the state.
+// findOrphans returns the allocations that an earlier agent left behind and that
+// are not in the state.
 func (a *Agent) findOrphans() (orphans []orphan) {
 	state := a.store.Snapshot()
 	known := make(map[string]bool)
@@ -195,17 +199,17 @@ func (a *Agent) findOrphans() (orphans []orphan) {
 	return orphans
 }
 
-// orphanDeadline is how long the end of one orphan may take.
+// orphanDeadline is the time limit for clearing one orphan.
 const orphanDeadline = 10 * time.Second
 
-// drivers are those that are up; the supervisor has them.
+// drivers is the part of the supervisor that clearOrphans needs.
 type drivers interface {
 	Drivers() map[string]supervisor.Info
 	Driver(ctx context.Context, name string) (driver.Driver, error)
 }
 
-// clearOrphans ends what runs of allocations that are not in the state. The
-// scheduler would start others beside them.
+// clearOrphans ends the tasks of allocations that are not in the state. Otherwise
+// the scheduler would start second copies of them.
 func (a *Agent) clearOrphans(ctx context.Context, up drivers) {
 	for _, o := range a.findOrphans() {
 		if err := a.clearOrphan(ctx, up, o); err != nil {
@@ -243,7 +247,8 @@ func (a *Agent) clearOrphan(ctx context.Context, up drivers, o orphan) error {
 		if start == "" {
 			continue
 		}
-		// Nobody knows any more whose task it was; others do not know it.
+		// The driver of the task is not recorded, so each driver is called; the
+		// others do not find the task.
 		for name := range up.Drivers() {
 			d, err := up.Driver(ctx, name)
 			if err != nil {
@@ -276,15 +281,15 @@ func (a *Agent) clearOrphan(ctx context.Context, up drivers, o orphan) error {
 	return nil
 }
 
-// closeEnded closes the directories of allocations of which nothing runs to other
-// accounts, where an earlier version has left them open.
+// closeEnded denies other accounts access to the directories of ended allocations,
+// which an earlier version left open.
 func (a *Agent) closeEnded() {
 	if os.Geteuid() != 0 {
 		return
 	}
 	dirs, err := os.ReadDir(a.AllocDirs())
 	if err != nil {
-		return // clearOrphans has reported it
+		return // findOrphans has logged it
 	}
 	state := a.store.Snapshot()
 	for _, entry := range dirs {
@@ -293,7 +298,7 @@ func (a *Agent) closeEnded() {
 			continue
 		}
 		if alloc := state.Allocation(nil, entry.Name()); alloc != nil && !alloc.ClientTerminalStatus() {
-			continue // its runner knows who uses it
+			continue // its runner sets the mode
 		}
 		dir, err := allocdir.New(a.AllocDirs(), entry.Name())
 		if err == nil {
@@ -305,9 +310,9 @@ func (a *Agent) closeEnded() {
 	}
 }
 
-// removeEmptyCgroups removes the cgroups that are left of ended allocations because
-// a driver's process and the agent died before they removed them. Cgroups of
-// allocations that this agent does not know belong to another agent.
+// removeEmptyCgroups removes empty cgroups of ended allocations, left behind when
+// both a driver's process and the agent died. Cgroups of allocations that are not
+// in the state belong to another agent and stay.
 func (a *Agent) removeEmptyCgroups() {
 	state := a.store.Snapshot()
 	cgroup.SweepEmpty(func(allocID string) bool {
@@ -316,7 +321,7 @@ func (a *Agent) removeEmptyCgroups() {
 	})
 }
 
-// forget removes the last records of an allocation that is off the disk.
+// forget deletes the last records of an allocation that was removed from the disk.
 func forget(tx *store.Txn, id string) {
 	tx.ForgetAllocation(id)
 	tx.DeleteMeta(pendingRemovalKey + id)

@@ -13,23 +13,23 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// pluginInfo is what is known of a plugin that has been up.
+// pluginInfo is a cached fact about a plugin that has been up.
 type pluginInfo struct {
-	Path    string // of its file
-	Program string // that was up; with another one it is a stranger again
-	Every   string // the hook that takes part in every allocation; "" for all others
+	Path    string // path of the plugin's executable
+	Program string // identity of the program that was up; another program makes the plugin unknown
+	Every   string // name of the hook if it takes part in every allocation, else empty
 }
 
-// pluginCache keeps acquaintances for the agents that come later.
+// pluginCache stores plugin facts for later agents.
 type pluginCache interface {
 	load() ([]pluginInfo, error)
 	save([]pluginInfo) error
 }
 
-// pluginInfoKey is the record of the acquaintances of an agent.
+// pluginInfoKey is the record of an agent's plugin facts.
 const pluginInfoKey = "plugins_known"
 
-// storeCache is in the state, where nobody else has plugins.
+// storeCache is a pluginCache in the state of an agent.
 type storeCache struct{ store *store.Store }
 
 func (m storeCache) load() (known []pluginInfo, err error) {
@@ -45,8 +45,8 @@ func (m storeCache) save(known []pluginInfo) error {
 	return err
 }
 
-// fileCache is a file that many use who have no state. It need not be there, and
-// whoever writes last wins: what is lost is found out again.
+// fileCache is a pluginCache in a file that agents without a state share. The file
+// may be missing. The last writer wins; later agents collect lost facts again.
 type fileCache string
 
 func (m fileCache) load() (known []pluginInfo, err error) {
@@ -60,12 +60,12 @@ func (m fileCache) load() (known []pluginInfo, err error) {
 	return known, err
 }
 
-// save leaves alone what others know of plugins that there still are.
+// save merges the facts with those of other agents about plugins that still exist.
 func (m fileCache) save(known []pluginInfo) error {
 	if m == "" {
 		return nil
 	}
-	others, _ := m.load() // or they find it out again
+	others, _ := m.load() // if it fails, other agents collect their facts again
 	for _, other := range others {
 		if _, err := os.Stat(other.Path); err == nil && !slices.ContainsFunc(known, func(k pluginInfo) bool { return k.Path == other.Path }) {
 			known = append(known, other)
@@ -93,7 +93,7 @@ func (m fileCache) save(known []pluginInfo) error {
 	return nil
 }
 
-// memory returns where this agent finds what those before it knew.
+// memory returns the plugin cache of this agent.
 func (a *Agent) memory() pluginCache {
 	if a.forget {
 		return fileCache(a.config.Memory)
@@ -101,7 +101,7 @@ func (a *Agent) memory() pluginCache {
 	return storeCache{a.store}
 }
 
-// loadPluginCache takes up what an earlier agent knew of plugins.
+// loadPluginCache loads the plugin facts of earlier agents.
 func (a *Agent) loadPluginCache() {
 	var err error
 	if a.cachedPlugins, err = a.memory().load(); err != nil {
@@ -109,7 +109,7 @@ func (a *Agent) loadPluginCache() {
 	}
 }
 
-// cachedPlugin returns what an earlier agent knew of the plugin of a file.
+// cachedPlugin returns the cached fact about the plugin with this path.
 func (a *Agent) cachedPlugin(path string) (pluginInfo, bool) {
 	if i := slices.IndexFunc(a.cachedPlugins, func(k pluginInfo) bool { return k.Path == path }); i >= 0 {
 		return a.cachedPlugins[i], true
@@ -118,9 +118,9 @@ func (a *Agent) cachedPlugin(path string) (pluginInfo, bool) {
 }
 
 // expectedHooks returns the hooks that took part in every allocation under an
-// earlier agent, and whose plugins have not come up under this one: allocations
-// shall not miss their moments because a plugin is slow. That holds for a plugin
-// with another program, too, until it says something else.
+// earlier agent and whose plugins are not up yet, so that a slow plugin does not
+// miss hook points. That includes a plugin with a changed program until the plugin
+// reports its description.
 func (a *Agent) expectedHooks() (names []string) {
 	for _, p := range a.supervisor.Plugins() {
 		if known, _ := a.cachedPlugin(p.Path); known.Every != "" && p.Serves.Name == "" && p.Superseded == "" {
@@ -130,9 +130,9 @@ func (a *Agent) expectedHooks() (names []string) {
 	return names
 }
 
-// unknownPlugins returns the plugins of which no program like theirs has ever been up,
-// with whether they are still being started for the first time. The channel is closed
-// when there may be another answer.
+// unknownPlugins returns the plugins whose program has never been up, and whether
+// each is still in its first start. The channel is closed when the result may have
+// changed.
 func (a *Agent) unknownPlugins() (map[string]bool, <-chan struct{}) {
 	changed := a.supervisor.Changed()
 	var unknown map[string]bool
@@ -148,12 +148,12 @@ func (a *Agent) unknownPlugins() (map[string]bool, <-chan struct{}) {
 	return unknown, changed
 }
 
-// unknownPluginTimeout is how long what an earlier agent has left waits for plugins that
-// may be hooks of everything, and of which nobody knows.
+// unknownPluginTimeout is how long the restore of earlier allocations waits for
+// unknown plugins, which may be hooks of every allocation.
 const unknownPluginTimeout = 2 * time.Second
 
-// waitUnknownPlugins waits until it is known what the plugins are, as far as they start
-// soon. What begins later waits by itself.
+// waitUnknownPlugins waits for the first start of unknown plugins. New allocations
+// wait by themselves.
 func (a *Agent) waitUnknownPlugins(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, unknownPluginTimeout)
 	defer cancel()
@@ -174,7 +174,7 @@ func (a *Agent) waitUnknownPlugins(ctx context.Context) {
 	}
 }
 
-// acquaintances is what is known of the plugins now.
+// acquaintances returns the current plugin facts.
 func (a *Agent) acquaintances() (all []pluginInfo) {
 	for _, p := range a.supervisor.Plugins() {
 		known := pluginInfo{Path: p.Path, Program: p.Program}

@@ -19,13 +19,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// remaining is what must continue without the agent, because tasks may run. The
-// zero value says that no task runs.
+// remaining describes the processes that must continue without the agent, because
+// tasks may run. The zero value means that no task runs.
 type remaining struct {
 	tasks   bool // a task may run: keeper and log collector continue
-	plugins bool // its plugin is not known: all plugins continue
+	plugins bool // a task's plugin is not known: all plugins continue
 	served  map[supervisor.PluginKey]bool
-	pids    map[int]bool // plugins below which other processes run
+	pids    map[int]bool // plugins that have child processes
 }
 
 // keeps reports whether a plugin must continue.
@@ -41,11 +41,11 @@ func (r *remaining) need(what supervisor.PluginKey) {
 	r.served[what] = true
 }
 
-// needAll is for a task of which the driver is not known.
+// needAll records a task whose driver is not known.
 func (r *remaining) needAll() { r.tasks, r.plugins = true, true }
 
-// keepsPlugin implements supervisor.Config.Keep. Before Close it knows what the
-// state says.
+// keepsPlugin implements supervisor.Config.Keep. Before Close it decides by the
+// state alone.
 func (a *Agent) keepsPlugin(what supervisor.PluginKey, pid int) bool {
 	r := a.remaining.Load()
 	if r == nil {
@@ -55,11 +55,11 @@ func (a *Agent) keepsPlugin(what supervisor.PluginKey, pid int) bool {
 	return r.keeps(what, pid)
 }
 
-// keeperTimeout is how long the end of an agent waits for an answer of the keeper.
+// keeperTimeout is the timeout for calls of the keeper at the end of an agent.
 const keeperTimeout = 5 * time.Second
 
 // findRemaining returns what must continue. No task runs only if both the state and
-// the keeper show none: an agent can end before it has restored anything, and the
+// the keeper show none: an agent can end before it has restored its tasks, and the
 // state can be lost.
 func (a *Agent) findRemaining() *remaining {
 	r := new(remaining)
@@ -90,9 +90,9 @@ func (a *Agent) findRemaining() *remaining {
 	return r
 }
 
-// readState adds what the state shows. A task may run if its record has the id of a
-// start or a handle, or cannot be read. Where the state was damaged, an allocation
-// counts that runs as far as is known, and so does whatever could be an orphan.
+// readState adds the tasks that the state shows. A task may run if its record has a
+// start id or a handle, or cannot be read. If the state was damaged, allocations
+// whose last known status is running count too, and so do possible orphans.
 func (r *remaining) readState(s *store.Store, orphansCleared bool) {
 	state := s.Snapshot()
 	for _, id := range state.LocalAllocations() {
@@ -119,7 +119,7 @@ func (r *remaining) readState(s *store.Store, orphansCleared bool) {
 	}
 }
 
-// needTask adds the driver of a task and its hooks.
+// needTask adds the driver and the hooks of a task.
 func (r *remaining) needTask(alloc *api.Allocation, task string, local taskrunner.LocalState) {
 	r.tasks = true
 	for name := range maps.Keys(local.AllocHooks) {
@@ -139,13 +139,14 @@ func (r *remaining) needTask(alloc *api.Allocation, task string, local taskrunne
 	r.plugins = true
 }
 
-// endHelpers ends the keeper and all below it, unless tasks may run. It reports
-// whether it has.
+// endHelpers shuts down the keeper and all processes below it, unless tasks may
+// run. It reports whether it did.
 func (a *Agent) endHelpers(r *remaining) (ended bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)
 	defer cancel()
 	if !a.forget {
-		// Asked again: a plugin that has ended may have left a process behind.
+		// A plugin that has ended since findRemaining may have left a process
+		// behind.
 		if parents, err := a.keeper.Parents(ctx); r.tasks || err != nil || len(parents) > 0 {
 			return false, nil
 		}
@@ -156,9 +157,10 @@ func (a *Agent) endHelpers(r *remaining) (ended bool, err error) {
 	return true, nil
 }
 
-// checkNoAgent refuses a data directory in which an agent has allocations: the keeper
-// there, and with it the tasks, would end with the run. The allocations of a run are
-// in a state of its own, so all that the state of an agent has are an agent's.
+// checkNoAgent returns an error if an agent has allocations in the data directory:
+// the keeper there, and with it the tasks, would end with the run. A run has a
+// state file of its own, so all allocations in the agent's state file belong to an
+// agent.
 func checkNoAgent(dataDir string) error {
 	path := filepath.Join(dataDir, store.FileName)
 	contents, err := store.Inspect(path)
@@ -185,7 +187,7 @@ func checkNoAgent(dataDir string) error {
 		dataDir, len(ids), strings.Join(shorten(ids), ", "), remedy)
 }
 
-// shorten returns the first ids, as commands show them.
+// shorten returns the first three ids in their short form.
 func shorten(ids []string) (short []string) {
 	for _, id := range ids[:min(len(ids), 3)] {
 		short = append(short, id[:min(len(id), 8)])

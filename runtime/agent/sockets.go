@@ -21,13 +21,13 @@ import (
 
 const hookSocketName = "hooks.sock"
 
-// sockets is the directory for the sockets of a data directory. Keeper and log collector
-// open it by themselves; plugins and hooks need a path of it that is short. Where the
-// directory has none, the path is that of a link to it.
+// sockets manages the directory for the sockets of a data directory. The clients of
+// keeper and log collector open it by a handle; plugins and hooks need a short
+// path. If the path of the directory is too long, they use a link to it.
 type sockets struct {
 	dataDir   string
 	dir       *keeper.Directory
-	keeper    *keeper.Client // nil before it runs
+	keeper    *keeper.Client // nil before the keeper runs
 	hooks     *relisten      // nil before hooks are served
 	logger    hclog.Logger
 	watched   sync.WaitGroup
@@ -37,7 +37,7 @@ type sockets struct {
 	link string     // "" if the path of the directory is short
 }
 
-// openSockets makes the directory for sockets. The caller calls close.
+// openSockets makes the directory for sockets. The caller must call close.
 func openSockets(dataDir string, logger hclog.Logger) (*sockets, error) {
 	dir, err := keeper.OpenDirectory(dataDir)
 	if err != nil {
@@ -51,7 +51,7 @@ func openSockets(dataDir string, logger hclog.Logger) (*sockets, error) {
 	return s, nil
 }
 
-// path returns a path of the directory that is short enough for the sockets in it.
+// path returns a path of the directory that is short enough for socket addresses.
 func (s *sockets) path() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,9 +61,9 @@ func (s *sockets) path() string {
 	return keeper.SocketDir(s.dataDir)
 }
 
-// restore makes the directory, the link to it, and the sockets of keeper and agent as
-// far as they are missing: logind removes the directory of a user who logs out, and
-// cleaners of temporary directories what is old. It returns the path.
+// restore makes the directory, the link, and the sockets of keeper and agent if
+// they are missing: logind removes the directory of a user who logs out, and
+// cleaners of temporary directories remove old files. It returns the path.
 func (s *sockets) restore() (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,8 +93,8 @@ func (s *sockets) restore() (string, error) {
 	return path, nil
 }
 
-// listenForHooks returns a listener on the socket for hooks. It is replaced when the
-// socket is restored.
+// listenForHooks returns a listener on the socket for hooks. The listener survives
+// a restore of the socket.
 func (s *sockets) listenForHooks() (net.Listener, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,9 +106,9 @@ func (s *sockets) listenForHooks() (net.Listener, error) {
 	return s.hooks, nil
 }
 
-// watch restores the directory whenever something is removed from it, until close. It
-// does nothing where inotify has reached its limits: restore is called before each start
-// of a plugin, too.
+// watch calls restore whenever something is removed from the directory, until
+// close. If inotify is not available, it does nothing: restore is also called
+// before each start of a plugin.
 func (s *sockets) watch() {
 	w, err := newWatcher()
 	if err != nil {
@@ -133,7 +133,7 @@ func (s *sockets) watch() {
 	})
 }
 
-// unwatch ends the watch. It may be called twice.
+// unwatch stops the watch. It may be called twice.
 func (s *sockets) unwatch() {
 	if s.stopWatch != nil {
 		s.stopWatch()
@@ -142,17 +142,17 @@ func (s *sockets) unwatch() {
 	}
 }
 
-// close ends the watch, and closes the directory. The sockets stay.
+// close stops the watch and closes the directory. The sockets stay.
 func (s *sockets) close() error {
 	s.unwatch()
 	return s.dir.Close()
 }
 
-// remove removes the directory and the link to it. No process may use them any more.
+// remove removes the directory and the link. No process may still use them.
 func (s *sockets) remove() error { return removeSockets(s.dataDir) }
 
-// removeSockets removes the directory for the sockets of a data directory, the links to
-// it, and what earlier versions had in their place.
+// removeSockets removes the directory for the sockets of a data directory, the
+// links to it, and the directories of earlier versions.
 func removeSockets(dataDir string) error {
 	errs := []error{os.RemoveAll(keeper.SocketDir(dataDir))}
 	if name, err := linkName(dataDir); err == nil {
@@ -170,9 +170,9 @@ func removeSockets(dataDir string) error {
 	return errors.Join(errs...)
 }
 
-// makeLink makes a short path for the sockets of a data directory: a link in a private
-// directory. Its name is made of the identity of the data directory, so that it stays
-// the same when that is moved.
+// makeLink makes a short path for the sockets of a data directory: a link in a
+// private directory. The name of the link is derived from device and inode of the
+// data directory, so that it stays the same when the data directory is moved.
 func makeLink(dataDir string) (string, error) {
 	real, err := filepath.EvalSymlinks(dataDir)
 	if err != nil {
@@ -205,7 +205,7 @@ func makeLink(dataDir string) (string, error) {
 	return "", errors.Join(errs...)
 }
 
-// linkName is the name of the link to the sockets of a data directory.
+// linkName returns the name of the link to the sockets of a data directory.
 func linkName(dataDir string) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(dataDir, &st); err != nil {
@@ -215,12 +215,12 @@ func linkName(dataDir string) (string, error) {
 	return "link-" + hex.EncodeToString(sum[:6]), nil
 }
 
-// ensureLink makes a link, or replaces one that leads elsewhere.
+// ensureLink makes a link, or replaces a link with another target.
 func ensureLink(link, target string) error {
 	if now, err := os.Readlink(link); err == nil && now == target {
 		return nil
 	}
-	// Under another name first: a process that uses the link never finds none.
+	// The rename is atomic: a process that uses the link always finds one.
 	made := link + ".new"
 	if err := os.Remove(made); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -228,7 +228,7 @@ func ensureLink(link, target string) error {
 	return errors.Join(os.Symlink(target, made), os.Rename(made, link))
 }
 
-// socketBases are the places for short paths, best first.
+// socketBases returns the candidate directories for short paths, best first.
 func socketBases() []string {
 	var bases []string
 	if os.Geteuid() == 0 {
@@ -239,9 +239,8 @@ func socketBases() []string {
 	return append(bases, "/tmp/nomad-lite-"+strconv.Itoa(os.Geteuid())+"-run")
 }
 
-// formerSocketDirs are the directories in which earlier versions had the sockets of a
-// data directory: named after the path by which it was opened, in the places that the
-// environment gave.
+// formerSocketDirs returns the socket directories of earlier versions: below
+// socketBases, named by a hash of the path of the data directory.
 func formerSocketDirs(dataDir string) []string {
 	paths := []string{dataDir}
 	if real, err := filepath.EvalSymlinks(dataDir); err == nil && real != dataDir {
@@ -265,7 +264,7 @@ func formerSocketDirs(dataDir string) []string {
 	return found
 }
 
-// relisten is a listener whose socket can be replaced while Accept waits.
+// relisten is a listener whose socket can be replaced while Accept blocks.
 type relisten struct {
 	mu      sync.Mutex
 	current net.Listener
@@ -274,7 +273,8 @@ type relisten struct {
 
 func newRelisten(l net.Listener) *relisten { return &relisten{current: l} }
 
-// replace makes l the listener. The one before is closed.
+// replace makes l the listener and closes the previous one. After Close it closes
+// l.
 func (r *relisten) replace(l net.Listener) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -320,9 +320,9 @@ func (r *relisten) Addr() net.Addr {
 	return r.current.Addr()
 }
 
-// watcher reports that something was removed from a directory, or the directory itself.
+// watcher reports removals in directories, and of the directories themselves.
 type watcher struct {
-	f *os.File // of inotify
+	f *os.File // inotify instance
 }
 
 func newWatcher() (*watcher, error) {
@@ -333,7 +333,8 @@ func newWatcher() (*watcher, error) {
 	return &watcher{os.NewFile(uintptr(fd), "inotify")}, nil
 }
 
-// add watches a directory, if it is there. One that is watched already may be added.
+// add watches a directory if it exists. It may be called again for the same
+// directory.
 func (w *watcher) add(dir string) {
 	raw, err := w.f.SyscallConn()
 	if err != nil {
@@ -345,9 +346,9 @@ func (w *watcher) add(dir string) {
 	})
 }
 
-// wait waits for the next event. It is false after close.
+// wait blocks until the next event. It returns false after close.
 func (w *watcher) wait() bool {
-	_, err := w.f.Read(make([]byte, 4096)) // what happened does not matter
+	_, err := w.f.Read(make([]byte, 4096)) // the kind of event does not matter
 	return err == nil
 }
 

@@ -12,25 +12,25 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// endedKey names the record that an allocation has ended.
+// endedKey is the prefix of the records that an allocation has ended.
 const endedKey = "ended/"
 
-// collectKey begins the names of the records that the directories of allocations have
-// to be removed when these have ended.
+// collectKey is the prefix of the records that the directory of an allocation must
+// be removed when it has ended.
 const collectKey = "collect/"
 
-// records is the store as the scheduler sees it.
+// records implements scheduler.Store.
 type records struct {
 	store  *store.Store
 	nodeID string
-	// desired is called after a change of what shall be on the node.
+	// desired is called after a change of the allocations that the node must run.
 	desired func()
 }
 
 var _ scheduler.Store = (*records)(nil)
 
-// Records returns the store as the scheduler of a node sees it. Desired is called
-// after each change of what shall be on the node.
+// Records returns the store as the scheduler of a node sees it. It calls desired
+// after each change of the allocations that the node must run.
 func Records(s *store.Store, nodeID string, desired func()) scheduler.Store {
 	return &records{store: s, nodeID: nodeID, desired: desired}
 }
@@ -53,7 +53,7 @@ func (r *records) Update(ctx context.Context, change func(scheduler.Tx) error) (
 	return index, err
 }
 
-// state is one consistent view.
+// state is a consistent view of the store.
 type state struct {
 	r      store.Reader
 	nodeID string
@@ -104,7 +104,8 @@ func (s state) AllocsOfJob(k scheduler.JobKey) []*api.Allocation {
 
 func (s state) Ended(allocID string) bool { return Ended(s.r, allocID) }
 
-// Ended reports whether nothing of an allocation runs any more, and nothing will.
+// Ended reports whether all processes and cleanups of an allocation have ended for
+// good.
 func Ended(r store.Reader, allocID string) bool {
 	return r.HasFact(endedKey + allocID)
 }
@@ -129,11 +130,11 @@ func (s state) DeploymentsOfJob(k scheduler.JobKey) []*api.Deployment {
 	return s.r.DeploymentsByJob(nil, k.Namespace, k.ID)
 }
 
-// transaction is one change.
+// transaction implements scheduler.Tx.
 type transaction struct {
 	state
 	tx   *store.Txn
-	acts bool // the node must act
+	acts bool // the change requires an action of the node
 }
 
 func (t *transaction) Index() uint64 { return t.tx.Index() }
@@ -144,8 +145,8 @@ func (t *transaction) PutJob(j *api.Job) { t.tx.PutJob(j) }
 
 func (t *transaction) PutJobVersion(j *api.Job) { t.tx.PutJobVersion(j) }
 
-// DeleteJob also has the node act: allocations that are being stopped may wait for
-// their drivers, which a purge ends.
+// DeleteJob also wakes the node: a stop that waits for an unavailable driver ends
+// with the purge of its job.
 func (t *transaction) DeleteJob(k scheduler.JobKey) {
 	t.tx.DeleteJob(k.Namespace, k.ID)
 	t.acts = true
@@ -174,11 +175,12 @@ func (t *transaction) PutAlloc(a *api.Allocation) {
 
 func (t *transaction) ReportAlloc(a *api.Allocation) { t.tx.ReportAllocation(a) }
 
-// PutEnded forgets what only the runner of the allocation needed to know. That
-// it has ended may let another one start.
+// PutEnded records the end and deletes the records that only the runner of the
+// allocation needs. It wakes the node, because another allocation may have waited
+// for the end.
 func (t *transaction) PutEnded(allocID string) {
 	if t.Alloc(allocID) == nil {
-		return // there is nobody left who would ask
+		return // the allocation was deleted
 	}
 	t.tx.PutMeta(endedKey+allocID, true)
 	if hooks := allocHooks(t.tx.Reader, allocID); len(hooks) > 0 {

@@ -16,18 +16,19 @@ import (
 
 const temporaryPrefix = "run-"
 
-// TemporaryDir returns the directory that holds the temporary data directories of a user.
-// It may be missing, or another user's: package safepath has the rule.
+// TemporaryDir returns the directory that contains the temporary data directories
+// of a user. It may be missing or belong to another user; package safepath has the
+// check.
 func TemporaryDir(uid int) string {
 	return filepath.Join(os.TempDir(), "nomad-lite-"+strconv.Itoa(uid))
 }
 
-// makeTemporary makes a data directory for one run, locked, and removes those
-// of runs whose processes have all ended, the keeper included: it holds the lock
-// as well.
+// makeTemporary makes and locks a data directory for a run. It removes the
+// directories of earlier runs whose processes have all ended; their keeper holds
+// the lock until then.
 func makeTemporary(logger hclog.Logger) (string, *os.File, error) {
 	path := TemporaryDir(os.Geteuid())
-	// Under root, tasks of other users pass through it to their own directories.
+	// As root, tasks of other users traverse it to their own directories.
 	base, err := ourDir(path, 0o711)
 	if err != nil {
 		return "", nil, fmt.Errorf("make temporary data directory: %w", err)
@@ -42,7 +43,7 @@ func makeTemporary(logger hclog.Logger) (string, *os.File, error) {
 		if other == base {
 			continue
 		}
-		if baseLock, err := lock(other, unix.LOCK_NB); err == nil { // else a run sweeps it
+		if baseLock, err := lock(other, unix.LOCK_NB); err == nil { // if another run holds the lock, that run sweeps it
 			sweep(other, logger)
 			baseLock.Close()
 		}
@@ -63,8 +64,8 @@ func makeTemporary(logger hclog.Logger) (string, *os.File, error) {
 	return dir, f, nil
 }
 
-// sweep removes what runs that were killed have left in base. What cannot be
-// removed is for the next one: it must not stop this run.
+// sweep removes the data directories of killed runs from base. Errors are logged
+// only, so that they do not stop this run; the next run tries again.
 func sweep(base string, logger hclog.Logger) {
 	dirs, err := filepath.Glob(filepath.Join(base, temporaryPrefix+"*"))
 	if err != nil {
@@ -87,11 +88,11 @@ func sweep(base string, logger hclog.Logger) {
 	}
 }
 
-// removeTemporary removes all that belongs to the data directory of one run
-// whose processes have ended.
+// removeTemporary removes the data directory of a run whose processes have ended,
+// with its sockets and cgroups.
 func removeTemporary(dir string) error {
 	return errors.Join(
-		removeSockets(dir), // before the directory, which names the link to them
+		removeSockets(dir), // before the directory, which identifies the link to the sockets
 		cgroup.Sweep(filepath.Join(dir, allocDir)),
 		allocdir.Sweep(dir),
 	)
