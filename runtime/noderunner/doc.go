@@ -1,7 +1,7 @@
-// Package noderunner keeps the allocations of this node as they shall be.
+// Package noderunner runs the allocations that are assigned to this node.
 //
-// It compares the allocations that its Source wants here with those that it
-// runs, starts, updates or removes the difference, and tells the source what
-// becomes of them. Where allocations come from is not its business: a
-// foreground run, a scheduler and a cluster look the same from here.
+// It compares the assignments of its Source with the allocations that it runs,
+// starts, updates or removes the difference, and reports changes of the allocations
+// to the source. It does not depend on where allocations come from: a foreground
+// run, a scheduler and a cluster can implement Source.
 package noderunner

@@ -17,17 +17,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// GC says how much may lie on the disk that nobody runs any more. Zero values
-// stand for the defaults, which are Nomad's where it has the limit.
+// GC has the limits for directories of ended allocations. Zero values mean the
+// defaults, which are Nomad's where Nomad has the limit.
 type GC struct {
-	MaxAllocs   int           // on the disk, those that run included; 50
-	DiskUsage   float64       // percent of the file system; 80
-	InodeUsage  float64       // 70
-	Interval    time.Duration // between two looks at the disk; 1 minute
-	Parallelism int           // 2
+	MaxAllocs   int           // maximum number of allocations on the disk, including running ones; default: 50
+	DiskUsage   float64       // threshold in percent of the file system; default: 80
+	InodeUsage  float64       // threshold in percent; default: 70
+	Interval    time.Duration // time between two checks of the disk; default: 1 minute
+	Parallelism int           // directories that are removed at once; default: 2
 
-	// DiskUsageMinAge is how long an allocation has ended before DiskUsage and
-	// InodeUsage can remove its directory; 10 minutes. Nomad has no such limit.
+	// DiskUsageMinAge is how long an allocation must have ended before DiskUsage
+	// and InodeUsage can remove its directory; default: 10 minutes. Nomad has no
+	// such limit.
 	DiskUsageMinAge time.Duration
 }
 
@@ -43,13 +44,13 @@ func (g GC) orDefault() GC {
 	}
 }
 
-// ErrNotCollectable means that an allocation is not here, or has not ended. The
-// HTTP API shows the text, and clients match on it.
+// ErrNotCollectable means that an allocation is not on this node or has not ended.
+// The HTTP API returns the text, and clients match on it.
 //
 //lint:ignore ST1005 the text is Nomad's
 var ErrNotCollectable = errors.New("No such allocation on client, or allocation not eligible for GC")
 
-// usage is how full the disk is, in percent.
+// usage is the usage of the file system in percent.
 type usage struct{ disk, inodes float64 }
 
 // candidate is an ended allocation whose directory is on the disk.
@@ -58,10 +59,11 @@ type candidate struct {
 	failed bool
 }
 
-// choose returns the ended allocations whose directories are removed next, and why.
-// The limit on their number removes the oldest, as Nomad does. Disk usage removes one
-// at a time, because others may have filled the disk: no allocation that has ended
-// just now, and one that has failed only when no other is left.
+// choose returns the ended allocations whose directories are removed next, and the
+// reason. Above MaxAllocs it returns the oldest, as Nomad does. Above a usage
+// threshold it returns one allocation, because other programs may have filled the
+// disk: an allocation that ended less than DiskUsageMinAge ago is never chosen, and
+// a failed one only when no other is left.
 func (g GC) choose(ended []candidate, onDisk int, u usage, now time.Time) (chosen []candidate, reason string) {
 	if surplus := onDisk - g.MaxAllocs; surplus > 0 {
 		slices.SortFunc(ended, older)
@@ -101,7 +103,8 @@ func (r *Runner) SetGC(g GC) {
 	tick(r.collect)
 }
 
-// runCollection takes ended allocations off the disk while there is too much.
+// runCollection removes directories of ended allocations above the limits, until
+// ctx ends.
 func (r *Runner) runCollection(ctx context.Context) {
 	for {
 		r.mu.Lock()
@@ -121,21 +124,21 @@ func (r *Runner) runCollection(ctx context.Context) {
 	}
 }
 
-// collectExcess removes directories until the limits are kept, or until nothing is
-// left that may be removed.
+// collectExcess removes directories until the limits are met or no directory can be
+// removed.
 func (r *Runner) collectExcess(ctx context.Context, gc GC) {
 	for ctx.Err() == nil {
 		ended, onDisk := r.collectable()
 		chosen, reason := gc.choose(ended, onDisk, r.diskUsage(), time.Now())
 		if len(chosen) == 0 {
-			return // most of the time
+			return // the usual case
 		}
 		r.gcBatch(chosen, reason)
 	}
 }
 
-// gcBatch collects some allocations beside each other. The source hears of
-// those that are collected for a reason, which a request of a user is not.
+// gcBatch removes some allocations concurrently. It reports to the source those
+// that have a reason; a request of a user has none.
 func (r *Runner) gcBatch(list []candidate, reason string) {
 	var collecting sync.WaitGroup
 	for _, e := range list {
@@ -153,8 +156,8 @@ func (r *Runner) gcBatch(list []candidate, reason string) {
 	collecting.Wait()
 }
 
-// collectOne takes an ended allocation off the disk. One that cannot be removed
-// is not tried again before the next agent: it would be tried for ever.
+// collectOne removes an ended allocation from the disk. A removal that fails is not
+// repeated before the next agent, because it would be repeated forever.
 func (r *Runner) collectOne(e *entry) error {
 	r.mu.Lock()
 	done := e.removed
@@ -166,8 +169,8 @@ func (r *Runner) collectOne(e *entry) error {
 	return r.destroy(e)
 }
 
-// collectable returns the ended allocations that are on the disk, and how many are
-// on the disk at all.
+// collectable returns the ended allocations that are on the disk, and the number of
+// all allocations on the disk.
 func (r *Runner) collectable() (ended []candidate, onDisk int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -183,9 +186,9 @@ func (r *Runner) collectable() (ended []candidate, onDisk int) {
 	return ended, onDisk
 }
 
-// diskUsage looks at the file system of the allocations, and tells what df tells:
-// blocks that nobody but root may have are neither used nor there. What is not
-// known is 0.
+// diskUsage returns the usage of the allocations' file system as df shows it:
+// blocks that are reserved for root count neither as used nor as available. An
+// unknown value is 0.
 func (r *Runner) diskUsage() usage {
 	var st unix.Statfs_t
 	if err := unix.Statfs(r.config.Alloc.AllocDirRoot, &st); err != nil {
@@ -201,11 +204,11 @@ func (r *Runner) diskUsage() usage {
 	return u
 }
 
-// Collect takes one ended allocation off the disk. One whose tasks have ended is
-// waited for, as long as ctx allows, while its hooks tidy up: those who ask cannot
-// see them. One whose task only waits for its driver to destroy it is not waited for:
-// the request is stored, and the directory is removed when the allocation has ended.
-// One that is off already is no error.
+// Collect removes an ended allocation from the disk. If its tasks have ended and
+// only its hooks still run, Collect waits for them as long as ctx allows, because
+// callers cannot see them. If a task only waits for its driver to destroy it,
+// Collect stores the request and returns, and the directory is removed when the
+// allocation has ended. An allocation that is already removed is not an error.
 func (r *Runner) Collect(ctx context.Context, id string) error {
 	r.mu.Lock()
 	e := r.entries[id]
@@ -235,7 +238,7 @@ func (r *Runner) Collect(ctx context.Context, id string) error {
 	return r.collectOne(e)
 }
 
-// collectAtEnd has an allocation collected when it has ended.
+// collectAtEnd stores the request to remove an allocation when it has ended.
 func (r *Runner) collectAtEnd(ctx context.Context, e *entry) error {
 	if err := r.config.Source.CollectAtEnd(ctx, e.id); err != nil {
 		return err
@@ -251,7 +254,8 @@ func (r *Runner) collectAtEnd(ctx context.Context, e *entry) error {
 	return nil
 }
 
-// hooksRunning reports whether only hooks of an allocation may still run.
+// hooksRunning reports whether all tasks of an allocation have ended, so that only
+// its hooks may still run.
 func hooksRunning(runner *allocrunner.Runner) bool {
 	if runner == nil {
 		return false
@@ -265,7 +269,8 @@ func hooksRunning(runner *allocrunner.Runner) bool {
 	return status.Terminal()
 }
 
-// CollectAll takes all ended allocations off the disk.
+// CollectAll removes all ended allocations from the disk. It blocks until they are
+// removed.
 func (r *Runner) CollectAll() {
 	ended, _ := r.collectable()
 	r.gcBatch(ended, "")

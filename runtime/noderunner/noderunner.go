@@ -18,106 +18,107 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// Source is where allocations come from, and where their states go.
+// Source assigns allocations to this node and receives their reports.
 type Source interface {
-	// Allocs returns the allocations that shall be on this node, and a channel
-	// that is closed when the next call has another answer. An allocation that
-	// is the same but newer has a higher AllocModifyIndex; one that shall stop
-	// and be kept has a DesiredStatus that says so; one that is missing is
-	// stopped and removed from the disk.
+	// Allocs returns the allocations that are assigned to this node, and a channel
+	// that is closed when the result changes. A new version of an allocation has a
+	// higher AllocModifyIndex. An allocation to stop and keep has a DesiredStatus
+	// that says so; an allocation that is missing is stopped and removed from the
+	// disk.
 	Allocs() ([]Assignment, <-chan struct{})
 
-	// Report is called for each change of an allocation, one call at a time for
-	// each. It should return soon.
+	// Report is called for each change of an allocation; the calls for one
+	// allocation do not overlap. It must return soon.
 	Report(allocrunner.Update)
 
-	// Ended is called once for an allocation, after its last Report: nothing of
-	// it runs any more. err says why it could not be run at all; it is nil for
-	// one that was. It is not called when the agent leaves the tasks running.
+	// Ended is called once for an allocation, after its last Report, when all of it
+	// has ended. err is the reason why the allocation could not be run at all, else
+	// nil. Ended is not called when the agent leaves the tasks running.
 	Ended(allocID string, err error)
 
-	// CollectAtEnd stores that the directory of an allocation has to be removed when it
-	// has ended: Assignment.Collect is true from then on.
+	// CollectAtEnd stores that the directory of an allocation must be removed when
+	// the allocation has ended. From then on Assignment.Collect is true.
 	CollectAtEnd(ctx context.Context, allocID string) error
 
-	// Collected is called when the directory of an ended allocation was removed to
-	// keep the limits of GC, and says why.
+	// Collected is called when the directory of an ended allocation was removed
+	// because of a limit of GC. reason names the limit.
 	Collected(allocID, reason string)
 
-	// Removed is called once for an allocation that was missing from Allocs,
-	// when it is off the disk.
+	// Removed is called once for an allocation that was missing from Allocs, when
+	// it has been removed from the disk.
 	Removed(allocID string)
 }
 
-// Assignment is an allocation that shall be on this node.
+// Assignment is an allocation that is assigned to this node.
 type Assignment struct {
 	Alloc *api.Allocation
-	// Ended says that nothing of it runs any more and that nothing shall: what it
-	// has left on the disk is all that there is.
+	// Ended means that the allocation has ended for good: only its files may be
+	// left.
 	Ended bool
-	// Started says that an earlier agent has started it: what runs of it is taken
-	// over.
+	// Started means that an earlier agent has started the allocation: its tasks are
+	// restored.
 	Started bool
-	// Purged says that its job was purged: its tasks end also while their drivers are
-	// unavailable.
+	// Purged means that the allocation's job was purged: its tasks end even while
+	// their drivers are unavailable.
 	Purged bool
-	// Collect says that its directory has to be removed as soon as it has ended.
+	// Collect means that the directory must be removed as soon as the allocation
+	// has ended.
 	Collect bool
 }
 
-// quiet is how long nothing must have changed before Tidy is called.
+// quiet is the time without changes after which OnIdle is called.
 const quiet = time.Second
 
-// Config is what a Runner is made of.
+// Config configures a Runner.
 type Config struct {
 	Source Source
-	// Alloc is the pattern for the runner of each allocation; Alloc.Alloc,
-	// Alloc.Restored, Alloc.Previous and Alloc.Report are filled in, and Alloc.Node
-	// if there is a Node.
+	// Alloc is the template for the runner of each allocation. The Runner sets
+	// Alloc.Alloc, Alloc.Restored, Alloc.Previous and Alloc.Report, and Alloc.Node
+	// if Node is not nil.
 	Alloc allocrunner.Config
-	// Node returns what tasks may know of the node when they are started; may be
-	// nil.
+	// Node returns the facts about the node that tasks get when they start. It may
+	// be nil.
 	Node func() taskenv.Node
-	// OnStop is called when allocations have been told to end, and Tidy when nothing
-	// has changed for a second after a burst of changes. Both may be nil.
+	// OnStop is called when the Runner has begun to stop allocations, and OnIdle
+	// when there was no change for a second after a burst of changes. Both may be
+	// nil.
 	OnStop func()
 	OnIdle func()
 	GC     GC
 	Logger hclog.Logger
 }
 
-// Runner is the set of allocations on this node.
+// Runner runs the allocations of this node.
 type Runner struct {
 	config  Config
 	logger  hclog.Logger
-	begun   chan struct{} // closed when the allocations of an earlier agent are known
-	collect chan struct{} // holds a tick when there may be too much on the disk
-	tidy    *time.Timer   // calls Tidy after a burst of changes
+	begun   chan struct{} // closed when the entries of an earlier agent's allocations exist
+	collect chan struct{} // holds a tick when the limits of GC must be checked
+	tidy    *time.Timer   // calls OnIdle after a burst of changes
 
 	mu      sync.Mutex
 	entries map[string]*entry
-	killed  bool // Kill has been called: a runner that is being built is killed too
+	killed  bool // Kill was called: a runner that is being built is killed too
 }
 
-// entry is one allocation of the set. Of one that has ended there is no runner, and
-// its alloc is the one that the source has anyway: thousands of them must not weigh
-// more than they have to. What it takes to remove one is made again from that.
+// entry is one allocation of the Runner. To save memory, an ended entry has no
+// runner, and its alloc is shared with the source; destroy builds a new runner.
 type entry struct {
 	id       string
-	alloc    *api.Allocation     // the newest version that the runner has; that of the source without a runner
-	runner   *allocrunner.Runner // nil while it is built, if it could not be made, and when it has ended
-	ended    time.Time           // zero while something may run
-	done     chan struct{}       // closed by Runner.ended; nil when it has ended
-	exited   chan struct{}       // closed when Run of the runner has returned; nil when it has ended
-	removing bool                // it is being removed, or has been
-	removed  bool                // it is off the disk
-	collect  bool                // its directory is removed when it has ended
+	alloc    *api.Allocation     // the newest version that the runner has; without a runner, the source's version
+	runner   *allocrunner.Runner // nil while it is being built, if building it failed, and after the end
+	ended    time.Time           // zero until the allocation has ended
+	done     chan struct{}       // closed by Runner.ended; nil after the end
+	exited   chan struct{}       // closed when Run of the runner has returned; nil after the end
+	removing bool                // its removal has started
+	removed  bool                // its directory was removed, or the removal was tried
+	collect  bool                // its directory must be removed when it has ended
 
-	destroying sync.Mutex // held while it is destroyed; taken before Runner.mu
+	destroying sync.Mutex // held during destroy; taken before Runner.mu
 	destroyed  bool       // guarded by destroying
 }
 
-// New returns a runner that has no allocation yet.
+// New returns a Runner without allocations.
 func New(c Config) *Runner {
 	if c.OnStop == nil {
 		c.OnStop = func() {}
@@ -138,20 +139,20 @@ func New(c Config) *Runner {
 	}
 }
 
-// PreviouslyStarted is closed when Alloc knows what an earlier agent has left.
+// PreviouslyStarted returns a channel that is closed when Alloc finds the
+// allocations of an earlier agent.
 func (r *Runner) PreviouslyStarted() <-chan struct{} { return r.begun }
 
-// Run keeps the allocations as the source wants them until ctx ends, and then
-// returns when all of them have ended: if the cause is
-// allocrunner.ErrShutdown their tasks are left running, else they are stopped.
-// It is called once.
+// Run runs the allocations that the source assigns until ctx ends. If the cause is
+// allocrunner.ErrShutdown, tasks are left running; otherwise they are stopped. Run
+// returns when all runners have returned. It must be called once.
 func (r *Runner) Run(ctx context.Context) {
 	defer r.tidy.Stop()
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() { r.runCollection(ctx) })
 	begin := sync.OnceFunc(func() { close(r.begun) })
-	for !errors.Is(context.Cause(ctx), allocrunner.ErrShutdown) { // a restore would only be cut short
+	for !errors.Is(context.Cause(ctx), allocrunner.ErrShutdown) { // a shutdown would interrupt the restore
 		wanted, changed := r.config.Source.Allocs()
 		if r.reconcile(ctx, wanted, &running) {
 			r.tidy.Reset(quiet)
@@ -166,9 +167,9 @@ func (r *Runner) Run(ctx context.Context) {
 	}
 }
 
-// reconcile acts on the difference between what is wanted and what there is. It
-// reports whether something that may run has to end. Only Run calls it. The
-// runners are built without the lock: that opens directories and reads records.
+// reconcile starts, updates and removes allocations as wanted says. It reports
+// whether an allocation that may run must end. Only Run calls it. The runners are
+// built without the lock, because that opens directories and reads records.
 func (r *Runner) reconcile(ctx context.Context, wanted []Assignment, running *sync.WaitGroup) (ending bool) {
 	r.mu.Lock()
 	change := compare(wanted, r.entries)
@@ -194,7 +195,7 @@ func (r *Runner) reconcile(ctx context.Context, wanted []Assignment, running *sy
 	return change.ending
 }
 
-// purge passes on which allocations belong to purged jobs.
+// purge forwards to the runners that their jobs were purged.
 func (r *Runner) purge(wanted []Assignment) {
 	for _, a := range wanted {
 		if !a.Purged {
@@ -209,7 +210,8 @@ func (r *Runner) purge(wanted []Assignment) {
 func (r *Runner) newEntry(a Assignment) *entry {
 	e := &entry{id: a.Alloc.ID, alloc: a.Alloc, collect: a.Collect}
 	if a.Ended {
-		// A clock that was ahead must not make it the last to be collected.
+		// If the clock was ahead, the entry would otherwise be the last one to be
+		// collected.
 		if e.ended = time.Unix(0, a.Alloc.ModifyTime); e.ended.After(time.Now()) {
 			e.ended = time.Now()
 		}
@@ -220,7 +222,7 @@ func (r *Runner) newEntry(a Assignment) *entry {
 	return e
 }
 
-// apply makes a change of the set, with the entries that it adds.
+// apply changes the entries and updates their runners.
 func (r *Runner) apply(change difference, added []*entry, running *sync.WaitGroup) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -248,8 +250,8 @@ func (r *Runner) start(ctx context.Context, e *entry, a Assignment, running *syn
 	if r.config.Node != nil {
 		config.Node = r.config.Node()
 	}
-	// Of one that has begun the records may be lost; what it was last known to do
-	// counts then.
+	// The records of an allocation that was started may be lost; the stored task
+	// states are used then.
 	config.Restored = a.Started || a.Alloc.ClientStatus != api.AllocClientStatusPending
 	config.Previous = r.over
 	config.Report = func(u allocrunner.Update) {
@@ -278,8 +280,8 @@ func (r *Runner) start(ctx context.Context, e *entry, a Assignment, running *syn
 	})
 }
 
-// over returns a channel that is closed when nothing of an allocation runs on
-// this node.
+// over returns a channel that is closed when all tasks of an allocation on this
+// node have ended.
 func (r *Runner) over(id string) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -291,8 +293,7 @@ func (r *Runner) over(id string) <-chan struct{} {
 	return none
 }
 
-// LeftRunning returns the drivers that have tasks after the end of Run, and the
-// hooks that take part in them.
+// LeftRunning returns the drivers and hooks of the tasks that continue after Run.
 func (r *Runner) LeftRunning() map[supervisor.PluginKey]bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -307,8 +308,7 @@ func (r *Runner) LeftRunning() map[supervisor.PluginKey]bool {
 	return needed
 }
 
-// Uses reports whether an allocation that has not ended has a task of a driver, or
-// a hook.
+// Uses reports whether an allocation that has not ended uses a driver or a hook.
 func (r *Runner) Uses(what supervisor.PluginKey) bool { return len(r.Users(what)) > 0 }
 
 // Users returns the ids of the allocations for which Uses is true.
@@ -323,7 +323,7 @@ func (r *Runner) Users(what supervisor.PluginKey) (ids []string) {
 	return ids
 }
 
-// ended notes that nothing of an allocation runs any more, and lets go of its runner.
+// ended records that an allocation has ended, and drops its runner.
 func (r *Runner) ended(e *entry, err error) {
 	r.mu.Lock()
 	e.ended, e.runner = time.Now(), nil
@@ -338,8 +338,8 @@ func (r *Runner) ended(e *entry, err error) {
 	tick(r.collect)
 }
 
-// remove stops an allocation and takes it off the disk. It does not end early:
-// what is not removed now would stay for ever.
+// remove stops an allocation and removes it from the disk. It takes no context,
+// because files that it leaves behind would stay forever.
 func (r *Runner) remove(e *entry) {
 	if runner := r.Alloc(e.id); runner != nil {
 		runner.Purge()
@@ -355,8 +355,8 @@ func (r *Runner) remove(e *entry) {
 	r.config.Source.Removed(e.id)
 }
 
-// destroy takes an allocation off the disk that has ended, unless that is done:
-// it may be collected first, and removed later.
+// destroy removes an ended allocation from the disk, unless that was done before:
+// an allocation may first be collected and later be removed.
 func (r *Runner) destroy(e *entry) error {
 	e.destroying.Lock()
 	defer e.destroying.Unlock()
@@ -374,8 +374,8 @@ func (r *Runner) destroy(e *entry) error {
 	return err
 }
 
-// removeCgroups removes the empty cgroups that are left of an allocation, because
-// a driver's process died before it removed them.
+// removeCgroups removes empty cgroups of an allocation, left behind by a driver
+// process that died.
 func removeCgroups(alloc *api.Allocation) {
 	if alloc.Job == nil {
 		return
@@ -393,7 +393,8 @@ func (r *Runner) destroyOnce(runner *allocrunner.Runner, alloc *api.Allocation) 
 		config.Alloc, config.Report = alloc, func(allocrunner.Update) {}
 		var err error
 		if runner, err = allocrunner.New(config); err != nil {
-			// It was never run, by this agent at least. Its directory is all we know of.
+			// The allocation never ran, at least under this agent; only its
+			// directory is known.
 			dir, err := allocdir.New(r.config.Alloc.AllocDirRoot, alloc.ID)
 			if err != nil {
 				return err
@@ -417,8 +418,8 @@ func (r *Runner) onDisk(allocID string) bool {
 	return true
 }
 
-// Alloc returns the runner of an allocation, nil if it has none: it is not here, or
-// nothing of it runs any more.
+// Alloc returns the runner of an allocation. It is nil if the allocation is not on
+// this node, has ended, or has a runner that is still being built.
 func (r *Runner) Alloc(id string) *allocrunner.Runner {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -428,8 +429,8 @@ func (r *Runner) Alloc(id string) *allocrunner.Runner {
 	return nil
 }
 
-// Kill ends all allocations at once, without order and without their poststop
-// tasks. It does not wait.
+// Kill force kills all allocations at once, without their shutdown order and their
+// poststop tasks. It does not wait.
 func (r *Runner) Kill() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -441,7 +442,7 @@ func (r *Runner) Kill() {
 	}
 }
 
-// TaskEvent passes what a driver says about a task on to the allocation.
+// TaskEvent forwards a driver's event to the allocation of the task.
 func (r *Runner) TaskEvent(driverName string, event driver.TaskEvent) {
 	runner := r.Alloc(event.AllocID)
 	if runner == nil || !runner.TaskEvent(event) {
@@ -449,18 +450,18 @@ func (r *Runner) TaskEvent(driverName string, event driver.TaskEvent) {
 	}
 }
 
-// difference is what separates the node from what is wanted.
+// difference is the change from the current to the wanted allocations.
 type difference struct {
 	start  []Assignment
 	update []*api.Allocation
 	remove []string
-	ending bool // what may run has to end
+	ending bool // an allocation that may run must end
 }
 
-// compare has no side effects. A runner is never given an older version, and an
-// allocation that is being removed is started again only when it is gone. Reports
-// do not make a version newer, but where there is no runner, the one with the last
-// report is the one to have.
+// compare returns the difference between wanted and have. It has no side effects. A
+// runner never gets an older version, and an allocation that is being removed
+// starts again only after its removal. Reports do not increase AllocModifyIndex,
+// but an entry without a runner takes any other version, which has the last report.
 func compare(wanted []Assignment, have map[string]*entry) difference {
 	var d difference
 	keep := make(map[string]bool, len(wanted))
