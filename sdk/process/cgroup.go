@@ -17,22 +17,23 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// hierarchy is what this machine has of cgroups, as far as it is ours to use.
+// hierarchy describes the cgroups of this machine, as far as the plugin can use
+// them.
 type hierarchy struct {
-	version int    // 0: none
-	none    string // why there are none
+	version int    // 0 means no cgroups
+	none    string // reason why there are no cgroups
 	mount   string // /sys/fs/cgroup
 	parents []string
-	trees   []string // v1: the controllers with a hierarchy that is mounted; parents is in the first
+	trees   []string // v1: controllers whose hierarchy is mounted; parents is in the first
 }
 
-// v1Trees are the controllers of version 1 that tasks use. The processes of a task
-// are found in the first of them that is mounted; only the freezer can stop
+// v1Trees are the controllers of version 1 that tasks use. The processes of a
+// task are found in the first of them that is mounted; only the freezer can stop
 // processes that fork while they are killed.
 var v1Trees = []string{"freezer", "memory", "pids", "cpu"}
 
-// cgroups is detected as the official drivers do it: a hybrid counts as v1, and v1 is
-// for root only.
+// cgroups is detected as the official drivers do it: a hybrid counts as v1, and
+// v1 needs root.
 var cgroups = sync.OnceValue(func() hierarchy { return detect("/sys/fs/cgroup") })
 
 func detect(mount string) hierarchy {
@@ -48,7 +49,7 @@ func detect(mount string) hierarchy {
 			filepath.Join(mount, "nomad.slice/reserve.slice"),
 		}}
 		if os.Geteuid() != 0 {
-			// What has been delegated to us is below where we are.
+			// Cgroups delegated to the plugin are below its own cgroup.
 			acquire := ownCgroup()
 			if acquire == "" {
 				return none("the cgroup of the plugin is unknown")
@@ -80,7 +81,7 @@ func (h hierarchy) treePath(controller, name string) string {
 	return filepath.Join(h.mount, controller, "nomad", name)
 }
 
-// ownCgroup is where this process is in the unified hierarchy.
+// ownCgroup returns the cgroup of this process in the unified hierarchy.
 func ownCgroup() string {
 	text, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -94,7 +95,7 @@ func ownCgroup() string {
 	return ""
 }
 
-// cgroupPaths is where the cgroup of a task may be.
+// cgroupPaths returns the possible paths of a task's cgroup.
 func cgroupPaths(allocID, taskName string) []string {
 	h := cgroups()
 	name := allocID + "." + taskName
@@ -111,35 +112,37 @@ func cgroupPaths(allocID, taskName string) []string {
 	return paths
 }
 
-// cgroup holds all processes of a task, to find, limit and end them.
+// cgroup holds all processes of a task, so that they can be found, limited and
+// killed.
 type cgroup struct {
 	path      string
-	hostOwned bool // made by the host, which removes it
+	hostOwned bool // the host made the cgroup and removes it
 
-	// trees are the cgroups of the task in the other hierarchies of v1, and memory is
-	// the one in which the kernel counts what it kills for memory; empty if nowhere.
+	// trees are the task's cgroups in the other hierarchies of v1. memory is the
+	// cgroup in which the kernel counts kills for memory. Both are empty if
+	// there is none.
 	trees  []string
 	memory string
 
-	oomBefore uint64 // oomKills before the process was started
+	oomBefore uint64 // oomKills before the process started
 
-	setShares func() error // nil where the task gets no CPU shares, or has them
+	setShares func() error // nil if the task gets no CPU shares, or has them already
 }
 
 func (g *cgroup) dir() process.Cgroup { return process.Cgroup(g.path) }
 
-// placement says where a process is put when it is forked.
+// placement is the cgroups and network namespace in which a process is forked.
 type placement struct {
-	dir   string  // v2: cloned into
-	must  bool    // dir was asked for by the user
-	tasks []entry // v1: entered by the thread that forks
-	netns string  // entered by the thread that forks; empty means the plugin's own
+	dir   string  // v2: cgroup that the process is cloned into
+	must  bool    // the user has configured dir
+	tasks []entry // v1: cgroups that the forking thread enters
+	netns string  // network namespace that the forking thread enters; empty means the plugin's own
 }
 
 // entry is the file by which a thread enters a cgroup v1.
 type entry struct {
 	file string
-	must bool // the user has asked for it
+	must bool // the user has configured this cgroup
 }
 
 func enter(dir string, must bool) entry { return entry{filepath.Join(dir, "tasks"), must} }
@@ -188,7 +191,7 @@ func (p *Process) place(ctx context.Context, c Command) (placement, error) {
 	return pl, nil
 }
 
-// entries are the files by which a thread enters the task's cgroups of v1.
+// entries returns the files by which a thread enters the task's cgroups of v1.
 func (p *Process) entries() (entries []entry) {
 	if p.cgroup == nil {
 		return nil
@@ -199,7 +202,7 @@ func (p *Process) entries() (entries []entry) {
 	return entries
 }
 
-// netns is the network namespace that the tasks of the group share, if there is one.
+// netns returns the network namespace that the tasks of the group share, or "".
 func (p *Process) netns() string {
 	if p.start.NetworkIsolation == nil {
 		return ""
@@ -207,7 +210,7 @@ func (p *Process) netns() string {
 	return p.start.NetworkIsolation.Path
 }
 
-// existing is the directory of a cgroup that the user has named.
+// existing returns the directory of a cgroup that the user has named.
 func existing(mount, path string) (string, error) {
 	rel := strings.TrimPrefix(path, "/")
 	if !filepath.IsLocal(rel) {
@@ -220,7 +223,8 @@ func existing(mount, path string) (string, error) {
 	return dir, nil
 }
 
-// cpuset is the cgroup that the host has made for the task, if it is there.
+// cpuset returns the cgroup that the host has made for the task, or "" if it
+// does not exist.
 func (p *Process) cpuset() string {
 	if p.start.Resources == nil {
 		return ""
@@ -235,9 +239,9 @@ func (p *Process) cpuset() string {
 	return dir
 }
 
-// makeCgroup makes the cgroup of a task, empty and limited, and leaves p.cgroup nil
-// if that cannot be done. overridden has the controllers of v1 for which the user
-// has named other cgroups.
+// makeCgroup makes the cgroup of a task, empty and limited, and leaves p.cgroup
+// nil if that fails. overridden has the controllers of v1 for which the user has
+// named other cgroups.
 func (p *Process) makeCgroup(ctx context.Context, l limits, overridden map[string]string) error {
 	var g *cgroup
 	if hostOwned := p.cpuset(); hostOwned != "" && cgroups().version == 2 {
@@ -276,7 +280,8 @@ func (p *Process) makeCgroup(ctx context.Context, l limits, overridden map[strin
 	return nil
 }
 
-// adoptCgroup is the cgroup of a recovered process, if it is there.
+// adoptCgroup returns the cgroup of a recovered process, or nil if it does not
+// exist.
 func adoptCgroup(p *Process, path string) *cgroup {
 	if _, err := os.Stat(path); err != nil {
 		return nil
@@ -286,7 +291,7 @@ func adoptCgroup(p *Process, path string) *cgroup {
 	for _, tree := range h.trees {
 		dir := h.treePath(tree, filepath.Base(path))
 		if _, err := os.Stat(dir); err != nil {
-			continue // the task has no limit there
+			continue // the task has no limit in this hierarchy
 		}
 		if dir != path {
 			g.trees = append(g.trees, dir)
@@ -298,16 +303,16 @@ func adoptCgroup(p *Process, path string) *cgroup {
 	return g
 }
 
-// countMemory makes the kernel count the memory of a new cgroup v2, where it can.
-// Without, memory is the sum of what the processes use.
+// countMemory makes the kernel count the memory of a new cgroup v2, if it can.
+// Without the counter, memory is the sum over the processes.
 func (g *cgroup) countMemory() {
 	if _, err := os.Stat(filepath.Join(g.path, "memory.current")); err != nil {
-		_ = g.enable("memory") // not everywhere
+		_ = g.enable("memory") // fails if the controller is not available
 	}
 }
 
-// remove removes the cgroups of a task in which nothing runs any more, unless the
-// host does it.
+// remove removes the cgroups of a task, in which no process may be running.
+// Cgroups of the host stay.
 func (g *cgroup) remove() error {
 	if g.hostOwned {
 		return nil
@@ -323,7 +328,8 @@ func (g *cgroup) remove() error {
 // the memory limit was exceeded.
 func (g *cgroup) oomKilled() bool { return g.oomKills() > g.oomBefore }
 
-// counter reads one line of a flat keyed file; 0 if it is not there.
+// counter reads one line of a flat keyed file. It returns 0 if the file or the
+// key does not exist.
 func counter(path, key string) uint64 {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -340,7 +346,7 @@ func counter(path, key string) uint64 {
 
 func (g *cgroup) counter(file, key string) uint64 { return counter(filepath.Join(g.path, file), key) }
 
-// value reads a file of one number.
+// value reads a file that holds one number.
 func (g *cgroup) value(file string) (uint64, bool) {
 	text, err := os.ReadFile(filepath.Join(g.path, file))
 	if err != nil {
@@ -350,8 +356,8 @@ func (g *cgroup) value(file string) (uint64, bool) {
 	return n, err == nil
 }
 
-// run forks in the right place, so that the new process cannot start anything
-// outside of it.
+// run calls fork so that the new process is in its cgroups and network namespace
+// from the start, and cannot start a process outside of them.
 func (pl placement) run(sys *syscall.SysProcAttr, fork func() error) error {
 	if len(pl.tasks) == 0 && pl.netns == "" {
 		return pl.clone(sys, fork)
@@ -361,8 +367,8 @@ func (pl placement) run(sys *syscall.SysProcAttr, fork func() error) error {
 	return <-done
 }
 
-// clone forks into a cgroup v2. One that the user has not asked for is not worth
-// a failure.
+// clone forks into a cgroup v2. If the user has not configured the cgroup, a
+// failure to enter it does not fail the start.
 func (pl placement) clone(sys *syscall.SysProcAttr, fork func() error) error {
 	if pl.dir == "" {
 		return fork()
@@ -382,7 +388,7 @@ func (pl placement) clone(sys *syscall.SysProcAttr, fork func() error) error {
 	return fork()
 }
 
-// noCgroup reports whether a fork may have failed for its cgroup.
+// noCgroup reports whether a fork may have failed because of its cgroup.
 func noCgroup(err error) bool {
 	for _, e := range []error{unix.ENOSYS, unix.EINVAL, unix.E2BIG, unix.EBUSY, unix.EOPNOTSUPP, unix.ENODEV, unix.EACCES, unix.EBADF} {
 		if errors.Is(err, e) {
@@ -395,18 +401,19 @@ func noCgroup(err error) bool {
 // forkInside enters cgroups v1 and a network namespace with one thread, forks,
 // and ends the thread. It must run in a goroutine of its own.
 func (pl placement) forkInside(sys *syscall.SysProcAttr, fork func() error) error {
-	runtime.LockOSThread() // for good: the thread ends with the goroutine
+	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 	if unix.Gettid() == os.Getpid() {
-		// The main thread cannot end. While it is held here, another goroutine gets
-		// another thread.
+		// The main thread cannot end. While this goroutine holds it, another
+		// goroutine gets another thread.
 		defer runtime.UnlockOSThread()
 		done := make(chan error)
 		go func() { done <- pl.forkInside(sys, fork) }()
 		return <-done
 	}
 	for _, t := range pl.tasks {
-		// "0" is the thread that writes, for which the kernel needs no lock. With the
-		// number of any thread, also the same, it waits some 10 ms for all CPUs.
+		// "0" means the writing thread and needs no kernel lock. With a thread's
+		// number, even the writer's own, the kernel waits some 10 ms for all
+		// CPUs.
 		if err := writeExisting(t.file, "0"); err != nil && t.must {
 			return fmt.Errorf("enter cgroup: %w", err)
 		}

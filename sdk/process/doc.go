@@ -1,14 +1,14 @@
 // Package process runs tasks that are operating system processes, for drivers
 // like raw_exec. It is for Linux.
 //
-// A [Process] is a complete sdk.Task: a driver that returns it from Start can
-// signal, stop, exec, measure, recover and clean up without a line of its own.
-// The process is a child of the plugin, in a session and process group of its
-// own and, where one can be made, in a cgroup of its own.
+// A [Process] is a complete sdk.Task: a driver that returns it from Start
+// supports signals, stop, exec, statistics, recovery and cleanup without code of
+// its own. The process is a child of the plugin, in a session and process group
+// of its own and, if one can be made, in a cgroup of its own.
 //
-// The cgroup limits the task to its resources. Where it cannot, the task runs
-// without the limit and has an event that says so.
+// The cgroup limits the task to its resources. If a limit cannot be enforced,
+// the task runs without it and has an event about that.
 //
 // The package isolates nothing: a process sees the machine as the plugin does.
-// How an exit status survives the plugin is told in DESIGN.md.
+// DESIGN.md describes how an exit status survives the plugin.
 package process

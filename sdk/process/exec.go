@@ -18,8 +18,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// outputGrace is how long the output of a command that has ended may still be
-// held open by what it has left running.
+// outputGrace limits how long Exec waits, after a command has exited, for output
+// that its remaining processes hold open.
 const outputGrace = 500 * time.Millisecond
 
 // The exit codes with which a shell reports a command that it cannot run.
@@ -28,8 +28,9 @@ const (
 	exitNotFound      = 127
 )
 
-// refused answers for a command that is not there, or not executable, as a shell does:
-// with a line on its standard error and an exit code.
+// refused returns the result of a command that does not exist or is not
+// executable, in the form of a shell: a line on its standard error and an exit
+// code.
 func refused(e sdk.Exec, cause error) (sdk.ExitResult, error) {
 	code := 0
 	switch {
@@ -52,11 +53,12 @@ func refused(e sdk.Exec, cause error) (sdk.ExitResult, error) {
 	return sdk.ExitResult{ExitCode: code}, nil
 }
 
-// Exec runs a command where the process runs: its user, environment, working
-// directory, cgroup and network, but a session of its own. A terminal's output is
-// all Stdout, and TERM is set if the task's environment has none. When ctx ends, the command and its process group are killed.
-// A command that is not there ends with exit code 127, one that is not executable with
-// 126; its Stderr says why.
+// Exec runs a command with the user, environment, working directory, cgroup and
+// network of the process, but in a session of its own. The output of a terminal
+// is all Stdout, and TERM is set if the task's environment has none. When ctx
+// ends, the command and its process group are killed. A command that does not
+// exist exits with code 127, a command that is not executable with 126; its
+// Stderr has the reason.
 func (p *Process) Exec(ctx context.Context, e sdk.Exec) (sdk.ExitResult, error) {
 	if p.userErr != nil {
 		return sdk.ExitResult{}, p.userErr
@@ -75,7 +77,7 @@ func (p *Process) Exec(ctx context.Context, e sdk.Exec) (sdk.ExitResult, error) 
 	var streams execStreams
 	if e.TTY {
 		if _, ok := p.start.Env["TERM"]; !ok {
-			cmd.Env = append(cmd.Env, "TERM=xterm") // what asks for a terminal asks for its kind
+			cmd.Env = append(cmd.Env, "TERM=xterm") // programs on a terminal need its type
 		}
 		err = streams.terminal(cmd, e, p.cred)
 	} else {
@@ -91,7 +93,7 @@ func (p *Process) Exec(ctx context.Context, e sdk.Exec) (sdk.ExitResult, error) 
 		streams.close()
 		var cause syscall.Errno
 		if errors.As(err, &cause) {
-			err = cause // without what os/exec puts around it
+			err = cause // without the wrapping of os/exec
 		}
 		return sdk.ExitResult{}, p.execError(path, err)
 	}
@@ -100,8 +102,8 @@ func (p *Process) Exec(ctx context.Context, e sdk.Exec) (sdk.ExitResult, error) 
 	resized := make(chan struct{})
 	streams.start(e, resized)
 	err = awaitExit(cmd)
-	// Past this point the number of the group may be somebody else's; what the
-	// command has left running dies with the task.
+	// The process group number may have been reused from here on. Processes that
+	// the command has left running are killed with the task.
 	stop()
 	close(resized)
 	streams.finish()
@@ -120,7 +122,7 @@ func awaitExit(cmd *exec.Cmd) error {
 	return err
 }
 
-// execPlacement is where a command of a task goes: where its process is.
+// execPlacement returns the placement of a command: that of the task's process.
 func (p *Process) execPlacement() placement {
 	pl := placement{netns: p.netns()}
 	switch {
@@ -136,9 +138,9 @@ func (p *Process) execPlacement() placement {
 	return pl
 }
 
-// execStreams connects a command with its caller.
+// execStreams connects a command with the streams of its caller.
 type execStreams struct {
-	child []*os.File // closed here once the command has them
+	child []*os.File // descriptors of the command, closed here after the fork
 	in    *os.File
 	out   []stream
 	tty   *os.File
@@ -168,7 +170,8 @@ func (s *execStreams) pipes(cmd *exec.Cmd, e sdk.Exec) error {
 		if out.to == nil {
 			continue
 		}
-		// One pipe for both keeps them in order, if the caller wants them in one.
+		// A single pipe for both streams keeps their order, if the caller passes
+		// one writer.
 		if out.set == &cmd.Stderr && cmd.Stdout != nil && same(e.Stdout, e.Stderr) {
 			cmd.Stderr = cmd.Stdout
 			continue
@@ -184,7 +187,8 @@ func (s *execStreams) pipes(cmd *exec.Cmd, e sdk.Exec) error {
 	return nil
 }
 
-// same is a == b for writers of any type: comparing two of some types panics.
+// same is a == b for writers of any type: == panics for types that are not
+// comparable.
 func same(a, b io.Writer) bool {
 	t := reflect.TypeOf(a)
 	return t == reflect.TypeOf(b) && t.Comparable() && a == b
@@ -202,7 +206,7 @@ func (s *execStreams) terminal(cmd *exec.Cmd, e sdk.Exec, cred *syscall.Credenti
 		}
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
-	cmd.SysProcAttr.Setctty = true // descriptor 0
+	cmd.SysProcAttr.Setctty = true // the terminal is descriptor 0
 	to := e.Stdout
 	if to == nil {
 		to = io.Discard
@@ -211,8 +215,8 @@ func (s *execStreams) terminal(cmd *exec.Cmd, e sdk.Exec, cred *syscall.Credenti
 	return nil
 }
 
-// start moves the bytes. The copy of the input ends when the caller's reader
-// does, which nobody else can end.
+// start copies the streams. The copy of the input ends only when the caller's
+// reader ends.
 func (s *execStreams) start(e sdk.Exec, end <-chan struct{}) {
 	if s.in != nil && e.Stdin != nil {
 		go func() {
@@ -220,13 +224,13 @@ func (s *execStreams) start(e sdk.Exec, end <-chan struct{}) {
 			if s.tty == nil {
 				s.in.Close()
 			} else {
-				s.in.Write([]byte{4}) // how a terminal is told the end of input
+				s.in.Write([]byte{4}) // EOT: the end of input on a terminal
 			}
 		}()
 	}
 	for _, out := range s.out {
-		// A terminal whose last user has gone answers EIO, a pipe EOF. A writer
-		// that fails must not leave the command blocked.
+		// A terminal without a user returns EIO, a pipe EOF. A writer that fails
+		// must not leave the command blocked.
 		s.reading.Go(func() {
 			if _, err := io.Copy(out.to, out.from); err != nil {
 				io.Copy(io.Discard, out.from)
@@ -250,7 +254,7 @@ func (s *execStreams) start(e sdk.Exec, end <-chan struct{}) {
 	}
 }
 
-// finish waits for the rest of the output.
+// finish waits for the remaining output.
 func (s *execStreams) finish() {
 	timer := time.AfterFunc(outputGrace, s.close)
 	s.reading.Wait()

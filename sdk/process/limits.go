@@ -13,10 +13,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// limits are what all processes of a task together can use. 0 means no limit.
+// limits bounds the resources that all processes of a task use together. 0 means
+// no limit.
 type limits struct {
 	memory int64 // bytes, swap included
-	cpu    int64 // shares of the CPU time, which count while tasks compete for it
+	cpu    int64 // CPU shares, which count while tasks compete for CPU time
 	pids   int64 // processes and threads
 }
 
@@ -30,17 +31,17 @@ func (p *Process) limitsOf(c Command) limits {
 
 // setting is one limit in the files of a controller.
 type setting struct {
-	name       string // for the user
+	name       string // shown to the user
 	controller string
 	files      []file
 }
 
 type file struct {
 	name, value string
-	optional    bool // not every kernel has it
+	optional    bool // the file does not exist on every kernel
 }
 
-// settings returns the limits that are set, as files of cgroups of a version.
+// settings returns the limits that are set, as files of cgroup version 1 or 2.
 func (l limits) settings(version int) (settings []setting) {
 	memory := setting{name: "memory", controller: "memory"}
 	cpu := setting{name: "cpu", controller: "cpu"}
@@ -52,7 +53,8 @@ func (l limits) settings(version int) (settings []setting) {
 		memory.files = []file{{name: "memory.max", value: bytes}, {name: "memory.swap.max", value: "0", optional: true}}
 		cpu.files = []file{{name: "cpu.weight", value: strconv.FormatInt(weight, 10)}}
 	} else {
-		// The limit of memory and swap together cannot be below that of memory.
+		// The limit of memory and swap together cannot be below the limit of
+		// memory.
 		memory.files = []file{{name: "memory.limit_in_bytes", value: bytes}, {name: "memory.memsw.limit_in_bytes", value: bytes, optional: true}}
 		cpu.files = []file{{name: "cpu.shares", value: strconv.FormatInt(shares, 10)}}
 	}
@@ -73,8 +75,9 @@ const (
 	minWeight, maxWeight = 1, 10000
 )
 
-// limit limits a cgroup that has no process yet, and leaves the CPU shares to share.
-// overridden has the controllers of version 1 for which the user has named other cgroups.
+// limit sets the limits of a cgroup that has no process yet, and leaves the CPU
+// shares to share. overridden has the controllers of version 1 for which the
+// user has named other cgroups.
 func (g *cgroup) limit(p *Process, l limits, overridden map[string]string) {
 	for _, s := range l.settings(cgroups().version) {
 		write := func() error { return g.limitV2(s) }
@@ -98,9 +101,9 @@ func (g *cgroup) limit(p *Process, l limits, overridden map[string]string) {
 	}
 }
 
-// share gives the running task its CPU shares. The thread that forks is in the task's
-// cgroup and holds Go's lock of forks: with few shares on a busy machine it would hold up
-// the starts of other tasks.
+// share gives the running task its CPU shares. The forking thread is in the
+// task's cgroup and holds Go's fork lock: with few shares on a busy machine it
+// would delay the starts of other tasks.
 func (p *Process) share() {
 	if p.cgroup == nil || p.cgroup.setShares == nil {
 		return
@@ -137,7 +140,8 @@ func (g *cgroup) treeV1(controller string) (dir string, err error) {
 	}
 	if existed {
 		g.oomBefore = g.oomKills()
-		// The limit of memory cannot be above an earlier limit of memory and swap.
+		// The kernel rejects a limit of memory above an earlier limit of memory
+		// and swap.
 		writeExisting(filepath.Join(dir, "memory.memsw.limit_in_bytes"), "-1")
 	}
 	if dir != g.path {
@@ -156,9 +160,10 @@ func (s setting) write(dir string) error {
 	return nil
 }
 
-// writeExisting writes a file that the kernel has made; it makes none.
+// writeExisting writes a file that the kernel has made; it creates no file.
 func writeExisting(path, value string) error {
-	// os.OpenFile would register the descriptor with the poller and take it back.
+	// os.OpenFile would register the descriptor with the poller and deregister
+	// it again.
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err == nil {
 		_, err = unix.Write(fd, []byte(value))
@@ -170,8 +175,8 @@ func writeExisting(path, value string) error {
 	return nil
 }
 
-// mkdir makes a cgroup and its parents. The end of a temporary agent may remove an
-// empty parent between two steps.
+// mkdir makes a cgroup and its parents. A temporary agent that shuts down may
+// remove an empty parent between two steps.
 func mkdir(path string) (existed bool, err error) {
 	for range 3 {
 		switch err = unix.Mkdir(path, 0o755); err {
@@ -192,10 +197,10 @@ func mkdir(path string) (existed bool, err error) {
 	return false, fmt.Errorf("make cgroup %s: %w", path, err)
 }
 
-// enable makes a controller of version 2 available in the cgroup: each cgroup above
-// must hand it on.
+// enable makes a controller of version 2 available in the cgroup: each cgroup
+// above it must pass the controller on.
 func (g *cgroup) enable(controller string) error {
-	parent := filepath.Dir(g.path) // share.slice, in nomad.slice, in the root or in what is delegated to the plugin
+	parent := filepath.Dir(g.path) // share.slice, in nomad.slice, in the root or in the cgroup delegated to the plugin
 	for _, dir := range []string{filepath.Dir(filepath.Dir(parent)), filepath.Dir(parent), parent} {
 		if err := writeExisting(filepath.Join(dir, "cgroup.subtree_control"), "+"+controller); err != nil {
 			return fmt.Errorf("the cgroup controller %q is not available: %w", controller, err)
@@ -204,8 +209,8 @@ func (g *cgroup) enable(controller string) error {
 	return nil
 }
 
-// unlimited notes that a limit is not enforced. CPU shares are no limit: without
-// them, tasks share the CPU time equally.
+// unlimited records that a limit is not enforced. CPU shares are not recorded:
+// without them, tasks share the CPU time equally.
 func (p *Process) unlimited(s setting, reason error) {
 	if s.controller == "cpu" {
 		p.withoutShares(reason)
@@ -218,7 +223,7 @@ func (p *Process) withoutShares(reason error) {
 	p.logger.Debug("task without CPU shares", "error", reason)
 }
 
-// unlimitedAll notes that no limit is enforced.
+// unlimitedAll records that no limit is enforced.
 func (p *Process) unlimitedAll(l limits, reason error) {
 	for _, s := range l.settings(2) {
 		p.unlimited(s, reason)
@@ -236,12 +241,12 @@ func (p *Process) reportLimits() {
 // the memory limit was exceeded.
 func (g *cgroup) oomKills() (kills uint64) {
 	if cgroups().version == 2 {
-		return counter(filepath.Join(g.path, "memory.events"), "oom_kill") // with the cgroups below
+		return counter(filepath.Join(g.path, "memory.events"), "oom_kill") // memory.events includes the cgroups below
 	}
 	if g.memory == "" {
 		return 0
 	}
-	dirs, _ := process.Cgroup(g.memory).Tree() // without a descriptor no counter could be read, either
+	dirs, _ := process.Cgroup(g.memory).Tree() // an error means that there are no descriptors, and then no counter can be read either
 	for _, dir := range dirs {
 		kills += counter(filepath.Join(string(dir), "memory.oom_control"), "oom_kill")
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// lookPath finds the program of a task. The plugin's own PATH and directory do
-// not count.
+// lookPath finds the program of a task. The plugin's own PATH and working
+// directory do not count.
 func lookPath(start *sdk.StartRequest, name string) (string, error) {
 	if name == "" {
 		return "", errors.New("no command given")
@@ -29,7 +29,8 @@ func lookPath(start *sdk.StartRequest, name string) (string, error) {
 		path := filepath.Join(dir, rel)
 		err := executable(path)
 		if errors.Is(err, os.ErrPermission) {
-			// What was downloaded into the task's directory is often not marked.
+			// Downloaded files in the task's directory often lack the executable
+			// bit.
 			err = markExecutable(dir, rel)
 		}
 		switch {
@@ -50,7 +51,7 @@ func lookPath(start *sdk.StartRequest, name string) (string, error) {
 	return "", notFoundError(fmt.Sprintf("command %q: neither in the task's PATH (%s) nor in %s", name, start.Env["PATH"], dir))
 }
 
-// notFoundError says where a command was looked for.
+// notFoundError lists the places in which a command was searched.
 type notFoundError string
 
 func (e notFoundError) Error() string { return string(e) }
@@ -70,8 +71,8 @@ func executable(path string) error {
 	return nil
 }
 
-// markExecutable does not follow a link out of the task's directory, which the
-// task may write to.
+// markExecutable makes a file of the task's directory executable. The task may
+// write to that directory, so a link out of it is not followed.
 func markExecutable(dir, rel string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -81,7 +82,7 @@ func markExecutable(dir, rel string) error {
 	return root.Chmod(rel, 0o755)
 }
 
-// Credential finds out who a task runs as: a name, uid, uid:gid, or nomad-<uid>
+// Credential resolves the user of a task: a name, uid, uid:gid, or nomad-<uid>
 // for a user that the host has made up. Empty means the plugin's own user.
 func Credential(name string) (*syscall.Credential, error) {
 	if name == "" {
@@ -102,8 +103,9 @@ func Credential(name string) (*syscall.Credential, error) {
 	return cred, nil
 }
 
-// credentialIfNeeded is what must change for a task of the user; nil if nothing, which also
-// spares an unprivileged plugin what it may not do.
+// credentialIfNeeded returns the credential that a task of the user needs, or
+// nil if the plugin has it already. An unprivileged plugin could not set it
+// again.
 func credentialIfNeeded(name string) (*syscall.Credential, error) {
 	if name == "" {
 		return nil, nil

@@ -18,7 +18,7 @@ type output struct {
 	stdin, stdout, stderr int
 }
 
-// openOutput opens what the host has prepared for the output of the task.
+// openOutput opens the output files that the host has prepared for the task.
 func openOutput(ctx context.Context, start *sdk.StartRequest) (*output, error) {
 	o := &output{stdin: -1, stdout: -1, stderr: -1}
 	var err error
@@ -48,12 +48,14 @@ func (o *output) close() {
 	}
 }
 
-// openOutputFIFO opens a FIFO or the null device for writing. A FIFO has no reader
-// until the host has opened it, so that is tried until ctx ends.
+// openOutputFIFO opens a FIFO or the null device for writing. A FIFO has no
+// reader until the host has opened it, so openOutputFIFO tries again until ctx
+// ends.
 //
-// Some hosts have the FIFO in a directory that belongs to the tasks, one of which may have
-// put a link or a file there: nothing outside of the allocation's
-// directory is opened, and nothing that is not a FIFO of root or of this process's user.
+// Some hosts keep the FIFO in a directory that belongs to the tasks, and a task
+// may have put a link or a file there. So openOutputFIFO opens nothing outside
+// of the allocation's directory, and only a FIFO that root or this process's
+// user owns.
 func openOutputFIFO(ctx context.Context, allocDir, path string) (int, error) {
 	if path == "" || path == os.DevNull {
 		return unix.Open(os.DevNull, unix.O_WRONLY|unix.O_CLOEXEC, 0)

@@ -10,15 +10,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// owners has the latest process of each task, until it is destroyed. The starts of
-// a task share its cgroup and the names in its environment: what cleans up after
-// an earlier start must not kill the process of a later one.
+// owners has the latest process of each task, until it is destroyed. The starts
+// of a task share its cgroup and the names in its environment: cleanup after an
+// earlier start must not kill the process of a later start.
 var owners = struct {
 	sync.Mutex
 	m map[process.Mark]*Process
 
-	// leftovers are the tasks of which processes were running when this plugin
-	// process first needed to know. It is nil before.
+	// leftovers are the tasks that had running processes when this plugin
+	// process first searched for them. It is nil before the search.
 	leftovers map[process.Mark]bool
 }{m: map[process.Mark]*Process{}}
 
@@ -26,10 +26,10 @@ func (p *Process) mark() process.Mark {
 	return process.Mark{AllocID: p.start.AllocID, Task: p.start.Name}
 }
 
-// acquire makes p the owner of its task. It is an error if a process of the task that
+// acquire makes p the owner of its task. It fails if a process of the task that
 // this plugin process has started or recovered is running. earlier is an owner
-// whose process has ended and that was not destroyed. A start without names, which
-// only a test of an author makes, shares nothing.
+// whose process has ended and that was not destroyed. A start without names
+// occurs only in tests of plugin authors, and shares nothing.
 func (p *Process) acquire() (earlier *Process, err error) {
 	if !p.named() {
 		return nil, nil
@@ -55,7 +55,8 @@ func (p *Process) owns() bool {
 	return owners.m[p.mark()] == p
 }
 
-// releaseOwner hands the task back to an earlier owner, or to none if that is nil.
+// releaseOwner makes an earlier process the owner again, or leaves the task
+// without an owner if earlier is nil.
 func (p *Process) releaseOwner(earlier *Process) {
 	owners.Lock()
 	defer owners.Unlock()
@@ -68,11 +69,11 @@ func (p *Process) releaseOwner(earlier *Process) {
 	}
 }
 
-// endEarlier ends what an earlier start of the task has left running, where there
-// is no cgroup to find it by: the processes whose environment names the task. To
-// look at all processes of the machine takes milliseconds, so it is done once for
-// all tasks, and again for a task of which something can be left: it was running
-// then, or its last process was not destroyed.
+// endEarlier kills the processes that an earlier start of the task has left
+// running, if there is no cgroup to find them by: the processes whose
+// environment names the task. A search of all processes of the machine takes
+// milliseconds, so it is done once for all tasks, and again only for a task that
+// had running processes in that search or whose last process was not destroyed.
 func (p *Process) endEarlier(ctx context.Context, earlier *Process) error {
 	owners.Lock()
 	if owners.leftovers == nil {
@@ -105,9 +106,9 @@ func (p *Process) leftoverError(err error) error {
 	return sdk.Recoverable(fmt.Errorf("end what an earlier start of task %q has left running: %w", p.start.Name, err))
 }
 
-// killAll kills what the process has started, wherever it is: its group, and the
-// task's cgroup or, where there is none, what has the task's names in its
-// environment.
+// killAll kills everything that the process has started: its process group, and
+// the task's cgroup or, without a cgroup, the processes that have the task's
+// names in their environment.
 func (p *Process) killAll(ctx context.Context) error {
 	err := p.killGroup()
 	switch {

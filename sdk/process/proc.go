@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// stat is the part of /proc/<pid>/stat that is of use here.
+// stat holds the used fields of /proc/<pid>/stat.
 type stat struct {
 	state        byte
 	user, system uint64 // clock ticks
@@ -17,8 +17,8 @@ type stat struct {
 	exit         int
 }
 
-// readStat reads about a process. The name of the program stands in parentheses
-// and may hold anything, so the last parenthesis ends it.
+// readStat reads /proc/<pid>/stat. The name of the program is in parentheses and
+// may contain any byte, so the last parenthesis ends it.
 func readStat(pid int) (stat, error) {
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -55,8 +55,8 @@ func parseStat(line []byte) (s stat, err error) {
 	return s, err
 }
 
-// descendants is a process and all that it has started and that still has a
-// parent among them. Whoever has left is found only with a cgroup.
+// descendants returns a process and its descendants that still have a parent
+// among them. Other descendants are found only by a cgroup.
 func descendants(pid int) []int {
 	pids := []int{pid}
 	for i := 0; i < len(pids); i++ {

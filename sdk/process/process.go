@@ -20,14 +20,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// Command says which program a task runs. What else there is to know (user,
-// environment, output, directories) is in the sdk.Start.
+// Command describes the program of a task. The sdk.StartRequest has the rest:
+// user, environment, output, directories.
 type Command struct {
 	// Path is the program: absolute, or relative to the task's "local" directory
 	// or to the task's directory, or a name to be found in the PATH of the task.
 	Path string
 
-	Args []string // without the name of the program
+	Args []string // arguments, without the name of the program
 
 	// Dir is the working directory, an absolute path; empty means the task's
 	// directory.
@@ -38,45 +38,49 @@ type Command struct {
 	OOMScoreAdj int
 
 	// PidsLimit is how many processes and threads the task can have at a time; 0
-	// means no limit. The limits of memory and CPU time are those of the task's
+	// means no limit. The limits of memory and CPU time come from the task's
 	// resources.
 	PidsLimit int64
 
-	// CgroupV1 places the process in cgroups of the user's own, by controller,
-	// and CgroupV2 in one, all relative to the mount. They are neither made nor
-	// removed, and nothing but the process group is killed in them.
+	// CgroupV1 places the process in cgroups that the user has made, by
+	// controller, and CgroupV2 in a single one, all relative to the mount. They
+	// are neither made nor removed, and only the process group is killed in
+	// them.
 	CgroupV1 map[string]string
 	CgroupV2 string
 }
 
-// Process is a task that is a process: its own session and group, and all that
-// they start. It satisfies sdk.Task, sdk.Signaler, sdk.Execer, sdk.Statser,
-// sdk.Stater, sdk.Attributed and sdk.Destroyer.
+// Process is a task that runs as an operating system process, with its own
+// session and process group, and everything that they start. It implements
+// sdk.Task, sdk.Signaler, sdk.Execer, sdk.Statser, sdk.Stater, sdk.Attributed
+// and sdk.Destroyer.
 type Process struct {
 	id     keeper.Process
 	start  *sdk.StartRequest
 	dir    string
 	cred   *syscall.Credential
-	cgroup *cgroup // nil if there is none
-	child  bool    // of this process, so that we reap it
+	cgroup *cgroup // nil if the task has no cgroup
+	child  bool    // the process is a child of this plugin process, which reaps it
 	logger hclog.Logger
 	meter  cpuSampler
 
 	unenforced []string // events about limits that are not enforced, for reportLimits
 
-	// userErr says that the user of a recovered process is not known any more, and
-	// so nothing can be run as that user.
+	// userErr is not nil if the user of a recovered process no longer resolves,
+	// and so no command can run as that user.
 	userErr error
 
 	// fd is nil on kernels without pidfds.
 	fd *pidfd
 
-	// releaseMu is locked while the process is let go: from then on its number may be
-	// a stranger's. It is held for reading by whoever signals.
+	// releaseMu is locked while the process is reaped: afterwards its number may
+	// belong to another process. A goroutine that sends a signal holds it for
+	// reading.
 	releaseMu sync.RWMutex
 	released  bool // guarded by hold
 
-	// waiting is held by the one who waits; the others wait for it.
+	// waiting is held by the goroutine that waits for the process; other callers
+	// of Wait block on it.
 	waiting sync.Mutex
 	ended   bool           // guarded by waiting
 	result  sdk.ExitResult // guarded by waiting
@@ -92,26 +96,27 @@ var (
 	_ sdk.Destroyer          = (*Process)(nil)
 )
 
-// State is what another process of the driver needs to find a Process again,
-// beside the sdk.Start. A driver's own state may hold it in a field.
+// State is the data with which another process of the driver recovers a Process,
+// besides the sdk.StartRequest. A driver's own state may hold it in a field.
 type State struct {
 	PID       int    `codec:"pid"`
 	StartTime uint64 `codec:"start_time"` // field 22 of /proc/<pid>/stat
 	BootID    string `codec:"boot_id"`
 	Dir       string `codec:"dir"`
-	Cgroup    string `codec:"cgroup"` // empty if there is none
+	Cgroup    string `codec:"cgroup"` // empty if the task has no cgroup
 
-	// OOMKills is what the kernel's counter showed before this start.
+	// OOMKills is the value of the kernel's counter before this start.
 	OOMKills uint64 `codec:"oom_kills"`
 }
 
 // Start starts a process and returns when its program has been executed. It
-// opens the task's output, which blocks until somebody reads it or ctx ends, and
-// first ends what an earlier start of the same task has left running.
+// first kills the processes that an earlier start of the same task has left
+// running, and opens the task's output, which blocks until the output has a
+// reader or ctx ends.
 //
-// The limits of the task's resources are set before the program runs, its CPU shares
-// right after it was executed. Where there are no cgroups, or none can be made, the task
-// starts without limits, and has an event for each that is not enforced.
+// The limits of the task's resources are set before the program runs, its CPU
+// shares right after it was executed. If cgroups are not available, the task
+// starts without limits, and has an event for each limit that is not enforced.
 func Start(ctx context.Context, start *sdk.StartRequest, c Command) (*Process, error) {
 	p := &Process{start: start, dir: c.Dir, child: true, logger: start.Logger()}
 	if p.dir == "" {
@@ -127,7 +132,7 @@ func Start(ctx context.Context, start *sdk.StartRequest, c Command) (*Process, e
 		return nil, fmt.Errorf("pids limit is %d; it cannot be negative", c.PidsLimit)
 	}
 	if _, err := keeper.BootID(); err != nil {
-		return nil, sdk.Recoverable(err) // without it the process could not be recovered
+		return nil, sdk.Recoverable(err) // without the id the process could not be recovered
 	}
 	path, err := lookPath(start, c.Path)
 	if err != nil {
@@ -169,8 +174,8 @@ func Start(ctx context.Context, start *sdk.StartRequest, c Command) (*Process, e
 	return p, nil
 }
 
-// spawn forks and executes. A text file that is busy is so for a moment only:
-// another thread of ours has forked while somebody wrote it.
+// spawn forks and executes. ETXTBSY is temporary: another thread of this process
+// has forked while the file was open for writing.
 func (p *Process) spawn(path string, c Command, files *output, place placement) error {
 	attr := &syscall.ProcAttr{
 		Dir:   p.dir,
@@ -199,7 +204,7 @@ func (p *Process) spawn(path string, c Command, files *output, place placement) 
 			p.id, err = keeper.ProcessOf(pid)
 		}
 		if err != nil {
-			// Ours and unreaped, so the number is still its own.
+			// The process is an unreaped child, so the number is still its own.
 			unix.Kill(-pid, unix.SIGKILL)
 			unix.Wait4(pid, nil, 0, nil)
 			return fmt.Errorf("take hold of process %d: %w", pid, err)
@@ -224,8 +229,8 @@ func (p *Process) execError(path string, err error) error {
 	return fmt.Errorf("execute %s: %w", path, err)
 }
 
-// setOOMScore also undoes the protection that a service manager gives to the
-// plugin and that a task must not inherit.
+// setOOMScore sets the OOM score adjustment. It also undoes the protection that
+// a service manager gives to the plugin, which a task must not inherit.
 func (p *Process) setOOMScore(score int) {
 	if score == 0 {
 		p.resetOOMScore(p.id.PID)
@@ -243,15 +248,16 @@ func (p *Process) resetOOMScore(pid int) {
 	}
 }
 
-// PID returns the process id, which is also that of the session and the group.
+// PID returns the process id, which is also the id of the session and of the
+// process group.
 func (p *Process) PID() int { return p.id.PID }
 
-// State is what Recover needs, in the same boot.
+// State returns the data that Recover needs, in the same boot.
 func (p *Process) State() any { return p.Snapshot() }
 
-// Snapshot is State with its type, for drivers with a state of their own.
+// Snapshot is State with a concrete type, for drivers with a state of their own.
 func (p *Process) Snapshot() State {
-	boot, _ := keeper.BootID() // Start and Recover have had it
+	boot, _ := keeper.BootID() // Start and Recover have read it successfully
 	s := State{PID: p.id.PID, StartTime: p.id.StartTime, BootID: boot, Dir: p.dir}
 	if p.cgroup != nil {
 		s.Cgroup, s.OOMKills = p.cgroup.path, p.cgroup.oomBefore
@@ -259,7 +265,7 @@ func (p *Process) Snapshot() State {
 	return s
 }
 
-// Attributes tells the pid.
+// Attributes returns the pid.
 func (p *Process) Attributes() map[string]string {
 	return map[string]string{"pid": fmt.Sprint(p.id.PID)}
 }
@@ -291,10 +297,10 @@ func (p *Process) Wait(ctx context.Context) (sdk.ExitResult, error) {
 // of its processes for memory. The text is Nomad's.
 var errOOM = errors.New("OOM Killed")
 
-// end notes how the process has ended, with p.waiting locked. A child that was
-// killed counts: the process may have failed because of it. If the process has
-// succeeded all the same, the kill is an event and not its exit message, which
-// would make it fail.
+// end records the exit of the process, with p.waiting locked. The OOM kill of a
+// child counts: the process may have failed because of it. If the process has
+// succeeded, the kill is reported as an event and not as its exit message, which
+// would make the task fail.
 func (p *Process) end(status keeper.Status, err error) {
 	p.ended = true
 	p.result = resultOf(status, err)
@@ -309,8 +315,8 @@ func (p *Process) end(status keeper.Status, err error) {
 	}
 }
 
-// Signal sends a signal to the process itself, not to what it has started. An
-// empty name is SIGINT.
+// Signal sends a signal to the process only, not to its descendants. An empty
+// name is SIGINT.
 func (p *Process) Signal(_ context.Context, name string) error {
 	sig, err := ParseSignal(name)
 	if err != nil {
@@ -332,9 +338,8 @@ func (p *Process) Signal(_ context.Context, name string) error {
 	return nil
 }
 
-// ParseSignal turns the name of a signal, with or without SIG, into its number.
-// An empty name is SIGINT, which is how Nomad's drivers for processes stop a
-// task by default.
+// ParseSignal returns the number of a signal, named with or without SIG. An
+// empty name is SIGINT, the default stop signal of Nomad's process drivers.
 func ParseSignal(name string) (syscall.Signal, error) {
 	if name == "" {
 		return unix.SIGINT, nil
@@ -350,8 +355,8 @@ func ParseSignal(name string) (syscall.Signal, error) {
 	return sig, nil
 }
 
-// Kill ends the process and everything that it has started: its group, and all
-// that is in its cgroup.
+// Kill kills the process and everything that it has started: its process group,
+// and all processes in its cgroup.
 func (p *Process) Kill(ctx context.Context) error {
 	p.releaseMu.RLock()
 	defer p.releaseMu.RUnlock()
@@ -361,7 +366,8 @@ func (p *Process) Kill(ctx context.Context) error {
 	return p.killAll(ctx)
 }
 
-// killGroup kills the process group, and no stranger that has inherited its number.
+// killGroup kills the process group. It never kills a process that has got the
+// same number later.
 func (p *Process) killGroup() error {
 	err := unix.ENOSYS
 	if p.fd != nil {
@@ -369,8 +375,8 @@ func (p *Process) killGroup() error {
 			return nil
 		}
 	}
-	// An older kernel. An unreaped child keeps its number. Of an orphan it can
-	// only be said that its number has not been given to another process.
+	// An older kernel. An unreaped child keeps its number. For an orphan, the
+	// only possible check is that its number does not belong to another process.
 	if now, statErr := keeper.ProcessOf(p.id.PID); p.child || errors.Is(statErr, os.ErrProcessDone) || statErr == nil && now == p.id {
 		if killErr := unix.Kill(-p.id.PID, unix.SIGKILL); killErr != nil && killErr != unix.ESRCH {
 			err = killErr.(syscall.Errno)
@@ -380,10 +386,10 @@ func (p *Process) killGroup() error {
 	return nil
 }
 
-// Destroy kills what the process has left running, forgets its exit status and
-// removes its cgroup. The process itself must have ended. With an error processes
-// or the cgroup can be left, and Destroy is to be called again; after a success a
-// second Destroy does nothing.
+// Destroy kills the processes that the process has left running, drops its exit
+// status and removes its cgroup. The process itself must have ended. After an
+// error, processes or the cgroup can be left, and the caller must call Destroy
+// again; after a success a second Destroy does nothing.
 func (p *Process) Destroy(ctx context.Context) error {
 	p.releaseMu.Lock()
 	defer p.releaseMu.Unlock()
@@ -391,7 +397,8 @@ func (p *Process) Destroy(ctx context.Context) error {
 	defer cancel()
 	var errs []error
 	if !p.released {
-		// Not reaped before that: the number of a child is the group's as well.
+		// killAll comes before the reaping: the number of a child is also the
+		// number of its process group.
 		if err := p.killAll(ctx); err != nil {
 			return err
 		}
@@ -408,12 +415,12 @@ func (p *Process) Destroy(ctx context.Context) error {
 	}
 	err := errors.Join(errs...)
 	if err == nil {
-		p.releaseOwner(nil) // else the next start of the task ends what is left
+		p.releaseOwner(nil) // else the next start of the task searches for leftover processes
 	}
 	return err
 }
 
-// environ is the environment in the kernel's form, in a steady order.
+// environ returns the environment in the kernel's form, in a stable order.
 func environ(env map[string]string) []string {
 	list := make([]string, 0, len(env))
 	for k, v := range env {

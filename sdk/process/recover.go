@@ -15,15 +15,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// errUnknown is the honest answer when a process has ended and nobody who could
-// know its exit status is left.
+// errUnknown means that a process has ended and no living process or kernel
+// interface can report its exit status.
 var errUnknown = errors.New("exit status unknown: the process ended while nobody watched it")
 
-// Recover finds a process that another plugin process has started, from the
-// State of it. One that has ended in the meantime is found too if its exit
-// status is known; else that is an error, and what it left running is killed. An error
-// that is marked by [sdk.Recoverable] does not say that the process has ended, or leaves
-// something running.
+// Recover finds a process that another plugin process has started, by its State.
+// A process that has ended in the meantime is recovered if its exit status is
+// known; otherwise Recover returns an error, and kills the processes that it
+// left running. An error that is marked by [sdk.Recoverable] does not mean that
+// the process has ended; processes may still be running.
 func Recover(ctx context.Context, start *sdk.StartRequest, s State) (*Process, error) {
 	if s.PID <= 1 {
 		return nil, fmt.Errorf("recover task %q: its state names no process", start.Name)
@@ -41,24 +41,24 @@ func Recover(ctx context.Context, start *sdk.StartRequest, s State) (*Process, e
 	if s.BootID != boot {
 		return nil, fmt.Errorf("process %d has ended: the machine was started again since", s.PID)
 	}
-	p.cred, p.userErr = credentialIfNeeded(start.User) // of use for commands only
+	p.cred, p.userErr = credentialIfNeeded(start.User) // needed for commands only
 	if s.Cgroup != "" {
 		if p.cgroup = adoptCgroup(p, s.Cgroup); p.cgroup != nil {
 			p.cgroup.oomBefore = s.OOMKills
 		}
 	}
-	earlier, _ := p.acquire() // unless this plugin process has a later start of the task, which then keeps the cgroup
+	earlier, _ := p.acquire() // fails if this plugin process has a later start of the task, which then keeps the cgroup
 	if p.fd, err = openPidfd(p.id); err == nil {
 		p.child = isChild(p.id.PID)
 		return p, nil
 	}
 	if !errors.Is(err, os.ErrProcessDone) {
-		p.releaseOwner(earlier) // the next Recover owns it
+		p.releaseOwner(earlier) // the next Recover becomes the owner
 		return nil, sdk.Recoverable(fmt.Errorf("recover process %d: %w", s.PID, err))
 	}
 	status, err := statusFromKeeper(ctx, p.id)
 	if err != nil && ctx.Err() != nil {
-		return nil, sdk.Recoverable(fmt.Errorf("recover process %d: %w", s.PID, context.Cause(ctx))) // the next host asks again
+		return nil, sdk.Recoverable(fmt.Errorf("recover process %d: %w", s.PID, context.Cause(ctx))) // the next host calls again
 	}
 	if keeper.Exhausted(err) {
 		return nil, sdk.Recoverable(fmt.Errorf("recover process %d, which has ended: ask the keeper for its exit status: %w", s.PID, err))
@@ -74,15 +74,16 @@ func Recover(ctx context.Context, start *sdk.StartRequest, s State) (*Process, e
 	return p, nil
 }
 
-// openPidfd takes hold of a process that is no child, or is os.ErrProcessDone.
+// openPidfd opens a pidfd of a process that is not a child, or returns
+// os.ErrProcessDone.
 func openPidfd(id keeper.Process) (*pidfd, error) {
 	fd, err := unix.PidfdOpen(id.PID, unix.PIDFD_NONBLOCK)
 	switch {
 	case errors.Is(err, unix.ESRCH):
 		return nil, os.ErrProcessDone
 	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM), errors.Is(err, unix.EINVAL):
-		// EINVAL is an older kernel, too: for the number of a process that has gone
-		// and has left its group or session, or for the flag.
+		// An older kernel returns EINVAL, too: for the number of a process that
+		// has exited and has left its group or session, or for the flag.
 		if !id.Alive() {
 			return nil, os.ErrProcessDone
 		}
@@ -90,7 +91,8 @@ func openPidfd(id keeper.Process) (*pidfd, error) {
 	case err != nil:
 		return nil, os.NewSyscallError("pidfd_open", err)
 	}
-	// Whatever has this number now is held. Is it the one that is meant?
+	// The pidfd holds the process that has this number now, which may be another
+	// process.
 	now, err := keeper.ProcessOf(id.PID)
 	if err == nil && now != id {
 		err = os.ErrProcessDone
@@ -116,9 +118,9 @@ func (p *Process) waitOrphan(ctx context.Context) (keeper.Status, error) {
 	if status, err := statusFromKeeper(ctx, p.id); err == nil {
 		return status, nil
 	}
-	// The kernel shows the status of a zombie to those who may look, and that of
-	// one that was reaped through a pidfd (6.15). In between one must wait for
-	// whoever reaps.
+	// The kernel shows the status of a zombie only to permitted readers, and the
+	// status of a process that was reaped only through a pidfd (6.15). In
+	// between, waitOrphan must wait until the parent reaps it.
 	deadline := time.Now().Add(2 * time.Second)
 	for {
 		if status, ok := p.statusFromKernel(); ok {
@@ -143,7 +145,7 @@ func (p *Process) awaitOrphan(ctx context.Context) error {
 	if p.fd != nil {
 		return p.fd.poll(ctx, readable)
 	}
-	for p.id.Alive() { // a kernel without pidfds leaves nothing better
+	for p.id.Alive() { // without pidfds, polling is the only way
 		select {
 		case <-time.After(250 * time.Millisecond):
 		case <-ctx.Done():
@@ -153,7 +155,7 @@ func (p *Process) awaitOrphan(ctx context.Context) error {
 	return nil
 }
 
-// statusFromKernel asks for the exit status of a process that has ended.
+// statusFromKernel reads the exit status of a process that has ended.
 func (p *Process) statusFromKernel() (keeper.Status, bool) {
 	if p.fd != nil {
 		info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
@@ -174,8 +176,8 @@ func (p *Process) statusFromKernel() (keeper.Status, bool) {
 	return keeper.Status{}, false
 }
 
-// canReadStat reports whether the kernel shows us the exit code of a zombie: to
-// strangers it shows 0, which would read as success.
+// canReadStat reports whether the kernel shows the plugin the exit code of a
+// zombie: to other users it shows 0, which would read as success.
 func canReadStat(pid int) bool {
 	if os.Geteuid() == 0 {
 		return true
@@ -193,8 +195,8 @@ func decode(word int) keeper.Status {
 	return keeper.Status{ExitCode: w.ExitStatus()}
 }
 
-// keeperClient is this process's connection to the keeper, made when it is
-// first needed. Under Nomad there is none.
+// keeperClient is this process's connection to the keeper, made on first use.
+// Under Nomad there is no keeper.
 var keeperClient struct {
 	mu     sync.Mutex
 	client *keeper.Client

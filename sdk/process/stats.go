@@ -15,15 +15,15 @@ import (
 // ticksPerSecond is USER_HZ, which is 100 on every Linux that Go runs on.
 const ticksPerSecond = 100
 
-// minSampleInterval is the least time over which a rate is worth telling.
+// minSampleInterval is the shortest interval over which a rate is computed.
 const minSampleInterval = 50 * time.Millisecond
 
-// cpuSampler turns counters of CPU time into rates. Several streams of samples may
-// share it: a rate is always since the last sample of any of them.
+// cpuSampler turns counters of CPU time into rates. Several streams of samples
+// may share it: a rate covers the time since the last sample of any stream.
 type cpuSampler struct {
 	mu   sync.Mutex
 	at   time.Time
-	last map[int]cpuTime // by pid; 0 is the whole
+	last map[int]cpuTime // by pid; 0 is the task as a whole
 	rate map[int]sdk.CPUUsage
 }
 
@@ -36,9 +36,9 @@ var (
 	memoryFields = []string{"RSS"}
 )
 
-// Stats samples the CPU time and memory of the process and all that it has
-// started. The whole is the sum of them; on cgroups v2 it is what the kernel
-// counts for the task, which also knows of those that have ended.
+// Stats samples the CPU time and memory of the process and its descendants. The
+// total is their sum; on cgroups v2 it is the kernel's count for the task, which
+// includes processes that have ended.
 func (p *Process) Stats(context.Context) (sdk.TaskStats, error) {
 	pids := descendants(p.id.PID)
 	if p.cgroup != nil {
@@ -82,7 +82,7 @@ func (p *Process) Stats(context.Context) (sdk.TaskStats, error) {
 	return stats, nil
 }
 
-// measure asks cgroup v2 for the whole.
+// measure reads the totals of the task from cgroup v2.
 func (g *cgroup) measure(memory *sdk.MemoryUsage, used map[int]cpuTime) {
 	if usec := g.counter("cpu.stat", "usage_usec"); usec > 0 {
 		used[0] = cpuTime{
@@ -110,7 +110,8 @@ func (g *cgroup) measure(memory *sdk.MemoryUsage, used map[int]cpuTime) {
 
 func ticks(n uint64) time.Duration { return time.Duration(n) * time.Second / ticksPerSecond }
 
-// rates is the CPU usage since the sample before; the first one says 0.
+// rates returns the CPU usage since the previous sample, and 0 for the first
+// sample.
 func (m *cpuSampler) rates(now time.Time, used map[int]cpuTime) map[int]sdk.CPUUsage {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -121,7 +122,8 @@ func (m *cpuSampler) rates(now time.Time, used map[int]cpuTime) map[int]sdk.CPUU
 	rate := make(map[int]sdk.CPUUsage, len(used))
 	for pid, t := range used {
 		u := sdk.CPUUsage{Measured: cpuFields}
-		// A new process has used all that it has in the time that has passed.
+		// The CPU time of a process that is new in this sample counts as a
+		// whole.
 		if before, ok := m.last[pid]; m.last != nil && (ok || pid != 0) {
 			u.User = percent(t.user-before.user, passed)
 			u.System = percent(t.system-before.system, passed)
@@ -134,12 +136,13 @@ func (m *cpuSampler) rates(now time.Time, used map[int]cpuTime) map[int]sdk.CPUU
 	return rate
 }
 
-// percent of one core; the sum over processes falls when one ends.
+// percent returns the CPU usage in percent of one core. The sum over processes
+// falls when a process ends.
 func percent(used, passed time.Duration) float64 {
 	return max(0, 100*float64(used)/float64(passed))
 }
 
-// megahertz is the speed of a core.
+// megahertz returns the speed of a core.
 var megahertz = sync.OnceValue(func() float64 {
 	if text, err := os.ReadFile("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"); err == nil {
 		if khz, err := strconv.ParseFloat(strings.TrimSpace(string(text)), 64); err == nil {

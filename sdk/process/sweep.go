@@ -6,9 +6,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// Sweep kills what runs of a task that no Process is known for: all that is in
-// the cgroup of its name, and all that carries the task's names in its
-// environment. It is what sdk.Sweeper asks for.
+// Sweep kills the running processes of a task that has no known Process: all
+// processes in the cgroup of its name, and all processes that have the task's
+// names in their environment. It implements the contract of sdk.Sweeper.
 func Sweep(ctx context.Context, allocID, taskName string) (found bool, err error) {
 	ended, err := process.EndLeftovers(ctx, allocID, taskName)
 	return len(ended) > 0, err

@@ -14,8 +14,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// resultOf is the exit status in the host's form: a signal also shows as the code
-// that a shell makes of it.
+// resultOf returns the exit status in the host's form: a signal also shows as
+// the exit code that a shell reports for it.
 func resultOf(status keeper.Status, err error) sdk.ExitResult {
 	if err != nil {
 		return sdk.ExitResult{Err: err}
@@ -26,13 +26,14 @@ func resultOf(status keeper.Status, err error) sdk.ExitResult {
 	return sdk.ExitResult{ExitCode: status.ExitCode}
 }
 
-// pidfd is a hold on one process: it never means another one. It is in the
-// runtime's poller, so that waiting costs no thread.
+// pidfd refers to one process, and never to a later process with its number. It
+// is registered with the runtime's poller, so that waiting needs no thread.
 type pidfd struct {
 	file *os.File
 }
 
-// newPidfd takes over fd; -1 means that the kernel has none, and gives nil.
+// newPidfd takes ownership of fd. -1 means that the kernel has no pidfds; the
+// result is nil then.
 func newPidfd(fd int) (*pidfd, error) {
 	if fd < 0 {
 		return nil, nil
@@ -67,7 +68,7 @@ func (f *pidfd) signal(sig unix.Signal, flags int) error {
 	return err
 }
 
-// poll calls ended until it reports true: at once, and after each change.
+// poll calls ended at once, and after each change, until ended returns true.
 func (f *pidfd) poll(ctx context.Context, ended func(fd int) bool) error {
 	conn, err := f.file.SyscallConn()
 	if err != nil {
@@ -96,7 +97,7 @@ func readable(fd int) bool {
 	}
 }
 
-// siginfo is the part of siginfo_t that waitid fills in.
+// siginfo holds the fields of siginfo_t that waitid sets.
 type siginfo struct {
 	signo, errno, code int32
 	_                  [unsafe.Sizeof(uintptr(0))/4 - 1]int32
@@ -108,8 +109,8 @@ type siginfo struct {
 
 const cldExited = 1
 
-// waitid asks for the end of a child, and leaves it a zombie: the status stays
-// in the kernel, where the keeper finds it if this process dies now.
+// waitid asks for the exit of a child, and leaves it a zombie: the status stays
+// in the kernel, where the keeper finds it if this process dies.
 func waitid(idType, id, options int) (status keeper.Status, ended bool, err error) {
 	var info siginfo
 	for {
@@ -135,7 +136,8 @@ func (p *Process) waitChild(ctx context.Context) (status keeper.Status, err erro
 	err = p.fd.poll(ctx, func(fd int) bool {
 		var ended bool
 		status, ended, waitErr = waitid(unix.P_PIDFD, fd, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG)
-		// Without WNOHANG's zero this pidfd says EAGAIN while the process runs.
+		// Without WNOHANG, waitid on this non-blocking pidfd returns EAGAIN
+		// while the process runs.
 		if waitErr == unix.EAGAIN {
 			waitErr = nil
 		}
@@ -150,14 +152,15 @@ func (p *Process) waitChild(ctx context.Context) (status keeper.Status, err erro
 	return status, err
 }
 
-// waitChildBlocking costs a thread, on kernels without pidfds.
+// waitChildBlocking waits for a child on kernels without pidfds, with one thread
+// per call.
 func (p *Process) waitChildBlocking(ctx context.Context) (keeper.Status, error) {
 	type answer struct {
 		status keeper.Status
 		err    error
 	}
 	c := make(chan answer, 1)
-	go func() { // ends with the child, which is not reaped before
+	go func() { // the goroutine ends with the child, which is not reaped before
 		status, _, err := waitid(unix.P_PID, p.id.PID, unix.WEXITED|unix.WNOWAIT)
 		c <- answer{status, err}
 	}()
@@ -169,7 +172,7 @@ func (p *Process) waitChildBlocking(ctx context.Context) (keeper.Status, error) 
 	}
 }
 
-// reap forgets the exit status of a child that has ended.
+// reap reaps a child that has ended, which drops its exit status.
 func (p *Process) reap() error {
 	_, ended, err := waitid(unix.P_PID, p.id.PID, unix.WEXITED|unix.WNOHANG)
 	if err == nil && !ended {
