@@ -6,15 +6,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 )
 
-// Type says what a plugin does.
+// Type is the kind of a plugin.
 type Type int32
 
-// The numbers are those of the wire.
+// The values are wire values.
 const (
 	TypeUnknown Type = 0
 	TypeDriver  Type = 2
 	TypeDevice  Type = 3
-	TypeHook    Type = 100 // ours: not of the task driver protocol
+	TypeHook    Type = 100 // nomad-lite only: not part of the task driver protocol
 )
 
 func (t Type) String() string {
@@ -30,12 +30,12 @@ func (t Type) String() string {
 	}
 }
 
-// Info is how a plugin names itself.
+// Info describes a plugin, as the plugin reports it.
 type Info struct {
 	Type        Type
-	APIVersions []string // versions of the protocol for its type that it speaks
-	Version     string   // its own version
-	Name        string   // what a job calls it, whatever its file is called
+	APIVersions []string // versions of the protocol for Type that the plugin speaks
+	Version     string   // version of the plugin itself
+	Name        string   // the name that jobs use, independent of the file name
 }
 
 // Plugin is the contract between the host and any plugin, on both sides of the
@@ -43,50 +43,50 @@ type Info struct {
 type Plugin interface {
 	PluginInfo(ctx context.Context) (*Info, error)
 
-	// ConfigSchema says what the plugin block accepts; a nil Spec means that
-	// there must be none.
+	// ConfigSchema returns the schema of the plugin block; a nil Spec means that a plugin
+	// block is not allowed.
 	ConfigSchema(ctx context.Context) (*hclspec.Spec, error)
 
-	// SetConfig hands over the configuration. It comes several times, also in
-	// a process that is only there to check it, so it must be cheap and
-	// without side effects. It does not come after a reattach.
+	// SetConfig passes the configuration to the plugin. The host calls it several times,
+	// also in a process that it starts only to validate the configuration, so it must be
+	// cheap and without side effects. The host does not call it after a reattach.
 	SetConfig(ctx context.Context, config *Config) error
 }
 
-// Config is what SetConfig carries.
+// Config is the argument of SetConfig.
 type Config struct {
 	// Plugin is the plugin block in the shape of ConfigSchema
 	// (hclspec.Unmarshal). Empty means that there is no configuration.
 	Plugin []byte
 
-	// APIVersion is the one of Info.APIVersions that the host has chosen.
+	// APIVersion is the entry of Info.APIVersions that the host has chosen.
 	APIVersion string
 
-	// Driver is what the host tells to drivers. It is nil while the
-	// configuration is only checked, and for other types of plugin.
+	// Driver is the part for drivers. It is nil for other types of plugin, and while the
+	// host only validates the configuration.
 	Driver *DriverConfig
 }
 
-// DriverConfig is what a driver may know about its host.
+// DriverConfig is the information about the host that a driver gets.
 type DriverConfig struct {
 	ClientMinPort uint32
 	ClientMaxPort uint32
-	Topology      *Topology // nil if the host does not say
+	Topology      *Topology // nil if the host does not report its processors
 }
 
-// Topology is the host's processors.
+// Topology describes the host's processors.
 type Topology struct {
 	NodeIDs   []uint32
-	Distances [][]uint32 // between the nodes
+	Distances [][]uint32 // distance between each pair of NUMA nodes
 	Cores     []Core
 
-	// What the operator says in place of the sum over the cores, in MHz.
+	// The operator's values replace the sum over the cores, in MHz.
 	OverrideTotalCompute    uint64
 	OverrideWithholdCompute uint64
 }
 
-// Core is one processor core. Its speed is the first of max, base and guess
-// that is known; all are in MHz.
+// Core is one processor core. Its speed is the first known value of MaxSpeed, BaseSpeed
+// and GuessSpeed; all are in MHz.
 type Core struct {
 	SocketID uint32
 	NodeID   uint32
@@ -102,7 +102,7 @@ type Core struct {
 // CoreGrade is the kind of a core.
 type CoreGrade int32
 
-// The numbers are those of the wire.
+// The values are wire values.
 const (
 	CorePerformance CoreGrade = iota
 	CoreEfficiency

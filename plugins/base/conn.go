@@ -14,34 +14,34 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// ErrPluginDown means that the plugin process has gone. The caller asks the
-// supervisor for another one.
+// ErrPluginDown means that the plugin process has exited. The caller requests another
+// process from the supervisor.
 var ErrPluginDown = errors.New("plugin is shut down")
 
-// exitGrace is how long the end of a process may come after that of its
-// connection.
+// exitGrace is the maximum delay between the end of a connection and the exit of its
+// process.
 const exitGrace = 3 * time.Second
 
-// Conn is a connection to one plugin process, for the clients of its services.
-// It takes messages of any size, unless it is limited.
+// Conn is a connection to one plugin process, for the clients of its services. Messages
+// may have any size, unless WithMaxRecvSize limits them.
 type Conn struct {
 	conn    grpc.ClientConnInterface
 	done    <-chan struct{}
-	largest int // answer, in bytes
+	largest int // maximum size of a response, in bytes
 	options []grpc.CallOption
 }
 
-// NewConn makes a Conn; done is closed by whoever watches the process, when it
-// has gone.
+// NewConn returns a Conn. The owner of the process closes done when the process has
+// exited.
 func NewConn(conn grpc.ClientConnInterface, done <-chan struct{}) *Conn {
 	return limited(conn, done, math.MaxInt32)
 }
 
-// Done is closed when the process has gone.
+// Done returns a channel that is closed when the process has exited.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// WithMaxRecvSize returns the connection for answers of at most so many bytes; a larger one
-// is an error of its call.
+// WithMaxRecvSize returns the connection with a limit for responses, in bytes. A call
+// with a larger response returns an error.
 func (c *Conn) WithMaxRecvSize(answer int) *Conn {
 	return limited(c.conn, c.done, answer)
 }
@@ -56,17 +56,17 @@ func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method stri
 	return c.conn.NewStream(ctx, desc, method, append(opts, c.options...)...)
 }
 
-// limited lets requests have any size.
+// limited limits responses only: requests may have any size.
 func limited(conn grpc.ClientConnInterface, done <-chan struct{}, answer int) *Conn {
 	return &Conn{conn: conn, done: done, largest: answer, options: []grpc.CallOption{grpc.MaxCallRecvMsgSize(answer), grpc.MaxCallSendMsgSize(math.MaxInt32)}}
 }
 
-// Err says what the error of a call under ctx means: ErrPluginDown when the
-// plugin has gone, the error of ctx when the caller has ended the call, and
-// otherwise what the plugin answered, as it is.
+// Err maps the error of a call under ctx: it returns ErrPluginDown if the plugin has
+// exited, the error of ctx if the caller has ended the call, and otherwise the plugin's
+// error unchanged.
 //
-// A broken connection comes before the news of the process that held it, so Err
-// may wait for that for a moment.
+// A connection breaks shortly before the exit of its process is seen, so Err may block
+// for up to exitGrace.
 func (c *Conn) Err(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -86,7 +86,7 @@ func (c *Conn) Err(ctx context.Context, err error) error {
 			if _, ok := ctx.Deadline(); ok {
 				return context.DeadlineExceeded // the plugin's clock was ahead
 			}
-			return err // the plugin's own
+			return err // a deadline of the plugin itself
 		}
 	case codes.ResourceExhausted:
 		if strings.HasPrefix(ErrorMessage(err), "grpc: received message larger than max") {
@@ -102,11 +102,11 @@ func (c *Conn) Err(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return err // the plugin says so, of something behind it
+	return err // Unavailable from the plugin, about a service behind it
 }
 
-// ErrorMessage is what an error says that has come over a connection, without what the
-// library puts before it.
+// ErrorMessage returns the text of an error that has come over a connection, without
+// the prefix of the gRPC library.
 func ErrorMessage(err error) string {
 	var remote interface {
 		error
@@ -116,12 +116,13 @@ func ErrorMessage(err error) string {
 	if !errors.As(err, &remote) || remote.GRPCStatus().Message() == "" {
 		return text
 	}
-	// What wraps the error stays.
+	// Text that wraps the gRPC error stays.
 	return strings.Replace(text, remote.Error(), remote.GRPCStatus().Message(), 1)
 }
 
-// PluginExited waits for the end of the process for the moment in which it must come if
-// it has caused what the caller has seen, and reports it.
+// PluginExited reports whether the process has exited. It blocks for up to exitGrace,
+// or until ctx ends, because the exit of a process can be seen later than the end of
+// its connection.
 func (c *Conn) PluginExited(ctx context.Context) bool {
 	timer := time.NewTimer(exitGrace)
 	defer timer.Stop()
@@ -139,7 +140,7 @@ func (c *Conn) PluginExited(ctx context.Context) bool {
 	}
 }
 
-// alive reports whether the connection still stands.
+// alive reports whether the connection is established.
 func (c *Conn) alive() bool {
 	conn, ok := c.conn.(interface{ GetState() connectivity.State })
 	return ok && conn.GetState() == connectivity.Ready

@@ -8,8 +8,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Handshake is how a plugin knows that it was started by a host. The values
-// are those of the task driver protocol.
+// Handshake lets a plugin detect that a host has started it. The values are part of the
+// task driver protocol.
 var Handshake = plugin.HandshakeConfig{
 	ProtocolVersion:  2,
 	MagicCookieKey:   "NOMAD_PLUGIN_MAGIC_COOKIE",
@@ -34,14 +34,13 @@ func (p *GRPCPlugin) GRPCServer(_ *plugin.GRPCBroker, s *grpc.Server) error {
 	return nil
 }
 
-// GRPCClient is called by Dispense; go-plugin ends ctx when the process has gone.
+// GRPCClient is called by Dispense; go-plugin ends ctx when the process has exited.
 func (p *GRPCPlugin) GRPCClient(ctx context.Context, _ *plugin.GRPCBroker, conn *grpc.ClientConn) (any, error) {
 	return NewClient(conn, ctx.Done()), nil
 }
 
-// NewServer is the GRPCServer of a plugin.ServeConfig: one that takes messages
-// of any size. With the library's limit of 4 MiB a task with a large
-// environment does not start.
+// NewServer is the GRPCServer of a plugin.ServeConfig. It accepts messages of any size:
+// with the library's limit of 4 MiB a task with a large environment does not start.
 func NewServer(opts []grpc.ServerOption) *grpc.Server {
 	return grpc.NewServer(append(opts, grpc.MaxRecvMsgSize(math.MaxInt32), grpc.MaxSendMsgSize(math.MaxInt32))...)
 }

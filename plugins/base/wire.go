@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/basepb"
 )
 
-// NewClient is the host's end; done is closed when the plugin process has gone.
-// A spec or a configuration that is absent on the wire is nil.
+// NewClient returns the host's client of a plugin; done must be closed when the plugin
+// process has exited. A spec or a configuration that is absent on the wire is nil.
 func NewClient(conn grpc.ClientConnInterface, done <-chan struct{}) Plugin {
 	c := NewConn(conn, done)
 	return &client{conn: c, pb: basepb.NewBasePluginClient(c)}
@@ -56,7 +56,7 @@ func (c *client) SetConfig(ctx context.Context, config *Config) error {
 	return c.conn.Err(ctx, err)
 }
 
-// RegisterServer makes a plugin's end.
+// RegisterServer registers the plugin's server on s.
 func RegisterServer(s grpc.ServiceRegistrar, impl Plugin) {
 	basepb.RegisterBasePluginServer(s, &server{impl: impl})
 }
@@ -94,7 +94,7 @@ func (s *server) SetConfig(ctx context.Context, req *basepb.SetConfigRequest) (*
 		Driver:     driverConfigFromProto(req.GetNomadConfig().GetDriver()),
 	}
 	if err := s.impl.SetConfig(ctx, config); err != nil {
-		// The text is what hosts and their tests look for.
+		// Hosts, and the tests of hosts, look for this text.
 		return nil, fmt.Errorf("SetConfig failed: %w", err)
 	}
 	return &basepb.SetConfigResponse{}, nil
@@ -130,7 +130,7 @@ func topologyProto(t *Topology) *basepb.ClientTopology {
 		OverrideWitholdCompute: t.OverrideWithholdCompute,
 	}
 	for _, row := range t.Distances {
-		// A short row would shift all that follow.
+		// A short row would shift all rows after it.
 		full := make([]uint32, len(t.Distances))
 		copy(full, row)
 		p.Distances.Values = append(p.Distances.Values, full...)
@@ -159,7 +159,8 @@ func topologyFromProto(p *basepb.ClientTopology) *Topology {
 		OverrideTotalCompute:    p.GetOverrideTotalCompute(),
 		OverrideWithholdCompute: p.GetOverrideWitholdCompute(),
 	}
-	// The matrix is as large as its values say, not as its dimension claims.
+	// The number of rows comes from the values received, not from the dimension in the
+	// message.
 	values, width := p.GetDistances().GetValues(), int(p.GetDistances().GetDimension())
 	for len(t.Distances) < width && len(values) >= width {
 		t.Distances = append(t.Distances, values[:width:width])
