@@ -1,7 +1,9 @@
-// Package calls is what the clients of our own helper processes have in common. Many
-// requests may be under way at once over one connection, and answers come in any
-// order: see [PendingCalls]. The process may die and come back: see [Reconnector].
+// Package calls is the common part of the clients of nomad-lite's helper processes.
+// Many requests may be in flight at once over one connection, and responses come in any
+// order: see [PendingCalls]. The process may exit and be started again: see
+// [Reconnector].
 //
-// It sends and receives nothing, and does not know how to connect. Who owns the
-// connection does: plugins/keeper for the keeper, runtime/logs for the log collector.
+// The package sends and receives nothing, and does not connect by itself. The owner of
+// the connection does: plugins/keeper for the keeper, runtime/logs for the log
+// collector.
 package calls

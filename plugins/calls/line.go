@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// connection is what a Line leads over; the zero value is none.
+// connection is the type of a Reconnector's connection; the zero value means none.
 type connection interface {
 	comparable
 	Ended() bool
 }
 
-// Reconnector is the way to a process that comes and goes: one connection after the other,
-// and none in between. Its methods may be called concurrently.
+// Reconnector holds the current connection to a process that may exit and be started
+// again; in between there is none. Its methods may be called concurrently.
 type Reconnector[C connection] struct {
 	stop   <-chan struct{}
 	closed error
@@ -25,13 +25,13 @@ type Reconnector[C connection] struct {
 	changed chan struct{} // closed and replaced by Set
 }
 
-// NewReconnector returns a line without a connection. When stop is closed, the error of
-// those who wait is closed.
+// NewReconnector returns a Reconnector without a connection. When stop is closed, Wait
+// returns the error closed.
 func NewReconnector[C connection](stop <-chan struct{}, closed error) *Reconnector[C] {
 	return &Reconnector[C]{stop: stop, closed: closed, changed: make(chan struct{})}
 }
 
-// Set replaces the connection. Without one, err may say why.
+// Set replaces the connection. If c is the zero value, err is the reason, or nil.
 func (l *Reconnector[C]) Set(c C, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -40,15 +40,15 @@ func (l *Reconnector[C]) Set(c C, err error) {
 	l.changed = make(chan struct{})
 }
 
-// Now returns the connection that was set last, which may have ended.
+// Now returns the connection that was set last. It may have ended.
 func (l *Reconnector[C]) Now() C {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.now
 }
 
-// Wait returns the connection, and waits while there is none. If ctx ends before,
-// the error also says why there was none.
+// Wait returns the connection, and blocks while there is none. If ctx ends first, the
+// error includes the last error passed to Set.
 func (l *Reconnector[C]) Wait(ctx context.Context) (c C, err error) {
 	var none C
 	for {
@@ -68,15 +68,15 @@ func (l *Reconnector[C]) Wait(ctx context.Context) (c C, err error) {
 	}
 }
 
-// The pauses between attempts to reach a process.
+// Pauses between attempts to connect.
 const (
 	firstPause = 20 * time.Millisecond
 	mostPause  = 2 * time.Second
 )
 
-// ConnectWithBackoff connects again and again until that succeeds, or ctx ends, when it returns
-// false. Those who wait are told why they have to, and so is failed, before each
-// further attempt. It does not Set what it returns.
+// ConnectWithBackoff calls connect until it succeeds, and returns false if ctx ends
+// first. After each failure it passes the error to Set, for callers of Wait, and to
+// failed. It does not Set the connection that it returns.
 func (l *Reconnector[C]) ConnectWithBackoff(ctx context.Context, connect func(context.Context) (C, error), failed func(error)) (c C, ok bool) {
 	var none C
 	for pause := firstPause; ctx.Err() == nil; pause = min(2*pause, mostPause) {

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// PendingCalls are the requests of one connection that wait for their answers. Its
+// PendingCalls holds the requests of one connection that wait for their responses. Its
 // methods may be called concurrently.
 type PendingCalls[T any] struct {
 	down error
@@ -18,9 +18,9 @@ type PendingCalls[T any] struct {
 	waiting map[uint64]chan T // nil once the connection is down
 }
 
-// New returns the requests of a new connection. down is the error of those whose
-// connection has ended; drop, which may be nil, gets the answers that nobody waits
-// for any more.
+// New returns the PendingCalls of a new connection. Call returns the error down when
+// the connection has ended. drop, which may be nil, receives responses whose caller no
+// longer waits.
 func New[T any](down error, drop func(T)) *PendingCalls[T] {
 	if drop == nil {
 		drop = func(T) {}
@@ -28,9 +28,10 @@ func New[T any](down error, drop func(T)) *PendingCalls[T] {
 	return &PendingCalls[T]{down: down, drop: drop, done: make(chan struct{}), waiting: make(map[uint64]chan T)}
 }
 
-// Call has a request sent under a number of its own, and waits for the answer that
-// has the same number. The error is that of send, the cause of the end of ctx, or
-// down, also if that is what send says: no answer will come any more then.
+// Call sends a request under a new number, and blocks until the response with the same
+// number arrives. It returns the error of send, the cause of ctx when ctx ends, or down
+// when the connection has ended. If send returns down, Call waits for End first, so
+// that Ended is true when it returns.
 func (p *PendingCalls[T]) Call(ctx context.Context, send func(id uint64) error) (answer T, err error) {
 	id, ch, ok := p.begin()
 	if !ok {
@@ -55,7 +56,7 @@ func (p *PendingCalls[T]) Call(ctx context.Context, send func(id uint64) error) 
 	}
 }
 
-// isDown waits until Ended says so, too.
+// isDown waits for End, so that Ended agrees with the error.
 func (p *PendingCalls[T]) isDown() error {
 	<-p.done
 	return p.down
@@ -73,7 +74,7 @@ func (p *PendingCalls[T]) begin() (id uint64, ch chan T, ok bool) {
 	return p.last, ch, true
 }
 
-// forget gives up a request, whose answer may have come already.
+// forget abandons a request, whose response may already have arrived.
 func (p *PendingCalls[T]) forget(id uint64, ch chan T) {
 	p.mu.Lock()
 	delete(p.waiting, id)
@@ -87,13 +88,13 @@ func (p *PendingCalls[T]) forget(id uint64, ch chan T) {
 	}
 }
 
-// Answer hands out what has been received.
+// Answer passes a received response to its caller.
 func (p *PendingCalls[T]) Answer(id uint64, answer T) {
 	p.mu.Lock()
 	ch := p.waiting[id]
 	delete(p.waiting, id)
 	if ch != nil {
-		ch <- answer // has room for one, and gets one
+		ch <- answer // ch has room for one response, and gets only one
 	}
 	p.mu.Unlock()
 	if ch == nil {
@@ -101,7 +102,8 @@ func (p *PendingCalls[T]) Answer(id uint64, answer T) {
 	}
 }
 
-// End says that no answer will come any more. It is called once.
+// End marks the connection as ended: no more responses will arrive. It must be called
+// once.
 func (p *PendingCalls[T]) End() {
 	p.mu.Lock()
 	for _, ch := range p.waiting {
@@ -112,10 +114,10 @@ func (p *PendingCalls[T]) End() {
 	close(p.done)
 }
 
-// Done is closed by End.
+// Done returns a channel that is closed by End.
 func (p *PendingCalls[T]) Done() <-chan struct{} { return p.done }
 
-// Ended reports whether no answer will come any more.
+// Ended reports whether End was called.
 func (p *PendingCalls[T]) Ended() bool {
 	select {
 	case <-p.done:
