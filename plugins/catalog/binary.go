@@ -18,19 +18,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
-// Binary is a plugin file that has passed the checks and is open. The caller
-// closes it.
+// Binary is an open plugin file that has passed the checks. The caller closes it.
 type Binary struct {
-	// File is the handle that was checked.
+	// File is the file handle on which the checks were made.
 	File *os.File
 
-	// Path names the file for people, and is executed when Script is set.
+	// Path is the path of the file, for messages. It is executed if Script is set.
 	Path string
 
 	// Argv is the command line, with argv[0].
 	Argv []string
 
-	// Script means that the file is no ELF file: an interpreter opens it again
+	// Script means that the file is not an ELF file: the interpreter opens the file again
 	// by its path, so it cannot be executed through the handle.
 	Script bool
 }
@@ -45,7 +44,7 @@ func (e Entry) Open(logger hclog.Logger) (*Binary, error) {
 		return nil, e.Err
 	}
 	if e.Builtin {
-		// Not by its path: the file there may be a newer build by now.
+		// The path of the executable may hold a newer build by now.
 		f, err := os.Open("/proc/self/exe")
 		if err != nil {
 			return nil, err
@@ -110,8 +109,7 @@ func (b *Binary) check(e Entry, logger hclog.Logger) error {
 	return nil
 }
 
-// SHA256 is the checksum of what the handle reads, in hex. It reads all of the
-// file.
+// SHA256 reads the whole file through the handle and returns its checksum, in hex.
 func (b *Binary) SHA256() (string, error) {
 	sum := sha256.New()
 	if _, err := io.Copy(sum, io.NewSectionReader(b.File, 0, math.MaxInt64)); err != nil {
@@ -120,8 +118,8 @@ func (b *Binary) SHA256() (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// checkDir refuses a directory in which a stranger could exchange a file, or that a
-// stranger could exchange.
+// checkDir returns an error if an untrusted user could replace the directory or a file
+// in it.
 func checkDir(root *os.Root, dir string, logger hclog.Logger) error {
 	info, err := root.Stat(".")
 	if err != nil {
@@ -136,7 +134,7 @@ func checkDir(root *os.Root, dir string, logger hclog.Logger) error {
 	return nil
 }
 
-// checkAccess refuses what somebody else than us or root may write.
+// checkAccess returns an error if a user other than root or the agent's user may write.
 func checkAccess(info fs.FileInfo, what string, logger hclog.Logger) error {
 	return checkWriters(what, info.Mode().Perm(), int(info.Sys().(*syscall.Stat_t).Uid), os.Geteuid(), logger)
 }

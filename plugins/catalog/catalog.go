@@ -22,18 +22,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// DriverPrefix may stand before the driver name in the name of a plugin file.
+// DriverPrefix is an optional prefix of the driver name in the name of a plugin file.
 const DriverPrefix = "nomad-driver-"
 
 // DefaultBuiltinVersion is the version of Nomad's own builtin drivers. An
 // external plugin of a lower version does not replace a builtin.
 const DefaultBuiltinVersion = "0.1.0"
 
-// argv0 is what the process list shows for a builtin plugin.
+// argv0 is the name of a builtin plugin's process in the process list.
 const argv0 = "nomad-lite"
 
-// id is what a plugin may be called. It has no separator in it, so that it can
-// name a file in a directory and nothing else.
+// id matches valid plugin names. A name has no separator, so that it can only name a
+// file directly in a directory.
 var id = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
 // ValidName reports whether name can be the name of a plugin.
@@ -42,64 +42,64 @@ func ValidName(name string) bool { return len(name) <= 128 && id.MatchString(nam
 // Builtin is a plugin that this binary serves itself.
 type Builtin struct {
 	Name    string
-	Type    base.Type // TypeDriver if it is not given
+	Type    base.Type // zero means TypeDriver
 	Args    []string  // after argv[0]; nil means plugin serve NAME
-	Version string    // what it reports; "" means DefaultBuiltinVersion
+	Version string    // reported version; "" means DefaultBuiltinVersion
 
-	// Config is its configuration where no plugin block has one.
+	// Config is the configuration if no plugin block has one.
 	Config map[string]any
 }
 
-// Config says where plugins may come from.
+// Config is the input of New: where plugins come from.
 type Config struct {
 	Builtins []Builtin
 
-	// Dir is the plugin directory; "" means no external plugins. A relative one
-	// counts from the working directory of this moment.
+	// Dir is the plugin directory; "" means no external plugins. New resolves a relative
+	// path against the current working directory.
 	Dir string
 
-	// Blocks are the plugin blocks of the configuration, in their order. Of
-	// two blocks with one name the later one wins, field by field.
+	// Blocks are the plugin blocks of the configuration, in their order. Of two blocks
+	// with one name the later block wins, field by field.
 	Blocks []Block
 
-	// Wanted are the names of the drivers and hooks of one job. With it the
-	// catalog holds the builtins of these names, the files that a block names,
-	// and the files of these names, with DriverPrefix or without. Nil means all
-	// builtins and no file that no block names.
+	// Wanted are the names of the drivers and hooks of one job. If it is set, the catalog
+	// holds the builtins of these names, the files that a block names, and the files of
+	// these names, with DriverPrefix or without. Nil means all builtins, and only files
+	// that a block names.
 	Wanted []string
 
-	Logger hclog.Logger // nil means silence
+	Logger hclog.Logger // nil means no logging
 }
 
-// Catalog is the set of plugins that may be started. It does not change.
+// Catalog is the set of plugins that may be started. It is immutable.
 type Catalog struct {
 	entries []Entry
 }
 
-// Entry is one plugin that may be started, or one that was asked for and may not.
+// Entry is one plugin that may be started, or one requested plugin that may not.
 type Entry struct {
 	Name    string   // the builtin's name, or the file's name
-	Path    string   // the file, for people; "" for a builtin
+	Path    string   // path of the file, for messages; "" for a builtin
 	Args    []string // after argv[0]
 	Builtin bool
-	Type    base.Type // of a builtin; of others it is known when they have been asked
-	Version string    // of a builtin
-	Block   *Block    // its configuration; nil when it has none
+	Type    base.Type // type of a builtin; other plugins report theirs at run time
+	Version string    // version of a builtin
+	Block   *Block    // configuration of the plugin; nil if it has none
 
-	// Program changes with the file, the command line and the configuration: with
-	// another one the plugin may say something else about itself. It is empty of a
-	// builtin, and where there is no file.
+	// Program is a hash of the file's metadata, the command line and the configuration: if
+	// it changes, the plugin may describe itself differently. It is empty for a builtin,
+	// and if there is no file.
 	Program string
 
-	// Err says why the plugin may not be started, when that is known already.
+	// Err is the reason why the plugin may not be started, if it is already known.
 	Err error
 
 	dir  string
-	file string // name in dir
+	file string // name of the file in dir
 }
 
-// DriverName is the driver or hook that the plugin is expected to contain. What
-// the plugin says about itself counts more.
+// DriverName is the expected name of the driver or hook in the plugin. The name that
+// the plugin itself reports takes precedence.
 func (e Entry) DriverName() string {
 	if e.Builtin {
 		return e.Name
@@ -107,13 +107,14 @@ func (e Entry) DriverName() string {
 	return strings.TrimPrefix(e.Name, DriverPrefix)
 }
 
-// Compare orders entries as a catalog has them: by name, and the builtin of a name
-// first, for of equals the later one wins.
+// Compare orders entries as in a catalog: by name, and a builtin before an external
+// plugin of its name, because of two equal entries the later entry wins.
 func (e *Entry) Compare(other *Entry) int {
 	return cmp.Or(strings.Compare(e.Name, other.Name), strings.Compare(e.Path, other.Path))
 }
 
-// SamePlugin reports whether two entries, maybe of two catalogs, are of one plugin.
+// SamePlugin reports whether two entries, possibly of two catalogs, are the same
+// plugin.
 func (e Entry) SamePlugin(other Entry) bool {
 	return e.Builtin == other.Builtin && e.Name == other.Name && e.Path == other.Path
 }
@@ -124,7 +125,7 @@ func (e Entry) Same(other Entry) bool {
 		if e.Block == nil {
 			return Block{}
 		}
-		return Block{Config: e.Block.Config, EnvAllowlist: e.Block.EnvAllowlist, SHA256: e.Block.SHA256} // wherever it is written
+		return Block{Config: e.Block.Config, EnvAllowlist: e.Block.EnvAllowlist, SHA256: e.Block.SHA256} // without Name and Range: the position of the block does not count
 	}
 	return e.SamePlugin(other) && e.Program == other.Program && slices.Equal(e.Args, other.Args) &&
 		reflect.DeepEqual(said(e), said(other)) && fmt.Sprint(e.Err) == fmt.Sprint(other.Err)
@@ -138,8 +139,8 @@ func (e Entry) String() string {
 	return fmt.Sprintf("plugin %q (%s)", e.Name, e.Path)
 }
 
-// New enumerates the plugins. A fault in one plugin is in its Entry; an error
-// is a fault in the configuration itself.
+// New enumerates the plugins. A problem of one plugin is stored in its Entry; New
+// returns an error only for an invalid configuration.
 func New(cfg Config) (*Catalog, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
@@ -153,14 +154,14 @@ func New(cfg Config) (*Catalog, error) {
 		return nil, err
 	}
 	if cfg.Dir != "" {
-		// what is executed by its path must not depend on a working directory
+		// A file that is executed by its path must not depend on the working directory.
 		if cfg.Dir, err = filepath.Abs(cfg.Dir); err != nil {
 			return nil, fmt.Errorf("plugin directory: %w", err)
 		}
 	}
 
 	c := &Catalog{}
-	used := make(map[string]bool) // blocks
+	used := make(map[string]bool) // names of the blocks that have an entry
 	for _, f := range scan(cfg.Dir, cfg.Logger) {
 		block := blocks[f.name]
 		if block == nil && !cfg.autoStart(f, builtins) {
@@ -211,7 +212,7 @@ func namesOf(builtins []Builtin) (map[string]bool, error) {
 	return names, nil
 }
 
-// missing is a plugin that a block names, and that is nowhere.
+// missing returns the entry of a plugin that has a block but no file and no builtin.
 func (b *Block) missing(dir string) Entry {
 	where := "no plugin directory is given"
 	if dir != "" {
@@ -220,7 +221,7 @@ func (b *Block) missing(dir string) Entry {
 	return Entry{Name: b.Name, Block: b, Err: fmt.Errorf("named at %s: %s", b.Range, where)}
 }
 
-// autoStart reports whether a file is started that no plugin block names.
+// autoStart reports whether a file without a plugin block is started.
 func (cfg *Config) autoStart(f dirEntry, builtins map[string]bool) bool {
 	bare := strings.TrimPrefix(f.name, DriverPrefix)
 	switch {
@@ -228,14 +229,14 @@ func (cfg *Config) autoStart(f dirEntry, builtins map[string]bool) bool {
 		cfg.Logger.Debug("plugin file is not named by a plugin block, not started", "plugin", f.name, "path", f.path)
 		return false
 	case builtins[bare]:
-		// A job must not be able to choose a file over what is in the box.
+		// A job must not be able to choose a file over a builtin.
 		cfg.Logger.Info("plugin file has the name of a builtin and no plugin block, the builtin is used", "plugin", f.name, "path", f.path)
 		return false
 	}
 	return true
 }
 
-// entry is a plugin in the box, with its block if there is one.
+// entry returns the entry of a builtin plugin, with its block if there is one.
 func (b Builtin) entry(block *Block) Entry {
 	e := Entry{Name: b.Name, Args: b.Args, Builtin: true, Type: b.Type, Version: cmp.Or(b.Version, DefaultBuiltinVersion), Block: block}
 	if e.Type == base.TypeUnknown {
@@ -255,11 +256,11 @@ func (b Builtin) entry(block *Block) Entry {
 	return e
 }
 
-// Entries returns the plugins ordered by name. An external plugin and a
-// builtin may have the same name; the builtin comes first then.
+// Entries returns the plugins ordered by name. If an external plugin and a builtin have
+// the same name, the builtin comes first.
 func (c *Catalog) Entries() []Entry { return slices.Clone(c.entries) }
 
-// merge folds blocks of one name.
+// merge combines the blocks of each name into one.
 func merge(blocks []Block) (byName map[string]*Block, order []string, err error) {
 	byName = map[string]*Block{}
 	for _, b := range blocks {
@@ -291,8 +292,9 @@ func merge(blocks []Block) (byName map[string]*Block, order []string, err error)
 	return byName, order, nil
 }
 
-// builtinEnv is what a plugin in the box inherits of the environment of the agent: what
-// finds programs and files, speaks the user's language, and reaches the network.
+// builtinEnv are the variables of the agent's environment that a builtin plugin
+// inherits: variables for finding programs and files, for the user's language, and for
+// network access.
 var builtinEnv = []string{
 	"PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "XDG_*", "LANG", "LANGUAGE", "LC_*", "TZ",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy",
@@ -301,8 +303,8 @@ var builtinEnv = []string{
 	"NOMAD_LITE_PLUGIN_*",
 }
 
-// Inherits returns which variables of the agent the plugin inherits, as
-// [Block].EnvAllowlist has them. Nil means all but those that no plugin gets.
+// Inherits returns the variables of the agent that the plugin inherits, in the format
+// of [Block].EnvAllowlist. Nil means all except the variables that no plugin inherits.
 func (e Entry) Inherits() []string {
 	switch {
 	case e.Block != nil && e.Block.EnvAllowlist != nil:
@@ -313,8 +315,9 @@ func (e Entry) Inherits() []string {
 	return nil
 }
 
-// identify makes the Program of an entry with its file, as the file is now. Its
-// content is not read: plugins are large, and files do not change without the clock.
+// identify computes the Program of an entry from the current metadata of its file. It
+// does not read the content: plugins are large, and a change of the content changes the
+// times of the file.
 func (e Entry) identify(file fs.FileInfo) (string, error) {
 	if file == nil {
 		return "", nil
@@ -325,7 +328,7 @@ func (e Entry) identify(file fs.FileInfo) (string, error) {
 		Config        map[string]any
 		Size          int64
 		Modified      syscall.Timespec
-		StatusChanged syscall.Timespec // which nobody can set back
+		StatusChanged syscall.Timespec // ctime, which no user can set back
 	}{Args: e.Args, Size: stat.Size, Modified: stat.Mtim, StatusChanged: stat.Ctim}
 	if e.Block != nil {
 		what.Config = e.Block.Config
@@ -340,11 +343,11 @@ func (e Entry) identify(file fs.FileInfo) (string, error) {
 
 // dirEntry is one file of the plugin directory.
 type dirEntry struct {
-	name string // without .exe
+	name string // file name without .exe
 	file string
 	path string
 	info fs.FileInfo // nil if there is none
-	err  error       // why it must not be started
+	err  error       // reason why the file must not be started
 }
 
 // scan lists the files of dir that could be plugins.
@@ -378,7 +381,7 @@ func scan(dir string, logger hclog.Logger) []dirEntry {
 		f.name = strings.TrimSuffix(f.file, ".exe")
 		if !ValidName(f.name) {
 			if strings.HasPrefix(f.name, ".") {
-				continue // nobody puts a plugin into a hidden file
+				continue // hidden files are never plugins
 			}
 			logger.Warn("file in the plugin directory has a name that no plugin can have, skipped", "path", f.path)
 			continue
@@ -403,7 +406,7 @@ func scan(dir string, logger hclog.Logger) []dirEntry {
 	return out
 }
 
-// statError says what is wrong with a link that leads nowhere or outside.
+// statError describes a link to a missing target, or to a target outside of root.
 func statError(root *os.Root, file string, err error) error {
 	target, linkErr := root.Readlink(file)
 	if linkErr != nil {

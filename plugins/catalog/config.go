@@ -16,25 +16,26 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
 )
 
-// Block is what the configuration says about one plugin.
+// Block is one plugin block of the configuration.
 type Block struct {
 	Name string
 	Args []string
 
-	// Config is the config block in the shape that hclspec decodes: a nested
-	// block is a []map[string]any, an expression that is not a plain value is a
-	// template string. Nil means that there is no config block.
+	// Config is the config block in the format that hclspec decodes: a nested block is a
+	// []map[string]any, an expression that is not a plain value is a template string. Nil
+	// means that there is no config block.
 	Config map[string]any
 
-	// EnvAllowlist names the variables of the agent that the plugin inherits; one that
-	// ends with * means all that begin so. Nil means the default: a short list for a
-	// plugin in the box, all but some secrets for another.
+	// EnvAllowlist names the variables of the agent that the plugin inherits; a name that
+	// ends with * is a prefix. Nil means the default: builtinEnv for a builtin plugin, all
+	// except some secrets for any other plugin.
 	EnvAllowlist []string
 
-	// SHA256 pins the file, in hex; "" means any. Nomad ignores the key.
+	// SHA256 is the required checksum of the file, in hex; "" means any. Nomad ignores the
+	// key.
 	SHA256 string
 
-	// Range is where the block stands; it may be zero for a block made in code.
+	// Range is the position of the block; it may be zero for a block made in code.
 	Range hcl.Range
 }
 
@@ -43,7 +44,8 @@ type File struct{ Blocks []Block }
 
 const maxConfigSize = 1 << 20
 
-// checkLimits refuses a text that is too large, or too deep for the recursive parser.
+// checkLimits rejects a text that is too large, or nested too deeply for the recursive
+// parser.
 func checkLimits(filename string, src []byte) hcl.Diagnostics {
 	if len(src) > maxConfigSize {
 		start := hcl.Range{Filename: filename, Start: hcl.InitialPos, End: hcl.InitialPos}
@@ -52,9 +54,8 @@ func checkLimits(filename string, src []byte) hcl.Diagnostics {
 	return nesting.Config(src, filename)
 }
 
-// parser turns HCL into plain values. It evaluates nothing that needs the
-// functions of a plugin's schema: such an expression stays a template, which
-// hclspec evaluates later.
+// parser converts HCL to plain values. An expression that needs the functions of a
+// plugin's schema stays a template, which hclspec evaluates later.
 type parser struct {
 	src   []byte
 	name  func(*hclsyntax.Attribute) string
@@ -65,8 +66,8 @@ func (p *parser) report(severity hcl.DiagnosticSeverity, rng hcl.Range, summary,
 	p.diags = append(p.diags, &hcl.Diagnostic{Severity: severity, Summary: summary, Detail: fmt.Sprintf(format, args...), Subject: &rng})
 }
 
-// Add takes one more plugin block. Of two blocks in one file the later one wins
-// whole.
+// Add adds a plugin block. Of two blocks of one name in one file the later block
+// replaces the earlier block completely.
 func (f *File) Add(block Block) hcl.Diagnostics {
 	var diags hcl.Diagnostics
 	for i, old := range f.Blocks {
@@ -93,14 +94,14 @@ func (p *parser) plugin(b *hclsyntax.Block) Block {
 		case "args":
 			block.Args = p.strings(attr)
 		case "env_allowlist":
-			block.EnvAllowlist = append([]string{}, p.strings(attr)...) // an empty list is no default
+			block.EnvAllowlist = append([]string{}, p.strings(attr)...) // an empty list is not the default
 		case "sha256":
 			block.SHA256 = p.str(attr)
 			if sum, err := hex.DecodeString(block.SHA256); err != nil || len(sum) != sha256.Size {
 				p.report(hcl.DiagError, attr.Expr.Range(), "Not a checksum", "sha256 has 64 hexadecimal digits.")
 			}
 		case "config":
-			// HCL1, which Nomad reads here, takes config = { … } for a block
+			// HCL1, which Nomad reads here, accepts config = { … } as a block.
 			if m, ok := p.value(attr.Expr).(map[string]any); ok {
 				block.Config = m
 			} else {
@@ -145,7 +146,7 @@ func (p *parser) body(body *hclsyntax.Body) map[string]any {
 	return out
 }
 
-// value gives string, bool, int, float64, nil, []any or map[string]any.
+// value returns a string, bool, int, float64, nil, []any or map[string]any.
 func (p *parser) value(expr hclsyntax.Expression) any {
 	switch e := expr.(type) {
 	case *hclsyntax.ParenthesesExpr:
@@ -179,7 +180,7 @@ func (p *parser) value(expr hclsyntax.Expression) any {
 	return plain(val)
 }
 
-// text is a quoted text as a string that hclspec evaluates.
+// text returns a quoted text as a string that hclspec evaluates.
 func (p *parser) text(e *hclsyntax.TemplateExpr) string {
 	var sb strings.Builder
 	for _, part := range e.Parts {
@@ -190,7 +191,7 @@ func (p *parser) text(e *hclsyntax.TemplateExpr) string {
 				continue
 			}
 		case *hclsyntax.ConditionalExpr, *hclsyntax.TemplateJoinExpr:
-			// may be a %{ } sequence, which has no source text of its own
+			// The part may be a %{ } sequence, which has no source text of its own.
 			if src := string(e.Range().SliceBytes(p.src)); strings.HasPrefix(src, `"`) && strings.Contains(src, "%{") {
 				p.report(hcl.DiagError, part.Range(), "Template sequence", "A %%{ … } sequence cannot be used in a plugin's configuration.")
 				return ""
@@ -201,7 +202,7 @@ func (p *parser) text(e *hclsyntax.TemplateExpr) string {
 	return sb.String()
 }
 
-// template is expr as a string that hclspec evaluates.
+// template returns expr as a string that hclspec evaluates.
 func (p *parser) template(expr hclsyntax.Expression) string {
 	return "${" + string(expr.Range().SliceBytes(p.src)) + "}"
 }
@@ -266,8 +267,8 @@ func (p *parser) strings(attr *hclsyntax.Attribute) []string {
 	return out
 }
 
-// sortedAttrs gives the attributes in the order of the text, for reports that
-// are the same at each run.
+// sortedAttrs returns the attributes in source order, so that diagnostics are
+// deterministic.
 func sortedAttrs(body *hclsyntax.Body) []*hclsyntax.Attribute {
 	out := make([]*hclsyntax.Attribute, 0, len(body.Attributes))
 	for _, a := range body.Attributes {

@@ -1,12 +1,11 @@
-// Package catalog knows which plugins exist: the builtins of this binary, the
-// files in the plugin directory, and what the configuration file says about
-// them.
+// Package catalog lists the available plugins: the builtins of this binary, the files
+// in the plugin directory, and the plugin blocks of the configuration file.
 //
-// It owns the rules of who may be started. A plugin is named by an identifier
-// and looked up in what was enumerated, so no name ever becomes a path. A file
-// is opened once and everything is checked on that handle; an ELF file is
-// executed through the same handle later.
+// The package decides which plugins may be started. A plugin is identified by a name
+// and looked up among the enumerated plugins, so a name is never used as a path. A file
+// is opened once and every check is made on that handle; an ELF file is later executed
+// through the same handle.
 //
-// It starts no process and does not know which driver a file contains: only
-// the running plugin can say that. Package supervisor is its caller.
+// The package starts no process and cannot determine which driver a file contains: only
+// the running plugin reports that. Package supervisor is its caller.
 package catalog

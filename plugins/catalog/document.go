@@ -10,18 +10,18 @@ import (
 )
 
 // HCL1Document is the text of an agent's configuration file. It is HCL2, with two
-// things that HCL1 allows, because such files are written in it: a block within
-// a block of one line, and quotes around the name of a setting.
+// features of HCL1 that such files use: a block within a block on one line, and quotes
+// around the name of a setting.
 type HCL1Document struct {
 	Body *hclsyntax.Body
 
 	src   []byte
-	names map[string]string // what was quoted, by the name that stands in Body
-	lines *newlineAdder     // nil if no line was broken
+	names map[string]string // quoted names, by their replacement in Body
+	lines *newlineAdder     // nil if no newline was added
 }
 
-// ParseDocument parses the text of a configuration file. The document is nil if
-// the text is no HCL, or so large or deep that it is refused.
+// ParseDocument parses the text of a configuration file. The document is nil if the
+// text is not HCL, or exceeds the limits for size and depth.
 func ParseDocument(filename string, src []byte) (*HCL1Document, hcl.Diagnostics) {
 	if diags := checkLimits(filename, src); diags.HasErrors() {
 		return nil, diags
@@ -45,7 +45,7 @@ func ParseDocument(filename string, src []byte) (*HCL1Document, hcl.Diagnostics)
 	return d, diags
 }
 
-// Name returns the name of a setting as it was written.
+// Name returns the name of a setting as written in the file.
 func (d *HCL1Document) Name(attr *hclsyntax.Attribute) string {
 	if name, quoted := d.names[attr.Name]; quoted {
 		return name
@@ -53,7 +53,7 @@ func (d *HCL1Document) Name(attr *hclsyntax.Attribute) string {
 	return attr.Name
 }
 
-// Range returns a place in Body as it is in the file.
+// Range converts a position in Body to the position in the file.
 func (d *HCL1Document) Range(r hcl.Range) hcl.Range {
 	if d.lines == nil {
 		return r
@@ -61,7 +61,7 @@ func (d *HCL1Document) Range(r hcl.Range) hcl.Range {
 	return *d.lines.back(&r)
 }
 
-// Plugin reads one plugin block of Body.
+// Plugin parses one plugin block of Body.
 func (d *HCL1Document) Plugin(b *hclsyntax.Block) (Block, hcl.Diagnostics) {
 	p := &parser{src: d.src, name: d.Name}
 	var block Block
@@ -77,8 +77,7 @@ func (d *HCL1Document) Plugin(b *hclsyntax.Block) (Block, hcl.Diagnostics) {
 	return block, p.diags
 }
 
-// unquote puts a word of the same length in the place of each name in quotes that
-// a setting has.
+// unquote replaces each quoted name of a setting with a word of the same length.
 func (d *HCL1Document) unquote(filename string, src []byte) []byte {
 	tokens, _ := hclsyntax.LexConfig(src, filename, hcl.InitialPos)
 	var out []byte
@@ -93,7 +92,7 @@ func (d *HCL1Document) unquote(filename string, src []byte) []byte {
 		from, to := tokens[i].Range.Start.Byte, tokens[i+2].Range.End.Byte
 		word, ok := d.word(src, to-from)
 		if !ok {
-			continue // the parser will say what is wrong
+			continue // the parser will report the error
 		}
 		d.names[word] = string(tokens[i+1].Bytes)
 		copy(out[from:to], word)
@@ -104,7 +103,7 @@ func (d *HCL1Document) unquote(filename string, src []byte) []byte {
 	return out
 }
 
-// word makes a word of that length that is nowhere in the text.
+// word returns a word of the given length that does not occur in the text.
 func (d *HCL1Document) word(src []byte, length int) (string, bool) {
 	for n := len(d.names); ; n++ {
 		word := "_" + strconv.FormatInt(int64(n), 36)
@@ -118,8 +117,8 @@ func (d *HCL1Document) word(src []byte, length int) (string, bool) {
 	}
 }
 
-// beginsSetting tells whether token i begins a setting of a block, and not a key
-// of an object, which may have quotes.
+// beginsSetting reports whether token i starts a setting of a block, and not a key of
+// an object, which HCL2 allows to be quoted.
 func beginsSetting(tokens hclsyntax.Tokens, i int) bool {
 	depth := 0
 	for k := i - 1; k >= 0; k-- {

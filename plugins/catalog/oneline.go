@@ -13,19 +13,19 @@ import (
 //
 //	plugin "raw_exec" { config { enabled = true } }
 //
-// HCL2 does not take a block inside a block of one line. So a file that does
-// not parse is tried again with line breaks around its blocks, and the places
-// in it are translated back.
+// HCL2 does not allow a block inside a block on one line. So a file that does not parse
+// is parsed again with newlines around its blocks, and positions in it are translated
+// back.
 
-// newlineAdder knows where line breaks were put into a text.
+// newlineAdder records the positions of added newlines in a text.
 type newlineAdder struct {
 	filename string
 	original []byte
 	inserted []int // offsets in the new text, ascending
 }
 
-// addNewlines puts every block of src onto lines of its own. It returns src itself
-// when there is nothing to do.
+// addNewlines puts every block of src on lines of its own. It returns src itself if no
+// newline is needed.
 func addNewlines(filename string, src []byte) ([]byte, *newlineAdder) {
 	tokens, _ := hclsyntax.LexConfig(src, filename, hcl.InitialPos)
 	var breaks []int // offsets in src
@@ -81,8 +81,8 @@ func addNewlines(filename string, src []byte) ([]byte, *newlineAdder) {
 	return append(out, src[last:]...), s
 }
 
-// headerOf returns the index of the word that begins the block which opens at
-// token i, or -1 if no block opens there.
+// headerOf returns the index of the first token of the block that opens at token i, or
+// -1 if no block opens there.
 func headerOf(tokens hclsyntax.Tokens, i int) int {
 	for i--; i >= 0; i-- {
 		switch tokens[i].Type {
@@ -104,7 +104,7 @@ func startsLine(tokens hclsyntax.Tokens, i int) bool {
 	return i >= len(tokens) || tokens[i].Type == hclsyntax.TokenNewline || tokens[i].Type == hclsyntax.TokenEOF || tokens[i].Type == hclsyntax.TokenComment
 }
 
-// restore translates the places of diags back.
+// restore translates the positions in diags back.
 func (s *newlineAdder) restore(diags hcl.Diagnostics) {
 	for _, d := range diags {
 		d.Subject, d.Context = s.back(d.Subject), s.back(d.Context)
