@@ -21,12 +21,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
 )
 
-// NewClient is the host's end; done is closed when the plugin process has gone.
+// NewClient returns the host's client of a driver; done must be closed when the plugin
+// process has exited.
 //
-// Errors of the driver keep the text that gRPC gives them, which users know,
-// and are an *Error, ErrTaskNotFound and so on where they can be told. What a
-// driver leaves out of an answer has its zero value, except an exit status: that
-// is an ExitResult with Err.
+// Errors of the driver keep the text that gRPC gives them, which users know, and are an
+// *Error, ErrTaskNotFound and so on if the client recognizes them. A field that is
+// missing in a response has its zero value, except an exit status: a missing exit
+// status is an ExitResult with Err.
 func NewClient(conn grpc.ClientConnInterface, done <-chan struct{}) Driver {
 	c := base.NewConn(conn, done)
 	return &client{conn: c, pb: driverpb.NewDriverClient(c)}
@@ -39,13 +40,13 @@ type client struct {
 	capabilities rpcCache[Capabilities]
 }
 
-// err says what the error of a call means.
+// err maps the error of a call.
 func (c *client) err(ctx context.Context, err error) error {
 	return known(c.conn.Err(ctx, err))
 }
 
-// closed is what it means when the driver ends what it owes. It does so too
-// while its process ends, and that is another matter.
+// closed returns err for a stream or a response that the driver has ended early. A
+// driver also does that while its process exits: then closed returns ErrPluginDown.
 func (c *client) closed(ctx context.Context, err error) error {
 	if c.conn.PluginExited(ctx) {
 		return ErrPluginDown
@@ -56,7 +57,7 @@ func (c *client) closed(ctx context.Context, err error) error {
 	return err
 }
 
-// optional is the error of a call that older drivers do not have.
+// optional maps the error of a call that older drivers do not implement.
 func (c *client) optional(ctx context.Context, err error) error {
 	if status.Code(err) == codes.Unimplemented {
 		return nil
@@ -111,7 +112,7 @@ func (c *client) Fingerprint(ctx context.Context) (<-chan Fingerprint, error) {
 			return
 		}
 		switch err = known(err); {
-		case err == io.EOF: // how older drivers close the channel
+		case err == io.EOF: // older drivers close the channel like this
 			err = c.closed(ctx, ErrChannelClosed)
 		case errors.Is(err, ErrChannelClosed):
 			err = c.closed(ctx, err)
@@ -134,16 +135,17 @@ func (c *client) StartTask(ctx context.Context, config *TaskConfig) (*Handle, *N
 	}
 	handle := handleFromProto(resp.GetHandle())
 	if handle == nil {
-		// The task runs, and can be waited for by its id.
+		// The task runs, and WaitTask can find it by its id.
 		handle = &Handle{State: TaskRunning}
 	}
 	if sent := resp.GetHandle().GetConfig(); sent == nil || proto.Equal(sent, task) {
-		handle.Config = config // its strings are shared, and the handle is kept as long as the task runs
+		handle.Config = config // config's strings are shared, and the handle is kept as long as the task runs
 	}
 	return handle, overrideFromProto(resp.GetNetworkOverride()), nil
 }
 
-// checkText finds what protobuf refuses to send, and would not name.
+// checkText returns an error that names a variable which protobuf would reject without
+// naming it.
 func checkText(config *TaskConfig) error {
 	for _, env := range []map[string]string{config.Env, config.DeviceEnv} {
 		for _, name := range slices.Sorted(maps.Keys(env)) {
@@ -160,7 +162,7 @@ func (c *client) RecoverTask(ctx context.Context, handle *Handle) error {
 	err = c.err(ctx, err)
 	switch status.Code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
-		return Recoverable(err) // of something behind the plugin, which therefore cannot say
+		return Recoverable(err) // the error comes from a service behind the plugin, so the task may exist
 	}
 	return err
 }
@@ -174,7 +176,7 @@ func (c *client) WaitTask(ctx context.Context, taskID string) (*ExitResult, erro
 		return nil, err
 	}
 	if resp.GetResult() == nil && resp.GetErr() == ErrChannelClosed.Error() {
-		return nil, c.closed(ctx, ErrChannelClosed) // as older drivers say it
+		return nil, c.closed(ctx, ErrChannelClosed) // older drivers report a closed channel like this
 	}
 	exit := exitFromProto(resp.GetResult())
 	if resp.GetErr() != "" {
@@ -208,7 +210,7 @@ func (c *client) TaskStats(ctx context.Context, taskID string, interval time.Dur
 		cancel()
 		return nil, c.err(ctx, err)
 	}
-	// A stream tells its error only to the first receive.
+	// Only the first Recv returns the error of a call.
 	first, err := stream.Recv()
 	if err != nil && err != io.EOF {
 		err = c.err(ctx, err)
@@ -221,7 +223,7 @@ func (c *client) TaskStats(ctx context.Context, taskID string, interval time.Dur
 		defer cancel()
 		read := func(p *driverpb.TaskStatsResponse) *TaskStats { return statsFromProto(p.GetStats()) }
 		if err == nil && send(ctx, ch, read(first)) {
-			_ = forward(ctx, stream, ch, read) // every end is the end of the stream
+			_ = forward(ctx, stream, ch, read) // every error ends the stream
 		}
 	}()
 	return ch, nil
@@ -235,12 +237,12 @@ func (c *client) TaskEvents(ctx context.Context) (<-chan *TaskEvent, error) {
 	ch := make(chan *TaskEvent)
 	go func() {
 		defer close(ch)
-		_ = forward(ctx, stream, ch, eventFromProto) // every end is the end of the stream
+		_ = forward(ctx, stream, ch, eventFromProto) // every error ends the stream
 	}()
 	return ch, nil
 }
 
-// forward hands on what the stream sends until it or ctx ends.
+// forward sends the values of the stream to ch until the stream or ctx ends.
 func forward[P, V any](ctx context.Context, stream grpc.ServerStreamingClient[P], ch chan<- V, read func(*P) V) error {
 	for {
 		p, err := stream.Recv()
@@ -285,7 +287,7 @@ func (c *client) CreateNetwork(ctx context.Context, allocID, hostname string) (*
 
 func (c *client) DestroyNetwork(ctx context.Context, allocID string, isolation *NetworkIsolation) error {
 	if isolation == nil {
-		return nil // nothing was isolated
+		return nil // the driver isolated nothing
 	}
 	_, err := c.pb.DestroyNetwork(ctx, &driverpb.DestroyNetworkRequest{AllocId: allocID, IsolationSpec: isolationProto(isolation)})
 	return c.err(ctx, err)

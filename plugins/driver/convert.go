@@ -14,9 +14,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/structspb"
 )
 
-// What goes out is complete: hosts and drivers in the wild look into nested
-// messages without asking whether they are there. What comes in may lack
-// anything.
+// Outgoing messages are complete: existing hosts and drivers read nested messages
+// without checking for nil. Incoming messages may lack any field.
 
 func taskConfigProto(c *TaskConfig) *driverpb.TaskConfig {
 	if c == nil {
@@ -114,8 +113,8 @@ func taskConfigFromProto(p *driverpb.TaskConfig) *TaskConfig {
 	return c
 }
 
-// resourcesProto fills in what is not there: a driver reads its limits without
-// asking.
+// resourcesProto fills in missing messages: drivers read limits without checking for
+// nil.
 func resourcesProto(r *Resources) *driverpb.Resources {
 	if r == nil {
 		r = &Resources{}
@@ -285,7 +284,7 @@ func overrideFromProto(p *driverpb.NetworkOverride) *NetworkOverride {
 	return o
 }
 
-// exitProto leaves out Err, which the messages carry elsewhere or not at all.
+// exitProto omits Err, which the messages carry in another field or not at all.
 func exitProto(r *ExitResult) *driverpb.ExitResult {
 	if r == nil {
 		r = &ExitResult{}
@@ -293,7 +292,7 @@ func exitProto(r *ExitResult) *driverpb.ExitResult {
 	return &driverpb.ExitResult{ExitCode: int32(r.ExitCode), Signal: int32(r.Signal), OomKilled: r.OOMKilled}
 }
 
-// errNoResult stands for an exit status that the driver did not send: that is
+// errNoResult replaces an exit status that the driver did not send: a missing status is
 // not a success.
 var errNoResult = errors.New("driver sent no exit status")
 
@@ -455,8 +454,8 @@ func statusFromProto(p *driverpb.InspectTaskResponse) *TaskStatus {
 	return s
 }
 
-// timeFromProto takes an absent timestamp for the zero time, which on the wire
-// is a timestamp too.
+// timeFromProto returns the zero time for an absent timestamp. The zero time is also
+// sent as a timestamp.
 func timeFromProto(p *timestamppb.Timestamp) time.Time {
 	if p == nil {
 		return time.Time{}
@@ -542,15 +541,14 @@ func usageFromProto(p *driverpb.TaskResourceUsage) Usage {
 	}
 }
 
-// The names of measured fields, by their number on the wire. The stats API
-// shows them.
+// Names of the measured fields, by their wire value. The stats API shows them.
 var (
 	cpuFields    = []string{"System Mode", "User Mode", "Total Ticks", "Throttled Periods", "Throttled Time", "Percent"}
 	memoryFields = []string{"RSS", "Cache", "Max Usage", "Kernel Usage", "Kernel Max Usage", "Usage", "Swap"}
 )
 
 // Validate returns an error that names the first unknown field in Measured. The host
-// would show nothing of such a figure.
+// could not show such a value.
 func (s *TaskStats) Validate() error {
 	if s == nil {
 		return nil

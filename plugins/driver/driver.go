@@ -9,94 +9,91 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 )
 
-// Driver is the contract between the host and one task driver, on both sides
-// of the wire: the client that the host holds and the implementation inside the
-// plugin satisfy it alike (plugin-protocol 3).
+// Driver is the contract between the host and one task driver, on both sides of the
+// wire: the host's client and the implementation inside the plugin both satisfy it
+// (plugin-protocol 3).
 //
-// All methods may be called concurrently, also for the same task. Task calls
-// carry no deadline of the host's; the context ends them early without any
-// effect on the task. A client whose plugin process has died returns
-// ErrPluginDown.
+// All methods may be called concurrently, also for the same task. The host sets no
+// deadline on calls for tasks; the context ends a call early without any effect on the
+// task. A client whose plugin process has exited returns ErrPluginDown.
 type Driver interface {
-	// TaskConfigSchema says what the config block of a task accepts. Nil is an
-	// empty block on the driver's side, and a driver that says nothing on the
-	// host's.
+	// TaskConfigSchema returns the schema of a task's config block. A nil Spec means an
+	// empty block if a driver returns it, and "no schema sent" if the client does.
 	TaskConfigSchema(ctx context.Context) (*hclspec.Spec, error)
 
-	// Capabilities says what the driver can do.
+	// Capabilities returns the features of the driver.
 	Capabilities(ctx context.Context) (*Capabilities, error)
 
 	// Init runs once after SetConfig or reattach. A driver without it returns nil.
 	Init(ctx context.Context) error
 
-	// Shutdown runs once before an orderly end of the plugin. It must not stop tasks.
+	// Shutdown runs once before a graceful shutdown of the plugin. It must not stop tasks.
 	Shutdown(ctx context.Context) error
 
-	// Fingerprint sends the driver's health at once and on each change. The
-	// channel closes when ctx ends or the stream breaks; a break is told by a
-	// last Fingerprint with Err set: ErrPluginDown, or ErrChannelClosed when
-	// the driver has closed its channel, or what else it says.
+	// Fingerprint sends the driver's health immediately and on each change. The channel is
+	// closed when ctx ends or the stream breaks; before it closes after a broken stream, a
+	// last Fingerprint has Err set: ErrPluginDown, ErrChannelClosed if the driver has
+	// closed its channel, or another error of the driver.
 	Fingerprint(ctx context.Context) (<-chan Fingerprint, error)
 
-	// StartTask blocks until the task runs. An error says by Recoverable
-	// whether the restart policy applies.
+	// StartTask blocks until the task runs. The restart policy applies only if the error
+	// is Recoverable.
 	StartTask(ctx context.Context, config *TaskConfig) (*Handle, *NetworkOverride, error)
 
-	// RecoverTask takes over a task that runs already. It does nothing when the
-	// driver knows the task. A Recoverable error means that the driver could not find
-	// out whether the task is there, and that another call may; any other error means
-	// that the driver does not have it.
+	// RecoverTask takes over a task that runs already. It does nothing if the driver has
+	// the task. A Recoverable error means that the driver could not determine whether the
+	// task exists, and that another call may succeed; any other error means that the
+	// driver does not have the task.
 	RecoverTask(ctx context.Context, handle *Handle) error
 
-	// WaitTask blocks until the task has exited, and gives the same answer to
-	// every caller until DestroyTask.
+	// WaitTask blocks until the task has exited, and returns the same result to every
+	// caller until DestroyTask.
 	WaitTask(ctx context.Context, taskID string) (*ExitResult, error)
 
 	// StopTask sends signal (empty means the driver's default), waits up to
 	// timeout, kills, and returns when the task has stopped.
 	StopTask(ctx context.Context, taskID string, timeout time.Duration, signal string) error
 
-	// DestroyTask forgets the task; with force it kills a running one first. An
-	// id that ends in WildcardStart is for whatever runs of a task.
+	// DestroyTask removes the task from the driver; with force it kills a running task
+	// first. An id that ends in WildcardStart matches any start of the task.
 	DestroyTask(ctx context.Context, taskID string, force bool) error
 
-	// InspectTask tells the driver's view of the task.
+	// InspectTask returns the driver's view of the task.
 	InspectTask(ctx context.Context, taskID string) (*TaskStatus, error)
 
-	// TaskStats sends a sample at once and one per interval. The channel
-	// closes when ctx, the stream or the task ends; the caller may ask again.
-	// A client blocks until the first sample, or returns the error that comes
-	// in its place; ErrStatsNotImplemented and an Error that is not Recoverable
-	// mean that there is no point in asking again.
+	// TaskStats sends a sample immediately and one per interval. The channel is closed
+	// when ctx, the stream or the task ends; the caller may call again. A client blocks
+	// until the first sample, or returns the error sent in its place; after
+	// ErrStatsNotImplemented or an Error that is not Recoverable, further calls are
+	// pointless.
 	TaskStats(ctx context.Context, taskID string, interval time.Duration) (<-chan *TaskStats, error)
 
-	// TaskEvents sends what the driver says about its tasks. The channel
-	// closes when ctx ends or the stream breaks. A driver without events may
-	// return a nil channel.
+	// TaskEvents sends the driver's events about its tasks. The channel is closed when ctx
+	// ends or the stream breaks. A driver without events may return a nil channel.
 	TaskEvents(ctx context.Context) (<-chan *TaskEvent, error)
 
 	// SignalTask sends one signal by name.
 	SignalTask(ctx context.Context, taskID string, signal string) error
 
-	// ExecTask runs a command in the task's surroundings and collects its output.
+	// ExecTask runs a command in the task's environment and collects its output.
 	ExecTask(ctx context.Context, taskID string, command []string, timeout time.Duration) (*ExecResult, error)
 
-	// ExecTaskStreaming runs a command with live streams and blocks until it
-	// has ended; the end of ctx kills it. A command that ends by itself is no
-	// error, whatever its exit code.
+	// ExecTaskStreaming runs a command with live streams and blocks until the command has
+	// exited; the end of ctx kills it. A command that exits by itself is not an error,
+	// whatever its exit code.
 	ExecTaskStreaming(ctx context.Context, taskID string, exec Exec) (*ExitResult, error)
 
-	// CreateNetwork makes the network namespace of an allocation; created is
-	// false when it was there.
+	// CreateNetwork creates the network namespace of an allocation; created is false if
+	// the namespace already existed.
 	CreateNetwork(ctx context.Context, allocID, hostname string) (isolation *NetworkIsolation, created bool, err error)
 
 	// DestroyNetwork undoes CreateNetwork.
 	DestroyNetwork(ctx context.Context, allocID string, isolation *NetworkIsolation) error
 }
 
-// WildcardStart is the last part of a task id, "<alloc id>/<task>/any", when nobody
-// knows the id any more under which the task was started. Drivers that are made
-// with the SDK understand it; to others it is a task that they do not know.
+// WildcardStart is the last part of a task id, "<alloc id>/<task>/any", if the id under
+// which the task was started is no longer known. Drivers that are made with the SDK
+// support it; other drivers return ErrTaskNotFound.
 const WildcardStart = "any"
 
 // Exec is one streaming command.
@@ -104,9 +101,9 @@ type Exec struct {
 	Command []string
 	TTY     bool
 
-	// Stdin is what the command reads; nil means nothing. An error other than
-	// io.EOF ends the call. A Read may still wait when the call has returned:
-	// its owner ends it, and what it gives then is lost.
+	// Stdin is the input of the command; nil means empty input. An error other than io.EOF
+	// ends the call. A Read may still block after the call has returned: the owner of the
+	// reader must end it, and its data is lost.
 	Stdin io.Reader
 
 	Stdout io.Writer           // nil means discard
@@ -119,17 +116,17 @@ type TerminalSize struct {
 	Height, Width int
 }
 
-// Health is the driver's own verdict.
+// Health is the driver's health as the driver reports it.
 type Health int32
 
-// The numbers are those of the wire.
+// The values are wire values.
 const (
 	HealthUndetected Health = iota
 	HealthUnhealthy
 	HealthHealthy
 )
 
-// Fingerprint is one report about the driver itself.
+// Fingerprint is one report of the driver about itself.
 type Fingerprint struct {
 	Attributes        map[string]Attribute
 	Health            Health
@@ -143,14 +140,14 @@ type Attribute struct {
 	Unit  string // plugin-protocol 2.4; only with int64 and float64
 }
 
-// String renders the attribute as the node shows it: the value in decimal, with
-// the unit right behind it (plugin-protocol 2.4).
+// String renders the attribute as the node shows it: the value in decimal, with the
+// unit directly after it (plugin-protocol 2.4).
 func (a Attribute) String() string { return fmt.Sprint(a.Value) + a.Unit }
 
-// FSIsolation says how much of the host's files a task sees.
+// FSIsolation is how much of the host's file system a task can see.
 type FSIsolation int32
 
-// The numbers are those of the wire.
+// The values are wire values.
 const (
 	FSIsolationNone FSIsolation = iota
 	FSIsolationChroot
@@ -158,16 +155,16 @@ const (
 	FSIsolationUnveil
 )
 
-// MountConfigs says whether the driver takes mounts.
+// MountConfigs reports whether the driver supports mounts.
 type MountConfigs int32
 
-// The numbers are those of the wire.
+// The values are wire values.
 const (
 	MountConfigsAny MountConfigs = iota
 	MountConfigsNone
 )
 
-// Capabilities is what the host must know before it uses the driver
+// Capabilities are the features that the host must know before it uses the driver
 // (plugin-protocol 3.15).
 type Capabilities struct {
 	SendSignals           bool

@@ -11,18 +11,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/structspb"
 )
 
-// ErrPluginDown means that the plugin process has gone. The caller asks the
-// supervisor for another one, and recovers its task there.
+// ErrPluginDown means that the plugin process has exited. The caller requests another
+// process from the supervisor, and recovers its task there.
 var ErrPluginDown = base.ErrPluginDown
 
-// UnavailableError means that no plugin process serves a driver at the moment. It
-// says nothing about the driver's tasks, which may still run.
+// UnavailableError means that no plugin process serves a driver now. The driver's tasks
+// may still run.
 type UnavailableError struct {
-	Plugin  string // the plugin that serves the driver; empty if no known plugin does
+	Plugin  string // plugin that serves the driver; empty if no known plugin does
 	Builtin bool   // whether Plugin is a builtin driver
 	Err     error
-	// Changed is closed when another request for the driver may have another result.
-	// Nil means that the caller has to try again after a pause.
+	// Changed is closed when another request for the driver may have another result. Nil
+	// means that the caller must retry after a pause.
 	Changed <-chan struct{}
 }
 
@@ -30,22 +30,23 @@ func (e *UnavailableError) Error() string { return e.Err.Error() }
 
 func (e *UnavailableError) Unwrap() error { return e.Err }
 
-// These errors cross the wire as their text, which is Nomad's, and are
-// recognised by it on the other side.
+// These errors cross the wire as their text, which is Nomad's, and the receiver
+// recognizes them by it.
 var (
-	// ErrTaskNotFound means that the driver does not know the task id.
+	// ErrTaskNotFound means that the driver does not have a task with the id.
 	ErrTaskNotFound = errors.New("task not found for given id")
 
-	// ErrStatsNotImplemented means that there is no point in asking again.
+	// ErrStatsNotImplemented means that the driver never has stats: further calls are
+	// pointless.
 	ErrStatsNotImplemented = errors.New("stats not implemented for driver")
 
-	// ErrChannelClosed means that the driver has given up an answer that it
-	// owed: a fingerprint stream or the end of a task.
+	// ErrChannelClosed means that the driver has closed a fingerprint stream, or has
+	// abandoned a WaitTask call, without a result.
 	ErrChannelClosed = errors.New("channel closed")
 )
 
-// What drivers answer to calls that they do not take part in. Users and the
-// tests of drivers know the texts.
+// Errors of calls that a driver does not support. Users and the tests of drivers know
+// the texts.
 var (
 	ErrSignalNotSupported         = errors.New("SignalTask is not supported by this driver")
 	ErrExecNotSupported           = errors.New("ExecTask is not supported by this driver")
@@ -54,8 +55,8 @@ var (
 	ErrDestroyNetworkNotSupported = errors.New("DestroyNetwork RPC not supported by driver")
 )
 
-// Error is an error of StartTask, RecoverTask or TaskStats that says whether another
-// try may help.
+// Error is an error of StartTask, RecoverTask or TaskStats that states whether a retry
+// may succeed.
 type Error struct {
 	Err         error
 	Recoverable bool
@@ -65,14 +66,15 @@ func (e *Error) Error() string { return e.Err.Error() }
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// IsRecoverable reports whether err says that another try may help. A plain
-// error does not.
+// IsRecoverable reports whether err is an Error for which a retry may succeed. It is
+// false for any other error.
 func IsRecoverable(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && e.Recoverable
 }
 
-// Recoverable marks err as one that another try may heal; nil stays nil.
+// Recoverable returns err marked as an error for which a retry may succeed; nil stays
+// nil.
 func Recoverable(err error) error {
 	if err == nil {
 		return nil
@@ -80,8 +82,8 @@ func Recoverable(err error) error {
 	return &Error{Err: err, Recoverable: true}
 }
 
-// statusError is the status for an error that says by an Error whether another
-// try may help. Every other error is one already: grpc sends its text.
+// statusError converts an Error to a gRPC status with its Recoverable flag. It returns
+// every other error unchanged: gRPC sends its text.
 func statusError(err error) error {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -95,15 +97,15 @@ func statusError(err error) error {
 	return s.Err()
 }
 
-// remoteError is an error of the other side that is known here.
+// remoteError is an error of the other side that this package recognizes.
 type remoteError struct {
-	error       // as it came; users read it
+	error       // error as received; users read it
 	known error // one of the errors above
 }
 
 func (e *remoteError) Unwrap() []error { return []error{e.error, e.known} }
 
-// known gives a plugin's error back the meaning that it lost on the wire.
+// known restores the type of a plugin's error, which is lost on the wire.
 func known(err error) error {
 	s, ok := status.FromError(err)
 	if !ok || err == nil {

@@ -18,11 +18,10 @@ import (
 // server sends output, the end of both outputs, and the exit status last.
 
 const (
-	// frameSize is how much output or input one frame carries at most.
+	// frameSize is the maximum size of the output or input in one frame, in bytes.
 	frameSize = 32 * 1024
 
-	// exitedGrace is how long a server may take to end the stream after it has
-	// told the exit status.
+	// exitedGrace is the maximum time between the exit status and the end of the stream.
 	exitedGrace = time.Second
 )
 
@@ -46,7 +45,8 @@ func (c *client) ExecTaskStreaming(ctx context.Context, taskID string, exec Exec
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel(nil)
-	// Nothing waits for this one: only the owner of Stdin can end its Read.
+	// ExecTaskStreaming does not wait for this goroutine: only the owner of Stdin can end
+	// its Read.
 	go func() {
 		if err := in.copy(exec.Stdin); err != nil {
 			cancel(fmt.Errorf("exec task: read stdin: %w", err))
@@ -59,7 +59,7 @@ func (c *client) ExecTaskStreaming(ctx context.Context, taskID string, exec Exec
 		return exit, nil
 	}
 	if cause := context.Cause(callCtx); cause != nil && ctx.Err() == nil {
-		return nil, cause // Stdin's error
+		return nil, cause // error of Stdin
 	}
 	var w *writeError
 	if errors.As(err, &w) {
@@ -71,8 +71,8 @@ func (c *client) ExecTaskStreaming(ctx context.Context, taskID string, exec Exec
 	return nil, c.err(ctx, err)
 }
 
-// receiveOutput writes what the command says until the stream ends. The exit
-// status is the last frame; a stream that goes on after it is cut.
+// receiveOutput writes the command's output until the stream ends. The exit status is
+// the last frame; if the stream stays open after it, receiveOutput cancels the call.
 func receiveOutput(stream execClientStream, exec Exec, cancel context.CancelCauseFunc) (*ExitResult, error) {
 	var exit *ExitResult
 	for {
@@ -120,15 +120,14 @@ type execInput struct {
 	stream execClientStream
 }
 
-// send reports whether the stream still takes frames. Why it does not is told
-// to the receiver.
+// send reports whether the stream still accepts frames. The receiver gets the error.
 func (in *execInput) send(frame *driverpb.ExecTaskStreamingRequest) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.stream.Send(frame) == nil
 }
 
-// copy sends all of r and its end. The error is r's.
+// copy sends all of r and the end of stdin. It returns the error of r.
 func (in *execInput) copy(r io.Reader) error {
 	buf := make([]byte, frameSize)
 	for r != nil {
@@ -200,7 +199,7 @@ func (s *server) ExecTaskStreaming(stream execServerStream) error {
 	}
 	exit, err := s.impl.ExecTaskStreaming(ctx, setup.GetTaskId(), exec)
 	if err == nil && exit != nil {
-		err = exit.Err // there is no other place for it
+		err = exit.Err // the response has no other field for this error
 	}
 	switch cause := context.Cause(ctx); {
 	case stream.Context().Err() == nil && cause != nil:
@@ -214,8 +213,8 @@ func (s *server) ExecTaskStreaming(stream execServerStream) error {
 		&driverpb.ExecTaskStreamingResponse{Exited: true, Result: exitProto(exit)})
 }
 
-// receiveInput hands the client's frames to the command until they end, and
-// returns how its stdin ends. A frame that does not belong ends the command.
+// receiveInput passes the client's frames to the command until they end, and returns
+// the error with which stdin ends. An unexpected frame cancels the command.
 func receiveInput(stream execServerStream, stdin *io.PipeWriter, resize chan TerminalSize, cancel context.CancelCauseFunc) error {
 	for {
 		frame, err := stream.Recv()
@@ -230,12 +229,12 @@ func receiveInput(stream execServerStream, stdin *io.PipeWriter, resize chan Ter
 		case frame.GetTtySize() != nil:
 			size := TerminalSize{Height: int(frame.GetTtySize().GetHeight()), Width: int(frame.GetTtySize().GetWidth())}
 			select {
-			case <-resize: // nobody has taken the last one
+			case <-resize: // discards a size that the command has not read
 			default:
 			}
 			resize <- size
 		}
-		// Nobody reads any more when the command has ended: not an error.
+		// Write fails after the command has exited, which is not an error.
 		if data := frame.GetStdin().GetData(); len(data) > 0 {
 			_, _ = stdin.Write(data)
 		}
@@ -260,8 +259,8 @@ type execOutput struct {
 	ended  bool
 }
 
-// end sends the last frames, and returns err or why they cannot be sent. A
-// writer that the driver has left behind is refused from then on.
+// end sends the last frames, and returns err or the error of sending. After end, Write
+// of a writer that the driver still holds fails.
 func (o *execOutput) end(err error, frames ...*driverpb.ExecTaskStreamingResponse) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -274,7 +273,7 @@ func (o *execOutput) end(err error, frames ...*driverpb.ExecTaskStreamingRespons
 	return err
 }
 
-// execWriter sends what is written as frames of one kind.
+// execWriter sends written data as frames of one kind.
 type execWriter struct {
 	out   *execOutput
 	frame func(data []byte, close bool) *driverpb.ExecTaskStreamingResponse

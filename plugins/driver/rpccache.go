@@ -7,24 +7,25 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// rpcCache is what a driver says about its program, which is the same as long as its
-// process lives. It is asked once, however many tasks want to know at the same time,
-// and all of them keep the one answer.
+// rpcCache fetches a value that is constant while the plugin process lives. Concurrent
+// callers share one request, and all callers get the same result. Errors are not
+// cached.
 type rpcCache[T any] struct {
 	mu       sync.Mutex
-	question *inflight[T] // the one that was answered, or may be; nil before the first
+	question *inflight[T] // the request in flight or the successful one; nil if there is none
 }
 
-// inflight is asked by one, for all who come until it is over.
+// inflight is one request, made by one caller for all callers that arrive before it
+// ends.
 type inflight[T any] struct {
-	over    chan struct{} // closed by who has asked, when the others are set
+	over    chan struct{} // closed by the requester, after the other fields are set
 	answer  *T
 	err     error
-	givenUp bool // the end of who has asked, which is not that of the others
+	givenUp bool // the request failed because the requester's context ended: the waiters retry
 }
 
-// get returns the answer, and asks if nobody has. An error is that of all who have
-// waited, and who comes then asks again.
+// get returns the value, and makes the request if there is none. Callers that wait for
+// a failed request get its error, and the next caller makes a new request.
 func (t *rpcCache[T]) get(ctx context.Context, conn *base.Conn, ask func() (*T, error)) (*T, error) {
 	for {
 		select {
@@ -49,7 +50,7 @@ func (t *rpcCache[T]) get(ctx context.Context, conn *base.Conn, ask func() (*T, 
 	}
 }
 
-// next returns the question to wait for, or one that the caller has to ask.
+// next returns the request to wait for; leader means that the caller must make it.
 func (t *rpcCache[T]) next() (q *inflight[T], leader bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
 )
 
-// RegisterServer makes a driver's end. Calls reach impl as they come, also
-// several at once for one task; what a host leaves out has its zero value.
+// RegisterServer registers the driver's server on s. Calls reach impl as they arrive,
+// concurrently also for one task; a field that the host omits has its zero value.
 func RegisterServer(s grpc.ServiceRegistrar, impl Driver) {
 	driverpb.RegisterDriverServer(s, &server{impl: impl})
 }
@@ -94,11 +94,11 @@ func (s *server) StartTask(ctx context.Context, req *driverpb.StartTaskRequest) 
 	if handle == nil {
 		handle = &Handle{}
 	}
-	// The host stores the handle, and looks into all of it.
+	// The host stores the handle, and reads all of its fields.
 	resp := &driverpb.StartTaskResponse{
 		Handle: &driverpb.TaskHandle{
 			Version:     max(handle.Version, 1),
-			Config:      req.GetTask(), // unchanged, also in what a newer host has added
+			Config:      req.GetTask(), // unchanged, including fields that a newer host has added
 			State:       driverpb.TaskState(handle.State),
 			DriverState: handle.DriverState,
 		},
@@ -191,7 +191,7 @@ func (s *server) TaskEvents(_ *driverpb.TaskEventsRequest, stream grpc.ServerStr
 		select {
 		case event, ok := <-ch:
 			if !ok {
-				ch = nil // a host opens an ended stream again at once, without end
+				ch = nil // a host reopens an ended stream immediately, in an endless loop
 				continue
 			}
 			if event == nil {
@@ -218,7 +218,7 @@ func (s *server) ExecTask(ctx context.Context, req *driverpb.ExecTaskRequest) (*
 	case result == nil:
 		return nil, errNoResult
 	case result.Exit.Err != nil:
-		return nil, result.Exit.Err // there is no other place for it
+		return nil, result.Exit.Err // the response has no other field for this error
 	}
 	return &driverpb.ExecTaskResponse{Stdout: result.Stdout, Stderr: result.Stderr, Result: exitProto(&result.Exit)}, nil
 }

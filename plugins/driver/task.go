@@ -4,9 +4,8 @@ import (
 	"time"
 )
 
-// TaskConfig is everything a driver is told about one start of a task
-// (plugin-protocol 2.2). A start has an ID of its own: a restarted task is a
-// new start.
+// TaskConfig is everything a driver receives about one start of a task (plugin-protocol
+// 2.2). Each start has its own ID: a restart of a task is a new start.
 type TaskConfig struct {
 	ID            string // "<alloc id>/<task name>/<8 hex>", new for every start
 	Name          string // task name
@@ -102,10 +101,10 @@ type Device struct {
 	Permissions string // cgroup letters: r, w, m
 }
 
-// NetworkMode says which network namespace a task lives in.
+// NetworkMode is the kind of network namespace that a task runs in.
 type NetworkMode int32
 
-// The numbers are those of the wire.
+// The values are wire values.
 const (
 	NetworkHost NetworkMode = iota
 	NetworkGroup
@@ -121,7 +120,7 @@ type NetworkIsolation struct {
 	Hosts  *HostsConfig
 }
 
-// HostsConfig is the line for the task's /etc/hosts.
+// HostsConfig is the entry for the task's /etc/hosts.
 type HostsConfig struct {
 	Hostname string
 	Address  string
@@ -134,7 +133,7 @@ type DNSConfig struct {
 	Options  []string
 }
 
-// NetworkOverride is the address that a driver gave to a task by itself.
+// NetworkOverride is the address that a driver itself gave to a task.
 type NetworkOverride struct {
 	PortMap       map[string]int
 	Addr          string
@@ -144,15 +143,15 @@ type NetworkOverride struct {
 // TaskState is the driver's view of one start.
 type TaskState int32
 
-// The numbers are those of the wire.
+// The values are wire values.
 const (
 	TaskUnknown TaskState = iota
 	TaskRunning
 	TaskExited
 )
 
-// Handle is all that is needed to find a started task again: the host stores
-// it, and hands it to RecoverTask of another plugin process.
+// Handle is all that is needed to recover a started task: the host stores it, and
+// passes it to RecoverTask of another plugin process.
 type Handle struct {
 	Version     int32 // at least 1; chosen by the driver
 	Config      *TaskConfig
@@ -160,7 +159,7 @@ type Handle struct {
 	DriverState []byte // opaque to the host
 }
 
-// ExitResult is how a start ended.
+// ExitResult is the result of a start.
 type ExitResult struct {
 	ExitCode  int
 	Signal    int
@@ -169,12 +168,12 @@ type ExitResult struct {
 	Err error
 }
 
-// Successful reports whether the task ended well: code 0, no signal, no error.
+// Successful reports whether the task has succeeded: code 0, no signal, no error.
 func (r *ExitResult) Successful() bool {
 	return r.ExitCode == 0 && r.Signal == 0 && r.Err == nil
 }
 
-// TaskStatus answers InspectTask.
+// TaskStatus is the result of InspectTask.
 type TaskStatus struct {
 	ID               string
 	Name             string
@@ -186,7 +185,7 @@ type TaskStatus struct {
 	NetworkOverride  *NetworkOverride
 }
 
-// TaskStats is one sample of what a task uses.
+// TaskStats is one sample of a task's resource usage.
 type TaskStats struct {
 	Timestamp time.Time
 	Total     Usage
@@ -199,7 +198,7 @@ type Usage struct {
 	Memory MemoryUsage
 }
 
-// CPUUsage is measured since the sample before.
+// CPUUsage is measured since the previous sample.
 type CPUUsage struct {
 	System           float64 // percent of one core
 	User             float64 // percent of one core
@@ -207,8 +206,8 @@ type CPUUsage struct {
 	TotalTicks       float64 // MHz
 	ThrottledPeriods uint64
 	ThrottledTime    uint64 // nanoseconds
-	// Measured names the fields that count: "System Mode", "User Mode", "Percent",
-	// "Total Ticks", "Throttled Periods", "Throttled Time". Another name is an error.
+	// Measured names the valid fields: "System Mode", "User Mode", "Percent", "Total
+	// Ticks", "Throttled Periods", "Throttled Time". Another name is an error.
 	Measured []string
 }
 
@@ -216,13 +215,12 @@ type CPUUsage struct {
 type MemoryUsage struct {
 	RSS, Cache, Swap, Usage, MaxUsage, KernelUsage, KernelMaxUsage uint64
 
-	// Measured names the fields that count: "RSS", "Cache", "Swap", "Usage", "Max Usage",
+	// Measured names the valid fields: "RSS", "Cache", "Swap", "Usage", "Max Usage",
 	// "Kernel Usage", "Kernel Max Usage". Another name is an error.
 	Measured []string
 }
 
-// TaskEvent is something that a driver wants to say about a task; it becomes
-// an event of type Driver.
+// TaskEvent is a driver's message about a task; it becomes an event of type Driver.
 type TaskEvent struct {
 	TaskID      string
 	AllocID     string
@@ -232,12 +230,12 @@ type TaskEvent struct {
 	Annotations map[string]string
 }
 
-// OnceAnnotation marks an event that the agent adds to a task once, whichever process
-// and start of the task sends it again. The agent compares the messages, and removes
-// the annotation.
+// OnceAnnotation marks an event that the agent adds to a task only once, even if
+// another process or start of the task sends it again. The agent compares the messages,
+// and removes the annotation.
 const OnceAnnotation = "lite_once"
 
-// ExecResult is the outcome of ExecTask.
+// ExecResult is the result of ExecTask.
 type ExecResult struct {
 	Stdout []byte
 	Stderr []byte
