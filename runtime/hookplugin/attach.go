@@ -17,65 +17,64 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// Target is what ties a plugin's hook to one allocation, or to one of its tasks.
+// Target is the allocation, or the task of an allocation, that a Hook is attached to.
 type Target struct {
 	AllocID    string
 	Task       string // "" for the allocation
 	WholeAlloc func() ([]byte, error)
-	Emit       func(*api.TaskEvent) // to the task, or to all tasks
-	// Before are the hooks that an earlier agent had attached, with their
+	Emit       func(*api.TaskEvent) // Emit emits an event on the task, or on all tasks
+	// Before holds the hooks that an earlier agent had attached, with their
 	// attachments as JSON.
 	Before map[string]string
 }
 
-// Config is what a Set is made of.
+// Config configures a Set.
 type Config struct {
 	Find Find
-	// Known returns the hooks that have been up, by name.
+	// Known returns the hooks that have been launched before, by name.
 	Known func() map[string]*hook.Description
-	// Expected returns the hooks that take part in every allocation, as far as is
-	// known, and have not been up.
+	// Expected returns the hooks that are believed to take part in every allocation
+	// and have not been launched.
 	Expected func() []string
-	// Unknown returns the plugins of which nobody knows what they are, with whether
-	// they are being started for the first time, and what is closed when there may be
-	// another answer.
+	// Unknown returns the plugins whose type is not yet known, each with whether it is
+	// being launched for the first time. It closes changed when the result may have
+	// changed.
 	Unknown func() (plugins map[string]bool, changed <-chan struct{})
 	Rules   []Rule // see SetRules
-	// Limits are what the operator says to the hooks in the box, by name.
+	// Limits are the operator's limits for builtin hooks, by name.
 	Limits map[string]map[string]any
-	// Capability makes what a hook shows to the host.
+	// Capability returns the capability token that a hook presents to the host service.
 	Capability func(allocID, task, hook string) string
 	Debts      CleanupStore
 	Logger     hclog.Logger
 }
 
-// Set are the hook plugins of a node. It makes their hooks for allocations and tasks,
-// and makes up for what these owe; see Run.
+// Set holds the hook plugins of a node. It makes their hooks for allocations and tasks,
+// and retries their pending cleanups; see Run.
 type Set struct {
 	config Config
 	logger hclog.Logger
-	owed   chan struct{} // holds a tick when a debt is new
+	owed   chan struct{} // owed holds a tick when a pending cleanup is new
 	rules  atomic.Pointer[[]Rule]
 
 	mu      sync.Mutex
-	repeats map[string]*retryQueue // by the plugin's name; see Hook.repeat
+	repeats map[string]*retryQueue // repeats are keyed by plugin name; see Hook.repeat
 }
 
-// New makes a Set.
+// New returns a Set. Pending cleanups are retried only while Run runs.
 func New(c Config) *Set {
 	s := &Set{config: c, logger: c.Logger.Named("hooks"), owed: make(chan struct{}, 1), repeats: make(map[string]*retryQueue)}
 	s.SetRules(c.Rules)
 	return s
 }
 
-// Rules returns what the operator says.
+// Rules returns the operator's rules.
 func (s *Set) Rules() []Rule { return *s.rules.Load() }
 
-// SetRules has other rules from now on. What has hooks already keeps them, with the
-// rules with which it got them.
+// SetRules replaces the rules. Hooks that are already attached keep their old rules.
 func (s *Set) SetRules(rules []Rule) { s.rules.Store(&rules) }
 
-// repeatsOf returns the repeated calls of a plugin.
+// repeatsOf returns the retry queue of a plugin.
 func (s *Set) repeatsOf(name string) *retryQueue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,12 +84,12 @@ func (s *Set) repeatsOf(name string) *retryQueue {
 	return s.repeats[name]
 }
 
-// builtins are the hooks in the box that the runner attaches, to tasks with blocks
-// of their kind.
+// builtins are the builtin hooks that the runner attaches to tasks with blocks of
+// their kind.
 var builtins = []struct {
 	name   string
 	order  int
-	blocks func(*api.Task) map[string]any // the attachment; nil without blocks
+	blocks func(*api.Task) map[string]any // blocks returns the attachment; nil without blocks
 	failed func(error) *api.TaskEvent
 }{
 	{
@@ -121,8 +120,8 @@ var builtins = []struct {
 	},
 }
 
-// CheckName refuses a hook that only its blocks attach: what goes with them is the
-// operator's to say, and not a job's.
+// CheckName rejects the name of a builtin hook that only blocks of tasks attach. Its
+// limits are set by the operator, not by a job.
 func CheckName(name string) error {
 	for _, b := range builtins {
 		if b.name == name {
@@ -132,7 +131,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// BuiltinHooks returns the names of the hooks in the box that the blocks of a job need.
+// BuiltinHooks returns the names of the builtin hooks that the blocks of a job need.
 func BuiltinHooks(job *api.Job) (names []string) {
 	for _, b := range builtins {
 		for _, g := range job.TaskGroups {
@@ -152,8 +151,8 @@ func BuiltinHooks(job *api.Job) (names []string) {
 	return names
 }
 
-// AllocHooks returns the hooks of an allocation. Those that only one of its tasks
-// attaches are not among them.
+// AllocHooks returns the hooks of an allocation, without the hooks that only one of
+// its tasks attaches.
 func (s *Set) AllocHooks(a *api.Allocation, c Target) []hooks.Entry {
 	group := a.GetTaskGroup()
 	var drivers []string
@@ -186,7 +185,8 @@ func (s *Set) TaskHooks(a *api.Allocation, t *api.Task, c Target) []hooks.Entry 
 	return list
 }
 
-// attach returns the plugins for what has these drivers and this meta.
+// attach returns the plugin hooks for an allocation or a task with these drivers and
+// this meta, including the detached hooks of c.Before.
 func (s *Set) attach(a *api.Allocation, drivers []string, meta map[string]string, c Target) []hooks.Entry {
 	known := s.config.Known()
 	attached := make(map[string]bool)
@@ -214,8 +214,8 @@ func (s *Set) attach(a *api.Allocation, drivers []string, meta map[string]string
 	return list
 }
 
-// candidates are the plugins that may take part in what has this meta: those that the
-// operator names, those that want everything, and those that the job names.
+// candidates returns the plugins that may take part for this meta: the plugins that
+// the operator's rules name, that want every allocation, or that the job names.
 func (s *Set) candidates(known map[string]*hook.Description, meta map[string]string) (names []string) {
 	named := make(map[string]bool)
 	add := func(name string) {

@@ -19,7 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 )
 
-// A job that could hand limits to the hook that downloads would have none.
+// A job must not be able to set the limits of the hook that downloads.
 func TestOnlyBlocksAttachTheHooksInTheBox(t *testing.T) {
 	plugins := New(Config{
 		Known:    func() map[string]*hook.Description { return map[string]*hook.Description{"artifact": {}, "mine": {}} },
@@ -57,7 +57,7 @@ func TestOnlyBlocksAttachTheHooksInTheBox(t *testing.T) {
 	}
 }
 
-// What a task says to a hook that is never called for a task could never happen.
+// The attachment of a task must not configure a hook point that is never called for a task.
 func TestPlaceOfAttachment(t *testing.T) {
 	const refused = ": comes for the allocation, and never for one of its tasks: put it into the meta of the group or the job"
 	both := []hook.Point{hook.Prerun, hook.Postrun, hook.Exited}
@@ -65,11 +65,11 @@ func TestPlaceOfAttachment(t *testing.T) {
 		name    string
 		moments []hook.Point
 		config  string
-		want    string // begins the error
+		want    string // want is a prefix of the error
 	}{
 		{"mine", []hook.Point{hook.Prerun, hook.Postrun}, "", "prerun, postrun"},
 		{"mine", []hook.Point{hook.Exited}, "", ""},
-		{"mine", both, `{"postrun": {}}`, ""}, // it may mean anything
+		{"mine", both, `{"postrun": {}}`, ""}, // a plugin with this name may use the key for anything
 		{"script", both, `{"postrun": {}, "exited": {}}`, "postrun"},
 		{"script", both, `{"exited": {}, "postrun": null}`, ""},
 		{"script", both, "", ""},
@@ -81,8 +81,8 @@ func TestPlaceOfAttachment(t *testing.T) {
 	}
 }
 
-// A plugin that takes part in everything, and is slow to come up with the agent,
-// must not miss what comes before.
+// A plugin that takes part in every allocation, and is slow to start with the agent,
+// must not miss the allocations that start before it is up.
 func TestExpectedHookIsAttached(t *testing.T) {
 	every := takes(hook.Prerun)
 	every.EveryAlloc = true
@@ -116,8 +116,8 @@ func TestExpectedHookIsAttached(t *testing.T) {
 	}
 }
 
-// A hook that has begun something must see its end, whatever the operator says by
-// then.
+// A hook that took part in the start of an allocation is called at its end, whatever the
+// rules are by then.
 func TestFormerHookSeesTheEnd(t *testing.T) {
 	alloc := &api.Allocation{ID: "a", JobID: "web", TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "t"}}}}}}
 	all := takes(slices.Collect(hook.AllPoints())...)
@@ -133,7 +133,7 @@ func TestFormerHookSeesTheEnd(t *testing.T) {
 	list := first.AllocHooks(alloc, of)
 	of.Before = map[string]string{"stamp": list[0].Hook.(*Hook).Attachment(), "gone": "{}", "artifact": "{}"}
 
-	// It is there once, if it is attached still, with what the operator says now.
+	// A hook that is still attached is listed once, with the current rule.
 	again := s.plugins(Rule{Name: "stamp", Match: &Match{}, Config: map[string]any{"pool": "b"}}).AllocHooks(alloc, of)
 	if got := names(again); got != "stamp@300 gone@300" || again[0].Hook.(*Hook).detached || again[0].Hook.(*Hook).Attachment() != `{"pool":"b"}` {
 		t.Errorf("attached still: %s, %+v", got, again[0].Hook)
@@ -169,8 +169,8 @@ func TestFormerHookSeesTheEnd(t *testing.T) {
 	}
 }
 
-// The nearest key counts, whole: for the allocation that of its group, for a task
-// its own.
+// The nearest key counts, as a whole: the group's key for the allocation, the task's key
+// for a task.
 func TestNearestAttachmentCounts(t *testing.T) {
 	s := &stage{takes: everyMoment}
 	keys := func(text string) map[string]string {

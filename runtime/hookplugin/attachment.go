@@ -14,21 +14,21 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// attachment is the configuration with which a plugin is attached.
+// attachment is the configuration of a hook for one allocation or task.
 type attachment struct {
-	made bool            // somebody has attached it
-	job  string          // JSON that the job says; "" for none
-	raw  json.RawMessage // made by the runner, for a plugin that knows its shape
+	made bool            // made is set if the operator, the job or the runner attached the hook
+	job  string          // job is the job's attachment as JSON; "" for none
+	raw  json.RawMessage // raw is made by the runner, for a plugin whose schema it knows
 }
 
-// merge returns what the job says, with what the operator says.
+// merge returns the job's attachment, overridden by the operator's configuration.
 func (a attachment) merge(operator map[string]any) (map[string]any, error) {
 	config, err := parseAttachment(a.job)
 	maps.Copy(config, operator)
 	return config, err
 }
 
-// decode returns the JSON for the plugin, with its defaults.
+// decode returns the JSON for the plugin, with the defaults of its schema.
 func (a attachment) decode(schema *hclspec.Spec, operator map[string]any) ([]byte, error) {
 	if a.raw != nil {
 		return a.raw, nil
@@ -49,24 +49,24 @@ func (a attachment) decode(schema *hclspec.Spec, operator map[string]any) ([]byt
 	return ctyjson.Marshal(value, value.Type())
 }
 
-// CheckAttachment tells what is wrong with the JSON of an attachment that a job
-// makes, for the plugin of a name with a schema, and with what the operator adds.
+// CheckAttachment validates a job's attachment, as JSON, together with the operator's
+// configuration against the schema of the named plugin.
 func (s *Set) CheckAttachment(name, text string, schema *hclspec.Spec) error {
 	_, err := attachment{job: text}.decode(schema, s.rule(name).Config)
 	return err
 }
 
-// CheckSyntax is CheckAttachment without knowing the plugin.
+// CheckSyntax validates the JSON of an attachment without the plugin's schema.
 func CheckSyntax(text string) error {
 	_, err := parseAttachment(text)
 	return err
 }
 
-// script is the hook in the box whose attachment names moments.
+// script is the builtin hook whose attachment names hook points.
 const script = "script"
 
-// CheckPlace refuses an attachment to one task for moments of the allocation: these
-// come only to hooks that its group or job attaches.
+// CheckPlace rejects an attachment to one task for hook points of the allocation: these
+// are called only for hooks that the group or the job attaches.
 func CheckPlace(name, text string, takes *hook.Description) error {
 	var never []string
 	forTasks := false
@@ -109,7 +109,7 @@ func parseAttachment(text string) (map[string]any, error) {
 	return config, nil
 }
 
-// literal makes texts and keys survive a schema, which takes them for templates.
+// literal escapes strings and keys, which a schema would evaluate as templates.
 func literal(v any) any {
 	switch v := v.(type) {
 	case string:

@@ -14,34 +14,33 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// PendingCleanup is a moment that is there to clean up and has failed. It is made up for
-// when the plugin is there again, as long as there is a record of the allocation, or
-// until a time.
+// PendingCleanup is a failed call of a cleanup hook point. It is retried once the plugin
+// is up, as long as the state has a record of the allocation, or until Until.
 type PendingCleanup struct {
 	Hook    string
 	AllocID string
 	Task    string // "" for the allocation
 	Moment  hook.Point
 
-	// The request of the moment, which the state keeps under its name; see call.
+	// The request of the hook point, under whose name the state keeps it; see call.
 	Postrun *hook.AllocPostrunRequest `json:",omitempty"`
 	Stop    *hook.TaskStopRequest     `json:",omitempty"`
 	Destroy *hook.AllocDestroyRequest `json:",omitempty"`
 
-	Until time.Time // of what outlives the record of the allocation
+	Until time.Time // Until limits the retries of a call that outlives the record of the allocation
 
-	// How it was attached.
+	// The attachment of the hook.
 	Job string          `json:",omitempty"`
 	Raw json.RawMessage `json:",omitempty"`
 }
 
-// ID names a debt: the same one is not owed twice.
+// ID identifies a pending cleanup: enqueuing the same call again replaces it.
 func (d *PendingCleanup) ID() string {
 	return d.AllocID + "/" + d.Task + "/" + d.Hook + "/" + d.Moment.String()
 }
 
-// CheckRecord returns an error if the record of a debt does not say which call is to
-// be made.
+// CheckRecord returns an error if the record lacks its hook, its allocation or a request
+// that this build supports.
 func (d *PendingCleanup) CheckRecord() error {
 	switch {
 	case d.Hook == "" || d.AllocID == "":
@@ -52,7 +51,7 @@ func (d *PendingCleanup) CheckRecord() error {
 	return nil
 }
 
-// call is the call of the moment with its request.
+// call returns the call of the hook point with its request.
 func (d *PendingCleanup) call() call {
 	switch {
 	case d.Postrun != nil:
@@ -65,26 +64,26 @@ func (d *PendingCleanup) call() call {
 	return func(context.Context, Remote, asked) error { return d.CheckRecord() }
 }
 
-// CleanupStore keeps debts for the next agent.
+// CleanupStore persists pending cleanups for the next agent.
 type CleanupStore interface {
-	// Debts returns those of allocations that there is a record of, and forgets the
-	// others. Records that do not read are left out.
+	// Debts returns the pending cleanups of allocations that have a record, and deletes
+	// the others. Unreadable records are left out.
 	Debts() []PendingCleanup
 	PutDebt(PendingCleanup) error
 	DeleteDebt(PendingCleanup) error
 }
 
-// The pauses between attempts to make up for something.
+// The minimum and maximum pause between two attempts of a pending cleanup.
 const (
 	debtPause     = time.Second
 	mostDebtPause = time.Minute
 )
 
-// destroyTimeout is how long Destroy is owed of an allocation of which there is no
-// record: a plugin that never succeeds must not fill the state.
+// destroyTimeout limits the retries of Destroy for an allocation without a record: a
+// plugin that never succeeds must not fill the state.
 const destroyTimeout = 24 * time.Hour
 
-// enqueue keeps what has failed for later. The error says so.
+// enqueue stores a failed call for a retry, and returns err with that outcome added.
 func (h *Hook) enqueue(d PendingCleanup, err error) error {
 	d.Hook, d.AllocID, d.Task = h.name, h.context.AllocID, h.context.Task
 	d.Job, d.Raw = h.Attachment(), h.attachment.raw
@@ -95,10 +94,10 @@ func (h *Hook) enqueue(d PendingCleanup, err error) error {
 	return fmt.Errorf("%w; it is tried again until it succeeds", err)
 }
 
-// Run makes up for what hooks owe, under this agent and those before it, until
-// ctx ends. A hook that does not answer holds up nobody else's debts.
+// Run retries pending cleanups, of this agent and of earlier ones, and blocks until ctx
+// ends. A hook that does not answer does not delay the retries of other hooks.
 func (s *Set) Run(ctx context.Context) {
-	working := make(map[string]chan struct{}) // by the hook's name; hold a tick when a debt is new
+	working := make(map[string]chan struct{}) // working is keyed by hook name; each channel holds a tick when a pending cleanup is new
 	ended := make(chan string)
 	begin := func(name string) {
 		fresh := make(chan struct{}, 1)
@@ -116,12 +115,12 @@ func (s *Set) Run(ctx context.Context) {
 		}
 		select {
 		case name := <-ended:
-			delete(working, name) // and look again: it may have missed the last debt
+			delete(working, name) // and check pendingHooks again: the loop may have missed the last pending cleanup
 		case <-s.owed:
 			for _, fresh := range working {
 				tick(fresh)
 			}
-			_ = pause(ctx, debtPause, nil) // its call has failed just now
+			_ = pause(ctx, debtPause, nil) // the call of a new pending cleanup has just failed
 		case <-ctx.Done():
 		}
 	}
@@ -130,8 +129,8 @@ func (s *Set) Run(ctx context.Context) {
 	}
 }
 
-// Drain makes up for what can be made up for before ctx ends, and tells of what is
-// left, for an agent after which there is none. Run must have returned.
+// Drain retries pending cleanups until none is left or ctx ends, and logs the ones that
+// remain, for an agent that has no successor. Run must have returned.
 func (s *Set) Drain(ctx context.Context) {
 	var settling sync.WaitGroup
 	for name := range s.pendingHooks() {
@@ -143,7 +142,7 @@ func (s *Set) Drain(ctx context.Context) {
 	}
 }
 
-// pendingHooks returns the names of the hooks that owe something.
+// pendingHooks returns the names of the hooks with pending cleanups.
 func (s *Set) pendingHooks() map[string]bool {
 	names := make(map[string]bool)
 	for _, d := range s.config.Debts.Debts() {
@@ -152,7 +151,7 @@ func (s *Set) pendingHooks() map[string]bool {
 	return names
 }
 
-// tick leaves a tick in c, unless it holds one.
+// tick sends to c, unless its buffer is full.
 func tick(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -160,7 +159,7 @@ func tick(c chan<- struct{}) {
 	}
 }
 
-// retryLoop makes up for what one hook owes, until that is nothing or ctx ends.
+// retryLoop retries the pending cleanups of one hook, until none is left or ctx ends.
 func (s *Set) retryLoop(ctx context.Context, hook string, fresh <-chan struct{}) {
 	for between := debtPause; s.retryOnce(ctx, hook); {
 		if pause(ctx, between, fresh) {
@@ -171,11 +170,11 @@ func (s *Set) retryLoop(ctx context.Context, hook string, fresh <-chan struct{})
 	}
 }
 
-// retryOnce makes up for what can be made up for now, and reports whether something
-// is left to be tried again.
+// retryOnce retries each pending cleanup of the hook once, and reports whether any is
+// left to be retried.
 func (s *Set) retryOnce(ctx context.Context, hook string) (left bool) {
 	debts := s.config.Debts.Debts()
-	slices.SortStableFunc(debts, func(a, b PendingCleanup) int { return a.Until.Compare(b.Until) }) // destroy is the last of each
+	slices.SortStableFunc(debts, func(a, b PendingCleanup) int { return a.Until.Compare(b.Until) }) // Destroy comes last for each allocation
 	for _, d := range debts {
 		if d.Hook != hook || ctx.Err() != nil {
 			continue
@@ -192,7 +191,7 @@ func (s *Set) retryOnce(ctx context.Context, hook string) (left bool) {
 	return left && ctx.Err() == nil
 }
 
-// pause waits for a time, or until something is fresh, which it reports, or ctx ends.
+// pause waits for d, for fresh or for the end of ctx. It reports whether fresh ended it.
 func pause(ctx context.Context, d time.Duration, fresh <-chan struct{}) bool {
 	select {
 	case <-time.After(d):
@@ -203,11 +202,11 @@ func pause(ctx context.Context, d time.Duration, fresh <-chan struct{}) bool {
 	return false
 }
 
-// settle makes the call again.
+// settle repeats the call of a pending cleanup.
 func (s *Set) settle(ctx context.Context, d PendingCleanup) error {
 	h := s.hook(d.Hook, attachment{made: true, job: d.Job, raw: d.Raw}, Target{
 		AllocID: d.AllocID, Task: d.Task,
-		WholeAlloc: func() ([]byte, error) { return nil, nil }, // it is in the request
+		WholeAlloc: func() ([]byte, error) { return nil, nil }, // the request has it
 		Emit:       func(*api.TaskEvent) {},
 	})
 	return h.once(ctx, d.Moment, d.call())

@@ -1,13 +1,13 @@
-// Package hookplugin makes hooks in plugins what a runner knows as a hook.
+// Package hookplugin adapts hooks in plugins to the hook interfaces of the runners.
 //
-// A [Set] knows the hook plugins of a node, and what the operator says about them; a
-// [Hook] is one of them as one allocation or one task sees it, artifact and template of
-// the box among them. attach.go says which there are for an allocation or a task,
-// attachment.go with which configuration, rule.go what the operator says, pending.go
-// who waits for plugins of which nobody knows yet, hookplugin.go and retryqueue.go how one
-// is called, points.go with what, and cleanup.go what becomes of a call that must not be
-// lost.
+// A [Set] holds the hook plugins of a node and the operator's rules for them. A [Hook]
+// is one of these plugins, or the builtin artifact or template hook, attached to one
+// allocation or one task. attach.go selects the hooks of an allocation or a task,
+// attachment.go builds their configuration, rule.go holds the operator's rules,
+// pending.go delays allocations until unknown plugins have been launched, hookplugin.go
+// and retryqueue.go make calls, points.go has the requests, and cleanup.go retries
+// failed cleanup calls.
 //
-// It starts no process and keeps no state: the agent finds a plugin for it, and stores
-// what is owed. What plugins ask for in return is answered by package hookhost.
+// The package starts no process and keeps no state: the agent finds a plugin for it, and
+// stores pending cleanups. Package hookhost serves the requests of plugins to the agent.
 package hookplugin

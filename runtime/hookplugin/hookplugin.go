@@ -21,7 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// Remote is a hook in a process of its own. A *hook.Client is one.
+// Remote is a hook in a separate process. *hook.Client implements it.
 type Remote interface {
 	hook.AllocPrerun
 	hook.AllocUpdate
@@ -40,57 +40,57 @@ type Remote interface {
 }
 
 var (
-	_ Remote           = (*Hook)(nil) // a runner cannot tell which it holds
+	_ Remote           = (*Hook)(nil) // runners treat a Hook like any Remote
 	_ hooks.NoDeadline = (*Hook)(nil)
 )
 
-// Find returns the hook of a name, and starts it if need be; a start that has
-// failed is tried again before until, or is an error. What it takes part in never
-// changes.
+// Find returns the hook of a name, and starts its plugin if necessary. A failed start is
+// retried before until; after that it is an error. The hook points of a hook never
+// change.
 type Find func(ctx context.Context, name string, until time.Time) (Remote, *hook.Description, error)
 
-// The times that one call may take unless the hook or the operator says
-// otherwise.
+// The timeouts of one call. The hook's description and the operator's rule override
+// the first two.
 const (
 	startTimeout  = time.Minute // Prerun and Prestart
 	momentTimeout = 10 * time.Second
-	mostTimeout   = time.Hour // that a hook may ask for at other moments
+	mostTimeout   = time.Hour // mostTimeout limits the timeout that a hook may request for other hook points
 )
 
-// launchTimeout is how long a call waits for a plugin that has died to be started
-// again: more than the pauses of one that dies over calls.
+// launchTimeout limits how long a call waits for the restart of a plugin that has died.
+// It is longer than the restart delays of a plugin that dies during calls.
 const launchTimeout = 2 * time.Second
 
-// Hook is a hook plugin as one allocation or one task sees it. It keeps to its
-// own deadlines, starts a plugin that has died again and repeats the call once,
-// and answers for a plugin that fails as the operator has decided.
+// Hook is a hook plugin attached to one allocation or one task. It applies its own
+// deadlines, restarts a plugin that has died and repeats the call, and handles the
+// failure of a plugin as the operator's rule says.
 type Hook struct {
 	name       string
 	rule       Rule
 	attachment attachment
-	detached   bool                             // it is attached no more, and is only there for what it has begun
-	takes      atomic.Pointer[hook.Description] // nil as long as the plugin has not been up
+	detached   bool                             // detached is set if the hook is no longer attached and is only called to clean up
+	takes      atomic.Pointer[hook.Description] // takes is nil until the plugin has been launched
 	context    Target
-	failed     func(error) *api.TaskEvent // of Prestart; nil for the event that all have
+	failed     func(error) *api.TaskEvent // failed makes the event of a failed Prestart; nil for the default event
 	set        *Set
 	logger     hclog.Logger
 
 	mu     sync.Mutex
-	exited <-chan struct{} // see PluginExited
+	exited <-chan struct{} // exited is the result of PluginExited
 }
 
 // Name implements hook.Hook.
 func (h *Hook) Name() string { return h.name }
 
-// DecidesHealth reports whether the allocation is healthy only when the plugin
-// says so, as far as is known.
+// DecidesHealth reports whether the allocation is healthy only when the plugin reports
+// it healthy. It is false until the plugin has been launched.
 func (h *Hook) DecidesHealth() bool {
 	takes := h.takes.Load()
 	return takes != nil && takes.DecidesHealth && h.applies(takes) && !h.detached
 }
 
-// Attachment returns the whole configuration with which the plugin is attached, as
-// JSON. It is empty for a hook in the box that the blocks of a task attach.
+// Attachment returns the merged configuration of the attachment as JSON. It is empty
+// for a builtin hook that the blocks of a task attach.
 func (h *Hook) Attachment() string {
 	if h.attachment.raw != nil {
 		return ""
@@ -106,11 +106,11 @@ func (h *Hook) Attachment() string {
 	return string(text)
 }
 
-// NoDeadline says that the deadlines are its own.
+// NoDeadline implements hooks.NoDeadline: a Hook applies its own deadlines.
 func (*Hook) NoDeadline() {}
 
-// call makes one call, twice if the plugin dies over it. An error is what
-// becomes of the allocation or the task; it names the moment.
+// call makes a call, and repeats it if the plugin dies during it. The error names the
+// hook point and decides how the allocation or the task continues.
 func (h *Hook) call(ctx context.Context, m hook.Point, f call) error {
 	err := h.twice(ctx, m, f)
 	if err != nil && ctx.Err() == nil {
@@ -119,7 +119,7 @@ func (h *Hook) call(ctx context.Context, m hook.Point, f call) error {
 	return err
 }
 
-// callOrEnqueue is call for a moment that cleans up.
+// callOrEnqueue is call for a cleanup hook point: a failed call is retried later.
 func (h *Hook) callOrEnqueue(ctx context.Context, d PendingCleanup) error {
 	err := h.twice(ctx, d.Moment, d.call())
 	if err != nil && ctx.Err() == nil {
@@ -144,20 +144,20 @@ func (h *Hook) twice(ctx context.Context, m hook.Point, f call) error {
 	return err
 }
 
-// cleanupPoints are the moments of a hook that was attached once.
+// cleanupPoints are the hook points that a detached hook is called for.
 var cleanupPoints = map[hook.Point]bool{hook.PreKill: true, hook.PreKilling: true, hook.Exited: true, hook.Stop: true, hook.Postrun: true, hook.Destroy: true}
 
-// asked is what a request of this call has besides what the runner knows.
+// asked holds the request fields of a call that the runner does not fill in.
 type asked struct {
 	hook.RequestMeta
-	whole []byte // the whole allocation, if the plugin wants it
+	whole []byte // whole is the whole allocation as JSON, if the plugin wants it
 }
 
-// call makes one call of the plugin.
+// call calls the plugin once.
 type call func(context.Context, Remote, asked) error
 
 func (h *Hook) once(ctx context.Context, m hook.Point, f call) error {
-	// What has not begun waits for a plugin that does not start for now.
+	// Prerun and Prestart wait for a plugin that currently fails to start.
 	timeout, patience := momentTimeout, launchTimeout
 	if m == hook.Prerun || m == hook.Prestart {
 		timeout, patience = startTimeout, startTimeout
@@ -180,7 +180,7 @@ func (h *Hook) once(ctx context.Context, m hook.Point, f call) error {
 		return err
 	}
 	part, _ := takes.Participation(m)
-	if m != hook.Prerun && m != hook.Prestart { // which end on kill, however long they take
+	if m != hook.Prerun && m != hook.Prestart { // Prerun and Prestart have no maximum: a kill ends them
 		part.Timeout = min(part.Timeout, mostTimeout)
 	}
 	timeout = cmp.Or(h.rule.Timeout, part.Timeout, timeout)
@@ -198,10 +198,10 @@ func (h *Hook) once(ctx context.Context, m hook.Point, f call) error {
 	return err
 }
 
-// eventDelay is how long somebody waits for a plugin without a word about it.
+// eventDelay is how long a call waits for a plugin before it emits an event.
 const eventDelay = 2 * time.Second
 
-// find returns the plugin. What does not begin because of it says so to the user.
+// find returns the plugin. A Prerun or Prestart that waits for it emits an event.
 func (h *Hook) find(ctx context.Context, m hook.Point, until time.Time) (Remote, *hook.Description, error) {
 	if m == hook.Prerun || m == hook.Prestart {
 		told := make(chan struct{})
@@ -218,10 +218,10 @@ func (h *Hook) find(ctx context.Context, m hook.Point, until time.Time) (Remote,
 	return h.set.config.Find(ctx, h.name, until)
 }
 
-// maxErrorLen bounds what a plugin may say about a failure, which becomes an event.
+// maxErrorLen limits the length of a plugin's error, in bytes. The error becomes an event.
 const maxErrorLen = 1 << 10
 
-// truncatedError is an error of which the end is left out.
+// truncatedError is an error whose text is cut to maxErrorLen.
 type truncatedError struct{ error }
 
 func truncate(err error) error {
@@ -237,13 +237,13 @@ func (e truncatedError) Error() string {
 
 func (e truncatedError) Unwrap() error { return e.error }
 
-// unavailableError is about the plugin, and not about what it was asked: another try
-// may help.
+// unavailableError is an error of the plugin process and not of the request: a retry may
+// succeed.
 type unavailableError struct{ error }
 
 func (e *unavailableError) Unwrap() error { return e.error }
 
-// Trouble marks it for runners.
+// Trouble marks the error for runners as an unavailable plugin.
 func (*unavailableError) Trouble() {}
 
 func (h *Hook) takesPart(d *hook.Description, m hook.Point) bool {
@@ -255,13 +255,13 @@ func (h *Hook) applies(d *hook.Description) bool {
 	return h.attachment.made || d.EveryAlloc && h.rule.Match == nil
 }
 
-// fail draws the consequences of an error.
+// fail applies the rule's on_error to err.
 func (h *Hook) fail(m hook.Point, err error) error {
-	if m == hook.Destroy { // the tasks are gone that could have an event
+	if m == hook.Destroy { // no task is left that could have an event
 		h.logger.Warn("hook failed", "hook", h.name, "moment", m, "error", err)
 		return nil
 	}
-	h.logger.Info("hook failed", "hook", h.name, "moment", m, "error", err) // for users it is an event
+	h.logger.Info("hook failed", "hook", h.name, "moment", m, "error", err) // users see the event
 	var trouble *unavailableError
 	is := errors.As(err, &trouble)
 	cause := err
@@ -283,7 +283,7 @@ func (h *Hook) fail(m hook.Point, err error) error {
 	return err
 }
 
-// eventError is an error with the event that tells of it.
+// eventError is an error with the event that reports it.
 type eventError struct {
 	error
 	event *api.TaskEvent
@@ -291,7 +291,7 @@ type eventError struct {
 
 func (e *eventError) Unwrap() error { return e.error }
 
-// Event is asked for by who tells of the error.
+// Event returns the event that reports the error, for the runner.
 func (e *eventError) Event() *api.TaskEvent { return e.event }
 
 func (h *Hook) ask(d *hook.Description) (a asked, err error) {

@@ -23,7 +23,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 )
 
-// remote is a hook plugin without a process. Of the moments it has those that the
+// remote is a hook plugin without a process. It implements the hook points that the
 // tests call.
 type remote struct {
 	Remote
@@ -50,7 +50,7 @@ func (r *remote) Poststart(ctx context.Context, req hook.TaskPoststartRequest) e
 	if err := r.called(hook.Poststart, req.RequestMeta, req.Alloc); err != nil {
 		return err
 	}
-	<-ctx.Done() // it hangs
+	<-ctx.Done() // the call hangs
 	return ctx.Err()
 }
 
@@ -58,7 +58,7 @@ func (r *remote) Stop(_ context.Context, req hook.TaskStopRequest) error {
 	return r.called(hook.Stop, req.RequestMeta, req.Alloc)
 }
 
-// memory keeps debts.
+// memory is a CleanupStore in memory.
 type memory map[string]PendingCleanup
 
 func (m memory) Debts() (list []PendingCleanup) {
@@ -148,15 +148,15 @@ func TestPluginIsCalledAgainOnce(t *testing.T) {
 	}
 }
 
-// One allocation kills the plugin with each of its calls, soon or late; the others,
-// whose calls are under way then, get through.
+// One allocation kills the plugin with each of its calls, early or late; the calls of
+// the other allocations that run at that time succeed.
 func TestOneCallKillsThePluginForAll(t *testing.T) {
 	for what, c := range map[string]struct {
 		kills, takes time.Duration
 		calls        int64
 	}{
 		"soon":                      {10 * time.Millisecond, 50 * time.Millisecond, 10},
-		"after the turn of a call":  {8 * time.Second, 9 * time.Second, 0}, // as many as they overlap
+		"after the turn of a call":  {8 * time.Second, 9 * time.Second, 0}, // as many calls as overlap
 		"after the turns of others": {12 * time.Second, 30 * time.Second, 0},
 	} {
 		t.Run(what, func(t *testing.T) { killForAll(t, c.kills, c.takes, c.calls) })
@@ -166,7 +166,7 @@ func TestOneCallKillsThePluginForAll(t *testing.T) {
 func killForAll(t *testing.T, kills, takes time.Duration, want int64) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
-		died := make(chan struct{}) // with each death of the plugin
+		died := make(chan struct{}) // died is replaced with each death of the plugin
 		s := &stage{takes: everyMoment, called: func(_ int, _ hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
 			mu.Lock()
 			death := died
@@ -208,7 +208,7 @@ func killForAll(t *testing.T, kills, takes time.Duration, want int64) {
 	})
 }
 
-// A repeated call that takes its time does not hold up the others for long.
+// A slow repeated call does not delay the others for long.
 func TestRepeatedCallsWaitForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stage{takes: everyMoment, called: func(n int, _ hook.Point, _ hook.RequestMeta, _ hook.Alloc) error {
@@ -274,7 +274,7 @@ func postrun(ctx context.Context, p *Hook) error {
 	return p.Postrun(ctx, hook.AllocPostrunRequest{})
 }
 
-// prestart also makes sure that a failure does not lose the state.
+// prestart also checks that a failure does not lose the state.
 func prestart(ctx context.Context, p *Hook) error {
 	answer, err := p.Prestart(ctx, hook.TaskPrestartRequest{PreviousState: map[string]string{"old": "x"}})
 	if len(answer.State) != 1 {
@@ -283,8 +283,8 @@ func prestart(ctx context.Context, p *Hook) error {
 	return err
 }
 
-// What Destroy has failed at is owed for a day: there is no record any more that says
-// for how long. It comes after what else is owed.
+// A failed Destroy is retried for a day: no record of the allocation is left that would
+// end the retries. It comes after the other pending cleanups.
 func TestDestroyIsOwed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var called []string
@@ -314,7 +314,7 @@ func TestDestroyIsOwed(t *testing.T) {
 	})
 }
 
-// An agent after which there is none does not try for ever.
+// An agent without a successor does not retry forever.
 func TestSettleGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stage{takes: takes(hook.Destroy), called: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return errors.New("busy") }}
@@ -400,8 +400,8 @@ func TestDebtsAreSettled(t *testing.T) {
 	})
 }
 
-// What is owed is in the state of an agent that may be another version, with the whole
-// allocation, of which there is no other record any more.
+// The state may be read by an agent of another version. A pending cleanup has the whole
+// allocation, because no other record of it is left.
 func TestDebtIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := takes(hook.Postrun)
@@ -437,7 +437,8 @@ func TestDebtIsKept(t *testing.T) {
 	})
 }
 
-// The debts of a hook that hangs are not in the way of another's, new ones included.
+// The pending cleanups of a hook that hangs do not delay those of another hook, new ones
+// included.
 func TestDebtsOfOthersAreSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stage{takes: everyMoment, called: func(_ int, _ hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
@@ -476,7 +477,7 @@ func TestDebtsOfOthersAreSettled(t *testing.T) {
 			}
 		}
 		cancel()
-		time.Sleep(2 * time.Hour) // the remote of this test heeds no context
+		time.Sleep(2 * time.Hour) // the remote of this test ignores its context
 		<-done
 	})
 }
@@ -505,7 +506,7 @@ func (g *guarded) DeleteDebt(d PendingCleanup) error {
 	return g.memory.DeleteDebt(d)
 }
 
-// names are the hooks that are attached, with their places.
+// names returns the attached hooks with their orders.
 func names(list []hooks.Entry) string {
 	var text []string
 	for _, o := range list {
@@ -533,7 +534,7 @@ func TestWhoIsAttached(t *testing.T) {
 		takes       *hook.Description
 		alloc       *api.Allocation
 		rules       []Rule
-		ofAlloc, of string // the allocation, and its task t
+		ofAlloc, of string // ofAlloc are the hooks of the allocation, of those of its task t
 	}{
 		{"nobody", everyMoment, alloc(nil, nil, nil), nil, "", ""},
 		{"the job attaches", everyMoment, alloc(on, nil, nil), nil, "stamp@300", "stamp@300"},
@@ -571,7 +572,7 @@ func TestAttachment(t *testing.T) {
 		job      string
 		operator map[string]any
 		schema   *hclspec.Spec
-		want     string // or what the error contains
+		want     string // want is the result, or a part of the error
 	}{
 		{"defaults", `{"url": "u"}`, nil, schema, `{"count":3,"url":"u","words":null}`},
 		{"the operator has the last word", `{"url": "job", "count": 9007199254740993}`, map[string]any{"url": "operator"}, schema, `{"count":9007199254740993,"url":"operator","words":null}`},
@@ -636,7 +637,7 @@ type processRemote struct {
 	Remote
 	done      chan struct{}
 	poststart func(hook.TaskPoststartRequest) error
-	repeated  []bool // of the calls of Poststart
+	repeated  []bool // repeated are the flags of the calls of Poststart
 }
 
 func (p *processRemote) Done() <-chan struct{} { return p.done }
@@ -649,7 +650,7 @@ func (p *processRemote) Poststart(_ context.Context, req hook.TaskPoststartReque
 	return nil
 }
 
-// Each hook, builtin or not, is followed through the processes of its plugin.
+// PluginExited works for each hook, builtin or not, over several processes of its plugin.
 func TestPluginProcessIsFollowedAfterPoststart(t *testing.T) {
 	for name, attached := range map[string]attachment{
 		"builtin":  {made: true, raw: []byte("{}")},
@@ -660,7 +661,7 @@ func TestPluginProcessIsFollowedAfterPoststart(t *testing.T) {
 				s := &stage{takes: everyMoment}
 				plugins := s.plugins()
 				w := &processRemote{done: make(chan struct{})}
-				var broken time.Time // until then
+				var broken time.Time // broken is the time until which launches fail
 				plugins.config.Find = func(context.Context, string, time.Time) (Remote, *hook.Description, error) {
 					if time.Now().Before(broken) {
 						return nil, nil, errors.New("it cannot be started")
@@ -697,8 +698,8 @@ func TestPluginProcessIsFollowedAfterPoststart(t *testing.T) {
 	}
 }
 
-// A call that is made again because the process has exited says that it is repeated.
-// One that ends its process each time is not made to the next one.
+// A call that is repeated because the process has exited has Repeated set. A call that
+// ends its process each time is not repeated to the next process.
 func TestPoststartThatEndsItsProcess(t *testing.T) {
 	for _, test := range []struct {
 		name     string
@@ -745,7 +746,7 @@ func TestPoststartThatEndsItsProcess(t *testing.T) {
 	}
 }
 
-// A hook that takes no part in Poststart is not followed.
+// PluginExited is nil for a hook that takes no part in Poststart.
 func TestHookWithoutPoststartIsNotFollowed(t *testing.T) {
 	s := &stage{takes: &hook.Description{Moments: []hook.Subscription{{Moment: hook.Stop}}}}
 	plugins := s.plugins()
@@ -767,7 +768,7 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// Who looks at an allocation that does not begin sees why, once.
+// An allocation that waits for a plugin emits one event with the reason.
 func TestWaitForPluginIsTold(t *testing.T) {
 	prestart := func(ctx context.Context, p *Hook) error {
 		_, err := p.Prestart(ctx, hook.TaskPrestartRequest{})
@@ -786,7 +787,7 @@ func TestWaitForPluginIsTold(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &stage{takes: everyMoment, called: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error {
-				time.Sleep(10 * time.Second) // what the hook itself takes is its own business
+				time.Sleep(10 * time.Second) // the duration of the hook's own work emits no event
 				return nil
 			}}
 			p := attached(s, "t", Rule{Name: "stamp", Timeout: time.Minute})

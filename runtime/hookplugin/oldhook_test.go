@@ -29,12 +29,12 @@ type oldHook struct {
 	service protoreflect.ServiceDescriptor
 
 	mu    sync.Mutex
-	calls []oldCall // of Poststart
+	calls []oldCall // calls are the calls of Poststart
 }
 
 type oldCall struct {
 	process int
-	unknown int // bytes of fields that the hook does not know
+	unknown int // unknown counts the bytes of fields that the hook does not define
 }
 
 func newOldHook(t *testing.T) *oldHook {
@@ -105,10 +105,10 @@ func (h *oldHook) start(t *testing.T, process int, dies bool) *hook.Client {
 }
 
 // A hook that was built before the field "repeated" gets Poststart again after its
-// process or the agent was restarted, and does not see that it is a repetition.
+// process or the agent was restarted, and cannot see that it is a repetition.
 func TestHookThatDoesNotKnowRepeated(t *testing.T) {
 	for name, test := range map[string]struct {
-		dies bool // in the call, which the host then repeats to the next process
+		dies bool // dies ends the process in the call, which the host then repeats to the next process
 		sent hook.TaskPoststartRequest
 	}{
 		"the agent was restarted":       {false, hook.TaskPoststartRequest{Repeated: true}},
@@ -126,7 +126,7 @@ func TestHookThatDoesNotKnowRepeated(t *testing.T) {
 				return processes[1], s.takes, nil
 			}
 			p := plugins.hook("stamp", attachment{made: true}, s.context("t"))
-			if !test.dies { // the call of the agent before
+			if !test.dies { // the call of the earlier agent
 				if err := processes[0].Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil {
 					t.Fatal(err)
 				}

@@ -11,10 +11,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// Pending returns what waits until it is known of all plugins whether they take part
-// in everything, or they have failed to start; nil if there is nothing to wait for.
-// Before that AllocHooks and TaskHooks may leave some out. What is waited for is
-// told to emit.
+// Pending returns a function that blocks until every plugin that may take part in all
+// allocations has been launched or has failed to start, and emits an event if that takes
+// long. It returns nil if there is nothing to wait for. Until the function returns,
+// AllocHooks and TaskHooks may leave out hooks.
 func (s *Set) Pending(a *api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent)) {
 	meta := model.MergedMeta(a.Job.Meta, a.GetTaskGroup().Meta)
 	if launching, _ := s.launching(meta); len(launching) == 0 {
@@ -23,8 +23,8 @@ func (s *Set) Pending(a *api.Allocation) func(ctx context.Context, emit func(*ap
 	return func(ctx context.Context, emit func(*api.TaskEvent)) { s.awaitAll(ctx, meta, emit) }
 }
 
-// launching returns the plugins that are being started for the first time, without those
-// of which operator or job have said what they take part in: Prerun waits for them.
+// launching returns the plugins that are being launched for the first time, without the
+// plugins that a rule or the job names: Prerun waits for these.
 func (s *Set) launching(meta map[string]string) (names []string, changed <-chan struct{}) {
 	unknown, changed := s.config.Unknown()
 	for _, name := range slices.Sorted(maps.Keys(unknown)) {

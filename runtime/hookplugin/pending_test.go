@@ -14,7 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// unknown are plugins of which nobody knows what they are.
+// unknown are plugins whose type is not known yet.
 type unknown struct {
 	mu      sync.Mutex
 	plugins map[string]bool
@@ -46,17 +46,17 @@ func (u *unknown) set(name string, up bool) {
 	u.changed = make(chan struct{})
 }
 
-// What begins waits for each plugin that may take part in everything, and for none
-// that has failed.
+// A starting allocation waits for each plugin that may take part in every allocation, and
+// for no plugin that has failed.
 func TestPendingWaitsForWhatNobodyKnows(t *testing.T) {
 	const slow, broken = "plugin slow, which may be a hook of every allocation,", "plugin broken, which may be a hook of every allocation,"
 	for what, c := range map[string]struct {
 		plugins     []string
 		rules       []Rule
 		meta        map[string]string
-		at          map[string]time.Duration // when they have an outcome
+		at          map[string]time.Duration // at is when the launches have an outcome
 		ups         string
-		end         time.Duration // of the context
+		end         time.Duration // end is when the context ends
 		waits       time.Duration
 		told, warns string
 	}{

@@ -9,14 +9,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 )
 
-// bind is a call of a moment with a request. grant and alloc are parts of it that
-// are filled in before the call is made. The grant is made anew for each call and is
-// taken back: a request that is owed goes to the disk, where it does not belong.
+// bind returns the call of a hook point. grant and alloc point into request and are
+// filled in before the call. The grant is set for each call and cleared after it: the
+// request of a pending cleanup is stored on disk, and the grant must not be.
 func bind[Q any](moment func(Remote, context.Context, Q) error, request *Q, grant *hook.RequestMeta, alloc *hook.Alloc) call {
 	return func(ctx context.Context, r Remote, a asked) error {
 		*grant = a.RequestMeta
 		defer func() { *grant = hook.RequestMeta{} }()
-		if a.whole != nil { // else what is owed has it from the first call
+		if a.whole != nil { // else a pending cleanup has it from the first call
 			alloc.JSON = a.whole
 		}
 		return moment(r, ctx, *request)
@@ -43,12 +43,12 @@ func (h *Hook) PreKill(ctx context.Context, req hook.AllocPreKillRequest) error 
 	return h.call(ctx, hook.PreKill, bind(Remote.PreKill, &req, &req.RequestMeta, &req.Alloc))
 }
 
-// Postrun implements hook.AllocPostrun. What fails is done later.
+// Postrun implements hook.AllocPostrun. A failed call becomes a pending cleanup.
 func (h *Hook) Postrun(ctx context.Context, req hook.AllocPostrunRequest) error {
 	return h.callOrEnqueue(ctx, PendingCleanup{Moment: hook.Postrun, Postrun: &req})
 }
 
-// Destroy implements hook.AllocDestroy. What fails is done later.
+// Destroy implements hook.AllocDestroy. A failed call becomes a pending cleanup.
 func (h *Hook) Destroy(ctx context.Context, req hook.AllocDestroyRequest) error {
 	return h.callOrEnqueue(ctx, PendingCleanup{Moment: hook.Destroy, Destroy: &req, Until: time.Now().Add(destroyTimeout)})
 }
@@ -58,8 +58,8 @@ func (h *Hook) ShutdownAlloc(ctx context.Context, req hook.AllocShutdownRequest)
 	return h.call(ctx, hook.ShutdownAlloc, bind(Remote.ShutdownAlloc, &req, &req.RequestMeta, &req.Alloc))
 }
 
-// Prestart implements hook.TaskPrestart. A plugin whose failure does not count
-// keeps the state that it has.
+// Prestart implements hook.TaskPrestart. If the failure of a plugin is tolerated, the
+// previous state is kept.
 func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	answered := hook.TaskPrestartResponse{State: req.PreviousState}
 	prestart := func(r Remote, ctx context.Context, req hook.TaskPrestartRequest) error {
@@ -78,10 +78,10 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 
 // Poststart implements hook.TaskPoststart.
 func (h *Hook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) error {
-	var called <-chan struct{} // closed when the process has exited that was called last
+	var called <-chan struct{} // called is closed when the process that was called last has exited
 	poststart := func(r Remote, ctx context.Context, req hook.TaskPoststartRequest) error {
 		if called != nil {
-			req.Repeated = true // the process before may have done it
+			req.Repeated = true // the previous process may have done the work
 		}
 		if process, ok := r.(interface{ Done() <-chan struct{} }); ok {
 			called = process.Done()
@@ -91,7 +91,7 @@ func (h *Hook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) err
 	err := h.twice(ctx, hook.Poststart, bind(poststart, &req, &req.RequestMeta, &req.Alloc))
 	switch {
 	case errors.Is(err, hook.ErrPluginDown) && called != nil && ctx.Err() == nil:
-		called = nil // this call has ended two processes, and would end the next
+		called = nil // this call ended two processes, and would end the next one
 	case called == nil && errors.As(err, new(*unavailableError)) && !errors.Is(err, supervisor.ErrNoHook):
 		called = closed // no process was up
 	}
@@ -110,16 +110,16 @@ var closed = func() chan struct{} {
 	return c
 }()
 
-// PluginExited returns a channel that is closed when the process has exited that the
-// last Poststart was made to, or when the plugin was not up for it. It is nil if the
-// plugin takes no part in Poststart, or if the call has ended its process twice.
+// PluginExited returns a channel that is closed when the process that received the last
+// Poststart has exited, or when the plugin was not up for it. It is nil if the plugin
+// takes no part in Poststart, or if the call ended its process twice.
 func (h *Hook) PluginExited() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.exited
 }
 
-// WaitPlugin waits until the plugin is up.
+// WaitPlugin blocks until the plugin is up, or returns the error of ctx.
 func (h *Hook) WaitPlugin(ctx context.Context) error {
 	const first, longest = time.Second, time.Minute
 	for pause := first; ; pause = min(2*pause, longest) {
@@ -149,7 +149,7 @@ func (h *Hook) Exited(ctx context.Context, req hook.TaskExitedRequest) error {
 	return h.call(ctx, hook.Exited, bind(Remote.Exited, &req, &req.RequestMeta, &req.Alloc))
 }
 
-// Stop implements hook.TaskStop. What fails is done later.
+// Stop implements hook.TaskStop. A failed call becomes a pending cleanup.
 func (h *Hook) Stop(ctx context.Context, req hook.TaskStopRequest) error {
 	return h.callOrEnqueue(ctx, PendingCleanup{Moment: hook.Stop, Stop: &req})
 }

@@ -10,24 +10,24 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// How long a repeated call has the plugin for itself, as far as other repeated ones
-// go: the first time, and when it is made once more because it has died in company.
+// How long a repeated call excludes other repeated calls of its plugin: the first time,
+// and when it is repeated once more because other calls were running when the plugin died.
 const (
 	retryWindow   = 5 * time.Second
 	lastProbation = time.Minute
 )
 
-// retryQueue are the repeated calls of one plugin.
+// retryQueue serializes the repeated calls of one plugin.
 type retryQueue struct {
-	turn chan struct{} // holds a tick while one of them has the plugin for itself
+	turn chan struct{} // turn holds a tick while one repeated call excludes the others
 
 	mu      sync.Mutex
 	running map[*repeated]bool
 }
 
-// repeated is one of them.
+// repeated is a running call of a retryQueue.
 type repeated struct {
-	concurrent bool // others were under way meanwhile
+	concurrent bool // concurrent is set if other repeated calls ran at the same time
 }
 
 func newRetryQueue() *retryQueue {
@@ -45,7 +45,7 @@ func (r *retryQueue) begin() *repeated {
 	return c
 }
 
-// end reports whether the call was the only one all the time.
+// end removes the call, and reports whether no other repeated call ran meanwhile.
 func (r *retryQueue) end(c *repeated) (alone bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -53,10 +53,10 @@ func (r *retryQueue) end(c *repeated) (alone bool) {
 	return !c.concurrent
 }
 
-// repeat makes a call again. Many may have been under way when the plugin died, of
-// which one has killed it: they come again one after the other, that it may not
-// take the others with it a second time. If it did, as it took its time, nobody knows
-// again which it was, and each is made a last time.
+// repeat makes a call again. When a plugin dies, many calls may be running, and one of
+// them may have killed it. The calls are repeated one after the other, so that this call
+// does not fail the others a second time. A call that kills the plugin only after
+// retryWindow leaves the cause unknown again, and each call is made a last time.
 func (h *Hook) repeat(ctx context.Context, m hook.Point, f call) error {
 	died := "twice"
 	alone, err := h.serialized(ctx, m, retryWindow, f)
@@ -70,8 +70,8 @@ func (h *Hook) repeat(ctx context.Context, m hook.Point, f call) error {
 	return err
 }
 
-// serialized makes a repeated call when it is its turn, which ends with the probation at
-// the latest. It reports whether no other was under way.
+// serialized waits for the call's turn and makes the call. The turn ends with the call,
+// or after retryWindow. alone reports whether no other repeated call ran meanwhile.
 func (h *Hook) serialized(ctx context.Context, m hook.Point, retryWindow time.Duration, f call) (alone bool, err error) {
 	r := h.set.repeatsOf(h.name)
 	select {

@@ -17,25 +17,25 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// Rule is what the operator says about one hook plugin.
+// Rule is the operator's configuration of one hook plugin: a hook block.
 type Rule struct {
 	Name    string
 	Order   int           // 0 means hooks.OrderPlugin
-	Timeout time.Duration // of each call; 0 means that of the plugin, or the default
-	Warn    bool          // a failure is told, and nothing else
-	// Match attaches the plugin to what it matches, and to nothing else but what jobs
-	// attach it to. Nil leaves that to the plugin.
+	Timeout time.Duration // Timeout limits each call; 0 means the plugin's timeout, or the default
+	Warn    bool          // Warn makes a failure an event and nothing more
+	// Match attaches the plugin to the allocations and tasks that match. Otherwise only a
+	// job can attach it. If Match is nil, the plugin's description decides.
 	Match *Match
-	// Config is part of each attachment, and counts more than what the job says: a
-	// job must not weaken a rule of the operator.
+	// Config is merged into each attachment and overrides the job's keys: a job must not
+	// weaken a rule of the operator.
 	Config map[string]any
-	// Range is where it is written; zero for one that is made in code.
+	// Range is the position of the rule in the configuration; zero for a rule made in code.
 	Range hcl.Range
 }
 
-// Match says which allocations and tasks are meant. Each field is a pattern of
-// path.Match for which a slash is a character like others; an empty one matches
-// everything. A job that a periodic or parameterized one has made is meant with it.
+// Match selects allocations and tasks. Each field is a pattern of path.Match in which a
+// slash is an ordinary character; an empty pattern matches everything. A job pattern
+// also matches the children of a periodic or parameterized job.
 type Match struct {
 	Job, Group, Driver string
 	Meta               map[string]string
@@ -55,7 +55,7 @@ func (m *Match) matchesJob(a *api.Allocation) bool {
 	return parent != nil && *parent != "" && matches(m.Job, *parent)
 }
 
-// matches tells whether an allocation is meant, or with drivers of one task, the task.
+// matches reports whether the allocation matches, or with drivers of one task, the task.
 func (m *Match) matches(a *api.Allocation, drivers []string, meta map[string]string) bool {
 	if !m.matchesJob(a) || !matches(m.Group, a.TaskGroup) {
 		return false
@@ -71,7 +71,7 @@ func (m *Match) matches(a *api.Allocation, drivers []string, meta map[string]str
 	return true
 }
 
-// At says where the rule is written that an error is about.
+// At prefixes err with the position of the rule.
 func (r *Rule) At(err error) error {
 	if r.Range.Filename == "" {
 		return err
@@ -79,8 +79,8 @@ func (r *Rule) At(err error) error {
 	return fmt.Errorf("%s: %w", r.Range, err)
 }
 
-// CheckRules refuses rules that cannot mean anything, whatever the plugins of the
-// catalog will say about themselves.
+// CheckRules rejects rules that cannot be valid, whatever the plugins of the catalog
+// report about themselves.
 func CheckRules(rules []Rule, plugins []catalog.Entry) error {
 	var faults []error
 	for _, r := range rules {
@@ -98,7 +98,7 @@ func (r *Rule) check(plugins []catalog.Entry) error {
 		}
 		return nil
 	}
-	unknown := false // there is a plugin that may call itself anything
+	unknown := false // unknown is set if a plugin may have any name
 	for _, e := range plugins {
 		switch {
 		case !e.Builtin:
@@ -115,12 +115,12 @@ func (r *Rule) check(plugins []catalog.Entry) error {
 	return fmt.Errorf("there is no plugin that could be it: name its program, which is in plugin_dir, in a plugin %q block, or remove the block", r.Name)
 }
 
-// Check tells what is wrong with a rule, now that the plugin is known.
+// Check validates a rule against the description of the plugin.
 func (r *Rule) Check(d *hook.Description) error {
 	if CheckName(r.Name) != nil {
-		return nil // it has no configuration
+		return nil // these hooks have no configuration
 	}
-	if r.Match != nil || d.EveryAlloc { // nobody else says anything
+	if r.Match != nil || d.EveryAlloc { // no job adds to the attachment
 		_, err := attachment{}.decode(d.Schema, r.Config)
 		return err
 	}

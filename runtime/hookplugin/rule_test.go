@@ -20,7 +20,7 @@ func TestCheckRules(t *testing.T) {
 	for name, c := range map[string]struct {
 		rule    Rule
 		plugins []catalog.Entry
-		want    string // "" for no fault
+		want    string // want is the error; "" for none
 	}{
 		"a hook in the box":                    {Rule{Name: "script", Order: 200}, known, ""},
 		"a driver":                             {Rule{Name: "raw_exec"}, known, "this is a task driver"},
