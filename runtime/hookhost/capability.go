@@ -9,20 +9,20 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// Key makes capabilities, and knows them again.
+// Key signs and verifies capability tokens.
 type Key []byte
 
-// claims is who a capability belongs to.
+// claims are the names in a capability token.
 type claims struct {
 	AllocID string
 	Task    string // "" for the allocation
 	Hook    string
 }
 
-// separator stands in no name.
+// separator separates the names in a token. No name contains it.
 const separator = "\x00"
 
-// Capability makes what a hook shows.
+// Capability returns the capability token of a hook for an allocation or a task.
 func (k Key) Capability(allocID, task, hook string) string {
 	names := allocID + separator + task + separator + hook
 	return base64.RawURLEncoding.EncodeToString(append(k.sign(names), names...))
@@ -34,7 +34,7 @@ func (k Key) sign(names string) []byte {
 	return mac.Sum(nil)
 }
 
-// Bearer reads a capability. The error is hook.ErrPermissionDenied.
+// Bearer verifies a token and returns its claims. The error is hook.ErrPermissionDenied.
 func (k Key) Bearer(capability string) (claims, error) {
 	b, err := base64.RawURLEncoding.DecodeString(capability)
 	if err != nil || len(b) < sha256.Size {

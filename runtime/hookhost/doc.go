@@ -1,9 +1,9 @@
-// Package hookhost serves hook plugins what they ask the agent for, on a socket
-// that is the same for each agent of a data directory: [Host] is the agent's end
-// of the service of plugins/hook.
+// Package hookhost serves the requests of hook plugins to the agent, on a socket whose
+// path is the same for every agent of a data directory: [Host] implements the service
+// of plugins/hook.
 //
-// A hook shows a capability, which is good for one allocation or one task, and
-// ends with it. Nothing is kept of capabilities but what they are used for just
-// now: they are made of the names with a key that is in the state, so that those
-// of an earlier agent are good too.
+// A hook presents a capability token, which is valid for one allocation or one task and
+// expires with it. Tokens are not stored, except for counters of current use: a token is
+// made of the names and signed with a key in the state, so that the tokens of an earlier
+// agent stay valid.
 package hookhost

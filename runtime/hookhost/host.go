@@ -22,20 +22,20 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// Config is what a Host is made of.
+// Config configures a Host.
 type Config struct {
-	Listener net.Listener // of the socket for hooks, which only this user can open
+	Listener net.Listener // Listener is the listener of the hook socket, which only this user can open
 	Key      Key
-	// Alloc returns the runner of an allocation, nil if nothing of it is here, or
-	// not yet.
+	// Alloc returns the runner of an allocation, or nil if this node has no record of it
+	// or has not restored it yet.
 	Alloc func(id string) *allocrunner.Runner
-	// Ready is closed when Alloc knows what an earlier agent has left running.
+	// Ready is closed when Alloc returns the allocations of the earlier agent.
 	Ready  <-chan struct{}
 	Store  *store.Store
 	Logger hclog.Logger
 }
 
-// Host answers hooks.
+// Host implements hook.Host for the plugins of a node.
 type Host struct {
 	config   Config
 	server   *grpc.Server
@@ -45,7 +45,7 @@ type Host struct {
 
 var _ hook.Host = (*Host)(nil)
 
-// Serve starts to answer. The caller calls Close in the end, which closes the listener.
+// Serve starts serving. The caller must call Close, which closes the listener.
 func Serve(c Config) *Host {
 	h := &Host{config: c, server: grpc.NewServer(grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(maxCalls), grpc.WaitForHandlers(true))}
 	hook.RegisterHost(h.server, h)
@@ -57,20 +57,21 @@ func Serve(c Config) *Host {
 	return h
 }
 
-// Close ends all calls. Hooks that wait find the next agent.
+// Close ends all calls and blocks until they have returned. A blocking call of a hook
+// reconnects to the next agent.
 func (h *Host) Close() {
 	h.server.Stop()
 	h.served.Wait()
 }
 
-// caller is who asks, for which allocation, and for which task of it.
+// caller is the bearer of a token, with the runner and the task that the call is for.
 type caller struct {
 	claims
 	runner *allocrunner.Runner
-	task   string // "" for all
+	task   string // task is "" for all tasks
 }
 
-// authorize finds out who asks. A capability of a task is good for this task alone.
+// authorize verifies the token of a call. The token of a task is valid for this task alone.
 func (h *Host) authorize(ctx context.Context, s hook.Scope) (caller, error) {
 	bearer, err := h.config.Key.Bearer(s.Capability)
 	if err != nil {
@@ -101,10 +102,10 @@ func (h *Host) authorize(ctx context.Context, s hook.Scope) (caller, error) {
 	}
 }
 
-// errStopping is the end of an agent, which is not that of the capability.
+// errStopping means that this agent shuts down while the token stays valid.
 var errStopping = fmt.Errorf("%w: the agent is about to end", hook.ErrPermissionDenied)
 
-// over is closed when the capability ends.
+// over returns a channel that is closed when the token expires or the agent shuts down.
 func (c caller) over() <-chan struct{} {
 	if c.Task != "" {
 		return c.runner.TaskDone(c.Task)
@@ -112,7 +113,7 @@ func (c caller) over() <-chan struct{} {
 	return c.runner.Done()
 }
 
-// left reports whether what is over goes on under the next agent.
+// left reports whether the allocation or task continues under the next agent.
 func (c caller) left() bool {
 	if c.Task == "" {
 		return !c.runner.Finished()
@@ -121,7 +122,7 @@ func (c caller) left() bool {
 	return t != nil && t.State != model.TaskDead
 }
 
-// ended reports whether the capability is good for nothing any more, under no agent.
+// ended reports whether the token has expired, under any agent.
 func (c caller) ended() bool {
 	select {
 	case <-c.over():
@@ -131,7 +132,7 @@ func (c caller) ended() bool {
 	}
 }
 
-// authorizeWrite is who for a call that changes something, or shows.
+// authorizeWrite is authorize with a rate limit, for a call that changes state.
 func (h *Host) authorizeWrite(ctx context.Context, s hook.Scope) (caller, error) {
 	c, err := h.authorize(ctx, s)
 	if err == nil {
@@ -140,7 +141,7 @@ func (h *Host) authorizeWrite(ctx context.Context, s hook.Scope) (caller, error)
 	return c, err
 }
 
-// authorizeTask is who for a call that needs a task, and its process.
+// authorizeTask is authorize for a call that needs a task and its process.
 func (h *Host) authorizeTask(ctx context.Context, s hook.Scope) (caller, error) {
 	c, err := h.authorize(ctx, s)
 	if err == nil && c.task == "" {
@@ -150,14 +151,14 @@ func (h *Host) authorizeTask(ctx context.Context, s hook.Scope) (caller, error) 
 		return c, err
 	}
 	select {
-	case <-c.runner.Restored(): // or it would seem not to run
+	case <-c.runner.Restored(): // before that, a running task seems not to run
 		return c, nil
 	case <-ctx.Done():
 		return c, ctx.Err()
 	}
 }
 
-// mapError gives errors of runners the meaning that hooks know.
+// mapError maps the errors of runners to errors of package hook.
 func mapError(err error) error {
 	if errors.Is(err, allocrunner.ErrNotRunning) || errors.Is(err, allocrunner.ErrTaskNotFound) {
 		return fmt.Errorf("%w: %w", hook.ErrTaskNotRunning, err)
@@ -224,7 +225,7 @@ func (h *Host) Stats(ctx context.Context, s hook.Scope, interval time.Duration) 
 					return
 				}
 			}
-			// The plugin of the driver may be gone, or the agent about to go.
+			// The driver's plugin may have exited, or the agent may be shutting down.
 			select {
 			case <-exited:
 				return
@@ -301,7 +302,7 @@ func (h *Host) EmitEvent(ctx context.Context, s hook.Scope, event hook.Event) er
 	return mapError(c.runner.EmitEvent(c.task, model.EventHookMessage(event.Type, cut(event.Message), details)))
 }
 
-// cut shortens what stays as long as the task.
+// cut limits the length of a text that is kept as long as the task.
 func cut(text string) string {
 	if len(text) > maxText {
 		return strings.ToValidUTF8(text[:maxText], "") + "…"
@@ -336,7 +337,7 @@ func (h *Host) Kill(ctx context.Context, s hook.Scope, reason string) error {
 	return mapError(c.runner.KillWithReason(c.task, c.reason(reason)))
 }
 
-// reason is what people read.
+// reason returns the reason that users see, or a default.
 func (c caller) reason(text string) string {
 	if text == "" {
 		return fmt.Sprintf("Hook %q asked for it", c.Hook)
@@ -354,7 +355,7 @@ func (h *Host) SetHealth(ctx context.Context, s hook.Scope, healthy bool, reason
 	return nil
 }
 
-// watch reads the state until the index of a table is higher than after.
+// watch reads the state, and blocks until the index of a table is higher than after.
 func watch[T any](ctx context.Context, h *Host, s hook.Scope, after uint64, read func(store.Reader, store.WatchSet, string) (T, uint64, error)) (answer T, index uint64, err error) {
 	if after > 0 {
 		c, err := h.authorize(ctx, s)
@@ -368,7 +369,7 @@ func watch[T any](ctx context.Context, h *Host, s hook.Scope, after uint64, read
 		defer end()
 	}
 	for {
-		c, err := h.authorize(ctx, s) // each time: it may have ended
+		c, err := h.authorize(ctx, s) // checked each time: the token may have expired
 		if err != nil {
 			return answer, 0, h.next(ctx, err)
 		}
@@ -377,7 +378,7 @@ func watch[T any](ctx context.Context, h *Host, s hook.Scope, after uint64, read
 		if err != nil {
 			return answer, 0, err
 		}
-		index = max(index, 1) // 0 asks not to wait
+		index = max(index, 1) // index 0 in a request means not to wait
 		if after == 0 || index > after {
 			return answer, index, nil
 		}
@@ -388,8 +389,8 @@ func watch[T any](ctx context.Context, h *Host, s hook.Scope, after uint64, read
 	}
 }
 
-// next lets who waits find the next agent, by an answer that never comes: this one
-// ends the call when it goes.
+// next never replies after errStopping, so that the hook's client reconnects to the next
+// agent instead of seeing an error: the shutdown of this agent ends the call.
 func (h *Host) next(ctx context.Context, err error) error {
 	if !errors.Is(err, errStopping) {
 		return err

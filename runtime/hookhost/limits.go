@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// Limits of what hooks may ask for.
+// Limits of the requests of hooks.
 const (
 	maxRequest = 4 << 20 // bytes
-	// maxCalls may be under way on one connection, which is all that a plugin has: the
-	// templates of hundreds of tasks wait for changes.
+	// maxCalls limits the calls on one connection. A plugin has one connection, and the
+	// templates of hundreds of tasks wait for changes on it.
 	maxCalls = 50_000
-	maxText  = 1 << 10 // of a reason, or of a text of an event, in bytes; the rest is cut off
+	maxText  = 1 << 10 // maxText limits a reason or a text of an event, in bytes; longer texts are cut
 )
 
-// kind is a kind of calls that take their time.
+// kind is a kind of long-running calls.
 type kind int
 
 const (
@@ -26,7 +26,7 @@ const (
 	kinds
 )
 
-// limits is how many calls of a kind one capability may have under way.
+// limits are the numbers of concurrent calls of each kind per token.
 var limits = [kinds]struct {
 	n    int
 	what string
@@ -36,15 +36,15 @@ var limits = [kinds]struct {
 	watches: {1000, "calls that wait for a change"},
 }
 
-// What changes or shows in a task – events, signals, restarts – costs a write of the
-// state: one capability may ask for so much at once, and for so much in the long run.
+// An event, a signal or a restart costs a write of the state. These are the burst and
+// the long-term rate per token.
 const (
 	actsAtOnce    = 100
 	actsPerSecond = 10
 )
 
-// limiter know what the bearers of capabilities have asked for lately, and nothing
-// of those who have asked for nothing.
+// limiter counts the recent calls of each token. It has no entry for a token without
+// recent calls.
 type limiter struct {
 	mu sync.Mutex
 	of map[claims]*tokenBucket
@@ -52,18 +52,18 @@ type limiter struct {
 
 type tokenBucket struct {
 	underWay [kinds]int
-	acts     float64 // that have not been made up for
+	acts     float64 // acts are the calls not yet refilled by actsPerSecond
 	at       time.Time
 }
 
-// settled reports whether there is nothing to be remembered.
+// settled refills the bucket and reports whether its entry can be removed.
 func (a *tokenBucket) settled(now time.Time) bool {
 	a.acts = max(a.acts-now.Sub(a.at).Seconds()*actsPerSecond, 0)
 	a.at = now
 	return a.acts == 0 && a.underWay == [kinds]int{}
 }
 
-// openLocked returns the account of a bearer, up to date.
+// openLocked returns the refilled bucket of a token.
 func (a *limiter) openLocked(b claims) *tokenBucket {
 	now := time.Now()
 	if known := a.of[b]; known != nil {
@@ -78,7 +78,7 @@ func (a *limiter) openLocked(b claims) *tokenBucket {
 	return a.of[b]
 }
 
-// begin allows one more call of a kind, which goes on until end is called.
+// begin counts one more call of a kind until end is called. It fails at the limit.
 func (a *limiter) begin(b claims, k kind) (end func(), err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -94,7 +94,7 @@ func (a *limiter) begin(b claims, k kind) (end func(), err error) {
 	}, nil
 }
 
-// act allows one more act.
+// act counts one more state-changing call. It fails at the rate limit.
 func (a *limiter) act(b claims) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
