@@ -12,7 +12,7 @@ var (
 	_ hook.AllocDestroy = (*AllocDir)(nil)
 )
 
-// AllocDir makes and removes the directory of the allocation.
+// AllocDir builds and removes the directory of the allocation.
 type AllocDir struct {
 	dir *allocdir.Dir
 }

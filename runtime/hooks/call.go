@@ -9,13 +9,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// NoDeadline is a hook that has deadlines of its own, or waits for what has none.
+// NoDeadline is a hook without a deadline of the runner: it applies its own, or none.
 type NoDeadline interface{ NoDeadline() }
 
 var _ NoDeadline = (*AwaitPrevious)(nil)
 
-// Call has a runner's call of a hook made, within a deadline unless the hook is
-// Patient. It blocks until the hook has answered.
+// Call calls a hook, within a deadline unless the hook is a NoDeadline. It blocks until
+// the hook returns, and returns the hook's error.
 func Call(ctx context.Context, logger hclog.Logger, h hook.Hook, m hook.Point, deadline time.Duration, call func(context.Context) error) error {
 	if _, ok := h.(NoDeadline); !ok {
 		var cancel context.CancelFunc

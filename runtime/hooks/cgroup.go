@@ -14,20 +14,20 @@ var (
 	_ hook.TaskStop     = (*Cgroup)(nil)
 )
 
-// Cgroups makes and removes the cgroups of tasks; [cgroup.Tree] does it.
+// Cgroups makes and removes the cgroups of tasks; [cgroup.Tree] implements it.
 type Cgroups interface {
 	Make(allocID, task string) (string, error)
 	Remove(allocID, task string) error
 }
 
-// Cgroup has the cgroup of a task there before its driver starts it.
+// Cgroup makes the cgroup of a task before its driver starts it.
 type Cgroup struct {
 	groups Cgroups
 	tell   func(path string)
 	logger hclog.Logger
 }
 
-// NewCgroup returns the hook for one task. tell hands the path on to the runner.
+// NewCgroup returns the hook for one task. It calls tell with the path for the runner.
 func NewCgroup(groups Cgroups, tell func(path string), logger hclog.Logger) *Cgroup {
 	return &Cgroup{groups, tell, logger}
 }
@@ -35,8 +35,8 @@ func NewCgroup(groups Cgroups, tell func(path string), logger hclog.Logger) *Cgr
 // Name implements hook.Hook.
 func (*Cgroup) Name() string { return "cgroup" }
 
-// Prestart implements hook.TaskPrestart. That none can be made fails no start:
-// the driver knows whether it can do without.
+// Prestart implements hook.TaskPrestart. A failure to make the cgroup is not an error:
+// the driver decides whether it needs one.
 func (h *Cgroup) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	path, err := h.groups.Make(req.Alloc.ID, req.Task.Name)
 	if err != nil {

@@ -17,24 +17,24 @@ var (
 	_ hook.AllocShutdown = (*Health)(nil)
 )
 
-// HealthConfig is what a Health hook is made of.
+// HealthConfig configures a Health hook.
 type HealthConfig struct {
-	// Params returns what the current version of the allocation asks for, but
-	// the Deadline. It returns false if there is nothing to find out.
+	// Params returns the health parameters of the current version of the allocation,
+	// without the Deadline. It returns false if health is not to be determined.
 	Params func() (health.Params, bool)
-	// Look returns what is known now, and two channels of which one closes when
-	// there is something new: about the tasks, or about the checks.
+	// Look returns the current state, and two channels. One of them is closed when the
+	// state of the tasks or of the checks has changed.
 	Look func() (now health.Snapshot, tasks, checks <-chan struct{})
 	// Decided is called at most once for each version, with a final verdict.
 	Decided func(health.Verdict)
 }
 
-// Health watches an allocation until it is clear whether it is healthy.
+// Health watches an allocation until its health is decided.
 type Health struct {
 	config HealthConfig
 
 	mu    sync.Mutex
-	watch *healthWatch // nil before the first
+	watch *healthWatch // watch is nil before the first watch
 	ended bool
 }
 
@@ -43,8 +43,8 @@ type healthWatch struct {
 	params health.Params
 	cancel context.CancelFunc
 
-	done    chan struct{} // closed by the watch
-	decided bool          // there was a verdict, or none is wanted; valid once done is closed
+	done    chan struct{} // done is closed when the watch returns
+	decided bool          // decided is set if there was a verdict, or none is wanted; valid once done is closed
 }
 
 // NewHealth returns the hook for one allocation.
@@ -53,7 +53,7 @@ func NewHealth(c HealthConfig) *Health { return &Health{config: c} }
 // Name implements hook.Hook.
 func (*Health) Name() string { return "alloc_health_watcher" }
 
-// Prerun implements hook.AllocPrerun. If Update came first, it has begun already.
+// Prerun implements hook.AllocPrerun. It does nothing if Update was called first.
 func (h *Health) Prerun(context.Context, hook.AllocPrerunRequest) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -63,8 +63,8 @@ func (h *Health) Prerun(context.Context, hook.AllocPrerunRequest) error {
 	return nil
 }
 
-// UpdateAlloc implements hook.AllocUpdate: what is undecided begins anew, once the
-// hook has its turn that Again returns.
+// UpdateAlloc implements hook.AllocUpdate. It ends an undecided watch; the hook that
+// AfterUpdate returns starts the next one.
 func (h *Health) UpdateAlloc(context.Context, hook.AllocUpdateRequest) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -72,8 +72,8 @@ func (h *Health) UpdateAlloc(context.Context, hook.AllocUpdateRequest) error {
 	return nil
 }
 
-// AfterUpdate returns the hook that watches the next version. It comes after those whose
-// checks tell the health: what they knew of the version before does not count.
+// AfterUpdate returns the hook that starts the watch of the next version. It must come
+// after the hooks that run checks, because their earlier results no longer count.
 func (h *Health) AfterUpdate() hook.Hook { return (*healthRestart)(h) }
 
 type healthRestart Health
@@ -89,7 +89,7 @@ func (a *healthRestart) UpdateAlloc(context.Context, hook.AllocUpdateRequest) er
 	return nil
 }
 
-// Postrun implements hook.AllocPostrun. What can be said at the end is said.
+// Postrun implements hook.AllocPostrun. It decides a last time if the watch has not.
 func (h *Health) Postrun(context.Context, hook.AllocPostrunRequest) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -128,7 +128,7 @@ func (h *Health) beginLocked() {
 	}()
 }
 
-// stopLocked ends the watch and waits for it. It may be repeated.
+// stopLocked ends the watch and waits for it. It may be called again.
 func (h *Health) stopLocked() {
 	if h.watch != nil {
 		h.watch.cancel()
@@ -136,7 +136,7 @@ func (h *Health) stopLocked() {
 	}
 }
 
-// run looks after each change, until there is a verdict or ctx ends.
+// run evaluates the health after each change, until there is a verdict or ctx ends.
 func (h *Health) run(ctx context.Context, params health.Params) (decided bool) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -20,34 +20,34 @@ var (
 	_ hook.TaskStop     = (*Logs)(nil)
 )
 
-// Collector gathers the output of tasks; [logs.Collector] does it.
+// Collector collects the output of tasks; [logs.Collector] implements it.
 type Collector interface {
-	// Start begins to collect, and returns where the task has to write to. It
+	// Start starts the collection, and returns the paths that the task must write to. It
 	// may be called again for the same task.
 	Start(ctx context.Context, task logs.Task) (stdout, stderr string, err error)
-	// Stop waits a little for what is still on its way, and ends the collection. ended
-	// says that the process of the task is known to be dead; else its output keeps a
+	// Stop waits briefly for remaining output, and ends the collection. ended means
+	// that the process of the task is known to be dead; otherwise its output keeps a
 	// reader.
 	Stop(ctx context.Context, allocID, task string, ended bool) error
-	// Finish is Stop for a task for which Start was not called, but maybe by an
-	// agent before this one.
+	// Finish is Stop for a task for which this agent did not call Start. An earlier
+	// agent may have called it.
 	Finish(ctx context.Context, task logs.Task, ended bool) error
 }
 
-// Logs has the output of the task collected. Its name in events is Nomad's.
+// Logs collects the output of the task. Its name in events is Nomad's.
 type Logs struct {
 	collector Collector
 	task      func() (logs.Task, bool)
 	direct    func(stdout, stderr string)
 	ended     func() bool
 	emit      func(*api.TaskEvent)
-	started   atomic.Bool // by this agent
+	started   atomic.Bool // started is set once this agent has called Start
 }
 
-// NewLogs returns the hook for one task. task says what to collect, and false if
-// nothing is to be; direct tells the runner where the next start writes to; ended
-// reports whether no process of the task can be alive; emit gets an event when the task
-// has to wait.
+// NewLogs returns the hook for one task. task returns the task to collect, or false if
+// nothing is to be collected; direct passes the paths for the next start to the runner;
+// ended reports whether no process of the task can be alive; emit gets an event when the
+// task has to wait.
 func NewLogs(collector Collector, task func() (logs.Task, bool), direct func(stdout, stderr string), ended func() bool, emit func(*api.TaskEvent)) *Logs {
 	return &Logs{collector: collector, task: task, direct: direct, ended: ended, emit: emit}
 }
@@ -72,7 +72,7 @@ func (h *Logs) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.T
 	return hook.TaskPrestartResponse{}, nil
 }
 
-// start waits for descriptors that other tasks have.
+// start starts the collection, and blocks while other tasks hold all file descriptors.
 func (h *Logs) start(ctx context.Context, task logs.Task) (stdout, stderr string, err error) {
 	for waiting := false; ; waiting = true {
 		stdout, stderr, err = h.collector.Start(ctx, task)

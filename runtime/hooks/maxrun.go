@@ -15,18 +15,18 @@ var (
 	_ hook.AllocShutdown = (*MaxRunDuration)(nil)
 )
 
-// MaxRunDuration ends an allocation that runs for too long.
+// MaxRunDuration ends an allocation that exceeds its maximum run time.
 type MaxRunDuration struct {
 	deadline func() time.Time
 	exceeded func()
 
 	mu    sync.Mutex
-	timer *time.Timer // nil unless armed
+	timer *time.Timer // timer is nil unless armed
 }
 
-// NewMaxRunDuration returns the hook for one allocation. deadline says when the
-// current version of the allocation must have ended; a zero time means never.
-// exceeded is called then, and must not block.
+// NewMaxRunDuration returns the hook for one allocation. deadline returns the time by
+// which the current version of the allocation must have ended; a zero time means never.
+// exceeded is called at that time, and must not block.
 func NewMaxRunDuration(deadline func() time.Time, exceeded func()) *MaxRunDuration {
 	return &MaxRunDuration{deadline: deadline, exceeded: exceeded}
 }

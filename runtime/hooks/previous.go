@@ -14,14 +14,14 @@ var (
 	_ hook.AllocPrerun = (*MigrateDisk)(nil)
 )
 
-// AwaitPrevious holds an allocation back until nothing of the one that it
-// replaces runs any more, however long that takes.
+// AwaitPrevious blocks an allocation until the allocation that it replaces has ended,
+// however long that takes.
 type AwaitPrevious struct {
 	ended func() <-chan struct{}
 }
 
-// NewAwaitPrevious returns the hook for one allocation. ended is called when the
-// wait begins; its channel is closed when the allocation before has ended.
+// NewAwaitPrevious returns the hook for one allocation. ended is called when the wait
+// starts; its channel is closed when the previous allocation has ended.
 func NewAwaitPrevious(ended func() <-chan struct{}) *AwaitPrevious { return &AwaitPrevious{ended} }
 
 // Name implements hook.Hook.
@@ -37,13 +37,12 @@ func (h *AwaitPrevious) Prerun(ctx context.Context, _ hook.AllocPrerunRequest) e
 	}
 }
 
-// NoDeadline keeps the deadlines of hooks from this one: the old allocation may take
-// its time to end.
+// NoDeadline exempts the hook from the deadline of the runner: the previous allocation
+// may take long to end.
 func (*AwaitPrevious) NoDeadline() {}
 
-// MigrateDisk takes over the data of the allocation before, which must have
-// ended. What cannot be taken over is left behind, and the allocation begins
-// without it.
+// MigrateDisk moves the data of the previous allocation, which must have ended. If that
+// fails, the allocation starts without the data.
 type MigrateDisk struct {
 	dir, previous *allocdir.Dir
 	tasks         []string

@@ -29,14 +29,13 @@ var (
 	_ hook.TaskStop       = (*TaskServices)(nil)
 )
 
-// GroupServices registers the services of the group. The runner waits for the
-// shutdown_delay of the group after PreKill and PreTaskRestart have taken them
-// away.
+// GroupServices registers the services of the group. After PreKill and PreTaskRestart
+// have deregistered them, the runner waits for the shutdown_delay of the group.
 type GroupServices struct {
 	set *services.Set
 
-	// mu is held while the services are registered: what PreKill takes away must
-	// not come back.
+	// mu is held while the services are registered, so that no registration follows
+	// PreKill.
 	mu     sync.Mutex
 	killed bool
 }
@@ -71,7 +70,7 @@ func (h *GroupServices) PreTaskRestart(ctx context.Context, _ hook.AllocPreTaskR
 	return h.set.Deregister(ctx, services.Group)
 }
 
-// Restarted registers the services again, when the old processes are gone.
+// Restarted registers the services again. The old processes must have exited.
 func (h *GroupServices) Restarted() error { return h.register() }
 
 // PreKill implements hook.AllocPreKill.
@@ -82,8 +81,8 @@ func (h *GroupServices) PreKill(ctx context.Context, _ hook.AllocPreKillRequest)
 	return h.set.Deregister(ctx, services.Group)
 }
 
-// Postrun implements hook.AllocPostrun. Nothing runs any more, so nothing of
-// the allocation may stay registered.
+// Postrun implements hook.AllocPostrun. No task runs, so it removes every registration
+// of the allocation.
 func (h *GroupServices) Postrun(ctx context.Context, _ hook.AllocPostrunRequest) error {
 	return h.set.Clear(ctx)
 }
@@ -100,13 +99,13 @@ func NewTaskServices(set *services.Set, task string) *TaskServices { return &Tas
 // Name implements hook.Hook.
 func (*TaskServices) Name() string { return "task_services" }
 
-// Prestart implements hook.TaskPrestart. A task that does not run offers nothing,
-// whatever an agent has left that was killed together with it.
+// Prestart implements hook.TaskPrestart. If the task does not run, it removes
+// registrations that an agent left which was killed together with the task.
 func (h *TaskServices) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	if !req.Running {
 		once, cancel := context.WithCancel(ctx)
 		cancel()
-		// It is tried again after the start, for which nobody shall have to wait.
+		// A failed call is retried after the start, so that the start does not wait for it.
 		_ = h.set.Deregister(once, h.task)
 	}
 	return hook.TaskPrestartResponse{}, nil
@@ -166,15 +165,14 @@ func (h *Checks) PreKill(context.Context, hook.AllocPreKillRequest) error {
 	return nil
 }
 
-// Postrun implements hook.AllocPostrun, for an allocation whose Prerun was
-// still at work when it was killed.
+// Postrun implements hook.AllocPostrun, for an allocation that was killed during its
+// Prerun.
 func (h *Checks) Postrun(context.Context, hook.AllocPostrunRequest) error {
 	h.set.StopChecks(true)
 	return nil
 }
 
-// ShutdownAlloc implements hook.AllocShutdown. The next agent goes on from the
-// results.
+// ShutdownAlloc implements hook.AllocShutdown. The results stay for the next agent.
 func (h *Checks) ShutdownAlloc(context.Context, hook.AllocShutdownRequest) error {
 	h.set.StopChecks(false)
 	return nil

@@ -20,42 +20,42 @@ var (
 	_ hook.TaskShutdown  = (*Stats)(nil)
 )
 
-// The pauses between attempts to sample grow from one to the other.
+// The minimum and maximum pause between attempts to open a stream.
 const (
 	minStatsPause = time.Second
 	maxStatsPause = 5 * time.Second
 )
 
 const (
-	// statsLinger is how long sampling goes on when nobody asks any more.
+	// statsLinger is how long sampling continues after the last call of Latest.
 	statsLinger = 10 * time.Second
-	// statsPatience is how long a question waits for a driver that says nothing.
+	// statsPatience is how long Latest waits for the first sample of a driver.
 	statsPatience = 2 * time.Second
 )
 
-// StatsSource asks the driver for samples of what the running task uses. The
-// channel may close at any time; then the hook asks again.
+// StatsSource opens a stream of resource samples of the running task. The channel may
+// be closed at any time; then the hook opens a new stream.
 type StatsSource func(ctx context.Context, interval time.Duration) (<-chan *driver.TaskStats, error)
 
-// Stats samples what the task uses as long as somebody asks for it.
+// Stats samples the resource usage of the task on demand.
 type Stats struct {
 	source   StatsSource
 	interval time.Duration
 	logger   hclog.Logger
 
 	mu       sync.Mutex
-	latest   *driver.TaskStats // nil before the first sample
-	running  bool              // from Poststart until the process ends or is left
-	sampling *sampling         // nil before anybody has asked about this process
-	wg       sync.WaitGroup    // all samplings; grows only while running
+	latest   *driver.TaskStats // latest is nil before the first sample
+	running  bool              // running is set from Poststart until Exited, Stop or Shutdown
+	sampling *sampling         // sampling is nil before the first Latest for this process
+	wg       sync.WaitGroup    // wg counts all samplings; it grows only while running
 }
 
-// sampling is one stream of samples, renewed when it breaks.
+// sampling is one stream of samples, reopened when it breaks.
 type sampling struct {
 	cancel context.CancelFunc
-	idle   *time.Timer   // cancels it when nobody asks any more
-	first  chan struct{} // closed by sample when there is an answer, be it none
-	final  bool          // the driver has no samples of this process; guarded by Stats.mu
+	idle   *time.Timer   // idle cancels the stream statsLinger after the last Latest
+	first  chan struct{} // first is closed by sample after the first attempt, with or without a sample
+	final  bool          // final means that the driver has no samples of this process; guarded by Stats.mu
 }
 
 // NewStats returns the hook for one task.
@@ -66,10 +66,10 @@ func NewStats(source StatsSource, interval time.Duration, logger hclog.Logger) *
 // Name implements hook.Hook.
 func (*Stats) Name() string { return "stats_hook" }
 
-// Latest returns the newest sample, or nil if there never was one. It may be
-// called at any time. Only the first question in a while has to wait: for the
-// driver to take a sample, not for an interval. Then samples are taken in
-// intervals, until nobody has asked for ten seconds.
+// Latest returns the newest sample, or nil if there never was one. It may be called at
+// any time. Only the first call in a while blocks, for two seconds at most, until the
+// driver has sent a sample. Sampling then continues at the interval, until ten seconds
+// have passed without a call.
 func (h *Stats) Latest(ctx context.Context) *driver.TaskStats {
 	if first := h.ask(ctx); first != nil {
 		patience := time.NewTimer(statsPatience)
@@ -85,8 +85,8 @@ func (h *Stats) Latest(ctx context.Context) *driver.TaskStats {
 	return h.latest
 }
 
-// ask lets samples be taken from now on and for some time. The channel closes
-// when the first is there; it is nil when there is nothing to wait for.
+// ask starts sampling, or extends it by statsLinger. The channel is closed when the first
+// sample is there; it is nil when there is nothing to wait for.
 func (h *Stats) ask(ctx context.Context) <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -140,7 +140,7 @@ func (h *Stats) end() {
 	h.wg.Wait()
 }
 
-// sample takes samples until ctx ends or the driver says that it has none.
+// sample takes samples until ctx ends or the driver reports that it has none.
 func (h *Stats) sample(ctx context.Context, s *sampling) {
 	answered := sync.OnceFunc(func() { close(s.first) })
 	defer answered()
@@ -176,7 +176,7 @@ func (h *Stats) sample(ctx context.Context, s *sampling) {
 	}
 }
 
-// isFinal reports whether the driver says that asking again is of no use.
+// isFinal reports whether err means that a retry cannot succeed.
 func isFinal(err error) bool {
 	var e *driver.Error
 	return errors.As(err, &e) && !e.Recoverable

@@ -17,13 +17,13 @@ var (
 	_ hook.TaskStop     = (*TaskDir)(nil)
 )
 
-// keyBuilt is in the state of TaskDir once the directory has been built, so that
-// users hear of it once. The hook is never done: what was in memory is gone
-// after a reboot.
+// keyBuilt is in the state of TaskDir once the directory has been built, so that its
+// event is emitted once. The hook is never done: directories in memory are lost at a
+// reboot.
 const keyBuilt = "is_done"
 
-// TaskDir makes the directory of the task, and takes the secrets away when the
-// task is over.
+// TaskDir builds the directory of the task, and removes the secrets when the task has
+// ended.
 type TaskDir struct {
 	dir     *allocdir.Dir
 	options func() allocdir.TaskOptions

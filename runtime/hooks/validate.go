@@ -13,7 +13,7 @@ import (
 
 var _ hook.TaskPrestart = (*Validate)(nil)
 
-// Validate refuses what the operator of the node does not allow.
+// Validate rejects tasks that the operator of the node does not allow.
 type Validate struct {
 	deniedUsers    []string
 	checkedDrivers []string
@@ -22,10 +22,10 @@ type Validate struct {
 	services       func() error
 }
 
-// NewValidate returns the hook for one task. It refuses the users, if the task
-// has one of the drivers, and user ids of downloads in any case, also those of admitted,
-// the users to which the task changes by itself. services says what is wrong with the names
-// of the task's services, as its environment makes them.
+// NewValidate returns the hook for one task. It rejects deniedUsers if the task has one
+// of checkedDrivers. It always rejects user ids of downloads, also in admitted, the users
+// that the task switches to by itself. services returns an error if the interpolated names
+// of the task's services are invalid.
 func NewValidate(deniedUsers, checkedDrivers []string, downloads idrange.Set, admitted []string, services func() error) *Validate {
 	return &Validate{deniedUsers, checkedDrivers, downloads, admitted, services}
 }
@@ -52,8 +52,8 @@ func (h *Validate) Prestart(_ context.Context, req hook.TaskPrestartRequest) (ho
 	return hook.TaskPrestartResponse{Done: true}, nil
 }
 
-// userID returns the id in the user of a task that names one, as drivers read it. The
-// account of a name is none of downloads, which have ids without accounts.
+// userID returns the numeric id in the user of a task, if it has one, as drivers parse it.
+// A user name never stands for a download, because download ids have no accounts.
 func userID(user string) (uint32, bool) {
 	user, _, _ = strings.Cut(strings.TrimPrefix(user, "nomad-"), ":")
 	id, err := strconv.ParseUint(user, 10, 32)
