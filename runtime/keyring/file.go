@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// file is the content of a key file. The fields of a key are those of Nomad's API.
+// file is the content of a key file. A key has the same fields as in Nomad's API.
 type file struct {
 	Keys []fileKey
 }
@@ -27,15 +27,15 @@ type fileKey struct {
 	State      api.RootKeyState
 }
 
-// maxFile is the size of the largest key file that Load reads.
+// maxFile is the size of the largest key file that Load reads, in bytes.
 const maxFile = 1 << 20
 
-// unfinished is in the names of files that a crash of Save leaves.
+// unfinished is in the names of the temporary files that a crash of Save leaves.
 const unfinished = ".new-"
 
 // Load reads a key file. The error is fs.ErrNotExist if there is none. The file must
-// be a regular one of the current user. If its mode lets others in, Load takes that
-// away, and opened is true. Load removes what a crash of Save has left.
+// be a regular file of the current user. If its mode gives access to other users, Load
+// removes that access, and opened is true. Load removes files that a crash of Save left.
 func Load(path string) (r *Ring, opened bool, err error) {
 	left, err := filepath.Glob(filepath.Join(escapeGlob(filepath.Dir(path)), escapeGlob(filepath.Base(path))+unfinished+"*"))
 	for _, name := range left {
@@ -78,7 +78,7 @@ func Load(path string) (r *Ring, opened bool, err error) {
 func parse(text []byte) (*Ring, error) {
 	var content file
 	if err := json.Unmarshal(text, &content); err != nil {
-		// The error of the decoder can quote the text.
+		// The decoder's error can quote the text, which has secrets.
 		return nil, errors.New("it is not the JSON of a key file")
 	}
 	r := new(Ring)
@@ -110,8 +110,8 @@ func parse(text []byte) (*Ring, error) {
 }
 
 // Save replaces the key file. When it returns without an error, the file and its name
-// are on the disk. After an error or a crash the file has its former content or the
-// new one.
+// are on disk. After an error or a crash, the file has either its former content or the
+// new content.
 func (r *Ring) Save(path string) (err error) {
 	var content file
 	for i, meta := range r.Keys() {

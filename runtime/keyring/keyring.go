@@ -13,16 +13,16 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// keySize is the size of a key of AES-256 in bytes.
+// keySize is the size of an AES-256 key in bytes.
 const keySize = 32
 
-// ErrChanged means that sealed bytes were changed, or belong to another place.
+// ErrChanged means that sealed bytes were changed, or were sealed for another place.
 var ErrChanged = errors.New("the sealed bytes were changed, or moved from another place")
 
-// ErrActive means that the active key cannot be removed.
+// ErrActive means that the key is active and cannot be removed.
 var ErrActive = errors.New("it is the active key")
 
-// ErrUnknown means that a ring has no key with that id.
+// ErrUnknown means that the ring has no key with that id.
 var ErrUnknown = errors.New("there is no such key")
 
 // MissingError means that sealed bytes need a key that the ring does not have.
@@ -30,8 +30,8 @@ type MissingError struct{ KeyID string }
 
 func (e *MissingError) Error() string { return fmt.Sprintf("there is no key %s", e.KeyID) }
 
-// Ring is a set of keys. The active one seals, all of them open. A Ring never
-// changes: its methods may be called concurrently.
+// Ring is a set of keys. The active key seals, every key opens. A Ring is immutable: its
+// methods may be called concurrently.
 type Ring struct{ keys []key }
 
 type key struct {
@@ -45,7 +45,7 @@ type key struct {
 // New returns a ring with one new key.
 func New() *Ring { return new(Ring).Rotated() }
 
-// Rotated returns a ring with the same keys and a new one, which is the active one.
+// Rotated returns a ring with the same keys and a new one, which is active.
 func (r *Ring) Rotated() *Ring {
 	keys := slices.Clone(r.keys)
 	for i := range keys {
@@ -55,7 +55,7 @@ func (r *Ring) Rotated() *Ring {
 	rand.Read(secret) // never fails
 	k, err := newKey(uuid.New(), secret)
 	if err != nil {
-		panic(err) // the size of the key is right
+		panic(err) // keySize is valid
 	}
 	k.active, k.made = true, time.Now()
 	return &Ring{append(keys, k)}
@@ -70,7 +70,7 @@ func newKey(id uuid.UUID, secret []byte) (key, error) {
 	return key{id: id, secret: secret, aead: aead}, err
 }
 
-// Without returns a ring that lacks one key.
+// Without returns a ring without the key of that id. The error is ErrUnknown or ErrActive.
 func (r *Ring) Without(id string) (*Ring, error) {
 	i := slices.IndexFunc(r.keys, func(k key) bool { return k.id.String() == id })
 	switch {
@@ -82,7 +82,7 @@ func (r *Ring) Without(id string) (*Ring, error) {
 	return &Ring{slices.Delete(slices.Clone(r.keys), i, i+1)}, nil
 }
 
-// Keys describes the keys, oldest first, without the secrets.
+// Keys returns the metadata of the keys, oldest first, without the secrets.
 func (r *Ring) Keys() []*api.RootKeyMeta {
 	list := make([]*api.RootKeyMeta, len(r.keys))
 	for i, k := range r.keys {
@@ -96,19 +96,19 @@ func (r *Ring) Keys() []*api.RootKeyMeta {
 	return list
 }
 
-// Active describes the active key.
+// Active returns the metadata of the active key.
 func (r *Ring) Active() *api.RootKeyMeta {
 	keys := r.Keys()
 	return keys[slices.IndexFunc(keys, func(k *api.RootKeyMeta) bool { return k.State == api.RootKeyStateActive })]
 }
 
-// Seal encrypts bytes with the active key. Only Open with the same place opens them.
+// Seal encrypts bytes with the active key. Only Open with the same place decrypts them.
 func (r *Ring) Seal(plain []byte, place string) []byte {
 	k := r.keys[slices.IndexFunc(r.keys, func(k key) bool { return k.active })]
 	return k.aead.Seal(k.id[:], nil, plain, []byte(place))
 }
 
-// Open decrypts what Seal returned for the place. The error is a [MissingError] or
+// Open decrypts the result of Seal for the same place. The error is a [MissingError] or
 // ErrChanged.
 func (r *Ring) Open(sealed []byte, place string) ([]byte, error) {
 	id, ok := keyOf(sealed)
