@@ -10,15 +10,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// lease is the time that the holder of a lock has left. When it has run out, the
-// lock is lost, and after the delay others may have it.
+// lease is the remaining time of a lock. At lost the holder loses the lock; from free on,
+// after the delay, another client can acquire it.
 type lease struct {
 	id         string
 	lost, free time.Time
 }
 
 func leaseOf(lock *api.VariableLock) lease {
-	ttl, _ := time.ParseDuration(lock.TTL) // newLock has written both
+	ttl, _ := time.ParseDuration(lock.TTL) // newLock has formatted both durations
 	delay, _ := time.ParseDuration(lock.LockDelay)
 	lost := time.Now().Add(ttl)
 	return lease{lock.ID, lost, lost.Add(delay)}
@@ -34,7 +34,7 @@ func (vs *Variables) lease(at key, lock *api.VariableLock) {
 	}
 }
 
-// renew reports whether the lease was there to be renewed.
+// renew extends the lease of a lock, and reports whether it was still valid.
 func (vs *Variables) renew(at key, lock *api.VariableLock) bool {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
@@ -46,12 +46,12 @@ func (vs *Variables) renew(at key, lock *api.VariableLock) bool {
 	return true
 }
 
-// Run ends the locks of those who do not renew them, until ctx ends. Nobody could
-// renew a lock while there was no agent: all locks begin anew.
+// Run releases locks that were not renewed, and blocks until ctx ends. Locks cannot be
+// renewed without an agent, so each stored lock first gets a whole new lease.
 func (vs *Variables) Run(ctx context.Context) {
 	snapshot := vs.store.Snapshot()
 	for _, v := range snapshot.Variables(nil, store.AnyNamespace, "") {
-		if v.Lock != nil && snapshot.VariableErr(v) == nil { // else nobody could end it
+		if v.Lock != nil && snapshot.VariableErr(v) == nil { // a lock that cannot be read cannot be released either
 			vs.lease(keyOf(v), v.Lock)
 		}
 	}
@@ -66,7 +66,7 @@ func (vs *Variables) Run(ctx context.Context) {
 	}
 }
 
-// untilFirst returns the time until the first lock may be free.
+// untilFirst returns the time until the first lock may be released, an hour at most.
 func (vs *Variables) untilFirst() time.Duration {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
@@ -77,7 +77,7 @@ func (vs *Variables) untilFirst() time.Duration {
 	return first
 }
 
-// free ends the locks whose time is over.
+// free releases the locks whose lease and delay have passed.
 func (vs *Variables) free(ctx context.Context) {
 	vs.mu.Lock()
 	var due []key
@@ -111,7 +111,7 @@ func (vs *Variables) end(ctx context.Context, at key) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	switch now := vs.leases[at]; {
-	case now.id != l.id: // somebody has it again
+	case now.id != l.id: // the lock was acquired again
 	case err == nil, errors.Is(err, errNotLocked):
 		delete(vs.leases, at)
 	default:
@@ -121,5 +121,5 @@ func (vs *Variables) end(ctx context.Context, at key) {
 	}
 }
 
-// pause is the time between two tries to end a lock.
+// pause is the time between two attempts to release a lock.
 const pause = time.Second

@@ -15,15 +15,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// Invalid is what is wrong with a request, whatever is stored.
+// Invalid is an error of a request that is invalid whatever is stored.
 type Invalid string
 
 func (e Invalid) Error() string { return string(e) }
 
-// Conflict means that a request does not fit what is stored.
+// Conflict means that a request conflicts with the stored variable.
 type Conflict struct {
 	Text string
-	// Current is what is stored, with nothing but its name if there is nothing.
+	// Current is the stored variable, or has only the name if there is none.
 	Current *api.Variable
 }
 
@@ -37,14 +37,14 @@ const (
 )
 
 // Check is the ModifyIndex that a variable must have to be changed. 0 means that
-// it must not be there, nil that it does not matter.
+// it must not exist, nil that any index is accepted.
 type Check = *uint64
 
-// Variables changes what is stored. Its methods may be called concurrently.
+// Variables changes the variables of a store. Its methods may be called concurrently.
 type Variables struct {
 	store  *store.Store
 	logger hclog.Logger
-	wake   chan struct{} // holds one word that there is a new lease
+	wake   chan struct{} // wake holds a tick when there is a new lease
 
 	mu     sync.Mutex
 	leases map[key]lease
@@ -54,13 +54,13 @@ type key struct{ namespace, path string }
 
 func keyOf(v *api.Variable) key { return key{v.Namespace, v.Path} }
 
-// New returns the variables of a store. Locks end only while Run runs.
+// New returns the variables of a store. Locks expire only while Run runs.
 func New(s *store.Store, logger hclog.Logger) *Variables {
 	return &Variables{store: s, logger: logger.Named("variables"), wake: make(chan struct{}, 1), leases: make(map[key]lease)}
 }
 
-// Put stores the items of a variable. If it is locked, it takes the lock's ID to
-// change it, and it stays locked.
+// Put stores the items of a variable. If the variable is locked, v must have the lock's
+// ID, and the variable stays locked.
 func (vs *Variables) Put(ctx context.Context, v *api.Variable, check Check) (*api.Variable, error) {
 	if len(v.Items) == 0 {
 		return nil, Invalid("variable missing required Items object")
@@ -73,7 +73,7 @@ func (vs *Variables) Put(ctx context.Context, v *api.Variable, check Check) (*ap
 	})
 }
 
-// Delete removes a variable, if there is one.
+// Delete removes a variable. It is not an error if there is none.
 func (vs *Variables) Delete(ctx context.Context, namespace, path string, check Check) (index uint64, err error) {
 	return vs.store.Update(ctx, func(tx *store.Txn) error {
 		old, err := current(tx, key{namespace, path}, check)
@@ -88,9 +88,8 @@ func (vs *Variables) Delete(ctx context.Context, namespace, path string, check C
 	})
 }
 
-// Acquire locks a variable, which is made if it is not there. Its items, if there
-// are some, are stored. The ID of the lock that is returned is what its holder
-// must show.
+// Acquire locks a variable, and creates it if it does not exist. It stores the items of
+// v, if there are any. The holder must present the ID of the returned lock.
 func (vs *Variables) Acquire(ctx context.Context, v *api.Variable) (*api.Variable, error) {
 	lock, err := newLock(v.Lock)
 	if err != nil {
@@ -112,15 +111,15 @@ func (vs *Variables) Acquire(ctx context.Context, v *api.Variable) (*api.Variabl
 	return got, err
 }
 
-// Reset gives the holder of a lock its whole time again. Nothing is stored, and
-// the answer is without items.
+// Reset renews the lease of a lock. It stores nothing, and returns the variable without
+// items.
 func (vs *Variables) Reset(_ context.Context, v *api.Variable) (*api.Variable, error) {
 	at := keyOf(v)
 	old := vs.store.Snapshot().Variable(nil, at.namespace, at.path)
 	if err := held(old, v); err != nil {
 		return nil, err
 	}
-	if !vs.renew(at, old.Lock) { // also of a variable whose items cannot be opened
+	if !vs.renew(at, old.Lock) { // renew also works for a variable whose items cannot be opened
 		return nil, &Conflict{textUnlocked, old}
 	}
 	c := *old
@@ -128,7 +127,7 @@ func (vs *Variables) Reset(_ context.Context, v *api.Variable) (*api.Variable, e
 	return &c, nil
 }
 
-// Release ends a lock.
+// Release releases a lock.
 func (vs *Variables) Release(ctx context.Context, v *api.Variable) (*api.Variable, error) {
 	return vs.change(ctx, v, nil, func(old *api.Variable) (*api.Variable, error) {
 		if err := held(old, v); err != nil {
@@ -148,8 +147,8 @@ func held(old, by *api.Variable) error {
 	return nil
 }
 
-// change stores what edit makes of a variable. The names, indexes and times of
-// the answer of edit are filled in.
+// change stores the variable that edit returns, with its names and times filled in. The
+// store sets the indexes.
 func (vs *Variables) change(ctx context.Context, v *api.Variable, check Check, edit func(old *api.Variable) (*api.Variable, error)) (*api.Variable, error) {
 	if err := errors.Join(model.VariablePathFault(v.Path), model.NamespaceNameFault(v.Namespace), model.VariableItemsFault(v.Items)); err != nil {
 		return nil, Invalid(err.Error())
@@ -178,7 +177,7 @@ func (vs *Variables) change(ctx context.Context, v *api.Variable, check Check, e
 	return next, nil
 }
 
-// current returns what is stored, or a variable that has nothing but its name.
+// current returns the stored variable, or a variable that has only the name.
 func current(tx *store.Txn, at key, check Check) (*api.Variable, error) {
 	old := tx.Variable(nil, at.namespace, at.path)
 	if old == nil {
@@ -190,14 +189,14 @@ func current(tx *store.Txn, at key, check Check) (*api.Variable, error) {
 	return old, nil
 }
 
-// The times of a lock.
+// The limits and the default for the TTL and the delay of a lock.
 const (
 	minTTL     = 10 * time.Second
 	maxTTL     = 24 * time.Hour
 	defaultTTL = 15 * time.Second
 )
 
-// newLock returns the lock that somebody asks for.
+// newLock returns a lock with the TTL and delay of the request.
 func newLock(want *api.VariableLock) (*api.VariableLock, error) {
 	lock := &api.VariableLock{ID: uuid.NewString(), TTL: defaultTTL.String(), LockDelay: defaultTTL.String()}
 	if want == nil {
