@@ -18,19 +18,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// Name is what the plugin is called.
+// Name is the name of the plugin.
 const Name = "artifact"
 
-// concurrent is how many downloads of one task there are at a time.
+// concurrent is the number of concurrent downloads per task.
 const concurrent = 3
 
-// Hook downloads the artifacts of tasks. With Args this program, started again,
-// makes one download: it calls Download.
+// Hook downloads the artifacts of tasks. Args are the arguments with which this
+// program, executed again, calls Download.
 type Hook struct {
 	Args []string
 
 	host    sdk.Host
-	placing sync.Mutex // held by the download that comes to its destination
+	placing sync.Mutex // held while a download moves its result to the destination
 }
 
 var (
@@ -39,7 +39,7 @@ var (
 	_ sdk.TaskPrestart = (*Hook)(nil)
 )
 
-// Info says what the hook is.
+// Info describes the hook.
 func (h *Hook) Info() sdk.Info {
 	return sdk.Info{
 		Name:    Name,
@@ -48,21 +48,21 @@ func (h *Hook) Info() sdk.Info {
 			"artifacts": sdk.Attr("artifacts", "any", true),
 			"limits":    sdk.Attr("limits", "any", false),
 		}),
-		// Each download has a limit of its own.
+		// Each download has its own timeout.
 		Timeouts: map[sdk.Point]time.Duration{sdk.MomentPrestart: 7 * 24 * time.Hour},
 	}
 }
 
-// SetHost keeps the host, which fills in references and shows events.
+// SetHost stores the host, which resolves references and shows events.
 func (h *Hook) SetHost(host sdk.Host, _ sdk.Node) { h.host = host }
 
-// attachment is what the runner hands over.
+// attachment is the configuration that the task runner attaches.
 type attachment struct {
 	Artifacts []artifact `json:"artifacts"`
 	Limits    Limits     `json:"limits"`
 }
 
-// artifact is one block, as the API shows it.
+// artifact is an artifact block in the API's JSON.
 type artifact struct {
 	Source      string            `json:"GetterSource"`
 	Options     map[string]string `json:"GetterOptions"`
@@ -73,16 +73,16 @@ type artifact struct {
 	Chown       bool              `json:"Chown"`
 }
 
-// key is the same as long as the block is.
+// key returns a string that is equal for equal blocks.
 func (a *artifact) key() string {
-	text, _ := json.Marshal(a) // strings and booleans only
+	text, _ := json.Marshal(a) // cannot fail: strings and booleans only
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8])
 }
 
-// Prestart downloads what is not there yet. State has for each artifact that is
-// there one of its paths. An error can be tried again: the last one is told, and
-// nothing that has succeeded is downloaded a second time.
+// Prestart downloads the artifacts that are missing. The state has a path of
+// each artifact that was downloaded, so that no artifact is downloaded twice.
+// Errors can be retried: Prestart returns the last error.
 func (h *Hook) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
 	at := attachment{Limits: defaults()}
 	if err := json.Unmarshal(req.Attachment, &at); err != nil {
@@ -92,7 +92,7 @@ func (h *Hook) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.T
 		return sdk.TaskPrestartResponse{State: req.PreviousState}, nil
 	}
 	answer := sdk.TaskPrestartResponse{State: map[string]string{}, Done: true}
-	missing := map[string]artifact{} // by key: of two blocks that are the same one is enough
+	missing := map[string]artifact{} // by key: equal blocks need one download
 	for _, a := range at.Artifacts {
 		if path, ok := req.PreviousState[a.key()]; ok && exists(path) {
 			answer.State[a.key()] = path
@@ -132,7 +132,8 @@ func (h *Hook) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.T
 		return answer, sdk.Recoverable(last)
 	}
 	for _, path := range answer.State {
-		// What lies in memory is gone after a reboot, and must be fetched again.
+		// Directories in memory are empty after a reboot, so their artifacts are
+		// downloaded again.
 		if within(path, req.Dir.SecretsDir) || within(path, req.Dir.PrivateDir) {
 			answer.Done = false
 		}
@@ -140,7 +141,7 @@ func (h *Hook) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.T
 	return answer, nil
 }
 
-// tell adds an event to the task. A download does not fail for want of one.
+// tell emits a task event. A failure to do so does not fail the download.
 func (h *Hook) tell(ctx context.Context, req *sdk.TaskPrestartRequest, message string) {
 	_ = h.host.EmitEvent(ctx, req.Scope(), sdk.Event{Type: "Downloading Artifacts", Message: message})
 }
@@ -150,7 +151,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// download gets one artifact, and returns a path at which it is.
+// download gets one artifact, and returns a path of its result.
 func (h *Hook) download(ctx context.Context, req *sdk.TaskPrestartRequest, a artifact, limits Limits) (string, error) {
 	path, err := h.tryDownload(ctx, req, a, limits)
 	if err != nil {
@@ -194,9 +195,9 @@ func (h *Hook) tryDownload(ctx context.Context, req *sdk.TaskPrestartRequest, a 
 	return path, nil
 }
 
-// fetch has an artifact downloaded into the stage. A checksum is compared here, and
-// what is unpacked is the file that was compared: the process that has talked to a
-// server has no part in that.
+// fetch downloads an artifact into the stage. The hook compares the checksum
+// here and passes the verified file to a second process for unpacking: the
+// process that has talked to a server takes no part in that.
 func (h *Hook) fetch(ctx context.Context, o request, p *installer) error {
 	src, err := parseSource(o.Source, o.Options)
 	if err != nil {
@@ -231,8 +232,9 @@ func (h *Hook) fetch(ctx context.Context, o request, p *installer) error {
 	return run(ctx, h.Args, o, p.dir)
 }
 
-// interpolate fills in the references of all that may have some. The directories
-// of a destination are those of this machine, whatever the task sees of them.
+// interpolate resolves the references in all fields that may have them. The
+// directories of a destination are paths of this machine, not paths that the
+// task sees.
 func (h *Hook) interpolate(ctx context.Context, req *sdk.TaskPrestartRequest, a artifact) (artifact, error) {
 	var failed error
 	fill := func(text string) string {
@@ -263,9 +265,8 @@ func (h *Hook) interpolate(ctx context.Context, req *sdk.TaskPrestartRequest, a 
 	return a, nil
 }
 
-// withoutSecret is the source as people may read it: without a password, without
-// the name of a user where that may be a key, and without a query, in which
-// servers like to have keys.
+// withoutSecret returns the source for display: without a password, without a
+// user name that may be a key, and without the query, which often has keys.
 func withoutSecret(source string) string {
 	source, _, cut := strings.Cut(source, "?")
 	if cut {
@@ -278,7 +279,7 @@ func withoutSecret(source string) string {
 	host, _, _ := strings.Cut(rest, "/")
 	at := strings.LastIndex(host, "@")
 	if _, port, ok := strings.Cut(host, ":"); at < 0 && ok && strings.Trim(port, "0123456789") != "" {
-		at = strings.LastIndex(rest, "@") // a password with a slash in it
+		at = strings.LastIndex(rest, "@") // the password has a slash
 	}
 	if at < 0 {
 		return source

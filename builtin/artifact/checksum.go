@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// hashes are the kinds of checksums.
+// hashes are the supported kinds of checksums.
 var hashes = []struct {
 	kind string
 	new  func() hash.Hash
@@ -25,14 +25,14 @@ var hashes = []struct {
 	{"sha512", sha512.New},
 }
 
-// checksum is what a file must have.
+// checksum is the expected checksum of a file.
 type checksum struct {
 	kind string
 	want string // lower case hex
 	hash hash.Hash
 }
 
-// parseChecksum reads "kind:hex", or only the hex, of which the length tells the
+// parseChecksum parses "kind:hex", or only the hex, whose length determines the
 // kind.
 func parseChecksum(text string) (*checksum, error) {
 	kind, value, ok := strings.Cut(text, ":")
@@ -58,11 +58,12 @@ func parseChecksum(text string) (*checksum, error) {
 	return nil, fmt.Errorf("unsupported checksum type: %s", kind)
 }
 
-// bsd is a line such as "SHA256 (file) = hex".
+// bsd matches a line such as "SHA256 (file) = hex".
 var bsd = expression(`^(MD5|SHA1|SHA256|SHA512) \((.+)\) = ([0-9a-fA-F]+)$`)
 
-// findChecksum reads a file of checksums, as of sha256sum or of BSD's sha256, or
-// with nothing but one, and returns that of a name in the form of parseChecksum.
+// findChecksum reads a file of checksums in the format of sha256sum or of BSD's
+// sha256, or a file with a single checksum. It returns the checksum of the named
+// file in the form of parseChecksum.
 func findChecksum(r io.Reader, name string) (string, error) {
 	var lone []string
 	for lines := bufio.NewScanner(r); lines.Scan(); {
@@ -86,7 +87,7 @@ func findChecksum(r io.Reader, name string) (string, error) {
 	return "", fmt.Errorf("the file of checksums has none for %q", name)
 }
 
-// check compares with what was written to hash.
+// check compares the checksum with the content that was written to hash.
 func (c *checksum) check(name string) error {
 	if got := hex.EncodeToString(c.hash.Sum(nil)); got != c.want {
 		//lint:ignore ST1005 people and scripts know these words

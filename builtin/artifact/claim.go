@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// claim gives an entry of the stage to root. Afterwards no other user can open it, and no
-// process has it open for writing. An agent that is not root has the same user as the download:
-// there is nothing to take.
+// claim gives an entry of the stage to root. Afterwards no other user can open
+// it, and no process has it open for writing. If the agent is not root, the
+// download has the same user, and claim changes nothing.
 func (p *installer) claim(name string, mode fs.FileMode) error {
 	if os.Geteuid() != 0 {
 		return nil
@@ -42,8 +42,8 @@ func (p *installer) claim(name string, mode fs.FileMode) error {
 	return p.replace(name, f)
 }
 
-// soleReader reports whether no process has a file open for writing, or mapped. It is
-// false where the file system cannot tell.
+// soleReader reports whether no process has a file open for writing, or mapped.
+// It is false if the file system does not support leases.
 func soleReader(f *os.File) bool {
 	_, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
 	if err != nil {
@@ -53,7 +53,7 @@ func soleReader(f *os.File) bool {
 	return err == nil
 }
 
-// replace puts a copy of a file in its place, which no process has open.
+// replace replaces a file with a copy, which no process has open.
 func (p *installer) replace(name string, f *os.File) error {
 	// The file may have other names, which inspect counts.
 	info, err := f.Stat()
@@ -75,8 +75,8 @@ func (p *installer) replace(name string, f *os.File) error {
 	return errors.Join(to.Close(), p.stage.Rename(copied, name))
 }
 
-// verify compares the file that was fetched with the checksum of the source, and
-// leaves the file alone in the stage.
+// verify compares the downloaded file with the checksum of the source, and
+// removes everything else from the stage.
 func (p *installer) verify(ctx context.Context, name, sum string) error {
 	info, err := p.stage.Lstat(fetched)
 	if err != nil {
@@ -108,7 +108,7 @@ func (p *installer) verify(ctx context.Context, name, sum string) error {
 	if err := want.check(name); err != nil {
 		return err
 	}
-	if err := f.Chmod(0o644); err != nil { // the process that unpacks it only reads it
+	if err := f.Chmod(0o644); err != nil { // the process that unpacks the file only reads it
 		return err
 	}
 	entries, err := fs.ReadDir(p.stage.FS(), ".")
@@ -130,7 +130,7 @@ func (p *installer) readSum() (string, error) {
 	return string(text), err
 }
 
-// untilDone reads until a context ends.
+// untilDone is a reader that fails when a context ends.
 type untilDone struct {
 	ctx context.Context
 	io.Reader

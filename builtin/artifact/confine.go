@@ -13,16 +13,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/confine"
 )
 
-// Confine takes from the process, and from its downloads, for good what they never do. The
-// main function of a process that only serves the hook calls it before everything else: the
-// program may be executed again, see confine.KeepProcess.
+// Confine permanently drops the system calls and capabilities that neither this
+// process nor its downloads need. The main function of a process that only
+// serves the hook calls it first: it may execute the program again, see
+// confine.KeepProcess.
 func Confine() {
 	err := confine.KeepProcess(
-		unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, // what a download has left is taken back, and given to a task
+		unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, // the hook takes back files of a download, and gives them to a task
 		unix.CAP_SETUID, unix.CAP_SETGID, // a download has a user of its own
-		unix.CAP_KILL,       // and is ended
-		unix.CAP_SYS_PTRACE, // whose processes /proc shows with hidepid too
-		unix.CAP_SYS_ADMIN,  // and which has a PID namespace; git has mounts
+		unix.CAP_KILL,       // the hook kills the processes of a download
+		unix.CAP_SYS_PTRACE, // with hidepid, /proc shows processes of other users only with this capability
+		unix.CAP_SYS_ADMIN,  // a download has a PID namespace; git has mounts
 	)
 	if err != nil {
 		hclog.Default().Debug("artifacts are downloaded by a process with all capabilities", "error", err)
@@ -30,7 +31,7 @@ func Confine() {
 	confine.DenyProcess(confine.Machine()...)
 }
 
-// What a download may do with a part of the file system.
+// Access rights of a download to a part of the file system.
 const (
 	reads    = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
 	executes = unix.LANDLOCK_ACCESS_FS_EXECUTE
@@ -38,14 +39,14 @@ const (
 	writes   = unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE |
 		unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REFER
 
-	// ofFiles is what can be allowed of something that is no directory.
+	// ofFiles are the access rights that apply to files.
 	ofFiles = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_EXECUTE |
 		unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
 )
 
-// landlockPaths is what each download sees of the machine, as far as it is there: the
-// programs that it may run, with their libraries, and what one needs to find a
-// host and to trust it.
+// landlockPaths are the paths that each download can access, if they exist: the
+// programs that it may run, with their libraries, and the files for resolving
+// and authenticating hosts.
 var landlockPaths = []struct {
 	path   string
 	access uint64
@@ -76,19 +77,19 @@ var landlockPaths = []struct {
 	{"/dev/random", reads},
 }
 
-// errNoLandlock means that the kernel cannot confine a process.
+// errNoLandlock means that the kernel does not support Landlock.
 var errNoLandlock = errors.New("this kernel has no landlock")
 
-// restrict confines the calling thread, and what it starts, to what is visible of the file
-// system, what the limits add, and the stage. A thread that makes a user namespace needs
-// /proc for it.
+// restrict confines the calling thread, and processes that it starts, to
+// landlockPaths, the paths of the limits, and the stage. A thread that makes a
+// user namespace needs /proc.
 func restrict(stage *os.File, limits Limits, proc bool) error {
 	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
 		return errNoLandlock
 	}
 	handled := handledBy(int(abi))
-	// An older kernel takes the longer form, as long as the rest is zero.
+	// An older kernel accepts the longer struct if the rest is zero.
 	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&handled)), unsafe.Sizeof(handled), 0)
 	if errno != 0 {
 		return fmt.Errorf("landlock: %w", errno)
@@ -120,18 +121,18 @@ func restrict(stage *os.File, limits Limits, proc bool) error {
 	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, fd, 0, 0); errno != 0 {
 		return fmt.Errorf("landlock: %w", errno)
 	}
-	// Landlock does not see who connects to a socket in the file system.
+	// Landlock does not restrict connections to sockets in the file system.
 	confine.DenyThread(
 		confine.Call{Number: unix.SYS_SOCKET, Only: true, Argument: unix.AF_UNIX},
-		confine.Call{Number: unix.SYS_IO_URING_SETUP}, // makes sockets too
+		confine.Call{Number: unix.SYS_IO_URING_SETUP}, // io_uring can make sockets too
 	)
 	return nil
 }
 
-// handledBy is what a version of Landlock can forbid, as far as a download is to be
-// forbidden it.
+// handledBy returns the access rights that a version of Landlock can restrict
+// and that downloads do not have in general.
 func handledBy(abi int) unix.LandlockRulesetAttr {
-	rules := unix.LandlockRulesetAttr{Handled_access_fs: 1<<13 - 1} // all of the first version
+	rules := unix.LandlockRulesetAttr{Handled_access_fs: 1<<13 - 1} // all rights of the first version
 	if abi >= 2 {
 		rules.Handled_access_fs |= unix.LANDLOCK_ACCESS_FS_REFER
 	}
@@ -139,7 +140,7 @@ func handledBy(abi int) unix.LandlockRulesetAttr {
 		rules.Handled_access_fs |= unix.LANDLOCK_ACCESS_FS_TRUNCATE
 	}
 	if abi >= 4 {
-		rules.Handled_access_net = unix.LANDLOCK_ACCESS_NET_BIND_TCP // nobody calls a download
+		rules.Handled_access_net = unix.LANDLOCK_ACCESS_NET_BIND_TCP // downloads do not listen
 	}
 	if abi >= 6 {
 		rules.Scoped = unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL
@@ -147,10 +148,10 @@ func handledBy(abi int) unix.LandlockRulesetAttr {
 	return rules
 }
 
-// ruleset is one of Landlock's, to which exceptions are added.
+// ruleset is a Landlock ruleset, to which exceptions are added.
 type ruleset struct {
 	fd      int
-	handled uint64 // what is forbidden without an exception
+	handled uint64 // access rights that are denied without an exception
 }
 
 func (r ruleset) allow(beneath int, access uint64) error {
@@ -178,7 +179,7 @@ func (r ruleset) allowPath(path string, access uint64) error {
 	return r.allow(fd, access)
 }
 
-// access is what the letters of an extra path allow.
+// access returns the access rights for the letters of an extra path.
 func (p extraPath) access() uint64 {
 	var access uint64
 	for _, letter := range p.mode {

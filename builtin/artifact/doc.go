@@ -1,13 +1,15 @@
 // Package artifact is the hook behind the artifact blocks of a task: before the
-// task starts, it downloads what they name and puts it into the task's directory.
+// task starts, it downloads the artifacts into the task's directory.
 //
-// Each download is a process of its own ([Download]) that sees nothing but what
-// it needs: as root's it has a user of its own, the kernel lets it write to one empty
-// directory only (landlock), and it unpacks there. When it has ended, the hook takes
-// that directory back, compares a checksum, looks through what is there, and moves it
-// to its destination: by handles that cannot leave the task's directory, and only if
-// all of it is allowed to be there.
+// Each download is a process of its own ([Download]) with access only to what it
+// needs. If the agent is root, the process has a user of its own; the kernel
+// lets it write to a single empty directory (Landlock), in which it unpacks.
+// When the process has ended, the hook takes that directory back, compares a
+// checksum, inspects the result, and moves it to its destination: through
+// handles that cannot leave the task's directory, and only if every entry is
+// allowed there.
 //
-// It refuses to read job files, to guess, and to talk to clouds: a source is
-// http(s), git, or a file where the operator has allowed it.
+// The package does not read job files, does not detect kinds of sources, and
+// does not use the APIs of clouds: a source is http(s), git, or a file if the
+// operator has allowed it.
 package artifact

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// request is what the process that downloads is told, on standard input.
+// request is the order that the downloading process reads from standard input.
 type request struct {
 	Source   string
 	Options  map[string]string
@@ -35,20 +35,20 @@ func (o *request) isGit() bool {
 	return err == nil && src.kind == "git"
 }
 
-// step is the part of a download that a process makes.
+// step is the part of a download that one process does.
 type step string
 
-// A file with a checksum comes in two steps: between them the hook compares it, when
-// the first process has no access to it any more.
+// A file with a checksum takes two steps. In between the hook compares the
+// checksum, when the first process no longer has access to the file.
 const (
 	stepAll    step = ""
-	stepFetch  step = "fetch"  // leaves the file, and of a file of checksums the one that it must have
-	stepUnpack step = "unpack" // the file is there
+	stepFetch  step = "fetch"  // downloads the file and, if the source names a file of checksums, stores the expected checksum
+	stepUnpack step = "unpack" // unpacks the file, which exists already
 )
 
-// stageFD is the directory in which the process works. It leaves what is wanted
-// there under the name result: a file in mode file, else a directory of what goes
-// into the destination.
+// stageFD is the descriptor of the directory in which the process works. The
+// process leaves its output there under the name result: a file in mode file,
+// else a directory with the content of the destination.
 const (
 	stageFD = 3
 
@@ -59,12 +59,13 @@ const (
 	scratch  = "scratch"
 )
 
-// Download is the whole main of the process that makes one download, and returns
-// its exit code: it reads an order from in, and says to stderr what went wrong. It
-// ends with in: nobody waits for it any more then.
+// Download is the main function of the process that makes one download, and
+// returns its exit code. It reads an order from in, and writes errors to stderr.
+// It exits when in is closed, which means that its caller has exited.
 func Download(in io.Reader, stderr io.Writer) int {
-	// First of all: what the order says is nobody else's business, whoever has the
-	// same user. What it starts has a memory of its own, which it hides by its user.
+	// This comes first: the order may have secrets, which other processes of the
+	// same user must not read. Processes that the download starts are protected
+	// by their user id.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		fmt.Fprintf(stderr, "hide the memory of the download: %v\n", err)
 		return 1
@@ -84,21 +85,21 @@ func runDownload(in io.Reader) error {
 	if err := unix.Fchdir(stageFD); err != nil {
 		return fmt.Errorf("enter the directory of the download: %w", err)
 	}
-	unix.Close(stageFD) // not for git
+	unix.Close(stageFD) // git must not inherit the descriptor
 	for name, value := range o.Env {
 		if err := os.Setenv(name, value); err != nil {
 			return fmt.Errorf("the variable %s: %w", name, err)
 		}
 	}
-	go func() { // lives as long as the process
+	go func() { // runs until the process exits
 		_, _ = io.Copy(io.Discard, in)
-		_ = syscall.Kill(0, syscall.SIGKILL) // with git and what it has started
-		os.Exit(1)                           // the first of its namespace survives that
+		_ = syscall.Kill(0, syscall.SIGKILL) // includes git and its children
+		os.Exit(1)                           // init of a PID namespace survives the signal
 	}()
 	return download(context.Background(), o)
 }
 
-// downloader is one download into the working directory.
+// downloader makes one download into the working directory.
 type downloader struct {
 	request
 	*source
@@ -136,7 +137,7 @@ func timeout(ctx context.Context, d time.Duration, setting string) (context.Cont
 	return context.WithTimeoutCause(ctx, d, fmt.Errorf("not done after %v: see %s in the client's artifact block", d, setting))
 }
 
-// file gets one file, and unpacks it if it is an archive.
+// file downloads a file, and unpacks it if it is an archive.
 func (d *downloader) file(ctx context.Context) error {
 	name, err := d.name()
 	if err != nil {
@@ -171,7 +172,7 @@ func (d *downloader) file(ctx context.Context) error {
 	return d.part(unpacked, name)
 }
 
-// deliverFile delivers what was fetched as it is.
+// deliverFile delivers the downloaded file unchanged.
 func (d *downloader) deliverFile(name string) error {
 	if d.sub != "" {
 		return fmt.Errorf("%q of %s is wanted, which is no archive", d.sub, name)
@@ -179,14 +180,14 @@ func (d *downloader) deliverFile(name string) error {
 	return d.deliver(fetched, name)
 }
 
-// findSum leaves the checksum that a file of checksums has for the file.
+// findSum downloads the file of checksums and stores the checksum of the file.
 func (d *downloader) findSum(ctx context.Context, name string) error {
 	of, err := parseSource(strings.TrimPrefix(d.checksum, checksumList), nil)
 	if err != nil {
 		return fmt.Errorf("file of checksums: %w", err)
 	}
 	other := &downloader{request: d.request, source: of, stage: d.stage}
-	other.Headers = nil // they are for the source
+	other.Headers = nil // the headers are meant for the source only
 	r, err := other.open(ctx)
 	if err != nil {
 		return fmt.Errorf("file of checksums: %w", err)
@@ -197,12 +198,12 @@ func (d *downloader) findSum(ctx context.Context, name string) error {
 		return err
 	}
 	if _, err := parseChecksum(text); err != nil {
-		return err // before the download
+		return err // reported before the download
 	}
 	return d.stage.WriteFile(sumFile, []byte(text), 0o600)
 }
 
-// fetch writes the file of the source.
+// fetch downloads the file of the source.
 func (d *downloader) fetch(ctx context.Context, to string) error {
 	r, err := d.open(ctx)
 	if err != nil {
@@ -228,7 +229,7 @@ func (d *downloader) tooLarge() error {
 	return fmt.Errorf("the download is larger than %s: see http_max_size in the client's artifact block", size(d.Limits.HTTPMaxSize))
 }
 
-// open begins to read the file of the source.
+// open opens the file of the source for reading.
 func (d *downloader) open(ctx context.Context) (io.ReadCloser, error) {
 	switch d.kind {
 	case "http":
@@ -239,7 +240,7 @@ func (d *downloader) open(ctx context.Context) (io.ReadCloser, error) {
 	return nil, unsupported(d.url.Scheme)
 }
 
-// readLocal opens a file of this machine, where the operator has listed it or a
+// readLocal opens a file of this machine, if the operator has listed it or a
 // directory above it.
 func (d *downloader) readLocal() (io.ReadCloser, error) {
 	name := path.Clean(d.url.Path)
@@ -259,7 +260,7 @@ func (d *downloader) readLocal() (io.ReadCloser, error) {
 			return nil, err
 		}
 		defer root.Close()
-		// A pipe must not hold us up.
+		// Without O_NONBLOCK, opening a FIFO would block.
 		f, err := root.OpenFile(rest, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 		if err != nil {
 			return nil, err
@@ -273,7 +274,7 @@ func (d *downloader) readLocal() (io.ReadCloser, error) {
 	return nil, unsupported("file")
 }
 
-// part delivers what is wanted of a tree.
+// part delivers the requested part of a tree.
 func (d *downloader) part(tree, name string) error {
 	if d.sub != "" {
 		part, err := d.find(tree)
@@ -304,7 +305,8 @@ func (d *downloader) part(tree, name string) error {
 	return d.stage.Rename(path.Join(tree, entries[0].Name()), result)
 }
 
-// find finds the part of a tree: by its name, or by a pattern of one.
+// find returns the requested part of a tree, which is given by its name or by a
+// pattern.
 func (d *downloader) find(tree string) (string, error) {
 	part := path.Join(tree, d.sub)
 	if _, err := d.stage.Lstat(part); err == nil || !strings.ContainsAny(d.sub, "*?[") {
@@ -320,7 +322,7 @@ func (d *downloader) find(tree string) (string, error) {
 	return append(found, part)[0], nil
 }
 
-// deliver hands over one file.
+// deliver moves one file to the result.
 func (d *downloader) deliver(file, name string) error {
 	switch d.Mode {
 	case "file":
@@ -334,7 +336,7 @@ func (d *downloader) deliver(file, name string) error {
 	return d.stage.Rename(file, path.Join(result, name))
 }
 
-// meter is a writer that ends with full when too much has gone through.
+// meter is a writer that fails with full when its limit is exceeded.
 type meter struct {
 	left int64
 	full func() error
@@ -347,7 +349,7 @@ func (m *meter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// cause says why a context has ended, if that is what an error means.
+// cause returns the cause of the context's end, if err is a result of that.
 func cause(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -355,7 +357,8 @@ func cause(ctx context.Context, err error) error {
 	return unwrapURL(err)
 }
 
-// unwrapURL takes the URL out of an error: it may hold a password, and is known.
+// unwrapURL removes the URL from an error: the caller knows it, and it may have
+// a password.
 func unwrapURL(err error) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		return e.Err
@@ -363,7 +366,7 @@ func unwrapURL(err error) error {
 	return err
 }
 
-// size is how people write a number of bytes.
+// size formats a number of bytes for display.
 func size(n int64) string {
 	units := []string{"B", "kB", "MB", "GB", "TB"}
 	i := 0

@@ -7,21 +7,21 @@ import (
 	"strings"
 )
 
-// local reports whether a path with slashes stays where it begins.
+// local reports whether a slash-separated path stays in its directory.
 func local(name string) bool {
 	name = path.Clean(name)
 	return name != ".." && !strings.HasPrefix(name, "../") && !path.IsAbs(name)
 }
 
-// How deep directories may lie, and how long the name of a file may be with them.
-// Each step down costs something at each look at what is below.
+// Limits for the depth of directories, and for the length of a path. Each level
+// costs a system call in each walk.
 const (
 	maxDepth = 256
 	maxName  = 4096
 )
 
-// checkName refuses the name of an entry that would not lie in the artifact, or
-// that no program could use.
+// checkName rejects the name of an entry that would not be inside the artifact,
+// or that programs could not use.
 func checkName(name string) (string, error) {
 	switch {
 	case len(name) > maxName:
@@ -40,9 +40,9 @@ func checkName(name string) (string, error) {
 	return path.Clean(name), nil
 }
 
-// checkLink refuses a symbolic link that leads out of the artifact, wherever the
-// artifact will lie and whatever else will lie there: "..", if any, must come
-// first, so that what other names stand for does not matter.
+// checkLink rejects a symbolic link that leads out of the artifact, wherever the
+// artifact is moved: ".." must come first, so that the other names of the target
+// do not matter.
 func checkLink(name, target string) error {
 	switch {
 	case path.IsAbs(target):
@@ -60,7 +60,7 @@ func checkLink(name, target string) error {
 	return nil
 }
 
-// kindOf names what has no place in an artifact.
+// kindOf names a kind of file that is not allowed in an artifact.
 func kindOf(mode fs.FileMode) string {
 	switch {
 	case mode&fs.ModeDevice != 0:
@@ -73,10 +73,10 @@ func kindOf(mode fs.FileMode) string {
 	return "neither a file, a directory nor a link"
 }
 
-// special are the bits that nothing downloaded keeps.
+// special are the mode bits that downloaded files lose.
 const special = fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky
 
-// specialBits names them.
+// specialBits returns the names of the special bits.
 func specialBits(mode fs.FileMode) string {
 	if mode&fs.ModeSetuid != 0 {
 		return "setuid"

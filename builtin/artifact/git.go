@@ -21,10 +21,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// gitProtocols are the ways to a repository: none that reads this machine.
+// gitProtocols are the allowed transports, none of which reads this machine.
 var gitProtocols = []string{"https", "http", "ssh", "git"}
 
-// git clones a repository, checks out what is wanted, and its submodules.
+// git clones a repository, and checks out the requested revision and its
+// submodules.
 func (d *downloader) git(ctx context.Context) error {
 	switch {
 	case d.checksum != "":
@@ -38,12 +39,12 @@ func (d *downloader) git(ctx context.Context) error {
 			return errors.New("the user of the source, or its password, has a line break")
 		}
 	}
-	// The archive option has no meaning here: Nomad ignores it too.
+	// The archive option has no effect on git sources, as in Nomad.
 	env, err := d.gitEnv()
 	if err != nil {
 		return err
 	}
-	// What counts in total is looked at when it is there; this ends the worst.
+	// This limits the size of single files; weigh checks the total afterwards.
 	if limit := uint64(d.Limits.Unpacked); limit > 0 {
 		if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: limit, Max: limit}); err != nil {
 			return err
@@ -87,8 +88,9 @@ func (d *downloader) git(ctx context.Context) error {
 	return d.part(tree, "")
 }
 
-// repository is the URL as everybody may see it in the arguments of git and of its
-// helpers: without the user of http, who may be a key, and without a password.
+// repository returns the URL for the arguments of git and its helpers, which
+// every user can read: without a password, and without the user of http, which
+// may be a key.
 func (d *downloader) repository() string {
 	if !d.hasLogin() {
 		return d.url.String()
@@ -102,8 +104,8 @@ func (d *downloader) hasLogin() bool {
 	return d.url.User != nil && (d.url.Scheme == "http" || d.url.Scheme == "https")
 }
 
-// nameOrigin writes the whole URL into the repository's configuration, as a clone of
-// it would have done: a task may want to fetch.
+// nameOrigin writes the whole URL into the repository's configuration, as a
+// plain clone would, so that a task can fetch.
 func (d *downloader) nameOrigin(config string) error {
 	if !d.hasLogin() {
 		return nil
@@ -118,15 +120,15 @@ func (d *downloader) nameOrigin(config string) error {
 }
 
 const (
-	// loginUser and loginPassword are the variables of loginHelper.
+	// loginUser and loginPassword are the environment variables of loginHelper.
 	loginUser     = "NOMAD_LITE_GIT_USER"
 	loginPassword = "NOMAD_LITE_GIT_PASSWORD"
-	// loginHelper tells git whom to log in as. git asks it for one host only.
+	// loginHelper is a credential helper. git calls it for a single host.
 	loginHelper = `!f() { test "$1" = get && printf 'username=%s\npassword=%s\n' "$` + loginUser + `" "$` + loginPassword + `"; }; f`
 )
 
-// login is what git needs for the user of the URL: its settings, which are no secret,
-// and variables, which only its own user can read.
+// login returns the configuration with which git logs in as the user of the URL:
+// flags, which are not secret, and variables, which only the same user can read.
 func (d *downloader) login() (flags, env []string) {
 	if !d.hasLogin() {
 		return nil, nil
@@ -138,9 +140,11 @@ func (d *downloader) login() (flags, env []string) {
 }
 
 const (
-	// gitFiles is how many times as many files a repository may have as an archive.
+	// gitFiles is the limit for files of a repository, as a multiple of the
+	// limit for archives.
 	gitFiles = 64
-	// gitLimited starts git so that each of its processes may have 4 GiB for itself.
+	// gitLimited starts git with a limit of 4 GiB of memory for each of its
+	// processes.
 	gitLimited = `ulimit -d 4194304 && exec git "$@"`
 )
 
@@ -150,8 +154,9 @@ func (d *downloader) gitTally() quota {
 	return quota{limits: limits}
 }
 
-// count refuses a tree that has too many files before they are written, or read:
-// directories that hold the same one many times over are short to send.
+// count rejects a tree that has too many files before the files are written or
+// read: with directories that contain the same directory many times, a small
+// repository can have a huge tree.
 func (d *downloader) count(ctx context.Context, env []string, tree string) error {
 	entries := &counter{quota: d.gitTally()}
 	err := errors.New("no revision")
@@ -160,7 +165,7 @@ func (d *downloader) count(ctx context.Context, env []string, tree string) error
 			err = d.runGit(ctx, env, []string{"-C", tree, "ls-tree", "-r", "-z", "--name-only", ref}, entries)
 		}
 	}
-	return entries.err // what is no revision is told by the checkout
+	return entries.err // the checkout reports an invalid revision
 }
 
 // counter counts the names that are written to it.
@@ -178,22 +183,22 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// revision is what a ref may look like: never like a flag.
+// revision matches a valid ref, which cannot be taken for a flag.
 var revision = expression(`^[A-Za-z0-9_][A-Za-z0-9_./+@{}^~-]*$`)
 
-// commit is one in full.
+// commit matches a full commit hash.
 var commit = expression(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
 
-// gitEnv keeps git from asking, from reading anybody's configuration, and from
-// every way to a repository that is not listed.
+// gitEnv returns the environment of git, in which it does not prompt, reads no
+// configuration of a user or the machine, and uses only the listed transports.
 func (d *downloader) gitEnv() ([]string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return nil, err
 	}
 	home := path.Join(dir, scratch)
-	// Without a list of known hosts every one is a stranger: the operator has one
-	// at the usual place, or the job says that it does not care.
+	// Without a list of known hosts ssh rejects every host: the operator has a
+	// list at the usual path, or the job turns the check off (insecure).
 	ssh := "ssh -o BatchMode=yes -o UserKnownHostsFile=/dev/null"
 	if d.Insecure {
 		ssh += " -o StrictHostKeyChecking=no"
@@ -213,8 +218,8 @@ func (d *downloader) gitEnv() ([]string, error) {
 		"GIT_ALLOW_PROTOCOL="+strings.Join(gitProtocols, ":"), "GIT_SSH_COMMAND="+ssh), nil
 }
 
-// runGit runs one command. Hooks and helpers of a repository never run. Without a
-// place for its output this is part of the error.
+// runGit runs one git command. Hooks and helpers of a repository never run. If
+// out is nil, the output is part of the error.
 func (d *downloader) runGit(ctx context.Context, env, args []string, out io.Writer) error {
 	flags := []string{"-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "credential.helper=", "-c", "gc.auto=0", "-c", "maintenance.auto=false"}
 	if d.Insecure {
@@ -256,8 +261,8 @@ func (d *downloader) runGit(ctx context.Context, env, args []string, out io.Writ
 	return fmt.Errorf("git: %w: %s", cause(ctx, err), said)
 }
 
-// startGit takes /proc from git and what it starts: this process has it for its user
-// namespace.
+// startGit starts git without access to /proc, which this process has for its
+// user namespace.
 func (d *downloader) startGit(cmd *exec.Cmd) error {
 	if d.Limits.NoLandlock {
 		return cmd.Start()
@@ -275,7 +280,7 @@ func (d *downloader) startGit(cmd *exec.Cmd) error {
 	})
 }
 
-// weigh refuses a repository that is larger than what may be unpacked.
+// weigh rejects a repository that is larger than the limit for unpacked content.
 func (d *downloader) weigh(tree string) error {
 	t := d.gitTally()
 	return fs.WalkDir(d.stage.FS(), tree, func(name string, e fs.DirEntry, err error) error {

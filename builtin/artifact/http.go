@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// maxResumes is how often a download that breaks off is gone on with when nothing has
-// come since the last time.
+// maxResumes is how many times in a row a broken download is resumed without
+// receiving any data.
 const maxResumes = 5
 
-// get begins a download. The proxies of the environment are used.
+// get starts a download. It uses the proxies of the environment.
 func (d *downloader) get(ctx context.Context) (io.ReadCloser, error) {
 	body := &httpBody{d: d, ctx: ctx, client: d.client(), left: maxResumes}
 	response, err := body.request()
@@ -42,7 +42,7 @@ func (d *downloader) get(ctx context.Context) (io.ReadCloser, error) {
 
 func (d *downloader) client() *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.DisableCompression = true // what lies there is what is wanted
+	transport.DisableCompression = true // the file is stored as the server has it
 	transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: d.Insecure}
 	return &http.Client{
 		Transport: transport,
@@ -50,7 +50,7 @@ func (d *downloader) client() *http.Client {
 			if len(via) >= 10 {
 				return errors.New("it redirects more than 10 times")
 			}
-			// What the job tells one server is none of another's business.
+			// Headers for one server must not be sent to another one.
 			if first := via[0].URL; r.URL.Host != first.Host || r.URL.Scheme != first.Scheme {
 				for name := range d.Headers {
 					r.Header.Del(name)
@@ -61,14 +61,14 @@ func (d *downloader) client() *http.Client {
 	}
 }
 
-// httpBody is the body of an answer, or of several: when the connection breaks,
-// the rest is asked for, if the server can tell that it is still the same file.
+// httpBody is the body of one or more responses: when the connection breaks, it
+// requests the rest, if the server can identify the version of the file.
 type httpBody struct {
 	io.ReadCloser
 	d       *downloader
 	ctx     context.Context
 	client  *http.Client
-	version string // of the file, as the server names it; "": it cannot go on
+	version string // version of the file from the server; "" if the download cannot be resumed
 	got     int64
 	left    int
 }
@@ -110,7 +110,7 @@ func (b *httpBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// resume reports whether the rest is on its way.
+// resume requests the rest of the file, and reports whether the server sends it.
 func (b *httpBody) resume() bool {
 	response, err := b.request()
 	if err != nil {
@@ -119,7 +119,7 @@ func (b *httpBody) resume() bool {
 	from := fmt.Sprintf("bytes %d-", b.got)
 	if response.StatusCode != http.StatusPartialContent || !strings.HasPrefix(response.Header.Get("Content-Range"), from) {
 		response.Body.Close()
-		b.left = 0 // it is another file now
+		b.left = 0 // the file on the server has changed
 		return false
 	}
 	b.ReadCloser.Close()

@@ -21,16 +21,16 @@ import (
 
 // identities gives each download a user id, and a group id with the same number.
 type identities struct {
-	files string // the directory of passwd, group, subuid and subgid
+	files string // directory of passwd, group, subuid and subgid
 
 	mu    sync.Mutex
 	taken map[uint32]bool
-	freed chan struct{} // closed when one is given back
+	freed chan struct{} // closed when an id is released
 }
 
-// reserve returns an id of the set that no account of this machine has and no other
-// download of this process. It blocks while downloads have all of them. The caller
-// calls release.
+// reserve returns an id of the set that no account of this machine and no other
+// download of this process has. It blocks while all ids are in use. The caller
+// must call release.
 func (d *identities) reserve(ctx context.Context, set idrange.Set) (uint32, error) {
 	accounts, err := readAccounts(d.files)
 	if err != nil {
@@ -53,7 +53,7 @@ func (d *identities) try(set idrange.Set, accounts *accounts) (id uint32, wait <
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n, busy := set.Len(), false
-	// Agents that run side by side begin at different places.
+	// Concurrent agents start at different ids.
 	for i, from := uint64(0), rand.Uint64N(n); i < n; i++ {
 		id := set.At((from + i) % n)
 		switch {
@@ -78,7 +78,7 @@ func (d *identities) try(set idrange.Set, accounts *accounts) (id uint32, wait <
 	return 0, d.freed, nil
 }
 
-// release gives an id back, of which no process is left.
+// release releases an id that no process has.
 func (d *identities) release(id uint32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -89,23 +89,24 @@ func (d *identities) release(id uint32) {
 	}
 }
 
-// accounts are the ids that belong to somebody, and those that exist.
+// accounts are the ids that are assigned to accounts, and the ids that exist.
 type accounts struct {
 	owned        idrange.Set
-	users, group idrange.Set // that exist here; empty: all
+	users, group idrange.Set // ids that exist in this user namespace; empty means all
 }
 
 func (a *accounts) free(id uint32) bool {
 	return !a.owned.Contains(id) && (len(a.users) == 0 || a.users.Contains(id)) && (len(a.group) == 0 || a.group.Contains(id))
 }
 
-// readAccounts reads the files in dir. Those that are not there have no accounts.
+// readAccounts reads the files in dir. A file that does not exist has no
+// accounts.
 func readAccounts(dir string) (*accounts, error) {
 	a := &accounts{}
 	for _, file := range []struct {
 		name  string
-		first int  // the field with the id
-		count bool // the next field has their number
+		first int  // index of the field with the id
+		count bool // the next field is the number of ids
 	}{{"passwd", 2, false}, {"passwd", 3, false}, {"group", 2, false}, {"subuid", 1, true}, {"subgid", 1, true}} {
 		if err := eachLine(dir+"/"+file.name, func(line string) {
 			fields := strings.Split(line, ":")
@@ -128,7 +129,7 @@ func readAccounts(dir string) (*accounts, error) {
 	return a, nil
 }
 
-// addRange adds the id of a line, with those that follow it if there is a count.
+// addRange adds the id of a line, or its range of ids if counted.
 func addRange(set idrange.Set, fields []string, counted bool) idrange.Set {
 	first, err := strconv.ParseUint(fields[0], 10, 32)
 	if err != nil {
@@ -159,7 +160,8 @@ func eachLine(file string, do func(line string)) error {
 	return lines.Err()
 }
 
-// processesOf returns the processes that have a user id in one of its four forms.
+// processesOf returns the processes that have a user id as their real,
+// effective, saved or file system user id.
 func processesOf(id uint32) ([]int, error) {
 	proc, err := os.Open("/proc")
 	if err != nil {
@@ -189,13 +191,13 @@ func processesOf(id uint32) ([]int, error) {
 }
 
 func hasUID(pid int, id uint32) (bool, error) {
-	// The owner of the directory would be root for a process that hides its memory.
+	// The directory of a process that hides its memory belongs to root.
 	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {
 		return false, err
 	}
 	if bytes.Contains(status, []byte("\nState:\tZ")) || bytes.Contains(status, []byte("\nState:\tX")) {
-		return false, nil // it has ended, and its parent takes its time
+		return false, nil // a zombie, which its parent has not reaped yet
 	}
 	_, rest, _ := bytes.Cut(status, []byte("\nUid:"))
 	line, _, _ := bytes.Cut(rest, []byte("\n"))
@@ -219,17 +221,17 @@ func endProcesses(id uint32) error {
 		for _, pid := range pids {
 			killIf(pid, id)
 		}
-		time.Sleep(10 * time.Millisecond) // what is killed needs a moment to end
+		time.Sleep(10 * time.Millisecond) // killed processes take some time to exit
 	}
 	return fmt.Errorf("processes of the download (user id %d) cannot be ended", id)
 }
 
-// killIf kills a process if it has the user id, and never another that has got its
-// number.
+// killIf kills a process if it has the user id. It never kills another process
+// that has got the same pid.
 func killIf(pid int, id uint32) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
-		return // it has ended
+		return // the process has ended
 	}
 	defer unix.Close(fd)
 	if has, err := hasUID(pid, id); err == nil && has {

@@ -22,14 +22,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// destination is where an artifact goes: a path in one of the two directories
-// that a task may write to.
+// destination is the path of an artifact in one of the two directories that a
+// task may write to.
 type destination struct {
-	root string // the directory of the task, or the one that its allocation shares
-	path string // in it, with slashes
+	root string // directory of the task, or the shared directory of its allocation
+	path string // path in root, with slashes
 }
 
-// findDestination resolves what the job says, with its references filled in.
+// findDestination resolves the destination of a job, whose references are
+// resolved already.
 func findDestination(dir sdk.TaskDir, text string) (destination, error) {
 	if strings.ContainsRune(text, 0) {
 		return destination{}, errors.New("the destination has a zero byte")
@@ -48,17 +49,17 @@ func findDestination(dir sdk.TaskDir, text string) (destination, error) {
 	return destination{}, fmt.Errorf("destination %q escapes the directory of the task", text)
 }
 
-// within reports whether the clean path p is dir or lies in it.
+// within reports whether the clean path p is dir or is inside it.
 func within(p, dir string) bool {
 	return dir != "" && (p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/"))
 }
 
-// owner is whom the files of an artifact belong to; nil leaves them to who has
-// made them.
+// owner is the owner of an artifact's files; nil means no change of the owner.
 type owner struct{ uid, gid int }
 
-// ownerOf is the user of the agent, as for everything else in a task's directory,
-// or with chown that of the task. Only root gives files away.
+// ownerOf returns the user of the agent, which owns everything else in a task's
+// directory, or with chown the user of the task. It returns nil if the agent is
+// not root, which cannot change owners.
 func ownerOf(chown bool, name string) (*owner, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -70,7 +71,7 @@ func ownerOf(chown bool, name string) (*owner, error) {
 	u, err := user.Lookup(name)
 	if err != nil && strings.Trim(name, "0123456789") == "" {
 		if u, err = user.LookupId(name); err != nil {
-			u, err = &user.User{Uid: name, Gid: name}, nil // known to an image only
+			u, err = &user.User{Uid: name, Gid: name}, nil // the user may exist in an image only
 		}
 	}
 	if err != nil {
@@ -90,18 +91,18 @@ func ownerOf(chown bool, name string) (*owner, error) {
 	return &owner{int(uid), int(gid)}, nil
 }
 
-// installer has an empty directory for a download, and moves what is allowed of it
+// installer has an empty directory for a download, and moves the allowed results
 // to the destination.
 type installer struct {
 	to    destination
 	owner *owner
-	root  *os.Root // of the destination
-	name  string   // of the stage in it
+	root  *os.Root // root directory of the destination
+	name  string   // name of the stage in root
 	stage *os.Root
-	dir   *os.File // the stage
-	bits  []string // what place has taken away, as in: the setuid bit of "x"
+	dir   *os.File // open handle of the stage
+	bits  []string // bits that place has removed, such as: the setuid bit of "x"
 
-	modes []fs.FileMode // of what is below result, as inspect has walked it
+	modes []fs.FileMode // modes of the entries below result, in the order of inspect's walk
 }
 
 // newInstaller makes a stage, on the file system of the destination's root.
@@ -111,7 +112,7 @@ func newInstaller(to destination, task, key string, owner *owner) (*installer, e
 		return nil, err
 	}
 	p := &installer{to: to, owner: owner, root: root}
-	// Not the task's name itself, which may be as long as a name can be.
+	// The name is hashed, because it may have the maximum length of a file name.
 	of := sha256.Sum256([]byte(task))
 	if err := p.open(".artifact-" + hex.EncodeToString(of[:8]) + "-" + key + "-"); err != nil {
 		p.close()
@@ -120,8 +121,9 @@ func newInstaller(to destination, task, key string, owner *owner) (*installer, e
 	return p, nil
 }
 
-// open removes stages that were left behind. A call whose agent has died may still
-// be about to end: it must not find ours under its name.
+// open makes the stage and removes stages that were left behind. A call of an
+// agent that has died may still be shutting down: it must not find the new stage
+// under its own name.
 func (p *installer) open(prefix string) error {
 	old, err := fs.Glob(p.root.FS(), prefix+"*")
 	if err != nil {
@@ -157,8 +159,8 @@ func (p *installer) close() {
 	p.root.Close()
 }
 
-// place moves the result of the download to its destination, if all of it may be
-// there, and returns a path of it. Of two things with one name the new one counts;
+// place moves the result of the download to its destination, if all of it is
+// allowed there, and returns a path of it. Existing files are replaced;
 // directories are merged.
 func (p *installer) place() (string, error) {
 	if err := p.inspect(); err != nil {
@@ -196,7 +198,7 @@ func (p *installer) place() (string, error) {
 	return filepath.Join(p.to.root, first), nil
 }
 
-// makeDirs makes a directory with those above it.
+// makeDirs makes a directory and its parents.
 func (p *installer) makeDirs(name string) error {
 	if name == "." {
 		return nil
@@ -227,9 +229,10 @@ func (p *installer) own(root *os.Root, name string) error {
 	return root.Lchown(name, p.owner.uid, p.owner.gid)
 }
 
-// inspect looks through what a process that may have been fooled has left: it is
-// not believed that any check was made there. As root it first takes what it looks at,
-// a directory before it lists it, so that it stays as it is.
+// inspect checks the output of the download, which may have been compromised: it
+// does not rely on checks that were made there. As root it first takes ownership
+// of each entry, and of a directory before it lists it, so that the entries
+// cannot change.
 func (p *installer) inspect() error {
 	p.modes = nil
 	type inode struct{ dev, ino uint64 }
@@ -249,7 +252,7 @@ func (p *installer) inspect() error {
 		mode, sys := info.Mode(), info.Sys().(*syscall.Stat_t)
 		if of := (inode{sys.Dev, sys.Ino}); !mode.IsDir() && sys.Nlink > 1 {
 			if first, ok := modes[of]; ok {
-				mode = first // claim has closed it by another name
+				mode = first // claim has changed the mode under another name
 			}
 			names[of]++
 			modes[of], links[of], linked[of] = mode, uint64(sys.Nlink), inside
@@ -281,7 +284,7 @@ func (p *installer) inspect() error {
 	if err != nil {
 		return err
 	}
-	// A file that also has a name elsewhere is not one to be given away.
+	// A file with a further name outside of the artifact must not be given away.
 	for of, n := range names {
 		if n != links[of] {
 			return fmt.Errorf("artifact includes hard link %q to a file outside of it", linked[of])
@@ -290,8 +293,8 @@ func (p *installer) inspect() error {
 	return nil
 }
 
-// note is what people should know about what place has changed, "" for nothing. It
-// is one text: a task has room for ten events.
+// note returns the text of an event about the bits that place has removed, or
+// "". It is a single text because a task keeps ten events.
 func (p *installer) note() string {
 	const named = 3
 	switch more := len(p.bits) - named; {
@@ -303,8 +306,8 @@ func (p *installer) note() string {
 	return "removed " + strings.Join(p.bits, ", ")
 }
 
-// give makes everything its owner's, who can read and enter it. Special bits are
-// taken away.
+// give makes everything its owner's, who can read and enter it. It removes
+// special bits.
 func (p *installer) give() error {
 	modes := p.modes
 	return fs.WalkDir(p.stage.FS(), result, func(name string, e fs.DirEntry, err error) error {
@@ -323,7 +326,7 @@ func (p *installer) give() error {
 	})
 }
 
-// move moves a thing of the stage, with what is below it.
+// move moves an entry of the stage and its content.
 func (p *installer) move(from, to string) error {
 	info, err := p.stage.Lstat(from)
 	if err != nil {
@@ -349,8 +352,8 @@ func (p *installer) move(from, to string) error {
 	return p.copy(from, to, info)
 }
 
-// rename goes by the handle of the stage: the directory above it can be one in which
-// another user puts something else under its name.
+// rename uses the handle of the stage: in the directory above it another user
+// may be able to put another file under the stage's name.
 func (p *installer) rename(from, to string) error {
 	fromDir, err := p.stage.Open(path.Dir(from))
 	if err != nil {
@@ -382,7 +385,7 @@ func (p *installer) merge(from, to string) error {
 	return nil
 }
 
-// copy is move to another file system, such as the one of secrets.
+// copy is move to another file system, such as that of the secrets directory.
 func (p *installer) copy(from, to string, info fs.FileInfo) error {
 	var err error
 	switch {

@@ -10,27 +10,28 @@ import (
 	"time"
 )
 
-// Limits are what the operator allows, as Nomad names it in client { artifact {} }.
+// Limits is the operator's configuration, with the names of Nomad's client {
+// artifact {} }.
 type Limits struct {
-	HTTPTimeout time.Duration `json:"http_read_timeout"` // of one file; 0: none
-	HTTPMaxSize int64         `json:"http_max_size"`     // bytes; 0: none
+	HTTPTimeout time.Duration `json:"http_read_timeout"` // timeout per file; 0 means none
+	HTTPMaxSize int64         `json:"http_max_size"`     // bytes per file; 0 means no limit
 	GitTimeout  time.Duration `json:"git_timeout"`
-	Files       int           `json:"decompression_limit_file_count"` // 0: none
-	Unpacked    int64         `json:"decompression_limit_size"`       // bytes; 0: none
-	// Ratio is how many times the size of an archive its content may have, once
-	// that is worth a word.
-	Ratio int64 `json:"decompression_limit_ratio"` // 0: none
-	// Env names what else of the environment a download sees.
+	Files       int           `json:"decompression_limit_file_count"` // number of files; 0 means no limit
+	Unpacked    int64         `json:"decompression_limit_size"`       // bytes; 0 means no limit
+	// Ratio is the maximum size of an archive's content, as a multiple of the
+	// archive's size. It applies to content above ratioMinSize.
+	Ratio int64 `json:"decompression_limit_ratio"` // 0 means no limit
+	// Env has the names of additional environment variables for downloads.
 	Env []string `json:"set_environment_variables"`
-	// Paths are what else of the file system it sees, as "d:rx:/path" for a
-	// directory and "f:r:/path" for a file. What is readable may be a source.
+	// Paths are additional paths that downloads can access, as "d:rx:/path" for
+	// a directory and "f:r:/path" for a file. A readable path may be a source.
 	Paths      []string `json:"filesystem_isolation_extra_paths"`
 	NoLandlock bool     `json:"disable_filesystem_isolation"`
 	// UIDs are the user ids that downloads may have, as idrange.Downloads reads them.
 	UIDs string `json:"download_uids"`
 }
 
-// defaults are Nomad's.
+// defaults returns Nomad's defaults.
 func defaults() Limits {
 	return Limits{
 		HTTPTimeout: 30 * time.Minute,
@@ -45,12 +46,12 @@ func defaults() Limits {
 // ratioMinSize is the size below which the ratio does not matter.
 const ratioMinSize = 256 << 20
 
-// deadline is when a download must have ended, whatever it does.
+// deadline returns when a download must have ended, whatever its source.
 func (l *Limits) deadline() time.Duration {
 	return max(l.HTTPTimeout, l.GitTimeout, 30*time.Minute) + time.Minute
 }
 
-// extraPath is one of Limits.Paths.
+// extraPath is an element of Limits.Paths.
 type extraPath struct {
 	mode string // of r, w, c and x
 	path string
@@ -58,7 +59,7 @@ type extraPath struct {
 
 func (p extraPath) read() bool { return strings.Contains(p.mode, "r") }
 
-// paths returns those that can be read: the agent has checked them.
+// paths returns the valid paths: the agent has checked them.
 func (l *Limits) paths() []extraPath {
 	var all []extraPath
 	for _, text := range l.Paths {
@@ -69,8 +70,8 @@ func (l *Limits) paths() []extraPath {
 	return all
 }
 
-// reachable leaves out the paths to which this process has no way: nothing that it
-// starts has one.
+// reachable returns the limits without paths that this process cannot access: no
+// process that it starts can.
 func (l Limits) reachable() Limits {
 	l.Paths = slices.DeleteFunc(slices.Clone(l.Paths), func(text string) bool {
 		parts := strings.SplitN(text, ":", 3)
@@ -83,12 +84,12 @@ func (l Limits) reachable() Limits {
 	return l
 }
 
-// quota counts what comes out of an archive or a repository.
+// quota counts the output of an archive or a repository.
 type quota struct {
 	limits Limits
-	packed int64 // size of the archive; 0: there is no ratio
+	packed int64 // size of the archive; 0 means no ratio
 	files  int
-	dirs   int // that no entry names
+	dirs   int // directories without an entry of their own
 	bytes  int64
 }
 

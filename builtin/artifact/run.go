@@ -24,26 +24,28 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 )
 
-// inherited are the variables that a download gets besides those of its own: how to
-// get out of here. They may hold a password, and come with the order.
+// inherited are the environment variables that a download gets from this
+// process, for access to the network. They may have a password, and are part of
+// the order.
 var inherited = []string{
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy",
 }
 
-// ofRuntime are variables that a Go program reads before its main, if at all.
+// ofRuntime are the environment variables that the Go runtime reads before main.
 var ofRuntime = []string{"GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT", "GORACE", "GOTRACEBACK"}
 
 var errTimeout = errors.New("the download has taken longer than the limits allow")
 
-// tellOnce says once per process what is missing here.
+// tellOnce logs once per process that the machine lacks a feature.
 var tellOnce sync.Once
 
-// ids are those of the downloads of this process.
+// ids are the user ids of the downloads of this process.
 var ids = &identities{files: "/etc"}
 
-// run makes one download in a process of its own, in the directory stage. When ctx
-// ends, so does the process with all that it has started. When run returns, none of
-// them is left, and the stage is the caller's: only its content has another owner.
+// run makes one download in a process of its own, in the directory stage. It
+// blocks until the process has ended. When ctx ends, run kills the process and
+// everything that it has started. When run returns, none of them is running, and
+// the stage belongs to the caller again; its content still has another owner.
 func run(ctx context.Context, args []string, o request, stage *os.File) error {
 	o.Env = map[string]string{}
 	for _, name := range slices.Concat(inherited, o.Limits.Env) {
@@ -78,8 +80,8 @@ func run(ctx context.Context, args []string, o request, stage *os.File) error {
 	return err
 }
 
-// process is that of one download. The agent's user is its user too, unless that is
-// root: then it has an id of its own.
+// process is the process of one download. It runs as the agent's user or, if
+// that is root, under an id of its own.
 type process struct {
 	args  []string
 	stage *os.File
@@ -87,9 +89,9 @@ type process struct {
 	said  *tail
 
 	cmd       *exec.Cmd
-	stdin     io.WriteCloser // its end is how the process learns of our death
+	stdin     io.WriteCloser // closed when the process of the hook dies, which ends the download
 	id        uint32
-	namespace bool // nothing that it starts survives it
+	namespace bool // no process that it starts survives it
 }
 
 // start starts the process, which waits for its order, and gives it the stage.
@@ -110,8 +112,8 @@ func (p *process) start(ctx context.Context) error {
 			ids.release(p.id)
 			return err
 		}
-		// The process knows nothing yet, and owns nothing: so of two agents that have
-		// come upon the same id at least one sees the other here, in time.
+		// The process has no order and no files yet: if two agents have chosen
+		// the same id, at least one of them sees the other here, in time.
 		alone, err := p.isAlone()
 		if err == nil && alone {
 			err = p.stage.Chown(int(p.id), int(p.id))
@@ -141,12 +143,12 @@ func (p *process) spawn(ctx context.Context, cred *syscall.Credential) error {
 			env = append(env, name+"="+value)
 		}
 	}
-	// Not every container lets us have namespaces.
+	// Not every container may make namespaces.
 	kinds := []uintptr{unix.CLONE_NEWUSER | unix.CLONE_NEWPID, unix.CLONE_NEWPID, 0}
 	switch {
 	case cred == nil:
 		kinds = kinds[2:]
-	case !p.order.isGit(): // ssh refuses to be a user without an account
+	case !p.order.isGit(): // ssh requires an account for its user
 		kinds = kinds[1:]
 	}
 	var err error
@@ -156,13 +158,13 @@ func (p *process) spawn(ctx context.Context, cred *syscall.Credential) error {
 			attr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
 			attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: nobody, HostID: int(cred.Uid), Size: 1}}
 			attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: nobody, HostID: int(cred.Gid), Size: 1}}
-			attr.GidMappingsEnableSetgroups = true // else the groups of root would stay
+			attr.GidMappingsEnableSetgroups = true // else the process would keep the groups of root
 		}
 		p.namespace = kind != 0
 		p.cmd = exec.CommandContext(ctx, "/proc/self/exe", p.args...)
 		p.cmd.Args[0] = os.Args[0]
 		p.cmd.Env, p.cmd.Stderr, p.cmd.ExtraFiles, p.cmd.SysProcAttr = env, p.said, []*os.File{p.stage}, attr
-		p.cmd.WaitDelay = 5 * time.Second // for a helper of git that holds stderr
+		p.cmd.WaitDelay = 5 * time.Second // limits the wait for a helper of git that holds stderr
 		p.cmd.Cancel = p.kill
 		if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 			return err
@@ -174,16 +176,18 @@ func (p *process) spawn(ctx context.Context, cred *syscall.Credential) error {
 	return err
 }
 
-// nobody is an account in a user namespace, and never on the machine.
+// nobody is the id of an account in a user namespace; no download has it outside
+// of that.
 const nobody = 65534
 
-// noNamespace are the errors of a machine that lets us have no more namespaces.
+// noNamespace are the errors on a machine that cannot make more namespaces.
 var noNamespace = []error{unix.EPERM, unix.EACCES, unix.ENOSPC, unix.EUSERS, unix.EINVAL, unix.ENOSYS}
 
 func (p *process) kill() error { return syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) }
 
-// end waits for the process, ends what it has started, and takes the stage from its
-// user. left is an error of the latter two: the content of the stage is of no use then.
+// end waits for the process, kills everything that it has started, and takes the
+// stage from its user. left is an error of the latter two steps: the content of
+// the stage must not be used then.
 func (p *process) end() (waited, left error) {
 	waited = p.cmd.Wait()
 	if os.Geteuid() != 0 {
@@ -192,21 +196,22 @@ func (p *process) end() (waited, left error) {
 	if !p.namespace {
 		left = endProcesses(p.id)
 	}
-	// Both only through the handle: below a closed directory nobody else finds anything.
+	// Both calls use the handle; with mode 0700 other users cannot reach the
+	// content.
 	left = errors.Join(left, p.stage.Chown(0, 0), p.stage.Chmod(0o700))
 	if left == nil {
-		ids.release(p.id) // else it is never used again
+		ids.release(p.id) // after an error the id is never used again
 	}
 	return waited, left
 }
 
-// start starts a command as confined as this machine can.
+// start starts a command as confined as this machine supports.
 func start(cmd *exec.Cmd, stage *os.File, o request) error {
 	return onThread(func() error { return startHere(cmd, stage, o) })
 }
 
-// onThread calls a function that confines its thread. The thread is not of use to anything
-// else: it ends then.
+// onThread calls a function that confines its thread. The thread ends
+// afterwards, because it cannot be used for anything else.
 func onThread(f func() error) error {
 	failed := make(chan error)
 	go func() {
@@ -216,8 +221,8 @@ func onThread(f func() error) error {
 	return <-failed
 }
 
-// startHere starts a command that sees of the machine what the calling thread sees from
-// then on.
+// startHere starts a command with the restrictions of the calling thread, which
+// keeps them.
 func startHere(cmd *exec.Cmd, stage *os.File, o request) error {
 	if o.isGit() && os.Geteuid() == 0 {
 		shown, err := walkable(stage)
@@ -240,12 +245,12 @@ func startHere(cmd *exec.Cmd, stage *os.File, o request) error {
 			return err
 		}
 	}
-	// The hook itself needs them, for the namespaces above.
+	// The namespaces above need these system calls, so they are denied only now.
 	confine.DenyThread(append(confine.Namespaces(), confine.Machine()...)...)
 	return cmd.Start()
 }
 
-// tail keeps the end of what is written to it.
+// tail keeps the end of its input.
 type tail struct {
 	limit int
 	buf   bytes.Buffer

@@ -12,15 +12,15 @@ import (
 	"sync"
 )
 
-// source is what the source of an artifact means, with the options of the block
+// source is the parsed source of an artifact, with the options of the block
 // merged in.
 type source struct {
 	kind string   // "http", "file" or "git"
-	url  *url.URL // without what follows
-	sub  string   // the part of the archive or repository that is wanted; "": all
+	url  *url.URL // URL without the parts below
+	sub  string   // requested part of the archive or repository; "" means all
 
 	checksum string
-	archive  string // "": as the name says; "false": none
+	archive  string // "" means by the file name; "false" means none
 	filename string
 	ref      string
 	depth    string
@@ -31,17 +31,17 @@ var (
 	forced = expression(`^([A-Za-z0-9]+)::(.+)$`)
 	scp    = expression(`^([A-Za-z0-9_.-]+@[A-Za-z0-9_][A-Za-z0-9_.-]*):([^/].*)$`)
 
-	// hubs are the hosts of which a path without a scheme is a repository.
+	// hubs are the hosts for which a path without a scheme is a repository.
 	hubs = []string{"github.com", "gitlab.com", "bitbucket.org"}
 )
 
-// expression is compiled when a download needs it: every process of this program
-// would have it.
+// expression compiles a regular expression on first use: otherwise every process
+// of this program would have it in memory.
 func expression(text string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
 }
 
-// parseSource reads a source in any of its forms.
+// parseSource parses a source in any of its forms.
 func parseSource(text string, options map[string]string) (*source, error) {
 	getter := ""
 	if m := forced().FindStringSubmatch(text); m != nil {
@@ -94,10 +94,10 @@ func parseSource(text string, options map[string]string) (*source, error) {
 // listed reports whether the checksum is in a file of checksums.
 func (s *source) listed() bool { return strings.HasPrefix(s.checksum, checksumList) }
 
-// checksumList begins the source of a file of checksums.
+// checksumList is the prefix of the source of a file of checksums.
 const checksumList = "file:"
 
-// invalidURL says what is wrong with a text, and nothing of a password.
+// invalidURL returns an error for an invalid URL, without its password.
 func invalidURL(text string, err error) error {
 	if _, from, ok := strings.Cut(text, "${"); ok {
 		if name, _, ok := strings.Cut(from, "}"); ok {
@@ -110,8 +110,8 @@ func invalidURL(text string, err error) error {
 	return fmt.Errorf("the source is no URL: %w", unwrapURL(err))
 }
 
-// schemeHints is what to do about schemes that Nomad knows, and for what looks like a
-// path.
+// schemeHints are the hints in errors about schemes that Nomad supports, and
+// about sources that look like a path.
 var schemeHints = map[string]string{
 	"file": "begin the source with https://, or let the operator list the path in filesystem_isolation_extra_paths of the client's artifact block",
 	"gcs":  "take the object's https URL, https://storage.googleapis.com/bucket/object, with a signed query if it is not public",
@@ -120,7 +120,7 @@ var schemeHints = map[string]string{
 	"ssh":  "put git:: before it",
 }
 
-// unsupported begins with the text that users of Nomad know.
+// unsupported returns an error that starts with Nomad's text.
 func unsupported(scheme string) error {
 	err := fmt.Errorf("download not supported for scheme '%s'", scheme)
 	if way := schemeHints[scheme]; way != "" {
@@ -129,7 +129,7 @@ func unsupported(scheme string) error {
 	return fmt.Errorf("%w: there are http, https and git", err)
 }
 
-// hubRepository spells out host/owner/repository[/part].
+// hubRepository expands host/owner/repository[/part] to a URL.
 func hubRepository(text string) (string, bool) {
 	rest, query, _ := strings.Cut(text, "?")
 	parts := strings.SplitN(rest, "/", 4)
@@ -149,8 +149,8 @@ func hubRepository(text string) (string, bool) {
 	return full, true
 }
 
-// options merges those of the block into the query, and takes those out that are
-// for us. What is left is for the server.
+// options merges the options of the block into the query, and removes the
+// options of the artifact block. The remaining parameters are for the server.
 func (s *source) options(options map[string]string) error {
 	q, err := url.ParseQuery(s.url.RawQuery)
 	if err != nil {
@@ -168,15 +168,15 @@ func (s *source) options(options map[string]string) error {
 		*to = q.Get(name)
 		q.Del(name)
 	}
-	// A server may have signed the query as it stands.
+	// A server may have signed the query in its original form.
 	if !maps.EqualFunc(before, q, slices.Equal) {
 		s.url.RawQuery = q.Encode()
 	}
 	return nil
 }
 
-// name is what the file is called: the last part of the path, or what the option
-// says.
+// name returns the name of the file: the last part of the path, or the value of
+// the option.
 func (s *source) name() (string, error) {
 	name := path.Base(s.url.Path)
 	if s.filename != "" {

@@ -19,15 +19,15 @@ import (
 	"strings"
 )
 
-// format is a kind of archive.
+// format is an archive format.
 type format struct {
-	names  []string // as option and as ending of a file, without the dot
+	names  []string // values of the archive option and file extensions, without the dot
 	stream func(context.Context, *os.File) (io.ReadCloser, error)
-	// entries unpacks; nil means that the stream is one file.
+	// entries unpacks the archive; nil means that the stream is a single file.
 	entries func(u *unpacker, f *os.File, stream io.Reader) error
 }
 
-// formats are found by the longest ending first.
+// formats are matched by the longest extension.
 var formats = []format{
 	{[]string{"tar.gz", "tgz"}, gunzip, (*unpacker).tar},
 	{[]string{"tar.bz2", "tbz2"}, bunzip, (*unpacker).tar},
@@ -41,7 +41,8 @@ var formats = []format{
 	{[]string{"zst"}, command("zstd", "zstd", "--memory=256MB"), nil},
 }
 
-// findFormat goes by the option, or else by the name; nil means no archive.
+// findFormat returns the format by the option, or else by the name. nil means
+// that the file is not an archive.
 func findFormat(name, option string) (*format, error) {
 	if on, err := strconv.ParseBool(option); err == nil && !on {
 		return nil, nil
@@ -59,7 +60,7 @@ func findFormat(name, option string) (*format, error) {
 	return nil, nil
 }
 
-// trim takes the ending of the format off a name.
+// trim removes the extension of the format from a name.
 func (f *format) trim(name string) string {
 	for _, ending := range f.names {
 		if short, ok := strings.CutSuffix(name, "."+ending); ok && short != "" {
@@ -81,7 +82,8 @@ func bunzip(_ context.Context, f *os.File) (io.ReadCloser, error) {
 	return io.NopCloser(bzip2.NewReader(bufio.NewReaderSize(f, 64<<10))), nil
 }
 
-// command decompresses with a program, as confined as we are.
+// command returns a function that decompresses with a program, which has the
+// confinement of this process.
 func command(name, pkg, memory string) func(context.Context, *os.File) (io.ReadCloser, error) {
 	return func(ctx context.Context, f *os.File) (io.ReadCloser, error) {
 		p := &program{cmd: exec.CommandContext(ctx, name, "-d", "-c", "-q", memory)}
@@ -99,13 +101,13 @@ func command(name, pkg, memory string) func(context.Context, *os.File) (io.ReadC
 	}
 }
 
-// program is the output of one that decompresses. At its end it says whether the
-// program was content.
+// program is the output of a decompression program. At its end it returns the
+// program's error.
 type program struct {
 	cmd  *exec.Cmd
 	out  io.ReadCloser
 	said bytes.Buffer
-	err  error // of Wait
+	err  error // result of Wait
 }
 
 func (p *program) Read(b []byte) (int, error) {
@@ -125,21 +127,21 @@ func (p *program) wait() error {
 	return p.err
 }
 
-// Close ends the program, if it still runs.
+// Close kills the program if it is still running.
 func (p *program) Close() error {
 	_ = p.cmd.Process.Kill()
 	_ = p.wait()
 	return nil
 }
 
-// unpacker writes the entries of one archive into a directory of its own.
+// unpacker writes the entries of one archive into a new directory.
 type unpacker struct {
 	root *os.Root
 	quota
 }
 
-// unpack unpacks a file of the stage into a new directory there, or decompresses
-// it into a file if it is only one.
+// unpack unpacks a file of the stage into a new directory of the stage. A
+// compressed single file is decompressed into a file.
 func (d *downloader) unpack(ctx context.Context, format *format, from, to string) error {
 	f, err := d.stage.Open(from)
 	if err != nil {
@@ -178,8 +180,8 @@ func (u *unpacker) tar(_ *os.File, stream io.Reader) error {
 	for r := tar.NewReader(stream); ; {
 		h, err := r.Next()
 		if err == io.EOF {
-			// What follows the end of the archive is read, so that a program that
-			// decompresses it can say whether all was well.
+			// The data after the end of the archive are read too, so that a
+			// decompression program can report its error.
 			_, err = io.Copy(&u.quota, stream)
 			return err
 		}
@@ -258,8 +260,8 @@ func (u *unpacker) zipEntry(e *zip.File) error {
 	return fmt.Errorf("entry %q is %s", name, kindOf(mode))
 }
 
-// dir makes a directory that can be written to, whatever the archive says. As with
-// files, special bits are left for give to remove.
+// dir makes a directory that is writable, whatever its mode in the archive. As
+// with files, give removes the special bits.
 func (u *unpacker) dir(name string, mode fs.FileMode) error {
 	if err := u.parents(path.Join(name, "_")); err != nil || name == "." {
 		return err
@@ -267,8 +269,8 @@ func (u *unpacker) dir(name string, mode fs.FileMode) error {
 	return u.root.Chmod(name, mode.Perm()|mode&special|0o700)
 }
 
-// parents makes the directories above an entry. They are real ones: an entry
-// below a symbolic link would lie somewhere else than it says.
+// parents makes the directories above an entry. They are never symbolic links:
+// an entry below a link would be at another path than its name.
 func (u *unpacker) parents(name string) error {
 	dir := path.Dir(name)
 	if dir == "." {
@@ -294,7 +296,8 @@ func (u *unpacker) parents(name string) error {
 	return u.root.Mkdir(dir, 0o755)
 }
 
-// place makes room for an entry: of two with one name the later counts.
+// place removes an existing entry: of two entries with the same name the later
+// one counts.
 func (u *unpacker) place(name string) error {
 	if name == "." {
 		return errors.New(`an entry that is no directory has the name "."`)
@@ -315,8 +318,7 @@ func (u *unpacker) regular(name string, mode fs.FileMode, content io.Reader) err
 	return u.write(name, mode, content)
 }
 
-// write fills a new file. Its special bits are left for give to remove, which
-// tells.
+// write writes a new file. It keeps special bits; give removes and reports them.
 func (u *unpacker) write(name string, mode fs.FileMode, content io.Reader) error {
 	f, err := u.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {

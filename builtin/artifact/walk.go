@@ -10,13 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// walkable returns the stage under a path by which its owner can walk to it, as git does:
-// it resolves the path of its directory from the root of the machine. Where a directory
-// above the stage is closed to other accounts, as that of an allocation is, the stage is
-// mounted in its place. That needs root, and is seen by the calling thread and by what it
-// starts only: the thread must end after that. The mount ends with the last of them.
+// walkable makes the stage reachable by its path for the user of the download.
+// git needs this, because it resolves the path of its directory from the root of
+// the machine. If a directory above the stage is closed to other accounts, as
+// the directory of an allocation is, the stage is mounted in the place of that
+// directory. That needs root. Only the calling thread and the processes that it
+// starts see the mount, which ends with the last of them: the thread must end
+// afterwards.
 //
-// The result is nil if the stage can be walked to as it is.
+// walkable returns the stage under its new path, or nil if the stage can be
+// reached as it is.
 func walkable(stage *os.File) (*os.File, error) {
 	path, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(stage.Fd())))
 	if err != nil {
@@ -29,11 +32,12 @@ func walkable(stage *os.File) (*os.File, error) {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return nil, fmt.Errorf("unshare mounts: %w", err)
 	}
-	// What is mounted here must not be seen by others.
+	// Other processes must not see the mount.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return nil, fmt.Errorf("make mounts private: %w", err)
 	}
-	// By its path: the open file belongs to the mounts of the other threads.
+	// The mount uses the path: the open handle belongs to the mounts of the
+	// other threads.
 	if err := unix.Mount(path, closed, "", unix.MS_BIND, ""); err != nil {
 		return nil, fmt.Errorf("mount on %s: %w", closed, err)
 	}
@@ -41,7 +45,7 @@ func walkable(stage *os.File) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A task can have put another directory there.
+	// A task may have put another directory in its place.
 	want, err := stage.Stat()
 	if err == nil {
 		var got os.FileInfo
@@ -56,8 +60,8 @@ func walkable(stage *os.File) (*os.File, error) {
 	return shown, nil
 }
 
-// closedDir returns the first directory on the way to path that not every account can
-// enter, and "" if there is none.
+// closedDir returns the first directory on the way to path that not every
+// account can enter, or "".
 func closedDir(path string) (string, error) {
 	for dir, rest := "/", strings.Trim(path, "/"); rest != ""; {
 		info, err := os.Lstat(dir)
