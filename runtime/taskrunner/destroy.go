@@ -12,28 +12,29 @@ import (
 )
 
 // PendingDestroy is a start whose DestroyTask has not succeeded yet. While it is
-// recorded, processes of that start may be left: the task does not start again, and
+// recorded, processes of that start may still run: the task does not start again, and
 // its allocation does not end.
 type PendingDestroy struct {
 	ID     string
-	Handle *driver.Handle `json:",omitempty"` // nil if StartTask has returned none
+	Handle *driver.Handle `json:",omitempty"` // nil if StartTask returned none
 	// Uncertain means that "task not found" proves nothing: the plugin process that
-	// was asked to start the task is gone, and the driver does not search for tasks.
+	// should have started the task has exited, and the driver does not search for
+	// tasks.
 	Uncertain bool `json:",omitempty"`
 }
 
-// EndRequest names the task that EndTask has to end.
+// EndRequest identifies the task for EndTask.
 type EndRequest struct {
 	Driver  string
 	AllocID string
 	Task    string
-	Handle  *driver.Handle // nil if there is none
-	Builtin bool           // whether the driver is a builtin one
+	Handle  *driver.Handle // nil if the task has none
+	Builtin bool           // whether the driver is builtin
 }
 
-// EndResult is what EndTask has found.
+// EndResult is the result of EndTask.
 type EndResult struct {
-	Found bool               // processes of the task were there
+	Found bool               // processes of the task were found
 	Exit  *driver.ExitResult // nil if the exit status is unknown
 }
 
@@ -68,14 +69,14 @@ func (r *Runner) callEndTask(ctx context.Context, handle *driver.Handle, builtin
 	return result, nil
 }
 
-// setPendingDestroy records a start that the driver has yet to destroy. It is
-// stored with the next record of the task; until then the record names the start.
+// setPendingDestroy records a start that the driver must destroy. It is stored with the
+// next record of the task; until then the stored record contains the id of the start.
 func (r *Runner) setPendingDestroy(d PendingDestroy) {
 	r.local.Destroy = &d
 	r.destroyReported = false
 }
 
-// destroyPending tries once to destroy the start that is pending, if there is one.
+// destroyPending tries once to destroy the pending start, if there is one.
 func (r *Runner) destroyPending(ctx context.Context) error {
 	d := r.local.Destroy
 	if d == nil {
@@ -111,9 +112,9 @@ func (r *Runner) destroyPending(ctx context.Context) error {
 	return nil
 }
 
-// destroyWithoutDriver destroys what the driver, which has answered with err, cannot:
-// a builtin driver has nothing but processes, and of a purged job whose driver no
-// plugin serves any more, nothing else can be done.
+// destroyWithoutDriver destroys a start after the driver's error err. It handles two
+// cases: a builtin driver, whose tasks are only processes, and a purged job whose
+// driver no plugin serves, for which nothing else can be done.
 func (r *Runner) destroyWithoutDriver(ctx context.Context, d *PendingDestroy, err error) error {
 	var unavailable *driver.UnavailableError
 	builtin, may := r.mayEndTask(err)
@@ -131,14 +132,14 @@ func (r *Runner) destroyWithoutDriver(ctx context.Context, d *PendingDestroy, er
 	return nil
 }
 
-// reportUncertain adds the event for processes that may be left.
+// reportUncertain emits the event for processes that may still run.
 func (r *Runner) reportUncertain(why string) {
 	text := "an earlier start of the task may still run: " + why
 	r.logger.Error(text)
 	r.EmitEvent(model.EventDriver(text, nil, time.Time{}))
 }
 
-// reportDestroy adds the event for a destroy that is pending, once.
+// reportDestroy emits the event for a pending destroy, once.
 func (r *Runner) reportDestroy(d *PendingDestroy, err error) {
 	r.logger.Warn("destroying the task is pending", "task_id", d.ID, "error", err)
 	if !r.destroyReported {
@@ -147,8 +148,8 @@ func (r *Runner) reportDestroy(d *PendingDestroy, err error) {
 	}
 }
 
-// finishDestroy repeats the pending destroy until it has succeeded or ctx has ended.
-// An unavailable driver is asked again as soon as it is available, or the job was
+// finishDestroy retries the pending destroy until it succeeds or ctx is done. It
+// retries without delay when an unavailable driver becomes available or the job is
 // purged.
 func (r *Runner) finishDestroy(ctx context.Context) {
 	retry := pause{first: time.Second, most: 5 * time.Minute}
@@ -168,7 +169,7 @@ func (r *Runner) finishDestroy(ctx context.Context) {
 		}
 		purged := r.purged
 		if isClosed(purged) {
-			purged = nil // it was purged before this try
+			purged = nil // the job was purged before this attempt
 		}
 		timer := time.NewTimer(retry.take())
 		select {
@@ -181,7 +182,7 @@ func (r *Runner) finishDestroy(ctx context.Context) {
 	}
 }
 
-// whileDestroying calls wait, and repeats the pending destroy meanwhile. wait must
+// whileDestroying calls wait, and retries the pending destroy concurrently. wait must
 // not use the local state.
 func (r *Runner) whileDestroying(ctx context.Context, wait func()) {
 	if r.local.Destroy == nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// eventError is an error that comes with the event that tells of it.
+// eventError is an error that provides its own task event.
 type eventError interface{ Event() *api.TaskEvent }
 
 func failureEvent(h hook.Hook, err error) *api.TaskEvent {
@@ -29,12 +29,12 @@ func failureEvent(h hook.Hook, err error) *api.TaskEvent {
 	return model.EventHookFailed(h.Name(), err.Error())
 }
 
-// prestart calls the Prestart hooks that are not done, in order, and keeps what
-// they answer. An error is an event already, unless live has ended. It ends the
-// chain unless the task runs already: that task is not stopped because something
-// could not be done a second time.
+// prestart calls the Prestart hooks that are not done, in order, and stores their
+// responses. An error is reported as an event unless killCtx is done. It ends the
+// chain, except for a running task: such a task is not stopped because a hook failed a
+// second time.
 func (r *Runner) prestart(killCtx context.Context, running bool) error {
-	defer runtime.KeepAlive(r.env.Build()) // the same for all, unless one of them changes it
+	defer runtime.KeepAlive(r.env.Build()) // keeps one built environment for all hooks, unless a hook changes it
 	for _, h := range r.hooks {
 		at, ok := h.(hook.TaskPrestart)
 		if !ok || r.local.Hooks[h.Name()].Done {
@@ -80,8 +80,8 @@ func (r *Runner) prestartHook(killCtx context.Context, h hook.Hook, at hook.Task
 		Env: response.Env, Mounts: response.Mounts, Devices: response.Devices,
 	}
 	if err != nil {
-		// What the hook has achieved so far shall not be lost; what it has to
-		// offer to the task is not valid.
+		// Keep the state that the hook has returned so far. Its mounts, devices and
+		// environment are not valid.
 		after = before
 		if response.State != nil {
 			after.Data = response.State
@@ -92,23 +92,23 @@ func (r *Runner) prestartHook(killCtx context.Context, h hook.Hook, at hook.Task
 	}
 	if !reflect.DeepEqual(before, after) {
 		r.local.setHook(h.Name(), after)
-		r.putLocal(Async) // with the id of the start, if not before
+		r.putLocal(Async) // stored with the id of the start at the latest
 		r.setHookEnv(h.Name(), after.Env)
 	}
 	return err
 }
 
-// templateHook is the hook whose variables are what a person has written as they
-// stand, with nothing in them to fill in.
+// templateHook is the hook whose variables contain user-written values that are used
+// verbatim, without interpolation.
 const templateHook = "template"
 
-// attached is a hook that is there because somebody has said so, with a
-// configuration as JSON.
+// attached is a hook that a user attached. Attachment returns its configuration as
+// JSON.
 type attached interface{ Attachment() string }
 
-// noteAttachments has the next agent know which hooks the task has had, whatever
-// the configuration says then: those that have begun something must see its end.
-// The record goes to the disk with the start of the task at the latest.
+// noteAttachments records the task's attached hooks for the next agent, whatever the
+// configuration is then, so that hooks that have started something are also called at
+// the end. The record is stored with the start of the task at the latest.
 func (r *Runner) noteAttachments() {
 	r.local.AllocHooks = r.allocHooks
 	for _, h := range r.hooks {
@@ -123,8 +123,8 @@ func (r *Runner) noteAttachments() {
 	}
 }
 
-// Attachments returns the hooks that somebody had attached to the task under an
-// earlier agent, with their configurations. It must be called before Run.
+// Attachments returns the hooks that were attached to the task under an earlier agent,
+// with their configurations. It must be called before Run.
 func (r *Runner) Attachments() map[string]string {
 	attachments := make(map[string]string)
 	for name, state := range r.local.Hooks {
@@ -135,9 +135,9 @@ func (r *Runner) Attachments() map[string]string {
 	return attachments
 }
 
-// SetAllocHooks has the records of the task say which hooks are attached to the
-// allocation, with their configurations: it has no record of its own. The map must
-// not be changed afterwards. It must be called before Run.
+// SetAllocHooks adds the hooks of the allocation, with their configurations, to the
+// records of the task: the allocation has no record of its own. The map must not be
+// changed afterwards. SetAllocHooks must be called before Run.
 func (r *Runner) SetAllocHooks(attachments map[string]string) { r.allocHooks = attachments }
 
 func (r *Runner) setHookEnv(name string, env map[string]string) {
@@ -148,7 +148,7 @@ func (r *Runner) setHookEnv(name string, env map[string]string) {
 	r.env.SetHookEnv(name, env)
 }
 
-// poststart calls the Poststart hooks. repeated says that an earlier agent may have
+// poststart calls the Poststart hooks. repeated means that an earlier agent may have
 // called them for the same process.
 func (r *Runner) poststart(killCtx context.Context, p *process, repeated bool) {
 	for _, h := range r.hooks {
@@ -176,18 +176,18 @@ func (r *Runner) poststartHook(killCtx context.Context, h hook.Hook, at hook.Tas
 type pluginHook interface {
 	hook.TaskPoststart
 
-	// PluginExited returns a channel that is closed when the process has exited to
-	// which Poststart was called last, or when none could be called. It is nil if the
-	// plugin needs no Poststart.
+	// PluginExited returns a channel that is closed when the plugin process that last
+	// received Poststart has exited, or when no plugin process could be called. It is
+	// nil if the plugin needs no Poststart.
 	PluginExited() <-chan struct{}
 
-	// WaitPlugin waits until the plugin is up.
+	// WaitPlugin blocks until the plugin is up.
 	WaitPlugin(context.Context) error
 }
 
-// repeatPoststart calls Poststart again when the plugin process of a hook was
-// replaced, until ctx ends or the process of the task has exited. Each hook has a
-// goroutine in wg.
+// repeatPoststart calls Poststart again when the plugin process of a hook was replaced,
+// until ctx is done or the process of the task has exited. Each hook has a goroutine in
+// wg.
 func (r *Runner) repeatPoststart(ctx context.Context, wg *sync.WaitGroup, p *process) {
 	for _, h := range r.hooks {
 		ph, ok := h.(pluginHook)
@@ -220,9 +220,9 @@ func (r *Runner) preKilling(ctx context.Context) {
 	})
 }
 
-// exitedHooks run also after a kill, which must not cut them short: they clean
-// up after the process. A shutdown does, and then they return false: the next agent
-// calls them again.
+// exitedHooks calls the Exited hooks. A kill does not cut them short, because they
+// clean up after the process. A shutdown does; exitedHooks then returns false, and the
+// next agent calls them again.
 func (r *Runner) exitedHooks(forceKillCtx context.Context) bool {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(forceKillCtx))
 	defer cancel()
@@ -254,15 +254,15 @@ func (r *Runner) stopHooks(ctx context.Context) {
 	}
 }
 
-// shutdownHooks run when the agent goes and the task stays.
+// shutdownHooks calls the Shutdown hooks when the agent shuts down and the task stays.
 func (r *Runner) shutdownHooks(ctx context.Context) {
 	each(context.WithoutCancel(ctx), r, hook.Shutdown, func(ctx context.Context, h hook.TaskShutdown) error {
 		return h.Shutdown(ctx, hook.TaskShutdownRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks()})
 	})
 }
 
-// runUpdateHooks tells the hooks about new versions of the task, until there are no
-// more, or live ends.
+// runUpdateHooks calls the Update hooks for new versions of the task until there is no
+// newer version or killCtx is done.
 func (r *Runner) runUpdateHooks(killCtx context.Context) {
 	for killCtx.Err() == nil && r.takeUpdate() {
 		each(killCtx, r, hook.Update, func(ctx context.Context, h hook.TaskUpdate) error {
@@ -271,8 +271,7 @@ func (r *Runner) runUpdateHooks(killCtx context.Context) {
 	}
 }
 
-// each calls the hooks that take part in a moment, one after the other, until ctx
-// ends.
+// each calls the hooks of a hook point one after the other, until ctx is done.
 func each[H any](ctx context.Context, r *Runner, moment hook.Point, call func(context.Context, H) error) {
 	for _, h := range r.hooks {
 		if at, ok := h.(H); ok && ctx.Err() == nil {
@@ -281,7 +280,7 @@ func each[H any](ctx context.Context, r *Runner, moment hook.Point, call func(co
 	}
 }
 
-// reportHook makes the error of a hook an event, unless the hook was cut short.
+// reportHook emits an event for the error of a hook, unless ctx is done.
 func (r *Runner) reportHook(ctx context.Context, moment hook.Point, h hook.Hook, call func(context.Context) error) {
 	err := hooks.Call(ctx, r.logger, h, moment, r.deadlines.Others, call)
 	if err != nil && ctx.Err() == nil {

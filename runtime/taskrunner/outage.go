@@ -8,10 +8,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// pause is a delay that doubles from first to most.
+// pause is a delay that doubles from first up to most.
 type pause struct {
 	first, most time.Duration
-	next        time.Duration // 0 before the first
+	next        time.Duration // 0 before the first call of take
 }
 
 func (p *pause) take() time.Duration {
@@ -20,27 +20,26 @@ func (p *pause) take() time.Duration {
 	return d
 }
 
-// outage is a time in which calls of a driver get no answer. The zero value is
-// ready to be used.
+// outage is a period in which calls of a driver get no answer. The zero value is ready
+// to use.
 type outage struct {
-	reported bool  // since the last answer
-	down     pause // after a call that a plugin process has not survived
-	retry    pause // where nothing announces that another try may succeed
+	reported bool  // report was called since the last answer
+	down     pause // delay after a call that a plugin process did not survive
+	retry    pause // delay if no channel announces a change
 }
 
 // end resets the outage after an answer.
 func (o *outage) end() { *o = outage{} }
 
-// wait blocks until the call that has failed with err may be repeated. It returns
-// false when ctx has ended. report is called with the first error of the outage
-// that says that the driver is unavailable, or could not find out about the task; it
-// may be nil.
+// wait blocks until the call that failed with err may be repeated. It returns false
+// when ctx is done. It calls report with the first error of the outage that means that
+// the driver is unavailable or could not find out about the task; report may be nil.
 func (o *outage) wait(ctx context.Context, err error, report func(error)) bool {
 	var unavailable *driver.UnavailableError
 	var undecided *undecidedError
 	if !errors.As(err, &unavailable) && !errors.As(err, &undecided) {
 		// The first relaunch is immediate. A task whose recovery kills the plugin must
-		// not do so in a loop.
+		// not do so in a tight loop.
 		o.down.first, o.down.most = 5*time.Millisecond, time.Second
 		if o.down.next == 0 {
 			o.down.next = o.down.first
@@ -66,7 +65,7 @@ func (o *outage) wait(ctx context.Context, err error, report func(error)) bool {
 	}
 }
 
-// sleep reports whether d has passed before ctx has ended.
+// sleep reports whether d has passed before ctx was done.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -78,8 +77,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// available wraps what finds the driver of a task, so that each of its errors is a
-// *driver.UnavailableError: an error without a driver is not an answer about the task.
+// available wraps find, so that each of its errors is a *driver.UnavailableError: an
+// error of find is not an answer of the driver about the task.
 func available(find dispense) dispense {
 	return func(ctx context.Context) (driver.Driver, error) {
 		d, err := find(ctx)

@@ -11,23 +11,23 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 )
 
-// dispense returns the driver of the task. It blocks while the driver's plugin
-// is being started. All calls return the same value for one plugin process, and
-// another one for the next.
+// dispense returns the driver of the task. It blocks while the driver's plugin is
+// starting. All calls return the same value for one plugin process, and another value
+// for the next process.
 type dispense func(context.Context) (driver.Driver, error)
 
-// process is one start of the task in its driver. Whoever holds one may use it
-// from any goroutine, also after the process has exited: a late call fails in
-// the driver, and never touches the next start, which has another id.
+// process is one start of the task in its driver. It may be used from any goroutine,
+// also after the process has exited: a late call fails in the driver, and never affects
+// the next start, which has another id.
 type process struct {
 	handle   *driver.Handle
-	network  *driver.NetworkOverride // nil unless the driver gave an address
+	network  *driver.NetworkOverride // nil unless the driver returned an address
 	dispense dispense
-	recovery *driverRecovery // of the driver; nil records nothing
-	away     chan struct{}   // holds a tick after the begin of an outage of the driver
+	recovery *driverRecovery // record of the driver; nil records nothing
+	away     chan struct{}   // holds a tick after the start of an outage of the driver
 	onAway   func(error)     // called once per outage of the driver; may be nil
 	onBack   func()          // called at the end of each such outage; may be nil
-	detached bool            // no plugin process has confirmed yet that it knows the task; set before watch
+	detached bool            // no plugin process has confirmed yet that it has the task; set before watch
 
 	once   sync.Once
 	exited chan struct{} // closed by finish, which sets result first
@@ -50,7 +50,7 @@ func newProcess(handle *driver.Handle, network *driver.NetworkOverride, d dispen
 
 func (p *process) id() string { return p.handle.Config.ID }
 
-// finish records how the process has ended. The first call counts.
+// finish records how the process ended. Only the first call has an effect.
 func (p *process) finish(result exit) {
 	p.once.Do(func() {
 		p.result = result
@@ -59,8 +59,8 @@ func (p *process) finish(result exit) {
 	})
 }
 
-// call runs f on the driver. When the plugin has died, before or during f, the
-// next plugin takes the task over and f runs once more.
+// call runs f on the driver. When the plugin has died, before or during f, the next
+// plugin process recovers the task and f runs once more.
 func (p *process) call(ctx context.Context, f func(driver.Driver) error) error {
 	d, err := p.dispense(ctx)
 	if err != nil {
@@ -82,7 +82,7 @@ func (p *process) call(ctx context.Context, f func(driver.Driver) error) error {
 	return recoverErr
 }
 
-// recover hands the task to a driver that may not know it.
+// recover calls RecoverTask on a driver that may not have the task.
 func (p *process) recover(ctx context.Context) (driver.Driver, error) {
 	d, err := p.dispense(ctx)
 	if err != nil {
@@ -98,33 +98,33 @@ func (p *process) recover(ctx context.Context) (driver.Driver, error) {
 	return d, nil
 }
 
-// undecidedError is an error of RecoverTask that does not say whether the driver has
-// the task.
+// undecidedError is an error of RecoverTask that leaves open whether the driver has the
+// task.
 type undecidedError struct{ error }
 
 func (e *undecidedError) Unwrap() error { return e.error }
 
-// isAway reports whether err means that no plugin process has answered, or none that
-// could find out about the task. It says nothing about the task, which may still run.
+// isAway reports whether err means that no plugin process has answered, or that it
+// could not find out about the task. The task may still run.
 func isAway(err error) bool {
 	var unavailable *driver.UnavailableError
 	var undecided *undecidedError
 	return errors.As(err, &unavailable) || errors.As(err, &undecided) || errors.Is(err, driver.ErrPluginDown)
 }
 
-// watchState is what watch knows about a process.
+// watchState is the state of watch.
 type watchState int
 
 const (
-	stateStarted   watchState = iota // the plugin process has started the task, as far as is known
+	stateStarted   watchState = iota // the plugin process has started the task, as far as known
 	stateRecovered                   // the plugin process has confirmed RecoverTask
 	stateDetached                    // no plugin process is known to have the task
 	stateExited                      // the exit status is known, or the driver's error in its place
 	stateLost                        // the driver does not have the task: exit status unknown
 )
 
-// answer is the outcome of one call of watch: RecoverTask in stateDetached,
-// WaitTask in the states before it.
+// answer is the outcome of one call of watch: RecoverTask in stateDetached, WaitTask in
+// stateStarted and stateRecovered.
 type answer int
 
 const (
@@ -134,7 +134,7 @@ const (
 	answerError                  // any other error of the driver
 )
 
-// watchTable says which state follows an answer. Only an answer of a driver ends
+// watchTable maps state and answer to the next state. Only an answer of a driver ends
 // the watch: the death of plugin processes never does.
 var watchTable = [...][4]watchState{
 	//         done       away      not found error
@@ -155,9 +155,9 @@ func answerOf(err error) answer {
 	return answerError
 }
 
-// watch blocks until the process has exited, through the death of any number of
-// plugins and however long the driver is unavailable, or until ctx ends; only the
-// former closes exited.
+// watch blocks until the process has exited or ctx is done. It continues through any
+// number of plugin deaths and while the driver is unavailable. exited is closed only
+// when the process has exited.
 func (p *process) watch(ctx context.Context) {
 	defer p.recovery.remove(p)
 	state := stateStarted
@@ -165,7 +165,7 @@ func (p *process) watch(ctx context.Context) {
 		state = stateDetached
 	}
 	var outage outage
-	var d driver.Driver // that has answered last
+	var d driver.Driver // the driver that answered last
 	for {
 		var result driver.ExitResult
 		var err error
@@ -198,7 +198,7 @@ func (p *process) watch(ctx context.Context) {
 	}
 }
 
-// reportAway notes the begin of an outage of the driver.
+// reportAway records the start of an outage of the driver.
 func (p *process) reportAway(err error) {
 	select {
 	case p.away <- struct{}{}:
@@ -209,8 +209,8 @@ func (p *process) reportAway(err error) {
 	}
 }
 
-// step makes the call that belongs to a state. A task that was recovered is awaited
-// in the plugin process that has it: the next one does not know the task.
+// step makes the call of a state. For a recovered task it calls WaitTask on the plugin
+// process that has the task, because the next process does not.
 func (p *process) step(ctx context.Context, state watchState, d driver.Driver) (_ driver.Driver, result driver.ExitResult, err error) {
 	switch state {
 	case stateDetached:
@@ -229,8 +229,9 @@ func (p *process) step(ctx context.Context, state watchState, d driver.Driver) (
 	return d, result, err
 }
 
-// destroy makes the driver forget the task, killing what may still run. It is no error
-// if no plugin process has the task, but one if the driver could not find that out.
+// destroy calls DestroyTask, which also kills a process that may still run. It returns
+// nil if no plugin process has the task, and an error if the driver could not find that
+// out.
 func (p *process) destroy(ctx context.Context) error {
 	err := p.destroyKnown(ctx)
 	if errors.Is(err, driver.ErrTaskNotFound) {
@@ -239,9 +240,9 @@ func (p *process) destroy(ctx context.Context) error {
 	return err
 }
 
-// destroyKnown is destroy, but the error is ErrTaskNotFound if no plugin process knows
-// the task. A plugin that is younger than the task is told of it first, or it would
-// leave alone what the task has left.
+// destroyKnown is destroy, but it returns ErrTaskNotFound if no plugin process has the
+// task. A plugin process that is younger than the task first recovers it, or it would
+// not remove what the task has left.
 func (p *process) destroyKnown(ctx context.Context) error {
 	err := destroyKnown(ctx, p.dispense, p.id())
 	down, unknown := errors.Is(err, driver.ErrPluginDown), errors.Is(err, driver.ErrTaskNotFound)
@@ -259,8 +260,8 @@ func (p *process) destroyKnown(ctx context.Context) error {
 	return err
 }
 
-// destroyKnown destroys a start by its id. The error is ErrTaskNotFound if the driver
-// does not know it.
+// destroyKnown destroys a start by its id. It returns ErrTaskNotFound if the driver
+// does not have the task.
 func destroyKnown(ctx context.Context, dispense dispense, id string) error {
 	d, err := dispense(ctx)
 	if err != nil {
@@ -289,8 +290,8 @@ func (p *process) exec(ctx context.Context, command []string, timeout time.Durat
 	return result, err
 }
 
-// execStreaming is not repeated after the death of the plugin: part of the
-// input may have gone.
+// execStreaming is not repeated after the death of the plugin: part of the input may
+// already be sent.
 func (p *process) execStreaming(ctx context.Context, exec driver.Exec) (result *driver.ExitResult, err error) {
 	d, err := p.dispense(ctx)
 	if err != nil {

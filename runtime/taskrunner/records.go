@@ -10,58 +10,56 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner/restart"
 )
 
-// LocalState is what the next agent must know to go on with the task where this
-// one left it.
+// LocalState is the runner's state that the next agent needs to continue the task.
 type LocalState struct {
-	Hooks       map[string]HookState // by the hook's name
+	Hooks       map[string]HookState // keyed by hook name
 	AllocHooks  map[string]string    `json:",omitempty"` // see SetAllocHooks
-	StartID     string               // set before the driver is called; empty once the end is dealt with
-	Handle      *driver.Handle       // nil unless the task runs, or its end is not dealt with
+	StartID     string               // set before StartTask is called; empty after the exit is handled
+	Handle      *driver.Handle       // nil unless the task runs or its exit is not handled yet
 	Network     *driver.NetworkOverride
-	Exit        *Exit // how the process of Handle has ended, until the restart policy has decided
+	Exit        *Exit // exit of the process of Handle, until the restart policy has decided
 	Restart     restart.State
 	RunComplete bool // the task will never run again
 
-	// Destroy is the start that the driver has yet to destroy; nil if there is none.
+	// Destroy is the start that the driver must still destroy; nil if there is none.
 	Destroy *PendingDestroy `json:",omitempty"`
-	// Capabilities are those that the driver had when it was last asked: they count
-	// while it is unavailable. Nil in the records of older agents.
+	// Capabilities are the driver's capabilities as last reported, used while the
+	// driver is unavailable. It is nil in the records of older agents.
 	Capabilities *driver.Capabilities `json:",omitempty"`
 
-	// RestartRequest is set from the request for a restart until the task has
-	// ended or runs again.
+	// RestartRequest is set from the request for a restart until the task has ended or
+	// runs again.
 	RestartRequest *RestartRequest `json:",omitempty"`
 
-	// Killed is set by a kill of a task that has not finished, until the task starts
-	// again.
+	// Killed is set by a kill of an unfinished task, until the task starts again.
 	Killed bool `json:",omitempty"`
 
-	// Reported are the messages of the events that the task gets once, see
+	// Reported are the messages of the events that the task gets only once, see
 	// [Runner.EmitEventOnce].
 	Reported []string `json:",omitempty"`
 }
 
-// RestartRequest is a restart that a caller requested. It belongs to one process
-// or to one finished run, so that it cannot restart a later one.
+// RestartRequest is a restart that a caller requested. It belongs to one process or to
+// one finished run, so that it cannot restart a later one.
 type RestartRequest struct {
-	Failure bool   // the restart policy counts it
-	Reason  string // for the log
+	Failure bool   // the restart counts as a failure for the restart policy
+	Reason  string // reason of the restart, for the log
 }
 
 // Exit is the end of a process, for the restart policy.
 type Exit struct {
-	Lost    bool // nobody knows how it ended
+	Lost    bool // exit status unknown
 	Success bool
-	Asked   bool // somebody had asked for a restart
-	Failure bool // and wanted it to count as a failure
+	Asked   bool // a restart was requested
+	Failure bool // the requested restart counts as a failure
 
-	// What hooks are told.
+	// The fields below are passed to hooks.
 	Code, Signal int
 	OOMKilled    bool
-	Error        string // why nobody knows it
+	Error        string // error of the driver, or why the exit status is unknown
 }
 
-// result is the end as the driver told it.
+// result returns the exit as reported by the driver.
 func (e *Exit) result() driver.ExitResult {
 	result := driver.ExitResult{ExitCode: e.Code, Signal: e.Signal, OOMKilled: e.OOMKilled}
 	if e.Error != "" {
@@ -70,10 +68,10 @@ func (e *Exit) result() driver.ExitResult {
 	return result
 }
 
-// HookState is what one hook has answered to Prestart.
+// HookState is one hook's response to Prestart.
 type HookState struct {
-	// Attachment is the configuration with which a plugin was attached to the task,
-	// as JSON. It is empty for a hook that is there whatever anybody says.
+	// Attachment is the configuration with which a plugin was attached to the task, as
+	// JSON. It is empty for a hook that needs no attachment.
 	Attachment string `json:",omitempty"`
 
 	Done    bool
@@ -83,32 +81,33 @@ type HookState struct {
 	Devices []driver.Device
 }
 
-// Store keeps the records of one task. The calls do not block; Written does. What
-// is put later, by anybody, is not on the disk before what was put earlier. The
-// runner does not change what it has handed over, nor may the store. No two of
-// these calls overlap. Put stores both records or neither: what has become of a process and
-// the state of the task must not contradict each other after a crash.
+// Store stores the records of one task. The calls do not block; the returned WaitFunc
+// does. Records reach the disk in the order of the puts of all tasks. Neither the
+// runner nor the store changes a record after the call. The calls for one task do not
+// overlap. Put stores both records or neither: the exit of a process and the state of
+// the task must not contradict each other after a crash.
 type Store interface {
 	PutState(*api.TaskState, Durability) WaitFunc
 	Put(LocalState, *api.TaskState, Durability) WaitFunc
 }
 
-// WaitFunc waits until a record is on the disk, or cannot be.
+// WaitFunc blocks until a record is on disk. It returns an error if the record cannot
+// be stored.
 type WaitFunc func() error
 
-// Durability is how soon a record must be on the disk.
+// Durability is how soon a record must be on disk.
 type Durability int
 
 const (
 	Sync Durability = iota
-	// Grouped may take a millisecond longer: somebody is about to write something
-	// because of it, and both shall share the write.
+	// Grouped may take a millisecond longer, so that the write can be shared with a
+	// write that is expected as its consequence.
 	Grouped
-	// Async may take some time, unless something else is written. Nobody waits.
+	// Async may take longer, unless another record is written. No caller waits for it.
 	Async
 )
 
-// setHook leaves the map alone that a store may still hold.
+// setHook replaces the map instead of changing it, because a store may still hold it.
 func (s *LocalState) setHook(name string, state HookState) {
 	hooks := maps.Clone(s.Hooks)
 	if hooks == nil {

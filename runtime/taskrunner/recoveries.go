@@ -8,17 +8,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// Recoveries records which plugin process has each running task of a node. After
-// the death of a plugin process, starts wait until the next one has recovered the
-// running tasks of the driver: a start that kills the plugin must not keep these
-// tasks unwatched. Its methods may be called concurrently; a nil pointer records
+// Recoveries records which plugin process has each running task of a node. After the
+// death of a plugin process, starts wait until the next process has recovered the
+// running tasks of the driver, so that a start that kills the plugin does not leave
+// these tasks unwatched. Its methods may be called concurrently; a nil pointer records
 // nothing.
 type Recoveries struct {
 	mu      sync.Mutex
 	drivers map[string]*driverRecovery
 }
 
-// NewRecoveries returns the record of a node without running tasks.
+// NewRecoveries returns an empty record for a node.
 func NewRecoveries() *Recoveries {
 	return &Recoveries{drivers: make(map[string]*driverRecovery)}
 }
@@ -45,12 +45,12 @@ func (r *Recoveries) of(name string) *driverRecovery {
 // driverRecovery is the record of one driver.
 type driverRecovery struct {
 	mu      sync.Mutex
-	plugin  map[*process]driver.Driver // of each running task; nil if no plugin process has it
-	tasks   map[driver.Driver]int      // how many tasks each plugin process has
-	changed chan struct{}              // closed and replaced with each change
+	plugin  map[*process]driver.Driver // plugin process of each running task; nil if no plugin process has the task
+	tasks   map[driver.Driver]int      // number of tasks per plugin process
+	changed chan struct{}              // closed and replaced after each change
 }
 
-// set records that a plugin process has a task, or with nil that none has it.
+// set records the plugin process that has a task, nil for none.
 func (r *driverRecovery) set(p *process, d driver.Driver) {
 	if r == nil {
 		return
@@ -69,7 +69,7 @@ func (r *driverRecovery) set(p *process, d driver.Driver) {
 	r.notifyLocked()
 }
 
-// remove forgets a task that does not run any more, or is not watched any more.
+// remove deletes a task that no longer runs or is no longer watched.
 func (r *driverRecovery) remove(p *process) {
 	if r == nil {
 		return
@@ -95,10 +95,10 @@ func (r *driverRecovery) notifyLocked() {
 }
 
 // recoveryTimeout limits how long a start waits for the recovery of other tasks: a
-// driver that hangs over one of them must not block all starts.
+// driver that hangs in one recovery must not block all starts.
 const recoveryTimeout = 30 * time.Second
 
-// await returns the driver once its plugin process has all running tasks, or after
+// await returns the driver when its plugin process has all running tasks, or after
 // recoveryTimeout.
 func (r *driverRecovery) await(ctx context.Context, find dispense) (driver.Driver, error) {
 	if r == nil {

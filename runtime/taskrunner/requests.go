@@ -12,9 +12,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// Kill lets the task end for good, and does not wait for it: Done does. The
-// first call decides; its event is added unless the task has finished already
-// or event is nil. Kill may come before Run.
+// Kill ends the task for good. It does not wait for the end; Done does. The first call
+// decides; its event is added unless the task has finished already or event is nil.
+// Kill may be called before Run.
 func (r *Runner) Kill(event *api.TaskEvent) {
 	r.changeBoth(Sync, func(s *api.TaskState) bool { return r.killLocked(s, event) })
 }
@@ -27,12 +27,12 @@ func (r *Runner) ForceKill(event *api.TaskEvent) {
 	})
 }
 
-// killLocked makes known that the task shall end, and how: who sees the first must
-// not begin what the second forbids.
+// killLocked closes killed and cancels the contexts. forceKillCtx is canceled first, so
+// that no goroutine starts a graceful stop after ForceKill.
 func (r *Runner) killLocked(s *api.TaskState, event *api.TaskEvent) bool {
 	first := !r.isKilled()
 	if first {
-		// One that is there already is of an agent that did not live to do it.
+		// An event that exists already is from an agent that died before the kill.
 		if event != nil && s.FinishedAt.IsZero() && model.EventSinceStart(s, event.Type) == nil {
 			model.AppendTaskEvent(s, event, time.Now())
 		}
@@ -49,23 +49,23 @@ func (r *Runner) killLocked(s *api.TaskState, event *api.TaskEvent) bool {
 	return first
 }
 
-// Purge lets the agent end a task that is being stopped without its driver, as
-// soon as kill_timeout has passed and while the driver is unavailable. The exit
-// status of such a task is unknown.
+// Purge allows the agent to end a task that is being stopped without its driver, once
+// kill_timeout has passed and while the driver is unavailable. The exit status of such
+// a task is unknown.
 func (r *Runner) Purge() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	closeOnce(r.purged)
 }
 
-// SkipShutdownDelay ends the shutdown delay of a kill, now or later.
+// SkipShutdownDelay skips the shutdown delay of the current or a later kill.
 func (r *Runner) SkipShutdownDelay() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	closeOnce(r.skipDelay)
 }
 
-// closeOnce must be called with a lock held that all its callers share.
+// closeOnce closes c unless it is closed. All callers must hold the same lock.
 func closeOnce(c chan struct{}) {
 	if !isClosed(c) {
 		close(c)
@@ -83,15 +83,15 @@ func isClosed(c <-chan struct{}) bool {
 
 func (r *Runner) isKilled() bool { return isClosed(r.killed) }
 
-// setKillError notes why the kill of the task's process may have left something
-// behind; nil when all went well.
+// setKillError records why the kill of the task's process may have leaked resources;
+// nil if it succeeded.
 func (r *Runner) setKillError(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.killError = err
 }
 
-// killedEvent is the end of a kill that began with an event.
+// killedEvent returns the event for the end of a kill, or nil if the kill had no event.
 func (r *Runner) killedEvent() *api.TaskEvent {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,10 +104,10 @@ func (r *Runner) killedEvent() *api.TaskEvent {
 	return model.EventKilled("")
 }
 
-// Restart stops the running process and returns when it is gone; the runner
-// then starts the task again. With failure the restart policy counts it. It
-// honours the shutdown delay. Who comes second, while another restart waits for
-// the same process, waits with it.
+// Restart stops the running process and returns when it has exited; the runner then
+// starts the task again. If failure is set, the restart counts as a failure for the
+// restart policy. Restart honours the shutdown delay. A call during another restart of
+// the same process waits for that restart.
 func (r *Runner) Restart(ctx context.Context, event *api.TaskEvent, failure bool) error {
 	var p *process
 	first := false
@@ -153,14 +153,14 @@ func (r *Runner) stopForRestart(ctx context.Context, p *process) error {
 	r.preKilling(ctx)
 	r.awaitShutdownDelay(ctx, p, r.killed)
 	if r.isKilled() {
-		return nil // the kill does the rest
+		return nil // the kill stops the process
 	}
 	return r.stop(ctx, p)
 }
 
-// ForceRestart is Restart, but lets a task that has ended well, and whose
-// allocation still lives, run again as well. One that has failed for good takes
-// its allocation with it, and does not come back.
+// ForceRestart is Restart, but also reruns a task that has ended successfully if its
+// allocation still lives. A task that has failed for good fails its allocation, and
+// does not run again.
 func (r *Runner) ForceRestart(ctx context.Context, event *api.TaskEvent, failure bool) error {
 	if r.Rerun(event) {
 		return nil
@@ -168,8 +168,8 @@ func (r *Runner) ForceRestart(ctx context.Context, event *api.TaskEvent, failure
 	return r.Restart(ctx, event, failure)
 }
 
-// Rerun lets a task that has ended well, and whose allocation still lives, run
-// again. It reports false for any other task, and does not wait.
+// Rerun runs a task again that has ended successfully, if its allocation still lives.
+// It returns false for any other task. It does not block.
 func (r *Runner) Rerun(event *api.TaskEvent) bool {
 	dead, first := false, false
 	r.changeBoth(Sync, func(s *api.TaskState) bool {
@@ -182,13 +182,13 @@ func (r *Runner) Rerun(event *api.TaskEvent) bool {
 		return first
 	})
 	if first {
-		r.rerunCh <- struct{}{} // has room: it is empty unless somebody has asked
+		r.rerunCh <- struct{}{} // never blocks: the channel is empty unless a rerun was requested
 	}
 	return dead
 }
 
-// Signal sends one signal by its name. A name that does not exist is refused
-// before the driver sees it.
+// Signal sends a signal by its name. It rejects an unknown name without calling the
+// driver.
 func (r *Runner) Signal(ctx context.Context, event *api.TaskEvent, name string) error {
 	if unix.SignalNum(name) == 0 {
 		return fmt.Errorf("unknown signal %q: use a name like SIGHUP", name)
@@ -201,7 +201,7 @@ func (r *Runner) Signal(ctx context.Context, event *api.TaskEvent, name string) 
 	return p.signal(ctx, name)
 }
 
-// Exec runs a command in the task's surroundings.
+// Exec runs a command in the environment of the task.
 func (r *Runner) Exec(ctx context.Context, command []string, timeout time.Duration) (*driver.ExecResult, error) {
 	p := r.currentProcess()
 	if p == nil {
@@ -210,7 +210,8 @@ func (r *Runner) Exec(ctx context.Context, command []string, timeout time.Durati
 	return p.exec(ctx, command, timeout)
 }
 
-// ExecStreaming runs a command with live streams, and blocks until it has ended.
+// ExecStreaming runs a command with streamed input and output, and blocks until the
+// command has exited.
 func (r *Runner) ExecStreaming(ctx context.Context, exec driver.Exec) (*driver.ExitResult, error) {
 	p := r.currentProcess()
 	if p == nil {
@@ -219,15 +220,15 @@ func (r *Runner) ExecStreaming(ctx context.Context, exec driver.Exec) (*driver.E
 	return p.execStreaming(ctx, exec)
 }
 
-// Stats asks the driver for samples of what the running process uses; the
-// channel closes when ctx or the process ends, or the plugin dies.
+// Stats requests resource usage samples of the running process from the driver. The
+// channel is closed when ctx is done, the process exits, or the plugin dies.
 func (r *Runner) Stats(ctx context.Context, interval time.Duration) (<-chan *driver.TaskStats, error) {
 	samples, _, err := r.Sample(ctx, interval)
 	return samples, err
 }
 
-// Sample is Stats with a channel that closes when the process has exited. Each
-// process has another.
+// Sample is Stats with a channel that is closed when the process has exited. Each
+// process has its own channel.
 func (r *Runner) Sample(ctx context.Context, interval time.Duration) (samples <-chan *driver.TaskStats, exited <-chan struct{}, err error) {
 	p := r.currentProcess()
 	if p == nil {
@@ -243,9 +244,8 @@ func (r *Runner) Running() bool {
 	return p != nil && !isClosed(p.exited)
 }
 
-// Update gives the runner a new version of its task: the restart policy and how
-// it is killed count from now on, the rest from the next start. The Update hooks
-// follow.
+// Update sets a new version of the task: the restart policy and the kill settings apply
+// immediately, the rest from the next start. The Update hooks are called afterwards.
 func (r *Runner) Update(task Task) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -253,15 +253,15 @@ func (r *Runner) Update(task Task) {
 	r.tellHooksLocked()
 }
 
-// SetTask is Update without the hooks, for a task that has to end.
+// SetTask is Update without the hooks, for a task that must end.
 func (r *Runner) SetTask(task Task) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.task = task
 }
 
-// tellHooksLocked has the Update hooks called, if there is something to tell and
-// nobody is at it.
+// tellHooksLocked starts the goroutine that calls the Update hooks, if there is a new
+// version and no such goroutine.
 func (r *Runner) tellHooksLocked() {
 	if r.updated && r.tellHooks != nil && !r.updating {
 		r.updating = true
@@ -269,7 +269,7 @@ func (r *Runner) tellHooksLocked() {
 	}
 }
 
-// takeUpdate reports whether the Update hooks have yet to hear of a version.
+// takeUpdate reports whether the Update hooks must be called for a new version.
 func (r *Runner) takeUpdate() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -277,7 +277,7 @@ func (r *Runner) takeUpdate() bool {
 	return r.updating
 }
 
-// clearProcess forgets the process that has exited.
+// clearProcess drops the process that has exited.
 func (r *Runner) clearProcess() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner/restart"
 )
 
-// Restored is what the store has of a task that an earlier agent has run. It
-// belongs to the runner from then on.
+// Restored is the stored state of a task that an earlier agent ran. The runner owns it
+// after New.
 type Restored struct {
 	Local LocalState
 	State *api.TaskState // nil if there is no record
@@ -22,28 +22,28 @@ type Restored struct {
 
 // RecoverInfo is what is known about the time between two agents.
 type RecoverInfo struct {
-	// Rebooted says that the machine was started again: no process of before is
-	// there, and whatever has its number is a stranger.
+	// Rebooted means that the machine has rebooted: no earlier process exists, and a
+	// process with the same pid is unrelated.
 	Rebooted bool
-	// Reliable says that the driver would know a task that was being started: its
-	// plugin is the same process as then, or looks for such tasks itself.
+	// Reliable means that the driver would know a task that was being started: its
+	// plugin process is still the same, or the driver searches for such tasks.
 	Reliable bool
-	// Discoverable says that the driver looks for a task by its names.
+	// Discoverable means that the driver searches for a task by its names.
 	Discoverable bool
 }
 
-// restore is the part of New for a task that is not new.
+// restore is the part of New for a restored task.
 func (r *Runner) restore(was Restored) {
 	r.local, r.stored = was.Local, was.Local
 	r.killNoted, r.reported = was.Local.Killed, was.Local.Reported
-	r.env.SetDirs(r.dir, driver.FSIsolationNone) // until the driver has said more
+	r.env.SetDirs(r.dir, driver.FSIsolationNone) // replaced when the driver's capabilities are known
 	if c := r.local.Capabilities; c != nil {
 		r.setCapabilities(c)
 	}
 	if !r.local.Restart.WindowStart.IsZero() {
 		r.tracker.Resume(r.local.Restart)
 	}
-	if r.local.Handle != nil && r.local.Exit == nil { // Exit has the request too
+	if r.local.Handle != nil && r.local.Exit == nil { // Exit includes the request already
 		r.restartReq = r.local.RestartRequest
 	}
 	if was.State == nil {
@@ -56,45 +56,45 @@ func (r *Runner) restore(was Restored) {
 		r.rerunCh <- struct{}{}
 	}
 	if r.state.Failed && r.state.State != model.TaskDead {
-		// It was told why it has to go, and its end was not seen to.
+		// The event with the reason of the kill exists, but the kill did not finish.
 		r.quiet = true
 		close(r.killed)
 	}
 }
 
-// Completed reports whether the task will never run again, as far as an earlier agent
-// has got. Such a task needs no driver.
+// Completed reports whether the task will never run again, as far as the record of an
+// earlier agent shows. Such a task needs no driver.
 func (r *Runner) Completed() bool {
 	select {
 	case <-r.done:
 		return r.State().State == model.TaskDead
 	default:
-		return r.local.RunComplete // nobody changes it before Run
+		return r.local.RunComplete // does not change before Run
 	}
 }
 
-// PreviouslyStarted reports whether an earlier agent has done anything for the task. It must
-// be called before Run.
+// PreviouslyStarted reports whether an earlier agent has done anything for the task. It
+// must be called before Run.
 func (r *Runner) PreviouslyStarted() bool {
 	return len(r.local.Hooks) > 0 || r.local.StartID != "" || r.local.Destroy != nil || r.local.RunComplete || r.State().State != model.TaskPending
 }
 
-// Recover takes over what an earlier agent has left: the process, unless its driver
-// says that it does not have it, and what may have come of a start that the agent
-// did not live to see the end of. A process whose driver is unavailable is taken over
-// without an answer: Run waits for the driver. What cannot be taken over is
-// destroyed. It is called once, before Run, for a runner with Restored; when ctx
-// ends, everything is left as it is.
+// Recover recovers what an earlier agent left: the process, unless its driver answers
+// that it does not have the task, and the result of a start during which the agent
+// died. A process whose driver is unavailable is kept without an answer: Run waits for
+// the driver. A start that cannot be recovered is destroyed. Recover is called once,
+// before Run, for a runner with Restored. When ctx is done, it leaves everything as it
+// is.
 //
-// What the record says, and what follows for the task:
+// The record determines the result for the task:
 //
-//	handle, driver has the task                  the process is taken over
-//	handle, driver unavailable                   the same
+//	handle, driver has the task                  the process is recovered
+//	handle, driver unavailable                   the process is kept, Run waits for the driver
 //	handle, driver does not have the task        ended, exit status unknown: the restart policy decides
 //	id of a start, no handle                     the start is destroyed, the task starts
 //	running, local record lost                   all starts are destroyed; ended, exit status unknown
 //	ended, or dead, and the id of its start      the start is destroyed
-//	anything, but the machine was booted since   the task starts again
+//	any record, but the machine has rebooted     the task starts again
 func (r *Runner) Recover(ctx context.Context, past RecoverInfo) {
 	state := r.State().State
 	handle := r.local.Handle
@@ -105,7 +105,7 @@ func (r *Runner) Recover(ctx context.Context, past RecoverInfo) {
 	case r.local.RunComplete:
 		return
 	case past.Rebooted:
-		r.local.Destroy = nil // drivers are not asked: not all of them look twice at a number
+		r.local.Destroy = nil // drivers are not called: not all of them verify that a pid is still the same process
 	case state == model.TaskDead || r.local.Exit != nil:
 		if r.local.StartID != "" {
 			r.setPendingDestroy(PendingDestroy{ID: r.local.StartID, Handle: handle, Uncertain: handle == nil && !past.Reliable})
@@ -127,7 +127,8 @@ func (r *Runner) Recover(ctx context.Context, past RecoverInfo) {
 		r.recordLost(errRecordLost)
 	}
 	if err := r.destroyPending(ctx); err != nil && r.local.Destroy.Handle == nil {
-		// The plugin process of before, if there was one, may be gone at the next try.
+		// The plugin process of the earlier agent may have exited before the next
+		// attempt.
 		later := *r.local.Destroy
 		later.Uncertain = !past.Discoverable
 		r.local.Destroy = &later
@@ -143,11 +144,11 @@ func (r *Runner) Recover(ctx context.Context, past RecoverInfo) {
 	}
 }
 
-// errRecordLost means that the state has a running task, and no record with which its
-// driver could recover it.
+// errRecordLost means that the task state is running, but no record exists with which
+// the driver could recover the task.
 var errRecordLost = errors.New("its record was lost")
 
-// recordLost records that the process has ended, and that its exit status is unknown.
+// recordLost records that the process has ended with an unknown exit status.
 func (r *Runner) recordLost(cause error) {
 	r.logger.Warn("task not recovered", "task_id", r.local.StartID, "error", cause)
 	r.noteExit(false)
@@ -161,8 +162,8 @@ func (r *Runner) recordLost(cause error) {
 	})
 }
 
-// recoverProcess takes the process over, unless the driver answers that it does not
-// have it: that answer is the error.
+// recoverProcess recovers the process. It returns an error only if the driver answers
+// that it does not have the task.
 func (r *Runner) recoverProcess(ctx context.Context, handle *driver.Handle) error {
 	p := newProcess(handle, r.local.Network, r.dispense)
 	p.recovery = r.recovery
@@ -190,13 +191,13 @@ func (r *Runner) recoverProcess(ctx context.Context, handle *driver.Handle) erro
 	return nil
 }
 
-// Reset lets the task begin anew, as if nothing had been done for it: what it has
-// made is gone. Hooks still have their state: they may have made something elsewhere.
-// It must be called between Recover and Run, for a task without a process.
+// Reset makes the task start again as a new task, because its files are lost. Hooks
+// keep their state: they may have created something elsewhere. Reset must be called
+// between Recover and Run, for a task without a process.
 func (r *Runner) Reset() {
 	before := r.local.Hooks
 	r.local = LocalState{Capabilities: r.local.Capabilities}
-	r.clearRestartRequest() // the new start answers it
+	r.clearRestartRequest() // the new start fulfils the request
 	select {
 	case <-r.rerunCh:
 	default:
@@ -215,10 +216,9 @@ func (r *Runner) Reset() {
 	})
 }
 
-// resume says how Run goes on: at once for a task that is new or whose process
-// was taken over, after the rest of its delay, or as the restart policy decides
-// about an end that it has not been asked about. It returns false if the agent shuts
-// down.
+// resume returns how Run continues: immediately for a new task or a recovered process,
+// after the rest of the restart delay, or as the restart policy decides about an exit
+// that it has not decided yet. It returns false if the agent shuts down.
 func (r *Runner) resume(forceKillCtx context.Context) (restart.Decision, bool) {
 	if exit := r.local.Exit; exit != nil {
 		if !r.exitedHooks(forceKillCtx) {
@@ -229,12 +229,11 @@ func (r *Runner) resume(forceKillCtx context.Context) (restart.Decision, bool) {
 	return restart.Decision{Action: restart.Restart, Delay: r.tracker.Remaining(time.Now())}, true
 }
 
-// takeOver does for a process that runs already what comes before and with a
-// start. Nobody hears of it unless the agent before this one had not come to say
-// that the task has started.
+// takeOver does for a recovered process what start does for a new one. It emits the
+// Started event only if the earlier agent had not recorded that the task runs.
 func (r *Runner) takeOver(killCtx context.Context, p *process) {
 	if killCtx.Err() == nil {
-		_ = r.prestart(killCtx, true) // an event already
+		_ = r.prestart(killCtx, true) // errors are reported as events already
 	}
 	r.logger.Info("task taken over", "task_id", p.id())
 	if r.State().State != model.TaskRunning {
@@ -244,8 +243,7 @@ func (r *Runner) takeOver(killCtx context.Context, p *process) {
 	}
 }
 
-// finishRestart does the rest of a restart that was requested under an earlier
-// agent.
+// finishRestart completes a restart that was requested under an earlier agent.
 func (r *Runner) finishRestart(ctx context.Context, wg *sync.WaitGroup, p *process) {
 	if !r.unfinished {
 		return

@@ -16,9 +16,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner/restart"
 )
 
-// Run blocks until the task will never run again, or until ctx ends, which means
-// that the agent shuts down: the process is then left as it is. A killed task
-// runs nothing but its Stop hooks.
+// Run blocks until the task will never run again, or until ctx is done, which means
+// that the agent shuts down and the process is left as it is. For a task that is killed
+// before its start, Run calls only the Stop hooks.
 func (r *Runner) Run(ctx context.Context) {
 	defer close(r.done)
 	var updates sync.WaitGroup
@@ -53,7 +53,7 @@ func (r *Runner) Run(ctx context.Context) {
 	}
 }
 
-// complete is the end of a task that will never run again.
+// complete handles the end of a task that will never run again.
 func (r *Runner) complete(ctx context.Context) {
 	if !r.local.RunComplete {
 		r.local.RunComplete = true
@@ -62,9 +62,9 @@ func (r *Runner) complete(ctx context.Context) {
 	failpoint.Wrap(failpoint.StopHooks, func() { r.stopHooks(ctx) })
 }
 
-// contexts returns two contexts for the life of the task. Both end with ctx;
-// live also with the first Kill, and grace only with ForceKill. The cause says
-// which it was.
+// contexts returns the two contexts of the task. Both are canceled with ctx; killCtx
+// also by the first Kill, and forceKillCtx also by ForceKill. The cause tells these
+// apart.
 func (r *Runner) contexts(ctx context.Context) (forceKillCtx, killCtx context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,12 +87,12 @@ func (r *Runner) endContexts() {
 	r.endLive, r.endGrace, r.tellHooks = nil, nil, nil
 }
 
-// runLoop starts the task again and again, until the restart policy, a kill
-// or a shutdown has the last word.
+// runLoop starts the task repeatedly, until the restart policy, a kill or a shutdown
+// ends the loop.
 func (r *Runner) runLoop(killCtx, forceKillCtx context.Context) {
 	next, ok := r.resume(forceKillCtx)
 	for ok && next.Action == restart.Restart {
-		// A process that was taken over runs already, whatever the gate.
+		// A recovered process runs already, whatever the gate.
 		if r.currentProcess() == nil {
 			started := false
 			r.whileDestroying(killCtx, func() { started = r.awaitStart(killCtx, next.Delay) })
@@ -108,8 +108,8 @@ func (r *Runner) runLoop(killCtx, forceKillCtx context.Context) {
 	}
 }
 
-// awaitStart waits for a delay, and then for the gate. It returns false if live has
-// ended.
+// awaitStart waits for a delay, and then for the gate. It returns false if killCtx is
+// done.
 func (r *Runner) awaitStart(killCtx context.Context, delay time.Duration) bool {
 	if delay > 0 {
 		select {
@@ -121,9 +121,9 @@ func (r *Runner) awaitStart(killCtx context.Context, delay time.Duration) bool {
 	return r.gate.Wait(killCtx) == nil
 }
 
-// runOnce starts the task and waits for its end. It returns false when there is
-// no outcome to ask the restart policy about: the task was killed before it
-// started, or the agent shuts down.
+// runOnce starts the task and waits for its end. It returns false if the restart policy
+// has no outcome to decide about: the task was killed before it started, or the agent
+// shuts down.
 func (r *Runner) runOnce(killCtx, forceKillCtx context.Context) (restart.Outcome, bool) {
 	p := r.currentProcess()
 	recovered := p != nil
@@ -154,7 +154,7 @@ func (r *Runner) runOnce(killCtx, forceKillCtx context.Context) (restart.Outcome
 
 	r.finishRestart(watched, &watch, p)
 	r.poststart(killCtx, p, recovered)
-	// No Poststart follows the hooks of a kill or of the exit.
+	// Poststart must not run after the hooks of a kill or of the exit.
 	var repeating sync.WaitGroup
 	running, stopRepeating := context.WithCancel(killCtx)
 	r.repeatPoststart(running, &repeating, p)
@@ -182,16 +182,17 @@ func isShutdown(killCtx, forceKillCtx context.Context) bool {
 	return killCtx.Err() != nil && !errors.Is(context.Cause(killCtx), ErrKilled)
 }
 
-// ended tells everybody that the process is gone, and what it was worth. That is
-// stored before the driver forgets it: nobody could be asked again. It returns false
-// if a shutdown of the agent has come before everybody knew: the next agent tells it.
+// ended records the end of the process and calls the Exited hooks. The exit status is
+// stored before the driver destroys the task, because no driver can report it
+// afterwards. ended returns false if a shutdown of the agent has cut the hooks short:
+// the next agent calls them again.
 func (r *Runner) ended(killCtx, forceKillCtx context.Context, p *process) (restart.Outcome, bool) {
 	var result exit
 	select {
 	case <-p.exited:
 		result = p.result
 	default:
-		result.lost = true // ForceKill has given up
+		result.lost = true // ForceKill has failed to end the process
 	}
 	r.noteExit(!result.lost && result.Err == nil)
 	r.local.Exit = &Exit{
@@ -216,19 +217,19 @@ func (r *Runner) ended(killCtx, forceKillCtx context.Context, p *process) (resta
 			return true
 		})
 	})
-	// live may be over; the driver must forget the task all the same.
+	// killCtx may be done; the driver must destroy the task all the same.
 	if result.destroyed {
 		r.noteDestroyed()
 	} else {
 		r.setPendingDestroy(PendingDestroy{ID: p.id(), Handle: storedHandle(p.handle)})
-		failpoint.Wrap(failpoint.DestroyTask, func() { _ = r.destroyPending(context.WithoutCancel(killCtx)) }) // an event already
+		failpoint.Wrap(failpoint.DestroyTask, func() { _ = r.destroyPending(context.WithoutCancel(killCtx)) }) // errors are reported as an event already
 	}
 	r.clearProcess()
 	told := r.exitedHooks(forceKillCtx)
 	return r.local.Exit.outcome(), told
 }
 
-// outcome is what the restart policy is asked about.
+// outcome returns the input of the restart policy.
 func (e *Exit) outcome() restart.Outcome {
 	return restart.Outcome{
 		Requested: e.Asked && !e.Failure,
@@ -237,7 +238,7 @@ func (e *Exit) outcome() restart.Outcome {
 	}
 }
 
-// willRestart foretells what decide will come to, if nobody interferes.
+// willRestart predicts the result of decide, barring a kill or a request in between.
 func (r *Runner) willRestart(outcome restart.Outcome) bool {
 	outcome.Killed = r.isKilled()
 	tracker := restart.New(r.Task().Restart, time.Now(), func(int64) int64 { return 0 })
@@ -245,8 +246,8 @@ func (r *Runner) willRestart(outcome restart.Outcome) bool {
 	return tracker.Next(time.Now(), outcome).Action == restart.Restart
 }
 
-// decide asks the restart policy and makes its decision known. If that is lost, it
-// is asked again: how the task has ended is stored.
+// decide applies the restart policy and records its decision. If that record is lost,
+// the next agent decides again, because the exit is stored.
 func (r *Runner) decide(outcome restart.Outcome) restart.Decision {
 	outcome.Killed = r.isKilled()
 	r.tracker.SetPolicy(r.Task().Restart)
@@ -271,9 +272,9 @@ func (r *Runner) decide(outcome restart.Outcome) restart.Decision {
 	return decision
 }
 
-// isRevived waits, with a task that is dead, until a restart of all tasks is
-// requested, or until the allocation no longer needs it, and reports whether a
-// restart was requested. A poststop task runs once.
+// isRevived blocks while a task is dead, until a restart of all tasks is requested or
+// the allocation no longer needs the task, and reports whether a restart was requested.
+// A poststop task runs once.
 func (r *Runner) isRevived(killCtx context.Context) bool {
 	if r.Task().Stage() == lifecycle.PoststopTask {
 		return false
@@ -285,14 +286,14 @@ func (r *Runner) isRevived(killCtx context.Context) bool {
 	return killCtx.Err() == nil
 }
 
-// decideRevival lets a dead task run again.
+// decideRevival starts the rerun of a dead task.
 func (r *Runner) decideRevival() bool {
 	r.rerun()
 	defer r.clearRestartRequest()
 	return r.decide(restart.Outcome{Requested: true}).Action == restart.Restart
 }
 
-// exitUnknown is the text for an end of which no process has the exit status.
+// exitUnknown is the error text of an exit whose status no process could report.
 const exitUnknown = "exit status unknown"
 
 func unknownText(err error) string {

@@ -12,12 +12,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// abandonedStart is how long the driver gets to forget a task whose start took
-// so long that it was given up.
+// abandonedStart is the timeout for destroying a task whose start was abandoned.
 const abandonedStart = 5 * time.Second
 
-// start starts the task in its driver. The handle is stored before anybody
-// hears that the task runs. An error is an event already, unless live has ended.
+// start starts the task in its driver. The handle is stored together with the running
+// state. An error is reported as an event unless killCtx is done.
 func (r *Runner) start(killCtx, forceKillCtx context.Context) (*process, error) {
 	if killCtx.Err() != nil {
 		return nil, context.Cause(killCtx)
@@ -28,8 +27,8 @@ func (r *Runner) start(killCtx, forceKillCtx context.Context) (*process, error) 
 		return nil, err
 	}
 
-	// With the id in the store, a process of which the agent's death kept us
-	// from learning can be found.
+	// With the id in the store, the next agent can find a process whose handle was not
+	// stored because this agent died.
 	r.tracker.Started()
 	r.local.StartID, r.local.Restart = config.ID, r.tracker.State()
 	if err := r.putLocal(Sync); err != nil {
@@ -38,7 +37,7 @@ func (r *Runner) start(killCtx, forceKillCtx context.Context) (*process, error) 
 	}
 	handle, network, err := r.startTask(killCtx, forceKillCtx, config)
 	if err != nil {
-		r.local.StartID = "" // not stored yet: who reads it now asks the driver to make sure
+		r.local.StartID = "" // not stored yet: an agent that reads the old id destroys the start by that id
 		if killCtx.Err() == nil {
 			r.logger.Info("start failed", "error", err)
 			r.EmitEvent(model.EventDriverFailure(err.Error()))
@@ -54,15 +53,15 @@ func (r *Runner) start(killCtx, forceKillCtx context.Context) (*process, error) 
 	p.recovery = r.recovery
 	r.mu.Lock()
 	r.process, r.restartReq, r.killError = p, nil, nil
-	r.killNoted = r.isKilled() // also a kill that came while the task was starting
+	r.killNoted = r.isKilled() // includes a kill during the start
 	r.mu.Unlock()
 	r.logger.Info("task started", "task_id", config.ID)
 	failpoint.Wrap(failpoint.HandleStored, func() { r.transition(Grouped, model.TaskRunning, model.EventStarted()) })
 	return p, nil
 }
 
-// storedHandle leaves out what a driver must not need to find a task again, and
-// what may hold passwords.
+// storedHandle returns the handle without the driver config, which may hold passwords
+// and which drivers must not need to recover a task.
 func storedHandle(h *driver.Handle) *driver.Handle {
 	stored, config := *h, *h.Config
 	config.DriverConfig = nil
@@ -70,10 +69,10 @@ func storedHandle(h *driver.Handle) *driver.Handle {
 	return &stored
 }
 
-// startTask calls the driver, and once more if the plugin dies meanwhile. A
-// driver that does not come back is waited for: the kill timeout after a kill or
-// a shutdown, not at all after ForceKill. Then the task is destroyed, whatever has
-// become of it.
+// startTask calls the driver, and once more if the plugin dies during the call. After a
+// kill or a shutdown it waits for the driver for the kill timeout, and not at all after
+// ForceKill. When the wait ends without a result, the task is destroyed, because it may
+// have started.
 func (r *Runner) startTask(killCtx, forceKillCtx context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(killCtx))
 	var watch sync.WaitGroup
@@ -105,8 +104,8 @@ func (r *Runner) startTask(killCtx, forceKillCtx context.Context, config *driver
 	return handle, network, err
 }
 
-// prepareStart does what the driver must have done before the task is set up. An
-// error is an event already, unless live has ended.
+// prepareStart makes the driver calls that must precede task setup. An error is
+// reported as an event unless killCtx is done.
 func (r *Runner) prepareStart(killCtx context.Context) error {
 	err := r.destroyPending(killCtx)
 	if err != nil {
@@ -121,9 +120,9 @@ func (r *Runner) prepareStart(killCtx context.Context) error {
 	return err
 }
 
-// callStartTask calls StartTask, and once more if the plugin dies meanwhile: then
-// after a pause, and after the plugin's running tasks were recovered. A driver that
-// is unavailable is a recoverable error.
+// callStartTask calls StartTask, and once more if the plugin dies during the call:
+// after a pause, and after the plugin's running tasks were recovered. If the driver is
+// unavailable, the error is recoverable.
 func (r *Runner) callStartTask(ctx, killCtx context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
 	var handle *driver.Handle
 	var network *driver.NetworkOverride
@@ -136,7 +135,8 @@ func (r *Runner) callStartTask(ctx, killCtx context.Context, config *driver.Task
 			}
 			break
 		}
-		// What the dead plugin may have started must not run beside the next try.
+		// A process that the dead plugin may have started must not run beside the next
+		// attempt.
 		if err = r.destroyPending(ctx); err != nil {
 			break
 		}
@@ -165,15 +165,15 @@ func (r *Runner) callStartTask(ctx, killCtx context.Context, config *driver.Task
 		return nil, nil, errors.New("driver started the task but returned no handle")
 	}
 	if handle.Config == nil || handle.Config.ID != config.ID {
-		handle.Config = config // the id is how everything else is asked for
+		handle.Config = config // all later calls use this id
 	}
 	r.startDeaths = 0
 	return handle, network, nil
 }
 
 // driverForStart returns the driver for a start of the task. After the death of a
-// plugin process its running tasks come first: they are recovered before anything is
-// started. A start that a plugin process has not survived waits longer each time.
+// plugin process, its running tasks are recovered before any task is started. After
+// each start that a plugin process does not survive, the delay grows.
 func (r *Runner) driverForStart(ctx context.Context) (driver.Driver, error) {
 	if r.startDeaths > 0 {
 		delay := min(time.Second<<min(r.startDeaths-1, 10), time.Minute)

@@ -16,24 +16,24 @@ func (r *Runner) State() *api.TaskState {
 	return state
 }
 
-// Snapshot is State, and reports whether a kill came before the task had finished and
-// since it was last started.
+// Snapshot returns State, and reports whether the task was killed since its last start
+// and before it had finished.
 func (r *Runner) Snapshot() (state *api.TaskState, killed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return model.CopyTaskState(r.state), r.killNoted
 }
 
-// EmitEvent adds an event to the task, for people: nothing depends on it. The
-// event belongs to the runner from then on.
+// EmitEvent adds an event to the task. Events are for display only. The runner owns the
+// event afterwards.
 func (r *Runner) EmitEvent(event *api.TaskEvent) { r.emit(event, Async) }
 
-// maxReported is how many messages of EmitEventOnce a task can have.
+// maxReported is the maximum number of messages of EmitEventOnce per task.
 const maxReported = 16
 
-// EmitEventOnce is EmitEvent for an event that the task gets once, whichever process
-// sends it again: the messages are stored with the task. Further messages than 16 are
-// ignored.
+// EmitEventOnce is EmitEvent for an event that the task gets only once, even if another
+// plugin process sends it again: the messages are stored with the task. After 16
+// messages further ones are ignored.
 func (r *Runner) EmitEventOnce(event *api.TaskEvent) {
 	r.changeBoth(Async, func(s *api.TaskState) bool {
 		if len(r.reported) >= maxReported || slices.Contains(r.reported, event.DisplayMessage) {
@@ -52,8 +52,8 @@ func (r *Runner) emit(event *api.TaskEvent, h Durability) {
 	})
 }
 
-// transition moves the task into a state, with the event that says why, if
-// there is one, and stores the local state with it.
+// transition sets the state of the task, adds the event unless it is nil, and stores
+// the local state with it.
 func (r *Runner) transition(h Durability, state string, event *api.TaskEvent) {
 	r.record(h, func(s *api.TaskState) bool {
 		if s.State == state && event == nil {
@@ -68,8 +68,7 @@ func (r *Runner) transition(h Durability, state string, event *api.TaskEvent) {
 	})
 }
 
-// rerun takes back that the task is over, for the one who asked for it to run
-// again.
+// rerun resets the finished state of the task for a requested rerun.
 func (r *Runner) rerun() {
 	r.change(Sync, func(s *api.TaskState) bool {
 		model.ResetTask(s)
@@ -77,16 +76,16 @@ func (r *Runner) rerun() {
 	})
 }
 
-// clearRestartRequest makes room for the next request. For a dead task it is
-// called when the task is no longer dead: a request before that means the same run.
+// clearRestartRequest allows the next request. For a dead task it is called when the
+// task is no longer dead: an earlier request means the same run.
 func (r *Runner) clearRestartRequest() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.restartReq = nil
 }
 
-// change lets f change the state, stores it and tells the allocation, unless f
-// says that nothing has changed.
+// change calls f, which may change the state. Unless f returns false, change stores the
+// state and notifies the allocation.
 func (r *Runner) change(h Durability, f func(*api.TaskState) bool) { r.changeAndPut(h, false, f) }
 
 // changeBoth is change for an f that also sets fields of the runner that localLocked
@@ -103,12 +102,12 @@ func (r *Runner) changeAndPut(h Durability, both bool, f func(*api.TaskState) bo
 	}
 	p := r.putLocked(snapshot, both || r.localPut > r.safe, h)
 	r.notify()
-	_ = r.awaitLocked(p) // storeAgain makes good what is refused
+	_ = r.awaitLocked(p) // storeAgain retries a refused put
 }
 
-// record is change for the goroutine of Run: the local state is stored with the
-// state in one, also when only the local state has changed. The error is that of a
-// write that somebody waits for.
+// record is change for the goroutine of Run: it stores the local state together with
+// the state, also when only the local state has changed. For a put that is not Async,
+// it returns the store's error.
 func (r *Runner) record(h Durability, f func(*api.TaskState) bool) error {
 	r.writing.Lock()
 	defer r.writing.Unlock()
@@ -121,22 +120,22 @@ func (r *Runner) record(h Durability, f func(*api.TaskState) bool) error {
 	return r.awaitLocked(p)
 }
 
-// putLocal is record for a local state that has changed alone. The state is stored
-// with it: events that the store has refused belong to what the local state says.
+// putLocal is record for a change of only the local state. The state is stored with it,
+// because the local state may depend on events that the store has refused.
 func (r *Runner) putLocal(h Durability) error {
 	return r.record(h, func(*api.TaskState) bool { return false })
 }
 
-// pendingPut is a put of which it is not known whether the store has written it.
+// pendingPut is a put that may not be stored yet.
 type pendingPut struct {
 	serial     int
 	durability Durability
 	written    WaitFunc
 }
 
-// putLocked puts the state, and the local state with it if both is true. The state alone
-// must not be put before the local state is known to be stored, which it would contradict.
-// The caller holds writing, and calls awaitLocked.
+// putLocked puts the state, and the local state with it if both is true. Before the
+// local state is known to be stored, both must be true, because the state alone could
+// contradict it. The caller holds writing, and calls awaitLocked.
 func (r *Runner) putLocked(state *api.TaskState, both bool, h Durability) pendingPut {
 	r.puts++
 	p := pendingPut{serial: r.puts, durability: h}
@@ -149,8 +148,8 @@ func (r *Runner) putLocked(state *api.TaskState, both bool, h Durability) pendin
 	return p
 }
 
-// awaitLocked waits for a put as long as its haste asks for. One that the store refuses
-// is made good by storeAgain, also when nobody waits for it. The caller holds writing.
+// awaitLocked waits for a put as long as its durability requires. storeAgain retries a
+// refused put, also for Async. The caller holds writing.
 func (r *Runner) awaitLocked(p pendingPut) error {
 	if p.durability == Async {
 		go func() {
@@ -166,11 +165,11 @@ func (r *Runner) awaitLocked(p pendingPut) error {
 	return err
 }
 
-// noteWrittenLocked notes what has become of a put. The caller holds writing.
+// noteWrittenLocked records the result of a put. The caller holds writing.
 func (r *Runner) noteWrittenLocked(p pendingPut, err error) {
 	switch {
 	case err == nil && p.serial > r.safe:
-		r.safe = p.serial // each put holds what those before it held
+		r.safe = p.serial // each put includes everything that earlier puts included
 		if r.refused {
 			r.refused = false
 			r.logger.Info("task stored")
@@ -183,11 +182,11 @@ func (r *Runner) noteWrittenLocked(p pendingPut, err error) {
 	}
 }
 
-// storeAgainDelay is the time between two tries to store a task.
+// storeAgainDelay is the time between two attempts to store a task.
 const storeAgainDelay = time.Second
 
-// storeAgain stores what the store has refused. It tries again until the task is stored
-// or Run has returned.
+// storeAgain puts the current records after a refused put. It retries until the task is
+// stored or Run has returned.
 func (r *Runner) storeAgain() {
 	r.writing.Lock()
 	defer r.writing.Unlock()

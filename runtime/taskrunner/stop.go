@@ -11,17 +11,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// stopWaits are the pauses after each attempt to stop a process that the driver
-// answered with an error. There is no attempt after the last one.
+// stopWaits are the delays after each failed attempt to stop a process. There is no
+// attempt after the last delay.
 var stopWaits = [...]time.Duration{5 * time.Second, 20 * time.Second, 80 * time.Second, 120 * time.Second, 120 * time.Second}
 
-// A process that a user wants dead at once gets this long to die, and then
-// again this long to be destroyed.
+// forcedStop is the timeout of a force kill for StopTask, and again for DestroyTask.
 const forcedStop = 5 * time.Second
 
-// kill ends the process for good and returns when it has exited, or when ctx
-// has ended. When ctx ended because of ForceKill, the process is killed without
-// any further delay first.
+// kill ends the process for good. It returns when the process has exited or ctx is
+// done. If ForceKill canceled ctx, kill first kills the process without further delay.
 func (r *Runner) kill(ctx context.Context, p *process) {
 	failpoint.Wrap(failpoint.PreKill, func() {
 		r.preKilling(ctx)
@@ -38,7 +36,7 @@ func (r *Runner) kill(ctx context.Context, p *process) {
 		select {
 		case <-p.exited:
 			return
-		case <-p.away: // the driver has stopped the process, and the exit was not reported
+		case <-p.away: // the driver may have stopped the process without reporting the exit, so stop again
 		case <-ctx.Done():
 			ended = true
 		}
@@ -48,7 +46,8 @@ func (r *Runner) kill(ctx context.Context, p *process) {
 	}
 }
 
-// killNow kills the process without asking it, and gives up after a while.
+// killNow kills the process with SIGKILL and DestroyTask, and gives up after forcedStop
+// each.
 func (r *Runner) killNow(ctx context.Context, p *process) {
 	steps := []func(context.Context) error{
 		func(ctx context.Context) error { return p.stop(ctx, 0, "SIGKILL") },
@@ -79,8 +78,8 @@ func (r *Runner) killNow(ctx context.Context, p *process) {
 	}
 }
 
-// stop asks the driver to stop the process, again and again if that fails. A
-// process that has exited needs no stop.
+// stop calls StopTask, repeatedly if that fails. A process that has exited needs no
+// stop.
 //
 // While the driver is unavailable the stop is pending:
 //
@@ -125,26 +124,26 @@ func (r *Runner) stop(ctx context.Context, p *process) error {
 	}
 }
 
-// pendingStop is a stop whose driver is unavailable.
+// pendingStop is a stop that waits for an unavailable driver.
 type pendingStop struct {
 	began    time.Time
-	reported bool  // it has its event
+	reported bool  // the event was emitted
 	retry    pause // between the attempts to end the task without its driver
 }
 
-// awaitDriver waits with a stop that the driver has not answered, because of cause,
-// until another attempt may have another result. It ends the process if that is due.
+// awaitDriver waits until a stop that failed with cause should be retried. It ends the
+// process without the driver if kill_timeout has passed and that is allowed.
 func (r *Runner) awaitDriver(ctx context.Context, p *process, s *pendingStop, cause error) {
 	var unavailable *driver.UnavailableError
 	if !errors.As(cause, &unavailable) {
-		sleep(ctx, s.retry.take()) // the plugin has died during the call, is about to, or could not find out about the task
+		sleep(ctx, s.retry.take()) // the plugin died during the call, is about to die, or could not find out about the task
 		return
 	}
 	if !s.reported {
 		s.reported = true
 		r.EmitEvent(model.EventDriver(r.pendingStopText(cause), nil, time.Time{}))
 	}
-	wait := s.retry.most // for what announces no change
+	wait := s.retry.most // upper bound for changes that Changed does not announce
 	if unavailable.Changed == nil {
 		wait = s.retry.take()
 	}
@@ -160,7 +159,7 @@ func (r *Runner) awaitDriver(ctx context.Context, p *process, s *pendingStop, ca
 	}
 	purged := r.purged
 	if isClosed(purged) {
-		purged = nil // as considered above
+		purged = nil // the job was purged before this attempt
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -173,7 +172,7 @@ func (r *Runner) awaitDriver(ctx context.Context, p *process, s *pendingStop, ca
 	}
 }
 
-// pendingStopText says what becomes of a stop whose driver is unavailable.
+// pendingStopText returns the event text for a stop whose driver is unavailable.
 func (r *Runner) pendingStopText(cause error) string {
 	what, then := "stop", "the task may still run; \"job stop -purge\" ends the processes that its cgroup or environment identifies"
 	var unavailable *driver.UnavailableError
@@ -210,9 +209,9 @@ func (r *Runner) endProcess(ctx context.Context, p *process, builtin bool) error
 	return nil
 }
 
-// awaitShutdownDelay gives those who use the task time to notice that it goes.
-// The task counts as running meanwhile. The delay ends early with the process,
-// with ctx, or when cut closes.
+// awaitShutdownDelay gives clients of the task time to notice that it stops. The task
+// counts as running during the delay. The delay ends early when the process exits, ctx
+// is done, or cut is closed.
 func (r *Runner) awaitShutdownDelay(ctx context.Context, p *process, cut <-chan struct{}) {
 	delay := r.Task().ShutdownDelay
 	if delay == 0 || ctx.Err() != nil {

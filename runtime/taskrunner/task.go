@@ -10,33 +10,33 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner/restart"
 )
 
-// nullDevice is where a task writes to whose output nobody collects.
+// nullDevice is the output of a task whose output is not collected.
 const nullDevice = "/dev/null"
 
-// Task is the task as its job and the placement describe it. Maps and slices
-// are shared and never changed.
+// Task is the description of a task from its job and its placement. Maps and slices are
+// shared and never changed.
 type Task struct {
 	Name    string
 	Driver  string
 	User    string
-	Hook    string // of the lifecycle block
+	Hook    string // hook of the lifecycle block
 	Sidecar bool
 	Leader  bool
 	Config  map[string]any
-	Meta    map[string]string // of job, group and task, merged
+	Meta    map[string]string // merged from job, group and task
 
 	Resources driver.Resources
 	Restart   restart.Policy
 
-	KillTimeout   time.Duration // not above what the agent allows
+	KillTimeout   time.Duration // not above the agent's limit
 	KillSignal    string        // empty for the driver's default
 	ShutdownDelay time.Duration
 }
 
-// Stage is the task's place in the life of its allocation.
+// Stage returns the lifecycle stage of the task.
 func (t Task) Stage() lifecycle.Stage { return lifecycle.StageOf(t.Hook, t.Sidecar) }
 
-// ForHooks returns what hooks are told about the task.
+// ForHooks returns the task in the form that hooks receive.
 func (t Task) ForHooks() hook.Task {
 	return hook.Task{
 		Name:      t.Name,
@@ -49,18 +49,18 @@ func (t Task) ForHooks() hook.Task {
 	}
 }
 
-// Alloc is what a task shares with the other tasks of its allocation.
+// Alloc is the data that all tasks of an allocation share.
 type Alloc struct {
 	hook.Alloc
 	ParentJobID      string
-	NetworkIsolation *driver.NetworkIsolation // nil on the network of the host
+	NetworkIsolation *driver.NetworkIsolation // nil if the task uses the network of the host
 	DNS              *driver.DNSConfig
 }
 
-// Deadlines bound the calls of hooks; zero values stand for the defaults.
+// Deadlines limit the calls of hooks; a zero value means the default.
 type Deadlines struct {
-	Prestart time.Duration // one minute
-	Others   time.Duration // ten seconds
+	Prestart time.Duration // default 1 min
+	Others   time.Duration // default 10 s
 }
 
 func (d Deadlines) orDefault() Deadlines {

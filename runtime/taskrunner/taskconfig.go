@@ -14,9 +14,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
-// taskConfig says to the driver everything about the next start. The config
-// block is evaluated anew each time: it may refer to what hooks have set. An
-// error is the fault of the job.
+// taskConfig returns the driver's config for the next start. The config block is
+// evaluated at each start, because it may refer to values that hooks have set. An error
+// means that the job is invalid.
 func (r *Runner) taskConfig() (*driver.TaskConfig, error) {
 	task := r.Task()
 	env := r.env.Build()
@@ -55,8 +55,8 @@ func (r *Runner) taskConfig() (*driver.TaskConfig, error) {
 	}, nil
 }
 
-// newStartID returns the id of one start of a task. Drivers key their tables by
-// it, so that it must not come back, whatever restarted meanwhile.
+// newStartID returns the id of one start of a task. Drivers use it as a key, so it must
+// never repeat, even across restarts of the agent and the plugin.
 func newStartID(allocID, task string) string {
 	var b [4]byte
 	rand.Read(b[:]) // never fails
@@ -75,8 +75,8 @@ func decodeConfig(schema *hclspec.Spec, config map[string]any, env *taskenv.Env)
 	return b, nil
 }
 
-// configError is what is wrong with a config block, in the words that Nomad's
-// clients know: a list with its subject as the first item.
+// configError is the list of errors in a config block, with the format that Nomad's
+// clients expect: the first item is a heading.
 type configError []string
 
 func newConfigError(diags hcl.Diagnostics) configError {
@@ -93,8 +93,8 @@ func (e configError) Error() string {
 	return fmt.Sprintf("%d errors occurred:\n\t* %s\n\n", len(e), strings.Join(e, "\n\t* "))
 }
 
-// hookMounts joins what the hooks want the task to see, in the order of the
-// hooks. For one path in the task the last hook wins.
+// hookMounts merges the mounts and devices of the hooks, in the order of the hooks. If
+// several hooks use the same path in the task, the last hook wins.
 func (r *Runner) hookMounts() (mounts []driver.Mount, devices []driver.Device) {
 	for _, h := range r.hooks {
 		record := r.local.Hooks[h.Name()]

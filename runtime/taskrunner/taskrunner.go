@@ -19,19 +19,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner/restart"
 )
 
-// The causes for which the context of a running task ends.
+// The causes with which the context of a running task is canceled.
 var (
-	ErrKilled   = errors.New("task killed")         // it shall stop, and stay down
-	ErrShutdown = errors.New("agent shutting down") // it is left running
+	ErrKilled   = errors.New("task killed")         // the task must stop and stay down
+	ErrShutdown = errors.New("agent shutting down") // the task is left running
 
 	errHurry = errors.New("task killed without delay")
 )
 
-// ErrNotRunning answers a call that needs a running task. The HTTP API and its
+// ErrNotRunning is returned by calls that need a running task. The HTTP API and its
 // clients match on the text.
 var ErrNotRunning = errors.New("Task not running")
 
-// Config is what a Runner is made of. Everything is required unless it says
+// Config configures a Runner. All fields are required unless their comment says
 // otherwise.
 type Config struct {
 	Alloc     Alloc
@@ -43,14 +43,14 @@ type Config struct {
 	Store     Store
 	Notify    func() // called after each change of the task's state; must not block
 	Deadlines Deadlines
-	Restored  *Restored   // what an earlier agent has left of the task; nil if it is new
-	Recovery  *Recoveries // of the node; may be nil
-	EndTask   EndTask     // may be nil: then only drivers end tasks
+	Restored  *Restored   // what an earlier agent left of the task; nil for a new task
+	Recovery  *Recoveries // shared by all tasks of the node; may be nil
+	EndTask   EndTask     // if nil, only drivers end tasks
 	Logger    hclog.Logger
 }
 
-// Gate is what a task waits for before each start, restarts included. When ctx
-// ends Wait returns the cause, even if the task might start.
+// Gate blocks a task before each start, restarts included. When ctx is done Wait
+// returns the cause, even if the gate is open.
 type Gate interface {
 	Wait(ctx context.Context) error
 }
@@ -85,48 +85,49 @@ type Runner struct {
 	destroying  chan struct{} // closed by Run when the task has ended for good and its destroy is pending
 	done        chan struct{} // closed by Run
 
-	// Only the goroutine of Run uses these, and before it those who prepare Run.
+	// These fields belong to the goroutine of Run and, before Run, to the callers that
+	// prepare it.
 	tracker         *restart.Tracker
 	local           LocalState
-	startDeaths     int  // plugin deaths during StartTask since the last start that succeeded
-	destroyReported bool // the pending destroy has its event
-	unfinished      bool // a restart was asked for under an earlier agent, see finishRestart
+	startDeaths     int  // plugin deaths during StartTask since the last successful start
+	destroyReported bool // the event for the pending destroy was emitted
+	unfinished      bool // a restart was requested under an earlier agent, see finishRestart
 
-	// writing keeps the records of the task state in order. Unlike mu it is held
-	// across the store's write: a later write must not be overtaken by an earlier.
+	// writing keeps the records of the task state in order. Unlike mu it is held during
+	// the store's write, so that no earlier write overtakes a later one.
 	writing  sync.Mutex // taken before mu
-	stored   LocalState // the last local state that was put, for writers outside Run
-	puts     int        // how many puts there were
-	localPut int        // the last of them that had the local state
-	safe     int        // the last of them that is known to be stored
-	refused  bool       // the store has refused a put since, see storeAgain
+	stored   LocalState // last local state that was put, for writers outside Run
+	puts     int        // number of puts
+	localPut int        // number of the last put that included the local state
+	safe     int        // number of the last put that is known to be stored
+	refused  bool       // the store has refused a put after safe, see storeAgain
 
 	mu           sync.Mutex
 	task         Task
-	capabilities *driver.Capabilities // nil as long as they are not known
+	capabilities *driver.Capabilities // nil until known
 	state        *api.TaskState
 	process      *process        // nil unless the task runs
-	restartReq   *RestartRequest // for the process, or for a dead task to run again
+	restartReq   *RestartRequest // requested restart of the process, or rerun of a dead task
 	output       Output
-	cgroup       string // that the host has made for the driver
+	cgroup       string // cgroup that the host has created for the driver
 	killError    error
-	killNoted    bool     // LocalState.Killed
-	reported     []string // LocalState.Reported; replaced, never changed in place
+	killNoted    bool     // stored as LocalState.Killed
+	reported     []string // stored as LocalState.Reported; replaced, never changed in place
 	runs         runs
-	quiet        bool                    // the kill has no event, and gets none at its end
-	updated      bool                    // the Update hooks have not heard of the task as it is
-	updating     bool                    // a goroutine tells them
-	tellHooks    func()                  // starts it; nil outside Run
-	endLive      context.CancelCauseFunc // ends what a kill ends; nil outside Run
-	endGrace     context.CancelCauseFunc // ends what ForceKill ends; nil outside Run
+	quiet        bool                    // the kill has no event, neither when it starts nor when it ends
+	updated      bool                    // the Update hooks have not been called for the current task version
+	updating     bool                    // a goroutine is calling the Update hooks
+	tellHooks    func()                  // starts the goroutine that calls the Update hooks; nil outside Run
+	endLive      context.CancelCauseFunc // cancels killCtx; nil outside Run
+	endGrace     context.CancelCauseFunc // cancels forceKillCtx; nil outside Run
 }
 
-// Output says where the task writes to.
+// Output is the destination of the task's output.
 type Output struct {
 	Stdout, Stderr string
 }
 
-// New returns a runner that has received its task, and does nothing yet.
+// New returns a runner that has received its task. The runner does nothing before Run.
 func New(c Config) *Runner {
 	r := &Runner{
 		name:      c.Task.Name,
@@ -163,28 +164,29 @@ func New(c Config) *Runner {
 	return r
 }
 
-// SetHooks gives the runner its hooks, in order. It must be called before Run,
-// at most once; hooks are made after the runner because some of them act on it.
+// SetHooks sets the hooks, in order. It must be called before Run, at most once. It is
+// separate from New because some hooks act on the runner.
 func (r *Runner) SetHooks(hooks []hook.Hook) {
 	r.hooks = hooks
 	for _, h := range hooks {
 		if _, ok := h.(hook.TaskPrestart); ok {
-			// What an earlier agent was told, or nothing yet: its place is the same.
+			// Set the response that an earlier agent got, or an empty one, so that the
+			// hook keeps its place in the order.
 			r.setHookEnv(h.Name(), r.local.Hooks[h.Name()].Env)
 		}
 	}
 }
 
-// Prepare asks the driver what must be known before the task is set up. It must
-// have returned before Run. After an error that is Temporary, Run asks again before
-// the task starts.
+// Prepare fetches the task config schema and the capabilities from the driver; task
+// setup needs them. It must have returned before Run. After an error that is Temporary,
+// Run fetches them before the task starts.
 func (r *Runner) Prepare(ctx context.Context) error {
 	if r.schema != nil {
 		return nil
 	}
 	schema, capabilities, err := r.describe(ctx)
 	if errors.Is(err, driver.ErrPluginDown) && ctx.Err() == nil {
-		schema, capabilities, err = r.describe(ctx) // the next plugin knows it too
+		schema, capabilities, err = r.describe(ctx) // the plugin died; the next plugin process returns the same
 	}
 	if err != nil {
 		return fmt.Errorf("driver %q: %w", r.Task().Driver, err)
@@ -195,17 +197,17 @@ func (r *Runner) Prepare(ctx context.Context) error {
 	return nil
 }
 
-// Temporary reports whether err means that the driver is unavailable at the moment,
-// so that a later call may succeed.
+// Temporary reports whether err means that the driver is currently unavailable, so that
+// a later call may succeed.
 func Temporary(err error) bool {
 	var unavailable *driver.UnavailableError
 	if errors.As(err, &unavailable) {
-		return unavailable.Plugin != "" // else no plugin serves the driver
+		return unavailable.Plugin != "" // an empty Plugin means that no plugin serves the driver
 	}
 	return errors.Is(err, driver.ErrPluginDown)
 }
 
-// describe asks the driver what it is.
+// describe returns the driver's task config schema and capabilities.
 func (r *Runner) describe(ctx context.Context) (*hclspec.Spec, *driver.Capabilities, error) {
 	d, err := r.dispense(ctx)
 	if err != nil {
@@ -229,8 +231,8 @@ func (r *Runner) setCapabilities(c *driver.Capabilities) {
 	r.env.SetDirs(r.dir, c.FSIsolation)
 }
 
-// Capabilities returns what the driver can do. It is the zero value before
-// Prepare, unless an earlier agent has stored it.
+// Capabilities returns the driver's capabilities. It is the zero value before Prepare,
+// unless an earlier agent has stored them.
 func (r *Runner) Capabilities() driver.Capabilities {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -246,24 +248,24 @@ func (r *Runner) Name() string { return r.name }
 // Done is closed when Run has returned.
 func (r *Runner) Done() <-chan struct{} { return r.done }
 
-// Undestroyed reports whether the driver has yet to destroy a start of the task. It is
-// false before Run has returned.
+// Undestroyed reports whether a start of the task is not yet destroyed by the driver.
+// It is false before Run has returned.
 func (r *Runner) Undestroyed() bool { return isClosed(r.done) && r.local.Destroy != nil }
 
 // Destroying is closed when the task has ended for good and only waits for its driver
-// to destroy it. It stays open for a task that needs no such wait.
+// to destroy it. It stays open for a task without a pending destroy.
 func (r *Runner) Destroying() <-chan struct{} { return r.destroying }
 
-// SetOutput says where the next start of the task writes to: FIFOs, or the null
-// device, which is what it is until somebody says otherwise.
+// SetOutput sets the output of the next start of the task: FIFOs, or the null device,
+// which is the default.
 func (r *Runner) SetOutput(o Output) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.output = o
 }
 
-// SetCgroup says which cgroup the driver finds for the next start; none unless
-// somebody says so.
+// SetCgroup sets the cgroup for the driver's next start of the task. The default is
+// none.
 func (r *Runner) SetCgroup(path string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -277,38 +279,39 @@ func (r *Runner) Task() Task {
 	return r.task
 }
 
-// runs says what is known of the processes of the task.
+// runs is what is known about the processes of the task.
 type runs struct {
-	ended   bool // the last one was seen to exit, or was destroyed
-	unknown bool // the exit of the last one was not seen
-	lost    bool // an earlier one may be alive, although the task was started again
+	ended   bool // the last process was seen to exit, or was destroyed
+	unknown bool // the exit of the last process was not seen
+	lost    bool // an earlier process may be alive, although the task was started again
 }
 
 // ProcessEnded reports whether no process of the task can be alive: each was seen to
-// exit, or its driver has destroyed it. A task that this runner has not started, or
-// whose start has failed, may have one.
+// exit, or its driver has destroyed it. It is false for a task that this runner has not
+// started or whose start has failed, because such a task may have a process.
 func (r *Runner) ProcessEnded() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.runs.ended && !r.runs.lost
 }
 
-// noteStart notes that the task may have another process from now on.
+// noteStart records that the task may have another process from now on.
 func (r *Runner) noteStart() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.runs = runs{lost: r.runs.lost || r.runs.unknown}
 }
 
-// noteExit notes that the last process has ended, or that its end is not known.
+// noteExit records the end of the last process; observed is false if its exit status is
+// unknown.
 func (r *Runner) noteExit(observed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.runs.ended, r.runs.unknown = observed, !observed
 }
 
-// noteDestroyed notes that nothing is left of the last process, whatever is known of
-// its end.
+// noteDestroyed records that nothing is left of the last process, even if its exit
+// status is unknown.
 func (r *Runner) noteDestroyed() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

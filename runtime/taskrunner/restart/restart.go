@@ -8,10 +8,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 )
 
-// Mode says what happens when the attempts of an interval are used up.
+// Mode selects the behaviour when the attempts of an interval are used up.
 type Mode string
 
-// The modes. Anything else counts as Fail.
+// The modes. Any other value counts as Fail.
 const (
 	Fail  Mode = "fail"
 	Delay Mode = "delay"
@@ -27,8 +27,8 @@ type Policy struct {
 	OnSuccess bool
 }
 
-// OnSuccess tells for which tasks a clean exit is no reason to stay down:
-// sidecars, and the main tasks of the job types that never finish.
+// OnSuccess reports whether a task restarts after a clean exit: sidecars do, and the
+// main tasks of the job types that never finish.
 func OnSuccess(jobType string, stage lifecycle.Stage) bool {
 	if stage.Sidecar() {
 		return true
@@ -36,37 +36,37 @@ func OnSuccess(jobType string, stage lifecycle.Stage) bool {
 	return stage == lifecycle.MainTask && (jobType == "service" || jobType == "system")
 }
 
-// Outcome is how a start of a task ended. The zero value is a failure that
-// another start may heal: a bad exit, an exit of which nothing is known, or a
-// recoverable start error.
+// Outcome is how a start of a task ended. The zero value is a failure after which a
+// restart may help: a non-zero exit, an unknown exit status, or a recoverable start
+// error.
 type Outcome struct {
-	Killed        bool // the task was killed, and shall stay down
-	Requested     bool // a user, a template or an identity asked for a restart
-	Unhealthy     bool // a check asked for a restart; it counts as a failure, whatever the exit code
-	Unrecoverable bool // the task did not start, and another try is of no use
+	Killed        bool // the task was killed and must stay down
+	Requested     bool // a user, a template or an identity requested a restart
+	Unhealthy     bool // a check requested a restart; it counts as a failure, whatever the exit code
+	Unrecoverable bool // the task did not start, and another attempt cannot succeed
 	Success       bool // exit code 0, no signal, no error
 }
 
-// Action is what becomes of a task that has ended.
+// Action is the consequence of a task's end.
 type Action uint8
 
 // The actions.
 const (
-	Finish  Action = iota // it is done; no event
-	Kill                  // it was killed: event Killed
-	GiveUp                // event Not Restarting, which fails the task
-	Restart               // event Restarting, and again after the delay
+	Finish  Action = iota // the task is complete; no event
+	Kill                  // the task was killed: event Killed
+	GiveUp                // the task fails: event Not Restarting
+	Restart               // the task starts again after the delay: event Restarting
 )
 
 func (a Action) String() string {
 	return [...]string{"finish", "kill", "give up", "restart"}[a]
 }
 
-// Decision is the answer of a Tracker.
+// Decision is the result of [Tracker.Next].
 type Decision struct {
 	Action Action
-	Reason string        // for the event; empty for a requested restart
-	Delay  time.Duration // with Restart
+	Reason string        // text for the event; empty for a requested restart
+	Delay  time.Duration // delay before the start, for Restart
 }
 
 // The reasons. Users and clients match on these texts.
@@ -77,11 +77,11 @@ const (
 	ReasonDelay         = "Exceeded allowed attempts, applying a delay"
 )
 
-// State is what a Tracker remembers, for the store.
+// State is the stored state of a Tracker.
 type State struct {
-	Count       int       // ends that counted in this window
-	WindowStart time.Time // begin of the window
-	NextStart   time.Time // when the last delay ends; zero if there was none
+	Count       int       // ends that counted in the current window
+	WindowStart time.Time // start of the window
+	NextStart   time.Time // end of the last delay; zero if there was none
 	// Delay is the last delay. It is zero in a record of an earlier version.
 	Delay time.Duration `json:",omitempty"`
 }
@@ -94,29 +94,27 @@ type Tracker struct {
 	state  State
 }
 
-// New returns a tracker whose first window begins now. jitter returns a random
-// number in [0,n), n > 0, as [math/rand/v2.Int64N] does; it must not be seeded
-// from the time, or tasks that fail together come back together.
+// New returns a tracker whose first window starts now. jitter returns a random number
+// in [0,n), n > 0, as [math/rand/v2.Int64N] does; it must not be seeded from the time,
+// or tasks that fail together restart together.
 func New(p Policy, now time.Time, jitter func(n int64) int64) *Tracker {
 	return &Tracker{policy: p, jitter: jitter, state: State{WindowStart: now}}
 }
 
-// State returns what Resume needs.
+// State returns the state for Resume.
 func (t *Tracker) State() State { return t.state }
 
-// Resume goes on where a tracker of an earlier agent was.
+// Resume restores the state of an earlier agent's tracker.
 func (t *Tracker) Resume(s State) { t.state = s }
 
-// SetPolicy replaces the policy from the next decision on. What was counted
-// stays counted.
+// SetPolicy replaces the policy from the next decision on. It does not reset the count.
 func (t *Tracker) SetPolicy(p Policy) { t.policy = p }
 
-// Started tells that the task has started again: nothing remains of its delay.
+// Started records that the task has started again, which clears its delay.
 func (t *Tracker) Started() { t.state.NextStart, t.state.Delay = time.Time{}, 0 }
 
-// Remaining returns how long the task has still to wait for its next start: the
-// rest of the last delay. It never exceeds that delay, however the clock was set
-// meanwhile.
+// Remaining returns the time until the next start of the task: the rest of the last
+// delay. It never exceeds that delay, even if the clock was set back.
 func (t *Tracker) Remaining(now time.Time) time.Duration {
 	if t.state.NextStart.IsZero() {
 		return 0
@@ -128,8 +126,8 @@ func (t *Tracker) Remaining(now time.Time) time.Duration {
 	return min(max(t.state.NextStart.Sub(now), 0), longest)
 }
 
-// Next decides what becomes of the task that has just ended. With Restart, the
-// state says when the delay ends.
+// Next decides about a task that has just ended. For Restart it also records the end of
+// the delay in the state.
 func (t *Tracker) Next(now time.Time, o Outcome) Decision {
 	t.state.NextStart, t.state.Delay = time.Time{}, 0
 	d := t.decide(now, o)
@@ -170,7 +168,7 @@ func (t *Tracker) decide(now time.Time, o Outcome) Decision {
 		"Exceeded allowed attempts %d in interval %v and mode is %q", t.policy.Attempts, t.policy.Interval, Fail)}
 }
 
-// count counts one end, in a new window if the old one is over.
+// count counts one end. It starts a new window if the old one has passed.
 func (t *Tracker) count(now time.Time) {
 	switch age := now.Sub(t.state.WindowStart); {
 	case age > t.policy.Interval:
@@ -182,8 +180,8 @@ func (t *Tracker) count(now time.Time) {
 	t.state.Count++
 }
 
-// delay adds up to a quarter, so that tasks that failed together do not come
-// back together.
+// delay returns the policy's delay plus up to a quarter, so that tasks that failed
+// together do not restart together.
 func (t *Tracker) delay() time.Duration {
 	d := t.policy.Delay
 	if d <= 0 {
@@ -192,13 +190,13 @@ func (t *Tracker) delay() time.Duration {
 	return saturate(d, time.Duration(t.jitter(int64(d))/4))
 }
 
-// restOfWindow is at least 1 ns: a task that ends at the very end of a window
-// starts again in the next one.
+// restOfWindow returns the rest of the window, at least 1 ns: a task that ends at the
+// very end of a window starts again in the next window.
 func (t *Tracker) restOfWindow(now time.Time) time.Duration {
 	return max(t.policy.Interval-now.Sub(t.state.WindowStart), 1)
 }
 
-// saturate adds durations that are not negative.
+// saturate adds two non-negative durations without overflow.
 func saturate(a, b time.Duration) time.Duration {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
