@@ -169,7 +169,7 @@ func write(ctx context.Context, namespace string) *api.WriteOptions {
 	return (&api.WriteOptions{Namespace: namespace}).WithContext(ctx)
 }
 
-// failed explains an error of the client: what was tried, and what to do next.
+// failed adds to an error of the client the operation that failed, and advice.
 func failed(what string, err error) error {
 	if reason := new(url.Error); errors.As(err, &reason) {
 		return fmt.Errorf("%s: %w\n%s", what, err, unreachable(err))
@@ -193,14 +193,14 @@ func failed(what string, err error) error {
 	return fmt.Errorf("%s: %s", what, text)
 }
 
-// unknown reports whether an agent has answered that it has no such thing, or does
-// not know such requests at all.
+// unknown reports whether an agent has answered that the object or the endpoint does not
+// exist.
 func unknown(err error) bool {
 	answer := new(api.UnexpectedResponseError)
 	return errors.As(err, answer) && answer.StatusCode() == http.StatusNotFound
 }
 
-// unreachable is what to do when an agent could not be asked.
+// unreachable returns advice for an agent that does not answer.
 func unreachable(err error) string {
 	text := err.Error()
 	switch {
@@ -219,7 +219,7 @@ func unreachable(err error) string {
 		return adviceFor(socket)
 	}
 	if os.Getenv("NOMAD_ADDR") == "" && strings.Contains(text, api.DefaultConfig().Address) {
-		// No address was given, and the socket of an agent was passed over.
+		// No address was given, and the search for a socket has skipped some.
 		sockets := slices.DeleteFunc(localSockets(), func(socket string) bool { return safepath.CheckDir(filepath.Dir(socket)) != nil })
 		if socket := deniedSocket(sockets); socket != "" {
 			return adviceFor(socket)
@@ -228,17 +228,17 @@ func unreachable(err error) string {
 	return "Is an agent running? Start one with 'nomad-lite agent', or name its address with -address or NOMAD_ADDR"
 }
 
-// adviceFor says what to do about a socket that this user may not open.
+// adviceFor returns advice for a socket that this user has no permission to open.
 func adviceFor(socket string) string {
 	advice := fmt.Sprintf("An agent may be running: permission denied for its socket %s. Run the command as the user of the agent (root with sudo)", socket)
 	if slices.Contains(devSockets(), socket) {
-		return advice // that agent has no other address
+		return advice // the agent of that socket has no other address
 	}
 	return advice + ", or use its HTTP address: -address http://127.0.0.1:4646 and its token in NOMAD_TOKEN"
 }
 
-// deniedBy returns the unix socket for which permission was denied, empty if the error
-// has another reason.
+// deniedBy returns the unix socket for which permission was denied, "" if the error has
+// another reason.
 func deniedBy(err error) string {
 	attempt := new(net.OpError)
 	if errors.As(err, &attempt) && attempt.Net == "unix" && attempt.Addr != nil && errors.Is(err, fs.ErrPermission) {

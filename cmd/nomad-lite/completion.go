@@ -10,16 +10,16 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// completer suggests values for an argument, as cobra asks for them.
+// completer suggests values for an argument; cobra calls it.
 type completer = func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective)
 
-// isCompletion reports whether it is a shell that asks, what may come next.
+// isCompletion reports whether the command line is a completion request of a shell.
 func isCompletion(args []string) bool {
 	return len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd)
 }
 
-// unquoteFlags takes the backquotes out of what the flags say of themselves. Help
-// finds the name of a value by them; a shell shows them as they are.
+// unquoteFlags removes the backquotes from the descriptions of flags. Help finds the name
+// of a value by them; a shell would show them.
 func unquoteFlags(cmd *cobra.Command) {
 	unquote := func(f *pflag.Flag) { _, f.Usage = pflag.UnquoteUsage(f) }
 	cmd.Flags().VisitAll(unquote)
@@ -29,11 +29,11 @@ func unquoteFlags(cmd *cobra.Command) {
 	}
 }
 
-// signalDebounce is how long somebody who has pressed the tab key waits.
+// signalDebounce is the timeout of a completion request.
 const signalDebounce = 2 * time.Second
 
-// suggest asks the agent for values. Without an agent there are none: a shell that
-// completes is no place for an error.
+// suggest asks the agent for values. Without an agent it suggests none, because a shell
+// that completes cannot show an error.
 func (f *clientFlags) suggest(ctx context.Context, ask func(context.Context, *api.Client) ([]string, error)) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(ctx, signalDebounce)
 	defer cancel()
@@ -55,7 +55,7 @@ func firstArg(complete completer) completer {
 	}
 }
 
-// completeJobs suggests the jobs that a filter lets through.
+// completeJobs suggests the jobs that match a filter.
 func (f *clientFlags) completeJobs(filter string) completer {
 	return func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 		return f.suggestJobs(cmd.Context(), begun, filter)

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/term"
 )
 
-// errDeclined is how a command ends that somebody has thought better of.
+// errDeclined ends a command that the user has declined.
 var errDeclined = &exitError{1, errors.New("nothing was changed")}
 
-// confirm asks a person. Without one there is nobody to ask.
+// confirm asks the user a question. Without a terminal it returns an error.
 func (s *streams) confirm(question string) error {
 	if !s.interactive() {
 		return fmt.Errorf("%s Nobody is there to answer: add -yes", question)
@@ -31,7 +31,7 @@ func (s *streams) confirm(question string) error {
 	return errDeclined
 }
 
-// interactive reports whether somebody can be asked.
+// interactive reports whether the user can answer a question on a terminal.
 func (s *streams) interactive() bool {
 	file, ok := s.in.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))

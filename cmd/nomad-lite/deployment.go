@@ -20,11 +20,11 @@ func newDeploymentCommand(s *streams) *cobra.Command {
 	return cmd
 }
 
-// deploymentVerb is something that can be done to a deployment.
+// deploymentVerb is an action on a deployment.
 type deploymentVerb struct {
 	name, short, long string
-	did               string // what is said afterwards
-	groups            bool   // it may be for some groups only
+	did               string // text printed after success
+	groups            bool   // the action can be limited to some groups
 	do                func(*api.Deployments, *api.Deployment, []string, *api.WriteOptions) (*api.DeploymentUpdateResponse, *api.WriteMeta, error)
 }
 
@@ -124,7 +124,7 @@ func changeDeployment(ctx context.Context, o deploymentVerbOptions, verb deploym
 		return err
 	}
 	if verb.name == "pause" {
-		return nil // nothing will come of it
+		return nil // there is no evaluation to watch
 	}
 	return o.watch.watch(ctx, s, c, d.Namespace, out.EvalID)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// What a part of a diff says that has become of it.
+// These are the types of change in a diff.
 const (
 	diffNone    = "None"
 	diffAdded   = "Added"
@@ -17,14 +17,14 @@ const (
 	diffEdited  = "Edited"
 )
 
-// diffMarks is how each is written, as Nomad does.
+// diffMarks maps each type of change to its mark, as in Nomad's output.
 var diffMarks = map[string]coloredCell{
 	diffAdded:   {colourGreen, "+"},
 	diffDeleted: {colourRed, "-"},
 	diffEdited:  {colourYellow, "+/-"},
 }
 
-// updateColours are those of what happens to allocations.
+// updateColours maps the scheduler's updates of allocations to colours.
 var updateColours = map[string]string{
 	"create":                colourGreen,
 	"canary":                colourGreen,
@@ -34,8 +34,8 @@ var updateColours = map[string]string{
 	"create/destroy update": colourYellow,
 }
 
-// differ writes the diff of a job. What is new as a whole or gone as a whole is
-// only named, unless all is wanted.
+// differ writes the diff of a job. Parts that were added or removed as a whole are only
+// named, unless all is set.
 type differ struct {
 	*page
 	all bool
@@ -80,8 +80,7 @@ func (d differ) head(indent int, kind, noun, name, notes string) {
 	fmt.Fprintf(&d.text, "%s%s%s: %q%s\n", strings.Repeat(" ", indent), mark, d.paint(colourBold, noun), d.cell(name), notes)
 }
 
-// mark is what stands in front of a line. Beside lines with wider marks it is
-// filled up.
+// mark returns the mark at the start of a line, padded to width.
 func (d differ) mark(kind string, width int) string {
 	mark, ok := diffMarks[kind]
 	if !ok && width == 0 {
@@ -90,7 +89,7 @@ func (d differ) mark(kind string, width int) string {
 	return d.paint(mark.colour, mark.text) + strings.Repeat(" ", max(width, len(mark.text)+1)-len(mark.text))
 }
 
-// body writes what a part consists of.
+// body writes the fields and objects of a part.
 func (d differ) body(indent int, kind string, fields []*api.FieldDiff, objects []*api.ObjectDiff) {
 	if kind == diffEdited || d.all {
 		d.parts(indent, fields, objects)

@@ -77,7 +77,7 @@ func listEvals(ctx context.Context, o evalListOptions, s *streams) error {
 	})
 }
 
-// placementFailures says whether all could be placed, as far as that is known.
+// placementFailures returns the column that shows whether all allocations could be placed.
 func placementFailures(e *api.Evaluation) string {
 	if e.Status == api.EvalStatusPending || e.Status == api.EvalStatusBlocked {
 		return "N/A - In Progress"

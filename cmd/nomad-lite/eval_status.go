@@ -74,7 +74,7 @@ func showEval(ctx context.Context, o evalStatusOptions, prefix string, s *stream
 	return s.show(p)
 }
 
-// evaluation adds one evaluation with what came of it.
+// evaluation adds one evaluation and its results.
 func (p *page) evaluation(e *api.Evaluation, allocs []*api.AllocationListStub, verbose bool) {
 	all := pairs{
 		{"ID", shortID(e.ID, verbose)},
@@ -121,7 +121,7 @@ func (p *page) evaluation(e *api.Evaluation, allocs []*api.AllocationListStub, v
 	p.allocations(allocs, verbose)
 }
 
-// annotations adds what the scheduler wanted for each group.
+// annotations adds the scheduler's planned changes for each group.
 func (p *page) annotations(a *api.PlanAnnotations) {
 	if a == nil || len(a.DesiredTGUpdates) == 0 {
 		return

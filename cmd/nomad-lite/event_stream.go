@@ -63,11 +63,11 @@ func newEventStreamCommand(s *streams) *cobra.Command {
 	cmd.Flags().StringVar(&o.filter, "filter", "", "show those only for which this `expression` is true")
 	cmd.Flags().BoolVar(&o.json, "json", false, "print each event as one line of JSON")
 	topics := []string{"Job", "Evaluation", "Allocation", "Deployment", "Node", "Service", "Variable"}
-	_ = cmd.RegisterFlagCompletionFunc("topic", cobra.FixedCompletions(topics, cobra.ShellCompDirectiveNoFileComp)) // it is there
+	_ = cmd.RegisterFlagCompletionFunc("topic", cobra.FixedCompletions(topics, cobra.ShellCompDirectiveNoFileComp)) // fails only without the flag
 	return cmd
 }
 
-// event is an event with all that an agent says of it.
+// event is an event with all fields of the agent's answer.
 type event struct {
 	Topic      string
 	Type       string
@@ -82,7 +82,7 @@ func eventStream(ctx context.Context, o eventStreamOptions, s *streams) error {
 	var filter *bexpr.Evaluator
 	if o.filter != "" {
 		var err error
-		// What an event does not have is not equal to anything.
+		// A field that an event does not have is equal to no value.
 		if filter, err = bexpr.CreateEvaluator(o.filter, bexpr.WithUnknownValue("")); err != nil {
 			return fmt.Errorf("-filter: %w", err)
 		}
@@ -142,7 +142,7 @@ func (o eventStreamOptions) show(s *streams, filter *bexpr.Evaluator, text json.
 	return s.show(p)
 }
 
-// shortKey shortens those keys that are ids.
+// shortKey shortens keys that are ids.
 func shortKey(key string) string {
 	if len(key) == 36 && strings.Count(key, "-") == 4 {
 		return short(key)
@@ -150,7 +150,7 @@ func shortKey(key string) string {
 	return key
 }
 
-// summary is what is worth to know of the thing that an event is about.
+// summary returns a short description of the event's object.
 func (e event) summary() string {
 	thing := func(name string) map[string]any { m, _ := e.Payload[name].(map[string]any); return m }
 	text := func(m map[string]any, name string) string { t, _ := m[name].(string); return t }

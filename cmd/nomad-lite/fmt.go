@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
 )
 
-// fmtFlags are Nomad's.
+// fmtFlags are Nomad's flags.
 type fmtFlags struct {
 	check     bool
 	list      bool
@@ -49,8 +49,8 @@ one that is not in the canonical style.`,
 	return cmd
 }
 
-// formatter formats files one after the other. A bad file does not keep the
-// others from being formatted.
+// formatter formats files one after the other. After an invalid file it continues with the
+// others.
 type formatter struct {
 	*streams
 	flags   fmtFlags
@@ -96,7 +96,7 @@ func (f *formatter) stdin() error {
 	return nil
 }
 
-// format formats a text. The diagnostics of a bad one go to standard error.
+// format formats a text. The diagnostics of an invalid text go to standard error.
 func (f *formatter) format(text []byte, name string) ([]byte, error) {
 	formatted, diags := jobspec.Format(text, name)
 	if err := jobspec.WriteDiagnostics(f.err, diags, map[string][]byte{name: text}); err != nil {
@@ -137,7 +137,7 @@ func (f *formatter) path(path string) error {
 		case !entry.Type().IsRegular() || !isHCLName(at):
 			return nil
 		}
-		// A bad file is reported, and the others follow.
+		// An invalid file is reported, and the walk continues.
 		if err := f.file(at); err != nil {
 			f.failed = true
 			fmt.Fprintln(f.err, err)
@@ -173,8 +173,8 @@ func (f *formatter) file(path string) error {
 	return writeBeside(path, formatted, info.Mode().Perm())
 }
 
-// writeBeside replaces a file at once, so that a full disk leaves the old
-// text and not half of the new one. A symbolic link stays one.
+// writeBeside replaces a file atomically, so that a full disk leaves the old text and not
+// half of the new one. A symbolic link stays a link.
 func writeBeside(path string, text []byte, mode fs.FileMode) error {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {

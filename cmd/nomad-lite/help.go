@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// usage writes what follows the text of a command in its help. What all commands
-// have in common comes last.
+// usage writes the part of a command's help after its description. The flags that all
+// commands share come last.
 func usage(cmd *cobra.Command) error {
 	var b strings.Builder
 	b.WriteString("Usage:")
@@ -58,7 +58,8 @@ func usage(cmd *cobra.Command) error {
 	return err
 }
 
-// commands writes those of a group; the last group holds what is in no other.
+// commands writes the commands of a group; the last group holds the commands without a
+// group.
 func commands(b *strings.Builder, cmd *cobra.Command, group *cobra.Group) {
 	title := "\n" + group.Title + "\n"
 	for _, c := range cmd.Commands() {

@@ -12,13 +12,13 @@ const (
 	noVault   = "Consul and Vault are not a part of it"
 	noBrowser = "no browser is opened; 'nomad-lite ui ID' prints the address of the page"
 	noAgent   = "no agent is asked"
-	// unasked is why nothing is said: what the flag asks for is so in any case.
+	// unasked is the reason of flags that need no message, because their effect is the
+	// default.
 	unasked = ""
 )
 
-// idleFlags are flags of Nomad that have nothing to do here. Scripts may give
-// them; who does is told why they change nothing, and the command goes on. A flag
-// that ends in = takes a value.
+// idleFlags are flags of Nomad that have no effect here. Scripts can pass them: the command
+// prints why they change nothing, and continues. A flag whose name ends in = takes a value.
 var idleFlags = []struct{ commands, flags, why string }{
 	{"job run, job plan, plan, job validate, validate", "consul-namespace= consul-token= vault-namespace= vault-token=", noVault},
 	{"job revert", "consul-token= vault-token=", noVault},
@@ -38,7 +38,7 @@ var idleFlags = []struct{ commands, flags, why string }{
 	{"agent", "network-speed= no-host-uuid", "as in the configuration"},
 }
 
-// addIdleFlags gives the commands below root those flags. Help does not list them.
+// addIdleFlags adds the ignored flags to the commands below root. Help does not list them.
 func addIdleFlags(root *cobra.Command, s *streams) {
 	for _, idle := range idleFlags {
 		for path := range strings.SplitSeq(idle.commands, ", ") {
@@ -58,7 +58,7 @@ func addIdleFlags(root *cobra.Command, s *streams) {
 	}
 }
 
-// idleFlag is the value of one. It says so when it is set, once.
+// idleFlag is the value of an ignored flag. It prints the reason once, when it is set.
 type idleFlag struct {
 	err       io.Writer
 	name, why string

@@ -73,7 +73,7 @@ func runAction(ctx context.Context, o jobActionOptions, action string, s *stream
 	})
 }
 
-// actionTask is the task that was named, or the only one that offers an action.
+// actionTask returns the named task, or the only task with the action.
 func actionTask(alloc *api.Allocation, named, action string) (string, error) {
 	var offering, offers []string
 	for _, task := range tasksOf(alloc) {
@@ -98,7 +98,7 @@ func actionTask(alloc *api.Allocation, named, action string) (string, error) {
 	return "", fmt.Errorf("no task of allocation %q offers an action\nActions come from action blocks in the tasks of a job", short(alloc.ID))
 }
 
-// completeActions suggests what the tasks of a job offer.
+// completeActions suggests the actions of a job's tasks.
 func (f *clientFlags) completeActions(cmd *cobra.Command, job string) ([]string, cobra.ShellCompDirective) {
 	return f.suggest(cmd.Context(), func(ctx context.Context, c *api.Client) (names []string, err error) {
 		if job == "" {

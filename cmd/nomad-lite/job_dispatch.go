@@ -58,7 +58,7 @@ Exit codes: those of 'job run'.`,
 	return cmd
 }
 
-// assignments are names and values that were typed as name=value.
+// assignments parses arguments of the form name=value.
 func assignments(words []string) (map[string]string, error) {
 	all := make(map[string]string, len(words))
 	for _, word := range words {

@@ -44,7 +44,7 @@ func exportJob(ctx context.Context, o jobExportOptions, prefix string, s *stream
 	return jobspec.Encode(s.out, job)
 }
 
-// forget takes out of a job what an agent has written into it.
+// forget removes the fields that an agent has set from a job.
 func forget(job *api.Job) {
 	job.Stop, job.Status, job.StatusDescription, job.Stable = nil, nil, nil, nil
 	job.Version, job.VersionTag, job.SubmitTime = nil, nil, nil

@@ -49,7 +49,7 @@ func newJobHistoryCommand(s *streams) *cobra.Command {
 	return cmd
 }
 
-// jobWithDiff is a version of a job and what it has changed.
+// jobWithDiff is a version of a job and its changes from the version before.
 type jobWithDiff struct {
 	*api.Job
 	Diff *api.JobDiff

@@ -16,7 +16,7 @@ var longJob string
 //go:embed template/job/short.nomad.hcl
 var shortJob string
 
-// exampleFile is where an example goes if nothing else is said. It is Nomad's.
+// exampleFile is the default name of the example. It is Nomad's.
 const exampleFile = "example.nomad.hcl"
 
 func newJobInitCommand(s *streams) *cobra.Command {

@@ -61,7 +61,7 @@ func inspectJob(ctx context.Context, o jobInspectOptions, prefix string, s *stre
 	return printJSON(s, struct{ Job *api.Job }{job})
 }
 
-// readJob finds a job and reads it, or the version that is wanted of it.
+// readJob finds a job and reads its current version, or the given one.
 func (f *clientFlags) readJob(ctx context.Context, prefix string, version int64) (*api.Client, *api.Job, error) {
 	c, id, namespace, err := f.findJob(ctx, prefix, "")
 	if err != nil {
@@ -71,7 +71,7 @@ func (f *clientFlags) readJob(ctx context.Context, prefix string, version int64)
 	return c, job, err
 }
 
-// jobVersion reads a job as it is or, with a version from 0 on, as it was.
+// jobVersion reads the given version of a job; a negative version means the current one.
 func jobVersion(ctx context.Context, c *api.Client, id, namespace string, version int64) (*api.Job, error) {
 	if version < 0 {
 		job, _, err := c.Jobs().Info(id, query(ctx, namespace))
@@ -115,7 +115,7 @@ func printSource(ctx context.Context, o jobInspectOptions, c *api.Client, job *a
 	return err
 }
 
-// commented is a text of which each line is a comment.
+// commented returns a text with each line turned into a comment.
 func commented(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {

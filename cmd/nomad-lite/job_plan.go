@@ -25,7 +25,7 @@ At the end stands the index of the job that the plan was made for: given to
 Exit codes: 0 nothing would be placed or stopped, 1 something would, 255 the
 plan could not be made.`
 
-// noPlan is the exit code of a plan that could not be made.
+// noPlan is the exit code of a failed plan.
 const noPlan = 255
 
 type jobPlanOptions struct {
@@ -127,8 +127,9 @@ func planJob(ctx context.Context, o jobPlanOptions, path string, s *streams) (ch
 	return planChanges(plan), s.show(p)
 }
 
-// checkRemoteNode reports which constraints the node of an agent does not satisfy. In
-// a cluster there is no such node, and a client that cannot read nodes has the plan.
+// checkRemoteNode reports which constraints the node of an agent does not satisfy. In a
+// cluster, and for a client that cannot read nodes, it reports nothing, and the plan shows
+// what fits.
 func (j *jobFile) checkRemoteNode(ctx context.Context, s *streams, c *api.Client) error {
 	nodes, _, err := c.Nodes().List(query(ctx, ""))
 	if err != nil || len(nodes) != 1 {
@@ -144,7 +145,7 @@ func (j *jobFile) checkRemoteNode(ctx context.Context, s *streams, c *api.Client
 	return err
 }
 
-// dryRun adds what the scheduler would do.
+// dryRun adds the changes that the scheduler would make.
 func (p *page) dryRun(plan *api.JobPlanResponse) {
 	p.line("%s", coloredCell{colourBold, "Scheduler dry-run:"})
 	if len(plan.FailedTGAllocs) == 0 {
@@ -167,7 +168,7 @@ func (p *page) dryRun(plan *api.JobPlanResponse) {
 	}
 }
 
-// lines adds a text of several lines that came from elsewhere.
+// lines adds a text of several lines from an agent.
 func (p *page) lines(text string) {
 	for line := range strings.Lines(strings.TrimSpace(text)) {
 		p.text.WriteString(strings.TrimRight(string(printable([]byte(line), false)), "\n") + "\n")
@@ -183,7 +184,7 @@ func planChanges(plan *api.JobPlanResponse) bool {
 	})
 }
 
-// again is how the flags would be typed another time.
+// again returns the flags as arguments for another command line.
 func (f *jobFileFlags) again() []string {
 	var words []string
 	if f.json {
@@ -201,7 +202,7 @@ func (f *jobFileFlags) again() []string {
 	return words
 }
 
-// quoted is a word as a shell reads it.
+// quoted quotes a word for a shell.
 func quoted(word string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_=./:,@%+", r)

@@ -71,7 +71,7 @@ func newJobRestartCommand(s *streams) *cobra.Command {
 	return cmd
 }
 
-// restart is the restart of a job, in batches.
+// restart restarts a job in batches.
 type restart struct {
 	jobRestartOptions
 	streams *streams
@@ -79,13 +79,13 @@ type restart struct {
 	size    int
 	percent bool
 	wait    time.Duration
-	ask     bool // between two batches
+	ask     bool // ask for confirmation between batches
 
 	mu   sync.Mutex // guards the output
-	lost bool       // something could not be restarted
+	lost bool       // an allocation could not be restarted
 }
 
-// restart makes sense of the flags.
+// restart builds a restart from the flags.
 func (o jobRestartOptions) restart(s *streams) (*restart, error) {
 	r := &restart{jobRestartOptions: o, streams: s}
 	size, percent := strings.CutSuffix(o.batchSize, "%")
@@ -119,13 +119,13 @@ func (o jobRestartOptions) restart(s *streams) (*restart, error) {
 	return r, nil
 }
 
-// tell writes a line as the monitor does.
+// tell writes a line in the format of the monitor.
 func (r *restart) tell(add func(*page)) {
 	p := r.streams.page()
 	add(p)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	_ = r.streams.show(p) // that nobody reads must not leave a restart half done
+	_ = r.streams.show(p) // an error of the output must not leave a restart half done
 }
 
 func (r *restart) run(ctx context.Context, prefix string) error {
@@ -168,7 +168,7 @@ func (r *restart) run(ctx context.Context, prefix string) error {
 	return nil
 }
 
-// checkNames refuses groups and tasks that the job does not have.
+// checkNames rejects groups and tasks that the job does not have.
 func (r *restart) checkNames(job *api.Job) error {
 	var groups, tasks []string
 	eachTask(job, func(group *api.TaskGroup, task *api.Task) {
@@ -194,7 +194,7 @@ func (r *restart) wants(group string) bool {
 	return len(r.groups) == 0 || slices.Contains(r.groups, group)
 }
 
-// allocations are those that run and are meant.
+// allocations returns the running allocations that the flags select.
 func (r *restart) allocations(ctx context.Context, job *api.Job) ([]*api.AllocationListStub, error) {
 	all, _, err := r.client.Jobs().Allocations(valueOf(job.ID), true, query(ctx, valueOf(job.Namespace)))
 	if err != nil {
@@ -252,7 +252,7 @@ func (r *restart) between(ctx context.Context) error {
 	return pause(ctx, r.wait)
 }
 
-// noDeployment refuses to restart what a deployment is replacing.
+// noDeployment returns an error if a deployment is replacing the allocations.
 func (r *restart) noDeployment(ctx context.Context, job *api.Job) error {
 	all, _, err := r.client.Jobs().Deployments(valueOf(job.ID), true, query(ctx, valueOf(job.Namespace)))
 	if err != nil {
@@ -285,7 +285,7 @@ func (r *restart) one(ctx context.Context, job *api.Job, stub *api.AllocationLis
 	case len(r.tasks) > 0:
 		for _, task := range r.tasks {
 			if state := stub.TaskStates[task]; state == nil || state.State != "running" {
-				continue // it is in another group, or has ended
+				continue // the task is in another group, or has ended
 			}
 			r.tell(func(p *page) { p.say("Restarting task %q in allocation %q for group %q", task, id, stub.TaskGroup) })
 			if e := r.client.Allocations().Restart(alloc, task, q); e != nil {
@@ -303,7 +303,7 @@ func (r *restart) one(ctx context.Context, job *api.Job, stub *api.AllocationLis
 	return nil
 }
 
-// replace stops an allocation and waits until the one that follows it runs.
+// replace stops an allocation and waits until its replacement runs.
 func (r *restart) replace(ctx context.Context, job *api.Job, alloc *api.Allocation, group string) error {
 	id := shortID(alloc.ID, r.verbose)
 	q := query(ctx, alloc.Namespace)
@@ -312,14 +312,14 @@ func (r *restart) replace(ctx context.Context, job *api.Job, alloc *api.Allocati
 		q.Params["no_shutdown_delay"] = "true"
 	}
 	if valueOf(job.Type) == api.JobTypeBatch {
-		q.Params["reschedule"] = "true" // else it counts as done
+		q.Params["reschedule"] = "true" // without it, the allocation counts as complete
 	}
 	stopped, err := r.client.Allocations().Stop(alloc, q)
 	if err != nil {
 		return failed(fmt.Sprintf("stop allocation %q", id), err)
 	}
 	if kind := valueOf(job.Type); kind == api.JobTypeSystem || kind == api.JobTypeSysbatch {
-		// Else the scheduler takes the node for one that has had its allocation.
+		// Without a forced reschedule, the scheduler regards the node as served.
 		if _, _, err := r.client.Jobs().EvaluateWithOpts(valueOf(job.ID), api.EvalOptions{ForceReschedule: true}, write(ctx, alloc.Namespace)); err != nil {
 			return failed(fmt.Sprintf("evaluate job %q", valueOf(job.ID)), err)
 		}
@@ -347,12 +347,12 @@ func (r *restart) replace(ctx context.Context, job *api.Job, alloc *api.Allocati
 	return nil
 }
 
-// slowPollInterval is how long an allocation is waited for before it is asked whether
-// there is still hope.
+// slowPollInterval is the time after which await checks whether the allocation can still be
+// placed.
 const slowPollInterval = 10 * time.Second
 
-// await reads an allocation until something is true of it. It gives up when the
-// evaluation says that there is no room.
+// await reads an allocation until reached reports true. It returns an error when the
+// evaluation reports that there is no room.
 func (r *restart) await(ctx context.Context, alloc *api.Allocation, reached func(*api.Allocation) bool, evalID string) (*api.Allocation, error) {
 	q := query(ctx, alloc.Namespace)
 	q.WaitTime = slowPollInterval

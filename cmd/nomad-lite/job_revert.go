@@ -59,7 +59,7 @@ func revertJob(ctx context.Context, o jobRevertOptions, prefix, to string, s *st
 	return o.watch.watch(ctx, s, c, namespace, out.EvalID)
 }
 
-// taggedVersion is the number of the version that has a tag.
+// taggedVersion returns the number of the version with a tag.
 func taggedVersion(ctx context.Context, c *api.Client, id, namespace, tag string) (uint64, error) {
 	versions, _, _, err := c.Jobs().Versions(id, false, query(ctx, namespace))
 	if err != nil {

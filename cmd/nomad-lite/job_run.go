@@ -102,7 +102,7 @@ func submit(ctx context.Context, o jobRunOptions, job *jobFile, path string, s *
 	return o.watch.watch(ctx, s, client, namespace, out.EvalID)
 }
 
-// awaits is what makes a job run that does not run by itself.
+// awaits returns how a job starts that does not start when it is registered, else "".
 func awaits(job *api.Job) string {
 	switch {
 	case job.Periodic != nil:
@@ -120,7 +120,7 @@ func (s *streams) warn(warnings string) {
 	}
 }
 
-// submission is the source of the job, for those who want to read it again.
+// submission returns the source of the job, which the agent stores with it.
 func (o jobRunOptions) submission(job *jobFile) *api.JobSubmission {
 	if job.source == nil {
 		return nil

@@ -36,7 +36,7 @@ func newJobScalingEventsCommand(s *streams) *cobra.Command {
 	return cmd
 }
 
-// scalingEvent is how a group was scaled once.
+// scalingEvent is one scaling of a group.
 type scalingEvent struct {
 	TaskGroup string
 	api.ScalingEvent

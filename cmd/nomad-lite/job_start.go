@@ -46,7 +46,7 @@ func startJob(ctx context.Context, o jobStartOptions, prefix string, s *streams)
 		}
 		return fmt.Errorf("job %q was not stopped: its status is %q\n%s", id, valueOf(job.Status), hint)
 	}
-	// The source belongs to the version that is run again, too.
+	// The new version keeps the source of the version that is started again.
 	source, _, err := c.Jobs().Submission(id, int(valueOf(job.Version)), query(ctx, namespace))
 	if err != nil || source == nil || source.Source == "" {
 		source = nil

@@ -77,7 +77,7 @@ func listJobs(ctx context.Context, o jobStatusOptions, c *api.Client, s *streams
 	return s.show(p)
 }
 
-// jobs adds a line for each job, or one that says that there is none.
+// jobs adds a line for each job, or a line that there is none.
 func (p *page) jobs(jobs []*api.JobListStub, nothing string) {
 	wild := slices.ContainsFunc(jobs, func(j *api.JobListStub) bool { return namespaceOf(j) != namespaceOf(jobs[0]) })
 	t := newTable("ID", "Type", "Priority", "Status", "Submit Date")
@@ -101,7 +101,7 @@ func jobStatus(text string, stopped bool) coloredCell {
 	return statusCell(text)
 }
 
-// jobState is a job with all that belongs to it.
+// jobState is a job and the objects that belong to it.
 type jobState struct {
 	Job              *api.Job
 	Summary          *api.JobSummary
@@ -176,7 +176,7 @@ func showJob(ctx context.Context, o jobStatusOptions, c *api.Client, prefix stri
 	return s.show(p)
 }
 
-// job adds what a job is.
+// job adds the fields of a job.
 func (p *page) job(j *api.Job) {
 	all := pairs{
 		{"ID", valueOf(j.ID)},
@@ -234,7 +234,7 @@ func (p *page) parameterized(config *api.ParameterizedJobConfig) {
 	})
 }
 
-// children adds the jobs that were made from a job.
+// children adds the jobs that were created from a job.
 func (p *page) children(ctx context.Context, c *api.Client, state *jobState, infix, title string) error {
 	if state.Summary != nil && state.Summary.Children != nil {
 		p.section("Children Job Summary")
@@ -261,7 +261,7 @@ func (p *page) children(ctx context.Context, c *api.Client, state *jobState, inf
 	return nil
 }
 
-// runningJob adds what runs of a job.
+// runningJob adds the groups, deployment and allocations of a job.
 func (p *page) runningJob(ctx context.Context, c *api.Client, state *jobState, o jobStatusOptions) {
 	if state.Summary != nil {
 		p.section("Summary")
@@ -302,7 +302,7 @@ func (p *page) runningJob(ctx context.Context, c *api.Client, state *jobState, o
 	p.allocations(state.Allocations, o.verbose)
 }
 
-// reschedules adds when failed allocations will be placed again.
+// reschedules adds the times at which failed allocations will be placed again.
 func (p *page) reschedules(ctx context.Context, c *api.Client, state *jobState, verbose bool) {
 	t := newTable("Task Group", "Reschedule Policy", "Eval ID", "Eval Time")
 	groups := make(map[string]*api.TaskGroup)
@@ -317,7 +317,7 @@ func (p *page) reschedules(ctx context.Context, c *api.Client, state *jobState, 
 		}
 		eval, _, err := c.Evaluations().Info(a.FollowupEvalID, query(ctx, a.Namespace))
 		if err != nil || eval.Status != api.EvalStatusPending || eval.WaitUntil.IsZero() {
-			continue // what is over may have been forgotten
+			continue // the evaluation can be garbage collected by now
 		}
 		policy := ""
 		if g := groups[a.TaskGroup]; g != nil && g.ReschedulePolicy != nil {
@@ -338,7 +338,7 @@ func reschedulePolicy(r *api.ReschedulePolicy) string {
 	return fmt.Sprintf("%d in %s with %s delay, max_delay = %s", valueOf(r.Attempts), valueOf(r.Interval), valueOf(r.DelayFunction), valueOf(r.MaxDelay))
 }
 
-// actionTable lists the commands that the tasks of a job offer.
+// actionTable lists the actions of a job's tasks.
 func actionTable(job *api.Job) *table {
 	t := newTable("Action Name", "Task Group", "Task")
 	eachTask(job, func(group *api.TaskGroup, task *api.Task) {

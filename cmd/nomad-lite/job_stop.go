@@ -57,7 +57,7 @@ func stopJobs(ctx context.Context, o jobStopOptions, prefixes []string, s *strea
 	if err != nil {
 		return err
 	}
-	// First it is known what is to be stopped, and then it is stopped.
+	// All jobs are looked up before the first is stopped.
 	var jobs []*api.Job
 	for _, prefix := range slices.Compact(slices.Sorted(slices.Values(prefixes))) {
 		id, namespace, err := findJob(ctx, c, prefix, "")
@@ -86,7 +86,7 @@ func stopJobs(ctx context.Context, o jobStopOptions, prefixes []string, s *strea
 	}
 	for i, job := range jobs {
 		switch {
-		case evals[i] == "": // there was nothing to stop
+		case evals[i] == "": // nothing was left to stop, so there is no evaluation
 		case o.watch.detach:
 			_, err = fmt.Fprintln(s.out, evals[i])
 		default:

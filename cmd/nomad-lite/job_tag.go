@@ -43,7 +43,7 @@ func newJobTagUnsetCommand(s *streams) *cobra.Command {
 	return cmd
 }
 
-// newJobTagged is a command about the tag of a job.
+// newJobTagged returns a command that changes the tag of a job version.
 func newJobTagged(o *jobTagOptions, use, short string, run func(*cobra.Command, []string) error) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               use,

@@ -20,8 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
-// jobFileFlags are how a command line says what a job file means. They are
-// Nomad's.
+// jobFileFlags are the flags of commands that read a job file. They are Nomad's.
 type jobFileFlags struct {
 	vars     []string
 	varFiles []string
@@ -37,7 +36,7 @@ func (f *jobFileFlags) register(cmd *cobra.Command) {
 	flags.BoolVar(&f.strict, "hcl2-strict", true, "refuse values for variables that the job file does not declare")
 }
 
-// oneJobFile is the arguments of a command that reads one job file.
+// oneJobFile accepts the arguments of a command that reads one job file.
 func oneJobFile(cmd *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return nil
@@ -45,15 +44,15 @@ func oneJobFile(cmd *cobra.Command, args []string) error {
 	return usageError(cmd, errors.New("takes one argument: the path of a job file, or - for standard input"))
 }
 
-// jobFile is a job that was read, and where its parts were written.
+// jobFile is a parsed job and the source positions of its parts.
 type jobFile struct {
 	job    *api.Job
 	file   *jobspec.File
 	source []byte
 }
 
-// read reads and parses a job file. Diagnostics go to standard error; after
-// an error there is nothing more to say than the exit code.
+// read reads and parses a job file. It prints diagnostics to standard error; its error then
+// holds only the exit code.
 func (f *jobFileFlags) read(s *streams, path string, code int) (*jobFile, error) {
 	fail := func(err error) error {
 		return &exitError{code, fmt.Errorf("Error getting job struct: %w", err)}
@@ -101,7 +100,7 @@ func (f *jobFileFlags) read(s *streams, path string, code int) (*jobFile, error)
 	return &jobFile{file.Job, file, text}, nil
 }
 
-// readSource reads the text of a job file, and knows its name in diagnostics.
+// readSource returns the text of a job file and its name for diagnostics.
 func readSource(s *streams, path string) (text []byte, name string, err error) {
 	if path == "-" {
 		text, err = io.ReadAll(io.LimitReader(s.in, jobspec.MaxText+1))
@@ -118,9 +117,9 @@ func readSource(s *streams, path string) (text []byte, name string, err error) {
 	return text, filepath.Base(path), errors.Join(err, f.Close())
 }
 
-// check brings the job into canonical form and says everything that is wrong
-// with it, with its place in the file. Which namespaces there are, an agent knows.
-// The answer is whether the job is valid.
+// check brings the job into canonical form and prints all errors with their places in the
+// file. It does not check whether the namespace exists, because only an agent has the list.
+// It reports whether the job is valid.
 func (j *jobFile) check(s *streams) (bool, error) {
 	model.Canonicalize(j.job)
 	if warnings := model.Warnings(j.job); len(warnings) > 0 {
@@ -143,8 +142,7 @@ func (j *jobFile) check(s *streams) (bool, error) {
 	return false, j.writePlaces(s, places)
 }
 
-// placed adds to an error with which an agent has refused the job where in the file
-// that is of which it speaks.
+// placed adds the place in the file to an error with which an agent has rejected the job.
 func (j *jobFile) placed(refusal error) error {
 	text := refusal.Error()
 	var places hcl.Diagnostics
@@ -167,10 +165,9 @@ func (j *jobFile) placed(refusal error) error {
 	return fmt.Errorf("%w\n%s", refusal, strings.TrimRight(b.String(), "\n"))
 }
 
-// refuse reports everything in a canonical job that this build cannot run, with
-// its place in the file: in the foreground, or on an agent, which can wait. The
-// drivers are the names of those that there are; nil means that they are not known
-// yet. The answer is whether the job can run.
+// refuse prints each part of a canonical job that this build cannot run, with its place in
+// the file: in the foreground, or on an agent, which can wait. drivers are the names of the
+// available drivers; nil means unknown. It reports whether the job can run.
 func (j *jobFile) refuse(s *streams, drivers []string, foreground bool) (bool, error) {
 	known := func(name string) bool { return drivers == nil || slices.Contains(drivers, name) }
 	refusals := slices.DeleteFunc(model.UnsupportedParts(j.job, known, drivers...), func(r model.Unsupported) bool { return needsAgent(r) && !foreground })
@@ -180,8 +177,8 @@ func (j *jobFile) refuse(s *streams, drivers []string, foreground bool) (bool, e
 // needsAgent reports whether the refused part of a job runs on an agent.
 func needsAgent(r model.Unsupported) bool { return r.Foreground && !r.Blocked }
 
-// checkPorts reports port labels that do not exist, for commands that leave all else
-// to an agent: Nomad's API accepts them.
+// checkPorts reports port labels that do not exist, for commands that leave all other
+// checks to an agent: Nomad's API accepts such labels.
 func (j *jobFile) checkPorts(s *streams) (bool, error) {
 	return j.report(s, "This job cannot run here:", model.UnknownPorts(j.job))
 }
@@ -209,8 +206,8 @@ func (j *jobFile) checkNode(s *streams, heading string, node scheduler.Node) (bo
 	return j.report(s, heading, unmet)
 }
 
-// report prints refusals under a heading, with their places in the file. The answer
-// is whether there are none.
+// report prints refusals under a heading, with their places in the file. It returns true if
+// there are none.
 func (j *jobFile) report(s *streams, heading string, refusals []model.Unsupported) (bool, error) {
 	if len(refusals) == 0 {
 		return true, nil
@@ -223,7 +220,7 @@ func (j *jobFile) report(s *streams, heading string, refusals []model.Unsupporte
 	return false, jobspec.WriteDiagnostics(s.err, places, j.file.Texts)
 }
 
-// drivers are the names of the drivers that the tasks ask for.
+// drivers returns the names of the drivers of the job's tasks.
 func (j *jobFile) drivers() []string {
 	var names []string
 	eachTask(j.job, func(_ *api.TaskGroup, task *api.Task) { names = append(names, task.Driver) })
@@ -231,7 +228,7 @@ func (j *jobFile) drivers() []string {
 	return slices.Compact(names)
 }
 
-// hooks are the names of the hooks that take part in the job.
+// hooks returns the names of the hooks that take part in the job.
 func (j *jobFile) hooks() []string {
 	var names []string
 	for _, at := range model.HookAttachments(j.job) {
@@ -242,7 +239,7 @@ func (j *jobFile) hooks() []string {
 	return slices.Compact(names)
 }
 
-// eachTask calls do with the tasks of a job that may not be valid.
+// eachTask calls do for each task of a job, which can be invalid.
 func eachTask(job *api.Job, do func(*api.TaskGroup, *api.Task)) {
 	for _, group := range job.TaskGroups {
 		if group == nil {
@@ -256,7 +253,7 @@ func eachTask(job *api.Job, do func(*api.TaskGroup, *api.Task)) {
 	}
 }
 
-// at is a diagnostic at a part of the job.
+// at returns a diagnostic at a part of the job.
 func (j *jobFile) at(path []string, text string) *hcl.Diagnostic {
 	diag := &hcl.Diagnostic{Severity: hcl.DiagError, Summary: text}
 	if rng, ok := j.file.Range(path...); ok {
@@ -265,8 +262,8 @@ func (j *jobFile) at(path []string, text string) *hcl.Diagnostic {
 	return diag
 }
 
-// writePlaces prints where the faults are that a list without places has
-// named. A job without source text has none.
+// writePlaces prints the source positions of the errors in a list that has none. It prints
+// nothing for a job without source text.
 func (j *jobFile) writePlaces(s *streams, diags hcl.Diagnostics) error {
 	var placed hcl.Diagnostics
 	for _, diag := range diags {

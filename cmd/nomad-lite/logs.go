@@ -71,15 +71,15 @@ func newLogsCommand(s *streams) *cobra.Command {
 	return cmd
 }
 
-// jobOutput shows what the tasks of one job write.
+// jobOutput shows the output of one job's tasks.
 type jobOutput struct {
 	o        logsOptions
 	client   *api.Client
 	job      *api.Job
 	view     *view
 	readers  sync.WaitGroup
-	begun    map[string]bool          // by allocation and task
-	over     map[string]chan struct{} // by allocation; closed when it has ended
+	begun    map[string]bool          // streams that are read, by allocation and task
+	over     map[string]chan struct{} // by allocation; closed when the allocation has ended
 	labelled int
 }
 
@@ -100,7 +100,7 @@ func jobLogs(ctx context.Context, o logsOptions, name string, s *streams) error 
 	defer j.view.close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go func() { // ends with cancel
+	go func() { // this goroutine ends with cancel
 		select {
 		case <-j.view.unheard:
 			cancel()
@@ -115,9 +115,9 @@ func jobLogs(ctx context.Context, o logsOptions, name string, s *streams) error 
 	return err
 }
 
-// run begins to read as soon as there is something to be read.
+// run starts to read as soon as there is output.
 func (j *jobOutput) run(ctx context.Context, id, namespace string) error {
-	var first uint64 // those that were created later are shown whatever their name
+	var first uint64 // allocations created after this index are shown whatever their name
 	q := query(ctx, namespace)
 	for {
 		allocs, meta, err := j.client.Jobs().Allocations(id, false, q)
@@ -157,9 +157,9 @@ func (j *jobOutput) run(ctx context.Context, id, namespace string) error {
 			if unknown(err) || err == nil && valueOf(job.Status) == "dead" && len(allocs) > 0 {
 				return nil
 			}
-			q.WaitTime = time.Second // a job may end without a change of its allocations
+			q.WaitTime = time.Second // a job can end without a change of its allocations
 		}
-		if meta.LastIndex == 0 { // whoever answered does not know how to wait
+		if meta.LastIndex == 0 { // this server does not support blocking queries
 			select {
 			case <-time.After(time.Second):
 			case <-ctx.Done():
@@ -168,12 +168,13 @@ func (j *jobOutput) run(ctx context.Context, id, namespace string) error {
 	}
 }
 
-// inOrder puts the oldest allocations first, and those of the same age by number.
+// inOrder sorts allocations by age, oldest first, and allocations of the same age by
+// number.
 func inOrder(a, b *api.AllocationListStub) int {
 	return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), cmp.Compare(len(a.Name), len(b.Name)), strings.Compare(a.Name, b.Name))
 }
 
-// instead is where the output of a job is that has no allocations of its own.
+// instead returns advice for the output of a job without allocations of its own.
 func (j *jobOutput) instead(id string) string {
 	if j.job.IsPeriodic() || j.job.IsParameterized() {
 		return fmt.Sprintf(": those are its children's\nSee them: nomad-lite job status %s", id)
@@ -181,8 +182,8 @@ func (j *jobOutput) instead(id string) string {
 	return fmt.Sprintf(" yet\nSee why: nomad-lite job status %s", id)
 }
 
-// newest are the newest of those allocations that have the same name; a system
-// job has one of each name on each node.
+// newest returns the newest of the allocations with the same name; a system job has one of
+// each name on each node.
 func newest(allocs []*api.AllocationListStub) []*api.AllocationListStub {
 	seen := map[string]bool{}
 	return slices.DeleteFunc(slices.Clone(allocs), func(a *api.AllocationListStub) bool {
@@ -196,7 +197,7 @@ func newest(allocs []*api.AllocationListStub) []*api.AllocationListStub {
 	})
 }
 
-// finished reports whether an allocation has ended, and tells its readers.
+// finished reports whether an allocation has ended, and notifies its readers.
 func (j *jobOutput) finished(a *api.AllocationListStub) bool {
 	switch a.ClientStatus {
 	case api.AllocClientStatusComplete, api.AllocClientStatusFailed, api.AllocClientStatusLost:
@@ -209,7 +210,7 @@ func (j *jobOutput) finished(a *api.AllocationListStub) bool {
 	return true
 }
 
-// alloc reads from those tasks of an allocation that have started.
+// alloc reads the output of the tasks of an allocation that have started.
 func (j *jobOutput) alloc(ctx context.Context, a *api.AllocationListStub, late bool) {
 	if j.o.group != "" && a.TaskGroup != j.o.group {
 		return
@@ -250,7 +251,7 @@ func (j *jobOutput) alloc(ctx context.Context, a *api.AllocationListStub, late b
 	}
 }
 
-// read shows one output of one task.
+// read shows one output stream of one task.
 func (j *jobOutput) read(ctx context.Context, r logRequest, t *taskLine) {
 	var lines lineBuffer
 	show := func(text []byte) { j.view.lines(t, r.stream == api.FSLogNameStderr, text) }
@@ -264,8 +265,8 @@ func (j *jobOutput) read(ctx context.Context, r logRequest, t *taskLine) {
 	}
 }
 
-// taskLabel is how the person calls a task: "server", or "web[1].server" if the
-// job has several allocations.
+// taskLabel returns the label of a task: "server", or "web[1].server" if the job has
+// several allocations.
 func taskLabel(job *api.Job, a *api.AllocationListStub, task string) string {
 	if instances(job) <= 1 {
 		return task
@@ -277,7 +278,7 @@ func taskLabel(job *api.Job, a *api.AllocationListStub, task string) string {
 	return label
 }
 
-// labelWidth is how wide the labels of a job are at most.
+// labelWidth returns the maximum width of a job's labels.
 func labelWidth(job *api.Job) int {
 	widest := 0
 	eachTask(job, func(group *api.TaskGroup, task *api.Task) {
@@ -290,7 +291,7 @@ func labelWidth(job *api.Job) int {
 	return min(widest, widestLabel)
 }
 
-// knownTask refuses a group or a task that the job does not have.
+// knownTask rejects a group or a task that the job does not have.
 func knownTask(job *api.Job, group, task string) error {
 	var names []string
 	eachTask(job, func(g *api.TaskGroup, t *api.Task) {

@@ -9,10 +9,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// longFlags turns Nomad's single-dash long flags (-var, -plugin-dir) into the
-// double-dash form that cobra reads. It leaves alone what is not meant for us: the
-// value of a flag, all after "--", and for a command that runs the program of
-// somebody else all after its first argument.
+// longFlags turns Nomad's single-dash long flags (-var, -plugin-dir) into the double-dash
+// form that cobra reads. It does not change the value of a flag, arguments after "--", and,
+// for a command that runs another program, the arguments after the first.
 func longFlags(root *cobra.Command, args []string) []string {
 	cmd := root
 	completes := isCompletion(args)
@@ -48,7 +47,7 @@ func longFlags(root *cobra.Command, args []string) []string {
 // of a program: a flag there is the program's.
 const runsProgram = "runs a program"
 
-// runProgram marks a command so.
+// runProgram marks a command with runsProgram.
 func runProgram(cmd *cobra.Command) *cobra.Command {
 	cmd.Flags().SetInterspersed(false)
 	cmd.Annotations = map[string]string{runsProgram: "yes"}
@@ -90,7 +89,7 @@ func isLongFlag(cmd *cobra.Command, arg string) bool {
 func wantsValue(cmd *cobra.Command, arg string) bool {
 	var f *pflag.Flag
 	if name, long := strings.CutPrefix(arg, "--"); long {
-		f = cmd.Flag(name) // none, if the name has a value of its own
+		f = cmd.Flag(name) // nil if the name contains a value
 	} else if len(arg) == 2 {
 		f = shorthand(cmd, rune(arg[1]))
 	}
@@ -104,12 +103,10 @@ func shorthand(cmd *cobra.Command, letter rune) *pflag.Flag {
 	return cmd.Flags().ShorthandLookup(string(letter))
 }
 
-// dashes writes the flags that a shell completes with the one dash that they were
-// begun with.
+// dashes writes the flags that a shell completes with the single dash of the typed prefix.
 type dashes struct{ io.Writer }
 
-// begunWithOneDash reports whether a shell wants a flag completed that has one
-// dash so far.
+// begunWithOneDash reports whether a shell completes a flag that has one dash so far.
 func begunWithOneDash(args []string) bool {
 	if len(args) < 2 || !isCompletion(args) {
 		return false

@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// findJob returns the id and the namespace of the one job with this id, or whose
-// id begins with it. A filter leaves out jobs that a command is not for.
+// findJob returns the id and the namespace of the only job with this id or id prefix. A
+// filter leaves out jobs that the command does not apply to.
 func findJob(ctx context.Context, c *api.Client, prefix, filter string) (id, namespace string, err error) {
 	prefix = strings.TrimSpace(prefix)
 	q := query(ctx, "")
@@ -24,12 +24,12 @@ func findJob(ctx context.Context, c *api.Client, prefix, filter string) (id, nam
 	}
 	if err != nil {
 		if strings.Contains(err.Error(), "Permission denied") {
-			return prefix, "", nil // who may not list jobs may have a right to this one
+			return prefix, "", nil // a token that cannot list jobs may still give access to this one
 		}
 		return "", "", failed(fmt.Sprintf("look for job %q", prefix), err)
 	}
 	at := slices.IndexFunc(jobs, func(j *api.JobListStub) bool { return j.ID == prefix })
-	// The same id may be in several namespaces.
+	// The same id can be in several namespaces.
 	again := at >= 0 && slices.ContainsFunc(jobs[at+1:], func(j *api.JobListStub) bool { return j.ID == prefix })
 	switch {
 	case at >= 0 && !again:
@@ -48,19 +48,19 @@ func findJob(ctx context.Context, c *api.Client, prefix, filter string) (id, nam
 	return "", "", ambiguous("job", prefix, t)
 }
 
-// The jobs that some commands are for.
+// These filters select the jobs that a command applies to.
 const (
 	onlyParameterized = `ParentID == "" and ParameterizedJob is not nil`
 	onlyPeriodic      = "Periodic is not nil"
 )
 
-// matching are the same for older servers, which cannot read such expressions.
+// matching holds the same filters for older servers, which cannot parse such expressions.
 var matching = map[string]func(*api.JobListStub) bool{
 	onlyParameterized: func(j *api.JobListStub) bool { return j.ParentID == "" && j.ParameterizedJob },
 	onlyPeriodic:      func(j *api.JobListStub) bool { return j.Periodic },
 }
 
-// findJob returns also the client that has found the job.
+// findJob also returns the client that has found the job.
 func (f *clientFlags) findJob(ctx context.Context, prefix, filter string) (c *api.Client, id, namespace string, err error) {
 	if c, err = f.client(); err != nil {
 		return nil, "", "", err
@@ -69,11 +69,11 @@ func (f *clientFlags) findJob(ctx context.Context, prefix, filter string) (c *ap
 	return c, id, namespace, err
 }
 
-// everywhere is how to see what is in other namespaces.
+// everywhere is the flag that shows all namespaces.
 const everywhere = " -namespace '*'"
 
-// namespaceOf is the namespace of a job in a list, of which older agents tell
-// only in the summary.
+// namespaceOf returns the namespace of a listed job. Older agents report it only in the
+// summary.
 func namespaceOf(j *api.JobListStub) string {
 	if j.Namespace == "" && j.JobSummary != nil {
 		return j.JobSummary.Namespace
@@ -81,7 +81,7 @@ func namespaceOf(j *api.JobListStub) string {
 	return j.Namespace
 }
 
-// jobType is the type of a job in a list, with what it is beside that.
+// jobType returns the type of a listed job, with the suffix /periodic or /parameterized.
 func jobType(j *api.JobListStub) string {
 	kind := j.Type
 	if j.Periodic {
@@ -99,12 +99,12 @@ func ambiguous(noun, prefix string, t *table) error {
 	return fmt.Errorf("%q is the beginning of several ids: which %s is meant?\n\n%s", prefix, noun, strings.TrimRight(p.text.String(), "\n"))
 }
 
-// resource is one kind of thing with an id.
+// resource describes one kind of object with an id.
 type resource[T any] struct {
 	noun string
-	path string // of the list; see DESIGN.md for why it is no method of api.Client
+	path string // path of the list; see DESIGN.md for why it is no method of api.Client
 	id   func(T) string
-	// head and row are what tells one from another, beside the id.
+	// head and row are the columns that distinguish objects, beside the id.
 	head []string
 	row  func(T) []any
 }
@@ -143,7 +143,7 @@ var nodeKind = resource[*api.NodeListStub]{
 	row:  func(n *api.NodeListStub) []any { return []any{n.Name, n.Datacenter, n.SchedulingEligibility, n.Status} },
 }
 
-// find returns the one thing with this id, or whose id begins with it.
+// find returns the only object with this id or id prefix.
 func (k *resource[T]) find(ctx context.Context, c *api.Client, prefix string) (T, error) {
 	var nothing T
 	digits := hexDigits(prefix)
@@ -167,10 +167,10 @@ func (k *resource[T]) find(ctx context.Context, c *api.Client, prefix string) (T
 	return nothing, ambiguous(k.noun, prefix, t)
 }
 
-// begin returns what has an id that begins with these digits.
+// begin returns the objects whose id has this prefix of hexadecimal digits.
 func (k *resource[T]) begin(ctx context.Context, c *api.Client, digits string) ([]T, error) {
 	q := query(ctx, "")
-	q.Prefix = digits[:len(digits)&^1] // servers refuse half a byte
+	q.Prefix = digits[:len(digits)&^1] // servers reject half a byte
 	var all []T
 	if _, err := c.Raw().Query(k.path, &all, q); err != nil {
 		return nil, err

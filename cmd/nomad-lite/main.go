@@ -2,7 +2,7 @@ package main
 
 import (
 	"os"
-	_ "time/tzdata" // the time zones that periodic jobs name, for machines that have none
+	_ "time/tzdata" // the time zones of periodic jobs, for machines without zone files
 )
 
 func main() {

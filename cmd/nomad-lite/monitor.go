@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// watchFlags say how a command that has changed something follows what comes of
-// it. They are Nomad's.
+// watchFlags select how a command follows the effects of its change. They are Nomad's
+// flags.
 type watchFlags struct {
 	detach  bool
 	verbose bool
@@ -29,8 +29,8 @@ func (f *watchFlags) registerVerbose(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.verbose, "verbose", false, "print whole ids, and more about allocations")
 }
 
-// watch shows what comes of an evaluation, or with -detach says which it is. A
-// job that is only a template for others has none.
+// watch follows an evaluation, or with -detach prints its id. A job that is only a template
+// for others has no evaluation.
 func (f *watchFlags) watch(ctx context.Context, s *streams, c *api.Client, namespace, evalID string) error {
 	if evalID == "" {
 		return nil
@@ -42,8 +42,8 @@ func (f *watchFlags) watch(ctx context.Context, s *streams, c *api.Client, names
 	return newMonitor(s, c, namespace, f.verbose).evaluation(ctx, evalID)
 }
 
-// monitor shows what comes of an evaluation, as Nomad's command line does, until
-// it is settled. With a deployment that is when the deployment has ended.
+// monitor follows an evaluation until it is complete, as Nomad's command line does. If the
+// evaluation has a deployment, monitor follows the deployment to its end.
 type monitor struct {
 	client    *api.Client
 	streams   *streams
@@ -60,7 +60,7 @@ func newMonitor(s *streams, c *api.Client, namespace string, verbose bool) *moni
 	return m
 }
 
-// show writes a page. On a terminal the live lines stay below it, until the next.
+// show writes a page. On a terminal the live lines stay below it, until the next call.
 func (m *monitor) show(p *page, live string) error {
 	if m.screen == nil {
 		return m.streams.show(p)
@@ -78,7 +78,7 @@ func (m *monitor) page() *page { return m.streams.page() }
 
 func (m *monitor) id(id string) string { return shortID(id, m.verbose) }
 
-// head adds the first line about something that is watched, and say the others.
+// head adds the first line about a watched object; say adds the following lines.
 func (p *page) head(format string, args ...any) {
 	p.line("==> "+time.Now().Format(time.RFC3339)+": "+format, args...)
 }
@@ -87,12 +87,12 @@ func (p *page) say(format string, args ...any) {
 	p.line("    "+time.Now().Format(time.RFC3339)+": "+format, args...)
 }
 
-// evaluation returns an error with the exit code: 2 when not all could be placed,
-// 1 when a deployment has not succeeded.
+// evaluation returns an error with the exit code: 2 when an allocation could not be placed,
+// 1 when a deployment has failed.
 func (m *monitor) evaluation(ctx context.Context, id string) error {
 	p := m.page()
 	p.head("Monitoring evaluation %q", m.id(id))
-	seen := make(map[string]string) // client status by alloc
+	seen := make(map[string]string) // client status by allocation
 	q, told := query(ctx, m.namespace), false
 	for {
 		eval, meta, err := m.client.Evaluations().Info(id, q)
@@ -122,8 +122,8 @@ func (m *monitor) evaluation(ctx context.Context, id string) error {
 	}
 }
 
-// nextIndex makes a query wait for what comes after the last answer. A server that
-// does not number its answers is asked again after a second.
+// nextIndex makes the next query block until the index of the last answer changes. If the
+// server sends no index, nextIndex waits for a second.
 func nextIndex(ctx context.Context, q *api.QueryOptions, meta *api.QueryMeta) error {
 	if q.WaitIndex = meta.LastIndex; q.WaitIndex == 0 {
 		return pause(ctx, time.Second)
@@ -195,7 +195,7 @@ func (m *monitor) settled(ctx context.Context, p *page, eval *api.Evaluation) er
 	return m.deployment(ctx, eval.DeploymentID)
 }
 
-// shortages adds why groups could not be placed.
+// shortages adds the reasons why groups could not be placed.
 func (p *page) shortages(indent string, groups map[string]*api.AllocationMetric) {
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
 		metric := groups[name]
@@ -209,7 +209,7 @@ func (p *page) shortages(indent string, groups map[string]*api.AllocationMetric)
 	}
 }
 
-// shortage says why a group could not be placed.
+// shortage returns the reasons why a group could not be placed.
 func shortage(metric *api.AllocationMetric) []string {
 	var lines []string
 	counted := func(format string, counts map[string]int) {
@@ -238,15 +238,14 @@ func shortage(metric *api.AllocationMetric) []string {
 	return lines
 }
 
-// deployment waits for the end of a deployment, and of the one that takes the
-// failed one back. On a terminal it is shown as it grows; elsewhere each news is
-// another page.
+// deployment waits for the end of a deployment, and of its rollback. On a terminal it
+// updates the live lines; elsewhere each change is another page.
 func (m *monitor) deployment(ctx context.Context, id string) error {
 	p := m.page()
 	p.head("Monitoring deployment %q", m.id(id))
 	q, shown, start := query(ctx, m.namespace), "", time.Now()
 	if m.screen != nil {
-		q.WaitTime = time.Second // the time that it takes is shown
+		q.WaitTime = time.Second // the elapsed time is shown
 	}
 	for {
 		d, meta, err := m.client.Deployments().Info(id, q)
@@ -299,7 +298,7 @@ func deploymentEnded(status string) bool {
 	return false
 }
 
-// state is a deployment and, with -verbose, its allocations.
+// state adds a deployment and, with -verbose, its allocations.
 func (m *monitor) state(ctx context.Context, p *page, d *api.Deployment) error {
 	p.deployment(d, m.verbose)
 	if !m.verbose {
@@ -314,7 +313,7 @@ func (m *monitor) state(ctx context.Context, p *page, d *api.Deployment) error {
 	return nil
 }
 
-// rollback follows the deployment that an auto_revert has begun.
+// rollback follows the deployment that an auto_revert has started.
 func (m *monitor) rollback(ctx context.Context, failedOne *api.Deployment) error {
 	for _, group := range failedOne.TaskGroups {
 		if group == nil || !group.AutoRevert {
@@ -327,13 +326,13 @@ func (m *monitor) rollback(ctx context.Context, failedOne *api.Deployment) error
 		if err != nil || next == nil || next.ID == failedOne.ID {
 			return err
 		}
-		_ = m.deployment(ctx, next.ID) // the exit code is that of the one that failed
+		_ = m.deployment(ctx, next.ID) // the exit code is that of the failed deployment
 		return nil
 	}
 	return nil
 }
 
-// deployment adds a deployment and how far its groups are.
+// deployment adds a deployment and the progress of its groups.
 func (p *page) deployment(d *api.Deployment, verbose bool) {
 	p.pairs(pairs{
 		{"ID", shortID(d.ID, verbose)},
@@ -348,7 +347,8 @@ func (p *page) deployment(d *api.Deployment, verbose bool) {
 	}
 }
 
-// deployed adds the table of the groups. What no group has is left out.
+// deployed adds the table of the groups. It leaves out columns that are empty for all
+// groups.
 func (p *page) deployed(groups map[string]*api.DeploymentState) {
 	var reverts, canaries bool
 	for _, g := range groups {
@@ -401,8 +401,7 @@ func progressDeadline(g *api.DeploymentState) any {
 	return g.RequireProgressBy.Local().Format(time.RFC3339)
 }
 
-// indent adds what another function adds, with something in front of each line
-// that is not empty.
+// indent adds the output of add with a prefix on each line that is not empty.
 func (p *page) indent(indent string, add func(*page)) {
 	inner := &page{colours: p.colours}
 	add(inner)
@@ -410,6 +409,6 @@ func (p *page) indent(indent string, add func(*page)) {
 		if line != "\n" {
 			line = indent + line
 		}
-		_, _ = io.WriteString(&p.text, line) // a strings.Builder takes everything
+		_, _ = io.WriteString(&p.text, line) // a strings.Builder returns no error
 	}
 }

@@ -127,8 +127,7 @@ func showNamespace(ctx context.Context, o namespaceOptions, name string, inspect
 	return s.show(p)
 }
 
-// findNamespace returns the namespace with this name, or the one whose name begins
-// with it.
+// findNamespace returns the namespace with this name, or the only one with this prefix.
 func findNamespace(ctx context.Context, c *api.Client, name string) (*api.Namespace, error) {
 	all, _, err := c.Namespaces().PrefixList(name, query(ctx, ""))
 	if err != nil {
@@ -181,7 +180,7 @@ func applyNamespace(cmd *cobra.Command, o namespaceOptions, name string, s *stre
 		return err
 	}
 	if n == nil {
-		// What is not mentioned stays as it is.
+		// Fields without a flag keep their values.
 		n, _, err = c.Namespaces().Info(name, query(ctx, ""))
 		if unknown(err) {
 			n, err = &api.Namespace{Name: name}, nil
@@ -213,8 +212,7 @@ func applyNamespace(cmd *cobra.Command, o namespaceOptions, name string, s *stre
 	return err
 }
 
-// described is the namespace that a file describes; nil if the argument is no
-// file.
+// described returns the namespace that a file describes, nil if the argument is not a file.
 func (o namespaceOptions) described(name string, stdin io.Reader) (*api.Namespace, error) {
 	var text []byte
 	var err error
@@ -246,7 +244,7 @@ func (o namespaceOptions) described(name string, stdin io.Reader) (*api.Namespac
 	return n, nil
 }
 
-// namespaceSpec is a namespace as a file describes it.
+// namespaceSpec is the content of a namespace file.
 type namespaceSpec struct {
 	Name        string `hcl:"name"`
 	Description string `hcl:"description,optional"`

@@ -21,7 +21,7 @@ func newNodeCommand(s *streams) *cobra.Command {
 	)
 }
 
-// nodeFlags say which node a command is about, beside its argument.
+// nodeFlags select the node of a command, beside its argument.
 type nodeFlags struct {
 	self bool
 }
@@ -30,7 +30,7 @@ func (f *nodeFlags) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.self, "self", false, "take the node of the agent that is asked")
 }
 
-// check wants -self or one argument.
+// check requires either -self or one argument.
 func (f *nodeFlags) check(cmd *cobra.Command, args []string) error {
 	switch {
 	case f.self && len(args) > 0:
@@ -41,7 +41,7 @@ func (f *nodeFlags) check(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// find returns the node that is meant, and the agent that knows it.
+// find returns the selected node, and a client of the agent that has it.
 func (f *nodeFlags) find(ctx context.Context, client *clientFlags, args []string) (*api.Client, *api.Node, error) {
 	c, err := client.client()
 	if err != nil {
@@ -66,7 +66,7 @@ func (f *nodeFlags) find(ctx context.Context, client *clientFlags, args []string
 	return c, node, nil
 }
 
-// ownNode is the node of the agent that is asked.
+// ownNode returns the node id of the client's agent.
 func ownNode(c *api.Client) (string, error) {
 	self, err := agentSelf(c)
 	if err != nil {

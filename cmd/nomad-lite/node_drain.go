@@ -129,7 +129,7 @@ func drainNode(ctx context.Context, o nodeDrainOptions, args []string, s *stream
 	return watchDrain(ctx, c, node.ID, index, o.ignoreSystem, s)
 }
 
-// request is what the flags ask for.
+// request returns the drain that the flags describe.
 func (o nodeDrainOptions) request() (*api.DrainOptions, error) {
 	options := &api.DrainOptions{MarkEligible: o.disable && !o.keepIneligible}
 	for _, pair := range o.meta {

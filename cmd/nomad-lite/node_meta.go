@@ -77,10 +77,10 @@ func newNodeMetaApplyCommand(s *streams) *cobra.Command {
 func (o *nodeMetaOptions) register(cmd *cobra.Command) {
 	o.client.register(cmd)
 	cmd.Flags().StringVar(&o.node, "node-id", "", "`id` of the node")
-	_ = cmd.RegisterFlagCompletionFunc("node-id", nodeKind.complete(&o.client)) // it is there
+	_ = cmd.RegisterFlagCompletionFunc("node-id", nodeKind.complete(&o.client)) // fails only without the flag
 }
 
-// id is the id of the node; empty for that of the agent.
+// id returns the id of the node, "" for the node of the agent.
 func (o nodeMetaOptions) id(ctx context.Context, c *api.Client) (string, error) {
 	if o.node == "" {
 		return "", nil
@@ -92,7 +92,7 @@ func (o nodeMetaOptions) id(ctx context.Context, c *api.Client) (string, error) 
 	return found.ID, nil
 }
 
-// change is what the arguments and -unset ask for; nil removes.
+// change returns the changes of the arguments and -unset; nil removes a name.
 func (o nodeMetaOptions) change(args []string) (map[string]*string, error) {
 	meta := map[string]*string{}
 	for _, name := range o.unset {
@@ -145,7 +145,7 @@ func readNodeMeta(ctx context.Context, o nodeMetaOptions, s *streams) error {
 	return s.show(p)
 }
 
-// pointerPairs are pairs of which some say that a name was removed.
+// pointerPairs returns the pairs of a map in which nil means removed.
 func pointerPairs(m map[string]*string) pairs {
 	flat := map[string]string{}
 	for name, value := range m {

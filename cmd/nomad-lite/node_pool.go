@@ -64,8 +64,8 @@ func (f *clientFlags) completePools(cmd *cobra.Command, _ []string, begun string
 	})
 }
 
-// onePool makes a command that reads something about a pool and shows it. doing says
-// in errors what it does with the pool.
+// onePool returns a command that reads and shows something of a pool. doing names the
+// operation in errors.
 func onePool(s *streams, use, short, doing string, read func(ctx context.Context, c *api.Client, name string) (found any, show func(*page), err error)) *cobra.Command {
 	var client clientFlags
 	var format formatFlags

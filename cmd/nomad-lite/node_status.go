@@ -148,7 +148,7 @@ func showNode(ctx context.Context, o nodeStatusOptions, args []string, s *stream
 	if err != nil {
 		return failed(fmt.Sprintf("list allocations of node %q", short(node.ID)), err)
 	}
-	// Without the figures of the host there is still much to show.
+	// The figures of the host are optional.
 	host, err := c.Nodes().Stats(node.ID, query(ctx, ""))
 	if err != nil {
 		host = nil

@@ -12,7 +12,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// nodeHead is what a node is, and how it is; host may be nil.
+// nodeHead returns the description and status of a node; host can be nil.
 func nodeHead(node *api.Node, host *api.HostStats) pairs {
 	head := pairs{
 		{"ID", node.ID},
@@ -37,7 +37,7 @@ func nodeHead(node *api.Node, host *api.HostStats) pairs {
 	}...)
 }
 
-// drainText says whether a node drains, and how the last drain went.
+// drainText returns whether a node drains, and the result of the last drain.
 func drainText(node *api.Node) string {
 	if node.DrainStrategy == nil {
 		if node.LastDrain != nil && node.LastDrain.Status != "" {
@@ -60,7 +60,7 @@ func drainText(node *api.Node) string {
 	return text
 }
 
-// driverText lists the drivers that a node has; those that do not work say so.
+// driverText lists the drivers of a node, and marks the unhealthy ones.
 func driverText(node *api.Node) string {
 	var text []string
 	for _, name := range slices.Sorted(maps.Keys(node.Drivers)) {
@@ -107,8 +107,8 @@ func (p *page) nodeEvents(node *api.Node, verbose bool) {
 	p.table(t)
 }
 
-// nodeResources are what is promised to allocations, what these use, and what the
-// host uses, each of what there is.
+// nodeResources adds the resources that are reserved for allocations, that allocations use,
+// and that the host uses, as far as they are available.
 func (p *page) nodeResources(ctx context.Context, c *api.Client, node *api.Node, allocs []*api.Allocation, host *api.HostStats, s *streams) {
 	running := runningOf(allocs)
 	if node.NodeResources == nil {
@@ -168,7 +168,8 @@ func (p *page) nodeResources(ctx context.Context, c *api.Client, node *api.Node,
 	p.table(t)
 }
 
-// allocated is what an allocation may use: MHz, and MB of memory and of disk.
+// allocated returns the resources reserved for an allocation: CPU in MHz, memory and disk
+// in MB.
 func allocated(a *api.Allocation) (cpu, memory, disk int64) {
 	if r := a.AllocatedResources; r != nil {
 		for _, task := range r.Tasks {
@@ -205,7 +206,7 @@ func (p *page) hostStats(host *api.HostStats) {
 	p.table(t)
 }
 
-// drivers are all drivers of a node with what they say of themselves.
+// drivers adds all drivers of a node with their attributes.
 func (p *page) drivers(node *api.Node) {
 	p.section("Drivers")
 	t := newTable("Driver", "Detected", "Healthy", "Message", "Time")

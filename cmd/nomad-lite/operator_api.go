@@ -64,7 +64,7 @@ func newOperatorAPICommand(s *streams) *cobra.Command {
 func operatorAPI(ctx context.Context, o operatorAPIOptions, path string, s *streams) error {
 	config := o.client.config()
 	socket, _ := strings.CutPrefix(config.Address, "unix://")
-	c, err := api.NewClient(config) // which puts an ordinary address in the place of a socket
+	c, err := api.NewClient(config) // NewClient replaces the address of a socket by an ordinary one
 	if err != nil {
 		return fmt.Errorf("address %q: %w", config.Address, err)
 	}
@@ -113,7 +113,7 @@ func operatorAPI(ctx context.Context, o operatorAPIOptions, path string, s *stre
 	return nil
 }
 
-// body is what to send; nil if nothing is.
+// body returns the body of the request, nil if it has none.
 func (o operatorAPIOptions) body(stdin io.Reader) ([]byte, error) {
 	name, fromFile := strings.CutPrefix(o.data, "@")
 	switch {
@@ -134,8 +134,8 @@ func (o operatorAPIOptions) body(stdin io.Reader) ([]byte, error) {
 	return []byte(o.data), nil
 }
 
-// isPipe reports whether somebody has given a standard input for us to read: a
-// pipe or a file, and not just what a script happened to have.
+// isPipe reports whether standard input is a pipe or a file with a body to read, and not
+// just inherited from a script.
 func isPipe(r io.Reader) bool {
 	file, ok := r.(*os.File)
 	if !ok {
@@ -196,8 +196,8 @@ func (o operatorAPIOptions) request(ctx context.Context, config *api.Config, pat
 	return request, nil
 }
 
-// curl is the command line that sends the request. The token stays in the
-// environment.
+// curl returns the curl command line that sends the request. It refers to the token by its
+// environment variable.
 func curl(request *http.Request, socket string, config *api.Config, body []byte) string {
 	words := []string{"curl"}
 	add := func(flag, value string) {
@@ -244,7 +244,7 @@ func flatHeader(h http.Header) map[string]string {
 	return flat
 }
 
-// lastByte remembers what was written last.
+// lastByte remembers the last byte written.
 type lastByte struct {
 	w io.Writer
 	c byte

@@ -84,7 +84,7 @@ func newOperatorDebugCommand(s *streams) *cobra.Command {
 	return cmd
 }
 
-// request is a file, and what is asked for it.
+// request is a file, and the API path of its content.
 type request struct{ file, path string }
 
 var (
@@ -120,13 +120,13 @@ var (
 	}
 )
 
-// capture writes what an agent answers into the files of a directory.
+// capture writes answers of an agent into the files of a directory.
 type capture struct {
 	client *api.Client
 	dir    *os.Root
 
 	mu      sync.Mutex
-	missing map[string]string // why a file is not there, or not whole; guarded by mu
+	missing map[string]string // why a file is missing or incomplete; guarded by mu
 }
 
 func operatorDebug(ctx context.Context, o operatorDebugOptions, s *streams) (err error) {
@@ -141,7 +141,8 @@ func operatorDebug(ctx context.Context, o operatorDebugOptions, s *streams) (err
 	name := "nomad-debug-" + time.Now().UTC().Format("2006-01-02-150405Z")
 	parent, result := o.output, filepath.Join(o.output, name)
 	if o.output == "" {
-		// The archive is made first: who may not write here learns it now.
+		// The archive is created first, so that a missing permission is reported before the
+		// capture.
 		result = name + ".tar.gz"
 		archive, err := os.OpenFile(result, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 		if err != nil {
@@ -193,7 +194,7 @@ func operatorDebug(ctx context.Context, o operatorDebugOptions, s *streams) (err
 	return err
 }
 
-// run captures until the time is over or ctx ends.
+// run captures until the duration has passed or ctx ends.
 func (c *capture) run(ctx context.Context, o operatorDebugOptions) {
 	during, stop := context.WithTimeout(ctx, o.duration)
 	defer stop()
@@ -242,7 +243,7 @@ func (c *capture) saveNodes(ctx context.Context, o operatorDebugOptions) {
 	}
 }
 
-// saveAll makes files in a directory. The value stands for its name in paths.
+// saveAll creates files in a directory. value replaces name in paths.
 func (c *capture) saveAll(ctx context.Context, all []request, dir, name, value string) {
 	for _, r := range all {
 		if name != "" {
@@ -252,7 +253,7 @@ func (c *capture) saveAll(ctx context.Context, all []request, dir, name, value s
 	}
 }
 
-// save makes a file of an answer. An answer without an end is whole when ctx ends.
+// save writes an answer to a file. An answer without an end is complete when ctx ends.
 func (c *capture) save(ctx context.Context, r request) {
 	if ctx.Err() != nil {
 		return
@@ -290,7 +291,7 @@ func (c *capture) miss(file string, err error) {
 	c.missing[file] = text
 }
 
-// tell names what was not captured, those with the same reason in one line.
+// tell prints the files that were not captured, one line per reason.
 func (c *capture) tell(s *streams) {
 	files := make(map[string][]string)
 	for _, file := range slices.Sorted(maps.Keys(c.missing)) {
@@ -304,7 +305,7 @@ func (c *capture) tell(s *streams) {
 	}
 }
 
-// pack writes what is in a directory as an archive.
+// pack writes the content of a directory as an archive.
 func pack(to io.Writer, dir string) error {
 	compressed := gzip.NewWriter(to)
 	archive := tar.NewWriter(compressed)

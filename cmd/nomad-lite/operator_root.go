@@ -32,7 +32,7 @@ func newOperatorRootCommand(s *streams) *cobra.Command {
 	return group("root", "Manage the keys of variables", keyring)
 }
 
-// showKeys prints keys as Nomad does.
+// showKeys prints keys in Nomad's format.
 func showKeys(s *streams, verbose bool, keys ...*api.RootKeyMeta) error {
 	p := s.page()
 	t := newTable("Key", "State", "Create Time", "Publish Time")

@@ -122,7 +122,7 @@ func newStateVerifyCommand(s *streams) *cobra.Command {
 	}
 }
 
-// stateFile finds the state file of a data directory.
+// stateFile returns the state file of a data directory.
 func stateFile(arg string) string {
 	if info, err := os.Stat(arg); err == nil && info.IsDir() {
 		return filepath.Join(arg, store.FileName)
@@ -130,7 +130,7 @@ func stateFile(arg string) string {
 	return arg
 }
 
-// tableRow is one table as the summary shows it.
+// tableRow is one table of the state in the summary.
 type tableRow struct {
 	Table   store.Table
 	Records int

@@ -14,8 +14,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// formatFlags are how a command shows its objects to a program instead of a
-// person. They are Nomad's.
+// formatFlags select an output format for programs. They are Nomad's flags.
 type formatFlags struct {
 	json     bool
 	template string
@@ -26,7 +25,7 @@ func (f *formatFlags) register(cmd *cobra.Command) {
 	f.registerTemplate(cmd)
 }
 
-// registerTemplate is for a command in which -json means something else.
+// registerTemplate registers -t only, for a command in which -json has another meaning.
 func (f *formatFlags) registerTemplate(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.template, "t", "t", "", "print the objects with this Go `template`, such as '{{range .}}{{println .ID}}{{end}}'")
 }
@@ -54,8 +53,8 @@ func (f *formatFlags) print(s *streams, value any) error {
 	return err
 }
 
-// show writes an object of the API, or a list of them, for a program, or else the
-// page about it that a person reads.
+// show writes an object of the API, or a list of them, in the selected format. Without one
+// it draws the page for people.
 func (f *formatFlags) show(s *streams, value any, draw func(*page)) error {
 	if f.wanted() {
 		return f.print(s, value)
@@ -72,7 +71,7 @@ func printJSON(s *streams, value any) error {
 	return encoder.Encode(value)
 }
 
-// pageFlags are how a list is read in parts. They are Nomad's.
+// pageFlags select the part of a list. They are Nomad's flags.
 type pageFlags struct {
 	filter  string
 	perPage int32
@@ -91,7 +90,7 @@ func (f *pageFlags) query(ctx context.Context) *api.QueryOptions {
 	return q
 }
 
-// more says how to see the rest of a list.
+// more adds the command line for the rest of a list.
 func (p *page) more(meta *api.QueryMeta) {
 	if meta != nil && meta.NextToken != "" {
 		p.line("")
@@ -99,7 +98,7 @@ func (p *page) more(meta *api.QueryMeta) {
 	}
 }
 
-// colours reports whether what is written to w may be coloured.
+// colours reports whether output to w can have colours.
 func (s *streams) colours(w io.Writer) bool {
 	switch {
 	case s.noColour || os.Getenv("NO_COLOR") != "" || os.Getenv("NOMAD_CLI_NO_COLOR") != "":

@@ -50,7 +50,7 @@ func newPluginListCommand(s *streams) *cobra.Command {
 	return cmd
 }
 
-// pluginRow is one plugin as the list shows it.
+// pluginRow is one plugin in the list.
 type pluginRow struct {
 	Name    string
 	Driver  string `json:",omitempty"`
@@ -58,7 +58,7 @@ type pluginRow struct {
 	Version string
 	Health  string
 	Path    string `json:",omitempty"`
-	Note    string `json:",omitempty"` // why it does not run, or what it says of its health
+	Note    string `json:",omitempty"` // why the plugin does not run, or its health message
 	failed  bool
 }
 
@@ -94,11 +94,11 @@ func listPlugins(ctx context.Context, plugins pluginFlags, s *streams) (rows []*
 	return rows, a.Close()
 }
 
-// answerLimit is more than a plugin has to say its first words.
+// answerLimit is longer than the launch timeout of a plugin.
 const answerLimit = 90 * time.Second
 
-// answered waits for plugins, and says for which if it takes long. Its only error is
-// the end of ctx.
+// answered waits until the plugins have launched, and after a while prints those that are
+// missing. It returns an error only when ctx ends.
 func answered(ctx context.Context, a *agent.Agent, s *streams) error {
 	if err := a.Ready(ctx); err != nil {
 		return err
@@ -110,7 +110,7 @@ func answered(ctx context.Context, a *agent.Agent, s *streams) error {
 	}
 	limited, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
-	_ = a.AllReady(limited) // or the list says who has not
+	_ = a.AllReady(limited) // the list shows plugins that have not launched
 	return ctx.Err()
 }
 
@@ -122,10 +122,10 @@ func rowsOf(a *agent.Agent) (rows []*pluginRow) {
 	return rows
 }
 
-// waiting are the programs in the plugin directory that nobody starts before a job
-// asks for them. Which of them are plugins is not known.
+// waiting returns the programs in the plugin directory that start only when a job needs
+// them. Some may not be plugins.
 func waiting(dir string, asked []*pluginRow) (rows []*pluginRow) {
-	entries, _ := os.ReadDir(dir) // one that is not there has been told of
+	entries, _ := os.ReadDir(dir) // a missing directory was reported earlier
 	for _, entry := range entries {
 		name := strings.TrimPrefix(entry.Name(), catalog.DriverPrefix)
 		info, err := os.Stat(filepath.Join(dir, entry.Name()))
@@ -141,7 +141,7 @@ func waiting(dir string, asked []*pluginRow) (rows []*pluginRow) {
 	return rows
 }
 
-// healthStarting is the health of a plugin that has not said what it is.
+// healthStarting is the health of a plugin that has not launched yet.
 const healthStarting = "starting"
 
 func pluginRowOf(p supervisor.Plugin, info supervisor.Info) *pluginRow {
@@ -172,7 +172,7 @@ func pluginRowOf(p supervisor.Plugin, info supervisor.Info) *pluginRow {
 	return row
 }
 
-// momentsOf says at which moments a hook is called.
+// momentsOf returns the hook points at which a hook is called.
 func momentsOf(d *hook.Description) string {
 	var names []string
 	for _, p := range d.Moments {

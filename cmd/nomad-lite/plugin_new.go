@@ -40,7 +40,8 @@ func newPluginNewCommand(s *streams) *cobra.Command {
 	)
 }
 
-// newPluginNewKindCommand begins plugins of a kind, which people call what.
+// newPluginNewKindCommand returns the command that creates plugins of a kind; what is the
+// kind in messages.
 func newPluginNewKindCommand(s *streams, kind, what string) *cobra.Command {
 	var replace string
 	cmd := &cobra.Command{
@@ -112,11 +113,11 @@ Run go mod tidy in %s when it can be, or remove %[2]s and begin again with
 	return nil
 }
 
-// newModule is what a new Go module has to say.
+// newModule is the data of the templates for a new Go module.
 type newModule struct {
 	Name    string
 	Go      string
-	Version string // of nomad-lite
+	Version string // version of nomad-lite
 	Replace string // directory of a checkout, or empty
 
 	Indirect []requirement
@@ -146,8 +147,8 @@ func describeModule(name, replace string) (*newModule, error) {
 	return m, m.follow()
 }
 
-// follow makes the module depend on what the checkout depends on, so that it
-// builds without asking anybody for versions or checksums.
+// follow copies the dependencies of the checkout into the module, so that it builds without
+// requests for versions or checksums.
 func (m *newModule) follow() error {
 	cmd := exec.Command("go", "mod", "edit", "-json", filepath.Join(m.Replace, "go.mod"))
 	out, err := cmd.Output()
@@ -174,11 +175,11 @@ func (m *newModule) follow() error {
 	return err
 }
 
-// checkout is the directory that this program was built from, if it is there.
+// checkout returns the directory that this program was built from, "" if it does not exist.
 func checkout() string {
 	_, file, _, ok := runtime.Caller(0)
 	dir := filepath.Dir(filepath.Dir(filepath.Dir(file)))
-	if !ok || !filepath.IsAbs(dir) { // built with -trimpath
+	if !ok || !filepath.IsAbs(dir) { // the program was built with -trimpath
 		return ""
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "go.mod"))
@@ -193,8 +194,8 @@ type renderedFile struct {
 	text []byte
 }
 
-// render fills in the templates of a kind, and those that all kinds have. "NAME"
-// in the name of one stands for the plugin.
+// render executes the templates of a kind, and the templates of all kinds. "NAME" in the
+// name of a template stands for the plugin.
 func render(m *newModule, kind string) (files []renderedFile, err error) {
 	paths, err := fs.Glob(pluginTemplates, "template/"+kind+"/*")
 	if err != nil {
@@ -215,7 +216,7 @@ func render(m *newModule, kind string) (files []renderedFile, err error) {
 		}
 		name := strings.ReplaceAll(strings.TrimSuffix(filepath.Base(path), ".tmpl"), "NAME", m.Name)
 		if name == "gitignore" {
-			name = ".gitignore" // which would be in force here, and is not embedded
+			name = ".gitignore" // a template named .gitignore would be in force here, and is not embedded
 		}
 		files = append(files, renderedFile{name, text.Bytes()})
 	}
@@ -234,7 +235,7 @@ func (m *newModule) write(files []renderedFile, dir string) error {
 	return nil
 }
 
-// tidy finds the versions and checksums of a module that follows no checkout.
+// tidy finds the versions and checksums of a module without a checkout.
 func tidy(dir string) error {
 	cmd := exec.Command("go", "mod", "tidy")
 	cmd.Dir = dir
@@ -244,8 +245,8 @@ func tidy(dir string) error {
 	return nil
 }
 
-// GoLine is what a go.mod may say of the language: a development version of Go
-// is none that the go command takes.
+// GoLine returns the version for the go line of go.mod. The go command does not accept the
+// version of a development build of Go.
 func (m *newModule) GoLine() string {
 	if goversion.IsValid("go" + m.Go) {
 		return m.Go

@@ -16,8 +16,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// builtins are the drivers and hooks in the box. Each runs in a process of its
-// own, like anybody's: this binary, started again with `plugin serve NAME`.
+// builtins are the builtin drivers and hooks. Each runs in a process of its own, like
+// third-party plugins: this binary, started again with `plugin serve NAME`.
 var builtins = map[string]struct {
 	kind  base.Type
 	serve func()
@@ -29,21 +29,22 @@ var builtins = map[string]struct {
 	template.Name: {base.TypeHook, func() { template.Confine(); sdk.Serve(&template.Hook{}) }},
 }
 
-// devConfig is their configuration for who lets jobs run commands as they are.
+// devConfig is the configuration of builtins for users who let jobs run commands without
+// isolation.
 var devConfig = map[string]map[string]any{
 	rawexec.Name: {"enabled": true},
 	script.Name:  {"commands": true},
 }
 
-// servePlugin serves one of them as a plugin process, which says so when a person runs
-// it.
+// servePlugin serves a builtin as a plugin process. Started by a person, it prints that it
+// is a plugin.
 func servePlugin(name string) error {
 	builtin, ok := builtins[name]
 	if !ok {
 		names := slices.Sorted(maps.Keys(builtins))
 		return fmt.Errorf("plugin serve: there is no builtin plugin %q, only %s", name, strings.Join(names, ", "))
 	}
-	// Such a process idles beside every task: its memory counts, its speed does not.
+	// A plugin process idles beside every task: its memory matters, its speed does not.
 	debug.SetGCPercent(25)
 	builtin.serve()
 	return nil

@@ -44,7 +44,7 @@ func newPluginStatusCommand(s *streams) *cobra.Command {
 	return cmd
 }
 
-// driverOnNode is a driver as one node has it.
+// driverOnNode is the state of a driver on one node.
 type driverOnNode struct {
 	Driver   string
 	NodeID   string
@@ -112,7 +112,7 @@ func pluginStatus(ctx context.Context, o pluginStatusOptions, name string, s *st
 	return s.show(p)
 }
 
-// driversOfNodes are the drivers of all nodes, or the one with this name.
+// driversOfNodes returns the drivers of all nodes, or only the driver with this name.
 func driversOfNodes(ctx context.Context, c *api.Client, name string) ([]driverOnNode, error) {
 	nodes, _, err := c.Nodes().List(query(ctx, ""))
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 )
 
-// pluginFlags say where drivers and hooks may come from, beside those in the box,
-// and which agent's configuration counts for them.
+// pluginFlags select the plugins of a command, beside the builtin ones, and the agent
+// configuration that applies to them.
 type pluginFlags struct {
 	dir    string
 	config string
@@ -30,7 +30,7 @@ func (f *pluginFlags) register(cmd *cobra.Command) {
 // localPlugins are the plugins that a command uses without an agent.
 type localPlugins struct{ config *config.Config }
 
-// read reads the configuration. What is wrong with it goes to standard error.
+// read reads the configuration. It prints errors and warnings to standard error.
 func (f *pluginFlags) read(s *streams) (localPlugins, error) {
 	var files []string
 	if f.config != "" {
@@ -41,19 +41,20 @@ func (f *pluginFlags) read(s *streams) (localPlugins, error) {
 		return localPlugins{}, err
 	}
 	if f.dir != "" {
-		// A directory that a file names may come later; one that is typed is meant.
+		// A directory from a configuration file can be created later; a directory from the
+		// flag must exist.
 		if _, err := os.ReadDir(f.dir); err != nil {
 			return localPlugins{}, fmt.Errorf("plugin-dir: %w", err)
 		}
 		c.PluginDir = f.dir
 	}
-	c.DataDir = "" // that of an agent
+	c.DataDir = "" // the data directory belongs to an agent
 	return localPlugins{c}, nil
 }
 
-// catalog enumerates the plugins. The wanted names are the drivers and hooks of a
-// job, to which those with a hook block come; nil means all that are in the box or
-// named by a plugin block.
+// catalog enumerates the plugins. wanted are the names of a job's drivers and hooks, to
+// which hooks with a hook block are added; nil means all builtin plugins and all plugins
+// with a plugin block.
 func (p localPlugins) catalog(wanted []string, logger hclog.Logger) (*catalog.Catalog, error) {
 	if wanted != nil {
 		wanted = append(slices.Clip(wanted), p.hooks()...)
@@ -63,15 +64,15 @@ func (p localPlugins) catalog(wanted []string, logger hclog.Logger) (*catalog.Ca
 		if builtins[name].kind == base.TypeDriver && denied(p.config, name) {
 			continue
 		}
-		// Who runs a job in the foreground has switched on by that what it needs.
-		// A plugin block of their own has the last word.
+		// Running a job in the foreground enables the builtins that it needs. A plugin
+		// block for a builtin takes precedence.
 		builtin := catalog.Builtin{Name: name, Type: builtins[name].kind, Config: devConfig[name]}
 		c.Builtins = append(c.Builtins, builtin)
 	}
 	return catalog.New(c)
 }
 
-// hooks are the names of those with a hook block.
+// hooks returns the names of the hooks with a hook block.
 func (p localPlugins) hooks() []string {
 	var names []string
 	for _, rule := range p.config.Hooks {
@@ -80,7 +81,7 @@ func (p localPlugins) hooks() []string {
 	return names
 }
 
-// dispensable are the names of the hooks without which tasks shall run, too.
+// dispensable returns the names of the hooks without which tasks run, too.
 func (p localPlugins) dispensable() []string {
 	var names []string
 	for _, rule := range p.config.Hooks {
@@ -91,13 +92,13 @@ func (p localPlugins) dispensable() []string {
 	return names
 }
 
-// agent is the configuration of an agent that has only these plugins.
+// agent returns the configuration of an agent that has only these plugins.
 func (p localPlugins) agent(plugins *catalog.Catalog, logger hclog.Logger) agent.Config {
 	return agentConfig(p.config, plugins, logger)
 }
 
-// drivers are the names of the drivers that a job may use. No plugin is
-// started to find out: a file counts as the driver that its name says.
+// drivers returns the names of the drivers that a job can use. It starts no plugin: a file
+// counts as the driver of its name.
 func (p localPlugins) drivers(wanted []string) ([]string, error) {
 	known, err := p.catalog(append(builtinNames(), wanted...), hclog.NewNullLogger())
 	if err != nil {

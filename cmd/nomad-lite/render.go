@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// page is what a command shows to a person. What comes from an agent goes
-// through its cells, which cannot change the terminal.
+// page is the output of a command for a person. Text from an agent goes through its cells,
+// which drop sequences that would change the terminal.
 type page struct {
 	text    strings.Builder
 	colours bool
@@ -25,7 +25,7 @@ func (s *streams) show(p *page) error {
 	return err
 }
 
-// coloredCell is a cell in a colour.
+// coloredCell is a cell with a colour.
 type coloredCell struct{ colour, text string }
 
 const (
@@ -34,10 +34,10 @@ const (
 	colourYellow = "\x1b[33m"
 )
 
-// none stands for what is empty, as in Nomad's tables.
+// none stands for an empty value, as in Nomad's tables.
 const none = "<none>"
 
-// cell is a value as one line of text.
+// cell returns a value as one line of text.
 func (p *page) cell(value any) string {
 	colour := ""
 	if c, ok := value.(coloredCell); ok {
@@ -68,7 +68,7 @@ func (p *page) line(format string, args ...any) {
 	fmt.Fprintf(&p.text, format+"\n", args...)
 }
 
-// section begins a part with a title of its own.
+// section adds the title of a new part.
 func (p *page) section(title string) {
 	if p.text.Len() > 0 {
 		p.text.WriteByte('\n')
@@ -91,7 +91,7 @@ type pairs [][2]any
 
 func (p *page) table(t *table) { p.indented("", t) }
 
-// indented adds a table with something in front of each line.
+// indented adds a table with a prefix on each line.
 func (p *page) indented(indent string, t *table) {
 	rows := make([][]string, 0, len(t.rows)+1)
 	if t.head != nil {
@@ -141,7 +141,7 @@ func (p *page) align(indent, gap string, rows [][]string) {
 	}
 }
 
-// tableOr adds a table, or a line that says that there is nothing to show.
+// tableOr adds a table, or the line nothing if the table is empty.
 func (p *page) tableOr(t *table, nothing string) {
 	if len(t.rows) == 0 {
 		p.line("%s", nothing)
@@ -158,12 +158,12 @@ func sortedPairs(m map[string]string) pairs {
 	return all
 }
 
-// names are the keys of a map, in order.
+// names returns the keys of a map, sorted.
 func names[T any](m map[string]T) string {
 	return strings.Join(slices.Sorted(maps.Keys(m)), ", ")
 }
 
-// statusCell is the status of something in the colour that it deserves.
+// statusCell returns a status in its colour.
 func statusCell(text string) coloredCell {
 	word, _, _ := strings.Cut(text, " ")
 	switch word {
@@ -177,8 +177,8 @@ func statusCell(text string) coloredCell {
 	return coloredCell{"", text}
 }
 
-// shortID is an id as it is shown: its first eight characters are enough for a
-// person, and for each command that takes one.
+// shortID returns an id for display: its first eight characters are enough for a person,
+// and for each command that takes an id.
 func shortID(id string, verbose bool) string {
 	if verbose {
 		return id
@@ -186,10 +186,10 @@ func shortID(id string, verbose bool) string {
 	return short(id)
 }
 
-// short is the part of an id that people read.
+// short returns the first eight characters of an id.
 func short(id string) string { return id[:min(8, len(id))] }
 
-// counted is a number of things.
+// counted returns a number and its noun.
 func counted(n int, noun string) string {
 	if n != 1 {
 		noun += "s"
@@ -197,7 +197,7 @@ func counted(n int, noun string) string {
 	return fmt.Sprintf("%d %s", n, noun)
 }
 
-// date is a point in time of the API, in nanoseconds.
+// date formats a point in time of the API, in nanoseconds.
 func date(nanoseconds int64) string {
 	if nanoseconds == 0 {
 		return "N/A"
@@ -205,7 +205,7 @@ func date(nanoseconds int64) string {
 	return time.Unix(0, nanoseconds).Format(time.RFC3339)
 }
 
-// when is a point in time as it is shown: its distance, or with -verbose itself.
+// when formats a point in time as its distance from now, or with -verbose as a date.
 func when(nanoseconds int64, verbose bool) string {
 	if verbose || nanoseconds == 0 {
 		return date(nanoseconds)
@@ -213,7 +213,7 @@ func when(nanoseconds int64, verbose bool) string {
 	return ago(time.Since(time.Unix(0, nanoseconds)))
 }
 
-// ago is a distance in its two largest units.
+// ago formats a duration in its two largest units.
 func ago(d time.Duration) string {
 	suffix := " ago"
 	if d < 0 {

@@ -10,8 +10,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// streams are what a command reads and writes: data goes to out, everything
-// else to err.
+// streams are the standard streams of a command: data goes to out, all other text to err.
 type streams struct {
 	in  io.Reader
 	out io.Writer
@@ -20,8 +19,8 @@ type streams struct {
 	noColour, forceColour bool
 }
 
-// exitError ends the command with an exit code of its own. A nil err prints
-// nothing: the command has said what there was to say.
+// exitError ends the command with an exit code of its own. A nil err prints nothing,
+// because the command has already printed the reason.
 type exitError struct {
 	code int
 	err  error
@@ -110,7 +109,7 @@ To complete commands, flags and ids in a shell: nomad-lite completion --help`,
 	return root
 }
 
-// section adds commands that help lists together.
+// section adds commands under one title of the help.
 func section(root *cobra.Command, title string, commands ...*cobra.Command) {
 	root.AddGroup(&cobra.Group{ID: title, Title: title + ":"})
 	for _, cmd := range commands {
@@ -119,7 +118,7 @@ func section(root *cobra.Command, title string, commands ...*cobra.Command) {
 	}
 }
 
-// group is a command that only holds others.
+// group returns a command that only has subcommands.
 func group(use, short string, children ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   use,
@@ -147,7 +146,7 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 	return fmt.Errorf("%s\nRun '%s --help' for the commands that there are", text, cmd.CommandPath())
 }
 
-// suggestions are commands with a similar name, and those of the same name below
+// suggestions returns commands with a similar name, and commands with the same name below
 // another command.
 func suggestions(cmd *cobra.Command, name string) []string {
 	near := cmd.SuggestionsFor(name)
@@ -161,8 +160,8 @@ func suggestions(cmd *cobra.Command, name string) []string {
 	return near
 }
 
-// flagError says which command does not take a flag. Before a command that does
-// not exist is asked for its flags, it is said that it does not exist.
+// flagError names the command that does not take the flag. For a command that does not
+// exist, it reports that instead.
 func flagError(cmd *cobra.Command, err error) error {
 	if args := cmd.Flags().Args(); cmd.HasSubCommands() && len(args) > 0 {
 		return unknownCommand(cmd, args[0])
@@ -170,8 +169,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	return usageError(cmd, err)
 }
 
-// argCount is what a command takes as arguments, in words. Without a limit, most is
-// negative.
+// argCount checks the number of arguments. A negative most means no limit.
 func argCount(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) >= least && (most < 0 || len(args) <= most) {
@@ -188,12 +186,12 @@ func wrongArguments(cmd *cobra.Command, args []string, what string) error {
 	return usageError(cmd, fmt.Errorf("takes %s, and not %q", what, args))
 }
 
-// usageError is a command line that the command cannot make sense of.
+// usageError is the error of an invalid command line.
 func usageError(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("%s: %w\nRun '%s --help' for its flags and arguments", cmd.CommandPath(), err, cmd.CommandPath())
 }
 
-// noArguments is for a command that takes none.
+// noArguments rejects arguments.
 func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -217,7 +215,7 @@ func execute(args []string, s *streams) int {
 	return exitCode(root.ExecuteContext(context.Background()), s)
 }
 
-// exitCode prints what is left to say of a failure.
+// exitCode prints an error, unless the command has printed it, and returns the exit code.
 func exitCode(err error, s *streams) int {
 	if err == nil {
 		return 0
@@ -227,7 +225,7 @@ func exitCode(err error, s *streams) int {
 		code, err = exit.code, exit.err
 	}
 	if err != nil {
-		s.err.Write(printable([]byte(err.Error()+"\n"), false)) //nolint:errcheck // there is nobody else to tell
+		s.err.Write(printable([]byte(err.Error()+"\n"), false)) //nolint:errcheck // an error of standard error cannot be reported
 	}
 	return code
 }

@@ -87,14 +87,14 @@ func newRunCommand(s *streams) *cobra.Command {
 	return cmd
 }
 
-// stopSignals stop the job. SIGQUIT (Ctrl-\\) is one of them because its default
-// would leave a person with the stacks of all goroutines.
+// stopSignals stop the job. SIGQUIT (Ctrl-\\) is one of them because its default action
+// prints the stacks of all goroutines.
 var stopSignals = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT}
 
-// errRefused is how a run ends that never began, and that has said why.
+// errRefused is the error of a run that did not start and has printed the reason.
 var errRefused = &exitError{code: 2}
 
-// refused is how a run ends that never began.
+// refused returns the error of a run that did not start.
 func refused(err error) error {
 	var said *exitError
 	if errors.As(err, &said) {
@@ -138,13 +138,13 @@ func run(ctx context.Context, o runOptions, path string, s *streams) error {
 		return refused(err)
 	}
 
-	// From here on a signal must end in order what has been started.
+	// From here on a signal must shut down in order what has been started.
 	signals, release := awaitSignals()
 	defer release()
 
 	config := local.agent(plugins, logger)
 	config.DataDir, config.Forget = o.dataDir, true
-	// Somebody looks on: what has ended is not taken away while its output is shown.
+	// The directories of ended allocations are kept while their output is shown.
 	config.GC = noderunner.GC{DiskUsage: 100, InodeUsage: 100}
 	a, err := agent.Open(ctx, config)
 	if err != nil {
@@ -160,18 +160,19 @@ func run(ctx context.Context, o runOptions, path string, s *streams) error {
 	return errors.Join(r.run(ctx), a.Close())
 }
 
-// awaitSignals returns where the signals come that end a run, until release.
+// awaitSignals returns a channel that receives the signals that end a run, until release is
+// called.
 func awaitSignals() (signals chan os.Signal, release func()) {
 	signals = make(chan os.Signal, 2)
 	for _, s := range stopSignals {
-		// nohup(1), and shells with a job in the background, ignore what is not meant
-		// for it.
+		// Signals that were ignored at the start, as by nohup(1) and by shells for jobs in
+		// the background, stay ignored.
 		if !signal.Ignored(s) {
 			signal.Notify(signals, s)
 		}
 	}
-	// Without a receiver SIGPIPE is an error of the write, which the view sees. To
-	// ignore it would make the tasks ignore it, too.
+	// With a handler, SIGPIPE becomes a write error, which the view handles. If the run
+	// ignored SIGPIPE, the tasks would inherit that.
 	pipe := make(chan os.Signal, 1)
 	signal.Notify(pipe, syscall.SIGPIPE)
 	return signals, func() {
@@ -180,7 +181,7 @@ func awaitSignals() (signals chan os.Signal, release func()) {
 	}
 }
 
-// foregroundRun is one job on an agent that is open.
+// foregroundRun is one job on an open agent of this process.
 type foregroundRun struct {
 	agent   *agent.Agent
 	file    *jobFile
@@ -188,11 +189,11 @@ type foregroundRun struct {
 	streams *streams
 	signals <-chan os.Signal
 
-	dispensable []string // hooks
+	dispensable []string // hooks without which tasks run, too
 
-	seen    map[string]uint64 // the last version of each allocation that was shown
+	seen    map[string]uint64 // last shown version of each allocation
 	stopped atomic.Bool
-	ended   chan struct{} // closed when nothing of the job runs any more
+	ended   chan struct{} // closed when all allocations of the job have ended
 }
 
 func (r *foregroundRun) run(ctx context.Context) error {
@@ -224,7 +225,7 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	// Nobody else could have made it.
+	// The store is new, so the job's namespace does not exist yet.
 	if _, err := r.agent.Store().Update(ctx, func(tx *store.Txn) error {
 		tx.PutNamespace(&api.Namespace{Name: *job.Namespace})
 		return nil
@@ -238,8 +239,8 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	return r.watch(ctx)
 }
 
-// checkRoom refuses a job of which not all fits on this machine: in the
-// foreground nobody would come back to the rest.
+// checkRoom rejects a job that does not fit on this machine as a whole: a foreground run
+// does not wait for room.
 func (r *foregroundRun) checkRoom() error {
 	fits, err := r.file.checkRoom(r.streams, r.agent, scheduler.PortFree)
 	if err == nil && !fits {
@@ -248,8 +249,8 @@ func (r *foregroundRun) checkRoom() error {
 	return err
 }
 
-// checkRoom reports why not all of a valid canonical job fits on the machine of an
-// agent that has nothing to run. The answer is whether it fits.
+// checkRoom prints which parts of a valid canonical job do not fit on the machine of an
+// idle agent. It reports whether the job fits.
 func (j *jobFile) checkRoom(s *streams, a *agent.Agent, portFree func(int) bool) (bool, error) {
 	node := scheduler.Node{NodeFacts: a.Node().NodeFacts, IP: a.Host().IP}
 	heading := fmt.Sprintf("job %q does not fit on this machine:", *j.job.ID)
@@ -276,10 +277,9 @@ func instances(job *api.Job) int {
 	return n
 }
 
-// inForeground returns the job as it is run here: a failed allocation is
-// replaced only if the file says so, in words of its own. Whoever waits for the
-// end of a job wants to hear of its failure, not to wait for Nomad's default of
-// one more attempt, or of attempts for ever.
+// inForeground returns the job as a foreground run executes it: a failed allocation is
+// replaced only if the file has a block for that. Nomad's default, one more attempt or
+// unlimited attempts, would delay the report of the failure.
 func inForeground(job *api.Job) *api.Job {
 	next := *job
 	next.TaskGroups = slices.Clone(job.TaskGroups)
@@ -295,11 +295,11 @@ func inForeground(job *api.Job) *api.Job {
 	return &next
 }
 
-// watch shows what becomes of the job until nothing of it runs any more and
-// nothing will, and says how it ended.
+// watch shows the job's updates until all allocations have ended and none will follow, and
+// returns how the job ended.
 func (r *foregroundRun) watch(ctx context.Context) error {
 	job := r.file.job
-	shown := make(chan struct{}) // closed when the view has seen all that happens
+	shown := make(chan struct{}) // closed when the view has all updates
 	var output sync.WaitGroup
 	for {
 		ws := store.NewWatchSet()
@@ -331,7 +331,7 @@ func (r *foregroundRun) watch(ctx context.Context) error {
 			}
 		}
 		if queued != nil && !r.stopped.Load() {
-			// Something has taken the room since it was looked for.
+			// Another process has taken the resources since checkRoom.
 			r.stop(ctx)
 			continue
 		}
@@ -351,7 +351,7 @@ func (r *foregroundRun) watch(ctx context.Context) error {
 	}
 }
 
-// stop wants all allocations to stop.
+// stop requests a stop of all allocations.
 func (r *foregroundRun) stop(ctx context.Context) {
 	r.stopped.Store(true)
 	if _, err := r.agent.Scheduler().Deregister(ctx, scheduler.KeyOf(r.file.job), scheduler.DeregisterOptions{}); err != nil {
@@ -360,8 +360,8 @@ func (r *foregroundRun) stop(ctx context.Context) {
 	}
 }
 
-// awaitDrivers waits for plugins of this job that are slower than a node would
-// wait for. Each has the time that its launch gives it.
+// awaitDrivers waits for plugins of this job that start more slowly than a node would wait
+// for. The launch timeout of each plugin limits the wait.
 func (r *foregroundRun) awaitDrivers(ctx context.Context) error {
 	said := false
 	for {
@@ -384,7 +384,7 @@ func (r *foregroundRun) awaitDrivers(ctx context.Context) error {
 	}
 }
 
-// slowPlugins are those that this job needs, and of which nothing is known yet.
+// slowPlugins returns the plugins that this job needs and that have not launched yet.
 func (r *foregroundRun) slowPlugins() []string {
 	wanted := r.file.drivers()
 	var slow []string
@@ -396,12 +396,12 @@ func (r *foregroundRun) slowPlugins() []string {
 	return slow
 }
 
-// flushTimeout is how long the last output may take before Ctrl-C gives it up. A
-// signal that comes earlier was meant for the job.
+// flushTimeout is the time after which Ctrl-C discards the last output. An earlier signal
+// was meant for the job.
 const flushTimeout = time.Second
 
-// await waits until the last output is read, or until a signal says that it never
-// will be: a terminal or a pager may hold it up.
+// await waits until the last output is written, or until a signal discards it: a terminal
+// or a pager can block it.
 func (r *foregroundRun) await(output func()) {
 	read := make(chan struct{})
 	go func() {
@@ -424,8 +424,8 @@ func (r *foregroundRun) await(output func()) {
 	}
 }
 
-// checkPlugins refuses the job when a driver or hook that it needs is not there, has
-// a plugin that cannot be started, or does not take what the job says to it.
+// checkPlugins rejects the job when a driver or hook that it needs is missing, cannot be
+// started, or does not accept the job's configuration.
 func (r *foregroundRun) checkPlugins(ctx context.Context) error {
 	wanted := r.file.drivers()
 	drivers := r.agent.Drivers()
@@ -466,12 +466,12 @@ func (r *foregroundRun) checkPlugins(ctx context.Context) error {
 	return nil
 }
 
-// echo is how long one signal may take to arrive twice: timeout(1) sends it to a
-// process and to its group, and a shell passes on the SIGHUP of its terminal.
+// echo is the time in which one signal can arrive twice: timeout(1) sends it to a process
+// and to its group, and a shell passes on the SIGHUP of its terminal.
 const echo = 100 * time.Millisecond
 
-// obey turns the first signal into a stop and the second into a kill. The third
-// ends nomad-lite, should the kill be held up.
+// obey stops the job at the first signal, and force kills it at the second. The third exits
+// nomad-lite, if the kill is delayed.
 func (r *foregroundRun) obey(ctx context.Context) {
 	select {
 	case <-r.signals:

@@ -10,11 +10,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 )
 
-// maxLine is where a line without an end is shown all the same.
+// maxLine is the number of bytes after which an unterminated line is shown.
 const maxLine = 64 << 10
 
-// follow shows what a task writes, from its first start to its last byte. A task that
-// has not started when all is shown never will.
+// follow shows the output of a task, from its first start to its last byte. It returns
+// without output for a task that has not started when shown is closed.
 func (r *foregroundRun) follow(ctx context.Context, t *taskLine, shown <-chan struct{}) {
 	defer close(t.silent)
 	select {
@@ -30,10 +30,10 @@ func (r *foregroundRun) follow(ctx context.Context, t *taskLine, shown <-chan st
 	stderr.Wait()
 }
 
-// read shows one stream of a task that has started, until it ends for good.
+// read shows one stream of a started task until the final end of the stream.
 func (r *foregroundRun) read(ctx context.Context, t *taskLine, stream logs.Stream) {
 	var lines lineBuffer
-	last := int64(-1) // number of the file
+	last := int64(-1) // number of the last log file
 	show := func(text []byte) { r.view.lines(t, stream == logs.Stderr, text) }
 	err := r.agent.Logs().Follow(ctx, logs.FollowRequest{
 		AllocID: t.alloc.ID,
@@ -55,7 +55,7 @@ func (r *foregroundRun) read(ctx context.Context, t *taskLine, stream logs.Strea
 	}
 }
 
-// lineBuffer cuts a stream after whole lines.
+// lineBuffer splits a stream after whole lines.
 type lineBuffer struct{ rest []byte }
 
 func (b *lineBuffer) add(data []byte, show func([]byte)) {

@@ -13,33 +13,32 @@ import (
 	"golang.org/x/term"
 )
 
-// screen is a terminal that keeps live lines below all that is written to it.
+// screen is a terminal that keeps live lines below all text that is written to it.
 //
-// The live lines are erased, followed by the new text and drawn again in one
-// write, so that nothing flickers and the terminal is in its usual state
-// whenever nomad-lite may be killed.
+// The live lines are erased, followed by the new text and drawn again in one write, so that
+// nothing flickers and the terminal is in its usual state even if nomad-lite is killed.
 type screen struct {
 	w io.Writer
-	// size is how much room there is; nothing is drawn without columns.
+	// size returns the size of the terminal; without columns, no live lines are drawn.
 	size  func() (columns, rows int)
 	drawn []int // widths of the live lines on the terminal
 }
 
 const (
-	wrapOff = "\x1b[?7l" // what is too wide is cut off
+	wrapOff = "\x1b[?7l" // the terminal cuts off wide lines
 	wrapOn  = "\x1b[?7h"
 )
 
-// isScreen reports whether a stream is a terminal that can do more than a printer.
+// isScreen reports whether a stream is a terminal that supports cursor movement.
 func isScreen(w io.Writer) bool {
 	file, ok := w.(*os.File)
 	name := os.Getenv("TERM")
 	return ok && term.IsTerminal(int(file.Fd())) && name != "" && name != "dumb"
 }
 
-// newScreen returns the screen that standard error is, or nil. If standard output
-// is a pipe there is none: whoever reads it may write to the same terminal, and
-// would be erased.
+// newScreen returns the screen on standard error, or nil. It returns nil if standard output
+// is a pipe: the reader of the pipe can write to the same terminal, and the screen would
+// erase that text.
 func newScreen(s *streams) *screen {
 	file, _ := s.err.(*os.File)
 	out, ok := s.out.(*os.File)
@@ -51,7 +50,7 @@ func newScreen(s *streams) *screen {
 	}
 	return &screen{w: file, size: func() (columns, rows int) {
 		fd := int(file.Fd())
-		// The terminal of a background job shows somebody else's lines.
+		// The terminal of a background job shows the lines of other processes.
 		if owner, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP); err == nil && owner != unix.Getpgrp() {
 			return 0, 0
 		}
@@ -63,7 +62,7 @@ func newScreen(s *streams) *screen {
 	}}
 }
 
-// sameFile reports whether two streams end in the same place.
+// sameFile reports whether two streams write to the same file.
 func sameFile(a, b io.Writer) bool {
 	fileA, okA := a.(*os.File)
 	fileB, okB := b.(*os.File)
@@ -75,8 +74,8 @@ func sameFile(a, b io.Writer) bool {
 	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
 }
 
-// show writes whole lines of text, and draws what live returns for the room that
-// there is below them.
+// show writes whole lines of text, and draws the lines that live returns for the space
+// below them.
 func (s *screen) show(text []byte, live func(columns, rows int) []string) error {
 	columns, rows := s.size()
 	var b bytes.Buffer
@@ -98,8 +97,8 @@ func (s *screen) show(text []byte, live func(columns, rows int) []string) error 
 	return err
 }
 
-// height is how many rows the live lines take up. A terminal that has become
-// narrower has broken those that were wider.
+// height returns the number of rows of the live lines. A terminal that has become narrower
+// has wrapped wider lines.
 func (s *screen) height(columns int) int {
 	rows := 0
 	for _, width := range s.drawn {
@@ -111,18 +110,18 @@ func (s *screen) height(columns int) int {
 	return rows
 }
 
-// forget leaves the live lines where they are: something else has been written
-// below them.
+// forget leaves the live lines on the terminal, after another program has written below
+// them.
 func (s *screen) forget() { s.drawn = s.drawn[:0] }
 
-// width is how many columns a line takes up that may be coloured.
+// width returns the number of columns of a line, which can contain colours.
 func width(line string) int {
 	return utf8.RuneCount(printable([]byte(line), false))
 }
 
-// printable is text without what would move the cursor or change the terminal:
-// of control characters and sequences only tabs, ends of lines and, if wanted,
-// colours are left. A carriage return inside of a line ends it, too.
+// printable removes from text what would move the cursor or change the terminal: of control
+// characters and sequences it keeps only tabs, ends of lines and, with colours, colours. A
+// carriage return inside of a line ends the line, too.
 func printable(text []byte, colours bool) []byte {
 	out := make([]byte, 0, len(text))
 	coloured := false
@@ -150,7 +149,7 @@ func printable(text []byte, colours bool) []byte {
 	return out
 }
 
-// sequence is the length of the escape sequence that text begins with.
+// sequence returns the length of the escape sequence at the start of text.
 func sequence(text []byte) int {
 	if len(text) < 2 {
 		return len(text)
@@ -167,14 +166,14 @@ func sequence(text []byte) int {
 		switch {
 		case ends(c):
 			return i + 3
-		case c == '\n' || c == '\r': // cut off
+		case c == '\n' || c == '\r': // the sequence is cut off
 			return i + 2
 		}
 	}
 	return len(text)
 }
 
-// cut is the beginning of a text that fits into columns.
+// cut returns the start of a text that fits into columns.
 func cut(text string, columns int) string {
 	if runes := []rune(text); len(runes) > columns {
 		return string(runes[:columns])
@@ -182,7 +181,7 @@ func cut(text string, columns int) string {
 	return text
 }
 
-// firstLine is a text without what follows its first line.
+// firstLine returns the first line of a text.
 func firstLine(text string) string {
 	line, _, _ := strings.Cut(text, "\n")
 	return line

@@ -11,9 +11,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// verdict says how a job ended, when all its allocations have: nil for a job
-// that did what it was for. An allocation that another has replaced does not
-// count.
+// verdict returns how a job ended, after all its allocations have: nil for success. An
+// allocation that was replaced does not count.
 func verdict(job *api.Job, allocs []*api.Allocation, stopped bool) error {
 	var reasons []error
 	for _, alloc := range allocs {
@@ -31,13 +30,13 @@ func verdict(job *api.Job, allocs []*api.Allocation, stopped bool) error {
 	return fmt.Errorf("job %q failed:\n%w", *job.ID, errors.Join(reasons...))
 }
 
-// endsByItself tells jobs that shall complete from those that end when their user
-// stops them.
+// endsByItself reports whether the job is expected to complete, and not to run until its
+// user stops it.
 func endsByItself(job *api.Job) bool {
 	return *job.Type == api.JobTypeBatch || *job.Type == api.JobTypeSysbatch
 }
 
-// succeeded reports whether each main task came to its own good end.
+// succeeded reports whether each main task completed successfully.
 func succeeded(alloc *api.Allocation) bool {
 	for _, task := range alloc.GetTaskGroup().Tasks {
 		if task.Lifecycle != nil && task.Lifecycle.Hook != "" {
@@ -54,8 +53,8 @@ func succeeded(alloc *api.Allocation) bool {
 	return true
 }
 
-// failure names the tasks for which an allocation failed, with how they ended
-// and why they were given up.
+// failure returns the failed tasks of an allocation, with their exit statuses and the
+// reasons why they were not restarted.
 func failure(alloc *api.Allocation) []error {
 	var errs []error
 	for _, task := range alloc.GetTaskGroup().Tasks {
@@ -66,7 +65,7 @@ func failure(alloc *api.Allocation) []error {
 		events := state.Events
 		for i, e := range events {
 			if e.Type == api.TaskRestarting {
-				events = state.Events[i:] // what was before did not end the task
+				events = state.Events[i:] // earlier events did not end the task
 			}
 		}
 		var parts []string
@@ -80,7 +79,7 @@ func failure(alloc *api.Allocation) []error {
 			}
 		}
 		if e := lastEvent(events, api.TaskKilling); len(parts) == 0 && e != nil {
-			parts = append(parts, cause(e.DisplayMessage)) // as a template does that never will be right
+			parts = append(parts, cause(e.DisplayMessage)) // for example a template that never renders
 		}
 		errs = append(errs, fmt.Errorf("task %q of alloc %s: %s", task.Name, alloc.Name, strings.Join(parts, ": ")))
 	}
@@ -90,7 +89,7 @@ func failure(alloc *api.Allocation) []error {
 	return errs
 }
 
-// cause is an event's message in one line, without what it says of the wire.
+// cause returns an event's message in one line, without the details of gRPC.
 func cause(message string) string {
 	if _, text, ok := strings.Cut(message, " desc = "); ok && strings.HasPrefix(message, "rpc error: ") {
 		message = text

@@ -19,34 +19,33 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// view shows a running job to a person: what the tasks write, with the task in
-// front of each line, and where each task is in its life. On a terminal the
-// latter is one live line per task below the output; elsewhere each change is a
-// line of its own.
+// view shows a running job to a person: the output of the tasks, with the task's label on
+// each line, and the state of each task. On a terminal the state is one live line per task
+// below the output; elsewhere each change is a line of its own.
 //
 // All methods may be called concurrently.
 type view struct {
 	out, err output
 	live     *screen       // nil unless err is a terminal
-	unheard  chan struct{} // closed by unhear: whoever read the output has gone
+	unheard  chan struct{} // closed by unhear: the reader of the output has closed it
 	unhear   func()
-	wake     chan struct{} // has something when there is news
+	wake     chan struct{} // receives a value when there is news
 	end      chan struct{} // closed by close
 	showing  sync.WaitGroup
 
-	outputClosed atomic.Bool // nobody will read what is still written
+	outputClosed atomic.Bool // remaining output is discarded
 
-	showMu sync.Mutex // held while news are shown
+	showMu sync.Mutex // held while news is shown
 	newsMu sync.Mutex
-	news   []updates // not shown yet
+	news   []updates // updates not shown yet
 
-	mu    sync.Mutex  // guards what follows, standard error and the screen
-	tasks []*taskLine // in the order of the job; written with showMu as well
-	width int         // of the widest label
+	mu    sync.Mutex  // guards the following fields, standard error and the screen
+	tasks []*taskLine // tasks in the order of the job; written with showMu held as well
+	width int         // width of the widest label
 }
 
-// updates is an update of an allocation, or a text for standard error. Whoever has
-// some does not wait for a terminal or a pager that holds the output.
+// updates is an update of an allocation, or a text for standard error. The sender does not
+// wait for a terminal or a pager that blocks the output.
 type updates struct {
 	come    time.Time
 	allocID string
@@ -54,40 +53,39 @@ type updates struct {
 	text    string
 }
 
-// output is one of the two streams.
+// output is standard output or standard error.
 type output struct {
 	w        io.Writer
-	mu       *sync.Mutex // one for both if they are the same file
-	live     bool        // it goes to the terminal that has the live lines
+	mu       *sync.Mutex // shared by both outputs if they are the same file
+	live     bool        // the output goes to the terminal with the live lines
 	terminal bool
 	colour   bool
 	failed   bool
 }
 
-// taskLine is what the view knows of one task.
+// taskLine is the view's state of one task.
 type taskLine struct {
 	alloc   *api.Allocation
 	name    string
 	logDir  string
 	started chan struct{} // closed by the first start
-	silent  chan struct{} // closed when it has said its last word
-	label   string        // how the person calls the task: "server", or "web[1].server"
+	silent  chan struct{} // closed after the last output of the task
+	label   string        // label of the task: "server", or "web[1].server"
 	stage   string        // "main", "prestart", …
 	state   string
 	detail  string
 	colour  string
-	seen    *api.TaskEvent // the last one that was shown
+	seen    *api.TaskEvent // last event that was shown
 }
 
-// widestLabel is how far shorter labels are filled up.
+// widestLabel is the maximum width to which shorter labels are padded.
 const widestLabel = 40
 
-// lastWords is how long the end of a task that may start again is held back. What it
-// wrote before comes by way of another process, and a person reads it better in its
-// order.
+// lastWords is the delay of the end event of a task that can start again. The task's
+// earlier output arrives from another process, and is easier to read before the event.
 const lastWords = 10 * time.Millisecond
 
-// The colours tell tasks apart; red is kept for failures.
+// The colours distinguish tasks; red is reserved for failures.
 var taskColours = []string{"\x1b[36m", "\x1b[33m", "\x1b[32m", "\x1b[35m", "\x1b[34m", "\x1b[96m", "\x1b[93m", "\x1b[92m"}
 
 const (
@@ -96,7 +94,7 @@ const (
 	colourReset = "\x1b[0m"
 )
 
-// newView returns a view that is to be closed. Without a screen it has no live
+// newView returns a view, which the caller must close. Without a screen it has no live
 // lines.
 func newView(s *streams, live *screen) *view {
 	unheard := make(chan struct{})
@@ -110,7 +108,7 @@ func newView(s *streams, live *screen) *view {
 	v.err = v.output(s, s.err, &v.mu)
 	v.out = v.output(s, s.out, &v.mu)
 	if !sameFile(s.out, s.err) {
-		v.out.mu = new(sync.Mutex) // one that is held up does not hold up the other
+		v.out.mu = new(sync.Mutex) // a blocked output does not block the other one
 	}
 	v.showing.Go(v.run)
 	return v
@@ -126,8 +124,8 @@ func (v *view) output(s *streams, w io.Writer, mu *sync.Mutex) output {
 	}
 }
 
-// run shows news until the view is closed, and keeps the live lines in order
-// when the terminal changes.
+// run shows news until the view is closed, and redraws the live lines when the terminal
+// changes.
 func (v *view) run() {
 	changes := make(chan os.Signal, 2)
 	if v.live != nil {
@@ -147,8 +145,8 @@ func (v *view) run() {
 	}
 }
 
-// refresh draws the live lines anew. After a stop (Ctrl-Z) the shell has written
-// below the old ones.
+// refresh redraws the live lines. After a stop (Ctrl-Z) the shell has written below the old
+// lines.
 func (v *view) refresh(stopped bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -158,9 +156,8 @@ func (v *view) refresh(stopped bool) {
 	v.writeLocked(&v.err, nil)
 }
 
-// show gives the view more tasks to show, and where their output will be. Of a
-// job with several instances each line says from which one it is. It returns the
-// tasks.
+// show adds tasks to the view, with the directories of their output. For a job with several
+// instances each line names its instance. It returns the tasks.
 func (v *view) show(allocs []*api.Allocation, instances int, logDir func(allocID string) string) []*taskLine {
 	v.showMu.Lock()
 	defer v.showMu.Unlock()
@@ -193,15 +190,15 @@ func (v *view) show(allocs []*api.Allocation, instances int, logDir func(allocID
 	return v.tasks[before:len(v.tasks):len(v.tasks)]
 }
 
-// update shows what has become of an allocation, soon.
+// update queues an update of an allocation.
 func (v *view) update(allocID string, tasks map[string]*api.TaskState) {
 	v.add(updates{allocID: allocID, tasks: tasks})
 }
 
-// note says something about the job as a whole, soon.
+// note queues a message about the job as a whole.
 func (v *view) note(text string) { v.add(updates{text: text + "\n"}) }
 
-// Write shows what nomad-lite says about itself, soon.
+// Write queues a message of nomad-lite itself.
 func (v *view) Write(text []byte) (int, error) {
 	v.add(updates{text: string(text)})
 	return len(text), nil
@@ -218,7 +215,7 @@ func (v *view) add(n updates) {
 	}
 }
 
-// showNews shows what there is so far, and returns when that is done.
+// showNews shows the queued updates, and blocks until they are written.
 func (v *view) showNews() {
 	v.showMu.Lock()
 	defer v.showMu.Unlock()
@@ -259,18 +256,18 @@ func (v *view) showState(t *taskLine, state *api.TaskState, come time.Time) {
 	v.status(t, state.State, detail)
 }
 
-// unseen are the events after the last one that was seen. Their times would not
-// tell: a coarse clock gives one to several, and any clock may be set back.
+// unseen returns the events after the last event shown. Timestamps are not enough: with a
+// coarse clock several events have the same time, and a clock can be set back.
 func unseen(events []*api.TaskEvent, last *api.TaskEvent) []*api.TaskEvent {
 	for i := len(events) - 1; last != nil && i >= 0; i-- {
 		if e := events[i]; e.Time == last.Time && e.Type == last.Type && e.DisplayMessage == last.DisplayMessage {
 			return events[i+1:]
 		}
 	}
-	return events // all that was seen has gone from the ring meanwhile
+	return events // the ring has dropped all events that were shown
 }
 
-// eventText is an event in one line.
+// eventText returns an event in one line.
 func eventText(e *api.TaskEvent) string {
 	if e.DisplayMessage == "" || e.DisplayMessage == e.Type {
 		return e.Type
@@ -278,7 +275,7 @@ func eventText(e *api.TaskEvent) string {
 	return e.Type + ": " + strings.TrimSpace(e.DisplayMessage)
 }
 
-// isBad reports whether an event is one that a person should look at.
+// isBad reports whether an event needs attention.
 func isBad(e *api.TaskEvent) bool {
 	switch e.Type {
 	case api.TaskTerminated:
@@ -289,8 +286,8 @@ func isBad(e *api.TaskEvent) bool {
 	return e.FailsTask
 }
 
-// lines shows whole lines of a task's output, of which only the last may have no
-// end; a task's stderr goes to stderr.
+// lines shows whole lines of a task's output; only the last can be unterminated. A task's
+// stderr goes to stderr.
 func (v *view) lines(t *taskLine, stderr bool, text []byte) {
 	o := &v.out
 	if stderr {
@@ -327,8 +324,8 @@ func (v *view) status(t *taskLine, state, detail string) {
 	}
 }
 
-// abandon gives up all output: whoever holds it up is not going to read it. No
-// other method waits any more.
+// abandon discards all output, because its reader blocks it. After that no method of the
+// view blocks on output.
 func (v *view) abandon() { v.outputClosed.Store(true) }
 
 // close shows the last news and removes the live lines.
@@ -346,7 +343,7 @@ func (v *view) close() {
 	}
 }
 
-// prefixed puts the name of a task in front of each line.
+// prefixed adds the label of a task to each line.
 func (v *view) prefixed(o *output, t *taskLine, mark string, text []byte) []byte {
 	prefix := o.paint(t.colour, fmt.Sprintf("%-*s %s ", v.width, t.label, mark))
 	if o.terminal {
@@ -392,8 +389,8 @@ func (v *view) writeLocked(o *output, text []byte) {
 	o.failed = err != nil
 }
 
-// liveLines are one line for each task, or one for all if that would leave less
-// than half of the terminal to what the tasks write.
+// liveLines returns one line for each task, or one for all tasks if that would leave less
+// than half of the terminal to the output.
 func (v *view) liveLines(columns, rows int) []string {
 	if rows < 3 || len(v.tasks) == 0 {
 		return nil

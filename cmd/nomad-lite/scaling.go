@@ -81,7 +81,7 @@ func policyTable(all []*api.ScalingPolicyListStub, verbose bool) *table {
 	return t
 }
 
-// targetText is what a policy scales, on one line.
+// targetText returns the target of a policy on one line.
 func targetText(target map[string]string) string {
 	var parts []string
 	for _, pair := range sortedPairs(target) {
@@ -126,7 +126,7 @@ func newScalingPolicyInfoCommand(s *streams) *cobra.Command {
 	return cmd
 }
 
-// find returns the policy whose id begins so.
+// find returns the only policy with this id prefix.
 func (o *scalingPolicyOptions) find(ctx context.Context, prefix string) (*api.ScalingPolicy, error) {
 	all, err := o.list(ctx)
 	if err != nil {

@@ -80,12 +80,12 @@ func serverMembers(ctx context.Context, o serverMembersOptions, s *streams) erro
 		if o.verbose {
 			head = append(head, "Protocol", "ID")
 		}
-		leaders := map[string]string{} // by region
+		leaders := map[string]string{} // leader by region
 		t := newTable(head...)
 		for _, m := range members {
 			region := m.Tags["region"]
 			if _, known := leaders[region]; !known {
-				// Without an answer nobody is known to lead.
+				// After an error the leader is unknown and shown as missing.
 				leaders[region], _ = c.Status().RegionLeader(region)
 			}
 			leads := leaders[region] == fmt.Sprintf("%s:%s", m.Addr, m.Tags["port"])

@@ -185,7 +185,7 @@ func serviceInfo(ctx context.Context, o serviceOptions, name string, s *streams)
 	return s.show(p)
 }
 
-// registrations is a line for each instance of services.
+// registrations returns a table with one line per service instance.
 func registrations(all []*api.ServiceRegistration, verbose bool) *table {
 	t := newTable("Service", "Job ID", "Address", "Tags", "Node ID", "Alloc ID")
 	for _, r := range all {

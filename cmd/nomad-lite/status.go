@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// shownBy are the commands that show the things a search finds.
+// shownBy maps each kind of object that a search finds to the command that shows it.
 var shownBy = map[contexts.Context][]string{
 	contexts.Jobs:        {"job", "status"},
 	contexts.Allocs:      {"alloc", "status"},
@@ -74,8 +74,8 @@ func showWith(cmd *cobra.Command, path, args []string) error {
 	return other.RunE(other, args)
 }
 
-// findAnything says what has an id that begins so. What has exactly this id is
-// meant even if others begin so.
+// findAnything returns the kind of the only object with this id prefix. An object with
+// exactly this id takes precedence.
 func findAnything(ctx context.Context, c *api.Client, prefix string) (contexts.Context, error) {
 	answer, _, err := c.Search().PrefixSearch(prefix, contexts.All, query(ctx, ""))
 	if err != nil {
@@ -107,7 +107,7 @@ func findAnything(ctx context.Context, c *api.Client, prefix string) (contexts.C
 	return "", ambiguous("thing", prefix, t)
 }
 
-// completeAnything suggests the ids of what can be shown.
+// completeAnything suggests ids of objects that status can show.
 func (f *clientFlags) completeAnything(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 	return f.suggest(cmd.Context(), func(ctx context.Context, c *api.Client) (ids []string, err error) {
 		answer, _, err := c.Search().PrefixSearch(begun, contexts.All, query(ctx, ""))

@@ -15,35 +15,35 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// untilInterrupted is a context that ends when the user has seen enough. What a
-// command followed has then come to its end, and not failed.
+// untilInterrupted returns a context that ends when the user interrupts the command. A
+// command that followed an output has then succeeded.
 func untilInterrupted(ctx context.Context) (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(ctx, ends()...)
 }
 
-// ends are the signals that end a command. Those that were ignored at its start, as
+// ends returns the signals that end a command. Signals that were ignored at its start, as
 // under nohup, stay ignored.
 func ends() []os.Signal {
 	all := []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}
 	return slices.DeleteFunc(all, signal.Ignored)
 }
 
-// frameReader hands on what arrives on a stream of the Go client.
+// frameReader passes on the frames of a stream of the Go client.
 //
 // The reader of the Go client loses the error of a stream that breaks while
 // frames are waiting, and then blocks for ever.
 type frameReader struct {
 	each  func([]byte) error
-	quiet func() error    // called when nothing has arrived for a while, again and again
-	over  <-chan struct{} // closed when nothing more is going to be written; or nil
+	quiet func() error    // called each time nothing has arrived for a while
+	over  <-chan struct{} // closed when nothing more will be written; can be nil
 }
 
-// settled is how long nothing arrives after all that there was has arrived. A
-// Nomad client collects what it sends for 200 ms.
+// settled is the time without a frame after which all existing output has arrived. A Nomad
+// client collects output for 200 ms before it sends it.
 const settled = 300 * time.Millisecond
 
-// read returns when the stream has ended, when what it was for is over, or when
-// ctx ends, which is no error.
+// read returns when the stream has ended, when over is closed, or when ctx ends, which is
+// not an error.
 func (r frameReader) read(ctx context.Context, frames <-chan *api.StreamFrame, errs <-chan error) error {
 	if frames == nil {
 		return streamError(ctx, <-errs)
@@ -81,7 +81,7 @@ func (r frameReader) read(ctx context.Context, frames <-chan *api.StreamFrame, e
 	}
 }
 
-// end hands on the frames that are waiting, and returns the error that there is.
+// end passes on the waiting frames, and returns the error of the stream.
 func (r frameReader) end(ctx context.Context, frames <-chan *api.StreamFrame, errs <-chan error) error {
 	for {
 		select {
@@ -117,7 +117,7 @@ func oneError(err error) <-chan error {
 	return errs
 }
 
-// streamError leaves out what is no error of a stream: its end.
+// streamError returns nil for errors that only mark the end of a stream.
 func streamError(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || errors.Is(err, io.EOF) {
 		return nil
@@ -125,8 +125,8 @@ func streamError(ctx context.Context, err error) error {
 	return broken(err)
 }
 
-// broken says plainly what the Go client calls bad JSON, or an end that it did not
-// expect.
+// broken describes a broken stream, which the Go client reports as bad JSON or an
+// unexpected end.
 func broken(err error) error {
 	if text := err.Error(); strings.HasPrefix(text, "failed to decode") || strings.HasSuffix(text, io.ErrUnexpectedEOF.Error()) {
 		return errors.New("the connection to the agent broke")
@@ -134,14 +134,13 @@ func broken(err error) error {
 	return err
 }
 
-// A tail lets through the last lines of what is there already, and all that
-// comes later.
+// A tail passes on the last lines of the existing text, and all later text.
 type tail struct {
-	lines int // how many
-	most  int // more than so many bytes need not be held back
+	lines int // number of lines
+	most  int // maximum number of bytes held back
 	out   func([]byte) error
 	held  []byte
-	open  bool // it holds nothing back any more
+	open  bool // the tail no longer holds text back
 }
 
 func (t *tail) add(data []byte) error {
@@ -155,8 +154,7 @@ func (t *tail) add(data []byte) error {
 	return nil
 }
 
-// release lets go of what is held back, of which the last lines are shown. It may
-// be called again.
+// release writes the last lines of the text held back. It can be called again.
 func (t *tail) release() error {
 	data := lastLines(t.held, t.lines)
 	t.open, t.held = true, nil
@@ -166,8 +164,7 @@ func (t *tail) release() error {
 	return t.out(data)
 }
 
-// lastLines are the last n lines of a text, of which the last need not have an
-// end.
+// lastLines returns the last n lines of a text, whose last line can be unterminated.
 func lastLines(text []byte, n int) []byte {
 	from := len(text)
 	for range n {

@@ -16,9 +16,9 @@ const artifactDownload = "artifact-download"
 // jobParser is the name of the process that reads one job file for the API, with limits.
 const jobParser = "job-parser"
 
-// helper finds the process that nomad-lite starts of itself with these arguments. It is
-// asked before any command is made: all commands with all their flags would be a third
-// of the memory of a process that idles beside the tasks.
+// helper returns the helper process of nomad-lite that these arguments start, or nil. It is
+// called before any command is constructed: all commands with all their flags would be a
+// third of the memory of a process that idles beside the tasks.
 func helper(args []string, s *streams) func() error {
 	switch {
 	case slices.Equal(args, []string{"keeper"}):
@@ -35,7 +35,8 @@ func helper(args []string, s *streams) func() error {
 	return nil
 }
 
-// exitStatus is a process that has said what is wrong when its code is not 0.
+// exitStatus turns a helper into a command. A helper that returns a code other than 0 has
+// printed the reason.
 func exitStatus(run func() int) func() error {
 	return func() error {
 		if code := run(); code != 0 {

@@ -21,7 +21,8 @@ func newSystemCommand(s *streams) *cobra.Command {
 	)
 }
 
-// newSystemActionCommand asks the agent for one thing, which it does by and by.
+// newSystemActionCommand returns a command that starts one action of the agent, which
+// continues in the background.
 func newSystemActionCommand(s *streams, name, about, help string, action func(*api.System) error) *cobra.Command {
 	var client clientFlags
 	cmd := &cobra.Command{

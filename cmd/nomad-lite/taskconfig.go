@@ -15,10 +15,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
 )
 
-// checkNodeAndConfigs compares the config blocks of the tasks with what their drivers
-// take and, if the job is valid, what the job needs with what this machine has. The
-// drivers are the names of those that there are; each is started and asked. The
-// answer is whether all fits.
+// checkNodeAndConfigs compares the config blocks of the tasks with the schemas of their
+// drivers and, if the job is valid, the requirements of the job with this machine. drivers
+// are the names of the available drivers; each is started. It reports whether all checks
+// pass.
 func (j *jobFile) checkNodeAndConfigs(ctx context.Context, plugins localPlugins, drivers []string, valid bool, s *streams) (good bool, err error) {
 	wanted := slices.DeleteFunc(j.drivers(), func(name string) bool { return !slices.Contains(drivers, name) })
 	if len(wanted) == 0 && !valid {
@@ -31,7 +31,7 @@ func (j *jobFile) checkNodeAndConfigs(ctx context.Context, plugins localPlugins,
 		if err = a.Ready(ctx); err != nil {
 			return
 		}
-		// A port can be in use by the very job.
+		// All ports count as free, because the job itself can be running and use them.
 		fits := false
 		fits, err = j.checkRoom(s, a, func(int) bool { return true })
 		good = good && fits
@@ -39,8 +39,8 @@ func (j *jobFile) checkNodeAndConfigs(ctx context.Context, plugins localPlugins,
 	return good, errors.Join(err, asked)
 }
 
-// askDrivers says what does not fit of the config blocks, with its place in the
-// file. A driver that cannot be started is no fault of the job, and is only told of.
+// askDrivers prints the errors in the config blocks, with their places in the file. A
+// driver that cannot be started is not an error of the job, and only reported.
 func (j *jobFile) askDrivers(ctx context.Context, a *agent.Agent, wanted []string, s *streams) (bool, error) {
 	schemas := make(map[string]*hclspec.Spec)
 	for _, name := range wanted {
@@ -68,9 +68,9 @@ func (j *jobFile) askDrivers(ctx context.Context, a *agent.Agent, wanted []strin
 	return false, jobspec.WriteDiagnostics(s.err, faults, j.file.Texts)
 }
 
-// withPlugins lets do ask plugins of these names.
+// withPlugins starts the plugins of these names, and calls do with their agent.
 func withPlugins(ctx context.Context, plugins localPlugins, wanted []string, do func(*agent.Agent)) error {
-	logger := hclog.NewNullLogger() // what does not start is told of by who asks
+	logger := hclog.NewNullLogger() // the caller reports plugins that do not start
 	known, err := plugins.catalog(wanted, logger)
 	if err != nil {
 		return err
@@ -83,9 +83,9 @@ func withPlugins(ctx context.Context, plugins localPlugins, wanted []string, do 
 	return a.Close()
 }
 
-// checkHooks says what is wrong with the hooks that the job attaches, with the
-// place in the file, and what keeps the hook blocks of the configuration from
-// working. The answer is whether the job can run.
+// checkHooks prints the errors in the job's hook attachments, with their places in the
+// file, and the errors in the hook blocks of the configuration. It reports whether the job
+// can run.
 func (j *jobFile) checkHooks(ctx context.Context, plugins localPlugins, s *streams) (good bool, err error) {
 	wanted := j.hooks()
 	if len(wanted)+len(plugins.config.Hooks) == 0 {
@@ -102,8 +102,8 @@ func (j *jobFile) checkHooks(ctx context.Context, plugins localPlugins, s *strea
 	return good, errors.Join(err, asked)
 }
 
-// askHooks says what the hooks do not take of what the job says to them. The answer
-// is whether they take it; trouble tells of those that could not be asked.
+// askHooks prints the errors that the hooks report in the job's attachments. It reports
+// whether there are none; trouble holds the errors of hooks that could not be started.
 func (j *jobFile) askHooks(ctx context.Context, a *agent.Agent, s *streams) (good bool, trouble []error, err error) {
 	faults, trouble := a.CheckAttachments(ctx, j.job)
 	if len(faults) == 0 {

@@ -50,11 +50,12 @@ func newUICommand(s *streams) *cobra.Command {
 	}
 	o.client.register(cmd)
 	cmd.Flags().BoolVar(&o.show, "show-url", true, "print the address; nomad-lite does nothing else")
-	_ = cmd.Flags().MarkHidden("show-url") // it is there, for those who know it from Nomad
+	_ = cmd.Flags().MarkHidden("show-url") // accepted for users who know it from Nomad
 	return cmd
 }
 
-// uiAddress is where a browser finds the agent, which does not know sockets.
+// uiAddress returns the http address of the agent, because browsers do not support unix
+// sockets.
 func uiAddress(ctx context.Context, o uiOptions, c *api.Client) (string, error) {
 	address := o.client.config().Address
 	if !strings.HasPrefix(address, "unix:") {
@@ -68,7 +69,7 @@ func uiAddress(ctx context.Context, o uiOptions, c *api.Client) (string, error) 
 	if err != nil {
 		return "", failed("ask the agent where it listens", err)
 	}
-	listens := node.Attributes["unique.advertise.address"] // what comes over a socket is not told where else to go
+	listens := node.Attributes["unique.advertise.address"] // answers over a socket leave out HTTPAddr
 	switch {
 	case listens == "":
 		return "", fmt.Errorf("the agent listens on its socket only, which a browser cannot reach: set ports { http = 4646 } in its configuration")
@@ -78,7 +79,7 @@ func uiAddress(ctx context.Context, o uiOptions, c *api.Client) (string, error) 
 	return "http://" + listens, nil
 }
 
-// uiPages are the pages about things with an id.
+// uiPages maps kinds of objects to the paths of their pages.
 var uiPages = map[contexts.Context]string{
 	contexts.Jobs:   "jobs/",
 	contexts.Allocs: "allocations/",

@@ -11,7 +11,7 @@ const (
 	noEnterprise = "it belongs to Nomad Enterprise"
 )
 
-// clusterOnly are the commands of Nomad that are for clusters.
+// clusterOnly returns the commands of Nomad that need a cluster.
 func clusterOnly() []*cobra.Command {
 	return []*cobra.Command{
 		clusterCommands("acl", "an agent has one operator, whose token is in the file token of its data directory; for a cluster use Nomad's own command line"),
@@ -26,8 +26,8 @@ func clusterOnly() []*cobra.Command {
 	}
 }
 
-// clusterCommands is a command of Nomad that is not here: who types it learns what to do
-// instead.
+// clusterCommands returns a command of Nomad that nomad-lite does not have. It prints what
+// to use instead.
 func clusterCommands(name, instead string) *cobra.Command {
 	return &cobra.Command{
 		Use:                name,

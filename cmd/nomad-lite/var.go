@@ -39,21 +39,21 @@ func (f *clientFlags) completeVariables(cmd *cobra.Command, _ []string, begun st
 	})
 }
 
-// varOutput is how a command shows variables. -json and -t are short for what
-// Nomad calls -out json and -out go-template.
+// varOutput selects how a command prints variables. -json and -t are short for Nomad's -out
+// json and -out go-template.
 type varOutput struct {
 	format   formatFlags
 	out      string
 	template string
 }
 
-// register adds the flags. A terminal gets one format unless another is asked for,
+// register adds the flags. Without a flag, a terminal gets the command's default format,
 // and a pipe gets JSON.
 func (o *varOutput) register(cmd *cobra.Command, formats ...string) {
 	o.format.register(cmd)
 	cmd.Flags().StringVar(&o.out, "out", "", "`format` to print: "+strings.Join(formats, ", "))
 	cmd.Flags().StringVar(&o.template, "template", "", "Go `template` for -out go-template, the same as -t")
-	_ = cmd.RegisterFlagCompletionFunc("out", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)) // it is there
+	_ = cmd.RegisterFlagCompletionFunc("out", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)) // fails only without the flag
 	check := func(cmd *cobra.Command) error {
 		switch {
 		case o.out != "" && !slices.Contains(formats, o.out):
@@ -72,7 +72,7 @@ func (o *varOutput) register(cmd *cobra.Command, formats ...string) {
 	}
 }
 
-// chosen is the format to print in.
+// chosen returns the output format.
 func (o *varOutput) chosen(s *streams, onTerminal string) string {
 	switch {
 	case o.format.json:
@@ -122,7 +122,7 @@ func (o *varOutput) print(s *streams, v *api.Variable, onTerminal string) error 
 	return s.show(p)
 }
 
-// variableHCL is a variable in the form that 'var put' reads.
+// variableHCL returns a variable in the format that 'var put' reads.
 func variableHCL(v *api.Variable) []byte {
 	var text bytes.Buffer
 	attribute := func(name string, value cty.Value) {

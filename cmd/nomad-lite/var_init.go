@@ -71,7 +71,7 @@ func newVarInitCommand(s *streams) *cobra.Command {
 }
 
 func (o varInitOptions) write(name, text string, s *streams) error {
-	// What comes into it is secret.
+	// The file will hold secrets.
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("%s exists already; name another file as the argument", name)

@@ -25,7 +25,7 @@ it.
 
 Exit codes: that of the command, or 1 when there was no lock, or it was lost.`
 
-// shutdownTime is how long a command that shall end has.
+// shutdownTime is the time between the signal that stops the command and the kill.
 const shutdownTime = 5 * time.Second
 
 type varLockOptions struct {
@@ -95,7 +95,7 @@ func runLocked(ctx context.Context, o varLockOptions, path string, command []str
 	return err
 }
 
-// acquire waits until nobody else holds the lock.
+// acquire blocks until the client holds the lock.
 func acquire(ctx context.Context, lock *api.Locks) error {
 	for {
 		_, err := lock.Acquire(ctx)
@@ -110,7 +110,7 @@ func acquire(ctx context.Context, lock *api.Locks) error {
 	}
 }
 
-// hold renews the lock while do runs, and ends that when the lock is lost.
+// hold renews the lock while do runs. It cancels the context of do when the lock is lost.
 func hold(ctx context.Context, lock *api.Locks, do func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -132,7 +132,7 @@ func hold(ctx context.Context, lock *api.Locks, do func(context.Context) error) 
 	}
 }
 
-// run runs the command; its exit code becomes ours.
+// run runs the command; its exit code becomes the exit code of nomad-lite.
 func (o varLockOptions) run(ctx context.Context, command []string, s *streams) error {
 	if o.shell {
 		command = []string{"/bin/sh", "-c", strings.Join(command, " ")}

@@ -82,7 +82,7 @@ func newVarPutCommand(s *streams) *cobra.Command {
 	return cmd
 }
 
-// variable is what the arguments describe.
+// variable returns the variable that the arguments describe.
 func (o *varPutOptions) variable(args []string, stdin io.Reader) (*api.Variable, error) {
 	v := &api.Variable{}
 	path := ""
@@ -134,7 +134,7 @@ func (o *varPutOptions) variable(args []string, stdin io.Reader) (*api.Variable,
 	return v, nil
 }
 
-// specification reads what an argument refers to.
+// specification reads the file that an argument refers to.
 func (o *varPutOptions) specification(reference string, read *inputs) (*api.Variable, error) {
 	text, err := read.input(reference)
 	if err != nil {
@@ -147,7 +147,7 @@ func (o *varPutOptions) specification(reference string, read *inputs) (*api.Vari
 // input.
 func isSpec(arg string) bool { return arg == "-" || len(arg) > 1 && arg[0] == '@' }
 
-// inputs reads what arguments refer to. Standard input can be read once.
+// inputs reads the files that arguments refer to. Standard input can be read once.
 type inputs struct {
 	stdin io.Reader
 	taken bool
@@ -274,7 +274,8 @@ func putVariable(ctx context.Context, o varPutOptions, v *api.Variable, s *strea
 	return o.output.print(s, stored, "none")
 }
 
-// variableConflict explains that a variable is not what was expected.
+// variableConflict returns the error of a failed check-and-set, with the variable's current
+// state.
 func variableConflict(path string, conflict *api.ErrCASConflict) error {
 	found := conflict.Conflict
 	if found == nil || found.ModifyIndex == 0 {

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version is what a release build sets with -ldflags "-X main.version=…".
+// version is set by release builds with -ldflags "-X main.version=…".
 var version = ""
 
 func newVersionCommand(s *streams) *cobra.Command {
@@ -22,7 +22,8 @@ func newVersionCommand(s *streams) *cobra.Command {
 	}
 }
 
-// buildVersion is the release, else what the Go tool knows of the build.
+// buildVersion returns the release version, else the version that the Go tool recorded for
+// the build.
 func buildVersion() string {
 	if version != "" {
 		return version

@@ -52,14 +52,14 @@ func newVolumeStatusCommand(s *streams) *cobra.Command {
 	return cmd
 }
 
-// volumes are those of all kinds.
+// volumes are the volumes of all kinds.
 type volumes struct {
 	Configured []configuredVolume
 	Host       []*api.HostVolumeStub
 	CSI        []*api.CSIVolumeListStub
 }
 
-// configuredVolume is a host volume that the configuration of a node names.
+// configuredVolume is a host volume from the configuration of a node.
 type configuredVolume struct {
 	Name, Path, NodeID string
 	ReadOnly           bool
@@ -89,7 +89,7 @@ func volumeStatus(ctx context.Context, o volumeStatusOptions, s *streams) error 
 	})
 }
 
-// readVolumes reads those of one kind, or of all.
+// readVolumes reads the volumes of one kind, or of all kinds.
 func readVolumes(ctx context.Context, c *api.Client, kind string) (*volumes, error) {
 	v := new(volumes)
 	var err error
@@ -101,7 +101,7 @@ func readVolumes(ctx context.Context, c *api.Client, kind string) (*volumes, err
 	if kind == "csi" {
 		return v, nil
 	}
-	if v.Host, _, err = c.HostVolumes().List(nil, query(ctx, "")); err != nil && !unknown(err) { // servers before 1.10 have none
+	if v.Host, _, err = c.HostVolumes().List(nil, query(ctx, "")); err != nil && !unknown(err) { // servers before 1.10 have no host volumes
 		return nil, failed("list host volumes", err)
 	}
 	all, _, err := c.Nodes().List(query(ctx, ""))
@@ -114,7 +114,7 @@ func readVolumes(ctx context.Context, c *api.Client, kind string) (*volumes, err
 			return nil, failed(fmt.Sprintf("read node %q", short(stub.ID)), err)
 		}
 		for _, name := range slices.Sorted(maps.Keys(node.HostVolumes)) {
-			if h := node.HostVolumes[name]; h != nil && h.ID == "" { // else a plugin has made it
+			if h := node.HostVolumes[name]; h != nil && h.ID == "" { // a volume with an id was created by a plugin
 				v.Configured = append(v.Configured, configuredVolume{name, h.Path, node.ID, h.ReadOnly})
 			}
 		}
