@@ -2,29 +2,29 @@ package hook
 
 import "context"
 
-// AllocPrerun runs once, before any task of the allocation, and again when an
-// agent takes the allocation over. The context ends when the allocation is stopped
-// or the agent shuts down. The first error ends the chain and fails the allocation;
-// the restart policy has no say.
+// AllocPrerun runs once, before any task of the allocation, and again when an agent
+// restores the allocation. The context ends when the allocation is stopped or the agent
+// shuts down. The first error ends the chain and fails the allocation; the restart
+// policy does not apply.
 type AllocPrerun interface {
 	Prerun(ctx context.Context, req AllocPrerunRequest) error
 }
 
-// AllocPrerunRequest comes with the environment of the allocation.
+// AllocPrerunRequest holds the environment of the allocation.
 type AllocPrerunRequest struct {
 	RequestMeta
 	Alloc Alloc
 	Env   map[string]string
 }
 
-// AllocUpdate runs for each new version of the allocation that shall go on
-// running. Calls are in order and never overlap each other, but may overlap
-// every other moment. An error is logged, and an event if the hook is a plugin.
+// AllocUpdate runs for each new version of the allocation whose desired status is still
+// run. Calls are in order and never overlap each other, but may overlap every other
+// hook point. An error is logged, and an event if the hook is a plugin.
 type AllocUpdate interface {
 	UpdateAlloc(ctx context.Context, req AllocUpdateRequest) error
 }
 
-// AllocUpdateRequest comes with the new version.
+// AllocUpdateRequest holds the new version.
 type AllocUpdateRequest struct {
 	RequestMeta
 	Alloc Alloc
@@ -32,8 +32,8 @@ type AllocUpdateRequest struct {
 }
 
 // AllocPreTaskRestart runs once before the running tasks, or all tasks, of the
-// allocation are restarted; not for the restart of a single task. An error is
-// logged, and an event if the hook is a plugin.
+// allocation are restarted. It does not run for the restart of a single task. An error
+// is logged, and an event if the hook is a plugin.
 type AllocPreTaskRestart interface {
 	PreTaskRestart(ctx context.Context, req AllocPreTaskRestartRequest) error
 }
@@ -44,9 +44,9 @@ type AllocPreTaskRestartRequest struct {
 	Alloc Alloc
 }
 
-// AllocPreKill runs before the first task of the allocation is killed, or when
-// all have ended by themselves. It may come without Prerun, and more than once.
-// An error is logged, and an event if the hook is a plugin.
+// AllocPreKill runs before the first task of the allocation is killed, or when all
+// tasks have exited by themselves. It may run without Prerun, and more than once. An
+// error is logged, and an event if the hook is a plugin.
 type AllocPreKill interface {
 	PreKill(ctx context.Context, req AllocPreKillRequest) error
 }
@@ -57,9 +57,9 @@ type AllocPreKillRequest struct {
 	Alloc Alloc
 }
 
-// AllocPostrun runs when all tasks have ended for good, also when Prerun failed
-// or never ran; not when the agent shuts down. An error is logged, and the
-// other hooks still run; that of a plugin is an event, and the call is made again
+// AllocPostrun runs when all tasks have ended for good, even if Prerun failed or never
+// ran. It does not run when the agent shuts down. An error is logged, and the other
+// hooks still run; an error of a plugin is also an event, and the call is repeated
 // until it succeeds.
 type AllocPostrun interface {
 	Postrun(ctx context.Context, req AllocPostrunRequest) error
@@ -71,9 +71,9 @@ type AllocPostrunRequest struct {
 	Alloc Alloc
 }
 
-// AllocDestroy runs when the allocation is removed from the node. It may come
-// without Prerun. An error of a hook in a plugin is logged, and the call is made
-// again; others are joined and returned to who removes it.
+// AllocDestroy runs when the allocation is removed from the node. It may run without
+// Prerun. An error of a hook in a plugin is logged, and the call is repeated; other
+// errors are joined and returned to the caller that removes the allocation.
 type AllocDestroy interface {
 	Destroy(ctx context.Context, req AllocDestroyRequest) error
 }
@@ -84,8 +84,8 @@ type AllocDestroyRequest struct {
 	Alloc Alloc
 }
 
-// AllocShutdown runs when the agent goes and leaves the tasks running. An
-// error is logged, and an event if the hook is a plugin.
+// AllocShutdown runs when the agent shuts down and leaves the tasks running. An error
+// is logged, and an event if the hook is a plugin.
 type AllocShutdown interface {
 	ShutdownAlloc(ctx context.Context, req AllocShutdownRequest) error
 }

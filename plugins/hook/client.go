@@ -15,18 +15,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/hookpb"
 )
 
-// ErrPluginDown means that the plugin process has gone. The caller asks the
-// supervisor for another one.
+// ErrPluginDown means that the plugin process has exited. The caller requests another
+// process from the supervisor.
 var ErrPluginDown = base.ErrPluginDown
 
-// maxAnswer is how many bytes an answer of a plugin may have: the host must not
-// choke on one, and those that it keeps are smaller.
+// maxAnswer is the maximum size of a plugin's response, in bytes. It protects the
+// host's memory; responses that the host keeps have the lower limit maxKept.
 const maxAnswer = 4 * maxKept
 
-// Client is the host's end of a hook plugin. It has all moments, whatever the
-// plugin takes part in: who calls it looks at the Description first. Its methods
-// may be called concurrently; they block until the plugin answers, its process
-// has gone (ErrPluginDown) or ctx ends.
+// Client is the host's client of a hook plugin. It implements all hook points, also
+// those that the plugin has not subscribed to: the caller checks the Description first.
+// Its methods may be called concurrently; they block until the plugin responds, its
+// process has exited (ErrPluginDown) or ctx ends.
 type Client struct {
 	conn *base.Conn
 	pb   hookpb.HookClient
@@ -34,17 +34,17 @@ type Client struct {
 
 var _ Plugin = (*Client)(nil)
 
-// NewClient makes a Client; done is closed when the plugin process has gone.
+// NewClient returns a Client; done must be closed when the plugin process has exited.
 func NewClient(conn grpc.ClientConnInterface, done <-chan struct{}) *Client {
 	c := base.NewConn(conn, done).WithMaxRecvSize(maxAnswer)
 	return &Client{conn: c, pb: hookpb.NewHookClient(c)}
 }
 
-// Done is closed when the plugin process has gone.
+// Done returns a channel that is closed when the plugin process has exited.
 func (c *Client) Done() <-chan struct{} { return c.conn.Done() }
 
-// Describe implements Plugin. Moments that this version does not have are left
-// out: they belong to a newer protocol.
+// Describe implements Plugin. It omits hook points that this version does not have:
+// they belong to a newer protocol.
 func (c *Client) Describe(ctx context.Context) (*Description, error) {
 	p, err := c.pb.Describe(ctx, &hookpb.DescribeRequest{})
 	if err != nil {
@@ -64,7 +64,8 @@ func (c *Client) Describe(ctx context.Context) (*Description, error) {
 	return d, nil
 }
 
-// Configure implements Plugin. One that asks for nothing need not have it.
+// Configure implements Plugin. A plugin that does not call the Host need not implement
+// it.
 func (c *Client) Configure(ctx context.Context, config Config) error {
 	_, err := c.pb.Configure(ctx, &hookpb.ConfigureRequest{HostSocket: config.HostSocket, Node: nodeProto(config.Node)})
 	if status.Code(err) == codes.Unimplemented {
@@ -73,8 +74,8 @@ func (c *Client) Configure(ctx context.Context, config Config) error {
 	return c.conn.Err(ctx, err)
 }
 
-// pluginError is an error with which a hook has ended a call, other than by a Failure, in
-// its own words.
+// pluginError is an error with which a hook has ended a call, other than by a Failure,
+// with the text of the hook only.
 func pluginError(err error) error {
 	if _, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
 		return &remoteError{err, base.ErrorMessage(err)}
@@ -82,10 +83,10 @@ func pluginError(err error) error {
 	return err
 }
 
-// failed is implemented by all answers to moments.
+// failed is implemented by the responses of all hook points.
 type failed interface{ GetFailure() *hookpb.Failure }
 
-// invoke makes one call, and an error of whatever went wrong.
+// invoke makes one call, and returns its Failure or its error.
 func invoke[Q any, A failed](ctx context.Context, c *Client, call func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) (A, error) {
 	answer, err := call(ctx, request)
 	if err != nil {
@@ -141,8 +142,8 @@ func (c *Client) ShutdownAlloc(ctx context.Context, r AllocShutdownRequest) erro
 	return invokeVoid(ctx, c, c.pb.ShutdownAlloc, allocRequest(r.RequestMeta, r.Alloc, nil))
 }
 
-// Prestart implements the method of TaskPrestart. The State of the answer is
-// valid with an error too.
+// Prestart implements the method of TaskPrestart. The State of the response is valid
+// with an error too.
 func (c *Client) Prestart(ctx context.Context, r TaskPrestartRequest) (TaskPrestartResponse, error) {
 	answer, err := invoke(ctx, c, c.pb.Prestart, prestartProto(r))
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/hookpb"
 )
 
-// sanitizeUTF8 makes a text of what may hold the output of a program: the wire carries
-// nothing else.
+// sanitizeUTF8 makes text valid UTF-8, because the wire carries nothing else and the
+// text may contain the output of a program.
 func sanitizeUTF8(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 
 func nodeProto(n Node) *hookpb.Node {
@@ -21,7 +21,7 @@ func nodeFromProto(p *hookpb.Node) Node {
 	}
 }
 
-// grant reads what every request has.
+// grant returns the fields that every request has.
 func grant(r interface {
 	GetCapability() string
 	GetAttachment() []byte

@@ -1,13 +1,14 @@
-// Package hook is the contract of a lifecycle hook: what may run beside an
-// allocation or a task, at which moments, and what it can ask its host for.
+// Package hook is the contract of a lifecycle hook: which code may run beside an
+// allocation or a task, at which hook points, and what it can request from its host.
 //
-// A hook implements one interface per moment that it takes part in, and those in
-// the agent [Hook] as well; the runners find them by type assertion. Requests and
-// responses are plain data, so that a hook in this process and one in a plugin
-// look the same to a runner. Deadlines, order and what an error does are the
-// runner's business; they are written at each interface.
+// A hook implements one interface per hook point at which it is called, and a hook in
+// the agent also implements [Hook]; the runners find the interfaces by type assertion.
+// Requests and responses are plain data, so that a hook in this process and a hook in a
+// plugin look the same to a runner. The runner implements deadlines, order and error
+// handling; the comment of each interface describes them.
 //
-// The same contract crosses the wire twice: moments go from the host ([Client])
-// to the plugin ([RegisterServer]), and what the plugin asks for comes back on a
-// socket of its own ([DialHost], [RegisterHost]), which outlives agents.
+// The contract crosses the wire in both directions: calls for hook points go from the
+// host ([Client]) to the plugin ([RegisterServer]), and the plugin's own requests go to
+// a separate socket of the host ([DialHost], [RegisterHost]), which survives restarts
+// of the agent.
 package hook

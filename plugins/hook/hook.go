@@ -6,16 +6,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 )
 
-// Hook is what every hook has: a name, unique among the hooks of its
-// allocation or task. Users see it in events, and its state is kept under it.
+// Hook is implemented by every hook. Its name is unique among the hooks of its
+// allocation or task. Users see the name in events, and the hook's state is stored
+// under it.
 //
-// What a request holds belongs to the caller, and a hook must not change it: Env is
-// the environment itself, for a hook in the agent.
+// The content of a request belongs to the caller, and a hook must not change it: for a
+// hook in the agent, Env is the environment itself.
 type Hook interface {
 	Name() string
 }
 
-// Alloc says which allocation a request is about.
+// Alloc describes the allocation of a request.
 type Alloc struct {
 	ID        string
 	Name      string // "<job>.<group>[<index>]"
@@ -27,31 +28,32 @@ type Alloc struct {
 	NodeID    string
 	NodeName  string
 	Meta      map[string]string // of job and group, merged
-	// JSON is the whole allocation with its job, as the HTTP API shows it. It is
-	// empty unless the hook asks for it (Description.WholeAlloc).
+	// JSON is the whole allocation with its job, as the HTTP API shows it. It is empty
+	// unless the hook requests it (Description.WholeAlloc).
 	JSON []byte
 }
 
-// RequestMeta is what a hook in a process of its own gets with each request. It is
-// empty for a hook in the agent.
+// RequestMeta is the additional part of each request to a hook in its own process. It
+// is empty for a hook in the agent.
 type RequestMeta struct {
-	// Capability is what the hook shows to the Host: it is good for the
-	// allocation or the task of the request, and ends with it.
+	// Capability authorizes calls of the Host: it is valid for the allocation or the task
+	// of the request, and expires with it.
 	Capability string
-	// Attachment is the configuration with which the hook is attached, as JSON
-	// in the shape of Description.Schema; nil if there is none.
+	// Attachment is the configuration of the hook's attachment, as JSON in the shape of
+	// Description.Schema; nil if there is none.
 	Attachment []byte
 }
 
-// Scope says to a Host that a call is about what the request is about.
+// Scope returns the Scope of the allocation or task of the request.
 func (g RequestMeta) Scope() Scope { return Scope{Capability: g.Capability} }
 
-// ScopeOf is Scope for one task, with the capability of its allocation.
+// ScopeOf returns the Scope of one task, with the capability of its allocation.
 func (g RequestMeta) ScopeOf(task string) Scope { return Scope{Capability: g.Capability, Task: task} }
 
 // Config decodes the attachment into dst, a pointer to a struct whose fields are
-// matched by the tag `codec`. Without an attachment dst stays as it is. A key of the
-// attachment without a field, or of another type, is an error that names it.
+// matched by the tag `codec`. Without an attachment dst is unchanged. A key of the
+// attachment without a field, or with a value of another type, is an error that names
+// the key.
 func (g RequestMeta) Config(dst any) error {
 	if len(g.Attachment) == 0 {
 		return nil
@@ -62,7 +64,7 @@ func (g RequestMeta) Config(dst any) error {
 	return nil
 }
 
-// Task says which task of the allocation a request is about.
+// Task describes the task of a request.
 type Task struct {
 	Name      string
 	Driver    string

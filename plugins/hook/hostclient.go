@@ -21,10 +21,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/hookpb"
 )
 
-// hostBackoff is how often a hook looks for an agent that is away.
+// hostBackoff limits the time between attempts to connect to an agent.
 var hostBackoff = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}
 
-// HostClient is a hook's end of the Host service.
+// HostClient is a hook's client of the Host service.
 type HostClient struct {
 	socket atomic.Pointer[string]
 	conn   *grpc.ClientConn
@@ -33,8 +33,8 @@ type HostClient struct {
 
 var _ Host = (*HostClient)(nil)
 
-// DialHost makes a client of the service on a unix socket, whether or not
-// somebody listens there now. The caller calls Close in the end.
+// DialHost returns a client of the service on a unix socket. It does not wait for a
+// server on the socket. The caller must call Close.
 func DialHost(socket string) (*HostClient, error) {
 	c := &HostClient{}
 	c.socket.Store(&socket)
@@ -43,7 +43,7 @@ func DialHost(socket string) (*HostClient, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", *c.socket.Load())
 		}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		// The agent may be away for as long as an upgrade takes.
+		// The agent may be away for the duration of an upgrade.
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: hostBackoff, MinConnectTimeout: time.Second}),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(math.MaxInt32)),
 	)
@@ -54,13 +54,13 @@ func DialHost(socket string) (*HostClient, error) {
 	return c, nil
 }
 
-// Move says where the next agent listens, when the one that is there has gone.
+// Move sets the socket of the next agent, for use after the current agent has exited.
 func (c *HostClient) Move(socket string) { c.socket.Store(&socket) }
 
-// Close ends the connection, and the calls that are under way.
+// Close closes the connection, and ends the calls in flight.
 func (c *HostClient) Close() error { return c.conn.Close() }
 
-// remoteError is an error of a kind, in the words of the other end.
+// remoteError is an error of a kind, with the text of the other side.
 type remoteError struct {
 	kind error
 	text string
@@ -69,7 +69,7 @@ type remoteError struct {
 func (e *remoteError) Error() string { return e.text }
 func (e *remoteError) Unwrap() error { return e.kind }
 
-// hostError gives an error back the meaning that it lost on the wire.
+// hostError restores the type of an error, which is lost on the wire.
 func hostError(ctx context.Context, err error) error {
 	s, ok := status.FromError(err)
 	switch {
@@ -82,7 +82,7 @@ func hostError(ctx context.Context, err error) error {
 	case s.Code() == codes.NotFound:
 		return &remoteError{ErrTaskNotRunning, s.Message()}
 	case s.Code() == codes.DeadlineExceeded:
-		return context.DeadlineExceeded // one that the request has set
+		return context.DeadlineExceeded // the request has set this deadline
 	case s.Code() == codes.Unavailable:
 		return ErrHostUnavailable
 	case s.Code() == codes.Unimplemented:
@@ -93,7 +93,7 @@ func hostError(ctx context.Context, err error) error {
 	return err
 }
 
-// retryUnavailable makes a call that may be made twice until an agent has answered it.
+// retryUnavailable repeats an idempotent call until an agent has responded.
 func retryUnavailable[Q, A any](ctx context.Context, call func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) (A, error) {
 	for {
 		answer, err := call(ctx, request)
@@ -146,8 +146,8 @@ func (c *HostClient) Stats(ctx context.Context, s Scope, interval time.Duration)
 	return samples, nil
 }
 
-// sample opens a stream and waits for its first sample: an error of the call is no
-// empty stream.
+// sample opens a stream and waits for its first sample, so that an error of the call is
+// returned and is not an empty stream.
 func (c *HostClient) sample(ctx context.Context, request *hookpb.StatsRequest) (stream grpc.ServerStreamingClient[hookpb.StatsSample], first *hookpb.StatsSample, err error) {
 	first, err = retryUnavailable(ctx, func(ctx context.Context, request *hookpb.StatsRequest, _ ...grpc.CallOption) (*hookpb.StatsSample, error) {
 		if stream, err = c.pb.Stats(ctx, request); err != nil {
@@ -270,7 +270,7 @@ func taskStateFromProto(p *hookpb.TaskState) TaskState {
 	return t
 }
 
-// timeFromProto has the zero time for an absent one.
+// timeFromProto returns the zero time for an absent timestamp.
 func timeFromProto(p *timestamppb.Timestamp) time.Time {
 	if p == nil {
 		return time.Time{}

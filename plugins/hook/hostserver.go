@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/hookpb"
 )
 
-// RegisterHost makes the agent's end of the Host service.
+// RegisterHost registers the agent's server of the Host service on s.
 func RegisterHost(s grpc.ServiceRegistrar, impl Host) {
 	hookpb.RegisterHostServer(s, &hostServer{impl: impl})
 }
@@ -24,7 +24,7 @@ type hostServer struct {
 	impl Host
 }
 
-// hostStatus is how an error of a Host crosses the wire.
+// hostStatus converts an error of a Host to a gRPC status.
 func hostStatus(err error) error {
 	switch {
 	case err == nil:
@@ -39,7 +39,7 @@ func hostStatus(err error) error {
 	return status.Error(codes.Unknown, base.ErrorMessage(err))
 }
 
-// scope reads what every request about a task has.
+// scope returns the fields that every request about a task has.
 func scope(r interface {
 	GetCapability() string
 	GetTask() string
@@ -106,7 +106,7 @@ func (s *hostServer) Interpolate(ctx context.Context, r *hookpb.InterpolateReque
 	return &hookpb.InterpolateResponse{Text: text}, nil
 }
 
-// done answers a call that has nothing to say but whether it went well.
+// done is the response of a call without results.
 func done(err error) (*hookpb.Done, error) {
 	if err != nil {
 		return nil, hostStatus(err)
@@ -175,7 +175,7 @@ func taskStateProto(t TaskState) *hookpb.TaskState {
 	return p
 }
 
-// timeProto leaves out the zero time.
+// timeProto omits the zero time.
 func timeProto(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil

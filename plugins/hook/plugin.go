@@ -20,40 +20,40 @@ const (
 	PluginName = "hook"
 )
 
-// Plugin is what a plugin with a hook answers besides the moments, on both sides
-// of the wire. Its methods may be called concurrently.
+// Plugin is the part of a hook plugin besides the hook points, on both sides of the
+// wire. Its methods may be called concurrently.
 type Plugin interface {
-	// Describe says what the hook takes part in. It is part of the program: the
-	// answer never changes.
+	// Describe returns the hook points and options of the hook. The response must never
+	// change while the process runs.
 	Describe(ctx context.Context) (*Description, error)
 
-	// Configure tells where the host is. It comes before the first moment, and
-	// again when another agent has taken the plugin over.
+	// Configure passes the address of the host. It is called before the first hook point,
+	// and again after another agent has reattached the plugin.
 	Configure(ctx context.Context, c Config) error
 }
 
-// Description says what a hook takes part in.
+// Description holds the hook points and options of a hook.
 type Description struct {
 	Moments []Subscription
-	// EveryAlloc asks to be called for all allocations. Without it the hook is
-	// called for what it is attached to.
+	// EveryAlloc requests calls for all allocations. Without it the hook is only called
+	// for the allocations and tasks that it is attached to.
 	EveryAlloc bool
-	// Schema is what may stand in the JSON of an attachment; nil means nothing.
+	// Schema is the schema of the JSON of an attachment; nil means that it must be empty.
 	Schema *hclspec.Spec
-	// WholeAlloc asks for Alloc.JSON.
+	// WholeAlloc requests Alloc.JSON.
 	WholeAlloc bool
-	// DecidesHealth says that an allocation is healthy for its deployment only when
-	// the hook has said so, with Host.SetHealth.
+	// DecidesHealth means that an allocation is healthy for its deployment only after the
+	// hook has reported it, with Host.SetHealth.
 	DecidesHealth bool
 }
 
-// Subscription is one moment of a Description.
+// Subscription is one hook point of a Description.
 type Subscription struct {
 	Moment  Point
-	Timeout time.Duration // of one call; 0 means the host's default
+	Timeout time.Duration // limit for one call; 0 means the host's default
 }
 
-// Participation returns how the hook takes part in a moment, and whether it does.
+// Participation returns the subscription to a hook point, and whether there is one.
 func (d *Description) Participation(m Point) (Subscription, bool) {
 	i := slices.IndexFunc(d.Moments, func(p Subscription) bool { return p.Moment == m })
 	if i < 0 {
@@ -62,13 +62,13 @@ func (d *Description) Participation(m Point) (Subscription, bool) {
 	return d.Moments[i], true
 }
 
-// Config is what Configure carries.
+// Config is the argument of Configure.
 type Config struct {
 	HostSocket string // path of the socket on which Host is served
 	Node       Node
 }
 
-// Node says on which node a hook runs.
+// Node describes the node on which a hook runs.
 type Node struct {
 	ID         string
 	Name       string
@@ -83,7 +83,7 @@ type Node struct {
 type GRPCPlugin struct {
 	plugin.NetRPCUnsupportedPlugin
 	Impl Plugin
-	Hook any // has the moments
+	Hook any // implements the hook points
 }
 
 var _ plugin.GRPCPlugin = (*GRPCPlugin)(nil)
@@ -94,7 +94,7 @@ func (p *GRPCPlugin) GRPCServer(_ *plugin.GRPCBroker, s *grpc.Server) error {
 	return nil
 }
 
-// GRPCClient is called by Dispense; go-plugin ends ctx when the process has gone.
+// GRPCClient is called by Dispense; go-plugin ends ctx when the process has exited.
 func (p *GRPCPlugin) GRPCClient(ctx context.Context, _ *plugin.GRPCBroker, conn *grpc.ClientConn) (any, error) {
 	return NewClient(conn, ctx.Done()), nil
 }

@@ -5,11 +5,11 @@ import (
 	"reflect"
 )
 
-// Point is a point in the life of an allocation or a task at which a hook may
-// be called. The numbers are those of the wire.
+// Point is a hook point: a point in the life of an allocation or a task at which a hook
+// may be called. The values are wire values.
 type Point int32
 
-// The moments, in the order in which they come.
+// The hook points, in the order in which they occur.
 const (
 	Prerun Point = iota + 1
 	UpdateAlloc
@@ -27,8 +27,8 @@ const (
 	Shutdown
 )
 
-// points has a row for each Moment: what people call it, and the interface with
-// which a value takes part in it.
+// points has a row for each Point: its name for users, and the interface that a hook
+// implements to be called there.
 var points = [...]row{
 	Prerun:         {"prerun", reflect.TypeFor[AllocPrerun]()},
 	UpdateAlloc:    {"update_alloc", reflect.TypeFor[AllocUpdate]()},
@@ -51,11 +51,11 @@ type row struct {
 	taken reflect.Type
 }
 
-// known reports whether this version has the moment.
+// known reports whether this version has the hook point.
 func (m Point) known() bool { return m > 0 && int(m) < len(points) }
 
-// Interface is the one with which a value takes part in a known moment. It has
-// one method.
+// Interface returns the interface that a hook implements to be called at a known hook
+// point. It has one method.
 func (m Point) Interface() reflect.Type { return points[m].taken }
 
 func (m Point) String() string {
@@ -65,10 +65,10 @@ func (m Point) String() string {
 	return points[m].name
 }
 
-// IsTask reports whether the moment is one of a task, and not of its allocation.
+// IsTask reports whether the hook point belongs to a task, and not to an allocation.
 func (m Point) IsTask() bool { return m >= Prestart }
 
-// AllPoints yields the moments of this version, in order.
+// AllPoints yields the hook points of this version, in order.
 func AllPoints() iter.Seq[Point] {
 	return func(yield func(Point) bool) {
 		for m := Point(1); m.known() && yield(m); m++ {
@@ -76,8 +76,7 @@ func AllPoints() iter.Seq[Point] {
 	}
 }
 
-// PointsOf returns those that a hook takes part in: the ones whose interfaces it
-// satisfies.
+// PointsOf returns the hook points whose interfaces h implements.
 func PointsOf(h any) []Point {
 	var list []Point
 	for m := range AllPoints() {

@@ -15,9 +15,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/hookpb"
 )
 
-// RegisterServer makes a plugin's end. Moments reach h through the interfaces
-// that it satisfies, as they come, also several at once; one that it does not
-// take part in is Unimplemented.
+// RegisterServer registers the plugin's server on s. Calls for a hook point go to h if
+// h implements the interface of the hook point, as they arrive and concurrently; any
+// other hook point is Unimplemented.
 func RegisterServer(s grpc.ServiceRegistrar, p Plugin, h any) {
 	hookpb.RegisterHookServer(s, &server{plugin: p, hook: h})
 }
@@ -51,8 +51,8 @@ func (s *server) Configure(ctx context.Context, r *hookpb.ConfigureRequest) (*ho
 	return &hookpb.ConfigureResponse{}, s.plugin.Configure(ctx, Config{HostSocket: r.GetHostSocket(), Node: nodeFromProto(r.GetNode())})
 }
 
-// failure is how an error of a hook crosses the wire. One that has come because
-// the host has ended the call is told as such.
+// failure converts an error of a hook to the message for it. If the hook failed because
+// the host ended the call, failure returns the status of ctx instead.
 func failure(ctx context.Context, err error) (*hookpb.Failure, error) {
 	switch {
 	case err == nil:
@@ -63,7 +63,7 @@ func failure(ctx context.Context, err error) (*hookpb.Failure, error) {
 	return &hookpb.Failure{Message: sanitizeUTF8(err.Error()), Recoverable: driver.IsRecoverable(err)}, nil
 }
 
-// answer calls a moment of the hook, if it has the interface I.
+// answer calls the hook at a hook point, if the hook implements I.
 func answer[I, Q any](ctx context.Context, s *server, m Point, call func(I, context.Context, Q) error, request Q) (*hookpb.Response, error) {
 	h, ok := s.hook.(I)
 	if !ok {

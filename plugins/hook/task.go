@@ -6,20 +6,21 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// TaskPrestart runs before every start of the task, restarts included, until
-// it answers Done. The context ends when the task is killed or the agent shuts
+// TaskPrestart runs before every start of the task, including restarts, until its
+// response has Done set. The context ends when the task is killed or the agent shuts
 // down, and an error after that counts as the kill.
 //
-// Any other error stops the chain and counts as a failed start: one that
-// [driver.Recoverable] marked is tried again by the restart policy, a plain one
-// fails the task. State, Env, Mounts and Devices are stored before the task
+// Any other error stops the chain and counts as a failed start: if the error is marked
+// with [driver.Recoverable], the restart policy decides about a retry; any other error
+// fails the task. State, Env, Mounts and Devices are stored before the task starts;
+// State is stored after an error too.
 // starts; State is stored after an error too.
 type TaskPrestart interface {
 	Prestart(ctx context.Context, req TaskPrestartRequest) (TaskPrestartResponse, error)
 }
 
-// TaskPrestartRequest is built immediately before each hook is called: Env
-// holds what earlier hooks have set.
+// TaskPrestartRequest is built immediately before each hook is called: Env includes the
+// variables of earlier hooks.
 type TaskPrestartRequest struct {
 	RequestMeta
 	Alloc         Alloc
@@ -27,32 +28,32 @@ type TaskPrestartRequest struct {
 	Dir           TaskDir
 	Env           map[string]string
 	Resources     driver.Resources
-	PreviousState map[string]string // State of this hook's last answer; nil the first time
-	// Running says that the task runs already: the agent was restarted and has
-	// taken it over.
+	PreviousState map[string]string // State of this hook's last response; nil the first time
+	// Running reports that the task already runs: the agent was restarted and has
+	// recovered the task.
 	Running bool
 }
 
-// TaskPrestartResponse replaces whatever the hook answered before.
+// TaskPrestartResponse replaces the hook's previous response.
 type TaskPrestartResponse struct {
-	Env     map[string]string // overrides the env block and the hooks before it
-	Mounts  []driver.Mount    // joined over all hooks; for one task path the last hook wins; lost with an event if the driver takes none
+	Env     map[string]string // overrides the env block and earlier hooks
+	Mounts  []driver.Mount    // joined over all hooks; for one task path the last hook wins; dropped with an event if the driver supports none
 	Devices []driver.Device
-	State   map[string]string // must be copied forward to survive
-	// Done asks not to be called again for the life of the task, reboots of the
-	// host included: only for expensive, durable work.
+	State   map[string]string // replaces PreviousState: the hook must copy what it needs
+	// Done ends the calls for the life of the task, including reboots of the host: only
+	// for expensive, durable work.
 	Done bool
 }
 
-// TaskPoststart runs after the task has started. It runs again, with Repeated set,
-// when another process of the plugin takes the place of one that has ended, and
-// when a restarted agent recovers the task: once for each process of the plugin and
-// each agent. Poststart must be idempotent. An error is an event; the task continues.
+// TaskPoststart runs after the task has started. It runs again, with Repeated set, when
+// a new process of the plugin replaces one that has exited, and when a restarted agent
+// recovers the task: once for each process of the plugin and each agent. Poststart must
+// be idempotent. An error is an event; the task continues.
 type TaskPoststart interface {
 	Poststart(ctx context.Context, req TaskPoststartRequest) error
 }
 
-// TaskPoststartRequest comes with the environment of the started task.
+// TaskPoststartRequest holds the environment of the started task.
 type TaskPoststartRequest struct {
 	RequestMeta
 	Alloc   Alloc
@@ -60,20 +61,20 @@ type TaskPoststartRequest struct {
 	Dir     TaskDir
 	Env     map[string]string
 	Network *driver.NetworkOverride // nil unless the driver gave the task an address
-	// Repeated reports that a call for the same start of the task may have been made
-	// before, to this process or to an earlier one. What a process loses when it ends
-	// must be set up again; what has an effect elsewhere need not be.
+	// Repeated reports that a call for the same start of the task may already have been
+	// made, to this process or to an earlier one. The hook must set up again what is lost
+	// when a process exits, and need not repeat effects elsewhere.
 	Repeated bool
 }
 
-// TaskUpdate runs after a new version of the allocation has come. Calls never
-// overlap each other, skip versions that were replaced meanwhile, and may
-// overlap every other moment. An error is an event.
+// TaskUpdate runs for each new version of the allocation. Calls never overlap each
+// other, skip versions that have already been replaced, and may overlap every other
+// hook point. An error is an event.
 type TaskUpdate interface {
 	Update(ctx context.Context, req TaskUpdateRequest) error
 }
 
-// TaskUpdateRequest comes with the new version.
+// TaskUpdateRequest holds the new version.
 type TaskUpdateRequest struct {
 	RequestMeta
 	Alloc Alloc
@@ -81,8 +82,8 @@ type TaskUpdateRequest struct {
 	Env   map[string]string
 }
 
-// TaskPreKilling runs before the driver is asked to stop the task, for a kill
-// and for a restart. It may overlap other moments. An error is an event.
+// TaskPreKilling runs before the driver stops the task, for a kill and for a restart.
+// It may overlap other hook points. An error is an event.
 type TaskPreKilling interface {
 	PreKilling(ctx context.Context, req TaskPreKillingRequest) error
 }
@@ -94,38 +95,38 @@ type TaskPreKillingRequest struct {
 	Task  Task
 }
 
-// TaskExited runs after each end of the task's process. An error is an event.
+// TaskExited runs after each exit of the task's process. An error is an event.
 type TaskExited interface {
 	Exited(ctx context.Context, req TaskExitedRequest) error
 }
 
-// TaskExitedRequest says how the process has ended.
+// TaskExitedRequest holds the exit status of the process.
 type TaskExitedRequest struct {
 	RequestMeta
 	Alloc       Alloc
 	Task        Task
 	Exit        driver.ExitResult
-	WillRestart bool // the task is started again, now or after its delay
+	WillRestart bool // the task is started again, immediately or after its delay
 }
 
-// TaskStop runs once, when the task will never start again, whether or not it
-// ever did. It has a context of its own that no kill has ended. An error is an
-// event, and a plugin is called again until it succeeds.
+// TaskStop runs once, when the task will never start again, even if it has never
+// started. Its context is separate, and no kill has ended it. An error is an event, and
+// the call to a plugin is repeated until it succeeds.
 type TaskStop interface {
 	Stop(ctx context.Context, req TaskStopRequest) error
 }
 
-// TaskStopRequest comes with what Prestart stored.
+// TaskStopRequest holds the state that Prestart stored.
 type TaskStopRequest struct {
 	RequestMeta
 	Alloc         Alloc
 	Task          Task
 	Dir           TaskDir
-	ExistingState map[string]string // read only
+	ExistingState map[string]string // read-only
 }
 
-// TaskShutdown runs when the agent goes and leaves the task running. An error
-// is an event.
+// TaskShutdown runs when the agent shuts down and leaves the task running. An error is
+// an event.
 type TaskShutdown interface {
 	Shutdown(ctx context.Context, req TaskShutdownRequest) error
 }

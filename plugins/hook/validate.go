@@ -8,23 +8,23 @@ import (
 	"strings"
 )
 
-// maxKept bounds an answer of Prestart: it is kept in memory and on the disk as
-// long as the task.
+// maxKept is the maximum size of a response of Prestart, in bytes: the response is kept
+// in memory and on disk as long as the task.
 const maxKept = 1 << 20
 
-// maxVariable is what Linux takes as one string of an environment.
+// maxVariable is Linux's limit for one string of an environment, in bytes.
 var maxVariable = 32 * os.Getpagesize()
 
-// entrySize is what an entry of a list takes besides its texts.
+// entrySize is the size of an entry of a list without its texts, in bytes.
 const entrySize = 64
 
-// Fault tells what a host cannot do anything with.
+// Fault returns the reason why a host rejects the response, or nil.
 func (r TaskPrestartResponse) Fault() error {
 	if size := r.size(); size > maxKept {
 		return fmt.Errorf("its answer has %d bytes, more than the %d that are kept for a task", size, maxKept)
 	}
 	for name, value := range r.Env {
-		// The value may be a secret.
+		// The message omits the value, which may be a secret.
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
 			return fmt.Errorf("it sets the variable %q to what no environment can hold", name)
 		}
@@ -48,10 +48,10 @@ func (r TaskPrestartResponse) Fault() error {
 	return nil
 }
 
-// propagationModes are those that drivers know; "" leaves it to them.
+// propagationModes are the modes that drivers support; "" means the driver's default.
 var propagationModes = []string{"", "private", "host-to-task", "bidirectional"}
 
-// plainPath reports whether a path is absolute and means the same below another
+// plainPath reports whether a path is absolute and has the same meaning below another
 // directory.
 func plainPath(path string) bool {
 	return filepath.IsAbs(path) && !strings.Contains(path, "\x00") && !slices.Contains(strings.Split(path, "/"), "..")
