@@ -10,8 +10,7 @@ import (
 	"strings"
 )
 
-// statusError is an answer that is not the usual one. Its text is all of the
-// body.
+// statusError is an error with its own status code. Its text is the complete body.
 type statusError struct {
 	code int
 	text string
@@ -25,7 +24,7 @@ func notFound(text string) error { return &statusError{http.StatusNotFound, text
 
 var errMethod = &statusError{http.StatusMethodNotAllowed, "Invalid method"}
 
-// Secret is what nobody may see. It shows itself nowhere.
+// Secret is a secret text. It is redacted in all formats.
 type Secret string
 
 const redacted = "<redacted>"
@@ -36,12 +35,12 @@ func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
 var errDenied = &statusError{http.StatusForbidden, "Permission denied"}
 
-// authorize decides who may ask at all, and whether the client may ask for everything: the
-// routes for all clients are open to one that has not authenticated, too. The file mode
-// of a unix socket has decided about those who come through it.
+// authorize decides whether a client may send a request at all, and whether it is authenticated; a
+// client that is not may use only the open routes. For clients of a unix socket, the file mode of
+// the socket has decided this.
 func (a *API) authorize(r *http.Request) (authenticated bool, err error) {
 	local := r.Context().Value(unixKey{}) != nil
-	// Who speaks TLS has found our certificate good for the name.
+	// A TLS client has verified that the certificate is valid for the host name.
 	if !local && r.TLS == nil && !a.knownHost(r.Host) {
 		return false, &statusError{http.StatusForbidden, "Host " + printable(r.Host) + " is not a name of this agent"}
 	}
@@ -57,9 +56,8 @@ func (a *API) authorize(r *http.Request) (authenticated bool, err error) {
 	return false, errDenied
 }
 
-// count has the connection of an authenticated client counted as such. Where no token is
-// asked for, a complete request is what authenticates: one with a body is counted when
-// that has been read.
+// count counts the connection of an authenticated client. Without a configured token, a complete
+// request authenticates: a request with a body is counted after the body was read.
 func (a *API) count(r *request) error {
 	if a.config.Token == "" && r.Context().Value(unixKey{}) == nil && r.ContentLength != 0 {
 		r.uncounted = true
@@ -68,16 +66,16 @@ func (a *API) count(r *request) error {
 	return r.countConn()
 }
 
-// shared are the paths that pages of other web sites may ask for, as in Nomad,
-// and how. They must show the token, which is what no page can do that a person
-// has not given it to; so nothing is shared where no token is asked for.
+// shared are the paths, with their methods, that pages of other web sites may request, as in
+// Nomad. A request must have the token, which a page has only if a person has entered it there; so
+// no path is shared if no token is configured.
 var shared = []struct{ prefix, methods string }{
 	{"/v1/client/", "GET, HEAD"},
 	{"/v1/vars", "GET, HEAD"},
 	{"/v1/var/", "GET, HEAD, PUT, DELETE"},
 }
 
-// sharedMethods returns how a path is shared; empty if it is not.
+// sharedMethods returns the methods with which a path is shared, "" if it is not.
 func (a *API) sharedMethods(r *http.Request) string {
 	for _, s := range shared {
 		if strings.HasPrefix(r.URL.Path, s.prefix) && a.config.Token != "" && r.Header.Get("Origin") != "" {
@@ -89,13 +87,13 @@ func (a *API) sharedMethods(r *http.Request) string {
 
 func (a *API) isShared(r *http.Request) bool { return a.sharedMethods(r) != "" }
 
-// isPreflight tells whether a browser asks if it may ask.
+// isPreflight reports whether a request is a CORS preflight request.
 func isPreflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != ""
 }
 
-// handleCORS tells a browser what it may show to other web sites. It reports whether
-// that was the question.
+// handleCORS sets the CORS headers of a response. It reports whether the request was a preflight
+// request, which is then complete.
 func (a *API) handleCORS(r *request) (answered bool) {
 	methods := a.sharedMethods(r.Request)
 	if methods == "" {
@@ -111,14 +109,14 @@ func (a *API) handleCORS(r *request) (answered bool) {
 	return true
 }
 
-// isTrusted tells whether a request needs no token. A client certificate that was
-// verified stands for one.
+// isTrusted reports whether a request needs no token. A verified client certificate replaces the
+// token.
 func (a *API) isTrusted(r *http.Request) bool {
 	return a.config.Token == "" || r.Context().Value(unixKey{}) != nil || r.TLS != nil && len(r.TLS.VerifiedChains) > 0
 }
 
-// knownHost refuses names that somebody else may have pointed at our address: a
-// web page of theirs would be of our origin.
+// knownHost rejects unknown host names. An attacker may have pointed such a name at the agent's
+// address, so that a page of the attacker would have the same origin.
 func (a *API) knownHost(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -129,8 +127,8 @@ func (a *API) knownHost(host string) bool {
 		slices.ContainsFunc(a.config.Names, func(known string) bool { return strings.EqualFold(name, known) })
 }
 
-// sameOrigin refuses what a browser sends on behalf of another site. Other
-// clients send neither header.
+// sameOrigin rejects requests that a browser sends on behalf of another site. Other clients send
+// neither header.
 func sameOrigin(r *http.Request) bool {
 	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {
 		return false
@@ -143,15 +141,14 @@ func sameOrigin(r *http.Request) bool {
 	return err == nil && strings.EqualFold(u.Host, r.Host)
 }
 
-// fromBrowser reports whether a browser has sent the request, as far as it tells.
+// fromBrowser reports whether a request has the headers of a browser.
 func fromBrowser(r *http.Request) bool {
 	h := r.Header
 	return h.Get("Origin") != "" || h.Get("Referer") != "" ||
 		h.Get("Sec-Fetch-Site") != "" || h.Get("Sec-Fetch-Mode") != "" || h.Get("Sec-Fetch-Dest") != ""
 }
 
-// tokenOf returns the token that a request shows. Basic authentication is left
-// to proxies.
+// tokenOf returns the token of a request. Basic authentication is left to proxies.
 func tokenOf(r *http.Request) string {
 	if token := r.Header.Get("X-Nomad-Token"); token != "" {
 		return token
@@ -163,7 +160,7 @@ func tokenOf(r *http.Request) string {
 	return strings.TrimSpace(token)
 }
 
-// sameSecret takes as long for any wrong answer.
+// sameSecret compares in constant time.
 func sameSecret(got, want string) bool {
 	a, b := sha256.Sum256([]byte(got)), sha256.Sum256([]byte(want))
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1

@@ -12,14 +12,13 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// health is how one half of an agent is: the client runs tasks, the server
-// keeps the state.
+// health is the health of the client, which runs tasks, or of the server, which keeps the state.
 type health struct {
 	Message string `json:"message"`
 	OK      bool   `json:"ok"`
 }
 
-// agentHealth answers with an error when a half that is asked for is not well.
+// agentHealth replies with an error if a requested part is unhealthy.
 func (a *API) agentHealth(r *request) (any, error) {
 	halves := map[string]func() error{
 		"client": func() error {
@@ -51,8 +50,7 @@ func (a *API) agentHealth(r *request) (any, error) {
 	return answer, nil
 }
 
-// rpcAddress is where a server would be: Nomad's clients show it, and nothing
-// listens there.
+// rpcAddress returns the RPC address that Nomad's clients show. No server listens there.
 func (a *API) rpcAddress() (host string, port int) {
 	host, text, err := net.SplitHostPort(a.config.Advertise)
 	if err != nil {
@@ -67,7 +65,7 @@ func (a *API) rpcText() string {
 	return net.JoinHostPort(host, strconv.Itoa(port))
 }
 
-// node is the one that the agent is, even if it is still being looked at.
+// node returns the node of the agent, also before its first fingerprint is complete.
 func (a *API) node() *api.Node {
 	if n := a.config.Store.Snapshot().Node(nil, a.config.NodeID); n != nil {
 		return n
@@ -75,7 +73,7 @@ func (a *API) node() *api.Node {
 	return &api.Node{ID: a.config.NodeID}
 }
 
-// member is the agent as one of those that make up a region.
+// member is the agent as a member of its region.
 type member struct {
 	Name, Addr, Status       string
 	Port                     int
@@ -98,7 +96,7 @@ func (a *API) self() member {
 	}
 }
 
-// members are all agents of the region: this one.
+// members are all agents of the region: only this one.
 type members struct {
 	ServerName, ServerRegion, ServerDC string
 	Members                            []member
@@ -109,7 +107,7 @@ func (a *API) agentMembers(*request) (any, error) {
 	return members{n.Name, a.config.Region, n.Datacenter, []member{a.self()}}, nil
 }
 
-// agentState is what an agent says of itself. Nothing in it is secret.
+// agentState is the agent's own description. It has no secrets.
 type agentState struct {
 	Config map[string]any               `json:"config"`
 	Member member                       `json:"member"`
@@ -140,7 +138,7 @@ func (a *API) agentSelf(*request) (any, error) {
 
 func (a *API) agentServers(*request) (any, error) { return []string{a.rpcText()}, nil }
 
-// agentReload reads the configuration again, as SIGHUP does.
+// agentReload reloads the configuration, as SIGHUP does.
 func (a *API) agentReload(*request) (any, error) {
 	if a.config.Reload == nil {
 		return nil, &statusError{http.StatusNotImplemented, "this agent has no configuration to read again"}
@@ -154,7 +152,7 @@ func (a *API) leader(*request) (any, error) { return a.rpcText(), nil }
 
 func (a *API) peers(*request) (any, error) { return []string{a.rpcText()}, nil }
 
-// collectRecords goes on when the client has gone, as it promises.
+// collectRecords continues after the client has disconnected, as documented.
 func (a *API) collectRecords(r *request) (any, error) {
 	a.config.Node.CollectAllocs()
 	if _, err := a.config.Scheduler.CollectGarbage(context.WithoutCancel(r.Context())); err != nil {

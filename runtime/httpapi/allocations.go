@@ -18,8 +18,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// allocStub is an allocation in a list. The client's type lacks what the server
-// sends.
+// allocStub is an entry of a list of allocations, with the server's fields that the client's type
+// lacks.
 type allocStub struct {
 	*api.AllocationListStub
 	DesiredTransition api.DesiredTransition
@@ -43,8 +43,8 @@ type joblessAllocation struct {
 	delays map[*api.RescheduleEvent]time.Duration
 }
 
-// rescheduleDelays returns the delays of the events of an allocation's tracker. The job
-// of the allocation has the policy.
+// rescheduleDelays returns the delays of the events of an allocation's tracker, according to the
+// policy in the allocation's job.
 func rescheduleDelays(a *api.Allocation) map[*api.RescheduleEvent]time.Duration {
 	if a.RescheduleTracker == nil || a.Job == nil {
 		return nil
@@ -56,7 +56,7 @@ func rescheduleDelays(a *api.Allocation) map[*api.RescheduleEvent]time.Duration 
 	return model.RescheduleDelays(g.ReschedulePolicy, a.RescheduleTracker)
 }
 
-// wholeID refuses what cannot be an id, in the words that clients know.
+// wholeID rejects an invalid id with Nomad's error message.
 func wholeID(what, id string) error {
 	if len(id) != 36 || uuid.Validate(id) != nil {
 		return fmt.Errorf("%s lookup failed: index error: UUID must be 36 characters", what)
@@ -66,7 +66,7 @@ func wholeID(what, id string) error {
 
 func (r *request) placeOfAlloc(a *api.Allocation) sortKey { return r.created(a.CreateIndex, a.ID) }
 
-// stubs lists allocations.
+// stubs returns the list entries of allocations.
 func (r *request) stubs(allocs []*api.Allocation) ([]allocStub, error) {
 	return page(r, allocs, r.placeOfAlloc, func(a *api.Allocation) allocStub { return stubOf(a, true, false) })
 }
@@ -81,7 +81,7 @@ func (a *API) listAllocations(r *request) (any, error) {
 	})
 }
 
-// byCreation puts allocations into the order in which they were made.
+// byCreation sorts allocations by creation.
 func byCreation(allocs []*api.Allocation) []*api.Allocation {
 	slices.SortStableFunc(allocs, func(a, b *api.Allocation) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
 	return allocs
@@ -122,7 +122,7 @@ func (a *API) stopAllocation(r *request) (any, error) {
 	}{out.EvalID, r.meta(out.Index)}, nil
 }
 
-// allocation returns an allocation for a call that is about what is on the node.
+// allocation returns an allocation for a request about its data on this node.
 func (a *API) allocation(id string) (*api.Allocation, error) {
 	if alloc := a.config.Store.Snapshot().Allocation(nil, id); alloc != nil {
 		return alloc, nil
@@ -130,8 +130,8 @@ func (a *API) allocation(id string) (*api.Allocation, error) {
 	return nil, notFound(fmt.Sprintf("Unknown allocation %q", id))
 }
 
-// runner returns the runner of an allocation for a call about one of its tasks, or
-// about all if no task is named. An allocation that has ended has no runner.
+// runner returns the runner of an allocation for a request about a task, or about all tasks if
+// task is empty. An allocation that has ended has no runner.
 func (a *API) runner(id, task string, unknown, ended error) (*allocrunner.Runner, error) {
 	alloc, err := a.allocation(id)
 	if err != nil {
@@ -188,8 +188,8 @@ func (a *API) signalAllocation(r *request) (any, error) {
 	return meta{}, nil
 }
 
-// collectAllocation answers with an object: Nomad's answer is empty, on which its
-// own client fails.
+// collectAllocation replies with an object: Nomad's reply is empty, and Nomad's own client fails
+// to decode it.
 func (a *API) collectAllocation(r *request) (any, error) {
 	if _, err := a.allocation(r.id); err != nil {
 		return nil, err
@@ -201,7 +201,7 @@ func (a *API) collectAllocation(r *request) (any, error) {
 }
 
 func (a *API) collectAllocations(r *request) (any, error) {
-	// A link or a picture in a page makes a browser ask with GET.
+	// A link or an image in a page makes a browser send a GET request.
 	if r.Method == http.MethodGet && fromBrowser(r.Request) {
 		return nil, &statusError{http.StatusForbidden, "a browser must ask with PUT to collect allocations"}
 	}

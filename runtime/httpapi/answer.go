@@ -17,7 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
-// meta is what is at the end of many answers.
+// meta has the metadata fields at the end of many replies.
 type meta struct {
 	Index       uint64
 	LastContact int64
@@ -25,13 +25,13 @@ type meta struct {
 	NextToken   string
 }
 
-// meta is that of the answer to a change, which has made the index.
+// meta returns the metadata of the reply to a write, which created the index.
 func (r *request) meta(index uint64) meta {
 	r.index = index
 	return meta{Index: index}
 }
 
-// val is the value of an optional attribute, zero when it is not set.
+// val returns the value of an optional field, or zero if it is nil.
 func val[T any](p *T) (v T) {
 	if p != nil {
 		v = *p
@@ -39,7 +39,7 @@ func val[T any](p *T) (v T) {
 	return v
 }
 
-// list is never null.
+// list returns an empty slice instead of nil.
 func list[T any](found []T) []T {
 	if found == nil {
 		return []T{}
@@ -47,26 +47,25 @@ func list[T any](found []T) []T {
 	return found
 }
 
-// noContent is the answer that has no body.
+// noContent is a reply without a body.
 type noContent struct{}
 
-// compressFrom is the size from which on an answer is compressed.
+// compressFrom is the size in bytes from which a reply is compressed.
 const compressFrom = 1 << 10
 
-// Who compresses needs a megabyte, and a long list has several: both are used
-// again, as long as there is much to do.
+// A compressor uses a megabyte, and a long list several megabytes: both are pooled for busy times.
 var (
 	gzipPool = sync.Pool{New: func() any {
 		z, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
 		if err != nil {
-			panic(err) // there is this level
+			panic(err) // the level is valid
 		}
 		return z
 	}}
 	buffers = sync.Pool{New: func() any { return new([]byte) }}
 )
 
-// maxBuffer is the largest buffer that is kept.
+// maxBuffer is the size of the largest buffer that is pooled.
 const maxBuffer = 4 << 20
 
 // reply writes a value as JSON.
@@ -127,7 +126,7 @@ func acceptsGzip(r *http.Request) bool {
 	return false
 }
 
-// refuse writes an error: text, and nothing but the text.
+// refuse writes an error as plain text.
 func (a *API) refuse(r *request, err error) {
 	r.setHeaders()
 	code := http.StatusInternalServerError
@@ -146,13 +145,13 @@ func (a *API) refuse(r *request, err error) {
 	}
 	r.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	r.w.WriteHeader(code)
-	_, _ = io.WriteString(r.w, err.Error()) // who has gone does not read it
+	_, _ = io.WriteString(r.w, err.Error()) // the client may have disconnected
 }
 
-// notFoundIs404 is false where Nomad says 500.
+// notFoundIs404 returns false for paths for which Nomad replies with 500.
 func (r *request) notFoundIs404() bool { return strings.HasPrefix(r.URL.Path, "/v1/allocation/") }
 
-// setHeaders sets those by which clients poll.
+// setHeaders sets the headers that clients use to poll.
 func (r *request) setHeaders() {
 	h := r.w.Header()
 	if r.index > 0 {

@@ -26,32 +26,32 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/variables"
 )
 
-// Node is what runs on this node. runtime/agent is one.
+// Node is the part of the node that the API uses. runtime/agent implements it.
 type Node interface {
 	// Alloc returns the runner of an allocation, nil if there is none.
 	Alloc(id string) *allocrunner.Runner
-	// CollectAlloc takes an ended allocation off the disk, CollectAllocs all of them.
+	// CollectAlloc removes an ended allocation from the disk, CollectAllocs all ended allocations.
 	CollectAlloc(ctx context.Context, id string) error
 	CollectAllocs()
-	// CheckAttachments tells what is wrong with the hooks that a canonical job
-	// attaches, and which of them cannot be asked now.
+	// CheckAttachments returns the faults of the hooks that a canonical job attaches, and the
+	// errors of hooks that cannot be checked now.
 	CheckAttachments(context.Context, *api.Job) (faults []model.Unsupported, trouble []error)
-	// Logs has what tasks print, below the LogDir of their allocations.
+	// Logs has the output of tasks, below the LogDir of their allocations.
 	Logs() *logs.Collector
 	LogDir(allocID string) string
-	// Files opens the directory of an allocation, whether it runs or not. The error
-	// is fs.ErrNotExist if it is not on the disk.
+	// Files opens the directory of an allocation, whether or not it runs. The error is
+	// fs.ErrNotExist if the directory does not exist.
 	Files(allocID string) (*taskfiles.Dir, error)
-	// Usage tells how busy the machine is.
+	// Usage returns the resource usage of the machine.
 	Usage(context.Context) hoststats.Stats
-	// Meta is the metadata of the node; SetMeta changes it for good.
+	// Meta is the metadata of the node; SetMeta changes it permanently.
 	Meta() api.NodeMetaResponse
 	SetMeta(context.Context, map[string]*string) error
-	// TaskConfigSchema is what a driver takes in the config block of a task.
+	// TaskConfigSchema returns the schema of a driver's task config block.
 	TaskConfigSchema(ctx context.Context, driver string) (*hclspec.Spec, error)
 }
 
-// Config is what an API is made of.
+// Config configures an API.
 type Config struct {
 	Store     *store.Store
 	Scheduler *scheduler.Scheduler
@@ -59,30 +59,29 @@ type Config struct {
 	Parser    parser
 	NodeID    string
 	Region    string
-	Advertise string // host:port by which the node is known
-	// Self returns the configuration of the agent for everybody to see; it has no
-	// secrets. Reload reads the configuration again. Both may be nil.
+	Advertise string // host:port that other programs use to reach the node
+	// Self returns the configuration of the agent without secrets, because all clients may read
+	// it. Reload reloads the configuration. Both may be nil.
 	Self   func() map[string]any
 	Reload func() error
-	// Log is what the monitor shows; nil shows nothing.
+	// Log is the logger whose lines the monitor streams; nil disables the monitor.
 	Log hclog.InterceptLogger
-	// Debug gives away profiles and facts about the host.
+	// Debug enables profiles and host data.
 	Debug bool
-	// Version is that of Nomad whose API this is.
+	// Version is the Nomad version whose API is implemented.
 	Version string
 
-	// Token is what a client must show that comes neither over a unix socket nor
-	// with a certificate. Empty lets everybody in.
+	// Token is the secret that a client must send, except over a unix socket or with a
+	// certificate. An empty token allows all clients.
 	Token Secret
-	// ReadToken opens what [readOnlyRoutes] names where Token is wanted; empty opens
+	// ReadToken permits the routes in [readOnlyRoutes] if Token is set; an empty token permits
 	// nothing.
 	ReadToken Secret
-	// HandshakeTimeout limits a TLS handshake; 0 is five seconds.
+	// HandshakeTimeout limits a TLS handshake; 0 means five seconds.
 	HandshakeTimeout time.Duration
-	// Names are the host names under which the API may be reached, besides
-	// localhost and any address.
+	// Names are the accepted host names, besides localhost and any IP address.
 	Names []string
-	// Headers are added to all answers.
+	// Headers are added to all replies.
 	Headers map[string]string
 
 	Logger hclog.Logger
@@ -97,10 +96,10 @@ type API struct {
 	started   time.Time
 	telemetry atomic.Pointer[Telemetry]
 	bodies    budget
-	sessions  sync.WaitGroup // over websockets
+	sessions  sync.WaitGroup // exec sessions over websockets
 }
 
-// New returns an API that listens nowhere yet.
+// New returns an API that does not listen yet.
 func New(c Config) *API {
 	logger := c.Logger.Named("http")
 	a := &API{config: c, routes: routes, logger: logger, variables: variables.New(c.Store, logger), started: time.Now()}
@@ -109,14 +108,14 @@ func New(c Config) *API {
 	return a
 }
 
-// The limits of a connection. Answers that wait have none for the whole, but each
-// write of theirs has one.
+// Limits of a connection. A blocking reply has no limit for its total time, but each write has
+// one.
 const (
-	headerTimeout    = 15 * time.Second // a loaded machine needs seconds for hundreds of clients at once
+	headerTimeout    = 15 * time.Second // a loaded machine needs seconds for hundreds of simultaneous clients
 	bodyTimeout      = time.Minute
-	refuseTimeout    = time.Second // for a body that is not read
+	refuseTimeout    = time.Second // for a body that is discarded
 	writeTimeout     = time.Minute
-	handshakeTimeout = 5 * time.Second // of TLS, unless configured
+	handshakeTimeout = 5 * time.Second // TLS handshake, unless configured
 	idleTimeout      = 2 * time.Minute
 	maxHeader        = 16 << 10
 	maxBody          = 1 << 20
@@ -124,22 +123,22 @@ const (
 	stopTimeout      = time.Second
 )
 
-// http1 is what Nomad's clients speak: websockets need it.
+// http1 returns the protocol that Nomad's clients use and websockets need.
 func http1() *http.Protocols {
 	p := new(http.Protocols)
 	p.SetHTTP1(true)
 	return p
 }
 
-// unixKey marks the context of a request that came over a unix socket. connKey is the
-// key of its connection, if that is counted.
+// unixKey marks the context of a request over a unix socket. connKey is the context key of the
+// connection, if it is counted.
 type (
 	unixKey struct{}
 	connKey struct{}
 )
 
-// Serve answers on the listeners until ctx ends, and closes them. Requests that
-// wait are answered at the end.
+// Serve serves the listeners until ctx ends, and closes them. It replies to blocking requests
+// before it returns.
 func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -147,12 +146,11 @@ func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 	server := &http.Server{
 		Handler:   a,
 		Protocols: http1(),
-		// The lesser of the two is the limit of a TLS handshake. Each request sets its own
-		// deadline for writing.
+		// The smaller value limits the TLS handshake. Each request sets its own write deadline.
 		ReadHeaderTimeout: max(headerTimeout, handshake),
 		WriteTimeout:      handshake,
 		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeader - 4<<10, // the server reads 4 KiB more
+		MaxHeaderBytes:    maxHeader - 4<<10, // net/http adds 4 KiB
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			if c.LocalAddr().Network() == "unix" {
@@ -176,7 +174,7 @@ func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 		})
 	}
 	<-ctx.Done()
-	cancel() // wakes those that wait
+	cancel() // wakes blocking requests
 	grace, end := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer end()
 	if err := server.Shutdown(grace); err != nil {
@@ -187,7 +185,7 @@ func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 	return errors.Join(errs...)
 }
 
-// ServeHTTP implements http.Handler: it is what all requests go through.
+// ServeHTTP implements http.Handler for all requests.
 func (a *API) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	begin := time.Now()
 	h := w.Header()
@@ -239,7 +237,7 @@ func (a *API) answer(r *request) (value any, err error) {
 	}
 	method := r.Method
 	if method == http.MethodHead {
-		method = http.MethodGet // net/http leaves the body out
+		method = http.MethodGet // net/http omits the body
 	}
 	rt, id, found, otherMethod := find(a.routes, method, r.URL.Path)
 	switch {

@@ -9,11 +9,11 @@ import (
 	"sync/atomic"
 )
 
-// maxBodies is how much memory the bodies of all requests take. The largest job needs it
-// twice, for its pieces and for the whole.
+// maxBodies is how much memory the bodies of all requests may use. The largest job needs its size
+// twice, for its pieces and for the complete body.
 const maxBodies = 2*maxJob + maxBody
 
-// errBodies is the answer to a request that may be sent again.
+// errBodies is the reply to a request that the client may send again.
 var errBodies = &statusError{http.StatusServiceUnavailable,
 	fmt.Sprintf("the bodies of all requests together are larger than %d bytes: send this one again", maxBodies)}
 
@@ -30,11 +30,11 @@ func (b *budget) take(n int64) bool {
 
 func (b *budget) give(n int64) { b.free.Add(n) }
 
-// maxPiece limits what is taken for a body before it has come.
+// maxPiece limits the memory that is reserved for a body before its bytes arrive.
 const maxPiece = 64 << 10
 
-// readAll reads to the end. size is the length of the text, -1 if it is unknown. The
-// caller gives back what was taken, which is nothing after an error.
+// readAll reads r to its end. size is the length of the text, -1 if it is unknown. The caller
+// releases the bytes in taken; taken is zero after an error.
 func (b *budget) readAll(r io.Reader, size int64) (text []byte, taken int64, err error) {
 	defer func() {
 		if err != nil {
@@ -43,7 +43,7 @@ func (b *budget) readAll(r io.Reader, size int64) (text []byte, taken int64, err
 		}
 	}()
 	var pieces [][]byte
-	// With one byte more, the end is found without another piece.
+	// One extra byte makes the read of the last piece reach the end of the text.
 	next := min(max(size, 511)+1, maxPiece)
 	for {
 		if !b.take(next) {
@@ -71,8 +71,8 @@ func (b *budget) readAll(r io.Reader, size int64) (text []byte, taken int64, err
 	}
 }
 
-// fill reads until the buffer is full. Unlike io.ReadFull it returns the error of the
-// reader, which tells a text that has ended from one that was cut off.
+// fill reads until the buffer is full. Unlike io.ReadFull it returns the error of the reader,
+// which distinguishes a complete text from a truncated text.
 func fill(r io.Reader, p []byte) (read []byte, err error) {
 	n := 0
 	for n < len(p) && err == nil {

@@ -8,15 +8,15 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// What only a cluster has, or only Nomad Enterprise, is answered so that clients
-// go on: with what is true of a cluster of one, or with one sentence.
+// Requests that only a cluster or Nomad Enterprise can serve get a reply with which clients
+// continue: the state of a cluster of one server, or a short error.
 
-// fixed answers the same to everybody.
+// fixed returns a route with a constant reply.
 func fixed(value any) func(*API, *request) (any, error) {
 	return func(*API, *request) (any, error) { return value, nil }
 }
 
-// refused answers with an error.
+// refused returns a route that replies with an error.
 func refused(code int, text string) func(*API, *request) (any, error) {
 	return func(*API, *request) (any, error) { return nil, &statusError{code, text} }
 }
@@ -29,17 +29,17 @@ var (
 	noACL        = refused(http.StatusBadRequest, "ACL support disabled")
 )
 
-// joined is the answer to an agent that is told to join others.
+// joined is the reply to a request to join other agents.
 type joined struct {
 	Number  int    `json:"num_joined"`
 	Error   string `json:"error"`
 	Warning string `json:"warning"`
 }
 
-// anonymous is the token of everybody where there are no policies.
+// anonymous is the token of all clients if ACLs are disabled.
 var anonymous = api.ACLToken{AccessorID: "acls-disabled", Name: "ACLs disabled token", Type: "client"}
 
-// listVolumes is asked for one of two kinds.
+// listVolumes returns an empty list for CSI and host volumes.
 func (a *API) listVolumes(r *request) (any, error) {
 	switch r.query.Get("type") {
 	case "", "csi", "host":
@@ -48,7 +48,7 @@ func (a *API) listVolumes(r *request) (any, error) {
 	return nil, notFound("resource not found")
 }
 
-// schedulers are the names of those that a job can ask for.
+// schedulers are the names of the schedulers that a job can use.
 var schedulers = []string{api.JobTypeService, api.JobTypeBatch, api.JobTypeSystem, api.JobTypeSysbatch}
 
 func (a *API) listSchedulers(*request) (any, error) {
@@ -62,7 +62,7 @@ func (a *API) configureSchedulers(*request) (any, error) {
 	return api.AgentSchedulerWorkerConfigResponse{ServerID: a.config.NodeID, NumSchedulers: 1, EnabledSchedulers: schedulers}, nil
 }
 
-// schedulerConfiguration is how this agent places what it runs.
+// schedulerConfiguration returns the scheduling algorithm of this agent.
 func (a *API) schedulerConfiguration(*request) (any, error) {
 	return struct {
 		SchedulerConfig api.SchedulerConfiguration
@@ -78,7 +78,7 @@ func (a *API) raftConfiguration(*request) (any, error) {
 	}}}, nil
 }
 
-// autopilotConfiguration is Nomad's own.
+// autopilotConfiguration returns Nomad's defaults.
 func (a *API) autopilotConfiguration(*request) (any, error) {
 	return object{
 		"CleanupDeadServers": true, "LastContactThreshold": "200ms", "MaxTrailingLogs": 250, "MinQuorum": 0,
@@ -98,19 +98,19 @@ func (a *API) autopilotHealth(*request) (any, error) {
 	}, nil
 }
 
-// noLicense is an answer without a body, which clients take for "none".
+// noLicense replies without a body, which clients interpret as "none".
 func (a *API) noLicense(r *request) (any, error) {
 	r.answered = true
 	r.w.WriteHeader(http.StatusNoContent)
 	return nil, nil
 }
 
-// vaultUpgrade is what stands in the way of an upgrade of Vault's integration.
+// vaultUpgrade lists the obstacles to an upgrade of the Vault integration.
 type vaultUpgrade struct {
 	JobsWithoutVaultIdentity, OutdatedNodes, VaultTokens []string
 }
 
-// redirect leads to the page for people.
+// redirect redirects to the page for browsers.
 func (a *API) redirect(r *request) (any, error) {
 	r.answered = true
 	to := "/ui/"
@@ -122,7 +122,7 @@ func (a *API) redirect(r *request) (any, error) {
 	return nil, nil
 }
 
-// welcome says what this is.
+// welcome is the text of the page for browsers.
 const welcome = `<!doctype html>
 <html lang="en">
 <meta charset="utf-8">

@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// deployment has what the server sends and the client's type lacks: it is known
-// from the version of the job, as long as that is kept.
+// deployment has the fields that the server sends and the client's type lacks. They come from the
+// job version, as long as that version is kept.
 type deployment struct {
 	*api.Deployment
 	EvalPriority int
@@ -23,7 +23,7 @@ type deploymentState struct {
 	AutoPromote bool
 }
 
-// wholeDeployment completes a deployment.
+// wholeDeployment adds the server's fields to a deployment.
 func wholeDeployment(s *store.Snapshot, d *api.Deployment) deployment {
 	job := s.JobVersion(nil, d.Namespace, d.JobID, d.JobVersion)
 	whole := deployment{
@@ -37,7 +37,7 @@ func wholeDeployment(s *store.Snapshot, d *api.Deployment) deployment {
 	return whole
 }
 
-// wholeDeployments is the page of those that a request sees.
+// wholeDeployments returns the page of deployments that a request asks for.
 func (r *request) wholeDeployments(s *store.Snapshot, found []*api.Deployment) ([]deployment, error) {
 	return page(r, found, r.placeOfDeployment, func(d *api.Deployment) deployment { return wholeDeployment(s, d) })
 }
@@ -74,7 +74,7 @@ func (a *API) deploymentAllocations(r *request) (any, error) {
 	})
 }
 
-// deploymentWritten is the answer to a change of a deployment.
+// deploymentWritten is the reply to a change of a deployment.
 func (r *request) deploymentWritten(o scheduler.Outcome, err error) (any, error) {
 	if err != nil {
 		return nil, err
@@ -88,10 +88,10 @@ func (r *request) deploymentWritten(o scheduler.Outcome, err error) (any, error)
 	}{o.EvalID, o.EvalCreateIndex, o.DeploymentModifyIndex, o.RevertedJobVersion, r.meta(o.Index)}, nil
 }
 
-// deploymentBody is the part that the bodies of all changes have.
+// deploymentBody is the common part of the bodies of all changes.
 type deploymentBody struct{ DeploymentID string }
 
-// of checks that the body is about the deployment that the path names.
+// of checks that the deployment ID in the body is the deployment ID in the path.
 func (b deploymentBody) of(r *request) error {
 	switch b.DeploymentID {
 	case "":
@@ -113,7 +113,7 @@ func (a *API) failDeployment(r *request) (any, error) {
 	return r.deploymentWritten(a.config.Scheduler.FailDeployment(r.Context(), r.id))
 }
 
-// unblockDeployment does nothing: no other region waits for this one.
+// unblockDeployment does nothing: no other region waits for this deployment.
 func (a *API) unblockDeployment(r *request) (any, error) {
 	var body deploymentBody
 	if err := r.bodyOf(&body, false); err != nil {

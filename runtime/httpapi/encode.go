@@ -18,10 +18,9 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// encode returns the JSON of a value as Nomad's API has it, which is not that of
-// encoding/json: names are sorted, a time that is not set is null, what is empty
-// is there (but for a few types), numbers that are not whole by nature have a
-// point, and nothing is escaped for HTML.
+// encode returns the JSON of a value in the format of Nomad's API, which differs from
+// encoding/json: names are sorted, a zero time is null, empty fields are present (except for a few
+// types), floating-point numbers always have a point, and HTML is not escaped.
 func encode(value any) ([]byte, error) {
 	return appendValue(nil, reflect.ValueOf(value), false)
 }
@@ -39,8 +38,8 @@ var (
 	maxEncodeDeep = 200
 )
 
-// fieldRenames is what a server calls otherwise than the client whose types these
-// are. What has no name here is left out; what is named is never dropped.
+// fieldRenames are the names that a server uses for fields of the client's types. A field with an
+// empty name is omitted; a renamed field is always present.
 var fieldRenames = map[reflect.Type]map[string]string{
 	reflect.TypeFor[api.Job]():           {"Migrate": "", "Reschedule": ""},
 	reflect.TypeFor[api.JobUILink]():     {"URL": "Url"},
@@ -53,18 +52,16 @@ var fieldRenames = map[reflect.Type]map[string]string{
 	reflect.TypeFor[api.TaskEvent]():     {"DiskSize": ""},
 }
 
-// sparseField is one that is left out when it is empty, of a type that else is not
-// sparse.
+// sparseField is a field that is omitted when it is empty, in a type whose other fields are not.
 var sparseField = map[reflect.Type]string{reflect.TypeFor[api.Variable](): "Items"}
 
-// ofJob stands for the namespace of the job that the object is part of.
+// ofJob stands for the namespace of the job that has the object.
 const ofJob = "namespace of the job"
 
-// ofTracker stands for the delay of a reschedule, which depends on the tracker that the
-// event is part of.
+// ofTracker stands for the delay of a reschedule, which depends on the tracker that has the event.
 const ofTracker = "delay of the reschedule"
 
-// serverFields are those that the client's types lack, and what is in them here.
+// serverFields are the fields that the client's types lack, and their values.
 var serverFields = map[reflect.Type]map[string]string{
 	reflect.TypeFor[api.MemoryStats](): {"MappedFile": "0"},
 	reflect.TypeFor[api.Node](): {
@@ -76,17 +73,17 @@ var serverFields = map[reflect.Type]map[string]string{
 	reflect.TypeFor[api.TaskState]():       {"Paused": `""`},
 }
 
-// zeroFilled are the types whose numbers, truth values and texts are zero when they are
-// not set. A duration that is not set is null.
+// zeroFilled are the types whose numbers, booleans and strings are written as zero when they are
+// nil. A nil duration is null.
 var zeroFilled = map[reflect.Type]bool{reflect.TypeFor[api.Resources](): true, reflect.TypeFor[api.TaskGroup](): true}
 
 // field is one field of a struct as it is encoded.
 type field struct {
 	name      string
-	label     string // the name as it is written, with the colon
+	label     string // the encoded name with the colon
 	form      form
-	hidden    bool  // from the read-only token
-	index     []int // nil if there is only text
+	hidden    bool  // hidden from the read-only token
+	index     []int // nil if the field has only text
 	text      string
 	omitEmpty bool
 	quoted    bool
@@ -142,14 +139,14 @@ func deref(t reflect.Type) reflect.Type {
 	return t
 }
 
-// form is who says how values of a type are written.
+// form is how values of a type are encoded.
 type form byte
 
 const (
-	byKind   form = iota // the kind
-	aTime                // a time is always the same
-	ofItself             // the value, as JSON
-	asText               // the value, as text
+	byKind   form = iota // according to the kind
+	aTime                // as a time
+	ofItself             // with json.Marshaler
+	asText               // with encoding.TextMarshaler
 )
 
 func formOf(t reflect.Type) form {
@@ -164,11 +161,11 @@ func formOf(t reflect.Type) form {
 	return byKind
 }
 
-// encoder knows where in a document it is.
+// encoder keeps the position in a document.
 type encoder struct {
-	readOnly  bool                                   // hidden fields are as if they were not set
-	namespace string                                 // of the last job that it has come to
-	delays    map[*api.RescheduleEvent]time.Duration // of the last allocation
+	readOnly  bool                                   // hidden fields are encoded as unset
+	namespace string                                 // of the current job
+	delays    map[*api.RescheduleEvent]time.Duration // of the current allocation
 }
 
 func appendValue(b []byte, v reflect.Value, readOnly bool) ([]byte, error) {
@@ -205,7 +202,7 @@ func (e *encoder) appendDeep(b []byte, v reflect.Value, how form, depth int) ([]
 	case reflect.Pointer:
 		return e.appendDeep(b, v.Elem(), formOf(v.Type().Elem()), depth+1)
 	case reflect.Interface:
-		// A number that was read from JSON has no type: it was whole, or it was not.
+		// A number that was decoded from JSON has no integer type, so its value decides.
 		if f, ok := v.Elem().Interface().(float64); ok && f == math.Trunc(f) && math.Abs(f) < 1<<53 {
 			return strconv.AppendInt(b, int64(f), 10), nil
 		}
@@ -356,7 +353,7 @@ func (e *encoder) appendList(b []byte, v reflect.Value, depth int) ([]byte, erro
 	return append(b, ']'), nil
 }
 
-// appendFloat writes a number with a point. What JSON has no number for is null.
+// appendFloat writes a number with a point, or null for a number that JSON lacks.
 func appendFloat(b []byte, f float64) []byte {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return append(b, "null"...)
@@ -372,7 +369,7 @@ const hexDigits = "0123456789abcdef"
 
 func appendString(b []byte, s string) []byte {
 	b = append(b, '"')
-	plain := 0 // where what needs no change begins
+	plain := 0 // start of the bytes that need no escape
 	for i := 0; i < len(s); {
 		c := s[i]
 		if c >= ' ' && c < utf8.RuneSelf && c != '"' && c != '\\' {

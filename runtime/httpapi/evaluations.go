@@ -9,7 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// evaluations returns those that a list is asked for.
+// evaluations returns the evaluations that match the parameters of a list request.
 func (r *request) evaluations(s *store.Snapshot, ws store.WatchSet) ([]*api.Evaluation, error) {
 	status, job := r.query.Get("status"), r.query.Get("job")
 	if (status != "" || job != "") && r.query.Get("filter") != "" {
@@ -39,7 +39,7 @@ type evaluationCount struct {
 	meta
 }
 
-// countEvaluations counts what a list would have, on all of its pages.
+// countEvaluations counts the evaluations on all pages of a list.
 func (a *API) countEvaluations(r *request) (any, error) {
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		index := s.TableIndex(ws, store.Evaluations)
@@ -91,8 +91,8 @@ func (a *API) readEvaluation(r *request) (any, error) {
 	})
 }
 
-// relatedTo returns the evaluations that this one has come from and has led to,
-// over any number of steps.
+// relatedTo returns the evaluations that e was created by and that it has created, over any number
+// of steps.
 func relatedTo(e *api.Evaluation, all []*api.Evaluation) (stubs []*api.EvaluationStub) {
 	near := func(a, b *api.Evaluation) bool {
 		return a.PreviousEval == b.ID || a.NextEval == b.ID || a.BlockedEval == b.ID

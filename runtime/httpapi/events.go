@@ -12,12 +12,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// eventsPath is where events are followed. Nomad has words of its own there for an
-// index that is none.
+// eventsPath is the path of the event stream, where Nomad has a different message for an invalid
+// index.
 const eventsPath = "/v1/event/stream"
 
-// followEvents goes on until the client has gone, the agent stops, or the client
-// reads so slowly that it has missed something.
+// followEvents streams events until the client disconnects, the agent shuts down, or the client
+// has missed events because it reads too slowly.
 func (a *API) followEvents(r *request) (any, error) {
 	filter, err := events.ParseFilter(r.query["topic"], r.namespace)
 	if err != nil {

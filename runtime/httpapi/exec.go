@@ -11,8 +11,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 )
 
-// execCommand is what a session runs. run blocks until it has ended, and kills it
-// at the end of ctx.
+// execCommand is the command of a session. run blocks until the command has exited, and kills it
+// when ctx ends.
 type execCommand struct {
 	driver.Exec
 	run func(ctx context.Context, exec driver.Exec) (*driver.ExitResult, error)
@@ -32,7 +32,7 @@ func (a *API) execTask(r *request) (any, error) {
 	})
 }
 
-// runAction runs a command that the job itself names.
+// runAction runs an action of the job.
 func (a *API) runAction(r *request) (any, error) {
 	return a.session(r, func() (execCommand, error) {
 		s, allocID := a.config.Store.Snapshot(), r.query.Get("allocID")
@@ -57,7 +57,7 @@ func (a *API) runAction(r *request) (any, error) {
 	})
 }
 
-// execIn makes sure that the task is there to run a command in.
+// execIn checks that the task can run a command.
 func (a *API) execIn(r *request, alloc *api.Allocation, command []string) (execCommand, error) {
 	tty, err := r.flag("tty")
 	task := r.query.Get("task")

@@ -19,8 +19,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
 )
 
-// files opens the directory of the allocation that the path names. That is there
-// as long as it is on the disk, whether anything runs or not.
+// files opens the directory of the allocation in the path. The directory exists until it is
+// removed, whether or not a task runs.
 func (a *API) files(r *request) (*taskfiles.Dir, error) {
 	alloc, err := a.allocation(r.id)
 	if err != nil {
@@ -36,8 +36,8 @@ func (a *API) files(r *request) (*taskfiles.Dir, error) {
 	return dir, err
 }
 
-// collectedHint says why the directory of an allocation was removed, "" if nothing
-// is known about that.
+// collectedHint returns why the directory of an allocation was removed, "" if the reason is
+// unknown.
 func collectedHint(alloc *api.Allocation) string {
 	for _, name := range slices.Sorted(maps.Keys(alloc.TaskStates)) {
 		for _, e := range slices.Backward(alloc.TaskStates[name].Events) {
@@ -49,12 +49,12 @@ func collectedHint(alloc *api.Allocation) string {
 	return ""
 }
 
-// fileCodes are the statuses of the errors of files.
+// fileCodes are the status codes for file errors.
 type fileCodes struct{ missing, escapes, protected int }
 
-// Nomad answers 200 to what cannot be read, with the error for content.
+// Nomad replies with 200 and the error text as content if a file cannot be read.
 var (
-	whenLooking   = fileCodes{http.StatusNotFound, http.StatusInternalServerError, 0} // looking is allowed
+	whenLooking   = fileCodes{http.StatusNotFound, http.StatusInternalServerError, 0} // stat and list of protected files are allowed
 	whenReading   = fileCodes{http.StatusNotFound, http.StatusBadRequest, http.StatusForbidden}
 	whenStreaming = fileCodes{http.StatusBadRequest, http.StatusBadRequest, http.StatusInternalServerError}
 )
@@ -74,14 +74,14 @@ func (c fileCodes) refuse(err error) error {
 	return err
 }
 
-// fileInfo is an api.AllocFileInfo.
+// fileInfo converts i to an api.AllocFileInfo.
 func fileInfo(i taskfiles.Info) api.AllocFileInfo {
 	return api.AllocFileInfo{
 		Name: i.Name(), IsDir: i.IsDir(), Size: i.Size(), FileMode: i.Mode().String(), ModTime: i.ModTime(), ContentType: i.ContentType,
 	}
 }
 
-// look asks the directory of an allocation about something.
+// look replies with the result of ask for the directory of an allocation.
 func (a *API) look(r *request, ask func(*taskfiles.Dir) (any, error)) (any, error) {
 	dir, err := a.files(r)
 	if err != nil {
@@ -122,7 +122,7 @@ func (a *API) statFile(r *request) (any, error) {
 	})
 }
 
-// openFile opens the file that a request is about.
+// openFile opens the file of a request.
 func (a *API) openFile(r *request, codes fileCodes) (*taskfiles.File, error) {
 	path := r.query.Get("path")
 	if path == "" {
@@ -140,7 +140,7 @@ func (a *API) openFile(r *request, codes fileCodes) (*taskfiles.File, error) {
 	return f, nil
 }
 
-// readFile answers with a whole file, or the part of it that is asked for.
+// readFile replies with a file, or with the requested part.
 func (a *API) readFile(r *request) (any, error) {
 	offset, limit := int64(0), int64(0)
 	if strings.HasPrefix(r.URL.Path, "/v1/client/fs/readat/") {
@@ -169,11 +169,11 @@ func (a *API) readFile(r *request) (any, error) {
 	if limit > 0 {
 		content = io.LimitReader(f, limit)
 	}
-	// A browser shall show it and do nothing else: a task may have written a page.
+	// A browser must only display the content: a task may have written an HTML page.
 	h := r.w.Header()
 	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; sandbox")
 	h.Set("X-Xss-Protection", "1; mode=block")
-	_, _ = io.Copy(r.stream("text/plain; charset=utf-8"), content) // who has gone does not read it
+	_, _ = io.Copy(r.stream("text/plain; charset=utf-8"), content) // the client may have disconnected
 	return nil, nil
 }
 
@@ -204,7 +204,7 @@ func (a *API) streamFile(r *request) (any, error) {
 	return nil, nil
 }
 
-// noSuchVerb answers for what cannot be done with files.
+// noSuchVerb replies to an unknown file operation.
 func (a *API) noSuchVerb(r *request) (any, error) {
 	if verb, id, _ := strings.Cut(r.id, "/"); id == "" {
 		for _, known := range []string{"ls", "stat", "readat", "cat", "stream", "logs"} {

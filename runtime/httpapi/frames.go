@@ -10,12 +10,11 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// emptyFrame is one that clients pass over.
+// emptyFrame is a heartbeat that clients ignore.
 var emptyFrame = []byte("{}")
 
-// frames answers with a sequence of JSON objects, without anything between them,
-// until follow returns. A client that has gone ends the context of follow at the
-// next heartbeat at the latest.
+// frames replies with a sequence of JSON objects without separators, until follow returns. When
+// the client has disconnected, the context of follow ends at the next heartbeat at the latest.
 func (r *request) frames(follow func(ctx context.Context, emit func(api.StreamFrame) error) error) {
 	s := r.stream("application/json")
 	ctx, cancel := context.WithCancel(r.Context())
@@ -43,8 +42,8 @@ func (r *request) frames(follow func(ctx context.Context, emit func(api.StreamFr
 			}
 		}
 	})
-	// What is wrong now cannot be said any more: a text in the stream would break
-	// it for the client.
+	// An error cannot be reported after this point: a text in the stream would break the client's
+	// decoder.
 	_ = follow(ctx, func(f api.StreamFrame) error {
 		mu.Lock()
 		defer mu.Unlock()
@@ -54,7 +53,7 @@ func (r *request) frames(follow func(ctx context.Context, emit func(api.StreamFr
 	})
 }
 
-// appendFrame writes a frame as [encode] would, without what is empty.
+// appendFrame encodes a frame as [encode] does, without empty fields.
 func appendFrame(b []byte, f api.StreamFrame) []byte {
 	b = append(b, '{')
 	field := func(name string) {

@@ -10,7 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// agentProfile is for those who look for a fault in the agent itself.
+// agentProfile returns profiles of the agent for troubleshooting.
 func (a *API) agentProfile(r *request) (any, error) {
 	if !a.config.Debug {
 		return nil, errDenied
@@ -32,10 +32,10 @@ func (a *API) agentProfile(r *request) (any, error) {
 	return nil, nil
 }
 
-// shown are the variables of the environment whose values are no secrets.
+// shown are the environment variables whose values are not secret.
 var shown = []string{"GODEBUG", "GOMAXPROCS", "GOMEMLIMIT", "HOME", "LANG", "PATH", "PWD", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
 
-// agentHost tells what a bug report needs.
+// agentHost returns host data for a bug report.
 func (a *API) agentHost(r *request) (any, error) {
 	if !a.config.Debug {
 		return nil, errDenied
@@ -65,7 +65,7 @@ func (a *API) agentHost(r *request) (any, error) {
 	for _, i := range interfaces {
 		addresses, err := i.Addrs()
 		if err != nil {
-			continue // it has just gone
+			continue // the file system was unmounted meanwhile
 		}
 		var texts []string
 		for _, address := range addresses {
@@ -79,7 +79,7 @@ func (a *API) agentHost(r *request) (any, error) {
 	return api.HostDataResponse{AgentID: a.config.NodeID, HostData: host}, nil
 }
 
-// fileText is empty for a file that cannot be read.
+// fileText returns the content of a file, or "" if it cannot be read.
 func fileText(path string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -10,12 +10,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 )
 
-// schemaWait is how long a request waits for drivers to say what they take.
+// schemaWait is how long a request waits for the schemas of drivers.
 const schemaWait = time.Second
 
-// configFaults compares the config blocks of a job's tasks with what their drivers
-// take. all is false if a driver is not there, or does not answer: what it takes
-// is not known.
+// configFaults compares the config blocks of a job's tasks with the schemas of their drivers. all
+// is false if a driver is missing or does not reply, so that its schema is unknown.
 func (a *API) configFaults(ctx context.Context, job *api.Job) (faults []string, all bool) {
 	wait, cancel := context.WithTimeout(ctx, schemaWait)
 	defer cancel()
@@ -27,7 +26,7 @@ func (a *API) configFaults(ctx context.Context, job *api.Job) (faults []string, 
 	all = true
 	for _, g := range job.TaskGroups {
 		for _, t := range g.Tasks {
-			if ctx.Err() != nil { // the client is gone
+			if ctx.Err() != nil { // the client has disconnected
 				return nil, false
 			}
 			driver, asked := answers[t.Driver]
@@ -44,7 +43,7 @@ func (a *API) configFaults(ctx context.Context, job *api.Job) (faults []string, 
 			}
 			schema := driver.schema
 			if schema == nil {
-				continue // the driver has no schema, and takes every block
+				continue // the driver has no schema and accepts every block
 			}
 			for _, text := range hclspec.Messages(schema.Check(ctx, t.Config)) {
 				faults = append(faults, fmt.Sprintf("Task group %s, task %s: driver %s: config: %s", val(g.Name), t.Name, t.Driver, text))
@@ -54,8 +53,8 @@ func (a *API) configFaults(ctx context.Context, job *api.Job) (faults []string, 
 	return faults, all && ctx.Err() == nil
 }
 
-// configWarnings are the same for a job that is taken all the same: another
-// version of the driver may be there when it is placed.
+// configWarnings returns the errors of configFaults as warnings for a job that is registered:
+// another version of the driver may run when the job is placed.
 func (a *API) configWarnings(ctx context.Context, job *api.Job) []string {
 	faults, _ := a.configFaults(ctx, job)
 	for i, text := range faults {

@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// jobStub is a job in a list.
+// jobStub is an entry of a list of jobs.
 type jobStub struct {
 	ID, ParentID, Name, Namespace, NodePool, Type, Status, StatusDescription string
 	Datacenters                                                              []string
@@ -27,7 +27,7 @@ func (a *API) listJobs(r *request) (any, error) {
 	return a.jobs(r, func(*api.Job) bool { return true })
 }
 
-// jobs lists some of the jobs.
+// jobs lists the jobs that which selects.
 func (a *API) jobs(r *request, which func(*api.Job) bool) (any, error) {
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(s.Jobs(ws, r.namespace, r.query.Get("prefix")), func(j *api.Job) bool { return !which(j) })
@@ -50,8 +50,7 @@ func (a *API) jobs(r *request, which func(*api.Job) bool) (any, error) {
 
 func placeOfJob(j *api.Job) sortKey { return named(val(j.Namespace), val(j.ID)) }
 
-// summarize counts the allocations of a job, or the children of one that makes
-// jobs.
+// summarize counts the allocations of a job, or the children of a periodic or parameterized job.
 func summarize(s *store.Snapshot, ws store.WatchSet, j *api.Job) *api.JobSummary {
 	namespace, id := val(j.Namespace), val(j.ID)
 	sum := &api.JobSummary{
@@ -105,8 +104,8 @@ func summarize(s *store.Snapshot, ws store.WatchSet, j *api.Job) *api.JobSummary
 	return sum
 }
 
-// allocationsOf returns the allocations of a job, but not those of one of the same
-// name before it was purged.
+// allocationsOf returns the allocations of a job, without the allocations of a purged job of the
+// same name.
 func allocationsOf(s *store.Snapshot, ws store.WatchSet, j *api.Job) []*api.Allocation {
 	return slices.DeleteFunc(s.AllocationsByJob(ws, val(j.Namespace), val(j.ID)), func(a *api.Allocation) bool {
 		return val(a.Job.CreateIndex) != val(j.CreateIndex)

@@ -11,8 +11,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec/confined"
 )
 
-// parser reads the text of a job file. What is wrong with the text is a
-// confined.TextError. confined.Parser is one.
+// parser parses the text of a job file. It returns a confined.TextError for an error in the text.
+// confined.Parser implements it.
 type parser interface {
 	Parse(ctx context.Context, text, variables string) (*api.Job, error)
 }
@@ -39,7 +39,7 @@ func (a *API) parseJob(r *request) (any, error) {
 	if body.Canonicalize {
 		job.Canonicalize()
 	}
-	// The answer is what the client would have made itself, in its form.
+	// The reply is JSON in the form in which the client would encode the job itself.
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
 	encoder.SetEscapeHTML(false)

@@ -10,13 +10,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// planRequest is the body of a plan.
+// planRequest is the body of a plan request.
 type planRequest struct {
 	sentJob
 	Diff bool
 }
 
-// planJob says what a registration would lead to, and changes nothing.
+// planJob returns the effects of a registration, and changes nothing.
 func (a *API) planJob(r *request) (any, error) {
 	var body planRequest
 	job, err := a.take(r, &body, &body.sentJob)

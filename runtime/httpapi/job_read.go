@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// job answers from a job that must be there.
+// job replies with the result of read for a job, or with an error if the job does not exist.
 func (a *API) job(r *request, read func(s *store.Snapshot, ws store.WatchSet, j *api.Job) (any, uint64)) (any, error) {
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		j := s.Job(ws, r.namespace, r.id)
@@ -58,8 +58,8 @@ func (a *API) jobSubmission(r *request) (any, error) {
 	})
 }
 
-// ofThisJob tells whether what was made for a job of this name is to be listed: if
-// it is not asked for all, only what belongs to the job that has the name now.
+// ofThisJob reports whether an object of a job with this name is listed: without the parameter
+// "all", only objects of the current job with the name are listed.
 func (r *request) ofThisJob(j *api.Job, jobCreateIndex uint64) bool {
 	all, err := strconv.ParseBool(r.query.Get("all"))
 	return err == nil && all || j != nil && jobCreateIndex == val(j.CreateIndex)
@@ -110,7 +110,7 @@ func (a *API) jobServices(r *request) (any, error) {
 	})
 }
 
-// jobAction is an action with the task that it runs in.
+// jobAction is an action and its task.
 type jobAction struct {
 	api.Action
 	TaskName, TaskGroupName string

@@ -77,10 +77,10 @@ func (a *API) scaleJob(r *request) (any, error) {
 	return r.written(out), nil
 }
 
-// policy is the scaling block of a group as a policy of its own.
+// policy returns the scaling block of a group as a scaling policy.
 func policy(j *api.Job, g *api.TaskGroup) *api.ScalingPolicy {
 	p := *g.Scaling
-	if p.ModifyIndex == 0 { // an earlier version has stored it
+	if p.ModifyIndex == 0 { // stored by an earlier version
 		p.CreateIndex, p.ModifyIndex = val(j.CreateIndex), val(j.JobModifyIndex)
 	}
 	if p.Type == "" {
@@ -116,8 +116,8 @@ func (a *API) listPolicies(r *request) (any, error) {
 	})
 }
 
-// policiesIndex is the last index that changed a scaling policy. A state of an earlier
-// version has none.
+// policiesIndex is the last index that changed a scaling policy. The state of an earlier version
+// has none.
 func policiesIndex(s *store.Snapshot, ws store.WatchSet) uint64 {
 	index := s.TableIndex(ws, store.ScalingPolicies)
 	if index == 0 {

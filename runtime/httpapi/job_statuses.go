@@ -9,7 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// jobStatus is a job with what the list of jobs of a web page shows of it.
+// jobStatus is a job with the fields that the job list of the web UI shows.
 type jobStatus struct {
 	ID, Namespace, Name, Type, NodePool, ParentID, Status string
 	Datacenters                                           []string

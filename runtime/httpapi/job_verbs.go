@@ -6,10 +6,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
-// jobBody is the part that the bodies of all verbs have.
+// jobBody is the common part of the bodies of all job operations.
 type jobBody struct{ JobID string }
 
-// of checks that the body, if it says so, is about the job that the path names.
+// of checks that the job ID in the body, if there is one, is the job ID in the path.
 func (b jobBody) of(r *request) error {
 	if b.JobID != "" && b.JobID != r.id {
 		return bad("Job ID does not match")
@@ -33,7 +33,7 @@ func (a *API) dispatchJob(r *request) (any, error) {
 	})
 }
 
-// dispatchPayload takes the body as it is for the payload.
+// dispatchPayload uses the raw body as the payload.
 func (a *API) dispatchPayload(r *request) (any, error) {
 	payload, err := r.bytes(maxBody)
 	if err != nil {
@@ -73,7 +73,7 @@ func (a *API) evaluateJob(r *request) (any, error) {
 }
 
 func (a *API) forceJob(r *request) (any, error) {
-	if _, err := r.bytes(maxBody); err != nil { // it says nothing
+	if _, err := r.bytes(maxBody); err != nil { // the content of the body is ignored
 		return nil, err
 	}
 	out, err := a.config.Scheduler.ForceLaunch(r.Context(), r.key())

@@ -44,8 +44,8 @@ func (a *API) jobVersions(r *request) (any, error) {
 	})
 }
 
-// diffBase returns what picks the version that all are compared with, nil if each
-// is compared with the one before it.
+// diffBase returns a function that selects the version that all others are compared with, nil if
+// each version is compared with its predecessor.
 func (r *request) diffBase() (func(*api.Job) bool, error) {
 	number, tag := r.query.Get("diff_version"), r.query.Get("diff_tag")
 	switch {
@@ -63,8 +63,8 @@ func (r *request) diffBase() (func(*api.Job) bool, error) {
 	return nil, nil
 }
 
-// versionDiffs compares all versions but the oldest, which are newest first, each
-// with the one before it, or with the one that base picks.
+// versionDiffs compares all versions but the oldest, in order from the newest, with their
+// predecessor, or with the version that base selects.
 func versionDiffs(versions []*api.Job, base func(*api.Job) bool) ([]*api.JobDiff, error) {
 	at := -1
 	if base != nil {
@@ -83,7 +83,7 @@ func versionDiffs(versions []*api.Job, base func(*api.Job) bool) ([]*api.JobDiff
 	return diffs, nil
 }
 
-// versionTag splits the end of the path of a tag off the id of its job.
+// versionTag splits the path of a tag into the job and the name of the tag.
 func (r *request) versionTag() (key scheduler.JobKey, name string, err error) {
 	id, name, found := strings.Cut(r.id, "/versions/")
 	if !found || name == "" || strings.Contains(name, "/") {
@@ -108,7 +108,7 @@ func (a *API) tagVersion(r *request) (any, error) {
 	if body.Latest && val(body.Version) == 0 {
 		body.Version = nil
 	} else if body.Version == nil {
-		body.Version = new(uint64(0)) // as for a client that leaves out what is zero
+		body.Version = new(uint64(0)) // clients omit zero values
 	}
 	tag, index, err := a.config.Scheduler.TagVersion(r.Context(), key, body.Version, api.JobVersionTag{Name: name, Description: body.Description})
 	return r.tagged(tag, index, err)

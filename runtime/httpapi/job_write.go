@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
-// jobWritten is the answer to a change of a job.
+// jobWritten is the reply to a change of a job.
 type jobWritten struct {
 	EvalID          string
 	EvalCreateIndex uint64
@@ -32,15 +32,15 @@ func (r *request) written(o scheduler.Outcome) jobWritten {
 	}
 }
 
-// sentJob is a job in the body of a request, and where it shall be.
+// sentJob is a job in the body of a request, with its namespace and region.
 type sentJob struct {
 	Job       *api.Job
 	Region    string
 	Namespace string
 }
 
-// take reads the body of a request, of which sent is a part, and returns the
-// canonical form of the job in it.
+// take reads the body of a request, of which sent is a part, and returns the canonical form of its
+// job.
 func (a *API) take(r *request, body any, sent *sentJob) (*api.Job, error) {
 	if err := r.body(body, maxJob, false); err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func (a *API) take(r *request, body any, sent *sentJob) (*api.Job, error) {
 	}
 	region := cmp.Or(r.query.Get("region"), sent.Region, val(job.Region), api.GlobalRegion)
 	if region == api.GlobalRegion {
-		region = a.config.Region // which may have another name
+		region = a.config.Region // this region may have another name
 	}
 	if region != a.config.Region {
 		return nil, errNoRegion
@@ -69,13 +69,12 @@ func (a *API) take(r *request, body any, sent *sentJob) (*api.Job, error) {
 	return job, nil
 }
 
-// hookTimeout is how long a registration waits for hook plugins that start.
+// hookTimeout is how long a registration waits for hook plugins that are starting.
 const hookTimeout = 10 * time.Second
 
-// checkJob says what is wrong with a job that was taken, or what of it this
-// build cannot run. A driver that is not there may come; a hook that is not there
-// would be missed only when the job runs. The warnings are about hooks that do not
-// start for now.
+// checkJob returns an error for an invalid job or for a feature that this build does not support.
+// A missing driver may be installed later; a missing hook would be noticed only when the job runs.
+// The warnings are about hooks that cannot start at present.
 func (a *API) checkJob(ctx context.Context, job *api.Job) (warnings []string, err error) {
 	scales := func(g *api.TaskGroup) bool { return g.Scaling != nil }
 	if val(job.Type) == api.JobTypeSystem && slices.ContainsFunc(job.TaskGroups, scales) {
@@ -102,11 +101,10 @@ func (a *API) checkJob(ctx context.Context, job *api.Job) (warnings []string, er
 	return warnings, bad("This job cannot run here:\n" + strings.Join(lines, "\n"))
 }
 
-// maxSource is the largest source of a job that is kept.
+// maxSource is the maximum length of a job source that is stored.
 const maxSource = 1_000_000
 
-// limitSubmission returns the submission as it is to be stored, nil and a warning if it is
-// too large.
+// limitSubmission returns the submission to store, or nil and a warning if it is too large.
 func limitSubmission(s *api.JobSubmission) (*api.JobSubmission, []string) {
 	if s == nil {
 		return nil, nil
@@ -176,7 +174,7 @@ func (a *API) validateJob(r *request) (any, error) {
 	return answer, nil
 }
 
-// sentences are the parts of an error one level below.
+// sentences returns the parts of a joined error.
 func sentences(err error) []string {
 	var list interface{ Unwrap() []error }
 	if !errors.As(err, &list) || len(list.Unwrap()) == 0 {

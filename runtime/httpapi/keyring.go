@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// keyRotated is the answer to a rotation.
+// keyRotated is the reply to a key rotation.
 type keyRotated struct {
 	Key *api.RootKeyMeta
 	meta

@@ -15,17 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The limits of connections whose client has not authenticated.
+// Limits of connections whose client has not authenticated.
 const (
 	maxUnauthenticated          = 1000
 	maxUnauthenticatedPerClient = 100
-	// What they have sent of their requests, together. It takes up to 17 times as much
-	// memory: a header is a map with an entry for each of its lines.
+	// maxUnauthenticatedBytes limits the request bytes of these connections in total. A request
+	// uses up to 17 times as much memory: a header is a map with an entry for each of its lines.
 	maxUnauthenticatedBytes = 1 << 20
-	// While others of its client wait, a connection is closed that has not authenticated
-	// this long after its turn, and that keeps the server waiting.
+	// turnDuration is how long after its turn an unauthenticated connection that keeps the server
+	// waiting is served while other connections of its client wait. Then it is closed.
 	turnDuration = 2 * time.Second
-	// How often a connection that waits looks for one whose turn is over.
+	// turnInterval is how often a waiting connection checks for one whose turn is over.
 	turnInterval = 100 * time.Millisecond
 )
 
@@ -38,36 +38,35 @@ var errTooMany = &statusError{http.StatusTooManyRequests, tooMany}
 
 // limitListener limits how many connections are open at once.
 //
-// Of the connections of one address that have not authenticated, it serves 100: the
-// others are not read until it is their turn. There are 1,000 such connections in
-// total. When another client connects then, the client that has most of them loses its
-// oldest one, so that no client keeps the others out. When they have sent too much
-// together, the connection that has sent most is closed.
+// It serves 100 unauthenticated connections per address: further connections are not read until it
+// is their turn. There are 1,000 such connections in total. If another client connects then, the
+// client with the most of them loses its oldest connection, so that no client blocks the others.
+// When they have sent too much in total, the connection that has sent most is closed.
 type limitListener struct {
 	net.Listener
 	most, perClient int
-	local           bool // a unix socket: its file mode has decided who connects
+	local           bool // a unix socket: its file mode controls access
 
 	mu              sync.Mutex
-	open            int // of all clients, authenticated or not
-	unauthenticated int // of all clients
-	sent            int // by all strangers
+	open            int // connections of all clients, authenticated or not
+	unauthenticated int // unauthenticated connections of all clients
+	sent            int // bytes from all unauthenticated connections
 	clients         map[string]*clientConns
 }
 
 // clientConns are the connections of one address.
 type clientConns struct {
 	authenticated int
-	served        []*limitConn // not authenticated, the oldest first
-	waiting       []*limitConn // not authenticated and not read yet, the oldest first
+	served        []*limitConn // unauthenticated connections, the oldest first
+	waiting       []*limitConn // unauthenticated connections that are not read yet, the oldest first
 }
 
 func (c *clientConns) unauthenticated() int { return len(c.served) + len(c.waiting) }
 
-// Limit returns a listener that has at most most connections open at once, of which at
-// most perClient have authenticated and come from one address; 0 is no limit. How many
-// connections may be open that have not authenticated is fixed, and does not matter for
-// a unix socket, which is one client.
+// Limit returns a listener that has at most most connections open at once, of which at most
+// perClient are authenticated and come from one address; 0 means no limit. The number of
+// unauthenticated connections is fixed, and is not limited for a unix socket, which counts as one
+// client.
 func Limit(l net.Listener, most, perClient int) net.Listener {
 	return &limitListener{
 		Listener: l, most: most, perClient: perClient, local: l.Addr().Network() == "unix", clients: make(map[string]*clientConns),
@@ -88,14 +87,14 @@ func (l *limitListener) Accept() (net.Conn, error) {
 		if l.enter(c) {
 			return c, nil
 		}
-		// The socket buffer has room for the answer; if not, the client gets none.
+		// The reply fits into the socket buffer; if not, the client gets none.
 		_ = conn.SetWriteDeadline(time.Now().Add(time.Millisecond))
 		_, _ = io.WriteString(conn, tooManyAnswer)
 		conn.Close()
 	}
 }
 
-// enter counts a connection. It reports whether there may be one more.
+// enter counts a connection. It reports whether the connection is within the limits.
 func (l *limitListener) enter(c *limitConn) bool {
 	l.mu.Lock()
 	if l.most > 0 && l.open >= l.most {
@@ -128,8 +127,7 @@ func (l *limitListener) enter(c *limitConn) bool {
 	return true
 }
 
-// worst returns the oldest connection that has not authenticated of the client that has
-// most of them.
+// worst returns the oldest unauthenticated connection of the client that has the most of them.
 func (l *limitListener) worst() *limitConn {
 	var most *clientConns
 	for _, client := range l.clients {
@@ -137,10 +135,10 @@ func (l *limitListener) worst() *limitConn {
 			most = client
 		}
 	}
-	return most.served[0] // there is one wherever one waits
+	return most.served[0] // a client with waiting connections has a served one
 }
 
-// greediest returns the connection that has not authenticated and has sent most.
+// greediest returns the unauthenticated connection that has sent most.
 func (l *limitListener) greediest() (most *limitConn) {
 	for _, client := range l.clients {
 		for _, c := range client.served {
@@ -152,7 +150,7 @@ func (l *limitListener) greediest() (most *limitConn) {
 	return most
 }
 
-// count adds to what a connection has sent that has not authenticated.
+// count adds to the bytes that an unauthenticated connection has sent.
 func (l *limitListener) count(c *limitConn, n int) {
 	var evicted []*limitConn
 	l.mu.Lock()
@@ -171,13 +169,13 @@ func (l *limitListener) count(c *limitConn, n int) {
 	}
 }
 
-// uncount takes away what a connection has sent.
+// uncount subtracts the bytes that a connection has sent.
 func (l *limitListener) uncount(c *limitConn) {
 	l.sent -= c.sent
 	c.sent = 0
 }
 
-// advance serves connections that wait, as far as there is room.
+// advance serves waiting connections up to the limit.
 func (c *clientConns) advance() {
 	for len(c.waiting) > 0 && len(c.served) < maxUnauthenticatedPerClient {
 		next := c.waiting[0]
@@ -187,8 +185,8 @@ func (c *clientConns) advance() {
 	}
 }
 
-// forget takes a connection out of those that have not authenticated, and serves the
-// next one.
+// forget removes an authenticated or closed connection from the unauthenticated connections, and
+// serves the next connection.
 func (l *limitListener) forget(c *limitConn) {
 	client := l.clients[c.host]
 	if client == nil {
@@ -212,8 +210,8 @@ func (l *limitListener) drop(host string) {
 	}
 }
 
-// displace closes the client's connections that are overdue and serves others in their
-// places. Only the first one that waits has it done.
+// displace closes the client's overdue connections and serves waiting connections in their place.
+// Only the first waiting connection calls it.
 func (l *limitListener) displace(c *limitConn) {
 	var overdue []*limitConn
 	l.mu.Lock()
@@ -236,7 +234,7 @@ func (l *limitListener) displace(c *limitConn) {
 	}
 }
 
-// leave ends the counting of a connection.
+// leave removes a connection from all counts.
 func (l *limitListener) leave(c *limitConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -255,23 +253,23 @@ type limitConn struct {
 	net.Conn
 	listener *limitListener
 	host     string
-	turn     chan struct{} // closed by the listener, when the connection is served
+	turn     chan struct{} // closed by the listener when the connection is served
 	closed   chan struct{} // closed by the first Close
 
 	ending        sync.Once
 	ended         bool          // guarded by listener.mu
 	authenticated bool          // guarded by listener.mu
-	sent          int           // by the client, of its request; guarded by listener.mu
-	isCounted     atomic.Bool   // what the client sends is counted; set with listener.mu held
+	sent          int           // bytes of the client's request; guarded by listener.mu
+	isCounted     atomic.Bool   // bytes of the client are counted; set with listener.mu held
 	served        atomic.Bool   // turn is closed
-	readTimeout   time.Duration // of the server, from the turn of the connection; 0 is without end
+	readTimeout   time.Duration // read timeout of the server from the turn of the connection; 0 means none
 	reading       atomic.Bool   // the server reads
-	since         time.Time     // of its turn; guarded by listener.mu
+	since         time.Time     // start of its turn; guarded by listener.mu
 }
 
 // overdue reports whether the turn of the connection is over and the server waits for it. On a
-// loaded machine it is often the other way round: what the client has sent has arrived and
-// was not read yet.
+// loaded machine the client often waits for the server: its bytes have arrived and were not read
+// yet.
 func (c *limitConn) overdue() bool {
 	if !c.reading.Load() || time.Since(c.since) < turnDuration {
 		return false
@@ -279,7 +277,7 @@ func (c *limitConn) overdue() bool {
 	unread := 0
 	if conn, ok := c.Conn.(syscall.Conn); ok {
 		if raw, err := conn.SyscallConn(); err == nil {
-			_ = raw.Control(func(fd uintptr) { unread, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }) // it fails for a closed one
+			_ = raw.Control(func(fd uintptr) { unread, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }) // fails for a closed connection
 		}
 	}
 	return unread == 0
@@ -294,8 +292,8 @@ func connOf(c net.Conn) *limitConn {
 	return limited
 }
 
-// authenticate counts the connection among those of clients that have shown who they
-// are. It reports whether there may be one more of its client; it may be called again.
+// authenticate counts the connection as authenticated. It reports whether the client is within its
+// limit; it may be called again.
 func (c *limitConn) authenticate() bool {
 	if c == nil {
 		return true
@@ -317,9 +315,9 @@ func (c *limitConn) authenticate() bool {
 	return true
 }
 
-// request is called when the client has sent the header of a request: only that of the
-// next one is counted. With a body nothing is counted any more, because either nobody
-// keeps it, or it has its own limit.
+// request is called when the client has sent the header of a request: then only the header of the
+// next request is counted. With a body, counting stops, because the body is either discarded or
+// has its own limit.
 func (c *limitConn) request(body bool) {
 	if c == nil || !c.isCounted.Load() {
 		return
@@ -338,8 +336,8 @@ func (c *limitConn) serve() {
 	close(c.turn)
 }
 
-// SetReadDeadline keeps the time that a connection has to send its request, which runs
-// from its turn.
+// SetReadDeadline keeps the time that a connection has to send its request, which starts with its
+// turn.
 func (c *limitConn) SetReadDeadline(t time.Time) error {
 	if !c.served.Load() {
 		c.readTimeout = 0
@@ -350,7 +348,7 @@ func (c *limitConn) SetReadDeadline(t time.Time) error {
 	return c.Conn.SetReadDeadline(t)
 }
 
-// Read waits for the turn of the connection first.
+// Read first waits for the turn of the connection.
 func (c *limitConn) Read(p []byte) (int, error) {
 	for !c.served.Load() {
 		select {
@@ -376,7 +374,7 @@ func (c *limitConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite lets a client read the answer to a request whose body was not read.
+// CloseWrite lets a client read the reply to a request whose body was not read.
 func (c *limitConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

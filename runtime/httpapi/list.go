@@ -11,16 +11,15 @@ import (
 	"github.com/hashicorp/go-bexpr"
 )
 
-// sortKey says where an object stands in a list: by the index at which it was
-// made, then by namespace, then by name. What a kind of object does not go by is
-// empty. A place is what the token of a page names.
+// sortKey is the position of an object in a list: by create index, then by namespace, then by
+// name. Fields that do not apply to a kind of object are empty. The token of a page is a sortKey.
 type sortKey struct {
 	created         uint64
 	namespace, name string
 }
 
-// created is the place of what lists go through in the order of creation, or,
-// when a prefix is asked for, in the order of ids.
+// created returns the sort key of objects that are listed by creation or, if the request has a
+// prefix, by id.
 func (r *request) created(index uint64, id string) sortKey {
 	if r.query.Get("prefix") != "" {
 		return sortKey{name: id}
@@ -28,8 +27,7 @@ func (r *request) created(index uint64, id string) sortKey {
 	return sortKey{created: index, name: id}
 }
 
-// named is the place of what lists go through by name. The namespace may be
-// empty.
+// named returns the sort key of objects that are listed by name. The namespace may be empty.
 func named(namespace, name string) sortKey { return sortKey{namespace: namespace, name: name} }
 
 func (p sortKey) compare(q sortKey) int {
@@ -46,8 +44,7 @@ func (p sortKey) token() string {
 	return p.name
 }
 
-// parse reads a token of the same kind of place. What is not one is taken for a
-// name.
+// parse parses a page token with the fields that p has. An invalid token is used as a name.
 func (p sortKey) parse(token string) sortKey {
 	before, name, cut := strings.Cut(token, ".")
 	switch {
@@ -62,11 +59,10 @@ func (p sortKey) parse(token string) sortKey {
 	return sortKey{name: token}
 }
 
-// page makes a list of stored objects into the answer to a request: in order,
-// filtered by the expression, from the token on, and not more than a page. The
-// filter is applied to the objects as they are stored, and only what is on the
-// page becomes a stub. The answer is never nil. It sets the token of the next
-// page.
+// page makes the reply to a list request from stored objects: sorted, filtered by the expression,
+// starting at the token, and at most one page. The filter is applied to the stored objects, and
+// only the objects on the page are converted to stubs. The result is never nil. page sets the
+// token of the next page.
 func page[T, S any](r *request, objects []T, key func(T) sortKey, stub func(T) S) ([]S, error) {
 	entries := make([]entry, len(objects))
 	for i, o := range objects {
@@ -83,13 +79,13 @@ func page[T, S any](r *request, objects []T, key func(T) sortKey, stub func(T) S
 	return stubs, nil
 }
 
-// entry is an object in its place.
+// entry is an object with its sort key.
 type entry struct {
 	sortKey
 	object any
 }
 
-// cut sorts entries and returns those that are on the page, in the same array.
+// cut sorts entries and returns the entries of the page, in the same array.
 func (r *request) cut(entries []entry) ([]entry, error) {
 	matches, err := r.matcher()
 	if err != nil {
@@ -122,18 +118,17 @@ func (r *request) cut(entries []entry) ([]entry, error) {
 	return onPage, nil
 }
 
-// identity is the stub of what is listed whole.
+// identity is the stub function of objects that are listed completely.
 func identity[T any](o T) T { return o }
 
-// The limits of a filter. The parser's time doubles with each parenthesis within
-// another; one expression of a whole filter's length takes 100,000 steps.
+// Limits of a filter. The parser's time doubles with each nested parenthesis; an expression of the
+// maximum length takes 100,000 steps.
 const (
 	maxFilter      = 8 << 10
 	maxFilterSteps = 200_000
 )
 
-// matcher returns what tells whether an object is one of those that the filter
-// asks for.
+// matcher returns a function that reports whether an object matches the filter of the request.
 func (r *request) matcher() (func(object any) (bool, error), error) {
 	text := r.query.Get("filter")
 	if text == "" {
@@ -145,14 +140,14 @@ func (r *request) matcher() (func(object any) (bool, error), error) {
 	if r.filter == nil {
 		filter, err := bexpr.CreateEvaluator(text, bexpr.WithMaxExpressions(maxFilterSteps), bexpr.WithHookFn(derefValue))
 		if err != nil {
-			// The first words make Nomad's client go on without the filter.
+			// Nomad's client continues without the filter if the message starts with these words.
 			return nil, bad("failed to create result paginator: failed to read filter expression: " + err.Error())
 		}
 		r.filter = filter
 	}
 	return func(object any) (bool, error) {
 		if err := r.Context().Err(); err != nil {
-			return false, err // nobody waits for the rest
+			return false, err // the client has disconnected
 		}
 		ok, err := evaluate(r.filter, object)
 		if err != nil {
@@ -162,8 +157,8 @@ func (r *request) matcher() (func(object any) (bool, error), error) {
 	}, nil
 }
 
-// evaluate makes an error of a panic: the library compares values of kinds that
-// it has not looked at.
+// evaluate returns a panic of the library as an error: the library compares values without
+// checking their kinds.
 func evaluate(filter *bexpr.Evaluator, object any) (ok bool, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -173,7 +168,7 @@ func evaluate(filter *bexpr.Evaluator, object any) (ok bool, err error) {
 	return filter.Evaluate(object)
 }
 
-// derefValue shows a filter a value as Nomad has it: scalars are not pointers there.
+// derefValue dereferences pointers to scalars for filters, because they are not pointers in Nomad.
 func derefValue(v reflect.Value) reflect.Value {
 	if v.Kind() != reflect.Pointer || v.Type().Elem().Kind() == reflect.Struct {
 		return v

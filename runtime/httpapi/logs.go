@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// from reads the place in a stream from which a client wants to have it.
+// from reads the position in a stream at which the response starts.
 func (r *request) from() (end bool, offset int64, err error) {
 	if text := r.query.Get("offset"); text != "" {
 		if offset, err = strconv.ParseInt(text, 10, 64); err != nil {
@@ -31,7 +31,7 @@ func (r *request) from() (end bool, offset int64, err error) {
 	return false, 0, bad("origin must be start or end")
 }
 
-// follows reads whether the answer goes on at the end.
+// follows reads whether the response continues at the end of the stream.
 func (r *request) follows(unlessSaid bool) (bool, error) {
 	if r.query.Get("follow") == "" {
 		return unlessSaid, nil
@@ -43,7 +43,7 @@ func (r *request) follows(unlessSaid bool) (bool, error) {
 	return follow, nil
 }
 
-// taskLogs streams what a task has printed, and prints.
+// taskLogs streams the past and the new output of a task.
 func (a *API) taskLogs(r *request) (any, error) {
 	ask, err := a.logRequest(r)
 	if err != nil {
@@ -62,14 +62,14 @@ func (a *API) taskLogs(r *request) (any, error) {
 		return nil, nil
 	}
 	s := r.stream("text/plain; charset=utf-8")
-	_ = a.config.Node.Logs().Follow(r.Context(), ask, func(c logs.Chunk) error { // nobody is there to be told
+	_ = a.config.Node.Logs().Follow(r.Context(), ask, func(c logs.Chunk) error { // the response has started, so the error cannot be sent
 		_, err := s.Write(c.Data)
 		return err
 	})
 	return nil, nil
 }
 
-// logRequest reads what is asked for, and makes sure that it is there.
+// logRequest reads the parameters, and checks that the requested output exists.
 func (a *API) logRequest(r *request) (logs.FollowRequest, error) {
 	ask := logs.FollowRequest{AllocID: r.id, Task: r.query.Get("task"), Dir: a.config.Node.LogDir(r.id), Stream: logs.Stream(r.query.Get("type"))}
 	end, offset, err := r.from()
@@ -113,7 +113,7 @@ func (a *API) logRequest(r *request) (logs.FollowRequest, error) {
 	return ask, nil
 }
 
-// taskOf returns the task of an allocation that has the name, nil if none has.
+// taskOf returns the task with the name, nil if the allocation has none.
 func taskOf(alloc *api.Allocation, name string) *api.Task {
 	if g := model.Group(alloc.Job, alloc.TaskGroup); g != nil {
 		for _, t := range g.Tasks {

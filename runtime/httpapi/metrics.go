@@ -20,27 +20,25 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// Telemetry is what the operator does not want to be measured. The zero value
-// measures all.
+// Telemetry disables metrics. The zero value enables all.
 type Telemetry struct {
-	NoPrometheus  bool // no text for Prometheus
-	NoNode        bool // nothing about the machine
-	NoAllocations bool // nothing about single allocations
+	NoPrometheus  bool // no Prometheus format
+	NoNode        bool // no metrics of the machine
+	NoAllocations bool // no metrics of single allocations
 }
 
-// SetTelemetry applies to the next who asks.
+// SetTelemetry takes effect with the next request.
 func (a *API) SetTelemetry(t Telemetry) { a.telemetry.Store(&t) }
 
-// sample is one figure, under the name and with the labels that dashboards for
-// Nomad know.
+// sample is one value with the name and the labels of Nomad's metrics.
 type sample struct {
 	name   string
 	labels map[string]string
 	value  float64
-	counts bool // it never goes down
+	counts bool // a counter, which never decreases
 }
 
-// metrics are made when somebody asks for them: nothing is kept.
+// metrics collects the metrics of a request; no values are kept between requests.
 func (a *API) metrics(r *request) (any, error) {
 	t := a.telemetry.Load()
 	switch format := r.query.Get("format"); format {
@@ -50,7 +48,7 @@ func (a *API) metrics(r *request) (any, error) {
 		}
 		registry := prometheus.NewRegistry()
 		registry.MustRegister(scrape(a.measure(r.Context(), t)))
-		// Not promhttp, for 0.3 MB: see DESIGN.md.
+		// promhttp would add 0.3 MB: see DESIGN.md.
 		families, err := prometheus.Gatherers{prometheus.DefaultGatherer, registry}.Gather()
 		if len(families) == 0 {
 			return nil, err
@@ -62,7 +60,7 @@ func (a *API) metrics(r *request) (any, error) {
 		encoder := expfmt.NewEncoder(r.w, format)
 		for _, family := range families {
 			if len(names) == 0 || slices.Contains(names, family.GetName()) {
-				_ = encoder.Encode(family) // the others may do, or nobody reads on
+				_ = encoder.Encode(family) // a client may have disconnected; other families may still encode
 			}
 		}
 		return nil, nil
@@ -73,10 +71,10 @@ func (a *API) metrics(r *request) (any, error) {
 	}
 }
 
-// scrape gives samples to Prometheus' library.
+// scrape passes samples to the Prometheus library.
 type scrape []*sample
 
-// Describe says nothing: what there is to measure depends on the jobs.
+// Describe sends nothing: the metrics depend on the jobs.
 func (scrape) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
@@ -95,7 +93,7 @@ func (s scrape) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
-// summary is what Nomad's command line shows.
+// summary returns the samples in the format of Nomad's command line.
 func summary(samples []*sample, now time.Time) api.MetricsSummary {
 	s := api.MetricsSummary{
 		Timestamp: now.UTC().Truncate(time.Second).Format("2006-01-02 15:04:05 -0700 MST"),
@@ -146,7 +144,7 @@ type measurement struct {
 	jobs    struct{ pending, running, dead int }
 }
 
-// add keeps a gauge.
+// add adds a gauge.
 func (m *measurement) add(name string, value float64, labels map[string]string) {
 	m.samples = append(m.samples, &sample{name: "nomad." + name, labels: labels, value: value})
 }
@@ -198,8 +196,8 @@ func (m *measurement) statuses() {
 	m.add("nomad.job_status.dead", float64(m.jobs.dead), labels)
 }
 
-// node adds what the node has, what of it allocations have been given, and how
-// they are.
+// node adds the resources of the node, the part that is allocated, and the states of its
+// allocations.
 func (m *measurement) node(n *api.Node, allocs []*api.Allocation) {
 	labels := map[string]string{
 		"host": m.host, "node_id": n.ID, "datacenter": n.Datacenter, "node_class": cmp.Or(n.NodeClass, "none"), "node_pool": n.NodePool,
@@ -238,7 +236,7 @@ func (m *measurement) node(n *api.Node, allocs []*api.Allocation) {
 	}
 }
 
-// machine adds how busy the whole machine is.
+// machine adds the resource usage of the machine.
 func (m *measurement) machine(s hoststats.Stats) {
 	labels := map[string]string{"host": m.host}
 	m.add("client.uptime", float64(s.Uptime), labels)
@@ -267,7 +265,7 @@ func (m *measurement) machine(s hoststats.Stats) {
 	}
 }
 
-// allocation adds what a task has been given, and what has become of it.
+// allocation adds the restarts and the allocated resources of an allocation's tasks.
 func (m *measurement) allocation(alloc *api.Allocation) {
 	for task, state := range alloc.TaskStates {
 		m.samples = append(m.samples, &sample{
@@ -293,14 +291,14 @@ func (m *measurement) task(alloc *api.Allocation, task string) map[string]string
 	}
 }
 
-// used is what a task of an allocation uses.
+// used is the resource usage of one task.
 type used struct {
 	alloc *api.Allocation
 	task  string
 	driver.Usage
 }
 
-// usage asks all tasks at once. Those that do not answer in time are left out.
+// usage requests the usage of all tasks in parallel, and omits tasks without a timely reply.
 func (a *API) usage(ctx context.Context, allocs []*api.Allocation) []used {
 	stats := make([]allocrunner.Stats, len(allocs))
 	var asking sync.WaitGroup

@@ -11,24 +11,24 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// The limits of a monitor: a line that does not fit is cut into frames, and lines
-// that a client is too slow for are dropped, and counted.
+// Limits of a monitor: a line that does not fit is split into frames, and lines for which the
+// client reads too slowly are dropped and counted.
 const (
 	monitorFrame = 1 << 10
 	monitorLines = 512
 	heartbeat    = time.Second
 )
 
-// logFrame is a piece of a stream, as those of files are.
+// logFrame is a piece of the log stream, in the format of file frames.
 type logFrame struct {
 	Data      []byte `json:",omitempty"`
 	FileEvent string `json:",omitempty"`
 }
 
-// follower gets the lines of a log. It never makes the log wait.
+// follower receives the lines of a log. It never blocks the logger.
 type follower struct {
 	lines   chan []byte
-	dropped chan int // holds the number of lines that were dropped
+	dropped chan int // the number of dropped lines
 }
 
 func (f *follower) Write(line []byte) (int, error) {
@@ -40,12 +40,12 @@ func (f *follower) Write(line []byte) (int, error) {
 		case n = <-f.dropped:
 		default:
 		}
-		f.dropped <- n + 1 // the log writes one line at a time
+		f.dropped <- n + 1 // does not block: the logger writes one line at a time
 	}
 	return len(line), nil
 }
 
-// monitor shows what is logged from now on.
+// monitor streams new log lines.
 func (a *API) monitor(r *request) (any, error) {
 	if r.query.Get("node_id") != "" && r.query.Get("server_id") != "" {
 		return nil, bad("Cannot target node and server simultaneously")
@@ -110,12 +110,12 @@ func (f *follower) follow(ctx context.Context, write func(line []byte) error, be
 			return nil
 		}
 		if err != nil {
-			return nil // the client has gone
+			return nil // the client has disconnected
 		}
 	}
 }
 
-// thisNode refuses other nodes and servers than the one that is here.
+// thisNode rejects requests for another node or server.
 func (r *request) thisNode(a *API) error {
 	if id := r.query.Get("node_id"); id != "" && id != a.config.NodeID {
 		return notFound("Unknown node " + printable(id))

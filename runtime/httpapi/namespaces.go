@@ -13,10 +13,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// defaultNamespace is there although nobody has made it.
+// defaultNamespace always exists.
 var defaultNamespace = &api.Namespace{Name: api.DefaultNamespace, Description: "Default shared namespace", CreateIndex: 1, ModifyIndex: 1}
 
-// namespace returns what is stored, or the default.
+// namespace returns the stored namespace, or the default namespace.
 func namespace(s store.Reader, ws store.WatchSet, name string) *api.Namespace {
 	if n := s.Namespace(ws, name); n != nil || name != api.DefaultNamespace {
 		return n
@@ -24,7 +24,7 @@ func namespace(s store.Reader, ws store.WatchSet, name string) *api.Namespace {
 	return defaultNamespace
 }
 
-// namespaces returns those whose names begin so, the default one among them.
+// namespaces returns the namespaces with the prefix, including the default namespace.
 func namespaces(s store.Reader, ws store.WatchSet, prefix string) []*api.Namespace {
 	found := s.Namespaces(ws, prefix)
 	if strings.HasPrefix(api.DefaultNamespace, prefix) && s.Namespace(ws, api.DefaultNamespace) == nil {
@@ -33,7 +33,7 @@ func namespaces(s store.Reader, ws store.WatchSet, prefix string) []*api.Namespa
 	return found
 }
 
-// namespaceNames are the namespaces that were made, for the rules about jobs.
+// namespaceNames returns the names of the stored namespaces, for the validation of jobs.
 func (a *API) namespaceNames() []string {
 	var names []string
 	for _, n := range a.config.Store.Snapshot().Namespaces(nil, "") {
@@ -42,7 +42,7 @@ func (a *API) namespaceNames() []string {
 	return names
 }
 
-// namespaceWithHash is a namespace as the server sends it.
+// namespaceWithHash is a namespace in the server's JSON format.
 type namespaceWithHash struct {
 	*api.Namespace
 	Hash []byte
@@ -54,11 +54,11 @@ func namespaceHashed(n *api.Namespace) namespaceWithHash {
 	return namespaceWithHash{n, hashOf(content)}
 }
 
-// hashOf tells two objects apart that are not the same.
+// hashOf returns different hashes for different objects.
 func hashOf(object any) []byte {
 	text, err := encode(object)
 	if err != nil {
-		panic(err) // it is one that was decoded from JSON
+		panic(err) // the object was decoded from JSON
 	}
 	sum := sha256.Sum256(text)
 	return sum[:]
@@ -119,8 +119,7 @@ func (a *API) deleteNamespace(r *request) (any, error) {
 	return noContent{}, err
 }
 
-// inUse says what there is in a namespace that still counts, and what to do about
-// it.
+// inUse returns which active objects a namespace has, and how to remove them.
 func inUse(s store.Reader, name string) string {
 	for _, job := range s.Jobs(nil, name, "") {
 		if val(job.Status) != model.JobDead {

@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// nodeStub is a node in a list; the Go client does not know that it has volumes.
+// nodeStub is an entry of a list of nodes; the client's type lacks its volumes.
 type nodeStub struct {
 	*api.NodeListStub
 	HostVolumes map[string]*api.HostVolumeInfo
@@ -65,8 +65,9 @@ func (a *API) readNode(r *request) (any, error) {
 			return nil, s.TableIndex(ws, store.Nodes), notFound("node not found")
 		}
 		if a.config.Token != "" && r.Context().Value(unixKey{}) != nil {
-			// Clients follow the address for logs and terminals. Who needs no token here
-			// would be refused there, which is the end for them; without it they stay.
+			// Clients connect to the address for logs and exec sessions. A client that needs no
+			// token here would be rejected there and would not retry; without the address it uses
+			// this connection.
 			here := *n
 			here.HTTPAddr = ""
 			n = &here
@@ -81,15 +82,15 @@ func (a *API) nodeAllocations(r *request) (any, error) {
 	})
 }
 
-// nodeWritten is the answer to a change of a node.
+// nodeWritten is the reply to a change of a node.
 type nodeWritten struct {
 	EvalIDs                          []string
 	EvalCreateIndex, NodeModifyIndex uint64
 	meta
 }
 
-// changed answers a change of the node. Nomad says 500 to what cannot be, and
-// "node not found" is one of these.
+// changed returns the reply to a change of the node. Nomad replies with 500 to invalid changes,
+// including "node not found".
 func (r *request) changed(out scheduler.NodeOutcome, err error) (any, error) {
 	if err != nil {
 		return nil, err
@@ -97,7 +98,7 @@ func (r *request) changed(out scheduler.NodeOutcome, err error) (any, error) {
 	return nodeWritten{out.EvalIDs, out.EvalCreateIndex, out.NodeModifyIndex, r.meta(out.Index)}, nil
 }
 
-// ourNode refuses a change of a node that is not here.
+// ourNode rejects a change of another node.
 func (a *API) ourNode(r *request) error {
 	if r.id != a.config.NodeID {
 		return &statusError{http.StatusInternalServerError, "node not found"}
@@ -127,8 +128,7 @@ func (a *API) drainNode(r *request) (any, error) {
 	return r.changed(a.config.Scheduler.Drain(r.Context(), scheduler.DrainRequest{Spec: body.DrainSpec, MarkEligible: body.MarkEligible, Meta: body.Meta}))
 }
 
-// evaluateNode has nothing to do: what waits for the node is evaluated whenever
-// the node changes.
+// evaluateNode has no effect: blocked evaluations are processed whenever the node changes.
 func (a *API) evaluateNode(r *request) (any, error) {
 	if err := a.ourNode(r); err != nil {
 		return nil, err
@@ -179,10 +179,10 @@ func (a *API) setMetadata(r *request) (any, error) {
 	return a.config.Node.Meta(), nil
 }
 
-// inPool tells whether a node is in a pool; all of them are in "all".
+// inPool reports whether a node is in a pool; all nodes are in "all".
 func inPool(n *api.Node, pool string) bool { return pool == api.NodePoolAll || n.NodePool == pool }
 
-// pools are the node pools that there are: nobody makes others.
+// pools returns the builtin node pools and the pools of the nodes; other pools do not exist.
 func pools(s *store.Snapshot, ws store.WatchSet) []*api.NodePool {
 	all := []*api.NodePool{
 		{Name: api.NodePoolAll, Description: "Node pool with all nodes in the cluster.", CreateIndex: 1, ModifyIndex: 1},
@@ -196,14 +196,14 @@ func pools(s *store.Snapshot, ws store.WatchSet) []*api.NodePool {
 	return all
 }
 
-// poolWithHash is a node pool as the server sends it.
+// poolWithHash is a node pool in the server's JSON format.
 type poolWithHash struct {
 	*barePool
 	Hash []byte
 }
 
-// barePool does not say itself how it is written: the client writes durations as
-// texts, the server as numbers.
+// barePool has no methods, so that MarshalJSON of the client's type is not used: the client writes
+// durations as texts, the server as numbers.
 type barePool api.NodePool
 
 func poolHashed(p *api.NodePool) poolWithHash {
@@ -221,7 +221,7 @@ func (a *API) listPools(r *request) (any, error) {
 	})
 }
 
-// pool finds the pool that the path names.
+// pool returns the node pool in the path.
 func (r *request) pool(s *store.Snapshot, ws store.WatchSet) (*api.NodePool, error) {
 	for _, p := range pools(s, ws) {
 		if p.Name == r.id {

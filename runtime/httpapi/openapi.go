@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// parameters are all that may be asked for in the query of a route: their types
-// and what they mean.
+// parameters are the types and descriptions of all query parameters.
 var parameters = map[string]struct{ kind, means string }{
 	"region":    {"string", "the region; any other than that of the agent is an error"},
 	"namespace": {"string", "the namespace; * is all of them in lists"},
@@ -81,10 +80,10 @@ var parameters = map[string]struct{ kind, means string }{
 	"version":           {"integer", "the version of the job"},
 }
 
-// object is one of JSON.
+// object is a JSON object.
 type object = map[string]any
 
-// openapi is the description of an API that has these routes.
+// openapi returns the description of an API with these routes.
 func openapi(routes []route) object {
 	s := schemas{}
 	paths := object{}
@@ -120,7 +119,7 @@ func openapi(routes []route) object {
 
 func (a *API) describe(*request) (any, error) { return openapi(a.routes), nil }
 
-// schemas are those of the named types that have been met.
+// schemas are the schemas of the named types found so far.
 type schemas object
 
 func (s schemas) operation(rt route) object {
@@ -157,7 +156,7 @@ func (s schemas) operation(rt route) object {
 	return op
 }
 
-// of returns the schema of what [encode] makes of a value of the type.
+// of returns the schema of a type as [encode] writes it.
 func (s schemas) of(t reflect.Type) object {
 	switch {
 	case t == timeType:
@@ -193,8 +192,7 @@ func (s schemas) of(t reflect.Type) object {
 	return object{"type": "integer"}
 }
 
-// structure describes a struct once, under its name, because some contain
-// themselves.
+// structure describes a struct once, under its name, because some structs are recursive.
 func (s schemas) structure(t reflect.Type) object {
 	name := t.Name()
 	if name != "" {

@@ -7,9 +7,9 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// readOnlyRoutes are the patterns of the routes that the read-only token opens, all of
-// them for GET and HEAD alone. The value reports whether it may filter: a filter sees
-// the whole stored object, and would disclose what is hidden, bit by bit.
+// readOnlyRoutes are the patterns of the routes that the read-only token may use, with GET and
+// HEAD only. The value reports whether filters are allowed: a filter sees the complete stored
+// object, and would disclose hidden fields bit by bit.
 var readOnlyRoutes = map[string]bool{
 	"/v1/jobs":                        false,
 	"/v1/job/{id...}":                 false,
@@ -44,14 +44,14 @@ var readOnlyRoutes = map[string]bool{
 	"/v1/status/peers":                false,
 }
 
-// readOnlyTopics are the topics of events that the read-only token opens.
+// readOnlyTopics are the topics of events that the read-only token may read.
 var readOnlyTopics = map[api.Topic]bool{
 	api.TopicJob: true, api.TopicAllocation: true, api.TopicEvaluation: true, api.TopicDeployment: true, api.TopicNode: true, api.TopicService: true,
 }
 
-// shownFields are the only fields of these types that the read-only token opens, as they
-// are named in JSON; the others are as if they were not set. A field that a newer version
-// of the API adds is hidden until it is named here.
+// shownFields are, by JSON name, the only fields of these types that the read-only token may read;
+// other fields appear unset. A field that a newer version of the API adds is hidden until it is
+// listed here.
 var shownFields = map[reflect.Type][]string{
 	reflect.TypeFor[api.Job](): {
 		"Region", "Namespace", "ID", "Name", "Type", "Priority", "AllAtOnce", "Datacenters", "NodePool", "TaskGroups", "Update", "Periodic",
@@ -70,13 +70,13 @@ var shownFields = map[reflect.Type][]string{
 		"Name", "Tags", "CanaryTags", "EnableTagOverride", "PortLabel", "AddressMode", "Address", "TaskName", "OnUpdate", "Provider", "Cluster",
 		"Namespace",
 	},
-	// Its texts come from drivers, hooks and downloads, which may quote a part of the job.
+	// The texts of a task event come from drivers, hooks and downloads, and may quote the job.
 	reflect.TypeFor[api.TaskEvent](): {
 		"Type", "Time", "FailsTask", "ExitCode", "Signal", "KillTimeout", "StartDelay", "DiskLimit",
 	},
 }
 
-// hiddenFields are the fields of other types that the read-only token does not open.
+// hiddenFields are the fields of other types that the read-only token may not read.
 var hiddenFields = map[reflect.Type][]string{
 	reflect.TypeFor[jobStub]():             {"Meta", "Multiregion"},
 	reflect.TypeFor[api.NetworkResource](): {"CNI"},
@@ -84,7 +84,7 @@ var hiddenFields = map[reflect.Type][]string{
 	reflect.TypeFor[api.ScalingEvent]():    {"Meta", "Message"},
 }
 
-// readOnly reports whether all that a request may do is what the read-only token opens.
+// readOnly reports whether the read-only token is the only authentication of a request.
 func (a *API) readOnly(r *http.Request) bool {
 	if a.isTrusted(r) || a.config.ReadToken == "" {
 		return false
@@ -93,7 +93,7 @@ func (a *API) readOnly(r *http.Request) bool {
 	return sameSecret(token, string(a.config.ReadToken)) && !sameSecret(token, string(a.config.Token))
 }
 
-// admitReadOnly refuses a request with the read-only token that it does not open.
+// admitReadOnly rejects a request that the read-only token does not permit.
 func (r *request) admitReadOnly(method string, rt route) error {
 	filters, known := readOnlyRoutes[rt.pattern]
 	_, filter := r.query["filter"]

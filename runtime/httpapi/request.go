@@ -20,7 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// request is one request, as far as it is common to all routes.
+// request is the state of one request that all routes share.
 type request struct {
 	*http.Request
 	w         http.ResponseWriter
@@ -30,19 +30,19 @@ type request struct {
 	namespace string
 	minIndex  uint64
 	wait      time.Duration
-	index     uint64 // of the answer; 0 sets no header
-	read      bool   // the answer is a read of the state
-	perPage   int    // 0 is all
-	nextToken string // of the page after the answer
+	index     uint64 // index of the reply; 0 sets no header
+	read      bool   // the reply is a read of the state
+	perPage   int    // 0 means all
+	nextToken string // token of the next page
 	filter    *bexpr.Evaluator
-	readOnly  bool // the read-only token is all that the client has shown
-	code      int  // of an answer that is no error; 0 is 200
-	answered  bool // the route has written the answer itself
+	readOnly  bool // the client has sent only the read-only token
+	code      int  // status of a successful reply; 0 means 200
+	answered  bool // the route has written the reply itself
 
-	conn      *limitConn // nil: it is not counted
+	conn      *limitConn // nil if the connection is not counted
 	uncounted bool       // the connection is counted when the body has been read
 	bodies    *budget
-	held      int64 // of bodies, for the body of this request
+	held      int64 // bytes of the body budget that this request holds
 }
 
 const (
@@ -101,15 +101,15 @@ func (r *request) parse(region string) error {
 	return nil
 }
 
-// sees tells whether the namespace is one of those that a list is asked for.
+// sees reports whether a list request includes the namespace.
 func (r *request) sees(namespace string) bool {
 	return r.namespace == store.AnyNamespace || r.namespace == namespace
 }
 
-// key is the job that the path names.
+// key returns the job in the path.
 func (r *request) key() scheduler.JobKey { return scheduler.JobKey{Namespace: r.namespace, ID: r.id} }
 
-// flag reads a parameter that is true or false.
+// flag reads a boolean parameter.
 func (r *request) flag(name string) (bool, error) {
 	text := r.query.Get(name)
 	if text == "" {
@@ -122,28 +122,27 @@ func (r *request) flag(name string) (bool, error) {
 	return b, nil
 }
 
-// unparsed is the error of a parameter that is of another type.
+// unparsed returns the error for a parameter of another type.
 func unparsed(name, text, kind string, err error) error {
 	//lint:ignore ST1005 the text is Nomad's
 	return fmt.Errorf("Failed to parse value of %q (%v) as %s: %v", name, text, kind, err)
 }
 
-// limit gives a client a time in which its body must be here: one that sends
-// byte by byte must not hold what it gets. Connections that have no deadlines
-// serve as well.
+// limit sets the deadline for the body of a request: a client that sends byte by byte must not
+// hold the memory of its request. Connections without deadlines are supported.
 func (r *request) limit() {
-	_ = r.control.SetWriteDeadline(time.Time{}) // it was that of the answer before
+	_ = r.control.SetWriteDeadline(time.Time{}) // removes the deadline of the previous reply
 	if r.ContentLength != 0 {
 		_ = r.control.SetReadDeadline(time.Now().Add(bodyTimeout))
 	}
 }
 
-// begin gives a client a time in which it must take the answer. A route that
-// writes the answer itself calls it when it has something to write.
+// begin sets the deadline for writing the reply. A route that writes the reply itself calls it
+// before its first write.
 func (r *request) begin() { _ = r.control.SetWriteDeadline(time.Now().Add(writeTimeout)) }
 
-// countConn counts the connection among those of authenticated clients. Without room for
-// it the connection is closed after the answer.
+// countConn counts the connection as authenticated. If the limit is reached, the connection is
+// closed after the reply.
 func (r *request) countConn() error {
 	if r.conn.authenticate() {
 		return nil
@@ -153,8 +152,8 @@ func (r *request) countConn() error {
 	return errTooMany
 }
 
-// refuseBody has the body of a request not read, but for what the server throws away
-// after the answer for the sake of clients that read the answer last.
+// refuseBody discards the body of a request. The server reads the body for a short time after the
+// reply, for clients that read the reply last.
 func (r *request) refuseBody() {
 	if r.ContentLength == 0 {
 		return
@@ -164,8 +163,8 @@ func (r *request) refuseBody() {
 	r.Body, r.ContentLength = http.NoBody, 0
 }
 
-// bytes reads the body, which is counted until releaseBody. From then on the client may
-// take its time: a deadline would end the request, however long that may wait.
+// bytes reads the body, which is counted until releaseBody. It removes the read deadline: a
+// deadline would end the request while it blocks.
 func (r *request) bytes(limit int64) (text []byte, err error) {
 	err = r.readBody(limit, func(body io.Reader) (err error) {
 		text, r.held, err = r.bodies.readAll(body, r.ContentLength)
@@ -174,14 +173,14 @@ func (r *request) bytes(limit int64) (text []byte, err error) {
 	return text, err
 }
 
-// releaseBody is called when the body is not in memory any more.
+// releaseBody releases the memory of the body, which the caller no longer uses.
 func (r *request) releaseBody() {
 	r.bodies.give(r.held)
 	r.held = 0
 }
 
-// skipBody reads a body that means nothing, because nothing is known of a client
-// that is gone before its body has been read. It keeps nothing of it.
+// skipBody reads and discards a body without meaning: net/http detects a lost client only after
+// the body was read.
 func (r *request) skipBody() error {
 	if r.ContentLength == 0 {
 		return nil
@@ -192,7 +191,7 @@ func (r *request) skipBody() error {
 	})
 }
 
-// readBody reads the body in some way, and explains what goes wrong.
+// readBody calls read for the body, and converts its errors.
 func (r *request) readBody(limit int64, read func(io.Reader) error) error {
 	if r.ContentLength > limit {
 		return tooLarge(limit)
@@ -220,8 +219,7 @@ func tooLarge(limit int64) error {
 	return &statusError{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body of the request is larger than %d bytes", limit)}
 }
 
-// body reads the JSON of a request. An empty one is an error unless it may be
-// empty.
+// body decodes the JSON of a request. An empty body is an error unless mayBeEmpty is set.
 func (r *request) body(into any, limit int64, mayBeEmpty bool) error {
 	text, err := r.bytes(limit)
 	switch {
@@ -240,7 +238,7 @@ func (r *request) body(into any, limit int64, mayBeEmpty bool) error {
 	return nil
 }
 
-// bodyOf reads a body that says again what the path names.
+// bodyOf decodes a body that repeats the id in the path.
 func (r *request) bodyOf(into interface{ of(*request) error }, mayBeEmpty bool) error {
 	if err := r.body(into, maxBody, mayBeEmpty); err != nil {
 		return err
@@ -248,13 +246,12 @@ func (r *request) bodyOf(into interface{ of(*request) error }, mayBeEmpty bool) 
 	return into.of(r)
 }
 
-// reader makes an answer from a state. It adds to the set, which may be nil, what
-// tells that the answer may have changed; an object that is missing is watched
-// too. The index is given with an error as well.
+// reader makes a reply from a state. It adds to ws, which may be nil, the channels that report
+// changes of the reply; a missing object is watched too. The index is valid with an error as well.
 type reader func(s *store.Snapshot, ws store.WatchSet) (value any, index uint64, err error)
 
-// state answers from the state, when it has an index that is higher than the one
-// that the client has seen. It waits for that, but not for ever.
+// state replies with the result of read when its index is higher than the index that the client
+// has sent. It blocks until then, at most for the wait time.
 func (r *request) state(a *API, read reader) (any, error) {
 	r.read = true
 	ctx, cancel := context.WithTimeout(r.Context(), r.wait)
@@ -275,7 +272,7 @@ func (r *request) state(a *API, read reader) (any, error) {
 	}
 }
 
-// isBadRequest tells whether waiting does not help: the request is wrong.
+// isBadRequest reports whether the request is invalid, so that waiting does not help.
 func isBadRequest(err error) bool {
 	var status *statusError
 	return errors.As(err, &status) && status.code == http.StatusBadRequest

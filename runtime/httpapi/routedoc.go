@@ -2,34 +2,32 @@ package httpapi
 
 import "reflect"
 
-// about says what a route is for and what goes in and comes out. The description
-// of the API is made of it, so each route has one.
+// about describes the purpose of a route, its parameters and its types. The OpenAPI description is
+// generated from it, so each route has one.
 type about struct {
 	summary string
-	params  []string // of the query, besides those that all routes have; groups are separated by spaces
+	params  []string // query parameters besides the common ones; groups are separated by spaces
 	takes   reflect.Type
 	gives   reflect.Type
-	kind    string // the content type of the answer, if it is not JSON
+	kind    string // content type of the response, if it is not JSON
 }
 
-// reads is about a route that answers from the state, at once or when it has
-// changed.
+// reads describes a route that returns a part of the state, at once or when it has changed.
 func reads[Out any](summary string, params ...string) about {
 	return about{summary: summary, params: append(params, "index wait stale"), gives: reflect.TypeFor[Out]()}
 }
 
-// noBody is about a route that is asked without a body.
+// noBody describes a route whose request has no body.
 func noBody[Out any](summary string, params ...string) about {
 	return about{summary: summary, params: params, gives: reflect.TypeFor[Out]()}
 }
 
-// withBody is about a route that is asked with a body.
+// withBody describes a route whose request has a body.
 func withBody[In, Out any](summary string, params ...string) about {
 	return about{summary: summary, params: params, takes: reflect.TypeFor[In](), gives: reflect.TypeFor[Out]()}
 }
 
-// streams is about a route whose answer is of another type than JSON, or has no
-// end.
+// streams describes a route whose response is not JSON, or has no end.
 func streams(kind, summary string, params ...string) about {
 	return about{summary: summary, params: params, kind: kind}
 }

@@ -13,15 +13,15 @@ import (
 // route is one row of the table.
 type route struct {
 	methods string // separated by spaces
-	// pattern is a path. {id} in it stands for one segment, {id...} for as many as
-	// there are: the ids of jobs have slashes.
+	// pattern is a path. {id} matches one segment, {id...} one or more: the ids of jobs have
+	// slashes.
 	pattern string
 	serve   func(*API, *request) (any, error)
 	about
 }
 
-// routes are all that there is to ask for. A path that fits several patterns is
-// meant by the most particular one.
+// routes are all routes of the API. If a path matches several patterns, the most specific pattern
+// is used.
 var routes = []route{
 	{"GET", "/v1/jobs", (*API).listJobs, reads[[]jobStub]("list jobs", paged, "meta")},
 	{"PUT POST", "/v1/jobs", (*API).registerJob, withBody[registration, jobWritten]("register a job")},
@@ -150,7 +150,7 @@ var routes = []route{
 	{"GET", "/ui/", (*API).ui, streams("text/html", "say what this is")},
 	{"GET", "/ui/{id...}", (*API).ui, streams("text/html", "say what this is")},
 
-	// What is the same for all agents that are alone: see cluster_stubs.go.
+	// Routes with the same reply on all single-server agents: see cluster_stubs.go.
 	{"GET PUT POST DELETE", "/v1/acl/{id...}", noACL, noBody[noContent]("refuse policies and tokens")},
 	{"GET", "/v1/acl/token/self", fixed(anonymous), noBody[api.ACLToken]("show the token of everybody")},
 	{"PUT POST", "/v1/agent/force-leave", noCluster, noBody[noContent]("refuse to make others leave")},
@@ -196,10 +196,10 @@ var routes = []route{
 	{"PUT POST DELETE", "/v1/volume/{id...}", noVolumes, noBody[noContent]("refuse volumes")},
 }
 
-// open are the paths that tell nothing and that nobody needs a token for.
+// open are the paths that disclose nothing and need no token.
 var open = map[string]bool{"/v1/agent/health": true}
 
-// match returns what stands for the id in a path of the pattern.
+// match returns the id in a path that matches the pattern.
 func (rt route) match(path string) (id string, ok bool) {
 	before, rest, variable := strings.Cut(rt.pattern, "{id")
 	if !variable {
@@ -214,19 +214,19 @@ func (rt route) match(path string) (id string, ok bool) {
 	return id, ok && id != "" && (many || !strings.Contains(id, "/"))
 }
 
-// serves tells whether the route is for the method.
+// serves reports whether the route supports the method.
 func (rt route) serves(method string) bool {
 	return slices.Contains(strings.Fields(rt.methods), method)
 }
 
-// literal returns how much of the pattern is written out.
+// literal returns the length of the pattern without its variables.
 func (rt route) literal() int {
 	before, rest, _ := strings.Cut(rt.pattern, "{")
 	_, after, _ := strings.Cut(rest, "}")
 	return len(before) + len(after)
 }
 
-// find returns the route for a request, and whether there is one for another
+// find returns the route for a request. otherMethod reports whether a route exists for another
 // method.
 func find(routes []route, method, path string) (best route, id string, found, otherMethod bool) {
 	most := -1

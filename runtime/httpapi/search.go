@@ -14,22 +14,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// maxMatches is how many there are of each context; of more, some are left out.
+// maxMatches is the maximum number of matches per context; the rest is truncated.
 const maxMatches = 20
 
-// minFuzzy is how long a text must be to be looked for anywhere in names.
+// minFuzzy is the minimum length of a text for a fuzzy search.
 const minFuzzy = 2
 
-// candidate is something that a search may find.
+// candidate is an object that a search may return.
 type candidate struct {
 	name  string
-	scope []string // the ids of what it is part of
+	scope []string // the ids of its parent objects
 }
 
-// finder returns what there is of one context for a text.
+// finder returns the candidates of one context for a text.
 type finder func(s *searched, text string) []*candidate
 
-// prefixContexts are what a search by prefix goes through.
+// prefixContexts are the contexts of a prefix search.
 var prefixContexts = map[contexts.Context]finder{
 	contexts.Allocs: func(s *searched, prefix string) []*candidate {
 		return ids(s, prefix, s.Allocations, func(a *api.Allocation) (string, string) { return a.Namespace, a.ID })
@@ -64,8 +64,8 @@ var prefixContexts = map[contexts.Context]finder{
 	contexts.HostVolumes:     none,
 }
 
-// fuzzyContexts are what a search for a text anywhere in a name goes through. What
-// has no name but an id must begin with the text.
+// fuzzyContexts are the contexts of a fuzzy search. For an object without a name, the id must
+// start with the text.
 var fuzzyContexts = map[contexts.Context]finder{
 	contexts.Deployments: prefixContexts[contexts.Deployments],
 	contexts.Evals:       prefixContexts[contexts.Evals],
@@ -115,7 +115,7 @@ var fuzzyContexts = map[contexts.Context]finder{
 	contexts.ScalingPolicies: none,
 }
 
-// searched is the state that a search goes through.
+// searched is the state that a search reads.
 type searched struct {
 	*store.Snapshot
 	namespace string
@@ -127,7 +127,7 @@ func (s *searched) sees(namespace string) bool {
 
 func none(*searched, string) []*candidate { return nil }
 
-// among finds the closest of all candidates.
+// among returns a finder for the closest of all candidates.
 func among(all func(*searched) []*candidate) finder {
 	return func(s *searched, text string) []*candidate { return closest(all(s), text) }
 }
@@ -140,7 +140,7 @@ func each[T any](all []T, of func(T) *candidate) []*candidate {
 	return found
 }
 
-// ids are the candidates that have nothing but an id.
+// ids returns the candidates of objects that have only an id.
 func ids[T any](s *searched, prefix string, list func(store.WatchSet, string) []T, key func(T) (namespace, id string)) (found []*candidate) {
 	for _, o := range list(nil, prefix) {
 		if namespace, id := key(o); s.sees(namespace) {
@@ -160,7 +160,7 @@ func (s *searched) groups(visit func(*api.Job, *api.TaskGroup)) {
 	}
 }
 
-// tasks are the candidates for the tasks of all jobs.
+// tasks returns candidates for the tasks of all jobs.
 func (s *searched) tasks(of func(t *api.Task, group []string) *candidate) (found []*candidate) {
 	s.groups(func(j *api.Job, g *api.TaskGroup) {
 		for _, t := range g.Tasks {
@@ -170,7 +170,7 @@ func (s *searched) tasks(of func(t *api.Task, group []string) *candidate) (found
 	return found
 }
 
-// configured are texts that drivers are given under a key.
+// configured returns the texts under a key of the tasks' config blocks.
 func (s *searched) configured(key string) []*candidate {
 	return s.tasks(func(t *api.Task, group []string) *candidate {
 		text, _ := t.Config[key].(string)
@@ -185,7 +185,7 @@ type searchBody struct {
 	Context contexts.Context
 }
 
-// searchAnswer is the answer to both.
+// searchAnswer is the reply to both kinds of search.
 type searchAnswer struct {
 	Matches     map[contexts.Context]any
 	Truncations map[contexts.Context]bool
@@ -223,7 +223,7 @@ func (a *API) searchFuzzy(r *request) (any, error) {
 	})
 }
 
-// search looks for a text in one context, or in all.
+// search searches for a text in one context, or in all contexts.
 func (a *API) search(r *request, in map[contexts.Context]finder, context contexts.Context, text string, encode func([]*candidate) any) (any, error) {
 	asked := []contexts.Context{context}
 	if context == contexts.All || context == "" {
@@ -246,8 +246,8 @@ func (a *API) search(r *request, in map[contexts.Context]finder, context context
 	})
 }
 
-// closest returns the candidates that have the text in their names, the earlier
-// the better, and then the less there is around it.
+// closest returns the candidates whose names have the text, sorted by the position of the text and
+// then by the length of the name.
 func closest(found []*candidate, text string) []*candidate {
 	text = strings.ToLower(text)
 	at := func(c *candidate) int { return strings.Index(strings.ToLower(c.name), text) }

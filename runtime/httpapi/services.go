@@ -13,8 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// listServices is a list of names by namespace. Nomad ignores the prefix, and
-// shows other services to those who look for one that is not there.
+// listServices lists names by namespace. Nomad ignores the prefix, so that `service info` shows
+// other services if the requested service does not exist.
 func (a *API) listServices(r *request) (any, error) {
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		known := slices.DeleteFunc(s.Services(ws, r.namespace), func(reg *api.ServiceRegistration) bool {
@@ -59,10 +59,10 @@ func (a *API) readService(r *request) (any, error) {
 
 func byServiceID(reg *api.ServiceRegistration) sortKey { return named(reg.Namespace, reg.ID) }
 
-// choice asks for some instances of a service: the same ones for the same key, as
-// far as they are still there.
+// choice selects some instances of a service: for the same key it selects the same instances, as
+// long as they exist.
 type choice struct {
-	count int // 0 is all
+	count int // 0 means all
 	key   string
 }
 
@@ -78,8 +78,8 @@ func parseChoice(text string) (choice, error) {
 	return choice{count, key}, nil
 }
 
-// from gives each instance a rank that depends on it and the key only: one that
-// comes or goes moves no other.
+// from gives each instance a rank that depends only on the instance and the key, so that a new or
+// removed instance does not change the order of the others.
 func (c choice) from(found []*api.ServiceRegistration) []*api.ServiceRegistration {
 	if c.count == 0 {
 		return found
@@ -93,8 +93,8 @@ func (c choice) from(found []*api.ServiceRegistration) []*api.ServiceRegistratio
 	return found[:min(c.count, len(found))]
 }
 
-// mix lets each bit of a hash depend on all: ids that begin alike would have ranks
-// that are alike.
+// mix makes each bit of a hash depend on all bits: otherwise ids with the same prefix would have
+// similar ranks.
 func mix(h uint64) uint64 {
 	h ^= h >> 33
 	h *= 0xff51afd7ed558ccd

@@ -22,15 +22,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// The limits of a session.
+// Limits of a session.
 const (
-	maxInput        = 1 << 20 // of one message
-	maxHandshake    = 4 << 10 // of one that comes before the client has authenticated
+	maxInput        = 1 << 20 // bytes per message
+	maxHandshake    = 4 << 10 // bytes per message of a client that has not authenticated
 	pingEvery       = 10 * time.Second
-	pingBusy        = time.Second     // while nothing is read, so that the end of it is not seen
-	idleExecTimeout = 2 * time.Minute // after which a client that says nothing has gone
+	pingBusy        = time.Second     // ping interval while input is not read, so that its end would not be seen
+	idleExecTimeout = 2 * time.Minute // a client that sends nothing for this time is disconnected
 	handshakeTime   = 10 * time.Second
-	closeTimeout    = time.Second // for output to a client when the command has been killed
+	closeTimeout    = time.Second // for output to a client after the command was killed
 	maxReason       = 123         // bytes of the text of a close frame
 )
 
@@ -39,8 +39,7 @@ var (
 	errStopping   = errors.New("the agent is stopping")
 )
 
-// closing is an error of a session with the code of the close frame that tells
-// the client.
+// closing is an error of a session with the code of its close frame.
 type closing struct {
 	code websocket.StatusCode
 	text string
@@ -48,24 +47,24 @@ type closing struct {
 
 func (c *closing) Error() string { return c.text }
 
-// wrongExec is what would have been a 4xx if there had been an answer.
+// wrongExec returns an error that would be a 4xx status before the upgrade.
 func wrongExec(format string, args ...any) error {
 	return &closing{websocket.StatusPolicyViolation, fmt.Sprintf(format, args...)}
 }
 
-// session talks to a client over a websocket while a command runs. What is wrong
-// with the request is told in the session, too: that is what clients show.
+// session runs a command for a client over a websocket. Errors of the request are sent in the
+// session, too, because clients show only that text.
 func (a *API) session(r *request, find func() (execCommand, error)) (any, error) {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		return nil, &statusError{http.StatusInternalServerError, "websocket connection not found in context"}
 	}
 	r.answered = true
-	a.sessions.Add(1) // the server does not wait for what it has handed over
+	a.sessions.Add(1) // http.Server does not wait for upgraded connections
 	defer a.sessions.Done()
-	// Who may ask, and from where, has been decided.
+	// The token and the origin of the request have been checked.
 	conn, err := websocket.Accept(r.w, r.Request, &websocket.AcceptOptions{InsecureSkipVerify: true})
 	if err != nil {
-		return nil, nil // the client has been told
+		return nil, nil // Accept has sent the error
 	}
 	defer conn.CloseNow()
 	err = a.handshake(r, conn)
@@ -82,7 +81,7 @@ func (a *API) session(r *request, find func() (execCommand, error)) (any, error)
 	return nil, nil
 }
 
-// closeConn ends the session. Who does not answer has gone.
+// closeConn closes the session. It does not wait for a client that does not reply.
 func closeConn(conn *websocket.Conn, err error) {
 	code, text := websocket.StatusInternalError, ""
 	if c := new(closing); errors.As(err, &c) {
@@ -99,7 +98,7 @@ func closeConn(conn *websocket.Conn, err error) {
 		_ = conn.Close(websocket.StatusGoingAway, errStopping.Error())
 	default:
 		if len(text) > maxReason {
-			// The reason is cut. The whole text comes before it, as output of the command.
+			// The reason is truncated. The complete text precedes it, as output of the command.
 			ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 			defer cancel()
 			_, _ = io.WriteString(execWriter{&execOutput{ctx: ctx, conn: conn}, "stderr"}, text+"\n")
@@ -108,7 +107,7 @@ func closeConn(conn *websocket.Conn, err error) {
 	}
 }
 
-// reason cuts a text to what a close frame can hold.
+// reason truncates a text to the size of a close frame.
 func reason(text string) string {
 	if len(text) <= maxReason {
 		return text
@@ -121,8 +120,8 @@ func reason(text string) string {
 	return text + cut
 }
 
-// asksLater tells whether a client shows its token in the session: browsers can
-// give a websocket no header.
+// asksLater reports whether a client sends its token in the session: browsers cannot set the
+// headers of a websocket.
 func asksLater(r *http.Request) bool {
 	later := r.URL.Query().Get("ws_handshake")
 	return (later == "true" || later == "1") && r.Method == http.MethodGet && strings.EqualFold(r.Header.Get("Upgrade"), "websocket") &&
@@ -130,7 +129,7 @@ func asksLater(r *http.Request) bool {
 			strings.HasPrefix(r.URL.Path, "/v1/job/") && strings.HasSuffix(r.URL.Path, "/action"))
 }
 
-// handshake reads the token of a client that shows it late.
+// handshake reads the token of a client that sends it in the session.
 func (a *API) handshake(r *request, conn *websocket.Conn) error {
 	if !asksLater(r.Request) {
 		return nil
@@ -161,13 +160,13 @@ func (a *API) handshake(r *request, conn *websocket.Conn) error {
 	return nil
 }
 
-// serveExec runs the command with the client at its terminal, and tells the client how
-// that ended. The command is killed when the client goes, or the agent stops.
+// serveExec runs the command with the client as its terminal, and sends the exit code. The command
+// is killed when the client disconnects or the agent shuts down.
 func (a *API) serveExec(parent context.Context, conn *websocket.Conn, command execCommand) {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
-	// The connection outlives the command, for what is to be said at the end. But a
-	// client that does not read must not hold the command, nor the agent.
+	// The connection outlives the command, for the last output and the exit code. But a client
+	// that does not read must block neither the command nor the agent.
 	talking, endTalk := context.WithCancel(context.WithoutCancel(parent))
 	defer endTalk()
 	hurry := func() { time.AfterFunc(closeTimeout, endTalk) }
@@ -194,7 +193,7 @@ func (a *API) serveExec(parent context.Context, conn *websocket.Conn, command ex
 	command.Stdin, command.Resize = stdin, resize
 	command.Stdout, command.Stderr = execWriter{out, "stdout"}, execWriter{out, "stderr"}
 	exit, err := command.run(ctx, command.Exec)
-	_ = stdin.Close() // nobody reads it any more
+	_ = stdin.Close() // the command no longer reads it
 	cause := context.Cause(ctx)
 	switch {
 	case err == nil && exit.Err == nil:
@@ -210,17 +209,17 @@ func (a *API) serveExec(parent context.Context, conn *websocket.Conn, command ex
 	closeConn(conn, err)
 }
 
-// execInput is what comes from the client.
+// execInput is the input from the client.
 type execInput struct {
 	conn   *websocket.Conn
 	stdin  *io.PipeWriter
 	resize chan driver.TerminalSize
-	heard  atomic.Int64 // when anything came last
-	busy   atomic.Bool  // the command does not read what was typed
+	heard  atomic.Int64 // time of the last message
+	busy   atomic.Bool  // the command does not read its input
 }
 
-// read passes on what the client sends until it goes, which is the end of the
-// command. It returns why.
+// read passes the client's messages on until the connection fails, which ends the command. It
+// returns the reason.
 func (in *execInput) read(ctx context.Context) error {
 	defer in.stdin.CloseWithError(errClientGone)
 	for {
@@ -234,7 +233,7 @@ func (in *execInput) read(ctx context.Context) error {
 	}
 }
 
-// take passes on one message.
+// take handles one message.
 func (in *execInput) take(text []byte) error {
 	in.heard.Store(time.Now().UnixNano())
 	var frame api.ExecStreamingInput
@@ -243,7 +242,7 @@ func (in *execInput) take(text []byte) error {
 	}
 	if size := frame.TTYSize; size != nil && size.Height > 0 && size.Width > 0 {
 		select {
-		case <-in.resize: // nobody has taken the last one
+		case <-in.resize: // replaces a size that was not applied
 		default:
 		}
 		in.resize <- driver.TerminalSize{Height: size.Height, Width: size.Width}
@@ -253,7 +252,7 @@ func (in *execInput) take(text []byte) error {
 	}
 	if len(frame.Stdin.Data) > 0 {
 		in.busy.Store(true)
-		_, _ = in.stdin.Write(frame.Stdin.Data) // a command that has closed its input is no error
+		_, _ = in.stdin.Write(frame.Stdin.Data) // ignores that the command has closed its input
 		in.busy.Store(false)
 		in.heard.Store(time.Now().UnixNano())
 	}
@@ -263,9 +262,9 @@ func (in *execInput) take(text []byte) error {
 	return nil
 }
 
-// watch reports whether the client has gone without a word, when it is sure of
-// that or ctx ends. One whose terminal is stopped takes no output and answers no
-// ping, but still sends its heartbeat.
+// watch returns true if the client has disconnected without a close frame, and false if ctx ends.
+// A client whose terminal is stopped accepts no output and replies to no ping, but still sends its
+// heartbeat.
 func (in *execInput) watch(ctx context.Context) (gone bool) {
 	ticker := time.NewTicker(pingBusy)
 	defer ticker.Stop()
@@ -293,7 +292,7 @@ func (in *execInput) watch(ctx context.Context) (gone bool) {
 	}
 }
 
-// execOutput is what goes to the client.
+// execOutput is the output to the client.
 type execOutput struct {
 	ctx  context.Context
 	conn *websocket.Conn
@@ -306,8 +305,7 @@ func (o *execOutput) send(text []byte) error {
 	return nil
 }
 
-// end tells how the command has ended. The client waits for a result, which is
-// empty for 0.
+// end sends the exit code of the command. The client waits for a result, which is empty for 0.
 func (o *execOutput) end(code int, tty bool) error {
 	if err := o.send([]byte(`{"stdout":{"close":true}}`)); err != nil {
 		return err
@@ -324,7 +322,7 @@ func (o *execOutput) end(code int, tty bool) error {
 	return o.send([]byte(`{"exited":true,"result":` + result + `}`))
 }
 
-// execWriter sends one of the outputs. The two may be written at the same time.
+// execWriter sends stdout or stderr. Both may be written concurrently.
 type execWriter struct {
 	out  *execOutput
 	name string

@@ -2,28 +2,26 @@ package httpapi
 
 import "net/http"
 
-// stream is an answer that is written bit by bit. It ends when the route that
-// writes it returns: when a write fails, which is when the client has gone or
-// does not read, or when the context of the request ends, which is when the
-// client has gone or the agent stops.
+// stream is a response that is written in pieces. It ends when its route returns: after a failed
+// write, if the client has disconnected or does not read, or after the context of the request has
+// ended, if the client has disconnected or the agent shuts down.
 type stream struct {
 	r *request
 }
 
-// stream begins an answer of the content type that has no end yet. The headers
-// are sent at once. From here on the route returns nil and no error.
+// stream starts a response of a content type with no known length. It sends the headers at once.
+// After this call the route returns nil and no error.
 func (r *request) stream(contentType string) *stream {
 	r.answered = true
 	r.setHeaders()
 	r.w.Header().Set("Content-Type", contentType)
 	r.begin()
 	r.w.WriteHeader(http.StatusOK)
-	_ = r.control.Flush() // the next write says so if the client has gone
+	_ = r.control.Flush() // a lost connection makes the next write fail
 	return &stream{r}
 }
 
-// Write sends what is written at once. A client that does not take it within
-// a minute is given up.
+// Write sends p at once. It fails if the client does not accept p within a minute.
 func (s *stream) Write(p []byte) (int, error) {
 	s.r.begin()
 	n, err := s.r.w.Write(p)

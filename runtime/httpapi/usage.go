@@ -8,8 +8,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// allocStats tells what the tasks of an allocation use. Nothing runs of one that
-// has no runner.
+// allocStats returns the resource usage of an allocation's tasks. An allocation without a runner
+// has no running tasks.
 func (a *API) allocStats(r *request) (any, error) {
 	if _, err := a.allocation(r.id); err != nil {
 		return nil, err
@@ -48,8 +48,7 @@ func usageOf(u driver.Usage) *api.ResourceUsage {
 	}
 }
 
-// checkStatus is an api.AllocCheckStatus that leaves out what a check does not
-// have.
+// checkStatus is an api.AllocCheckStatus that omits the fields that a check does not have.
 type checkStatus struct {
 	ID, Check, Group, Mode, Output, Service, Status string
 
@@ -58,7 +57,7 @@ type checkStatus struct {
 	Timestamp  int64
 }
 
-// allocChecks tells how the checks of an allocation are, null if it has none.
+// allocChecks returns the state of an allocation's checks, null if it has none.
 func (a *API) allocChecks(r *request) (any, error) {
 	if _, err := a.allocation(r.id); err != nil {
 		return nil, err
@@ -88,7 +87,7 @@ func (a *API) allocChecks(r *request) (any, error) {
 	return all, nil
 }
 
-// allocServices lists what an allocation has registered.
+// allocServices lists the service registrations of an allocation.
 func (a *API) allocServices(r *request) (any, error) {
 	if err := wholeID("alloc", r.id); err != nil {
 		return nil, err
@@ -103,7 +102,7 @@ func (a *API) allocServices(r *request) (any, error) {
 	})
 }
 
-// hostStats tells how busy the machine is.
+// hostStats returns the resource usage of the machine.
 func (a *API) hostStats(r *request) (any, error) {
 	if err := r.thisNode(a); err != nil {
 		return nil, err

@@ -14,8 +14,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/variables"
 )
 
-// listVariables filters what everybody may know: a filter on items would tell
-// what is in them, bit by bit.
+// listVariables applies filters to metadata only: a filter on items would disclose their values
+// bit by bit.
 func (a *API) listVariables(r *request) (any, error) {
 	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := []*api.VariableMetadata{}
@@ -29,7 +29,7 @@ func (a *API) listVariables(r *request) (any, error) {
 
 func (a *API) noVariablePath(*request) (any, error) { return nil, bad("missing variable path") }
 
-// otherMethod is what Nomad says here, with a code of its own.
+// otherMethod replies to other methods with Nomad's text and status.
 func (a *API) otherMethod(*request) (any, error) { return nil, bad(errMethod.text) }
 
 func (a *API) readVariable(r *request) (any, error) {
@@ -45,7 +45,7 @@ func (a *API) readVariable(r *request) (any, error) {
 	})
 }
 
-// maxVariableBody has room for the largest variable with each character escaped.
+// maxVariableBody is the size of the largest variable with each character escaped.
 const maxVariableBody = 8 * model.MaxVariable
 
 func (a *API) putVariable(r *request) (any, error) {
@@ -111,8 +111,7 @@ var lockOperations = map[string]func(*variables.Variables, context.Context, *api
 	"lock-release": (*variables.Variables).Release,
 }
 
-// lockOperation returns what is to be done with the lock of a variable, nil if
-// that is not what the request is about.
+// lockOperation returns the lock operation of a request, nil if the request has none.
 func (r *request) lockOperation() (do func(*variables.Variables, context.Context, *api.Variable) (*api.Variable, error), err error) {
 	for name, operation := range lockOperations {
 		if _, asked := r.query[name]; !asked {
@@ -126,8 +125,8 @@ func (r *request) lockOperation() (do func(*variables.Variables, context.Context
 	return do, nil
 }
 
-// notChanged says why a variable was not changed. Who has asked for an index gets
-// the variable that there is: clients decode it.
+// notChanged returns why a variable was not changed. For a request with a check-and-set index the
+// reply is the current variable, which clients decode.
 func (r *request) notChanged(err error, check variables.Check) (any, error) {
 	var invalid variables.Invalid
 	var conflict *variables.Conflict
