@@ -82,7 +82,7 @@ func (c *serverConn) serve() {
 		var req request
 		fds, err := c.wire.receive(&req)
 		if errors.Is(err, errDescriptors) {
-			// Without a response, the client would repeat the request on a new connection
+			// If the connection ended, the client would repeat the request on a new one
 			// forever.
 			k.mu.Lock()
 			c.answer(&response{ID: req.ID, Error: "keeper: " + err.Error()}, nil)

@@ -49,7 +49,7 @@ func (k *server) waitLocked(c *serverConn, id uint64, p Process) *response {
 	return nil
 }
 
-// reap takes every child that has ended and remembers how.
+// reap reaps every child that has ended and records its exit status.
 func (k *server) reap() {
 	for {
 		k.forkMu.Lock()
