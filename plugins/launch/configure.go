@@ -16,18 +16,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// apiVersions are what is spoken here, by type, highest first.
+// apiVersions are the API versions that the host supports, by plugin type, highest first.
 var apiVersions = map[base.Type][]string{
 	base.TypeDriver: {"v0.1.0"},
 	base.TypeDevice: {"v0.1.0"},
 	base.TypeHook:   {hook.APIVersion},
 }
 
-// reportedName is what a plugin may call itself: jobs, node attributes and
-// file names are made of it.
+// reportedName matches valid plugin names, which become part of jobs, node attributes and file
+// names.
 var reportedName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
-// identify asks the plugin what it is and chooses the API version.
+// identify fetches the plugin's type, name and version, and chooses the API version.
 func (p *Plugin) identify(ctx context.Context) error {
 	ctx, cancel := p.callContext(ctx)
 	defer cancel()
@@ -40,7 +40,7 @@ func (p *Plugin) identify(ctx context.Context) error {
 	return err
 }
 
-// checkInfo says what a host must refuse, and returns the API version to use.
+// checkInfo returns the API version to use, or an error if the host must refuse the plugin.
 func checkInfo(info base.Info) (string, error) {
 	offered, ok := apiVersions[info.Type]
 	if !ok {
@@ -110,7 +110,7 @@ func (p *Plugin) configure(ctx context.Context) error {
 	return nil
 }
 
-// encodeSettings gives the bytes of SetConfig. They depend on nothing but the
+// encodeSettings returns the settings encoded for SetConfig. The result depends only on the
 // schema and the settings.
 func encodeSettings(schema *hclspec.Spec, settings map[string]any) ([]byte, error) {
 	if schema == nil {
@@ -130,7 +130,7 @@ func encodeSettings(schema *hclspec.Spec, settings map[string]any) ([]byte, erro
 	return b, nil
 }
 
-// init makes the plugin ready for what it is there for.
+// init initialises the plugin according to its type.
 func (p *Plugin) init(ctx context.Context) error {
 	switch p.info.Type {
 	case base.TypeDriver:
@@ -141,7 +141,7 @@ func (p *Plugin) init(ctx context.Context) error {
 	return nil
 }
 
-// initDriver makes the driver ready. A driver without Init is ready as it is.
+// initDriver initialises the driver. A driver without Init needs no initialisation.
 func (p *Plugin) initDriver(ctx context.Context) error {
 	p.driver = driver.NewClient(p.conn, p.proc.done)
 	ctx, cancel := p.callContext(ctx)
@@ -152,7 +152,7 @@ func (p *Plugin) initDriver(ctx context.Context) error {
 	return nil
 }
 
-// initHook asks the hook what it takes part in, and tells it where its host is.
+// initHook fetches the hook's description, and sends the hook the address of its host.
 func (p *Plugin) initHook(ctx context.Context) error {
 	p.hook = hook.NewClient(p.conn, p.proc.done)
 	call, cancel := p.callContext(ctx)

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cookieNotice is in what every go-plugin binary says when the cookie is not
-// the one that it expects.
+// cookieNotice is part of the message that every go-plugin binary prints when the magic cookie
+// is wrong.
 const cookieNotice = "not meant to be executed directly"
 
-// explainSpawn finds out why the system would not execute the file.
+// explainSpawn adds the reason why the kernel refused to execute the file.
 func explainSpawn(err error, path string, file *os.File) error {
 	switch {
 	case errors.Is(err, unix.ENOEXEC):
@@ -34,7 +34,7 @@ func explainSpawn(err error, path string, file *os.File) error {
 	return err
 }
 
-// describeFile says what kind of file it is that could not be executed.
+// describeFile returns why a file of this kind cannot be executed.
 func describeFile(path string, file *os.File) string {
 	r, done := reader(path, file)
 	if r == nil {
@@ -78,8 +78,8 @@ func machine(m elf.Machine) string {
 	return strings.ToLower(strings.TrimPrefix(m.String(), "EM_"))
 }
 
-// missingInterpreter names the loader of an ELF file or the interpreter of a
-// script, when it does not exist.
+// missingInterpreter returns the loader of an ELF file or the interpreter of a script, if that
+// does not exist.
 func missingInterpreter(path string, file *os.File) string {
 	r, done := reader(path, file)
 	if r == nil {
@@ -123,7 +123,7 @@ func reader(path string, file *os.File) (io.ReaderAt, func()) {
 	return f, func() { f.Close() }
 }
 
-// withStderr adds what the plugin said on its stderr.
+// withStderr returns an error with the last lines of the plugin's stderr.
 func withStderr(what string, t *tail) error {
 	lines, isPanic := t.words()
 	switch {

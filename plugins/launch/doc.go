@@ -1,12 +1,11 @@
-// Package launch owns one plugin process: it starts the process or finds it
-// again, speaks the handshake, configures the plugin, relays its log, knows at
-// once when it has died, and ends it.
+// Package launch manages one plugin process: it starts or reattaches the process, performs the
+// handshake, configures the plugin, relays its log, reports its exit without delay, and stops
+// it.
 //
-// The process is started by a Keeper, so that it is not the agent's child, and
-// by the handle of a file that somebody else has checked. When a launch goes
-// wrong, the error says what the plugin did, in the plugin's own words where
-// there are any.
+// A Keeper starts the process, so that it is not the agent's child, and executes the
+// descriptor of a file that the caller has checked. When a launch fails, the error describes
+// what the plugin did, with the plugin's own output where there is any.
 //
-// It starts nothing twice and keeps no list: package supervisor does, and is
-// its caller.
+// The package keeps no list of plugins and does not prevent a second start of the same plugin:
+// its caller, package supervisor, does.
 package launch

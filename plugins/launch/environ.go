@@ -10,25 +10,25 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
 
-// handshakeVars are the variables of the handshake: those of the plugin are made for it,
-// and must not be those of a process that this one runs in.
+// handshakeVars are the variables of the go-plugin handshake. They are set for each plugin,
+// and must not be inherited from a process that started this one as a plugin.
 var handshakeVars = []string{
 	base.Handshake.MagicCookieKey,
 	"PLUGIN_MIN_PORT", "PLUGIN_MAX_PORT", "PLUGIN_PROTOCOL_VERSIONS", "PLUGIN_CLIENT_CERT", "PLUGIN_MULTIPLEX_GRPC",
 	plugin.EnvUnixSocketDir, plugin.EnvUnixSocketGroup,
 }
 
-// Variables of this program are its own, and some are secret, except those that
-// are meant for plugins.
+// Variables with ownPrefix belong to this program, and some are secret. Variables with
+// pluginPrefix are meant for plugins.
 const (
 	ownPrefix    = "NOMAD_LITE_"
 	pluginPrefix = "NOMAD_LITE_PLUGIN_"
 )
 
-// Environ is the environment of a plugin: of environ, which is the agent's, the names
-// in allow, where NAME* is each name that begins so, and the address of the keeper. A
-// nil allow means all but some secrets. What belongs to the agent itself or to the
-// handshake is never in it.
+// Environ returns the environment of a plugin: the variables of environ, the agent's
+// environment, whose names are in allow, and the address of the keeper. NAME* in allow matches
+// every name with the prefix NAME. A nil allow permits all variables but those in
+// [base.EnvDenylist]. The agent's own variables and those of the handshake are never included.
 func Environ(environ, allow []string, keeperSocket string) []string {
 	var env []string
 	for _, v := range environ {

@@ -12,25 +12,25 @@ const (
 	coreProtocol = 1
 	appProtocol  = 2
 
-	// maxHandshake is the longest first line that is looked at.
+	// maxHandshake is how many bytes of the first line are read.
 	maxHandshake = 4096
 )
 
-// handshake is the line that a plugin writes on its stdout
-// (plugin-protocol 1.1), when it is one that can be used.
+// handshake is a valid handshake line, which a plugin writes on its stdout (plugin-protocol
+// 1.1).
 type handshake struct {
 	network string // unix or tcp
 	addr    string
 }
 
-// line is the handshake in the form that go-plugin reads. It has no
-// certificate field: go-plugin 1.8 dereferences nil on one that it did not ask for.
+// line returns the handshake in the form that go-plugin reads. It has no certificate field:
+// go-plugin 1.8 dereferences nil for a certificate that it did not request.
 func (h handshake) line() string {
 	return fmt.Sprintf("%d|%d|%s|%s|grpc|\n", coreProtocol, appProtocol, h.network, h.addr)
 }
 
-// parseHandshake reads the first line of a plugin's stdout. The error says
-// what the line says about the plugin.
+// parseHandshake parses the first line of a plugin's stdout. The error describes what is wrong
+// with the plugin.
 func parseHandshake(line string) (handshake, error) {
 	line = strings.TrimSpace(line)
 	parts := strings.Split(line, "|")
@@ -80,8 +80,7 @@ func parseHandshake(line string) (handshake, error) {
 	return h, nil
 }
 
-// quote shows what a stranger wrote, in bounded length and without control
-// characters.
+// quote quotes untrusted text, at most 200 bytes, without control characters.
 func quote(s string) string {
 	const most = 200
 	if len(s) > most {

@@ -30,8 +30,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
 
-// Keeper starts the process, so that it is not our child, and holds what must
-// outlive us. *keeper.Client is one.
+// Keeper starts the process, so that it is not a child of the agent, and stores the
+// descriptors that must outlive the agent. *keeper.Client implements it.
 type Keeper interface {
 	Spawn(context.Context, keeper.Command) (keeper.Process, error)
 	Confirm(context.Context, keeper.Process) error
@@ -41,7 +41,7 @@ type Keeper interface {
 	RemoveFD(ctx context.Context, key string) error
 }
 
-// Config says what to start and how to talk to it.
+// Config describes the plugin to start and how to connect to it.
 type Config struct {
 	// Name is the plugin's name in errors and in the log.
 	Name string
@@ -49,7 +49,7 @@ type Config struct {
 	// Path names the file in errors. It is executed if Exec is nil.
 	Path string
 
-	// Exec is the checked file; the process is made from this handle.
+	// Exec is the checked file, which is executed by its descriptor.
 	Exec *os.File
 
 	Args []string // with argv[0]
@@ -62,18 +62,18 @@ type Config struct {
 
 	Keeper Keeper
 
-	// Settings is the plugin's config block, in the shape that hclspec decodes;
-	// nil means that there is none. SettingsFrom says where it stands.
+	// Settings is the plugin's config block, in the form that hclspec decodes; nil means that
+	// there is none. SettingsFrom is the position of the block, for errors.
 	Settings     map[string]any
 	SettingsFrom string
 
-	// Host is what a driver is told about this machine; nil is allowed.
+	// Host is the data about this machine that a driver gets; nil is allowed.
 	Host *base.DriverConfig
 
-	// Hooks is what a hook is told: where its host is.
+	// Hooks is the configuration that a hook gets: the address of its host.
 	Hooks hook.Config
 
-	// Logger gets the plugin's log under the plugin's name. Nil means silence.
+	// Logger gets the plugin's log under the plugin's name. Nil discards the log.
 	Logger hclog.Logger
 
 	// StartTimeout is the time until the handshake line, 0 means one minute.
@@ -86,18 +86,18 @@ const (
 	defaultStartTimeout = time.Minute
 	defaultCallTimeout  = 30 * time.Second
 
-	shutdownTimeout = 2 * time.Second // of each of the two Shutdown calls
-	exitGrace       = 2 * time.Second // between them and the kill
-	reapTimeout     = 2 * time.Second // for the keeper to tell the exit status
+	shutdownTimeout = 2 * time.Second // timeout of each of the two Shutdown calls
+	exitGrace       = 2 * time.Second // wait between the Shutdown calls and the kill
+	reapTimeout     = 2 * time.Second // timeout for the keeper's reply with the exit status
 	drainTimeout    = 300 * time.Millisecond
 )
 
-// MaxSocketDir is the longest path of a Config.SocketDir: the address of a socket has
-// room for 107 bytes.
+// MaxSocketDir is the longest permitted Config.SocketDir in bytes: a socket address holds 107
+// bytes.
 const MaxSocketDir = 80
 
-// Plugin is one running plugin process. Its methods may be called concurrently.
-// One of Stop, Close and Detach must be called in the end.
+// Plugin is one running plugin process. Its methods may be called concurrently. The caller
+// must call Stop, Close or Detach in the end.
 type Plugin struct {
 	cfg          Config
 	logger       hclog.Logger
@@ -105,17 +105,17 @@ type Plugin struct {
 	conn         *grpc.ClientConn
 	proc         *process
 	addr         handshake
-	peerVerified atomic.Bool // the plugin itself listens on addr, which is a unix socket
+	peerVerified atomic.Bool // set if addr is a unix socket and the plugin itself listens on it
 	info         base.Info
 	version      string
 	driver       driver.Driver
 	hook         *hook.Client
 	takes        *hook.Description // of hook
 	words        tail
-	pipes        [2]*os.File // our read ends of the plugin's stdout and stderr
-	fdKey        string      // what the keeper holds them under
+	pipes        [2]*os.File // the agent's read ends of the plugin's stdout and stderr
+	fdKey        string      // prefix of the keys under which the keeper holds the pipes
 
-	detached   chan struct{} // closed by release: go-plugin must let go of the process
+	detached   chan struct{} // closed by release; go-plugin's runner then stops waiting for the process
 	stderrDone chan struct{} // closed when stderr has ended
 	ended      chan struct{} // closed when exit is set
 	exit       error
@@ -124,18 +124,18 @@ type Plugin struct {
 	release sync.Once
 
 	mu          sync.Mutex
-	line        []byte   // the beginning of stdout, up to the first line end
-	initialConn net.Conn // the connection that was checked, until gRPC takes it
+	line        []byte   // start of stdout, up to the first newline
+	initialConn net.Conn // the checked connection, until gRPC takes it
 }
 
-// Start starts the plugin and makes it ready for use. The error names the
-// plugin and says what it did; nothing is left of it then. The context bounds
-// the launch, not the life of the plugin.
+// Start starts a plugin and initialises it. It blocks until the plugin is ready. After an
+// error the process is killed and all resources are released; the error names the plugin and
+// describes what it did. ctx bounds the launch, not the life of the plugin.
 func Start(ctx context.Context, cfg Config) (*Plugin, error) {
 	p, err := startOnce(ctx, cfg)
 	if errors.Is(err, keeper.ErrLost) {
-		// the keeper died over it; the next one knows nothing of a first try,
-		// and what that may have started has nobody to talk to
+		// The keeper died during the spawn, and the first process is killed. The next keeper
+		// has no record of that attempt.
 		p, err = startOnce(ctx, cfg)
 	}
 	if err != nil {
@@ -184,19 +184,19 @@ func (p *Plugin) start(ctx context.Context) error {
 		return fmt.Errorf("socket directory %s: longer than %d characters, a unix socket in it cannot be named", p.cfg.SocketDir, MaxSocketDir)
 	}
 	if _, err := keeper.BootID(); err != nil {
-		return err // without it the next agent could not reattach the plugin
+		return err // without the boot id the next agent could not reattach the plugin
 	}
 	began := time.Now()
 	p.client = plugin.NewClient(p.clientConfig(&plugin.ClientConfig{
 		RunnerFunc: func(_ hclog.Logger, cmd *exec.Cmd, tmp string) (runner.Runner, error) {
-			// go-plugin would leave it behind after a failure
+			// go-plugin would not remove the directory after a failure
 			if err := os.Remove(tmp); err != nil {
 				return nil, err
 			}
 			return &launcher{attached: attached{p}, ctx: ctx, env: cmd.Env}, nil
 		},
 		UnixSocketConfig: &plugin.UnixSocketConfig{TempDir: p.cfg.SocketDir},
-		// the launcher keeps the real limit
+		// the launcher enforces the real limit
 		StartTimeout: 2 * p.cfg.StartTimeout,
 	}))
 	if err := runSteps(ctx, p.connect, p.identify, p.configure, p.init); err != nil {
@@ -206,7 +206,7 @@ func (p *Plugin) start(ctx context.Context) error {
 	return nil
 }
 
-// runSteps takes steps up to the first that fails.
+// runSteps runs steps up to the first that fails.
 func runSteps(ctx context.Context, steps ...func(context.Context) error) error {
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
@@ -216,22 +216,22 @@ func runSteps(ctx context.Context, steps ...func(context.Context) error) error {
 	return nil
 }
 
-// clientConfig adds what a launch and a reattach have in common.
+// clientConfig sets the options that a launch and a reattach share.
 func (p *Plugin) clientConfig(c *plugin.ClientConfig) *plugin.ClientConfig {
 	c.HandshakeConfig = base.Handshake
 	c.Plugins = plugin.PluginSet{}
 	c.AllowedProtocols = []plugin.Protocol{plugin.ProtocolGRPC}
 	c.SkipHostEnv = true
-	c.Logger = hclog.NewNullLogger() // everything that it says is said here, with names
+	c.Logger = hclog.NewNullLogger() // go-plugin's messages are logged by this package, with the plugin's name
 	c.GRPCDialOptions = []grpc.DialOption{grpc.WithContextDialer(p.dial), grpc.WithStreamInterceptor(stdioMayFail),
-		// A call has a timeout of its own, whose error says what did not answer.
+		// Each call has a timeout of its own, whose error names the call.
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 2 * p.cfg.CallTimeout}),
 	}
 	return c
 }
 
-// stdioMayFail lets go-plugin go on without its stdio stream, whatever the
-// reason: with another error than Unavailable it would leak the connection.
+// stdioMayFail lets go-plugin continue without its stdio stream: for an error other than
+// Unavailable it would leak the connection.
 func stdioMayFail(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	stream, err := streamer(ctx, desc, cc, method, opts...)
 	if err != nil && method == "/plugin.GRPCStdio/StreamStdio" {
@@ -240,9 +240,9 @@ func stdioMayFail(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientCon
 	return stream, err
 }
 
-// connect starts go-plugin's client, and with it the process. A plugin that
-// accepts the connection and then says nothing is killed when ctx or the call's
-// time ends, which ends everything that go-plugin waits for.
+// connect starts go-plugin's client, and thereby the process. A plugin that accepts the
+// connection but does not respond is killed when ctx ends or the call times out, which
+// unblocks go-plugin.
 func (p *Plugin) connect(ctx context.Context) error {
 	if _, err := p.client.Start(); err != nil {
 		return err
@@ -262,40 +262,40 @@ func (p *Plugin) connect(ctx context.Context) error {
 	return nil
 }
 
-// Info is what the plugin says about itself.
+// Info returns the plugin's type, name, version and API versions, as the plugin reports them.
 func (p *Plugin) Info() base.Info { return p.info }
 
-// PID is the plugin's process id.
+// PID returns the plugin's process id.
 func (p *Plugin) PID() int { return p.proc.PID }
 
-// Confirm lets the process outlive this one. Until then it ends when this one dies, because
-// none would find it: the caller has stored Record.
+// Confirm makes the keeper keep the process when the agent dies. Until then the keeper kills
+// it with the agent, because no later agent could find it. The caller must have stored Record.
 func (p *Plugin) Confirm(ctx context.Context) error {
 	return p.cfg.Keeper.Confirm(ctx, p.proc.Process)
 }
 
-// Driver is the driver in the plugin; nil if it is no driver.
+// Driver returns the plugin's driver; nil if the plugin is not a driver.
 func (p *Plugin) Driver() driver.Driver { return p.driver }
 
-// Hook is the hook in the plugin, and what it takes part in; nil if it is none.
+// Hook returns the plugin's hook and its description; nil if the plugin is not a hook.
 func (p *Plugin) Hook() (*hook.Client, *hook.Description) { return p.hook, p.takes }
 
-// Done is closed as soon as the process has ended, whatever its children do.
+// Done is closed as soon as the process has ended, even if its children still run.
 func (p *Plugin) Done() <-chan struct{} { return p.proc.done }
 
-// Exit waits until Done, and then says how the process ended and what it said
-// last. It is an error also after a good exit: a plugin does not end by itself.
+// Exit blocks until the process has ended, and returns an error with the exit status and the
+// last output. It returns an error also after exit code 0: a plugin must not exit by itself.
 func (p *Plugin) Exit() error {
 	<-p.ended
 	return fmt.Errorf("%s: %w", p.cfg.subject(), p.exit)
 }
 
-// Connected reports whether the connection to the plugin stands, as far as is
-// known without asking. It does not when it was lost, or not used for long.
+// Connected reports whether gRPC's connection to the plugin is ready. It makes no call. The
+// result is false when the connection was lost, or idle for long.
 func (p *Plugin) Connected() bool { return p.conn.GetState() == connectivity.Ready }
 
-// CheckHealth asks the plugin's health service, and returns an error when
-// there is nobody on its socket. A plugin without that service is reachable.
+// CheckHealth calls the plugin's health service, and returns an error if no process listens on
+// the plugin's socket. A plugin without a health service counts as reachable.
 func (p *Plugin) CheckHealth(ctx context.Context) error {
 	ctx, cancel := p.callContext(ctx)
 	defer cancel()
@@ -305,19 +305,19 @@ func (p *Plugin) CheckHealth(ctx context.Context) error {
 		if dialErr == nil {
 			conn.Close()
 		} else if keeper.Exhausted(dialErr) {
-			return nil // not known: it is our fault
+			return nil // the state of the socket is unknown: this process is out of descriptors
 		}
 		return fmt.Errorf("%s: does not answer on its socket any more: %w", p.cfg.subject(), err)
 	}
 	return nil
 }
 
-// Kill ends the process at once. Close is still due.
+// Kill kills the process at once. The caller must still call Close.
 func (p *Plugin) Kill() { p.proc.kill() }
 
-// Stop ends the plugin as the protocol wants it: the driver's Shutdown, the
-// controller's Shutdown, a grace period, the kill. When ctx ends the kill comes
-// at once. Tasks are not touched.
+// Stop shuts the plugin down: the driver's Shutdown, go-plugin's controller Shutdown, a grace
+// period, SIGKILL. When ctx ends, the process is killed at once. Stop blocks until all
+// resources are released. Tasks are not touched.
 func (p *Plugin) Stop(ctx context.Context) {
 	if p.driver != nil {
 		call, cancel := context.WithTimeout(ctx, shutdownTimeout)
@@ -327,10 +327,10 @@ func (p *Plugin) Stop(ctx context.Context) {
 		cancel()
 	}
 	call, cancel := context.WithTimeout(ctx, shutdownTimeout)
-	// its error is ignored: a server that stops at once cannot always answer
+	// The error is ignored: a server that stops at once cannot always reply.
 	_ = p.conn.Invoke(call, "/plugin.GRPCController/Shutdown", &emptypb.Empty{}, &emptypb.Empty{})
 	cancel()
-	p.conn.Close() // a server without that service may end with its last client
+	p.conn.Close() // a server without the controller service may exit after its last client
 
 	if !p.waitDone(ctx, exitGrace) {
 		p.logger.Warn("plugin failed to exit gracefully, killed", "pid", p.proc.PID)
@@ -338,7 +338,8 @@ func (p *Plugin) Stop(ctx context.Context) {
 	p.Close()
 }
 
-// waitDone waits for the end of the process, for d and until ctx ends.
+// waitDone waits until the process has ended, at most for d and until ctx ends. It reports
+// whether the process has ended.
 func (p *Plugin) waitDone(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -356,13 +357,14 @@ func (p *Plugin) waitDone(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// StderrClosed is closed when nobody holds the write end of the plugin's stderr any
-// more. After Done that is at once, unless a child of the plugin has it: then
-// Close should wait as long as it can, for that child's sake.
+// StderrClosed is closed when no process holds the write end of the plugin's stderr any
+// longer. After Done that happens at once, unless a child of the plugin has inherited stderr:
+// then the caller should call Close as late as possible, because Close breaks that child's
+// stderr.
 func (p *Plugin) StderrClosed() <-chan struct{} { return p.stderrDone }
 
-// Close kills the process if it is alive, and gives back everything. It may be
-// called twice, also after Detach, and blocks until all is given back.
+// Close kills the process if it is alive, and releases all resources. It may be called twice,
+// also after Detach, and blocks until everything is released.
 func (p *Plugin) Close() {
 	select {
 	case <-p.detached:
@@ -379,7 +381,7 @@ func (p *Plugin) Close() {
 	p.releaseOnce(false)
 }
 
-// abort is Close for a launch that has failed at any point.
+// abort is Close for a failed launch; it also kills the session of the process.
 func (p *Plugin) abort() {
 	if p.proc == nil {
 		p.releaseOnce(false)
@@ -389,14 +391,15 @@ func (p *Plugin) abort() {
 	p.Close()
 }
 
-// Detach lets go of the plugin and leaves it running for another agent, which
-// finds it with the Record.
+// Detach releases the plugin and leaves it running for another agent, which reattaches it with
+// the Record.
 func (p *Plugin) Detach() { p.releaseOnce(true) }
 
-// releaseOnce ends our part of the plugin.
+// releaseOnce releases the agent's resources for the plugin. If leave is true, the process
+// keeps running and the keeper keeps the plugin's streams.
 func (p *Plugin) releaseOnce(leave bool) {
 	p.release.Do(func() {
-		close(p.detached) // go-plugin's goroutines end now
+		close(p.detached) // go-plugin's goroutines return now
 		if p.conn != nil {
 			p.conn.Close()
 		}
@@ -413,13 +416,13 @@ func (p *Plugin) releaseOnce(leave bool) {
 					_ = p.cfg.Keeper.RemoveFD(ctx, p.fdKey+stream)
 				}
 			}
-			// Only the plugin's own socket: processes that the plugin started
-			// may have theirs in the same directory, and outlive it.
+			// Only the plugin's own socket: processes that the plugin has started may have
+			// sockets in the same directory, and outlive the plugin.
 			if p.peerVerified.Load() && filepath.Dir(p.addr.addr) == p.cfg.SocketDir {
 				_ = os.Remove(p.addr.addr)
 			}
 			if p.client != nil {
-				p.client.Kill() // the process is dead; this waits for go-plugin's goroutines
+				p.client.Kill() // the process is dead; Kill waits for go-plugin's goroutines
 			}
 		}
 		for _, f := range p.pipes {
@@ -434,10 +437,10 @@ func (p *Plugin) releaseOnce(leave bool) {
 	p.wg.Wait()
 }
 
-// pipeNames are the streams that the keeper holds, in the order of Plugin.sinks.
+// pipeNames are the names of the streams that the keeper holds, in the order of Plugin.pipes.
 var pipeNames = [2]string{"stdout", "stderr"}
 
-// watch starts the goroutines that look after the process.
+// watch starts the goroutines that wait for the process and relay its stderr.
 func (p *Plugin) watch() {
 	p.wg.Go(func() {
 		if !p.proc.watch() {
@@ -456,7 +459,8 @@ func (p *Plugin) watch() {
 	}
 }
 
-// exitError asks the keeper for the status of the dead process.
+// exitError returns an error with the exit status of the dead process, which it gets from the
+// keeper.
 func (p *Plugin) exitError() error {
 	ctx, cancel := context.WithTimeout(context.Background(), reapTimeout)
 	defer cancel()
@@ -484,18 +488,18 @@ func (p *Plugin) callContext(ctx context.Context) (context.Context, context.Canc
 
 var errNoAnswer = errors.New("no answer")
 
-// explainCall says why a call of the handshake phase failed.
+// explainCall returns why a call during the launch failed.
 func (p *Plugin) explainCall(ctx context.Context, call string, err error) error {
 	cause := context.Cause(ctx)
 	switch {
-	// the plugin knows the deadline too, and may be the first to notice
+	// The plugin gets the deadline too, and may be the first to notice it.
 	case errors.Is(cause, errNoAnswer), cause == nil && errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("%s: no answer within %s", call, p.cfg.CallTimeout)
 	case cause != nil:
 		return fmt.Errorf("%s: %w", call, cause)
 	}
 	if status.Code(err) == codes.Unavailable || errors.Is(err, driver.ErrPluginDown) {
-		// the death of the process may be known a moment later
+		// The connection may break a moment before the exit of the process is noticed.
 		if p.waitDone(ctx, time.Second) {
 			<-p.ended
 			return fmt.Errorf("%s: %w", call, p.exit)
@@ -507,7 +511,7 @@ func (p *Plugin) explainCall(ctx context.Context, call string, err error) error 
 	return fmt.Errorf("%s: %w", call, err)
 }
 
-// dial gives gRPC its connection: first the one that was checked.
+// dial returns connections for gRPC: first the connection that was checked, then new ones.
 func (p *Plugin) dial(ctx context.Context, _ string) (net.Conn, error) {
 	p.mu.Lock()
 	conn := p.initialConn
@@ -519,7 +523,7 @@ func (p *Plugin) dial(ctx context.Context, _ string) (net.Conn, error) {
 	return p.open(ctx)
 }
 
-// open connects to the plugin's socket and makes sure who is on it.
+// open connects to the plugin's socket and verifies which process listens on it.
 func (p *Plugin) open(ctx context.Context) (net.Conn, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, p.addr.network, p.addr.addr)

@@ -11,8 +11,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
 
-// process is a hold on a process that is not our child. A pidfd never means
-// another process, whatever becomes of the pid.
+// process is a handle of a process that is not a child of this one. The pidfd never refers to
+// another process, even if the kernel reuses the pid.
 type process struct {
 	keeper.Process
 	pidfd *os.File
@@ -21,24 +21,25 @@ type process struct {
 
 var errProcessGone = errors.New("the process has gone")
 
-// openProcess takes hold of a process, if it is still there; a zombie counts.
+// openProcess opens a process, if it still exists; a zombie counts.
 func openProcess(kp keeper.Process) (*process, error) {
 	fd, err := unix.PidfdOpen(kp.PID, 0)
 	switch {
 	case errors.Is(err, unix.ESRCH), errors.Is(err, unix.EINVAL) && !kp.Alive():
-		// EINVAL is what older kernels say for the number of a process that has gone
-		// and has left its group or session.
+		// Older kernels return EINVAL for a pid whose process has ended while its process
+		// group or session still exists.
 		return nil, errProcessGone
 	case err != nil:
 		return nil, fmt.Errorf("pidfd_open %d: %w", kp.PID, err)
 	}
-	// so that the runtime's poller waits for it, and no thread does
+	// With O_NONBLOCK the runtime's poller waits for the pidfd, and no thread blocks.
 	if err := unix.SetNonblock(fd, true); err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("pidfd of %d: %w", kp.PID, err)
 	}
 	p := &process{Process: kp, pidfd: os.NewFile(uintptr(fd), "pidfd"), done: make(chan struct{})}
-	// asked after the pidfd is open: the answer is about the process behind it
+	// Read after the pidfd is open, so that the start time belongs to the process behind the
+	// pidfd.
 	now, err := keeper.ProcessOf(kp.PID)
 	if err == nil && now != kp || errors.Is(err, os.ErrProcessDone) {
 		err = errProcessGone
@@ -50,7 +51,7 @@ func openProcess(kp keeper.Process) (*process, error) {
 	return p, nil
 }
 
-// goneProcess stands for a process that has ended before it could be opened.
+// goneProcess represents a process that ended before it could be opened.
 func goneProcess(kp keeper.Process) *process {
 	return &process{Process: kp, done: make(chan struct{})}
 }
@@ -86,20 +87,20 @@ func (p *process) kill() {
 	if err != nil {
 		return
 	}
-	// the only error is that there is nothing left to kill
+	// The only error is that the process has ended.
 	_ = rc.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
 }
 
-// killSession kills the process and what it has started in its session. It is
-// for a launch that failed: there is no task yet that could be hit.
+// killSession kills the process and the processes in its session. It is only for a failed
+// launch, when no task can be running.
 func (p *process) killSession() {
 	p.kill()
 	all, err := os.ReadDir("/proc")
 	if err != nil {
 		return
 	}
-	// The number of a session is not given away while the session has a member,
-	// so those who have it are the plugin's, although their leader may be gone.
+	// The kernel does not reuse a session id while the session has a member, so all members
+	// belong to the plugin, even if the session leader has ended.
 	for _, entry := range all {
 		pid, err := strconv.Atoi(entry.Name())
 		if err != nil || pid == p.PID || !inSession(pid, p.PID) {
@@ -107,7 +108,7 @@ func (p *process) killSession() {
 		}
 		member, err := keeper.ProcessOf(pid)
 		if err == nil && member.StartTime >= p.StartTime && inSession(pid, p.PID) {
-			_ = member.Signal(unix.SIGKILL) // or it is gone
+			_ = member.Signal(unix.SIGKILL) // an error means that the process has ended
 		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
 
-// ReattachConfig is all that is needed to find a running plugin again.
+// ReattachConfig is the data with which another agent reattaches a running plugin.
 type ReattachConfig struct {
 	Protocol  string
 	Network   string
@@ -22,11 +22,11 @@ type ReattachConfig struct {
 	Pid       int
 	StartTime uint64
 	BootID    string // see keeper.BootID
-	Streams   string // what the keeper holds the plugin's streams under
+	Streams   string // prefix of the keys under which the keeper holds the plugin's streams
 }
 
-// ThisBoot reports whether the record is of the time since the machine was
-// started: if not, its pid is a stranger's. The error can be ErrExhausted.
+// ThisBoot reports whether the record was made since the last boot. If not, its pid belongs to
+// an unrelated process. The error can be ErrExhausted.
 func (r ReattachConfig) ThisBoot() (bool, error) {
 	id, err := keeper.BootID()
 	if keeper.Exhausted(err) {
@@ -35,15 +35,15 @@ func (r ReattachConfig) ThisBoot() (bool, error) {
 	return err == nil && r.BootID == id, err
 }
 
-// ErrProcessChanged means that the process of a Record is not there any more.
-// Whatever has its pid now was not touched.
+// ErrProcessChanged means that the process of a Record no longer exists. A process that has
+// reused its pid was not touched.
 var ErrProcessChanged = errors.New("the recorded plugin process is gone")
 
-// ErrExhausted means that this process is out of descriptors or memory. It says
-// nothing about the plugin, which continues, and can be reattached later.
+// ErrExhausted means that this process is out of descriptors or memory. It is no evidence
+// about the plugin, which continues and can be reattached later.
 var ErrExhausted = errors.New("out of descriptors or memory")
 
-// Runs reports whether the process of the record executes a file, as
+// Runs reports whether the process of the record executes the file, as
 // [keeper.Process.SameExecutable] does. The error can be ErrExhausted.
 func (r ReattachConfig) Runs(file *os.File) (bool, error) {
 	same, err := keeper.Process{PID: r.Pid, StartTime: r.StartTime}.SameExecutable(file)
@@ -53,9 +53,9 @@ func (r ReattachConfig) Runs(file *os.File) (bool, error) {
 	return same, err
 }
 
-// Record describes the plugin for another agent.
+// Record returns the data with which another agent reattaches the plugin.
 func (p *Plugin) Record() ReattachConfig {
-	boot, _ := keeper.BootID() // Start and Reattach have had it
+	boot, _ := keeper.BootID() // Start and Reattach have cached the boot id
 	return ReattachConfig{
 		Protocol:  string(plugin.ProtocolGRPC),
 		Network:   p.addr.network,
@@ -67,11 +67,11 @@ func (p *Plugin) Record() ReattachConfig {
 	}
 }
 
-// Reattach takes over a plugin that runs already, when it is proven to be the
-// process of the record, and not otherwise (ErrProcessChanged). It is asked who it is
-// and initialised, but not configured again. A process that is the right one
-// and cannot be used is killed, unless that is our fault (ErrExhausted). The end of ctx does not cut a reattach short: the
-// process can have tasks, and the caller can detach it afterwards.
+// Reattach connects to a running plugin, if it is proven to be the process of the record;
+// otherwise the error is ErrProcessChanged. The plugin is identified and initialised, but not
+// configured again. A process that is proven to be the plugin but cannot be used is killed,
+// unless this process lacks resources (ErrExhausted). The end of ctx does not cancel a
+// reattach: the process can have tasks, and the caller can detach it afterwards.
 func Reattach(ctx context.Context, cfg Config, rec ReattachConfig) (*Plugin, error) {
 	ctx = context.WithoutCancel(ctx)
 	p := newPlugin(cfg)
@@ -97,7 +97,7 @@ func (p *Plugin) reattach(ctx context.Context, rec ReattachConfig) error {
 	} else if rec.Pid <= 0 || !thisBoot {
 		return ErrProcessChanged
 	}
-	// through the same eyes as a fresh one, for the record may be damaged
+	// The record may be damaged, so it is validated like a handshake line.
 	h, err := parseHandshake(fmt.Sprintf("%d|%d|%s|%s|%s|", coreProtocol, appProtocol, rec.Network, rec.Addr, rec.Protocol))
 	if err != nil {
 		return fmt.Errorf("%w: %v", ErrProcessChanged, err)
@@ -143,9 +143,9 @@ func (p *Plugin) reattach(ctx context.Context, rec ReattachConfig) error {
 	return nil
 }
 
-// findSocket returns the path of a plugin's socket. The directory for sockets may have
-// another path than when the plugin was started, which then leads nowhere or to the
-// sockets of others.
+// findSocket returns the path of a plugin's socket. The directory for sockets may have been
+// renamed since the plugin was started, so the recorded path may not exist or belong to
+// another data directory.
 func (c Config) findSocket(h handshake) string {
 	if h.network == "unix" && filepath.Dir(h.addr) != c.SocketDir {
 		path := filepath.Join(c.SocketDir, filepath.Base(h.addr))
@@ -156,8 +156,8 @@ func (c Config) findSocket(h handshake) string {
 	return h.addr
 }
 
-// takeStreams takes the streams of the plugin from the keeper. One whose streams are
-// lost is still a plugin: it is only silent.
+// takeStreams gets the streams of the plugin from the keeper. A plugin whose streams are lost
+// is still usable, but its output is lost.
 func (p *Plugin) takeStreams() {
 	for i, stream := range pipeNames {
 		if f, err := p.cfg.Keeper.GetFD(p.fdKey + stream); err == nil {
@@ -172,7 +172,7 @@ func netAddr(h handshake) net.Addr {
 	if h.network == "unix" {
 		return &net.UnixAddr{Name: h.addr, Net: "unix"}
 	}
-	// parsed before; a name that does not resolve is no loopback address
+	// The address was parsed before; a name that does not resolve is not a loopback address.
 	addr, _ := net.ResolveTCPAddr("tcp", h.addr)
 	return addr
 }

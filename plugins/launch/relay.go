@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// maxLine is how much of a line is held; the rest is counted and dropped.
+	// maxLine is the number of bytes of a line that are kept; the rest is counted and dropped.
 	maxLine = 64 << 10
-	// maxText is how much of a line that is no hclog record is logged.
+	// maxText is the number of bytes that are logged of a line that is not an hclog record.
 	maxText = 4 << 10
 
 	tailLines  = 6
@@ -27,8 +27,8 @@ const (
 	panicLines = 10
 )
 
-// relay logs the lines of a plugin's stderr as our own until r ends. Its
-// memory does not depend on what the plugin writes. It is a goroutine's body.
+// relay logs the lines of a plugin's stderr until r ends. Its memory use does not depend on
+// the plugin's output. It blocks until then.
 func relay(r io.Reader, logger hclog.Logger, t *tail) {
 	br := bufio.NewReaderSize(r, maxLine)
 	inPanic := false
@@ -36,7 +36,7 @@ func relay(r io.Reader, logger hclog.Logger, t *tail) {
 		line, err := br.ReadSlice('\n')
 		dropped := 0
 		if err == bufio.ErrBufferFull {
-			// ReadSlice reuses the buffer when it goes on
+			// ReadSlice reuses the buffer in the next call.
 			line = slices.Clone(line)
 			for err == bufio.ErrBufferFull {
 				var more []byte
@@ -53,7 +53,7 @@ func relay(r io.Reader, logger hclog.Logger, t *tail) {
 	}
 }
 
-// logLine logs one line and reports whether a Go stack trace is running.
+// logLine logs one line and reports whether the following lines are part of a Go stack trace.
 func logLine(line string, dropped int, inPanic bool, logger hclog.Logger, t *tail) bool {
 	if line == "" && dropped == 0 {
 		return inPanic
@@ -113,8 +113,8 @@ type record struct {
 	pairs   []any
 }
 
-// log logs it as our own. Who has said it, and when, is said twice only if it is not
-// the plugin, and now.
+// log logs the record. Its module and time become attributes only if they differ from the
+// logger's name and the current time.
 func (r record) log(logger hclog.Logger) {
 	pairs := r.pairs
 	if plugin, part, parts := strings.Cut(r.module, "."); r.module != "" && !strings.HasSuffix(logger.Name(), "."+plugin) {
@@ -128,8 +128,8 @@ func (r record) log(logger hclog.Logger) {
 	logger.Log(r.level, clean(r.message), pairs...)
 }
 
-// parseRecord reads a line in hclog's JSON form. Anything else, also JSON with
-// other types than hclog's, is no record.
+// parseRecord parses a line in hclog's JSON form. Other lines, also JSON with other types than
+// hclog's, are no records.
 func parseRecord(line string) (record, bool) {
 	var raw map[string]any
 	dec := json.NewDecoder(strings.NewReader(line))
@@ -162,7 +162,7 @@ func parseRecord(line string) (record, bool) {
 	return rec, true
 }
 
-// plainValue keeps what hclog prints well and writes the rest as JSON.
+// plainValue returns values that hclog prints well unchanged, and others as JSON.
 func plainValue(v any) any {
 	switch v := v.(type) {
 	case string, bool, nil:
@@ -177,7 +177,7 @@ func plainValue(v any) any {
 	return string(b)
 }
 
-// String is the record as a person would say it.
+// String returns the message, with the error if there is one.
 func (r record) String() string {
 	s := r.message
 	for i := 0; i+1 < len(r.pairs); i += 2 {
@@ -204,8 +204,8 @@ func clean(s string) string {
 	return strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`)
 }
 
-// tail keeps the last words of a plugin, and the beginning of its panic. It is
-// safe for concurrent use.
+// tail keeps the last lines of a plugin's stderr, and the first lines of its panic. It is safe
+// for concurrent use.
 type tail struct {
 	mu    sync.Mutex
 	last  []string
@@ -231,7 +231,7 @@ func (t *tail) add(line string, inPanic bool) {
 	t.last = append(t.last, line)
 }
 
-// words returns the panic if there was one, else the last lines.
+// words returns the lines of the panic if there was one, else the last lines.
 func (t *tail) words() (lines []string, isPanic bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

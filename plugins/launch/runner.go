@@ -26,10 +26,10 @@ var (
 	_ runner.AttachedRunner = (*attached)(nil)
 )
 
-// attached is what go-plugin sees of a process that runs.
+// attached is go-plugin's view of a running process.
 type attached struct{ p *Plugin }
 
-// Wait returns when the process has ended, or when we have let go of it.
+// Wait returns when the process has ended, or when the plugin was detached.
 func (a attached) Wait(context.Context) error {
 	select {
 	case <-a.p.proc.done:
@@ -53,18 +53,18 @@ func (a attached) ID() string {
 func (attached) PluginToHost(network, addr string) (string, string, error) { return network, addr, nil }
 func (attached) HostToPlugin(network, addr string) (string, string, error) { return network, addr, nil }
 
-// launcher starts the process for go-plugin, and reads the plugin's streams
-// itself. go-plugin sees a stdout with one sound handshake line and an empty
-// stderr, both ending with the process: so neither a hostile line nor a child
-// that holds a stream can do harm, and Wait is called at once.
+// launcher starts the process for go-plugin, and reads the plugin's streams itself. go-plugin
+// gets a stdout with one valid handshake line and an empty stderr, which both end with the
+// process. So neither an invalid line nor a child that holds a stream can do harm, and
+// go-plugin calls Wait at once.
 type launcher struct {
 	attached
-	ctx context.Context // of the launch: go-plugin makes one of its own
-	env []string        // what go-plugin adds
+	ctx context.Context // context of the launch, because go-plugin passes its own
+	env []string        // variables that go-plugin adds
 }
 
-// Start starts the process and returns when its handshake line is there and
-// somebody listens on the socket. go-plugin hands the error on as it is.
+// Start starts the process and returns when its handshake line has arrived and the socket
+// accepts a connection. go-plugin returns the error unchanged.
 func (l *launcher) Start(context.Context) error {
 	p := l.p
 	ctx, cancel := context.WithTimeoutCause(l.ctx, p.cfg.StartTimeout, errNoAnswer)
@@ -112,7 +112,7 @@ func (l *launcher) spawn(ctx context.Context) error {
 		p.pipes[i], writers[i] = r, w
 		defer w.Close()
 	}
-	// Before the start: a plugin that writes when no reader is left dies of SIGPIPE.
+	// Held before the start: a plugin that writes to a pipe without a reader dies of SIGPIPE.
 	p.fdKey = fmt.Sprintf("plugin/%s/%s/", p.cfg.Name, rand.Text()[:8])
 	for i, stream := range pipeNames {
 		if err := p.cfg.Keeper.StoreDrainedFD(ctx, p.fdKey+stream, p.pipes[i]); err != nil {
@@ -140,25 +140,25 @@ func (l *launcher) spawn(ctx context.Context) error {
 	}
 	p.proc, err = openProcess(kp)
 	if err == nil {
-		// Agent and keeper may be protected; a plugin that were would hand it on to
-		// downloads, commands and tasks, before any code of theirs can undo it.
+		// Agent and keeper may be protected from the OOM killer. A plugin would pass the
+		// protection on to downloads, commands and tasks, before their code can reset it.
 		if resetErr := proc.ResetOOMScore(kp.PID); resetErr != nil {
 			p.logger.Warn("plugin is protected from the lack of memory as the agent is", "error", resetErr)
 		}
 	}
 	switch {
 	case errors.Is(err, errProcessGone):
-		// it has died already, and the keeper has reaped it
+		// The process has died already, and the keeper has reaped it.
 		p.proc, err = goneProcess(kp), nil
 	case err != nil:
-		_ = kp.Signal(unix.SIGKILL) // it may be gone by now
+		_ = kp.Signal(unix.SIGKILL) // an error means that the process has ended
 	}
 	return err
 }
 
-// spawnWritten starts a program. One that is open for writing is tried again for a quarter
-// of a second: it has just been installed, and a child that its writer has forked holds the
-// file until it executes something.
+// spawnWritten starts a program. While the file is open for writing, it retries for a quarter
+// of a second: the file may have just been installed, and a child that the installer has
+// forked holds the file open until the child calls exec.
 func spawnWritten(ctx context.Context, k Keeper, command keeper.Command) (keeper.Process, error) {
 	for delay := time.Millisecond; ; delay *= 2 {
 		process, err := k.Spawn(ctx, command)
@@ -173,9 +173,9 @@ func spawnWritten(ctx context.Context, k Keeper, command keeper.Command) (keeper
 	}
 }
 
-// endLost kills the plugin that a keeper may have started before it died and could not
-// name: the process that has our pipe as its stdout. It searches five times in 50 ms: a
-// child that the keeper had forked at its death gets the pipe a moment later.
+// endLost kills the plugin that a lost keeper may have started: the process whose stdout is
+// the given pipe. It searches five times in 50 ms, because a child that was being forked when
+// the keeper died gets the pipe a moment later.
 func endLost(stdout *os.File) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(stdout.Fd()), &st); err != nil {
@@ -192,9 +192,9 @@ func endLost(stdout *os.File) error {
 			if err != nil {
 				return err
 			}
-			p, err := keeper.ProcessOf(pid) // before the look at its stdout: the number may be given away
+			p, err := keeper.ProcessOf(pid) // before its stdout is read: the pid may be reused
 			if target, linkErr := os.Readlink(link); linkErr != nil || target != pipe {
-				continue // another process, perhaps of another user, or it has ended
+				continue // another process, perhaps of another user, or the process has ended
 			}
 			if err == nil {
 				err = p.Signal(unix.SIGKILL)
@@ -208,7 +208,7 @@ func endLost(stdout *os.File) error {
 	return nil
 }
 
-// withSocketDir replaces go-plugin's temporary directory.
+// withSocketDir replaces go-plugin's temporary directory in env by dir.
 func withSocketDir(env []string, dir string) []string {
 	prefix := plugin.EnvUnixSocketDir + "="
 	for i, v := range env {
@@ -219,8 +219,8 @@ func withSocketDir(env []string, dir string) []string {
 	return env
 }
 
-// readStdout collects the first line, closes lines when it is there, and
-// drains stdout for good.
+// readStdout collects the first line of stdout, closes lines when the line is complete, and
+// drains stdout until it ends.
 func (p *Plugin) readStdout(lines chan<- struct{}) {
 	buf := make([]byte, maxHandshake)
 	complete := false
@@ -244,12 +244,12 @@ func (p *Plugin) readStdout(lines chan<- struct{}) {
 	}
 }
 
-// awaitLine waits for the first line of stdout.
+// awaitLine waits for the first line of stdout. The error is the reason why there is none.
 func (p *Plugin) awaitLine(ctx context.Context, lines <-chan struct{}) (string, error) {
 	select {
 	case <-lines:
 	case <-p.proc.done:
-		// what it wrote may still be in the pipe
+		// The line may still be in the pipe.
 		select {
 		case <-lines:
 		case <-time.After(drainTimeout):
@@ -287,23 +287,23 @@ func (p *Plugin) awaitLine(ctx context.Context, lines <-chan struct{}) (string, 
 	return "", withStderr(what, &p.words)
 }
 
-// Stdout is what go-plugin reads the handshake line from.
+// Stdout returns the validated handshake line for go-plugin.
 func (l *launcher) Stdout() io.ReadCloser {
 	return &processReader{Reader: strings.NewReader(l.p.addr.line()), a: l.attached}
 }
 
-// Stderr is empty for go-plugin.
+// Stderr returns an empty stream for go-plugin.
 func (l *launcher) Stderr() io.ReadCloser {
 	return &processReader{Reader: strings.NewReader(""), a: l.attached}
 }
 
-// Name is not shown: go-plugin's logger is silent.
+// Name is required by the interface; go-plugin's logger is silent.
 func (l *launcher) Name() string { return l.p.cfg.Name }
 
-// Diagnose is not asked: the handshake line is sound when go-plugin gets it.
+// Diagnose is never called: go-plugin gets a valid handshake line.
 func (l *launcher) Diagnose(context.Context) string { return "" }
 
-// processReader is a stream that ends with the process.
+// processReader is a stream that ends when the process ends.
 type processReader struct {
 	*strings.Reader
 	a attached
@@ -319,7 +319,7 @@ func (u *processReader) Read(b []byte) (int, error) {
 
 func (u *processReader) Close() error { return nil }
 
-// explainDial says what is wrong with the socket of the handshake line.
+// explainDial returns what is wrong with the socket of the handshake line.
 func explainDial(h handshake, err error) error {
 	switch {
 	case errors.Is(err, unix.ENOENT):
@@ -330,8 +330,9 @@ func explainDial(h handshake, err error) error {
 	return fmt.Errorf("connect: %w", err)
 }
 
-// checkPeer refuses a socket on which a stranger listens. The plugin is whatever
-// runs in its session: a script may have started the program that listens.
+// checkPeer returns an error if a process outside the plugin's session listens on the socket.
+// The session is checked, not the pid, because a script may have started the program that
+// listens.
 func checkPeer(conn *net.UnixConn, pid int) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
