@@ -3,30 +3,31 @@ package supervisor
 import "time"
 
 const (
-	// stableAfter is how long a process must live for its past to be forgotten.
+	// stableAfter is the uptime after which the failure count of a plugin is reset.
 	stableAfter = time.Minute
 
 	// reopenStable is the same for a stream.
 	reopenStable = 5 * time.Second
 )
 
-// backoff says how long to wait before something is tried again: not at all after no
-// trouble, first after one, and then twice as long each time, up to most.
+// backoff computes the delay before a retry: none without a failure, first after one failure,
+// then twice as long each time, up to most.
 type backoff struct{ first, most time.Duration }
 
 var (
-	// launching is before a launch: a plugin that was well is launched again at once.
+	// launching is the backoff before a launch: a plugin that was stable is launched again at
+	// once.
 	launching = backoff{5 * time.Second, 2 * time.Minute}
 
-	// answering is launching for a hook that dies when it is called: it comes up
-	// well, and those who call it next may have better luck.
+	// answering replaces launching for a hook that dies during calls: the hook starts without
+	// errors, and its next callers may succeed.
 	answering = backoff{100 * time.Millisecond, time.Second}
 
-	// reopening is before a stream is opened again that broke while its plugin lives.
+	// reopening is the backoff before a broken stream of a living plugin is opened again.
 	reopening = backoff{250 * time.Millisecond, 30 * time.Second}
 )
 
-// after is the delay after so many troubles in a row.
+// after returns the delay after the given number of consecutive failures.
 func (b backoff) after(troubles int) time.Duration {
 	if troubles <= 0 {
 		return 0
@@ -38,24 +39,24 @@ func (b backoff) after(troubles int) time.Duration {
 	return min(d, b.most)
 }
 
-// runResult is how a process of a plugin has come to its end.
+// runResult describes how a run of a plugin process ended.
 type runResult struct {
-	wanted <-chan struct{} // nobody needs the plugin until this is closed; nil otherwise
+	wanted <-chan struct{} // closed when the plugin is requested again; set only if the process was stopped as unused
 
-	err      error         // why the plugin is down
-	began    bool          // the process came up
-	lasted   time.Duration // since its launch
-	overCall bool          // it was a hook, and somebody had asked for it
+	err      error         // the reason why the plugin is down
+	began    bool          // the process was started
+	lasted   time.Duration // time since the launch
+	overCall bool          // the plugin is a hook that was requested during this run
 }
 
-// failures is how often in a row a plugin has not come up, or has died soon.
+// failures counts how often in a row a plugin has failed to start or has died early.
 type failures int
 
-// delay counts the end of a life, and returns how long the next one has to wait.
+// delay counts the end of a run, and returns the delay before the next launch.
 func (t *failures) delay(l runResult) time.Duration {
 	switch {
 	case !l.began:
-		*t = max(*t, 1) // the same again at once would fail the same
+		*t = max(*t, 1) // an immediate retry would fail in the same way
 	case l.lasted >= stableAfter:
 		*t = 0
 	}

@@ -1,11 +1,10 @@
-// Package supervisor keeps the plugins of one node alive.
+// Package supervisor keeps the plugins of one node running.
 //
-// It owns the processes: one per plugin of the catalog, launched once and all
-// at the same time, launched again when they die. A builtin that nobody needs
-// rests, and a builtin hook does from the beginning. It decides which plugin
-// serves which driver or hook, keeps each driver's fingerprint, passes on what
-// drivers say about tasks, and ends the processes.
+// It manages one process per plugin of the catalog: all are launched concurrently, and
+// launched again when they die. An unused builtin is stopped, and a builtin hook is not
+// started before it is used. The supervisor decides which plugin serves which driver or hook,
+// keeps each driver's fingerprint, delivers the drivers' task events, and stops the processes.
 //
-// It knows nothing of jobs and touches no task. A task runner asks it for a
-// driver by name, and asks again when the plugin behind that driver has died.
+// It has no notion of jobs and touches no task. A task runner requests a driver by name, and
+// requests it again when the plugin that serves the driver has died.
 package supervisor

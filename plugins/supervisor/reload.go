@@ -9,9 +9,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 )
 
-// SetCatalog has other plugins from now on. One that is new is launched, and one that
-// is in the catalog no more is ended when nobody needs it. One that has changed is
-// launched anew when nobody needs its process, or when that has died. It does not wait.
+// SetCatalog replaces the catalog. A new plugin is launched. A removed plugin is stopped as
+// soon as it has no tasks. A changed plugin is replaced as soon as its process has no tasks or
+// has died. SetCatalog does not block until then.
 func (s *Supervisor) SetCatalog(c *catalog.Catalog) { s.setEntries(c.Entries()) }
 
 func (s *Supervisor) setEntries(entries []catalog.Entry) {
@@ -33,7 +33,7 @@ func (s *Supervisor) setEntries(entries []catalog.Entry) {
 		}
 		s.slots = append(s.slots, fresh...)
 		if len(before) == 0 {
-			return // all are
+			return // at the start every plugin is new
 		}
 		s.sortLocked()
 		for _, sl := range fresh {
@@ -42,13 +42,13 @@ func (s *Supervisor) setEntries(entries []catalog.Entry) {
 	})
 }
 
-// sortLocked brings the slots into the order of a catalog.
+// sortLocked sorts the slots in the order of a catalog.
 func (s *Supervisor) sortLocked() {
 	slices.SortStableFunc(s.slots, func(a, b *managedPlugin) int { return a.entry.Compare(&b.entry) })
 }
 
-// beginSlots begins the slots that are new, and has those go that are dismissed. The
-// channel is closed when there may be others.
+// beginSlots starts the goroutines of new slots and of the removal of dismissed slots. The
+// returned channel is closed when the slots may have changed.
 func (s *Supervisor) beginSlots(ctx context.Context, wg *sync.WaitGroup) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +78,7 @@ func (s *Supervisor) runSlot(ctx context.Context, wg *sync.WaitGroup, sl *manage
 	})
 }
 
-// dismissLocked has a slot end, and another one take its place, unless that is nil.
+// dismissLocked removes a slot, and replaces it by next unless next is nil.
 func (s *Supervisor) dismissLocked(sl, next *managedPlugin) {
 	switch {
 	case next == nil:
@@ -92,7 +92,7 @@ func (s *Supervisor) dismissLocked(sl, next *managedPlugin) {
 	}
 }
 
-// stopWhenUnused ends a slot that is dismissed when nobody needs it.
+// stopWhenUnused stops a dismissed slot as soon as its process is not needed.
 func (s *Supervisor) stopWhenUnused(ctx context.Context, sl *managedPlugin) {
 	for told := false; s.needed(sl); told = true {
 		if !told {
@@ -105,7 +105,7 @@ func (s *Supervisor) stopWhenUnused(ctx context.Context, sl *managedPlugin) {
 	sl.cancel(errDismissed)
 }
 
-// needed reports whether the process of a slot has tasks, or takes part in some.
+// needed reports whether the process of a slot serves tasks.
 func (s *Supervisor) needed(sl *managedPlugin) bool {
 	s.mu.Lock()
 	served, up := servedBy(sl.info), sl.running && sl.inst != nil && !ended(sl.inst)
@@ -113,15 +113,15 @@ func (s *Supervisor) needed(sl *managedPlugin) bool {
 	return up && s.cfg.Busy != nil && s.cfg.Busy(served)
 }
 
-// superseded reports whether another slot waits for the end of this one's process.
+// superseded reports whether another slot waits for the end of this slot's process.
 func (s *Supervisor) superseded(sl *managedPlugin) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return sl.next != nil
 }
 
-// replaceLocked has the next slot in the place of one, if there is a next. Plugins
-// that had to stay back because of it get another chance.
+// replaceLocked replaces a slot by its next slot, if there is one. Otherwise the plugins that
+// were retired in its favour can be started again.
 func (s *Supervisor) replaceLocked(sl *managedPlugin) {
 	s.slots = slices.DeleteFunc(s.slots, func(other *managedPlugin) bool { return other == sl })
 	if served := servedBy(sl.info); s.owners[served] == sl {

@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// manage keeps one plugin alive until ctx ends or the plugin is retired.
+// manage keeps one plugin running until ctx ends or the plugin is retired.
 func (s *Supervisor) manage(ctx context.Context, wg *sync.WaitGroup, sl *managedPlugin) {
 	if !s.waitForOverride(ctx, sl) {
 		return
@@ -45,8 +45,8 @@ func (s *Supervisor) manage(ctx context.Context, wg *sync.WaitGroup, sl *managed
 	}
 }
 
-// live launches the plugin of a slot, and returns when its process has ended, or ctx
-// has: then a process that is needed goes on without us.
+// live launches the plugin of a slot, and returns when the process has ended, or ctx has. When
+// ctx ends, a process with tasks is detached and continues.
 func (s *Supervisor) live(ctx context.Context, wg *sync.WaitGroup, sl *managedPlugin) runResult {
 	launched := time.Now()
 	inst, err := s.up(ctx, sl)
@@ -64,7 +64,7 @@ func (s *Supervisor) live(ctx context.Context, wg *sync.WaitGroup, sl *managedPl
 		return runResult{}
 	}
 	l := runResult{err: inst.Exit(), began: true, lasted: time.Since(launched), overCall: s.crashedInCall(sl, launched)}
-	// Not at once: a child of the plugin may write to the plugin's stderr.
+	// Close is delayed: a child of the plugin may still write to the plugin's stderr.
 	wg.Go(func() {
 		select {
 		case <-inst.StderrClosed():
@@ -75,7 +75,7 @@ func (s *Supervisor) live(ctx context.Context, wg *sync.WaitGroup, sl *managedPl
 	return l
 }
 
-// backOff tells that a plugin is down, and why, and waits before its next launch.
+// backOff reports that a plugin is down, and waits before the next launch.
 func (s *Supervisor) backOff(ctx context.Context, sl *managedPlugin, why error, delay time.Duration) {
 	s.logger.Warn("plugin is down", "plugin", sl.entry.Name, "error", why, "delay", delay)
 	if delay == 0 {
@@ -88,17 +88,17 @@ func (s *Supervisor) backOff(ctx context.Context, sl *managedPlugin, why error, 
 	}
 }
 
-// crashedInCall reports whether a hook has died that somebody had asked for since it
-// began. It may be the fault of one allocation, and the others must not wait for long.
+// crashedInCall reports whether a hook was requested since began, so that it may have died in
+// a call. One allocation may be the cause, and other allocations must not wait for long.
 func (s *Supervisor) crashedInCall(sl *managedPlugin, began time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return sl.info.Type == base.TypeHook && !sl.lastAcquired.Before(began)
 }
 
-// waitForDemand holds back a builtin hook until somebody asks for it: most machines
-// never need it. One that an earlier agent has started is in use. It returns
-// false when ctx has ended.
+// waitForDemand blocks until a builtin hook is requested: most nodes never need it. A hook
+// that an earlier supervisor has left running is started at once. It returns false when ctx
+// has ended.
 func (s *Supervisor) waitForDemand(ctx context.Context, sl *managedPlugin) bool {
 	if !sl.entry.Builtin || sl.entry.Type != base.TypeHook || s.hasRecord(sl) {
 		return true
@@ -116,8 +116,8 @@ func (s *Supervisor) waitForDemand(ctx context.Context, sl *managedPlugin) bool 
 	}
 }
 
-// waitForOverride holds back a builtin until it is known that the configuration does
-// not replace it. It returns false when the slot is not needed.
+// waitForOverride blocks until it is certain that no configured plugin replaces a builtin. It
+// returns false when ctx has ended.
 func (s *Supervisor) waitForOverride(ctx context.Context, sl *managedPlugin) bool {
 	for {
 		s.mu.Lock()
@@ -134,9 +134,9 @@ func (s *Supervisor) waitForOverride(ctx context.Context, sl *managedPlugin) boo
 	}
 }
 
-// awaitingOverrideLocked reports whether sl is a builtin that a configured plugin of the
-// same name will replace, as far as is known. If that plugin cannot be started
-// the builtin stays back: the configuration wants the other one.
+// awaitingOverrideLocked reports whether sl is a builtin that a configured plugin is expected
+// to replace. If that plugin cannot be started, the builtin is not started either, because the
+// configuration names the other plugin.
 func (s *Supervisor) awaitingOverrideLocked(sl *managedPlugin) bool {
 	if !sl.entry.Builtin {
 		return false
@@ -150,7 +150,7 @@ func (s *Supervisor) awaitingOverrideLocked(sl *managedPlugin) bool {
 	return false
 }
 
-// up launches the plugin of a slot and lets it take its driver name.
+// up launches the plugin of a slot and registers it for its driver or hook.
 func (s *Supervisor) up(ctx context.Context, sl *managedPlugin) (instance, error) {
 	if err := s.killOrphans(); err != nil {
 		return nil, fmt.Errorf("%s: %w", sl.entry, err)
@@ -160,7 +160,7 @@ func (s *Supervisor) up(ctx context.Context, sl *managedPlugin) (instance, error
 		return nil, err
 	}
 	if err := s.endUnmanaged(servedBy(inst.Info())); err != nil {
-		inst.Detach() // it can have tasks, and the next launch reattaches it
+		inst.Detach() // the plugin can have tasks; the next launch reattaches it
 		return nil, fmt.Errorf("%s: %w", sl.entry, err)
 	}
 	if err := s.admit(sl, inst); err != nil {
@@ -170,7 +170,7 @@ func (s *Supervisor) up(ctx context.Context, sl *managedPlugin) (instance, error
 	return inst, nil
 }
 
-// admit decides which driver a new process serves, if any.
+// admit registers a new process for the driver or hook that it serves, or returns an error.
 func (s *Supervisor) admit(sl *managedPlugin, inst instance) (err error) {
 	info := inst.Info()
 	if info.Type != base.TypeDriver && info.Type != base.TypeHook {
@@ -189,15 +189,15 @@ func (s *Supervisor) admit(sl *managedPlugin, inst instance) (err error) {
 			sl.driver = &watchedDriver{inst.Driver(), s.newCallWatch(sl, inst)}
 		}
 		_, sl.takes = inst.Hook()
-		sl.fingerprinted = sl.fingerprinted || info.Type != base.TypeDriver // it has no fingerprint
+		sl.fingerprinted = sl.fingerprinted || info.Type != base.TypeDriver // a hook has no fingerprint
 		_, sl.reattached = inst.(reattachedPlugin)
 		s.settleLocked()
 	})
 	return err
 }
 
-// claimLocked gives what info names to sl, or retires one of the two plugins that
-// want to serve it.
+// claimLocked makes sl the owner of the driver or hook in info. If two plugins offer it,
+// claimLocked retires one of them; the error is errRetired if that is sl.
 func (s *Supervisor) claimLocked(sl *managedPlugin, info base.Info) error {
 	for _, other := range s.slots {
 		if other == sl || other.retired != "" {
@@ -205,7 +205,7 @@ func (s *Supervisor) claimLocked(sl *managedPlugin, info base.Info) error {
 		}
 		rival := other.info
 		if rival.Name == "" && other.entry.Builtin {
-			// known without asking, and maybe not launched yet
+			// A builtin's name is known without a call, perhaps before its launch.
 			rival = base.Info{Type: other.entry.Type, Name: other.entry.Name, Version: other.entry.Version}
 		}
 		if servedBy(rival) != servedBy(info) {
@@ -221,10 +221,10 @@ func (s *Supervisor) claimLocked(sl *managedPlugin, info base.Info) error {
 	return nil
 }
 
-// prefer reports whether plugin a shall serve the driver that plugin b offers
-// too: the higher version does; of equals, an external plugin before a builtin,
-// and a later file before an earlier one. A file that no block names never goes
-// before a builtin.
+// prefer reports whether plugin a, and not plugin b, must serve a driver or hook that both
+// offer. The higher version wins; for equal versions, an external plugin wins over a builtin,
+// and a later file over an earlier one. A file without a plugin block never wins over a
+// builtin.
 func prefer(a catalog.Entry, aOrder int, aInfo base.Info, b catalog.Entry, bOrder int, bInfo base.Info) bool {
 	if a.Builtin != b.Builtin && (a.Builtin && b.Block == nil || b.Builtin && a.Block == nil) {
 		return a.Builtin
@@ -246,7 +246,7 @@ func (s *Supervisor) retireLocked(loser, winner *managedPlugin, lost, won base.I
 	loser.retired = fmt.Sprintf("%s is served by %s, version %s", servedBy(won), winner.entry, won.Version)
 	loser.err = nil
 	loser.inst = nil
-	loser.info = lost // it is known what it would serve
+	loser.info = lost // the name that the plugin would serve
 	if loser.cancel != nil {
 		loser.cancel(errRetired)
 	}
@@ -268,8 +268,9 @@ func (s *Supervisor) fail(sl *managedPlugin, err error, retryAt time.Time) {
 	})
 }
 
-// serve reads the streams of a process until it ends, or ctx does, or nobody needs
-// it: then it returns what is closed when somebody does.
+// serve reads the streams of a process until the process ends, ctx ends, or the process is
+// unused. If it is unused, serve returns a channel that is closed when the plugin is requested
+// again; otherwise nil.
 func (s *Supervisor) serve(ctx context.Context, sl *managedPlugin, inst instance) (wanted <-chan struct{}) {
 	served := servedBy(inst.Info())
 	ctx, cancel := context.WithCancel(ctx)
@@ -309,14 +310,14 @@ func (s *Supervisor) serve(ctx context.Context, sl *managedPlugin, inst instance
 	return wanted
 }
 
-// rest takes the process of a slot away from everybody if it is not needed, and
-// returns what is closed when it is.
+// rest makes an unused process unavailable, and returns a channel that is closed when the
+// plugin is requested again. It returns nil if the process is in use.
 func (s *Supervisor) rest(sl *managedPlugin, served PluginKey) (wanted chan struct{}) {
 	if s.cfg.Busy(served) {
 		return nil
 	}
-	// Tasks come before somebody asks for their driver: who has none by now and
-	// asks later finds no process.
+	// A task makes its driver busy before it requests the driver. A task that has not done
+	// so yet requests the driver after this update, and gets no process.
 	s.update(func() {
 		if time.Since(sl.lastAcquired) >= idleTimeout {
 			wanted = make(chan struct{})
@@ -326,7 +327,7 @@ func (s *Supervisor) rest(sl *managedPlugin, served PluginKey) (wanted chan stru
 	return wanted
 }
 
-// fingerprints keeps the driver's fingerprint stream open.
+// fingerprints reads the driver's fingerprint stream, and opens it again when it breaks.
 func (s *Supervisor) fingerprints(ctx context.Context, sl *managedPlugin, inst instance, name string) {
 	keepOpen(ctx, inst, inst.Driver().Fingerprint, func(fp driver.Fingerprint) error {
 		if fp.Err == nil {
@@ -340,7 +341,7 @@ func (s *Supervisor) fingerprints(ctx context.Context, sl *managedPlugin, inst i
 	})
 }
 
-// taskEvents keeps the driver's event stream open.
+// taskEvents reads the driver's event stream, and opens it again when it breaks.
 func (s *Supervisor) taskEvents(ctx context.Context, inst instance, name string) {
 	keepOpen(ctx, inst, inst.Driver().TaskEvents, func(event *driver.TaskEvent) error {
 		if s.cfg.OnTaskEvent != nil && event != nil {
@@ -353,8 +354,8 @@ func (s *Supervisor) taskEvents(ctx context.Context, inst instance, name string)
 	})
 }
 
-// keepOpen opens a stream of a plugin again when it breaks, until ctx or the process
-// ends, or broke returns false. broke gets the error of the stream, if it had one.
+// keepOpen reads a stream of a plugin and opens it again when it breaks, until ctx or the
+// process ends, or broke returns false. broke gets the error of the stream, if it had one.
 func keepOpen[T any](ctx context.Context, inst instance, open func(context.Context) (<-chan T, error), each func(T) error, broke func(error) bool) {
 	for short := 1; ; {
 		began := time.Now()
@@ -376,9 +377,9 @@ func keepOpen[T any](ctx context.Context, inst instance, open func(context.Conte
 	}
 }
 
-// revive finds out whether somebody is still on the socket of a plugin whose
-// process lives. If not, the process is of no use: it is killed, and the slot
-// launches another one. It returns false then, and when ctx or the process ends.
+// revive checks whether a living process still accepts connections on its socket. If three
+// checks fail, revive kills the process, and the slot launches another one. It returns true if
+// the process is reachable, and false otherwise or when ctx or the process ends.
 func (s *Supervisor) revive(ctx context.Context, inst instance) bool {
 	const tries, pause = 3, 500 * time.Millisecond
 	for i := range tries {
@@ -412,13 +413,13 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// setInfo changes what is known of the driver that sl serves. A plugin that
-// another one has replaced has no say any more.
+// setInfo changes the recorded state of the driver that sl serves. It ignores a plugin that
+// another plugin has replaced.
 func (s *Supervisor) setInfo(sl *managedPlugin, name string, change func(*Info)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.owners[driverOf(name)] != sl {
-		return // it is a hook, or another plugin serves the driver
+		return // a hook, or another plugin serves the driver
 	}
 	sl.fingerprinted = true
 	info := s.drivers[name]
@@ -428,8 +429,8 @@ func (s *Supervisor) setInfo(sl *managedPlugin, name string, change func(*Info))
 	s.notifyLocked()
 }
 
-// apply takes over a fingerprint: an attribute stays until an empty string
-// takes it back.
+// apply applies a fingerprint. An attribute is kept until the driver reports an empty string
+// for it.
 func (i *Info) apply(fp driver.Fingerprint) {
 	i.Detected = fp.Health != driver.HealthUndetected
 	i.Healthy = fp.Health == driver.HealthHealthy
@@ -448,7 +449,7 @@ func (i *Info) apply(fp driver.Fingerprint) {
 	i.Attributes = attributes
 }
 
-// lost is the state of a driver that does not report.
+// lost sets the state of a driver that does not report.
 func (i *Info) lost() {
 	i.Detected, i.Healthy = false, false
 	i.Description = "failed to fingerprint driver"

@@ -21,75 +21,73 @@ import (
 )
 
 var (
-	// ErrNoDriver means that no plugin serves a driver of that name. The error
-	// of Driver that wraps it says which drivers there are.
+	// ErrNoDriver means that no plugin serves a driver of that name. The error of Driver that
+	// wraps it lists the available drivers.
 	ErrNoDriver = errors.New("no such driver")
 
-	// ErrNoHook means that no plugin serves a hook of that name, likewise.
+	// ErrNoHook means that no plugin serves a hook of that name. The error of Hook that wraps
+	// it lists the available hooks.
 	ErrNoHook = errors.New("no such hook")
 
-	// ErrUnavailable means that the plugin of the driver or hook cannot be started
-	// at the moment. The error that wraps it says why, and when it is tried again.
+	// ErrUnavailable means that the plugin of the driver or hook cannot be started at present.
+	// The error that wraps it contains the reason and the time of the next attempt.
 	ErrUnavailable = errors.New("not available")
 
-	// ErrStopped means that the supervisor has ended.
+	// ErrStopped means that the supervisor has stopped.
 	ErrStopped = errors.New("plugin supervisor has stopped")
 )
 
-// The causes with which a slot ends before the supervisor does.
+// The causes with which a slot's context ends before the supervisor's.
 var (
 	errRetired   = errors.New("replaced by another plugin")
 	errDismissed = errors.New("not in the configuration any more")
 )
 
-// readyLimit is how long a node waits for slow plugins before it goes on
-// without them.
+// readyLimit is how long a node waits for slow plugins before it continues without them.
 const readyLimit = 2 * time.Second
 
-// idleTimeout is how long a builtin runs on that nobody needs.
+// idleTimeout is how long an unused builtin keeps running.
 const idleTimeout = time.Minute
 
-// Config is what a supervisor needs.
+// Config is the configuration of a supervisor.
 type Config struct {
 	Catalog *catalog.Catalog
 	Keeper  launch.Keeper
 
-	// KeeperSocket is where drivers find the keeper.
+	// KeeperSocket is the path of the keeper's socket, for drivers.
 	KeeperSocket string
 
-	// SocketDir returns a private directory (0700) for the plugins' sockets, not
-	// longer than launch.MaxSocketDir. It is called before each start of a plugin, and makes the
-	// directory again if it was removed.
+	// SocketDir returns a private directory (0700) for the plugins' sockets, not longer than
+	// launch.MaxSocketDir. It is called before each start of a plugin, and must create the
+	// directory if it is missing.
 	SocketDir func() (string, error)
 
-	// Host is what drivers are told about this machine; nil is allowed.
+	// Host is the data about this machine that drivers get; nil is allowed.
 	Host *base.DriverConfig
 
-	// Hooks is what hooks are told: where they find the agent.
+	// Hooks is the configuration that hooks get: the address of the agent.
 	Hooks hook.Config
 
-	// Records is where it is kept how the running plugins are found again. They
-	// are taken over from there, and outlive the supervisor where Keep says so. Nil
-	// keeps nothing.
+	// Records stores how to reattach the running plugins. Recorded plugins are reattached, and
+	// outlive the supervisor if Keep returns true. Nil stores nothing.
 	Records Records
 
-	// Keep reports whether tasks of a driver, or tasks in which a hook takes part, may
-	// run, so that the process of its plugin must continue. It is called at the end of
-	// Run, and at its start for recorded plugins that are not in the catalog any more.
-	// Nil means that no process must.
+	// Keep reports whether tasks of a driver, or tasks in which a hook takes part, may run, so
+	// that the process of its plugin must continue. It is called at the end of Run, and at its
+	// start for recorded plugins that are no longer in the catalog. Nil stops all processes.
 	Keep func(what PluginKey, pid int) bool
 
-	// Busy is asked whether a driver has tasks, or is about to get some, and likewise
-	// for hooks. A builtin that nobody has asked for in a minute and that is not busy
-	// is ended, and started again for who asks; its last fingerprint holds meanwhile.
-	// Nil lets it run. A builtin hook is not even started before somebody asks.
+	// Busy reports whether a driver or hook has tasks, or is about to get some. A builtin that
+	// is not busy and was not requested for a minute is stopped, and started again on request;
+	// its last fingerprint stays valid meanwhile. A builtin hook is not started before the
+	// first request. Nil keeps builtins running.
 	Busy func(PluginKey) bool
 
-	// OnTaskEvent gets what a driver says about its tasks, one event after the
-	// other for each driver. Nil drops it.
+	// OnTaskEvent receives the task events of drivers, in sequence for each driver. Nil
+	// discards them.
 	OnTaskEvent func(driver string, event driver.TaskEvent)
 
-	Logger hclog.Logger // nil means silence
+	Logger hclog.Logger // nil discards the log
 }
 
 // Info is the state of one driver.
@@ -97,12 +95,12 @@ type Info struct {
 	Detected    bool
 	Healthy     bool
 	Description string
-	// Attributes are all that the driver has reported and not taken back.
+	// Attributes are the attributes that the driver has reported and not removed.
 	Attributes map[string]driver.Attribute
 	UpdatedAt  time.Time
 }
 
-// PluginKey is what a plugin is there for: a driver or a hook.
+// PluginKey identifies a driver or a hook.
 type PluginKey struct {
 	Type base.Type
 	Name string
@@ -114,31 +112,31 @@ func driverOf(name string) PluginKey { return PluginKey{base.TypeDriver, name} }
 
 // Plugin is the state of one plugin of the catalog.
 type Plugin struct {
-	Name            string // of the file or the builtin
+	Name            string // name of the file or the builtin
 	Path            string // "" for a builtin
 	Builtin         bool
-	Program         string    // of a file: another one may say something else; see catalog.Entry
-	Serves          PluginKey // its Name is "" when that is not known yet
+	Program         string    // identifies the file's content; see catalog.Entry
+	Serves          PluginKey // Serves.Name is "" until the plugin has reported it
 	Version         string
-	Takes           *hook.Description // of a hook that has been up
-	Idle            bool              // a builtin that nobody needs at the moment
-	LaunchAttempted bool              // its first launch has succeeded or failed
-	Reported        bool              // it has said what it is, a driver with its first fingerprint; or has failed to, or is not used
+	Takes           *hook.Description // description of a hook; nil before the hook's first start
+	Idle            bool              // an unused builtin without a process
+	LaunchAttempted bool              // the first launch has succeeded or failed
+	Reported        bool              // the plugin has reported its state (a driver: its first fingerprint), has failed to, or is not used
 	PID             int               // 0 when no process runs
-	Superseded      string            // why another plugin is used in its place
-	Err             error             // why it does not run
+	Superseded      string            // which plugin is used instead; "" if none
+	Err             error             // why no process runs
 }
 
-// Supervisor keeps plugins alive. Its methods may be called concurrently.
+// Supervisor keeps plugins running. Its methods may be called concurrently.
 type Supervisor struct {
 	cfg    Config
 	logger hclog.Logger
 	start  func(context.Context, catalog.Entry) (instance, error)
 	made   time.Time
 
-	replacing sync.Mutex // held while a plugin of another build is replaced: one at a time
+	replacing sync.Mutex // held while a plugin of another build is replaced, so that only one is at a time
 
-	unwanted struct { // held by killOrphans
+	unwanted struct { // locked by killOrphans
 		sync.Mutex
 		ended bool // killOrphans has succeeded
 	}
@@ -147,14 +145,14 @@ type Supervisor struct {
 	slots        []*managedPlugin
 	owners       map[PluginKey]*managedPlugin
 	drivers      map[string]Info
-	settled      bool // no first launch is awaited any more
+	settled      bool // no first launch is pending
 	stopped      bool
 	unmanaged    map[PluginKey]string // keys of recorded plugins that run without a slot; see killOrphans
-	stateChanged chan struct{}        // closed and replaced when a process comes or goes
+	stateChanged chan struct{}        // closed and replaced when a process starts or ends
 	infoChanged  chan struct{}        // closed and replaced when drivers or plugins change
 }
 
-// instance is one running plugin. *launch.Plugin is one.
+// instance is one running plugin. *launch.Plugin implements it.
 type instance interface {
 	Info() base.Info
 	Driver() driver.Driver
@@ -171,35 +169,35 @@ type instance interface {
 	Close()
 }
 
-// managedPlugin is the place of one plugin of the catalog. The fields are guarded by
-// Supervisor.mu, except those that never change.
+// managedPlugin is the slot of one plugin of the catalog. The fields are guarded by
+// Supervisor.mu, except entry and order, which never change.
 type managedPlugin struct {
 	entry  catalog.Entry
 	order  int
-	cancel context.CancelCauseFunc // of its goroutine; nil before it has begun
+	cancel context.CancelCauseFunc // ends the slot's goroutine; nil before the goroutine is started
 
-	running  bool           // its goroutine runs
-	removed  bool           // it is to go when nobody needs it
-	draining bool           // somebody waits for that
-	next     *managedPlugin // takes its place then; may be nil
+	running  bool           // the slot's goroutine runs
+	removed  bool           // the slot is stopped as soon as it is not needed
+	draining bool           // stopWhenUnused runs
+	next     *managedPlugin // replaces the slot after its removal; may be nil
 
 	inst          instance
-	driver        *watchedDriver // of the latest process; nil of a hook
-	info          base.Info      // of the latest process; zero before the first
+	driver        *watchedDriver // driver of the latest process; nil for a hook
+	info          base.Info      // info of the latest process; zero before the first
 	takes         *hook.Description
-	tried         bool      // the first launch has an outcome
-	fingerprinted bool      // the first fingerprint is in
-	acquired      bool      // handed out by Driver or Hook
-	lastAcquired  time.Time // when that was last
-	reattached    bool      // inst is a process that another supervisor has started
-	err           error     // why there is no process; nil while one is being launched
+	tried         bool      // the first launch has succeeded or failed
+	fingerprinted bool      // the first fingerprint has arrived
+	acquired      bool      // Driver or Hook has returned the plugin
+	lastAcquired  time.Time // time of the latest request
+	reattached    bool      // an earlier supervisor has started inst
+	err           error     // why there is no process; nil during a launch
 	retryAt       time.Time
-	failure       error // why there was none, the last time; nil again after a launch
+	failure       error // why the last launch failed or the last process ended; nil again after a launch
 	retired       string
-	wanted        chan struct{} // of one that rests: closed when somebody asks for it
+	wanted        chan struct{} // set while an unused builtin has no process; closed on the next request
 }
 
-// New makes a supervisor. Run brings it to life.
+// New returns a supervisor. Run starts the plugins.
 func New(cfg Config) *Supervisor {
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
@@ -221,7 +219,7 @@ func New(cfg Config) *Supervisor {
 	return s
 }
 
-// launch starts the process of one catalog entry.
+// launch starts or reattaches the process of one catalog entry.
 func (s *Supervisor) launch(ctx context.Context, e catalog.Entry) (instance, error) {
 	binary, err := e.Open(s.logger)
 	if err != nil {
@@ -287,8 +285,8 @@ func (s *Supervisor) launch(ctx context.Context, e catalog.Entry) (instance, err
 	return p, nil
 }
 
-// Run launches the plugins, or takes them over, and keeps them alive until ctx
-// ends, then ends them, but for those to be kept, and returns. It is called once.
+// Run launches or reattaches the plugins, and keeps them running until ctx ends. Then it stops
+// the plugins, except those that Config.Keep keeps, and returns nil. It must be called once.
 // Tasks are not touched.
 func (s *Supervisor) Run(ctx context.Context) error {
 	if err := s.killOrphans(); err != nil {
@@ -298,7 +296,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	defer settle.Stop()
 	s.update(func() { s.settleLocked() }) // there may be no plugin at all
 	var wg sync.WaitGroup
-	for ctx.Err() == nil { // every plugin may be refused, and Driver still says so
+	for ctx.Err() == nil { // continues even if no plugin can run, so that Driver returns the reasons
 		select {
 		case <-s.beginSlots(ctx, &wg):
 		case <-ctx.Done():
@@ -309,12 +307,12 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	return nil
 }
 
-// Driver returns the driver of that name. While its plugin is being launched,
-// the first time or after its death, Driver waits. When the launch has failed,
-// Driver returns ErrUnavailable with the reason at once, and the launch is tried
-// again later. A name that no plugin serves is ErrNoDriver. Both errors are a
-// *driver.UnavailableError, which says when another call may succeed. All calls
-// return the same value for one plugin process, and another one for the next.
+// Driver returns the driver of that name. While its plugin is being launched, for the first
+// time or after its death, Driver blocks. After a failed launch, Driver returns ErrUnavailable
+// with the reason at once, and the launch is retried later. If no plugin serves the name, the
+// error is ErrNoDriver. Both errors are a *driver.UnavailableError, which signals when another
+// call may succeed. All calls return the same value for one plugin process, and another value
+// for the next process.
 func (s *Supervisor) Driver(ctx context.Context, name string) (driver.Driver, error) {
 	_, d, err := s.serving(ctx, driverOf(name), time.Time{})
 	if err != nil {
@@ -323,9 +321,9 @@ func (s *Supervisor) Driver(ctx context.Context, name string) (driver.Driver, er
 	return d, nil
 }
 
-// Hook returns the hook of that name, and what it takes part in, as Driver does.
-// It also waits for the next try of a failed launch, if that comes before until.
-// A name that no plugin serves is ErrNoHook.
+// Hook returns the hook of that name and its description, as Driver does. Hook also waits for
+// the retry of a failed launch, if the retry comes before until. If no plugin serves the name,
+// the error is ErrNoHook.
 func (s *Supervisor) Hook(ctx context.Context, name string, until time.Time) (*hook.Client, *hook.Description, error) {
 	inst, _, err := s.serving(ctx, PluginKey{base.TypeHook, name}, until)
 	if err != nil {
@@ -335,8 +333,8 @@ func (s *Supervisor) Hook(ctx context.Context, name string, until time.Time) (*h
 	return client, takes, nil
 }
 
-// serving returns a plugin that lives, starting or awaiting it if need be. A launch
-// that is tried again before until is waited for.
+// serving returns a living plugin. It blocks during a launch, and during a backoff that ends
+// before until.
 func (s *Supervisor) serving(ctx context.Context, what PluginKey, until time.Time) (instance, *watchedDriver, error) {
 	for {
 		s.mu.Lock()
@@ -359,7 +357,7 @@ func (s *Supervisor) serving(ctx context.Context, what PluginKey, until time.Tim
 	}
 }
 
-// waitError says what somebody has waited for in vain.
+// waitError returns the error for a caller whose context ended while it waited.
 func (s *Supervisor) waitError(what PluginKey, cause error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -376,14 +374,14 @@ func (s *Supervisor) waitError(what PluginKey, cause error) error {
 	return fmt.Errorf("%s: %w: %w (%w)", what, ErrUnavailable, sl.failure, cause)
 }
 
-// servingLocked returns a living instance, or an error, or neither when there
-// is something to wait for.
+// servingLocked returns a living instance, or an error, or neither if the caller must wait for
+// stateChanged.
 func (s *Supervisor) servingLocked(what PluginKey, until time.Time) (instance, *watchedDriver, error) {
 	if s.stopped {
 		return nil, nil, fmt.Errorf("%s: %w", what, ErrStopped)
 	}
 	if !s.settled {
-		return nil, nil, nil // a better plugin for this name may be on its way
+		return nil, nil, nil // a plugin with a higher version may still be starting
 	}
 	sl := s.owners[what]
 	if sl == nil {
@@ -413,8 +411,8 @@ func (s *Supervisor) servingLocked(what PluginKey, until time.Time) (instance, *
 	return sl.inst, sl.driver, nil
 }
 
-// candidateLocked finds the plugin that should serve a driver or hook and has not
-// said so yet: by its name, or because it has no other.
+// candidateLocked returns the plugin that is expected to serve a driver or hook and has not
+// reported its name yet. It returns nil if there is none.
 func (s *Supervisor) candidateLocked(what PluginKey) *managedPlugin {
 	for _, sl := range s.slots {
 		if sl.entry.Builtin && sl.entry.Type != what.Type {
@@ -427,8 +425,8 @@ func (s *Supervisor) candidateLocked(what PluginKey) *managedPlugin {
 	return nil
 }
 
-// unknownNameStartingLocked reports whether a plugin is being launched that may serve any
-// driver, because its file's name says nothing.
+// unknownNameStartingLocked reports whether an external plugin is being launched that has not
+// reported its name yet, so that it may serve any driver.
 func (s *Supervisor) unknownNameStartingLocked() bool {
 	return slices.ContainsFunc(s.slots, func(sl *managedPlugin) bool {
 		return !sl.entry.Builtin && sl.retired == "" && sl.info.Name == "" && sl.err == nil
@@ -444,11 +442,11 @@ func (s *Supervisor) notFoundErrorLocked(what PluginKey) error {
 	}
 	for _, sl := range s.slots {
 		if sl.entry.Builtin && sl.entry.Type == what.Type && sl.info.Name == "" {
-			have = append(have, sl.entry.Name) // it rests
+			have = append(have, sl.entry.Name) // not started yet
 		}
 	}
 	slices.Sort(have)
-	var named, failed []string // what should have been it, and what could
+	var named, failed []string // plugins that were expected to serve it, and plugins that failed to start
 	for _, sl := range s.slots {
 		switch {
 		case sl.entry.DriverName() == what.Name && sl.info.Name != "":
@@ -476,7 +474,7 @@ func (s *Supervisor) notFoundErrorLocked(what PluginKey) error {
 
 func servedBy(info base.Info) PluginKey { return PluginKey{info.Type, info.Name} }
 
-// Drivers is a snapshot of all drivers that have ever been up, by name.
+// Drivers returns a snapshot of all drivers that were ever started, by name.
 func (s *Supervisor) Drivers() map[string]Info {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -491,7 +489,7 @@ func (s *Supervisor) Drivers() map[string]Info {
 	return out
 }
 
-// Plugins is a snapshot of all plugins of the catalog, in its order.
+// Plugins returns a snapshot of all plugins of the catalog, in its order.
 func (s *Supervisor) Plugins() []Plugin {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -510,24 +508,25 @@ func (s *Supervisor) Plugins() []Plugin {
 	return out
 }
 
-// Changed is closed when Drivers or Plugins next give another answer. Ask for
-// it before them, or a change in between is missed.
+// Changed returns a channel that is closed when Drivers or Plugins next change. Call Changed
+// before them, or a change in between is missed.
 func (s *Supervisor) Changed() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.infoChanged
 }
 
-// Ready waits for the first fingerprint of every driver, until two seconds after New
-// at most: a late one follows as a change. Its only error is the end of ctx.
+// Ready blocks until every driver has reported its first fingerprint, but at most until two
+// seconds after New. A later fingerprint counts as a change. The only error is the cause of
+// the end of ctx.
 func (s *Supervisor) Ready(ctx context.Context) error {
 	limit := time.NewTimer(time.Until(s.made.Add(readyLimit)))
 	defer limit.Stop()
 	return s.answered(ctx, limit.C)
 }
 
-// Reported is Ready without a limit: it waits until each plugin has said what it is,
-// or has failed to.
+// Reported is Ready without the limit: it blocks until each plugin has reported its state, or
+// has failed to.
 func (s *Supervisor) Reported(ctx context.Context) error { return s.answered(ctx, nil) }
 
 func (s *Supervisor) answered(ctx context.Context, limit <-chan time.Time) error {
@@ -551,12 +550,12 @@ func (s *Supervisor) answered(ctx context.Context, limit <-chan time.Time) error
 	}
 }
 
-// answeredLocked is Plugin.Answered.
+// answeredLocked is the value of Plugin.Reported.
 func (sl *managedPlugin) answeredLocked() bool {
 	return sl.fingerprinted || sl.err != nil || sl.retired != "" || sl.wanted != nil
 }
 
-// update changes the state and tells everybody who waits for plugins.
+// update changes the state and wakes all waiters.
 func (s *Supervisor) update(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -571,7 +570,7 @@ func (s *Supervisor) notifyLocked() {
 	s.infoChanged = make(chan struct{})
 }
 
-// settle ends the wait for slow first launches.
+// settle stops waiting for slow first launches.
 func (s *Supervisor) settle() {
 	s.update(func() {
 		if s.settled {
@@ -586,7 +585,7 @@ func (s *Supervisor) settle() {
 	})
 }
 
-// settleLocked ends the wait when nothing is awaited any more.
+// settleLocked stops waiting if no first launch is pending.
 func (s *Supervisor) settleLocked() {
 	for _, sl := range s.slots {
 		if !sl.tried && sl.retired == "" && !s.awaitingOverrideLocked(sl) {

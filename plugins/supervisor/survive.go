@@ -15,31 +15,31 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/launch"
 )
 
-// Record is how another supervisor finds a running plugin again.
+// Record is the data with which another supervisor reattaches a running plugin.
 type Record struct {
 	launch.ReattachConfig
-	// Identity changes with the command line, the configuration and, of a script,
-	// the content of the plugin: with all that makes a process another one and
-	// cannot be seen from outside.
+	// Identity changes with the command line, the configuration and, for a script, the content
+	// of the plugin: with everything that requires a new process and cannot be read from the
+	// running process.
 	Identity string
-	// Serves is what the plugin serves. It is zero in records of earlier builds.
+	// Serves is the driver or hook that the plugin serves. It is zero in records of earlier
+	// builds.
 	Serves PluginKey
 }
 
-// Records keeps records for the next supervisor. A record is kept when the
-// method returns. The keys are the supervisor's. While Plugins fails no plugin is
-// started: a recorded process may run, and two processes of one driver must not have
-// the same tasks.
+// Records stores records for the next supervisor. A record is stored when the method returns.
+// The supervisor chooses the keys. While Plugins fails, no plugin is started: a recorded
+// process may run, and two processes of one driver must not have the same tasks.
 type Records interface {
 	Plugins() (map[string]Record, error)
 	PutPlugin(key string, r Record) error
 	DeletePlugin(key string) error
 }
 
-// reattachedPlugin is a plugin that another supervisor has started.
+// reattachedPlugin is a plugin that an earlier supervisor has started.
 type reattachedPlugin struct{ *launch.Plugin }
 
-// key names a plugin in the records.
+// key returns the key of a plugin in the records.
 func key(e catalog.Entry) string {
 	if e.Builtin {
 		return "builtin " + e.Name
@@ -47,8 +47,8 @@ func key(e catalog.Entry) string {
 	return e.Path
 }
 
-// identify makes the Identity of a plugin as it would be started now. The program
-// itself is compared with what the process runs, see keeper.Process.Runs.
+// identify returns the Identity that the plugin would have if it was started now. The
+// executable is not part of it; see [launch.ReattachConfig.Runs].
 func identify(e catalog.Entry, binary *catalog.Binary) (string, error) {
 	what := struct {
 		Argv   []string
@@ -87,10 +87,10 @@ func (s *Supervisor) hasRecord(sl *managedPlugin) bool {
 	return err != nil || thisBoot
 }
 
-// takeOver returns the process that an earlier supervisor has started, if it is
-// there and is what would be started now. One that is not is ended: its tasks go
-// on, and the next process recovers them. With an error no other process may be
-// started: the recorded one runs, and could be used later.
+// takeOver reattaches the process that an earlier supervisor has started, if its executable
+// and Identity are current. Otherwise it stops the process: the tasks continue, and the next
+// process recovers them. It returns nil if the caller must start a process. After an error no
+// other process may be started: the recorded one runs, and can be used later.
 func (s *Supervisor) takeOver(ctx context.Context, e catalog.Entry, cfg launch.Config, binary *catalog.Binary, identity string) (*launch.Plugin, error) {
 	records, err := s.cfg.Records.Plugins()
 	if err != nil {
@@ -128,7 +128,7 @@ func (s *Supervisor) takeOver(ctx context.Context, e catalog.Entry, cfg launch.C
 	case same:
 		return p, nil
 	case ctx.Err() != nil:
-		p.Detach() // the next supervisor replaces it
+		p.Detach() // the next supervisor replaces the process
 		return nil, context.Cause(ctx)
 	}
 	logger.Info("replacing a running plugin, which is another build or has another configuration")
@@ -136,9 +136,9 @@ func (s *Supervisor) takeOver(ctx context.Context, e catalog.Entry, cfg launch.C
 	return nil, nil
 }
 
-// killOrphans ends plugins of an earlier supervisor that are in the catalog no
-// more. One that has tasks continues, without this supervisor, until another plugin
-// serves the same. It does so once: after a success it does nothing.
+// killOrphans kills the plugins of an earlier supervisor that are no longer in the catalog. A
+// plugin with tasks continues, without this supervisor, until another plugin serves the same
+// driver or hook. After one success further calls do nothing.
 func (s *Supervisor) killOrphans() error {
 	s.unwanted.Lock()
 	defer s.unwanted.Unlock()
@@ -178,9 +178,9 @@ func (s *Supervisor) killOrphans() error {
 	return nil
 }
 
-// endUnmanaged ends the plugin that killOrphans has left running, when another one
-// is about to serve the same: two processes of one driver must not have the same
-// tasks. With an error it may run.
+// endUnmanaged kills the plugin that killOrphans has left running, before another plugin
+// serves the same driver or hook: two processes of one driver must not have the same tasks.
+// After an error the plugin may still run.
 func (s *Supervisor) endUnmanaged(served PluginKey) error {
 	s.mu.Lock()
 	key, found := s.unmanaged[served]
@@ -208,13 +208,13 @@ func (s *Supervisor) endRecorded(key string, rec Record) {
 	s.forget(key)
 }
 
-// process is the process of the plugin, if the record is of this boot.
+// process returns the process of the plugin. It is valid only if the record is of this boot.
 func (r Record) process() keeper.Process {
 	return keeper.Process{PID: r.Pid, StartTime: r.StartTime}
 }
 
-// leave lets a plugin go when ctx has ended: at the end of the supervisor one with
-// tasks goes on.
+// leave stops or detaches a plugin when ctx has ended: when the supervisor stops, a plugin
+// with tasks continues.
 func (s *Supervisor) leave(ctx context.Context, sl *managedPlugin, inst instance) {
 	s.mu.Lock()
 	served, wanted := servedBy(sl.info), sl.retired == "" && !errors.Is(context.Cause(ctx), errDismissed)
@@ -227,7 +227,7 @@ func (s *Supervisor) leave(ctx context.Context, sl *managedPlugin, inst instance
 	s.end(ctx, sl, inst)
 }
 
-// end stops a plugin in good order.
+// end stops a plugin gracefully and deletes its record.
 func (s *Supervisor) end(ctx context.Context, sl *managedPlugin, inst instance) {
 	inst.Stop(ctx)
 	if s.cfg.Records != nil {
@@ -241,9 +241,9 @@ func (s *Supervisor) forget(key string) {
 	}
 }
 
-// KnowsTasks reports whether the plugin of a driver would know a task that was
-// being started when the agent before this one ended: it is still the same
-// process, or it is ours and looks for what may run.
+// KnowsTasks reports whether the plugin of a driver has state about a task that was being
+// started when the previous agent ended: the plugin is still the same process, or it is a
+// builtin, which searches for running tasks.
 func (s *Supervisor) KnowsTasks(driver string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -251,8 +251,8 @@ func (s *Supervisor) KnowsTasks(driver string) bool {
 	return sl != nil && (sl.entry.Builtin || sl.reattached && sl.inst != nil && !ended(sl.inst))
 }
 
-// FindsTasks reports whether a driver is ours, and looks for what may run of a task
-// whose id nobody knows any more.
+// FindsTasks reports whether a driver is a builtin, which searches for the processes of a task
+// whose id is lost.
 func (s *Supervisor) FindsTasks(driver string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -260,8 +260,8 @@ func (s *Supervisor) FindsTasks(driver string) bool {
 	return sl != nil && sl.entry.Builtin
 }
 
-// servedByLocked returns the slot of a driver, also before its first process has
-// named the driver.
+// servedByLocked returns the slot of a driver, also before its first process has reported the
+// driver's name. It returns nil if there is none.
 func (s *Supervisor) servedByLocked(driver string) *managedPlugin {
 	if sl := s.owners[driverOf(driver)]; sl != nil {
 		return sl

@@ -12,49 +12,48 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// How long a driver has to answer a call before it counts as one that hangs. StartTask
-// has no limit: it can pull an image. WaitTask and commands last as long as what they
-// wait for.
+// How long a driver may take to answer a call before the call is late. StartTask has no limit:
+// it can pull an image. WaitTask and exec calls last as long as the task or command.
 const (
-	// answerTimeout is for a call that has nothing to wait for, and for StopTask in
-	// addition to the kill timeout.
+	// answerTimeout is for a call that has nothing to wait for, and for StopTask in addition
+	// to the kill timeout.
 	answerTimeout = 10 * time.Second
 
-	// workTimeout is for a call that looks for a task or removes what it left.
+	// workTimeout is for a call that searches for a task or removes its resources.
 	workTimeout = time.Minute
 )
 
-// callWatch finds the calls that the driver in one plugin process does not answer. A
-// call that is late is a warning in the log, an event on its task, and makes the driver
-// unhealthy until the call is answered. If its caller gave up, and no other call is
-// answered either, the driver is asked about the task, until it answers that.
+// callWatch detects calls that the driver in one plugin process does not answer. A late call
+// is logged as a warning, sent as an event to its task, and makes the driver unhealthy until
+// the call is answered. If the caller of a late call gives up, and no other call is answered,
+// callWatch calls InspectTask for the task until the driver responds.
 //
-// It ends no call and no process: a driver that hangs in one call can be the parent of
-// tasks that run well.
+// It ends no call and no process: a driver that hangs in one call can be the parent of tasks
+// that run well.
 type callWatch struct {
 	s      *Supervisor
 	sl     *managedPlugin
 	inst   instance
 	driver string
-	silent string // why the driver is unhealthy, "" if it is not; guarded by Supervisor.mu
+	silent string // why the driver is unhealthy because of a late call, "" if none is late; guarded by Supervisor.mu
 
 	mu        sync.Mutex
 	calls     map[*watchedCall]struct{}
-	answered  time.Time     // when the driver answered a call last
-	abandoned *watchedCall  // whose caller gave up, if nothing was answered since
-	next      time.Time     // when run looks again; zero means when it is woken
-	wake      chan struct{} // holds the request to look at once
+	answered  time.Time     // time of the driver's latest response
+	abandoned *watchedCall  // call whose caller gave up, if the driver has not responded since
+	next      time.Time     // time of run's next look; zero while run waits for wake
+	wake      chan struct{} // capacity 1; requests a look at once
 }
 
-// watchedCall is a call that is under way.
+// watchedCall is a call in progress.
 type watchedCall struct {
-	ctx       context.Context // of the caller
+	ctx       context.Context // context of the caller
 	method    string
-	taskID    string // "" for a call that is not about a task
+	taskID    string // "" for a call without a task
 	started   time.Time
 	deadline  time.Time
 	late      bool
-	waitError bool // the caller did, before the driver answered
+	waitError bool // the caller gave up before the driver answered
 }
 
 func (s *Supervisor) newCallWatch(sl *managedPlugin, inst instance) *callWatch {
@@ -64,7 +63,7 @@ func (s *Supervisor) newCallWatch(sl *managedPlugin, inst instance) *callWatch {
 	}
 }
 
-// begin notes a call, which end ends.
+// begin registers a call. The caller calls end when the call returns.
 func (w *callWatch) begin(ctx context.Context, method, taskID string, timeout time.Duration) *watchedCall {
 	now := time.Now()
 	c := &watchedCall{ctx: ctx, method: method, taskID: taskID, started: now, deadline: now.Add(timeout)}
@@ -81,7 +80,7 @@ func (w *callWatch) addLocked(c *watchedCall) {
 	}
 }
 
-// end notes that the call has returned with err.
+// end records that the call has returned with err.
 func (w *callWatch) end(c *watchedCall, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -108,11 +107,11 @@ func (w *callWatch) end(c *watchedCall, err error) {
 func (w *callWatch) wakeLocked() {
 	select {
 	case w.wake <- struct{}{}:
-	default: // it is awake already
+	default: // a request is pending already
 	}
 }
 
-// run watches until ctx ends, which it does with the process.
+// run watches the calls until ctx ends, which happens when the process ends.
 func (w *callWatch) run(ctx context.Context) {
 	defer w.setSilent("")
 	timer := time.NewTimer(0)
@@ -138,8 +137,8 @@ func (w *callWatch) run(ctx context.Context) {
 	}
 }
 
-// look marks the calls that are late, and returns those that have just become it,
-// whether any is, and the call to ask about.
+// look marks late calls. It returns the calls that have just become late, whether any call is
+// late, and the abandoned call to ask about.
 func (w *callWatch) look() (late []*watchedCall, waiting bool, abandoned *watchedCall) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -161,8 +160,8 @@ func (w *callWatch) look() (late []*watchedCall, waiting bool, abandoned *watche
 	return late, waiting, w.abandoned
 }
 
-// untilNext returns how long nothing can change by itself. asking says that the driver
-// is asked again.
+// untilNext returns how long run can sleep without a wakeup. asking means that an abandoned
+// call must be asked about again.
 func (w *callWatch) untilNext(asking bool) time.Duration {
 	const idle = time.Hour
 	w.mu.Lock()
@@ -183,8 +182,8 @@ func (w *callWatch) untilNext(asking bool) time.Duration {
 	return w.next.Sub(now)
 }
 
-// ask asks the driver about the task of a call whose caller gave up. It returns nil
-// after any answer.
+// ask calls InspectTask for the task of a call whose caller gave up. It returns nil after any
+// response, else c.
 func (w *callWatch) ask(ctx context.Context, c *watchedCall) *watchedCall {
 	asking, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -206,7 +205,7 @@ func (w *callWatch) ask(ctx context.Context, c *watchedCall) *watchedCall {
 	return c
 }
 
-// report tells the operator and the user of a late call.
+// report logs a late call, makes the driver unhealthy and sends an event to the task.
 func (w *callWatch) report(c *watchedCall) {
 	after := time.Since(c.started).Round(time.Second)
 	name, pid := w.sl.entry.Name, w.inst.PID()
@@ -224,15 +223,15 @@ func (w *callWatch) report(c *watchedCall) {
 	})
 }
 
-// setSilent makes the driver unhealthy for the given reason, or as healthy as it
-// reports for "".
+// setSilent makes the driver unhealthy for the given reason. With "" the driver is as healthy
+// as its fingerprint.
 func (w *callWatch) setSilent(why string) {
 	s := w.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	was := w.silent
 	if why == was || why != "" && was != "" {
-		return // the first reason stays, or each late call would change the node
+		return // the first reason is kept, so that not each late call changes the node
 	}
 	w.silent = why
 	if why == "" && !ended(w.inst) {
@@ -245,14 +244,14 @@ func (w *callWatch) setSilent(why string) {
 	s.notifyLocked()
 }
 
-// applyLocked changes what is known of the driver while a call is late.
+// applyLocked overrides the health in info while a call is late.
 func (w *callWatch) applyLocked(info *Info) {
 	if w.silent != "" {
 		info.Healthy, info.Description = false, w.silent
 	}
 }
 
-// watchedDriver is a driver whose calls a callWatch watches.
+// watchedDriver is a driver whose calls are watched by a callWatch.
 type watchedDriver struct {
 	driver.Driver
 	calls *callWatch
