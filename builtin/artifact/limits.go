@@ -53,7 +53,7 @@ func (l *Limits) deadline() time.Duration {
 
 // extraPath is an element of Limits.Paths.
 type extraPath struct {
-	mode string // of r, w, c and x
+	mode string // letters of r, w, c and x
 	path string
 }
 

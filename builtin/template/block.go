@@ -7,20 +7,21 @@ import (
 	"time"
 )
 
-// config is what the runner attaches.
+// config is the configuration that the task runner attaches.
 type config struct {
 	Templates []block `json:"templates"`
-	// RenderAgain is restart.render_templates: a restart of the task renders
-	// everything anew.
+	// RenderAgain is restart.render_templates: a restart of the task renders all
+	// templates again.
 	RenderAgain bool   `json:"render_templates"`
 	Limits      limits `json:"limits"`
 }
 
-// limits are what the operator says, as Nomad names it in client { template {} }.
+// limits is the operator's configuration, with the names of Nomad's client {
+// template {} }.
 type limits struct {
-	Wait       *wait    `json:"wait"`                 // of blocks that say nothing
-	WaitBounds wait     `json:"wait_bounds"`          // of those that do
-	Denied     []string `json:"function_denylist"`    // besides those that nobody may call
+	Wait       *wait    `json:"wait"`                 // default for blocks without wait
+	WaitBounds wait     `json:"wait_bounds"`          // bounds for blocks with wait
+	Denied     []string `json:"function_denylist"`    // denied functions, besides those that are always denied
 	AllFiles   bool     `json:"disable_file_sandbox"` // templates may read the files of the machine
 }
 
@@ -53,8 +54,7 @@ type script struct {
 
 type wait struct{ Min, Max time.Duration }
 
-// What Nomad's clients wait for changes to settle, unless the block says
-// otherwise.
+// Nomad's defaults for how long a change must settle.
 const (
 	defaultWaitMin = 5 * time.Second
 	defaultWaitMax = 4 * time.Minute
@@ -63,7 +63,7 @@ const (
 func parseConfig(attachment []byte) (*config, error) {
 	c := &config{}
 	if len(attachment) == 0 {
-		return c, nil // attached by a person, who cannot say anything here
+		return c, nil // an attachment of an operator or a job has no configuration
 	}
 	if err := json.Unmarshal(attachment, c); err != nil {
 		return nil, fmt.Errorf("read the template blocks: %w", err)
@@ -71,8 +71,8 @@ func parseConfig(attachment []byte) (*config, error) {
 	return c, nil
 }
 
-// quiet returns how long nothing must change before a change counts, and for how
-// long others can put it off.
+// quiet returns how long no further change must occur before a change is
+// handled, and how long further changes can delay that.
 func (b *block) quiet(l *limits) (least, most time.Duration) {
 	w, bounds := b.Wait, l.WaitBounds
 	if w == nil {
@@ -91,8 +91,8 @@ func (b *block) quiet(l *limits) (least, most time.Duration) {
 	return least, max(least, most)
 }
 
-// mode returns the permissions of the file. The bits that change who a program
-// runs as are no business of a template.
+// mode returns the permissions of the file. A template cannot set setuid, setgid
+// and sticky bits.
 func (b *block) mode() (uint32, error) {
 	if b.Perms == "" {
 		return 0o644, nil
@@ -104,7 +104,7 @@ func (b *block) mode() (uint32, error) {
 	return uint32(perms) & 0o777, nil
 }
 
-// owner returns the ids of the file's owner, -1 for one that stays.
+// owner returns the ids of the file's owner; -1 means no change.
 func (b *block) owner() (uid, gid int) {
 	id := func(p *int) int {
 		if p == nil || *p < 0 {

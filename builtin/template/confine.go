@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/confine"
 )
 
-// What the kernel can restrict, by the version that brought it.
+// Access rights that Landlock can restrict, by the version that introduced them.
 const (
 	landlockFirst = unix.LANDLOCK_ACCESS_FS_MAKE_SYM<<1 - 1
 	landlockUse   = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR | unix.LANDLOCK_ACCESS_FS_WRITE_FILE |
@@ -22,11 +22,11 @@ const (
 		unix.LANDLOCK_ACCESS_FS_REFER | unix.LANDLOCK_ACCESS_FS_TRUNCATE
 )
 
-// Confine takes from the process for good what the hook never does: it starts no
-// program, talks to nobody by the network, looks into no other process, changes
-// nothing about the machine, and has of root's rights those with which a file is
-// written for a task. The main function of a process that does nothing else calls it
-// before everything else: the program may be executed again, see confine.KeepProcess.
+// Confine permanently drops what the hook does not need: it cannot start
+// programs, use the network, inspect other processes, or change the machine. Of
+// root's capabilities it keeps those for writing a task's file. The main
+// function of a process that only serves the hook calls it first: it may execute
+// the program again, see confine.KeepProcess.
 func Confine() {
 	if err := confine.KeepProcess(capabilities()...); err != nil {
 		hclog.Default().Debug("templates are rendered by a process with all capabilities", "error", err)
@@ -34,15 +34,16 @@ func Confine() {
 	confine.DenyProcess(append(confine.Powers(), confine.Internet()...)...)
 }
 
-// nowhere is the directory of those who need no files; they get a nil root.
+// nowhere is the directory for calls that need no files; they get a nil root.
 const nowhere = ""
 
-// confined calls access on a thread of its own that can only reach what is below
-// dir, and that ends with it. A kernel without Landlock leaves it to os.Root.
+// confined calls access on a new thread that can only reach files below dir. The
+// thread ends afterwards. On a kernel without Landlock, only os.Root restricts
+// access.
 func confined(dir string, access func(*os.Root) error) error {
 	done := make(chan error, 1)
 	go func() {
-		// Never unlocked: the thread is of no use to anybody else.
+		// Never unlocked: the restricted thread must not be used again.
 		runtime.LockOSThread()
 		done <- confineThread(dir, access)
 	}()
@@ -64,7 +65,7 @@ func confineThread(dir string, access func(*os.Root) error) error {
 	return access(root)
 }
 
-// needed are the capabilities of a thread that reads and writes below dir.
+// needed returns the capabilities of a thread that reads and writes below dir.
 func needed(dir string) []uint {
 	if dir == nowhere {
 		return nil
@@ -72,13 +73,13 @@ func needed(dir string) []uint {
 	return capabilities()
 }
 
-// capabilities are those with which a file is written in a directory of a task's user and
-// given to the user and mode of the template block.
+// capabilities returns the capabilities for writing a file in a directory of a
+// task's user, and for setting its owner and mode as the template block says.
 func capabilities() []uint {
 	return []uint{unix.CAP_DAC_OVERRIDE, unix.CAP_CHOWN, unix.CAP_FOWNER, unix.CAP_FSETID}
 }
 
-// tellOnce says once per process what is missing here.
+// tellOnce logs once per process that the machine lacks a feature.
 var tellOnce sync.Once
 
 func restrictThread(dir string) error {

@@ -9,10 +9,10 @@ import (
 	"unicode/utf16"
 )
 
-// parseEnv reads lines of the form NAME=value. Empty lines and those that begin
-// with # are skipped, as is the word export. A value in double quotes has
-// escapes, one in single quotes has none; after either, and in a plain value
-// after a blank, # begins a comment. No error has a value in it: it may be a
+// parseEnv reads lines of the form NAME=value. It skips empty lines, lines that
+// start with #, and the word export. A value in double quotes has escapes, a
+// value in single quotes has none. After a quoted value, and after a blank in a
+// plain value, # starts a comment. Errors do not contain values, which may be
 // secret.
 func parseEnv(text string) (map[string]string, error) {
 	env := map[string]string{}
@@ -82,8 +82,8 @@ func envValue(text string) (string, error) {
 	return "", errors.New(`the closing quote is missing: a line end inside is written \n`)
 }
 
-// unescape returns what the letter behind a backslash stands for. A backslash
-// before anything else stays.
+// unescape returns the character for the letter after a backslash. Before any
+// other character the backslash stays.
 func unescape(c byte) string {
 	switch c {
 	case 'b':
@@ -102,8 +102,8 @@ func unescape(c byte) string {
 	return `\` + string(c)
 }
 
-// codePoint reads \u00e9, or two of them for what JSON writes so, and returns how
-// long it is.
+// codePoint reads \u00e9, or a surrogate pair of two escapes as in JSON, and
+// returns its length.
 func codePoint(text string) (r rune, length int) {
 	half := func(text string) rune {
 		if !strings.HasPrefix(text, `\u`) || len(text) < 6 {
@@ -128,8 +128,7 @@ func codePoint(text string) (r rune, length int) {
 	return r, 12
 }
 
-// comment returns where the comment behind a plain value begins, -1 if there is
-// none.
+// comment returns the position of the comment after a plain value, or -1.
 func comment(text string) int {
 	for i := range len(text) {
 		if text[i] == '#' && (i == 0 || text[i-1] == ' ' || text[i-1] == '\t') {

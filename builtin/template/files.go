@@ -16,26 +16,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxSize limits what is read from a file, what comes of a template, and each
-// text on the way.
+// maxSize limits the content of a file that is read, the output of a template,
+// and each intermediate string, in bytes.
 const maxSize = 4 << 20
 
-// dirs are the directories in which templates read and write. With host they
-// read everywhere.
+// dirs are the directories in which templates read and write. With host they can
+// read files everywhere.
 type dirs struct {
 	task, shared string
 	host         bool
 }
 
-// place is a name inside one of them. Links on the way are followed as long as
-// they stay inside.
+// place is a name inside a root directory. Links on the way are followed as long
+// as they stay inside.
 type place struct{ root, name string }
 
-// machine is the root of a place anywhere: all links are followed there.
+// machine is the root of a place outside of the task's directories: all links
+// are followed there.
 const machine = "/"
 
-// find looks at the text of a path alone. A relative one is below the directory
-// of the task; to rejoin takes an absolute one that is outside as relative.
+// find resolves a path without access to the file system. A relative path is
+// below the directory of the task. With rejoin, an absolute path outside of the
+// directories is taken as relative.
 func (d dirs) find(path string, rejoin bool) (place, bool) {
 	clean := filepath.Clean(path)
 	if _, inside := d.inside(clean); !filepath.IsAbs(path) || rejoin && !inside {
@@ -44,7 +46,7 @@ func (d dirs) find(path string, rejoin bool) (place, bool) {
 	return d.inside(clean)
 }
 
-// readable is find for what is only read.
+// readable is find for files that are only read.
 func (d dirs) readable(path string) (place, bool) {
 	if !d.host {
 		return d.find(path, false)
@@ -64,7 +66,7 @@ func (d dirs) inside(path string) (place, bool) {
 	return place{}, false
 }
 
-// read returns the content of a regular file, and when it was written.
+// read returns the content and the modification time of a regular file.
 func (p place) read() (content []byte, at time.Time, err error) {
 	err = p.confined(func(root *os.Root, name string) error {
 		f, err := open(root, name)
@@ -86,7 +88,7 @@ func (p place) read() (content []byte, at time.Time, err error) {
 	return content, at, err
 }
 
-// stamp returns a number that changes with the file.
+// stamp returns a number that changes when the file changes.
 func (p place) stamp() (stamp uint64, err error) {
 	err = p.confined(func(root *os.Root, name string) error {
 		info, err := root.Stat(name)
@@ -99,7 +101,7 @@ func (p place) stamp() (stamp uint64, err error) {
 	return stamp, err
 }
 
-// open does not wait for the other end of a FIFO.
+// open opens a file for reading, and does not block on a FIFO.
 func open(root *os.Root, name string) (*os.File, error) {
 	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -115,9 +117,10 @@ func open(root *os.Root, name string) (*os.File, error) {
 	return f, nil
 }
 
-// write replaces the file in one step, so that the task never reads half of it;
-// a link that stands in its place is replaced and not followed. A file that tells
-// the time has that time: so another process can render it again.
+// write replaces the file in one step, so that the task never reads half of it.
+// A link in its place is replaced and not followed. If the template uses the
+// time, at is the modification time of the file, so that another process can
+// render the same content.
 func (p place) write(content []byte, mode uint32, uid, gid int, at time.Time) error {
 	return p.confined(func(root *os.Root, name string) error {
 		dir := filepath.Dir(name)
@@ -150,8 +153,8 @@ func (p place) write(content []byte, mode uint32, uid, gid int, at time.Time) er
 	})
 }
 
-// confined calls access with the root open, on a thread that the kernel lets see
-// nothing else where it can.
+// confined calls access with the root open, on a thread that cannot access other
+// files if the kernel supports Landlock.
 func (p place) confined(access func(root *os.Root, name string) error) error {
 	return confined(p.root, func(root *os.Root) error {
 		name := p.name
@@ -166,11 +169,11 @@ func (p place) confined(access func(root *os.Root, name string) error) error {
 	})
 }
 
-// filePause is how often a file is looked at. A watch of the kernel would not see
-// what a task does through another mount.
+// filePause is the interval of polling files. inotify does not report changes
+// that a task makes through another mount.
 const filePause = 2 * time.Second
 
-// follow is the fetch of a file. The index of one that is missing is 1.
+// follow is the fetch of a file. The index of a missing file is 1.
 func (p place) follow(ctx context.Context, after uint64) (value any, index uint64, err error) {
 	for {
 		index, err := p.stamp()

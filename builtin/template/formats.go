@@ -13,8 +13,8 @@ import (
 	ctyjson "github.com/zclconf/go-cty/cty/json"
 )
 
-// parseYAML reads a document. With aliases a short one can stand for a huge one,
-// so it is weighed before it is written out.
+// parseYAML parses a YAML document. With aliases a short document can expand to
+// a huge one, so parseYAML weighs it before the expansion.
 func parseYAML(s string) (any, error) {
 	if strings.TrimSpace(s) == "" {
 		return map[string]any{}, nil
@@ -41,8 +41,8 @@ func parseYAML(s string) (any, error) {
 	return decode(text)
 }
 
-// yamlDepth returns how deep a document can be nested at most, by its brackets and
-// by what its lines begin with: the parser calls itself for each level.
+// yamlDepth returns an upper limit for the nesting of a document, from its
+// brackets and the beginnings of its lines: the parser recurses for each level.
 func yamlDepth(s string) (deepest int) {
 	brackets := 0
 	for line := range strings.Lines(s) {
@@ -60,7 +60,7 @@ func yamlDepth(s string) (deepest int) {
 	return deepest
 }
 
-// weighYAML is weigh for what the parser returns, which is heavier.
+// weighYAML is weigh for the values of the parser, which need more memory.
 func weighYAML(v cty.Value, left *int) error {
 	*left -= 4 * scalar
 	if v.Type() == cty.String && v.IsKnown() && !v.IsNull() {
@@ -95,7 +95,7 @@ func toTOML(v any) (string, error) {
 	return short(strings.TrimSuffix(b.String(), "\n"))
 }
 
-// normal returns a value in the types of JSON, with whole numbers as such.
+// normal converts a value to the types of JSON, with whole numbers as integers.
 func normal(v any) (plain any, err error) {
 	if _, err := weight(v); err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func decode(text []byte) (plain any, err error) {
 	return numbers(plain), err
 }
 
-// numbers makes the numbers of JSON whole ones where they are.
+// numbers converts the whole numbers of JSON to integers.
 func numbers(v any) any {
 	switch v := v.(type) {
 	case json.Number:

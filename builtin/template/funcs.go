@@ -21,9 +21,10 @@ import (
 	"unicode"
 )
 
-// pure are the functions that only look at their arguments. The last argument
-// is what a pipeline hands over. Like the rest of the tables they are made when
-// the first template needs them: every process of this program would have them.
+// pure returns the functions that depend only on their arguments. In a pipeline,
+// the last argument is the piped value. Like the other tables, the map is made
+// when the first template needs it: otherwise every process of this program
+// would have it in memory.
 var pure = sync.OnceValue(func() template.FuncMap {
 	all := template.FuncMap{
 		"base64Decode":    decoder(base64.StdEncoding),
@@ -92,7 +93,7 @@ var pure = sync.OnceValue(func() template.FuncMap {
 		"spew_printf":  printf,
 		"spew_sprintf": printf,
 
-		// The builtin ones, with a limit to what comes of them.
+		// Builtin functions of text/template, with a limit for their output.
 		"print":    printer(fmt.Sprint),
 		"printf":   printf,
 		"println":  printer(fmt.Sprintln),
@@ -102,7 +103,8 @@ var pure = sync.OnceValue(func() template.FuncMap {
 	}
 	for name, f := range sprig() {
 		all["sprig_"+name] = f
-		// What fails here fails with an error; there, only under a second name.
+		// All functions here return errors; in sprig only those with the prefix
+		// must do, so the second name is an alias.
 		all["sprig_must"+title(name)] = f
 	}
 	return takeItems(all)
@@ -110,7 +112,7 @@ var pure = sync.OnceValue(func() template.FuncMap {
 
 const disabled = "the function is disabled"
 
-// unsupportedFuncs are the functions that are refused, and why.
+// unsupportedFuncs are the rejected functions, with the reasons.
 var unsupportedFuncs = sync.OnceValue(func() map[string]string {
 	all := map[string]string{}
 	for why, names := range map[string][]string{
@@ -150,8 +152,8 @@ func hmacSHA256Hex(message, key string) string {
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-// parser parses a text; of an empty one, as of data that are not there, comes
-// the zero value.
+// parser wraps a parse function: an empty string, as from missing data, results
+// in the zero value.
 func parser[T any](parse func(string) (T, error)) func(string) (T, error) {
 	return func(s string) (zero T, err error) {
 		if s == "" {
@@ -161,7 +163,8 @@ func parser[T any](parse func(string) (T, error)) func(string) (T, error) {
 	}
 }
 
-// within reports whether a list, a map by its keys, or a text has something.
+// within reports whether a list, the keys of a map, or a string contains a
+// value.
 func within(in, want any) (bool, error) {
 	v := reflect.ValueOf(in)
 	switch v.Kind() {
@@ -187,10 +190,12 @@ func within(in, want any) (bool, error) {
 	return false, fmt.Errorf("%T has no elements", in)
 }
 
-// same compares as a reader would: 1 is 1, whatever its type.
+// same compares values by their text, too: numbers of different types can be
+// equal.
 func same(a, b any) bool { return reflect.DeepEqual(a, b) || fmt.Sprint(a) == fmt.Sprint(b) }
 
-// count returns how many of those that are wanted are in.
+// count returns how many of the elements of want are in in, and the length of
+// want.
 func count(want, in any) (n, of int, err error) {
 	list := reflect.ValueOf(want)
 	if k := list.Kind(); k != reflect.Slice && k != reflect.Array {
@@ -325,7 +330,7 @@ func jsonWriter(indent string, escape bool) func(any) (string, error) {
 	}
 }
 
-// explode makes a tree of a map whose keys are paths.
+// explode converts a map whose keys are paths into a tree.
 func explode(flat map[string]any) (map[string]any, error) {
 	tree := map[string]any{}
 	for _, path := range slices.Sorted(maps.Keys(flat)) {
@@ -354,7 +359,8 @@ func explode(flat map[string]any) (map[string]any, error) {
 	return weighed(tree)
 }
 
-// merge returns to with what from has besides, at every level.
+// merge returns to with the additional entries of from, at every level. With
+// override the entries of from win.
 func merge(to, from map[string]any, override bool) map[string]any {
 	out := make(map[string]any, len(to)+len(from))
 	maps.Copy(out, to)
@@ -371,7 +377,8 @@ func merge(to, from map[string]any, override bool) map[string]any {
 	return out
 }
 
-// arithmetic works on numbers of any type; fractions make a fraction.
+// arithmetic accepts numbers of any type; the result has a fraction if an
+// argument has one.
 func arithmetic(name string, whole func(b, a int64) (int64, error), fraction func(b, a float64) float64) func(b, a any) (any, error) {
 	return func(b, a any) (any, error) { return calculate(name, whole, fraction, b, a) }
 }
@@ -421,7 +428,8 @@ func modulo(b, a int64) (int64, error) {
 	return a % b, nil
 }
 
-// clock is what a template takes for the time, the same for the whole of it.
+// clock returns the current time for a template, which is constant during a
+// pass.
 func (p *pass) clock() time.Time {
 	p.dated = true
 	return p.now

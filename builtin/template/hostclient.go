@@ -9,23 +9,24 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// hostClient is the connection of a task's templates to the host: the scope of the
-// newest request. That of an agent that has gone may not be good for the next.
+// hostClient connects a task's templates with the host. It uses the scope of the
+// newest request: the scope of an agent that has shut down may not be valid for
+// the next agent.
 type hostClient struct {
 	host sdk.Host
 
 	mu       sync.Mutex
 	scope    sdk.Scope
-	good     bool          // the host has taken it
-	replaced chan struct{} // closed when there is a newer request
+	good     bool          // the host has accepted the scope
+	replaced chan struct{} // closed when a newer request arrives
 }
 
 func newHostClient(host sdk.Host, scope sdk.Scope) *hostClient {
 	return &hostClient{host: host, scope: scope, replaced: make(chan struct{})}
 }
 
-// renew has the scope of a newer request. It may be the same one, which the agent
-// before that of the request has denied at its end.
+// renew stores the scope of a newer request. It may be equal to the old scope,
+// which the previous agent has denied while it shut down.
 func (l *hostClient) renew(scope sdk.Scope) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -34,10 +35,10 @@ func (l *hostClient) renew(scope sdk.Scope) {
 	l.replaced = make(chan struct{})
 }
 
-// call asks the host for something until it is known to be done: a signal that
-// comes twice does less harm than one that never comes. A scope that is denied
-// waits for a new one. What is done is done, also when it is what ended ctx: a
-// kill ends the request that asked for it.
+// call calls the host until the result is known: a signal that arrives twice
+// does less harm than a signal that never arrives. After ErrDenied for a scope
+// that was accepted before, it blocks until there is a new scope. A success
+// counts even if ctx has ended: a kill ends the request that has caused it.
 func (l *hostClient) call(ctx context.Context, ask func(sdk.Scope) error) error {
 	for {
 		l.mu.Lock()
@@ -63,7 +64,7 @@ func (l *hostClient) call(ctx context.Context, ask func(sdk.Scope) error) error 
 	}
 }
 
-// variable reads one variable.
+// variable returns the fetch of one variable.
 func (l *hostClient) variable(path string) fetch {
 	return func(ctx context.Context, after uint64) (value any, index uint64, err error) {
 		err = l.call(ctx, func(s sdk.Scope) error {
@@ -77,7 +78,7 @@ func (l *hostClient) variable(path string) fetch {
 	}
 }
 
-// variables lists the paths below a prefix.
+// variables returns the fetch of the list of paths below a prefix.
 func (l *hostClient) variables(prefix string) fetch {
 	return func(ctx context.Context, after uint64) (value any, index uint64, err error) {
 		err = l.call(ctx, func(s sdk.Scope) error {
@@ -90,7 +91,7 @@ func (l *hostClient) variables(prefix string) fetch {
 	}
 }
 
-// services lists the instances of a service, or of all.
+// services returns the fetch of the instances of a service, or of all services.
 func (l *hostClient) services(name string) fetch {
 	return func(ctx context.Context, after uint64) (value any, index uint64, err error) {
 		err = l.call(ctx, func(s sdk.Scope) error {

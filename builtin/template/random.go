@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// sprig are the functions of that library that need more than their arguments.
+// sprig returns the functions of that library that depend on the pass.
 func (p *pass) sprig() template.FuncMap {
 	const digits, letters = "0123456789", "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 	var ascii strings.Builder
@@ -37,9 +37,9 @@ func (p *pass) sprig() template.FuncMap {
 	}
 }
 
-// random returns random numbers, the same ones for each execution of the template
-// as long as the task lives: what is random is no change of the file, and a
-// password that a task has made up stays what it is.
+// random returns a source of random numbers, which are the same for each
+// execution of the template while the task lives. So random numbers do not
+// change the file, and a generated password stays the same.
 func (p *pass) random() (*rand.Rand, error) {
 	if p.rolled == nil {
 		seed, err := p.task.seed()
@@ -51,8 +51,8 @@ func (p *pass) random() (*rand.Rand, error) {
 	return p.rolled, nil
 }
 
-// seed returns what the random numbers of the task come from. It lies where only
-// the task could read it, and goes with its directory.
+// seed returns the seed of the task's random numbers. It is stored where only
+// the task could read it, and is removed with the task's directory.
 func (t *task) seed() ([]byte, error) {
 	seed, _, err := t.seedAt.read()
 	if err == nil && len(seed) == sha256.Size {
@@ -66,7 +66,7 @@ func (t *task) seed() ([]byte, error) {
 	return seed, t.seedAt.write(seed, 0o600, -1, -1, time.Time{})
 }
 
-// chars makes texts of some characters.
+// chars returns a function that makes random strings of the characters in of.
 func (p *pass) chars(of string) func(int) (string, error) {
 	return func(n int) (string, error) {
 		text, err := p.bytes(n, func(r *rand.Rand) byte { return of[r.IntN(len(of))] })

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	maxSteps = 100_000 // how often the bodies of loops and templates are entered
-	maxDepth = 1000    // how deep templates call templates, and blocks are nested
+	maxSteps = 100_000 // executions of the bodies of loops and templates
+	maxDepth = 1000    // nesting of template calls, and of blocks
 )
 
 // pass is one execution of one template.
@@ -30,19 +30,19 @@ type pass struct {
 	ctx     context.Context
 	task    *task
 	of      *file
-	now     time.Time  // for the template
-	dated   bool       // it has asked for that
-	rolled  *rand.Rand // nil: it has not asked for random numbers
+	now     time.Time  // current time for the template
+	dated   bool       // the template has used now
+	rolled  *rand.Rand // nil if the template has not used random numbers
 	steps   int
 	depth   int
-	used    map[source]int // the first value that it got of each
+	used    map[source]int // turn of each source at its first read
 	missing map[source]bool
 }
 
-// document is the text of a template, ready to be executed.
+// document is a parsed template.
 type document struct{ text *template.Template }
 
-// The functions that are called wherever an execution could go on for ever, and
+// Names of functions that are called in every body of a loop or template, and
 // around each call of a template.
 const (
 	tickName  = "_step"
@@ -50,7 +50,7 @@ const (
 	leaveName = "_leave"
 )
 
-// compile reads the text of a template. Any error is a refusal.
+// compile parses the text of a template. All its errors are permanent.
 func compile(name, text string, b *block) (*document, error) {
 	if nesting(text, b.LeftDelim) > maxDepth {
 		return nil, permanentErrorf("template: %s: blocks are nested more than %d deep", name, maxDepth)
@@ -59,7 +59,7 @@ func compile(name, text string, b *block) (*document, error) {
 	if b.ErrMissingKey {
 		missing = "missingkey=error"
 	}
-	// The functions are bound to a pass when it is executed.
+	// The functions are bound to a pass before the execution.
 	t, err := template.New(name).Option(missing).Delims(b.LeftDelim, b.RightDelim).Funcs(pure()).Funcs((*pass)(nil).funcs()).Parse(text)
 	if err != nil {
 		return nil, permanentError{err}
@@ -72,12 +72,12 @@ func compile(name, text string, b *block) (*document, error) {
 	return &document{t}, nil
 }
 
-// nesting returns how deep the blocks of a text are nested, each "else if" one
-// deeper: the parser takes a kilobyte of stack for each, and what runs out of
-// stack is the process.
+// nesting returns how deep the blocks of a text are nested; each "else if"
+// counts as a level. The parser needs a kilobyte of stack per level, and a stack
+// overflow would crash the process.
 func nesting(text, delimiter string) (deepest int) {
 	block := regexp.MustCompile(regexp.QuoteMeta(cmp.Or(delimiter, "{{")) + `(?:-\s)?\s*(if|range|with|block|define|end|else\s+(?:if|with))\b`)
-	var open []int // for each end that is still to come, how many blocks it closes
+	var open []int // number of blocks that each pending end closes
 	depth := 0
 	for _, m := range block.FindAllStringSubmatchIndex(text, -1) {
 		switch word := text[m[2]:m[3]]; {
@@ -98,8 +98,8 @@ func nesting(text, delimiter string) (deepest int) {
 	return deepest
 }
 
-// guard lets every body below a list be counted: text/template cannot be
-// cancelled, and {{range 1000000000000}} would keep a core busy for ever.
+// guard adds a counting call to every body below a list: text/template cannot be
+// cancelled, and {{range 1000000000000}} would keep a core busy forever.
 func guard(tree *parse.Tree, list *parse.ListNode) {
 	if list == nil {
 		return
@@ -129,16 +129,16 @@ func guardBranch(tree *parse.Tree, n *parse.BranchNode) {
 	guard(tree, n.ElseList)
 }
 
-// callOf is {{ function }}.
+// callOf returns the node of {{ function }}.
 func callOf(tree *parse.Tree, pos parse.Pos, function string) parse.Node {
 	name := parse.NewIdentifier(function).SetTree(tree).SetPos(pos)
 	command := &parse.CommandNode{NodeType: parse.NodeCommand, Pos: pos, Args: []parse.Node{name}}
 	return &parse.ActionNode{NodeType: parse.NodeAction, Pos: pos, Pipe: &parse.PipeNode{NodeType: parse.NodePipe, Pos: pos, Cmds: []*parse.CommandNode{command}}}
 }
 
-// execute renders the document, on a thread that can reach no file: whatever a
-// function does, file alone opens one. The text does not count while something is
-// missing.
+// execute renders the document, on a thread that cannot access files: only the
+// function file opens files, on a thread of its own. The text must be ignored
+// while data are missing.
 func (d *document) execute(p *pass) (text string, err error) {
 	var out limited
 	err = confined(nowhere, func(*os.Root) error { return d.executeHere(p, &out) })
@@ -149,12 +149,13 @@ func (d *document) execute(p *pass) (text string, err error) {
 	case errors.As(err, &never):
 		return "", permanentError{err}
 	case len(p.missing) > 0 && p.ctx.Err() == nil:
-		return "", nil // it may be for want of what is missing
+		return "", nil // the missing data may be the cause of the error
 	}
 	return "", err
 }
 
-// executeHere makes an error of a panic: the process works for other tasks too.
+// executeHere converts a panic to an error, because the process serves other
+// tasks too.
 func (d *document) executeHere(p *pass, out *limited) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -174,7 +175,7 @@ func (d *document) executeHere(p *pass, out *limited) (err error) {
 
 var errTooLarge = fmt.Errorf("more than %d bytes come of it", maxSize)
 
-// limited is a buffer that does not grow without end.
+// limited is a buffer with a maximum size.
 type limited struct{ bytes.Buffer }
 
 func (l *limited) Write(b []byte) (int, error) {
@@ -184,7 +185,7 @@ func (l *limited) Write(b []byte) (int, error) {
 	return l.Buffer.Write(b)
 }
 
-// funcs are the functions that need more than their arguments.
+// funcs returns the functions that depend on the pass.
 func (p *pass) funcs() template.FuncMap {
 	all := template.FuncMap{
 		tickName:       p.tick,
@@ -218,7 +219,7 @@ func (p *pass) funcs() template.FuncMap {
 	return takeItems(all)
 }
 
-// refusing is a function that may not be called.
+// refusing returns a function that always fails.
 func refusing(name, why string) func(...any) (string, error) {
 	return func(...any) (string, error) { return "", permanentErrorf("%s: %s", name, why) }
 }
@@ -237,7 +238,8 @@ func (p *pass) enter() (string, error) {
 	return "", nil
 }
 
-// loop counts from 0, or from the first number, to before the last.
+// loop counts from 0, or from the first of two numbers, up to the last,
+// exclusive.
 func (p *pass) loop(bounds ...any) ([]int64, error) {
 	ints := make([]int64, len(bounds))
 	for i, b := range bounds {
@@ -266,8 +268,8 @@ func (p *pass) loop(bounds ...any) ([]int64, error) {
 	return list, nil
 }
 
-// env looks into the environment of the task, which knows the facts of the node
-// by their names too.
+// env returns a variable of the task's environment. Attributes of the node are
+// available under their names too.
 func (p *pass) env(name string) (value string, ok bool, err error) {
 	if value, ok = p.task.env[name]; ok {
 		return value, true, nil
@@ -299,7 +301,7 @@ func (p *pass) envOrDefault(name, otherwise string) (string, error) {
 	return value, err
 }
 
-// read notes that the template depends on a source. A nil value is missing.
+// read records that the template depends on a source. A nil value means missing.
 func (p *pass) read(s source, how fetch) (any, error) {
 	value, turn, err := p.task.feed.get(p.ctx, s, how)
 	if _, known := p.used[s]; !known && err == nil {
@@ -325,8 +327,8 @@ func (p *pass) file(path string) (string, error) {
 	return content.(string), nil
 }
 
-// here takes the namespace and the region off a path, which can only be those of
-// the job.
+// here removes the namespace and the region from a path. Only those of the job
+// are allowed.
 func (p *pass) here(path string) (string, error) {
 	bare, where, other := strings.Cut(strings.Trim(path, "/"), "@")
 	namespace, region, _ := strings.Cut(where, ".")
@@ -368,8 +370,8 @@ func (p *pass) nomadVarExists(path string) (bool, error) {
 	return found != nil, err
 }
 
-// nomadVarList lists the variables below a prefix; the safe one waits until
-// there are some.
+// nomadVarList lists the variables below a prefix; the safe variant treats an
+// empty list as missing.
 func (p *pass) nomadVarList(safe bool, prefix []string) ([]varMeta, error) {
 	path, err := p.here(strings.Join(prefix, ""))
 	if err != nil {
@@ -390,8 +392,9 @@ func (p *pass) nomadVarList(safe bool, prefix []string) ([]varMeta, error) {
 	return list, nil
 }
 
-// nomadService lists the instances of "name" or "tag.name"; with a number and a
-// key before it so many of them, the same for the same key as long as they live.
+// nomadService lists the instances of "name" or "tag.name". With a number and a
+// key before the name it returns that many instances, which are stable for the
+// key while the instances live.
 func (p *pass) nomadService(args ...any) ([]service, error) {
 	limit, key := -1, ""
 	switch len(args) {
@@ -437,7 +440,8 @@ func (p *pass) nomadService(args ...any) ([]service, error) {
 	return list, nil
 }
 
-// rank orders instances for a key: one that comes or goes does not move others.
+// rank returns the sort key of an instance for a key: added or removed instances
+// do not reorder the others.
 func rank(key string, s service) string {
 	h := fnv.New128a()
 	h.Write([]byte(key + "\x00" + s.ID))
@@ -450,7 +454,7 @@ func (p *pass) nomadServices() ([]serviceName, error) {
 		return nil, err
 	}
 	list := []serviceName{}
-	for _, s := range value.([]sdk.Service) { // in the order of their names
+	for _, s := range value.([]sdk.Service) { // sorted by name
 		if n := len(list); n == 0 || list[n-1].Name != s.Name {
 			list = append(list, serviceName{Name: s.Name})
 		}

@@ -7,26 +7,26 @@ import (
 	"slices"
 )
 
-// scratch is what a template notes for itself while it is rendered.
+// scratch holds values that a template stores while it is rendered.
 type scratch struct {
 	notes  map[string]any
 	weight map[string]int
 	total  int
 }
 
-// newScratch makes one for the whole of a pass.
+// newScratch returns a function that returns the same scratch for a whole pass.
 func newScratch() func() *scratch {
 	s := &scratch{notes: map[string]any{}, weight: map[string]int{}}
 	return func() *scratch { return s }
 }
 
-// Key reports whether there is a note of that name.
+// Key reports whether there is a value of that name.
 func (s *scratch) Key(k string) bool { _, ok := s.notes[k]; return ok }
 
-// Get returns a note, nil if there is none.
+// Get returns a value, or nil.
 func (s *scratch) Get(k string) any { return s.notes[k] }
 
-// Set makes a note, and returns nothing to print.
+// Set stores a value, and returns "" to print.
 func (s *scratch) Set(k string, v any) (string, error) {
 	w, err := weight(v)
 	if err != nil {
@@ -39,7 +39,7 @@ func (s *scratch) Set(k string, v any) (string, error) {
 	return "", nil
 }
 
-// SetX is Set unless there is such a note.
+// SetX is Set if there is no such value.
 func (s *scratch) SetX(k string, v any) (string, error) {
 	if s.Key(k) {
 		return "", nil
@@ -47,8 +47,8 @@ func (s *scratch) SetX(k string, v any) (string, error) {
 	return s.Set(k, v)
 }
 
-// MapSet makes a note in a map that is a note. Who has got the map before keeps
-// what he has got.
+// MapSet stores a value in a map. It copies the map, so that earlier results of
+// Get do not change.
 func (s *scratch) MapSet(k, mk string, v any) (string, error) {
 	m, err := s.mapOf(k)
 	if err != nil {
@@ -61,7 +61,7 @@ func (s *scratch) MapSet(k, mk string, v any) (string, error) {
 	return s.Set(k, m)
 }
 
-// MapSetX is MapSet unless there is such a note.
+// MapSetX is MapSet if there is no such value.
 func (s *scratch) MapSetX(k, mk string, v any) (string, error) {
 	if m, err := s.mapOf(k); err == nil {
 		if _, taken := m[mk]; taken {

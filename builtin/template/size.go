@@ -7,27 +7,28 @@ import (
 	"strings"
 )
 
-// maxWeight limits each value that a template puts together, and what is printed
-// at a time.
+// maxWeight limits each value that a template builds, and the output of each
+// print, in bytes.
 const maxWeight = 2 * maxSize
 
-// weight is about what a value takes when it is written out. It refuses one that
-// would take too much: a value that holds another one twice is short to make and,
-// again and again, has no end when it is printed. Whatever puts values together
-// asks for it, and no value is changed afterwards, so that none can hold itself.
+// weight returns roughly how many bytes a value has when it is printed, and an
+// error if that is too much: a value that contains another one twice, at many
+// levels, is quick to build and grows exponentially in print. Every function
+// that builds values calls weight. Values are immutable, so that no value can
+// contain itself.
 func weight(v any) (int, error) {
 	left := maxWeight
 	err := checkSize(reflect.ValueOf(v), 0, &left)
 	return maxWeight - left, err
 }
 
-// weighed is for functions that return what they have put together.
+// weighed is weight for functions that return the value that they have built.
 func weighed[T any](v T) (T, error) {
 	_, err := weight(v)
 	return v, err
 }
 
-// scalar is what each value weighs, besides its text.
+// scalar is the weight of each value, besides its text.
 const scalar = 8
 
 var errScratch = errors.New("scratch is not a value: take what is in it with scratch.Get")
@@ -74,7 +75,7 @@ func checkSize(v reflect.Value, depth int, left *int) error {
 	return nil
 }
 
-// short refuses a text that has grown too long.
+// short rejects a string that is too long.
 func short(s string) (string, error) {
 	if len(s) > maxSize {
 		return "", fmt.Errorf("a text of more than %d bytes", maxSize)
@@ -82,7 +83,8 @@ func short(s string) (string, error) {
 	return s, nil
 }
 
-// printer prints any number of values of which all together are not too much.
+// printer returns a print function with a limit for the total size of its
+// arguments.
 func printer(print func(...any) string) func(...any) (string, error) {
 	return func(v ...any) (string, error) {
 		if _, err := weight(v); err != nil {
@@ -92,17 +94,17 @@ func printer(print func(...any) string) func(...any) (string, error) {
 	}
 }
 
-// printf looks at the format first: it may ask for a million blanks, and for each
-// value many times.
+// printf checks the format first: it may request a million blanks, many times
+// for each value.
 func printf(format string, v ...any) (string, error) {
 	heaviest, err := weight(v)
 	if err != nil {
 		return "", err
 	}
 	const (
-		escaped = 4       // what quotes make of one byte, at most
-		number  = 512     // what comes of a number without a width, at most
-		widest  = 1 << 20 // what fmt takes for a width
+		escaped = 4       // maximum bytes per quoted byte
+		number  = 512     // maximum bytes of a number without a width
+		widest  = 1 << 20 // maximum width that fmt accepts
 	)
 	most, in := 0, false
 	for i, n := 0, 0; i < len(format) && most <= maxWeight*escaped; i++ {

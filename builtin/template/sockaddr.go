@@ -34,7 +34,8 @@ func (l addressList) evaluate(expression string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// Only a pipeline: what is executed here is not counted.
+	// The expression must be a single pipeline, because its steps are not
+	// counted.
 	if nodes := t.Root.Nodes; len(nodes) != 1 || nodes[0].Type() != parse.NodeAction {
 		return "", fmt.Errorf("sockaddr: %q is not one pipeline", expression)
 	}
@@ -43,23 +44,23 @@ func (l addressList) evaluate(expression string) (string, error) {
 	return out.String(), err
 }
 
-// address is one of an interface.
+// address is an address of an interface.
 type address struct {
-	net     netip.Prefix // the address, with the length of its network
-	name    string       // of the interface
-	flags   net.Flags    // of the interface
-	outward bool         // the default route goes through it
+	net     netip.Prefix // address, with the length of its network prefix
+	name    string       // name of the interface
+	flags   net.Flags    // flags of the interface
+	outward bool         // the default route uses the interface
 }
 
 type addressList []*address
 
-// String is how lists are printed that nobody takes an attribute of.
+// String formats a list that is printed without selecting an attribute.
 func (l addressList) String() string {
 	text, _ := l.join("string", " ")
 	return text
 }
 
-// addresses lists those of all interfaces.
+// addresses lists the addresses of all interfaces.
 func addresses() (list addressList, err error) {
 	interfaces, err := net.Interfaces()
 	if err != nil {
@@ -80,8 +81,8 @@ func addresses() (list addressList, err error) {
 	return list, nil
 }
 
-// defaultInterface returns the index of the one with the default route, 0 if
-// there is none.
+// defaultInterface returns the index of the interface with the default route, or
+// 0.
 func defaultInterface() int {
 	for _, family := range []int{syscall.AF_INET, syscall.AF_INET6} {
 		table, err := syscall.NetlinkRIB(syscall.RTM_GETROUTE, family)
@@ -90,7 +91,8 @@ func defaultInterface() int {
 		}
 		messages, _ := syscall.ParseNetlinkMessage(table)
 		for _, m := range messages {
-			// Length of the destination, and table: struct rtmsg of rtnetlink(7).
+			// Prefix length of the destination, and table: struct rtmsg of
+			// rtnetlink(7).
 			if m.Header.Type != syscall.RTM_NEWROUTE || len(m.Data) < syscall.SizeofRtMsg || m.Data[1] != 0 || m.Data[4] != syscall.RT_TABLE_MAIN {
 				continue
 			}
@@ -105,7 +107,7 @@ func defaultInterface() int {
 	return 0
 }
 
-// funcs are the functions of expressions about the addresses in l.
+// funcs returns the functions of expressions about the addresses in l.
 func (l addressList) funcs() template.FuncMap {
 	of := func(keep func(*address) bool) addressList {
 		list := l.keep(func(a *address) bool { return a.up() && a.net.Addr().IsGlobalUnicast() && keep(a) })
@@ -156,7 +158,7 @@ func (a *address) kind() string {
 	return "IPv6"
 }
 
-// flagNames are what flags of an address can be.
+// flagNames are the flags by which addresses can be selected.
 var flagNames = map[string]func(*address) bool{
 	"up":                        (*address).up,
 	"down":                      func(a *address) bool { return !a.up() },
@@ -172,7 +174,7 @@ var flagNames = map[string]func(*address) bool{
 	"unspecified":               func(a *address) bool { return a.net.Addr().IsUnspecified() },
 }
 
-// rfcs are the networks that have a number.
+// rfcs are the networks that an RFC defines, by its number.
 var rfcs = sync.OnceValue(func() map[string][]netip.Prefix {
 	return map[string][]netip.Prefix{
 		"1918": prefixes("10.0.0.0/8 172.16.0.0/12 192.168.0.0/16"),
@@ -198,8 +200,8 @@ func inAny(list []netip.Prefix, ip netip.Addr) bool {
 	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
-// selector returns what of the addresses is meant. Where more than one thing can
-// be said, | is between them: an address must have all flags, and one of the rest.
+// selector returns the condition that by and what describe. Alternatives are
+// separated by |; with flags, an address must have all of them.
 func selector(by, what string) (func(*address) bool, error) {
 	words := strings.Split(strings.ToLower(what), "|")
 	switch strings.ToLower(by) {
@@ -263,7 +265,7 @@ func (l addressList) choose(by, what string, with bool) (addressList, error) {
 	return l.keep(func(a *address) bool { return meant(a) == with }), nil
 }
 
-// orders are by what lists can be sorted.
+// orders are the sort orders of lists.
 var orders = map[string]func(a, b *address) int{
 	"address": func(a, b *address) int { return a.net.Addr().Compare(b.net.Addr()) },
 	"default": func(a, b *address) int { return yesFirst(a.outward, b.outward) },
@@ -325,7 +327,8 @@ func (l addressList) unique(by string) (addressList, error) {
 
 func (l addressList) limit(n int) addressList { return l[:max(0, min(n, len(l)))] }
 
-// offset leaves the first n out, or if n is negative all but the last.
+// offset drops the first n addresses, or keeps only the last -n if n is
+// negative.
 func (l addressList) offset(n int) addressList {
 	if n < 0 {
 		n += len(l)
@@ -333,8 +336,8 @@ func (l addressList) offset(n int) addressList {
 	return l[max(0, min(n, len(l))):]
 }
 
-// math adds a number to addresses, or to the first of their networks, or takes
-// them into another network.
+// math adds a number to addresses or to the first address of their networks, or
+// moves them into another network.
 func (l addressList) math(on, operand string) (addressList, error) {
 	n, err := strconv.ParseInt(operand, 10, 64)
 	if err != nil {
@@ -364,7 +367,7 @@ func (l addressList) math(on, operand string) (addressList, error) {
 	return l, nil
 }
 
-// last is the last address of the network.
+// last returns the last address of the network.
 func (a *address) last() netip.Addr {
 	bytes := a.net.Masked().Addr().AsSlice()
 	for bit := a.net.Bits(); bit < len(bytes)*8; bit++ {
@@ -374,10 +377,10 @@ func (a *address) last() netip.Addr {
 	return last
 }
 
-// attr is what is asked about an address.
+// attr returns an attribute of an address.
 func (a *address) attr(name string) (string, error) {
 	ip := a.net.Addr()
-	// The first and the last address of an IPv4 network are not of a machine.
+	// The first and the last address of an IPv4 network are not host addresses.
 	first, last := a.net.Masked().Addr(), a.last()
 	if ip.Is4() && a.net.Bits() < 31 {
 		first, last = first.Next(), last.Prev()

@@ -25,8 +25,8 @@ import (
 	"github.com/Masterminds/semver/v3"
 )
 
-// sprig are functions of the library of that name. Templates write sprig_ before
-// their names.
+// sprig returns functions of the library of that name. Templates prefix their
+// names with sprig_.
 func sprig() template.FuncMap {
 	return template.FuncMap{
 		"default":  func(otherwise any, v ...any) any { return firstOf(append(v, otherwise)...) },
@@ -219,7 +219,7 @@ func sprig() template.FuncMap {
 		"omit":           func(d map[string]any, keys ...string) map[string]any { return only(d, keys, false) },
 		"pluck":          pluck,
 		"values":         func(d map[string]any) ([]any, error) { return weighed(pairs(d)) },
-		"deepCopy":       func(v any) any { return v }, // nothing changes a value
+		"deepCopy":       func(v any) any { return v }, // values are immutable
 		"keys":           func(dicts ...map[string]any) []string { return slices.Sorted(maps.Keys(mergeAll(dicts, true))) },
 		"merge":          func(dicts ...map[string]any) (map[string]any, error) { return weighed(mergeAll(dicts, false)) },
 		"mergeOverwrite": func(dicts ...map[string]any) (map[string]any, error) { return weighed(mergeAll(dicts, true)) },
@@ -253,7 +253,7 @@ func empty(v any) bool {
 	return !truth
 }
 
-// firstOf returns the first that is not empty, else the last.
+// firstOf returns the first argument that is not empty, or the last one.
 func firstOf(v ...any) any {
 	for _, one := range v {
 		if !empty(one) {
@@ -273,8 +273,8 @@ func repeat(n int, s string) (string, error) {
 	return strings.Repeat(s, n), nil
 }
 
-// substr is the part from one place to before another; a negative one is the
-// beginning or the end.
+// substr returns the bytes from position from up to to, exclusive; a negative
+// position means the start or the end.
 func substr(from, to int, s string) string {
 	from = min(max(0, from), len(s))
 	if to < 0 || to > len(s) {
@@ -283,7 +283,7 @@ func substr(from, to int, s string) string {
 	return s[from:max(from, to)]
 }
 
-// trunc keeps that many bytes of the beginning, or if n is negative of the end.
+// trunc returns the first n bytes, or the last -n bytes if n is negative.
 func trunc(n int, s string) string {
 	if n < 0 {
 		return s[max(0, len(s)+n):]
@@ -291,8 +291,8 @@ func trunc(n int, s string) string {
 	return s[:min(n, len(s))]
 }
 
-// eachText is the texts of values with blanks between them, without those that
-// are not there.
+// eachText joins the results of how for the values with blanks, and skips nil
+// values.
 func eachText(v []any, how func(string) string) string {
 	var texts []string
 	for _, one := range v {
@@ -304,11 +304,11 @@ func eachText(v []any, how func(string) string) string {
 }
 
 func indentAll(before string, n int, s string) (string, error) {
-	out, err := indent(n, s+"x") // the end of the text is indented too
+	out, err := indent(n, s+"x") // the added x indents the end of the text too
 	return before + strings.TrimSuffix(out, "x"), err
 }
 
-// elements returns the elements of any list, in one of its own.
+// elements returns the elements of any list as a new []any.
 func elements(list any) ([]any, error) {
 	v := reflect.ValueOf(list)
 	if k := v.Kind(); k == reflect.Invalid {
@@ -338,7 +338,8 @@ func texts(list any) ([]string, error) {
 	return all, nil
 }
 
-// at returns an element, of the end if i is negative, and nil of an empty list.
+// at returns an element, counted from the end if i is negative, and nil for an
+// empty list.
 func at(list any, i int) (any, error) {
 	l, err := elements(list)
 	if len(l) == 0 {
@@ -390,7 +391,7 @@ func mergeAll(dicts []map[string]any, override bool) map[string]any {
 	return out
 }
 
-// toInt takes texts and fractions too.
+// toInt converts numbers, also with fractions, and strings.
 func toInt(v any) (int64, error) {
 	if n := reflect.ValueOf(v); n.IsValid() && (n.CanInt() || n.CanUint()) {
 		return integer(n), nil
@@ -429,7 +430,7 @@ func fold(v []any, do func(a, b int64) (int64, error)) (result int64, err error)
 	return result, nil
 }
 
-// until counts from 0 to before n, which may lie below.
+// until counts from 0 up to n, exclusive; n may be negative.
 func until(n int) ([]int, error) {
 	if n > maxSteps || n < -maxSteps {
 		return nil, fmt.Errorf("a list of more than %d numbers", maxSteps)
@@ -443,7 +444,7 @@ func until(n int) ([]int, error) {
 	return list, nil
 }
 
-// timeOf takes a time, or seconds since 1970.
+// timeOf accepts a time, or seconds since 1970.
 func timeOf(v any) (time.Time, error) {
 	if t, ok := v.(time.Time); ok {
 		return t, nil
@@ -457,8 +458,8 @@ func formatTime(layout string, v any, where *time.Location) (string, error) {
 	return t.In(where).Format(layout), err
 }
 
-// dateInZone knows the zones of the machine, by the file that is not to be opened
-// here: there are UTC and the zone of the host.
+// dateInZone formats a time in UTC or in the zone of the host. Other zones are
+// not available, because the zone files cannot be opened here.
 func dateInZone(layout string, v any, zone string) (string, error) {
 	where := map[string]*time.Location{"": time.UTC, "UTC": time.UTC, "Local": time.Local}[zone]
 	if where == nil {
@@ -467,7 +468,7 @@ func dateInZone(layout string, v any, zone string) (string, error) {
 	return formatTime(layout, v, where)
 }
 
-// duration is a number of seconds, as people read it.
+// duration formats a number of seconds for display.
 func duration(seconds any) (string, error) {
 	n, err := toInt(seconds)
 	return (time.Duration(n) * time.Second).String(), err
@@ -482,7 +483,7 @@ func dateModify(by string, at any) (time.Time, error) {
 	return t.Add(d), err
 }
 
-// steps counts from one number to before another.
+// steps counts from from up to to, exclusive.
 func steps(from, to, by int) ([]int, error) {
 	var list []int
 	for at := from; by > 0 && at < to || by < 0 && at > to; at += by {
@@ -493,7 +494,8 @@ func steps(from, to, by int) ([]int, error) {
 	return list, nil
 }
 
-// seq is the program of that name: to, from and to, or from, step and to.
+// seq works as the program of that name: with to, with from and to, or with
+// from, step and to.
 func seq(bounds ...int) (string, error) {
 	from, by, to := 1, 1, 0
 	switch len(bounds) {
@@ -509,7 +511,7 @@ func seq(bounds ...int) (string, error) {
 	if len(bounds) < 3 && to < from {
 		by = -1
 	}
-	end := to + 1 // which belongs to it
+	end := to + 1 // exclusive end; seq includes to
 	if by < 0 {
 		end = to - 1
 	}
@@ -530,7 +532,8 @@ func foldf(v []any, do func(a, b float64) float64) (result float64, err error) {
 	return result, nil
 }
 
-// part is what lies between two places of a list, as far as there is something.
+// part returns the elements from from up to to, exclusive, limited to the length
+// of the list.
 func part(list any, from, to int) ([]any, error) {
 	l, err := elements(list)
 	from = min(max(0, from), len(l))
@@ -545,14 +548,14 @@ func chunk(size int, list any) ([][]any, error) {
 	return slices.Collect(slices.Chunk(l, size)), err
 }
 
-// only is a dictionary with those keys, or without them.
+// only returns a copy of the dictionary with only those keys, or without them.
 func only(d map[string]any, keys []string, with bool) map[string]any {
 	d = maps.Clone(d)
 	maps.DeleteFunc(d, func(k string, _ any) bool { return slices.Contains(keys, k) != with })
 	return d
 }
 
-// pluck is the values of a key.
+// pluck returns the values of a key in several dictionaries.
 func pluck(key string, dicts ...map[string]any) ([]any, error) {
 	all := []any{}
 	for _, d := range dicts {
@@ -563,7 +566,7 @@ func pluck(key string, dicts ...map[string]any) ([]any, error) {
 	return weighed(all)
 }
 
-// pairs is the values of a dictionary in the order of their keys.
+// pairs returns the values of a dictionary in the order of their keys.
 func pairs(d map[string]any) []any {
 	all := []any{}
 	for _, k := range slices.Sorted(maps.Keys(d)) {
@@ -572,8 +575,8 @@ func pairs(d map[string]any) []any {
 	return all
 }
 
-// dig follows keys into a dictionary, which comes last, after what there is
-// otherwise.
+// dig follows keys into a dictionary. The dictionary is the last argument, and
+// the default value comes before it.
 func dig(path ...any) (any, error) {
 	n := len(path) - 2
 	if n < 1 {
@@ -591,7 +594,7 @@ func dig(path ...any) (any, error) {
 	return at, nil
 }
 
-// numbered has the parts of a text by the names _0, _1, …
+// numbered returns the parts of a text under the names _0, _1, …
 func numbered(parts []string) map[string]string {
 	d := map[string]string{}
 	for i, s := range parts {
@@ -607,7 +610,7 @@ func abbrev(width int, s string) string {
 	return s[:width-3] + "..."
 }
 
-// wordsOf finds the words of FirstName, firstName, first_name and the like.
+// wordsOf splits FirstName, firstName, first_name and the like into words.
 func wordsOf(s string) (words []string) {
 	begin, runes := 0, []rune(s)
 	end := func(at int) {
@@ -640,7 +643,7 @@ func camelCase(s string) string {
 func urlParse(s string) (map[string]any, error) {
 	u, err := url.Parse(s)
 	if err != nil {
-		return nil, errors.Unwrap(err) // without the text: there may be a password in it
+		return nil, errors.Unwrap(err) // without the text, which may have a password
 	}
 	userinfo := ""
 	if u.User != nil {

@@ -22,51 +22,51 @@ type task struct {
 	limits            limits
 	dirs              dirs
 	seedAt            place
-	paths             *strings.Replacer // the directories as the host knows them
+	paths             *strings.Replacer // replaces directories that the task sees with those of the host
 	env               map[string]string
 	line              *hostClient
 	feed              *watcher
 	files             []*file
-	recovered         bool // the task ran before this process
+	recovered         bool // the task was running before this process started
 
-	started chan struct{} // has an element when the task has started
-	ready   chan struct{} // closed when everything is rendered, or nothing will be
+	started chan struct{} // has an element after the task has started
+	ready   chan struct{} // closed when all templates are rendered, or rendering has failed
 	cancel  context.CancelFunc
 	done    chan struct{} // closed when run has returned
 
 	mu            sync.Mutex
 	err           error             // why the templates cannot be rendered
-	vars          map[string]string // what the task gets into its environment
-	pendingChange *restart          // a change that met no process
+	vars          map[string]string // environment variables for the task
+	pendingChange *restart          // restart that found no running process
 }
 
-// file is one template of the task and what came of it.
+// file is one template of the task and its output.
 type file struct {
 	block
 	place    place
 	document *document // nil before the first execution
 	rendered bool
-	content  string // of the file
+	content  string // content of the file on disk
 
-	text    string          // of the last execution
-	at      time.Time       // when that was, if it is told in the text
-	seen    map[source]int  // what it has read; nil before the first one
-	missing map[source]bool // without which it has no text
+	text    string          // result of the last execution
+	at      time.Time       // time of the last execution, if the text contains it
+	seen    map[source]int  // turns of the sources that the template has read; nil before the first execution
+	missing map[source]bool // missing sources, without which there is no text
 }
 
-// restart is what a change of the data wants done with the task.
+// restart is a restart that a change requires.
 type restart struct {
 	reason  string
 	failure bool
 }
 
-// missingPause is how often people are told what a task waits for.
+// missingPause is the interval of events about missing data.
 const missingPause = 3 * time.Second
 
-// reasonRestart is the text that Nomad's users know.
+// reasonRestart is Nomad's text.
 const reasonRestart = "Template with change_mode restart re-rendered"
 
-// request is what Prestart and Poststart have in common.
+// request holds the common fields of Prestart and Poststart requests.
 type request struct {
 	config    *config
 	namespace string
@@ -87,7 +87,7 @@ func newTask(host sdk.Host, node sdk.Node, scope sdk.Scope, r request, recovered
 	}
 }
 
-// start begins to render, until stop.
+// start starts rendering in the background, which continues until stop.
 func (t *task) start(blocks []block) {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.cancel = cancel
@@ -131,7 +131,7 @@ func (t *task) run(ctx context.Context, blocks []block) {
 	}
 }
 
-// prepare finds the places of the templates.
+// prepare resolves the paths of the templates.
 func (t *task) prepare(ctx context.Context, blocks []block) error {
 	for _, b := range blocks {
 		path, err := t.interpolate(ctx, b.DestPath)
@@ -150,8 +150,8 @@ func (t *task) prepare(ctx context.Context, blocks []block) error {
 	return nil
 }
 
-// interpolate fills in the references of a text. The directories are those of the
-// host, whatever the task sees.
+// interpolate resolves the references of a text. Directories are paths of the
+// host, not paths that the task sees.
 func (t *task) interpolate(ctx context.Context, text string) (string, error) {
 	text = t.paths.Replace(text)
 	if !strings.Contains(text, "${") {
@@ -164,7 +164,7 @@ func (t *task) interpolate(ctx context.Context, text string) (string, error) {
 	return text, err
 }
 
-// adopt takes what lies on the disk for rendered: the task runs with it.
+// adopt takes the files on disk as rendered: the running task uses them.
 func (t *task) adopt() {
 	for _, f := range t.files {
 		content, at, err := f.place.read()
@@ -175,7 +175,7 @@ func (t *task) adopt() {
 	}
 }
 
-// first renders everything once, and tells people what it waits for.
+// first renders all templates once, and emits events about missing data.
 func (t *task) first(ctx context.Context) error {
 	told, ticker := "", time.NewTicker(missingPause)
 	defer ticker.Stop()
@@ -216,9 +216,9 @@ func missingText(missing []string) string {
 	return "Missing: " + strings.Join(missing, ", ")
 }
 
-// execute renders the templates whose data have changed, and returns those of
-// which something new has come and what the others miss. From then on the sources
-// that they have read are followed.
+// execute renders the templates whose data have changed. It returns the
+// templates with new output, and the missing sources of the others. Afterwards
+// the watcher follows the sources that the templates have read.
 func (t *task) execute(ctx context.Context) (changed []*file, missing []string, err error) {
 	used, absent := map[source]int{}, map[source]bool{}
 	for _, f := range t.files {
@@ -254,7 +254,7 @@ func (t *task) executeFile(ctx context.Context, f *file) (err error) {
 	}
 	now := time.Now()
 	if f.seen == nil && f.rendered {
-		now = f.at // of the same data another process has made this file
+		now = f.at // another process has rendered the file at this time, maybe with the same data
 	}
 	for {
 		p := &pass{ctx: ctx, task: t, of: f, now: now, used: map[source]int{}, missing: map[source]bool{}}
@@ -263,7 +263,7 @@ func (t *task) executeFile(ctx context.Context, f *file) (err error) {
 			return err
 		}
 		if f.seen == nil && p.dated && text != f.content && now.Equal(f.at) {
-			now = time.Now() // it was of other data
+			now = time.Now() // the data have changed since
 			continue
 		}
 		f.text, f.seen, f.missing, f.at = text, p.used, p.missing, time.Time{}
@@ -292,14 +292,14 @@ func (t *task) compile(ctx context.Context, f *file) (*document, error) {
 	text, _, err := at.read()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, permanentErrorf("template source %q: %w", f.SourcePath, err) // nothing makes it before the next start
+		return nil, permanentErrorf("template source %q: %w", f.SourcePath, err) // a retry cannot create the file
 	case err != nil:
 		return nil, fmt.Errorf("template source %q: %w", f.SourcePath, err)
 	}
 	return compile(f.SourcePath, string(text), &f.block)
 }
 
-// write puts the files in their places, and what they give to the environment.
+// write writes the files, and sets the environment variables from them.
 func (t *task) write(changed []*file) error {
 	for _, f := range changed {
 		mode, err := f.mode()
@@ -320,8 +320,8 @@ func (t *task) write(changed []*file) error {
 	return nil
 }
 
-// reason is an error of the file system without the names of files, which are not
-// those that the user knows.
+// reason returns an error of the file system without file names, which differ
+// from the user's.
 func reason(err error) error {
 	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		return fmt.Errorf("%s: %w", path.Op, path.Err)
@@ -356,8 +356,8 @@ func (t *task) setVars(vars map[string]string) {
 	t.vars, t.err = vars, nil
 }
 
-// again renders what has changed once it has settled, and does what the
-// templates say about that.
+// again renders changed data once they have settled, and does the change_mode
+// action of the templates.
 func (t *task) again(ctx context.Context) {
 	changed, err := t.settle(ctx)
 	if err == nil && len(changed) > 0 {
@@ -367,8 +367,8 @@ func (t *task) again(ctx context.Context) {
 				most = max(most, c.Splay)
 			}
 		}
-		// The files change right before the task hears of it: a process that dies in
-		// between has told nobody, and the next one sees that they are not new.
+		// The splay comes before the write: if this process dies in between, the
+		// next process still finds a change.
 		if most > 0 && sleep(ctx, rand.N(most)) != nil {
 			return
 		}
@@ -381,7 +381,7 @@ func (t *task) again(ctx context.Context) {
 	}
 }
 
-// settle waits until nothing has changed for as long as the templates say.
+// settle blocks until no further change has occurred for the configured time.
 func (t *task) settle(ctx context.Context) ([]*file, error) {
 	began := time.Now()
 	for {
@@ -407,8 +407,8 @@ func (t *task) settle(ctx context.Context) ([]*file, error) {
 	}
 }
 
-// act does what the changed templates say: a restart makes everything else
-// needless, a signal is sent once, scripts run side by side.
+// act does the actions of the changed templates: a restart replaces all others,
+// each signal is sent once, scripts run concurrently.
 func (t *task) act(ctx context.Context, changed []*file) {
 	var signals []string
 	var scripts []*script
@@ -437,7 +437,7 @@ func (t *task) restart(ctx context.Context, r restart) {
 	err := t.line.call(ctx, func(s sdk.Scope) error { return t.line.host.Restart(ctx, s, r.reason, r.failure) })
 	switch {
 	case errors.Is(err, sdk.ErrNoTask):
-		// It may be about to start with what was there before.
+		// The task may be starting with the old files.
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.pendingChange = &r
@@ -494,7 +494,7 @@ func (t *task) runScript(ctx context.Context, s *script) {
 	}
 }
 
-// afterStart does what had to wait for a process.
+// afterStart does the actions that need a running process.
 func (t *task) afterStart(ctx context.Context) {
 	t.mu.Lock()
 	pendingChange := t.pendingChange
@@ -517,9 +517,9 @@ func (t *task) afterStart(ctx context.Context) {
 	t.runScripts(ctx, scripts)
 }
 
-// fail keeps an error for the one who starts the task. One that cannot be mended
-// ends the task; with others the restart policy has the word, at once if the
-// task runs.
+// fail stores an error for Prestart. A permanent error kills the task. Other
+// errors are left to the restart policy: Prestart returns them, and a running
+// task is restarted at once.
 func (t *task) fail(ctx context.Context, err error, starting bool) {
 	err = failure{err}
 	t.mu.Lock()
@@ -543,21 +543,21 @@ func (t *task) kill(ctx context.Context, reason string) {
 }
 
 func (t *task) emit(ctx context.Context, kind, text string) {
-	// Of an event that cannot be told nobody can be told.
+	// A failed event has no other channel, so the error is ignored.
 	_ = t.line.call(ctx, func(s sdk.Scope) error {
 		return t.line.host.EmitEvent(ctx, s, sdk.Event{Type: kind, Message: text})
 	})
 }
 
-// failure returns why the templates could not be rendered.
+// failure returns the last error of rendering.
 func (t *task) failure() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.err
 }
 
-// begin returns what a process that starts now gets. Unless it runs already, it
-// has missed nothing.
+// begin returns the environment variables for a process that starts now. If the
+// task is not running, begin drops a pending restart.
 func (t *task) begin(running bool) (map[string]string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

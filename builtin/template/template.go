@@ -12,8 +12,8 @@ import (
 // Name is the name of the hook.
 const Name = "template"
 
-// Hook renders the templates of all tasks of a node. The zero value is ready to
-// be served.
+// Hook renders the templates of all tasks of a node. Its zero value is ready for
+// use.
 type Hook struct {
 	host sdk.Host
 	node sdk.Node
@@ -31,21 +31,21 @@ var (
 	_ sdk.TaskStop      = (*Hook)(nil)
 )
 
-// Info says what the hook is. Prestart waits for data for as long as it takes.
+// Info describes the hook. Prestart has no timeout, because it waits for data.
 func (*Hook) Info() sdk.Info {
 	const year = 365 * 24 * time.Hour
 	return sdk.Info{Name: Name, Timeouts: map[sdk.Point]time.Duration{sdk.MomentPrestart: 10 * year}}
 }
 
-// SetHost is called once, before the first moment.
+// SetHost is called once, before the first hook point.
 func (h *Hook) SetHost(host sdk.Host, node sdk.Node) {
 	h.host, h.node = host, node
-	_, _ = time.Now().Zone() // looks into files, which templates may not
+	_, _ = time.Now().Zone() // loads the zone files, which templates cannot read
 }
 
-// Prestart returns when all templates are rendered. A restart of the task starts
-// it with what is rendered already, unless the job wants it anew. For a task
-// that runs already it does not wait.
+// Prestart blocks until all templates are rendered. When the task restarts, it
+// returns at once with the earlier output, unless the job requests a new
+// rendering. For a task that is running it does not wait for missing data.
 func (h *Hook) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
 	config, err := parseConfig(req.Attachment)
 	if err != nil {
@@ -69,7 +69,8 @@ func (h *Hook) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.T
 	case err == nil || req.Running:
 		return sdk.TaskPrestartResponse{Env: vars}, nil
 	case errors.As(err, &never):
-		// The task is being killed, which ends ctx; should it not, this ends it too.
+		// The kill of the task should end ctx; the timeout is for the case that
+		// it does not.
 		select {
 		case <-ctx.Done():
 			return sdk.TaskPrestartResponse{}, ctx.Err()
@@ -80,10 +81,10 @@ func (h *Hook) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.T
 	return sdk.TaskPrestartResponse{}, sdk.Recoverable(err)
 }
 
-// killPause is how long a kill may take to end the request that asked for it.
+// killPause is how long Prestart waits for the kill to end its request.
 const killPause = 5 * time.Second
 
-// Poststart lets what waited for the process happen.
+// Poststart triggers the actions that need a running process.
 func (h *Hook) Poststart(_ context.Context, req sdk.TaskPoststartRequest) error {
 	config, err := parseConfig(req.Attachment)
 	if err != nil {
@@ -98,7 +99,7 @@ func (h *Hook) Poststart(_ context.Context, req sdk.TaskPoststartRequest) error 
 	return nil
 }
 
-// Stop forgets the task.
+// Stop stops rendering for the task and removes its data.
 func (h *Hook) Stop(_ context.Context, req sdk.TaskStopRequest) error {
 	h.forget(key{req.Alloc.ID, req.Task.Name})
 	return nil
@@ -110,8 +111,9 @@ func (h *Hook) find(k key) *task {
 	return h.tasks[k]
 }
 
-// have returns the task, which from now on asks with the scope. One that is not
-// known is begun; running says that it has files of another process.
+// have returns the task, which uses the scope from now on. It creates and starts
+// a task that does not exist yet; running means that the task runs with files
+// that another process has rendered.
 func (h *Hook) have(k key, scope sdk.Scope, r request, running bool) *task {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -10,24 +10,25 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// varMeta says which variable something is about.
+// varMeta identifies a variable.
 type varMeta struct{ Namespace, Path string }
 
 func (m varMeta) String() string { return m.Path }
 
-// items is a variable, as templates see it: its items by their keys.
+// items is a variable as templates see it: its items by key.
 type items map[string]item
 
-// item is the text of one of them, which templates may ask for its value too.
+// item is the value of an item. It is a string, and also has Value for templates
+// that use it.
 type item string
 
-// Value is the text as functions take it.
+// Value returns the text in the type that functions take.
 func (i item) Value() string { return string(i) }
 
-// Keys are in order.
+// Keys returns the keys in order.
 func (m items) Keys() []string { return slices.Sorted(maps.Keys(m)) }
 
-// Values are in the order of the keys.
+// Values returns the values in the order of their keys.
 func (m items) Values() []string {
 	list := make([]string, 0, len(m))
 	for _, k := range m.Keys() {
@@ -36,7 +37,7 @@ func (m items) Values() []string {
 	return list
 }
 
-// Tuples are in the order of the keys.
+// Tuples returns the keys and values in the order of the keys.
 func (m items) Tuples() []tuple {
 	list := make([]tuple, 0, len(m))
 	for _, k := range m.Keys() {
@@ -47,7 +48,8 @@ func (m items) Tuples() []tuple {
 
 type tuple struct{ K, V string }
 
-// service is an instance. Templates know its node by another name.
+// service is a service instance. Its field for the node has another name in
+// templates.
 type service struct {
 	sdk.Service
 	Node string
@@ -64,8 +66,8 @@ var (
 	anyType    = reflect.TypeFor[any]()
 )
 
-// takeItems lets the functions that take a text take an item too: text/template
-// converts neither.
+// takeItems lets functions with string parameters accept an item: text/template
+// does not convert it.
 func takeItems(funcs template.FuncMap) template.FuncMap {
 	for name, f := range funcs {
 		funcs[name] = takeItem(name, reflect.ValueOf(f)).Interface()

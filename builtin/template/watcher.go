@@ -7,19 +7,20 @@ import (
 	"time"
 )
 
-// source names something that a template reads and that may change.
+// source identifies changeable data that a template reads.
 type source struct{ kind, name string }
 
-// String is how Nomad names what it waits for.
+// String returns the name that Nomad uses for missing data.
 func (s source) String() string { return s.kind + "(" + s.name + ")" }
 
-// fetch reads a source, and waits until its index is higher than after, unless
-// that is 0. A source that is missing has a nil value.
+// fetch reads a source, and blocks until its index is higher than after, unless
+// after is 0. The value of a missing source is nil.
 type fetch func(ctx context.Context, after uint64) (value any, index uint64, err error)
 
-// watcher keeps what the templates of one task have read, and follows it.
+// watcher caches the sources that the templates of one task have read, and keeps
+// them up to date.
 type watcher struct {
-	changed chan struct{} // has an element when something has changed
+	changed chan struct{} // has an element after a change
 	wg      sync.WaitGroup
 
 	mu    sync.Mutex
@@ -29,17 +30,17 @@ type watcher struct {
 type dependency struct {
 	fetch fetch
 	value any
-	turn  int // counts the values
+	turn  int // number of changes of the value
 	index uint64
-	stop  context.CancelFunc // nil: not followed
+	stop  context.CancelFunc // nil means not followed
 }
 
 func newWatcher() *watcher {
 	return &watcher{changed: make(chan struct{}, 1), known: map[source]*dependency{}}
 }
 
-// get returns the value of a source, and which one it is. It is read the first
-// time.
+// get returns the value of a source, and its turn. The first call reads the
+// source.
 func (f *watcher) get(ctx context.Context, s source, read fetch) (value any, turn int, err error) {
 	f.mu.Lock()
 	known := f.known[s]
@@ -58,7 +59,8 @@ func (f *watcher) get(ctx context.Context, s source, read fetch) (value any, tur
 	return value, 0, nil
 }
 
-// current reports whether the sources have the values that were seen.
+// current reports whether the sources still have the values of the turns in
+// seen.
 func (f *watcher) current(seen map[source]int) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -70,7 +72,7 @@ func (f *watcher) current(seen map[source]int) bool {
 	return true
 }
 
-// follow keeps up with the sources that are used, and forgets the others.
+// follow keeps the used sources up to date, and drops all other sources.
 func (f *watcher) follow(ctx context.Context, used map[source]int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -89,8 +91,8 @@ func (f *watcher) follow(ctx context.Context, used map[source]int) {
 	}
 }
 
-// keepUp reads a source again and again, each time when it has changed. One that
-// cannot be read keeps its value: the task has what it needs to go on.
+// keepUp reads a source whenever it has changed. After an error the source keeps
+// its value, so that the task can continue.
 func (f *watcher) keepUp(ctx context.Context, r *dependency) {
 	const first, longest = 250 * time.Millisecond, time.Minute
 	delay, after := first, r.index
@@ -120,7 +122,7 @@ func (f *watcher) keepUp(ctx context.Context, r *dependency) {
 	}
 }
 
-// poke lets the templates be rendered again.
+// poke triggers a new rendering.
 func (f *watcher) poke() {
 	select {
 	case f.changed <- struct{}{}:

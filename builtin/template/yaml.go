@@ -11,8 +11,8 @@ import (
 	"unicode"
 )
 
-// toYAML writes a value as people write YAML: in blocks, with quotes only where a
-// text would be read as something else.
+// toYAML writes a value as block YAML, with quotes only for strings that would
+// be read as another type.
 func toYAML(v any) (string, error) {
 	plain, err := normal(v)
 	if err != nil {
@@ -32,11 +32,11 @@ func toYAML(v any) (string, error) {
 
 type yamlWriter struct {
 	strings.Builder
-	open bool // the last line end is part of a text
+	open bool // the last line end is part of a string
 }
 
-// value writes a value that begins where the writer is. Its other lines begin with
-// that many blanks.
+// value writes a value at the current position. Its further lines are indented
+// by the given number of blanks.
 func (w *yamlWriter) value(v any, blanks int) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -68,7 +68,7 @@ func (w *yamlWriter) value(v any, blanks int) {
 	}
 }
 
-// holds reports whether there is something in a value.
+// holds reports whether a value is not empty.
 func holds(v any) bool {
 	switch v := v.(type) {
 	case map[string]any:
@@ -118,7 +118,8 @@ func scalarYAML(v any) string {
 	return fmt.Sprint(v)
 }
 
-// blockYAML reports whether a text of several lines can be written as it is.
+// blockYAML reports whether a multi-line string can be written as a block
+// without escapes.
 func blockYAML(s string) bool {
 	if !strings.Contains(s, "\n") || s[0] == '\n' || s[0] == ' ' || strings.HasSuffix(s, "\n\n") {
 		return false
@@ -130,13 +131,13 @@ func printable(r rune) bool {
 	return unicode.IsPrint(r) && r != unicode.ReplacementChar && r != '\ufeff'
 }
 
-// plainYAML is what needs no quotes unless it is a word that means something:
-// words that begin with a letter, with colons only inside.
+// plainYAML matches strings that need no quotes unless they are in wordsYAML:
+// they start with a letter and have colons only inside.
 var plainYAML = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[A-Za-z_/](?:[A-Za-z0-9_./@+-]|:[A-Za-z0-9_/])*(?: (?:[A-Za-z0-9_./@+-]|:[A-Za-z0-9_/])+)*$`)
 })
 
-// wordsYAML are no texts for one version of YAML or another.
+// wordsYAML have a meaning other than a string in some version of YAML.
 var wordsYAML = strings.Fields("null true false yes no on off y n")
 
 func quoteYAML(s string) string {
