@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// Report is what the node says about an allocation.
+// Report is the node's report about an allocation.
 type Report struct {
 	AllocID           string
 	ClientStatus      string
@@ -20,18 +20,17 @@ type Report struct {
 	TaskStates        map[string]*api.TaskState
 	NetworkStatus     *api.AllocNetworkStatus
 	// Healthy is the health of the allocation in its deployment, nil while it is
-	// undecided. Once it is known it does not change.
+	// undecided. Once it is set it does not change.
 	Healthy     *bool
 	HealthyTime time.Time
-	// DeploymentID is the deployment that Healthy is about.
+	// DeploymentID is the deployment to which Healthy applies.
 	DeploymentID string
-	// Ended says that nothing of the allocation runs any more, and that nothing
-	// will.
+	// Ended means that all tasks and hooks of the allocation have ended for good.
 	Ended bool
 }
 
-// Report stores what the node says about allocations, and what follows from it.
-// An allocation that is not there any more is passed over.
+// Report stores reports about allocations and the changes that follow from them. It
+// ignores allocations that no longer exist.
 func (s *Scheduler) Report(ctx context.Context, reports ...Report) (index uint64, err error) {
 	return s.update(ctx, func(c *change) error {
 		c.Operation(opAllocReport)
@@ -40,20 +39,20 @@ func (s *Scheduler) Report(ctx context.Context, reports ...Report) (index uint64
 			changed = c.report(r) || changed
 		}
 		if changed {
-			c.AnnounceNode() // its allocations are others
+			c.AnnounceNode() // for followers of events, the node's allocations have changed
 		}
 		return nil
 	})
 }
 
-// report reports whether the report changes the allocation.
+// report stores a report. It returns whether the allocation has changed.
 func (c *change) report(r Report) bool {
 	old := c.Alloc(r.AllocID)
 	if old == nil {
 		return false
 	}
 	a := *old
-	// A terminal state never goes back, whatever arrives late.
+	// A terminal status never changes, even if an older report arrives late.
 	if r.ClientStatus != "" && !(model.ClientTerminal(old) && r.ClientStatus != old.ClientStatus) {
 		a.ClientStatus, a.ClientDescription = r.ClientStatus, r.ClientDescription
 	}
@@ -65,7 +64,7 @@ func (c *change) report(r Report) bool {
 	}
 	c.reportHealth(&a, r)
 	if !r.Ended && reflect.DeepEqual(&a, old) {
-		return false // a new agent says what the one before it has said
+		return false // a new agent repeats the last report of the earlier one
 	}
 	a.ModifyTime = c.now.UnixNano()
 	c.wroteAllocs = true
@@ -82,8 +81,8 @@ func (c *change) report(r Report) bool {
 	return true
 }
 
-// reportHealth notes the health of an allocation. One that is through without
-// having been healthy is not healthy.
+// reportHealth sets the health of an allocation in its deployment. An allocation
+// that failed before its health was known is unhealthy.
 func (c *change) reportHealth(a *api.Allocation, r Report) {
 	healthy, at := r.Healthy, r.HealthyTime
 	if r.DeploymentID != a.DeploymentID {
@@ -110,13 +109,13 @@ func (c *change) reportHealth(a *api.Allocation, r Report) {
 	a.DeploymentStatus = &next
 }
 
-// StopOptions are the parts of the stop of an allocation.
+// StopOptions are the options of StopAlloc.
 type StopOptions struct {
 	Reschedule, NoShutdownDelay bool
 }
 
-// StopAlloc stops an allocation. Another takes its place, unless it belongs to a
-// batch job and is not to be rescheduled: what it had to do is given up.
+// StopAlloc stops an allocation and replaces it. An allocation of a batch or
+// sysbatch job is replaced only with Reschedule.
 func (s *Scheduler) StopAlloc(ctx context.Context, id string, o StopOptions) (out Outcome, err error) {
 	out.Index, err = s.update(ctx, func(c *change) error {
 		old := c.Alloc(id)
@@ -137,7 +136,7 @@ func (s *Scheduler) StopAlloc(ctx context.Context, id string, o StopOptions) (ou
 		c.putAlloc(&a)
 		job := c.Job(JobKey{a.Namespace, a.JobID})
 		if job == nil {
-			job = a.Job // purged, and the allocation is on its way out
+			job = a.Job // the job was purged, and the allocation is stopping
 		}
 		eval := c.newEval(job, triggerAllocStop)
 		c.evaluate(eval)
@@ -147,12 +146,13 @@ func (s *Scheduler) StopAlloc(ctx context.Context, id string, o StopOptions) (ou
 	return out, err
 }
 
-// Desired returns the allocations that shall be on the node, oldest first: all
-// that are wanted and may be started, and all that have been started until they
-// have ended and beyond, as long as their records are kept.
+// Desired returns the allocations that the node must run or keep, oldest first. An
+// allocation that has not started is left out while an allocation of the same name
+// that was created no later is terminal and has not ended. Other allocations are
+// included as long as their records are kept.
 func Desired(state State) []*api.Allocation {
 	all := slices.Collect(state.Allocs())
-	// The oldest of each name that is at work though it is terminal.
+	// The lowest CreateIndex, by name, of terminal allocations that have not ended.
 	leaving := make(map[slotKey]uint64)
 	for _, a := range all {
 		if !model.Terminal(a) || state.Ended(a.ID) {

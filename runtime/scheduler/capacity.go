@@ -7,12 +7,12 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// A capacity is an amount of what allocations share: what the node has left, or
-// what a group needs.
+// A capacity is an amount of each shared resource: free on the node, or needed by a
+// group.
 type capacity [len(dimensions)]float64
 
-// dimensions are what a capacity consists of, with the attribute of the node that
-// says how much there is, and how many of its units make one of the job file.
+// dimensions are the resources of a capacity, each with the node attribute that has
+// the total, and the number of attribute units in one unit of the job file.
 var dimensions = [...]struct {
 	name, unit, attribute string
 	scale                 float64
@@ -22,7 +22,7 @@ var dimensions = [...]struct {
 	{"disk", "MB", "unique.storage.bytestotal", 1 << 20},
 }
 
-// capacityOf reads what the node has. What it does not say has no limit.
+// capacityOf returns the capacity of a node. A missing attribute means no limit.
 func capacityOf(node Node) capacity {
 	var c capacity
 	for i, d := range dimensions {
@@ -34,15 +34,15 @@ func capacityOf(node Node) capacity {
 	return c
 }
 
-// add adds an amount so many times.
+// add adds times the amount.
 func (c *capacity) add(amount capacity, times float64) {
 	for i := range c {
 		c[i] += times * amount[i]
 	}
 }
 
-// needOf is the most that the tasks of a group use at one time: those of one
-// stage after the other, and the sidecars beside them.
+// needOf returns the largest amount that the tasks of a group use at one time: the
+// maximum over the stages, which run one after the other, plus the sidecars.
 func needOf(g *api.TaskGroup) capacity {
 	var before, during, after, beside capacity
 	for _, t := range g.Tasks {

@@ -10,7 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// The reasons of evaluations.
+// Triggers of evaluations.
 const (
 	triggerRegister    = "job-register"
 	triggerDeregister  = "job-deregister"
@@ -22,7 +22,8 @@ const (
 	triggerDrain       = "node-drain"
 )
 
-// change is one change of the store in the making, with what follows from it.
+// change is a store transaction in progress, with the changes that follow from the
+// request.
 type change struct {
 	Tx
 	s    *Scheduler
@@ -32,12 +33,12 @@ type change struct {
 	op   string // the current operation
 
 	wroteAllocs bool
-	freed       bool     // there may be room for what is blocked
-	touched     []JobKey // to be brought up to date at the end
-	after       []func() // once it is durable
+	freed       bool     // room may have become free for blocked evaluations
+	touched     []JobKey // jobs to reconcile at the end of the change
+	after       []func() // functions to call when the change is durable
 }
 
-// update makes one change. An error of edit is returned as it is, and nothing is
+// update makes a change. An error of edit is returned unchanged, and nothing is
 // written.
 func (s *Scheduler) update(ctx context.Context, edit func(*change) error) (uint64, error) {
 	var c *change
@@ -60,7 +61,7 @@ func (s *Scheduler) update(ctx context.Context, edit func(*change) error) (uint6
 	})
 	if err != nil {
 		s.mu.Lock()
-		s.room = nil // it may have what was not stored
+		s.room = nil // the cached room may include the change that was not stored
 		s.mu.Unlock()
 		return 0, err
 	}
@@ -79,7 +80,7 @@ func (c *change) Operation(name string) {
 	c.Tx.Operation(name)
 }
 
-// takeRoom takes what is known about the room, or reads it from the state.
+// takeRoom takes the cached room, or builds it from the state.
 func (c *change) takeRoom() {
 	s := c.s
 	s.mu.Lock()
@@ -105,10 +106,10 @@ func (c *change) giveRoom() {
 	}
 }
 
-// later does something once the change is durable.
+// later adds a function that is called when the change is durable.
 func (c *change) later(f func()) { c.after = append(c.after, f) }
 
-// markDirty brings a job up to date at the end of the change.
+// markDirty adds a job to the jobs that are reconciled at the end of the change.
 func (c *change) markDirty(key JobKey) {
 	if !slices.Contains(c.touched, key) {
 		c.touched = append(c.touched, key)
@@ -128,7 +129,7 @@ func (c *change) putEval(e *api.Evaluation) {
 	c.note(e)
 }
 
-// note remembers what is to be done about an evaluation.
+// note updates the timers and the blocked set for an evaluation.
 func (c *change) note(e *api.Evaluation) {
 	id, at := e.ID, time.Time{}
 	if e.Status == api.EvalStatusPending {
@@ -150,7 +151,8 @@ func (c *change) note(e *api.Evaluation) {
 	})
 }
 
-// newEval makes an evaluation of a job; it is stored when it has been processed.
+// newEval returns a new evaluation of a job. It is stored when it has been
+// processed.
 func (c *change) newEval(job *api.Job, trigger string) *api.Evaluation {
 	now := c.now.UnixNano()
 	return &api.Evaluation{
@@ -168,12 +170,12 @@ func (c *change) newEval(job *api.Job, trigger string) *api.Evaluation {
 	}
 }
 
-// evaluate plans for the job of an evaluation, and stores all that follows.
+// evaluate plans for the job of an evaluation and stores the result.
 func (c *change) evaluate(eval *api.Evaluation) {
 	c.apply(eval, c.plan(eval))
 }
 
-// evaluateQuietly leaves no trace if there is nothing to do.
+// evaluateQuietly is evaluate, but stores nothing if the plan changes nothing.
 func (c *change) evaluateQuietly(eval *api.Evaluation) {
 	out := c.plan(eval)
 	if len(out.Place)+len(out.Update)+len(out.Deployments) > 0 ||
@@ -201,7 +203,7 @@ func (c *change) plan(eval *api.Evaluation) Changes {
 	})
 }
 
-// LatestDeployment returns the newest deployment of a job, nil if there is none.
+// LatestDeployment returns the newest deployment of a job, or nil.
 func LatestDeployment(state State, key JobKey) *api.Deployment {
 	all := state.DeploymentsOfJob(key)
 	if len(all) == 0 {
@@ -212,13 +214,13 @@ func LatestDeployment(state State, key JobKey) *api.Deployment {
 	})
 }
 
-// evalOperations are the operations that may create an evaluation; others leave that
-// to an operation of its own.
+// evalOperations are the operations whose own events include a new evaluation.
+// Other operations need a separate operation for it.
 var evalOperations = map[string]bool{opJobRegistered: true, opJobDeregistered: true, opAllocStop: true}
 
-// apply stores what was planned for an evaluation. One change here is what Nomad does
-// in three: the evaluation is created, the plan is applied, the evaluation is
-// completed. Its events are those of the three.
+// apply stores the plan of an evaluation in one change. Nomad needs three changes:
+// the evaluation is created, the plan is applied, the evaluation is completed. The
+// events are the same as Nomad's.
 func (c *change) apply(eval *api.Evaluation, out Changes) {
 	pending := *eval
 	pending.ModifyIndex = c.Index()
@@ -259,12 +261,13 @@ func (c *change) apply(eval *api.Evaluation, out Changes) {
 	c.markDirty(JobKey{out.Eval.Namespace, out.Eval.JobID})
 }
 
-// sameEval tells whether a blocked evaluation is as blocked as before.
+// sameEval reports whether status, queued and failed allocations of two evaluations
+// are equal.
 func sameEval(a, b *api.Evaluation) bool {
 	return a.Status == b.Status && reflect.DeepEqual(a.QueuedAllocations, b.QueuedAllocations) && reflect.DeepEqual(a.FailedTGAllocs, b.FailedTGAllocs)
 }
 
-// watchDeployment sees to it that a deployment is looked at in time.
+// watchDeployment sets the timer for the first progress deadline of a deployment.
 func (c *change) watchDeployment(d *api.Deployment) {
 	id, first := d.ID, time.Time{}
 	if d.Status == api.DeploymentStatusRunning {
@@ -277,7 +280,7 @@ func (c *change) watchDeployment(d *api.Deployment) {
 	c.later(func() { c.s.deadlines.set(id, first) })
 }
 
-// evaluateDue processes a pending evaluation whose time has come.
+// evaluateDue processes a pending evaluation that is due.
 func (c *change) evaluateDue(id string) {
 	if e := c.Eval(id); e != nil && e.Status == api.EvalStatusPending && !e.WaitUntil.After(c.now) {
 		c.resume(e)
@@ -286,8 +289,7 @@ func (c *change) evaluateDue(id string) {
 	}
 }
 
-// retryBlocked tries all blocked evaluations, the most important and then the
-// oldest first.
+// retryBlocked retries all blocked evaluations, by priority and then by age.
 func (c *change) retryBlocked() {
 	c.s.mu.Lock()
 	var evals []*api.Evaluation
@@ -309,8 +311,9 @@ func (c *change) retryBlocked() {
 	}
 }
 
-// resume processes an evaluation that has waited. Its job may be gone, but not
-// because somebody has purged it: that has ended its evaluations.
+// resume processes an evaluation that was delayed or blocked. If its job is
+// missing, for another reason than a purge, which ends its evaluations, the
+// evaluation is cancelled.
 func (c *change) resume(e *api.Evaluation) {
 	if c.Job(JobKey{e.Namespace, e.JobID}) != nil {
 		c.evaluate(e)

@@ -11,24 +11,24 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// stepTolerance is how far the wall clock may run ahead of, or behind, the time
-// that passes before that counts as a step. It also keeps a correction of less than
-// a second from repeating the launch of a periodic job.
+// stepTolerance is the difference between wall clock and monotonic clock that does
+// not count as a step. It also prevents a correction of less than a second from
+// repeating the launch of a periodic job.
 const stepTolerance = time.Second
 
-// wallClock detects steps of the wall clock: a suspend of the machine is one,
-// because the monotonic clock stands still meanwhile.
+// wallClock detects steps of the wall clock. A suspend of the machine is a step
+// too, because the monotonic clock stands still during it.
 type wallClock struct {
 	mu       sync.Mutex
-	offset   time.Duration // wall clock minus monotonic clock, as far as the state is adjusted to it
-	adjusted bool          // the state is adjusted to the clock since this scheduler was made
+	offset   time.Duration // wall clock minus monotonic clock at the last adjustment of the state
+	adjusted bool          // the state was adjusted since this scheduler was created
 }
 
-// clockReading is what a wallClock shows at one time.
+// clockReading is the result of wallClock.read.
 type clockReading struct {
 	now    time.Time
 	offset time.Duration
-	step   time.Duration // since the state was adjusted; zero if there was none
+	step   time.Duration // step since the last adjustment of the state, or zero
 	adjust bool          // the state must be adjusted
 }
 
@@ -40,7 +40,7 @@ func newWallClock(h Env) *wallClock {
 	return w
 }
 
-// clockOffset is the wall clock minus the monotonic clock.
+// clockOffset returns the wall clock minus the monotonic clock.
 func (h Env) clockOffset(now time.Time) time.Duration {
 	if h.Uptime == nil {
 		return 0
@@ -49,7 +49,7 @@ func (h Env) clockOffset(now time.Time) time.Duration {
 }
 
 func (w *wallClock) read(h Env) clockReading {
-	now := h.Now().Round(0) // stored times have no monotonic part either
+	now := h.Now().Round(0) // without the monotonic part, like stored times
 	r := clockReading{now: now, offset: h.clockOffset(now)}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -60,7 +60,7 @@ func (w *wallClock) read(h Env) clockReading {
 	return r
 }
 
-// adjustedTo says that the state has been adjusted to a reading.
+// adjustedTo records that the state was adjusted to a reading.
 func (w *wallClock) adjustedTo(r clockReading) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -70,11 +70,11 @@ func (w *wallClock) adjustedTo(r clockReading) {
 	}
 }
 
-// ClockStepped makes Run look at the clock. It does not wait.
+// ClockStepped makes Run check the clock. It does not block.
 func (s *Scheduler) ClockStepped() { tick(s.clockTick) }
 
-// runClock adjusts the state when the clock was stepped, until ctx ends. A change of
-// the state that comes first does the same.
+// runClock adjusts the state after steps of the clock, until ctx ends. Any other
+// change of the state makes the same adjustment first.
 func (s *Scheduler) runClock(ctx context.Context) {
 	for {
 		select {
@@ -89,8 +89,8 @@ func (s *Scheduler) runClock(ctx context.Context) {
 	}
 }
 
-// adjust makes the stored times fit the clock: those of an earlier scheduler, and
-// after a step of the clock.
+// adjust adjusts stored times to the clock: the times of an earlier scheduler, and
+// all times after a step of the clock.
 func (c *change) adjust(r clockReading) {
 	if r.step != 0 {
 		c.s.logger.Info("clock stepped", "step", r.step)
@@ -102,7 +102,8 @@ func (c *change) adjust(r clockReading) {
 	}
 	c.later(func() {
 		c.s.clock.adjustedTo(r)
-		// The times of the agendas may be the same; the time until then is not.
+		// The timers must be recomputed: their times may be the same, but the
+		// durations are not.
 		tick(c.s.delayed.changed)
 		tick(c.s.deadlines.changed)
 		tick(c.s.launches.changed)
@@ -110,8 +111,8 @@ func (c *change) adjust(r clockReading) {
 	})
 }
 
-// moveDeadlines moves the deadlines that stand for a duration with the clock, so that
-// what is left of the duration stays the same.
+// moveDeadlines moves deadlines that stand for a duration by the step of the clock,
+// so that the remaining duration stays the same.
 func (c *change) moveDeadlines(step time.Duration) {
 	for _, e := range slices.Collect(c.Evals()) {
 		if e.Status == api.EvalStatusPending && !e.WaitUntil.IsZero() {
@@ -134,13 +135,13 @@ func (c *change) moveDeadlines(step time.Duration) {
 	}
 }
 
-// future reports whether a stored time can only come from a clock that was ahead.
+// future reports whether a stored time comes from a clock that was ahead.
 func (c *change) future(at time.Time) bool { return at.Sub(c.now) > stepTolerance }
 
-// forgetFuture replaces each stored time of an event that lies in the future by now,
-// and each deadline by the one that it would have if its duration began now. Without
-// it a clock that was ahead would stop what depends on these times until it has come
-// there again.
+// forgetFuture replaces each stored event time in the future by the current time,
+// and each such deadline by the current time plus its duration. Otherwise a clock
+// that was ahead would block all actions that depend on these times until the clock
+// reaches them again.
 func (c *change) forgetFuture() {
 	for job := range c.Jobs() {
 		if key := KeyOf(job); c.future(c.LastLaunch(key)) {
@@ -252,8 +253,7 @@ func (c *change) forgetFutureOfDrain() {
 	}
 }
 
-// setProgressDeadlines stores a deployment with other deadlines, unless they are the
-// same.
+// setProgressDeadlines stores a deployment with new deadlines if they differ.
 func (c *change) setProgressDeadlines(d *api.Deployment, deadline func(*api.DeploymentState) time.Time) {
 	copied, changed := copyDeployment(d), false
 	for _, state := range copied.TaskGroups {

@@ -11,21 +11,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// GCConfig says how long records are kept that nobody needs any more. Zero values
-// mean the defaults.
+// GCConfig has the ages at which unneeded records are deleted. Zero values mean the
+// defaults.
 type GCConfig struct {
-	// Interval is the time between two sweeps. 5 minutes.
+	// Interval is the time between two sweeps; default: 5 minutes.
 	Interval time.Duration
-	// Jobs is the age of dead jobs. 4 hours.
+	// Jobs is the minimum age of dead jobs; default: 4 hours.
 	Jobs time.Duration
-	// Evals is the age of evaluations and allocations. 1 hour.
+	// Evals is the minimum age of evaluations and allocations; default: 1 hour.
 	Evals time.Duration
-	// BatchEvals is the same for batch jobs that are not dead. 24 hours.
+	// BatchEvals replaces Evals for batch jobs that are not dead; default: 24
+	// hours.
 	BatchEvals time.Duration
-	// Deployments is the age of deployments. 1 hour.
+	// Deployments is the minimum age of deployments; default: 1 hour.
 	Deployments time.Duration
-	// MaxAllocs and MaxEvals are how many of those that nobody needs are kept,
-	// whatever their age. 5000 and 10000.
+	// MaxAllocs and MaxEvals limit the number of unneeded records that are kept,
+	// whatever their age; defaults: 5000 and 10000.
 	MaxAllocs, MaxEvals int
 }
 
@@ -41,7 +42,7 @@ func (g GCConfig) orDefault() GCConfig {
 	}
 }
 
-// runCollection removes old records from time to time.
+// runCollection deletes old records every Interval, until ctx ends.
 func (s *Scheduler) runCollection(ctx context.Context) {
 	ticker := time.NewTicker(s.gc.Interval)
 	defer ticker.Stop()
@@ -55,7 +56,7 @@ func (s *Scheduler) runCollection(ctx context.Context) {
 	}
 }
 
-// CollectGarbage removes at once all records that nobody needs.
+// CollectGarbage deletes all unneeded records at once, whatever their age.
 func (s *Scheduler) CollectGarbage(ctx context.Context) (index uint64, err error) {
 	return s.update(ctx, func(c *change) error {
 		c.collect(GCConfig{})
@@ -63,8 +64,8 @@ func (s *Scheduler) CollectGarbage(ctx context.Context) (index uint64, err error
 	})
 }
 
-// collect removes what is older than that. It never removes an allocation of
-// which something may still run.
+// collect deletes records that are older than g allows. It never deletes an
+// allocation that has not ended.
 func (c *change) collect(g GCConfig) {
 	c.Operation(opJobsCollected)
 	var done []*api.Job
@@ -85,8 +86,8 @@ func (c *change) old(nanoseconds int64, age time.Duration) bool {
 	return c.now.Sub(time.Unix(0, nanoseconds)) >= age
 }
 
-// jobDone tells whether a job has been dead for so long, with all that belongs to
-// it.
+// jobDone reports whether a job and all its records have been dead for at least
+// age.
 func (c *change) jobDone(job *api.Job, age time.Duration) bool {
 	if deref(job.Status) != model.JobDead || !deref(job.Stop) && (model.HasChildren(job) || !batchLike(job)) || !c.old(deref(job.SubmitTime), age) {
 		return false
@@ -120,7 +121,7 @@ func (c *change) removeJob(job *api.Job) {
 	c.later(func() { c.s.launches.set(key, noTime) })
 }
 
-// needless tells whether no plan will ask for an allocation again.
+// needless reports whether no plan can need an allocation any longer.
 func (c *change) needless(a *api.Allocation) bool {
 	if !model.Terminal(a) || !c.Ended(a.ID) {
 		return false
@@ -141,7 +142,8 @@ func (c *change) needless(a *api.Allocation) bool {
 	if a.NextAllocation != "" || a.DesiredStatus != api.AllocDesiredStatusRun && !stoppedForGood(a) {
 		return true
 	}
-	// What it has done, or that it failed for good, still counts.
+	// A completed or finally failed allocation of the current version counts in
+	// plans.
 	return terminalActions[*job.Type][a.ClientStatus] == refill
 }
 
@@ -160,7 +162,7 @@ func (c *change) collectAllocs(g GCConfig) {
 	}
 }
 
-// ageOf is the age at which evaluations and allocations of a job may go.
+// ageOf returns the minimum age for deleting evaluations and allocations of a job.
 func (c *change) ageOf(namespace, id string, g GCConfig) time.Duration {
 	if job := c.Job(JobKey{namespace, id}); job != nil && batchLike(job) && deref(job.Status) != model.JobDead {
 		return g.BatchEvals
@@ -168,7 +170,7 @@ func (c *change) ageOf(namespace, id string, g GCConfig) time.Duration {
 	return g.Evals
 }
 
-// collectEvals removes evaluations whose allocations are gone.
+// collectEvals deletes evaluations whose allocations are deleted.
 func (c *change) collectEvals(g GCConfig) {
 	placed := make(map[string]bool)
 	for a := range c.Allocs() {
@@ -189,8 +191,8 @@ func (c *change) collectEvals(g GCConfig) {
 	}
 }
 
-// collectDeployments removes deployments that are neither active nor the newest
-// of a job.
+// collectDeployments deletes deployments that are neither active nor the newest of
+// their job.
 func (c *change) collectDeployments(g GCConfig) {
 	var useless []*api.Deployment
 	for d := range c.Deployments() {

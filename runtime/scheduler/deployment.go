@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// findDeployment takes the deployment that belongs to this version of the job,
-// and ends one that does not.
+// findDeployment finds the deployment of the current version of the job, and
+// cancels an active deployment of another version.
 func (p *planner) findDeployment() {
 	d := p.Deployment
 	if d == nil {
@@ -46,8 +46,8 @@ func copyDeployment(d *api.Deployment) *api.Deployment {
 	return &c
 }
 
-// deploy makes the group part of a deployment, if what happens to it is the
-// arrival of a version: a plain replacement is not.
+// deploy adds the group to a deployment if the plan rolls out a new version. Plain
+// replacements need no deployment.
 func (g *group) deploy(changing, destructive bool) {
 	if g.rolling == nil || *g.spec.Count == 0 || g.deployment != nil && !g.isNew || g.hadVersion && !changing {
 		return
@@ -62,7 +62,7 @@ func (g *group) deploy(changing, destructive bool) {
 		ProgressDeadline: deref(g.rolling.ProgressDeadline),
 		AutoRevert:       deref(g.rolling.AutoRevert),
 	}
-	// A canary beside the one allocation of a system job would be a second one.
+	// A system job has one allocation here, and a canary would be a second one.
 	if destructive && *g.Job.Type == api.JobTypeService {
 		state.DesiredCanaries = deref(g.rolling.Canary)
 	}
@@ -87,7 +87,8 @@ func (p *planner) newDeployment() *api.Deployment {
 	}
 }
 
-// runningText describes a running deployment of a version of a job.
+// runningText returns the description of a running deployment of a version of a
+// job.
 func runningText(d *api.Deployment, job *api.Job) string {
 	text := model.DeploymentRunning
 	for name, state := range d.TaskGroups {
@@ -111,7 +112,7 @@ func deref[T any](p *T) T {
 
 func (p *planner) stateOf(group string) *api.DeploymentState { return p.deployment.TaskGroups[group] }
 
-// activeState is the group's part of a deployment that has not come to its end.
+// activeState returns the group's part of an active deployment, or nil.
 func (g *group) activeState() *api.DeploymentState {
 	if g.deployment == nil || !model.DeploymentActive(g.deployment) {
 		return nil
@@ -119,26 +120,27 @@ func (g *group) activeState() *api.DeploymentState {
 	return g.stateOf(g.name)
 }
 
-// canarying tells whether the group waits for canaries to be promoted.
+// canarying reports whether the group waits for the promotion of its canaries.
 func (g *group) canarying() bool {
 	state := g.activeState()
 	return state != nil && state.DesiredCanaries > 0 && !state.Promoted
 }
 
-// frozen tells whether the deployment keeps new allocations from being placed.
+// frozen reports whether the deployment prevents new placements.
 func (g *group) frozen() bool {
 	d := g.deployment
 	return d != nil && (d.Status == api.DeploymentStatusPaused || d.Status == api.DeploymentStatusFailed)
 }
 
-// armDeadline sets the time of the first progress.
+// armDeadline sets the first progress deadline.
 func (p *planner) armDeadline(state *api.DeploymentState) {
 	if state.ProgressDeadline > 0 && state.RequireProgressBy.IsZero() {
 		state.RequireProgressBy = p.Now.Add(state.ProgressDeadline)
 	}
 }
 
-// touched tells whether the plan has changed the deployment, and notes the time.
+// touched reports whether the plan has changed the deployment, and sets its
+// modification time.
 func (p *planner) touched(d *api.Deployment) bool {
 	if maps.EqualFunc(d.TaskGroups, p.Deployment.TaskGroups, func(a, b *api.DeploymentState) bool { return reflect.DeepEqual(a, b) }) {
 		return false

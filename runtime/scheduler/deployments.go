@@ -8,7 +8,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// deadlineDue looks at a deployment that has run out of time.
+// deadlineDue judges a deployment whose deadline has passed.
 func (c *change) deadlineDue(id string) {
 	c.Operation(opDeployment)
 	if d := c.Deployment(id); d != nil {
@@ -17,7 +17,7 @@ func (c *change) deadlineDue(id string) {
 	c.later(func() { c.s.deadlines.set(id, noTime) })
 }
 
-// verb is an edit of an active deployment by a person.
+// verb applies a user's edit to an active deployment.
 func (s *Scheduler) verb(ctx context.Context, id, name string, edit func(c *change, d *api.Deployment, job *api.Job) (Verdict, error)) (out Outcome, err error) {
 	out.Index, err = s.update(ctx, func(c *change) error {
 		d := c.Deployment(id)
@@ -51,7 +51,8 @@ func (s *Scheduler) verb(ctx context.Context, id, name string, edit func(c *chan
 	return out, err
 }
 
-// revertedFrom returns the version that a job went back to from another.
+// revertedFrom returns the stable version to which a job was reverted from the
+// given version, or nil.
 func (c *change) revertedFrom(key JobKey, version uint64) *uint64 {
 	if bad := c.version(key, version); bad != nil {
 		if stable := c.stableBefore(bad); stable != nil {
@@ -61,8 +62,8 @@ func (c *change) revertedFrom(key JobKey, version uint64) *uint64 {
 	return nil
 }
 
-// PromoteDeployment promotes the canaries of the groups of a deployment; nil
-// means all.
+// PromoteDeployment promotes the canaries of the given groups of a deployment; nil
+// means all groups.
 func (s *Scheduler) PromoteDeployment(ctx context.Context, id string, groups []string) (Outcome, error) {
 	return s.verb(ctx, id, "promote", func(c *change, d *api.Deployment, job *api.Job) (Verdict, error) {
 		c.Operation(opPromotion)
@@ -74,7 +75,7 @@ func (s *Scheduler) PromoteDeployment(ctx context.Context, id string, groups []s
 	})
 }
 
-// FailDeployment ends a deployment as failed. The job may be rolled back.
+// FailDeployment ends a deployment as failed, which may revert the job.
 func (s *Scheduler) FailDeployment(ctx context.Context, id string) (Outcome, error) {
 	return s.verb(ctx, id, "fail", func(c *change, d *api.Deployment, _ *api.Job) (Verdict, error) {
 		failed := copyDeployment(d)
@@ -84,7 +85,7 @@ func (s *Scheduler) FailDeployment(ctx context.Context, id string) (Outcome, err
 	})
 }
 
-// PauseDeployment keeps a deployment from placing anything, or lets it go on.
+// PauseDeployment pauses or resumes the placements of a deployment.
 func (s *Scheduler) PauseDeployment(ctx context.Context, id string, pause bool) (Outcome, error) {
 	name := "resume"
 	if pause {
@@ -107,14 +108,13 @@ func (s *Scheduler) PauseDeployment(ctx context.Context, id string, pause bool) 
 	})
 }
 
-// UnblockDeployment lets a deployment go on that waits for those of other regions,
-// which none does here.
+// UnblockDeployment has no effect: only multi-region deployments block.
 func (s *Scheduler) UnblockDeployment(ctx context.Context, id string) (Outcome, error) {
 	return s.verb(ctx, id, "unblock", func(*change, *api.Deployment, *api.Job) (Verdict, error) { return Verdict{}, nil })
 }
 
-// SetAllocHealth decides the health of allocations of a deployment, whose
-// health_check is "manual" or not.
+// SetAllocHealth sets the health of allocations of a deployment, whatever its
+// health_check is.
 func (s *Scheduler) SetAllocHealth(ctx context.Context, id string, healthy, unhealthy []string) (Outcome, error) {
 	return s.verb(ctx, id, "set health of allocations for a", func(c *change, d *api.Deployment, job *api.Job) (Verdict, error) {
 		c.Operation(opAllocHealth)

@@ -1,16 +1,16 @@
-// Package scheduler decides what should run on this node.
+// Package scheduler decides what this node runs.
 //
-// Plan is the heart: a pure function from a job, its allocations, its deployment,
-// the room on the node and the time to the changes that must be made. Judge says
-// what becomes of a deployment. Neither reads a clock, draws a number or touches
-// anything outside: what they need comes in.
+// Plan is a pure function. Its input is a job with its allocations and its
+// deployment, the free resources of the node and the time; its result is the set of
+// necessary changes. Judge is a pure function that decides the progress of a
+// deployment. Neither reads a clock, generates random numbers or has side effects.
 //
-// Scheduler is the shell around them. Each request of the API and each report of
-// the node is one change of the store, with all that follows from it: allocations,
-// evaluations, the deployment, the status of the job. Its Run only acts when time
-// has passed (delayed evaluations, deadlines, periodic launches, old records) or
-// room has appeared for what is blocked.
+// Scheduler applies them to a store. Each API request and each report of the node
+// is one change of the store, which includes all consequences: allocations,
+// evaluations, the deployment, the status of the job. Run acts only when a time is
+// reached (delayed evaluations, deadlines, periodic launches, old records) or when
+// blocked evaluations may fit.
 //
-// Desired is what the node is to run. The package starts nothing itself, and does
-// not know how an allocation is run.
+// Desired returns the allocations that the node must run. The package starts
+// nothing itself and does not depend on how an allocation is run.
 package scheduler

@@ -11,26 +11,26 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// DrainRequest asks for the node to be emptied.
+// DrainRequest requests a drain of the node, or the end of a drain.
 type DrainRequest struct {
-	// Spec says how. Nil ends the drain that is going on.
+	// Spec has the options of the drain. Nil ends the current drain.
 	Spec *api.DrainSpec
-	// MarkEligible lets the node have allocations again when a drain is ended.
+	// MarkEligible makes the node eligible again when a drain is ended.
 	MarkEligible bool
 	Meta         map[string]string
 }
 
-// NodeOutcome is what a change of the node has led to.
+// NodeOutcome is the result of a change of the node.
 type NodeOutcome struct {
 	EvalIDs                                 []string
 	EvalCreateIndex, NodeModifyIndex, Index uint64
 }
 
-// drainKey is what the end of the drain of this node is noted under.
+// drainKey is the key of this node's drain in the timer queue.
 const drainKey = "drain"
 
-// SetEligibility says whether the node may have new allocations: "eligible" or
-// "ineligible".
+// SetEligibility sets whether new allocations can be placed on the node: "eligible"
+// or "ineligible".
 func (s *Scheduler) SetEligibility(ctx context.Context, eligibility string) (NodeOutcome, error) {
 	return s.updateNode(ctx, opNodeEligibility, func(c *change, n *api.Node) error {
 		message := "Node marked as eligible for scheduling"
@@ -52,10 +52,10 @@ func (s *Scheduler) SetEligibility(ctx context.Context, eligibility string) (Nod
 	})
 }
 
-// Drain empties the node, or ends that. Allocations are stopped as the migrate
-// blocks of their groups say, those of batch jobs when they have had the time
-// until the deadline, those of system jobs last. Their jobs wait for the node to
-// be eligible again, which it is not by itself after the drain.
+// Drain starts or ends the drain of the node. Allocations are stopped as the
+// migrate blocks of their groups say; those of batch jobs may run until the
+// deadline, and those of system jobs stop last. The jobs are blocked until the node
+// is eligible again, which it does not become by itself.
 func (s *Scheduler) Drain(ctx context.Context, r DrainRequest) (NodeOutcome, error) {
 	return s.updateNode(ctx, opNodeDrain, func(c *change, n *api.Node) error {
 		before := n.DrainStrategy
@@ -88,7 +88,7 @@ func (s *Scheduler) Drain(ctx context.Context, r DrainRequest) (NodeOutcome, err
 	})
 }
 
-// endDrain edits a node that is not drained any more.
+// endDrain edits a node whose drain has ended.
 func (c *change) endDrain(n *api.Node, status api.DrainStatus, message string) {
 	last := api.DrainMetadata{StartedAt: n.DrainStrategy.StartedAt}
 	if n.LastDrain != nil {
@@ -99,7 +99,7 @@ func (c *change) endDrain(n *api.Node, status api.DrainStatus, message string) {
 	model.AppendNodeEvent(n, "Drain", message, nil, c.now)
 }
 
-// updateNode changes a copy of the node, and does what follows from it.
+// updateNode edits a copy of the node, stores it and continues the drain.
 func (s *Scheduler) updateNode(ctx context.Context, operation string, edit func(*change, *api.Node) error) (out NodeOutcome, err error) {
 	out.Index, err = s.update(ctx, func(c *change) error {
 		old := c.Node()
@@ -129,14 +129,14 @@ func (c *change) putNode(n *api.Node) {
 	c.noteDrain(n)
 }
 
-// drainNotice is the time between the request for a drain and the first stop. A client
-// that watches the drain lists the allocations after the answer to its request, and
-// reports only what changes from then on: without the notice it would report nothing of
-// allocations that stop quickly. Nomad collects the changes of a drain for a second.
+// drainNotice is the delay between a drain request and the first stop. A client
+// that watches the drain lists the allocations after the response to its request
+// and reports only later changes: without the delay it would not report allocations
+// that stop quickly. Nomad batches the changes of a drain for a second.
 const drainNotice = 200 * time.Millisecond
 
-// noteDrain makes Run look at a drain when it begins to stop allocations, and when its
-// deadline has come.
+// noteDrain sets the timer for the first stops of a drain, and then for its
+// deadline.
 func (c *change) noteDrain(n *api.Node) {
 	var at time.Time
 	if n != nil && n.DrainStrategy != nil {
@@ -150,8 +150,8 @@ func (c *change) noteDrain(n *api.Node) {
 	c.later(func() { c.s.drains.set(drainKey, at) })
 }
 
-// drain goes on with the drain of the node, if there is one, and returns the
-// evaluations that this took.
+// drain continues the drain of the node, if there is one, and returns the new
+// evaluations.
 func (c *change) drain() (evalIDs []string) {
 	if !c.node.Draining {
 		return nil
@@ -190,8 +190,8 @@ func (c *change) drain() (evalIDs []string) {
 	return evalIDs
 }
 
-// nextToMove returns the allocations that a drain stops next, in the order of
-// their names, and whether it has come to its end.
+// nextToMove returns the allocations that the drain stops next, sorted by name, and
+// whether the drain is complete.
 func nextToMove(d *api.DrainStrategy, allocs iter.Seq[*api.Allocation], ended func(id string) bool, now time.Time) (next []*api.Allocation, done bool) {
 	due := d.Deadline < 0 || !d.ForceDeadline.IsZero() && !now.Before(d.ForceDeadline)
 	type group struct {
@@ -201,7 +201,7 @@ func nextToMove(d *api.DrainStrategy, allocs iter.Seq[*api.Allocation], ended fu
 	leaving := make(map[group]int)
 	groups := make(map[group][]*api.Allocation)
 	var order []group
-	left, others := 0, 0 // what is to end, and that without system jobs
+	left, others := 0, 0 // allocations that must still end, and those of them that are not of system jobs
 	for a := range allocs {
 		kind := *a.Job.Type
 		if ended(a.ID) || kind == api.JobTypeSystem && d.IgnoreSystemJobs {
@@ -232,7 +232,7 @@ func nextToMove(d *api.DrainStrategy, allocs iter.Seq[*api.Allocation], ended fu
 				n = 0
 			}
 		default:
-			n = 0 // it has until the deadline to do its work
+			n = 0 // batch jobs may run until the deadline
 		}
 		if due {
 			n = len(members)
@@ -243,7 +243,7 @@ func nextToMove(d *api.DrainStrategy, allocs iter.Seq[*api.Allocation], ended fu
 	return next, left == 0
 }
 
-// inParallel is how many allocations of a group may be on their way out at once.
+// inParallel returns how many allocations of a group may be stopping at once.
 func inParallel(a *api.Allocation) int {
 	if g := model.Group(a.Job, a.TaskGroup); g != nil && g.Migrate != nil && g.Migrate.MaxParallel != nil {
 		return max(*g.Migrate.MaxParallel, 1)
@@ -251,5 +251,5 @@ func inParallel(a *api.Allocation) int {
 	return 1
 }
 
-// drainDue notes the next time: drain does with each change what is due.
+// drainDue sets the next timer; every change calls drain.
 func (c *change) drainDue(string) { c.noteDrain(c.Node()) }

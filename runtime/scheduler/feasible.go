@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// eligible tells whether the node is one of those that the job may run on.
+// eligible returns an error if the job's node pool or datacenters exclude the node.
 func eligible(job *api.Job, node Node) error {
 	if pool := *job.NodePool; pool != api.NodePoolAll && pool != node.Pool {
 		return fmt.Errorf("job %q: node_pool %q: this node is in pool %q", *job.ID, pool, node.Pool)
@@ -23,7 +23,7 @@ func eligible(job *api.Job, node Node) error {
 	return nil
 }
 
-// glob matches a pattern in which * stands for any text.
+// glob matches a pattern in which * stands for any text, including none.
 func glob(pattern, name string) bool {
 	parts := strings.Split(pattern, "*")
 	last := len(parts) - 1
@@ -44,9 +44,9 @@ func glob(pattern, name string) bool {
 	return strings.HasSuffix(name, parts[last])
 }
 
-// feasible checks the constraints on the job, the group and its tasks against
-// the node, and returns everything that does not hold. jobCount and groupCount
-// say how many allocations of the job and of the group would be there.
+// feasible checks the constraints of the job, the group and its tasks against the
+// node, and returns all violations. jobCount and groupCount are the numbers of
+// allocations of the job and of the group on the node after the placement.
 func feasible(job *api.Job, g *api.TaskGroup, node Node, jobCount, groupCount int) error {
 	var errs []error
 	for _, t := range g.Tasks {
@@ -69,17 +69,17 @@ func feasible(job *api.Job, g *api.TaskGroup, node Node, jobCount, groupCount in
 
 // UnmetConstraint is a constraint of a job that a node does not satisfy.
 type UnmetConstraint struct {
-	// Path leads to what was written, in the form of model.Fault.Path.
+	// Path is the path of the constraint in the form of model.Fault.Path.
 	Path []string
-	// Err says what the node has instead, and what to do.
+	// Err describes the difference and the remedy.
 	Err error
 
-	text string // as the metrics name it
+	text string // the constraint as metrics name it
 }
 
-// UnmetConstraints returns the constraints of a valid canonical job, its
-// datacenters and its node pool that the node does not satisfy if all allocations
-// of the job are to run on it.
+// UnmetConstraints returns the constraints of a valid canonical job that the node
+// does not satisfy if all allocations of the job run on it. Datacenters and node
+// pool count as constraints.
 func UnmetConstraints(job *api.Job, node Node) []UnmetConstraint {
 	var all []UnmetConstraint
 	if err := eligible(job, node); err != nil {
@@ -100,8 +100,8 @@ func UnmetConstraints(job *api.Job, node Node) []UnmetConstraint {
 	return all
 }
 
-// unmet returns those of the constraints of the block at path that do not hold for
-// a number of allocations.
+// unmet returns the constraints of the block at path that the node does not satisfy
+// for count allocations.
 func unmet(path []string, constraints []*api.Constraint, node Node, count int) []UnmetConstraint {
 	var all []UnmetConstraint
 	for i, c := range constraints {
@@ -112,8 +112,7 @@ func unmet(path []string, constraints []*api.Constraint, node Node, count int) [
 	return all
 }
 
-// satisfied checks one constraint for a number of allocations that are all to
-// run on this node.
+// satisfied checks a constraint for count allocations on this node.
 func satisfied(c *api.Constraint, node Node, count int) error {
 	allowed := count
 	switch c.Operand {
@@ -140,7 +139,7 @@ func satisfied(c *api.Constraint, node Node, count int) error {
 	return nil
 }
 
-// origins says where constraints come from that nobody has written.
+// origins explains the implicit constraints, by target.
 var origins = map[string]string{
 	"${attr.consul.version}": `; a service is registered with Consul unless it says provider = "nomad"`,
 	"${attr.os.signals}":     "; it follows from the kill_signal or change_signal of a task",
@@ -154,7 +153,7 @@ func unsatisfied(c *api.Constraint, node Node) error {
 	return fmt.Errorf("constraint %q does not hold: %s %s%s", constraintText(c), c.LTarget, here, origins[c.LTarget])
 }
 
-// constraintText is how Nomad names a constraint.
+// constraintText returns a constraint in Nomad's form.
 func constraintText(c *api.Constraint) string {
 	return strings.TrimSpace(c.LTarget + " " + c.Operand + " " + c.RTarget)
 }

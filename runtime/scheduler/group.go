@@ -12,18 +12,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// terminalAction is what becomes of the place of an allocation that is through, but that
-// nobody has told to stop.
+// terminalAction is how a plan treats a terminal allocation whose desired status is
+// run.
 type terminalAction uint8
 
 const (
-	refill terminalAction = iota // the place is empty: the next plan fills it
-	counts                       // the work is done
-	retry                        // the reschedule policy says
+	refill terminalAction = iota // the plan places a new allocation
+	counts                       // the allocation counts as completed work
+	retry                        // the reschedule policy decides
 )
 
-// terminalActions is the whole difference between the types of jobs when allocations end.
-// A batch or sysbatch allocation of an older version has no place at all.
+// terminalActions has the rules for ended allocations by job type and client
+// status. A batch or sysbatch allocation of an older version is ignored.
 var terminalActions = map[string]map[string]terminalAction{
 	api.JobTypeService:  {api.AllocClientStatusComplete: refill, api.AllocClientStatusFailed: retry, api.AllocClientStatusLost: refill},
 	api.JobTypeBatch:    {api.AllocClientStatusComplete: counts, api.AllocClientStatusFailed: retry, api.AllocClientStatusLost: refill},
@@ -31,23 +31,23 @@ var terminalActions = map[string]map[string]terminalAction{
 	api.JobTypeSysbatch: {api.AllocClientStatusComplete: counts, api.AllocClientStatusFailed: counts, api.AllocClientStatusLost: refill},
 }
 
-// group is the plan for one group that the job has. Each allocation that has a
-// place is in one of its lists.
+// group is the plan for a group of the job. Each allocation that counts for the
+// group is in one of its lists.
 type group struct {
 	*planner
 	spec    *api.TaskGroup
 	name    string
-	rolling *api.UpdateStrategy // nil if all may change at once
+	rolling *api.UpdateStrategy // nil if all allocations may change at once
 	updates *api.DesiredUpdates
 
-	live     []*api.Allocation // run, or have failed and stay so
-	later    []*delayed        // have failed, and are replaced at some time; in live too
-	canaries []*api.Allocation // of the deployment, not promoted
-	migrate  []*api.Allocation // are to be replaced because somebody said so
-	now      []*api.Allocation // have failed, and are replaced now
-	done     []*api.Allocation // have done their work
+	live     []*api.Allocation // running, or failed without a replacement for now
+	later    []*delayed        // failed, with a later replacement; also in live or canaries
+	canaries []*api.Allocation // canaries of the deployment that are not promoted
+	migrate  []*api.Allocation // a user or a drain has requested a replacement
+	now      []*api.Allocation // failed, replaced in this plan
+	done     []*api.Allocation // completed work
 
-	hadVersion bool // an allocation of this version was there before
+	hadVersion bool // an allocation of the current version existed before this plan
 	placed     int
 }
 
@@ -80,7 +80,7 @@ func batchLike(job *api.Job) bool {
 	return *job.Type == api.JobTypeBatch || *job.Type == api.JobTypeSysbatch
 }
 
-// sort puts an allocation into the list where it belongs.
+// sort adds an allocation to the list to which it belongs.
 func (g *group) sort(a *api.Allocation) {
 	g.hadVersion = g.hadVersion || g.current(a)
 	switch terminal := model.ClientTerminal(a); {
@@ -93,7 +93,7 @@ func (g *group) sort(a *api.Allocation) {
 			g.done = append(g.done, a)
 		}
 	case !hasPlace(a):
-		// It is on its way out, or has been replaced.
+		// The allocation is stopping or has been replaced.
 	case isCanary(a) && !g.ours(a):
 		if !terminal {
 			g.drop(a)
@@ -136,7 +136,7 @@ func (g *group) sortTerminal(a *api.Allocation) {
 	}
 }
 
-// hasPlace tells whether an allocation is wanted, and nothing has replaced it.
+// hasPlace reports whether an allocation is desired to run and has no replacement.
 func hasPlace(a *api.Allocation) bool {
 	return a.DesiredStatus == api.AllocDesiredStatusRun && a.NextAllocation == ""
 }
@@ -145,7 +145,8 @@ func isCanary(a *api.Allocation) bool {
 	return a.DeploymentStatus != nil && a.DeploymentStatus.Canary
 }
 
-// ours tells whether a canary belongs to the deployment, which still needs it.
+// ours reports whether a canary belongs to the current deployment and is still
+// needed.
 func (g *group) ours(a *api.Allocation) bool {
 	d := g.deployment
 	if d == nil || a.DeploymentID != d.ID || !model.DeploymentActive(d) {
@@ -155,19 +156,20 @@ func (g *group) ours(a *api.Allocation) bool {
 	return state != nil && !state.Promoted
 }
 
-// stoppedForGood tells whether somebody has stopped an allocation for good.
+// stoppedForGood reports whether a user has stopped an allocation without a
+// replacement.
 func stoppedForGood(a *api.Allocation) bool {
 	return a.DesiredTransition.ShouldDisableMigrationPlacement() && a.NextAllocation == ""
 }
 
-// shouldMigrate tells whether somebody has asked for another allocation instead.
+// shouldMigrate reports whether a replacement of an allocation was requested.
 func shouldMigrate(a *api.Allocation) bool {
 	t := a.DesiredTransition
 	return t.ShouldMigrate() || t.Reschedule != nil && *t.Reschedule
 }
 
-// rescheduleTime says when a failed allocation is to be replaced; false means
-// that it stays as it is.
+// rescheduleTime returns when a failed allocation must be replaced, or false if it
+// is not replaced.
 func (g *group) rescheduleTime(a *api.Allocation) (time.Time, bool) {
 	t := a.DesiredTransition
 	if t.ForceReschedule != nil && *t.ForceReschedule || a.FollowupEvalID != "" && a.FollowupEvalID == g.Eval.ID {
@@ -181,12 +183,13 @@ func (g *group) rescheduleTime(a *api.Allocation) (time.Time, bool) {
 	}
 	at, ok := model.NextReschedule(policyOf(a), a.RescheduleTracker, failedAt(a))
 	if i := slices.IndexFunc(g.Evals, func(e *api.Evaluation) bool { return e.ID == a.FollowupEvalID && model.EvalActive(e) }); ok && i >= 0 {
-		at = g.Evals[i].WaitUntil // the clock may have been stepped since the failure
+		at = g.Evals[i].WaitUntil // not recomputed: the clock may have been stepped since the failure
 	}
 	return at, ok
 }
 
-// policyOf returns the policy that an allocation was placed under.
+// policyOf returns the reschedule policy of the version with which an allocation
+// was placed.
 func policyOf(a *api.Allocation) *api.ReschedulePolicy {
 	if g := model.Group(a.Job, a.TaskGroup); g != nil {
 		return g.ReschedulePolicy
@@ -194,8 +197,8 @@ func policyOf(a *api.Allocation) *api.ReschedulePolicy {
 	return nil
 }
 
-// failedAt is when the last task of an allocation ended. It was reported no later
-// than the last change of the allocation, which forgetFuture keeps out of the future.
+// failedAt returns when the last task of an allocation ended. It is no later than
+// the last change of the allocation, which forgetFuture keeps out of the future.
 func failedAt(a *api.Allocation) time.Time {
 	var last time.Time
 	for _, t := range a.TaskStates {
@@ -209,14 +212,13 @@ func failedAt(a *api.Allocation) time.Time {
 	return last
 }
 
-// drop stops an allocation that is not needed any more.
+// drop stops an allocation that is no longer needed.
 func (g *group) drop(a *api.Allocation) {
 	g.stop(a, model.AllocNotNeeded)
 	g.updates.Stop++
 }
 
-// dedupe leaves one allocation of each name. Two are there when a canary has
-// been promoted.
+// dedupe keeps one allocation of each name. Two exist when a canary was promoted.
 func (g *group) dedupe() {
 	best := make(map[string]*api.Allocation, len(g.live))
 	n := 0
@@ -236,8 +238,8 @@ func (g *group) dedupe() {
 	}
 }
 
-// remove stops allocations that have lost their place, those that have failed
-// included: nothing must call them back to life.
+// remove stops the allocations that lost selects, also failed ones, so that no
+// later plan replaces them.
 func (g *group) remove(lost func(*api.Allocation) bool) {
 	for _, list := range []*[]*api.Allocation{&g.live, &g.migrate, &g.now} {
 		*list = slices.DeleteFunc(*list, func(a *api.Allocation) bool {
@@ -261,7 +263,7 @@ func (g *group) better(a, b *api.Allocation) bool {
 	return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), cmp.Compare(a.CreateTime, b.CreateTime), strings.Compare(a.ID, b.ID)) > 0
 }
 
-// cut stops what is more than the group shall have, the highest index first.
+// cut stops the allocations above the group's count, the highest index first.
 func (g *group) cut() {
 	var all []*api.Allocation
 	for _, list := range [][]*api.Allocation{g.live, g.migrate, g.now, g.done} {
@@ -284,7 +286,7 @@ func (g *group) cut() {
 	g.done = slices.DeleteFunc(g.done, func(a *api.Allocation) bool { return cut[a] })
 }
 
-// indexOf reads the number at the end of an allocation's name.
+// indexOf returns the index at the end of an allocation's name.
 func indexOf(a *api.Allocation) int {
 	open := strings.LastIndexByte(a.Name, '[')
 	if n, err := strconv.Atoi(strings.TrimSuffix(a.Name[open+1:], "]")); err == nil {
@@ -293,8 +295,8 @@ func indexOf(a *api.Allocation) int {
 	return 0
 }
 
-// split finds those of older versions: the ones that can be updated in place,
-// and the ones that must be replaced, both in the order of their names.
+// split returns the allocations of older versions, sorted by name: those that can
+// be updated in place, and those that must be replaced.
 func (g *group) split() (inPlace, destroy []*api.Allocation) {
 	for _, a := range g.live {
 		switch {
@@ -327,8 +329,8 @@ func (g *group) updateInPlace(a *api.Allocation) {
 	g.updates.InPlaceUpdate++
 }
 
-// placeCanaries puts allocations of the new version beside those of the old one
-// that they will replace.
+// placeCanaries places canaries of the new version beside the allocations that they
+// will replace.
 func (g *group) placeCanaries(destroy []*api.Allocation) {
 	if !g.canarying() || g.frozen() {
 		return
@@ -371,8 +373,9 @@ func (g *group) markCanary(a *api.Allocation) {
 	state.PlacedCanaries = append(state.PlacedCanaries, a.ID)
 }
 
-// versionFor is the version that replaces an allocation. While a new one has not
-// proven itself, the old one is replaced by its like.
+// versionFor returns the job version for the replacement of an allocation. While
+// the current version is unproven, an allocation of an older version is replaced by
+// the same version.
 func (g *group) versionFor(a *api.Allocation) *api.Job {
 	d := g.deployment
 	unproven := g.canarying() || d != nil && d.Status == api.DeploymentStatusFailed
@@ -382,7 +385,7 @@ func (g *group) versionFor(a *api.Allocation) *api.Job {
 	return g.Job
 }
 
-// replaceMoved replaces what somebody wants to be replaced.
+// replaceMoved replaces the allocations in g.migrate.
 func (g *group) replaceMoved() {
 	byName(g.migrate)
 	for _, a := range g.migrate {
@@ -423,7 +426,7 @@ func (g *group) replaceFailed() {
 	}
 }
 
-// delay asks for an evaluation at the time of each later replacement.
+// delay requests an evaluation at the time of each later replacement.
 func (g *group) delay() {
 	for _, l := range g.later {
 		if g.replacedHere(l.alloc) {
@@ -438,17 +441,17 @@ func (g *group) delay() {
 	}
 }
 
-// replacedHere tells whether the plan has replaced the allocation already.
+// replacedHere reports whether this plan has replaced the allocation.
 func (g *group) replacedHere(a *api.Allocation) bool {
 	c := g.planner.updates[a.ID]
 	return c != nil && c.NextAllocation != ""
 }
 
-// fill places what is missing, under the lowest names that are free.
+// fill places the missing allocations at the lowest free indexes.
 func (g *group) fill() {
 	missing := *g.spec.Count - len(g.live) - len(g.now) - len(g.migrate) - len(g.done)
 	missing += len(g.canariesOf(g.now)) + len(g.canariesOf(g.migrate))
-	// A system job is not held back: each evaluation replaces what has failed.
+	// System jobs are not held back: each evaluation replaces failed allocations.
 	held := g.rolling != nil && *g.Job.Type != api.JobTypeSystem && (g.frozen() || g.canarying())
 	if missing <= 0 || held {
 		return
@@ -471,8 +474,8 @@ func (g *group) fill() {
 	}
 }
 
-// destroy replaces allocations of older versions, as many as may be replaced at
-// once, and returns their number.
+// destroy replaces as many allocations of older versions as the budget allows, and
+// returns their number.
 func (g *group) destroy(old []*api.Allocation) int {
 	n := min(g.budget(len(old)), len(old))
 	for _, a := range old[:n] {
@@ -484,7 +487,7 @@ func (g *group) destroy(old []*api.Allocation) int {
 	return n
 }
 
-// budget is how many allocations may be replaced now.
+// budget returns how many allocations may be replaced now.
 func (g *group) budget(all int) int {
 	if g.rolling == nil {
 		return all

@@ -7,9 +7,10 @@ import (
 	"syscall"
 )
 
-// PortFree tells whether a task could listen on this port of every address of
-// the machine, over TCP and UDP. It opens and closes both sockets. A port that
-// only this process may not open counts as free: a driver may have more rights.
+// PortFree reports whether a task could listen on the port on all addresses of the
+// machine, with TCP and UDP. It opens and closes both sockets. A port that this
+// process is not permitted to open counts as free, because a driver may have more
+// privileges.
 func PortFree(port int) bool {
 	address := net.JoinHostPort("", strconv.Itoa(port))
 	if l, err := net.Listen("tcp", address); err == nil {

@@ -12,17 +12,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// Kind says what sort of refusal an error is.
+// Kind is the kind of a RequestError.
 type Kind uint8
 
 const (
-	Refused  Kind = iota // the state does not allow it
-	Invalid              // the request is wrong in itself
-	NotFound             // what it names is not there
+	Refused  Kind = iota // the state does not allow the request
+	Invalid              // the request itself is invalid
+	NotFound             // a named object does not exist
 )
 
-// RequestError is why a request was refused. Its text is the one that clients of
-// Nomad know.
+// RequestError is the error of a rejected request. Its text is the same as Nomad's.
 type RequestError struct {
 	Kind Kind
 	Text string
@@ -34,30 +33,31 @@ func refuse(kind Kind, format string, args ...any) error {
 	return &RequestError{kind, fmt.Sprintf(format, args...)}
 }
 
-// RegisterOptions are the parts of a registration beside the job.
+// RegisterOptions are the options of Register.
 type RegisterOptions struct {
-	// EnforceIndex refuses the job unless the stored one has this JobModifyIndex;
-	// zero means that there must be none.
+	// EnforceIndex rejects the job unless the stored job has this JobModifyIndex;
+	// zero means that no job may be stored.
 	EnforceIndex   bool
 	JobModifyIndex uint64
-	// PreserveCounts and PreserveResources keep what groups and tasks that exist
-	// already have.
+	// PreserveCounts and PreserveResources keep the stored values of existing
+	// groups and tasks.
 	PreserveCounts, PreserveResources bool
-	// EvalPriority is the priority of the evaluation, zero for that of the job.
+	// EvalPriority is the priority of the evaluation; zero means the job's
+	// priority.
 	EvalPriority int
 	Submission   *api.JobSubmission
 }
 
-// Outcome is what a request has led to.
+// Outcome is the result of a request.
 type Outcome struct {
-	// EvalID is empty if there was nothing to evaluate.
+	// EvalID is empty if no evaluation was necessary.
 	EvalID          string
 	EvalCreateIndex uint64
 	JobModifyIndex  uint64
-	// JobID is the job that was launched or dispatched.
+	// JobID is the launched or dispatched job.
 	JobID          string
 	JobCreateIndex uint64
-	// Deployment verbs only.
+	// The next fields are set by deployment requests only.
 	DeploymentModifyIndex uint64
 	RevertedJobVersion    *uint64
 
@@ -65,9 +65,9 @@ type Outcome struct {
 	Index    uint64
 }
 
-// Register stores a job, a new version of one, or evaluates an unchanged one. The
-// job may be in any form; it belongs to the scheduler from now on. The error is
-// that of model.Validate, or a RequestError.
+// Register stores a new job or a new version, or evaluates an unchanged job. The
+// job need not be canonical. It belongs to the scheduler after the call. The error
+// is from model.Validate, or a RequestError.
 func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOptions) (Outcome, error) {
 	if err := prepare(job, s.store.View()); err != nil {
 		return Outcome{}, err
@@ -84,7 +84,7 @@ func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOption
 			return err
 		}
 		next := preserve(job, old, o)
-		if next != job || *job.Namespace != api.DefaultNamespace { // it may be gone by now
+		if next != job || *job.Namespace != api.DefaultNamespace { // the namespace may have been deleted since the first check
 			if err := prepare(next, c); err != nil {
 				return err
 			}
@@ -103,7 +103,7 @@ func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOption
 	return out, err
 }
 
-// checkPriority checks that of an evaluation; zero leaves it to the job.
+// checkPriority checks the priority of an evaluation; zero is valid.
 func checkPriority(p int) error {
 	if p < 0 || p > 100 {
 		return refuse(Invalid, "eval priority must be between 1 and 100 inclusively")
@@ -130,7 +130,7 @@ func enforce(old *api.Job, o RegisterOptions) error {
 	return nil
 }
 
-// preserve returns the job, or a copy that keeps what the old one has.
+// preserve returns the job, or a copy with the counts or resources of the old job.
 func preserve(job, old *api.Job, o RegisterOptions) *api.Job {
 	if old == nil || !o.PreserveCounts && !o.PreserveResources {
 		return job
@@ -161,7 +161,7 @@ func preserve(job, old *api.Job, o RegisterOptions) *api.Job {
 	return &c
 }
 
-// outcome evaluates a job that was changed, if it is one that has allocations.
+// outcome evaluates a changed job if it can have allocations.
 func (c *change) outcome(out *Outcome, job *api.Job, trigger string, priority int) {
 	out.JobModifyIndex = *job.ModifyIndex
 	c.markDirty(KeyOf(job))
@@ -170,7 +170,7 @@ func (c *change) outcome(out *Outcome, job *api.Job, trigger string, priority in
 	}
 	eval := c.newEval(job, trigger)
 	if trigger == triggerDeregister {
-		eval.Type = api.JobTypeService // whatever the job's is, as in Nomad
+		eval.Type = api.JobTypeService // for jobs of every type, as in Nomad
 	}
 	if priority != 0 {
 		eval.Priority = priority
@@ -179,16 +179,17 @@ func (c *change) outcome(out *Outcome, job *api.Job, trigger string, priority in
 	out.EvalID, out.EvalCreateIndex = eval.ID, c.Index()
 }
 
-// DeregisterOptions are the parts of a stop beside the job.
+// DeregisterOptions are the options of Deregister.
 type DeregisterOptions struct {
-	// Purge removes the job as well.
+	// Purge also deletes the job.
 	Purge bool
-	// EvalPriority is the priority of the evaluation, zero for that of the job.
+	// EvalPriority is the priority of the evaluation; zero means the job's
+	// priority.
 	EvalPriority    int
 	NoShutdownDelay bool
 }
 
-// Deregister stops a job. One that is not there is no error.
+// Deregister stops a job. A job that does not exist is not an error.
 func (s *Scheduler) Deregister(ctx context.Context, key JobKey, o DeregisterOptions) (out Outcome, err error) {
 	if err := checkPriority(o.EvalPriority); err != nil {
 		return Outcome{}, err
@@ -232,8 +233,8 @@ func (c *change) skipShutdownDelays(key JobKey) {
 	}
 }
 
-// Evaluate looks at a job again. With force, allocations that failed are replaced
-// whatever their policy says.
+// Evaluate creates an evaluation of a job. With force, failed allocations are
+// replaced whatever their reschedule policy says.
 func (s *Scheduler) Evaluate(ctx context.Context, key JobKey, force bool) (out Outcome, err error) {
 	out.Index, err = s.update(ctx, func(c *change) error {
 		job := c.Job(key)
@@ -264,8 +265,8 @@ func (c *change) forceReschedule(key JobKey) {
 	}
 }
 
-// DryRun says what the registration of a job would lead to, and which job is
-// stored now, if any. Nothing is changed.
+// DryRun returns the changes that Register would make, and the stored job or nil.
+// It changes nothing.
 func (s *Scheduler) DryRun(job *api.Job) (changes Changes, stored *api.Job, err error) {
 	state := s.store.View()
 	if err := prepare(job, state); err != nil {
@@ -298,7 +299,8 @@ func (s *Scheduler) DryRun(job *api.Job) (changes Changes, stored *api.Job, err 
 	}), old, nil
 }
 
-// child returns a job made from a parent, which nobody else has.
+// child returns a new job derived from a parent. No other code has a reference to
+// it.
 func child(parent *api.Job, id string) *api.Job {
 	c := *parent
 	c.ID, c.Name, c.ParentID = &id, &id, parent.ID

@@ -14,14 +14,14 @@ import (
 
 var noTime time.Time
 
-// periodic tells whether a job is launched by the clock.
+// periodic reports whether a job has periodic launches.
 func periodic(job *api.Job) bool {
 	p := job.Periodic
 	return p != nil && deref(p.Enabled) && !deref(job.Stop) && !job.IsParameterized()
 }
 
-// noteLaunch sees to it that a job is launched at its next time. What was missed
-// while nobody looked is launched once, now.
+// noteLaunch sets the timer for the next launch of a job. Launches that were missed
+// while no scheduler ran are made up for by one launch now.
 func (c *change) noteLaunch(job *api.Job) {
 	key, at := KeyOf(job), noTime
 	if periodic(job) {
@@ -34,7 +34,7 @@ func (c *change) noteLaunch(job *api.Job) {
 	c.later(func() { c.s.launches.set(key, at) })
 }
 
-// launchDue launches a periodic job, and notes the time after this one.
+// launchDue launches a periodic job and sets the timer for the next launch.
 func (c *change) launchDue(key JobKey) {
 	job := c.Job(key)
 	if job == nil || !periodic(job) {
@@ -51,7 +51,7 @@ func (c *change) launchDue(key JobKey) {
 	c.later(func() { c.s.launches.set(key, next) })
 }
 
-// childrenActive tells whether a child has something to do or is at work.
+// childrenActive reports whether a child is pending or running.
 func (c *change) childrenActive(key JobKey) bool {
 	return slices.ContainsFunc(c.Children(key), func(child *api.Job) bool {
 		key := KeyOf(child)
@@ -60,7 +60,8 @@ func (c *change) childrenActive(key JobKey) bool {
 	})
 }
 
-// launch makes the child of this second, or of the next one that has none.
+// launch creates the child for the current second, or for the next second without a
+// child.
 func (c *change) launch(job *api.Job) (evalID string) {
 	at := c.now.Unix()
 	id := func() string { return fmt.Sprintf("%s/periodic-%d", *job.ID, at) }
@@ -74,8 +75,8 @@ func (c *change) launch(job *api.Job) (evalID string) {
 	return out.EvalID
 }
 
-// ForceLaunch launches a periodic job now, whatever its times say and whether or
-// not the one before is still at work.
+// ForceLaunch launches a periodic job now, regardless of its schedule and of
+// running children.
 func (s *Scheduler) ForceLaunch(ctx context.Context, key JobKey) (out Outcome, err error) {
 	out.Index, err = s.update(ctx, func(c *change) error {
 		job := c.Job(key)
@@ -91,19 +92,19 @@ func (s *Scheduler) ForceLaunch(ctx context.Context, key JobKey) (out Outcome, e
 	return out, err
 }
 
-// maxPayload is the largest payload of a dispatch.
+// maxPayload is the maximum size of a dispatch payload in bytes.
 const maxPayload = 16 << 10
 
-// DispatchRequest asks for a child of a parameterized job.
+// DispatchRequest requests a child of a parameterized job.
 type DispatchRequest struct {
 	Payload          []byte
 	Meta             map[string]string
 	IDPrefix         string
-	Priority         int // zero for that of the job
+	Priority         int // zero means the parent's priority
 	IdempotencyToken string
 }
 
-// Dispatch makes a child of a parameterized job.
+// Dispatch creates a child of a parameterized job.
 func (s *Scheduler) Dispatch(ctx context.Context, key JobKey, r DispatchRequest) (out Outcome, err error) {
 	index, err := s.update(ctx, func(c *change) error {
 		out = Outcome{}
@@ -165,7 +166,8 @@ func checkDispatch(job *api.Job, key JobKey, r DispatchRequest) error {
 	return nil
 }
 
-// dispatched returns the child that was made for the same token and still works.
+// dispatched returns the active child that was created for the same idempotency
+// token, or nil.
 func (c *change) dispatched(parent JobKey, token string) *api.Job {
 	if token == "" {
 		return nil

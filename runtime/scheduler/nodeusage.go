@@ -10,12 +10,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// NodeUsage is what is left of a node, with all that allocations hold of it until
+// NodeUsage tracks the free resources of a node. Allocations hold resources until
 // their runners have ended.
 //
-// An allocation starts when those of the same name before it have ended (see
-// Desired), so it may be placed on what these still hold. It is not safe for
-// concurrent use.
+// An allocation starts when earlier allocations of the same name have ended (see
+// Desired), so it can be placed on resources that they still hold. NodeUsage is not
+// safe for concurrent use.
 type NodeUsage struct {
 	total, used capacity
 	seats       map[slotKey]*slot
@@ -27,7 +27,7 @@ type slotKey struct{ namespace, job, name string }
 
 func slotOf(a *api.Allocation) slotKey { return slotKey{a.Namespace, a.JobID, a.Name} }
 
-// slot is what the allocations of one name hold.
+// slot has the reservations of all allocations of one name.
 type slot struct {
 	key  slotKey
 	held []reservation
@@ -37,18 +37,18 @@ type reservation struct {
 	id      string
 	need    capacity
 	ports   []int
-	leaving bool // terminal, at work for a while yet
+	leaving bool // terminal, and not ended yet
 	started bool
 
-	// One that has not been started waits for the one that it replaces, and for
-	// those that had been stopped when it was placed. It may have been handed to
-	// the node before another of its name came to its end.
-	placed   uint64 // index, pendingIndex if it is being placed
-	stopped  uint64 // index, 0 if nobody has stopped it
-	previous string // id
+	// An allocation that has not started waits for the allocation that it replaces,
+	// and for those that were stopped before it was placed. The node may have
+	// received it before another allocation of its name was stopped.
+	placed   uint64 // index, or pendingIndex while the allocation is being placed
+	stopped  uint64 // index, or 0 if the allocation was not stopped
+	previous string // id of the replaced allocation
 }
 
-// pendingIndex is the index of a change in the making.
+// pendingIndex stands for the index of the current change.
 const pendingIndex = math.MaxUint64
 
 func (h *reservation) waitsFor(other *reservation) bool {
@@ -56,7 +56,7 @@ func (h *reservation) waitsFor(other *reservation) bool {
 		(h.previous == other.id || other.stopped != 0 && other.stopped <= h.placed)
 }
 
-// NewNodeUsage returns the room of a node on which nothing runs.
+// NewNodeUsage returns the usage of a node without allocations.
 func NewNodeUsage(node Node) *NodeUsage {
 	r := &NodeUsage{
 		total:    capacityOf(node),
@@ -70,7 +70,7 @@ func NewNodeUsage(node Node) *NodeUsage {
 	return r
 }
 
-// NodeUsageOf returns what the allocations of a state leave of its node.
+// NodeUsageOf returns the usage of a node by the allocations of a state.
 func NodeUsageOf(state State, node Node) *NodeUsage {
 	r := NewNodeUsage(node)
 	for a := range state.Allocs() {
@@ -81,7 +81,7 @@ func NodeUsageOf(state State, node Node) *NodeUsage {
 	return r
 }
 
-// Clone returns a copy that changes by itself.
+// Clone returns an independent copy.
 func (r *NodeUsage) Clone() *NodeUsage {
 	c := *r
 	c.seats = make(map[slotKey]*slot, len(r.seats))
@@ -97,7 +97,7 @@ func (r *NodeUsage) Clone() *NodeUsage {
 	return &c
 }
 
-// Put notes an allocation that has not ended, or what has become of it.
+// Put adds or replaces an allocation that has not ended.
 func (r *NodeUsage) Put(a *api.Allocation) {
 	h := reservation{
 		id:       a.ID,
@@ -116,7 +116,7 @@ func (r *NodeUsage) Put(a *api.Allocation) {
 	r.put(a, h)
 }
 
-// Leave notes that an allocation is being stopped.
+// Leave records that an allocation is being stopped.
 func (r *NodeUsage) Leave(a *api.Allocation) {
 	r.put(a, reservation{id: a.ID, leaving: true, started: started(a), ports: portsOf(a), placed: a.CreateIndex, stopped: pendingIndex})
 }
@@ -136,7 +136,7 @@ func (r *NodeUsage) put(a *api.Allocation, h reservation) {
 	})
 }
 
-// Remove notes that an allocation has ended. It may be unknown.
+// Remove records that an allocation has ended. The allocation may be unknown.
 func (r *NodeUsage) Remove(a *api.Allocation) {
 	r.change(slotOf(a), func(s *slot) { r.forget(s, a.ID) })
 }
@@ -174,8 +174,8 @@ func (r *NodeUsage) forget(s *slot, id string) {
 	}
 }
 
-// used is the most that the allocations of a seat hold at one time: those that
-// wait take the place of those that they wait for.
+// used returns the most that the allocations of a slot hold at one time: waiting
+// allocations reuse the resources of those for which they wait.
 func (s *slot) used() capacity {
 	var awaited, waiting, running capacity
 	for i := range s.held {
@@ -195,8 +195,8 @@ func (s *slot) used() capacity {
 	return running
 }
 
-// take finds room for one more allocation, or says what is exhausted. It notes
-// nothing: Put does, once the ports are known.
+// take checks whether another allocation fits, and returns an exhaustedError if
+// not. It reserves nothing: the caller calls Put when the ports are known.
 func (r *NodeUsage) take(key slotKey, need capacity) error {
 	after := slot{}
 	var before capacity
@@ -215,9 +215,9 @@ func (r *NodeUsage) take(key slotKey, need capacity) error {
 	return nil
 }
 
-// holder returns who stands in the way of a static port for a seat: another
-// seat, or an allocation of the same seat that does not leave. own says that the
-// port is held by those that leave.
+// holder returns the slot that blocks a static port for key: another slot, or the
+// same slot if it has an allocation with the port that is not leaving. own is true
+// if only leaving allocations of the same slot hold the port.
 func (r *NodeUsage) holder(key slotKey, port int) (by *slot, own bool) {
 	for _, s := range r.ports[port] {
 		if s.key != key {
@@ -233,14 +233,14 @@ func (r *NodeUsage) holder(key slotKey, port int) (by *slot, own bool) {
 	return nil, own
 }
 
-// taken tells whether a port is held at all.
+// taken reports whether a port is reserved or held by any slot.
 func (r *NodeUsage) taken(port int) bool { return r.reserved[port] || len(r.ports[port]) > 0 }
 
 func started(a *api.Allocation) bool {
 	return a.ClientStatus != api.AllocClientStatusPending || len(a.TaskStates) > 0
 }
 
-// portsOf lists the ports of the host that an allocation has to itself.
+// portsOf returns the host ports that an allocation holds exclusively.
 func portsOf(a *api.Allocation) []int {
 	if a.AllocatedResources == nil {
 		return nil
@@ -265,7 +265,7 @@ func portsOf(a *api.Allocation) []int {
 	return ports
 }
 
-// has tells whether an allocation still holds something.
+// has reports whether an allocation holds resources.
 func (r *NodeUsage) has(a *api.Allocation) bool {
 	s := r.seats[slotOf(a)]
 	return s != nil && slices.ContainsFunc(s.held, func(h reservation) bool { return h.id == a.ID })

@@ -1,7 +1,7 @@
 package scheduler
 
-// The operations, by which Nomad names events. One change may be several: a job
-// is registered, and what was planned for it is stored.
+// Operations are Nomad's names for the causes of events. One change may consist of
+// several operations: a job is registered, and its plan is applied.
 const (
 	opJobRegistered   = "JobRegistered"
 	opJobDeregistered = "JobDeregistered"

@@ -11,45 +11,48 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// Node is what placement knows about the machine.
+// Node has the facts about the node for placement.
 type Node struct {
-	model.NodeFacts // without the region
-	// IP is the address that port mappings name.
+	model.NodeFacts // the region is not used
+	// IP is the address for port mappings.
 	IP string
 
-	// Drivers are those that are there and healthy. Nil means that it does not
-	// matter.
+	// Drivers has the detected and healthy drivers. Nil means that drivers are not
+	// checked.
 	Drivers map[string]bool
-	// Ineligible says that nothing new may be placed.
+	// Ineligible means that no allocation may be placed.
 	Ineligible bool
-	// Draining says that the node is being emptied.
+	// Draining means that the node is being drained.
 	Draining bool
-	// Reserved is what is kept from allocations: CPU in MHz, memory and disk in MB.
+	// Reserved are resources that allocations do not get: CPU in MHz, memory and
+	// disk in MB.
 	Reserved [3]float64
-	// ReservedPorts are kept from allocations, too.
+	// ReservedPorts are host ports that allocations do not get.
 	ReservedPorts []int
-	// MinDynamicPort and MaxDynamicPort are the ends of the range of dynamic ports,
-	// zero for the defaults.
+	// MinDynamicPort and MaxDynamicPort are the inclusive range of dynamic ports;
+	// zero means the defaults.
 	MinDynamicPort, MaxDynamicPort int
 }
 
-// Env is how placement asks for what cannot be derived from the job and the
-// node. All of its functions must be set.
+// Env provides ids, ports, random numbers and clocks. Uptime may be nil; all other
+// functions must be set.
 type Env struct {
-	// NewID returns a fresh UUID.
+	// NewID returns a new UUID.
 	NewID func() string
-	// PortFree tells whether a task could listen on this port.
+	// PortFree reports whether a task could listen on the port.
 	PortFree func(port int) bool
-	// Pick returns a number in [0, n): where the search for a dynamic port begins.
+	// Pick returns a number in [0, n), at which the search for a dynamic port
+	// starts.
 	Pick func(n int) int
-	// Now is the wall clock.
+	// Now returns the wall clock time.
 	Now func() time.Time
-	// Uptime is a clock that only goes forward and that nobody can set. Steps of Now
-	// against it are detected. Nil means that Now is never set.
+	// Uptime is a monotonic clock. Steps of Now against it are detected. Nil means
+	// that Now never steps.
 	Uptime func() time.Duration
 }
 
-// A GroupError says why no allocation, or not every one, of a group can run here.
+// A GroupError is the reason why some or all allocations of a group cannot be
+// placed.
 type GroupError struct {
 	Group string
 	Err   error
@@ -59,24 +62,24 @@ func (e *GroupError) Error() string { return fmt.Sprintf("group %q: %v", e.Group
 
 func (e *GroupError) Unwrap() error { return e.Err }
 
-// filteredError says that the node cannot run a group, whatever else runs there.
+// filteredError means that the node cannot run a group even when it is empty.
 type filteredError struct {
-	constraint string // as the metrics name it
+	constraint string // the constraint as metrics name it
 	error
 }
 
-// exhaustedError says that the node has too little left.
+// exhaustedError means that the node has too few free resources.
 type exhaustedError struct {
-	dimension string // as the metrics name it
+	dimension string // the dimension as metrics name it
 	error
 }
 
-// Place returns one allocation for each instance of each group of a valid
-// canonical job, in the order of the groups and of their indexes, or an error
-// that joins one GroupError for each group that does not fit. The allocations
-// are pending, desired to run, and share job.
+// Place returns an allocation for each instance of each group of a valid canonical
+// job, in the order of the groups and of their indexes. The error joins a
+// GroupError for each group that does not fit. The allocations are pending, desired
+// to run, and share job.
 //
-// Ports are chosen once: no two allocations of the job have the same one.
+// No two allocations of the job have the same port.
 func Place(job *api.Job, node Node, host Env) ([]*api.Allocation, error) {
 	if err := eligible(job, node); err != nil {
 		return nil, err
@@ -103,7 +106,7 @@ func Place(job *api.Job, node Node, host Env) ([]*api.Allocation, error) {
 	return allocs, nil
 }
 
-// placement places allocations of one version of a job.
+// placement places allocations of one job version.
 type placement struct {
 	job    *api.Job
 	node   Node
@@ -113,7 +116,7 @@ type placement struct {
 	room   *NodeUsage
 	static map[int]bool
 
-	// The allocation that is being placed.
+	// The next fields belong to the allocation that is being placed.
 	seat   slotKey
 	chosen map[int]bool
 }
@@ -141,7 +144,7 @@ func allocName(job *api.Job, g *api.TaskGroup, i int) string {
 	return *job.ID + "." + *g.Name + "[" + strconv.Itoa(i) + "]"
 }
 
-// instance makes the allocation and takes the room for it.
+// instance creates an allocation and reserves its resources.
 func (p *placement) instance(g *api.TaskGroup, name string) (*api.Allocation, error) {
 	p.seat = slotKey{*p.job.Namespace, *p.job.ID, name}
 	if err := p.room.take(p.seat, needOf(g)); err != nil {

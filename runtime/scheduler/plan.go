@@ -13,44 +13,43 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// rescheduleWindow is how far away a reschedule may be to take place now. Follow-up
-// evaluations for times that are no further apart are one.
+// rescheduleWindow is the time by which a replacement may happen early. Later
+// replacements within this time of each other share one follow-up evaluation.
 const rescheduleWindow = time.Second
 
-// Input is all that a plan may depend on. Plan changes nothing of it but Room.
+// Input is the input of Plan. Plan modifies only Room.
 type Input struct {
-	// Eval is why there is a plan.
+	// Eval is the evaluation for which the plan is made.
 	Eval *api.Evaluation
-	// Job is the current version, nil when it was purged.
+	// Job is the current version, or nil if the job was purged.
 	Job *api.Job
-	// Allocs and Evals are all that the store has of the job.
+	// Allocs and Evals are all stored allocations and evaluations of the job.
 	Allocs []*api.Allocation
 	Evals  []*api.Evaluation
-	// Deployment is the newest one of the job, nil if there is none.
+	// Deployment is the newest deployment of the job, or nil.
 	Deployment *api.Deployment
 
 	Node Node
-	// Room is what all allocations of all jobs leave of the node. What the plan
-	// places takes its part of it.
+	// Room is the usage of the node by all jobs. Plan adds its placements.
 	Room *NodeUsage
 	Host Env
 	Now  time.Time
 }
 
-// Changes is what is to be written at once. Nothing in it is shared with the
-// input, but for jobs and what nobody ever changes.
+// Changes are the result of Plan, to be written in one transaction. They share
+// nothing with the input except jobs and immutable values.
 type Changes struct {
-	// Eval is the evaluation as the plan leaves it.
+	// Eval is the processed evaluation.
 	Eval *api.Evaluation
-	// Place are new allocations, Update new versions of known ones.
+	// Place has the new allocations, Update the changed ones.
 	Place, Update []*api.Allocation
-	// Deployments are new ones and new versions of known ones.
+	// Deployments has new and changed deployments.
 	Deployments []*api.Deployment
-	// Evals are other evaluations: new ones, and those that are of no use any more.
+	// Evals has other evaluations: new ones, and ones that are cancelled.
 	Evals []*api.Evaluation
 }
 
-// Plan decides what must change for the job to be as it should.
+// Plan returns the changes that bring the job to its desired state.
 func Plan(in Input) Changes {
 	p := &planner{
 		Input:    in,
@@ -65,16 +64,16 @@ func Plan(in Input) Changes {
 	return p.changes()
 }
 
-// planner is one call of Plan.
+// planner is the state of one call of Plan.
 type planner struct {
 	Input
-	deployment *api.Deployment // a copy: the one of this version of the job, nil if none
-	cancelled  *api.Deployment // a copy: one that has come to its end here
-	isNew      bool            // the deployment was made here
+	deployment *api.Deployment // a copy of the deployment of the current version, or nil
+	cancelled  *api.Deployment // a copy of the deployment that this plan cancels, or nil
+	isNew      bool            // this plan has created the deployment
 
 	placed  []*api.Allocation
-	updates map[string]*api.Allocation // copies by id
-	order   []string                   // of updates
+	updates map[string]*api.Allocation // modified copies by id
+	order   []string                   // keys of updates, in order of creation
 	failed  map[string]*api.AllocationMetric
 	reasons []error
 	queued  map[string]int
@@ -83,10 +82,10 @@ type planner struct {
 
 	places   map[*api.Job]*placement
 	destroys map[destroyKey]bool
-	perGroup map[string]int // of the allocations that stay or come
+	perGroup map[string]int // number of allocations by group that stay or are placed
 }
 
-// delayed is an allocation that is to be replaced at some time.
+// delayed is an allocation with the time of its replacement.
 type delayed struct {
 	alloc *api.Allocation
 	at    time.Time
@@ -113,7 +112,7 @@ func (p *planner) run() {
 	}
 }
 
-// wanted tells whether the job itself shall have allocations.
+// wanted reports whether the job must have allocations of its own.
 func (p *planner) wanted() bool {
 	return p.Job != nil && !*p.Job.Stop && !model.HasChildren(p.Job)
 }
@@ -127,7 +126,7 @@ func (p *planner) stopAll(group string, allocs []*api.Allocation) {
 	}
 }
 
-// current tells whether an allocation has the version that the job has now.
+// current reports whether an allocation has the current version of the job.
 func (p *planner) current(a *api.Allocation) bool {
 	return a.Job == p.Job || *a.Job.Version == *p.Job.Version && *a.Job.CreateIndex == *p.Job.CreateIndex
 }
@@ -137,8 +136,8 @@ type destroyKey struct {
 	group                string
 }
 
-// destructive tells whether an allocation must be replaced to get the version
-// that the job has now. It is asked for many allocations of few versions.
+// destructive reports whether an allocation must be replaced to get the current
+// version. The result is cached by version and group.
 func (p *planner) destructive(a *api.Allocation) bool {
 	key := destroyKey{*a.Job.Version, *a.Job.CreateIndex, a.TaskGroup}
 	answer, known := p.destroys[key]
@@ -160,7 +159,7 @@ func (p *planner) updatesOf(group string) *api.DesiredUpdates {
 	return u
 }
 
-// change returns the copy of an allocation that the plan may edit.
+// change returns the copy of an allocation that the plan may modify.
 func (p *planner) change(a *api.Allocation) *api.Allocation {
 	c := p.updates[a.ID]
 	if c == nil {
@@ -180,15 +179,15 @@ func (p *planner) stop(a *api.Allocation, description string) {
 	if !model.Terminal(a) {
 		p.perGroup[a.TaskGroup]--
 	}
-	// What it holds stays held until its runner has ended.
+	// A stopped allocation holds its resources until its runner has ended.
 	if p.Room.has(a) {
 		p.Room.Leave(c)
 	}
 }
 
-// place makes an allocation of that version of the job, and returns nil if there
-// is no room. One that replaces another takes over the place that this one has
-// until it ends: the caller stops it.
+// place creates an allocation of a job version, and returns nil if it does not fit.
+// A replacement can reuse the resources of the previous allocation, which the
+// caller must stop.
 func (p *planner) place(job *api.Job, name string, previous *api.Allocation, group string) *api.Allocation {
 	g := model.Group(job, group)
 	alloc, err := p.tryPlace(job, g, name, previous)
@@ -225,7 +224,7 @@ func (p *planner) tryPlace(job *api.Job, g *api.TaskGroup, name string, previous
 	}
 	stays := previous != nil && p.stays(previous)
 	if stays {
-		// The one that it replaces will not be there beside it.
+		// The previous allocation will not run beside the new one.
 		inGroup, inJob = inGroup-1, inJob-1
 	}
 	if err := feasible(job, g, p.Node, inJob, inGroup); err != nil {
@@ -240,8 +239,8 @@ func (p *planner) tryPlace(job *api.Job, g *api.TaskGroup, name string, previous
 	if previous == nil || !p.Room.has(previous) {
 		return at.instance(g, name)
 	}
-	// It may have what the one before leaves behind, which is stopped only if
-	// there is room for it.
+	// The new allocation may reuse the resources of the previous one, which is
+	// stopped only if the new one fits.
 	p.Room.Leave(previous)
 	alloc, err := at.instance(g, name)
 	if err != nil {
@@ -250,8 +249,8 @@ func (p *planner) tryPlace(job *api.Job, g *api.TaskGroup, name string, previous
 	return alloc, err
 }
 
-// stays tells whether an allocation is wanted and not through, as far as the plan
-// has come.
+// stays reports whether an allocation, as modified by the plan so far, is not
+// terminal.
 func (p *planner) stays(a *api.Allocation) bool {
 	if c := p.updates[a.ID]; c != nil {
 		a = c
@@ -259,7 +258,7 @@ func (p *planner) stays(a *api.Allocation) bool {
 	return !model.Terminal(a)
 }
 
-// reject notes why an allocation could not be placed.
+// reject records why an allocation could not be placed.
 func (p *planner) reject(group string, job *api.Job, err error) {
 	p.queued[group]++
 	if m := p.failed[group]; m != nil {
@@ -270,8 +269,7 @@ func (p *planner) reject(group string, job *api.Job, err error) {
 	p.reasons = append(p.reasons, &GroupError{group, err})
 }
 
-// metricOf puts the reason why a group cannot be placed into the form that
-// clients read.
+// metricOf converts the error of a placement into the form that clients read.
 func metricOf(err error, job *api.Job, node Node) *api.AllocationMetric {
 	m := &api.AllocationMetric{
 		NodesEvaluated: 1,
@@ -304,7 +302,7 @@ func metricOf(err error, job *api.Job, node Node) *api.AllocationMetric {
 	return m
 }
 
-// changes collects what has been decided.
+// changes returns the result of the plan.
 func (p *planner) changes() Changes {
 	c := Changes{Place: p.placed}
 	eval := *p.Eval
@@ -329,8 +327,8 @@ func (p *planner) changes() Changes {
 	return c
 }
 
-// block completes the evaluation, or leaves it blocked when something could not
-// be placed and it is the one that waits for room already.
+// block completes the evaluation. If some allocations could not be placed, it
+// creates a blocked evaluation, or blocks this one if it was blocked before.
 func (p *planner) block(eval *api.Evaluation) []*api.Evaluation {
 	eval.QueuedAllocations = make(map[string]int)
 	if p.wanted() {
@@ -359,7 +357,7 @@ func (p *planner) block(eval *api.Evaluation) []*api.Evaluation {
 	return []*api.Evaluation{blocked}
 }
 
-// newEval makes an evaluation that follows this one.
+// newEval returns a new evaluation that follows the current one.
 func (p *planner) newEval(status, trigger, description string) *api.Evaluation {
 	now := p.Now.UnixNano()
 	return &api.Evaluation{
@@ -378,7 +376,8 @@ func (p *planner) newEval(status, trigger, description string) *api.Evaluation {
 	}
 }
 
-// followUps makes one evaluation for all replacements of about the same time.
+// followUps returns an evaluation for each group of replacements at about the same
+// time.
 func (p *planner) followUps() []*api.Evaluation {
 	slices.SortStableFunc(p.later, func(a, b *delayed) int { return a.at.Compare(b.at) })
 	var evals []*api.Evaluation
@@ -393,8 +392,9 @@ func (p *planner) followUps() []*api.Evaluation {
 	return evals
 }
 
-// needless cancels what has become of no use: blocked evaluations when this plan
-// has placed everything or made another, follow-ups that no allocation waits for.
+// needless cancels evaluations that are no longer needed: blocked evaluations,
+// because this plan has placed all allocations or created a new blocked evaluation,
+// and follow-ups for which no allocation waits.
 func (p *planner) needless() []*api.Evaluation {
 	waiting := make(map[string]bool)
 	for _, a := range p.Allocs {

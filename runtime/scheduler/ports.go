@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// The range of dynamic ports, both ends included, of a node that names no other.
+// The default range of dynamic ports, inclusive.
 const (
 	MinDynamicPort = 20000
 	MaxDynamicPort = 32000
@@ -16,8 +16,8 @@ const (
 
 const maxPort = 65535
 
-// staticPorts are the numbers that the job names, whether they are taken yet or
-// not: no dynamic port may be one of them.
+// staticPorts returns the static ports of the job. Dynamic ports must differ from
+// all of them.
 func staticPorts(job *api.Job) map[int]bool {
 	static := map[int]bool{}
 	for _, g := range job.TaskGroups {
@@ -34,7 +34,7 @@ func staticPorts(job *api.Job) map[int]bool {
 	return static
 }
 
-// network returns the network with its ports filled in.
+// network returns a copy of the network with its ports assigned.
 func (p *placement) network(n *api.NetworkResource) (*api.NetworkResource, error) {
 	out := *n
 	out.IP = p.node.IP
@@ -113,7 +113,7 @@ func hostNetwork(port api.Port) error {
 	return nil
 }
 
-// mappings lists the ports of a network as a task finds them.
+// mappings returns the ports of a network in the form that tasks see.
 func mappings(n *api.NetworkResource) []api.PortMapping {
 	var all []api.PortMapping
 	for _, port := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {

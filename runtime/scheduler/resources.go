@@ -6,7 +6,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// resources grants the group what it asks for.
+// resources returns the resources that the group asks for.
 func (p *placement) resources(g *api.TaskGroup) (*api.AllocatedResources, error) {
 	p.chosen = map[int]bool{}
 	granted := &api.AllocatedResources{
@@ -24,7 +24,7 @@ func (p *placement) resources(g *api.TaskGroup) (*api.AllocatedResources, error)
 	for _, t := range g.Tasks {
 		task := &api.AllocatedTaskResources{
 			Cpu: api.AllocatedCpuResources{CpuShares: int64(*t.Resources.CPU)},
-			// memory_max needs oversubscription, which is off.
+			// memory_max has no effect, because oversubscription is off.
 			Memory: api.AllocatedMemoryResources{MemoryMB: int64(*t.Resources.MemoryMB)},
 		}
 		for _, n := range t.Resources.Networks {
@@ -39,8 +39,8 @@ func (p *placement) resources(g *api.TaskGroup) (*api.AllocatedResources, error)
 	return granted, nil
 }
 
-// legacyResources says the same in the form that clients of Nomad still read:
-// the sum, and each task.
+// legacyResources returns the same resources in Nomad's older form, which clients
+// still read: the sum, and the resources of each task.
 func legacyResources(granted *api.AllocatedResources) (*api.Resources, map[string]*api.Resources) {
 	var cpu, memory int
 	tasks := make(map[string]*api.Resources, len(granted.Tasks))

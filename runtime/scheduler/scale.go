@@ -9,18 +9,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// ScaleRequest asks for another count of a group, or only notes an event.
+// ScaleRequest requests a new count of a group, or only adds a scaling event.
 type ScaleRequest struct {
 	Group   string
-	Count   *int64 // nil: note the event only
+	Count   *int64 // nil: only add the event
 	Message string
 	Error   bool
 	Meta    map[string]any
-	// JobModifyIndex must be that of the job, unless it is zero.
+	// JobModifyIndex must be the index of the stored job, unless it is zero.
 	JobModifyIndex uint64
 }
 
-// Scale changes the count of a group.
+// Scale changes the count of a group and adds a scaling event.
 func (s *Scheduler) Scale(ctx context.Context, key JobKey, r ScaleRequest) (out Outcome, err error) {
 	out.Index, err = s.update(ctx, func(c *change) error {
 		job := c.Job(key)

@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Config is what a Scheduler is made of.
+// Config configures a Scheduler.
 type Config struct {
 	Store  Store
 	Host   Env
@@ -20,9 +20,9 @@ type Config struct {
 // Scheduler decides what runs on the node, and when.
 //
 // All changes of jobs, evaluations, allocations and deployments go through its
-// methods. Each is one change of the store: what follows from it (allocations,
-// the status of the job, the progress of a deployment) is in the same one. What
-// follows from the passing of time is done by Run. The methods may be called
+// methods. Each method call is one change of the store, which includes its
+// consequences: allocations, the status of the job, the progress of a deployment.
+// Run makes the changes that depend on time. The methods may be called
 // concurrently, and before Run.
 type Scheduler struct {
 	store  Store
@@ -30,24 +30,25 @@ type Scheduler struct {
 	gc     GCConfig
 	logger hclog.Logger
 
-	delayed   *timerQueue[string] // evaluations
-	deadlines *timerQueue[string] // deployments
-	launches  *timerQueue[JobKey] // periodic jobs
-	drains    *timerQueue[string] // of the node
-	retry     chan struct{}       // holds a tick when blocked evaluations are worth a try
+	delayed   *timerQueue[string] // pending evaluations
+	deadlines *timerQueue[string] // deadlines of deployments
+	launches  *timerQueue[JobKey] // launches of periodic jobs
+	drains    *timerQueue[string] // the drain of the node
+	retry     chan struct{}       // holds a tick when blocked evaluations must be retried
 	clock     *wallClock
 	clockTick chan struct{} // holds a tick when the clock may have been stepped
 
 	mu sync.Mutex
-	// room is that of the state with roomIndex and node; nil while a change has it.
+	// room is the usage of the state with roomIndex and node; nil while a change
+	// uses it.
 	room      *NodeUsage
 	roomIndex uint64
 	node      *api.Node
 	facts     Node
-	blocked   map[string]bool // evaluations
+	blocked   map[string]bool // ids of blocked evaluations
 }
 
-// New returns a scheduler that has not looked at the store yet.
+// New returns a scheduler. It does not read the store.
 func New(c Config) *Scheduler {
 	return &Scheduler{
 		store:     c.Store,
@@ -65,12 +66,11 @@ func New(c Config) *Scheduler {
 	}
 }
 
-// NodeChanged says that the node in the store is another one now. It does not
-// wait.
+// NodeChanged must be called when the stored node has changed. It does not block.
 func (s *Scheduler) NodeChanged() { tick(s.retry) }
 
-// Run brings everything up to date with the store, and then does what is due
-// until ctx ends. It is called once.
+// Run restores the timers from the store and then makes the changes that are due,
+// until ctx ends. It must be called once.
 func (s *Scheduler) Run(ctx context.Context) {
 	s.updateWithRetry(ctx, "catch up", (*change).restore)
 	var loops sync.WaitGroup
@@ -83,11 +83,11 @@ func (s *Scheduler) Run(ctx context.Context) {
 	loops.Wait()
 }
 
-// pause between two tries of a change that the store has refused.
+// pause is the time between two attempts of a change that the store refused.
 const pause = time.Second
 
-// updateWithRetry makes a change of its own accord, again and again until the store takes
-// it. What cannot be written now is still to be done.
+// updateWithRetry makes a change of the scheduler itself. It retries until the
+// store accepts the change or ctx ends.
 func (s *Scheduler) updateWithRetry(ctx context.Context, what string, edit func(*change)) {
 	for ctx.Err() == nil {
 		_, err := s.update(ctx, func(c *change) error {
@@ -105,7 +105,7 @@ func (s *Scheduler) updateWithRetry(ctx context.Context, what string, edit func(
 	}
 }
 
-// restore makes good for the time when nobody looked.
+// restore sets all timers and reconciles all jobs after a start.
 func (c *change) restore() {
 	for e := range c.Evals() {
 		c.note(e)
@@ -124,10 +124,9 @@ func (c *change) restore() {
 	c.freed = true
 }
 
-// recoverJob makes good for a job whose record did not read. One that was purged
-// has no versions either; without its versions a job that is gone for another
-// reason cannot be told from it, and what runs of it is left alone until somebody
-// says more.
+// recoverJob restores a job with an unreadable record from its newest version. A
+// job without versions is not restored, because it may have been purged; its
+// allocations then stay as they are until a user changes the job.
 func (c *change) recoverJob(key JobKey) {
 	if versions := c.JobVersions(key); len(versions) > 0 {
 		c.s.logger.Warn("job recovered from its versions", "job_id", key.ID, "version", *versions[0].Version)
@@ -137,8 +136,8 @@ func (c *change) recoverJob(key JobKey) {
 	}
 }
 
-// runEvaluations processes evaluations whose time has come, and tries the blocked
-// ones when there may be room for them.
+// runEvaluations processes pending evaluations that are due, and retries blocked
+// ones when they may fit.
 func (s *Scheduler) runEvaluations(ctx context.Context) {
 	for s.delayed.wait(ctx, s.host.Now, s.retry) {
 		s.updateWithRetry(ctx, "evaluations", func(c *change) {
@@ -150,7 +149,7 @@ func (s *Scheduler) runEvaluations(ctx context.Context) {
 	}
 }
 
-// follow does what an agenda says when it says so, until ctx ends.
+// follow calls do for the keys of a timer queue that are due, until ctx ends.
 func follow[K comparable](ctx context.Context, s *Scheduler, a *timerQueue[K], what string, do func(*change, K)) {
 	for a.wait(ctx, s.host.Now, nil) {
 		s.updateWithRetry(ctx, what, func(c *change) {

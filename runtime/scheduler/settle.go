@@ -8,9 +8,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// maxRounds is how often a job may be brought up to date in one change. Each time
-// leads to less that is left to do; three are the most that simulations have seen.
-// A plan that does not come to an end would stop everything else.
+// maxRounds limits how often a change reconciles a job. Each round leaves less to
+// do; simulations need at most three. The limit keeps a plan that never settles
+// from blocking all other changes.
 const maxRounds = 20
 
 func (c *change) settleAll() {
@@ -26,7 +26,8 @@ func (c *change) settleAll() {
 	}
 }
 
-// reconcileJob brings a job up to date: its deployment, what has failed, its status.
+// reconcileJob updates the deployment of a job, replaces failed allocations, and
+// sets the status of the job.
 func (c *change) reconcileJob(key JobKey) {
 	job := c.Job(key)
 	if job == nil {
@@ -40,7 +41,7 @@ func (c *change) reconcileJob(key JobKey) {
 	c.setStatus(key)
 }
 
-// settlePurged forgets allocations of a job that is gone when they have ended.
+// settlePurged deletes the ended allocations of a purged job.
 func (c *change) settlePurged(key JobKey) {
 	for _, a := range c.AllocsOfJob(key) {
 		if c.Ended(a.ID) {
@@ -55,7 +56,8 @@ func (c *change) deleteAlloc(a *api.Allocation) {
 	c.DeleteAlloc(a.ID)
 }
 
-// failureOpen tells whether an allocation failed and nobody has decided about it.
+// failureOpen reports whether the job has a failed allocation without a replacement
+// and without an active follow-up evaluation.
 func (c *change) failureOpen(job *api.Job) bool {
 	if terminalActions[*job.Type][api.AllocClientStatusFailed] != retry || *job.Stop {
 		return false
@@ -71,7 +73,7 @@ func (c *change) failureOpen(job *api.Job) bool {
 	return false
 }
 
-// judge looks at the deployment of a job and does what must be done about it.
+// judge applies the Verdict about the deployment of a job.
 func (c *change) judge(job *api.Job) {
 	key := KeyOf(job)
 	d := LatestDeployment(c, key)
@@ -82,8 +84,9 @@ func (c *change) judge(job *api.Job) {
 	c.applyVerdict(job, d, v, v.Deployment != nil && v.Deployment.Status != d.Status)
 }
 
-// applyVerdict stores what has become of a deployment. An evaluation follows:
-// one that leaves a trace if that is asked for.
+// applyVerdict stores a Verdict about a deployment and evaluates the job. With loud
+// it always creates and stores an evaluation and returns its id; otherwise it
+// evaluates quietly, and only if the Verdict requires it.
 func (c *change) applyVerdict(job *api.Job, d *api.Deployment, v Verdict, loud bool) (evalID string) {
 	for _, a := range v.Allocs {
 		c.putAlloc(a)
@@ -115,8 +118,9 @@ func (c *change) applyVerdict(job *api.Job, d *api.Deployment, v Verdict, loud b
 	return eval.ID
 }
 
-// rollBack completes the description of a failed deployment. If it says so, the
-// latest stable version becomes a new one, which is returned.
+// rollBack completes the description of a failed deployment. If a group has
+// auto_revert, it stores the latest stable version as a new version and returns
+// that.
 func (c *change) rollBack(job *api.Job, d *api.Deployment) *api.Job {
 	revert := false
 	for _, state := range d.TaskGroups {
@@ -144,13 +148,13 @@ func sameButStop(a, b *api.Job) bool {
 	return model.SameSpec(&c, b)
 }
 
-// setStatus brings the status of a job up to date.
+// setStatus updates the status of a job.
 func (c *change) setStatus(key JobKey) {
 	job := c.Job(key)
 	evals := c.EvalsOfJob(key)
 	status := model.JobStatus(job, c.AllocsOfJob(key), evals, c.DeploymentsOfJob(key))
 	if status == model.JobPending && len(evals) == 0 && deref(job.Status) != model.JobPending {
-		status = model.JobDead // they have been collected
+		status = model.JobDead // the allocations were garbage collected
 	}
 	if deref(job.Status) == status {
 		return

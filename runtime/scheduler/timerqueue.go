@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// timerQueue says what is to be done when. It may be used concurrently.
+// timerQueue maps keys to the times at which they are due. It may be used
+// concurrently.
 type timerQueue[K comparable] struct {
-	changed chan struct{} // holds a tick when there is something new to wait for
+	changed chan struct{} // holds a tick when the times have changed
 
 	mu sync.Mutex
 	at map[K]time.Time
@@ -19,8 +20,8 @@ func newTimerQueue[K comparable]() *timerQueue[K] {
 	return &timerQueue[K]{changed: make(chan struct{}, 1), at: make(map[K]time.Time)}
 }
 
-// set notes when to do something, in place of what was noted before. The zero
-// time means never.
+// set sets the time of a key and replaces an earlier one. The zero time removes the
+// key.
 func (a *timerQueue[K]) set(key K, at time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -34,8 +35,7 @@ func (a *timerQueue[K]) set(key K, at time.Time) {
 	}
 }
 
-// due returns what should be done by now, in the order of the times. It stays
-// noted.
+// due returns the keys that are due, sorted by time. They stay in the queue.
 func (a *timerQueue[K]) due(now time.Time) []K {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -49,7 +49,7 @@ func (a *timerQueue[K]) due(now time.Time) []K {
 	return due
 }
 
-// next returns the first of the times.
+// next returns the earliest time, or zero.
 func (a *timerQueue[K]) next() (first time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -61,10 +61,10 @@ func (a *timerQueue[K]) next() (first time.Time) {
 	return first
 }
 
-// maxWait is how long a wait may be: the clock of the machine may be set.
+// maxWait limits a wait, because the clock of the machine may be set.
 const maxWait = time.Minute
 
-// wait returns when something is due or also ticks, or false when ctx ends.
+// wait returns true when a key is due or also ticks, and false when ctx ends.
 func (a *timerQueue[K]) wait(ctx context.Context, now func() time.Time, also <-chan struct{}) bool {
 	for ctx.Err() == nil {
 		delay := maxWait
@@ -84,7 +84,7 @@ func (a *timerQueue[K]) wait(ctx context.Context, now func() time.Time, also <-c
 	return false
 }
 
-// tick leaves a tick in a channel that holds one.
+// tick sends without blocking on a channel with a buffer of one.
 func tick(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

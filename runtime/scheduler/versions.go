@@ -10,15 +10,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// keptVersions is how many versions of a job are kept, beside those with a tag
-// and the newest stable one.
+// keptVersions is the number of versions of a job that are kept, in addition to
+// tagged versions and the newest stable one.
 const keptVersions = 6
 
-// register stores the job as a new version, unless nothing about it is new, and
-// returns what is stored.
+// register stores the job as a new version, unless it has not changed, and returns
+// the stored job.
 func (c *change) register(job, old *api.Job, submission *api.JobSubmission) *api.Job {
 	if old != nil && model.SameSpec(old, job) {
-		// The same job may be written in another way.
+		// The source text can differ although the job is the same.
 		if key := KeyOf(old); submission != nil && !reflect.DeepEqual(submission, c.Submission(key, *old.Version)) {
 			c.PutSubmission(key, *old.Version, submission)
 		}
@@ -60,14 +60,14 @@ func (c *change) putVersion(job, old *api.Job, submission *api.JobSubmission) *a
 	return &next
 }
 
-// putVersionAgain stores an older version as the newest one.
+// putVersionAgain stores an older version as the newest version.
 func (c *change) putVersionAgain(version, current *api.Job) *api.Job {
 	again := *version
 	again.Stop = new(false)
 	return c.putVersion(&again, current, c.Submission(KeyOf(version), *version.Version))
 }
 
-// trimVersions forgets the oldest versions.
+// trimVersions deletes the oldest versions.
 func (c *change) trimVersions(key JobKey) {
 	stable := false
 	for i, v := range c.JobVersions(key) {
@@ -79,8 +79,8 @@ func (c *change) trimVersions(key JobKey) {
 	}
 }
 
-// Revert makes an older version of a job the newest one. If prior is set, the
-// current version must be that one.
+// Revert stores an older version of a job as the newest one. If prior is set, it
+// must be the number of the current version.
 func (s *Scheduler) Revert(ctx context.Context, key JobKey, version uint64, prior *uint64) (out Outcome, err error) {
 	out.Index, err = s.update(ctx, func(c *change) error {
 		current := c.Job(key)
@@ -107,7 +107,7 @@ func (s *Scheduler) Revert(ctx context.Context, key JobKey, version uint64, prio
 	return out, err
 }
 
-// version returns a version of a job, nil if it is not there.
+// version returns a version of a job, or nil.
 func (c *change) version(key JobKey, version uint64) *api.Job {
 	for _, v := range c.JobVersions(key) {
 		if *v.Version == version {
@@ -127,8 +127,8 @@ func (s *Scheduler) SetStable(ctx context.Context, key JobKey, version uint64, s
 	})
 }
 
-// markStable sets the flag of one version of a job, and tells whether there is
-// such a version.
+// markStable sets the stable flag of a version of a job. It reports whether the
+// version exists.
 func (c *change) markStable(key JobKey, version uint64, stable bool) bool {
 	job := c.version(key, version)
 	if job != nil && deref(job.Stable) != stable {
@@ -139,7 +139,7 @@ func (c *change) markStable(key JobKey, version uint64, stable bool) bool {
 	return job != nil
 }
 
-// stableBefore returns the latest stable version of a job before this one.
+// stableBefore returns the latest stable version before the given one, or nil.
 func (c *change) stableBefore(job *api.Job) *api.Job {
 	for _, v := range c.JobVersions(KeyOf(job)) {
 		if deref(v.Stable) && *v.Version < *job.Version {
@@ -149,8 +149,8 @@ func (c *change) stableBefore(job *api.Job) *api.Job {
 	return nil
 }
 
-// TagVersion gives a version of a job a name, which keeps it from being forgotten.
-// A nil version is the current one.
+// TagVersion adds a tag to a version of a job, which exempts it from trimming. A
+// nil version means the current one.
 func (s *Scheduler) TagVersion(ctx context.Context, key JobKey, version *uint64, tag api.JobVersionTag) (api.JobVersionTag, uint64, error) {
 	if len(tag.Description) > maxTagDescription {
 		return tag, 0, refuse(Invalid, "version tag description must be under %d characters, currently %d", maxTagDescription, len(tag.Description))
@@ -175,10 +175,10 @@ func (s *Scheduler) TagVersion(ctx context.Context, key JobKey, version *uint64,
 	return tag, index, err
 }
 
-// maxTagDescription is the longest description of a version tag.
+// maxTagDescription is the maximum length of a tag description in bytes.
 const maxTagDescription = 1000
 
-// UntagVersion takes a name away from a version of a job.
+// UntagVersion removes a tag from a version of a job.
 func (s *Scheduler) UntagVersion(ctx context.Context, key JobKey, name string) (uint64, error) {
 	return s.update(ctx, func(c *change) error {
 		job := c.tagged(key, name)
@@ -191,7 +191,7 @@ func (s *Scheduler) UntagVersion(ctx context.Context, key JobKey, name string) (
 	})
 }
 
-// tagged returns the version of a job that has the tag.
+// tagged returns the version of a job that has the tag, or nil.
 func (c *change) tagged(key JobKey, name string) *api.Job {
 	for _, v := range c.JobVersions(key) {
 		if v.VersionTag != nil && v.VersionTag.Name == name {
@@ -207,8 +207,8 @@ func (c *change) putTag(version *api.Job, tag *api.JobVersionTag) {
 	c.PutJobVersion(&copied)
 }
 
-// indexPolicies sets the indexes of the scaling policies of a new version. One that is
-// the same as before keeps its index.
+// indexPolicies sets the indexes of the scaling policies of a new version. An
+// unchanged policy keeps its index.
 func (c *change) indexPolicies(job, old *api.Job) {
 	job.TaskGroups = slices.Clone(job.TaskGroups)
 	for i, g := range job.TaskGroups {

@@ -12,28 +12,30 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// Verdict is what is to be done about a deployment.
+// Verdict is the result of Judge: the changes that a deployment needs.
 type Verdict struct {
-	// Deployment is its new version, nil if nothing about it has changed.
+	// Deployment is the new version of the deployment, or nil if it has not
+	// changed.
 	Deployment *api.Deployment
-	// Allocs are new versions of allocations: released for a reschedule, or
-	// promoted.
+	// Allocs are changed allocations: marked for a reschedule, or promoted.
 	Allocs []*api.Allocation
-	// Evaluate says that the job can go on.
+	// Evaluate means that the job must be evaluated.
 	Evaluate bool
-	// Deadline is when to look again, zero if only a change can matter.
+	// Deadline is when the deployment must be judged again, or zero if only a
+	// change can matter.
 	Deadline time.Time
 }
 
-// watch is a deployment seen with its allocations.
+// watch is a deployment with its allocations.
 type watch struct {
 	d      *api.Deployment // a copy
-	job    *api.Job        // the version that is deployed
+	job    *api.Job        // the deployed version
 	now    time.Time
-	allocs map[string][]*api.Allocation // those of the deployment, by group
+	allocs map[string][]*api.Allocation // allocations of the deployment by group
 }
 
-// outcomes is how a running deployment ends: the first that holds.
+// outcomes are the ways in which a running deployment ends. The first that holds
+// applies.
 var outcomes = [...]struct {
 	holds        func(*watch) bool
 	status, text string
@@ -43,8 +45,8 @@ var outcomes = [...]struct {
 	{(*watch).deadlineExceeded, api.DeploymentStatusFailed, model.DeploymentDeadline},
 }
 
-// Judge looks at an active deployment of a version of a job, with all allocations
-// of the job.
+// Judge returns the Verdict about an active deployment of a version of a job.
+// allocs are all allocations of the job.
 func Judge(d *api.Deployment, job *api.Job, allocs []*api.Allocation, now time.Time) Verdict {
 	w := newWatch(d, job, allocs, now)
 	var v Verdict
@@ -70,7 +72,7 @@ func newWatch(d *api.Deployment, job *api.Job, allocs []*api.Allocation, now tim
 	return w
 }
 
-// conclude ends the deployment, or says what keeps it going.
+// conclude ends the deployment, or sets what it needs to continue.
 func (w *watch) conclude(v *Verdict) {
 	for _, e := range outcomes {
 		if e.holds(w) {
@@ -108,8 +110,8 @@ func sameStates(a, b *api.Deployment) bool {
 	return true
 }
 
-// count takes over what is known about the health of the allocations, and tells
-// whether one more is healthy.
+// count updates the counters of the deployment from the health of the allocations.
+// It reports whether the number of healthy allocations has grown.
 func (w *watch) count() (progress bool) {
 	for name, state := range w.d.TaskGroups {
 		healthy, unhealthy := 0, 0
@@ -131,8 +133,8 @@ func (w *watch) count() (progress bool) {
 	return progress
 }
 
-// failing returns the allocations that will not become healthy and that nothing
-// has replaced yet.
+// failing returns the allocations that will not become healthy and have no
+// replacement.
 func (w *watch) failing() []*api.Allocation {
 	var failing []*api.Allocation
 	for _, allocs := range w.allocs {
@@ -154,7 +156,7 @@ func isUnhealthy(a *api.Allocation) bool {
 	return a.DeploymentStatus != nil && a.DeploymentStatus.Healthy != nil && !*a.DeploymentStatus.Healthy
 }
 
-// failed tells whether an allocation failed that may not be replaced.
+// failed reports whether an allocation failed that will not be rescheduled.
 func (w *watch) failed() bool {
 	return slices.ContainsFunc(w.failing(), func(a *api.Allocation) bool {
 		if w.d.TaskGroups[a.TaskGroup] == nil || w.d.TaskGroups[a.TaskGroup].ProgressDeadline == 0 {
@@ -180,7 +182,8 @@ func (w *watch) groupComplete(name string) bool {
 		(state.DesiredCanaries == 0 || state.Promoted)
 }
 
-// healthy counts the healthy ones among the allocations that are wanted.
+// healthy returns the number of healthy allocations of the group that are desired
+// to run and that which selects.
 func (w *watch) healthy(group string, which func(*api.Allocation) bool) int {
 	n := 0
 	for _, a := range w.allocs[group] {
@@ -191,8 +194,8 @@ func (w *watch) healthy(group string, which func(*api.Allocation) bool) int {
 	return n
 }
 
-// mustProgress tells whether the deadline counts for a group. It does not while
-// everything waits for a person to promote the canaries.
+// mustProgress reports whether the progress deadline of a group counts. It does not
+// count while all allocations wait for a manual promotion of the canaries.
 func (w *watch) mustProgress(name string) bool {
 	state := w.d.TaskGroups[name]
 	waits := state.DesiredCanaries > 0 && !state.Promoted && w.healthy(name, isCanary) >= state.DesiredCanaries
@@ -208,8 +211,8 @@ func (w *watch) deadlineExceeded() bool {
 	return false
 }
 
-// canPromoteItself tells whether all canaries are healthy and all groups that
-// have some wait for no person.
+// canPromoteItself reports whether all canaries are healthy and no group with
+// canaries needs a manual promotion.
 func (w *watch) canPromoteItself() bool {
 	some := false
 	for name, state := range w.d.TaskGroups {
@@ -224,7 +227,7 @@ func (w *watch) canPromoteItself() bool {
 	return some
 }
 
-// promote makes the canaries of the groups (nil: all) ordinary allocations.
+// promote makes the canaries of the groups (nil means all) ordinary allocations.
 func (w *watch) promote(groups []string) []*api.Allocation {
 	var promoted []*api.Allocation
 	for name, state := range w.d.TaskGroups {
@@ -252,8 +255,8 @@ func (w *watch) promote(groups []string) []*api.Allocation {
 	return promoted
 }
 
-// Promote promotes the canaries of the groups of a deployment (nil: of all), or
-// says which of them are not healthy.
+// Promote promotes the canaries of the groups of a deployment (nil means all
+// groups). It returns an error that names the unhealthy canaries.
 func Promote(d *api.Deployment, job *api.Job, allocs []*api.Allocation, groups []string, now time.Time) (Verdict, error) {
 	w := newWatch(d, job, allocs, now)
 	w.count()
