@@ -11,13 +11,13 @@ import (
 
 // config is the `plugin "mock_driver" { config { … } }` block.
 type config struct {
-	ConfigError string `codec:"config_error"` // refuses the configuration
-	InitError   string `codec:"init_error"`   // fails Init
+	ConfigError string `codec:"config_error"` // Configure fails with this error
+	InitError   string `codec:"init_error"`   // Init fails with this error
 
 	Health            string   `codec:"health"`             // healthy, unhealthy or undetected
-	HealthDescription string   `codec:"health_description"` // goes with it
-	UnhealthyAfter    duration `codec:"unhealthy_after"`    // since the process started; 0 means never
-	UnhealthyFor      duration `codec:"unhealthy_for"`      // 0 means for ever
+	HealthDescription string   `codec:"health_description"` // description of health
+	UnhealthyAfter    duration `codec:"unhealthy_after"`    // time since the start of the process; 0 means never
+	UnhealthyFor      duration `codec:"unhealthy_for"`      // duration of the unhealthy state; 0 means forever
 
 	FSIsolation          string `codec:"fs_isolation"` // none, chroot, image or unveil
 	DisableLogCollection bool   `codec:"disable_log_collection"`
@@ -49,53 +49,54 @@ var isolations = map[string]sdk.FSIsolation{
 	"unveil": sdk.FSIsolationUnveil,
 }
 
-// taskConfig is the `config` block of a task. All durations are texts like "2s".
+// taskConfig is the `config` block of a task. All durations are strings like
+// "2s".
 type taskConfig struct {
-	// The start.
-	StartBlockFor         duration `codec:"start_block_for"` // StartTask takes that long
-	StartError            string   `codec:"start_error"`     // and then fails
+	// Start.
+	StartBlockFor         duration `codec:"start_block_for"` // duration of StartTask
+	StartError            string   `codec:"start_error"`     // StartTask fails with this error
 	StartErrorRecoverable bool     `codec:"start_error_recoverable"`
-	StartErrors           int      `codec:"start_errors"` // this many times in this alloc; 0 means always
+	StartErrors           int      `codec:"start_errors"` // number of failed starts per task and alloc; 0 means always
 
-	// The run.
-	RunFor duration `codec:"run_for"` // 0 means that it ends at once
-	Events []string `codec:"events"`  // said at the start, as events of the task
+	// Run.
+	RunFor duration `codec:"run_for"` // 0 means that the task exits at once
+	Events []string `codec:"events"`  // task events that are emitted at the start
 
-	// The end.
+	// Exit.
 	ExitCode   int    `codec:"exit_code"`
 	ExitSignal int    `codec:"exit_signal"`
 	ExitErrMsg string `codec:"exit_err_msg"`
 	OOMKilled  bool   `codec:"oom_killed"`
 
-	// The stop.
-	KillAfter      duration `codec:"kill_after"` // how long the task goes on after it was asked to stop
-	StopError      string   `codec:"stop_error"` // StopTask fails
+	// Stop and recovery.
+	KillAfter      duration `codec:"kill_after"` // how long the task continues after StopTask
+	StopError      string   `codec:"stop_error"` // StopTask fails with this error
 	StopErrors     int      `codec:"stop_errors"`
 	DestroyError   string   `codec:"destroy_error"`
 	SignalError    string   `codec:"signal_error"`
 	RecoverError   string   `codec:"recover_error"`
-	BadRecover     bool     `codec:"bad_recover"`       // the task is recovered, and has just ended by an error
-	PluginExitAt   duration `codec:"plugin_exit_after"` // the plugin process ends, that long after the start
-	PluginExitOnce bool     `codec:"plugin_exit_once"`  // but not again in a process that has recovered the task
+	BadRecover     bool     `codec:"bad_recover"`       // the task is recovered, and exits at once with an error
+	PluginExitAt   duration `codec:"plugin_exit_after"` // the plugin process exits this long after the start of the task
+	PluginExitOnce bool     `codec:"plugin_exit_once"`  // a plugin process that has recovered the task does not exit again
 
-	// The output.
+	// Output.
 	StdoutString         string   `codec:"stdout_string"`
-	StdoutRepeat         int      `codec:"stdout_repeat"` // again, this many times
+	StdoutRepeat         int      `codec:"stdout_repeat"` // number of repetitions
 	StdoutRepeatDuration duration `codec:"stdout_repeat_duration"`
 	StderrString         string   `codec:"stderr_string"`
 	StderrRepeat         int      `codec:"stderr_repeat"`
 	StderrRepeatDuration duration `codec:"stderr_repeat_duration"`
 
-	// The network.
+	// Network.
 	DriverIP        string `codec:"driver_ip"`
 	DriverAdvertise bool   `codec:"driver_advertise"`
 	DriverPortMap   string `codec:"driver_port_map"` // "http:80 db:5432"
 
-	// What statistics say.
+	// Statistics.
 	StatsCPUPercent float64 `codec:"stats_cpu_percent"`
 	StatsRSS        uint64  `codec:"stats_rss"`
 
-	// Any command that is run in the task.
+	// Exec is the behavior of every command that is run in the task.
 	Exec execConfig `codec:"exec_command"`
 }
 
@@ -143,7 +144,7 @@ func attrs(types map[string]string) *sdk.Spec {
 	return sdk.Object(parts)
 }
 
-// duration is a text like "2s"; empty is 0.
+// duration is a string like "2s"; "" is 0.
 type duration string
 
 func (d duration) parse() (time.Duration, error) {
@@ -153,7 +154,7 @@ func (d duration) parse() (time.Duration, error) {
 	return time.ParseDuration(string(d))
 }
 
-// value is for texts that check has seen.
+// value returns the duration. The string must be valid, which check ensures.
 func (d duration) value() time.Duration {
 	v, _ := d.parse()
 	return v

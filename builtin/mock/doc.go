@@ -1,7 +1,6 @@
-// Package mock is the driver mock_driver: it runs nothing, and behaves as its
-// tasks' config says. It is for tests of hosts.
+// Package mock is the driver mock_driver: it starts no processes, and behaves as
+// the config of its tasks describes. It is for tests of hosts.
 //
-// Its tasks are bookkeeping: one "runs" until its time is over. They can be
-// recovered, also by another process. What each knob does is told at the field
-// of config and taskConfig that it fills.
+// A task is "running" until its time is over. Tasks can be recovered, also by
+// another process. The fields of config and taskConfig document the options.
 package mock

@@ -15,15 +15,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// Name is what a job calls the driver.
+// Name is the name of the driver in a job.
 const Name = "mock_driver"
 
-// Driver is the driver mock_driver. The zero value is ready to be served.
+// Driver is the driver mock_driver. Its zero value is ready for use.
 type Driver struct {
 	mu      sync.Mutex
 	config  config
-	since   time.Time      // the configuration
-	refused map[string]int // starts that have failed, by alloc and task
+	since   time.Time      // time of the configuration
+	refused map[string]int // failed starts, by alloc and task
 }
 
 var (
@@ -34,7 +34,7 @@ var (
 	_ sdk.Initializer      = (*Driver)(nil)
 )
 
-// Info says what the driver is.
+// Info describes the driver.
 func (d *Driver) Info() sdk.Info {
 	c, _ := d.configured()
 	info := sdk.Info{
@@ -46,7 +46,7 @@ func (d *Driver) Info() sdk.Info {
 			FSIsolation:          isolations[c.FSIsolation],
 			DisableLogCollection: c.DisableLogCollection,
 		},
-		// Health that changes on demand is no use half a minute later.
+		// Tests change the health and need a new fingerprint quickly.
 		FingerprintInterval: 20 * time.Millisecond,
 	}
 	if c.NoMounts {
@@ -55,7 +55,7 @@ func (d *Driver) Info() sdk.Info {
 	return info
 }
 
-// Configure takes the plugin's configuration.
+// Configure stores the plugin's configuration.
 func (d *Driver) Configure(_ context.Context, c *sdk.Config) error {
 	var next config
 	if err := c.Decode(&next); err != nil {
@@ -79,7 +79,7 @@ func (d *Driver) configured() (config, time.Time) {
 	return d.config, d.since
 }
 
-// Init fails if it is told to.
+// Init fails if the configuration has init_error.
 func (d *Driver) Init(context.Context) error {
 	if c, _ := d.configured(); c.InitError != "" {
 		return errors.New(c.InitError)
@@ -87,7 +87,7 @@ func (d *Driver) Init(context.Context) error {
 	return nil
 }
 
-// Fingerprint is as the configuration says.
+// Fingerprint returns the health that the configuration describes.
 func (d *Driver) Fingerprint(context.Context) sdk.Fingerprint {
 	c, since := d.configured()
 	f := sdk.Fingerprint{
@@ -107,7 +107,7 @@ func (d *Driver) Fingerprint(context.Context) sdk.Fingerprint {
 	return f
 }
 
-// Start begins a task that runs in the books only.
+// Start starts a simulated task.
 func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, error) {
 	t := newTask(start)
 	if err := start.Config(&t.Config); err != nil {
@@ -131,7 +131,7 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, err
 		start.Event(message, map[string]string{"driver": Name})
 	}
 	t.Started = time.Now()
-	// The file is what there is of the task outside of this process.
+	// The marker file is the only trace of the task outside of this process.
 	t.Marker = filepath.Join(start.TaskDir(), ".mock_driver-"+filepath.Base(start.ID))
 	if err := os.WriteFile(t.Marker, nil, 0o600); err != nil {
 		return nil, sdk.Recoverable(fmt.Errorf("mark the task as started: %w", err))
@@ -140,8 +140,8 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, err
 	return t, nil
 }
 
-// refuse reports whether a start has to fail, at most times times for one task;
-// 0 means always.
+// refuse reports whether a start must fail, at most times times per task; 0
+// means always.
 func (d *Driver) refuse(start *sdk.StartRequest, times int) bool {
 	if times == 0 {
 		return true
@@ -156,7 +156,7 @@ func (d *Driver) refuse(start *sdk.StartRequest, times int) bool {
 	return d.refused[key] <= times
 }
 
-// Recover takes up the books of another process.
+// Recover restores a task that another process has started.
 func (d *Driver) Recover(_ context.Context, start *sdk.StartRequest) (*task, error) {
 	t := newTask(start)
 	if err := start.State(&t.state); err != nil {
@@ -175,20 +175,20 @@ func (d *Driver) Recover(_ context.Context, start *sdk.StartRequest) (*task, err
 	return t, nil
 }
 
-// task runs until its time is over, or it is told to end.
+// task runs until its time is over, or it is stopped.
 type task struct {
 	state
 	start     *sdk.StartRequest
 	recovered bool
 
 	mu         sync.Mutex
-	stopErrors int // that were told
+	stopErrors int // number of failed stops
 
-	end  chan sdk.ExitResult // one at most: how it was made to end
-	over chan struct{}       // closed when the task has ended
+	end  chan sdk.ExitResult // holds the result of a forced exit, at most one
+	over chan struct{}       // closed when the task has exited
 }
 
-// state is all that another process needs to know.
+// state is the data that another process needs for Recover.
 type state struct {
 	Config  taskConfig `codec:"config"`
 	Started time.Time  `codec:"started"`
@@ -199,14 +199,14 @@ func newTask(start *sdk.StartRequest) *task {
 	return &task{start: start, end: make(chan sdk.ExitResult, 1), over: make(chan struct{})}
 }
 
-// exitPlugin ends this process in time, as a crash does.
+// exitPlugin schedules the exit of this process, which looks like a crash.
 func (t *task) exitPlugin() {
 	if after := t.Config.PluginExitAt.value(); after > 0 {
 		time.AfterFunc(time.Until(t.Started.Add(after)), func() { os.Exit(1) })
 	}
 }
 
-// Wait is the life of the task.
+// Wait runs the task, and blocks until it has exited.
 func (t *task) Wait(ctx context.Context) (sdk.ExitResult, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var output sync.WaitGroup
@@ -228,7 +228,7 @@ func (t *task) Wait(ctx context.Context) (sdk.ExitResult, error) {
 	select {
 	case <-timer.C:
 		if c.RunFor == "" {
-			output.Wait() // it says all that it has to say
+			output.Wait() // the task exits after its whole output
 		}
 		result := sdk.ExitResult{ExitCode: c.ExitCode, Signal: c.ExitSignal, OOMKilled: c.OOMKilled}
 		if c.ExitErrMsg != "" {
@@ -242,7 +242,8 @@ func (t *task) Wait(ctx context.Context) (sdk.ExitResult, error) {
 	}
 }
 
-// print writes text, and again so many times, to the file that a host reads.
+// print writes text to the output file, and repeats it the given number of
+// times.
 func print(ctx context.Context, path, text string, repeat int, every time.Duration) {
 	if text == "" || path == "" {
 		return
@@ -262,7 +263,8 @@ func print(ctx context.Context, path, text string, repeat int, every time.Durati
 	}
 }
 
-// open waits for the reader of a FIFO, or for the end of ctx.
+// open opens a FIFO for writing. It blocks until the FIFO has a reader or ctx
+// ends.
 func open(ctx context.Context, path string) (*os.File, error) {
 	for {
 		f, err := os.OpenFile(path, os.O_WRONLY|unix.O_NONBLOCK, 0)
@@ -275,7 +277,7 @@ func open(ctx context.Context, path string) (*os.File, error) {
 	}
 }
 
-// finish makes the task end; only the first time counts.
+// finish makes the task exit; only the first call has an effect.
 func (t *task) finish(result sdk.ExitResult) {
 	select {
 	case t.end <- result:
@@ -283,13 +285,14 @@ func (t *task) finish(result sdk.ExitResult) {
 	}
 }
 
-// Kill ends the task as SIGKILL would.
+// Kill makes the task exit as with SIGKILL.
 func (t *task) Kill(context.Context) error {
 	t.finish(sdk.ExitResult{ExitCode: 128 + int(unix.SIGKILL), Signal: int(unix.SIGKILL)})
 	return nil
 }
 
-// Stop ends the task well after kill_after, or by force after the timeout.
+// Stop makes the task exit successfully after kill_after, or as with SIGKILL
+// after the timeout.
 func (t *task) Stop(ctx context.Context, timeout time.Duration, _ string) error {
 	if t.Config.StopError != "" && t.refuseStop() {
 		return errors.New(t.Config.StopError)
@@ -318,7 +321,7 @@ func (t *task) refuseStop() bool {
 	return t.Config.StopErrors == 0 || t.stopErrors <= t.Config.StopErrors
 }
 
-// Signal tells of the signal in an event.
+// Signal emits an event with the signal.
 func (t *task) Signal(_ context.Context, name string) error {
 	if t.Config.SignalError != "" {
 		return errors.New(t.Config.SignalError)
@@ -327,7 +330,7 @@ func (t *task) Signal(_ context.Context, name string) error {
 	return nil
 }
 
-// Exec pretends to run a command as exec_command says.
+// Exec simulates a command as exec_command describes.
 func (t *task) Exec(ctx context.Context, e sdk.Exec) (sdk.ExitResult, error) {
 	c := &t.Config.Exec
 	for _, out := range []struct {
@@ -350,7 +353,7 @@ func (t *task) Exec(ctx context.Context, e sdk.Exec) (sdk.ExitResult, error) {
 	return sdk.ExitResult{ExitCode: c.ExitCode, Signal: c.ExitSignal}, nil
 }
 
-// Stats are what the config says.
+// Stats returns the statistics of the config.
 func (t *task) Stats(context.Context) (sdk.TaskStats, error) {
 	return sdk.TaskStats{Total: sdk.Usage{
 		CPU:    sdk.CPUUsage{Percent: t.Config.StatsCPUPercent, Measured: []string{"Percent"}},
@@ -358,20 +361,20 @@ func (t *task) Stats(context.Context) (sdk.TaskStats, error) {
 	}}, nil
 }
 
-// State lets another process take up the books.
+// State returns the data for Recover.
 func (t *task) State() any { return t.state }
 
-// Network is what the config says.
+// Network returns the network of the config.
 func (t *task) Network() *sdk.NetworkOverride {
 	c := &t.Config
 	if c.DriverIP == "" && c.DriverPortMap == "" {
 		return nil
 	}
-	ports, _ := c.portMap() // checked at the start
+	ports, _ := c.portMap() // Start has checked the ports
 	return &sdk.NetworkOverride{Addr: c.DriverIP, AutoAdvertise: c.DriverAdvertise, PortMap: ports}
 }
 
-// Destroy removes the task, or fails if it is told to.
+// Destroy removes the task, or fails if the config has destroy_error.
 func (t *task) Destroy(context.Context) error {
 	if err := os.Remove(t.Marker); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -382,7 +385,7 @@ func (t *task) Destroy(context.Context) error {
 	return nil
 }
 
-// sleep waits for a while, or for the end of ctx.
+// sleep blocks for d, or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()
