@@ -8,7 +8,7 @@ import (
 )
 
 // scrub removes the variables whose names match one of the patterns, in which *
-// stands for any text.
+// matches any text.
 func scrub(env map[string]string, patterns []string) {
 	for name := range env {
 		for _, pattern := range patterns {
@@ -19,7 +19,8 @@ func scrub(env map[string]string, patterns []string) {
 	}
 }
 
-// checkUser refuses a task whose user, named or not, the operator has denied.
+// checkUser rejects a task whose user, also the default user, is denied by the
+// operator.
 func (c *config) checkUser(name string) error {
 	if len(c.uids) == 0 && len(c.gids) == 0 {
 		return nil

@@ -13,10 +13,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
 
-// Name is what a job calls the driver.
+// Name is the name of the driver in a job.
 const Name = "raw_exec"
 
-// Driver is the driver raw_exec. The zero value is ready to be served.
+// Driver is the driver raw_exec. Its zero value is ready for use.
 type Driver struct {
 	mu     sync.Mutex
 	config config
@@ -42,7 +42,7 @@ type config struct {
 }
 
 var configSchema = sdk.Object(map[string]*sdk.Spec{
-	// No default: without a word, it depends on who runs the agent.
+	// No default: if it is not set, it depends on the user of the agent.
 	"enabled":          sdk.Attr("enabled", "bool", false),
 	"denied_host_uids": sdk.Attr("denied_host_uids", "string", false),
 	"denied_host_gids": sdk.Attr("denied_host_gids", "string", false),
@@ -66,13 +66,13 @@ var taskSchema = sdk.Object(map[string]*sdk.Spec{
 	"args":          sdk.Attr("args", "list(string)", false),
 	"work_dir":      sdk.Attr("work_dir", "string", false),
 	"oom_score_adj": sdk.Attr("oom_score_adj", "number", false),
-	// An object of HCL arrives as a list with one.
+	// An HCL object is decoded as a list with one element.
 	"cgroup_v1_override": sdk.Attr("cgroup_v1_override", "list(map(string))", false),
 	"cgroup_v2_override": sdk.Attr("cgroup_v2_override", "string", false),
 	"denied_envvars":     sdk.Attr("denied_envvars", "list(string)", false),
 })
 
-// Info says what the driver is.
+// Info describes the driver.
 func (d *Driver) Info() sdk.Info {
 	return sdk.Info{
 		Name:         Name,
@@ -87,7 +87,7 @@ func (d *Driver) Info() sdk.Info {
 	}
 }
 
-// Configure takes the plugin's configuration.
+// Configure stores the plugin's configuration.
 func (d *Driver) Configure(_ context.Context, c *sdk.Config) error {
 	var next config
 	if err := c.Decode(&next); err != nil {
@@ -115,8 +115,9 @@ func (d *Driver) configured() config {
 	return d.config
 }
 
-// enabled reports whether tasks may run: a root shell for everybody who may send
-// a job is what an operator has to ask for. Without root there is less to lose.
+// enabled reports whether tasks may run. As root an operator must enable the
+// driver, because it gives a root shell to everyone who can submit a job.
+// Without root it is enabled by default.
 func (c *config) enabled() bool {
 	if c.Enabled != nil {
 		return *c.Enabled
@@ -124,7 +125,7 @@ func (c *config) enabled() bool {
 	return os.Geteuid() != 0
 }
 
-// Fingerprint tells whether the driver is enabled.
+// Fingerprint reports whether the driver is enabled.
 func (d *Driver) Fingerprint(context.Context) sdk.Fingerprint {
 	c := d.configured()
 	if !c.enabled() {
@@ -139,7 +140,7 @@ func (d *Driver) Fingerprint(context.Context) sdk.Fingerprint {
 // Start starts the command of a task.
 func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, error) {
 	c := d.configured()
-	// Asked here and not only in the fingerprint: a host may not look at that.
+	// Start checks this too, because a host may ignore the fingerprint.
 	if !c.enabled() {
 		return nil, errors.New(`raw_exec is disabled; its operator enables it by plugin "raw_exec" { config { enabled = true } }`)
 	}
@@ -171,31 +172,31 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, err
 	return t, err
 }
 
-// Recover finds the process of a task again.
+// Recover recovers the process of a task.
 func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*task, error) {
 	var s state
 	if err := start.State(&s); err != nil {
 		return nil, err
 	}
 	t := &task{denied: s.Denied}
-	scrub(start.Env, t.denied) // for commands that are run in the task later
+	scrub(start.Env, t.denied) // for later commands in the task
 	var err error
 	t.Process, err = process.Recover(ctx, start, s.Process)
 	return t, err
 }
 
-// Sweep ends what runs of a task that is not known.
+// Sweep kills the processes of a task that is not known to the driver.
 func (d *Driver) Sweep(ctx context.Context, allocID, taskName string) (bool, error) {
 	return process.Sweep(ctx, allocID, taskName)
 }
 
-// task is a process, and what its environment must not hold.
+// task is a process, with the variables that its environment must not have.
 type task struct {
 	*process.Process
 	denied []string
 }
 
-// state is what recovers a task.
+// state is the data for Recover.
 type state struct {
 	Process process.State `codec:"process"`
 	Denied  []string      `codec:"denied_envvars"`
@@ -203,8 +204,8 @@ type state struct {
 
 func (t *task) State() any { return state{Process: t.Snapshot(), Denied: t.denied} }
 
-// ProcessOf returns the process of a task from the state that the driver has put into
-// the task's handle.
+// ProcessOf returns the process of a task from the driver state in the task's
+// handle.
 func ProcessOf(driverState []byte) (process.State, error) {
 	var s state
 	if err := hclspec.UnmarshalState(driverState, &s); err != nil {

@@ -35,7 +35,7 @@ func TestContract(t *testing.T) { sdktest.Driver(t, underTest()) }
 
 func BenchmarkDriver(b *testing.B) { sdktest.Benchmark(b, underTest()) }
 
-// TestContractUnprivileged runs the suite once more, as a user who may do little.
+// TestContractUnprivileged runs the suite as an unprivileged user.
 func TestContractUnprivileged(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("TestContract runs unprivileged already")
@@ -72,8 +72,9 @@ func TestContractUnprivileged(t *testing.T) {
 }
 
 func copyProgram(to string) error {
-	// A child that is started meanwhile must not inherit it while it is open for
-	// writing: nobody can execute it as long as the child does not execute either.
+	// A concurrently forked child must not inherit the file while it is open for
+	// writing: otherwise executing it fails with ETXTBSY until the child
+	// executes its own program.
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	from, err := os.Open("/proc/self/exe")
@@ -92,7 +93,7 @@ func copyProgram(to string) error {
 	return f.Close()
 }
 
-// configured is a driver with a plugin block.
+// configured returns a driver with the given plugin block.
 func configured(body map[string]any) *Driver {
 	d := &Driver{}
 	d.config = decode[config](configSchema, body)
@@ -153,7 +154,7 @@ func TestEnablement(t *testing.T) {
 			if got := d.Fingerprint(t.Context()); got.Health != want {
 				t.Errorf("fingerprint %+v, want health %v", got, want)
 			}
-			// CVE-2019-15928: a start must ask again.
+			// CVE-2019-15928: Start must check again.
 			task, err := d.Start(t.Context(), newStart(t, sleeps))
 			if err == nil {
 				end(t, task)
