@@ -18,20 +18,20 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// action is what to do at a moment.
+// action is what the hook does at one hook point.
 type action struct {
-	Command []string          `codec:"command"` // on the host
-	Exec    []string          `codec:"exec"`    // in the task
+	Command []string          `codec:"command"` // command on the host
+	Exec    []string          `codec:"exec"`    // command in the task
 	URL     string            `codec:"url"`
 	Method  string            `codec:"method"`
 	Headers map[string]string `codec:"headers"`
-	Body    string            `codec:"body"`    // empty: the occasion as JSON
-	Timeout string            `codec:"timeout"` // empty: that of the moment
+	Body    string            `codec:"body"`    // "" means the payload as JSON
+	Timeout string            `codec:"timeout"` // "" means the timeout of the hook point
 
-	shown string // the URL, as people may read it
+	shown string // URL without secrets, for display
 }
 
-// attachmentSchema has a block for each moment.
+// attachmentSchema has a block for each hook point.
 var attachmentSchema = func() *sdk.Spec {
 	action := func() *sdk.Spec {
 		return sdk.Object(map[string]*sdk.Spec{
@@ -51,7 +51,7 @@ var attachmentSchema = func() *sdk.Spec {
 	return sdk.Object(blocks)
 }()
 
-// oneThing reports whether that is what is asked for.
+// oneThing reports whether exactly one of command, exec and url is set.
 func (a *action) oneThing() bool {
 	things := 0
 	for _, asked := range []bool{len(a.Command) > 0, len(a.Exec) > 0, a.URL != ""} {
@@ -64,7 +64,7 @@ func (a *action) oneThing() bool {
 
 func (a *action) method() string { return cmp.Or(a.Method, http.MethodPost) }
 
-// interpolate fills in references such as ${NOMAD_ALLOC_ID} and ${meta.owner}.
+// interpolate resolves references such as ${NOMAD_ALLOC_ID} and ${meta.owner}.
 func (a *action) interpolate(ctx context.Context, host sdk.Host, scope sdk.Scope) (*action, error) {
 	var failed error
 	text := func(s string) string {
@@ -96,8 +96,8 @@ func (a *action) interpolate(ctx context.Context, host sdk.Host, scope sdk.Scope
 	return &filled, failed
 }
 
-// withoutSecret is a URL with its references as they stand, without a password and
-// without a query, in which servers like to have keys.
+// withoutSecret returns a URL with unresolved references, without a password and
+// without the query, which often has keys.
 func withoutSecret(text string) string {
 	text, _, cut := strings.Cut(text, "?")
 	if cut {
@@ -110,9 +110,10 @@ func withoutSecret(text string) string {
 	return text
 }
 
-// run runs a command on the host until it ends or ctx does, when everything that
-// it has started is killed. What is still there after an orderly end is its own
-// business, as long as it does not hold the output open.
+// run runs a command on the host, and blocks until it exits. When ctx ends, the
+// command and everything that it has started are killed. Processes that the
+// command leaves running after its exit are not killed; run waits at most a
+// second for output that they hold open.
 func run(ctx context.Context, command []string, o payload) (output string, err error) {
 	about, err := json.Marshal(o)
 	if err != nil {
@@ -131,20 +132,20 @@ func run(ctx context.Context, command []string, o payload) (output string, err e
 	var status *exec.ExitError
 	switch {
 	case errors.Is(err, exec.ErrWaitDelay):
-		err = nil // it has ended; what it left holds the output
+		err = nil // the command has exited; a remaining process holds the output
 	case errors.As(err, &status) && status.Exited():
 		err = fmt.Errorf("exit code %d", status.ExitCode())
 	}
 	return t.String(), err
 }
 
-// client has no timeout: each call has one.
+// client has no timeout, because each call has its own.
 var client = &http.Client{}
 
-// responseSize is how much of a response is read.
+// responseSize is how many bytes of a response are read.
 const responseSize = 64 << 10
 
-// call makes an HTTP call.
+// call makes an HTTP request.
 func call(ctx context.Context, a *action, o payload) (output string, err error) {
 	body, kind := []byte(a.Body), "text/plain; charset=utf-8"
 	if a.Body == "" && a.method() != http.MethodGet && a.method() != http.MethodHead {
@@ -166,7 +167,7 @@ func call(ctx context.Context, a *action, o payload) (output string, err error) 
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return "", errors.Unwrap(err) // without the method and the URL once more
+		return "", errors.Unwrap(err) // without the method and the URL, which the message has already
 	}
 	defer resp.Body.Close()
 	var t tail

@@ -1,8 +1,8 @@
-// Package script is the hook in the box: at any moment in the life of an
-// allocation or a task it runs a command on the host or in the task, or makes an
-// HTTP call, as a job or the operator says. What comes out becomes an event.
+// Package script is a builtin hook: at the hook points of an allocation or a
+// task it runs a command on the host or in the task, or makes an HTTP request,
+// as the job or the operator has configured it. Its output becomes an event.
 //
-// It keeps nothing, and does nothing that it was not told to. Commands on the host
-// run as the user of the agent, so the operator must have allowed them. It is
-// served by `nomad-lite plugin serve script`.
+// The hook stores nothing and runs only configured actions. Commands on the host
+// run as the user of the agent, so the operator must have allowed them.
+// `nomad-lite plugin serve script` serves the hook.
 package script

@@ -14,17 +14,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// Name is what jobs and agents call the hook.
+// Name is the name of the hook in jobs and in the agent's configuration.
 const Name = "script"
 
-// Hook is the hook. Its zero value is ready.
+// Hook is the hook script. Its zero value is ready for use.
 type Hook struct {
-	// OwnProcess is set by a process that serves nothing else: unless commands on the host
-	// are allowed, it denies itself for good what they would need.
+	// OwnProcess is set by a process that serves only this hook: unless commands
+	// on the host are allowed, Configure permanently denies the process the
+	// system calls for them.
 	OwnProcess bool
 
 	host     sdk.Host
-	commands atomic.Bool // on the host are allowed
+	commands atomic.Bool // commands on the host are allowed
 }
 
 var (
@@ -68,7 +69,7 @@ func (h *Hook) Configure(_ context.Context, c *sdk.Config) error {
 		return err
 	}
 	h.commands.Store(config.Commands)
-	if h.OwnProcess && !config.Commands { // with another configuration there is another process
+	if h.OwnProcess && !config.Commands { // another configuration means another process
 		confine.DenyProcess(confine.Powers()...)
 	}
 	return nil
@@ -77,9 +78,9 @@ func (h *Hook) Configure(_ context.Context, c *sdk.Config) error {
 // SetHost implements sdk.HostSetter.
 func (h *Hook) SetHost(host sdk.Host, _ sdk.Node) { h.host = host }
 
-// do does what the attachment says about the moment, and tells what has come of
-// it: a failure by the error, anything else by an event. The restart policy may
-// try again what has failed before a start, but no mistake.
+// do runs the action of the attachment for the hook point. It returns an error
+// if the action fails, and otherwise emits an event. Before a start the restart
+// policy can retry failures, except configuration errors.
 func (h *Hook) do(ctx context.Context, grant sdk.Grant, o payload) error {
 	var actions map[string]*action
 	if err := grant.Config(&actions); err != nil {
@@ -117,12 +118,12 @@ func (h *Hook) do(ctx context.Context, grant sdk.Grant, o payload) error {
 	return nil
 }
 
-// permanentError is an error that another try does not heal.
+// permanentError is an error that a retry cannot fix.
 type permanentError string
 
 func (m permanentError) Error() string { return string(m) }
 
-// act does it, and says what it has done and what came out.
+// act runs the action, and returns its name and its output.
 func (h *Hook) act(ctx context.Context, a *action, grant sdk.Grant, o payload) (done, output string, err error) {
 	switch {
 	case !a.oneThing():
@@ -146,7 +147,7 @@ func (h *Hook) exec(ctx context.Context, grant sdk.Grant, command []string) (out
 		return "", err
 	}
 	var t tail
-	_, _ = t.Write(result.Stdout) // into memory
+	_, _ = t.Write(result.Stdout) // a write to memory cannot fail
 	_, _ = t.Write(result.Stderr)
 	if code := result.Exit.ExitCode; code != 0 {
 		return t.String(), fmt.Errorf("exit code %d", code)
@@ -154,10 +155,11 @@ func (h *Hook) exec(ctx context.Context, grant sdk.Grant, command []string) (out
 	return t.String(), nil
 }
 
-// eventTimeout is short: an agent that goes does not hear of it any more.
+// eventTimeout is short, because an agent that shuts down no longer receives
+// events.
 const eventTimeout = time.Second
 
-// tell emits an event, if somebody listens.
+// tell emits an event. Errors are only logged.
 func (h *Hook) tell(ctx context.Context, grant sdk.Grant, o payload, done, output string) {
 	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 	defer cancel()
@@ -212,7 +214,7 @@ func (h *Hook) ShutdownAlloc(ctx context.Context, req sdk.AllocShutdownRequest) 
 // Prestart implements sdk.TaskPrestart.
 func (h *Hook) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
 	if req.Running {
-		return sdk.TaskPrestartResponse{}, nil // it was done before the start
+		return sdk.TaskPrestartResponse{}, nil // done before the start of the task
 	}
 	return sdk.TaskPrestartResponse{}, h.do(ctx, req.RequestMeta, ofTask(sdk.MomentPrestart, req.Alloc, req.Task))
 }
@@ -254,7 +256,7 @@ func (h *Hook) Shutdown(ctx context.Context, req sdk.TaskShutdownRequest) error 
 	return h.do(ctx, req.RequestMeta, ofTask(sdk.MomentShutdown, req.Alloc, req.Task))
 }
 
-// payload is what a command and an HTTP call are told, as JSON.
+// payload is the JSON input of commands and HTTP requests.
 type payload struct {
 	Moment    string `json:"moment"`
 	AllocID   string `json:"alloc_id"`
@@ -266,8 +268,8 @@ type payload struct {
 	NodeID    string `json:"node_id"`
 	NodeName  string `json:"node_name"`
 	Task      string `json:"task,omitempty"`
-	Exit      *exit  `json:"exit,omitempty"`     // of Exited
-	Repeated  bool   `json:"repeated,omitempty"` // of Poststart
+	Exit      *exit  `json:"exit,omitempty"`     // at Exited only
+	Repeated  bool   `json:"repeated,omitempty"` // at Poststart only
 }
 
 type exit struct {
@@ -291,8 +293,8 @@ func ofTask(m sdk.Point, a sdk.Alloc, t sdk.AllocTask) payload {
 	return o
 }
 
-// environ is the occasion for a command that does not read JSON. Names are
-// Nomad's where Nomad has one.
+// environ returns the payload as environment variables, for commands that do not
+// read JSON. It uses Nomad's variable names if Nomad has them.
 func (o payload) environ() []string {
 	env := []string{
 		"HOOK_MOMENT=" + o.Moment,
@@ -320,10 +322,10 @@ func (o payload) environ() []string {
 	return env
 }
 
-// outputSize is how much of what comes out an event holds.
+// outputSize is the maximum size of the output in an event, in bytes.
 const outputSize = 1 << 10
 
-// tail keeps the end of what is written to it.
+// tail keeps the end of its input.
 type tail struct{ b []byte }
 
 func (t *tail) Write(p []byte) (int, error) {
@@ -332,7 +334,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String is fit for an event, which is text.
+// String returns the output as valid UTF-8 for an event.
 func (t *tail) String() string {
 	return strings.TrimSpace(strings.ToValidUTF8(strings.ReplaceAll(string(t.b), "\x00", ""), ""))
 }

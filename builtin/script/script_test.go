@@ -35,9 +35,9 @@ func TestContract(t *testing.T) {
 	sdktest.Hook(t, sdktest.Plugin{Path: os.Args[0], Config: map[string]any{"commands": true}, Attachment: every})
 }
 
-// host is an agent with one task, which echoes.
+// host is an agent with one task, whose commands echo.
 type host struct {
-	sdk.Host // what is not asked for here
+	sdk.Host // methods that the tests do not call
 
 	mu     sync.Mutex
 	events []string
@@ -74,7 +74,7 @@ func (h *host) EmitEvent(ctx context.Context, s sdk.Scope, event sdk.Event) erro
 	return nil
 }
 
-// exited tells a new hook with commands about the end of a task.
+// exited calls Exited of a new hook that allows commands.
 func exited(t *testing.T, attachment map[string]any) (events []string, err error) {
 	t.Helper()
 	return exitedFor(t.Context(), t, attachment)
@@ -125,7 +125,7 @@ func TestActions(t *testing.T) {
 		name   string
 		action map[string]any
 		event  string
-		err    string // instead of an event
+		err    string // expected error instead of an event
 	}{
 		{"a command's output is an event", sh("echo hello $1; echo all >&2", "${who}"), "exited: /bin/sh: hello world\nall", ""},
 		{"a command without output is one too", sh("true"), "exited: /bin/sh", ""},
@@ -215,7 +215,8 @@ func TestPrestartIsNotRepeatedForWhatRuns(t *testing.T) {
 	}
 }
 
-// TestNothingIsLeftOfACommandThatIsKilled looks for the child of a command.
+// TestNothingIsLeftOfACommandThatIsKilled checks that the child of a killed
+// command is killed too.
 func TestNothingIsLeftOfACommandThatIsKilled(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pid")
 	ctx, kill := context.WithCancel(t.Context())
@@ -254,7 +255,8 @@ func TestNothingIsLeftOfACommandThatIsKilled(t *testing.T) {
 	}
 }
 
-// TestWhatACommandLeavesRunning does not keep the hook.
+// TestWhatACommandLeavesRunning checks that a remaining process does not block
+// the hook.
 func TestWhatACommandLeavesRunning(t *testing.T) {
 	events, err := exited(t, sh("sleep 3 & echo done"))
 	if want := []string{"exited: /bin/sh: done"}; err != nil || !slices.Equal(events, want) {
@@ -262,7 +264,7 @@ func TestWhatACommandLeavesRunning(t *testing.T) {
 	}
 }
 
-// A command can tell a repeated poststart from the first.
+// A command can distinguish a repeated poststart from the first one.
 func TestCommandSeesRepeatedPoststart(t *testing.T) {
 	host := &host{}
 	h := &Hook{}
