@@ -1,8 +1,9 @@
-// Package examples holds plugins to read and to copy.
+// Package examples contains plugins that show the use of the SDK.
 //
-// Drivers: sleeper has the least that a driver must have, script runs processes.
+// Drivers: sleeper implements the required methods of a driver, script runs
+// processes.
 //
-// Hooks: stamp takes part in every moment and keeps a state, gatekeeper fails the
-// start of a task by policy, sidelog looks after a task through the host. In
-// notify lies one in Python, written from the .proto files alone.
+// Hooks: stamp implements every hook point and keeps state, gatekeeper fails the
+// start of a task by policy, sidelog watches a task through the host. The
+// directory notify has a hook in Python, written from the .proto files alone.
 package examples

@@ -1,12 +1,11 @@
-// Command gatekeeper is a hook that keeps tasks from starting that the operator
-// does not want on this machine. It looks at every task of every job; what it lets
-// through is in its configuration:
+// Command gatekeeper is a hook that enforces an operator's policy for tasks. It
+// checks every task of every job against its configuration:
 //
 //	plugin "gatekeeper" {
 //	  config {
-//	    drivers    = ["raw_exec"] # which a task may use; all without it
-//	    memory_max = 1024         # MB that a task may ask for; any without it
-//	    owner      = true         # the job must say in meta whose it is
+//	    drivers    = ["raw_exec"] # drivers that tasks may use; default: all
+//	    memory_max = 1024         # maximum memory of a task in MB; default: no limit
+//	    owner      = true         # the job must have an owner in its meta
 //	  }
 //	}
 package main
@@ -67,18 +66,19 @@ func (g *gatekeeper) Configure(_ context.Context, config *sdk.Config) error {
 	return nil
 }
 
-// Prestart fails a task for good if the policy is against it: an error that is
-// not marked by sdk.Recoverable is none that the restart policy tries again.
+// Prestart fails a task permanently if it violates the policy: the restart
+// policy retries only errors that are marked by sdk.Recoverable.
 func (g *gatekeeper) Prestart(_ context.Context, req sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
 	if req.Running {
-		return sdk.TaskPrestartResponse{}, nil // it was let through before
+		return sdk.TaskPrestartResponse{}, nil // checked before the start
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return sdk.TaskPrestartResponse{}, g.policy.judge(req)
 }
 
-// judge says everything that is wrong, so that it can be mended at once.
+// judge returns an error with all violations, so that the user can fix them at
+// once.
 func (p policy) judge(req sdk.TaskPrestartRequest) error {
 	var faults []error
 	if len(p.Drivers) > 0 && !slices.Contains(p.Drivers, req.Task.Driver) {

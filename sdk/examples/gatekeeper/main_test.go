@@ -26,7 +26,7 @@ func TestPolicy(t *testing.T) {
 		policy policy
 		task   sdk.AllocTask
 		memory sdk.Resources
-		want   string // what is said, or nothing
+		want   string // expected text of the error; "" means success
 	}{
 		{"no policy lets everything through", policy{}, sdk.AllocTask{Driver: "raw_exec"}, sdk.Resources{MemoryMB: 1 << 20}, ""},
 		{"what is allowed passes", strict, sdk.AllocTask{Driver: "exec", Meta: owned}, sdk.Resources{MemoryMB: 100}, ""},

@@ -1,4 +1,4 @@
-// Package notify proves the hook in Python that lies beside it.
+// Package notify tests the Python hook in this directory.
 package notify
 
 import (

@@ -1,6 +1,6 @@
 // Command script is a task driver whose tasks are scripts in the job file. It
-// shows how little a driver that runs processes has to write: signals, exec,
-// statistics, recovery and cleaning up are those of package sdk/process.
+// shows how little code a driver for processes needs: package sdk/process
+// implements signals, exec, statistics, recovery and cleanup.
 package main
 
 import (
@@ -45,7 +45,8 @@ func (*driver) Start(ctx context.Context, start *sdk.StartRequest) (*process.Pro
 	if len(config.Interpreter) == 0 {
 		return nil, fmt.Errorf("interpreter is empty")
 	}
-	// Below the task's own directory only: what lies there is the task's.
+	// The root keeps the file inside the task's directory, in which the task can
+	// place links.
 	dir, err := os.OpenRoot(start.TaskDir())
 	if err != nil {
 		return nil, sdk.Recoverable(err)

@@ -14,7 +14,7 @@ func TestContract(t *testing.T) {
 	sdktest.Driver(t, sdktest.Plugin{
 		Path: os.Args[0],
 		Tasks: sdktest.Tasks{Shell: func(script string) map[string]any {
-			// The config of a task is a template.
+			// The config of a task is a template, so ${ and %{ must be escaped.
 			script = strings.NewReplacer("${", "$${", "%{", "%%{").Replace(script)
 			return map[string]any{"interpreter": []any{"/bin/sh"}, "script": script}
 		}},

@@ -1,6 +1,6 @@
-// Command sidelog is a hook that looks after a task while it runs, through the
-// host: it runs a command in the task when it has started, keeps a log of what
-// the task uses beside its own logs, and says in the end how much that was.
+// Command sidelog is a hook that watches a task through the host: it runs a
+// command in the task after the start, writes the resource usage to a log beside
+// the task's own logs, and reports the peak after the exit.
 package main
 
 import (
@@ -26,11 +26,11 @@ type sidelog struct {
 	watches map[string]*watch // by allocation and task
 }
 
-// watch is one task that is looked after.
+// watch is the watch of one task.
 type watch struct {
 	cancel context.CancelFunc
-	ended  chan struct{} // closed by the goroutine that watches
-	peak   uint64        // bytes; set when ended is closed
+	ended  chan struct{} // closed when the watching goroutine ends
+	peak   uint64        // bytes; valid after ended is closed
 }
 
 var (
@@ -40,7 +40,7 @@ var (
 	_ sdk.TaskStop      = (*sidelog)(nil)
 )
 
-// attachment is what a job says.
+// attachment is the configuration in a job.
 type attachment struct {
 	Command  []string `codec:"command"`
 	Interval string   `codec:"interval"`
@@ -51,9 +51,9 @@ func (*sidelog) Info() sdk.Info {
 		Name:    "sidelog",
 		Version: "0.1.0",
 		AttachmentSchema: sdk.Object(map[string]*sdk.Spec{
-			// What to run in the task when it has started; nothing without it.
+			// The command to run in the task after its start; optional.
 			"command": sdk.Attr("command", "list(string)", false),
-			// The time between two lines of the log.
+			// The interval of log lines.
 			"interval": sdk.Default(sdk.Attr("interval", "string", false), sdk.Literal(`"10s"`)),
 		}),
 	}
@@ -61,7 +61,8 @@ func (*sidelog) Info() sdk.Info {
 
 func (s *sidelog) SetHost(host sdk.Host, _ sdk.Node) { s.host = host }
 
-// Poststart also runs when an agent has taken the task over: then it begins anew.
+// Poststart also runs after another agent has restored the task: then it starts
+// a new watch.
 func (s *sidelog) Poststart(ctx context.Context, req sdk.TaskPoststartRequest) error {
 	var a attachment
 	if err := req.Config(&a); err != nil {
@@ -91,9 +92,9 @@ func (s *sidelog) Poststart(ctx context.Context, req sdk.TaskPoststartRequest) e
 
 func key(a sdk.Alloc, t sdk.AllocTask) string { return a.ID + "/" + t.Name }
 
-// begin watches a task until its watch is ended, or the task has ended.
+// begin watches a task in the background until the watch or the task ends.
 func (s *sidelog) begin(key string, scope sdk.Scope, interval time.Duration, log *os.File) {
-	// Not the context of the moment: that ends with it.
+	// The context of the hook point ends with the call.
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &watch{cancel: cancel, ended: make(chan struct{})}
 	s.replace(key, w).end()
@@ -113,7 +114,8 @@ func (s *sidelog) begin(key string, scope sdk.Scope, interval time.Duration, log
 	}()
 }
 
-// replace returns what has watched so far. A nil watch is none, here and below.
+// replace sets the watch of a task and returns the previous one. nil means no
+// watch.
 func (s *sidelog) replace(key string, w *watch) (old *watch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,7 +129,7 @@ func (s *sidelog) replace(key string, w *watch) (old *watch) {
 	return old
 }
 
-// end returns when the watch has ended.
+// end stops the watch, and blocks until it has ended. w may be nil.
 func (w *watch) end() {
 	if w != nil {
 		w.cancel()
@@ -138,7 +140,7 @@ func (w *watch) end() {
 func (s *sidelog) Exited(ctx context.Context, req sdk.TaskExitedRequest) error {
 	w := s.replace(key(req.Alloc, req.Task), nil)
 	if w == nil {
-		return nil // another process has watched it
+		return nil // another process has watched the task
 	}
 	w.end()
 	return s.host.EmitEvent(ctx, req.Scope(), sdk.Event{
@@ -147,7 +149,7 @@ func (s *sidelog) Exited(ctx context.Context, req sdk.TaskExitedRequest) error {
 	})
 }
 
-// Stop is for a task of which no Exited was told.
+// Stop ends the watch of a task for which Exited was not called.
 func (s *sidelog) Stop(_ context.Context, req sdk.TaskStopRequest) error {
 	s.replace(key(req.Alloc, req.Task), nil).end()
 	return nil

@@ -25,7 +25,7 @@ func TestContract(t *testing.T) {
 
 // host has one task.
 type host struct {
-	sdk.Host // what is not asked for here
+	sdk.Host // methods that the test does not call
 	samples  chan sdk.TaskUsage
 
 	mu   sync.Mutex
@@ -67,7 +67,7 @@ func TestTaskIsLookedAfter(t *testing.T) {
 	grant := sdk.Grant{Capability: "key", Attachment: []byte(`{"command":["ls","-l"],"interval":"1m"}`)}
 	task := sdk.AllocTask{Name: "web"}
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for range 2 { // the second agent takes the task over
+	for range 2 { // the second Poststart is from an agent that has restored the task
 		if err := s.Poststart(t.Context(), sdk.TaskPoststartRequest{RequestMeta: grant, Task: task, Dir: sdk.TaskDir{LogDir: dir}}); err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,6 @@
-// Command sleeper is about the smallest task driver that there can be: its tasks
-// sleep, in the process of the driver, and end with it. It shows what a driver
-// has to write, and how it adds what it may.
+// Command sleeper is a minimal task driver: its tasks sleep, in the process of
+// the driver, and end with it. It shows the required methods of a driver, and
+// how to add optional ones.
 package main
 
 import (
@@ -51,7 +51,7 @@ type nap struct {
 
 var (
 	_ sdk.Task     = (*nap)(nil)
-	_ sdk.Signaler = (*nap)(nil) // optional
+	_ sdk.Signaler = (*nap)(nil) // optional interface
 )
 
 func (n *nap) Wait(ctx context.Context) (sdk.ExitResult, error) {
@@ -67,7 +67,7 @@ func (n *nap) Wait(ctx context.Context) (sdk.ExitResult, error) {
 	}
 }
 
-// wake ends the nap; only the first time counts.
+// wake ends the nap; only the first call has an effect.
 func (n *nap) wake(result sdk.ExitResult) {
 	n.once.Do(func() {
 		n.result = result
@@ -80,7 +80,7 @@ func (n *nap) Kill(context.Context) error {
 	return nil
 }
 
-// Signal wakes the sleeper, who takes it well. Stopping a task begins with it.
+// Signal ends the nap successfully. A stop starts with a signal.
 func (n *nap) Signal(context.Context, string) error {
 	n.wake(sdk.ExitResult{})
 	return nil

@@ -1,6 +1,7 @@
-// Command stamp is a hook that takes part in every moment and writes each down,
-// in a ledger that the job names. Its state counts the visits of a task, across
-// restarts of the task, of this program and of the agent.
+// Command stamp is a hook that implements every hook point and writes a line for
+// each call to a ledger, whose path the job configures. Its state counts the
+// visits of a task, across restarts of the task, of this program and of the
+// agent.
 package main
 
 import (
@@ -33,7 +34,7 @@ var (
 	_ sdk.TaskShutdown        = stamp{}
 )
 
-// attachment is what a job says.
+// attachment is the configuration in a job.
 type attachment struct {
 	Ledger string `codec:"ledger"`
 	Done   bool   `codec:"done"`
@@ -44,16 +45,16 @@ func (stamp) Info() sdk.Info {
 		Name:    "stamp",
 		Version: "0.1.0",
 		AttachmentSchema: sdk.Object(map[string]*sdk.Spec{
-			// The file to which a line is added for each moment.
+			// The file to which a line is added for each call.
 			"ledger": sdk.Attr("ledger", "string", true),
-			// One visit is enough: Prestart is not repeated for the life of a task.
+			// If true, Prestart is not repeated for the life of the task.
 			"done": sdk.Default(sdk.Attr("done", "bool", false), sdk.Literal("false")),
 		}),
 	}
 }
 
-// write adds a line to the ledger. A line is one write, so that lines of several
-// tasks do not mix.
+// write appends a line to the ledger, in a single write call, so that the lines
+// of several tasks do not mix.
 func write(grant sdk.Grant, format string, values ...any) error {
 	var a attachment
 	if err := grant.Config(&a); err != nil {
