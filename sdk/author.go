@@ -24,7 +24,7 @@ func authorConfigure(ctx context.Context, c Configurer, config *Config) (err err
 }
 
 func authorUseHost(u HostSetter, host Host, node Node) (err error) {
-	defer base.Recover(u, "UseHost", &err)
+	defer base.Recover(u, "SetHost", &err)
 	u.SetHost(host, node)
 	return nil
 }

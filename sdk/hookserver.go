@@ -41,7 +41,7 @@ func newHookServer(impl Plugin) (*hookServer, error) {
 		}
 	}
 	if _, ok := impl.(HostSetter); !ok && s.info.DecidesHealth {
-		return nil, fmt.Errorf("Info says DecidesHealth, and %T has no UseHost(sdk.Host, sdk.Node): it could never say that an allocation is healthy", impl)
+		return nil, fmt.Errorf("Info says DecidesHealth, and %T has no SetHost(sdk.Host, sdk.Node): it could never say that an allocation is healthy", impl)
 	}
 	return s, nil
 }

@@ -66,7 +66,7 @@ func programOf(impl Plugin) (*pluginSpec, error) {
 	if isHook {
 		return hookProgram(impl, info)
 	}
-	return nil, fmt.Errorf("%T takes part in nothing: a hook has a method for at least one moment, such as Prestart(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error), and a driver has Start(context.Context, *sdk.Start) (T, error)", impl)
+	return nil, fmt.Errorf("%T takes part in nothing: a hook has a method for at least one moment, such as Prestart(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error), and a driver has Start(context.Context, *sdk.StartRequest) (T, error)", impl)
 }
 
 func driverProgram(impl Plugin, info Info) (*pluginSpec, error) {

@@ -26,7 +26,7 @@ func newTaskDriver(impl Plugin) (*taskDriver, error) {
 	v := reflect.ValueOf(impl)
 	start := v.MethodByName("Start")
 	if d.task = started(start.Type()); d.task == nil {
-		return nil, fmt.Errorf("the method Start of %T is %v; a driver's is func(context.Context, *sdk.Start) (T, error), where T has the methods of sdk.Task", impl, start.Type())
+		return nil, fmt.Errorf("the method Start of %T is %v; a driver's is func(context.Context, *sdk.StartRequest) (T, error), where T has the methods of sdk.Task", impl, start.Type())
 	}
 	if err := errors.Join(checkMethods(reflect.TypeOf(impl), driverInterfaces), checkMethods(d.task, taskInterfaces)); err != nil {
 		return nil, err
