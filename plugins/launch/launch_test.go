@@ -80,7 +80,9 @@ func newConfig(t testing.TB, mode string) (Config, *logs) {
 	t.Cleanup(func() {
 		detached, _ := os.ReadDir(dir)
 		for _, e := range detached {
-			if !t.Failed() && !strings.HasPrefix(e.Name(), "own") {
+			// go-plugin makes a file and removes it before it binds the name; a plugin that is
+			// killed between the two leaves it.
+			if !t.Failed() && !strings.HasPrefix(e.Name(), "own") && !e.Type().IsRegular() {
 				t.Errorf("left in the socket directory: %s", e.Name())
 			}
 		}
@@ -422,12 +424,17 @@ func TestSocketOfAnother(t *testing.T) {
 
 func TestKeeperDiesOverSpawn(t *testing.T) {
 	t.Parallel()
-	cfg, _ := newConfig(t, "good")
-	k := &lost{direct: newDirect(t)}
-	cfg.Keeper = k
-	mustStart(t, cfg)
-	if k.first.PID == 0 || !k.first.EndsWithin(10*time.Second) {
-		t.Errorf("the plugin that the dead keeper has started, process %v, goes on beside the other", k.first)
+	for _, listens := range []bool{false, true} {
+		cfg, _ := newConfig(t, "good")
+		k := &lost{direct: newDirect(t)}
+		if listens {
+			k.socketDir = cfg.SocketDir
+		}
+		cfg.Keeper = k
+		mustStart(t, cfg)
+		if k.first.PID == 0 || !k.first.EndsWithin(10*time.Second) {
+			t.Errorf("listens %v: process %v of the dead keeper continues beside the other", listens, k.first)
+		}
 	}
 }
 

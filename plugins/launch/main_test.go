@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -201,8 +202,9 @@ func (d *direct) RemoveFD(_ context.Context, key string) error {
 // lost is a keeper that dies over its first spawn, after it has started the child.
 type lost struct {
 	*direct
-	once  sync.Once
-	first keeper.Process
+	socketDir string // the keeper dies when the plugin has a socket there; empty means at once
+	once      sync.Once
+	first     keeper.Process
 }
 
 func (l *lost) Spawn(ctx context.Context, c keeper.Command) (keeper.Process, error) {
@@ -210,6 +212,12 @@ func (l *lost) Spawn(ctx context.Context, c keeper.Command) (keeper.Process, err
 	l.once.Do(func() {
 		if l.first, err = l.direct.Spawn(ctx, c); err == nil {
 			err = fmt.Errorf("spawn: %w", keeper.ErrLost)
+		}
+		for deadline := time.Now().Add(10 * time.Second); l.socketDir != "" && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+			entries, _ := os.ReadDir(l.socketDir)
+			if slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Type()&os.ModeSocket != 0 }) {
+				break
+			}
 		}
 	})
 	if errors.Is(err, keeper.ErrLost) {

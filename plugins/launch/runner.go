@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -133,7 +134,7 @@ func (l *launcher) spawn(ctx context.Context) error {
 		Provisional: true,
 	})
 	if errors.Is(err, keeper.ErrLost) {
-		return errors.Join(err, endLost(writers[0]))
+		return errors.Join(err, endLost(writers[0], p.cfg.SocketDir))
 	}
 	if err != nil {
 		return explainSpawn(err, p.cfg.Path, p.cfg.Exec)
@@ -175,13 +176,14 @@ func spawnWritten(ctx context.Context, k Keeper, command keeper.Command) (keeper
 
 // endLost kills the plugin that a lost keeper may have started: the process whose stdout is
 // the given pipe. It searches five times in 50 ms, because a child that was being forked when
-// the keeper died gets the pipe a moment later.
-func endLost(stdout *os.File) error {
+// the keeper died gets the pipe a moment later. The socket of the plugin in dir is removed.
+func endLost(stdout *os.File, dir string) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(stdout.Fd()), &st); err != nil {
 		return err
 	}
 	pipe := fmt.Sprintf("pipe:[%d]", st.Ino)
+	killed := false
 	for range 5 {
 		links, err := filepath.Glob("/proc/[0-9]*/fd/1")
 		if err != nil {
@@ -198,6 +200,7 @@ func endLost(stdout *os.File) error {
 			}
 			if err == nil {
 				err = p.Signal(unix.SIGKILL)
+				killed = p.EndsWithin(time.Second)
 			}
 			if err != nil && !errors.Is(err, os.ErrProcessDone) {
 				return fmt.Errorf("end what the keeper has started: process %d: %w", pid, err)
@@ -205,7 +208,32 @@ func endLost(stdout *os.File) error {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
+	if killed {
+		return removeUnbound(dir)
+	}
 	return nil
+}
+
+// removeUnbound removes the sockets in a directory that no process has bound.
+func removeUnbound(dir string) error {
+	entries, err := os.ReadDir(dir) // before the list: a socket that another plugin binds later is not touched
+	if err != nil {
+		return err
+	}
+	bound, err := os.ReadFile("/proc/net/unix")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if e.Type()&os.ModeSocket == 0 || bytes.Contains(bound, []byte("/"+e.Name()+"\n")) {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // withSocketDir replaces go-plugin's temporary directory in env by dir.
