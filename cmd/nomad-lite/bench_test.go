@@ -30,8 +30,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// product builds what is measured: the binary as it is given to people. It is removed
-// after all benchmarks.
+// product builds the measured binary as it is released. It is removed after all benchmarks.
 var product = sync.OnceValues(func() (path string, err error) {
 	if productDir, err = os.MkdirTemp("", "nomad-lite-bench"); err != nil {
 		return "", err
@@ -45,7 +44,7 @@ var product = sync.OnceValues(func() (path string, err error) {
 
 var productDir string
 
-// command starts the program that is measured.
+// command returns a command of the measured program.
 func command(b *testing.B, args ...string) *exec.Cmd {
 	b.Helper()
 	path, err := product()
@@ -64,7 +63,7 @@ type benchAgent struct {
 	client *api.Client
 	ready  time.Duration     // from the start of the program until jobs can be placed
 	logged chan struct{}     // closed when all of its log was read
-	meta   map[string]string // of the jobs that it runs from now on
+	meta   map[string]string // meta of the jobs that it runs from now on
 }
 
 const benchConfig = `
@@ -86,7 +85,7 @@ plugin "raw_exec" {
 }
 `
 
-// startAgent starts one, with more text in its configuration if there is some.
+// startAgent starts an agent; more is appended to its configuration.
 func startAgent(b *testing.B, dir string, more ...string) *benchAgent {
 	b.Helper()
 	config := filepath.Join(b.TempDir(), "agent.hcl")
@@ -99,7 +98,7 @@ func startAgent(b *testing.B, dir string, more ...string) *benchAgent {
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.Cleanup(func() { // what a benchmark leaves that has failed
+	b.Cleanup(func() { // the agent still runs if the benchmark has failed
 		for _, p := range nodeProcesses(dir) {
 			_ = p.Signal(syscall.SIGKILL)
 		}
@@ -130,7 +129,7 @@ func startAgent(b *testing.B, dir string, more ...string) *benchAgent {
 	return a
 }
 
-// end signals the agent and waits for its end.
+// end signals the agent and waits until it exits.
 func (a *benchAgent) end(b *testing.B, signal syscall.Signal) {
 	b.Helper()
 	a.client.Close()
@@ -138,7 +137,7 @@ func (a *benchAgent) end(b *testing.B, signal syscall.Signal) {
 		b.Fatal(err)
 	}
 	<-a.logged
-	_ = a.Wait() // a killed one has no good end
+	_ = a.Wait() // a killed agent returns an error
 }
 
 // run registers a job of one task.
@@ -147,7 +146,11 @@ func (a *benchAgent) run(b *testing.B, kind, id string, count int, argv ...strin
 	job := api.NewServiceJob(id, id, "global", 50)
 	job.Type, job.Meta = &kind, a.meta
 	task := api.NewTask("t", "raw_exec").SetConfig("command", argv[0]).SetConfig("args", argv[1:])
-	task.Resources = &api.Resources{CPU: new(1), MemoryMB: new(10)}
+	cpu := 100 // Nomad's default
+	if count > 1 {
+		cpu = 1 // hundreds of tasks must find room
+	}
+	task.Resources = &api.Resources{CPU: &cpu, MemoryMB: new(10)}
 	group := api.NewTaskGroup("g", count).AddTask(task)
 	group.RestartPolicy = &api.RestartPolicy{Attempts: new(1000), Interval: new(time.Hour), Delay: new(time.Duration(0)), Mode: new("fail")}
 	job.AddTaskGroup(group)
@@ -156,8 +159,8 @@ func (a *benchAgent) run(b *testing.B, kind, id string, count int, argv ...strin
 	}
 }
 
-// await waits until all allocations of a job have a status, and returns how long
-// that took.
+// await waits until all allocations of a job have a status, and returns the time that this
+// took.
 func (a *benchAgent) await(b *testing.B, id string, count int, status string) time.Duration {
 	b.Helper()
 	began, index := time.Now(), uint64(0)
@@ -177,7 +180,7 @@ func (a *benchAgent) await(b *testing.B, id string, count int, status string) ti
 	}
 }
 
-// stop stops a job and returns how long that took.
+// stop stops a job and returns the time that this took.
 func (a *benchAgent) stop(b *testing.B, id string, count int) time.Duration {
 	b.Helper()
 	began := time.Now()
@@ -188,8 +191,8 @@ func (a *benchAgent) stop(b *testing.B, id string, count int) time.Duration {
 	return time.Since(began)
 }
 
-// memory is the sum of the memory (PSS) of all our processes, in MB, after a while in
-// which nothing happens.
+// memory returns the sum of the memory (PSS) of all processes of nomad-lite, in MB, after
+// they were idle for quiet.
 func (a *benchAgent) memory(b *testing.B, quiet time.Duration) float64 {
 	b.Helper()
 	time.Sleep(quiet)
@@ -216,7 +219,7 @@ func pss(b *testing.B, pid int) int {
 	return kib
 }
 
-// emptyProgram has the libraries in it that an agent cannot do without.
+// emptyProgram imports the libraries that every agent needs.
 const emptyProgram = `package main
 
 import (
@@ -231,7 +234,7 @@ import (
 func main() { time.Sleep(time.Hour) }
 `
 
-// idlers is the memory of count processes of a program that does nothing, in MB. It is
+// idlers returns the memory of count processes of a program that does nothing, in MB. It is
 // the floor for a node, which is an agent and a keeper.
 func idlers(b *testing.B, count int) (sum float64) {
 	b.Helper()
@@ -257,13 +260,13 @@ func idlers(b *testing.B, count int) (sum float64) {
 	}
 	for _, cmd := range all {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // it was killed
+		_ = cmd.Wait() // the process was killed
 	}
 	return sum
 }
 
-// forks starts count programs, one after the other, and says how long that took;
-// end ends them, and says the same. It is the floor for what starts and stops tasks.
+// forks starts count programs, one after the other, and returns the time that this took;
+// end ends them, and returns the same. It is the floor for starting and stopping tasks.
 func forks(b *testing.B, count int, argv ...string) (took time.Duration, end func() time.Duration) {
 	b.Helper()
 	began := time.Now()
@@ -281,14 +284,14 @@ func forks(b *testing.B, count int, argv ...string) (took time.Duration, end fun
 			_ = cmd.Process.Signal(syscall.SIGINT)
 		}
 		for _, cmd := range all {
-			_ = cmd.Wait() // it was signalled
+			_ = cmd.Wait() // the process was signalled
 		}
 		return time.Since(began)
 	}
 }
 
-// skeletons makes the directories and files that so many allocations of one task have,
-// and says how long that took.
+// skeletons creates the directories and files of count allocations with one task, and
+// returns the time that this took.
 func skeletons(b *testing.B, count int) time.Duration {
 	b.Helper()
 	root := b.TempDir()
@@ -308,16 +311,16 @@ func skeletons(b *testing.B, count int) time.Duration {
 	return time.Since(began)
 }
 
-// starting is how long a program of ours takes that does nothing.
+// starting returns the start time of the program with a command that does nothing.
 func starting(b *testing.B) float64 {
 	b.Helper()
 	return milliseconds(duration(b, command(b, "version").Run))
 }
 
-// BenchmarkAgentReady is the time from exec to a node that takes jobs, with an
-// empty data directory and with one that was used.
+// BenchmarkAgentReady measures the time from exec until jobs can be placed, with an empty
+// data directory and with a used one.
 func BenchmarkAgentReady(b *testing.B) {
-	starting(b) // reads the program from the disk
+	starting(b) // loads the program into the page cache
 	for b.Loop() {
 		dir, floor := b.TempDir(), starting(b)
 		for _, name := range []string{"ready, fresh", "ready, warm"} {
@@ -337,18 +340,18 @@ func BenchmarkAgentReady(b *testing.B) {
 	measured(b, "binary", float64(info.Size())/1e6, noFloor)
 }
 
-// BenchmarkMemory is what a node costs without tasks, and each task beyond itself.
+// BenchmarkMemory measures the memory of a node without tasks, and of each task.
 func BenchmarkMemory(b *testing.B) {
 	for first := true; b.Loop(); first = false {
 		if !first {
-			continue // it takes minutes, and varies little
+			continue // this figure takes minutes, and varies little
 		}
 		a := startAgent(b, b.TempDir())
-		// A builtin that nobody needs ends after a minute.
+		// An unused builtin exits after a minute.
 		measured(b, "idle memory", a.memory(b, 65*time.Second), idlers(b, 2))
 		a.run(b, "service", "one", 1, "/bin/sleep", "1000")
 		a.await(b, "one", 1, api.AllocClientStatusRunning)
-		const settle = 40 * time.Second // the deployment has ended by then, and the driver has looked at itself again
+		const settle = 40 * time.Second // by then the deployment has ended, and the driver has sent another fingerprint
 		one := a.memory(b, settle)
 		for _, count := range []int{100, 500} {
 			id := fmt.Sprint("sleep-", count)
@@ -362,8 +365,8 @@ func BenchmarkMemory(b *testing.B) {
 	}
 }
 
-// BenchmarkBursts starts and stops many allocations at once. A figure ends when the
-// API says so.
+// BenchmarkBursts starts and stops many allocations at once. A figure ends when the API
+// reports the status.
 func BenchmarkBursts(b *testing.B) {
 	for b.Loop() {
 		for _, count := range []int{100, 500} {
@@ -398,7 +401,7 @@ func BenchmarkBursts(b *testing.B) {
 	}
 }
 
-// BenchmarkOneTask is what a person sees who waits for one task.
+// BenchmarkOneTask measures the time that a user waits for one task.
 func BenchmarkOneTask(b *testing.B) {
 	a := startAgent(b, b.TempDir())
 	defer a.end(b, syscall.SIGINT)
@@ -445,8 +448,8 @@ func (quiet) Prestart(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestar
 	return sdk.TaskPrestartResponse{}, nil
 }
 
-// unary is how long a call takes that a hook does nothing with: a server and a
-// client at both ends of a socket.
+// unary returns the time of a call to a hook that does nothing: a server and a client at
+// both ends of a socket.
 func unary(b *testing.B) float64 {
 	b.Helper()
 	l, err := net.Listen("unix", filepath.Join(b.TempDir(), "s"))
@@ -455,7 +458,7 @@ func unary(b *testing.B) float64 {
 	}
 	server := grpc.NewServer()
 	hook.RegisterServer(server, nil, quiet{})
-	go func() { _ = server.Serve(l) }() // until Stop
+	go func() { _ = server.Serve(l) }() // the server runs until Stop
 	defer server.Stop()
 	conn, err := grpc.NewClient("unix:"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -473,7 +476,8 @@ func unary(b *testing.B) float64 {
 	return median(times)
 }
 
-// BenchmarkHooks is what hooks in processes of their own add to the start of a task.
+// BenchmarkHooks measures the time that hooks in processes of their own add to the start of
+// a task.
 func BenchmarkHooks(b *testing.B) {
 	program, err := exec.LookPath("quiet-hook")
 	if err != nil {
@@ -503,7 +507,7 @@ func BenchmarkHooks(b *testing.B) {
 		}
 	}
 	round := 0
-	// A task that ends at once is started again and again, each time with Prestart.
+	// A task that exits at once is started again and again, each time with Prestart.
 	starts := func(hooks int) (gaps []float64) {
 		round++
 		id, file := fmt.Sprint("again-", round), filepath.Join(b.TempDir(), "stamps")
@@ -516,7 +520,7 @@ func BenchmarkHooks(b *testing.B) {
 		}
 		return gaps
 	}
-	starts(3) // starts the plugins
+	starts(3) // this run starts the plugins
 	for b.Loop() {
 		var gaps [4][]float64
 		for range 5 {
@@ -548,7 +552,7 @@ func BenchmarkHooks(b *testing.B) {
 	}
 }
 
-// BenchmarkFollower is the way of a line from a task to a client that follows.
+// BenchmarkFollower measures the time of a line from a task to a client that follows.
 func BenchmarkFollower(b *testing.B) {
 	a := startAgent(b, b.TempDir())
 	defer a.end(b, syscall.SIGINT)
@@ -576,10 +580,10 @@ func BenchmarkFollower(b *testing.B) {
 			}
 		}
 	}
-	follow() // what is there already
+	follow() // reads the existing output
 	for b.Loop() {
 		line := milliseconds(follow())
-		text, err := exec.Command("/bin/sh", "-c", "date +%s%N").Output() // a line through a pipe
+		text, err := exec.Command("/bin/sh", "-c", "date +%s%N").Output() // the floor: a line through a pipe
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -589,7 +593,7 @@ func BenchmarkFollower(b *testing.B) {
 	a.stop(b, "lines", 1)
 }
 
-// BenchmarkLogs is what a task's output costs on its way.
+// BenchmarkLogs measures the cost of a task's output.
 func BenchmarkLogs(b *testing.B) {
 	a := startAgent(b, b.TempDir())
 	defer a.end(b, syscall.SIGINT)
@@ -615,8 +619,8 @@ func BenchmarkLogs(b *testing.B) {
 	}
 }
 
-// BenchmarkExec is a command in a task for a client of the API: the websocket, the
-// driver, the process, and all the way back.
+// BenchmarkExec measures a command in a task for a client of the API: the websocket, the
+// driver, the process, and the answer.
 func BenchmarkExec(b *testing.B) {
 	a := startAgent(b, b.TempDir())
 	defer a.end(b, syscall.SIGINT)
@@ -643,8 +647,8 @@ func BenchmarkExec(b *testing.B) {
 	a.stop(b, "exec", 1)
 }
 
-// BenchmarkRunToFirstInstruction is the time from the start of `nomad-lite run`
-// to the first instruction of a task.
+// BenchmarkRunToFirstInstruction measures the time from the start of `nomad-lite run` to
+// the first instruction of a task.
 func BenchmarkRunToFirstInstruction(b *testing.B) {
 	const job = `job "bench" {
   type = "batch"
@@ -677,8 +681,8 @@ func BenchmarkRunToFirstInstruction(b *testing.B) {
 	}
 }
 
-// BenchmarkRecovery kills an agent with 100 tasks. A figure is the time from the
-// start of the next agent until it owns all of them.
+// BenchmarkRecovery kills an agent with 100 tasks, and measures the time from the start of
+// the next agent until it has recovered all of them.
 func BenchmarkRecovery(b *testing.B) {
 	const tasks = 100
 	for _, c := range []struct{ figure, victim string }{
@@ -713,7 +717,7 @@ func BenchmarkRecovery(b *testing.B) {
 	}
 }
 
-// BenchmarkFinished is what an agent remembers of an allocation that has ended.
+// BenchmarkFinished measures the memory that an agent keeps per ended allocation.
 func BenchmarkFinished(b *testing.B) {
 	dir := b.TempDir()
 	m := startMortal(b, "/proc/self/exe", filepath.Join(dir, "data"))
@@ -728,15 +732,16 @@ func BenchmarkFinished(b *testing.B) {
 			}
 			return n == count
 		})
-		time.Sleep(2 * time.Second) // what is reported late
+		time.Sleep(2 * time.Second) // late reports
 		m.ask("heap", &heap)
 		return heap
 	}
 	round := 0
 	for b.Loop() {
 		round++
-		// What does not grow with the number of those that have ended is there before: the
-		// largest number that ran at once, and the events that the feed keeps.
+		// Memory that does not grow with the number of ended allocations is allocated
+		// before: for the largest number that ran at once, and for the events that the feed
+		// keeps.
 		const count = 1000
 		before := complete(fmt.Sprint("first-", round), count)
 		after := complete(fmt.Sprint("then-", round), count)
@@ -793,7 +798,7 @@ job %q {
 }
 `
 
-// duration is how long something takes.
+// duration returns the time that do takes.
 func duration(b *testing.B, do func() error) time.Duration {
 	b.Helper()
 	began := time.Now()
@@ -803,7 +808,7 @@ func duration(b *testing.B, do func() error) time.Duration {
 	return time.Since(began)
 }
 
-// stamps waits until a file has so many times.
+// stamps waits until a file has count times.
 func stamps(b *testing.B, file string, count int) (times []time.Time) {
 	b.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
@@ -820,7 +825,7 @@ func stamps(b *testing.B, file string, count int) (times []time.Time) {
 	}
 }
 
-// stamp finds the nanoseconds since 1970 that a program has written.
+// stamp parses a time that a program has written, in nanoseconds since 1970.
 func stamp(b *testing.B, out []byte) time.Time {
 	b.Helper()
 	digits := regexp.MustCompile(`[0-9]{19}`).FindAll(out, -1)
